@@ -1,0 +1,82 @@
+# slurm-nccl-inspector: the one entry point. `make help` lists the targets.
+SHELL := /bin/bash
+.DEFAULT_GOAL := build
+
+CC ?= gcc
+CSTD := -std=gnu11
+WARN := -Wall -Wextra -Wshadow -Wconversion -Wformat=2 -Wvla -Wstrict-prototypes $(if $(CI),-Werror)
+OPT ?= -O2 -g
+# SAN=address,undefined or SAN=thread builds everything again in a folder of its own.
+SAN ?=
+B := build$(if $(SAN),/san-$(subst $(comma),-,$(SAN)))
+comma := ,
+SANFLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=undefined)
+CFLAGS_ALL := $(CSTD) $(OPT) $(WARN) -D_GNU_SOURCE -fPIC -pthread -MMD -MP $(SANFLAGS) -DNCCL_INSPECTOR_VERSION='"$(VERSION)"' $(CFLAGS)
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+PREFIX ?= /usr
+LIBDIR ?= $(PREFIX)/lib/nccl-inspector
+SLURM_PLUGINDIR ?= $(LIBDIR)
+SYSCONFDIR ?= /etc
+VENV := .venv
+PY := $(VENV)/bin/python
+
+PLUGIN_SRC := $(wildcard plugin/*.c)
+SPANK_SRC := $(wildcard spank/*.c)
+STANDIN_SRC := $(wildcard tests/standin/*.c)
+PLUGIN_OBJ := $(PLUGIN_SRC:%.c=$(B)/%.o)
+SPANK_OBJ := $(SPANK_SRC:%.c=$(B)/%.o)
+STANDIN_OBJ := $(STANDIN_SRC:%.c=$(B)/%.o)
+UNIT_OBJ := $(filter-out $(B)/plugin/nccl_profiler.o $(B)/spank/spank_nccl_inspector.o,$(PLUGIN_OBJ) $(SPANK_OBJ))
+UNIT_BIN := $(patsubst tests/c/%.c,$(B)/c/%,$(wildcard tests/c/test_*.c))
+HOST_BIN := $(patsubst tests/host/%.c,$(B)/host/%,$(wildcard tests/host/*.c))
+GEN := build/gen/settings_table.h build/gen/metrics_table.h
+
+PROFILER := $(B)/libnccl-profiler-inspector.so
+SPANK := $(B)/spank_nccl_inspector.so
+STANDIN := $(B)/nccl-standin
+FAKECUDA := $(B)/fakecuda/libcuda.so.1
+RECORDER := $(B)/recorder.so
+
+.PHONY: help build product testparts setup apt venv test test-long test-c lint format demo install cluster-up cluster-down clean san
+help:
+	@sed -n 's/^#: //p' Makefile
+
+#: make build        the two plugins and what the tests need, into build/
+build: product testparts
+product: $(PROFILER) $(SPANK)
+testparts: $(STANDIN) $(FAKECUDA) $(RECORDER) $(HOST_BIN) $(UNIT_BIN)
+
+build/gen/settings_table.h: python/nccl_inspector/settings.tsv packaging/gen-settings.awk
+	@mkdir -p $(@D)
+	awk -f packaging/gen-settings.awk $< >$@.tmp && mv $@.tmp $@
+build/gen/metrics_table.h: python/nccl_inspector/metrics.tsv packaging/gen-metrics.awk
+	@mkdir -p $(@D)
+	awk -f packaging/gen-metrics.awk $< >$@.tmp && mv $@.tmp $@
+
+$(B)/%.o: %.c | $(GEN)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) -Ibuild/gen -I$(dir $<) -Iplugin -Ispank -c -o $@ $<
+
+# -z nodelete: a thread that is stuck on a dead file system may outlive NCCL's dlclose.
+$(PROFILER): $(PLUGIN_OBJ) plugin/profiler.map
+	$(CC) $(CFLAGS_ALL) -shared -o $@ $(PLUGIN_OBJ) -Wl,--version-script=plugin/profiler.map \
+		-Wl,-z,relro,-z,now,-z,nodelete -Wl,--no-undefined$(if $(SAN),$(comma)--unresolved-symbols=ignore-all) -ldl
+$(SPANK): $(SPANK_OBJ) spank/spank.map
+	$(CC) $(CFLAGS_ALL) -shared -o $@ $(SPANK_OBJ) -Wl,--version-script=spank/spank.map -Wl,-z,relro,-z,now
+$(STANDIN): $(STANDIN_OBJ)
+	$(CC) $(CFLAGS_ALL) -rdynamic -o $@ $(STANDIN_OBJ) -ldl -lm
+$(FAKECUDA): tests/fakecuda/fakecuda.c
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) -shared -Wl,-soname,libcuda.so.1 -o $@ $<
+$(RECORDER): tests/standin/recorder/recorder.c
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) -Itests/standin -shared -o $@ $<
+$(B)/c/%: $(B)/tests/c/%.o $(UNIT_OBJ)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) -o $@ $^ -ldl -lm
+$(B)/host/%: $(B)/tests/host/%.o
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) -rdynamic -o $@ $^ -ldl -lm
+.SECONDARY:
+
+-include $(shell find build -name '*.d' 2>/dev/null)
