@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "options.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#define MODES_HELP "modes: prom, report, off"
+
+/* Modes of a later release: a user who knows them gets a better answer than a typo does. */
+static const char *const later_modes[] = { "json", "prom+json", "json+prom" };
+
+static int parse_mode(struct settings *settings, const char *word, char *why)
+{
+	char quoted[SETTINGS_QUOTE_BYTES];
+
+	if (!settings_parse_mode(word, &settings->mode))
+		return 0;
+	settings_quote(quoted, word);
+	snprintf(why, SETTINGS_WHY_BYTES, "unknown mode %s; " MODES_HELP, quoted);
+	for (size_t i = 0; i < sizeof(later_modes) / sizeof(*later_modes); i++)
+		if (!strcmp(word, later_modes[i]))
+			snprintf(why, SETTINGS_WHY_BYTES,
+			         "mode %s is not available in this release; " MODES_HELP, quoted);
+	return -EINVAL;
+}
+
+/* Cuts `item` at its '='. */
+static int parse_key(struct settings *settings, char *item, char *why)
+{
+	char *equals = strchr(item, '=');
+	char reason[SETTINGS_WHY_BYTES], names[256];
+	int rc;
+
+	if (equals)
+		*equals = '\0';
+	rc = settings_set(settings, SETTING_SCOPE_OPTION, item, equals ? equals + 1 : "1", reason);
+	if (!rc)
+		return 0;
+	settings_names(SETTING_SCOPE_OPTION, names, sizeof(names));
+	/* An unknown key's reason has the keys already. */
+	if (strstr(reason, "; keys: "))
+		snprintf(why, SETTINGS_WHY_BYTES, "%s", reason);
+	else
+		snprintf(why, SETTINGS_WHY_BYTES, "%.400s; keys: %s", reason, names);
+	return rc;
+}
+
+int options_parse(struct settings *settings, const char *text, char *why)
+{
+	struct settings wish = *settings;
+	char copy[OPTIONS_MAX_BYTES + 1];
+	size_t len = strnlen(text, sizeof(copy));
+	char *rest = copy;
+
+	if (len == sizeof(copy)) {
+		snprintf(why, SETTINGS_WHY_BYTES, "the value has more than %u bytes; " MODES_HELP,
+		         OPTIONS_MAX_BYTES);
+		return -EINVAL;
+	}
+	memcpy(copy, text, len + 1);
+	if (parse_mode(&wish, strsep(&rest, ","), why))
+		return -EINVAL;
+	while (rest)
+		if (parse_key(&wish, strsep(&rest, ","), why))
+			return -EINVAL;
+	*settings = wish;
+	return 0;
+}
+
+static int set_word(struct settings *settings, const char *word, char *why)
+{
+	char key[64], reason[SETTINGS_WHY_BYTES];
+	size_t key_bytes = strcspn(word, "=");
+	int rc;
+
+	if (key_bytes >= sizeof(key))
+		key_bytes = sizeof(key) - 1;
+	memcpy(key, word, key_bytes);
+	key[key_bytes] = '\0';
+	rc = settings_set(settings, SETTING_SCOPE_SITE | SETTING_SCOPE_OPTION, key,
+	                  strchr(word, '=') ? strchr(word, '=') + 1 : "", reason);
+	if (rc)
+		snprintf(why, SETTINGS_WHY_BYTES, "plugstack.conf: %.500s", reason);
+	return rc;
+}
+
+int options_load_site(struct settings *settings, int word_count, char *const words[], char *why)
+{
+	static const char conf[] = "conf=";
+	const char *path = SETTINGS_DEFAULT_FILE;
+	struct settings site;
+	int rc;
+
+	settings_init(settings);
+	site = *settings;
+	for (int i = 0; i < word_count; i++)
+		if (!strncmp(words[i], conf, strlen(conf)))
+			path = words[i] + strlen(conf);
+	rc = settings_read_file(&site, path, why);
+	for (int i = 0; !rc && i < word_count; i++)
+		if (strncmp(words[i], conf, strlen(conf)) != 0)
+			rc = set_word(&site, words[i], why);
+	if (!rc)
+		*settings = site;
+	return rc;
+}

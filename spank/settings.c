@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "settings.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* clang-format off */
+const struct setting settings_table[] = {
+#define SETTING(name, type, initial, min, max, scope, help) \
+	{ name, type, initial, min, max, scope, help },
+#include "settings_table.h"
+#undef SETTING
+	{ NULL, SETTING_TYPE_WORD, NULL, NULL, NULL, 0, NULL },
+};
+/* clang-format on */
+
+/* Where a value goes. A setting without a place is checked and forgotten. */
+static const struct {
+	const char *name;
+	size_t offset;
+} places[] = {
+	{ "default", offsetof(struct settings, mode) },
+	{ "interval", offsetof(struct settings, interval_us) },
+	{ "p2p", offsetof(struct settings, p2p) },
+	{ "min_size", offsetof(struct settings, min_size_bytes) },
+	{ "profiler", offsetof(struct settings, profiler) },
+	{ "run_dir", offsetof(struct settings, run_dir) },
+};
+
+struct unit {
+	const char *name;
+	uint64_t factor;
+};
+
+static const struct unit duration_units[] = {
+	{ "", 1000000 },   { "ms", 1000 },      { "s", 1000000 },
+	{ "m", 60000000 }, { "h", 3600000000 }, { NULL, 0 },
+};
+
+static const struct unit size_units[] = {
+	{ "", 1 },           { "K", 1ull << 10 }, { "M", 1ull << 20 },
+	{ "G", 1ull << 30 }, { "T", 1ull << 40 }, { NULL, 0 },
+};
+
+static const struct unit plain_units[] = { { "", 1 }, { NULL, 0 } };
+
+void settings_quote(char out[SETTINGS_QUOTE_BYTES], const char *text)
+{
+	const size_t room = SETTINGS_QUOTE_BYTES - sizeof("\"...\"");
+	size_t len = 0;
+
+	out[len++] = '"';
+	for (; *text && len <= room; text++)
+		out[len++] = *text >= ' ' && *text <= '~' ? *text : '?';
+	if (*text) {
+		memcpy(out + len, "...", 3);
+		len += 3;
+	}
+	out[len++] = '"';
+	out[len] = '\0';
+}
+
+/* Parses DIGITS[.DIGITS]UNIT into whole units of factor 1. Ten digits before the point and six
+ * behind cannot overflow with any factor of these tables but T, which is checked. */
+static bool parse_number(const char *text, const struct unit *units, uint64_t *out)
+{
+	uint64_t whole = 0, part = 0, scale = 1;
+	size_t digits = strspn(text, "0123456789");
+
+	if (!digits || digits > 15)
+		return false;
+	for (; digits; digits--)
+		whole = whole * 10 + (uint64_t)(*text++ - '0');
+	if (*text == '.' && units == duration_units) {
+		digits = strspn(++text, "0123456789");
+		if (!digits || digits > 6)
+			return false;
+		for (; digits; digits--, scale *= 10)
+			part = part * 10 + (uint64_t)(*text++ - '0');
+	}
+	while (units->name && strcmp(units->name, text))
+		units++;
+	if (!units->name || __builtin_mul_overflow(whole, units->factor, &whole))
+		return false;
+	return !__builtin_add_overflow(whole, part * units->factor / scale, out);
+}
+
+static bool parse_text(enum setting_type type, const char *text)
+{
+	size_t len = strnlen(text, SETTINGS_TEXT_BYTES);
+
+	if (len == SETTINGS_TEXT_BYTES || (type == SETTING_TYPE_PATH && *text != '/'))
+		return false;
+	for (size_t i = 0; i < len; i++)
+		if ((unsigned char)text[i] < ' ' || text[i] == 0x7f ||
+		    (text[i] == ' ' && type == SETTING_TYPE_WORD))
+			return false;
+	return true;
+}
+
+static bool parse_value(enum setting_type type, const char *text, uint64_t *number)
+{
+	enum mode mode = MODE_OFF;
+
+	switch (type) {
+	case SETTING_TYPE_MODE:
+		if (settings_parse_mode(text, &mode))
+			return false;
+		*number = mode;
+		return true;
+	case SETTING_TYPE_DURATION:
+		return parse_number(text, duration_units, number);
+	case SETTING_TYPE_SIZE:
+		return parse_number(text, size_units, number);
+	case SETTING_TYPE_BOOL:
+		*number = text[0] == '1';
+		return (text[0] == '0' || text[0] == '1') && !text[1];
+	case SETTING_TYPE_COUNT:
+		return parse_number(text, plain_units, number);
+	case SETTING_TYPE_PATH:
+	case SETTING_TYPE_WORD:
+		return parse_text(type, text);
+	}
+	return false;
+}
+
+static bool in_range(const struct setting *setting, uint64_t number)
+{
+	uint64_t limit = 0;
+
+	if (strcmp(setting->min, "-") && parse_value(setting->type, setting->min, &limit) &&
+	    number < limit)
+		return false;
+	return !strcmp(setting->max, "-") || !parse_value(setting->type, setting->max, &limit) ||
+	       number <= limit;
+}
+
+static const char *type_help(enum setting_type type)
+{
+	switch (type) {
+	case SETTING_TYPE_MODE:
+		return "prom, report or off";
+	case SETTING_TYPE_DURATION:
+		return "a number with ms, s, m or h";
+	case SETTING_TYPE_BOOL:
+		return "0 or 1";
+	case SETTING_TYPE_SIZE:
+		return "bytes, with K, M, G or T";
+	case SETTING_TYPE_PATH:
+		return "a path that begins with /";
+	case SETTING_TYPE_WORD:
+		return "a word without blanks";
+	case SETTING_TYPE_COUNT:
+		break;
+	}
+	return "a number";
+}
+
+static void store(struct settings *settings, const struct setting *setting, const char *text,
+                  uint64_t number)
+{
+	for (size_t i = 0; i < sizeof(places) / sizeof(*places); i++) {
+		char *place = (char *)settings + places[i].offset;
+
+		if (strcmp(places[i].name, setting->name))
+			continue;
+		if (setting->type == SETTING_TYPE_MODE)
+			settings->mode = (enum mode)number;
+		else if (setting->type == SETTING_TYPE_PATH || setting->type == SETTING_TYPE_WORD)
+			memcpy(place, text, strlen(text) + 1);
+		else
+			memcpy(place, &number, sizeof(number));
+	}
+}
+
+void settings_init(struct settings *settings)
+{
+	char why[SETTINGS_WHY_BYTES];
+
+	memset(settings, 0, sizeof(*settings));
+	for (const struct setting *s = settings_table; s->name; s++)
+		settings_set(settings, s->scope, s->name, s->initial, why);
+}
+
+void settings_names(unsigned int scopes, char *out, size_t out_bytes)
+{
+	size_t len = 0;
+
+	*out = '\0';
+	for (const struct setting *s = settings_table; s->name; s++) {
+		int n;
+
+		if (!(s->scope & scopes))
+			continue;
+		n = snprintf(out + len, out_bytes - len, "%s%s", len ? ", " : "", s->name);
+		if (n < 0 || (size_t)n >= out_bytes - len)
+			return;
+		len += (size_t)n;
+	}
+}
+
+const char *settings_mode_name(enum mode mode)
+{
+	return mode == MODE_PROM ? "prom" : mode == MODE_REPORT ? "report" : "off";
+}
+
+int settings_parse_mode(const char *word, enum mode *mode)
+{
+	for (enum mode m = MODE_OFF; m <= MODE_REPORT; m++)
+		if (!strcmp(word, settings_mode_name(m))) {
+			*mode = m;
+			return 0;
+		}
+	return -EINVAL;
+}
+
+int settings_set(struct settings *settings, unsigned int scopes, const char *name,
+                 const char *value, char *why)
+{
+	const struct setting *setting = settings_table;
+	char quoted[SETTINGS_QUOTE_BYTES], names[256];
+	uint64_t number = 0;
+	bool ranged;
+
+	while (setting->name && (strcmp(setting->name, name) || !(setting->scope & scopes)))
+		setting++;
+	if (!setting->name) {
+		settings_quote(quoted, name);
+		settings_names(scopes, names, sizeof(names));
+		snprintf(why, SETTINGS_WHY_BYTES, "unknown key %s; keys: %s", quoted, names);
+		return -EINVAL;
+	}
+	if (parse_value(setting->type, value, &number) && in_range(setting, number)) {
+		store(settings, setting, value, number);
+		return 0;
+	}
+	settings_quote(quoted, value);
+	ranged = strcmp(setting->min, "-") && setting->type != SETTING_TYPE_BOOL;
+	snprintf(why, SETTINGS_WHY_BYTES, "%s=%s is not %s%s%s%s%s", name, quoted,
+	         type_help(setting->type), ranged ? ", from " : "", ranged ? setting->min : "",
+	         ranged ? " to " : "", ranged ? setting->max : "");
+	return -EINVAL;
+}
+
+/* Takes the blanks off both ends of a string, in place. */
+static char *trim(char *text)
+{
+	size_t len;
+
+	text += strspn(text, " \t\r");
+	len = strlen(text);
+	while (len && strchr(" \t\r", text[len - 1]))
+		len--;
+	text[len] = '\0';
+	return text;
+}
+
+/* A line is nothing, a comment (# first), or `key = value`. */
+static int parse_line(struct settings *settings, char *line, char *why)
+{
+	char *equals, quoted[SETTINGS_QUOTE_BYTES];
+
+	line = trim(line);
+	if (!*line || *line == '#')
+		return 0;
+	equals = strchr(line, '=');
+	if (!equals) {
+		settings_quote(quoted, line);
+		snprintf(why, SETTINGS_WHY_BYTES, "%s is not `key = value'", quoted);
+		return -EINVAL;
+	}
+	*equals = '\0';
+	return settings_set(settings,
+	                    SETTING_SCOPE_SITE | SETTING_SCOPE_OPTION | SETTING_SCOPE_AGENT,
+	                    trim(line), trim(equals + 1), why);
+}
+
+static const char *check_line(const char *line, size_t line_bytes)
+{
+	if (line_bytes >= SETTINGS_LINE_MAX_BYTES)
+		return "the line is too long";
+	for (size_t i = 0; i < line_bytes; i++)
+		if (((unsigned char)line[i] < ' ' && !strchr("\t\r", line[i])) || !line[i] ||
+		    line[i] == 0x7f)
+			return "a control character: not a text file?";
+	return NULL;
+}
+
+int settings_parse_text(struct settings *settings, const char *path, const char *text,
+                        size_t text_bytes, char *why)
+{
+	struct settings read = *settings;
+	const char *end = text + text_bytes;
+
+	for (unsigned int number = 1; text < end; number++) {
+		const char *newline = memchr(text, '\n', (size_t)(end - text));
+		size_t line_bytes = (size_t)((newline ? newline : end) - text);
+		const char *problem = check_line(text, line_bytes);
+		char line[SETTINGS_LINE_MAX_BYTES], reason[SETTINGS_WHY_BYTES];
+		int rc = -EINVAL;
+
+		if (!problem) {
+			memcpy(line, text, line_bytes);
+			line[line_bytes] = '\0';
+			rc = parse_line(&read, line, reason);
+			problem = reason;
+		}
+		if (rc) {
+			snprintf(why, SETTINGS_WHY_BYTES, "%.200s:%u: %.500s", path, number,
+			         problem);
+			return rc;
+		}
+		text += line_bytes + 1;
+	}
+	*settings = read;
+	return 0;
+}
+
+/* Returns the bytes read, or -errno; -EFBIG if there are more than `room`. */
+static ssize_t read_all(int fd, char *buf, size_t room)
+{
+	size_t len = 0;
+
+	for (;;) {
+		ssize_t n = read(fd, buf + len, room - len);
+
+		if (n < 0)
+			return -errno;
+		if (!n)
+			return (ssize_t)len;
+		len += (size_t)n;
+		if (len == room)
+			return -EFBIG;
+	}
+}
+
+int settings_read_file(struct settings *settings, const char *path, char *why)
+{
+	/* Not on the stack: slurmstepd's threads may have small ones. One caller per process. */
+	static char text[SETTINGS_FILE_MAX_BYTES + 1];
+	ssize_t len = 0;
+	struct stat st;
+	int fd;
+
+	fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
+	if (fd < 0 && errno == ENOENT)
+		return 0;
+	if (fd < 0 || fstat(fd, &st))
+		len = -errno;
+	else if (!S_ISREG(st.st_mode))
+		len = S_ISDIR(st.st_mode) ? -EISDIR : -ENOTSUP;
+	else
+		len = read_all(fd, text, sizeof(text));
+	if (fd >= 0)
+		close(fd);
+	if (len >= 0)
+		return settings_parse_text(settings, path, text, (size_t)len, why);
+	snprintf(why, SETTINGS_WHY_BYTES, "%.200s: %s", path,
+	         len == -EFBIG     ? "larger than 64 KiB"
+	         : len == -ENOTSUP ? "not a regular file"
+	                           : strerror((int)-len));
+	return (int)len;
+}

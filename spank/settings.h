@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* settings.h - the settings of a site: one table, one parser, one file.
+ *
+ * The table is generated from python/nccl_inspector/settings.tsv. Every parser
+ * here takes strings and fills a struct; a refusal is one printable line, which
+ * the caller logs. Settings of the node agent are checked, too, so that a broken
+ * file is found by whoever reads it first, but their values are not kept.
+ */
+#ifndef NCCL_INSPECTOR_SETTINGS_H
+#define NCCL_INSPECTOR_SETTINGS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define SETTINGS_DEFAULT_FILE "/etc/nccl-inspector/nccl-inspector.conf"
+#define SETTINGS_FILE_MAX_BYTES 65536u
+#define SETTINGS_LINE_MAX_BYTES 1024u /* of the file */
+#define SETTINGS_TEXT_BYTES 512u      /* a path or a word, with its NUL */
+#define SETTINGS_WHY_BYTES 768u       /* enough for every reason, with its NUL */
+#define SETTINGS_QUOTE_BYTES 48u      /* a quoted value, with its NUL */
+
+enum setting_type {
+	SETTING_TYPE_MODE,
+	SETTING_TYPE_DURATION, /* kept in microseconds */
+	SETTING_TYPE_BOOL,
+	SETTING_TYPE_SIZE, /* kept in bytes */
+	SETTING_TYPE_PATH,
+	SETTING_TYPE_WORD,
+	SETTING_TYPE_COUNT,
+};
+
+/* Bits, so that a caller can say which ones it accepts. */
+enum setting_scope {
+	SETTING_SCOPE_SITE = 1,
+	SETTING_SCOPE_OPTION = 2,
+	SETTING_SCOPE_AGENT = 4,
+};
+
+enum mode {
+	MODE_OFF,
+	MODE_PROM,
+	MODE_REPORT,
+};
+
+struct setting {
+	const char *name;
+	enum setting_type type;
+	const char *initial;
+	const char *min; /* "-": no limit */
+	const char *max;
+	unsigned int scope;
+	const char *help;
+};
+
+/* What a job's tasks depend on. */
+struct settings {
+	enum mode mode; /* setting `default`, or what the job asked for */
+	uint64_t interval_us;
+	uint64_t p2p;
+	uint64_t min_size_bytes;
+	char profiler[SETTINGS_TEXT_BYTES];
+	char run_dir[SETTINGS_TEXT_BYTES];
+};
+
+/* The table; ends with a NULL name. */
+extern const struct setting settings_table[];
+
+void settings_init(struct settings *settings);
+
+/* The names of the settings of these scopes, with commas between. */
+void settings_names(unsigned int scopes, char *out, size_t out_bytes);
+
+const char *settings_mode_name(enum mode mode);
+
+/* Returns 0, or -EINVAL with `mode` unchanged. */
+int settings_parse_mode(const char *word, enum mode *mode);
+
+/* Sets one value if its name has one of the scopes. Returns 0, or -EINVAL with a
+ * reason in `why` (SETTINGS_WHY_BYTES) and `settings` unchanged. */
+int settings_set(struct settings *settings, unsigned int scopes, const char *name,
+                 const char *value, char *why);
+
+/* Reads the text of a configuration file; `path` is only for the reason. `text` need not end
+ * with a NUL and may hold any byte. Returns 0 or -EINVAL; then `settings` is unchanged. */
+int settings_parse_text(struct settings *settings, const char *path, const char *text,
+                        size_t text_bytes, char *why);
+
+/* Reads a configuration file; a missing one is empty. Returns 0 or -errno as above. Never blocks
+ * on a FIFO or a device, never reads more than SETTINGS_FILE_MAX_BYTES. */
+int settings_read_file(struct settings *settings, const char *path, char *why);
+
+/* Writes `text` fit for a log line: printable ASCII in double quotes, cut when long. */
+void settings_quote(char out[SETTINGS_QUOTE_BYTES], const char *text);
+
+#endif

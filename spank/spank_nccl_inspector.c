@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+/* spank_nccl_inspector.c - every callback of the SPANK plugin, thin.
+ *
+ * Where the job is submitted it checks the option and tells the hooks the mode. In slurmstepd it
+ * gives the tasks their variables. It creates nothing and, but for a bad option at submit, refuses
+ * nothing: a job without metrics is better than no job. There are no job_prolog and job_epilog
+ * callbacks, because those cost a process per job and an accident there drains the node.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <slurm/spank.h>
+
+#include "options.h"
+#include "taskenv.h"
+
+SPANK_PLUGIN(nccl_inspector, 1)
+
+#define PREFIX "nccl-inspector: "
+#define ENV_BUF_BYTES 2048 /* longer than anything that we set or accept */
+
+#define WISH_VARIABLE "SLURM_NCCL_INSPECTOR"
+/* What sbatch and salloc leave for the sruns inside. Slurm 22.05 withholds the option itself from
+ * the batch step of `sbatch --export=NONE`, but not this variable. */
+#define OPTION_VARIABLE "SLURM_SPANK__SLURM_SPANK_OPTION_nccl_inspector_nccl_inspector"
+
+/* The option's value as last given. One byte more than allowed, so that a longer one stays too
+ * long. A process of Slurm's that gets the option serves one job. */
+static char option_value[OPTIONS_MAX_BYTES + 2];
+static bool option_given;
+
+static int take_option(int val, const char *value, int remote)
+{
+	char why[SETTINGS_WHY_BYTES];
+	struct settings scratch;
+
+	(void)val;
+	option_given = true;
+	snprintf(option_value, sizeof(option_value), "%s", value ? value : "");
+	if (remote)
+		return 0; /* user_init judges it: here an error would cost the step */
+	settings_init(&scratch);
+	if (!options_parse(&scratch, option_value, why))
+		return 0;
+	slurm_error(PREFIX "%s", why);
+	return -1;
+}
+
+static struct spank_option option = {
+	.name = (char *)"nccl-inspector",
+	.arginfo = (char *)"MODE[,key=value]",
+	.usage = (char *)"measure NCCL communication; MODE: prom, report or off",
+	.has_arg = 1,
+	.cb = take_option,
+};
+
+int slurm_spank_init(spank_t spank, int ac, char **av)
+{
+	spank_context_t context = spank_context();
+
+	(void)ac;
+	(void)av;
+	if (context == S_CTX_LOCAL || context == S_CTX_REMOTE || context == S_CTX_ALLOCATOR)
+		if (spank_option_register(spank, &option) != ESPANK_SUCCESS)
+			slurm_error(PREFIX "cannot register --%s", option.name);
+	return ESPANK_SUCCESS;
+}
+
+/* Tells the hooks the mode, as SPANK_NCCL_INSPECTOR. Only here: elsewhere Slurm crashes. */
+int slurm_spank_init_post_opt(spank_t spank, int ac, char **av)
+{
+	spank_context_t context = spank_context();
+	char why[SETTINGS_WHY_BYTES];
+	struct settings settings;
+	const char *wish;
+	bool site_known;
+
+	if (context != S_CTX_LOCAL && context != S_CTX_ALLOCATOR)
+		return ESPANK_SUCCESS;
+	/* A step does not speak for its job: without PrologFlags=Alloc the first step's variables
+	 * reach the prolog, and an `off` for one step would leave the others without a directory.
+	 */
+	if (context == S_CTX_LOCAL && getenv("SLURM_JOB_ID"))
+		return ESPANK_SUCCESS;
+	wish = option_given ? option_value : getenv(WISH_VARIABLE);
+	if (wish && !option_given && !*wish)
+		wish = NULL;
+	site_known = !options_load_site(&settings, ac, av, why);
+	if (!site_known && wish)
+		slurm_error(PREFIX "%s", why);
+	if (wish && options_parse(&settings, wish, why)) {
+		slurm_error(PREFIX WISH_VARIABLE ": %s", why);
+		return ESPANK_SUCCESS;
+	}
+	/* Nobody asked, and the default here is off: say nothing, or a later
+	 * `srun --nccl-inspector=prom` in this allocation would find no directory. */
+	if (wish || (site_known && settings.mode != MODE_OFF))
+		spank_job_control_setenv(spank, "NCCL_INSPECTOR", settings_mode_name(settings.mode),
+		                         1);
+	return ESPANK_SUCCESS;
+}
+
+/* A longer value comes back cut; then it is neither ours nor acceptable. */
+static const char *get_task_variable(void *arg, const char *name)
+{
+	static char value[ENV_BUF_BYTES];
+	spank_err_t rc;
+
+	value[0] = '\0';
+	rc = spank_getenv(arg, name, value, sizeof(value));
+	value[sizeof(value) - 1] = '\0';
+	return rc == ESPANK_SUCCESS || rc == ESPANK_NOSPACE ? value : NULL;
+}
+
+/* The job's own wish. An empty one of a variable is none. */
+static const char *find_wish(spank_t spank)
+{
+	const char *value;
+
+	if (option_given)
+		return option_value;
+	value = get_task_variable(spank, OPTION_VARIABLE);
+	if (!value || !*value)
+		value = get_task_variable(spank, WISH_VARIABLE);
+	return value && *value ? value : NULL;
+}
+
+/* Whoever asked for metrics sees on stderr why there are none; others only in slurmd's log. */
+static void tell(bool asked, uint32_t job_id, const char *text)
+{
+	if (asked)
+		slurm_error(PREFIX "job %" PRIu32 ": no metrics: %s", job_id, text);
+	else
+		slurm_info(PREFIX "job %" PRIu32 ": no metrics: %s", job_id, text);
+}
+
+/* Fills `settings`; the mode in it is off whenever the job must run without metrics. */
+static void decide(spank_t spank, int ac, char **av, uint32_t job_id, struct settings *settings)
+{
+	char raw_dir[TASKENV_PATH_BYTES], why[SETTINGS_WHY_BYTES];
+	const char *wish = find_wish(spank);
+	struct stat st;
+
+	if (options_load_site(settings, ac, av, why) ||
+	    (wish && options_parse(settings, wish, why))) {
+		tell(wish != NULL, job_id, why);
+		settings->mode = MODE_OFF;
+	}
+	if (settings->mode == MODE_OFF)
+		return;
+	/* Another user's would be a leftover of an earlier job, with no prolog since. */
+	taskenv_raw_dir(raw_dir, settings, job_id);
+	if (stat(raw_dir, &st) || !S_ISDIR(st.st_mode) || st.st_uid != geteuid()) {
+		slurm_info(PREFIX "job %" PRIu32 ": no metrics: no directory %s (was the prolog "
+		                  "run?)",
+		           job_id, raw_dir);
+		settings->mode = MODE_OFF;
+	}
+}
+
+static void apply(spank_t spank, const struct taskenv *plan, uint32_t job_id)
+{
+	char own[512] = "";
+	size_t len = 0;
+	bool failed = false;
+
+	for (size_t i = 0; i < plan->changes; i++) {
+		const struct taskenv_change *change = &plan->change[i];
+
+		if (change->action == TASKENV_SET)
+			failed |= spank_setenv(spank, change->name, change->value, 1) != 0;
+		else if (change->action == TASKENV_UNSET)
+			failed |= spank_unsetenv(spank, change->name) != 0;
+		else if (len < sizeof(own))
+			len += (size_t)snprintf(own + len, sizeof(own) - len, " %s", change->name);
+	}
+	if (*own)
+		slurm_info(PREFIX "job %" PRIu32 ": the user's own variables win:%s%s", job_id, own,
+		           plan->own_profiler ? " (nothing else is set)" : "");
+	if (failed)
+		slurm_info(PREFIX "job %" PRIu32 ": cannot change the environment", job_id);
+}
+
+/* Runs in slurmstepd as the user, once per step and node, the batch step included. */
+int slurm_spank_user_init(spank_t spank, int ac, char **av)
+{
+	/* Not on the stack, which may be small. slurmstepd calls this once. */
+	static struct settings settings;
+	static struct taskenv plan;
+	uint32_t job_id = 0;
+
+	if (spank_remote(spank) != 1 || spank_get_item(spank, S_JOB_ID, &job_id) != ESPANK_SUCCESS)
+		return ESPANK_SUCCESS;
+	decide(spank, ac, av, job_id, &settings);
+	taskenv_plan(&plan, &settings, job_id, get_task_variable, spank);
+	apply(spank, &plan, job_id);
+	return ESPANK_SUCCESS;
+}

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* taskenv.h - which variables a step's tasks get, lose and keep.
+ *
+ * The user's own variables win. What we set is written down in a marker variable
+ * (internals.md), because a step inherits what its batch step got from us: without
+ * it our own value would look like the user's, and `srun --nccl-inspector=off`
+ * could not take it away.
+ */
+#ifndef NCCL_INSPECTOR_TASKENV_H
+#define NCCL_INSPECTOR_TASKENV_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "settings.h"
+
+#define TASKENV_MARKER "NCCL_INSPECTOR_SET_BY_SLURM"
+#define TASKENV_VARIABLES 7u     /* without the marker */
+#define TASKENV_VALUE_BYTES 640u /* of each that we set, with its NUL */
+#define TASKENV_PATH_BYTES (SETTINGS_TEXT_BYTES + 32u)
+
+/* Looks a variable up in the tasks' environment; NULL when it is not there. The string is used up
+ * before the next call. */
+typedef const char *taskenv_get(void *arg, const char *name);
+
+enum taskenv_action {
+	TASKENV_SET,
+	TASKENV_UNSET,
+	TASKENV_OWN, /* the user set it himself: it stays */
+};
+
+struct taskenv_change {
+	enum taskenv_action action;
+	const char *name;
+	char value[TASKENV_VALUE_BYTES]; /* of TASKENV_SET */
+};
+
+struct taskenv {
+	struct taskenv_change change[TASKENV_VARIABLES + 1];
+	size_t changes;
+	bool own_profiler; /* the user chose a profiler plugin: nothing of ours is set */
+};
+
+/* The directory that a job's tasks write into. */
+void taskenv_raw_dir(char out[TASKENV_PATH_BYTES], const struct settings *settings,
+                     uint32_t job_id);
+
+/* Says what to do for a step of this job. With mode off, and when the user has a profiler plugin
+ * of his own, whatever is ours goes. TASKENV_OWN entries are reported only where one of ours would
+ * have gone there. */
+void taskenv_plan(struct taskenv *plan, const struct settings *settings, uint32_t job_id,
+                  taskenv_get *get, void *arg);
+
+#endif
