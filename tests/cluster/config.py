@@ -1,0 +1,182 @@
+"""The text of every configuration file of a cluster (pure), and writing them."""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tests.cluster.layout import GPUS_PER_NODE, HEAD, NODES, RUN_DIR, Layout
+
+GPU_MODEL = "NVIDIA H100 80GB HBM3"
+_FIRST_BUS = 0x10
+
+
+def slurm_conf(layout: Layout) -> str:
+    """slurm.conf. The hooks are patterns, so that adding or taking one away needs no reconfiguration."""
+    root = layout.root
+    lines = [
+        "ClusterName=sandbox",
+        f"SlurmctldHost={HEAD}({layout.address(HEAD)})",
+        f"SlurmctldPort={layout.slurmctld_port()}",
+        "SlurmUser=root",
+        "SlurmdUser=root",
+        "AuthType=auth/munge",
+        "CredType=cred/munge",
+        # A requeued job waits until its credential is expired: seconds here instead of two minutes.
+        f"AuthInfo=socket={layout.munge_socket},cred_expire=5",
+        f"StateSaveLocation={root}/slurmctld",
+        f"SlurmdSpoolDir={root}/machines/%n/spool",
+        f"SlurmctldPidFile={root}/run/slurmctld.pid",
+        f"SlurmdPidFile={root}/run/slurmd-%n.pid",
+        f"SlurmctldLogFile={root}/log/slurmctld.log",
+        f"SlurmdLogFile={root}/log/slurmd-%n.log",
+        "ProctrackType=proctrack/linuxproc",
+        "TaskPlugin=task/none",
+        "SelectType=select/cons_tres",
+        "SelectTypeParameters=CR_Core_Memory",
+        "SlurmdParameters=config_overrides",
+        "SwitchType=switch/none",
+        "MpiDefault=none",
+        "ReturnToService=2",
+        "JobAcctGatherType=jobacct_gather/none",
+        "SchedulerParameters=batch_sched_delay=0,sched_interval=5",
+        "KillWait=5",
+        "MinJobAge=300",
+        f"PlugStackConfig={root}/etc/plugstack.conf",
+        "PrologFlags=Alloc",
+        f"Prolog={root}/etc/prolog.d/*",
+        f"Epilog={root}/etc/epilog.d/*",
+        "PrologEpilogTimeout=60",
+        "GresTypes=gpu",
+    ]
+    for node in NODES:
+        lines.append(
+            f"NodeName={node} NodeHostname={node} NodeAddr={layout.address(node)}"
+            f" Port={layout.slurmd_port(node)} CPUs=16 Boards=1 SocketsPerBoard=1"
+            " CoresPerSocket=16 ThreadsPerCore=1 RealMemory=4000"
+            f" Gres=gpu:h100:{GPUS_PER_NODE} State=UNKNOWN"
+        )
+    lines.append("PartitionName=gpu Nodes=ALL Default=YES MaxTime=60 State=UP OverSubscribe=NO")
+    return "\n".join(lines) + "\n"
+
+
+def gres_conf(layout: Layout) -> str:
+    """gres.conf: eight devices a node, each node with files of its own."""
+    lines = ["AutoDetect=off"]
+    for node in NODES:
+        files = f"{layout.root}/machines/{node}/dev/nvidia[0-{GPUS_PER_NODE - 1}]"
+        lines.append(f"NodeName={node} Name=gpu Type=h100 File={files}")
+    return "\n".join(lines) + "\n"
+
+
+def plugstack_conf(spank: Path | None, conf: Path, words: Sequence[str]) -> str:
+    """plugstack.conf; empty while there is no plugin, since every command would complain about it."""
+    if spank is None:
+        return ""
+    return " ".join(["optional", str(spank), f"conf={conf}", *words]) + "\n"
+
+
+def product_conf(layout: Layout, changes: Mapping[str, str]) -> str:
+    """nccl-inspector.conf of the sandbox: quick intervals, reports inside the state directory."""
+    settings = {
+        "cluster": "sandbox",
+        "interval": "1s",
+        "agent_interval": "500ms",
+        "report_dir": str(layout.reports),
+        "profiler": "/usr/lib/nccl-inspector/libnccl-profiler-inspector.so",
+    }
+    return "".join(f"{key} = {value}\n" for key, value in (settings | dict(changes)).items())
+
+
+def prometheus_yml(layout: Layout) -> str:
+    """prometheus.yml (JSON is YAML). Our series carry `cluster` themselves: the copy that honor_labels off makes is dropped."""
+    targets = [
+        {
+            "targets": [f"{layout.address(node)}:{layout.exporter_port(node)}"],
+            "labels": {"cluster": "sandbox", "instance": node},
+        }
+        for node in NODES
+    ]
+    job = {
+        "job_name": "nccl-inspector",
+        "honor_labels": False,
+        "static_configs": targets,
+        "metric_relabel_configs": [{"action": "labeldrop", "regex": "exported_cluster"}],
+    }
+    text = {
+        "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+        "scrape_configs": [job],
+    }
+    return json.dumps(text, indent=1) + "\n"
+
+
+def hosts(layout: Layout) -> str:
+    """/etc/hosts of every machine of the cluster."""
+    lines = ["127.0.0.1 localhost", "::1 localhost"]
+    lines += [f"{layout.address(machine)} {machine}" for machine in (HEAD, *NODES)]
+    return "\n".join(lines) + "\n"
+
+
+def gpu_uuid(node: str, minor: int) -> str:
+    """The UUID of a fake GPU: different for every node and minor, the same every time."""
+    digits = hashlib.sha256(f"{node}/{minor}".encode()).hexdigest()
+    return "GPU-" + "-".join(
+        (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:32])
+    )
+
+
+def gpu_bus_id(minor: int) -> str:
+    """The PCI bus id of a fake GPU, as /proc spells it."""
+    return f"0000:{_FIRST_BUS + minor:02x}:00.0"
+
+
+def write_all(layout: Layout) -> None:
+    """Write every file that daemons or users read; the plugin's are written with the product."""
+    etc = layout.root / "etc"
+    for folder in (etc / "nccl-inspector", etc / "prolog.d", etc / "epilog.d"):
+        folder.mkdir(parents=True, exist_ok=True)
+    layout.slurm_conf.write_text(slurm_conf(layout))
+    (etc / "gres.conf").write_text(gres_conf(layout))
+    (etc / "plugstack.conf").write_text("")
+    (etc / "prometheus.yml").write_text(prometheus_yml(layout))
+    (etc / "hosts").write_text(hosts(layout))
+    layout.product_conf.write_text(product_conf(layout, {}))
+    key = etc / "munge.key"
+    key.touch(mode=0o400)
+    key.write_bytes(os.urandom(128))
+    for node in NODES:
+        _write_gpus(layout, node)
+
+
+def _write_gpus(layout: Layout, node: str) -> None:
+    """Devices for gres.conf and what becomes /proc/driver on the node."""
+    own = layout.root / "machines" / node
+    (own / "dev").mkdir(parents=True)
+    null = os.stat("/dev/null")
+    for minor in range(GPUS_PER_NODE):
+        device = own / "dev" / f"nvidia{minor}"
+        os.mknod(device, null.st_mode, null.st_rdev)
+        device.chmod(0o666)
+        folder = own / "driver" / "nvidia" / "gpus" / gpu_bus_id(minor)
+        folder.mkdir(parents=True)
+        (folder / "information").write_text(
+            f"Model: \t\t {GPU_MODEL}\n"
+            f"GPU UUID: \t {gpu_uuid(node, minor)}\n"
+            f"Bus Type: \t PCIe\n"
+            f"Bus Location: \t {gpu_bus_id(minor)}\n"
+            f"Device Minor: \t {minor}\n"
+        )
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write beside, then rename: a reader sees the old or the new text."""
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(text)
+    part.replace(path)
+
+
+__all__ = [
+    "RUN_DIR", "gpu_bus_id", "gpu_uuid", "plugstack_conf", "product_conf", "replace_text",
+    "slurm_conf", "write_all",
+]  # fmt: skip

@@ -1,0 +1,151 @@
+"""Where one sandbox cluster lives: its directory, its loopback network, its ports, its options."""
+
+import json
+import os
+import re
+import stat
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from tests.cluster.errors import ClusterError
+
+HEAD = "head"
+NODES = ("n1", "n2", "n3", "n4")
+GPUS_PER_NODE = 8
+JOB_USER = "nccl-demo"
+OTHER_USER = "nccl-other"
+REPORT_USER = "nccl-inspector"
+REPO = Path(__file__).resolve().parents[2]
+RUN_DIR = "/run/nccl-inspector"
+
+_DESCRIPTION = "cluster.json"
+_PATH_WORDS = re.compile(r"/[A-Za-z0-9._/-]+")
+_MAX_PATH = 80  # munge's socket must fit into sun_path (108 bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a cluster starts with; every choice can be changed while it runs."""
+
+    prolog: bool = True
+    agents: bool = True
+    monitoring: bool = True
+    plugstack: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """One cluster. `net` is the first three bytes of its loopback /24, `port` the lowest of its ports."""
+
+    root: Path
+    net: str
+    port: int
+    options: Options = field(default_factory=Options)
+
+    @property
+    def slurm_conf(self) -> Path:
+        return self.root / "etc" / "slurm.conf"
+
+    @property
+    def munge_socket(self) -> Path:
+        return self.root / "run" / "munge.sock"
+
+    @property
+    def product_conf(self) -> Path:
+        return self.root / "etc" / "nccl-inspector" / "nccl-inspector.conf"
+
+    @property
+    def product_root(self) -> Path:
+        """The DESTDIR into which the product is installed."""
+        return self.root / "root"
+
+    @property
+    def reports(self) -> Path:
+        return self.root / "reports"
+
+    def address(self, machine: str) -> str:
+        """The loopback address of head or of a node."""
+        return f"{self.net}.{1 if machine == HEAD else 11 + NODES.index(machine)}"
+
+    def slurmctld_port(self) -> int:
+        return self.port
+
+    def slurmd_port(self, node: str) -> int:
+        return self.port + 1 + NODES.index(node)
+
+    def exporter_port(self, node: str) -> int:
+        return self.port + 5 + NODES.index(node)
+
+    def prometheus_port(self) -> int:
+        return self.port + 9
+
+    def exporter_url(self, node: str) -> str:
+        return f"http://{self.address(node)}:{self.exporter_port(node)}"
+
+    def prometheus_url(self) -> str:
+        return f"http://{self.address(HEAD)}:{self.prometheus_port()}"
+
+    def private(self, machine: str) -> Path:
+        """Where the machine's own tmpfs is mounted, in its mount namespace only: the mark of its processes."""
+        return self.root / "machines" / machine / "private"
+
+    def listeners(self) -> list[tuple[str, int]]:
+        """Every address and port that the cluster listens on."""
+        head = self.address(HEAD)
+        pairs = [(head, self.slurmctld_port()), (head, self.prometheus_port())]
+        for node in NODES:
+            pairs.append((self.address(node), self.slurmd_port(node)))
+            pairs.append((self.address(node), self.exporter_port(node)))
+        return pairs
+
+
+def default_root() -> Path:
+    """$NCCL_INSPECTOR_CLUSTER_DIR, else a directory of this uid under /tmp."""
+    chosen = os.environ.get("NCCL_INSPECTOR_CLUSTER_DIR")
+    return Path(chosen) if chosen else Path(f"/tmp/nccl-inspector-cluster-{os.getuid()}")
+
+
+def check_root(root: Path) -> None:
+    """Raises ClusterError unless the state directory is one that a cluster may fill and later delete.
+
+    Its name is predictable, so what another user put there first (a link, a directory of his) is refused.
+    """
+    if not _PATH_WORDS.fullmatch(str(root)) or len(str(root)) > _MAX_PATH:
+        raise ClusterError(
+            f"{root}: need an absolute path of at most {_MAX_PATH} letters, digits and ._-"
+        )
+    try:
+        found = root.lstat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise ClusterError(f"{root}: not a directory that only we can write")
+    if not (root / _DESCRIPTION).exists() and any(root.iterdir()):
+        raise ClusterError(
+            f"{root}: not empty and not a cluster's state directory; choose another one"
+        )
+
+
+def save(layout: Layout) -> None:
+    """Write the description; the first file in the state directory, so that `down` knows it again."""
+    text = {"net": layout.net, "port": layout.port, "options": asdict(layout.options)}
+    part = layout.root / f"{_DESCRIPTION}.part"
+    part.write_text(json.dumps(text) + "\n")
+    part.replace(layout.root / _DESCRIPTION)
+
+
+def load(root: Path) -> Layout | None:
+    """The cluster that `root` describes, running or not; None when there is none.
+
+    Raises:
+        ClusterError: the description cannot be read.
+    """
+    path = root / _DESCRIPTION
+    try:
+        text = json.loads(path.read_text())
+        options = Options(**text["options"] | {"plugstack": tuple(text["options"]["plugstack"])})
+        return Layout(root, text["net"], text["port"], options)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as err:
+        raise ClusterError(f"{path}: not a cluster's description: {err}") from err

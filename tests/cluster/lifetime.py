@@ -1,0 +1,217 @@
+"""Bringing a whole cluster up and taking it down completely."""
+
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.cluster import config, host, product
+from tests.cluster.errors import ClusterError
+from tests.cluster.layout import (
+    HEAD,
+    JOB_USER,
+    NODES,
+    OTHER_USER,
+    REPORT_USER,
+    Layout,
+    Options,
+    check_root,
+    load,
+    save,
+)
+from tests.cluster.machine import Machine
+from tests.cluster.node import Node, node_states, scontrol
+from tests.cluster.processes import end_all, members
+from tests.cluster.prometheus import get
+
+_DESCRIPTION = "cluster.json"
+_READY = "ready"
+_START_S = 30.0
+
+
+def up(root: Path, options: Options) -> tuple[Layout, list[str]]:
+    """Start a cluster in `root`; also returns lines worth telling. What a crash left there is cleared first.
+
+    Raises:
+        ClusterError: it already runs, the machine lacks something, or a daemon does not start (then every process is
+            ended and the logs stay until `down` or the next `up`).
+    """
+    if reason := host.missing(monitoring=options.monitoring):
+        raise ClusterError(reason)
+    check_root(root)
+    root.mkdir(mode=0o755, parents=True, exist_ok=True)
+    with _alone(root):
+        old = load(root)
+        if old is not None and runs(old):
+            raise ClusterError(f"already up in {root}: `down` first, or choose another directory")
+        if old is not None:
+            end_all(old)
+            _empty(root)
+        root.chmod(0o755)
+        layout = host.choose_layout(root, options)
+        save(layout)
+        try:
+            return layout, _start(layout)
+        except BaseException:
+            end_all(layout)
+            raise
+
+
+def down(root: Path) -> int:
+    """End every process of the cluster in `root`, remove the directory, and return how many processes there were.
+
+    Nothing to do, and 0, where there is no cluster.
+
+    Raises:
+        ClusterError: the directory is not a cluster's, or processes do not die.
+    """
+    check_root(root)
+    if not root.exists():
+        return 0
+    with _alone(root):
+        layout = load(root)
+        count = 0 if layout is None else end_all(layout)
+        _empty(root)
+        root.rmdir()
+    return count
+
+
+def runs(layout: Layout) -> bool:
+    """True when a start was completed and its machines and controller still live."""
+    machines = [Machine(layout, name) for name in (HEAD, *NODES)]
+    return (
+        (layout.root / _READY).exists()
+        and all(machine.exists for machine in machines)
+        and machines[0].process("slurmctld") is not None
+    )
+
+
+def wait_until(fact: Callable[[], bool], timeout: float, what: str, pause: float = 0.02) -> None:
+    """Look every `pause` seconds until `fact` holds.
+
+    Raises:
+        ClusterError: it did not hold within `timeout` seconds.
+    """
+    deadline = time.monotonic() + timeout
+    while not fact():
+        if time.monotonic() > deadline:
+            raise ClusterError(f"after {timeout:g} s still not: {what}")
+        time.sleep(pause)
+
+
+@contextmanager
+def _alone(root: Path) -> Iterator[None]:
+    """Only one start or stop at a time in one state directory."""
+    handle = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as err:
+        raise ClusterError(f"another up or down is at work in {root}") from err
+    finally:
+        os.close(handle)
+
+
+def _empty(root: Path) -> None:
+    """Delete what is in the state directory, the description last: until then it is known as ours."""
+    for entry in sorted(root.iterdir(), key=lambda entry: entry.name == _DESCRIPTION):
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+
+
+def _start(layout: Layout) -> list[str]:
+    notes = []
+    made = host.make_accounts()
+    if made:
+        notes.append(f"created the accounts {', '.join(made)}; they stay (userdel removes them)")
+    _make_directories(layout)
+    config.write_all(layout)
+    if absent := product.install(layout):
+        notes.append(f"not built yet, so not installed: {', '.join(absent)}")
+    product.set_plugstack(layout, layout.options.plugstack)
+    product.set_hooks(layout, on=layout.options.prolog)
+    for name in (HEAD, *NODES):
+        Machine(layout, name).make()
+    _start_slurm(layout)
+    if layout.options.monitoring:
+        _start_monitoring(layout)
+    if layout.options.agents and not all([Node(layout, name).start_agent() for name in NODES]):
+        notes.append("no nccl-inspector command in the virtual environment, so no agents")
+    _wait_ready(layout)
+    (layout.root / _READY).touch()
+    return notes
+
+
+def _make_directories(layout: Layout) -> None:
+    root = layout.root
+    for name in ("etc", "home", "log", "pids", "run", "slurmctld", "root/usr/lib/nccl-inspector"):
+        (root / name).mkdir(parents=True)
+    host.own(layout.reports, REPORT_USER, 0o711)
+    for user in (JOB_USER, OTHER_USER):
+        host.own(root / "home" / user, user, 0o700)
+
+
+def _start_slurm(layout: Layout) -> None:
+    root, head = layout.root, Machine(layout, HEAD)
+    head.start(
+        "munged",
+        ["munged", "--foreground", "--force", f"--key-file={root}/etc/munge.key",
+         f"--socket={layout.munge_socket}", f"--pid-file={root}/run/munged.pid",
+         f"--log-file={root}/log/munged.log", f"--seed-file={root}/run/munge.seed"],
+    )  # fmt: skip
+    wait_until(layout.munge_socket.exists, _START_S, "munged answers", 0.005)
+    head.start("slurmctld", ["slurmctld", "-D", "-f", str(layout.slurm_conf)])
+    for name in NODES:
+        Node(layout, name).start_slurmd()
+
+
+def _start_monitoring(layout: Layout) -> None:
+    for name in NODES:
+        Node(layout, name).start_exporter()
+    address = layout.prometheus_url().removeprefix("http://")
+    Machine(layout, HEAD).start(
+        "prometheus",
+        ["prometheus", f"--config.file={layout.root}/etc/prometheus.yml",
+         f"--storage.tsdb.path={layout.root}/prometheus", f"--web.listen-address={address}",
+         "--storage.tsdb.retention.time=1d"],
+    )  # fmt: skip
+
+
+def _wait_ready(layout: Layout) -> None:
+    """All nodes idle, Prometheus ready. A daemon that died meanwhile is named with its last words."""
+
+    def dead() -> None:
+        for name in (HEAD, *NODES):
+            machine = Machine(layout, name)
+            for service in ("munged", "slurmctld", "prometheus", "slurmd", "node_exporter"):
+                note = layout.root / "pids" / f"{service}-{name}"
+                if note.exists() and machine.process(service) is None:
+                    words = machine.output(service).strip().splitlines()[-1:]
+                    raise ClusterError(f"{service} on {name} ended: {' '.join(words)}")
+
+    def all_idle() -> bool:
+        dead()
+        try:
+            states = node_states(layout)
+        except ClusterError:  # slurmctld is not there yet
+            return False
+        return set(states) == set(NODES) and all(state.idle for state in states.values())
+
+    def answers() -> bool:
+        dead()
+        try:
+            return bool(get(f"{layout.prometheus_url()}/-/ready"))
+        except ClusterError:
+            return False
+
+    wait_until(all_idle, _START_S, f"all nodes idle (logs in {layout.root}/log)")
+    if layout.options.monitoring:
+        wait_until(answers, _START_S, "Prometheus is ready")
+
+
+__all__ = ["down", "members", "runs", "scontrol", "up", "wait_until"]
