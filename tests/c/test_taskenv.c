@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Plays a tasks' environment through several steps: who wins, what is replaced, what goes. */
+#include "taskenv.h"
+#include "tap.h"
+
+#include <string.h>
+
+#define INTERVAL "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS"
+
+struct env {
+	char name[32][64];
+	char value[32][2048];
+	size_t used;
+};
+
+static struct env env;
+static struct taskenv plan;
+static struct settings settings;
+
+static const char *get(void *arg, const char *name)
+{
+	struct env *e = arg;
+
+	for (size_t i = 0; i < e->used; i++)
+		if (!strcmp(e->name[i], name))
+			return e->value[i];
+	return NULL;
+}
+
+static void put(const char *name, const char *value)
+{
+	size_t i = 0;
+
+	while (i < env.used && strcmp(env.name[i], name) != 0)
+		i++;
+	if (i == env.used)
+		env.used++;
+	snprintf(env.name[i], sizeof(env.name[i]), "%s", name);
+	snprintf(env.value[i], sizeof(env.value[i]), "%s", value);
+}
+
+static void drop(const char *name)
+{
+	for (size_t i = 0; i < env.used; i++)
+		if (!strcmp(env.name[i], name))
+			env.name[i][0] = '\0';
+}
+
+/* One step: plans, and changes the environment as the plan says. */
+static void step(enum mode mode, uint32_t job_id)
+{
+	settings.mode = mode;
+	taskenv_plan(&plan, &settings, job_id, get, &env);
+	for (size_t i = 0; i < plan.changes; i++)
+		if (plan.change[i].action == TASKENV_SET)
+			put(plan.change[i].name, plan.change[i].value);
+		else if (plan.change[i].action == TASKENV_UNSET)
+			drop(plan.change[i].name);
+}
+
+static void begin(void)
+{
+	memset(&env, 0, sizeof(env));
+	settings_init(&settings);
+}
+
+static bool has(const char *name, const char *value)
+{
+	const char *found = get(&env, name);
+
+	return value ? found && !strcmp(found, value) : !found;
+}
+
+static bool is_own(const char *name)
+{
+	for (size_t i = 0; i < plan.changes; i++)
+		if (!strcmp(plan.change[i].name, name))
+			return plan.change[i].action == TASKENV_OWN;
+	return false;
+}
+
+static bool nothing_of_ours(void)
+{
+	for (size_t i = 0; i < env.used; i++)
+		if (!strncmp(env.name[i], "NCCL_", 5))
+			return false;
+	return true;
+}
+
+static void test_spoilt_markers(void)
+{
+	static const char *const markers[] = {
+		"",
+		" ",
+		"42",
+		"42 ",
+		"NCCL_INSPECTOR_ENABLE:",
+		"42 NCCL_INSPECTOR_ENABLE:",
+		"42 NCCL_INSPECTOR_ENABLE:af63ac4c86019af",
+		"42 NCCL_INSPECTOR_ENABLE",
+		"42 NCCL_INSPECTOR_ENABLE:af63ac4c86019afcff",
+		"42 PATH:af63ac4c86019afc",
+		"42NCCL_INSPECTOR_ENABLE:af63ac4c86019afc",
+		":::: ::: :",
+		"\xff\xff \x01",
+	};
+
+	for (size_t i = 0; i < sizeof(markers) / sizeof(*markers); i++) {
+		begin();
+		put("NCCL_INSPECTOR_ENABLE", "1");
+		put(TASKENV_MARKER, markers[i]);
+		step(MODE_OFF, 42);
+		ok(has("NCCL_INSPECTOR_ENABLE", "1") && has(TASKENV_MARKER, NULL),
+		   "spoilt marker %zu makes the variable the user's", i);
+	}
+	begin();
+	put("NCCL_INSPECTOR_ENABLE", "1");
+	put(TASKENV_MARKER, "9 X:0 NCCL_INSPECTOR_ENABLE:af63ac4c86019afc");
+	step(MODE_OFF, 42);
+	ok(nothing_of_ours(), "the hash is FNV-1a 64, as published");
+	begin();
+	put(TASKENV_MARKER, "42 LD_PRELOAD:cbf29ce484222325");
+	put("LD_PRELOAD", "");
+	step(MODE_OFF, 42);
+	ok(has("LD_PRELOAD", ""), "a marker cannot make us touch a variable that is not ours");
+}
+
+static void test_values(void)
+{
+	begin();
+	step(MODE_OFF, 42);
+	ok(!plan.changes, "off changes nothing in a fresh environment");
+	step(MODE_PROM, 42);
+	ok(has("NCCL_PROFILER_PLUGIN", settings.profiler) && has("NCCL_INSPECTOR_ENABLE", "1") &&
+	       has("NCCL_INSPECTOR_RUN_DIR", "/run/nccl-inspector/jobs/42/raw") &&
+	       has("NCCL_INSPECTOR_PROM_DUMP", "1") && has(INTERVAL, "30000000") &&
+	       has("NCCL_INSPECTOR_ENABLE_P2P", "1") &&
+	       has("NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES", "8192") && plan.changes == 8,
+	   "prom sets the seven variables and the marker");
+	ok(!strncmp(get(&env, TASKENV_MARKER), "42 NCCL_PROFILER_PLUGIN:", 24), "%s",
+	   get(&env, TASKENV_MARKER));
+	begin();
+	step(MODE_REPORT, 4294967294u);
+	ok(has("NCCL_INSPECTOR_PROM_DUMP", "0") &&
+	       has("NCCL_INSPECTOR_RUN_DIR", "/run/nccl-inspector/jobs/4294967294/raw"),
+	   "report asks for no .prom file");
+	begin();
+	memset(settings.run_dir, 'd', sizeof(settings.run_dir) - 1);
+	memset(settings.profiler, 'p', sizeof(settings.profiler) - 1);
+	settings.interval_us = settings.min_size_bytes = UINT64_MAX;
+	step(MODE_PROM, UINT32_MAX);
+	step(MODE_OFF, UINT32_MAX);
+	ok(nothing_of_ours(), "the longest values are marked whole");
+}
+
+static void test_steps(void)
+{
+	begin();
+	step(MODE_PROM, 42);
+	step(MODE_OFF, 42);
+	ok(nothing_of_ours(), "an inner step turns off what its batch step had");
+	step(MODE_PROM, 42);
+	settings.interval_us = 2000000;
+	step(MODE_REPORT, 42);
+	ok(has(INTERVAL, "2000000") && has("NCCL_INSPECTOR_PROM_DUMP", "0"),
+	   "an inner step replaces what its batch step had");
+	step(MODE_PROM, 43);
+	ok(has("NCCL_INSPECTOR_RUN_DIR", "/run/nccl-inspector/jobs/43/raw") &&
+	       !strncmp(get(&env, TASKENV_MARKER), "43 ", 3),
+	   "a job inside a job has its own directory");
+	step(MODE_OFF, 44);
+	ok(nothing_of_ours(), "a job inside a job loses the outer one's, also when off");
+}
+
+static void test_users_own(void)
+{
+	begin();
+	put(INTERVAL, "5");
+	put("NCCL_INSPECTOR_ENABLE", "");
+	step(MODE_PROM, 42);
+	ok(has(INTERVAL, "5") && is_own(INTERVAL) && has("NCCL_INSPECTOR_ENABLE", "") &&
+	       is_own("NCCL_INSPECTOR_ENABLE") && has("NCCL_INSPECTOR_PROM_DUMP", "1"),
+	   "the user's own variables win, an empty one too");
+	step(MODE_OFF, 42);
+	ok(has(INTERVAL, "5") && has("NCCL_INSPECTOR_ENABLE", "") &&
+	       has("NCCL_PROFILER_PLUGIN", NULL) && has(TASKENV_MARKER, NULL),
+	   "off leaves them where they are");
+	begin();
+	step(MODE_PROM, 42);
+	put(INTERVAL, "7");
+	step(MODE_PROM, 42);
+	ok(has(INTERVAL, "7") && is_own(INTERVAL), "what a script changes becomes the user's");
+	begin();
+	put("NCCL_PROFILER_PLUGIN", "/home/me/mine.so");
+	step(MODE_PROM, 42);
+	ok(plan.own_profiler && plan.changes == 1 && is_own("NCCL_PROFILER_PLUGIN"),
+	   "with a profiler of the user's nothing of ours is set");
+	begin();
+	step(MODE_PROM, 42);
+	put("NCCL_PROFILER_PLUGIN", "none");
+	step(MODE_PROM, 42);
+	drop("NCCL_PROFILER_PLUGIN");
+	ok(plan.own_profiler && nothing_of_ours(), "and what was ours before goes");
+	begin();
+	put("NCCL_PROFILER_PLUGIN", "/home/me/mine.so");
+	step(MODE_OFF, 42);
+	ok(!plan.own_profiler && !plan.changes, "off says nothing of the user's profiler");
+}
+
+int main(void)
+{
+	test_spoilt_markers();
+	test_values();
+	test_steps();
+	test_users_own();
+	return done_testing();
+}
