@@ -1,7 +1,8 @@
 """A real Slurm of four nodes on one machine, with node_exporter, Prometheus and our own parts.
 
-Everything lives under one state directory, on a loopback network and ports of its own, so that several clusters run side by
-side. By hand: `python -m tests.cluster up`, `shell`, `status`, `down`. In Python: `Cluster`.
+Everything lives under one state directory, on a loopback network and ports of its own, so that
+several clusters run side by side. By hand: `python -m tests.cluster up`, `shell`, `status`,
+`down`. In Python: `Cluster`.
 """
 
 from tests.cluster.cluster import Cluster

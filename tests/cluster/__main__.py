@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -78,10 +79,9 @@ def _run(words: argparse.Namespace) -> int:
     if words.command == "up":
         return _up(root, words)
     if words.command == "down":
+        there = root.exists()
         count = lifetime.down(root)
-        print(
-            f"down: ended {count} processes, removed {root}" if count else f"nothing runs in {root}"
-        )
+        print(f"down: ended {count} processes, removed {root}" if there else f"nothing in {root}")
         return 0
     try:
         cluster = Cluster.attach(root)
@@ -99,6 +99,7 @@ def _run(words: argparse.Namespace) -> int:
 
 def main() -> int:
     """The exit status: 0, 1 with one line on stderr, or 3 when no cluster is up."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `status | head` is no error
     try:
         return _run(_parser().parse_args())
     except ClusterError as err:

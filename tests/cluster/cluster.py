@@ -13,7 +13,7 @@ from tests.cluster.node import Node, node_states, scontrol
 
 
 class Cluster:
-    """A running Slurm of four nodes. The object holds no process: several may look at one cluster."""
+    """A running Slurm of four nodes. It holds no process: several may look at one cluster."""
 
     def __init__(self, layout: Layout, notes: list[str] | None = None) -> None:
         self.layout = layout
@@ -86,20 +86,24 @@ class Cluster:
         return int(done.stdout.strip().partition(";")[0])
 
     def job(self, job_id: int) -> slurm.Job:
-        """The job as Slurm has it now. Raises ClusterError when Slurm does not know it (any more)."""
+        """The job as Slurm has it now. Raises ClusterError when Slurm does not know it."""
         return slurm.parse_job(scontrol(self.layout, "--oneliner", "show", "job", str(job_id)))
 
     def job_state(self, job_id: int) -> str:
         return self.job(job_id).state
 
     def wait_for_state(self, job_id: int, state: str, timeout: float = 30) -> slurm.Job:
-        """Wait until the job is in this state. Raises ClusterError after `timeout` seconds."""
+        """Wait until the job is in this state; RUNNING means that its prologs are done.
+
+        Raises:
+            ClusterError: it is not after `timeout` seconds.
+        """
         job = self.job(job_id)
 
         def reached() -> bool:
             nonlocal job
             job = self.job(job_id)
-            return job.state == state
+            return job.state == state and job.reason != "Prolog"
 
         try:
             lifetime.wait_until(reached, timeout, f"job {job_id} is {state}", 0.05)
@@ -108,7 +112,11 @@ class Cluster:
         return job
 
     def wait_for_job(self, job_id: int, timeout: float = 60) -> slurm.Job:
-        """Wait until the job has ended and its epilogs are done. Raises ClusterError after `timeout` seconds."""
+        """Wait until the job has ended and its epilogs are done.
+
+        Raises:
+            ClusterError: it has not after `timeout` seconds.
+        """
         job = self.job(job_id)
 
         def ended() -> bool:
@@ -125,6 +133,13 @@ class Cluster:
     def node_states(self) -> dict[str, slurm.NodeState]:
         """Every node with what Slurm thinks of it."""
         return node_states(self.layout)
+
+    def wait_idle(self, timeout: float = 30) -> None:
+        """Wait until no node has a job and none is drained. Raises ClusterError."""
+        lifetime.wait_until(
+            lambda: all(state.idle for state in self.node_states().values()),
+            timeout, "all nodes idle", 0.1,
+        )  # fmt: skip
 
     def undrain(self) -> None:
         """Give drained nodes back to Slurm."""
@@ -144,7 +159,7 @@ class Cluster:
         product.set_hooks(self.layout, on=on)
 
     def add_hook(self, kind: str, name: str, script: str | None) -> None:
-        """Put one more script before (`prolog`) or after (`epilog`) every job; None takes it away."""
+        """One more script before (`prolog`) or after (`epilog`) every job; None takes it away."""
         path = self.layout.root / "etc" / f"{kind}.d" / name
         if script is None:
             path.unlink(missing_ok=True)
@@ -156,7 +171,7 @@ class Cluster:
         part.replace(path)
 
     def set_plugstack(self, *words: str) -> None:
-        """The SPANK plugin's words in plugstack.conf, for commands and steps that start from now on."""
+        """The SPANK plugin's words in plugstack.conf, for commands and steps from now on."""
         product.set_plugstack(self.layout, words)
 
     def set_conf(self, **changes: str) -> None:

@@ -6,14 +6,14 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.cluster.layout import GPUS_PER_NODE, HEAD, NODES, RUN_DIR, Layout
+from tests.cluster.layout import GPUS_PER_NODE, HEAD, NODES, Layout
 
 GPU_MODEL = "NVIDIA H100 80GB HBM3"
 _FIRST_BUS = 0x10
 
 
 def slurm_conf(layout: Layout) -> str:
-    """slurm.conf. The hooks are patterns, so that adding or taking one away needs no reconfiguration."""
+    """slurm.conf. The hooks are patterns, so that a change of them needs no reconfiguration."""
     root = layout.root
     lines = [
         "ClusterName=sandbox",
@@ -31,6 +31,8 @@ def slurm_conf(layout: Layout) -> str:
         f"SlurmdPidFile={root}/run/slurmd-%n.pid",
         f"SlurmctldLogFile={root}/log/slurmctld.log",
         f"SlurmdLogFile={root}/log/slurmd-%n.log",
+        # Not NoInAddrAny: slurmstepd could not call back an srun that listens on one address.
+        "CommunicationParameters=NoCtldInAddrAny",
         "ProctrackType=proctrack/linuxproc",
         "TaskPlugin=task/none",
         "SelectType=select/cons_tres",
@@ -71,7 +73,7 @@ def gres_conf(layout: Layout) -> str:
 
 
 def plugstack_conf(spank: Path | None, conf: Path, words: Sequence[str]) -> str:
-    """plugstack.conf; empty while there is no plugin, since every command would complain about it."""
+    """plugstack.conf; empty while there is no plugin, or every command would complain."""
     if spank is None:
         return ""
     return " ".join(["optional", str(spank), f"conf={conf}", *words]) + "\n"
@@ -90,7 +92,10 @@ def product_conf(layout: Layout, changes: Mapping[str, str]) -> str:
 
 
 def prometheus_yml(layout: Layout) -> str:
-    """prometheus.yml (JSON is YAML). Our series carry `cluster` themselves: the copy that honor_labels off makes is dropped."""
+    """prometheus.yml (JSON is YAML).
+
+    Our series carry `cluster` themselves; the copy that honor_labels off makes of it is dropped.
+    """
     targets = [
         {
             "targets": [f"{layout.address(node)}:{layout.exporter_port(node)}"],
@@ -153,7 +158,7 @@ def _write_gpus(layout: Layout, node: str) -> None:
     """Devices for gres.conf and what becomes /proc/driver on the node."""
     own = layout.root / "machines" / node
     (own / "dev").mkdir(parents=True)
-    null = os.stat("/dev/null")
+    null = Path("/dev/null").stat()
     for minor in range(GPUS_PER_NODE):
         device = own / "dev" / f"nvidia{minor}"
         os.mknod(device, null.st_mode, null.st_rdev)
@@ -174,9 +179,3 @@ def replace_text(path: Path, text: str) -> None:
     part = path.with_name(f".{path.name}.part")
     part.write_text(text)
     part.replace(path)
-
-
-__all__ = [
-    "RUN_DIR", "gpu_bus_id", "gpu_uuid", "plugstack_conf", "product_conf", "replace_text",
-    "slurm_conf", "write_all",
-]  # fmt: skip

@@ -26,10 +26,10 @@ PROGRAMS = {
 }
 _MONITORING = ("prometheus", "prometheus-node-exporter")
 _ACCOUNTS = {
-    JOB_USER: ("--shell", "/bin/bash", "--comment", "job user of the nccl-inspector sandbox"),
-    OTHER_USER: ("--shell", "/bin/bash", "--comment", "second job user of the nccl-inspector sandbox"),
-    REPORT_USER: ("--system", "--shell", "/usr/sbin/nologin", "--comment", "nccl-inspector reports"),
-}  # fmt: skip
+    JOB_USER: ("--shell", "/bin/bash"),
+    OTHER_USER: ("--shell", "/bin/bash"),
+    REPORT_USER: ("--shell", "/usr/sbin/nologin", "--system"),
+}
 _LOWEST_PORT, _PORT_STEPS = 17000, 1200  # below the kernel's range for outgoing connections
 
 
@@ -51,7 +51,7 @@ def missing(*, monitoring: bool = True) -> str | None:
 
 
 def make_accounts() -> list[str]:
-    """Create the accounts that are missing and return their names. They stay when a cluster goes."""
+    """Create the accounts that are missing; they stay when a cluster goes. Returns their names."""
     made = []
     for name, words in _ACCOUNTS.items():
         if _exists(name):
@@ -84,7 +84,9 @@ def own(path: Path, user: str, mode: int) -> None:
 
 
 def choose_layout(root: Path, options: Options) -> Layout:
-    """A loopback network and ports on which nobody listens, the same for the same directory if they are free.
+    """A loopback network and ports on which nobody listens.
+
+    The same directory gets the same ones if they are free.
 
     Raises:
         ClusterError: all tries met somebody's port.

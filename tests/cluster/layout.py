@@ -14,11 +14,12 @@ NODES = ("n1", "n2", "n3", "n4")
 GPUS_PER_NODE = 8
 JOB_USER = "nccl-demo"
 OTHER_USER = "nccl-other"
+DAEMON_USER = "nobody"  # of node_exporter and Prometheus
 REPORT_USER = "nccl-inspector"
 REPO = Path(__file__).resolve().parents[2]
 RUN_DIR = "/run/nccl-inspector"
 
-_DESCRIPTION = "cluster.json"
+DESCRIPTION = "cluster.json"
 _PATH_WORDS = re.compile(r"/[A-Za-z0-9._/-]+")
 _MAX_PATH = 80  # munge's socket must fit into sun_path (108 bytes)
 
@@ -35,7 +36,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """One cluster. `net` is the first three bytes of its loopback /24, `port` the lowest of its ports."""
+    """One cluster. `net`: first three bytes of its loopback /24; `port`: its lowest port."""
 
     root: Path
     net: str
@@ -86,7 +87,7 @@ class Layout:
         return f"http://{self.address(HEAD)}:{self.prometheus_port()}"
 
     def private(self, machine: str) -> Path:
-        """Where the machine's own tmpfs is mounted, in its mount namespace only: the mark of its processes."""
+        """Mount point of the machine's own tmpfs, in its namespace only: marks its processes."""
         return self.root / "machines" / machine / "private"
 
     def listeners(self) -> list[tuple[str, int]]:
@@ -106,9 +107,12 @@ def default_root() -> Path:
 
 
 def check_root(root: Path) -> None:
-    """Raises ClusterError unless the state directory is one that a cluster may fill and later delete.
+    """Refuse a state directory that a cluster must not fill and later delete.
 
-    Its name is predictable, so what another user put there first (a link, a directory of his) is refused.
+    Its name is predictable, so another user may have put something there first.
+
+    Raises:
+        ClusterError: a link, somebody else's directory, or one with other things in it.
     """
     if not _PATH_WORDS.fullmatch(str(root)) or len(str(root)) > _MAX_PATH:
         raise ClusterError(
@@ -120,18 +124,18 @@ def check_root(root: Path) -> None:
         return
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
         raise ClusterError(f"{root}: not a directory that only we can write")
-    if not (root / _DESCRIPTION).exists() and any(root.iterdir()):
+    if not (root / DESCRIPTION).exists() and any(root.iterdir()):
         raise ClusterError(
             f"{root}: not empty and not a cluster's state directory; choose another one"
         )
 
 
 def save(layout: Layout) -> None:
-    """Write the description; the first file in the state directory, so that `down` knows it again."""
+    """Write the description: the first file in the state directory, `down` goes by it."""
     text = {"net": layout.net, "port": layout.port, "options": asdict(layout.options)}
-    part = layout.root / f"{_DESCRIPTION}.part"
+    part = layout.root / f"{DESCRIPTION}.part"
     part.write_text(json.dumps(text) + "\n")
-    part.replace(layout.root / _DESCRIPTION)
+    part.replace(layout.root / DESCRIPTION)
 
 
 def load(root: Path) -> Layout | None:
@@ -140,7 +144,7 @@ def load(root: Path) -> Layout | None:
     Raises:
         ClusterError: the description cannot be read.
     """
-    path = root / _DESCRIPTION
+    path = root / DESCRIPTION
     try:
         text = json.loads(path.read_text())
         options = Options(**text["options"] | {"plugstack": tuple(text["options"]["plugstack"])})

@@ -3,6 +3,7 @@
 import fcntl
 import os
 import shutil
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +12,8 @@ from pathlib import Path
 from tests.cluster import config, host, product
 from tests.cluster.errors import ClusterError
 from tests.cluster.layout import (
+    DAEMON_USER,
+    DESCRIPTION,
     HEAD,
     JOB_USER,
     NODES,
@@ -22,22 +25,23 @@ from tests.cluster.layout import (
     load,
     save,
 )
-from tests.cluster.machine import Machine
-from tests.cluster.node import Node, node_states, scontrol
-from tests.cluster.processes import end_all, members
+from tests.cluster.machine import Machine, as_user
+from tests.cluster.node import Node, node_states
+from tests.cluster.processes import end_all
 from tests.cluster.prometheus import get
 
-_DESCRIPTION = "cluster.json"
 _READY = "ready"
 _START_S = 30.0
 
 
 def up(root: Path, options: Options) -> tuple[Layout, list[str]]:
-    """Start a cluster in `root`; also returns lines worth telling. What a crash left there is cleared first.
+    """Start a cluster in `root`, clearing first what a crash left there.
+
+    Also returns lines worth telling.
 
     Raises:
-        ClusterError: it already runs, the machine lacks something, or a daemon does not start (then every process is
-            ended and the logs stay until `down` or the next `up`).
+        ClusterError: it already runs, the machine lacks something, or a daemon does not start (then
+            all processes are ended; the logs stay until `down` or the next `up`).
     """
     if reason := host.missing(monitoring=options.monitoring):
         raise ClusterError(reason)
@@ -61,9 +65,9 @@ def up(root: Path, options: Options) -> tuple[Layout, list[str]]:
 
 
 def down(root: Path) -> int:
-    """End every process of the cluster in `root`, remove the directory, and return how many processes there were.
+    """End every process of the cluster in `root` and remove the directory.
 
-    Nothing to do, and 0, where there is no cluster.
+    Returns how many processes there were; 0 also where there is no cluster.
 
     Raises:
         ClusterError: the directory is not a cluster's, or processes do not die.
@@ -116,8 +120,8 @@ def _alone(root: Path) -> Iterator[None]:
 
 
 def _empty(root: Path) -> None:
-    """Delete what is in the state directory, the description last: until then it is known as ours."""
-    for entry in sorted(root.iterdir(), key=lambda entry: entry.name == _DESCRIPTION):
+    """Delete what is in the state directory, last the description that says that it is ours."""
+    for entry in sorted(root.iterdir(), key=lambda entry: entry.name == DESCRIPTION):
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)
         else:
@@ -140,9 +144,10 @@ def _start(layout: Layout) -> list[str]:
     _start_slurm(layout)
     if layout.options.monitoring:
         _start_monitoring(layout)
-    if layout.options.agents and not all([Node(layout, name).start_agent() for name in NODES]):
+    if layout.options.agents and not all(Node(layout, name).start_agent() for name in NODES):
         notes.append("no nccl-inspector command in the virtual environment, so no agents")
     _wait_ready(layout)
+    notes += [f"{service} ended: {words}" for service, words in _ended_services(layout)]
     (layout.root / _READY).touch()
     return notes
 
@@ -166,36 +171,37 @@ def _start_slurm(layout: Layout) -> None:
     )  # fmt: skip
     wait_until(layout.munge_socket.exists, _START_S, "munged answers", 0.005)
     head.start("slurmctld", ["slurmctld", "-D", "-f", str(layout.slurm_conf)])
+    # A slurmd that finds no controller tries again only after a second.
+    address = (layout.address(HEAD), layout.slurmctld_port())
+    wait_until(lambda: _listens(layout, address), _START_S, "slurmctld listens", 0.005)
     for name in NODES:
         Node(layout, name).start_slurmd()
+
+
+def _listens(layout: Layout, address: tuple[str, int]) -> bool:
+    _check_daemons(layout)
+    with socket.socket() as probe:
+        return probe.connect_ex(address) == 0
 
 
 def _start_monitoring(layout: Layout) -> None:
     for name in NODES:
         Node(layout, name).start_exporter()
+    host.own(layout.root / "prometheus", DAEMON_USER, 0o755)
     address = layout.prometheus_url().removeprefix("http://")
     Machine(layout, HEAD).start(
         "prometheus",
-        ["prometheus", f"--config.file={layout.root}/etc/prometheus.yml",
+        [*as_user(DAEMON_USER), "prometheus", f"--config.file={layout.root}/etc/prometheus.yml",
          f"--storage.tsdb.path={layout.root}/prometheus", f"--web.listen-address={address}",
          "--storage.tsdb.retention.time=1d"],
     )  # fmt: skip
 
 
 def _wait_ready(layout: Layout) -> None:
-    """All nodes idle, Prometheus ready. A daemon that died meanwhile is named with its last words."""
-
-    def dead() -> None:
-        for name in (HEAD, *NODES):
-            machine = Machine(layout, name)
-            for service in ("munged", "slurmctld", "prometheus", "slurmd", "node_exporter"):
-                note = layout.root / "pids" / f"{service}-{name}"
-                if note.exists() and machine.process(service) is None:
-                    words = machine.output(service).strip().splitlines()[-1:]
-                    raise ClusterError(f"{service} on {name} ended: {' '.join(words)}")
+    """All nodes idle and Prometheus ready. Raises ClusterError when a daemon died."""
 
     def all_idle() -> bool:
-        dead()
+        _check_daemons(layout)
         try:
             states = node_states(layout)
         except ClusterError:  # slurmctld is not there yet
@@ -203,7 +209,7 @@ def _wait_ready(layout: Layout) -> None:
         return set(states) == set(NODES) and all(state.idle for state in states.values())
 
     def answers() -> bool:
-        dead()
+        _check_daemons(layout)
         try:
             return bool(get(f"{layout.prometheus_url()}/-/ready"))
         except ClusterError:
@@ -214,4 +220,19 @@ def _wait_ready(layout: Layout) -> None:
         wait_until(answers, _START_S, "Prometheus is ready")
 
 
-__all__ = ["down", "members", "runs", "scontrol", "up", "wait_until"]
+def _ended_services(layout: Layout) -> Iterator[tuple[str, str]]:
+    """Each daemon that was started and does not live any more, with the last line it printed."""
+    for name in (HEAD, *NODES):
+        machine = Machine(layout, name)
+        for note in (layout.root / "pids").glob(f"*-{name}"):
+            service = note.name.removesuffix(f"-{name}")
+            if machine.process(service) is None:
+                lines = machine.output(service).strip().splitlines() or ["it printed nothing"]
+                yield note.name, lines[-1]
+
+
+def _check_daemons(layout: Layout) -> None:
+    """Raises ClusterError when one ended, unless it is an agent: Slurm works without."""
+    for service, words in _ended_services(layout):
+        if not service.startswith("agent-"):
+            raise ClusterError(f"{service} ended: {words}")

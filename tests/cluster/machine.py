@@ -17,6 +17,15 @@ _HOLDER = "machine"
 _STOP_S = 10.0
 
 
+def as_user(user: str) -> list[str]:
+    """What to put before a command that root runs as `user`, with the user's groups."""
+    if user == "root":
+        return []
+    account = pwd.getpwnam(user)
+    words = [f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--init-groups"]
+    return ["setpriv", *words, "--"]
+
+
 @dataclass(frozen=True, slots=True)
 class Machine:
     """A UTS and a mount namespace with the processes in it. The network is the host's."""
@@ -87,19 +96,13 @@ class Machine:
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
     ) -> list[str]:
-        """The host's command line that runs `argv` in here as `user`, with the environment of a fresh login."""
-        account = pwd.getpwnam(user)
+        """The host's command line that runs `argv` in here as by a fresh login of `user`."""
+        shell = pwd.getpwnam(user).pw_shell
         home = Path("/root") if user == "root" else self.layout.root / "home" / user
-        become = [
-            "setpriv",
-            f"--reuid={account.pw_uid}",
-            f"--regid={account.pw_gid}",
-            "--init-groups",
-            "--",
-        ]
-        variables = self._login_env(user, home, account.pw_shell) | dict(env or {})
+        variables = self._login_env(user, home, shell) | dict(env or {})
         return [
-            *self._enter(), *([] if user == "root" else become), "env", "-i", "-C", str(cwd or home),
+            *self._enter(), *as_user(user),
+            "env", "-i", "-C", str(cwd or home),
             *(f"{key}={value}" for key, value in variables.items()), *argv,
         ]  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""A compute node: slurmd, node_exporter and the agent on it, and what a test wants to know of it."""
+"""A compute node: its slurmd, node_exporter and agent, and what a test wants to know of it."""
 
 import sys
 from dataclasses import dataclass
@@ -6,8 +6,8 @@ from pathlib import Path
 
 from tests.cluster import prometheus, slurm
 from tests.cluster.errors import ClusterError
-from tests.cluster.layout import HEAD, REPO, RUN_DIR, Layout
-from tests.cluster.machine import Machine
+from tests.cluster.layout import DAEMON_USER, HEAD, REPO, RUN_DIR, Layout
+from tests.cluster.machine import Machine, as_user
 
 AGENT_PROGRAM = "nccl-inspector"
 
@@ -25,12 +25,13 @@ class Node(Machine):
         address = self.layout.exporter_url(self.name).removeprefix("http://")
         self.start(
             "node_exporter",
-            ["prometheus-node-exporter", "--collector.disable-defaults", "--collector.textfile",
+            [*as_user(DAEMON_USER), "prometheus-node-exporter",
+             "--collector.disable-defaults", "--collector.textfile",
              f"--collector.textfile.directory={RUN_DIR}/prom", f"--web.listen-address={address}"],
         )  # fmt: skip
 
     def start_agent(self) -> bool:
-        """Start the node agent; False when the program is not installed in this virtual environment."""
+        """Start the node agent; False when the program is not installed."""
         program = agent_program()
         if program is None:
             return False
@@ -56,7 +57,7 @@ class Node(Machine):
         return prometheus.get(f"{self.layout.exporter_url(self.name)}/metrics")
 
     def run_dir_listing(self) -> list[str]:
-        """Everything under the node's run directory, relative to it, sorted; directories end in a slash."""
+        """Everything in the node's run directory, relative, sorted; directories end in a slash."""
         done = self.run(["find", RUN_DIR, "-mindepth", "1", "-printf", "%P%y\\n"])
         if done.returncode != 0:
             raise ClusterError(f"{self.name}: {done.stderr.strip()}")

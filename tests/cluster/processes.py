@@ -1,8 +1,9 @@
 """The processes of a cluster: which they are, how one is started, how all are ended.
 
-Nothing is ever found by a program's or a user's name. Every process of a cluster, daemons, slurmstepd, tasks and orphans
-alike, lives in the mount namespace of one of its machines, which alone shows that machine's private tmpfs. So one look at
-/proc finds exactly them, also after a start that died half-way, and after a reboot it finds none.
+Nothing is ever found by a program's or a user's name. Every process of a cluster, daemons,
+slurmstepd, tasks and orphans alike, lives in the mount namespace of one of its machines, which
+alone shows that machine's private tmpfs. So one look at /proc finds exactly them, also after a
+start that died half-way, and after a reboot it finds none.
 """
 
 import contextlib
@@ -27,7 +28,7 @@ _KILL_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process id with its start time (clock ticks since boot): together they name one process only."""
+    """A process id with its start time (clock ticks since boot): they name one process only."""
 
     pid: int
     start: int
@@ -60,7 +61,7 @@ def _stat(pid: int) -> tuple[int, int] | None:
 def _machine_of(pid: int, marks: Mapping[str, str], seen: dict[str, str | None]) -> str | None:
     """The machine whose private tmpfs this process sees, looked up once per mount namespace."""
     try:
-        namespace = os.readlink(f"/proc/{pid}/ns/mnt")
+        namespace = str(Path(f"/proc/{pid}/ns/mnt").readlink())
         if namespace not in seen:
             mounts = Path(f"/proc/{pid}/mountinfo").read_text(errors="replace").splitlines()
             points = {line.split(" ", 5)[4] for line in mounts}
@@ -71,12 +72,12 @@ def _machine_of(pid: int, marks: Mapping[str, str], seen: dict[str, str | None])
 
 
 def members(layout: Layout) -> dict[Process, str]:
-    """Every live process of the cluster with its machine, and their children wherever those have gone."""
+    """Every live process of the cluster with its machine; also children that left it."""
     marks = {str(layout.private(machine)): machine for machine in (HEAD, *NODES)}
     seen: dict[str, str | None] = {}
     found: dict[int, str] = {}
     stats: dict[int, tuple[int, int]] = {}
-    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+    for pid in (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()):
         status = _stat(pid)
         if status is None:
             continue
@@ -94,7 +95,7 @@ def members(layout: Layout) -> dict[Process, str]:
 
 
 def end_all(layout: Layout) -> int:
-    """End every process of the cluster and return how many there were: SIGTERM, a moment, then SIGKILL.
+    """End every process of the cluster: SIGTERM, a moment, then SIGKILL. Returns their number.
 
     Raises:
         ClusterError: this very process is one of them, or some would not die.
@@ -153,7 +154,7 @@ def recorded(path: Path) -> Process | None:
 
 
 def spawn(argv: Sequence[str], *, log: Path, env: Mapping[str, str], note: Path) -> Process:
-    """Start a daemon in a session of its own, writing to `log`. The parent is init, so that it outlives us cleanly."""
+    """Start a daemon that writes to `log`; its parent becomes init, so that it outlives us."""
     script = 'log=$1; shift; setsid "$@" </dev/null >>"$log" 2>&1 & echo $!'
     done = subprocess.run(
         ["sh", "-c", script, "sh", str(log), *argv],

@@ -42,7 +42,7 @@ def set_plugstack(layout: Layout, words: tuple[str, ...]) -> None:
 
 
 def set_hooks(layout: Layout, *, on: bool) -> None:
-    """Put the product's prolog and epilog before jobs, or take them away; holds for jobs from now on."""
+    """Put the product's prolog and epilog around jobs, or take them away, from now on."""
     for kind in ("prolog", "epilog"):
         script = layout.product_root / _LIB / kind / HOOK
         link = layout.root / "etc" / f"{kind}.d" / HOOK
