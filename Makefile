@@ -2,7 +2,8 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := build
 
-CC ?= gcc
+CC := gcc
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 CSTD := -std=gnu11
 WARN := -Wall -Wextra -Wshadow -Wconversion -Wformat=2 -Wvla -Wstrict-prototypes $(if $(CI),-Werror)
 OPT ?= -O2 -g
@@ -12,7 +13,6 @@ B := build$(if $(SAN),/san-$(subst $(comma),-,$(SAN)))
 comma := ,
 SANFLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=undefined)
 CFLAGS_ALL := $(CSTD) $(OPT) $(WARN) -D_GNU_SOURCE -fPIC -pthread -MMD -MP $(SANFLAGS) -DNCCL_INSPECTOR_VERSION='"$(VERSION)"' $(CFLAGS)
-VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 PREFIX ?= /usr
 LIBDIR ?= $(PREFIX)/lib/nccl-inspector
 SLURM_PLUGINDIR ?= $(LIBDIR)
@@ -48,35 +48,43 @@ testparts: $(STANDIN) $(FAKECUDA) $(RECORDER) $(HOST_BIN) $(UNIT_BIN)
 
 build/gen/settings_table.h: python/nccl_inspector/settings.tsv packaging/gen-settings.awk
 	@mkdir -p $(@D)
-	awk -f packaging/gen-settings.awk $< >$@.tmp && mv $@.tmp $@
+	@awk -f packaging/gen-settings.awk $< >$@.tmp && mv $@.tmp $@
 build/gen/metrics_table.h: python/nccl_inspector/metrics.tsv packaging/gen-metrics.awk
 	@mkdir -p $(@D)
-	awk -f packaging/gen-metrics.awk $< >$@.tmp && mv $@.tmp $@
+	@awk -f packaging/gen-metrics.awk $< >$@.tmp && mv $@.tmp $@
 
 $(B)/%.o: %.c | $(GEN)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) -Ibuild/gen -I$(dir $<) -Iplugin -Ispank -c -o $@ $<
+	@echo CC $<
+	@$(CC) $(CFLAGS_ALL) -Ibuild/gen -I$(dir $<) -Iplugin -Ispank -c -o $@ $<
 
 # -z nodelete: a thread that is stuck on a dead file system may outlive NCCL's dlclose.
 $(PROFILER): $(PLUGIN_OBJ) plugin/profiler.map
-	$(CC) $(CFLAGS_ALL) -shared -o $@ $(PLUGIN_OBJ) -Wl,--version-script=plugin/profiler.map \
+	@echo LD $@
+	@$(CC) $(CFLAGS_ALL) -shared -o $@ $(PLUGIN_OBJ) -Wl,--version-script=plugin/profiler.map \
 		-Wl,-z,relro,-z,now,-z,nodelete -Wl,--no-undefined$(if $(SAN),$(comma)--unresolved-symbols=ignore-all) -ldl
 $(SPANK): $(SPANK_OBJ) spank/spank.map
-	$(CC) $(CFLAGS_ALL) -shared -o $@ $(SPANK_OBJ) -Wl,--version-script=spank/spank.map -Wl,-z,relro,-z,now
+	@echo LD $@
+	@$(CC) $(CFLAGS_ALL) -shared -o $@ $(SPANK_OBJ) -Wl,--version-script=spank/spank.map -Wl,-z,relro,-z,now
 $(STANDIN): $(STANDIN_OBJ)
-	$(CC) $(CFLAGS_ALL) -rdynamic -o $@ $(STANDIN_OBJ) -ldl -lm
+	@echo LD $@
+	@$(CC) $(CFLAGS_ALL) -rdynamic -o $@ $(STANDIN_OBJ) -ldl -lm
 $(FAKECUDA): tests/fakecuda/fakecuda.c
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) -shared -Wl,-soname,libcuda.so.1 -o $@ $<
+	@echo LD $@
+	@$(CC) $(CFLAGS_ALL) -shared -Wl,-soname,libcuda.so.1 -o $@ $<
 $(RECORDER): tests/standin/recorder/recorder.c
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) -Itests/standin -shared -o $@ $<
+	@echo LD $@
+	@$(CC) $(CFLAGS_ALL) -Itests/standin -shared -o $@ $<
 $(B)/c/%: $(B)/tests/c/%.o $(UNIT_OBJ)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) -o $@ $^ -ldl -lm
+	@echo LD $@
+	@$(CC) $(CFLAGS_ALL) -o $@ $^ -ldl -lm
 $(B)/host/%: $(B)/tests/host/%.o
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) -rdynamic -o $@ $^ -ldl -lm
+	@echo LD $@
+	@$(CC) $(CFLAGS_ALL) -rdynamic -o $@ $^ -ldl -lm
 .SECONDARY:
 
 -include $(shell find build -name '*.d' 2>/dev/null)

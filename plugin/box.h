@@ -6,9 +6,9 @@
  * format: python/nccl_inspector/box.py reads it, and packaging/doc/internals.md
  * describes it. All numbers are little-endian. A reader uses pread, never mmap.
  *
- * Words only grow, except where a comment says otherwise. In struct box_key `ops`
- * is stored last, with release: a reader that finds it unchanged around its read
- * of a key has that key whole.
+ * Words only grow, except where a comment says otherwise. An operation is added to
+ * a struct box_key between one more in `begun` and one more in `ops`: a reader that
+ * reads ops first and begun last, and finds them equal, has the key whole.
  */
 #ifndef NCCL_INSPECTOR_BOX_H
 #define NCCL_INSPECTOR_BOX_H
@@ -21,6 +21,7 @@
 
 #define BOX_MAGIC "NCCLIBOX"
 #define BOX_VERSION 1u
+#define BOX_STEM "nccl_inspector_"
 
 #define BOX_LIVE_COMMS 64u    /* communicators counted in full at one time */
 #define BOX_FOLDED_COMMS 32u  /* destroyed ones, folded by (name, nranks, nnodes, rank) */
@@ -35,10 +36,11 @@ enum box_drop {
 	BOX_DROP_NO_SLOT,     /* more than BOX_OPS operations in flight */
 	BOX_DROP_NO_COMM,     /* operation of a communicator beyond BOX_LIVE_COMMS */
 	BOX_DROP_NO_KEY,      /* more than BOX_KEYS kinds of operation */
-	BOX_DROP_EXPIRED,     /* operation never completed */
+	BOX_DROP_EXPIRED,     /* operation never completed, and its slot was needed */
 	BOX_DROP_IMPLAUSIBLE, /* clocks that cannot be true */
 	BOX_DROP_STALE,       /* event for an operation that is over */
-	BOX_DROP_UNTIMED,     /* operation for which NCCL gives no time (to itself, of no bytes) */
+	BOX_DROP_UNTIMED,     /* operation for which NCCL gives no time (to itself, of no bytes, no kernel) */
+	BOX_DROPS,
 	BOX_DROP_REASONS = 16,
 };
 
@@ -64,13 +66,19 @@ struct box_gpu {            /* 128 bytes; unused entries have an empty uuid */
 	char label[40];     /* value of the label `gpu` */
 };
 
-struct box_clock {           /* converts ticks: real_ns = real0_ns + (tick - tick0) * ns_per_tick_q32 / 2^32 */
+/* Converts ticks: ns = ticks * ns_per_tick_q32 / 2^32. For a time of day count from beat_tick and
+ * beat_real_ns, which are near, rather than from here. */
+struct box_clock {
 	uint64_t tick0;
 	uint64_t real0_ns;   /* CLOCK_REALTIME at tick0 */
 	uint64_t ns_per_tick_q32;
 };
 
-enum box_state { BOX_LIVE = 1, BOX_FINALIZED = 2 };
+enum box_state {
+	BOX_LIVE = 1,
+	BOX_FINALIZED = 2, /* the last communicator was destroyed */
+	BOX_EXITED = 3,    /* the process ended in order, communicators and all */
+};
 
 struct box_header { /* 4096 bytes */
 	char magic[8];
@@ -91,7 +99,7 @@ struct box_header { /* 4096 bytes */
 	struct box_gpu gpu[BOX_GPUS];
 	/* From here on words change while the process runs. */
 	_Atomic uint32_t state;      /* enum box_state; goes back to live when NCCL is used again */
-	_Atomic uint32_t layout_seq; /* odd while communicators or keys are being folded */
+	_Atomic uint32_t layout_seq; /* odd while a communicator is being recorded or folded */
 	_Atomic uint64_t beat_tick;  /* the writer thread's last round; ages count from here */
 	_Atomic uint64_t beat_real_ns;
 	_Atomic uint64_t dropped[BOX_DROP_REASONS];
@@ -130,7 +138,8 @@ struct box_key { /* 128 bytes: one kind of operation of one communicator */
 	uint32_t comm;                           /* index of struct box_comm */
 	uint8_t func, size_class, algo, proto;   /* size_class: floor(log2(bytes)); 0 for 0 and 1 */
 	uint32_t reserved0;
-	uint64_t reserved[6];
+	_Atomic uint64_t begun; /* stored first: equal to ops while nobody is adding */
+	uint64_t reserved[5];
 };
 
 enum box_op_flag { BOX_OP_USED = 1, BOX_OP_APP_DONE = 2, BOX_OP_GPU_DONE = 4, BOX_OP_CLAIMED = 8 };
@@ -146,7 +155,7 @@ struct box_op { /* 128 bytes: one operation in flight */
 	_Atomic uint64_t sequence;   /* NCCL's seqNumber: per communicator and function; 0 for Send and Recv */
 	_Atomic uint64_t bytes;
 	_Atomic uint64_t enqueue_tick;
-	_Atomic uint64_t event_tick;  /* when the last event came */
+	_Atomic uint64_t event_tick; /* when the writer thread last saw the channels change */
 	_Atomic uint64_t gpu_start_ns, gpu_stop_ns; /* GPU clock; 0: not yet */
 	_Atomic uint64_t started_channels, stopped_channels; /* a bit each */
 	_Atomic int32_t peer;         /* -1: a collective */
@@ -161,15 +170,14 @@ BOX_ASSERT(box_key, 128);
 BOX_ASSERT(box_op, 128);
 _Static_assert(sizeof(struct box_header) <= 4096, "box_header fits its page");
 
-/* The box of this process. `map` is the mapped file, or plain memory of which
- * box_snapshot writes a copy (where the directory is not on tmpfs). */
+/* The box of this process: the mapped file, or plain memory of which box_snapshot
+ * writes a copy (where the directory is not on tmpfs). */
 struct box {
 	struct box_header *header;
 	struct box_comm *comms;
 	struct box_key *keys;
 	struct hist *hists;
 	struct box_op *ops;
-	void *map;
 	uint64_t bytes;
 	int fd; /* holds the record lock that says "alive"; -1 without a file */
 	bool mapped;
@@ -179,7 +187,13 @@ struct box {
 /* Makes <dir_fd>/nccl_inspector_<step>_<pid>[.<n>].box, locks it and maps it; with dir_fd -1 or when the
  * file cannot be had, plain memory. Returns 0, or -errno when there is not even memory; *file_error gets 0 or
  * -errno of the file. Everything is prefaulted: no later page fault, no later ENOSPC. */
-int box_open(struct box *box, int dir_fd, uint32_t step_id, int *file_error);
+int box_open(struct box *box, int dir_fd, const char *step, int *file_error);
+
+/* "<step>_<pid>[.<n>]": the process in names and labels. */
+static inline const char *box_process(const struct box *box)
+{
+	return box->stem + sizeof(BOX_STEM) - 1;
+}
 
 /* Writes a copy of unmapped tables to the file. Returns 0 or -errno. Nothing to do for a mapped box. */
 int box_snapshot(struct box *box);

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "comms.h"
+
+#include <string.h>
+#include <time.h>
+
+#include "clock.h"
+#include "config.h"
+
+#define relaxed memory_order_relaxed
+
+static uint32_t state_of(const struct box_comm *comm)
+{
+	return atomic_load_explicit(&comm->state, relaxed);
+}
+
+unsigned comms_live(const struct box *box)
+{
+	unsigned live = 0;
+
+	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++)
+		live += state_of(&box->comms[i]) == BOX_COMM_LIVE;
+	return live;
+}
+
+static bool are_alike(const struct box_comm *a, const struct box_comm *b)
+{
+	return a->nranks == b->nranks && a->nnodes == b->nnodes && a->rank == b->rank &&
+	       !strcmp(a->name, b->name);
+}
+
+/* The record that collects communicators like this one; the last collects all that find no other. */
+static unsigned folded_record(struct box *box, const struct box_comm *comm)
+{
+	for (unsigned i = BOX_LIVE_COMMS; i < BOX_COMMS - 1; i++) {
+		struct box_comm *folded = &box->comms[i];
+
+		if (state_of(folded) == BOX_COMM_FREE) {
+			folded->id = comm->id;
+			folded->nranks = comm->nranks;
+			folded->nnodes = comm->nnodes;
+			folded->rank = comm->rank;
+			folded->gpu = comm->gpu;
+			folded->created_real_ns = comm->created_real_ns;
+			memcpy(folded->name, comm->name, sizeof(folded->name));
+			return i;
+		}
+		if (are_alike(folded, comm))
+			return i;
+	}
+	config_copy_text(box->comms[BOX_COMMS - 1].name, sizeof(box->comms->name), "(others)");
+	return BOX_COMMS - 1;
+}
+
+static void add_to(_Atomic uint64_t *to, _Atomic uint64_t *from)
+{
+	atomic_fetch_add_explicit(to, atomic_load_explicit(from, relaxed), relaxed);
+}
+
+static void fold(struct track *track, unsigned index)
+{
+	struct box *box = track->box;
+	struct box_comm *comm = &box->comms[index];
+	unsigned to = folded_record(box, comm);
+	struct box_comm *folded = &box->comms[to];
+
+	atomic_fetch_add(&box->header->layout_seq, 1);
+	keys_fold(&track->keys, box, index, to);
+	add_to(&folded->enqueued, &comm->enqueued);
+	add_to(&folded->started, &comm->started);
+	add_to(&folded->completed, &comm->completed);
+	keys_raise_to(&folded->last_progress_tick, atomic_load_explicit(&comm->last_progress_tick, relaxed));
+	folded->destroyed_real_ns = comm->destroyed_real_ns;
+	folded->folded++;
+	atomic_store_explicit(&folded->state, BOX_COMM_FOLDED, memory_order_release);
+	atomic_store_explicit(&comm->state, BOX_COMM_FREE, memory_order_release);
+	atomic_fetch_add(&box->header->layout_seq, 1);
+}
+
+/* A record for a new communicator: a free one, else the one that was destroyed first, folded; UINT32_MAX when all live. */
+static unsigned find_record(struct track *track)
+{
+	struct box *box = track->box;
+	unsigned oldest = UINT32_MAX;
+
+	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++) {
+		struct box_comm *comm = &box->comms[i];
+
+		if (state_of(comm) == BOX_COMM_FREE)
+			return i;
+		if (state_of(comm) == BOX_COMM_DESTROYED &&
+		    (oldest == UINT32_MAX ||
+		     comm->destroyed_real_ns < box->comms[oldest].destroyed_real_ns))
+			oldest = i;
+	}
+	if (oldest != UINT32_MAX)
+		fold(track, oldest);
+	return oldest;
+}
+
+void *comms_add(struct track *track, const struct comm_words *words)
+{
+	struct box *box = track->box;
+	unsigned index = find_record(track);
+	uint32_t generation;
+
+	atomic_fetch_add_explicit(&box->header->comms_created, 1, relaxed);
+	if (index == UINT32_MAX)
+		return track_context_beyond();
+	struct box_comm *comm = &box->comms[index];
+
+	atomic_fetch_add(&box->header->layout_seq, 1);
+	keys_forget(&track->keys, index);
+	comm->id = words->id;
+	comm->nranks = words->nranks;
+	comm->nnodes = words->nnodes;
+	comm->rank = words->rank;
+	comm->gpu = words->gpu;
+	comm->created_real_ns = clock_ns(CLOCK_REALTIME);
+	comm->destroyed_real_ns = 0;
+	comm->folded = 0;
+	config_copy_text(comm->name, sizeof(comm->name), words->name);
+	atomic_store_explicit(&comm->enqueued, 0, relaxed);
+	atomic_store_explicit(&comm->started, 0, relaxed);
+	atomic_store_explicit(&comm->completed, 0, relaxed);
+	atomic_store_explicit(&comm->last_sequence, 0, relaxed);
+	atomic_store_explicit(&comm->last_progress_tick, 0, relaxed);
+	generation = atomic_fetch_add_explicit(&comm->generation, 1, relaxed) + 1;
+	atomic_store_explicit(&comm->state, BOX_COMM_LIVE, memory_order_release);
+	atomic_fetch_add(&box->header->layout_seq, 1);
+	return track_context(index, generation);
+}
+
+void comms_remove(struct track *track, const void *context)
+{
+	uint32_t generation;
+	unsigned index = track_context_comm(context, &generation);
+	struct box *box = track->box;
+
+	if (!context)
+		return;
+	atomic_fetch_add_explicit(&box->header->comms_destroyed, 1, relaxed);
+	if (index == UINT32_MAX)
+		return;
+	struct box_comm *comm = &box->comms[index];
+
+	if (state_of(comm) != BOX_COMM_LIVE ||
+	    atomic_load_explicit(&comm->generation, relaxed) != generation)
+		return;
+	comm->destroyed_real_ns = clock_ns(CLOCK_REALTIME);
+	atomic_store_explicit(&comm->state, BOX_COMM_DESTROYED, memory_order_release);
+}

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "config.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define PROM_DEFAULT_US 30000000 /* NVIDIA's floor in Prometheus mode, here a default */
+#define SHORTEST_US 100000
+#define LONGEST_US 3600000000ll
+#define MIN_BYTES_DEFAULT 8192
+
+static int64_t number(config_getenv get, const char *name, int64_t fallback)
+{
+	const char *text = get(name);
+	char *end;
+
+	if (!text || !*text)
+		return fallback;
+	errno = 0;
+	long long value = strtoll(text, &end, 10);
+
+	return errno || *end ? fallback : value;
+}
+
+static uint32_t small_number(config_getenv get, const char *name)
+{
+	int64_t value = number(get, name, -1);
+
+	return value < 0 || value >= CONFIG_UNKNOWN ? CONFIG_UNKNOWN : (uint32_t)value;
+}
+
+void config_copy_text(char *to, size_t room, const char *from)
+{
+	size_t i = 0;
+
+	for (; from && from[i] && i + 1 < room; i++)
+		to[i] = from[i] >= 0x20 && from[i] < 0x7f ? from[i] : '?';
+	to[i] = '\0';
+}
+
+void config_cut_nodelist(char *to, const char *nodelist)
+{
+	char text[16384];
+	size_t length;
+	unsigned left_out = 0;
+
+	config_copy_text(text, sizeof(text), nodelist);
+	length = strlen(text);
+	for (size_t end = length; length > CONFIG_NODELIST_BYTES && end-- > 0;) {
+		char mark[24];
+
+		if (text[end] != ',')
+			continue;
+		left_out++;
+		size_t extra = (size_t)snprintf(mark, sizeof(mark), ",+%u", left_out);
+
+		if (end + extra > CONFIG_NODELIST_BYTES)
+			continue;
+		memcpy(text + end, mark, extra + 1);
+		break;
+	}
+	memcpy(to, text, CONFIG_NODELIST_BYTES);
+	to[CONFIG_NODELIST_BYTES] = '\0';
+}
+
+static void load_dir(struct config *config, config_getenv get)
+{
+	const char *run = get("NCCL_INSPECTOR_RUN_DIR");
+	const char *dump = get("NCCL_INSPECTOR_DUMP_DIR");
+	const char *job = get("SLURM_JOBID");
+
+	config->make_dir = !run || !*run;
+	if (!config->make_dir)
+		snprintf(config->dir, sizeof(config->dir), "%s", run);
+	else if (dump && *dump)
+		snprintf(config->dir, sizeof(config->dir), "%s", dump);
+	else
+		snprintf(config->dir, sizeof(config->dir), "nccl-inspector-%s",
+			 job && *job ? job : "unknown-jobid");
+}
+
+static void load_identity(struct config *config, config_getenv get)
+{
+	const char *node = get("SLURMD_NODENAME");
+	char host[64] = "";
+
+	config->job_id = (uint64_t)number(get, "SLURM_JOB_ID", 0);
+	config->step_id = small_number(get, "SLURM_STEP_ID");
+	config->procid = small_number(get, "SLURM_PROCID");
+	config->localid = small_number(get, "SLURM_LOCALID");
+	snprintf(config->job, sizeof(config->job), "%s", "unknown");
+	if (config->job_id)
+		snprintf(config->job, sizeof(config->job), "%llu", (unsigned long long)config->job_id);
+	snprintf(config->step, sizeof(config->step), "%s", "x");
+	if (config->step_id != CONFIG_UNKNOWN)
+		snprintf(config->step, sizeof(config->step), "%u", config->step_id);
+	if (!node || !*node) {
+		gethostname(host, sizeof(host) - 1);
+		host[strcspn(host, ".")] = '\0';
+		node = host;
+	}
+	config_copy_text(config->node, sizeof(config->node), node);
+	config_copy_text(config->cluster, sizeof(config->cluster), get("SLURM_CLUSTER_NAME"));
+	config_cut_nodelist(config->nodelist, get("SLURM_JOB_NODELIST"));
+}
+
+void config_load(struct config *config, config_getenv get)
+{
+	int64_t interval_us, min_bytes;
+
+	memset(config, 0, sizeof(*config));
+	config->enabled = number(get, "NCCL_INSPECTOR_ENABLE", 0) == 1;
+	config->prom = number(get, "NCCL_INSPECTOR_PROM_DUMP", 0) == 1;
+	config->p2p = number(get, "NCCL_INSPECTOR_ENABLE_P2P", 1) != 0;
+	min_bytes = number(get, "NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES", MIN_BYTES_DEFAULT);
+	config->min_bytes = min_bytes < 0 ? MIN_BYTES_DEFAULT : (uint64_t)min_bytes;
+	interval_us = number(get, "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS", -1);
+	if (number(get, "NCCL_INSPECTOR_DUMP_THREAD_ENABLE", 1) == 0 || interval_us < 0)
+		config->interval_us = 0;
+	else if (interval_us == 0)
+		config->interval_us = PROM_DEFAULT_US; /* "continuous" would burn a core */
+	else
+		config->interval_us = interval_us < SHORTEST_US  ? SHORTEST_US
+				      : interval_us > LONGEST_US ? LONGEST_US
+								 : interval_us;
+	load_dir(config, get);
+	load_identity(config, get);
+}

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* config.h - what the environment asks for, read once. */
+#ifndef NCCL_INSPECTOR_CONFIG_H
+#define NCCL_INSPECTOR_CONFIG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define CONFIG_NODELIST_BYTES 256u
+#define CONFIG_UNKNOWN UINT32_MAX
+
+struct config {
+	bool enabled;        /* NCCL_INSPECTOR_ENABLE */
+	bool prom;           /* NCCL_INSPECTOR_PROM_DUMP */
+	bool p2p;            /* NCCL_INSPECTOR_ENABLE_P2P */
+	bool make_dir;       /* the directory is the user's own: make it if need be */
+	char dir[4096];      /* NCCL_INSPECTOR_RUN_DIR, else _DUMP_DIR, else as NVIDIA's Inspector names it */
+	int64_t interval_us; /* 0: write at the end only */
+	uint64_t min_bytes;  /* NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES */
+	uint64_t job_id;     /* 0: not in a job */
+	uint32_t step_id, procid, localid; /* CONFIG_UNKNOWN: not set */
+	char job[24], step[16];            /* as written in labels and names: "unknown", "x" when not set */
+	char node[64], cluster[64];
+	char nodelist[CONFIG_NODELIST_BYTES + 1];
+};
+
+typedef const char *(*config_getenv)(const char *name);
+
+/* Pure but for gethostname where Slurm names no node. A value that is no number counts as not set. */
+void config_load(struct config *config, config_getenv get);
+
+/* Copies printable ASCII, '?' for the rest, cut to fit; "" for NULL. */
+void config_copy_text(char *to, size_t room, const char *from);
+
+/* Copies a node list of at most CONFIG_NODELIST_BYTES whole, else cut at a comma with ",+K" for the K parts left out. */
+void config_cut_nodelist(char *to, const char *nodelist);
+
+#endif

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* gpu.h - which physical GPU the calling thread has current, from the driver library that NCCL has loaded. */
+#ifndef NCCL_INSPECTOR_GPU_H
+#define NCCL_INSPECTOR_GPU_H
+
+#include "box.h"
+
+/* Fills everything but `used`. Without a driver: empty uuid, minor -1, label "unknown". Never loads a library. */
+void gpu_identify(struct box_gpu *gpu);
+
+/* "GPU<minor>", else "GPU-" and the first eight digits of the UUID, else "unknown". */
+void gpu_label(struct box_gpu *gpu);
+
+#endif

@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "inspector.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "gpu.h"
+#include "log2.h"
+#include "writer.h"
+
+#define relaxed memory_order_relaxed
+#define FINALIZE_WAIT_MS 100
+
+struct track inspector_track;
+
+static struct {
+	pthread_mutex_t lock; /* of all below, and of communicators and keys while they are folded */
+	bool tried, ready;
+	pid_t pid; /* whose box it is: a forked child must leave it alone */
+	_Atomic(abi_logger) logger;
+	struct config config;
+	struct box box;
+	struct writer writer;
+} self = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+static void log_line(const char *message)
+{
+	abi_logger logger = atomic_load(&self.logger);
+
+	if (logger)
+		logger(ABI_LOG_WARN, ABI_LOG_INIT, "nccl-inspector", 0, "nccl-inspector: job %s: %s",
+		       self.config.job, message);
+}
+
+static void after_fork_in_child(void)
+{
+	atomic_store(&inspector_track.active, false);
+}
+
+/* exit() without ncclCommDestroy, as many applications do it: in order, not killed. */
+__attribute__((destructor)) static void at_exit(void)
+{
+	if (!self.ready || self.pid != getpid())
+		return;
+	atomic_store(&self.box.header->state, BOX_EXITED);
+	writer_unpublish(&self.writer);
+}
+
+static const char *get_environment(const char *name)
+{
+	return getenv(name);
+}
+
+static int open_dir(const struct config *config)
+{
+	int fd;
+
+	if (config->make_dir && mkdir(config->dir, 0755) && errno != EEXIST)
+		return -errno;
+	fd = open(config->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	return fd < 0 ? -errno : fd;
+}
+
+/* Version of the libnccl that called us; 0 when it does not tell. */
+static uint32_t nccl_version(void *address)
+{
+	int (*get_version)(int *) = NULL;
+	void *library = NULL;
+	Dl_info info;
+	int version = 0;
+
+	if (dladdr(address, &info) && info.dli_fname)
+		library = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+	if (!library)
+		library = dlopen(NULL, RTLD_LAZY);
+	if (library)
+		get_version = (int (*)(int *))dlsym(library, "ncclGetVersion");
+	if (get_version && get_version(&version) != 0)
+		version = 0;
+	if (library)
+		dlclose(library);
+	return version > 0 ? (uint32_t)version : 0;
+}
+
+static void fill_header(const struct inspector_comm *comm)
+{
+	struct box_header *header = self.box.header;
+	const struct config *config = &self.config;
+
+	header->pid = (uint32_t)self.pid;
+	header->uid = (uint32_t)getuid();
+	header->job_id = config->job_id;
+	header->step_id = config->step_id;
+	header->procid = config->procid;
+	header->localid = config->localid;
+	header->api_version = comm->api;
+	header->nccl_version = nccl_version(comm->caller);
+	config_copy_text(header->plugin_version, sizeof(header->plugin_version), NCCL_INSPECTOR_VERSION);
+	config_copy_text(header->node, sizeof(header->node), config->node);
+	header->clock.ns_per_tick_q32 = clock_calibrate();
+	header->clock.tick0 = clock_ticks();
+	header->clock.real0_ns = clock_ns(CLOCK_REALTIME);
+	atomic_store(&header->beat_tick, header->clock.tick0);
+	atomic_store(&header->beat_real_ns, header->clock.real0_ns);
+}
+
+/* Once in the life of the process. */
+static void set_up(const struct inspector_comm *comm)
+{
+	char message[512];
+	int dir_fd, file_error = 0;
+
+	self.tried = true;
+	config_load(&self.config, get_environment);
+	if (!self.config.enabled)
+		return;
+	self.pid = getpid();
+	log2_init();
+	if (self.config.make_dir && !self.config.prom) {
+		log_line("JSON lines are not available in this release: nothing is measured");
+		return;
+	}
+	dir_fd = open_dir(&self.config);
+	if (dir_fd < 0) {
+		snprintf(message, sizeof(message), "%.400s: %s: nothing is measured", self.config.dir,
+			 strerror(-dir_fd));
+		log_line(message);
+		return;
+	}
+	/* The box is for Slurm's report; in a directory of the user's own nobody would ever take it away. */
+	if (box_open(&self.box, self.config.make_dir ? -1 : dir_fd, self.config.step, &file_error)) {
+		log_line("no memory for measurements: nothing is measured");
+		close(dir_fd);
+		return;
+	}
+	if (file_error) {
+		snprintf(message, sizeof(message), "%.400s: %s: the report will not have this process",
+			 self.config.dir, strerror(-file_error));
+		log_line(message);
+	}
+	fill_header(comm);
+	track_init(&inspector_track, &self.box, self.box.header->clock.ns_per_tick_q32, self.config.p2p);
+	self.writer.box = &self.box;
+	self.writer.track = &inspector_track;
+	self.writer.config = &self.config;
+	self.writer.tables = &self.lock;
+	self.writer.dir_fd = dir_fd;
+	self.writer.log = log_line;
+	self.writer.expo.api = comm->api;
+	writer_init(&self.writer);
+	pthread_atfork(NULL, NULL, after_fork_in_child);
+	self.ready = true;
+}
+
+/* Index of the calling thread's GPU in the header, a new entry if need be. */
+static uint32_t find_gpu(void)
+{
+	struct box_header *header = self.box.header;
+	struct box_gpu gpu;
+
+	gpu_identify(&gpu);
+	for (unsigned i = 0; i < BOX_GPUS; i++) {
+		if (header->gpu[i].used && !strcmp(header->gpu[i].uuid, gpu.uuid))
+			return i;
+		if (header->gpu[i].used)
+			continue;
+		header->gpu[i] = gpu;
+		header->gpu[i].used = 1;
+		return i;
+	}
+	return BOX_GPUS - 1;
+}
+
+void inspector_init(const struct inspector_comm *comm, void **context, int *mask)
+{
+	struct inspector_comm full = *comm;
+
+	*context = NULL;
+	*mask = 0;
+	pthread_mutex_lock(&self.lock);
+	atomic_store(&self.logger, comm->logger);
+	if (!self.tried)
+		set_up(comm);
+	if (self.ready && self.pid == getpid()) {
+		full.words.gpu = find_gpu();
+		*context = comms_add(&inspector_track, &full.words);
+		atomic_store(&self.box.header->state, BOX_LIVE);
+		*mask = ABI_COLL | ABI_KERNEL_CH | (self.config.p2p ? ABI_P2P : 0);
+		if (writer_start(&self.writer))
+			log_line("no thread for metrics: only the report will have this process");
+	}
+	pthread_mutex_unlock(&self.lock);
+}
+
+void inspector_finalize(void *context)
+{
+	bool last = false;
+
+	pthread_mutex_lock(&self.lock);
+	if (self.ready && self.pid == getpid()) {
+		comms_remove(&inspector_track, context);
+		last = context && !comms_live(&self.box);
+		if (last)
+			atomic_store(&self.box.header->state, BOX_FINALIZED);
+	}
+	pthread_mutex_unlock(&self.lock);
+	if (last)
+		writer_stop(&self.writer, FINALIZE_WAIT_MS);
+}

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "keys.h"
+
+#include "log2.h"
+
+#define relaxed memory_order_relaxed
+
+enum key_used { KEY_FREE = 0, KEY_VALID = 1, KEY_TAKEN = 2 };
+
+static bool key_matches(const struct box_key *key, const struct key_words *words)
+{
+	return atomic_load_explicit(&key->used, memory_order_acquire) == KEY_VALID &&
+	       key->comm == words->comm && key->func == words->func &&
+	       key->size_class == words->size_class && key->algo == words->algo &&
+	       key->proto == words->proto;
+}
+
+/* A free key with the words in it, not yet valid. */
+static uint32_t key_take(struct box *box, const struct key_words *words)
+{
+	for (unsigned i = 0; i < BOX_KEYS; i++) {
+		struct box_key *key = &box->keys[i];
+		uint32_t unused = KEY_FREE;
+
+		if (atomic_load_explicit(&key->used, relaxed) != KEY_FREE ||
+		    !atomic_compare_exchange_strong(&key->used, &unused, KEY_TAKEN))
+			continue;
+		key->comm = words->comm;
+		key->func = words->func;
+		key->size_class = words->size_class;
+		key->algo = words->algo;
+		key->proto = words->proto;
+		return i;
+	}
+	return KEYS_NONE;
+}
+
+uint32_t keys_find(struct keys *keys, struct box *box, const struct key_words *words)
+{
+	_Atomic uint16_t *place =
+		&keys->direct[words->comm][words->func % KEYS_FUNCS][words->size_class % KEYS_CLASSES];
+	uint16_t first = atomic_load_explicit(place, memory_order_acquire);
+	uint32_t mine = KEYS_NONE;
+
+	/* A failed exchange means that another thread hung a key there: it may be the one, so look again. */
+	for (unsigned tries = 0; tries < BOX_KEYS; tries++) {
+		unsigned next = first;
+
+		for (unsigned steps = 0; next && steps < BOX_KEYS; steps++) {
+			if (key_matches(&box->keys[next - 1], words)) {
+				if (mine != KEYS_NONE)
+					atomic_store(&box->keys[mine].used, KEY_FREE);
+				return next - 1;
+			}
+			next = atomic_load_explicit(&keys->next[next - 1], memory_order_acquire);
+		}
+		if (mine == KEYS_NONE)
+			mine = key_take(box, words);
+		if (mine == KEYS_NONE)
+			return KEYS_NONE;
+		atomic_store_explicit(&keys->next[mine], first, relaxed);
+		atomic_store_explicit(&box->keys[mine].used, KEY_VALID, memory_order_release);
+		if (atomic_compare_exchange_strong(place, &first, (uint16_t)(mine + 1)))
+			return mine;
+		atomic_store_explicit(&box->keys[mine].used, KEY_TAKEN, relaxed);
+	}
+	atomic_store(&box->keys[mine].used, KEY_FREE);
+	return KEYS_NONE;
+}
+
+void keys_raise_to(_Atomic uint64_t *word, uint64_t value)
+{
+	uint64_t old = atomic_load_explicit(word, relaxed);
+
+	while (old < value && !atomic_compare_exchange_weak_explicit(word, &old, value, relaxed, relaxed))
+		;
+}
+
+static void lower_to(_Atomic uint64_t *word, uint64_t value)
+{
+	uint64_t old = atomic_load_explicit(word, relaxed);
+
+	while ((!old || old > value) &&
+	       !atomic_compare_exchange_weak_explicit(word, &old, value, relaxed, relaxed))
+		;
+}
+
+static void bucket_add(_Atomic uint32_t *bucket, uint32_t count)
+{
+	uint32_t old = atomic_load_explicit(bucket, relaxed);
+
+	if (old <= UINT32_MAX - count)
+		atomic_fetch_add_explicit(bucket, count, relaxed);
+}
+
+void keys_account(struct box *box, uint32_t index, const struct box_op *op, uint64_t time_ns)
+{
+	struct box_key *key = &box->keys[index];
+	uint64_t bytes = atomic_load_explicit(&op->bytes, relaxed);
+	uint64_t op_index = atomic_load_explicit(&op->index, relaxed);
+
+	atomic_fetch_add_explicit(&key->begun, 1, memory_order_acq_rel);
+	bucket_add(&box->hists[index].count[hist_bucket(time_ns)], 1);
+	atomic_fetch_add_explicit(&key->bytes, bytes, relaxed);
+	atomic_fetch_add_explicit(&key->busy_ns, time_ns, relaxed);
+	atomic_fetch_add_explicit(&key->log2_rate_q20, log2_q20(bytes) - log2_q20(time_ns), relaxed);
+	lower_to(&key->min_ns, time_ns);
+	keys_raise_to(&key->max_ns, time_ns);
+	lower_to(&key->first_index, op_index);
+	keys_raise_to(&key->last_index, op_index);
+	atomic_fetch_add_explicit(&key->ops, 1, memory_order_release);
+}
+
+void keys_forget(struct keys *keys, unsigned comm)
+{
+	for (unsigned func = 0; func < KEYS_FUNCS; func++)
+		for (unsigned class = 0; class < KEYS_CLASSES; class ++)
+			atomic_store_explicit(&keys->direct[comm][func][class], 0, relaxed);
+}
+
+static void key_clear(struct box *box, uint32_t index)
+{
+	struct box_key *key = &box->keys[index];
+
+	for (unsigned i = 0; i < HIST_BUCKETS; i++)
+		atomic_store_explicit(&box->hists[index].count[i], 0, relaxed);
+	atomic_store_explicit(&key->ops, 0, relaxed);
+	atomic_store_explicit(&key->begun, 0, relaxed);
+	atomic_store_explicit(&key->bytes, 0, relaxed);
+	atomic_store_explicit(&key->busy_ns, 0, relaxed);
+	atomic_store_explicit(&key->log2_rate_q20, 0, relaxed);
+	atomic_store_explicit(&key->min_ns, 0, relaxed);
+	atomic_store_explicit(&key->max_ns, 0, relaxed);
+	atomic_store_explicit(&key->first_index, 0, relaxed);
+	atomic_store_explicit(&key->last_index, 0, relaxed);
+	atomic_store_explicit(&key->used, KEY_FREE, memory_order_release);
+}
+
+/* Adds what key `from` has to key `to`; operation indices of other communicators do not compare, so they go. */
+static void key_merge(struct box *box, uint32_t from, uint32_t to)
+{
+	struct box_key *source = &box->keys[from], *target = &box->keys[to];
+	uint64_t ops = atomic_load_explicit(&source->ops, relaxed);
+	uint64_t min = atomic_load_explicit(&source->min_ns, relaxed);
+
+	for (unsigned i = 0; i < HIST_BUCKETS; i++)
+		bucket_add(&box->hists[to].count[i],
+			   atomic_load_explicit(&box->hists[from].count[i], relaxed));
+	atomic_fetch_add_explicit(&target->begun, ops, relaxed);
+	atomic_fetch_add_explicit(&target->bytes, atomic_load_explicit(&source->bytes, relaxed), relaxed);
+	atomic_fetch_add_explicit(&target->busy_ns, atomic_load_explicit(&source->busy_ns, relaxed),
+				  relaxed);
+	atomic_fetch_add_explicit(&target->log2_rate_q20,
+				  atomic_load_explicit(&source->log2_rate_q20, relaxed), relaxed);
+	if (min)
+		lower_to(&target->min_ns, min);
+	keys_raise_to(&target->max_ns, atomic_load_explicit(&source->max_ns, relaxed));
+	atomic_fetch_add_explicit(&target->ops, ops, memory_order_release);
+}
+
+void keys_fold(struct keys *keys, struct box *box, unsigned from, unsigned to)
+{
+	keys_forget(keys, from);
+	for (uint32_t i = 0; i < BOX_KEYS; i++) {
+		struct box_key *key = &box->keys[i];
+		uint32_t twin = 0;
+
+		if (atomic_load_explicit(&key->used, memory_order_acquire) != KEY_VALID ||
+		    key->comm != from)
+			continue;
+		struct key_words words = { to, key->func, key->size_class, key->algo, key->proto };
+
+		while (twin < BOX_KEYS && !key_matches(&box->keys[twin], &words))
+			twin++;
+		if (twin < BOX_KEYS) {
+			key_merge(box, i, twin);
+			key_clear(box, i);
+		} else {
+			key->comm = to;
+			atomic_store_explicit(&key->first_index, 0, relaxed);
+			atomic_store_explicit(&key->last_index, 0, relaxed);
+		}
+	}
+}

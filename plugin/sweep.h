@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sweep.h - the writer thread's care for operations that never complete by themselves. */
+#ifndef NCCL_INSPECTOR_SWEEP_H
+#define NCCL_INSPECTOR_SWEEP_H
+
+#include "track.h"
+
+struct sweep {
+	uint64_t seen_channels[BOX_OPS]; /* started and stopped channels of the slot, mixed, one round ago */
+};
+
+/* One round over the slots; call about once a second. */
+void sweep_round(struct sweep *sweep, struct track *track, uint64_t now_tick);
+
+#endif
