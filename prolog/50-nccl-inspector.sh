@@ -44,7 +44,7 @@ is_number "$restart" || restart=0
 readonly dir=$run_dir/jobs/$job now=${EPOCHREALTIME:-$(date +%s.%6N)} # bash 4 needs date
 read -r boot </proc/sys/kernel/random/boot_id
 same=$'\n'restart=$restart$'\n'boot_id=$boot$'\n'
-[[ -e $dir/manifest ]] && IFS= read -rd '' old <"$dir/manifest"
+[[ -f $dir/manifest ]] && IFS= read -rd '' old <"$dir/manifest"
 [[ $old == *$'\n'"uid=$uid"$'\n'*"$same"*$'\nend\n' ]] && exit 0
 [[ ! -e $dir ]] || mv -T -- "$dir" "$run_dir/ended/$job.${now/./}000" ||
 	give_up "no metrics: cannot move the old $dir away"

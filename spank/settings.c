@@ -222,13 +222,15 @@ int settings_set(struct settings *settings, unsigned int scopes, const char *nam
                  const char *value, char *why)
 {
 	const struct setting *setting = settings_table;
-	char quoted[SETTINGS_QUOTE_BYTES], names[256];
+	char quoted[SETTINGS_QUOTE_BYTES];
 	uint64_t number = 0;
 	bool ranged;
 
 	while (setting->name && (strcmp(setting->name, name) || !(setting->scope & scopes)))
 		setting++;
 	if (!setting->name) {
+		char names[256];
+
 		settings_quote(quoted, name);
 		settings_names(scopes, names, sizeof(names));
 		snprintf(why, SETTINGS_WHY_BYTES, "unknown key %s; keys: %s", quoted, names);
@@ -262,13 +264,15 @@ static char *trim(char *text)
 /* A line is nothing, a comment (# first), or `key = value`. */
 static int parse_line(struct settings *settings, char *line, char *why)
 {
-	char *equals, quoted[SETTINGS_QUOTE_BYTES];
+	char *equals;
 
 	line = trim(line);
 	if (!*line || *line == '#')
 		return 0;
 	equals = strchr(line, '=');
 	if (!equals) {
+		char quoted[SETTINGS_QUOTE_BYTES];
+
 		settings_quote(quoted, line);
 		snprintf(why, SETTINGS_WHY_BYTES, "%s is not `key = value'", quoted);
 		return -EINVAL;
@@ -300,10 +304,12 @@ int settings_parse_text(struct settings *settings, const char *path, const char 
 		const char *newline = memchr(text, '\n', (size_t)(end - text));
 		size_t line_bytes = (size_t)((newline ? newline : end) - text);
 		const char *problem = check_line(text, line_bytes);
-		char line[SETTINGS_LINE_MAX_BYTES], reason[SETTINGS_WHY_BYTES];
+		char reason[SETTINGS_WHY_BYTES];
 		int rc = -EINVAL;
 
 		if (!problem) {
+			char line[SETTINGS_LINE_MAX_BYTES];
+
 			memcpy(line, text, line_bytes);
 			line[line_bytes] = '\0';
 			rc = parse_line(&read, line, reason);
