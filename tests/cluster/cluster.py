@@ -182,6 +182,20 @@ class Cluster:
         """Write any text as nccl-inspector.conf."""
         config.replace_text(self.layout.product_conf, text)
 
+    def reset(self) -> None:
+        """As after the start: no jobs, all nodes idle, hooks and settings as chosen there."""
+        for kind in ("prolog", "epilog"):
+            for hook in (self.layout.root / "etc" / f"{kind}.d").iterdir():
+                hook.unlink()
+        self.set_prolog(on=self.layout.options.prolog)
+        self.set_plugstack(*self.layout.options.plugstack)
+        self.set_conf()
+        jobs = self.run_as("root", ["squeue", "--noheader", "--format=%A"]).stdout.split()
+        if jobs:
+            self.run_as("root", ["scancel", *jobs])
+        self.undrain()
+        self.wait_idle()
+
     # Asking it.
 
     def query(self, promql: str, at: float | None = None) -> list[prometheus.Sample]:

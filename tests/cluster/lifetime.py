@@ -221,14 +221,14 @@ def _wait_ready(layout: Layout) -> None:
 
 
 def _ended_services(layout: Layout) -> Iterator[tuple[str, str]]:
-    """Each daemon that was started and does not live any more, with the last line it printed."""
+    """Each daemon that was started and does not live any more, with the last it printed."""
     for name in (HEAD, *NODES):
         machine = Machine(layout, name)
         for note in (layout.root / "pids").glob(f"*-{name}"):
             service = note.name.removesuffix(f"-{name}")
             if machine.process(service) is None:
                 lines = machine.output(service).strip().splitlines() or ["it printed nothing"]
-                yield note.name, lines[-1]
+                yield note.name, "; ".join(lines[-2:])
 
 
 def _check_daemons(layout: Layout) -> None:

@@ -1,0 +1,43 @@
+"""The cluster that all tests of a session share."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import Cluster
+from tests.cluster.host import missing
+
+
+@pytest.fixture(scope="session")
+def cluster_dir() -> Path:
+    """A new state directory's path: short, unpredictable, and open to job users, unlike tmp_path.
+
+    Without root or packages the test is skipped; in CI that is a failure.
+    """
+    if reason := missing():
+        if os.environ.get("CI", "").lower() in ("1", "true"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return Path(tempfile.mkdtemp(prefix="nccl-inspector-test-", dir="/tmp"))
+
+
+@pytest.fixture(scope="session")
+def shared_cluster(cluster_dir: Path) -> Iterator[Cluster]:
+    """The session's cluster, as the last test left it."""
+    cluster = Cluster.up(cluster_dir)
+    try:
+        yield cluster
+    finally:
+        cluster.down()
+
+
+@pytest.fixture
+def cluster(shared_cluster: Cluster) -> Iterator[Cluster]:
+    """The session's cluster; afterwards without jobs, its nodes idle, its settings put back."""
+    try:
+        yield shared_cluster
+    finally:
+        shared_cluster.reset()
