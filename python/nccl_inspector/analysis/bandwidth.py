@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bus bandwidth and size classes: the same rules as plugin/bandwidth.c."""
+
+_UNITS = ("B", "KB", "MB", "GB", "TB", "PB", "EB")
+
+
+def bus_factor(func: str, nranks: int) -> float:
+    """Return the bus bytes for one message byte as the caller counts it; 0: not defined.
+
+    For AllGather and ReduceScatter the caller counts one rank's share.
+    """
+    if nranks < 2:
+        return 0.0
+    match func:
+        case "AllReduce":
+            return 2 * (nranks - 1) / nranks
+        case "AllGather" | "ReduceScatter":
+            return float(nranks - 1)
+        case "Broadcast" | "Reduce" | "Send" | "Recv" | "SendRecv":
+            return 1.0
+        case _:
+            return 0.0
+
+
+def size_class(size_bytes: int) -> int:
+    """Return floor(log2(bytes)), 0 for nothing."""
+    return max(size_bytes.bit_length() - 1, 0)
+
+
+def size_label(class_: int) -> str:
+    """Return `64-128KB` for class 16: both bounds in the unit of the lower one."""
+    unit, exponent = divmod(class_, 10)
+    low = 1 << exponent if class_ else 0
+    return f"{low}-{2 << exponent}{_UNITS[unit]}"

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sparse histograms of times, as plugin/hist.h counts them: (bucket, count) pairs, rising."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+Histogram = tuple[tuple[int, int], ...]
+
+_SUB_BITS = 5
+_SUB = 1 << _SUB_BITS
+_FIRST_BITS = 10
+_LAST_BITS = 37
+
+
+def bucket_of(ns: int) -> int:
+    """Return the bucket of a time."""
+    if ns < 1 << _FIRST_BITS:
+        return ns >> (_FIRST_BITS - _SUB_BITS)
+    log2 = ns.bit_length() - 1
+    if log2 >= _LAST_BITS:
+        return _SUB * (1 + _LAST_BITS - _FIRST_BITS) - 1
+    return _SUB * (1 + log2 - _FIRST_BITS) + ((ns >> (log2 - _SUB_BITS)) & (_SUB - 1))
+
+
+def lower_ns(bucket: int) -> int:
+    """Return the lower bound of a bucket."""
+    if bucket < _SUB:
+        return bucket << (_FIRST_BITS - _SUB_BITS)
+    log2 = bucket // _SUB - 1 + _FIRST_BITS
+    return (_SUB + bucket % _SUB) << (log2 - _SUB_BITS)
+
+
+def quantile_ns(histogram: Histogram, share: float) -> float:
+    """Return the time that `share` of the operations stay below; 0 for none.
+
+    Inside its bucket the operations are taken to lie evenly, so the error is at
+    most the bucket's width, 3.1 % of the time, and half of that in the middle.
+    """
+    total = sum(count for _, count in histogram)
+    wanted, seen = share * total, 0
+    for bucket, count in histogram:
+        if seen + count >= wanted:
+            low, high = lower_ns(bucket), lower_ns(bucket + 1)
+            return low + (high - low) * (wanted - seen) / count
+        seen += count
+    return 0.0
+
+
+def median_ns(histogram: Histogram) -> float:
+    """Return the median time; 0 for no operation."""
+    return quantile_ns(histogram, 0.5)
+
+
+def merge(histograms: Iterable[Histogram]) -> Histogram:
+    """Return the sum."""
+    counts: Counter[int] = Counter()
+    for histogram in histograms:
+        counts.update(dict(histogram))
+    return tuple(sorted(counts.items()))

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Join what the ranks of a communicator say, and find the one that the others waited for.
+
+A collective ends on all ranks at about the same time, so its time on a rank is
+transfer plus waiting for the last rank: T, the least of the ranks' medians, is
+the transfer, and the rank that has it came last (reference: NCCL waits inside
+the kernel).
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import median
+
+from nccl_inspector.analysis.bandwidth import bus_factor
+from nccl_inspector.analysis.histogram import median_ns, merge
+from nccl_inspector.model import COMM_FOLDED, FUNCS, P2P, Comm, Key, Process
+
+# A rank waits for all others only in these: elsewhere an early rank is not a late one.
+SYNCHRONISING = frozenset({"AllReduce", "AllGather", "ReduceScatter"})
+LATE_NS_MIN = 200_000
+LATE_SHARE_MIN = 0.03  # of T: the histogram knows a median to half of that
+Z_MIN = 5.0
+Z_RANKS_MIN = 4  # fewer have no spread to speak of
+OPERATIONS_MIN = 5  # the first ones carry the start-up of the job
+_MAD_TO_SIGMA = 1.4826
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """A process of the job and where it ran; `procid` is the job-wide rank in its step."""
+
+    step: int
+    procid: int  # -1: not known
+    node: str
+    gpu: str
+    process: str
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One rank of a communicator."""
+
+    place: Place
+    comm: Comm
+    keys: tuple[Key, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """The rank that its peers waited for in one kind of operation."""
+
+    rank: int  # in the communicator
+    place: Place
+    late_ns: float  # median over the others less its own
+    waited_ns: float  # by all others, all operations together
+    share: float  # late_ns of T
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """One kind of operation of one communicator, over its ranks."""
+
+    func: str
+    size_class: int
+    algo_proto: str
+    operations: int  # of the busiest rank; of all ranks together for Send and Recv
+    time_ns: float  # T; the median over all for Send and Recv
+    bus_gbs: float  # GB/s (1e9 bytes), 0: not defined
+    waiting: float  # share of the ranks' time; 0 for Send and Recv
+    waiting_ns: float
+    late: Late | None
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Communicator:
+    """A communicator as all its ranks together saw it."""
+
+    id: int
+    name: str
+    nranks: int
+    nnodes: int
+    members: dict[int, Member]
+    figures: tuple[Figures, ...]
+    notes: tuple[str, ...]
+
+
+def _place(node: str, process: Process, comm: Comm) -> Place:
+    facts = process.facts
+    gpu = (
+        process.gpus[comm.gpu].label
+        if comm.gpu is not None and comm.gpu < len(process.gpus)
+        else "unknown"
+    )
+    step, procid = (-1 if number is None else number for number in (facts.step, facts.procid))
+    return Place(step, procid, node, gpu, facts.name)
+
+
+def _bytes_per_ns(key: Key, time_ns: float, nranks: int) -> float:
+    """Return bus bytes per ns, which is GB/s."""
+    return (
+        key.bytes / key.ops * bus_factor(FUNCS[key.func], nranks) / time_ns
+        if time_ns > 0 and key.ops
+        else 0.0
+    )
+
+
+def _find_late(
+    medians: dict[int, float], members: dict[int, Member], ops: dict[int, int]
+) -> Late | None:
+    """Return the rank with the least median when the others' distance from it means something."""
+    last = min(medians, key=lambda rank: (medians[rank], rank))
+    shortest = medians[last]
+    others = {rank: value for rank, value in medians.items() if rank != last}
+    if not others or min(ops.values()) < OPERATIONS_MIN:
+        return None
+    late_ns = median(others.values()) - shortest
+    if late_ns < max(LATE_SHARE_MIN * shortest, LATE_NS_MIN):
+        return None
+    if len(medians) >= Z_RANKS_MIN:
+        middle = median(medians.values())
+        spread = _MAD_TO_SIGMA * median(abs(value - middle) for value in medians.values())
+        if middle - shortest <= Z_MIN * spread:
+            return None
+    waited_ns = sum((value - shortest) * ops[rank] for rank, value in others.items())
+    return Late(
+        last, members[last].place, late_ns, waited_ns, late_ns / shortest if shortest else 0.0
+    )
+
+
+def _range_notes(keys: dict[int, Key], nranks: int) -> tuple[str, ...]:
+    """Say where the ranks' medians are not of the same operations."""
+    notes = []
+    if len(keys) < nranks:
+        notes.append(f"{nranks - len(keys)} of {nranks} ranks missing")
+    if len({key.ops for key in keys.values()}) > 1:
+        low, high = min(key.ops for key in keys.values()), max(key.ops for key in keys.values())
+        notes.append(f"ranks have {low} to {high} operations")
+    elif len({(key.first_index, key.last_index) for key in keys.values()}) > 1:
+        notes.append("ranks counted different operations")
+    return tuple(notes)
+
+
+def _collective(keys: dict[int, Key], members: dict[int, Member], nranks: int) -> Figures:
+    medians = {rank: median_ns(key.histogram) for rank, key in keys.items()}
+    ops = {rank: key.ops for rank, key in keys.items()}
+    last = min(medians, key=lambda rank: (medians[rank], rank))
+    key, time_ns = keys[last], medians[last]
+    waiting_ns = sum((medians[rank] - time_ns) * ops[rank] for rank in keys)
+    busy_ns = sum(medians[rank] * ops[rank] for rank in keys)
+    waits = FUNCS[key.func] in SYNCHRONISING
+    return Figures(
+        func=FUNCS[key.func],
+        size_class=key.size_class,
+        algo_proto=key.algo_proto,
+        operations=max(ops.values()),
+        time_ns=time_ns,
+        bus_gbs=_bytes_per_ns(key, time_ns, nranks),
+        waiting=waiting_ns / busy_ns if waits and busy_ns else 0.0,
+        waiting_ns=waiting_ns if waits else 0.0,
+        late=_find_late(medians, members, ops) if waits else None,
+        notes=_range_notes(keys, nranks),
+    )
+
+
+def _transfer(keys: dict[int, Key], nranks: int) -> Figures:
+    """Send and Recv: no rank waits for all others, so their own median it is."""
+    key = next(iter(keys.values()))
+    time_ns = median_ns(merge(key.histogram for key in keys.values()))
+    ops = sum(key.ops for key in keys.values())
+    mean_bytes = sum(key.bytes for key in keys.values()) / ops
+    bus_gbs = mean_bytes * bus_factor(FUNCS[key.func], nranks) / time_ns if time_ns else 0.0
+    return Figures(FUNCS[key.func], key.size_class, "", ops, time_ns, bus_gbs, 0.0, 0.0, None, ())
+
+
+def _figures(members: dict[int, Member], nranks: int) -> tuple[Figures, ...]:
+    """Return the figures of each kind of operation, the one that took longest first."""
+    kinds: dict[tuple[int, int, str], dict[int, Key]] = defaultdict(dict)
+    for rank, member in sorted(members.items()):
+        for key in member.keys:
+            if key.histogram and key.ops:
+                algo_proto = "" if FUNCS[key.func] in P2P else key.algo_proto
+                kinds[key.func, key.size_class, algo_proto].setdefault(rank, key)
+    found = [
+        _transfer(keys, nranks) if FUNCS[func] in P2P else _collective(keys, members, nranks)
+        for (func, _, _), keys in kinds.items()
+    ]
+    return tuple(
+        sorted(found, key=lambda one: (-one.time_ns * one.operations - one.waiting_ns, one.func))
+    )
+
+
+def _join(comm_id: int, found: list[Member]) -> Communicator:
+    first = found[0].comm
+    members: dict[int, Member] = {}
+    notes = []
+    for member in found:
+        same = (member.comm.nranks, member.comm.nnodes) == (first.nranks, first.nnodes)
+        if not same or member.comm.rank in members:
+            notes.append(
+                "two processes say that they are the same rank, or do not agree on the size"
+            )
+        else:
+            members[member.comm.rank] = member
+    if len(members) < first.nranks:
+        notes.append(f"{first.nranks - len(members)} of {first.nranks} ranks missing")
+    if any(member.comm.state == COMM_FOLDED for member in found):
+        folded = max(member.comm.folded for member in found)
+        notes.append(f"{folded} communicators of this shape, taken together")
+    figures = _figures(members, first.nranks)
+    return Communicator(
+        comm_id,
+        first.name,
+        first.nranks,
+        first.nnodes,
+        members,
+        figures,
+        tuple(dict.fromkeys(notes)),
+    )
+
+
+def join_communicators(processes: Iterable[tuple[str, Process]]) -> list[Communicator]:
+    """Join processes, each with its node's name, by communicator; the largest come first."""
+    found: dict[int, list[Member]] = defaultdict(list)
+    for node, process in processes:
+        keys: dict[int, list[Key]] = defaultdict(list)
+        for key in process.keys:
+            keys[key.comm].append(key)
+        for comm in process.comms:
+            place = _place(node, process, comm)
+            found[comm.id].append(Member(place, comm, tuple(keys[comm.index])))
+    joined = [_join(comm_id, members) for comm_id, members in found.items()]
+    return sorted(joined, key=lambda comm: (-comm.nranks, -comm.nnodes, comm.name, comm.id))

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `nccl-inspector`: parse, call one function, print."""
+
+import logging
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from nccl_inspector import __version__
+from nccl_inspector.agent import run_agent, run_collect
+from nccl_inspector.config import Config, read_config
+from nccl_inspector.errors import InspectorError
+from nccl_inspector.render import render_text
+from nccl_inspector.report import build_report, load_summaries
+
+_path = click.Path(path_type=Path)
+_conf = click.option("--conf", type=_path, help="Configuration file in place of the usual one.")
+_run_dir = click.option("--run-dir", type=_path, help="In place of the setting run_dir.")
+_report_dir = click.option("--report-dir", type=_path, help="In place of the setting report_dir.")
+
+
+def _config(conf: Path | None, run_dir: Path | None, report_dir: Path | None) -> Config:
+    config = read_config(conf)
+    return replace(
+        config,
+        run_dir=run_dir or config.run_dir,
+        report_dir=report_dir or config.report_dir,
+    )
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="nccl-inspector")
+def cli() -> None:
+    """What did NCCL do in a Slurm job, and who was slow?"""
+
+
+@cli.command()
+@_conf
+@_run_dir
+@_report_dir
+@click.option("--once", is_flag=True, help="One pass, for a look or a test.")
+def agent(conf: Path | None, run_dir: Path | None, report_dir: Path | None, once: bool) -> None:
+    """Publish the metrics of this node's jobs and collect the ended ones (a service)."""
+    logging.basicConfig(format="%(name)s: %(message)s", level=logging.INFO)
+    run_agent(_config(conf, run_dir, report_dir), once)
+
+
+@cli.command()
+@_conf
+@_run_dir
+@_report_dir
+def collect(conf: Path | None, run_dir: Path | None, report_dir: Path | None) -> None:
+    """Collect this node's ended jobs once, where no agent runs."""
+    logging.basicConfig(format="%(name)s: %(message)s", level=logging.INFO)
+    run_collect(_config(conf, run_dir, report_dir))
+
+
+@cli.command()
+@click.argument("job_id", type=click.IntRange(min=1))
+@_conf
+@_report_dir
+@click.option(
+    "--attempt",
+    type=click.IntRange(min=0),
+    help="Of a requeued job: which; the latest when not given.",
+)
+@click.option("--all", "everything", is_flag=True, help="Cut no table short.")
+def report(
+    job_id: int, conf: Path | None, report_dir: Path | None, attempt: int | None, everything: bool
+) -> None:
+    """Say who was waited for in a job, and how fast its collectives were."""
+    config = _config(conf, None, report_dir)
+    click.echo(
+        render_text(build_report(load_summaries(job_id, config.report_dir, attempt)), everything),
+        nl=False,
+    )
+
+
+def main() -> None:
+    """Run the command; an InspectorError is one line on stderr and exit 1."""
+    try:
+        cli()
+    except InspectorError as err:
+        click.echo(f"nccl-inspector: {err}", err=True)
+        sys.exit(1)

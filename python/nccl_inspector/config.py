@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read nccl-inspector.conf: `key = value` lines, checked against settings.tsv."""
+
+import re
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+
+from nccl_inspector.errors import InspectorError
+
+DEFAULT_CONF = Path("/etc/nccl-inspector/nccl-inspector.conf")
+MODES = ("prom", "report", "off")
+
+_CONF_BYTES_MAX = 1 << 20
+_DURATION = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)(ms|s|m|h)?")
+_DURATION_US = {"ms": 1000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000}
+_SIZE = re.compile(r"([0-9]{1,15})([KMGT])?")
+_SIZE_BYTES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+# What a setting's type adds to its name as a field of Config: the unit.
+_UNIT_SUFFIX = {"duration": "_s", "size": "_bytes"}
+
+Value = str | int | float | bool | Path
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One line of settings.tsv."""
+
+    name: str
+    type: str
+    default: str
+    min: str
+    max: str
+    scope: str
+    help: str
+
+    @property
+    def field(self) -> str:
+        """Name in Config: the setting's, with its unit."""
+        return self.name + _UNIT_SUFFIX.get(self.type, "")
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Every setting, in the order of settings.tsv."""
+
+    default: str
+    interval_s: float
+    p2p: bool
+    min_size_bytes: int
+    profiler: Path
+    run_dir: Path
+    cluster: str
+    node_name: str
+    report_dir: Path
+    report_user: str
+    agent_interval_s: float
+
+
+def load_settings() -> dict[str, Setting]:
+    """Return the table of settings by name."""
+    settings = {}
+    for line in Path(__file__).with_name("settings.tsv").read_text("ascii").splitlines():
+        if line and not line.startswith("#"):
+            setting = Setting(*line.split("\t"))
+            settings[setting.name] = setting
+    return settings
+
+
+def _microseconds(text: str) -> int:
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise ValueError("not a duration such as 500ms, 30s, 5m or 1h")
+    return int(Decimal(match[1]) * _DURATION_US[match[2] or "s"])
+
+
+def _bytes(text: str) -> int:
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise ValueError("not a size such as 8192, 8K, 1M or 1G")
+    return int(match[1]) * _SIZE_BYTES[match[2] or ""]
+
+
+def _in_range(setting: Setting, number: int, low: int, high: int) -> int:
+    if not low <= number <= high:
+        raise ValueError(f"not between {setting.min} and {setting.max}")
+    return number
+
+
+def _path(text: str) -> Path:
+    if not text.startswith("/") or any(not char.isprintable() for char in text):
+        raise ValueError("not an absolute path")
+    return Path(text)
+
+
+def _word(text: str) -> str:
+    if any(char.isspace() or not char.isprintable() for char in text):
+        raise ValueError("not one word")
+    return text
+
+
+def _flag(text: str) -> bool:
+    if text not in ("0", "1"):
+        raise ValueError("not 0 or 1")
+    return text == "1"
+
+
+def parse_value(setting: Setting, text: str) -> Value:
+    """Return the typed value; durations in seconds, sizes in bytes.
+
+    Raises:
+        ValueError: the text is not a value of this setting; the message says why.
+    """
+    match setting.type:
+        case "mode":
+            if text not in MODES:
+                raise ValueError(f"not one of {', '.join(MODES)}")
+            return text
+        case "duration":
+            limits = _microseconds(setting.min), _microseconds(setting.max)
+            return _in_range(setting, _microseconds(text), *limits) / 1_000_000
+        case "size":
+            return _in_range(setting, _bytes(text), _bytes(setting.min), _bytes(setting.max))
+        case "bool":
+            return _flag(text)
+        case "path":
+            return _path(text)
+        case "word":
+            return _word(text)
+        case _:
+            raise ValueError(f"settings.tsv has a type that nothing reads: {setting.type}")
+
+
+def parse_config(text: str, source: str) -> Config:
+    """Return the configuration in `text`; what it does not name has its default.
+
+    Raises:
+        InspectorError: an unknown key, a key set twice or a bad value, with file, line and reason.
+    """
+    settings = load_settings()
+    words = {name: setting.default for name, setting in settings.items()}
+    lines: dict[str, int] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        stripped = line.split("#", 1)[0].strip()
+        if not stripped:
+            continue
+        key, equals, value = (part.strip() for part in stripped.partition("="))
+        if not equals:
+            raise InspectorError(f"{source}:{number}: not `key = value`")
+        if key not in settings:
+            raise InspectorError(
+                f"{source}:{number}: unknown key {key[:40]!r}; known: {', '.join(settings)}"
+            )
+        if key in lines:
+            raise InspectorError(f"{source}:{number}: {key} is set before, in line {lines[key]}")
+        words[key], lines[key] = value, number
+    fields = {}
+    for name, setting in settings.items():
+        try:
+            fields[setting.field] = parse_value(setting, words[name])
+        except ValueError as err:
+            raise InspectorError(f"{source}:{lines.get(name, 0)}: {name}: {err}") from err
+    return Config(**fields)  # type: ignore[arg-type]  # a test holds the fields against the table
+
+
+def read_config(path: Path | None) -> Config:
+    """Return the configuration in `path`; None: the usual file, or all defaults when there is none.
+
+    Raises:
+        InspectorError: the file cannot be read or has a mistake.
+    """
+    source = path or DEFAULT_CONF
+    try:
+        with source.open("rb") as file:
+            data = file.read(_CONF_BYTES_MAX + 1)
+        if len(data) > _CONF_BYTES_MAX:
+            raise InspectorError(f"{source}: too big for a configuration")
+        return parse_config(data.decode("utf-8"), str(source))
+    except FileNotFoundError:
+        if path is None:
+            return parse_config("", str(source))
+        raise InspectorError(f"{source}: no such file") from None
+    except (OSError, UnicodeDecodeError) as err:
+        raise InspectorError(f"{source}: cannot be read: {err}") from err

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The checked series of one job, file by file, kept from pass to pass."""
+
+import os
+
+from nccl_inspector.errors import RefusedError
+from nccl_inspector.exposition import (
+    FILE_BYTES_MAX,
+    Series,
+    cut_nodelist,
+    identify,
+    make_series,
+    parse_file,
+)
+from nccl_inspector.hostile import read_at, regular_file
+from nccl_inspector.manifest import MANIFEST_BYTES_MAX, Manifest, parse_manifest
+from nccl_inspector.rawdir import Life, box_name, life, list_raw
+from nccl_inspector.tally import Tally
+
+# Sixteen GPUs with all their series; node_exporter needs some 20 ms of CPU for each thousand.
+JOB_SERIES_MAX = 16 * 300
+
+# What tells a file from its successor: modification time (ns), size, inode.
+Stamp = tuple[int, int, int]
+
+
+def _stamp(status: os.stat_result) -> Stamp:
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def read_manifest(job_fd: int) -> tuple[Manifest, Stamp]:
+    """Return the manifest in a job's directory; both have the same owner, root.
+
+    Raises:
+        RefusedError: there is none, or it is torn or odd.
+    """
+    owner = os.fstat(job_fd).st_uid
+    with regular_file("manifest", owner, MANIFEST_BYTES_MAX, job_fd) as (fd, status):
+        return parse_manifest(read_at(fd, status.st_size, 0)), _stamp(status)
+
+
+class JobFiles:
+    """What the processes of a job say now. An idle `refresh` reads nothing, but asks every lock."""
+
+    def __init__(self, manifest: Manifest, stamp: Stamp, cluster: str, tally: Tally) -> None:
+        """Begin with no file; `stamp` is the manifest's."""
+        self.manifest = manifest
+        self.stamp = stamp
+        self._tally = tally
+        self._files: dict[str, tuple[Stamp, list[Series]]] = {}
+        # Refused files, with reason and stamp: those of the last pass, and those of this one.
+        self._known: dict[str, tuple[str, Stamp | None]] = {}
+        self._refused: dict[str, tuple[str, Stamp | None]] = {}
+        self._identity = {
+            "cluster": cluster or manifest.cluster,
+            "slurm_job_id": str(manifest.job_id),
+            "slurm_nodelist": cut_nodelist(manifest.nodelist),
+            "node": manifest.node,
+        }
+
+    def stamps(self) -> dict[str, Stamp]:
+        """Return what tells the present content from another."""
+        return {name: file[0] for name, file in self._files.items()}
+
+    def series(self) -> list[Series]:
+        """Return the checked series with their true identity, but for the group `build`."""
+        return [one for one in self._all() if one.metric.group != "build"]
+
+    def build_info(self) -> list[Series]:
+        """Return the series that say the same for every job on the node."""
+        return [one for one in self._all() if one.metric.group == "build"]
+
+    def job_info(self) -> Series:
+        """Return the series that says what Slurm said of the job."""
+        manifest = self.manifest
+        words = {
+            "user": manifest.user,
+            "account": manifest.account,
+            "partition": manifest.partition,
+        }
+        return make_series("nccl_inspector_job_info", self._identity | words, "1")
+
+    def refresh(self, raw_fd: int) -> None:
+        """Bring the series up to date: files of living processes that keep to the rules."""
+        self._known, self._refused = self._refused, {}
+        listing = list_raw(raw_fd)
+        if listing.overflow:
+            self._refuse("raw", None, RefusedError("too_many_files"))
+        alive = self._living(raw_fd, {stem for _, stem in listing.boxes + listing.metrics})
+        wanted = {name: stem for name, stem in listing.metrics if stem in alive}
+        self._files = {name: file for name, file in self._files.items() if name in wanted}
+        for name, stem in wanted.items():
+            self._read(raw_fd, name, stem)
+
+    def _all(self) -> list[Series]:
+        return [one for name in sorted(self._files) for one in self._files[name][1]]
+
+    def _living(self, raw_fd: int, stems: set[str]) -> set[str]:
+        alive = set()
+        for stem in sorted(stems):
+            try:
+                state, inode = life(raw_fd, stem, self.manifest.uid)
+            except RefusedError as err:
+                self._refuse(box_name(stem), None, RefusedError("no_box", str(err)))
+                continue
+            if state is Life.KILLED:
+                self._tally.lose(self.manifest.job_id, stem, inode)
+            elif state is Life.ALIVE:
+                alive.add(stem)
+        return alive
+
+    def _refuse(self, name: str, stamp: Stamp | None, err: RefusedError) -> None:
+        """Count a refusal once, until the file or the reason is another."""
+        self._refused[name] = err.reason, stamp
+        if self._known.get(name) != (err.reason, stamp):
+            self._tally.refuse(self.manifest.job_id, name, err)
+
+    def _read(self, raw_fd: int, name: str, stem: str) -> None:
+        stamp: Stamp | None = None
+        try:
+            with regular_file(name, self.manifest.uid, FILE_BYTES_MAX, raw_fd) as (fd, status):
+                stamp = _stamp(status)
+                if name in self._files and self._files[name][0] == stamp:
+                    return
+                if name in self._known and self._known[name][1] == stamp:
+                    self._refused[name] = self._known[name]
+                    self._files.pop(name, None)
+                    return
+                self._take(name, stem, stamp, read_at(fd, status.st_size, 0))
+        except RefusedError as err:
+            self._files.pop(name, None)
+            if err.reason != "gone":
+                self._refuse(name, stamp, err)
+
+    def _take(self, name: str, stem: str, stamp: Stamp, data: bytes) -> None:
+        parsed = parse_file(data)
+        others = sum(len(file[1]) for other, file in self._files.items() if other != name)
+        if others + len(parsed) > JOB_SERIES_MAX:
+            raise RefusedError("job_series")
+        identity = self._identity | {"process": stem}
+        self._files[name] = stamp, [identify(series, identity) for series in parsed]

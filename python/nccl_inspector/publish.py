@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From raw files of this node's jobs, hostile all, to one clean file a job for node_exporter."""
+
+import os
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+
+from nccl_inspector.atomic import replace_file
+from nccl_inspector.errors import RefusedError
+from nccl_inspector.exposition import Series, render
+from nccl_inspector.hostile import directory, entry_names
+from nccl_inspector.jobfiles import JobFiles, Stamp, read_manifest
+from nccl_inspector.tally import Tally
+
+AGENT_FILE = "nccl_inspector_agent.prom"
+
+_JOB = re.compile(r"[1-9][0-9]{0,17}")
+_PUBLISHED = re.compile(r"([1-9][0-9]{0,17})\.prom")
+_LEFTOVER = re.compile(r"\..*\.prom\.tmp")
+
+
+def _exists(dir_fd: int, name: str) -> bool:
+    try:
+        os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+class Publisher:
+    """The published files of this node, from the first pass until `stop`."""
+
+    def __init__(self, run_fd: int, cluster: str, tally: Tally) -> None:
+        """Open `jobs` and `prom` below the run directory; `cluster`: instead of Slurm's name.
+
+        Raises:
+            OSError: one of them is not there.
+        """
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._jobs_fd = os.open("jobs", flags, dir_fd=run_fd)
+        self._prom_fd = os.open("prom", flags, dir_fd=run_fd)
+        self._cluster = cluster
+        self._tally = tally
+        self._jobs: dict[int, JobFiles] = {}
+        self._published: dict[int, dict[str, Stamp]] = {}
+        self._remove(_LEFTOVER)
+
+    @property
+    def cluster(self) -> str:
+        """The configured name, else the one that Slurm gave with a job, else empty."""
+        return self._cluster or next((job.manifest.cluster for job in self._jobs.values()), "")
+
+    def run_pass(self) -> set[int]:
+        """Publish every job, withdraw those that are gone; return the jobs with a directory."""
+        ids = {int(name) for name in entry_names(self._jobs_fd) if _JOB.fullmatch(name)}
+        for job_id in self._jobs.keys() - ids:
+            del self._jobs[job_id]
+        for job_id in sorted(ids):
+            try:
+                self._refresh(job_id)
+                self._publish(job_id)
+            except RefusedError as err:
+                self._jobs.pop(job_id, None)
+                if err.reason != "gone":
+                    self._tally.say(job_id, f"not published: {err}")
+            except OSError as err:
+                self._jobs.pop(job_id, None)
+                self._tally.say(job_id, f"not published: {err.strerror}")
+        for name in entry_names(self._prom_fd):
+            match = _PUBLISHED.fullmatch(name)
+            if match and int(match[1]) not in self._jobs:
+                self._unlink(name)
+        return ids
+
+    def build_info(self) -> list[Series]:
+        """Return the `build` series of all jobs: often the same in each, so they go to one file."""
+        return [series for job in self._jobs.values() for series in job.build_info()]
+
+    def write_own(self, series: Iterable[Series]) -> None:
+        """Publish the agent's own series.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        replace_file(self._prom_fd, AGENT_FILE, render(series), 0o644)
+
+    def stop(self) -> None:
+        """Remove every published file: nobody would refresh it, and an old number is a lie."""
+        self._remove(_PUBLISHED)
+        self._unlink(AGENT_FILE)
+
+    def close(self) -> None:
+        """Close the directories."""
+        os.close(self._jobs_fd)
+        os.close(self._prom_fd)
+
+    def _remove(self, pattern: re.Pattern[str]) -> None:
+        for name in entry_names(self._prom_fd):
+            if pattern.fullmatch(name):
+                self._unlink(name)
+
+    def _unlink(self, name: str) -> None:
+        with suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=self._prom_fd)
+
+    def _refresh(self, job_id: int) -> None:
+        """Read the job's files, with a fresh start when the prolog has made the directory anew."""
+        with directory(str(job_id), os.fstat(self._jobs_fd).st_uid, self._jobs_fd) as job_fd:
+            manifest, stamp = read_manifest(job_fd)
+            if manifest.job_id != job_id:
+                raise RefusedError("bad_manifest", "it is another job's")
+            if job_id not in self._jobs or self._jobs[job_id].stamp != stamp:
+                self._jobs[job_id] = JobFiles(manifest, stamp, self._cluster, self._tally)
+                self._published.pop(job_id, None)
+            with directory("raw", manifest.uid, job_fd) as raw_fd:
+                self._jobs[job_id].refresh(raw_fd)
+
+    def _publish(self, job_id: int) -> None:
+        """Write the job's file if it changed; remove it when no process has anything to say."""
+        job, name = self._jobs[job_id], f"{job_id}.prom"
+        series, stamps = job.series(), job.stamps()
+        if not series:
+            self._unlink(name)
+            return
+        if self._published.get(job_id) == stamps and _exists(self._prom_fd, name):
+            return
+        replace_file(self._prom_fd, name, render([job.job_info(), *series]), 0o644)
+        self._published[job_id] = stamps
+        # The epilog renames jobs/<id>, then unlinks the file: whoever comes last must unlink.
+        if not _exists(self._jobs_fd, str(job_id)):
+            self._unlink(name)

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files of a job's processes in `raw/`, where the job's user may write anything."""
+
+import os
+import re
+from dataclasses import dataclass
+from enum import Enum
+
+from nccl_inspector.boxcopy import BOX_BYTES_MAX, read_state
+from nccl_inspector.hostile import is_locked, regular_file
+from nccl_inspector.layout import STATE_EXITED, STATE_FINALIZED, STATE_LIVE
+
+# Room for 800 processes of four GPUs each: a box, and a file for each GPU.
+ENTRIES_MAX = 4096
+
+_STEM = r"(?P<stem>(?:x|[0-9]{1,10})_[0-9]{1,10}(?:\.[0-9]{1,6})?)"
+_BOX = re.compile(rf"nccl_inspector_{_STEM}\.box")
+_METRICS = re.compile(rf"nccl_inspector_metrics_[A-Za-z0-9-]{{1,64}}_{_STEM}\.prom")
+
+
+class Life(Enum):
+    """What the lock and the state word of a box say of its process."""
+
+    ALIVE = "alive"
+    ENDED = "ended"  # in order
+    KILLED = "killed"
+    STARTING = "starting"
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The files with our names, sorted: (file, stem)."""
+
+    boxes: tuple[tuple[str, str], ...]
+    metrics: tuple[tuple[str, str], ...]
+    overflow: bool  # more entries than ENTRIES_MAX, the rest not looked at
+
+
+def box_name(stem: str) -> str:
+    """Return the name of the box of a process."""
+    return f"nccl_inspector_{stem}.box"
+
+
+def list_raw(raw_fd: int) -> Listing:
+    """Return our files among the first ENTRIES_MAX entries; others' names are passed over."""
+    boxes, metrics, count = [], [], 0
+    with os.scandir(raw_fd) as entries:
+        for entry in entries:
+            count += 1
+            if count > ENTRIES_MAX:
+                break
+            if match := _BOX.fullmatch(entry.name):
+                boxes.append((entry.name, match["stem"]))
+            elif match := _METRICS.fullmatch(entry.name):
+                metrics.append((entry.name, match["stem"]))
+    return Listing(tuple(sorted(boxes)), tuple(sorted(metrics)), count > ENTRIES_MAX)
+
+
+def life(raw_fd: int, stem: str, uid: int) -> tuple[Life, int]:
+    """Return whether the process of a box lives, and the box's inode.
+
+    Raises:
+        RefusedError: there is no box of this user.
+    """
+    with regular_file(box_name(stem), uid, BOX_BYTES_MAX, raw_fd) as (fd, status):
+        locked, state = is_locked(fd), read_state(fd)
+    if state in (STATE_FINALIZED, STATE_EXITED):
+        return Life.ENDED, status.st_ino
+    if locked:
+        return Life.ALIVE, status.st_ino
+    return Life.KILLED if state == STATE_LIVE else Life.STARTING, status.st_ino

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A report as text for a terminal: verdict first, 100 columns, no colour."""
+
+import textwrap
+from collections.abc import Iterable, Iterator
+
+from nccl_inspector.analysis.bandwidth import size_label
+from nccl_inspector.analysis.join import Communicator, Figures, Place
+from nccl_inspector.analysis.verdict import Named, total_waiting
+from nccl_inspector.model import P2P
+from nccl_inspector.report import Report
+
+COLUMNS = 100
+COMMUNICATORS_SHOWN = 16
+KINDS_SHOWN = 12
+LINES_SHOWN = 12
+NAMED_SHOWN = 4
+
+_ROW = "   {:<14} {:<12} {:<20} {:>10} {:>10} {:>9} {:>7}  {}"
+
+
+def _duration(ns: float) -> str:
+    for unit, size_ns in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
+        if ns >= size_ns:
+            return f"{ns / size_ns:.4g} {unit}"
+    return f"{ns:.0f} ns"
+
+
+def _rank(place: Place) -> str:
+    return f"rank {place.procid}" if place.procid >= 0 else f"process {place.process}"
+
+
+def _number(count: int, word: str) -> str:
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+
+
+def _wrap(first: str, text: str) -> str:
+    return textwrap.fill(text, COLUMNS, initial_indent=first, subsequent_indent=" " * len(first))
+
+
+def _head(report: Report) -> Iterator[str]:
+    head = report.head
+    words = [f"job {head.job_id}", f"user {head.user or head.uid}"]
+    words += [
+        f"{name} {value}" for name in ("account", "partition") if (value := getattr(head, name))
+    ]
+    words += [_number(len(report.nodes), "node"), _number(report.processes, "rank")]
+    if len(report.attempts) > 1 or head.restart:
+        others = ", ".join(str(attempt) for attempt in report.attempts if attempt != head.restart)
+        words.append(f"attempt {head.restart}" + (f" (--attempt shows {others})" if others else ""))
+    yield _wrap("NCCL JOB REPORT  ", ", ".join(words))
+    if head.nodelist:
+        yield _wrap(
+            "nodes  ", textwrap.shorten(head.nodelist.replace(",", ", "), 300, placeholder=" ...")
+        )
+
+
+def _named(named: Named) -> str:
+    place = named.place
+    groups = f"{len(named.communicators)} of its {_number(named.member_of, 'communicator')}"
+    return (
+        f"{_rank(place)} ({place.node}, {place.gpu}) came late by {_duration(named.late_ns)} "
+        f"at the median, in {groups}; its peers waited {_duration(named.waited_ns)} for it in all"
+    )
+
+
+def _verdict(report: Report) -> Iterator[str]:
+    if not any(comm.figures for comm in report.communicators):
+        yield "VERDICT  NO DATA: no operation was measured"
+        return
+    waiting_ns, all_ns = total_waiting(report.communicators)
+    share = (
+        f"{waiting_ns / all_ns:.0%} of the ranks' time in collectives was waiting."
+        if all_ns
+        else ""
+    )
+    if not report.named:
+        yield _wrap("VERDICT  ", f"no rank was waited for. {share}")
+        return
+    yield _wrap("VERDICT  ", f"STRAGGLER: {_named(report.named[0])}. {share}")
+    for named in report.named[1:NAMED_SHOWN]:
+        yield _wrap("  also   ", _named(named))
+    if len(report.named) > NAMED_SHOWN:
+        yield f"         and {len(report.named) - NAMED_SHOWN} more"
+    if len(report.named) > 1:
+        rule = (
+            "A late rank makes its group late: the one named in the most communicators comes first."
+        )
+        yield _wrap("         ", rule)
+
+
+def _row(one: Figures) -> str:
+    waits = one.func not in P2P
+    who = f"{_rank(one.late.place)} {one.late.place.node} {one.late.place.gpu}" if one.late else "-"
+    return _ROW.format(
+        one.func,
+        size_label(one.size_class),
+        one.algo_proto or "-",
+        one.operations,
+        _duration(one.time_ns),
+        f"{one.bus_gbs:.3g}" if one.bus_gbs else "-",
+        f"{one.waiting:.0%}" if waits else "-",
+        who,
+    ).rstrip()
+
+
+def _communicator(comm: Communicator, kinds: int) -> Iterator[str]:
+    name = textwrap.shorten(comm.name, 40, placeholder="...") or "(no name)"
+    nodes = f" on {_number(comm.nnodes, 'node')}" if comm.nnodes else ""
+    yield f" {name}  0x{comm.id:x}  {_number(comm.nranks, 'rank')}{nodes}"
+    for one in comm.figures[:kinds]:
+        yield _row(one)
+        for note in one.notes:
+            if note not in comm.notes:
+                yield f"     ({note})"
+    if len(comm.figures) > kinds:
+        yield f"     and {len(comm.figures) - kinds} kinds of operation that took less time"
+    if not comm.figures:
+        yield "   no operation was measured"
+    for note in comm.notes:
+        yield f"     ({note})"
+
+
+def _communicators(report: Report, shown: int, kinds: int) -> Iterator[str]:
+    if not report.communicators:
+        return
+    yield "COMMUNICATORS  (time T: least of the ranks' medians, so without waiting for a late rank)"
+    yield _ROW.format(
+        "operation",
+        "size",
+        "algorithm",
+        "operations",
+        "time T",
+        "bus GB/s",
+        "waiting",
+        "waited for",
+    )
+    for comm in report.communicators[:shown]:
+        yield from _communicator(comm, kinds)
+    if len(report.communicators) > shown:
+        yield f" and {len(report.communicators) - shown} smaller communicators (--all shows them)"
+
+
+def _cut(words: Iterable[str], shown: int) -> str:
+    whole = list(words)
+    more = f" and {len(whole) - shown} more" if len(whole) > shown else ""
+    return ", ".join(whole[:shown]) + more
+
+
+def _missing(report: Report, shown: int) -> Iterator[str]:
+    lines = []
+    if report.nodes_missing:
+        count = _number(len(report.nodes_missing), "node")
+        lines.append(f"no summary of {count}: {_cut(report.nodes_missing, shown)}")
+    if report.killed:
+        lines.append(
+            f"died without finalizing, data up to the last event: {_cut(report.killed, shown)}"
+        )
+    if report.dropped:
+        reasons = ", ".join(f"{reason} {number}" for reason, number in report.dropped.items())
+        lines.append(f"events that were not measured: {reasons}")
+    lines += report.problems[:shown]
+    if len(report.problems) > shown:
+        lines.append(f"and {len(report.problems) - shown} more lines (--all shows them)")
+    yield "MISSING  nothing" if not lines else "MISSING"
+    for line in lines:
+        yield textwrap.fill(line, COLUMNS, initial_indent=" ", subsequent_indent="   ")
+
+
+def render_text(report: Report, everything: bool = False) -> str:
+    """Return the report; `everything`: no table is cut short."""
+    big = 1 << 30
+    comms, kinds, rest = (
+        (big,) * 3 if everything else (COMMUNICATORS_SHOWN, KINDS_SHOWN, LINES_SHOWN)
+    )
+    parts = (
+        _head(report),
+        _verdict(report),
+        _communicators(report, comms, kinds),
+        _missing(report, rest),
+    )
+    texts = ["\n".join(part) for part in parts]
+    return "\n\n".join(text for text in texts if text) + "\n"

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a job's node summaries say: read them, join them, and list what is missing."""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from nccl_inspector.analysis.join import Communicator, join_communicators
+from nccl_inspector.analysis.verdict import Named, rank_stragglers
+from nccl_inspector.errors import InspectorError, RefusedError
+from nccl_inspector.hostile import read_at
+from nccl_inspector.hostlist import expand
+from nccl_inspector.model import DROP_REASONS, KILLED, RUNNING
+from nccl_inspector.summary import SUMMARY_BYTES_MAX, Head, NodeSummary, decode
+
+_FILE = re.compile(r"([A-Za-z0-9_][A-Za-z0-9._-]{0,254}?)\.([0-9]{1,9})\.nodesummary")
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_REGULAR = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One attempt of one job."""
+
+    head: Head
+    attempts: tuple[int, ...]  # all that there are
+    nodes: tuple[str, ...]  # with a summary
+    nodes_missing: tuple[str, ...]
+    processes: int
+    communicators: tuple[Communicator, ...]
+    named: tuple[Named, ...]
+    killed: tuple[str, ...]  # processes that died without finalizing, in words
+    dropped: dict[str, int]  # events that were not measured, by reason
+    problems: tuple[str, ...]  # what else makes the figures less than whole, in words
+
+
+@contextmanager
+def _job_directory(job_id: int, report_dir: Path) -> Iterator[int]:
+    path = report_dir / str(job_id)
+    try:
+        job_fd = os.open(path, _DIRECTORY)
+    except FileNotFoundError as err:
+        raise InspectorError(
+            f"no report of job {job_id}: nothing of it is in {report_dir}"
+        ) from err
+    except OSError as err:
+        raise InspectorError(
+            f"the report of job {job_id} cannot be read: {path}: {err.strerror}"
+        ) from err
+    try:
+        yield job_fd
+    finally:
+        os.close(job_fd)
+
+
+def _attempts(job_fd: int) -> dict[int, dict[str, str]]:
+    """Return the job's files by attempt and node."""
+    attempts: dict[int, dict[str, str]] = {}
+    for match in filter(None, map(_FILE.fullmatch, os.listdir(job_fd))):
+        attempts.setdefault(int(match[2]), {})[match[1]] = match[0]
+    return attempts
+
+
+def _read(job_fd: int, name: str) -> NodeSummary:
+    try:
+        fd = os.open(name, _REGULAR, dir_fd=job_fd)
+    except OSError as err:
+        raise RefusedError("unreadable", os.strerror(err.errno or 0)) from err
+    try:
+        size = os.fstat(fd).st_size
+        if size > SUMMARY_BYTES_MAX:
+            raise RefusedError("too_big")
+        return decode(read_at(fd, size, 0))
+    finally:
+        os.close(fd)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The summaries of one attempt, all attempts there are, and what could not be read."""
+
+    summaries: tuple[NodeSummary, ...]
+    attempts: tuple[int, ...]
+    problems: tuple[str, ...]
+
+
+def load_summaries(job_id: int, report_dir: Path, attempt: int | None) -> Loaded:
+    """Return the summaries of one attempt; None: the latest.
+
+    Raises:
+        InspectorError: there is no such job or attempt, or none of it can be read.
+    """
+    summaries, problems = [], []
+    with _job_directory(job_id, report_dir) as job_fd:
+        attempts = _attempts(job_fd)
+        wanted = max(attempts, default=0) if attempt is None else attempt
+        if not attempts:
+            raise InspectorError(f"no report of job {job_id}: {report_dir / str(job_id)} is empty")
+        if wanted not in attempts:
+            known = ", ".join(map(str, sorted(attempts)))
+            raise InspectorError(f"job {job_id} has no attempt {wanted}; it has {known}")
+        for node, name in sorted(attempts[wanted].items()):
+            try:
+                summary = _read(job_fd, name)
+                if (summary.head.job_id, summary.head.node, summary.head.restart) != (
+                    job_id,
+                    node,
+                    wanted,
+                ):
+                    raise RefusedError("bad_summary", "it is of another job or node")
+                summaries.append(summary)
+            except RefusedError as err:
+                problems.append(f"{node}: its summary cannot be read: {err}")
+    if not summaries:
+        raise InspectorError(f"the report of job {job_id} cannot be read: {problems[0]}")
+    return Loaded(tuple(summaries), tuple(sorted(attempts)), tuple(problems))
+
+
+def _missing_nodes(summaries: Sequence[NodeSummary], problems: list[str]) -> tuple[str, ...]:
+    present = {summary.head.node for summary in summaries}
+    try:
+        nodes = expand(summaries[0].head.nodelist)
+    except InspectorError as err:
+        problems.append(f"{err}; nodes without a summary are not known")
+        return ()
+    return tuple(node for node in nodes if node not in present)
+
+
+def _process_words(summary: NodeSummary, state: str) -> list[str]:
+    words = []
+    for process in summary.processes:
+        facts = process.facts
+        if facts.state == state:
+            rank = f"rank {facts.procid}" if facts.procid is not None else f"process {facts.name}"
+            words.append(f"{rank} ({summary.head.node})")
+    return words
+
+
+def build_report(loaded: Loaded) -> Report:
+    """Join the summaries of one attempt into a report."""
+    summaries, problems = loaded.summaries, list(loaded.problems)
+    dropped: Counter[str] = Counter()
+    for summary in summaries:
+        problems += [f"{summary.head.node}: {problem}" for problem in summary.head.problems]
+        for words in _process_words(summary, RUNNING):
+            problems.append(f"{words} was still running when its box was read")
+        for process in summary.processes:
+            dropped.update(dict(zip(DROP_REASONS, process.dropped, strict=False)))
+            problems += [
+                f"{summary.head.node}, process {process.facts.name}: {flag}"
+                for flag in process.flags
+            ]
+    processes = [
+        (summary.head.node, process) for summary in summaries for process in summary.processes
+    ]
+    communicators = join_communicators(processes)
+    return Report(
+        head=summaries[0].head,
+        attempts=loaded.attempts,
+        nodes=tuple(summary.head.node for summary in summaries),
+        nodes_missing=_missing_nodes(summaries, problems),
+        processes=len(processes),
+        communicators=tuple(communicators),
+        named=tuple(rank_stragglers(communicators)),
+        killed=tuple(words for summary in summaries for words in _process_words(summary, KILLED)),
+        dropped={reason: number for reason, number in dropped.items() if number},
+        problems=tuple(dict.fromkeys(problems)),
+    )
