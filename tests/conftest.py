@@ -1,6 +1,7 @@
 """The cluster that all tests of a session share."""
 
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,11 +28,14 @@ def cluster_dir() -> Path:
 @pytest.fixture(scope="session")
 def shared_cluster(cluster_dir: Path) -> Iterator[Cluster]:
     """The session's cluster, as the last test left it."""
+    # SIGTERM ends the session as Ctrl-C does, or the cluster would stay behind.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     cluster = Cluster.up(cluster_dir)
     try:
         yield cluster
     finally:
         cluster.down()
+        signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture

@@ -94,6 +94,12 @@ def test_a_directory_that_is_not_a_clusters_is_neither_filled_nor_deleted(other_
     precious.unlink()
 
 
+def test_a_place_that_job_users_cannot_reach_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    with pytest.raises(ClusterError, match="job users may not pass"):
+        layout.check_reachable(tmp_path / "cluster")
+
+
 def test_a_planted_link_is_refused(cluster_dir: Path, other_dir: Path) -> None:
     link = Path(f"{other_dir}.link")
     link.symlink_to(cluster_dir)
@@ -340,7 +346,8 @@ def test_a_pid_that_belongs_to_another_process_now_is_not_signalled() -> None:
 def test_a_daemon_that_does_not_start_is_named(
     other_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(config, "slurm_conf", lambda _: "Nonsense=1\n")
+    good = config.slurm_conf
+    monkeypatch.setattr(config, "slurm_conf", lambda layout: f"{good(layout)}Nonsense=1\n")
     with pytest.raises(ClusterError, match=r"slurmctld-head ended: .*Nonsense"):
         Cluster.up(other_dir, BARE)
     assert traces(other_dir) == []

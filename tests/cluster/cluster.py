@@ -183,7 +183,9 @@ class Cluster:
         config.replace_text(self.layout.product_conf, text)
 
     def reset(self) -> None:
-        """As after the start: no jobs, all nodes idle, hooks and settings as chosen there."""
+        """As after the start: daemons live, no jobs, nodes idle, hooks and settings as chosen."""
+        for node in self.nodes.values():
+            node.start_missing()
         for kind in ("prolog", "epilog"):
             for hook in (self.layout.root / "etc" / f"{kind}.d").iterdir():
                 hook.unlink()

@@ -130,6 +130,17 @@ def check_root(root: Path) -> None:
         )
 
 
+def check_reachable(root: Path) -> None:
+    """Refuse a directory in which job users could not write their output.
+
+    Raises:
+        ClusterError: they may not pass through one of its parents.
+    """
+    for parent in root.parents:
+        if parent.exists() and not parent.stat().st_mode & stat.S_IXOTH:
+            raise ClusterError(f"{parent}: job users may not pass through it; choose another place")
+
+
 def save(layout: Layout) -> None:
     """Write the description: the first file in the state directory, `down` goes by it."""
     text = {"net": layout.net, "port": layout.port, "options": asdict(layout.options)}

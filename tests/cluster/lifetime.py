@@ -21,6 +21,7 @@ from tests.cluster.layout import (
     REPORT_USER,
     Layout,
     Options,
+    check_reachable,
     check_root,
     load,
     save,
@@ -46,22 +47,31 @@ def up(root: Path, options: Options) -> tuple[Layout, list[str]]:
     if reason := host.missing(monitoring=options.monitoring):
         raise ClusterError(reason)
     check_root(root)
-    root.mkdir(mode=0o755, parents=True, exist_ok=True)
-    with _alone(root):
-        old = load(root)
-        if old is not None and runs(old):
-            raise ClusterError(f"already up in {root}: `down` first, or choose another directory")
-        if old is not None:
-            end_all(old)
-            _empty(root)
-        root.chmod(0o755)
-        layout = host.choose_layout(root, options)
-        save(layout)
-        try:
-            return layout, _start(layout)
-        except BaseException:
-            end_all(layout)
-            raise
+    check_reachable(root)
+    umask = os.umask(0o022)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with _alone(root):
+            return _up_alone(root, options)
+    finally:
+        os.umask(umask)
+
+
+def _up_alone(root: Path, options: Options) -> tuple[Layout, list[str]]:
+    old = load(root)
+    if old is not None and runs(old):
+        raise ClusterError(f"already up in {root}: `down` first, or choose another directory")
+    if old is not None:
+        end_all(old)
+        _empty(root)
+    root.chmod(0o755)
+    layout = host.choose_layout(root, options)
+    save(layout)
+    try:
+        return layout, _start(layout)
+    except BaseException:
+        end_all(layout)
+        raise
 
 
 def down(root: Path) -> int:

@@ -43,6 +43,16 @@ class Node(Machine):
         self.stop("agent")
         return self.start_agent()
 
+    def start_missing(self) -> None:
+        """Start those daemons again that the cluster began with and that have ended."""
+        options = self.layout.options
+        if self.process("slurmd") is None:
+            self.start_slurmd()
+        if options.monitoring and self.process("node_exporter") is None:
+            self.start_exporter()
+        if options.agents and self.process("agent") is None:
+            self.start_agent()
+
     def state(self) -> slurm.NodeState:
         """What Slurm thinks of this node."""
         return node_states(self.layout)[self.name]
