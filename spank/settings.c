@@ -64,8 +64,8 @@ void settings_quote(char out[SETTINGS_QUOTE_BYTES], const char *text)
 	out[len] = '\0';
 }
 
-/* Parses DIGITS[.DIGITS]UNIT into whole units of factor 1. Ten digits before the point and six
- * behind cannot overflow with any factor of these tables but T, which is checked. */
+/* Parses DIGITS[.DIGITS]UNIT into microseconds, bytes or pieces; only durations have a fraction.
+ * Fifteen digits and six fit into 64 bits; what the unit makes of them is checked. */
 static bool parse_number(const char *text, const struct unit *units, uint64_t *out)
 {
 	uint64_t whole = 0, part = 0, scale = 1;

@@ -30,7 +30,7 @@ static void test_bad_values(void)
 		{ "interval", "0x10" },
 		{ "interval", "1e3" },
 		{ "interval", "inf" },
-		{ "interval", "5124095576030431h" }, /* wraps to a good one in 64 bits */
+		{ "interval", "5124095577h" }, /* wraps to a good one in 64 bits */
 		{ "interval", "99999999999999999999999" },
 		{ "min_size", "1.5K" },
 		{ "min_size", "1KB" },
