@@ -178,4 +178,5 @@ def replace_text(path: Path, text: str) -> None:
     """Write beside, then rename: a reader sees the old or the new text."""
     part = path.with_name(f".{path.name}.part")
     part.write_text(text)
+    part.chmod(0o644)
     part.replace(path)

@@ -71,7 +71,7 @@ class Machine:
         """
         return subprocess.run(
             self.argv(argv, user=user, env=env, cwd=cwd), cwd="/", input=stdin, text=True,
-            capture_output=True, errors="replace", timeout=timeout, check=False,
+            capture_output=True, errors="replace", timeout=timeout, check=False, umask=0o022,
         )  # fmt: skip
 
     def popen(
@@ -85,7 +85,7 @@ class Machine:
         """Start a command in here that the caller ends; its output is in the pipes."""
         return subprocess.Popen(
             self.argv(argv, user=user, env=env, cwd=cwd), cwd="/", text=True, errors="replace",
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, umask=0o022,
         )  # fmt: skip
 
     def argv(

@@ -159,5 +159,6 @@ def spawn(argv: Sequence[str], *, log: Path, env: Mapping[str, str], note: Path)
     done = subprocess.run(
         ["sh", "-c", script, "sh", str(log), *argv],
         env=dict(env), cwd="/", stdout=subprocess.PIPE, text=True, check=True, timeout=10,
+        umask=0o022,
     )  # fmt: skip
     return record(note, int(done.stdout))
