@@ -9,8 +9,8 @@ WARN := -Wall -Wextra -Wshadow -Wconversion -Wformat=2 -Wvla -Wstrict-prototypes
 OPT ?= -O2 -g
 # SAN=address,undefined or SAN=thread builds everything again in a folder of its own.
 SAN ?=
-B := build$(if $(SAN),/san-$(subst $(comma),-,$(SAN)))
 comma := ,
+B := build$(if $(SAN),/san-$(subst $(comma),-,$(SAN)))
 SANFLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=undefined)
 CFLAGS_ALL := $(CSTD) $(OPT) $(WARN) -D_GNU_SOURCE -fPIC -pthread -MMD -MP $(SANFLAGS) -DNCCL_INSPECTOR_VERSION='"$(VERSION)"' $(CFLAGS)
 PREFIX ?= /usr

@@ -86,8 +86,10 @@ static void load_identity(struct config *config, config_getenv get)
 {
 	const char *node = get("SLURMD_NODENAME");
 	char host[64] = "";
+	int64_t job_id;
 
-	config->job_id = (uint64_t)number(get, "SLURM_JOB_ID", 0);
+	job_id = number(get, "SLURM_JOB_ID", 0);
+	config->job_id = job_id > 0 ? (uint64_t)job_id : 0;
 	config->step_id = small_number(get, "SLURM_STEP_ID");
 	config->procid = small_number(get, "SLURM_PROCID");
 	config->localid = small_number(get, "SLURM_LOCALID");

@@ -78,11 +78,11 @@ static bool key_value(const struct expo *expo, unsigned i, enum metric metric, d
 		if (ops <= 0 || factor <= 0)
 			return false;
 		*value = round_binary(factor * round_exp2((double)(now->log2_rate_q20 - before->log2_rate_q20) /
-							  LOG2_ONE / ops), 8);
+							  LOG2_ONE / ops), 9);
 		return true;
 	case METRIC_NCCL_COLLECTIVE_EXEC_TIME_MICROSECONDS:
 	case METRIC_NCCL_P2P_EXEC_TIME_MICROSECONDS:
-		*value = ops > 0 ? round_binary((double)(now->busy_ns - before->busy_ns) / ops / 1e3, 10) : 0;
+		*value = ops > 0 ? round_binary((double)(now->busy_ns - before->busy_ns) / ops / 1e3, 11) : 0;
 		return ops > 0;
 	case METRIC_NCCL_COLLECTIVE_OPERATIONS_TOTAL:
 	case METRIC_NCCL_P2P_OPERATIONS_TOTAL:

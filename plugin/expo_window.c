@@ -17,10 +17,10 @@ static struct expo_sum read_key(const struct box_key *key)
 
 	for (int tries = 0; tries < 3; tries++) {
 		sum.ops = atomic_load_explicit(&key->ops, memory_order_acquire);
-		sum.bytes = atomic_load_explicit(&key->bytes, relaxed);
-		sum.busy_ns = atomic_load_explicit(&key->busy_ns, relaxed);
-		sum.log2_rate_q20 = atomic_load_explicit(&key->log2_rate_q20, relaxed);
-		atomic_thread_fence(memory_order_acquire);
+		/* Acquire keeps the load of `begun` behind these. */
+		sum.bytes = atomic_load_explicit(&key->bytes, memory_order_acquire);
+		sum.busy_ns = atomic_load_explicit(&key->busy_ns, memory_order_acquire);
+		sum.log2_rate_q20 = atomic_load_explicit(&key->log2_rate_q20, memory_order_acquire);
 		if (atomic_load_explicit(&key->begun, relaxed) == sum.ops)
 			break;
 	}

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The box as a file: lock, collisions, places that are not tmpfs, full ones. */
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "box.h"
+#include "tap.h"
+
+static int open_place(const char *parent, char *path)
+{
+	snprintf(path, 64, "%s/nccl-inspector-test-XXXXXX", parent);
+	return mkdtemp(path) ? open(path, O_RDONLY | O_DIRECTORY) : -1;
+}
+
+static bool is_locked(int dir_fd, const char *stem)
+{
+	struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET };
+	char name[128];
+	int status;
+
+	snprintf(name, sizeof(name), "%s.box", stem);
+	pid_t child = fork(); /* a lock is invisible to its own process */
+
+	if (!child) {
+		int fd = openat(dir_fd, name, O_RDONLY);
+
+		_exit(fd < 0 || fcntl(fd, F_GETLK, &lock) || lock.l_type == F_UNLCK);
+	}
+	waitpid(child, &status, 0);
+	return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+static void remove_place(int dir_fd, const char *path, struct box *boxes, int count)
+{
+	char name[128];
+
+	for (int i = 0; i < count; i++) {
+		snprintf(name, sizeof(name), "%s.box", boxes[i].stem);
+		unlinkat(dir_fd, name, 0);
+	}
+	rmdir(path);
+}
+
+static void test_on_tmpfs(void)
+{
+	struct box boxes[2];
+	struct stat st;
+	char path[64], name[128];
+	int error, dir_fd = open_place("/dev/shm", path);
+
+	ok(box_open(&boxes[0], dir_fd, "3", &error) == 0 && !error && boxes[0].mapped, "on tmpfs the box is mapped");
+	ok(box_open(&boxes[1], dir_fd, "3", &error) == 0 && !error && strcmp(boxes[0].stem, boxes[1].stem),
+	   "the second of one number has a name of its own (%s)", boxes[1].stem);
+	ok(!strncmp(box_process(&boxes[1]), "3_", 2), "the process is step and number (%s)", box_process(&boxes[1]));
+	snprintf(name, sizeof(name), "%s.box", boxes[0].stem);
+	fstatat(dir_fd, name, &st, 0);
+	ok((uint64_t)st.st_size == boxes[0].header->file_bytes && st.st_blocks * 512 >= st.st_size,
+	   "every page is there from the start (%lld bytes)", (long long)st.st_size);
+	ok((st.st_mode & 0777) == 0600, "nobody else may read it");
+	ok(st.st_size <= 4 << 20, "it has at most 4 MiB");
+	ok(is_locked(dir_fd, boxes[0].stem), "it is locked while its process lives");
+	pid_t child = fork();
+
+	if (!child)
+		_exit(0);
+	waitpid(child, &error, 0);
+	ok(is_locked(dir_fd, boxes[0].stem), "and a child's end does not change that");
+	remove_place(dir_fd, path, boxes, 2);
+}
+
+static void test_elsewhere(void)
+{
+	struct box box;
+	struct stat st;
+	char path[64], name[128], magic[8] = "";
+	int error, dir_fd = open_place("/var/tmp", path);
+
+	ok(box_open(&box, dir_fd, "x", &error) == 0 && !error, "a box can lie on a disk");
+	ok(!box.mapped, "but is not mapped there");
+	ok(box_snapshot(&box) == 0, "a copy is written instead");
+	snprintf(name, sizeof(name), "%s.box", box.stem);
+	fstatat(dir_fd, name, &st, 0);
+	ok(pread(box.fd, magic, 8, 0) == 8 && !memcmp(magic, BOX_MAGIC, 8) && (uint64_t)st.st_size == box.bytes,
+	   "whole");
+	remove_place(dir_fd, path, &box, 1);
+}
+
+static void test_nowhere(void)
+{
+	struct box box;
+	int error;
+
+	ok(box_open(&box, -1, "0", &error) == 0 && !error && box.header, "without a directory memory does");
+	ok(box_open(&box, open("/proc/self", O_RDONLY | O_DIRECTORY), "0", &error) == 0 && error && box.header,
+	   "where no file can be made memory does, and the reason is told (%s)", strerror(-error));
+	ok(box_snapshot(&box) == 0, "then there is nothing to write");
+}
+
+int main(void)
+{
+	test_on_tmpfs();
+	test_elsewhere();
+	test_nowhere();
+	return done_testing();
+}

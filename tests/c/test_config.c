@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The plugin's environment. */
+#include <string.h>
+
+#include "config.h"
+#include "tap.h"
+
+static const char *names[8], *values[8];
+
+static const char *fake_getenv(const char *name)
+{
+	for (int i = 0; i < 8; i++)
+		if (names[i] && !strcmp(names[i], name))
+			return values[i];
+	return NULL;
+}
+
+static struct config load(const char *name, const char *value)
+{
+	struct config config;
+
+	names[0] = name;
+	values[0] = value;
+	config_load(&config, fake_getenv);
+	return config;
+}
+
+static void test_interval(void)
+{
+	static const struct {
+		const char *value;
+		int64_t interval_us;
+	} cases[] = {
+		{ NULL, 0 },          { "", 0 },             { "x", 0 },
+		{ "-1", 0 },          { "0", 30000000 },     { "1", 100000 },
+		{ "2000000", 2000000 }, { "99999999999999", 3600000000ll }, { "1e6", 0 },
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
+		ok(load("NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS", cases[i].value).interval_us ==
+			   cases[i].interval_us,
+		   "interval of %s", cases[i].value ? cases[i].value : "(unset)");
+}
+
+static void test_defaults(void)
+{
+	struct config config = load("NONE", "");
+
+	ok(!config.enabled && !config.prom && config.p2p && config.min_bytes == 8192,
+	   "without a word nothing is measured");
+	ok(config.make_dir && !strcmp(config.dir, "nccl-inspector-unknown-jobid"),
+	   "without a directory NVIDIA's name is used");
+	ok(!strcmp(config.job, "unknown") && !strcmp(config.step, "x") && config.node[0],
+	   "outside Slurm the labels say so");
+	ok(!load("NCCL_INSPECTOR_ENABLE", "yes").enabled && load("NCCL_INSPECTOR_ENABLE", "1").enabled,
+	   "only 1 enables");
+	config = load("NCCL_INSPECTOR_RUN_DIR", "/run/x");
+	ok(!config.make_dir && !strcmp(config.dir, "/run/x"), "Slurm's directory is used and not made");
+	ok(load("SLURM_JOB_ID", "-7").job_id == 0, "a negative job id is none");
+	ok(load("SLURM_STEP_ID", "4294967295").step_id == CONFIG_UNKNOWN, "a step id out of range is none");
+}
+
+static void test_text(void)
+{
+	char text[8];
+
+	config_copy_text(text, sizeof(text), "a\nb\xc3\xa9\x7f");
+	ok(!strcmp(text, "a?b???"), "control characters and bytes beyond ASCII are replaced (%s)", text);
+	config_copy_text(text, sizeof(text), "0123456789");
+	ok(!strcmp(text, "0123456"), "long text is cut");
+	config_copy_text(text, sizeof(text), NULL);
+	ok(!*text, "no text is empty text");
+}
+
+static void test_nodelist(void)
+{
+	char list[4096] = "", cut[CONFIG_NODELIST_BYTES + 1];
+
+	config_cut_nodelist(cut, "n[1-4]");
+	ok(!strcmp(cut, "n[1-4]"), "a short node list stays");
+	for (int i = 0; i < 100; i++)
+		snprintf(list + strlen(list), 16, "%snode%03d", i ? "," : "", i);
+	config_cut_nodelist(cut, list);
+	ok(strlen(cut) <= CONFIG_NODELIST_BYTES && !strncmp(cut, list, 200) && strstr(cut, ",+"),
+	   "a long one is cut at a comma (%zu bytes, ...%s)", strlen(cut), strrchr(cut, ','));
+	unsigned named = 1, left_out = 0;
+
+	for (const char *c = cut; *c; c++)
+		named += *c == ',';
+	sscanf(strrchr(cut, ','), ",+%u", &left_out);
+	ok(named - 1 + left_out == 100, "what is left out is counted (%u + %u)", named - 1, left_out);
+	memset(list, 'a', 1000);
+	list[1000] = '\0';
+	config_cut_nodelist(cut, list);
+	ok(strlen(cut) <= CONFIG_NODELIST_BYTES, "one name too long is cut anyway");
+}
+
+int main(void)
+{
+	test_interval();
+	test_defaults();
+	test_text();
+	test_nodelist();
+	return done_testing();
+}

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Application threads, kernel threads, the writer's rounds and communicators that come and go, all at once: the sums
+ * must be exact, and TSan must find nothing. */
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+
+#include "clock.h"
+#include "comms.h"
+#include "expo_prom.h"
+#include "log2.h"
+#include "sweep.h"
+#include "tap.h"
+
+#define PAIRS 4
+#define OPERATIONS 20000u
+#define CHANNELS 4u
+#define QUEUE 256u
+
+static struct box box;
+static struct track track;
+static struct config config;
+static pthread_mutex_t tables = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic bool over;
+
+/* What NCCL hands from the application's thread to the one that reports kernels. */
+struct pair {
+	void *comm;
+	_Atomic(void *) queue[QUEUE];
+	_Atomic unsigned head, tail;
+};
+
+static struct pair pairs[PAIRS];
+
+static void *application(void *argument)
+{
+	struct pair *pair = argument;
+
+	for (unsigned i = 0; i < OPERATIONS; i++) {
+		void *op = track_start(&track, pair->comm,
+				       &(struct event){ .kind = EVENT_OPERATION, .peer = -1, .func = "AllReduce",
+							.datatype = "ncclInt8", .algo = i % 3 ? "RING" : "TREE",
+							.proto = "LL", .count = 1ull << (i % 20),
+							.channels = CHANNELS });
+
+		while (atomic_load(&pair->head) - atomic_load(&pair->tail) == QUEUE)
+			sched_yield();
+		unsigned head = atomic_load(&pair->head);
+
+		atomic_store(&pair->queue[head % QUEUE], op);
+		atomic_store(&pair->head, head + 1);
+		track_enqueued(&track, op);
+	}
+	return NULL;
+}
+
+static void *kernels(void *argument)
+{
+	struct pair *pair = argument;
+
+	for (unsigned i = 0; i < OPERATIONS; i++) {
+		void *channels[CHANNELS];
+
+		while (atomic_load(&pair->head) == i)
+			sched_yield();
+		void *op = atomic_load(&pair->queue[i % QUEUE]);
+
+		atomic_store(&pair->tail, i + 1);
+		for (unsigned c = 0; c < CHANNELS; c++)
+			channels[c] = track_start(&track, pair->comm,
+						  &(struct event){ .kind = EVENT_KERNEL, .parent = op,
+								   .channel = (uint8_t)(c + 8), .gpu_ns = 1000 + c });
+		for (unsigned c = 0; c < CHANNELS; c++)
+			track_kernel_stop(&track, channels[CHANNELS - 1 - c], 3000 + c);
+	}
+	return NULL;
+}
+
+static void *rounds(void *argument)
+{
+	static struct sweep sweep;
+	static struct expo expo;
+	static struct text text;
+
+	(void)argument;
+	expo.box = &box;
+	expo.config = &config;
+	while (!atomic_load(&over)) {
+		sweep_round(&sweep, &track, clock_ticks());
+		pthread_mutex_lock(&tables);
+		expo_window(&expo, clock_ticks(), track.ns_per_tick_q32);
+		expo_prom_write(&expo, 0, &text);
+		pthread_mutex_unlock(&tables);
+	}
+	return NULL;
+}
+
+static void *churn(void *argument)
+{
+	(void)argument;
+	while (!atomic_load(&over)) {
+		pthread_mutex_lock(&tables);
+		void *comm = comms_add(&track, &(struct comm_words){ .id = 1, .nranks = 2, .name = "short" });
+		pthread_mutex_unlock(&tables);
+		void *op = track_start(&track, comm, &(struct event){ .kind = EVENT_OPERATION, .peer = -1,
+								      .count = 77, .channels = 1 });
+
+		track_enqueued(&track, op);
+		pthread_mutex_lock(&tables);
+		comms_remove(&track, comm);
+		pthread_mutex_unlock(&tables);
+	}
+	return NULL;
+}
+
+static const char *no_environment(const char *name)
+{
+	(void)name;
+	return NULL;
+}
+
+int main(void)
+{
+	pthread_t threads[2 * PAIRS + 2];
+	uint64_t ops = 0, busy = 0, in_buckets = 0;
+	int error;
+
+	log2_init();
+	config_load(&config, no_environment);
+	box_open(&box, -1, "0", &error);
+	track_init(&track, &box, clock_calibrate(), true);
+	for (unsigned i = 0; i < PAIRS; i++)
+		pairs[i].comm = comms_add(&track, &(struct comm_words){ .id = 10 + i, .nranks = 8, .name = "pair" });
+	for (unsigned i = 0; i < PAIRS; i++) {
+		pthread_create(&threads[2 * i], NULL, application, &pairs[i]);
+		pthread_create(&threads[2 * i + 1], NULL, kernels, &pairs[i]);
+	}
+	pthread_create(&threads[2 * PAIRS], NULL, rounds, NULL);
+	pthread_create(&threads[2 * PAIRS + 1], NULL, churn, NULL);
+	for (unsigned i = 0; i < 2 * PAIRS; i++)
+		pthread_join(threads[i], NULL);
+	atomic_store(&over, true);
+	pthread_join(threads[2 * PAIRS], NULL);
+	pthread_join(threads[2 * PAIRS + 1], NULL);
+
+	bool begun_is_ops = true;
+
+	for (unsigned i = 0; i < BOX_KEYS; i++) {
+		ops += box.keys[i].ops;
+		busy += box.keys[i].busy_ns;
+		begun_is_ops &= box.keys[i].begun == box.keys[i].ops;
+		for (unsigned b = 0; b < HIST_BUCKETS; b++)
+			in_buckets += box.hists[i].count[b];
+	}
+	ok(ops == PAIRS * OPERATIONS, "no operation is lost or counted twice (%llu)", (unsigned long long)ops);
+	ok(in_buckets == ops && begun_is_ops, "each is in a histogram");
+	ok(busy == ops * (2000 + CHANNELS - 1), "the sum of their times is exact");
+	for (unsigned i = 0; i < PAIRS; i++)
+		ok(box.comms[i].enqueued == OPERATIONS && box.comms[i].started == OPERATIONS &&
+			   box.comms[i].completed == OPERATIONS && box.comms[i].last_sequence == OPERATIONS,
+		   "communicator %u has all of its own", i);
+	return done_testing();
+}
