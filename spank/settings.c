@@ -18,6 +18,8 @@ const struct setting settings_table[] = {
 };
 /* clang-format on */
 
+#define ALL_SCOPES (SETTING_SCOPE_SITE | SETTING_SCOPE_OPTION | SETTING_SCOPE_AGENT)
+
 /* Where a value goes. A setting without a place is checked and forgotten. */
 static const struct {
 	const char *name;
@@ -218,16 +220,24 @@ int settings_parse_mode(const char *word, enum mode *mode)
 	return -EINVAL;
 }
 
+/* Returns the entry that ends the table if there is none. */
+static const struct setting *find_setting(unsigned int scopes, const char *name)
+{
+	const struct setting *setting = settings_table;
+
+	while (setting->name && (strcmp(setting->name, name) || !(setting->scope & scopes)))
+		setting++;
+	return setting;
+}
+
 int settings_set(struct settings *settings, unsigned int scopes, const char *name,
                  const char *value, char *why)
 {
-	const struct setting *setting = settings_table;
+	const struct setting *setting = find_setting(scopes, name);
 	char quoted[SETTINGS_QUOTE_BYTES];
 	uint64_t number = 0;
 	bool ranged;
 
-	while (setting->name && (strcmp(setting->name, name) || !(setting->scope & scopes)))
-		setting++;
 	if (!setting->name) {
 		char names[256];
 
@@ -261,26 +271,34 @@ static char *trim(char *text)
 	return text;
 }
 
-/* A line is nothing, a comment (# first), or `key = value`. */
-static int parse_line(struct settings *settings, char *line, char *why)
+/* A line is nothing or `key = value`; # begins a comment. A key that comes twice is refused, for
+ * one of the two is not what the site believes to have. */
+static int parse_line(struct settings *settings, char *line, unsigned int number,
+                      unsigned int set_in[], char *why)
 {
-	char *equals;
+	char *key = trim(strsep(&line, "#"));
+	char *value = key;
+	size_t index;
 
-	line = trim(line);
-	if (!*line || *line == '#')
+	if (!*key)
 		return 0;
-	equals = strchr(line, '=');
-	if (!equals) {
+	strsep(&value, "=");
+	if (!value) {
 		char quoted[SETTINGS_QUOTE_BYTES];
 
-		settings_quote(quoted, line);
+		settings_quote(quoted, key);
 		snprintf(why, SETTINGS_WHY_BYTES, "%s is not `key = value'", quoted);
 		return -EINVAL;
 	}
-	*equals = '\0';
-	return settings_set(settings,
-	                    SETTING_SCOPE_SITE | SETTING_SCOPE_OPTION | SETTING_SCOPE_AGENT,
-	                    trim(line), trim(equals + 1), why);
+	key = trim(key);
+	index = (size_t)(find_setting(ALL_SCOPES, key) - settings_table);
+	if (set_in[index]) {
+		snprintf(why, SETTINGS_WHY_BYTES, "%s is set in line %u already", key,
+		         set_in[index]);
+		return -EINVAL;
+	}
+	set_in[index] = number;
+	return settings_set(settings, ALL_SCOPES, key, trim(value), why);
 }
 
 static const char *check_line(const char *line, size_t line_bytes)
@@ -297,6 +315,7 @@ static const char *check_line(const char *line, size_t line_bytes)
 int settings_parse_text(struct settings *settings, const char *path, const char *text,
                         size_t text_bytes, char *why)
 {
+	unsigned int set_in[sizeof(settings_table) / sizeof(*settings_table)] = { 0 };
 	struct settings read = *settings;
 	const char *end = text + text_bytes;
 
@@ -312,7 +331,7 @@ int settings_parse_text(struct settings *settings, const char *path, const char 
 
 			memcpy(line, text, line_bytes);
 			line[line_bytes] = '\0';
-			rc = parse_line(&read, line, reason);
+			rc = parse_line(&read, line, number, set_in, reason);
 			problem = reason;
 		}
 		if (rc) {

@@ -154,7 +154,9 @@ static void test_text(void)
 	} cases[] = {
 		{ "interval = -3\n", 0, "f:1: interval=\"-3\" is not" },
 		{ "\n# ok\np2p=1\nbogus = 1", 0, "f:4: unknown key \"bogus\"" },
-		{ "interval = 3 # seconds\n", 0, "f:1: interval=\"3 # seconds\" is not" },
+		{ "p2p=1\n\n p2p = 0", 0, "f:3: p2p is set in line 1 already" },
+		{ "p2p # = 1\n", 0, "f:1: \"p2p\" is not `key = value'" },
+		{ "bogus=1\nbogus=1\n", 0, "f:1: unknown key \"bogus\"" },
 		{ "p2p\n", 0, "f:1: \"p2p\" is not `key = value'" },
 		{ "= 3\n", 0, "f:1: unknown key \"\"" },
 		{ "p2p = \n", 0, "f:1: p2p=\"\" is not" },
@@ -164,6 +166,7 @@ static void test_text(void)
 		{ "", 0, NULL },
 		{ "\n\n  \t\n", 0, NULL },
 		{ "# gr\xc3\xbc\xc3\x9f\n\tinterval\t=\t2s \r\n", 0, NULL },
+		{ "interval = 3 # seconds\n #p2p = 7", 0, NULL },
 		{ "cluster =\nnode_name = n1", 0, NULL },
 	};
 	char why[SETTINGS_WHY_BYTES], line[SETTINGS_LINE_MAX_BYTES + 2];
