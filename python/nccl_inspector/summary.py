@@ -13,7 +13,7 @@ import struct
 import zlib
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields, replace
-from typing import Any
+from typing import Any, get_origin
 
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.layout import HIST_BUCKETS
@@ -167,7 +167,7 @@ def _row(cls: Any, values: Any) -> Any:
     if not isinstance(values, list) or len(values) != len(members):
         raise RefusedError("bad_summary", f"odd {cls.__name__}")
     for member, value in zip(members, values, strict=True):
-        kind: Any = member.type
+        kind: Any = tuple if get_origin(member.type) is tuple else member.type
         if not isinstance(value, kind):
             raise RefusedError("bad_summary", f"odd {cls.__name__}.{member.name}")
         if isinstance(value, int) and not -_WORD_MAX <= value <= _WORD_MAX:

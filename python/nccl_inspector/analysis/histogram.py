@@ -39,7 +39,7 @@ def quantile_ns(histogram: Histogram, share: float) -> float:
     total = sum(count for _, count in histogram)
     wanted, seen = share * total, 0
     for bucket, count in histogram:
-        if seen + count >= wanted:
+        if count and seen + count >= wanted:
             low, high = lower_ns(bucket), lower_ns(bucket + 1)
             return low + (high - low) * (wanted - seen) / count
         seen += count

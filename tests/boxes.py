@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Boxes, manifests and metrics files as the prolog and the plugin write them, for the tests of their readers."""
+
+import os
+import signal
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from fcntl import LOCK_EX, lockf
+from pathlib import Path
+
+from nccl_inspector.analysis.histogram import bucket_of
+from nccl_inspector.layout import COMM, GPU, HEADER, HIST, KEY, MAGIC, OP, Record
+from nccl_inspector.metrics import load_metrics
+
+# Root's tests use another user's files; without root our own must do.
+JOB_UID = 65534 if os.geteuid() == 0 else os.getuid()
+
+COMMS, KEYS, OPS = 96, 256, 4096
+HEADER_BYTES = 4096
+MS = 1_000_000
+NOW_NS = 1_700_000_000_000_000_000
+TICK0 = 1_000_000
+
+COMM_AT = HEADER_BYTES
+KEY_AT = COMM_AT + COMMS * COMM.size
+HIST_AT = KEY_AT + KEYS * KEY.size
+OP_AT = HIST_AT + KEYS * HIST.size
+BOX_BYTES = OP_AT + OPS * OP.size
+
+
+@dataclass(frozen=True)
+class CommOf:
+    """A communicator as this process is in it."""
+
+    id: int
+    rank: int
+    nranks: int
+    nnodes: int = 1
+    name: str = ""
+    state: int = 1
+
+
+@dataclass(frozen=True)
+class KeyOf:
+    """Times of one kind of operation; `func`, `algo`, `proto` are box.h's numbers."""
+
+    comm: int
+    times_ns: Sequence[int]
+    func: int = 1
+    size: int = 1 << 20
+    algo: int = 2
+    proto: int = 3
+
+
+@dataclass
+class BoxOf:
+    """What goes into a box; `header` overrides single words."""
+
+    comms: Sequence[CommOf] = ()
+    keys: Sequence[KeyOf] = ()
+    operations: Sequence[Mapping[str, int]] = ()
+    procid: int = 0
+    state: int = 2
+    gpu: str = "GPU0"
+    header: Mapping[str, int] = field(default_factory=dict)
+
+
+def put(data: bytearray, record: Record, base: int, **words: int | str) -> None:
+    """Write members of a record."""
+    for name, value in words.items():
+        code = record.codes[name]
+        raw = value.encode() if isinstance(value, str) else value
+        struct.pack_into("<" + code, data, base + record.offsets[name], raw)
+
+
+def _put_header(data: bytearray, box: BoxOf) -> None:
+    words: dict[str, int | str] = {
+        "magic": MAGIC.decode(), "version": 1, "header_bytes": HEADER_BYTES, "file_bytes": BOX_BYTES,
+        "comm_offset": COMM_AT, "comm_bytes": COMM.size, "comm_count": COMMS,
+        "key_offset": KEY_AT, "key_bytes": KEY.size, "key_count": KEYS,
+        "hist_offset": HIST_AT, "hist_bytes": HIST.size, "hist_count": KEYS,
+        "op_offset": OP_AT, "op_bytes": OP.size, "op_count": OPS,
+        "pid": 100 + box.procid, "uid": JOB_UID, "step_id": 0, "procid": box.procid, "localid": 0,
+        "api_version": 5, "nccl_version": 23007, "job_id": 42, "plugin_version": "0.1.0", "node": "n1",
+        "clock.tick0": TICK0, "clock.real0_ns": NOW_NS, "clock.ns_per_tick_q32": 1 << 32,
+        "state": box.state, "beat_tick": TICK0 + 1000 * MS, "beat_real_ns": NOW_NS + 1000 * MS,
+    }  # fmt: skip
+    put(data, HEADER, 0, **(words | box.header))
+    gpu = {"uuid": "GPU-1a2b", "pci_bus_id": "0000:01:00.0", "minor": 0, "used": 1, "label": box.gpu}
+    put(data, GPU, HEADER.offsets["gpu"], **gpu)
+
+
+def _put_key(data: bytearray, index: int, key: KeyOf) -> None:
+    times = key.times_ns
+    put(
+        data, KEY, KEY_AT + index * KEY.size,
+        ops=len(times), begun=len(times), bytes=key.size * len(times), busy_ns=sum(times), min_ns=min(times),
+        max_ns=max(times), log2_rate_q20=-5 << 20, first_index=1, last_index=len(times), used=1, comm=key.comm,
+        func=key.func, size_class=key.size.bit_length() - 1, algo=key.algo, proto=key.proto,
+    )  # fmt: skip
+    for ns in times:
+        at = HIST_AT + index * HIST.size + 4 * bucket_of(ns)
+        struct.pack_into("<I", data, at, struct.unpack_from("<I", data, at)[0] + 1)
+
+
+def box_bytes(box: BoxOf) -> bytearray:
+    """Return a box of the plugin's own dimensions."""
+    data = bytearray(BOX_BYTES)
+    _put_header(data, box)
+    for index, comm in enumerate(box.comms):
+        put(
+            data, COMM, COMM_AT + index * COMM.size,
+            id=comm.id, state=comm.state, nranks=comm.nranks, nnodes=comm.nnodes, rank=comm.rank, gpu=0,
+            created_real_ns=NOW_NS, enqueued=10, started=9, completed=8, last_sequence=8,
+            last_progress_tick=TICK0 + 500 * MS, folded=1, name=comm.name,
+        )  # fmt: skip
+    for index, key in enumerate(box.keys):
+        _put_key(data, index, key)
+    for index, words in enumerate(box.operations):
+        put(data, OP, OP_AT + index * OP.size, **({"generation": 1, "flags": 1, "peer": -1} | words))
+    return data
+
+
+def manifest_text(job: int = 42, **words: object) -> str:
+    """Return a manifest; `words` override its values."""
+    values: dict[str, object] = {
+        "format": 1, "job_id": job, "uid": JOB_UID, "gid": JOB_UID, "user": "amy", "account": "phys",
+        "partition": "gpu", "node": "n1", "nodelist": "n[1-4]", "num_nodes": 4, "cluster": "c1", "gpus": "0,1",
+        "restart": 0, "boot_id": "b", "het_job_id": "", "work_dir": "/home/amy", "mode": "prom", "start": 1700000000,
+    }  # fmt: skip
+    return "".join(f"{key}={value}\n" for key, value in (values | words).items()) + "end\n"
+
+
+def make_run_dir(path: Path) -> Path:
+    """Make the run directory of a node."""
+    for name in ("jobs", "ended", "prom", "control"):
+        (path / name).mkdir(parents=True)
+    return path
+
+
+def give(path: Path, uid: int = JOB_UID) -> None:
+    """Make a file or directory the user's."""
+    os.chown(path, uid, -1)
+
+
+def make_job(place: Path, job: int = 42, **words: object) -> Path:
+    """Make a job's directory as the prolog does; return its raw directory."""
+    raw = place / "raw"
+    raw.mkdir(parents=True, mode=0o700)
+    give(raw)
+    (place / "manifest").write_text(manifest_text(job, **words))
+    return raw
+
+
+def write_user_file(path: Path, data: bytes) -> Path:
+    """Write a file that belongs to the job's user."""
+    path.write_bytes(data)
+    give(path)
+    return path
+
+
+def write_box(raw: Path, stem: str, box: BoxOf) -> Path:
+    """Write a process's box."""
+    return write_user_file(raw / f"nccl_inspector_{stem}.box", bytes(box_bytes(box)))
+
+
+def line(name: str, value: str = "1", **labels: str) -> str:
+    """Return a line as the plugin writes it, with every label that the table wants."""
+    pairs = ",".join(f'{label}="{labels.get(label, "x")}"' for label in load_metrics()[name].labels)
+    return f"{name}{{{pairs}}} {value}\n"
+
+
+def metrics_text(*lines: str) -> bytes:
+    """Return a whole file of a process."""
+    return ("".join(lines) + "# EOF\n").encode()
+
+
+@contextmanager
+def lock_held(path: Path) -> Iterator[int]:
+    """Hold the record lock of a box in another process, as its living owner does; give that process's id."""
+    ready, told = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            fd = os.open(path, os.O_RDWR)
+            lockf(fd, LOCK_EX)
+            os.write(told, b"y")
+            signal.pause()
+        finally:
+            os._exit(0)
+    os.read(ready, 1)
+    try:
+        yield pid
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(ready)
+        os.close(told)

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+import os
+import random
+import struct
+import subprocess
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.boxes import (
+    BOX_BYTES,
+    COMM_AT,
+    HIST_AT,
+    KEY_AT,
+    MS,
+    NOW_NS,
+    TICK0,
+    BoxOf,
+    CommOf,
+    KeyOf,
+    box_bytes,
+    put,
+)
+
+from nccl_inspector import layout, model
+from nccl_inspector.box import OPERATIONS_MAX, read_box
+from nccl_inspector.errors import RefusedError
+from nccl_inspector.model import Process
+
+PLUGIN = Path(__file__).parents[1] / "plugin"
+RECORDS = {
+    "box_header": layout.HEADER,
+    "box_gpu": layout.GPU,
+    "box_comm": layout.COMM,
+    "box_key": layout.KEY,
+    "box_op": layout.OP,
+    "hist": layout.HIST,
+}
+
+
+def full_box(**words: int) -> bytearray:
+    comms = [CommOf(7, 0, 4, name="world"), CommOf(8, 1, 2)]
+    keys = [KeyOf(0, [5 * MS] * 20), KeyOf(1, [MS, 2 * MS, 3 * MS], func=9, size=4096)]
+    operations = [{"comm": 0, "kind": 1 | 2 << 8 | 3 << 16, "index": 9, "enqueue_tick": TICK0}]
+    return box_bytes(BoxOf(comms, keys, operations, header=words))
+
+
+def read(data: bytes, size: int | None = None, alive: bool = False) -> Process:
+    fd = os.memfd_create("box")
+    try:
+        os.write(fd, data)
+        return read_box(fd, len(data) if size is None else size, "0_1", alive)
+    finally:
+        os.close(fd)
+
+
+def run_c(folder: Path, body: str) -> list[str]:
+    """Compile and run a program against the plugin's headers; return the words that it prints."""
+    source = folder / "program.c"
+    includes = '#include "box.h"\n#include "bandwidth.h"\n#include <stddef.h>\n#include <stdio.h>\n'
+    source.write_text(includes + "int main(void)\n{\n" + body + "\treturn 0;\n}\n")
+    command = ["gcc", "-std=gnu11", "-I", str(PLUGIN), "-o", str(folder / "program"), str(source)]
+    subprocess.run([*command, str(PLUGIN / "bandwidth.c"), "-lm"], check=True)
+    done = subprocess.run([folder / "program"], check=True, capture_output=True, text=True)
+    return done.stdout.split()
+
+
+def test_the_layout_is_the_compilers(tmp_path: Path) -> None:
+    body, mine = "", []
+    for name, record in RECORDS.items():
+        body += f'printf("%zu ", sizeof(struct {name}));\n'
+        mine.append(record.size)
+        for member, offset in record.offsets.items():
+            body += f'printf("%zu %zu ", offsetof(struct {name}, {member}), '
+            body += f"sizeof(((struct {name} *)0)->{member}));\n"
+            mine += [offset, struct.calcsize("<" + record.codes[member])]
+    assert [int(word) for word in run_c(tmp_path, body)] == mine
+
+
+def test_numbers_and_words_are_the_plugins(tmp_path: Path) -> None:
+    body = """
+	printf("%d %d %d %d %d %d %d %d %d %d ", (int)BOX_VERSION, BOX_LIVE, BOX_FINALIZED, BOX_EXITED,
+	       BOX_OP_USED, BOX_COMM_LIVE, BOX_COMM_DESTROYED, BOX_COMM_FOLDED, (int)BOX_GPUS, BOX_DROPS);
+	printf("%d %d %d %s ", BOX_FUNCS, BOX_ALGOS, BOX_PROTOS, BOX_MAGIC);
+"""
+    assert run_c(tmp_path, body) == [
+        *map(str, (layout.VERSION, layout.STATE_LIVE, layout.STATE_FINALIZED, layout.STATE_EXITED)),
+        *map(str, (layout.OP_USED, model.COMM_LIVE, model.COMM_DESTROYED, model.COMM_FOLDED)),
+        *map(str, (layout.GPUS, len(model.DROP_REASONS))),
+        *map(str, (len(model.FUNCS), len(model.ALGOS), len(model.PROTOS), layout.MAGIC.decode())),
+    ]
+
+
+def test_a_whole_box_is_read_as_it_was_written() -> None:
+    process = read(bytes(full_box()))
+    assert (process.facts.procid, process.facts.state, process.flags) == (0, model.FINALIZED, ())
+    assert [(comm.id, comm.rank, comm.nranks, comm.name) for comm in process.comms] == [
+        (7, 0, 4, "world"),
+        (8, 1, 2, ""),
+    ]
+    first, second = process.keys
+    assert (first.ops, first.bytes, first.busy_ns, first.algo_proto) == (20, 20 << 20, 100 * MS, "RING_SIMPLE")
+    assert sum(count for _, count in second.histogram) == 3
+    assert process.comms[0].last_progress_ns == NOW_NS + 500 * MS
+    assert process.gpus[0].label == "GPU0"
+
+
+def test_operations_in_flight_have_their_age_at_the_last_beat() -> None:
+    (operation,) = read(bytes(full_box())).operations
+    assert (operation.index, operation.age_ns, operation.started) == (9, 1000 * MS, 0)
+
+
+def test_of_many_operations_in_flight_the_oldest_are_kept() -> None:
+    operations = [{"comm": 0, "index": n, "enqueue_tick": TICK0 + 5000 - n} for n in range(4096)]
+    process = read(bytes(box_bytes(BoxOf([CommOf(7, 0, 2)], [], operations))))
+    assert [one.index for one in process.operations] == list(range(4095, 4095 - OPERATIONS_MAX, -1))
+
+
+def test_a_box_whose_lock_is_gone_while_live_is_of_a_killed_process() -> None:
+    assert read(bytes(full_box(state=1))).facts.state == model.KILLED
+    assert read(bytes(full_box(state=1)), alive=True).facts.state == model.RUNNING
+    assert read(bytes(full_box(state=3))).facts.state == model.EXITED
+
+
+def test_a_box_that_never_rests_is_flagged() -> None:
+    assert read(bytes(full_box(layout_seq=3)), alive=True).flags == ("kept changing while it was read",)
+    data = full_box()
+    put(data, layout.KEY, KEY_AT, begun=21)
+    assert read(bytes(data), alive=True).flags == ("kept changing while it was read",)
+    assert read(bytes(data)).flags == ()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"version": 2},
+        {"file_bytes": 1},
+        {"header_bytes": 16},
+        {"header_bytes": 0xFFFFFFFF},
+        {"comm_offset": 0xFFFFFFF8},
+        {"comm_offset": 8},
+        {"comm_count": 0xFFFFFFFF},
+        {"key_count": 0xFFFFFFFF, "hist_count": 0xFFFFFFFF},
+        {"key_count": 255},
+        {"key_bytes": 0},
+        {"hist_offset": HIST_AT + 1},
+        {"op_count": 4097},
+        {"op_bytes": 0x80000000},
+        {"state": 0},
+        {"state": 77},
+    ],
+)
+def test_a_header_that_lies_is_refused(change: dict[str, int]) -> None:
+    with pytest.raises(RefusedError) as caught:
+        read(bytes(full_box(**change)))
+    assert caught.value.reason == "bad_box"
+
+
+@pytest.mark.parametrize("size", [0, 1, 2447, 4096, BOX_BYTES - 1, BOX_BYTES + 1, 1 << 40])
+def test_a_size_that_is_not_the_boxs_is_refused(size: int) -> None:
+    with pytest.raises(RefusedError):
+        read(bytes(full_box()), size)
+
+
+def test_a_box_cut_at_any_place_is_refused() -> None:
+    data = bytes(full_box())
+    for size in range(0, len(data), 512):
+        with pytest.raises(RefusedError):
+            read(data[:size])
+
+
+def spoil_header(data: bytearray, chance: random.Random) -> None:
+    data[chance.randrange(layout.HEADER.size)] = chance.randrange(256)
+
+
+def spoil_tables(data: bytearray, chance: random.Random) -> None:
+    start = chance.choice((COMM_AT, KEY_AT, HIST_AT, BOX_BYTES - 4096 * 128))
+    at = start + chance.randrange(2048)
+    data[at : at + 8] = chance.choice((b"\xff" * 8, bytes(8), chance.randbytes(8)))
+
+
+@pytest.mark.parametrize("spoil", [spoil_header, spoil_tables])
+def test_a_spoilt_box_gives_a_reason_or_figures_and_nothing_else(
+    spoil: Callable[[bytearray, random.Random], None],
+) -> None:
+    chance, whole = random.Random(2), full_box()
+    for _ in range(150):
+        data = bytearray(whole)
+        for _ in range(chance.randrange(1, 8)):
+            spoil(data, chance)
+        try:
+            read(bytes(data), alive=chance.random() < 0.2)
+        except RefusedError as err:
+            assert err.reason == "bad_box"
+
+
+def test_random_bytes_are_refused() -> None:
+    chance = random.Random(3)
+    for size in (0, 7, 2448, 100_000):
+        with pytest.raises(RefusedError):
+            read(chance.randbytes(size))
+
+
+def test_a_huge_box_never_takes_memory_without_bound() -> None:
+    tracemalloc.start()
+    with pytest.raises(RefusedError):
+        read(bytes(full_box()), 1 << 33)
+    assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    tracemalloc.stop()
+
+
+def test_ranks_that_cannot_be_are_left_out_and_flagged() -> None:
+    process = read(bytes(box_bytes(BoxOf([CommOf(7, 4, 4)], [KeyOf(0, [MS])]))))
+    assert process.comms == ()
+    assert process.keys == ()
+    assert len(process.flags) == 2
+
+
+def test_text_of_a_box_cannot_move_a_terminals_cursor() -> None:
+    process = read(bytes(box_bytes(BoxOf([CommOf(7, 0, 1, name="\x1b[2J\n")]))))
+    assert process.comms[0].name == "?[2J?"

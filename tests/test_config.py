@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from nccl_inspector.config import Config, load_settings, parse_config, read_config
+from nccl_inspector.errors import InspectorError
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("intervall = 3", "x.conf:1: unknown key"),
+        ("# a\n\ninterval = -3", "x.conf:3: interval: not a duration"),
+        ("interval = 99ms", "x.conf:1: interval: not between 100ms and 1h"),
+        ("interval = 2h", "x.conf:1: interval: not between"),
+        ("interval =", "x.conf:1: interval: not a duration"),
+        ("interval = 1e3", "x.conf:1: interval: not a duration"),
+        ("interval = 30s\ninterval = 5s", "x.conf:2: interval is set before, in line 1"),
+        ("prom", "x.conf:1: not `key = value`"),
+        ("default = json", "x.conf:1: default: not one of prom, report, off"),
+        ("p2p = yes", "x.conf:1: p2p: not 0 or 1"),
+        ("min_size = 2T", "x.conf:1: min_size: not between"),
+        ("run_dir = run", "x.conf:1: run_dir: not an absolute path"),
+        ("cluster = a b", "x.conf:1: cluster: not one word"),
+    ],
+)
+def test_a_mistake_is_told_with_file_line_and_reason(text: str, reason: str) -> None:
+    with pytest.raises(InspectorError) as caught:
+        parse_config(text, "x.conf")
+    assert str(caught.value).startswith(reason)
+
+
+def test_every_setting_of_the_table_has_its_field() -> None:
+    assert [setting.field for setting in load_settings().values()] == [
+        field.name for field in fields(Config)
+    ]
+
+
+def test_an_empty_file_gives_the_defaults_of_the_table() -> None:
+    config = parse_config("", "x.conf")
+    assert (config.default, config.interval_s, config.min_size_bytes) == ("off", 30.0, 8192)
+    assert config.run_dir == Path("/run/nccl-inspector")
+
+
+def test_values_may_have_units_blanks_and_comments() -> None:
+    config = parse_config("interval=500ms # fast\n min_size = 1M\nagent_interval = 1.5\n", "x.conf")
+    assert (config.interval_s, config.min_size_bytes, config.agent_interval_s) == (0.5, 1 << 20, 1.5)
+
+
+def test_a_file_that_was_asked_for_must_be_there(tmp_path: Path) -> None:
+    with pytest.raises(InspectorError, match="no such file"):
+        read_config(tmp_path / "none.conf")
+
+
+def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.conf").write_bytes(b"\xff\xfe")
+    with pytest.raises(InspectorError, match="cannot be read"):
+        read_config(tmp_path / "x.conf")
