@@ -37,7 +37,7 @@ STANDIN := $(B)/nccl-standin
 FAKECUDA := $(B)/fakecuda/libcuda.so.1
 RECORDER := $(B)/recorder.so
 
-.PHONY: help build product testparts setup apt venv test test-long test-c lint format demo install cluster-up cluster-down clean san
+.PHONY: help build product testparts setup apt venv test test-long lint demo install cluster-up cluster-down clean san
 help:
 	@sed -n 's/^#: //p' Makefile
 
@@ -52,6 +52,10 @@ build/gen/settings_table.h: python/nccl_inspector/settings.tsv packaging/gen-set
 build/gen/metrics_table.h: python/nccl_inspector/metrics.tsv packaging/gen-metrics.awk
 	@mkdir -p $(@D)
 	@awk -f packaging/gen-metrics.awk $< >$@.tmp && mv $@.tmp $@
+
+build/gen/nccl-inspector.conf.sample: python/nccl_inspector/settings.tsv packaging/gen-conf.awk
+	@mkdir -p $(@D)
+	@awk -f packaging/gen-conf.awk $< >$@
 
 $(B)/%.o: %.c | $(GEN)
 	@mkdir -p $(@D)
@@ -86,5 +90,71 @@ $(B)/host/%: $(B)/tests/host/%.o
 	@echo LD $@
 	@$(CC) $(CFLAGS_ALL) -rdynamic -o $@ $^ -ldl -lm
 .SECONDARY:
+
+# What the tests need once more with the sanitizers, in one go each.
+SAN_PARTS = $(PROFILER) $(STANDIN) $(FAKECUDA) $(UNIT_BIN)
+#: make san          the same under ASan+UBSan and under TSan, for the tests
+san:
+	@$(MAKE) --no-print-directory SAN=address,undefined sanparts
+	@$(MAKE) --no-print-directory SAN=thread sanparts
+.PHONY: sanparts
+sanparts: $(SAN_PARTS)
+
+#: make setup        apt packages (as root) and .venv; quick when they are there
+setup: apt venv
+apt:
+	@bash packaging/dev-packages.sh
+venv: $(VENV)/.ready
+$(VENV)/.ready: pyproject.toml packaging/dev-packages.sh
+	@python3 -m venv $(VENV)
+	@$(PY) -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+#: make test         everything that takes less than 20 s apiece; sets up first
+test: setup build san
+	$(PY) -m pytest -m 'not long' $(PYTEST_ARGS)
+#: make test-long    the rest
+test-long: setup build san
+	$(PY) -m pytest -m long $(PYTEST_ARGS)
+
+C_SRC := $(shell git ls-files '*.c' '*.h' 2>/dev/null)
+SH_SRC := $(shell git ls-files '*.sh' .ci/run 2>/dev/null)
+#: make lint         ruff, mypy, shellcheck, cppcheck, clang-tidy
+lint: setup $(GEN)
+	$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	shellcheck -S style $(SH_SRC)
+	cppcheck --quiet --error-exitcode=1 --enable=warning,performance,portability --inline-suppr \
+		'-DSPANK_PLUGIN(n,v)=' '-DNCCL_INSPECTOR_VERSION=""' -Iplugin -Ispank -Itests/standin -Ibuild/gen \
+		$(filter %.c,$(C_SRC))
+	clang-tidy --quiet $(filter plugin/%.c spank/%.c,$(C_SRC)) -- $(CSTD) -D_GNU_SOURCE \
+		-DNCCL_INSPECTOR_VERSION='""' -Ibuild/gen -Iplugin -Ispank
+
+#: make demo         the whole way once, on a sandbox Slurm; KEEP=1 leaves it up
+demo: setup build
+	@$(PY) -m tests.demo $(if $(KEEP),--keep)
+
+#: make cluster-up   the sandbox Slurm by hand; cluster-down ends it
+cluster-up: setup build
+	@$(PY) -m tests.cluster up
+cluster-down: venv
+	@$(PY) -m tests.cluster down
+
+#: make install      the C parts, the hooks and the units, below DESTDIR
+install: product build/gen/nccl-inspector.conf.sample
+	install -D -m 0755 $(PROFILER) $(DESTDIR)$(LIBDIR)/libnccl-profiler-inspector.so
+	install -D -m 0755 $(SPANK) $(DESTDIR)$(SLURM_PLUGINDIR)/spank_nccl_inspector.so
+	install -D -m 0755 prolog/50-nccl-inspector.sh $(DESTDIR)$(LIBDIR)/prolog/50-nccl-inspector.sh
+	install -D -m 0755 epilog/50-nccl-inspector.sh $(DESTDIR)$(LIBDIR)/epilog/50-nccl-inspector.sh
+	install -D -m 0644 build/gen/nccl-inspector.conf.sample $(DESTDIR)$(LIBDIR)/nccl-inspector.conf.sample
+	install -D -m 0644 packaging/plugstack.conf $(DESTDIR)$(LIBDIR)/plugstack.conf.sample
+	install -D -m 0644 packaging/nccl-inspector-agent.service \
+		$(DESTDIR)$(PREFIX)/lib/systemd/system/nccl-inspector-agent.service
+	install -D -m 0644 packaging/run-nccl\\x2dinspector.mount \
+		'$(DESTDIR)$(PREFIX)/lib/systemd/system/run-nccl\x2dinspector.mount'
+	install -D -m 0644 packaging/tmpfiles.conf $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/nccl-inspector.conf
+
+clean:
+	rm -rf build
 
 -include $(shell find build -name '*.d' 2>/dev/null)
