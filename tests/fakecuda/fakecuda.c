@@ -11,8 +11,12 @@
 #define MAX_DEVICES 16
 #define ALL_DEVICES 8 /* without CUDA_VISIBLE_DEVICES */
 
-enum { CUDA_SUCCESS = 0, CUDA_ERROR_INVALID_VALUE = 1, CUDA_ERROR_NO_DEVICE = 100,
-       CUDA_ERROR_INVALID_DEVICE = 101 };
+enum {
+	CUDA_SUCCESS = 0,
+	CUDA_ERROR_INVALID_VALUE = 1,
+	CUDA_ERROR_NO_DEVICE = 100,
+	CUDA_ERROR_INVALID_DEVICE = 101
+};
 
 int cuInit(unsigned int flags);
 int cuDeviceGetCount(int *count);

@@ -8,13 +8,19 @@
 
 #include "fail.h"
 #include "gpu.h"
+#include "gpuclock.h"
 #include "profiler.h"
 #include "progress.h"
 
 #define P2P_CHANNELS 32u /* of the communicator, a power of two */
 
+/* Now and then the application's thread loses the processor in the middle of ncclGroupEnd(), and
+ * the channels of a task start before its stop is told. */
+#define LATE_EVERY 4
+#define LATE_MS 1
+
 static const char *const func_names[FUNCS] = { "AllReduce", "AllGather", "ReduceScatter", "Send",
-					       "Recv" };
+	                                       "Recv" };
 
 static char buffers[2]; /* their addresses are shown to the profiler */
 
@@ -40,8 +46,7 @@ static uint8_t channel_id(const struct op *op, int i)
 	return (uint8_t)(2 * (int)op->comm->kind + i);
 }
 
-static struct op *new_op(struct comm *comm, enum func func, size_t bytes,
-			 const struct options *opt)
+static struct op *new_op(struct comm *comm, enum func func, size_t bytes, const struct options *opt)
 {
 	struct op *op = calloc(1, sizeof(*op));
 	size_t shares = func == FUNC_ALLGATHER || func == FUNC_REDUCESCATTER;
@@ -81,7 +86,8 @@ static void *api_call(const struct group *group, struct op *op)
 {
 	bool p2p = func_is_p2p(op->func);
 	struct event event = { .type = p2p ? PROF_P2P_API : PROF_COLL_API,
-			       .parent = group->api_handle, .op = op };
+		               .parent = group->api_handle,
+		               .op = op };
 	void *handle = NULL;
 
 	op->mask = group->mask;
@@ -106,8 +112,9 @@ static void start_task(const struct group *group, struct op *op, void *parent, v
 {
 	bool p2p = func_is_p2p(op->func);
 	struct event event = { .type = p2p ? PROF_P2P : PROF_COLL,
-			       .parent = group->api ? parent : group_handle,
-			       .group = group_handle, .op = op };
+		               .parent = group->api ? parent : group_handle,
+		               .group = group_handle,
+		               .op = op };
 
 	/* To 2.27 a task without a group is not told; its kernel's channels are. */
 	if (!group->api && !group_handle)
@@ -118,16 +125,19 @@ static void start_task(const struct group *group, struct op *op, void *parent, v
 
 /* Inside ncclGroupEnd(): launch the kernel, then tell of its tasks. */
 static void group_end(const struct group *group, struct op **ops, void **parents, int n,
-		      const struct options *opt)
+                      const struct options *opt)
 {
 	struct event event = { .type = PROF_GROUP };
 	struct kernel *kernel = calloc(1, sizeof(*kernel));
 	void *group_handle = NULL, *handles[2] = { NULL, NULL };
+	bool late = false;
 
 	if (!kernel)
 		die("out of memory");
-	*kernel = (struct kernel){ .comm = group->comm, .n_ops = n,
-				   .salt = opt->seed + ops[0]->seq * 7 + group->comm->id % 64 };
+	*kernel = (struct kernel){ .comm = group->comm,
+		                   .n_ops = n,
+		                   .salt = opt->seed + ops[0]->seq * 7 + group->comm->id % 64 };
+	kernel->corrupt = group->comm->global_rank == opt->corrupt_rank;
 	prof_record(group->api_handle, PROF_STATE_GROUP_END_START, 0);
 	for (int i = 0; i < n; i++)
 		kernel->ops[i] = ops[i];
@@ -138,8 +148,11 @@ static void group_end(const struct group *group, struct op **ops, void **parents
 		start_task(group, ops[i], parents[i], group_handle);
 	for (int i = 0; i < n; i++) {
 		handles[i] = ops[i]->handle;
+		late = late || ops[i]->seq % LATE_EVERY == LATE_EVERY - 1;
 		progress_add(ops[i]); /* from here on it is not ours */
 	}
+	if (late)
+		sleep_ms(LATE_MS);
 	for (int i = 0; i < n; i++)
 		prof_stop(handles[i]);
 	prof_stop(group_handle);
@@ -149,7 +162,7 @@ static void group_end(const struct group *group, struct op **ops, void **parents
 void api_run(struct comm *comm, enum op_kind kind, size_t bytes, const struct options *opt)
 {
 	static const enum func funcs[OP_KINDS] = { FUNC_ALLREDUCE, FUNC_ALLGATHER,
-						   FUNC_REDUCESCATTER, FUNC_SEND };
+		                                   FUNC_REDUCESCATTER, FUNC_SEND };
 	struct op *ops[2];
 	void *parents[2];
 	struct group group;

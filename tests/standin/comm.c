@@ -2,7 +2,6 @@
 #include "comm.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -70,7 +69,7 @@ void comm_describe(struct comm *comm, enum comm_kind kind, const struct world *w
 {
 	int index = 0;
 
-	*comm = (struct comm){ .kind = kind };
+	*comm = (struct comm){ .kind = kind, .global_rank = world->rank };
 	for (int i = 0; i < world->n_ranks; i++) {
 		if (!is_member(world, kind, i))
 			continue;
@@ -86,7 +85,8 @@ void comm_describe(struct comm *comm, enum comm_kind kind, const struct world *w
 	if (kind == COMM_WORLD)
 		snprintf(comm->name, sizeof(comm->name), "standin_world");
 	else
-		snprintf(comm->name, sizeof(comm->name), "standin_%s%d", comm_kind_name[kind], index);
+		snprintf(comm->name, sizeof(comm->name), "standin_%s%d", comm_kind_name[kind],
+		         index);
 	comm->id = hash(UINT64_C(14695981039346656037), &world->nonce, sizeof(world->nonce));
 	comm->id = hash(comm->id, comm->name, strlen(comm->name));
 	comm->next = (comm->rank + 1) % comm->n_ranks;
@@ -103,12 +103,14 @@ void comm_describe(struct comm *comm, enum comm_kind kind, const struct world *w
 
 static void connect_next(struct comm *comm, const struct world *world)
 {
-	struct hello hello = { .magic = MAGIC, .kind = comm->kind, .from = world->rank,
-			       .nonce = world->nonce };
+	struct hello hello = {
+		.magic = MAGIC, .kind = comm->kind, .from = world->rank, .nonce = world->nonce
+	};
 	int fd = net_connect((uint16_t)world->peers[comm->next_global].port);
 
 	if (fd < 0)
-		die("%s: no connection to rank %d: %s", comm->name, comm->next_global, strerror(-fd));
+		die("%s: no connection to rank %d: %s", comm->name, comm->next_global,
+		    strerror(-fd));
 	if (net_send(fd, &hello, sizeof(hello), net_deadline(world->timeout_s)))
 		die("%s: rank %d hangs up", comm->name, comm->next_global);
 	comm->link.out_fd = fd;

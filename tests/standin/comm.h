@@ -20,7 +20,7 @@ struct comm {
 	uint64_t id;
 	int n_ranks, rank, n_nodes;
 	int next, prev; /* ranks in the communicator */
-	int next_global, prev_global;
+	int global_rank, next_global, prev_global;
 	struct link link;
 	uint64_t seq[FUNCS]; /* of the next operation */
 

@@ -87,8 +87,7 @@ static int pull(struct link *link, struct transfer *now)
 	return 1;
 }
 
-int link_exchange(struct link *link, const void *out, size_t out_bytes, void *in,
-		  size_t in_bytes)
+int link_exchange(struct link *link, const void *out, size_t out_bytes, void *in, size_t in_bytes)
 {
 	struct transfer now = { .out = out, .in = in, .out_left = out_bytes, .in_left = in_bytes };
 	uint64_t deadline = net_deadline(link->timeout_s);

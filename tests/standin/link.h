@@ -19,7 +19,6 @@ int link_meet(struct link *link);
 
 /* Sends and receives at the same time; returns when both are done. The time limit is for a
  * wait in which nothing moves. 0 or -errno. */
-int link_exchange(struct link *link, const void *out, size_t out_bytes, void *in,
-		  size_t in_bytes);
+int link_exchange(struct link *link, const void *out, size_t out_bytes, void *in, size_t in_bytes);
 
 #endif

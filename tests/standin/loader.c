@@ -60,7 +60,7 @@ void nccl_log(int level, unsigned long subsys, const char *file, int line, const
 		fprintf(stderr, "%s:%d:%d [0] NCCL INFO %s\n", host, getpid(), gettid(), text);
 	else
 		fprintf(stderr, "%s:%d:%d [0] %s:%d NCCL WARN %s\n", host, getpid(), gettid(),
-			file ? file : "?", line, text);
+		        file ? file : "?", line, text);
 }
 
 static void *open_named(const char *name)
@@ -78,8 +78,8 @@ static bool is_file_name(const char *name)
 {
 	size_t length = strlen(name);
 
-	return strchr(name, '/') || (!strncmp(name, "lib", 3) && length >= 3 &&
-				     !strcmp(name + length - 3, ".so"));
+	return strchr(name, '/') ||
+	       (!strncmp(name, "lib", 3) && length >= 3 && !strcmp(name + length - 3, ".so"));
 }
 
 static void *open_plugin(const char *word)

@@ -21,7 +21,7 @@ struct plugin plugin_load(int highest);
 
 /* NCCL's logger: a line on stderr for WARN, and with NCCL_DEBUG=INFO for INFO. */
 void nccl_log(int level, unsigned long subsys, const char *file, int line, const char *fmt, ...)
-	__attribute__((format(printf, 5, 6)));
+    __attribute__((format(printf, 5, 6)));
 
 /* As the real one; what it says belongs to the offered profiler version. For dlsym. */
 int ncclGetVersion(int *version);

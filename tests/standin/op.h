@@ -25,12 +25,12 @@ struct op {
 	struct comm *comm;
 	enum func func;
 	uint64_t seq;
-	size_t count;      /* elements of four bytes, as the application says it */
-	int peer;          /* Send and Recv, else -1 */
-	const void *send;  /* what the profiler is shown; nothing is read or written there */
+	size_t count;     /* elements of four bytes, as the application says it */
+	int peer;         /* Send and Recv, else -1 */
+	const void *send; /* what the profiler is shown; nothing is read or written there */
 	void *recv;
-	int mask;          /* activation mask when it was enqueued */
-	void *handle;      /* the profiler's, of Coll or P2p */
+	int mask;     /* activation mask when it was enqueued */
+	void *handle; /* the profiler's, of Coll or P2p */
 	int n_channels;
 	struct channel channels[MAX_CHANNELS];
 	/* Under the communicator's lock. */
@@ -52,6 +52,7 @@ struct kernel {
 	struct op *ops[2];
 	int n_ops;
 	uint64_t salt; /* makes the data of each operation different */
+	bool corrupt;  /* this rank's data are to be wrong */
 	struct kernel *next;
 };
 

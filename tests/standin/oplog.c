@@ -42,13 +42,14 @@ void oplog_write(const struct oplog *log, const struct op *op)
 	}
 	if (op->peer >= 0)
 		snprintf(peer, sizeof(peer), ",\"peer\":%d", op->peer);
-	n = snprintf(line, sizeof(line),
-		     "{\"rank\":%d,\"comm\":\"0x%" PRIx64 "\",\"comm_name\":\"%s\",\"comm_rank\":%d,"
-		     "\"nranks\":%d,\"n_nodes\":%d,\"func\":\"%s\",\"seq\":%" PRIu64 ",\"bytes\":%zu,"
-		     "\"start_ns\":%" PRIu64 ",\"stop_ns\":%" PRIu64 ",\"channels\":%d%s}\n",
-		     log->rank, comm->id, comm->name, comm->rank, comm->n_ranks, comm->n_nodes,
-		     func_name(op->func), op->seq, op->count * sizeof(float), start, stop,
-		     op->n_channels, peer);
+	n = snprintf(
+	    line, sizeof(line),
+	    "{\"rank\":%d,\"comm\":\"0x%" PRIx64 "\",\"comm_name\":\"%s\",\"comm_rank\":%d,"
+	    "\"nranks\":%d,\"n_nodes\":%d,\"func\":\"%s\",\"seq\":%" PRIu64 ",\"bytes\":%zu,"
+	    "\"start_ns\":%" PRIu64 ",\"stop_ns\":%" PRIu64 ",\"channels\":%d%s}\n",
+	    log->rank, comm->id, comm->name, comm->rank, comm->n_ranks, comm->n_nodes,
+	    func_name(op->func), op->seq, op->count * sizeof(float), start, stop, op->n_channels,
+	    peer);
 	if (write(log->fd, line, (size_t)n) != n)
 		die("cannot write the log: %s", strerror(errno));
 }

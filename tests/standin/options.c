@@ -11,48 +11,49 @@
 
 const char *const comm_kind_name[COMM_KINDS] = { "node", "cross", "world" };
 static const char *const op_kind_name[OP_KINDS] = { "allreduce", "allgather", "reducescatter",
-						    "sendrecv" };
+	                                            "sendrecv" };
 
 static const char help[] =
-	"Usage: nccl-standin [OPTION]...\n"
-	"Plays an NCCL application where there is no GPU: real ring collectives over TCP\n"
-	"between the tasks of a Slurm step, and a profiler plugin loaded and called as NCCL does.\n"
-	"\n"
-	"What it runs\n"
-	"  --comms LIST        communicators of node,cross,world (default: all three)\n"
-	"  --ops LIST          allreduce,allgather,reducescatter,sendrecv (default: all)\n"
-	"  --sizes LIST        bytes of the larger buffer, with K, M, G (default 512K,1M)\n"
-	"  --steps N           steps; each runs every operation and size on every communicator\n"
-	"  --seconds S         start no step after S seconds (default, without --steps: 10)\n"
-	"  --channels N        channels of an operation, 1 to 16 (default 2)\n"
-	"  --rate MB/s         pace of a link, 1e6 bytes a second (default 40)\n"
-	"  --compute-ms N      what the application computes before each operation (default 2)\n"
-	"  --overlap           wait for the operations of a communicator together, not one by one\n"
-	"  --no-barrier        do not let the ranks meet between two communicators: lateness\n"
-	"                      then travels from one communicator into the next\n"
-	"\n"
-	"What goes wrong\n"
-	"  --slow-rank R[:MS]  rank R computes MS longer before each operation (default 40)\n"
-	"  --hang R[:STEP]     rank R calls nothing from step STEP on (default 3; the first is 0),\n"
-	"                      the others wait; without --timeout for ever; means --no-barrier\n"
-	"\n"
-	"As NCCL\n"
-	"  --api N             highest profiler API offered, 4 to 7 (default 7): NCCL 2.27.7,\n"
-	"                      2.28.9, 2.30.7, 2.32.3\n"
-	"  --no-finalize       exit without destroying the communicators\n"
-	"  NCCL_PROFILER_PLUGIN, NCCL_DEBUG as in NCCL; NCCL_STANDIN_CUDA=PATH: the CUDA driver\n"
-	"  library to load in place of libcuda.so.1. Of the events of a proxy none is played.\n"
-	"\n"
-	"Running\n"
-	"  --rendezvous DIR    directory that all tasks share, removed at the end when empty\n"
-	"                      (default .nccl-standin-<job>.<step> in the working directory)\n"
-	"  --log DIR           write <DIR>/<rank>.jsonl, one line per finished operation\n"
-	"  --timeout S         limit of every wait for another task; 0: none (default 60)\n"
-	"  --seed N            of the data and the order of the channels (default 1)\n"
-	"  --help              this text\n"
-	"\n"
-	"Who it is: SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID, SLURMD_NODENAME (else the host's\n"
-	"name); without Slurm set them by hand.\n";
+    "Usage: nccl-standin [OPTION]...\n"
+    "Plays an NCCL application where there is no GPU: real ring collectives over TCP\n"
+    "between the tasks of a Slurm step, and a profiler plugin loaded and called as NCCL does.\n"
+    "\n"
+    "What it runs\n"
+    "  --comms LIST        communicators of node,cross,world (default: all three)\n"
+    "  --ops LIST          allreduce,allgather,reducescatter,sendrecv (default: all)\n"
+    "  --sizes LIST        bytes of the larger buffer, with K, M, G (default 512K,1M)\n"
+    "  --steps N           steps; each runs every operation and size on every communicator\n"
+    "  --seconds S         start no step after S seconds (default, without --steps: 10)\n"
+    "  --channels N        channels of an operation, 1 to 16 (default 2)\n"
+    "  --rate MB/s         pace of a link, 1e6 bytes a second (default 40)\n"
+    "  --compute-ms N      what the application computes before each operation (default 2)\n"
+    "  --overlap           wait for the operations of a communicator together, not one by one\n"
+    "  --no-barrier        do not let the ranks meet between two communicators: lateness\n"
+    "                      then travels from one communicator into the next\n"
+    "\n"
+    "What goes wrong\n"
+    "  --slow-rank R[:MS]  rank R computes MS longer before each operation (default 40)\n"
+    "  --hang R[:STEP]     rank R calls nothing from step STEP on (default 3; the first is 0),\n"
+    "                      the others wait; without --timeout for ever; means --no-barrier\n"
+    "  --corrupt R         rank R contributes one wrong number: who gets it must notice\n"
+    "\n"
+    "As NCCL\n"
+    "  --api N             highest profiler API offered, 4 to 7 (default 7): NCCL 2.27.7,\n"
+    "                      2.28.9, 2.30.7, 2.32.3\n"
+    "  --no-finalize       exit without destroying the communicators\n"
+    "  NCCL_PROFILER_PLUGIN, NCCL_DEBUG as in NCCL; NCCL_STANDIN_CUDA=PATH: the CUDA driver\n"
+    "  library to load in place of libcuda.so.1. Of the events of a proxy none is played.\n"
+    "\n"
+    "Running\n"
+    "  --rendezvous DIR    directory that all tasks share, removed at the end when empty\n"
+    "                      (default .nccl-standin-<job>.<step> in the working directory)\n"
+    "  --log DIR           write <DIR>/<rank>.jsonl, one line per finished operation\n"
+    "  --timeout S         limit of every wait for another task; 0: none (default 60)\n"
+    "  --seed N            of the data and the order of the channels (default 1)\n"
+    "  --help              this text\n"
+    "\n"
+    "Who it is: SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID, SLURMD_NODENAME (else the host's\n"
+    "name); without Slurm set them by hand.\n";
 
 static uint64_t number(const char *name, const char *text, uint64_t min, uint64_t max)
 {
@@ -98,7 +99,7 @@ static int choice(const char *name, const char *word, const char *const *words, 
 
 /* Calls take for each word of the list; `max` bounds their number. Cuts the text. */
 static int split(const char *name, char *list, int max, void (*take)(void *, int, const char *),
-		 void *to)
+                 void *to)
 {
 	int n = 0;
 	char *rest = NULL;
@@ -126,7 +127,7 @@ static void take_comm(void *to, int i, const char *word)
 static void take_op(void *to, int i, const char *word)
 {
 	((struct options *)to)->ops[i] =
-		(enum op_kind)choice("--ops", word, op_kind_name, OP_KINDS);
+	    (enum op_kind)choice("--ops", word, op_kind_name, OP_KINDS);
 }
 
 static void take_size(void *to, int i, const char *word)
@@ -146,9 +147,28 @@ static void rank_and(const char *name, char *text, int *rank, uint64_t *value)
 	*rank = (int)number(name, text, 0, 1000000);
 }
 
-enum { O_COMMS = 256, O_OPS, O_SIZES, O_STEPS, O_SECONDS, O_CHANNELS, O_RATE, O_COMPUTE, O_OVERLAP,
-       O_NO_BARRIER, O_SLOW, O_HANG, O_API, O_NO_FINALIZE, O_RENDEZVOUS, O_LOG, O_TIMEOUT, O_SEED,
-       O_HELP };
+enum {
+	O_COMMS = 256,
+	O_OPS,
+	O_SIZES,
+	O_STEPS,
+	O_SECONDS,
+	O_CHANNELS,
+	O_RATE,
+	O_COMPUTE,
+	O_OVERLAP,
+	O_NO_BARRIER,
+	O_SLOW,
+	O_HANG,
+	O_CORRUPT,
+	O_API,
+	O_NO_FINALIZE,
+	O_RENDEZVOUS,
+	O_LOG,
+	O_TIMEOUT,
+	O_SEED,
+	O_HELP
+};
 
 static const struct option words[] = {
 	{ "comms", required_argument, NULL, O_COMMS },
@@ -163,6 +183,7 @@ static const struct option words[] = {
 	{ "no-barrier", no_argument, NULL, O_NO_BARRIER },
 	{ "slow-rank", required_argument, NULL, O_SLOW },
 	{ "hang", required_argument, NULL, O_HANG },
+	{ "corrupt", required_argument, NULL, O_CORRUPT },
 	{ "api", required_argument, NULL, O_API },
 	{ "no-finalize", no_argument, NULL, O_NO_FINALIZE },
 	{ "rendezvous", required_argument, NULL, O_RENDEZVOUS },
@@ -196,7 +217,7 @@ static bool take_number(struct options *opt, int word)
 		if (numbers[i].word != word)
 			continue;
 		*(uint64_t *)((char *)opt + numbers[i].offset) =
-			number(numbers[i].name, optarg, numbers[i].min, numbers[i].max);
+		    number(numbers[i].name, optarg, numbers[i].min, numbers[i].max);
 		return true;
 	}
 	return false;
@@ -225,6 +246,9 @@ static void take_word(struct options *opt, int word)
 		break;
 	case O_HANG:
 		rank_and("--hang", optarg, &opt->hang_rank, &opt->hang_step);
+		break;
+	case O_CORRUPT:
+		opt->corrupt_rank = (int)number("--corrupt", optarg, 0, 1000000);
 		break;
 	case O_NO_FINALIZE:
 		opt->finalize = false;
@@ -265,6 +289,7 @@ void options_parse(struct options *opt, int argc, char **argv)
 		.slow_ms = 40,
 		.hang_rank = -1,
 		.hang_step = 3,
+		.corrupt_rank = -1,
 		.barrier = true,
 		.finalize = true,
 	};
@@ -276,7 +301,8 @@ void options_parse(struct options *opt, int argc, char **argv)
 	if (!opt->steps && !opt->seconds)
 		opt->seconds = 10;
 	if (opt->hang_rank >= 0)
-		opt->barrier = false; /* so that the waiting is inside NCCL, where it is looked for */
+		opt->barrier =
+		    false; /* so that the waiting is inside NCCL, where it is looked for */
 	if (opt->timeout_s == unset)
 		opt->timeout_s = opt->hang_rank >= 0 ? 0 : 60;
 }

@@ -25,7 +25,7 @@ struct options {
 	uint64_t steps;   /* 0: not limited */
 	uint64_t seconds; /* 0: not limited */
 	uint64_t compute_ms;
-	uint64_t rate_mbs; /* per link, 1e6 bytes a second */
+	uint64_t rate_mbs;  /* per link, 1e6 bytes a second */
 	uint64_t timeout_s; /* 0: for ever */
 	uint64_t seed;
 	uint64_t channels;
@@ -34,6 +34,7 @@ struct options {
 	uint64_t slow_ms;
 	int hang_rank; /* -1: none */
 	uint64_t hang_step;
+	int corrupt_rank; /* -1: none */
 	bool barrier;
 	bool overlap;
 	bool finalize;

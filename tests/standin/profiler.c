@@ -39,12 +39,12 @@ static int call_init(struct comm *comm)
 {
 	if (plugin.version == 4)
 		return plugin.v4->init(&comm->context, &activation_mask, comm->name, comm->id,
-				       comm->n_nodes, comm->n_ranks, comm->rank, nccl_log);
+		                       comm->n_nodes, comm->n_ranks, comm->rank, nccl_log);
 	if (plugin.version == 7)
 		return plugin.v7->init(&comm->context, comm->id, &activation_mask, comm->name,
-				       comm->n_nodes, comm->n_ranks, comm->rank, nccl_log);
+		                       comm->n_nodes, comm->n_ranks, comm->rank, nccl_log);
 	return plugin.v5->init(&comm->context, comm->id, &activation_mask, comm->name,
-			       comm->n_nodes, comm->n_ranks, comm->rank, nccl_log);
+	                       comm->n_nodes, comm->n_ranks, comm->rank, nccl_log);
 }
 
 static void release(void)
@@ -67,7 +67,8 @@ void prof_init(struct comm *comm)
 		return;
 	loads++;
 	if (call_init(comm)) {
-		nccl_log(PROF_LOG_WARN, 1, __func__, __LINE__, "profiler: init of %s failed", comm->name);
+		nccl_log(PROF_LOG_WARN, 1, __func__, __LINE__, "profiler: init of %s failed",
+		         comm->name);
 		release();
 		return;
 	}
@@ -140,8 +141,9 @@ static int rank_of(const struct event *event)
 
 static void start_v4(const struct comm *comm, const struct event *event, void **handle)
 {
-	struct prof_descr_v4 descr = { .type = (uint8_t)event->type, .parent = event->parent,
-				       .rank = rank_of(event) };
+	struct prof_descr_v4 descr = { .type = (uint8_t)event->type,
+		                       .parent = event->parent,
+		                       .rank = rank_of(event) };
 
 	if (event->type == PROF_COLL)
 		fill_coll(&descr.coll, event->op);
@@ -154,8 +156,9 @@ static void start_v4(const struct comm *comm, const struct event *event, void **
 
 static void start_v5(const struct comm *comm, const struct event *event, void **handle)
 {
-	struct prof_descr_v5 descr = { .type = event->type, .parent = event->parent,
-				       .rank = rank_of(event) };
+	struct prof_descr_v5 descr = { .type = event->type,
+		                       .parent = event->parent,
+		                       .rank = rank_of(event) };
 
 	if (event->type == PROF_COLL) {
 		fill_coll(&descr.coll.base, event->op);
@@ -179,8 +182,9 @@ static void start_v5(const struct comm *comm, const struct event *event, void **
 
 static void start_v7(const struct comm *comm, const struct event *event, void **handle)
 {
-	struct prof_descr_v7 descr = { .type = event->type, .parent = event->parent,
-				       .rank = rank_of(event) };
+	struct prof_descr_v7 descr = { .type = event->type,
+		                       .parent = event->parent,
+		                       .rank = rank_of(event) };
 
 	if (event->type == PROF_COLL) {
 		fill_coll(&descr.coll.base.base, event->op);
@@ -200,9 +204,9 @@ static void start_v7(const struct comm *comm, const struct event *event, void **
 	} else if (event->type == PROF_KERNEL_CH) {
 		descr.kernel_ch = (struct prof_kernel_ch){ event->channel->id, event->timer_ns };
 	} else if (event->type == PROF_KERNEL_PHASE) {
-		descr.kernel_phase = (struct prof_kernel_phase){
-			event->channel->id, (uint8_t)event->phase, phase_names[event->phase],
-			event->timer_ns };
+		descr.kernel_phase =
+		    (struct prof_kernel_phase){ event->channel->id, (uint8_t)event->phase,
+			                        phase_names[event->phase], event->timer_ns };
 	}
 	plugin.v7->start(comm->context, handle, &descr);
 }

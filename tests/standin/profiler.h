@@ -10,14 +10,14 @@
 #include "profiler_abi.h"
 
 /* Bits that make NCCL start an event: its own and those of everything below it. */
-#define BITS_BELOW_TASK (PROF_PROXY_OP | PROF_PROXY_STEP | PROF_KERNEL_CH | PROF_NET_PLUGIN | \
-			 PROF_KERNEL_PHASE)
+#define BITS_BELOW_TASK                                                                            \
+	(PROF_PROXY_OP | PROF_PROXY_STEP | PROF_KERNEL_CH | PROF_NET_PLUGIN | PROF_KERNEL_PHASE)
 #define BITS_COLL (PROF_COLL | BITS_BELOW_TASK)
 #define BITS_P2P (PROF_P2P | BITS_BELOW_TASK)
 #define BITS_GROUP (PROF_GROUP | BITS_COLL | BITS_P2P)
 #define BITS_COLL_API (PROF_COLL_API | BITS_COLL)
 #define BITS_P2P_API (PROF_P2P_API | BITS_P2P)
-#define BITS_GROUP_API \
+#define BITS_GROUP_API                                                                             \
 	(PROF_GROUP_API | PROF_KERNEL_LAUNCH | BITS_GROUP | BITS_COLL_API | BITS_P2P_API)
 
 /* An event before it is put into the descriptor of a version. */

@@ -29,15 +29,15 @@ enum prof_event {
 
 enum prof_state {
 	PROF_STATE_KERNEL_CH_STOP = 22,
-	PROF_STATE_GROUP_START_END = 23, /* v5 */
-	PROF_STATE_GROUP_END_START = 24, /* v5 */
+	PROF_STATE_GROUP_START_END = 23,   /* v5 */
+	PROF_STATE_GROUP_END_START = 24,   /* v5 */
 	PROF_STATE_KERNEL_PHASE_STOP = 31, /* v7 */
 };
 
 enum prof_level { PROF_LOG_WARN = 2, PROF_LOG_INFO = 3 };
 
 typedef void (*prof_logger)(int level, unsigned long subsys, const char *file, int line,
-			    const char *fmt, ...);
+                            const char *fmt, ...);
 
 /* What the versions have in common, member by member of the descriptor's union. */
 struct prof_kernel_ch {
@@ -185,7 +185,7 @@ union prof_args { /* v4 to v7; only what the stand-in sends */
 struct prof_table_v4 {
 	const char *name;
 	int (*init)(void **context, int *mask, const char *comm_name, uint64_t comm_hash,
-		    int n_nodes, int n_ranks, int rank, prof_logger logger);
+	            int n_nodes, int n_ranks, int rank, prof_logger logger);
 	int (*start)(void *context, void **handle, struct prof_descr_v4 *descr);
 	int (*stop)(void *handle);
 	int (*record)(void *handle, int state, union prof_args *args);
@@ -194,8 +194,8 @@ struct prof_table_v4 {
 
 struct prof_table_v5 { /* and v6 */
 	const char *name;
-	int (*init)(void **context, uint64_t comm_id, int *mask, const char *comm_name,
-		    int n_nodes, int n_ranks, int rank, prof_logger logger);
+	int (*init)(void **context, uint64_t comm_id, int *mask, const char *comm_name, int n_nodes,
+	            int n_ranks, int rank, prof_logger logger);
 	int (*start)(void *context, void **handle, struct prof_descr_v5 *descr);
 	int (*stop)(void *handle);
 	int (*record)(void *handle, int state, union prof_args *args);
@@ -204,8 +204,8 @@ struct prof_table_v5 { /* and v6 */
 
 struct prof_table_v7 {
 	const char *name;
-	int (*init)(void **context, uint64_t comm_id, int *mask, const char *comm_name,
-		    int n_nodes, int n_ranks, int rank, prof_logger logger);
+	int (*init)(void **context, uint64_t comm_id, int *mask, const char *comm_name, int n_nodes,
+	            int n_ranks, int rank, prof_logger logger);
 	int (*start)(void *context, void **handle, struct prof_descr_v7 *descr);
 	int (*stop)(void *handle);
 	int (*record)(void *handle, int state, union prof_args *args);
@@ -214,7 +214,7 @@ struct prof_table_v7 {
 
 #define PROF_AT(version, member, offset)                                                           \
 	_Static_assert(offsetof(struct prof_descr_##version, member) == (offset),                  \
-		       #version " " #member)
+	               #version " " #member)
 
 _Static_assert(sizeof(struct prof_descr_v4) == 104, "v4 descriptor");
 _Static_assert(sizeof(struct prof_descr_v5) == 112, "v5 descriptor");

@@ -7,21 +7,23 @@
 #include "fail.h"
 #include "profiler.h"
 
-/* The i-th channel to be told of. Never plainly 0, 1, 2: NCCL promises no order. */
+/* The i-th channel to be told of: NCCL promises no order, so this one changes with `turn`. */
 static struct channel *odd_order(struct op *op, int i, uint64_t turn)
 {
 	uint64_t n = (uint64_t)op->n_channels;
-	uint64_t at = ((uint64_t)i + turn) % n;
+	uint64_t at = ((uint64_t)i + 1 + turn) % n;
 
-	return &op->channels[turn & 1 ? n - 1 - at : at];
+	return &op->channels[turn & 2 ? n - 1 - at : at];
 }
 
 static void tell_starts(struct op *op)
 {
 	for (int i = 0; i < op->n_channels; i++) {
-		struct channel *channel = odd_order(op, i, op->seq + 1);
-		struct event event = { .type = PROF_KERNEL_CH, .parent = op->handle,
-				       .channel = channel, .timer_ns = channel->start_ns };
+		struct channel *channel = odd_order(op, i, op->seq);
+		struct event event = { .type = PROF_KERNEL_CH,
+			               .parent = op->handle,
+			               .channel = channel,
+			               .timer_ns = channel->start_ns };
 
 		channel->handle = NULL;
 		if (op->mask & PROF_KERNEL_CH)
@@ -32,12 +34,14 @@ static void tell_starts(struct op *op)
 static void tell_phases(struct op *op, const struct channel *channel)
 {
 	const uint64_t times[] = { channel->start_ns, channel->met_ns, channel->stop_ns,
-				   channel->stop_ns };
+		                   channel->stop_ns };
 
 	for (int phase = 0; phase < 3; phase++) {
-		struct event event = { .type = PROF_KERNEL_PHASE, .parent = channel->handle,
-				       .channel = channel, .phase = phase,
-				       .timer_ns = times[phase] };
+		struct event event = { .type = PROF_KERNEL_PHASE,
+			               .parent = channel->handle,
+			               .channel = channel,
+			               .phase = phase,
+			               .timer_ns = times[phase] };
 		void *handle = prof_start(op->comm, &event);
 
 		prof_record(handle, PROF_STATE_KERNEL_PHASE_STOP, times[phase + 1]);

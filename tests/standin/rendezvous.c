@@ -2,7 +2,6 @@
 #include "rendezvous.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,9 +51,9 @@ static void choose_dir(struct world *world, const struct options *opt)
 		n = snprintf(world->dir, sizeof(world->dir), "%s", opt->rendezvous);
 	else /* A requeued job must not find what its first attempt left. */
 		n = snprintf(world->dir, sizeof(world->dir), ".nccl-standin-%s.%s%s%s",
-			     env_or("SLURM_JOB_ID", "x"), env_or("SLURM_STEP_ID", "x"),
-			     getenv("SLURM_RESTART_COUNT") ? "." : "",
-			     env_or("SLURM_RESTART_COUNT", ""));
+		             env_or("SLURM_JOB_ID", "x"), env_or("SLURM_STEP_ID", "x"),
+		             getenv("SLURM_RESTART_COUNT") ? "." : "",
+		             env_or("SLURM_RESTART_COUNT", ""));
 	if (n < 0 || (size_t)n >= sizeof(world->dir))
 		die("the name of the rendezvous directory is too long");
 	snprintf(world->file, sizeof(world->file), "%s/0", world->dir);
@@ -87,7 +86,8 @@ static void gather(struct world *world, uint64_t deadline)
 		int fd = net_accept(world->listener, deadline);
 
 		if (fd < 0)
-			die("%d of %d tasks did not come: %s", missing, world->n_ranks, strerror(-fd));
+			die("%d of %d tasks did not come: %s", missing, world->n_ranks,
+			    strerror(-fd));
 		if (net_recv(fd, &hello, sizeof(hello), deadline) || hello.magic != MAGIC ||
 		    hello.n_ranks != world->n_ranks || hello.rank < 1 ||
 		    hello.rank >= world->n_ranks || world->star[hello.rank] >= 0) {
@@ -103,7 +103,7 @@ static void gather(struct world *world, uint64_t deadline)
 	for (int i = 1; i < world->n_ranks; i++)
 		if (net_send(world->star[i], &world->nonce, sizeof(world->nonce), deadline) ||
 		    net_send(world->star[i], world->peers,
-			     (size_t)world->n_ranks * sizeof(*world->peers), deadline))
+		             (size_t)world->n_ranks * sizeof(*world->peers), deadline))
 			die("rank %d is gone before the start", i);
 	/* Everybody is connected: whatever kills this run from now on, no file is left of it. */
 	fail_cleanup();
@@ -130,8 +130,10 @@ static uint16_t published_port(const struct world *world)
 /* Others: find rank 0, say who we are, hear of all. An old file's port refuses: look again. */
 static void report(struct world *world, uint64_t deadline)
 {
-	struct hello hello = { .magic = MAGIC, .rank = world->rank, .n_ranks = world->n_ranks,
-			       .peer = world->peers[world->rank] };
+	struct hello hello = { .magic = MAGIC,
+		               .rank = world->rank,
+		               .n_ranks = world->n_ranks,
+		               .peer = world->peers[world->rank] };
 	int fd = -1;
 
 	while (fd < 0) {
@@ -158,8 +160,8 @@ void world_join(struct world *world, const struct options *opt)
 	uint16_t port;
 
 	*world = (struct world){ .rank = env_number("SLURM_PROCID", 0),
-				 .n_ranks = env_number("SLURM_NTASKS", 1),
-				 .timeout_s = opt->timeout_s };
+		                 .n_ranks = env_number("SLURM_NTASKS", 1),
+		                 .timeout_s = opt->timeout_s };
 	if (world->rank >= world->n_ranks)
 		die("SLURM_PROCID %d of SLURM_NTASKS %d", world->rank, world->n_ranks);
 	fail_set_rank(world->rank);

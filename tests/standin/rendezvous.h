@@ -22,7 +22,7 @@ struct world {
 	uint64_t nonce; /* of this run, from rank 0 */
 	struct peer *peers;
 	uint64_t timeout_s;
-	int *star;       /* rank 0: a connection for each rank; others: one, to rank 0 */
+	int *star; /* rank 0: a connection for each rank; others: one, to rank 0 */
 	char dir[4096];
 	char file[4096 + 16];
 };

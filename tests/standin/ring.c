@@ -10,7 +10,8 @@
 #include "gpuclock.h"
 #include "link.h"
 
-/* The n-th of `parts` nearly equal parts of `total` begins here; the next one's begin is its end. */
+/* The n-th of `parts` nearly equal parts of `total` begins here; the next one's begin is its end.
+ */
 static size_t part(size_t total, int parts, int n)
 {
 	return total * (size_t)n / (size_t)parts;
@@ -87,6 +88,8 @@ void ring_fill(struct ring_memory *memory, const struct kernel *kernel)
 	for (size_t i = begin; i < end; i += PERIOD)
 		memcpy(memory->work + i, mine.from,
 		       (end - i < PERIOD ? end - i : PERIOD) * sizeof(float));
+	if (kernel->corrupt)
+		memory->work[begin] += 1;
 	if (func_is_p2p(op->func))
 		memset(memory->landing, 0, end * sizeof(float));
 }
@@ -100,13 +103,13 @@ static void check(const struct kernel *kernel, int rc)
 		die("%s: %s %llu: rank %d or %d of it has gone", comm->name, func_name(op->func),
 		    (unsigned long long)op->seq, comm->prev, comm->next);
 	if (rc)
-		die("%s: %s %llu: %s", comm->name, func_name(op->func),
-		    (unsigned long long)op->seq, strerror(-rc));
+		die("%s: %s %llu: %s", comm->name, func_name(op->func), (unsigned long long)op->seq,
+		    strerror(-rc));
 }
 
 /* One step around the ring, channel after channel. `stamp`: the channel ends with this step. */
 static void step(struct ring_memory *memory, const struct kernel *kernel, int out, int in, bool add,
-		 bool stamp)
+                 bool stamp)
 {
 	struct comm *comm = kernel->comm;
 	struct op *op = kernel->ops[0];
@@ -122,8 +125,8 @@ static void step(struct ring_memory *memory, const struct kernel *kernel, int ou
 		float *landing = add ? memory->landing : memory->work + to;
 
 		check(kernel, link_exchange(&comm->link, memory->work + from,
-					    (from_end - from) * sizeof(float), landing,
-					    (to_end - to) * sizeof(float)));
+		                            (from_end - from) * sizeof(float), landing,
+		                            (to_end - to) * sizeof(float)));
 		for (size_t i = to; add && i < to_end; i++)
 			memory->work[i] += landing[i - to];
 		if (stamp)
@@ -133,7 +136,7 @@ static void step(struct ring_memory *memory, const struct kernel *kernel, int ou
 
 /* n - 1 steps; `first` is the chunk that this rank sends in the first one. */
 static void around(struct ring_memory *memory, const struct kernel *kernel, int first, bool add,
-		   bool last)
+                   bool last)
 {
 	int n = kernel->comm->n_ranks;
 
@@ -183,7 +186,7 @@ void ring_run(struct ring_memory *memory, const struct kernel *kernel)
 
 /* Elements begin to end - 1 are the pattern, which is that of element `begin`. */
 static void expect(const struct kernel *kernel, const float *result, size_t begin, size_t end,
-		   const struct pattern *pattern)
+                   const struct pattern *pattern)
 {
 	for (size_t i = begin; i < end; i += PERIOD) {
 		size_t n = end - i < PERIOD ? end - i : PERIOD;

@@ -6,7 +6,7 @@
  * RECORDER_NULL: event types that get a NULL handle. RECORDER_MASK_AT=<n>:<mask>: when the n-th
  * Coll or P2p has stopped, the mask becomes this.
  */
-#include <fcntl.h>
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -61,7 +61,7 @@ static void put(const char *fmt, ...)
 		return;
 	clock_gettime(CLOCK_MONOTONIC, &now);
 	fprintf(out, "{\"tid\":%d,\"host_ns\":%lld,", gettid(),
-		(long long)now.tv_sec * 1000000000 + now.tv_nsec);
+	        (long long)now.tv_sec * 1000000000 + now.tv_nsec);
 	va_start(args, fmt);
 	vfprintf(out, fmt, args);
 	va_end(args);
@@ -69,18 +69,26 @@ static void put(const char *fmt, ...)
 	fflush(out);
 }
 
-static int init(int version, void **context, int *mask, const char *name, uint64_t id,
-		int n_nodes, int n_ranks, int rank, prof_logger logger)
+static int init(int version, void **context, int *mask, const char *name, uint64_t id, int n_nodes,
+                int n_ranks, int rank, prof_logger logger)
 {
+	int (*get_version)(int *) = NULL;
+	int nccl = 0;
+
 	pthread_mutex_lock(&lock);
 	open_file();
 	mask_of_nccl = mask;
-	__atomic_store_n(mask, (int)env_number("RECORDER_MASK", PROF_COLL | PROF_P2P | PROF_KERNEL_CH),
-			 __ATOMIC_RELAXED);
+	__atomic_store_n(mask,
+	                 (int)env_number("RECORDER_MASK", PROF_COLL | PROF_P2P | PROF_KERNEL_CH),
+	                 __ATOMIC_RELAXED);
 	*context = (void *)++last_handle;
-	put("\"call\":\"init\",\"api\":%d,\"context\":%lu,\"name\":\"%s\",\"id\":%llu,"
+	*(void **)&get_version = dlsym(RTLD_DEFAULT, "ncclGetVersion");
+	if (get_version)
+		get_version(&nccl);
+	put("\"call\":\"init\",\"api\":%d,\"nccl\":%d,\"context\":%lu,\"name\":\"%s\",\"id\":%llu,"
 	    "\"n_nodes\":%d,\"n_ranks\":%d,\"rank\":%d",
-	    version, (unsigned long)*context, name, (unsigned long long)id, n_nodes, n_ranks, rank);
+	    version, nccl, (unsigned long)*context, name, (unsigned long long)id, n_nodes, n_ranks,
+	    rank);
 	pthread_mutex_unlock(&lock);
 	logger(PROF_LOG_INFO, 1, __FILE__, __LINE__, "recorder: %s", name);
 	return 0;
@@ -88,7 +96,7 @@ static int init(int version, void **context, int *mask, const char *name, uint64
 
 /* Gives the handle and opens the line's members; to be called, and followed, under the lock. */
 static void *begin(unsigned long type, int rank, const void *parent, const void *context,
-		   char *text, size_t size)
+                   char *text, size_t size)
 {
 	void *handle = NULL;
 
@@ -97,9 +105,9 @@ static void *begin(unsigned long type, int rank, const void *parent, const void 
 		type_of[(uintptr_t)handle % (sizeof(type_of) / sizeof(*type_of))] = type;
 	}
 	snprintf(text, size,
-		 "\"call\":\"start\",\"type\":%lu,\"handle\":%lu,\"parent\":%lu,\"rank\":%d,"
-		 "\"context\":%lu",
-		 type, (unsigned long)handle, (unsigned long)parent, rank, (unsigned long)context);
+	         "\"call\":\"start\",\"type\":%lu,\"handle\":%lu,\"parent\":%lu,\"rank\":%d,"
+	         "\"context\":%lu",
+	         type, (unsigned long)handle, (unsigned long)parent, rank, (unsigned long)context);
 	return handle;
 }
 
@@ -158,7 +166,8 @@ static int start_v5(void *context, void **handle, struct prof_descr_v5 *descr)
 	else if (descr->type == PROF_P2P)
 		put_p2p(head, &descr->p2p.base, descr->p2p.parent_group);
 	else if (descr->type == PROF_COLL_API)
-		put_api(head, descr->coll_api.func, descr->coll_api.count, descr->coll_api.datatype);
+		put_api(head, descr->coll_api.func, descr->coll_api.count,
+		        descr->coll_api.datatype);
 	else if (descr->type == PROF_P2P_API)
 		put_api(head, descr->p2p_api.func, descr->p2p_api.count, descr->p2p_api.datatype);
 	else if (descr->type == PROF_GROUP_API)
@@ -220,14 +229,14 @@ static int finalize(void *context)
 }
 
 static int init_v4(void **context, int *mask, const char *name, uint64_t hash, int n_nodes,
-		   int n_ranks, int rank, prof_logger logger)
+                   int n_ranks, int rank, prof_logger logger)
 {
 	return init(4, context, mask, name, hash, n_nodes, n_ranks, rank, logger);
 }
 
 #define INIT(version)                                                                              \
 	static int init_v##version(void **context, uint64_t id, int *mask, const char *name,       \
-				   int n_nodes, int n_ranks, int rank, prof_logger logger)         \
+	                           int n_nodes, int n_ranks, int rank, prof_logger logger)         \
 	{                                                                                          \
 		return init(version, context, mask, name, id, n_nodes, n_ranks, rank, logger);     \
 	}
@@ -239,11 +248,15 @@ extern const struct prof_table_v4 ncclProfiler_v4;
 extern const struct prof_table_v5 ncclProfiler_v5, ncclProfiler_v6;
 extern const struct prof_table_v7 ncclProfiler_v7;
 
-const struct prof_table_v4 ncclProfiler_v4 = { "recorder", init_v4, start_v4, stop, record,
-					       finalize };
-const struct prof_table_v5 ncclProfiler_v5 = { "recorder", init_v5, start_v5, stop, record,
-					       finalize };
-const struct prof_table_v5 ncclProfiler_v6 = { "recorder", init_v6, start_v5, stop, record,
-					       finalize };
-const struct prof_table_v7 ncclProfiler_v7 = { "recorder", init_v7, start_v7, stop, record,
-					       finalize };
+const struct prof_table_v4 ncclProfiler_v4 = {
+	"recorder", init_v4, start_v4, stop, record, finalize
+};
+const struct prof_table_v5 ncclProfiler_v5 = {
+	"recorder", init_v5, start_v5, stop, record, finalize
+};
+const struct prof_table_v5 ncclProfiler_v6 = {
+	"recorder", init_v6, start_v5, stop, record, finalize
+};
+const struct prof_table_v7 ncclProfiler_v7 = {
+	"recorder", init_v7, start_v7, stop, record, finalize
+};

@@ -1,0 +1,1 @@
+"""The stand-in for NCCL, and how tests run it."""

@@ -1,0 +1,265 @@
+"""The stand-in is an application whose figures can be trusted, and whose faults are the planted."""
+
+import ctypes
+import os
+import signal
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from tests.standin.harness import BUILD, RECORDER, STANDIN, Run, collect, finished, started, until
+
+NODES, PER_NODE = 4, 2
+RANKS = NODES * PER_NODE
+FAULT_MS = 40
+SLOW = 5
+RATE_MBS = 40  # the default
+QUICK = ("--sizes", "32K", "--rate", "400", "--compute-ms", "0", "--steps", "1")
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Eight ranks with the default pace, sizes and operations for some seconds."""
+    run = finished(tmp_path_factory.mktemp("healthy"), "--seconds", "4", ranks=RANKS)
+    assert run.codes == [0] * RANKS, run.stderr
+    return run
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The same with a planted slow rank."""
+    args = ("--seconds", "4", "--slow-rank", f"{SLOW}:{FAULT_MS}")
+    run = finished(tmp_path_factory.mktemp("slow"), *args, ranks=RANKS)
+    assert run.codes == [0] * RANKS, run.stderr
+    return run
+
+
+def test_every_rank_has_every_operation(healthy: Run) -> None:
+    operations = [len(healthy.log(rank)) for rank in range(RANKS)]
+    assert min(operations) == max(operations) >= 3 * 2 * 5
+    comms = {"standin_world", "standin_cross1", "standin_node2"}
+    assert {op["comm_name"] for op in healthy.log(5)} == comms
+
+
+def test_eight_ranks_leave_the_processors_mostly_idle(healthy: Run) -> None:
+    assert healthy.cpu_s / (2 * healthy.wall_s) < 0.30
+
+
+@pytest.mark.parametrize("func", ["AllReduce", "AllGather", "ReduceScatter", "Send"])
+def test_the_fastest_rank_of_an_operation_takes_what_the_pace_says(healthy: Run, func: str) -> None:
+    n = RANKS
+    factor = {"AllReduce": 2 * (n - 1) / n, "AllGather": n - 1, "ReduceScatter": n - 1, "Send": 1}
+    operations = healthy.durations_ms().items()
+    times = [
+        min(ranks.values()) / (size * factor[func] / RATE_MBS / 1e3)
+        for (comm, name, size, _), ranks in operations
+        if (comm, name) == ("standin_world", func)
+    ]
+    assert 0.99 < median(times) < 1.05
+
+
+def test_the_planted_fault_is_ten_times_the_healthy_spread(healthy: Run, slow: Run) -> None:
+    assert healthy.median_spread_ms() < FAULT_MS / 10
+    struck = [r for key, r in slow.durations_ms().items() if key[1] == "AllReduce" and SLOW in r]
+    spread = median(max(ranks.values()) - min(ranks.values()) for ranks in struck)
+    assert FAULT_MS * 0.8 < spread < FAULT_MS * 1.3
+
+
+@pytest.mark.parametrize("func", ["AllReduce", "AllGather", "ReduceScatter"])
+def test_the_slow_rank_has_the_shortest_time_and_the_others_wait(slow: Run, func: str) -> None:
+    struck = [r for key, r in slow.durations_ms().items() if key[1] == func and SLOW in r]
+    waited = [min(t for r, t in ranks.items() if r != SLOW) - ranks[SLOW] for ranks in struck]
+    assert len(struck) > 5
+    assert median(waited) > FAULT_MS * 0.8
+
+
+def test_communicators_without_the_slow_rank_do_not_wait(slow: Run) -> None:
+    others = [r for r in slow.durations_ms().values() if SLOW not in r]
+    assert median(max(ranks.values()) - min(ranks.values()) for ranks in others) < FAULT_MS / 10
+
+
+def test_without_barriers_lateness_travels_to_the_node_mate(tmp_path: Path) -> None:
+    args = ("--slow-rank", "5", "--no-barrier", "--steps", "3", "--ops", "allreduce")
+    run = finished(tmp_path, *args, "--sizes", "64K", ranks=RANKS)
+    operations = run.durations_ms()
+    mate = [r for key, r in operations.items() if key[0] == "standin_cross0"]
+    assert median(max(r.values()) - min(r.values()) for r in mate) > FAULT_MS / 2
+    assert all(min(r, key=lambda rank: r[rank]) == SLOW - 1 for r in mate)
+
+
+def test_operations_can_overlap_with_the_application(tmp_path: Path) -> None:
+    run = finished(tmp_path, *QUICK, "--overlap", "--comms", "world", ranks=4)
+    assert run.codes == [0] * 4
+    assert len(run.log(3)) == 5
+
+
+@pytest.mark.parametrize("size", ["4", "20", "1000", "4100"])
+def test_sizes_that_do_not_divide_are_right_too(tmp_path: Path, size: str) -> None:
+    args = ("--sizes", size, "--channels", "3", "--compute-ms", "0", "--steps", "2")
+    run = finished(tmp_path, *args, ranks=6, per_node=3)
+    assert run.codes == [0] * 6, run.stderr
+
+
+@pytest.mark.parametrize("op", ["allreduce", "allgather", "reducescatter", "sendrecv"])
+def test_a_wrong_number_ends_the_run(tmp_path: Path, op: str) -> None:
+    run = finished(tmp_path, *QUICK, "--comms", "world", "--ops", op, "--corrupt", "1")
+    assert 1 in run.codes
+    assert "wrong result in elements" in run.stderr[0] + run.stderr[1]
+
+
+def test_ranks_wait_in_nccl_for_one_that_hangs_until_sigterm(tmp_path: Path) -> None:
+    args = ["--hang", "1:1", "--steps", "9", "--sizes", "32K", "--comms", "world"]
+    with started(tmp_path, args, ranks=2) as run:
+        until(lambda: call_is_open(run), "rank 0 is inside an operation")
+        for process in run.processes:
+            assert process.poll() is None
+            process.terminate()
+        collect(run)
+    assert run.codes == [-signal.SIGTERM] * 2
+    assert "rank 1 hangs in step 1" in run.stdout[1]
+    assert [op["seq"] for op in run.log(0)] == [0] * 5
+
+
+def call_is_open(run: Run) -> bool:
+    """The sixth operation of rank 0 has been told, and no end of it."""
+    try:
+        calls = run.calls(0)
+    except (FileNotFoundError, ValueError):  # not there yet, or half a line
+        return False
+    kernels = [c for c in calls if c.type == "KernelCh"]
+    return len([c for c in calls if c.words == "Coll stop"]) == 4 and kernels[-1].kind == "start"
+
+
+def test_a_hang_with_a_time_limit_is_an_error_that_names_the_operation(tmp_path: Path) -> None:
+    args = ["--hang", "1:0", "--steps", "2", "--sizes", "32K", "--timeout", "1"]
+    with started(tmp_path, [*args, "--comms", "world"], ranks=2) as run:
+        _, stderr = run.processes[0].communicate(timeout=10)
+    assert run.processes[0].returncode == 1
+    assert "rank 0: standin_world: AllReduce 0: Connection timed out" in stderr
+
+
+@pytest.mark.parametrize("present", [0, 1])
+def test_a_task_that_never_comes_is_an_error_in_time(tmp_path: Path, present: int) -> None:
+    run = finished(tmp_path, *QUICK, "--timeout", "1", only=[present])
+    assert run.codes == [1]
+    assert "did not come" in run.stderr[0]
+    assert not list(tmp_path.glob(".nccl-standin-*"))
+
+
+def test_an_old_address_of_rank_0_does_not_matter(tmp_path: Path) -> None:
+    stale = tmp_path / ".nccl-standin-4711.0"
+    stale.mkdir()
+    (stale / "0").write_text("127.0.0.1:1\n")
+    run = finished(tmp_path, *QUICK, ranks=4)
+    assert run.codes == [0] * 4, run.stderr
+    assert not stale.exists()
+
+
+def test_no_finalize_exits_in_order_without_a_word_to_the_profiler(tmp_path: Path) -> None:
+    run = finished(tmp_path, *QUICK, "--no-finalize")
+    assert run.codes == [0, 0]
+    assert "finalize" not in [c.kind for c in run.calls(0)]
+
+
+def loaded(run: Run) -> list[str]:
+    return [line.split("NCCL INFO ")[1] for line in run.stderr[0].splitlines() if "Loaded" in line]
+
+
+@pytest.mark.parametrize(("api", "code"), [("4", 22707), ("5", 22809), ("6", 23007), ("7", 23203)])
+def test_the_highest_offered_version_is_taken(tmp_path: Path, api: str, code: int) -> None:
+    run = finished(tmp_path, *QUICK, "--api", api, env={"NCCL_DEBUG": "INFO"})
+    assert loaded(run) == [f"PROFILER/Plugin: Loaded recorder (v{api})"]
+    assert run.calls(0)[0]["nccl"] == code
+
+
+@pytest.mark.parametrize(
+    ("word", "file"),
+    [
+        ("recorder", "libnccl-profiler-recorder.so"),
+        ("libother.so", "libother.so"),
+        ("", "libnccl-profiler.so"),
+    ],
+)
+def test_a_plugin_is_found_by_the_names_of_nccl(tmp_path: Path, word: str, file: str) -> None:
+    (tmp_path / file).symlink_to(RECORDER)
+    env = {"NCCL_PROFILER_PLUGIN": word, "LD_LIBRARY_PATH": str(tmp_path), "NCCL_DEBUG": "INFO"}
+    assert loaded(finished(tmp_path, *QUICK, env=env))
+
+
+@pytest.mark.parametrize("word", ["none", "NoNe", "STATIC_PLUGIN", "/nowhere.so", "x" * 400])
+def test_without_a_plugin_it_runs_all_the_same(tmp_path: Path, word: str) -> None:
+    run = finished(tmp_path, *QUICK, env={"NCCL_PROFILER_PLUGIN": word, "NCCL_DEBUG": "INFO"})
+    assert run.codes == [0, 0]
+    assert not loaded(run)
+    assert len(run.log(0)) == 2 * 5
+
+
+def test_the_steps_are_told_on_the_output_of_rank_0(tmp_path: Path) -> None:
+    run = finished(tmp_path, *QUICK)
+    assert run.stdout[0].startswith("done: 1 steps in ")
+    assert run.stdout[1] == ""
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        *("--sizes 1X", "--sizes 3", "--rate 0", "--api 8", "--steps -1", "--ops all"),
+        *("--comms node,node", "--slow-rank x", "--channels 99", "more", "--unknown"),
+    ],
+)
+def test_a_bad_option_is_one_line_and_status_1(tmp_path: Path, args: str) -> None:
+    run = finished(tmp_path, *args.split(), ranks=1)
+    assert run.codes == [1]
+    assert len(run.stderr[0].splitlines()) == 1
+
+
+def test_help_names_every_option(tmp_path: Path) -> None:
+    run = finished(tmp_path, "--help", ranks=1)
+    assert run.codes == [0]
+    source = Path(__file__).with_name("options.c").read_text()
+    options = [line.split('"')[1] for line in source.splitlines() if "_argument, NULL" in line]
+    assert len(options) > 15
+    assert all(f"--{option}" in run.stdout[0] for option in options)
+
+
+def fake_device(monkeypatch: pytest.MonkeyPatch, visible: str) -> tuple[int, str, bytes]:
+    """Ordinal, PCI bus id and UUID of the current device."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    cuda = ctypes.CDLL(str(BUILD / "fakecuda" / "libcuda.so.1"))
+    device, bus_id = ctypes.c_int(-1), ctypes.create_string_buffer(16)
+    uuid = ctypes.create_string_buffer(16)
+    assert cuda.cuInit(0) == 0
+    assert cuda.cuCtxGetDevice(ctypes.byref(device)) == 0
+    assert cuda.cuDeviceGetPCIBusId(bus_id, 16, device) == 0
+    assert cuda.cuDeviceGetUuid_v2(uuid, device) == 0
+    return device.value, bus_id.value.decode(), uuid.raw
+
+
+def test_each_visible_gpu_is_ordinal_0_and_yet_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    devices = [fake_device(monkeypatch, str(minor)) for minor in range(8)]
+    assert {ordinal for ordinal, _, _ in devices} == {0}
+    assert [bus_id for _, bus_id, _ in devices] == [f"0000:{0x10 + i:02x}:00.0" for i in range(8)]
+    assert len({uuid for _, _, uuid in devices}) == 8
+    assert fake_device(monkeypatch, "3,1") == devices[3]
+
+
+def test_no_visible_gpu_is_an_error_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    cuda = ctypes.CDLL(str(BUILD / "fakecuda" / "libcuda.so.1"))
+    assert cuda.cuInit(0) == 100
+
+
+def test_the_cuda_driver_is_loaded_as_nccl_has_it(tmp_path: Path) -> None:
+    with started(
+        tmp_path,
+        ["--hang", "0:0", "--steps", "1"],
+        ranks=1,
+        env={"NCCL_STANDIN_CUDA": str(BUILD / "fakecuda" / "libcuda.so.1")},
+    ) as run:
+        maps = Path(f"/proc/{run.processes[0].pid}/maps")
+        until(lambda: "libcuda.so.1" in maps.read_text(), "the library is mapped")
+
+
+def test_the_program_is_there() -> None:
+    assert os.access(STANDIN, os.X_OK)
