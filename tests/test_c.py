@@ -1,0 +1,60 @@
+"""Every C unit test as a case, plain and with sanitizers, and what the libraries export."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).parent.parent
+SOURCES = sorted((REPO / "tests" / "c").glob("test_*.c"))
+BUILDS = {
+    "plain": REPO / "build",
+    "asan": REPO / "build" / "san-address-undefined",
+    "tsan": REPO / "build" / "san-thread",
+}
+
+
+def test_there_are_c_tests() -> None:
+    assert len(SOURCES) >= 9
+
+
+@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+def test_c(source: Path, build: str) -> None:
+    program = BUILDS[build] / "c" / source.stem
+    assert program.exists(), f"{program} is not built: run `make build san`"
+    env = os.environ | {"ASAN_OPTIONS": "detect_leaks=0", "TSAN_OPTIONS": "halt_on_error=1"}
+    done = subprocess.run([program], capture_output=True, text=True, env=env, timeout=60)
+    failed = [line for line in done.stdout.splitlines() if line.startswith("not ok")]
+    plan = re.search(r"^1\.\.(\d+)$", done.stdout, re.MULTILINE)
+    assert plan, f"{program.name} did not finish:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    assert int(plan[1]) > 0
+    assert not failed
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("library", "allowed"),
+    [
+        ("libnccl-profiler-inspector.so", r"ncclProfiler_v[4-7]"),
+        ("spank_nccl_inspector.so", r"slurm_spank_\w+|plugin_\w+|spank_plugin_\w+"),
+    ],
+)
+def test_a_library_exports_its_contract_and_no_more(library: str, allowed: str) -> None:
+    done = subprocess.run(
+        ["nm", "-D", "--defined-only", "--format=posix", REPO / "build" / library],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    names = [line.split()[0] for line in done.stdout.splitlines()]
+    assert names
+    assert [name for name in names if not re.fullmatch(allowed, name)] == []
+
+
+def test_the_profiler_needs_only_libc() -> None:
+    library = REPO / "build" / "libnccl-profiler-inspector.so"
+    done = subprocess.run(["readelf", "-d", library], capture_output=True, text=True, check=True)
+    needed = set(re.findall(r"NEEDED.*\[(.+?)\]", done.stdout))
+    assert needed <= {"libc.so.6"}
+    assert "NODELETE" in done.stdout
