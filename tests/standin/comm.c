@@ -51,7 +51,7 @@ static int node_index(const struct world *world)
 {
 	int first = 0;
 
-	while (strcmp(world->peers[first].node, world->peers[world->rank].node))
+	while (strcmp(world->peers[first].node, world->peers[world->rank].node) != 0)
 		first++;
 	return count_nodes(world, COMM_WORLD, first);
 }

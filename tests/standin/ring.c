@@ -191,7 +191,7 @@ static void expect(const struct kernel *kernel, const float *result, size_t begi
 	for (size_t i = begin; i < end; i += PERIOD) {
 		size_t n = end - i < PERIOD ? end - i : PERIOD;
 
-		if (memcmp(result + i, pattern->from, n * sizeof(float)))
+		if (memcmp(result + i, pattern->from, n * sizeof(float)) != 0)
 			die("%s: %s %llu: wrong result in elements %zu to %zu", kernel->comm->name,
 			    func_name(kernel->ops[0]->func),
 			    (unsigned long long)kernel->ops[0]->seq, i, i + n - 1);
