@@ -148,11 +148,10 @@ class Cluster:
 
     # Changing it while it runs.
 
-    def install(self) -> list[str]:
-        """Put what is built now into place; returns the parts that are missing."""
-        absent = product.install(self.layout)
+    def install(self) -> None:
+        """Build and put the product into place again. Raises ClusterError."""
+        product.install(self.layout)
         self.set_plugstack(*self.layout.options.plugstack)
-        return absent
 
     def set_prolog(self, *, on: bool) -> None:
         """With or without the product's prolog and epilog, for hooks that start from now on."""

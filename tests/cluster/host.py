@@ -21,6 +21,7 @@ PROGRAMS = {
     "sbatch": "slurm-client",
     "nsenter": "util-linux",
     "useradd": "passwd",
+    "make": "make",
     "prometheus": "prometheus",
     "prometheus-node-exporter": "prometheus-node-exporter",
 }

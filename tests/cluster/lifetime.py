@@ -145,8 +145,7 @@ def _start(layout: Layout) -> list[str]:
         notes.append(f"created the accounts {', '.join(made)}; they stay (userdel removes them)")
     _make_directories(layout)
     config.write_all(layout)
-    if absent := product.install(layout):
-        notes.append(f"not built yet, so not installed: {', '.join(absent)}")
+    product.install(layout)
     product.set_plugstack(layout, layout.options.plugstack)
     product.set_hooks(layout, on=layout.options.prolog)
     for name in (HEAD, *NODES):

@@ -106,17 +106,17 @@ class Machine:
             *(f"{key}={value}" for key, value in variables.items()), *argv,
         ]  # fmt: skip
 
-    def start(self, service: str, argv: Sequence[str]) -> Process:
+    def start(self, service: str, argv: Sequence[str]) -> None:
         """Start a daemon in here; what it prints goes to the log `<service>-<machine>.out`.
 
         Raises:
-            ClusterError: it ended at once, or it already runs.
+            ClusterError: it already runs.
         """
         if self.process(service):
             raise ClusterError(f"{service} already runs on {self.name}")
         env = DAEMON_ENV | {"SLURM_CONF": str(self.layout.slurm_conf)}
         log = self.layout.root / "log" / f"{service}-{self.name}.out"
-        return spawn([*self._enter(), *argv], log=log, env=env, note=self._note(service))
+        spawn([*self._enter(), *argv], log=log, env=env, note=self._note(service))
 
     def stop(self, service: str, number: Signals = SIGTERM) -> bool:
         """End one daemon of this machine and nothing else; False when it did not run."""

@@ -22,7 +22,7 @@ DAEMON_ENV = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "LANG": "C.UTF-8",
 }
-_GRACE_S = 3.0
+_GRACE_S = 1.0
 _KILL_S = 10.0
 
 
@@ -129,18 +129,10 @@ def wait_gone(processes: Iterable[Process], timeout: float) -> bool:
     return True
 
 
-def record(path: Path, pid: int) -> Process:
-    """Note a process that was just started, so that it is known again by others.
-
-    Raises:
-        ClusterError: it is already gone.
-    """
+def record(path: Path, pid: int) -> None:
+    """Note a process that was just started, so that it is known again, also as one that died."""
     found = _stat(pid)
-    if found is None:
-        raise ClusterError(f"{path.name} ended at once; its log is in {path.parent.parent / 'log'}")
-    process = Process(pid, found[1])
-    path.write_text(f"{process.pid} {process.start}\n")
-    return process
+    path.write_text(f"{pid} {found[1] if found else 0}\n")
 
 
 def recorded(path: Path) -> Process | None:
@@ -153,7 +145,7 @@ def recorded(path: Path) -> Process | None:
     return process if process.alive() else None
 
 
-def spawn(argv: Sequence[str], *, log: Path, env: Mapping[str, str], note: Path) -> Process:
+def spawn(argv: Sequence[str], *, log: Path, env: Mapping[str, str], note: Path) -> None:
     """Start a daemon that writes to `log`; its parent becomes init, so that it outlives us."""
     script = 'log=$1; shift; setsid "$@" </dev/null >>"$log" 2>&1 & echo $!'
     done = subprocess.run(
@@ -161,4 +153,4 @@ def spawn(argv: Sequence[str], *, log: Path, env: Mapping[str, str], note: Path)
         env=dict(env), cwd="/", stdout=subprocess.PIPE, text=True, check=True, timeout=10,
         umask=0o022,
     )  # fmt: skip
-    return record(note, int(done.stdout))
+    record(note, int(done.stdout))

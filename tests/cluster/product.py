@@ -1,37 +1,35 @@
 """Putting the product into a cluster: its files under the state directory, its hooks into Slurm."""
 
-import shutil
+import fcntl
+import subprocess
 
 from tests.cluster.config import plugstack_conf, replace_text
+from tests.cluster.errors import ClusterError
 from tests.cluster.layout import REPO, Layout
+from tests.cluster.processes import DAEMON_ENV
 
 SPANK = "spank_nccl_inspector.so"
-PROFILER = "libnccl-profiler-inspector.so"
 HOOK = "50-nccl-inspector.sh"
 _LIB = "usr/lib/nccl-inspector"
-# From the repository: to under the product's root, the mode.
-_FILES = {
-    f"build/{PROFILER}": (f"{_LIB}/{PROFILER}", 0o755),
-    f"build/{SPANK}": (f"{_LIB}/{SPANK}", 0o755),
-    f"prolog/{HOOK}": (f"{_LIB}/prolog/{HOOK}", 0o755),
-    f"epilog/{HOOK}": (f"{_LIB}/epilog/{HOOK}", 0o755),
-}
 
 
-def install(layout: Layout) -> list[str]:
-    """Copy what is built into the cluster's root and return the parts that are not there yet."""
-    absent = []
-    for source, (target, mode) in _FILES.items():
-        destination = layout.product_root / target
-        destination.parent.mkdir(parents=True, exist_ok=True)
-        if not (REPO / source).exists():
-            absent.append(source)
-            continue
-        part = destination.with_name(f".{destination.name}.part")
-        shutil.copyfile(REPO / source, part)
-        part.chmod(mode)
-        part.replace(destination)
-    return absent
+def install(layout: Layout) -> None:
+    """`make install` below the cluster's root, which builds what is older than its source.
+
+    The environment is a fresh one: a make that runs us must not pass its variables on.
+
+    Raises:
+        ClusterError: make failed; with its last words.
+    """
+    argv = ["make", "--silent", "install", f"DESTDIR={layout.product_root}"]
+    with (REPO / "Makefile").open() as lock:  # two sessions must not build at once
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = subprocess.run(
+            argv, cwd=REPO, env=DAEMON_ENV, capture_output=True, text=True, timeout=300,
+            check=False, umask=0o022,
+        )  # fmt: skip
+    if done.returncode != 0:
+        raise ClusterError(f"make install: {'; '.join(done.stderr.strip().splitlines()[-3:])}")
 
 
 def set_plugstack(layout: Layout, words: tuple[str, ...]) -> None:
