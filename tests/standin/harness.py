@@ -61,6 +61,7 @@ class Run:
     stderr: dict[int, str] = field(default_factory=dict)
     cpu_s: float = 0.0
     wall_s: float = 0.0
+    foreign: float = 0.0  # share of the processors' time that others had, hypervisor included
 
     @property
     def codes(self) -> list[int | None]:
@@ -169,13 +170,30 @@ def finished(
     env: dict[str, str] | None = None,
 ) -> Run:
     """A whole run with its cost. `only` leaves the other tasks out."""
-    before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    before, begin = own_cpu_s(), time.monotonic()
+    busy_before, total_before = machine_s()
     with started(directory, list(args), ranks=ranks, per_node=per_node, only=only, env=env) as run:
         collect(run)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    busy, total = machine_s()
     run.wall_s = time.monotonic() - begin
-    run.cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    run.cpu_s = own_cpu_s() - before
+    if total > total_before:
+        run.foreign = max(0.0, busy - busy_before - run.cpu_s) / (total - total_before)
     return run
+
+
+def own_cpu_s() -> float:
+    """Processor time of all children that have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def machine_s() -> tuple[float, float]:
+    """Processor seconds since boot that were not idle, time stolen included, and all of them."""
+    words = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
+    ticks = [int(word) / os.sysconf("SC_CLK_TCK") for word in words]
+    idle, iowait = ticks[3:5]
+    return sum(ticks) - idle - iowait, sum(ticks)
 
 
 def until(fact: Callable[[], bool], what: str, limit_s: float = 15) -> None:
