@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Boxes, manifests and metrics files as the prolog and the plugin write them, for the tests of their readers."""
+"""Boxes, manifests and metrics files, as the prolog and the plugin write them."""
 
 import os
+import random
 import signal
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fcntl import LOCK_EX, lockf
@@ -60,11 +61,11 @@ class BoxOf:
 
     comms: Sequence[CommOf] = ()
     keys: Sequence[KeyOf] = ()
-    operations: Sequence[Mapping[str, int]] = ()
+    operations: Sequence[dict[str, int]] = ()
     procid: int = 0
     state: int = 2
     gpu: str = "GPU0"
-    header: Mapping[str, int] = field(default_factory=dict)
+    header: dict[str, int] = field(default_factory=dict)
 
 
 def put(data: bytearray, record: Record, base: int, **words: int | str) -> None:
@@ -77,18 +78,27 @@ def put(data: bytearray, record: Record, base: int, **words: int | str) -> None:
 
 def _put_header(data: bytearray, box: BoxOf) -> None:
     words: dict[str, int | str] = {
-        "magic": MAGIC.decode(), "version": 1, "header_bytes": HEADER_BYTES, "file_bytes": BOX_BYTES,
+        "magic": MAGIC.decode(), "version": 1,
+        "header_bytes": HEADER_BYTES, "file_bytes": BOX_BYTES,
         "comm_offset": COMM_AT, "comm_bytes": COMM.size, "comm_count": COMMS,
         "key_offset": KEY_AT, "key_bytes": KEY.size, "key_count": KEYS,
         "hist_offset": HIST_AT, "hist_bytes": HIST.size, "hist_count": KEYS,
         "op_offset": OP_AT, "op_bytes": OP.size, "op_count": OPS,
         "pid": 100 + box.procid, "uid": JOB_UID, "step_id": 0, "procid": box.procid, "localid": 0,
-        "api_version": 5, "nccl_version": 23007, "job_id": 42, "plugin_version": "0.1.0", "node": "n1",
-        "clock.tick0": TICK0, "clock.real0_ns": NOW_NS, "clock.ns_per_tick_q32": 1 << 32,
+        "api_version": 5, "nccl_version": 23007, "job_id": 42,
+        "plugin_version": "0.1.0", "node": "n1",
+        "clock.tick0": TICK0, "clock.real0_ns": NOW_NS,
+        "clock.ns_per_tick_q32": 1 << 32,
         "state": box.state, "beat_tick": TICK0 + 1000 * MS, "beat_real_ns": NOW_NS + 1000 * MS,
     }  # fmt: skip
-    put(data, HEADER, 0, **(words | box.header))
-    gpu = {"uuid": "GPU-1a2b", "pci_bus_id": "0000:01:00.0", "minor": 0, "used": 1, "label": box.gpu}
+    put(data, HEADER, 0, **{**words, **box.header})
+    gpu: dict[str, int | str] = {
+        "uuid": "GPU-1a2b",
+        "pci_bus_id": "0000:01:00.0",
+        "minor": 0,
+        "used": 1,
+        "label": box.gpu,
+    }
     put(data, GPU, HEADER.offsets["gpu"], **gpu)
 
 
@@ -96,8 +106,11 @@ def _put_key(data: bytearray, index: int, key: KeyOf) -> None:
     times = key.times_ns
     put(
         data, KEY, KEY_AT + index * KEY.size,
-        ops=len(times), begun=len(times), bytes=key.size * len(times), busy_ns=sum(times), min_ns=min(times),
-        max_ns=max(times), log2_rate_q20=-5 << 20, first_index=1, last_index=len(times), used=1, comm=key.comm,
+        ops=len(times), begun=len(times), bytes=key.size * len(times),
+        busy_ns=sum(times),
+        min_ns=min(times), max_ns=max(times), log2_rate_q20=-5 << 20,
+        first_index=1, last_index=len(times),
+        used=1, comm=key.comm,
         func=key.func, size_class=key.size.bit_length() - 1, algo=key.algo, proto=key.proto,
     )  # fmt: skip
     for ns in times:
@@ -112,23 +125,27 @@ def box_bytes(box: BoxOf) -> bytearray:
     for index, comm in enumerate(box.comms):
         put(
             data, COMM, COMM_AT + index * COMM.size,
-            id=comm.id, state=comm.state, nranks=comm.nranks, nnodes=comm.nnodes, rank=comm.rank, gpu=0,
+            id=comm.id, state=comm.state, nranks=comm.nranks, nnodes=comm.nnodes,
+            rank=comm.rank, gpu=0,
             created_real_ns=NOW_NS, enqueued=10, started=9, completed=8, last_sequence=8,
             last_progress_tick=TICK0 + 500 * MS, folded=1, name=comm.name,
         )  # fmt: skip
     for index, key in enumerate(box.keys):
         _put_key(data, index, key)
     for index, words in enumerate(box.operations):
-        put(data, OP, OP_AT + index * OP.size, **({"generation": 1, "flags": 1, "peer": -1} | words))
+        put(data, OP, OP_AT + index * OP.size, **{"generation": 1, "flags": 1, "peer": -1, **words})
     return data
 
 
 def manifest_text(job: int = 42, **words: object) -> str:
     """Return a manifest; `words` override its values."""
     values: dict[str, object] = {
-        "format": 1, "job_id": job, "uid": JOB_UID, "gid": JOB_UID, "user": "amy", "account": "phys",
-        "partition": "gpu", "node": "n1", "nodelist": "n[1-4]", "num_nodes": 4, "cluster": "c1", "gpus": "0,1",
-        "restart": 0, "boot_id": "b", "het_job_id": "", "work_dir": "/home/amy", "mode": "prom", "start": 1700000000,
+        "format": 1, "job_id": job, "uid": JOB_UID, "gid": JOB_UID, "user": "amy",
+        "account": "phys",
+        "partition": "gpu", "node": "n1", "nodelist": "n[1-4]", "num_nodes": 4,
+        "cluster": "c1", "gpus": "0,1",
+        "restart": 0, "boot_id": "b", "het_job_id": "", "work_dir": "/home/amy",
+        "mode": "prom", "start": 1700000000,
     }  # fmt: skip
     return "".join(f"{key}={value}\n" for key, value in (values | words).items()) + "end\n"
 
@@ -138,6 +155,16 @@ def make_run_dir(path: Path) -> Path:
     for name in ("jobs", "ended", "prom", "control"):
         (path / name).mkdir(parents=True)
     return path
+
+
+def fixed_chance(seed: int) -> random.Random:
+    """Return chance that is the same in each run."""
+    return random.Random(seed)  # noqa: S311
+
+
+def names(folder: Path) -> list[str]:
+    """Return what is in a directory, sorted."""
+    return sorted(path.name for path in folder.iterdir())
 
 
 def give(path: Path, uid: int = JOB_UID) -> None:
@@ -179,7 +206,7 @@ def metrics_text(*lines: str) -> bytes:
 
 @contextmanager
 def lock_held(path: Path) -> Iterator[int]:
-    """Hold the record lock of a box in another process, as its living owner does; give that process's id."""
+    """Hold the record lock of a box in another process, as its owner does; give its id."""
     ready, told = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -46,7 +46,11 @@ def test_an_empty_file_gives_the_defaults_of_the_table() -> None:
 
 def test_values_may_have_units_blanks_and_comments() -> None:
     config = parse_config("interval=500ms # fast\n min_size = 1M\nagent_interval = 1.5\n", "x.conf")
-    assert (config.interval_s, config.min_size_bytes, config.agent_interval_s) == (0.5, 1 << 20, 1.5)
+    assert (config.interval_s, config.min_size_bytes, config.agent_interval_s) == (
+        0.5,
+        1 << 20,
+        1.5,
+    )
 
 
 def test_a_file_that_was_asked_for_must_be_there(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 """The command `nccl-inspector`: parse, call one function, print."""
 
 import logging
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,13 @@ def _config(conf: Path | None, run_dir: Path | None, report_dir: Path | None) ->
         run_dir=run_dir or config.run_dir,
         report_dir=report_dir or config.report_dir,
     )
+
+
+def _job_id(_context: click.Context, _parameter: click.Parameter, text: str) -> int:
+    """Click's own integers take 1_2 for 12, which is another job than Slurm's array task 1_2."""
+    if not re.fullmatch("[1-9][0-9]{0,17}", text):
+        raise click.BadParameter("not a job's number")
+    return int(text)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -58,7 +66,7 @@ def collect(conf: Path | None, run_dir: Path | None, report_dir: Path | None) ->
 
 
 @cli.command()
-@click.argument("job_id", type=click.IntRange(min=1))
+@click.argument("job_id", callback=_job_id)
 @_conf
 @_report_dir
 @click.option(

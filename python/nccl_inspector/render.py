@@ -16,7 +16,8 @@ KINDS_SHOWN = 12
 LINES_SHOWN = 12
 NAMED_SHOWN = 4
 
-_ROW = "   {:<14} {:<12} {:<20} {:>10} {:>10} {:>9} {:>7}  {}"
+_WHO_COLUMNS = 17
+_ROW = "  {:<13} {:<11} {:<16} {:>9} {:>9} {:>8} {:>7}  {}"
 
 
 def _duration(ns: float) -> str:
@@ -91,7 +92,9 @@ def _verdict(report: Report) -> Iterator[str]:
 
 def _row(one: Figures) -> str:
     waits = one.func not in P2P
-    who = f"{_rank(one.late.place)} {one.late.place.node} {one.late.place.gpu}" if one.late else "-"
+    who = _rank(one.late.place) if one.late else "-"
+    if one.late and len(longer := f"{who} {one.late.place.node}") <= _WHO_COLUMNS:
+        who = longer
     return _ROW.format(
         one.func,
         size_label(one.size_class),
@@ -129,7 +132,7 @@ def _communicators(report: Report, shown: int, kinds: int) -> Iterator[str]:
         "operation",
         "size",
         "algorithm",
-        "operations",
+        "count",
         "time T",
         "bus GB/s",
         "waiting",

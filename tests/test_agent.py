@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from nccl_inspector.agent import run_agent
+from nccl_inspector.config import Config, parse_config
+from nccl_inspector.errors import InspectorError
+from tests.boxes import (
+    BoxOf,
+    line,
+    lock_held,
+    make_job,
+    make_run_dir,
+    metrics_text,
+    names,
+    write_box,
+    write_user_file,
+)
+from tests.test_collect import BOX
+
+PYTHON_DIR = Path(__file__).parents[1] / "python"
+
+
+def configured(tmp_path: Path) -> Config:
+    run_dir = make_run_dir(tmp_path / "run")
+    (tmp_path / "reports").mkdir()
+    return parse_config(
+        f"run_dir = {run_dir}\nreport_dir = {tmp_path}/reports\nagent_interval = 100ms\n", "test"
+    )
+
+
+def samples(path: Path) -> dict[str, float]:
+    families = text_string_to_metric_families(path.read_text())
+    return {sample.name: sample.value for family in families for sample in family.samples}
+
+
+def test_one_pass_publishes_the_agents_own_state(tmp_path: Path) -> None:
+    config = configured(tmp_path)
+    raw = make_job(config.run_dir / "jobs" / "42")
+    write_user_file(raw / "nccl_inspector_metrics_unknown_0_1.prom", b"bad")
+    build = line("nccl_inspector_build_info", plugin_version="0.1.0", nccl_version="2.30.7")
+    write_user_file(
+        raw / "nccl_inspector_metrics_unknown_0_2.prom", metrics_text(build, line("nccl_gpu_info"))
+    )
+    with (
+        lock_held(write_box(raw, "0_1", BoxOf(state=1))),
+        lock_held(write_box(raw, "0_2", BoxOf(state=1))),
+    ):
+        run_agent(config, once=True)
+    own = samples(config.run_dir / "prom" / "nccl_inspector_agent.prom")
+    assert own["nccl_inspector_agent_jobs"] == 1
+    assert own["nccl_inspector_agent_rejected_files_total"] == 1
+    assert own["nccl_inspector_agent_ended_jobs_waiting"] == 0
+    assert own["nccl_inspector_build_info"] == 1
+    assert own["nccl_inspector_agent_last_pass_timestamp_seconds"] > 1.7e9
+    text = (config.run_dir / "prom" / "nccl_inspector_agent.prom").read_text()
+    assert f'cluster="c1",node="{socket.gethostname().split(".")[0]}"' in text
+
+
+def test_without_a_run_directory_the_agent_says_so(tmp_path: Path) -> None:
+    config = parse_config(f"run_dir = {tmp_path}/none\n", "test")
+    with pytest.raises(InspectorError, match="none: No such file"):
+        run_agent(config, once=True)
+    (tmp_path / "none" / "jobs").mkdir(parents=True)
+    with pytest.raises(InspectorError, match="none/prom: No such file"):
+        run_agent(config, once=True)
+
+
+def test_sigterm_ends_the_service_in_order_and_withdraws_its_files(tmp_path: Path) -> None:
+    config = configured(tmp_path)
+    raw = make_job(config.run_dir / "jobs" / "42")
+    write_user_file(
+        raw / "nccl_inspector_metrics_unknown_0_1.prom", metrics_text(line("nccl_gpu_info"))
+    )
+    make_job(config.run_dir / "ended" / "41.1", 41)
+    conf = tmp_path / "x.conf"
+    conf.write_text(f"run_dir = {config.run_dir}\nagent_interval = 100ms\n")
+    code = "from nccl_inspector.cli import main; main()"
+    with lock_held(write_box(raw, "0_1", BOX_ALIVE)):
+        done = subprocess.Popen(
+            [sys.executable, "-c", code, "agent", "--conf", str(conf)],
+            env=os.environ | {"PYTHONPATH": str(PYTHON_DIR)},
+        )
+        own = config.run_dir / "prom" / "nccl_inspector_agent.prom"
+        while not own.exists():
+            assert done.poll() is None
+        assert (config.run_dir / "prom" / "42.prom").exists()
+        done.send_signal(signal.SIGTERM)
+        assert done.wait(10) == 0
+    assert names(config.run_dir / "prom") == []
+    assert names(config.run_dir / "ended") == []
+
+
+BOX_ALIVE = BoxOf(BOX.comms, BOX.keys, state=1)

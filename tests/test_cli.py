@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nccl_inspector import __version__
+from tests.test_report import eight_ranks, write_summary
+
+PYTHON_DIR = Path(__file__).parents[1] / "python"
+
+
+def run(*words: str, **kwargs: object) -> subprocess.CompletedProcess[str]:
+    code = "from nccl_inspector.cli import main; main()"
+    return subprocess.run(  # type: ignore[call-overload, no-any-return]
+        [sys.executable, "-c", code, *words],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(PYTHON_DIR)},
+        **kwargs,
+    )
+
+
+@pytest.mark.parametrize("job", ["0", "-1", "x", "../etc", "1_2"])
+def test_a_job_id_that_is_none_is_refused(job: str) -> None:
+    assert run("report", "--", job).returncode == 2
+
+
+def test_an_unknown_job_is_one_line_and_exit_1(tmp_path: Path) -> None:
+    done = run("report", "7", "--report-dir", str(tmp_path))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"nccl-inspector: no report of job 7: nothing of it is in {tmp_path}\n"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
+def test_a_report_that_may_not_be_read_says_so(tmp_path: Path) -> None:
+    for folder in (*tmp_path.parents[:2], tmp_path):
+        folder.chmod(0o755)
+    (tmp_path / "7").mkdir(mode=0o700)
+    code = "import os, sys; from pathlib import Path\n"
+    code += "from nccl_inspector.report import load_summaries as load\n"
+    code += "os.setuid(65534); load(7, Path(sys.argv[1]), None)"
+    told = subprocess.run(
+        [sys.executable, "-c", code, tmp_path],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(PYTHON_DIR)},
+        check=False,
+    )
+    assert "the report of job 7 cannot be read" in told.stderr
+    assert "Permission denied" in told.stderr
+
+
+def test_a_broken_configuration_is_one_line_and_exit_1(tmp_path: Path) -> None:
+    (tmp_path / "x.conf").write_text("colour = red\n")
+    done = run("agent", "--once", "--conf", str(tmp_path / "x.conf"))
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"nccl-inspector: {tmp_path}/x.conf:1: unknown key 'colour'")
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_version_is_told() -> None:
+    assert run("--version").stdout == f"nccl-inspector, version {__version__}\n"
+
+
+def test_the_report_of_a_job_is_printed(tmp_path: Path) -> None:
+    for summary in eight_ranks(tmp_path / "boxes"):
+        write_summary(tmp_path / "42", summary)
+    done = run("report", "42", "--report-dir", str(tmp_path))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "rank 5 (n3, GPU1) came late" in done.stdout

@@ -1,0 +1,332 @@
+# SPDX-License-Identifier: Apache-2.0
+import os
+import pwd
+import struct
+import time
+import zlib
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nccl_inspector import acl, collect, handover, summary
+from nccl_inspector.box import read_box
+from nccl_inspector.collect import Collector
+from nccl_inspector.config import Config, parse_config
+from nccl_inspector.errors import RefusedError
+from nccl_inspector.hostile import is_locked
+from nccl_inspector.model import Process
+from nccl_inspector.removal import remove_tree
+from nccl_inspector.summary import (
+    BLOCK_BYTES_MAX,
+    Head,
+    NodeSummary,
+    decode,
+    encode,
+    encode_process,
+)
+from nccl_inspector.tally import Tally
+from tests.boxes import (
+    JOB_UID,
+    MS,
+    BoxOf,
+    CommOf,
+    KeyOf,
+    fixed_chance,
+    give,
+    lock_held,
+    make_job,
+    make_run_dir,
+    names,
+    write_box,
+)
+
+WAIT_S = 10
+BOX = BoxOf([CommOf(7, 0, 2, name="world")], [KeyOf(0, [5 * MS] * 20)])
+HEAD = Head(42, 1, "amy", "phys", "gpu", "c1", "n1", "n[1-4]", 4, 0, 1, 2, ("a problem",))
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    return make_run_dir(tmp_path / "run")
+
+
+@pytest.fixture
+def config(tmp_path: Path, run_dir: Path) -> Config:
+    """A configuration whose report directory belongs to an account that has no rights elsewhere."""
+    for folder in (*tmp_path.parents[:2], tmp_path):
+        folder.chmod(0o755)
+    reports = tmp_path / "reports"
+    reports.mkdir(mode=0o711)
+    give(reports)
+    user = pwd.getpwuid(JOB_UID).pw_name
+    text = f"run_dir = {run_dir}\nreport_dir = {reports}\nreport_user = {user}\n"
+    return parse_config(text, "test")
+
+
+@pytest.fixture
+def tally() -> Tally:
+    return Tally()
+
+
+@pytest.fixture
+def collector(run_dir: Path, config: Config, tally: Tally) -> Iterator[Collector]:
+    run_fd = os.open(run_dir, os.O_RDONLY)
+    one = Collector(run_fd, config, tally)
+    yield one
+    one.close()
+    os.close(run_fd)
+
+
+def end_job(run_dir: Path, job: int = 42, age_s: int = 100, **words: object) -> Path:
+    """Make an ended job's directory; return its raw directory."""
+    return make_job(run_dir / "ended" / f"{job}.{int(time.time() - age_s)}000000000", job, **words)
+
+
+def ended(run_dir: Path) -> list[str]:
+    return names(run_dir / "ended")
+
+
+def read_process(path: Path) -> Process:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return read_box(fd, path.stat().st_size, "0_77", alive=False)
+    finally:
+        os.close(fd)
+
+
+def test_an_ended_job_becomes_a_summary_and_its_directory_goes(
+    run_dir: Path, config: Config, collector: Collector
+) -> None:
+    raw = end_job(run_dir, restart=3)
+    process = read_process(write_box(raw, "0_77", BOX))
+    assert collector.run_pass(WAIT_S) == 0
+    assert ended(run_dir) == []
+    found = decode((config.report_dir / "42" / "n1.3.nodesummary").read_bytes())
+    assert found.processes == (process,)
+    assert (found.head.user, found.head.nodelist, found.head.restart) == ("amy", "n[1-4]", 3)
+
+
+def test_only_the_jobs_user_may_read_the_summary(
+    run_dir: Path, config: Config, collector: Collector
+) -> None:
+    write_box(end_job(run_dir), "0_77", BOX)
+    collector.run_pass(WAIT_S)
+    path = config.report_dir / "42" / "n1.0.nodesummary"
+    assert os.getxattr(path, "system.posix_acl_access") == acl.pack(6, JOB_UID, 4)
+    assert os.getxattr(path.parent, "system.posix_acl_access") == acl.pack(7, JOB_UID, 5)
+    assert (path.stat().st_uid, path.stat().st_mode & 0o7777) == (JOB_UID, 0o640)
+    assert names(path.parent) == [path.name]
+
+
+def test_a_directory_without_boxes_is_just_removed(
+    run_dir: Path, config: Config, collector: Collector
+) -> None:
+    end_job(run_dir, mode="")
+    assert collector.run_pass(WAIT_S) == 0
+    assert names(config.report_dir) == []
+
+
+def test_without_a_report_directory_the_data_stay_and_the_failure_counts(
+    run_dir: Path, config: Config, collector: Collector, tally: Tally
+) -> None:
+    write_box(end_job(run_dir), "0_77", BOX)
+    config.report_dir.rmdir()
+    assert collector.run_pass(WAIT_S) == 1
+    assert tally.collect_failures == 1
+    collector.run_pass(WAIT_S)
+    assert tally.collect_failures == 1, "the second try comes later"
+
+
+def test_a_failed_hand_over_is_tried_again(
+    run_dir: Path, config: Config, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collect, "RETRY_FIRST_S", 0)
+    write_box(end_job(run_dir), "0_77", BOX)
+    hidden = config.report_dir.rename(config.report_dir.with_name("hidden"))
+    collector.run_pass(WAIT_S)
+    hidden.rename(config.report_dir)
+    assert collector.run_pass(WAIT_S) == 0
+    assert (config.report_dir / "42" / "n1.0.nodesummary").exists()
+
+
+def test_an_account_that_is_not_there_is_told_and_nothing_is_lost(
+    run_dir: Path, config: Config, tally: Tally
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root becomes another account")
+    write_box(end_job(run_dir), "0_77", BOX)
+    run_fd = os.open(run_dir, os.O_RDONLY)
+    one = Collector(run_fd, replace(config, report_user="no-such-account"), tally)
+    assert one.run_pass(WAIT_S) == 1
+    assert tally.collect_failures == 1
+    one.close()
+    os.close(run_fd)
+
+
+def test_a_dead_file_server_does_not_stop_the_pass(
+    run_dir: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hang(*_: object) -> bytes:
+        os.read(os.pipe()[0], 1)
+        return b""
+
+    monkeypatch.setattr(handover, "write_report_file", hang)
+    monkeypatch.setattr(handover, "CHILD_S", -5)
+    write_box(end_job(run_dir), "0_77", BOX)
+    assert collector.run_pass(0) == 1, "does not wait, and kills the child for its deadline is over"
+    assert collector.run_pass(WAIT_S) == 1
+    monkeypatch.undo()
+    assert collector.jobs() == {42}
+
+
+def test_a_torn_manifest_is_kept_an_hour_and_then_removed(
+    run_dir: Path, collector: Collector
+) -> None:
+    for job, age_s in ((42, 100), (43, 4000)):
+        raw = end_job(run_dir, job, age_s)
+        (raw.parent / "manifest").write_text("format=1\n")
+    assert collector.run_pass(WAIT_S) == 1
+    assert collector.jobs() == {42}
+
+
+def test_a_box_that_is_still_held_is_waited_for_a_minute(
+    run_dir: Path, collector: Collector
+) -> None:
+    box = write_box(end_job(run_dir, age_s=5), "0_77", replace_state(BOX, 1))
+    with lock_held(box):
+        assert collector.run_pass(WAIT_S) == 1
+    assert collector.run_pass(WAIT_S) == 0
+
+
+def replace_state(box: BoxOf, state: int) -> BoxOf:
+    return BoxOf(box.comms, box.keys, state=state)
+
+
+def test_a_killed_process_is_collected_and_counts_as_lost(
+    run_dir: Path, config: Config, collector: Collector, tally: Tally
+) -> None:
+    write_box(end_job(run_dir), "0_77", replace_state(BOX, 1))
+    collector.run_pass(WAIT_S)
+    (process,) = decode((config.report_dir / "42" / "n1.0.nodesummary").read_bytes()).processes
+    assert (process.facts.state, process.keys[0].ops, tally.lost) == ("killed", 20, 1)
+
+
+def test_a_box_that_is_none_is_refused_and_the_summary_says_so(
+    run_dir: Path, config: Config, collector: Collector
+) -> None:
+    raw = end_job(run_dir)
+    write_box(raw, "0_77", BOX)
+    (raw / "nccl_inspector_0_78.box").symlink_to("/dev/zero")
+    os.mkfifo(raw / "nccl_inspector_0_79.box")
+    collector.run_pass(WAIT_S)
+    found = decode((config.report_dir / "42" / "n1.0.nodesummary").read_bytes())
+    assert len(found.processes) == 1
+    assert [problem.split(": ")[1] for problem in found.head.problems] == ["link", "not_regular"]
+
+
+def test_removal_follows_no_link_and_knows_no_depth(run_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("x")
+    top = run_dir / "ended" / "tree"
+    top.mkdir()
+    (top / "link").symlink_to(tmp_path)
+    os.mkfifo(top / "fifo")
+    fd = os.open(top, os.O_RDONLY)
+    for number in range(1500):
+        os.mkdir(f"d{number % 3}", dir_fd=fd)
+        os.close(os.open("file", os.O_CREAT, dir_fd=fd))
+        below = os.open(f"d{number % 3}", os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd = below
+    os.close(fd)
+    parent = os.open(run_dir / "ended", os.O_RDONLY)
+    remove_tree("tree", parent)
+    os.close(parent)
+    assert ended(run_dir) == []
+    assert (tmp_path / "precious").read_text() == "x"
+
+
+def test_a_lock_is_seen_through_a_descriptor_that_cannot_write(tmp_path: Path) -> None:
+    path = tmp_path / "box"
+    path.write_bytes(b"x")
+    fd = os.open(path, os.O_RDONLY)
+    assert not is_locked(fd)
+    with lock_held(path):
+        assert is_locked(fd)
+    os.close(fd)
+
+
+def big_process(tmp_path: Path) -> Process:
+    chance = fixed_chance(5)
+    keys = [
+        KeyOf(comm, [chance.randrange(1000, 10**9) for _ in range(300)], size=1 << size)
+        for comm in range(8)
+        for size in range(30)
+    ]
+    comms = [CommOf(chance.randrange(1 << 60), n, 96, name=f"{chance.random()}") for n in range(64)]
+    box = BoxOf(comms, keys)
+    (tmp_path / "raw").mkdir()
+    return read_process(write_box(tmp_path / "raw", "0_77", box))
+
+
+def test_a_block_keeps_to_its_size_and_loses_the_least_busy_keys_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(summary, "BLOCK_BYTES_MAX", 16 << 10)
+    process = big_process(tmp_path)
+    block = encode_process(process)
+    assert len(block) <= 16 << 10
+    (found,) = decode(encode(HEAD, [block])).processes
+    assert found.flags == (f"{len(process.keys) - len(found.keys)} kinds of operation did not fit",)
+    assert 20 < len(found.keys) < len(process.keys)
+    dropped = set(process.keys) - set(found.keys)
+    assert max(key.busy_ns for key in dropped) <= min(key.busy_ns for key in found.keys)
+
+
+def whole_summary(tmp_path: Path) -> tuple[bytes, NodeSummary]:
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    process = read_process(write_box(raw, "0_77", BOX))
+    return encode(HEAD, [encode_process(process)] * 2), NodeSummary(HEAD, (process, process))
+
+
+def test_a_summary_is_read_as_it_was_written(tmp_path: Path) -> None:
+    data, expected = whole_summary(tmp_path)
+    assert decode(data) == expected
+
+
+def test_a_summary_cut_anywhere_is_refused(tmp_path: Path) -> None:
+    data, _ = whole_summary(tmp_path)
+    for size in range(len(data)):
+        with pytest.raises(RefusedError):
+            decode(data[:size])
+
+
+def test_a_spoilt_summary_is_refused_or_read_and_nothing_else_happens(tmp_path: Path) -> None:
+    data, _ = whole_summary(tmp_path)
+    chance = fixed_chance(6)
+    for _ in range(2000):
+        spoilt = bytearray(data)
+        for _ in range(chance.randrange(1, 4)):
+            spoilt[chance.randrange(len(data))] = chance.randrange(256)
+        with suppress(RefusedError):
+            decode(bytes(spoilt))
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [b"[" * 50_000, b"{}", b"[1,2,3,4,5,6]", b"[[],[],[],[],[],[]]", b"[" + b"9" * 5000 + b"]"],
+)
+def test_odd_json_in_a_block_is_refused(meta: bytes) -> None:
+    block = zlib.compress(struct.pack("<I", len(meta)) + meta)
+    with pytest.raises(RefusedError):
+        decode(encode(HEAD, [block]))
+
+
+def test_a_block_that_unpacks_to_gigabytes_is_refused() -> None:
+    block = zlib.compress(bytes(30 << 20), 9)
+    assert len(block) <= BLOCK_BYTES_MAX
+    with pytest.raises(RefusedError):
+        decode(encode(HEAD, [block]))
