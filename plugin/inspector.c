@@ -48,9 +48,11 @@ static void after_fork_in_child(void)
 /* exit() without ncclCommDestroy, as many applications do it: in order, not killed. */
 __attribute__((destructor)) static void at_exit(void)
 {
+	uint32_t live = BOX_LIVE;
+
 	if (!self.ready || self.pid != getpid())
 		return;
-	atomic_store(&self.box.header->state, BOX_EXITED);
+	atomic_compare_exchange_strong(&self.box.header->state, &live, BOX_EXITED);
 	writer_unpublish(&self.writer);
 }
 
