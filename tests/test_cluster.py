@@ -169,6 +169,15 @@ def test_prologs_run_as_root_on_every_node_with_slurmds_variables(cluster: Clust
         } <= set(lines)
 
 
+def test_the_products_hooks_can_be_taken_away_and_put_back(cluster: Cluster) -> None:
+    look = ("-N1", "--wrap", "test -d /run/nccl-inspector/jobs/$SLURM_JOB_ID")
+    codes = []
+    for on in (True, False, True):
+        cluster.set_prolog(on=on)
+        codes.append(cluster.wait_for_job(cluster.sbatch(*look), 20).exit_code)
+    assert codes == ["0:0", "1:0", "0:0"]
+
+
 def test_a_failing_prolog_drains_its_node_and_undrain_resumes_it(cluster: Cluster) -> None:
     cluster.add_hook("prolog", "99-bad", "#!/bin/sh\nexit 1\n")
     cluster.sbatch("--nodelist=n2", "--wrap", "true")

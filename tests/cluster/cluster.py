@@ -187,7 +187,8 @@ class Cluster:
             node.start_missing()
         for kind in ("prolog", "epilog"):
             for hook in (self.layout.root / "etc" / f"{kind}.d").iterdir():
-                hook.unlink()
+                if hook.name != "00-nothing":
+                    hook.unlink()
         self.set_prolog(on=self.layout.options.prolog)
         self.set_plugstack(*self.layout.options.plugstack)
         self.set_conf()
