@@ -14,7 +14,8 @@ COLUMNS = 100
 COMMUNICATORS_SHOWN = 16
 KINDS_SHOWN = 12
 LINES_SHOWN = 12
-NAMED_SHOWN = 4
+ALSO_SHOWN = 3
+ALSO_SHARE = 0.1  # of the first one's waiting: less is the noise of the machine
 
 _WHO_COLUMNS = 17
 _ROW = "  {:<13} {:<11} {:<16} {:>9} {:>9} {:>8} {:>7}  {}"
@@ -79,11 +80,13 @@ def _verdict(report: Report) -> Iterator[str]:
         yield _wrap("VERDICT  ", f"no rank was waited for. {share}")
         return
     yield _wrap("VERDICT  ", f"STRAGGLER: {_named(report.named[0])}. {share}")
-    for named in report.named[1:NAMED_SHOWN]:
+    floor_ns = report.named[0].waited_ns * ALSO_SHARE
+    others = [named for named in report.named[1:] if named.waited_ns >= floor_ns]
+    for named in others[:ALSO_SHOWN]:
         yield _wrap("  also   ", _named(named))
-    if len(report.named) > NAMED_SHOWN:
-        yield f"         and {len(report.named) - NAMED_SHOWN} more"
-    if len(report.named) > 1:
+    if len(others) > ALSO_SHOWN:
+        yield f"         and {len(others) - ALSO_SHOWN} more"
+    if others:
         rule = (
             "A late rank makes its group late: the one named in the most communicators comes first."
         )
