@@ -230,3 +230,9 @@ def test_ranks_that_cannot_be_are_left_out_and_flagged() -> None:
 def test_text_of_a_box_cannot_move_a_terminals_cursor() -> None:
     process = read(bytes(box_bytes(BoxOf([CommOf(7, 0, 1, name="\x1b[2J\n")]))))
     assert process.comms[0].name == "?[2J?"
+
+
+def test_reasons_of_drops_are_the_plugins_words() -> None:
+    source = (PLUGIN / "expo_prom.c").read_text()
+    for reason in model.DROP_REASONS:
+        assert f'"{reason}"' in source

@@ -12,7 +12,15 @@ FUNCS = (
 )  # fmt: skip
 ALGOS = ("Unknown", "TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
 PROTOS = ("Unknown", "LL", "LL128", "SIMPLE")
-DROP_REASONS = ("no_slot", "no_comm", "no_key", "expired", "implausible", "stale", "untimed")
+DROP_REASONS = (
+    "no_slot",
+    "no_communicator",
+    "no_key",
+    "expired",
+    "implausible",
+    "stale",
+    "untimed",
+)
 P2P = frozenset({"Send", "Recv", "SendRecv"})
 
 COMM_LIVE, COMM_DESTROYED, COMM_FOLDED = 1, 2, 3
