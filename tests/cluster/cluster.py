@@ -9,7 +9,7 @@ from tests.cluster import config, lifetime, product, prometheus, slurm
 from tests.cluster.errors import ClusterError
 from tests.cluster.layout import HEAD, JOB_USER, NODES, Layout, Options, default_root, load
 from tests.cluster.machine import Machine
-from tests.cluster.node import Node, node_states, scontrol
+from tests.cluster.node import Node, agent_program, node_states, scontrol
 
 
 class Cluster:
@@ -66,6 +66,18 @@ class Cluster:
     def home(self, user: str = JOB_USER) -> Path:
         """The user's directory, where jobs write their output."""
         return self.layout.root / "home" / user
+
+    def tool(self, name: str) -> Path:
+        """A stand-in (`nccl-standin`, `libcuda.so.1`) where job users can reach it."""
+        return self.layout.tools / name
+
+    def report(self, job_id: int, *words: str) -> subprocess.CompletedProcess[str]:
+        """What `nccl-inspector report` says of a job. Raises ClusterError without the program."""
+        program = agent_program()
+        if program is None:
+            raise ClusterError("nccl-inspector is not installed: make setup")
+        argv = [str(program), "report", str(job_id), *words]
+        return self.head.run([*argv, "--conf", str(self.layout.product_conf)], user="root")
 
     def sbatch(
         self,
@@ -151,6 +163,7 @@ class Cluster:
     def install(self) -> None:
         """Build and put the product into place again. Raises ClusterError."""
         product.install(self.layout)
+        product.install_tools(self.layout)
         self.set_plugstack(*self.layout.options.plugstack)
 
     def set_prolog(self, *, on: bool) -> None:

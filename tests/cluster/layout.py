@@ -61,6 +61,11 @@ class Layout:
         return self.root / "root"
 
     @property
+    def tools(self) -> Path:
+        """The stand-ins for NCCL and CUDA."""
+        return self.root / "tools"
+
+    @property
     def reports(self) -> Path:
         return self.root / "reports"
 

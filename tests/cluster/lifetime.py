@@ -146,6 +146,7 @@ def _start(layout: Layout) -> list[str]:
     _make_directories(layout)
     config.write_all(layout)
     product.install(layout)
+    product.install_tools(layout)
     product.set_plugstack(layout, layout.options.plugstack)
     product.set_hooks(layout, on=layout.options.prolog)
     for name in (HEAD, *NODES):

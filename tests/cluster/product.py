@@ -1,6 +1,7 @@
 """Putting the product into a cluster: its files under the state directory, its hooks into Slurm."""
 
 import fcntl
+import shutil
 import subprocess
 
 from tests.cluster.config import plugstack_conf, replace_text
@@ -11,6 +12,8 @@ from tests.cluster.processes import DAEMON_ENV
 SPANK = "spank_nccl_inspector.so"
 HOOK = "50-nccl-inspector.sh"
 _LIB = "usr/lib/nccl-inspector"
+# What plays NCCL and CUDA, where job users can reach it.
+_TOOLS = ("nccl-standin", "fakecuda/libcuda.so.1")
 
 
 def install(layout: Layout) -> None:
@@ -30,6 +33,20 @@ def install(layout: Layout) -> None:
         )  # fmt: skip
     if done.returncode != 0:
         raise ClusterError(f"make install: {'; '.join(done.stderr.strip().splitlines()[-3:])}")
+
+
+def install_tools(layout: Layout) -> None:
+    """Copy the stand-ins for NCCL and CUDA below the cluster's root, as far as they are built."""
+    layout.tools.mkdir(exist_ok=True)
+    layout.tools.chmod(0o755)
+    for name in _TOOLS:
+        source = REPO / "build" / name
+        if source.exists():
+            target = layout.tools / source.name
+            part = target.with_name(f".{target.name}.part")
+            shutil.copyfile(source, part)
+            part.chmod(0o755)
+            part.replace(target)
 
 
 def set_plugstack(layout: Layout, words: tuple[str, ...]) -> None:

@@ -1,0 +1,215 @@
+"""The whole way of a number, once: sbatch, profiler, node_exporter, Prometheus, the job's end, the report.
+
+Everything is real but NCCL itself and the GPUs (tests/standin, tests/fakecuda). Exit status 1 when something is
+not as this page says it is.
+"""
+
+import argparse
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.cluster import Cluster
+from tests.cluster.errors import ClusterError
+from tests.cluster.layout import JOB_USER, NODES, default_root
+from tests.cluster.prometheus import Sample
+
+RANKS = 8
+SLOW_RANK = 5
+SBATCH = ["--nccl-inspector=prom", "-N4", "--ntasks-per-node=2", "--gpus-per-task=1"]
+BANDWIDTH = "nccl_bus_bandwidth_gbs"
+OPERATIONS = "nccl_collective_operations_total"
+
+
+class Surprise(Exception):
+    """Something is not as promised; the text says what."""
+
+
+class Page:
+    """Prints one step after the other, with the time since the beginning."""
+
+    def __init__(self) -> None:
+        self.begun = time.monotonic()
+
+    def step(self, text: str) -> None:
+        print(f"\n[{time.monotonic() - self.begun:5.1f} s] {text}", flush=True)
+
+    def line(self, text: str = "") -> None:
+        print(f"          {text}", flush=True)
+
+
+def wait_for(what: str, check: Callable[[], bool], timeout: float) -> None:
+    """Poll until it is so. Raises Surprise when it is not after `timeout` seconds."""
+    end = time.monotonic() + timeout
+    while not check():
+        if time.monotonic() > end:
+            raise Surprise(f"not after {timeout:.0f} s: {what}")
+        time.sleep(0.25)
+
+
+def submit(cluster: Cluster, page: Page) -> int:
+    """The job of the demo: the stand-in on 8 tasks, one of them late for every collective."""
+    standin = cluster.tool("nccl-standin")
+    command = (
+        f"srun {standin} --seconds 22 --sizes 1M,2M --compute-ms 2 --slow-rank {SLOW_RANK}:40"
+    )
+    page.step(f"sbatch {shlex.join(SBATCH)} --wrap '{Path(standin).name} ...'")
+    page.line(f"rank {SLOW_RANK} computes 40 ms longer than its peers before each operation")
+    job_id = cluster.sbatch(
+        *SBATCH,
+        "--job-name=demo",
+        f"--output={cluster.home()}/%j.out",
+        f"--wrap={command}",
+        env={"NCCL_STANDIN_CUDA": str(cluster.tool("libcuda.so.1"))},
+    )
+    page.line(f"job {job_id}")
+    cluster.wait_for_state(job_id, "RUNNING")
+    return job_id
+
+
+def show_live(cluster: Cluster, page: Page, job_id: int) -> None:
+    """What Prometheus answers while the job runs. Raises Surprise."""
+    selector = f'{{slurm_job_id="{job_id}"}}'
+
+    def ranks(metric: str) -> set[tuple[str, str, str]]:
+        world = f'{metric}{{slurm_job_id="{job_id}",comm_name="standin_world"}}'
+        return {
+            (s.labels["node"], s.labels["gpu"], s.labels["rank"]) for s in cluster.query(world)
+        }
+
+    wait_for("all ranks are in Prometheus", lambda: len(ranks(OPERATIONS)) == RANKS, 20)
+    wait_for(
+        "bandwidth of all ranks",
+        lambda: (
+            len(cluster.query(f"count by (node, gpu) (last_over_time({BANDWIDTH}{selector}[20s]))"))
+            == RANKS
+        ),
+        20,
+    )
+    page.step(f"Prometheus, live ({cluster.layout.prometheus_url()})")
+    show_series(cluster, page, selector)
+    page.line()
+    page.line("rank node gpu    operations   time in communication, share of the last 10 s")
+    busy = f"sum by (rank, node, gpu) (rate(nccl_collective_busy_seconds_total{{slurm_job_id=\"{job_id}\",comm_name=\"standin_world\"}}[10s]))"
+    shares = {sample.labels["rank"]: sample.value for sample in cluster.query(busy)}
+    counts = cluster.query(
+        f"sum by (rank, node, gpu) ({OPERATIONS}{{slurm_job_id=\"{job_id}\",comm_name=\"standin_world\"}})"
+    )
+    for sample in sorted(counts, key=lambda s: int(s.labels["rank"])):
+        labels, share = sample.labels, shares.get(sample.labels["rank"], 0.0)
+        page.line(
+            f"{labels['rank']:>4} {labels['node']:<4} {labels['gpu']:<6} {sample.value:10.0f}"
+            f"   {share:5.1%} {'#' * round(share * 60)}"
+        )
+    page.line("(the late rank has the shortest time: the others wait inside the collective for it)")
+
+
+def show_series(cluster: Cluster, page: Page, selector: str) -> None:
+    """One series with every label, and how many there are."""
+    sample: Sample = cluster.query(f"last_over_time({BANDWIDTH}{selector}[20s])")[0]
+    page.line(f"{len(cluster.query(selector))} series of this job. One of them:")
+    page.line(f"{BANDWIDTH}{{")
+    for name, value in sorted(sample.labels.items()):
+        if name != "__name__":
+            page.line(f'    {name}="{value}"')
+    page.line(f"}} {sample.value:.4g}")
+
+
+def show_progress(cluster: Cluster, page: Page, job_id: int) -> None:
+    """Follow the job's own output until it ends."""
+    page.step("the job, as it says itself")
+    output = cluster.home() / f"{job_id}.out"
+    shown = 0
+    while not cluster.job(job_id).finished:
+        lines = output.read_text().splitlines() if output.exists() else []
+        for line in lines[shown:][-1:]:
+            page.line(line)
+        shown = len(lines)
+        time.sleep(3)
+    state = cluster.job_state(job_id)
+    page.line(f"job {job_id}: {state}")
+    if state != "COMPLETED":
+        raise Surprise(f"the job is {state}; its output is {output}")
+
+
+def show_clean(cluster: Cluster, page: Page, job_id: int) -> None:
+    """Nothing of the job is left. Raises Surprise."""
+    page.step("after the end")
+
+    def left() -> list[str]:
+        return [
+            f"{name}:{path}"
+            for name, node in cluster.nodes.items()
+            for path in node.run_dir_listing()
+            if str(job_id) in path
+        ]
+
+    wait_for("no file of the job on any node", lambda: not left(), 20)
+    page.line(f"files of job {job_id} on {', '.join(NODES)}: none")
+    selector = f'{{slurm_job_id="{job_id}"}}'
+    wait_for("its series are stale", lambda: not cluster.query(selector), 15)
+    page.line(f"{selector} in Prometheus: no current series")
+    states = {name: "+".join(sorted(s.flags)) for name, s in cluster.node_states().items()}
+    page.line(f"nodes: {states}")
+
+
+def show_report(cluster: Cluster, page: Page, job_id: int) -> None:
+    """The report, as the job's user reads it. Raises Surprise when it does not name the planted rank."""
+    page.step(f"nccl-inspector report {job_id}")
+    done = cluster.report(job_id)
+    print(done.stdout + done.stderr, flush=True)
+    if done.returncode or f"rank {SLOW_RANK} " not in done.stdout:
+        raise Surprise(f"the report does not name rank {SLOW_RANK}")
+
+
+def run(page: Page, keep: bool) -> None:
+    """The demo. Raises Surprise or ClusterError."""
+    page.step("a Slurm of four nodes on this machine")
+    cluster = Cluster.up(default_root())
+    try:
+        page.line(f"in {cluster.layout.root}: {', '.join(NODES)}, node_exporters, Prometheus")
+        job_id = submit(cluster, page)
+        show_live(cluster, page, job_id)
+        show_progress(cluster, page, job_id)
+        show_clean(cluster, page, job_id)
+        show_report(cluster, page, job_id)
+        if keep:
+            show_how_to_play(cluster, page)
+    finally:
+        if not keep:
+            page.step(f"down: {cluster.down()} processes ended")
+
+
+def show_how_to_play(cluster: Cluster, page: Page) -> None:
+    page.step("the cluster stays up")
+    for line in (
+        f".venv/bin/python -m tests.cluster shell        a shell as {JOB_USER}: sinfo, sbatch, srun work",
+        "  srun --nccl-inspector=prom -N2 --ntasks-per-node=2 --gpus-per-task=1 \\",
+        f"    {cluster.tool('nccl-standin')} --seconds 10 --slow-rank 1",
+        f"  {cluster.layout.prometheus_url()}/graph          Prometheus",
+        ".venv/bin/python -m tests.cluster status       nodes and addresses",
+        "make cluster-down                              ends it",
+    ):
+        page.line(line)
+
+
+def main() -> int:
+    """0 when all was as promised."""
+    parser = argparse.ArgumentParser(prog="make demo")
+    parser.add_argument("--keep", action="store_true", help="leave the cluster up")
+    keep = parser.parse_args().keep
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    page = Page()
+    try:
+        run(page, keep)
+    except (Surprise, ClusterError) as err:
+        print(f"demo: {err}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
