@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := build
 
 CC := gcc
-VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' python/nccl_inspector/__init__.py)
 CSTD := -std=gnu11
 WARN := -Wall -Wextra -Wshadow -Wconversion -Wformat=2 -Wvla -Wstrict-prototypes $(if $(CI),-Werror)
 OPT ?= -O2 -g

@@ -84,8 +84,20 @@ def test_without_a_clear_distance_nobody_is_named(
     assert late_rank(joined(tmp_path, medians)) is None
 
 
-def test_of_two_ranks_the_distance_alone_decides(tmp_path: Path) -> None:
+def test_of_two_ranks_a_clear_distance_decides(tmp_path: Path) -> None:
     assert late_rank(joined(tmp_path, {0: 9, 1: 5})) == 1
+
+
+def test_a_distance_that_chance_makes_names_nobody(tmp_path: Path) -> None:
+    def rank(number: int, times_ms: list[float]) -> Process:
+        key = KeyOf(0, [int(ms * MS) for ms in times_ms])
+        return process_of(tmp_path, BoxOf([CommOf(7, number, 2)], [key], procid=number))
+
+    few_and_wide = [4.2, 4.6, 4.8, 5.0, 5.3, 5.6, 6.1]
+    wider_still = [4.3, 4.7, 5.1, 5.4, 5.6, 6.0, 6.5]
+    processes = [rank(0, few_and_wide), rank(1, wider_still)]
+    (comm,) = join_communicators(("n1", process) for process in processes)
+    assert late_rank(comm) is None
 
 
 @pytest.mark.parametrize("func", ["Broadcast", "Reduce", "Send", "Recv"])

@@ -3,6 +3,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from math import sqrt
 
 Histogram = tuple[tuple[int, int], ...]
 
@@ -49,6 +50,18 @@ def quantile_ns(histogram: Histogram, share: float) -> float:
 def median_ns(histogram: Histogram) -> float:
     """Return the median time; 0 for no operation."""
     return quantile_ns(histogram, 0.5)
+
+
+def median_error_ns(histogram: Histogram) -> float:
+    """Return the standard error of the median, from the middle half of the times; 0 for none.
+
+    For a normal distribution: 1.253 sigma / sqrt(n), sigma being the middle half / 1.349.
+    """
+    total = sum(count for _, count in histogram)
+    if not total:
+        return 0.0
+    half = quantile_ns(histogram, 0.75) - quantile_ns(histogram, 0.25)
+    return 1.253 * half / 1.349 / sqrt(total)
 
 
 def merge(histograms: Iterable[Histogram]) -> Histogram:

@@ -10,10 +10,11 @@ the kernel).
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import hypot
 from statistics import median
 
 from nccl_inspector.analysis.bandwidth import bus_factor
-from nccl_inspector.analysis.histogram import median_ns, merge
+from nccl_inspector.analysis.histogram import median_error_ns, median_ns, merge
 from nccl_inspector.model import COMM_FOLDED, FUNCS, P2P, Comm, Key, Process
 
 # A rank waits for all others only in these: elsewhere an early rank is not a late one.
@@ -22,6 +23,7 @@ LATE_NS_MIN = 200_000
 LATE_SHARE_MIN = 0.03  # of T: the histogram knows a median to half of that
 Z_MIN = 5.0
 Z_RANKS_MIN = 4  # fewer have no spread to speak of
+ERRORS_MIN = 5.0  # of the difference of two medians: chance alone does not get there
 OPERATIONS_MIN = 5  # the first ones carry the start-up of the job
 _MAD_TO_SIGMA = 1.4826
 
@@ -106,10 +108,10 @@ def _bytes_per_ns(key: Key, time_ns: float, nranks: int) -> float:
     )
 
 
-def _find_late(
-    medians: dict[int, float], members: dict[int, Member], ops: dict[int, int]
-) -> Late | None:
+def _find_late(keys: dict[int, Key], members: dict[int, Member]) -> Late | None:
     """Return the rank with the least median when the others' distance from it means something."""
+    medians = {rank: median_ns(key.histogram) for rank, key in keys.items()}
+    ops = {rank: key.ops for rank, key in keys.items()}
     last = min(medians, key=lambda rank: (medians[rank], rank))
     shortest = medians[last]
     others = {rank: value for rank, value in medians.items() if rank != last}
@@ -117,6 +119,9 @@ def _find_late(
         return None
     late_ns = median(others.values()) - shortest
     if late_ns < max(LATE_SHARE_MIN * shortest, LATE_NS_MIN):
+        return None
+    errors = {rank: median_error_ns(key.histogram) for rank, key in keys.items()}
+    if late_ns < ERRORS_MIN * hypot(errors[last], median(errors[rank] for rank in others)):
         return None
     if len(medians) >= Z_RANKS_MIN:
         middle = median(medians.values())
@@ -159,7 +164,7 @@ def _collective(keys: dict[int, Key], members: dict[int, Member], nranks: int) -
         bus_gbs=_bytes_per_ns(key, time_ns, nranks),
         waiting=waiting_ns / busy_ns if waits and busy_ns else 0.0,
         waiting_ns=waiting_ns if waits else 0.0,
-        late=_find_late(medians, members, ops) if waits else None,
+        late=_find_late(keys, members) if waits else None,
         notes=_range_notes(keys, nranks),
     )
 
