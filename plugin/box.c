@@ -37,7 +37,7 @@ static void lay_out(struct box_header *header)
 	header->op_bytes = sizeof(struct box_op);
 	header->op_count = BOX_OPS;
 	offset += BOX_OPS * (uint32_t)sizeof(struct box_op);
-	header->file_bytes = (offset + PAGE - 1) / PAGE * PAGE;
+	header->file_bytes = (uint64_t)((offset + PAGE - 1) / PAGE) * PAGE;
 }
 
 /* A page of tmpfs never stalls; one of Lustre or NFS can stall the job or end it with SIGBUS. */

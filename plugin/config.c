@@ -37,7 +37,7 @@ void config_copy_text(char *to, size_t room, const char *from)
 	size_t i = 0;
 
 	for (; from && from[i] && i + 1 < room; i++)
-		to[i] = from[i] >= 0x20 && from[i] < 0x7f ? from[i] : '?';
+		to[i] = (char)(from[i] >= 0x20 && from[i] < 0x7f ? from[i] : '?');
 	to[i] = '\0';
 }
 

@@ -50,18 +50,18 @@ static void sweep_slot(struct sweep *sweep, struct track *track, unsigned slot, 
 		sweep->seen_channels[slot] = channels;
 		atomic_store_explicit(&op->event_tick, now_tick, relaxed);
 	}
-	if (atomic_load_explicit(&comm->generation, relaxed) !=
-	    atomic_load_explicit(&op->comm_generation, relaxed)) {
+	bool orphaned = atomic_load_explicit(&comm->generation, relaxed) !=
+			atomic_load_explicit(&op->comm_generation, relaxed);
+	bool overtaken = atomic_load_explicit(&comm->last_sequence, relaxed) >
+			 atomic_load_explicit(&op->index, relaxed) + OVERTAKEN_OPS;
+
+	if (orphaned || (pool_is_short && !started && age > SHORT_POOL_NS)) {
 		expire(track, op, BOX_DROP_EXPIRED);
 	} else if (app_done && started && started == stopped) {
 		if (age_ns(track, &op->event_tick, now_tick) > SETTLED_NS)
 			track_complete(track, op);
-	} else if (app_done && !started && age > OVERTAKEN_NS &&
-		   atomic_load_explicit(&comm->last_sequence, relaxed) >
-			   atomic_load_explicit(&op->index, relaxed) + OVERTAKEN_OPS) {
+	} else if (app_done && !started && overtaken && age > OVERTAKEN_NS) {
 		expire(track, op, BOX_DROP_UNTIMED);
-	} else if (pool_is_short && !started && age > SHORT_POOL_NS) {
-		expire(track, op, BOX_DROP_EXPIRED);
 	}
 }
 

@@ -13,7 +13,7 @@
 #include "clock.h"
 
 #define ROUND_NS 1000000000ull
-#define STACK_BYTES (256u * 1024)
+#define STACK_BYTES ((size_t)256 * 1024)
 #define NICE 10
 #define SNAPSHOT_NS 30000000000ull /* of a box that is not on tmpfs, where there is no interval */
 

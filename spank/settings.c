@@ -57,7 +57,7 @@ void settings_quote(char out[SETTINGS_QUOTE_BYTES], const char *text)
 
 	out[len++] = '"';
 	for (; *text && len <= room; text++)
-		out[len++] = *text >= ' ' && *text <= '~' ? *text : '?';
+		out[len++] = (char)(*text >= ' ' && *text <= '~' ? *text : '?');
 	if (*text) {
 		memcpy(out + len, "...", 3);
 		len += 3;

@@ -1,7 +1,7 @@
-"""The whole way of a number, once: sbatch, profiler, node_exporter, Prometheus, the job's end, the report.
+"""The whole way of a number, once: sbatch, node_exporter, Prometheus, the end, the report.
 
-Everything is real but NCCL itself and the GPUs (tests/standin, tests/fakecuda). Exit status 1 when something is
-not as this page says it is.
+Everything is real but NCCL itself and the GPUs (tests/standin, tests/fakecuda). Exit status 1 when
+something is not as this page says it is.
 """
 
 import argparse
@@ -24,7 +24,7 @@ BANDWIDTH = "nccl_bus_bandwidth_gbs"
 OPERATIONS = "nccl_collective_operations_total"
 
 
-class Surprise(Exception):
+class SurpriseError(Exception):
     """Something is not as promised; the text says what."""
 
 
@@ -42,20 +42,18 @@ class Page:
 
 
 def wait_for(what: str, check: Callable[[], bool], timeout: float) -> None:
-    """Poll until it is so. Raises Surprise when it is not after `timeout` seconds."""
+    """Poll until it is so. Raises SurpriseError when it is not after `timeout` seconds."""
     end = time.monotonic() + timeout
     while not check():
         if time.monotonic() > end:
-            raise Surprise(f"not after {timeout:.0f} s: {what}")
+            raise SurpriseError(f"not after {timeout:.0f} s: {what}")
         time.sleep(0.25)
 
 
 def submit(cluster: Cluster, page: Page) -> int:
     """The job of the demo: the stand-in on 8 tasks, one of them late for every collective."""
     standin = cluster.tool("nccl-standin")
-    command = (
-        f"srun {standin} --seconds 22 --sizes 1M,2M --compute-ms 2 --slow-rank {SLOW_RANK}:40"
-    )
+    command = f"srun {standin} --seconds 22 --sizes 1M,2M --compute-ms 2 --slow-rank {SLOW_RANK}:40"
     page.step(f"sbatch {shlex.join(SBATCH)} --wrap '{Path(standin).name} ...'")
     page.line(f"rank {SLOW_RANK} computes 40 ms longer than its peers before each operation")
     job_id = cluster.sbatch(
@@ -71,14 +69,12 @@ def submit(cluster: Cluster, page: Page) -> int:
 
 
 def show_live(cluster: Cluster, page: Page, job_id: int) -> None:
-    """What Prometheus answers while the job runs. Raises Surprise."""
+    """What Prometheus answers while the job runs. Raises SurpriseError."""
     selector = f'{{slurm_job_id="{job_id}"}}'
 
     def ranks(metric: str) -> set[tuple[str, str, str]]:
-        world = f'{metric}{{slurm_job_id="{job_id}",comm_name="standin_world"}}'
-        return {
-            (s.labels["node"], s.labels["gpu"], s.labels["rank"]) for s in cluster.query(world)
-        }
+        found = cluster.query(f'{metric}{{slurm_job_id="{job_id}",comm_name="standin_world"}}')
+        return {(s.labels["node"], s.labels["gpu"], s.labels["rank"]) for s in found}
 
     wait_for("all ranks are in Prometheus", lambda: len(ranks(OPERATIONS)) == RANKS, 20)
     wait_for(
@@ -93,11 +89,11 @@ def show_live(cluster: Cluster, page: Page, job_id: int) -> None:
     show_series(cluster, page, selector)
     page.line()
     page.line("rank node gpu    operations   time in communication, share of the last 10 s")
-    busy = f"sum by (rank, node, gpu) (rate(nccl_collective_busy_seconds_total{{slurm_job_id=\"{job_id}\",comm_name=\"standin_world\"}}[10s]))"
-    shares = {sample.labels["rank"]: sample.value for sample in cluster.query(busy)}
-    counts = cluster.query(
-        f"sum by (rank, node, gpu) ({OPERATIONS}{{slurm_job_id=\"{job_id}\",comm_name=\"standin_world\"}})"
-    )
+    world = f'{{slurm_job_id="{job_id}",comm_name="standin_world"}}'
+    by = "sum by (rank, node, gpu)"
+    busy = cluster.query(f"{by} (rate(nccl_collective_busy_seconds_total{world}[10s]))")
+    shares = {sample.labels["rank"]: sample.value for sample in busy}
+    counts = cluster.query(f"{by} ({OPERATIONS}{world})")
     for sample in sorted(counts, key=lambda s: int(s.labels["rank"])):
         labels, share = sample.labels, shares.get(sample.labels["rank"], 0.0)
         page.line(
@@ -132,11 +128,11 @@ def show_progress(cluster: Cluster, page: Page, job_id: int) -> None:
     state = cluster.job_state(job_id)
     page.line(f"job {job_id}: {state}")
     if state != "COMPLETED":
-        raise Surprise(f"the job is {state}; its output is {output}")
+        raise SurpriseError(f"the job is {state}; its output is {output}")
 
 
 def show_clean(cluster: Cluster, page: Page, job_id: int) -> None:
-    """Nothing of the job is left. Raises Surprise."""
+    """Nothing of the job is left. Raises SurpriseError."""
     page.step("after the end")
 
     def left() -> list[str]:
@@ -157,16 +153,16 @@ def show_clean(cluster: Cluster, page: Page, job_id: int) -> None:
 
 
 def show_report(cluster: Cluster, page: Page, job_id: int) -> None:
-    """The report, as the job's user reads it. Raises Surprise when it does not name the planted rank."""
+    """The report. Raises SurpriseError when it does not name the planted rank."""
     page.step(f"nccl-inspector report {job_id}")
     done = cluster.report(job_id)
     print(done.stdout + done.stderr, flush=True)
     if done.returncode or f"rank {SLOW_RANK} " not in done.stdout:
-        raise Surprise(f"the report does not name rank {SLOW_RANK}")
+        raise SurpriseError(f"the report does not name rank {SLOW_RANK}")
 
 
 def run(page: Page, keep: bool) -> None:
-    """The demo. Raises Surprise or ClusterError."""
+    """The demo. Raises SurpriseError or ClusterError."""
     page.step("a Slurm of four nodes on this machine")
     cluster = Cluster.up(default_root())
     try:
@@ -186,12 +182,12 @@ def run(page: Page, keep: bool) -> None:
 def show_how_to_play(cluster: Cluster, page: Page) -> None:
     page.step("the cluster stays up")
     for line in (
-        f".venv/bin/python -m tests.cluster shell        a shell as {JOB_USER}: sinfo, sbatch, srun work",
+        f".venv/bin/python -m tests.cluster shell    a shell as {JOB_USER}: sinfo, sbatch, srun",
         "  srun --nccl-inspector=prom -N2 --ntasks-per-node=2 --gpus-per-task=1 \\",
         f"    {cluster.tool('nccl-standin')} --seconds 10 --slow-rank 1",
-        f"  {cluster.layout.prometheus_url()}/graph          Prometheus",
-        ".venv/bin/python -m tests.cluster status       nodes and addresses",
-        "make cluster-down                              ends it",
+        f"  {cluster.layout.prometheus_url()}/graph   Prometheus",
+        ".venv/bin/python -m tests.cluster status   nodes and addresses",
+        "make cluster-down                          ends it",
     ):
         page.line(line)
 
@@ -205,7 +201,7 @@ def main() -> int:
     page = Page()
     try:
         run(page, keep)
-    except (Surprise, ClusterError) as err:
+    except (SurpriseError, ClusterError) as err:
         print(f"demo: {err}", file=sys.stderr)
         return 1
     return 0
