@@ -45,3 +45,10 @@ def cluster(shared_cluster: Cluster) -> Iterator[Cluster]:
         yield shared_cluster
     finally:
         shared_cluster.reset()
+
+
+@pytest.fixture
+def healthy_cluster(cluster: Cluster) -> Iterator[Cluster]:
+    """The session's cluster, for tests after which no node may be drained."""
+    yield cluster
+    assert not [name for name, state in cluster.node_states().items() if state.drained]

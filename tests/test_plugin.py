@@ -1,4 +1,4 @@
-"""The built profiler plugin in a real application (the stand-in): what it wrote against the application's own log."""
+"""The built profiler plugin in a real application (the stand-in), against the latter's own log."""
 
 import os
 import re
@@ -6,23 +6,19 @@ import signal
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
-from math import exp, fsum, log
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from nccl_inspector.box import read_box
 from nccl_inspector.model import EXITED, FINALIZED, FUNCS, KILLED, Process
+from tests import truth
 from tests.standin.harness import BUILD, Run, collect, finished, started, until
 
 RANKS = 8
 INTERVAL_S = 3
-LINE = re.compile(r"(\w+)\{(.*)\} (\S+)")
-LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-
 Key = tuple[str, str, str]  # communicator, function, size class
-Series = dict[str, dict[Key, float]]
+Values = dict[str, dict[Key, float]]
 
 
 @pytest.fixture
@@ -57,47 +53,15 @@ def boxes(raw: Path, run: Run) -> dict[int, Process]:
     return found
 
 
-def size_class(size: int) -> int:
-    return size.bit_length() - 1 if size else 0
-
-
-def factor(func: str, n: int) -> float:
-    """Bus bytes per message byte, written down here a second time on purpose."""
-    return {"AllReduce": 2 * (n - 1) / n, "AllGather": n - 1, "ReduceScatter": n - 1}.get(func, 1.0)
-
-
-def logged(run: Run, rank: int) -> dict[tuple[str, str, int], list[dict[str, Any]]]:
-    """The application's own records of a rank, in the order of their ends."""
-    table = defaultdict(list)
-    for op in run.log(rank):
-        table[op["comm_name"], op["func"], size_class(op["bytes"])].append(op)
-    return table
-
-
-def geometric_gbs(ops: list[dict[str, Any]]) -> float:
-    rates = [
-        op["bytes"] * factor(op["func"], op["nranks"]) / (op["stop_ns"] - op["start_ns"])
-        for op in ops
-    ]
-    return exp(fsum(log(rate) for rate in rates) / len(rates))
-
-
-def read_prom(text: str) -> Series:
+def keyed(text: str) -> Values:
     """Values by metric and key, of the families that have a key."""
-    series: Series = defaultdict(dict)
-    for line in text.splitlines():
-        if found := LINE.fullmatch(line):
-            labels = dict(LABEL.findall(found[2]))
-            func = labels.get("collective") or labels.get("p2p_operation")
-            if func:
-                key = labels["comm_name"], func, labels["message_size"]
-                series[found[1]][key] = float(found[3])
-    return series
-
-
-def label(class_: int) -> str:
-    low, unit = class_ % 10, ("B", "KB", "MB", "GB")[class_ // 10]
-    return f"{1 << low}-{2 << low}{unit}"
+    values: Values = defaultdict(dict)
+    for one in truth.read_prom(text):
+        func = one.labels.get("collective") or one.labels.get("p2p_operation")
+        if func:
+            key = one.labels["comm_name"], func, one.labels["message_size"]
+            values[one.name][key] = one.value
+    return values
 
 
 @pytest.mark.parametrize("api", [4, 5, 6, 7])
@@ -110,12 +74,12 @@ def test_every_interface_measures_every_operation_truly(
     for rank, box in boxes(raw, run).items():
         names = {comm.index: comm.name for comm in box.comms}
         keys = {(names[k.comm], FUNCS[k.func], k.size_class): k for k in box.keys}
-        table = logged(run, rank)
+        table = truth.by_kind(run.log(rank))
         assert keys.keys() == table.keys()
         for where, ops in table.items():
             key = keys[where]
             assert (key.ops, key.bytes) == (len(ops), sum(op["bytes"] for op in ops))
-            assert key.busy_ns == sum(op["stop_ns"] - op["start_ns"] for op in ops)
+            assert key.busy_ns == truth.busy_ns(ops)
         assert box.facts.api_version == api
         assert box.facts.state == FINALIZED
         assert box.dropped == (0,) * len(box.dropped)
@@ -141,16 +105,16 @@ def test_bandwidth_is_within_2_percent_of_the_applications_own_log(
         assert run.codes is not None
     checked = 0
     for rank in range(RANKS):
-        series = read_prom(proms[rank])
-        for where, ops in logged(run, rank).items():
+        series = keyed(proms[rank])
+        for where, ops in truth.by_kind(run.log(rank)).items():
             comm, func, class_ = where
-            kind = "p2p" if func in ("Send", "Recv") else "collective"
-            key = comm, func, label(class_)
+            kind = "p2p" if func in truth.P2P else "collective"
+            key = comm, func, truth.size_label(class_)
             count = int(series[f"nccl_{kind}_operations_total"][key])
             first = ops[:count]
             gauge = "nccl_p2p_bus_bandwidth_gbs" if kind == "p2p" else "nccl_bus_bandwidth_gbs"
-            assert series[gauge][key] == pytest.approx(geometric_gbs(first), rel=0.02)
-            busy_s = sum(op["stop_ns"] - op["start_ns"] for op in first) / 1e9
+            assert series[gauge][key] == pytest.approx(truth.geometric_gbs(first), rel=0.02)
+            busy_s = truth.busy_ns(first) / 1e9
             assert series[f"nccl_{kind}_busy_seconds_total"][key] == pytest.approx(
                 busy_s, abs=0.001
             )
@@ -168,10 +132,14 @@ def test_eight_ranks_on_ordinal_0_have_eight_distinct_sets_of_series(
         texts = [path.read_text() for path in raw.glob("*.prom")]
         assert all(text.endswith("# EOF\n") for text in texts)
         assert len(run.processes) == 8
-    lines = [found[0].rpartition(" ")[0] for text in texts for found in LINE.finditer(text)]
-    # Eight say the same of one GPU and one build: the agent keeps one.
-    lines = [line for line in lines if "_info{" not in line]
-    assert len(lines) == len(set(lines)) > 8 * 50
+    names = [
+        (one.name, *one.labels.items())
+        for text in texts
+        for one in truth.read_prom(text)
+        # Eight say the same of one GPU and one build: the agent keeps one.
+        if not one.name.endswith("_info")
+    ]
+    assert len(names) == len(set(names)) > 8 * 50
 
 
 def test_kill_9_leaves_every_operation_in_the_box(raw: Path, tmp_path: Path) -> None:
@@ -185,7 +153,8 @@ def test_kill_9_leaves_every_operation_in_the_box(raw: Path, tmp_path: Path) -> 
             assert box.facts.state == KILLED
             done = sum(key.ops for key in box.keys)
             written = len(run.log(rank))
-            # The profiler hears of an operation before the application logs it: one per communicator at most.
+            # The profiler hears of an operation before the application logs it: one for each
+            # communicator at most.
             assert written <= done <= written + 3
 
 

@@ -217,5 +217,9 @@ class Cluster:
         """An instant query to the cluster's Prometheus, now or at a Unix time."""
         return prometheus.query(self.layout.prometheus_url(), promql, at)
 
+    def history(self, selector: str, seconds: int) -> list[prometheus.Sample]:
+        """Every sample that Prometheus took of these series in the last `seconds`, stale or not."""
+        return prometheus.history(self.layout.prometheus_url(), selector, seconds)
+
     def slurmctld_log(self) -> str:
         return (self.layout.root / "log" / "slurmctld.log").read_text(errors="replace")

@@ -1,10 +1,10 @@
 """The text of every configuration file of a cluster (pure), and writing them."""
 
-import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from uuid import UUID
 
 from tests.cluster.layout import GPUS_PER_NODE, HEAD, NODES, Layout
 
@@ -124,11 +124,13 @@ def hosts(layout: Layout) -> str:
 
 
 def gpu_uuid(node: str, minor: int) -> str:
-    """The UUID of a fake GPU: different for every node and minor, the same every time."""
-    digits = hashlib.sha256(f"{node}/{minor}".encode()).hexdigest()
-    return "GPU-" + "-".join(
-        (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:32])
-    )
+    """The UUID of a fake GPU: the same that the stand-in for the driver (tests/fakecuda) gives."""
+    raw, state = b"", 14695981039346656037  # FNV-1a
+    for _ in range(2):
+        for byte in f"{node}/{minor}".encode():
+            state = (state ^ byte) * 1099511628211 % (1 << 64)
+        raw += state.to_bytes(8, "little")
+    return f"GPU-{UUID(bytes=raw)}"
 
 
 def gpu_bus_id(minor: int) -> str:

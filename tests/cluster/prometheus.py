@@ -47,3 +47,18 @@ def query(base: str, promql: str, at: float | None = None) -> list[Sample]:
         Sample(item["metric"], float(item["value"][1]), float(item["value"][0]))
         for item in data["result"]
     ]
+
+
+def history(base: str, selector: str, seconds: int, at: float | None = None) -> list[Sample]:
+    """Every stored sample of the series in the `seconds` before now or a Unix time, in order.
+
+    Raises:
+        ClusterError: Prometheus does not answer or refuses the selector.
+    """
+    words = {"query": f"{selector}[{seconds}s]"} | ({} if at is None else {"time": repr(at)})
+    data = json.loads(get(f"{base}/api/v1/query?{urllib.parse.urlencode(words)}"))["data"]
+    return [
+        Sample(series["metric"], float(value), float(stamp))
+        for series in data["result"]
+        for stamp, value in series["values"]
+    ]

@@ -1,0 +1,107 @@
+"""Jobs of the stand-in on the sandbox cluster: start them, find their processes and traces."""
+
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+from nccl_inspector.summary import NodeSummary, decode
+from tests.cluster import JOB_USER, Cluster, wait_until
+from tests.cluster.processes import Process, members
+
+STANDIN = "nccl-standin"
+# Small and quick: some 15 operations a second of a rank, at little cost.
+QUICK = ("--sizes", "64K", "--comms", "world", "--ops", "allreduce,allgather,reducescatter")
+
+
+def fake_gpus(cluster: Cluster) -> dict[str, str]:
+    """What makes the stand-in see the node's GPUs."""
+    return {"NCCL_STANDIN_CUDA": str(cluster.tool("libcuda.so.1"))}
+
+
+def standin(cluster: Cluster, *words: str) -> str:
+    """The stand-in's command line; it logs into `oplog.<job>` of the working directory."""
+    line = shlex.join([str(cluster.tool(STANDIN)), *words])
+    return f"{line} --log oplog.$SLURM_JOB_ID"
+
+
+def submit(
+    cluster: Cluster,
+    *words: str,
+    script: str,
+    user: str = JOB_USER,
+    env: Mapping[str, str] | None = None,
+) -> int:
+    """Submit a batch script (without its first line) whose output goes to `<job>.out`."""
+    return cluster.sbatch(
+        "--output=%j.out", *words, user=user, script=f"#!/bin/sh\n{script}\n",
+        env=fake_gpus(cluster) | dict(env or {}),
+    )  # fmt: skip
+
+
+def output(cluster: Cluster, job_id: int, user: str = JOB_USER) -> str:
+    """What the batch script has printed so far."""
+    path = cluster.home(user) / f"{job_id}.out"
+    return path.read_text() if path.exists() else ""
+
+
+def oplog(cluster: Cluster, job_id: int, user: str = JOB_USER) -> Path:
+    """The directory of the application's own log."""
+    return cluster.home(user) / f"oplog.{job_id}"
+
+
+def wait_for_operations(cluster: Cluster, job_id: int, ranks: int, least: int = 10) -> None:
+    """Wait until every rank has logged that many operations."""
+    paths = [oplog(cluster, job_id) / f"{rank}.jsonl" for rank in range(ranks)]
+    wait_until(
+        lambda: all(path.exists() and path.read_text().count("\n") >= least for path in paths),
+        15, f"{least} operations of every rank of job {job_id}",
+    )  # fmt: skip
+
+
+def tasks(cluster: Cluster) -> list[Process]:
+    """The stand-in's processes on all nodes."""
+    return [process for process in members(cluster.layout) if _is_standin(process)]
+
+
+def _is_standin(process: Process) -> bool:
+    try:
+        return Path(f"/proc/{process.pid}/comm").read_text().strip() == STANDIN
+    except OSError:  # gone meanwhile
+        return False
+
+
+def traces(cluster: Cluster, job_id: int) -> list[str]:
+    """Every file of the job in the run directories of all nodes."""
+    ours = re.compile(rf"(jobs|ended|prom)/{job_id}([./]|$)")
+    return [
+        f"{name}:{path}"
+        for name, node in cluster.nodes.items()
+        for path in node.run_dir_listing()
+        if ours.match(path)
+    ]
+
+
+def wait_until_clean(cluster: Cluster, job_id: int) -> None:
+    """Wait until nothing of the job is left on any node: then its summaries are handed over."""
+    wait_until(lambda: not traces(cluster, job_id), 15, f"no file of job {job_id} on any node", 0.1)
+
+
+def finish(cluster: Cluster, job_id: int, timeout: float = 30) -> str:
+    """Wait for the job's end and for its collection; the state it ended in."""
+    state = cluster.wait_for_job(job_id, timeout).state
+    wait_until_clean(cluster, job_id)
+    return state
+
+
+def summaries(cluster: Cluster, job_id: int) -> dict[str, NodeSummary]:
+    """The node summaries handed over, by node."""
+    found = (cluster.layout.reports / str(job_id)).glob("*.nodesummary")
+    return {path.name.split(".")[0]: decode(path.read_bytes()) for path in found}
+
+
+def slurmd_lines(cluster: Cluster, node: str, job_id: int) -> list[str]:
+    """What the SPANK plugin says of the job in slurmd's log."""
+    marks = "nccl-inspector: ", f"job {job_id}: "
+    log = cluster.node(node).slurmd_log()
+    return [line for line in log.splitlines() if all(mark in line for mark in marks)]

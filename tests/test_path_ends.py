@@ -1,0 +1,239 @@
+"""However a job ends, and whatever is missing on its nodes: it is unharmed, and nothing is left."""
+
+import re
+import signal
+from collections import Counter
+from pathlib import Path
+
+from nccl_inspector.model import KILLED
+from nccl_inspector.report import build_report, load_summaries
+from tests import jobs, truth
+from tests.cluster import JOB_USER, NODES, Cluster, Node, wait_until
+from tests.cluster.product import HOOK
+
+ENDLESS = ("--steps", "100000", *jobs.QUICK)
+SHORT = ("--steps", "3", *jobs.QUICK)
+TWO_NODES = ("--nccl-inspector=prom", "-N2", "--ntasks-per-node=2", "--gpus-per-task=1")
+ONE_NODE = ("--nccl-inspector=prom", "--nodelist=n1", "--ntasks=2", "--gpus-per-task=1")
+RANKS = 4
+
+
+def start(cluster: Cluster, *words: str, env: dict[str, str] | None = None) -> int:
+    """An endless job with some operations behind it."""
+    job_id = jobs.submit(cluster, *words, script=f"srun {jobs.standin(cluster, *ENDLESS)}", env=env)
+    jobs.wait_for_operations(cluster, job_id, RANKS)
+    return job_id
+
+
+def run(cluster: Cluster, *words: str, env: dict[str, str] | None = None) -> tuple[int, str]:
+    """A short job to its end, and the state that it ended in."""
+    job_id = jobs.submit(cluster, *words, script=f"srun {jobs.standin(cluster, *SHORT)}", env=env)
+    return job_id, jobs.finish(cluster, job_id)
+
+
+def lost(node: Node) -> float:
+    (sample,) = (
+        one for one in truth.read_prom(node.metrics())
+        if one.name == "nccl_inspector_agent_ranks_lost_total"
+    )  # fmt: skip
+    return sample.value
+
+
+def operations(cluster: Cluster, job_id: int) -> dict[int, Counter[str]]:
+    """Operations by rank and communicator, as the node summaries have them."""
+    table = {}
+    for summary in jobs.summaries(cluster, job_id).values():
+        for process in summary.processes:
+            names = {comm.index: comm.name for comm in process.comms}
+            assert process.facts.procid is not None
+            counts = table[process.facts.procid] = Counter[str]()
+            for key in process.keys:
+                counts[names[key.comm]] += key.ops
+    return table
+
+
+def assert_every_operation_is_there(cluster: Cluster, job_id: int) -> None:
+    """The profiler hears of an operation before the application logs it: one more at most."""
+    measured = operations(cluster, job_id)
+    assert measured.keys() == set(range(RANKS))
+    for rank, counts in measured.items():
+        log = truth.read_log(jobs.oplog(cluster, job_id), rank)
+        logged = Counter(op["comm_name"] for op in log)
+        for comm_name in logged | counts:
+            assert logged[comm_name] <= counts[comm_name] <= logged[comm_name] + 1
+
+
+# Killed.
+
+
+def test_kill_9_of_all_ranks_loses_no_operation(healthy_cluster: Cluster) -> None:
+    cluster = healthy_cluster
+    before = {name: lost(cluster.node(name)) for name in ("n1", "n2")}
+    job_id = start(cluster, *TWO_NODES)
+    killed = jobs.tasks(cluster)
+    assert len(killed) == RANKS
+    for process in killed:
+        process.send(signal.SIGKILL)
+    assert jobs.finish(cluster, job_id) == "FAILED"
+    assert_every_operation_is_there(cluster, job_id)
+    report = build_report(load_summaries(job_id, cluster.layout.reports, None))
+    assert sorted(report.killed) == [
+        "rank 0 (n1)", "rank 1 (n1)", "rank 2 (n2)", "rank 3 (n2)",
+    ]  # fmt: skip
+    assert "died without finalizing, data up to the last event: rank 0" in (
+        cluster.report(job_id).stdout
+    )
+    for name, count in before.items():
+        node = cluster.node(name)
+        wait_until(lambda node=node, count=count: lost(node) == count + 2, 5, "two lost ranks")
+
+
+def test_series_of_killed_ranks_go_while_the_job_goes_on(healthy_cluster: Cluster) -> None:
+    cluster = healthy_cluster
+    script = f"srun {jobs.standin(cluster, *ENDLESS)}; sleep 100"
+    job_id = jobs.submit(cluster, *TWO_NODES, script=script)
+    jobs.wait_for_operations(cluster, job_id, RANKS)
+    mark = f'slurm_job_id="{job_id}"'
+    nodes = [cluster.node(name) for name in ("n1", "n2")]
+    wait_until(lambda: all(mark in node.metrics() for node in nodes), 10, "series", 0.1)
+    for process in jobs.tasks(cluster):
+        process.send(signal.SIGKILL)
+    wait_until(lambda: not any(mark in node.metrics() for node in nodes), 5, "no series", 0.1)
+    assert cluster.job_state(job_id) == "RUNNING"
+    cluster.run_as("root", ["scancel", str(job_id)])
+    jobs.finish(cluster, job_id)
+    assert_every_operation_is_there(cluster, job_id)
+
+
+def test_scancel_leaves_the_report_and_nothing_else(healthy_cluster: Cluster) -> None:
+    cluster = healthy_cluster
+    job_id = start(cluster, *TWO_NODES)
+    cluster.run_as("root", ["scancel", str(job_id)])
+    assert jobs.finish(cluster, job_id) == "CANCELLED"
+    assert_every_operation_is_there(cluster, job_id)
+    states = {
+        process.facts.state
+        for summary in jobs.summaries(cluster, job_id).values()
+        for process in summary.processes
+    }
+    assert states == {KILLED}
+    cluster.wait_idle()
+
+
+# The user's own profiler.
+
+
+def test_the_users_own_profiler_wins_and_slurmds_log_says_so(healthy_cluster: Cluster) -> None:
+    cluster = healthy_cluster
+    own = {
+        "NCCL_PROFILER_PLUGIN": str(cluster.tool("recorder.so")),
+        "RECORDER_FILE": str(cluster.home() / "own-profiler"),
+    }
+    script = f"srun -n1 env\nsrun {jobs.standin(cluster, *SHORT)}"
+    job_id = jobs.submit(cluster, *ONE_NODE, script=script, env=own)
+    assert jobs.finish(cluster, job_id) == "COMPLETED"
+    words = jobs.output(cluster, job_id)
+    assert f"NCCL_PROFILER_PLUGIN={own['NCCL_PROFILER_PLUGIN']}\n" in words
+    assert not re.search("^NCCL_INSPECTOR", words, re.MULTILINE)
+    assert len(list(cluster.home().glob("own-profiler.*"))) == 2, "his profiler was loaded"
+    said = jobs.slurmd_lines(cluster, "n1", job_id)
+    assert len(said) == 3, "once for the batch step and for each of the two others"
+    for line in said:
+        assert line.endswith(
+            "the user's own variables win: NCCL_PROFILER_PLUGIN (nothing else is set)"
+        )
+    assert jobs.summaries(cluster, job_id) == {}
+
+
+# Hooks.
+
+
+def hook_script(cluster: Cluster, kind: str, into: Path) -> str:
+    """Run the product's hook and note its exit status and what it said."""
+    path = f"/usr/lib/nccl-inspector/{kind}/{HOOK}"
+    assert cluster.node("n1").run(["test", "-x", path]).returncode == 0
+    return f"#!/bin/sh\n{{ {path}; echo status $?; }} >{into}-$SLURM_JOB_ID 2>&1\n"
+
+
+def test_an_epilog_that_runs_twice_has_nothing_to_say(healthy_cluster: Cluster) -> None:
+    cluster = healthy_cluster
+    note = cluster.layout.root / "log" / "again"
+    cluster.add_hook("epilog", "60-again.sh", hook_script(cluster, "epilog", note))
+    job_id, state = run(cluster, *ONE_NODE)
+    assert state == "COMPLETED"
+    assert Path(f"{note}-{job_id}").read_text() == "status 0\n"
+    assert jobs.summaries(cluster, job_id).keys() == {"n1"}
+    cluster.wait_idle()
+
+
+def test_an_epilog_without_a_prolog_has_nothing_to_do(healthy_cluster: Cluster) -> None:
+    cluster = healthy_cluster
+    (cluster.layout.root / "etc" / "prolog.d" / HOOK).unlink()
+    note = cluster.layout.root / "log" / "alone"
+    cluster.add_hook("epilog", "60-alone.sh", hook_script(cluster, "epilog", note))
+    job_id, state = run(cluster, *ONE_NODE)
+    assert state == "COMPLETED"
+    assert Path(f"{note}-{job_id}").read_text() == "status 0\n"
+    cluster.wait_idle()
+
+
+def test_a_prolog_that_is_sent_a_hostile_mode_makes_no_directory(healthy_cluster: Cluster) -> None:
+    cluster = healthy_cluster
+    (cluster.layout.root / "etc" / "prolog.d" / HOOK).unlink()
+    note = cluster.layout.root / "log" / "hostile"
+    script = hook_script(cluster, "prolog", note).replace(
+        "{ ", "export SPANK_NCCL_INSPECTOR='../../etc;reboot'; { "
+    )
+    cluster.add_hook("prolog", "50-hostile.sh", script)
+    job_id, state = run(cluster, *ONE_NODE)
+    assert state == "COMPLETED"
+    lines = Path(f"{note}-{job_id}").read_text().splitlines()
+    assert len(lines) == 2
+    assert "unknown SPANK_NCCL_INSPECTOR: ../../etc;reboot" in lines[0]
+    assert lines[1] == "status 0"
+    assert "no directory" in jobs.slurmd_lines(cluster, "n1", job_id)[0]
+
+
+def test_without_hooks_the_job_runs_and_one_line_a_step_says_why_there_are_no_metrics(
+    healthy_cluster: Cluster,
+) -> None:
+    cluster = healthy_cluster
+    cluster.set_prolog(on=False)
+    begun = {name: cluster.node(name).run_dir_listing() for name in NODES}
+    argv = ["srun", "--nccl-inspector=prom", "-N2", "-n4", "--gpus-per-task=1"]
+    command = [str(cluster.tool(jobs.STANDIN)), *SHORT]
+    script = "echo job $SLURM_JOB_ID; exec " + " ".join(command)
+    done = cluster.run_as(JOB_USER, [*argv, "sh", "-c", script], env=jobs.fake_gpus(cluster))
+    assert done.returncode == 0, done.stderr
+    found = re.search(r"^job (\d+)$", done.stdout, re.MULTILINE)
+    assert found
+    job_id = int(found[1])
+    cluster.wait_for_job(job_id)
+    for name in ("n1", "n2"):
+        (line,) = jobs.slurmd_lines(cluster, name, job_id)
+        directory = f"/run/nccl-inspector/jobs/{job_id}/raw"
+        assert line.endswith(f"no metrics: no directory {directory} (was the prolog run?)")
+    assert {name: cluster.node(name).run_dir_listing() for name in NODES} == begun
+    cluster.wait_idle()
+
+
+# The agent.
+
+
+def test_an_agent_that_starts_after_the_jobs_end_collects_it(healthy_cluster: Cluster) -> None:
+    cluster = healthy_cluster
+    nodes = [cluster.node(name) for name in ("n1", "n2")]
+    for node in nodes:
+        assert node.stop("agent")
+    script = f"srun {jobs.standin(cluster, *SHORT)}"
+    job_id = jobs.submit(cluster, *TWO_NODES, script=script)
+    assert cluster.wait_for_job(job_id).state == "COMPLETED"
+    cluster.wait_idle()
+    waiting = jobs.traces(cluster, job_id)
+    assert waiting
+    assert all(re.match(rf"n[12]:ended/{job_id}\.[0-9]+/", path) for path in waiting)
+    assert jobs.summaries(cluster, job_id) == {}
+    for node in nodes:
+        assert node.start_agent()
+    jobs.wait_until_clean(cluster, job_id)
+    assert_every_operation_is_there(cluster, job_id)
