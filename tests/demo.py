@@ -18,6 +18,7 @@ from tests.cluster.layout import JOB_USER, NODES, default_root
 from tests.cluster.prometheus import Sample
 
 RANKS = 8
+MANY_OPERATIONS = 36  # of a rank: six steps
 SLOW_RANK = 5
 SBATCH = ["--nccl-inspector=prom", "-N4", "--ntasks-per-node=2", "--gpus-per-task=1"]
 BANDWIDTH = "nccl_bus_bandwidth_gbs"
@@ -68,39 +69,53 @@ def submit(cluster: Cluster, page: Page) -> int:
     return job_id
 
 
-def show_live(cluster: Cluster, page: Page, job_id: int) -> None:
+class Output:
+    """The job's own output, followed."""
+
+    def __init__(self, cluster: Cluster, job_id: int) -> None:
+        self.path = cluster.home() / f"{job_id}.out"
+        self.shown = 0
+
+    def show_latest(self, page: Page) -> None:
+        """Print the last line that has not been shown, if there is one."""
+        lines = self.path.read_text().splitlines() if self.path.exists() else []
+        for line in lines[self.shown :][-1:]:
+            page.line(f"job: {line}")
+        self.shown = len(lines)
+
+
+def show_live(cluster: Cluster, page: Page, job_id: int, output: Output) -> None:
     """What Prometheus answers while the job runs. Raises SurpriseError."""
-    selector = f'{{slurm_job_id="{job_id}"}}'
-
-    def ranks(metric: str) -> set[tuple[str, str, str]]:
-        found = cluster.query(f'{metric}{{slurm_job_id="{job_id}",comm_name="standin_world"}}')
-        return {(s.labels["node"], s.labels["gpu"], s.labels["rank"]) for s in found}
-
-    wait_for("all ranks are in Prometheus", lambda: len(ranks(OPERATIONS)) == RANKS, 20)
-    wait_for(
-        "bandwidth of all ranks",
-        lambda: (
-            len(cluster.query(f"count by (node, gpu) (last_over_time({BANDWIDTH}{selector}[20s]))"))
-            == RANKS
-        ),
-        20,
-    )
-    page.step(f"Prometheus, live ({cluster.layout.prometheus_url()})")
-    show_series(cluster, page, selector)
-    page.line()
-    page.line("rank node gpu    operations   time in communication, share of the last 10 s")
     world = f'{{slurm_job_id="{job_id}",comm_name="standin_world"}}'
     by = "sum by (rank, node, gpu)"
-    busy = cluster.query(f"{by} (rate(nccl_collective_busy_seconds_total{world}[10s]))")
+
+    def ranks() -> dict[str, Sample]:
+        """Operations of each rank so far."""
+        return {s.labels["rank"]: s for s in cluster.query(f"{by} ({OPERATIONS}{world})")}
+
+    def enough() -> bool:
+        """Every rank has been measured for some steps."""
+        output.show_latest(page)
+        found = ranks()
+        return len(found) == RANKS and min(s.value for s in found.values()) >= MANY_OPERATIONS
+
+    wait_for(f"{MANY_OPERATIONS} operations of {RANKS} ranks", enough, 40)
+    page.step(f"Prometheus, live ({cluster.layout.prometheus_url()})")
+    show_series(cluster, page, f'{{slurm_job_id="{job_id}"}}')
+    page.line()
+    page.line("rank node gpu    operations   time in collectives, share of the last 8 s")
+    busy = cluster.query(f"{by} (rate(nccl_collective_busy_seconds_total{world}[8s]))")
     shares = {sample.labels["rank"]: sample.value for sample in busy}
-    counts = cluster.query(f"{by} ({OPERATIONS}{world})")
-    for sample in sorted(counts, key=lambda s: int(s.labels["rank"])):
-        labels, share = sample.labels, shares.get(sample.labels["rank"], 0.0)
+    for rank, sample in sorted(ranks().items(), key=lambda item: int(item[0])):
+        share = shares.get(rank, 0.0)
         page.line(
-            f"{labels['rank']:>4} {labels['node']:<4} {labels['gpu']:<6} {sample.value:10.0f}"
-            f"   {share:5.1%} {'#' * round(share * 60)}"
+            f"{rank:>4} {sample.labels['node']:<4} {sample.labels['gpu']:<6} {sample.value:10.0f}"
+            f"   {share:6.1%} {'#' * round(share * 100)}"
         )
-    page.line("(the late rank has the shortest time: the others wait inside the collective for it)")
+    page.line(f"(rank {SLOW_RANK} is late, so it has the shortest time: the others wait for it)")
+    places = {(s.labels["node"], s.labels["gpu"]) for s in ranks().values()}
+    if len(places) != RANKS or not shares or min(shares, key=lambda r: shares[r]) != str(SLOW_RANK):
+        raise SurpriseError(f"the {RANKS} ranks do not look like that: {places}, {shares}")
 
 
 def show_series(cluster: Cluster, page: Page, selector: str) -> None:
@@ -114,21 +129,16 @@ def show_series(cluster: Cluster, page: Page, selector: str) -> None:
     page.line(f"}} {sample.value:.4g}")
 
 
-def show_progress(cluster: Cluster, page: Page, job_id: int) -> None:
-    """Follow the job's own output until it ends."""
-    page.step("the job, as it says itself")
-    output = cluster.home() / f"{job_id}.out"
-    shown = 0
+def show_end(cluster: Cluster, page: Page, job_id: int, output: Output) -> None:
+    """Follow the job until it ends. Raises SurpriseError when it does not end well."""
+    page.step("until the job ends")
     while not cluster.job(job_id).finished:
-        lines = output.read_text().splitlines() if output.exists() else []
-        for line in lines[shown:][-1:]:
-            page.line(line)
-        shown = len(lines)
-        time.sleep(3)
+        output.show_latest(page)
+        time.sleep(2)
     state = cluster.job_state(job_id)
     page.line(f"job {job_id}: {state}")
     if state != "COMPLETED":
-        raise SurpriseError(f"the job is {state}; its output is {output}")
+        raise SurpriseError(f"the job is {state}; its output is {output.path}")
 
 
 def show_clean(cluster: Cluster, page: Page, job_id: int) -> None:
@@ -168,8 +178,9 @@ def run(page: Page, keep: bool) -> None:
     try:
         page.line(f"in {cluster.layout.root}: {', '.join(NODES)}, node_exporters, Prometheus")
         job_id = submit(cluster, page)
-        show_live(cluster, page, job_id)
-        show_progress(cluster, page, job_id)
+        output = Output(cluster, job_id)
+        show_live(cluster, page, job_id, output)
+        show_end(cluster, page, job_id, output)
         show_clean(cluster, page, job_id)
         show_report(cluster, page, job_id)
         if keep:

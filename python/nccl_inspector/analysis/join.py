@@ -66,7 +66,7 @@ class Figures:
     func: str
     size_class: int
     algo_proto: str
-    operations: int  # of the busiest rank; of all ranks together for Send and Recv
+    operations: int  # of the busiest rank
     time_ns: float  # T; the median over all for Send and Recv
     bus_gbs: float  # GB/s (1e9 bytes), 0: not defined
     waiting: float  # share of the ranks' time; 0 for Send and Recv
@@ -173,8 +173,8 @@ def _transfer(keys: dict[int, Key], nranks: int) -> Figures:
     """Send and Recv: no rank waits for all others, so their own median it is."""
     key = next(iter(keys.values()))
     time_ns = median_ns(merge(key.histogram for key in keys.values()))
-    ops = sum(key.ops for key in keys.values())
-    mean_bytes = sum(key.bytes for key in keys.values()) / ops
+    mean_bytes = sum(key.bytes for key in keys.values()) / sum(key.ops for key in keys.values())
+    ops = max(key.ops for key in keys.values())
     bus_gbs = mean_bytes * bus_factor(FUNCS[key.func], nranks) / time_ns if time_ns else 0.0
     return Figures(FUNCS[key.func], key.size_class, "", ops, time_ns, bus_gbs, 0.0, 0.0, None, ())
 
