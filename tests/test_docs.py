@@ -1,0 +1,50 @@
+"""The README says what the tables say."""
+
+import re
+import subprocess
+from pathlib import Path
+
+from nccl_inspector import __version__
+from nccl_inspector.config import read_config
+
+REPO = Path(__file__).parent.parent
+TABLE = REPO / "python" / "nccl_inspector" / "settings.tsv"
+
+
+def settings() -> list[list[str]]:
+    lines = TABLE.read_text().splitlines()
+    return [line.split("\t") for line in lines if line and not line.startswith("#")]
+
+
+def test_the_readme_has_every_setting_with_its_default() -> None:
+    rows = re.findall(
+        r"^\| `(\w+)`(\*?) \| (\S*) \| (.+) \|$", (REPO / "README.md").read_text(), re.M
+    )
+    wanted = [
+        (name, "*" if scope == "option" else "", f"`{default}`" if default else "", text)
+        for name, _, default, _, _, scope, text in settings()
+    ]
+    assert rows == wanted
+
+
+def test_the_sample_configuration_is_valid_with_everything_turned_on(tmp_path: Path) -> None:
+    script = REPO / "packaging" / "gen-conf.awk"
+    sample = subprocess.run(
+        ["awk", "-f", script, TABLE], capture_output=True, text=True, check=True
+    ).stdout
+    conf = tmp_path / "nccl-inspector.conf"
+    conf.write_text(re.sub(r"^#(\w+ =)", r"\1", sample, flags=re.M))
+    assert len(re.findall(r"^\w+ =", conf.read_text(), re.M)) == len(settings())
+    assert read_config(conf) == read_config(None)
+
+
+def test_the_internals_name_every_variable_that_spank_sets() -> None:
+    text = (REPO / "packaging" / "doc" / "internals.md").read_text()
+    source = (REPO / "spank" / "taskenv.c").read_text() + (REPO / "spank" / "taskenv.h").read_text()
+    names = set(re.findall(r'"(NCCL_(?:INSPECTOR|PROFILER)_\w+)"', source))
+    assert names
+    assert [name for name in sorted(names) if name not in text] == []
+
+
+def test_the_changelog_knows_this_version() -> None:
+    assert f"## {__version__}" in (REPO / "CHANGELOG.md").read_text()
