@@ -10,6 +10,7 @@ import pytest
 
 from tests.cluster import Cluster
 from tests.cluster.host import missing
+from tests.journey import Journey, travel
 
 
 @pytest.fixture(scope="session")
@@ -52,3 +53,12 @@ def healthy_cluster(cluster: Cluster) -> Iterator[Cluster]:
     """The session's cluster, for tests after which no node may be drained."""
     yield cluster
     assert not [name for name, state in cluster.node_states().items() if state.drained]
+
+
+@pytest.fixture(scope="session")
+def journey(shared_cluster: Cluster) -> Journey:
+    """One job with a planted slow rank, run to its end; several tests look at it."""
+    try:
+        return travel(shared_cluster)
+    finally:
+        shared_cluster.reset()

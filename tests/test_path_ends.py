@@ -83,9 +83,10 @@ def test_kill_9_of_all_ranks_loses_no_operation(healthy_cluster: Cluster) -> Non
     assert "died without finalizing, data up to the last event: rank 0" in (
         cluster.report(job_id).stdout
     )
-    for name, count in before.items():
-        node = cluster.node(name)
-        wait_until(lambda node=node, count=count: lost(node) == count + 2, 5, "two lost ranks")
+    wait_until(
+        lambda: all(lost(cluster.node(name)) == count + 2 for name, count in before.items()),
+        5, "two lost ranks on each node",
+    )  # fmt: skip
 
 
 def test_series_of_killed_ranks_go_while_the_job_goes_on(healthy_cluster: Cluster) -> None:
