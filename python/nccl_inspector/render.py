@@ -21,10 +21,17 @@ _WHO_COLUMNS = 17
 _ROW = "  {:<13} {:<11} {:<16} {:>9} {:>9} {:>8} {:>7}  {}"
 
 
+def _digits(value: float, count: int) -> str:
+    """Return a positive number with so many digits that mean something, trailing zeros kept."""
+    if value < 1:
+        return f"{value:#.{count}g}"
+    return f"{value:.{max(0, count - len(str(int(value))))}f}"
+
+
 def _duration(ns: float) -> str:
     for unit, size_ns in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
         if ns >= size_ns:
-            return f"{ns / size_ns:.4g} {unit}"
+            return f"{_digits(ns / size_ns, 4)} {unit}"
     return f"{ns:.0f} ns"
 
 
@@ -104,7 +111,7 @@ def _row(one: Figures) -> str:
         one.algo_proto or "-",
         one.operations,
         _duration(one.time_ns),
-        f"{one.bus_gbs:.3g}" if one.bus_gbs else "-",
+        _digits(one.bus_gbs, 3) if one.bus_gbs else "-",
         f"{one.waiting:.0%}" if waits else "-",
         who,
     ).rstrip()
@@ -142,6 +149,7 @@ def _communicators(report: Report, shown: int, kinds: int) -> Iterator[str]:
         "waited for",
     )
     for comm in report.communicators[:shown]:
+        yield ""
         yield from _communicator(comm, kinds)
     if len(report.communicators) > shown:
         yield f" and {len(report.communicators) - shown} smaller communicators (--all shows them)"
