@@ -57,16 +57,20 @@ build/gen/nccl-inspector.conf.sample: python/nccl_inspector/settings.tsv packagi
 	@mkdir -p $(@D)
 	@awk -f packaging/gen-conf.awk $< >$@
 
-$(B)/%.o: %.c | $(GEN)
+$(B)/%.o: %.c Makefile | $(GEN)
 	@mkdir -p $(@D)
 	@echo CC $<
 	@$(CC) $(CFLAGS_ALL) -Ibuild/gen -I$(dir $<) -Iplugin -Ispank -c -o $@ $<
+
+$(B)/plugin/%.o: CFLAGS += $(if $(SAN),,-include plugin/compat.h)
+# On a glibc before 2.34 threads and dlopen live in libraries of their own: say that we need them.
+OLD_LIBS := $(if $(SAN),-ldl,-Wl$(comma)--no-as-needed -l:libpthread.so.0 -l:libdl.so.2)
 
 # -z nodelete: a thread that is stuck on a dead file system may outlive NCCL's dlclose.
 $(PROFILER): $(PLUGIN_OBJ) plugin/profiler.map
 	@echo LD $@
 	@$(CC) $(CFLAGS_ALL) -shared -o $@ $(PLUGIN_OBJ) -Wl,--version-script=plugin/profiler.map \
-		-Wl,-z,relro,-z,now,-z,nodelete -Wl,--no-undefined$(if $(SAN),$(comma)--unresolved-symbols=ignore-all) -ldl
+		-Wl,-z,relro,-z,now,-z,nodelete -Wl,--no-undefined$(if $(SAN),$(comma)--unresolved-symbols=ignore-all) $(OLD_LIBS)
 $(SPANK): $(SPANK_OBJ) spank/spank.map
 	@echo LD $@
 	@$(CC) $(CFLAGS_ALL) -shared -o $@ $(SPANK_OBJ) -Wl,--version-script=spank/spank.map -Wl,-z,relro,-z,now

@@ -52,9 +52,20 @@ def test_a_library_exports_its_contract_and_no_more(library: str, allowed: str) 
     assert [name for name in names if not re.fullmatch(allowed, name)] == []
 
 
-def test_the_profiler_needs_only_libc() -> None:
+def test_the_profiler_needs_only_glibc() -> None:
     library = REPO / "build" / "libnccl-profiler-inspector.so"
     done = subprocess.run(["readelf", "-d", library], capture_output=True, text=True, check=True)
     needed = set(re.findall(r"NEEDED.*\[(.+?)\]", done.stdout))
-    assert needed <= {"libc.so.6"}
+    assert needed <= {"libc.so.6", "libpthread.so.0", "libdl.so.2"}  # all of them glibc
     assert "NODELETE" in done.stdout
+
+
+def test_the_profiler_loads_with_the_glibc_of_old_containers() -> None:
+    library = REPO / "build" / "libnccl-profiler-inspector.so"
+    done = subprocess.run(["objdump", "-T", library], capture_output=True, text=True, check=True)
+    versions = {
+        tuple(map(int, version.split(".")))
+        for version in re.findall(r"\(GLIBC_([0-9.]+)\)", done.stdout)
+    }
+    assert versions
+    assert max(versions) <= (2, 28)
