@@ -60,9 +60,9 @@ build/gen/nccl-inspector.conf.sample: python/nccl_inspector/settings.tsv packagi
 $(B)/%.o: %.c Makefile | $(GEN)
 	@mkdir -p $(@D)
 	@echo CC $<
-	@$(CC) $(CFLAGS_ALL) -Ibuild/gen -I$(dir $<) -Iplugin -Ispank -c -o $@ $<
+	@$(CC) $(CFLAGS_ALL) $(EXTRA) -Ibuild/gen -I$(dir $<) -Iplugin -Ispank -c -o $@ $<
 
-$(B)/plugin/%.o: CFLAGS += $(if $(SAN),,-include plugin/compat.h)
+$(B)/plugin/%.o: EXTRA = $(if $(SAN),,-include plugin/compat.h)
 # On a glibc before 2.34 threads and dlopen live in libraries of their own: say that we need them.
 OLD_LIBS := $(if $(SAN),-ldl,-Wl$(comma)--no-as-needed -l:libpthread.so.0 -l:libdl.so.2)
 
