@@ -2,6 +2,7 @@
 
 import re
 import signal
+import subprocess
 from collections import Counter
 from pathlib import Path
 
@@ -178,21 +179,51 @@ def test_an_epilog_without_a_prolog_has_nothing_to_do(healthy_cluster: Cluster) 
     cluster.wait_idle()
 
 
-def test_a_prolog_that_is_sent_a_hostile_mode_makes_no_directory(healthy_cluster: Cluster) -> None:
+INJECTING_PLUGIN = r"""
+#include <slurm/spank.h>
+SPANK_PLUGIN(injector, 1)
+int slurm_spank_init_post_opt(spank_t spank, int ac, char **av)
+{
+	(void)ac, (void)av;
+	return spank_job_control_setenv(spank, "NCCL_INSPECTOR", "../../etc;reboot", 1);
+}
+"""
+
+
+def injecting_conf(cluster: Cluster) -> Path:
+    """A slurm.conf of the user's own, whose plugin tells the hooks what he likes."""
+    home = cluster.home()
+    plugin, stack, conf = (home / name for name in ("injector.so", "plugstack.conf", "slurm.conf"))
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", "-x", "c", "-o", plugin, "-"],
+        input=INJECTING_PLUGIN, text=True, check=True, timeout=20,
+    )  # fmt: skip
+    stack.write_text(f"required {plugin}\n")
+    usual = cluster.layout.slurm_conf.read_text()
+    conf.write_text(re.sub("(?m)^PlugStackConfig=.*", f"PlugStackConfig={stack}", usual))
+    return conf
+
+
+def test_a_mode_that_a_users_own_plugin_injects_costs_only_his_metrics(
+    healthy_cluster: Cluster,
+) -> None:
     cluster = healthy_cluster
+    note = cluster.layout.root / "log" / "injected"
     (cluster.layout.root / "etc" / "prolog.d" / HOOK).unlink()
-    note = cluster.layout.root / "log" / "hostile"
-    script = hook_script(cluster, "prolog", note).replace(
-        "{ ", "export SPANK_NCCL_INSPECTOR='../../etc;reboot'; { "
-    )
-    cluster.add_hook("prolog", "50-hostile.sh", script)
-    job_id, state = run(cluster, *ONE_NODE)
-    assert state == "COMPLETED"
+    cluster.add_hook("prolog", "50-noted.sh", hook_script(cluster, "prolog", note))
+    env = {"SLURM_CONF": str(injecting_conf(cluster)), "SLURM_NCCL_INSPECTOR": "prom"}
+    script = f"srun {jobs.standin(cluster, *SHORT)}"
+    words = "--nodelist=n1", "--ntasks=2", "--gpus-per-task=1"
+    job_id = jobs.submit(cluster, *words, script=script, env=env)
+    assert jobs.finish(cluster, job_id) == "COMPLETED"
     lines = Path(f"{note}-{job_id}").read_text().splitlines()
     assert len(lines) == 2
-    assert "unknown SPANK_NCCL_INSPECTOR: ../../etc;reboot" in lines[0]
+    assert lines[0].endswith(f"job {job_id}: unknown SPANK_NCCL_INSPECTOR: ../../etc;reboot")
     assert lines[1] == "status 0"
-    assert "no directory" in jobs.slurmd_lines(cluster, "n1", job_id)[0]
+    said = jobs.slurmd_lines(cluster, "n1", job_id)
+    assert len(said) == 2, "the batch step and the other"
+    assert all("no metrics: no directory" in line for line in said)
+    assert jobs.summaries(cluster, job_id) == {}
 
 
 def test_without_hooks_the_job_runs_and_one_line_a_step_says_why_there_are_no_metrics(
@@ -238,3 +269,38 @@ def test_an_agent_that_starts_after_the_jobs_end_collects_it(healthy_cluster: Cl
         assert node.start_agent()
     jobs.wait_until_clean(cluster, job_id)
     assert_every_operation_is_there(cluster, job_id)
+
+
+def test_after_the_agents_death_the_epilog_still_withdraws_the_series(
+    healthy_cluster: Cluster,
+) -> None:
+    cluster, node = healthy_cluster, healthy_cluster.node("n1")
+    script = f"srun {jobs.standin(cluster, *ENDLESS)}"
+    job_id = jobs.submit(cluster, *ONE_NODE, script=script)
+    mark = f'slurm_job_id="{job_id}"'
+    wait_until(lambda: mark in node.metrics(), 10, "the job's series", 0.1)
+    assert node.stop("agent", signal.SIGKILL)
+    assert mark in node.metrics()
+    cluster.run_as("root", ["scancel", str(job_id)])
+    cluster.wait_for_job(job_id)
+    assert mark not in node.metrics()
+    node.start_agent()
+    jobs.wait_until_clean(cluster, job_id)
+    assert jobs.summaries(cluster, job_id).keys() == {"n1"}
+
+
+def test_a_requeued_job_has_a_report_of_each_attempt(healthy_cluster: Cluster) -> None:
+    cluster = healthy_cluster
+    once = f"srun {jobs.standin(cluster, *ENDLESS)}"
+    again = f"srun {jobs.standin(cluster, *SHORT)}"
+    script = f'if [ "${{SLURM_RESTART_COUNT:-0}}" = 0 ]; then {once}; else {again}; fi'
+    job_id = jobs.submit(cluster, "--requeue", *TWO_NODES, script=script)
+    jobs.wait_for_operations(cluster, job_id, RANKS)
+    cluster.run_as("root", ["scontrol", "requeue", str(job_id)])
+    wait_until(lambda: cluster.job(job_id).restarts == 1, 60, "the job's second start")
+    assert jobs.finish(cluster, job_id, 60) == "COMPLETED"
+    first, second = (cluster.report(job_id, "--attempt", number).stdout for number in "01")
+    assert "died without finalizing" in first
+    assert "MISSING  nothing" in second
+    for text in (first, second):
+        assert "2 nodes, 4 ranks" in text
