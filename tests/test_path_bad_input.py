@@ -110,6 +110,14 @@ def test_a_directory_in_the_files_place_costs_the_metrics_and_one_line(
         path.rmdir()
 
 
+def test_a_file_that_users_cannot_read_costs_the_metrics_and_one_line(
+    healthy_cluster: Cluster,
+) -> None:
+    healthy_cluster.set_plugstack("default=prom")
+    healthy_cluster.layout.product_conf.chmod(0o600)
+    assert_no_metrics(healthy_cluster, ": Permission denied")
+
+
 def test_who_asked_is_told_of_a_broken_file_on_his_terminal(healthy_cluster: Cluster) -> None:
     cluster = healthy_cluster
     cluster.write_conf("speed = 9\n")
