@@ -69,8 +69,14 @@ class Node(Machine):
     def run_dir_listing(self) -> list[str]:
         """Everything in the node's run directory, relative, sorted; directories end in a slash."""
         done = self.run(["find", RUN_DIR, "-mindepth", "1", "-printf", "%P%y\\n"])
-        if done.returncode != 0:
-            raise ClusterError(f"{self.name}: {done.stderr.strip()}")
+        # What the agent deletes while we look is no error.
+        errors = [
+            line
+            for line in done.stderr.splitlines()
+            if f"{RUN_DIR}/" not in line or not line.endswith(": No such file or directory")
+        ]
+        if errors:
+            raise ClusterError(f"{self.name}: {'; '.join(errors)}")
         return sorted(
             f"{line[:-1]}{'/' if line[-1] == 'd' else ''}" for line in done.stdout.splitlines()
         )
