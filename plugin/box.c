@@ -4,9 +4,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -48,6 +50,18 @@ static bool is_memory_fs(int fd)
 	return fstatfs(fd, &fs) == 0 && (fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC);
 }
 
+/* Applications close 0 to 2 and then write to what they think is stdout: never be that. */
+int box_move_fd(int fd)
+{
+	int higher;
+
+	if (fd < 0 || fd > 2)
+		return fd;
+	higher = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+	close(fd);
+	return higher;
+}
+
 /* Exclusive creation: pid 1 of one container must not take the file of pid 1 of another. */
 static int create_file(struct box *box, int dir_fd, const char *step)
 {
@@ -63,11 +77,29 @@ static int create_file(struct box *box, int dir_fd, const char *step)
 		int fd = openat(dir_fd, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
 
 		if (fd >= 0)
-			return fd;
+			return box_move_fd(fd); /* before it is locked: closing any descriptor unlocks */
 		if (errno != EEXIST)
 			return -errno;
 	}
 	return -EEXIST;
+}
+
+/* A file beyond the limit would not be an error but SIGXFSZ, which ends the job. */
+static bool exceeds_limit(uint64_t bytes)
+{
+	struct rlimit limit;
+
+	return getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
+	       limit.rlim_cur < bytes;
+}
+
+static int allocate(int fd, uint64_t bytes)
+{
+	int error = EINTR;
+
+	for (int tries = 0; error == EINTR && tries < 100; tries++)
+		error = posix_fallocate(fd, 0, (off_t)bytes);
+	return error;
 }
 
 /* Opens, locks and fills the file with zeros. Returns the descriptor or -errno. */
@@ -75,14 +107,16 @@ static int make_file(struct box *box, int dir_fd, const char *step, uint64_t byt
 {
 	struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET };
 	char name[sizeof(box->stem) + 8];
-	int fd = create_file(box, dir_fd, step);
-	int error;
+	int fd, error;
 
+	if (exceeds_limit(bytes))
+		return -EFBIG;
+	fd = create_file(box, dir_fd, step);
 	if (fd < 0)
 		return fd;
 	error = fcntl(fd, F_SETLK, &lock) ? errno : 0;
 	if (!error)
-		error = posix_fallocate(fd, 0, (off_t)bytes);
+		error = allocate(fd, bytes);
 	if (!error)
 		return fd;
 	snprintf(name, sizeof(name), "%s.box", box->stem);
@@ -131,9 +165,18 @@ int box_snapshot(struct box *box)
 	for (uint64_t done = 0; done < box->bytes;) {
 		ssize_t n = pwrite(box->fd, from + done, box->bytes - done, (off_t)done);
 
-		if (n < 0 && errno != EINTR)
-			return -errno;
+		if (n == 0 || (n < 0 && errno != EINTR))
+			return n ? -errno : -EIO;
 		done += n > 0 ? (uint64_t)n : 0;
 	}
 	return 0;
+}
+
+void box_set_state(struct box *box, enum box_state state)
+{
+	atomic_store(&box->header->state, state);
+	if (!box->mapped && box->fd >= 0 &&
+	    pwrite(box->fd, &box->header->state, sizeof(box->header->state),
+		   offsetof(struct box_header, state)) < 0)
+		return; /* the file then says "killed": there is nobody left to tell */
 }

@@ -142,11 +142,13 @@ struct box_key { /* 128 bytes: one kind of operation of one communicator */
 	uint64_t reserved[5];
 };
 
+/* The upper 24 bits of box_op.flags are the generation's lower ones: who sets a flag says of which use. */
 enum box_op_flag { BOX_OP_USED = 1, BOX_OP_APP_DONE = 2, BOX_OP_GPU_DONE = 4, BOX_OP_CLAIMED = 8 };
+#define BOX_OP_FLAG_BITS 8u
 
 struct box_op { /* 128 bytes: one operation in flight */
 	_Atomic uint32_t generation; /* odd while in use; counts up by two a use */
-	_Atomic uint32_t flags;      /* enum box_op_flag */
+	_Atomic uint32_t flags;      /* enum box_op_flag, generation << BOX_OP_FLAG_BITS */
 	_Atomic uint32_t comm;       /* index of struct box_comm */
 	_Atomic uint32_t comm_generation;
 	_Atomic uint32_t key;        /* index of struct box_key, UINT32_MAX: none */
@@ -197,6 +199,12 @@ static inline const char *box_process(const struct box *box)
 
 /* Writes a copy of unmapped tables to the file. Returns 0 or -errno. Nothing to do for a mapped box. */
 int box_snapshot(struct box *box);
+
+/* Stores the state, in the file too when it is not mapped. */
+void box_set_state(struct box *box, enum box_state state);
+
+/* The same file as a descriptor above 2 (and -1 as it is): applications that close stdout write to 1. */
+int box_move_fd(int fd);
 
 /* Word for a number, as NCCL writes it ("AllReduce", "RING", "SIMPLE"; "Unknown"). */
 const char *box_func_name(unsigned func);

@@ -54,7 +54,8 @@ uint64_t clock_calibrate(void)
 	if (clock_has_counter) {
 		struct instant first = take_instant();
 
-		nanosleep(&pause, NULL);
+		while (nanosleep(&pause, &pause)) /* a signal must not shorten it */
+			;
 		struct instant second = take_instant();
 
 		if (second.tick > first.tick && second.ns > first.ns)

@@ -8,6 +8,7 @@
 #include "config.h"
 
 #define relaxed memory_order_relaxed
+#define FEW_KEYS (BOX_KEYS / 4) /* left: then destroyed communicators give theirs back */
 
 static uint32_t state_of(const struct box_comm *comm)
 {
@@ -65,6 +66,8 @@ static void fold(struct track *track, unsigned index)
 	struct box_comm *folded = &box->comms[to];
 
 	atomic_fetch_add(&box->header->layout_seq, 1);
+	/* First of all: from here on nothing of this communicator is added to its keys. */
+	atomic_fetch_add(&comm->generation, 1);
 	keys_fold(&track->keys, box, index, to);
 	add_to(&folded->enqueued, &comm->enqueued);
 	add_to(&folded->started, &comm->started);
@@ -77,25 +80,35 @@ static void fold(struct track *track, unsigned index)
 	atomic_fetch_add(&box->header->layout_seq, 1);
 }
 
-/* A record for a new communicator: a free one, else the one that was destroyed first, folded; UINT32_MAX when all live. */
+/* The record of the communicator that was destroyed first; UINT32_MAX for none. */
+static unsigned oldest_destroyed(const struct box *box)
+{
+	unsigned oldest = UINT32_MAX;
+
+	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++)
+		if (state_of(&box->comms[i]) == BOX_COMM_DESTROYED &&
+		    (oldest == UINT32_MAX ||
+		     box->comms[i].destroyed_real_ns < box->comms[oldest].destroyed_real_ns))
+			oldest = i;
+	return oldest;
+}
+
+/* A free record, UINT32_MAX when all live. Makes room where there is little: for records and for keys. */
 static unsigned find_record(struct track *track)
 {
 	struct box *box = track->box;
-	unsigned oldest = UINT32_MAX;
+	unsigned free_record = UINT32_MAX, oldest;
 
-	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++) {
-		struct box_comm *comm = &box->comms[i];
-
-		if (state_of(comm) == BOX_COMM_FREE)
-			return i;
-		if (state_of(comm) == BOX_COMM_DESTROYED &&
-		    (oldest == UINT32_MAX ||
-		     comm->destroyed_real_ns < box->comms[oldest].destroyed_real_ns))
-			oldest = i;
-	}
-	if (oldest != UINT32_MAX)
+	for (;;) {
+		for (unsigned i = BOX_LIVE_COMMS; i-- > 0;)
+			if (state_of(&box->comms[i]) == BOX_COMM_FREE)
+				free_record = i;
+		oldest = oldest_destroyed(box);
+		if (oldest == UINT32_MAX ||
+		    (free_record != UINT32_MAX && atomic_load(&track->keys.taken) <= BOX_KEYS - FEW_KEYS))
+			return free_record;
 		fold(track, oldest);
-	return oldest;
+	}
 }
 
 void *comms_add(struct track *track, const struct comm_words *words)

@@ -155,8 +155,10 @@ static void write_comm_family(struct expo *expo, enum metric metric, struct text
 	for (unsigned i = 0; i < BOX_COMMS; i++) {
 		const struct box_comm *comm = &expo->box->comms[i];
 
-		if (!expo->shown_comm[i])
-			continue;
+		if (!expo->shown_comm[i] ||
+		    (metric == METRIC_NCCL_COMMUNICATOR_LAST_PROGRESS_TIMESTAMP_SECONDS &&
+		     !atomic_load_explicit(&comm->last_progress_tick, relaxed)))
+			continue; /* no progress yet is not progress in 1970 */
 		write_family_head(metric, &begun, text);
 		text_add(text, "%s", metrics[metric].name);
 		add_job_labels(expo, comm->gpu, text);

@@ -14,7 +14,9 @@
 #define EXPO_MAX_SERIES 250u /* a GPU */
 #define EXPO_MAX_COMMS 16u   /* with series of their own, a GPU: the busiest */
 
+/* What a key had at one time, and whose it was: a key may serve another kind later. */
 struct expo_sum {
+	uint32_t comm, comm_generation, words;
 	uint64_t ops, bytes, busy_ns;
 	int64_t log2_rate_q20;
 };
@@ -29,13 +31,13 @@ struct expo {
 };
 
 /* Closes the window: what follows describes the time since the call before. The caller holds the inspector's
- * lock, so that no communicator is folded meanwhile. */
+ * lock until the texts are written, so that no communicator is folded meanwhile. */
 void expo_window(struct expo *expo, uint64_t now_tick, uint64_t ns_per_tick_q32);
 
 /* Chooses the busiest communicators and keys of one GPU; what goes without series is counted. */
 void expo_choose(struct expo *expo, unsigned gpu);
 
-/* Writes the text of one GPU (index of box_header.gpu); process-wide series go with the first. Same lock. */
+/* Writes the text of one GPU (index of box_header.gpu); process-wide series go with the first. */
 void expo_prom_write(struct expo *expo, unsigned gpu, struct text *text);
 
 #endif

@@ -25,7 +25,9 @@ static struct {
 	pthread_mutex_t lock; /* of all below, and of communicators and keys while they are folded */
 	bool tried, ready;
 	pid_t pid; /* whose box it is: a forked child must leave it alone */
-	_Atomic(abi_logger) logger;
+	unsigned live;              /* communicators, those without a record too */
+	_Atomic bool forked;        /* this is a child: another thread of the parent may have held the lock */
+	_Atomic(abi_logger) logger; /* NULL while libnccl may be gone */
 	struct config config;
 	struct box box;
 	struct writer writer;
@@ -36,24 +38,25 @@ static void log_line(const char *message)
 	abi_logger logger = atomic_load(&self.logger);
 
 	if (logger)
-		logger(ABI_LOG_WARN, ABI_LOG_INIT, "nccl-inspector", 0, "nccl-inspector: job %s: %s",
+		/* Not WARN: NCCL keeps the last warning as the reason of the next failure. */
+		logger(ABI_LOG_INFO, ABI_LOG_INIT, "nccl-inspector", 0, "nccl-inspector: job %s: %s",
 		       self.config.job, message);
 }
 
 static void after_fork_in_child(void)
 {
+	atomic_store(&self.forked, true);
 	atomic_store(&inspector_track.active, false);
 }
 
 /* exit() without ncclCommDestroy, as many applications do it: in order, not killed. */
 __attribute__((destructor)) static void at_exit(void)
 {
-	uint32_t live = BOX_LIVE;
-
-	if (!self.ready || self.pid != getpid())
+	if (!self.ready || atomic_load(&self.forked) || self.pid != getpid())
 		return;
-	atomic_compare_exchange_strong(&self.box.header->state, &live, BOX_EXITED);
-	writer_unpublish(&self.writer);
+	if (atomic_load(&self.box.header->state) == BOX_LIVE)
+		box_set_state(&self.box, BOX_EXITED);
+	writer_close(&self.writer);
 }
 
 static const char *get_environment(const char *name)
@@ -68,7 +71,7 @@ static int open_dir(const struct config *config)
 	if (config->make_dir && mkdir(config->dir, 0755) && errno != EEXIST)
 		return -errno;
 	fd = open(config->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	return fd < 0 ? -errno : fd;
+	return fd < 0 ? -errno : box_move_fd(fd);
 }
 
 /* Version of the libnccl that called us; 0 when it does not tell. */
@@ -184,9 +187,13 @@ static uint32_t find_gpu(void)
 void inspector_init(const struct inspector_comm *comm, void **context, int *mask)
 {
 	struct inspector_comm full = *comm;
+	int wanted = 0;
 
 	*context = NULL;
-	*mask = 0;
+	if (atomic_load(&self.forked)) {
+		__atomic_store_n(mask, 0, __ATOMIC_RELAXED);
+		return;
+	}
 	pthread_mutex_lock(&self.lock);
 	atomic_store(&self.logger, comm->logger);
 	if (!self.tried)
@@ -194,11 +201,14 @@ void inspector_init(const struct inspector_comm *comm, void **context, int *mask
 	if (self.ready && self.pid == getpid()) {
 		full.words.gpu = find_gpu();
 		*context = comms_add(&inspector_track, &full.words);
+		self.live++;
 		atomic_store(&self.box.header->state, BOX_LIVE);
-		*mask = ABI_COLL | ABI_KERNEL_CH | (self.config.p2p ? ABI_P2P : 0);
+		wanted = ABI_COLL | ABI_KERNEL_CH | (self.config.p2p ? ABI_P2P : 0);
 		if (writer_start(&self.writer))
 			log_line("no thread for metrics: only the report will have this process");
 	}
+	/* One store: the mask is of the whole process, and other communicators are at work. */
+	__atomic_store_n(mask, wanted, __ATOMIC_RELAXED);
 	pthread_mutex_unlock(&self.lock);
 }
 
@@ -206,14 +216,20 @@ void inspector_finalize(void *context)
 {
 	bool last = false;
 
+	if (atomic_load(&self.forked))
+		return;
 	pthread_mutex_lock(&self.lock);
 	if (self.ready && self.pid == getpid()) {
 		comms_remove(&inspector_track, context);
-		last = context && !comms_live(&self.box);
-		if (last)
+		last = context && self.live && --self.live == 0;
+		if (last) {
 			atomic_store(&self.box.header->state, BOX_FINALIZED);
+			atomic_store(&self.logger, NULL);
+			/* Under the lock: a communicator that comes now must find the thread told to stop, and start it. */
+			writer_ask_to_stop(&self.writer);
+		}
 	}
 	pthread_mutex_unlock(&self.lock);
 	if (last)
-		writer_stop(&self.writer, FINALIZE_WAIT_MS);
+		writer_wait(&self.writer, FINALIZE_WAIT_MS);
 }

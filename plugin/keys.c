@@ -16,8 +16,10 @@ static bool key_matches(const struct box_key *key, const struct key_words *words
 }
 
 /* A free key with the words in it, not yet valid. */
-static uint32_t key_take(struct box *box, const struct key_words *words)
+static uint32_t key_take(struct keys *keys, struct box *box, const struct key_words *words)
 {
+	if (atomic_load_explicit(&keys->taken, relaxed) >= BOX_KEYS)
+		return KEYS_NONE;
 	for (unsigned i = 0; i < BOX_KEYS; i++) {
 		struct box_key *key = &box->keys[i];
 		uint32_t unused = KEY_FREE;
@@ -25,6 +27,7 @@ static uint32_t key_take(struct box *box, const struct key_words *words)
 		if (atomic_load_explicit(&key->used, relaxed) != KEY_FREE ||
 		    !atomic_compare_exchange_strong(&key->used, &unused, KEY_TAKEN))
 			continue;
+		atomic_fetch_add_explicit(&keys->taken, 1, relaxed);
 		key->comm = words->comm;
 		key->func = words->func;
 		key->size_class = words->size_class;
@@ -33,6 +36,12 @@ static uint32_t key_take(struct box *box, const struct key_words *words)
 		return i;
 	}
 	return KEYS_NONE;
+}
+
+static void key_give_back(struct keys *keys, struct box *box, uint32_t index)
+{
+	atomic_store_explicit(&box->keys[index].used, KEY_FREE, memory_order_release);
+	atomic_fetch_sub_explicit(&keys->taken, 1, relaxed);
 }
 
 uint32_t keys_find(struct keys *keys, struct box *box, const struct key_words *words)
@@ -49,13 +58,13 @@ uint32_t keys_find(struct keys *keys, struct box *box, const struct key_words *w
 		for (unsigned steps = 0; next && steps < BOX_KEYS; steps++) {
 			if (key_matches(&box->keys[next - 1], words)) {
 				if (mine != KEYS_NONE)
-					atomic_store(&box->keys[mine].used, KEY_FREE);
+					key_give_back(keys, box, mine);
 				return next - 1;
 			}
 			next = atomic_load_explicit(&keys->next[next - 1], memory_order_acquire);
 		}
 		if (mine == KEYS_NONE)
-			mine = key_take(box, words);
+			mine = key_take(keys, box, words);
 		if (mine == KEYS_NONE)
 			return KEYS_NONE;
 		atomic_store_explicit(&keys->next[mine], first, relaxed);
@@ -64,7 +73,7 @@ uint32_t keys_find(struct keys *keys, struct box *box, const struct key_words *w
 			return mine;
 		atomic_store_explicit(&box->keys[mine].used, KEY_TAKEN, relaxed);
 	}
-	atomic_store(&box->keys[mine].used, KEY_FREE);
+	key_give_back(keys, box, mine);
 	return KEYS_NONE;
 }
 
@@ -118,7 +127,7 @@ void keys_forget(struct keys *keys, unsigned comm)
 			atomic_store_explicit(&keys->direct[comm][func][class], 0, relaxed);
 }
 
-static void key_clear(struct box *box, uint32_t index)
+static void key_clear(struct keys *keys, struct box *box, uint32_t index)
 {
 	struct box_key *key = &box->keys[index];
 
@@ -133,7 +142,7 @@ static void key_clear(struct box *box, uint32_t index)
 	atomic_store_explicit(&key->max_ns, 0, relaxed);
 	atomic_store_explicit(&key->first_index, 0, relaxed);
 	atomic_store_explicit(&key->last_index, 0, relaxed);
-	atomic_store_explicit(&key->used, KEY_FREE, memory_order_release);
+	key_give_back(keys, box, index);
 }
 
 /* Adds what key `from` has to key `to`; operation indices of other communicators do not compare, so they go. */
@@ -174,7 +183,7 @@ void keys_fold(struct keys *keys, struct box *box, unsigned from, unsigned to)
 			twin++;
 		if (twin < BOX_KEYS) {
 			key_merge(box, i, twin);
-			key_clear(box, i);
+			key_clear(keys, box, i);
 		} else {
 			key->comm = to;
 			atomic_store_explicit(&key->first_index, 0, relaxed);

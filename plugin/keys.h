@@ -15,6 +15,7 @@ struct keys {
 	/* The latest key, + 1, of (communicator, function, size class); others of the same follow in `next`. */
 	_Atomic uint16_t direct[BOX_LIVE_COMMS][KEYS_FUNCS][KEYS_CLASSES];
 	_Atomic uint16_t next[BOX_KEYS];
+	_Atomic uint32_t taken; /* of BOX_KEYS; a full table is not searched for every operation */
 };
 
 struct key_words {

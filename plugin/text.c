@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 void text_clear(struct text *text)
 {
@@ -56,14 +57,23 @@ void text_add(struct text *text, const char *format, ...)
 
 void text_add_label(struct text *text, const char *name, const char *value)
 {
-	text_add(text, "%s=\"", name);
-	for (const char *c = value; *c; c++) {
-		if (*c == '\\' || *c == '"')
-			text_add(text, "\\%c", *c);
-		else if (*c == '\n')
-			text_add(text, "\\n");
-		else
-			text_add(text, "%c", *c);
+	size_t name_length = strlen(name), length = strlen(value);
+	char *at;
+
+	/* Every character may need a backslash. */
+	if (text->failed || !make_room(text, name_length + 2 * length + 3))
+		return;
+	at = text->data + text->length;
+	memcpy(at, name, name_length);
+	at += name_length;
+	*at++ = '=';
+	*at++ = '"';
+	for (; *value; value++) {
+		if (*value == '\\' || *value == '"' || *value == '\n')
+			*at++ = '\\';
+		*at++ = (char)(*value == '\n' ? 'n' : *value);
 	}
-	text_add(text, "\"");
+	*at++ = '"';
+	*at = '\0';
+	text->length = (size_t)(at - text->data);
 }

@@ -115,18 +115,31 @@ static void slot_push(struct track *track, struct box_op *op)
 
 void track_free(struct track *track, struct box_op *op)
 {
-	atomic_store_explicit(&op->flags, 0, relaxed);
 	atomic_fetch_add_explicit(&op->generation, 1, memory_order_release); /* even: free */
 	slot_push(track, op);
 }
 
-bool track_claim(struct box_op *op)
+/* Sets a flag of the use that `generation` means. Returns the flags before, 0 when that use is over. */
+static uint32_t slot_mark(struct box_op *op, uint32_t generation, uint32_t flag)
 {
-	return !(atomic_fetch_or_explicit(&op->flags, BOX_OP_CLAIMED, memory_order_acq_rel) &
-		 BOX_OP_CLAIMED);
+	uint32_t flags = atomic_load_explicit(&op->flags, memory_order_acquire);
+
+	do {
+		if (flags >> BOX_OP_FLAG_BITS != (generation & (UINT32_MAX >> BOX_OP_FLAG_BITS)))
+			return 0;
+	} while (!atomic_compare_exchange_weak_explicit(&op->flags, &flags, flags | flag,
+							memory_order_acq_rel, memory_order_acquire));
+	return flags;
 }
 
-void track_complete(struct track *track, struct box_op *op)
+bool track_claim(struct box_op *op, uint32_t generation)
+{
+	uint32_t before = slot_mark(op, generation, BOX_OP_CLAIMED);
+
+	return (before & BOX_OP_USED) && !(before & BOX_OP_CLAIMED);
+}
+
+void track_complete(struct track *track, struct box_op *op, uint32_t generation)
 {
 	struct box *box = track->box;
 	uint64_t start = atomic_load_explicit(&op->gpu_start_ns, relaxed);
@@ -137,7 +150,7 @@ void track_complete(struct track *track, struct box_op *op)
 	uint64_t known_ns = clock_ticks_to_ns(now - atomic_load_explicit(&op->enqueue_tick, relaxed),
 					      track->ns_per_tick_q32);
 
-	if (!track_claim(op))
+	if (!track_claim(op, generation))
 		return;
 	if (atomic_load_explicit(&comm->generation, relaxed) !=
 	    atomic_load_explicit(&op->comm_generation, relaxed)) {
@@ -167,6 +180,10 @@ static void *operation_start(struct track *track, void *context, const struct ev
 	}
 	struct box_comm *comm = &track->box->comms[comm_index];
 
+	if (atomic_load_explicit(&comm->generation, relaxed) != generation) {
+		track_drop(track, BOX_DROP_STALE); /* the communicator is gone, its record serves another */
+		return NULL;
+	}
 	if (event->peer >= 0 && !track->p2p)
 		return NULL;
 	if (!event->channels || !bytes || event->peer == comm->rank) {
@@ -202,8 +219,9 @@ static void *operation_start(struct track *track, void *context, const struct ev
 	atomic_store_explicit(&op->started_channels, 0, relaxed);
 	atomic_store_explicit(&op->stopped_channels, 0, relaxed);
 	atomic_store_explicit(&op->peer, event->peer, relaxed);
-	atomic_store_explicit(&op->flags, BOX_OP_USED, relaxed);
-	generation = atomic_fetch_add_explicit(&op->generation, 1, memory_order_release) + 1;
+	generation = atomic_load_explicit(&op->generation, relaxed) + 1;
+	atomic_store_explicit(&op->flags, generation << BOX_OP_FLAG_BITS | BOX_OP_USED, memory_order_release);
+	atomic_store_explicit(&op->generation, generation, memory_order_release);
 	return handle_pack(HANDLE_OPERATION, 0, (unsigned)(op - track->box->ops), generation);
 }
 
@@ -272,9 +290,8 @@ void track_enqueued(struct track *track, void *pointer)
 		return;
 	struct box_op *op = handle_op(track, handle);
 
-	if (op && atomic_fetch_or_explicit(&op->flags, BOX_OP_APP_DONE, memory_order_acq_rel) &
-			  BOX_OP_GPU_DONE)
-		track_complete(track, op);
+	if (op && slot_mark(op, handle.generation, BOX_OP_APP_DONE) & BOX_OP_GPU_DONE)
+		track_complete(track, op, handle.generation);
 }
 
 void track_kernel_stop(struct track *track, void *pointer, uint64_t gpu_ns)
@@ -287,15 +304,22 @@ void track_kernel_stop(struct track *track, void *pointer, uint64_t gpu_ns)
 
 	if (!op)
 		return;
-	uint64_t stopped = atomic_load_explicit(&op->stopped_channels, relaxed) | 1ull << handle.channel;
+	uint64_t channel = 1ull << handle.channel;
+	uint64_t stopped = atomic_load_explicit(&op->stopped_channels, relaxed);
 	uint64_t started = atomic_load_explicit(&op->started_channels, relaxed);
 	unsigned channels = atomic_load_explicit(&op->kind, relaxed) >> 24;
 
+	/* NCCL <= 2.30 can stop what it did not start, with the handle of the channel's last operation. */
+	if ((stopped & channel) || !(started & channel)) {
+		track_drop(track, BOX_DROP_STALE);
+		return;
+	}
+	stopped |= channel;
 	atomic_store_explicit(&op->stopped_channels, stopped, relaxed);
 	if (gpu_ns > atomic_load_explicit(&op->gpu_stop_ns, relaxed))
 		atomic_store_explicit(&op->gpu_stop_ns, gpu_ns, relaxed);
 	if ((unsigned)__builtin_popcountll(stopped) < channels || (started & ~stopped))
 		return;
-	if (atomic_fetch_or_explicit(&op->flags, BOX_OP_GPU_DONE, memory_order_acq_rel) & BOX_OP_APP_DONE)
-		track_complete(track, op);
+	if (slot_mark(op, handle.generation, BOX_OP_GPU_DONE) & BOX_OP_APP_DONE)
+		track_complete(track, op, handle.generation);
 }

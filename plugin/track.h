@@ -44,10 +44,10 @@ void track_kernel_stop(struct track *track, void *handle, uint64_t gpu_ns);
 /* True for a handle that track_start gave for an operation. */
 bool track_is_operation(const void *handle);
 
-/* For sweep.c: exactly one caller gets true for each use of a slot. */
-bool track_claim(struct box_op *op);
+/* For sweep.c: exactly one caller gets true for each use (generation) of a slot. */
+bool track_claim(struct box_op *op, uint32_t generation);
 /* Claims an operation, adds it to its key and its communicator, and frees its slot. */
-void track_complete(struct track *track, struct box_op *op);
+void track_complete(struct track *track, struct box_op *op, uint32_t generation);
 /* Frees the slot of an operation that the caller has claimed. */
 void track_free(struct track *track, struct box_op *op);
 

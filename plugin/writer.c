@@ -2,7 +2,9 @@
 #include "writer.h"
 
 #include <errno.h>
+#include <dlfcn.h>
 #include <fcntl.h>
+#include <locale.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -25,7 +27,7 @@ static void prom_name(const struct writer *writer, unsigned gpu, char *name, siz
 		 box_process(writer->box));
 }
 
-void writer_unpublish(struct writer *writer)
+static void unpublish(struct writer *writer)
 {
 	uint32_t published = atomic_exchange(&writer->published, 0);
 	char name[192];
@@ -38,6 +40,12 @@ void writer_unpublish(struct writer *writer)
 	}
 }
 
+void writer_close(struct writer *writer)
+{
+	atomic_store(&writer->closing, true);
+	unpublish(writer);
+}
+
 static int write_all(int fd, const char *data, size_t length)
 {
 	while (length) {
@@ -45,8 +53,8 @@ static int write_all(int fd, const char *data, size_t length)
 
 		if (n < 0 && errno == EINTR)
 			continue;
-		if (n < 0)
-			return -errno;
+		if (n <= 0)
+			return n ? -errno : -EIO;
 		data += n;
 		length -= (size_t)n;
 	}
@@ -91,29 +99,38 @@ static void publish_gpu(struct writer *writer, unsigned gpu)
 	char name[192];
 	int error;
 
-	pthread_mutex_lock(writer->tables);
-	expo_prom_write(&writer->expo, gpu, &writer->text);
 	prom_name(writer, gpu, name, sizeof(name));
-	pthread_mutex_unlock(writer->tables);
-	error = writer->text.failed ? -ENOMEM : replace_file(writer->dir_fd, name, &writer->text);
+	error = writer->text[gpu].failed ? -ENOMEM :
+					   replace_file(writer->dir_fd, name, &writer->text[gpu]);
 	if (!error) {
 		atomic_fetch_or(&writer->published, 1u << gpu);
 		writer->failing = false;
-		return;
+	} else {
+		/* What cannot be renewed would be a stale number: better none. */
+		unlinkat(writer->dir_fd, name, 0);
+		atomic_fetch_and(&writer->published, ~(1u << gpu));
+		log_failure(writer, name, error);
 	}
-	/* What cannot be renewed would be a stale number: better none. */
-	unlinkat(writer->dir_fd, name, 0);
-	atomic_fetch_and(&writer->published, ~(1u << gpu));
-	log_failure(writer, name, error);
+	if (atomic_load(&writer->closing)) /* writer_close may have come before the file */
+		unlinkat(writer->dir_fd, name, 0);
 }
 
+/* Texts of all GPUs under one hold of the lock: they are of the same window and the same communicators. */
 static void publish(struct writer *writer)
 {
+	uint32_t gpus = 0;
+
 	pthread_mutex_lock(writer->tables);
 	expo_window(&writer->expo, clock_ticks(), writer->track->ns_per_tick_q32);
+	for (unsigned gpu = 0; gpu < BOX_GPUS; gpu++) {
+		if (!writer->box->header->gpu[gpu].used)
+			continue;
+		gpus |= 1u << gpu;
+		expo_prom_write(&writer->expo, gpu, &writer->text[gpu]);
+	}
 	pthread_mutex_unlock(writer->tables);
-	for (unsigned gpu = 0; gpu < BOX_GPUS; gpu++)
-		if (writer->box->header->gpu[gpu].used)
+	for (unsigned gpu = 0; gpu < BOX_GPUS && !atomic_load(&writer->closing); gpu++)
+		if (gpus & 1u << gpu)
 			publish_gpu(writer, gpu);
 }
 
@@ -122,7 +139,9 @@ static void beat(struct writer *writer)
 	struct box_header *header = writer->box->header;
 	uint64_t now = clock_ticks();
 
+	pthread_mutex_lock(writer->tables); /* nothing is folded while slots are looked at */
 	sweep_round(&writer->sweep, writer->track, now);
+	pthread_mutex_unlock(writer->tables);
 	atomic_store(&header->self_ns, clock_ns(CLOCK_THREAD_CPUTIME_ID));
 	atomic_store(&header->beat_tick, now);
 	atomic_store(&header->beat_real_ns, clock_ns(CLOCK_REALTIME));
@@ -167,6 +186,8 @@ static void *thread_main(void *argument)
 	uint64_t next_beat = clock_ns(CLOCK_MONOTONIC) + ROUND_NS;
 	uint64_t next_write = clock_ns(CLOCK_MONOTONIC) + period_ns;
 
+	/* The application's locale may write a comma into numbers. */
+	uselocale(newlocale(LC_ALL_MASK, "C", (locale_t)0));
 	setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICE);
 	for (;;) {
 		uint64_t due = next_write < next_beat ? next_write : next_beat;
@@ -180,7 +201,7 @@ static void *thread_main(void *argument)
 		if (stop || now >= next_write)
 			box_snapshot(writer->box);
 		if (stop) {
-			writer_unpublish(writer);
+			unpublish(writer);
 			if (end_thread(writer))
 				return NULL;
 		} else if (now >= next_write) {
@@ -206,6 +227,15 @@ void writer_init(struct writer *writer)
 	pthread_condattr_destroy(&monotonic);
 }
 
+/* glibc takes the program's thread-local data out of the stack, and some programs have much of it. */
+static size_t stack_bytes(const pthread_attr_t *attributes)
+{
+	size_t (*minimum)(const pthread_attr_t *) =
+		(size_t(*)(const pthread_attr_t *))dlsym(RTLD_DEFAULT, "__pthread_get_minstack");
+
+	return STACK_BYTES + (minimum ? minimum(attributes) : 3 * STACK_BYTES);
+}
+
 /* The thread must not run the application's signal handlers: it blocks all signals from birth. */
 static int start_thread(struct writer *writer)
 {
@@ -217,10 +247,15 @@ static int start_thread(struct writer *writer)
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
 	pthread_attr_init(&attributes);
-	pthread_attr_setstacksize(&attributes, STACK_BYTES);
 	pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+	pthread_attr_setstacksize(&attributes, stack_bytes(&attributes));
 	error = pthread_create(&thread, &attributes, thread_main, writer);
 	pthread_attr_destroy(&attributes);
+	if (error) {
+		error = pthread_create(&thread, NULL, thread_main, writer);
+		if (!error)
+			pthread_detach(thread);
+	}
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	return -error;
 }
@@ -239,16 +274,22 @@ int writer_start(struct writer *writer)
 	return error;
 }
 
-void writer_stop(struct writer *writer, unsigned wait_ms)
+void writer_ask_to_stop(struct writer *writer)
+{
+	pthread_mutex_lock(&writer->lock);
+	writer->stop = true;
+	pthread_cond_signal(&writer->wake);
+	pthread_mutex_unlock(&writer->lock);
+}
+
+void writer_wait(struct writer *writer, unsigned wait_ms)
 {
 	uint64_t due_ns = clock_ns(CLOCK_MONOTONIC) + wait_ms * 1000000ull;
 	struct timespec due = { (time_t)(due_ns / 1000000000u), (long)(due_ns % 1000000000u) };
 	int error = 0;
 
 	pthread_mutex_lock(&writer->lock);
-	writer->stop = true;
-	pthread_cond_signal(&writer->wake);
-	while (writer->running && error != ETIMEDOUT)
+	while (writer->running && writer->stop && error != ETIMEDOUT)
 		error = pthread_cond_timedwait(&writer->stopped, &writer->lock, &due);
 	pthread_mutex_unlock(&writer->lock);
 }

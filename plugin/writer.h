@@ -19,20 +19,23 @@ struct writer {
 	pthread_cond_t wake, stopped;
 	bool running, stop;
 	_Atomic uint32_t published; /* bit i: the file of GPU i is there */
+	_Atomic bool closing;       /* the process is ending: publish nothing more */
 	bool failing;               /* the last write failed, and was logged */
 	void (*log)(const char *message);
 	struct expo expo;
 	struct sweep sweep;
-	struct text text;
+	struct text text[BOX_GPUS];
 };
 
 /* Prepares; starts nothing. */
 void writer_init(struct writer *writer);
 /* Starts the thread unless it runs. Returns 0 or -errno. */
 int writer_start(struct writer *writer);
-/* Asks for a last round and waits for it, at most wait_ms; the thread then ends by itself. */
-void writer_stop(struct writer *writer, unsigned wait_ms);
-/* Removes the .prom files of this process. Safe at exit: takes no lock. */
-void writer_unpublish(struct writer *writer);
+/* Asks for a last round, after which the thread ends by itself. */
+void writer_ask_to_stop(struct writer *writer);
+/* Waits for that end, at most wait_ms. */
+void writer_wait(struct writer *writer, unsigned wait_ms);
+/* At exit: removes the .prom files of this process for good. Takes no lock. */
+void writer_close(struct writer *writer);
 
 #endif

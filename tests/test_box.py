@@ -127,6 +127,11 @@ def test_of_many_operations_in_flight_the_oldest_are_kept() -> None:
     assert [one.index for one in process.operations] == list(range(4095, 4095 - OPERATIONS_MAX, -1))
 
 
+def test_an_operation_of_the_records_earlier_communicator_is_left_out() -> None:
+    operations = [{"comm": 0, "comm_generation": 3, "enqueue_tick": TICK0}]
+    assert read(bytes(box_bytes(BoxOf([CommOf(7, 0, 2)], [], operations)))).operations == ()
+
+
 def test_a_box_whose_lock_is_gone_while_live_is_of_a_killed_process() -> None:
     assert read(bytes(full_box(state=1))).facts.state == model.KILLED
     assert read(bytes(full_box(state=1)), alive=True).facts.state == model.RUNNING
@@ -141,6 +146,10 @@ def test_a_box_that_never_rests_is_flagged() -> None:
     put(data, layout.KEY, KEY_AT, begun=21)
     assert read(bytes(data), alive=True).flags == ("kept changing while it was read",)
     assert read(bytes(data)).flags == ()
+
+
+def test_a_process_that_died_while_folding_is_flagged() -> None:
+    assert read(bytes(full_box(layout_seq=3))).flags == ("kept changing while it was read",)
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def environment(raw: Path, **more: str) -> dict[str, str]:
         "NCCL_INSPECTOR_RUN_DIR": str(raw),
         "NCCL_INSPECTOR_PROM_DUMP": "1",
         "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS": str(INTERVAL_S * 1_000_000),
-        "NCCL_DEBUG": "WARN",
+        "NCCL_DEBUG": "INFO",
     } | more
 
 

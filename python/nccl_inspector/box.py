@@ -38,8 +38,6 @@ from nccl_inspector.model import (
     Process,
 )
 
-OPERATIOREADS = 3
-
 OPERATIONS_MAX = 64  # the oldest in flight that are kept
 READS = 3
 
@@ -149,8 +147,8 @@ def _key(copy: BoxCopy, base: int, hist_base: int) -> Key | None:
     return Key(histogram=tuple(compress(zip(_BUCKETS, counts, strict=True), counts)), **words)
 
 
-def _operations(copy: BoxCopy, comms: set[int]) -> tuple[Operation, ...]:
-    """Return the oldest operations in flight, oldest first."""
+def _operations(copy: BoxCopy, generations: dict[int, int]) -> tuple[Operation, ...]:
+    """Return the oldest operations in flight of the communicators, given as index: generation."""
     data = copy.data
     beat = HEADER.number(data, "beat_tick")
     used = []
@@ -161,7 +159,8 @@ def _operations(copy: BoxCopy, comms: set[int]) -> tuple[Operation, ...]:
     for tick, base in sorted(used)[:OPERATIONS_MAX]:
         kind, comm = OP.number(data, "kind", base), OP.number(data, "comm", base)
         func, algo, proto = kind & 0xFF, kind >> 8 & 0xFF, kind >> 16 & 0xFF
-        if comm in comms and func < len(FUNCS) and algo < len(ALGOS) and proto < len(PROTOS):
+        alien = generations.get(comm) != OP.number(data, "comm_generation", base)
+        if not alien and func < len(FUNCS) and algo < len(ALGOS) and proto < len(PROTOS):
             age_ns = min(max(-copy.span_ns("beat_tick", tick), 0), NS_MAX) if beat else 0
             started = int(OP.number(data, "started_channels", base) != 0)
             words = {word: OP.number(data, word, base) for word in _OP_WORDS}
@@ -197,7 +196,14 @@ def _process(copy: BoxCopy, name: str, alive: bool, moving: bool) -> Process:
         gpus=gpus,
         comms=tuple(comms.values()),
         keys=tuple(keys),
-        operations=_operations(copy, set(comms)),
+        operations=_operations(
+            copy,
+            {
+                index: COMM.number(data, "generation", base)
+                for index, base in enumerate(copy.comms.bases())
+                if index in comms
+            },
+        ),
         flags=tuple(dict.fromkeys(flags)),
     )
 
@@ -213,7 +219,7 @@ def read_box(fd: int, size: int, name: str, alive: bool) -> Process:
     """
     for _ in range(READS):
         copy = copy_box(fd, size)
-        moving = alive and has_moved(fd, copy)
-        if not moving:
+        moving = has_moved(fd, copy, alive)
+        if not moving or not alive:
             break
     return _process(copy, name, alive, moving)

@@ -106,8 +106,14 @@ def copy_box(fd: int, size: int) -> BoxCopy:
     return BoxCopy(data, comms, keys, hists, ops)
 
 
-def has_moved(fd: int, copy: BoxCopy) -> bool:
-    """Tell whether the process folded, or was adding to a key, while the copy was made."""
+def has_moved(fd: int, copy: BoxCopy, alive: bool) -> bool:
+    """Tell whether the process folded, or was adding to a key, while the copy was made.
+
+    A process that died while adding left one operation half added, which is no more
+    than its due; one that died while folding left figures that belong to nobody.
+    """
+    if not alive:
+        return HEADER.number(copy.data, "layout_seq") % 2 == 1
     header = read_at(fd, HEADER.size, 0)
     table = read_at(fd, copy.keys.count * KEY.size, copy.keys.offset)
     if len(header) < HEADER.size or len(table) < copy.keys.count * KEY.size:

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The box as a file: lock, collisions, places that are not tmpfs, full ones. */
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -100,10 +102,55 @@ static void test_nowhere(void)
 	ok(box_snapshot(&box) == 0, "then there is nothing to write");
 }
 
+static void test_a_limit_on_files(void)
+{
+	struct box box;
+	char path[64];
+	int status, dir_fd = open_place("/dev/shm", path);
+	pid_t child = fork();
+
+	if (!child) {
+		int error;
+
+		setrlimit(RLIMIT_FSIZE, &(struct rlimit){ 1024000, 1024000 });
+		box_open(&box, dir_fd, "0", &error);
+		_exit(error == -EFBIG && box.header ? 0 : 1);
+	}
+	waitpid(child, &status, 0);
+	ok(WIFEXITED(status) && !WEXITSTATUS(status), "a limit on file sizes is an error and not the end of the job");
+	remove_place(dir_fd, path, NULL, 0);
+}
+
+static void test_closed_descriptors(void)
+{
+	struct box box;
+	char path[64];
+	int status, dir_fd = fcntl(open_place("/dev/shm", path), F_DUPFD, 10);
+	pid_t child = fork();
+
+	if (!child) {
+		int error;
+
+		for (int fd = 0; fd < 10; fd++)
+			close(fd);
+		box_open(&box, dir_fd, "0", &error);
+		char name[128];
+
+		snprintf(name, sizeof(name), "%s.box", box.stem);
+		unlinkat(dir_fd, name, 0);
+		_exit(box.fd > 2 ? 0 : 1);
+	}
+	waitpid(child, &status, 0);
+	ok(WIFEXITED(status) && !WEXITSTATUS(status), "the box is never the application's stdout");
+	remove_place(dir_fd, path, NULL, 0);
+}
+
 int main(void)
 {
 	test_on_tmpfs();
 	test_elsewhere();
 	test_nowhere();
+	test_a_limit_on_files();
+	test_closed_descriptors();
 	return done_testing();
 }

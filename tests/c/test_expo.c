@@ -15,6 +15,7 @@ static struct track track;
 static struct config config;
 static struct expo expo;
 static struct text text;
+static uint64_t next_id; /* of a communicator */
 
 static const char *no_environment(const char *name)
 {
@@ -26,6 +27,7 @@ static void begin(void)
 {
 	int error;
 
+	next_id = 0xabc;
 	config_load(&config, no_environment);
 	memset(&expo, 0, sizeof(expo));
 	config_copy_text(config.node, sizeof(config.node), "n1");
@@ -43,7 +45,7 @@ static void begin(void)
 
 static void *add_comm(const char *name)
 {
-	return comms_add(&track, &(struct comm_words){ .id = 0xabc, .name = name, .nranks = 8, .nnodes = 4, .rank = 5 });
+	return comms_add(&track, &(struct comm_words){ .id = next_id, .name = name, .nranks = 8, .nnodes = 4, .rank = 5 });
 }
 
 static void operate(void *comm, const char *func, int peer, uint64_t bytes, uint64_t ns)
@@ -149,6 +151,8 @@ static void test_cap(void)
 	for (int i = 0; i < 40; i++) {
 		void *comm = add_comm("many");
 
+		next_id++;
+
 		for (int k = 13; k < 20; k++)
 			operate(comm, "AllReduce", -1, 1ull << k, 1000);
 	}
@@ -157,6 +161,58 @@ static void test_cap(void)
 
 	ok(series <= EXPO_MAX_SERIES, "a GPU has at most %u series (%u)", EXPO_MAX_SERIES, series);
 	ok(atomic_load(&box.header->series_dropped) > 0, "what is left out is counted");
+}
+
+static void test_equal_communicators(void)
+{
+	begin();
+	void *first = add_comm("first");
+
+	operate(first, "AllReduce", -1, 65536, 1000);
+	comms_remove(&track, first);
+	operate(add_comm("second"), "AllReduce", -1, 65536, 1000);
+	render();
+	ok(!count("\"first\"") && count("comm_name=\"second\"") >= 10 && atomic_load(&box.header->series_dropped) > 0,
+	   "of two communicators with one id and rank the newer has the series");
+}
+
+static void test_a_key_that_serves_another(void)
+{
+	begin();
+	void *comm = add_comm("short");
+
+	for (int i = 0; i < 3; i++)
+		operate(comm, "AllReduce", -1, 65536, 1000000000);
+	render();
+	comms_remove(&track, comm);
+	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++) {
+		next_id++;
+		comm = add_comm("next");
+		if (i == BOX_LIVE_COMMS - 1)
+			for (int k = 0; k < 5; k++)
+				operate(comm, "AllReduce", -1, 65536, 20000);
+		comms_remove(&track, comm);
+	}
+	render();
+	ok(count("nccl_collective_exec_time_microseconds{") == 1 && count("} 20\n") == 1,
+	   "a mean never mixes two kinds of operation");
+}
+
+static void test_aborted(void)
+{
+	begin();
+	void *comm = add_comm("aborted");
+
+	track_enqueued(&track, track_start(&track, comm,
+					   &(struct event){ .kind = EVENT_OPERATION, .peer = -1, .func = "AllReduce",
+							    .count = 99999, .channels = 1 }));
+	comms_remove(&track, comm);
+	expo_window(&expo, clock_ticks() + 30 * ((1ull << 32) * 1000000000ull / track.ns_per_tick_q32),
+		    track.ns_per_tick_q32);
+	expo_prom_write(&expo, 0, &text);
+	ok(strstr(text.data, "\nnccl_collective_inflight_seconds{") && count("comm_name=\"aborted\"} 0\n") >= 1,
+	   "what an aborted communicator left has no age");
+	ok(!count("last_progress_timestamp"), "no progress yet is not progress in 1970");
 }
 
 static void test_in_flight(void)
@@ -184,6 +240,9 @@ int main(void)
 	test_hostile_names();
 	test_small_messages();
 	test_cap();
+	test_equal_communicators();
+	test_a_key_that_serves_another();
+	test_aborted();
 	test_in_flight();
 	return done_testing();
 }

@@ -103,6 +103,35 @@ static void test_odd_orders(void)
 	ok(completed() == 2, "which completes as if nothing had been");
 }
 
+static void test_double_stop(void)
+{
+	begin();
+	void *op = start(comm, 2, 1024);
+	void *one = kernel(op, 1, 1000), *two = kernel(op, 2, 1000);
+
+	track_kernel_stop(&track, one, 2000);
+	track_kernel_stop(&track, one, 500000);
+	track_kernel_stop(&track, two, 2100);
+	track_enqueued(&track, op);
+	ok(box.keys[0].busy_ns == 1100 && dropped(BOX_DROP_STALE) == 1,
+	   "a second stop of a channel does not move the end");
+}
+
+static void test_claims(void)
+{
+	begin();
+	void *op = start(comm, 1, 1024);
+	uint32_t generation = box.ops[0].generation;
+
+	track_kernel_stop(&track, kernel(op, 0, 1000), 2000);
+	track_enqueued(&track, op);
+	ok(!track_claim(&box.ops[0], generation), "a use that is over cannot be claimed");
+	start(comm, 1, 1024);
+	ok(!track_claim(&box.ops[0], generation), "nor can the next one in its name");
+	ok(track_claim(&box.ops[0], box.ops[0].generation) && !track_claim(&box.ops[0], box.ops[0].generation),
+	   "a use is claimed once");
+}
+
 static void test_foreign_handles(void)
 {
 	begin();
@@ -191,6 +220,15 @@ static void test_missing_channels(void)
 	ok(completed() == 1 && box.keys[0].busy_ns == 2000, "then what it has counts");
 	sweep_round(&sweep, &track, now + 7200 * ticks_a_second);
 	ok(completed() == 1 && (box.ops[1].generation & 1), "one that runs stays in flight for hours");
+	for (uint64_t i = 2; i < 6; i++) {
+		op = start(comm, 4, 1024);
+		track_enqueued(&track, op);
+		track_kernel_stop(&track, kernel(op, 5, 1000), 3000);
+		for (uint64_t s = 0; s < 5; s++)
+			sweep_round(&sweep, &track, clock_ticks() + (10 * i + s) * ticks_a_second);
+		ok(completed() == i, "the next one of the same kind in the same slot, too (%llu)",
+		   (unsigned long long)i);
+	}
 }
 
 static void test_overtaken(void)
@@ -256,12 +294,29 @@ static void test_communicators(void)
 	track_kernel_stop(&track, kernel(late, 0, 1000), 2000);
 	ok(box.comms[0].completed == 0 && dropped(BOX_DROP_EXPIRED) == 1,
 	   "an operation that ends later is not credited to the new one");
+	ok(!start(comm, 1, 1024) && box.comms[0].enqueued == 0, "a context that is gone starts nothing");
 	comm = next;
 	whole_operation(1000, 5000);
 	comms_remove(&track, next);
 	comms_add(&track, &(struct comm_words){ .id = 100, .nranks = 8 });
 	ok(box.keys[0].ops == 2 && box.keys[0].busy_ns == 5000 && box.comms[BOX_LIVE_COMMS].folded == 2,
 	   "alike communicators fold into one");
+}
+
+static void test_keys_of_the_destroyed(void)
+{
+	begin();
+	for (unsigned i = 0; i < 20; i++) {
+		comm = comms_add(&track, &(struct comm_words){ .id = i, .nranks = 2, .name = "k" });
+		for (unsigned k = 0; k < 13; k++) {
+			void *op = start(comm, 1, 4ull << k);
+
+			track_kernel_stop(&track, kernel(op, 0, 1000), 2000);
+			track_enqueued(&track, op);
+		}
+		comms_remove(&track, comm);
+	}
+	ok(!dropped(BOX_DROP_NO_KEY), "destroyed communicators give their keys back in time");
 }
 
 static void test_a_life_of_communicators(void)
@@ -290,6 +345,8 @@ int main(void)
 	log2_init();
 	test_time();
 	test_odd_orders();
+	test_double_stop();
+	test_claims();
 	test_foreign_handles();
 	test_implausible_clocks();
 	test_what_has_no_time();
@@ -299,6 +356,7 @@ int main(void)
 	test_overtaken();
 	test_keys_run_out();
 	test_communicators();
+	test_keys_of_the_destroyed();
 	test_a_life_of_communicators();
 	return done_testing();
 }
