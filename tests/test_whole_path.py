@@ -132,6 +132,6 @@ def test_the_report_names_the_planted_rank_with_its_node_and_gpu(journey: Journe
     assert node == "n3"
     assert f"VERDICT  STRAGGLER: rank {SLOW_RANK} ({node}, {gpu}) came late" in journey.text
     first = journey.report.named[0]
-    assert (first.place.procid, first.place.node, first.place.gpu) == (SLOW_RANK, node, gpu)
+    assert (first.place.name, first.place.node, first.place.gpu) == (f"rank {SLOW_RANK}", node, gpu)
     assert 30e6 < first.late_ns < 60e6
     assert "MISSING  nothing" in journey.text

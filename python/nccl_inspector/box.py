@@ -114,7 +114,7 @@ def _comm(copy: BoxCopy, index: int, base: int, gpus: int) -> Comm | None:
     }
     if (
         words["state"] > COMM_FOLDED
-        or not 0 <= words["rank"] < words["nranks"]
+        or not (0 <= words["rank"] < words["nranks"] or words["state"] == COMM_FOLDED)
         or words["nnodes"] < 0
     ):
         return None

@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Iterable, Iterator
 
 from nccl_inspector.analysis.bandwidth import size_label
-from nccl_inspector.analysis.join import Communicator, Figures, Place
+from nccl_inspector.analysis.join import Communicator, Figures
 from nccl_inspector.analysis.verdict import Named, total_waiting
 from nccl_inspector.model import P2P
 from nccl_inspector.report import Report
@@ -35,12 +35,10 @@ def _duration(ns: float) -> str:
     return f"{ns:.0f} ns"
 
 
-def _rank(place: Place) -> str:
-    return f"rank {place.procid}" if place.procid >= 0 else f"process {place.process}"
-
-
 def _number(count: int, word: str) -> str:
-    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+    return (
+        f"{count} {word}" if count == 1 else f"{count} {word}{'es' if word.endswith('s') else 's'}"
+    )
 
 
 def _wrap(first: str, text: str) -> str:
@@ -53,7 +51,11 @@ def _head(report: Report) -> Iterator[str]:
     words += [
         f"{name} {value}" for name in ("account", "partition") if (value := getattr(head, name))
     ]
-    words += [_number(len(report.nodes), "node"), _number(report.processes, "rank")]
+    words.append(_number(len(report.nodes), "node"))
+    if report.steps > 1:
+        words.append(f"{_number(report.processes, 'process')} in {report.steps} steps")
+    else:
+        words.append(_number(report.processes, "rank"))
     if len(report.attempts) > 1 or head.restart:
         others = ", ".join(str(attempt) for attempt in report.attempts if attempt != head.restart)
         words.append(f"attempt {head.restart}" + (f" (--attempt shows {others})" if others else ""))
@@ -68,9 +70,22 @@ def _named(named: Named) -> str:
     place = named.place
     groups = f"{len(named.communicators)} of its {_number(named.member_of, 'communicator')}"
     return (
-        f"{_rank(place)} ({place.node}, {place.gpu}) came late by {_duration(named.late_ns)} "
+        f"{place.name} ({place.node}, {place.gpu}) came late by {_duration(named.late_ns)} "
         f"at the median, in {groups}; its peers waited {_duration(named.waited_ns)} for it in all"
     )
+
+
+def _nobody(report: Report) -> str:
+    """Return what it means that nobody is named."""
+    figures = [one for comm in report.communicators for one in comm.figures]
+    if not any(one.judged for one in figures):
+        return (
+            "CANNOT TELL who was waited for: no AllReduce, AllGather or ReduceScatter with enough "
+            "operations of enough ranks."
+        )
+    if report.nodes_missing or any(len(c.members) < c.nranks for c in report.communicators):
+        return "no rank stands out among those that were measured; some are missing."
+    return "no rank stands out at the median."
 
 
 def _verdict(report: Report) -> Iterator[str]:
@@ -84,7 +99,7 @@ def _verdict(report: Report) -> Iterator[str]:
         else ""
     )
     if not report.named:
-        yield _wrap("VERDICT  ", f"no rank was waited for. {share}")
+        yield _wrap("VERDICT  ", f"{_nobody(report)} {share}")
         return
     yield _wrap("VERDICT  ", f"STRAGGLER: {_named(report.named[0])}. {share}")
     floor_ns = report.named[0].waited_ns * ALSO_SHARE
@@ -102,13 +117,13 @@ def _verdict(report: Report) -> Iterator[str]:
 
 def _row(one: Figures) -> str:
     waits = one.func not in P2P
-    who = _rank(one.late.place) if one.late else "-"
+    who = one.late.place.name if one.late else "-"
     if one.late and len(longer := f"{who} {one.late.place.node}") <= _WHO_COLUMNS:
         who = longer
     return _ROW.format(
         one.func,
         size_label(one.size_class),
-        one.algo_proto or "-",
+        one.algo_proto.replace("COLLNET_", "CN_") or "-",
         one.operations,
         _duration(one.time_ns),
         _digits(one.bus_gbs, 3) if one.bus_gbs else "-",
@@ -120,7 +135,8 @@ def _row(one: Figures) -> str:
 def _communicator(comm: Communicator, kinds: int) -> Iterator[str]:
     name = textwrap.shorten(comm.name, 40, placeholder="...") or "(no name)"
     nodes = f" on {_number(comm.nnodes, 'node')}" if comm.nnodes else ""
-    yield f" {name}  0x{comm.id:x}  {_number(comm.nranks, 'rank')}{nodes}"
+    number = f"0x{comm.id:x}  " if comm.id else ""  # none for several taken together
+    yield f" {name}  {number}{_number(comm.nranks, 'rank')}{nodes}"
     for one in comm.figures[:kinds]:
         yield _row(one)
         for note in one.notes:

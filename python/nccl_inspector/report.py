@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nccl_inspector.analysis.join import Communicator, join_communicators
+from nccl_inspector.analysis.naming import name_processes
 from nccl_inspector.analysis.verdict import Named, rank_stragglers
 from nccl_inspector.errors import InspectorError, RefusedError
 from nccl_inspector.hostile import read_at
 from nccl_inspector.hostlist import expand
-from nccl_inspector.model import DROP_REASONS, KILLED, RUNNING
+from nccl_inspector.model import DROP_REASONS, KILLED, RUNNING, Process
 from nccl_inspector.summary import SUMMARY_BYTES_MAX, Head, NodeSummary, decode
 
 _FILE = re.compile(r"([A-Za-z0-9_][A-Za-z0-9._-]{0,254}?)\.([0-9]{1,9})\.nodesummary")
@@ -31,6 +32,7 @@ class Report:
     nodes: tuple[str, ...]  # with a summary
     nodes_missing: tuple[str, ...]
     processes: int
+    steps: int
     communicators: tuple[Communicator, ...]
     named: tuple[Named, ...]
     killed: tuple[str, ...]  # processes that died without finalizing, in words
@@ -88,6 +90,22 @@ class Loaded:
     problems: tuple[str, ...]
 
 
+def _of_one_job(summaries: list[NodeSummary], problems: list[str]) -> list[NodeSummary]:
+    """Return those of the newest job: a cluster that starts anew gives a job id again."""
+
+    def identity(head: Head) -> tuple[str, int, str]:
+        return head.cluster, head.uid, head.nodelist
+
+    newest = max((summary.head for summary in summaries), key=lambda head: head.start)
+    for head in (summary.head for summary in summaries):
+        if identity(head) != identity(newest):
+            problems.append(
+                f"{head.node}: its summary is of another job of this number"
+                f" (user {head.user or head.uid}, cluster {head.cluster or 'unknown'})"
+            )
+    return [summary for summary in summaries if identity(summary.head) == identity(newest)]
+
+
 def load_summaries(job_id: int, report_dir: Path, attempt: int | None) -> Loaded:
     """Return the summaries of one attempt; None: the latest.
 
@@ -117,7 +135,7 @@ def load_summaries(job_id: int, report_dir: Path, attempt: int | None) -> Loaded
                 problems.append(f"{node}: its summary cannot be read: {err}")
     if not summaries:
         raise InspectorError(f"the report of job {job_id} cannot be read: {problems[0]}")
-    return Loaded(tuple(summaries), tuple(sorted(attempts)), tuple(problems))
+    return Loaded(tuple(_of_one_job(summaries, problems)), tuple(sorted(attempts)), tuple(problems))
 
 
 def _missing_nodes(summaries: Sequence[NodeSummary], problems: list[str]) -> tuple[str, ...]:
@@ -130,14 +148,10 @@ def _missing_nodes(summaries: Sequence[NodeSummary], problems: list[str]) -> tup
     return tuple(node for node in nodes if node not in present)
 
 
-def _process_words(summary: NodeSummary, state: str) -> list[str]:
-    words = []
-    for process in summary.processes:
-        facts = process.facts
-        if facts.state == state:
-            rank = f"rank {facts.procid}" if facts.procid is not None else f"process {facts.name}"
-            words.append(f"{rank} ({summary.head.node})")
-    return words
+def _in_state(processes: Sequence[tuple[str, Process]], state: str) -> Iterator[str]:
+    for (node, process), name in zip(processes, name_processes(processes), strict=True):
+        if process.facts.state == state:
+            yield f"{name} ({node})"
 
 
 def build_report(loaded: Loaded) -> Report:
@@ -146,8 +160,6 @@ def build_report(loaded: Loaded) -> Report:
     dropped: Counter[str] = Counter()
     for summary in summaries:
         problems += [f"{summary.head.node}: {problem}" for problem in summary.head.problems]
-        for words in _process_words(summary, RUNNING):
-            problems.append(f"{words} was still running when its box was read")
         for process in summary.processes:
             dropped.update(dict(zip(DROP_REASONS, process.dropped, strict=False)))
             problems += [
@@ -157,6 +169,10 @@ def build_report(loaded: Loaded) -> Report:
     processes = [
         (summary.head.node, process) for summary in summaries for process in summary.processes
     ]
+    problems += [
+        f"{words} was still running when its box was read"
+        for words in _in_state(processes, RUNNING)
+    ]
     communicators = join_communicators(processes)
     return Report(
         head=summaries[0].head,
@@ -164,9 +180,10 @@ def build_report(loaded: Loaded) -> Report:
         nodes=tuple(summary.head.node for summary in summaries),
         nodes_missing=_missing_nodes(summaries, problems),
         processes=len(processes),
+        steps=len({process.facts.step for _, process in processes}),
         communicators=tuple(communicators),
         named=tuple(rank_stragglers(communicators)),
-        killed=tuple(words for summary in summaries for words in _process_words(summary, KILLED)),
+        killed=tuple(_in_state(processes, KILLED)),
         dropped={reason: number for reason, number in dropped.items() if number},
         problems=tuple(dict.fromkeys(problems)),
     )

@@ -31,6 +31,7 @@ _KEY_NAMES = tuple(field.name for field in fields(Key) if field.name != "histogr
 _RATE = _KEY_NAMES.index("log2_rate_q20")  # the one signed word
 _WORD_MAX = (1 << 64) - 1
 _COMM_ROWS_MAX = 4096
+_KEYS_MAX = 1024  # of a process; the plugin has 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,8 +213,11 @@ def _process(block: bytes) -> Process:
     if not isinstance(meta, list) or len(meta) != 6:
         raise RefusedError("bad_summary", "odd block")
     facts, dropped, flags, gpus, comms, operations = meta
-    words, keys = _Words(raw, end), []
+    words = _Words(raw, end)
+    keys: list[Key] = []
     while words:
+        if len(keys) == _KEYS_MAX:
+            raise RefusedError("bad_summary", "too many keys")
         keys.append(_unpack_key(words))
     return Process(
         facts=_row(Facts, facts),

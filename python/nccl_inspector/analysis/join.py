@@ -15,6 +15,7 @@ from statistics import median
 
 from nccl_inspector.analysis.bandwidth import bus_factor
 from nccl_inspector.analysis.histogram import median_error_ns, median_ns, merge
+from nccl_inspector.analysis.naming import name_processes
 from nccl_inspector.model import COMM_FOLDED, FUNCS, P2P, Comm, Key, Process
 
 # A rank waits for all others only in these: elsewhere an early rank is not a late one.
@@ -25,18 +26,19 @@ Z_MIN = 5.0
 Z_RANKS_MIN = 4  # fewer have no spread to speak of
 ERRORS_MIN = 5.0  # of the difference of two medians: chance alone does not get there
 OPERATIONS_MIN = 5  # the first ones carry the start-up of the job
+# A rank that was killed, or is read while it runs, has some operations less than its peers.
+OPERATIONS_APART_MIN, OPERATIONS_APART_SHARE = 3, 0.05
 _MAD_TO_SIGMA = 1.4826
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Place:
-    """A process of the job and where it ran; `procid` is the job-wide rank in its step."""
+    """A process of the job, in words (analysis/naming.py), and where it ran."""
 
-    step: int
-    procid: int  # -1: not known
     node: str
-    gpu: str
     process: str
+    gpu: str
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,7 @@ class Figures:
     waiting: float  # share of the ranks' time; 0 for Send and Recv
     waiting_ns: float
     late: Late | None
+    judged: bool  # whether a late rank would have been named
     notes: tuple[str, ...]
 
 
@@ -88,15 +91,13 @@ class Communicator:
     notes: tuple[str, ...]
 
 
-def _place(node: str, process: Process, comm: Comm) -> Place:
-    facts = process.facts
+def _place(node: str, process: Process, comm: Comm, name: str) -> Place:
     gpu = (
         process.gpus[comm.gpu].label
-        if comm.gpu is not None and comm.gpu < len(process.gpus)
+        if comm.gpu is not None and 0 <= comm.gpu < len(process.gpus)
         else "unknown"
     )
-    step, procid = (-1 if number is None else number for number in (facts.step, facts.procid))
-    return Place(step, procid, node, gpu, facts.name)
+    return Place(node, process.facts.name, gpu, name)
 
 
 def _bytes_per_ns(key: Key, time_ns: float, nranks: int) -> float:
@@ -115,8 +116,6 @@ def _find_late(keys: dict[int, Key], members: dict[int, Member]) -> Late | None:
     last = min(medians, key=lambda rank: (medians[rank], rank))
     shortest = medians[last]
     others = {rank: value for rank, value in medians.items() if rank != last}
-    if not others or min(ops.values()) < OPERATIONS_MIN:
-        return None
     late_ns = median(others.values()) - shortest
     if late_ns < max(LATE_SHARE_MIN * shortest, LATE_NS_MIN):
         return None
@@ -128,10 +127,18 @@ def _find_late(keys: dict[int, Key], members: dict[int, Member]) -> Late | None:
         spread = _MAD_TO_SIGMA * median(abs(value - middle) for value in medians.values())
         if middle - shortest <= Z_MIN * spread:
             return None
-    waited_ns = sum((value - shortest) * ops[rank] for rank, value in others.items())
+    common = min(ops.values())
+    waited_ns = sum((value - shortest) * common for value in others.values())
     return Late(
         last, members[last].place, late_ns, waited_ns, late_ns / shortest if shortest else 0.0
     )
+
+
+def _can_judge(keys: dict[int, Key], nranks: int) -> bool:
+    """Tell whether the ranks' medians are of the same operations, and of enough of them."""
+    ops = [key.ops for key in keys.values()]
+    alike = max(ops) - min(ops) <= max(OPERATIONS_APART_MIN, OPERATIONS_APART_SHARE * max(ops))
+    return len(keys) >= 2 and 2 * len(keys) >= nranks and min(ops) >= OPERATIONS_MIN and alike
 
 
 def _range_notes(keys: dict[int, Key], nranks: int) -> tuple[str, ...]:
@@ -152,9 +159,10 @@ def _collective(keys: dict[int, Key], members: dict[int, Member], nranks: int) -
     ops = {rank: key.ops for rank, key in keys.items()}
     last = min(medians, key=lambda rank: (medians[rank], rank))
     key, time_ns = keys[last], medians[last]
-    waiting_ns = sum((medians[rank] - time_ns) * ops[rank] for rank in keys)
-    busy_ns = sum(medians[rank] * ops[rank] for rank in keys)
+    busy_ns = sum(key.busy_ns for key in keys.values())
+    waiting_ns = sum(max(0.0, key.busy_ns - key.ops * time_ns) for key in keys.values())
     waits = FUNCS[key.func] in SYNCHRONISING
+    judged = waits and _can_judge(keys, nranks)
     return Figures(
         func=FUNCS[key.func],
         size_class=key.size_class,
@@ -164,7 +172,8 @@ def _collective(keys: dict[int, Key], members: dict[int, Member], nranks: int) -
         bus_gbs=_bytes_per_ns(key, time_ns, nranks),
         waiting=waiting_ns / busy_ns if waits and busy_ns else 0.0,
         waiting_ns=waiting_ns if waits else 0.0,
-        late=_find_late(keys, members) if waits else None,
+        late=_find_late(keys, members) if judged else None,
+        judged=judged,
         notes=_range_notes(keys, nranks),
     )
 
@@ -176,7 +185,9 @@ def _transfer(keys: dict[int, Key], nranks: int) -> Figures:
     mean_bytes = sum(key.bytes for key in keys.values()) / sum(key.ops for key in keys.values())
     ops = max(key.ops for key in keys.values())
     bus_gbs = mean_bytes * bus_factor(FUNCS[key.func], nranks) / time_ns if time_ns else 0.0
-    return Figures(FUNCS[key.func], key.size_class, "", ops, time_ns, bus_gbs, 0.0, 0.0, None, ())
+    return Figures(
+        FUNCS[key.func], key.size_class, "", ops, time_ns, bus_gbs, 0.0, 0.0, None, False, ()
+    )
 
 
 def _figures(members: dict[int, Member], nranks: int) -> tuple[Figures, ...]:
@@ -210,9 +221,6 @@ def _join(comm_id: int, found: list[Member]) -> Communicator:
             members[member.comm.rank] = member
     if len(members) < first.nranks:
         notes.append(f"{first.nranks - len(members)} of {first.nranks} ranks missing")
-    if any(member.comm.state == COMM_FOLDED for member in found):
-        folded = max(member.comm.folded for member in found)
-        notes.append(f"{folded} communicators of this shape, taken together")
     figures = _figures(members, first.nranks)
     return Communicator(
         comm_id,
@@ -225,15 +233,46 @@ def _join(comm_id: int, found: list[Member]) -> Communicator:
     )
 
 
+def _together(found: list[Member]) -> Communicator:
+    """Return destroyed communicators of one shape, of which each rank kept the sum.
+
+    Which of them a rank has in its sum is not known, so nobody is compared with anybody.
+    """
+    first = found[0].comm
+    members = dict(enumerate(found))
+    kinds: dict[tuple[int, int, str], list[Key]] = defaultdict(list)
+    for member in found:
+        for key in member.keys:
+            if key.histogram and key.ops:
+                kinds[key.func, key.size_class, key.algo_proto].append(key)
+    figures = tuple(
+        Figures(
+            FUNCS[func], size, "" if FUNCS[func] in P2P else algo_proto,
+            max(key.ops for key in keys), median_ns(merge(key.histogram for key in keys)),
+            0.0, 0.0, 0.0, None, False, (),
+        )
+        for (func, size, algo_proto), keys in kinds.items()
+    )  # fmt: skip
+    count = max(member.comm.folded for member in found)
+    notes = (f"{count} destroyed communicators taken together: times with waiting, not judged",)
+    return Communicator(0, first.name, first.nranks, first.nnodes, members, figures, notes)
+
+
 def join_communicators(processes: Iterable[tuple[str, Process]]) -> list[Communicator]:
     """Join processes, each with its node's name, by communicator; the largest come first."""
+    listed = list(processes)
     found: dict[int, list[Member]] = defaultdict(list)
-    for node, process in processes:
+    folded: dict[tuple[str, int, int], list[Member]] = defaultdict(list)
+    for (node, process), name in zip(listed, name_processes(listed), strict=True):
         keys: dict[int, list[Key]] = defaultdict(list)
         for key in process.keys:
             keys[key.comm].append(key)
         for comm in process.comms:
-            place = _place(node, process, comm)
-            found[comm.id].append(Member(place, comm, tuple(keys[comm.index])))
+            member = Member(_place(node, process, comm, name), comm, tuple(keys[comm.index]))
+            if comm.state == COMM_FOLDED:
+                folded[comm.name, comm.nranks, comm.nnodes].append(member)
+            else:
+                found[comm.id].append(member)
     joined = [_join(comm_id, members) for comm_id, members in found.items()]
+    joined += [_together(members) for members in folded.values()]
     return sorted(joined, key=lambda comm: (-comm.nranks, -comm.nnodes, comm.name, comm.id))
