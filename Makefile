@@ -37,7 +37,7 @@ STANDIN := $(B)/nccl-standin
 FAKECUDA := $(B)/fakecuda/libcuda.so.1
 RECORDER := $(B)/recorder.so
 
-.PHONY: help build product testparts setup apt venv test test-long lint demo install cluster-up cluster-down clean san
+.PHONY: help build product testparts setup apt venv test test-long lint demo install install-python cluster-up cluster-down clean san
 help:
 	@sed -n 's/^#: //p' Makefile
 
@@ -143,6 +143,12 @@ cluster-up: setup build
 	@$(PY) -m tests.cluster up
 cluster-down: venv
 	@$(PY) -m tests.cluster down
+
+#: make install-python  the command nccl-inspector in a venv of its own, linked into PREFIX/bin
+install-python:
+	python3 -m venv $(LIBDIR)/venv
+	$(LIBDIR)/venv/bin/pip install --quiet --disable-pip-version-check .
+	ln -sf $(LIBDIR)/venv/bin/nccl-inspector $(PREFIX)/bin/nccl-inspector
 
 #: make install      the C parts, the hooks and the units, below DESTDIR
 install: product build/gen/nccl-inspector.conf.sample
