@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+import errno
+import fcntl
 import os
 import signal
 import socket
@@ -9,7 +11,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from nccl_inspector.agent import run_agent
+from nccl_inspector import publish
+from nccl_inspector.agent import Agent, run_agent, run_collect
 from nccl_inspector.config import Config, parse_config
 from nccl_inspector.errors import InspectorError
 from tests.boxes import (
@@ -71,6 +74,84 @@ def test_without_a_run_directory_the_agent_says_so(tmp_path: Path) -> None:
     (tmp_path / "none" / "jobs").mkdir(parents=True)
     with pytest.raises(InspectorError, match="none/prom: No such file"):
         run_agent(config, once=True)
+
+
+def full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_file_system_ends_no_agent_and_leaves_no_old_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = configured(tmp_path)
+    raw = make_job(config.run_dir / "jobs" / "42")
+    write_user_file(
+        raw / "nccl_inspector_metrics_unknown_0_1.prom", metrics_text(line("nccl_gpu_info"))
+    )
+    with lock_held(write_box(raw, "0_1", BOX_ALIVE)):
+        run_agent(config, once=True)
+        assert names(config.run_dir / "prom") == ["42.prom", "nccl_inspector_agent.prom"]
+        monkeypatch.setattr(publish, "replace_file", full)
+        run_agent(config, once=True)
+    assert names(config.run_dir / "prom") == []
+    assert "job 42: its file cannot be written: No space left" in caplog.text
+
+
+def test_a_trouble_that_stays_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = configured(tmp_path)
+    make_job(config.run_dir / "jobs" / "42")
+    monkeypatch.setattr(publish, "replace_file", full)
+    run_fd = os.open(config.run_dir, os.O_RDONLY)
+    one = Agent(config, run_fd)
+    one.run_pass(0)
+    one.run_pass(0)
+    one.close()
+    os.close(run_fd)
+    assert len(caplog.records) == 1
+
+
+def test_an_agent_that_breaks_withdraws_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configured(tmp_path)
+    (config.run_dir / "prom" / "42.prom").write_text("old")
+
+    def broken(*_: object) -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr(publish.Publisher, "run_pass", broken)
+    with pytest.raises(RuntimeError):
+        run_agent(config, once=False)
+    assert names(config.run_dir / "prom") == []
+
+
+def test_a_second_agent_is_kept_out(tmp_path: Path) -> None:
+    config = configured(tmp_path)
+    jobs_fd = os.open(config.run_dir / "jobs", os.O_RDONLY)
+    fcntl.flock(jobs_fd, fcntl.LOCK_EX)
+    for run in (lambda: run_agent(config, once=True), lambda: run_collect(config)):
+        with pytest.raises(InspectorError, match=f"another agent runs on {config.run_dir}"):
+            run()
+    os.close(jobs_fd)
+    assert run_collect(config) == 0
+
+
+def test_the_agents_own_series_keep_their_identity(tmp_path: Path) -> None:
+    config = configured(tmp_path)
+    own = config.run_dir / "prom" / "nccl_inspector_agent.prom"
+    run_fd = os.open(config.run_dir, os.O_RDONLY)
+    one = Agent(config, run_fd)
+    one.run_pass(0)
+    assert own.read_text() == "", "no job yet, so no cluster's name"
+    make_job(config.run_dir / "jobs" / "42")
+    one.run_pass(0)
+    (config.run_dir / "jobs" / "42").rename(config.run_dir / "ended" / "42.1")
+    one.run_pass(0)
+    assert 'nccl_inspector_agent_jobs{cluster="c1",' in own.read_text()
+    one.close()
+    os.close(run_fd)
 
 
 def test_sigterm_ends_the_service_in_order_and_withdraws_its_files(tmp_path: Path) -> None:

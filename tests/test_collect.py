@@ -182,6 +182,25 @@ def test_a_dead_file_server_does_not_stop_the_pass(
     assert collector.jobs() == {42}
 
 
+def test_a_child_of_another_account_need_not_be_killed_nor_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    child = handover.Child(os.getpid(), os.pipe()[0], 0)
+    monkeypatch.setattr(os, "kill", refuse)
+    assert handover.wait(child, 0) is None
+    pid = os.fork()
+    if pid == 0:
+        time.sleep(30)
+        os._exit(0)
+    assert handover.reap([pid]) == [pid]
+    monkeypatch.undo()
+    os.kill(pid, 9)
+    os.waitpid(pid, 0)
+
+
 def test_a_torn_manifest_is_kept_an_hour_and_then_removed(
     run_dir: Path, collector: Collector
 ) -> None:

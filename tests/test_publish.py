@@ -129,6 +129,10 @@ HOSTILE = {
         metrics_text(*[line(GAUGE, rank=str(n)) for n in range(301)]),
         "too_many_series",
     ),
+    "a version that is none": (
+        metrics_text(line("nccl_inspector_build_info", plugin_version="rm -rf")),
+        "bad_label_value",
+    ),
     "10^6 series": (b"a 1\n" * 1_000_000 + b"# EOF\n", "too_big"),
 }
 
@@ -375,6 +379,34 @@ def test_build_information_is_for_the_agents_file(run_dir: Path, raw: Path) -> N
             b'plugin_version="0.1.0",nccl_version="2.30.7"} 1\n'
         )
     assert "build_info" not in published(run_dir)
+
+
+def test_build_information_is_bounded(run_dir: Path, raw: Path) -> None:
+    builds = [
+        line("nccl_inspector_build_info", plugin_version=f"0.{n}", nccl_version="2")
+        for n in range(9)
+    ]
+    write_user_file(raw / PROM, metrics_text(line(GAUGE), *builds))
+    with publisher(run_dir) as one:
+        one.run_pass()
+        assert len(one.build_info()) == 4
+
+
+def test_boxes_that_die_under_new_names_count_once_and_are_bounded(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nccl_inspector.tally._LOST_A_JOB", 3)
+    raw, tally = make_job(run_dir / "jobs" / "42"), Tally()
+    box = write_box(raw, "0_1", BoxOf(state=1))
+    with publisher(run_dir, tally) as one:
+        for number in range(2, 5):
+            one.run_pass()
+            box = box.rename(raw / f"nccl_inspector_0_{number}.box")
+        assert tally.lost == 1
+        for number in range(5, 10):
+            write_box(raw, f"0_{number}", BoxOf(state=1))
+        one.run_pass()
+    assert tally.lost == 3
 
 
 def test_promtool_finds_nothing_wrong_with_every_metric_published(run_dir: Path, raw: Path) -> None:

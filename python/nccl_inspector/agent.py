@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The service of a node: publish, collect, and say how it fares, again and again."""
 
+import fcntl
 import logging
 import os
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Event
+from typing import TypeVar
 
 from nccl_inspector.collect import Collector
 from nccl_inspector.config import Config
@@ -19,6 +21,7 @@ from nccl_inspector.publish import Publisher
 from nccl_inspector.tally import Tally
 
 log = logging.getLogger("nccl-inspector")
+_T = TypeVar("_T")
 
 # How long a pass waits for the child that writes a summary; the next pass looks after a slow one.
 HANDOVER_WAIT_S = 1.0
@@ -37,18 +40,19 @@ class Agent:
         self._publisher = Publisher(run_fd, config.cluster, self._tally)
         self._collector = Collector(run_fd, config, self._tally)
         self._node = config.node_name or socket.gethostname().split(".")[0]
+        self._troubles: set[str] = set()
 
     def run_pass(self, wait_s: float) -> None:
-        """Publish and collect once.
-
-        Raises:
-            OSError: the run directory itself does not work.
-        """
+        """Publish and collect once. What the system refuses is said and tried again next time."""
         begun = time.monotonic()
-        jobs = self._publisher.run_pass()
-        waiting = self._collector.run_pass(wait_s)
+        jobs = self._try("publish", self._publisher.run_pass)
+        waiting = self._try("collect", lambda: self._collector.run_pass(wait_s))
+        if jobs is None or waiting is None:
+            self._try("withdraw", self._publisher.withdraw_own)
+            return
         self._tally.forget(jobs | self._collector.jobs())
-        self._publisher.write_own(self._series(len(jobs), waiting, time.monotonic() - begun))
+        series = self._series(len(jobs), waiting, time.monotonic() - begun)
+        self._try("publish its own state", lambda: self._publisher.write_own(series))
 
     def stop(self) -> None:
         """Withdraw what was published."""
@@ -59,7 +63,21 @@ class Agent:
         self._publisher.close()
         self._collector.close()
 
+    def _try(self, what: str, act: Callable[[], _T]) -> _T | None:
+        """Do it; None, and one line in the log until it works again, when the system refuses."""
+        try:
+            result = act()
+        except OSError as err:
+            if what not in self._troubles:
+                self._troubles.add(what)
+                log.warning("cannot %s: %s", what, err)
+            return None
+        self._troubles.discard(what)
+        return result
+
     def _series(self, jobs: int, waiting: int, pass_s: float) -> list[Series]:
+        if self._publisher.cluster is None:
+            return self._publisher.build_info()
         who = {"cluster": self._publisher.cluster, "node": self._node}
         values = {
             "jobs": str(jobs),
@@ -81,40 +99,58 @@ class Agent:
         return series + self._publisher.build_info()
 
 
+def _lock(run_fd: int, config: Config) -> int:
+    """Return a descriptor that keeps a second agent out of the run directory.
+
+    It is of `jobs`, which only root may open: a user's lock would keep us out.
+    """
+    fd = os.open("jobs", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=run_fd)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        raise InspectorError(f"another agent runs on {config.run_dir}") from None
+    return fd
+
+
 @contextmanager
 def _run_dir(config: Config) -> Iterator[int]:
-    fd = -1
+    fds = []
     try:
-        fd = os.open(config.run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        yield fd
+        fds.append(os.open(config.run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        fds.append(_lock(fds[0], config))
+        yield fds[0]
     except OSError as err:
         where = f"{config.run_dir}/{err.filename}" if err.filename else str(config.run_dir)
         raise InspectorError(f"{where}: {err.strerror}") from err
     finally:
-        if fd >= 0:
+        for fd in fds:
             os.close(fd)
 
 
 def run_agent(config: Config, once: bool) -> None:
     """Publish and collect each agent_interval until SIGTERM or SIGINT.
 
-    `once`: a single pass, and what it publishes stays.
+    `once`: a single pass, and what it publishes stays. Else nothing published
+    stays, however this ends: nobody would renew it.
 
     Raises:
-        InspectorError: the run directory is not there or does not work.
+        InspectorError: the run directory is not there, or another agent works on it.
     """
     end = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: end.set())
     with _run_dir(config) as run_fd:
         agent = Agent(config, run_fd)
+        finished = False
         try:
             agent.run_pass(CHILD_S if once else HANDOVER_WAIT_S)
             while not once and not end.wait(config.agent_interval_s):
                 agent.run_pass(HANDOVER_WAIT_S)
-            if not once:
-                agent.stop()
+            finished = True
         finally:
+            if not (once and finished):
+                agent.stop()
             agent.close()
 
 
@@ -122,7 +158,7 @@ def run_collect(config: Config) -> int:
     """Collect once, for a site without the agent; return how many ended jobs are left.
 
     Raises:
-        InspectorError: the run directory is not there or does not work.
+        InspectorError: the run directory is not there or does not work, or an agent works on it.
     """
     with _run_dir(config) as run_fd:
         collector = Collector(run_fd, config, Tally())

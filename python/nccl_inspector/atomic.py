@@ -23,5 +23,6 @@ def replace_file(dir_fd: int, name: str, data: bytes, mode: int) -> None:
             os.fchmod(file.fileno(), mode)
         os.rename(beside, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
     except OSError:
-        os.unlink(beside, dir_fd=dir_fd)
+        with suppress(OSError):
+            os.unlink(beside, dir_fd=dir_fd)
         raise

@@ -10,7 +10,7 @@ from nccl_inspector.box import read_box
 from nccl_inspector.boxcopy import BOX_BYTES_MAX
 from nccl_inspector.config import Config
 from nccl_inspector.errors import InspectorError, RefusedError
-from nccl_inspector.handover import DONE, DONE_WITHOUT_ACL, Child, Target, start, wait
+from nccl_inspector.handover import DONE, DONE_WITHOUT_ACL, Child, Target, reap, start, wait
 from nccl_inspector.hostile import directory, entry_names, is_locked, regular_file
 from nccl_inspector.jobfiles import read_manifest
 from nccl_inspector.manifest import Manifest
@@ -76,6 +76,7 @@ class Collector:
         self._tally = tally
         self._retries: dict[str, _Retry] = {}
         self._working: tuple[_Ended, Child] | None = None
+        self._answered: list[int] = []
         self._said_no_acl = False
 
     def close(self) -> None:
@@ -89,6 +90,7 @@ class Collector:
     def run_pass(self, wait_s: float) -> int:
         """Collect what is due, wait up to `wait_s` for each child; return how many are left."""
         begun = time.monotonic()
+        self._answered = reap(self._answered)
         known = self._list()
         self._retries = {
             ended.name: self._retries[ended.name] for ended in known if ended.name in self._retries
@@ -159,6 +161,7 @@ class Collector:
         if message is None:
             return False
         self._working = None
+        self._answered = reap([*self._answered, child.pid])
         if message not in (DONE, DONE_WITHOUT_ACL):
             self._fail(ended, message.decode("ascii", "replace") or "the child that writes it died")
             return True
@@ -206,6 +209,6 @@ class Collector:
                 problems.append(f"{name} is refused: {err}")
                 continue
             if process.facts.state == KILLED:
-                self._tally.lose(ended.job_id, stem, status.st_ino)
+                self._tally.lose(ended.job_id, stem, (status.st_dev, status.st_ino))
             blocks.append(encode_process(process))
         return blocks

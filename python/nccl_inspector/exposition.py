@@ -23,6 +23,7 @@ NODELIST_CHARS_MAX = 256
 _LINE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)\{(.*)\} ([^ ]+)")
 _LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"(,|$)')
 _PRINTABLE = re.compile(r"[ -~]*")
+_VERSION = re.compile(r"[0-9A-Za-z.+-]{1,32}")
 _ESCAPE = re.compile(r"\\.?")
 _VALUE = re.compile(r"[0-9]{1,20}(\.[0-9]{1,24})?(e[+-]?[0-9]{1,3})?")
 _NEGATIVE = re.compile(r"-[0-9].*")
@@ -66,6 +67,8 @@ def _check_value(text: str) -> None:
 
 def _check_label(name: str, value: str) -> None:
     if not _PRINTABLE.fullmatch(value):
+        raise RefusedError("bad_label_value", name)
+    if name in ("plugin_version", "nccl_version") and not _VERSION.fullmatch(value):
         raise RefusedError("bad_label_value", name)
     if "\\" in value and any(match[0] not in ("\\\\", '\\"') for match in _ESCAPE.finditer(value)):
         raise RefusedError("bad_escape", name)

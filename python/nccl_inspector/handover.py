@@ -10,12 +10,12 @@ import pwd
 import select
 import signal
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from nccl_inspector.acl import allow
-from nccl_inspector.errors import InspectorError
 
 DONE = b"done"
 DONE_WITHOUT_ACL = (
@@ -80,14 +80,19 @@ def _become(account: pwd.struct_passwd) -> None:
     os.setuid(account.pw_uid)
 
 
-def _child(pipe_fd: int, account: pwd.struct_passwd | None, target: Target, data: bytes) -> int:
+def _child(pipe_fd: int, user: str, target: Target, data: bytes) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.alarm(CHILD_S)
+    # The parent's directories are not for the account, and its lock must not outlive it in here.
+    os.closerange(3, pipe_fd)
+    os.closerange(pipe_fd + 1, os.sysconf("SC_OPEN_MAX"))
     try:
-        if account:
-            _become(account)
+        if user:
+            _become(pwd.getpwnam(user))  # may hang with the directory service
         message = write_report_file(target, data)
+    except KeyError:
+        message = f"report_user: there is no account {user!r}".encode("ascii", "replace")
     except OSError as err:
         message = f"{err.filename or target.directory}: {err.strerror}".encode("ascii", "replace")
     os.write(pipe_fd, message[:_MESSAGE_BYTES_MAX])
@@ -98,21 +103,14 @@ def start(user: str, target: Target, data: bytes) -> Child:
     """Start the child; as `user` when we are root, else as we are.
 
     Raises:
-        InspectorError: there is no such account.
         OSError: no process or pipe could be had.
     """
-    account = None
-    if os.geteuid() == 0:
-        try:
-            account = pwd.getpwnam(user)
-        except KeyError as err:
-            raise InspectorError(f"report_user: there is no account {user!r}") from err
     reading, writing = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()
     if pid == 0:
         status = 1
         try:
-            status = _child(writing, account, target, data)
+            status = _child(writing, user if os.geteuid() == 0 else "", target, data)
         finally:
             os._exit(status)
     os.close(writing)
@@ -123,15 +121,20 @@ def wait(child: Child, seconds: float) -> bytes | None:
     """Return the child's message (empty: it died), or None when it has not ended within `seconds`.
 
     A child beyond its deadline is killed; one that even that does not end is
-    still None: it hangs in the file system.
+    still None: it hangs in the file system. `reap` ends what is left of one that has answered.
     """
     poll = select.poll()
     poll.register(child.pipe_fd, select.POLLIN)
     if poll.poll(seconds * 1000):
         message = os.read(child.pipe_fd, _MESSAGE_BYTES_MAX)
         os.close(child.pipe_fd)
-        os.waitpid(child.pid, 0)
         return message
     if time.monotonic() > child.deadline:
-        os.kill(child.pid, signal.SIGKILL)
+        with suppress(OSError):  # it is another account's by now
+            os.kill(child.pid, signal.SIGKILL)
     return None
+
+
+def reap(pids: Iterable[int]) -> list[int]:
+    """Take note of children that have answered and ended; return those that have not ended yet."""
+    return [pid for pid in pids if os.waitpid(pid, os.WNOHANG)[0] == 0]

@@ -19,6 +19,8 @@ from nccl_inspector.tally import Tally
 
 # Sixteen GPUs with all their series; node_exporter needs some 20 ms of CPU for each thousand.
 JOB_SERIES_MAX = 16 * 300
+# Containers of one job may have different releases of NCCL; more than these are not shown.
+JOB_BUILDS_MAX = 4
 
 # What tells a file from its successor: modification time (ns), size, inode.
 Stamp = tuple[int, int, int]
@@ -67,8 +69,9 @@ class JobFiles:
         return [one for one in self._all() if one.metric.group != "build"]
 
     def build_info(self) -> list[Series]:
-        """Return the series that say the same for every job on the node."""
-        return [one for one in self._all() if one.metric.group == "build"]
+        """Return the series that say the same for every job on the node; a user's are bounded."""
+        found = {one.labels: one for one in self._all() if one.metric.group == "build"}
+        return list(found.values())[:JOB_BUILDS_MAX]
 
     def job_info(self) -> Series:
         """Return the series that says what Slurm said of the job."""

@@ -3,7 +3,7 @@
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from contextlib import suppress
 
 from nccl_inspector.atomic import replace_file
@@ -40,37 +40,36 @@ class Publisher:
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         self._jobs_fd = os.open("jobs", flags, dir_fd=run_fd)
         self._prom_fd = os.open("prom", flags, dir_fd=run_fd)
-        self._cluster = cluster
+        self._configured_cluster = cluster
+        self._cluster: str | None = cluster or None
         self._tally = tally
         self._jobs: dict[int, JobFiles] = {}
         self._published: dict[int, dict[str, Stamp]] = {}
         self._remove(_LEFTOVER)
 
     @property
-    def cluster(self) -> str:
-        """The configured name, else the one that Slurm gave with a job, else empty."""
-        return self._cluster or next((job.manifest.cluster for job in self._jobs.values()), "")
+    def cluster(self) -> str | None:
+        """The configured name, else the one that Slurm gave with the first job, None before it."""
+        return self._cluster
 
     def run_pass(self) -> set[int]:
         """Publish every job, withdraw those that are gone; return the jobs with a directory."""
         ids = {int(name) for name in entry_names(self._jobs_fd) if _JOB.fullmatch(name)}
         for job_id in self._jobs.keys() - ids:
-            del self._jobs[job_id]
+            self._forget(job_id)
+        self._withdraw(ids)  # before anything is written: it may be the room that is needed
         for job_id in sorted(ids):
             try:
                 self._refresh(job_id)
                 self._publish(job_id)
             except RefusedError as err:
-                self._jobs.pop(job_id, None)
+                self._forget(job_id)
                 if err.reason != "gone":
                     self._tally.say(job_id, f"not published: {err}")
             except OSError as err:
-                self._jobs.pop(job_id, None)
+                self._forget(job_id)
                 self._tally.say(job_id, f"not published: {err.strerror}")
-        for name in entry_names(self._prom_fd):
-            match = _PUBLISHED.fullmatch(name)
-            if match and int(match[1]) not in self._jobs:
-                self._unlink(name)
+        self._withdraw(self._jobs.keys())
         return ids
 
     def build_info(self) -> list[Series]:
@@ -81,19 +80,34 @@ class Publisher:
         """Publish the agent's own series.
 
         Raises:
-            OSError: the file cannot be written.
+            OSError: the file cannot be written; the old one is gone then.
         """
-        replace_file(self._prom_fd, AGENT_FILE, render(series), 0o644)
+        self._write(AGENT_FILE, series)
+
+    def withdraw_own(self) -> None:
+        """Remove the agent's own series."""
+        self._unlink(AGENT_FILE)
 
     def stop(self) -> None:
         """Remove every published file: nobody would refresh it, and an old number is a lie."""
         self._remove(_PUBLISHED)
-        self._unlink(AGENT_FILE)
+        self.withdraw_own()
 
     def close(self) -> None:
         """Close the directories."""
         os.close(self._jobs_fd)
         os.close(self._prom_fd)
+
+    def _forget(self, job_id: int) -> None:
+        self._jobs.pop(job_id, None)
+        self._published.pop(job_id, None)
+
+    def _withdraw(self, kept: Container[int]) -> None:
+        """Remove the files of other jobs than these."""
+        for name in entry_names(self._prom_fd):
+            match = _PUBLISHED.fullmatch(name)
+            if match and int(match[1]) not in kept:
+                self._unlink(name)
 
     def _remove(self, pattern: re.Pattern[str]) -> None:
         for name in entry_names(self._prom_fd):
@@ -104,6 +118,13 @@ class Publisher:
         with suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self._prom_fd)
 
+    def _write(self, name: str, series: Iterable[Series]) -> None:
+        try:
+            replace_file(self._prom_fd, name, render(series), 0o644)
+        except OSError:
+            self._unlink(name)  # it cannot be renewed, and an old number is a lie
+            raise
+
     def _refresh(self, job_id: int) -> None:
         """Read the job's files, with a fresh start when the prolog has made the directory anew."""
         with directory(str(job_id), os.fstat(self._jobs_fd).st_uid, self._jobs_fd) as job_fd:
@@ -111,8 +132,12 @@ class Publisher:
             if manifest.job_id != job_id:
                 raise RefusedError("bad_manifest", "it is another job's")
             if job_id not in self._jobs or self._jobs[job_id].stamp != stamp:
-                self._jobs[job_id] = JobFiles(manifest, stamp, self._cluster, self._tally)
+                self._jobs[job_id] = JobFiles(
+                    manifest, stamp, self._configured_cluster, self._tally
+                )
                 self._published.pop(job_id, None)
+                if self._cluster is None:
+                    self._cluster = manifest.cluster
             with directory("raw", manifest.uid, job_fd) as raw_fd:
                 self._jobs[job_id].refresh(raw_fd)
 
@@ -125,7 +150,11 @@ class Publisher:
             return
         if self._published.get(job_id) == stamps and _exists(self._prom_fd, name):
             return
-        replace_file(self._prom_fd, name, render([job.job_info(), *series]), 0o644)
+        try:
+            self._write(name, [job.job_info(), *series])
+        except OSError as err:
+            self._tally.say(job_id, f"its file cannot be written: {err.strerror}")
+            return
         self._published[job_id] = stamps
         # The epilog renames jobs/<id>, then unlinks the file: whoever comes last must unlink.
         if not _exists(self._jobs_fd, str(job_id)):

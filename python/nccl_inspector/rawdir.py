@@ -9,6 +9,7 @@ from enum import Enum
 from nccl_inspector.boxcopy import BOX_BYTES_MAX, read_state
 from nccl_inspector.hostile import is_locked, regular_file
 from nccl_inspector.layout import STATE_EXITED, STATE_FINALIZED, STATE_LIVE
+from nccl_inspector.tally import Inode
 
 # Room for 800 processes of four GPUs each: a box, and a file for each GPU.
 ENTRIES_MAX = 4096
@@ -56,16 +57,17 @@ def list_raw(raw_fd: int) -> Listing:
     return Listing(tuple(sorted(boxes)), tuple(sorted(metrics)), count > ENTRIES_MAX)
 
 
-def life(raw_fd: int, stem: str, uid: int) -> tuple[Life, int]:
-    """Return whether the process of a box lives, and the box's inode.
+def life(raw_fd: int, stem: str, uid: int) -> tuple[Life, Inode]:
+    """Return whether the process of a box lives, and the box's device and inode.
 
     Raises:
         RefusedError: there is no box of this user.
     """
     with regular_file(box_name(stem), uid, BOX_BYTES_MAX, raw_fd) as (fd, status):
         locked, state = is_locked(fd), read_state(fd)
+    inode = status.st_dev, status.st_ino
     if state in (STATE_FINALIZED, STATE_EXITED):
-        return Life.ENDED, status.st_ino
+        return Life.ENDED, inode
     if locked:
-        return Life.ALIVE, status.st_ino
-    return Life.KILLED if state == STATE_LIVE else Life.STARTING, status.st_ino
+        return Life.ALIVE, inode
+    return Life.KILLED if state == STATE_LIVE else Life.STARTING, inode

@@ -10,6 +10,11 @@ log = logging.getLogger("nccl-inspector")
 
 # A user can give any number of reasons by rewriting a file; this many lines a job are enough.
 _LINES_A_JOB = 20
+# Nor has a job more processes on a node, whatever boxes its user makes.
+_LOST_A_JOB = 1024
+
+# What tells a box from another, whatever its name: device and inode.
+Inode = tuple[int, int]
 
 
 class Tally:
@@ -20,18 +25,18 @@ class Tally:
         self.lost = 0
         self.collect_failures = 0
         self._said: dict[int, set[str]] = {}
-        self._lost: dict[int, set[tuple[str, int]]] = {}
+        self._lost: dict[int, set[Inode]] = {}
 
     def refuse(self, job: int, name: str, err: RefusedError) -> None:
         """Count a file of a job that is not taken."""
         self.rejected[err.reason] += 1
         self.say(job, f"{name} is refused: {err}")
 
-    def lose(self, job: int, stem: str, inode: int) -> None:
+    def lose(self, job: int, stem: str, inode: Inode) -> None:
         """Count a process that died without finalizing; the same one counts once."""
         known = self._lost.setdefault(job, set())
-        if (stem, inode) not in known:
-            known.add((stem, inode))
+        if inode not in known and len(known) < _LOST_A_JOB:
+            known.add(inode)
             self.lost += 1
             self.say(job, f"process {stem} died without finalizing")
 
