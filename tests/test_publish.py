@@ -409,6 +409,73 @@ def test_boxes_that_die_under_new_names_count_once_and_are_bounded(
     assert tally.lost == 3
 
 
+def test_many_names_of_one_file_are_one_file(run_dir: Path, raw: Path) -> None:
+    write_user_file(raw / PROM, GOOD)
+    for number in range(3):
+        os.link(raw / PROM, raw / f"nccl_inspector_metrics_n{number}_{STEM}.prom")
+    assert dict(one_pass(run_dir).rejected) == {"same_file": 3}
+    assert GAUGE in published(run_dir)
+
+
+def test_a_jobs_files_are_capped(run_dir: Path, raw: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nccl_inspector.jobfiles.JOB_FILES_MAX", 2)
+    for number in range(5):
+        name = f"nccl_inspector_metrics_n{number}_{STEM}.prom"
+        write_user_file(raw / name, metrics_text(line(GAUGE, rank=str(number))))
+    assert dict(one_pass(run_dir).rejected) == {"too_many_files": 1}
+    assert published(run_dir).count("\n" + GAUGE) == 2
+
+
+def test_a_job_that_takes_too_long_is_cut(
+    run_dir: Path, raw: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nccl_inspector.jobfiles.JOB_S", -1)
+    write_user_file(raw / PROM, GOOD)
+    assert dict(one_pass(run_dir).rejected) == {"too_slow": 1}
+    assert published(run_dir) == ""
+
+
+def test_jobs_for_which_a_pass_has_no_time_come_first_in_the_next(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boxes = {}
+    for job in (41, 42, 43):
+        raw = make_job(run_dir / "jobs" / str(job), job)
+        boxes[job] = write_box(raw, STEM, BoxOf(state=1))
+        write_user_file(raw / PROM, GOOD)
+    clock = [0.0]
+
+    def tick() -> float:
+        clock[0] += 0.3
+        return clock[0]
+
+    monkeypatch.setattr("nccl_inspector.publish.time.monotonic", tick)
+    monkeypatch.setattr(publish, "PASS_S", 0.5)
+    with publisher(run_dir) as one:
+        with lock_held(boxes[41]), lock_held(boxes[42]), lock_held(boxes[43]):
+            seen = []
+            for _ in range(3):
+                one.run_pass()
+                seen.append(names(run_dir / "prom"))
+        assert seen == [["41.prom"], ["41.prom", "42.prom"], ["41.prom", "42.prom", "43.prom"]]
+        monkeypatch.setattr(publish, "PASS_S", 0)
+        one.run_pass()
+    assert names(run_dir / "prom") == [], "the dead are withdrawn in time or not"
+
+
+def test_a_series_of_two_processes_that_differs_is_counted(run_dir: Path, raw: Path) -> None:
+    tally = Tally()
+    write_user_file(raw / PROM, metrics_text(line("nccl_gpu_info"), line(GAUGE, "1")))
+    other = raw / "nccl_inspector_metrics_unknown_0_78.prom"
+    write_user_file(other, metrics_text(line("nccl_gpu_info"), line(GAUGE, "2")))
+    box = write_box(raw, "0_78", BoxOf(state=1))
+    with lock_held(box), publisher(run_dir, tally) as one:
+        one.run_pass()
+        one.run_pass()
+    assert dict(tally.rejected) == {"duplicate_series": 1}
+    assert published(run_dir).count("\n" + GAUGE) == 1
+
+
 def test_promtool_finds_nothing_wrong_with_every_metric_published(run_dir: Path, raw: Path) -> None:
     names = [metric.name for metric in load_metrics().values() if metric.source == "plugin"]
     write_user_file(raw / PROM, metrics_text(*map(line, names)))

@@ -2,6 +2,7 @@
 """The checked series of one job, file by file, kept from pass to pass."""
 
 import os
+import time
 
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.exposition import (
@@ -19,6 +20,10 @@ from nccl_inspector.tally import Tally
 
 # Sixteen GPUs with all their series; node_exporter needs some 20 ms of CPU for each thousand.
 JOB_SERIES_MAX = 16 * 300
+# Eight processes on each of sixteen GPUs.
+JOB_FILES_MAX = 128
+# What is not read of a job in this time is refused. Sixteen full files need some 0.2 s.
+JOB_S = 1.0
 # Containers of one job may have different releases of NCCL; more than these are not shown.
 JOB_BUILDS_MAX = 4
 
@@ -83,8 +88,11 @@ class JobFiles:
         }
         return make_series("nccl_inspector_job_info", self._identity | words, "1")
 
-    def refresh(self, raw_fd: int) -> None:
-        """Bring the series up to date: files of living processes that keep to the rules."""
+    def refresh(self, raw_fd: int, reading: bool) -> None:
+        """Bring the series up to date: files of living processes that keep to the rules.
+
+        Without `reading` the series of processes that live no longer go, nothing else.
+        """
         self._known, self._refused = self._refused, {}
         listing = list_raw(raw_fd)
         if listing.overflow:
@@ -92,8 +100,11 @@ class JobFiles:
         alive = self._living(raw_fd, {stem for _, stem in listing.boxes + listing.metrics})
         wanted = {name: stem for name, stem in listing.metrics if stem in alive}
         self._files = {name: file for name, file in self._files.items() if name in wanted}
-        for name, stem in wanted.items():
-            self._read(raw_fd, name, stem)
+        if reading:
+            self._read_all(raw_fd, wanted)
+        else:
+            self._refused = self._known | self._refused
+        self._refuse_duplicates()
 
     def _all(self) -> list[Series]:
         return [one for name in sorted(self._files) for one in self._files[name][1]]
@@ -118,10 +129,38 @@ class JobFiles:
         if self._known.get(name) != (err.reason, stamp):
             self._tally.refuse(self.manifest.job_id, name, err)
 
-    def _read(self, raw_fd: int, name: str, stem: str) -> None:
+    def _read_all(self, raw_fd: int, wanted: dict[str, str]) -> None:
+        """Read what has changed; the first JOB_FILES_MAX files, JOB_S long, each inode once."""
+        deadline = time.monotonic() + JOB_S
+        inodes: set[int] = set()
+        if len(wanted) > JOB_FILES_MAX:
+            self._refuse("metrics", None, RefusedError("too_many_files"))
+        for number, (name, stem) in enumerate(wanted.items()):
+            if number >= JOB_FILES_MAX:
+                self._files.pop(name, None)
+            elif time.monotonic() > deadline:
+                self._files.pop(name, None)
+                self._refuse(name, None, RefusedError("too_slow"))
+            else:
+                self._read(raw_fd, name, stem, inodes)
+
+    def _refuse_duplicates(self) -> None:
+        """Count files with a series that another has with another value: the first is published."""
+        values: dict[tuple[str, tuple[str, ...]], str] = {}
+        for name in sorted(self._files):
+            for one in self._files[name][1]:
+                if values.setdefault((one.metric.name, one.labels), one.value) != one.value:
+                    err = RefusedError("duplicate_series", one.metric.name)
+                    self._refuse(f"a series of {name}", None, err)
+                    break
+
+    def _read(self, raw_fd: int, name: str, stem: str, inodes: set[int]) -> None:
         stamp: Stamp | None = None
         try:
             with regular_file(name, self.manifest.uid, FILE_BYTES_MAX, raw_fd) as (fd, status):
+                if status.st_ino in inodes:
+                    raise RefusedError("same_file")
+                inodes.add(status.st_ino)
                 stamp = _stamp(status)
                 if name in self._files and self._files[name][0] == stamp:
                     return
@@ -136,8 +175,10 @@ class JobFiles:
                 self._refuse(name, stamp, err)
 
     def _take(self, name: str, stem: str, stamp: Stamp, data: bytes) -> None:
-        parsed = parse_file(data)
         others = sum(len(file[1]) for other, file in self._files.items() if other != name)
+        if others >= JOB_SERIES_MAX:
+            raise RefusedError("job_series")
+        parsed = parse_file(data)
         if others + len(parsed) > JOB_SERIES_MAX:
             raise RefusedError("job_series")
         identity = self._identity | {"process": stem}

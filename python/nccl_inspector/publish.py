@@ -3,6 +3,7 @@
 
 import os
 import re
+import time
 from collections.abc import Container, Iterable
 from contextlib import suppress
 
@@ -14,6 +15,9 @@ from nccl_inspector.jobfiles import JobFiles, Stamp, read_manifest
 from nccl_inspector.tally import Tally
 
 AGENT_FILE = "nccl_inspector_agent.prom"
+
+# A pass begins to read no further job after this; those that are left come first in the next.
+PASS_S = 2.0
 
 _JOB = re.compile(r"[1-9][0-9]{0,17}")
 _PUBLISHED = re.compile(r"([1-9][0-9]{0,17})\.prom")
@@ -45,6 +49,7 @@ class Publisher:
         self._tally = tally
         self._jobs: dict[int, JobFiles] = {}
         self._published: dict[int, dict[str, Stamp]] = {}
+        self._first = 0  # where the next pass begins: the lowest job that the last did not read
         self._remove(_LEFTOVER)
 
     @property
@@ -58,9 +63,15 @@ class Publisher:
         for job_id in self._jobs.keys() - ids:
             self._forget(job_id)
         self._withdraw(ids)  # before anything is written: it may be the room that is needed
-        for job_id in sorted(ids):
+        deadline = time.monotonic() + PASS_S
+        order = sorted(ids, key=lambda job_id: (job_id < self._first, job_id))
+        self._first = 0
+        for job_id in order:
+            reading = not self._first and time.monotonic() < deadline
+            if not reading:
+                self._first = self._first or job_id
             try:
-                self._refresh(job_id)
+                self._refresh(job_id, reading)
                 self._publish(job_id)
             except RefusedError as err:
                 self._forget(job_id)
@@ -125,7 +136,7 @@ class Publisher:
             self._unlink(name)  # it cannot be renewed, and an old number is a lie
             raise
 
-    def _refresh(self, job_id: int) -> None:
+    def _refresh(self, job_id: int, reading: bool) -> None:
         """Read the job's files, with a fresh start when the prolog has made the directory anew."""
         with directory(str(job_id), os.fstat(self._jobs_fd).st_uid, self._jobs_fd) as job_fd:
             manifest, stamp = read_manifest(job_fd)
@@ -139,7 +150,7 @@ class Publisher:
                 if self._cluster is None:
                     self._cluster = manifest.cluster
             with directory("raw", manifest.uid, job_fd) as raw_fd:
-                self._jobs[job_id].refresh(raw_fd)
+                self._jobs[job_id].refresh(raw_fd, reading)
 
     def _publish(self, job_id: int) -> None:
         """Write the job's file if it changed; remove it when no process has anything to say."""
