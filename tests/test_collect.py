@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector import acl, collect, handover, summary
+from nccl_inspector import acl, collect, endedjob, handover, summary
 from nccl_inspector.box import read_box
 from nccl_inspector.collect import Collector
 from nccl_inspector.config import Config, parse_config
@@ -199,6 +199,86 @@ def test_a_child_of_another_account_need_not_be_killed_nor_end(
     monkeypatch.undo()
     os.kill(pid, 9)
     os.waitpid(pid, 0)
+
+
+def test_a_job_that_is_handed_over_is_never_summarized_again(
+    run_dir: Path,
+    config: Config,
+    collector: Collector,
+    tally: Tally,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def stuck(*_: object) -> None:
+        raise OSError
+
+    write_box(end_job(run_dir), "0_77", BOX)
+    monkeypatch.setattr(collect, "remove_tree", stuck)
+    assert collector.run_pass(WAIT_S) == 0, "what is left is not a job that waits"
+    assert [name[:9] for name in ended(run_dir)] == [".done-42."]
+    path = config.report_dir / "42" / "n1.0.nodesummary"
+    before = path.stat().st_ino
+    assert collector.run_pass(WAIT_S) == 0
+    assert (path.stat().st_ino, tally.collect_failures) == (before, 0)
+    monkeypatch.undo()
+    collector.run_pass(WAIT_S)
+    assert ended(run_dir) == []
+
+
+def test_a_directory_that_cannot_be_renamed_is_never_summarized_again(
+    run_dir: Path, config: Config, collector: Collector
+) -> None:
+    raw = end_job(run_dir)
+    write_box(raw, "0_77", BOX)
+    blocker = run_dir / "ended" / f".done-{raw.parent.name}"
+    blocker.write_text("a file where the directory should go")
+    assert collector.run_pass(WAIT_S) == 0
+    assert (config.report_dir / "42").exists()
+    blocker.unlink()
+    assert collector.run_pass(WAIT_S) == 0
+    assert ended(run_dir) == []
+
+
+def test_boxes_are_capped_and_read_once(
+    run_dir: Path, config: Config, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endedjob, "BOXES_MAX", 2)
+    raw = end_job(run_dir)
+    for number in (1, 3, 4):
+        write_box(raw, f"0_{number}", BOX)
+    os.link(raw / "nccl_inspector_0_1.box", raw / "nccl_inspector_0_2.box")
+    collector.run_pass(WAIT_S)
+    found = decode((config.report_dir / "42" / "n1.0.nodesummary").read_bytes())
+    assert [process.facts.name for process in found.processes] == ["0_1", "0_3"]
+    assert found.head.problems == (
+        "more than 2 processes, the rest is left out",
+        "nccl_inspector_0_2.box is refused: same_file",
+    )
+
+
+def test_a_pass_without_time_goes_on_where_it_was(
+    run_dir: Path, config: Config, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collect, "PASS_S", -1)
+    raw = end_job(run_dir)
+    for number in (1, 2):
+        write_box(raw, f"0_{number}", BOX)
+    for _ in range(2):
+        assert collector.run_pass(WAIT_S) == 1
+        assert collector.half_read
+    assert collector.run_pass(WAIT_S) == 0
+    found = decode((config.report_dir / "42" / "n1.0.nodesummary").read_bytes())
+    assert len(found.processes) == 2
+
+
+def test_a_box_that_is_held_is_seen_before_any_is_read(
+    run_dir: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw = end_job(run_dir, age_s=5)
+    write_box(raw, "0_1", BOX)
+    box = write_box(raw, "0_2", BOX)
+    monkeypatch.setattr(endedjob, "read_box", lambda *_: pytest.fail("read too early"))
+    with lock_held(box):
+        assert collector.run_pass(WAIT_S) == 1
 
 
 def test_a_torn_manifest_is_kept_an_hour_and_then_removed(

@@ -163,6 +163,9 @@ def run_collect(config: Config) -> int:
     with _run_dir(config) as run_fd:
         collector = Collector(run_fd, config, Tally())
         try:
-            return collector.run_pass(CHILD_S)
+            left = collector.run_pass(CHILD_S)
+            while collector.half_read:
+                left = collector.run_pass(CHILD_S)
+            return left
         finally:
             collector.close()

@@ -2,62 +2,31 @@
 """Turn the boxes of ended jobs into node summaries on shared storage, then delete them."""
 
 import os
-import re
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 
-from nccl_inspector.box import read_box
-from nccl_inspector.boxcopy import BOX_BYTES_MAX
 from nccl_inspector.config import Config
-from nccl_inspector.errors import InspectorError, RefusedError
+from nccl_inspector.endedjob import Ended, Made, NotYetError, Reading, parse_ended
+from nccl_inspector.errors import RefusedError
 from nccl_inspector.handover import DONE, DONE_WITHOUT_ACL, Child, Target, reap, start, wait
-from nccl_inspector.hostile import directory, entry_names, is_locked, regular_file
-from nccl_inspector.jobfiles import read_manifest
-from nccl_inspector.manifest import Manifest
-from nccl_inspector.model import KILLED
-from nccl_inspector.rawdir import list_raw
+from nccl_inspector.hostile import entry_names
 from nccl_inspector.removal import remove_tree
-from nccl_inspector.summary import PROCESSES_MAX, Head, encode, encode_process
 from nccl_inspector.tally import Tally
 
 # How long a torn manifest is kept: its job cannot be known, but somebody may want to look.
 TORN_S = 3600
-# How long an ended job's processes may still hold their boxes before they are read all the same.
-LINGER_S = 60
 # One pass stops here, so that publishing goes on.
 PASS_S = 5
 RETRY_FIRST_S, RETRY_LAST_S = 5, 600
 
-_ENDED = re.compile(r"([1-9][0-9]{0,17})\.([0-9]{1,19})")
-_PROBLEMS_MAX = 32
-
-
-class _NotYetError(Exception):
-    """The job's processes still hold their boxes."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Ended:
-    """A directory of `ended/`."""
-
-    name: str
-    job_id: int
-    end_s: int
-
-    def age_s(self) -> float:
-        return time.time() - self.end_s
+_DONE_PREFIX = ".done-"
 
 
 @dataclass(frozen=True, slots=True)
 class _Retry:
     due: float  # of time.monotonic()
     delay_s: int
-
-
-def _head(manifest: Manifest, ended: _Ended, problems: list[str]) -> Head:
-    names = Head.__dataclass_fields__.keys() & Manifest.__dataclass_fields__.keys()
-    values = {name: getattr(manifest, name) for name in names}
-    return Head(**values, end=ended.end_s, problems=tuple(problems[:_PROBLEMS_MAX]))
 
 
 class Collector:
@@ -75,13 +44,22 @@ class Collector:
         self._config = config
         self._tally = tally
         self._retries: dict[str, _Retry] = {}
-        self._working: tuple[_Ended, Child] | None = None
+        self._working: tuple[Ended, Child] | None = None
+        self._reading: Reading | None = None
+        self._done: set[str] = set()  # dealt with, still under their names
+        self._deadline = 0.0
         self._answered: list[int] = []
         self._said_no_acl = False
 
     def close(self) -> None:
         """Close the directory."""
+        self._reading = None
         os.close(self._ended_fd)
+
+    @property
+    def half_read(self) -> bool:
+        """Whether the last pass ended in the middle of a job, which the next one goes on with."""
+        return self._reading is not None
 
     def jobs(self) -> set[int]:
         """Return the ids of the jobs that wait."""
@@ -89,68 +67,115 @@ class Collector:
 
     def run_pass(self, wait_s: float) -> int:
         """Collect what is due, wait up to `wait_s` for each child; return how many are left."""
-        begun = time.monotonic()
+        self._deadline = time.monotonic() + PASS_S
         self._answered = reap(self._answered)
+        self._remove_done()
         known = self._list()
         self._retries = {
             ended.name: self._retries[ended.name] for ended in known if ended.name in self._retries
         }
         if self._working is None or self._finish(wait_s):
-            for ended in known:
-                retry = self._retries.get(ended.name)
-                if retry and retry.due > time.monotonic():
-                    continue
-                if not self._try(ended, wait_s) or time.monotonic() - begun > PASS_S:
+            for ended in self._due(known):
+                if not self._try(ended, wait_s) or time.monotonic() > self._deadline:
                     break
         return len(self._list())
 
-    def _list(self) -> list[_Ended]:
-        matches = [_ENDED.fullmatch(name) for name in entry_names(self._ended_fd)]
-        found = [
-            _Ended(match[0], int(match[1]), int(match[2]) // 10**9) for match in matches if match
-        ]
-        return sorted(found, key=lambda ended: (ended.end_s, ended.name))
+    def _list(self) -> list[Ended]:
+        found = (parse_ended(name) for name in entry_names(self._ended_fd))
+        waiting = (ended for ended in found if ended and ended.name not in self._done)
+        return sorted(waiting, key=lambda ended: (ended.end_s, ended.name))
 
-    def _try(self, ended: _Ended, wait_s: float) -> bool:
-        """Collect one directory; False when its child is still at work."""
+    def _due(self, known: list[Ended]) -> list[Ended]:
+        """Return the jobs to try, the one that is half read first."""
+        half = self._reading.ended.name if self._reading else ""
+        now = time.monotonic()
+        due = [
+            ended
+            for ended in known
+            if ended.name not in self._retries or self._retries[ended.name].due <= now
+        ]
+        return sorted(due, key=lambda ended: ended.name != half)
+
+    def _try(self, ended: Ended, wait_s: float) -> bool:
+        """Collect one directory; False when it, or its child, is still at work."""
         try:
-            made = self._summarize(ended)
+            made = self._read(ended)
             if made is None:
-                self._remove(ended)
+                return False
+            if not made.data:
+                self._discard(ended)
                 return True
-            target, data = made
-            self._working = ended, start(self._config.report_user, target, data)
-        except _NotYetError:
+            self._start(ended, made)
+        except NotYetError:
             return True
         except RefusedError as err:
             self._give_up(ended, err)
             return True
-        except (InspectorError, OSError) as err:
+        except OSError as err:
             self._fail(ended, str(err))
             return True
         return self._finish(wait_s)
 
-    def _give_up(self, ended: _Ended, err: RefusedError) -> None:
+    def _read(self, ended: Ended) -> Made | None:
+        """Return the summary of a job, None when the pass ends before it is whole.
+
+        Raises:
+            RefusedError: there is no manifest that can be trusted.
+            NotYetError: processes are still at work.
+        """
+        if self._reading and self._reading.ended != ended:
+            self._reading = None
+        reading = self._reading or Reading(ended, self._ended_fd, self._tally)
+        self._reading = None
+        for _ in reading.steps:
+            if time.monotonic() > self._deadline:
+                self._reading = reading
+                return None
+        return reading.made
+
+    def _start(self, ended: Ended, made: Made) -> None:
+        manifest = made.manifest
+        name = f"{manifest.node}.{manifest.restart}.nodesummary"
+        target = Target(self._config.report_dir, manifest.job_id, name, manifest.uid)
+        self._working = ended, start(self._config.report_user, target, made.data)
+
+    def _give_up(self, ended: Ended, err: RefusedError) -> None:
         old = ended.age_s() > TORN_S
         self._tally.say(
             ended.job_id,
             f"cannot be collected ({err}); its directory goes {'now' if old else 'in an hour'}",
         )
         if old:
-            self._remove(ended)
+            self._discard(ended)
 
-    def _fail(self, ended: _Ended, why: str) -> None:
+    def _fail(self, ended: Ended, why: str) -> None:
         last = self._retries.get(ended.name)
         delay_s = min(last.delay_s * 2, RETRY_LAST_S) if last else RETRY_FIRST_S
         self._retries[ended.name] = _Retry(time.monotonic() + delay_s, delay_s)
         self._tally.collect_failures += 1
         self._tally.say(ended.job_id, f"its summary is not handed over, will try again: {why}")
 
-    def _remove(self, ended: _Ended) -> None:
-        try:
-            remove_tree(ended.name, self._ended_fd)
-        except OSError as err:
-            self._fail(ended, f"cannot remove ended/{ended.name}: {err.strerror}")
+    def _discard(self, ended: Ended) -> None:
+        """Remove a directory that is dealt with; from here on it is never summarized again."""
+        self._done.add(ended.name)
+        self._remove_done()
+
+    def _remove_done(self) -> None:
+        """Remove what is dealt with; what cannot be removed is tried again in the next pass."""
+        for name in sorted(self._done):
+            with suppress(OSError):
+                os.rename(
+                    name,
+                    _DONE_PREFIX + name,
+                    src_dir_fd=self._ended_fd,
+                    dst_dir_fd=self._ended_fd,
+                )
+        names = entry_names(self._ended_fd)
+        self._done.intersection_update(names)
+        for name in names:
+            if name.startswith(_DONE_PREFIX):
+                with suppress(OSError):
+                    remove_tree(name, self._ended_fd)
 
     def _finish(self, wait_s: float) -> bool:
         """Wait for the child at work; False when it still is."""
@@ -168,47 +193,5 @@ class Collector:
         if message == DONE_WITHOUT_ACL and not self._said_no_acl:
             self._said_no_acl = True
             self._tally.say(ended.job_id, message.decode("ascii"))
-        self._remove(ended)
+        self._discard(ended)
         return True
-
-    def _summarize(self, ended: _Ended) -> tuple[Target, bytes] | None:
-        """Return the summary and where it goes, or None when no process measured anything.
-
-        Raises:
-            RefusedError: there is no manifest that can be trusted.
-            _NotYetError: processes are still at work.
-        """
-        root = os.fstat(self._ended_fd).st_uid
-        with directory(ended.name, root, self._ended_fd) as job_fd:
-            manifest, _ = read_manifest(job_fd)
-            if manifest.job_id != ended.job_id:
-                raise RefusedError("bad_manifest", "it is another job's")
-            with directory("raw", manifest.uid, job_fd) as raw_fd:
-                problems: list[str] = []
-                blocks = self._blocks(ended, raw_fd, manifest.uid, problems)
-        if not blocks and not problems:
-            return None
-        data = encode(_head(manifest, ended, problems), blocks)
-        name = f"{manifest.node}.{manifest.restart}.nodesummary"
-        return Target(self._config.report_dir, manifest.job_id, name, manifest.uid), data
-
-    def _blocks(self, ended: _Ended, raw_fd: int, uid: int, problems: list[str]) -> list[bytes]:
-        listing = list_raw(raw_fd)
-        blocks: list[bytes] = []
-        if len(listing.boxes) > PROCESSES_MAX or listing.overflow:
-            problems.append(f"more than {PROCESSES_MAX} processes, the rest is left out")
-        for name, stem in listing.boxes[:PROCESSES_MAX]:
-            try:
-                with regular_file(name, uid, BOX_BYTES_MAX, raw_fd) as (fd, status):
-                    alive = is_locked(fd)
-                    if alive and ended.age_s() < LINGER_S:
-                        raise _NotYetError
-                    process = read_box(fd, status.st_size, stem, alive)
-            except RefusedError as err:
-                self._tally.refuse(ended.job_id, name, err)
-                problems.append(f"{name} is refused: {err}")
-                continue
-            if process.facts.state == KILLED:
-                self._tally.lose(ended.job_id, stem, (status.st_dev, status.st_ino))
-            blocks.append(encode_process(process))
-        return blocks

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read the boxes of an ended job, a few at a time, into the bytes of its node summary."""
+
+import os
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from nccl_inspector.box import read_box
+from nccl_inspector.boxcopy import BOX_BYTES_MAX
+from nccl_inspector.errors import RefusedError
+from nccl_inspector.hostile import directory, is_locked, regular_file
+from nccl_inspector.jobfiles import read_manifest
+from nccl_inspector.manifest import Manifest
+from nccl_inspector.model import KILLED
+from nccl_inspector.rawdir import list_raw
+from nccl_inspector.summary import Head, encode, encode_process
+from nccl_inspector.tally import Tally
+
+# How long an ended job's processes may still hold their boxes before they are read all the same.
+LINGER_S = 60
+# Sixteen processes on each of sixteen GPUs; a full box takes a tenth of a second.
+BOXES_MAX = 256
+
+_ENDED = re.compile(r"([1-9][0-9]{0,17})\.([0-9]{1,19})")
+_PROBLEMS_MAX = 32
+
+
+class NotYetError(Exception):
+    """The job's processes still hold their boxes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A directory of `ended/`."""
+
+    name: str
+    job_id: int
+    end_s: int
+
+    def age_s(self) -> float:
+        """Return how long ago the job ended."""
+        return time.time() - self.end_s
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A summary; `data` is empty when no process measured anything."""
+
+    manifest: Manifest
+    data: bytes
+
+
+def parse_ended(name: str) -> Ended | None:
+    """Return what the name of a directory of `ended/` says, None when it is not an ended job's."""
+    match = _ENDED.fullmatch(name)
+    return Ended(name, int(match[1]), int(match[2]) // 10**9) if match else None
+
+
+def _head(manifest: Manifest, ended: Ended, problems: list[str]) -> Head:
+    names = Head.__dataclass_fields__.keys() & Manifest.__dataclass_fields__.keys()
+    values = {name: getattr(manifest, name) for name in names}
+    return Head(**values, end=ended.end_s, problems=tuple(problems[:_PROBLEMS_MAX]))
+
+
+class Reading:
+    """The work on one ended job; each item of `steps` is a box done, the last sets `made`."""
+
+    def __init__(self, ended: Ended, ended_fd: int, tally: Tally) -> None:
+        """Begin nothing yet; `steps` opens what it needs below `ended_fd`."""
+        self.ended = ended
+        self.made: Made | None = None
+        self._tally = tally
+        self._problems: list[str] = []
+        self.steps = self._steps(ended_fd)
+
+    def _steps(self, ended_fd: int) -> Iterator[None]:
+        """Work.
+
+        Raises:
+            RefusedError: there is no manifest that can be trusted.
+            NotYetError: processes are still at work.
+        """
+        blocks: list[bytes] = []
+        with directory(self.ended.name, os.fstat(ended_fd).st_uid, ended_fd) as job_fd:
+            manifest, _ = read_manifest(job_fd)
+            if manifest.job_id != self.ended.job_id:
+                raise RefusedError("bad_manifest", "it is another job's")
+            with directory("raw", manifest.uid, job_fd) as raw_fd:
+                for name, stem in self._boxes(raw_fd, manifest.uid):
+                    block = self._block(raw_fd, name, stem, manifest.uid)
+                    blocks += [block] if block else []
+                    yield
+        found = blocks or self._problems
+        head = _head(manifest, self.ended, self._problems)
+        self.made = Made(manifest, encode(head, blocks) if found else b"")
+
+    def _refuse(self, name: str, err: RefusedError) -> None:
+        self._tally.refuse(self.ended.job_id, name, err)
+        self._problems.append(f"{name} is refused: {err}")
+
+    def _boxes(self, raw_fd: int, uid: int) -> list[tuple[str, str]]:
+        """Return the boxes to read, each inode once, when none of them is held any more."""
+        listing = list_raw(raw_fd)
+        found: list[tuple[str, str]] = []
+        inodes: set[int] = set()
+        for name, stem in listing.boxes:
+            try:
+                with regular_file(name, uid, BOX_BYTES_MAX, raw_fd) as (fd, status):
+                    if self.ended.age_s() < LINGER_S and is_locked(fd):
+                        raise NotYetError
+            except RefusedError as err:
+                self._refuse(name, err)
+                continue
+            if status.st_ino in inodes:
+                self._refuse(name, RefusedError("same_file"))
+                continue
+            inodes.add(status.st_ino)
+            found.append((name, stem))
+        if len(found) > BOXES_MAX or listing.overflow:
+            self._problems.insert(0, f"more than {BOXES_MAX} processes, the rest is left out")
+        return found[:BOXES_MAX]
+
+    def _block(self, raw_fd: int, name: str, stem: str, uid: int) -> bytes | None:
+        try:
+            with regular_file(name, uid, BOX_BYTES_MAX, raw_fd) as (fd, status):
+                process = read_box(fd, status.st_size, stem, is_locked(fd))
+        except RefusedError as err:
+            self._refuse(name, err)
+            return None
+        if process.facts.state == KILLED:
+            inode = status.st_dev, status.st_ino
+            self._tally.lose(self.ended.job_id, stem, inode)
+        return encode_process(process)
