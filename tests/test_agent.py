@@ -112,6 +112,16 @@ def test_a_trouble_that_stays_is_said_once(
     assert len(caplog.records) == 1
 
 
+def test_a_pass_that_cannot_publish_leaves_no_old_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configured(tmp_path)
+    (config.run_dir / "prom" / "42.prom").write_text("old")
+    monkeypatch.setattr(publish.Publisher, "run_pass", full)
+    run_agent(config, once=True)
+    assert names(config.run_dir / "prom") == []
+
+
 def test_an_agent_that_breaks_withdraws_its_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,7 +48,8 @@ class Agent:
         jobs = self._try("publish", self._publisher.run_pass)
         waiting = self._try("collect", lambda: self._collector.run_pass(wait_s))
         if jobs is None or waiting is None:
-            self._try("withdraw", self._publisher.withdraw_own)
+            withdraw = self.stop if jobs is None else self._publisher.withdraw_own
+            self._try("withdraw", withdraw)
             return
         self._tally.forget(jobs | self._collector.jobs())
         series = self._series(len(jobs), waiting, time.monotonic() - begun)
