@@ -40,6 +40,7 @@ class Agent:
         self._publisher = Publisher(run_fd, config.cluster, self._tally)
         self._collector = Collector(run_fd, config, self._tally)
         self._node = config.node_name or socket.gethostname().split(".")[0]
+        self._cluster = config.cluster
         self._troubles: set[str] = set()
 
     def run_pass(self, wait_s: float) -> None:
@@ -77,9 +78,8 @@ class Agent:
         return result
 
     def _series(self, jobs: int, waiting: int, pass_s: float) -> list[Series]:
-        if self._publisher.cluster is None:
-            return self._publisher.build_info()
-        who = {"cluster": self._publisher.cluster, "node": self._node}
+        # The setting and not what jobs say: a series must not change its name when a job comes.
+        who = {"cluster": self._cluster, "node": self._node}
         values = {
             "jobs": str(jobs),
             "ended_jobs_waiting": str(waiting),

@@ -44,18 +44,12 @@ class Publisher:
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         self._jobs_fd = os.open("jobs", flags, dir_fd=run_fd)
         self._prom_fd = os.open("prom", flags, dir_fd=run_fd)
-        self._configured_cluster = cluster
-        self._cluster: str | None = cluster or None
+        self._cluster = cluster
         self._tally = tally
         self._jobs: dict[int, JobFiles] = {}
         self._published: dict[int, dict[str, Stamp]] = {}
         self._first = 0  # where the next pass begins: the lowest job that the last did not read
         self._remove(_LEFTOVER)
-
-    @property
-    def cluster(self) -> str | None:
-        """The configured name, else the one that Slurm gave with the first job, None before it."""
-        return self._cluster
 
     def run_pass(self) -> set[int]:
         """Publish every job, withdraw those that are gone; return the jobs with a directory."""
@@ -143,12 +137,8 @@ class Publisher:
             if manifest.job_id != job_id:
                 raise RefusedError("bad_manifest", "it is another job's")
             if job_id not in self._jobs or self._jobs[job_id].stamp != stamp:
-                self._jobs[job_id] = JobFiles(
-                    manifest, stamp, self._configured_cluster, self._tally
-                )
+                self._jobs[job_id] = JobFiles(manifest, stamp, self._cluster, self._tally)
                 self._published.pop(job_id, None)
-                if self._cluster is None:
-                    self._cluster = manifest.cluster
             with directory("raw", manifest.uid, job_fd) as raw_fd:
                 self._jobs[job_id].refresh(raw_fd, reading)
 
