@@ -15,15 +15,6 @@ static uint32_t state_of(const struct box_comm *comm)
 	return atomic_load_explicit(&comm->state, relaxed);
 }
 
-unsigned comms_live(const struct box *box)
-{
-	unsigned live = 0;
-
-	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++)
-		live += state_of(&box->comms[i]) == BOX_COMM_LIVE;
-	return live;
-}
-
 static bool are_alike(const struct box_comm *a, const struct box_comm *b)
 {
 	return a->nranks == b->nranks && a->nnodes == b->nnodes && a->rank == b->rank &&
@@ -123,7 +114,6 @@ void *comms_add(struct track *track, const struct comm_words *words)
 	struct box_comm *comm = &box->comms[index];
 
 	atomic_fetch_add(&box->header->layout_seq, 1);
-	keys_forget(&track->keys, index);
 	comm->id = words->id;
 	comm->nranks = words->nranks;
 	comm->nnodes = words->nnodes;

@@ -19,6 +19,4 @@ void *comms_add(struct track *track, const struct comm_words *words);
 /* Marks the communicator of a context as destroyed; its figures stay. A context that is not ours is ignored. */
 void comms_remove(struct track *track, const void *context);
 
-unsigned comms_live(const struct box *box);
-
 #endif

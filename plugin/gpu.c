@@ -80,7 +80,7 @@ static void read_bus_id(void *driver, int device, struct box_gpu *gpu)
 	gpu->minor = read_minor(gpu->pci_bus_id);
 }
 
-void gpu_label(struct box_gpu *gpu)
+static void set_label(struct box_gpu *gpu)
 {
 	if (gpu->minor >= 0)
 		snprintf(gpu->label, sizeof(gpu->label), "GPU%d", gpu->minor);
@@ -103,5 +103,5 @@ void gpu_identify(struct box_gpu *gpu)
 	}
 	if (driver)
 		dlclose(driver);
-	gpu_label(gpu);
+	set_label(gpu);
 }

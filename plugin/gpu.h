@@ -5,10 +5,8 @@
 
 #include "box.h"
 
-/* Fills everything but `used`. Without a driver: empty uuid, minor -1, label "unknown". Never loads a library. */
+/* Fills everything but `used`. Label: "GPU<minor>", else "GPU-" and the first eight digits of the UUID, else
+ * "unknown". Without a driver: empty uuid, minor -1. Never loads a library. */
 void gpu_identify(struct box_gpu *gpu);
-
-/* "GPU<minor>", else "GPU-" and the first eight digits of the UUID, else "unknown". */
-void gpu_label(struct box_gpu *gpu);
 
 #endif

@@ -120,7 +120,7 @@ void keys_account(struct box *box, uint32_t index, const struct box_op *op, uint
 	atomic_fetch_add_explicit(&key->ops, 1, memory_order_release);
 }
 
-void keys_forget(struct keys *keys, unsigned comm)
+static void forget(struct keys *keys, unsigned comm)
 {
 	for (unsigned func = 0; func < KEYS_FUNCS; func++)
 		for (unsigned class = 0; class < KEYS_CLASSES; class ++)
@@ -169,7 +169,7 @@ static void key_merge(struct box *box, uint32_t from, uint32_t to)
 
 void keys_fold(struct keys *keys, struct box *box, unsigned from, unsigned to)
 {
-	keys_forget(keys, from);
+	forget(keys, from);
 	for (uint32_t i = 0; i < BOX_KEYS; i++) {
 		struct box_key *key = &box->keys[i];
 		uint32_t twin = 0;

@@ -29,10 +29,8 @@ uint32_t keys_find(struct keys *keys, struct box *box, const struct key_words *w
 /* Adds one operation of time_ns to a key. */
 void keys_account(struct box *box, uint32_t index, const struct box_op *op, uint64_t time_ns);
 
-/* Forgets which keys a communicator record has; only while no operation of it can start. */
-void keys_forget(struct keys *keys, unsigned comm);
-
-/* Moves every key of record `from` to record `to`, adding up what both have, and forgets `from`. */
+/* Moves every key of record `from` to record `to`, adding up what both have, and forgets which keys `from` had;
+ * only while no operation of it can start. */
 void keys_fold(struct keys *keys, struct box *box, unsigned from, unsigned to);
 
 void keys_raise_to(_Atomic uint64_t *word, uint64_t value);

@@ -41,11 +41,6 @@ static struct handle handle_unpack(const void *pointer)
 	};
 }
 
-bool track_is_operation(const void *handle)
-{
-	return ((uintptr_t)handle & HANDLE_KIND) == HANDLE_OPERATION;
-}
-
 void *track_context(unsigned comm, uint32_t generation)
 {
 	return (void *)(uintptr_t)((uint64_t)generation << 16 | (comm + 1));

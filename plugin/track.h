@@ -37,12 +37,10 @@ unsigned track_context_comm(const void *context, uint32_t *generation);
 
 /* Handle for the event, NULL when there is nothing to follow. `context` may be anything. */
 void *track_start(struct track *track, void *context, const struct event *event);
-/* The application's side of an operation is done (NCCL's "stop" of Coll and P2p). */
+/* The application's side of an operation is done (NCCL's "stop" of Coll and P2p); other handles are ignored. */
 void track_enqueued(struct track *track, void *handle);
 /* One channel ended on the GPU. */
 void track_kernel_stop(struct track *track, void *handle, uint64_t gpu_ns);
-/* True for a handle that track_start gave for an operation. */
-bool track_is_operation(const void *handle);
 
 /* For sweep.c: exactly one caller gets true for each use (generation) of a slot. */
 bool track_claim(struct box_op *op, uint32_t generation);

@@ -267,6 +267,15 @@ static void test_keys_run_out(void)
 	ok(completed() == 40 * 16, "and their operations are over all the same");
 }
 
+static unsigned live_comms(void)
+{
+	unsigned live = 0;
+
+	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++)
+		live += box.comms[i].state == BOX_COMM_LIVE;
+	return live;
+}
+
 static void test_communicators(void)
 {
 	void *contexts[BOX_LIVE_COMMS + 1];
@@ -284,7 +293,7 @@ static void test_communicators(void)
 	track_enqueued(&track, late);
 	comms_remove(&track, comm);
 	comms_remove(&track, comm);
-	ok(comms_live(&box) == BOX_LIVE_COMMS - 1, "a communicator ends once");
+	ok(live_comms() == BOX_LIVE_COMMS - 1, "a communicator ends once");
 	void *next = comms_add(&track, &(struct comm_words){ .id = 99, .nranks = 8, .name = "c", .rank = 3, .nnodes = 2 });
 
 	ok(box.comms[0].id == 99 && box.comms[0].completed == 0, "its record serves another");
