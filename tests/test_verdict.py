@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whom the report names, and when it names nobody."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,8 +19,8 @@ from tests.test_report import FIRST, times, write_summary
 ALL_TO_ALL = FUNCS.index("AlltoAll")
 
 
-def process(folder: Path, name: str, box: BoxOf) -> Process:
-    return read_process(write_box(folder, name, box))
+def processes_of(folder: Path, boxes: Iterable[BoxOf]) -> list[Process]:
+    return [read_process(write_box(folder, f"0_{n}", box)) for n, box in enumerate(boxes)]
 
 
 def text_of(processes: list[Process], nodes: int = 4) -> str:
@@ -33,50 +34,38 @@ def text_of(processes: list[Process], nodes: int = 4) -> str:
 
 
 def test_processes_of_one_task_are_named_by_their_rank_in_the_communicator(tmp_path: Path) -> None:
-    processes = [
-        process(
-            tmp_path,
-            f"0_{rank}",
-            BoxOf([CommOf(7, rank, 8, 4, "world")], [KeyOf(0, times(5 if rank == 6 else 15))],
-                  procid=rank // 2, state=1 if rank == 3 else 2),
-        )
+    boxes = [
+        BoxOf([CommOf(7, rank, 8, 4, "world")], [KeyOf(0, times(5 if rank == 6 else 15))],
+                  procid=rank // 2, state=1 if rank == 3 else 2)
         for rank in range(8)
     ]  # fmt: skip
-    text = text_of(processes)
+    text = text_of(processes_of(tmp_path, boxes))
     assert "STRAGGLER: rank 6 of world (n4, GPU0) came late" in text
     assert "up to the last event: rank 3 of world (n2)" in text
 
 
 def test_processes_of_several_steps_say_their_step(tmp_path: Path) -> None:
-    processes = [
-        process(
-            tmp_path,
-            f"{step}_{step}{rank}",
-            BoxOf([CommOf(7 + step, rank, 4, 4, "world")], [KeyOf(0, times(5 if rank == 1 else 9))],
-                  procid=rank, header={"step_id": step}),
-        )
+    boxes = [
+        BoxOf([CommOf(7 + step, rank, 4, 4, "world")], [KeyOf(0, times(5 if rank == 1 else 9))],
+                  procid=rank, header={"step_id": step})
         for step in (0, 1)
         for rank in range(4)
     ]  # fmt: skip
-    text = text_of(processes)
+    text = text_of(processes_of(tmp_path, boxes))
     assert "4 nodes, 8 processes in 2 steps" in text
     assert "step 0 rank 1" in text
     assert "step 1 rank 1" in text
 
 
 def test_folded_communicators_accuse_nobody(tmp_path: Path) -> None:
-    processes = [
-        process(
-            tmp_path,
-            f"0_{rank}",
-            BoxOf([CommOf(rank, rank, nranks, 1, name, COMM_FOLDED)], [KeyOf(0, times(ms))],
-                  procid=rank),
-        )
+    boxes = [
+        BoxOf([CommOf(rank, rank, nranks, 1, name, COMM_FOLDED)], [KeyOf(0, times(ms))],
+                  procid=rank)
         for rank, (ms, nranks, name) in enumerate(
             [(5, 4, ""), (30, 4, ""), (31, 4, ""), (30, 0, "(others)")]
         )
     ]  # fmt: skip
-    text = text_of(processes)
+    text = text_of(processes_of(tmp_path, boxes))
     assert "CANNOT TELL who was waited for" in text
     assert "odd" not in text
     assert "(others)" in text
@@ -84,51 +73,43 @@ def test_folded_communicators_accuse_nobody(tmp_path: Path) -> None:
 
 def test_ranks_with_other_operations_are_not_compared(tmp_path: Path) -> None:
     few, many = times(5, 6), times(7, 1000)
-    processes = [
-        process(tmp_path, f"0_{rank}", BoxOf([CommOf(7, rank, 2)], [KeyOf(0, each)], procid=rank))
+    boxes = [
+        BoxOf([CommOf(7, rank, 2)], [KeyOf(0, each)], procid=rank)
         for rank, each in enumerate([many, few])
     ]
-    text = text_of(processes, 2)
+    text = text_of(processes_of(tmp_path, boxes), 2)
     assert "CANNOT TELL" in text
     assert "ranks have 6 to 1000 operations" in text
 
 
 def test_waiting_that_a_median_hides_is_still_waiting(tmp_path: Path) -> None:
     rare = [5 * MS] * 60 + [1000 * MS] * 40
-    processes = [
-        process(
-            tmp_path,
-            f"0_{rank}",
-            BoxOf([CommOf(7, rank, 8, 4)], [KeyOf(0, [5 * MS] * 100 if rank == 3 else rare)],
-                  procid=rank),
-        )
+    boxes = [
+        BoxOf([CommOf(7, rank, 8, 4)], [KeyOf(0, [5 * MS] * 100 if rank == 3 else rare)],
+                  procid=rank)
         for rank in range(8)
     ]  # fmt: skip
-    text = text_of(processes)
+    text = text_of(processes_of(tmp_path, boxes))
     assert "no rank stands out at the median" in text
     assert "99% of the ranks' time in collectives was waiting" in text
 
 
 def test_what_cannot_be_judged_is_said(tmp_path: Path) -> None:
-    processes = [
-        process(
-            tmp_path,
-            f"0_{rank}",
-            BoxOf([CommOf(7, rank, 4)], [KeyOf(0, times(ms), ALL_TO_ALL)], procid=rank),
-        )
+    boxes = [
+        BoxOf([CommOf(7, rank, 4)], [KeyOf(0, times(ms), ALL_TO_ALL)], procid=rank)
         for rank, ms in enumerate([5, 500, 5, 5])
     ]
-    assert "CANNOT TELL" in text_of(processes)
+    assert "CANNOT TELL" in text_of(processes_of(tmp_path, boxes))
 
 
 def test_one_rank_of_many_gives_no_verdict(tmp_path: Path) -> None:
-    one = process(tmp_path, "0_0", BoxOf([CommOf(7, 0, 8, 4)], [KeyOf(0, times(5))]))
-    assert "CANNOT TELL" in text_of([one], 1)
+    one = processes_of(tmp_path, [BoxOf([CommOf(7, 0, 8, 4)], [KeyOf(0, times(5))])])
+    assert "CANNOT TELL" in text_of(one, 1)
 
 
 def test_a_job_id_that_came_again_is_not_mixed_with_the_first(tmp_path: Path) -> None:
     box = BoxOf([CommOf(7, 0, 2)], [KeyOf(0, times(5))])
-    each = (process(tmp_path, "0_0", box),)
+    each = tuple(processes_of(tmp_path, [box]))
     place = tmp_path / "42"
     write_summary(place, NodeSummary(replace(FIRST, cluster="old", node="n1", start=10), each))
     write_summary(place, NodeSummary(replace(FIRST, cluster="old", node="n2", start=10), each))
@@ -141,7 +122,7 @@ def test_a_job_id_that_came_again_is_not_mixed_with_the_first(tmp_path: Path) ->
 
 def test_a_summary_with_endless_keys_is_refused(tmp_path: Path) -> None:
     box = BoxOf([CommOf(7, 0, 2)], [KeyOf(0, times(5))])
-    one = process(tmp_path, "0_0", box)
+    (one,) = processes_of(tmp_path, [box])
     many = replace(one, keys=one.keys * 1100)
     write_summary(tmp_path / "42", NodeSummary(FIRST, (many,)))
     with pytest.raises(InspectorError, match="too many keys"):
