@@ -23,6 +23,8 @@ from nccl_inspector.errors import InspectorError
         ("p2p = yes", "x.conf:1: p2p: not 0 or 1"),
         ("min_size = 2T", "x.conf:1: min_size: not between"),
         ("run_dir = run", "x.conf:1: run_dir: not an absolute path"),
+        ("sample = 0", "x.conf:1: sample: not between 1 and"),
+        ("min_gpus = many", "x.conf:1: min_gpus: not a number"),
         ("cluster = a b", "x.conf:1: cluster: not one word"),
     ],
 )

@@ -45,6 +45,9 @@ class Config:
     """Every setting, in the order of settings.tsv."""
 
     default: str
+    partitions: str
+    min_gpus: int
+    sample: int
     interval_s: float
     p2p: bool
     min_size_bytes: int
@@ -79,6 +82,12 @@ def _bytes(text: str) -> int:
     if match is None:
         raise ValueError("not a size such as 8192, 8K, 1M or 1G")
     return int(match[1]) * _SIZE_BYTES[match[2] or ""]
+
+
+def _count(text: str) -> int:
+    if not re.fullmatch("[0-9]{1,15}", text):
+        raise ValueError("not a number")
+    return int(text)
 
 
 def _in_range(setting: Setting, number: int, low: int, high: int) -> int:
@@ -121,6 +130,8 @@ def parse_value(setting: Setting, text: str) -> Value:
             return _in_range(setting, _microseconds(text), *limits) / 1_000_000
         case "size":
             return _in_range(setting, _bytes(text), _bytes(setting.min), _bytes(setting.max))
+        case "count":
+            return _in_range(setting, _count(text), int(setting.min), int(setting.max))
         case "bool":
             return _flag(text)
         case "path":
