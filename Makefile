@@ -13,6 +13,11 @@ comma := ,
 B := build$(if $(SAN),/san-$(subst $(comma),-,$(SAN)))
 SANFLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=undefined)
 CFLAGS_ALL := $(CSTD) $(OPT) $(WARN) -D_GNU_SOURCE -fPIC -pthread -MMD -MP $(SANFLAGS) -DNCCL_INSPECTOR_VERSION='"$(VERSION)"' $(CFLAGS)
+# SLURM_INCLUDE=DIR builds the SPANK plugin for the Slurm whose DIR/slurm/spank.h that is, in a folder of its own.
+SLURM_INCLUDE ?=
+slurm_number = $(shell sed -n 's/^.define SLURM_VERSION_NUMBER *//p' $(SLURM_INCLUDE)/slurm/slurm_version.h)
+slurm_version = $(shell n=$(slurm_number); printf '%d.%02d.%d' $$((n >> 16)) $$((n >> 8 & 255)) $$((n & 255)))
+SB := $(B)$(if $(SLURM_INCLUDE),/slurm-$(slurm_version))
 PREFIX ?= /usr
 LIBDIR ?= $(PREFIX)/lib/nccl-inspector
 SLURM_PLUGINDIR ?= $(LIBDIR)
@@ -24,15 +29,15 @@ PLUGIN_SRC := $(wildcard plugin/*.c)
 SPANK_SRC := $(wildcard spank/*.c)
 STANDIN_SRC := $(wildcard tests/standin/*.c)
 PLUGIN_OBJ := $(PLUGIN_SRC:%.c=$(B)/%.o)
-SPANK_OBJ := $(SPANK_SRC:%.c=$(B)/%.o)
+SPANK_OBJ := $(SPANK_SRC:%.c=$(SB)/%.o)
 STANDIN_OBJ := $(STANDIN_SRC:%.c=$(B)/%.o)
-UNIT_OBJ := $(filter-out $(B)/plugin/nccl_profiler.o $(B)/spank/spank_nccl_inspector.o,$(PLUGIN_OBJ) $(SPANK_OBJ))
+UNIT_OBJ := $(filter-out $(B)/plugin/nccl_profiler.o $(B)/spank/spank_nccl_inspector.o,$(PLUGIN_OBJ) $(SPANK_SRC:%.c=$(B)/%.o))
 UNIT_BIN := $(patsubst tests/c/%.c,$(B)/c/%,$(wildcard tests/c/test_*.c))
 HOST_BIN := $(patsubst tests/host/%.c,$(B)/host/%,$(wildcard tests/host/*.c))
 GEN := build/gen/settings_table.h build/gen/metrics_table.h
 
 PROFILER := $(B)/libnccl-profiler-inspector.so
-SPANK := $(B)/spank_nccl_inspector.so
+SPANK := $(SB)/spank_nccl_inspector.so
 STANDIN := $(B)/nccl-standin
 FAKECUDA := $(B)/fakecuda/libcuda.so.1
 RECORDER := $(B)/recorder.so
@@ -61,6 +66,17 @@ $(B)/%.o: %.c Makefile | $(GEN)
 	@mkdir -p $(@D)
 	@echo CC $<
 	@$(CC) $(CFLAGS_ALL) $(EXTRA) -Ibuild/gen -I$(dir $<) -Iplugin -Ispank -c -o $@ $<
+
+ifneq ($(SLURM_INCLUDE),)
+# Only the folder slurm of it: beside that may lie the C library of another system.
+$(SB)/include/slurm: $(SLURM_INCLUDE)/slurm/spank.h
+	@mkdir -p $(@D)
+	@ln -sfn $(abspath $(SLURM_INCLUDE))/slurm $@
+$(SB)/%.o: %.c Makefile | $(GEN) $(SB)/include/slurm
+	@mkdir -p $(@D)
+	@echo CC $< for Slurm $(SB:$(B)/slurm-%=%)
+	@$(CC) $(CFLAGS_ALL) -I$(SB)/include -Ibuild/gen -I$(dir $<) -Iplugin -Ispank -c -o $@ $<
+endif
 
 $(B)/plugin/%.o: EXTRA = $(if $(SAN),,-include plugin/compat.h)
 # On a glibc before 2.34 threads and dlopen live in libraries of their own: say that we need them.

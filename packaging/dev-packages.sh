@@ -9,7 +9,7 @@ readonly packages=(
 	gcc libc6-dev make git python3-venv
 	slurm-wlm libslurm-dev slurm-wlm-basic-plugins munge
 	prometheus prometheus-node-exporter
-	clang-tidy cppcheck shellcheck procps util-linux
+	clang-tidy cppcheck shellcheck procps util-linux debootstrap
 )
 
 missing=()

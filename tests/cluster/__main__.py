@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from tests.cluster import lifetime
@@ -29,6 +30,7 @@ def _parser() -> argparse.ArgumentParser:
         if name == "up":
             for part in ("prolog", "agents", "monitoring"):
                 command.add_argument(f"--no-{part}", dest=part, action="store_false")
+            command.add_argument("--tree", help="the Debian suite whose Slurm runs")
             command.add_argument(
                 "--plugstack", action="append", default=[], metavar="WORD", help="for the plugin"
             )
@@ -41,6 +43,8 @@ def _parser() -> argparse.ArgumentParser:
 def _up(root: Path, words: argparse.Namespace) -> int:
     begun = time.monotonic()
     options = Options(words.prolog, words.agents, words.monitoring, tuple(words.plugstack))
+    if words.tree:
+        options = replace(options, tree=words.tree)
     cluster = Cluster.up(root, options)
     for note in cluster.notes:
         print(f"note: {note}")
@@ -62,6 +66,7 @@ def _status(cluster: Cluster) -> int:
             print(f"      {states[name].reason}")
     if cluster.head.process("prometheus"):
         print(f"Prometheus: {cluster.layout.prometheus_url()}")
+    print(f"Slurm {cluster.layout.slurm}")
     print(f"SLURM_CONF={cluster.layout.slurm_conf}")
     return 0
 

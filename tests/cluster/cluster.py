@@ -73,7 +73,7 @@ class Cluster:
 
     def report(self, job_id: int, *words: str) -> subprocess.CompletedProcess[str]:
         """What `nccl-inspector report` says of a job. Raises ClusterError without the program."""
-        program = agent_program()
+        program = agent_program(self.layout)
         if program is None:
             raise ClusterError("nccl-inspector is not installed: make setup")
         argv = [str(program), "report", str(job_id), *words]

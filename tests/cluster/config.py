@@ -15,6 +15,7 @@ _FIRST_BUS = 0x10
 def slurm_conf(layout: Layout) -> str:
     """slurm.conf. The hooks are patterns, so that a change of them needs no reconfiguration."""
     root = layout.root
+    flags = layout.options.prolog_flags
     lines = [
         "ClusterName=sandbox",
         f"SlurmctldHost={HEAD}({layout.address(HEAD)})",
@@ -46,21 +47,37 @@ def slurm_conf(layout: Layout) -> str:
         "KillWait=5",
         "MinJobAge=300",
         f"PlugStackConfig={root}/etc/plugstack.conf",
-        "PrologFlags=Alloc",
         f"Prolog={root}/etc/prolog.d/*",
         f"Epilog={root}/etc/epilog.d/*",
         "PrologEpilogTimeout=60",
         "GresTypes=gpu",
+        *([f"PrologFlags={flags}"] if flags else []),
     ]
     for node in NODES:
         lines.append(
-            f"NodeName={node} NodeHostname={node} NodeAddr={layout.address(node)}"
+            f"NodeName={node} NodeHostname={layout.host_name(node)} NodeAddr={layout.address(node)}"
             f" Port={layout.slurmd_port(node)} CPUs=16 Boards=1 SocketsPerBoard=1"
             " CoresPerSocket=16 ThreadsPerCore=1 RealMemory=4000"
             f" Gres=gpu:h100:{GPUS_PER_NODE} State=UNKNOWN"
         )
-    lines.append("PartitionName=gpu Nodes=ALL Default=YES MaxTime=60 State=UP OverSubscribe=NO")
-    return "\n".join(lines) + "\n"
+    for partition, default in (("gpu", "YES"), ("cpu", "NO")):
+        lines.append(
+            f"PartitionName={partition} Nodes=ALL Default={default} MaxTime=60 State=UP"
+            " OverSubscribe=NO"
+        )
+    return "\n".join(merged(lines, layout.options.slurm_lines)) + "\n"
+
+
+def merged(lines: Sequence[str], changes: Sequence[str]) -> list[str]:
+    """Lines of slurm.conf in which each change replaces the line of its key, or comes last."""
+    found = {_key(line): line for line in lines}
+    return list((found | {_key(line): line for line in changes}).values())
+
+
+def _key(line: str) -> str:
+    """What a line sets; each node and each partition has a line of its own."""
+    name, _, value = line.partition("=")
+    return f"{name}={value.split()[0]}" if name in ("NodeName", "PartitionName") else name
 
 
 def gres_conf(layout: Layout) -> str:
@@ -119,7 +136,9 @@ def prometheus_yml(layout: Layout) -> str:
 def hosts(layout: Layout) -> str:
     """/etc/hosts of every machine of the cluster."""
     lines = ["127.0.0.1 localhost", "::1 localhost"]
-    lines += [f"{layout.address(machine)} {machine}" for machine in (HEAD, *NODES)]
+    for machine in (HEAD, *NODES):
+        names = dict.fromkeys((machine, layout.host_name(machine)))
+        lines.append(f"{layout.address(machine)} {' '.join(names)}")
     return "\n".join(lines) + "\n"
 
 
@@ -145,6 +164,10 @@ def write_all(layout: Layout) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     layout.slurm_conf.write_text(slurm_conf(layout))
     (etc / "gres.conf").write_text(gres_conf(layout))
+    if layout.release >= (24, 11):  # else it looks for a cgroup v2 of its own, or ends
+        (etc / "cgroup.conf").write_text("CgroupPlugin=disabled\n")
+    for name, text in layout.options.etc_files:
+        (etc / name).write_text(text)
     (etc / "plugstack.conf").write_text("")
     (etc / "prometheus.yml").write_text(prometheus_yml(layout))
     (etc / "hosts").write_text(hosts(layout))

@@ -9,6 +9,7 @@ import subprocess
 import zlib
 from pathlib import Path
 
+from tests.cluster import tree
 from tests.cluster.errors import ClusterError
 from tests.cluster.layout import JOB_USER, OTHER_USER, REPORT_USER, Layout, Options
 from tests.cluster.processes import DAEMON_ENV
@@ -90,16 +91,30 @@ def choose_layout(root: Path, options: Options) -> Layout:
     The same directory gets the same ones if they are free.
 
     Raises:
-        ClusterError: all tries met somebody's port.
+        ClusterError: all tries met somebody's port, or the chosen Slurm is not available.
     """
+    slurm, machines_root = _release(options)
     seed = zlib.crc32(str(root).encode())
     for attempt in range(50):
         number = seed + attempt * 7919
         net = f"127.{64 + number % 128}.{number // 128 % 250 + 1}"
-        layout = Layout(root, net, _LOWEST_PORT + number % _PORT_STEPS * 10, options)
+        port = _LOWEST_PORT + number % _PORT_STEPS * 10
+        layout = Layout(root, net, port, options, slurm, machines_root)
         if all(_is_free(*pair) for pair in layout.listeners()):
             return layout
     raise ClusterError("found no free ports on the loopback network")
+
+
+def _release(options: Options) -> tuple[str, Path | None]:
+    """Version of the Slurm that the options choose, and its tree."""
+    if options.tree:
+        found = tree.make(options.tree)
+        return found.slurm, found.root
+    said = subprocess.run(
+        ["slurmctld", "-V"],
+        env=DAEMON_ENV, capture_output=True, text=True, timeout=30, check=True,
+    )  # fmt: skip
+    return said.stdout.split()[-1], None
 
 
 def _is_free(address: str, port: int) -> bool:

@@ -6,6 +6,7 @@ import re
 import stat
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tests.cluster.errors import ClusterError
 
@@ -24,24 +25,45 @@ _PATH_WORDS = re.compile(r"/[A-Za-z0-9._/-]+")
 _MAX_PATH = 80  # munge's socket must fit into sun_path (108 bytes)
 
 
+def _tree_of_session() -> str:
+    return os.environ.get("NCCL_INSPECTOR_SLURM_TREE", "")
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a cluster starts with; every choice can be changed while it runs."""
+    """What a cluster starts with; the first four can be changed while it runs.
+
+    tree: the Debian suite whose Slurm runs, from a tree of its own; empty: the host's Slurm.
+    host_prefix: the machine of NodeName n1 has the host name <prefix>n1.
+    prolog_flags: slurm.conf's PrologFlags; empty: none.
+    slurm_lines: lines of slurm.conf that replace those of the same key, or come at the end.
+    etc_files: name and text of further files beside slurm.conf (`job_submit.lua`).
+    """
 
     prolog: bool = True
     agents: bool = True
     monitoring: bool = True
     plugstack: tuple[str, ...] = ()
+    tree: str = field(default_factory=_tree_of_session)
+    host_prefix: str = ""
+    prolog_flags: str = "Alloc"
+    slurm_lines: tuple[str, ...] = ()
+    etc_files: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """One cluster. `net`: first three bytes of its loopback /24; `port`: its lowest port."""
+    """One cluster. `net`: first three bytes of its loopback /24; `port`: its lowest port.
+
+    slurm: the version that runs, `22.05.8`. tree: the root of its machines; None: the host's.
+    """
 
     root: Path
     net: str
     port: int
-    options: Options = field(default_factory=Options)
+    options: Options
+    slurm: str
+    tree: Path | None = None
 
     @property
     def slurm_conf(self) -> Path:
@@ -68,6 +90,21 @@ class Layout:
     @property
     def reports(self) -> Path:
         return self.root / "reports"
+
+    @property
+    def release(self) -> tuple[int, int]:
+        """Year and month of the Slurm release, (22, 5)."""
+        year, month = self.slurm.split(".")[:2]
+        return int(year), int(month)
+
+    @property
+    def own_program(self) -> Path:
+        """In a tree: the command nccl-inspector, by the tree's Python and our source."""
+        return self.root / "bin" / "nccl-inspector"
+
+    def host_name(self, machine: str) -> str:
+        """What `uname -n` says on a machine."""
+        return machine if machine == HEAD else f"{self.options.host_prefix}{machine}"
 
     def address(self, machine: str) -> str:
         """The loopback address of head or of a node."""
@@ -148,10 +185,21 @@ def check_reachable(root: Path) -> None:
 
 def save(layout: Layout) -> None:
     """Write the description: the first file in the state directory, `down` goes by it."""
-    text = {"net": layout.net, "port": layout.port, "options": asdict(layout.options)}
+    text = {
+        "net": layout.net,
+        "port": layout.port,
+        "options": asdict(layout.options),
+        "slurm": layout.slurm,
+        "tree": str(layout.tree) if layout.tree else None,
+    }
     part = layout.root / f"{DESCRIPTION}.part"
     part.write_text(json.dumps(text) + "\n")
     part.replace(layout.root / DESCRIPTION)
+
+
+def _frozen(value: Any) -> Any:
+    """JSON's lists as the tuples that they were."""
+    return tuple(_frozen(item) for item in value) if isinstance(value, list) else value
 
 
 def load(root: Path) -> Layout | None:
@@ -163,8 +211,9 @@ def load(root: Path) -> Layout | None:
     path = root / DESCRIPTION
     try:
         text = json.loads(path.read_text())
-        options = Options(**text["options"] | {"plugstack": tuple(text["options"]["plugstack"])})
-        return Layout(root, text["net"], text["port"], options)
+        words = {key: _frozen(value) for key, value in text["options"].items()}
+        tree = Path(text["tree"]) if text["tree"] else None
+        return Layout(root, text["net"], text["port"], Options(**words), text["slurm"], tree)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, KeyError, TypeError) as err:

@@ -9,7 +9,7 @@ from pathlib import Path
 from signal import SIGKILL, SIGTERM, Signals
 
 from tests.cluster.errors import ClusterError
-from tests.cluster.layout import HEAD, Layout
+from tests.cluster.layout import HEAD, REPO, Layout
 from tests.cluster.processes import DAEMON_ENV, Process, record, recorded, spawn, wait_gone
 
 _SETUP = Path(__file__).with_name("machine.sh")
@@ -41,9 +41,11 @@ class Machine:
         """
         self.layout.private(self.name).mkdir(parents=True)
         kind = "head" if self.name == HEAD else "node"
+        tree = [str(self.layout.tree), str(REPO)] if self.layout.tree else []
         done = subprocess.run(
             ["unshare", "--uts", "--mount", "--propagation", "private", "--",
-             "sh", str(_SETUP), str(self.layout.root), self.name, kind],
+             "sh", str(_SETUP), str(self.layout.root), self.name, kind,
+             self.layout.host_name(self.name), *tree],
             env=DAEMON_ENV, cwd="/", capture_output=True, text=True, timeout=30, check=False,
         )  # fmt: skip
         if done.returncode != 0:
@@ -155,9 +157,9 @@ class Machine:
 
     def _login_env(self, user: str, home: Path, shell: str) -> dict[str, str]:
         """Our own programs come first on PATH, as on a site where they are installed."""
-        path = f"{Path(sys.executable).parent}:{DAEMON_ENV['PATH']}"
+        ours = self.layout.own_program if self.layout.tree else Path(sys.executable)
         return {
-            "PATH": path,
+            "PATH": f"{ours.parent}:{DAEMON_ENV['PATH']}",
             "LANG": "C.UTF-8",
             "HOME": str(home),
             "USER": user,

@@ -32,7 +32,7 @@ class Node(Machine):
 
     def start_agent(self) -> bool:
         """Start the node agent; False when the program is not installed."""
-        program = agent_program()
+        program = agent_program(self.layout)
         if program is None:
             return False
         self.start("agent", [str(program), "agent"])
@@ -92,8 +92,13 @@ class Node(Machine):
         return self.output("agent")
 
 
-def agent_program() -> Path | None:
-    """The installed command of this interpreter's environment, else of the repository's."""
+def agent_program(layout: Layout) -> Path | None:
+    """The installed command of this interpreter's environment, else of the repository's.
+
+    A tree has another Python, and a command of its own.
+    """
+    if layout.tree:
+        return layout.own_program
     for folder in (Path(sys.executable).parent, REPO / ".venv" / "bin"):
         if (folder / AGENT_PROGRAM).exists():
             return folder / AGENT_PROGRAM

@@ -3,6 +3,7 @@
 import fcntl
 import shutil
 import subprocess
+from pathlib import Path
 
 from tests.cluster.config import plugstack_conf, replace_text
 from tests.cluster.errors import ClusterError
@@ -25,6 +26,9 @@ def install(layout: Layout) -> None:
         ClusterError: make failed; with its last words.
     """
     argv = ["make", "--silent", "install", f"DESTDIR={layout.product_root}"]
+    if layout.tree:
+        argv.append(f"SLURM_INCLUDE={layout.tree}/usr/include")
+        _write_program(layout.own_program)
     with (REPO / "Makefile").open() as lock:  # two sessions must not build at once
         fcntl.flock(lock, fcntl.LOCK_EX)
         done = subprocess.run(
@@ -33,6 +37,19 @@ def install(layout: Layout) -> None:
         )  # fmt: skip
     if done.returncode != 0:
         raise ClusterError(f"make install: {'; '.join(done.stderr.strip().splitlines()[-3:])}")
+
+
+def _write_program(path: Path) -> None:
+    """The command nccl-inspector as the machines' own Python runs it from our source."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(
+        "#!/usr/bin/python3\n"
+        "import sys\n"
+        f"sys.path.insert(0, {str(REPO / 'python')!r})\n"
+        "from nccl_inspector.cli import main\n"
+        "sys.exit(main())\n"
+    )
+    path.chmod(0o755)
 
 
 def install_tools(layout: Layout) -> None:
