@@ -1,33 +1,46 @@
-#!/bin/bash
+#!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # 50-nccl-inspector.sh - take a job's directory away: the agent collects it from ended/.
 #
 # slurmd runs this as root after a job's last task, and drains the node if it exits non-zero. So it
 # exits 0 whatever happens. It goes by the directory, never by a variable that a user can inject:
 # without one (mode off, no prolog, a second run) it has nothing to do and says nothing.
-trap 'exit 0' EXIT HUP INT TERM
-set -uo pipefail
+# Plain sh, for every job waits for it: dash starts in a fifth of bash's time.
+trap 'exit 0' EXIT HUP INT PIPE TERM
+set -fu
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C
-readonly run_dir=${NCCL_INSPECTOR_RUN_DIR:-/run/nccl-inspector} # slurmd never sets it: for tests
-readonly job=${SLURM_JOB_ID-}
+run_dir=${NCCL_INSPECTOR_RUN_DIR:-/run/nccl-inspector} # slurmd never sets it: for tests
+job=${SLURM_JOB_ID-} trouble=''
 
 log() {
-	local line="job ${job:0:20}: $1"
-	line=${line//[^ -~]/?}
-	printf '%s\n' "nccl-inspector-epilog: $line" >&2
+	line=$(printf 'job %.20s: %.400s' "$job" "$1" | tr -c ' -~' '?')
+	printf 'nccl-inspector-epilog: %s\n' "$line" >&2
 	timeout 1 logger -t nccl-inspector-epilog -p daemon.warning -- "$line" 2>/dev/null
 }
 
-if [[ ! $job =~ ^(0|[1-9][0-9]{0,9})$ ]]; then
+# A name of ended/ that is not in use, even when the clock stands or was stepped back.
+hand_over() {
+	# shellcheck disable=SC3028 # bash 5 has it; others ask date
+	now=${EPOCHREALTIME:-$(date +%s.%6N)}
+	now=${now%.*}${now#*.}000
+	case $now in 0* | *[!0-9]* | ????????????????????*) now=1 ;; esac
+	while [ -e "$run_dir/ended/$job.$now" ]; do now=$((now + 1)); done
+	mv -T -- "$dir" "$run_dir/ended/$job.$now" 2>&1
+}
+
+case $job in '' | *[!0-9]* | 0?* | ???????????*)
 	log "SLURM_JOB_ID is not a number"
 	exit 0
-fi
-now=${EPOCHREALTIME:-$(date +%s.%6N)} # bash 4 has no such variable
-if [[ -d $run_dir/jobs/$job ]]; then
-	reason=$(mv -T -- "$run_dir/jobs/$job" "$run_dir/ended/$job.${now/./}000" 2>&1) ||
-		log "the job's files stay: $reason"
+	;;
+esac
+dir=$run_dir/jobs/$job prom=$run_dir/prom/$job.prom
+if [ -L "$dir" ] || { [ -e "$dir" ] && [ ! -d "$dir" ]; }; then
+	trouble="$dir stays: it is not a directory. "
+elif [ -d "$dir" ]; then
+	reason=$(hand_over) || trouble="the job's files stay: $reason. "
 fi
 # After the rename: the agent looks for the directory again once it has published a file.
-if [[ -e $run_dir/prom/$job.prom ]]; then
-	reason=$(rm -f -- "$run_dir/prom/$job.prom" 2>&1) || log "the job's series stay: $reason"
+if [ -e "$prom" ]; then
+	reason=$(rm -f -- "$prom" 2>&1) || trouble="${trouble}the job's series stay: $reason"
 fi
+[ -z "$trouble" ] || log "$trouble"
