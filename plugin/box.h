@@ -20,7 +20,7 @@
 #include "hist.h"
 
 #define BOX_MAGIC "NCCLIBOX"
-#define BOX_VERSION 1u
+#define BOX_VERSION 2u
 #define BOX_STEM "nccl_inspector_"
 
 #define BOX_LIVE_COMMS 64u    /* communicators counted in full at one time */
@@ -91,6 +91,7 @@ struct box_header { /* 4096 bytes */
 	uint32_t op_offset, op_bytes, op_count;
 	uint32_t pid, uid, step_id, procid, localid;  /* UINT32_MAX: not known */
 	uint32_t api_version, nccl_version;           /* NCCL: 23007 is 2.30.7, 0 not known */
+	uint32_t array_job_id, array_task_id;         /* as in 810_3; UINT32_MAX: no array */
 	uint32_t reserved0;
 	uint64_t job_id; /* 0: not known */
 	char plugin_version[16];

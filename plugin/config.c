@@ -82,6 +82,26 @@ static void load_dir(struct config *config, config_getenv get)
 			 job && *job ? job : "unknown-jobid");
 }
 
+/* NCCL_INSPECTOR_ARRAY_TASK: `810_3`. SLURM_ARRAY_* may be another job's, see internals.md. */
+static void load_array(struct config *config, config_getenv get)
+{
+	const char *text = get("NCCL_INSPECTOR_ARRAY_TASK");
+	unsigned long long job, task;
+	char *end;
+
+	config->array_job_id = config->array_task_id = CONFIG_UNKNOWN;
+	if (!text || *text < '0' || *text > '9')
+		return;
+	job = strtoull(text, &end, 10);
+	if (*end != '_' || end[1] < '0' || end[1] > '9')
+		return;
+	task = strtoull(end + 1, &end, 10);
+	if (*end || job >= CONFIG_UNKNOWN || task >= CONFIG_UNKNOWN)
+		return;
+	config->array_job_id = (uint32_t)job;
+	config->array_task_id = (uint32_t)task;
+}
+
 static void load_identity(struct config *config, config_getenv get)
 {
 	const char *node = get("SLURMD_NODENAME");
@@ -93,6 +113,7 @@ static void load_identity(struct config *config, config_getenv get)
 	config->step_id = small_number(get, "SLURM_STEP_ID");
 	config->procid = small_number(get, "SLURM_PROCID");
 	config->localid = small_number(get, "SLURM_LOCALID");
+	load_array(config, get);
 	snprintf(config->job, sizeof(config->job), "%s", "unknown");
 	if (config->job_id)
 		snprintf(config->job, sizeof(config->job), "%llu", (unsigned long long)config->job_id);

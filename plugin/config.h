@@ -19,7 +19,8 @@ struct config {
 	int64_t interval_us; /* 0: write at the end only */
 	uint64_t min_bytes;  /* NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES */
 	uint64_t job_id;     /* 0: not in a job */
-	uint32_t step_id, procid, localid; /* CONFIG_UNKNOWN: not set */
+	uint32_t step_id, procid, localid;         /* CONFIG_UNKNOWN: not set */
+	uint32_t array_job_id, array_task_id;      /* both known, or neither */
 	char job[24], step[16];            /* as written in labels and names: "unknown", "x" when not set */
 	char node[64], cluster[64];
 	char nodelist[CONFIG_NODELIST_BYTES + 1];

@@ -106,6 +106,8 @@ static void fill_header(const struct inspector_comm *comm)
 	header->step_id = config->step_id;
 	header->procid = config->procid;
 	header->localid = config->localid;
+	header->array_job_id = config->array_job_id;
+	header->array_task_id = config->array_task_id;
 	header->api_version = comm->api;
 	header->nccl_version = nccl_version(comm->caller);
 	config_copy_text(header->plugin_version, sizeof(header->plugin_version), NCCL_INSPECTOR_VERSION);

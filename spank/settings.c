@@ -26,6 +26,9 @@ static const struct {
 	size_t offset;
 } places[] = {
 	{ "default", offsetof(struct settings, mode) },
+	{ "partitions", offsetof(struct settings, partitions) },
+	{ "min_gpus", offsetof(struct settings, min_gpus) },
+	{ "sample", offsetof(struct settings, sample) },
 	{ "interval", offsetof(struct settings, interval_us) },
 	{ "p2p", offsetof(struct settings, p2p) },
 	{ "min_size", offsetof(struct settings, min_size_bytes) },

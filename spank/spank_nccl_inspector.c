@@ -16,17 +16,22 @@
 #include <slurm/spank.h>
 
 #include "options.h"
+#include "policy.h"
 #include "taskenv.h"
 
 SPANK_PLUGIN(nccl_inspector, 1)
 
 #define PREFIX "nccl-inspector: "
+#define SLURM_NO_VAL 0xfffffffeu
 #define ENV_BUF_BYTES 2048 /* longer than anything that we set or accept */
 
 #define WISH_VARIABLE "SLURM_NCCL_INSPECTOR"
 /* What sbatch and salloc leave for the sruns inside. Slurm 22.05 withholds the option itself from
  * the batch step of `sbatch --export=NONE`, but not this variable. */
 #define OPTION_VARIABLE "SLURM_SPANK__SLURM_SPANK_OPTION_nccl_inspector_nccl_inspector"
+/* How the mode for the hooks comes back to sbatch and salloc inside the job. */
+#define HOOKS_WORD "NCCL_INSPECTOR"
+#define HOOKS_VARIABLE "SLURM_SPANK_" HOOKS_WORD
 
 /* The option's value as last given. One byte more than allowed, so that a longer one stays too
  * long. A process of Slurm's that gets the option serves one job. */
@@ -58,12 +63,37 @@ static struct spank_option option = {
 	.cb = take_option,
 };
 
+static const char *get_own_variable(void *arg, const char *name)
+{
+	(void)arg;
+	return getenv(name);
+}
+
+/* A job that is submitted from inside a measured one starts clean: Slurm would take the enclosing
+ * job's option for a wish of this one, and its tasks would begin with the other's variables. The
+ * process is sbatch or salloc, or an srun that makes a job, and has no second thread yet. */
+static void forget_enclosing_job(void)
+{
+	static const struct settings off = { .mode = MODE_OFF };
+	static const struct taskenv_job no_job;
+	struct taskenv plan;
+
+	unsetenv(OPTION_VARIABLE);
+	unsetenv(HOOKS_VARIABLE);
+	taskenv_plan(&plan, &off, &no_job, get_own_variable, NULL);
+	for (size_t i = 0; i < plan.changes; i++)
+		if (plan.change[i].action == TASKENV_UNSET)
+			unsetenv(plan.change[i].name);
+}
+
 int slurm_spank_init(spank_t spank, int ac, char **av)
 {
 	spank_context_t context = spank_context();
 
 	(void)ac;
 	(void)av;
+	if (context == S_CTX_ALLOCATOR || (context == S_CTX_LOCAL && !getenv("SLURM_JOB_ID")))
+		forget_enclosing_job();
 	if (context == S_CTX_LOCAL || context == S_CTX_REMOTE || context == S_CTX_ALLOCATOR)
 		if (spank_option_register(spank, &option) != ESPANK_SUCCESS)
 			slurm_error(PREFIX "cannot register --%s", option.name);
@@ -99,8 +129,7 @@ int slurm_spank_init_post_opt(spank_t spank, int ac, char **av)
 	/* Nobody asked, and the default here is off: say nothing, or a later
 	 * `srun --nccl-inspector=prom` in this allocation would find no directory. */
 	if (wish || (site_known && settings.mode != MODE_OFF))
-		spank_job_control_setenv(spank, "NCCL_INSPECTOR", settings_mode_name(settings.mode),
-		                         1);
+		spank_job_control_setenv(spank, HOOKS_WORD, settings_mode_name(settings.mode), 1);
 	return ESPANK_SUCCESS;
 }
 
@@ -138,28 +167,62 @@ static void tell(bool asked, uint32_t job_id, const char *text)
 		slurm_info(PREFIX "job %" PRIu32 ": no metrics: %s", job_id, text);
 }
 
+/* Whether the site's default is for this job. That it is not is no news: debug only. */
+static bool default_applies(const struct settings *settings, uint32_t job_id)
+{
+	char path[TASKENV_PATH_BYTES];
+	struct policy_job job;
+	const char *refusal;
+
+	if (!policy_is_set(settings))
+		return true;
+	taskenv_job_path(path, settings, job_id, "manifest");
+	if (policy_read_manifest(&job, path)) {
+		slurm_info(PREFIX "job %" PRIu32 ": no metrics: cannot read %s", job_id, path);
+		return false;
+	}
+	refusal = policy_refusal(settings, &job);
+	if (refusal)
+		slurm_debug(PREFIX "job %" PRIu32 ": no metrics: %s", job_id, refusal);
+	return !refusal;
+}
+
+/* Whether the node and its prolog are ready for this job; says so if not. */
+static bool node_ready(const struct settings *settings, uint32_t job_id)
+{
+	char path[TASKENV_PATH_BYTES];
+	struct stat st;
+
+	snprintf(path, sizeof(path), "%s/control/disabled", settings->run_dir);
+	if (!stat(path, &st)) {
+		slurm_info(PREFIX "job %" PRIu32 ": no metrics: disabled on this node", job_id);
+		return false;
+	}
+	/* Another user's would be a leftover of an earlier job, with no prolog since. */
+	taskenv_job_path(path, settings, job_id, TASKENV_RAW);
+	if (stat(path, &st) || !S_ISDIR(st.st_mode) || st.st_uid != geteuid()) {
+		slurm_info(PREFIX "job %" PRIu32 ": no metrics: no directory %s (was the prolog "
+		                  "run?)",
+		           job_id, path);
+		return false;
+	}
+	return true;
+}
+
 /* Fills `settings`; the mode in it is off whenever the job must run without metrics. */
 static void decide(spank_t spank, int ac, char **av, uint32_t job_id, struct settings *settings)
 {
-	char raw_dir[TASKENV_PATH_BYTES], why[SETTINGS_WHY_BYTES];
 	const char *wish = find_wish(spank);
-	struct stat st;
+	char why[SETTINGS_WHY_BYTES];
 
 	if (options_load_site(settings, ac, av, why) ||
 	    (wish && options_parse(settings, wish, why))) {
 		tell(wish != NULL, job_id, why);
 		settings->mode = MODE_OFF;
 	}
-	if (settings->mode == MODE_OFF)
-		return;
-	/* Another user's would be a leftover of an earlier job, with no prolog since. */
-	taskenv_raw_dir(raw_dir, settings, job_id);
-	if (stat(raw_dir, &st) || !S_ISDIR(st.st_mode) || st.st_uid != geteuid()) {
-		slurm_info(PREFIX "job %" PRIu32 ": no metrics: no directory %s (was the prolog "
-		                  "run?)",
-		           job_id, raw_dir);
+	if (settings->mode != MODE_OFF &&
+	    (!node_ready(settings, job_id) || (!wish && !default_applies(settings, job_id))))
 		settings->mode = MODE_OFF;
-	}
 }
 
 static void apply(spank_t spank, const struct taskenv *plan, uint32_t job_id)
@@ -185,18 +248,31 @@ static void apply(spank_t spank, const struct taskenv *plan, uint32_t job_id)
 		slurm_info(PREFIX "job %" PRIu32 ": cannot change the environment", job_id);
 }
 
+/* The job's own variables may be those of another array, in whose task it was submitted. Slurm has
+ * no task number for other jobs: NO_VAL. */
+static void find_array(spank_t spank, struct taskenv_job *job)
+{
+	uint32_t task = SLURM_NO_VAL;
+
+	if (spank_get_item(spank, S_JOB_ARRAY_ID, &job->array_id) == ESPANK_SUCCESS &&
+	    spank_get_item(spank, S_JOB_ARRAY_TASK_ID, &task) == ESPANK_SUCCESS &&
+	    task < SLURM_NO_VAL)
+		job->array_task = task;
+}
+
 /* Runs in slurmstepd as the user, once per step and node, the batch step included. */
 int slurm_spank_user_init(spank_t spank, int ac, char **av)
 {
 	/* Not on the stack, which may be small. slurmstepd calls this once. */
 	static struct settings settings;
 	static struct taskenv plan;
-	uint32_t job_id = 0;
+	struct taskenv_job job = { .array_task = TASKENV_NO_ARRAY };
 
-	if (spank_remote(spank) != 1 || spank_get_item(spank, S_JOB_ID, &job_id) != ESPANK_SUCCESS)
+	if (spank_remote(spank) != 1 || spank_get_item(spank, S_JOB_ID, &job.id) != ESPANK_SUCCESS)
 		return ESPANK_SUCCESS;
-	decide(spank, ac, av, job_id, &settings);
-	taskenv_plan(&plan, &settings, job_id, get_task_variable, spank);
-	apply(spank, &plan, job_id);
+	find_array(spank, &job);
+	decide(spank, ac, av, job.id, &settings);
+	taskenv_plan(&plan, &settings, &job, get_task_variable, spank);
+	apply(spank, &plan, job.id);
 	return ESPANK_SUCCESS;
 }

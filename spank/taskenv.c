@@ -16,6 +16,7 @@ static const char *const names[TASKENV_VARIABLES] = {
 	"NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS",
 	"NCCL_INSPECTOR_ENABLE_P2P",
 	"NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES",
+	"NCCL_INSPECTOR_ARRAY_TASK",
 };
 
 enum owner {
@@ -61,14 +62,16 @@ static enum owner find_owner(const char *marker, const char *name, taskenv_get *
 	return marker_has(marker, name, value) ? OWNER_US : OWNER_USER;
 }
 
-void taskenv_raw_dir(char out[TASKENV_PATH_BYTES], const struct settings *settings, uint32_t job_id)
+void taskenv_job_path(char out[TASKENV_PATH_BYTES], const struct settings *settings,
+                      uint32_t job_id, const char *name)
 {
-	snprintf(out, TASKENV_PATH_BYTES, "%s/jobs/%" PRIu32 "/raw", settings->run_dir, job_id);
+	snprintf(out, TASKENV_PATH_BYTES, "%s/jobs/%" PRIu32 "/%s", settings->run_dir, job_id,
+	         name);
 }
 
-/* The values, in the order of `names`. */
+/* The values, in the order of `names`; empty: this job has none. */
 static void make_value(char out[TASKENV_VALUE_BYTES], size_t index, const struct settings *settings,
-                       uint32_t job_id)
+                       const struct taskenv_job *job)
 {
 	const uint64_t number[TASKENV_VARIABLES] = {
 		[1] = 1,
@@ -81,7 +84,12 @@ static void make_value(char out[TASKENV_VALUE_BYTES], size_t index, const struct
 	if (index == 0)
 		snprintf(out, TASKENV_VALUE_BYTES, "%s", settings->profiler);
 	else if (index == 2)
-		taskenv_raw_dir(out, settings, job_id);
+		taskenv_job_path(out, settings, job->id, TASKENV_RAW);
+	else if (index == 7 && job->array_task == TASKENV_NO_ARRAY)
+		*out = '\0';
+	else if (index == 7)
+		snprintf(out, TASKENV_VALUE_BYTES, "%" PRIu32 "_%" PRIu32, job->array_id,
+		         job->array_task);
 	else
 		snprintf(out, TASKENV_VALUE_BYTES, "%" PRIu64, number[index]);
 }
@@ -112,10 +120,20 @@ static void write_marker(struct taskenv *plan, uint32_t job_id)
 	memcpy(add(plan, TASKENV_SET, TASKENV_MARKER)->value, text, sizeof(text));
 }
 
-void taskenv_plan(struct taskenv *plan, const struct settings *settings, uint32_t job_id,
-                  taskenv_get *get, void *arg)
+/* Sets a variable, or takes it away when this job has no value for it: another job's may be there.
+ */
+static void replace(struct taskenv *plan, const char *name, const char *value, enum owner owner)
 {
-	char marker[2 * TASKENV_VALUE_BYTES] = "";
+	if (*value)
+		snprintf(add(plan, TASKENV_SET, name)->value, TASKENV_VALUE_BYTES, "%s", value);
+	else if (owner == OWNER_US)
+		add(plan, TASKENV_UNSET, name);
+}
+
+void taskenv_plan(struct taskenv *plan, const struct settings *settings,
+                  const struct taskenv_job *job, taskenv_get *get, void *arg)
+{
+	char marker[2 * TASKENV_VALUE_BYTES] = "", value[TASKENV_VALUE_BYTES];
 	const char *found = get(arg, TASKENV_MARKER);
 	bool active = settings->mode != MODE_OFF;
 
@@ -132,14 +150,15 @@ void taskenv_plan(struct taskenv *plan, const struct settings *settings, uint32_
 			add(plan, TASKENV_OWN, names[i]);
 		} else if (active && owner == OWNER_USER) {
 			add(plan, TASKENV_OWN, names[i]);
-		} else if (active) {
-			make_value(add(plan, TASKENV_SET, names[i])->value, i, settings, job_id);
-		} else if (owner == OWNER_US) {
-			add(plan, TASKENV_UNSET, names[i]);
+		} else {
+			*value = '\0';
+			if (active)
+				make_value(value, i, settings, job);
+			replace(plan, names[i], value, owner);
 		}
 	}
 	if (active)
-		write_marker(plan, job_id);
+		write_marker(plan, job->id);
 	else if (found)
 		add(plan, TASKENV_UNSET, TASKENV_MARKER);
 }

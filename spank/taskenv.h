@@ -16,9 +16,18 @@
 #include "settings.h"
 
 #define TASKENV_MARKER "NCCL_INSPECTOR_SET_BY_SLURM"
-#define TASKENV_VARIABLES 7u     /* without the marker */
+#define TASKENV_VARIABLES 8u     /* without the marker */
 #define TASKENV_VALUE_BYTES 640u /* of each that we set, with its NUL */
 #define TASKENV_PATH_BYTES (SETTINGS_TEXT_BYTES + 32u)
+
+#define TASKENV_NO_ARRAY UINT32_MAX
+
+/* Which job a step belongs to. */
+struct taskenv_job {
+	uint32_t id;
+	uint32_t array_id;   /* the array's job id, as in 810_3 */
+	uint32_t array_task; /* TASKENV_NO_ARRAY: not a task of an array */
+};
 
 /* Looks a variable up in the tasks' environment; NULL when it is not there. The string is used up
  * before the next call. */
@@ -42,14 +51,16 @@ struct taskenv {
 	bool own_profiler; /* the user chose a profiler plugin: nothing of ours is set */
 };
 
-/* The directory that a job's tasks write into. */
-void taskenv_raw_dir(char out[TASKENV_PATH_BYTES], const struct settings *settings,
-                     uint32_t job_id);
+#define TASKENV_RAW "raw"
+
+/* A path in a job's directory; `name` is TASKENV_RAW, where its tasks write, or a file's. */
+void taskenv_job_path(char out[TASKENV_PATH_BYTES], const struct settings *settings,
+                      uint32_t job_id, const char *name);
 
 /* Says what to do for a step of this job. With mode off, and when the user has a profiler plugin
  * of his own, whatever is ours goes. TASKENV_OWN entries are reported only where one of ours would
  * have gone there. */
-void taskenv_plan(struct taskenv *plan, const struct settings *settings, uint32_t job_id,
-                  taskenv_get *get, void *arg);
+void taskenv_plan(struct taskenv *plan, const struct settings *settings,
+                  const struct taskenv_job *job, taskenv_get *get, void *arg);
 
 #endif

@@ -12,12 +12,13 @@ from fcntl import LOCK_EX, lockf
 from pathlib import Path
 
 from nccl_inspector.analysis.histogram import bucket_of
-from nccl_inspector.layout import COMM, GPU, HEADER, HIST, KEY, MAGIC, OP, Record
+from nccl_inspector.layout import COMM, GPU, HEADER, HIST, KEY, MAGIC, NOT_KNOWN, OP, VERSION, Record
 from nccl_inspector.metrics import load_metrics
 
 # Root's tests use another user's files; without root our own must do.
 JOB_UID = 65534 if os.geteuid() == 0 else os.getuid()
 
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
 COMMS, KEYS, OPS = 96, 256, 4096
 HEADER_BYTES = 4096
 MS = 1_000_000
@@ -78,13 +79,14 @@ def put(data: bytearray, record: Record, base: int, **words: int | str) -> None:
 
 def _put_header(data: bytearray, box: BoxOf) -> None:
     words: dict[str, int | str] = {
-        "magic": MAGIC.decode(), "version": 1,
+        "magic": MAGIC.decode(), "version": VERSION,
         "header_bytes": HEADER_BYTES, "file_bytes": BOX_BYTES,
         "comm_offset": COMM_AT, "comm_bytes": COMM.size, "comm_count": COMMS,
         "key_offset": KEY_AT, "key_bytes": KEY.size, "key_count": KEYS,
         "hist_offset": HIST_AT, "hist_bytes": HIST.size, "hist_count": KEYS,
         "op_offset": OP_AT, "op_bytes": OP.size, "op_count": OPS,
         "pid": 100 + box.procid, "uid": JOB_UID, "step_id": 0, "procid": box.procid, "localid": 0,
+        "array_job_id": NOT_KNOWN, "array_task_id": NOT_KNOWN,
         "api_version": 5, "nccl_version": 23007, "job_id": 42,
         "plugin_version": "0.1.0", "node": "n1",
         "clock.tick0": TICK0, "clock.real0_ns": NOW_NS,
@@ -144,7 +146,7 @@ def manifest_text(job: int = 42, **words: object) -> str:
         "account": "phys",
         "partition": "gpu", "node": "n1", "nodelist": "n[1-4]", "num_nodes": 4,
         "cluster": "c1", "gpus": "0,1",
-        "restart": 0, "boot_id": "b", "het_job_id": "", "work_dir": "/home/amy",
+        "restart": 0, "boot_id": BOOT_ID, "het_job_id": "", "work_dir": "/home/amy",
         "mode": "prom", "start": 1700000000,
     }  # fmt: skip
     return "".join(f"{key}={value}\n" for key, value in (values | words).items()) + "end\n"

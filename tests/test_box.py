@@ -155,7 +155,7 @@ def test_a_process_that_died_while_folding_is_flagged() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"version": 2},
+        {"version": layout.VERSION - 1},
         {"file_bytes": 1},
         {"header_bytes": 16},
         {"header_bytes": 0xFFFFFFFF},

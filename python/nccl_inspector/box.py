@@ -66,6 +66,8 @@ def _facts(copy: BoxCopy, name: str, alive: bool) -> Facts:
         step=_known(HEADER.number(data, "step_id")),
         procid=_known(HEADER.number(data, "procid")),
         localid=_known(HEADER.number(data, "localid")),
+        array_job_id=_known(HEADER.number(data, "array_job_id")),
+        array_task_id=_known(HEADER.number(data, "array_task_id")),
         plugin_version=HEADER.text(data, "plugin_version"),
         node=HEADER.text(data, "node"),
         beat_ns=HEADER.number(data, "beat_real_ns"),

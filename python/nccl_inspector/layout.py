@@ -5,7 +5,7 @@ import struct
 from dataclasses import dataclass
 
 MAGIC = b"NCCLIBOX"
-VERSION = 1
+VERSION = 2
 NOT_KNOWN = 0xFFFFFFFF
 HIST_BUCKETS = 896
 OP_USED = 1
@@ -57,7 +57,7 @@ HEADER = _record(
     "comm_offset:I", "comm_bytes:I", "comm_count:I", "key_offset:I", "key_bytes:I", "key_count:I",
     "hist_offset:I", "hist_bytes:I", "hist_count:I", "op_offset:I", "op_bytes:I", "op_count:I",
     "pid:I", "uid:I", "step_id:I", "procid:I", "localid:I", "api_version:I", "nccl_version:I",
-    "reserved0:I", "job_id:Q", "plugin_version:16s", "node:64s",
+    "array_job_id:I", "array_task_id:I", "reserved0:I", "job_id:Q", "plugin_version:16s", "node:64s",
     "clock.tick0:Q", "clock.real0_ns:Q", "clock.ns_per_tick_q32:Q",
     f"gpu:{GPUS * GPU.size}s", "state:I", "layout_seq:I", "beat_tick:Q", "beat_real_ns:Q",
     "dropped:16Q", "series_dropped:Q", "self_ns:Q", "comms_created:Q", "comms_destroyed:Q",

@@ -112,6 +112,8 @@ class Facts:
     step: int | None
     procid: int | None
     localid: int | None
+    array_job_id: int | None  # of a task of an array, as in 810_3
+    array_task_id: int | None
     api_version: int
     nccl_version: int
     plugin_version: str

@@ -19,7 +19,7 @@ from nccl_inspector.errors import RefusedError
 from nccl_inspector.layout import HIST_BUCKETS
 from nccl_inspector.model import ALGOS, FUNCS, PROTOS, Comm, Facts, Gpu, Key, Operation, Process
 
-FORMAT = "nccl-inspector-node-summary/1"
+FORMAT = "nccl-inspector-node-summary/2"
 BLOCK_BYTES_MAX = 32 << 10  # design.md 5: at most 32 KiB a rank
 PROCESSES_MAX = 1024
 SUMMARY_BYTES_MAX = PROCESSES_MAX * (BLOCK_BYTES_MAX + 4) + (2 << 20)

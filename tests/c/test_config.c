@@ -42,6 +42,20 @@ static void test_interval(void)
 		   "interval of %s", cases[i].value ? cases[i].value : "(unset)");
 }
 
+static void test_arrays(void)
+{
+	static const char *const bad[] = { NULL, "", "810", "810_", "_3", "810_3x", "810_-1", "x_3",
+		                           "810_4294967295", "99999999999999999999999_3" };
+	struct config config = load("NCCL_INSPECTOR_ARRAY_TASK", "810_3");
+
+	ok(config.array_job_id == 810 && config.array_task_id == 3, "a task of an array");
+	for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+		config = load("NCCL_INSPECTOR_ARRAY_TASK", bad[i]);
+		ok(config.array_job_id == CONFIG_UNKNOWN && config.array_task_id == CONFIG_UNKNOWN,
+		   "no array: %s", bad[i] ? bad[i] : "(unset)");
+	}
+}
+
 static void test_defaults(void)
 {
 	struct config config = load("NONE", "");
@@ -98,6 +112,7 @@ static void test_nodelist(void)
 int main(void)
 {
 	test_interval();
+	test_arrays();
 	test_defaults();
 	test_text();
 	test_nodelist();

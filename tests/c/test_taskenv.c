@@ -16,6 +16,7 @@ struct env {
 static struct env env;
 static struct taskenv plan;
 static struct settings settings;
+static struct taskenv_job job = { .array_task = TASKENV_NO_ARRAY };
 
 static const char *get(void *arg, const char *name)
 {
@@ -50,7 +51,8 @@ static void drop(const char *name)
 static void step(enum mode mode, uint32_t job_id)
 {
 	settings.mode = mode;
-	taskenv_plan(&plan, &settings, job_id, get, &env);
+	job.id = job_id;
+	taskenv_plan(&plan, &settings, &job, get, &env);
 	for (size_t i = 0; i < plan.changes; i++)
 		if (plan.change[i].action == TASKENV_SET)
 			put(plan.change[i].name, plan.change[i].value);
@@ -172,6 +174,25 @@ static void test_steps(void)
 	ok(nothing_of_ours(), "a job inside a job loses the outer one's, also when off");
 }
 
+static void test_arrays(void)
+{
+	begin();
+	job.array_id = 810;
+	job.array_task = 3;
+	step(MODE_PROM, 812);
+	ok(has("NCCL_INSPECTOR_ARRAY_TASK", "810_3"), "a task of an array knows which it is");
+	job.array_task = TASKENV_NO_ARRAY;
+	step(MODE_PROM, 820);
+	ok(has("NCCL_INSPECTOR_ARRAY_TASK", NULL) && has("NCCL_INSPECTOR_ENABLE", "1"),
+	   "a job that such a task submits is none");
+	job.array_task = 0;
+	step(MODE_REPORT, 811);
+	ok(has("NCCL_INSPECTOR_ARRAY_TASK", "810_0"), "the first task has number 0");
+	step(MODE_OFF, 811);
+	ok(nothing_of_ours(), "off takes this one, too");
+	job = (struct taskenv_job){ .array_task = TASKENV_NO_ARRAY };
+}
+
 static void test_users_own(void)
 {
 	begin();
@@ -212,6 +233,7 @@ int main(void)
 	test_spoilt_markers();
 	test_values();
 	test_steps();
+	test_arrays();
 	test_users_own();
 	return done_testing();
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /* fake_slurm.c - loads the SPANK plugin as srun, sbatch, slurmd and slurmstepd do, without Slurm.
  *
- *   fake_slurm PLUGIN [--context=local|allocator|remote|slurmd] [--job=ID] [--word=WORD]...
- *              [--option=VALUE]... [--env=NAME=VALUE]... [--fail-setenv]
+ *   fake_slurm PLUGIN [--context=local|allocator|remote|slurmd] [--job=ID] [--array=ID_TASK]
+ *              [--word=WORD]... [--option=VALUE]... [--env=NAME=VALUE]... [--fail-setenv]
  *
  * --word: a word behind the plugin in plugstack.conf. --option: --nccl-inspector=VALUE, once per
  * occurrence. --env: the job's environment, as slurmstepd holds it; the plugin's getenv() sees this
  * process's own. Every call of the plugin into Slurm is one line on stdout, in order, and at the
- * end the job's environment. A call that crashes the real Slurm aborts. Exit status 255: the option
+ * end the job's environment and this process's own. A call that crashes the real Slurm aborts. Exit status 255: the option
  * was refused, as by sbatch.
  */
 #include <dlfcn.h>
@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <slurm/spank.h>
 
@@ -34,7 +35,7 @@ static struct spank_handle handle = { 0x57a4u };
 static enum spank_context context = S_CTX_REMOTE;
 static enum phase phase = PHASE_OTHER;
 static struct spank_option *registered;
-static uint32_t job_id = 1;
+static uint32_t job_id = 1, array_id = 1, array_task = 0xfffffffe; /* NO_VAL */
 static bool fail_setenv;
 static char *words[MAX_WORDS + 1], *options[MAX_WORDS], *job_env[MAX_ENV];
 static int word_count, option_count, env_count;
@@ -124,10 +125,12 @@ spank_err_t spank_get_item(spank_t spank, spank_item_t item, ...)
 	check(spank);
 	if (context != S_CTX_REMOTE)
 		return ESPANK_NOT_REMOTE;
-	if (item != S_JOB_ID)
+	if (item != S_JOB_ID && item != S_JOB_ARRAY_ID && item != S_JOB_ARRAY_TASK_ID)
 		return ESPANK_BAD_ARG;
 	va_start(args, item);
-	*va_arg(args, uint32_t *) = job_id;
+	*va_arg(args, uint32_t *) = item == S_JOB_ID         ? job_id
+				    : item == S_JOB_ARRAY_ID ? array_id
+							     : array_task;
 	va_end(args);
 	return ESPANK_SUCCESS;
 }
@@ -264,6 +267,8 @@ static bool parse_argument(const char *arg)
 		return strchr(value, '=') && push(job_env, &env_count, MAX_ENV, value);
 	if (!strncmp(arg, "--job=", 6))
 		return (job_id = (uint32_t)strtoul(value, NULL, 10)) != 0;
+	if (!strncmp(arg, "--array=", 8))
+		return sscanf(value, "%u_%u", &array_id, &array_task) == 2;
 	return fail_setenv = !strcmp(arg, "--fail-setenv");
 }
 
@@ -287,6 +292,8 @@ static int drive(void *plugin)
 	     PHASE_OTHER);
 	for (int i = 0; i < env_count; i++)
 		note("env %s", job_env[i]);
+	for (char **entry = environ; *entry; entry++)
+		note("own %s", *entry);
 	return 0;
 }
 

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "policy.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+bool policy_is_set(const struct settings *settings)
+{
+	return *settings->partitions || settings->min_gpus || settings->sample > 1;
+}
+
+/* Whether a list with commas has this word. */
+static bool has_word(const char *list, const char *word)
+{
+	size_t len = strlen(word);
+
+	for (; *list; list += strcspn(list, ","), list += *list == ',')
+		if (strcspn(list, ",") == len && !strncmp(list, word, len))
+			return true;
+	return false;
+}
+
+const char *policy_refusal(const struct settings *settings, const struct policy_job *job)
+{
+	uint64_t gpus;
+
+	if (*settings->partitions && !has_word(settings->partitions, job->partition))
+		return "the site's default is not for its partition";
+	if (!__builtin_mul_overflow(job->gpus, job->nodes, &gpus) && gpus < settings->min_gpus)
+		return "the site's default is for jobs with more GPUs";
+	if (settings->sample > 1 && job->id % settings->sample)
+		return "the site's default is for one job in several, and this is another";
+	return NULL;
+}
+
+/* The value of a line `key=value`, up to its newline; NULL when there is none. */
+static const char *find_value(const char *text, const char *key)
+{
+	size_t len = strlen(key);
+
+	for (; text; text = strchr(text, '\n'), text = text ? text + 1 : NULL)
+		if (!strncmp(text, key, len) && text[len] == '=')
+			return text + len + 1;
+	return NULL;
+}
+
+static uint64_t find_number(const char *text, const char *key)
+{
+	const char *value = find_value(text, key);
+
+	return value && *value >= '0' && *value <= '9' ? strtoull(value, NULL, 10) : 0;
+}
+
+/* Counts the devices of SLURM_JOB_GPUS: `0,1,4-7`. */
+static uint64_t count_gpus(const char *list)
+{
+	uint64_t count = 0;
+
+	while (list && *list >= '0' && *list <= '9') {
+		char *end;
+		uint64_t first = strtoull(list, &end, 10), last = first;
+
+		if (*end == '-' && end[1] >= '0' && end[1] <= '9')
+			last = strtoull(end + 1, &end, 10);
+		count += last >= first && last - first < UINT16_MAX ? last - first + 1 : 1;
+		list = *end == ',' ? end + 1 : NULL;
+	}
+	return count;
+}
+
+int policy_parse_manifest(struct policy_job *job, const char *text)
+{
+	static const char end[] = "\nend\n";
+	const char *partition = find_value(text, "partition");
+	size_t len = strlen(text), partition_len;
+
+	if (len < strlen(end) || strcmp(text + len - strlen(end), end) != 0 || !partition)
+		return -EINVAL;
+	partition_len = strcspn(partition, "\n");
+	if (partition_len >= sizeof(job->partition))
+		return -EINVAL;
+	memcpy(job->partition, partition, partition_len);
+	job->partition[partition_len] = '\0';
+	job->id = find_number(text, "het_job_id");
+	if (!job->id)
+		job->id = find_number(text, "job_id");
+	job->nodes = find_number(text, "num_nodes");
+	if (!job->nodes)
+		job->nodes = 1;
+	job->gpus = count_gpus(find_value(text, "gpus"));
+	return 0;
+}
+
+/* Returns a text to free, or NULL with errno set. */
+static char *read_text(int fd)
+{
+	struct stat st;
+	ssize_t len;
+	char *text;
+
+	if (fstat(fd, &st))
+		return NULL;
+	if (!S_ISREG(st.st_mode) || st.st_size > POLICY_MANIFEST_MAX_BYTES) {
+		errno = EINVAL;
+		return NULL;
+	}
+	text = malloc((size_t)st.st_size + 1);
+	if (!text)
+		return NULL;
+	len = pread(fd, text, (size_t)st.st_size, 0);
+	text[len > 0 ? len : 0] = '\0';
+	return text;
+}
+
+int policy_read_manifest(struct policy_job *job, const char *path)
+{
+	int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	char *text;
+	int rc;
+
+	if (fd < 0)
+		return -errno;
+	text = read_text(fd);
+	rc = text ? policy_parse_manifest(job, text) : -errno;
+	free(text);
+	close(fd);
+	return rc;
+}

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The SPANK plugin in slurmstepd, as Slurm loads it there."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.spank_host import (
+    INTERVAL,
+    MANIFEST,
+    OPTION_VARIABLE,
+    OURS,
+    Node,
+)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    node = Node(tmp_path)
+    node.prolog(42)
+    return node
+
+
+def test_a_job_that_asks_for_nothing_is_left_alone(node: Node) -> None:
+    host = node.step(env={"PATH": "/bin"})
+    assert host.env == {"PATH": "/bin"}
+    assert not host.messages
+
+
+def test_the_tasks_get_every_variable_of_the_contract(node: Node) -> None:
+    host = node.step("--word=profiler=/opt/p.so", "--option=prom,interval=2,p2p=0,min_size=1M")
+    env = host.env
+    marker = env.pop("NCCL_INSPECTOR_SET_BY_SLURM").split()
+    assert env == {
+        "NCCL_PROFILER_PLUGIN": "/opt/p.so",
+        "NCCL_INSPECTOR_ENABLE": "1",
+        "NCCL_INSPECTOR_RUN_DIR": f"{node.run_dir}/jobs/42/raw",
+        "NCCL_INSPECTOR_PROM_DUMP": "1",
+        INTERVAL: "2000000",
+        "NCCL_INSPECTOR_ENABLE_P2P": "0",
+        "NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES": "1048576",
+    }
+    assert marker[0] == "42"
+    assert {entry.split(":")[0] for entry in marker[1:]} == set(env)
+    assert "NCCL_INSPECTOR_ENABLE:af63ac4c86019afc" in marker  # FNV-1a 64 of "1"
+    assert not host.messages
+
+
+@pytest.mark.parametrize(
+    ("args", "env", "dump"),
+    [
+        (["--word=default=prom"], {}, "1"),
+        (["--word=default=prom"], {"SLURM_NCCL_INSPECTOR": "report"}, "0"),
+        (["--word=default=prom"], {"SLURM_NCCL_INSPECTOR": ""}, "1"),
+        ([], {OPTION_VARIABLE: "report", "SLURM_NCCL_INSPECTOR": "prom"}, "0"),
+        (["--option=prom"], {OPTION_VARIABLE: "report"}, "1"),
+        (["--option=off"], {OPTION_VARIABLE: "report", "SLURM_NCCL_INSPECTOR": "prom"}, None),
+        (["--word=default=prom", "--option=off"], {}, None),
+    ],
+)
+def test_on_the_node_option_variables_and_site_rank_in_this_order(
+    node: Node, args: list[str], env: dict[str, str], dump: str | None
+) -> None:
+    assert node.step(*args, env=env).env.get("NCCL_INSPECTOR_PROM_DUMP") == dump
+
+
+@pytest.mark.parametrize("value", ["bogus", "prom,interval=-3", "p" * 5000, "json", "\x01"])
+def test_a_bad_value_on_the_node_means_off_and_one_line(node: Node, value: str) -> None:
+    for host in (
+        node.step(f"--option={value}"),
+        node.step(env={"SLURM_NCCL_INSPECTOR": value}),
+        node.step(env={OPTION_VARIABLE: value}),
+    ):
+        assert len(host.messages) == 1
+        assert host.messages[0].startswith("nccl-inspector: job 42: no metrics: ")
+        assert not OURS & set(host.env)
+
+
+def test_a_broken_file_means_off_and_one_line_with_file_line_and_reason(
+    node: Node, tmp_path: Path
+) -> None:
+    conf = tmp_path / "conf"
+    conf.write_text("default = prom\ninterval = soon\n")
+    for args in ([], ["--option=prom"]):
+        host = node.step(*args, conf=str(conf))
+        assert host.messages == [
+            f'nccl-inspector: job 42: no metrics: {conf}:2: interval="soon" is not a number with'
+            " ms, s, m or h, from 100ms to 1h"
+        ]
+        assert not OURS & set(host.env)
+
+
+def test_only_who_asked_sees_the_reason_on_his_terminal(node: Node) -> None:
+    assert node.step("--word=bogus=1").starting("info: ")
+    assert node.step("--word=bogus=1", "--option=prom").starting("error: ")
+
+
+def test_words_of_plugstack_override_the_file(node: Node, tmp_path: Path) -> None:
+    conf = tmp_path / "conf"
+    conf.write_text("default = prom\ninterval = 7s\nmin_size = 4K\n")
+    env = node.step("--word=interval=9s", conf=str(conf)).env
+    assert env[INTERVAL] == "9000000"
+    assert env["NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES"] == "4096"
+
+
+@pytest.mark.parametrize(
+    ("policy", "measured"),
+    [
+        ("partitions=gpu", True),
+        ("partitions=debug,gpu", True),
+        ("partitions=debug", False),
+        ("min_gpus=8", True),
+        ("min_gpus=9", False),
+        ("sample=42", True),
+        ("sample=5", False),
+    ],
+)
+def test_a_policy_bounds_the_sites_default_but_not_a_wish(
+    node: Node, policy: str, measured: bool
+) -> None:
+    words = "--word=default=prom", f"--word={policy}"
+    assert bool(node.step(*words).env) == measured
+    assert not node.step(*words).messages, "that the default is for others is no news"
+    assert node.step(*words, "--option=prom").env
+    assert node.step(*words, env={"SLURM_NCCL_INSPECTOR": "report"}).env["NCCL_INSPECTOR_ENABLE"]
+    assert not node.step(*words, "--option=off").env
+
+
+def test_every_component_of_a_het_job_is_sampled_alike(node: Node) -> None:
+    words = "--word=default=prom", "--word=sample=42"
+    node.prolog(43)
+    assert not node.step(*words, job=43).env
+    node.write_manifest(43, MANIFEST | {"job_id": "43", "het_job_id": "42"})
+    assert node.step(*words, job=43).env
+
+
+def test_a_policy_without_a_manifest_means_off_and_one_line(node: Node) -> None:
+    path = node.run_dir / "jobs" / "42" / "manifest"
+    path.write_text("format=1\njob_id=42\n")
+    host = node.step("--word=default=prom", "--word=min_gpus=1")
+    assert not host.env
+    assert host.messages == [f"nccl-inspector: job 42: no metrics: cannot read {path}"]
+
+
+def test_nothing_is_set_while_the_node_is_disabled(node: Node) -> None:
+    (node.run_dir / "control").mkdir()
+    (node.run_dir / "control" / "disabled").write_text("1700000000 trouble\n")
+    host = node.step("--option=prom")
+    assert not host.env
+    assert host.messages == ["nccl-inspector: job 42: no metrics: disabled on this node"]
+    (node.run_dir / "control" / "disabled").unlink()
+    assert node.step("--option=prom").env
+
+
+def test_a_task_of_an_array_gets_its_number_and_a_job_that_it_submits_does_not(node: Node) -> None:
+    outer = node.step("--option=prom", "--array=40_7").env
+    assert outer["NCCL_INSPECTOR_ARRAY_TASK"] == "40_7"
+    node.prolog(50)
+    inner = node.step("--option=prom", job=50, env=outer).env
+    assert "NCCL_INSPECTOR_ARRAY_TASK" not in inner
+    assert inner["NCCL_INSPECTOR_RUN_DIR"].endswith("/50/raw")
+
+
+def test_without_the_prologs_directory_nothing_is_set(node: Node) -> None:
+    host = node.step("--option=prom", job=43)
+    assert host.starting("info: ") == [
+        "nccl-inspector: job 43: no metrics: no directory "
+        f"{node.run_dir}/jobs/43/raw (was the prolog run?)"
+    ]
+    assert not host.env
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_another_users_directory_is_no_directory(node: Node) -> None:
+    os.chown(node.prolog(43), 65534, 65534)
+    host = node.step("--option=prom", job=43)
+    assert len(host.messages) == 1
+    assert not host.env
+
+
+def test_an_inner_step_replaces_and_removes_what_its_batch_step_had(node: Node) -> None:
+    batch = node.step("--option=prom").env
+    inner = node.step("--option=report,interval=2", env=batch).env
+    assert set(inner) == OURS
+    assert inner["NCCL_INSPECTOR_PROM_DUMP"] == "0"
+    assert inner[INTERVAL] == "2000000"
+    assert node.step("--option=off", env=batch).env == {}
+
+
+def test_a_job_in_a_job_loses_the_outer_ones_variables_also_when_off(node: Node) -> None:
+    outer = node.step("--option=prom").env
+    assert node.step(job=43, env=outer).env == {}
+    node.prolog(44)
+    inner = node.step("--option=prom", job=44, env=outer).env
+    assert inner["NCCL_INSPECTOR_RUN_DIR"] == f"{node.run_dir}/jobs/44/raw"
+
+
+def test_the_users_own_variable_wins_and_the_log_says_so(node: Node) -> None:
+    host = node.step("--option=prom", env={INTERVAL: "5"})
+    assert host.env[INTERVAL] == "5"
+    assert host.env["NCCL_INSPECTOR_ENABLE"] == "1"
+    assert host.starting("info: ") == [
+        f"nccl-inspector: job 42: the user's own variables win: {INTERVAL}"
+    ]
+
+
+def test_with_the_users_own_profiler_nothing_of_ours_is_set(node: Node) -> None:
+    mine = {"NCCL_PROFILER_PLUGIN": "/home/me/mine.so"}
+    host = node.step("--option=prom", env=mine)
+    assert host.env == mine
+    assert host.starting("info: ") == [
+        "nccl-inspector: job 42: the user's own variables win: NCCL_PROFILER_PLUGIN"
+        " (nothing else is set)"
+    ]
+
+
+def test_a_value_too_long_to_be_ours_is_the_users(node: Node) -> None:
+    mine = {"NCCL_PROFILER_PLUGIN": "x" * 8000, "NCCL_INSPECTOR_SET_BY_SLURM": "42 " + "y" * 8000}
+    host = node.step("--option=prom", env=mine)
+    assert host.env == {"NCCL_PROFILER_PLUGIN": mine["NCCL_PROFILER_PLUGIN"]}
+
+
+def test_a_slurm_that_refuses_setenv_costs_one_line(node: Node) -> None:
+    host = node.step("--option=prom", "--fail-setenv")
+    assert host.messages == ["nccl-inspector: job 42: cannot change the environment"]
