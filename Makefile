@@ -176,6 +176,8 @@ install: product build/gen/nccl-inspector.conf.sample
 	install -D -m 0644 packaging/plugstack.conf $(DESTDIR)$(LIBDIR)/plugstack.conf.sample
 	install -D -m 0644 packaging/nccl-inspector-agent.service \
 		$(DESTDIR)$(PREFIX)/lib/systemd/system/nccl-inspector-agent.service
+	install -m 0644 packaging/nccl-inspector-collect.service packaging/nccl-inspector-collect.timer \
+		$(DESTDIR)$(PREFIX)/lib/systemd/system/
 	install -D -m 0644 packaging/run-nccl\\x2dinspector.mount \
 		'$(DESTDIR)$(PREFIX)/lib/systemd/system/run-nccl\x2dinspector.mount'
 	install -D -m 0644 packaging/tmpfiles.conf $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/nccl-inspector.conf

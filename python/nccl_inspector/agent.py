@@ -17,6 +17,8 @@ from nccl_inspector.config import Config
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.exposition import Series, make_series
 from nccl_inspector.handover import CHILD_S
+from nccl_inspector.killswitch import is_disabled
+from nccl_inspector.orphans import Sweeper
 from nccl_inspector.publish import Publisher
 from nccl_inspector.tally import Tally
 
@@ -38,22 +40,26 @@ class Agent:
         """
         self._tally = Tally()
         self._publisher = Publisher(run_fd, config.cluster, self._tally)
-        self._collector = Collector(run_fd, config, self._tally)
+        self._collector = Collector(run_fd, config, self._tally, watching=True)
+        self._sweeper = Sweeper(run_fd, config, self._tally)
+        self._run_fd = run_fd
         self._node = config.node_name or socket.gethostname().split(".")[0]
         self._cluster = config.cluster
         self._troubles: set[str] = set()
 
     def run_pass(self, wait_s: float) -> None:
-        """Publish and collect once. What the system refuses is said and tried again next time."""
+        """Sweep, publish and collect once; what the system refuses is said and tried again."""
         begun = time.monotonic()
-        jobs = self._try("publish", self._publisher.run_pass)
+        disabled = is_disabled(self._run_fd)
+        self._try("look for jobs without an epilog", self._sweeper.run_pass)
+        jobs = self._try("publish", lambda: self._publisher.run_pass(disabled))
         waiting = self._try("collect", lambda: self._collector.run_pass(wait_s))
         if jobs is None or waiting is None:
             withdraw = self.stop if jobs is None else self._publisher.withdraw_own
             self._try("withdraw", withdraw)
             return
         self._tally.forget(jobs | self._collector.jobs())
-        series = self._series(len(jobs), waiting, time.monotonic() - begun)
+        series = self._series(len(jobs), waiting, time.monotonic() - begun, disabled)
         self._try("publish its own state", lambda: self._publisher.write_own(series))
 
     def stop(self) -> None:
@@ -64,6 +70,7 @@ class Agent:
         """Close the directories."""
         self._publisher.close()
         self._collector.close()
+        self._sweeper.close()
 
     def _try(self, what: str, act: Callable[[], _T]) -> _T | None:
         """Do it; None, and one line in the log until it works again, when the system refuses."""
@@ -77,7 +84,7 @@ class Agent:
         self._troubles.discard(what)
         return result
 
-    def _series(self, jobs: int, waiting: int, pass_s: float) -> list[Series]:
+    def _series(self, jobs: int, waiting: int, pass_s: float, disabled: bool) -> list[Series]:
         # The setting and not what jobs say: a series must not change its name when a job comes.
         who = {"cluster": self._cluster, "node": self._node}
         values = {
@@ -87,16 +94,18 @@ class Agent:
             "ranks_lost_total": str(self._tally.lost),
             "last_pass_timestamp_seconds": f"{time.time():.3f}",
             "pass_seconds": f"{pass_s:.6f}",
+            "swept_jobs_total": str(self._tally.swept),
+            "disabled": str(int(disabled)),
         }
         series = [
             make_series(f"nccl_inspector_agent_{name}", who, value)
             for name, value in values.items()
         ]
-        for reason, number in sorted(self._tally.rejected.items()):
-            labels = who | {"reason": reason}
-            series.append(
-                make_series("nccl_inspector_agent_rejected_files_total", labels, str(number))
-            )
+        counted = {"rejected_files": self._tally.rejected, "slurm_answers": self._tally.answers}
+        for what, counts in counted.items():
+            name = f"nccl_inspector_agent_{what}_total"
+            for reason, number in sorted(counts.items()):
+                series.append(make_series(name, who | {"reason": reason}, str(number)))
         return series + self._publisher.build_info()
 
 
@@ -156,14 +165,20 @@ def run_agent(config: Config, once: bool) -> None:
 
 
 def run_collect(config: Config) -> int:
-    """Collect once, for a site without the agent; return how many ended jobs are left.
+    """Sweep and collect once, for a site without the agent; return how many ended jobs are left.
 
     Raises:
         InspectorError: the run directory is not there or does not work, or an agent works on it.
     """
+    tally = Tally()
     with _run_dir(config) as run_fd:
-        collector = Collector(run_fd, config, Tally())
+        collector = Collector(run_fd, config, tally)
         try:
+            sweeper = Sweeper(run_fd, config, tally)
+            try:
+                sweeper.run_once()
+            finally:
+                sweeper.close()
             left = collector.run_pass(CHILD_S)
             while collector.half_read:
                 left = collector.run_pass(CHILD_S)

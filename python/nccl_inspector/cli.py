@@ -13,6 +13,9 @@ from nccl_inspector import __version__
 from nccl_inspector.agent import run_agent, run_collect
 from nccl_inspector.config import Config, read_config
 from nccl_inspector.errors import InspectorError
+from nccl_inspector.killswitch import disable as switch_off
+from nccl_inspector.killswitch import enable as switch_on
+from nccl_inspector.nodestatus import describe, read_status, render_status
 from nccl_inspector.render import render_text
 from nccl_inspector.report import build_report, load_summaries
 
@@ -60,9 +63,39 @@ def agent(conf: Path | None, run_dir: Path | None, report_dir: Path | None, once
 @_run_dir
 @_report_dir
 def collect(conf: Path | None, run_dir: Path | None, report_dir: Path | None) -> None:
-    """Collect this node's ended jobs once, where no agent runs."""
+    """Collect this node's ended jobs once, and those without an epilog, where no agent runs."""
     logging.basicConfig(format="%(name)s: %(message)s", level=logging.INFO)
     run_collect(_config(conf, run_dir, report_dir))
+
+
+@cli.command()
+@_conf
+@_run_dir
+@click.option("--reason", default="", help="For those who look at the node later; one line.")
+def disable(conf: Path | None, run_dir: Path | None, reason: str) -> None:
+    """Measure no job on this node: the kill switch, for root."""
+    state = switch_off(_config(conf, run_dir, None).run_dir, reason)
+    click.echo(describe(state))
+
+
+@cli.command()
+@_conf
+@_run_dir
+def enable(conf: Path | None, run_dir: Path | None) -> None:
+    """Undo `disable`."""
+    switch_on(_config(conf, run_dir, None).run_dir)
+    click.echo(describe(None))
+
+
+@cli.command()
+@_conf
+@_run_dir
+@click.pass_context
+def status(context: click.Context, conf: Path | None, run_dir: Path | None) -> None:
+    """Say how this node fares; exit status 0: enabled and well, 3: disabled, 4: not well."""
+    found = read_status(_config(conf, run_dir, None).run_dir)
+    click.echo(render_status(found), nl=False)
+    context.exit(found.exit_code)
 
 
 @cli.command()

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from nccl_inspector.config import Config
-from nccl_inspector.endedjob import Ended, Made, NotYetError, Reading, parse_ended
+from nccl_inspector.endedjob import LINGER_S, Ended, Made, NotYetError, Reading, parse_ended
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.handover import DONE, DONE_WITHOUT_ACL, Child, Target, reap, start, wait
 from nccl_inspector.hostile import entry_names
@@ -32,8 +32,13 @@ class _Retry:
 class Collector:
     """The ended jobs of this node, one handed over at a time."""
 
-    def __init__(self, run_fd: int, config: Config, tally: Tally) -> None:
+    def __init__(
+        self, run_fd: int, config: Config, tally: Tally, *, watching: bool = False
+    ) -> None:
         """Open `ended` below the run directory.
+
+        `watching`: what waits ages by our own watch, which no setting of the clock changes.
+        A collector of one pass only has the time in the directory's name.
 
         Raises:
             OSError: it is not there.
@@ -46,6 +51,8 @@ class Collector:
         self._retries: dict[str, _Retry] = {}
         self._working: tuple[Ended, Child] | None = None
         self._reading: Reading | None = None
+        self._watching = watching
+        self._first_seen: dict[str, float] = {}  # of time.monotonic(), by name
         self._done: set[str] = set()  # dealt with, still under their names
         self._deadline = 0.0
         self._answered: list[int] = []
@@ -71,6 +78,8 @@ class Collector:
         self._answered = reap(self._answered)
         self._remove_done()
         known = self._list()
+        now = time.monotonic()
+        self._first_seen = {one.name: self._first_seen.get(one.name, now) for one in known}
         self._retries = {
             ended.name: self._retries[ended.name] for ended in known if ended.name in self._retries
         }
@@ -84,6 +93,12 @@ class Collector:
         found = (parse_ended(name) for name in entry_names(self._ended_fd))
         waiting = (ended for ended in found if ended and ended.name not in self._done)
         return sorted(waiting, key=lambda ended: (ended.end_s, ended.name))
+
+    def _age_s(self, ended: Ended) -> float:
+        """Return how long the job has waited here; below 0 when the clock was set back."""
+        if self._watching:
+            return time.monotonic() - self._first_seen[ended.name]
+        return time.time() - ended.end_s
 
     def _due(self, known: list[Ended]) -> list[Ended]:
         """Return the jobs to try, the one that is half read first."""
@@ -125,7 +140,8 @@ class Collector:
         """
         if self._reading and self._reading.ended != ended:
             self._reading = None
-        reading = self._reading or Reading(ended, self._ended_fd, self._tally)
+        lingers = self._age_s(ended) < LINGER_S
+        reading = self._reading or Reading(ended, self._ended_fd, self._tally, lingers)
         self._reading = None
         for _ in reading.steps:
             if time.monotonic() > self._deadline:
@@ -140,7 +156,7 @@ class Collector:
         self._working = ended, start(self._config.report_user, target, made.data)
 
     def _give_up(self, ended: Ended, err: RefusedError) -> None:
-        old = ended.age_s() > TORN_S
+        old = self._age_s(ended) > TORN_S
         self._tally.say(
             ended.job_id,
             f"cannot be collected ({err}); its directory goes {'now' if old else 'in an hour'}",

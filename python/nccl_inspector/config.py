@@ -58,6 +58,8 @@ class Config:
     report_dir: Path
     report_user: str
     agent_interval_s: float
+    sweep_after_s: float
+    scontrol: Path
 
 
 def load_settings() -> dict[str, Setting]:

@@ -3,7 +3,6 @@
 
 import os
 import re
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -39,10 +38,6 @@ class Ended:
     job_id: int
     end_s: int
 
-    def age_s(self) -> float:
-        """Return how long ago the job ended."""
-        return time.time() - self.end_s
-
 
 @dataclass(frozen=True, slots=True)
 class Made:
@@ -61,15 +56,22 @@ def parse_ended(name: str) -> Ended | None:
 def _head(manifest: Manifest, ended: Ended, problems: list[str]) -> Head:
     names = Head.__dataclass_fields__.keys() & Manifest.__dataclass_fields__.keys()
     values = {name: getattr(manifest, name) for name in names}
-    return Head(**values, end=ended.end_s, problems=tuple(problems[:_PROBLEMS_MAX]))
+    end_s = max(ended.end_s, manifest.start)
+    if end_s != ended.end_s:
+        problems = ["the clock was set back while the job ran: its end is not known", *problems]
+    return Head(**values, end=end_s, problems=tuple(problems[:_PROBLEMS_MAX]))
 
 
 class Reading:
     """The work on one ended job; each item of `steps` is a box done, the last sets `made`."""
 
-    def __init__(self, ended: Ended, ended_fd: int, tally: Tally) -> None:
-        """Begin nothing yet; `steps` opens what it needs below `ended_fd`."""
+    def __init__(self, ended: Ended, ended_fd: int, tally: Tally, lingers: bool) -> None:
+        """Begin nothing yet; `steps` opens what it needs below `ended_fd`.
+
+        `lingers`: the job's processes may still hold their boxes, and are waited for.
+        """
         self.ended = ended
+        self._lingers = lingers
         self.made: Made | None = None
         self._tally = tally
         self._problems: list[str] = []
@@ -108,7 +110,7 @@ class Reading:
         for name, stem in listing.boxes:
             try:
                 with regular_file(name, uid, BOX_BYTES_MAX, raw_fd) as (fd, status):
-                    if self.ended.age_s() < LINGER_S and is_locked(fd):
+                    if self._lingers and is_locked(fd):
                         raise NotYetError
             except RefusedError as err:
                 self._refuse(name, err)

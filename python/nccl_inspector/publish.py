@@ -51,11 +51,17 @@ class Publisher:
         self._first = 0  # where the next pass begins: the lowest job that the last did not read
         self._remove(_LEFTOVER)
 
-    def run_pass(self) -> set[int]:
-        """Publish every job, withdraw those that are gone; return the jobs with a directory."""
+    def run_pass(self, disabled: bool = False) -> set[int]:
+        """Publish every job, withdraw those that are gone; return the jobs with a directory.
+
+        While `disabled` no job's series are published, and none is read.
+        """
         ids = {int(name) for name in entry_names(self._jobs_fd) if _JOB.fullmatch(name)}
-        for job_id in self._jobs.keys() - ids:
+        for job_id in self._jobs.keys() - (set() if disabled else ids):
             self._forget(job_id)
+        if disabled:
+            self._withdraw(())
+            return ids
         self._withdraw(ids)  # before anything is written: it may be the room that is needed
         deadline = time.monotonic() + PASS_S
         order = sorted(ids, key=lambda job_id: (job_id < self._first, job_id))

@@ -24,6 +24,8 @@ class Tally:
         self.rejected: Counter[str] = Counter()
         self.lost = 0
         self.collect_failures = 0
+        self.swept = 0
+        self.answers: Counter[str] = Counter()
         self._said: dict[int, set[str]] = {}
         self._lost: dict[int, set[Inode]] = {}
 
