@@ -13,7 +13,7 @@
 
 /* What a manifest says of a job. */
 struct policy_job {
-	uint64_t id; /* of a het job's component: the leader's, so that all are treated alike */
+	uint64_t id;   /* of a het job's component: the leader's, so that all are treated alike */
 	uint64_t gpus; /* of this node */
 	uint64_t nodes;
 	char partition[SETTINGS_TEXT_BYTES];

@@ -55,7 +55,7 @@ struct setting {
 
 /* What a job's tasks depend on. */
 struct settings {
-	enum mode mode; /* setting `default`, or what the job asked for */
+	enum mode mode;                       /* setting `default`, or what the job asked for */
 	char partitions[SETTINGS_TEXT_BYTES]; /* these three bound the site's default */
 	uint64_t min_gpus;
 	uint64_t sample;

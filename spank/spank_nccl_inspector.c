@@ -37,6 +37,15 @@ SPANK_PLUGIN(nccl_inspector, 1)
  * long. A process of Slurm's that gets the option serves one job. */
 static char option_value[OPTIONS_MAX_BYTES + 2];
 static bool option_given;
+static bool explicit_option; /* on the command line or in #SBATCH: not the enclosing job's */
+
+/* Slurm passes an enclosing job's option first, then those of the command line. */
+static bool is_enclosing_jobs(const char *value)
+{
+	const char *enclosing = getenv(OPTION_VARIABLE);
+
+	return !option_given && enclosing && value && !strcmp(enclosing, value);
+}
 
 static int take_option(int val, const char *value, int remote)
 {
@@ -44,6 +53,8 @@ static int take_option(int val, const char *value, int remote)
 	struct settings scratch;
 
 	(void)val;
+	if (!remote && !is_enclosing_jobs(value))
+		explicit_option = true;
 	option_given = true;
 	snprintf(option_value, sizeof(option_value), "%s", value ? value : "");
 	if (remote)
@@ -111,6 +122,10 @@ int slurm_spank_init_post_opt(spank_t spank, int ac, char **av)
 
 	if (context != S_CTX_LOCAL && context != S_CTX_ALLOCATOR)
 		return ESPANK_SUCCESS;
+	/* The option wins over the variable. In the job the variable wins over the job's option, so
+	 * that a script can set it for its steps: this one must not come along. */
+	if (explicit_option)
+		unsetenv(WISH_VARIABLE);
 	/* A step does not speak for its job: without PrologFlags=Alloc the first step's variables
 	 * reach the prolog, and an `off` for one step would leave the others without a directory.
 	 */
@@ -145,16 +160,17 @@ static const char *get_task_variable(void *arg, const char *name)
 	return rc == ESPANK_SUCCESS || rc == ESPANK_NOSPACE ? value : NULL;
 }
 
-/* The job's own wish. An empty one of a variable is none. */
+/* The job's own wish. An empty one of a variable is none. The variable is there only where no
+ * option was given to the same command. */
 static const char *find_wish(spank_t spank)
 {
-	const char *value;
+	const char *value = get_task_variable(spank, WISH_VARIABLE);
 
+	if (value && *value)
+		return value;
 	if (option_given)
 		return option_value;
 	value = get_task_variable(spank, OPTION_VARIABLE);
-	if (!value || !*value)
-		value = get_task_variable(spank, WISH_VARIABLE);
 	return value && *value ? value : NULL;
 }
 

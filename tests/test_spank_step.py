@@ -53,13 +53,13 @@ def test_the_tasks_get_every_variable_of_the_contract(node: Node) -> None:
         (["--word=default=prom"], {}, "1"),
         (["--word=default=prom"], {"SLURM_NCCL_INSPECTOR": "report"}, "0"),
         (["--word=default=prom"], {"SLURM_NCCL_INSPECTOR": ""}, "1"),
-        ([], {OPTION_VARIABLE: "report", "SLURM_NCCL_INSPECTOR": "prom"}, "0"),
+        ([], {OPTION_VARIABLE: "report", "SLURM_NCCL_INSPECTOR": "prom"}, "1"),
         (["--option=prom"], {OPTION_VARIABLE: "report"}, "1"),
-        (["--option=off"], {OPTION_VARIABLE: "report", "SLURM_NCCL_INSPECTOR": "prom"}, None),
+        (["--option=report"], {OPTION_VARIABLE: "report", "SLURM_NCCL_INSPECTOR": "off"}, None),
         (["--word=default=prom", "--option=off"], {}, None),
     ],
 )
-def test_on_the_node_option_variables_and_site_rank_in_this_order(
+def test_on_the_node_variable_option_and_site_rank_in_this_order(
     node: Node, args: list[str], env: dict[str, str], dump: str | None
 ) -> None:
     assert node.step(*args, env=env).env.get("NCCL_INSPECTOR_PROM_DUMP") == dump

@@ -143,6 +143,23 @@ def test_a_job_that_is_submitted_from_a_measured_one_starts_clean(
     assert not host.told_hooks
 
 
+@pytest.mark.parametrize("by", ["allocator", "local"])
+def test_an_option_replaces_the_variable_for_everything_in_the_job(by: str) -> None:
+    wish = {"SLURM_NCCL_INSPECTOR": "report"}
+    assert submit("--option=prom", by=by, environ=wish).own_env == {}
+    assert submit(by=by, environ=wish).own_env == wish
+
+
+def test_in_a_measured_job_only_an_option_of_the_steps_own_replaces_the_variable() -> None:
+    inside = {"SLURM_JOB_ID": "42", OPTION_VARIABLE: "prom", "SLURM_NCCL_INSPECTOR": "off"}
+    # Slurm passes the job's option first.
+    assert submit("--option=prom", by="local", environ=inside).own_env == inside
+    both = submit("--option=prom", "--option=prom", by="local", environ=inside)
+    assert "SLURM_NCCL_INSPECTOR" not in both.own_env
+    other = submit("--option=report", by="local", environ=inside)
+    assert "SLURM_NCCL_INSPECTOR" not in other.own_env
+
+
 def test_a_step_of_a_measured_job_keeps_the_jobs_option() -> None:
     inside = {"SLURM_JOB_ID": "42", OPTION_VARIABLE: "prom", "SLURM_SPANK_NCCL_INSPECTOR": "prom"}
     assert submit(by="local", environ=inside).own_env == inside

@@ -95,7 +95,8 @@ static void test_files(void)
 	ok(!policy_read_manifest(&job, path) && job.gpus == 4, "a manifest is read");
 	ok(policy_read_manifest(&job, link) == -ELOOP, "not through a link");
 	ok(policy_read_manifest(&job, dir) == -EINVAL, "not a directory");
-	ok(!truncate(path, 1ll << 30) && policy_read_manifest(&job, path) == -EINVAL, "not one of 1 GB");
+	ok(!truncate(path, 1ll << 30) && policy_read_manifest(&job, path) == -EINVAL,
+	   "not one of 1 GB");
 	unlink(path);
 	ok(!mkfifo(path, 0600) && policy_read_manifest(&job, path) == -EINVAL,
 	   "not a FIFO, and without waiting");
