@@ -195,7 +195,7 @@ def injecting_conf(cluster: Cluster) -> Path:
     home = cluster.home()
     plugin, stack, conf = (home / name for name in ("injector.so", "plugstack.conf", "slurm.conf"))
     subprocess.run(
-        ["gcc", "-shared", "-fPIC", "-x", "c", "-o", plugin, "-"],
+        ["gcc", *cluster.layout.slurm_cflags, "-shared", "-fPIC", "-x", "c", "-o", plugin, "-"],
         input=INJECTING_PLUGIN, text=True, check=True, timeout=20,
     )  # fmt: skip
     stack.write_text(f"required {plugin}\n")

@@ -98,6 +98,11 @@ class Layout:
         return int(year), int(month)
 
     @property
+    def slurm_cflags(self) -> list[str]:
+        """What the host's compiler needs to find the headers of this Slurm, once it is built."""
+        return [f"-I{REPO}/build/slurm-{self.slurm}/include"] if self.tree else []
+
+    @property
     def own_program(self) -> Path:
         """In a tree: the command nccl-inspector, by the tree's Python and our source."""
         return self.root / "bin" / "nccl-inspector"
