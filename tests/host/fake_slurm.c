@@ -3,20 +3,26 @@
  *
  *   fake_slurm PLUGIN [--context=local|allocator|remote|slurmd] [--job=ID] [--array=ID_TASK]
  *              [--word=WORD]... [--option=VALUE]... [--env=NAME=VALUE]... [--fail-setenv]
+ *              [--time=N]
  *
  * --word: a word behind the plugin in plugstack.conf. --option: --nccl-inspector=VALUE, once per
  * occurrence. --env: the job's environment, as slurmstepd holds it; the plugin's getenv() sees this
  * process's own. Every call of the plugin into Slurm is one line on stdout, in order, and at the
- * end the job's environment and this process's own. A call that crashes the real Slurm aborts. Exit status 255: the option
- * was refused, as by sbatch.
+ * end the job's environment and this process's own. A call that crashes the real Slurm aborts.
+ * Exit status 255: the option was refused, as by sbatch.
+ * --time=N: say nothing of that. Play it N times, each in a fresh process that loads the plugin, as
+ * slurmstepd is one per step, and print of each the nanoseconds in its callbacks and in its loading.
  */
 #include <dlfcn.h>
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <slurm/spank.h>
@@ -37,6 +43,8 @@ static enum phase phase = PHASE_OTHER;
 static struct spank_option *registered;
 static uint32_t job_id = 1, array_id = 1, array_task = 0xfffffffe; /* NO_VAL */
 static bool fail_setenv;
+static unsigned int rounds; /* 0: say what happens; else only how long it takes */
+static uint64_t callbacks_ns;
 static char *words[MAX_WORDS + 1], *options[MAX_WORDS], *job_env[MAX_ENV];
 static int word_count, option_count, env_count;
 
@@ -45,6 +53,8 @@ static void say(const char *what, const char *format, va_list args)
 {
 	char text[16384];
 
+	if (rounds)
+		return;
 	vsnprintf(text, sizeof(text), format, args);
 	printf("%s", what);
 	for (const char *c = text; *c; c++)
@@ -199,18 +209,29 @@ spank_err_t spank_job_control_setenv(spank_t spank, const char *name, const char
 	return ESPANK_SUCCESS;
 }
 
+static uint64_t now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
 /* Calls a callback if the plugin has it, and says what it returned. */
 static void call(void *plugin, const char *name, enum phase now)
 {
 	void *symbol = dlsym(plugin, name);
 	spank_f *callback;
+	uint64_t begun;
 	int rc;
 
 	if (!symbol)
 		return;
 	memcpy(&callback, &symbol, sizeof(callback));
 	phase = now;
+	begun = now_ns();
 	rc = callback(&handle, word_count, words);
+	callbacks_ns += now_ns() - begun;
 	phase = PHASE_OTHER;
 	note("%s -> %d", name, rc);
 }
@@ -220,10 +241,12 @@ static bool pass_options(void)
 {
 	for (int i = 0; i < option_count && registered; i++) {
 		bool remote = context == S_CTX_REMOTE;
+		uint64_t begun = now_ns();
 		int rc;
 
 		phase = PHASE_OPTION;
 		rc = registered->cb(registered->val, options[i], remote);
+		callbacks_ns += now_ns() - begun;
 		phase = PHASE_OTHER;
 		note("option -> %d", rc);
 		if (rc && !remote)
@@ -269,6 +292,8 @@ static bool parse_argument(const char *arg)
 		return (job_id = (uint32_t)strtoul(value, NULL, 10)) != 0;
 	if (!strncmp(arg, "--array=", 8))
 		return sscanf(value, "%u_%u", &array_id, &array_task) == 2;
+	if (!strncmp(arg, "--time=", 7))
+		return (rounds = (unsigned int)strtoul(value, NULL, 10)) != 0;
 	return fail_setenv = !strcmp(arg, "--fail-setenv");
 }
 
@@ -297,9 +322,52 @@ static int drive(void *plugin)
 	return 0;
 }
 
+static void *load(const char *path)
+{
+	void *plugin = path ? dlopen(path, RTLD_NOW) : NULL;
+
+	if (plugin && dlsym(plugin, "plugin_version"))
+		return plugin;
+	fprintf(stderr, "fake_slurm: %s\n", path ? dlerror() : "no plugin given");
+	return NULL;
+}
+
+static int play(const char *path)
+{
+	uint64_t begun = now_ns(), loaded_ns;
+	void *plugin = load(path);
+	int rc;
+
+	if (!plugin)
+		return 2;
+	loaded_ns = now_ns() - begun;
+	rc = drive(plugin);
+	if (rounds)
+		printf("%" PRIu64 " %" PRIu64 "\n", callbacks_ns, loaded_ns);
+	fflush(stdout);
+	dlclose(plugin);
+	return rc;
+}
+
+/* Plays the rounds that --time asks for, each in a process of its own. */
+static int play_rounds(const char *path)
+{
+	int status = 0;
+
+	for (unsigned int i = 0; i < rounds && !status; i++) {
+		pid_t pid = fork();
+
+		if (!pid)
+			_exit(play(path));
+		if (pid < 0 || waitpid(pid, &status, 0) < 0)
+			return 2;
+	}
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 2;
+}
+
 int main(int argc, char **argv)
 {
-	void *plugin;
+	const char *path = argc > 1 ? argv[1] : NULL;
 	int rc;
 
 	for (int i = 2; i < argc; i++)
@@ -307,13 +375,7 @@ int main(int argc, char **argv)
 			fprintf(stderr, "fake_slurm: bad argument %.80s\n", argv[i]);
 			return 2;
 		}
-	plugin = argc > 1 ? dlopen(argv[1], RTLD_NOW) : NULL;
-	if (!plugin || !dlsym(plugin, "plugin_version")) {
-		fprintf(stderr, "fake_slurm: %s\n", argc > 1 ? dlerror() : "no plugin given");
-		return 2;
-	}
-	rc = drive(plugin);
-	dlclose(plugin);
+	rc = rounds ? play_rounds(path) : play(path);
 	for (int i = 0; i < MAX_WORDS; i++) {
 		free(words[i]);
 		free(options[i]);
