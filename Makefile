@@ -42,7 +42,7 @@ STANDIN := $(B)/nccl-standin
 FAKECUDA := $(B)/fakecuda/libcuda.so.1
 RECORDER := $(B)/recorder.so
 
-.PHONY: help build product testparts setup apt venv test test-long lint demo install install-python cluster-up cluster-down clean san
+.PHONY: help build product testparts setup apt venv test test-long bench lint demo install install-python cluster-up cluster-down clean san
 help:
 	@sed -n 's/^#: //p' Makefile
 
@@ -137,6 +137,10 @@ test: setup build san
 test-long: setup build san
 	-@$(PY) -m tests.cluster.tree
 	$(PY) -m pytest -m long $(PYTEST_ARGS)
+
+#: make bench        what hooks, SPANK and a publish pass cost here; as root. BENCH_ARGS=--json, --check
+bench: setup build
+	@$(PY) -m tests.bench $(BENCH_ARGS)
 
 C_SRC := $(shell git ls-files '*.c' '*.h' 2>/dev/null)
 SH_SRC := $(shell git ls-files '*.sh' .ci/run 2>/dev/null)

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m tests.bench [--json] [--check] [--rounds N]`: measure, print one table."""
+
+import argparse
+import json
+import os
+import platform
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.bench import agent, hooks, spank
+from tests.bench.sample import Sample, as_json, table
+
+
+def machine() -> dict[str, object]:
+    """Return what the figures depend on."""
+    info = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    models = [line.partition(":")[2].strip() for line in info if line.startswith("model name")]
+    return {
+        "cpu": models[0] if models else platform.machine(),
+        "cores": os.cpu_count(),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "load_1min": os.getloadavg()[0],
+    }
+
+
+def measure(rounds: int) -> list[Sample]:
+    """Measure everything in memory, as on a node.
+
+    Raises:
+        ChildProcessError, subprocess.CalledProcessError: a part failed.
+    """
+    shm = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=shm if shm.is_dir() else None) as name:
+        folder = Path(name)
+        for part in ("hooks", "spank", "agent"):
+            (folder / part).mkdir()
+        return [
+            *hooks.measure(folder / "hooks", rounds),
+            *spank.measure(folder / "spank", rounds),
+            *agent.measure(folder / "agent", max(1, rounds // 10)),
+        ]
+
+
+def main() -> int:
+    """Return 0, with --check 1 when a limit is exceeded; 2 without root."""
+    parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--check", action="store_true", help="fail when a limit is exceeded")
+    parser.add_argument("--rounds", type=int, default=300, help="how often each thing is done")
+    args = parser.parse_args()
+    if os.geteuid():
+        print("the hooks are for root", file=sys.stderr)
+        return 2
+    where, samples = machine(), measure(args.rounds)
+    if args.json:
+        print(json.dumps({"machine": where, "rows": [as_json(one) for one in samples]}, indent=1))
+    else:
+        print(", ".join(f"{key} {value}" for key, value in where.items()))
+        print(table(samples))
+    return int(args.check and any(one.verdict == "OVER" for one in samples))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
