@@ -18,11 +18,13 @@ from tests.boxes import MS, BoxOf, CommOf, KeyOf, fixed_chance, write_box
 from tests.test_box import run_c
 from tests.test_collect import HEAD, read_process
 
-FIRST = HEAD.__class__(42, 1, "amy", "phys", "gpu", "c1", "n1", "n[1-4]", 4, 0, 1, 2, ())
+FIRST = HEAD.__class__(42, 1, "amy", "phys", "gpu", "c1", "n1", "n[1-4]", 4, 0, 1, 2, "", ())
 
 
 def head(node: str, restart: int = 0) -> object:
-    return FIRST.__class__(42, 1, "amy", "phys", "gpu", "c1", node, "n[1-4]", 4, restart, 1, 2, ())
+    return FIRST.__class__(
+        42, 1, "amy", "phys", "gpu", "c1", node, "n[1-4]", 4, restart, 1, 2, "", ()
+    )
 
 
 def times(middle_ms: float, count: int = 50) -> list[int]:
@@ -194,7 +196,7 @@ def test_the_report_says_the_verdict_first_and_fits_a_terminal(tmp_path: Path) -
 
 def test_the_report_says_what_is_missing(tmp_path: Path) -> None:
     text = render_text(report_of(eight_ranks(tmp_path)[:2]))
-    assert "no summary of 2 nodes: n3, n4" in text
+    assert "no summary of 2 nodes: n[3-4]" in text
     assert "4 of 8 ranks missing" in text
 
 

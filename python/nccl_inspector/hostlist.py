@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Expand Slurm's node list syntax, such as `n[1-4,07],m01`."""
+"""Expand and compress Slurm's node list syntax, such as `n[1-4,07],m01`."""
 
 import re
+from collections.abc import Iterable
 
 from nccl_inspector.errors import InspectorError
 
 NODES_MAX = 65536
 _TEXT_MAX = 1 << 20
+_NUMBERED = re.compile(r"(.*?)([0-9]{1,18})([^0-9]*)")
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 
 
@@ -65,3 +67,51 @@ def expand(nodelist: str) -> list[str]:
         if len(nodes) > NODES_MAX:
             raise InspectorError("node list: too many nodes")
     return [node for node in nodes if node]
+
+
+def _ranges(numbers: Iterable[str]) -> str:
+    """Return `1-4,07`; only numbers that `_numbers` would give back the same are in one range."""
+    runs: list[list[str]] = []
+    for text in sorted(numbers, key=lambda one: (int(one), len(one))):
+        if runs and text == str(int(runs[-1][-1]) + 1).zfill(len(runs[-1][0])):
+            runs[-1].append(text)
+        else:
+            runs.append([text])
+    return ",".join(run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def compress(nodes: Iterable[str]) -> str:
+    """Return a node list of these names, each once; names count up by their last number."""
+    groups: dict[tuple[str, str], set[str]] = {}
+    for node in nodes:
+        match = _NUMBERED.fullmatch(node)
+        prefix, number, suffix = match.groups() if match else (node, "", "")
+        groups.setdefault((prefix, suffix), set()).add(number)
+    pieces = []
+    for (prefix, suffix), numbers in groups.items():
+        if "" in numbers:
+            pieces.append(prefix + suffix)
+            numbers.discard("")
+        if len(numbers) == 1:
+            pieces.append(f"{prefix}{numbers.pop()}{suffix}")
+        elif numbers:
+            pieces.append(f"{prefix}[{_ranges(numbers)}]{suffix}")
+    return ",".join(pieces)
+
+
+def _natural(node: str) -> tuple[str, str, int, str]:
+    match = _NUMBERED.fullmatch(node)
+    return (match[1], match[3], int(match[2]), node) if match else (node, "", -1, node)
+
+
+def compress_within(nodes: Iterable[str], chars: int) -> tuple[str, int]:
+    """Return a node list of the first names that fit, and how many names are left out."""
+    names = sorted(set(nodes), key=_natural)
+    low, high = 0, len(names)
+    while low < high:  # with names in order one more never shortens the text by much
+        middle = (low + high + 1) // 2
+        if len(compress(names[:middle])) <= chars:
+            low = middle
+        else:
+            high = middle - 1
+    return compress(names[:low]), len(names) - low

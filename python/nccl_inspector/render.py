@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from nccl_inspector.analysis.bandwidth import size_label
 from nccl_inspector.analysis.join import Communicator, Figures
 from nccl_inspector.analysis.verdict import Named, total_waiting
+from nccl_inspector.hostlist import compress_within
 from nccl_inspector.model import P2P
 from nccl_inspector.report import Report
 
@@ -15,6 +16,8 @@ COMMUNICATORS_SHOWN = 16
 KINDS_SHOWN = 12
 LINES_SHOWN = 12
 ALSO_SHOWN = 3
+COMPONENTS_SHOWN = 8
+NODELIST_CHARS_SHOWN = 300
 ALSO_SHARE = 0.1  # of the first one's waiting: less is the noise of the machine
 
 _WHO_COLUMNS = 17
@@ -45,13 +48,25 @@ def _wrap(first: str, text: str) -> str:
     return textwrap.fill(text, COLUMNS, initial_indent=first, subsequent_indent=" " * len(first))
 
 
+def _job(report: Report) -> str:
+    head = report.head
+    if not head.het_job_id:
+        return f"job {head.job_id}"
+    ids = [str(job) for job in report.nodelists]
+    word = "component" if len(ids) == 1 else "components"
+    return f"job {head.het_job_id} (het: {word} {_cut(ids, COMPONENTS_SHOWN)})"
+
+
 def _head(report: Report) -> Iterator[str]:
     head = report.head
-    words = [f"job {head.job_id}", f"user {head.user or head.uid}"]
+    words = [_job(report), f"user {head.user or head.uid}"]
     words += [
         f"{name} {value}" for name in ("account", "partition") if (value := getattr(head, name))
     ]
-    words.append(_number(len(report.nodes), "node"))
+    missing = {node for nodes in report.nodes_missing.values() for node in nodes}
+    total = len(missing | set(report.nodes))
+    some = f"{len(report.nodes)} of " if len(report.nodes) < total else ""
+    words.append(some + _number(total, "node"))
     if report.steps > 1:
         words.append(f"{_number(report.processes, 'process')} in {report.steps} steps")
     else:
@@ -60,10 +75,11 @@ def _head(report: Report) -> Iterator[str]:
         others = ", ".join(str(attempt) for attempt in report.attempts if attempt != head.restart)
         words.append(f"attempt {head.restart}" + (f" (--attempt shows {others})" if others else ""))
     yield _wrap("NCCL JOB REPORT  ", ", ".join(words))
-    if head.nodelist:
-        yield _wrap(
-            "nodes  ", textwrap.shorten(head.nodelist.replace(",", ", "), 300, placeholder=" ...")
-        )
+    lists = {job: nodes.replace(",", ", ") for job, nodes in report.nodelists.items() if nodes}
+    said = [f"{job}: {nodes}" if head.het_job_id else nodes for job, nodes in lists.items()]
+    if said:
+        text = textwrap.shorten("; ".join(said), NODELIST_CHARS_SHOWN, placeholder=" ...")
+        yield _wrap("nodes  ", text)
 
 
 def _named(named: Named) -> str:
@@ -179,9 +195,12 @@ def _cut(words: Iterable[str], shown: int) -> str:
 
 def _missing(report: Report, shown: int) -> Iterator[str]:
     lines = []
-    if report.nodes_missing:
-        count = _number(len(report.nodes_missing), "node")
-        lines.append(f"no summary of {count}: {_cut(report.nodes_missing, shown)}")
+    for job, nodes in report.nodes_missing.items():
+        count = _number(len(nodes), "node") + (f" of job {job}" if report.head.het_job_id else "")
+        # `shown` is without bound when no table is to be cut short.
+        text, rest = compress_within(nodes, max(shown, NODELIST_CHARS_SHOWN))
+        more = f" and {rest} more" if rest else ""
+        lines.append(f"no summary of {count}: {text.replace(',', ', ')}{more}")
     if report.killed:
         lines.append(
             f"died without finalizing, data up to the last event: {_cut(report.killed, shown)}"

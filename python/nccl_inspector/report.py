@@ -19,18 +19,21 @@ from nccl_inspector.model import DROP_REASONS, KILLED, RUNNING, Process
 from nccl_inspector.summary import SUMMARY_BYTES_MAX, Head, NodeSummary, decode
 
 _FILE = re.compile(r"([A-Za-z0-9_][A-Za-z0-9._-]{0,254}?)\.([0-9]{1,9})\.nodesummary")
+# Slurm gives a heterogeneous job's components ids that follow on the leader's; it allows 128.
+COMPONENTS_MAX = 128
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _REGULAR = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One attempt of one job."""
+    """One attempt of one job; of a heterogeneous one with all components that were measured."""
 
-    head: Head
+    head: Head  # of the first component
+    nodelists: dict[int, str]  # of each component, by its job id
     attempts: tuple[int, ...]  # all that there are
     nodes: tuple[str, ...]  # with a summary
-    nodes_missing: tuple[str, ...]
+    nodes_missing: dict[int, tuple[str, ...]]  # by component, without those that miss none
     processes: int
     steps: int
     communicators: tuple[Communicator, ...]
@@ -89,6 +92,11 @@ class Loaded:
     attempts: tuple[int, ...]
     problems: tuple[str, ...]
 
+    @property
+    def head(self) -> Head:
+        """What the first summary says of the job."""
+        return self.summaries[0].head
+
 
 def _of_one_job(summaries: list[NodeSummary], problems: list[str]) -> list[NodeSummary]:
     """Return those of the newest job: a cluster that starts anew gives a job id again."""
@@ -106,8 +114,12 @@ def _of_one_job(summaries: list[NodeSummary], problems: list[str]) -> list[NodeS
     return [summary for summary in summaries if identity(summary.head) == identity(newest)]
 
 
-def load_summaries(job_id: int, report_dir: Path, attempt: int | None) -> Loaded:
-    """Return the summaries of one attempt; None: the latest.
+class _UnreadableError(InspectorError):
+    """Summaries are there, and not one of them can be read."""
+
+
+def _load(job_id: int, report_dir: Path, attempt: int | None) -> Loaded:
+    """Return the summaries of one attempt of one job id; None: the latest.
 
     Raises:
         InspectorError: there is no such job or attempt, or none of it can be read.
@@ -134,11 +146,70 @@ def load_summaries(job_id: int, report_dir: Path, attempt: int | None) -> Loaded
             except RefusedError as err:
                 problems.append(f"{node}: its summary cannot be read: {err}")
     if not summaries:
-        raise InspectorError(f"the report of job {job_id} cannot be read: {problems[0]}")
+        raise _UnreadableError(f"the report of job {job_id} cannot be read: {problems[0]}")
     return Loaded(tuple(_of_one_job(summaries, problems)), tuple(sorted(attempts)), tuple(problems))
 
 
+def _components(
+    leader: int, own: Loaded | None, report_dir: Path, attempt: int | None
+) -> tuple[list[Loaded], list[str]]:
+    """Return the components of a heterogeneous job in order, and what could not be read.
+
+    One in which nobody used NCCL has no summaries at all, so every id that may be one is
+    tried. Most are other users' jobs, or nobody's.
+    """
+    found = {own.head.job_id: own} if own else {}
+    problems = []
+    for job_id in range(leader, leader + COMPONENTS_MAX):
+        if job_id in found:
+            continue
+        try:
+            one = _load(job_id, report_dir, attempt)
+        except _UnreadableError as err:
+            problems.append(str(err))
+        except InspectorError:
+            continue
+        else:
+            known = next(iter(found.values()), one).head
+            same = (one.head.cluster, one.head.uid) == (known.cluster, known.uid)
+            if same and one.head.het_job_id == str(leader):
+                found[job_id] = one
+    return [found[job_id] for job_id in sorted(found)], problems
+
+
+def load_summaries(job_id: int, report_dir: Path, attempt: int | None) -> Loaded:
+    """Return the summaries of one attempt, of a heterogeneous job those of all components.
+
+    `attempt` None: the latest.
+
+    Raises:
+        InspectorError: there is no such job or attempt, or none of it can be read.
+    """
+    try:
+        own = _load(job_id, report_dir, attempt)
+    except _UnreadableError:
+        raise
+    except InspectorError:
+        # A leader in which nobody used NCCL.
+        found, problems = _components(job_id, None, report_dir, attempt)
+        if not found:
+            raise
+    else:
+        if not re.fullmatch("[1-9][0-9]{0,17}", own.head.het_job_id):
+            return own
+        leader = int(own.head.het_job_id)
+        found, problems = _components(leader, own, report_dir, own.head.restart)
+    for one in found:
+        problems += [f"job {one.head.job_id}, {problem}" for problem in one.problems]
+    return Loaded(
+        tuple(summary for one in found for summary in one.summaries),
+        tuple(sorted({number for one in found for number in one.attempts})),
+        tuple(problems),
+    )
+
+
 def _missing_nodes(summaries: Sequence[NodeSummary], problems: list[str]) -> tuple[str, ...]:
+    """Return the nodes of one component that have no summary."""
     present = {summary.head.node for summary in summaries}
     try:
         nodes = expand(summaries[0].head.nodelist)
@@ -148,8 +219,10 @@ def _missing_nodes(summaries: Sequence[NodeSummary], problems: list[str]) -> tup
     return tuple(node for node in nodes if node not in present)
 
 
-def _in_state(processes: Sequence[tuple[str, Process]], state: str) -> Iterator[str]:
-    for (node, process), name in zip(processes, name_processes(processes), strict=True):
+def _in_state(
+    processes: Sequence[tuple[str, Process]], names: Sequence[str], state: str
+) -> Iterator[str]:
+    for (node, process), name in zip(processes, names, strict=True):
         if process.facts.state == state:
             yield f"{name} ({node})"
 
@@ -169,21 +242,29 @@ def build_report(loaded: Loaded) -> Report:
     processes = [
         (summary.head.node, process) for summary in summaries for process in summary.processes
     ]
+    names = name_processes(
+        [(summary.head.job_id, one) for summary in summaries for one in summary.processes]
+    )
     problems += [
         f"{words} was still running when its box was read"
-        for words in _in_state(processes, RUNNING)
+        for words in _in_state(processes, names, RUNNING)
     ]
-    communicators = join_communicators(processes)
+    communicators = join_communicators(processes, names)
+    components: dict[int, list[NodeSummary]] = {}
+    for summary in summaries:
+        components.setdefault(summary.head.job_id, []).append(summary)
+    missing = {job: _missing_nodes(found, problems) for job, found in components.items()}
     return Report(
-        head=summaries[0].head,
+        head=loaded.head,
+        nodelists={job: found[0].head.nodelist for job, found in components.items()},
         attempts=loaded.attempts,
-        nodes=tuple(summary.head.node for summary in summaries),
-        nodes_missing=_missing_nodes(summaries, problems),
+        nodes=tuple(dict.fromkeys(summary.head.node for summary in summaries)),
+        nodes_missing={job: nodes for job, nodes in missing.items() if nodes},
         processes=len(processes),
         steps=len({process.facts.step for _, process in processes}),
         communicators=tuple(communicators),
         named=tuple(rank_stragglers(communicators)),
-        killed=tuple(_in_state(processes, KILLED)),
+        killed=tuple(_in_state(processes, names, KILLED)),
         dropped={reason: number for reason, number in dropped.items() if number},
         problems=tuple(dict.fromkeys(problems)),
     )

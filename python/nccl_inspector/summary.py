@@ -50,6 +50,7 @@ class Head:
     restart: int
     start: int
     end: int  # when the epilog ran here
+    het_job_id: str  # of a heterogeneous job's component: the leader's id; else empty
     problems: tuple[str, ...]  # what was not taken on this node, in words
 
 

@@ -8,7 +8,7 @@ the kernel).
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import hypot
 from statistics import median
@@ -258,12 +258,19 @@ def _together(found: list[Member]) -> Communicator:
     return Communicator(0, first.name, first.nranks, first.nnodes, members, figures, notes)
 
 
-def join_communicators(processes: Iterable[tuple[str, Process]]) -> list[Communicator]:
-    """Join processes, each with its node's name, by communicator; the largest come first."""
+def join_communicators(
+    processes: Iterable[tuple[str, Process]], names: Sequence[str] | None = None
+) -> list[Communicator]:
+    """Join processes, each with its node's name, by communicator; the largest come first.
+
+    `names`: words for each process (analysis/naming.py); of one job's when not given.
+    """
     listed = list(processes)
+    if names is None:
+        names = name_processes([(0, process) for _, process in listed])
     found: dict[int, list[Member]] = defaultdict(list)
     folded: dict[tuple[str, int, int], list[Member]] = defaultdict(list)
-    for (node, process), name in zip(listed, name_processes(listed), strict=True):
+    for (node, process), name in zip(listed, names, strict=True):
         keys: dict[int, list[Key]] = defaultdict(list)
         for key in process.keys:
             keys[key.comm].append(key)
