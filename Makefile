@@ -135,7 +135,7 @@ test: setup build san
 	$(PY) -m pytest -m 'not long' $(PYTEST_ARGS)
 #: make test-long    the rest; also on other releases of Slurm, as far as a mirror gives them
 test-long: setup build san
-	-@$(PY) -m tests.cluster.tree
+	-@$(PY) -m tests.cluster tree
 	$(PY) -m pytest -m long $(PYTEST_ARGS)
 
 #: make bench        what hooks, SPANK and a publish pass cost here; as root. BENCH_ARGS=--json, --check

@@ -1,14 +1,16 @@
-"""The cluster by hand: python -m tests.cluster up|down|status|shell|env."""
+"""The cluster by hand: python -m tests.cluster up|down|status|shell|env|tree."""
 
 import argparse
 import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from tests.cluster import lifetime
+from tests.cluster import lifetime, tree
 from tests.cluster.cluster import Cluster
 from tests.cluster.errors import ClusterError
 from tests.cluster.layout import JOB_USER, Options, default_root
@@ -24,6 +26,8 @@ def _parser() -> argparse.ArgumentParser:
         "shell": "a shell on its login side",
         "env": "what to export to use it from any shell",
     }
+    trees = commands.add_parser("tree", help="make the trees of other Slurm releases")
+    trees.add_argument("suite", nargs="*", default=tree.SUITES, help="of Debian")
     for name, text in helps.items():
         command = commands.add_parser(name, help=text)
         command.add_argument("--dir", type=Path, default=None, help="state directory")
@@ -79,7 +83,26 @@ def _shell(cluster: Cluster, words: argparse.Namespace) -> int:
     os.execvp(line[0], line)  # noqa: S606 - no shell in between is the point
 
 
+def _trees(suites: Sequence[str]) -> int:
+    """Make the trees at once, a line about each; exit status 1 when one is not available."""
+    with ThreadPoolExecutor(len(suites)) as pool:
+        return 0 if all(list(pool.map(_tree, suites))) else 1
+
+
+def _tree(suite: str) -> bool:
+    begun = time.monotonic()
+    try:
+        made = tree.find(suite) or tree.make(suite)
+    except ClusterError as err:
+        print(f"cluster: {err}", file=sys.stderr)
+        return False
+    print(f"{suite}: Slurm {made.slurm} in {made.root} ({time.monotonic() - begun:.0f} s)")
+    return True
+
+
 def _run(words: argparse.Namespace) -> int:
+    if words.command == "tree":
+        return _trees(words.suite)
     root = words.dir or default_root()
     if words.command == "up":
         return _up(root, words)

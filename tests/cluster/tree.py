@@ -1,9 +1,8 @@
 """Other releases of Slurm: small Debian trees, made once with debootstrap and used by clusters.
 
-python -m tests.cluster.tree trixie forky
+By hand: python -m tests.cluster tree trixie forky
 """
 
-import argparse
 import fcntl
 import json
 import os
@@ -12,10 +11,7 @@ import re
 import shutil
 import stat
 import subprocess
-import sys
-import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,8 +30,9 @@ _MOVING = ("stable", "testing", "unstable", "sid")  # names of suites that may m
 _RECIPES = Path("/usr/share/debootstrap/scripts")
 _CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 _STEP_S = 900
-# In namespaces of its own: whatever ends the step takes its processes and mounts along.
+# In namespaces of its own: whatever ends the step, or us, takes its processes and mounts along.
 _APART = (
+    "setpriv", "--pdeathsig", "KILL",
     "unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child",
     "--mount-proc", "--",
 )  # fmt: skip
@@ -104,6 +101,17 @@ def _make(suite: str) -> Tree:
     for old in (root, part):
         if old.exists():
             shutil.rmtree(old)
+    try:
+        slurm = _fill(suite, part)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+    part.rename(root)
+    return Tree(suite, root, slurm)
+
+
+def _fill(suite: str, part: Path) -> str:
+    """Make the tree in `part`, its marker last; the version of the Slurm in it."""
     recipe = _RECIPES / suite if (_RECIPES / suite).exists() else _RECIPES / "sid"
     targets = _said("apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE)")
     mirror = pick_mirror(targets, platform.freedesktop_os_release().get("VERSION_CODENAME", ""))
@@ -114,8 +122,7 @@ def _make(suite: str) -> Tree:
     _inside(suite, part, "apt-get", "clean")
     slurm = _inside(suite, part, "slurmctld", "-V").split()[-1]
     (part / _MARKER).write_text(json.dumps({"slurm": slurm, "packages": PACKAGES}) + "\n")
-    part.rename(root)
-    return Tree(suite, root, slurm)
+    return slurm
 
 
 def pick_mirror(targets: str, codename: str) -> str:
@@ -206,28 +213,3 @@ def _reason(text: str) -> str:
     """The first error in the words of debootstrap or apt, else the last line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no word why"]
     return next((line for line in lines if line.startswith("E:")), lines[-1])
-
-
-def _tell(suite: str) -> bool:
-    """Make one tree and print the one line about it; False when it is not available."""
-    begun = time.monotonic()
-    try:
-        tree = find(suite) or make(suite)
-    except ClusterError as err:
-        print(f"tree: {err}", file=sys.stderr)
-        return False
-    print(f"{suite}: Slurm {tree.slurm} in {tree.root} ({time.monotonic() - begun:.0f} s)")
-    return True
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status 1 when one of the suites is not available."""
-    parser = argparse.ArgumentParser(prog="python -m tests.cluster.tree", description=__doc__)
-    parser.add_argument("suite", nargs="*", default=SUITES)
-    suites = parser.parse_args(argv).suite
-    with ThreadPoolExecutor(len(suites)) as pool:
-        return 0 if all(list(pool.map(_tell, suites))) else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
