@@ -3,6 +3,9 @@
 Everything lives under one state directory, on a loopback network and ports of its own, so that
 several clusters run side by side. By hand: `python -m tests.cluster up`, `shell`, `status`,
 `down`. In Python: `Cluster`.
+
+NCCL_INSPECTOR_SLURM_TREE=trixie or forky lets everything, tests and demo too, run the Slurm of that
+Debian suite, from a tree that is made once: `python -m tests.cluster tree`.
 """
 
 from tests.cluster.cluster import Cluster
