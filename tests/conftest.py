@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cases import SESSION
 from tests.cluster import Cluster
 from tests.cluster.host import missing
 from tests.journey import Journey, travel
@@ -32,6 +33,7 @@ def shared_cluster(cluster_dir: Path) -> Iterator[Cluster]:
     # SIGTERM ends the session as Ctrl-C does, or the cluster would stay behind.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     cluster = Cluster.up(cluster_dir)
+    SESSION.slurm = cluster.layout.slurm
     try:
         yield cluster
     finally:
@@ -62,3 +64,19 @@ def journey(shared_cluster: Cluster) -> Journey:
         return travel(shared_cluster)
     finally:
         shared_cluster.reset()
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Note how the marked cases end, for the page of what was verified."""
+    outcome = yield
+    report: pytest.TestReport = outcome.get_result()  # type: ignore[attr-defined]
+    mark = item.get_closest_marker("case")
+    if mark and (report.when == "call" or report.outcome != "passed"):
+        section, words = mark.args
+        SESSION.add(section, words, report.outcome)
+
+
+def pytest_sessionfinish() -> None:
+    """Keep what the session has seen, so that the page can be made of several."""
+    SESSION.write()
