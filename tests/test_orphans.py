@@ -4,56 +4,18 @@
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from nccl_inspector import jobdir, orphans, scontrol
-from nccl_inspector.agent import Agent, run_collect
-from nccl_inspector.config import Config, parse_config
+from nccl_inspector import jobdir, scontrol
+from nccl_inspector.agent import Agent
+from nccl_inspector.config import Config
 from nccl_inspector.orphans import Sweeper
 from nccl_inspector.tally import Tally
-from tests.boxes import BoxOf, lock_held, make_job, make_run_dir, names, write_box
+from tests.boxes import BoxOf, lock_held, make_job, names, write_box
 from tests.cluster.lifetime import wait_until
-from tests.test_slurmjob import record
-
-UNKNOWN = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
-DOWN = "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1"
-
-
-class Clock:
-    """time.monotonic, as far on as a test wants."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        real, self.ahead_s = time.monotonic, 0.0
-        monkeypatch.setattr(time, "monotonic", lambda: real() + self.ahead_s)
-
-
-@dataclass
-class Scontrol:
-    """A program that answers as it is told and notes what it was asked."""
-
-    folder: Path
-
-    @property
-    def path(self) -> Path:
-        return self.folder / "scontrol"
-
-    def says(self, script: str) -> None:
-        asked = self.folder / "asked"
-        part = self.folder / "part"
-        part.write_text(f'#!/bin/sh\necho "$*" >>{asked}\nenv >{self.folder}/env\n{script}\n')
-        part.chmod(0o755)
-        part.replace(self.path)
-
-    def shows(self, state: str, nodes: str = "n[1-4]", restarts: int = 0) -> None:
-        (self.folder / "answer").write_text(record(state, nodes, restarts))
-        self.says(f"cat {self.folder}/answer")
-
-    def asked(self) -> list[str]:
-        path = self.folder / "asked"
-        return path.read_text().splitlines() if path.exists() else []
+from tests.orphanage import DOWN, UNKNOWN, Clock, Scontrol, configured, ended, jobs
 
 
 @pytest.fixture
@@ -63,13 +25,7 @@ def slurm(tmp_path: Path) -> Scontrol:
 
 @pytest.fixture
 def config(tmp_path: Path, slurm: Scontrol) -> Config:
-    run_dir = make_run_dir(tmp_path / "run")
-    (tmp_path / "reports").mkdir()
-    return parse_config(
-        f"run_dir = {run_dir}\nreport_dir = {tmp_path}/reports\nscontrol = {slurm.path}\n"
-        "sweep_after = 10m\n",
-        "test",
-    )
+    return configured(tmp_path, slurm)
 
 
 @pytest.fixture
@@ -121,14 +77,6 @@ def waited(sweeper: Sweeper, tally: Tally, clock: Clock) -> Callable[[], None]:
         answers(sweeper, tally, sum(tally.answers.values()) + 1)
 
     return wait
-
-
-def jobs(config: Config) -> list[str]:
-    return names(config.run_dir / "jobs")
-
-
-def ended(config: Config) -> list[str]:
-    return [name.split(".")[0] for name in names(config.run_dir / "ended")]
 
 
 # Another boot.
@@ -413,65 +361,6 @@ def test_a_step_of_the_clock_asks_no_earlier_and_no_later(
     clock.ahead_s += 400
     answers(sweeper, tally, 1)
     assert ended(config) == ["42"]
-
-
-# Once, without an agent.
-
-
-def collect_old(config: Config, monkeypatch: pytest.MonkeyPatch, step_s: float = 700) -> None:
-    """A single collection when all files are so old."""
-    real = time.time
-    monkeypatch.setattr(time, "time", lambda: real() + step_s)
-    run_collect(config)
-
-
-@pytest.mark.parametrize("step_s", [700, -(10**6)], ids=["later", "clock set back"])
-def test_a_single_collection_ends_what_slurm_says_has_ended(
-    config: Config, slurm: Scontrol, monkeypatch: pytest.MonkeyPatch, step_s: float
-) -> None:
-    slurm.says(f"[ $4 = 44 ] && exec cat {slurm.folder}/answer; {UNKNOWN}")
-    (slurm.folder / "answer").write_text(record("RUNNING", job="44"))
-    make_job(config.run_dir / "jobs" / "42", boot_id="another")
-    for job in (43, 44):
-        make_job(config.run_dir / "jobs" / str(job), job)
-    collect_old(config, monkeypatch, step_s)
-    assert slurm.asked() == ["--oneliner show job 43", "--oneliner show job 44"]
-    assert (jobs(config), ended(config)) == (["44"], [])
-
-
-def test_a_single_collection_leaves_what_is_young_or_held(
-    config: Config, slurm: Scontrol, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slurm.says(UNKNOWN)
-    box = write_box(make_job(config.run_dir / "jobs" / "42"), "0_1", BoxOf(state=1))
-    run_collect(config)
-    with lock_held(box):
-        collect_old(config, monkeypatch)
-    assert (jobs(config), slurm.asked()) == (["42"], [])
-
-
-def test_a_single_collection_asks_no_more_when_slurm_is_silent_and_collects_all_the_same(
-    config: Config, slurm: Scontrol, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slurm.says(DOWN)
-    for job in (42, 43):
-        make_job(config.run_dir / "jobs" / str(job), job)
-    make_job(config.run_dir / "ended" / "41.1000000000000000000", 41)
-    collect_old(config, monkeypatch)
-    assert (jobs(config), ended(config), len(slurm.asked())) == (["42", "43"], [], 1)
-
-
-def test_a_single_collection_has_its_time(
-    config: Config, slurm: Scontrol, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(orphans, "ONCE_S", 0.1)
-    slurm.says("exec sleep 1000")
-    for job in (42, 43):
-        make_job(config.run_dir / "jobs" / str(job), job)
-    begun = time.monotonic()
-    collect_old(config, monkeypatch)
-    assert time.monotonic() - begun < 5
-    assert jobs(config) == ["42", "43"]
 
 
 # The agent.
