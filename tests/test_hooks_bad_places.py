@@ -241,3 +241,12 @@ def test_hostile_words_are_text_and_nothing_else(node: Node, text: bytes) -> Non
     assert node.ended() == []
     assert node.epilog(SLURM_JOB_COMMENT=text, SLURM_JOB_USER=text) == ""
     assert node.tree()[0:2] == ["control", "ended"]
+
+
+@pytest.mark.parametrize("program", ["mkdir", "chown"])
+def test_a_program_that_fails_leaves_nothing_half_made(
+    node: Node, tmp_path: Path, program: str
+) -> None:
+    failing = with_stubs(tmp_path, PROLOG, **{program: "echo cannot >&2; exit 1"})
+    assert "job 42: no metrics: cannot" in node.run(failing, **JOB)
+    assert node.tree() == EMPTY
