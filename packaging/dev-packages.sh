@@ -8,7 +8,7 @@ set -euo pipefail
 readonly packages=(
 	gcc libc6-dev make git python3-venv
 	slurm-wlm libslurm-dev slurm-wlm-basic-plugins munge
-	prometheus prometheus-node-exporter
+	prometheus prometheus-node-exporter openmpi-bin
 	clang-tidy cppcheck shellcheck procps util-linux debootstrap
 )
 

@@ -37,7 +37,8 @@ def _config(conf: Path | None, run_dir: Path | None, report_dir: Path | None) ->
 def _job_id(_context: click.Context, _parameter: click.Parameter, text: str) -> int:
     """Click's own integers take 1_2 for 12, which is another job than Slurm's array task 1_2."""
     if not re.fullmatch("[1-9][0-9]{0,17}", text):
-        raise click.BadParameter("not a job's number")
+        hint = "; of an array's task give its own number, sacct's JobIDRaw" if "_" in text else ""
+        raise click.BadParameter(f"not a job's number{hint}")
     return int(text)
 
 

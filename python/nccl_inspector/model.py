@@ -124,6 +124,13 @@ class Facts:
     comms_created: int
     comms_destroyed: int
 
+    @property
+    def array_task(self) -> str:
+        """`810_3`, Slurm's way to write a task of an array; empty when it is none."""
+        if self.array_job_id is None or self.array_task_id is None:
+            return ""
+        return f"{self.array_job_id}_{self.array_task_id}"
+
 
 @dataclass(frozen=True, slots=True)
 class Process:

@@ -51,7 +51,8 @@ def _wrap(first: str, text: str) -> str:
 def _job(report: Report) -> str:
     head = report.head
     if not head.het_job_id:
-        return f"job {head.job_id}"
+        task = f" (array task {report.array_task})" if report.array_task else ""
+        return f"job {head.job_id}{task}"
     ids = [str(job) for job in report.nodelists]
     word = "component" if len(ids) == 1 else "components"
     return f"job {head.het_job_id} (het: {word} {_cut(ids, COMPONENTS_SHOWN)})"

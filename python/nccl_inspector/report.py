@@ -30,6 +30,7 @@ class Report:
     """One attempt of one job; of a heterogeneous one with all components that were measured."""
 
     head: Head  # of the first component
+    array_task: str  # `810_3`, as the processes say; empty when it is no task of an array
     nodelists: dict[int, str]  # of each component, by its job id
     attempts: tuple[int, ...]  # all that there are
     nodes: tuple[str, ...]  # with a summary
@@ -256,6 +257,7 @@ def build_report(loaded: Loaded) -> Report:
     missing = {job: _missing_nodes(found, problems) for job, found in components.items()}
     return Report(
         head=loaded.head,
+        array_task=next((one.facts.array_task for _, one in processes), ""),
         nodelists={job: found[0].head.nodelist for job, found in components.items()},
         attempts=loaded.attempts,
         nodes=tuple(dict.fromkeys(summary.head.node for summary in summaries)),

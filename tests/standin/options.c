@@ -52,8 +52,8 @@ static const char help[] =
     "  --seed N            of the data (default 1)\n"
     "  --help              this text\n"
     "\n"
-    "Who it is: SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID, SLURMD_NODENAME (else the host's\n"
-    "name); without Slurm set them by hand.\n";
+    "Who it is: RANK, WORLD_SIZE, LOCAL_RANK of a launcher, else SLURM_PROCID, SLURM_NTASKS,\n"
+    "SLURM_LOCALID; SLURMD_NODENAME, else the host's name. By hand: set them.\n";
 
 static uint64_t number(const char *name, const char *text, uint64_t min, uint64_t max)
 {

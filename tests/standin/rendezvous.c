@@ -36,6 +36,12 @@ static int env_number(const char *name, int missing)
 	return (int)value;
 }
 
+/* RANK and the like come from a launcher that starts several processes in one task of Slurm's. */
+static int place(const char *launchers, const char *slurms, int missing)
+{
+	return env_number(launchers, env_number(slurms, missing));
+}
+
 static const char *env_or(const char *name, const char *missing)
 {
 	const char *text = getenv(name);
@@ -159,11 +165,11 @@ void world_join(struct world *world, const struct options *opt)
 	struct peer *me;
 	uint16_t port;
 
-	*world = (struct world){ .rank = env_number("SLURM_PROCID", 0),
-		                 .n_ranks = env_number("SLURM_NTASKS", 1),
+	*world = (struct world){ .rank = place("RANK", "SLURM_PROCID", 0),
+		                 .n_ranks = place("WORLD_SIZE", "SLURM_NTASKS", 1),
 		                 .timeout_s = opt->timeout_s };
 	if (world->rank >= world->n_ranks)
-		die("SLURM_PROCID %d of SLURM_NTASKS %d", world->rank, world->n_ranks);
+		die("rank %d of %d", world->rank, world->n_ranks);
 	fail_set_rank(world->rank);
 	world->peers = calloc((size_t)world->n_ranks, sizeof(*world->peers));
 	world->star = calloc((size_t)world->n_ranks, sizeof(*world->star));
@@ -177,7 +183,7 @@ void world_join(struct world *world, const struct options *opt)
 		die("cannot listen: %s", strerror(-world->listener));
 	me = &world->peers[world->rank];
 	me->port = port;
-	me->local_id = env_number("SLURM_LOCALID", 0);
+	me->local_id = place("LOCAL_RANK", "SLURM_LOCALID", 0);
 	if (getenv("SLURMD_NODENAME"))
 		snprintf(me->node, sizeof(me->node), "%s", getenv("SLURMD_NODENAME"));
 	else

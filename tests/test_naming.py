@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the report calls a process: Slurm's task, or its place in the world that it knows itself."""
+
+from pathlib import Path
+
+from nccl_inspector.analysis.naming import name_processes
+from nccl_inspector.layout import NOT_KNOWN
+from nccl_inspector.model import Process
+from nccl_inspector.render import render_text
+from nccl_inspector.summary import NodeSummary
+from tests.boxes import BoxOf, CommOf, KeyOf, write_box
+from tests.test_collect import read_process
+from tests.test_report import FIRST, report_of
+
+BATCH = NOT_KNOWN  # Slurm gives a batch script no SLURM_STEP_ID
+
+
+def process(
+    folder: Path, rank: int, *, step: int = 0, procid: int = 0, world: int = 7, size: int = 4
+) -> Process:
+    box = BoxOf([CommOf(world, rank, size, name="world")], [KeyOf(0, [1000])], procid=procid)
+    box.header.update(step_id=step)
+    folder.mkdir(exist_ok=True)
+    return read_process(write_box(folder, f"{step}_{world}{rank}", box))
+
+
+def named(*processes: Process) -> list[str]:
+    return name_processes([(42, one) for one in processes])
+
+
+def test_a_task_of_srun_is_called_by_its_number(tmp_path: Path) -> None:
+    processes = [process(tmp_path, 3 - task, procid=task) for task in range(4)]
+    assert named(*processes) == ["rank 0", "rank 1", "rank 2", "rank 3"]
+
+
+def test_processes_of_one_task_are_called_by_their_place_in_the_world(tmp_path: Path) -> None:
+    processes = [process(tmp_path, rank) for rank in range(4)]
+    assert named(*processes) == [f"rank {rank} of world" for rank in range(4)]
+
+
+def test_what_mpirun_starts_in_two_steps_is_one_world(tmp_path: Path) -> None:
+    """On the first node in the batch step, on the others in a step with a task a node."""
+    several = [process(tmp_path, rank, step=BATCH if rank < 2 else 0) for rank in range(4)]
+    assert named(*several) == [f"rank {rank} of world" for rank in range(4)]
+    single = [process(tmp_path, 0, step=BATCH, size=2), process(tmp_path, 1, size=2)]
+    assert named(*single) == ["rank 0 of world", "rank 1 of world"]
+
+
+def test_steps_with_the_same_numbers_are_told_apart(tmp_path: Path) -> None:
+    steps = [
+        process(tmp_path, rank, step=step, procid=rank, world=step % 9, size=2)
+        for step in (0, 1, BATCH)
+        for rank in range(2)
+    ]
+    assert named(*steps) == [
+        "step 0 rank 0", "step 0 rank 1", "step 1 rank 0", "step 1 rank 1",
+        "batch step rank 0", "batch step rank 1",
+    ]  # fmt: skip
+
+
+def test_the_report_of_an_arrays_task_says_which_it_is(tmp_path: Path) -> None:
+    box = BoxOf([CommOf(7, 0, 1)], [KeyOf(0, [1000])])
+    box.header.update(array_job_id=40, array_task_id=0)
+    array = read_process(write_box(tmp_path, "0_1", box))
+    assert "job 42 (array task 40_0), user" in render_text(
+        report_of([NodeSummary(FIRST, (array,))])
+    )
+    plain = process(tmp_path, 0)
+    assert "job 42, user" in render_text(report_of([NodeSummary(FIRST, (plain,))]))
