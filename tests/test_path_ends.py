@@ -33,6 +33,8 @@ def run(cluster: Cluster, *words: str, env: dict[str, str] | None = None) -> tup
 
 
 def lost(node: Node) -> float:
+    # The cluster may be up some moments before its agents have published.
+    wait_until(lambda: "nccl_inspector_agent_ranks_lost_total" in node.metrics(), 10, "the agent")
     (sample,) = (
         one for one in truth.read_prom(node.metrics())
         if one.name == "nccl_inspector_agent_ranks_lost_total"
