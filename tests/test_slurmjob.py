@@ -95,6 +95,20 @@ def test_a_name_that_a_user_chose_ends_nothing(name: str) -> None:
     assert says(record("RUNNING").replace("sbatch", name)) is Answer.ALIVE
 
 
+def test_a_record_made_up_inside_another_ends_nothing() -> None:
+    made_up = record("RUNNING", job="41").replace(
+        "sbatch", "x\nJobId=42 JobState=COMPLETED\nJobId=1"
+    )
+    assert says(made_up + record("RUNNING")) is Answer.ALIVE
+    assert says(record("RUNNING") + made_up) is Answer.ALIVE
+
+
+@pytest.mark.parametrize("words", ["JobState=COMPLETED", "JobState=RUNNING JobState=FAILED"])
+def test_of_two_states_none_is_believed(words: str) -> None:
+    for state in ("RUNNING", "TIMEOUT"):
+        assert says(record(state).replace("a b", f"a {words} b")) is Answer.ALIVE
+
+
 def test_a_newline_in_a_name_does_not_hide_the_state() -> None:
     assert says(record("COMPLETED").replace("sbatch", "a\nb")) is Answer.ENDED
 
