@@ -23,6 +23,7 @@ SPANK_PLUGIN(nccl_inspector, 1)
 
 #define PREFIX "nccl-inspector: "
 #define SLURM_NO_VAL 0xfffffffeu
+#define SLURM_BATCH_STEP 0xfffffffbu
 #define ENV_BUF_BYTES 2048 /* longer than anything that we set or accept */
 
 #define WISH_VARIABLE "SLURM_NCCL_INSPECTOR"
@@ -264,12 +265,13 @@ static void apply(spank_t spank, const struct taskenv *plan, uint32_t job_id)
 		slurm_info(PREFIX "job %" PRIu32 ": cannot change the environment", job_id);
 }
 
-/* The job's own variables may be those of another array, in whose task it was submitted. Slurm has
- * no task number for other jobs: NO_VAL. */
+/* Slurm has no task number for jobs that are no task of an array: NO_VAL. */
 static void find_array(spank_t spank, struct taskenv_job *job)
 {
-	uint32_t task = SLURM_NO_VAL;
+	uint32_t step = 0, task = SLURM_NO_VAL;
 
+	job->batch_step = spank_get_item(spank, S_JOB_STEPID, &step) == ESPANK_SUCCESS &&
+	                  step == SLURM_BATCH_STEP;
 	if (spank_get_item(spank, S_JOB_ARRAY_ID, &job->array_id) == ESPANK_SUCCESS &&
 	    spank_get_item(spank, S_JOB_ARRAY_TASK_ID, &task) == ESPANK_SUCCESS &&
 	    task < SLURM_NO_VAL)

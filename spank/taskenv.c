@@ -7,6 +7,8 @@
 
 #define HASH_DIGITS 16u
 
+#define ARRAY_TASK 7u /* its place in `names` */
+
 /* The profiler comes first: whether it is the user's decides about all others. */
 static const char *const names[TASKENV_VARIABLES] = {
 	"NCCL_PROFILER_PLUGIN",
@@ -53,6 +55,16 @@ static bool marker_has(const char *marker, const char *name, const char *value)
 	return false;
 }
 
+/* Whose step set what the marker has; 0: nobody's. */
+static uint32_t marker_job(const char *marker)
+{
+	uint32_t job_id = 0;
+
+	for (; *marker >= '0' && *marker <= '9'; marker++)
+		job_id = job_id * 10 + (uint32_t)(*marker - '0');
+	return *marker == ' ' ? job_id : 0;
+}
+
 static enum owner find_owner(const char *marker, const char *name, taskenv_get *get, void *arg)
 {
 	const char *value = get(arg, name);
@@ -85,9 +97,9 @@ static void make_value(char out[TASKENV_VALUE_BYTES], size_t index, const struct
 		snprintf(out, TASKENV_VALUE_BYTES, "%s", settings->profiler);
 	else if (index == 2)
 		taskenv_job_path(out, settings, job->id, TASKENV_RAW);
-	else if (index == 7 && job->array_task == TASKENV_NO_ARRAY)
+	else if (index == ARRAY_TASK && (!job->batch_step || job->array_task == TASKENV_NO_ARRAY))
 		*out = '\0';
-	else if (index == 7)
+	else if (index == ARRAY_TASK)
 		snprintf(out, TASKENV_VALUE_BYTES, "%" PRIu32 "_%" PRIu32, job->array_id,
 		         job->array_task);
 	else
@@ -152,7 +164,10 @@ void taskenv_plan(struct taskenv *plan, const struct settings *settings,
 			add(plan, TASKENV_OWN, names[i]);
 		} else {
 			*value = '\0';
-			if (active)
+			if (active && i == ARRAY_TASK && owner == OWNER_US && !job->batch_step &&
+			    marker_job(marker) == job->id)
+				snprintf(value, sizeof(value), "%s", get(arg, names[i]));
+			else if (active)
 				make_value(value, i, settings, job);
 			replace(plan, names[i], value, owner);
 		}

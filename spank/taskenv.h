@@ -22,9 +22,11 @@
 
 #define TASKENV_NO_ARRAY UINT32_MAX
 
-/* Which job a step belongs to. */
+/* Which job a step belongs to. Only in the batch step does Slurm know the array; in others it
+ * believes SLURM_ARRAY_*, which may be those of another job that submitted this one. */
 struct taskenv_job {
 	uint32_t id;
+	bool batch_step;
 	uint32_t array_id;   /* the array's job id, as in 810_3 */
 	uint32_t array_task; /* TASKENV_NO_ARRAY: not a task of an array */
 };

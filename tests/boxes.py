@@ -12,7 +12,18 @@ from fcntl import LOCK_EX, lockf
 from pathlib import Path
 
 from nccl_inspector.analysis.histogram import bucket_of
-from nccl_inspector.layout import COMM, GPU, HEADER, HIST, KEY, MAGIC, NOT_KNOWN, OP, VERSION, Record
+from nccl_inspector.layout import (
+    COMM,
+    GPU,
+    HEADER,
+    HIST,
+    KEY,
+    MAGIC,
+    NOT_KNOWN,
+    OP,
+    VERSION,
+    Record,
+)
 from nccl_inspector.metrics import load_metrics
 
 # Root's tests use another user's files; without root our own must do.

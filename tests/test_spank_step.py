@@ -153,13 +153,20 @@ def test_nothing_is_set_while_the_node_is_disabled(node: Node) -> None:
     assert node.step("--option=prom").env
 
 
-def test_a_task_of_an_array_gets_its_number_and_a_job_that_it_submits_does_not(node: Node) -> None:
-    outer = node.step("--option=prom", "--array=40_7").env
-    assert outer["NCCL_INSPECTOR_ARRAY_TASK"] == "40_7"
+def test_a_task_of_an_array_hands_its_number_to_its_steps_and_to_no_other_job(node: Node) -> None:
+    batch = node.step("--option=prom", "--array=40_7").env
+    assert batch["NCCL_INSPECTOR_ARRAY_TASK"] == "40_7"
+    # In a step Slurm goes by the environment, which a job has from the one that submitted it.
+    step = node.step("--option=prom", "--step=0", "--array=40_7", env=batch).env
+    assert step["NCCL_INSPECTOR_ARRAY_TASK"] == "40_7"
     node.prolog(50)
-    inner = node.step("--option=prom", job=50, env=outer).env
-    assert "NCCL_INSPECTOR_ARRAY_TASK" not in inner
-    assert inner["NCCL_INSPECTOR_RUN_DIR"].endswith("/50/raw")
+    other = node.step("--option=prom", job=50, env=batch).env
+    assert "NCCL_INSPECTOR_ARRAY_TASK" not in other
+    assert other["NCCL_INSPECTOR_RUN_DIR"].endswith("/50/raw")
+    its_step = node.step("--option=prom", "--step=0", "--array=40_7", job=50, env=other).env
+    assert "NCCL_INSPECTOR_ARRAY_TASK" not in its_step
+    unmeasured = node.step("--option=prom", "--step=0", "--array=40_7", job=50, env=batch).env
+    assert "NCCL_INSPECTOR_ARRAY_TASK" not in unmeasured
 
 
 def test_without_the_prologs_directory_nothing_is_set(node: Node) -> None:

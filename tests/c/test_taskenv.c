@@ -177,17 +177,21 @@ static void test_steps(void)
 static void test_arrays(void)
 {
 	begin();
-	job.array_id = 810;
-	job.array_task = 3;
+	job = (struct taskenv_job){ .batch_step = true, .array_id = 810, .array_task = 3 };
 	step(MODE_PROM, 812);
 	ok(has("NCCL_INSPECTOR_ARRAY_TASK", "810_3"), "a task of an array knows which it is");
-	job.array_task = TASKENV_NO_ARRAY;
+	job.batch_step = false;
+	step(MODE_PROM, 812);
+	ok(has("NCCL_INSPECTOR_ARRAY_TASK", "810_3"), "so do its steps");
 	step(MODE_PROM, 820);
 	ok(has("NCCL_INSPECTOR_ARRAY_TASK", NULL) && has("NCCL_INSPECTOR_ENABLE", "1"),
-	   "a job that such a task submits is none");
-	job.array_task = 0;
+	   "a step of a job that it submits goes by its own batch step");
+	job = (struct taskenv_job){ .batch_step = true, .array_id = 810, .array_task = 0 };
 	step(MODE_REPORT, 811);
 	ok(has("NCCL_INSPECTOR_ARRAY_TASK", "810_0"), "the first task has number 0");
+	job = (struct taskenv_job){ .batch_step = true, .array_task = TASKENV_NO_ARRAY };
+	step(MODE_PROM, 820);
+	ok(has("NCCL_INSPECTOR_ARRAY_TASK", NULL), "a job that such a task submits is none");
 	step(MODE_OFF, 811);
 	ok(nothing_of_ours(), "off takes this one, too");
 	job = (struct taskenv_job){ .array_task = TASKENV_NO_ARRAY };

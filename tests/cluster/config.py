@@ -43,7 +43,8 @@ def slurm_conf(layout: Layout) -> str:
         "MpiDefault=none",
         "ReturnToService=2",
         "JobAcctGatherType=jobacct_gather/none",
-        "SchedulerParameters=batch_sched_delay=0,sched_interval=5",
+        # Only the backfill round starts heterogeneous jobs: each second here, not each half minute.
+        "SchedulerParameters=batch_sched_delay=0,sched_interval=5,bf_interval=1",
         "KillWait=5",
         "MinJobAge=300",
         f"PlugStackConfig={root}/etc/plugstack.conf",

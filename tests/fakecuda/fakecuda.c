@@ -22,6 +22,8 @@ int cuInit(unsigned int flags);
 int cuDeviceGetCount(int *count);
 int cuDeviceGet(int *device, int ordinal);
 int cuCtxGetDevice(int *device);
+int cuDevicePrimaryCtxRetain(int **context, int device);
+int cuCtxSetCurrent(int *context);
 int cuDeviceGetUuid(unsigned char *uuid, int device);
 int cuDeviceGetUuid_v2(unsigned char *uuid, int device);
 int cuDeviceGetPCIBusId(char *bus_id, int size, int device);
@@ -89,9 +91,30 @@ int cuDeviceGet(int *device, int ordinal)
 	return CUDA_SUCCESS;
 }
 
+/* A device's one context is the place that holds its ordinal. */
+static int contexts[MAX_DEVICES];
+static _Thread_local int *current; /* NULL: the first device */
+
+int cuDevicePrimaryCtxRetain(int **context, int device)
+{
+	if (!context)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (minor_of(device) < 0)
+		return CUDA_ERROR_INVALID_DEVICE;
+	contexts[device] = device;
+	*context = &contexts[device];
+	return CUDA_SUCCESS;
+}
+
+int cuCtxSetCurrent(int *context)
+{
+	current = context;
+	return CUDA_SUCCESS;
+}
+
 int cuCtxGetDevice(int *device)
 {
-	return cuDeviceGet(device, 0);
+	return cuDeviceGet(device, current ? *current : 0);
 }
 
 /* Two rounds of FNV-1a over the node's name and the minor: the same GPU has the same UUID in

@@ -42,6 +42,7 @@ static enum spank_context context = S_CTX_REMOTE;
 static enum phase phase = PHASE_OTHER;
 static struct spank_option *registered;
 static uint32_t job_id = 1, array_id = 1, array_task = 0xfffffffe; /* NO_VAL */
+static uint32_t step_id = 0xfffffffb;                                    /* the batch step */
 static bool fail_setenv;
 static unsigned int rounds; /* 0: say what happens; else only how long it takes */
 static uint64_t callbacks_ns;
@@ -135,10 +136,12 @@ spank_err_t spank_get_item(spank_t spank, spank_item_t item, ...)
 	check(spank);
 	if (context != S_CTX_REMOTE)
 		return ESPANK_NOT_REMOTE;
-	if (item != S_JOB_ID && item != S_JOB_ARRAY_ID && item != S_JOB_ARRAY_TASK_ID)
+	if (item != S_JOB_ID && item != S_JOB_STEPID && item != S_JOB_ARRAY_ID &&
+	    item != S_JOB_ARRAY_TASK_ID)
 		return ESPANK_BAD_ARG;
 	va_start(args, item);
 	*va_arg(args, uint32_t *) = item == S_JOB_ID         ? job_id
+				    : item == S_JOB_STEPID   ? step_id
 				    : item == S_JOB_ARRAY_ID ? array_id
 							     : array_task;
 	va_end(args);
@@ -290,6 +293,8 @@ static bool parse_argument(const char *arg)
 		return strchr(value, '=') && push(job_env, &env_count, MAX_ENV, value);
 	if (!strncmp(arg, "--job=", 6))
 		return (job_id = (uint32_t)strtoul(value, NULL, 10)) != 0;
+	if (!strncmp(arg, "--step=", 7))
+		return sscanf(value, "%u", &step_id) == 1;
 	if (!strncmp(arg, "--array=", 8))
 		return sscanf(value, "%u_%u", &array_id, &array_task) == 2;
 	if (!strncmp(arg, "--time=", 7))

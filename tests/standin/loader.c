@@ -133,6 +133,19 @@ struct plugin plugin_load(int highest)
 	return plugin;
 }
 
+/* As cudaSetDevice(LOCAL_RANK) in a process whose launcher shows all its processes all devices. */
+static void choose_device(void *library)
+{
+	const char *local_rank = getenv("LOCAL_RANK");
+	int (*retain)(int **, int), (*set_current)(int *);
+	int *context;
+
+	*(void **)&retain = dlsym(library, "cuDevicePrimaryCtxRetain");
+	*(void **)&set_current = dlsym(library, "cuCtxSetCurrent");
+	if (local_rank && retain && set_current && !retain(&context, atoi(local_rank)))
+		set_current(context);
+}
+
 void cuda_load(void)
 {
 	const char *path = getenv("NCCL_STANDIN_CUDA");
@@ -143,4 +156,6 @@ void cuda_load(void)
 		*(void **)&init = dlsym(library, "cuInit");
 	if (!init || init(0))
 		INFO("CUDA driver: not there, and not needed");
+	else
+		choose_device(library);
 }
