@@ -42,7 +42,7 @@ STANDIN := $(B)/nccl-standin
 FAKECUDA := $(B)/fakecuda/libcuda.so.1
 RECORDER := $(B)/recorder.so
 
-.PHONY: help build product testparts setup apt venv test test-long bench lint demo install install-python cluster-up cluster-down clean san
+.PHONY: help build product testparts setup apt venv test test-long verified bench lint demo install install-python cluster-up cluster-down clean san
 help:
 	@sed -n 's/^#: //p' Makefile
 
@@ -137,6 +137,14 @@ test: setup build san
 test-long: setup build san
 	-@$(PY) -m tests.cluster tree
 	$(PY) -m pytest -m long $(PYTEST_ARGS)
+	$(PY) -m tests.releases
+
+#: make verified     packaging/doc/verified.md anew: every case on every release of Slurm
+verified: setup build
+	rm -rf build/verified
+	$(PY) -m pytest -q -m case
+	$(PY) -m tests.releases
+	$(PY) -m tests.cases
 
 #: make bench        what hooks, SPANK and a publish pass cost here; as root. BENCH_ARGS=--json, --check
 bench: setup build

@@ -2,12 +2,14 @@
 
 import re
 import shutil
+import tempfile
+from pathlib import Path
 
 import pytest
 
 from nccl_inspector.model import Process
 from tests import jobs, truth
-from tests.cluster import Cluster, wait_until
+from tests.cluster import Cluster, Options, wait_until
 
 ENDLESS = ("--steps", "100000", *jobs.QUICK)
 SHORT = ("--steps", "3", *jobs.QUICK)
@@ -223,4 +225,20 @@ def test_what_mpirun_starts_is_one_world(healthy_cluster: Cluster) -> None:
     assert_a_world_of_eight(cluster, job_id, "standin_world")
 
 
-# Two jobs and a host of another name are in test_path_tenants and test_cluster_variants.
+# Names. Two jobs on a node are in test_path_tenants.
+
+
+@pytest.mark.case("Identities", "NodeName is not the host's name")
+def test_a_node_is_called_by_its_node_name(cluster_dir: Path) -> None:
+    root = Path(tempfile.mkdtemp(prefix="nccl-inspector-test-", dir=cluster_dir.parent))
+    cluster = Cluster.up(root, Options(monitoring=False, host_prefix="gpu-host-"))
+    try:
+        words = (*SHARED, "--nodelist=n2", "-n2", "--gpus-per-task=1")
+        job_id = jobs.submit(cluster, *words, script=f"srun {jobs.standin(cluster, *ENDLESS)}")
+        found = wait_for_series(cluster, job_id, 2)
+        assert {labels["node"] for labels in found} == {"n2"}
+        cancel(cluster, job_id)
+        assert jobs.summaries(cluster, job_id).keys() == {"n2"}
+        assert "rank 0 (n2)" in cluster.report(job_id).stdout
+    finally:
+        cluster.down()
