@@ -44,7 +44,9 @@ move_old() {
 	if [ -L "$dir" ] || [ ! -d "$dir" ]; then give_up "$dir is not a directory"; fi
 	to=$now
 	while [ -e "$run_dir/ended/$job.$to" ]; do to=$((to + 1)); done
-	reason=$(mv -T -- "$dir" "$run_dir/ended/$job.$to" 2>&1) || give_up "no metrics: $reason"
+	# The agent may have swept it meanwhile.
+	reason=$(mv -T -- "$dir" "$run_dir/ended/$job.$to" 2>&1) || [ ! -e "$dir" ] ||
+		give_up "no metrics: $reason"
 }
 
 case $mode in prom | report | '') ;; *) give_up "unknown SPANK_NCCL_INSPECTOR: $(printf %.40s "$mode")" ;; esac
