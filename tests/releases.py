@@ -1,4 +1,4 @@
-"""Run what is marked as a case on every other release of Slurm: python -m tests.releases [-k WORDS].
+"""Run what is marked as a case on every other release of Slurm: python -m tests.releases.
 
 Words behind it go to pytest. A release that no mirror gives is said loudly and left out.
 """
