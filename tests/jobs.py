@@ -64,6 +64,20 @@ def tasks(cluster: Cluster) -> list[Process]:
     return [process for process in members(cluster.layout) if _is_standin(process)]
 
 
+def tasks_of(cluster: Cluster, job_id: int) -> list[Process]:
+    """The stand-in's processes of one job."""
+    mark = f"SLURM_JOB_ID={job_id}".encode()
+    return [one for one in tasks(cluster) if mark in environment(one)]
+
+
+def environment(process: Process) -> list[bytes]:
+    """Its variables as they were at its start, none when it is gone."""
+    try:
+        return Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
 def _is_standin(process: Process) -> bool:
     try:
         return Path(f"/proc/{process.pid}/comm").read_text().strip() == STANDIN
