@@ -78,6 +78,15 @@ def environment(process: Process) -> list[bytes]:
         return []
 
 
+def command_line(process: Process) -> str:
+    """The first word of a process's command line, what a daemon says there; empty when gone."""
+    try:
+        words = Path(f"/proc/{process.pid}/cmdline").read_bytes()
+    except OSError:
+        return ""
+    return words.partition(b"\0")[0].decode(errors="replace")
+
+
 def _is_standin(process: Process) -> bool:
     try:
         return Path(f"/proc/{process.pid}/comm").read_text().strip() == STANDIN
