@@ -36,26 +36,31 @@ def command(cluster: Cluster, *argv: str, env: dict[str, str] | None = None) -> 
 # Each command.
 
 
+@pytest.mark.case("Options", "a mode for srun, sbatch, `#SBATCH`, salloc")
 @pytest.mark.parametrize("wanted", ["prom", "report", "off"])
 def test_srun_takes_the_option(healthy_cluster: Cluster, wanted: str) -> None:
     assert command(healthy_cluster, "srun", "-N1", f"--nccl-inspector={wanted}") == wanted
 
 
+@pytest.mark.case("Options", "a mode for srun, sbatch, `#SBATCH`, salloc")
 @pytest.mark.parametrize("wanted", ["prom", "report", "off"])
 def test_sbatch_takes_the_option(healthy_cluster: Cluster, wanted: str) -> None:
     assert batch(healthy_cluster, f"--nccl-inspector={wanted}") == wanted
 
 
+@pytest.mark.case("Options", "a mode for srun, sbatch, `#SBATCH`, salloc")
 @pytest.mark.parametrize("wanted", ["prom", "report", "off"])
 def test_a_line_in_the_script_is_the_option(healthy_cluster: Cluster, wanted: str) -> None:
     assert batch(healthy_cluster, lines=f"#SBATCH --nccl-inspector={wanted}") == wanted
 
 
+@pytest.mark.case("Options", "the command line wins over `#SBATCH`")
 def test_the_command_line_wins_over_the_line_in_the_script(healthy_cluster: Cluster) -> None:
     line = "#SBATCH --nccl-inspector=prom"
     assert batch(healthy_cluster, "--nccl-inspector=report", lines=line) == "report"
 
 
+@pytest.mark.case("Options", "a mode for srun, sbatch, `#SBATCH`, salloc")
 @pytest.mark.parametrize("wanted", ["prom", "report", "off"])
 def test_salloc_takes_the_option_for_the_steps_inside(
     healthy_cluster: Cluster, wanted: str
@@ -64,6 +69,7 @@ def test_salloc_takes_the_option_for_the_steps_inside(
     assert command(healthy_cluster, *words) == wanted
 
 
+@pytest.mark.case("Options", "who asks for nothing gets nothing")
 def test_a_job_that_asks_for_nothing_gets_nothing(healthy_cluster: Cluster) -> None:
     assert batch(healthy_cluster) == "off"
     assert command(healthy_cluster, "srun", "-N1") == "off"
@@ -75,6 +81,7 @@ def test_a_variable_stands_for_the_option(healthy_cluster: Cluster) -> None:
     assert command(healthy_cluster, "srun", "-N1", "--nccl-inspector=prom", env=wish) == "prom"
 
 
+@pytest.mark.case("Options", "keys reach the task")
 def test_keys_reach_the_task(healthy_cluster: Cluster) -> None:
     words = ["srun", "-N1", "--nccl-inspector=prom,interval=250ms,p2p=0,min_size=1M"]
     said = healthy_cluster.run_as(JOB_USER, [*words, "sh", "-c", ENVIRONMENT]).stdout.split("\n")
@@ -102,6 +109,7 @@ def test_off_wins_over_the_sites_default(healthy_cluster: Cluster) -> None:
     assert command(healthy_cluster, "salloc", "-N1", "--nccl-inspector=off", "srun") == "off"
 
 
+@pytest.mark.case("Options", "a word in plugstack.conf wins over the file")
 def test_a_word_in_plugstack_wins_over_the_file(healthy_cluster: Cluster) -> None:
     healthy_cluster.set_conf(default="report")
     assert command(healthy_cluster, "srun", "-N1") == "report"
@@ -118,6 +126,7 @@ def steps(text: str) -> dict[str, str]:
     return {name: mode(said) for name, said in zip(parts[::2], parts[1::2], strict=True)}
 
 
+@pytest.mark.case("Options", "one step of a measured job in another mode, or off, and back")
 def test_a_step_may_have_another_mode_than_its_job(healthy_cluster: Cluster) -> None:
     cluster = healthy_cluster
     script = "\n".join(
@@ -136,6 +145,7 @@ def test_a_step_may_have_another_mode_than_its_job(healthy_cluster: Cluster) -> 
     }  # fmt: skip
 
 
+@pytest.mark.case("Options", "one measured step in an allocation that asked for nothing")
 def test_a_step_may_be_measured_in_an_unmarked_allocation(healthy_cluster: Cluster) -> None:
     words = "salloc", "-N1", "srun", "--nccl-inspector=prom"
     assert command(healthy_cluster, *words) == "prom"
@@ -151,6 +161,7 @@ def raw_files(cluster: Cluster, job_id: int, ending: str) -> list[str]:
     ]
 
 
+@pytest.mark.case("Options", "report mode: a report, no series")
 def test_a_step_in_report_mode_has_a_box_but_no_metrics(healthy_cluster: Cluster) -> None:
     cluster = healthy_cluster
     endless = jobs.standin(cluster, "--steps", "100000", *jobs.QUICK)
@@ -175,6 +186,7 @@ def test_a_step_in_report_mode_has_a_box_but_no_metrics(healthy_cluster: Cluster
     assert operations[1] >= 2 * 60
 
 
+@pytest.mark.case("Options", "report mode: a report, no series")
 def test_report_mode_has_a_report_and_no_series(healthy_cluster: Cluster) -> None:
     cluster = healthy_cluster
     job_id = jobs.submit(
@@ -187,6 +199,7 @@ def test_report_mode_has_a_report_and_no_series(healthy_cluster: Cluster) -> Non
     assert cluster.history(f'{{slurm_job_id="{job_id}"}}', 60) == []
 
 
+@pytest.mark.case("Options", "a step that is off leaves no file")
 def test_a_step_that_is_off_leaves_no_file(healthy_cluster: Cluster) -> None:
     cluster = healthy_cluster
     step = f"srun --nccl-inspector=off {jobs.standin(cluster, *SHORT)}"
@@ -198,9 +211,47 @@ def test_a_step_that_is_off_leaves_no_file(healthy_cluster: Cluster) -> None:
     assert jobs.summaries(cluster, job_id) == {}
 
 
+@pytest.mark.case("Options", "a job that is off has no directory")
 def test_a_job_that_is_off_has_no_directory(healthy_cluster: Cluster) -> None:
     cluster = healthy_cluster
     script = "ls -d /run/nccl-inspector/jobs/$SLURM_JOB_ID"
     job_id = jobs.submit(cluster, "--nccl-inspector=off", "-N1", script=script)
     cluster.wait_for_job(job_id)
     assert "No such file" in jobs.output(cluster, job_id)
+
+
+# What a job does not inherit, and what it cannot understand.
+
+JOB_IN_A_JOB = """
+sbatch --parsable --wait -N1 --mem=100 -o inner.out inner.sh
+cat inner.out
+"""
+
+
+@pytest.mark.case("Options", "a job submitted from inside a measured job starts clean")
+def test_a_job_that_a_measured_job_submits_starts_clean(healthy_cluster: Cluster) -> None:
+    cluster = healthy_cluster
+    inner = "#!/bin/sh\nenv\ngrep ^mode= /run/nccl-inspector/jobs/$SLURM_JOB_ID/manifest\n"
+    cluster.run_as(JOB_USER, ["sh", "-c", "cat >inner.sh"], stdin=inner)
+    words = ("--nccl-inspector=prom", "-N1", "--mem=100")
+    own = {"NCCL_DEBUG": "WARN"}
+    job_id = jobs.submit(cluster, *words, script=JOB_IN_A_JOB, env=own)
+    assert cluster.wait_for_job(job_id).state == "COMPLETED"
+    said = jobs.output(cluster, job_id)
+    assert "NCCL_DEBUG=WARN\n" in said
+    assert not re.search("^(NCCL_INSPECTOR|NCCL_PROFILER|SLURM_SPANK_)", said, re.MULTILINE)
+    assert said.endswith("\nmode=\n"), "nor were its hooks told"
+
+
+@pytest.mark.case("Options", "an unknown mode in the job's environment: off, and a line")
+def test_an_unknown_mode_that_reaches_the_node_means_off_and_a_line(
+    healthy_cluster: Cluster,
+) -> None:
+    cluster = healthy_cluster
+    cluster.set_plugstack("default=prom")
+    script = "export SLURM_NCCL_INSPECTOR=bogus\nsrun env"
+    job_id = jobs.submit(cluster, "-N1", script=script)
+    assert cluster.wait_for_job(job_id).state == "COMPLETED"
+    assert not re.search("^NCCL_(INSPECTOR|PROFILER)", jobs.output(cluster, job_id), re.MULTILINE)
+    (line,) = jobs.slurmd_lines(cluster, "n1", job_id)
+    assert 'no metrics: unknown mode "bogus"; modes: prom, report, off' in line
