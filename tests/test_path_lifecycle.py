@@ -21,13 +21,13 @@ def case(words: str) -> pytest.MarkDecorator:
     return pytest.mark.case(LIFECYCLE, words)
 
 
-def stepds(cluster: Cluster) -> dict[str, Process]:
-    """The slurmstepd of each step on n1 by what it says that it runs: `[12.batch]`, `[12.0]`."""
-    found = {}
-    for process, machine in members(cluster.layout).items():
-        words = Path(f"/proc/{process.pid}/cmdline").read_bytes().partition(b"\0")[0].decode()
-        if machine == "n1" and words.startswith(f"{STEPD}: "):
-            found[words.removeprefix(f"{STEPD}: ")] = process
+def stepd(cluster: Cluster, job_id: int, step: str) -> Process:
+    """The slurmstepd of a step on n1; its title is cut: `[12.bat`."""
+    start = f"{STEPD}: [{job_id}.{step[:3]}".encode()
+    (found,) = (
+        process for process, machine in members(cluster.layout).items()
+        if machine == "n1" and Path(f"/proc/{process.pid}/cmdline").read_bytes().startswith(start)
+    )  # fmt: skip
     return found
 
 
@@ -123,8 +123,9 @@ def test_an_interrupted_srun_leaves_its_report(healthy_cluster: Cluster) -> None
         (job_id,) = map(int, cluster.run_as("root", ["squeue", "-h", "-o%A"]).stdout.split())
         jobs.wait_for_operations(cluster, job_id, RANKS)
         srun.send_signal(signal.SIGINT)  # it says what runs; the second within a second ends it
-        assert srun.stderr is not None
-        wait_until(lambda: "interrupt" in srun.stderr.readline(), 10, "srun has heard it")
+        said = srun.stderr
+        assert said is not None
+        wait_until(lambda: "interrupt" in said.readline(), 10, "srun has heard it")
         srun.send_signal(signal.SIGINT)
         srun.wait(20)
     finally:
@@ -160,7 +161,7 @@ def test_a_step_whose_slurmstepd_is_killed_costs_no_later_job_anything(
     cluster = healthy_cluster
     job_id = jobs.submit(cluster, *ONE_NODE, script=f"srun {jobs.standin(cluster, *ENDLESS)}")
     jobs.wait_for_operations(cluster, job_id, 2)
-    stepds(cluster)[f"[{job_id}.0]"].send(signal.SIGKILL)
+    stepd(cluster, job_id, "0").send(signal.SIGKILL)
     # Nothing here ends a dead step's tasks: no cgroups. And nobody says so to srun.
     orphans = jobs.tasks(cluster)
     assert len(orphans) == 2
