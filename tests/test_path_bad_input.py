@@ -34,6 +34,7 @@ def known_jobs(cluster: Cluster) -> set[str]:
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize(("value", "problem", "good"), BAD_VALUES.values(), ids=BAD_VALUES.keys())
+@pytest.mark.case("Bad input", "a bad value of the option is refused at submit")
 def test_a_bad_value_is_refused_in_one_line_with_the_good_ones(
     healthy_cluster: Cluster, command: str, value: str, problem: str, good: str
 ) -> None:
@@ -51,6 +52,7 @@ def test_a_bad_value_is_refused_in_one_line_with_the_good_ones(
     assert known_jobs(healthy_cluster) == before
 
 
+@pytest.mark.case("Bad input", "a bad value of the option is refused at submit")
 def test_a_bad_line_in_the_script_is_refused(healthy_cluster: Cluster) -> None:
     before = known_jobs(healthy_cluster)
     script = "#!/bin/sh\n#SBATCH --nccl-inspector=bogus\ntrue\n"
@@ -87,6 +89,7 @@ def assert_no_metrics(cluster: Cluster, reason: str) -> None:
     }.values(),
     ids=["unknown key", "bad value", "not a pair", "twice", "not a text"],
 )
+@pytest.mark.case("Bad input", "a configuration file with a mistake")
 def test_a_broken_file_costs_the_metrics_and_one_line_with_file_line_and_reason(
     healthy_cluster: Cluster, text: str, reason: str
 ) -> None:
@@ -96,6 +99,7 @@ def test_a_broken_file_costs_the_metrics_and_one_line_with_file_line_and_reason(
     assert_no_metrics(cluster, reason)
 
 
+@pytest.mark.case("Bad input", "a configuration file that is a directory, closed, or missing")
 def test_a_directory_in_the_files_place_costs_the_metrics_and_one_line(
     healthy_cluster: Cluster,
 ) -> None:
@@ -110,6 +114,7 @@ def test_a_directory_in_the_files_place_costs_the_metrics_and_one_line(
         path.rmdir()
 
 
+@pytest.mark.case("Bad input", "a configuration file that is a directory, closed, or missing")
 def test_a_file_that_users_cannot_read_costs_the_metrics_and_one_line(
     healthy_cluster: Cluster,
 ) -> None:
@@ -118,6 +123,7 @@ def test_a_file_that_users_cannot_read_costs_the_metrics_and_one_line(
     assert_no_metrics(healthy_cluster, ": Permission denied")
 
 
+@pytest.mark.case("Bad input", "a configuration file with a mistake")
 def test_who_asked_is_told_of_a_broken_file_on_his_terminal(healthy_cluster: Cluster) -> None:
     cluster = healthy_cluster
     cluster.write_conf("speed = 9\n")
@@ -126,6 +132,7 @@ def test_who_asked_is_told_of_a_broken_file_on_his_terminal(healthy_cluster: Clu
     assert f'{cluster.layout.product_conf}:1: unknown key "speed"' in done.stderr
 
 
+@pytest.mark.case("Bad input", "a configuration file that is a directory, closed, or missing")
 def test_without_a_file_the_defaults_hold(healthy_cluster: Cluster) -> None:
     cluster = healthy_cluster
     cluster.layout.product_conf.unlink()

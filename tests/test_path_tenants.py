@@ -50,6 +50,7 @@ def assert_exporter_is_well(node: Node) -> None:
 # Eight tasks.
 
 
+@pytest.mark.case("Identities", "eight tasks that all see GPU 0")
 def test_eight_tasks_that_all_see_ordinal_0_have_eight_sets_of_series(
     healthy_cluster: Cluster,
 ) -> None:
@@ -107,6 +108,7 @@ def start(cluster: Cluster, *words: str, user: str = JOB_USER, before: str = "")
     return jobs.submit(cluster, *SHARED, "-n2", script=script, user=user)
 
 
+@pytest.mark.case("Identities", "two jobs of two users on a node")
 def test_two_jobs_on_a_node_have_series_and_reports_of_their_own(healthy_cluster: Cluster) -> None:
     cluster, node = healthy_cluster, healthy_cluster.node("n1")
     users = JOB_USER, OTHER_USER
@@ -135,6 +137,7 @@ def test_two_jobs_on_a_node_have_series_and_reports_of_their_own(healthy_cluster
     assert_exporter_is_well(node)
 
 
+@pytest.mark.case("Bad input", "another user's files and summaries: closed")
 def test_nobody_reads_anothers_files_and_everybody_reads_his_own_summaries(
     healthy_cluster: Cluster,
 ) -> None:
@@ -220,6 +223,7 @@ def attack(cluster: Cluster, victim: int) -> int:
     return job_id
 
 
+@pytest.mark.case("Bad input", "links, FIFOs, huge files, spoofed and foreign series in raw/")
 def test_a_hostile_user_harms_only_himself(healthy_cluster: Cluster) -> None:
     cluster, node = healthy_cluster, healthy_cluster.node("n1")
     victim = start(cluster)
@@ -258,6 +262,7 @@ def test_a_hostile_user_harms_only_himself(healthy_cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("box", ["fifo", "link", "garbage", "truncated"])
+@pytest.mark.case("Bad input", "a box that is a FIFO, a link, garbage, cut")
 def test_a_spoilt_box_is_told_and_the_job_is_collected_all_the_same(
     healthy_cluster: Cluster, box: str
 ) -> None:
