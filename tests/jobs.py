@@ -105,6 +105,12 @@ def traces(cluster: Cluster, job_id: int) -> list[str]:
     ]
 
 
+def run_dirs_are_empty(cluster: Cluster) -> bool:
+    """Whether only the directories and the agents' own metrics are there, of no job anything."""
+    own = ["control/", "ended/", "jobs/", "prom/", "prom/nccl_inspector_agent.prom"]
+    return all(node.run_dir_listing() == own for node in cluster.nodes.values())
+
+
 def wait_until_clean(cluster: Cluster, job_id: int) -> None:
     """Wait until nothing of the job is left on any node: then its summaries are handed over."""
     wait_until(lambda: not traces(cluster, job_id), 15, f"no file of job {job_id} on any node", 0.1)
