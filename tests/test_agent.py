@@ -2,6 +2,7 @@
 import errno
 import fcntl
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -135,6 +136,28 @@ def test_an_agent_that_breaks_withdraws_its_files(
     with pytest.raises(RuntimeError):
         run_agent(config, once=False)
     assert names(config.run_dir / "prom") == []
+
+
+@pytest.mark.parametrize("name", ["jobs", "ended", "prom"])
+@pytest.mark.parametrize("anew", [True, False])
+def test_an_agent_ends_when_its_directories_are_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, anew: bool
+) -> None:
+    config = configured(tmp_path)
+    passes = []
+
+    def replace(*_: object) -> None:
+        passes.append(name)
+        shutil.rmtree(config.run_dir / name)
+        if anew:
+            (config.run_dir / f"new-{name}").mkdir()
+            (config.run_dir / f"new-{name}").rename(config.run_dir / name)
+
+    monkeypatch.setattr(Agent, "run_pass", replace)
+    why = "its directories were made anew" if anew else f"{config.run_dir}/{name}: No such file"
+    with pytest.raises(InspectorError, match=why):
+        run_agent(config, once=False)
+    assert passes == [name], "one pass, and no further one in the old place"
 
 
 def test_a_second_agent_is_kept_out(tmp_path: Path) -> None:

@@ -123,6 +123,19 @@ def _lock(run_fd: int, config: Config) -> int:
     return fd
 
 
+def _opened(config: Config, run_fd: int) -> list[tuple[int, int]]:
+    """Return which directories are in the places of those that an agent opens.
+
+    Raises:
+        OSError: one is not there.
+    """
+    found = [config.run_dir.stat()]
+    found += [
+        os.stat(name, dir_fd=run_fd, follow_symlinks=False) for name in ("jobs", "ended", "prom")
+    ]
+    return [(one.st_dev, one.st_ino) for one in found]
+
+
 @contextmanager
 def _run_dir(config: Config) -> Iterator[int]:
     fds = []
@@ -131,7 +144,7 @@ def _run_dir(config: Config) -> Iterator[int]:
         fds.append(_lock(fds[0], config))
         yield fds[0]
     except OSError as err:
-        where = f"{config.run_dir}/{err.filename}" if err.filename else str(config.run_dir)
+        where = config.run_dir / (err.filename or "")
         raise InspectorError(f"{where}: {err.strerror}") from err
     finally:
         for fd in fds:
@@ -141,21 +154,28 @@ def _run_dir(config: Config) -> Iterator[int]:
 def run_agent(config: Config, once: bool) -> None:
     """Publish and collect each agent_interval until SIGTERM or SIGINT.
 
+    A directory that was removed or made anew ends it too: it would look into the
+    old one for ever. The unit starts it again, and makes what is missing.
+
     `once`: a single pass, and what it publishes stays. Else nothing published
     stays, however this ends: nobody would renew it.
 
     Raises:
-        InspectorError: the run directory is not there, or another agent works on it.
+        InspectorError: the run directory or one in it is not there or not the one that was
+            opened, or another agent works on it.
     """
     end = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: end.set())
     with _run_dir(config) as run_fd:
         agent = Agent(config, run_fd)
+        opened = _opened(config, run_fd)
         finished = False
         try:
             agent.run_pass(CHILD_S if once else HANDOVER_WAIT_S)
             while not once and not end.wait(config.agent_interval_s):
+                if _opened(config, run_fd) != opened:
+                    raise InspectorError(f"{config.run_dir}: its directories were made anew")
                 agent.run_pass(HANDOVER_WAIT_S)
             finished = True
         finally:
