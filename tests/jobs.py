@@ -72,10 +72,19 @@ def tasks_of(cluster: Cluster, job_id: int) -> list[Process]:
 
 def environment(process: Process) -> list[bytes]:
     """Its variables as they were at its start, none when it is gone."""
+    return _read(process, "environ").split(b"\0")
+
+
+def title(process: Process) -> bytes:
+    """What it says that it is, with its words; empty when it is gone."""
+    return _read(process, "cmdline")
+
+
+def _read(process: Process, name: str) -> bytes:
     try:
-        return Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return []
+        return Path(f"/proc/{process.pid}/{name}").read_bytes()
+    except OSError:  # gone meanwhile
+        return b""
 
 
 def command_line(process: Process) -> str:
@@ -88,10 +97,7 @@ def command_line(process: Process) -> str:
 
 
 def _is_standin(process: Process) -> bool:
-    try:
-        return Path(f"/proc/{process.pid}/comm").read_text().strip() == STANDIN
-    except OSError:  # gone meanwhile
-        return False
+    return _read(process, "comm").decode().strip() == STANDIN
 
 
 def traces(cluster: Cluster, job_id: int) -> list[str]:

@@ -27,8 +27,7 @@ def lose(cluster: Cluster, job_id: int, name: str = "n1") -> None:
         assert node.stop(daemon, signal.SIGKILL)
     mark = f"SLURM_JOB_ID={job_id}".encode()
     for process, machine in members(cluster.layout).items():
-        title = Path(f"/proc/{process.pid}/cmdline").read_bytes()
-        is_step = title.startswith(f"slurmstepd: [{job_id}.".encode())
+        is_step = jobs.title(process).startswith(f"slurmstepd: [{job_id}.".encode())
         if machine == name and (is_step or mark in jobs.environment(process)):
             process.send(signal.SIGKILL)
 
@@ -88,6 +87,9 @@ def test_a_job_requeued_from_a_lost_node_keeps_its_attempts_apart(
     assert cluster.job(job_id).nodes == "n1"
     lose(cluster, job_id)
     give_up(cluster)
+    # A late answer of its slurmd may tell slurmctld that the node is well.
+    elsewhere = ["scontrol", "update", f"jobid={job_id}", "excnodelist=n[1-3]"]
+    wait_until(lambda: cluster.run_as("root", elsewhere).returncode == 0, 10, "it is requeued", 0.1)
     wait_until(lambda: cluster.job(job_id).restarts == 1, 60, "the second start", 0.1)
     assert cluster.wait_for_job(job_id).state == "COMPLETED"
     assert f"n1:jobs/{job_id}/" in jobs.traces(cluster, job_id), "nobody was there to clean up"
