@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the report calls a process: Slurm's task, or its place in the world that it knows itself."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from nccl_inspector.analysis.naming import name_processes
@@ -21,7 +22,8 @@ def process(
     box = BoxOf([CommOf(world, rank, size, name="world")], [KeyOf(0, [1000])], procid=procid)
     box.header.update(step_id=step)
     folder.mkdir(exist_ok=True)
-    return read_process(write_box(folder, f"{step}_{world}{rank}", box))
+    found = read_process(write_box(folder, f"{step}_{world}{rank}", box))
+    return replace(found, facts=replace(found.facts, name=f"{step}_{world}{rank}"))
 
 
 def named(*processes: Process) -> list[str]:
@@ -44,6 +46,28 @@ def test_what_mpirun_starts_in_two_steps_is_one_world(tmp_path: Path) -> None:
     assert named(*several) == [f"rank {rank} of world" for rank in range(4)]
     single = [process(tmp_path, 0, step=BATCH, size=2), process(tmp_path, 1, size=2)]
     assert named(*single) == ["rank 0 of world", "rank 1 of world"]
+
+
+def test_uneven_nodes_do_not_give_a_rank_anothers_number(tmp_path: Path) -> None:
+    torchrun = [process(tmp_path, rank, procid=rank // 2, size=3) for rank in range(3)]
+    assert named(*torchrun) == ["rank 0 of world", "rank 1 of world", "rank 2 of world"]
+    places = [(BATCH, 0), (BATCH, 0), (0, 0), (0, 0), (0, 1)]
+    mpirun = [
+        process(tmp_path, rank, step=step, procid=procid, size=5)
+        for rank, (step, procid) in enumerate(places)
+    ]
+    assert named(*mpirun) == [f"rank {rank} of world" for rank in range(5)]
+
+
+def test_two_mpiruns_of_one_script_are_told_apart(tmp_path: Path) -> None:
+    both = [
+        process(tmp_path, rank, step=BATCH, world=world, size=2)
+        for world in (7, 8)
+        for rank in range(2)
+    ]
+    names = named(*both)
+    assert len(set(names)) == 4
+    assert names[0].startswith("rank 0 of world (process ")
 
 
 def test_steps_with_the_same_numbers_are_told_apart(tmp_path: Path) -> None:

@@ -20,35 +20,48 @@ def _in_largest(process: Process) -> str:
     return f"rank {largest.rank} of {largest.name or hex(largest.id)}"
 
 
-def _in_one_world(processes: Sequence[Process]) -> bool:
-    """Return whether one communicator has all of them, each under a rank of its own."""
-    worlds = [comm for comm in map(_largest, processes) if comm]
-    places = {(comm.id, comm.rank) for comm in worlds}
-    return len(places) == len(processes) and len({comm.id for comm in worlds}) == 1
+def _world_of(process: Process) -> int | str:
+    """Return what the processes of one application have in common, as far as they say."""
+    largest = _largest(process)
+    return process.facts.name if largest is None else largest.id
+
+
+def _name_alone(processes: Sequence[Process]) -> list[str]:
+    """Return words for each process that say nothing of other steps.
+
+    `rank N` is SLURM_PROCID. A launcher starts several processes in one task, and mpirun some in
+    the batch step and some in a step of its own: then the numbers of tasks are not those of ranks,
+    also where a process is alone in its task, and the rank in the communicator is said of all.
+    """
+    tasks = Counter((process.facts.step, process.facts.procid) for process in processes)
+    steps: dict[int | str, set[int | None]] = {}
+    launched: set[int | str] = set()
+    for process in processes:
+        world, step = _world_of(process), process.facts.step
+        steps.setdefault(world, set()).add(step)
+        shared = process.facts.procid is None or tasks[step, process.facts.procid] > 1
+        if shared or len(steps[world]) > 1:
+            launched.add(world)
+    return [
+        _in_largest(process) if _world_of(process) in launched else f"rank {process.facts.procid}"
+        for process in processes
+    ]
 
 
 def _name_within(processes: Sequence[Process]) -> list[str]:
-    """Return words for each process of one job.
-
-    `rank N` is SLURM_PROCID. Where a launcher starts several processes in one task they all
-    inherit one number, so their rank in a communicator says it. mpirun starts some in the batch
-    step and some in a step of its own: one world, in which the numbers of tasks say nothing.
-    Else several steps are said where a name would be in two of them.
-    """
-    tasks = Counter((process.facts.step, process.facts.procid) for process in processes)
-    names = []
+    """Return words for each process of one job, different for all: with steps where need be."""
+    names = _name_alone(processes)
     steps: dict[str, set[int | None]] = {}
-    for process in processes:
-        step, procid = process.facts.step, process.facts.procid
-        alone = procid is not None and tasks[step, procid] == 1
-        names.append(f"rank {procid}" if alone else _in_largest(process))
-        steps.setdefault(names[-1], set()).add(step)
-    if all(len(found) == 1 for found in steps.values()):
-        return names
-    if _in_one_world(processes):
-        return [_in_largest(process) for process in processes]
+    for process, name in zip(processes, names, strict=True):
+        steps.setdefault(name, set()).add(process.facts.step)
+    if any(len(found) > 1 for found in steps.values()):
+        names = [
+            f"{'batch step' if process.facts.step is None else f'step {process.facts.step}'} {name}"
+            for process, name in zip(processes, names, strict=True)
+        ]
+    counts = Counter(names)
     return [
-        f"{'batch step' if process.facts.step is None else f'step {process.facts.step}'} {name}"
+        name if counts[name] == 1 else f"{name} (process {process.facts.name})"
         for process, name in zip(processes, names, strict=True)
     ]
 
