@@ -6,6 +6,8 @@ import subprocess
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from nccl_inspector.model import KILLED
 from nccl_inspector.report import build_report, load_summaries
 from tests import jobs, truth
@@ -69,6 +71,7 @@ def assert_every_operation_is_there(cluster: Cluster, job_id: int) -> None:
 # Killed.
 
 
+@pytest.mark.case("Lifecycle", "kill -9 of all ranks")
 def test_kill_9_of_all_ranks_loses_no_operation(healthy_cluster: Cluster) -> None:
     cluster = healthy_cluster
     before = {name: lost(cluster.node(name)) for name in ("n1", "n2")}
@@ -92,6 +95,7 @@ def test_kill_9_of_all_ranks_loses_no_operation(healthy_cluster: Cluster) -> Non
     )  # fmt: skip
 
 
+@pytest.mark.case("Lifecycle", "kill -9 of all ranks")
 def test_series_of_killed_ranks_go_while_the_job_goes_on(healthy_cluster: Cluster) -> None:
     cluster = healthy_cluster
     script = f"srun {jobs.standin(cluster, *ENDLESS)}; sleep 100"
@@ -109,6 +113,7 @@ def test_series_of_killed_ranks_go_while_the_job_goes_on(healthy_cluster: Cluste
     assert_every_operation_is_there(cluster, job_id)
 
 
+@pytest.mark.case("Lifecycle", "scancel")
 def test_scancel_leaves_the_report_and_nothing_else(healthy_cluster: Cluster) -> None:
     cluster = healthy_cluster
     job_id = start(cluster, *TWO_NODES)
@@ -159,6 +164,7 @@ def hook_script(cluster: Cluster, kind: str, into: Path) -> str:
     return f"#!/bin/sh\n{{ {path}; echo status $?; }} >{into}-$SLURM_JOB_ID 2>&1\n"
 
 
+@pytest.mark.case("Lifecycle", "an epilog that runs twice")
 def test_an_epilog_that_runs_twice_has_nothing_to_say(healthy_cluster: Cluster) -> None:
     cluster = healthy_cluster
     note = cluster.layout.root / "log" / "again"
@@ -170,6 +176,7 @@ def test_an_epilog_that_runs_twice_has_nothing_to_say(healthy_cluster: Cluster) 
     cluster.wait_idle()
 
 
+@pytest.mark.case("Lifecycle", "no prolog")
 def test_an_epilog_without_a_prolog_has_nothing_to_do(healthy_cluster: Cluster) -> None:
     cluster = healthy_cluster
     (cluster.layout.root / "etc" / "prolog.d" / HOOK).unlink()
@@ -228,6 +235,7 @@ def test_a_mode_that_a_users_own_plugin_injects_costs_only_his_metrics(
     assert jobs.summaries(cluster, job_id) == {}
 
 
+@pytest.mark.case("Lifecycle", "no prolog")
 def test_without_hooks_the_job_runs_and_one_line_a_step_says_why_there_are_no_metrics(
     healthy_cluster: Cluster,
 ) -> None:
@@ -254,6 +262,7 @@ def test_without_hooks_the_job_runs_and_one_line_a_step_says_why_there_are_no_me
 # The agent.
 
 
+@pytest.mark.case("Lifecycle", "an agent that starts after the job's end")
 def test_an_agent_that_starts_after_the_jobs_end_collects_it(healthy_cluster: Cluster) -> None:
     cluster = healthy_cluster
     nodes = [cluster.node(name) for name in ("n1", "n2")]
@@ -273,6 +282,7 @@ def test_an_agent_that_starts_after_the_jobs_end_collects_it(healthy_cluster: Cl
     assert_every_operation_is_there(cluster, job_id)
 
 
+@pytest.mark.case("Lifecycle", "kill -9 of the agent while a job runs")
 def test_after_the_agents_death_the_epilog_still_withdraws_the_series(
     healthy_cluster: Cluster,
 ) -> None:
@@ -291,6 +301,7 @@ def test_after_the_agents_death_the_epilog_still_withdraws_the_series(
     assert jobs.summaries(cluster, job_id).keys() == {"n1"}
 
 
+@pytest.mark.case("Lifecycle", "requeued: two attempts, nothing mixed")
 def test_a_requeued_job_has_a_report_of_each_attempt(healthy_cluster: Cluster) -> None:
     cluster = healthy_cluster
     once = f"srun {jobs.standin(cluster, *ENDLESS)}"

@@ -16,6 +16,8 @@ from tests.test_path_orphans import soon, take_epilog_away
 
 __all__ = ["soon"]  # a fixture
 
+pytestmark = pytest.mark.long
+
 LIFECYCLE = "Lifecycle"
 # The hook is a session's leader, so that this reaches it and all that it has started.
 DIE = "kill -KILL 0"

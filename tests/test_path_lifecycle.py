@@ -150,6 +150,27 @@ def test_tasks_of_an_array_have_a_report_each_and_leave_nothing(healthy_cluster:
         assert len(states(cluster, job_id)) == 2
 
 
+HET = """\
+#SBATCH --nccl-inspector=prom -N1 --ntasks=2 --gpus-per-task=1 --nodelist=n1
+#SBATCH hetjob
+#SBATCH -N1 --ntasks=2 --gpus-per-task=1 --nodelist=n2
+"""
+
+
+@case("a het job is cancelled")
+def test_components_of_a_cancelled_het_job_leave_nothing(healthy_cluster: Cluster) -> None:
+    cluster = healthy_cluster
+    script = f"{HET}srun --het-group=0,1 {jobs.standin(cluster, *ENDLESS)}"
+    leader = jobs.submit(cluster, script=script)
+    wait_until(lambda: len(jobs.tasks(cluster)) == RANKS, 60, "both components run", 0.1)
+    jobs.wait_for_operations(cluster, leader, RANKS)
+    cluster.run_as("root", ["scancel", str(leader)])
+    for job_id, node in ((leader, "n1"), (leader + 1, "n2")):
+        assert jobs.finish(cluster, job_id) == "CANCELLED"
+        assert jobs.summaries(cluster, job_id).keys() == {node}
+        assert states(cluster, job_id) == [KILLED] * 2
+
+
 # Daemons.
 
 
@@ -178,7 +199,7 @@ def series_are_there(node: Node, job_id: int) -> bool:
     return f'slurm_job_id="{job_id}"' in node.metrics()
 
 
-@case("kill -9 of the agent, restarted with the job running")
+@case("kill -9 of the agent while a job runs")
 def test_an_agent_that_comes_back_publishes_the_running_job_again(healthy_cluster: Cluster) -> None:
     cluster, node = healthy_cluster, healthy_cluster.node("n1")
     job_id = jobs.submit(cluster, *ONE_NODE, script=f"srun {jobs.standin(cluster, *ENDLESS)}")

@@ -15,6 +15,8 @@ from tests.test_cluster_variants import brought_up
 from tests.test_path_ends import ENDLESS, ONE_NODE, RANKS, SHORT, TWO_NODES, run
 from tests.test_path_lifecycle import assert_next_job_is_measured, states
 
+pytestmark = pytest.mark.long
+
 LIFECYCLE = "Lifecycle"
 RUN_DIR = "/run/nccl-inspector"
 DAEMONS = ("slurmd", "agent")

@@ -81,6 +81,7 @@ def controller_down(cluster: Cluster) -> Iterator[None]:
         )
 
 
+@pytest.mark.case("Lifecycle", "no epilog")
 def test_a_job_whose_epilog_never_came_is_collected_and_has_its_report(soon: Cluster) -> None:
     before = counter(soon.node("n1"), "swept_jobs_total")
     take_epilog_away(soon)
@@ -93,6 +94,7 @@ def test_a_job_whose_epilog_never_came_is_collected_and_has_its_report(soon: Clu
     assert counter(soon.node("n1"), "swept_jobs_total") == before + 1
 
 
+@pytest.mark.case("Lifecycle", "an idle salloc is never swept, a later srun is measured")
 def test_an_idle_salloc_is_never_swept(soon: Cluster) -> None:
     node = soon.node("n1")
     swept = counter(node, "swept_jobs_total")
@@ -110,6 +112,7 @@ def test_an_idle_salloc_is_never_swept(soon: Cluster) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.case("Lifecycle", "slurmctld is down: nothing is swept")
 def test_while_the_controller_is_down_everything_stays(soon: Cluster) -> None:
     node = soon.node("n1")
     job_id = idle_allocation(soon)
@@ -125,6 +128,7 @@ def test_while_the_controller_is_down_everything_stays(soon: Cluster) -> None:
     jobs.finish(soon, job_id)
 
 
+@pytest.mark.case("Lifecycle", "no epilog")
 def test_an_attempt_that_went_back_to_the_queue_without_an_epilog_is_collected(
     soon: Cluster,
 ) -> None:
@@ -138,6 +142,7 @@ def test_an_attempt_that_went_back_to_the_queue_without_an_epilog_is_collected(
     assert soon.job_state(job_id) == "PENDING"
 
 
+@pytest.mark.case("Lifecycle", "a node is lost and comes back")
 def test_what_another_boot_of_the_node_left_is_collected_at_once(healthy_cluster: Cluster) -> None:
     cluster, node = healthy_cluster, healthy_cluster.node("n1")
     take_epilog_away(cluster)
