@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import os
 from dataclasses import fields
 from pathlib import Path
 
@@ -64,3 +65,27 @@ def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.conf").write_bytes(b"\xff\xfe")
     with pytest.raises(InspectorError, match="cannot be read"):
         read_config(tmp_path / "x.conf")
+
+
+def test_a_fifo_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x.conf")
+    with pytest.raises(InspectorError, match="not a regular file"):
+        read_config(tmp_path / "x.conf")
+
+
+@pytest.mark.parametrize(("size_bytes", "good"), [(65536, True), (65537, False)])
+def test_a_file_is_as_large_as_the_plugin_accepts(
+    tmp_path: Path, size_bytes: int, good: bool
+) -> None:
+    (tmp_path / "x.conf").write_bytes(b"#" * size_bytes)
+    if good:
+        read_config(tmp_path / "x.conf")
+        return
+    with pytest.raises(InspectorError, match="larger than 64 KiB"):
+        read_config(tmp_path / "x.conf")
+
+
+def test_a_lone_carriage_return_ends_no_line() -> None:
+    with pytest.raises(InspectorError, match="1: default: not one of"):
+        parse_config("default = prom\rinterval = 1s\r", "x.conf")
+    assert parse_config("default = prom\r\ninterval = 1s\r\n", "x.conf").default == "prom"

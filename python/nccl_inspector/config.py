@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read nccl-inspector.conf: `key = value` lines, checked against settings.tsv."""
 
+import errno
+import os
 import re
+import stat
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -11,7 +14,9 @@ from nccl_inspector.errors import InspectorError
 DEFAULT_CONF = Path("/etc/nccl-inspector/nccl-inspector.conf")
 MODES = ("prom", "report", "off")
 
-_CONF_BYTES_MAX = 1 << 20
+_CONF_BYTES_MAX = 1 << 16  # as the SPANK plugin, which reads the same file
+# Not to wait for a writer where somebody put a FIFO.
+_CONF_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _DURATION = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)(ms|s|m|h)?")
 _DURATION_US = {"ms": 1000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000}
 _SIZE = re.compile(r"([0-9]{1,15})([KMGT])?")
@@ -153,7 +158,9 @@ def parse_config(text: str, source: str) -> Config:
     settings = load_settings()
     words = {name: setting.default for name, setting in settings.items()}
     lines: dict[str, int] = {}
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(
+        text.split("\n"), 1
+    ):  # other line ends are none to the SPANK plugin
         stripped = line.split("#", 1)[0].strip()
         if not stripped:
             continue
@@ -176,6 +183,27 @@ def parse_config(text: str, source: str) -> Config:
     return Config(**fields)  # type: ignore[arg-type]  # a test holds the fields against the table
 
 
+def _read_regular(path: Path) -> bytes:
+    """Return what is in a file of acceptable size, and never wait. Raises InspectorError, OSError.
+
+    It reads one byte too many, as the SPANK plugin does, so that both refuse the same files.
+    """
+    handle = os.open(path, _CONF_FLAGS)
+    try:
+        mode = os.fstat(handle).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not stat.S_ISREG(mode):
+            raise InspectorError(f"{path}: not a regular file")
+        with os.fdopen(handle, "rb", closefd=False) as file:
+            data = file.read(_CONF_BYTES_MAX + 1)
+    finally:
+        os.close(handle)
+    if len(data) > _CONF_BYTES_MAX:
+        raise InspectorError(f"{path}: larger than 64 KiB")
+    return data
+
+
 def read_config(path: Path | None) -> Config:
     """Return the configuration in `path`; None: the usual file, or all defaults when there is none.
 
@@ -184,11 +212,7 @@ def read_config(path: Path | None) -> Config:
     """
     source = path or DEFAULT_CONF
     try:
-        with source.open("rb") as file:
-            data = file.read(_CONF_BYTES_MAX + 1)
-        if len(data) > _CONF_BYTES_MAX:
-            raise InspectorError(f"{source}: too big for a configuration")
-        return parse_config(data.decode("utf-8"), str(source))
+        return parse_config(_read_regular(source).decode("utf-8"), str(source))
     except FileNotFoundError:
         if path is None:
             return parse_config("", str(source))
