@@ -9,7 +9,7 @@
 trap 'exit 0' EXIT HUP INT PIPE TERM
 set -fu
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C
-run_dir=${NCCL_INSPECTOR_RUN_DIR:-/run/nccl-inspector} # slurmd never sets it: for tests
+run_dir=${NCCL_INSPECTOR_TEST_RUN_DIR:-/run/nccl-inspector} # slurmd never sets it: for tests
 job=${SLURM_JOB_ID-} trouble=''
 
 log() {

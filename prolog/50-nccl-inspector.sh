@@ -9,11 +9,15 @@
 trap 'exit 0' EXIT HUP INT PIPE TERM
 set -fu
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C
-run_dir=${NCCL_INSPECTOR_RUN_DIR:-/run/nccl-inspector} # slurmd never sets it: for tests
-mode=${SPANK_NCCL_INSPECTOR-}
-if [ "$mode" = off ] || [ -e "$run_dir/control/disabled" ]; then exit 0; fi
+run_dir=${NCCL_INSPECTOR_TEST_RUN_DIR:-/run/nccl-inspector} # slurmd never sets it: for tests
+mode=${SPANK_NCCL_INSPECTOR-} job=${SLURM_JOB_ID-} wanted=yes
+if [ "$mode" = off ] || [ -e "$run_dir/control/disabled" ]; then
+	# An earlier attempt's directory must not take in what this one measures later.
+	[ -e "$run_dir/jobs/$job" ] || exit 0
+	wanted=''
+fi
 
-job=${SLURM_JOB_ID-} uid=${SLURM_JOB_UID-} gid=${SLURM_JOB_GID-} boot='' manifest='' nl='
+uid=${SLURM_JOB_UID-} gid=${SLURM_JOB_GID-} boot='' manifest='' nl='
 '
 give_up() {
 	line=$(printf 'job %.20s: %.400s' "$job" "$1" | tr -c ' -~' '?')
@@ -39,7 +43,7 @@ make_dir() {
 # Another attempt's or boot's directory, or one half-made, goes to ended/ under an unused name.
 move_old() {
 	old=$(cat -- "$dir/manifest" 2>/dev/null && echo .)
-	same="${nl}restart=$restart${nl}boot_id=$boot$nl"
+	same="${nl}restart=$restart${nl}boot_id=$boot${nl}job_start=$begun$nl"
 	case $old in *"${nl}uid=$uid$nl"*"$same"*"${nl}end$nl.") exit 0 ;; esac
 	if [ -L "$dir" ] || [ ! -d "$dir" ]; then give_up "$dir is not a directory"; fi
 	to=$now
@@ -49,12 +53,13 @@ move_old() {
 		give_up "no metrics: $reason"
 }
 
-case $mode in prom | report | '') ;; *) give_up "unknown SPANK_NCCL_INSPECTOR: $(printf %.40s "$mode")" ;; esac
+case $mode in prom | report | off | '') ;; *) give_up "unknown SPANK_NCCL_INSPECTOR: $(printf %.40s "$mode")" ;; esac
 is_number "$job" || give_up "SLURM_JOB_ID is not a number"
 is_number "$uid" || give_up "SLURM_JOB_UID is not a number"
 is_number "$gid" || gid=
-restart=${SLURM_JOB_RESTART_COUNT-}
+restart=${SLURM_JOB_RESTART_COUNT-} begun=${SLURM_JOB_START_TIME-} # the latter from 23.02 on
 is_number "$restart" || restart=0
+is_number "$begun" || begun=
 [ -d "$run_dir/jobs" ] || give_up "no metrics: there is no $run_dir/jobs"
 dir=$run_dir/jobs/$job
 # shellcheck disable=SC3028 # bash 5 has it; others ask date
@@ -63,11 +68,12 @@ now=${now%.*}${now#*.}000
 case $now in 0* | *[!0-9]* | ????????????????????*) now=1 ;; esac
 read -r boot </proc/sys/kernel/random/boot_id
 if [ -e "$dir" ] || [ -L "$dir" ]; then move_old; fi
+[ -n "$wanted" ] || exit 0
 for line in format=1 "job_id=$job" "uid=$uid" "gid=$gid" "user=${SLURM_JOB_USER-}" \
 	"account=${SLURM_JOB_ACCOUNT-}" "partition=${SLURM_JOB_PARTITION-}" "node=${SLURMD_NODENAME-}" \
 	"nodelist=${SLURM_JOB_NODELIST-${SLURM_NODELIST-}}" "num_nodes=${SLURM_JOB_NUM_NODES-}" \
 	"cluster=${SLURM_CLUSTER_NAME-}" "gpus=${SLURM_JOB_GPUS-}" "restart=$restart" "boot_id=$boot" \
-	"het_job_id=${SLURM_HET_JOB_ID-}" "work_dir=${SLURM_JOB_WORK_DIR-}" "mode=$mode" \
+	"job_start=$begun" "het_job_id=${SLURM_HET_JOB_ID-}" "work_dir=${SLURM_JOB_WORK_DIR-}" "mode=$mode" \
 	"start=${now%?????????}"; do
 	case $line in *[[:cntrl:]]*) line=$(printf %s "$line" | tr '[:cntrl:]' '?') ;; esac
 	manifest=$manifest$line$nl

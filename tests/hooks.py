@@ -69,7 +69,7 @@ class Node:
         """Run a hook, which must end with 0, and return what it logged."""
         done = subprocess.run(
             [self.shell, hook],
-            env={"NCCL_INSPECTOR_RUN_DIR": str(self.run_dir), **env},
+            env={"NCCL_INSPECTOR_TEST_RUN_DIR": str(self.run_dir), **env},
             cwd="/",
             stdin=subprocess.DEVNULL,
             capture_output=True,

@@ -103,7 +103,7 @@ class Site:
             [str(hook)],
             JOB
             | {
-                "NCCL_INSPECTOR_RUN_DIR": str(self.node.run_dir),
+                "NCCL_INSPECTOR_TEST_RUN_DIR": str(self.node.run_dir),
                 "SLURM_JOB_ID": str(job),
                 "SLURM_JOB_RESTART_COUNT": str(attempt),
             },

@@ -32,7 +32,7 @@ def node(tmp_path: Path, request: pytest.FixtureRequest) -> Node:
 
 @pytest.mark.parametrize("hook", [PROLOG, EPILOG])
 def test_a_hook_is_short_and_passes_shellcheck(hook: Path) -> None:
-    assert len(hook.read_text(encoding="ascii").splitlines()) <= 75
+    assert len(hook.read_text(encoding="ascii").splitlines()) <= 85
     assert os.access(hook, os.X_OK)
     done = subprocess.run(
         ["shellcheck", "-S", "style", hook], capture_output=True, text=True, check=False
@@ -138,6 +138,7 @@ def test_the_manifest_has_every_key(node: Node) -> None:
         "gpus": "0,1",
         "restart": "0",
         "boot_id": BOOT_ID,
+        "job_start": "",
         "het_job_id": "",
         "work_dir": "/home/nobody",
         "mode": "prom",
@@ -147,7 +148,7 @@ def test_the_manifest_has_every_key(node: Node) -> None:
 def test_what_slurmd_does_not_say_is_an_empty_value(node: Node) -> None:
     assert node.run(PROLOG, SLURM_JOB_ID="42", SLURM_JOB_UID="0") == ""
     manifest = node.manifest()
-    assert len(manifest) == 18
+    assert len(manifest) == 19
     assert manifest["gid"] == manifest["account"] == manifest["nodelist"] == manifest["mode"] == ""
     assert manifest["restart"] == "0"
     assert (node.job / "raw").stat().st_uid == 0
@@ -172,7 +173,7 @@ def test_the_same_attempts_directory_is_left_alone(node: Node) -> None:
     assert (node.job / "raw" / "x.box").exists()
 
 
-@pytest.mark.parametrize("change", ["restart", "uid", "boot", "torn", "none"])
+@pytest.mark.parametrize("change", ["restart", "uid", "boot", "job start", "torn", "none"])
 def test_another_attempts_directory_is_moved_to_ended_first(node: Node, change: str) -> None:
     node.prolog()
     (node.job / "raw" / "x.box").touch()
@@ -183,9 +184,11 @@ def test_another_attempts_directory_is_moved_to_ended_first(node: Node, change: 
         manifest.write_text(manifest.read_text().removesuffix("end\n"))
     elif change == "none":
         manifest.unlink()
-    env = {"restart": {"SLURM_JOB_RESTART_COUNT": "1"}, "uid": {"SLURM_JOB_UID": "1"}}.get(
-        change, {}
-    )
+    env = {
+        "restart": {"SLURM_JOB_RESTART_COUNT": "1"},
+        "uid": {"SLURM_JOB_UID": "1"},
+        "job start": {"SLURM_JOB_START_TIME": "1700000000"},  # Slurm has begun to count anew
+    }.get(change, {})
     assert node.prolog(**env) == ""
     (ended,) = (node.run_dir / "ended").iterdir()
     assert ended.name.removeprefix("42.").isdigit()
@@ -265,6 +268,28 @@ def test_the_kill_switch_makes_the_prolog_do_nothing_and_say_nothing(node: Node,
     assert node.tree() == ["control", "control/disabled", *EMPTY[1:]]
 
 
+@pytest.mark.parametrize("how", ["off", "disabled"])
+def test_an_unmeasured_attempt_does_not_leave_the_last_ones_directory_in_its_place(
+    node: Node, how: str
+) -> None:
+    node.prolog()
+    (node.job / "raw" / "x.box").touch()
+    if how == "disabled":
+        (node.run_dir / "control" / "disabled").touch()
+    mode = "off" if how == "off" else "prom"
+    assert node.prolog(SPANK_NCCL_INSPECTOR=mode, SLURM_JOB_RESTART_COUNT="1") == ""
+    assert not node.job.exists()
+    (ended,) = (node.run_dir / "ended").iterdir()
+    assert (ended / "raw" / "x.box").exists()
+
+
+def test_the_kill_switch_leaves_the_same_attempts_directory(node: Node) -> None:
+    node.prolog()
+    (node.run_dir / "control" / "disabled").touch()
+    assert node.prolog() == ""
+    assert (node.job / "raw").exists()
+
+
 def test_the_kill_switch_changes_nothing_for_the_epilog(node: Node) -> None:
     node.prolog()
     (node.run_dir / "prom" / "42.prom").touch()
@@ -287,7 +312,7 @@ def test_a_slurmd_that_loses_patience_sees_success(
     stuck = with_stubs(tmp_path, hook, mv=f"echo >{reached}; exec /usr/bin/sleep 60")
     with subprocess.Popen(
         [node.shell, stuck],
-        env=JOB | {"NCCL_INSPECTOR_RUN_DIR": str(node.run_dir)},
+        env=JOB | {"NCCL_INSPECTOR_TEST_RUN_DIR": str(node.run_dir)},
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     ) as running:
@@ -302,7 +327,7 @@ def test_a_slurmd_that_loses_patience_sees_success(
 def test_a_hook_without_standard_streams_ends_well(node: Node, hook: Path, closed: str) -> None:
     command = f'"$0" "$1" {closed}'
     for job in ("42", "x"):
-        env = JOB | {"NCCL_INSPECTOR_RUN_DIR": str(node.run_dir), "SLURM_JOB_ID": job}
+        env = JOB | {"NCCL_INSPECTOR_TEST_RUN_DIR": str(node.run_dir), "SLURM_JOB_ID": job}
         subprocess.run(["/bin/bash", "-c", command, node.shell, hook], env=env, check=True)
     assert node.job.is_dir() == (hook == PROLOG)
 

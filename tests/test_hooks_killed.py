@@ -47,7 +47,7 @@ def killed(node: Node, hook: Path, stop: int, how: str, **env: str) -> bool:
     """Run a hook that dies at this stop; False when it had ended before, and well."""
     done = subprocess.run(
         [KILL_AT, str(stop), how, node.shell, hook],
-        env=JOB | {"NCCL_INSPECTOR_RUN_DIR": str(node.run_dir)} | env,
+        env=JOB | {"NCCL_INSPECTOR_TEST_RUN_DIR": str(node.run_dir)} | env,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         timeout=10,

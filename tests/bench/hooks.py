@@ -28,7 +28,7 @@ def _spawn_ms(env: dict[str, str], *argv: Path) -> float:
 
 def _one_round(node: Node, times: Times) -> None:
     """Run each case once under the node's shell; the job's directory comes and goes."""
-    env = JOB | {"NCCL_INSPECTOR_RUN_DIR": str(node.run_dir)}
+    env = JOB | {"NCCL_INSPECTOR_TEST_RUN_DIR": str(node.run_dir)}
     off = env | {"SPANK_NCCL_INSPECTOR": "off"}
     name = f"sh is {node.shell.resolve().name}"
     disabled = node.run_dir / "control" / "disabled"
