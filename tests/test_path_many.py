@@ -18,6 +18,7 @@ import pytest
 
 from tests import jobs
 from tests.cluster import JOB_USER, NODES, Cluster, ClusterError, wait_until
+from tests.cluster.layout import HEAD
 from tests.cluster.processes import Process, members
 from tests.test_path_ends import operations
 from tests.test_path_tenants import assert_exporter_is_well
@@ -32,6 +33,7 @@ KILL_ALL = "--kill-on-bad-exit=1"
 PAUSE_S = 0.1  # between two kills
 # How often each is killed at most: a dead slurmstepd or agent costs more than a dead task.
 MOST = {"scancel": 40, "task": 25, "slurmstepd": 4, "agent": 6}
+PROGRAMS = {jobs.STANDIN, "sleep", "sh", "slurm_script"}
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,15 @@ def draw(dice: random.Random, number: int, most: int) -> Spec:
         tasks_of_array=min(most, dice.randint(2, 4)) if is_array else 1,
         steps=dice.randint(1, 3),
     )
+
+
+def is_task(process: Process) -> bool:
+    """A batch script or a program of a step, and neither Slurm's nor the machine's own."""
+    folder = Path(f"/proc/{process.pid}")
+    try:
+        return folder.owner() == JOB_USER and (folder / "comm").read_text().strip() in PROGRAMS
+    except OSError:  # gone meanwhile
+        return False
 
 
 @dataclass(frozen=True)
@@ -148,7 +159,7 @@ class Crowd:
             node = self.cluster.node(self.dice.choice(NODES))
             return node.stop("agent", signal.SIGKILL) and node.start_agent()
         if kind == "task":
-            tasks = jobs.tasks(self.cluster)
+            tasks = self.tasks()
             for process in tasks and [self.dice.choice(tasks)]:
                 process.send(signal.SIGKILL)
             return bool(tasks)
@@ -157,6 +168,10 @@ class Crowd:
             process.send(signal.SIGKILL)
             self.orphaned[job] = time.monotonic()
         return bool(stepds)
+
+    def tasks(self) -> list[Process]:
+        found = members(self.cluster.layout)
+        return [one for one, machine in found.items() if machine != HEAD and is_task(one)]
 
     def stepds(self) -> list[tuple[Process, int]]:
         """The slurmstepd processes with the job of each."""
@@ -185,8 +200,8 @@ class Crowd:
         try:
             wait_until(ended, ENDS_S, "every job has ended", 0.1)
         except ClusterError as err:
-            left = [(row, self.specs[row.name]) for row in self.rows()]
-            raise ClusterError(f"{err}: {left}; without slurmstepd: {self.orphaned}") from err
+            stuck = [(row, self.specs[row.name]) for row in self.rows()]
+            raise ClusterError(f"{err}: {stuck}; without slurmstepd: {self.orphaned}") from err
         for srun in self.sruns:
             srun.communicate(timeout=10)
 
@@ -254,6 +269,7 @@ def test_of_two_hundred_jobs_with_random_kills_nothing_is_left_or_lost(
             assert_nothing_made_up(crowd, row)
     print(f"measured to their end: {complete}")
     assert complete >= JOBS // 10
+    assert crowd.kills["task"] >= 5
     assert crowd.kills.keys() == MOST.keys(), "each kind of kill has happened"
     assert not any(state.drained for state in cluster.node_states().values())
     for node in cluster.nodes.values():
