@@ -21,12 +21,16 @@ def case(words: str) -> pytest.MarkDecorator:
 
 
 def stepd(cluster: Cluster, job_id: int, step: str) -> Process:
-    """The slurmstepd of a step on n1; its title is cut: `[12.bat`."""
-    start = f"{STEPD}: [{job_id}.{step[:3]}".encode()
-    (found,) = (
-        process for process, machine in members(cluster.layout).items()
-        if machine == "n1" and jobs.title(process).startswith(start)
-    )  # fmt: skip
+    """The slurmstepd of a step on n1, by its title, which may be cut: `[12.bat`."""
+    job = f"{STEPD}: [{job_id}.".encode()
+    whole = job + f"{step}]".encode()
+
+    def is_it(process: Process) -> bool:
+        title = jobs.title(process).partition(b"\0")[0].strip()
+        return len(title) > len(job) and whole.startswith(title)
+
+    on_n1 = (one for one, machine in members(cluster.layout).items() if machine == "n1")
+    (found,) = filter(is_it, on_n1)
     return found
 
 
