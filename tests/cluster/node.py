@@ -68,7 +68,13 @@ class Node(Machine):
 
     def run_dir_listing(self) -> list[str]:
         """Everything in the node's run directory, relative, sorted; directories end in a slash."""
-        done = self.run(["find", RUN_DIR, "-mindepth", "1", "-printf", "%P%y\\n"])
+        argv = ["find", RUN_DIR, "-mindepth", "1", "-printf", "%P%y\\n"]
+        done = self.run(argv)
+        # A directory that went while find read it: it may have missed others.
+        for _ in range(10):
+            if "failed to read file names" not in done.stderr:
+                break
+            done = self.run(argv)
         # What the agent deletes while we look is no error.
         errors = [
             line
