@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from nccl_inspector.errors import InspectorError
+from nccl_inspector.hostile import read_at
 from nccl_inspector.hostlist import expand
 from nccl_inspector.model import Process
 from nccl_inspector.render import render_text
@@ -15,6 +16,8 @@ from nccl_inspector.report import Report, build_report, load_summaries
 from nccl_inspector.summary import Head, NodeSummary
 from tests.boxes import BoxOf, CommOf, KeyOf
 from tests.test_report import FIRST, process_of, times, write_summary
+
+ONLY = "other components of the het job, if there were any: only"
 
 
 def head(job: int, node: str, nodelist: str, leader: int = 12, **words: object) -> Head:
@@ -60,7 +63,7 @@ def test_each_components_id_shows_the_whole_job(tmp_path: Path, job: int) -> Non
     assert "2 nodes, 4 ranks" in text
     assert "nodes 12: n1; 13: n[1-2]" in text
     assert "STRAGGLER: rank 2 (n1, GPU0) came late" in text
-    assert "MISSING nothing" in text
+    assert text.endswith(f"MISSING {ONLY} 12, 13 have measurements in this report")
     (comm,) = found.communicators
     assert (sorted(comm.members), comm.notes) == ([0, 1, 2, 3], ())
 
@@ -101,20 +104,126 @@ def test_no_more_components_than_slurm_allows(tmp_path: Path) -> None:
     )
 
 
-def test_a_component_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+def spoil(reports: Path, job: int, name: str) -> Path:
+    (reports / str(job)).mkdir(exist_ok=True)
+    (reports / str(job) / name).write_bytes(b"garbage")
+    return reports / str(job) / name
+
+
+def test_a_components_summary_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     write(tmp_path, head(12, "n1", "n1"))
-    (tmp_path / "13").mkdir()
-    (tmp_path / "13" / "n1.0.nodesummary").write_bytes(b"garbage")
+    write(tmp_path, head(13, "n2", "n[1-2]"))
+    spoil(tmp_path, 13, "n1.0.nodesummary")
     (problem,) = report(tmp_path, 12).problems
-    assert problem.startswith("the report of job 13 cannot be read: n1: ")
+    assert problem.startswith("job 13, n1: its summary cannot be read: ")
+
+
+def test_what_a_neighbour_cannot_read_is_its_own_affair(tmp_path: Path) -> None:
+    write(tmp_path, head(12, "n1", "n1"))
+    spoil(tmp_path, 13, "n1.0.nodesummary")
+    write(tmp_path, head(14, "n1", "n1", het_job_id=""))
+    spoil(tmp_path, 14, "n2.0.nodesummary")
+    assert report(tmp_path, 12).problems == ()
+
+
+def test_of_one_component_alone_nobody_knows_whether_there_were_more(tmp_path: Path) -> None:
+    write(tmp_path, head(12, "n1", "n1"))
+    text = " ".join(render_text(report(tmp_path, 12)).split())
+    assert text.endswith(f"MISSING {ONLY} 12 has measurements in this report")
+
+
+def test_of_many_components_only_some_are_named(tmp_path: Path) -> None:
+    for job in range(12, 32):
+        write(tmp_path, head(job, "n1", "n1"))
+    found = report(tmp_path, 12)
+    assert f"{ONLY} 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23 and 8 more have" in " ".join(
+        render_text(found).split()
+    )
+    assert "30, 31 have measurements" in " ".join(render_text(found, everything=True).split())
+
+
+def attempt_of(node: str, job: int, restart: int) -> Head:
+    return head(job, node, node, restart=restart, start=100 * (restart + 1))
 
 
 def test_the_attempt_is_of_all_components(tmp_path: Path) -> None:
     for job in (12, 13):
         for restart in (0, 1):
-            write(tmp_path, head(job, f"n{restart}", f"n{restart}", restart=restart))
+            write(tmp_path, attempt_of(f"n{restart}", job, restart))
     assert report(tmp_path, 13).nodelists == {12: "n1", 13: "n1"}
     assert report(tmp_path, 12, 0).nodelists == {12: "n0", 13: "n0"}
+
+
+@pytest.mark.parametrize("job", [12, 13, 14])
+def test_each_id_shows_the_same_attempt_of_all_components(tmp_path: Path, job: int) -> None:
+    write(tmp_path, attempt_of("n1", 13, 0))
+    write(tmp_path, attempt_of("n1", 13, 1))
+    write(tmp_path, attempt_of("n2", 14, 0))
+    latest = report(tmp_path, job)
+    assert (latest.head.restart, latest.nodelists, latest.attempts) == (1, {13: "n1"}, (0, 1))
+    assert latest.problems == ("job 14, no summary of attempt 1; it has 0",)
+    first = report(tmp_path, job, 0)
+    assert (first.head.restart, first.nodelists) == (0, {13: "n1", 14: "n2"})
+    with pytest.raises(InspectorError, match=f"job {job} has no attempt 5; it has 0, 1"):
+        report(tmp_path, job, 5)
+
+
+def test_a_latest_attempt_of_a_component_that_cannot_be_read_is_no_reason_for_an_earlier_one(
+    tmp_path: Path,
+) -> None:
+    write(tmp_path, attempt_of("n1", 12, 0))
+    write(tmp_path, attempt_of("n2", 13, 0))
+    spoil(tmp_path, 13, "n2.1.nodesummary")
+    with pytest.raises(InspectorError, match=r"attempt 1 of job 12 cannot be read: n2: .*; --atte"):
+        report(tmp_path, 12)
+    assert report(tmp_path, 12, 0).problems == ()
+
+
+@pytest.mark.parametrize("restart", [0, 1])
+def test_a_component_whose_id_another_job_had_before_is_found(tmp_path: Path, restart: int) -> None:
+    write(tmp_path, head(12, "n1", "n1", start=500))
+    write(tmp_path, head(13, "n2", "n2", start=500))
+    write(tmp_path, head(13, "n3", "n3", 0, uid=7, user="bob", start=9, restart=restart))
+    found = report(tmp_path, 12)
+    assert found.nodelists == {12: "n1", 13: "n2"}
+    (problem,) = found.problems
+    assert problem.startswith("job 13, n3: its summary")
+    assert problem.endswith("is of another job of this number (user bob, cluster c1)")
+
+
+class Counted:
+    """Counts what is read through `read_at`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.reads = self.bytes = 0
+        monkeypatch.setattr("nccl_inspector.reportdir.read_at", self)
+
+    def __call__(self, fd: int, count: int, offset: int) -> bytes:
+        data = read_at(fd, count, offset)
+        self.reads += 1
+        self.bytes += len(data)
+        return data
+
+
+@pytest.mark.parametrize("job", [12, 13])
+def test_an_id_costs_little_whatever_the_neighbours_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: int
+) -> None:
+    process = member(tmp_path / "boxes", 0, 0, 5)
+    (tmp_path / "r").mkdir()
+    write(tmp_path / "r", head(13, "n1", "n1", leader=13))
+    for neighbour in range(14, 12 + 128):
+        for node in range(8):
+            plain = head(neighbour, f"n{node}", "n[0-7]", het_job_id="")
+            write(tmp_path / "r", plain, [process] * 8)
+    counted = Counted(monkeypatch)
+    if job == 12:
+        with pytest.raises(InspectorError, match="no report of job 12"):
+            report(tmp_path / "r", job)
+    else:
+        assert list(report(tmp_path / "r", job).nodelists) == [13]
+    assert counted.reads <= 3 * 128 + 3
+    assert counted.bytes <= counted.reads * 4096
 
 
 def test_missing_nodes_are_those_of_each_component(tmp_path: Path) -> None:

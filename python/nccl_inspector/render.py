@@ -212,6 +212,13 @@ def _missing(report: Report, shown: int) -> Iterator[str]:
     lines += report.problems[:shown]
     if len(report.problems) > shown:
         lines.append(f"and {len(report.problems) - shown} more lines (--all shows them)")
+    if report.head.het_job_id:
+        # Slurm tells a node the leader's id, not how many components there are.
+        lines.append(
+            "other components of the het job, if there were any: only "
+            f"{_cut(map(str, report.nodelists), shown)} "
+            f"{'has' if len(report.nodelists) == 1 else 'have'} measurements in this report"
+        )
     yield "MISSING  nothing" if not lines else "MISSING"
     for line in lines:
         yield textwrap.fill(line, COLUMNS, initial_indent=" ", subsequent_indent="   ")

@@ -1,28 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a job's node summaries say: read them, join them, and list what is missing."""
 
-import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from nccl_inspector.analysis.join import Communicator, join_communicators
 from nccl_inspector.analysis.naming import name_processes
 from nccl_inspector.analysis.verdict import Named, rank_stragglers
-from nccl_inspector.errors import InspectorError, RefusedError
-from nccl_inspector.hostile import read_at
-from nccl_inspector.hostlist import expand
+from nccl_inspector.errors import InspectorError
+from nccl_inspector.hostlist import compress_within, expand
 from nccl_inspector.model import DROP_REASONS, KILLED, RUNNING, Process
-from nccl_inspector.summary import SUMMARY_BYTES_MAX, Head, NodeSummary, decode
+from nccl_inspector.reportdir import AbsentError, Shelf, look, peek, read_summaries, unreadable
+from nccl_inspector.summary import Head, NodeSummary
 
-_FILE = re.compile(r"([A-Za-z0-9_][A-Za-z0-9._-]{0,254}?)\.([0-9]{1,9})\.nodesummary")
 # Slurm gives a heterogeneous job's components ids that follow on the leader's; it allows 128.
 COMPONENTS_MAX = 128
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_REGULAR = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+CLOCKS_APART_S = 3600  # two nodes' clocks, at most
+_NODES_CHARS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,47 +43,6 @@ class Report:
     problems: tuple[str, ...]  # what else makes the figures less than whole, in words
 
 
-@contextmanager
-def _job_directory(job_id: int, report_dir: Path) -> Iterator[int]:
-    path = report_dir / str(job_id)
-    try:
-        job_fd = os.open(path, _DIRECTORY)
-    except FileNotFoundError as err:
-        raise InspectorError(
-            f"no report of job {job_id}: nothing of it is in {report_dir}"
-        ) from err
-    except OSError as err:
-        raise InspectorError(
-            f"the report of job {job_id} cannot be read: {path}: {err.strerror}"
-        ) from err
-    try:
-        yield job_fd
-    finally:
-        os.close(job_fd)
-
-
-def _attempts(job_fd: int) -> dict[int, dict[str, str]]:
-    """Return the job's files by attempt and node."""
-    attempts: dict[int, dict[str, str]] = {}
-    for match in filter(None, map(_FILE.fullmatch, os.listdir(job_fd))):
-        attempts.setdefault(int(match[2]), {})[match[1]] = match[0]
-    return attempts
-
-
-def _read(job_fd: int, name: str) -> NodeSummary:
-    try:
-        fd = os.open(name, _REGULAR, dir_fd=job_fd)
-    except OSError as err:
-        raise RefusedError("unreadable", os.strerror(err.errno or 0)) from err
-    try:
-        size = os.fstat(fd).st_size
-        if size > SUMMARY_BYTES_MAX:
-            raise RefusedError("too_big")
-        return decode(read_at(fd, size, 0))
-    finally:
-        os.close(fd)
-
-
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """The summaries of one attempt, all attempts there are, and what could not be read."""
@@ -99,114 +57,180 @@ class Loaded:
         return self.summaries[0].head
 
 
-def _of_one_job(summaries: list[NodeSummary], problems: list[str]) -> list[NodeSummary]:
-    """Return those of the newest job: a cluster that starts anew gives a job id again."""
-
-    def identity(head: Head) -> tuple[str, int, str]:
-        return head.cluster, head.uid, head.nodelist
-
-    newest = max((summary.head for summary in summaries), key=lambda head: head.start)
-    for head in (summary.head for summary in summaries):
-        if identity(head) != identity(newest):
-            problems.append(
-                f"{head.node}: its summary is of another job of this number"
-                f" (user {head.user or head.uid}, cluster {head.cluster or 'unknown'})"
-            )
-    return [summary for summary in summaries if identity(summary.head) == identity(newest)]
+def _identity(head: Head) -> tuple[str, int, str]:
+    """Return what all attempts and components of a job have in common."""
+    return head.cluster, head.uid, head.het_job_id
 
 
-class _UnreadableError(InspectorError):
-    """Summaries are there, and not one of them can be read."""
+def _start(head: Head) -> int:
+    return head.start
 
 
-def _load(job_id: int, report_dir: Path, attempt: int | None) -> Loaded:
-    """Return the summaries of one attempt of one job id; None: the latest.
+def _of_job(head: Head, newest: Head) -> bool:
+    """Tell whether a summary is of the job whose newest summary is given.
 
-    Raises:
-        InspectorError: there is no such job or attempt, or none of it can be read.
+    A higher attempt that began before is of an older job to which this id was given.
     """
-    summaries, problems = [], []
-    with _job_directory(job_id, report_dir) as job_fd:
-        attempts = _attempts(job_fd)
-        wanted = max(attempts, default=0) if attempt is None else attempt
-        if not attempts:
-            raise InspectorError(f"no report of job {job_id}: {report_dir / str(job_id)} is empty")
-        if wanted not in attempts:
-            known = ", ".join(map(str, sorted(attempts)))
-            raise InspectorError(f"job {job_id} has no attempt {wanted}; it has {known}")
-        for node, name in sorted(attempts[wanted].items()):
-            try:
-                summary = _read(job_fd, name)
-                if (summary.head.job_id, summary.head.node, summary.head.restart) != (
-                    job_id,
-                    node,
-                    wanted,
-                ):
-                    raise RefusedError("bad_summary", "it is of another job or node")
-                summaries.append(summary)
-            except RefusedError as err:
-                problems.append(f"{node}: its summary cannot be read: {err}")
-    if not summaries:
-        raise _UnreadableError(f"the report of job {job_id} cannot be read: {problems[0]}")
-    return Loaded(tuple(_of_one_job(summaries, problems)), tuple(sorted(attempts)), tuple(problems))
+    return _identity(head) == _identity(newest) and (
+        head.restart <= newest.restart or head.start >= newest.start - CLOCKS_APART_S
+    )
 
 
 def _components(
-    leader: int, own: Loaded | None, report_dir: Path, attempt: int | None
-) -> tuple[list[Loaded], list[str]]:
-    """Return the components of a heterogeneous job in order, and what could not be read.
+    leader: int, own: Shelf | None, report_dir: Path
+) -> tuple[Head, list[Shelf]] | None:
+    """Return a head and all components of a heterogeneous job, in order; None: it has none.
 
     One in which nobody used NCCL has no summaries at all, so every id that may be one is
-    tried. Most are other users' jobs, or nobody's.
+    looked at. Most are other users' jobs, or nobody's.
     """
-    found = {own.head.job_id: own} if own else {}
-    problems = []
-    for job_id in range(leader, leader + COMPONENTS_MAX):
-        if job_id in found:
-            continue
-        try:
-            one = _load(job_id, report_dir, attempt)
-        except _UnreadableError as err:
-            problems.append(str(err))
-        except InspectorError:
-            continue
-        else:
-            known = next(iter(found.values()), one).head
-            same = (one.head.cluster, one.head.uid) == (known.cluster, known.uid)
-            if same and one.head.het_job_id == str(leader):
-                found[job_id] = one
-    return [found[job_id] for job_id in sorted(found)], problems
+    peeked = {
+        job_id: [head for head in peek(job_id, report_dir) if head.het_job_id == str(leader)]
+        for job_id in range(leader, leader + COMPONENTS_MAX)
+        if own is None or job_id != own.job_id
+    }
+    heads = own.heads.values() if own else chain.from_iterable(peeked.values())
+    known = max(heads, key=_start, default=None)
+    if known is None:
+        return None
+    shelves = [own] if own else []
+    for job_id, found in peeked.items():
+        if _identity(known) in map(_identity, found):
+            with suppress(InspectorError):  # removed or given again just now
+                shelves.append(look(job_id, report_dir))
+    return known, sorted(shelves, key=lambda shelf: shelf.job_id)
+
+
+def _find(job_id: int, report_dir: Path) -> tuple[Head, list[Shelf]]:
+    """Return a head and the summaries of the job, of a heterogeneous one of all components."""
+    try:
+        own = look(job_id, report_dir)
+    except AbsentError:
+        # Perhaps a leader in which nobody used NCCL.
+        components = _components(job_id, None, report_dir)
+        if not components:
+            raise
+        return components
+    if not own.heads:
+        first = own.refused[0]
+        raise InspectorError(
+            f"the report of job {job_id} cannot be read: {unreadable(first.file, first.why)}"
+        )
+    known = max(own.heads.values(), key=_start)
+    if not re.fullmatch("[1-9][0-9]{0,17}", known.het_job_id):
+        return known, [own]
+    return _components(int(known.het_job_id), own, report_dir) or (known, [own])
+
+
+def _choose(
+    job_id: int, shelves: Sequence[Shelf], attempts: Sequence[int], asked: int | None
+) -> int:
+    """Return the attempt to show.
+
+    Raises:
+        InspectorError: it is not there, or it or a later one cannot be read.
+    """
+    wanted = attempts[-1] if asked is None else asked
+    refused = [one for shelf in shelves for one in shelf.refused]
+    if asked is None:
+        written_ns = max(shelf.written_ns for shelf in shelves)
+        later = [
+            one for one in refused if one.file.attempt > wanted and one.written_ns >= written_ns
+        ]
+        hint = f"; --attempt {wanted} shows an earlier one"
+    elif asked not in attempts:
+        later = [one for one in refused if one.file.attempt == asked]
+        hint = ""
+    else:
+        return asked
+    if later:
+        last = max(later, key=lambda one: one.file.attempt)
+        why = unreadable(last.file, last.why)
+        raise InspectorError(
+            f"attempt {last.file.attempt} of job {job_id} cannot be read: {why}{hint}"
+        )
+    if wanted not in attempts:
+        known = ", ".join(map(str, attempts))
+        raise InspectorError(f"job {job_id} has no attempt {wanted}; it has {known}")
+    return wanted
+
+
+def _others(heads: Sequence[Head], wanted: int) -> Iterator[str]:
+    """Return lines about summaries of other jobs that had this id."""
+    jobs: dict[tuple[int, str, str], list[str]] = {}
+    for head in heads:
+        jobs.setdefault((head.restart, head.user or str(head.uid), head.cluster), []).append(
+            head.node
+        )
+    for (attempt, user, cluster), nodes in jobs.items():
+        text, rest = compress_within(nodes, _NODES_CHARS)
+        many = "its summary" if len(nodes) == 1 else "the summaries"
+        verb = "is" if len(nodes) == 1 else "are"
+        yield (
+            f"{text}{f' and {rest} more' if rest else ''}: {many}"
+            f"{f' of attempt {attempt}' if attempt != wanted else ''} {verb} of another job of "
+            f"this number (user {user}, cluster {cluster or 'unknown'})"
+        )
+
+
+def _unreadable(shelf: Shelf, wanted: int) -> Iterator[str]:
+    """Return lines about summaries that may be of the attempt, or of a newer job with this id."""
+    for one in shelf.refused:
+        if one.file.attempt == wanted:
+            yield unreadable(one.file, one.why)
+        elif one.file.attempt < wanted and one.written_ns >= shelf.written_ns:
+            yield (
+                f"{one.file.node}: its summary of attempt {one.file.attempt}, written after "
+                f"these, cannot be read: {one.why}"
+            )
+
+
+def _of_attempt(
+    shelf: Shelf, newest: Head, wanted: int, report_dir: Path
+) -> tuple[list[NodeSummary], list[str]]:
+    """Return one id's summaries of the attempt to show, and in words what is odd with the rest."""
+    problems = list(_unreadable(shelf, wanted))
+    mine = {file: head for file, head in shelf.heads.items() if _of_job(head, newest)}
+    files = {file: head for file, head in mine.items() if file.attempt == wanted}
+    if files:
+        nodelist = max(files.values(), key=_start).nodelist
+        files = {file: head for file, head in files.items() if head.nodelist == nodelist}
+    elif mine and not problems:
+        had = ", ".join(map(str, sorted({file.attempt for file in mine})))
+        problems.append(f"no summary of attempt {wanted}; it has {had}")
+    others = [
+        head
+        for file, head in shelf.heads.items()
+        if file not in mine or (file.attempt == wanted and file not in files)
+    ]
+    problems += _others(others, wanted)
+    if not files:
+        return [], problems
+    summaries, torn = read_summaries(list(files), report_dir)
+    return summaries, torn + problems
 
 
 def load_summaries(job_id: int, report_dir: Path, attempt: int | None) -> Loaded:
     """Return the summaries of one attempt, of a heterogeneous job those of all components.
 
-    `attempt` None: the latest.
+    `attempt` None: the latest. Where the id was given again, the newest job is meant.
 
     Raises:
         InspectorError: there is no such job or attempt, or none of it can be read.
     """
-    try:
-        own = _load(job_id, report_dir, attempt)
-    except _UnreadableError:
-        raise
-    except InspectorError:
-        # A leader in which nobody used NCCL.
-        found, problems = _components(job_id, None, report_dir, attempt)
-        if not found:
-            raise
-    else:
-        if not re.fullmatch("[1-9][0-9]{0,17}", own.head.het_job_id):
-            return own
-        leader = int(own.head.het_job_id)
-        found, problems = _components(leader, own, report_dir, own.head.restart)
-    for one in found:
-        problems += [f"job {one.head.job_id}, {problem}" for problem in one.problems]
-    return Loaded(
-        tuple(summary for one in found for summary in one.summaries),
-        tuple(sorted({number for one in found for number in one.attempts})),
-        tuple(problems),
-    )
+    known, shelves = _find(job_id, report_dir)
+    heads = [head for shelf in shelves for head in shelf.heads.values()]
+    newest = max((head for head in heads if _identity(head) == _identity(known)), key=_start)
+    attempts = sorted({head.restart for head in heads if _of_job(head, newest)})
+    wanted = _choose(job_id, shelves, attempts, attempt)
+    summaries, problems = [], []
+    for shelf in shelves:
+        found, odd = _of_attempt(shelf, newest, wanted, report_dir)
+        summaries += found
+        problems += [f"job {shelf.job_id}, {one}" for one in odd] if newest.het_job_id else odd
+    if not summaries:
+        raise InspectorError(f"the report of job {job_id} cannot be read: {problems[0]}")
+    return Loaded(tuple(summaries), tuple(attempts), tuple(problems))
 
 
 def _missing_nodes(summaries: Sequence[NodeSummary], problems: list[str]) -> tuple[str, ...]:

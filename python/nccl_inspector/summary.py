@@ -24,7 +24,7 @@ BLOCK_BYTES_MAX = 32 << 10  # design.md 5: at most 32 KiB a rank
 PROCESSES_MAX = 1024
 SUMMARY_BYTES_MAX = PROCESSES_MAX * (BLOCK_BYTES_MAX + 4) + (2 << 20)
 
-_HEAD_BYTES_MAX = 2 << 20  # a node list may be long
+HEAD_BYTES_MAX = 2 << 20  # a node list may be long
 _RAW_BYTES_MAX = 4 << 20  # of one block, unpacked
 _LENGTH = struct.Struct("<I")
 _KEY_NAMES = tuple(field.name for field in fields(Key) if field.name != "histogram")
@@ -231,23 +231,42 @@ def _process(block: bytes) -> Process:
     )
 
 
+def _head(line: bytes) -> tuple[Head, Any]:
+    """Return the first line's head, and how many processes it says there are."""
+    values = _json(line)
+    if not isinstance(values, dict) or values.get("format") != FORMAT:
+        raise RefusedError("bad_summary", "not a node summary of this release")
+    problems = _list(str, values.get("problems"))
+    row = [values.get(field.name) for field in fields(Head)[:-1]]
+    return replace(_row(Head, [*row, ()]), problems=problems), values.get("processes")
+
+
+def _head_end(data: bytes) -> int:
+    end = data.find(b"\n", 0, HEAD_BYTES_MAX)
+    if end < 0:
+        raise RefusedError("bad_summary", "no first line")
+    return end
+
+
+def decode_head(data: bytes) -> Head:
+    """Return the head alone; `data` is what the summary begins with, its first line at least.
+
+    Raises:
+        RefusedError: there is no such line, or it says something else; the reason is `bad_summary`.
+    """
+    return _head(data[: _head_end(data)])[0]
+
+
 def decode(data: bytes) -> NodeSummary:
     """Return what `encode` was given.
 
     Raises:
         RefusedError: anything else, however it came about; the reason is `bad_summary`.
     """
-    end = data.find(b"\n", 0, _HEAD_BYTES_MAX)
-    if end < 0 or len(data) > SUMMARY_BYTES_MAX:
-        raise RefusedError("bad_summary", "no first line, or too long")
-    values = _json(data[:end])
-    if not isinstance(values, dict) or values.get("format") != FORMAT:
-        raise RefusedError("bad_summary", "not a node summary of this release")
-    values["problems"] = _list(str, values.get("problems"))
-    head = replace(
-        _row(Head, [values.get(field.name) for field in fields(Head)[:-1]] + [()]),
-        problems=values["problems"],
-    )
+    if len(data) > SUMMARY_BYTES_MAX:
+        raise RefusedError("bad_summary", "too long")
+    end = _head_end(data)
+    head, said = _head(data[:end])
     processes: list[Process] = []
     at = end + 1
     while at < len(data):
@@ -259,6 +278,6 @@ def decode(data: bytes) -> NodeSummary:
             raise RefusedError("bad_summary", "torn, or a block too long")
         processes.append(_process(data[at : at + size]))
         at += size
-    if len(processes) != values.get("processes"):
+    if len(processes) != said:
         raise RefusedError("bad_summary", "torn")
     return NodeSummary(head, tuple(processes))
