@@ -33,6 +33,7 @@ KILL_ALL = "--kill-on-bad-exit=1"
 PAUSE_S = 0.1  # between two kills
 # How often each is killed at most: a dead slurmstepd or agent costs more than a dead task.
 MOST = {"scancel": 40, "task": 25, "slurmstepd": 4, "agent": 6}
+AGAIN_S = 5
 PROGRAMS = {jobs.STANDIN, "sleep", "sh", "slurm_script"}
 
 
@@ -98,6 +99,7 @@ class Row:
     """A job as squeue shows it."""
 
     job_id: int
+    label: str  # 12_3 of a task of an array: Slurm 22.05 may not know its number in scancel
     name: str
     state: str
 
@@ -111,7 +113,7 @@ class Crowd:
     specs: dict[str, Spec] = field(default_factory=dict)
     sruns: list[subprocess.Popen[str]] = field(default_factory=list)
     kills: Counter[str] = field(default_factory=Counter)
-    orphaned: dict[int, float] = field(default_factory=dict)  # job without slurmstepd: since when
+    orphaned: dict[int, float] = field(default_factory=dict)  # job: when to cancel it
     next_kill: float = 0
 
     def submit(self, spec: Spec) -> None:
@@ -124,11 +126,11 @@ class Crowd:
             jobs.submit(cluster, *spec.argv(), script=f"srun {KILL_ALL} {spec.line(cluster)}")
 
     def rows(self, *words: str) -> list[Row]:
-        argv = ["squeue", "--noheader", "--array", "--format=%A|%j|%T", *words]
+        argv = ["squeue", "--noheader", "--array", "--format=%A|%i|%j|%T", *words]
         found = self.cluster.run_as("root", argv)
         assert found.returncode == 0, found.stderr
         parts = (line.strip().split("|") for line in found.stdout.splitlines())
-        return [Row(int(job), name, state) for job, name, state in parts if name in self.specs]
+        return [Row(int(job), *rest) for job, *rest in parts if rest[1] in self.specs]
 
     def states(self) -> dict[str, int]:
         return dict(Counter(row.state for row in self.rows("--states=all")))
@@ -136,10 +138,13 @@ class Crowd:
     def harm(self) -> None:
         """Kill something, now and then."""
         now = time.monotonic()
-        late = [job for job, since in self.orphaned.items() if since and now - since > 1]
-        for job in late:  # Slurm waits for such a step for ever: the user cancels the job
-            self.cluster.run_as("root", ["scancel", str(job)])
-            self.orphaned[job] = 0
+        late = {job for job, due in self.orphaned.items() if now > due}
+        for row in (
+            self.rows() if late else ()
+        ):  # Slurm waits for such a step until somebody cancels it
+            if row.job_id in late:
+                self.cluster.run_as("root", ["scancel", row.label])
+        self.orphaned |= dict.fromkeys(late, now + AGAIN_S)
         if now < self.next_kill:
             return
         kind = self.dice.choices(tuple(MOST), (3, 12, 1, 1))[0]
@@ -152,8 +157,7 @@ class Crowd:
         if kind == "scancel":
             running = self.rows()
             if running:
-                job = self.dice.choice(running).job_id
-                self.cluster.run_as("root", ["scancel", str(job)])
+                self.cluster.run_as("root", ["scancel", self.dice.choice(running).label])
             return bool(running)
         if kind == "agent":
             node = self.cluster.node(self.dice.choice(NODES))
@@ -166,7 +170,7 @@ class Crowd:
         stepds = self.stepds()
         for process, job in stepds and [self.dice.choice(stepds)]:
             process.send(signal.SIGKILL)
-            self.orphaned[job] = time.monotonic()
+            self.orphaned[job] = time.monotonic() + 1
         return bool(stepds)
 
     def tasks(self) -> list[Process]:
@@ -201,7 +205,10 @@ class Crowd:
             wait_until(ended, ENDS_S, "every job has ended", 0.1)
         except ClusterError as err:
             stuck = [(row, self.specs[row.name]) for row in self.rows()]
-            raise ClusterError(f"{err}: {stuck}; without slurmstepd: {self.orphaned}") from err
+            log = self.cluster.slurmctld_log().splitlines()
+            said = [line for line in log for row, _ in stuck if f"JobId={row.job_id} " in line]
+            print("\n".join(said), f"without slurmstepd: {list(self.orphaned)}", sep="\n")
+            raise ClusterError(f"{err}: {stuck}") from err
         for srun in self.sruns:
             srun.communicate(timeout=10)
 

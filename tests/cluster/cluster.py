@@ -205,7 +205,8 @@ class Cluster:
         self.set_prolog(on=self.layout.options.prolog)
         self.set_plugstack(*self.layout.options.plugstack)
         self.set_conf()
-        jobs = self.run_as("root", ["squeue", "--noheader", "--format=%A"]).stdout.split()
+        # Slurm 22.05 may know a task of an array as 12_3 only.
+        jobs = self.run_as("root", ["squeue", "--noheader", "--format=%A %i"]).stdout.split()
         if jobs:
             self.run_as("root", ["scancel", *jobs])
         self.undrain()
