@@ -37,7 +37,8 @@ dir=$run_dir/jobs/$job prom=$run_dir/prom/$job.prom
 if [ -L "$dir" ] || { [ -e "$dir" ] && [ ! -d "$dir" ]; }; then
 	trouble="$dir stays: it is not a directory. "
 elif [ -d "$dir" ]; then
-	reason=$(hand_over) || trouble="the job's files stay: $reason. "
+	# The agent may have swept it meanwhile.
+	reason=$(hand_over) || [ ! -e "$dir" ] || trouble="the job's files stay: $reason. "
 fi
 # After the rename: the agent looks for the directory again once it has published a file.
 if [ -e "$prom" ]; then

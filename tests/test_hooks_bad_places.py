@@ -250,3 +250,15 @@ def test_a_program_that_fails_leaves_nothing_half_made(
     failing = with_stubs(tmp_path, PROLOG, **{program: "echo cannot >&2; exit 1"})
     assert "job 42: no metrics: cannot" in node.run(failing, **JOB)
     assert node.tree() == EMPTY
+
+
+@pytest.mark.parametrize("hook", [PROLOG, EPILOG])
+def test_a_directory_that_the_agent_sweeps_in_the_last_moment_is_no_trouble(
+    node: Node, tmp_path: Path, hook: Path
+) -> None:
+    node.prolog()
+    swept = f"[ ! -e {node.run_dir}/jobs/42 ] || /bin/mv {node.run_dir}/jobs/42 {tmp_path}/swept"
+    racing = with_stubs(tmp_path, hook, mv=f'{swept}; exec /bin/mv "$@"')
+    assert node.run(racing, **(JOB | {"SLURM_JOB_RESTART_COUNT": "1"})) == ""
+    assert (tmp_path / "swept" / "manifest").exists()
+    assert node.job.exists() == (hook == PROLOG)
