@@ -12,6 +12,7 @@ from tests.boxes import make_run_dir, names
 from tests.test_slurmjob import record
 
 UNKNOWN = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
+CLUSTER = "c1"  # of the manifests of tests.boxes
 DOWN = "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1"
 
 
@@ -25,9 +26,10 @@ class Clock:
 
 @dataclass
 class Scontrol:
-    """A program that answers as it is told and notes what it was asked."""
+    """A program that answers as it is told and notes what it was asked, but for its cluster."""
 
     folder: Path
+    cluster: str = f"echo 'ClusterName             = {CLUSTER}'"
 
     @property
     def path(self) -> Path:
@@ -36,7 +38,10 @@ class Scontrol:
     def says(self, script: str) -> None:
         asked = self.folder / "asked"
         part = self.folder / "part"
-        part.write_text(f'#!/bin/sh\necho "$*" >>{asked}\nenv >{self.folder}/env\n{script}\n')
+        config = f'if [ "$*" = "show config" ]; then {self.cluster}; exit; fi'
+        part.write_text(
+            f'#!/bin/sh\n{config}\necho "$*" >>{asked}\nenv >{self.folder}/env\n{script}\n'
+        )
         part.chmod(0o755)
         part.replace(self.path)
 

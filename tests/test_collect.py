@@ -264,7 +264,7 @@ def test_a_pass_without_time_goes_on_where_it_was(
         write_box(raw, f"0_{number}", BOX)
     for _ in range(2):
         assert collector.run_pass(WAIT_S) == 1
-        assert collector.half_read
+        assert collector.wants_more
     assert collector.run_pass(WAIT_S) == 0
     found = decode((config.report_dir / "42" / "n1.0.nodesummary").read_bytes())
     assert len(found.processes) == 2

@@ -3,13 +3,17 @@
 
 import fcntl
 import os
+import re
 import subprocess
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from nccl_inspector.agent import Agent
+from nccl_inspector.agent import Agent, run_agent, run_collect
+from nccl_inspector.collect import Left
 from nccl_inspector.config import Config, parse_config
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.killswitch import Disabled, disable, enable, is_disabled, read_switch
@@ -95,10 +99,20 @@ def test_any_file_there_is_off(run_dir: Path, content: bytes) -> None:
     assert state.since == 0
 
 
-def test_a_link_to_nowhere_or_a_directory_is_off_too(run_dir: Path) -> None:
+def test_a_link_or_directory_is_off_where_the_hooks_see_it(run_dir: Path) -> None:
+    """Which is what `[ -e` and stat() follow: an end that is there."""
     switch = run_dir / "control" / "disabled"
+    run_fd = os.open(run_dir, os.O_RDONLY)
+    for target, off in (("/nowhere", False), ("disabled", False), ("/dev/null", True)):
+        switch.symlink_to(target)
+        seen = subprocess.run(["test", "-e", switch], check=False).returncode == 0
+        assert (seen, is_disabled(run_fd), read_switch(run_dir) is not None) == (off, off, off)
+        enable(run_dir)
+        assert names(run_dir / "control") == []
+    os.close(run_fd)
     switch.symlink_to("/nowhere")
-    assert read_switch(run_dir) == Disabled(0, "")
+    disable(run_dir, "why")
+    assert not switch.is_symlink()
     enable(run_dir)
     switch.mkdir()
     assert read_switch(run_dir) == Disabled(0, "")
@@ -176,12 +190,115 @@ def test_while_disabled_no_job_is_published_but_ended_ones_are_collected(
 # status
 
 
+def renew(run_dir: Path, age_s: float = 0) -> None:
+    """Do as the agent does each interval."""
+    path = run_dir / "prom" / "nccl_inspector_agent.prom"
+    path.touch()
+    os.utime(path, (time.time() - age_s,) * 2)
+
+
+def collected(run_dir: Path, age_s: float) -> None:
+    """Do as a collection by the timer did so long ago."""
+    path = run_dir / "control" / "collected"
+    path.touch()
+    os.utime(path, (time.time() - age_s,) * 2)
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Iterator[Path]:
+    """A run directory on a tmpfs of 1 MiB and 40 inodes."""
+    point = tmp_path / "tiny"
+    point.mkdir()
+    words = ["mount", "-t", "tmpfs", "-o", "size=1m,nr_inodes=40", "none", str(point)]
+    if subprocess.run(words, check=False).returncode:
+        pytest.skip("cannot mount a tmpfs here")
+    try:
+        yield make_run_dir(point)
+    finally:
+        subprocess.run(["umount", point], check=True)
+
+
+def test_an_agent_that_hangs_is_not_well(run_dir: Path, agent_lock: int) -> None:
+    hangs = "not well            the agent does not renew what it publishes\n"
+    for age_s in (None, 60, -3600):
+        if age_s is not None:
+            renew(run_dir, age_s)
+        done = call(run_dir, "status")
+        assert (done.returncode, hangs in done.stdout) == (4, True)
+    renew(run_dir, 20)
+    assert call(run_dir, "status").returncode == 0
+    renew(run_dir, 300)
+    assert read_status(run_dir, 60).exit_code == 0, "agent_interval is a minute"
+    os.close(agent_lock)
+
+
+@pytest.mark.parametrize("what", ["bytes", "inodes"])
+def test_a_run_directory_that_is_nearly_full_is_not_well(tiny: Path, what: str) -> None:
+    collected(tiny, 0)
+    assert read_status(tiny, 5).exit_code == 0
+    if what == "bytes":
+        (tiny / "prom" / "fill").write_bytes(bytes(1000 << 10))
+    else:
+        for number in range(33):
+            (tiny / "prom" / f"fill{number}").touch()
+    found = read_status(tiny, 5)
+    assert found.exit_code == 4
+    assert re.fullmatch(f"[0-9]+% of the run directory's {what} are in use", found.trouble)
+
+
+def test_a_node_without_an_agent_is_well_while_the_timer_collects(
+    run_dir: Path, tmp_path: Path
+) -> None:
+    assert run_collect(configured(run_dir, tmp_path)) == Left(0, 0, 0)
+    assert call(run_dir, "status").returncode == 0
+    collected(run_dir, 181)
+    done = call(run_dir, "status")
+    assert done.returncode == 0
+    row = "agent               not running; last collected without it 3 min ago\n"
+    assert row in done.stdout
+    disable(run_dir, "")
+    assert call(run_dir, "status").returncode == 3
+    enable(run_dir)
+    collected(run_dir, 1200)
+    done = call(run_dir, "status")
+    assert done.returncode == 4
+    assert "no agent runs, and nothing was collected for 20 min\n" in done.stdout
+
+
+def test_an_agent_that_comes_takes_over_from_the_timer(run_dir: Path, tmp_path: Path) -> None:
+    config = configured(run_dir, tmp_path)
+    run_collect(config)
+    run_agent(config, once=True)
+    assert "not well            no agent runs\n" in call(run_dir, "status").stdout
+
+
+def test_an_agent_of_another_pid_namespace_is_known_by_what_it_renews(run_dir: Path) -> None:
+    hidden = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c"]
+    look = f"""
+from pathlib import Path
+from nccl_inspector.nodestatus import read_status
+print(read_status(Path({str(run_dir)!r}), 5).agent_pid)
+"""
+    if subprocess.run([*hidden, ""], check=False).returncode:
+        pytest.skip("cannot make a pid namespace here")
+    fd = os.open(run_dir / "jobs", os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    said = []
+    for age_s in (0, 60):
+        renew(run_dir, age_s)
+        done = subprocess.run([*hidden, look], capture_output=True, text=True, check=True)
+        said.append(done.stdout.strip())
+    assert said == ["0", "None"]
+    os.close(fd)
+
+
 def test_a_node_that_is_well_is_0_and_a_disabled_one_3(run_dir: Path, agent_lock: int) -> None:
     make_job(run_dir / "jobs" / "42")
     make_job(run_dir / "ended" / "41.1", 41)
     (run_dir / "ended" / ".done-40.1").mkdir()
     (run_dir / "prom" / "42.prom").write_text("x")
     os.utime(run_dir / "prom" / "42.prom", (time.time() + 1000,) * 2)
+    renew(run_dir)
     done = call(run_dir, "status")
     assert (done.returncode, done.stderr) == (0, "")
     table = dict(row.split("  ", 1) for row in done.stdout.splitlines())
@@ -190,7 +307,7 @@ def test_a_node_that_is_well_is_0_and_a_disabled_one_3(run_dir: Path, agent_lock
         "agent": f"running, pid {os.getpid()}",
         "jobs": "1",
         "ended jobs waiting": "1",
-        "published files": "1, the newest 0.0 s old",
+        "published files": "2, the newest 0.0 s old",
     }
     assert "inodes (not a file system of its own)" in table["run directory"]
     disable(run_dir, "why")
@@ -201,7 +318,7 @@ def test_a_node_that_is_well_is_0_and_a_disabled_one_3(run_dir: Path, agent_lock
 
 
 def test_looking_for_the_agent_does_not_take_its_lock(run_dir: Path) -> None:
-    assert read_status(run_dir).agent_pid is None
+    assert read_status(run_dir, 5).agent_pid is None
     locks = (
         "1: FLOCK  ADVISORY  WRITE 77 fe:01:12 0 EOF\n1: -> FLOCK  ADVISORY  WRITE 9 fe:01:13 0 EOF"
     )
@@ -230,17 +347,18 @@ def test_who_may_not_see_is_told_so(run_dir: Path, agent_lock: int) -> None:
     (run_dir / "jobs").chmod(0o711)
     (run_dir / "ended").chmod(0o700)
     disable(run_dir, "why")
+    renew(run_dir)
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
             os.setuid(65534)
-            seen = read_status(run_dir)
+            seen = read_status(run_dir, 5)
             words = f"{seen.exit_code} {seen.disabled and seen.disabled.reason} {seen.agent_pid}"
             os.write(writing, f"{words} {seen.jobs} {seen.ended} {seen.published}".encode())
         finally:
             os._exit(0)
     os.waitpid(pid, 0)
-    assert os.read(reading, 100).decode() == f"3 why {os.getpid()} None None 0"
+    assert os.read(reading, 100).decode() == f"3 why {os.getpid()} None None 1"
     for fd in (reading, writing, agent_lock):
         os.close(fd)

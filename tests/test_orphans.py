@@ -8,14 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector import jobdir, scontrol
+from nccl_inspector import jobdir, orphans, scontrol
 from nccl_inspector.agent import Agent
 from nccl_inspector.config import Config
 from nccl_inspector.orphans import Sweeper
+from nccl_inspector.scontrol import Question
 from nccl_inspector.tally import Tally
 from tests.boxes import BoxOf, lock_held, make_job, names, write_box
 from tests.cluster.lifetime import wait_until
-from tests.orphanage import DOWN, UNKNOWN, Clock, Scontrol, configured, ended, jobs
+from tests.orphanage import UNKNOWN, Clock, Scontrol, configured, ended, jobs
 
 
 @pytest.fixture
@@ -77,6 +78,20 @@ def waited(sweeper: Sweeper, tally: Tally, clock: Clock) -> Callable[[], None]:
         answers(sweeper, tally, sum(tally.answers.values()) + 1)
 
     return wait
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The jobs that questions were begun about; scontrol itself may note one later."""
+    found: list[int] = []
+
+    def question(*words: object) -> Question:
+        one = Question(*words)  # type: ignore[arg-type]  # as it was called
+        found.append(one.attempt.job_id)
+        return one
+
+    monkeypatch.setattr(orphans, "Question", question)
+    return found
 
 
 # Another boot.
@@ -169,40 +184,6 @@ def test_a_job_that_lives_stays_and_is_asked_about_more_and_more_rarely(
         assert sum(tally.answers.values()) == len(slurm.asked()) == count
         clock.ahead_s += gap_s * 0.6
     assert tally.answers == {"alive": 5}
-    assert jobs(config) == ["42"]
-
-
-@pytest.mark.parametrize(
-    "script", [DOWN, "exit 3", "true", "echo garbage", "kill -9 $$", "echo 'JobId=42 JobState='"]
-)
-def test_no_answer_ends_nothing(
-    config: Config, slurm: Scontrol, waited: Callable[[], None], script: str
-) -> None:
-    slurm.says(script)
-    make_job(config.run_dir / "jobs" / "42")
-    waited()
-    assert jobs(config) == ["42"]
-
-
-def test_silence_is_said_once_and_its_end_too(
-    config: Config,
-    slurm: Scontrol,
-    waited: Callable[[], None],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level("INFO")
-    make_job(config.run_dir / "jobs" / "42")
-    waited()
-    slurm.says(DOWN)
-    for _ in range(2):
-        waited()
-    slurm.shows("RUNNING")
-    waited()
-    assert [one.message.split(":")[0] for one in caplog.records] == [
-        "cannot ask Slurm about jobs without an epilog, they stay",
-        "Slurm answers again",
-    ]
-    assert "No such file" in caplog.text, "the first time there was no scontrol at all"
     assert jobs(config) == ["42"]
 
 
@@ -302,6 +283,28 @@ def test_what_a_prolog_makes_in_the_last_moment_is_put_back(config: Config) -> N
     os.close(run_fd)
 
 
+def test_what_a_prolog_makes_anew_before_that_keeps_its_place_and_it_is_said(
+    config: Config, sweeper: Sweeper, tally: Tally, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    make_job(config.run_dir / "jobs" / "42", boot_id="another")
+    real = os.rename
+
+    def late(old: str, new: str, *, src_dir_fd: int, dst_dir_fd: int) -> None:
+        if old == "jobs/42":
+            real(config.run_dir / old, config.run_dir / "ended" / "42.1")
+            make_job(config.run_dir / old, restart=1)
+        real(old, new, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
+        if old == "jobs/42":
+            make_job(config.run_dir / old, restart=2)
+
+    monkeypatch.setattr(os, "rename", late)
+    sweeper.run_pass()
+    assert "restart=2\n" in (config.run_dir / "jobs" / "42" / "manifest").read_text()
+    assert (ended(config), tally.swept) == (["42", "42"], 1)
+    assert "in its place was another attempt's, which now ends: ended/42." in caplog.text
+
+
 # Torn and odd directories.
 
 
@@ -347,6 +350,7 @@ def test_a_step_of_the_clock_asks_no_earlier_and_no_later(
     sweeper: Sweeper,
     tally: Tally,
     clock: Clock,
+    begun: list[int],
     monkeypatch: pytest.MonkeyPatch,
     step_s: int,
 ) -> None:
@@ -357,8 +361,10 @@ def test_a_step_of_the_clock_asks_no_earlier_and_no_later(
     monkeypatch.setattr(time, "time", lambda: real() + step_s)
     clock.ahead_s += 590
     sweeper.run_pass()
-    assert slurm.asked() == []
+    assert begun == []
     clock.ahead_s += 400
+    sweeper.run_pass()
+    assert begun == [42]
     answers(sweeper, tally, 1)
     assert ended(config) == ["42"]
 

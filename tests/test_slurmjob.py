@@ -3,7 +3,7 @@
 
 import pytest
 
-from nccl_inspector.slurmjob import Answer, Attempt, judge
+from nccl_inspector.slurmjob import Answer, Attempt, cluster_name, judge
 
 HERE = Attempt(42, "n1", 1)
 
@@ -73,8 +73,10 @@ def test_without_a_manifest_only_the_state_counts() -> None:
 
 
 def test_of_several_records_ours_counts() -> None:
-    text = record("RUNNING", job="41") + record("COMPLETED") + record("RUNNING", job="43")
+    text = record("FAILED", job="41") + record("COMPLETED") + record("RUNNING", "n7", job="43")
     assert says(text) is Answer.ENDED
+    assert says(text + record("PENDING", "(null)", job="44")) is Answer.ENDED
+    assert says(text + record("RUNNING", job="44")) is Answer.ALIVE, "a name may look like ours"
     assert says(record("COMPLETED", job="4") + record("RUNNING") + record("FAILED", job="421")) is (
         Answer.ALIVE
     )
@@ -89,6 +91,11 @@ def test_of_several_records_ours_counts() -> None:
         "x\nJobId=42 JobState=COMPLETED NodeList=n1",
         "x NodeList=n7",
         "x\nJobId=7 JobState=COMPLETED",
+        "x JobState=COMPLETED\nJobId=7 y",
+        "x JobState=COMPLETED\nJobId=7 JobState=COMPLETED\nJobId=8 y",
+        "x JobState=RUNNING NodeList=n7\nJobId=7 y",
+        "x JobState=COMPLETED\nJobId=y",
+        "x JobState=PENDING NodeList=(null)\nJobId=",
     ],
 )
 def test_a_name_that_a_user_chose_ends_nothing(name: str) -> None:
@@ -121,3 +128,13 @@ def test_an_unknown_id_is_the_end_and_any_other_error_is_no_answer() -> None:
     assert judge(-9, record("COMPLETED"), "", HERE) is Answer.NONE
     assert judge(0, "", "", HERE) is Answer.NONE
     assert judge(0, "No jobs in the system\n", "", HERE) is Answer.NONE
+
+
+def test_the_clusters_name_is_the_one_that_is_there_once() -> None:
+    text = (
+        "Configuration data as of 2026-01-01\nClusterName             = c1\nCompleteWait = 0 sec\n"
+    )
+    assert cluster_name(text) == "c1"
+    assert cluster_name("") == ""
+    assert cluster_name("ClusterName             = \nX = 1\n") == ""
+    assert cluster_name(text * 2) == ""

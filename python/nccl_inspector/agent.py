@@ -12,12 +12,13 @@ from contextlib import contextmanager
 from threading import Event
 from typing import TypeVar
 
-from nccl_inspector.collect import Collector
+from nccl_inspector.collect import Collector, Left
 from nccl_inspector.config import Config
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.exposition import Series, make_series
 from nccl_inspector.handover import CHILD_S
 from nccl_inspector.killswitch import is_disabled
+from nccl_inspector.lastcollection import forget_collection, note_collection
 from nccl_inspector.orphans import Sweeper
 from nccl_inspector.publish import Publisher
 from nccl_inspector.tally import Tally
@@ -27,6 +28,8 @@ _T = TypeVar("_T")
 
 # How long a pass waits for the child that writes a summary; the next pass looks after a slow one.
 HANDOVER_WAIT_S = 1.0
+# A single collection begins no further pass after this, so that the timer's next one finds it done.
+COLLECT_S = 240.0
 
 
 class Agent:
@@ -169,6 +172,7 @@ def run_agent(config: Config, once: bool) -> None:
         signal.signal(number, lambda *_: end.set())
     with _run_dir(config) as run_fd:
         agent = Agent(config, run_fd)
+        forget_collection(run_fd)
         opened = _opened(config, run_fd)
         finished = False
         try:
@@ -184,8 +188,8 @@ def run_agent(config: Config, once: bool) -> None:
             agent.close()
 
 
-def run_collect(config: Config) -> int:
-    """Sweep and collect once, for a site without the agent; return how many ended jobs are left.
+def run_collect(config: Config) -> Left:
+    """Sweep and collect once, for a site without the agent; return which ended jobs are left.
 
     Raises:
         InspectorError: the run directory is not there or does not work, or an agent works on it.
@@ -199,9 +203,11 @@ def run_collect(config: Config) -> int:
                 sweeper.run_once()
             finally:
                 sweeper.close()
-            left = collector.run_pass(CHILD_S)
-            while collector.half_read:
-                left = collector.run_pass(CHILD_S)
-            return left
+            deadline = time.monotonic() + COLLECT_S
+            collector.run_pass(CHILD_S)
+            while collector.wants_more and time.monotonic() < deadline:
+                collector.run_pass(CHILD_S)
+            note_collection(run_fd)
+            return collector.left()
         finally:
             collector.close()

@@ -64,9 +64,17 @@ def agent(conf: Path | None, run_dir: Path | None, report_dir: Path | None, once
 @_run_dir
 @_report_dir
 def collect(conf: Path | None, run_dir: Path | None, report_dir: Path | None) -> None:
-    """Collect this node's ended jobs once, and those without an epilog, where no agent runs."""
+    """Collect this node's ended jobs once, and those without an epilog, where no agent runs.
+
+    Exit status 1: some are left that were due.
+    """
     logging.basicConfig(format="%(name)s: %(message)s", level=logging.INFO)
-    run_collect(_config(conf, run_dir, report_dir))
+    left = run_collect(_config(conf, run_dir, report_dir))
+    if left.overdue:
+        raise InspectorError(
+            f"{left.overdue} ended jobs are left: {left.failed} could not be handed over, "
+            f"{left.untried} not in the time there was"
+        )
 
 
 @cli.command()
@@ -94,7 +102,8 @@ def enable(conf: Path | None, run_dir: Path | None) -> None:
 @click.pass_context
 def status(context: click.Context, conf: Path | None, run_dir: Path | None) -> None:
     """Say how this node fares; exit status 0: enabled and well, 3: disabled, 4: not well."""
-    found = read_status(_config(conf, run_dir, None).run_dir)
+    config = _config(conf, run_dir, None)
+    found = read_status(config.run_dir, config.agent_interval_s)
     click.echo(render_status(found), nl=False)
     context.exit(found.exit_code)
 

@@ -24,6 +24,20 @@ _DONE_PREFIX = ".done-"
 
 
 @dataclass(frozen=True, slots=True)
+class Left:
+    """Ended jobs that a pass has left, by the reason."""
+
+    failed: int  # not handed over, to be tried again
+    untried: int  # there was no time for them, or none was left by the one at work
+    waiting: int  # for their processes, or a torn manifest for its hour
+
+    @property
+    def overdue(self) -> int:
+        """How many should be gone."""
+        return self.failed + self.untried
+
+
+@dataclass(frozen=True, slots=True)
 class _Retry:
     due: float  # of time.monotonic()
     delay_s: int
@@ -50,6 +64,8 @@ class Collector:
         self._tally = tally
         self._retries: dict[str, _Retry] = {}
         self._working: tuple[Ended, Child] | None = None
+        self._cut_short = False
+        self._waiting: set[str] = set()  # names that the last pass found not to be due yet
         self._reading: Reading | None = None
         self._watching = watching
         self._first_seen: dict[str, float] = {}  # of time.monotonic(), by name
@@ -64,9 +80,15 @@ class Collector:
         os.close(self._ended_fd)
 
     @property
-    def half_read(self) -> bool:
-        """Whether the last pass ended in the middle of a job, which the next one goes on with."""
-        return self._reading is not None
+    def wants_more(self) -> bool:
+        """Whether the last pass ended for want of time, and not because storage hangs."""
+        return self._cut_short and self._working is None
+
+    def left(self) -> Left:
+        """Return what the last pass has left."""
+        names = {ended.name for ended in self._list()}
+        failed, waiting = names & self._retries.keys(), names & self._waiting
+        return Left(len(failed), len(names - failed - waiting), len(waiting))
 
     def jobs(self) -> set[int]:
         """Return the ids of the jobs that wait."""
@@ -83,10 +105,14 @@ class Collector:
         self._retries = {
             ended.name: self._retries[ended.name] for ended in known if ended.name in self._retries
         }
+        self._waiting.clear()
+        self._cut_short = True
         if self._working is None or self._finish(wait_s):
             for ended in self._due(known):
                 if not self._try(ended, wait_s) or time.monotonic() > self._deadline:
                     break
+            else:
+                self._cut_short = False
         return len(self._list())
 
     def _list(self) -> list[Ended]:
@@ -122,6 +148,7 @@ class Collector:
                 return True
             self._start(ended, made)
         except NotYetError:
+            self._waiting.add(ended.name)
             return True
         except RefusedError as err:
             self._give_up(ended, err)
@@ -163,6 +190,8 @@ class Collector:
         )
         if old:
             self._discard(ended)
+        else:
+            self._waiting.add(ended.name)
 
     def _fail(self, ended: Ended, why: str) -> None:
         last = self._retries.get(ended.name)

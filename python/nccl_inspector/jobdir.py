@@ -15,6 +15,10 @@ from nccl_inspector.manifest import Manifest
 from nccl_inspector.rawdir import list_raw
 
 
+class DisplacedError(Exception):
+    """Another attempt's directory was moved, and its place was taken before it could go back."""
+
+
 @dataclass(frozen=True, slots=True)
 class Look:
     """What a job's directory is now."""
@@ -72,16 +76,21 @@ def move_to_ended(name: str, seen: Look, run_fd: int) -> bool:
     """Do what the epilog does: rename the directory, then unpublish; False when it is another's.
 
     The prolog of the job's next attempt may come between the last look and the
-    rename: what was moved is looked at again, and put back.
+    rename: what was moved is looked at again, and put back. Not over what a prolog
+    has made there since: that is the one which the tasks to come are told of.
 
     Raises:
         OSError: it cannot be renamed, and stays.
+        DisplacedError: what was moved is another's, and stays in `ended`.
     """
     old, new = f"jobs/{name}", f"ended/{name}.{time.time_ns()}"
     os.rename(old, new, src_dir_fd=run_fd, dst_dir_fd=run_fd)
     status = os.stat(new, dir_fd=run_fd, follow_symlinks=False)
     if not stat.S_ISDIR(status.st_mode) or status.st_ino != seen.inode:
-        os.rename(new, old, src_dir_fd=run_fd, dst_dir_fd=run_fd)
+        try:
+            os.rename(new, old, src_dir_fd=run_fd, dst_dir_fd=run_fd)
+        except OSError as err:
+            raise DisplacedError(f"{new}: {err.strerror}") from err
         return False
     with suppress(FileNotFoundError):
         os.unlink(f"prom/{name}.prom", dir_fd=run_fd)

@@ -5,6 +5,7 @@ While the file is there prolog and SPANK plugin act as off, and the agent
 publishes no job. It has one line: the Unix time of the switch, and a reason.
 """
 
+import errno
 import os
 import re
 import time
@@ -36,9 +37,12 @@ def _plain(text: str) -> str:
 
 
 def is_disabled(run_fd: int) -> bool:
-    """Tell whether the switch is on; whatever is in the file, and whoever may read it."""
+    """Tell whether the switch is on; whatever is in the file, and whoever may read it.
+
+    Through links, as the prolog and the SPANK plugin look: one to nowhere is no switch.
+    """
     try:
-        os.stat(f"control/{_NAME}", dir_fd=run_fd, follow_symlinks=False)
+        os.stat(f"control/{_NAME}", dir_fd=run_fd)
     except OSError:
         return False
     return True
@@ -52,9 +56,11 @@ def read_switch(run_dir: Path) -> Disabled | None:
     """
     path = run_dir / "control" / _NAME
     try:
-        path.lstat()
-    except FileNotFoundError:
-        return None
+        path.stat()
+    except OSError as err:
+        if err.errno in (errno.ENOENT, errno.ELOOP):
+            return None
+        raise
     try:
         with path.open("rb") as file:
             text = file.read(_BYTES_MAX).decode("utf-8", "replace")

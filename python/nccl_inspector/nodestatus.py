@@ -10,11 +10,20 @@ from pathlib import Path
 
 from nccl_inspector.endedjob import parse_ended
 from nccl_inspector.killswitch import Disabled, read_switch
+from nccl_inspector.lastcollection import collection_age_s
 
 EXIT_DISABLED, EXIT_NOT_WELL = 3, 4
+# Twice what the timer needs at most when it has next to nothing to do.
+COLLECTED_S = 900.0
+# The agent's own file is renewed each interval; a pass may take a while.
+RENEWED_S, RENEWED_INTERVALS = 30.0, 6
+FILL_MAX = 0.95
 
 _JOB = re.compile(r"[1-9][0-9]{0,17}")
 _LOCK = re.compile(r"[0-9]+: FLOCK +\S+ +WRITE +(-?[0-9]+) ([0-9a-f]+):([0-9a-f]+):([0-9]+) .*")
+# Of the first pid namespace; /proc/locks hides from another one the locks of those outside.
+_FIRST_PID_NS = "pid:[4026531836]"
+_OWN_PID_NS = Path("/proc/self/ns/pid")
 _NO_AGENT = "no agent runs"
 _UNSEEN = "cannot be seen by you"
 
@@ -29,6 +38,17 @@ class Fill:
     inodes: int
     own: bool
 
+    @property
+    def trouble(self) -> str:
+        """Say what is nearly used up; empty when nothing is. Some file systems count no inodes."""
+        for what, used, size in (
+            ("bytes", self.used_bytes, self.size_bytes),
+            ("inodes", self.used_inodes, self.inodes),
+        ):
+            if used > FILL_MAX * size > 0:
+                return f"{used / size:.0%} of the run directory's {what} are in use"
+        return ""
+
 
 @dataclass(frozen=True, slots=True)
 class Status:
@@ -39,6 +59,7 @@ class Status:
     disabled: Disabled | None
     fill: Fill | None  # None: there is no run directory
     agent_pid: int | None  # 0: it lives in another pid namespace
+    collected_age_s: float | None  # since a collection without an agent
     jobs: int | None
     ended: int | None
     published: int | None
@@ -54,7 +75,7 @@ class Status:
 
 
 def find_flock(locks: str, device: int, inode: int) -> int | None:
-    """Return who holds an exclusive flock, from the text of /proc/locks; None: nobody.
+    """Return who holds an exclusive flock, from the text of /proc/locks; None: nobody we can see.
 
     Looking there does what trying the lock would not: it cannot keep an agent
     out that starts in this moment.
@@ -94,9 +115,36 @@ def _published(path: Path) -> tuple[int | None, float | None]:
     return len(times), max(0.0, time.time() - max(times)) if times else None
 
 
-def _agent(run_dir: Path) -> int | None:
+def _agent(run_dir: Path, is_fresh: bool) -> int | None:
+    """Return the agent's pid; 0 when it only shows in the file that it renews, None without one."""
     status = (run_dir / "jobs").stat()
-    return find_flock(Path("/proc/locks").read_text("ascii"), status.st_dev, status.st_ino)
+    pid = find_flock(Path("/proc/locks").read_text("ascii"), status.st_dev, status.st_ino)
+    if pid is None and is_fresh and str(_OWN_PID_NS.readlink()) != _FIRST_PID_NS:
+        return 0
+    return pid
+
+
+def _is_fresh(run_dir: Path, agent_interval_s: float) -> bool:
+    """Tell whether the agent's own file is there and has been renewed."""
+    try:
+        renewed_s = (run_dir / "prom" / "nccl_inspector_agent.prom").stat().st_mtime
+    except FileNotFoundError:
+        return False
+    limit_s = max(RENEWED_S, RENEWED_INTERVALS * agent_interval_s)
+    return abs(time.time() - renewed_s) <= limit_s
+
+
+def _trouble(
+    agent_pid: int | None, is_fresh: bool, collected_age_s: float | None, fill: Fill
+) -> str:
+    if agent_pid is None:
+        if collected_age_s is None:
+            return _NO_AGENT
+        if collected_age_s > COLLECTED_S:
+            return f"{_NO_AGENT}, and nothing was collected for {_minutes(collected_age_s)}"
+    elif not is_fresh:
+        return "the agent does not renew what it publishes"
+    return fill.trouble
 
 
 def _fill(run_dir: Path) -> Fill:
@@ -110,15 +158,17 @@ def _fill(run_dir: Path) -> Fill:
     )
 
 
-def read_status(run_dir: Path) -> Status:
+def read_status(run_dir: Path, agent_interval_s: float) -> Status:
     """Return how the node fares. What is missing or hidden is said, never raised."""
-    switch_seen, disabled, fill, agent_pid, trouble = False, None, None, None, ""
+    switch_seen, disabled, fill, agent_pid, collected_age_s = False, None, None, None, None
     try:
         fill = _fill(run_dir)
         disabled = read_switch(run_dir)
         switch_seen = True
-        agent_pid = _agent(run_dir)
-        trouble = "" if agent_pid is not None else _NO_AGENT
+        collected_age_s = collection_age_s(run_dir)
+        is_fresh = _is_fresh(run_dir, agent_interval_s)
+        agent_pid = _agent(run_dir, is_fresh)
+        trouble = _trouble(agent_pid, is_fresh, collected_age_s, fill)
     except OSError as err:
         trouble = f"{err.filename}: {err.strerror}"
     published, newest_age_s = _published(run_dir / "prom")
@@ -128,6 +178,7 @@ def read_status(run_dir: Path) -> Status:
         disabled,
         fill,
         agent_pid,
+        collected_age_s,
         _count(run_dir / "jobs", _JOB),
         _ended(run_dir / "ended"),
         published,
@@ -163,8 +214,14 @@ def _fill_words(fill: Fill | None) -> str:
     return words if fill.own else words + " (not a file system of its own)"
 
 
+def _minutes(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min"
+
+
 def _agent_words(status: Status) -> str:
     if status.agent_pid is None:
+        if status.collected_age_s is not None:
+            return f"not running; last collected without it {_minutes(status.collected_age_s)} ago"
         return "not running" if status.trouble == _NO_AGENT else "not known"
     return f"running, pid {status.agent_pid}" if status.agent_pid else "running"
 

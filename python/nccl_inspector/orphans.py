@@ -15,17 +15,20 @@ from pathlib import Path
 
 from nccl_inspector.config import Config
 from nccl_inspector.hostile import entry_names
-from nccl_inspector.jobdir import Look, look, move_to_ended
+from nccl_inspector.jobdir import DisplacedError, Look, look, move_to_ended
+from nccl_inspector.lastquestion import read_last_question, write_last_question
 from nccl_inspector.scontrol import Question
 from nccl_inspector.slurmjob import Answer, Attempt
 from nccl_inspector.tally import Tally
 
 # How long a directory without a manifest is left alone: a prolog needs milliseconds for one.
 TORN_S = 3600.0
-# Questions about a job that lives become rarer, down to one in this time.
+# Questions about a job become rarer, down to one in this time and up to half of it more.
 ALIVE_LAST_S = 3600.0
 # So do all of them while Slurm does not answer.
 SILENT_FIRST_S, SILENT_LAST_S = 60.0, 600.0
+# After so many questions without an answer it is Slurm that is silent, not one job.
+UNHEARD_MAX = 3
 # Locks are looked at so often, however long sweep_after is.
 LOOK_S = 60.0
 # What a single collection spends on questions in all.
@@ -46,6 +49,7 @@ class _Watch:
     asked: float  # when Slurm may be asked, at the earliest
     delay_s: float
     looked: float
+    unheard: bool = False  # the last question about it had no answer
 
 
 def _jittered(seconds: float) -> float:
@@ -61,9 +65,15 @@ def read_boot_id() -> str:
         return ""
 
 
+def _order(found: tuple[float, str, Look, float]) -> tuple[float, str]:
+    return found[:2]
+
+
 def _attempt(name: str, seen: Look) -> Attempt:
     manifest = seen.manifest
-    return Attempt(int(name), manifest.node, manifest.restart) if manifest else Attempt(int(name))
+    if manifest is None:
+        return Attempt(int(name))
+    return Attempt(int(name), manifest.node, manifest.restart, manifest.cluster)
 
 
 class Sweeper:
@@ -85,6 +95,8 @@ class Sweeper:
         self._question: tuple[Question, Look] | None = None  # with what it was asked about
         self._silent_s = 0.0
         self._silent_until = 0.0
+        self._unheard = 0  # questions without an answer since the last one that had one
+        self._said_silent = False
 
     def close(self) -> None:
         """Close the directory; a question at work is given up."""
@@ -92,6 +104,11 @@ class Sweeper:
             self._question[0].stop()
             self._question = None
         os.close(self._jobs_fd)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no question is at work."""
+        return self._question is None
 
     def run_pass(self) -> None:
         """Look at every directory, hear what Slurm has said, ask the next question.
@@ -111,25 +128,44 @@ class Sweeper:
         """Ask about every directory that has been still for sweep_after, for ONCE_S in all.
 
         The age is that of the youngest file. The clock may have been set: only Slurm's
-        answer ends a job, the age just spares questions.
+        answer ends a job, the age just spares questions. About a job that stays the next
+        collections ask ever more rarely, and after the others.
 
         Raises:
             OSError: `jobs` cannot be listed.
         """
         deadline = time.monotonic() + ONCE_S
-        for name in sorted(filter(_JOB.fullmatch, entry_names(self._jobs_fd))):
-            seen = self._see(name)
-            if seen is None or seen.locked or self._rebooted(name, seen):
-                continue
-            age_s = abs(time.time() - seen.newest_s)
-            if age_s < (self._config.sweep_after_s if seen.manifest else TORN_S):
-                continue
-            self._start(name, seen)
+        for name, seen, delay_s in self._due_once():
+            write_last_question(name, self._jobs_fd, delay_s)
+            there = self._start(name, seen)
             while self._question and time.monotonic() < deadline:
                 time.sleep(_POLL_S)
                 self._hear()
-            if self._silent_s or time.monotonic() >= deadline:
+            if not there or self._unheard >= UNHEARD_MAX or time.monotonic() >= deadline:
                 return
+
+    def _due_once(self) -> list[tuple[str, Look, float]]:
+        """Return whom to ask about, the longest unasked first, and how long that is good for."""
+        found = []
+        for name in filter(_JOB.fullmatch, entry_names(self._jobs_fd)):
+            seen = self._see(name)
+            if seen is None or self._rebooted(name, seen) or seen.locked:
+                continue
+            first_s = self._first_s(seen)
+            if abs(time.time() - seen.newest_s) < first_s:
+                continue
+            last = read_last_question(name, self._jobs_fd)
+            if last and last.is_fresh:
+                continue
+            delay_s = min(last.delay_s * 2, self._last_s()) if last else first_s
+            found.append((last.asked_s if last else 0, name, seen, delay_s))
+        return [(name, seen, delay_s) for _, name, seen, delay_s in sorted(found, key=_order)]
+
+    def _first_s(self, seen: Look) -> float:
+        return self._config.sweep_after_s if seen.manifest else TORN_S
+
+    def _last_s(self) -> float:
+        return max(ALIVE_LAST_S, self._config.sweep_after_s)
 
     def _see(self, name: str) -> Look | None:
         try:
@@ -161,7 +197,7 @@ class Sweeper:
         if watch and seen.same(watch.seen) and not seen.locked:
             watch.looked = now
             return
-        first_s = self._config.sweep_after_s if seen.manifest else TORN_S
+        first_s = self._first_s(seen)
         self._watched[name] = _Watch(seen, now + _jittered(first_s), first_s, now)
 
     def _ask(self) -> None:
@@ -175,12 +211,15 @@ class Sweeper:
             return
         self._start(name, watch.seen)
 
-    def _start(self, name: str, seen: Look) -> None:
+    def _start(self, name: str, seen: Look) -> bool:
+        """Begin to ask; False when there is nothing to ask with."""
         try:
             self._question = Question(self._config.scontrol, _attempt(name, seen)), seen
         except OSError as err:
             self._tally.answers[Answer.NONE.value] += 1
-            self._silence(f"{self._config.scontrol}: {err.strerror}")
+            self._silence(name, f"{self._config.scontrol}: {err.strerror}")
+            return False
+        return True
 
     def _hear(self) -> None:
         """Act on the answer, if it is there."""
@@ -193,14 +232,14 @@ class Sweeper:
         answer, words = heard
         self._question = None
         self._tally.answers[answer.value] += 1
-        if answer is Answer.NONE:
-            self._silence(words)
-            return
-        if self._silent_s:
-            log.warning("Slurm answers again")
-        self._silent_s = self._silent_until = 0.0
         name = str(question.attempt.job_id)
-        if answer is Answer.ALIVE:
+        if answer is Answer.NONE:
+            self._silence(name, words)
+            return
+        self._end_silence(name)
+        if answer is Answer.OTHER:
+            self._tally.say(question.attempt.job_id, f"its directory stays: {words}")
+        if answer is not Answer.ENDED:
             self._put_off(name)
             return
         # Meanwhile the job may have been started again, or a process of it.
@@ -210,23 +249,47 @@ class Sweeper:
         self._watched.pop(name, None)
 
     def _put_off(self, name: str) -> None:
-        """Ask about a job that lives again, but more rarely."""
+        """Ask about a job again, but more rarely, and after those that wait already."""
         if watch := self._watched.get(name):
-            last_s = max(ALIVE_LAST_S, self._config.sweep_after_s)
             watch.asked = time.monotonic() + _jittered(watch.delay_s)
-            watch.delay_s = min(watch.delay_s * 2, last_s)
+            watch.delay_s = min(watch.delay_s * 2, self._last_s())
 
-    def _silence(self, why: str) -> None:
-        """Leave Slurm alone for a while; said once until it answers."""
-        if not self._silent_s:
+    def _silence(self, name: str, why: str) -> None:
+        """Leave Slurm alone for a while; said once until it answers.
+
+        Nor said anew of a job about which alone Slurm does not answer.
+        """
+        watch = self._watched.get(name)
+        self._unheard += 1
+        known = watch is not None and watch.unheard and self._unheard < UNHEARD_MAX
+        if not self._said_silent and not known:
             log.warning("cannot ask Slurm about jobs without an epilog, they stay: %s", why)
+            self._said_silent = True
+        if watch:
+            watch.unheard = True
+        self._put_off(name)
         first_s = min(SILENT_FIRST_S, self._config.sweep_after_s)
         self._silent_s = min(self._silent_s * 2, SILENT_LAST_S) or first_s
         self._silent_until = time.monotonic() + _jittered(self._silent_s)
 
+    def _end_silence(self, name: str) -> None:
+        """Take note that Slurm has answered, and of whom."""
+        if self._said_silent:
+            log.warning("Slurm answers again")
+        self._said_silent, self._unheard = False, 0
+        self._silent_s = self._silent_until = 0.0
+        if watch := self._watched.get(name):
+            watch.unheard = False
+
     def _end(self, name: str, seen: Look, why: str) -> None:
         try:
             moved = move_to_ended(name, seen, self._run_fd)
+        except DisplacedError as err:
+            self._tally.swept += 1
+            self._tally.say(
+                int(name), f"{why}; but in its place was another attempt's, which now ends: {err}"
+            )
+            return
         except OSError as err:
             self._tally.say(int(name), f"{why}, but its directory stays: {err.strerror}")
             return

@@ -2,7 +2,8 @@
 """Judge from `scontrol --oneliner show job <id>` whether a job's attempt on a node has ended.
 
 The answer holds texts that users choose (names, comments, with blanks and even
-newlines), so a field that is there twice with different values is not believed.
+newlines), so a field that is there twice with different values is not believed,
+nor an end while anything else in the answer says that something lives here.
 Every doubt means alive: what is kept too long costs memory, what goes too early is lost.
 """
 
@@ -25,6 +26,8 @@ _QUEUED = frozenset({"PENDING", "REQUEUE_HOLD", "SPECIAL_EXIT"})
 _UNKNOWN_ID = "Invalid job id specified"
 _FIELD = re.compile(r"(?:^|\s)(JobState|NodeList|Restarts)=(\S*)")
 _NO_NODES = frozenset({"", "(null)", "None"})
+_RECORD = re.compile(r"^(?=JobId=)", re.MULTILINE)
+_CLUSTER = re.compile(r"^ClusterName\s*=\s*(\S+)\s*$", re.MULTILINE)
 
 
 class Answer(Enum):
@@ -33,15 +36,17 @@ class Answer(Enum):
     ALIVE = "alive"
     ENDED = "ended"
     NONE = "none"  # Slurm did not answer, or not so that it can be read
+    OTHER = "other_cluster"  # this Slurm is not the job's
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt of a job on this node; `node` is empty where the manifest cannot be read."""
+    """One attempt of a job on this node; texts are empty where the manifest does not say."""
 
     job_id: int
     node: str = ""
     restart: int = 0
+    cluster: str = ""
 
 
 def _fields(text: str) -> dict[str, str]:
@@ -76,19 +81,22 @@ def _judge(fields: dict[str, str], attempt: Attempt) -> Answer:
 def judge(status: int, output: str, errors: str, attempt: Attempt) -> Answer:
     """Return what scontrol's exit status and words mean for an attempt.
 
-    Of an array or a heterogeneous job scontrol shows several records: the one
-    whose JobId is ours counts. Two of them are one that a user has made up.
+    Of an array or a heterogeneous job scontrol shows several records, and a name
+    with a newline can look like some: one must be ours, and every one must say
+    that nothing lives here. So the first task of an array waits for its others on this node.
     """
     if status != 0:
         return Answer.ENDED if _UNKNOWN_ID in errors else Answer.NONE
     if not output.startswith("JobId="):
         return Answer.NONE
-    start = f"JobId={attempt.job_id} "
-    lines = output.split("\n")
-    first = [at for at, line in enumerate(lines) if line.startswith(start)]
-    if len(first) != 1:
+    records = [one for one in _RECORD.split(output) if one]
+    if sum(one.startswith(f"JobId={attempt.job_id} ") for one in records) != 1:
         return Answer.ALIVE
-    # A newline in a name or comment ends the line, not the record.
-    rest = lines[first[0] + 1 :]
-    end = next((at for at, line in enumerate(rest) if line.startswith("JobId=")), len(rest))
-    return _judge(_fields("\n".join([lines[first[0]], *rest[:end]])), attempt)
+    over = all(_judge(_fields(one), attempt) is Answer.ENDED for one in records)
+    return Answer.ENDED if over else Answer.ALIVE
+
+
+def cluster_name(config: str) -> str:
+    """Return the name in what `scontrol show config` prints; empty when it is not there."""
+    found = _CLUSTER.findall(config)
+    return found[0] if len(found) == 1 else ""
