@@ -139,9 +139,8 @@ class Crowd:
         """Kill something, now and then."""
         now = time.monotonic()
         late = {job for job, due in self.orphaned.items() if now > due}
-        for row in (
-            self.rows() if late else ()
-        ):  # Slurm waits for such a step until somebody cancels it
+        # Slurm waits for such a step until somebody cancels the job.
+        for row in self.rows() if late else ():
             if row.job_id in late:
                 self.cluster.run_as("root", ["scancel", row.label])
         self.orphaned |= dict.fromkeys(late, now + AGAIN_S)
