@@ -47,7 +47,7 @@ def answers(node: Node, kind: str) -> float:
     return counter(node, "slurm_answers_total", reason=kind)
 
 
-def idle_allocation(cluster: Cluster) -> int:
+def idle_allocation(cluster: Cluster, *more: str) -> int:
     """An allocation of n1 in which nothing runs at all."""
     words = (
         "salloc",
@@ -57,6 +57,7 @@ def idle_allocation(cluster: Cluster) -> int:
         "-n2",
         "--gpus-per-node=2",
         "--nodelist=n1",
+        *more,
     )
     done = cluster.run_as(JOB_USER, list(words))
     found = re.search(r"Granted job allocation (\d+)", done.stderr)
@@ -109,6 +110,16 @@ def test_an_idle_salloc_is_never_swept(soon: Cluster) -> None:
     jobs.finish(soon, job_id)
     assert jobs.summaries(soon, job_id).keys() == {"n1"}
     assert counter(node, "swept_jobs_total") == swept
+
+
+def test_a_jobs_name_does_not_end_it(soon: Cluster) -> None:
+    node = soon.node("n1")
+    job_id = idle_allocation(soon, "--job-name=x JobState=COMPLETED\nJobId=7 y")
+    wait_until(lambda: answers(node, "alive") >= 1, ANSWERS_S, "an answer of Slurm", 0.2)
+    assert directory_is_there(soon, job_id)
+    assert answers(node, "ended") == 0
+    soon.run_as("root", ["scancel", str(job_id)])
+    jobs.wait_until_clean(soon, job_id)
 
 
 @pytest.mark.long
