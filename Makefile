@@ -179,10 +179,12 @@ install-python:
 	$(LIBDIR)/venv/bin/pip install --quiet --disable-pip-version-check .
 	ln -sf $(LIBDIR)/venv/bin/nccl-inspector $(PREFIX)/bin/nccl-inspector
 
+# Beside, then renamed: a command that loads a half-written library dies of SIGBUS.
+install_library = install -D -m 0755 $(1) $(2).new && mv -T $(2).new $(2)
 #: make install      the C parts, the hooks and the units, below DESTDIR
 install: product build/gen/nccl-inspector.conf.sample
-	install -D -m 0755 $(PROFILER) $(DESTDIR)$(LIBDIR)/libnccl-profiler-inspector.so
-	install -D -m 0755 $(SPANK) $(DESTDIR)$(SLURM_PLUGINDIR)/spank_nccl_inspector.so
+	$(call install_library,$(PROFILER),$(DESTDIR)$(LIBDIR)/libnccl-profiler-inspector.so)
+	$(call install_library,$(SPANK),$(DESTDIR)$(SLURM_PLUGINDIR)/spank_nccl_inspector.so)
 	install -D -m 0755 prolog/50-nccl-inspector.sh $(DESTDIR)$(LIBDIR)/prolog/50-nccl-inspector.sh
 	install -D -m 0755 epilog/50-nccl-inspector.sh $(DESTDIR)$(LIBDIR)/epilog/50-nccl-inspector.sh
 	install -D -m 0644 build/gen/nccl-inspector.conf.sample $(DESTDIR)$(LIBDIR)/nccl-inspector.conf.sample

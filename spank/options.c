@@ -80,7 +80,11 @@ static int set_word(struct settings *settings, const char *word, char *why)
 	key[key_bytes] = '\0';
 	rc = settings_set(settings, SETTING_SCOPE_SITE | SETTING_SCOPE_OPTION, key,
 	                  strchr(word, '=') ? strchr(word, '=') + 1 : "", reason);
-	if (rc)
+	if (rc && settings_known(SETTING_SCOPE_AGENT, key))
+		snprintf(why, SETTINGS_WHY_BYTES,
+		         "plugstack.conf: %s is the agent's, only nccl-inspector.conf may have it",
+		         key);
+	else if (rc)
 		snprintf(why, SETTINGS_WHY_BYTES, "plugstack.conf: %.500s", reason);
 	return rc;
 }

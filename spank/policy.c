@@ -8,11 +8,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-bool policy_is_set(const struct settings *settings)
-{
-	return *settings->partitions || settings->min_gpus || settings->sample > 1;
-}
-
 /* Whether a list with commas has this word. */
 static bool has_word(const char *list, const char *word)
 {
@@ -91,6 +86,7 @@ int policy_parse_manifest(struct policy_job *job, const char *text)
 	job->nodes = find_number(text, "num_nodes");
 	if (!job->nodes)
 		job->nodes = 1;
+	job->restart = find_number(text, "restart");
 	job->gpus = count_gpus(find_value(text, "gpus"));
 	return 0;
 }

@@ -16,11 +16,9 @@ struct policy_job {
 	uint64_t id;   /* of a het job's component: the leader's, so that all are treated alike */
 	uint64_t gpus; /* of this node */
 	uint64_t nodes;
+	uint64_t restart; /* 0: the first attempt */
 	char partition[SETTINGS_TEXT_BYTES];
 };
-
-/* Whether a default may leave out some jobs. */
-bool policy_is_set(const struct settings *settings);
 
 /* Returns NULL when the default is for this job, else why it is not, in a few words. */
 const char *policy_refusal(const struct settings *settings, const struct policy_job *job);

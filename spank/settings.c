@@ -233,6 +233,11 @@ static const struct setting *find_setting(unsigned int scopes, const char *name)
 	return setting;
 }
 
+bool settings_known(unsigned int scopes, const char *name)
+{
+	return find_setting(scopes, name)->name != NULL;
+}
+
 int settings_set(struct settings *settings, unsigned int scopes, const char *name,
                  const char *value, char *why)
 {

@@ -71,6 +71,9 @@ extern const struct setting settings_table[];
 
 void settings_init(struct settings *settings);
 
+/* Whether there is a setting of this name with one of the scopes. */
+bool settings_known(unsigned int scopes, const char *name);
+
 /* The names of the settings of these scopes, with commas between. */
 void settings_names(unsigned int scopes, char *out, size_t out_bytes);
 

@@ -7,6 +7,7 @@
  * callbacks, because those cost a process per job and an accident there drains the node.
  */
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,6 +31,8 @@ SPANK_PLUGIN(nccl_inspector, 1)
 /* What sbatch and salloc leave for the sruns inside. Slurm 22.05 withholds the option itself from
  * the batch step of `sbatch --export=NONE`, but not this variable. */
 #define OPTION_VARIABLE "SLURM_SPANK__SLURM_SPANK_OPTION_nccl_inspector_nccl_inspector"
+/* The same as salloc leaves it for slurmstepd. */
+#define STEPD_OPTION_VARIABLE "_SLURM_SPANK_OPTION_nccl_inspector_nccl_inspector"
 /* How the mode for the hooks comes back to sbatch and salloc inside the job. */
 #define HOOKS_WORD "NCCL_INSPECTOR"
 #define HOOKS_VARIABLE "SLURM_SPANK_" HOOKS_WORD
@@ -91,6 +94,7 @@ static void forget_enclosing_job(void)
 	struct taskenv plan;
 
 	unsetenv(OPTION_VARIABLE);
+	unsetenv(STEPD_OPTION_VARIABLE);
 	unsetenv(HOOKS_VARIABLE);
 	taskenv_plan(&plan, &off, &no_job, get_own_variable, NULL);
 	for (size_t i = 0; i < plan.changes; i++)
@@ -112,14 +116,51 @@ int slurm_spank_init(spank_t spank, int ac, char **av)
 	return ESPANK_SUCCESS;
 }
 
-/* Tells the hooks the mode, as SPANK_NCCL_INSPECTOR. Only here: elsewhere Slurm crashes. */
+/* What this command's job will do; `known` is false where nobody asked and the site has no default.
+ * A variable that nobody understands means off, here as on the nodes. */
+static enum mode find_mode(int ac, char **av, bool *known)
+{
+	const char *wish = option_given ? option_value : getenv(WISH_VARIABLE);
+	char why[SETTINGS_WHY_BYTES];
+	struct settings settings;
+	bool site_known = !options_load_site(&settings, ac, av, why);
+
+	if (wish && !option_given && !*wish)
+		wish = NULL;
+	*known = wish || (site_known && settings.mode != MODE_OFF);
+	if (!site_known && wish)
+		slurm_error(PREFIX "%s", why);
+	if (!wish || !options_parse(&settings, wish, why))
+		return settings.mode;
+	slurm_error(PREFIX WISH_VARIABLE ": %s", why);
+	return MODE_OFF;
+}
+
+/* The mode for the hooks of this component of a het job. The option of sbatch's first component
+ * holds for all, of srun's the last: an `off` between must not take the directory from what is
+ * measured. */
+static enum mode join_components(enum mode mode)
+{
+	static enum mode first, measured;
+	static unsigned int components;
+
+	if (!components++)
+		first = mode;
+	else if (mode != first)
+		slurm_error(PREFIX "the components of this job have different modes: the first "
+		                   "one's holds in a batch job, the last one's for srun");
+	if (mode != MODE_OFF)
+		measured = mode;
+	return mode != MODE_OFF ? mode : measured;
+}
+
+/* Tells the hooks the mode, as SPANK_NCCL_INSPECTOR. Only here: elsewhere Slurm crashes. Slurm
+ * calls this once for each component of a het job. */
 int slurm_spank_init_post_opt(spank_t spank, int ac, char **av)
 {
 	spank_context_t context = spank_context();
-	char why[SETTINGS_WHY_BYTES];
-	struct settings settings;
-	const char *wish;
-	bool site_known;
+	enum mode mode;
+	bool known;
 
 	if (context != S_CTX_LOCAL && context != S_CTX_ALLOCATOR)
 		return ESPANK_SUCCESS;
@@ -132,20 +173,11 @@ int slurm_spank_init_post_opt(spank_t spank, int ac, char **av)
 	 */
 	if (context == S_CTX_LOCAL && getenv("SLURM_JOB_ID"))
 		return ESPANK_SUCCESS;
-	wish = option_given ? option_value : getenv(WISH_VARIABLE);
-	if (wish && !option_given && !*wish)
-		wish = NULL;
-	site_known = !options_load_site(&settings, ac, av, why);
-	if (!site_known && wish)
-		slurm_error(PREFIX "%s", why);
-	if (wish && options_parse(&settings, wish, why)) {
-		slurm_error(PREFIX WISH_VARIABLE ": %s", why);
-		return ESPANK_SUCCESS;
-	}
+	mode = join_components(find_mode(ac, av, &known));
 	/* Nobody asked, and the default here is off: say nothing, or a later
 	 * `srun --nccl-inspector=prom` in this allocation would find no directory. */
-	if (wish || (site_known && settings.mode != MODE_OFF))
-		spank_job_control_setenv(spank, HOOKS_WORD, settings_mode_name(settings.mode), 1);
+	if (known)
+		spank_job_control_setenv(spank, HOOKS_WORD, settings_mode_name(mode), 1);
 	return ESPANK_SUCCESS;
 }
 
@@ -161,8 +193,8 @@ static const char *get_task_variable(void *arg, const char *name)
 	return rc == ESPANK_SUCCESS || rc == ESPANK_NOSPACE ? value : NULL;
 }
 
-/* The job's own wish. An empty one of a variable is none. The variable is there only where no
- * option was given to the same command. */
+/* The job's own wish. An empty one of a variable is none. Whoever gives an option drops the
+ * variable, so one that is here was set below it. */
 static const char *find_wish(spank_t spank)
 {
 	const char *value = get_task_variable(spank, WISH_VARIABLE);
@@ -175,70 +207,84 @@ static const char *find_wish(spank_t spank)
 	return value && *value ? value : NULL;
 }
 
-/* Whoever asked for metrics sees on stderr why there are none; others only in slurmd's log. */
-static void tell(bool asked, uint32_t job_id, const char *text)
+/* Whoever asked for metrics sees on stderr why there are none, from the first node only; others and
+ * other nodes say it in slurmd's log. */
+static void tell(bool asked, const struct taskenv_job *job, const char *format, ...)
 {
-	if (asked)
-		slurm_error(PREFIX "job %" PRIu32 ": no metrics: %s", job_id, text);
+	char text[SETTINGS_WHY_BYTES];
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(text, sizeof(text), format, args);
+	va_end(args);
+	if (asked && job->first_node)
+		slurm_error(PREFIX "job %" PRIu32 ": no metrics: %s", job->id, text);
 	else
-		slurm_info(PREFIX "job %" PRIu32 ": no metrics: %s", job_id, text);
+		slurm_info(PREFIX "job %" PRIu32 ": no metrics: %s", job->id, text);
 }
 
-/* Whether the site's default is for this job. That it is not is no news: debug only. */
-static bool default_applies(const struct settings *settings, uint32_t job_id)
-{
-	char path[TASKENV_PATH_BYTES];
-	struct policy_job job;
-	const char *refusal;
-
-	if (!policy_is_set(settings))
-		return true;
-	taskenv_job_path(path, settings, job_id, "manifest");
-	if (policy_read_manifest(&job, path)) {
-		slurm_info(PREFIX "job %" PRIu32 ": no metrics: cannot read %s", job_id, path);
-		return false;
-	}
-	refusal = policy_refusal(settings, &job);
-	if (refusal)
-		slurm_debug(PREFIX "job %" PRIu32 ": no metrics: %s", job_id, refusal);
-	return !refusal;
-}
-
-/* Whether the node and its prolog are ready for this job; says so if not. */
-static bool node_ready(const struct settings *settings, uint32_t job_id)
+/* Whether the node is ready for this job; says so if not. */
+static bool node_ready(const struct settings *settings, const struct taskenv_job *job, bool asked)
 {
 	char path[TASKENV_PATH_BYTES];
 	struct stat st;
 
 	snprintf(path, sizeof(path), "%s/control/disabled", settings->run_dir);
 	if (!stat(path, &st)) {
-		slurm_info(PREFIX "job %" PRIu32 ": no metrics: disabled on this node", job_id);
+		tell(asked, job, "disabled on this node");
 		return false;
 	}
 	/* Another user's would be a leftover of an earlier job, with no prolog since. */
-	taskenv_job_path(path, settings, job_id, TASKENV_RAW);
+	taskenv_job_path(path, settings, job->id, TASKENV_RAW);
 	if (stat(path, &st) || !S_ISDIR(st.st_mode) || st.st_uid != geteuid()) {
-		slurm_info(PREFIX "job %" PRIu32 ": no metrics: no directory %s (was the prolog "
-		                  "run?)",
-		           job_id, path);
+		tell(asked, job,
+		     "no directory %s (no prolog was run, or the job was submitted with off)",
+		     path);
 		return false;
 	}
 	return true;
 }
 
-/* Fills `settings`; the mode in it is off whenever the job must run without metrics. */
-static void decide(spank_t spank, int ac, char **av, uint32_t job_id, struct settings *settings)
+/* Whether what the prolog wrote is this attempt's, and if nobody asked the default is for it. */
+static bool job_fits(spank_t spank, const struct settings *settings, const struct taskenv_job *job,
+                     bool asked)
 {
-	const char *wish = find_wish(spank);
-	char why[SETTINGS_WHY_BYTES];
+	const char *restarts = get_task_variable(spank, "SLURM_RESTART_COUNT");
+	char path[TASKENV_PATH_BYTES];
+	struct policy_job facts;
+	const char *refusal;
 
+	taskenv_job_path(path, settings, job->id, "manifest");
+	if (policy_read_manifest(&facts, path)) {
+		tell(asked, job, "cannot read %s", path);
+		return false;
+	}
+	if (restarts && strtoull(restarts, NULL, 10) > facts.restart) {
+		tell(asked, job, "%s is of an earlier attempt", path);
+		return false;
+	}
+	refusal = asked ? NULL : policy_refusal(settings, &facts);
+	if (refusal) /* that the default is for others is no news */
+		slurm_debug(PREFIX "job %" PRIu32 ": no metrics: %s", job->id, refusal);
+	return !refusal;
+}
+
+/* Fills `settings`; the mode in it is off whenever the job must run without metrics. */
+static void decide(spank_t spank, int ac, char **av, const struct taskenv_job *job,
+                   struct settings *settings)
+{
+	char wish[OPTIONS_MAX_BYTES + 2] = "", why[SETTINGS_WHY_BYTES];
+	const char *found = find_wish(spank);
+
+	if (found) /* what find_wish returns is gone with the next look at a variable */
+		snprintf(wish, sizeof(wish), "%s", found);
 	if (options_load_site(settings, ac, av, why) ||
-	    (wish && options_parse(settings, wish, why))) {
-		tell(wish != NULL, job_id, why);
+	    (found && options_parse(settings, wish, why))) {
+		tell(found != NULL, job, "%s", why);
 		settings->mode = MODE_OFF;
 	}
-	if (settings->mode != MODE_OFF &&
-	    (!node_ready(settings, job_id) || (!wish && !default_applies(settings, job_id))))
+	if (settings->mode != MODE_OFF && !(node_ready(settings, job, found != NULL) &&
+	                                    job_fits(spank, settings, job, found != NULL)))
 		settings->mode = MODE_OFF;
 }
 
@@ -266,10 +312,11 @@ static void apply(spank_t spank, const struct taskenv *plan, uint32_t job_id)
 }
 
 /* Slurm has no task number for jobs that are no task of an array: NO_VAL. */
-static void find_array(spank_t spank, struct taskenv_job *job)
+static void find_place(spank_t spank, struct taskenv_job *job)
 {
-	uint32_t step = 0, task = SLURM_NO_VAL;
+	uint32_t step = 0, node = 0, task = SLURM_NO_VAL;
 
+	job->first_node = spank_get_item(spank, S_JOB_NODEID, &node) != ESPANK_SUCCESS || !node;
 	job->batch_step = spank_get_item(spank, S_JOB_STEPID, &step) == ESPANK_SUCCESS &&
 	                  step == SLURM_BATCH_STEP;
 	if (spank_get_item(spank, S_JOB_ARRAY_ID, &job->array_id) == ESPANK_SUCCESS &&
@@ -288,8 +335,8 @@ int slurm_spank_user_init(spank_t spank, int ac, char **av)
 
 	if (spank_remote(spank) != 1 || spank_get_item(spank, S_JOB_ID, &job.id) != ESPANK_SUCCESS)
 		return ESPANK_SUCCESS;
-	find_array(spank, &job);
-	decide(spank, ac, av, job.id, &settings);
+	find_place(spank, &job);
+	decide(spank, ac, av, &job, &settings);
 	taskenv_plan(&plan, &settings, &job, get_task_variable, spank);
 	apply(spank, &plan, job.id);
 	return ESPANK_SUCCESS;

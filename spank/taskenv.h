@@ -26,6 +26,7 @@
  * believes SLURM_ARRAY_*, which may be those of another job that submitted this one. */
 struct taskenv_job {
 	uint32_t id;
+	bool first_node;
 	bool batch_step;
 	uint32_t array_id;   /* the array's job id, as in 810_3 */
 	uint32_t array_task; /* TASKENV_NO_ARRAY: not a task of an array */

@@ -243,6 +243,59 @@ def test_a_job_that_a_measured_job_submits_starts_clean(healthy_cluster: Cluster
     assert said.endswith("\nmode=\n"), "nor were its hooks told"
 
 
+NESTED = {
+    "sbatch": "sbatch -Q --wait -N1 --mem=100 -o inner.out inner.sh; cat inner.out",
+    "salloc": "salloc -Q -N1 --mem=100 ./inner.sh",
+    "srun": "env -u SLURM_JOB_ID -u SLURM_JOBID srun -Q -N1 --mem=100 env",
+}
+
+
+@pytest.mark.parametrize("command", NESTED)
+@pytest.mark.case("Options", "a job submitted from inside a measured job starts clean")
+def test_a_job_that_a_measured_sallocs_shell_submits_starts_clean(
+    healthy_cluster: Cluster, command: str
+) -> None:
+    cluster = healthy_cluster
+    inner = "#!/bin/sh\nenv\nsrun -Q --overlap env\n"
+    write = "cat >inner.sh; chmod 755 inner.sh"
+    cluster.run_as(JOB_USER, ["sh", "-c", write], stdin=inner)
+    outer = ["salloc", "-Q", "-N1", "--mem=100", "--nccl-inspector=prom", "sh", "-c"]
+    said = cluster.run_as(JOB_USER, [*outer, NESTED[command]]).stdout
+    assert "SLURM_JOB_ID=" in said
+    assert not re.search("^(NCCL_INSPECTOR|NCCL_PROFILER)", said, re.MULTILINE)
+
+
+@pytest.mark.case("Options", "a het job whose components differ: the first one's, and a line")
+def test_in_a_het_job_the_first_components_mode_holds_and_a_difference_is_told(
+    healthy_cluster: Cluster,
+) -> None:
+    cluster = healthy_cluster
+    size = ["-N1", "-n1", "--mem=100"]
+    script = f"#!/bin/sh\nsrun --het-group=0 sh -c '{ENVIRONMENT}'\n"
+    for first, second in (("prom", "off"), ("off", "prom")):
+        options = [f"--nccl-inspector={mode}" for mode in (first, second)]
+        argv = ["sbatch", "-o", "het.out", "--wait", *size, options[0], ":", *size, options[1]]
+        done = cluster.run_as(JOB_USER, argv, stdin=script)
+        assert done.returncode == 0 or first == "off", done.stderr  # grep found nothing
+        assert "the components of this job have different modes" in done.stderr
+        assert mode((cluster.home() / "het.out").read_text()) == first
+
+
+@pytest.mark.parametrize(("first", "last"), [("prom", "off"), ("off", "prom")])
+@pytest.mark.case("Options", "srun of components that differ: the last one's, and a line")
+def test_for_srun_the_last_components_mode_holds_and_a_difference_is_told(
+    healthy_cluster: Cluster, first: str, last: str
+) -> None:
+    cluster = healthy_cluster
+    size = ["-N1", "-n1", "--mem=100"]
+    say = ["sh", "-c", f"{ENVIRONMENT}; exit 0"]
+    words = [f"--nccl-inspector={first}", *say, ":", *size, f"--nccl-inspector={last}", *say]
+    done = cluster.run_as(JOB_USER, ["srun", "-Q", *size, *words])
+    assert done.returncode == 0, done.stderr
+    assert "the components of this job have different modes" in done.stderr
+    assert ("NCCL_INSPECTOR_PROM_DUMP=1" in done.stdout) == (last == "prom")
+
+
 @pytest.mark.case("Options", "an unknown mode in the job's environment: off, and a line")
 def test_an_unknown_mode_that_reaches_the_node_means_off_and_a_line(
     healthy_cluster: Cluster,

@@ -91,9 +91,30 @@ def test_a_broken_file_means_off_and_one_line_with_file_line_and_reason(
         assert not OURS & set(host.env)
 
 
-def test_only_who_asked_sees_the_reason_on_his_terminal(node: Node) -> None:
+def test_only_who_asked_sees_the_reason_on_his_terminal_and_only_once(node: Node) -> None:
     assert node.step("--word=bogus=1").starting("info: ")
     assert node.step("--word=bogus=1", "--option=prom").starting("error: ")
+    elsewhere = node.step("--word=bogus=1", "--option=prom", "--node=7")
+    assert elsewhere.starting("info: ")
+    assert not elsewhere.starting("error: ")
+
+
+@pytest.mark.parametrize(("restarts", "measured"), [("0", True), ("1", True), ("2", False)])
+def test_a_directory_of_an_earlier_attempt_is_not_used(
+    node: Node, restarts: str, measured: bool
+) -> None:
+    node.write_manifest(42, MANIFEST | {"restart": "1"})
+    host = node.step("--option=prom", env={"SLURM_RESTART_COUNT": restarts})
+    assert ("NCCL_INSPECTOR_ENABLE" in host.env) == measured
+    assert any("is of an earlier attempt" in line for line in host.messages) != measured
+    assert node.step("--option=prom").env, "the variable may be lost, as with env -i"
+
+
+def test_a_setting_of_the_agents_among_the_words_is_told_where_it_belongs(node: Node) -> None:
+    (line,) = node.step("--word=default=prom", "--word=sweep_after=5m").messages
+    assert line.endswith(
+        "plugstack.conf: sweep_after is the agent's, only nccl-inspector.conf may have it"
+    )
 
 
 def test_words_of_plugstack_override_the_file(node: Node, tmp_path: Path) -> None:
@@ -171,9 +192,9 @@ def test_a_task_of_an_array_hands_its_number_to_its_steps_and_to_no_other_job(no
 
 def test_without_the_prologs_directory_nothing_is_set(node: Node) -> None:
     host = node.step("--option=prom", job=43)
-    assert host.starting("info: ") == [
-        "nccl-inspector: job 43: no metrics: no directory "
-        f"{node.run_dir}/jobs/43/raw (was the prolog run?)"
+    assert host.starting("error: ") == [
+        f"nccl-inspector: job 43: no metrics: no directory {node.run_dir}/jobs/43/raw "
+        "(no prolog was run, or the job was submitted with off)"
     ]
     assert not host.env
 

@@ -114,7 +114,7 @@ def test_a_bad_variable_at_submit_is_told_and_refuses_nothing() -> None:
     assert host.messages == [
         'nccl-inspector: SLURM_NCCL_INSPECTOR: unknown mode "bogus"; modes: prom, report, off'
     ]
-    assert not host.told_hooks
+    assert host.told_hooks == ["NCCL_INSPECTOR=off overwrite=1"], "as its nodes will"
 
 
 def test_a_step_does_not_speak_for_its_job() -> None:
@@ -135,6 +135,7 @@ def test_a_job_that_is_submitted_from_a_measured_one_starts_clean(
     outer |= {
         OPTION_VARIABLE: "prom",
         "SLURM_SPANK_NCCL_INSPECTOR": "prom",
+        "_SLURM_SPANK_OPTION_nccl_inspector_nccl_inspector": "prom",  # salloc leaves this, too
         "NCCL_DEBUG": "WARN",
         INTERVAL: "7",  # the user's by now
     }

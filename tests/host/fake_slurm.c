@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* fake_slurm.c - loads the SPANK plugin as srun, sbatch, slurmd and slurmstepd do, without Slurm.
  *
- *   fake_slurm PLUGIN [--context=local|allocator|remote|slurmd] [--job=ID] [--array=ID_TASK]
+ *   fake_slurm PLUGIN [--context=local|allocator|remote|slurmd] [--job=ID] [--array=ID_TASK] [--step=ID] [--node=N]
  *              [--word=WORD]... [--option=VALUE]... [--env=NAME=VALUE]... [--fail-setenv]
  *              [--time=N]
  *
@@ -42,7 +42,7 @@ static enum spank_context context = S_CTX_REMOTE;
 static enum phase phase = PHASE_OTHER;
 static struct spank_option *registered;
 static uint32_t job_id = 1, array_id = 1, array_task = 0xfffffffe; /* NO_VAL */
-static uint32_t step_id = 0xfffffffb;                                    /* the batch step */
+static uint32_t step_id = 0xfffffffb /* the batch step */, node_id;
 static bool fail_setenv;
 static unsigned int rounds; /* 0: say what happens; else only how long it takes */
 static uint64_t callbacks_ns;
@@ -136,12 +136,13 @@ spank_err_t spank_get_item(spank_t spank, spank_item_t item, ...)
 	check(spank);
 	if (context != S_CTX_REMOTE)
 		return ESPANK_NOT_REMOTE;
-	if (item != S_JOB_ID && item != S_JOB_STEPID && item != S_JOB_ARRAY_ID &&
-	    item != S_JOB_ARRAY_TASK_ID)
+	if (item != S_JOB_ID && item != S_JOB_STEPID && item != S_JOB_NODEID &&
+	    item != S_JOB_ARRAY_ID && item != S_JOB_ARRAY_TASK_ID)
 		return ESPANK_BAD_ARG;
 	va_start(args, item);
 	*va_arg(args, uint32_t *) = item == S_JOB_ID         ? job_id
 				    : item == S_JOB_STEPID   ? step_id
+				    : item == S_JOB_NODEID   ? node_id
 				    : item == S_JOB_ARRAY_ID ? array_id
 							     : array_task;
 	va_end(args);
@@ -293,6 +294,8 @@ static bool parse_argument(const char *arg)
 		return strchr(value, '=') && push(job_env, &env_count, MAX_ENV, value);
 	if (!strncmp(arg, "--job=", 6))
 		return (job_id = (uint32_t)strtoul(value, NULL, 10)) != 0;
+	if (!strncmp(arg, "--node=", 7))
+		return sscanf(value, "%u", &node_id) == 1;
 	if (!strncmp(arg, "--step=", 7))
 		return sscanf(value, "%u", &step_id) == 1;
 	if (!strncmp(arg, "--array=", 8))
