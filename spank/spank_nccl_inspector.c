@@ -7,7 +7,6 @@
  * callbacks, because those cost a process per job and an accident there drains the node.
  */
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -209,62 +208,59 @@ static const char *find_wish(spank_t spank)
 
 /* Whoever asked for metrics sees on stderr why there are none, from the first node only; others and
  * other nodes say it in slurmd's log. */
-static void tell(bool asked, const struct taskenv_job *job, const char *format, ...)
+static void tell(bool asked, const struct taskenv_job *job, const char *text)
 {
-	char text[SETTINGS_WHY_BYTES];
-	va_list args;
-
-	va_start(args, format);
-	vsnprintf(text, sizeof(text), format, args);
-	va_end(args);
 	if (asked && job->first_node)
 		slurm_error(PREFIX "job %" PRIu32 ": no metrics: %s", job->id, text);
 	else
 		slurm_info(PREFIX "job %" PRIu32 ": no metrics: %s", job->id, text);
 }
 
-/* Whether the node is ready for this job; says so if not. */
-static bool node_ready(const struct settings *settings, const struct taskenv_job *job, bool asked)
+/* Whether the node is ready for this job; if not, `why` says what is missing. */
+static bool node_ready(const struct settings *settings, const struct taskenv_job *job, char *why)
 {
 	char path[TASKENV_PATH_BYTES];
 	struct stat st;
 
 	snprintf(path, sizeof(path), "%s/control/disabled", settings->run_dir);
 	if (!stat(path, &st)) {
-		tell(asked, job, "disabled on this node");
+		snprintf(why, SETTINGS_WHY_BYTES, "disabled on this node");
 		return false;
 	}
 	/* Another user's would be a leftover of an earlier job, with no prolog since. */
 	taskenv_job_path(path, settings, job->id, TASKENV_RAW);
-	if (stat(path, &st) || !S_ISDIR(st.st_mode) || st.st_uid != geteuid()) {
-		tell(asked, job,
-		     "no directory %s (no prolog was run, or the job was submitted with off)",
-		     path);
-		return false;
-	}
-	return true;
+	if (!stat(path, &st) && S_ISDIR(st.st_mode) && st.st_uid == geteuid())
+		return true;
+	snprintf(why, SETTINGS_WHY_BYTES,
+	         "no directory %s (no prolog was run, or the job was submitted with off)", path);
+	return false;
 }
 
-/* Whether what the prolog wrote is this attempt's, and if nobody asked the default is for it. */
-static bool job_fits(spank_t spank, const struct settings *settings, const struct taskenv_job *job,
-                     bool asked)
+/* Whether what the prolog wrote is this attempt's; `facts` is what it wrote. */
+static bool attempt_fits(spank_t spank, const struct settings *settings,
+                         const struct taskenv_job *job, struct policy_job *facts, char *why)
 {
 	const char *restarts = get_task_variable(spank, "SLURM_RESTART_COUNT");
 	char path[TASKENV_PATH_BYTES];
-	struct policy_job facts;
-	const char *refusal;
 
 	taskenv_job_path(path, settings, job->id, "manifest");
-	if (policy_read_manifest(&facts, path)) {
-		tell(asked, job, "cannot read %s", path);
+	if (policy_read_manifest(facts, path)) {
+		snprintf(why, SETTINGS_WHY_BYTES, "cannot read %s", path);
 		return false;
 	}
-	if (restarts && strtoull(restarts, NULL, 10) > facts.restart) {
-		tell(asked, job, "%s is of an earlier attempt", path);
-		return false;
-	}
-	refusal = asked ? NULL : policy_refusal(settings, &facts);
-	if (refusal) /* that the default is for others is no news */
+	if (!restarts || strtoull(restarts, NULL, 10) <= facts->restart)
+		return true;
+	snprintf(why, SETTINGS_WHY_BYTES, "%s is of an earlier attempt", path);
+	return false;
+}
+
+/* Whether the site's default is for this job. That it is for others is no news. */
+static bool default_fits(const struct settings *settings, const struct taskenv_job *job,
+                         const struct policy_job *facts)
+{
+	const char *refusal = policy_refusal(settings, facts);
+
+	if (refusal)
 		slurm_debug(PREFIX "job %" PRIu32 ": no metrics: %s", job->id, refusal);
 	return !refusal;
 }
@@ -275,17 +271,23 @@ static void decide(spank_t spank, int ac, char **av, const struct taskenv_job *j
 {
 	char wish[OPTIONS_MAX_BYTES + 2] = "", why[SETTINGS_WHY_BYTES];
 	const char *found = find_wish(spank);
+	struct policy_job facts;
 
 	if (found) /* what find_wish returns is gone with the next look at a variable */
 		snprintf(wish, sizeof(wish), "%s", found);
-	if (options_load_site(settings, ac, av, why) ||
-	    (found && options_parse(settings, wish, why))) {
-		tell(found != NULL, job, "%s", why);
-		settings->mode = MODE_OFF;
+	if (!options_load_site(settings, ac, av, why) &&
+	    (!found || !options_parse(settings, wish, why))) {
+		if (settings->mode == MODE_OFF)
+			return;
+		if (node_ready(settings, job, why) &&
+		    attempt_fits(spank, settings, job, &facts, why)) {
+			if (!found && !default_fits(settings, job, &facts))
+				settings->mode = MODE_OFF;
+			return;
+		}
 	}
-	if (settings->mode != MODE_OFF && !(node_ready(settings, job, found != NULL) &&
-	                                    job_fits(spank, settings, job, found != NULL)))
-		settings->mode = MODE_OFF;
+	tell(found != NULL, job, why);
+	settings->mode = MODE_OFF;
 }
 
 static void apply(spank_t spank, const struct taskenv *plan, uint32_t job_id)
