@@ -24,10 +24,13 @@ KILL_AT = ROOT / "build" / "host" / "kill_at"
 STOPS_MIN = 100  # any shell needs more to start; fewer mean that nothing was killed
 AGENTS_OWN = "prom/nccl_inspector_agent.prom"
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="slurmd runs the hooks as root")
+pytestmark = [
+    pytest.mark.long,  # each hook is killed some hundred times
+    pytest.mark.skipif(os.geteuid() != 0, reason="slurmd runs the hooks as root"),
+]
 
 
-@pytest.fixture(params=["dash", pytest.param("bash", marks=pytest.mark.long)])
+@pytest.fixture(params=["dash", "bash"])
 def node(tmp_path: Path, request: pytest.FixtureRequest) -> Node:
     return Node(tmp_path / "run", sh(tmp_path, request.param))
 

@@ -37,6 +37,7 @@ def run_plainly(cluster: Cluster) -> tuple[int, str]:
     return job_id, done.stderr + printed.partition("tell me\n")[2]
 
 
+pytestmark = pytest.mark.long  # all of them together
 PLUGSTACK = {
     "an unknown word": (("default=prom", "speed=9"), 'unknown key "speed"'),
     "no equals sign": (("prom",), 'unknown key "prom"'),

@@ -17,6 +17,7 @@ from tests.cluster.product import HOOK
 from tests.test_path_ends import ENDLESS, ONE_NODE, SHORT, hook_script
 from tests.test_path_tenants import assert_exporter_is_well
 
+pytestmark = pytest.mark.long  # all of them together
 BAD_INPUT = "Bad input"
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "BOOT_FAIL"}
 

@@ -17,6 +17,7 @@ from tests.test_path_orphans import soon
 
 __all__ = ["soon"]  # a fixture
 
+pytestmark = pytest.mark.long  # all of them together
 LIFECYCLE = "Lifecycle"
 RUN_DIR = "/run/nccl-inspector"
 FILL = f"{RUN_DIR}/control/fill"
@@ -113,7 +114,6 @@ def cases(*names: str) -> list[object]:
     ]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", cases(FULL, NO_INODES, READ_ONLY, NO_JOBS))
 def test_a_job_that_starts_in_a_bad_place_runs_without_metrics(
     healthy_cluster: Cluster, name: str
@@ -130,7 +130,6 @@ def test_a_job_that_starts_in_a_bad_place_runs_without_metrics(
     assert_next_job_is_published_and_reported(cluster)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", cases(FULL, NO_INODES, READ_ONLY, NO_JOBS))
 def test_a_step_that_starts_in_a_bad_place_runs_without_metrics(soon: Cluster, name: str) -> None:
     cluster = soon
@@ -147,7 +146,6 @@ def test_a_step_that_starts_in_a_bad_place_runs_without_metrics(soon: Cluster, n
     assert_next_job_is_published_and_reported(cluster)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", cases(FULL, NO_INODES, NO_ENDED))
 def test_what_was_measured_before_a_place_went_bad_is_reported(soon: Cluster, name: str) -> None:
     cluster = soon
