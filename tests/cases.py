@@ -27,8 +27,8 @@ Rows = list[list[str]]
 _HEAD = """# Verified
 
 Made by `make verified` from the test runs: what is below was run on a real slurmctld, slurmd and
-munged of that Slurm release, four nodes on one machine. No line is written by hand. n/a: that
-release has no such thing.
+munged of that Slurm release, four nodes on one machine. No line is written by hand. n/a: not
+there beside that release (no such flag; Open MPI comes with the first only).
 """
 
 

@@ -174,7 +174,7 @@ def test_every_form_of_the_option_means_what_it_says(
     if inside:
         title = f"In the script of a job with `--nccl-inspector=prom`: srun, {how}"
         cases.leave_table(title, table(all_seen, ["srun"]))
-        title = f"In the same script, as jobs of their own: sbatch and salloc, {how}"
+        title = f"Jobs of their own, submitted by that script: sbatch and salloc, {how}"
         cases.leave_table(title, table(all_seen, ["sbatch", "salloc"]))
     else:
         title = f"From a login shell: sbatch, `#SBATCH`, srun, and an srun in salloc, {how}"
