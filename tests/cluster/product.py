@@ -82,6 +82,8 @@ def set_hooks(layout: Layout, *, on: bool) -> None:
             nothing.symlink_to("/bin/true")
         script = layout.product_root / _LIB / kind / HOOK
         link = layout.root / "etc" / f"{kind}.d" / HOOK
-        link.unlink(missing_ok=True)
-        if on and script.exists():
+        if not (on and script.exists()):
+            link.unlink(missing_ok=True)
+        elif not link.is_symlink():
+            # Never out and in again: a job that ends in between would have no epilog.
             link.symlink_to(script)
