@@ -37,11 +37,14 @@ dir=$run_dir/jobs/$job prom=$run_dir/prom/$job.prom
 if [ -L "$dir" ] || { [ -e "$dir" ] && [ ! -d "$dir" ]; }; then
 	trouble="$dir stays: it is not a directory. "
 elif [ -d "$dir" ]; then
-	# The agent may have swept it meanwhile.
-	reason=$(hand_over) || [ ! -e "$dir" ] || trouble="the job's files stay: $reason. "
+	# The agent may have swept it meanwhile. What fails is done once more, to hear why: a subshell
+	# each time would cost every job.
+	hand_over >/dev/null || [ ! -e "$dir" ] || reason=$(hand_over) ||
+		trouble="the job's files stay: $reason. "
 fi
 # After the rename: the agent looks for the directory again once it has published a file.
 if [ -e "$prom" ]; then
-	reason=$(rm -f -- "$prom" 2>&1) || trouble="${trouble}the job's series stay: $reason"
+	rm -f -- "$prom" 2>/dev/null || reason=$(rm -f -- "$prom" 2>&1) ||
+		trouble="${trouble}the job's series stay: $reason"
 fi
 [ -z "$trouble" ] || log "$trouble"

@@ -78,4 +78,5 @@ for line in format=1 "job_id=$job" "uid=$uid" "gid=$gid" "user=${SLURM_JOB_USER-
 	case $line in *[[:cntrl:]]*) line=$(printf %s "$line" | tr '[:cntrl:]' '?') ;; esac
 	manifest=$manifest$line$nl
 done
-reason=$(make_dir 2>&1) || { rm -rf -- "$dir" 2>/dev/null; give_up "no metrics: $reason"; }
+# Once more when it fails, to hear why: a subshell each time would cost every job.
+make_dir >/dev/null 2>&1 || reason=$(make_dir 2>&1) || { rm -rf -- "$dir" 2>/dev/null; give_up "no metrics: $reason"; }
