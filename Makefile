@@ -41,6 +41,9 @@ SPANK := $(SB)/spank_nccl_inspector.so
 STANDIN := $(B)/nccl-standin
 FAKECUDA := $(B)/fakecuda/libcuda.so.1
 RECORDER := $(B)/recorder.so
+RIVAL_SRC := $(wildcard tests/rival/*.c)
+RIVAL_OBJ := $(RIVAL_SRC:%.c=$(B)/%.o)
+RIVAL := $(B)/rival.so
 
 .PHONY: help build product testparts setup apt venv test test-long verified bench lint demo install install-python cluster-up cluster-down clean san
 help:
@@ -49,7 +52,7 @@ help:
 #: make build        the two plugins and what the tests need, into build/
 build: product testparts
 product: $(PROFILER) $(SPANK)
-testparts: $(STANDIN) $(FAKECUDA) $(RECORDER) $(HOST_BIN) $(UNIT_BIN)
+testparts: $(STANDIN) $(FAKECUDA) $(RECORDER) $(RIVAL) $(HOST_BIN) $(UNIT_BIN)
 
 build/gen/settings_table.h: python/nccl_inspector/settings.tsv packaging/gen-settings.awk
 	@mkdir -p $(@D)
@@ -101,6 +104,11 @@ $(RECORDER): tests/standin/recorder/recorder.c
 	@mkdir -p $(@D)
 	@echo LD $@
 	@$(CC) $(CFLAGS_ALL) -Itests/standin -shared -o $@ $<
+# A profiler with the habits of NVIDIA's, as the partner of tests/defects.
+$(B)/tests/rival/%.o: EXTRA = -Itests/standin
+$(RIVAL): $(RIVAL_OBJ) tests/rival/rival.map
+	@echo LD $@
+	@$(CC) $(CFLAGS_ALL) -shared -o $@ $(RIVAL_OBJ) -Wl,--version-script=tests/rival/rival.map -ldl -lm
 $(B)/c/%: $(B)/tests/c/%.o $(UNIT_OBJ)
 	@mkdir -p $(@D)
 	@echo LD $@
