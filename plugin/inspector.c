@@ -17,7 +17,7 @@
 #include "writer.h"
 
 #define relaxed memory_order_relaxed
-#define FINALIZE_WAIT_MS 100
+#define FINALIZE_WAIT_NS 100000000ull
 
 struct track inspector_track;
 
@@ -206,7 +206,7 @@ void inspector_init(const struct inspector_comm *comm, void **context, int *mask
 		self.live++;
 		atomic_store(&self.box.header->state, BOX_LIVE);
 		wanted = ABI_COLL | ABI_KERNEL_CH | (self.config.p2p ? ABI_P2P : 0);
-		if (writer_start(&self.writer))
+		if (worker_start(&self.writer.worker))
 			log_line("no thread for metrics: only the report will have this process");
 	}
 	/* One store: the mask is of the whole process, and other communicators are at work. */
@@ -228,10 +228,10 @@ void inspector_finalize(void *context)
 			atomic_store(&self.box.header->state, BOX_FINALIZED);
 			atomic_store(&self.logger, NULL);
 			/* Under the lock: a communicator that comes now must find the thread told to stop, and start it. */
-			writer_ask_to_stop(&self.writer);
+			worker_ask_to_stop(&self.writer.worker);
 		}
 	}
 	pthread_mutex_unlock(&self.lock);
 	if (last)
-		writer_wait(&self.writer, FINALIZE_WAIT_MS);
+		worker_wait(&self.writer.worker, clock_ns(CLOCK_MONOTONIC) + FINALIZE_WAIT_NS);
 }

@@ -2,21 +2,15 @@
 #include "writer.h"
 
 #include <errno.h>
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <locale.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "clock.h"
 
 #define ROUND_NS 1000000000ull
-#define STACK_BYTES ((size_t)256 * 1024)
-#define NICE 10
 #define SNAPSHOT_NS 30000000000ull /* of a box that is not on tmpfs, where there is no interval */
 
 static void prom_name(const struct writer *writer, unsigned gpu, char *name, size_t room)
@@ -147,36 +141,6 @@ static void beat(struct writer *writer)
 	atomic_store(&header->beat_real_ns, clock_ns(CLOCK_REALTIME));
 }
 
-/* Waits for the next thing to do or for the wake-up; returns true when asked to stop. */
-static bool sleep_until(struct writer *writer, uint64_t due_ns)
-{
-	struct timespec due = { (time_t)(due_ns / 1000000000u), (long)(due_ns % 1000000000u) };
-	int error = 0;
-	bool stop;
-
-	pthread_mutex_lock(&writer->lock);
-	while (!writer->stop && error != ETIMEDOUT)
-		error = pthread_cond_timedwait(&writer->wake, &writer->lock, &due);
-	stop = writer->stop;
-	pthread_mutex_unlock(&writer->lock);
-	return stop;
-}
-
-/* Says that the last round is done. Returns false when a new communicator came meanwhile: go on. */
-static bool end_thread(struct writer *writer)
-{
-	bool end;
-
-	pthread_mutex_lock(&writer->lock);
-	end = writer->stop;
-	if (end) {
-		writer->running = false;
-		pthread_cond_broadcast(&writer->stopped);
-	}
-	pthread_mutex_unlock(&writer->lock);
-	return end;
-}
-
 static void *thread_main(void *argument)
 {
 	struct writer *writer = argument;
@@ -188,10 +152,9 @@ static void *thread_main(void *argument)
 
 	/* The application's locale may write a comma into numbers. */
 	uselocale(newlocale(LC_ALL_MASK, "C", (locale_t)0));
-	setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICE);
 	for (;;) {
 		uint64_t due = next_write < next_beat ? next_write : next_beat;
-		bool stop = sleep_until(writer, due);
+		bool stop = worker_sleep(&writer->worker, due);
 		uint64_t now = clock_ns(CLOCK_MONOTONIC);
 
 		if (stop || now >= next_beat) {
@@ -202,7 +165,7 @@ static void *thread_main(void *argument)
 			box_snapshot(writer->box);
 		if (stop) {
 			unpublish(writer);
-			if (end_thread(writer))
+			if (worker_end(&writer->worker))
 				return NULL;
 		} else if (now >= next_write) {
 			if (prom)
@@ -215,81 +178,7 @@ static void *thread_main(void *argument)
 
 void writer_init(struct writer *writer)
 {
-	pthread_condattr_t monotonic;
-
 	writer->expo.box = writer->box;
 	writer->expo.config = writer->config;
-	pthread_mutex_init(&writer->lock, NULL);
-	pthread_condattr_init(&monotonic);
-	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-	pthread_cond_init(&writer->wake, &monotonic);
-	pthread_cond_init(&writer->stopped, &monotonic);
-	pthread_condattr_destroy(&monotonic);
-}
-
-/* glibc takes the program's thread-local data out of the stack, and some programs have much of it. */
-static size_t stack_bytes(const pthread_attr_t *attributes)
-{
-	size_t (*minimum)(const pthread_attr_t *) =
-		(size_t(*)(const pthread_attr_t *))dlsym(RTLD_DEFAULT, "__pthread_get_minstack");
-
-	return STACK_BYTES + (minimum ? minimum(attributes) : 3 * STACK_BYTES);
-}
-
-/* The thread must not run the application's signal handlers: it blocks all signals from birth. */
-static int start_thread(struct writer *writer)
-{
-	pthread_attr_t attributes;
-	sigset_t all, old;
-	pthread_t thread;
-	int error;
-
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	pthread_attr_init(&attributes);
-	pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-	pthread_attr_setstacksize(&attributes, stack_bytes(&attributes));
-	error = pthread_create(&thread, &attributes, thread_main, writer);
-	pthread_attr_destroy(&attributes);
-	if (error) {
-		error = pthread_create(&thread, NULL, thread_main, writer);
-		if (!error)
-			pthread_detach(thread);
-	}
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	return -error;
-}
-
-int writer_start(struct writer *writer)
-{
-	int error = 0;
-
-	pthread_mutex_lock(&writer->lock);
-	writer->stop = false;
-	if (!writer->running) {
-		error = start_thread(writer);
-		writer->running = !error;
-	}
-	pthread_mutex_unlock(&writer->lock);
-	return error;
-}
-
-void writer_ask_to_stop(struct writer *writer)
-{
-	pthread_mutex_lock(&writer->lock);
-	writer->stop = true;
-	pthread_cond_signal(&writer->wake);
-	pthread_mutex_unlock(&writer->lock);
-}
-
-void writer_wait(struct writer *writer, unsigned wait_ms)
-{
-	uint64_t due_ns = clock_ns(CLOCK_MONOTONIC) + wait_ms * 1000000ull;
-	struct timespec due = { (time_t)(due_ns / 1000000000u), (long)(due_ns % 1000000000u) };
-	int error = 0;
-
-	pthread_mutex_lock(&writer->lock);
-	while (writer->running && writer->stop && error != ETIMEDOUT)
-		error = pthread_cond_timedwait(&writer->stopped, &writer->lock, &due);
-	pthread_mutex_unlock(&writer->lock);
+	worker_init(&writer->worker, thread_main, writer);
 }

@@ -4,10 +4,9 @@
 #ifndef NCCL_INSPECTOR_WRITER_H
 #define NCCL_INSPECTOR_WRITER_H
 
-#include <pthread.h>
-
 #include "expo_prom.h"
 #include "sweep.h"
+#include "worker.h"
 
 struct writer {
 	struct box *box;
@@ -15,9 +14,7 @@ struct writer {
 	const struct config *config;
 	pthread_mutex_t *tables; /* held while the tables are read, never over I/O */
 	int dir_fd;              /* -1: nowhere to write */
-	pthread_mutex_t lock;    /* of the words below */
-	pthread_cond_t wake, stopped;
-	bool running, stop;
+	struct worker worker;    /* init, start, stop and wait for it as for any worker */
 	_Atomic uint32_t published; /* bit i: the file of GPU i is there */
 	_Atomic bool closing;       /* the process is ending: publish nothing more */
 	bool failing;               /* the last write failed, and was logged */
@@ -27,14 +24,8 @@ struct writer {
 	struct text text[BOX_GPUS];
 };
 
-/* Prepares; starts nothing. */
+/* Prepares `worker`; starts nothing. */
 void writer_init(struct writer *writer);
-/* Starts the thread unless it runs. Returns 0 or -errno. */
-int writer_start(struct writer *writer);
-/* Asks for a last round, after which the thread ends by itself. */
-void writer_ask_to_stop(struct writer *writer);
-/* Waits for that end, at most wait_ms. */
-void writer_wait(struct writer *writer, unsigned wait_ms);
 /* At exit: removes the .prom files of this process for good. Takes no lock. */
 void writer_close(struct writer *writer);
 
