@@ -9,8 +9,10 @@ WARN := -Wall -Wextra -Wshadow -Wconversion -Wformat=2 -Wvla -Wstrict-prototypes
 OPT ?= -O2 -g
 # SAN=address,undefined or SAN=thread builds everything again in a folder of its own.
 SAN ?=
+# CROSS=MACHINE builds in a folder of its own, with that machine's compiler in CC.
+CROSS ?=
 comma := ,
-B := build$(if $(SAN),/san-$(subst $(comma),-,$(SAN)))
+B := build$(if $(CROSS),/$(CROSS))$(if $(SAN),/san-$(subst $(comma),-,$(SAN)))
 SANFLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=undefined)
 CFLAGS_ALL := $(CSTD) $(OPT) $(WARN) -D_GNU_SOURCE -fPIC -pthread -MMD -MP $(SANFLAGS) -DNCCL_INSPECTOR_VERSION='"$(VERSION)"' $(CFLAGS)
 # SLURM_INCLUDE=DIR builds the SPANK plugin for the Slurm whose DIR/slurm/spank.h that is, in a folder of its own.
@@ -128,6 +130,12 @@ san:
 .PHONY: sanparts
 sanparts: $(SAN_PARTS)
 
+#: make aarch64      the same for Arm, under -Werror, for tests in an emulator
+aarch64:
+	@$(MAKE) --no-print-directory CROSS=aarch64 CC=aarch64-linux-gnu-gcc CI=true crossparts
+.PHONY: aarch64 crossparts
+crossparts: $(SPANK) $(SAN_PARTS)
+
 #: make setup        apt packages (as root) and .venv; quick when they are there
 setup: apt venv
 apt:
@@ -139,10 +147,10 @@ $(VENV)/.ready: pyproject.toml packaging/dev-packages.sh
 	@touch $@
 
 #: make test         everything that takes less than 20 s apiece; sets up first
-test: setup build san
+test: setup build san aarch64
 	$(PY) -m pytest -m 'not long' $(PYTEST_ARGS)
 #: make test-long    the rest; also on other releases of Slurm, as far as a mirror gives them
-test-long: setup build san
+test-long: setup build san aarch64
 	-@$(PY) -m tests.cluster tree
 	$(PY) -m pytest -m long $(PYTEST_ARGS)
 	$(PY) -m tests.releases

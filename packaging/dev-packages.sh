@@ -10,6 +10,7 @@ readonly packages=(
 	slurm-wlm libslurm-dev slurm-wlm-basic-plugins munge
 	prometheus prometheus-node-exporter openmpi-bin
 	clang-tidy cppcheck shellcheck procps util-linux debootstrap
+	gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user locales
 )
 
 missing=()
