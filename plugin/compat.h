@@ -28,6 +28,7 @@ COMPAT(pthread_attr_setstacksize, COMPAT_BASE);
 COMPAT(pthread_condattr_setclock, COMPAT_CONDATTR);
 COMPAT(pthread_create, COMPAT_BASE);
 COMPAT(pthread_detach, COMPAT_BASE);
+COMPAT(pthread_mutex_trylock, COMPAT_BASE);
 COMPAT(pthread_sigmask, COMPAT_BASE);
 #undef COMPAT
 #endif
