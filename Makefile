@@ -32,10 +32,12 @@ SPANK_SRC := $(wildcard spank/*.c)
 STANDIN_SRC := $(wildcard tests/standin/*.c)
 PLUGIN_OBJ := $(PLUGIN_SRC:%.c=$(B)/%.o)
 SPANK_OBJ := $(SPANK_SRC:%.c=$(SB)/%.o)
+PLAYER_OBJ := $(patsubst %.c,$(B)/%.o,$(wildcard tests/player/*.c))
 STANDIN_OBJ := $(STANDIN_SRC:%.c=$(B)/%.o)
 UNIT_OBJ := $(filter-out $(B)/plugin/nccl_profiler.o $(B)/spank/spank_nccl_inspector.o,$(PLUGIN_OBJ) $(SPANK_SRC:%.c=$(B)/%.o))
 UNIT_BIN := $(patsubst tests/c/%.c,$(B)/c/%,$(wildcard tests/c/test_*.c))
 HOST_BIN := $(patsubst tests/host/%.c,$(B)/host/%,$(wildcard tests/host/*.c))
+PLAYER_CHECK_BIN := $(patsubst tests/player/check/%.c,$(B)/player/%,$(wildcard tests/player/check/*.c))
 GEN := build/gen/settings_table.h build/gen/metrics_table.h
 
 PROFILER := $(B)/libnccl-profiler-inspector.so
@@ -46,6 +48,8 @@ RECORDER := $(B)/recorder.so
 RIVAL_SRC := $(wildcard tests/rival/*.c)
 RIVAL_OBJ := $(RIVAL_SRC:%.c=$(B)/%.o)
 RIVAL := $(B)/rival.so
+DEFECTS_OBJ := $(patsubst %.c,$(B)/%.o,$(wildcard tests/defects/*.c))
+DEFECTS_PLAY := $(B)/defects/play
 
 .PHONY: help build product testparts setup apt venv test test-long verified bench lint demo install install-python cluster-up cluster-down clean san
 help:
@@ -54,7 +58,7 @@ help:
 #: make build        the two plugins and what the tests need, into build/
 build: product testparts
 product: $(PROFILER) $(SPANK)
-testparts: $(STANDIN) $(FAKECUDA) $(RECORDER) $(RIVAL) $(HOST_BIN) $(UNIT_BIN)
+testparts: $(STANDIN) $(FAKECUDA) $(RECORDER) $(RIVAL) $(DEFECTS_PLAY) $(HOST_BIN) $(UNIT_BIN)
 
 build/gen/settings_table.h: python/nccl_inspector/settings.tsv packaging/gen-settings.awk
 	@mkdir -p $(@D)
@@ -111,6 +115,12 @@ $(B)/tests/rival/%.o: EXTRA = -Itests/standin
 $(RIVAL): $(RIVAL_OBJ) tests/rival/rival.map
 	@echo LD $@
 	@$(CC) $(CFLAGS_ALL) -shared -o $@ $(RIVAL_OBJ) -Wl,--version-script=tests/rival/rival.map -ldl -lm
+# -rdynamic: its own write, malloc and so on come before the C library's, for the plugin too.
+$(B)/tests/defects/%.o: EXTRA = -Itests/standin -Itests/player
+$(DEFECTS_PLAY): $(DEFECTS_OBJ) $(PLAYER_OBJ)
+	@mkdir -p $(@D)
+	@echo LD $@
+	@$(CC) $(CFLAGS_ALL) -rdynamic -o $@ $^ -ldl
 $(B)/c/%: $(B)/tests/c/%.o $(UNIT_OBJ)
 	@mkdir -p $(@D)
 	@echo LD $@
@@ -119,6 +129,12 @@ $(B)/host/%: $(B)/tests/host/%.o
 	@mkdir -p $(@D)
 	@echo LD $@
 	@$(CC) $(CFLAGS_ALL) -rdynamic -o $@ $^ -ldl -lm
+# A program of one file that plays NCCL: what it needs of tests/player, and nothing of the plugin.
+$(B)/tests/player/%.o: EXTRA = -Itests/standin -Itests/player
+$(B)/player/%: $(B)/tests/player/check/%.o $(PLAYER_OBJ)
+	@mkdir -p $(@D)
+	@echo LD $@
+	@$(CC) $(CFLAGS_ALL) -o $@ $^ -ldl
 .SECONDARY:
 
 # What the tests need once more with the sanitizers, in one go each.

@@ -28,6 +28,9 @@ TYPES = {
     0x200: "CollApi",
     0x400: "P2pApi",
     0x800: "KernelLaunch",
+    0x1000: "CeColl",
+    0x2000: "CeSync",
+    0x4000: "CeBatch",
     0x8000: "KernelPhase",
 }
 

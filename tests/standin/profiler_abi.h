@@ -11,6 +11,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "profiler_bodies.h"
+
 enum prof_event {
 	PROF_GROUP = 0x1,
 	PROF_COLL = 0x2,
@@ -24,10 +26,21 @@ enum prof_event {
 	PROF_COLL_API = 0x200,      /* v5 */
 	PROF_P2P_API = 0x400,       /* v5 */
 	PROF_KERNEL_LAUNCH = 0x800, /* v5 */
+	PROF_CE_COLL = 0x1000,      /* v6 */
+	PROF_CE_SYNC = 0x2000,      /* v6 */
+	PROF_CE_BATCH = 0x4000,     /* v6 */
 	PROF_KERNEL_PHASE = 0x8000, /* v7 */
 };
 
 enum prof_state {
+	PROF_STATE_STEP_SEND_GPU_WAIT = 8,
+	PROF_STATE_STEP_SEND_WAIT = 9,
+	PROF_STATE_STEP_RECV_WAIT = 10,
+	PROF_STATE_STEP_RECV_FLUSH_WAIT = 11,
+	PROF_STATE_STEP_RECV_GPU_WAIT = 12,
+	PROF_STATE_PROXY_OP_IN_PROGRESS = 19, /* v4 */
+	PROF_STATE_STEP_SEND_PEER_WAIT = 20,  /* v4 */
+	PROF_STATE_NET_PLUGIN_UPDATE = 21,    /* v4 */
 	PROF_STATE_KERNEL_CH_STOP = 22,
 	PROF_STATE_GROUP_START_END = 23,   /* v5 */
 	PROF_STATE_GROUP_END_START = 24,   /* v5 */
@@ -141,10 +154,13 @@ struct prof_descr_v4 {
 		struct prof_coll_v4 coll;
 		struct prof_p2p_v4 p2p;
 		struct prof_kernel_ch kernel_ch;
+		struct prof_proxy_op proxy_op;
+		struct prof_proxy_step proxy_step;
+		struct prof_net_plugin net_plugin;
 	};
 };
 
-struct prof_descr_v5 { /* and v6: what v6 adds is not played here */
+struct prof_descr_v5 { /* and v6, which adds ce_* */
 	uint64_t type;
 	void *parent;
 	int rank;
@@ -156,6 +172,12 @@ struct prof_descr_v5 { /* and v6: what v6 adds is not played here */
 		struct prof_coll_v5 coll;
 		struct prof_p2p_v5 p2p;
 		struct prof_kernel_ch kernel_ch;
+		struct prof_proxy_op proxy_op;
+		struct prof_proxy_step proxy_step;
+		struct prof_net_plugin net_plugin;
+		struct prof_ce_coll_v6 ce_coll;
+		struct prof_ce_sync ce_sync;
+		struct prof_ce_batch ce_batch;
 	};
 };
 
@@ -172,6 +194,12 @@ struct prof_descr_v7 {
 		struct prof_p2p_v7 p2p;
 		struct prof_kernel_ch kernel_ch;
 		struct prof_kernel_phase kernel_phase;
+		struct prof_proxy_op proxy_op;
+		struct prof_proxy_step proxy_step;
+		struct prof_net_plugin net_plugin;
+		struct prof_ce_coll_v7 ce_coll;
+		struct prof_ce_sync ce_sync;
+		struct prof_ce_batch ce_batch;
 	};
 };
 

@@ -1,0 +1,1 @@
+"""Plays NCCL against a profiler, call by call: the header `player.h`."""
