@@ -105,7 +105,7 @@ struct box_header { /* 4096 bytes */
 	_Atomic uint64_t beat_real_ns;
 	_Atomic uint64_t dropped[BOX_DROP_REASONS];
 	_Atomic uint64_t series_dropped;
-	_Atomic uint64_t self_ns; /* CPU time of the writer thread */
+	_Atomic uint64_t self_ns; /* CPU time of the plugin's own threads */
 	_Atomic uint64_t comms_created, comms_destroyed;
 };
 

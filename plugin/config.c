@@ -11,6 +11,11 @@
 #define SHORTEST_US 100000
 #define LONGEST_US 3600000000ll
 #define MIN_BYTES_DEFAULT 8192
+#define JSON_BYTES_DEFAULT (256ll << 20)
+#define JSON_BYTES_LEAST (8ll << 20) /* a file is never smaller than what is written at a time */
+#define JSON_BYTES_MOST (1ll << 50)
+#define JSON_FILES_DEFAULT 2
+#define JSON_FILES_MOST 8
 
 static int64_t number(config_getenv get, const char *name, int64_t fallback)
 {
@@ -66,20 +71,36 @@ void config_cut_nodelist(char *to, const char *nodelist)
 	to[CONFIG_NODELIST_BYTES] = '\0';
 }
 
+static int64_t limited(int64_t value, int64_t least, int64_t most)
+{
+	return value < least ? least : value > most ? most : value;
+}
+
 static void load_dir(struct config *config, config_getenv get)
 {
 	const char *run = get("NCCL_INSPECTOR_RUN_DIR");
 	const char *dump = get("NCCL_INSPECTOR_DUMP_DIR");
 	const char *job = get("SLURM_JOBID");
 
-	config->make_dir = !run || !*run;
-	if (!config->make_dir)
-		snprintf(config->dir, sizeof(config->dir), "%s", run);
-	else if (dump && *dump)
-		snprintf(config->dir, sizeof(config->dir), "%s", dump);
+	if (dump && *dump)
+		snprintf(config->json_dir, sizeof(config->json_dir), "%s", dump);
 	else
-		snprintf(config->dir, sizeof(config->dir), "nccl-inspector-%s",
+		snprintf(config->json_dir, sizeof(config->json_dir), "nccl-inspector-%s",
 			 job && *job ? job : "unknown-jobid");
+	config->make_dir = !run || !*run;
+	snprintf(config->dir, sizeof(config->dir), "%s", config->make_dir ? config->json_dir : run);
+}
+
+static void load_json(struct config *config, config_getenv get)
+{
+	int64_t bytes = number(get, "NCCL_INSPECTOR_JSON_MAX_BYTES", JSON_BYTES_DEFAULT);
+	int64_t files = number(get, "NCCL_INSPECTOR_JSON_FILES", JSON_FILES_DEFAULT);
+
+	config->json = number(get, "NCCL_INSPECTOR_JSON", 0) == 1 || (config->make_dir && !config->prom);
+	config->json_gzip = number(get, "NCCL_INSPECTOR_JSON_GZIP", 0) == 1;
+	config->verbose = config->json && number(get, "NCCL_INSPECTOR_DUMP_VERBOSE", 0) == 1;
+	config->json_max_bytes = (uint64_t)limited(bytes, JSON_BYTES_LEAST, JSON_BYTES_MOST);
+	config->json_files = (unsigned)limited(files, 1, JSON_FILES_MOST);
 }
 
 /* NCCL_INSPECTOR_ARRAY_TASK: `810_3`. SLURM_ARRAY_* may be another job's, see internals.md. */
@@ -142,13 +163,12 @@ void config_load(struct config *config, config_getenv get)
 	config->min_bytes = min_bytes < 0 ? MIN_BYTES_DEFAULT : (uint64_t)min_bytes;
 	interval_us = number(get, "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS", -1);
 	if (number(get, "NCCL_INSPECTOR_DUMP_THREAD_ENABLE", 1) == 0 || interval_us < 0)
-		config->interval_us = 0;
-	else if (interval_us == 0)
-		config->interval_us = PROM_DEFAULT_US; /* "continuous" would burn a core */
+		config->interval_us = config->json_interval_us = 0;
 	else
-		config->interval_us = interval_us < SHORTEST_US  ? SHORTEST_US
-				      : interval_us > LONGEST_US ? LONGEST_US
-								 : interval_us;
+		config->interval_us = config->json_interval_us = limited(interval_us, SHORTEST_US, LONGEST_US);
+	if (config->json_interval_us && interval_us == 0)
+		config->interval_us = PROM_DEFAULT_US; /* "continuous" would burn a core */
 	load_dir(config, get);
+	load_json(config, get);
 	load_identity(config, get);
 }

@@ -17,6 +17,13 @@ struct config {
 	bool make_dir;       /* the directory is the user's own: make it if need be */
 	char dir[4096];      /* NCCL_INSPECTOR_RUN_DIR, else _DUMP_DIR, else as NVIDIA's Inspector names it */
 	int64_t interval_us; /* 0: write at the end only */
+	bool json;           /* JSON lines: NCCL_INSPECTOR_JSON, or no RUN_DIR and no PROM_DUMP */
+	bool json_gzip;      /* NCCL_INSPECTOR_JSON_GZIP */
+	bool verbose;        /* NCCL_INSPECTOR_DUMP_VERBOSE: JSON lines with the time of every event */
+	char json_dir[4096]; /* NCCL_INSPECTOR_DUMP_DIR, else as NVIDIA's Inspector names it; made if need be */
+	int64_t json_interval_us; /* 0: write at the end only */
+	uint64_t json_max_bytes;  /* NCCL_INSPECTOR_JSON_MAX_BYTES, of all files of a process */
+	unsigned json_files;      /* NCCL_INSPECTOR_JSON_FILES: how many of them are kept */
 	uint64_t min_bytes;  /* NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES */
 	uint64_t job_id;     /* 0: not in a job */
 	uint32_t step_id, procid, localid;         /* CONFIG_UNKNOWN: not set */

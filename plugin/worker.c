@@ -7,8 +7,9 @@
 #include <stddef.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "clock.h"
 
 #define STACK_BYTES ((size_t)256 * 1024)
 #define NICE 10
@@ -31,6 +32,7 @@ static void *worker_main(void *argument)
 {
 	struct worker *worker = argument;
 
+	worker->counted_cpu_ns = 0; /* its clock is new with the thread */
 	setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICE);
 	return worker->main(worker->argument);
 }
@@ -137,4 +139,12 @@ bool worker_end(struct worker *worker)
 	}
 	pthread_mutex_unlock(&worker->lock);
 	return end;
+}
+
+uint64_t worker_cpu_ns(struct worker *worker)
+{
+	uint64_t before = worker->counted_cpu_ns;
+
+	worker->counted_cpu_ns = clock_ns(CLOCK_THREAD_CPUTIME_ID);
+	return worker->counted_cpu_ns - before;
 }

@@ -17,6 +17,7 @@ struct worker {
 	bool running, stop;
 	void *(*main)(void *argument);
 	void *argument;
+	uint64_t counted_cpu_ns; /* the thread's */
 };
 
 /* Prepares; starts nothing. */
@@ -34,5 +35,7 @@ void worker_wait(struct worker *worker, uint64_t due_ns);
 bool worker_sleep(struct worker *worker, uint64_t due_ns);
 /* Says that the last round is done. False when a new communicator came meanwhile: go on. */
 bool worker_end(struct worker *worker);
+/* CPU time that it has used since it asked last. */
+uint64_t worker_cpu_ns(struct worker *worker);
 
 #endif

@@ -136,7 +136,7 @@ static void beat(struct writer *writer)
 	pthread_mutex_lock(writer->tables); /* nothing is folded while slots are looked at */
 	sweep_round(&writer->sweep, writer->track, now);
 	pthread_mutex_unlock(writer->tables);
-	atomic_store(&header->self_ns, clock_ns(CLOCK_THREAD_CPUTIME_ID));
+	atomic_fetch_add(&header->self_ns, worker_cpu_ns(&writer->worker));
 	atomic_store(&header->beat_tick, now);
 	atomic_store(&header->beat_real_ns, clock_ns(CLOCK_REALTIME));
 }

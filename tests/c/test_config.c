@@ -15,6 +15,21 @@ static const char *fake_getenv(const char *name)
 	return NULL;
 }
 
+/* Stays set for later loads. */
+static void set(const char *name, const char *value)
+{
+	static int next = 1;
+
+	names[next] = name;
+	values[next] = value;
+	next = next % 7 + 1;
+}
+
+static void unset(void)
+{
+	memset(names, 0, sizeof(names));
+}
+
 static struct config load(const char *name, const char *value)
 {
 	struct config config;
@@ -40,6 +55,69 @@ static void test_interval(void)
 		ok(load("NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS", cases[i].value).interval_us ==
 			   cases[i].interval_us,
 		   "interval of %s", cases[i].value ? cases[i].value : "(unset)");
+}
+
+static void test_json_interval(void)
+{
+	ok(load("NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS", "0").json_interval_us == 100000,
+	   "continuous lines are lines every 100 ms");
+	ok(load("NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS", "2000000").json_interval_us == 2000000,
+	   "lines have the interval of the metrics");
+	ok(load("NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS", NULL).json_interval_us == 0,
+	   "without an interval lines come at the end");
+	set("NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS", "1000000");
+	ok(load("NCCL_INSPECTOR_DUMP_THREAD_ENABLE", "0").json_interval_us == 0,
+	   "without the thread, too");
+	unset();
+}
+
+static void test_json_mode(void)
+{
+	struct config config;
+
+	ok(load("NONE", NULL).json, "NVIDIA's variables: lines unless metrics are asked for");
+	ok(!load("NCCL_INSPECTOR_PROM_DUMP", "1").json, "metrics instead of lines");
+	set("NCCL_INSPECTOR_PROM_DUMP", "1");
+	config = load("NCCL_INSPECTOR_JSON", "1");
+	ok(config.json && config.prom, "and both");
+	unset();
+	ok(!load("NCCL_INSPECTOR_RUN_DIR", "/run/x").json, "in Slurm's directory no lines by themselves");
+	set("NCCL_INSPECTOR_RUN_DIR", "/run/x");
+	config = load("NCCL_INSPECTOR_JSON", "1");
+	ok(config.json && !config.prom && !config.make_dir && !strcmp(config.dir, "/run/x") &&
+		   !strcmp(config.json_dir, "nccl-inspector-unknown-jobid"),
+	   "the box in Slurm's directory, the lines in the user's");
+	set("NCCL_INSPECTOR_DUMP_DIR", "/home/x/lines");
+	ok(!strcmp(load("SLURM_JOBID", "7").json_dir, "/home/x/lines"), "which he can name");
+	unset();
+	ok(!strcmp(load("SLURM_JOBID", "7").json_dir, "nccl-inspector-7"), "or which has the job's number");
+	ok(!load("NCCL_INSPECTOR_JSON", "yes").verbose && load("NCCL_INSPECTOR_DUMP_VERBOSE", "1").verbose,
+	   "events are asked for");
+	set("NCCL_INSPECTOR_RUN_DIR", "/run/x");
+	ok(!load("NCCL_INSPECTOR_DUMP_VERBOSE", "1").verbose, "and cost nothing without lines");
+	unset();
+}
+
+static void test_json_limits(void)
+{
+	static const struct {
+		const char *value;
+		uint64_t bytes;
+		unsigned files;
+	} cases[] = {
+		{ NULL, 256u << 20, 2 }, { "", 256u << 20, 2 },  { "all", 256u << 20, 2 }, { "-1", 8u << 20, 1 },
+		{ "0", 8u << 20, 1 },    { "3", 8u << 20, 3 },   { "16777216", 16u << 20, 8 },
+		{ "9223372036854775807", 1ull << 50, 8 }, { "99999999999999999999", 256u << 20, 2 },
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+		const char *value = cases[i].value;
+
+		ok(load("NCCL_INSPECTOR_JSON_MAX_BYTES", value).json_max_bytes == cases[i].bytes,
+		   "bytes of %s", value ? value : "(unset)");
+		ok(load("NCCL_INSPECTOR_JSON_FILES", value).json_files == cases[i].files,
+		   "files of %s", value ? value : "(unset)");
+	}
 }
 
 static void test_arrays(void)
@@ -112,6 +190,9 @@ static void test_nodelist(void)
 int main(void)
 {
 	test_interval();
+	test_json_interval();
+	test_json_mode();
+	test_json_limits();
 	test_arrays();
 	test_defaults();
 	test_text();

@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "jsonfile.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "box.h"
+
+#define NAME_TRIES 1000u
+#define NAME_ROOM (sizeof(((struct jsonfile *)0)->stem) + 24)
+
+void jsonfile_init(struct jsonfile *file, const char *dir, const char *stem)
+{
+	memset(file, 0, sizeof(*file));
+	snprintf(file->dir, sizeof(file->dir), "%s", dir);
+	snprintf(file->stem, sizeof(file->stem), "%s", stem);
+	file->dir_fd = file->fd = -1;
+	file->file_bytes = UINT64_MAX;
+	file->files = 1;
+}
+
+static void file_name(const struct jsonfile *file, unsigned number, char *name)
+{
+	const char *end = file->gzip ? "log.gz" : "log";
+
+	if (number)
+		snprintf(name, NAME_ROOM, "%s.%u.%s", file->stem, number, end);
+	else
+		snprintf(name, NAME_ROOM, "%s.%s", file->stem, end);
+}
+
+/* All ranks of a node do this at the same time: that it is there already is as good. */
+static int open_dir(struct jsonfile *file)
+{
+	char path[sizeof(file->dir)];
+
+	if (file->dir_fd >= 0)
+		return 0;
+	snprintf(path, sizeof(path), "%s", file->dir);
+	for (char *slash = path; slash; *slash = '/') {
+		slash = strchr(slash + 1, '/');
+		if (!slash)
+			break;
+		*slash = '\0';
+		mkdir(path, 0755); /* what is wrong shows at the last one */
+	}
+	if (mkdir(path, 0755) && errno != EEXIST)
+		return -errno;
+	file->dir_fd = box_move_fd(open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+	return file->dir_fd < 0 ? -errno : 0;
+}
+
+static void close_fd(int *fd)
+{
+	if (*fd >= 0)
+		close(*fd);
+	*fd = -1;
+}
+
+/* Not fstat: that symbol is younger than the glibc of old containers. */
+static bool look(int dir_fd, const char *name, struct statx *found)
+{
+	return statx(dir_fd, name, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW, STATX_NLINK | STATX_INO | STATX_SIZE, found) == 0;
+}
+
+static bool is_same(const struct jsonfile_kept *kept, const struct statx *found)
+{
+	return kept->device_major == found->stx_dev_major && kept->device_minor == found->stx_dev_minor &&
+	       kept->inode == found->stx_ino;
+}
+
+/* Goes on in the last file, if that is what still has its name. */
+static bool reopen(struct jsonfile *file)
+{
+	char name[NAME_ROOM];
+	struct statx found;
+
+	if (!file->kept_count)
+		return false;
+	file_name(file, file->kept[file->kept_count - 1].number, name);
+	file->fd = box_move_fd(openat(file->dir_fd, name, O_WRONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+	if (file->fd >= 0 && look(file->fd, "", &found) && is_same(&file->kept[file->kept_count - 1], &found)) {
+		file->offset = found.stx_size;
+		return true;
+	}
+	close_fd(&file->fd);
+	return false;
+}
+
+static void forget_oldest(struct jsonfile *file)
+{
+	char name[NAME_ROOM];
+	struct statx found;
+
+	file_name(file, file->kept[0].number, name);
+	if (look(file->dir_fd, name, &found) && is_same(&file->kept[0], &found))
+		unlinkat(file->dir_fd, name, 0);
+	file->kept_count--;
+	memmove(file->kept, file->kept + 1, file->kept_count * sizeof(*file->kept));
+}
+
+/* A process with our pid in another container of this host name may have the name. */
+static int create_next(struct jsonfile *file)
+{
+	char name[NAME_ROOM];
+	struct statx made;
+
+	while (file->kept_count >= file->files)
+		forget_oldest(file);
+	for (unsigned tries = 0; tries < NAME_TRIES; tries++) {
+		unsigned number = file->next_number++;
+
+		file_name(file, number, name);
+		file->fd = box_move_fd(openat(file->dir_fd, name,
+					      O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
+		if (file->fd < 0 && errno != EEXIST) {
+			file->next_number = number;
+			return -errno;
+		}
+		if (file->fd < 0)
+			continue;
+		file->offset = 0;
+		if (look(file->fd, "", &made)) /* else it will not be removed, that is all */
+			file->kept[file->kept_count++] = (struct jsonfile_kept){
+				number, made.stx_dev_major, made.stx_dev_minor, made.stx_ino };
+		return 0;
+	}
+	return -EEXIST;
+}
+
+static int open_file(struct jsonfile *file, bool next)
+{
+	int error = open_dir(file);
+
+	if (error)
+		return error;
+	if (!next && reopen(file))
+		return 0;
+	error = create_next(file);
+	if (error != -ENOENT)
+		return error;
+	/* The directory was removed: make it anew. */
+	close_fd(&file->dir_fd);
+	error = open_dir(file);
+	return error ? error : create_next(file);
+}
+
+/* A file beyond the limit of the process would not be an error but SIGXFSZ. */
+static uint64_t limit_bytes(const struct jsonfile *file)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
+	    limit.rlim_cur < file->file_bytes)
+		return limit.rlim_cur;
+	return file->file_bytes;
+}
+
+/* What does not fit (a full disk) is taken back: the file ends with a whole line. */
+static int append(struct jsonfile *file, const char *data, size_t length)
+{
+	int error = 0;
+
+	for (size_t done = 0; done < length && !error;) {
+		ssize_t n = pwrite(file->fd, data + done, length - done, (off_t)(file->offset + done));
+
+		if (n > 0)
+			done += (size_t)n;
+		else if (n == 0 || errno != EINTR)
+			error = n ? -errno : -EIO;
+	}
+	if (!error)
+		file->offset += length;
+	else
+		file->torn = ftruncate(file->fd, (off_t)file->offset) != 0;
+	return error;
+}
+
+int jsonfile_write(struct jsonfile *file, const char *lines, size_t length)
+{
+	uint64_t limit = limit_bytes(file);
+	struct statx now;
+	int error = 0;
+
+	if (file->gzip) {
+		length = gzip_member(file->gzip, lines, length, &lines);
+		if (!length)
+			return -ENOMEM;
+	}
+	if (length > limit)
+		return -EFBIG;
+	if (file->fd >= 0 && look(file->fd, "", &now) && !now.stx_nlink)
+		close_fd(&file->fd); /* somebody removed it, or its directory: nobody would see what is written */
+	if (file->fd < 0)
+		error = open_file(file, false);
+	if (!error && (file->torn || file->offset + length > limit)) {
+		close_fd(&file->fd);
+		error = open_file(file, true);
+		file->torn = error && file->torn;
+	}
+	return error ? error : append(file, lines, length);
+}
+
+void jsonfile_close(struct jsonfile *file)
+{
+	close_fd(&file->fd);
+	close_fd(&file->dir_fd);
+}

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* jsonfile.h - the files that JSON lines go to: <dir>/<hostname>-pid<pid>[.<n>].log[.gz].
+ *
+ * Each is created exclusively, is readable by itself and never renamed; a full one is followed by the next number, and
+ * the oldest of ours is removed. What was written is whole lines (whole gzip members), whatever fails. Only the JSON
+ * thread calls this: a file system may block it.
+ */
+#ifndef NCCL_INSPECTOR_JSONFILE_H
+#define NCCL_INSPECTOR_JSONFILE_H
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "gzip.h"
+
+#define JSONFILE_KEPT 16u
+
+struct jsonfile_kept {
+	unsigned number;
+	uint32_t device_major, device_minor;
+	uint64_t inode;
+};
+
+struct jsonfile {
+	char dir[PATH_MAX]; /* made with its parents when the first line comes */
+	char stem[128];
+	uint64_t file_bytes; /* of one file */
+	unsigned files;      /* kept, 1 to JSONFILE_KEPT */
+	struct gzip *gzip;   /* NULL: plain */
+	int dir_fd, fd;      /* -1: not open */
+	uint64_t offset;     /* end of the whole lines */
+	bool torn;           /* beyond them is half a line that could not be taken back */
+	unsigned next_number;
+	unsigned kept_count;
+	struct jsonfile_kept kept[JSONFILE_KEPT]; /* oldest first; the last is open, or was */
+};
+
+/* Touches no file. */
+void jsonfile_init(struct jsonfile *file, const char *dir, const char *stem);
+
+/* Appends whole lines: all or nothing. Returns 0 or -errno. */
+int jsonfile_write(struct jsonfile *file, const char *lines, size_t length);
+
+/* Later lines go to the same file if it is still there. */
+void jsonfile_close(struct jsonfile *file);
+
+#endif

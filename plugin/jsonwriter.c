@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "jsonwriter.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "clock.h"
+
+#define relaxed memory_order_relaxed
+#define RING_LOG2 14u          /* 1 MiB: 0.8 s at 20,000 operations a second */
+#define RING_LOG2_AT_END 15u   /* the ring is all there is until the end */
+#define RING_LOG2_VERBOSE 11u  /* a trace is 1.6 KB */
+#define BUFFER_BYTES ((size_t)256 * 1024)
+#define CHUNK_BYTES ((size_t)64 * 1024) /* of one write, so that small limits can be kept */
+#define DRAIN_NS 100000000ull
+#define RETRY_NS 1000000000ull
+#define BATCH 256u             /* lines with one look at the clocks */
+
+static void name_host(struct jsonwriter *writer)
+{
+	char host[sizeof(writer->hostname)] = "";
+
+	gethostname(host, sizeof(host) - 1);
+	config_copy_text(writer->hostname, sizeof(writer->hostname), host);
+}
+
+/* Later changes of the working directory must not move the files. */
+static void absolute(const char *dir, char *path, size_t room)
+{
+	char here[PATH_MAX];
+
+	if (dir[0] == '/' || !getcwd(here, sizeof(here)) ||
+	    (size_t)snprintf(path, room, "%s/%s", here, dir) >= room)
+		snprintf(path, room, "%s", dir);
+}
+
+static void name_file(struct jsonwriter *writer, const struct config *config)
+{
+	char dir[sizeof(writer->file.dir)], stem[sizeof(writer->file.stem)];
+
+	absolute(config->json_dir, dir, sizeof(dir));
+	snprintf(stem, sizeof(stem), "%s-pid%d", writer->hostname, (int)getpid());
+	for (char *c = stem; *c; c++)
+		*c = *c == '/' ? '_' : *c;
+	jsonfile_init(&writer->file, dir, stem);
+	writer->file.files = config->json_files;
+	writer->file.file_bytes = config->json_max_bytes / config->json_files;
+}
+
+static void *thread_main(void *argument);
+
+int jsonwriter_open(struct jsonwriter *writer, const struct config *config, const struct box *box,
+		    void (*log)(const char *message))
+{
+	unsigned log2_count = config->verbose            ? RING_LOG2_VERBOSE
+			      : config->json_interval_us ? RING_LOG2
+							 : RING_LOG2_AT_END;
+
+	memset(writer, 0, sizeof(*writer));
+	atomic_store(&writer->idle, true);
+	writer->header = box->header;
+	writer->log = log;
+	writer->interval_ns = (uint64_t)config->json_interval_us * 1000;
+	name_host(writer);
+	name_file(writer, config);
+	writer->process = (struct json_process){
+		.hostname = writer->hostname, .node = config->node, .cluster = config->cluster,
+		.version = NCCL_INSPECTOR_VERSION, .job_id = config->job_id, .step_id = config->step_id,
+		.procid = config->procid, .pid = (uint32_t)getpid(),
+	};
+	worker_init(&writer->worker, thread_main, writer);
+	writer->buffer = malloc(BUFFER_BYTES);
+	if (!writer->buffer || jsonring_open(&writer->ring, log2_count, config->min_bytes, config->verbose)) {
+		free(writer->buffer);
+		return -ENOMEM;
+	}
+	if (config->json_gzip) {
+		writer->file.gzip = gzip_open();
+		if (!writer->file.gzip)
+			log("libz.so.1 cannot be loaded: the JSON lines are not compressed");
+	}
+	return 0;
+}
+
+void jsonwriter_add_comm(struct jsonwriter *writer, const struct json_comm_words *words)
+{
+	jsoncomms_add(&writer->comms, json_comm_new(&writer->process, words));
+}
+
+static void begin_batch(struct jsonwriter *writer, struct json_batch *batch)
+{
+	batch->now_tick = clock_ticks();
+	batch->now_real_ns = clock_ns(CLOCK_REALTIME);
+	batch->ns_per_tick_q32 = writer->header->clock.ns_per_tick_q32;
+	batch->lines_dropped = atomic_load_explicit(&writer->ring.dropped, relaxed) + writer->lost;
+	batch->operations_unmeasured = 0;
+	for (unsigned reason = 0; reason < BOX_DROPS; reason++)
+		if (reason != BOX_DROP_NO_KEY && reason != BOX_DROP_STALE) /* these are not operations without a line */
+			batch->operations_unmeasured += atomic_load_explicit(&writer->header->dropped[reason], relaxed);
+}
+
+/* Turns at most a batch of operations into lines. False when none is left, or there is no room for a line. */
+static bool drain_batch(struct jsonwriter *writer)
+{
+	const struct trace_op *trace;
+	struct json_record record;
+	struct json_batch batch;
+
+	begin_batch(writer, &batch);
+	for (unsigned i = 0; i < BATCH; i++) {
+		if (!jsonring_peek(&writer->ring, &record)) {
+			jsoncomms_trim(&writer->comms);
+			return false;
+		}
+		const struct json_comm *comm = jsoncomms_find(&writer->comms, record.comm, record.comm_generation);
+
+		if (comm) {
+			char *to = writer->buffer + writer->length;
+
+			trace = jsonring_trace(&writer->ring);
+			if (json_line_room(comm, trace) > BUFFER_BYTES - writer->length)
+				return false;
+			writer->length += (size_t)(json_line(to, &record, comm, &batch, trace) - to);
+		} else {
+			writer->lost++;
+			batch.lines_dropped++;
+		}
+		jsonring_release(&writer->ring);
+	}
+	return true;
+}
+
+static void log_failure(struct jsonwriter *writer, int error)
+{
+	char message[512];
+
+	if (!writer->failing) {
+		snprintf(message, sizeof(message),
+			 "cannot write JSON lines to %.380s: %s; the newest are dropped until it can", writer->file.dir,
+			 strerror(-error));
+		writer->log(message);
+	}
+	writer->failing = true;
+}
+
+/* Writes the buffer, whole lines at a time. False when it could not. */
+static bool flush(struct jsonwriter *writer)
+{
+	const char *at = writer->buffer;
+	int error = 0;
+
+	while (writer->length && !error) {
+		size_t chunk = writer->length;
+
+		if (chunk > CHUNK_BYTES)
+			chunk = (size_t)((const char *)memrchr(at, '\n', CHUNK_BYTES) + 1 - at);
+		error = jsonfile_write(&writer->file, at, chunk);
+		if (error)
+			break;
+		at += chunk;
+		writer->length -= chunk;
+	}
+	memmove(writer->buffer, at, writer->length);
+	if (error)
+		log_failure(writer, error);
+	else
+		writer->failing = false;
+	return !error;
+}
+
+static bool flush_at(struct jsonwriter *writer, uint64_t now_ns)
+{
+	bool written = flush(writer);
+
+	if (!written)
+		writer->retry_ns = now_ns + RETRY_NS;
+	return written;
+}
+
+/* At most one ring's worth of operations. What does not fit into the buffer of a file that cannot be written stays in
+ * the ring; what then does not fit into the ring is dropped there. */
+static void work(struct jsonwriter *writer, uint64_t now_ns, bool write_all)
+{
+	bool may_write = !writer->failing || now_ns >= writer->retry_ns;
+	bool more = true;
+
+	for (uint32_t done = 0; more && done <= writer->ring.mask; done += BATCH) {
+		more = drain_batch(writer);
+		if (may_write && writer->length >= BUFFER_BYTES / 2)
+			more = may_write = flush_at(writer, now_ns);
+	}
+	if (may_write && write_all)
+		flush_at(writer, now_ns);
+}
+
+static void *thread_main(void *argument)
+{
+	struct jsonwriter *writer = argument;
+	uint64_t interval_ns = writer->interval_ns;
+	uint64_t now = clock_ns(CLOCK_MONOTONIC);
+	uint64_t next_write = now + interval_ns;
+
+	atomic_store(&writer->idle, false);
+	for (;;) {
+		bool stop = worker_sleep(&writer->worker, interval_ns ? now + DRAIN_NS : UINT64_MAX / 2);
+
+		now = clock_ns(CLOCK_MONOTONIC);
+		if (stop) {
+			writer->retry_ns = 0;
+			work(writer, now, true);
+			jsonfile_close(&writer->file);
+			atomic_store(&writer->idle, true);
+			if (worker_end(&writer->worker))
+				return NULL;
+			atomic_store(&writer->idle, false);
+		} else if (interval_ns) {
+			work(writer, now, now >= next_write);
+			if (now >= next_write)
+				next_write += (1 + (now - next_write) / interval_ns) * interval_ns;
+		}
+		atomic_fetch_add(&writer->header->self_ns, worker_cpu_ns(&writer->worker));
+	}
+}
+
+int jsonwriter_start(struct jsonwriter *writer)
+{
+	atomic_store(&writer->idle, false);
+	int error = worker_start(&writer->worker);
+
+	if (error)
+		atomic_store(&writer->idle, true);
+	return error;
+}
+
+void jsonwriter_close(struct jsonwriter *writer, uint64_t due_ns)
+{
+	struct timespec pause = { 0, 500000 };
+	bool asked = false;
+
+	while (!atomic_load(&writer->idle) && clock_ns(CLOCK_MONOTONIC) < due_ns) {
+		asked = asked || worker_try_to_stop(&writer->worker);
+		nanosleep(&pause, NULL);
+	}
+}

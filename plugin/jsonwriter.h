@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* jsonwriter.h - the thread of the JSON mode: ten times a second it turns finished operations into lines, and every
+ * interval it appends them to the file.
+ *
+ * It is not the writer's thread: the user's directory may be on a file system that hangs, and the box and the .prom
+ * files of this process must go on. It shares no lock with NCCL's threads.
+ */
+#ifndef NCCL_INSPECTOR_JSONWRITER_H
+#define NCCL_INSPECTOR_JSONWRITER_H
+
+#include "config.h"
+#include "jsoncomms.h"
+#include "jsonfile.h"
+#include "worker.h"
+
+struct jsonwriter {
+	struct jsonring ring;
+	struct worker worker;
+	struct jsoncomms comms;
+	struct json_process process;
+	struct box_header *header;
+	void (*log)(const char *message);
+	uint64_t interval_ns;  /* 0: everything at the end */
+	_Atomic bool idle;     /* nothing is left to write: no thread, or it is at its end */
+	uint64_t lost;         /* operations of communicators that are not known */
+	uint64_t retry_ns;     /* CLOCK_MONOTONIC: not before, after a write has failed */
+	bool failing;          /* the last write failed, and was logged */
+	size_t length;         /* whole lines in the buffer */
+	char *buffer;
+	char hostname[64];
+	struct jsonfile file;
+};
+
+/* Memory and names; no file yet. Returns 0 or -errno. `config` and `box` must live on. */
+int jsonwriter_open(struct jsonwriter *writer, const struct config *config, const struct box *box,
+		    void (*log)(const char *message));
+
+/* A communicator whose operations may be handed over. */
+void jsonwriter_add_comm(struct jsonwriter *writer, const struct json_comm_words *words);
+
+/* Starts the thread unless it runs. Returns 0 or -errno. */
+int jsonwriter_start(struct jsonwriter *writer);
+
+/* At exit: lets the thread write what there is, and waits for that until then (CLOCK_MONOTONIC) at most. Waits for no
+ * lock. */
+void jsonwriter_close(struct jsonwriter *writer, uint64_t due_ns);
+
+#endif
