@@ -1,0 +1,1 @@
+"""The defects of NVIDIA's Inspector: checks that fail on a profiler with its habits."""

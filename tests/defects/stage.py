@@ -1,0 +1,217 @@
+"""Plays NCCL against a profiler by a script of steps, and reads what it has written."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from select import select
+from typing import Any
+
+from nccl_inspector.box import read_box
+from nccl_inspector.model import Process
+from tests import truth
+from tests.standin.harness import BUILD
+
+PLAY = BUILD / "defects" / "play"
+FAKECUDA = BUILD / "fakecuda" / "libcuda.so.1"
+LIMIT_S = 20.0  # of a step of ours, on a machine that is busy
+INTERVAL_MS = 100
+
+Facts = dict[str, Any]
+Step = list[str | bytes]
+
+
+def step(verb: str, **words: int | str | bytes) -> Step:
+    """One step of the script; tests/defects/play.c says what there is."""
+    pairs = ((os.fsencode(k), v if isinstance(v, bytes) else str(v).encode()) for k, v in words.items())
+    return [verb, *(key + b"=" + value for key, value in pairs), ","]
+
+
+@dataclass(frozen=True)
+class Side:
+    """A profiler, and for how long it is waited for: a defect is waited for in vain."""
+
+    name: str
+    library: Path
+    patience_s: float
+
+
+OURS = Side("ours", BUILD / "libnccl-profiler-inspector.so", LIMIT_S)
+RIVAL = Side("rival", BUILD / "rival.so", 1.0)
+
+
+class Playing:
+    """A process that plays; `facts` is what it has said so far, by step."""
+
+    def __init__(self, process: subprocess.Popen[bytes], patience_s: float) -> None:
+        self.process = process
+        self.facts: list[Facts] = []
+        self._patience_s = patience_s
+        self._paused = False
+
+    def _line(self) -> Facts | None:
+        """Return the next line, or None at the end of the process."""
+        assert self.process.stdout
+        ready, _, _ = select([self.process.stdout], [], [], self._patience_s)
+        assert ready, "the application hangs"
+        line = self.process.stdout.readline()
+        return json.loads(line) if line else None
+
+    def until_pause(self) -> Facts:
+        """Wait for the next step `pause`; returns the facts of the step before it."""
+        while fact := self._line():
+            if fact["step"] == "pause":
+                self._paused = True
+                return self.facts[-1] if self.facts else {}
+            self.facts.append(fact)
+        raise AssertionError(self._death() or "the script has no pause")
+
+    def go_on(self) -> None:
+        """End the pause."""
+        assert self.process.stdin
+        self.process.stdin.write(b"\n")
+        self.process.stdin.flush()
+        self._paused = False
+
+    def finish(self) -> list[Facts]:
+        """Wait for the end of the script; pauses end at once."""
+        if self._paused:
+            self.go_on()
+        while fact := self._line():
+            if fact["step"] == "pause":
+                self.go_on()
+            else:
+                self.facts.append(fact)
+        death = self._death()
+        assert not death, death
+        return self.facts
+
+    def _death(self) -> str:
+        try:
+            code = self.process.wait(self._patience_s)
+        except subprocess.TimeoutExpired:
+            return "the application hangs"
+        if code < 0:
+            return f"the application died of {signal.Signals(-code).name}"
+        return {0: "", 3: "NCCL rejects the profiler"}.get(code, f"exit status {code}")
+
+
+@dataclass
+class Stage:
+    """A directory and a profiler that writes into it."""
+
+    side: Side
+    out: Path
+    env: dict[str, str] = field(default_factory=dict)
+
+    def _environment(self, more: dict[str, str]) -> dict[str, str]:
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "NCCL"))}
+        asked = (
+            {
+                "NCCL_INSPECTOR_ENABLE": "1",
+                "NCCL_INSPECTOR_RUN_DIR": str(self.out),
+                "NCCL_INSPECTOR_DUMP_DIR": str(self.out),
+                "NCCL_INSPECTOR_PROM_DUMP": "1",
+                "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS": str(INTERVAL_MS * 1000),
+                "RIVAL_PROM_FLOOR_MICROSECONDS": "1",
+                "SLURM_JOB_ID": "4711",
+                "SLURM_STEP_ID": "0",
+                "SLURM_PROCID": "0",
+                "CUDA_VISIBLE_DEVICES": "0",
+            }
+            | self.env
+            | more
+        )
+        return inherited | {name: value for name, value in asked.items() if value}
+
+    @contextmanager
+    def playing(self, *steps: Step, api: int = 7, **env: str) -> Iterator[Playing]:
+        """Start a script. A variable that is empty is not set."""
+        script = [word for one in steps for word in one]
+        process = subprocess.Popen(
+            [PLAY, self.side.library, FAKECUDA, str(api), *script],
+            cwd=self.out,
+            env=self._environment(env),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,  # or select() would not know of lines that are read already
+        )
+        try:
+            yield Playing(process, self.side.patience_s)
+        finally:
+            process.kill()
+            process.communicate()
+
+    def play(self, *steps: Step, api: int = 7, **env: str) -> list[Facts]:
+        """Play a script to its end; what hangs or dies is an AssertionError."""
+        with self.playing(*steps, api=api, **env) as playing:
+            return playing.finish()
+
+    def proms(self) -> dict[str, str]:
+        """Texts of the Prometheus files by name, unfinished ones not."""
+        texts = {}
+        for path in self.out.rglob("*.prom"):
+            try:
+                texts[path.name] = path.read_bytes().decode(errors="replace")
+            except FileNotFoundError:
+                continue
+        return texts
+
+    def series(self) -> list[truth.Series]:
+        """All series of all files, as a scrape of the node has them."""
+        return [one for text in self.proms().values() for one in truth.read_prom(text)]
+
+    def find(self, name: str, **labels: str) -> list[float]:
+        """Values of the series of that name with these labels."""
+        return [
+            one.value
+            for one in self.series()
+            if one.name == name and labels.items() <= one.labels.items()
+        ]
+
+    def wait(self, fact: Callable[[], object], what: str) -> None:
+        """Wait for a fact as long as the side deserves; `what` is said when it never comes."""
+        end = time.monotonic() + self.side.patience_s
+        while not fact():
+            assert time.monotonic() < end, what
+            time.sleep(0.01)
+
+    def wait_series(self, name: str, what: str, **labels: str) -> float:
+        """Wait for a series, and return its value."""
+        found: list[float] = []
+
+        def look() -> bool:
+            found[:] = self.find(name, **labels)
+            return bool(found)
+
+        self.wait(look, what)
+        return found[0]
+
+    def boxes(self) -> list[Process]:
+        """What the boxes say, if there are any; their processes are dead."""
+        found = []
+        for path in sorted(self.out.glob("*.box")):
+            fd = os.open(path, os.O_RDONLY)
+            try:
+                found.append(read_box(fd, path.stat().st_size, path.stem, alive=False))
+            finally:
+                os.close(fd)
+        return found
+
+    def lines(self) -> list[Facts]:
+        """The JSON lines of all processes that tell of an operation."""
+        return [
+            json.loads(line)
+            for path in sorted(self.out.rglob("*.log"))
+            for line in path.read_text().splitlines()
+            if '_perf"' in line
+        ]
+
+    def operations(self) -> int:
+        """Of how many finished operations anything of ended processes tells."""
+        return sum(key.ops for box in self.boxes() for key in box.keys) + len(self.lines())
