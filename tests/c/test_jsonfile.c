@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The files of the JSON mode: names, rotation, what fails, gzip. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "jsonfile.h"
+#include "tap.h"
+
+static char base[64];
+
+static const char *path_of(const char *name)
+{
+	static __thread char paths[2][256];
+	static __thread unsigned next;
+	char *path = paths[next++ % 2];
+
+	snprintf(path, sizeof(*paths), "%s/%s", base, name);
+	return path;
+}
+
+/* Bytes of a file, "(none)" without it. */
+static const char *content(const char *name)
+{
+	static char text[4096];
+	FILE *file = fopen(path_of(name), "r");
+
+	if (!file)
+		return "(none)";
+	text[fread(text, 1, sizeof(text) - 1, file)] = '\0';
+	fclose(file);
+	return text;
+}
+
+static void put(const char *name, const char *text)
+{
+	FILE *file = fopen(path_of(name), "w");
+
+	if (file)
+		fputs(text, file);
+	if (file)
+		fclose(file);
+}
+
+static struct jsonfile open_in(const char *dir)
+{
+	struct jsonfile file;
+
+	jsonfile_init(&file, path_of(dir), "vm-pid7");
+	return file;
+}
+
+static int add(struct jsonfile *file, const char *lines)
+{
+	return jsonfile_write(file, lines, strlen(lines));
+}
+
+static void test_place(void)
+{
+	struct jsonfile file = open_in("a/b/c"), other = open_in("a/b/c");
+	struct stat found;
+
+	umask(022);
+	ok(add(&file, "one\n") == 0 && !strcmp(content("a/b/c/vm-pid7.log"), "one\n"), "the directory is made, with its parents");
+	ok(stat(path_of("a/b"), &found) == 0 && (found.st_mode & 0777) == 0755, "for others to read");
+	ok(stat(path_of("a/b/c/vm-pid7.log"), &found) == 0 && (found.st_mode & 0777) == 0644, "like the file");
+	ok(fcntl(file.fd, F_GETFD) == FD_CLOEXEC && file.fd > 2, "which programs that the job starts do not get");
+	ok(add(&other, "x\n") == 0 && !strcmp(content("a/b/c/vm-pid7.1.log"), "x\n"), "a name that is taken is left alone");
+	ok(add(&file, "two\n") == 0 && !strcmp(content("a/b/c/vm-pid7.log"), "one\ntwo\n"), "lines are appended");
+	jsonfile_close(&file);
+	ok(add(&file, "three\n") == 0 && !strcmp(content("a/b/c/vm-pid7.log"), "one\ntwo\nthree\n"),
+	   "after a pause, too");
+	jsonfile_close(&file);
+	unlink(path_of("a/b/c/vm-pid7.log"));
+	put("a/b/c/vm-pid7.log", "another's\n");
+	ok(add(&file, "four\n") == 0 && !strcmp(content("a/b/c/vm-pid7.log"), "another's\n") &&
+		   !strcmp(content("a/b/c/vm-pid7.2.log"), "four\n"),
+	   "but not to a file that is not ours");
+	jsonfile_close(&file);
+	jsonfile_close(&other);
+}
+
+static void test_links(void)
+{
+	struct jsonfile file = open_in("links");
+
+	mkdir(path_of("links"), 0755);
+	put("victim", "untouched\n");
+	ok(symlink("../victim", path_of("links/vm-pid7.log")) == 0 && symlink("nowhere", path_of("links/vm-pid7.1.log")) == 0 &&
+		   add(&file, "one\n") == 0 && !strcmp(content("victim"), "untouched\n") &&
+		   !strcmp(content("links/vm-pid7.2.log"), "one\n"),
+	   "a link is not followed");
+	jsonfile_close(&file);
+}
+
+static void test_rotation(void)
+{
+	struct jsonfile file = open_in("rotated");
+
+	file.file_bytes = 10;
+	file.files = 2;
+	for (int i = 0; i < 5; i++)
+		ok(add(&file, "12345\n") == 0, "line %d", i);
+	ok(!strcmp(content("rotated/vm-pid7.2.log"), "(none)") && !strcmp(content("rotated/vm-pid7.3.log"), "12345\n") &&
+		   !strcmp(content("rotated/vm-pid7.4.log"), "12345\n"),
+	   "the newest two are kept");
+	ok(add(&file, "1234567890\n") == -EFBIG && !strcmp(content("rotated/vm-pid7.4.log"), "12345\n"),
+	   "a line larger than a file is an error");
+	put("rotated/mine", "mine\n");
+	ok(rename(path_of("rotated/mine"), path_of("rotated/vm-pid7.3.log")) == 0 && add(&file, "12345\n") == 0 &&
+		   !strcmp(content("rotated/vm-pid7.3.log"), "mine\n"),
+	   "what the user put in place of an old one is not removed");
+	jsonfile_close(&file);
+}
+
+static void test_removed(void)
+{
+	struct jsonfile file = open_in("gone/deep");
+
+	add(&file, "one\n");
+	unlink(path_of("gone/deep/vm-pid7.log"));
+	ok(add(&file, "two\n") == 0 && !strcmp(content("gone/deep/vm-pid7.1.log"), "two\n"), "a file that was removed is followed by another");
+	unlink(path_of("gone/deep/vm-pid7.1.log"));
+	rmdir(path_of("gone/deep"));
+	rmdir(path_of("gone"));
+	ok(add(&file, "three\n") == 0 && !strcmp(content("gone/deep/vm-pid7.2.log"), "three\n"), "a directory that was removed is made anew");
+	jsonfile_close(&file);
+}
+
+static void test_bad_places(void)
+{
+	struct jsonfile file = open_in("file/below");
+
+	put("file", "");
+	ok(add(&file, "one\n") == -ENOTDIR, "below a file there is no place");
+	unlink(path_of("file"));
+	ok(add(&file, "one\n") == 0, "until the file is gone");
+	jsonfile_close(&file);
+	jsonfile_init(&file, "/proc/self/fdinfo", "vm-pid7");
+	ok(add(&file, "one\n") < 0, "nor in /proc");
+	jsonfile_close(&file);
+	jsonfile_init(&file, "", "vm-pid7");
+	ok(add(&file, "one\n") < 0, "nor without a name");
+	jsonfile_close(&file);
+}
+
+static void test_limits(void)
+{
+	struct rlimit limit, old;
+	struct jsonfile file = open_in("limited");
+	struct sigaction act = { .sa_handler = SIG_DFL };
+
+	sigaction(SIGXFSZ, &act, NULL);
+	getrlimit(RLIMIT_FSIZE, &old);
+	limit = old;
+	limit.rlim_cur = 16;
+	file.files = 3;
+	setrlimit(RLIMIT_FSIZE, &limit);
+	int first = add(&file, "1234567890\n"), second = add(&file, "1234567890\n");
+	int large = add(&file, "1234567890123456\n");
+
+	setrlimit(RLIMIT_FSIZE, &old);
+	ok(!first && !second && large == -EFBIG && !strcmp(content("limited/vm-pid7.log"), "1234567890\n") &&
+		   !strcmp(content("limited/vm-pid7.1.log"), "1234567890\n"),
+	   "the limit of the process on files is kept without a signal");
+	jsonfile_close(&file);
+}
+
+/* /dev/full in place of the file: the first byte already fails. */
+static void test_full_disk(void)
+{
+	struct jsonfile file = open_in("full");
+	int real;
+
+	file.files = 2;
+	add(&file, "one\n");
+	real = file.fd;
+	file.fd = open("/dev/full", O_WRONLY | O_CLOEXEC);
+	ok(add(&file, "two\n") == -ENOSPC, "a full disk is an error");
+	close(file.fd);
+	file.fd = real;
+	ok(add(&file, "three\n") == 0 && !strcmp(content("full/vm-pid7.log"), "one\n") &&
+		   !strcmp(content("full/vm-pid7.1.log"), "three\n"),
+	   "and what could not be taken back stays in a file of its own");
+	jsonfile_close(&file);
+}
+
+/* Both lines, by the real zlib. */
+static void test_gzip(void)
+{
+	struct jsonfile file = open_in("packed");
+	char command[320], lines[64] = "";
+
+	file.gzip = gzip_open();
+	if (!ok(file.gzip != NULL, "zlib is there"))
+		return;
+	ok(add(&file, "one\n") == 0 && add(&file, "two\n") == 0, "two members are written");
+	snprintf(command, sizeof(command), "gzip -dc %s", path_of("packed/vm-pid7.log.gz"));
+	FILE *pipe = popen(command, "r");
+
+	lines[pipe ? fread(lines, 1, sizeof(lines) - 1, pipe) : 0] = '\0';
+	ok(pipe && pclose(pipe) == 0 && !strcmp(lines, "one\ntwo\n"), "and read as one file (%s)", lines);
+	jsonfile_close(&file);
+}
+
+static void *make_one(void *argument)
+{
+	struct jsonfile file = open_in("race/of/ranks");
+	unsigned *good = argument;
+
+	*good = add(&file, "one\n") == 0;
+	jsonfile_close(&file);
+	return NULL;
+}
+
+static void test_race(void)
+{
+	pthread_t threads[16];
+	unsigned good[16] = { 0 }, sum = 0, files = 0;
+
+	for (int i = 0; i < 16; i++)
+		pthread_create(&threads[i], NULL, make_one, &good[i]);
+	for (int i = 0; i < 16; i++) {
+		pthread_join(threads[i], NULL);
+		sum += good[i];
+	}
+	DIR *dir = opendir(path_of("race/of/ranks"));
+
+	for (struct dirent *entry; dir && (entry = readdir(dir));)
+		files += strstr(entry->d_name, "vm-pid7") == entry->d_name;
+	if (dir)
+		closedir(dir);
+	ok(sum == 16 && files == 16, "sixteen that make the directory at once all write (%u, %u files)", sum, files);
+}
+
+int main(void)
+{
+	snprintf(base, sizeof(base), "/dev/shm/test_jsonfile.XXXXXX");
+	if (!ok(mkdtemp(base) != NULL, "a directory"))
+		return done_testing();
+	test_place();
+	test_links();
+	test_rotation();
+	test_removed();
+	test_bad_places();
+	test_limits();
+	test_full_disk();
+	test_gzip();
+	test_race();
+	char command[96];
+
+	snprintf(command, sizeof(command), "rm -r %s", base);
+	ok(system(command) == 0, "swept");
+	return done_testing();
+}

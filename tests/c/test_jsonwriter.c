@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The thread of the JSON mode: what is pushed is in the files, or counted; nobody waits for it. */
+#include <glob.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "jsonwriter.h"
+#include "tap.h"
+
+#define PRODUCERS 2u
+
+static char base[64];
+static struct box_header header;
+static struct box box = { .header = &header };
+static struct jsonwriter writer;
+static _Atomic unsigned logged;
+static const char *variables[4][2];
+
+static void count_log(const char *message)
+{
+	(void)message;
+	logged++;
+}
+
+static const char *environment(const char *name)
+{
+	if (!strcmp(name, "NCCL_INSPECTOR_DUMP_DIR"))
+		return base;
+	if (!strcmp(name, "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS"))
+		return "0";
+	for (unsigned i = 0; i < 4; i++)
+		if (variables[i][0] && !strcmp(variables[i][0], name))
+			return variables[i][1];
+	return NULL;
+}
+
+static void add_comm(unsigned comm, uint32_t generation)
+{
+	jsonwriter_add_comm(&writer, &(struct json_comm_words){ .comm = comm, .generation = generation, .id = comm + 1,
+								.name = "c", .nranks = 2, .gpu_uuid = "" });
+}
+
+/* A writer with one more variable set, and communicators 0 and 1 in their use 1. */
+static void begin(struct config *config)
+{
+	logged = 0;
+	config_load(config, environment);
+	ok(jsonwriter_open(&writer, config, &box, count_log) == 0 && jsonwriter_start(&writer) == 0, "begun");
+	add_comm(0, 1);
+	add_comm(1, 1);
+}
+
+static uint64_t now_ms(void)
+{
+	return clock_ns(CLOCK_MONOTONIC) / 1000000;
+}
+
+static uint64_t end(unsigned wait_ms)
+{
+	uint64_t from = now_ms();
+
+	worker_ask_to_stop(&writer.worker);
+	worker_wait(&writer.worker, clock_ns(CLOCK_MONOTONIC) + wait_ms * 1000000ull);
+	return now_ms() - from;
+}
+
+static void leave(void)
+{
+	glob_t found;
+	char pattern[128];
+
+	end(5000);
+	jsonring_free(&writer.ring);
+	free(writer.buffer);
+	snprintf(pattern, sizeof(pattern), "%s/*", base);
+	if (glob(pattern, 0, NULL, &found) == 0) {
+		for (size_t i = 0; i < found.gl_pathc; i++)
+			remove(found.gl_pathv[i]);
+		globfree(&found);
+	}
+	memset(variables, 0, sizeof(variables));
+}
+
+struct lines {
+	uint64_t lines, bad, dropped, sum, bytes;
+};
+
+static void read_lines(const char *path, struct lines *found)
+{
+	char *line = NULL;
+	size_t room = 0;
+	ssize_t length;
+	FILE *file = fopen(path, "r");
+
+	while (file && (length = getline(&line, &room, file)) > 0) {
+		const char *dropped = strstr(line, "\"lines_dropped\":"), *number = strstr(line, "_sn\":");
+		bool good = !strncmp(line, "{\"header\":{", 11) && !strcmp(line + length - 3, "}}\n") && dropped && number;
+
+		found->lines++;
+		found->bad += !good;
+		found->dropped = dropped ? strtoull(dropped + 16, NULL, 10) : 0;
+		found->sum += number ? strtoull(number + 5, NULL, 10) : 0;
+		found->bytes += (uint64_t)length;
+	}
+	free(line);
+	if (file)
+		fclose(file);
+}
+
+/* All files of this process, in the order of their numbers (at most ten). */
+static struct lines in_files(void)
+{
+	struct lines found = { 0 };
+	char path[320];
+
+	for (unsigned number = 0; number < 10; number++) {
+		snprintf(path, sizeof(path), number ? "%s/%s.%u.log" : "%s/%s.log", base, writer.file.stem, number);
+		read_lines(path, &found);
+	}
+	return found;
+}
+
+static bool push(unsigned comm, uint32_t generation, uint64_t sequence)
+{
+	const struct json_record record = { .enqueue_tick = 1, .end_tick = 2, .gpu_start_ns = 5, .time_ns = 1000, .bytes = 1 << 20,
+					    .sequence = sequence, .kind = BOX_FUNC_ALLREDUCE, .peer = -1,
+					    .comm = (uint16_t)comm, .comm_generation = generation };
+
+	return jsonring_push(&writer.ring, &record, NULL);
+}
+
+static bool wait_for_lines(uint64_t lines)
+{
+	struct timespec pause = { 0, 10000000 };
+
+	for (uint64_t until = now_ms() + 10000; now_ms() < until; nanosleep(&pause, NULL))
+		if (in_files().lines >= lines)
+			return true;
+	return false;
+}
+
+static void test_life(void)
+{
+	struct config config;
+
+	begin(&config);
+	for (uint64_t i = 1; i <= 100; i++)
+		push(i % 2, 1, i);
+	ok(wait_for_lines(100), "lines come while the job runs");
+	push(0, 1, 1000);
+	ok(end(5000) < 1000 && atomic_load(&writer.idle), "the end does not wait for the next round");
+	struct lines found = in_files();
+
+	ok(found.lines == 101 && !found.bad && found.sum == 5050 + 1000, "every operation has a line");
+	ok(jsonwriter_start(&writer) == 0 && push(1, 1, 7) && wait_for_lines(102), "a later communicator's go to the same file");
+	uint64_t from = now_ms();
+
+	push(1, 1, 8);
+	jsonwriter_close(&writer, clock_ns(CLOCK_MONOTONIC) + 5000000000ull);
+	ok(in_files().lines == 103 && now_ms() - from < 1000, "an exit writes what there is, too");
+	ok(!logged, "and nothing was said");
+	leave();
+}
+
+static void test_generations(void)
+{
+	struct config config;
+
+	begin(&config);
+	push(0, 1, 1);
+	add_comm(0, 3);
+	push(0, 3, 2);
+	push(0, 5, 4); /* nobody said what this is */
+	push(0, 3, 8);
+	end(5000);
+	struct lines found = in_files();
+
+	ok(found.lines == 3 && found.sum == 11 && found.dropped == 1, "an operation of an unknown communicator is counted");
+	leave();
+}
+
+static void *produce(void *argument)
+{
+	unsigned comm = (unsigned)(uintptr_t)argument;
+	struct timespec pause = { 0, 1000000 };
+
+	for (uint64_t burst = 0; burst < 1000; burst++) { /* 10,000 a second each */
+		for (uint64_t i = 0; i < 10; i++)
+			push(comm, 1, 1);
+		nanosleep(&pause, NULL);
+	}
+	return NULL;
+}
+
+static void test_20000_a_second(void)
+{
+	pthread_t threads[PRODUCERS];
+	struct config config;
+
+	begin(&config);
+	for (uintptr_t i = 0; i < PRODUCERS; i++)
+		pthread_create(&threads[i], NULL, produce, (void *)i);
+	for (unsigned i = 0; i < PRODUCERS; i++)
+		pthread_join(threads[i], NULL);
+	ok(end(10000) < 10000, "ended");
+	struct lines found = in_files();
+
+	ok(found.lines == 20000 && !found.bad && !found.dropped, "of 20,000 a second none is lost (%llu)",
+	   (unsigned long long)found.lines);
+	printf("# %.2f us of CPU and %.0f bytes for each operation\n", (double)atomic_load(&header.self_ns) / 1e3 / 20000,
+	       (double)found.bytes / (double)found.lines);
+	leave();
+}
+
+static void test_at_the_end_only(void)
+{
+	struct config config;
+	uint64_t pushed = 0;
+
+	begin(&config);
+	worker_ask_to_stop(&writer.worker);
+	worker_wait(&writer.worker, clock_ns(CLOCK_MONOTONIC) + 5000000000ull);
+	jsonring_free(&writer.ring);
+	free(writer.buffer);
+	config.json_interval_us = 0;
+	jsonwriter_open(&writer, &config, &box, count_log);
+	jsonwriter_start(&writer);
+	add_comm(0, 1);
+	for (int i = 0; i < 40000; i++)
+		pushed += push(0, 1, 1);
+	ok(in_files().lines == 0, "without an interval nothing is written before the end");
+	end(10000);
+	struct lines found = in_files();
+
+	ok(pushed == 32768 && found.lines == pushed && found.dropped == 40000 - pushed && !found.bad,
+	   "then all that there was room for, and how many are missing (%llu, %llu)", (unsigned long long)found.lines,
+	   (unsigned long long)found.dropped);
+	leave();
+}
+
+/* The limit of the process stands in for a full disk. */
+static void test_no_room(void)
+{
+	struct rlimit old, none;
+	struct config config;
+	uint64_t pushed = 0;
+
+	getrlimit(RLIMIT_FSIZE, &old);
+	none = old;
+	none.rlim_cur = 0;
+	setrlimit(RLIMIT_FSIZE, &none);
+	begin(&config);
+	struct timespec pause = { 0, 1000000 };
+
+	for (uint64_t until = now_ms() + 10000; (!logged || !writer.ring.dropped) && now_ms() < until; nanosleep(&pause, NULL))
+		for (int i = 0; i < 1000; i++)
+			pushed += push(0, 1, 1);
+	uint64_t dropped = atomic_load(&writer.ring.dropped);
+
+	setrlimit(RLIMIT_FSIZE, &old);
+	ok(dropped > 0, "where nothing can be written, the newest are dropped");
+	ok(wait_for_lines(pushed), "when it can be again, the rest is written");
+	ok(logged == 1, "one line was logged (%u)", (unsigned)logged);
+	end(10000);
+	struct lines found = in_files();
+
+	ok(found.lines == pushed && found.dropped == dropped && !found.bad, "and says how many are missing (%llu)",
+	   (unsigned long long)found.dropped);
+	leave();
+}
+
+
+static void test_rotation(void)
+{
+	struct config config;
+	struct lines found;
+
+	variables[0][0] = "NCCL_INSPECTOR_JSON_MAX_BYTES";
+	variables[0][1] = "8388608";
+	begin(&config);
+	struct timespec pause = { 0, 1000000 };
+	uint64_t pushed = 0;
+
+	for (uint64_t until = now_ms() + 20000; pushed < 40000 && now_ms() < until; nanosleep(&pause, NULL))
+		for (int i = 0; i < 200; i++)
+			pushed += push(0, 1, 1);
+	end(10000);
+	found = in_files();
+	ok(found.bytes <= 8388608 && found.bytes > 4194304 - 65536 && !found.bad && found.lines < pushed,
+	   "the files of a process do not grow beyond the limit (%llu bytes)", (unsigned long long)found.bytes);
+	leave();
+}
+
+int main(void)
+{
+	snprintf(base, sizeof(base), "/dev/shm/test_jsonwriter.XXXXXX");
+	if (!ok(mkdtemp(base) != NULL, "a directory"))
+		return done_testing();
+	header.clock.ns_per_tick_q32 = clock_calibrate();
+	test_20000_a_second();
+	test_life();
+	test_generations();
+	test_at_the_end_only();
+	test_no_room();
+	test_rotation();
+	rmdir(base);
+	return done_testing();
+}
