@@ -87,7 +87,7 @@ $(SB)/%.o: %.c Makefile | $(GEN) $(SB)/include/slurm
 	@$(CC) $(CFLAGS_ALL) -I$(SB)/include -Ibuild/gen -I$(dir $<) -Iplugin -Ispank -c -o $@ $<
 endif
 
-$(B)/plugin/%.o: EXTRA = $(if $(SAN),,-include plugin/compat.h)
+$(B)/plugin/%.o: EXTRA = -fvisibility=hidden $(if $(SAN),,-include plugin/compat.h)
 # On a glibc before 2.34 threads and dlopen live in libraries of their own: say that we need them.
 OLD_LIBS := $(if $(SAN),-ldl,-Wl$(comma)--no-as-needed -l:libpthread.so.0 -l:libdl.so.2)
 

@@ -22,6 +22,9 @@ double bandwidth_bus_factor(unsigned func, int nranks)
 	case BOX_FUNC_SEND:
 	case BOX_FUNC_RECV:
 	case BOX_FUNC_SENDRECV:
+	case BOX_FUNC_ALLTOALL: /* groups of Sends and Recvs: their rate is of the bytes to others (groups.h) */
+	case BOX_FUNC_GATHER:
+	case BOX_FUNC_SCATTER:
 		return 1;
 	default:
 		return 0;

@@ -18,28 +18,28 @@
 /* Where each table lies; the same in every box of this version. */
 static void lay_out(struct box_header *header)
 {
-	uint32_t offset = PAGE;
+	uint32_t end = PAGE;
 
+#define TABLE(word, type, rows)                          \
+	do {                                             \
+		header->word##_offset = end;             \
+		header->word##_bytes = sizeof(type);     \
+		header->word##_count = (rows);           \
+		end += (uint32_t)sizeof(type) * (rows);  \
+	} while (0)
+	TABLE(comm, struct box_comm, BOX_COMMS);
+	TABLE(key, struct box_key, BOX_KEYS);
+	TABLE(hist, struct hist, BOX_KEYS);
+	TABLE(op, struct box_op, BOX_OPS);
+	TABLE(peer, struct box_peer, BOX_PEERS);
+	TABLE(line, struct box_line, BOX_LINES);
+	TABLE(net, struct box_net, BOX_NETS);
+#undef TABLE
 	memcpy(header->magic, BOX_MAGIC, sizeof(header->magic));
 	header->version = BOX_VERSION;
 	header->header_bytes = sizeof(struct box_header);
-	header->comm_offset = offset;
-	header->comm_bytes = sizeof(struct box_comm);
-	header->comm_count = BOX_COMMS;
-	offset += BOX_COMMS * (uint32_t)sizeof(struct box_comm);
-	header->key_offset = offset;
-	header->key_bytes = sizeof(struct box_key);
-	header->key_count = BOX_KEYS;
-	offset += BOX_KEYS * (uint32_t)sizeof(struct box_key);
-	header->hist_offset = offset;
-	header->hist_bytes = sizeof(struct hist);
-	header->hist_count = BOX_KEYS;
-	offset += BOX_KEYS * (uint32_t)sizeof(struct hist);
-	header->op_offset = offset;
-	header->op_bytes = sizeof(struct box_op);
-	header->op_count = BOX_OPS;
-	offset += BOX_OPS * (uint32_t)sizeof(struct box_op);
-	header->file_bytes = (uint64_t)((offset + PAGE - 1) / PAGE) * PAGE;
+	header->sampling = 1;
+	header->file_bytes = (uint64_t)((end + PAGE - 1) / PAGE) * PAGE;
 }
 
 /* A page of tmpfs never stalls; one of Lustre or NFS can stall the job or end it with SIGBUS. */
@@ -153,6 +153,9 @@ int box_open(struct box *box, int dir_fd, const char *step, int *file_error)
 	box->keys = (struct box_key *)(map + layout.key_offset);
 	box->hists = (struct hist *)(map + layout.hist_offset);
 	box->ops = (struct box_op *)(map + layout.op_offset);
+	box->peers = (struct box_peer *)(map + layout.peer_offset);
+	box->lines = (struct box_line *)(map + layout.line_offset);
+	box->nets = (struct box_net *)(map + layout.net_offset);
 	return 0;
 }
 

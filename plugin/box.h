@@ -7,8 +7,11 @@
  * describes it. All numbers are little-endian. A reader uses pread, never mmap.
  *
  * Words only grow, except where a comment says otherwise. An operation is added to
- * a struct box_key between one more in `begun` and one more in `ops`: a reader that
- * reads ops first and begun last, and finds them equal, has the key whole.
+ * a struct box_key (or box_peer) between one more in `begun` and one more in `ops`: a
+ * reader that reads ops first and begun last, and finds them equal, has it whole.
+ *
+ * What NCCL's application thread writes and what its kernel-event thread writes lie on
+ * cache lines of their own.
  */
 #ifndef NCCL_INSPECTOR_BOX_H
 #define NCCL_INSPECTOR_BOX_H
@@ -20,7 +23,7 @@
 #include "hist.h"
 
 #define BOX_MAGIC "NCCLIBOX"
-#define BOX_VERSION 2u
+#define BOX_VERSION 3u
 #define BOX_STEM "nccl_inspector_"
 
 #define BOX_LIVE_COMMS 64u    /* communicators counted in full at one time */
@@ -29,6 +32,11 @@
 #define BOX_KEYS 256u
 #define BOX_OPS 4096u /* operations in flight; a power of two */
 #define BOX_GPUS 16u
+#define BOX_PEERS 1024u       /* (communicator, Send or Recv, peer); a power of two */
+#define BOX_LINES 8u          /* time lines */
+#define BOX_LINE_WINDOWS 384u /* of each; an even number */
+#define BOX_LINE_S 10u        /* length of a window while there is room for all */
+#define BOX_NETS 256u         /* (communicator, direction, peer) of network detail */
 
 /* Why an event could not be measured: index of box_header.dropped, and the label
  * `reason` of nccl_inspector_events_dropped_total. */
@@ -39,7 +47,9 @@ enum box_drop {
 	BOX_DROP_EXPIRED,     /* operation never completed, and its slot was needed */
 	BOX_DROP_IMPLAUSIBLE, /* clocks that cannot be true */
 	BOX_DROP_STALE,       /* event for an operation that is over */
-	BOX_DROP_UNTIMED,     /* operation for which NCCL gives no time (to itself, of no bytes, no kernel) */
+	BOX_DROP_NO_PEER,     /* Send or Recv beyond BOX_PEERS: in its key, but not by peer */
+	BOX_DROP_NO_GROUP,    /* grouped Send or Recv that could not be seen as part of its group */
+	BOX_DROP_JSON,        /* line that the JSON file has not got */
 	BOX_DROPS,
 	BOX_DROP_REASONS = 16,
 };
@@ -54,6 +64,10 @@ enum box_func {
 enum box_algo {
 	BOX_ALGO_UNKNOWN, BOX_ALGO_TREE, BOX_ALGO_RING, BOX_ALGO_COLLNET_DIRECT, BOX_ALGO_COLLNET_CHAIN,
 	BOX_ALGO_NVLS, BOX_ALGO_NVLS_TREE, BOX_ALGO_PAT,
+	/* Ours, for what NCCL runs without one of its algorithms: */
+	BOX_ALGO_GROUP, /* Sends and Recvs of one call, such as an all-to-all */
+	BOX_ALGO_CE,    /* copy engines */
+	BOX_ALGO_SYM,   /* symmetric-memory kernels */
 	BOX_ALGOS,
 };
 enum box_proto { BOX_PROTO_UNKNOWN, BOX_PROTO_LL, BOX_PROTO_LL128, BOX_PROTO_SIMPLE, BOX_PROTOS };
@@ -74,6 +88,20 @@ struct box_clock {
 	uint64_t ns_per_tick_q32;
 };
 
+/* Whose clock times an operation: the API version decides, so a process has one. */
+enum box_timing {
+	BOX_TIMING_NONE, /* v1, v2: operations are counted only */
+	BOX_TIMING_GPU,  /* v4 and later */
+	BOX_TIMING_CPU,  /* v3: when NCCL's thread noticed begin and end */
+};
+
+/* Why nothing is measured at present. */
+enum box_silent {
+	BOX_SILENT_NOT,
+	BOX_SILENT_DISABLED, /* the site's kill switch */
+	BOX_SILENT_DENIED,   /* this NCCL is on the site's list */
+};
+
 enum box_state {
 	BOX_LIVE = 1,
 	BOX_FINALIZED = 2, /* the last communicator was destroyed */
@@ -89,10 +117,13 @@ struct box_header { /* 4096 bytes */
 	uint32_t key_offset, key_bytes, key_count;
 	uint32_t hist_offset, hist_bytes, hist_count; /* one histogram of hist_bytes per key */
 	uint32_t op_offset, op_bytes, op_count;
+	uint32_t peer_offset, peer_bytes, peer_count;
+	uint32_t line_offset, line_bytes, line_count;
+	uint32_t net_offset, net_bytes, net_count;
 	uint32_t pid, uid, step_id, procid, localid;  /* UINT32_MAX: not known */
 	uint32_t api_version, nccl_version;           /* NCCL: 23007 is 2.30.7, 0 not known */
 	uint32_t array_job_id, array_task_id;         /* as in 810_3; UINT32_MAX: no array */
-	uint32_t reserved0;
+	uint32_t timing; /* enum box_timing */
 	uint64_t job_id; /* 0: not known */
 	char plugin_version[16];
 	char node[64];     /* SLURMD_NODENAME, else the host name */
@@ -107,63 +138,146 @@ struct box_header { /* 4096 bytes */
 	_Atomic uint64_t series_dropped;
 	_Atomic uint64_t self_ns; /* CPU time of the plugin's own threads */
 	_Atomic uint64_t comms_created, comms_destroyed;
+	_Atomic uint64_t hot_ns;   /* time inside NCCL's calls, from samples */
+	_Atomic uint32_t silent;   /* enum box_silent */
+	_Atomic uint32_t sampling; /* kernel events are asked for one operation in so many; 1: for all */
+	_Atomic uint64_t silent_ns;  /* how long nothing was measured, summed */
+	_Atomic uint64_t sampled_ns; /* how long `sampling` was above 1, summed */
+	_Atomic uint64_t json_lines;
+	_Atomic uint32_t net_on;   /* network detail is being taken; net_ns: summed */
+	uint32_t reserved0;
+	_Atomic uint64_t net_ns;
 };
 
 enum box_comm_state { BOX_COMM_FREE, BOX_COMM_LIVE, BOX_COMM_DESTROYED, BOX_COMM_FOLDED };
 
 struct box_comm { /* 256 bytes */
-	uint64_t id; /* NCCL's commId / commHash; of a folded record: of the first one folded */
-	_Atomic uint32_t state;
-	_Atomic uint32_t generation;
-	int32_t nranks, nnodes, rank;
-	uint32_t gpu;             /* index of box_header.gpu; UINT32_MAX: not known */
+	uint64_t id;
+	_Atomic uint32_t state;      /* enum box_comm_state */
+	_Atomic uint32_t generation; /* of the record: counts communicators that had it */
+	int32_t nranks, nnodes;      /* 0: not known (v1 to v3) */
+	int32_t rank;                /* -1: not known yet */
+	uint32_t gpu;                /* index of box_header.gpu */
 	uint64_t created_real_ns;
 	uint64_t destroyed_real_ns; /* 0 while live */
-	/* Operations of all functions. An operation's index is its place in the order of enqueueing, from 1. */
-	_Atomic uint64_t enqueued, started, completed;
+	uint64_t folded;            /* communicators in this record */
+	_Atomic uint32_t named;     /* v1 to v3: 0 until the first event has told id, name and rank */
+	uint32_t reserved0;
+	/* The application's side. Operations of all functions; the index of one is its place in this order, from 1. */
+	_Alignas(64) _Atomic uint64_t enqueued;
+	_Atomic uint64_t untimed; /* of these: NCCL gives no time for them (struct box_key.untimed_ops) */
+	_Atomic uint64_t lost;    /* of these: not followed, or given up: the reason is in box_header.dropped */
+	uint64_t reserved1[5];
+	/* The kernel-event side. In flight is what has a struct box_op. */
+	_Alignas(64) _Atomic uint32_t busy; /* odd while somebody adds: exactly one does */
+	uint32_t reserved2;
+	_Atomic uint64_t completed;
+	_Atomic uint64_t started;            /* whose kernel began, among those that are over */
 	_Atomic uint64_t last_sequence;      /* highest index that completed */
 	_Atomic uint64_t last_progress_tick; /* of the latest completion; 0 before the first */
-	uint64_t folded;                     /* communicators in this record */
-	char name[64];                       /* printable ASCII */
-	uint64_t reserved[12];
+	/* GPU clock and our clock: smallest distance in the present and in the last 10 s. It may fall. */
+	_Atomic int64_t clock_ahead_ns, clock_ahead_before_ns;
+	_Atomic uint64_t clock_since_tick;
+	_Alignas(64) char name[64]; /* printable ASCII */
 };
 
 struct box_key { /* 128 bytes: one kind of operation of one communicator */
-	_Atomic uint64_t ops; /* stored last */
+	_Atomic uint64_t begun; /* stored first: equal to ops while nobody is adding */
+	_Atomic uint64_t ops;   /* stored last */
 	_Atomic uint64_t bytes;
 	_Atomic uint64_t busy_ns;
-	_Atomic uint64_t min_ns, max_ns;         /* min_ns 0 before the first; min only shrinks */
-	_Atomic int64_t log2_rate_q20;           /* sum over operations of log2(bytes / ns), in 2^-20 */
-	_Atomic uint64_t first_index, last_index; /* of the operations in here (struct box_comm) */
-	_Atomic uint32_t used;                   /* 1: the words below are valid */
-	uint32_t comm;                           /* index of struct box_comm */
-	uint8_t func, size_class, algo, proto;   /* size_class: floor(log2(bytes)); 0 for 0 and 1 */
+	_Atomic uint64_t min_ns, max_ns; /* min_ns 0 before the first; min only shrinks */
+	_Atomic int64_t log2_rate_q20;   /* sum over operations of log2(bytes / ns), in 2^-20 */
+	_Atomic uint64_t last_index;     /* of the operations in here (struct box_comm) */
+	_Alignas(64) _Atomic uint32_t used; /* 1: the words below are valid */
+	uint32_t comm;                      /* index of struct box_comm */
+	uint8_t func, size_class, algo, proto; /* size_class: floor(log2(bytes)); 0 for 0 and 1 */
 	uint32_t reserved0;
-	_Atomic uint64_t begun; /* stored first: equal to ops while nobody is adding */
-	uint64_t reserved[5];
+	_Atomic uint64_t first_index;
+	/* Operations of this kind without a time: not among ops and bytes. */
+	_Atomic uint64_t untimed_ops, untimed_bytes;
+	/* v7 with kernel phases: of `ops`, how many told them, and their time before any channel had its peers. */
+	_Atomic uint64_t phased_ops, wait_ns;
+	uint64_t reserved1;
 };
 
-/* The upper 24 bits of box_op.flags are the generation's lower ones: who sets a flag says of which use. */
-enum box_op_flag { BOX_OP_USED = 1, BOX_OP_APP_DONE = 2, BOX_OP_GPU_DONE = 4, BOX_OP_CLAIMED = 8 };
-#define BOX_OP_FLAG_BITS 8u
+/* State in the two lower bits of box_op.generation: only what is in use has valid words. */
+enum box_op_state { BOX_OP_FREE, BOX_OP_FILLING, BOX_OP_USED };
+#define BOX_OP_STATE_MASK 3u
 
 struct box_op { /* 128 bytes: one operation in flight */
-	_Atomic uint32_t generation; /* odd while in use; counts up by two a use */
-	_Atomic uint32_t flags;      /* enum box_op_flag, generation << BOX_OP_FLAG_BITS */
+	_Atomic uint32_t generation; /* counts up by four a use, + enum box_op_state */
 	_Atomic uint32_t comm;       /* index of struct box_comm */
 	_Atomic uint32_t comm_generation;
 	_Atomic uint32_t key;        /* index of struct box_key, UINT32_MAX: none */
 	_Atomic uint32_t kind;       /* func | algo << 8 | proto << 16 | channels << 24 */
+	_Atomic int32_t peer;        /* -1: a collective */
+	_Atomic uint32_t peer_entry; /* index of struct box_peer, UINT32_MAX: none */
+	_Atomic uint32_t group;      /* the plugin's own number of its group + 1, 0: none */
 	_Atomic uint64_t index;      /* struct box_comm */
 	_Atomic uint64_t sequence;   /* NCCL's seqNumber: per communicator and function; 0 for Send and Recv */
 	_Atomic uint64_t bytes;
 	_Atomic uint64_t enqueue_tick;
-	_Atomic uint64_t event_tick; /* when the writer thread last saw the channels change */
-	_Atomic uint64_t gpu_start_ns, gpu_stop_ns; /* GPU clock; 0: not yet */
+	/* 0 in a free slot, and again when it is freed. */
+	_Alignas(64) _Atomic uint64_t gpu_start_ns; /* GPU clock (v3: ours); 0: not yet */
+	_Atomic uint64_t gpu_stop_ns;
 	_Atomic uint64_t started_channels, stopped_channels; /* a bit each */
-	_Atomic int32_t peer;         /* -1: a collective */
-	_Atomic uint32_t next_free;   /* free list: index + 1 */
-	uint64_t reserved[3];
+	_Atomic uint64_t synced_ns;  /* v7: when the first channel had its peers, GPU clock; 0: not yet */
+	_Atomic uint64_t event_tick; /* when the writer thread last saw the channels change */
+	uint64_t reserved[2];
+};
+
+struct box_peer { /* 64 bytes: Sends or Recvs between this rank and one other */
+	_Atomic uint64_t begun, ops, bytes, busy_ns; /* as in struct box_key */
+	_Atomic int64_t log2_rate_q20;
+	_Atomic int32_t best_rate_q20; /* highest log2(bytes / ns) */
+	int32_t peer;
+	_Atomic uint32_t used; /* 1: the words around are valid */
+	uint32_t comm;
+	uint32_t func;
+	uint32_t reserved;
+};
+
+/* One window of a time line. Windows without operations are not there. */
+struct box_window { /* 64 bytes */
+	_Atomic uint32_t start_s; /* CLOCK_REALTIME, a multiple of the line's window_s */
+	_Atomic uint32_t late_ms; /* the writer thread looked that late: operations from then are in here too */
+	_Atomic uint64_t ops, bytes, busy_ns;
+	_Atomic uint64_t min_ns, median_ns; /* within 1.6 %; of a merged window the median is the mean, by operations, of the parts' */
+	_Atomic uint64_t first_index, last_index;
+};
+
+/* A time line of one of the busiest (communicator, function, size class). */
+struct box_line { /* 64 bytes, then its windows */
+	uint64_t comm_id;
+	uint32_t comm, comm_generation;
+	_Atomic uint32_t used; /* 1: valid; another kind may take it over: then since_s changes */
+	_Atomic uint32_t windows;  /* in use; the last one may still grow */
+	_Atomic uint32_t window_s; /* BOX_LINE_S, doubled whenever the line is full */
+	uint32_t since_s;          /* CLOCK_REALTIME: operations before are not in the line */
+	int32_t rank;
+	uint8_t func, size_class, reserved0[2];
+	uint64_t reserved1[3];
+	struct box_window window[BOX_LINE_WINDOWS];
+};
+
+/* Where the steps of the network proxy spend their time (NCCL's ProxyStep states). */
+enum box_net_state {
+	BOX_NET_GPU,      /* send: for the GPU's data; receive: for the GPU to take them */
+	BOX_NET_PEER,     /* send: for the receiver's credit */
+	BOX_NET_WIRE,     /* send or receive on the network itself */
+	BOX_NET_FLUSH,    /* receive: flush to the GPU's memory */
+	BOX_NET_STATES,
+};
+
+struct box_net { /* 64 bytes */
+	_Atomic uint64_t steps; /* that were followed: a sample */
+	_Atomic uint64_t ns[BOX_NET_STATES];
+	_Atomic uint32_t used;
+	uint32_t comm, comm_generation;
+	int32_t peer;
+	uint32_t is_send;
+	uint32_t reserved;
 };
 
 #define BOX_ASSERT(name, bytes) _Static_assert(sizeof(struct name) == (bytes), #name " is a wire format")
@@ -171,6 +285,10 @@ BOX_ASSERT(box_gpu, 128);
 BOX_ASSERT(box_comm, 256);
 BOX_ASSERT(box_key, 128);
 BOX_ASSERT(box_op, 128);
+BOX_ASSERT(box_peer, 64);
+BOX_ASSERT(box_window, 64);
+BOX_ASSERT(box_line, 64 + 64 * BOX_LINE_WINDOWS);
+BOX_ASSERT(box_net, 64);
 _Static_assert(sizeof(struct box_header) <= 4096, "box_header fits its page");
 
 /* The box of this process: the mapped file, or plain memory of which box_snapshot
@@ -181,6 +299,9 @@ struct box {
 	struct box_key *keys;
 	struct hist *hists;
 	struct box_op *ops;
+	struct box_peer *peers;
+	struct box_line *lines;
+	struct box_net *nets;
 	uint64_t bytes;
 	int fd; /* holds the record lock that says "alive"; -1 without a file */
 	bool mapped;

@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "comms.h"
 
+#include <sched.h>
 #include <string.h>
 #include <time.h>
 
 #include "clock.h"
 #include "config.h"
+#include "peers.h"
+#include "words.h"
 
 #define relaxed memory_order_relaxed
 #define FEW_KEYS (BOX_KEYS / 4) /* left: then destroyed communicators give theirs back */
+#define ENTER_TRIES 1000
 
 static uint32_t state_of(const struct box_comm *comm)
 {
@@ -49,10 +53,24 @@ static void add_to(_Atomic uint64_t *to, _Atomic uint64_t *from)
 	atomic_fetch_add_explicit(to, atomic_load_explicit(from, relaxed), relaxed);
 }
 
-static void fold(struct track *track, unsigned index)
+/* Who has a communicator to himself leaves it within microseconds, if he gets to run. */
+static bool enter_patiently(struct box_comm *comm)
+{
+	for (unsigned tries = 0; tries < ENTER_TRIES; tries++) {
+		if (track_enter(comm))
+			return true;
+		sched_yield();
+	}
+	return false;
+}
+
+static bool fold(struct track *track, unsigned index)
 {
 	struct box *box = track->box;
 	struct box_comm *comm = &box->comms[index];
+
+	if (!enter_patiently(comm))
+		return false;
 	unsigned to = folded_record(box, comm);
 	struct box_comm *folded = &box->comms[to];
 
@@ -60,15 +78,20 @@ static void fold(struct track *track, unsigned index)
 	/* First of all: from here on nothing of this communicator is added to its keys. */
 	atomic_fetch_add(&comm->generation, 1);
 	keys_fold(&track->keys, box, index, to);
+	peers_forget(box, index);
 	add_to(&folded->enqueued, &comm->enqueued);
 	add_to(&folded->started, &comm->started);
 	add_to(&folded->completed, &comm->completed);
-	keys_raise_to(&folded->last_progress_tick, atomic_load_explicit(&comm->last_progress_tick, relaxed));
+	add_to(&folded->untimed, &comm->untimed);
+	add_to(&folded->lost, &comm->lost);
+	word_raise(&folded->last_progress_tick, atomic_load_explicit(&comm->last_progress_tick, relaxed));
 	folded->destroyed_real_ns = comm->destroyed_real_ns;
 	folded->folded++;
 	atomic_store_explicit(&folded->state, BOX_COMM_FOLDED, memory_order_release);
 	atomic_store_explicit(&comm->state, BOX_COMM_FREE, memory_order_release);
 	atomic_fetch_add(&box->header->layout_seq, 1);
+	track_leave(comm);
+	return true;
 }
 
 /* The record of the communicator that was destroyed first; UINT32_MAX for none. */
@@ -98,7 +121,8 @@ static unsigned find_record(struct track *track)
 		if (oldest == UINT32_MAX ||
 		    (free_record != UINT32_MAX && atomic_load(&track->keys.taken) <= BOX_KEYS - FEW_KEYS))
 			return free_record;
-		fold(track, oldest);
+		if (!fold(track, oldest))
+			return free_record;
 	}
 }
 
@@ -123,11 +147,19 @@ void *comms_add(struct track *track, const struct comm_words *words)
 	comm->destroyed_real_ns = 0;
 	comm->folded = 0;
 	config_copy_text(comm->name, sizeof(comm->name), words->name);
+	atomic_store_explicit(&comm->named, words->rank >= 0, relaxed);
 	atomic_store_explicit(&comm->enqueued, 0, relaxed);
+	atomic_store_explicit(&comm->untimed, 0, relaxed);
+	atomic_store_explicit(&comm->lost, 0, relaxed);
 	atomic_store_explicit(&comm->started, 0, relaxed);
 	atomic_store_explicit(&comm->completed, 0, relaxed);
 	atomic_store_explicit(&comm->last_sequence, 0, relaxed);
 	atomic_store_explicit(&comm->last_progress_tick, 0, relaxed);
+	atomic_store_explicit(&comm->clock_since_tick, 0, relaxed);
+	atomic_store_explicit(&comm->clock_ahead_ns, 0, relaxed);
+	atomic_store_explicit(&comm->clock_ahead_before_ns, 0, relaxed);
+	atomic_store_explicit(&track->comms[index].seen_funcs, 0, relaxed);
+	words_forget(); /* libnccl may be another one by now */
 	generation = atomic_fetch_add_explicit(&comm->generation, 1, relaxed) + 1;
 	atomic_store_explicit(&comm->state, BOX_COMM_LIVE, memory_order_release);
 	atomic_fetch_add(&box->header->layout_seq, 1);

@@ -159,6 +159,7 @@ void config_load(struct config *config, config_getenv get)
 	config->enabled = number(get, "NCCL_INSPECTOR_ENABLE", 0) == 1;
 	config->prom = number(get, "NCCL_INSPECTOR_PROM_DUMP", 0) == 1;
 	config->p2p = number(get, "NCCL_INSPECTOR_ENABLE_P2P", 1) != 0;
+	config->phases = number(get, "NCCL_INSPECTOR_PHASES", 0) == 1;
 	min_bytes = number(get, "NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES", MIN_BYTES_DEFAULT);
 	config->min_bytes = min_bytes < 0 ? MIN_BYTES_DEFAULT : (uint64_t)min_bytes;
 	interval_us = number(get, "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS", -1);

@@ -14,6 +14,7 @@ struct config {
 	bool enabled;        /* NCCL_INSPECTOR_ENABLE */
 	bool prom;           /* NCCL_INSPECTOR_PROM_DUMP */
 	bool p2p;            /* NCCL_INSPECTOR_ENABLE_P2P */
+	bool phases;         /* NCCL_INSPECTOR_PHASES: kernel phases, from NCCL 2.31 on */
 	bool make_dir;       /* the directory is the user's own: make it if need be */
 	char dir[4096];      /* NCCL_INSPECTOR_RUN_DIR, else _DUMP_DIR, else as NVIDIA's Inspector names it */
 	int64_t interval_us; /* 0: write at the end only */

@@ -30,7 +30,8 @@ static const char *const drop_names[BOX_DROPS] = {
 	[BOX_DROP_NO_SLOT] = "no_slot",   [BOX_DROP_NO_COMM] = "no_communicator",
 	[BOX_DROP_NO_KEY] = "no_key",     [BOX_DROP_EXPIRED] = "expired",
 	[BOX_DROP_IMPLAUSIBLE] = "implausible", [BOX_DROP_STALE] = "stale",
-	[BOX_DROP_UNTIMED] = "untimed",
+	[BOX_DROP_NO_PEER] = "no_peer",   [BOX_DROP_NO_GROUP] = "no_group",
+	[BOX_DROP_JSON] = "json",
 };
 
 static void add_job_labels(struct expo *expo, unsigned gpu, struct text *text)
@@ -138,7 +139,7 @@ static double comm_value(const struct expo *expo, unsigned i, enum metric metric
 	case METRIC_NCCL_COMMUNICATOR_OPERATIONS_ENQUEUED_TOTAL:
 		return (double)atomic_load_explicit(&comm->enqueued, relaxed);
 	case METRIC_NCCL_COMMUNICATOR_OPERATIONS_STARTED_TOTAL:
-		return (double)atomic_load_explicit(&comm->started, relaxed);
+		return (double)(atomic_load_explicit(&comm->started, relaxed) + expo->running[i]);
 	case METRIC_NCCL_COMMUNICATOR_OPERATIONS_COMPLETED_TOTAL:
 		return (double)atomic_load_explicit(&comm->completed, relaxed);
 	default:

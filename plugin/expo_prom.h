@@ -26,7 +26,8 @@ struct expo {
 	const struct config *config;
 	unsigned api; /* NCCL profiler interface in use, for the label `version` */
 	struct expo_sum now[BOX_KEYS], before[BOX_KEYS]; /* sums at this and at the last expo_window */
-	uint64_t inflight_ns[BOX_COMMS];
+	uint64_t inflight_ns[BOX_COMMS]; /* age of the oldest operation in flight */
+	uint32_t running[BOX_COMMS];     /* operations in flight whose kernel began */
 	bool shown_key[BOX_KEYS], shown_comm[BOX_COMMS];
 };
 

@@ -42,23 +42,27 @@ static bool is_live(const struct box_comm *comm, uint32_t generation)
 	       atomic_load_explicit(&comm->generation, relaxed) == generation;
 }
 
-static void find_oldest(struct expo *expo, uint64_t now_tick, uint64_t ns_per_tick_q32)
+static void find_in_flight(struct expo *expo, uint64_t now_tick, uint64_t ns_per_tick_q32)
 {
 	memset(expo->inflight_ns, 0, sizeof(expo->inflight_ns));
+	memset(expo->running, 0, sizeof(expo->running));
 	for (unsigned i = 0; i < BOX_OPS; i++) {
 		const struct box_op *op = &expo->box->ops[i];
 		uint32_t generation = atomic_load_explicit(&op->generation, memory_order_acquire);
 		uint32_t comm = atomic_load_explicit(&op->comm, memory_order_acquire);
 		uint32_t comm_generation = atomic_load_explicit(&op->comm_generation, memory_order_acquire);
 		uint64_t since = atomic_load_explicit(&op->enqueue_tick, memory_order_acquire);
+		uint64_t channels = atomic_load_explicit(&op->started_channels, memory_order_acquire);
 
 		/* Unchanged around the reads: they are of one use of the slot. */
-		if (!(generation & 1) || atomic_load_explicit(&op->generation, relaxed) != generation ||
+		if ((generation & BOX_OP_STATE_MASK) != BOX_OP_USED ||
+		    atomic_load_explicit(&op->generation, relaxed) != generation ||
 		    comm >= BOX_LIVE_COMMS || since >= now_tick ||
 		    !is_live(&expo->box->comms[comm], comm_generation))
 			continue;
 		uint64_t age = clock_ticks_to_ns(now_tick - since, ns_per_tick_q32);
 
+		expo->running[comm] += channels != 0;
 		if (age > expo->inflight_ns[comm])
 			expo->inflight_ns[comm] = age;
 	}
@@ -74,7 +78,7 @@ void expo_window(struct expo *expo, uint64_t now_tick, uint64_t ns_per_tick_q32)
 		if (!is_same_key(&expo->before[i], &expo->now[i]))
 			expo->before[i] = (struct expo_sum){ 0 };
 	}
-	find_oldest(expo, now_tick, ns_per_tick_q32);
+	find_in_flight(expo, now_tick, ns_per_tick_q32);
 }
 
 static bool comm_counts(const struct box_comm *comm, unsigned gpu)

@@ -109,6 +109,7 @@ static void fill_header(const struct inspector_comm *comm)
 	header->array_job_id = config->array_job_id;
 	header->array_task_id = config->array_task_id;
 	header->api_version = comm->api;
+	header->timing = comm->api <= 2 ? BOX_TIMING_NONE : comm->api == 3 ? BOX_TIMING_CPU : BOX_TIMING_GPU;
 	header->nccl_version = nccl_version(comm->caller);
 	config_copy_text(header->plugin_version, sizeof(header->plugin_version), NCCL_INSPECTOR_VERSION);
 	config_copy_text(header->node, sizeof(header->node), config->node);
@@ -154,7 +155,9 @@ static void set_up(const struct inspector_comm *comm)
 		log_line(message);
 	}
 	fill_header(comm);
-	track_init(&inspector_track, &self.box, self.box.header->clock.ns_per_tick_q32, self.config.p2p);
+	track_init(&inspector_track, &self.box, self.box.header->clock.ns_per_tick_q32,
+		   &(struct track_options){ .p2p = self.config.p2p,
+					    .timing = (enum box_timing)self.box.header->timing });
 	self.writer.box = &self.box;
 	self.writer.track = &inspector_track;
 	self.writer.config = &self.config;
@@ -186,6 +189,13 @@ static uint32_t find_gpu(void)
 	return BOX_GPUS - 1;
 }
 
+/* Each interface gets the bits that it knows. Asking for an operation brings the calls around it. */
+static int wanted_events(unsigned api)
+{
+	return ABI_COLL | (self.config.p2p ? ABI_P2P : 0) | (api >= 3 ? ABI_KERNEL_CH : 0) |
+	       (api >= 6 ? ABI_CE_COLL : 0) | (api >= 7 && self.config.phases ? ABI_KERNEL_PHASE : 0);
+}
+
 void inspector_init(const struct inspector_comm *comm, void **context, int *mask)
 {
 	struct inspector_comm full = *comm;
@@ -205,7 +215,9 @@ void inspector_init(const struct inspector_comm *comm, void **context, int *mask
 		*context = comms_add(&inspector_track, &full.words);
 		self.live++;
 		atomic_store(&self.box.header->state, BOX_LIVE);
-		wanted = ABI_COLL | ABI_KERNEL_CH | (self.config.p2p ? ABI_P2P : 0);
+		wanted = wanted_events(comm->api);
+		atomic_store(&inspector_track.mask, mask);
+		atomic_store(&inspector_track.mask_all, wanted);
 		if (worker_start(&self.writer.worker))
 			log_line("no thread for metrics: only the report will have this process");
 	}
@@ -227,6 +239,7 @@ void inspector_finalize(void *context)
 		if (last) {
 			atomic_store(&self.box.header->state, BOX_FINALIZED);
 			atomic_store(&self.logger, NULL);
+			atomic_store(&inspector_track.mask, NULL); /* libnccl may go now, and its mask with it */
 			/* Under the lock: a communicator that comes now must find the thread told to stop, and start it. */
 			worker_ask_to_stop(&self.writer.worker);
 		}

@@ -77,47 +77,48 @@ uint32_t keys_find(struct keys *keys, struct box *box, const struct key_words *w
 	return KEYS_NONE;
 }
 
-void keys_raise_to(_Atomic uint64_t *word, uint64_t value)
-{
-	uint64_t old = atomic_load_explicit(word, relaxed);
-
-	while (old < value && !atomic_compare_exchange_weak_explicit(word, &old, value, relaxed, relaxed))
-		;
-}
-
-static void lower_to(_Atomic uint64_t *word, uint64_t value)
-{
-	uint64_t old = atomic_load_explicit(word, relaxed);
-
-	while ((!old || old > value) &&
-	       !atomic_compare_exchange_weak_explicit(word, &old, value, relaxed, relaxed))
-		;
-}
-
 static void bucket_add(_Atomic uint32_t *bucket, uint32_t count)
 {
 	uint32_t old = atomic_load_explicit(bucket, relaxed);
 
-	if (old <= UINT32_MAX - count)
-		atomic_fetch_add_explicit(bucket, count, relaxed);
+	atomic_store_explicit(bucket, old <= UINT32_MAX - count ? old + count : UINT32_MAX, relaxed);
 }
 
-void keys_account(struct box *box, uint32_t index, const struct box_op *op, uint64_t time_ns)
+static void lower_to(_Atomic uint64_t *word, uint64_t value)
+{
+	if (atomic_load_explicit(word, relaxed) - 1 >= value) /* 0 is "none yet" */
+		atomic_store_explicit(word, value, relaxed);
+}
+
+void keys_account(struct box *box, uint32_t index, const struct finished *op)
 {
 	struct box_key *key = &box->keys[index];
-	uint64_t bytes = atomic_load_explicit(&op->bytes, relaxed);
-	uint64_t op_index = atomic_load_explicit(&op->index, relaxed);
+	uint64_t ops = atomic_load_explicit(&key->ops, relaxed);
+	int64_t rate_q20 = log2_q20(op->rate_bytes) - log2_q20(op->time_ns);
 
-	atomic_fetch_add_explicit(&key->begun, 1, memory_order_acq_rel);
-	bucket_add(&box->hists[index].count[hist_bucket(time_ns)], 1);
-	atomic_fetch_add_explicit(&key->bytes, bytes, relaxed);
-	atomic_fetch_add_explicit(&key->busy_ns, time_ns, relaxed);
-	atomic_fetch_add_explicit(&key->log2_rate_q20, log2_q20(bytes) - log2_q20(time_ns), relaxed);
-	lower_to(&key->min_ns, time_ns);
-	keys_raise_to(&key->max_ns, time_ns);
-	lower_to(&key->first_index, op_index);
-	keys_raise_to(&key->last_index, op_index);
-	atomic_fetch_add_explicit(&key->ops, 1, memory_order_release);
+	atomic_store_explicit(&key->begun, ops + 1, relaxed);
+	word_order();
+	bucket_add(&box->hists[index].count[hist_bucket(op->time_ns)], 1);
+	word_add(&key->bytes, op->bytes);
+	word_add(&key->busy_ns, op->time_ns);
+	atomic_store_explicit(&key->log2_rate_q20,
+			      atomic_load_explicit(&key->log2_rate_q20, relaxed) + rate_q20, relaxed);
+	lower_to(&key->min_ns, op->time_ns);
+	word_raise(&key->max_ns, op->time_ns);
+	word_raise(&key->last_index, op->index);
+	if (!ops)
+		atomic_store_explicit(&key->first_index, op->index, relaxed);
+	if (op->phased) {
+		word_add(&key->phased_ops, 1);
+		word_add(&key->wait_ns, op->wait_ns);
+	}
+	atomic_store_explicit(&key->ops, ops + 1, memory_order_release);
+}
+
+void keys_add_untimed(struct box *box, uint32_t index, uint64_t ops, uint64_t bytes)
+{
+	atomic_fetch_add_explicit(&box->keys[index].untimed_bytes, bytes, relaxed);
+	atomic_fetch_add_explicit(&box->keys[index].untimed_ops, ops, relaxed);
 }
 
 static void forget(struct keys *keys, unsigned comm)
@@ -142,7 +143,16 @@ static void key_clear(struct keys *keys, struct box *box, uint32_t index)
 	atomic_store_explicit(&key->max_ns, 0, relaxed);
 	atomic_store_explicit(&key->first_index, 0, relaxed);
 	atomic_store_explicit(&key->last_index, 0, relaxed);
+	atomic_store_explicit(&key->untimed_ops, 0, relaxed);
+	atomic_store_explicit(&key->untimed_bytes, 0, relaxed);
+	atomic_store_explicit(&key->phased_ops, 0, relaxed);
+	atomic_store_explicit(&key->wait_ns, 0, relaxed);
 	key_give_back(keys, box, index);
+}
+
+static void add_to(_Atomic uint64_t *to, _Atomic uint64_t *from)
+{
+	atomic_fetch_add_explicit(to, atomic_load_explicit(from, relaxed), relaxed);
 }
 
 /* Adds what key `from` has to key `to`; operation indices of other communicators do not compare, so they go. */
@@ -152,19 +162,30 @@ static void key_merge(struct box *box, uint32_t from, uint32_t to)
 	uint64_t ops = atomic_load_explicit(&source->ops, relaxed);
 	uint64_t min = atomic_load_explicit(&source->min_ns, relaxed);
 
+	atomic_fetch_add_explicit(&target->begun, ops, relaxed);
+	word_order();
 	for (unsigned i = 0; i < HIST_BUCKETS; i++)
 		bucket_add(&box->hists[to].count[i],
 			   atomic_load_explicit(&box->hists[from].count[i], relaxed));
-	atomic_fetch_add_explicit(&target->begun, ops, relaxed);
-	atomic_fetch_add_explicit(&target->bytes, atomic_load_explicit(&source->bytes, relaxed), relaxed);
-	atomic_fetch_add_explicit(&target->busy_ns, atomic_load_explicit(&source->busy_ns, relaxed),
-				  relaxed);
+	add_to(&target->bytes, &source->bytes);
+	add_to(&target->busy_ns, &source->busy_ns);
 	atomic_fetch_add_explicit(&target->log2_rate_q20,
 				  atomic_load_explicit(&source->log2_rate_q20, relaxed), relaxed);
 	if (min)
 		lower_to(&target->min_ns, min);
-	keys_raise_to(&target->max_ns, atomic_load_explicit(&source->max_ns, relaxed));
+	word_raise(&target->max_ns, atomic_load_explicit(&source->max_ns, relaxed));
+	add_to(&target->untimed_bytes, &source->untimed_bytes);
+	add_to(&target->untimed_ops, &source->untimed_ops);
+	add_to(&target->phased_ops, &source->phased_ops);
+	add_to(&target->wait_ns, &source->wait_ns);
 	atomic_fetch_add_explicit(&target->ops, ops, memory_order_release);
+}
+
+/* NCCL may yet have told of these calls; their communicator is gone, so nobody will know. */
+static void forget_calls(struct keys *keys, uint32_t index)
+{
+	atomic_store_explicit(&keys->called_ops[index], 0, relaxed);
+	atomic_store_explicit(&keys->called_bytes[index], 0, relaxed);
 }
 
 void keys_fold(struct keys *keys, struct box *box, unsigned from, unsigned to)
@@ -179,6 +200,7 @@ void keys_fold(struct keys *keys, struct box *box, unsigned from, unsigned to)
 			continue;
 		struct key_words words = { to, key->func, key->size_class, key->algo, key->proto };
 
+		forget_calls(keys, i);
 		while (twin < BOX_KEYS && !key_matches(&box->keys[twin], &words))
 			twin++;
 		if (twin < BOX_KEYS) {

@@ -16,6 +16,9 @@ struct keys {
 	_Atomic uint16_t direct[BOX_LIVE_COMMS][KEYS_FUNCS][KEYS_CLASSES];
 	_Atomic uint16_t next[BOX_KEYS];
 	_Atomic uint32_t taken; /* of BOX_KEYS; a full table is not searched for every operation */
+	/* Calls for which NCCL may yet give an event: sweep.c makes untimed operations of them when it does not. */
+	_Atomic uint32_t called_ops[BOX_KEYS];
+	_Atomic uint64_t called_bytes[BOX_KEYS];
 };
 
 struct key_words {
@@ -23,16 +26,53 @@ struct key_words {
 	uint8_t func, size_class, algo, proto;
 };
 
+/* A finished operation. */
+struct finished {
+	uint64_t bytes;      /* as the caller counts them */
+	uint64_t rate_bytes; /* what the bandwidth is of: the same but for groups */
+	uint64_t time_ns, index;
+	uint64_t wait_ns;    /* of the time, with `phased` */
+	bool phased;
+};
+
 /* Index in box->keys, a new one if need be; KEYS_NONE when all are taken. */
 uint32_t keys_find(struct keys *keys, struct box *box, const struct key_words *words);
 
-/* Adds one operation of time_ns to a key. */
-void keys_account(struct box *box, uint32_t index, const struct box_op *op, uint64_t time_ns);
+/* Adds one operation. The caller has the communicator to itself (box_comm.busy). */
+void keys_account(struct box *box, uint32_t index, const struct finished *op);
+
+/* Adds operations without a time. Callable from everywhere. */
+void keys_add_untimed(struct box *box, uint32_t index, uint64_t ops, uint64_t bytes);
 
 /* Moves every key of record `from` to record `to`, adding up what both have, and forgets which keys `from` had;
- * only while no operation of it can start. */
+ * only while no operation of it can start, and with the communicator to itself. */
 void keys_fold(struct keys *keys, struct box *box, unsigned from, unsigned to);
 
-void keys_raise_to(_Atomic uint64_t *word, uint64_t value);
+/* Words of the box that one thread at a time writes: cheaper than an atomic addition. */
+static inline void word_add(_Atomic uint64_t *word, uint64_t value)
+{
+	atomic_store_explicit(word, atomic_load_explicit(word, memory_order_relaxed) + value,
+			      memory_order_relaxed);
+}
+
+/* What was stored before is seen before what is stored after. TSan does not know fences, and needs none here. */
+static inline void word_order(void)
+{
+#ifndef __SANITIZE_THREAD__
+	atomic_thread_fence(memory_order_release);
+#endif
+}
+
+static inline void word_or(_Atomic uint64_t *word, uint64_t bits)
+{
+	atomic_store_explicit(word, atomic_load_explicit(word, memory_order_relaxed) | bits,
+			      memory_order_relaxed);
+}
+
+static inline void word_raise(_Atomic uint64_t *word, uint64_t value)
+{
+	if (atomic_load_explicit(word, memory_order_relaxed) < value)
+		atomic_store_explicit(word, value, memory_order_relaxed);
+}
 
 #endif

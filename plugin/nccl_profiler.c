@@ -1,23 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nccl_profiler.c - the tables that NCCL looks for: each version's structures to event.h, nothing more. */
+/* nccl_profiler.c - the tables that NCCL looks for: each version's structures to event.h, nothing more.
+ *
+ * After init the functions have nothing to say but success. Every start writes the handle, NULL too: NCCL does
+ * not clear it before, and stops whatever it finds.
+ */
 #include "abi.h"
 #include "inspector.h"
+#include "words.h"
 
 enum { NCCL_SUCCESS = 0 };
 
-/* Handle and state functions are the same in all versions. After init they have nothing to say but success. */
-static int stop_event(void *handle)
-{
-	track_enqueued(&inspector_track, handle);
-	return NCCL_SUCCESS;
-}
-
-static int record_event_state(void *handle, int state, union abi_state_args *args)
-{
-	if (state == ABI_STATE_KERNEL_CH_STOP && args)
-		track_kernel_stop(&inspector_track, handle, args->gpu_ns);
-	return NCCL_SUCCESS;
-}
+#define TRACK (&inspector_track)
 
 static int finalize(void *context)
 {
@@ -39,37 +32,16 @@ static int init(unsigned api, void **context, uint64_t comm_id, int *mask, const
 	return NCCL_SUCCESS;
 }
 
-/* Bodies lie at the same offsets in v4 to v7 (abi.h asserts it); only the width of `type` differs. */
-static inline void start(void *context, void **handle, uint64_t type, void *parent,
-			 const union abi_body *body, enum event_kind group)
-{
-	struct event event = { .kind = EVENT_OTHER, .peer = -1, .parent = parent };
-
-	if (type == ABI_KERNEL_CH) {
-		event.kind = EVENT_KERNEL;
-		event.channel = body->kernel_ch.channel;
-		event.gpu_ns = body->kernel_ch.gpu_ns;
-	} else if (type == ABI_COLL) {
-		event.kind = EVENT_OPERATION;
-		event.func = body->coll.func;
-		event.datatype = body->coll.datatype;
-		event.algo = body->coll.algo;
-		event.proto = body->coll.proto;
-		event.count = body->coll.count;
-		event.sequence = body->coll.sequence;
-		event.channels = body->coll.channels;
-	} else if (type == ABI_P2P) {
-		event.kind = EVENT_OPERATION;
-		event.func = body->p2p.func;
-		event.datatype = body->p2p.datatype;
-		event.count = body->p2p.count;
-		event.peer = body->p2p.peer;
-		event.channels = body->p2p.channels;
-	} else if (type == ABI_GROUP) {
-		event.kind = group;
+/* v1 to v3: the communicator says who it is with its first operation. */
+#define INIT_V1(version)                                                                           \
+	static int init_v##version(void **context, int *mask)                                      \
+	{                                                                                          \
+		return init(version, context, 0, mask, NULL, 0, 0, -1, NULL,                       \
+			    __builtin_return_address(0));                                          \
 	}
-	*handle = track_start(&inspector_track, context, &event);
-}
+INIT_V1(1)
+INIT_V1(2)
+INIT_V1(3)
 
 static int init_v4(void **context, int *mask, const char *comm_name, uint64_t comm_hash, int n_nodes,
 		   int nranks, int rank, abi_logger logger)
@@ -78,43 +50,259 @@ static int init_v4(void **context, int *mask, const char *comm_name, uint64_t co
 		    __builtin_return_address(0));
 }
 
-/* NCCL <= 2.27 starts Coll and P2p only if Group got a handle. */
-static int start_event_v4(void *context, void **handle, struct abi_descriptor_v4 *event)
-{
-	start(context, handle, event->type, event->parent, &event->body, EVENT_GROUP);
-	return NCCL_SUCCESS;
-}
-
-#define INIT(version)                                                                              \
+#define INIT_V5(version)                                                                           \
 	static int init_v##version(void **context, uint64_t comm_id, int *mask, const char *comm_name, \
 				   int n_nodes, int nranks, int rank, abi_logger logger)           \
 	{                                                                                          \
 		return init(version, context, comm_id, mask, comm_name, n_nodes, nranks, rank, logger, \
 			    __builtin_return_address(0));                                          \
 	}
-INIT(5)
-INIT(6)
-INIT(7)
+INIT_V5(5)
+INIT_V5(6)
+INIT_V5(7)
+
+static void *coll_v4(void *context, const struct abi_coll *coll, bool symmetric)
+{
+	return track_operation(TRACK, context,
+			       &(struct event){ .peer = EVENT_NO_PEER,
+						.func = coll->func,
+						.datatype = coll->datatype,
+						.algo = coll->algo,
+						.proto = coll->proto,
+						.count = coll->count,
+						.sequence = coll->sequence,
+						.symmetric = symmetric,
+						.channels = coll->channels });
+}
+
+static void *p2p_v4(void *context, void *parent, const struct abi_p2p *p2p)
+{
+	return track_operation(TRACK, context,
+			       &(struct event){ .peer = p2p->peer,
+						.func = p2p->func,
+						.datatype = p2p->datatype,
+						.count = p2p->count,
+						.parent = parent,
+						.channels = p2p->channels });
+}
+
+static int start_event_v1(void *context, void **handle, struct abi_descriptor_v1 *event)
+{
+	*handle = NULL;
+	if (event->type == ABI_COLL) {
+		const struct abi_coll_v1 *coll = &event->coll;
+
+		track_name(TRACK, context, coll->comm_hash, coll->comm_name, event->rank);
+		*handle = track_operation(TRACK, context,
+					  &(struct event){ .peer = EVENT_NO_PEER,
+							   .func = words_v1_func(coll->func),
+							   .datatype = words_v1_datatype(coll->datatype),
+							   .algo = words_v1_algo(coll->algo),
+							   .proto = words_v1_proto(coll->proto),
+							   .count = coll->count,
+							   .sequence = coll->sequence,
+							   .channels = coll->channels });
+	} else if (event->type == ABI_P2P) {
+		const struct abi_p2p_v1 *p2p = &event->p2p;
+
+		track_name(TRACK, context, p2p->comm_hash, p2p->comm_name, event->rank);
+		*handle = track_operation(TRACK, context,
+					  &(struct event){ .peer = p2p->peer,
+							   .func = words_v1_func(p2p->func),
+							   .datatype = words_v1_datatype(p2p->datatype),
+							   .count = p2p->count,
+							   .parent = event->parent,
+							   .channels = EVENT_CHANNELS_UNKNOWN });
+	} else if (event->type == ABI_GROUP) {
+		*handle = track_group_start(TRACK, context);
+	}
+	return NCCL_SUCCESS;
+}
+
+static void *p2p_v2(void *context, void *parent, int rank, const struct abi_p2p_v2 *p2p)
+{
+	track_name(TRACK, context, p2p->comm_hash, p2p->comm_name, rank);
+	return track_operation(TRACK, context,
+			       &(struct event){ .peer = p2p->peer,
+						.func = p2p->func,
+						.datatype = p2p->datatype,
+						.count = p2p->count,
+						.parent = parent,
+						.channels = EVENT_CHANNELS_UNKNOWN });
+}
+
+static int start_event_v2(void *context, void **handle, struct abi_descriptor_v2 *event)
+{
+	*handle = NULL;
+	if (event->type == ABI_COLL) {
+		const struct abi_coll_v2 *coll = &event->coll;
+
+		track_name(TRACK, context, coll->comm_hash, coll->comm_name, event->rank);
+		*handle = track_operation(TRACK, context,
+					  &(struct event){ .peer = EVENT_NO_PEER,
+							   .func = coll->func,
+							   .datatype = coll->datatype,
+							   .algo = coll->algo,
+							   .proto = coll->proto,
+							   .count = coll->count,
+							   .sequence = coll->sequence,
+							   .channels = coll->channels });
+	} else if (event->type == ABI_P2P) {
+		*handle = p2p_v2(context, event->parent, event->rank, &event->p2p);
+	} else if (event->type == ABI_GROUP) {
+		*handle = track_group_start(TRACK, context);
+	}
+	return NCCL_SUCCESS;
+}
+
+static int start_event_v3(void *context, void **handle, struct abi_descriptor_v3 *event)
+{
+	*handle = NULL;
+	if (event->type == ABI_KERNEL_CH) {
+		*handle = track_kernel_start(TRACK, event->parent, event->kernel_ch.channel, track_now_ns(TRACK));
+	} else if (event->type == ABI_COLL) {
+		const struct abi_coll_v3 *coll = &event->coll;
+
+		track_name(TRACK, context, coll->comm_hash, coll->comm_name, event->rank);
+		*handle = track_operation(TRACK, context,
+					  &(struct event){ .peer = EVENT_NO_PEER,
+							   .func = coll->func,
+							   .datatype = coll->datatype,
+							   .algo = coll->algo,
+							   .proto = coll->proto,
+							   .count = coll->count,
+							   .sequence = coll->sequence,
+							   .channels = coll->channels });
+	} else if (event->type == ABI_P2P) {
+		*handle = p2p_v2(context, event->parent, event->rank, &event->p2p);
+	} else if (event->type == ABI_GROUP) {
+		*handle = track_group_start(TRACK, context);
+	}
+	return NCCL_SUCCESS;
+}
+
+/* NCCL <= 2.27 starts Coll and P2p only if Group got a handle. */
+static int start_event_v4(void *context, void **handle, struct abi_descriptor_v4 *event)
+{
+	const union abi_body *body = &event->body;
+
+	if (event->type == ABI_KERNEL_CH)
+		*handle = track_kernel_start(TRACK, event->parent, body->kernel_ch.channel, body->kernel_ch.gpu_ns);
+	else if (event->type == ABI_COLL)
+		*handle = coll_v4(context, &body->coll, false);
+	else if (event->type == ABI_P2P)
+		*handle = p2p_v4(context, event->parent, &body->p2p);
+	else if (event->type == ABI_GROUP)
+		*handle = track_group_start(TRACK, context);
+	else
+		*handle = NULL;
+	return NCCL_SUCCESS;
+}
+
+/* The calls of the application. A captured call runs later, if at all, and tells nothing of when. */
+static void *start_call(void *context, uint64_t type, void *parent, const union abi_body_v5 *body)
+{
+	switch (type) {
+	case ABI_GROUP_API:
+		return track_group_start(TRACK, context);
+	case ABI_P2P_API:
+		return track_p2p_call(TRACK, parent);
+	case ABI_COLL_API:
+		if (!body->coll_api.captured)
+			track_coll_call(TRACK, context,
+					&(struct event){ .peer = EVENT_NO_PEER,
+							 .func = body->coll_api.func,
+							 .datatype = body->coll_api.datatype,
+							 .count = body->coll_api.count });
+		return NULL;
+	case ABI_CE_COLL:
+		track_copy_engine(TRACK, context,
+				  &(struct event){ .peer = EVENT_NO_PEER,
+						   .func = body->ce_coll.func,
+						   .datatype = body->ce_coll.datatype,
+						   .count = body->ce_coll.count });
+		return NULL;
+	default:
+		return NULL;
+	}
+}
 
 static int start_event_v5(void *context, void **handle, struct abi_descriptor_v5 *event)
 {
-	start(context, handle, event->type, event->parent, &event->body, EVENT_OTHER);
+	const union abi_body *body = &event->body.common;
+
+	if (event->type == ABI_KERNEL_CH)
+		*handle = track_kernel_start(TRACK, event->parent, body->kernel_ch.channel, body->kernel_ch.gpu_ns);
+	else if (event->type == ABI_COLL)
+		*handle = coll_v4(context, &body->coll, false);
+	else if (event->type == ABI_P2P)
+		*handle = p2p_v4(context, event->parent, &body->p2p);
+	else
+		*handle = start_call(context, event->type, event->parent, &event->body);
 	return NCCL_SUCCESS;
 }
 
 static int start_event_v7(void *context, void **handle, struct abi_descriptor_v7 *event)
 {
-	start(context, handle, event->type, event->parent, &event->body, EVENT_OTHER);
+	const union abi_body *body = &event->body.common;
+
+	if (event->type == ABI_KERNEL_CH)
+		*handle = track_kernel_start(TRACK, event->parent, body->kernel_ch.channel, body->kernel_ch.gpu_ns);
+	else if (event->type == ABI_COLL)
+		*handle = coll_v4(context, &body->coll, event->coll_v7.is_symmetric);
+	else if (event->type == ABI_P2P)
+		*handle = p2p_v4(context, event->parent, &body->p2p);
+	else if (event->type == ABI_KERNEL_PHASE)
+		*handle = track_phase_start(TRACK, event->parent, event->kernel_phase.phase);
+	else
+		*handle = start_call(context, event->type, event->parent, &event->body);
+	return NCCL_SUCCESS;
+}
+
+static int stop_event(void *handle)
+{
+	track_group_stop(TRACK, handle);
+	track_enqueued(TRACK, handle);
+	return NCCL_SUCCESS;
+}
+
+static int stop_event_v3(void *handle)
+{
+	track_group_stop(TRACK, handle);
+	track_kernel_stop(TRACK, handle, track_now_ns(TRACK));
+	return NCCL_SUCCESS;
+}
+
+static int no_state(void *handle, int state, union abi_state_args *args)
+{
+	(void)handle;
+	(void)state;
+	(void)args;
+	return NCCL_SUCCESS;
+}
+
+static int record_event_state(void *handle, int state, union abi_state_args *args)
+{
+	if (!args)
+		return NCCL_SUCCESS;
+	if (state == ABI_STATE_KERNEL_CH_STOP)
+		track_kernel_stop(TRACK, handle, args->gpu_ns);
+	else if (state == ABI_STATE_KERNEL_PHASE_STOP)
+		track_phase_stop(TRACK, handle, args->gpu_ns);
 	return NCCL_SUCCESS;
 }
 
 #define NAME "slurm-nccl-inspector"
+#define EXPORT __attribute__((visibility("default")))
 
-const struct abi_table_v4 ncclProfiler_v4 = { NAME, init_v4, start_event_v4, stop_event,
-					      record_event_state, finalize };
-const struct abi_table_v5 ncclProfiler_v5 = { NAME, init_v5, start_event_v5, stop_event,
-					      record_event_state, finalize };
-const struct abi_table_v5 ncclProfiler_v6 = { NAME, init_v6, start_event_v5, stop_event,
-					      record_event_state, finalize };
-const struct abi_table_v7 ncclProfiler_v7 = { NAME, init_v7, start_event_v7, stop_event,
-					      record_event_state, finalize };
+EXPORT const struct abi_table_v1 ncclProfiler_v1 = { NAME, init_v1, start_event_v1, stop_event, no_state, finalize };
+EXPORT const struct abi_table_v2 ncclProfiler_v2 = { NAME, init_v2, start_event_v2, stop_event, no_state, finalize };
+EXPORT const struct abi_table_v3 ncclProfiler_v3 = { NAME, init_v3, start_event_v3, stop_event_v3, no_state, finalize };
+EXPORT const struct abi_table_v4 ncclProfiler_v4 = { NAME, init_v4, start_event_v4, stop_event,
+						     record_event_state, finalize };
+EXPORT const struct abi_table_v5 ncclProfiler_v5 = { NAME, init_v5, start_event_v5, stop_event,
+						     record_event_state, finalize };
+EXPORT const struct abi_table_v5 ncclProfiler_v6 = { NAME, init_v6, start_event_v5, stop_event,
+						     record_event_state, finalize };
+EXPORT const struct abi_table_v7 ncclProfiler_v7 = { NAME, init_v7, start_event_v7, stop_event,
+						     record_event_state, finalize };

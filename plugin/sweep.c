@@ -2,20 +2,20 @@
 #include "sweep.h"
 
 #include "clock.h"
+#include "slots.h"
 
 #define relaxed memory_order_relaxed
 
 /* NCCL announces more channels than it reports (a Send's channels without a step): done is what stood still for long
  * with every channel that began ended. */
 #define SETTLED_NS 2000000000ull
-/* No kernel event at all, while that many later operations completed: it will not come (a lost start, a copy engine). */
-#define OVERTAKEN_NS 10000000000ull
-#define OVERTAKEN_OPS 64u
+/* No kernel event at all, while later operations completed: it will not come (a lost start, a part without work). */
+#define OVERTAKEN_NS 3000000000ull
 /* A hung operation is worth keeping: it goes only when the pool is nearly empty. */
 #define SHORT_POOL (BOX_OPS / 4)
 #define SHORT_POOL_NS 60000000000ull
 
-/* Odd while the slot is in use. Everything read after it belongs to that use, or the claim fails. */
+/* Everything read after it belongs to that use, or ending it fails. */
 static uint32_t generation_of(struct box_op *op)
 {
 	return atomic_load_explicit(&op->generation, memory_order_acquire);
@@ -28,14 +28,6 @@ static uint64_t age_ns(struct track *track, _Atomic uint64_t *since, uint64_t no
 	return then && then < now_tick ? clock_ticks_to_ns(now_tick - then, track->ns_per_tick_q32) : 0;
 }
 
-static void expire(struct track *track, struct box_op *op, uint32_t generation, enum box_drop reason)
-{
-	if (!track_claim(op, generation))
-		return;
-	track_drop(track, reason);
-	track_free(track, op);
-}
-
 static void sweep_slot(struct sweep *sweep, struct track *track, unsigned slot, bool pool_is_short,
 		       uint64_t now_tick)
 {
@@ -46,9 +38,9 @@ static void sweep_slot(struct sweep *sweep, struct track *track, unsigned slot, 
 	uint64_t stopped = atomic_load_explicit(&op->stopped_channels, relaxed);
 	uint64_t channels = started ^ (stopped << 1 | stopped >> 63);
 	uint64_t age = age_ns(track, &op->enqueue_tick, now_tick);
-	bool app_done = atomic_load_explicit(&op->flags, memory_order_acquire) & BOX_OP_APP_DONE;
+	bool all_stopped = started && started == stopped;
 
-	if (!(generation & 1))
+	if (!track_in_use(generation))
 		return;
 	if (sweep->seen_channels[slot] != channels || !atomic_load_explicit(&op->event_tick, relaxed)) {
 		sweep->seen_channels[slot] = channels;
@@ -58,16 +50,35 @@ static void sweep_slot(struct sweep *sweep, struct track *track, unsigned slot, 
 				atomic_load_explicit(&op->comm_generation, relaxed) ||
 			(pool_is_short && /* what an aborted communicator left is evidence of a hang */
 			 atomic_load_explicit(&comm->state, relaxed) != BOX_COMM_LIVE);
-	bool overtaken = atomic_load_explicit(&comm->last_sequence, relaxed) >
-			 atomic_load_explicit(&op->index, relaxed) + OVERTAKEN_OPS;
+	/* The thread that stopped the last channel found us busy with the communicator. */
+	bool complete = (unsigned)__builtin_popcountll(stopped) >= atomic_load_explicit(&op->kind, relaxed) >> 24;
 
-	if (app_done && started && started == stopped) {
-		if (age_ns(track, &op->event_tick, now_tick) > SETTLED_NS)
+	if (all_stopped) {
+		if (complete || age_ns(track, &op->event_tick, now_tick) > SETTLED_NS)
 			track_complete(track, op, generation);
 	} else if (orphaned || (pool_is_short && !started && age > SHORT_POOL_NS)) {
-		expire(track, op, generation, BOX_DROP_EXPIRED);
-	} else if (app_done && !started && overtaken && age > OVERTAKEN_NS) {
-		expire(track, op, generation, BOX_DROP_UNTIMED);
+		track_expire(track, op, generation);
+	} else if (age > OVERTAKEN_NS && slots_overtaken(track, op)) {
+		track_end_untimed(track, op, generation);
+	}
+}
+
+/* Calls that were followed by no operation for a whole round will get none. */
+static void settle_calls(struct sweep *sweep, struct track *track)
+{
+	for (uint32_t i = 0; i < BOX_KEYS; i++) {
+		struct box_key *key = &track->box->keys[i];
+		uint64_t bytes = atomic_exchange_explicit(&track->keys.called_bytes[i], 0, relaxed);
+		uint32_t ops = atomic_exchange_explicit(&track->keys.called_ops[i], 0, relaxed);
+
+		if (!ops && !sweep->called_ops[i])
+			continue;
+		if (sweep->called_ops[i] && atomic_load_explicit(&key->used, memory_order_acquire) == 1 &&
+		    key->comm < BOX_LIVE_COMMS &&
+		    !(atomic_load_explicit(&track->comms[key->comm].seen_funcs, relaxed) & 1u << key->func))
+			keys_add_untimed(track->box, i, sweep->called_ops[i], sweep->called_bytes[i]);
+		sweep->called_ops[i] = ops;
+		sweep->called_bytes[i] = bytes;
 	}
 }
 
@@ -76,8 +87,9 @@ void sweep_round(struct sweep *sweep, struct track *track, uint64_t now_tick)
 	unsigned used = 0;
 
 	for (unsigned slot = 0; slot < BOX_OPS; slot++)
-		used += generation_of(&track->box->ops[slot]) & 1;
+		used += track_in_use(generation_of(&track->box->ops[slot]));
 	for (unsigned slot = 0; used && slot < BOX_OPS; slot++)
-		if (generation_of(&track->box->ops[slot]) & 1)
+		if (track_in_use(generation_of(&track->box->ops[slot])))
 			sweep_slot(sweep, track, slot, used > BOX_OPS - SHORT_POOL, now_tick);
+	settle_calls(sweep, track);
 }

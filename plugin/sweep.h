@@ -7,6 +7,9 @@
 
 struct sweep {
 	uint64_t seen_channels[BOX_OPS]; /* started and stopped channels of the slot, mixed, one round ago */
+	/* Calls of one round ago for which NCCL gives no operation, it seems. */
+	uint32_t called_ops[BOX_KEYS];
+	uint64_t called_bytes[BOX_KEYS];
 };
 
 /* One round over the slots; call about once a second. */

@@ -6,39 +6,44 @@
 #include "abi.h"
 #include "bandwidth.h"
 #include "clock.h"
+#include "config.h"
+#include "peers.h"
+#include "slots.h"
 #include "words.h"
 
 #define relaxed memory_order_relaxed
+#define likely(x) __builtin_expect(!!(x), 1)
 
-/* A kernel cannot have run longer than the operation has been known, but for the time from its launch to
- * NCCL's first word of it. */
-#define PLAUSIBLE_SLACK_NS 1000000000ull
+/* An operation cannot have run longer than it has been known, nor begun before, but for the time from its launch
+ * to NCCL's first word of it. */
+#define PLAUSIBLE_SLACK_NS 1000000000ll
+/* How long the distance of the two clocks is believed: they drift. */
+#define CLOCKS_NS 10000000000ull
 
-#define HANDLE_KIND 0x3u
-enum handle_kind { HANDLE_OPERATION = 1, HANDLE_KERNEL = 2, HANDLE_GROUP = 3 };
+/* Handles: kind, channel, slot, generation; of groups: kind, communicator's record, number. */
+#define KIND_MASK 0xfu
+#define CHANNEL_SHIFT 4
+#define SLOT_SHIFT 10
+#define GENERATION_SHIFT 22
+#define COMM_SHIFT 4
+#define NUMBER_SHIFT 20
+enum handle_kind { HANDLE_OPERATION = 1, HANDLE_KERNEL, HANDLE_PHASE, HANDLE_GROUP, HANDLE_P2P_CALL };
 
-struct handle {
-	enum handle_kind kind;
-	unsigned channel;
-	unsigned slot;
-	uint32_t generation;
-};
+_Static_assert(BOX_OPS == 1u << (GENERATION_SHIFT - SLOT_SHIFT), "a slot fits its place in a handle");
 
-static void *handle_pack(enum handle_kind kind, unsigned channel, unsigned slot, uint32_t generation)
+static uint64_t handle_word(const void *handle)
 {
-	return (void *)(uintptr_t)((uint64_t)generation << 20 | (uint64_t)slot << 8 | channel << 2 | kind);
+	return (uintptr_t)handle;
 }
 
-static struct handle handle_unpack(const void *pointer)
+static enum handle_kind handle_kind(uint64_t word)
 {
-	uint64_t word = (uintptr_t)pointer;
+	return (enum handle_kind)(word & KIND_MASK);
+}
 
-	return (struct handle){
-		.kind = (enum handle_kind)(word & HANDLE_KIND),
-		.channel = (unsigned)(word >> 2) & 63u,
-		.slot = (unsigned)(word >> 8) & (BOX_OPS - 1),
-		.generation = (uint32_t)(word >> 20),
-	};
+static unsigned handle_channel(uint64_t word)
+{
+	return (unsigned)(word >> CHANNEL_SHIFT) & (ABI_MAX_CHANNELS - 1);
 }
 
 void *track_context(unsigned comm, uint32_t generation)
@@ -60,252 +65,475 @@ unsigned track_context_comm(const void *context, uint32_t *generation)
 	return comm >= 1 && comm <= BOX_LIVE_COMMS ? comm - 1 : UINT32_MAX;
 }
 
-void track_init(struct track *track, struct box *box, uint64_t ns_per_tick_q32, bool p2p)
+void track_init(struct track *track, struct box *box, uint64_t ns_per_tick_q32,
+		const struct track_options *options)
 {
 	memset(track, 0, sizeof(*track));
 	track->box = box;
 	track->ns_per_tick_q32 = ns_per_tick_q32;
-	track->p2p = p2p;
-	for (unsigned slot = 0; slot < BOX_OPS; slot++)
-		atomic_store_explicit(&box->ops[slot].next_free, slot + 1 < BOX_OPS ? slot + 2 : 0,
-				      relaxed);
-	atomic_store(&track->free_head, 1);
+	track->options = *options;
+	for (unsigned comm = 0; comm < BOX_LIVE_COMMS; comm++)
+		atomic_store_explicit(&track->comms[comm].cursor, comm * (BOX_OPS / BOX_LIVE_COMMS), relaxed);
+	words_forget();
 	atomic_store(&track->active, true);
 }
 
-/* The tag in the upper half changes with every pop, so that a slot that was popped and pushed in between is
- * noticed. */
-static struct box_op *slot_pop(struct track *track)
+bool track_enter(struct box_comm *comm)
 {
-	uint64_t head = atomic_load_explicit(&track->free_head, memory_order_acquire);
+	uint32_t busy = atomic_load_explicit(&comm->busy, relaxed);
 
-	for (int tries = 0; tries < 64; tries++) {
-		uint32_t first = (uint32_t)head;
-
-		if (!first)
-			return NULL;
-		struct box_op *op = &track->box->ops[first - 1];
-		uint64_t next = ((head >> 32) + 1) << 32 | atomic_load_explicit(&op->next_free, relaxed);
-
-		if (atomic_compare_exchange_weak_explicit(&track->free_head, &head, next,
-							  memory_order_acq_rel, memory_order_acquire))
-			return op;
-	}
-	return NULL;
+	return !(busy & 1) && atomic_compare_exchange_strong_explicit(&comm->busy, &busy, busy + 1,
+								      memory_order_acquire, relaxed);
 }
 
-static void slot_push(struct track *track, struct box_op *op)
+void track_leave(struct box_comm *comm)
 {
-	uint32_t self = (uint32_t)(op - track->box->ops) + 1;
-	uint64_t head = atomic_load_explicit(&track->free_head, relaxed);
-	uint64_t next;
-
-	/* Unbounded in form only: each failure means that another thread went through. */
-	do {
-		atomic_store_explicit(&op->next_free, (uint32_t)head, relaxed);
-		next = (head & ~0xffffffffull) | self;
-	} while (!atomic_compare_exchange_weak_explicit(&track->free_head, &head, next,
-							memory_order_release, relaxed));
+	atomic_store_explicit(&comm->busy, atomic_load_explicit(&comm->busy, relaxed) + 1,
+			      memory_order_release);
 }
 
-void track_free(struct track *track, struct box_op *op)
+/* The record of a context, NULL (and counted) when it has none any more. */
+static struct box_comm *comm_of(struct track *track, const void *context, uint32_t *generation)
 {
-	atomic_fetch_add_explicit(&op->generation, 1, memory_order_release); /* even: free */
-	slot_push(track, op);
-}
+	unsigned index = track_context_comm(context, generation);
 
-/* Sets a flag of the use that `generation` means. Returns the flags before, 0 when that use is over. */
-static uint32_t slot_mark(struct box_op *op, uint32_t generation, uint32_t flag)
-{
-	uint32_t flags = atomic_load_explicit(&op->flags, memory_order_acquire);
-
-	do {
-		if (flags >> BOX_OP_FLAG_BITS != (generation & (UINT32_MAX >> BOX_OP_FLAG_BITS)))
-			return 0;
-	} while (!atomic_compare_exchange_weak_explicit(&op->flags, &flags, flags | flag,
-							memory_order_acq_rel, memory_order_acquire));
-	return flags;
-}
-
-bool track_claim(struct box_op *op, uint32_t generation)
-{
-	uint32_t before = slot_mark(op, generation, BOX_OP_CLAIMED);
-
-	return (before & BOX_OP_USED) && !(before & BOX_OP_CLAIMED);
-}
-
-void track_complete(struct track *track, struct box_op *op, uint32_t generation)
-{
-	struct box *box = track->box;
-	uint64_t start = atomic_load_explicit(&op->gpu_start_ns, relaxed);
-	uint64_t stop = atomic_load_explicit(&op->gpu_stop_ns, relaxed);
-	uint32_t key = atomic_load_explicit(&op->key, relaxed);
-	struct box_comm *comm = &box->comms[atomic_load_explicit(&op->comm, relaxed)];
-	uint64_t now = clock_ticks();
-	uint64_t known_ns = clock_ticks_to_ns(now - atomic_load_explicit(&op->enqueue_tick, relaxed),
-					      track->ns_per_tick_q32);
-
-	if (!track_claim(op, generation))
-		return;
-	if (atomic_load_explicit(&comm->generation, relaxed) !=
-	    atomic_load_explicit(&op->comm_generation, relaxed)) {
-		track_drop(track, BOX_DROP_EXPIRED); /* its communicator's record serves another by now */
-	} else {
-		if (stop <= start || stop - start > known_ns + PLAUSIBLE_SLACK_NS)
-			track_drop(track, BOX_DROP_IMPLAUSIBLE);
-		else if (key != KEYS_NONE)
-			keys_account(box, key, op, stop - start);
-		atomic_fetch_add_explicit(&comm->completed, 1, relaxed);
-		keys_raise_to(&comm->last_sequence, atomic_load_explicit(&op->index, relaxed));
-		atomic_store_explicit(&comm->last_progress_tick, now, relaxed);
-	}
-	track_free(track, op);
-}
-
-static void *operation_start(struct track *track, void *context, const struct event *event)
-{
-	uint32_t generation;
-	unsigned comm_index = track_context_comm(context, &generation);
-	uint64_t bytes = event->count * words_datatype_bytes(event->datatype);
-
-	if (comm_index == UINT32_MAX) {
+	if (index == UINT32_MAX) {
 		if (context)
 			track_drop(track, BOX_DROP_NO_COMM);
 		return NULL;
 	}
-	struct box_comm *comm = &track->box->comms[comm_index];
+	struct box_comm *comm = &track->box->comms[index];
 
-	if (atomic_load_explicit(&comm->generation, relaxed) != generation) {
+	if (atomic_load_explicit(&comm->generation, relaxed) != *generation) {
 		track_drop(track, BOX_DROP_STALE); /* the communicator is gone, its record serves another */
 		return NULL;
 	}
-	if (event->peer >= 0 && !track->p2p)
+	return comm;
+}
+
+static unsigned index_of(const struct track *track, const struct box_comm *comm)
+{
+	return (unsigned)(comm - track->box->comms);
+}
+
+/* Duration and clocks of an operation that is over, against when we have known of it. */
+static bool is_plausible(struct track *track, struct box_comm *comm, const struct box_op *op, uint64_t now)
+{
+	uint64_t start = atomic_load_explicit(&op->gpu_start_ns, relaxed);
+	uint64_t stop = atomic_load_explicit(&op->gpu_stop_ns, relaxed);
+	uint64_t since = atomic_load_explicit(&op->enqueue_tick, relaxed);
+	uint64_t known_ns = clock_ticks_to_ns(now - since, track->ns_per_tick_q32);
+	int64_t now_ns = (int64_t)clock_ticks_to_ns(now, track->ns_per_tick_q32);
+	int64_t ahead = (int64_t)((uint64_t)now_ns - stop);
+	int64_t least = atomic_load_explicit(&comm->clock_ahead_ns, relaxed);
+	int64_t before = atomic_load_explicit(&comm->clock_ahead_before_ns, relaxed);
+	uint64_t clock_since = atomic_load_explicit(&comm->clock_since_tick, relaxed);
+
+	if (stop <= start || stop - start > known_ns + PLAUSIBLE_SLACK_NS)
+		return false;
+	if (!clock_since ||
+	    clock_ticks_to_ns(now - clock_since, track->ns_per_tick_q32) > CLOCKS_NS) {
+		atomic_store_explicit(&comm->clock_ahead_before_ns, clock_since ? least : ahead, relaxed);
+		before = clock_since ? least : ahead;
+		atomic_store_explicit(&comm->clock_since_tick, now, relaxed);
+		least = INT64_MAX;
+	}
+	if (ahead < least)
+		atomic_store_explicit(&comm->clock_ahead_ns, ahead, relaxed);
+	least = ahead < least ? ahead : least;
+	least = before < least ? before : least;
+	/* Both clocks ran on since the start: by our clock it was then. */
+	int64_t began_ns = (int64_t)(start + (uint64_t)least);
+
+	return began_ns + PLAUSIBLE_SLACK_NS >= now_ns - (int64_t)known_ns;
+}
+
+static uint16_t json_flags(const struct track *track)
+{
+	return track->options.timing == BOX_TIMING_CPU ? JSON_CPU_TIMED : 0;
+}
+
+/* The group's members are over: it is one more operation. The caller has the communicator to itself. */
+static void group_account(struct track *track, unsigned comm, const struct group_facts *facts)
+{
+	uint64_t now = clock_ticks();
+	struct key_words words = { comm, facts->func, (uint8_t)bandwidth_size_class(facts->bytes),
+				   BOX_ALGO_GROUP, BOX_PROTO_UNKNOWN };
+	uint32_t key = keys_find(&track->keys, track->box, &words);
+	struct finished finished = {
+		.bytes = facts->bytes,
+		.rate_bytes = facts->rate_bytes,
+		.time_ns = facts->stop_ns - facts->start_ns,
+		.index = facts->last_index,
+	};
+
+	if (facts->stop_ns <= facts->start_ns)
+		return;
+	if (key == KEYS_NONE)
+		track_drop(track, BOX_DROP_NO_KEY);
+	else
+		keys_account(track->box, key, &finished);
+	if (!likely(!track->json)) {
+		struct json_record record = {
+			.enqueue_tick = facts->enqueue_tick,
+			.end_tick = now,
+			.gpu_start_ns = facts->start_ns,
+			.time_ns = finished.time_ns,
+			.bytes = facts->bytes,
+			.sequence = facts->last_index,
+			.kind = (uint32_t)(words.func | words.algo << 8),
+			.peer = EVENT_NO_PEER,
+			.comm = (uint16_t)comm,
+			.flags = json_flags(track),
+			.comm_generation = atomic_load_explicit(&track->box->comms[comm].generation, relaxed),
+		};
+
+		jsonring_push(track->json, &record, NULL);
+	}
+}
+
+static void leave_group(struct track *track, struct box_comm *comm, struct box_op *op, bool timed)
+{
+	uint32_t number = atomic_load_explicit(&op->group, relaxed);
+	struct group_facts facts;
+
+	if (number &&
+	    groups_member_over(&track->groups, number, atomic_load_explicit(&op->gpu_start_ns, relaxed),
+			       timed ? atomic_load_explicit(&op->gpu_stop_ns, relaxed) : 0,
+			       atomic_load_explicit(&op->index, relaxed),
+			       atomic_load_explicit(&op->enqueue_tick, relaxed), comm->nranks, &facts))
+		group_account(track, index_of(track, comm), &facts);
+}
+
+/* A line for the JSON file. */
+static void hand_over(struct track *track, const struct box_op *op, uint64_t time_ns, uint64_t now)
+{
+	struct json_record record = {
+		.enqueue_tick = atomic_load_explicit(&op->enqueue_tick, relaxed),
+		.end_tick = now,
+		.gpu_start_ns = atomic_load_explicit(&op->gpu_start_ns, relaxed),
+		.time_ns = time_ns,
+		.bytes = atomic_load_explicit(&op->bytes, relaxed),
+		.sequence = atomic_load_explicit(&op->sequence, relaxed),
+		.kind = atomic_load_explicit(&op->kind, relaxed),
+		.peer = atomic_load_explicit(&op->peer, relaxed),
+		.comm = (uint16_t)atomic_load_explicit(&op->comm, relaxed),
+		.flags = json_flags(track),
+		.comm_generation = atomic_load_explicit(&op->comm_generation, relaxed),
+	};
+
+	jsonring_push(track->json, &record, track->traces ? &track->traces[op - track->box->ops] : NULL);
+}
+
+static void account(struct track *track, struct box_op *op, uint64_t now)
+{
+	uint32_t key = atomic_load_explicit(&op->key, relaxed);
+	uint32_t peer = atomic_load_explicit(&op->peer_entry, relaxed);
+	uint64_t start = atomic_load_explicit(&op->gpu_start_ns, relaxed);
+	uint64_t stop = atomic_load_explicit(&op->gpu_stop_ns, relaxed);
+	uint64_t synced = atomic_load_explicit(&op->synced_ns, relaxed);
+	uint64_t bytes = atomic_load_explicit(&op->bytes, relaxed);
+	struct finished finished = {
+		.bytes = bytes,
+		.rate_bytes = bytes,
+		.time_ns = stop - start,
+		.index = atomic_load_explicit(&op->index, relaxed),
+		.phased = synced >= start && synced <= stop,
+		.wait_ns = synced - start,
+	};
+
+	if (key != KEYS_NONE)
+		keys_account(track->box, key, &finished);
+	if (peer != PEERS_NONE)
+		peers_account(track->box, peer, &finished);
+	if (!likely(!track->json))
+		hand_over(track, op, finished.time_ns, now);
+}
+
+/* Enters the communicator of an operation if that use of the slot is still in use. */
+static struct box_comm *enter_of(struct track *track, struct box_op *op, uint32_t generation, bool *same)
+{
+	uint32_t index = atomic_load_explicit(&op->comm, relaxed);
+	struct box_comm *comm = &track->box->comms[index % BOX_LIVE_COMMS];
+
+	if (!track_enter(comm))
 		return NULL;
-	if (!event->channels || !bytes || event->peer == comm->rank) {
-		track_drop(track, BOX_DROP_UNTIMED); /* NCCL runs no timed kernel for it */
+	if (atomic_load_explicit(&op->generation, memory_order_acquire) != generation) {
+		track_leave(comm);
 		return NULL;
 	}
-	struct key_words words = { comm_index, words_func(event->func),
-				   (uint8_t)bandwidth_size_class(bytes), words_algo(event->algo),
-				   words_proto(event->proto) };
+	*same = atomic_load_explicit(&comm->generation, relaxed) ==
+		atomic_load_explicit(&op->comm_generation, relaxed);
+	return comm;
+}
+
+static void leave_and_free(struct track *track, struct box_comm *comm, struct box_op *op, uint32_t generation)
+{
+	slots_free(track, op, generation);
+	track_leave(comm);
+}
+
+bool track_complete(struct track *track, struct box_op *op, uint32_t generation)
+{
+	uint64_t now = clock_ticks();
+	bool same, timed = false;
+	struct box_comm *comm = enter_of(track, op, generation, &same);
+
+	if (!comm)
+		return false;
+	if (!same) {
+		track_drop(track, BOX_DROP_EXPIRED);
+	} else {
+		timed = is_plausible(track, comm, op, now);
+		if (timed)
+			account(track, op, now);
+		else
+			track_drop(track, BOX_DROP_IMPLAUSIBLE);
+		word_add(&comm->started, 1);
+		word_raise(&comm->last_sequence, atomic_load_explicit(&op->index, relaxed));
+		atomic_store_explicit(&comm->last_progress_tick, now, relaxed);
+		word_add(&comm->completed, 1);
+	}
+	if (atomic_load_explicit(&op->group, relaxed))
+		leave_group(track, comm, op, timed);
+	leave_and_free(track, comm, op, generation);
+	return true;
+}
+
+bool track_expire(struct track *track, struct box_op *op, uint32_t generation)
+{
+	bool same;
+	struct box_comm *comm = enter_of(track, op, generation, &same);
+
+	if (!comm)
+		return false;
+	track_drop(track, BOX_DROP_EXPIRED);
+	if (same) {
+		atomic_fetch_add_explicit(&comm->lost, 1, relaxed);
+		word_add(&comm->started, atomic_load_explicit(&op->started_channels, relaxed) != 0);
+	}
+	leave_group(track, comm, op, false);
+	leave_and_free(track, comm, op, generation);
+	return true;
+}
+
+bool track_end_untimed(struct track *track, struct box_op *op, uint32_t generation)
+{
+	uint32_t key;
+	bool same;
+	struct box_comm *comm = enter_of(track, op, generation, &same);
+
+	if (!comm)
+		return false;
+	key = atomic_load_explicit(&op->key, relaxed);
+	if (same && key != KEYS_NONE)
+		keys_add_untimed(track->box, key, 1, atomic_load_explicit(&op->bytes, relaxed));
+	if (same)
+		atomic_fetch_add_explicit(&comm->untimed, 1, relaxed);
+	leave_group(track, comm, op, false);
+	leave_and_free(track, comm, op, generation);
+	return true;
+}
+
+/* While sampling: asks NCCL for the kernel events of the next operation, or not. Returns whether it was
+ * asked for those of this one. */
+static bool sample(struct track *track, uint32_t every)
+{
+	uint32_t count = atomic_fetch_add_explicit(&track->sample_count, 1, relaxed) + 1;
+	int *mask = atomic_load_explicit(&track->mask, relaxed);
+	int all = atomic_load_explicit(&track->mask_all, relaxed), had;
+
+	if (!mask || !all)
+		return true;
+	had = __atomic_load_n(mask, __ATOMIC_RELAXED);
+	/* A mask of 0 is somebody else's word: it stays. */
+	if (had)
+		__atomic_store_n(mask, count % every ? all & ~(ABI_KERNEL_CH | ABI_KERNEL_PHASE) : all,
+				 __ATOMIC_RELAXED);
+	return had & ABI_KERNEL_CH;
+}
+
+/* The group that a Send or Recv belongs to; 0: none, or (counted) it has returned or has no place. */
+static uint32_t group_of(struct track *track, unsigned comm, const struct event *event)
+{
+	uint64_t word = handle_word(event->parent);
+	enum handle_kind kind = handle_kind(word);
+	uint32_t number;
+
+	if ((kind != HANDLE_P2P_CALL && kind != HANDLE_GROUP) || (uint16_t)(word >> COMM_SHIFT) != comm)
+		return 0;
+	number = atomic_load_explicit(&track->comms[comm].open_group, relaxed) == (uint32_t)(word >> NUMBER_SHIFT) ?
+			 groups_join(&track->groups, word >> COMM_SHIFT) :
+			 0;
+	if (!number)
+		track_drop(track, BOX_DROP_NO_GROUP);
+	return number;
+}
+
+static struct key_words words_of(unsigned comm, const struct event *event, uint64_t bytes)
+{
+	return (struct key_words){
+		.comm = comm,
+		.func = words_number(WORDS_FUNC, event->func),
+		.size_class = (uint8_t)bandwidth_size_class(bytes),
+		.algo = event->symmetric ? BOX_ALGO_SYM : words_number(WORDS_ALGO, event->algo),
+		.proto = words_number(WORDS_PROTO, event->proto),
+	};
+}
+
+static void count_untimed(struct track *track, struct box_comm *comm, uint32_t key, uint64_t bytes)
+{
+	if (key == KEYS_NONE)
+		track_drop(track, BOX_DROP_NO_KEY);
+	else
+		keys_add_untimed(track->box, key, 1, bytes);
+	atomic_fetch_add_explicit(&comm->untimed, 1, relaxed);
+}
+
+static void mark_seen(struct track_comm *app, unsigned func)
+{
+	uint32_t seen = atomic_load_explicit(&app->seen_funcs, relaxed);
+
+	if (!(seen & 1u << func))
+		atomic_fetch_or_explicit(&app->seen_funcs, 1u << func, relaxed);
+}
+
+static void fill(struct box_op *op, unsigned comm, uint32_t comm_generation, const struct key_words *words,
+		 const struct event *event)
+{
+	atomic_store_explicit(&op->comm, comm, relaxed);
+	atomic_store_explicit(&op->comm_generation, comm_generation, relaxed);
+	atomic_store_explicit(&op->kind,
+			      (uint32_t)(words->func | words->algo << 8 | words->proto << 16) |
+				      (uint32_t)event->channels << 24, relaxed);
+	atomic_store_explicit(&op->peer, event->peer, relaxed);
+	atomic_store_explicit(&op->sequence, event->sequence, relaxed);
+}
+
+void *track_operation(struct track *track, void *context, const struct event *event)
+{
+	uint32_t comm_generation, generation, every, group = 0;
+
+	if (!atomic_load_explicit(&track->active, relaxed) ||
+	    (event->peer != EVENT_NO_PEER && !track->options.p2p))
+		return NULL;
+	struct box_comm *comm = comm_of(track, context, &comm_generation);
+
+	if (!comm)
+		return NULL;
+	uint64_t now = clock_ticks();
+	unsigned comm_index = index_of(track, comm);
+	struct track_comm *app = &track->comms[comm_index];
+	uint64_t bytes = event->count * words_number(WORDS_DATATYPE, event->datatype);
+	bool to_self = event->peer == comm->rank && event->peer != EVENT_NO_PEER;
+	bool timed = track->options.timing != BOX_TIMING_NONE && event->channels && bytes && !to_self;
+	struct key_words words = words_of(comm_index, event, bytes);
+	uint64_t index = atomic_fetch_add_explicit(&comm->enqueued, 1, relaxed) + 1;
 	uint32_t key = keys_find(&track->keys, track->box, &words);
-	struct box_op *op = slot_pop(track);
+
+	mark_seen(app, words.func);
+	every = atomic_load_explicit(&track->sample_every, relaxed);
+	if (!likely(every <= 1))
+		timed = sample(track, every) && timed;
+	if (event->peer != EVENT_NO_PEER && event->parent && (timed || to_self)) {
+		group = group_of(track, comm_index, event);
+		if (group)
+			groups_add(&track->groups, group, words.func == BOX_FUNC_SEND, bytes, to_self);
+	}
+	if (!timed) {
+		count_untimed(track, comm, key, bytes);
+		return NULL;
+	}
+	struct box_op *op = slots_take(track, app, &generation);
 
 	if (key == KEYS_NONE)
 		track_drop(track, BOX_DROP_NO_KEY);
 	if (!op) {
+		struct group_facts facts;
+
 		track_drop(track, BOX_DROP_NO_SLOT);
+		atomic_fetch_add_explicit(&comm->lost, 1, relaxed);
+		if (group) /* its call has not returned, so this cannot end it */
+			groups_member_over(&track->groups, group, 0, 0, index, now, comm->nranks, &facts);
 		return NULL;
 	}
-	atomic_store_explicit(&op->comm, comm_index, relaxed);
-	atomic_store_explicit(&op->comm_generation, generation, relaxed);
+	fill(op, comm_index, comm_generation, &words, event);
 	atomic_store_explicit(&op->key, key, relaxed);
-	atomic_store_explicit(&op->kind,
-			      (uint32_t)(words.func | words.algo << 8 | words.proto << 16) |
-				      (uint32_t)event->channels << 24, relaxed);
-	atomic_store_explicit(&op->index,
-			      atomic_fetch_add_explicit(&comm->enqueued, 1, relaxed) + 1, relaxed);
-	atomic_store_explicit(&op->sequence, event->sequence, relaxed);
+	atomic_store_explicit(&op->group, group, relaxed);
+	atomic_store_explicit(&op->peer_entry,
+			      event->peer == EVENT_NO_PEER ?
+				      PEERS_NONE :
+				      peers_find(track->box, comm_index, words.func, event->peer), relaxed);
+	if (event->peer != EVENT_NO_PEER && atomic_load_explicit(&op->peer_entry, relaxed) == PEERS_NONE)
+		track_drop(track, BOX_DROP_NO_PEER);
+	atomic_store_explicit(&op->index, index, relaxed);
 	atomic_store_explicit(&op->bytes, bytes, relaxed);
-	atomic_store_explicit(&op->enqueue_tick, clock_ticks(), relaxed);
-	atomic_store_explicit(&op->event_tick, 0, relaxed);
-	atomic_store_explicit(&op->gpu_start_ns, 0, relaxed);
-	atomic_store_explicit(&op->gpu_stop_ns, 0, relaxed);
-	atomic_store_explicit(&op->started_channels, 0, relaxed);
-	atomic_store_explicit(&op->stopped_channels, 0, relaxed);
-	atomic_store_explicit(&op->peer, event->peer, relaxed);
-	generation = atomic_load_explicit(&op->generation, relaxed) + 1;
-	atomic_store_explicit(&op->flags, generation << BOX_OP_FLAG_BITS | BOX_OP_USED, memory_order_release);
+	atomic_store_explicit(&op->enqueue_tick, now, relaxed);
+	generation = (generation & ~BOX_OP_STATE_MASK) | BOX_OP_USED;
+	if (!likely(!track->traces))
+		trace_begin(&track->traces[op - track->box->ops], generation);
 	atomic_store_explicit(&op->generation, generation, memory_order_release);
-	return handle_pack(HANDLE_OPERATION, 0, (unsigned)(op - track->box->ops), generation);
+	if (!likely(index % TRACK_HOT_SAMPLE))
+		atomic_fetch_add_explicit(&track->hot_ticks, clock_ticks() - now, relaxed);
+	return (void *)(uintptr_t)((uint64_t)generation << GENERATION_SHIFT |
+				   (uint64_t)(op - track->box->ops) << SLOT_SHIFT | HANDLE_OPERATION);
 }
 
 /* The slot of a handle, or NULL (and counted) when its operation is over. */
-static struct box_op *handle_op(struct track *track, struct handle handle)
+static inline struct box_op *slot_of(struct track *track, uint64_t word)
 {
-	struct box_op *op = &track->box->ops[handle.slot];
+	struct box_op *op = &track->box->ops[word >> SLOT_SHIFT & (BOX_OPS - 1)];
 
-	if (!(handle.generation & 1) ||
-	    atomic_load_explicit(&op->generation, memory_order_acquire) != handle.generation) {
+	if (!likely(atomic_load_explicit(&op->generation, memory_order_acquire) ==
+		    (uint32_t)(word >> GENERATION_SHIFT))) {
 		track_drop(track, BOX_DROP_STALE);
 		return NULL;
 	}
 	return op;
 }
 
-static void *kernel_start(struct track *track, const struct event *event)
+/* Between its check and its stores the slot may pass to another operation: only if the writer thread gives this one
+ * up just now. Then a channel too many is in that one, and the sweep settles it. */
+void *track_kernel_start(struct track *track, void *operation, unsigned channel, uint64_t gpu_ns)
 {
-	struct handle parent = handle_unpack(event->parent);
+	uint64_t word = handle_word(operation);
 	struct box_op *op;
 
-	if (parent.kind != HANDLE_OPERATION)
+	if (!likely(handle_kind(word) == HANDLE_OPERATION && atomic_load_explicit(&track->active, relaxed)))
 		return NULL;
-	op = handle_op(track, parent);
+	op = slot_of(track, word);
 	if (!op)
 		return NULL;
-	if (event->channel >= ABI_MAX_CHANNELS) {
+	if (channel >= ABI_MAX_CHANNELS) {
 		track_drop(track, BOX_DROP_IMPLAUSIBLE);
 		return NULL;
 	}
 	/* The channels of one operation are reported by one thread, so plain loads and stores do. */
-	uint64_t channels = atomic_load_explicit(&op->started_channels, relaxed);
-
-	if (!channels)
-		atomic_fetch_add_explicit(
-			&track->box->comms[atomic_load_explicit(&op->comm, relaxed)].started, 1, relaxed);
-	atomic_store_explicit(&op->started_channels, channels | 1ull << event->channel, relaxed);
-	uint64_t start = atomic_load_explicit(&op->gpu_start_ns, relaxed);
-
-	if (!start || event->gpu_ns < start)
-		atomic_store_explicit(&op->gpu_start_ns, event->gpu_ns, relaxed);
-	return handle_pack(HANDLE_KERNEL, event->channel, parent.slot, parent.generation);
+	word_or(&op->started_channels, 1ull << channel);
+	if (atomic_load_explicit(&op->gpu_start_ns, relaxed) - 1 >= gpu_ns) /* 0 is "none yet" */
+		atomic_store_explicit(&op->gpu_start_ns, gpu_ns, relaxed);
+	if (!likely(!track->traces))
+		trace_kernel_start(&track->traces[op - track->box->ops], channel);
+	return (void *)(uintptr_t)((word & ~(uint64_t)KIND_MASK) | (uint64_t)channel << CHANNEL_SHIFT |
+				   HANDLE_KERNEL);
 }
 
-void *track_start(struct track *track, void *context, const struct event *event)
+void track_kernel_stop(struct track *track, void *kernel, uint64_t gpu_ns)
 {
-	if (!atomic_load_explicit(&track->active, relaxed))
-		return NULL;
-	switch (event->kind) {
-	case EVENT_OPERATION:
-		return operation_start(track, context, event);
-	case EVENT_KERNEL:
-		return kernel_start(track, event);
-	case EVENT_GROUP:
-		return handle_pack(HANDLE_GROUP, 0, 0, 0);
-	default:
-		return NULL;
-	}
-}
+	uint64_t word = handle_word(kernel);
+	struct box_op *op;
 
-void track_enqueued(struct track *track, void *pointer)
-{
-	struct handle handle = handle_unpack(pointer);
-
-	if (handle.kind != HANDLE_OPERATION || !atomic_load_explicit(&track->active, relaxed))
+	if (!likely(handle_kind(word) == HANDLE_KERNEL && atomic_load_explicit(&track->active, relaxed)))
 		return;
-	struct box_op *op = handle_op(track, handle);
-
-	if (op && slot_mark(op, handle.generation, BOX_OP_APP_DONE) & BOX_OP_GPU_DONE)
-		track_complete(track, op, handle.generation);
-}
-
-void track_kernel_stop(struct track *track, void *pointer, uint64_t gpu_ns)
-{
-	struct handle handle = handle_unpack(pointer);
-
-	if (handle.kind != HANDLE_KERNEL || !atomic_load_explicit(&track->active, relaxed))
-		return;
-	struct box_op *op = handle_op(track, handle);
-
+	op = slot_of(track, word);
 	if (!op)
 		return;
-	uint64_t channel = 1ull << handle.channel;
+	uint64_t channel = 1ull << handle_channel(word);
 	uint64_t stopped = atomic_load_explicit(&op->stopped_channels, relaxed);
 	uint64_t started = atomic_load_explicit(&op->started_channels, relaxed);
-	unsigned channels = atomic_load_explicit(&op->kind, relaxed) >> 24;
 
 	/* NCCL <= 2.30 can stop what it did not start, with the handle of the channel's last operation. */
-	if ((stopped & channel) || !(started & channel)) {
+	if (!likely(started & ~stopped & channel)) {
 		track_drop(track, BOX_DROP_STALE);
 		return;
 	}
@@ -313,8 +541,155 @@ void track_kernel_stop(struct track *track, void *pointer, uint64_t gpu_ns)
 	atomic_store_explicit(&op->stopped_channels, stopped, relaxed);
 	if (gpu_ns > atomic_load_explicit(&op->gpu_stop_ns, relaxed))
 		atomic_store_explicit(&op->gpu_stop_ns, gpu_ns, relaxed);
-	if ((unsigned)__builtin_popcountll(stopped) < channels || (started & ~stopped))
+	if (!likely(!track->traces))
+		trace_kernel_stop(&track->traces[op - track->box->ops], handle_channel(word));
+	if (started != stopped ||
+	    (unsigned)__builtin_popcountll(stopped) < atomic_load_explicit(&op->kind, relaxed) >> 24)
 		return;
-	if (slot_mark(op, handle.generation, BOX_OP_GPU_DONE) & BOX_OP_APP_DONE)
-		track_complete(track, op, handle.generation);
+	bool is_sample = atomic_load_explicit(&op->index, relaxed) % TRACK_HOT_SAMPLE == 0;
+	uint64_t now = is_sample ? clock_ticks() : 0;
+
+	track_complete(track, op, (uint32_t)(word >> GENERATION_SHIFT));
+	if (!likely(!is_sample))
+		atomic_fetch_add_explicit(&track->hot_ticks, clock_ticks() - now, relaxed);
+}
+
+void track_enqueued(struct track *track, void *operation)
+{
+	uint64_t word = handle_word(operation);
+
+	if (!likely(!track->traces) && handle_kind(word) == HANDLE_OPERATION &&
+	    atomic_load_explicit(&track->active, relaxed))
+		trace_app_stop(&track->traces[word >> SLOT_SHIFT & (BOX_OPS - 1)],
+			       (uint32_t)(word >> GENERATION_SHIFT));
+}
+
+void *track_phase_start(struct track *track, void *kernel, unsigned phase)
+{
+	uint64_t word = handle_word(kernel);
+
+	if (phase != ABI_PHASE_SYNC || handle_kind(word) != HANDLE_KERNEL ||
+	    !atomic_load_explicit(&track->active, relaxed))
+		return NULL;
+	return (void *)(uintptr_t)((word & ~(uint64_t)KIND_MASK) | HANDLE_PHASE);
+}
+
+void track_phase_stop(struct track *track, void *handle, uint64_t gpu_ns)
+{
+	uint64_t word = handle_word(handle);
+	struct box_op *op;
+
+	if (handle_kind(word) != HANDLE_PHASE || !atomic_load_explicit(&track->active, relaxed))
+		return;
+	op = slot_of(track, word);
+	if (op && atomic_load_explicit(&op->synced_ns, relaxed) - 1 >= gpu_ns)
+		atomic_store_explicit(&op->synced_ns, gpu_ns, relaxed);
+}
+
+void *track_group_start(struct track *track, void *context)
+{
+	uint32_t generation, number;
+	unsigned comm = track_context_comm(context, &generation);
+
+	if (comm == UINT32_MAX || !atomic_load_explicit(&track->active, relaxed))
+		return NULL;
+	struct track_comm *app = &track->comms[comm];
+
+	/* NCCL lets one thread at a time call it for a communicator. */
+	number = atomic_load_explicit(&app->groups, relaxed) + 1;
+	number += !number;
+	atomic_store_explicit(&app->groups, number, relaxed);
+	atomic_store_explicit(&app->open_group, number, relaxed);
+	return (void *)(uintptr_t)((uint64_t)number << NUMBER_SHIFT | (uint64_t)comm << COMM_SHIFT |
+				   HANDLE_GROUP);
+}
+
+void track_group_stop(struct track *track, void *handle)
+{
+	uint64_t word = handle_word(handle);
+	unsigned index = (uint16_t)(word >> COMM_SHIFT);
+	struct group_facts facts;
+
+	if (handle_kind(word) != HANDLE_GROUP || index >= BOX_LIVE_COMMS ||
+	    !atomic_load_explicit(&track->active, relaxed))
+		return;
+	struct box_comm *comm = &track->box->comms[index];
+
+	if (atomic_load_explicit(&track->comms[index].open_group, relaxed) == (uint32_t)(word >> NUMBER_SHIFT))
+		atomic_store_explicit(&track->comms[index].open_group, 0, relaxed);
+	if (!groups_close(&track->groups, word >> COMM_SHIFT, comm->nranks, &facts))
+		return;
+	/* All members were over before the call returned, so the other thread is hardly busy with the next. */
+	if (track_enter(comm)) {
+		group_account(track, index, &facts);
+		track_leave(comm);
+	} else {
+		track_drop(track, BOX_DROP_NO_GROUP);
+	}
+}
+
+void *track_p2p_call(struct track *track, void *group)
+{
+	uint64_t word = handle_word(group);
+
+	if (handle_kind(word) != HANDLE_GROUP || !track->options.p2p)
+		return NULL;
+	return (void *)(uintptr_t)((word & ~(uint64_t)KIND_MASK) | HANDLE_P2P_CALL);
+}
+
+void track_coll_call(struct track *track, void *context, const struct event *event)
+{
+	uint32_t generation, key;
+	unsigned comm = track_context_comm(context, &generation);
+	uint8_t func = words_number(WORDS_FUNC, event->func);
+
+	if (comm == UINT32_MAX || !atomic_load_explicit(&track->active, relaxed) ||
+	    atomic_load_explicit(&track->comms[comm].seen_funcs, relaxed) & 1u << func ||
+	    atomic_load_explicit(&track->box->comms[comm].generation, relaxed) != generation)
+		return;
+	uint64_t bytes = event->count * words_number(WORDS_DATATYPE, event->datatype);
+	struct key_words words = words_of(comm, event, bytes);
+
+	key = keys_find(&track->keys, track->box, &words);
+	if (key == KEYS_NONE)
+		return; /* if an operation follows, that counts */
+	atomic_fetch_add_explicit(&track->keys.called_bytes[key], bytes, relaxed);
+	atomic_fetch_add_explicit(&track->keys.called_ops[key], 1, relaxed);
+}
+
+void track_copy_engine(struct track *track, void *context, const struct event *event)
+{
+	uint32_t generation;
+
+	if (!atomic_load_explicit(&track->active, relaxed))
+		return;
+	struct box_comm *comm = comm_of(track, context, &generation);
+
+	if (!comm)
+		return;
+	uint64_t bytes = event->count * words_number(WORDS_DATATYPE, event->datatype);
+	struct key_words words = words_of(index_of(track, comm), event, bytes);
+
+	words.algo = BOX_ALGO_CE;
+	mark_seen(&track->comms[words.comm], words.func);
+	atomic_fetch_add_explicit(&comm->enqueued, 1, relaxed);
+	count_untimed(track, comm, keys_find(&track->keys, track->box, &words), bytes);
+}
+
+void track_name(struct track *track, void *context, uint64_t id, const char *name, int rank)
+{
+	uint32_t generation, unnamed = 0;
+	unsigned index = track_context_comm(context, &generation);
+
+	if (index == UINT32_MAX || !atomic_load_explicit(&track->active, relaxed))
+		return;
+	struct box_comm *comm = &track->box->comms[index];
+
+	if (atomic_load_explicit(&comm->generation, relaxed) != generation ||
+	    atomic_load_explicit(&comm->named, relaxed) ||
+	    !atomic_compare_exchange_strong(&comm->named, &unnamed, 1))
+		return;
+	comm->id = id;
+	comm->rank = rank;
+	config_copy_text(comm->name, sizeof(comm->name), name);
 }

@@ -29,6 +29,9 @@ static const char *const algos[BOX_ALGOS] = {
 	[BOX_ALGO_NVLS] = "NVLS",
 	[BOX_ALGO_NVLS_TREE] = "NVLS_TREE",
 	[BOX_ALGO_PAT] = "PAT",
+	[BOX_ALGO_GROUP] = "GROUP",
+	[BOX_ALGO_CE] = "CE",
+	[BOX_ALGO_SYM] = "SYM",
 };
 static const char *const protos[BOX_PROTOS] = {
 	[BOX_PROTO_UNKNOWN] = "Unknown",
@@ -48,26 +51,11 @@ static uint8_t find(const char *const *table, unsigned count, const char *word)
 	return 0;
 }
 
-uint8_t words_func(const char *word)
-{
-	return find(funcs, BOX_FUNCS, word);
-}
-
-uint8_t words_algo(const char *word)
-{
-	return find(algos, BOX_ALGOS, word);
-}
-
-uint8_t words_proto(const char *word)
-{
-	return find(protos, BOX_PROTOS, word);
-}
-
-unsigned words_datatype_bytes(const char *word)
+static uint8_t datatype_bytes(const char *word)
 {
 	static const struct {
 		const char *word;
-		unsigned bytes;
+		uint8_t bytes;
 	} types[] = {
 		{ "ncclBfloat16", 2 }, { "ncclFloat32", 4 }, { "ncclFloat16", 2 }, { "ncclInt8", 1 },
 		{ "ncclFloat64", 8 },  { "ncclInt64", 8 },   { "ncclUint64", 8 },  { "ncclInt32", 4 },
@@ -78,6 +66,29 @@ unsigned words_datatype_bytes(const char *word)
 		if (!strcmp(types[i].word, word))
 			return types[i].bytes;
 	return 1;
+}
+
+_Atomic uint64_t words_cache[WORDS_TABLES][WORDS_CACHED];
+
+void words_forget(void)
+{
+	for (unsigned table = 0; table < WORDS_TABLES; table++)
+		for (unsigned i = 0; i < WORDS_CACHED; i++)
+			atomic_store_explicit(&words_cache[table][i], 0, memory_order_relaxed);
+}
+
+uint8_t words_compare(enum words_table table, const char *word)
+{
+	uint64_t address = (uintptr_t)word;
+	uint8_t number = table == WORDS_FUNC  ? find(funcs, BOX_FUNCS, word) :
+			 table == WORDS_ALGO  ? find(algos, BOX_ALGO_GROUP, word) : /* not our own words */
+			 table == WORDS_PROTO ? find(protos, BOX_PROTOS, word) :
+						datatype_bytes(word);
+
+	if (word && !(address >> 56))
+		atomic_store_explicit(&words_cache[table][(address >> 2 ^ address >> 6) % WORDS_CACHED],
+				      address << 8 | number, memory_order_relaxed);
+	return number;
 }
 
 const char *box_func_name(unsigned func)
@@ -93,4 +104,32 @@ const char *box_algo_name(unsigned algo)
 const char *box_proto_name(unsigned proto)
 {
 	return protos[proto < BOX_PROTOS ? proto : 0];
+}
+
+/* NCCL 2.23's enumerations, which v1 gives as they are. */
+const char *words_v1_func(unsigned number)
+{
+	static const char *const words[] = { "Broadcast", "Reduce",   "AllGather", "ReduceScatter",
+					     "AllReduce", "SendRecv", "Send",	   "Recv" };
+
+	return number < sizeof(words) / sizeof(*words) ? words[number] : NULL;
+}
+
+const char *words_v1_algo(unsigned number)
+{
+	return number < BOX_ALGO_GROUP - 1 ? algos[number + 1] : NULL;
+}
+
+const char *words_v1_proto(unsigned number)
+{
+	return number < BOX_PROTOS - 1 ? protos[number + 1] : NULL;
+}
+
+const char *words_v1_datatype(unsigned number)
+{
+	static const char *const words[] = { "ncclInt8",    "ncclUint8",   "ncclInt32",	    "ncclUint32",
+					     "ncclInt64",   "ncclUint64",  "ncclFloat16",   "ncclFloat32",
+					     "ncclFloat64", "ncclBfloat16", "ncclFloat8e4m3", "ncclFloat8e5m2" };
+
+	return number < sizeof(words) / sizeof(*words) ? words[number] : NULL;
 }

@@ -135,7 +135,10 @@ static void beat(struct writer *writer)
 
 	pthread_mutex_lock(writer->tables); /* nothing is folded while slots are looked at */
 	sweep_round(&writer->sweep, writer->track, now);
+	lines_round(&writer->lines, writer->box, clock_ns(CLOCK_REALTIME));
 	pthread_mutex_unlock(writer->tables);
+	atomic_store(&header->hot_ns, TRACK_HOT_SAMPLE * clock_ticks_to_ns(atomic_load(&writer->track->hot_ticks),
+									   writer->track->ns_per_tick_q32));
 	atomic_fetch_add(&header->self_ns, worker_cpu_ns(&writer->worker));
 	atomic_store(&header->beat_tick, now);
 	atomic_store(&header->beat_real_ns, clock_ns(CLOCK_REALTIME));

@@ -5,6 +5,7 @@
 #define NCCL_INSPECTOR_WRITER_H
 
 #include "expo_prom.h"
+#include "lines.h"
 #include "sweep.h"
 #include "worker.h"
 
@@ -21,6 +22,7 @@ struct writer {
 	void (*log)(const char *message);
 	struct expo expo;
 	struct sweep sweep;
+	struct lines lines;
 	struct text text[BOX_GPUS];
 };
 

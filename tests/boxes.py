@@ -146,7 +146,7 @@ def box_bytes(box: BoxOf) -> bytearray:
     for index, key in enumerate(box.keys):
         _put_key(data, index, key)
     for index, words in enumerate(box.operations):
-        put(data, OP, OP_AT + index * OP.size, **{"generation": 1, "flags": 1, "peer": -1, **words})
+        put(data, OP, OP_AT + index * OP.size, **{"generation": 2, "peer": -1, **words})
     return data
 
 

@@ -38,6 +38,10 @@ RECORDS = {
     "box_key": layout.KEY,
     "box_op": layout.OP,
     "hist": layout.HIST,
+    "box_peer": layout.PEER,
+    "box_window": layout.WINDOW,
+    "box_line": layout.LINE,
+    "box_net": layout.NET,
 }
 
 
@@ -85,6 +89,7 @@ def test_numbers_and_words_are_the_plugins(tmp_path: Path) -> None:
     for word in (
         *("BOX_LIVE", "BOX_FINALIZED", "BOX_EXITED", "BOX_OP_USED", "BOX_COMM_LIVE"),
         *("BOX_COMM_DESTROYED", "BOX_COMM_FOLDED", "BOX_GPUS", "BOX_DROPS"),
+        "BOX_LINE_WINDOWS",
         *("BOX_FUNCS", "BOX_ALGOS", "BOX_PROTOS"),
     ):
         body += f'printf("%d ", (int){word});'
@@ -92,7 +97,7 @@ def test_numbers_and_words_are_the_plugins(tmp_path: Path) -> None:
     assert run_c(tmp_path, body) == [
         *map(str, (layout.VERSION, layout.STATE_LIVE, layout.STATE_FINALIZED, layout.STATE_EXITED)),
         *map(str, (layout.OP_USED, model.COMM_LIVE, model.COMM_DESTROYED, model.COMM_FOLDED)),
-        *map(str, (layout.GPUS, len(model.DROP_REASONS))),
+        *map(str, (layout.GPUS, len(model.DROP_REASONS), layout.LINE_WINDOWS)),
         *map(str, (len(model.FUNCS), len(model.ALGOS), len(model.PROTOS), layout.MAGIC.decode())),
     ]
 

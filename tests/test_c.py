@@ -63,7 +63,7 @@ def test_c(source: Path, build: str) -> None:
 @pytest.mark.parametrize(
     ("library", "allowed"),
     [
-        ("libnccl-profiler-inspector.so", r"ncclProfiler_v[4-7]"),
+        ("libnccl-profiler-inspector.so", r"ncclProfiler_v[1-7]"),
         ("spank_nccl_inspector.so", r"slurm_spank_\w+|plugin_\w+|spank_plugin_\w+"),
     ],
 )

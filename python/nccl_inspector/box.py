@@ -2,6 +2,8 @@
 """Read the box of a process (plugin/box.h), which its user may have filled with anything."""
 
 import struct
+from collections import Counter
+from collections.abc import Sequence
 from itertools import compress
 
 from nccl_inspector.boxcopy import NS_MAX, BoxCopy, copy_box, has_moved
@@ -15,6 +17,7 @@ from nccl_inspector.layout import (
     KEY,
     NOT_KNOWN,
     OP,
+    OP_STATE_MASK,
     OP_USED,
     STATE_EXITED,
     STATE_FINALIZED,
@@ -97,7 +100,32 @@ def _gpus(data: bytes) -> tuple[Gpu, ...]:
     return tuple(gpus)
 
 
-def _comm(copy: BoxCopy, index: int, base: int, gpus: int) -> Comm | None:
+def _is_rank(rank: int, nranks: int, state: int) -> bool:
+    """Tell whether the numbers go together; NCCL before 2.27 does not say how many ranks (0)."""
+    return 0 <= rank < nranks or (rank >= -1 and nranks == 0) or state == COMM_FOLDED
+
+
+def _in_flight(copy: BoxCopy) -> list[int]:
+    """Return where the records of the operations in flight begin."""
+    return [
+        base
+        for base in copy.ops.bases()
+        if OP.number(copy.data, "generation", base) & OP_STATE_MASK == OP_USED
+    ]
+
+
+def _running(copy: BoxCopy, in_flight: Sequence[int]) -> Counter[tuple[int, int]]:
+    """Return how many have begun, by index and generation of the communicator."""
+    return Counter(
+        (OP.number(copy.data, "comm", base), OP.number(copy.data, "comm_generation", base))
+        for base in in_flight
+        if OP.number(copy.data, "started_channels", base)
+    )
+
+
+def _comm(
+    copy: BoxCopy, index: int, base: int, gpus: int, running: Counter[tuple[int, int]]
+) -> Comm | None:
     """Return a communicator, or None when its words cannot be true."""
     words = {
         word: COMM.number(copy.data, word, base)
@@ -116,10 +144,11 @@ def _comm(copy: BoxCopy, index: int, base: int, gpus: int) -> Comm | None:
     }
     if (
         words["state"] > COMM_FOLDED
-        or not (0 <= words["rank"] < words["nranks"] or words["state"] == COMM_FOLDED)
         or words["nnodes"] < 0
+        or not _is_rank(words["rank"], words["nranks"], words["state"])
     ):
         return None
+    words["started"] += running[index, COMM.number(copy.data, "generation", base)]
     gpu = COMM.number(copy.data, "gpu", base)
     return Comm(
         index=index,
@@ -149,14 +178,13 @@ def _key(copy: BoxCopy, base: int, hist_base: int) -> Key | None:
     return Key(histogram=tuple(compress(zip(_BUCKETS, counts, strict=True), counts)), **words)
 
 
-def _operations(copy: BoxCopy, generations: dict[int, int]) -> tuple[Operation, ...]:
+def _operations(
+    copy: BoxCopy, in_flight: Sequence[int], generations: dict[int, int]
+) -> tuple[Operation, ...]:
     """Return the oldest operations in flight of the communicators, given as index: generation."""
     data = copy.data
     beat = HEADER.number(data, "beat_tick")
-    used = []
-    for base in copy.ops.bases():
-        if OP.number(data, "generation", base) % 2 and OP.number(data, "flags", base) & OP_USED:
-            used.append((OP.number(data, "enqueue_tick", base), base))
+    used = [(OP.number(data, "enqueue_tick", base), base) for base in in_flight]
     found = []
     for tick, base in sorted(used)[:OPERATIONS_MAX]:
         kind, comm = OP.number(data, "kind", base), OP.number(data, "comm", base)
@@ -176,10 +204,12 @@ def _process(copy: BoxCopy, name: str, alive: bool, moving: bool) -> Process:
     data = copy.data
     flags = ["kept changing while it was read"] if moving else []
     gpus = _gpus(data)
+    in_flight = _in_flight(copy)
+    running = _running(copy, in_flight)
     comms = {}
     for index, base in enumerate(copy.comms.bases()):
         if COMM.number(data, "state", base):
-            comm = _comm(copy, index, base, len(gpus))
+            comm = _comm(copy, index, base, len(gpus), running)
             if comm:
                 comms[index] = comm
             else:
@@ -200,6 +230,7 @@ def _process(copy: BoxCopy, name: str, alive: bool, moving: bool) -> Process:
         keys=tuple(keys),
         operations=_operations(
             copy,
+            in_flight,
             {
                 index: COMM.number(data, "generation", base)
                 for index, base in enumerate(copy.comms.bases())

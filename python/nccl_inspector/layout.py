@@ -5,10 +5,11 @@ import struct
 from dataclasses import dataclass
 
 MAGIC = b"NCCLIBOX"
-VERSION = 2
+VERSION = 3
 NOT_KNOWN = 0xFFFFFFFF
 HIST_BUCKETS = 896
-OP_USED = 1
+OP_STATE_MASK, OP_USED = 3, 2
+LINE_WINDOWS = 384
 STATE_LIVE, STATE_FINALIZED, STATE_EXITED = 1, 2, 3
 
 
@@ -56,26 +57,52 @@ HEADER = _record(
     "magic:8s", "version:I", "header_bytes:I", "file_bytes:Q",
     "comm_offset:I", "comm_bytes:I", "comm_count:I", "key_offset:I", "key_bytes:I", "key_count:I",
     "hist_offset:I", "hist_bytes:I", "hist_count:I", "op_offset:I", "op_bytes:I", "op_count:I",
+    "peer_offset:I", "peer_bytes:I", "peer_count:I", "line_offset:I", "line_bytes:I",
+    "line_count:I", "net_offset:I", "net_bytes:I", "net_count:I",
     "pid:I", "uid:I", "step_id:I", "procid:I", "localid:I", "api_version:I", "nccl_version:I",
-    "array_job_id:I", "array_task_id:I", "reserved0:I",
+    "array_job_id:I", "array_task_id:I", "timing:I",
     "job_id:Q", "plugin_version:16s", "node:64s",
     "clock.tick0:Q", "clock.real0_ns:Q", "clock.ns_per_tick_q32:Q",
     f"gpu:{GPUS * GPU.size}s", "state:I", "layout_seq:I", "beat_tick:Q", "beat_real_ns:Q",
     "dropped:16Q", "series_dropped:Q", "self_ns:Q", "comms_created:Q", "comms_destroyed:Q",
+    "hot_ns:Q", "silent:I", "sampling:I", "silent_ns:Q", "sampled_ns:Q", "json_lines:Q",
+    "net_on:I", "reserved0:I", "net_ns:Q",
 )  # fmt: skip
 COMM = _record(
     "id:Q", "state:I", "generation:I", "nranks:i", "nnodes:i", "rank:i", "gpu:I",
-    "created_real_ns:Q", "destroyed_real_ns:Q", "enqueued:Q", "started:Q", "completed:Q",
-    "last_sequence:Q", "last_progress_tick:Q", "folded:Q", "name:64s", "reserved:12Q",
+    "created_real_ns:Q", "destroyed_real_ns:Q", "folded:Q", "named:I", "reserved0:I",
+    "enqueued:Q", "untimed:Q", "lost:Q", "reserved1:5Q",
+    "busy:I", "reserved2:I", "completed:Q", "started:Q", "last_sequence:Q", "last_progress_tick:Q",
+    "clock_ahead_ns:q", "clock_ahead_before_ns:q", "clock_since_tick:Q",
+    "name:64s",
 )  # fmt: skip
 KEY = _record(
-    "ops:Q", "bytes:Q", "busy_ns:Q", "min_ns:Q", "max_ns:Q", "log2_rate_q20:q", "first_index:Q",
+    "begun:Q", "ops:Q", "bytes:Q", "busy_ns:Q", "min_ns:Q", "max_ns:Q", "log2_rate_q20:q",
     "last_index:Q", "used:I", "comm:I", "func:B", "size_class:B", "algo:B", "proto:B",
-    "reserved0:I", "begun:Q", "reserved:5Q",
+    "reserved0:I", "first_index:Q", "untimed_ops:Q", "untimed_bytes:Q", "phased_ops:Q", "wait_ns:Q",
+    "reserved1:Q",
 )  # fmt: skip
 OP = _record(
-    "generation:I", "flags:I", "comm:I", "comm_generation:I", "key:I", "kind:I", "index:Q",
-    "sequence:Q", "bytes:Q", "enqueue_tick:Q", "event_tick:Q", "gpu_start_ns:Q", "gpu_stop_ns:Q",
-    "started_channels:Q", "stopped_channels:Q", "peer:i", "next_free:I", "reserved:3Q",
+    "generation:I", "comm:I", "comm_generation:I", "key:I", "kind:I", "peer:i", "peer_entry:I",
+    "group:I", "index:Q", "sequence:Q", "bytes:Q", "enqueue_tick:Q", "gpu_start_ns:Q",
+    "gpu_stop_ns:Q", "started_channels:Q", "stopped_channels:Q", "synced_ns:Q", "event_tick:Q",
+    "reserved:2Q",
+)  # fmt: skip
+PEER = _record(
+    "begun:Q", "ops:Q", "bytes:Q", "busy_ns:Q", "log2_rate_q20:q", "best_rate_q20:i", "peer:i",
+    "used:I", "comm:I", "func:I", "reserved:I",
+)  # fmt: skip
+WINDOW = _record(
+    "start_s:I", "late_ms:I", "ops:Q", "bytes:Q", "busy_ns:Q", "min_ns:Q", "median_ns:Q",
+    "first_index:Q", "last_index:Q",
+)  # fmt: skip
+LINE = _record(
+    "comm_id:Q", "comm:I", "comm_generation:I", "used:I", "windows:I", "window_s:I", "since_s:I",
+    "rank:i", "func:B", "size_class:B", "reserved0:2B", "reserved1:3Q",
+    f"window:{LINE_WINDOWS * WINDOW.size}s",
+)  # fmt: skip
+NET = _record(
+    "steps:Q", "ns:4Q", "used:I", "comm:I", "comm_generation:I", "peer:i", "is_send:I",
+    "reserved:I",
 )  # fmt: skip
 HIST = _record(f"count:{HIST_BUCKETS}I")

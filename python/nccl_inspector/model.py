@@ -10,7 +10,10 @@ FUNCS = (
     "Unknown", "AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce",
     "AlltoAll", "Gather", "Scatter", "Send", "Recv", "SendRecv",
 )  # fmt: skip
-ALGOS = ("Unknown", "TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
+ALGOS = (
+    "Unknown", "TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT",
+    "GROUP", "CE", "SYM",
+)  # fmt: skip
 PROTOS = ("Unknown", "LL", "LL128", "SIMPLE")
 DROP_REASONS = (
     "no_slot",
@@ -19,7 +22,9 @@ DROP_REASONS = (
     "expired",
     "implausible",
     "stale",
-    "untimed",
+    "no_peer",
+    "no_group",
+    "json",
 )
 P2P = frozenset({"Send", "Recv", "SendRecv"})
 

@@ -36,7 +36,8 @@ static void begin(void)
 	config_cut_nodelist(config.nodelist, "n[1-4]");
 	box_open(&box, -1, "0", &error);
 	box.header->gpu[0] = (struct box_gpu){ .uuid = "GPU-1", .minor = 3, .used = 1, .label = "GPU3" };
-	track_init(&track, &box, clock_calibrate(), true);
+	track_init(&track, &box, clock_calibrate(),
+		   &(struct track_options){ .p2p = true, .timing = BOX_TIMING_GPU });
 	expo.box = &box;
 	expo.config = &config;
 	expo.api = 7;
@@ -50,16 +51,13 @@ static void *add_comm(const char *name)
 
 static void operate(void *comm, const char *func, int peer, uint64_t bytes, uint64_t ns)
 {
-	void *op = track_start(&track, comm,
-			       &(struct event){ .kind = EVENT_OPERATION, .peer = peer, .func = func,
-						.datatype = "ncclInt8", .algo = "RING", .proto = "SIMPLE",
-						.count = bytes, .channels = 1 });
+	void *op = track_operation(&track, comm,
+				   &(struct event){ .peer = peer, .func = func, .datatype = "ncclInt8",
+						    .algo = "RING", .proto = "SIMPLE", .count = bytes,
+						    .channels = 1 });
+	uint64_t now = track_now_ns(&track);
 
-	track_kernel_stop(&track,
-			  track_start(&track, comm,
-				      &(struct event){ .kind = EVENT_KERNEL, .parent = op, .gpu_ns = 1000 }),
-			  1000 + ns);
-	track_enqueued(&track, op);
+	track_kernel_stop(&track, track_kernel_start(&track, op, 0, now), now + ns);
 }
 
 static void render(void)
@@ -203,9 +201,8 @@ static void test_aborted(void)
 	begin();
 	void *comm = add_comm("aborted");
 
-	track_enqueued(&track, track_start(&track, comm,
-					   &(struct event){ .kind = EVENT_OPERATION, .peer = -1, .func = "AllReduce",
-							    .count = 99999, .channels = 1 }));
+	track_operation(&track, comm, &(struct event){ .peer = EVENT_NO_PEER, .func = "AllReduce", .count = 99999,
+						       .channels = 1 });
 	comms_remove(&track, comm);
 	expo_window(&expo, clock_ticks() + 30 * ((1ull << 32) * 1000000000ull / track.ns_per_tick_q32),
 		    track.ns_per_tick_q32);
@@ -220,9 +217,8 @@ static void test_in_flight(void)
 	begin();
 	void *comm = add_comm("hung");
 
-	track_enqueued(&track, track_start(&track, comm,
-					   &(struct event){ .kind = EVENT_OPERATION, .peer = -1, .func = "AllReduce",
-							    .count = 99999, .channels = 1 }));
+	track_operation(&track, comm, &(struct event){ .peer = EVENT_NO_PEER, .func = "AllReduce", .count = 99999,
+						       .channels = 1 });
 	expo_window(&expo, clock_ticks() + 30 * ((1ull << 32) * 1000000000ull / track.ns_per_tick_q32),
 		    track.ns_per_tick_q32);
 	expo_prom_write(&expo, 0, &text);

@@ -15,7 +15,7 @@
 #include "inspector.h"
 #include "tap.h"
 
-#define WANTED (ABI_COLL | ABI_P2P | ABI_KERNEL_CH)
+#define WANTED (ABI_COLL | ABI_P2P | ABI_KERNEL_CH | ABI_CE_COLL)
 
 /* Such as Fortran's threadprivate arrays: glibc takes it out of every thread's stack. */
 static __thread char much[254000];

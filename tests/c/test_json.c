@@ -96,7 +96,7 @@ static void test_bandwidth(void)
 		{ BOX_FUNC_REDUCESCATTER, "\"coll_algobw_gbs\":664.707448,\"coll_busbw_gbs\":623.163233" },
 		{ BOX_FUNC_BROADCAST, "\"coll_algobw_gbs\":41.544216,\"coll_busbw_gbs\":41.544216" },
 		{ BOX_FUNC_UNKNOWN, "\"coll_algobw_gbs\":0.000000,\"coll_busbw_gbs\":0.000000" },
-		{ BOX_FUNC_ALLTOALL, "\"coll_algobw_gbs\":0.000000,\"coll_busbw_gbs\":0.000000" },
+		{ BOX_FUNC_ALLTOALL, "\"coll_algobw_gbs\":41.544216,\"coll_busbw_gbs\":38.947702" },
 	};
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {

@@ -69,7 +69,7 @@ static void test_bandwidth(void)
 		double factor;
 	} cases[] = {
 		{ BOX_FUNC_ALLREDUCE, 1, 0 },     { BOX_FUNC_ALLREDUCE, 0, 0 },
-		{ BOX_FUNC_ALLTOALL, 8, 0 },      { BOX_FUNC_UNKNOWN, 8, 0 },
+		{ BOX_FUNC_ALLTOALL, 8, 1 },      { BOX_FUNC_UNKNOWN, 8, 0 },
 		{ BOX_FUNC_ALLREDUCE, 2, 1 },     { BOX_FUNC_ALLREDUCE, 8, 1.75 },
 		{ BOX_FUNC_ALLGATHER, 8, 7 },     { BOX_FUNC_REDUCESCATTER, 32, 31 },
 		{ BOX_FUNC_BROADCAST, 8, 1 },     { BOX_FUNC_SEND, 8, 1 },
@@ -101,19 +101,20 @@ static void test_words(void)
 	bool round_trip = true;
 
 	for (unsigned i = 1; i < BOX_FUNCS; i++)
-		round_trip &= words_func(box_func_name(i)) == i;
-	for (unsigned i = 1; i < BOX_ALGOS; i++)
-		round_trip &= words_algo(box_algo_name(i)) == i;
+		round_trip &= words_number(WORDS_FUNC, box_func_name(i)) == i;
+	for (unsigned i = 1; i < BOX_ALGO_GROUP; i++)
+		round_trip &= words_number(WORDS_ALGO, box_algo_name(i)) == i;
 	for (unsigned i = 1; i < BOX_PROTOS; i++)
-		round_trip &= words_proto(box_proto_name(i)) == i;
+		round_trip &= words_number(WORDS_PROTO, box_proto_name(i)) == i;
 	ok(round_trip, "every word has a number and comes back");
-	ok(!words_func(NULL) && !words_func("") && !words_func("AllReduceX") && !words_algo("ring"),
+	ok(!words_number(WORDS_FUNC, NULL) && !words_number(WORDS_FUNC, "") && !words_number(WORDS_FUNC, "AllReduceX") && !words_number(WORDS_ALGO, "ring") &&
+		   !words_number(WORDS_ALGO, "GROUP"),
 	   "other words are not known");
 	ok(!strcmp(box_func_name(999), "Unknown"), "a number that is none has a name");
-	ok(words_datatype_bytes("ncclFloat32") == 4 && words_datatype_bytes("ncclBfloat16") == 2 &&
-		   words_datatype_bytes("ncclInt64") == 8,
+	ok(words_number(WORDS_DATATYPE, "ncclFloat32") == 4 && words_number(WORDS_DATATYPE, "ncclBfloat16") == 2 &&
+		   words_number(WORDS_DATATYPE, "ncclInt64") == 8,
 	   "elements have NCCL's sizes");
-	ok(words_datatype_bytes("Unknown") == 1 && words_datatype_bytes(NULL) == 1,
+	ok(words_number(WORDS_DATATYPE, "Unknown") == 1 && words_number(WORDS_DATATYPE, NULL) == 1,
 	   "ncclUint8, which NCCL calls Unknown, has 1 byte");
 }
 

@@ -8,6 +8,7 @@
 #include "clock.h"
 #include "comms.h"
 #include "expo_prom.h"
+#include "lines.h"
 #include "log2.h"
 #include "sweep.h"
 #include "tap.h"
@@ -20,6 +21,7 @@
 static struct box box;
 static struct track track;
 static struct config config;
+static struct sweep sweep;
 static pthread_mutex_t tables = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic bool over;
 
@@ -37,11 +39,11 @@ static void *application(void *argument)
 	struct pair *pair = argument;
 
 	for (unsigned i = 0; i < OPERATIONS; i++) {
-		void *op = track_start(&track, pair->comm,
-				       &(struct event){ .kind = EVENT_OPERATION, .peer = -1, .func = "AllReduce",
-							.datatype = "ncclInt8", .algo = i % 3 ? "RING" : "TREE",
-							.proto = "LL", .count = 1ull << (i % 20),
-							.channels = CHANNELS });
+		void *op = track_operation(&track, pair->comm,
+					   &(struct event){ .peer = EVENT_NO_PEER, .func = "AllReduce",
+							    .datatype = "ncclInt8", .algo = i % 3 ? "RING" : "TREE",
+							    .proto = "LL", .count = 1ull << (i % 20),
+							    .channels = CHANNELS });
 
 		while (atomic_load(&pair->head) - atomic_load(&pair->tail) == QUEUE)
 			sched_yield();
@@ -49,7 +51,6 @@ static void *application(void *argument)
 
 		atomic_store(&pair->queue[head % QUEUE], op);
 		atomic_store(&pair->head, head + 1);
-		track_enqueued(&track, op);
 	}
 	return NULL;
 }
@@ -66,19 +67,19 @@ static void *kernels(void *argument)
 		void *op = atomic_load(&pair->queue[i % QUEUE]);
 
 		atomic_store(&pair->tail, i + 1);
+		uint64_t now = track_now_ns(&track);
+
 		for (unsigned c = 0; c < CHANNELS; c++)
-			channels[c] = track_start(&track, pair->comm,
-						  &(struct event){ .kind = EVENT_KERNEL, .parent = op,
-								   .channel = (uint8_t)(c + 8), .gpu_ns = 1000 + c });
+			channels[c] = track_kernel_start(&track, op, c + 8, now + c);
 		for (unsigned c = 0; c < CHANNELS; c++)
-			track_kernel_stop(&track, channels[CHANNELS - 1 - c], 3000 + c);
+			track_kernel_stop(&track, channels[CHANNELS - 1 - c], now + 2000 + c);
 	}
 	return NULL;
 }
 
 static void *rounds(void *argument)
 {
-	static struct sweep sweep;
+	static struct lines lines;
 	static struct expo expo;
 	static struct text text;
 
@@ -86,8 +87,9 @@ static void *rounds(void *argument)
 	expo.box = &box;
 	expo.config = &config;
 	while (!atomic_load(&over)) {
-		sweep_round(&sweep, &track, clock_ticks());
 		pthread_mutex_lock(&tables);
+		sweep_round(&sweep, &track, clock_ticks());
+		lines_round(&lines, &box, clock_ns(CLOCK_REALTIME));
 		expo_window(&expo, clock_ticks(), track.ns_per_tick_q32);
 		expo_prom_write(&expo, 0, &text);
 		pthread_mutex_unlock(&tables);
@@ -102,10 +104,7 @@ static void *churn(void *argument)
 		pthread_mutex_lock(&tables);
 		void *comm = comms_add(&track, &(struct comm_words){ .id = 1, .nranks = 2, .name = "short" });
 		pthread_mutex_unlock(&tables);
-		void *op = track_start(&track, comm, &(struct event){ .kind = EVENT_OPERATION, .peer = -1,
-								      .count = 77, .channels = 1 });
-
-		track_enqueued(&track, op);
+		track_operation(&track, comm, &(struct event){ .peer = EVENT_NO_PEER, .count = 77, .channels = 1 });
 		pthread_mutex_lock(&tables);
 		comms_remove(&track, comm);
 		pthread_mutex_unlock(&tables);
@@ -128,7 +127,7 @@ int main(void)
 	log2_init();
 	config_load(&config, no_environment);
 	box_open(&box, -1, "0", &error);
-	track_init(&track, &box, clock_calibrate(), true);
+	track_init(&track, &box, clock_calibrate(), &(struct track_options){ .timing = BOX_TIMING_GPU });
 	for (unsigned i = 0; i < PAIRS; i++)
 		pairs[i].comm = comms_add(&track, &(struct comm_words){ .id = 10 + i, .nranks = 8, .name = "pair" });
 	for (unsigned i = 0; i < PAIRS; i++) {
@@ -142,6 +141,7 @@ int main(void)
 	atomic_store(&over, true);
 	pthread_join(threads[2 * PAIRS], NULL);
 	pthread_join(threads[2 * PAIRS + 1], NULL);
+	sweep_round(&sweep, &track, clock_ticks()); /* what met a busy communicator */
 
 	bool begun_is_ops = true;
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "abi.h"
 #include "clock.h"
 #include "comms.h"
 #include "log2.h"
@@ -13,30 +14,52 @@ static struct box box;
 static struct track track;
 static struct sweep sweep;
 static void *comm;
+static uint64_t gpu_ns; /* a GPU clock that goes on */
 
-static void begin(void)
+static void begin_as(enum box_timing timing)
 {
 	int error;
 
 	box_open(&box, -1, "0", &error);
-	track_init(&track, &box, clock_calibrate(), true);
+	track_init(&track, &box, clock_calibrate(), &(struct track_options){ .p2p = true, .timing = timing });
 	memset(&sweep, 0, sizeof(sweep));
+	gpu_ns = 1700000000000000000ull;
 	comm = comms_add(&track, &(struct comm_words){ .id = 7, .name = "c", .nranks = 8, .nnodes = 2, .rank = 3 });
+}
+
+static void begin(void)
+{
+	begin_as(BOX_TIMING_GPU);
+}
+
+static uint64_t ticks_a_second(void)
+{
+	return (1ull << 32) * 1000000000ull / track.ns_per_tick_q32;
 }
 
 static void *start(void *context, unsigned channels, uint64_t count)
 {
-	return track_start(&track, context,
-			   &(struct event){ .kind = EVENT_OPERATION, .peer = -1, .func = "AllReduce",
-					    .datatype = "ncclFloat32", .algo = "RING", .proto = "SIMPLE",
-					    .count = count, .channels = (uint8_t)channels });
+	return track_operation(&track, context,
+			       &(struct event){ .peer = EVENT_NO_PEER, .func = "AllReduce",
+						.datatype = "ncclFloat32", .algo = "RING", .proto = "SIMPLE",
+						.count = count, .channels = (uint8_t)channels });
 }
 
-static void *kernel(void *parent, unsigned channel, uint64_t gpu_ns)
+static void *p2p(void *call, const char *func, int peer, uint64_t bytes)
 {
-	return track_start(&track, comm,
-			   &(struct event){ .kind = EVENT_KERNEL, .parent = parent,
-					    .channel = (uint8_t)channel, .gpu_ns = gpu_ns });
+	return track_operation(&track, comm,
+			       &(struct event){ .peer = peer, .func = func, .datatype = "ncclInt8",
+						.count = bytes, .parent = call, .channels = 1 });
+}
+
+static void *kernel(void *parent, unsigned channel, uint64_t ns)
+{
+	return track_kernel_start(&track, parent, channel, gpu_ns + ns);
+}
+
+static void stop(void *channel, uint64_t ns)
+{
+	track_kernel_stop(&track, channel, gpu_ns + ns);
 }
 
 static uint64_t dropped(enum box_drop reason)
@@ -52,24 +75,29 @@ static uint64_t completed(void)
 static void whole_operation(uint64_t start_ns, uint64_t stop_ns)
 {
 	void *op = start(comm, 1, 1024);
-	void *channel = kernel(op, 9, start_ns);
 
-	track_enqueued(&track, op);
-	track_kernel_stop(&track, channel, stop_ns);
+	stop(kernel(op, 9, start_ns), stop_ns);
+}
+
+/* The key of a function; the first one of several. */
+static struct box_key *key_of(unsigned func)
+{
+	for (unsigned i = 0; i < BOX_KEYS; i++)
+		if (box.keys[i].used == 1 && box.keys[i].func == func)
+			return &box.keys[i];
+	return NULL;
 }
 
 static void test_time(void)
 {
 	begin();
 	void *op = start(comm, 2, 262144);
-	void *late = kernel(op, 17, 1500), *early = kernel(op, 16, 1000);
+	void *early = kernel(op, 16, 1000);
 
-	track_kernel_stop(&track, early, 21000);
-	ok(!completed(), "an operation is not over while a channel runs");
-	track_kernel_stop(&track, late, 31000);
-	ok(!completed(), "nor before the application has handed it over");
-	track_enqueued(&track, op);
-	ok(completed() == 1 && box.keys[0].ops == 1, "then it is");
+	stop(early, 21000);
+	ok(!completed(), "an operation is not over while a channel has not begun");
+	stop(kernel(op, 17, 1500), 31000);
+	ok(completed() == 1 && box.keys[0].ops == 1, "it is over with its last channel");
 	ok(box.keys[0].busy_ns == 30000, "its time is latest stop less earliest start (%llu ns)",
 	   (unsigned long long)box.keys[0].busy_ns);
 	ok(box.keys[0].bytes == 1048576 && box.keys[0].size_class == 20, "bytes are elements times their size");
@@ -79,6 +107,7 @@ static void test_time(void)
 	ok(box.comms[0].enqueued == 1 && box.comms[0].started == 1, "it was enqueued and started");
 	whole_operation(5000, 6000);
 	ok(completed() == 2 && box.keys[1].size_class == 12, "another size has another key");
+	ok(box.comms[0].busy == 4 && box.keys[0].begun == box.keys[0].ops, "nobody is left in the communicator");
 }
 
 static void test_odd_orders(void)
@@ -87,19 +116,14 @@ static void test_odd_orders(void)
 	void *op = start(comm, 1, 1024);
 	void *channel = kernel(op, 0, 1000);
 
-	track_kernel_stop(&track, channel, 2000);
-	track_enqueued(&track, op);
-	ok(completed() == 1, "kernels may be over before the call returns");
-	track_enqueued(&track, op);
-	track_kernel_stop(&track, channel, 3000);
-	ok(completed() == 1 && dropped(BOX_DROP_STALE) == 2, "events after the end are stale and counted");
+	stop(channel, 2000);
+	stop(channel, 3000);
+	ok(completed() == 1 && dropped(BOX_DROP_STALE) == 1, "events after the end are stale and counted");
 	void *next = start(comm, 1, 1024);
 
 	kernel(op, 0, 1);
-	ok(box.ops[0].started_channels == 0 && dropped(BOX_DROP_STALE) == 3,
-	   "a handle of an earlier use does not touch the next");
-	track_kernel_stop(&track, kernel(next, 0, 1000), 2000);
-	track_enqueued(&track, next);
+	ok(dropped(BOX_DROP_STALE) == 2, "a handle of an earlier use does not touch the next");
+	stop(kernel(next, 0, 1000), 2000);
 	ok(completed() == 2, "which completes as if nothing had been");
 }
 
@@ -109,43 +133,65 @@ static void test_double_stop(void)
 	void *op = start(comm, 2, 1024);
 	void *one = kernel(op, 1, 1000), *two = kernel(op, 2, 1000);
 
-	track_kernel_stop(&track, one, 2000);
-	track_kernel_stop(&track, one, 500000);
-	track_kernel_stop(&track, two, 2100);
-	track_enqueued(&track, op);
+	stop(one, 2000);
+	stop(one, 500000);
+	stop(two, 2100);
 	ok(box.keys[0].busy_ns == 1100 && dropped(BOX_DROP_STALE) == 1,
 	   "a second stop of a channel does not move the end");
 }
 
-static void test_claims(void)
+static void test_one_end(void)
+{
+	begin();
+	start(comm, 1, 1024);
+	struct box_op *op = &box.ops[0];
+	uint32_t generation = op->generation;
+
+	ok(track_in_use(generation) && track_expire(&track, op, generation), "a use of a slot can be ended");
+	ok(!track_expire(&track, op, generation) && !track_complete(&track, op, generation), "once");
+	start(comm, 1, 1024);
+	start(comm, 1, 1024);
+	ok(!track_expire(&track, op, generation), "nor is a later use ended in its name");
+	ok(box.comms[0].lost == 1 && dropped(BOX_DROP_EXPIRED) == 1, "what is given up is counted");
+}
+
+static void test_busy_communicator(void)
 {
 	begin();
 	void *op = start(comm, 1, 1024);
-	uint32_t generation = box.ops[0].generation;
+	void *channel = kernel(op, 0, 1000);
 
-	track_kernel_stop(&track, kernel(op, 0, 1000), 2000);
-	track_enqueued(&track, op);
-	ok(!track_claim(&box.ops[0], generation), "a use that is over cannot be claimed");
-	start(comm, 1, 1024);
-	ok(!track_claim(&box.ops[0], generation), "nor can the next one in its name");
-	ok(track_claim(&box.ops[0], box.ops[0].generation) && !track_claim(&box.ops[0], box.ops[0].generation),
-	   "a use is claimed once");
+	ok(track_enter(&box.comms[0]) && !track_enter(&box.comms[0]), "one thread at a time adds to a communicator");
+	stop(channel, 4000);
+	ok(!completed(), "who finds it busy does not wait");
+	track_leave(&box.comms[0]);
+	sweep_round(&sweep, &track, clock_ticks());
+	ok(completed() == 1 && box.keys[0].busy_ns == 3000, "the next round adds the operation");
 }
 
 static void test_foreign_handles(void)
 {
 	begin();
 	ok(!kernel(NULL, 0, 1000), "a kernel without a parent has no handle");
-	ok(!kernel((void *)0x7ffff7a01234, 0, 1), "nor one with somebody's pointer");
-	track_enqueued(&track, NULL);
+	ok(!kernel((void *)0x7ffff7a01230, 0, 1), "nor one with somebody's pointer");
 	track_kernel_stop(&track, NULL, 1);
 	track_kernel_stop(&track, (void *)~0ull, 1);
-	track_enqueued(&track, (void *)~0ull);
+	track_group_stop(&track, NULL);
+	track_group_stop(&track, (void *)~0ull);
+	track_phase_stop(&track, (void *)~0ull, 1);
+	for (uintptr_t kind = 0; kind < 16; kind++) {
+		void *odd = (void *)(0xffffffffffff0ull | kind);
+
+		track_kernel_stop(&track, odd, 1);
+		track_group_stop(&track, odd);
+		track_phase_stop(&track, odd, 1);
+		ok(!kernel(odd, 1, 1) && !p2p(odd, "Send", 3, 100), "handle ...%x means nothing", (unsigned)kind);
+	}
 	ok(!start(NULL, 1, 1), "an operation without a context has no handle");
 	ok(!start((void *)0x123456789abc, 1, 1), "nor one with a context that is not ours");
 	void *op = start(comm, 1, 1024);
 
-	ok(!kernel(op, 64, 1) && dropped(BOX_DROP_IMPLAUSIBLE) == 1, "channels end at 63");
+	ok(!track_kernel_start(&track, op, 64, 1) && dropped(BOX_DROP_IMPLAUSIBLE) == 1, "channels end at 63");
 	ok(!completed(), "nothing was measured");
 }
 
@@ -157,6 +203,10 @@ static void test_implausible_clocks(void)
 	whole_operation(1000, 3600000000000ull);
 	ok(dropped(BOX_DROP_IMPLAUSIBLE) == 3, "times that cannot be are counted");
 	ok(!box.keys[0].ops && completed() == 3, "and not measured, but the operations are over");
+	whole_operation(5000000000ull, 5000001000ull);
+	whole_operation(1000, 2000);
+	ok(dropped(BOX_DROP_IMPLAUSIBLE) == 4 && box.keys[0].ops == 1,
+	   "nor are clocks of work that was over seconds before the operation was known");
 }
 
 static void test_what_has_no_time(void)
@@ -164,24 +214,69 @@ static void test_what_has_no_time(void)
 	begin();
 	ok(!start(comm, 0, 1024), "an operation without channels is not followed");
 	ok(!start(comm, 1, 0), "nor one without bytes");
-	ok(!track_start(&track, comm, &(struct event){ .kind = EVENT_OPERATION, .peer = 3, .func = "Send",
-						       .datatype = "ncclInt8", .count = 99, .channels = 1 }),
-	   "nor one to itself");
-	ok(dropped(BOX_DROP_UNTIMED) == 3 && box.comms[0].enqueued == 0, "but counted");
-	void *op = start(comm, 1, 5);
+	ok(!p2p(NULL, "Send", 3, 99), "nor one to itself");
+	ok(box.comms[0].untimed == 3 && box.comms[0].enqueued == 3, "but counted");
+	ok(key_of(BOX_FUNC_SEND)->untimed_ops == 1 && key_of(BOX_FUNC_SEND)->untimed_bytes == 99 &&
+		   key_of(BOX_FUNC_SEND)->ops == 0, "with its bytes, by kind, apart from what has a time");
+	track_copy_engine(&track, comm, &(struct event){ .peer = EVENT_NO_PEER, .func = "AllGather",
+							 .datatype = "ncclFloat32", .count = 100 });
+	ok(key_of(BOX_FUNC_ALLGATHER)->algo == BOX_ALGO_CE && key_of(BOX_FUNC_ALLGATHER)->untimed_bytes == 400,
+	   "so are those of copy engines");
+}
 
-	track_enqueued(&track, op);
-	ok(box.keys[0].size_class == 4 && box.ops[0].bytes == 20, "NULL words are no harm");
+static void call(const char *func)
+{
+	track_coll_call(&track, comm, &(struct event){ .peer = EVENT_NO_PEER, .func = func,
+						       .datatype = "ncclFloat32", .count = 1000 });
+}
+
+static void test_calls_without_operations(void)
+{
+	begin();
+	call("Broadcast");
+	call("AllReduce");
+	void *op = start(comm, 1, 1024); /* for the second, on the callback thread, after the call */
+
+	call("Broadcast");
+	sweep_round(&sweep, &track, clock_ticks());
+	call("AllReduce");
+	call("Broadcast");
+	sweep_round(&sweep, &track, clock_ticks());
+	ok(key_of(BOX_FUNC_BROADCAST)->untimed_ops == 2, "a call that no operation follows is one without a time");
+	sweep_round(&sweep, &track, clock_ticks());
+	ok(key_of(BOX_FUNC_BROADCAST)->untimed_ops == 3 && key_of(BOX_FUNC_BROADCAST)->untimed_bytes == 12000,
+	   "after a round of waiting for it");
+	stop(kernel(op, 0, 1), 2);
+	uint64_t untimed = 0;
+
+	for (unsigned i = 0; i < BOX_KEYS; i++)
+		untimed += box.keys[i].func == BOX_FUNC_ALLREDUCE ? box.keys[i].untimed_ops : 0;
+	ok(!untimed, "never one whose kind NCCL does tell of");
+}
+
+static void test_counting_only(void)
+{
+	begin_as(BOX_TIMING_NONE);
+	ok(!start(comm, 4, 1024) && !p2p(NULL, "Recv", 1, 77), "without kernel events nothing is followed");
+	ok(key_of(BOX_FUNC_ALLREDUCE)->untimed_bytes == 4096 && key_of(BOX_FUNC_RECV)->untimed_bytes == 77,
+	   "and all is counted");
+	comm = comms_add(&track, &(struct comm_words){ .rank = -1 });
+	track_name(&track, comm, 0xabc, "late\n", 5);
+	track_name(&track, comm, 0xdef, "other", 6);
+	ok(box.comms[1].id == 0xabc && box.comms[1].rank == 5 && !strcmp(box.comms[1].name, "late?"),
+	   "the first event names a communicator");
 }
 
 static void test_null_words(void)
 {
 	begin();
-	void *op = track_start(&track, comm, &(struct event){ .kind = EVENT_OPERATION, .peer = -1, .count = 300,
-							      .channels = 1 });
+	void *op = track_operation(&track, comm, &(struct event){ .peer = EVENT_NO_PEER, .count = 300, .channels = 1 });
 
 	ok(op && box.ops[0].bytes == 300, "an operation without words has elements of one byte");
 	ok(box.keys[0].func == BOX_FUNC_UNKNOWN && box.keys[0].algo == BOX_ALGO_UNKNOWN, "and is unknown");
+	op = track_operation(&track, comm, &(struct event){ .peer = EVENT_NO_PEER, .count = 300, .channels = 1,
+							    .func = "GROUP", .algo = "GROUP", .datatype = "Unknown" });
+	ok(op && box.ops[1].bytes == 300 && (box.ops[1].kind & 0xffff) == 0, "our own words are not NCCL's");
 }
 
 static void test_pool(void)
@@ -192,58 +287,165 @@ static void test_pool(void)
 	for (unsigned i = 0; i < BOX_OPS + 100; i++)
 		got += start(comm, 1, 1024) != NULL;
 	ok(got == BOX_OPS && dropped(BOX_DROP_NO_SLOT) == 100, "what finds no slot is counted (%u)", got);
-	ok(box.comms[0].enqueued == BOX_OPS, "and is not waited for");
-	uint64_t ticks_a_second = (1ull << 32) * 1000000000ull / track.ns_per_tick_q32;
-
-	sweep_round(&sweep, &track, clock_ticks() + 61 * ticks_a_second);
+	ok(box.comms[0].enqueued == BOX_OPS + 100 && box.comms[0].lost == 100, "and is not waited for");
+	sweep_round(&sweep, &track, clock_ticks() + 61 * ticks_a_second());
 	ok(dropped(BOX_DROP_EXPIRED) == BOX_OPS, "a minute later those that never began are let go");
 	ok(start(comm, 1, 1024) != NULL, "and there is room again");
 }
 
+static void test_pool_of_the_forgotten(void)
+{
+	begin();
+	for (unsigned i = 0; i < 5 * BOX_OPS; i++) {
+		p2p(NULL, "Send", 5, 1000); /* a part without work */
+		whole_operation(1000 * i, 1000 * i + 500);
+	}
+	ok(!dropped(BOX_DROP_NO_SLOT) && completed() == 5 * BOX_OPS,
+	   "operations that get no kernel event never take the room of others");
+	ok(key_of(BOX_FUNC_SEND)->untimed_ops > 3 * BOX_OPS, "and are counted (%llu)",
+	   (unsigned long long)key_of(BOX_FUNC_SEND)->untimed_ops);
+}
+
 static void test_missing_channels(void)
 {
-	uint64_t now, ticks_a_second;
+	uint64_t now;
 
 	begin();
-	ticks_a_second = (1ull << 32) * 1000000000ull / track.ns_per_tick_q32;
 	now = clock_ticks();
 	void *op = start(comm, 4, 1024), *hung = start(comm, 4, 1024);
 
-	track_enqueued(&track, op);
-	track_kernel_stop(&track, kernel(op, 5, 1000), 3000);
-	track_enqueued(&track, hung);
+	stop(kernel(op, 5, 1000), 3000);
 	kernel(hung, 5, 4000);
-	sweep_round(&sweep, &track, now + ticks_a_second);
-	sweep_round(&sweep, &track, now + 2 * ticks_a_second);
+	sweep_round(&sweep, &track, now + ticks_a_second());
+	sweep_round(&sweep, &track, now + 2 * ticks_a_second());
 	ok(!completed(), "an operation short of channels is given time");
-	sweep_round(&sweep, &track, now + 4 * ticks_a_second);
+	sweep_round(&sweep, &track, now + 4 * ticks_a_second());
 	ok(completed() == 1 && box.keys[0].busy_ns == 2000, "then what it has counts");
-	sweep_round(&sweep, &track, now + 7200 * ticks_a_second);
-	ok(completed() == 1 && (box.ops[1].generation & 1), "one that runs stays in flight for hours");
+	sweep_round(&sweep, &track, now + 7200 * ticks_a_second());
+	ok(completed() == 1 && track_in_use(box.ops[1].generation), "one that runs stays in flight for hours");
 	for (uint64_t i = 2; i < 6; i++) {
 		op = start(comm, 4, 1024);
-		track_enqueued(&track, op);
-		track_kernel_stop(&track, kernel(op, 5, 1000), 3000);
+		stop(kernel(op, 5, 1000), 3000);
 		for (uint64_t s = 0; s < 5; s++)
-			sweep_round(&sweep, &track, clock_ticks() + (10 * i + s) * ticks_a_second);
-		ok(completed() == i, "the next one of the same kind in the same slot, too (%llu)",
-		   (unsigned long long)i);
+			sweep_round(&sweep, &track, clock_ticks() + (10 * i + s) * ticks_a_second());
+		ok(completed() == i, "the next one of the same kind, too (%llu)", (unsigned long long)i);
 	}
 }
 
 static void test_overtaken(void)
 {
-	uint64_t ticks_a_second;
-
 	begin();
-	ticks_a_second = (1ull << 32) * 1000000000ull / track.ns_per_tick_q32;
-	track_enqueued(&track, start(comm, 1, 1024));
+	start(comm, 1, 1024);
 	for (int i = 0; i < 100; i++)
 		whole_operation(1000, 2000);
-	sweep_round(&sweep, &track, clock_ticks() + ticks_a_second);
-	ok(!dropped(BOX_DROP_UNTIMED), "an operation without kernel events is given time");
-	sweep_round(&sweep, &track, clock_ticks() + 11 * ticks_a_second);
-	ok(dropped(BOX_DROP_UNTIMED) == 1, "and let go when a hundred later ones are over");
+	sweep_round(&sweep, &track, clock_ticks() + ticks_a_second());
+	ok(!box.comms[0].untimed, "an operation without kernel events is given time");
+	sweep_round(&sweep, &track, clock_ticks() + 11 * ticks_a_second());
+	ok(box.comms[0].untimed == 1 && box.keys[0].untimed_ops == 1, "and let go when a hundred later ones are over");
+}
+
+static void test_peers(void)
+{
+	begin();
+	stop(kernel(p2p(NULL, "Send", 1, 4000), 3, 1000), 2000);
+	stop(kernel(p2p(NULL, "Send", 1, 4000), 3, 1000), 5000);
+	stop(kernel(p2p(NULL, "Send", 2, 4000), 3, 1000), 3000);
+	struct box_peer *one = NULL;
+
+	for (unsigned i = 0; i < BOX_PEERS; i++)
+		if (box.peers[i].used == 1 && box.peers[i].peer == 1)
+			one = &box.peers[i];
+	ok(one && one->ops == 2 && one->bytes == 8000 && one->busy_ns == 5000 && one->func == BOX_FUNC_SEND,
+	   "Sends are counted by peer");
+	ok(one && one->best_rate_q20 == 2 * LOG2_ONE, "the best one's rate is kept (4000 bytes in 1000 ns: 2^2)");
+}
+
+static void test_all_to_all(void)
+{
+	begin();
+	void *group = track_group_start(&track, comm);
+	void *parts[16];
+	unsigned count = 0;
+
+	for (int peer = 0; peer < 8; peer++) {
+		parts[count++] = p2p(track_p2p_call(&track, group), "Send", peer, 1000);
+		parts[count++] = p2p(track_p2p_call(&track, group), "Recv", peer, 1000);
+	}
+	for (unsigned i = 0; i < count; i++)
+		if (parts[i])
+			stop(kernel(parts[i], i, 1000 + i), i % 8 == 3 ? 90000 : 50000);
+	ok(!key_of(BOX_FUNC_ALLTOALL), "a group is not over before its call has returned");
+	track_group_stop(&track, group);
+	struct box_key *key = key_of(BOX_FUNC_ALLTOALL);
+
+	ok(key && key->ops == 1 && key->bytes == 8000 && key->busy_ns == 89000,
+	   "Sends and Recvs with all others are one all-to-all, from first start to last stop (%llu)",
+	   key ? (unsigned long long)key->busy_ns : 0);
+	ok(key_of(BOX_FUNC_SEND)->ops == 7 && key_of(BOX_FUNC_SEND)->untimed_ops == 1,
+	   "its parts are counted as before");
+	ok(key_of(BOX_FUNC_ALLTOALL)->algo == BOX_ALGO_GROUP, "and it says what it is");
+	void *late = p2p(track_p2p_call(&track, group), "Send", 4, 1);
+
+	ok(late && dropped(BOX_DROP_NO_GROUP) == 1, "a part that comes after the call is counted apart (a replay)");
+	group = track_group_start(&track, comm);
+	void *send = p2p(group, "Send", 4, 5000), *receive = p2p(group, "Recv", 2, 7000);
+
+	track_group_stop(&track, group);
+	stop(kernel(send, 1, 200000), 201000);
+	stop(kernel(receive, 2, 200000), 204000);
+	ok(key_of(BOX_FUNC_SENDRECV)->bytes == 7000 && key_of(BOX_FUNC_SENDRECV)->busy_ns == 4000,
+	   "a pipeline's exchange is a SendRecv, on NCCL 2.27 under its Group");
+	group = track_group_start(&track, comm);
+	stop(kernel(p2p(group, "Send", 4, 5000), 1, 300000), 301000);
+	track_group_stop(&track, group);
+	ok(key_of(BOX_FUNC_SENDRECV)->ops == 1, "a lone Send is not a group");
+	unsigned open = 0;
+
+	for (unsigned i = 0; i < GROUPS; i++)
+		open += track.groups.group[i].token != 0;
+	ok(!open, "all groups are over");
+}
+
+static void test_phases(void)
+{
+	begin();
+	void *op = start(comm, 2, 1024);
+	void *one = kernel(op, 0, 1000), *two = kernel(op, 1, 1100);
+	void *waits = track_phase_start(&track, one, ABI_PHASE_SYNC);
+
+	ok(waits && !track_phase_start(&track, one, ABI_PHASE_COMPUTE), "only the waiting for peers is followed");
+	track_phase_stop(&track, track_phase_start(&track, two, ABI_PHASE_SYNC), gpu_ns + 6000);
+	track_phase_stop(&track, waits, gpu_ns + 5000);
+	stop(one, 9000);
+	stop(two, 9500);
+	ok(box.keys[0].phased_ops == 1 && box.keys[0].wait_ns == 4000 && box.keys[0].busy_ns == 8500,
+	   "waiting ends when the first channel has its peers");
+	whole_operation(10000, 11000);
+	ok(box.keys[0].ops == 2 && box.keys[0].phased_ops == 1, "an operation without phases tells nothing of it");
+}
+
+static void test_sampling(void)
+{
+	int mask = 0;
+	unsigned timed = 0;
+
+	begin();
+	mask = ABI_COLL | ABI_KERNEL_CH;
+	track.mask = &mask;
+	track.mask_all = mask;
+	track.sample_every = 10;
+	for (unsigned i = 0; i < 1000; i++) {
+		void *op = start(comm, 1, 1024);
+
+		if (op)
+			stop(kernel(op, 0, 1000 * i), 1000 * i + 500);
+		timed += op != NULL;
+	}
+	ok(timed >= 99 && timed <= 101 && box.keys[0].ops == timed, "one in ten has kernel events (%u)", timed);
+	ok(box.keys[0].untimed_ops == 1000 - timed && box.comms[0].enqueued == 1000, "the others are counted");
+	mask = 0;
+	start(comm, 1, 1024);
+	ok(mask == 0, "a mask that somebody has cleared stays");
 }
 
 static void test_keys_run_out(void)
@@ -254,14 +456,13 @@ static void test_keys_run_out(void)
 	begin();
 	for (uint64_t count = 1; count < 1ull << 40; count *= 2)
 		for (int i = 0; i < 16; i++) {
-			void *op = track_start(&track, comm,
-					       &(struct event){ .kind = EVENT_OPERATION, .peer = -1,
-								.func = "AllGather", .datatype = "ncclInt8",
-								.algo = algos[i / 4], .proto = protos[i % 4],
-								.count = count, .channels = 1 });
+			void *op = track_operation(&track, comm,
+						   &(struct event){ .peer = EVENT_NO_PEER, .func = "AllGather",
+								    .datatype = "ncclInt8", .algo = algos[i / 4],
+								    .proto = protos[i % 4], .count = count,
+								    .channels = 1 });
 
-			track_kernel_stop(&track, kernel(op, 0, 1000), 2000);
-			track_enqueued(&track, op);
+			stop(kernel(op, 0, 1000), 2000);
 		}
 	ok(dropped(BOX_DROP_NO_KEY) == 40 * 16 - BOX_KEYS, "kinds beyond the table are counted");
 	ok(completed() == 40 * 16, "and their operations are over all the same");
@@ -290,7 +491,6 @@ static void test_communicators(void)
 	comms_remove(&track, contexts[BOX_LIVE_COMMS]);
 	void *late = start(comm, 1, 1024);
 
-	track_enqueued(&track, late);
 	comms_remove(&track, comm);
 	comms_remove(&track, comm);
 	ok(live_comms() == BOX_LIVE_COMMS - 1, "a communicator ends once");
@@ -300,7 +500,7 @@ static void test_communicators(void)
 	ok(box.comms[BOX_LIVE_COMMS].id == 7 && box.comms[BOX_LIVE_COMMS].completed == 1 &&
 		   box.keys[0].comm == BOX_LIVE_COMMS && box.keys[0].ops == 1,
 	   "and its figures are kept in a folded one");
-	track_kernel_stop(&track, kernel(late, 0, 1000), 2000);
+	stop(kernel(late, 0, 1000), 2000);
 	ok(box.comms[0].completed == 0 && dropped(BOX_DROP_EXPIRED) == 1,
 	   "an operation that ends later is not credited to the new one");
 	ok(!start(comm, 1, 1024) && box.comms[0].enqueued == 0, "a context that is gone starts nothing");
@@ -320,8 +520,7 @@ static void test_keys_of_the_destroyed(void)
 		for (unsigned k = 0; k < 13; k++) {
 			void *op = start(comm, 1, 4ull << k);
 
-			track_kernel_stop(&track, kernel(op, 0, 1000), 2000);
-			track_enqueued(&track, op);
+			stop(kernel(op, 0, 1000), 2000);
 		}
 		comms_remove(&track, comm);
 	}
@@ -355,14 +554,22 @@ int main(void)
 	test_time();
 	test_odd_orders();
 	test_double_stop();
-	test_claims();
+	test_one_end();
+	test_busy_communicator();
 	test_foreign_handles();
 	test_implausible_clocks();
 	test_what_has_no_time();
+	test_calls_without_operations();
+	test_counting_only();
 	test_null_words();
 	test_pool();
+	test_pool_of_the_forgotten();
 	test_missing_channels();
 	test_overtaken();
+	test_peers();
+	test_all_to_all();
+	test_phases();
+	test_sampling();
 	test_keys_run_out();
 	test_communicators();
 	test_keys_of_the_destroyed();

@@ -7,7 +7,8 @@ _UNITS = ("B", "KB", "MB", "GB", "TB", "PB", "EB")
 def bus_factor(func: str, nranks: int) -> float:
     """Return the bus bytes for one message byte as the caller counts it; 0: not defined.
 
-    For AllGather and ReduceScatter the caller counts one rank's share.
+    For AllGather and ReduceScatter the caller counts one rank's share. The rate of AlltoAll, Gather
+    and Scatter is already that of the bytes to others (plugin/groups.h).
     """
     if nranks < 2:
         return 0.0
@@ -17,6 +18,8 @@ def bus_factor(func: str, nranks: int) -> float:
         case "AllGather" | "ReduceScatter":
             return float(nranks - 1)
         case "Broadcast" | "Reduce" | "Send" | "Recv" | "SendRecv":
+            return 1.0
+        case "AlltoAll" | "Gather" | "Scatter":
             return 1.0
         case _:
             return 0.0

@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "groups.h"
+
+#define relaxed memory_order_relaxed
+
+/* In struct group.word: members joined and over in the lower bits, then these. */
+#define ONE_JOINED (1ull << 30)
+#define COUNT_MASK ((1ull << 30) - 1)
+#define SPOILED (1ull << 62)
+#define CLOSED (1ull << 63)
+
+static uint64_t joined(uint64_t word)
+{
+	return word >> 30 & COUNT_MASK;
+}
+
+static bool is_over(uint64_t word)
+{
+	return word & CLOSED && joined(word) == (word & COUNT_MASK);
+}
+
+static struct group *group_of(struct groups *groups, uint64_t token)
+{
+	return &groups->group[token * 0x9e3779b97f4a7c15ull >> 56];
+}
+
+_Static_assert(GROUPS == 256, "group_of takes eight bits");
+
+uint32_t groups_join(struct groups *groups, uint64_t token)
+{
+	struct group *group = group_of(groups, token);
+	uint64_t owner = 0;
+
+	if (!atomic_compare_exchange_strong_explicit(&group->token, &owner, token, memory_order_acquire,
+						     memory_order_acquire) &&
+	    owner != token)
+		return 0;
+	return (uint32_t)(group - groups->group) + 1;
+}
+
+static void add(_Atomic uint64_t *word, uint64_t value)
+{
+	atomic_store_explicit(word, atomic_load_explicit(word, relaxed) + value, relaxed);
+}
+
+void groups_add(struct groups *groups, uint32_t number, bool is_send, uint64_t bytes, bool to_self)
+{
+	struct group *group = &groups->group[number - 1];
+	_Atomic uint32_t *count = is_send ? &group->sends : &group->receives;
+
+	if (to_self) {
+		if (is_send)
+			add(&group->to_self, bytes);
+		return;
+	}
+	add(is_send ? &group->sent : &group->received, bytes);
+	atomic_store_explicit(count, atomic_load_explicit(count, relaxed) + 1, relaxed);
+	atomic_fetch_add_explicit(&group->word, ONE_JOINED, memory_order_release);
+}
+
+/* Reads what a group was and frees its entry. */
+static bool end(struct group *group, uint64_t word, int nranks, struct group_facts *facts)
+{
+	uint64_t sent = atomic_load_explicit(&group->sent, relaxed);
+	uint64_t received = atomic_load_explicit(&group->received, relaxed);
+	uint64_t to_self = atomic_load_explicit(&group->to_self, relaxed);
+	uint32_t others = nranks > 1 ? (uint32_t)nranks - 1 : UINT32_MAX;
+	uint32_t sends = atomic_load_explicit(&group->sends, relaxed);
+	uint32_t receives = atomic_load_explicit(&group->receives, relaxed);
+
+	facts->start_ns = atomic_load_explicit(&group->start_ns, relaxed);
+	facts->stop_ns = atomic_load_explicit(&group->stop_ns, relaxed);
+	facts->last_index = atomic_load_explicit(&group->last_index, relaxed);
+	facts->enqueue_tick = atomic_load_explicit(&group->enqueue_tick, relaxed);
+	facts->rate_bytes = sent > received ? sent : received;
+	facts->bytes = facts->rate_bytes + to_self;
+	if (sends == others && receives == others)
+		facts->func = BOX_FUNC_ALLTOALL;
+	else if (sends == others && !receives)
+		facts->func = BOX_FUNC_SCATTER;
+	else if (receives == others && !sends)
+		facts->func = BOX_FUNC_GATHER;
+	else {
+		facts->func = BOX_FUNC_SENDRECV;
+		facts->bytes = facts->rate_bytes;
+	}
+	atomic_store_explicit(&group->sent, 0, relaxed);
+	atomic_store_explicit(&group->received, 0, relaxed);
+	atomic_store_explicit(&group->to_self, 0, relaxed);
+	atomic_store_explicit(&group->sends, 0, relaxed);
+	atomic_store_explicit(&group->receives, 0, relaxed);
+	atomic_store_explicit(&group->start_ns, 0, relaxed);
+	atomic_store_explicit(&group->stop_ns, 0, relaxed);
+	atomic_store_explicit(&group->last_index, 0, relaxed);
+	atomic_store_explicit(&group->enqueue_tick, 0, relaxed);
+	atomic_store_explicit(&group->word, 0, relaxed);
+	atomic_store_explicit(&group->token, 0, memory_order_release);
+	return !(word & SPOILED) && sends + receives > 1;
+}
+
+bool groups_member_over(struct groups *groups, uint32_t number, uint64_t start_ns, uint64_t stop_ns,
+			uint64_t index, uint64_t enqueue_tick, int nranks, struct group_facts *facts)
+{
+	struct group *group = &groups->group[number - 1];
+	uint64_t first = atomic_load_explicit(&group->start_ns, relaxed);
+	uint64_t word;
+
+	if (stop_ns && (!first || start_ns < first))
+		atomic_store_explicit(&group->start_ns, start_ns, relaxed);
+	if (stop_ns > atomic_load_explicit(&group->stop_ns, relaxed))
+		atomic_store_explicit(&group->stop_ns, stop_ns, relaxed);
+	if (index > atomic_load_explicit(&group->last_index, relaxed))
+		atomic_store_explicit(&group->last_index, index, relaxed);
+	first = atomic_load_explicit(&group->enqueue_tick, relaxed);
+	if (!first || enqueue_tick < first)
+		atomic_store_explicit(&group->enqueue_tick, enqueue_tick, relaxed);
+	if (!stop_ns)
+		atomic_fetch_or_explicit(&group->word, SPOILED, relaxed);
+	word = atomic_fetch_add_explicit(&group->word, 1, memory_order_acq_rel) + 1;
+	return is_over(word) && end(group, word, nranks, facts);
+}
+
+bool groups_close(struct groups *groups, uint64_t token, int nranks, struct group_facts *facts)
+{
+	struct group *group = group_of(groups, token);
+	uint64_t word;
+
+	if (atomic_load_explicit(&group->token, memory_order_acquire) != token)
+		return false;
+	word = atomic_fetch_or_explicit(&group->word, CLOSED, memory_order_acq_rel) | CLOSED;
+	return is_over(word) && end(group, word, nranks, facts);
+}

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* groups.h - the Sends and Recvs that one call made, as one operation with the caller's view.
+ *
+ * NCCL decomposes AlltoAll, Gather and Scatter (and PyTorch its all-to-all) into Sends and Recvs whose kernels
+ * run together; only their common parent (GroupApi, on NCCL <= 2.27 Group) ties them together. A group is over
+ * when its call has returned and all its members are over. Its time is from the first start to the last stop.
+ */
+#ifndef NCCL_INSPECTOR_GROUPS_H
+#define NCCL_INSPECTOR_GROUPS_H
+
+#include "box.h"
+
+#define GROUPS 256u /* with unfinished members at one time */
+
+struct group {
+	_Alignas(64) _Atomic uint64_t token; /* 0: free */
+	_Atomic uint64_t word;               /* enum group_word: exactly one caller finds the group over */
+	/* The application's side. */
+	_Atomic uint64_t sent, received, to_self; /* bytes */
+	_Atomic uint32_t sends, receives;         /* without those to itself */
+	/* The kernel-event side: GPU clock. */
+	_Alignas(64) _Atomic uint64_t start_ns, stop_ns;
+	_Atomic uint64_t last_index;
+	_Atomic uint64_t enqueue_tick; /* of its first member; 0: none yet */
+};
+
+struct groups {
+	struct group group[GROUPS];
+};
+
+/* What a group was, once it is over. */
+struct group_facts {
+	uint8_t func;        /* AlltoAll, Gather, Scatter: this rank exchanges with all others; else SendRecv */
+	uint64_t bytes;      /* AlltoAll, Gather, Scatter: all, this rank's own part too; SendRecv: the larger direction */
+	uint64_t rate_bytes; /* that crossed to or from others in one direction */
+	uint64_t start_ns, stop_ns, last_index, enqueue_tick;
+};
+
+/* Number (+ 1) of the open group of `token` (not 0), a new entry if need be; 0 when there is no place. */
+uint32_t groups_join(struct groups *groups, uint64_t token);
+
+/* A member of a group. To itself: it has no kernel and is over at once. */
+void groups_add(struct groups *groups, uint32_t number, bool is_send, uint64_t bytes, bool to_self);
+
+/* A member is over: measured, or (stop_ns 0) gone without a time, which spoils the group. The caller has the
+ * communicator to itself. Returns true, with the facts, if that made the group over and it is worth an
+ * operation of its own. */
+bool groups_member_over(struct groups *groups, uint32_t number, uint64_t start_ns, uint64_t stop_ns,
+			uint64_t index, uint64_t enqueue_tick, int nranks, struct group_facts *facts);
+
+/* The call has returned. As groups_member_over. Does nothing without an entry of that token. */
+bool groups_close(struct groups *groups, uint64_t token, int nranks, struct group_facts *facts);
+
+#endif
