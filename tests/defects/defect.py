@@ -1,15 +1,14 @@
-"""Turns a check into two tests: ours passes it, the rival does not, and for the reason that is named."""
+"""Turns a check into two tests: ours passes it, and the rival fails in the way that is named."""
 
 import re
 import tempfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.defects.stage import OURS, RIVAL, Side, Stage
+from tests.defects.stage import LIMIT_S, OURS, RIVAL, Stage
 
 Check = Callable[[Stage], None]
 
@@ -20,24 +19,22 @@ def defect(number: str, words: str, *, pending: str = "") -> Callable[[Check], A
     `pending` names what ours has not got yet: its test must fail until then.
     """
     unfinished = [pytest.mark.xfail(strict=True, reason=pending)] if pending else []
-    ours = replace(OURS, patience_s=2.0) if pending else OURS
 
     def decorate(check: Check) -> Any:
         @pytest.mark.parametrize(
-            "side",
+            "profiler",
             [
-                pytest.param(ours, id=number, marks=unfinished),
+                pytest.param(OURS, id=number, marks=unfinished),
                 pytest.param(RIVAL, id=f"{number}-rival"),
             ],
         )
-        def test(side: Side) -> None:
+        def test(profiler: Path) -> None:
             with tempfile.TemporaryDirectory(dir="/dev/shm") as out:
-                stage = Stage(side, Path(out))
-                if side is ours:
-                    check(stage)
-                    return
-                with pytest.raises(AssertionError, match=re.escape(words)):
-                    check(stage)
+                if profiler == RIVAL:
+                    with pytest.raises(AssertionError, match=re.escape(words)):
+                        check(Stage(RIVAL, Path(out), in_vain=words))
+                else:
+                    check(Stage(OURS, Path(out), limit_s=1.0 if pending else LIMIT_S))
 
         test.__name__ = check.__name__
         test.__module__ = check.__module__

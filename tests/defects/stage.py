@@ -5,11 +5,12 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from select import select
+from types import MappingProxyType
 from typing import Any
 
 from nccl_inspector.box import read_box
@@ -19,30 +20,25 @@ from tests.standin.harness import BUILD
 
 PLAY = BUILD / "defects" / "play"
 FAKECUDA = BUILD / "fakecuda" / "libcuda.so.1"
-LIMIT_S = 20.0  # of a step of ours, on a machine that is busy
+LIMIT_S = 20.0  # for what must come, on a machine that is busy
+IN_VAIN_S = 0.7  # for what must not come
+HANGS = "the application hangs"
 INTERVAL_MS = 100
 
 Facts = dict[str, Any]
+Environment = Mapping[str, str]
+NOTHING: Environment = MappingProxyType({})
 Step = list[str | bytes]
 
 
 def step(verb: str, **words: int | str | bytes) -> Step:
     """One step of the script; tests/defects/play.c says what there is."""
-    pairs = ((os.fsencode(k), v if isinstance(v, bytes) else str(v).encode()) for k, v in words.items())
-    return [verb, *(key + b"=" + value for key, value in pairs), ","]
+    texts = {k: v if isinstance(v, bytes) else str(v).encode() for k, v in words.items()}
+    return [verb, *(os.fsencode(key) + b"=" + text for key, text in texts.items()), ","]
 
 
-@dataclass(frozen=True)
-class Side:
-    """A profiler, and for how long it is waited for: a defect is waited for in vain."""
-
-    name: str
-    library: Path
-    patience_s: float
-
-
-OURS = Side("ours", BUILD / "libnccl-profiler-inspector.so", LIMIT_S)
-RIVAL = Side("rival", BUILD / "rival.so", 1.0)
+OURS = BUILD / "libnccl-profiler-inspector.so"
+RIVAL = BUILD / "rival.so"
 
 
 class Playing:
@@ -58,7 +54,7 @@ class Playing:
         """Return the next line, or None at the end of the process."""
         assert self.process.stdout
         ready, _, _ = select([self.process.stdout], [], [], self._patience_s)
-        assert ready, "the application hangs"
+        assert ready, HANGS
         line = self.process.stdout.readline()
         return json.loads(line) if line else None
 
@@ -95,7 +91,7 @@ class Playing:
         try:
             code = self.process.wait(self._patience_s)
         except subprocess.TimeoutExpired:
-            return "the application hangs"
+            return HANGS
         if code < 0:
             return f"the application died of {signal.Signals(-code).name}"
         return {0: "", 3: "NCCL rejects the profiler"}.get(code, f"exit status {code}")
@@ -103,38 +99,38 @@ class Playing:
 
 @dataclass
 class Stage:
-    """A directory and a profiler that writes into it."""
+    """A directory and a profiler that writes into it; `in_vain`: the defect that it should show."""
 
-    side: Side
+    profiler: Path
     out: Path
-    env: dict[str, str] = field(default_factory=dict)
+    in_vain: str = ""
+    limit_s: float = LIMIT_S
 
-    def _environment(self, more: dict[str, str]) -> dict[str, str]:
+    def _patience_s(self, what: str) -> float:
+        return IN_VAIN_S if self.in_vain and self.in_vain in what else self.limit_s
+
+    def _environment(self, more: Environment) -> dict[str, str]:
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "NCCL"))}
-        asked = (
-            {
-                "NCCL_INSPECTOR_ENABLE": "1",
-                "NCCL_INSPECTOR_RUN_DIR": str(self.out),
-                "NCCL_INSPECTOR_DUMP_DIR": str(self.out),
-                "NCCL_INSPECTOR_PROM_DUMP": "1",
-                "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS": str(INTERVAL_MS * 1000),
-                "RIVAL_PROM_FLOOR_MICROSECONDS": "1",
-                "SLURM_JOB_ID": "4711",
-                "SLURM_STEP_ID": "0",
-                "SLURM_PROCID": "0",
-                "CUDA_VISIBLE_DEVICES": "0",
-            }
-            | self.env
-            | more
-        )
+        asked = {
+            "NCCL_INSPECTOR_ENABLE": "1",
+            "NCCL_INSPECTOR_RUN_DIR": str(self.out),
+            "NCCL_INSPECTOR_DUMP_DIR": str(self.out),
+            "NCCL_INSPECTOR_PROM_DUMP": "1",
+            "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS": str(INTERVAL_MS * 1000),
+            "RIVAL_PROM_FLOOR_MICROSECONDS": "1",
+            "SLURM_JOB_ID": "4711",
+            "SLURM_STEP_ID": "0",
+            "SLURM_PROCID": "0",
+            "CUDA_VISIBLE_DEVICES": "0",
+        } | dict(more)
         return inherited | {name: value for name, value in asked.items() if value}
 
     @contextmanager
-    def playing(self, *steps: Step, api: int = 7, **env: str) -> Iterator[Playing]:
-        """Start a script. A variable that is empty is not set."""
+    def playing(self, *steps: Step, api: int = 7, env: Environment = NOTHING) -> Iterator[Playing]:
+        """Start a script. A variable of `env` that is empty is not set."""
         script = [word for one in steps for word in one]
         process = subprocess.Popen(
-            [PLAY, self.side.library, FAKECUDA, str(api), *script],
+            [PLAY, self.profiler, FAKECUDA, str(api), *script],
             cwd=self.out,
             env=self._environment(env),
             stdin=subprocess.PIPE,
@@ -142,14 +138,14 @@ class Stage:
             bufsize=0,  # or select() would not know of lines that are read already
         )
         try:
-            yield Playing(process, self.side.patience_s)
+            yield Playing(process, self._patience_s(HANGS))
         finally:
             process.kill()
             process.communicate()
 
-    def play(self, *steps: Step, api: int = 7, **env: str) -> list[Facts]:
+    def play(self, *steps: Step, api: int = 7, env: Environment = NOTHING) -> list[Facts]:
         """Play a script to its end; what hangs or dies is an AssertionError."""
-        with self.playing(*steps, api=api, **env) as playing:
+        with self.playing(*steps, api=api, env=env) as playing:
             return playing.finish()
 
     def proms(self) -> dict[str, str]:
@@ -175,8 +171,8 @@ class Stage:
         ]
 
     def wait(self, fact: Callable[[], object], what: str) -> None:
-        """Wait for a fact as long as the side deserves; `what` is said when it never comes."""
-        end = time.monotonic() + self.side.patience_s
+        """Wait for a fact; `what` is said when it never comes."""
+        end = time.monotonic() + self._patience_s(what)
         while not fact():
             assert time.monotonic() < end, what
             time.sleep(0.01)

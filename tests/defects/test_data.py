@@ -15,6 +15,7 @@ P2P_TIME = "nccl_p2p_exec_time_microseconds"
 COMM = step("comm", name="world", ranks=4)
 PAUSE = step("pause")
 FINALIZE = step("finalize")
+INTERVAL = "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS"
 REPORT_ONLY = {"NCCL_INSPECTOR_PROM_DUMP": "0"}
 JSON = {"NCCL_INSPECTOR_RUN_DIR": "", "NCCL_INSPECTOR_PROM_DUMP": "0"}
 JSON_PENDING = "JSON lines are being written"
@@ -39,7 +40,7 @@ def test_the_rival_measures_what_has_no_trap(tmp_path: Path) -> None:
     assert second == f"{TIME}{{{labels}}} 25"
     assert [line.split("{")[0] for line in p2p] == ["nccl_p2p_bus_bandwidth_gbs", P2P_TIME]
     assert not list(tmp_path.iterdir())
-    with stage.playing(COMM, all_reduce, message, PAUSE, FINALIZE, **JSON) as playing:
+    with stage.playing(COMM, all_reduce, message, PAUSE, FINALIZE, env=JSON) as playing:
         playing.until_pause()
         stage.wait(lambda: len(stage.lines()) == 12, "lines are missing")
         playing.finish()
@@ -69,7 +70,7 @@ def test_collectives_are_seen_whatever_channels_they_use(stage: Stage) -> None:
 def test_a_gpu_clock_that_came_is_used(stage: Stage) -> None:
     message = step("p2p", func="Recv", bytes=MIB, first=16, channels=4, ns=5_000_000, times=4)
     with stage.playing(
-        COMM, message, PAUSE, NCCL_INSPECTOR_REQUIRE_KERNEL_TIMING="0"
+        COMM, message, PAUSE, env={"NCCL_INSPECTOR_REQUIRE_KERNEL_TIMING": "0"}
     ) as playing:
         playing.until_pause()
         time_us = stage.wait_series(P2P_TIME, "no series")
@@ -91,7 +92,7 @@ def test_no_rate_of_operations_is_too_high_for_the_metrics(stage: Stage) -> None
 @defect("D3", "lines of operations are missing", pending=JSON_PENDING)
 def test_no_rate_of_operations_is_too_high_for_the_lines(stage: Stage) -> None:
     all_reduce = step("coll", func="AllReduce", bytes=MIB, times=5000)
-    with stage.playing(COMM, all_reduce, PAUSE, FINALIZE, **JSON) as playing:
+    with stage.playing(COMM, all_reduce, PAUSE, FINALIZE, env=JSON) as playing:
         playing.until_pause()
         stage.wait(lambda: stage.lines(), "no lines")
         playing.finish()
@@ -101,14 +102,14 @@ def test_no_rate_of_operations_is_too_high_for_the_lines(stage: Stage) -> None:
 @defect("D4", "operations since the last dump are lost")
 def test_a_destroyed_communicator_loses_nothing(stage: Stage) -> None:
     all_reduce = step("coll", func="AllReduce", bytes=MIB, times=640)
-    stage.play(COMM, all_reduce, FINALIZE, **REPORT_ONLY)
+    stage.play(COMM, all_reduce, FINALIZE, env=REPORT_ONLY)
     assert stage.operations() == 640, "operations since the last dump are lost"
 
 
 @defect("D4", "operations since the last dump are lost", pending=JSON_PENDING)
 def test_a_destroyed_communicator_leaves_all_its_lines(stage: Stage) -> None:
     all_reduce = step("coll", func="AllReduce", bytes=MIB, times=640)
-    stage.play(COMM, all_reduce, FINALIZE, **JSON)
+    stage.play(COMM, all_reduce, FINALIZE, env=JSON)
     assert len(stage.lines()) == 640, "operations since the last dump are lost"
 
 
@@ -119,8 +120,7 @@ def test_without_an_interval_all_is_there_in_the_end(stage: Stage) -> None:
         COMM,
         all_reduce,
         FINALIZE,
-        NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS="",
-        **REPORT_ONLY,
+        env=REPORT_ONLY | {INTERVAL: ""},
     )
     assert stage.operations() == 64, "nothing is written without an interval"
 
@@ -128,9 +128,7 @@ def test_without_an_interval_all_is_there_in_the_end(stage: Stage) -> None:
 @defect("D5", "nothing is written without an interval", pending=JSON_PENDING)
 def test_without_an_interval_all_lines_are_there_in_the_end(stage: Stage) -> None:
     all_reduce = step("coll", func="AllReduce", bytes=MIB, times=64)
-    stage.play(
-        COMM, all_reduce, FINALIZE, NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS="-1", **JSON
-    )
+    stage.play(COMM, all_reduce, FINALIZE, env=JSON | {INTERVAL: "-1"})
     assert len(stage.lines()) == 64, "nothing is written without an interval"
 
 
@@ -289,9 +287,7 @@ def test_nccl_2_23_is_counted(stage: Stage) -> None:
 
 @defect("D13", "not from the first start to the last end")
 def test_the_time_is_from_the_first_start_to_the_last_end(stage: Stage) -> None:
-    all_reduce = step(
-        "coll", func="AllReduce", bytes=MIB, ns=1_000_000, stagger=1_000_000, times=4
-    )
+    all_reduce = step("coll", func="AllReduce", bytes=MIB, ns=1_000_000, stagger=1_000_000, times=4)
     with stage.playing(COMM, all_reduce, PAUSE) as playing:
         playing.until_pause()
         time_us = stage.wait_series(TIME, "no series")
@@ -301,7 +297,7 @@ def test_the_time_is_from_the_first_start_to_the_last_end(stage: Stage) -> None:
 @defect("D14", "a line lacks", pending=JSON_PENDING)
 def test_a_line_tells_all_of_its_operation(stage: Stage) -> None:
     all_reduce = step("coll", func="AllReduce", bytes=MIB, times=8)
-    with stage.playing(COMM, all_reduce, PAUSE, **JSON) as playing:
+    with stage.playing(COMM, all_reduce, PAUSE, env=JSON) as playing:
         playing.until_pause()
         stage.wait(lambda: stage.lines(), "no lines")
     text = str(stage.lines()[0])

@@ -25,20 +25,20 @@ def facts_of(facts: list[Facts], verb: str) -> list[Facts]:
 
 @defect("S1", "the application hangs")
 def test_destroying_a_communicator_does_not_wait_for_the_interval(stage: Stage) -> None:
-    facts = stage.play(COMM, ALL_REDUCE, FINALIZE, **{INTERVAL: "30000000"})
+    facts = stage.play(COMM, ALL_REDUCE, FINALIZE, env={INTERVAL: "30000000"})
     assert facts_of(facts, "finalize")[0]["ms"] < 1000
 
 
 @defect("S1", "the application hangs")
 def test_destroying_a_communicator_does_not_wait_for_lines(stage: Stage) -> None:
-    facts = stage.play(COMM, ALL_REDUCE, FINALIZE, **{INTERVAL: "30000000"}, **JSON)
+    facts = stage.play(COMM, ALL_REDUCE, FINALIZE, env=JSON | {INTERVAL: "30000000"})
     assert facts_of(facts, "finalize")[0]["ms"] < 1000
 
 
 def check_name(stage: Stage, name: bytes) -> None:
     """Lines of a communicator of that name are written, and it is destroyed."""
     comm = step("comm", name=name, ranks=4)
-    with stage.playing(comm, ALL_REDUCE, PAUSE, FINALIZE, **JSON) as playing:
+    with stage.playing(comm, ALL_REDUCE, PAUSE, FINALIZE, env=JSON) as playing:
         playing.until_pause()
         stage.wait(lambda: list(stage.out.glob("*.log")), "no file")
         playing.finish()
@@ -69,7 +69,7 @@ def test_output_that_blocks_does_not_block_nccl(stage: Stage) -> None:
 @defect("S4", "the application hangs")
 def test_a_handle_of_a_finished_operation_hangs_nobody(stage: Stage) -> None:
     twice = step("coll", func="AllReduce", bytes=MIB, kernel="twice", times=100)
-    stage.play(COMM, twice, FINALIZE, **REPORT_ONLY)
+    stage.play(COMM, twice, FINALIZE, env=REPORT_ONLY)
     (box,) = stage.boxes()
     assert sum(key.ops for key in box.keys) == 100
 
@@ -78,7 +78,7 @@ def test_a_handle_of_a_finished_operation_hangs_nobody(stage: Stage) -> None:
 def test_operations_that_never_end_cost_no_memory(stage: Stage) -> None:
     warm = step("coll", func="AllReduce", bytes=MIB, kernel="none", times=5000)
     silent = step("coll", func="AllReduce", bytes=MIB, kernel="none", times=10_000)
-    facts = stage.play(COMM, warm, LOOK, silent, LOOK, **REPORT_ONLY)
+    facts = stage.play(COMM, warm, LOOK, silent, LOOK, env=REPORT_ONLY)
     before, after = facts_of(facts, "look")
     grown = after["rss_bytes"] - before["rss_bytes"]
     assert grown < MIB, "memory grows with operations that never end"
@@ -100,13 +100,16 @@ def test_a_kernel_event_after_the_end_crashes_nobody(stage: Stage) -> None:
     stage.play(COMM, ALL_REDUCE, FINALIZE, step("late"))
 
 
+def own(where: Path) -> dict[str, str]:
+    """A directory that is the user's own, without Slurm's."""
+    return {"NCCL_INSPECTOR_RUN_DIR": "", "NCCL_INSPECTOR_DUMP_DIR": str(where)}
+
+
 @defect("S7", "no output where another rank was faster")
 def test_a_directory_that_another_rank_makes_is_used(stage: Stage) -> None:
     where = stage.out / "made"
     race = step("set", mkdir_race=1)
-    with stage.playing(
-        race, COMM, ALL_REDUCE, PAUSE, NCCL_INSPECTOR_RUN_DIR="", NCCL_INSPECTOR_DUMP_DIR=str(where)
-    ) as playing:
+    with stage.playing(race, COMM, ALL_REDUCE, PAUSE, env=own(where)) as playing:
         playing.until_pause()
         stage.wait(lambda: stage.find(RATE), "no output where another rank was faster")
 
@@ -114,9 +117,7 @@ def test_a_directory_that_another_rank_makes_is_used(stage: Stage) -> None:
 @defect("S7", "no output where a parent is missing", pending="directories with their parents")
 def test_a_directory_whose_parents_are_missing_is_made(stage: Stage) -> None:
     where = stage.out / "a" / "b" / "c"
-    with stage.playing(
-        COMM, ALL_REDUCE, PAUSE, NCCL_INSPECTOR_RUN_DIR="", NCCL_INSPECTOR_DUMP_DIR=str(where)
-    ) as playing:
+    with stage.playing(COMM, ALL_REDUCE, PAUSE, env=own(where)) as playing:
         playing.until_pause()
         stage.wait(lambda: stage.find(RATE), "no output where a parent is missing")
 
@@ -129,12 +130,8 @@ def test_two_communicators_of_one_id_end_like_any_other(stage: Stage) -> None:
     last = step("finalize", comm=1)
     with stage.playing(*TWINS, FINALIZE, last, PAUSE) as playing:
         playing.until_pause()
-        tasks = f"/proc/{playing.process.pid}/task"
-        stage.wait(lambda: count(tasks) == 1, "a thread stays behind")
-
-
-def count(directory: str) -> int:
-    return len(list(Path(directory).iterdir()))
+        tasks = Path(f"/proc/{playing.process.pid}/task")
+        stage.wait(lambda: len(list(tasks.iterdir())) == 1, "a thread stays behind")
 
 
 @defect("S9", "the handle is left as it was")
@@ -146,7 +143,7 @@ def test_a_handle_is_written_for_no_communicator_too(stage: Stage) -> None:
 @defect("S10", "locks")
 def test_an_operation_takes_no_lock_and_reads_two_clocks(stage: Stage) -> None:
     ops = step("coll", func="AllReduce", bytes=MIB, channels=8, times=1000)
-    facts = stage.play(COMM, ops, ops, FINALIZE, **REPORT_ONLY)
+    facts = stage.play(COMM, ops, ops, FINALIZE, env=REPORT_ONLY)
     last = facts_of(facts, "coll")[1]
     assert last["locks"] == 0, "locks"
     assert last["clocks"] <= 2000
@@ -155,7 +152,7 @@ def test_an_operation_takes_no_lock_and_reads_two_clocks(stage: Stage) -> None:
 @defect("S11", "a core for nothing")
 def test_no_interval_is_not_a_busy_loop(stage: Stage) -> None:
     wait = step("await", ms=300)
-    facts = stage.play(COMM, ALL_REDUCE, LOOK, wait, LOOK, **{INTERVAL: "0"}, **JSON)
+    facts = stage.play(COMM, ALL_REDUCE, LOOK, wait, LOOK, env=JSON | {INTERVAL: "0"})
     before, after = facts_of(facts, "look")
     assert after["cpu_ms"] - before["cpu_ms"] < 50, "a core for nothing"
 
@@ -166,7 +163,7 @@ def test_lines_take_no_more_room_than_they_may(stage: Stage) -> None:
     written = step("await", writes=1)
     some = [word for _ in range(4) for word in (*ops, *written)]
     limits = {"NCCL_INSPECTOR_JSON_MAX_BYTES": "65536", "NCCL_INSPECTOR_JSON_FILES": "2"}
-    stage.play(COMM, some, FINALIZE, **JSON, **limits)
+    stage.play(COMM, some, FINALIZE, env=JSON | limits)
     taken = sum(path.stat().st_size for path in stage.out.rglob("*.log"))
     assert 0 < taken <= 3 * 65536, "lines without bound"
 

@@ -26,7 +26,7 @@ static prof_logger logger;
 static void *dump_thread(void *nothing)
 {
 	(void)nothing;
-	while (run) {
+	do {
 		if (rival_settings.interval_us)
 			usleep((useconds_t)rival_settings.interval_us); /* 0: a core for itself, S11 */
 		if (!run)
@@ -37,7 +37,7 @@ static void *dump_thread(void *nothing)
 		else
 			rival_json_dump(comms);
 		pthread_rwlock_unlock(&list_lock);
-	}
+	} while (run);
 	return NULL;
 }
 
