@@ -170,6 +170,13 @@ static void write_comm_family(struct expo *expo, enum metric metric, struct text
 	}
 }
 
+/* Files that nobody merges: two processes may not say the same. */
+static void add_owner_label(struct expo *expo, struct text *text)
+{
+	if (expo->config->make_dir)
+		text_add_label(text, ",process", box_process(expo->box));
+}
+
 static void write_gpu_info(struct expo *expo, unsigned gpu, struct text *text)
 {
 	const struct box_gpu *info = &expo->box->header->gpu[gpu];
@@ -180,6 +187,7 @@ static void write_gpu_info(struct expo *expo, unsigned gpu, struct text *text)
 	add_job_labels(expo, gpu, text);
 	text_add_label(text, ",gpu_uuid", info->uuid[0] ? info->uuid : "unknown");
 	text_add_label(text, ",pci_bus_id", info->pci_bus_id[0] ? info->pci_bus_id : "unknown");
+	add_owner_label(expo, text);
 	text_add(text, "} 1\n");
 }
 
@@ -193,10 +201,12 @@ static void write_build_info(struct expo *expo, struct text *text)
 	text_add_label(text, "{node", expo->config->node);
 	text_add_label(text, ",plugin_version", expo->box->header->plugin_version);
 	if (version)
-		text_add(text, ",nccl_version=\"%u.%u.%u\"} 1\n", version / 10000, version / 100 % 100,
+		text_add(text, ",nccl_version=\"%u.%u.%u\"", version / 10000, version / 100 % 100,
 			 version % 100);
 	else
-		text_add(text, ",nccl_version=\"unknown\"} 1\n");
+		text_add(text, ",nccl_version=\"unknown\"");
+	add_owner_label(expo, text);
+	text_add(text, "} 1\n");
 }
 
 /* One series of the process; `reason` NULL: without that label. */
