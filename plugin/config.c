@@ -12,7 +12,7 @@
 #define LONGEST_US 3600000000ll
 #define MIN_BYTES_DEFAULT 8192
 #define JSON_BYTES_DEFAULT (256ll << 20)
-#define JSON_BYTES_LEAST (8ll << 20) /* a file is never smaller than what is written at a time */
+#define JSON_BYTES_LEAST (32ll << 10) /* of one file: the longest line must fit */
 #define JSON_BYTES_MOST (1ll << 50)
 #define JSON_FILES_DEFAULT 2
 #define JSON_FILES_MOST 8
@@ -100,7 +100,8 @@ static void load_json(struct config *config, config_getenv get)
 	config->json_gzip = number(get, "NCCL_INSPECTOR_JSON_GZIP", 0) == 1;
 	config->verbose = config->json && number(get, "NCCL_INSPECTOR_DUMP_VERBOSE", 0) == 1;
 	config->json_max_bytes = (uint64_t)limited(bytes, JSON_BYTES_LEAST, JSON_BYTES_MOST);
-	config->json_files = (unsigned)limited(files, 1, JSON_FILES_MOST);
+	files = limited(files, 1, JSON_FILES_MOST);
+	config->json_files = (unsigned)limited(files, 1, (int64_t)config->json_max_bytes / JSON_BYTES_LEAST);
 }
 
 /* NCCL_INSPECTOR_ARRAY_TASK: `810_3`. SLURM_ARRAY_* may be another job's, see internals.md. */

@@ -18,27 +18,44 @@ static inline char *digits_bytes(char *to, const char *from, size_t length)
 	return to + length;
 }
 
-static inline char *digits_u64(char *to, uint64_t value)
+static inline void digits_pair(char *to, uint32_t value)
 {
 	static const char pairs[] = "0001020304050607080910111213141516171819"
 				    "2021222324252627282930313233343536373839"
 				    "4041424344454647484950515253545556575859"
 				    "6061626364656667686970717273747576777879"
 				    "8081828384858687888990919293949596979899";
-	char text[DIGITS_ROOM], *at = text + sizeof(text);
+
+	memcpy(to, pairs + value * 2, 2);
+}
+
+/* How many digits it has: its bits times log10(2), and one more where that power of ten is reached. */
+static inline unsigned digits_count(uint64_t value)
+{
+	static const uint64_t powers[] = {
+		1u, 10u, 100u, 1000u, 10000u, 100000u, 1000000u, 10000000u, 100000000u, 1000000000u, 10000000000u,
+		100000000000u, 1000000000000u, 10000000000000u, 100000000000000u, 1000000000000000u,
+		10000000000000000u, 100000000000000000u, 1000000000000000000u, 10000000000000000000u,
+	};
+	unsigned about = (64u - (unsigned)__builtin_clzll(value | 1)) * 1233u >> 12;
+
+	return about + (value >= powers[about]) + !value;
+}
+
+static inline char *digits_u64(char *to, uint64_t value)
+{
+	char *end = to + digits_count(value), *at = end;
 
 	while (value >= 100) {
 		at -= 2;
-		memcpy(at, pairs + value % 100 * 2, 2);
+		digits_pair(at, (uint32_t)(value % 100));
 		value /= 100;
 	}
-	if (value >= 10) {
-		at -= 2;
-		memcpy(at, pairs + value * 2, 2);
-	} else {
+	if (value >= 10)
+		digits_pair(at - 2, (uint32_t)value);
+	else
 		*--at = (char)('0' + value);
-	}
-	return digits_bytes(to, at, (size_t)(text + sizeof(text) - at));
+	return end;
 }
 
 static inline char *digits_i64(char *to, int64_t value)
@@ -59,9 +76,10 @@ static inline char *digits_micro(char *to, double value)
 
 	to = digits_u64(to, micro / 1000000u);
 	*to++ = '.';
-	for (unsigned unit = 100000; unit; unit /= 10)
-		*to++ = (char)('0' + rest / unit % 10);
-	return to;
+	digits_pair(to, rest / 10000u);
+	digits_pair(to + 2, rest / 100u % 100u);
+	digits_pair(to + 4, rest % 100u);
+	return to + 6;
 }
 
 #endif

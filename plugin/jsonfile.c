@@ -83,7 +83,7 @@ static bool reopen(struct jsonfile *file)
 	if (!file->kept_count)
 		return false;
 	file_name(file, file->kept[file->kept_count - 1].number, name);
-	file->fd = box_move_fd(openat(file->dir_fd, name, O_WRONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+	file->fd = box_move_fd(openat(file->dir_fd, name, O_WRONLY | O_APPEND | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
 	if (file->fd >= 0 && look(file->fd, "", &found) && is_same(&file->kept[file->kept_count - 1], &found)) {
 		file->offset = found.stx_size;
 		return true;
@@ -117,7 +117,8 @@ static int create_next(struct jsonfile *file)
 
 		file_name(file, number, name);
 		file->fd = box_move_fd(openat(file->dir_fd, name,
-					      O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
+					      O_WRONLY | O_APPEND | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
+					      0644));
 		if (file->fd < 0 && errno != EEXIST) {
 			file->next_number = number;
 			return -errno;
@@ -167,7 +168,7 @@ static int append(struct jsonfile *file, const char *data, size_t length)
 	int error = 0;
 
 	for (size_t done = 0; done < length && !error;) {
-		ssize_t n = pwrite(file->fd, data + done, length - done, (off_t)(file->offset + done));
+		ssize_t n = write(file->fd, data + done, length - done);
 
 		if (n > 0)
 			done += (size_t)n;
@@ -181,10 +182,29 @@ static int append(struct jsonfile *file, const char *data, size_t length)
 	return error;
 }
 
+/* The user may have emptied the file, or removed it or its directory: then nobody would see what is written. */
+static void look_again(struct jsonfile *file)
+{
+	struct statx now;
+
+	if (file->fd < 0 || !look(file->fd, "", &now))
+		return;
+	if (now.stx_nlink)
+		file->offset = now.stx_size;
+	else
+		close_fd(&file->fd);
+}
+
+size_t jsonfile_room(const struct jsonfile *file)
+{
+	uint64_t limit = limit_bytes(file);
+
+	return limit < JSONFILE_CHUNK_BYTES ? (size_t)limit : JSONFILE_CHUNK_BYTES;
+}
+
 int jsonfile_write(struct jsonfile *file, const char *lines, size_t length)
 {
 	uint64_t limit = limit_bytes(file);
-	struct statx now;
 	int error = 0;
 
 	if (file->gzip) {
@@ -194,8 +214,7 @@ int jsonfile_write(struct jsonfile *file, const char *lines, size_t length)
 	}
 	if (length > limit)
 		return -EFBIG;
-	if (file->fd >= 0 && look(file->fd, "", &now) && !now.stx_nlink)
-		close_fd(&file->fd); /* somebody removed it, or its directory: nobody would see what is written */
+	look_again(file);
 	if (file->fd < 0)
 		error = open_file(file, false);
 	if (!error && (file->torn || file->offset + length > limit)) {

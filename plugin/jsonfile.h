@@ -16,6 +16,7 @@
 #include "gzip.h"
 
 #define JSONFILE_KEPT 16u
+#define JSONFILE_CHUNK_BYTES ((size_t)64 * 1024)
 
 struct jsonfile_kept {
 	unsigned number;
@@ -39,6 +40,9 @@ struct jsonfile {
 
 /* Touches no file. */
 void jsonfile_init(struct jsonfile *file, const char *dir, const char *stem);
+
+/* How much to write at a time: no more than a file may hold, of the process's limit on files too. */
+size_t jsonfile_room(const struct jsonfile *file);
 
 /* Appends whole lines: all or nothing. Returns 0 or -errno. */
 int jsonfile_write(struct jsonfile *file, const char *lines, size_t length);

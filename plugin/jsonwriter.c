@@ -14,7 +14,6 @@
 #define RING_LOG2_AT_END 15u   /* the ring is all there is until the end */
 #define RING_LOG2_VERBOSE 11u  /* a trace is 1.6 KB */
 #define BUFFER_BYTES ((size_t)256 * 1024)
-#define CHUNK_BYTES ((size_t)64 * 1024) /* of one write, so that small limits can be kept */
 #define DRAIN_NS 100000000ull
 #define RETRY_NS 1000000000ull
 #define BATCH 256u             /* lines with one look at the clocks */
@@ -146,6 +145,16 @@ static void log_failure(struct jsonwriter *writer, int error)
 	writer->failing = true;
 }
 
+/* As many as fit into the room; one that does not fit is for the file to refuse. */
+static size_t whole_lines(const char *lines, size_t length, size_t room)
+{
+	const char *end = length <= room ? lines + length - 1 : memrchr(lines, '\n', room);
+
+	if (!end)
+		end = memchr(lines, '\n', length);
+	return (size_t)(end - lines) + 1;
+}
+
 /* Writes the buffer, whole lines at a time. False when it could not. */
 static bool flush(struct jsonwriter *writer)
 {
@@ -153,10 +162,8 @@ static bool flush(struct jsonwriter *writer)
 	int error = 0;
 
 	while (writer->length && !error) {
-		size_t chunk = writer->length;
+		size_t chunk = whole_lines(at, writer->length, jsonfile_room(&writer->file));
 
-		if (chunk > CHUNK_BYTES)
-			chunk = (size_t)((const char *)memrchr(at, '\n', CHUNK_BYTES) + 1 - at);
 		error = jsonfile_write(&writer->file, at, chunk);
 		if (error)
 			break;

@@ -105,8 +105,8 @@ static void test_json_limits(void)
 		uint64_t bytes;
 		unsigned files;
 	} cases[] = {
-		{ NULL, 256u << 20, 2 }, { "", 256u << 20, 2 },  { "all", 256u << 20, 2 }, { "-1", 8u << 20, 1 },
-		{ "0", 8u << 20, 1 },    { "3", 8u << 20, 3 },   { "16777216", 16u << 20, 8 },
+		{ NULL, 256u << 20, 2 }, { "", 256u << 20, 2 },  { "all", 256u << 20, 2 }, { "-1", 32u << 10, 1 },
+		{ "0", 32u << 10, 1 },   { "3", 32u << 10, 3 },  { "16777216", 16u << 20, 8 },
 		{ "9223372036854775807", 1ull << 50, 8 }, { "99999999999999999999", 256u << 20, 2 },
 	};
 
@@ -118,6 +118,9 @@ static void test_json_limits(void)
 		ok(load("NCCL_INSPECTOR_JSON_FILES", value).json_files == cases[i].files,
 		   "files of %s", value ? value : "(unset)");
 	}
+	set("NCCL_INSPECTOR_JSON_MAX_BYTES", "65536");
+	ok(load("NCCL_INSPECTOR_JSON_FILES", "8").json_files == 2, "every file has room for a line");
+	unset();
 }
 
 static void test_arrays(void)

@@ -124,6 +124,32 @@ static void test_extremes(void)
 	ok(strstr(line_of(&record, NULL), "\"p2p_busbw_gbs\":1000000000000.000000"), "a bandwidth that cannot be is cut");
 }
 
+static void test_digits(void)
+{
+	char text[32], want[32];
+	unsigned wrong = 0;
+
+	for (unsigned shift = 0; shift < 64; shift++)
+		for (int64_t near = -2; near <= 2; near++) {
+			uint64_t values[2] = { (1ull << shift) + (uint64_t)near, (uint64_t)near };
+
+			for (unsigned i = 0; i < shift % 20; i++)
+				values[1] = i ? (values[1] - (uint64_t)near) * 10 + (uint64_t)near : 10 + (uint64_t)near;
+			for (unsigned i = 0; i < 2; i++) {
+				*digits_u64(text, values[i]) = '\0';
+				snprintf(want, sizeof(want), "%llu", (unsigned long long)values[i]);
+				wrong += strcmp(text, want) != 0;
+			}
+		}
+	ok(!wrong, "numbers at every power of two and ten (%u wrong)", wrong);
+	*digits_i64(text, INT64_MIN) = '\0';
+	ok(!strcmp(text, "-9223372036854775808"), "the least of all numbers");
+	*digits_micro(text, 0.9999996) = '\0';
+	ok(!strcmp(text, "1.000000"), "rounded (%s)", text);
+	*digits_micro(text, 0.0 / 0.0) = '\0';
+	ok(!strcmp(text, "0.000000"), "no number is 0");
+}
+
 static void test_escape(void)
 {
 	static const struct {
@@ -227,6 +253,7 @@ int main(void)
 	test_point_to_point();
 	test_bandwidth();
 	test_extremes();
+	test_digits();
 	test_escape();
 	test_names();
 	test_outside_slurm();

@@ -121,6 +121,19 @@ static void test_rotation(void)
 	jsonfile_close(&file);
 }
 
+static void test_emptied(void)
+{
+	struct jsonfile file = open_in("emptied");
+
+	add(&file, "one\n");
+	put("emptied/vm-pid7.log", "");
+	ok(add(&file, "two\n") == 0 && !strcmp(content("emptied/vm-pid7.log"), "two\n"), "a file that the user emptied begins anew");
+	ok(jsonfile_room(&file) == JSONFILE_CHUNK_BYTES, "much is written at a time");
+	file.file_bytes = 1000;
+	ok(jsonfile_room(&file) == 1000, "but no more than a file may hold");
+	jsonfile_close(&file);
+}
+
 static void test_removed(void)
 {
 	struct jsonfile file = open_in("gone/deep");
@@ -249,6 +262,7 @@ int main(void)
 	test_place();
 	test_links();
 	test_rotation();
+	test_emptied();
 	test_removed();
 	test_bad_places();
 	test_limits();
