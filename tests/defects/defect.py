@@ -12,12 +12,15 @@ from tests.defects.stage import LIMIT_S, OURS, RIVAL, Stage
 
 Check = Callable[[Stage], None]
 
+CHECKED: set[str] = set()  # numbers of the defects that have a check, as far as modules are loaded
+
 
 def defect(number: str, words: str, *, pending: str = "") -> Callable[[Check], Any]:
     """Mark a check of the defect `number`; `words` must be in what is said of the rival.
 
     `pending` names what ours has not got yet: its test must fail until then.
     """
+    CHECKED.add(number)
     unfinished = [pytest.mark.xfail(strict=True, reason=pending)] if pending else []
 
     def decorate(check: Check) -> Any:

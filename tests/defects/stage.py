@@ -14,7 +14,8 @@ from types import MappingProxyType
 from typing import Any
 
 from nccl_inspector.box import read_box
-from nccl_inspector.model import Process
+from nccl_inspector.layout import HEADER, KEY
+from nccl_inspector.model import FUNCS, Process
 from tests import truth
 from tests.standin.harness import BUILD
 
@@ -198,6 +199,19 @@ class Stage:
             finally:
                 os.close(fd)
         return found
+
+    def untimed(self, func: str) -> tuple[int, int]:
+        """Operations and bytes of that function for which NCCL gave no time."""
+        ops = size_bytes = 0
+        for path in sorted(self.out.glob("*.box")):
+            data = path.read_bytes()
+            first = HEADER.number(data, "key_offset")
+            end = first + HEADER.number(data, "key_count") * KEY.size
+            for base in range(first, end, KEY.size):
+                if FUNCS[KEY.number(data, "func", base)] == func:
+                    ops += KEY.number(data, "untimed_ops", base)
+                    size_bytes += KEY.number(data, "untimed_bytes", base)
+        return ops, size_bytes
 
     def lines(self) -> list[Facts]:
         """The JSON lines of all processes that tell of an operation."""
