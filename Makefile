@@ -38,6 +38,8 @@ UNIT_OBJ := $(filter-out $(B)/plugin/nccl_profiler.o $(B)/spank/spank_nccl_inspe
 UNIT_BIN := $(patsubst tests/c/%.c,$(B)/c/%,$(wildcard tests/c/test_*.c))
 HOST_BIN := $(patsubst tests/host/%.c,$(B)/host/%,$(wildcard tests/host/*.c))
 PLAYER_CHECK_BIN := $(patsubst tests/player/check/%.c,$(B)/player/%,$(wildcard tests/player/check/*.c))
+BENCH_OBJ := $(patsubst %.c,$(B)/%.o,$(wildcard tests/bench/nccl/*.c))
+BENCH_BIN := $(B)/bench/nccl $(patsubst tests/bench/nccl/lib/%.c,$(B)/bench/%.so,$(wildcard tests/bench/nccl/lib/*.c))
 GEN := build/gen/settings_table.h build/gen/metrics_table.h
 
 PROFILER := $(B)/libnccl-profiler-inspector.so
@@ -135,6 +137,15 @@ $(B)/player/%: $(B)/tests/player/check/%.o $(PLAYER_OBJ)
 	@mkdir -p $(@D)
 	@echo LD $@
 	@$(CC) $(CFLAGS_ALL) -o $@ $^ -ldl
+$(B)/tests/bench/nccl/%.o: EXTRA = -Itests/standin -Itests/player -Itests/bench/nccl/lib
+$(B)/bench/nccl: $(BENCH_OBJ) $(PLAYER_OBJ)
+	@mkdir -p $(@D)
+	@echo LD $@
+	@$(CC) $(CFLAGS_ALL) -o $@ $^ -ldl
+$(B)/bench/%.so: tests/bench/nccl/lib/%.c
+	@mkdir -p $(@D)
+	@echo LD $@
+	@$(CC) $(CFLAGS_ALL) -Itests/standin -shared -o $@ $< -ldl
 .SECONDARY:
 
 # What the tests need once more with the sanitizers, in one go each.

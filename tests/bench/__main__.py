@@ -9,7 +9,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.bench import agent, hooks, spank
+from tests.bench import agent, figure, hooks, profiler, spank
+from tests.bench.figure import Figure
 from tests.bench.sample import Sample, as_json, table
 
 
@@ -26,8 +27,8 @@ def machine() -> dict[str, object]:
     }
 
 
-def measure(rounds: int) -> list[Sample]:
-    """Measure everything in memory, as on a node.
+def measure(rounds: int) -> tuple[list[Sample], list[Figure]]:
+    """Measure everything in memory, as on a node; the profiler plugin has its own table.
 
     Raises:
         ChildProcessError, subprocess.CalledProcessError: a part failed.
@@ -35,13 +36,14 @@ def measure(rounds: int) -> list[Sample]:
     shm = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=shm if shm.is_dir() else None) as name:
         folder = Path(name)
-        for part in ("hooks", "spank", "agent"):
+        for part in ("hooks", "spank", "agent", "profiler"):
             (folder / part).mkdir()
-        return [
+        samples = [
             *hooks.measure(folder / "hooks", rounds),
             *spank.measure(folder / "spank", rounds),
             *agent.measure(folder / "agent", max(1, rounds // 10)),
         ]
+        return samples, profiler.measure(folder / "profiler", rounds)
 
 
 def main() -> int:
@@ -54,13 +56,17 @@ def main() -> int:
     if os.geteuid():
         print("the hooks are for root", file=sys.stderr)
         return 2
-    where, samples = machine(), measure(args.rounds)
+    where = machine()
+    samples, figures = measure(args.rounds)
     if args.json:
-        print(json.dumps({"machine": where, "rows": [as_json(one) for one in samples]}, indent=1))
+        rows = [as_json(one) for one in samples]
+        ours = [figure.as_json(one) for one in figures]
+        print(json.dumps({"machine": where, "rows": rows, "profiler": ours}, indent=1))
     else:
         print(", ".join(f"{key} {value}" for key, value in where.items()))
-        print(table(samples))
-    return int(args.check and any(one.verdict == "OVER" for one in samples))
+        print(table(samples), figure.table(figures), sep="\n\n")
+    verdicts = [one.verdict for one in samples] + [one.verdict for one in figures]
+    return int(args.check and "OVER" in verdicts)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from tests.bench import figure
+from tests.bench.figure import Figure
 from tests.bench.sample import Sample, table
 
 
@@ -28,6 +30,51 @@ def test_the_table_has_a_line_for_each_and_no_blanks_at_the_end() -> None:
     assert all(line == line.rstrip() for line in lines)
 
 
+def test_a_figure_keeps_to_its_limit_from_below_or_from_above() -> None:
+    assert Figure("x", "ns", 40.0, 40).verdict == "ok"
+    assert Figure("x", "ns", 40.1, 40).verdict == "OVER"
+    assert Figure("x", "%", 80.0, 80, at_least=True).verdict == "ok"
+    assert Figure("x", "%", 79.9, 80, at_least=True).verdict == "OVER"
+    assert Figure("x", "ns", 1.0).verdict == ""
+
+
+def test_the_table_of_figures_names_its_columns_and_has_no_blanks_at_the_end() -> None:
+    one = Figure("time", "ns", 50.0, 40, ours=150.0, nothing=100.0, lost=0, vendor="~200")
+    head, line = figure.table([one]).split("\n")
+    assert "measured elsewhere" in head
+    assert line.split() == ["time", "1", "100", "150", "50", "ns", "<=", "40", "OVER", "0", "~200"]
+    assert not figure.table([Figure("x", "ns", 1.0)]).endswith(" ")
+
+
+# What issue and design promise of the profiler plugin. JSON mode's rows are there with JSON mode.
+PROMISED = {
+    "application thread per operation, one core",
+    "application thread per operation, two cores",
+    "kernel events per channel, 8 channels",
+    "kernel events per channel, 32 channels",
+    "kernel events per operation, besides",
+    "throughput, 1 pair of threads, op/s",
+    "throughput, 2 pairs of threads, op/s",
+    "throughput, 4 pairs of threads, op/s",
+    "operations lost at full speed",
+    *(
+        f"2,000 op/s, 16 channels: {half} thread, {percentile}"
+        for half in ("app", "kernel")
+        for percentile in ("p50", "p99")
+    ),
+    "page faults of both threads meanwhile",
+    "locks per operation of 8 channels",
+    "clock reads per operation of 8 channels, but of the tick counter",
+    "operations lost at 20,000 op/s, prom",
+    "last finalize, slowest",
+    "last finalize, output blocked, slowest",
+    "memory of a process, PSS",
+    "memory of a further communicator",
+    "memory left by 10,000 communicators",
+    "CPU of a .prom dump, per 1440 series",
+}
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="slurmd runs the hooks as root")
 def test_the_bench_measures_everything_that_has_a_limit() -> None:
     done = subprocess.run(
@@ -40,3 +87,7 @@ def test_the_bench_measures_everything_that_has_a_limit() -> None:
     assert set(limits) == {"prolog", "epilog", "SPANK callbacks"}
     assert all(row["verdict"] in ("ok", "OVER") for row in found["rows"] if row["limit_ms"])
     assert found["machine"]["cores"] == os.cpu_count()
+    figures = {row["what"].partition(" (")[0]: row for row in found["profiler"] if row["verdict"]}
+    assert figures.keys() >= PROMISED
+    assert all(row["verdict"] in ("ok", "OVER") for row in figures.values())
+    assert not [row["what"] for row in figures.values() if row["lost"]]

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* bench.h - what the measurements share: the two profilers side by side, the load, the clock.
+ *
+ * Everything is printed as lines `row side value`; tests/bench/profiler.py makes the table.
+ */
+#ifndef BENCH_H
+#define BENCH_H
+
+#include <stdint.h>
+
+#include "player.h"
+
+#define COMMS 33u
+#define API 6 /* NCCL 2.29 and 2.30 */
+
+enum which { NOTHING, OURS, SIDES };
+
+struct side {
+	const char *word;
+	struct player player;
+	struct player_comm comms[COMMS];
+};
+
+extern struct side sides[SIDES];
+
+/* Opens both with all their communicators, and teaches the one that does nothing to ask for and
+ * answer what ours does. Ends the program with a line when that fails. */
+void sides_open(const char *nothing, const char *ours);
+
+/* Ours alone, without communicators. */
+void ours_open(const char *ours);
+void comm_name(struct player_comm *comm, unsigned number);
+
+/* Destroys what is there and prints `told ours <operations>`, those of sides_open() included. */
+void sides_close(void);
+/* Operations that ours was told of. */
+extern uint64_t told_ours;
+
+/* The `number`-th operation of the load: 3 sizes and 6 functions over the communicators, in which
+ * each communicator has 2 of the functions: fewer than 200 kinds of operation in all. It is born
+ * now, by the GPU's clock too; v6 does not tell its user_tag, so that is where this is kept. */
+struct player_op load_op(unsigned number, unsigned channels);
+struct player_comm *load_comm(struct side *side, unsigned number);
+
+/* The kernel's events: it ran in the second half of the operation's life. Of every fourth operation channel by channel: the first stops before the
+ * second starts. */
+void load_kernel(struct side *side, struct player_op *op, unsigned number);
+
+/* A counter that is read in a few nanoseconds, and its period. */
+uint64_t ticks(void);
+double ns_per_tick(void);
+uint64_t now_ns(void);
+
+/* CPU time of all threads but the calling one. */
+uint64_t other_threads_ns(void);
+
+void pin(int cpu); /* the calling thread; modulo the processors there are */
+
+/* 0 or 1, another each time it may be. */
+unsigned coin(void);
+
+void say(const char *row, const char *side, double value);
+void fail(const char *what) __attribute__((noreturn));
+
+/* One file each: */
+void measure_warm(unsigned rounds);
+void measure_pairs(unsigned rounds);
+void measure_paced(unsigned rounds);
+void measure_counts(void);
+void measure_sustained(unsigned rounds);
+void measure_finalize(const char *ours);
+void measure_memory(const char *ours);
+void measure_dump(const char *ours, unsigned rounds);
+
+#endif

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* warm.c - both halves of an operation in turns on one core, caches warm. */
+#include <stdio.h>
+
+#include "bench.h"
+
+#define DEPTH 16u   /* operations in flight: as many enqueued, then as many completed */
+#define REPEAT 12u  /* times DEPTH: one round of one side */
+#define WARM_UP 30u /* rounds */
+
+static struct player_op ops[DEPTH];
+
+/* Adds one round's time per operation; returns both halves in ns. */
+static void play_round(struct side *side, unsigned channels, double *app_ns, double *kernel_ns)
+{
+	static unsigned number;
+	uint64_t app = 0, kernel = 0, begin, middle;
+
+	for (unsigned r = 0; r < REPEAT; r++) {
+		unsigned first = number;
+
+		for (unsigned i = 0; i < DEPTH; i++)
+			ops[i] = load_op(first + i, channels);
+		begin = ticks();
+		for (unsigned i = 0; i < DEPTH; i++)
+			player_enqueue(load_comm(side, first + i), &ops[i]);
+		middle = ticks();
+		for (unsigned i = 0; i < DEPTH; i++)
+			load_kernel(side, &ops[i], first + i);
+		app += middle - begin;
+		kernel += ticks() - middle;
+		number += DEPTH;
+	}
+	*app_ns = (double)app * ns_per_tick() / (DEPTH * REPEAT);
+	*kernel_ns = (double)kernel * ns_per_tick() / (DEPTH * REPEAT);
+}
+
+static void measure(unsigned channels, unsigned rounds)
+{
+	char app_row[32], kernel_row[32];
+
+	snprintf(app_row, sizeof(app_row), "app/%u", channels);
+	snprintf(kernel_row, sizeof(kernel_row), "kernel/%u", channels);
+	for (unsigned r = 0; r < rounds + WARM_UP; r++) {
+		unsigned first = coin();
+
+		for (unsigned turn = 0; turn < SIDES; turn++) {
+			struct side *side = &sides[first ^ turn];
+			double app_ns, kernel_ns;
+
+			play_round(side, channels, &app_ns, &kernel_ns);
+			if (side == &sides[OURS])
+				told_ours += DEPTH * REPEAT;
+			if (r < WARM_UP)
+				continue;
+			say(app_row, side->word, app_ns);
+			say(kernel_row, side->word, kernel_ns);
+		}
+	}
+}
+
+void measure_warm(unsigned rounds)
+{
+	pin(0);
+	measure(1, rounds);
+	measure(8, rounds);
+	measure(32, rounds);
+}

@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the profiler plugin costs, beside one that does nothing under the same calls.
+
+Both play in one process and in turns, in an order that a coin decides. A net
+time is the difference of their medians over 9 rounds, of those 9 rounds in which
+the machine was least disturbed by others. Calls of the C library are counted;
+the processor's own tick counter cannot be, and is only timed.
+"""
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.bench.figure import Figure
+from tests.bench.played import BUILD, Played, arguments, environment, play, raw_dir
+
+LIB = BUILD / "bench"
+DUMP_INTERVAL_US = 100_000
+SERIES = 1440
+NONE: dict[str, str] = {}
+JSON = {"NCCL_INSPECTOR_JSON": "1"}
+
+
+def _net(played: Played, row: str, what: str, limit: float, vendor: str) -> Figure:
+    both, count = played.quietest(row), len(played.of(row))
+    return Figure(
+        what, "ns", both.net, limit, False, both.ours, both.nothing, count, played.lost, vendor
+    )
+
+
+def _warm(folder: Path, rounds: int) -> list[Figure]:
+    """Both halves on one core; three processes, because their memory lies differently."""
+    played = Played()
+    for _ in range(3):
+        play(folder, "warm", max(3, rounds // 3), into=played)
+    net = {channels: played.quietest(f"kernel/{channels}").net for channels in (1, 8, 32)}
+    slope = {channels: (net[channels] - net[1]) / (channels - 1) for channels in (8, 32)}
+    count, lost = len(played.of("app/8")), played.lost
+
+    def of_kernel(what: str, ns: float, limit: float, vendor: str = "") -> Figure:
+        return Figure(what, "ns", ns, limit, count=count, lost=lost, vendor=vendor)
+
+    return [
+        _net(played, "app/8", "application thread per operation, one core", 40, "~200"),
+        of_kernel("kernel events per channel, 8 channels", slope[8], 10, "~165"),
+        of_kernel("kernel events per channel, 32 channels", slope[32], 7, "~165"),
+        of_kernel("kernel events per operation, besides", net[1] - slope[8], 40),
+    ]
+
+
+def _pairs(folder: Path, rounds: int) -> list[Figure]:
+    played = play(folder, "pairs", max(9, rounds // 5))
+    figures = [
+        _net(played, "app_two_cores", "application thread per operation, two cores", 60, "~200")
+    ]
+    for pairs in (1, 2, 4):
+        row = f"throughput/{pairs}"
+        both = max(played.blocks(row, 50), key=lambda block: block.ours + block.nothing)
+        figures.append(
+            Figure(
+                f"throughput, {pairs} pair{'s' * (pairs > 1)} of threads, op/s",
+                "%",
+                100 * both.ours / both.nothing,
+                80,
+                at_least=True,
+                ours=both.ours,
+                nothing=both.nothing,
+                count=len(played.of(row)),
+                lost=played.lost,
+                vendor="350-470 k op/s",
+            )
+        )
+    lost = "operations lost at full speed"
+    return [*figures, Figure(lost, "ops", played.lost, 0, ours=played.told, count=1)]
+
+
+def _paced(folder: Path, rounds: int) -> list[Figure]:
+    played = play(folder, "paced", max(200, 20 * rounds))
+    figures = []
+    for half, limit_us, vendor in (("app", 0.2, "1.2-2.1"), ("kernel", 0.45, "4.2-4.9")):
+        row = f"paced_{half}"
+        rare = played.blocks(row, 99, max(200, rounds * 2))
+        middle = sorted(rare, key=lambda block: block.net)[len(rare) // 2]
+        common = played.quietest(row, max(200, rounds * 2))
+        for percent, both, limit in ((50, common, limit_us), (99, middle, 1.5)):
+            figures.append(
+                Figure(
+                    f"2,000 op/s, 16 channels: {half} thread, p{percent}",
+                    "us",
+                    both.net / 1e3,
+                    limit,
+                    ours=both.ours / 1e3,
+                    nothing=both.nothing / 1e3,
+                    count=len(played.of(row)),
+                    lost=played.lost,
+                    vendor=vendor if percent == 50 else "",
+                )
+            )
+    faults = played.one("faults")
+    return [*figures, Figure("page faults of both threads meanwhile", "faults", faults, 0)]
+
+
+def _counts(folder: Path) -> list[Figure]:
+    played = play(folder, "counts", env={"LD_PRELOAD": str(LIB / "count.so")})
+    what = "per operation of 8 channels"
+    return [
+        Figure(
+            f"locks {what}",
+            "calls",
+            played.one("locks") - played.one("locks", "nothing"),
+            0,
+            vendor="28",
+        ),
+        Figure(
+            f"clock reads {what}, but of the tick counter",
+            "calls",
+            played.one("clocks") - played.one("clocks", "nothing"),
+            2,
+            vendor="43",
+        ),
+        *_system_calls(folder),
+    ]
+
+
+def _system_calls(folder: Path) -> list[Figure]:
+    """Count them with strace; nothing where there is none, or where it may not trace."""
+    strace = shutil.which("strace")
+    if not strace:
+        return []
+    trace = folder / "trace"
+    with raw_dir(folder) as raw:
+        done = subprocess.run(
+            [strace, "-qq", "-o", trace, *arguments("counts", 0)],
+            env=environment(raw, 1_000_000, {}),
+            capture_output=True,
+            check=False,
+        )
+    if done.returncode:
+        return []
+    calls = trace.read_text(encoding="utf-8", errors="replace").splitlines()
+    marks = [i for i, call in enumerate(calls) if call.startswith("close(-4711)")]
+    calls_per_op = (marks[3] - marks[2] - 1) / 1000
+    return [Figure("system calls per operation of 8 channels", "calls", calls_per_op, 0)]
+
+
+def _sustained(folder: Path, rounds: int) -> list[Figure]:
+    bursts = max(200, 10 * rounds)
+    prom = play(folder, "sustained", bursts, interval_us=DUMP_INTERVAL_US)
+    what = "operations lost at 20,000 op/s"
+    figures = [
+        Figure(f"{what}, prom", "ops", prom.lost, 0, ours=prom.told, vendor="66 % at 2,000 op/s")
+    ]
+    both = play(folder, "sustained", bursts, interval_us=DUMP_INTERVAL_US, env=JSON)
+    if both.json_lines is None:
+        return figures
+    lost = both.told - both.json_lines
+    cpu_us = 1e3 * (both.one("sustained/cpu_ms") - prom.one("sustained/cpu_ms")) / both.told
+    return [
+        *figures,
+        Figure(f"{what}, JSON", "ops", lost, 0, ours=both.told, vendor="66 % at 2,000 op/s"),
+        Figure("JSON: CPU per operation", "us", cpu_us, 1, lost=lost, vendor="5.5"),
+    ]
+
+
+def _finalize(folder: Path, rounds: int) -> list[Figure]:
+    """The second time the file system stops answering while the plugin's thread writes."""
+    figures = []
+    block = {"LD_PRELOAD": str(LIB / "block.so"), "BLOCK_DIR": "{raw}"}
+    for what, env in (("", NONE), (", output blocked", block)):
+        played = Played()
+        for _ in range(max(3, rounds // 30)):
+            play(folder, "finalize", into=played, interval_us=DUMP_INTERVAL_US, env=env)
+        times = played.of("finalize")
+        figures.append(
+            Figure(
+                f"last finalize{what}, slowest",
+                "ms",
+                max(times),
+                100,
+                count=len(times),
+                lost=played.lost,
+                vendor="20000-29000",
+            )
+        )
+    return figures
+
+
+def _memory(folder: Path) -> list[Figure]:
+    played = play(folder, "memory")
+    process, comm, churn = (played.one(f"memory/{row}") for row in ("process", "comm", "churn"))
+    lost = played.lost
+    return [
+        Figure("memory of a process, PSS", "MiB", process / 1024, 4, lost=lost, vendor="2.3"),
+        Figure("memory of a further communicator", "KiB", comm, 64, count=63, vendor="6400"),
+        Figure("memory left by 10,000 communicators", "KiB", churn, 256, lost=lost),
+    ]
+
+
+def _count_series(raw: Path) -> int:
+    texts = [path.read_text(encoding="ascii") for path in raw.glob("*.prom")]
+    return sum(
+        bool(line) and not line.startswith("#") for text in texts for line in text.splitlines()
+    )
+
+
+def _dump(folder: Path, rounds: int) -> list[Figure]:
+    """CPU of the plugin's thread, with its other work, per file's worth of series."""
+    played, intervals = Played(), max(5, rounds // 10)
+    with raw_dir(folder) as raw:
+        env = environment(raw, DUMP_INTERVAL_US, {"LD_LIBRARY_PATH": str(BUILD / "fakecuda")})
+        with subprocess.Popen(
+            arguments("dump", intervals),
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process:
+            if process.stdout is None:
+                raise AssertionError("Popen gave no pipe")
+            for _ in range(2):
+                played.add(process.stdout.readline())
+            series = _count_series(raw)
+            process.communicate("\n", timeout=30)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, "dump")
+    dumps = played.one("dump/seconds") * 1e6 / DUMP_INTERVAL_US
+    per_dump = played.one("dump/cpu_ms") / dumps
+    what = f"CPU of a .prom dump, per {SERIES} series ({series} in 6 files)"
+    return [Figure(what, "ms", per_dump * SERIES / series, 2, count=int(dumps), vendor="15")]
+
+
+def measure(folder: Path, rounds: int) -> list[Figure]:
+    """Measure the plugin that is built.
+
+    Raises:
+        subprocess.SubprocessError: a part failed.
+    """
+    parts: list[Callable[[Path, int], list[Figure]]] = [
+        _warm,
+        _pairs,
+        _paced,
+        lambda path, _: _counts(path),
+        _sustained,
+        _finalize,
+        lambda path, _: _memory(path),
+        _dump,
+    ]
+    return [figure for part in parts for figure in part(folder, rounds)]
