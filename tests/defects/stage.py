@@ -22,7 +22,7 @@ from tests.standin.harness import BUILD
 PLAY = BUILD / "defects" / "play"
 FAKECUDA = BUILD / "fakecuda" / "libcuda.so.1"
 LIMIT_S = 20.0  # for what must come, on a machine that is busy
-IN_VAIN_S = 0.7  # for what must not come
+IN_VAIN_S = 0.5  # for what must not come
 HANGS = "the application hangs"
 INTERVAL_MS = 100
 

@@ -1,10 +1,12 @@
 """D1 to D14: data that are wrong or missing."""
 
+import time
+
 import pytest
 
 from nccl_inspector.model import EXITED, KILLED
 from tests.defects.defect import defect
-from tests.defects.stage import Stage, Step, step
+from tests.defects.stage import LIMIT_S, Stage, Step, step
 
 MIB = 1 << 20
 TIME = "nccl_collective_exec_time_microseconds"
@@ -283,10 +285,20 @@ def test_the_time_is_from_the_first_start_to_the_last_end(stage: Stage) -> None:
 
 @defect("D14", "a line lacks", pending=JSON_PENDING)
 def test_a_line_tells_all_of_its_operation(stage: Stage) -> None:
-    all_reduce = step("coll", func="AllReduce", bytes=MIB, times=8)
+    all_reduce = step("coll", func="AllReduce", bytes=MIB, ns=123_456, times=8)
     with stage.playing(COMM, all_reduce, PAUSE, env=JSON) as playing:
         playing.until_pause()
         stage.wait(lambda: stage.lines(), "no lines")
-    text = str(stage.lines()[0])
-    for word in ("RING", "SIMPLE", "channels", "start", "GPU-", "4711"):
-        assert word in text, f"a line lacks {word}"
+    line = stage.lines()[0]
+    words = line["metadata"] | line["coll_perf"]
+    asked = {
+        "coll_algo": "RING",
+        "coll_proto": "SIMPLE",
+        "coll_channels": 8,
+        "coll_exec_time_ns": 123_456,
+        "slurm_job_id": 4711,
+    }
+    for word, value in asked.items():
+        assert words.get(word) == value, f"a line lacks {word}"
+    assert words["gpu_uuid"].startswith("GPU-")
+    assert abs(words["coll_start_us"] / 1e6 - time.time()) < LIMIT_S
