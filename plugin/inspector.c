@@ -13,6 +13,7 @@
 
 #include "clock.h"
 #include "gpu.h"
+#include "jsonwriter.h"
 #include "log2.h"
 #include "writer.h"
 
@@ -31,6 +32,8 @@ static struct {
 	struct config config;
 	struct box box;
 	struct writer writer;
+	bool json_ready;
+	struct jsonwriter json;
 } self = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 static void log_line(const char *message)
@@ -57,6 +60,8 @@ __attribute__((destructor)) static void at_exit(void)
 	if (atomic_load(&self.box.header->state) == BOX_LIVE)
 		box_set_state(&self.box, BOX_EXITED);
 	writer_close(&self.writer);
+	if (self.json_ready)
+		jsonwriter_close(&self.json, clock_ns(CLOCK_MONOTONIC) + FINALIZE_WAIT_NS);
 }
 
 static const char *get_environment(const char *name)
@@ -120,11 +125,62 @@ static void fill_header(const struct inspector_comm *comm)
 	atomic_store(&header->beat_real_ns, header->clock.real0_ns);
 }
 
+/* False when there is nowhere to write anything. The directory of the JSON lines is opened by their thread: it may be
+ * on a file system that hangs. */
+static bool find_dir(int *dir_fd)
+{
+	const struct config *config = &self.config;
+	char message[512];
+	int fd;
+
+	*dir_fd = -1;
+	if (config->make_dir && !config->prom)
+		return true;
+	fd = open_dir(config);
+	if (fd >= 0) {
+		*dir_fd = fd;
+		return true;
+	}
+	snprintf(message, sizeof(message), "%.400s: %s: %s", config->dir, strerror(-fd),
+		 config->json ? "there will be JSON lines only" : "nothing is measured");
+	log_line(message);
+	return config->json;
+}
+
+/* The box is for Slurm's report; in a directory of the user's own nobody would ever take it away. */
+static bool make_box(int dir_fd)
+{
+	char message[512];
+	int file_error = 0;
+
+	if (box_open(&self.box, self.config.make_dir ? -1 : dir_fd, self.config.step, &file_error)) {
+		log_line("no memory for measurements: nothing is measured");
+		return false;
+	}
+	if (file_error) {
+		snprintf(message, sizeof(message), "%.400s: %s: the report will not have this process",
+			 self.config.dir, strerror(-file_error));
+		log_line(message);
+	}
+	return true;
+}
+
+static void set_up_json(void)
+{
+	if (jsonwriter_open(&self.json, &self.config, &self.box, log_line)) {
+		log_line("no memory for JSON lines: there will be none");
+		return;
+	}
+	self.json_ready = true;
+	inspector_track.json = &self.json.ring;
+	if (self.config.verbose)
+		inspector_track.traces = trace_open(BOX_OPS);
+}
+
 /* Once in the life of the process. */
 static void set_up(const struct inspector_comm *comm)
 {
-	char message[512];
-	int dir_fd, file_error = 0;
+	int dir_fd;
 
 	self.tried = true;
 	config_load(&self.config, get_environment);
@@ -132,27 +188,12 @@ static void set_up(const struct inspector_comm *comm)
 		return;
 	self.pid = getpid();
 	log2_init();
-	if (self.config.make_dir && !self.config.prom) {
-		log_line("JSON lines are not available in this release: nothing is measured");
+	if (!find_dir(&dir_fd))
 		return;
-	}
-	dir_fd = open_dir(&self.config);
-	if (dir_fd < 0) {
-		snprintf(message, sizeof(message), "%.400s: %s: nothing is measured", self.config.dir,
-			 strerror(-dir_fd));
-		log_line(message);
+	if (!make_box(dir_fd)) {
+		if (dir_fd >= 0)
+			close(dir_fd);
 		return;
-	}
-	/* The box is for Slurm's report; in a directory of the user's own nobody would ever take it away. */
-	if (box_open(&self.box, self.config.make_dir ? -1 : dir_fd, self.config.step, &file_error)) {
-		log_line("no memory for measurements: nothing is measured");
-		close(dir_fd);
-		return;
-	}
-	if (file_error) {
-		snprintf(message, sizeof(message), "%.400s: %s: the report will not have this process",
-			 self.config.dir, strerror(-file_error));
-		log_line(message);
 	}
 	fill_header(comm);
 	track_init(&inspector_track, &self.box, self.box.header->clock.ns_per_tick_q32,
@@ -166,6 +207,8 @@ static void set_up(const struct inspector_comm *comm)
 	self.writer.log = log_line;
 	self.writer.expo.api = comm->api;
 	writer_init(&self.writer);
+	if (self.config.json)
+		set_up_json();
 	pthread_atfork(NULL, NULL, after_fork_in_child);
 	self.ready = true;
 }
@@ -196,6 +239,29 @@ static int wanted_events(unsigned api)
 	       (api >= 6 ? ABI_CE_COLL : 0) | (api >= 7 && self.config.phases ? ABI_KERNEL_PHASE : 0);
 }
 
+/* Before NCCL has the context: every operation finds its communicator known. */
+static void start_json(const void *context, const struct comm_words *words, unsigned api)
+{
+	uint32_t generation;
+	unsigned comm = track_context_comm(context, &generation);
+	const struct json_comm_words full = {
+		.comm = comm,
+		.generation = generation,
+		.id = words->id,
+		.name = words->name,
+		.nranks = words->nranks,
+		.nnodes = words->nnodes,
+		.rank = words->rank,
+		.unnamed = api <= 3,
+		.gpu_uuid = self.box.header->gpu[words->gpu].uuid,
+	};
+
+	if (comm != UINT32_MAX)
+		jsonwriter_add_comm(&self.json, &full);
+	if (jsonwriter_start(&self.json))
+		log_line("no thread for JSON lines: there will be none");
+}
+
 void inspector_init(const struct inspector_comm *comm, void **context, int *mask)
 {
 	struct inspector_comm full = *comm;
@@ -220,6 +286,8 @@ void inspector_init(const struct inspector_comm *comm, void **context, int *mask
 		atomic_store(&inspector_track.mask_all, wanted);
 		if (worker_start(&self.writer.worker))
 			log_line("no thread for metrics: only the report will have this process");
+		if (self.json_ready)
+			start_json(*context, &full.words, comm->api);
 	}
 	/* One store: the mask is of the whole process, and other communicators are at work. */
 	__atomic_store_n(mask, wanted, __ATOMIC_RELAXED);
@@ -242,9 +310,16 @@ void inspector_finalize(void *context)
 			atomic_store(&inspector_track.mask, NULL); /* libnccl may go now, and its mask with it */
 			/* Under the lock: a communicator that comes now must find the thread told to stop, and start it. */
 			worker_ask_to_stop(&self.writer.worker);
+			if (self.json_ready)
+				worker_ask_to_stop(&self.json.worker);
 		}
 	}
 	pthread_mutex_unlock(&self.lock);
-	if (last)
-		worker_wait(&self.writer.worker, clock_ns(CLOCK_MONOTONIC) + FINALIZE_WAIT_NS);
+	if (!last)
+		return;
+	uint64_t due_ns = clock_ns(CLOCK_MONOTONIC) + FINALIZE_WAIT_NS;
+
+	worker_wait(&self.writer.worker, due_ns);
+	if (self.json_ready)
+		worker_wait(&self.json.worker, due_ns);
 }

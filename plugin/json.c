@@ -193,6 +193,7 @@ struct json_comm *json_comm_new(const struct json_process *process, const struct
 	comm->comm = words->comm;
 	comm->generation = words->generation;
 	comm->nranks = words->nranks;
+	comm->unnamed = words->unnamed;
 	comm->head_length = (size_t)(tail - text);
 	comm->tail_length = (size_t)(end - tail);
 	memcpy(comm->text, text, (size_t)(end - text));
@@ -264,7 +265,7 @@ static double algorithm_factor(unsigned func, int nranks)
 {
 	if (func == BOX_FUNC_ALLGATHER || func == BOX_FUNC_REDUCESCATTER)
 		return nranks;
-	return bandwidth_bus_factor(func, nranks) > 0 ? 1 : 0;
+	return bandwidth_bus_factor(func, 2) > 0 ? 1 : 0;
 }
 
 /* Of a group the record has all bytes, this rank's own part too, so it is as nccl-tests count; the box knows

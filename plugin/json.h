@@ -24,6 +24,7 @@ struct json_comm_words {
 	uint64_t id;
 	const char *name;    /* NULL or any bytes: the application's */
 	int nranks, nnodes, rank;
+	bool unnamed;        /* id, name and rank come with the first event (NCCL up to 2.26) */
 	const char *gpu_uuid; /* "" when the driver did not tell */
 };
 
@@ -32,6 +33,7 @@ struct json_comm {
 	unsigned comm;
 	uint32_t generation;
 	int nranks;
+	bool unnamed;
 	size_t head_length, tail_length;
 	char text[]; /* the line up to the value of dump_timestamp_us; what comes after that value */
 };
@@ -40,7 +42,7 @@ struct json_comm {
 struct json_batch {
 	uint64_t now_tick, now_real_ns, ns_per_tick_q32;
 	uint64_t lines_dropped;         /* since the process began */
-	uint64_t operations_unmeasured; /* the same: without a time, so without a line */
+	uint64_t operations_unmeasured; /* the same: without a time, so without a line; of any size */
 };
 
 /* Renders a communicator; NULL without memory. To be freed with free(). */

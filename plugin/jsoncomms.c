@@ -65,6 +65,23 @@ const struct json_comm *jsoncomms_find(struct jsoncomms *comms, unsigned comm, u
 	return find_known(comms, comm, generation);
 }
 
+void jsoncomms_replace(struct jsoncomms *comms, struct json_comm *comm)
+{
+	struct json_comm **at = &comms->known[comm->comm];
+
+	while (*at && (*at)->generation != comm->generation)
+		at = &(*at)->next;
+	if (*at) {
+		struct json_comm *old = *at;
+
+		comm->next = old->next;
+		*at = comm;
+		free(old);
+	} else {
+		free(comm);
+	}
+}
+
 void jsoncomms_trim(struct jsoncomms *comms)
 {
 	take_in(comms);

@@ -22,6 +22,9 @@ void jsoncomms_add(struct jsoncomms *comms, struct json_comm *comm);
 /* NULL for one that is not known (any more). Valid until jsoncomms_trim. */
 const struct json_comm *jsoncomms_find(struct jsoncomms *comms, unsigned comm, uint32_t generation);
 
+/* The JSON thread has rendered one anew: it takes the place of the one with its record and generation. */
+void jsoncomms_replace(struct jsoncomms *comms, struct json_comm *comm);
+
 /* Keeps the latest two of each record; called when no operation waits. */
 void jsoncomms_trim(struct jsoncomms *comms);
 

@@ -24,7 +24,8 @@ static void *allocate(size_t bytes)
 	return map == MAP_FAILED ? NULL : map;
 }
 
-int jsonring_open(struct jsonring *ring, unsigned log2_count, uint64_t min_bytes, bool traced)
+int jsonring_open(struct jsonring *ring, unsigned log2_count, uint64_t min_bytes, bool traced,
+		  _Atomic uint64_t *dropped)
 {
 	size_t count = (size_t)1 << log2_count;
 
@@ -32,6 +33,7 @@ int jsonring_open(struct jsonring *ring, unsigned log2_count, uint64_t min_bytes
 	ring->mask = (uint32_t)count - 1;
 	ring->lap_shift = log2_count;
 	ring->min_bytes = min_bytes;
+	ring->dropped = dropped;
 	ring->cells = allocate(count * sizeof(*ring->cells));
 	ring->traces = traced ? allocate(count * sizeof(*ring->traces)) : NULL;
 	if (ring->cells && (ring->traces || !traced))
@@ -83,7 +85,7 @@ bool jsonring_push(struct jsonring *ring, const struct json_record *record, cons
 		return false;
 	cell = take(ring, &position);
 	if (!cell) {
-		atomic_fetch_add_explicit(&ring->dropped, 1, relaxed);
+		atomic_fetch_add_explicit(ring->dropped, 1, relaxed);
 		return false;
 	}
 	memcpy(cell->words, record, sizeof(cell->words));

@@ -21,7 +21,7 @@ struct json_record { /* 64 bytes */
 	uint64_t gpu_start_ns, time_ns;   /* GPU clock; time_ns is never 0 */
 	uint64_t bytes, sequence;
 	uint32_t kind;                    /* func | algo << 8 | proto << 16 | channels << 24 */
-	int32_t peer;                     /* -1: a collective */
+	int32_t peer;                     /* negative: a collective */
 	uint16_t comm;                    /* index of box->comms, in the use that comm_generation says */
 	uint16_t flags;
 	uint32_t comm_generation;
@@ -40,12 +40,13 @@ struct jsonring {
 	unsigned lap_shift;
 	uint64_t min_bytes;      /* smaller operations get no line */
 	uint64_t tail;           /* the consumer's */
+	_Atomic uint64_t *dropped; /* where drops are counted */
 	_Alignas(64) _Atomic uint64_t head;
-	_Alignas(64) _Atomic uint64_t dropped; /* since the process began */
 };
 
 /* 2^log2_count records, prefaulted: no page fault later. Returns 0 or -errno. */
-int jsonring_open(struct jsonring *ring, unsigned log2_count, uint64_t min_bytes, bool traced);
+int jsonring_open(struct jsonring *ring, unsigned log2_count, uint64_t min_bytes, bool traced,
+		  _Atomic uint64_t *dropped);
 void jsonring_free(struct jsonring *ring);
 
 /* Hands a record over. False when it was dropped (and counted) or is too small for a line. `trace` is NULL unless

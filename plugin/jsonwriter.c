@@ -60,7 +60,7 @@ int jsonwriter_open(struct jsonwriter *writer, const struct config *config, cons
 
 	memset(writer, 0, sizeof(*writer));
 	atomic_store(&writer->idle, true);
-	writer->header = box->header;
+	writer->box = box;
 	writer->log = log;
 	writer->interval_ns = (uint64_t)config->json_interval_us * 1000;
 	name_host(writer);
@@ -72,7 +72,8 @@ int jsonwriter_open(struct jsonwriter *writer, const struct config *config, cons
 	};
 	worker_init(&writer->worker, thread_main, writer);
 	writer->buffer = malloc(BUFFER_BYTES);
-	if (!writer->buffer || jsonring_open(&writer->ring, log2_count, config->min_bytes, config->verbose)) {
+	if (!writer->buffer || jsonring_open(&writer->ring, log2_count, config->min_bytes, config->verbose,
+					      &box->header->dropped[BOX_DROP_JSON])) {
 		free(writer->buffer);
 		return -ENOMEM;
 	}
@@ -89,16 +90,71 @@ void jsonwriter_add_comm(struct jsonwriter *writer, const struct json_comm_words
 	jsoncomms_add(&writer->comms, json_comm_new(&writer->process, words));
 }
 
+/* What has no line because it has no time. Figures move between records while communicators come and go; the sum of all
+ * only grows. */
+static uint64_t count_unmeasured(const struct jsonwriter *writer)
+{
+	static const enum box_drop reasons[] = { BOX_DROP_NO_SLOT, BOX_DROP_NO_COMM, BOX_DROP_EXPIRED,
+						 BOX_DROP_IMPLAUSIBLE };
+	const struct box *box = writer->box;
+	uint64_t sum = 0;
+
+	for (unsigned i = 0; i < sizeof(reasons) / sizeof(*reasons); i++)
+		sum += atomic_load_explicit(&box->header->dropped[reasons[i]], relaxed);
+	for (unsigned i = 0; i < BOX_COMMS; i++)
+		if (atomic_load_explicit(&box->comms[i].state, relaxed) != BOX_COMM_FREE)
+			sum += atomic_load_explicit(&box->comms[i].untimed, relaxed);
+	return sum > writer->unmeasured ? sum : writer->unmeasured;
+}
+
+static uint64_t lines_dropped(const struct jsonwriter *writer)
+{
+	return atomic_load_explicit(&writer->box->header->dropped[BOX_DROP_JSON], relaxed);
+}
+
 static void begin_batch(struct jsonwriter *writer, struct json_batch *batch)
 {
 	batch->now_tick = clock_ticks();
 	batch->now_real_ns = clock_ns(CLOCK_REALTIME);
-	batch->ns_per_tick_q32 = writer->header->clock.ns_per_tick_q32;
-	batch->lines_dropped = atomic_load_explicit(&writer->ring.dropped, relaxed) + writer->lost;
-	batch->operations_unmeasured = 0;
-	for (unsigned reason = 0; reason < BOX_DROPS; reason++)
-		if (reason != BOX_DROP_NO_KEY && reason != BOX_DROP_STALE) /* these are not operations without a line */
-			batch->operations_unmeasured += atomic_load_explicit(&writer->header->dropped[reason], relaxed);
+	batch->ns_per_tick_q32 = writer->box->header->clock.ns_per_tick_q32;
+	batch->lines_dropped = lines_dropped(writer);
+	batch->operations_unmeasured = writer->unmeasured = count_unmeasured(writer);
+}
+
+/* An operation has come, so its first event has told the names: they are in the box, until the record goes to another. */
+static const struct json_comm *rename_comm(struct jsonwriter *writer, const struct json_comm *comm)
+{
+	const struct box *box = writer->box;
+	const struct box_comm *named = &box->comms[comm->comm];
+	uint32_t before = atomic_load(&box->header->layout_seq);
+	struct json_comm_words words = {
+		.comm = comm->comm,
+		.generation = comm->generation,
+		.id = named->id,
+		.name = named->name,
+		.nranks = named->nranks,
+		.nnodes = named->nnodes,
+		.rank = named->rank,
+		.gpu_uuid = box->header->gpu[named->gpu].uuid,
+	};
+	struct json_comm *anew = before & 1 ? NULL : json_comm_new(&writer->process, &words);
+
+	if (!anew)
+		return comm;
+	if (atomic_load(&box->header->layout_seq) != before ||
+	    atomic_load_explicit(&named->generation, relaxed) != comm->generation) {
+		free(anew);
+		return comm;
+	}
+	jsoncomms_replace(&writer->comms, anew);
+	return anew;
+}
+
+static const struct json_comm *comm_of(struct jsonwriter *writer, const struct json_record *record)
+{
+	const struct json_comm *comm = jsoncomms_find(&writer->comms, record->comm, record->comm_generation);
+
+	return comm && comm->unnamed ? rename_comm(writer, comm) : comm;
 }
 
 /* Turns at most a batch of operations into lines. False when none is left, or there is no room for a line. */
@@ -114,7 +170,7 @@ static bool drain_batch(struct jsonwriter *writer)
 			jsoncomms_trim(&writer->comms);
 			return false;
 		}
-		const struct json_comm *comm = jsoncomms_find(&writer->comms, record.comm, record.comm_generation);
+		const struct json_comm *comm = comm_of(writer, &record);
 
 		if (comm) {
 			char *to = writer->buffer + writer->length;
@@ -124,8 +180,8 @@ static bool drain_batch(struct jsonwriter *writer)
 				return false;
 			writer->length += (size_t)(json_line(to, &record, comm, &batch, trace) - to);
 		} else {
-			writer->lost++;
-			batch.lines_dropped++;
+			atomic_fetch_add_explicit(&writer->box->header->dropped[BOX_DROP_JSON], 1, relaxed);
+			batch.lines_dropped = lines_dropped(writer);
 		}
 		jsonring_release(&writer->ring);
 	}
@@ -228,7 +284,7 @@ static void *thread_main(void *argument)
 			if (now >= next_write)
 				next_write += (1 + (now - next_write) / interval_ns) * interval_ns;
 		}
-		atomic_fetch_add(&writer->header->self_ns, worker_cpu_ns(&writer->worker));
+		atomic_fetch_add(&writer->box->header->self_ns, worker_cpu_ns(&writer->worker));
 	}
 }
 

@@ -18,11 +18,11 @@ struct jsonwriter {
 	struct worker worker;
 	struct jsoncomms comms;
 	struct json_process process;
-	struct box_header *header;
+	const struct box *box;
 	void (*log)(const char *message);
 	uint64_t interval_ns;  /* 0: everything at the end */
 	_Atomic bool idle;     /* nothing is left to write: no thread, or it is at its end */
-	uint64_t lost;         /* operations of communicators that are not known */
+	uint64_t unmeasured;   /* operations without a time, as last counted */
 	uint64_t retry_ns;     /* CLOCK_MONOTONIC: not before, after a write has failed */
 	bool failing;          /* the last write failed, and was logged */
 	size_t length;         /* whole lines in the buffer */

@@ -19,7 +19,7 @@ struct trace_op *trace_open(unsigned slots)
 void trace_begin(struct trace_op *op, uint32_t generation)
 {
 	op->started = op->stopped = 0;
-	op->generation = generation;
+	atomic_store_explicit(&op->generation, generation, relaxed);
 	atomic_store_explicit(&op->events, 1, relaxed);
 	atomic_store_explicit(&op->stop_generation, 0, relaxed);
 	op->start_tick = clock_ticks();
@@ -52,6 +52,8 @@ void trace_kernel_stop(struct trace_op *op, unsigned channel)
 
 void trace_app_stop(struct trace_op *op, uint32_t generation)
 {
+	if (atomic_load_explicit(&op->generation, relaxed) != generation)
+		return;
 	atomic_store_explicit(&op->stop_tick, clock_ticks(), relaxed);
 	atomic_store_explicit(&op->stop_number, next_number(op), relaxed);
 	/* Release: who sees the generation sees the two above. */
@@ -61,7 +63,7 @@ void trace_app_stop(struct trace_op *op, uint32_t generation)
 void trace_copy(struct trace_op *to, const struct trace_op *from)
 {
 	if (!from) {
-		to->generation = 0;
+		atomic_store_explicit(&to->generation, 0, relaxed);
 		return;
 	}
 	uint32_t stop_generation = atomic_load_explicit(&from->stop_generation, memory_order_acquire);
@@ -69,7 +71,7 @@ void trace_copy(struct trace_op *to, const struct trace_op *from)
 	to->start_tick = from->start_tick;
 	to->started = from->started;
 	to->stopped = from->stopped;
-	to->generation = from->generation;
+	atomic_store_explicit(&to->generation, atomic_load_explicit(&from->generation, relaxed), relaxed);
 	atomic_store_explicit(&to->stop_generation, stop_generation, relaxed);
 	atomic_store_explicit(&to->stop_tick, atomic_load_explicit(&from->stop_tick, relaxed), relaxed);
 	atomic_store_explicit(&to->stop_number, atomic_load_explicit(&from->stop_number, relaxed), relaxed);

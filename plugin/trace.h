@@ -24,7 +24,7 @@ struct trace_op {
 	_Atomic uint32_t events;
 	_Atomic uint32_t stop_number;
 	_Atomic uint32_t stop_generation; /* of the slot's use that the application's stop is of; 0: none yet */
-	uint32_t generation; /* of the slot's use; 0: no trace */
+	_Atomic uint32_t generation; /* of the slot's use; 0: no trace */
 	_Atomic uint64_t stop_tick;
 	struct trace_channel channel[TRACE_CHANNELS];
 };
@@ -32,10 +32,11 @@ struct trace_op {
 /* A trace for each of `slots` slots, NULL without memory. */
 struct trace_op *trace_open(unsigned slots);
 
-/* `generation` is the one of the slot's use: odd, as in its handle. */
+/* `generation` is the one of the slot's use, as in its handle. */
 void trace_begin(struct trace_op *op, uint32_t generation);
 void trace_kernel_start(struct trace_op *op, unsigned channel);
 void trace_kernel_stop(struct trace_op *op, unsigned channel);
+/* For an operation that is over, too: that does nothing. */
 void trace_app_stop(struct trace_op *op, uint32_t generation);
 
 /* Copies what there is of a trace; NULL: none. */

@@ -17,7 +17,8 @@
 
 static char base[64];
 static struct box_header header;
-static struct box box = { .header = &header };
+static struct box_comm comms[BOX_COMMS];
+static struct box box = { .header = &header, .comms = comms };
 static struct jsonwriter writer;
 static _Atomic unsigned logged;
 static const char *variables[4][2];
@@ -50,6 +51,7 @@ static void add_comm(unsigned comm, uint32_t generation)
 static void begin(struct config *config)
 {
 	logged = 0;
+	atomic_store(&header.dropped[BOX_DROP_JSON], 0);
 	config_load(config, environment);
 	ok(jsonwriter_open(&writer, config, &box, count_log) == 0 && jsonwriter_start(&writer) == 0, "begun");
 	add_comm(0, 1);
@@ -185,6 +187,32 @@ static void test_generations(void)
 	leave();
 }
 
+/* NCCL up to 2.26 tells the names with the first operation. */
+static void test_late_names(void)
+{
+	struct config config;
+	char path[320], line[4096] = "";
+
+	begin(&config);
+	comms[2] = (struct box_comm){ .id = 0xabc, .nranks = -1, .rank = 3, .name = "late" };
+	atomic_store(&comms[2].generation, 1);
+	jsonwriter_add_comm(&writer, &(struct json_comm_words){ .comm = 2, .generation = 1, .unnamed = true, .gpu_uuid = "" });
+	push(2, 1, 1);
+	atomic_store(&comms[2].untimed, 6);
+	atomic_store(&comms[2].state, BOX_COMM_LIVE);
+	end(5000);
+	snprintf(path, sizeof(path), "%s/%s.log", base, writer.file.stem);
+	FILE *file = fopen(path, "r");
+
+	ok(file && fgets(line, sizeof(line), file) &&
+		   strstr(line, "{\"header\":{\"id\":\"0xabc\",\"comm_name\":\"late\",\"rank\":3,") == line,
+	   "a name that came late is in the line\n# %s", line);
+	ok(strstr(line, "\"operations_unmeasured\":6}"), "as is the number of operations without a time");
+	if (file)
+		fclose(file);
+	leave();
+}
+
 static void *produce(void *argument)
 {
 	unsigned comm = (unsigned)(uintptr_t)argument;
@@ -258,10 +286,10 @@ static void test_no_room(void)
 	begin(&config);
 	struct timespec pause = { 0, 1000000 };
 
-	for (uint64_t until = now_ms() + 10000; (!logged || !writer.ring.dropped) && now_ms() < until; nanosleep(&pause, NULL))
+	for (uint64_t until = now_ms() + 10000; (!logged || !header.dropped[BOX_DROP_JSON]) && now_ms() < until; nanosleep(&pause, NULL))
 		for (int i = 0; i < 1000; i++)
 			pushed += push(0, 1, 1);
-	uint64_t dropped = atomic_load(&writer.ring.dropped);
+	uint64_t dropped = atomic_load(&header.dropped[BOX_DROP_JSON]);
 
 	setrlimit(RLIMIT_FSIZE, &old);
 	ok(dropped > 0, "where nothing can be written, the newest are dropped");
@@ -306,6 +334,7 @@ int main(void)
 	test_20000_a_second();
 	test_life();
 	test_generations();
+	test_late_names();
 	test_at_the_end_only();
 	test_no_room();
 	test_rotation();
