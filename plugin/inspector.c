@@ -15,6 +15,7 @@
 #include "gpu.h"
 #include "jsonwriter.h"
 #include "log2.h"
+#include "makedir.h"
 #include "writer.h"
 
 #define relaxed memory_order_relaxed
@@ -73,8 +74,8 @@ static int open_dir(const struct config *config)
 {
 	int fd;
 
-	if (config->make_dir && mkdir(config->dir, 0755) && errno != EEXIST)
-		return -errno;
+	if (config->make_dir)
+		return makedir_open(config->dir);
 	fd = open(config->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	return fd < 0 ? -errno : box_move_fd(fd);
 }

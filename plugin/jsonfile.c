@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "box.h"
+#include "makedir.h"
 
 #define NAME_TRIES 1000u
 #define NAME_ROOM (sizeof(((struct jsonfile *)0)->stem) + 24)
@@ -34,25 +35,13 @@ static void file_name(const struct jsonfile *file, unsigned number, char *name)
 		snprintf(name, NAME_ROOM, "%s.%s", file->stem, end);
 }
 
-/* All ranks of a node do this at the same time: that it is there already is as good. */
 static int open_dir(struct jsonfile *file)
 {
-	char path[sizeof(file->dir)];
+	int fd = file->dir_fd < 0 ? makedir_open(file->dir) : file->dir_fd;
 
-	if (file->dir_fd >= 0)
-		return 0;
-	snprintf(path, sizeof(path), "%s", file->dir);
-	for (char *slash = path; slash; *slash = '/') {
-		slash = strchr(slash + 1, '/');
-		if (!slash)
-			break;
-		*slash = '\0';
-		mkdir(path, 0755); /* what is wrong shows at the last one */
-	}
-	if (mkdir(path, 0755) && errno != EEXIST)
-		return -errno;
-	file->dir_fd = box_move_fd(open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-	return file->dir_fd < 0 ? -errno : 0;
+	if (fd >= 0)
+		file->dir_fd = fd;
+	return fd < 0 ? fd : 0;
 }
 
 static void close_fd(int *fd)

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "makedir.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "box.h"
+
+int makedir_open(const char *path)
+{
+	char part[PATH_MAX];
+	size_t length = strlen(path);
+	int fd;
+
+	if (length >= sizeof(part))
+		return -ENAMETOOLONG;
+	memcpy(part, path, length + 1);
+	for (char *slash = strchr(part + (*part == '/'), '/'); slash; slash = strchr(slash + 1, '/')) {
+		*slash = '\0';
+		mkdir(part, 0755); /* what is wrong shows at the last one */
+		*slash = '/';
+	}
+	if (mkdir(part, 0755) && errno != EEXIST)
+		return -errno;
+	fd = box_move_fd(open(part, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+	return fd < 0 ? -errno : fd;
+}

@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* makedir.h - the user's own directory, made if need be. */
+#ifndef NCCL_INSPECTOR_MAKEDIR_H
+#define NCCL_INSPECTOR_MAKEDIR_H
+
+/* Makes a directory and its parents (0755 and the umask) and opens it. All ranks of a node do this at the same time:
+ * that it is there already is as good. Returns a descriptor above 2, or -errno. */
+int makedir_open(const char *path);
+
+#endif
