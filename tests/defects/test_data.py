@@ -20,7 +20,6 @@ UNTIMED = "nccl_collective_untimed_operations_total"
 UNTIMED_BYTES = "nccl_collective_untimed_bytes_total"
 REPORT_ONLY = {"NCCL_INSPECTOR_PROM_DUMP": "0"}
 JSON = {"NCCL_INSPECTOR_RUN_DIR": "", "NCCL_INSPECTOR_PROM_DUMP": "0"}
-JSON_PENDING = "JSON lines are being written"
 
 
 @defect("D1", "no series of messages on channels 16 to 19")
@@ -62,7 +61,7 @@ def test_no_rate_of_operations_is_too_high_for_the_metrics(stage: Stage) -> None
         assert stage.find("nccl_collective_operations_total", collective="AllReduce") == [2000]
 
 
-@defect("D3", "lines of operations are missing", pending=JSON_PENDING)
+@defect("D3", "lines of operations are missing")
 def test_no_rate_of_operations_is_too_high_for_the_lines(stage: Stage) -> None:
     all_reduce = step("coll", func="AllReduce", bytes=MIB, times=5000)
     with stage.playing(COMM, all_reduce, PAUSE, FINALIZE, env=JSON) as playing:
@@ -79,7 +78,7 @@ def test_a_destroyed_communicator_loses_nothing(stage: Stage) -> None:
     assert stage.operations() == 640, "operations since the last dump are lost"
 
 
-@defect("D4", "operations since the last dump are lost", pending=JSON_PENDING)
+@defect("D4", "operations since the last dump are lost")
 def test_a_destroyed_communicator_leaves_all_its_lines(stage: Stage) -> None:
     all_reduce = step("coll", func="AllReduce", bytes=MIB, times=640)
     stage.play(COMM, all_reduce, FINALIZE, env=JSON)
@@ -98,7 +97,7 @@ def test_without_an_interval_all_is_there_in_the_end(stage: Stage) -> None:
     assert stage.operations() == 64, "nothing is written without an interval"
 
 
-@defect("D5", "nothing is written without an interval", pending=JSON_PENDING)
+@defect("D5", "nothing is written without an interval")
 def test_without_an_interval_all_lines_are_there_in_the_end(stage: Stage) -> None:
     all_reduce = step("coll", func="AllReduce", bytes=MIB, times=64)
     stage.play(COMM, all_reduce, FINALIZE, env=JSON | {INTERVAL: "-1"})
@@ -283,7 +282,7 @@ def test_the_time_is_from_the_first_start_to_the_last_end(stage: Stage) -> None:
         assert time_us == pytest.approx(8000, rel=0.01), "not from the first start to the last end"
 
 
-@defect("D14", "a line lacks", pending=JSON_PENDING)
+@defect("D14", "a line lacks")
 def test_a_line_tells_all_of_its_operation(stage: Stage) -> None:
     all_reduce = step("coll", func="AllReduce", bytes=MIB, ns=123_456, times=8)
     with stage.playing(COMM, all_reduce, PAUSE, env=JSON) as playing:

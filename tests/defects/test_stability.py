@@ -15,7 +15,6 @@ LOOK = step("look")
 INTERVAL = "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS"
 JSON = {"NCCL_INSPECTOR_RUN_DIR": "", "NCCL_INSPECTOR_PROM_DUMP": "0"}
 REPORT_ONLY = {"NCCL_INSPECTOR_PROM_DUMP": "0"}
-JSON_PENDING = "JSON lines are being written"
 
 
 def facts_of(facts: list[Facts], verb: str) -> list[Facts]:
@@ -45,12 +44,12 @@ def check_name(stage: Stage, name: bytes) -> None:
     assert len(stage.lines()) == 8
 
 
-@defect("S2", "the application hangs", pending=JSON_PENDING)
+@defect("S2", "the application hangs")
 def test_a_name_cut_within_a_character_hangs_nobody(stage: Stage) -> None:
     check_name(stage, "é".encode() * 127 + b"\xc3")
 
 
-@defect("S2", "the application hangs", pending=JSON_PENDING)
+@defect("S2", "the application hangs")
 def test_a_name_with_control_characters_hangs_nobody(stage: Stage) -> None:
     check_name(stage, b"a\x1b[31m\nb")
 
@@ -114,7 +113,7 @@ def test_a_directory_that_another_rank_makes_is_used(stage: Stage) -> None:
         stage.wait(lambda: stage.find(RATE), "no output where another rank was faster")
 
 
-@defect("S7", "no output where a parent is missing", pending=JSON_PENDING)
+@defect("S7", "no output where a parent is missing")
 def test_a_directory_for_lines_is_made_with_its_parents(stage: Stage) -> None:
     where = own(stage.out / "a" / "b" / "c") | {"NCCL_INSPECTOR_PROM_DUMP": "0"}
     with stage.playing(COMM, ALL_REDUCE, PAUSE, env=where) as playing:
@@ -122,7 +121,7 @@ def test_a_directory_for_lines_is_made_with_its_parents(stage: Stage) -> None:
         stage.wait(stage.lines, "no output where a parent is missing")
 
 
-@defect("S7", "no output where a parent is missing", pending="directories with their parents")
+@defect("S7", "no output where a parent is missing")
 def test_a_directory_for_metrics_is_made_with_its_parents(stage: Stage) -> None:
     where = stage.out / "a" / "b" / "c"
     with stage.playing(COMM, ALL_REDUCE, PAUSE, env=own(where)) as playing:
@@ -165,7 +164,7 @@ def test_no_interval_is_not_a_busy_loop(stage: Stage) -> None:
     assert after["cpu_ms"] - before["cpu_ms"] < 15, "a core for nothing"
 
 
-@defect("S11", "lines without bound", pending=JSON_PENDING)
+@defect("S11", "lines without bound")
 def test_lines_take_no_more_room_than_they_may(stage: Stage) -> None:
     ops = step("coll", func="AllReduce", bytes=MIB, times=1000)
     written = step("await", writes=1)
