@@ -40,6 +40,7 @@ HOST_BIN := $(patsubst tests/host/%.c,$(B)/host/%,$(wildcard tests/host/*.c))
 PLAYER_CHECK_BIN := $(patsubst tests/player/check/%.c,$(B)/player/%,$(wildcard tests/player/check/*.c))
 BENCH_OBJ := $(patsubst %.c,$(B)/%.o,$(wildcard tests/bench/nccl/*.c))
 BENCH_BIN := $(B)/bench/nccl $(patsubst tests/bench/nccl/lib/%.c,$(B)/bench/%.so,$(wildcard tests/bench/nccl/lib/*.c))
+PLAYER_CHECK_SO := $(patsubst tests/player/check/lib/%.c,$(B)/player/%.so,$(wildcard tests/player/check/lib/*.c))
 GEN := build/gen/settings_table.h build/gen/metrics_table.h
 
 PROFILER := $(B)/libnccl-profiler-inspector.so
@@ -137,6 +138,10 @@ $(B)/player/%: $(B)/tests/player/check/%.o $(PLAYER_OBJ)
 	@mkdir -p $(@D)
 	@echo LD $@
 	@$(CC) $(CFLAGS_ALL) -o $@ $^ -ldl
+$(B)/player/%.so: tests/player/check/lib/%.c
+	@mkdir -p $(@D)
+	@echo LD $@
+	@$(CC) $(CFLAGS_ALL) -shared -o $@ $<
 $(B)/tests/bench/nccl/%.o: EXTRA = -Itests/standin -Itests/player -Itests/bench/nccl/lib
 $(B)/bench/nccl: $(BENCH_OBJ) $(PLAYER_OBJ)
 	@mkdir -p $(@D)
@@ -189,7 +194,7 @@ verified: setup build
 	$(PY) -m tests.releases
 	$(PY) -m tests.cases
 
-#: make bench        what hooks, SPANK and a publish pass cost here; as root. BENCH_ARGS=--json, --check
+#: make bench        what hooks, SPANK, a publish pass and the profiler plugin cost here; as root. BENCH_ARGS=--json, --check
 bench: setup build
 	@$(PY) -m tests.bench $(BENCH_ARGS)
 

@@ -19,7 +19,7 @@ LIB = BUILD / "bench"
 DUMP_INTERVAL_US = 100_000
 SERIES = 1440
 NONE: dict[str, str] = {}
-JSON = {"NCCL_INSPECTOR_JSON": "1"}
+JSON = {"NCCL_INSPECTOR_JSON": "1", "NCCL_INSPECTOR_DUMP_DIR": "{raw}/json"}
 
 
 def _net(played: Played, row: str, what: str, limit: float, vendor: str) -> Figure:

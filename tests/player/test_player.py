@@ -102,3 +102,56 @@ def test_phases_are_told_in_version_7_and_bring_their_channel(tmp_path: Path, ap
     first = next(c for c in calls if c.type == "KernelCh" and c.kind == "start")
     mine = [c for c in phases if c["parent"] == first["handle"]]
     assert [c["name"] for c in mine] == ["initial_sync", "compute", "final_sync"]
+
+
+def played_old(api: int) -> list[str]:
+    """Return the lines of the profiler of v1 to v3, between init and finalize."""
+    done = subprocess.run(
+        [PROGRAM, BUILD / "player" / "old.so", str(api)],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    lines = done.stdout.splitlines()
+    (begin,) = (i for i, line in enumerate(lines) if line == "init")
+    (end,) = (i for i, line in enumerate(lines) if line == "finalize 7")
+    return lines[begin + 1 : end]
+
+
+@pytest.mark.parametrize(
+    ("api", "words"),
+    [
+        (1, "func 4 count 1024 datatype 7 channels 2 algo 1 proto 2"),
+        (2, "func AllReduce count 1024 datatype ncclFloat32 channels 2 algo RING proto SIMPLE"),
+        (3, "func AllReduce count 1024 datatype ncclFloat32 channels 2 algo RING proto SIMPLE"),
+    ],
+)
+def test_the_old_versions_say_of_whom_a_collective_is(api: int, words: str) -> None:
+    head = "start 2 context 7 handle 102 parent 101 rank 3 name tp hash 7 seq 0 "
+    assert played_old(api)[:4] == [
+        "start 1 context 7 handle 101 parent 0 rank 0",
+        head + words,
+        "stop 102",
+        "stop 101",
+    ]
+
+
+@pytest.mark.parametrize(("api", "func"), [(1, "6 datatype 7"), (3, "Send datatype ncclFloat32")])
+def test_the_old_versions_say_of_whom_a_send_is(api: int, func: str) -> None:
+    (line,) = (line for line in played_old(api) if f"func {func}" in line)
+    assert line.endswith(f"rank 3 name tp hash 7 func {func} count 16 peer 4")
+
+
+def test_version_3_has_channels_without_a_clock_and_versions_before_it_have_none() -> None:
+    assert [line for line in played_old(2) if line.startswith(("start 64", "record"))] == []
+    three = played_old(3)
+    assert three[4:6] == [
+        "start 64 context 7 handle 103 parent 102 rank 0 channel 62",
+        "start 64 context 7 handle 104 parent 102 rank 0 channel 63",
+    ]
+    assert three[6:8] == ["stop 103", "stop 104"]
+    assert not any(line.startswith("record") for line in three)
+
+
+def test_the_highest_version_is_taken_when_none_is_named() -> None:
+    assert played_old(0) == played_old(3)
