@@ -151,6 +151,7 @@ def play(
     *,
     into: Played | None = None,
     interval_us: int = 1_000_000,
+    ours: Path = OURS,
     env: Mapping[str, str] = MappingProxyType({}),
 ) -> Played:
     """Play a part once and return what it says, added to `into`; `{raw}` in `env` is the directory.
@@ -162,7 +163,7 @@ def play(
     with raw_dir(folder) as raw:
         more = {key: value.replace("{raw}", str(raw)) for key, value in env.items()}
         done = subprocess.run(
-            arguments(what, rounds),
+            arguments(what, rounds, ours),
             env=environment(raw, interval_us, more),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -3,11 +3,13 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests.bench import figure
 from tests.bench.figure import Figure
+from tests.bench.played import BUILD, Both, Played, play
 from tests.bench.sample import Sample, table
 
 
@@ -44,6 +46,32 @@ def test_the_table_of_figures_names_its_columns_and_has_no_blanks_at_the_end() -
     assert "measured elsewhere" in head
     assert line.split() == ["time", "1", "100", "150", "50", "ns", "<=", "40", "OVER", "0", "~200"]
     assert not figure.table([Figure("x", "ns", 1.0)]).endswith(" ")
+
+
+def test_the_counts_see_a_profiler_that_locks_and_asks_for_the_time(tmp_path: Path) -> None:
+    rival = BUILD / "rival.so"
+    habits = {
+        "LD_PRELOAD": str(BUILD / "bench" / "count.so"),
+        "LD_LIBRARY_PATH": str(BUILD / "fakecuda"),
+        "NCCL_INSPECTOR_DUMP_DIR": "{raw}/out",
+        "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS": "100000",
+        "NCCL_INSPECTOR_PROM_DUMP": "0",
+    }
+    played = play(tmp_path, "counts", ours=rival, env=habits)
+    assert played.one("locks") >= 24
+    assert played.one("clocks") >= 40
+    assert played.one("locks", "nothing") == played.one("clocks", "nothing") == 0
+    assert played.lost == played.told, "what is in no box is lost"
+
+
+def test_the_least_disturbed_rounds_are_taken_of_both_sides_together() -> None:
+    played = Played()
+    for ours, nothing in ((9.0, 1.0), (5.0, 2.0), (5.5, 3.0)):
+        for _ in range(9):
+            played.add(f"x ours {ours}")
+            played.add(f"x nothing {nothing}")
+    assert played.quietest("x") == Both(5.0, 2.0)
+    assert [block.net for block in played.blocks("x", 50)] == [8.0, 3.0, 2.5]
 
 
 # What issue and design promise of the profiler plugin. JSON mode's rows are there with JSON mode.

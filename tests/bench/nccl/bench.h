@@ -11,7 +11,7 @@
 #include "player.h"
 
 #define COMMS 33u
-#define API 6 /* NCCL 2.29 and 2.30 */
+#define API 5 /* NCCL 2.28; of this load v6 tells the same, and the rival speaks no other */
 
 enum which { NOTHING, OURS, SIDES };
 
@@ -38,7 +38,7 @@ extern uint64_t told_ours;
 
 /* The `number`-th operation of the load: 3 sizes and 6 functions over the communicators, in which
  * each communicator has 2 of the functions: fewer than 200 kinds of operation in all. It is born
- * now, by the GPU's clock too; v6 does not tell its user_tag, so that is where this is kept. */
+ * now, by the GPU's clock too; v5 does not tell its user_tag, so that is where this is kept. */
 struct player_op load_op(unsigned number, unsigned channels);
 struct player_comm *load_comm(struct side *side, unsigned number);
 
