@@ -3,8 +3,9 @@
 
 Both play in one process and in turns, in an order that a coin decides. A net
 time is the difference of their medians over 9 rounds, of those 9 rounds in which
-the machine was least disturbed by others; a throughput is of the middle 9. Calls of the C library are counted;
-the processor's own tick counter cannot be, and is only timed.
+the machine was least disturbed by others; a throughput is of the middle 9. Calls
+of the C library are counted; the processor's own tick counter cannot be, and is
+only timed.
 """
 
 import shutil
