@@ -13,7 +13,7 @@
 #define RING_LOG2 14u          /* 1 MiB: 0.8 s at 20,000 operations a second */
 #define RING_LOG2_AT_END 15u   /* the ring is all there is until the end */
 #define RING_LOG2_VERBOSE 11u  /* a trace is 1.6 KB */
-#define BUFFER_BYTES ((size_t)256 * 1024)
+#define BUFFER_BYTES JSONWRITER_BUFFER_BYTES
 #define DRAIN_NS 100000000ull
 #define RETRY_NS 1000000000ull
 #define BATCH 256u             /* lines with one look at the clocks */
@@ -42,8 +42,8 @@ static void name_file(struct jsonwriter *writer, const struct config *config)
 
 	absolute(config->json_dir, dir, sizeof(dir));
 	snprintf(stem, sizeof(stem), "%s-pid%d", writer->hostname, (int)getpid());
-	for (char *c = stem; *c; c++)
-		*c = *c == '/' ? '_' : *c;
+	for (char *c = strchr(stem, '/'); c; c = strchr(c, '/'))
+		*c = '_';
 	jsonfile_init(&writer->file, dir, stem);
 	writer->file.files = config->json_files;
 	writer->file.file_bytes = config->json_max_bytes / config->json_files;
@@ -58,7 +58,7 @@ int jsonwriter_open(struct jsonwriter *writer, const struct config *config, cons
 			      : config->json_interval_us ? RING_LOG2
 							 : RING_LOG2_AT_END;
 
-	memset(writer, 0, sizeof(*writer));
+	memset(writer, 0, offsetof(struct jsonwriter, buffer));
 	atomic_store(&writer->idle, true);
 	writer->box = box;
 	writer->log = log;
@@ -71,12 +71,9 @@ int jsonwriter_open(struct jsonwriter *writer, const struct config *config, cons
 		.procid = config->procid, .pid = (uint32_t)getpid(),
 	};
 	worker_init(&writer->worker, thread_main, writer);
-	writer->buffer = malloc(BUFFER_BYTES);
-	if (!writer->buffer || jsonring_open(&writer->ring, log2_count, config->min_bytes, config->verbose,
-					      &box->header->dropped[BOX_DROP_JSON])) {
-		free(writer->buffer);
+	if (jsonring_open(&writer->ring, log2_count, config->min_bytes, config->verbose,
+			  &box->header->dropped[BOX_DROP_JSON]))
 		return -ENOMEM;
-	}
 	if (config->json_gzip) {
 		writer->file.gzip = gzip_open();
 		if (!writer->file.gzip)
@@ -201,31 +198,31 @@ static void log_failure(struct jsonwriter *writer, int error)
 	writer->failing = true;
 }
 
-/* As many as fit into the room; one that does not fit is for the file to refuse. */
-static size_t whole_lines(const char *lines, size_t length, size_t room)
+/* As many as fit into the room; one that does not fit is for the file to refuse. `end` is after the last newline. */
+static size_t whole_lines(const char *lines, const char *end, size_t room)
 {
-	const char *end = length <= room ? lines + length - 1 : memrchr(lines, '\n', room);
+	const char *newline = end - 1;
 
-	if (!end)
-		end = memchr(lines, '\n', length);
-	return (size_t)(end - lines) + 1;
+	if ((size_t)(end - lines) > room)
+		newline = memrchr(lines, '\n', room);
+	if (!newline)
+		newline = memchr(lines, '\n', (size_t)(end - lines));
+	return newline ? (size_t)(newline - lines) + 1 : 0;
 }
 
 /* Writes the buffer, whole lines at a time. False when it could not. */
 static bool flush(struct jsonwriter *writer)
 {
-	const char *at = writer->buffer;
+	const char *at = writer->buffer, *end = at + writer->length;
 	int error = 0;
 
-	while (writer->length && !error) {
-		size_t chunk = whole_lines(at, writer->length, jsonfile_room(&writer->file));
+	while (at < end && !error) {
+		size_t chunk = whole_lines(at, end, jsonfile_room(&writer->file));
 
 		error = jsonfile_write(&writer->file, at, chunk);
-		if (error)
-			break;
-		at += chunk;
-		writer->length -= chunk;
+		at += error ? 0 : chunk;
 	}
+	writer->length = (size_t)(end - at);
 	memmove(writer->buffer, at, writer->length);
 	if (error)
 		log_failure(writer, error);

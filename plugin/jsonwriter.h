@@ -13,6 +13,8 @@
 #include "jsonfile.h"
 #include "worker.h"
 
+#define JSONWRITER_BUFFER_BYTES ((size_t)256 * 1024)
+
 struct jsonwriter {
 	struct jsonring ring;
 	struct worker worker;
@@ -26,9 +28,9 @@ struct jsonwriter {
 	uint64_t retry_ns;     /* CLOCK_MONOTONIC: not before, after a write has failed */
 	bool failing;          /* the last write failed, and was logged */
 	size_t length;         /* whole lines in the buffer */
-	char *buffer;
 	char hostname[64];
 	struct jsonfile file;
+	char buffer[JSONWRITER_BUFFER_BYTES]; /* last: it is not touched without need */
 };
 
 /* Memory and names; no file yet. Returns 0 or -errno. `config` and `box` must live on. */

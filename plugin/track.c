@@ -222,6 +222,8 @@ static void hand_over(struct track *track, const struct box_op *op, uint64_t tim
 		.comm_generation = atomic_load_explicit(&op->comm_generation, relaxed),
 	};
 
+	if (record.peer != EVENT_NO_PEER) /* NCCL does not count them: by the order of their enqueueing */
+		record.sequence = atomic_load_explicit(&op->index, relaxed);
 	jsonring_push(track->json, &record, track->traces ? &track->traces[op - track->box->ops] : NULL);
 }
 

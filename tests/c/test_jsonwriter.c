@@ -79,7 +79,6 @@ static void leave(void)
 
 	end(5000);
 	jsonring_free(&writer.ring);
-	free(writer.buffer);
 	snprintf(pattern, sizeof(pattern), "%s/*", base);
 	if (glob(pattern, 0, NULL, &found) == 0) {
 		for (size_t i = 0; i < found.gl_pathc; i++)
@@ -255,7 +254,6 @@ static void test_at_the_end_only(void)
 	worker_ask_to_stop(&writer.worker);
 	worker_wait(&writer.worker, clock_ns(CLOCK_MONOTONIC) + 5000000000ull);
 	jsonring_free(&writer.ring);
-	free(writer.buffer);
 	config.json_interval_us = 0;
 	jsonwriter_open(&writer, &config, &box, count_log);
 	jsonwriter_start(&writer);
