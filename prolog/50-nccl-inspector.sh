@@ -53,7 +53,7 @@ move_old() {
 		give_up "no metrics: $reason"
 }
 
-case $mode in prom | report | off | '') ;; *) give_up "unknown SPANK_NCCL_INSPECTOR: $(printf %.40s "$mode")" ;; esac
+case $mode in prom | json | prom+json | report | off | '') ;; *) give_up "unknown SPANK_NCCL_INSPECTOR: $(printf %.40s "$mode")" ;; esac
 is_number "$job" || give_up "SLURM_JOB_ID is not a number"
 is_number "$uid" || give_up "SLURM_JOB_UID is not a number"
 is_number "$gid" || gid=

@@ -1,27 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "options.h"
+#include "values.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
-#define MODES_HELP "modes: prom, report, off"
-
-/* Modes of a later release: a user who knows them gets a better answer than a typo does. */
-static const char *const later_modes[] = { "json", "prom+json", "json+prom" };
+#define MODES_HELP "modes: prom, json, prom+json, report, off"
 
 static int parse_mode(struct settings *settings, const char *word, char *why)
 {
 	char quoted[SETTINGS_QUOTE_BYTES];
 
-	if (!settings_parse_mode(word, &settings->mode))
+	if (!values_parse_mode(word, &settings->mode))
 		return 0;
 	settings_quote(quoted, word);
 	snprintf(why, SETTINGS_WHY_BYTES, "unknown mode %s; " MODES_HELP, quoted);
-	for (size_t i = 0; i < sizeof(later_modes) / sizeof(*later_modes); i++)
-		if (!strcmp(word, later_modes[i]))
-			snprintf(why, SETTINGS_WHY_BYTES,
-			         "mode %s is not available in this release; " MODES_HELP, quoted);
+	return -EINVAL;
+}
+
+/* A bare key means 1, but nobody means a directory of that name. */
+static int set_bare(struct settings *settings, const char *name, char *why)
+{
+	const struct setting *setting = settings_find(SETTING_SCOPE_OPTION, name);
+
+	if (!setting || !values_are_text(setting->type))
+		return settings_set(settings, SETTING_SCOPE_OPTION, name, "1", why);
+	snprintf(why, SETTINGS_WHY_BYTES, "%s needs a value: %s=...", name, name);
 	return -EINVAL;
 }
 
@@ -34,7 +39,8 @@ static int parse_key(struct settings *settings, char *item, char *why)
 
 	if (equals)
 		*equals = '\0';
-	rc = settings_set(settings, SETTING_SCOPE_OPTION, item, equals ? equals + 1 : "1", reason);
+	rc = equals ? settings_set(settings, SETTING_SCOPE_OPTION, item, equals + 1, reason)
+	            : set_bare(settings, item, reason);
 	if (!rc)
 		return 0;
 	settings_names(SETTING_SCOPE_OPTION, names, sizeof(names));
@@ -80,7 +86,7 @@ static int set_word(struct settings *settings, const char *word, char *why)
 	key[key_bytes] = '\0';
 	rc = settings_set(settings, SETTING_SCOPE_SITE | SETTING_SCOPE_OPTION, key,
 	                  strchr(word, '=') ? strchr(word, '=') + 1 : "", reason);
-	if (rc && settings_known(SETTING_SCOPE_AGENT, key))
+	if (rc && settings_find(SETTING_SCOPE_AGENT, key))
 		snprintf(why, SETTINGS_WHY_BYTES,
 		         "plugstack.conf: %s is the agent's, only nccl-inspector.conf may have it",
 		         key);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "settings.h"
+#include "values.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -32,26 +33,17 @@ static const struct {
 	{ "interval", offsetof(struct settings, interval_us) },
 	{ "p2p", offsetof(struct settings, p2p) },
 	{ "min_size", offsetof(struct settings, min_size_bytes) },
+	{ "verbose", offsetof(struct settings, verbose) },
+	{ "dir", offsetof(struct settings, dir) },
+	{ "gzip", offsetof(struct settings, gzip) },
+	{ "json_max", offsetof(struct settings, json_max_bytes) },
+	{ "phases", offsetof(struct settings, phases) },
+	{ "net", offsetof(struct settings, net) },
+	{ "deny_nccl", offsetof(struct settings, deny_nccl) },
+	{ "budget", offsetof(struct settings, budget_millipercent) },
 	{ "profiler", offsetof(struct settings, profiler) },
 	{ "run_dir", offsetof(struct settings, run_dir) },
 };
-
-struct unit {
-	const char *name;
-	uint64_t factor;
-};
-
-static const struct unit duration_units[] = {
-	{ "", 1000000 },   { "ms", 1000 },      { "s", 1000000 },
-	{ "m", 60000000 }, { "h", 3600000000 }, { NULL, 0 },
-};
-
-static const struct unit size_units[] = {
-	{ "", 1 },           { "K", 1ull << 10 }, { "M", 1ull << 20 },
-	{ "G", 1ull << 30 }, { "T", 1ull << 40 }, { NULL, 0 },
-};
-
-static const struct unit plain_units[] = { { "", 1 }, { NULL, 0 } };
 
 void settings_quote(char out[SETTINGS_QUOTE_BYTES], const char *text)
 {
@@ -69,100 +61,15 @@ void settings_quote(char out[SETTINGS_QUOTE_BYTES], const char *text)
 	out[len] = '\0';
 }
 
-/* Parses DIGITS[.DIGITS]UNIT into microseconds, bytes or pieces; only durations have a fraction.
- * Fifteen digits and six fit into 64 bits; what the unit makes of them is checked. */
-static bool parse_number(const char *text, const struct unit *units, uint64_t *out)
-{
-	uint64_t whole = 0, part = 0, scale = 1;
-	size_t digits = strspn(text, "0123456789");
-
-	if (!digits || digits > 15)
-		return false;
-	for (; digits; digits--)
-		whole = whole * 10 + (uint64_t)(*text++ - '0');
-	if (*text == '.' && units == duration_units) {
-		digits = strspn(++text, "0123456789");
-		if (!digits || digits > 6)
-			return false;
-		for (; digits; digits--, scale *= 10)
-			part = part * 10 + (uint64_t)(*text++ - '0');
-	}
-	while (units->name && strcmp(units->name, text))
-		units++;
-	if (!units->name || __builtin_mul_overflow(whole, units->factor, &whole))
-		return false;
-	return !__builtin_add_overflow(whole, part * units->factor / scale, out);
-}
-
-static bool parse_text(enum setting_type type, const char *text)
-{
-	size_t len = strnlen(text, SETTINGS_TEXT_BYTES);
-
-	if (len == SETTINGS_TEXT_BYTES || (type == SETTING_TYPE_PATH && *text != '/'))
-		return false;
-	for (size_t i = 0; i < len; i++)
-		if ((unsigned char)text[i] < ' ' || text[i] == 0x7f ||
-		    (text[i] == ' ' && type == SETTING_TYPE_WORD))
-			return false;
-	return true;
-}
-
-static bool parse_value(enum setting_type type, const char *text, uint64_t *number)
-{
-	enum mode mode = MODE_OFF;
-
-	switch (type) {
-	case SETTING_TYPE_MODE:
-		if (settings_parse_mode(text, &mode))
-			return false;
-		*number = mode;
-		return true;
-	case SETTING_TYPE_DURATION:
-		return parse_number(text, duration_units, number);
-	case SETTING_TYPE_SIZE:
-		return parse_number(text, size_units, number);
-	case SETTING_TYPE_BOOL:
-		*number = text[0] == '1';
-		return (text[0] == '0' || text[0] == '1') && !text[1];
-	case SETTING_TYPE_COUNT:
-		return parse_number(text, plain_units, number);
-	case SETTING_TYPE_PATH:
-	case SETTING_TYPE_WORD:
-		return parse_text(type, text);
-	}
-	return false;
-}
-
 static bool in_range(const struct setting *setting, uint64_t number)
 {
 	uint64_t limit = 0;
 
-	if (strcmp(setting->min, "-") && parse_value(setting->type, setting->min, &limit) &&
+	if (strcmp(setting->min, "-") && values_parse(setting->type, setting->min, &limit) &&
 	    number < limit)
 		return false;
-	return !strcmp(setting->max, "-") || !parse_value(setting->type, setting->max, &limit) ||
+	return !strcmp(setting->max, "-") || !values_parse(setting->type, setting->max, &limit) ||
 	       number <= limit;
-}
-
-static const char *type_help(enum setting_type type)
-{
-	switch (type) {
-	case SETTING_TYPE_MODE:
-		return "prom, report or off";
-	case SETTING_TYPE_DURATION:
-		return "a number with ms, s, m or h";
-	case SETTING_TYPE_BOOL:
-		return "0 or 1";
-	case SETTING_TYPE_SIZE:
-		return "bytes, with K, M, G or T";
-	case SETTING_TYPE_PATH:
-		return "a path that begins with /";
-	case SETTING_TYPE_WORD:
-		return "a word without blanks";
-	case SETTING_TYPE_COUNT:
-		break;
-	}
-	return "a number";
 }
 
 static void store(struct settings *settings, const struct setting *setting, const char *text,
@@ -175,7 +82,7 @@ static void store(struct settings *settings, const struct setting *setting, cons
 			continue;
 		if (setting->type == SETTING_TYPE_MODE)
 			settings->mode = (enum mode)number;
-		else if (setting->type == SETTING_TYPE_PATH || setting->type == SETTING_TYPE_WORD)
+		else if (values_are_text(setting->type))
 			memcpy(place, text, strlen(text) + 1);
 		else
 			memcpy(place, &number, sizeof(number));
@@ -208,21 +115,6 @@ void settings_names(unsigned int scopes, char *out, size_t out_bytes)
 	}
 }
 
-const char *settings_mode_name(enum mode mode)
-{
-	return mode == MODE_PROM ? "prom" : mode == MODE_REPORT ? "report" : "off";
-}
-
-int settings_parse_mode(const char *word, enum mode *mode)
-{
-	for (enum mode m = MODE_OFF; m <= MODE_REPORT; m++)
-		if (!strcmp(word, settings_mode_name(m))) {
-			*mode = m;
-			return 0;
-		}
-	return -EINVAL;
-}
-
 /* Returns the entry that ends the table if there is none. */
 static const struct setting *find_setting(unsigned int scopes, const char *name)
 {
@@ -233,9 +125,11 @@ static const struct setting *find_setting(unsigned int scopes, const char *name)
 	return setting;
 }
 
-bool settings_known(unsigned int scopes, const char *name)
+const struct setting *settings_find(unsigned int scopes, const char *name)
 {
-	return find_setting(scopes, name)->name != NULL;
+	const struct setting *setting = find_setting(scopes, name);
+
+	return setting->name ? setting : NULL;
 }
 
 int settings_set(struct settings *settings, unsigned int scopes, const char *name,
@@ -254,14 +148,14 @@ int settings_set(struct settings *settings, unsigned int scopes, const char *nam
 		snprintf(why, SETTINGS_WHY_BYTES, "unknown key %s; keys: %s", quoted, names);
 		return -EINVAL;
 	}
-	if (parse_value(setting->type, value, &number) && in_range(setting, number)) {
+	if (values_parse(setting->type, value, &number) && in_range(setting, number)) {
 		store(settings, setting, value, number);
 		return 0;
 	}
 	settings_quote(quoted, value);
 	ranged = strcmp(setting->min, "-") && setting->type != SETTING_TYPE_BOOL;
 	snprintf(why, SETTINGS_WHY_BYTES, "%s=%s is not %s%s%s%s%s", name, quoted,
-	         type_help(setting->type), ranged ? ", from " : "", ranged ? setting->min : "",
+	         values_help(setting->type), ranged ? ", from " : "", ranged ? setting->min : "",
 	         ranged ? " to " : "", ranged ? setting->max : "");
 	return -EINVAL;
 }

@@ -28,6 +28,10 @@ enum setting_type {
 	SETTING_TYPE_PATH,
 	SETTING_TYPE_WORD,
 	SETTING_TYPE_COUNT,
+	SETTING_TYPE_PERCENT,  /* kept in thousandths of a percent */
+	SETTING_TYPE_DIR,      /* a directory; from the task's own where it does not begin with / */
+	SETTING_TYPE_SWITCH,   /* enum settings_switch */
+	SETTING_TYPE_VERSIONS, /* 2.28.0-2.28.5,2.31.2 */
 };
 
 /* Bits, so that a caller can say which ones it accepts. */
@@ -40,7 +44,15 @@ enum setting_scope {
 enum mode {
 	MODE_OFF,
 	MODE_PROM,
+	MODE_JSON,
+	MODE_PROM_JSON,
 	MODE_REPORT,
+};
+
+enum settings_switch {
+	SETTINGS_OFF,
+	SETTINGS_AUTO,
+	SETTINGS_ON,
 };
 
 struct setting {
@@ -62,6 +74,14 @@ struct settings {
 	uint64_t interval_us;
 	uint64_t p2p;
 	uint64_t min_size_bytes;
+	uint64_t verbose; /* these four are about JSON lines only */
+	char dir[SETTINGS_TEXT_BYTES];
+	uint64_t gzip;
+	uint64_t json_max_bytes;
+	uint64_t phases;
+	uint64_t net; /* enum settings_switch */
+	char deny_nccl[SETTINGS_TEXT_BYTES];
+	uint64_t budget_millipercent;
 	char profiler[SETTINGS_TEXT_BYTES];
 	char run_dir[SETTINGS_TEXT_BYTES];
 };
@@ -71,16 +91,11 @@ extern const struct setting settings_table[];
 
 void settings_init(struct settings *settings);
 
-/* Whether there is a setting of this name with one of the scopes. */
-bool settings_known(unsigned int scopes, const char *name);
+/* The setting of this name with one of the scopes; NULL: there is none. */
+const struct setting *settings_find(unsigned int scopes, const char *name);
 
 /* The names of the settings of these scopes, with commas between. */
 void settings_names(unsigned int scopes, char *out, size_t out_bytes);
-
-const char *settings_mode_name(enum mode mode);
-
-/* Returns 0, or -EINVAL with `mode` unchanged. */
-int settings_parse_mode(const char *word, enum mode *mode);
 
 /* Sets one value if its name has one of the scopes. Returns 0, or -EINVAL with a
  * reason in `why` (SETTINGS_WHY_BYTES) and `settings` unchanged. */

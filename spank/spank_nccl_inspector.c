@@ -18,6 +18,7 @@
 #include "options.h"
 #include "policy.h"
 #include "taskenv.h"
+#include "values.h"
 
 SPANK_PLUGIN(nccl_inspector, 1)
 
@@ -72,7 +73,7 @@ static int take_option(int val, const char *value, int remote)
 static struct spank_option option = {
 	.name = (char *)"nccl-inspector",
 	.arginfo = (char *)"MODE[,key=value]",
-	.usage = (char *)"measure NCCL communication; MODE: prom, report or off",
+	.usage = (char *)"measure NCCL communication; MODE: prom, json, prom+json, report or off",
 	.has_arg = 1,
 	.cb = take_option,
 };
@@ -176,7 +177,7 @@ int slurm_spank_init_post_opt(spank_t spank, int ac, char **av)
 	/* Nobody asked, and the default here is off: say nothing, or a later
 	 * `srun --nccl-inspector=prom` in this allocation would find no directory. */
 	if (known)
-		spank_job_control_setenv(spank, HOOKS_WORD, settings_mode_name(mode), 1);
+		spank_job_control_setenv(spank, HOOKS_WORD, values_mode_name(mode), 1);
 	return ESPANK_SUCCESS;
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "taskenv.h"
+#include "values.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -7,18 +8,47 @@
 
 #define HASH_DIGITS 16u
 
-#define ARRAY_TASK 7u /* its place in `names` */
-
 /* The profiler comes first: whether it is the user's decides about all others. */
+enum variable {
+	PROFILER,
+	ENABLE,
+	RUN_DIR,
+	CONTROL_DIR,
+	PROM_DUMP,
+	JSON,
+	DUMP_DIR,
+	VERBOSE,
+	GZIP,
+	JSON_MAX,
+	INTERVAL,
+	P2P,
+	MIN_SIZE,
+	PHASES,
+	NET,
+	DENY_NCCL,
+	BUDGET,
+	ARRAY_TASK,
+};
+
 static const char *const names[TASKENV_VARIABLES] = {
-	"NCCL_PROFILER_PLUGIN",
-	"NCCL_INSPECTOR_ENABLE",
-	"NCCL_INSPECTOR_RUN_DIR",
-	"NCCL_INSPECTOR_PROM_DUMP",
-	"NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS",
-	"NCCL_INSPECTOR_ENABLE_P2P",
-	"NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES",
-	"NCCL_INSPECTOR_ARRAY_TASK",
+	[PROFILER] = "NCCL_PROFILER_PLUGIN",
+	[ENABLE] = "NCCL_INSPECTOR_ENABLE",
+	[RUN_DIR] = "NCCL_INSPECTOR_RUN_DIR",
+	[CONTROL_DIR] = "NCCL_INSPECTOR_CONTROL_DIR",
+	[PROM_DUMP] = "NCCL_INSPECTOR_PROM_DUMP",
+	[JSON] = "NCCL_INSPECTOR_JSON",
+	[DUMP_DIR] = "NCCL_INSPECTOR_DUMP_DIR",
+	[VERBOSE] = "NCCL_INSPECTOR_DUMP_VERBOSE",
+	[GZIP] = "NCCL_INSPECTOR_JSON_GZIP",
+	[JSON_MAX] = "NCCL_INSPECTOR_JSON_MAX_BYTES",
+	[INTERVAL] = "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS",
+	[P2P] = "NCCL_INSPECTOR_ENABLE_P2P",
+	[MIN_SIZE] = "NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES",
+	[PHASES] = "NCCL_INSPECTOR_PHASES",
+	[NET] = "NCCL_INSPECTOR_NET",
+	[DENY_NCCL] = "NCCL_INSPECTOR_DENY_NCCL",
+	[BUDGET] = "NCCL_INSPECTOR_BUDGET_PERCENT",
+	[ARRAY_TASK] = "NCCL_INSPECTOR_ARRAY_TASK",
 };
 
 enum owner {
@@ -81,29 +111,66 @@ void taskenv_job_path(char out[TASKENV_PATH_BYTES], const struct settings *setti
 	         name);
 }
 
-/* The values, in the order of `names`; empty: this job has none. */
-static void make_value(char out[TASKENV_VALUE_BYTES], size_t index, const struct settings *settings,
-                       const struct taskenv_job *job)
+static bool has_json(const struct settings *settings)
+{
+	return settings->mode == MODE_JSON || settings->mode == MODE_PROM_JSON;
+}
+
+static bool has_prom(const struct settings *settings)
+{
+	return settings->mode == MODE_PROM || settings->mode == MODE_PROM_JSON;
+}
+
+static uint64_t find_number(enum variable variable, const struct settings *settings)
 {
 	const uint64_t number[TASKENV_VARIABLES] = {
-		[1] = 1,
-		[3] = settings->mode == MODE_PROM,
-		[4] = settings->interval_us,
-		[5] = settings->p2p,
-		[6] = settings->min_size_bytes,
+		[ENABLE] = 1,
+		[PROM_DUMP] = has_prom(settings),
+		[JSON] = has_json(settings),
+		[VERBOSE] = settings->verbose,
+		[GZIP] = settings->gzip,
+		[JSON_MAX] = settings->json_max_bytes,
+		[INTERVAL] = settings->interval_us,
+		[P2P] = settings->p2p,
+		[MIN_SIZE] = settings->min_size_bytes,
+		[PHASES] = settings->phases,
 	};
 
-	if (index == 0)
-		snprintf(out, TASKENV_VALUE_BYTES, "%s", settings->profiler);
-	else if (index == 2)
+	return number[variable];
+}
+
+/* Writes a variable's value; empty: this job has none. */
+static void make_value(char out[TASKENV_VALUE_BYTES], enum variable variable,
+                       const struct settings *settings, const struct taskenv_job *job)
+{
+	const char *text = NULL;
+
+	*out = '\0';
+	if (variable >= DUMP_DIR && variable <= JSON_MAX && !has_json(settings))
+		return;
+	if (variable == PROFILER)
+		text = settings->profiler;
+	else if (variable == DUMP_DIR)
+		text = settings->dir;
+	else if (variable == NET)
+		text = values_switch_name((enum settings_switch)settings->net);
+	else if (variable == DENY_NCCL)
+		text = settings->deny_nccl;
+	if (text)
+		snprintf(out, TASKENV_VALUE_BYTES, "%s", text);
+	else if (variable == RUN_DIR)
 		taskenv_job_path(out, settings, job->id, TASKENV_RAW);
-	else if (index == ARRAY_TASK && (!job->batch_step || job->array_task == TASKENV_NO_ARRAY))
-		*out = '\0';
-	else if (index == ARRAY_TASK)
+	else if (variable == CONTROL_DIR)
+		snprintf(out, TASKENV_VALUE_BYTES, "%s/control", settings->run_dir);
+	else if (variable == BUDGET)
+		snprintf(out, TASKENV_VALUE_BYTES, "%" PRIu64 ".%03" PRIu64,
+		         settings->budget_millipercent / 1000,
+		         settings->budget_millipercent % 1000);
+	else if (variable != ARRAY_TASK)
+		snprintf(out, TASKENV_VALUE_BYTES, "%" PRIu64, find_number(variable, settings));
+	else if (job->batch_step && job->array_task != TASKENV_NO_ARRAY)
 		snprintf(out, TASKENV_VALUE_BYTES, "%" PRIu32 "_%" PRIu32, job->array_id,
 		         job->array_task);
-	else
-		snprintf(out, TASKENV_VALUE_BYTES, "%" PRIu64, number[index]);
 }
 
 static struct taskenv_change *add(struct taskenv *plan, enum taskenv_action action,
@@ -142,6 +209,17 @@ static void replace(struct taskenv *plan, const char *name, const char *value, e
 		add(plan, TASKENV_UNSET, name);
 }
 
+/* What a step is to have in a variable that is not the user's. A step does not know which task of
+ * an array it belongs to: it keeps what its batch step said. */
+static void find_value(char out[TASKENV_VALUE_BYTES], enum variable variable, const char *inherited,
+                       const struct settings *settings, const struct taskenv_job *job)
+{
+	if (inherited && variable == ARRAY_TASK && !job->batch_step)
+		snprintf(out, TASKENV_VALUE_BYTES, "%s", inherited);
+	else
+		make_value(out, variable, settings, job);
+}
+
 void taskenv_plan(struct taskenv *plan, const struct settings *settings,
                   const struct taskenv_job *job, taskenv_get *get, void *arg)
 {
@@ -153,23 +231,20 @@ void taskenv_plan(struct taskenv *plan, const struct settings *settings,
 	plan->own_profiler = false;
 	if (found)
 		snprintf(marker, sizeof(marker), "%s", found);
-	for (size_t i = 0; i < TASKENV_VARIABLES; i++) {
+	for (enum variable i = 0; i < TASKENV_VARIABLES; i++) {
 		enum owner owner = find_owner(marker, names[i], get, arg);
+		bool inherits = owner == OWNER_US && marker_job(marker) == job->id;
 
-		if (i == 0 && active && owner == OWNER_USER) {
+		*value = '\0';
+		if (active)
+			find_value(value, i, inherits ? get(arg, names[i]) : NULL, settings, job);
+		if (owner != OWNER_USER)
+			replace(plan, names[i], value, owner);
+		else if (*value)
+			add(plan, TASKENV_OWN, names[i]);
+		if (i == PROFILER && *value && owner == OWNER_USER) {
 			plan->own_profiler = true;
 			active = false;
-			add(plan, TASKENV_OWN, names[i]);
-		} else if (active && owner == OWNER_USER) {
-			add(plan, TASKENV_OWN, names[i]);
-		} else {
-			*value = '\0';
-			if (active && i == ARRAY_TASK && owner == OWNER_US && !job->batch_step &&
-			    marker_job(marker) == job->id)
-				snprintf(value, sizeof(value), "%s", get(arg, names[i]));
-			else if (active)
-				make_value(value, i, settings, job);
-			replace(plan, names[i], value, owner);
 		}
 	}
 	if (active)

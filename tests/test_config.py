@@ -20,7 +20,15 @@ from nccl_inspector.errors import InspectorError
         ("interval = 1e3", "x.conf:1: interval: not a duration"),
         ("interval = 30s\ninterval = 5s", "x.conf:2: interval is set before, in line 1"),
         ("prom", "x.conf:1: not `key = value`"),
-        ("default = json", "x.conf:1: default: not one of prom, report, off"),
+        ("default = json+prom", "x.conf:1: default: not one of prom, json, prom+json, report, off"),
+        ("net = 1", "x.conf:1: net: not one of off, auto, on"),
+        ("budget = -1", "x.conf:1: budget: not a number"),
+        ("budget = 100.5", "x.conf:1: budget: not between 0 and 100"),
+        ("deny_nccl = 2.28", "x.conf:1: deny_nccl: not versions such as"),
+        ("deny_nccl = 2.28.1,", "x.conf:1: deny_nccl: not versions such as"),
+        ("deny_nccl = 2.28.9-2.28.10,2.28.5-2.27.9", "x.conf:1: deny_nccl: '2.28.5-2.27.9' runs"),
+        ("dir = a\tb", "x.conf:1: dir: not a path without"),
+        ("json_max = 1023K", "x.conf:1: json_max: not between 1M and 1T"),
         ("p2p = yes", "x.conf:1: p2p: not 0 or 1"),
         ("min_size = 2T", "x.conf:1: min_size: not between"),
         ("run_dir = run", "x.conf:1: run_dir: not an absolute path"),
@@ -54,6 +62,20 @@ def test_values_may_have_units_blanks_and_comments() -> None:
         1 << 20,
         1.5,
     )
+
+
+def test_the_settings_of_modes_and_keys_have_their_types() -> None:
+    config = parse_config(
+        "default = prom+json\ndir = my lines\nnet = auto\nbudget = 0.25\njson_max = 2G\n"
+        "deny_nccl = 2.28.0-2.28.5,2.31.2\nphases = 1\n",
+        "x.conf",
+    )
+    assert (config.default, config.dir, config.net, config.budget_percent) == (
+        "prom+json", "my lines", "auto", 0.25,
+    )  # fmt: skip
+    assert (config.json_max_bytes, config.deny_nccl, config.phases) == (
+        2 << 30, "2.28.0-2.28.5,2.31.2", True,
+    )  # fmt: skip
 
 
 def test_a_file_that_was_asked_for_must_be_there(tmp_path: Path) -> None:

@@ -81,7 +81,18 @@ def test_a_hook_with_an_empty_environment_ends_well(node: Node) -> None:
 
 @pytest.mark.parametrize(
     "mode",
-    ["json", "OFF", " off", "off\n", "prom report", "*", "/etc/passwd", "$(reboot)", "x" * 9999],
+    [
+        "JSON",
+        "json+prom",
+        "OFF",
+        " off",
+        "off\n",
+        "prom report",
+        "*",
+        "/etc/passwd",
+        "$(reboot)",
+        "x" * 9999,
+    ],
 )
 def test_a_hostile_mode_is_logged_and_nothing_touched(node: Node, mode: str) -> None:
     logged = node.prolog(SPANK_NCCL_INSPECTOR=mode)
@@ -103,7 +114,7 @@ def test_off_makes_no_directory_and_says_nothing(node: Node) -> None:
     assert node.tree() == EMPTY
 
 
-@pytest.mark.parametrize("mode", ["prom", "report", ""])
+@pytest.mark.parametrize("mode", ["prom", "json", "prom+json", "report", ""])
 def test_the_directory_has_the_owners_and_modes_of_the_contract(node: Node, mode: str) -> None:
     assert node.prolog(SPANK_NCCL_INSPECTOR=mode) == ""
     found = {

@@ -7,7 +7,7 @@ import pytest
 from tests import jobs
 from tests.cluster import JOB_USER, Cluster
 
-MODES = "modes: prom, report, off"
+MODES = "modes: prom, json, prom+json, report, off"
 KEYS = "keys: interval, p2p, min_size"
 BAD_VALUES = {
     "bogus": ("bogus", 'unknown mode "bogus"', MODES),
@@ -16,8 +16,8 @@ BAD_VALUES = {
     "10 kB": ("p" * 10_000, "more than 1024 bytes", MODES),
     "control characters": ("prom\x1b[31m\n2", 'unknown mode "prom?[31m?2"', MODES),
     "nothing": ("", 'unknown mode ""', MODES),
-    "json": ("json", 'mode "json" is not available in this release', MODES),
-    "prom+json": ("prom+json", 'mode "prom+json" is not available in this release', MODES),
+    "json+prom": ("json+prom", 'unknown mode "json+prom"', MODES),
+    "a bare dir": ("json,dir", "dir needs a value: dir=...", "keys: interval,"),
 }
 COMMANDS = {
     "sbatch": ["--wrap", "true"],

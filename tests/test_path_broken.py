@@ -41,7 +41,7 @@ pytestmark = pytest.mark.long  # all of them together
 PLUGSTACK = {
     "an unknown word": (("default=prom", "speed=9"), 'unknown key "speed"'),
     "no equals sign": (("prom",), 'unknown key "prom"'),
-    "a bad value": (("default=loud",), 'default="loud" is not prom, report or off'),
+    "a bad value": (("default=loud",), 'default="loud" is not prom, json'),
     "shell syntax": (("default=$(touch${IFS}CANARY)",), 'default="$(touch${IFS}'),
     "a word of 3 kB": (("default=prom", "x" * 3000), 'unknown key "xxx'),
     "200 words": (("default=prom", *(f"k{n}=v" for n in range(200))), 'unknown key "k0"'),
@@ -189,7 +189,7 @@ CONFS = {
     "a byte order mark": ':1: unknown key "???default"',
     "a line of 100 kB": ": larger than 64 KiB",
     "a line of 10 kB": ":1: the line is too long",
-    "old Mac line ends": ':1: default="prom?interval = 1s" is not prom, report or off',
+    "old Mac line ends": ':1: default="prom?interval = 1s" is not prom, json',
 }
 
 

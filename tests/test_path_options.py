@@ -307,4 +307,4 @@ def test_an_unknown_mode_that_reaches_the_node_means_off_and_a_line(
     assert cluster.wait_for_job(job_id).state == "COMPLETED"
     assert not re.search("^NCCL_(INSPECTOR|PROFILER)", jobs.output(cluster, job_id), re.MULTILINE)
     (line,) = jobs.slurmd_lines(cluster, "n1", job_id)
-    assert 'no metrics: unknown mode "bogus"; modes: prom, report, off' in line
+    assert 'no metrics: unknown mode "bogus"; modes: prom, json, prom+json, report, off' in line

@@ -12,6 +12,7 @@ from tests.spank_host import (
     OPTION_VARIABLE,
     OURS,
     Node,
+    submit,
 )
 
 
@@ -36,7 +37,12 @@ def test_the_tasks_get_every_variable_of_the_contract(node: Node) -> None:
         "NCCL_PROFILER_PLUGIN": "/opt/p.so",
         "NCCL_INSPECTOR_ENABLE": "1",
         "NCCL_INSPECTOR_RUN_DIR": f"{node.run_dir}/jobs/42/raw",
+        "NCCL_INSPECTOR_CONTROL_DIR": f"{node.run_dir}/control",
         "NCCL_INSPECTOR_PROM_DUMP": "1",
+        "NCCL_INSPECTOR_JSON": "0",
+        "NCCL_INSPECTOR_PHASES": "0",
+        "NCCL_INSPECTOR_NET": "off",
+        "NCCL_INSPECTOR_BUDGET_PERCENT": "1.000",
         INTERVAL: "2000000",
         "NCCL_INSPECTOR_ENABLE_P2P": "0",
         "NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES": "1048576",
@@ -65,7 +71,66 @@ def test_on_the_node_variable_option_and_site_rank_in_this_order(
     assert node.step(*args, env=env).env.get("NCCL_INSPECTOR_PROM_DUMP") == dump
 
 
-@pytest.mark.parametrize("value", ["bogus", "prom,interval=-3", "p" * 5000, "json", "\x01"])
+JSON_ONLY = {
+    "NCCL_INSPECTOR_DUMP_DIR": "lines of mine",
+    "NCCL_INSPECTOR_DUMP_VERBOSE": "1",
+    "NCCL_INSPECTOR_JSON_GZIP": "1",
+    "NCCL_INSPECTOR_JSON_MAX_BYTES": str(64 << 20),
+}
+JSON_KEYS = "dir=lines of mine,verbose,gzip,json_max=64M"
+
+
+@pytest.mark.parametrize(("mode", "dump"), [("json", "0"), ("prom+json", "1")])
+def test_the_json_modes_say_where_lines_go_and_how(node: Node, mode: str, dump: str) -> None:
+    env = node.step(f"--option={mode},{JSON_KEYS}").env
+    assert set(env) == OURS | set(JSON_ONLY)
+    assert env["NCCL_INSPECTOR_PROM_DUMP"] == dump
+    assert env["NCCL_INSPECTOR_JSON"] == "1"
+    assert env == env | JSON_ONLY
+    assert "NCCL_INSPECTOR_DUMP_DIR" not in node.step(f"--option={mode}").env
+
+
+@pytest.mark.parametrize("mode", ["prom", "report"])
+def test_keys_of_json_lines_do_nothing_in_the_other_modes(node: Node, mode: str) -> None:
+    env = node.step(f"--option={mode},{JSON_KEYS}").env
+    assert set(env) == OURS
+    assert env["NCCL_INSPECTOR_JSON"] == "0"
+
+
+def test_a_step_in_another_mode_loses_what_was_about_json_lines(node: Node) -> None:
+    batch = node.step(f"--option=json,{JSON_KEYS}").env
+    assert set(node.step("--option=prom", env=batch).env) == OURS
+    assert node.step("--option=off", env=batch).env == {}
+    assert node.step(job=43, env=batch).env == {}
+    assert submit(environ=batch | {"SLURM_JOB_ID": "42"}).own_env == {"SLURM_JOB_ID": "42"}
+
+
+def test_the_users_own_directory_wins(node: Node) -> None:
+    mine = {"NCCL_INSPECTOR_DUMP_DIR": "/home/me/lines"}
+    host = node.step(f"--option=json,{JSON_KEYS}", env=mine)
+    assert host.env == host.env | mine
+    assert host.messages == [
+        "nccl-inspector: job 42: the user's own variables win: NCCL_INSPECTOR_DUMP_DIR"
+    ]
+    assert not node.step("--option=prom", env=mine).messages, "nothing of ours would be there"
+
+
+def test_what_the_site_sets_for_the_plugin_reaches_the_task(node: Node) -> None:
+    denied = "2.28.0-2.28.5,2.31.2"
+    words = ["default=json", "dir=/scratch", "net=auto", "phases=1", "budget=0.25"]
+    words.append(f"deny_nccl={denied}")
+    env = node.step(*(f"--word={word}" for word in words)).env
+    assert env["NCCL_INSPECTOR_JSON"] == "1"
+    assert env["NCCL_INSPECTOR_DUMP_DIR"] == "/scratch"
+    assert env["NCCL_INSPECTOR_NET"] == "auto"
+    assert env["NCCL_INSPECTOR_PHASES"] == "1"
+    assert env["NCCL_INSPECTOR_BUDGET_PERCENT"] == "0.250"
+    assert env["NCCL_INSPECTOR_DENY_NCCL"] == denied
+
+
+@pytest.mark.parametrize(
+    "value", ["bogus", "prom,interval=-3", "p" * 5000, "json+prom", "json,dir", "\x01"]
+)
 def test_a_bad_value_on_the_node_means_off_and_one_line(node: Node, value: str) -> None:
     for host in (
         node.step(f"--option={value}"),

@@ -34,13 +34,18 @@ def test_the_library_exports_its_contract_and_no_more() -> None:
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
-        ("bogus", 'unknown mode "bogus"; modes: prom, report, off'),
-        ("", 'unknown mode ""; modes: prom, report, off'),
-        ("json", 'mode "json" is not available in this release; modes: prom, report, off'),
-        ("prom+json", 'mode "prom+json" is not available in this release; modes:'),
+        ("bogus", 'unknown mode "bogus"; modes: prom, json, prom+json, report, off'),
+        ("", 'unknown mode ""; modes: prom, json, prom+json, report, off'),
+        ("json+prom", 'unknown mode "json+prom"; modes: prom, json, prom+json, report, off'),
+        ("json,dir", "dir needs a value: dir=...; keys: interval, p2p,"),
+        ("json,dir=a\nb", 'dir="a?b" is not a path without control characters; keys:'),
+        ("json,json_max", 'json_max="1" is not bytes, with K, M, G or T, from 1M to 1T; keys:'),
+        ("prom,net=maybe", 'net="maybe" is not off, auto or on; keys:'),
+        ("prom,budget=5", 'unknown key "budget"; keys: interval,'),
+        ("prom,deny_nccl=2.28.1", 'unknown key "deny_nccl"; keys: interval,'),
         ("prom,interval=-3", 'interval="-3" is not a number with ms, s, m or h, from 100ms to 1h'),
         ("prom,color=red", 'unknown key "color"; keys: interval, p2p, min_size'),
-        ("p" * 10_000, "the value has more than 1024 bytes; modes: prom, report, off"),
+        ("p" * 10_000, "the value has more than 1024 bytes; modes: prom, json"),
         ("prom\x1b[31m\n,p2p", 'unknown mode "prom?[31m?"'),
         ("%s%n%n", 'unknown mode "%s%n%n"'),
     ],
@@ -67,7 +72,7 @@ def test_slurmd_itself_gets_nothing() -> None:
 
 
 @pytest.mark.parametrize("by", ["allocator", "local"])
-@pytest.mark.parametrize("mode", ["prom", "report", "off"])
+@pytest.mark.parametrize("mode", ["prom", "json", "prom+json", "report", "off"])
 def test_the_hooks_are_told_the_mode_alone(by: str, mode: str) -> None:
     host = submit(f"--option={mode},interval=2,p2p", by=by)
     assert host.told_hooks == [f"NCCL_INSPECTOR={mode} overwrite=1"]
@@ -112,7 +117,8 @@ def test_a_bad_variable_at_submit_is_told_and_refuses_nothing() -> None:
     host = submit(environ={"SLURM_NCCL_INSPECTOR": "bogus"})
     assert host.code == 0
     assert host.messages == [
-        'nccl-inspector: SLURM_NCCL_INSPECTOR: unknown mode "bogus"; modes: prom, report, off'
+        'nccl-inspector: SLURM_NCCL_INSPECTOR: unknown mode "bogus"; '
+        "modes: prom, json, prom+json, report, off"
     ]
     assert host.told_hooks == ["NCCL_INSPECTOR=off overwrite=1"], "as its nodes will"
 

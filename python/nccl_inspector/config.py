@@ -5,6 +5,7 @@ import errno
 import os
 import re
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -12,7 +13,8 @@ from pathlib import Path
 from nccl_inspector.errors import InspectorError
 
 DEFAULT_CONF = Path("/etc/nccl-inspector/nccl-inspector.conf")
-MODES = ("prom", "report", "off")
+MODES = ("prom", "json", "prom+json", "report", "off")
+SWITCH = ("off", "auto", "on")
 
 _CONF_BYTES_MAX = 1 << 16  # as the SPANK plugin, which reads the same file
 # Not to wait for a writer where somebody put a FIFO.
@@ -20,9 +22,11 @@ _CONF_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _DURATION = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)(ms|s|m|h)?")
 _DURATION_US = {"ms": 1000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000}
 _SIZE = re.compile(r"([0-9]{1,15})([KMGT])?")
+_PERCENT = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,6})?")
+_VERSION = re.compile(r"([0-9]{1,3})\.([0-9]{1,3})\.([0-9]{1,3})")
 _SIZE_BYTES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 # What a setting's type adds to its name as a field of Config: the unit.
-_UNIT_SUFFIX = {"duration": "_s", "size": "_bytes"}
+_UNIT_SUFFIX = {"duration": "_s", "size": "_bytes", "percent": "_percent"}
 
 Value = str | int | float | bool | Path
 
@@ -56,6 +60,14 @@ class Config:
     interval_s: float
     p2p: bool
     min_size_bytes: int
+    verbose: bool
+    dir: str
+    gzip: bool
+    json_max_bytes: int
+    phases: bool
+    net: str
+    deny_nccl: str
+    budget_percent: float
     profiler: Path
     run_dir: Path
     cluster: str
@@ -97,16 +109,51 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _in_range(setting: Setting, number: int, low: int, high: int) -> int:
-    if not low <= number <= high:
-        raise ValueError(f"not between {setting.min} and {setting.max}")
-    return number
+def _thousandths(text: str) -> int:
+    if not _PERCENT.fullmatch(text):
+        raise ValueError("not a number")
+    return int(Decimal(text) * 1000)
 
 
 def _path(text: str) -> Path:
     if not text.startswith("/") or any(not char.isprintable() for char in text):
         raise ValueError("not an absolute path")
     return Path(text)
+
+
+def _dir(text: str) -> str:
+    if any(not char.isprintable() for char in text):
+        raise ValueError("not a path without control characters")
+    return text
+
+
+def _mode(text: str) -> str:
+    return _one_of(MODES, text)
+
+
+def _switch(text: str) -> str:
+    return _one_of(SWITCH, text)
+
+
+def _one_of(words: tuple[str, ...], text: str) -> str:
+    if text not in words:
+        raise ValueError(f"not one of {', '.join(words)}")
+    return text
+
+
+def _version(text: str) -> tuple[int, ...]:
+    match = _VERSION.fullmatch(text)
+    if match is None:
+        raise ValueError("not versions such as 2.28.0-2.28.5,2.31.2")
+    return tuple(int(part) for part in match.groups())
+
+
+def _versions(text: str) -> str:
+    for part in text.split(",") if text else ():
+        first, minus, last = part.partition("-")
+        if _version(last if minus else first) < _version(first):
+            raise ValueError(f"{part[:40]!r} runs backwards")
+    return text
 
 
 def _word(text: str) -> str:
@@ -121,32 +168,39 @@ def _flag(text: str) -> bool:
     return text == "1"
 
 
+_TEXTS: dict[str, Callable[[str], str | bool | Path]] = {
+    "mode": _mode,
+    "switch": _switch,
+    "versions": _versions,
+    "dir": _dir,
+    "bool": _flag,
+    "path": _path,
+    "word": _word,
+}
+# How a number is read, and how many of its unit make one of the field's.
+_NUMBERS: dict[str, tuple[Callable[[str], int], int]] = {
+    "duration": (_microseconds, 1_000_000),
+    "size": (_bytes, 1),
+    "count": (_count, 1),
+    "percent": (_thousandths, 1000),
+}
+
+
 def parse_value(setting: Setting, text: str) -> Value:
     """Return the typed value; durations in seconds, sizes in bytes.
 
     Raises:
         ValueError: the text is not a value of this setting; the message says why.
     """
-    match setting.type:
-        case "mode":
-            if text not in MODES:
-                raise ValueError(f"not one of {', '.join(MODES)}")
-            return text
-        case "duration":
-            limits = _microseconds(setting.min), _microseconds(setting.max)
-            return _in_range(setting, _microseconds(text), *limits) / 1_000_000
-        case "size":
-            return _in_range(setting, _bytes(text), _bytes(setting.min), _bytes(setting.max))
-        case "count":
-            return _in_range(setting, _count(text), int(setting.min), int(setting.max))
-        case "bool":
-            return _flag(text)
-        case "path":
-            return _path(text)
-        case "word":
-            return _word(text)
-        case _:
-            raise ValueError(f"settings.tsv has a type that nothing reads: {setting.type}")
+    if setting.type in _TEXTS:
+        return _TEXTS[setting.type](text)
+    if setting.type not in _NUMBERS:
+        raise ValueError(f"settings.tsv has a type that nothing reads: {setting.type}")
+    read, scale = _NUMBERS[setting.type]
+    number = read(text)
+    if not read(setting.min) <= number <= read(setting.max):
+        raise ValueError(f"not between {setting.min} and {setting.max}")
+    return number if scale == 1 else number / scale
 
 
 def parse_config(text: str, source: str) -> Config:

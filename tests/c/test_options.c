@@ -20,27 +20,36 @@ static void test_refusals(void)
 {
 	static const char *const cases[][2] = {
 		/* value, what the reason says */
-		{ "", "unknown mode \"\"; modes: prom, report, off" },
-		{ "bogus", "unknown mode \"bogus\"; modes: prom, report, off" },
+		{ "", "unknown mode \"\"; modes: prom, json, prom+json, report, off" },
+		{ "bogus", "unknown mode \"bogus\"; modes: prom, json, prom+json, report, off" },
 		{ "Prom", "unknown mode \"Prom\"" },
 		{ " prom", "unknown mode" },
 		{ "prom=1", "unknown mode \"prom=1\"" },
 		{ "interval=3", "unknown mode" },
-		{ "json", "mode \"json\" is not available in this release; modes: prom, report" },
-		{ "prom+json", "mode \"prom+json\" is not available in this release; modes:" },
-		{ "prom,", "unknown key \"\"; keys: interval, p2p, min_size" },
+		{ "json+prom", "unknown mode \"json+prom\"; modes: prom, json, prom+json, report" },
+		{ "prom json", "unknown mode \"prom json\"" },
+		{ "prom,", "unknown key \"\"; keys: interval, p2p, min_size, verbose, dir" },
 		{ "prom,,p2p", "unknown key \"\"" },
 		{ "prom,=3", "unknown key \"\"" },
-		{ "prom,color=red", "unknown key \"color\"; keys: interval, p2p, min_size" },
+		{ "prom,color=red",
+		  "unknown key \"color\"; keys: interval, p2p, min_size, verbose, dir" },
 		{ "prom,run_dir=/tmp", "unknown key \"run_dir\"" },
 		{ "prom,profiler=/tmp/x.so", "unknown key \"profiler\"" },
 		{ "prom,default=off", "unknown key \"default\"" },
 		{ "prom,interval=-3", "interval=\"-3\" is not a number with ms, s, m or h, from "
-		                      "100ms to 1h; keys: interval, p2p, min_size" },
+		                      "100ms to 1h; keys: interval, p2p, min_size, verbose, dir" },
 		{ "prom,interval=", "interval=\"\" is not" },
 		{ "prom,interval=1=2", "interval=\"1=2\" is not" },
 		{ "prom,p2p=2", "p2p=\"2\" is not 0 or 1; keys:" },
 		{ "prom,min_size=lots", "min_size=\"lots\" is not bytes, with K, M, G or T" },
+		{ "json,verbose=yes", "verbose=\"yes\" is not 0 or 1; keys:" },
+		{ "json,dir", "dir needs a value: dir=...; keys: interval" },
+		{ "json,dir=a\nb", "dir=\"a?b\" is not a path without control characters" },
+		{ "json,json_max",
+		  "json_max=\"1\" is not bytes, with K, M, G or T, from 1M to 1T" },
+		{ "prom,net", "net=\"1\" is not off, auto or on; keys:" },
+		{ "prom,budget=0", "unknown key \"budget\"" },
+		{ "prom,deny_nccl=2.28.1", "unknown key \"deny_nccl\"" },
 		{ "off,bogus", "unknown key \"bogus\"" },
 		{ "prom\n", "unknown mode \"prom?\"" },
 		{ "prom,interval=2\x1b[31m", "interval=\"2?[31m\" is not" },
@@ -111,6 +120,24 @@ static void test_good_values(void)
 	}
 }
 
+static void test_json_keys(void)
+{
+	char why[SETTINGS_WHY_BYTES];
+	struct settings s;
+
+	settings_init(&s);
+	ok(s.json_max_bytes == 256 << 20 && !*s.dir && !s.verbose && !s.gzip &&
+	       s.net == SETTINGS_OFF,
+	   "what nobody says about JSON lines");
+	ok(!options_parse(&s, "json,dir=/scratch/a b=c,verbose,gzip,json_max=1G,net=auto", why) &&
+	       s.mode == MODE_JSON && !strcmp(s.dir, "/scratch/a b=c") && s.verbose && s.gzip &&
+	       s.json_max_bytes == 1 << 30 && s.net == SETTINGS_AUTO,
+	   "every key of JSON lines");
+	ok(!options_parse(&s, "prom+json,dir=,gzip=0,phases", why) && s.mode == MODE_PROM_JSON &&
+	       !*s.dir && !s.gzip && s.phases,
+	   "a directory of the site's can be taken back");
+}
+
 static void test_bad_words(void)
 {
 	static char *const cases[] = {
@@ -164,6 +191,7 @@ int main(void)
 	test_refusals();
 	test_long_values();
 	test_good_values();
+	test_json_keys();
 	test_bad_words();
 	test_site();
 	return done_testing();

@@ -41,7 +41,29 @@ static void test_bad_values(void)
 		{ "p2p", "yes" },
 		{ "p2p", "01" },
 		{ "default", "PROM" },
-		{ "default", "json" },
+		{ "default", "json+prom" },
+		{ "json_max", "1023K" },
+		{ "json_max", "1025G" },
+		{ "dir", "a\nb" },
+		{ "dir", "\x7f" },
+		{ "net", "1" },
+		{ "net", "" },
+		{ "budget", "-1" },
+		{ "budget", "100.001" },
+		{ "budget", "1%" },
+		{ "budget", "1." },
+		{ "deny_nccl", "2.28" },
+		{ "deny_nccl", "2.28.1." },
+		{ "deny_nccl", "2.28.1.2" },
+		{ "deny_nccl", "2.28.1," },
+		{ "deny_nccl", ",2.28.1" },
+		{ "deny_nccl", "2.28.1-" },
+		{ "deny_nccl", "-2.28.1" },
+		{ "deny_nccl", "2.28.1-2.28.3-2.28.5" },
+		{ "deny_nccl", "2.28.2-2.28.1" },
+		{ "deny_nccl", "2.28.1 2.28.2" },
+		{ "deny_nccl", "2.28.1000" },
+		{ "deny_nccl", "all" },
 		{ "default", "" },
 		{ "profiler", "" },
 		{ "profiler", "relative.so" },
@@ -103,6 +125,31 @@ static void test_good_values(void)
 	}
 }
 
+static void test_site_values(void)
+{
+	static const char *const denied[] = { "", "2.28.1", "2.28.10-2.28.12",
+		                              "2.9.0-2.27.999,3.0.0" };
+	static const struct {
+		const char *value;
+		uint64_t want;
+	} budgets[] = { { "0", 0 }, { "0.25", 250 }, { "1", 1000 }, { "100.0", 100000 } };
+	struct settings s;
+	char why[SETTINGS_WHY_BYTES];
+
+	settings_init(&s);
+	for (size_t i = 0; i < sizeof(denied) / sizeof(*denied); i++)
+		ok(!settings_set(&s, SETTING_SCOPE_SITE, "deny_nccl", denied[i], why) &&
+		       !strcmp(s.deny_nccl, denied[i]),
+		   "deny_nccl=%s", denied[i]);
+	for (size_t i = 0; i < sizeof(budgets) / sizeof(*budgets); i++)
+		ok(!settings_set(&s, SETTING_SCOPE_SITE, "budget", budgets[i].value, why) &&
+		       s.budget_millipercent == budgets[i].want,
+		   "budget=%s", budgets[i].value);
+	ok(!settings_set(&s, SETTING_SCOPE_SITE, "default", "prom+json", why) &&
+	       s.mode == MODE_PROM_JSON,
+	   "a site's default may have JSON lines");
+}
+
 static void test_table(void)
 {
 	struct settings zero, s;
@@ -119,7 +166,13 @@ static void test_table(void)
 		   "the default of %s is a good value", t->name);
 		/* Some defaults are nothing: with those a lost value would not show. */
 		if (!*t->initial || !strcmp(t->initial, "0"))
-			settings_set(&zero, ALL_SCOPES, t->name, "7", why);
+			settings_set(&zero, ALL_SCOPES, t->name,
+			             t->type == SETTING_TYPE_BOOL       ? "1"
+			             : t->type == SETTING_TYPE_VERSIONS ? "2.28.1"
+			                                                : "7",
+			             why);
+		if (t->type == SETTING_TYPE_SWITCH)
+			settings_set(&zero, ALL_SCOPES, t->name, "on", why);
 		ok((t->scope & SETTING_SCOPE_AGENT) || !strcmp(t->name, "default") ||
 		       memcmp(&zero, &(struct settings){ 0 }, sizeof(zero)) != 0,
 		   "the value of %s is kept, or the agent's", t->name);
@@ -227,6 +280,7 @@ int main(void)
 {
 	test_bad_values();
 	test_good_values();
+	test_site_values();
 	test_table();
 	test_quote();
 	test_text();

@@ -8,8 +8,8 @@
 #define INTERVAL "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS"
 
 struct env {
-	char name[32][64];
-	char value[32][2048];
+	char name[40][64];
+	char value[40][2048];
 	size_t used;
 };
 
@@ -137,8 +137,12 @@ static void test_values(void)
 	       has("NCCL_INSPECTOR_RUN_DIR", "/run/nccl-inspector/jobs/42/raw") &&
 	       has("NCCL_INSPECTOR_PROM_DUMP", "1") && has(INTERVAL, "30000000") &&
 	       has("NCCL_INSPECTOR_ENABLE_P2P", "1") &&
-	       has("NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES", "8192") && plan.changes == 8,
-	   "prom sets the seven variables and the marker");
+	       has("NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES", "8192") &&
+	       has("NCCL_INSPECTOR_CONTROL_DIR", "/run/nccl-inspector/control") &&
+	       has("NCCL_INSPECTOR_JSON", "0") && has("NCCL_INSPECTOR_PHASES", "0") &&
+	       has("NCCL_INSPECTOR_NET", "off") && has("NCCL_INSPECTOR_BUDGET_PERCENT", "1.000") &&
+	       plan.changes == 13,
+	   "prom sets twelve variables and the marker");
 	ok(!strncmp(get(&env, TASKENV_MARKER), "42 NCCL_PROFILER_PLUGIN:", 24), "%s",
 	   get(&env, TASKENV_MARKER));
 	begin();
@@ -149,10 +153,48 @@ static void test_values(void)
 	begin();
 	memset(settings.run_dir, 'd', sizeof(settings.run_dir) - 1);
 	memset(settings.profiler, 'p', sizeof(settings.profiler) - 1);
-	settings.interval_us = settings.min_size_bytes = UINT64_MAX;
-	step(MODE_PROM, UINT32_MAX);
+	memset(settings.dir, 'j', sizeof(settings.dir) - 1);
+	memset(settings.deny_nccl, '2', sizeof(settings.deny_nccl) - 1);
+	settings.interval_us = settings.min_size_bytes = settings.json_max_bytes = UINT64_MAX;
+	settings.budget_millipercent = UINT64_MAX;
+	job = (struct taskenv_job){ .batch_step = true, .array_id = UINT32_MAX };
+	step(MODE_PROM_JSON, UINT32_MAX);
+	ok(plan.changes == TASKENV_VARIABLES + 1 && has("NCCL_INSPECTOR_DUMP_DIR", settings.dir),
+	   "everything that can be set is");
+	job = (struct taskenv_job){ .array_task = TASKENV_NO_ARRAY };
 	step(MODE_OFF, UINT32_MAX);
 	ok(nothing_of_ours(), "the longest values are marked whole");
+}
+
+static void test_json(void)
+{
+	begin();
+	step(MODE_JSON, 42);
+	ok(has("NCCL_INSPECTOR_PROM_DUMP", "0") && has("NCCL_INSPECTOR_JSON", "1") &&
+	       has("NCCL_INSPECTOR_DUMP_DIR", NULL) && has("NCCL_INSPECTOR_DUMP_VERBOSE", "0") &&
+	       has("NCCL_INSPECTOR_JSON_GZIP", "0") &&
+	       has("NCCL_INSPECTOR_JSON_MAX_BYTES", "268435456"),
+	   "json asks for lines, where the plugin likes, and for no .prom file");
+	snprintf(settings.dir, sizeof(settings.dir), "/scratch/me");
+	step(MODE_PROM_JSON, 42);
+	ok(has("NCCL_INSPECTOR_PROM_DUMP", "1") && has("NCCL_INSPECTOR_JSON", "1") &&
+	       has("NCCL_INSPECTOR_DUMP_DIR", "/scratch/me"),
+	   "prom+json asks for both");
+	step(MODE_PROM, 42);
+	ok(has("NCCL_INSPECTOR_JSON", "0") && has("NCCL_INSPECTOR_DUMP_DIR", NULL) &&
+	       has("NCCL_INSPECTOR_DUMP_VERBOSE", NULL) &&
+	       has("NCCL_INSPECTOR_JSON_MAX_BYTES", NULL),
+	   "a step in another mode has nothing of it");
+	step(MODE_JSON, 42);
+	step(MODE_OFF, 42);
+	ok(nothing_of_ours(), "nor one that is off");
+	put("NCCL_INSPECTOR_DUMP_DIR", "/mine");
+	step(MODE_JSON, 42);
+	ok(has("NCCL_INSPECTOR_DUMP_DIR", "/mine") && is_own("NCCL_INSPECTOR_DUMP_DIR"),
+	   "the user's own directory wins");
+	step(MODE_PROM, 42);
+	ok(has("NCCL_INSPECTOR_DUMP_DIR", "/mine") && !is_own("NCCL_INSPECTOR_DUMP_DIR"),
+	   "where ours would not go his is no news");
 }
 
 static void test_steps(void)
@@ -236,6 +278,7 @@ int main(void)
 {
 	test_spoilt_markers();
 	test_values();
+	test_json();
 	test_steps();
 	test_arrays();
 	test_users_own();
