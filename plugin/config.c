@@ -16,6 +16,8 @@
 #define JSON_BYTES_MOST (1ll << 50)
 #define JSON_FILES_DEFAULT 2
 #define JSON_FILES_MOST 8
+#define BUDGET_DEFAULT_PPM 10000u
+#define BUDGET_MOST_PPM 1000000u
 
 static int64_t number(config_getenv get, const char *name, int64_t fallback)
 {
@@ -89,6 +91,44 @@ static void load_dir(struct config *config, config_getenv get)
 			 job && *job ? job : "unknown-jobid");
 	config->make_dir = !run || !*run;
 	snprintf(config->dir, sizeof(config->dir), "%s", config->make_dir ? config->json_dir : run);
+}
+
+/* <run_dir>/jobs/<id>/raw has <run_dir>/control beside it. */
+static void load_control_dir(struct config *config, config_getenv get)
+{
+	const char *control = get("NCCL_INSPECTOR_CONTROL_DIR");
+	const char *run = config->make_dir ? "" : config->dir;
+	const char *raw = strrchr(run, '/');
+
+	if (control && *control) {
+		snprintf(config->control_dir, sizeof(config->control_dir), "%s", control);
+		return;
+	}
+	if (!raw || strcmp(raw, "/raw"))
+		return;
+	size_t length = (size_t)(raw - run);
+
+	while (length && run[length - 1] >= '0' && run[length - 1] <= '9')
+		length--;
+	if (run + length == raw || length < 6 || memcmp(run + length - 6, "/jobs/", 6))
+		return;
+	snprintf(config->control_dir, sizeof(config->control_dir), "%.*s/control", (int)length - 6, run);
+}
+
+/* A percentage such as 0.5; the application's locale may want a comma, so no strtod. */
+static uint32_t budget_ppm(const char *text)
+{
+	uint32_t ppm = 0, digit_ppm = BUDGET_DEFAULT_PPM;
+	const char *c = text ? text : "";
+
+	if (*c < '0' || *c > '9')
+		return BUDGET_DEFAULT_PPM;
+	for (; *c >= '0' && *c <= '9' && ppm <= BUDGET_MOST_PPM; c++)
+		ppm = ppm * 10 + (uint32_t)(*c - '0') * digit_ppm;
+	if (*c == '.')
+		for (c++; *c >= '0' && *c <= '9'; c++)
+			ppm += (uint32_t)(*c - '0') * (digit_ppm /= 10);
+	return *c || ppm > BUDGET_MOST_PPM ? BUDGET_DEFAULT_PPM : ppm;
 }
 
 static void load_json(struct config *config, config_getenv get)
@@ -172,5 +212,8 @@ void config_load(struct config *config, config_getenv get)
 		config->interval_us = PROM_DEFAULT_US; /* "continuous" would burn a core */
 	load_dir(config, get);
 	load_json(config, get);
+	load_control_dir(config, get);
+	config_copy_text(config->deny_nccl, sizeof(config->deny_nccl), get("NCCL_INSPECTOR_DENY_NCCL"));
+	config->budget_ppm = budget_ppm(get("NCCL_INSPECTOR_BUDGET_PERCENT"));
 	load_identity(config, get);
 }

@@ -31,6 +31,7 @@ static struct {
 	_Atomic(abi_logger) logger; /* NULL while libnccl may be gone */
 	struct config config;
 	struct box box;
+	struct control control;
 	struct writer writer;
 	bool json_ready;
 	struct jsonwriter json;
@@ -59,9 +60,11 @@ __attribute__((destructor)) static void at_exit(void)
 		return;
 	if (atomic_load(&self.box.header->state) == BOX_LIVE)
 		box_set_state(&self.box, BOX_EXITED);
-	writer_close(&self.writer);
+	uint64_t due_ns = clock_ns(CLOCK_MONOTONIC) + FINALIZE_WAIT_NS;
+
+	writer_close(&self.writer, due_ns);
 	if (self.json_ready)
-		jsonwriter_close(&self.json, clock_ns(CLOCK_MONOTONIC) + FINALIZE_WAIT_NS);
+		jsonwriter_close(&self.json, due_ns);
 }
 
 static const char *get_environment(const char *name)
@@ -199,7 +202,9 @@ static void set_up(const struct inspector_comm *comm)
 	track_init(&inspector_track, &self.box, self.box.header->clock.ns_per_tick_q32,
 		   &(struct track_options){ .p2p = self.config.p2p,
 					    .timing = (enum box_timing)self.box.header->timing });
+	control_init(&self.control, &self.config, &inspector_track);
 	self.writer.box = &self.box;
+	self.writer.control = &self.control;
 	self.writer.track = &inspector_track;
 	self.writer.config = &self.config;
 	self.writer.tables = &self.lock;
@@ -262,10 +267,35 @@ static void start_json(const void *context, const struct comm_words *words, unsi
 		log_line("no thread for JSON lines: there will be none");
 }
 
+static void start_threads(const void *context, const struct comm_words *words, unsigned api)
+{
+	if (worker_start(&self.writer.worker))
+		log_line("no thread for metrics: only the report will have this process");
+	if (self.json_ready)
+		start_json(context, words, api);
+}
+
+static void *begin(const struct inspector_comm *comm, int *mask)
+{
+	struct comm_words words = comm->words;
+	void *context;
+
+	words.gpu = find_gpu();
+	context = comms_add(&inspector_track, &words);
+	self.live++;
+	atomic_store(&self.box.header->state, BOX_LIVE);
+	control_begin(&self.control, mask, wanted_events(comm->api), clock_ns(CLOCK_MONOTONIC));
+	/* The thread of a process that is silent for now sees when that is over. */
+	if (control_is_denied(&self.control))
+		box_snapshot(&self.box);
+	else
+		start_threads(context, &words, comm->api);
+	return context;
+}
+
 void inspector_init(const struct inspector_comm *comm, void **context, int *mask)
 {
-	struct inspector_comm full = *comm;
-	int wanted = 0;
+	char message[CONTROL_MESSAGE_BYTES] = "";
 
 	*context = NULL;
 	if (atomic_load(&self.forked)) {
@@ -277,21 +307,14 @@ void inspector_init(const struct inspector_comm *comm, void **context, int *mask
 	if (!self.tried)
 		set_up(comm);
 	if (self.ready && self.pid == getpid()) {
-		full.words.gpu = find_gpu();
-		*context = comms_add(&inspector_track, &full.words);
-		self.live++;
-		atomic_store(&self.box.header->state, BOX_LIVE);
-		wanted = wanted_events(comm->api);
-		atomic_store(&inspector_track.mask, mask);
-		atomic_store(&inspector_track.mask_all, wanted);
-		if (worker_start(&self.writer.worker))
-			log_line("no thread for metrics: only the report will have this process");
-		if (self.json_ready)
-			start_json(*context, &full.words, comm->api);
+		*context = begin(comm, mask);
+		control_take_message(&self.control, message);
+	} else {
+		__atomic_store_n(mask, 0, __ATOMIC_RELAXED);
 	}
-	/* One store: the mask is of the whole process, and other communicators are at work. */
-	__atomic_store_n(mask, wanted, __ATOMIC_RELAXED);
 	pthread_mutex_unlock(&self.lock);
+	if (*message)
+		log_line(message);
 }
 
 void inspector_finalize(void *context)
@@ -307,7 +330,8 @@ void inspector_finalize(void *context)
 		if (last) {
 			atomic_store(&self.box.header->state, BOX_FINALIZED);
 			atomic_store(&self.logger, NULL);
-			atomic_store(&inspector_track.mask, NULL); /* libnccl may go now, and its mask with it */
+			/* libnccl may go now, and its mask with it */
+			control_end(&self.control, clock_ns(CLOCK_MONOTONIC));
 			/* Under the lock: a communicator that comes now must find the thread told to stop, and start it. */
 			worker_ask_to_stop(&self.writer.worker);
 			if (self.json_ready)

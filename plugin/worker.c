@@ -113,6 +113,17 @@ void worker_wait(struct worker *worker, uint64_t due_ns)
 	pthread_mutex_unlock(&worker->lock);
 }
 
+void worker_close(struct worker *worker, uint64_t due_ns)
+{
+	struct timespec pause = { 0, 500000 };
+	bool asked = false;
+
+	while (atomic_load(&worker->running) && clock_ns(CLOCK_MONOTONIC) < due_ns) {
+		asked = asked || worker_try_to_stop(worker);
+		nanosleep(&pause, NULL);
+	}
+}
+
 bool worker_sleep(struct worker *worker, uint64_t due_ns)
 {
 	struct timespec due = { (time_t)(due_ns / 1000000000u), (long)(due_ns % 1000000000u) };

@@ -8,13 +8,15 @@
 #define NCCL_INSPECTOR_WORKER_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 struct worker {
 	pthread_mutex_t lock; /* of the two words below; held for no longer than it takes to look at them */
 	pthread_cond_t wake, stopped;
-	bool running, stop;
+	_Atomic bool running;
+	bool stop;
 	void *(*main)(void *argument);
 	void *argument;
 	uint64_t counted_cpu_ns; /* the thread's */
@@ -30,6 +32,8 @@ void worker_ask_to_stop(struct worker *worker);
 bool worker_try_to_stop(struct worker *worker);
 /* Waits for that end until then (CLOCK_MONOTONIC). */
 void worker_wait(struct worker *worker, uint64_t due_ns);
+/* At exit: asks for the last round and waits for it until then (CLOCK_MONOTONIC). Waits for no lock. */
+void worker_close(struct worker *worker, uint64_t due_ns);
 
 /* For the thread itself. Sleeps until then (CLOCK_MONOTONIC); true: asked to stop. */
 bool worker_sleep(struct worker *worker, uint64_t due_ns);

@@ -34,8 +34,17 @@ static void unpublish(struct writer *writer)
 	}
 }
 
-void writer_close(struct writer *writer)
+/* Without an interval and without Slurm the metrics are written once, at the end, and stay: the directory is the user's
+ * own. */
+static bool writes_at_end(const struct writer *writer)
 {
+	return writer->config->prom && writer->config->make_dir && !writer->config->interval_us && writer->dir_fd >= 0;
+}
+
+void writer_close(struct writer *writer, uint64_t due_ns)
+{
+	if (writes_at_end(writer))
+		worker_close(&writer->worker, due_ns);
 	atomic_store(&writer->closing, true);
 	unpublish(writer);
 }
@@ -131,17 +140,35 @@ static void publish(struct writer *writer)
 static void beat(struct writer *writer)
 {
 	struct box_header *header = writer->box->header;
-	uint64_t now = clock_ticks();
+	uint64_t now = clock_ticks(), cpu_ns = worker_cpu_ns(&writer->worker);
+	char message[CONTROL_MESSAGE_BYTES];
 
+	writer->own_ns += cpu_ns;
+	atomic_fetch_add(&header->self_ns, cpu_ns);
+	atomic_store(&header->hot_ns, TRACK_HOT_SAMPLE * clock_ticks_to_ns(atomic_load(&writer->track->hot_ticks),
+									   writer->track->ns_per_tick_q32));
 	pthread_mutex_lock(writer->tables); /* nothing is folded while slots are looked at */
 	sweep_round(&writer->sweep, writer->track, now);
 	lines_round(&writer->lines, writer->box, clock_ns(CLOCK_REALTIME));
+	control_round(writer->control, clock_ns(CLOCK_MONOTONIC), writer->own_ns);
+	control_take_message(writer->control, message);
 	pthread_mutex_unlock(writer->tables);
-	atomic_store(&header->hot_ns, TRACK_HOT_SAMPLE * clock_ticks_to_ns(atomic_load(&writer->track->hot_ticks),
-									   writer->track->ns_per_tick_q32));
-	atomic_fetch_add(&header->self_ns, worker_cpu_ns(&writer->worker));
 	atomic_store(&header->beat_tick, now);
 	atomic_store(&header->beat_real_ns, clock_ns(CLOCK_REALTIME));
+	if (control_is_silent(writer->control))
+		unpublish(writer);
+	if (*message)
+		writer->log(message);
+}
+
+static void end(struct writer *writer)
+{
+	if (writes_at_end(writer) && !control_is_silent(writer->control)) {
+		publish(writer);
+		atomic_store(&writer->published, 0); /* for nobody to take away */
+	} else {
+		unpublish(writer);
+	}
 }
 
 static void *thread_main(void *argument)
@@ -167,11 +194,11 @@ static void *thread_main(void *argument)
 		if (stop || now >= next_write)
 			box_snapshot(writer->box);
 		if (stop) {
-			unpublish(writer);
+			end(writer);
 			if (worker_end(&writer->worker))
 				return NULL;
 		} else if (now >= next_write) {
-			if (prom)
+			if (prom && !control_is_silent(writer->control))
 				publish(writer);
 			/* On the grid of the period, whatever a round took. */
 			next_write += (1 + (now - next_write) / period_ns) * period_ns;

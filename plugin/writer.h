@@ -4,6 +4,7 @@
 #ifndef NCCL_INSPECTOR_WRITER_H
 #define NCCL_INSPECTOR_WRITER_H
 
+#include "control.h"
 #include "expo_prom.h"
 #include "lines.h"
 #include "sweep.h"
@@ -13,8 +14,10 @@ struct writer {
 	struct box *box;
 	struct track *track;
 	const struct config *config;
+	struct control *control;
 	pthread_mutex_t *tables; /* held while the tables are read, never over I/O */
 	int dir_fd;              /* -1: nowhere to write */
+	uint64_t own_ns;         /* CPU time of the thread so far */
 	struct worker worker;    /* init, start, stop and wait for it as for any worker */
 	_Atomic uint32_t published; /* bit i: the file of GPU i is there */
 	_Atomic bool closing;       /* the process is ending: publish nothing more */
@@ -28,7 +31,8 @@ struct writer {
 
 /* Prepares `worker`; starts nothing. */
 void writer_init(struct writer *writer);
-/* At exit: removes the .prom files of this process for good. Takes no lock. */
-void writer_close(struct writer *writer);
+/* At exit: removes the .prom files of this process for good, or has those written that come at the end, until then
+ * (CLOCK_MONOTONIC). Waits for no lock. */
+void writer_close(struct writer *writer, uint64_t due_ns);
 
 #endif

@@ -1,0 +1,389 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The site's list of versions, its kill switch, and NCCL's mask under both and under the guard. */
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "abi.h"
+#include "clock.h"
+#include "comms.h"
+#include "control.h"
+#include "deny.h"
+#include "log2.h"
+#include "tap.h"
+
+#define SECOND_NS 1000000000ull
+#define ALL (ABI_COLL | ABI_P2P | ABI_KERNEL_CH)
+#define LIGHT (ABI_COLL | ABI_P2P)
+#define FOREIGN ABI_PROXY_OP
+
+static char dir[64];
+static int mask;
+static struct box box;
+static struct track track;
+static struct control control;
+static struct config config;
+static uint64_t now_ns;
+static char message[CONTROL_MESSAGE_BYTES];
+
+static void switch_on(void)
+{
+	char path[96];
+
+	snprintf(path, sizeof(path), "%s/disabled", dir);
+	close(open(path, O_WRONLY | O_CREAT, 0644));
+}
+
+static void switch_off(void)
+{
+	char path[96];
+
+	snprintf(path, sizeof(path), "%s/disabled", dir);
+	unlink(path);
+}
+
+static void start(void)
+{
+	box.header->silent = BOX_SILENT_NOT;
+	box.header->silent_ns = box.header->sampled_ns = box.header->hot_ns = 0;
+	track_init(&track, &box, 1ull << 32, &(struct track_options){ .p2p = true, .timing = BOX_TIMING_GPU });
+	control_init(&control, &config, &track);
+	mask = 0; /* as libnccl has it before the first communicator */
+	now_ns = 100 * SECOND_NS;
+}
+
+static void begin(void)
+{
+	start();
+	control_begin(&control, &mask, ALL, now_ns);
+	control_take_message(&control, message);
+}
+
+/* Rounds of a second, in each of which calls took so much. */
+static void rounds(unsigned n, uint64_t hot_ns)
+{
+	for (unsigned i = 0; i < n; i++) {
+		now_ns += SECOND_NS;
+		box.header->hot_ns += hot_ns;
+		control_round(&control, now_ns, 0);
+	}
+}
+
+static void test_versions(void)
+{
+	static const struct {
+		const char *list, *bad;
+		uint32_t version;
+		bool listed;
+	} cases[] = {
+		{ "2.28.0-2.28.5,2.31.2", "", 22800, true },
+		{ "2.28.0-2.28.5,2.31.2", "", 22805, true },
+		{ "2.28.0-2.28.5,2.31.2", "", 22806, false },
+		{ "2.28.0-2.28.5,2.31.2", "", 23102, true },
+		{ "2.28.0-2.28.5,2.31.2", "", 23103, false },
+		{ " 2.31.2 , 2.30.7", "", 23007, true },
+		{ "0.0.0-999.99.99", "", 0, false }, /* not known */
+		{ "", "", 23007, false },
+		{ ",,", "", 23007, false },
+		{ "2.30,2.30.7", "2.30", 23007, true },
+		{ "2.30", "2.30", 23000, false },
+		{ "2.30.7-", "2.30.7-", 23007, false },
+		{ "-2.30.7", "-2.30.7", 23007, false },
+		{ "2.30.7-2.30.6", "2.30.7-2.30.6", 23007, false },
+		{ "2.30.7-2.30.8-2.30.9", "2.30.7-2.30.8-2.30.9", 23007, false },
+		{ "2.30.100", "2.30.100", 23100, false },
+		{ "2.4294967298.0", "2.4294967298.0", 20200, false },
+		{ "2.30.7x", "2.30.7x", 23007, false },
+		{ "all", "all", 23007, false },
+		{ "*\x1b[31m", "*?[31m", 23007, false },
+	};
+	char bad[64];
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+		bool listed = deny_lists(cases[i].list, cases[i].version, bad, sizeof(bad));
+
+		ok(listed == cases[i].listed && !strcmp(bad, cases[i].bad), "list %zu: %d '%s'", i, listed, bad);
+	}
+	char many[200];
+
+	memset(many, '1', sizeof(many) - 1);
+	many[sizeof(many) - 1] = '\0';
+	ok(!deny_lists(many, 111, bad, sizeof(bad)) && strlen(bad) == sizeof(bad) - 1, "a long word is cut, not read");
+}
+
+static void test_killswitch(void)
+{
+	struct killswitch ks;
+
+	killswitch_open(&ks, dir);
+	ok(!ks.disabled && ks.dir_fd > 2, "nothing is disabled");
+	switch_on();
+	ok(killswitch_look(&ks), "now it is");
+	switch_off();
+	ok(!killswitch_look(&ks), "and no more");
+	switch_on();
+	killswitch_look(&ks);
+	close(ks.dir_fd); /* as applications do that close what they do not know */
+	ok(killswitch_look(&ks), "where nobody can look everything stays as it was");
+	switch_off();
+	killswitch_open(&ks, "");
+	ok(!killswitch_look(&ks) && ks.dir_fd < 0, "without a directory there is nothing to look at");
+	killswitch_open(&ks, "/nonexistent/control");
+	ok(!killswitch_look(&ks) && ks.dir_fd < 0, "nor where it is missing");
+	killswitch_open(&ks, "/proc/self/fdinfo");
+	ok(!killswitch_look(&ks) && ks.dir_fd < 0, "elsewhere than on tmpfs it is looked at once");
+}
+
+static void test_disabled(void)
+{
+	begin();
+	ok(mask == ALL && !*message && !control_is_silent(&control), "the mask is what is wanted");
+	switch_on();
+	rounds(1, 0);
+	control_take_message(&control, message);
+	ok(mask == 0 && box.header->silent == BOX_SILENT_DISABLED && strstr(message, "disabled"),
+	   "disabled: the next round clears the mask and says so");
+	rounds(5, 0);
+	ok(box.header->silent_ns == 5 * SECOND_NS, "silence is counted");
+	control_take_message(&control, message);
+	ok(!*message, "and said once");
+	control_begin(&control, &mask, ALL, now_ns);
+	ok(mask == 0, "a new communicator stays silent");
+	switch_off();
+	rounds(1, 0);
+	control_take_message(&control, message);
+	ok(mask == ALL && !control_is_silent(&control) && strstr(message, "enabled"), "enabled: the mask is back");
+	ok(box.header->silent_ns == 6 * SECOND_NS, "the last second was silent, too");
+	rounds(100, 0);
+	ok(box.header->silent_ns == 6 * SECOND_NS && mask == ALL, "from then on it is not");
+}
+
+static void test_disabled_from_the_start(void)
+{
+	switch_on();
+	begin();
+	ok(mask == 0 && control_is_silent(&control) && *message, "the first communicator is silent");
+	switch_off();
+	rounds(1, 0);
+	ok(mask == ALL, "and measured as soon as that is over");
+	switch_on();
+	control_begin(&control, &mask, ALL, now_ns);
+	ok(mask == 0, "a communicator does not wait for the round to fall silent");
+	control_end(&control, now_ns);
+	mask = FOREIGN; /* the library is gone */
+	rounds(3, 0);
+	switch_off();
+	rounds(3, 0);
+	ok(mask == FOREIGN, "without a communicator nobody touches the mask");
+}
+
+static void test_the_word_of_others(void)
+{
+	begin();
+	mask = FOREIGN;
+	rounds(20, 0);
+	ok(mask == FOREIGN, "another one's mask stays");
+	switch_on();
+	rounds(1, 0);
+	ok(mask == 0, "until it is disabled");
+	switch_off();
+	rounds(1, 0);
+	ok(mask == FOREIGN, "and comes back");
+	mask = 0;
+	switch_on();
+	rounds(2, 0);
+	switch_off();
+	rounds(2, 0);
+	ok(mask == 0, "so does another one's nothing");
+	begin();
+	switch_on();
+	rounds(2, 0);
+	mask = FOREIGN;
+	rounds(20, 0);
+	ok(mask == FOREIGN, "what others write while it is disabled is not fought");
+	switch_off();
+	rounds(2, 0);
+	ok(mask == FOREIGN, "nor when it is enabled");
+}
+
+static void test_a_late_store(void)
+{
+	begin();
+	control_want(&control, ALL);
+	mask = LIGHT;
+	rounds(1, 0);
+	ok(mask == ALL, "a late word of the hot path is put right");
+	mask = LIGHT;
+	rounds(1, 0);
+	ok(mask == ALL, "and another one");
+	rounds(10, 0);
+	mask = LIGHT;
+	rounds(1, 0);
+	ok(mask == LIGHT, "long after a change it is another one's");
+	begin();
+	switch_on();
+	rounds(1, 0);
+	mask = ALL;
+	rounds(1, 0);
+	ok(mask == 0, "a late word does not end the silence");
+	switch_off();
+}
+
+static void test_what_is_wanted(void)
+{
+	begin();
+	control_want(&control, ALL | ABI_PROXY_STEP);
+	ok(mask == (ALL | ABI_PROXY_STEP), "more may be wanted");
+	switch_on();
+	rounds(1, 0);
+	control_want(&control, ALL);
+	ok(mask == 0, "a mask of 0 wins");
+	switch_off();
+	rounds(1, 0);
+	ok(mask == ALL, "and what is wanted by then comes back");
+	mask = FOREIGN;
+	control_want(&control, LIGHT);
+	ok(mask == FOREIGN, "another one's word wins, too");
+}
+
+static void test_denied(void)
+{
+	box.header->nccl_version = 23102;
+	snprintf(config.deny_nccl, sizeof(config.deny_nccl), "2.28.0-2.31.2");
+	begin();
+	ok(mask == 0 && control_is_denied(&control) && strstr(message, "list"), "a denied NCCL gets no mask, and one line");
+	switch_on();
+	control_begin(&control, &mask, ALL, now_ns);
+	switch_off();
+	control_begin(&control, &mask, ALL, now_ns);
+	ok(mask == 0 && box.header->silent == BOX_SILENT_DENIED, "whatever the switch says");
+	control_end(&control, now_ns + 7 * SECOND_NS);
+	ok(box.header->silent_ns == 7 * SECOND_NS, "its whole life is silence");
+	box.header->nccl_version = 0;
+	begin();
+	ok(mask == ALL && !*message, "an NCCL of unknown version is measured");
+	snprintf(config.deny_nccl, sizeof(config.deny_nccl), "2.3l.2");
+	begin();
+	ok(mask == ALL && strstr(message, "2.3l.2"), "a bad word denies nothing and is said");
+	config.deny_nccl[0] = '\0';
+}
+
+static void test_budget(void)
+{
+	begin();
+	rounds(5, SECOND_NS / 40);
+	control_take_message(&control, message);
+	ok(track.sample_every == 2 && box.header->sampling == 2 && strstr(message, "one operation in 2"),
+	   "above the budget one in two is measured: %s", message);
+	mask = LIGHT; /* as the hot path left it */
+	rounds(30, SECOND_NS / 1000);
+	control_take_message(&control, message);
+	ok(track.sample_every == 1 && box.header->sampling == 1 && mask == ALL, "recovered, the mask is full");
+	ok(box.header->sampled_ns == 30 * SECOND_NS, "the time is counted");
+	ok(!*message, "two lines in a minute would be too many");
+	rounds(60, 0);
+	rounds(5, SECOND_NS / 40);
+	control_take_message(&control, message);
+	ok(*message, "later there is one");
+	mask = LIGHT;
+	switch_on();
+	rounds(1, 0);
+	switch_off();
+	rounds(1, 0);
+	ok(mask == ALL && track.sample_every == 2, "disabled meanwhile, sampling goes on afterwards");
+	config.budget_ppm = 0;
+	begin();
+	rounds(60, SECOND_NS);
+	ok(track.sample_every <= 1, "without a budget there is no limit");
+	config.budget_ppm = 10000;
+}
+
+static _Atomic bool over;
+static _Atomic uint64_t done;
+
+/* Collectives at full speed. */
+static void *operations(void *context)
+{
+	const struct event event = { .peer = EVENT_NO_PEER, .func = "AllReduce", .datatype = "ncclFloat32",
+				     .algo = "RING", .proto = "SIMPLE", .count = 256, .channels = 1 };
+
+	for (uint64_t gpu_ns = 1000; !atomic_load(&over); gpu_ns += 1000) {
+		void *op = track_operation(&track, context, &event);
+
+		track_kernel_stop(&track, track_kernel_start(&track, op, 0, gpu_ns), gpu_ns + 500);
+		atomic_fetch_add(&done, 1);
+	}
+	return NULL;
+}
+
+/* The operation that is being told is over, so no store of it can come any more. */
+static void wait_for_an_operation(void)
+{
+	uint64_t end = clock_ns(CLOCK_MONOTONIC) + 10 * SECOND_NS;
+	uint64_t from = atomic_load(&done);
+
+	while (atomic_load(&done) < from + 2 && clock_ns(CLOCK_MONOTONIC) < end)
+		sched_yield();
+}
+
+static void test_a_racing_hot_path(void)
+{
+	unsigned not_full = 0, not_silent = 0, not_sampled = 0;
+	pthread_t thread;
+
+	begin();
+	pthread_create(&thread, NULL, operations,
+		       comms_add(&track, &(struct comm_words){ .id = 1, .nranks = 2, .nnodes = 1, .name = "c" }));
+	for (unsigned i = 0; i < 300; i++) {
+		rounds(5, SECOND_NS / 40);
+		control.guard.patience_ns = 30 * SECOND_NS; /* or it would be an hour by and by */
+		wait_for_an_operation();
+		not_sampled += atomic_load(&track.sample_every) != 2;
+		if (i % 2) {
+			switch_on();
+			rounds(1, 0);
+			wait_for_an_operation();
+			rounds(1, 0);
+			not_silent += __atomic_load_n(&mask, __ATOMIC_RELAXED) != 0;
+			switch_off();
+		}
+		rounds(35, 0);
+		wait_for_an_operation();
+		rounds(1, 0);
+		not_full += __atomic_load_n(&mask, __ATOMIC_RELAXED) != ALL;
+	}
+	atomic_store(&over, true);
+	pthread_join(thread, NULL);
+	ok(!not_sampled, "sampling begins while operations run (%u)", not_sampled);
+	ok(!not_full, "and ends with the full mask (%u of 300)", not_full);
+	ok(!not_silent, "silence is silence (%u of 150)", not_silent);
+	ok(box.header->comms_created == 1 && box.comms[0].enqueued == atomic_load(&done), "no operation is lost");
+}
+
+int main(void)
+{
+	int file_error;
+
+	snprintf(dir, sizeof(dir), "/dev/shm/nccl-inspector-test-XXXXXX");
+	if (!mkdtemp(dir) || box_open(&box, -1, "x", &file_error))
+		return 1;
+	snprintf(config.control_dir, sizeof(config.control_dir), "%s", dir);
+	config.budget_ppm = 10000;
+	log2_init();
+	test_versions();
+	test_killswitch();
+	test_disabled();
+	test_disabled_from_the_start();
+	test_the_word_of_others();
+	test_a_late_store();
+	test_what_is_wanted();
+	test_denied();
+	test_budget();
+	test_a_racing_hot_path();
+	rmdir(dir);
+	return done_testing();
+}
