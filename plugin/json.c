@@ -268,21 +268,23 @@ static double algorithm_factor(unsigned func, int nranks)
 	return bandwidth_bus_factor(func, 2) > 0 ? 1 : 0;
 }
 
-/* Of a group the record has all bytes, this rank's own part too, so it is as nccl-tests count; the box knows
- * the bytes to others themselves (groups.h). */
-static double bus_factor(unsigned func, int nranks)
+/* What a rank sends to itself takes no bus. */
+static double bus_factor(const struct json_record *record, int nranks)
 {
-	double factor = bandwidth_bus_factor(func, nranks);
+	double factor = bandwidth_bus_factor(record->kind & 0xff, nranks);
 
-	if (func == BOX_FUNC_ALLTOALL || func == BOX_FUNC_GATHER || func == BOX_FUNC_SCATTER)
-		factor *= nranks > 0 ? (double)(nranks - 1) / nranks : 0;
-	return factor;
+	return record->flags & JSON_GROUP ? factor * record->others_q31 / JSON_ALL_Q31 : factor;
+}
+
+static bool is_p2p(const struct json_record *record)
+{
+	return !(record->flags & JSON_GROUP) && record->peer >= 0;
 }
 
 static char *put_ours(char *to, const struct word *keys, const struct json_record *record,
 		      const struct json_batch *batch)
 {
-	if (record->peer < 0) {
+	if (!is_p2p(record)) {
 		to = put_text(put(to, keys, KEY_ALGO), box_algo_name(record->kind >> 8 & 0xff));
 		to = put_text(put(to, keys, KEY_PROTO), box_proto_name(record->kind >> 16 & 0xff));
 		*to++ = '"';
@@ -298,7 +300,7 @@ static char *put_ours(char *to, const struct word *keys, const struct json_recor
 char *json_line(char *to, const struct json_record *record, const struct json_comm *comm,
 		const struct json_batch *batch, const struct trace_op *trace)
 {
-	const struct word *keys = record->peer < 0 ? coll_keys : p2p_keys;
+	const struct word *keys = is_p2p(record) ? p2p_keys : coll_keys;
 	unsigned func = record->kind & 0xff;
 	double gbs = record->time_ns ? (double)record->bytes / (double)record->time_ns : 0;
 	uint64_t time_us = (record->time_ns + 500) / 1000;
@@ -310,7 +312,7 @@ char *json_line(char *to, const struct json_record *record, const struct json_co
 	to = digits_u64(DIGITS_WORD(to, ",\"operations_unmeasured\":"), batch->operations_unmeasured);
 	to = put_text(put(to, keys, KEY_FUNC), box_func_name(func));
 	to = digits_u64(put(to, keys, KEY_SN), record->sequence);
-	if (record->peer >= 0)
+	if (is_p2p(record))
 		to = digits_i64(put(to, keys, KEY_PEER), record->peer);
 	to = digits_u64(put(to, keys, KEY_BYTES), record->bytes);
 	/* To the vendor's readers 0 means "no time"; the nanoseconds are below. */
@@ -318,7 +320,7 @@ char *json_line(char *to, const struct json_record *record, const struct json_co
 	to = put(to, keys, KEY_SOURCE);
 	to = record->flags & JSON_CPU_TIMED ? DIGITS_WORD(to, "kernel_cpu") : DIGITS_WORD(to, "kernel_gpu");
 	to = digits_micro(put(to, keys, KEY_ALGBW), gbs * algorithm_factor(func, comm->nranks));
-	to = digits_micro(put(to, keys, KEY_BUSBW), gbs * bus_factor(func, comm->nranks));
+	to = digits_micro(put(to, keys, KEY_BUSBW), gbs * bus_factor(record, comm->nranks));
 	if (trace && trace->generation)
 		to = put_trace(to, keys, record, batch, trace);
 	return DIGITS_WORD(put_ours(to, keys, record, batch), "}}\n");

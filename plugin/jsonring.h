@@ -14,14 +14,22 @@
 
 #include "trace.h"
 
-enum json_flag { JSON_CPU_TIMED = 1 }; /* of the lower eight bits of `flags`; the upper ones are the ring's */
+/* Of the lower eight bits of `flags`; the upper ones are the ring's. */
+enum json_flag {
+	JSON_CPU_TIMED = 1,
+	JSON_GROUP = 2, /* of Sends and Recvs, as one operation: others_q31 is valid, not peer */
+};
+#define JSON_ALL_Q31 (1u << 31)
 
 struct json_record { /* 64 bytes */
 	uint64_t enqueue_tick, end_tick;  /* clock_ticks() when NCCL started it, and when its last kernel was reported */
 	uint64_t gpu_start_ns, time_ns;   /* GPU clock; time_ns is never 0 */
 	uint64_t bytes, sequence;
 	uint32_t kind;                    /* func | algo << 8 | proto << 16 | channels << 24 */
-	int32_t peer;                     /* negative: a collective */
+	union {
+		int32_t peer;             /* negative: a collective */
+		uint32_t others_q31;      /* share of the bytes that go to other ranks, in 2^-31 */
+	};
 	uint16_t comm;                    /* index of box->comms, in the use that comm_generation says */
 	uint16_t flags;
 	uint32_t comm_generation;

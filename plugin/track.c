@@ -182,9 +182,9 @@ static void group_account(struct track *track, unsigned comm, const struct group
 			.bytes = facts->bytes,
 			.sequence = facts->last_index,
 			.kind = (uint32_t)(words.func | words.algo << 8),
-			.peer = EVENT_NO_PEER,
+			.others_q31 = (uint32_t)(JSON_ALL_Q31 * (double)facts->rate_bytes / (double)facts->bytes),
 			.comm = (uint16_t)comm,
-			.flags = json_flags(track),
+			.flags = json_flags(track) | JSON_GROUP,
 			.comm_generation = atomic_load_explicit(&track->box->comms[comm].generation, relaxed),
 		};
 

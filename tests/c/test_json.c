@@ -96,7 +96,6 @@ static void test_bandwidth(void)
 		{ BOX_FUNC_REDUCESCATTER, "\"coll_algobw_gbs\":664.707448,\"coll_busbw_gbs\":623.163233" },
 		{ BOX_FUNC_BROADCAST, "\"coll_algobw_gbs\":41.544216,\"coll_busbw_gbs\":41.544216" },
 		{ BOX_FUNC_UNKNOWN, "\"coll_algobw_gbs\":0.000000,\"coll_busbw_gbs\":0.000000" },
-		{ BOX_FUNC_ALLTOALL, "\"coll_algobw_gbs\":41.544216,\"coll_busbw_gbs\":38.947702" },
 	};
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
@@ -107,12 +106,29 @@ static void test_bandwidth(void)
 	}
 }
 
+static void test_group(void)
+{
+	struct json_record record = operation();
+	const char *line;
+
+	record.kind = BOX_FUNC_ALLTOALL | BOX_ALGO_GROUP << 8;
+	record.flags = JSON_GROUP;
+	record.others_q31 = JSON_ALL_Q31 / 16 * 15;
+	line = line_of(&record, NULL);
+	ok(strstr(line, "\"coll\":\"AlltoAll\"") && strstr(line, "\"coll_algo\":\"GROUP\"") &&
+		   strstr(line, "\"coll_algobw_gbs\":41.544216,\"coll_busbw_gbs\":38.947702"),
+	   "what an all-to-all keeps takes no bus");
+	record.others_q31 = JSON_ALL_Q31;
+	ok(strstr(line_of(&record, NULL), "\"coll_busbw_gbs\":41.544216"), "unless it keeps nothing");
+}
+
 static void test_extremes(void)
 {
 	struct json_record record;
 	const char *line;
 
 	memset(&record, 0xff, sizeof(record));
+	record.flags = 0;
 	line = line_of(&record, NULL);
 	ok(strstr(line, "\"coll_exec_time_ns\":18446744073709551615,") && strstr(line, "\"coll\":\"Unknown\""),
 	   "all bits set");
@@ -252,6 +268,7 @@ int main(void)
 	test_collective();
 	test_point_to_point();
 	test_bandwidth();
+	test_group();
 	test_extremes();
 	test_digits();
 	test_escape();

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* JSON lines and fork: the child inherits the parent's buffers and must write none of them. */
+#include <glob.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "inspector.h"
+#include "tap.h"
+
+static char dir[64];
+
+static void *make(int *mask)
+{
+	void *context;
+
+	inspector_init(&(struct inspector_comm){ .api = 7, .words = { .id = 1, .nranks = 2, .name = "c" } }, &context,
+		       mask);
+	return context;
+}
+
+static void operation(void *context)
+{
+	const struct event event = { .func = "AllReduce", .datatype = "ncclInt8", .algo = "RING", .proto = "LL",
+				     .count = 1 << 20, .peer = EVENT_NO_PEER, .channels = 1 };
+	void *handle = track_operation(&inspector_track, context, &event);
+
+	uint64_t now_ns = clock_ns(CLOCK_MONOTONIC);
+
+	track_kernel_stop(&inspector_track, track_kernel_start(&inspector_track, handle, 0, now_ns), now_ns + 1000);
+}
+
+static unsigned count_lines(void)
+{
+	char pattern[96], line[4096];
+	unsigned lines = 0;
+	glob_t found;
+
+	snprintf(pattern, sizeof(pattern), "%s/*.log", dir);
+	if (glob(pattern, 0, NULL, &found))
+		return 0;
+	for (size_t i = 0; i < found.gl_pathc; i++) {
+		FILE *file = fopen(found.gl_pathv[i], "r");
+
+		while (file && fgets(line, sizeof(line), file))
+			lines++;
+		if (file)
+			fclose(file);
+	}
+	globfree(&found);
+	return lines;
+}
+
+static int status_of(pid_t child)
+{
+	int status;
+
+	return waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+int main(void)
+{
+	char command[96];
+	int mask = 0, child_mask = 0;
+
+	snprintf(dir, sizeof(dir), "/dev/shm/test_jsonfork.XXXXXX");
+	if (!ok(mkdtemp(dir) != NULL, "a directory"))
+		return done_testing();
+	setenv("NCCL_INSPECTOR_ENABLE", "1", 1);
+	setenv("NCCL_INSPECTOR_DUMP_DIR", dir, 1);
+	setenv("NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS", "30000000", 1);
+	unsetenv("NCCL_INSPECTOR_RUN_DIR");
+	unsetenv("NCCL_INSPECTOR_PROM_DUMP");
+
+	void *mine = make(&mask);
+
+	for (int i = 0; i < 5; i++)
+		operation(mine);
+	fflush(stdout);
+	pid_t child = fork();
+
+	if (!child) {
+		operation(mine);
+		inspector_finalize(mine);
+		operation(make(&child_mask));
+		exit(0); /* with the destructors */
+	}
+	ok(status_of(child) == 0, "a child ends like any other");
+	ok(count_lines() == 0, "and writes nothing");
+	operation(mine);
+	inspector_finalize(mine);
+	ok(count_lines() == 6, "the parent's lines are written once (%u)", count_lines());
+	fflush(stdout);
+	child = fork();
+	if (!child)
+		exit(0);
+	ok(status_of(child) == 0 && count_lines() == 6, "nor does a child after that write any");
+	mine = make(&mask);
+	operation(mine);
+	inspector_finalize(mine);
+	ok(count_lines() == 7, "and a later communicator's lines come too (%u)", count_lines());
+	snprintf(command, sizeof(command), "rm -r %s", dir);
+	ok(system(command) == 0, "swept");
+	return done_testing();
+}
