@@ -21,9 +21,9 @@ GIVEN = {
     "report": (("--nccl-inspector=report",), "report"),
     "off": (("--nccl-inspector=off",), "off"),
     "prom with keys": (("--nccl-inspector=prom,interval=250ms,p2p=0",), "prom 250ms p2p=0"),
-    "a bare key": (("--nccl-inspector=report,p2p",), "report"),
+    "a bare key": (("--nccl-inspector=prom+json,verbose",), "prom+json verbose"),
     "twice": (("--nccl-inspector=report", "--nccl-inspector=prom"), "prom"),
-    "a blank for the =": (("--nccl-inspector", "report"), "report"),
+    "a blank for the =": (("--nccl-inspector", "json,dir=a b"), "json in a b"),
 }
 DEFAULTS = {"no default": None, "default=prom": "prom"}
 VARIABLES = {"": None, "SLURM_NCCL_INSPECTOR=report": "report"}
@@ -33,10 +33,14 @@ LOGIN = ("sbatch", "#SBATCH", "srun", "salloc")
 # Prints what the plugin would do with the environment of this very process.
 OBSERVE = """#!/bin/sh
 if [ -z "$NCCL_PROFILER_PLUGIN" ]; then echo off; exit 0; fi
-case $NCCL_INSPECTOR_PROM_DUMP in 1) mode=prom ;; 0) mode=report ;; *) mode=? ;; esac
+case $NCCL_INSPECTOR_PROM_DUMP$NCCL_INSPECTOR_JSON in
+10) mode=prom ;; 11) mode=prom+json ;; 01) mode=json ;; 00) mode=report ;; *) mode=? ;;
+esac
 case $NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS in
 1000000) ;; 250000) mode="$mode 250ms" ;; *) mode="$mode ?" ;; esac
 [ "$NCCL_INSPECTOR_ENABLE_P2P" = 1 ] || mode="$mode p2p=$NCCL_INSPECTOR_ENABLE_P2P"
+[ "${NCCL_INSPECTOR_DUMP_VERBOSE-0}" = 0 ] || mode="$mode verbose"
+[ -z "${NCCL_INSPECTOR_DUMP_DIR-}" ] || mode="$mode in $NCCL_INSPECTOR_DUMP_DIR"
 raw=/run/nccl-inspector/jobs/$SLURM_JOB_ID/raw
 [ "$NCCL_INSPECTOR_RUN_DIR" = "$raw" ] || mode="$mode elsewhere"
 [ "${NCCL_INSPECTOR_SET_BY_SLURM%% *}" = "$SLURM_JOB_ID" ] || mode="$mode of another job"

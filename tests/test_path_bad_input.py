@@ -8,7 +8,7 @@ from tests import jobs
 from tests.cluster import JOB_USER, Cluster
 
 MODES = "modes: prom, json, prom+json, report, off"
-KEYS = "keys: interval, p2p, min_size"
+KEYS = "keys: interval, p2p, min_size, verbose, dir, gzip, json_max, phases, net"
 BAD_VALUES = {
     "bogus": ("bogus", 'unknown mode "bogus"', MODES),
     "negative": ("prom,interval=-3", 'interval="-3" is not a number', KEYS),
@@ -17,7 +17,7 @@ BAD_VALUES = {
     "control characters": ("prom\x1b[31m\n2", 'unknown mode "prom?[31m?2"', MODES),
     "nothing": ("", 'unknown mode ""', MODES),
     "json+prom": ("json+prom", 'unknown mode "json+prom"', MODES),
-    "a bare dir": ("json,dir", "dir needs a value: dir=...", "keys: interval,"),
+    "a bare dir": ("json,dir", "dir needs a value: dir=...", KEYS),
 }
 COMMANDS = {
     "sbatch": ["--wrap", "true"],
