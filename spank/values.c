@@ -87,7 +87,8 @@ static bool parse_text(enum setting_type type, const char *text)
 	return true;
 }
 
-/* Reads 2.28.5 and moves on behind it; versions in their order are numbers in theirs. */
+/* Reads 2.28.5 and moves on behind it; versions in their order are numbers in theirs. Minor and
+ * patch have two digits in NCCL's own number. */
 static bool parse_version(const char **text, uint32_t *out)
 {
 	*out = 0;
@@ -95,11 +96,11 @@ static bool parse_version(const char **text, uint32_t *out)
 		size_t digits = strspn(*text, "0123456789");
 		uint32_t number = 0;
 
-		if (!digits || digits > 3)
+		if (!digits || digits > (part ? 2 : 3))
 			return false;
 		for (; digits; digits--)
 			number = number * 10 + (uint32_t)(*(*text)++ - '0');
-		*out = *out * 1000 + number;
+		*out = *out * 100 + number;
 		if (part < 2 && *(*text)++ != '.')
 			return false;
 	}

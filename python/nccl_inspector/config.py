@@ -23,7 +23,7 @@ _DURATION = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)(ms|s|m|h)?")
 _DURATION_US = {"ms": 1000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000}
 _SIZE = re.compile(r"([0-9]{1,15})([KMGT])?")
 _PERCENT = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,6})?")
-_VERSION = re.compile(r"([0-9]{1,3})\.([0-9]{1,3})\.([0-9]{1,3})")
+_VERSION = re.compile(r"([0-9]{1,3})\.([0-9]{1,2})\.([0-9]{1,2})")
 _SIZE_BYTES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 # What a setting's type adds to its name as a field of Config: the unit.
 _UNIT_SUFFIX = {"duration": "_s", "size": "_bytes", "percent": "_percent"}

@@ -62,7 +62,7 @@ static void test_bad_values(void)
 		{ "deny_nccl", "2.28.1-2.28.3-2.28.5" },
 		{ "deny_nccl", "2.28.2-2.28.1" },
 		{ "deny_nccl", "2.28.1 2.28.2" },
-		{ "deny_nccl", "2.28.1000" },
+		{ "deny_nccl", "2.28.100" },
 		{ "deny_nccl", "all" },
 		{ "default", "" },
 		{ "profiler", "" },
@@ -128,7 +128,7 @@ static void test_good_values(void)
 static void test_site_values(void)
 {
 	static const char *const denied[] = { "", "2.28.1", "2.28.10-2.28.12",
-		                              "2.9.0-2.27.999,3.0.0" };
+		                              "2.9.0-2.27.99,3.0.0" };
 	static const struct {
 		const char *value;
 		uint64_t want;
