@@ -18,7 +18,7 @@
 #include "writer.h"
 
 #define relaxed memory_order_relaxed
-#define FINALIZE_WAIT_NS 100000000ull
+#define FINALIZE_WAIT_NS 90000000ull /* of the 100 ms that it may take */
 
 struct track inspector_track;
 
