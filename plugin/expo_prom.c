@@ -1,30 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "expo_prom.h"
-
 #include <time.h>
 
-#include "bandwidth.h"
 #include "clock.h"
-#include "log2.h"
+#include "expo_page.h"
 #include "round.h"
 
 #define relaxed memory_order_relaxed
-#define SCHEMA 1
-
-enum metric {
-#define METRIC(id, name, type, help) id,
-#include "metrics_table.h"
-#undef METRIC
-	METRICS,
-};
-
-static const struct {
-	const char *name, *type, *help;
-} metrics[METRICS] = {
-#define METRIC(id, name, type, help) [id] = { name, type, help },
-#include "metrics_table.h"
-#undef METRIC
-};
 
 static const char *const drop_names[BOX_DROPS] = {
 	[BOX_DROP_NO_SLOT] = "no_slot",   [BOX_DROP_NO_COMM] = "no_communicator",
@@ -34,102 +15,13 @@ static const char *const drop_names[BOX_DROPS] = {
 	[BOX_DROP_JSON] = "json",
 };
 
-static void add_job_labels(struct expo *expo, unsigned gpu, struct text *text)
-{
-	text_add_label(text, "{cluster", expo->config->cluster);
-	text_add_label(text, ",slurm_job_id", expo->config->job);
-	text_add_label(text, ",node", expo->config->node);
-	text_add_label(text, ",gpu", expo->box->header->gpu[gpu].label);
-}
-
-static void add_key_labels(struct expo *expo, const struct box_key *key, struct text *text)
-{
-	const struct box_comm *comm = &expo->box->comms[key->comm];
-	char size[24];
-
-	bandwidth_size_label(key->size_class, size, sizeof(size));
-	text_add(text, "{version=\"v%u.%u\"", expo->api, SCHEMA);
-	text_add_label(text, ",cluster", expo->config->cluster);
-	text_add_label(text, ",slurm_job_id", expo->config->job);
-	text_add_label(text, ",slurm_nodelist", expo->config->nodelist);
-	text_add_label(text, ",node", expo->config->node);
-	text_add_label(text, ",gpu", expo->box->header->gpu[comm->gpu].label);
-	text_add(text, ",rank=\"%d\",comm=\"0x%llx\"", comm->rank, (unsigned long long)comm->id);
-	text_add_label(text, ",comm_name", comm->name[0] ? comm->name : "unknown");
-	text_add(text, ",n_nodes=\"%d\",nranks=\"%d\"", comm->nnodes, comm->nranks);
-	if (box_func_is_p2p(key->func))
-		text_add(text, ",p2p_operation=\"%s\",message_size=\"%s\"} ", box_func_name(key->func), size);
-	else
-		text_add(text, ",collective=\"%s\",message_size=\"%s\",algo_proto=\"%s_%s\"} ",
-			 box_func_name(key->func), size, box_algo_name(key->algo),
-			 box_proto_name(key->proto));
-}
-
-/* False where the metric has no value: a mean of nothing is not 0. */
-static bool key_value(const struct expo *expo, unsigned i, enum metric metric, double *value)
-{
-	const struct box_key *key = &expo->box->keys[i];
-	const struct expo_sum *now = &expo->now[i], *before = &expo->before[i];
-	double ops = (double)(now->ops - before->ops);
-	double factor = bandwidth_bus_factor(key->func, expo->box->comms[key->comm].nranks);
-
-	switch (metric) {
-	case METRIC_NCCL_BUS_BANDWIDTH_GBS:
-	case METRIC_NCCL_P2P_BUS_BANDWIDTH_GBS:
-		if (ops <= 0 || factor <= 0)
-			return false;
-		*value = round_binary(factor * round_exp2((double)(now->log2_rate_q20 - before->log2_rate_q20) /
-							  LOG2_ONE / ops), 9);
-		return true;
-	case METRIC_NCCL_COLLECTIVE_EXEC_TIME_MICROSECONDS:
-	case METRIC_NCCL_P2P_EXEC_TIME_MICROSECONDS:
-		*value = ops > 0 ? round_binary((double)(now->busy_ns - before->busy_ns) / ops / 1e3, 11) : 0;
-		return ops > 0;
-	case METRIC_NCCL_COLLECTIVE_OPERATIONS_TOTAL:
-	case METRIC_NCCL_P2P_OPERATIONS_TOTAL:
-		*value = (double)now->ops;
-		return true;
-	case METRIC_NCCL_COLLECTIVE_BYTES_TOTAL:
-	case METRIC_NCCL_P2P_BYTES_TOTAL:
-		*value = (double)now->bytes;
-		return true;
-	default:
-		*value = round_seconds(now->busy_ns);
-		return true;
-	}
-}
-
-static void write_family_head(enum metric metric, bool *begun, struct text *text)
-{
-	if (!*begun)
-		text_add(text, "# HELP %s %s\n# TYPE %s %s\n", metrics[metric].name, metrics[metric].help,
-			 metrics[metric].name, metrics[metric].type);
-	*begun = true;
-}
-
-static void write_key_family(struct expo *expo, enum metric metric, bool p2p, struct text *text)
-{
-	bool begun = false;
-	double value;
-
-	for (unsigned i = 0; i < BOX_KEYS; i++) {
-		if (!expo->shown_key[i] || box_func_is_p2p(expo->box->keys[i].func) != p2p ||
-		    !key_value(expo, i, metric, &value))
-			continue;
-		write_family_head(metric, &begun, text);
-		text_add(text, "%s", metrics[metric].name);
-		add_key_labels(expo, &expo->box->keys[i], text);
-		text_add(text, "%.17g\n", value);
-	}
-}
+static const char *const net_states[BOX_NET_STATES] = {
+	[BOX_NET_GPU] = "gpu", [BOX_NET_PEER] = "peer", [BOX_NET_WIRE] = "wire", [BOX_NET_FLUSH] = "flush",
+};
 
 static double comm_value(const struct expo *expo, unsigned i, enum metric metric)
 {
 	const struct box_comm *comm = &expo->box->comms[i];
-	const struct box_header *header = expo->box->header;
-	uint64_t beat_tick = atomic_load_explicit(&header->beat_tick, relaxed);
-	uint64_t tick = atomic_load_explicit(&comm->last_progress_tick, relaxed);
-	double behind_s;
 
 	switch (metric) {
 	case METRIC_NCCL_COLLECTIVE_INFLIGHT_SECONDS:
@@ -140,131 +32,186 @@ static double comm_value(const struct expo *expo, unsigned i, enum metric metric
 		return (double)atomic_load_explicit(&comm->enqueued, relaxed);
 	case METRIC_NCCL_COMMUNICATOR_OPERATIONS_STARTED_TOTAL:
 		return (double)(atomic_load_explicit(&comm->started, relaxed) + expo->running[i]);
-	case METRIC_NCCL_COMMUNICATOR_OPERATIONS_COMPLETED_TOTAL:
-		return (double)atomic_load_explicit(&comm->completed, relaxed);
 	default:
-		behind_s = tick < beat_tick ? (double)clock_ticks_to_ns(beat_tick - tick,
-								       header->clock.ns_per_tick_q32) / 1e9 : 0;
-		return tick ? (double)atomic_load_explicit(&header->beat_real_ns, relaxed) / 1e9 - behind_s : 0;
+		return (double)atomic_load_explicit(&comm->completed, relaxed);
 	}
 }
 
-static void write_comm_family(struct expo *expo, enum metric metric, struct text *text)
+static void write_comm_family(struct expo_page *page, enum metric metric)
 {
 	bool begun = false;
 
-	for (unsigned i = 0; i < BOX_COMMS; i++) {
-		const struct box_comm *comm = &expo->box->comms[i];
+	for (unsigned n = 0; n < page->expo->comms.count; n++) {
+		unsigned i = page->expo->comms.row[n];
 
-		if (!expo->shown_comm[i] ||
-		    (metric == METRIC_NCCL_COMMUNICATOR_LAST_PROGRESS_TIMESTAMP_SECONDS &&
-		     !atomic_load_explicit(&comm->last_progress_tick, relaxed)))
+		expo_begin(page, metric, &begun);
+		expo_comm_labels(page, i);
+		expo_end(page, comm_value(page->expo, i, metric));
+	}
+}
+
+static void write_last_progress(struct expo_page *page)
+{
+	const struct box_header *header = page->expo->box->header;
+	double beat_s = (double)atomic_load_explicit(&header->beat_real_ns, relaxed) / 1e9;
+	uint64_t beat_tick = atomic_load_explicit(&header->beat_tick, relaxed);
+	bool begun = false;
+
+	for (unsigned n = 0; n < page->expo->comms.count; n++) {
+		unsigned i = page->expo->comms.row[n];
+		uint64_t tick = atomic_load_explicit(&page->expo->box->comms[i].last_progress_tick, relaxed);
+		double behind_s = 0;
+
+		if (!tick)
 			continue; /* no progress yet is not progress in 1970 */
-		write_family_head(metric, &begun, text);
-		text_add(text, "%s", metrics[metric].name);
-		add_job_labels(expo, comm->gpu, text);
-		text_add(text, ",rank=\"%d\",comm=\"0x%llx\"", comm->rank, (unsigned long long)comm->id);
-		text_add_label(text, ",comm_name", comm->name[0] ? comm->name : "unknown");
-		text_add(text, metric == METRIC_NCCL_COMMUNICATOR_LAST_PROGRESS_TIMESTAMP_SECONDS ? "} %.3f\n" : "} %.17g\n",
-			 comm_value(expo, i, metric));
+		if (tick < beat_tick)
+			behind_s = (double)clock_ticks_to_ns(beat_tick - tick, header->clock.ns_per_tick_q32) / 1e9;
+		expo_begin(page, METRIC_NCCL_COMMUNICATOR_LAST_PROGRESS_TIMESTAMP_SECONDS, &begun);
+		expo_comm_labels(page, i);
+		expo_end_time(page, beat_s - behind_s);
+	}
+}
+
+static void add_net_labels(struct expo_page *page, unsigned index)
+{
+	const struct box_net *net = &page->expo->box->nets[index];
+
+	if (expo_repeat(page, &page->nets[index]))
+		return;
+	expo_comm_labels(page, net->comm);
+	text_add(page->text, ",peer=\"%d\",direction=\"%s\"", net->peer, net->is_send ? "send" : "receive");
+	expo_rendered(page, &page->nets[index]);
+}
+
+static void write_nets(struct expo_page *page)
+{
+	const struct expo_rows *rows = &page->expo->nets;
+	const struct box_net *nets = page->expo->box->nets;
+	bool begun = false;
+
+	for (unsigned n = 0; n < rows->count; n++) {
+		expo_begin(page, METRIC_NCCL_NETWORK_STEPS_TOTAL, &begun);
+		add_net_labels(page, rows->row[n]);
+		expo_end(page, (double)atomic_load_explicit(&nets[rows->row[n]].steps, relaxed));
+	}
+	begun = false;
+	for (unsigned n = 0; n < rows->count; n++) {
+		const struct box_net *net = &nets[rows->row[n]];
+
+		for (unsigned state = 0; state < BOX_NET_STATES; state++) {
+			/* A sender flushes nothing, a receiver waits for no credit. */
+			if (state == (net->is_send ? BOX_NET_FLUSH : BOX_NET_PEER))
+				continue;
+			expo_begin(page, METRIC_NCCL_NETWORK_WAIT_SECONDS_TOTAL, &begun);
+			add_net_labels(page, rows->row[n]);
+			text_add_label(page->text, ",state", net_states[state]);
+			expo_end(page, round_seconds(atomic_load_explicit(&net->ns[state], relaxed)));
+		}
 	}
 }
 
 /* Files that nobody merges: two processes may not say the same. */
-static void add_owner_label(struct expo *expo, struct text *text)
+static void add_owner_label(struct expo_page *page)
 {
-	if (expo->config->make_dir)
-		text_add_label(text, ",process", box_process(expo->box));
+	if (page->expo->config->make_dir)
+		text_add_label(page->text, ",process", box_process(page->expo->box));
 }
 
-static void write_gpu_info(struct expo *expo, unsigned gpu, struct text *text)
+static void write_gpu_info(struct expo_page *page)
 {
-	const struct box_gpu *info = &expo->box->header->gpu[gpu];
+	const struct box_gpu *info = &page->expo->box->header->gpu[page->gpu];
 	bool begun = false;
 
-	write_family_head(METRIC_NCCL_GPU_INFO, &begun, text);
-	text_add(text, "%s", metrics[METRIC_NCCL_GPU_INFO].name);
-	add_job_labels(expo, gpu, text);
-	text_add_label(text, ",gpu_uuid", info->uuid[0] ? info->uuid : "unknown");
-	text_add_label(text, ",pci_bus_id", info->pci_bus_id[0] ? info->pci_bus_id : "unknown");
-	add_owner_label(expo, text);
-	text_add(text, "} 1\n");
+	expo_begin(page, METRIC_NCCL_GPU_INFO, &begun);
+	expo_job_labels(page);
+	text_add_label(page->text, ",gpu_uuid", info->uuid[0] ? info->uuid : "unknown");
+	text_add_label(page->text, ",pci_bus_id", info->pci_bus_id[0] ? info->pci_bus_id : "unknown");
+	add_owner_label(page);
+	expo_end(page, 1);
 }
 
-static void write_build_info(struct expo *expo, struct text *text)
+static void write_build_info(struct expo_page *page)
 {
-	unsigned version = expo->box->header->nccl_version;
+	const struct box_header *header = page->expo->box->header;
+	unsigned version = header->nccl_version;
 	bool begun = false;
 
-	write_family_head(METRIC_NCCL_INSPECTOR_BUILD_INFO, &begun, text);
-	text_add(text, "%s", metrics[METRIC_NCCL_INSPECTOR_BUILD_INFO].name);
-	text_add_label(text, "{node", expo->config->node);
-	text_add_label(text, ",plugin_version", expo->box->header->plugin_version);
+	expo_begin(page, METRIC_NCCL_INSPECTOR_BUILD_INFO, &begun);
+	text_add_label(page->text, "{node", page->expo->config->node);
+	text_add_label(page->text, ",plugin_version", header->plugin_version);
 	if (version)
-		text_add(text, ",nccl_version=\"%u.%u.%u\"", version / 10000, version / 100 % 100,
+		text_add(page->text, ",nccl_version=\"%u.%u.%u\"", version / 10000, version / 100 % 100,
 			 version % 100);
 	else
-		text_add(text, ",nccl_version=\"unknown\"");
-	add_owner_label(expo, text);
-	text_add(text, "} 1\n");
+		TEXT_ADD(page->text, ",nccl_version=\"unknown\"");
+	add_owner_label(page);
+	expo_end(page, 1);
 }
 
-/* One series of the process; `reason` NULL: without that label. */
-static void write_process(struct expo *expo, unsigned gpu, enum metric metric, const char *reason,
-			  bool *begun, struct text *text)
+/* A series of the process, up to its value; `reason` NULL: without that label. */
+static void begin_process(struct expo_page *page, enum metric metric, const char *reason, bool *begun)
 {
-	write_family_head(metric, begun, text);
-	text_add(text, "%s", metrics[metric].name);
-	add_job_labels(expo, gpu, text);
-	text_add_label(text, ",process", box_process(expo->box));
+	expo_begin(page, metric, begun);
+	expo_job_labels(page);
+	text_add_label(page->text, ",process", box_process(page->expo->box));
 	if (reason)
-		text_add_label(text, ",reason", reason);
-	text_add(text, "} ");
+		text_add_label(page->text, ",reason", reason);
 }
 
-static void write_process_families(struct expo *expo, unsigned gpu, struct text *text)
+static void write_process(struct expo_page *page, enum metric metric, double value)
 {
-	const struct box_header *header = expo->box->header;
 	bool begun = false;
 
-	write_process(expo, gpu, METRIC_NCCL_INSPECTOR_LAST_WRITE_TIMESTAMP_SECONDS, NULL, &begun, text);
-	text_add(text, "%.3f\n", (double)clock_ns(CLOCK_REALTIME) / 1e9);
+	begin_process(page, metric, NULL, &begun);
+	expo_end(page, value);
+}
+
+static void write_process_families(struct expo_page *page)
+{
+	const struct box_header *header = page->expo->box->header;
+	uint32_t sampling = atomic_load_explicit(&header->sampling, relaxed);
+	bool begun = false;
+
+	begin_process(page, METRIC_NCCL_INSPECTOR_LAST_WRITE_TIMESTAMP_SECONDS, NULL, &begun);
+	expo_end_time(page, (double)clock_ns(CLOCK_REALTIME) / 1e9);
 	begun = false;
 	for (unsigned reason = 0; reason < BOX_DROPS; reason++) {
-		write_process(expo, gpu, METRIC_NCCL_INSPECTOR_EVENTS_DROPPED_TOTAL, drop_names[reason],
-			      &begun, text);
-		text_add(text, "%.17g\n", (double)atomic_load_explicit(&header->dropped[reason], relaxed));
+		begin_process(page, METRIC_NCCL_INSPECTOR_EVENTS_DROPPED_TOTAL, drop_names[reason], &begun);
+		expo_end(page, (double)atomic_load_explicit(&header->dropped[reason], relaxed));
 	}
-	begun = false;
-	write_process(expo, gpu, METRIC_NCCL_INSPECTOR_SERIES_DROPPED_TOTAL, NULL, &begun, text);
-	text_add(text, "%.17g\n", (double)atomic_load_explicit(&header->series_dropped, relaxed));
-	begun = false;
-	write_process(expo, gpu, METRIC_NCCL_INSPECTOR_SELF_SECONDS_TOTAL, NULL, &begun, text);
-	text_add(text, "%.17g\n", round_seconds(atomic_load_explicit(&header->self_ns, relaxed)));
+	write_process(page, METRIC_NCCL_INSPECTOR_SERIES_DROPPED_TOTAL,
+		      (double)atomic_load_explicit(&header->series_dropped, relaxed));
+	write_process(page, METRIC_NCCL_INSPECTOR_SELF_SECONDS_TOTAL,
+		      round_seconds(atomic_load_explicit(&header->self_ns, relaxed)));
+	write_process(page, METRIC_NCCL_INSPECTOR_HOT_SECONDS_TOTAL,
+		      round_seconds(atomic_load_explicit(&header->hot_ns, relaxed)));
+	write_process(page, METRIC_NCCL_INSPECTOR_SILENT_SECONDS_TOTAL,
+		      round_seconds(atomic_load_explicit(&header->silent_ns, relaxed)));
+	write_process(page, METRIC_NCCL_INSPECTOR_SAMPLING_RATIO, round_binary(1.0 / (sampling ? sampling : 1), 11));
+	if (page->expo->config->json)
+		write_process(page, METRIC_NCCL_INSPECTOR_JSON_LINES_TOTAL,
+			      (double)atomic_load_explicit(&header->json_lines, relaxed));
 }
 
 void expo_prom_write(struct expo *expo, unsigned gpu, struct text *text)
 {
+	struct expo_page page = { .expo = expo, .text = text, .gpu = gpu };
+
 	text_clear(text);
 	expo_choose(expo, gpu);
-	for (enum metric m = METRIC_NCCL_BUS_BANDWIDTH_GBS;
-	     m <= METRIC_NCCL_COLLECTIVE_EXEC_TIME_MICROSECONDS; m++)
-		write_key_family(expo, m, false, text);
-	for (enum metric m = METRIC_NCCL_P2P_BUS_BANDWIDTH_GBS; m <= METRIC_NCCL_P2P_EXEC_TIME_MICROSECONDS;
-	     m++)
-		write_key_family(expo, m, true, text);
-	for (enum metric m = METRIC_NCCL_COLLECTIVE_OPERATIONS_TOTAL;
-	     m <= METRIC_NCCL_COLLECTIVE_BUSY_SECONDS_TOTAL; m++)
-		write_key_family(expo, m, false, text);
-	for (enum metric m = METRIC_NCCL_P2P_OPERATIONS_TOTAL; m <= METRIC_NCCL_P2P_BUSY_SECONDS_TOTAL; m++)
-		write_key_family(expo, m, true, text);
-	for (enum metric m = METRIC_NCCL_COLLECTIVE_INFLIGHT_SECONDS;
-	     m <= METRIC_NCCL_COMMUNICATOR_OPERATIONS_COMPLETED_TOTAL; m++)
-		write_comm_family(expo, m, text);
-	write_gpu_info(expo, gpu, text);
+	expo_key_gauges(&page);
+	expo_key_counters(&page);
+	write_comm_family(&page, METRIC_NCCL_COLLECTIVE_INFLIGHT_SECONDS);
+	write_comm_family(&page, METRIC_NCCL_COMMUNICATOR_LAST_SEQUENCE);
+	write_last_progress(&page);
+	write_comm_family(&page, METRIC_NCCL_COMMUNICATOR_OPERATIONS_ENQUEUED_TOTAL);
+	write_comm_family(&page, METRIC_NCCL_COMMUNICATOR_OPERATIONS_STARTED_TOTAL);
+	write_comm_family(&page, METRIC_NCCL_COMMUNICATOR_OPERATIONS_COMPLETED_TOTAL);
+	write_nets(&page);
+	write_gpu_info(&page);
 	if (gpu == 0) {
-		write_process_families(expo, gpu, text);
-		write_build_info(expo, text);
+		write_process_families(&page);
+		write_build_info(&page);
 	}
-	text_add(text, "# EOF\n");
+	TEXT_ADD(text, "# EOF\n");
 }

@@ -13,6 +13,8 @@
 
 #define EXPO_MAX_SERIES 250u /* a GPU */
 #define EXPO_MAX_COMMS 16u   /* with series of their own, a GPU: the busiest */
+#define EXPO_MAX_NET 64u     /* of the series, for network detail */
+#define EXPO_ROWS 256u       /* of the longest table */
 
 /* What a key had at one time, and whose it was: a key may serve another kind later. */
 struct expo_sum {
@@ -21,21 +23,33 @@ struct expo_sum {
 	int64_t log2_rate_q20;
 };
 
+/* What else it has now. */
+struct expo_more {
+	uint64_t untimed_ops, untimed_bytes, phased_ops, wait_ns;
+};
+
+/* Rows of a table that have series, rising. */
+struct expo_rows {
+	uint32_t count;
+	uint16_t row[EXPO_ROWS];
+};
+
 struct expo {
 	struct box *box;
 	const struct config *config;
 	unsigned api; /* NCCL profiler interface in use, for the label `version` */
 	struct expo_sum now[BOX_KEYS], before[BOX_KEYS]; /* sums at this and at the last expo_window */
+	struct expo_more more[BOX_KEYS];
 	uint64_t inflight_ns[BOX_COMMS]; /* age of the oldest operation in flight */
 	uint32_t running[BOX_COMMS];     /* operations in flight whose kernel began */
-	bool shown_key[BOX_KEYS], shown_comm[BOX_COMMS];
+	struct expo_rows comms, keys, nets; /* of one GPU: expo_choose() */
 };
 
 /* Closes the window: what follows describes the time since the call before. The caller holds the inspector's
  * lock until the texts are written, so that no communicator is folded meanwhile. */
 void expo_window(struct expo *expo, uint64_t now_tick, uint64_t ns_per_tick_q32);
 
-/* Chooses the busiest communicators and keys of one GPU; what goes without series is counted. */
+/* Chooses the busiest communicators, peers and keys of one GPU; what goes without series is counted. */
 void expo_choose(struct expo *expo, unsigned gpu);
 
 /* Writes the text of one GPU (index of box_header.gpu); process-wide series go with the first. */

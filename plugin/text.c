@@ -6,6 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "decimal.h"
+
+/* Above malloc's threshold for maps of their own: what is never written to costs nothing. Holds most texts. */
+#define FIRST_ROOM (160u << 10)
+
 void text_clear(struct text *text)
 {
 	text->length = 0;
@@ -14,13 +19,13 @@ void text_clear(struct text *text)
 
 static bool make_room(struct text *text, size_t more)
 {
-	size_t room = text->room ? text->room : 65536;
+	size_t room = text->room ? text->room : FIRST_ROOM;
 	char *data;
 
-	while (room < text->length + more + 1)
-		room *= 2;
-	if (room == text->room)
+	if (text->length + more < text->room)
 		return true;
+	while (room <= text->length + more)
+		room *= 2;
 	data = realloc(text->data, room);
 	if (!data) {
 		text->failed = true;
@@ -55,6 +60,23 @@ void text_add(struct text *text, const char *format, ...)
 	text->length += (size_t)length;
 }
 
+void text_add_bytes(struct text *text, const char *bytes, size_t length)
+{
+	if (text->failed || !make_room(text, length))
+		return;
+	memcpy(text->data + text->length, bytes, length);
+	text->length += length;
+	text->data[text->length] = '\0';
+}
+
+void text_repeat(struct text *text, size_t from, size_t length)
+{
+	/* Room first: it may move the text. */
+	if (text->failed || !make_room(text, length))
+		return;
+	text_add_bytes(text, text->data + from, length);
+}
+
 void text_add_label(struct text *text, const char *name, const char *value)
 {
 	size_t name_length = strlen(name), length = strlen(value);
@@ -76,4 +98,20 @@ void text_add_label(struct text *text, const char *name, const char *value)
 	*at++ = '"';
 	*at = '\0';
 	text->length = (size_t)(at - text->data);
+}
+
+void text_add_17g(struct text *text, double value)
+{
+	if (text->failed || !make_room(text, DECIMAL_ROOM))
+		return;
+	text->length = (size_t)(decimal_17g(text->data + text->length, value) - text->data);
+	text->data[text->length] = '\0';
+}
+
+void text_add_3f(struct text *text, double value)
+{
+	if (text->failed || !make_room(text, DECIMAL_ROOM))
+		return;
+	text->length = (size_t)(decimal_3f(text->data + text->length, value) - text->data);
+	text->data[text->length] = '\0';
 }

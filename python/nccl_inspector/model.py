@@ -88,7 +88,8 @@ class Key:
     @property
     def algo_proto(self) -> str:
         """The value of the label `algo_proto`."""
-        return f"{ALGOS[self.algo]}_{PROTOS[self.proto]}"
+        alone = not self.proto and ALGOS[self.algo] in ("GROUP", "CE")  # they have no protocol
+        return ALGOS[self.algo] if alone else f"{ALGOS[self.algo]}_{PROTOS[self.proto]}"
 
 
 @dataclass(frozen=True, slots=True)

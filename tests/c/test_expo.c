@@ -113,7 +113,8 @@ static void test_families(void)
 	ok(count("\np2p_operation") == 0 && count("p2p_operation=\"Send\",message_size=\"64-128KB\"} ") == 5,
 	   "a Send has five series and no algorithm");
 	ok(count("collective=\"AllGather\"") == 5, "so has an AllGather");
-	ok(count("nccl_communicator_operations_completed_total{") == 1 && count("reason=\"") == BOX_DROPS,
+	ok(count("nccl_communicator_operations_completed_total{") == 1 && count("reason=\"") == BOX_DROPS &&
+		   !count("(null)"),
 	   "communicator and drops are there");
 	ok(count("gpu_uuid=\"GPU-1\"") == 1 && count("process=\"0_") > 1, "and the GPU and the process");
 }
@@ -143,22 +144,43 @@ static void test_small_messages(void)
 	   "but are counted");
 }
 
+static void add_net(unsigned row, uint32_t comm, int peer, bool is_send, uint64_t ns)
+{
+	struct box_net *net = &box.nets[row];
+
+	*net = (struct box_net){ .steps = 10, .comm = comm, .peer = peer, .is_send = is_send,
+				 .comm_generation = box.comms[comm].generation, .used = 1 };
+	net->ns[is_send ? BOX_NET_PEER : BOX_NET_FLUSH] = ns;
+}
+
 static void test_cap(void)
 {
 	begin();
+	config.json = true;
 	for (int i = 0; i < 40; i++) {
 		void *comm = add_comm("many");
 
 		next_id++;
-
 		for (int k = 13; k < 20; k++)
-			operate(comm, "AllReduce", -1, 1ull << k, 1000);
+			operate(comm, "AllReduce", -1, 1ull << k, i == 20 ? 2000 : 1000);
 	}
 	render();
-	unsigned series = count("\n") - count("# ");
+	unsigned series = count("\n") - count("# "), of_keys = 5 * BOX_KEYS, of_comms = 6 * 40;
+	uint64_t dropped = atomic_load(&box.header->series_dropped);
 
-	ok(series <= EXPO_MAX_SERIES, "a GPU has at most %u series (%u)", EXPO_MAX_SERIES, series);
-	ok(atomic_load(&box.header->series_dropped) > 0, "what is left out is counted");
+	ok(series <= EXPO_MAX_SERIES && series > EXPO_MAX_SERIES - 5, "a GPU has at most %u series (%u)",
+	   EXPO_MAX_SERIES, series);
+	ok(dropped == of_keys + of_comms - (series - 9 - BOX_DROPS), "what is left out is counted (%lu)",
+	   (unsigned long)dropped);
+	ok(count("comm=\"0xad0\"") == 7 * 5, "the busiest have series");
+	for (unsigned row = 0; row < BOX_NETS; row++)
+		add_net(row, row % 40, (int)row, row % 2, 1000);
+	for (unsigned i = 0; i < BOX_KEYS; i++)
+		box.keys[i].untimed_ops = box.keys[i].phased_ops = i + 1;
+	render();
+	series = count("\n") - count("# ");
+	ok(series <= EXPO_MAX_SERIES && count("\nnccl_network_") == EXPO_MAX_NET,
+	   "with all that there can be, too (%u)", series);
 }
 
 static void test_equal_communicators(void)
@@ -196,6 +218,139 @@ static void test_a_key_that_serves_another(void)
 	   "a mean never mixes two kinds of operation");
 }
 
+/* Renders what `seconds` from now would be seen. */
+static void render_later(unsigned seconds)
+{
+	uint64_t ticks_per_s = (1ull << 32) * 1000000000ull / track.ns_per_tick_q32;
+
+	expo_window(&expo, clock_ticks() + seconds * ticks_per_s, track.ns_per_tick_q32);
+	expo_prom_write(&expo, 0, &text);
+}
+
+/* Value of the only series of a metric; -1: not there. */
+static double value_of(const char *metric)
+{
+	char begin[80];
+
+	snprintf(begin, sizeof(begin), "\n%s{", metric);
+	const char *line = strstr(text.data, begin);
+
+	return line && !strstr(line + 1, begin) ? strtod(strstr(line, "} ") + 2, NULL) : -1;
+}
+
+static void test_untimed(void)
+{
+	begin();
+	void *comm = add_comm("dp");
+
+	operate(comm, "Send", 5, 65536, 1000);
+	operate(comm, "Send", 5, 65536, 1000);
+	track_copy_engine(&track, comm, &(struct event){ .peer = EVENT_NO_PEER, .func = "AllGather",
+							 .datatype = "ncclInt8", .count = 65536 });
+	operate(comm, "AllReduce", -1, 65536, 1000);
+	render();
+	ok(value_of("nccl_p2p_untimed_operations_total") == 2 && value_of("nccl_p2p_untimed_bytes_total") == 131072,
+	   "Sends to itself are counted apart");
+	ok(!count("nccl_p2p_operations_total") && !count("nccl_p2p_bytes_total") && !count("nccl_p2p_busy"),
+	   "and not among those with a time");
+	ok(value_of("nccl_collective_untimed_operations_total") == 1 && count("algo_proto=\"CE\"} 65536\n") == 1,
+	   "so is what copy engines run, which have no protocol");
+	ok(value_of("nccl_collective_operations_total") == 1 && count("\"AllReduce\"") == 5 && count("\"AllGather\"") == 2,
+	   "a kind of operation has the series that it has values for");
+}
+
+static void test_grouped(void)
+{
+	begin();
+	void *comm = add_comm("moe"), *group = track_group_start(&track, comm), *ops[8];
+	uint64_t now = track_now_ns(&track);
+
+	for (int peer = 0; peer < 8; peer++)
+		ops[peer] = track_operation(&track, comm, &(struct event){
+					.peer = peer, .func = "Send", .datatype = "ncclInt8", .count = 65536,
+					.channels = 1, .parent = track_p2p_call(&track, group) });
+	track_group_stop(&track, group);
+	for (int peer = 0; peer < 8; peer++)
+		track_kernel_stop(&track, track_kernel_start(&track, ops[peer], 0, now), now + 1000);
+	render();
+	ok(count("collective=\"Scatter\",message_size=\"512-1024KB\",algo_proto=\"GROUP\"} ") == 5 &&
+		   count("p2p_operation=\"Send\"") >= 5,
+	   "a group of Sends is an operation of its own, without a protocol");
+}
+
+static void test_waiting(void)
+{
+	begin();
+	void *comm = add_comm("dp");
+
+	operate(comm, "AllReduce", -1, 65536, 1000);
+	render();
+	ok(!count("_wait_"), "without phases nothing is said of waiting");
+	void *op = track_operation(&track, comm, &(struct event){ .peer = EVENT_NO_PEER, .func = "AllReduce",
+								  .datatype = "ncclInt8", .algo = "RING",
+								  .proto = "SIMPLE", .count = 65536, .channels = 1 });
+	uint64_t now = track_now_ns(&track);
+	void *kernel = track_kernel_start(&track, op, 0, now);
+
+	track_phase_stop(&track, track_phase_start(&track, kernel, 0), now + 500000000);
+	track_kernel_stop(&track, kernel, now + 750000000);
+	render();
+	ok(value_of("nccl_collective_wait_seconds_total") == 0.5 &&
+		   value_of("nccl_collective_wait_operations_total") == 1 &&
+		   value_of("nccl_collective_operations_total") == 2,
+	   "waiting is of the operations that told of it");
+}
+
+static void test_network(void)
+{
+	begin();
+	operate(add_comm("dp"), "AllReduce", -1, 65536, 1000);
+	render();
+	ok(!count("nccl_network_"), "without network detail there is none");
+	add_net(7, 0, 6, true, 2500000000);
+	add_net(9, 0, 4, false, 1000000000);
+	add_net(11, 0, 3, false, 1000000000);
+	box.nets[11].comm_generation++;
+	render();
+	ok(count("comm_name=\"dp\",peer=\"6\",direction=\"send\",state=\"peer\"} 2.5\n") == 1 &&
+		   count("peer=\"6\",direction=\"send\",state=\"") == 3 && !count("send\",state=\"flush"),
+	   "a sender waits for its GPU, the receiver's credit and the wire");
+	ok(count("peer=\"4\",direction=\"receive\",state=\"flush\"} 1\n") == 1 && !count("receive\",state=\"peer") &&
+		   count("direction=\"receive\"} 10\n") == 1,
+	   "a receiver for the wire, the flush and its GPU");
+	ok(!count("peer=\"3\""), "what is of an earlier communicator is not shown");
+	for (unsigned row = 0; row < BOX_NETS; row++)
+		add_net(row, 0, (int)row, row % 2, (row * 7 % BOX_NETS) * 1000000000ull);
+	render();
+	ok(count("\nnccl_network_") == EXPO_MAX_NET && count("direction=\"send\",state=\"peer\"} 255\n") == 1 &&
+		   count("state=\"flush\"} 0\n") == 0,
+	   "many peers: %u series of those that waited longest", EXPO_MAX_NET);
+}
+
+static void test_process(void)
+{
+	begin();
+	add_comm("dp");
+	render();
+	ok(value_of("nccl_inspector_sampling_ratio") == 1 && value_of("nccl_inspector_silent_seconds_total") == 0,
+	   "as a rule every operation is timed");
+	box.header->sampling = 8;
+	box.header->silent_ns = 3000000000;
+	box.header->hot_ns = 1500000000;
+	box.header->json_lines = 77;
+	box.header->dropped[BOX_DROP_JSON] = 5;
+	render();
+	ok(value_of("nccl_inspector_sampling_ratio") == 0.125 && value_of("nccl_inspector_silent_seconds_total") == 3 &&
+		   value_of("nccl_inspector_hot_seconds_total") == 1.5 && count("reason=\"json\"} 5\n") == 1,
+	   "what was not measured is told");
+	config.json = true;
+	render();
+	ok(value_of("nccl_inspector_json_lines_total") == 77, "lines are counted where they are asked for");
+	config.json = false;
+	render();
+	ok(!count("json_lines"), "and only there");
+}
+
 static void test_aborted(void)
 {
 	begin();
@@ -204,9 +359,7 @@ static void test_aborted(void)
 	track_operation(&track, comm, &(struct event){ .peer = EVENT_NO_PEER, .func = "AllReduce", .count = 99999,
 						       .channels = 1 });
 	comms_remove(&track, comm);
-	expo_window(&expo, clock_ticks() + 30 * ((1ull << 32) * 1000000000ull / track.ns_per_tick_q32),
-		    track.ns_per_tick_q32);
-	expo_prom_write(&expo, 0, &text);
+	render_later(30);
 	ok(strstr(text.data, "\nnccl_collective_inflight_seconds{") && count("comm_name=\"aborted\"} 0\n") >= 1,
 	   "what an aborted communicator left has no age");
 	ok(!count("last_progress_timestamp"), "no progress yet is not progress in 1970");
@@ -215,17 +368,24 @@ static void test_aborted(void)
 static void test_in_flight(void)
 {
 	begin();
-	void *comm = add_comm("hung");
+	void *comm = add_comm("hung"), *op = track_operation(&track, comm, &(struct event){
+							.peer = EVENT_NO_PEER, .func = "AllReduce", .count = 99999,
+							.datatype = "ncclInt8", .channels = 1 });
 
-	track_operation(&track, comm, &(struct event){ .peer = EVENT_NO_PEER, .func = "AllReduce", .count = 99999,
-						       .channels = 1 });
-	expo_window(&expo, clock_ticks() + 30 * ((1ull << 32) * 1000000000ull / track.ns_per_tick_q32),
-		    track.ns_per_tick_q32);
-	expo_prom_write(&expo, 0, &text);
-	const char *line = strstr(text.data, "\nnccl_collective_inflight_seconds{");
-	double age = line ? strtod(strstr(line, "} ") + 2, NULL) : 0;
+	render_later(30);
+	double age = value_of("nccl_collective_inflight_seconds");
 
 	ok(age > 29.9 && age < 30.1, "an operation that hangs has an age (%g s)", age);
+	ok(value_of("nccl_communicator_operations_enqueued_total") == 1 &&
+		   value_of("nccl_communicator_operations_started_total") == 0,
+	   "and has not begun");
+	render_later(31);
+	ok(value_of("nccl_collective_inflight_seconds") > age + 0.9, "the next text has a higher age");
+	track_kernel_start(&track, op, 0, track_now_ns(&track));
+	render_later(32);
+	ok(value_of("nccl_communicator_operations_started_total") == 1 &&
+		   value_of("nccl_communicator_operations_completed_total") == 0,
+	   "once its kernel runs it has begun");
 }
 
 int main(void)
@@ -238,6 +398,11 @@ int main(void)
 	test_cap();
 	test_equal_communicators();
 	test_a_key_that_serves_another();
+	test_untimed();
+	test_grouped();
+	test_waiting();
+	test_network();
+	test_process();
 	test_aborted();
 	test_in_flight();
 	return done_testing();
