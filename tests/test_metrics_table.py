@@ -1,7 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 import re
+import subprocess
+from pathlib import Path
 
+from nccl_inspector.exposition import parse_file
 from nccl_inspector.metrics import load_metrics
+
+EXPO = Path(__file__).parents[1] / "build/c/test_expo"
 
 
 def test_names_end_in_what_they_are() -> None:
@@ -25,3 +30,17 @@ def test_every_measured_series_names_its_job_and_node() -> None:
     for metric in load_metrics().values():
         if metric.source == "plugin" and metric.group != "build":
             assert {"cluster", "slurm_job_id", "node"} <= set(metric.labels), metric.name
+
+
+def test_the_agent_takes_every_metric_that_the_plugin_writes(tmp_path: Path) -> None:
+    path = tmp_path / "all.prom"
+    subprocess.run([EXPO, path], check=True, stdout=subprocess.DEVNULL)
+    written = {series.metric.name for series in parse_file(path.read_bytes())}
+    assert written == {one.name for one in load_metrics().values() if one.source == "plugin"}
+
+
+def test_families_come_in_the_order_of_the_table(tmp_path: Path) -> None:
+    path = tmp_path / "all.prom"
+    subprocess.run([EXPO, path], check=True, stdout=subprocess.DEVNULL)
+    families = re.findall(r"^# HELP (\S+) ", path.read_text(), re.MULTILINE)
+    assert families == [one.name for one in load_metrics().values() if one.source == "plugin"]

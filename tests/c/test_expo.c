@@ -36,6 +36,7 @@ static void begin(void)
 	config_cut_nodelist(config.nodelist, "n[1-4]");
 	box_open(&box, -1, "0", &error);
 	box.header->gpu[0] = (struct box_gpu){ .uuid = "GPU-1", .minor = 3, .used = 1, .label = "GPU3" };
+	config_copy_text(box.header->plugin_version, sizeof(box.header->plugin_version), "1.2.3");
 	track_init(&track, &box, clock_calibrate(),
 		   &(struct track_options){ .p2p = true, .timing = BOX_TIMING_GPU });
 	expo.box = &box;
@@ -278,6 +279,19 @@ static void test_grouped(void)
 	   "a group of Sends is an operation of its own, without a protocol");
 }
 
+/* Half a second of waiting, a quarter of work. */
+static void operate_in_phases(void *comm, const char *func, int peer)
+{
+	void *op = track_operation(&track, comm, &(struct event){ .peer = peer, .func = func, .count = 65536,
+								  .datatype = "ncclInt8", .algo = "RING",
+								  .proto = "SIMPLE", .channels = 1 });
+	uint64_t now = track_now_ns(&track);
+	void *kernel = track_kernel_start(&track, op, 0, now);
+
+	track_phase_stop(&track, track_phase_start(&track, kernel, 0), now + 500000000);
+	track_kernel_stop(&track, kernel, now + 750000000);
+}
+
 static void test_waiting(void)
 {
 	begin();
@@ -286,14 +300,7 @@ static void test_waiting(void)
 	operate(comm, "AllReduce", -1, 65536, 1000);
 	render();
 	ok(!count("_wait_"), "without phases nothing is said of waiting");
-	void *op = track_operation(&track, comm, &(struct event){ .peer = EVENT_NO_PEER, .func = "AllReduce",
-								  .datatype = "ncclInt8", .algo = "RING",
-								  .proto = "SIMPLE", .count = 65536, .channels = 1 });
-	uint64_t now = track_now_ns(&track);
-	void *kernel = track_kernel_start(&track, op, 0, now);
-
-	track_phase_stop(&track, track_phase_start(&track, kernel, 0), now + 500000000);
-	track_kernel_stop(&track, kernel, now + 750000000);
+	operate_in_phases(comm, "AllReduce", EVENT_NO_PEER);
 	render();
 	ok(value_of("nccl_collective_wait_seconds_total") == 0.5 &&
 		   value_of("nccl_collective_wait_operations_total") == 1 &&
@@ -388,7 +395,30 @@ static void test_in_flight(void)
 	   "once its kernel runs it has begun");
 }
 
-int main(void)
+/* A text with every metric, for tests/test_metrics_table.py. */
+static void test_all_metrics(const char *path)
+{
+	begin();
+	void *comm = add_comm("all");
+
+	config.json = true;
+	config.make_dir = false; /* a job's directory: the agent reads it */
+	operate_in_phases(comm, "AllReduce", EVENT_NO_PEER);
+	operate_in_phases(comm, "Send", 6);
+	operate(comm, "Send", 5, 65536, 1000);
+	track_copy_engine(&track, comm, &(struct event){ .peer = EVENT_NO_PEER, .func = "AllGather",
+							 .datatype = "ncclInt8", .count = 65536 });
+	add_net(0, 0, 6, true, 1000000000);
+	add_net(1, 0, 4, false, 1000000000);
+	render();
+	FILE *file = path ? fopen(path, "w") : NULL;
+
+	ok(!path || (file && fwrite(text.data, text.length, 1, file) == 1), "a text with every metric");
+	if (file)
+		fclose(file);
+}
+
+int main(int argc, char **argv)
 {
 	log2_init();
 	test_a_collective();
@@ -405,5 +435,6 @@ int main(void)
 	test_process();
 	test_aborted();
 	test_in_flight();
+	test_all_metrics(argc > 1 ? argv[1] : NULL);
 	return done_testing();
 }

@@ -232,7 +232,7 @@ def test_a_symmetric_kernel_without_events_is_counted(stage: Stage) -> None:
     check_untimed(stage, SYMMETRIC, "AllReduce")
 
 
-@defect("D11", "not in the metrics", pending="metrics of untimed operations")
+@defect("D11", "not in the metrics")
 def test_what_has_no_time_is_in_the_metrics(stage: Stage) -> None:
     funcs = ("Broadcast", "AllGather", "AllReduce")
     with stage.playing(COMM, BROADCAST, COPY_ENGINE, SYMMETRIC, PAUSE) as playing:
