@@ -144,6 +144,15 @@ static void load_json(struct config *config, config_getenv get)
 	config->json_files = (unsigned)limited(files, 1, (int64_t)config->json_max_bytes / JSON_BYTES_LEAST);
 }
 
+static enum config_net load_net(config_getenv get)
+{
+	const char *text = get("NCCL_INSPECTOR_NET");
+
+	if (text && !strcmp(text, "on"))
+		return CONFIG_NET_ON;
+	return text && !strcmp(text, "auto") ? CONFIG_NET_AUTO : CONFIG_NET_OFF;
+}
+
 /* NCCL_INSPECTOR_ARRAY_TASK: `810_3`. SLURM_ARRAY_* may be another job's, see internals.md. */
 static void load_array(struct config *config, config_getenv get)
 {
@@ -201,6 +210,7 @@ void config_load(struct config *config, config_getenv get)
 	config->prom = number(get, "NCCL_INSPECTOR_PROM_DUMP", 0) == 1;
 	config->p2p = number(get, "NCCL_INSPECTOR_ENABLE_P2P", 1) != 0;
 	config->phases = number(get, "NCCL_INSPECTOR_PHASES", 0) == 1;
+	config->net = load_net(get);
 	min_bytes = number(get, "NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES", MIN_BYTES_DEFAULT);
 	config->min_bytes = min_bytes < 0 ? MIN_BYTES_DEFAULT : (uint64_t)min_bytes;
 	interval_us = number(get, "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS", -1);

@@ -10,12 +10,16 @@
 #define CONFIG_NODELIST_BYTES 256u
 #define CONFIG_UNKNOWN UINT32_MAX
 
+/* Network detail: never, while a hang is suspected, always. */
+enum config_net { CONFIG_NET_OFF, CONFIG_NET_AUTO, CONFIG_NET_ON };
+
 struct config {
 	bool enabled;        /* NCCL_INSPECTOR_ENABLE */
 	bool prom;           /* NCCL_INSPECTOR_PROM_DUMP */
 	bool p2p;            /* NCCL_INSPECTOR_ENABLE_P2P */
 	bool phases;         /* NCCL_INSPECTOR_PHASES: kernel phases, from NCCL 2.31 on */
 	bool make_dir;       /* the directory is the user's own: make it if need be */
+	enum config_net net; /* NCCL_INSPECTOR_NET: off, auto, on; from NCCL 2.27 on */
 	char dir[4096];      /* NCCL_INSPECTOR_RUN_DIR, else _DUMP_DIR, else as NVIDIA's Inspector names it */
 	int64_t interval_us; /* 0: write at the end only */
 	bool json;           /* JSON lines: NCCL_INSPECTOR_JSON, or no RUN_DIR and no PROM_DUMP */

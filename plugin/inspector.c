@@ -21,6 +21,7 @@
 #define FINALIZE_WAIT_NS 90000000ull /* of the 100 ms that it may take */
 
 struct track inspector_track;
+struct net inspector_net;
 
 static struct {
 	pthread_mutex_t lock; /* of all below, and of communicators and keys while they are folded */
@@ -180,6 +181,20 @@ static void set_up_json(void)
 		inspector_track.traces = trace_open(BOX_OPS);
 }
 
+/* Each interface gets the bits that it knows. Asking for an operation brings the calls around it. */
+static int wanted_events(unsigned api)
+{
+	return ABI_COLL | (self.config.p2p ? ABI_P2P : 0) | (api >= 3 ? ABI_KERNEL_CH : 0) |
+	       (api >= 6 ? ABI_CE_COLL : 0) | (api >= 7 && self.config.phases ? ABI_KERNEL_PHASE : 0) |
+	       net_events(&inspector_net);
+}
+
+/* Under the lock. */
+static void ask_anew(void)
+{
+	control_want(&self.control, wanted_events(self.box.header->api_version));
+}
+
 /* Once in the life of the process. */
 static void set_up(const struct inspector_comm *comm)
 {
@@ -203,6 +218,8 @@ static void set_up(const struct inspector_comm *comm)
 		   &(struct track_options){ .p2p = self.config.p2p,
 					    .timing = (enum box_timing)self.box.header->timing });
 	control_init(&self.control, &self.config, &inspector_track);
+	if (net_init(&inspector_net, &inspector_track, self.config.net, comm->api))
+		log_line("no memory for network detail: it is not taken");
 	self.writer.box = &self.box;
 	self.writer.control = &self.control;
 	self.writer.track = &inspector_track;
@@ -210,6 +227,8 @@ static void set_up(const struct inspector_comm *comm)
 	self.writer.tables = &self.lock;
 	self.writer.dir_fd = dir_fd;
 	self.writer.log = log_line;
+	self.writer.net = &inspector_net;
+	self.writer.ask_anew = ask_anew;
 	self.writer.expo.api = comm->api;
 	writer_init(&self.writer);
 	if (self.config.json)
@@ -235,13 +254,6 @@ static uint32_t find_gpu(void)
 		return i;
 	}
 	return BOX_GPUS - 1;
-}
-
-/* Each interface gets the bits that it knows. Asking for an operation brings the calls around it. */
-static int wanted_events(unsigned api)
-{
-	return ABI_COLL | (self.config.p2p ? ABI_P2P : 0) | (api >= 3 ? ABI_KERNEL_CH : 0) |
-	       (api >= 6 ? ABI_CE_COLL : 0) | (api >= 7 && self.config.phases ? ABI_KERNEL_PHASE : 0);
 }
 
 /* Before NCCL has the context: every operation finds its communicator known. */

@@ -5,6 +5,7 @@
 
 #include "abi.h"
 #include "comms.h"
+#include "net.h"
 
 /* What NCCL says when it makes a communicator. */
 struct inspector_comm {
@@ -23,5 +24,6 @@ void inspector_finalize(void *context);
 
 /* The hot path's state; inactive before the first inspector_init and in a forked child. */
 extern struct track inspector_track;
+extern struct net inspector_net; /* off before that */
 
 #endif

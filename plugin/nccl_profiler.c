@@ -11,6 +11,7 @@
 enum { NCCL_SUCCESS = 0 };
 
 #define TRACK (&inspector_track)
+#define NET (&inspector_net)
 
 static int finalize(void *context)
 {
@@ -194,12 +195,17 @@ static int start_event_v4(void *context, void **handle, struct abi_descriptor_v4
 		*handle = p2p_v4(context, event->parent, &body->p2p);
 	else if (event->type == ABI_GROUP)
 		*handle = track_group_start(TRACK, context);
+	else if (event->type == ABI_PROXY_STEP)
+		*handle = net_step_start(NET, event->parent);
+	else if (event->type == ABI_PROXY_OP)
+		*handle = net_op_start(NET, context, &body->proxy_op);
 	else
 		*handle = NULL;
 	return NCCL_SUCCESS;
 }
 
-/* The calls of the application. A captured call runs later, if at all, and tells nothing of when. */
+/* The calls of the application, and the proxy's operations. A captured call runs later, if at all, and tells
+ * nothing of when. */
 static void *start_call(void *context, uint64_t type, void *parent, const union abi_body_v5 *body)
 {
 	switch (type) {
@@ -222,6 +228,10 @@ static void *start_call(void *context, uint64_t type, void *parent, const union 
 						   .datatype = body->ce_coll.datatype,
 						   .count = body->ce_coll.count });
 		return NULL;
+	case ABI_PROXY_OP:
+		return net_op_start(NET, context, &body->common.proxy_op);
+	case ABI_PROXY_STEP:
+		return net_step_start(NET, parent);
 	default:
 		return NULL;
 	}
@@ -263,6 +273,7 @@ static int stop_event(void *handle)
 {
 	track_group_stop(TRACK, handle);
 	track_enqueued(TRACK, handle);
+	net_stop(NET, handle);
 	return NCCL_SUCCESS;
 }
 
@@ -283,12 +294,12 @@ static int no_state(void *handle, int state, union abi_state_args *args)
 
 static int record_event_state(void *handle, int state, union abi_state_args *args)
 {
-	if (!args)
-		return NCCL_SUCCESS;
-	if (state == ABI_STATE_KERNEL_CH_STOP)
+	if (state == ABI_STATE_KERNEL_CH_STOP && args)
 		track_kernel_stop(TRACK, handle, args->gpu_ns);
-	else if (state == ABI_STATE_KERNEL_PHASE_STOP)
+	else if (state == ABI_STATE_KERNEL_PHASE_STOP && args)
 		track_phase_stop(TRACK, handle, args->gpu_ns);
+	else
+		net_step_state(NET, handle, state);
 	return NCCL_SUCCESS;
 }
 

@@ -151,6 +151,8 @@ static void beat(struct writer *writer)
 	sweep_round(&writer->sweep, writer->track, now);
 	lines_round(&writer->lines, writer->box, clock_ns(CLOCK_REALTIME));
 	control_round(writer->control, clock_ns(CLOCK_MONOTONIC), writer->own_ns);
+	if (net_round(writer->net, now))
+		writer->ask_anew();
 	control_take_message(writer->control, message);
 	pthread_mutex_unlock(writer->tables);
 	atomic_store(&header->beat_tick, now);

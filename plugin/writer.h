@@ -7,6 +7,7 @@
 #include "control.h"
 #include "expo_prom.h"
 #include "lines.h"
+#include "net.h"
 #include "sweep.h"
 #include "worker.h"
 
@@ -23,6 +24,8 @@ struct writer {
 	_Atomic bool closing;       /* the process is ending: publish nothing more */
 	bool failing;               /* the last write failed, and was logged */
 	void (*log)(const char *message);
+	struct net *net;
+	void (*ask_anew)(void); /* net_events has changed; called under `tables` */
 	struct expo expo;
 	struct sweep sweep;
 	struct lines lines;
