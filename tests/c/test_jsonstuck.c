@@ -78,7 +78,7 @@ static ino_t metrics(void)
 
 static bool wait_for_new_metrics(ino_t old)
 {
-	for (uint64_t until = now_ms() + 10000; now_ms() < until; nap()) {
+	for (uint64_t until = now_ms() + 30000; now_ms() < until; nap()) {
 		ino_t now = metrics();
 
 		if (now && now != old)
@@ -104,7 +104,7 @@ static void play(void)
 	wait_for_new_metrics(0);
 	atomic_store(&hangs, true);
 	operation(mine);
-	for (uint64_t until = now_ms() + 10000; !atomic_load(&stuck) && now_ms() < until; nap())
+	for (uint64_t until = now_ms() + 30000; !atomic_load(&stuck) && now_ms() < until; nap())
 		;
 	ok(atomic_load(&stuck), "the lines hang");
 	ok(wait_for_new_metrics(metrics()) && wait_for_new_metrics(metrics()), "the metrics go on");
@@ -113,12 +113,12 @@ static void play(void)
 	ok(atomic_load(&inspector_track.box->header->dropped[BOX_DROP_JSON]) > 3000,
 	   "lines that nobody writes are dropped and counted");
 	took = finalize_ms(mine);
-	ok(took < 500, "destroying does not wait for them (%llu ms)", (unsigned long long)took);
+	ok(took < 3000, "destroying does not wait for them (%llu ms)", (unsigned long long)took);
 	ok(!metrics(), "and takes the metrics away");
 	mine = make(2);
 	operation(mine);
 	took = finalize_ms(mine);
-	ok(took < 500, "nor does a later communicator (%llu ms)", (unsigned long long)took);
+	ok(took < 3000, "nor does a later communicator (%llu ms)", (unsigned long long)took);
 	make(3); /* and an exit with it, which test_c.py waits for */
 }
 
