@@ -15,6 +15,7 @@
 #define RING_LOG2_VERBOSE 11u  /* a trace is 1.6 KB */
 #define BUFFER_BYTES JSONWRITER_BUFFER_BYTES
 #define DRAIN_NS 100000000ull
+#define DRAIN_NS_VERBOSE 20000000ull
 #define RETRY_NS 1000000000ull
 #define BATCH 256u             /* lines with one look at the clocks */
 
@@ -260,12 +261,13 @@ static void *thread_main(void *argument)
 {
 	struct jsonwriter *writer = argument;
 	uint64_t interval_ns = writer->interval_ns;
+	uint64_t drain_ns = writer->ring.traces ? DRAIN_NS_VERBOSE : DRAIN_NS;
 	uint64_t now = clock_ns(CLOCK_MONOTONIC);
 	uint64_t next_write = now + interval_ns;
 
 	atomic_store(&writer->idle, false);
 	for (;;) {
-		bool stop = worker_sleep(&writer->worker, interval_ns ? now + DRAIN_NS : UINT64_MAX / 2);
+		bool stop = worker_sleep(&writer->worker, interval_ns ? now + drain_ns : UINT64_MAX / 2);
 
 		now = clock_ns(CLOCK_MONOTONIC);
 		if (stop) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* jsonwriter.h - the thread of the JSON mode: ten times a second it turns finished operations into lines, and every
- * interval it appends them to the file.
+/* jsonwriter.h - the thread of the JSON mode: ten times a second (fifty in verbose mode, whose ring is shorter) it
+ * turns finished operations into lines, and every interval it appends them to the file.
  *
  * It is not the writer's thread: the user's directory may be on a file system that hangs, and the box and the .prom
  * files of this process must go on. It shares no lock with NCCL's threads.
