@@ -19,7 +19,7 @@
  *	finalize comm=0
  *	set write_ms= short_of_memory= clock_step_s= mkdir_race=   (hooks.h)
  *	await writes= | stuck= | ms=                   more of these in other threads, for a second; or a time
- *	look                                           memory, CPU time, log lines
+ *	look                                           memory, CPU time, log lines, NCCL's mask
  *	pause                                          until a line comes in
  *	exit                                           exit(), communicators and all
  */
@@ -290,9 +290,9 @@ static uint64_t resident_bytes(void)
 
 static void do_look(void)
 {
-	printf("{\"step\":\"look\",\"rss_bytes\":%llu,\"cpu_ms\":%.3f,\"log_lines\":%llu}\n",
+	printf("{\"step\":\"look\",\"rss_bytes\":%llu,\"cpu_ms\":%.3f,\"log_lines\":%llu,\"mask\":%d}\n",
 	       (unsigned long long)resident_bytes(), (double)clock_ns(CLOCK_PROCESS_CPUTIME_ID) / 1e6,
-	       (unsigned long long)log_lines);
+	       (unsigned long long)log_lines, __atomic_load_n(&player.mask, __ATOMIC_RELAXED));
 }
 
 static void do_pause(void)
