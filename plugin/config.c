@@ -128,7 +128,9 @@ static uint32_t budget_ppm(const char *text)
 	if (*c == '.')
 		for (c++; *c >= '0' && *c <= '9'; c++)
 			ppm += (uint32_t)(*c - '0') * (digit_ppm /= 10);
-	return *c || ppm > BUDGET_MOST_PPM ? BUDGET_DEFAULT_PPM : ppm;
+	if (*c || ppm > BUDGET_MOST_PPM)
+		return BUDGET_DEFAULT_PPM;
+	return ppm || !text[strcspn(text, "123456789")] ? ppm : 1; /* only 0 is no limit */
 }
 
 static void load_json(struct config *config, config_getenv get)
