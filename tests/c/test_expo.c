@@ -176,8 +176,10 @@ static void test_cap(void)
 	ok(count("comm=\"0xad0\"") == 7 * 5, "the busiest have series");
 	for (unsigned row = 0; row < BOX_NETS; row++)
 		add_net(row, row % 40, (int)row, row % 2, 1000);
-	for (unsigned i = 0; i < BOX_KEYS; i++)
+	for (unsigned i = 0; i < BOX_KEYS; i++) {
 		box.keys[i].untimed_ops = box.keys[i].phased_ops = i + 1;
+		box.keys[i].begun = ++box.keys[i].ops;
+	}
 	render();
 	series = count("\n") - count("# ");
 	ok(series <= EXPO_MAX_SERIES && count("\nnccl_network_") == EXPO_MAX_NET,
@@ -318,6 +320,10 @@ static void test_network(void)
 	add_net(9, 0, 4, false, 1000000000);
 	add_net(11, 0, 3, false, 1000000000);
 	box.nets[11].comm_generation++;
+	next_id++;
+	add_comm("on another GPU");
+	box.comms[1].gpu = 1;
+	add_net(12, 1, 3, false, 1000000000);
 	render();
 	ok(count("comm_name=\"dp\",peer=\"6\",direction=\"send\",state=\"peer\"} 2.5\n") == 1 &&
 		   count("peer=\"6\",direction=\"send\",state=\"") == 3 && !count("send\",state=\"flush"),
@@ -325,7 +331,7 @@ static void test_network(void)
 	ok(count("peer=\"4\",direction=\"receive\",state=\"flush\"} 1\n") == 1 && !count("receive\",state=\"peer") &&
 		   count("direction=\"receive\"} 10\n") == 1,
 	   "a receiver for the wire, the flush and its GPU");
-	ok(!count("peer=\"3\""), "what is of an earlier communicator is not shown");
+	ok(!count("peer=\"3\""), "what is of an earlier communicator or another GPU is not shown");
 	for (unsigned row = 0; row < BOX_NETS; row++)
 		add_net(row, 0, (int)row, row % 2, (row * 7 % BOX_NETS) * 1000000000ull);
 	render();
