@@ -6,6 +6,8 @@ from pathlib import Path
 
 from nccl_inspector import __version__
 from nccl_inspector.config import read_config
+from nccl_inspector.metrics import load_metrics
+from nccl_inspector.model import DROP_REASONS
 
 REPO = Path(__file__).parent.parent
 TABLE = REPO / "python" / "nccl_inspector" / "settings.tsv"
@@ -44,6 +46,17 @@ def test_the_internals_name_every_variable_that_spank_sets() -> None:
     names = set(re.findall(r'"(NCCL_(?:INSPECTOR|PROFILER)_\w+)"', source))
     assert names
     assert [name for name in sorted(names) if name not in text] == []
+
+
+def test_the_page_of_metrics_is_the_table() -> None:
+    text = (REPO / "packaging" / "doc" / "metrics.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| (\w+) \| (.+) \|$", text, re.M)
+    metrics = load_metrics().values()
+    assert rows == [(one.name, one.type, one.group, one.help) for one in metrics]
+    groups = dict(re.findall(r"^\| (\w+) \| (\w+(?:, \w+)+) \|$", text, re.M))
+    assert groups == {one.group: ", ".join(one.labels) for one in metrics}
+    reasons = text[text.index("## Why events were dropped") :]
+    assert re.findall(r"^\| (\w+) \| [A-Z]", reasons, re.M) == list(DROP_REASONS)
 
 
 def test_the_changelog_knows_this_version() -> None:
