@@ -261,19 +261,22 @@ struct box_line { /* 64 bytes, then its windows */
 	struct box_window window[BOX_LINE_WINDOWS];
 };
 
-/* Where the steps of the network proxy spend their time (NCCL's ProxyStep states). */
+/* What the network proxy waits for (NCCL's ProxyStep states). */
 enum box_net_state {
 	BOX_NET_GPU,      /* send: for the GPU's data; receive: for the GPU to take them */
 	BOX_NET_PEER,     /* send: for the receiver's credit */
-	BOX_NET_WIRE,     /* send or receive on the network itself */
+	BOX_NET_WIRE,     /* send: on the network; receive: for the data, whoever is late */
 	BOX_NET_FLUSH,    /* receive: flush to the GPU's memory */
 	BOX_NET_STATES,
 };
 
+/* One direction between this rank and one peer. The time of a channel counts for the state of its oldest unfinished
+ * step: those behind it are said to wait for the GPU, whatever they wait for. The writer thread adds what is waited for
+ * just now. */
 struct box_net { /* 64 bytes */
-	_Atomic uint64_t steps; /* that were followed: a sample */
-	_Atomic uint64_t ns[BOX_NET_STATES];
-	_Atomic uint32_t used;
+	_Atomic uint64_t steps; /* that were followed */
+	_Atomic uint64_t ns[BOX_NET_STATES]; /* summed over channels */
+	_Atomic uint32_t used; /* 1: valid, if the communicator's record still has the generation */
 	uint32_t comm, comm_generation;
 	int32_t peer;
 	uint32_t is_send;

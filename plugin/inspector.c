@@ -294,7 +294,8 @@ static void *begin(const struct inspector_comm *comm, int *mask)
 
 	words.gpu = find_gpu();
 	context = comms_add(&inspector_track, &words);
-	self.live++;
+	if (!self.live++)
+		net_begin(&inspector_net);
 	atomic_store(&self.box.header->state, BOX_LIVE);
 	control_begin(&self.control, mask, wanted_events(comm->api), clock_ns(CLOCK_MONOTONIC));
 	/* The thread of a process that is silent for now sees when that is over. */

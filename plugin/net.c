@@ -48,6 +48,11 @@ int net_init(struct net *net, struct track *track, enum config_net mode, unsigne
 	return 0;
 }
 
+void net_begin(struct net *net)
+{
+	net->round_tick = clock_ticks();
+}
+
 int net_events(const struct net *net)
 {
 	return atomic_load(&net->on) ? ABI_PROXY_OP | ABI_PROXY_STEP : 0;

@@ -39,7 +39,7 @@ struct net {
 	enum config_net mode;
 	uint32_t pid;
 	_Atomic bool on;         /* NCCL is to be asked for the events */
-	uint64_t round_tick;     /* of the last round, 0 before the first */
+	uint64_t round_tick;     /* of the last round */
 	uint64_t suspected_tick; /* when a hang was last suspected */
 	_Alignas(64) _Atomic uint32_t cursor; /* where to look for a free slot */
 	_Atomic uint32_t ended[BOX_NETS];     /* operations of the entry that are over */
@@ -48,6 +48,9 @@ struct net {
 /* Gets the memory, unless the mode is off or the interface does not tell the states (before v4). Returns 0, or -errno:
  * then it is off. */
 int net_init(struct net *net, struct track *track, enum config_net mode, unsigned api);
+
+/* The first communicator comes, or the first one again: there were no rounds before. */
+void net_begin(struct net *net);
 
 /* Events to be asked for at present, as bits of the activation mask. */
 int net_events(const struct net *net);

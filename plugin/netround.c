@@ -134,7 +134,7 @@ bool net_round(struct net *net, uint64_t now_tick)
 	for (unsigned slot = 0; slot < NET_OPS; slot++)
 		look_after(net, &net->ops[slot], now_tick, needed);
 	free_entries(net->track->box, needed);
-	if (net->round_tick && atomic_load(&header->net_on))
+	if (atomic_load(&header->net_on))
 		atomic_fetch_add(&header->net_ns, ns_of(net, now_tick - net->round_tick));
 	net->round_tick = now_tick;
 	was = atomic_load(&net->on);
