@@ -27,6 +27,9 @@ enum abi_event {
 	ABI_KERNEL_PHASE = 0x8000, /* v7 */
 };
 
+/* What comes many times an operation. */
+#define ABI_DETAIL (ABI_PROXY_OP | ABI_PROXY_STEP | ABI_KERNEL_CH | ABI_KERNEL_PHASE)
+
 enum abi_state {
 	ABI_STATE_SEND_GPU_WAIT = 8,
 	ABI_STATE_SEND_WAIT = 9,

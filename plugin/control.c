@@ -37,7 +37,7 @@ static bool is_ours(const struct control *control, int mask)
 {
 	int all = wanted_mask(control);
 
-	return mask == all || mask == (all & ~(ABI_KERNEL_CH | ABI_KERNEL_PHASE));
+	return mask == all || mask == (all & ~ABI_DETAIL);
 }
 
 static void say(struct control *control, const char *text)

@@ -350,7 +350,7 @@ static bool sample(struct track *track, uint32_t every)
 	had = __atomic_load_n(mask, __ATOMIC_RELAXED);
 	/* A mask of 0 is somebody else's word: it stays. */
 	if (had)
-		__atomic_store_n(mask, count % every ? all & ~(ABI_KERNEL_CH | ABI_KERNEL_PHASE) : all,
+		__atomic_store_n(mask, count % every ? all & ~ABI_DETAIL : all,
 				 __ATOMIC_RELAXED);
 	return had & ABI_KERNEL_CH;
 }
