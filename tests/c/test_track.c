@@ -427,10 +427,10 @@ static void test_phases(void)
 static void test_sampling(void)
 {
 	int mask = 0;
-	unsigned timed = 0;
+	unsigned timed = 0, with_steps = 0;
 
 	begin();
-	mask = ABI_COLL | ABI_KERNEL_CH;
+	mask = ABI_COLL | ABI_KERNEL_CH | ABI_PROXY_OP | ABI_PROXY_STEP;
 	track.mask = &mask;
 	track.mask_all = mask;
 	track.sample_every = 10;
@@ -440,7 +440,9 @@ static void test_sampling(void)
 		if (op)
 			stop(kernel(op, 0, 1000 * i), 1000 * i + 500);
 		timed += op != NULL;
+		with_steps += (mask & (ABI_PROXY_OP | ABI_PROXY_STEP)) != 0;
 	}
+	ok(with_steps == 100, "one in ten has its network steps (%u)", with_steps);
 	ok(timed >= 99 && timed <= 101 && box.keys[0].ops == timed, "one in ten has kernel events (%u)", timed);
 	ok(box.keys[0].untimed_ops == 1000 - timed && box.comms[0].enqueued == 1000, "the others are counted");
 	mask = 0;
