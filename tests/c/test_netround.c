@@ -42,8 +42,27 @@ static void test_a_late_clock(void)
 	step = net_step_start(&net, send_to(1));
 	pass(10 * MS);
 	net_round(&net, atomic_load(&clock_now) - 20 * MS);
+	ok(waited(entry(1, true), 12, 0, 3, 0), "nothing is taken back");
 	net_stop(&net, step);
 	ok(waited(entry(1, true), 22, 0, 3, 0), "or behind");
+}
+
+/* Records are used again when they are short. */
+static void *take_record_of_first(void)
+{
+	comms_remove(&track, comm);
+	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++)
+		comms_remove(&track, comms_add(&track, &(struct comm_words){ .id = i, .nranks = 2, .name = "x" }));
+	return comms_add(&track, &(struct comm_words){ .id = 8, .nranks = 2, .name = "other" });
+}
+
+static unsigned entries(void)
+{
+	unsigned used = 0;
+
+	for (unsigned i = 0; i < BOX_NETS; i++)
+		used += box.nets[i].used != 0;
+	return used;
 }
 
 static void test_communicators_end(void)
@@ -59,19 +78,19 @@ static void test_communicators_end(void)
 	ok(!slots_in_use() && waited(entry(1, true), 5, 0, 0, 0), "with its communicator an operation is given up");
 	net_stop(&net, step);
 	ok(stale() == 1, "what comes later is stale");
-	/* Records are used again when they are short. */
-	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++)
-		comms_remove(&track, comms_add(&track, &(struct comm_words){ .id = i, .nranks = 2, .name = "x" }));
-	void *other = comms_add(&track, &(struct comm_words){ .id = 8, .nranks = 2, .name = "other" });
+	void *other = take_record_of_first();
 
 	op = op_of(other, 1, true);
 	ok(op, "another one's operations are followed");
 	round_now();
-	unsigned used = 0;
-
-	for (unsigned i = 0; i < BOX_NETS; i++)
-		used += box.nets[i].used != 0;
-	ok(used == 1 && !all_ns(entry(1, true)), "the entry of one whose record serves another is free again (%u)", used);
+	ok(entries() == 1 && !all_ns(entry(1, true)), "the entry of one whose record serves another is free again");
+	begin();
+	net_step_start(&net, send_to(1));
+	take_record_of_first();
+	round_now();
+	ok(entries() == 1 && !slots_in_use(), "but not in the round that gives up its last operation");
+	round_now();
+	ok(!entries(), "in the next");
 }
 
 static void test_an_end_that_is_not_told(void)
