@@ -18,10 +18,14 @@ from nccl_inspector.layout import (
     HEADER,
     HIST,
     KEY,
+    LINE,
     MAGIC,
+    NET,
     NOT_KNOWN,
     OP,
+    PEER,
     VERSION,
+    WINDOW,
     Record,
 )
 from nccl_inspector.metrics import load_metrics
@@ -30,17 +34,22 @@ from nccl_inspector.metrics import load_metrics
 JOB_UID = 65534 if os.geteuid() == 0 else os.getuid()
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
-COMMS, KEYS, OPS = 96, 256, 4096
+COMMS, KEYS, OPS, PEERS, LINES, NETS = 96, 256, 4096, 1024, 8, 256
 HEADER_BYTES = 4096
 MS = 1_000_000
-NOW_NS = 1_700_000_000_000_000_000
+NOW_S = 1_700_000_000
+NOW_NS = NOW_S * 10**9
+NET_NS = (1000, 2000, 3000, 4000)  # of every entry with network detail
 TICK0 = 1_000_000
 
 COMM_AT = HEADER_BYTES
 KEY_AT = COMM_AT + COMMS * COMM.size
 HIST_AT = KEY_AT + KEYS * KEY.size
 OP_AT = HIST_AT + KEYS * HIST.size
-BOX_BYTES = OP_AT + OPS * OP.size
+PEER_AT = OP_AT + OPS * OP.size
+LINE_AT = PEER_AT + PEERS * PEER.size
+NET_AT = LINE_AT + LINES * LINE.size
+BOX_BYTES = NET_AT + NETS * NET.size
 
 
 @dataclass(frozen=True)
@@ -65,19 +74,40 @@ class KeyOf:
     size: int = 1 << 20
     algo: int = 2
     proto: int = 3
+    words: dict[str, int] = field(default_factory=dict)  # override single words
+
+
+@dataclass(frozen=True)
+class LineOf:
+    """A time line: words of each window, and of the line."""
+
+    windows: Sequence[dict[str, int]]
+    words: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass
 class BoxOf:
-    """What goes into a box; `header` overrides single words."""
+    """What goes into a box; peers and nets by their words; `header` overrides single words."""
 
     comms: Sequence[CommOf] = ()
     keys: Sequence[KeyOf] = ()
     operations: Sequence[dict[str, int]] = ()
+    peers: Sequence[dict[str, int]] = ()
+    lines: Sequence[LineOf] = ()
+    nets: Sequence[dict[str, int]] = ()
     procid: int = 0
     state: int = 2
     gpu: str = "GPU0"
     header: dict[str, int] = field(default_factory=dict)
+
+
+def window(start_s: int, ops: int = 4, median_ns: int = 2 * MS, first: int = 1) -> dict[str, int]:
+    """Return the words of a window; without `late_ms`."""
+    return {
+        "start_s": start_s, "ops": ops, "bytes": ops << 20, "busy_ns": ops * median_ns,
+        "min_ns": median_ns // 2, "median_ns": median_ns,
+        "first_index": first, "last_index": first + ops - 1,
+    }  # fmt: skip
 
 
 def put(data: bytearray, record: Record, base: int, **words: int | str) -> None:
@@ -96,13 +126,17 @@ def _put_header(data: bytearray, box: BoxOf) -> None:
         "key_offset": KEY_AT, "key_bytes": KEY.size, "key_count": KEYS,
         "hist_offset": HIST_AT, "hist_bytes": HIST.size, "hist_count": KEYS,
         "op_offset": OP_AT, "op_bytes": OP.size, "op_count": OPS,
+        "peer_offset": PEER_AT, "peer_bytes": PEER.size, "peer_count": PEERS,
+        "line_offset": LINE_AT, "line_bytes": LINE.size, "line_count": LINES,
+        "net_offset": NET_AT, "net_bytes": NET.size, "net_count": NETS,
         "pid": 100 + box.procid, "uid": JOB_UID, "step_id": 0, "procid": box.procid, "localid": 0,
         "array_job_id": NOT_KNOWN, "array_task_id": NOT_KNOWN,
         "api_version": 5, "nccl_version": 23007, "job_id": 42,
         "plugin_version": "0.1.0", "node": "n1",
         "clock.tick0": TICK0, "clock.real0_ns": NOW_NS,
         "clock.ns_per_tick_q32": 1 << 32,
-        "state": box.state, "beat_tick": TICK0 + 1000 * MS, "beat_real_ns": NOW_NS + 1000 * MS,
+        "timing": 1, "sampling": 1, "state": box.state,
+        "beat_tick": TICK0 + 1000 * MS, "beat_real_ns": NOW_NS + 1000 * MS,
     }  # fmt: skip
     put(data, HEADER, 0, **{**words, **box.header})
     gpu: dict[str, int | str] = {
@@ -117,18 +151,29 @@ def _put_header(data: bytearray, box: BoxOf) -> None:
 
 def _put_key(data: bytearray, index: int, key: KeyOf) -> None:
     times = key.times_ns
-    put(
-        data, KEY, KEY_AT + index * KEY.size,
-        ops=len(times), begun=len(times), bytes=key.size * len(times),
-        busy_ns=sum(times),
-        min_ns=min(times), max_ns=max(times), log2_rate_q20=-5 << 20,
-        first_index=1, last_index=len(times),
-        used=1, comm=key.comm,
-        func=key.func, size_class=key.size.bit_length() - 1, algo=key.algo, proto=key.proto,
-    )  # fmt: skip
+    words: dict[str, int | str] = {
+        "ops": len(times), "begun": len(times), "bytes": key.size * len(times),
+        "busy_ns": sum(times),
+        "min_ns": min(times, default=0), "max_ns": max(times, default=0),
+        "log2_rate_q20": -5 << 20, "first_index": min(1, len(times)), "last_index": len(times),
+        "used": 1, "comm": key.comm, "func": key.func,
+        "size_class": key.size.bit_length() - 1, "algo": key.algo, "proto": key.proto,
+    }  # fmt: skip
+    put(data, KEY, KEY_AT + index * KEY.size, **{**words, **key.words})
     for ns in times:
         at = HIST_AT + index * HIST.size + 4 * bucket_of(ns)
         struct.pack_into("<I", data, at, struct.unpack_from("<I", data, at)[0] + 1)
+
+
+def _put_line(data: bytearray, index: int, line: LineOf) -> None:
+    base = LINE_AT + index * LINE.size
+    words: dict[str, int | str] = {
+        "comm_id": 7, "used": 1, "windows": len(line.windows), "window_s": 10,
+        "since_s": NOW_S, "func": 1, "size_class": 20,
+    }  # fmt: skip
+    put(data, LINE, base, **{**words, **line.words})
+    for number, window in enumerate(line.windows):
+        put(data, WINDOW, base + LINE.offsets["window"] + number * WINDOW.size, **window)
 
 
 def box_bytes(box: BoxOf) -> bytearray:
@@ -147,6 +192,14 @@ def box_bytes(box: BoxOf) -> bytearray:
         _put_key(data, index, key)
     for index, words in enumerate(box.operations):
         put(data, OP, OP_AT + index * OP.size, **{"generation": 2, "peer": -1, **words})
+    for index, words in enumerate(box.peers):
+        put(data, PEER, PEER_AT + index * PEER.size, **{"used": 1, "func": 9, **words})
+    for index, one in enumerate(box.lines):
+        _put_line(data, index, one)
+    for index, words in enumerate(box.nets):
+        base = NET_AT + index * NET.size
+        put(data, NET, base, **{"used": 1, **words})
+        struct.pack_into("<4Q", data, base + NET.offsets["ns"], *NET_NS)
     return data
 
 
@@ -158,7 +211,7 @@ def manifest_text(job: int = 42, **words: object) -> str:
         "partition": "gpu", "node": "n1", "nodelist": "n[1-4]", "num_nodes": 4,
         "cluster": "c1", "gpus": "0,1",
         "restart": 0, "boot_id": BOOT_ID, "het_job_id": "", "work_dir": "/home/amy",
-        "mode": "prom", "start": 1700000000,
+        "mode": "prom", "start": 1700000000, "job_start": 1699999990,
     }  # fmt: skip
     return "".join(f"{key}={value}\n" for key, value in (values | words).items()) + "end\n"
 

@@ -19,15 +19,23 @@ from tests.boxes import (
     COMM_AT,
     HIST_AT,
     KEY_AT,
+    LINE_AT,
     MS,
+    NET_AT,
+    NET_NS,
     NOW_NS,
+    NOW_S,
+    OP_AT,
+    PEER_AT,
     TICK0,
     BoxOf,
     CommOf,
     KeyOf,
+    LineOf,
     box_bytes,
     fixed_chance,
     put,
+    window,
 )
 
 PLUGIN = Path(__file__).parents[1] / "plugin"
@@ -49,7 +57,10 @@ def full_box(**words: int) -> bytearray:
     comms = [CommOf(7, 0, 4, name="world"), CommOf(8, 1, 2)]
     keys = [KeyOf(0, [5 * MS] * 20), KeyOf(1, [MS, 2 * MS, 3 * MS], func=9, size=4096)]
     operations = [{"comm": 0, "kind": 1 | 2 << 8 | 3 << 16, "index": 9, "enqueue_tick": TICK0}]
-    return box_bytes(BoxOf(comms, keys, operations, header=words))
+    peers = [{"comm": 0, "peer": 3, "begun": 5, "ops": 5, "bytes": 500, "busy_ns": 50}]
+    nets = [{"comm": 1, "peer": 1, "is_send": 1, "steps": 17}]
+    lines = [LineOf([window(NOW_S - 20), window(NOW_S)])]
+    return box_bytes(BoxOf(comms, keys, operations, peers, lines, nets, header=words))
 
 
 def read(data: bytes, size: int | None = None, alive: bool = False) -> Process:
@@ -121,6 +132,51 @@ def test_a_whole_box_is_read_as_it_was_written() -> None:
     assert process.gpus[0].label == "GPU0"
 
 
+def test_peers_time_lines_and_network_detail_are_read_as_they_were_written() -> None:
+    process = read(bytes(full_box()))
+    assert process.peers == (model.Peer(0, 9, 3, 5, 500, 50, 0, 0),)
+    assert process.nets == (model.Net(1, 1, 1, 17, *NET_NS),)
+    (line,) = process.lines
+    assert (line.comm_id, line.rank, line.func, line.window_s) == (7, 0, 1, 10)
+    assert line.windows[1] == model.Window(NOW_S, 0, 4, 4 << 20, 8 * MS, MS, 2 * MS, 1, 4)
+
+
+def test_what_a_process_says_of_its_own_measuring_is_read() -> None:
+    facts = read(
+        bytes(
+            full_box(
+                timing=2, silent=1, silent_ns=5, sampling=16, sampled_ns=6, json_lines=7, net_ns=8,
+                hot_ns=9, self_ns=10, nccl_version=22602,
+            )
+        )
+    ).facts  # fmt: skip
+    assert (facts.timing, facts.silent, facts.silent_ns) == (model.CPU_TIMED, model.DISABLED, 5)
+    assert (facts.sampling, facts.sampled_ns, facts.json_lines) == (16, 6, 7)
+    assert (facts.net_ns, facts.hot_ns, facts.self_ns) == (8, 9, 10)
+    assert facts.nccl == "NCCL 2.26.2"
+    facts = read(bytes(full_box(timing=0, silent=2, nccl_version=0))).facts
+    assert (facts.timing, facts.silent) == (model.UNTIMED, model.DENIED)
+    assert facts.nccl == "an NCCL of unknown version"
+
+
+def test_a_kind_of_operation_without_any_time_is_kept() -> None:
+    words = {"untimed_ops": 3, "untimed_bytes": 300}
+    keys = [KeyOf(0, [], func=4, words=words), KeyOf(0, [], func=5)]
+    (key,) = read(bytes(box_bytes(BoxOf([CommOf(7, 0, 2)], keys)))).keys
+    assert (key.func, key.ops, key.untimed_ops, key.untimed_bytes) == (4, 0, 3, 300)
+    assert key.histogram == ()
+
+
+def test_what_became_of_the_enqueued_operations_is_read() -> None:
+    data = full_box()
+    put(data, layout.COMM, COMM_AT, enqueued=20, untimed=5, lost=2)
+    put(data, layout.KEY, KEY_AT, phased_ops=7, wait_ns=70)
+    process = read(bytes(data))
+    comm, key = process.comms[0], process.keys[0]
+    assert (comm.enqueued, comm.untimed, comm.lost, comm.completed) == (20, 5, 2, 8)
+    assert (key.phased_ops, key.wait_ns) == (7, 70)
+
+
 def test_operations_in_flight_have_their_age_at_the_last_beat() -> None:
     (operation,) = read(bytes(full_box())).operations
     assert (operation.index, operation.age_ns, operation.started) == (9, 1000 * MS, 0)
@@ -151,10 +207,21 @@ def test_a_box_that_never_rests_is_flagged() -> None:
     put(data, layout.KEY, KEY_AT, begun=21)
     assert read(bytes(data), alive=True).flags == ("kept changing while it was read",)
     assert read(bytes(data)).flags == ()
+    data = full_box()
+    put(data, layout.PEER, PEER_AT, begun=6)
+    assert read(bytes(data), alive=True).flags == ("kept changing while it was read",)
+    assert read(bytes(data)).flags == ()
+
+
+def test_a_communicator_to_which_something_is_being_added_is_no_trouble() -> None:
+    data = full_box()
+    put(data, layout.COMM, COMM_AT, busy=7)
+    assert read(bytes(data), alive=True).flags == ()
 
 
 def test_a_process_that_died_while_folding_is_flagged() -> None:
-    assert read(bytes(full_box(layout_seq=3))).flags == ("kept changing while it was read",)
+    (flag,) = read(bytes(full_box(layout_seq=3))).flags
+    assert flag.startswith("died while it was moving its own figures")
 
 
 @pytest.mark.parametrize(
@@ -171,7 +238,16 @@ def test_a_process_that_died_while_folding_is_flagged() -> None:
         {"key_count": 255},
         {"key_bytes": 0},
         {"hist_offset": HIST_AT + 1},
-        {"op_count": 4097},
+        {"op_count": 65537},
+        {"peer_bytes": 128},
+        {"peer_count": 8193},
+        {"line_bytes": 64},
+        {"line_count": 65},
+        {"line_offset": 4097},
+        {"net_count": 257},
+        {"net_offset": 0xFFFFFFF8},
+        {"timing": 3},
+        {"silent": 3},
         {"op_bytes": 0x80000000},
         {"state": 0},
         {"state": 77},
@@ -201,7 +277,7 @@ def spoil_header(data: bytearray, chance: random.Random) -> None:
 
 
 def spoil_tables(data: bytearray, chance: random.Random) -> None:
-    start = chance.choice((COMM_AT, KEY_AT, HIST_AT, BOX_BYTES - 4096 * 128))
+    start = chance.choice((COMM_AT, KEY_AT, HIST_AT, OP_AT, PEER_AT, LINE_AT, NET_AT))
     at = start + chance.randrange(2048)
     data[at : at + 8] = chance.choice((b"\xff" * 8, bytes(8), chance.randbytes(8)))
 

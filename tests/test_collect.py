@@ -45,7 +45,7 @@ from tests.boxes import (
 
 WAIT_S = 10
 BOX = BoxOf([CommOf(7, 0, 2, name="world")], [KeyOf(0, [5 * MS] * 20)])
-HEAD = Head(42, 1, "amy", "phys", "gpu", "c1", "n1", "n[1-4]", 4, 0, 1, 2, "", ("a problem",))
+HEAD = Head(42, 1, "amy", "phys", "gpu", "c1", "n1", "n[1-4]", 4, 0, 1, 1, 2, "", ("a problem",))
 
 
 @pytest.fixture

@@ -18,12 +18,12 @@ from tests.boxes import MS, BoxOf, CommOf, KeyOf, fixed_chance, write_box
 from tests.test_box import run_c
 from tests.test_collect import HEAD, read_process
 
-FIRST = HEAD.__class__(42, 1, "amy", "phys", "gpu", "c1", "n1", "n[1-4]", 4, 0, 1, 2, "", ())
+FIRST = HEAD.__class__(42, 1, "amy", "phys", "gpu", "c1", "n1", "n[1-4]", 4, 0, 1, 1, 2, "", ())
 
 
 def head(node: str, restart: int = 0) -> object:
     return FIRST.__class__(
-        42, 1, "amy", "phys", "gpu", "c1", node, "n[1-4]", 4, restart, 1, 2, "", ()
+        42, 1, "amy", "phys", "gpu", "c1", node, "n[1-4]", 4, restart, 1, 1, 2, "", ()
     )
 
 
@@ -38,14 +38,14 @@ def process_of(folder: Path, box: BoxOf) -> Process:
 
 
 def joined(
-    folder: Path, medians_ms: Mapping[int, float], func: int = 1, **key: int
+    folder: Path, medians_ms: Mapping[int, float], func: int = 1, size: int = 1 << 20
 ) -> Communicator:
     """Return the communicator of ranks with these medians."""
     count = len(medians_ms)
     processes = [
         process_of(
             folder,
-            BoxOf([CommOf(7, rank, count)], [KeyOf(0, times(ms), func, **key)], procid=rank),
+            BoxOf([CommOf(7, rank, count)], [KeyOf(0, times(ms), func, size)], procid=rank),
         )
         for rank, ms in medians_ms.items()
     ]

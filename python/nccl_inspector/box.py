@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read the box of a process (plugin/box.h), which its user may have filled with anything."""
 
-import struct
 from collections import Counter
-from collections.abc import Sequence
-from itertools import compress
+from heapq import nsmallest
+from operator import attrgetter
+from typing import NamedTuple
 
 from nccl_inspector.boxcopy import NS_MAX, BoxCopy, copy_box, has_moved
+from nccl_inspector.boxlines import read_lines
+from nccl_inspector.boxrows import read_keys, read_nets, read_peers
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.layout import (
     COMM,
     GPU,
     GPUS,
     HEADER,
-    HIST_BUCKETS,
-    KEY,
     NOT_KNOWN,
     OP,
     OP_STATE_MASK,
@@ -26,17 +26,22 @@ from nccl_inspector.layout import (
 from nccl_inspector.model import (
     ALGOS,
     COMM_FOLDED,
+    CPU_TIMED,
+    DENIED,
+    DISABLED,
     DROP_REASONS,
     EXITED,
     FINALIZED,
     FUNCS,
+    GPU_TIMED,
     KILLED,
+    MEASURING,
     PROTOS,
     RUNNING,
+    UNTIMED,
     Comm,
     Facts,
     Gpu,
-    Key,
     Operation,
     Process,
 )
@@ -44,9 +49,19 @@ from nccl_inspector.model import (
 OPERATIONS_MAX = 64  # the oldest in flight that are kept
 READS = 3
 
-_OP_WORDS = ("index", "sequence", "bytes", "peer")
-_HIST = struct.Struct(f"<{HIST_BUCKETS}I")
-_BUCKETS = range(HIST_BUCKETS)
+# By the numbers of plugin/box.h.
+_TIMINGS = (UNTIMED, GPU_TIMED, CPU_TIMED)
+_SILENCES = (MEASURING, DISABLED, DENIED)
+
+_COMM_USED = COMM.reader("state", "generation")
+_COMM = COMM.reader(
+    "id", "state", "generation", "nranks", "nnodes", "rank", "gpu", "created_real_ns",
+    "destroyed_real_ns", "folded", "enqueued", "untimed", "lost", "started", "completed",
+    "last_sequence", "last_progress_tick",
+)  # fmt: skip
+_OP = OP.reader("comm", "kind", "peer", "index", "sequence", "bytes")
+_OP_LIFE = OP.reader("comm", "comm_generation", "enqueue_tick", "started_channels")
+_OP_IN_USE = bytes(byte & OP_STATE_MASK == OP_USED for byte in range(256))
 
 
 def _known(number: int) -> int | None:
@@ -63,6 +78,9 @@ def _facts(copy: BoxCopy, name: str, alive: bool) -> Facts:
     }
     if word not in ends:
         raise RefusedError("bad_box", "neither live nor at its end")
+    timing, silent = HEADER.number(data, "timing"), HEADER.number(data, "silent")
+    if timing >= len(_TIMINGS) or silent >= len(_SILENCES):
+        raise RefusedError("bad_box", "an odd clock, or an odd reason not to measure")
     return Facts(
         name=name,
         state=ends[word],
@@ -74,11 +92,14 @@ def _facts(copy: BoxCopy, name: str, alive: bool) -> Facts:
         plugin_version=HEADER.text(data, "plugin_version"),
         node=HEADER.text(data, "node"),
         beat_ns=HEADER.number(data, "beat_real_ns"),
+        timing=_TIMINGS[timing],
+        silent=_SILENCES[silent],
         **{
             word: HEADER.number(data, word)
             for word in (
                 "pid", "api_version", "nccl_version", "series_dropped",
-                "self_ns", "comms_created", "comms_destroyed",
+                "silent_ns", "sampling", "sampled_ns", "json_lines", "net_ns",
+                "self_ns", "hot_ns", "comms_created", "comms_destroyed",
             )
         },
     )  # fmt: skip
@@ -105,139 +126,110 @@ def _is_rank(rank: int, nranks: int, state: int) -> bool:
     return 0 <= rank < nranks or (rank >= -1 and nranks == 0) or state == COMM_FOLDED
 
 
-def _in_flight(copy: BoxCopy) -> list[int]:
-    """Return where the records of the operations in flight begin."""
-    return [
-        base
-        for base in copy.ops.bases()
-        if OP.number(copy.data, "generation", base) & OP_STATE_MASK == OP_USED
-    ]
+class _InFlight(NamedTuple):
+    """An operation in flight, by `_OP_LIFE`. (A tuple: there may be thousands.)"""
+
+    base: int  # of its record
+    comm: int
+    comm_generation: int
+    enqueue_tick: int
+    started_channels: int
 
 
-def _running(copy: BoxCopy, in_flight: Sequence[int]) -> Counter[tuple[int, int]]:
-    """Return how many have begun, by index and generation of the communicator."""
-    return Counter(
-        (OP.number(copy.data, "comm", base), OP.number(copy.data, "comm_generation", base))
-        for base in in_flight
-        if OP.number(copy.data, "started_channels", base)
-    )
+def _in_flight(copy: BoxCopy) -> list[_InFlight]:
+    """Return the operations in flight."""
+    bases = copy.ops.bases()
+    found = map(bases.__getitem__, copy.ops.places(copy.data, "generation", _OP_IN_USE))
+    return [_InFlight(base, *_OP_LIFE.words.unpack_from(copy.data, base)) for base in found]
 
 
-def _comm(
-    copy: BoxCopy, index: int, base: int, gpus: int, running: Counter[tuple[int, int]]
-) -> Comm | None:
-    """Return a communicator, or None when its words cannot be true."""
-    words = {
-        word: COMM.number(copy.data, word, base)
-        for word in (
-            "id",
-            "state",
-            "nranks",
-            "nnodes",
-            "rank",
-            "enqueued",
-            "started",
-            "completed",
-            "last_sequence",
-            "folded",
-        )
-    }
+def _comm(copy: BoxCopy, index: int, gpus: int, running: Counter[tuple[int, int]]) -> Comm | None:
+    """Return a communicator, or None when its words cannot be true.
+
+    `running`: how many operations in flight have begun, by index and generation.
+    """
+    base = copy.comms.offset + index * COMM.size
+    words = _COMM.at(copy.data, base)
     if (
         words["state"] > COMM_FOLDED
         or words["nnodes"] < 0
         or not _is_rank(words["rank"], words["nranks"], words["state"])
     ):
         return None
-    words["started"] += running[index, COMM.number(copy.data, "generation", base)]
-    gpu = COMM.number(copy.data, "gpu", base)
+    words["started"] += running[index, words.pop("generation")]
+    gpu = words.pop("gpu")
     return Comm(
         index=index,
         gpu=gpu if gpu < gpus else None,
-        created_ns=COMM.number(copy.data, "created_real_ns", base),
-        destroyed_ns=COMM.number(copy.data, "destroyed_real_ns", base),
-        last_progress_ns=copy.real_ns(COMM.number(copy.data, "last_progress_tick", base)),
+        created_ns=words.pop("created_real_ns"),
+        destroyed_ns=words.pop("destroyed_real_ns"),
+        last_progress_ns=copy.real_ns(words.pop("last_progress_tick")),
         name=COMM.text(copy.data, "name", base),
         **words,
     )
 
 
-def _key(copy: BoxCopy, base: int, hist_base: int) -> Key | None:
-    """Return a key, or None when its words cannot be true."""
-    words = {
-        word: KEY.number(copy.data, word, base)
-        for word in (
-            "comm", "func", "size_class", "algo", "proto", "ops", "bytes",
-            "busy_ns", "min_ns", "max_ns", "log2_rate_q20", "first_index", "last_index",
-        )
-    }  # fmt: skip
-    if words["func"] >= len(FUNCS) or words["algo"] >= len(ALGOS) or words["proto"] >= len(PROTOS):
-        return None
-    if words["size_class"] > 63:
-        return None
-    counts = _HIST.unpack_from(copy.data, hist_base)
-    return Key(histogram=tuple(compress(zip(_BUCKETS, counts, strict=True), counts)), **words)
-
-
 def _operations(
-    copy: BoxCopy, in_flight: Sequence[int], generations: dict[int, int]
+    copy: BoxCopy, in_flight: list[_InFlight], generations: dict[int, int]
 ) -> tuple[Operation, ...]:
     """Return the oldest operations in flight of the communicators, given as index: generation."""
-    data = copy.data
-    beat = HEADER.number(data, "beat_tick")
-    used = [(OP.number(data, "enqueue_tick", base), base) for base in in_flight]
+    beat = HEADER.number(copy.data, "beat_tick")
     found = []
-    for tick, base in sorted(used)[:OPERATIONS_MAX]:
-        kind, comm = OP.number(data, "kind", base), OP.number(data, "comm", base)
+    for one in nsmallest(OPERATIONS_MAX, in_flight, key=attrgetter("enqueue_tick")):
+        words = _OP.at(copy.data, one.base)
+        kind = words.pop("kind")
         func, algo, proto = kind & 0xFF, kind >> 8 & 0xFF, kind >> 16 & 0xFF
-        alien = generations.get(comm) != OP.number(data, "comm_generation", base)
+        alien = generations.get(one.comm) != one.comm_generation
         if not alien and func < len(FUNCS) and algo < len(ALGOS) and proto < len(PROTOS):
-            age_ns = min(max(-copy.span_ns("beat_tick", tick), 0), NS_MAX) if beat else 0
-            started = int(OP.number(data, "started_channels", base) != 0)
-            words = {word: OP.number(data, word, base) for word in _OP_WORDS}
+            age_ns = -copy.span_ns("beat_tick", one.enqueue_tick) if beat else 0
             found.append(
-                Operation(comm, func, algo, proto, age_ns=age_ns, started=started, **words)
+                Operation(
+                    func=func,
+                    algo=algo,
+                    proto=proto,
+                    age_ns=min(max(age_ns, 0), NS_MAX),
+                    started=int(one.started_channels != 0),
+                    **words,
+                )
             )
     return tuple(found)
 
 
+def _moved(alive: bool) -> str:
+    if alive:
+        return "kept changing while it was read"
+    return "died while it was moving its own figures: they may be too high or too low"
+
+
 def _process(copy: BoxCopy, name: str, alive: bool, moving: bool) -> Process:
-    data = copy.data
-    flags = ["kept changing while it was read"] if moving else []
-    gpus = _gpus(data)
+    facts = _facts(copy, name, alive)
+    flags = [_moved(alive)] if moving else []
+    gpus = _gpus(copy.data)
     in_flight = _in_flight(copy)
-    running = _running(copy, in_flight)
-    comms = {}
-    for index, base in enumerate(copy.comms.bases()):
-        if COMM.number(data, "state", base):
-            comm = _comm(copy, index, base, len(gpus), running)
+    running = Counter((one.comm, one.comm_generation) for one in in_flight if one.started_channels)
+    comms, generations = {}, {}
+    for index, (state, generation) in enumerate(copy.comms.rows(copy.data, _COMM_USED)):
+        if state:
+            comm = _comm(copy, index, len(gpus), running)
             if comm:
-                comms[index] = comm
+                comms[index], generations[index] = comm, generation
             else:
                 flags.append("a communicator is odd and left out")
-    keys = []
-    for base, hist_base in zip(copy.keys.bases(), copy.hists.bases(), strict=True):
-        if KEY.number(data, "used", base) == 1 and KEY.number(data, "ops", base):
-            key = _key(copy, base, hist_base)
-            if key and key.comm in comms:
-                keys.append(key)
-            else:
-                flags.append("a kind of operation is odd and left out")
+    keys, odd_keys = read_keys(copy, comms)
+    peers, odd_peers = read_peers(copy, comms)
+    lines, odd_lines = read_lines(copy)
+    nets, odd_nets = read_nets(copy, comms, generations)
     return Process(
-        facts=_facts(copy, name, alive),
-        dropped=HEADER.numbers(data, "dropped")[: len(DROP_REASONS)],
+        facts=facts,
+        dropped=HEADER.numbers(copy.data, "dropped")[: len(DROP_REASONS)],
         gpus=gpus,
         comms=tuple(comms.values()),
-        keys=tuple(keys),
-        operations=_operations(
-            copy,
-            in_flight,
-            {
-                index: COMM.number(data, "generation", base)
-                for index, base in enumerate(copy.comms.bases())
-                if index in comms
-            },
-        ),
-        flags=tuple(dict.fromkeys(flags)),
+        keys=keys,
+        peers=peers,
+        lines=lines,
+        nets=nets,
+        operations=_operations(copy, in_flight, generations),
+        flags=tuple(dict.fromkeys((*flags, *odd_keys, *odd_peers, *odd_lines, *odd_nets))),
     )
 
 

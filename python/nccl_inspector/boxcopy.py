@@ -5,18 +5,46 @@ Bounded in memory by BOX_BYTES_MAX, read with pread only: a mapping would let th
 user end the reader with SIGBUS by cutting the file.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import compress
 
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.hostile import read_at
-from nccl_inspector.layout import COMM, HEADER, HIST, KEY, MAGIC, OP, VERSION, Record
+from nccl_inspector.layout import (
+    COMM,
+    HEADER,
+    HIST,
+    KEY,
+    LINE,
+    MAGIC,
+    NET,
+    OP,
+    PEER,
+    VERSION,
+    Reader,
+    Record,
+)
 
 BOX_BYTES_MAX = 8 << 20  # the plugin's own is 1.8 MB, design.md allows it 4 MiB
 NS_MAX = (1 << 63) - 1
 
 _HEADER_BYTES_MAX = 1 << 16
 # Four times the plugin's own tables and more: a later release may have larger ones.
-_ROWS_MAX = {"comm": 1024, "key": 1024, "hist": 1024, "op": 65536}
+_ROWS_MAX = {
+    "comm": 1024,
+    "key": 1024,
+    "hist": 1024,
+    "op": 65536,
+    "peer": 8192,
+    "line": 64,
+    "net": 1024,
+}
+# For Table.places: records that are in use have 1 in `used`.
+USED = bytes(byte == 1 for byte in range(256))
+
+_KEY_OPS, _KEY_BEGUN = KEY.reader("ops"), KEY.reader("begun")
+_PEER_OPS, _PEER_BEGUN = PEER.reader("ops"), PEER.reader("begun")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +57,26 @@ class Table:
 
     def bases(self) -> range:
         """Return where each record begins."""
-        return range(self.offset, self.offset + self.count * self.record.size, self.record.size)
+        return range(self.offset, self.offset + self.length, self.record.size)
+
+    @property
+    def length(self) -> int:
+        """How many bytes it has."""
+        return self.count * self.record.size
+
+    def places(self, data: bytes, member: str, wanted: bytes) -> Iterator[int]:
+        """Return the indices of the records whose `member` may be wanted, by its lowest byte.
+
+        `wanted`: of 256 bytes those that are not 0. Most of a box is unused: this passes it
+        over faster than any look at each record.
+        """
+        first = self.offset + self.record.offsets[member]
+        lowest = data[first : self.offset + self.length : self.record.size]
+        return compress(range(self.count), lowest.translate(wanted))
+
+    def rows(self, data: bytes, reader: Reader) -> Iterator[tuple[int, ...]]:
+        """Return some integers of each record, in the order of the record."""
+        return reader.words.iter_unpack(memoryview(data)[self.offset : self.offset + self.length])
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +88,9 @@ class BoxCopy:
     keys: Table
     hists: Table
     ops: Table
+    peers: Table
+    lines: Table
+    nets: Table
 
     def real_ns(self, tick: int) -> int:
         """Return the Unix time of a tick, 0 for no tick, counted from the nearest known."""
@@ -99,29 +149,47 @@ def copy_box(fd: int, size: int) -> BoxCopy:
         raise RefusedError("bad_box", "odd header")
     if HEADER.number(data, "file_bytes") != size:
         raise RefusedError("bad_box", "not of the size that it says")
-    comms, keys = _table(data, size, "comm", COMM), _table(data, size, "key", KEY)
-    hists, ops = _table(data, size, "hist", HIST), _table(data, size, "op", OP)
-    if hists.count != keys.count:
+    copy = BoxCopy(
+        data,
+        comms=_table(data, size, "comm", COMM),
+        keys=_table(data, size, "key", KEY),
+        hists=_table(data, size, "hist", HIST),
+        ops=_table(data, size, "op", OP),
+        peers=_table(data, size, "peer", PEER),
+        lines=_table(data, size, "line", LINE),
+        nets=_table(data, size, "net", NET),
+    )
+    if copy.hists.count != copy.keys.count:
         raise RefusedError("bad_box", "not one histogram for each key")
-    return BoxCopy(data, comms, keys, hists, ops)
+    return copy
+
+
+def _was_adding(fd: int, copy: BoxCopy, table: Table, ops: Reader, begun: Reader) -> bool:
+    """Tell whether something was added to a table while the copy was made, or half of it was."""
+    again = read_at(fd, table.length, table.offset)
+    if len(again) < table.length:
+        return True
+    before = table.rows(copy.data, ops)
+    return any(row != now for row, now in zip(before, begun.words.iter_unpack(again), strict=True))
 
 
 def has_moved(fd: int, copy: BoxCopy, alive: bool) -> bool:
-    """Tell whether the process folded, or was adding to a key, while the copy was made.
+    """Tell whether the process folded, or was adding to a key or peer, while the copy was made.
 
     A process that died while adding left one operation half added, which is no more
     than its due; one that died while folding left figures that belong to nobody.
     """
     if not alive:
         return HEADER.number(copy.data, "layout_seq") % 2 == 1
+    if _was_adding(fd, copy, copy.keys, _KEY_OPS, _KEY_BEGUN):
+        return True
+    if _was_adding(fd, copy, copy.peers, _PEER_OPS, _PEER_BEGUN):
+        return True
+    # Last of all, so that nothing was folded since the copy began, with its header.
     header = read_at(fd, HEADER.size, 0)
-    table = read_at(fd, copy.keys.count * KEY.size, copy.keys.offset)
-    if len(header) < HEADER.size or len(table) < copy.keys.count * KEY.size:
-        return True
     sequence = HEADER.number(copy.data, "layout_seq")
-    if sequence % 2 or sequence != HEADER.number(header, "layout_seq"):
-        return True
-    return any(
-        KEY.number(copy.data, "ops", base) != KEY.number(table, "begun", base - copy.keys.offset)
-        for base in copy.keys.bases()
+    return (
+        len(header) < HEADER.size
+        or sequence % 2 == 1
+        or sequence != HEADER.number(header, "layout_seq")
     )

@@ -14,6 +14,18 @@ STATE_LIVE, STATE_FINALIZED, STATE_EXITED = 1, 2, 3
 
 
 @dataclass(frozen=True, slots=True)
+class Reader:
+    """Some single integers of a record, read in one go; `names` are in the order of the record."""
+
+    names: tuple[str, ...]
+    words: struct.Struct  # of the size of the record
+
+    def at(self, data: bytes, base: int) -> dict[str, int]:
+        """Return them by name, of the record that begins at `base`."""
+        return dict(zip(self.names, self.words.unpack_from(data, base), strict=True))
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """A C struct: the offset of each member, and how to read its single integers."""
 
@@ -29,6 +41,15 @@ class Record:
     def numbers(self, data: bytes, name: str, base: int = 0) -> tuple[int, ...]:
         """Return an array of integers of the record that begins at `base`."""
         return struct.unpack_from("<" + self.codes[name], data, base + self.offsets[name])
+
+    def reader(self, *names: str) -> Reader:
+        """Return a reader of these integers."""
+        ordered = sorted(names, key=self.offsets.__getitem__)
+        words, at = "<", 0
+        for name in ordered:
+            words += f"{self.offsets[name] - at}x{self.codes[name]}"
+            at = self.offsets[name] + struct.calcsize("<" + self.codes[name])
+        return Reader(tuple(ordered), struct.Struct(f"{words}{self.size - at}x"))
 
     def text(self, data: bytes, name: str, base: int = 0) -> str:
         """Return a text up to its NUL; bytes that are not printable ASCII become `?`."""

@@ -32,10 +32,11 @@ class Manifest:
     het_job_id: str
     work_dir: str
     mode: str
-    start: int  # Unix time, seconds
+    start: int  # of the prolog: Unix time, seconds
+    job_start: int  # of the job, as the controller says; 0 before Slurm 23.02
 
 
-_NUMBERS = {"job_id", "uid", "gid", "num_nodes", "restart", "start"}
+_NUMBERS = {"job_id", "uid", "gid", "num_nodes", "restart", "start", "job_start"}
 _REQUIRED_NUMBERS = {"job_id", "uid", "gid"}
 
 

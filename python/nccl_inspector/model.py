@@ -5,6 +5,7 @@ Tuples of words are indexed by the numbers of plugin/box.h.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 FUNCS = (
     "Unknown", "AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce",
@@ -26,12 +27,20 @@ DROP_REASONS = (
     "no_group",
     "json",
 )
+# Reasons that leave nothing unmeasured: what they count is only not in every table.
+DROPS_IN_PART = frozenset({"no_peer", "no_group", "json"})
 P2P = frozenset({"Send", "Recv", "SendRecv"})
 
 COMM_LIVE, COMM_DESTROYED, COMM_FOLDED = 1, 2, 3
 
 # How a process ended, or that it has not.
 RUNNING, FINALIZED, EXITED, KILLED = "running", "finalized", "exited", "killed"
+
+# Whose clock timed the operations of a process: nobody's, then they were counted only.
+TIMINGS = UNTIMED, GPU_TIMED, CPU_TIMED = "none", "gpu", "cpu"
+
+# Why nothing was measured at the end: it was; the kill switch; the site's list of NCCL versions.
+SILENCES = MEASURING, DISABLED, DENIED = "", "disabled", "denied"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +66,9 @@ class Comm:
     gpu: int | None  # index of Process.gpus
     created_ns: int  # Unix time
     destroyed_ns: int  # 0 while live
-    enqueued: int
+    enqueued: int  # completed + untimed + lost + in flight
+    untimed: int
+    lost: int
     started: int
     completed: int
     last_sequence: int
@@ -83,6 +94,10 @@ class Key:
     log2_rate_q20: int
     first_index: int
     last_index: int
+    untimed_ops: int  # without a time, not among `ops` and `bytes`
+    untimed_bytes: int
+    phased_ops: int  # of `ops`, those that told how long they waited for their peers
+    wait_ns: int  # that time, summed
     histogram: tuple[tuple[int, int], ...]  # (bucket, count), rising, no zero counts
 
     @property
@@ -90,6 +105,66 @@ class Key:
         """The value of the label `algo_proto`."""
         alone = not self.proto and ALGOS[self.algo] in ("GROUP", "CE")  # they have no protocol
         return ALGOS[self.algo] if alone else f"{ALGOS[self.algo]}_{PROTOS[self.proto]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Sends, or Recvs, of one communicator with one other rank; `comm` is Comm.index."""
+
+    comm: int
+    func: int
+    peer: int  # rank
+    ops: int
+    bytes: int
+    busy_ns: int
+    log2_rate_q20: int  # sum over operations of log2(bytes / ns), in 2^-20
+    best_rate_q20: int  # the highest of them
+
+
+class Window(NamedTuple):
+    """What ended in one window of a time line. (A tuple: a process may have thousands.)"""
+
+    start_s: int  # Unix time, a multiple of Line.window_s
+    late_ms: int  # operations that ended up to so much after its end are in it too
+    ops: int
+    bytes: int
+    busy_ns: int
+    min_ns: int
+    median_ns: int  # of merged windows the mean of their medians
+    first_index: int  # of operations, as Key.first_index; no operation when last_index is lower
+    last_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The time line of one function and size class of one communicator, which may be gone."""
+
+    comm_id: int
+    rank: int
+    func: int
+    size_class: int
+    window_s: int
+    since_s: int  # Unix time: operations before may not be in it
+    windows: tuple[Window, ...]  # rising; those without operations are not there
+
+    @property
+    def busy_ns(self) -> int:
+        """The time of all its operations."""
+        return sum(window.busy_ns for window in self.windows)
+
+
+@dataclass(frozen=True, slots=True)
+class Net:
+    """Where sampled steps of the network proxy spent their time; `comm` is Comm.index."""
+
+    comm: int
+    peer: int  # rank
+    is_send: int
+    steps: int
+    gpu_ns: int  # waiting for the GPU's data, or for the GPU to take them
+    peer_ns: int  # waiting for the receiver's credit
+    wire_ns: int
+    flush_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +200,26 @@ class Facts:
     plugin_version: str
     node: str
     beat_ns: int  # Unix time of the writer thread's last round
+    timing: str  # of TIMINGS
+    silent: str  # of SILENCES
+    silent_ns: int  # how long nothing was measured, in all
+    sampling: int  # the last word: kernel events of one operation in so many
+    sampled_ns: int  # how long it was more than one, in all
     series_dropped: int
-    self_ns: int
+    json_lines: int
+    net_ns: int  # how long network detail was taken
+    self_ns: int  # CPU time of the plugin's own threads
+    hot_ns: int  # time of the plugin inside NCCL's calls, from samples
     comms_created: int
     comms_destroyed: int
+
+    @property
+    def nccl(self) -> str:
+        """`NCCL 2.30.7`, as far as it is known."""
+        if not self.nccl_version:
+            return "an NCCL of unknown version"
+        major, rest = divmod(self.nccl_version, 10000)
+        return f"NCCL {major}.{rest // 100}.{rest % 100}"
 
     @property
     def array_task(self) -> str:
@@ -147,5 +238,8 @@ class Process:
     gpus: tuple[Gpu, ...]
     comms: tuple[Comm, ...]
     keys: tuple[Key, ...]
+    peers: tuple[Peer, ...]
+    lines: tuple[Line, ...]
+    nets: tuple[Net, ...]
     operations: tuple[Operation, ...]
     flags: tuple[str, ...]  # what makes these figures less than whole, in words

@@ -2,9 +2,10 @@
 """A report as text for a terminal: verdict first, 100 columns, no colour."""
 
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from nccl_inspector.analysis.bandwidth import size_label
+from nccl_inspector.analysis.coverage import Coverage
 from nccl_inspector.analysis.join import Communicator, Figures
 from nccl_inspector.analysis.verdict import Named, total_waiting
 from nccl_inspector.hostlist import compress_within
@@ -20,6 +21,12 @@ COMPONENTS_SHOWN = 8
 NODELIST_CHARS_SHOWN = 300
 ALSO_SHARE = 0.1  # of the first one's waiting: less is the noise of the machine
 
+# Of DROPS_IN_PART.
+_IN_PART = {
+    "no_peer": "Sends and Recvs that are not in the figures by peer",
+    "no_group": "Sends and Recvs that could not be seen as part of their group",
+    "json": "lines that the JSON files have not got",
+}
 _WHO_COLUMNS = 17
 _ROW = "  {:<13} {:<11} {:<16} {:>9} {:>9} {:>8} {:>7}  {}"
 
@@ -105,9 +112,21 @@ def _nobody(report: Report) -> str:
     return "no rank stands out at the median."
 
 
+def _no_figures(coverage: Coverage) -> str:
+    """Return why there are none, as far as it is known."""
+    if coverage.untimed:
+        return "NO TIMES: operations were counted, but none has a time"
+    why = ""
+    if coverage.denied:
+        why = f": {', '.join(coverage.denied)} is on the site's list of what not to measure"
+    elif coverage.disabled.names:
+        why = ": the site's kill switch was on"
+    return f"NO DATA: no operation was measured{why}"
+
+
 def _verdict(report: Report) -> Iterator[str]:
     if not any(comm.figures for comm in report.communicators):
-        yield "VERDICT  NO DATA: no operation was measured"
+        yield _wrap("VERDICT  ", _no_figures(report.coverage))
         return
     waiting_ns, all_ns = total_waiting(report.communicators)
     share = (
@@ -153,7 +172,8 @@ def _communicator(comm: Communicator, kinds: int) -> Iterator[str]:
     name = textwrap.shorten(comm.name, 40, placeholder="...") or "(no name)"
     nodes = f" on {_number(comm.nnodes, 'node')}" if comm.nnodes else ""
     number = f"0x{comm.id:x}  " if comm.id else ""  # none for several taken together
-    yield f" {name}  {number}{_number(comm.nranks, 'rank')}{nodes}"
+    ranks = _number(comm.nranks or len(comm.members), "rank")
+    yield f" {name}  {number}{ranks}{nodes}"
     for one in comm.figures[:kinds]:
         yield _row(one)
         for note in one.notes:
@@ -162,7 +182,8 @@ def _communicator(comm: Communicator, kinds: int) -> Iterator[str]:
     if len(comm.figures) > kinds:
         yield f"     and {len(comm.figures) - kinds} kinds of operation that took less time"
     if not comm.figures:
-        yield "   no operation was measured"
+        counted = any(key.untimed_ops for one in comm.members.values() for key in one.keys)
+        yield "   no operation has a time" if counted else "   no operation was measured"
     for note in comm.notes:
         yield f"     ({note})"
 
@@ -194,6 +215,63 @@ def _cut(words: Iterable[str], shown: int) -> str:
     return ", ".join(whole[:shown]) + more
 
 
+def _who(names: Sequence[str], processes: int, shown: int) -> str:
+    if len(names) == processes > 1:
+        return f"all {processes} processes"
+    return _cut(names, shown)
+
+
+def _size(size_bytes: int) -> str:
+    for unit, each in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+        if size_bytes >= each:
+            return f"{_digits(size_bytes / each, 3)} {unit}"
+    return f"{size_bytes} B"
+
+
+def _silence(coverage: Coverage, processes: int, shown: int) -> Iterator[str]:
+    for nccl, names in coverage.denied.items():
+        yield (
+            f"not measured: {nccl} is on the site's list of what not to measure: "
+            f"{_who(names, processes, shown)}"
+        )
+    spell = coverage.disabled
+    if spell.names:
+        yield (
+            f"not measured while the site's kill switch was on, up to "
+            f"{_duration(spell.longest_ns)}: {_who(spell.names, processes, shown)}"
+        )
+    spell = coverage.sampled
+    if spell.names:
+        last = f", one in {coverage.sampling} at the end" if coverage.sampling > 1 else ""
+        yield (
+            f"only some operations timed, to spare the application, for up to "
+            f"{_duration(spell.longest_ns)}{last}: {_who(spell.names, processes, shown)}"
+        )
+
+
+def _coverage(coverage: Coverage, processes: int, shown: int) -> Iterator[str]:
+    """Return lines about what was measured otherwise, or not, though the processes were there."""
+    if coverage.dropped:
+        reasons = ", ".join(f"{reason} {number}" for reason, number in coverage.dropped.items())
+        yield f"events that were not measured: {reasons}"
+    yield from _silence(coverage, processes, shown)
+    for nccl, names in coverage.counted_only.items():
+        yield f"counted only, {nccl} tells no times: {_who(names, processes, shown)}"
+    for nccl, names in coverage.cpu_timed.items():
+        yield (
+            f"measured by the CPU's clock, {nccl} does not tell the GPU's: "
+            f"{_who(names, processes, shown)}"
+        )
+    if coverage.untimed:
+        funcs = ", ".join(
+            f"{func} {count} ({_size(size)})" for func, (count, size) in coverage.untimed.items()
+        )
+        yield f"operations without a time, counted over all ranks: {funcs}"
+    for reason, count in coverage.in_part.items():
+        have = f" (they have {coverage.json_lines})" if reason == "json" else ""
+        yield f"{_IN_PART[reason]}: {count}{have}"
+
+
 def _missing(report: Report, shown: int) -> Iterator[str]:
     lines = []
     for job, nodes in report.nodes_missing.items():
@@ -206,9 +284,7 @@ def _missing(report: Report, shown: int) -> Iterator[str]:
         lines.append(
             f"died without finalizing, data up to the last event: {_cut(report.killed, shown)}"
         )
-    if report.dropped:
-        reasons = ", ".join(f"{reason} {number}" for reason, number in report.dropped.items())
-        lines.append(f"events that were not measured: {reasons}")
+    lines += _coverage(report.coverage, report.processes, shown)
     lines += report.problems[:shown]
     if len(report.problems) > shown:
         lines.append(f"and {len(report.problems) - shown} more lines (--all shows them)")

@@ -2,19 +2,19 @@
 """What a job's node summaries say: read them, join them, and list what is missing."""
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
+from nccl_inspector.analysis.coverage import Coverage, find_coverage
 from nccl_inspector.analysis.join import Communicator, join_communicators
 from nccl_inspector.analysis.naming import name_processes
 from nccl_inspector.analysis.verdict import Named, rank_stragglers
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.hostlist import compress_within, expand
-from nccl_inspector.model import DROP_REASONS, KILLED, RUNNING, Process
+from nccl_inspector.model import KILLED, RUNNING, Process
 from nccl_inspector.reportdir import AbsentError, Shelf, look, peek, read_summaries, unreadable
 from nccl_inspector.summary import Head, NodeSummary
 
@@ -39,7 +39,7 @@ class Report:
     communicators: tuple[Communicator, ...]
     named: tuple[Named, ...]
     killed: tuple[str, ...]  # processes that died without finalizing, in words
-    dropped: dict[str, int]  # events that were not measured, by reason
+    coverage: Coverage
     problems: tuple[str, ...]  # what else makes the figures less than whole, in words
 
 
@@ -245,21 +245,19 @@ def _missing_nodes(summaries: Sequence[NodeSummary], problems: list[str]) -> tup
 
 
 def _in_state(
-    processes: Sequence[tuple[str, Process]], names: Sequence[str], state: str
+    processes: Sequence[tuple[str, Process]], places: Sequence[str], state: str
 ) -> Iterator[str]:
-    for (node, process), name in zip(processes, names, strict=True):
+    for (_, process), place in zip(processes, places, strict=True):
         if process.facts.state == state:
-            yield f"{name} ({node})"
+            yield place
 
 
 def build_report(loaded: Loaded) -> Report:
     """Join the summaries of one attempt into a report."""
     summaries, problems = loaded.summaries, list(loaded.problems)
-    dropped: Counter[str] = Counter()
     for summary in summaries:
         problems += [f"{summary.head.node}: {problem}" for problem in summary.head.problems]
         for process in summary.processes:
-            dropped.update(dict(zip(DROP_REASONS, process.dropped, strict=False)))
             problems += [
                 f"{summary.head.node}, process {process.facts.name}: {flag}"
                 for flag in process.flags
@@ -270,9 +268,10 @@ def build_report(loaded: Loaded) -> Report:
     names = name_processes(
         [(summary.head.job_id, one) for summary in summaries for one in summary.processes]
     )
+    places = [f"{name} ({node})" for (node, _), name in zip(processes, names, strict=True)]
     problems += [
         f"{words} was still running when its box was read"
-        for words in _in_state(processes, names, RUNNING)
+        for words in _in_state(processes, places, RUNNING)
     ]
     communicators = join_communicators(processes, names)
     components: dict[int, list[NodeSummary]] = {}
@@ -290,7 +289,7 @@ def build_report(loaded: Loaded) -> Report:
         steps=len({process.facts.step for _, process in processes}),
         communicators=tuple(communicators),
         named=tuple(rank_stragglers(communicators)),
-        killed=tuple(_in_state(processes, names, KILLED)),
-        dropped={reason: number for reason, number in dropped.items() if number},
+        killed=tuple(_in_state(processes, places, KILLED)),
+        coverage=find_coverage([process for _, process in processes], places),
         problems=tuple(dict.fromkeys(problems)),
     )

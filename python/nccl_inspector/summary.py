@@ -2,10 +2,10 @@
 """The node summary: what one node's processes did in one attempt of a job.
 
 A line of JSON (the job and the node), then a block for each process: four bytes
-of length, little-endian, and zlib data of at most BLOCK_BYTES_MAX. Inside a
-block: four bytes of length, JSON (facts, GPUs, communicators, operations in
-flight), then the keys as varints, ordered by time spent. Keys that do not fit
-are left out, the least busy first, and a flag says how many.
+of length, little-endian, and at most BLOCK_BYTES_MAX of pieces. A piece is four
+bytes of length and zlib data: JSON (facts, dropped, flags, GPUs, communicators,
+operations in flight), keys, peers, nets, then one for each time line (packing.py).
+What does not fit is left out or made coarser, the least busy first; flags say so.
 """
 
 import json
@@ -16,22 +16,22 @@ from dataclasses import astuple, dataclass, fields, replace
 from typing import Any, get_origin
 
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.layout import HIST_BUCKETS
-from nccl_inspector.model import ALGOS, FUNCS, PROTOS, Comm, Facts, Gpu, Key, Operation, Process
+from nccl_inspector.fitting import pack_process, piece
+from nccl_inspector.model import Comm, Facts, Gpu, Net, Operation, Peer, Process
+from nccl_inspector.packing import WORD_MAX, unpack_keys, unpack_line, unpack_rows
 
-FORMAT = "nccl-inspector-node-summary/2"
+FORMAT = "nccl-inspector-node-summary/3"
 BLOCK_BYTES_MAX = 32 << 10  # design.md 5: at most 32 KiB a rank
 PROCESSES_MAX = 1024
 SUMMARY_BYTES_MAX = PROCESSES_MAX * (BLOCK_BYTES_MAX + 4) + (2 << 20)
 
 HEAD_BYTES_MAX = 2 << 20  # a node list may be long
+FLAGS_BYTES_MAX = 512  # what the flags of `pack_process` add to the JSON
+PIECES_BYTES_MIN = 2048  # empty ones are less
 _RAW_BYTES_MAX = 4 << 20  # of one block, unpacked
+_PIECES_MAX = 4 + 64  # a time line each; the plugin has 8
 _LENGTH = struct.Struct("<I")
-_KEY_NAMES = tuple(field.name for field in fields(Key) if field.name != "histogram")
-_RATE = _KEY_NAMES.index("log2_rate_q20")  # the one signed word
-_WORD_MAX = (1 << 64) - 1
 _COMM_ROWS_MAX = 4096
-_KEYS_MAX = 1024  # of a process; the plugin has 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,8 @@ class Head:
     nodelist: str
     num_nodes: int
     restart: int
-    start: int
+    start: int  # of the prolog here
+    job_start: int  # as the controller says, so alike on all nodes; 0: it did not
     end: int  # when the epilog ran here
     het_job_id: str  # of a heterogeneous job's component: the leader's id; else empty
     problems: tuple[str, ...]  # what was not taken on this node, in words
@@ -62,95 +63,30 @@ class NodeSummary:
     processes: tuple[Process, ...]
 
 
-def _varint(out: bytearray, number: int) -> None:
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-
-
-def _pack_keys(keys: Sequence[Key]) -> bytes:
-    out = bytearray()
-    for key in keys:
-        words = [getattr(key, name) for name in _KEY_NAMES]
-        words[_RATE] = words[_RATE] << 1 if words[_RATE] >= 0 else (-words[_RATE] << 1) - 1
-        for word in (*words, len(key.histogram)):
-            _varint(out, word)
-        last = 0
-        for bucket, count in key.histogram:
-            _varint(out, bucket - last)
-            _varint(out, count)
-            last = bucket
-    return bytes(out)
-
-
-class _Words:
-    """Varints one after the other; what is not one is refused."""
-
-    def __init__(self, data: bytes, at: int) -> None:
-        self._data, self._at = data, at
-
-    def __bool__(self) -> bool:
-        return self._at < len(self._data)
-
-    def take(self, limit: int = _WORD_MAX) -> int:
-        """Return the next number, at most `limit`."""
-        number = shift = 0
-        while shift < 70:
-            if self._at >= len(self._data):
-                raise RefusedError("bad_summary", "ends within a number")
-            byte = self._data[self._at]
-            self._at += 1
-            number |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                break
-            shift += 7
-        if number > limit:
-            raise RefusedError("bad_summary", "a number is too large")
-        return number
-
-
-def _unpack_key(words: _Words) -> Key:
-    limits = {1: len(FUNCS) - 1, 2: 63, 3: len(ALGOS) - 1, 4: len(PROTOS) - 1}
-    numbers = [words.take(limits.get(place, _WORD_MAX)) for place in range(len(_KEY_NAMES))]
-    rate = numbers[_RATE]
-    numbers[_RATE] = -(rate + 1 >> 1) if rate & 1 else rate >> 1
-    histogram, bucket = [], 0
-    for _ in range(words.take(HIST_BUCKETS)):
-        bucket += words.take(HIST_BUCKETS - 1 - bucket)
-        histogram.append((bucket, words.take()))
-    words_by_name = dict(zip(_KEY_NAMES, numbers, strict=True))
-    return Key(**words_by_name, histogram=tuple(histogram))
-
-
-def _block(process: Process, keys: Sequence[Key]) -> bytes:
-    """Return the block, or more than may be when it would unpack to too much."""
-    left_out = len(process.keys) - len(keys)
-    flags = list(process.flags) + (
-        [f"{left_out} kinds of operation did not fit"] if left_out else []
-    )
+def _meta(process: Process, flags: Sequence[str]) -> bytes:
     rows = [
         [astuple(row) for row in table]
         for table in (process.gpus, process.comms, process.operations)
     ]
-    meta = json.dumps(
-        [astuple(process.facts), process.dropped, flags, *rows], separators=(",", ":")
-    ).encode()
-    raw = _LENGTH.pack(len(meta)) + meta + _pack_keys(keys)
-    return zlib.compress(raw, 9) if len(raw) <= _RAW_BYTES_MAX else raw
+    values = [astuple(process.facts), process.dropped, flags, *rows]
+    return piece(json.dumps(values, separators=(",", ":")).encode())
+
+
+def _bare(process: Process) -> Process:
+    """Return what is kept of a process with more communicators than can be: that there was one."""
+    flags = (*process.flags[:8], "its communicators did not fit")
+    return replace(
+        process, comms=(), keys=(), peers=(), lines=(), nets=(), operations=(), flags=flags
+    )
 
 
 def encode_process(process: Process) -> bytes:
-    """Return a block of at most BLOCK_BYTES_MAX, with as many of the busiest keys as go in."""
-    keys = sorted(process.keys, key=lambda key: -key.busy_ns)
-    block = _block(process, keys)
-    while len(block) > BLOCK_BYTES_MAX and keys:
-        keys = keys[: len(keys) * BLOCK_BYTES_MAX // len(block) * 9 // 10]
-        block = _block(process, keys)
-    if len(block) > BLOCK_BYTES_MAX:
-        flags = (*process.flags[:8], "its communicators did not fit")
-        return _block(replace(process, comms=(), keys=(), operations=(), flags=flags), [])
-    return block
+    """Return a block of at most BLOCK_BYTES_MAX, with as much of what is busiest as goes in."""
+    room = BLOCK_BYTES_MAX - len(_meta(process, process.flags)) - FLAGS_BYTES_MAX
+    if room < PIECES_BYTES_MIN:
+        process, room = _bare(process), PIECES_BYTES_MIN
+    pieces, flags = pack_process(process, room)
+    return b"".join((_meta(process, (*process.flags, *flags)), *pieces))
 
 
 def encode(head: Head, blocks: Sequence[bytes]) -> bytes:
@@ -172,7 +108,7 @@ def _row(cls: Any, values: Any) -> Any:
         kind: Any = tuple if get_origin(member.type) is tuple else member.type
         if not isinstance(value, kind):
             raise RefusedError("bad_summary", f"odd {cls.__name__}.{member.name}")
-        if isinstance(value, int) and not -_WORD_MAX <= value <= _WORD_MAX:
+        if isinstance(value, int) and not -WORD_MAX <= value <= WORD_MAX:
             raise RefusedError("bad_summary", f"odd {cls.__name__}.{member.name}")
     return cls(*(printable(value) if isinstance(value, str) else value for value in values))
 
@@ -201,31 +137,44 @@ def _json(data: bytes) -> Any:
         raise RefusedError("bad_summary", "odd JSON") from err
 
 
+def _pieces(block: bytes) -> list[bytes]:
+    """Return what the pieces of a block unpack to."""
+    found: list[bytes] = []
+    at, left = 0, _RAW_BYTES_MAX
+    while at < len(block):
+        end = at + _LENGTH.size
+        if end > len(block) or len(found) == _PIECES_MAX:
+            raise RefusedError("bad_summary", "odd block")
+        at, end = end, end + _LENGTH.unpack_from(block, at)[0]
+        try:
+            unpacker = zlib.decompressobj()
+            found.append(unpacker.decompress(block[at:end], left))
+        except zlib.error as err:
+            raise RefusedError("bad_summary", "odd block") from err
+        left -= len(found[-1])
+        if end > len(block) or not unpacker.eof or unpacker.unused_data or left <= 0:
+            raise RefusedError("bad_summary", "odd block")
+        at = end
+    return found
+
+
 def _process(block: bytes) -> Process:
-    try:
-        unpacker = zlib.decompressobj()
-        raw = unpacker.decompress(block, _RAW_BYTES_MAX)
-    except zlib.error as err:
-        raise RefusedError("bad_summary", "odd block") from err
-    if not unpacker.eof or unpacker.unused_data or len(raw) < _LENGTH.size:
+    pieces = _pieces(block)
+    if len(pieces) < 4:
         raise RefusedError("bad_summary", "odd block")
-    end = _LENGTH.size + _LENGTH.unpack_from(raw)[0]
-    meta = _json(raw[_LENGTH.size : end])
+    meta = _json(pieces[0])
     if not isinstance(meta, list) or len(meta) != 6:
         raise RefusedError("bad_summary", "odd block")
     facts, dropped, flags, gpus, comms, operations = meta
-    words = _Words(raw, end)
-    keys: list[Key] = []
-    while words:
-        if len(keys) == _KEYS_MAX:
-            raise RefusedError("bad_summary", "too many keys")
-        keys.append(_unpack_key(words))
     return Process(
         facts=_row(Facts, facts),
         dropped=_list(int, dropped),
         gpus=_rows(Gpu, gpus),
         comms=_rows(Comm, comms),
-        keys=tuple(keys),
+        keys=unpack_keys(pieces[1]),
+        peers=unpack_rows(Peer, pieces[2]),
+        nets=unpack_rows(Net, pieces[3]),
+        lines=tuple(unpack_line(piece) for piece in pieces[4:]),
         operations=_rows(Operation, operations),
         flags=_list(str, flags),
     )

@@ -219,6 +219,8 @@ def _join(comm_id: int, found: list[Member]) -> Communicator:
             )
         else:
             members[member.comm.rank] = member
+    if not first.nranks:
+        notes.append("how many ranks there are is not known: NCCL before 2.27 does not tell")
     if len(members) < first.nranks:
         notes.append(f"{first.nranks - len(members)} of {first.nranks} ranks missing")
     figures = _figures(members, first.nranks)
@@ -276,6 +278,8 @@ def join_communicators(
             keys[key.comm].append(key)
         for comm in process.comms:
             member = Member(_place(node, process, comm, name), comm, tuple(keys[comm.index]))
+            if comm.rank < 0 and comm.state != COMM_FOLDED:
+                continue  # NCCL before 2.27 tells whose it is with the first operation
             if comm.state == COMM_FOLDED:
                 folded[comm.name, comm.nranks, comm.nnodes].append(member)
             else:

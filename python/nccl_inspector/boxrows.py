@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a box counts by kind of operation, by peer, and on the network: all of its communicators.
+
+Each function returns what can be true, and in words what is odd with the rest.
+"""
+
+import struct
+from collections.abc import Mapping
+from itertools import compress
+
+from nccl_inspector.boxcopy import NS_MAX, USED, BoxCopy
+from nccl_inspector.layout import HIST, KEY, NET, PEER
+from nccl_inspector.model import ALGOS, COMM_FOLDED, FUNCS, P2P, PROTOS, Comm, Key, Net, Peer
+
+_WORD_MAX = (1 << 64) - 1
+_P2P_FUNCS = frozenset(FUNCS.index(name) for name in P2P)
+
+_KEY = KEY.reader(
+    "used", "comm", "func", "size_class", "algo", "proto", "ops", "bytes", "busy_ns", "min_ns",
+    "max_ns", "log2_rate_q20", "first_index", "last_index", "untimed_ops", "untimed_bytes",
+    "phased_ops", "wait_ns",
+)  # fmt: skip
+_PEER = PEER.reader(
+    "used", "comm", "func", "peer", "ops", "bytes", "busy_ns", "log2_rate_q20", "best_rate_q20"
+)
+_NET = NET.reader("used", "steps", "comm", "comm_generation", "peer", "is_send")
+
+
+def _histogram(copy: BoxCopy, base: int) -> tuple[tuple[int, int], ...]:
+    """Return the buckets that have something; most of the 896 have not."""
+    raw = copy.data[base : base + HIST.size].rstrip(b"\0")
+    first = (len(raw) - len(raw.lstrip(b"\0"))) // 4
+    end = -(-len(raw) // 4)
+    counts = struct.unpack_from(f"<{end - first}I", copy.data, base + 4 * first)
+    return tuple(compress(zip(range(first, end), counts, strict=True), counts))
+
+
+def _is_key(words: Mapping[str, int], comms: Mapping[int, Comm]) -> bool:
+    return (
+        words["comm"] in comms
+        and words["func"] < len(FUNCS)
+        and words["algo"] < len(ALGOS)
+        and words["proto"] < len(PROTOS)
+        and words["size_class"] <= 63
+    )
+
+
+def read_keys(copy: BoxCopy, comms: Mapping[int, Comm]) -> tuple[tuple[Key, ...], list[str]]:
+    """Return the kinds of operation that were seen, with a time or without."""
+    found, flags = [], []
+    for index in copy.keys.places(copy.data, "used", USED):
+        words = _KEY.at(copy.data, copy.keys.offset + index * KEY.size)
+        if words.pop("used") != 1 or not (words["ops"] or words["untimed_ops"]):
+            continue
+        if _is_key(words, comms):
+            histogram = _histogram(copy, copy.hists.offset + index * HIST.size)
+            found.append(Key(histogram=histogram, **words))
+        else:
+            flags.append("a kind of operation is odd and left out")
+    return tuple(found), flags
+
+
+def _is_rank_of(rank: int, comm: Comm) -> bool:
+    """Tell whether there may be such a rank; NCCL before 2.27 does not say how many there are."""
+    return rank >= 0 and (rank < comm.nranks or not comm.nranks or comm.state == COMM_FOLDED)
+
+
+def _add(one: Peer | None, words: Mapping[str, int]) -> Peer:
+    """Return the sum: two threads that met a new peer at once have made two entries of it."""
+    if one is None:
+        return Peer(**words)
+    return Peer(
+        one.comm,
+        one.func,
+        one.peer,
+        one.ops + words["ops"],
+        one.bytes + words["bytes"],
+        one.busy_ns + words["busy_ns"],
+        one.log2_rate_q20 + words["log2_rate_q20"],
+        max(one.best_rate_q20, words["best_rate_q20"]),
+    )
+
+
+def _fits(peer: Peer) -> bool:
+    return max(peer.ops, peer.bytes, peer.busy_ns) <= _WORD_MAX and (
+        abs(peer.log2_rate_q20) <= NS_MAX
+    )
+
+
+def read_peers(copy: BoxCopy, comms: Mapping[int, Comm]) -> tuple[tuple[Peer, ...], list[str]]:
+    """Return the peers with whom a Send or Recv was over, each once."""
+    found: dict[tuple[int, int, int], Peer] = {}
+    flags = []
+    for index in copy.peers.places(copy.data, "used", USED):
+        words = _PEER.at(copy.data, copy.peers.offset + index * PEER.size)
+        if words.pop("used") != 1 or not words["ops"]:
+            continue
+        comm = comms.get(words["comm"])
+        place = words["comm"], words["func"], words["peer"]
+        both = _add(found.get(place), words)
+        if (
+            comm
+            and words["func"] in _P2P_FUNCS
+            and _is_rank_of(words["peer"], comm)
+            and _fits(both)
+        ):
+            found[place] = both
+        else:
+            flags.append("a peer is odd and left out")
+    return tuple(found.values()), flags
+
+
+def read_nets(
+    copy: BoxCopy, comms: Mapping[int, Comm], generations: Mapping[int, int]
+) -> tuple[tuple[Net, ...], list[str]]:
+    """Return the network detail; `generations` are of the communicators by index."""
+    found, flags = [], []
+    for index in copy.nets.places(copy.data, "used", USED):
+        base = copy.nets.offset + index * NET.size
+        words = _NET.at(copy.data, base)
+        if words.pop("used") != 1 or not words["steps"]:
+            continue
+        comm = comms.get(words["comm"])
+        if comm is None or generations[words["comm"]] != words.pop("comm_generation"):
+            flags.append("network detail of a communicator that is gone is left out")
+        elif words["is_send"] > 1 or not _is_rank_of(words["peer"], comm):
+            flags.append("network detail is odd and left out")
+        else:
+            gpu_ns, peer_ns, wire_ns, flush_ns = NET.numbers(copy.data, "ns", base)
+            found.append(
+                Net(gpu_ns=gpu_ns, peer_ns=peer_ns, wire_ns=wire_ns, flush_ns=flush_ns, **words)
+            )
+    return tuple(found), flags

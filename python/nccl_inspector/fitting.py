@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pack the tables of a process into a bounded number of bytes: the least busy goes first."""
+
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+from nccl_inspector.model import Key, Line, Net, Peer, Process
+from nccl_inspector.packing import pack_keys, pack_line, pack_rows
+from nccl_inspector.timeline import halve
+
+# Shares of the room that a table may always have; what a table does not need, others may.
+# In the order of keys, peers, nets, time lines.
+_SHARES = (0.5, 0.0625, 0.0625, 0.375)
+
+_LENGTH = struct.Struct("<I")
+_Row = TypeVar("_Row", Key, Peer, Net)
+
+
+def piece(raw: bytes) -> bytes:
+    """Return four bytes of length and zlib data."""
+    data = zlib.compress(raw)
+    return _LENGTH.pack(len(data)) + data
+
+
+def _cut(
+    rows: Sequence[_Row], pack: Callable[[Sequence[_Row]], bytes], whole: bytes, room: int
+) -> tuple[bytes, int]:
+    """Return the piece of the first rows that fit, and how many do not; `whole`: of all."""
+    kept, packed = rows, whole
+    while len(packed) > room and kept:
+        kept = kept[: len(kept) * room // len(packed) * 9 // 10]
+        packed = piece(pack(kept))
+    return packed, len(rows) - len(kept)
+
+
+def _length(pieces: Sequence[bytes]) -> int:
+    return sum(map(len, pieces))
+
+
+def _thin_out(lines: Sequence[Line], whole: Sequence[bytes], room: int) -> tuple[list[bytes], int]:
+    """Return the pieces of time lines, and how many have not the windows that they had.
+
+    The least busy is halved first, and again when all have been; at last none is left.
+    """
+    found, pieces = list(lines), list(whole)
+    order = sorted(range(len(found)), key=lambda place: found[place].busy_ns)
+    coarse: set[int] = set()
+    while _length(pieces) > room and any(len(line.windows) > 1 for line in found):
+        for place in order:
+            if _length(pieces) > room and len(found[place].windows) > 1:
+                found[place] = halve(found[place])
+                pieces[place] = piece(pack_line(found[place]))
+                coarse.add(place)
+    return (pieces, len(coarse)) if _length(pieces) <= room else ([], len(lines))
+
+
+def _rooms(needs: Sequence[int], shares: Sequence[float], room: int) -> list[int]:
+    """Return the room of each table: its need up to its share, then what others do not need."""
+    rooms = [min(need, int(share * room)) for need, share in zip(needs, shares, strict=True)]
+    for place, need in enumerate(needs):
+        rooms[place] += min(need - rooms[place], room - sum(rooms))
+    return rooms
+
+
+def pack_process(process: Process, room: int) -> tuple[list[bytes], list[str]]:
+    """Return the pieces of keys, peers, nets and each time line, and flags for what did not fit.
+
+    Together at most `room` bytes, which must do for empty pieces.
+    """
+    keys = sorted(process.keys, key=lambda key: -key.busy_ns)
+    peers = sorted(process.peers, key=lambda peer: -peer.busy_ns)
+    nets = sorted(process.nets, key=lambda net: -net.steps)
+    whole = (
+        piece(pack_keys(keys)),
+        piece(pack_rows(Peer, peers)),
+        piece(pack_rows(Net, nets)),
+    )
+    lines = [piece(pack_line(line)) for line in process.lines]
+    rooms = _rooms([*map(len, whole), _length(lines)], _SHARES, room)
+    cuts = (
+        _cut(keys, pack_keys, whole[0], rooms[0]),
+        _cut(peers, partial(pack_rows, Peer), whole[1], rooms[1]),
+        _cut(nets, partial(pack_rows, Net), whole[2], rooms[2]),
+    )
+    thin, coarse = _thin_out(process.lines, lines, rooms[3])
+    words = ("kinds of operation", "peers", "entries of network detail")
+    flags = [
+        f"{left_out} {word} did not fit"
+        for (_, left_out), word in zip(cuts, words, strict=True)
+        if left_out
+    ]
+    if coarse:
+        flags.append(f"{coarse} time lines " + ("have longer windows" if thin else "did not fit"))
+    return [*(packed for packed, _ in cuts), *thin], flags

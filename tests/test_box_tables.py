@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Peers, time lines and network detail of a box: what cannot be is left out and flagged."""
+
+import pytest
+
+from nccl_inspector import layout, model
+from tests.boxes import MS, NOW_S, BoxOf, CommOf, LineOf, box_bytes, window
+from tests.test_box import read
+
+
+def test_two_entries_of_one_peer_are_added_up() -> None:
+    words = {"comm": 0, "peer": 1, "begun": 2, "ops": 2, "bytes": 20, "busy_ns": 200}
+    peers = [
+        {**words, "log2_rate_q20": -5, "best_rate_q20": -9},
+        {**words, "func": 10},
+        {**words, "log2_rate_q20": -7, "best_rate_q20": -3},
+        {**words, "ops": 0},
+    ]
+    process = read(bytes(box_bytes(BoxOf([CommOf(7, 0, 2)], peers=peers))))
+    assert process.flags == ()
+    assert process.peers == (
+        model.Peer(0, 9, 1, 4, 40, 400, -12, -3),
+        model.Peer(0, 10, 1, 2, 20, 200, 0, 0),
+    )
+
+
+HUGE = (1 << 64) - 1
+
+
+@pytest.mark.parametrize(
+    "peers",
+    [
+        [{"comm": 1, "peer": 1, "ops": 1}],
+        [{"comm": 96, "peer": 1, "ops": 1}],
+        [{"comm": 0, "peer": 2, "ops": 1}],
+        [{"comm": 0, "peer": -1, "ops": 1}],
+        [{"comm": 0, "peer": 1, "ops": 1, "func": 1}],
+        [{"comm": 0, "peer": 1, "ops": 1, "func": 200}],
+        [{"comm": 0, "peer": 1, "ops": 1, "log2_rate_q20": -(1 << 63)}],
+    ],
+)
+def test_a_peer_that_cannot_be_is_left_out_and_flagged(peers: list[dict[str, int]]) -> None:
+    process = read(bytes(box_bytes(BoxOf([CommOf(7, 0, 2)], peers=peers))))
+    assert (process.peers, process.flags) == ((), ("a peer is odd and left out",))
+
+
+def test_entries_of_one_peer_that_together_are_too_much_are_flagged() -> None:
+    peers = [{"comm": 0, "peer": 1, "ops": 1, "bytes": HUGE}] * 2
+    process = read(bytes(box_bytes(BoxOf([CommOf(7, 0, 2)], peers=peers))))
+    assert ([peer.bytes for peer in process.peers], len(process.flags)) == ([HUGE], 1)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        LineOf([window(NOW_S + 1000)]),
+        LineOf([window(NOW_S), window(NOW_S - 10)]),
+        LineOf([window(NOW_S)], {"windows": layout.LINE_WINDOWS + 1}),
+        LineOf([window(NOW_S)], {"window_s": 0}),
+        LineOf([window(NOW_S)], {"window_s": 0xFFFFFFFF}),
+        LineOf([window(NOW_S)], {"func": 200}),
+        LineOf([window(NOW_S)], {"size_class": 64}),
+        LineOf([window(NOW_S)], {"rank": -2}),
+        LineOf([window(NOW_S, ops=0)]),
+        LineOf([window(NOW_S, ops=1) | {"bytes": HUGE}]),
+        LineOf([window(NOW_S, ops=1) | {"last_index": HUGE}]),
+    ],
+)
+def test_a_time_line_that_cannot_be_is_left_out_and_flagged(line: LineOf) -> None:
+    process = read(bytes(box_bytes(BoxOf(lines=[line, LineOf([window(NOW_S)])]))))
+    assert (len(process.lines), process.flags) == (1, ("a time line is odd and left out",))
+
+
+def test_windows_of_one_place_are_one_window() -> None:
+    # So it is around a halving: the window that was open keeps its start.
+    windows = [window(NOW_S - 20), window(NOW_S - 10, 2, 5 * MS, 5), window(NOW_S, first=9)]
+    windows[1]["late_ms"] = 77
+    (line,) = read(bytes(box_bytes(BoxOf(lines=[LineOf(windows, {"window_s": 20})])))).lines
+    assert line.windows[0] == model.Window(NOW_S - 20, 77, 6, 6 << 20, 18 * MS, MS, 3 * MS, 1, 6)
+    assert [one.start_s for one in line.windows] == [NOW_S - 20, NOW_S]
+
+
+def test_network_detail_of_the_records_earlier_communicator_is_left_out() -> None:
+    nets = [{"comm": 0, "comm_generation": 3, "peer": 1, "steps": 1}]
+    process = read(bytes(box_bytes(BoxOf([CommOf(7, 0, 2)], nets=nets))))
+    assert process.nets == ()
+    assert process.flags == ("network detail of a communicator that is gone is left out",)
+
+
+@pytest.mark.parametrize("words", [{"is_send": 2}, {"peer": 2}, {"peer": -1}])
+def test_network_detail_that_cannot_be_is_left_out_and_flagged(words: dict[str, int]) -> None:
+    nets = [{"comm": 0, "peer": 1, "steps": 1, **words}]
+    process = read(bytes(box_bytes(BoxOf([CommOf(7, 0, 2)], nets=nets))))
+    assert (process.nets, process.flags) == ((), ("network detail is odd and left out",))
