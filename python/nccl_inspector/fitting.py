@@ -11,9 +11,9 @@ from nccl_inspector.model import Key, Line, Net, Peer, Process
 from nccl_inspector.packing import pack_keys, pack_line, pack_rows
 from nccl_inspector.timeline import halve
 
-# Shares of the room that a table may always have; what a table does not need, others may.
-# In the order of keys, peers, nets, time lines.
-_SHARES = (0.5, 0.0625, 0.0625, 0.375)
+# Shares of the room that keys, time lines, peers and nets may always have. What one does not
+# need the others may, in this order.
+_SHARES = (0.4, 0.35, 0.2, 0.05)
 
 _LENGTH = struct.Struct("<I")
 _Row = TypeVar("_Row", Key, Peer, Net)
@@ -57,9 +57,9 @@ def _thin_out(lines: Sequence[Line], whole: Sequence[bytes], room: int) -> tuple
     return (pieces, len(coarse)) if _length(pieces) <= room else ([], len(lines))
 
 
-def _rooms(needs: Sequence[int], shares: Sequence[float], room: int) -> list[int]:
+def _rooms(needs: Sequence[int], room: int) -> list[int]:
     """Return the room of each table: its need up to its share, then what others do not need."""
-    rooms = [min(need, int(share * room)) for need, share in zip(needs, shares, strict=True)]
+    rooms = [min(need, int(share * room)) for need, share in zip(needs, _SHARES, strict=True)]
     for place, need in enumerate(needs):
         rooms[place] += min(need - rooms[place], room - sum(rooms))
     return rooms
@@ -79,13 +79,15 @@ def pack_process(process: Process, room: int) -> tuple[list[bytes], list[str]]:
         piece(pack_rows(Net, nets)),
     )
     lines = [piece(pack_line(line)) for line in process.lines]
-    rooms = _rooms([*map(len, whole), _length(lines)], _SHARES, room)
-    cuts = (
-        _cut(keys, pack_keys, whole[0], rooms[0]),
-        _cut(peers, partial(pack_rows, Peer), whole[1], rooms[1]),
-        _cut(nets, partial(pack_rows, Net), whole[2], rooms[2]),
+    keys_room, lines_room, peers_room, nets_room = _rooms(
+        (len(whole[0]), _length(lines), len(whole[1]), len(whole[2])), room
     )
-    thin, coarse = _thin_out(process.lines, lines, rooms[3])
+    cuts = (
+        _cut(keys, pack_keys, whole[0], keys_room),
+        _cut(peers, partial(pack_rows, Peer), whole[1], peers_room),
+        _cut(nets, partial(pack_rows, Net), whole[2], nets_room),
+    )
+    thin, coarse = _thin_out(process.lines, lines, lines_room)
     words = ("kinds of operation", "peers", "entries of network detail")
     flags = [
         f"{left_out} {word} did not fit"
@@ -93,5 +95,6 @@ def pack_process(process: Process, room: int) -> tuple[list[bytes], list[str]]:
         if left_out
     ]
     if coarse:
-        flags.append(f"{coarse} time lines " + ("have longer windows" if thin else "did not fit"))
+        what = "with longer windows than measured" if thin else "that did not fit"
+        flags.append(f"time lines {what}: {coarse} of {len(lines)}")
     return [*(packed for packed, _ in cuts), *thin], flags

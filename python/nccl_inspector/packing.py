@@ -245,5 +245,5 @@ def unpack_line(data: bytes) -> Line:
     if func >= len(FUNCS) or size_class > SIZE_CLASS_MAX or min(*sizes, *indices[0]) < 0:
         raise _refuse("an odd time line")
     rows = zip(starts, lates, ops, sizes, *times, *indices, strict=True)
-    windows = tuple(Window(*row) for row in rows)
+    windows = tuple(map(Window._make, rows))
     return Line(comm_id, rank - 1, func, size_class, window_s, since_s, windows)
