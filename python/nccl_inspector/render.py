@@ -45,6 +45,11 @@ def _duration(ns: float) -> str:
     return f"{ns:.0f} ns"
 
 
+def _spell(ns: int) -> str:
+    """Return a time of silence: whole minutes of a longer one."""
+    return _duration(ns) if ns < 120e9 else f"{ns / 60e9:.0f} min"
+
+
 def _number(count: int, word: str) -> str:
     return (
         f"{count} {word}" if count == 1 else f"{count} {word}{'es' if word.endswith('s') else 's'}"
@@ -118,7 +123,7 @@ def _no_figures(coverage: Coverage) -> str:
         return "NO TIMES: operations were counted, but none has a time"
     why = ""
     if coverage.denied:
-        why = f": {', '.join(coverage.denied)} is on the site's list of what not to measure"
+        why = f": {', '.join(coverage.denied)} is on the site's list deny_nccl"
     elif coverage.disabled.names:
         why = ": the site's kill switch was on"
     return f"NO DATA: no operation was measured{why}"
@@ -230,22 +235,20 @@ def _size(size_bytes: int) -> str:
 
 def _silence(coverage: Coverage, processes: int, shown: int) -> Iterator[str]:
     for nccl, names in coverage.denied.items():
-        yield (
-            f"not measured: {nccl} is on the site's list of what not to measure: "
-            f"{_who(names, processes, shown)}"
-        )
+        who = _who(names, processes, shown)
+        yield f"not measured, {nccl} is on the site's list deny_nccl: {who}"
     spell = coverage.disabled
     if spell.names:
         yield (
             f"not measured while the site's kill switch was on, up to "
-            f"{_duration(spell.longest_ns)}: {_who(spell.names, processes, shown)}"
+            f"{_spell(spell.longest_ns)}: {_who(spell.names, processes, shown)}"
         )
     spell = coverage.sampled
     if spell.names:
         last = f", one in {coverage.sampling} at the end" if coverage.sampling > 1 else ""
         yield (
             f"only some operations timed, to spare the application, for up to "
-            f"{_duration(spell.longest_ns)}{last}: {_who(spell.names, processes, shown)}"
+            f"{_spell(spell.longest_ns)}{last}: {_who(spell.names, processes, shown)}"
         )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from nccl_inspector.model import (
     CPU_TIMED,
     DENIED,
+    DISABLED,
     DROP_REASONS,
     DROPS_IN_PART,
     FUNCS,
@@ -61,8 +62,9 @@ def _by_nccl(named: Iterable[tuple[str, Process]]) -> ByNccl:
     return {nccl: tuple(names) for nccl, names in found.items()}
 
 
-def _spell(spent: Iterable[tuple[str, int]]) -> Spell:
-    found = [(name, ns) for name, ns in spent if ns]
+def _spell(spent: Iterable[tuple[str, int, bool]]) -> Spell:
+    """Return names, times and whether it lasts as one; a time may be too short to be counted."""
+    found = [(name, ns) for name, ns, lasts in spent if ns or lasts]
     return Spell(tuple(name for name, _ in found), max((ns for _, ns in found), default=0))
 
 
@@ -81,8 +83,10 @@ def find_coverage(processes: Sequence[Process], names: Sequence[str]) -> Coverag
         counted_only=_by_nccl((name, one) for name, one in named if one.facts.timing == UNTIMED),
         cpu_timed=_by_nccl((name, one) for name, one in named if one.facts.timing == CPU_TIMED),
         denied=_by_nccl(denied),
-        disabled=_spell((name, one.facts.silent_ns) for name, one in others),
-        sampled=_spell((name, one.facts.sampled_ns) for name, one in named),
+        disabled=_spell(
+            (name, one.facts.silent_ns, one.facts.silent == DISABLED) for name, one in others
+        ),
+        sampled=_spell((name, one.facts.sampled_ns, one.facts.sampling > 1) for name, one in named),
         sampling=max((one.facts.sampling for one in processes), default=1),
         dropped={reason: n for reason, n in counts.items() if reason not in DROPS_IN_PART},
         in_part={reason: n for reason, n in counts.items() if reason in DROPS_IN_PART},

@@ -151,6 +151,9 @@ def _range_notes(keys: dict[int, Key], nranks: int) -> tuple[str, ...]:
         notes.append(f"ranks have {low} to {high} operations")
     elif len({(key.first_index, key.last_index) for key in keys.values()}) > 1:
         notes.append("ranks counted different operations")
+    untimed = max(key.untimed_ops for key in keys.values())
+    if untimed:
+        notes.append(f"and up to {untimed} without a time")
     return tuple(notes)
 
 
