@@ -152,7 +152,8 @@ static void line_round(struct box_line *line, struct line_base *base, struct lin
 	uint32_t now_s = (uint32_t)(real_ns / NS_A_SECOND);
 	uint32_t window_s = atomic_load_explicit(&line->window_s, relaxed);
 	uint32_t start_s = now_s - now_s % window_s;
-	bool ended = start_s != base->window_s;
+	/* One that was open when windows became longer begins inside of one of those, and ends with it. */
+	bool ended = start_s != base->window_s - base->window_s % window_s;
 
 	if (now->ops != base->ops) {
 		struct box_window *window = present(line, base);
@@ -222,11 +223,22 @@ static void take_over(struct box_line *line, const struct box *box, const struct
 	atomic_store_explicit(&line->used, 1, memory_order_release);
 }
 
+/* What a line has been given so far, also when its communicator is gone. */
+static uint64_t line_busy_ns(const struct box *box, const struct box_line *line, const struct line_base *base)
+{
+	uint64_t sum = 0;
+
+	for (unsigned i = 0; i < BOX_KEYS; i++)
+		if (is_used(&box->keys[i]) && has_key(line, box, &box->keys[i]))
+			sum += get(&box->keys[i].busy_ns);
+	return sum > base->busy_ns ? sum : base->busy_ns;
+}
+
 /* Gives a line to a kind without one: a free line at once, and then it has all of its operations; that of another
  * only when it has less than half as much, and then from here on. */
 static bool choose(struct lines *lines, struct box *box, uint32_t now_s)
 {
-	uint64_t busy_ns, least_ns = UINT64_MAX;
+	uint64_t busy_ns, line_ns, least_ns = UINT64_MAX;
 	const struct box_key *key = busiest(box, &busy_ns);
 	unsigned least = BOX_LINES;
 
@@ -237,8 +249,9 @@ static bool choose(struct lines *lines, struct box *box, uint32_t now_s)
 			lines->base[i].window_s = now_s - now_s % BOX_LINE_S;
 			return true;
 		}
-		if (lines->base[i].busy_ns < least_ns) {
-			least_ns = lines->base[i].busy_ns;
+		line_ns = line_busy_ns(box, &box->lines[i], &lines->base[i]);
+		if (line_ns < least_ns) {
+			least_ns = line_ns;
 			least = i;
 		}
 	}

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Time lines: who has one, what is in it, and what becomes of it when it is full. */
+#include <string.h>
+
+#include "lines.h"
+#include "tap.h"
+
+#define NOW_S 1700000000u /* a multiple of every window here */
+#define MS 1000000u
+
+static struct box box;
+static struct lines lines;
+
+static void begin(void)
+{
+	int error;
+
+	memset(&lines, 0, sizeof(lines));
+	box_open(&box, -1, "0", &error);
+	box.comms[0].id = 0xabc;
+	atomic_store(&box.comms[0].state, BOX_COMM_LIVE);
+}
+
+static void operate(unsigned kind, uint64_t ops, uint64_t each_ns)
+{
+	struct box_key *key = &box.keys[kind];
+
+	key->func = BOX_FUNC_ALLREDUCE;
+	key->size_class = (uint8_t)kind;
+	atomic_store(&key->used, 1);
+	atomic_fetch_add(&box.hists[kind].count[hist_bucket(each_ns)], (uint32_t)ops);
+	atomic_fetch_add(&key->bytes, ops << kind);
+	atomic_fetch_add(&key->busy_ns, ops * each_ns);
+	atomic_fetch_add(&key->last_index, ops);
+	atomic_fetch_add(&key->ops, ops);
+}
+
+static void round_at(uint32_t second)
+{
+	lines_round(&lines, &box, (uint64_t)(NOW_S + second) * 1000000000u);
+}
+
+static const struct box_line *line_of(unsigned kind)
+{
+	for (unsigned i = 0; i < BOX_LINES; i++)
+		if (atomic_load(&box.lines[i].used) && box.lines[i].size_class == kind)
+			return &box.lines[i];
+	return NULL;
+}
+
+static uint64_t ops_in(const struct box_line *line)
+{
+	uint64_t sum = 0;
+
+	for (uint32_t i = 0; line && i < atomic_load(&line->windows); i++)
+		sum += atomic_load(&line->window[i].ops);
+	return sum;
+}
+
+static void test_the_busiest_have_lines_with_all_of_theirs(void)
+{
+	bool all = true, none = true;
+
+	begin();
+	for (unsigned kind = 0; kind < 12; kind++)
+		operate(kind, 10, (kind + 1) * MS);
+	round_at(0);
+	for (unsigned kind = 0; kind < 12; kind++) {
+		if (kind >= 4)
+			all = all && ops_in(line_of(kind)) == 10;
+		else
+			none = none && !line_of(kind);
+	}
+	ok(all, "the eight busiest of twelve kinds have all their operations in a line");
+	ok(none, "the others have none");
+}
+
+static void test_only_one_that_is_twice_as_busy_takes_over(void)
+{
+	begin();
+	for (unsigned kind = 0; kind < BOX_LINES; kind++)
+		operate(kind, 10, (kind + 1) * MS);
+	round_at(0);
+	operate(20, 10, MS);
+	round_at(1);
+	ok(!line_of(20), "a kind that came later and has as little as the least busy has no line");
+	operate(20, 20, MS);
+	round_at(2);
+	ok(line_of(20) && !line_of(0), "one with three times as much has its line");
+	ok(!ops_in(line_of(20)), "and what was before is not in it");
+	operate(20, 5, MS);
+	round_at(3);
+	ok(ops_in(line_of(20)) == 5 && line_of(20)->since_s == NOW_S + 2, "from then on it has all");
+	ok(ops_in(line_of(7)) == 10, "the others keep theirs");
+}
+
+static void test_a_full_line_has_longer_windows_and_loses_nothing(void)
+{
+	const uint32_t second_last = 10 * (BOX_LINE_WINDOWS + 31);
+	const struct box_line *line;
+	uint64_t ops = 0;
+	bool rising = true, ended = true;
+
+	begin();
+	/* Not from a multiple of 20 s: then the line is full in the middle of one of its longer windows. */
+	for (uint32_t second = 10; second <= second_last; second++) {
+		operate(20, 1 + second % 3, MS);
+		ops += 1 + second % 3;
+		round_at(second);
+	}
+	line = line_of(20);
+	ok(ops_in(line) == ops, "all operations are in the windows");
+	ok(atomic_load(&line->window_s) == 20, "which are twice as long");
+	for (uint32_t i = 1; i < atomic_load(&line->windows); i++) {
+		const struct box_window *window = &line->window[i];
+
+		rising = rising && atomic_load(&window->start_s) > atomic_load(&window[-1].start_s);
+		ended = ended && atomic_load(&window->first_index) == atomic_load(&window[-1].last_index) + 1;
+	}
+	ok(rising, "each begins after the one before");
+	ok(ended, "and with the next operation");
+}
+
+int main(void)
+{
+	test_the_busiest_have_lines_with_all_of_theirs();
+	test_only_one_that_is_twice_as_busy_takes_over();
+	test_a_full_line_has_longer_windows_and_loses_nothing();
+	return done_testing();
+}
