@@ -273,7 +273,8 @@ static int stop_event(void *handle)
 {
 	track_group_stop(TRACK, handle);
 	track_enqueued(TRACK, handle);
-	net_stop(NET, handle);
+	if (net_is_handle(handle))
+		net_stop(NET, handle);
 	return NCCL_SUCCESS;
 }
 
@@ -298,7 +299,7 @@ static int record_event_state(void *handle, int state, union abi_state_args *arg
 		track_kernel_stop(TRACK, handle, args->gpu_ns);
 	else if (state == ABI_STATE_KERNEL_PHASE_STOP && args)
 		track_phase_stop(TRACK, handle, args->gpu_ns);
-	else
+	else if (net_is_handle(handle))
 		net_step_state(NET, handle, state);
 	return NCCL_SUCCESS;
 }

@@ -15,13 +15,12 @@
 #define TURN_TRIES 4u /* only the writer thread comes in between, once a second */
 #define TURN_SAMPLE 64u
 
-/* Handles: kind, number of the step, slot, generation. Kinds 1 to 5 are track.c's. */
+/* Handles: kind (enum net_handle), number of the step, slot, generation. */
 #define KIND_MASK 0xfu
 #define NUMBER_SHIFT 4
 #define NUMBERS 64u
 #define SLOT_SHIFT 10
 #define GENERATION_SHIFT 22
-enum handle_kind { HANDLE_PROXY_OP = 6, HANDLE_PROXY_STEP = 7 };
 
 enum { STEP_OVER };
 
@@ -142,7 +141,7 @@ static void turn(struct net *net, struct net_op *op, unsigned state)
 }
 
 /* The slot of a handle of that kind; NULL, and counted, when its operation is over. */
-static struct net_op *op_of(struct net *net, uint64_t word, enum handle_kind kind)
+static struct net_op *op_of(struct net *net, uint64_t word, enum net_handle kind)
 {
 	unsigned slot = (unsigned)(word >> SLOT_SHIFT) & ((1u << (GENERATION_SHIFT - SLOT_SHIFT)) - 1);
 
@@ -182,7 +181,7 @@ void *net_op_start(struct net *net, void *context, const struct abi_proxy_op *to
 	atomic_store_explicit(&op->next, 0, relaxed);
 	atomic_store_explicit(&op->generation, generation, memory_order_release);
 	return (void *)(uintptr_t)((uint64_t)generation << GENERATION_SHIFT |
-				   (uint64_t)(op - net->ops) << SLOT_SHIFT | HANDLE_PROXY_OP);
+				   (uint64_t)(op - net->ops) << SLOT_SHIFT | NET_HANDLE_OP);
 }
 
 static unsigned state_of(const struct net_op *op, uint32_t number)
@@ -202,7 +201,7 @@ static void set_state(struct net_op *op, uint32_t number, unsigned state)
 void *net_step_start(struct net *net, void *parent)
 {
 	uint64_t word = (uintptr_t)parent;
-	struct net_op *op = op_of(net, word, HANDLE_PROXY_OP);
+	struct net_op *op = op_of(net, word, NET_HANDLE_OP);
 
 	if (!op)
 		return NULL;
@@ -219,7 +218,7 @@ void *net_step_start(struct net *net, void *parent)
 	if (number == first)
 		turn(net, op, state);
 	return (void *)(uintptr_t)((word & ~(uint64_t)KIND_MASK) | (uint64_t)(number % NUMBERS) << NUMBER_SHIFT |
-				   HANDLE_PROXY_STEP);
+				   NET_HANDLE_STEP);
 }
 
 /* Whether the step of a handle is unfinished. */
@@ -245,7 +244,7 @@ void net_step_state(struct net *net, void *step, int told)
 	};
 	uint64_t word = (uintptr_t)step;
 	unsigned state = told >= 0 && (size_t)told < sizeof(states) ? states[told] : 0;
-	struct net_op *op = state ? op_of(net, word, HANDLE_PROXY_STEP) : NULL;
+	struct net_op *op = state ? op_of(net, word, NET_HANDLE_STEP) : NULL;
 	uint32_t number;
 
 	/* While a peer gives no credit NCCL tells so each time that it looks. */
@@ -285,13 +284,10 @@ static void stop_op(struct net *net, struct net_op *op, uint64_t word)
 void net_stop(struct net *net, void *handle)
 {
 	uint64_t word = (uintptr_t)handle;
-	enum handle_kind kind = (enum handle_kind)(word & KIND_MASK);
-	struct net_op *op;
+	enum net_handle kind = (enum net_handle)(word & KIND_MASK);
+	struct net_op *op = net_is_handle(handle) ? op_of(net, word, kind) : NULL;
 
-	if (kind != HANDLE_PROXY_OP && kind != HANDLE_PROXY_STEP)
-		return;
-	op = op_of(net, word, kind);
-	if (op && kind == HANDLE_PROXY_STEP)
+	if (op && kind == NET_HANDLE_STEP)
 		stop_step(net, op, word);
 	else if (op)
 		stop_op(net, op, word);

@@ -63,6 +63,15 @@ void net_step_state(struct net *net, void *step, int state);
 /* Of an operation or a step. */
 void net_stop(struct net *net, void *handle);
 
+/* Kinds of handles; 1 to 5 are track.c's. */
+enum net_handle { NET_HANDLE_OP = 6, NET_HANDLE_STEP = 7 };
+
+/* Whether it is worth a call: NCCL stops everything in the same way, every channel of every operation. */
+static inline bool net_is_handle(const void *handle)
+{
+	return ((uintptr_t)handle & 0xe) == (NET_HANDLE_OP & NET_HANDLE_STEP);
+}
+
 /* One round of the writer thread (netround.c), about once a second, with the tables to itself: adds what is waited for
  * just now, gives up what will never end, and with CONFIG_NET_AUTO decides. Returns whether net_events has changed. */
 bool net_round(struct net *net, uint64_t now_tick);
