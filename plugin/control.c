@@ -90,10 +90,10 @@ static void begin_again(struct control *control, uint64_t now_ns)
 {
 	int *mask = atomic_load(&control->track->mask), nothing = 0;
 
-	atomic_store(&control->header->silent, BOX_SILENT_NOT);
 	atomic_store(&control->track->sample_every, control->guard.every);
 	if (mask)
 		__atomic_compare_exchange_n(mask, &nothing, control->before, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+	atomic_store(&control->header->silent, BOX_SILENT_NOT);
 	control->watch = WATCH_ROUNDS;
 	begin_guard(control, now_ns);
 	say(control, "enabled again by the site");

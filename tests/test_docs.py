@@ -59,5 +59,13 @@ def test_the_page_of_metrics_is_the_table() -> None:
     assert re.findall(r"^\| (\w+) \| [A-Z]", reasons, re.M) == list(DROP_REASONS)
 
 
+def test_the_internals_name_every_variable_that_the_plugin_reads() -> None:
+    text = (REPO / "packaging" / "doc" / "internals.md").read_text()
+    source = (REPO / "plugin" / "config.c").read_text()
+    names = set(re.findall(r'"(NCCL_INSPECTOR_\w+)"', source))
+    assert len(names) > 15
+    assert [name for name in sorted(names) if name not in text] == []
+
+
 def test_the_changelog_knows_this_version() -> None:
     assert f"## {__version__}" in (REPO / "CHANGELOG.md").read_text()

@@ -1,6 +1,8 @@
 """The site's kill switch, denied versions, the budget, and metrics that come at the end."""
 
 import os
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -356,6 +358,17 @@ def test_a_second_life_writes_the_same_file_anew(tmp_path: Path) -> None:
         playing.finish()
     assert set(stage.proms()) == names
     assert sorted(stage.find(OPERATIONS)) == [3, 8]
+
+
+def test_the_library_stays_when_nccl_lets_go_of_it() -> None:
+    code = (
+        "import _ctypes, ctypes, sys; library = ctypes.CDLL(sys.argv[1]);"
+        "_ctypes.dlclose(library._handle); print(sys.argv[1] in open('/proc/self/maps').read())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, OURS], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "True\n", "a thread that is stuck on a dead file system would crash"
 
 
 @pytest.mark.long

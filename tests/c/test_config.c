@@ -155,6 +155,52 @@ static void test_defaults(void)
 	ok(load("SLURM_STEP_ID", "4294967295").step_id == CONFIG_UNKNOWN, "a step id out of range is none");
 }
 
+static void test_control_dir(void)
+{
+	static const struct {
+		const char *run, *control;
+	} cases[] = {
+		{ "/run/nccl-inspector/jobs/4711/raw", "/run/nccl-inspector/control" },
+		{ "/jobs/4711/raw", "/control" },
+		{ "/run/x/jobs/4711/raw/", "" },
+		{ "/run/x/jobs//raw", "" },
+		{ "/run/x/jobs/4711a/raw", "" },
+		{ "/run/x/bobs/4711/raw", "" },
+		{ "jobs/4711/raw", "" },
+		{ "/raw", "" },
+		{ "raw", "" },
+		{ "", "" },
+		{ NULL, "" },
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
+		ok(!strcmp(load("NCCL_INSPECTOR_RUN_DIR", cases[i].run).control_dir, cases[i].control),
+		   "the kill switch beside %s", cases[i].run ? cases[i].run : "(unset)");
+	set("NCCL_INSPECTOR_CONTROL_DIR", "/c");
+	ok(!strcmp(load("NCCL_INSPECTOR_RUN_DIR", cases[0].run).control_dir, "/c"), "or where it is said to be");
+	unset();
+	set("NCCL_INSPECTOR_DUMP_DIR", cases[0].run);
+	ok(!*load("NONE", NULL).control_dir, "a user's own directory has none");
+	unset();
+}
+
+static void test_budget(void)
+{
+	static const struct {
+		const char *percent;
+		uint32_t ppm;
+	} cases[] = {
+		{ NULL, 10000 },   { "", 10000 },      { "1", 10000 },    { "1.000", 10000 }, { "0.5", 5000 },
+		{ "0", 0 },        { "0.000", 0 },     { "0.0000001", 1 }, { "100", 1000000 }, { "100.1", 10000 },
+		{ "2.", 20000 },   { ".5", 10000 },    { "-1", 10000 },   { "1,5", 10000 },   { "nan", 10000 },
+		{ "1e2", 10000 },  { "0.12349", 1234 }, { "99999999999999999999", 10000 },
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
+		ok(load("NCCL_INSPECTOR_BUDGET_PERCENT", cases[i].percent).budget_ppm == cases[i].ppm, "budget of %s",
+		   cases[i].percent ? cases[i].percent : "(unset)");
+}
+
 static void test_text(void)
 {
 	char text[8];
@@ -198,6 +244,8 @@ int main(void)
 	test_json_limits();
 	test_arrays();
 	test_defaults();
+	test_control_dir();
+	test_budget();
 	test_text();
 	test_nodelist();
 	return done_testing();

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The inspector's life in a process: first and last communicator, forked children, a program with much thread-local
- * data, and the process-wide mask. */
+/* The inspector's life in a process: first and last communicator, very many, forked children, a program with much
+ * thread-local data, the process-wide mask, and all of it while the site has the inspector disabled. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -23,6 +24,11 @@ static __thread char much[254000];
 static char dir[64];
 static int mask;
 static _Atomic bool over;
+
+static int mask_now(void)
+{
+	return __atomic_load_n(&mask, __ATOMIC_RELAXED);
+}
 
 static void *make(uint64_t id)
 {
@@ -52,7 +58,7 @@ static void *watch_mask(void *argument)
 
 static int child_status(pid_t child)
 {
-	uint64_t end = clock_ns(CLOCK_MONOTONIC) + 5000000000ull;
+	uint64_t end = clock_ns(CLOCK_MONOTONIC) + 20000000000ull;
 	struct timespec pause = { 0, 1000000 };
 	int status;
 
@@ -136,6 +142,142 @@ static void test_children(void)
 	ok(inspector_track.box->header->state == BOX_FINALIZED, "which the parent finalizes");
 }
 
+/* NCCL comes and goes with its mask: nobody may touch the old one. */
+static void *make_with(int *its_mask)
+{
+	void *context;
+
+	inspector_init(&(struct inspector_comm){ .api = 7, .words = { .id = 9, .nranks = 2, .name = "c" } }, &context,
+		       its_mask);
+	return context;
+}
+
+static void test_further_lives(void)
+{
+	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	uint64_t begin = clock_ns(CLOCK_MONOTONIC);
+	unsigned bad = 0;
+
+	for (unsigned i = 0; i < 100; i++) {
+		int *its_mask = mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		void *context = make_with(its_mask);
+
+		bad += !context || *its_mask != WANTED || inspector_track.box->header->state != BOX_LIVE;
+		inspector_finalize(context);
+		munmap(its_mask, page);
+	}
+	ok(!bad && inspector_track.box->header->state == BOX_FINALIZED, "NCCL may be used again and again (%u)", bad);
+	uint64_t took_ms = (clock_ns(CLOCK_MONOTONIC) - begin) / 1000000;
+
+	ok(took_ms < 10000, "a hundred ends take %llu ms", (unsigned long long)took_ms);
+}
+
+static uint64_t resident_pages(void)
+{
+	unsigned long long total, resident = 0;
+	FILE *file = fopen("/proc/self/statm", "re");
+
+	if (!file || fscanf(file, "%llu %llu", &total, &resident) != 2)
+		resident = 0;
+	if (file)
+		fclose(file);
+	return resident;
+}
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define VERY_MANY 10000u
+#define MOST_PAGES INT64_MAX /* a sanitizer remembers */
+#else
+#define VERY_MANY 100000u
+#define MOST_PAGES 64
+#endif
+
+static void test_very_many(void)
+{
+	void *mine = make(5), *some[4] = { NULL };
+	uint64_t before = 0, created = inspector_track.box->header->comms_created;
+
+	for (uint64_t i = 0; i < VERY_MANY; i++) {
+		inspector_finalize(some[i % 4]);
+		some[i % 4] = make(1000 + i);
+		if (i == 1000)
+			before = resident_pages();
+	}
+	for (unsigned i = 0; i < 4; i++)
+		inspector_finalize(some[i]);
+	ok(inspector_track.box->header->comms_created == created + VERY_MANY && mask_now() == WANTED,
+	   "%u communicators in a life", VERY_MANY);
+	int64_t grown = (int64_t)(resident_pages() - before);
+
+	ok(grown < MOST_PAGES, "take no memory (%lld pages)", (long long)grown);
+	inspector_finalize(mine);
+}
+
+static bool wait_for_silent(enum box_silent silent)
+{
+	uint64_t end = clock_ns(CLOCK_MONOTONIC) + 20000000000ull;
+	struct timespec pause = { 0, 1000000 };
+
+	while (inspector_track.box->header->silent != silent && clock_ns(CLOCK_MONOTONIC) < end)
+		nanosleep(&pause, NULL);
+	return inspector_track.box->header->silent == silent;
+}
+
+/* What a program finds open that a child of ours runs. */
+static bool inherits_something(void)
+{
+	char command[160];
+	pid_t child = fork();
+
+	snprintf(command, sizeof(command), "! ls -l /proc/self/fd | grep %s >&2", dir);
+	if (!child) {
+		execl("/bin/sh", "sh", "-c", command, NULL);
+		_exit(9);
+	}
+	return child_status(child) != 0;
+}
+
+static void test_while_disabled(void)
+{
+	char path[96];
+	void *mine = make(6), *more;
+	int status;
+
+	snprintf(path, sizeof(path), "%s/disabled", dir);
+	close(open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
+	ok(wait_for_silent(BOX_SILENT_DISABLED) && mask_now() == 0, "disabled: the mask is 0");
+	more = make(7);
+	ok(more && mask_now() == 0, "a new communicator has a context, and the mask stays 0");
+	ok(!inherits_something(), "a program that is run meanwhile inherits nothing");
+	fflush(stdout); /* or the child says it all again */
+	pid_t child = fork();
+
+	if (!child) {
+		int child_mask = WANTED;
+		void *context = mine;
+
+		inspector_finalize(mine);
+		inspector_init(&(struct inspector_comm){ .api = 7 }, &context, &child_mask);
+		exit(context || child_mask ? 1 : 0);
+	}
+	status = child_status(child);
+	ok(!status && inspector_track.box->header->silent == BOX_SILENT_DISABLED &&
+		   inspector_track.box->header->state == BOX_LIVE,
+	   "a child's exit leaves the parent's silence alone");
+	uint64_t begin = clock_ns(CLOCK_MONOTONIC);
+
+	inspector_finalize(mine);
+	inspector_finalize(more);
+	uint64_t took_ms = (clock_ns(CLOCK_MONOTONIC) - begin) / 1000000;
+
+	ok(took_ms <= 150, "the last destroy waits for little (%llu ms)", (unsigned long long)took_ms);
+	mine = make(8);
+	ok(mask_now() == 0, "a further life begins in silence");
+	unlink(path);
+	ok(wait_for_silent(BOX_SILENT_NOT) && mask_now() == WANTED, "which ends when it is enabled");
+	inspector_finalize(mine);
+}
+
 int main(void)
 {
 	char command[128];
@@ -145,11 +287,15 @@ int main(void)
 		return 1;
 	setenv("NCCL_INSPECTOR_ENABLE", "1", 1);
 	setenv("NCCL_INSPECTOR_RUN_DIR", dir, 1);
+	setenv("NCCL_INSPECTOR_CONTROL_DIR", dir, 1);
 	setenv("NCCL_INSPECTOR_PROM_DUMP", "1", 1);
 	setenv("NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS", "100000", 1);
 	test_life();
 	test_the_mask_of_others();
 	test_children();
+	test_further_lives();
+	test_very_many();
+	test_while_disabled();
 	snprintf(command, sizeof(command), "rm -rf %s", dir);
 	return system(command) || done_testing();
 }
