@@ -4,7 +4,7 @@
 import pytest
 
 from nccl_inspector import layout, model
-from tests.boxes import MS, NOW_S, BoxOf, CommOf, LineOf, box_bytes, window
+from tests.boxes import MS, NET_NS, NOW_S, BoxOf, CommOf, LineOf, box_bytes, window
 from tests.test_box import read
 
 
@@ -80,14 +80,23 @@ def test_windows_of_one_place_are_one_window() -> None:
     assert [one.start_s for one in line.windows] == [NOW_S - 20, NOW_S]
 
 
-def test_network_detail_of_the_records_earlier_communicator_is_left_out() -> None:
+def test_network_detail_of_the_records_earlier_communicator_is_over() -> None:
     nets = [{"comm": 0, "comm_generation": 3, "peer": 1, "steps": 1}]
     process = read(bytes(box_bytes(BoxOf([CommOf(7, 0, 2)], nets=nets))))
-    assert process.nets == ()
-    assert process.flags == ("network detail of a communicator that is gone is left out",)
+    assert (process.nets, process.flags) == ((), ())
 
 
-@pytest.mark.parametrize("words", [{"is_send": 2}, {"peer": 2}, {"peer": -1}])
+def test_two_entries_of_one_direction_are_added_up_and_a_step_that_hangs_counts() -> None:
+    words = {"comm": 0, "peer": 1, "is_send": 1}
+    nets = [{**words, "steps": 3}, {**words, "steps": 0}, {**words, "is_send": 0}]
+    process = read(bytes(box_bytes(BoxOf([CommOf(7, 0, 2)], nets=nets))))
+    assert process.nets == (
+        model.Net(0, 1, 1, 3, *(2 * ns for ns in NET_NS)),
+        model.Net(0, 1, 0, 0, *NET_NS),
+    )
+
+
+@pytest.mark.parametrize("words", [{"is_send": 2}, {"peer": 2}, {"peer": -1}, {"comm": 9}])
 def test_network_detail_that_cannot_be_is_left_out_and_flagged(words: dict[str, int]) -> None:
     nets = [{"comm": 0, "peer": 1, "steps": 1, **words}]
     process = read(bytes(box_bytes(BoxOf([CommOf(7, 0, 2)], nets=nets))))

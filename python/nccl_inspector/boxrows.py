@@ -6,6 +6,7 @@ Each function returns what can be true, and in words what is odd with the rest.
 
 import struct
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import compress
 
 from nccl_inspector.boxcopy import NS_MAX, USED, BoxCopy
@@ -110,24 +111,43 @@ def read_peers(copy: BoxCopy, comms: Mapping[int, Comm]) -> tuple[tuple[Peer, ..
     return tuple(found.values()), flags
 
 
+def _add_net(one: Net | None, words: Mapping[str, int], ns: tuple[int, ...]) -> Net:
+    """Return the sum, as of peers."""
+    if one is None:
+        return Net(words["comm"], words["peer"], words["is_send"], words["steps"], *ns)
+    gpu_ns, peer_ns, wire_ns, flush_ns = ns
+    return replace(
+        one,
+        steps=one.steps + words["steps"],
+        gpu_ns=one.gpu_ns + gpu_ns,
+        peer_ns=one.peer_ns + peer_ns,
+        wire_ns=one.wire_ns + wire_ns,
+        flush_ns=one.flush_ns + flush_ns,
+    )
+
+
 def read_nets(
     copy: BoxCopy, comms: Mapping[int, Comm], generations: Mapping[int, int]
 ) -> tuple[tuple[Net, ...], list[str]]:
-    """Return the network detail; `generations` are of the communicators by index."""
-    found, flags = [], []
+    """Return the network detail, each direction of each peer once.
+
+    `generations` are of the communicators by index: one of an earlier is over.
+    """
+    found: dict[tuple[int, int, int], Net] = {}
+    flags = []
     for index in copy.nets.places(copy.data, "used", USED):
         base = copy.nets.offset + index * NET.size
-        words = _NET.at(copy.data, base)
-        if words.pop("used") != 1 or not words["steps"]:
+        words, ns = _NET.at(copy.data, base), NET.numbers(copy.data, "ns", base)
+        if words["used"] != 1 or not (words["steps"] or any(ns)):
+            continue
+        if generations.get(words["comm"], words["comm_generation"]) != words["comm_generation"]:
             continue
         comm = comms.get(words["comm"])
-        if comm is None or generations[words["comm"]] != words.pop("comm_generation"):
-            flags.append("network detail of a communicator that is gone is left out")
-        elif words["is_send"] > 1 or not _is_rank_of(words["peer"], comm):
-            flags.append("network detail is odd and left out")
+        place = words["comm"], words["peer"], words["is_send"]
+        both = _add_net(found.get(place), words, ns)
+        fits = max(both.steps, both.gpu_ns, both.peer_ns, both.wire_ns, both.flush_ns) <= _WORD_MAX
+        if comm and _is_rank_of(words["peer"], comm) and words["is_send"] <= 1 and fits:
+            found[place] = both
         else:
-            gpu_ns, peer_ns, wire_ns, flush_ns = NET.numbers(copy.data, "ns", base)
-            found.append(
-                Net(gpu_ns=gpu_ns, peer_ns=peer_ns, wire_ns=wire_ns, flush_ns=flush_ns, **words)
-            )
-    return tuple(found), flags
+            flags.append("network detail is odd and left out")
+    return tuple(found.values()), flags

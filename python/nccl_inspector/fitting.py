@@ -72,7 +72,7 @@ def pack_process(process: Process, room: int) -> tuple[list[bytes], list[str]]:
     """
     keys = sorted(process.keys, key=lambda key: -key.busy_ns)
     peers = sorted(process.peers, key=lambda peer: -peer.busy_ns)
-    nets = sorted(process.nets, key=lambda net: -net.steps)
+    nets = sorted(process.nets, key=lambda net: -net.waited_ns)
     whole = (
         piece(pack_keys(keys)),
         piece(pack_rows(Peer, peers)),

@@ -155,16 +155,24 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Net:
-    """Where sampled steps of the network proxy spent their time; `comm` is Comm.index."""
+    """What the network proxy waited for with one peer in one direction; `comm` is Comm.index.
+
+    Summed over channels, each by its oldest unfinished step.
+    """
 
     comm: int
     peer: int  # rank
     is_send: int
     steps: int
-    gpu_ns: int  # waiting for the GPU's data, or for the GPU to take them
-    peer_ns: int  # waiting for the receiver's credit
-    wire_ns: int
+    gpu_ns: int  # for the GPU's data, or for the GPU to take them
+    peer_ns: int  # for the receiver's credit
+    wire_ns: int  # sending, or for the data, whoever is late
     flush_ns: int
+
+    @property
+    def waited_ns(self) -> int:
+        """All of it."""
+        return self.gpu_ns + self.peer_ns + self.wire_ns + self.flush_ns
 
 
 @dataclass(frozen=True, slots=True)
