@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tables of a box that the built plugin has filled: they tell the same story, and arrive."""
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
 
+from nccl_inspector.box import read_box
+from nccl_inspector.boxcopy import read_state
 from nccl_inspector.model import ALGOS, CPU_TIMED, FUNCS, GPU_TIMED, UNTIMED, Key, Process
 from nccl_inspector.summary import decode, encode, encode_process
 from tests.defects.stage import OURS, Stage, step
-from tests.standin.harness import finished
+from tests.standin.harness import finished, started
 from tests.test_collect import HEAD
 from tests.test_plugin import boxes, environment, raw
 
@@ -114,3 +117,30 @@ def test_each_interface_says_whose_clock_it_was(tmp_path: Path, api: int, timing
     assert process.facts.timing == timing
     assert counted == (20, 20, 20)
     assert (key.untimed_ops, key.untimed_bytes) == ((20, 20 * MIB) if timing == UNTIMED else (0, 0))
+
+
+def check_living(process: Process) -> None:
+    assert set(process.flags) <= {"kept changing while it was read"}
+    for comm in process.comms:
+        ops = sum(k.ops for k in process.keys if k.comm == comm.index and not is_group(k))
+        # One operation at a time is being added, between these words.
+        assert abs(ops - comm.completed) <= 1 or process.flags
+        assert comm.enqueued >= comm.completed + comm.untimed + comm.lost - 1 or process.flags
+
+
+def test_a_reader_of_a_living_process_sees_nothing_that_cannot_be(
+    raw: Path, tmp_path: Path
+) -> None:
+    args = ["--seconds", "4", "--sizes", "64K", "--compute-ms", "0"]
+    looks = 0
+    with started(tmp_path, args, ranks=2, env=environment(raw)) as run:
+        while any(process.poll() is None for process in run.processes):
+            for path in raw.glob("*.box"):
+                fd = os.open(path, os.O_RDONLY)
+                try:
+                    if read_state(fd):  # else it is being made
+                        check_living(read_box(fd, path.stat().st_size, path.stem, alive=True))
+                finally:
+                    os.close(fd)
+                looks += 1
+    assert looks > 50

@@ -45,6 +45,7 @@ USED = bytes(byte == 1 for byte in range(256))
 
 _KEY_OPS, _KEY_BEGUN = KEY.reader("ops"), KEY.reader("begun")
 _PEER_OPS, _PEER_BEGUN = PEER.reader("ops"), PEER.reader("begun")
+_COMM_OPS = COMM.reader("enqueued", "completed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +175,7 @@ def _was_adding(fd: int, copy: BoxCopy, table: Table, ops: Reader, begun: Reader
 
 
 def has_moved(fd: int, copy: BoxCopy, alive: bool) -> bool:
-    """Tell whether the process folded, or was adding to a key or peer, while the copy was made.
+    """Tell whether anything was enqueued, completed or folded while the copy was made.
 
     A process that died while adding left one operation half added, which is no more
     than its due; one that died while folding left figures that belong to nobody.
@@ -184,6 +185,8 @@ def has_moved(fd: int, copy: BoxCopy, alive: bool) -> bool:
     if _was_adding(fd, copy, copy.keys, _KEY_OPS, _KEY_BEGUN):
         return True
     if _was_adding(fd, copy, copy.peers, _PEER_OPS, _PEER_BEGUN):
+        return True
+    if _was_adding(fd, copy, copy.comms, _COMM_OPS, _COMM_OPS):
         return True
     # Last of all, so that nothing was folded since the copy began, with its header.
     header = read_at(fd, HEADER.size, 0)
