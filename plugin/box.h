@@ -163,7 +163,8 @@ struct box_comm { /* 256 bytes */
 	uint64_t folded;            /* communicators in this record */
 	_Atomic uint32_t named;     /* v1 to v3: 0 until the first event has told id, name and rank */
 	uint32_t reserved0;
-	/* The application's side. Operations of all functions; the index of one is its place in this order, from 1. */
+	/* Operations of all functions; the index of one is its place in the order of enqueueing, from 1. The writer
+	 * thread's count: enqueued is at least completed + untimed + lost + what is in flight (struct box_op). */
 	_Alignas(64) _Atomic uint64_t enqueued;
 	_Atomic uint64_t untimed; /* of these: NCCL gives no time for them (struct box_key.untimed_ops) */
 	_Atomic uint64_t lost;    /* of these: not followed, or given up: the reason is in box_header.dropped */
@@ -174,7 +175,7 @@ struct box_comm { /* 256 bytes */
 	_Atomic uint64_t completed;
 	_Atomic uint64_t started;            /* whose kernel began, among those that are over */
 	_Atomic uint64_t last_sequence;      /* highest index that completed */
-	_Atomic uint64_t last_progress_tick; /* of the latest completion; 0 before the first */
+	_Atomic uint64_t last_progress_tick; /* when the writer thread last found one more; 0 before the first */
 	/* GPU clock and our clock: smallest distance in the present and in the last 10 s. It may fall. */
 	_Atomic int64_t clock_ahead_ns, clock_ahead_before_ns;
 	_Atomic uint64_t clock_since_tick;
@@ -217,14 +218,15 @@ struct box_op { /* 128 bytes: one operation in flight */
 	_Atomic uint64_t index;      /* struct box_comm */
 	_Atomic uint64_t sequence;   /* NCCL's seqNumber: per communicator and function; 0 for Send and Recv */
 	_Atomic uint64_t bytes;
-	_Atomic uint64_t enqueue_tick;
+	_Atomic uint64_t enqueue_tick; /* 0: the writer thread has not seen it yet, and then it says when it did */
 	/* 0 in a free slot, and again when it is freed. */
 	_Alignas(64) _Atomic uint64_t gpu_start_ns; /* GPU clock (v3: ours); 0: not yet */
 	_Atomic uint64_t gpu_stop_ns;
 	_Atomic uint64_t started_channels, stopped_channels; /* a bit each */
 	_Atomic uint64_t synced_ns;  /* v7: when the first channel had its peers, GPU clock; 0: not yet */
 	_Atomic uint64_t event_tick; /* when the writer thread last saw the channels change */
-	uint64_t reserved[2];
+	_Atomic uint64_t known_tick; /* it was enqueued after that; 0: after the writer thread's latest round */
+	uint64_t reserved;
 };
 
 struct box_peer { /* 64 bytes: Sends or Recvs between this rank and one other */

@@ -79,6 +79,9 @@ static bool fold(struct track *track, unsigned index)
 	atomic_fetch_add(&comm->generation, 1);
 	keys_fold(&track->keys, box, index, to);
 	peers_forget(box, index);
+	word_raise(&comm->enqueued, atomic_load_explicit(&comm->completed, relaxed) +
+					    atomic_load_explicit(&comm->untimed, relaxed) +
+					    atomic_load_explicit(&comm->lost, relaxed));
 	add_to(&folded->enqueued, &comm->enqueued);
 	add_to(&folded->started, &comm->started);
 	add_to(&folded->completed, &comm->completed);
@@ -134,7 +137,7 @@ void *comms_add(struct track *track, const struct comm_words *words)
 
 	atomic_fetch_add_explicit(&box->header->comms_created, 1, relaxed);
 	if (index == UINT32_MAX)
-		return track_context_beyond();
+		return handle_context_beyond();
 	struct box_comm *comm = &box->comms[index];
 
 	atomic_fetch_add(&box->header->layout_seq, 1);
@@ -159,17 +162,18 @@ void *comms_add(struct track *track, const struct comm_words *words)
 	atomic_store_explicit(&comm->clock_ahead_ns, 0, relaxed);
 	atomic_store_explicit(&comm->clock_ahead_before_ns, 0, relaxed);
 	atomic_store_explicit(&track->comms[index].seen_funcs, 0, relaxed);
+	atomic_store_explicit(&track->comms[index].index, 0, relaxed);
 	words_forget(); /* libnccl may be another one by now */
 	generation = atomic_fetch_add_explicit(&comm->generation, 1, relaxed) + 1;
 	atomic_store_explicit(&comm->state, BOX_COMM_LIVE, memory_order_release);
 	atomic_fetch_add(&box->header->layout_seq, 1);
-	return track_context(index, generation);
+	return handle_context(index, generation);
 }
 
 void comms_remove(struct track *track, const void *context)
 {
 	uint32_t generation;
-	unsigned index = track_context_comm(context, &generation);
+	unsigned index = handle_context_comm(context, &generation);
 	struct box *box = track->box;
 
 	if (!context)

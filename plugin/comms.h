@@ -12,7 +12,7 @@ struct comm_words {
 	uint32_t gpu; /* index of box_header.gpu */
 };
 
-/* Records a communicator and returns its context; track_context_beyond() when BOX_LIVE_COMMS are alive. The
+/* Records a communicator and returns its context; handle_context_beyond() when BOX_LIVE_COMMS are alive. The
  * record of the one that was destroyed first is folded when there is no other. */
 void *comms_add(struct track *track, const struct comm_words *words);
 

@@ -63,7 +63,8 @@ static void find_in_flight(struct expo *expo, uint64_t now_tick, uint64_t ns_per
 		    comm >= BOX_LIVE_COMMS || since >= now_tick ||
 		    !is_live(&expo->box->comms[comm], comm_generation))
 			continue;
-		uint64_t age = clock_ticks_to_ns(now_tick - since, ns_per_tick_q32);
+		/* 0: so young that the writer thread has not seen it yet. */
+		uint64_t age = since ? clock_ticks_to_ns(now_tick - since, ns_per_tick_q32) : 0;
 
 		expo->running[comm] += channels != 0;
 		if (age > expo->inflight_ns[comm])

@@ -29,11 +29,12 @@ _Static_assert(GROUPS == 256, "group_of takes eight bits");
 uint32_t groups_join(struct groups *groups, uint64_t token)
 {
 	struct group *group = group_of(groups, token);
-	uint64_t owner = 0;
+	uint64_t owner = atomic_load_explicit(&group->token, memory_order_acquire);
 
-	if (!atomic_compare_exchange_strong_explicit(&group->token, &owner, token, memory_order_acquire,
-						     memory_order_acquire) &&
-	    owner != token)
+	if (owner != token && owner)
+		return 0;
+	if (!owner && !atomic_compare_exchange_strong_explicit(&group->token, &owner, token, memory_order_acquire,
+							       memory_order_acquire))
 		return 0;
 	return (uint32_t)(group - groups->group) + 1;
 }

@@ -51,7 +51,7 @@ static void log_line(const char *message)
 static void after_fork_in_child(void)
 {
 	atomic_store(&self.forked, true);
-	atomic_store(&inspector_track.active, false);
+	track_silence(&inspector_track);
 }
 
 /* exit() without ncclCommDestroy, as many applications do it: in order, not killed. */
@@ -178,7 +178,7 @@ static void set_up_json(void)
 	self.json_ready = true;
 	inspector_track.json = &self.json.ring;
 	if (self.config.verbose)
-		inspector_track.traces = trace_open(BOX_OPS);
+		track_trace(&inspector_track, trace_open(BOX_OPS));
 }
 
 /* Each interface gets the bits that it knows. Asking for an operation brings the calls around it. */
@@ -260,7 +260,7 @@ static uint32_t find_gpu(void)
 static void start_json(const void *context, const struct comm_words *words, unsigned api)
 {
 	uint32_t generation;
-	unsigned comm = track_context_comm(context, &generation);
+	unsigned comm = handle_context_comm(context, &generation);
 	const struct json_comm_words full = {
 		.comm = comm,
 		.generation = generation,

@@ -5,16 +5,6 @@
 
 #define relaxed memory_order_relaxed
 
-enum key_used { KEY_FREE = 0, KEY_VALID = 1, KEY_TAKEN = 2 };
-
-static bool key_matches(const struct box_key *key, const struct key_words *words)
-{
-	return atomic_load_explicit(&key->used, memory_order_acquire) == KEY_VALID &&
-	       key->comm == words->comm && key->func == words->func &&
-	       key->size_class == words->size_class && key->algo == words->algo &&
-	       key->proto == words->proto;
-}
-
 /* A free key with the words in it, not yet valid. */
 static uint32_t key_take(struct keys *keys, struct box *box, const struct key_words *words)
 {
@@ -44,7 +34,7 @@ static void key_give_back(struct keys *keys, struct box *box, uint32_t index)
 	atomic_fetch_sub_explicit(&keys->taken, 1, relaxed);
 }
 
-uint32_t keys_find(struct keys *keys, struct box *box, const struct key_words *words)
+uint32_t keys_find_or_make(struct keys *keys, struct box *box, const struct key_words *words)
 {
 	_Atomic uint16_t *place =
 		&keys->direct[words->comm][words->func % KEYS_FUNCS][words->size_class % KEYS_CLASSES];

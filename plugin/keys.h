@@ -35,8 +35,29 @@ struct finished {
 	bool phased;
 };
 
+enum key_used { KEY_FREE = 0, KEY_VALID = 1, KEY_TAKEN = 2 };
+
+static inline bool key_matches(const struct box_key *key, const struct key_words *words)
+{
+	return atomic_load_explicit(&key->used, memory_order_acquire) == KEY_VALID &&
+	       key->comm == words->comm && key->func == words->func &&
+	       key->size_class == words->size_class && key->algo == words->algo &&
+	       key->proto == words->proto;
+}
+
+/* For keys_find: looks further than at the latest key, and makes one. */
+uint32_t keys_find_or_make(struct keys *keys, struct box *box, const struct key_words *words);
+
 /* Index in box->keys, a new one if need be; KEYS_NONE when all are taken. */
-uint32_t keys_find(struct keys *keys, struct box *box, const struct key_words *words);
+static inline uint32_t keys_find(struct keys *keys, struct box *box, const struct key_words *words)
+{
+	uint16_t first = atomic_load_explicit(
+		&keys->direct[words->comm][words->func % KEYS_FUNCS][words->size_class % KEYS_CLASSES],
+		memory_order_acquire);
+
+	return first && key_matches(&box->keys[first - 1], words) ? first - 1u :
+								    keys_find_or_make(keys, box, words);
+}
 
 /* Adds one operation. The caller has the communicator to itself (box_comm.busy). */
 void keys_account(struct box *box, uint32_t index, const struct finished *op);

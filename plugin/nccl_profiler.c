@@ -62,20 +62,6 @@ INIT_V5(5)
 INIT_V5(6)
 INIT_V5(7)
 
-static void *coll_v4(void *context, const struct abi_coll *coll, bool symmetric)
-{
-	return track_operation(TRACK, context,
-			       &(struct event){ .peer = EVENT_NO_PEER,
-						.func = coll->func,
-						.datatype = coll->datatype,
-						.algo = coll->algo,
-						.proto = coll->proto,
-						.count = coll->count,
-						.sequence = coll->sequence,
-						.symmetric = symmetric,
-						.channels = coll->channels });
-}
-
 static void *p2p_v4(void *context, void *parent, const struct abi_p2p *p2p)
 {
 	return track_operation(TRACK, context,
@@ -182,107 +168,167 @@ static int start_event_v3(void *context, void **handle, struct abi_descriptor_v3
 	return NCCL_SUCCESS;
 }
 
-/* NCCL <= 2.27 starts Coll and P2p only if Group got a handle. */
-static int start_event_v4(void *context, void **handle, struct abi_descriptor_v4 *event)
-{
-	const union abi_body *body = &event->body;
+/* Kernel events are by far the most: they come first, and need no frame on the stack. */
+#define OTHER __attribute__((noinline))
 
-	if (event->type == ABI_KERNEL_CH)
-		*handle = track_kernel_start(TRACK, event->parent, body->kernel_ch.channel, body->kernel_ch.gpu_ns);
-	else if (event->type == ABI_COLL)
-		*handle = coll_v4(context, &body->coll, false);
-	else if (event->type == ABI_P2P)
-		*handle = p2p_v4(context, event->parent, &body->p2p);
-	else if (event->type == ABI_GROUP)
-		*handle = track_group_start(TRACK, context);
-	else if (event->type == ABI_PROXY_STEP)
-		*handle = net_step_start(NET, event->parent);
-	else if (event->type == ABI_PROXY_OP)
-		*handle = net_op_start(NET, context, &body->proxy_op);
-	else
-		*handle = NULL;
+/* What follows ends with a jump wherever it can: no frame, no way back. */
+OTHER static int start_p2p(void *context, void **handle, void *parent, const struct abi_p2p *p2p)
+{
+	*handle = p2p_v4(context, parent, p2p);
 	return NCCL_SUCCESS;
 }
 
-/* The calls of the application, and the proxy's operations. A captured call runs later, if at all, and tells
- * nothing of when. */
-static void *start_call(void *context, uint64_t type, void *parent, const union abi_body_v5 *body)
+OTHER static int start_kernel_slowly(void **handle, void *operation, const struct abi_kernel_ch *kernel)
 {
-	switch (type) {
-	case ABI_GROUP_API:
-		return track_group_start(TRACK, context);
-	case ABI_P2P_API:
-		return track_p2p_call(TRACK, parent);
-	case ABI_COLL_API:
-		if (!body->coll_api.captured)
-			track_coll_call(TRACK, context,
-					&(struct event){ .peer = EVENT_NO_PEER,
-							 .func = body->coll_api.func,
-							 .datatype = body->coll_api.datatype,
-							 .count = body->coll_api.count });
-		return NULL;
-	case ABI_CE_COLL:
-		track_copy_engine(TRACK, context,
-				  &(struct event){ .peer = EVENT_NO_PEER,
-						   .func = body->ce_coll.func,
-						   .datatype = body->ce_coll.datatype,
-						   .count = body->ce_coll.count });
-		return NULL;
-	case ABI_PROXY_OP:
-		return net_op_start(NET, context, &body->common.proxy_op);
-	case ABI_PROXY_STEP:
-		return net_step_start(NET, parent);
-	default:
-		return NULL;
-	}
+	*handle = track_kernel_start_slowly(TRACK, operation, kernel->channel, kernel->gpu_ns);
+	return NCCL_SUCCESS;
+}
+
+/* NCCL <= 2.27 starts Coll and P2p only if Group got a handle. */
+OTHER static int start_other_v4(void *context, void **handle, const struct abi_descriptor_v4 *event)
+{
+	*handle = NULL;
+	if (event->type == ABI_COLL)
+		return track_coll(TRACK, context, &event->body.coll, false, handle);
+	if (event->type == ABI_GROUP)
+		*handle = track_group_start(TRACK, context);
+	else if (event->type == ABI_P2P)
+		return start_p2p(context, handle, event->parent, &event->body.p2p);
+	else if (event->type == ABI_KERNEL_CH)
+		return start_kernel_slowly(handle, event->parent, &event->body.kernel_ch);
+	else if (event->type == ABI_PROXY_STEP)
+		*handle = net_step_start(NET, event->parent);
+	else if (event->type == ABI_PROXY_OP)
+		*handle = net_op_start(NET, context, &event->body.proxy_op);
+	return NCCL_SUCCESS;
+}
+
+static int start_event_v4(void *context, void **handle, struct abi_descriptor_v4 *event)
+{
+	const struct abi_kernel_ch *kernel = &event->body.kernel_ch;
+
+	if (track_likely(event->type == ABI_KERNEL_CH) &&
+	    track_likely(track_kernel_start_fast(TRACK, event->parent, kernel->channel, kernel->gpu_ns, handle)))
+		return NCCL_SUCCESS;
+	return start_other_v4(context, handle, event);
+}
+
+/* A captured call runs later, if at all, and tells nothing of when. */
+OTHER static int coll_call(void *context, const struct abi_coll_api *call)
+{
+	if (!call->captured)
+		track_coll_call(TRACK, context,
+				&(struct event){ .peer = EVENT_NO_PEER,
+						 .func = call->func,
+						 .datatype = call->datatype,
+						 .count = call->count });
+	return NCCL_SUCCESS;
+}
+
+OTHER static int copy_engine(void *context, const struct abi_ce_coll *ce)
+{
+	track_copy_engine(TRACK, context,
+			  &(struct event){ .peer = EVENT_NO_PEER,
+					   .func = ce->func,
+					   .datatype = ce->datatype,
+					   .count = ce->count });
+	return NCCL_SUCCESS;
+}
+
+OTHER static int start_proxy(void *context, void **handle, uint64_t type, void *parent, const union abi_body_v5 *body)
+{
+	if (type == ABI_PROXY_STEP)
+		*handle = net_step_start(NET, parent);
+	else if (type == ABI_PROXY_OP)
+		*handle = net_op_start(NET, context, &body->common.proxy_op);
+	return NCCL_SUCCESS;
+}
+
+static inline int start_other(void *context, void **handle, uint64_t type, void *parent,
+			      const union abi_body_v5 *body, bool symmetric)
+{
+	*handle = NULL;
+	if (type == ABI_COLL)
+		return track_coll(TRACK, context, &body->common.coll, symmetric, handle);
+	if (type == ABI_GROUP_API)
+		*handle = track_group_start(TRACK, context);
+	else if (type == ABI_COLL_API)
+		return track_knows(TRACK, context, body->coll_api.func) ? NCCL_SUCCESS :
+									  coll_call(context, &body->coll_api);
+	else if (type == ABI_P2P)
+		return start_p2p(context, handle, parent, &body->common.p2p);
+	else if (type == ABI_P2P_API)
+		*handle = track_p2p_call(TRACK, parent);
+	else if (type == ABI_CE_COLL)
+		return copy_engine(context, &body->ce_coll);
+	else if (type == ABI_KERNEL_CH)
+		return start_kernel_slowly(handle, parent, &body->common.kernel_ch);
+	else
+		return start_proxy(context, handle, type, parent, body);
+	return NCCL_SUCCESS;
+}
+
+OTHER static int start_other_v5(void *context, void **handle, const struct abi_descriptor_v5 *event)
+{
+	return start_other(context, handle, event->type, event->parent, &event->body, false);
 }
 
 static int start_event_v5(void *context, void **handle, struct abi_descriptor_v5 *event)
 {
-	const union abi_body *body = &event->body.common;
+	const struct abi_kernel_ch *kernel = &event->body.common.kernel_ch;
 
-	if (event->type == ABI_KERNEL_CH)
-		*handle = track_kernel_start(TRACK, event->parent, body->kernel_ch.channel, body->kernel_ch.gpu_ns);
-	else if (event->type == ABI_COLL)
-		*handle = coll_v4(context, &body->coll, false);
-	else if (event->type == ABI_P2P)
-		*handle = p2p_v4(context, event->parent, &body->p2p);
-	else
-		*handle = start_call(context, event->type, event->parent, &event->body);
-	return NCCL_SUCCESS;
+	if (track_likely(event->type == ABI_KERNEL_CH) &&
+	    track_likely(track_kernel_start_fast(TRACK, event->parent, kernel->channel, kernel->gpu_ns, handle)))
+		return NCCL_SUCCESS;
+	return start_other_v5(context, handle, event);
+}
+
+OTHER static int start_other_v7(void *context, void **handle, const struct abi_descriptor_v7 *event)
+{
+	if (event->type == ABI_KERNEL_PHASE) {
+		*handle = track_phase_start(TRACK, event->parent, event->kernel_phase.phase);
+		return NCCL_SUCCESS;
+	}
+	return start_other(context, handle, event->type, event->parent, &event->body,
+			   event->type == ABI_COLL && event->coll_v7.is_symmetric);
 }
 
 static int start_event_v7(void *context, void **handle, struct abi_descriptor_v7 *event)
 {
-	const union abi_body *body = &event->body.common;
+	const struct abi_kernel_ch *kernel = &event->body.common.kernel_ch;
 
-	if (event->type == ABI_KERNEL_CH)
-		*handle = track_kernel_start(TRACK, event->parent, body->kernel_ch.channel, body->kernel_ch.gpu_ns);
-	else if (event->type == ABI_COLL)
-		*handle = coll_v4(context, &body->coll, event->coll_v7.is_symmetric);
-	else if (event->type == ABI_P2P)
-		*handle = p2p_v4(context, event->parent, &body->p2p);
-	else if (event->type == ABI_KERNEL_PHASE)
-		*handle = track_phase_start(TRACK, event->parent, event->kernel_phase.phase);
-	else
-		*handle = start_call(context, event->type, event->parent, &event->body);
-	return NCCL_SUCCESS;
+	if (track_likely(event->type == ABI_KERNEL_CH) &&
+	    track_likely(track_kernel_start_fast(TRACK, event->parent, kernel->channel, kernel->gpu_ns, handle)))
+		return NCCL_SUCCESS;
+	return start_other_v7(context, handle, event);
 }
 
-static int stop_event(void *handle)
+OTHER static int stop_other(void *handle)
 {
-	track_group_stop(TRACK, handle);
 	track_enqueued(TRACK, handle);
 	if (net_is_handle(handle))
 		net_stop(NET, handle);
 	return NCCL_SUCCESS;
 }
 
+static int stop_event(void *handle)
+{
+	unsigned kind = handle_kind(handle_word(handle));
+
+	if (track_likely(kind == HANDLE_KERNEL)) /* its end came with state 22 */
+		return NCCL_SUCCESS;
+	if (kind == HANDLE_GROUP)
+		track_group_stop(TRACK, handle);
+	else if (kind != HANDLE_OPERATION || TRACK->traces)
+		return stop_other(handle);
+	return NCCL_SUCCESS;
+}
+
 static int stop_event_v3(void *handle)
 {
-	track_group_stop(TRACK, handle);
-	track_kernel_stop(TRACK, handle, track_now_ns(TRACK));
-	return NCCL_SUCCESS;
+	if (handle_kind(handle_word(handle)) == HANDLE_KERNEL)
+		track_kernel_stop(TRACK, handle, track_now_ns(TRACK));
+	return stop_event(handle);
 }
 
 static int no_state(void *handle, int state, union abi_state_args *args)
@@ -293,15 +339,20 @@ static int no_state(void *handle, int state, union abi_state_args *args)
 	return NCCL_SUCCESS;
 }
 
-static int record_event_state(void *handle, int state, union abi_state_args *args)
+OTHER static int other_state(void *handle, int state, union abi_state_args *args)
 {
-	if (state == ABI_STATE_KERNEL_CH_STOP && args)
-		track_kernel_stop(TRACK, handle, args->gpu_ns);
-	else if (state == ABI_STATE_KERNEL_PHASE_STOP && args)
+	if (state == ABI_STATE_KERNEL_PHASE_STOP && args)
 		track_phase_stop(TRACK, handle, args->gpu_ns);
 	else if (net_is_handle(handle))
 		net_step_state(NET, handle, state);
 	return NCCL_SUCCESS;
+}
+
+static int record_event_state(void *handle, int state, union abi_state_args *args)
+{
+	if (!track_likely(state == ABI_STATE_KERNEL_CH_STOP && args))
+		return other_state(handle, state, args);
+	return track_kernel_stop(TRACK, handle, args->gpu_ns);
 }
 
 #define NAME "slurm-nccl-inspector"

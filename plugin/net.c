@@ -16,11 +16,7 @@
 #define TURN_SAMPLE 64u
 
 /* Handles: kind (enum net_handle), number of the step, slot, generation. */
-#define KIND_MASK 0xfu
-#define NUMBER_SHIFT 4
 #define NUMBERS 64u
-#define SLOT_SHIFT 10
-#define GENERATION_SHIFT 22
 
 enum { STEP_OVER };
 
@@ -143,12 +139,12 @@ static void turn(struct net *net, struct net_op *op, unsigned state)
 /* The slot of a handle of that kind; NULL, and counted, when its operation is over. */
 static struct net_op *op_of(struct net *net, uint64_t word, enum net_handle kind)
 {
-	unsigned slot = (unsigned)(word >> SLOT_SHIFT) & ((1u << (GENERATION_SHIFT - SLOT_SHIFT)) - 1);
+	unsigned slot = handle_slot(word);
 
-	if ((word & KIND_MASK) != (unsigned)kind || !is_active(net))
+	if (handle_kind(word) != (unsigned)kind || !is_active(net))
 		return NULL;
 	if (slot >= NET_OPS || atomic_load_explicit(&net->ops[slot].generation, memory_order_acquire) !=
-				       (uint32_t)(word >> GENERATION_SHIFT)) {
+				       handle_generation(word)) {
 		track_drop(net->track, BOX_DROP_STALE);
 		return NULL;
 	}
@@ -163,7 +159,7 @@ void *net_op_start(struct net *net, void *context, const struct abi_proxy_op *to
 	/* PXN: another process' operation. Its context is as valid here, and means something else. */
 	if (!is_active(net) || (uint32_t)told->pid != net->pid)
 		return NULL;
-	wanted.comm = track_context_comm(context, &wanted.comm_generation);
+	wanted.comm = handle_context_comm(context, &wanted.comm_generation);
 	if (wanted.comm == UINT32_MAX || atomic_load_explicit(&net->track->box->comms[wanted.comm].generation,
 							      relaxed) != wanted.comm_generation)
 		return NULL;
@@ -180,8 +176,8 @@ void *net_op_start(struct net *net, void *context, const struct abi_proxy_op *to
 	atomic_store_explicit(&op->first, 0, relaxed);
 	atomic_store_explicit(&op->next, 0, relaxed);
 	atomic_store_explicit(&op->generation, generation, memory_order_release);
-	return (void *)(uintptr_t)((uint64_t)generation << GENERATION_SHIFT |
-				   (uint64_t)(op - net->ops) << SLOT_SHIFT | NET_HANDLE_OP);
+	return (void *)(uintptr_t)((uint64_t)generation << HANDLE_GENERATION_SHIFT |
+				   (uint64_t)(op - net->ops) << HANDLE_SLOT_SHIFT | NET_HANDLE_OP);
 }
 
 static unsigned state_of(const struct net_op *op, uint32_t number)
@@ -217,7 +213,7 @@ void *net_step_start(struct net *net, void *parent)
 	atomic_store_explicit(&op->next, number + 1, relaxed);
 	if (number == first)
 		turn(net, op, state);
-	return (void *)(uintptr_t)((word & ~(uint64_t)KIND_MASK) | (uint64_t)(number % NUMBERS) << NUMBER_SHIFT |
+	return (void *)(uintptr_t)((word & ~(uint64_t)HANDLE_KIND_MASK) | (uint64_t)(number % NUMBERS) << HANDLE_CHANNEL_SHIFT |
 				   NET_HANDLE_STEP);
 }
 
@@ -226,7 +222,7 @@ static bool find_step(struct net *net, const struct net_op *op, uint64_t word, u
 {
 	uint32_t first = atomic_load_explicit(&op->first, relaxed);
 	uint32_t next = atomic_load_explicit(&op->next, relaxed);
-	uint32_t ahead = ((uint32_t)(word >> NUMBER_SHIFT) - first) % NUMBERS;
+	uint32_t ahead = ((uint32_t)(word >> HANDLE_CHANNEL_SHIFT) - first) % NUMBERS;
 
 	*number = first + ahead;
 	if (ahead < next - first && state_of(op, *number) != STEP_OVER)
@@ -278,13 +274,13 @@ static void stop_op(struct net *net, struct net_op *op, uint64_t word)
 	if (atomic_load_explicit(&op->head, relaxed))
 		turn(net, op, STEP_OVER);
 	atomic_fetch_add_explicit(&net->ended[entry % BOX_NETS], 1, relaxed);
-	net_give_back(op, (uint32_t)(word >> GENERATION_SHIFT));
+	net_give_back(op, handle_generation(word));
 }
 
 void net_stop(struct net *net, void *handle)
 {
 	uint64_t word = (uintptr_t)handle;
-	enum net_handle kind = (enum net_handle)(word & KIND_MASK);
+	enum net_handle kind = (enum net_handle)handle_kind(word);
 	struct net_op *op = net_is_handle(handle) ? op_of(net, word, kind) : NULL;
 
 	if (op && kind == NET_HANDLE_STEP)

@@ -102,7 +102,7 @@ static bool is_suspect(const struct net *net, uint64_t now_tick)
 			continue;
 		uint64_t since = atomic_load_explicit(&op->enqueue_tick, relaxed);
 
-		if (since < now_tick && ns_of(net, now_tick - since) > SUSPECT_NS &&
+		if (since && since < now_tick && ns_of(net, now_tick - since) > SUSPECT_NS &&
 		    is_of_live(box, atomic_load_explicit(&op->comm, relaxed),
 			       atomic_load_explicit(&op->comm_generation, relaxed)))
 			return true;

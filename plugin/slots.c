@@ -5,22 +5,10 @@
 
 #define relaxed memory_order_relaxed
 
-/* A communicator goes round in a window of slots that stay in the cache, and moves on where that is crowded. */
-#define WINDOW 64u
-#define CROWDED 8u   /* slots in use, one after the other */
+#define CROWDED 8u /* slots in use, one after the other */
 #define MOVES 8u
 #define OVERTAKEN_OPS 64u
 #define GIVEN_UP_AT_ONCE 64u
-
-static bool take(struct box_op *op, uint32_t *generation)
-{
-	uint32_t found = atomic_load_explicit(&op->generation, relaxed);
-
-	*generation = found;
-	return (found & BOX_OP_STATE_MASK) == BOX_OP_FREE &&
-	       atomic_compare_exchange_strong_explicit(&op->generation, &found, found | BOX_OP_FILLING,
-						       memory_order_acquire, relaxed);
-}
 
 bool slots_overtaken(const struct track *track, const struct box_op *op)
 {
@@ -33,58 +21,45 @@ bool slots_overtaken(const struct track *track, const struct box_op *op)
 }
 
 /* The whole pool was looked at in vain, or nearly: look at each slot, and give up what waits in vain itself. */
-static struct box_op *search(struct track *track, uint32_t *generation)
+static struct box_op *search_all(struct track *track, uint32_t *generation)
 {
 	unsigned given_up = 0;
 
 	for (unsigned i = 0; i < BOX_OPS && given_up < GIVEN_UP_AT_ONCE; i++) {
-		struct box_op *op = &track->box->ops[i];
+		struct box_op *op = &track->ops[i];
 		uint32_t found = atomic_load_explicit(&op->generation, memory_order_acquire);
 
-		if (!given_up && take(op, generation))
+		if (!given_up && slots_take_this(op, generation))
 			return op;
 		if (track_in_use(found) && slots_overtaken(track, op))
 			given_up += track_end_untimed(track, op, found);
 	}
 	for (unsigned i = 0; given_up && i < BOX_OPS; i++)
-		if (take(&track->box->ops[i], generation))
-			return &track->box->ops[i];
+		if (slots_take_this(&track->ops[i], generation))
+			return &track->ops[i];
 	return NULL;
 }
 
-struct box_op *slots_take(struct track *track, struct track_comm *app, uint32_t *generation)
+struct box_op *slots_search(struct track *track, struct track_comm *app, uint32_t *generation)
 {
 	uint32_t at = atomic_load_explicit(&app->cursor, relaxed);
 	struct box_op *op;
 
 	for (unsigned tries = 0; tries < CROWDED * MOVES; tries++) {
-		op = &track->box->ops[at % BOX_OPS];
-		at = (at & ~(WINDOW - 1)) | ((at + 1) & (WINDOW - 1));
-		if (__builtin_expect(take(op, generation), 1)) {
+		op = &track->ops[at % BOX_OPS];
+		at = slots_next(at);
+		if (slots_take_this(op, generation)) {
 			atomic_store_explicit(&app->cursor, at, relaxed);
 			return op;
 		}
 		if (tries % CROWDED == CROWDED - 1)
-			at += 29 * WINDOW; /* any odd number visits all windows */
+			at += 29 * SLOTS_WINDOW; /* any odd number visits all windows */
 	}
 	atomic_store_explicit(&app->cursor, at, relaxed);
 	if (atomic_load_explicit(&track->full, relaxed))
 		return NULL;
-	op = search(track, generation);
+	op = search_all(track, generation);
 	if (!op)
 		atomic_store_explicit(&track->full, true, relaxed);
 	return op;
-}
-
-void slots_free(struct track *track, struct box_op *op, uint32_t generation)
-{
-	atomic_store_explicit(&op->gpu_start_ns, 0, relaxed);
-	atomic_store_explicit(&op->gpu_stop_ns, 0, relaxed);
-	atomic_store_explicit(&op->started_channels, 0, relaxed);
-	atomic_store_explicit(&op->stopped_channels, 0, relaxed);
-	atomic_store_explicit(&op->synced_ns, 0, relaxed);
-	atomic_store_explicit(&op->event_tick, 0, relaxed);
-	atomic_store_explicit(&op->generation, (generation & ~BOX_OP_STATE_MASK) + 4, memory_order_release);
-	if (atomic_load_explicit(&track->full, relaxed))
-		atomic_store_explicit(&track->full, false, relaxed);
 }

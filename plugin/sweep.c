@@ -28,6 +28,20 @@ static uint64_t age_ns(struct track *track, _Atomic uint64_t *since, uint64_t no
 	return then && then < now_tick ? clock_ticks_to_ns(now_tick - then, track->ns_per_tick_q32) : 0;
 }
 
+/* Seen for the first time: the hot path reads no clock. */
+static void stamp(struct track *track, struct box_op *op, uint32_t generation, uint64_t now_tick)
+{
+	uint64_t none = 0;
+
+	if (atomic_load_explicit(&op->known_tick, relaxed))
+		return;
+	atomic_compare_exchange_strong(&op->enqueue_tick, &none, now_tick);
+	atomic_store_explicit(&op->known_tick, atomic_load_explicit(&track->sweep_tick, relaxed), relaxed);
+	/* Another operation has the slot by now: it is younger than either word says. */
+	if (generation_of(op) != generation)
+		atomic_store_explicit(&op->known_tick, 0, relaxed);
+}
+
 static void sweep_slot(struct sweep *sweep, struct track *track, unsigned slot, bool pool_is_short,
 		       uint64_t now_tick)
 {
@@ -35,13 +49,15 @@ static void sweep_slot(struct sweep *sweep, struct track *track, unsigned slot, 
 	uint32_t generation = generation_of(op);
 	struct box_comm *comm = &track->box->comms[atomic_load_explicit(&op->comm, relaxed)];
 	uint64_t started = atomic_load_explicit(&op->started_channels, relaxed);
-	uint64_t stopped = atomic_load_explicit(&op->stopped_channels, relaxed);
+	uint64_t stopped = atomic_load_explicit(&op->stopped_channels, memory_order_acquire);
 	uint64_t channels = started ^ (stopped << 1 | stopped >> 63);
-	uint64_t age = age_ns(track, &op->enqueue_tick, now_tick);
 	bool all_stopped = started && started == stopped;
 
 	if (!track_in_use(generation))
 		return;
+	stamp(track, op, generation, now_tick);
+	uint64_t age = age_ns(track, &op->enqueue_tick, now_tick);
+
 	if (sweep->seen_channels[slot] != channels || !atomic_load_explicit(&op->event_tick, relaxed)) {
 		sweep->seen_channels[slot] = channels;
 		atomic_store_explicit(&op->event_tick, now_tick, relaxed);
@@ -82,6 +98,39 @@ static void settle_calls(struct sweep *sweep, struct track *track)
 	}
 }
 
+void sweep_count(struct track *track)
+{
+	uint64_t sum[BOX_LIVE_COMMS];
+
+	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++) {
+		struct box_comm *comm = &track->box->comms[i];
+
+		sum[i] = atomic_load_explicit(&comm->completed, relaxed) +
+			 atomic_load_explicit(&comm->untimed, relaxed) + atomic_load_explicit(&comm->lost, relaxed);
+	}
+	for (unsigned slot = 0; slot < BOX_OPS; slot++) {
+		struct box_op *op = &track->ops[slot];
+		uint32_t comm = atomic_load_explicit(&op->comm, relaxed) % BOX_LIVE_COMMS;
+
+		sum[comm] += track_in_use(generation_of(op)) &&
+			     atomic_load_explicit(&op->comm_generation, relaxed) ==
+				     atomic_load_explicit(&track->box->comms[comm].generation, relaxed);
+	}
+	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++)
+		word_raise(&track->box->comms[i].enqueued, sum[i]);
+}
+
+static void note_progress(struct sweep *sweep, struct box *box, uint64_t now_tick)
+{
+	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++) {
+		uint64_t completed = atomic_load_explicit(&box->comms[i].completed, relaxed);
+
+		if (completed && completed != sweep->completed[i])
+			atomic_store_explicit(&box->comms[i].last_progress_tick, now_tick, relaxed);
+		sweep->completed[i] = completed;
+	}
+}
+
 void sweep_round(struct sweep *sweep, struct track *track, uint64_t now_tick)
 {
 	unsigned used = 0;
@@ -92,4 +141,7 @@ void sweep_round(struct sweep *sweep, struct track *track, uint64_t now_tick)
 		if (track_in_use(generation_of(&track->box->ops[slot])))
 			sweep_slot(sweep, track, slot, used > BOX_OPS - SHORT_POOL, now_tick);
 	settle_calls(sweep, track);
+	note_progress(sweep, track->box, now_tick);
+	sweep_count(track);
+	atomic_store_explicit(&track->sweep_tick, now_tick, relaxed);
 }

@@ -10,7 +10,11 @@ struct sweep {
 	/* Calls of one round ago for which NCCL gives no operation, it seems. */
 	uint32_t called_ops[BOX_KEYS];
 	uint64_t called_bytes[BOX_KEYS];
+	uint64_t completed[BOX_LIVE_COMMS]; /* one round ago */
 };
+
+/* Brings box_comm.enqueued up to date. */
+void sweep_count(struct track *track);
 
 /* One round over the slots; call about once a second. */
 void sweep_round(struct sweep *sweep, struct track *track, uint64_t now_tick);

@@ -12,70 +12,46 @@
 #include "words.h"
 
 #define relaxed memory_order_relaxed
-#define likely(x) __builtin_expect(!!(x), 1)
+#define likely track_likely
+#define INLINE static inline __attribute__((always_inline))
 
 /* An operation cannot have run longer than it has been known, nor begun before, but for the time from its launch
  * to NCCL's first word of it. */
 #define PLAUSIBLE_SLACK_NS 1000000000ll
+/* The clocks are compared for one operation in so many. */
+#define CLOCKS_EVERY 64u
 /* How long the distance of the two clocks is believed: they drift. */
 #define CLOCKS_NS 10000000000ull
-
-/* Handles: kind, channel, slot, generation; of groups: kind, communicator's record, number. */
-#define KIND_MASK 0xfu
-#define CHANNEL_SHIFT 4
-#define SLOT_SHIFT 10
-#define GENERATION_SHIFT 22
-#define COMM_SHIFT 4
-#define NUMBER_SHIFT 20
-enum handle_kind { HANDLE_OPERATION = 1, HANDLE_KERNEL, HANDLE_PHASE, HANDLE_GROUP, HANDLE_P2P_CALL };
-
-_Static_assert(BOX_OPS == 1u << (GENERATION_SHIFT - SLOT_SHIFT), "a slot fits its place in a handle");
-
-static uint64_t handle_word(const void *handle)
-{
-	return (uintptr_t)handle;
-}
-
-static enum handle_kind handle_kind(uint64_t word)
-{
-	return (enum handle_kind)(word & KIND_MASK);
-}
-
-static unsigned handle_channel(uint64_t word)
-{
-	return (unsigned)(word >> CHANNEL_SHIFT) & (ABI_MAX_CHANNELS - 1);
-}
-
-void *track_context(unsigned comm, uint32_t generation)
-{
-	return (void *)(uintptr_t)((uint64_t)generation << 16 | (comm + 1));
-}
-
-void *track_context_beyond(void)
-{
-	return (void *)(uintptr_t)0xffff;
-}
-
-unsigned track_context_comm(const void *context, uint32_t *generation)
-{
-	uint64_t word = (uintptr_t)context;
-	unsigned comm = (unsigned)(word & 0xffff);
-
-	*generation = (uint32_t)(word >> 16);
-	return comm >= 1 && comm <= BOX_LIVE_COMMS ? comm - 1 : UINT32_MAX;
-}
 
 void track_init(struct track *track, struct box *box, uint64_t ns_per_tick_q32,
 		const struct track_options *options)
 {
 	memset(track, 0, sizeof(*track));
 	track->box = box;
+	track->ops = box->ops;
+	atomic_store(&track->fast_ops, box->ops);
+	atomic_store(&track->sweep_tick, clock_ticks());
 	track->ns_per_tick_q32 = ns_per_tick_q32;
 	track->options = *options;
 	for (unsigned comm = 0; comm < BOX_LIVE_COMMS; comm++)
 		atomic_store_explicit(&track->comms[comm].cursor, comm * (BOX_OPS / BOX_LIVE_COMMS), relaxed);
 	words_forget();
 	atomic_store(&track->active, true);
+}
+
+/* Takes no memory until it is read. */
+static struct box_op no_ops[BOX_OPS];
+
+void track_silence(struct track *track)
+{
+	atomic_store(&track->fast_ops, no_ops);
+	atomic_store(&track->active, false);
+}
+
+void track_trace(struct track *track, struct trace_op *traces)
+{
+	track->traces = traces;
+	atomic_store(&track->fast_ops, traces ? no_ops : track->ops);
 }
 
 bool track_enter(struct box_comm *comm)
@@ -93,9 +69,9 @@ void track_leave(struct box_comm *comm)
 }
 
 /* The record of a context, NULL (and counted) when it has none any more. */
-static struct box_comm *comm_of(struct track *track, const void *context, uint32_t *generation)
+INLINE struct box_comm *comm_of(struct track *track, const void *context, uint32_t *generation)
 {
-	unsigned index = track_context_comm(context, generation);
+	unsigned index = handle_context_comm(context, generation);
 
 	if (index == UINT32_MAX) {
 		if (context)
@@ -116,36 +92,45 @@ static unsigned index_of(const struct track *track, const struct box_comm *comm)
 	return (unsigned)(comm - track->box->comms);
 }
 
-/* Duration and clocks of an operation that is over, against when we have known of it. */
-static bool is_plausible(struct track *track, struct box_comm *comm, const struct box_op *op, uint64_t now)
+/* The distance of our clock and the GPU's: the smallest one seen of late is nearest to it, for we hear of an end
+ * only after it. */
+static void compare_clocks(struct track *track, struct box_comm *comm, uint64_t stop)
 {
-	uint64_t start = atomic_load_explicit(&op->gpu_start_ns, relaxed);
-	uint64_t stop = atomic_load_explicit(&op->gpu_stop_ns, relaxed);
-	uint64_t since = atomic_load_explicit(&op->enqueue_tick, relaxed);
-	uint64_t known_ns = clock_ticks_to_ns(now - since, track->ns_per_tick_q32);
-	int64_t now_ns = (int64_t)clock_ticks_to_ns(now, track->ns_per_tick_q32);
-	int64_t ahead = (int64_t)((uint64_t)now_ns - stop);
+	uint64_t now = clock_ticks(), since = atomic_load_explicit(&comm->clock_since_tick, relaxed);
+	int64_t ahead = (int64_t)(clock_ticks_to_ns(now, track->ns_per_tick_q32) - stop);
 	int64_t least = atomic_load_explicit(&comm->clock_ahead_ns, relaxed);
-	int64_t before = atomic_load_explicit(&comm->clock_ahead_before_ns, relaxed);
-	uint64_t clock_since = atomic_load_explicit(&comm->clock_since_tick, relaxed);
 
-	if (stop <= start || stop - start > known_ns + PLAUSIBLE_SLACK_NS)
-		return false;
-	if (!clock_since ||
-	    clock_ticks_to_ns(now - clock_since, track->ns_per_tick_q32) > CLOCKS_NS) {
-		atomic_store_explicit(&comm->clock_ahead_before_ns, clock_since ? least : ahead, relaxed);
-		before = clock_since ? least : ahead;
+	if (!since || clock_ticks_to_ns(now - since, track->ns_per_tick_q32) > CLOCKS_NS) {
+		atomic_store_explicit(&comm->clock_ahead_before_ns, since ? least : ahead, relaxed);
 		atomic_store_explicit(&comm->clock_since_tick, now, relaxed);
 		least = INT64_MAX;
 	}
 	if (ahead < least)
 		atomic_store_explicit(&comm->clock_ahead_ns, ahead, relaxed);
-	least = ahead < least ? ahead : least;
-	least = before < least ? before : least;
-	/* Both clocks ran on since the start: by our clock it was then. */
-	int64_t began_ns = (int64_t)(start + (uint64_t)least);
+}
 
-	return began_ns + PLAUSIBLE_SLACK_NS >= now_ns - (int64_t)known_ns;
+/* Duration and clocks of an operation that is over, against when we can have come to know of it. */
+INLINE bool is_plausible(struct track *track, struct box_comm *comm, const struct box_op *op)
+{
+	uint64_t start = atomic_load_explicit(&op->gpu_start_ns, relaxed);
+	uint64_t stop = atomic_load_explicit(&op->gpu_stop_ns, relaxed);
+	uint64_t since = atomic_load_explicit(&op->known_tick, relaxed);
+	uint64_t index = atomic_load_explicit(&op->index, relaxed);
+
+	if (stop <= start)
+		return false;
+	if (!since)
+		since = atomic_load_explicit(&track->sweep_tick, relaxed);
+	if (!likely(stop - start <= PLAUSIBLE_SLACK_NS) &&
+	    stop - start > clock_ticks_to_ns(clock_ticks() - since, track->ns_per_tick_q32) + PLAUSIBLE_SLACK_NS)
+		return false;
+	if (!likely(index % CLOCKS_EVERY && atomic_load_explicit(&comm->clock_since_tick, relaxed)))
+		compare_clocks(track, comm, stop);
+	int64_t least = atomic_load_explicit(&comm->clock_ahead_ns, relaxed);
+	int64_t before = atomic_load_explicit(&comm->clock_ahead_before_ns, relaxed);
+	int64_t began_ns = (int64_t)(start + (uint64_t)(before < least ? before : least)); /* by our clock */
+
+	return began_ns + PLAUSIBLE_SLACK_NS >= (int64_t)clock_ticks_to_ns(since, track->ns_per_tick_q32);
 }
 
 static uint16_t json_flags(const struct track *track)
@@ -156,7 +141,6 @@ static uint16_t json_flags(const struct track *track)
 /* The group's members are over: it is one more operation. The caller has the communicator to itself. */
 static void group_account(struct track *track, unsigned comm, const struct group_facts *facts)
 {
-	uint64_t now = clock_ticks();
 	struct key_words words = { comm, facts->func, (uint8_t)bandwidth_size_class(facts->bytes),
 				   BOX_ALGO_GROUP, BOX_PROTO_UNKNOWN };
 	uint32_t key = keys_find(&track->keys, track->box, &words);
@@ -176,7 +160,7 @@ static void group_account(struct track *track, unsigned comm, const struct group
 	if (!likely(!track->json)) {
 		struct json_record record = {
 			.enqueue_tick = facts->enqueue_tick,
-			.end_tick = now,
+			.end_tick = clock_ticks(),
 			.gpu_start_ns = facts->start_ns,
 			.time_ns = finished.time_ns,
 			.bytes = facts->bytes,
@@ -206,11 +190,11 @@ static void leave_group(struct track *track, struct box_comm *comm, struct box_o
 }
 
 /* A line for the JSON file. */
-static void hand_over(struct track *track, const struct box_op *op, uint64_t time_ns, uint64_t now)
+static void hand_over(struct track *track, const struct box_op *op, uint64_t time_ns)
 {
 	struct json_record record = {
 		.enqueue_tick = atomic_load_explicit(&op->enqueue_tick, relaxed),
-		.end_tick = now,
+		.end_tick = clock_ticks(),
 		.gpu_start_ns = atomic_load_explicit(&op->gpu_start_ns, relaxed),
 		.time_ns = time_ns,
 		.bytes = atomic_load_explicit(&op->bytes, relaxed),
@@ -227,7 +211,7 @@ static void hand_over(struct track *track, const struct box_op *op, uint64_t tim
 	jsonring_push(track->json, &record, track->traces ? &track->traces[op - track->box->ops] : NULL);
 }
 
-static void account(struct track *track, struct box_op *op, uint64_t now)
+INLINE void account(struct track *track, struct box_op *op)
 {
 	uint32_t key = atomic_load_explicit(&op->key, relaxed);
 	uint32_t peer = atomic_load_explicit(&op->peer_entry, relaxed);
@@ -249,11 +233,11 @@ static void account(struct track *track, struct box_op *op, uint64_t now)
 	if (peer != PEERS_NONE)
 		peers_account(track->box, peer, &finished);
 	if (!likely(!track->json))
-		hand_over(track, op, finished.time_ns, now);
+		hand_over(track, op, finished.time_ns);
 }
 
 /* Enters the communicator of an operation if that use of the slot is still in use. */
-static struct box_comm *enter_of(struct track *track, struct box_op *op, uint32_t generation, bool *same)
+INLINE struct box_comm *enter_of(struct track *track, struct box_op *op, uint32_t generation, bool *same)
 {
 	uint32_t index = atomic_load_explicit(&op->comm, relaxed);
 	struct box_comm *comm = &track->box->comms[index % BOX_LIVE_COMMS];
@@ -269,7 +253,7 @@ static struct box_comm *enter_of(struct track *track, struct box_op *op, uint32_
 	return comm;
 }
 
-static void leave_and_free(struct track *track, struct box_comm *comm, struct box_op *op, uint32_t generation)
+INLINE void leave_and_free(struct track *track, struct box_comm *comm, struct box_op *op, uint32_t generation)
 {
 	slots_free(track, op, generation);
 	track_leave(comm);
@@ -277,7 +261,6 @@ static void leave_and_free(struct track *track, struct box_comm *comm, struct bo
 
 bool track_complete(struct track *track, struct box_op *op, uint32_t generation)
 {
-	uint64_t now = clock_ticks();
 	bool same, timed = false;
 	struct box_comm *comm = enter_of(track, op, generation, &same);
 
@@ -286,14 +269,13 @@ bool track_complete(struct track *track, struct box_op *op, uint32_t generation)
 	if (!same) {
 		track_drop(track, BOX_DROP_EXPIRED);
 	} else {
-		timed = is_plausible(track, comm, op, now);
+		timed = is_plausible(track, comm, op);
 		if (timed)
-			account(track, op, now);
+			account(track, op);
 		else
 			track_drop(track, BOX_DROP_IMPLAUSIBLE);
 		word_add(&comm->started, 1);
 		word_raise(&comm->last_sequence, atomic_load_explicit(&op->index, relaxed));
-		atomic_store_explicit(&comm->last_progress_tick, now, relaxed);
 		word_add(&comm->completed, 1);
 	}
 	if (atomic_load_explicit(&op->group, relaxed))
@@ -359,20 +341,22 @@ static bool sample(struct track *track, uint32_t every)
 static uint32_t group_of(struct track *track, unsigned comm, const struct event *event)
 {
 	uint64_t word = handle_word(event->parent);
-	enum handle_kind kind = handle_kind(word);
-	uint32_t number;
+	unsigned kind = handle_kind(word);
+	struct track_comm *app = &track->comms[comm];
+	uint32_t number = 0;
 
-	if ((kind != HANDLE_P2P_CALL && kind != HANDLE_GROUP) || (uint16_t)(word >> COMM_SHIFT) != comm)
+	if ((kind != HANDLE_P2P_CALL && kind != HANDLE_GROUP) || handle_comm(word) != comm)
 		return 0;
-	number = atomic_load_explicit(&track->comms[comm].open_group, relaxed) == (uint32_t)(word >> NUMBER_SHIFT) ?
-			 groups_join(&track->groups, word >> COMM_SHIFT) :
-			 0;
-	if (!number)
+	if (atomic_load_explicit(&app->open_group, relaxed) == handle_number(word))
+		number = groups_join(&track->groups, word >> HANDLE_COMM_SHIFT);
+	if (number)
+		atomic_store_explicit(&app->members, 1, relaxed);
+	else
 		track_drop(track, BOX_DROP_NO_GROUP);
 	return number;
 }
 
-static struct key_words words_of(unsigned comm, const struct event *event, uint64_t bytes)
+INLINE struct key_words words_of(unsigned comm, const struct event *event, uint64_t bytes)
 {
 	return (struct key_words){
 		.comm = comm,
@@ -400,44 +384,62 @@ static void mark_seen(struct track_comm *app, unsigned func)
 		atomic_fetch_or_explicit(&app->seen_funcs, 1u << func, relaxed);
 }
 
-static void fill(struct box_op *op, unsigned comm, uint32_t comm_generation, const struct key_words *words,
-		 const struct event *event)
+/* The application's part of an operation with a time. NULL: counted as dropped. */
+INLINE struct box_op *follow(struct track *track, struct box_comm *comm, const struct event *event,
+			     const struct key_words *words, uint32_t *generation)
 {
-	atomic_store_explicit(&op->comm, comm, relaxed);
-	atomic_store_explicit(&op->comm_generation, comm_generation, relaxed);
+	struct box_op *op = slots_take(track, &track->comms[words->comm], generation);
+	uint32_t peer_entry = PEERS_NONE;
+
+	if (!op) {
+		track_drop(track, BOX_DROP_NO_SLOT);
+		atomic_fetch_add_explicit(&comm->lost, 1, relaxed);
+		return NULL;
+	}
+	if (event->peer != EVENT_NO_PEER) {
+		peer_entry = peers_find(track->box, words->comm, words->func, event->peer);
+		if (peer_entry == PEERS_NONE)
+			track_drop(track, BOX_DROP_NO_PEER);
+	}
+	atomic_store_explicit(&op->peer_entry, peer_entry, relaxed);
+	atomic_store_explicit(&op->comm, words->comm, relaxed);
 	atomic_store_explicit(&op->kind,
 			      (uint32_t)(words->func | words->algo << 8 | words->proto << 16) |
 				      (uint32_t)event->channels << 24, relaxed);
 	atomic_store_explicit(&op->peer, event->peer, relaxed);
 	atomic_store_explicit(&op->sequence, event->sequence, relaxed);
+	/* Else the sweep says when it saw the operation first: a clock costs as much as all the rest. */
+	atomic_store_explicit(&op->enqueue_tick, likely(!track->json) ? 0 : clock_ticks(), relaxed);
+	return op;
 }
 
-void *track_operation(struct track *track, void *context, const struct event *event)
+INLINE void *operation(struct track *track, void *context, const struct event *event)
 {
 	uint32_t comm_generation, generation, every, group = 0;
+	bool is_p2p = event->peer != EVENT_NO_PEER;
 
-	if (!atomic_load_explicit(&track->active, relaxed) ||
-	    (event->peer != EVENT_NO_PEER && !track->options.p2p))
+	if (!atomic_load_explicit(&track->active, relaxed) || (is_p2p && !track->options.p2p))
 		return NULL;
 	struct box_comm *comm = comm_of(track, context, &comm_generation);
 
 	if (!comm)
 		return NULL;
-	uint64_t now = clock_ticks();
 	unsigned comm_index = index_of(track, comm);
 	struct track_comm *app = &track->comms[comm_index];
-	uint64_t bytes = event->count * words_number(WORDS_DATATYPE, event->datatype);
-	bool to_self = event->peer == comm->rank && event->peer != EVENT_NO_PEER;
+	uint64_t index = atomic_load_explicit(&app->index, relaxed) + 1;
+	uint64_t begin_tick = likely(index % TRACK_HOT_SAMPLE) ? 0 : clock_ticks();
+	uint64_t bytes = event->count * words_bytes(event->datatype);
+	bool to_self = is_p2p && event->peer == comm->rank;
 	bool timed = track->options.timing != BOX_TIMING_NONE && event->channels && bytes && !to_self;
 	struct key_words words = words_of(comm_index, event, bytes);
-	uint64_t index = atomic_fetch_add_explicit(&comm->enqueued, 1, relaxed) + 1;
 	uint32_t key = keys_find(&track->keys, track->box, &words);
 
+	atomic_store_explicit(&app->index, index, relaxed);
 	mark_seen(app, words.func);
 	every = atomic_load_explicit(&track->sample_every, relaxed);
 	if (!likely(every <= 1))
 		timed = sample(track, every) && timed;
-	if (event->peer != EVENT_NO_PEER && event->parent && (timed || to_self)) {
+	if (is_p2p && event->parent && (timed || to_self)) {
 		group = group_of(track, comm_index, event);
 		if (group)
 			groups_add(&track->groups, group, words.func == BOX_FUNC_SEND, bytes, to_self);
@@ -446,114 +448,117 @@ void *track_operation(struct track *track, void *context, const struct event *ev
 		count_untimed(track, comm, key, bytes);
 		return NULL;
 	}
-	struct box_op *op = slots_take(track, app, &generation);
+	struct box_op *op = follow(track, comm, event, &words, &generation);
 
 	if (key == KEYS_NONE)
 		track_drop(track, BOX_DROP_NO_KEY);
 	if (!op) {
 		struct group_facts facts;
 
-		track_drop(track, BOX_DROP_NO_SLOT);
-		atomic_fetch_add_explicit(&comm->lost, 1, relaxed);
 		if (group) /* its call has not returned, so this cannot end it */
-			groups_member_over(&track->groups, group, 0, 0, index, now, comm->nranks, &facts);
+			groups_member_over(&track->groups, group, 0, 0, index, 0, comm->nranks, &facts);
 		return NULL;
 	}
-	fill(op, comm_index, comm_generation, &words, event);
+	atomic_store_explicit(&op->comm_generation, comm_generation, relaxed);
 	atomic_store_explicit(&op->key, key, relaxed);
 	atomic_store_explicit(&op->group, group, relaxed);
-	atomic_store_explicit(&op->peer_entry,
-			      event->peer == EVENT_NO_PEER ?
-				      PEERS_NONE :
-				      peers_find(track->box, comm_index, words.func, event->peer), relaxed);
-	if (event->peer != EVENT_NO_PEER && atomic_load_explicit(&op->peer_entry, relaxed) == PEERS_NONE)
-		track_drop(track, BOX_DROP_NO_PEER);
 	atomic_store_explicit(&op->index, index, relaxed);
 	atomic_store_explicit(&op->bytes, bytes, relaxed);
-	atomic_store_explicit(&op->enqueue_tick, now, relaxed);
 	generation = (generation & ~BOX_OP_STATE_MASK) | BOX_OP_USED;
 	if (!likely(!track->traces))
-		trace_begin(&track->traces[op - track->box->ops], generation);
+		trace_begin(&track->traces[op - track->ops], generation);
 	atomic_store_explicit(&op->generation, generation, memory_order_release);
-	if (!likely(index % TRACK_HOT_SAMPLE))
-		atomic_fetch_add_explicit(&track->hot_ticks, clock_ticks() - now, relaxed);
-	return (void *)(uintptr_t)((uint64_t)generation << GENERATION_SHIFT |
-				   (uint64_t)(op - track->box->ops) << SLOT_SHIFT | HANDLE_OPERATION);
+	if (!likely(!begin_tick))
+		atomic_fetch_add_explicit(&track->hot_ticks, clock_ticks() - begin_tick, relaxed);
+	return handle_of((uint64_t)generation << HANDLE_GENERATION_SHIFT |
+			 (uint64_t)(op - track->ops) << HANDLE_SLOT_SHIFT | HANDLE_OPERATION);
 }
 
-/* The slot of a handle, or NULL (and counted) when its operation is over. */
-static inline struct box_op *slot_of(struct track *track, uint64_t word)
+void *track_operation(struct track *track, void *context, const struct event *event)
 {
-	struct box_op *op = &track->box->ops[word >> SLOT_SHIFT & (BOX_OPS - 1)];
+	return operation(track, context, event);
+}
 
-	if (!likely(atomic_load_explicit(&op->generation, memory_order_acquire) ==
-		    (uint32_t)(word >> GENERATION_SHIFT))) {
+int track_coll(struct track *track, void *context, const struct abi_coll *coll, bool symmetric, void **handle)
+{
+	*handle = operation(track, context,
+			    &(struct event){ .peer = EVENT_NO_PEER,
+					  .func = coll->func,
+					  .datatype = coll->datatype,
+					  .algo = coll->algo,
+					  .proto = coll->proto,
+					  .count = coll->count,
+					  .sequence = coll->sequence,
+					  .symmetric = symmetric,
+					  .channels = coll->channels });
+	return 0;
+}
+
+/* The operation of a handle of that kind, NULL (and counted) when it is over. */
+static struct box_op *op_of(struct track *track, uint64_t word, enum handle_kind kind)
+{
+	struct box_op *op = &track->ops[handle_slot(word)];
+
+	if (handle_kind(word) != kind || !atomic_load_explicit(&track->active, relaxed))
+		return NULL;
+	if (atomic_load_explicit(&op->generation, memory_order_acquire) != handle_generation(word)) {
 		track_drop(track, BOX_DROP_STALE);
 		return NULL;
 	}
 	return op;
 }
 
-/* Between its check and its stores the slot may pass to another operation: only if the writer thread gives this one
- * up just now. Then a channel too many is in that one, and the sweep settles it. */
-void *track_kernel_start(struct track *track, void *operation, unsigned channel, uint64_t gpu_ns)
+void *track_kernel_start_slowly(struct track *track, void *operation, unsigned channel, uint64_t gpu_ns)
 {
 	uint64_t word = handle_word(operation);
-	struct box_op *op;
+	struct box_op *op = op_of(track, word, HANDLE_OPERATION);
 
-	if (!likely(handle_kind(word) == HANDLE_OPERATION && atomic_load_explicit(&track->active, relaxed)))
-		return NULL;
-	op = slot_of(track, word);
 	if (!op)
 		return NULL;
 	if (channel >= ABI_MAX_CHANNELS) {
 		track_drop(track, BOX_DROP_IMPLAUSIBLE);
 		return NULL;
 	}
-	/* The channels of one operation are reported by one thread, so plain loads and stores do. */
 	word_or(&op->started_channels, 1ull << channel);
-	if (atomic_load_explicit(&op->gpu_start_ns, relaxed) - 1 >= gpu_ns) /* 0 is "none yet" */
+	if (atomic_load_explicit(&op->gpu_start_ns, relaxed) - 1 >= gpu_ns)
 		atomic_store_explicit(&op->gpu_start_ns, gpu_ns, relaxed);
-	if (!likely(!track->traces))
-		trace_kernel_start(&track->traces[op - track->box->ops], channel);
-	return (void *)(uintptr_t)((word & ~(uint64_t)KIND_MASK) | (uint64_t)channel << CHANNEL_SHIFT |
-				   HANDLE_KERNEL);
+	if (track->traces)
+		trace_kernel_start(&track->traces[handle_slot(word)], channel);
+	return handle_of(handle_as(word, HANDLE_KERNEL) | (uint64_t)channel << HANDLE_CHANNEL_SHIFT);
 }
 
-void track_kernel_stop(struct track *track, void *kernel, uint64_t gpu_ns)
+int track_kernel_stop_slowly(struct track *track, void *kernel, uint64_t gpu_ns)
 {
-	uint64_t word = handle_word(kernel);
-	struct box_op *op;
+	uint64_t word = handle_word(kernel), bit = 1ull << handle_channel(word);
+	struct box_op *op = op_of(track, word, HANDLE_KERNEL);
 
-	if (!likely(handle_kind(word) == HANDLE_KERNEL && atomic_load_explicit(&track->active, relaxed)))
-		return;
-	op = slot_of(track, word);
 	if (!op)
-		return;
-	uint64_t channel = 1ull << handle_channel(word);
+		return 0;
 	uint64_t stopped = atomic_load_explicit(&op->stopped_channels, relaxed);
 	uint64_t started = atomic_load_explicit(&op->started_channels, relaxed);
 
-	/* NCCL <= 2.30 can stop what it did not start, with the handle of the channel's last operation. */
-	if (!likely(started & ~stopped & channel)) {
+	if (!(started & ~stopped & bit)) {
 		track_drop(track, BOX_DROP_STALE);
-		return;
+		return 0;
 	}
-	stopped |= channel;
-	atomic_store_explicit(&op->stopped_channels, stopped, relaxed);
 	if (gpu_ns > atomic_load_explicit(&op->gpu_stop_ns, relaxed))
 		atomic_store_explicit(&op->gpu_stop_ns, gpu_ns, relaxed);
-	if (!likely(!track->traces))
-		trace_kernel_stop(&track->traces[op - track->box->ops], handle_channel(word));
-	if (started != stopped ||
-	    (unsigned)__builtin_popcountll(stopped) < atomic_load_explicit(&op->kind, relaxed) >> 24)
-		return;
-	bool is_sample = atomic_load_explicit(&op->index, relaxed) % TRACK_HOT_SAMPLE == 0;
-	uint64_t now = is_sample ? clock_ticks() : 0;
+	atomic_store_explicit(&op->stopped_channels, stopped | bit, memory_order_release);
+	if (track->traces)
+		trace_kernel_stop(&track->traces[handle_slot(word)], handle_channel(word));
+	if (started == (stopped | bit) && track_count(started) >= atomic_load_explicit(&op->kind, relaxed) >> 24)
+		return track_last_kernel(track, op, handle_generation(word));
+	return 0;
+}
 
-	track_complete(track, op, (uint32_t)(word >> GENERATION_SHIFT));
-	if (!likely(!is_sample))
-		atomic_fetch_add_explicit(&track->hot_ticks, clock_ticks() - now, relaxed);
+int track_last_kernel(struct track *track, struct box_op *op, uint32_t generation)
+{
+	uint64_t begin_tick = likely(atomic_load_explicit(&op->index, relaxed) % TRACK_HOT_SAMPLE) ? 0 : clock_ticks();
+
+	track_complete(track, op, generation);
+	if (!likely(!begin_tick))
+		atomic_fetch_add_explicit(&track->hot_ticks, clock_ticks() - begin_tick, relaxed);
+	return 0;
 }
 
 void track_enqueued(struct track *track, void *operation)
@@ -562,64 +567,24 @@ void track_enqueued(struct track *track, void *operation)
 
 	if (!likely(!track->traces) && handle_kind(word) == HANDLE_OPERATION &&
 	    atomic_load_explicit(&track->active, relaxed))
-		trace_app_stop(&track->traces[word >> SLOT_SHIFT & (BOX_OPS - 1)],
-			       (uint32_t)(word >> GENERATION_SHIFT));
-}
-
-void *track_phase_start(struct track *track, void *kernel, unsigned phase)
-{
-	uint64_t word = handle_word(kernel);
-
-	if (phase != ABI_PHASE_SYNC || handle_kind(word) != HANDLE_KERNEL ||
-	    !atomic_load_explicit(&track->active, relaxed))
-		return NULL;
-	return (void *)(uintptr_t)((word & ~(uint64_t)KIND_MASK) | HANDLE_PHASE);
+		trace_app_stop(&track->traces[handle_slot(word)], handle_generation(word));
 }
 
 void track_phase_stop(struct track *track, void *handle, uint64_t gpu_ns)
 {
-	uint64_t word = handle_word(handle);
-	struct box_op *op;
+	struct box_op *op = op_of(track, handle_word(handle), HANDLE_PHASE);
 
-	if (handle_kind(word) != HANDLE_PHASE || !atomic_load_explicit(&track->active, relaxed))
-		return;
-	op = slot_of(track, word);
 	if (op && atomic_load_explicit(&op->synced_ns, relaxed) - 1 >= gpu_ns)
 		atomic_store_explicit(&op->synced_ns, gpu_ns, relaxed);
 }
 
-void *track_group_start(struct track *track, void *context)
+void track_group_over(struct track *track, uint64_t word)
 {
-	uint32_t generation, number;
-	unsigned comm = track_context_comm(context, &generation);
-
-	if (comm == UINT32_MAX || !atomic_load_explicit(&track->active, relaxed))
-		return NULL;
-	struct track_comm *app = &track->comms[comm];
-
-	/* NCCL lets one thread at a time call it for a communicator. */
-	number = atomic_load_explicit(&app->groups, relaxed) + 1;
-	number += !number;
-	atomic_store_explicit(&app->groups, number, relaxed);
-	atomic_store_explicit(&app->open_group, number, relaxed);
-	return (void *)(uintptr_t)((uint64_t)number << NUMBER_SHIFT | (uint64_t)comm << COMM_SHIFT |
-				   HANDLE_GROUP);
-}
-
-void track_group_stop(struct track *track, void *handle)
-{
-	uint64_t word = handle_word(handle);
-	unsigned index = (uint16_t)(word >> COMM_SHIFT);
+	unsigned index = handle_comm(word) % BOX_LIVE_COMMS;
+	struct box_comm *comm = &track->box->comms[index];
 	struct group_facts facts;
 
-	if (handle_kind(word) != HANDLE_GROUP || index >= BOX_LIVE_COMMS ||
-	    !atomic_load_explicit(&track->active, relaxed))
-		return;
-	struct box_comm *comm = &track->box->comms[index];
-
-	if (atomic_load_explicit(&track->comms[index].open_group, relaxed) == (uint32_t)(word >> NUMBER_SHIFT))
-		atomic_store_explicit(&track->comms[index].open_group, 0, relaxed);
-	if (!groups_close(&track->groups, word >> COMM_SHIFT, comm->nranks, &facts))
+	if (!groups_close(&track->groups, word >> HANDLE_COMM_SHIFT, comm->nranks, &facts))
 		return;
 	/* All members were over before the call returned, so the other thread is hardly busy with the next. */
 	if (track_enter(comm)) {
@@ -630,26 +595,17 @@ void track_group_stop(struct track *track, void *handle)
 	}
 }
 
-void *track_p2p_call(struct track *track, void *group)
-{
-	uint64_t word = handle_word(group);
-
-	if (handle_kind(word) != HANDLE_GROUP || !track->options.p2p)
-		return NULL;
-	return (void *)(uintptr_t)((word & ~(uint64_t)KIND_MASK) | HANDLE_P2P_CALL);
-}
-
 void track_coll_call(struct track *track, void *context, const struct event *event)
 {
 	uint32_t generation, key;
-	unsigned comm = track_context_comm(context, &generation);
+	unsigned comm = handle_context_comm(context, &generation);
 	uint8_t func = words_number(WORDS_FUNC, event->func);
 
 	if (comm == UINT32_MAX || !atomic_load_explicit(&track->active, relaxed) ||
 	    atomic_load_explicit(&track->comms[comm].seen_funcs, relaxed) & 1u << func ||
 	    atomic_load_explicit(&track->box->comms[comm].generation, relaxed) != generation)
 		return;
-	uint64_t bytes = event->count * words_number(WORDS_DATATYPE, event->datatype);
+	uint64_t bytes = event->count * words_bytes(event->datatype);
 	struct key_words words = words_of(comm, event, bytes);
 
 	key = keys_find(&track->keys, track->box, &words);
@@ -669,19 +625,19 @@ void track_copy_engine(struct track *track, void *context, const struct event *e
 
 	if (!comm)
 		return;
-	uint64_t bytes = event->count * words_number(WORDS_DATATYPE, event->datatype);
+	uint64_t bytes = event->count * words_bytes(event->datatype);
 	struct key_words words = words_of(index_of(track, comm), event, bytes);
 
 	words.algo = BOX_ALGO_CE;
 	mark_seen(&track->comms[words.comm], words.func);
-	atomic_fetch_add_explicit(&comm->enqueued, 1, relaxed);
+	word_add(&track->comms[words.comm].index, 1);
 	count_untimed(track, comm, keys_find(&track->keys, track->box, &words), bytes);
 }
 
 void track_name(struct track *track, void *context, uint64_t id, const char *name, int rank)
 {
 	uint32_t generation, unnamed = 0;
-	unsigned index = track_context_comm(context, &generation);
+	unsigned index = handle_context_comm(context, &generation);
 
 	if (index == UINT32_MAX || !atomic_load_explicit(&track->active, relaxed))
 		return;

@@ -16,19 +16,25 @@
 #ifndef NCCL_INSPECTOR_TRACK_H
 #define NCCL_INSPECTOR_TRACK_H
 
+#include "abi.h"
 #include "box.h"
 #include "clock.h"
 #include "event.h"
 #include "groups.h"
+#include "handle.h"
 #include "jsonring.h"
 #include "keys.h"
+#include "words.h"
 
-/* What the application's thread keeps of a communicator. */
+/* What the application's thread keeps of a communicator. Two threads of one communicator are rare (CUDA's, when it
+ * replays a graph): then a number may be given twice, and nothing else goes wrong. */
 struct track_comm {
-	_Alignas(64) _Atomic uint32_t cursor; /* where to look for a free slot */
-	_Atomic uint32_t groups;              /* calls so far */
-	_Atomic uint32_t open_group;          /* the one that has not returned; 0: none */
-	_Atomic uint32_t seen_funcs;          /* a bit each: NCCL gives events of its operations */
+	_Alignas(64) _Atomic uint64_t index; /* of the latest operation: its place in the order, from 1 */
+	_Atomic uint32_t cursor;             /* where to look for a free slot */
+	_Atomic uint32_t groups;             /* calls so far */
+	_Atomic uint32_t open_group;         /* the one that has not returned; 0: none */
+	_Atomic uint32_t members;            /* Sends and Recvs that joined it */
+	_Atomic uint32_t seen_funcs;         /* a bit each: NCCL gives events of its operations */
 };
 
 struct track_options {
@@ -37,14 +43,18 @@ struct track_options {
 };
 
 struct track {
-	struct box *box;
-	uint64_t ns_per_tick_q32;
-	struct track_options options;
+	/* Read by every event, written hardly ever. */
+	_Atomic(struct box_op *) fast_ops; /* ops; slots that are all free while the fast functions must do nothing */
+	struct box_op *ops;             /* box->ops */
 	_Atomic bool active;            /* false in a forked child: the box is the parent's */
 	_Atomic bool full;              /* the pool was, and nothing has been freed since */
+	struct track_options options;
 	_Atomic uint32_t sample_every;  /* kernel events for one operation in so many; 0 and 1: for all */
+	struct box *box;
+	uint64_t ns_per_tick_q32;
 	struct jsonring *json;          /* where finished operations go; NULL: nowhere */
 	struct trace_op *traces;        /* one for each slot; NULL unless verbose */
+	_Atomic uint64_t sweep_tick;    /* when the last round began: what it did not see is younger */
 	_Atomic(int *) mask;            /* NCCL's activation mask; NULL while it may be gone */
 	_Atomic int mask_all;           /* what we want of it, kernel events and all */
 	_Alignas(64) _Atomic uint32_t sample_count; /* operations while sample_every > 1 */
@@ -55,42 +65,160 @@ struct track {
 };
 
 #define TRACK_HOT_SAMPLE 256u
+#define track_likely(x) __builtin_expect(!!(x), 1)
 
 /* Makes every slot free. The box must be new. */
 void track_init(struct track *track, struct box *box, uint64_t ns_per_tick_q32,
 		const struct track_options *options);
 
-/* Context of a communicator: its record and generation in a pointer. Never NULL. */
-void *track_context(unsigned comm, uint32_t generation);
-/* Context of one that has no record: its operations are counted as dropped. */
-void *track_context_beyond(void);
-/* Record of a context, or UINT32_MAX for one that has none or is not ours. */
-unsigned track_context_comm(const void *context, uint32_t *generation);
+/* Follows nothing from now on: this is a forked child. */
+void track_silence(struct track *track);
+/* Follows the times of all events, too; before the first event. */
+void track_trace(struct track *track, struct trace_op *traces);
 
-/* The following take any context and any handle, and give NULL when there is nothing to follow. */
+/* All that follow take any context and any handle, and give NULL when there is nothing to follow. */
 
 /* A Coll or P2p. */
 void *track_operation(struct track *track, void *context, const struct event *event);
-/* One channel begins on the GPU. */
-void *track_kernel_start(struct track *track, void *operation, unsigned channel, uint64_t gpu_ns);
-/* One channel ended. */
-void track_kernel_stop(struct track *track, void *kernel, uint64_t gpu_ns);
-/* NCCL's stop of a Coll or P2p: a line of the traces. */
-void track_enqueued(struct track *track, void *operation);
-/* A phase of a channel (v7): the first one is waiting for the peers. */
-void *track_phase_start(struct track *track, void *kernel, unsigned phase);
-void track_phase_stop(struct track *track, void *handle, uint64_t gpu_ns);
-/* A group (v5 and later: GroupApi) begins and has returned. */
-void *track_group_start(struct track *track, void *context);
-void track_group_stop(struct track *track, void *group);
-/* A call of Send or Recv in a group: for struct event.parent. */
-void *track_p2p_call(struct track *track, void *group);
+/* The same for a Coll of v4 and later, without a copy. Gives 0. */
+int track_coll(struct track *track, void *context, const struct abi_coll *coll, bool symmetric, void **handle);
 /* A call of a collective, for which an operation is to follow, or not. */
 void track_coll_call(struct track *track, void *context, const struct event *event);
 /* A collective that copy engines run: it is counted, without a time. */
 void track_copy_engine(struct track *track, void *context, const struct event *event);
 /* v1 to v3: id, name and rank come with each event. */
 void track_name(struct track *track, void *context, uint64_t id, const char *name, int rank);
+/* A phase of a channel (v7) ended: the one of waiting for the peers. */
+void track_phase_stop(struct track *track, void *handle, uint64_t gpu_ns);
+/* NCCL's stop of a Coll or P2p: a line of the traces. */
+void track_enqueued(struct track *track, void *operation);
+
+/* Whatever the two inline functions below cannot do with a few instructions. Like NCCL's own they give 0, so that
+ * their caller ends with a jump and needs no frame. */
+void *track_kernel_start_slowly(struct track *track, void *operation, unsigned channel, uint64_t gpu_ns);
+int track_kernel_stop_slowly(struct track *track, void *kernel, uint64_t gpu_ns);
+int track_last_kernel(struct track *track, struct box_op *op, uint32_t generation);
+void track_group_over(struct track *track, uint64_t word);
+
+/* One channel begins on the GPU. False: not done yet, track_kernel_start_slowly does it.
+ *
+ * Between its check and its stores the slot may pass to another operation: only if the writer thread gives this one
+ * up just now. Then a channel too many is in that one, and the sweep settles it. The channels of one operation are
+ * reported by one thread, so plain loads and stores do. */
+static inline bool track_kernel_start_fast(struct track *track, void *operation, unsigned channel, uint64_t gpu_ns,
+					   void **handle)
+{
+	uint64_t word = handle_word(operation);
+	struct box_op *op = &atomic_load_explicit(&track->fast_ops, memory_order_relaxed)[handle_slot(word)];
+
+	if (!track_likely(handle_kind(word) == HANDLE_OPERATION && channel < 64 &&
+			  atomic_load_explicit(&op->generation, memory_order_acquire) == handle_generation(word)))
+		return false;
+	word_or(&op->started_channels, 1ull << channel);
+	if (atomic_load_explicit(&op->gpu_start_ns, memory_order_relaxed) - 1 >= gpu_ns) /* 0 is "none yet" */
+		atomic_store_explicit(&op->gpu_start_ns, gpu_ns, memory_order_relaxed);
+	*handle = handle_of(word + (HANDLE_KERNEL - HANDLE_OPERATION) + ((uint64_t)channel << HANDLE_CHANNEL_SHIFT));
+	return true;
+}
+
+static inline void *track_kernel_start(struct track *track, void *operation, unsigned channel, uint64_t gpu_ns)
+{
+	void *handle;
+
+	return track_kernel_start_fast(track, operation, channel, gpu_ns, &handle) ?
+		       handle : track_kernel_start_slowly(track, operation, channel, gpu_ns);
+}
+
+/* Bits that are set, without the instruction that the oldest processors lack. */
+static inline unsigned track_count(uint64_t bits)
+{
+	bits -= bits >> 1 & 0x5555555555555555u;
+	bits = (bits & 0x3333333333333333u) + (bits >> 2 & 0x3333333333333333u);
+	return (unsigned)(((bits + (bits >> 4)) & 0x0f0f0f0f0f0f0f0fu) * 0x0101010101010101u >> 56);
+}
+
+/* One channel ended. NCCL <= 2.30 can stop what it did not start, with the handle of the channel's last operation. */
+static inline int track_kernel_stop(struct track *track, void *kernel, uint64_t gpu_ns)
+{
+	uint64_t word = handle_word(kernel), bit = 1ull << handle_channel(word);
+	struct box_op *op = &atomic_load_explicit(&track->fast_ops, memory_order_relaxed)[handle_slot(word)];
+	uint64_t stopped = atomic_load_explicit(&op->stopped_channels, memory_order_relaxed);
+	uint64_t started = atomic_load_explicit(&op->started_channels, memory_order_relaxed);
+
+	if (!track_likely(handle_kind(word) == HANDLE_KERNEL && (started & ~stopped & bit) &&
+			  atomic_load_explicit(&op->generation, memory_order_acquire) == handle_generation(word)))
+		return track_kernel_stop_slowly(track, kernel, gpu_ns);
+	if (gpu_ns > atomic_load_explicit(&op->gpu_stop_ns, memory_order_relaxed))
+		atomic_store_explicit(&op->gpu_stop_ns, gpu_ns, memory_order_relaxed);
+	/* After the time: the sweep completes what it finds stopped. */
+	atomic_store_explicit(&op->stopped_channels, stopped | bit, memory_order_release);
+	if (started == (stopped | bit) &&
+	    track_count(started) >= atomic_load_explicit(&op->kind, memory_order_relaxed) >> 24)
+		return track_last_kernel(track, op, handle_generation(word));
+	return 0;
+}
+
+/* A phase of a channel (v7): the first one is waiting for the peers. */
+static inline void *track_phase_start(struct track *track, void *kernel, unsigned phase)
+{
+	uint64_t word = handle_word(kernel);
+
+	return phase == ABI_PHASE_SYNC && handle_kind(word) == HANDLE_KERNEL &&
+			       atomic_load_explicit(&track->active, memory_order_relaxed) ?
+		       handle_of(handle_as(word, HANDLE_PHASE)) : NULL;
+}
+
+/* A group (v5 and later: GroupApi) begins. NCCL lets one thread at a time call it for a communicator. */
+static inline void *track_group_start(struct track *track, void *context)
+{
+	uint32_t generation;
+	unsigned comm = handle_context_comm(context, &generation);
+
+	if (!track_likely(comm != UINT32_MAX && atomic_load_explicit(&track->active, memory_order_relaxed)))
+		return NULL;
+	struct track_comm *app = &track->comms[comm];
+	uint32_t number = atomic_load_explicit(&app->groups, memory_order_relaxed) + 1;
+
+	number += !number;
+	atomic_store_explicit(&app->groups, number, memory_order_relaxed);
+	atomic_store_explicit(&app->open_group, number, memory_order_relaxed);
+	atomic_store_explicit(&app->members, 0, memory_order_relaxed);
+	return handle_of((uint64_t)number << HANDLE_NUMBER_SHIFT | (uint64_t)comm << HANDLE_COMM_SHIFT | HANDLE_GROUP);
+}
+
+/* It has returned. */
+static inline void track_group_stop(struct track *track, void *group)
+{
+	uint64_t word = handle_word(group);
+	struct track_comm *app = &track->comms[handle_comm(word) % BOX_LIVE_COMMS];
+
+	if (handle_kind(word) != HANDLE_GROUP ||
+	    atomic_load_explicit(&app->open_group, memory_order_relaxed) != handle_number(word))
+		return;
+	atomic_store_explicit(&app->open_group, 0, memory_order_relaxed);
+	if (!track_likely(!atomic_load_explicit(&app->members, memory_order_relaxed)))
+		track_group_over(track, word);
+}
+
+/* A call of Send or Recv in a group: for struct event.parent. */
+static inline void *track_p2p_call(struct track *track, void *group)
+{
+	uint64_t word = handle_word(group);
+
+	return handle_kind(word) == HANDLE_GROUP && track->options.p2p ?
+		       handle_of(handle_as(word, HANDLE_P2P_CALL)) : NULL;
+}
+
+/* Whether NCCL gives events of the operations of a collective's calls: then a call tells nothing. */
+static inline bool track_knows(struct track *track, const void *context, const char *func)
+{
+	uint32_t generation;
+	unsigned comm = handle_context_comm(context, &generation);
+
+	return comm != UINT32_MAX &&
+	       (atomic_load_explicit(&track->comms[comm].seen_funcs, memory_order_relaxed) &
+		1u << words_number(WORDS_FUNC, func));
+}
 
 /* For sweep.c. Each takes one use (generation) of a slot to its end, exactly once; false: it is over, or somebody else
  * is busy with its communicator. */

@@ -83,11 +83,10 @@ uint8_t words_compare(enum words_table table, const char *word)
 	uint8_t number = table == WORDS_FUNC  ? find(funcs, BOX_FUNCS, word) :
 			 table == WORDS_ALGO  ? find(algos, BOX_ALGO_GROUP, word) : /* not our own words */
 			 table == WORDS_PROTO ? find(protos, BOX_PROTOS, word) :
-						datatype_bytes(word);
+						datatype_bytes(word) ^ 1;
 
 	if (word && !(address >> 56))
-		atomic_store_explicit(&words_cache[table][(address >> 2 ^ address >> 6) % WORDS_CACHED],
-				      address << 8 | number, memory_order_relaxed);
+		atomic_store_explicit(words_place(table, address), address << 8 | number, memory_order_relaxed);
 	return number;
 }
 

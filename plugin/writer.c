@@ -124,6 +124,7 @@ static void publish(struct writer *writer)
 	uint32_t gpus = 0;
 
 	pthread_mutex_lock(writer->tables);
+	sweep_count(writer->track);
 	expo_window(&writer->expo, clock_ticks(), writer->track->ns_per_tick_q32);
 	for (unsigned gpu = 0; gpu < BOX_GPUS; gpu++) {
 		if (!writer->box->header->gpu[gpu].used)

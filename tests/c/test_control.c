@@ -14,6 +14,7 @@
 #include "control.h"
 #include "deny.h"
 #include "log2.h"
+#include "sweep.h"
 #include "tap.h"
 
 #define SECOND_NS 1000000000ull
@@ -358,6 +359,7 @@ static void test_a_racing_hot_path(void)
 	}
 	atomic_store(&over, true);
 	pthread_join(thread, NULL);
+	sweep_count(&track);
 	ok(!not_sampled, "sampling begins while operations run (%u)", not_sampled);
 	ok(!not_full, "and ends with the full mask (%u of 300)", not_full);
 	ok(!not_silent, "silence is silence (%u of 150)", not_silent);

@@ -8,6 +8,7 @@
 #include "comms.h"
 #include "expo_prom.h"
 #include "log2.h"
+#include "sweep.h"
 #include "tap.h"
 
 static struct box box;
@@ -63,6 +64,9 @@ static void operate(void *comm, const char *func, int peer, uint64_t bytes, uint
 
 static void render(void)
 {
+	static struct sweep sweep;
+
+	sweep_round(&sweep, &track, clock_ticks());
 	expo_window(&expo, clock_ticks(), track.ns_per_tick_q32);
 	expo_prom_write(&expo, 0, &text);
 }
@@ -380,11 +384,14 @@ static void test_aborted(void)
 
 static void test_in_flight(void)
 {
+	static struct sweep sweep;
+
 	begin();
 	void *comm = add_comm("hung"), *op = track_operation(&track, comm, &(struct event){
 							.peer = EVENT_NO_PEER, .func = "AllReduce", .count = 99999,
 							.datatype = "ncclInt8", .channels = 1 });
 
+	sweep_round(&sweep, &track, clock_ticks());
 	render_later(30);
 	double age = value_of("nccl_collective_inflight_seconds");
 

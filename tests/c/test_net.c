@@ -112,7 +112,7 @@ static void test_whose_operations(void)
 	begin();
 	ok(!net_op_start(&net, comm, &(struct abi_proxy_op){ .pid = PID + 1, .peer = 1 }),
 	   "another process' operation (PXN) is not ours, whatever its context");
-	ok(!op_of(NULL, 1, true) && !op_of(track_context_beyond(), 1, true) && !op_of((void *)0x7f0012345678, 1, true),
+	ok(!op_of(NULL, 1, true) && !op_of(handle_context_beyond(), 1, true) && !op_of((void *)0x7f0012345678, 1, true),
 	   "nor one of a communicator that has no record");
 	ok(!net_step_start(&net, NULL), "a step without an operation is not followed");
 	track.active = false;

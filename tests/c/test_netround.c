@@ -4,6 +4,7 @@
 #include <sched.h>
 
 #include "netbox.h"
+#include "sweep.h"
 
 static void test_a_hang(void)
 {
@@ -114,10 +115,13 @@ static void test_an_end_that_is_not_told(void)
 	ok(before == 100 * SECOND && !slots_in_use(), "one is given up when its peer goes on for long without it");
 }
 
+static struct sweep sweep;
+
 static void enqueue(void)
 {
 	track_operation(&track, comm, &(struct event){ .peer = EVENT_NO_PEER, .func = "AllReduce",
 						       .datatype = "ncclFloat32", .count = 1000, .channels = 1 });
+	sweep_round(&sweep, &track, clock_now); /* tells since when it is in flight */
 }
 
 static void test_by_itself(void)

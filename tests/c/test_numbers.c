@@ -111,10 +111,10 @@ static void test_words(void)
 		   !words_number(WORDS_ALGO, "GROUP"),
 	   "other words are not known");
 	ok(!strcmp(box_func_name(999), "Unknown"), "a number that is none has a name");
-	ok(words_number(WORDS_DATATYPE, "ncclFloat32") == 4 && words_number(WORDS_DATATYPE, "ncclBfloat16") == 2 &&
-		   words_number(WORDS_DATATYPE, "ncclInt64") == 8,
+	ok(words_bytes("ncclFloat32") == 4 && words_bytes("ncclBfloat16") == 2 &&
+		   words_bytes("ncclInt64") == 8,
 	   "elements have NCCL's sizes");
-	ok(words_number(WORDS_DATATYPE, "Unknown") == 1 && words_number(WORDS_DATATYPE, NULL) == 1,
+	ok(words_bytes("Unknown") == 1 && words_bytes(NULL) == 1,
 	   "ncclUint8, which NCCL calls Unknown, has 1 byte");
 }
 

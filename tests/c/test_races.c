@@ -100,11 +100,13 @@ static void *rounds(void *argument)
 static void *churn(void *argument)
 {
 	(void)argument;
-	while (!atomic_load(&over)) {
+	for (unsigned i = 0; !atomic_load(&over); i++) {
 		pthread_mutex_lock(&tables);
 		void *comm = comms_add(&track, &(struct comm_words){ .id = 1, .nranks = 2, .name = "short" });
 		pthread_mutex_unlock(&tables);
-		track_operation(&track, comm, &(struct event){ .peer = EVENT_NO_PEER, .count = 77, .channels = 1 });
+		if (i % 256 == 0) /* their operations wait for the sweep, and the pool is for all */
+			track_operation(&track, comm, &(struct event){ .peer = EVENT_NO_PEER, .count = 77,
+								       .channels = 1 });
 		pthread_mutex_lock(&tables);
 		comms_remove(&track, comm);
 		pthread_mutex_unlock(&tables);
@@ -141,7 +143,7 @@ int main(void)
 	atomic_store(&over, true);
 	pthread_join(threads[2 * PAIRS], NULL);
 	pthread_join(threads[2 * PAIRS + 1], NULL);
-	sweep_round(&sweep, &track, clock_ticks()); /* what met a busy communicator */
+	sweep_round(&sweep, &track, clock_ticks()); /* counts, and what met a busy communicator */
 
 	bool begun_is_ops = true;
 
@@ -152,6 +154,10 @@ int main(void)
 		for (unsigned b = 0; b < HIST_BUCKETS; b++)
 			in_buckets += box.hists[i].count[b];
 	}
+	for (unsigned reason = 0; reason < BOX_DROPS; reason++)
+		if (box.header->dropped[reason])
+			printf("# dropped for reason %u: %llu\n", reason,
+			       (unsigned long long)box.header->dropped[reason]);
 	ok(ops == PAIRS * OPERATIONS, "no operation is lost or counted twice (%llu)", (unsigned long long)ops);
 	ok(in_buckets == ops && begun_is_ops, "each is in a histogram");
 	ok(busy == ops * (2000 + CHANNELS - 1), "the sum of their times is exact");

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* handle.h - what NCCL carries around for us: numbers in pointers, never addresses.
+ *
+ * Of an operation and its channels: kind, channel, slot and the slot's generation. Of a group: kind, record of the
+ * communicator and the group's number. Of a communicator (context): its record and the record's generation.
+ */
+#ifndef NCCL_INSPECTOR_HANDLE_H
+#define NCCL_INSPECTOR_HANDLE_H
+
+#include <stdint.h>
+
+#include "box.h"
+
+/* 6 and 7 are net.h's: a slot of its own, and a step's number for the channel. */
+enum handle_kind { HANDLE_OPERATION = 1, HANDLE_KERNEL, HANDLE_PHASE, HANDLE_GROUP, HANDLE_P2P_CALL };
+
+#define HANDLE_KIND_MASK 0xfu
+#define HANDLE_CHANNEL_SHIFT 4 /* six bits */
+#define HANDLE_SLOT_SHIFT 10
+#define HANDLE_GENERATION_SHIFT 22
+#define HANDLE_COMM_SHIFT 4 /* sixteen bits */
+#define HANDLE_NUMBER_SHIFT 20
+
+_Static_assert(BOX_OPS == 1u << (HANDLE_GENERATION_SHIFT - HANDLE_SLOT_SHIFT), "a slot fits its place");
+_Static_assert(BOX_LIVE_COMMS <= 1u << (HANDLE_NUMBER_SHIFT - HANDLE_COMM_SHIFT), "a record fits its place");
+
+static inline uint64_t handle_word(const void *handle)
+{
+	return (uintptr_t)handle;
+}
+
+static inline void *handle_of(uint64_t word)
+{
+	return (void *)(uintptr_t)word;
+}
+
+static inline unsigned handle_kind(uint64_t word)
+{
+	return (unsigned)(word & HANDLE_KIND_MASK);
+}
+
+static inline uint64_t handle_as(uint64_t word, enum handle_kind kind)
+{
+	return (word & ~(uint64_t)HANDLE_KIND_MASK) | kind;
+}
+
+static inline unsigned handle_channel(uint64_t word)
+{
+	return (unsigned)(word >> HANDLE_CHANNEL_SHIFT) & 63u;
+}
+
+static inline unsigned handle_slot(uint64_t word)
+{
+	return (unsigned)(word >> HANDLE_SLOT_SHIFT) & (BOX_OPS - 1);
+}
+
+static inline uint32_t handle_generation(uint64_t word)
+{
+	return (uint32_t)(word >> HANDLE_GENERATION_SHIFT);
+}
+
+static inline unsigned handle_comm(uint64_t word)
+{
+	return (unsigned)(word >> HANDLE_COMM_SHIFT) & 0xffffu;
+}
+
+static inline uint32_t handle_number(uint64_t word)
+{
+	return (uint32_t)(word >> HANDLE_NUMBER_SHIFT);
+}
+
+/* Context of a communicator. Never NULL. */
+static inline void *handle_context(unsigned comm, uint32_t generation)
+{
+	return handle_of((uint64_t)generation << 16 | (comm + 1));
+}
+
+/* Context of one that has no record: its operations are counted as dropped. */
+static inline void *handle_context_beyond(void)
+{
+	return handle_of(0xffff);
+}
+
+/* Record of a context, or UINT32_MAX for one that has none or is not ours. */
+static inline unsigned handle_context_comm(const void *context, uint32_t *generation)
+{
+	uint64_t word = handle_word(context);
+	unsigned comm = (unsigned)(word & 0xffff) - 1;
+
+	*generation = (uint32_t)(word >> 16);
+	return comm < BOX_LIVE_COMMS ? comm : UINT32_MAX;
+}
+
+#endif
