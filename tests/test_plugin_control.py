@@ -55,7 +55,7 @@ class Node:
         """Wait until all processes say so, and their metrics with them."""
         until(lambda: self.headers("silent") == [silent] * ranks, f"silent is {silent}", 5)
         count = 0 if silent else ranks
-        until(lambda: len(list(self.raw.glob("*.prom"))) == count, f"{count} files of metrics", 5)
+        until(lambda: len(list(self.raw.glob("*.prom"))) == count, f"{count} .prom files", 5)
 
 
 @pytest.fixture
@@ -120,8 +120,7 @@ def test_a_new_communicator_does_not_end_the_silence(node: Node) -> None:
         assert playing.until_pause()["mask"] == 0
         assert facts_of(playing.facts, "comm")[1]["context"]
         playing.finish()
-    (box,) = node.stage.boxes()
-    assert len(box.comms) == 2
+    assert len(node.stage.boxes()[0].comms) == 2
 
 
 def test_what_was_in_flight_ends_in_order(node: Node) -> None:
@@ -165,8 +164,7 @@ def test_an_exit_in_silence_is_in_order(node: Node) -> None:
         node.disable()
         node.wait_silent(DISABLED)
         playing.finish()
-    (box,) = node.stage.boxes()
-    assert box.facts.state == EXITED
+    assert node.stage.boxes()[0].facts.state == EXITED
     assert not list(node.raw.glob("*.prom"))
 
 
