@@ -191,6 +191,8 @@ static void *thread_main(void *argument)
 		uint64_t now = clock_ns(CLOCK_MONOTONIC);
 
 		if (stop || now >= next_beat) {
+			if (stop)
+				beat(writer); /* what waited for one more round is settled in the next */
 			beat(writer);
 			next_beat = now + ROUND_NS;
 		}

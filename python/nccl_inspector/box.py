@@ -3,7 +3,6 @@
 
 from collections import Counter
 from heapq import nsmallest
-from operator import attrgetter
 from typing import NamedTuple
 
 from nccl_inspector.boxcopy import NS_MAX, BoxCopy, copy_box, has_moved
@@ -143,11 +142,27 @@ def _in_flight(copy: BoxCopy) -> list[_InFlight]:
     return [_InFlight(base, *_OP_LIFE.words.unpack_from(copy.data, base)) for base in found]
 
 
-def _comm(copy: BoxCopy, index: int, gpus: int, running: Counter[tuple[int, int]]) -> Comm | None:
-    """Return a communicator, or None when its words cannot be true.
+def _age_order(one: _InFlight) -> int:
+    """Return a number that is small for old operations; tick 0: younger than the last beat."""
+    return one.enqueue_tick or NS_MAX
 
-    `running`: how many operations in flight have begun, by index and generation.
-    """
+
+class _Counts(NamedTuple):
+    """Operations in flight by index and generation of their communicator."""
+
+    all: Counter[tuple[int, int]]
+    begun: Counter[tuple[int, int]]
+
+
+def _count(in_flight: list[_InFlight]) -> _Counts:
+    return _Counts(
+        Counter((one.comm, one.comm_generation) for one in in_flight),
+        Counter((one.comm, one.comm_generation) for one in in_flight if one.started_channels),
+    )
+
+
+def _comm(copy: BoxCopy, index: int, gpus: int, counts: _Counts) -> Comm | None:
+    """Return a communicator, or None when its words cannot be true."""
     base = copy.comms.offset + index * COMM.size
     words = _COMM.at(copy.data, base)
     if (
@@ -156,7 +171,10 @@ def _comm(copy: BoxCopy, index: int, gpus: int, running: Counter[tuple[int, int]
         or not _is_rank(words["rank"], words["nranks"], words["state"])
     ):
         return None
-    words["started"] += running[index, words.pop("generation")]
+    life = index, words.pop("generation")
+    words["started"] += counts.begun[life]
+    ended = words["completed"] + words["untimed"] + words["lost"]
+    words["enqueued"] = max(words["enqueued"], ended + counts.all[life])
     gpu = words.pop("gpu")
     return Comm(
         index=index,
@@ -175,13 +193,14 @@ def _operations(
     """Return the oldest operations in flight of the communicators, given as index: generation."""
     beat = HEADER.number(copy.data, "beat_tick")
     found = []
-    for one in nsmallest(OPERATIONS_MAX, in_flight, key=attrgetter("enqueue_tick")):
+    for one in nsmallest(OPERATIONS_MAX, in_flight, key=_age_order):
         words = _OP.at(copy.data, one.base)
         kind = words.pop("kind")
         func, algo, proto = kind & 0xFF, kind >> 8 & 0xFF, kind >> 16 & 0xFF
         alien = generations.get(one.comm) != one.comm_generation
         if not alien and func < len(FUNCS) and algo < len(ALGOS) and proto < len(PROTOS):
-            age_ns = -copy.span_ns("beat_tick", one.enqueue_tick) if beat else 0
+            known = beat and one.enqueue_tick
+            age_ns = -copy.span_ns("beat_tick", one.enqueue_tick) if known else 0
             found.append(
                 Operation(
                     func=func,
@@ -206,11 +225,11 @@ def _process(copy: BoxCopy, name: str, alive: bool, moving: bool) -> Process:
     flags = [_moved(alive)] if moving else []
     gpus = _gpus(copy.data)
     in_flight = _in_flight(copy)
-    running = Counter((one.comm, one.comm_generation) for one in in_flight if one.started_channels)
+    counts = _count(in_flight)
     comms, generations = {}, {}
     for index, (state, generation) in enumerate(copy.comms.rows(copy.data, _COMM_USED)):
         if state:
-            comm = _comm(copy, index, len(gpus), running)
+            comm = _comm(copy, index, len(gpus), counts)
             if comm:
                 comms[index], generations[index] = comm, generation
             else:

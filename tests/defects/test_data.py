@@ -217,7 +217,7 @@ def test_a_broadcast_without_kernel_events_is_counted(stage: Stage) -> None:
         stage.wait(lambda: stage.untimed("Broadcast") == (3, 3 * MIB), "Broadcast is nowhere")
 
 
-@defect("D11", "Broadcast is nowhere", pending="calls of the last round before the end")
+@defect("D11", "Broadcast is nowhere")
 def test_a_broadcast_right_before_the_end_is_counted(stage: Stage) -> None:
     check_untimed(stage, BROADCAST, "Broadcast")
 
