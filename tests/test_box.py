@@ -188,6 +188,21 @@ def test_of_many_operations_in_flight_the_oldest_are_kept() -> None:
     assert [one.index for one in process.operations] == list(range(4095, 4095 - OPERATIONS_MAX, -1))
 
 
+def test_operations_that_the_writer_thread_has_not_seen_have_no_age_yet() -> None:
+    operations = [
+        {"comm": 0, "index": 1, "enqueue_tick": 0},
+        {"comm": 0, "index": 2, "enqueue_tick": TICK0 + 10},
+    ]
+    process = read(bytes(box_bytes(BoxOf([CommOf(7, 0, 2)], [], operations))))
+    assert [(one.index, one.age_ns) for one in process.operations] == [(2, 1000 * MS - 10), (1, 0)]
+
+
+def test_what_was_enqueued_since_the_last_round_is_added() -> None:
+    data = box_bytes(BoxOf([CommOf(7, 0, 2)], [], [{"comm": 0, "enqueue_tick": 0}] * 3))
+    put(data, layout.COMM, COMM_AT, enqueued=10, completed=9, untimed=5, lost=2)
+    assert read(bytes(data)).comms[0].enqueued == 9 + 5 + 2 + 3
+
+
 def test_an_operation_of_the_records_earlier_communicator_is_left_out() -> None:
     operations = [{"comm": 0, "comm_generation": 3, "enqueue_tick": TICK0}]
     assert read(bytes(box_bytes(BoxOf([CommOf(7, 0, 2)], [], operations)))).operations == ()
