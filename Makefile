@@ -61,7 +61,7 @@ help:
 #: make build        the two plugins and what the tests need, into build/
 build: product testparts
 product: $(PROFILER) $(SPANK)
-testparts: $(STANDIN) $(FAKECUDA) $(RECORDER) $(RIVAL) $(DEFECTS_PLAY) $(HOST_BIN) $(UNIT_BIN) $(PLAYER_CHECK_BIN) $(PLAYER_CHECK_SO)
+testparts: $(STANDIN) $(FAKECUDA) $(RECORDER) $(RIVAL) $(DEFECTS_PLAY) $(HOST_BIN) $(UNIT_BIN) $(PLAYER_CHECK_BIN) $(PLAYER_CHECK_SO) $(BENCH_BIN)
 
 build/gen/settings_table.h: python/nccl_inspector/settings.tsv packaging/gen-settings.awk
 	@mkdir -p $(@D)

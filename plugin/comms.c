@@ -161,8 +161,7 @@ void *comms_add(struct track *track, const struct comm_words *words)
 	atomic_store_explicit(&comm->clock_since_tick, 0, relaxed);
 	atomic_store_explicit(&comm->clock_ahead_ns, 0, relaxed);
 	atomic_store_explicit(&comm->clock_ahead_before_ns, 0, relaxed);
-	atomic_store_explicit(&track->comms[index].seen_funcs, 0, relaxed);
-	atomic_store_explicit(&track->comms[index].index, 0, relaxed);
+	track_new_comm(track, index);
 	words_forget(); /* libnccl may be another one by now */
 	generation = atomic_fetch_add_explicit(&comm->generation, 1, relaxed) + 1;
 	atomic_store_explicit(&comm->state, BOX_COMM_LIVE, memory_order_release);

@@ -7,6 +7,7 @@
 
 #define CROWDED 8u /* slots in use, one after the other */
 #define MOVES 8u
+#define WINDOW 64u
 #define OVERTAKEN_OPS 64u
 #define GIVEN_UP_AT_ONCE 64u
 
@@ -20,45 +21,90 @@ bool slots_overtaken(const struct track *track, const struct box_op *op)
 		       atomic_load_explicit(&op->index, relaxed) + OVERTAKEN_OPS;
 }
 
-/* The whole pool was looked at in vain, or nearly: look at each slot, and give up what waits in vain itself. */
-static struct box_op *search_all(struct track *track, uint32_t *generation)
+static bool take_shared(struct box_op *op)
 {
-	unsigned given_up = 0;
+	uint32_t found = atomic_load_explicit(&op->generation, relaxed);
 
-	for (unsigned i = 0; i < BOX_OPS && given_up < GIVEN_UP_AT_ONCE; i++) {
-		struct box_op *op = &track->ops[i];
-		uint32_t found = atomic_load_explicit(&op->generation, memory_order_acquire);
+	return (found & BOX_OP_STATE_MASK) == BOX_OP_FREE &&
+	       atomic_compare_exchange_strong_explicit(&op->generation, &found, found | BOX_OP_FILLING,
+						       memory_order_acquire, relaxed);
+}
 
-		if (!given_up && slots_take_this(op, generation))
-			return op;
-		if (track_in_use(found) && slots_overtaken(track, op))
-			given_up += track_end_untimed(track, op, found);
+/* The next free slots of the communicator's own, for its owner. The first thread that comes is. */
+static struct box_op *take_own(struct track *track, unsigned comm)
+{
+	struct track_comm *app = &track->comms[comm];
+	uint64_t owner = atomic_load_explicit(&app->owner, relaxed), self = thread_word();
+	uint32_t at = atomic_load_explicit(&app->cursor, relaxed);
+
+	if (owner != self && (owner || !atomic_compare_exchange_strong(&app->owner, &owner, self)))
+		return NULL;
+	for (unsigned i = 0; i < CROWDED; i++, at++) {
+		struct box_op *op = &track->ops[comm * SLOTS_OWN + at % SLOTS_OWN];
+		uint32_t generation = atomic_load_explicit(&op->generation, memory_order_acquire);
+
+		if ((generation & BOX_OP_STATE_MASK) != BOX_OP_FREE)
+			continue;
+		atomic_store_explicit(&op->generation, generation | BOX_OP_FILLING, relaxed);
+		atomic_store_explicit(&app->cursor, at + 1, relaxed);
+		return op;
 	}
-	for (unsigned i = 0; given_up && i < BOX_OPS; i++)
-		if (slots_take_this(&track->ops[i], generation))
-			return &track->ops[i];
 	return NULL;
 }
 
-struct box_op *slots_search(struct track *track, struct track_comm *app, uint32_t *generation)
+/* A window of the shared half that stays in the cache; on to another one where it is crowded. */
+static struct box_op *take_near(struct track *track, struct track_comm *app)
 {
-	uint32_t at = atomic_load_explicit(&app->cursor, relaxed);
-	struct box_op *op;
+	uint32_t at = atomic_load_explicit(&app->shared_cursor, relaxed);
+	struct box_op *op = NULL;
 
-	for (unsigned tries = 0; tries < CROWDED * MOVES; tries++) {
-		op = &track->ops[at % BOX_OPS];
-		at = slots_next(at);
-		if (slots_take_this(op, generation)) {
-			atomic_store_explicit(&app->cursor, at, relaxed);
-			return op;
-		}
-		if (tries % CROWDED == CROWDED - 1)
-			at += 29 * SLOTS_WINDOW; /* any odd number visits all windows */
+	for (unsigned tries = 1; tries <= CROWDED * MOVES && !op; tries++) {
+		op = &track->ops[SLOTS_SHARED + at % (BOX_OPS - SLOTS_SHARED)];
+		at = (at & ~(WINDOW - 1)) | ((at + 1) & (WINDOW - 1));
+		if (take_shared(op))
+			break;
+		op = NULL;
+		if (tries % CROWDED == 0)
+			at += 29 * WINDOW; /* any odd number visits all windows */
 	}
-	atomic_store_explicit(&app->cursor, at, relaxed);
-	if (atomic_load_explicit(&track->full, relaxed))
-		return NULL;
-	op = search_all(track, generation);
+	atomic_store_explicit(&app->shared_cursor, at, relaxed);
+	return op;
+}
+
+static void skip(_Atomic uint32_t *cursor)
+{
+	atomic_store_explicit(cursor, atomic_load_explicit(cursor, relaxed) + CROWDED, relaxed);
+}
+
+/* Looks at each slot, and gives up what waits in vain itself. */
+static struct box_op *search_all(struct track *track, unsigned comm)
+{
+	struct box_op *op = NULL;
+	unsigned given_up = 0;
+
+	for (unsigned i = 0; i < BOX_OPS && given_up < GIVEN_UP_AT_ONCE; i++) {
+		uint32_t found = atomic_load_explicit(&track->ops[i].generation, memory_order_acquire);
+
+		if (track_in_use(found) && slots_overtaken(track, &track->ops[i]))
+			given_up += track_end_untimed(track, &track->ops[i], found);
+	}
+	for (unsigned i = 0; i < SLOTS_OWN / CROWDED && !op; i++, skip(&track->comms[comm].cursor))
+		op = take_own(track, comm);
+	for (unsigned i = SLOTS_SHARED; i < BOX_OPS && !op; i++)
+		if (take_shared(&track->ops[i]))
+			op = &track->ops[i];
+	return op;
+}
+
+struct box_op *slots_search(struct track *track, unsigned comm)
+{
+	struct box_op *op = take_own(track, comm);
+
+	if (!op)
+		op = take_near(track, &track->comms[comm]);
+	if (op || atomic_load_explicit(&track->full, relaxed))
+		return op;
+	op = search_all(track, comm);
 	if (!op)
 		atomic_store_explicit(&track->full, true, relaxed);
 	return op;

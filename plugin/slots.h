@@ -3,42 +3,35 @@
 #ifndef NCCL_INSPECTOR_SLOTS_H
 #define NCCL_INSPECTOR_SLOTS_H
 
+#include "thread.h"
 #include "track.h"
 
-/* A communicator goes round in a window of slots that stay in the cache, and moves on where that is crowded. */
-#define SLOTS_WINDOW 64u
+/* Half of the pool is the communicators', a window each; of such a window only one thread takes, so it needs no atomic
+ * exchange, which would make it wait for all its stores to arrive. The other half is everybody's. */
+#define SLOTS_OWN (BOX_OPS / 2 / BOX_LIVE_COMMS)
+#define SLOTS_SHARED (BOX_OPS / 2) /* the first of these */
 
-static inline bool slots_take_this(struct box_op *op, uint32_t *generation)
-{
-	uint32_t found = atomic_load_explicit(&op->generation, memory_order_relaxed);
+_Static_assert((SLOTS_OWN & (SLOTS_OWN - 1)) == 0, "a window is a power of two");
 
-	*generation = found;
-	return (found & BOX_OP_STATE_MASK) == BOX_OP_FREE &&
-	       atomic_compare_exchange_strong_explicit(&op->generation, &found, found | BOX_OP_FILLING,
-						       memory_order_acquire, memory_order_relaxed);
-}
+/* For slots_take: looks further than at the next slot, and finds the owner. */
+struct box_op *slots_search(struct track *track, unsigned comm);
 
-static inline uint32_t slots_next(uint32_t at)
-{
-	return (at & ~(SLOTS_WINDOW - 1)) | ((at + 1) & (SLOTS_WINDOW - 1));
-}
-
-/* For slots_take: looks further than at the next slot. */
-struct box_op *slots_search(struct track *track, struct track_comm *app, uint32_t *generation);
-
-/* A slot for a communicator, being filled, and its generation then; NULL when all are in use. The pool gives up what
+/* A slot for a communicator, in the state of being filled; NULL when all are in use. The pool gives up what
  * never got a kernel event and was overtaken by many later operations before it is out of slots. */
-static inline struct box_op *slots_take(struct track *track, struct track_comm *app, uint32_t *generation)
+static inline struct box_op *slots_take(struct track *track, unsigned comm)
 {
+	struct track_comm *app = &track->comms[comm];
 	uint32_t at = atomic_load_explicit(&app->cursor, memory_order_relaxed);
-	struct box_op *op = &track->ops[at % BOX_OPS];
+	struct box_op *op = &track->ops[comm * SLOTS_OWN + at % SLOTS_OWN];
+	uint32_t generation = atomic_load_explicit(&op->generation, memory_order_acquire);
 
-	if (!track_likely(slots_take_this(op, generation)))
-		return slots_search(track, app, generation);
-	at = slots_next(at);
-	atomic_store_explicit(&app->cursor, at, memory_order_relaxed);
+	if (!track_likely((generation & BOX_OP_STATE_MASK) == BOX_OP_FREE &&
+			  atomic_load_explicit(&app->owner, memory_order_relaxed) == thread_word()))
+		return slots_search(track, comm);
+	atomic_store_explicit(&op->generation, generation | BOX_OP_FILLING, memory_order_relaxed);
+	atomic_store_explicit(&app->cursor, at + 1, memory_order_relaxed);
 	/* The next one was last written by the other thread: have it here when it is wanted. */
-	__builtin_prefetch(&track->ops[at % BOX_OPS], 1);
+	box_prefetch_to_write(&track->ops[comm * SLOTS_OWN + (at + 1) % SLOTS_OWN]);
 	return op;
 }
 

@@ -12,7 +12,7 @@
 /* No kernel event at all, while later operations completed: it will not come (a lost start, a part without work). */
 #define OVERTAKEN_NS 3000000000ull
 /* A hung operation is worth keeping: it goes only when the pool is nearly empty. */
-#define SHORT_POOL (BOX_OPS / 4)
+#define SHORT_POOL ((BOX_OPS - SLOTS_SHARED) / 4) /* free slots that are everybody's */
 #define SHORT_POOL_NS 60000000000ull
 
 /* Everything read after it belongs to that use, or ending it fails. */
@@ -133,13 +133,17 @@ static void note_progress(struct sweep *sweep, struct box *box, uint64_t now_tic
 
 void sweep_round(struct sweep *sweep, struct track *track, uint64_t now_tick)
 {
-	unsigned used = 0;
+	unsigned used = 0, used_shared = 0;
 
-	for (unsigned slot = 0; slot < BOX_OPS; slot++)
-		used += track_in_use(generation_of(&track->box->ops[slot]));
+	for (unsigned slot = 0; slot < BOX_OPS; slot++) {
+		unsigned in_use = track_in_use(generation_of(&track->ops[slot]));
+
+		used += in_use;
+		used_shared += slot >= SLOTS_SHARED ? in_use : 0;
+	}
 	for (unsigned slot = 0; used && slot < BOX_OPS; slot++)
-		if (track_in_use(generation_of(&track->box->ops[slot])))
-			sweep_slot(sweep, track, slot, used > BOX_OPS - SHORT_POOL, now_tick);
+		if (track_in_use(generation_of(&track->ops[slot])))
+			sweep_slot(sweep, track, slot, used_shared > BOX_OPS - SLOTS_SHARED - SHORT_POOL, now_tick);
 	settle_calls(sweep, track);
 	note_progress(sweep, track->box, now_tick);
 	sweep_count(track);

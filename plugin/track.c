@@ -34,7 +34,7 @@ void track_init(struct track *track, struct box *box, uint64_t ns_per_tick_q32,
 	track->ns_per_tick_q32 = ns_per_tick_q32;
 	track->options = *options;
 	for (unsigned comm = 0; comm < BOX_LIVE_COMMS; comm++)
-		atomic_store_explicit(&track->comms[comm].cursor, comm * (BOX_OPS / BOX_LIVE_COMMS), relaxed);
+		atomic_store_explicit(&track->comms[comm].shared_cursor, comm * 2654435761u, relaxed);
 	words_forget();
 	atomic_store(&track->active, true);
 }
@@ -69,7 +69,7 @@ void track_leave(struct box_comm *comm)
 }
 
 /* The record of a context, NULL (and counted) when it has none any more. */
-INLINE struct box_comm *comm_of(struct track *track, const void *context, uint32_t *generation)
+static struct box_comm *comm_of(struct track *track, const void *context, uint32_t *generation)
 {
 	unsigned index = handle_context_comm(context, generation);
 
@@ -319,22 +319,27 @@ bool track_end_untimed(struct track *track, struct box_op *op, uint32_t generati
 	return true;
 }
 
-/* While sampling: asks NCCL for the kernel events of the next operation, or not. Returns whether it was
- * asked for those of this one. */
-static bool sample(struct track *track, uint32_t every)
+/* While sampling: whether NCCL was asked for the kernel events of this operation. It looked at the mask when the group
+ * began, and until the group ends nobody changes it. */
+static bool is_sampled(struct track *track)
 {
-	uint32_t count = atomic_fetch_add_explicit(&track->sample_count, 1, relaxed) + 1;
 	int *mask = atomic_load_explicit(&track->mask, relaxed);
-	int all = atomic_load_explicit(&track->mask_all, relaxed), had;
 
-	if (!mask || !all)
-		return true;
-	had = __atomic_load_n(mask, __ATOMIC_RELAXED);
+	return !mask || __atomic_load_n(mask, __ATOMIC_RELAXED) & ABI_KERNEL_CH;
+}
+
+/* The golden ratio has no period in common with what the application repeats, nor with TRACK_HOT_SAMPLE. */
+void track_sample_next(struct track *track)
+{
+	uint32_t every = atomic_load_explicit(&track->sample_every, relaxed);
+	uint32_t count = atomic_fetch_add_explicit(&track->sample_count, 1, relaxed);
+	bool full = (uint64_t)(count * 0x9e3779b1u) * every >> 32 == 0;
+	int *mask = atomic_load_explicit(&track->mask, relaxed);
+	int all = atomic_load_explicit(&track->mask_all, relaxed);
+
 	/* A mask of 0 is somebody else's word: it stays. */
-	if (had)
-		__atomic_store_n(mask, count % every ? all & ~ABI_DETAIL : all,
-				 __ATOMIC_RELAXED);
-	return had & ABI_KERNEL_CH;
+	if (mask && all && __atomic_load_n(mask, __ATOMIC_RELAXED))
+		__atomic_store_n(mask, full ? all : all & ~ABI_DETAIL, __ATOMIC_RELAXED);
 }
 
 /* The group that a Send or Recv belongs to; 0: none, or (counted) it has returned or has no place. */
@@ -356,7 +361,73 @@ static uint32_t group_of(struct track *track, unsigned comm, const struct event 
 	return number;
 }
 
-INLINE struct key_words words_of(unsigned comm, const struct event *event, uint64_t bytes)
+void track_new_comm(struct track *track, unsigned comm)
+{
+	struct track_comm *app = &track->comms[comm];
+
+	atomic_store_explicit(&app->seen_funcs, 0, relaxed);
+	atomic_store_explicit(&app->index, 0, relaxed);
+	atomic_store_explicit(&app->owner, 0, relaxed);
+	for (unsigned i = 0; i < TRACK_MEMOS; i++)
+		atomic_store_explicit(&app->memos[i].func, NULL, relaxed);
+}
+
+/* What the hot path needs of an operation's words. */
+struct kind {
+	uint32_t key, datatype_bytes;
+	struct key_words words;
+};
+
+static inline struct track_memo *memo_of(struct track_comm *app, const struct event *event)
+{
+	uint64_t spread = ((uintptr_t)event->func >> 4) + 63u - (unsigned)__builtin_clzll(event->count | 1);
+
+	return &app->memos[spread % TRACK_MEMOS];
+}
+
+/* The kind of an operation that is like the last one in its place. */
+INLINE bool remember(struct track_comm *app, unsigned comm, const struct event *event, struct kind *kind)
+{
+	const struct track_memo *memo = memo_of(app, event);
+	uint32_t turn = atomic_load_explicit(&memo->turn, memory_order_acquire);
+	uint32_t packed = atomic_load_explicit(&memo->kind, memory_order_acquire);
+
+	kind->key = atomic_load_explicit(&memo->key, memory_order_acquire);
+	kind->datatype_bytes = atomic_load_explicit(&memo->datatype_bytes, memory_order_acquire);
+	kind->words.comm = comm;
+	kind->words.func = (uint8_t)packed;
+	kind->words.algo = (uint8_t)(packed >> 8);
+	kind->words.proto = (uint8_t)(packed >> 16);
+	kind->words.size_class = (uint8_t)(packed >> 24);
+	return event->func && atomic_load_explicit(&memo->func, memory_order_acquire) == event->func &&
+	       atomic_load_explicit(&memo->datatype, memory_order_acquire) == event->datatype &&
+	       atomic_load_explicit(&memo->algo, memory_order_acquire) == event->algo &&
+	       atomic_load_explicit(&memo->proto, memory_order_acquire) == event->proto && !event->symmetric &&
+	       bandwidth_size_class(event->count * kind->datatype_bytes) == packed >> 24 &&
+	       atomic_load_explicit(&memo->turn, relaxed) == turn && !(turn & 1);
+}
+
+static void memorize(struct track_comm *app, const struct event *event, const struct kind *kind)
+{
+	struct track_memo *memo = memo_of(app, event);
+	uint32_t turn = atomic_load_explicit(&memo->turn, relaxed);
+
+	if (event->symmetric || kind->key == KEYS_NONE || turn & 1 ||
+	    !atomic_compare_exchange_strong(&memo->turn, &turn, turn + 1))
+		return;
+	atomic_store_explicit(&memo->key, kind->key, memory_order_release);
+	atomic_store_explicit(&memo->datatype_bytes, kind->datatype_bytes, memory_order_release);
+	atomic_store_explicit(&memo->kind,
+			      (uint32_t)(kind->words.func | kind->words.algo << 8 | kind->words.proto << 16) |
+				      (uint32_t)kind->words.size_class << 24, memory_order_release);
+	atomic_store_explicit(&memo->func, event->func, memory_order_release);
+	atomic_store_explicit(&memo->datatype, event->datatype, memory_order_release);
+	atomic_store_explicit(&memo->algo, event->algo, memory_order_release);
+	atomic_store_explicit(&memo->proto, event->proto, memory_order_release);
+	atomic_store_explicit(&memo->turn, turn + 2, memory_order_release);
+}
+
+static struct key_words words_of(unsigned comm, const struct event *event, uint64_t bytes)
 {
 	return (struct key_words){
 		.comm = comm,
@@ -386,9 +457,9 @@ static void mark_seen(struct track_comm *app, unsigned func)
 
 /* The application's part of an operation with a time. NULL: counted as dropped. */
 INLINE struct box_op *follow(struct track *track, struct box_comm *comm, const struct event *event,
-			     const struct key_words *words, uint32_t *generation)
+			     const struct key_words *words)
 {
-	struct box_op *op = slots_take(track, &track->comms[words->comm], generation);
+	struct box_op *op = slots_take(track, words->comm);
 	uint32_t peer_entry = PEERS_NONE;
 
 	if (!op) {
@@ -413,6 +484,19 @@ INLINE struct box_op *follow(struct track *track, struct box_comm *comm, const s
 	return op;
 }
 
+/* By value, both ways: nothing of the fast path then needs an address. */
+static __attribute__((noinline)) struct kind find_kind(struct track *track, unsigned comm, struct event event)
+{
+	struct track_comm *app = &track->comms[comm];
+	struct kind kind = { .datatype_bytes = words_bytes(event.datatype) };
+
+	kind.words = words_of(comm, &event, event.count * kind.datatype_bytes);
+	kind.key = keys_find(&track->keys, track->box, &kind.words);
+	memorize(app, &event, &kind);
+	mark_seen(app, kind.words.func);
+	return kind;
+}
+
 INLINE void *operation(struct track *track, void *context, const struct event *event)
 {
 	uint32_t comm_generation, generation, every, group = 0;
@@ -420,25 +504,31 @@ INLINE void *operation(struct track *track, void *context, const struct event *e
 
 	if (!atomic_load_explicit(&track->active, relaxed) || (is_p2p && !track->options.p2p))
 		return NULL;
-	struct box_comm *comm = comm_of(track, context, &comm_generation);
+	unsigned comm_index = handle_context_comm(context, &comm_generation);
+	struct box_comm *comm = &track->box->comms[comm_index % BOX_LIVE_COMMS];
 
-	if (!comm)
+	if (!likely(comm_index != UINT32_MAX &&
+		    atomic_load_explicit(&comm->generation, relaxed) == comm_generation)) {
+		comm_of(track, context, &comm_generation); /* counts why */
 		return NULL;
-	unsigned comm_index = index_of(track, comm);
+	}
 	struct track_comm *app = &track->comms[comm_index];
 	uint64_t index = atomic_load_explicit(&app->index, relaxed) + 1;
 	uint64_t begin_tick = likely(index % TRACK_HOT_SAMPLE) ? 0 : clock_ticks();
-	uint64_t bytes = event->count * words_bytes(event->datatype);
+	struct kind kind;
+
+	if (!likely(remember(app, comm_index, event, &kind)))
+		kind = find_kind(track, comm_index, *event);
+	const struct key_words words = kind.words;
+	uint64_t bytes = event->count * kind.datatype_bytes;
+	uint32_t key = kind.key;
 	bool to_self = is_p2p && event->peer == comm->rank;
 	bool timed = track->options.timing != BOX_TIMING_NONE && event->channels && bytes && !to_self;
-	struct key_words words = words_of(comm_index, event, bytes);
-	uint32_t key = keys_find(&track->keys, track->box, &words);
 
 	atomic_store_explicit(&app->index, index, relaxed);
-	mark_seen(app, words.func);
 	every = atomic_load_explicit(&track->sample_every, relaxed);
 	if (!likely(every <= 1))
-		timed = sample(track, every) && timed;
+		timed = timed && is_sampled(track);
 	if (is_p2p && event->parent && (timed || to_self)) {
 		group = group_of(track, comm_index, event);
 		if (group)
@@ -446,9 +536,11 @@ INLINE void *operation(struct track *track, void *context, const struct event *e
 	}
 	if (!timed) {
 		count_untimed(track, comm, key, bytes);
+		if (!likely(!begin_tick))
+			atomic_fetch_add_explicit(&track->hot_ticks, clock_ticks() - begin_tick, relaxed);
 		return NULL;
 	}
-	struct box_op *op = follow(track, comm, event, &words, &generation);
+	struct box_op *op = follow(track, comm, event, &words);
 
 	if (key == KEYS_NONE)
 		track_drop(track, BOX_DROP_NO_KEY);
@@ -464,7 +556,7 @@ INLINE void *operation(struct track *track, void *context, const struct event *e
 	atomic_store_explicit(&op->group, group, relaxed);
 	atomic_store_explicit(&op->index, index, relaxed);
 	atomic_store_explicit(&op->bytes, bytes, relaxed);
-	generation = (generation & ~BOX_OP_STATE_MASK) | BOX_OP_USED;
+	generation = (atomic_load_explicit(&op->generation, relaxed) & ~BOX_OP_STATE_MASK) | BOX_OP_USED;
 	if (!likely(!track->traces))
 		trace_begin(&track->traces[op - track->ops], generation);
 	atomic_store_explicit(&op->generation, generation, memory_order_release);

@@ -26,15 +26,29 @@
 #include "keys.h"
 #include "words.h"
 
+/* The key of an operation that was there before, by the addresses of its words. A line of the cache each, written
+ * seldom: whoever reads it looks at `turn` before and after. */
+struct track_memo {
+	_Alignas(64) _Atomic uint32_t turn; /* odd while it is written */
+	_Atomic uint32_t key;
+	_Atomic(const char *) func, datatype, algo, proto; /* func NULL: empty */
+	_Atomic uint32_t kind;              /* func | algo << 8 | proto << 16 | size class << 24 */
+	_Atomic uint32_t datatype_bytes;
+};
+#define TRACK_MEMOS 4u /* of a communicator */
+
 /* What the application's thread keeps of a communicator. Two threads of one communicator are rare (CUDA's, when it
  * replays a graph): then a number may be given twice, and nothing else goes wrong. */
 struct track_comm {
 	_Alignas(64) _Atomic uint64_t index; /* of the latest operation: its place in the order, from 1 */
-	_Atomic uint32_t cursor;             /* where to look for a free slot */
+	_Atomic uint64_t owner;              /* thread that has the communicator's slots to itself; 0: none yet */
+	_Atomic uint32_t cursor;             /* where to look for a free slot of its own */
+	_Atomic uint32_t shared_cursor;      /* and of everybody's */
 	_Atomic uint32_t groups;             /* calls so far */
 	_Atomic uint32_t open_group;         /* the one that has not returned; 0: none */
 	_Atomic uint32_t members;            /* Sends and Recvs that joined it */
 	_Atomic uint32_t seen_funcs;         /* a bit each: NCCL gives events of its operations */
+	struct track_memo memos[TRACK_MEMOS];
 };
 
 struct track_options {
@@ -57,7 +71,7 @@ struct track {
 	_Atomic uint64_t sweep_tick;    /* when the last round began: what it did not see is younger */
 	_Atomic(int *) mask;            /* NCCL's activation mask; NULL while it may be gone */
 	_Atomic int mask_all;           /* what we want of it, kernel events and all */
-	_Alignas(64) _Atomic uint32_t sample_count; /* operations while sample_every > 1 */
+	_Alignas(64) _Atomic uint32_t sample_count; /* groups while sample_every > 1 */
 	_Alignas(64) _Atomic uint64_t hot_ticks; /* in our functions, of one operation in TRACK_HOT_SAMPLE */
 	_Alignas(64) struct keys keys;
 	struct track_comm comms[BOX_LIVE_COMMS];
@@ -99,6 +113,8 @@ void *track_kernel_start_slowly(struct track *track, void *operation, unsigned c
 int track_kernel_stop_slowly(struct track *track, void *kernel, uint64_t gpu_ns);
 int track_last_kernel(struct track *track, struct box_op *op, uint32_t generation);
 void track_group_over(struct track *track, uint64_t word);
+/* While sampling: asks NCCL for the kernel events of the next group, or not. */
+void track_sample_next(struct track *track);
 
 /* One channel begins on the GPU. False: not done yet, track_kernel_start_slowly does it.
  *
@@ -111,10 +127,12 @@ static inline bool track_kernel_start_fast(struct track *track, void *operation,
 	uint64_t word = handle_word(operation);
 	struct box_op *op = &atomic_load_explicit(&track->fast_ops, memory_order_relaxed)[handle_slot(word)];
 
+	uint64_t started = atomic_load_explicit(&op->started_channels, memory_order_relaxed);
+
 	if (!track_likely(handle_kind(word) == HANDLE_OPERATION && channel < 64 &&
 			  atomic_load_explicit(&op->generation, memory_order_acquire) == handle_generation(word)))
 		return false;
-	word_or(&op->started_channels, 1ull << channel);
+	atomic_store_explicit(&op->started_channels, started | 1ull << channel, memory_order_relaxed);
 	if (atomic_load_explicit(&op->gpu_start_ns, memory_order_relaxed) - 1 >= gpu_ns) /* 0 is "none yet" */
 		atomic_store_explicit(&op->gpu_start_ns, gpu_ns, memory_order_relaxed);
 	*handle = handle_of(word + (HANDLE_KERNEL - HANDLE_OPERATION) + ((uint64_t)channel << HANDLE_CHANNEL_SHIFT));
@@ -196,6 +214,8 @@ static inline void track_group_stop(struct track *track, void *group)
 	    atomic_load_explicit(&app->open_group, memory_order_relaxed) != handle_number(word))
 		return;
 	atomic_store_explicit(&app->open_group, 0, memory_order_relaxed);
+	if (!track_likely(atomic_load_explicit(&track->sample_every, memory_order_relaxed) <= 1))
+		track_sample_next(track);
 	if (!track_likely(!atomic_load_explicit(&app->members, memory_order_relaxed)))
 		track_group_over(track, word);
 }
@@ -219,6 +239,9 @@ static inline bool track_knows(struct track *track, const void *context, const c
 	       (atomic_load_explicit(&track->comms[comm].seen_funcs, memory_order_relaxed) &
 		1u << words_number(WORDS_FUNC, func));
 }
+
+/* A communicator begins in that record. */
+void track_new_comm(struct track *track, unsigned comm);
 
 /* For sweep.c. Each takes one use (generation) of a slot to its end, exactly once; false: it is over, or somebody else
  * is busy with its communicator. */

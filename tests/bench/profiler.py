@@ -23,7 +23,9 @@ NONE: dict[str, str] = {}
 JSON = {"NCCL_INSPECTOR_JSON": "1", "NCCL_INSPECTOR_DUMP_DIR": "{raw}/json"}
 
 
-def _net(played: Played, row: str, what: str, limit: float, vendor: str) -> Figure:
+def _net(
+    played: Played, row: str, what: str, limit: float | None = None, vendor: str = ""
+) -> Figure:
     both, count = played.quietest(row), len(played.of(row))
     return Figure(
         what, "ns", both.net, limit, False, both.ours, both.nothing, count, played.lost, vendor
@@ -47,6 +49,8 @@ def _warm(folder: Path, rounds: int) -> list[Figure]:
         of_kernel("kernel events per channel, 8 channels", slope[8], 10, "~165"),
         of_kernel("kernel events per channel, 32 channels", slope[32], 7, "~165"),
         of_kernel("kernel events per operation, besides", net[1] - slope[8], 40),
+        _net(played, "sends_app/8", "application thread per lone Send or Recv, one core"),
+        _net(played, "sends_kernel/8", "kernel events per lone Send or Recv of 8 channels"),
     ]
 
 

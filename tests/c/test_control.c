@@ -313,8 +313,10 @@ static void *operations(void *context)
 				     .algo = "RING", .proto = "SIMPLE", .count = 256, .channels = 1 };
 
 	for (uint64_t gpu_ns = 1000; !atomic_load(&over); gpu_ns += 1000) {
+		void *group = track_group_start(&track, context);
 		void *op = track_operation(&track, context, &event);
 
+		track_group_stop(&track, group);
 		track_kernel_stop(&track, track_kernel_start(&track, op, 0, gpu_ns), gpu_ns + 500);
 		atomic_fetch_add(&done, 1);
 	}

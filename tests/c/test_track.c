@@ -7,6 +7,7 @@
 #include "clock.h"
 #include "comms.h"
 #include "log2.h"
+#include "slots.h"
 #include "sweep.h"
 #include "tap.h"
 
@@ -290,18 +291,21 @@ static void test_null_words(void)
 	ok(op && box.ops[1].bytes == 300 && (box.ops[1].kind & 0xffff) == 0, "our own words are not NCCL's");
 }
 
+/* Its own window and what is everybody's. */
+#define ROOM (SLOTS_OWN + BOX_OPS - SLOTS_SHARED)
+
 static void test_pool(void)
 {
 	unsigned got = 0;
 
 	begin();
-	for (unsigned i = 0; i < BOX_OPS + 100; i++)
+	for (unsigned i = 0; i < ROOM + 100; i++)
 		got += start(comm, 1, 1024) != NULL;
-	ok(got == BOX_OPS && dropped(BOX_DROP_NO_SLOT) == 100, "what finds no slot is counted (%u)", got);
-	ok(enqueued(0) == BOX_OPS + 100 && box.comms[0].lost == 100, "and is not waited for");
+	ok(got == ROOM && dropped(BOX_DROP_NO_SLOT) == 100, "what finds no slot is counted (%u)", got);
+	ok(enqueued(0) == ROOM + 100 && box.comms[0].lost == 100, "and is not waited for");
 	sweep_round(&sweep, &track, clock_ticks());
 	sweep_round(&sweep, &track, clock_ticks() + 61 * ticks_a_second());
-	ok(dropped(BOX_DROP_EXPIRED) == BOX_OPS, "a minute later those that never began are let go");
+	ok(dropped(BOX_DROP_EXPIRED) == ROOM, "a minute later those that never began are let go");
 	ok(start(comm, 1, 1024) != NULL, "and there is room again");
 }
 
@@ -439,7 +443,7 @@ static void test_phases(void)
 static void test_sampling(void)
 {
 	int mask = 0;
-	unsigned timed = 0, with_steps = 0;
+	unsigned timed = 0, with_steps = 0, wrong = 0, odd = 0;
 
 	begin();
 	mask = ABI_COLL | ABI_KERNEL_CH | ABI_PROXY_OP | ABI_PROXY_STEP;
@@ -447,18 +451,28 @@ static void test_sampling(void)
 	track.mask_all = mask;
 	track.sample_every = 10;
 	for (unsigned i = 0; i < 1000; i++) {
-		void *op = start(comm, 1, 1024);
+		void *group = track_group_start(&track, comm);
+		bool asked = mask & ABI_KERNEL_CH;
 
-		if (op)
+		for (unsigned j = 0; j < 3; j++) {
+			void *op = start(comm, 1, 1024);
+
 			stop(kernel(op, 0, 1000 * i), 1000 * i + 500);
-		timed += op != NULL;
+			timed += op != NULL;
+			wrong += (op != NULL) != asked;
+		}
+		track_group_stop(&track, group);
+		odd += asked && i % 2;
 		with_steps += (mask & (ABI_PROXY_OP | ABI_PROXY_STEP)) != 0;
 	}
-	ok(with_steps == 100, "one in ten has its network steps (%u)", with_steps);
-	ok(timed >= 99 && timed <= 101 && box.keys[0].ops == timed, "one in ten has kernel events (%u)", timed);
-	ok(box.keys[0].untimed_ops == 1000 - timed && enqueued(0) == 1000, "the others are counted");
+	ok(with_steps >= 99 && with_steps <= 102, "one in ten has its network steps (%u)", with_steps);
+	ok(timed >= 3 * 99 && timed <= 3 * 102 && box.keys[0].ops == timed, "one in ten has kernel events (%u)", timed);
+	ok(!wrong, "a group has those of all its operations or of none (%u)", wrong);
+	ok(odd >= 45 && odd <= 55, "every other one has its share (%u)", odd);
+	ok(box.keys[0].untimed_ops == 3000 - timed && enqueued(0) == 3000, "the others are counted");
+	ok(track.hot_ticks, "and so is their cost");
 	mask = 0;
-	start(comm, 1, 1024);
+	track_group_stop(&track, track_group_start(&track, comm));
 	ok(mask == 0, "a mask that somebody has cleared stays");
 }
 

@@ -6,6 +6,8 @@
 #ifndef BENCH_H
 #define BENCH_H
 
+#include <stdbool.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "player.h"
@@ -36,9 +38,10 @@ void sides_close(void);
 /* Operations that ours was told of. */
 extern uint64_t told_ours;
 
-/* The `number`-th operation of the load: 3 sizes and 6 functions over the communicators, in which
- * each communicator has 2 of the functions: fewer than 200 kinds of operation in all. It is born
- * now, by the GPU's clock too; v5 does not tell its user_tag, so that is where this is kept. */
+/* The `number`-th operation of the load: collectives of 3 functions and 3 sizes over the
+ * communicators; with load_sends Sends and Recvs, each a group of its own as NCCL makes it of a lone
+ * call. */
+extern bool load_sends;
 struct player_op load_op(unsigned number, unsigned channels);
 struct player_comm *load_comm(struct side *side, unsigned number);
 

@@ -38,9 +38,10 @@ static void play_round(struct side *side, unsigned channels, double *app_ns, dou
 static void measure(unsigned channels, unsigned rounds)
 {
 	char app_row[32], kernel_row[32];
+	const char *kind = load_sends ? "sends_" : "";
 
-	snprintf(app_row, sizeof(app_row), "app/%u", channels);
-	snprintf(kernel_row, sizeof(kernel_row), "kernel/%u", channels);
+	snprintf(app_row, sizeof(app_row), "%sapp/%u", kind, channels);
+	snprintf(kernel_row, sizeof(kernel_row), "%skernel/%u", kind, channels);
 	for (unsigned r = 0; r < rounds + WARM_UP; r++) {
 		unsigned first = coin();
 
@@ -65,4 +66,6 @@ void measure_warm(unsigned rounds)
 	measure(1, rounds);
 	measure(8, rounds);
 	measure(32, rounds);
+	load_sends = true;
+	measure(8, rounds);
 }
