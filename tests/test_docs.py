@@ -67,5 +67,33 @@ def test_the_internals_name_every_variable_that_the_plugin_reads() -> None:
     assert [name for name in sorted(names) if name not in text] == []
 
 
+def test_the_page_of_defects_has_those_that_are_tested() -> None:
+    text = (REPO / "packaging" / "doc" / "compared.md").read_text()
+    sources = [path.read_text() for path in (REPO / "tests" / "defects").glob("test_*.py")]
+    tested = set(re.findall(r'^@defect\("([DPS]\d+)"', "\n".join(sources), re.M))
+    assert len(tested) > 30
+    rows = re.findall(r"^\| ([DPS])(\d+) \| .+ \| .+ \|$", text, re.M)
+    assert rows == sorted(rows, key=lambda row: (row[0], int(row[1])))
+    assert {letter + number for letter, number in rows} == tested
+    assert len(rows) == len(tested)
+
+
+def test_the_readme_has_the_limits_of_the_box() -> None:
+    text = (REPO / "README.md").read_text()
+    limits = text[text.index("## Limits") :].replace(",", "")
+    box = (REPO / "plugin" / "box.h").read_text()
+    sizes = {word: int(size) for word, size in re.findall(r"^#define BOX_(\w+) (\d+)u", box, re.M)}
+    shared = sizes["OPS"] // 2
+    own = shared // sizes["LIVE_COMMS"]
+    for words in (
+        f"{sizes['LIVE_COMMS']} live communicators",
+        f"{sizes['KEYS']} kinds of operation",
+        f"{sizes['PEERS']} peers",
+        f"{own} operations of each communicator",
+        f"and {shared} more that all share",
+    ):
+        assert words in limits
+
+
 def test_the_changelog_knows_this_version() -> None:
     assert f"## {__version__}" in (REPO / "CHANGELOG.md").read_text()
