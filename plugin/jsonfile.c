@@ -184,11 +184,12 @@ static void look_again(struct jsonfile *file)
 		close_fd(&file->fd);
 }
 
-size_t jsonfile_room(const struct jsonfile *file)
+size_t jsonfile_room(const struct jsonfile *file, bool ending)
 {
+	size_t room = !ending ? JSONFILE_CHUNK_BYTES : file->gzip ? JSONFILE_LAST_PACKED_BYTES : JSONFILE_LAST_BYTES;
 	uint64_t limit = limit_bytes(file);
 
-	return limit < JSONFILE_CHUNK_BYTES ? (size_t)limit : JSONFILE_CHUNK_BYTES;
+	return limit < room ? (size_t)limit : room;
 }
 
 int jsonfile_write(struct jsonfile *file, const char *lines, size_t length)

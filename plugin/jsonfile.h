@@ -2,8 +2,9 @@
 /* jsonfile.h - the files that JSON lines go to: <dir>/<hostname>-pid<pid>[.<n>].log[.gz].
  *
  * Each is created exclusively, is readable by itself and never renamed; a full one is followed by the next number, and
- * the oldest of ours is removed. What was written is whole lines (whole gzip members), whatever fails. Only the JSON
- * thread calls this: a file system may block it.
+ * the oldest of ours is removed. What was written is whole lines (whole gzip members), whatever fails; only a process
+ * that is killed, or ends with a thread that got no processor for its last 10 ms, in the middle of a write leaves the
+ * beginning of one. Only the JSON thread calls this: a file system may block it.
  */
 #ifndef NCCL_INSPECTOR_JSONFILE_H
 #define NCCL_INSPECTOR_JSONFILE_H
@@ -17,6 +18,8 @@
 
 #define JSONFILE_KEPT 16u
 #define JSONFILE_CHUNK_BYTES ((size_t)64 * 1024)
+#define JSONFILE_LAST_BYTES ((size_t)4096) /* the kernel looks for the death of a process page by page */
+#define JSONFILE_LAST_PACKED_BYTES ((size_t)16 * 1024)
 
 struct jsonfile_kept {
 	unsigned number;
@@ -41,8 +44,9 @@ struct jsonfile {
 /* Touches no file. */
 void jsonfile_init(struct jsonfile *file, const char *dir, const char *stem);
 
-/* How much to write at a time: no more than a file may hold, of the process's limit on files too. */
-size_t jsonfile_room(const struct jsonfile *file);
+/* How much to write at a time: no more than a file may hold, of the process's limit on files too. `ending`: the
+ * process is about to. */
+size_t jsonfile_room(const struct jsonfile *file, bool ending);
 
 /* Appends whole lines: all or nothing. Returns 0 or -errno. */
 int jsonfile_write(struct jsonfile *file, const char *lines, size_t length);

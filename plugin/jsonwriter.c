@@ -11,13 +11,13 @@
 
 #define relaxed memory_order_relaxed
 #define RING_LOG2 14u          /* 1 MiB: 0.8 s at 20,000 operations a second */
-#define RING_LOG2_AT_END 15u   /* the ring is all there is until the end */
 #define RING_LOG2_VERBOSE 11u  /* a trace is 1.6 KB */
 #define BUFFER_BYTES JSONWRITER_BUFFER_BYTES
 #define DRAIN_NS 100000000ull
 #define DRAIN_NS_VERBOSE 20000000ull
 #define RETRY_NS 1000000000ull
 #define BATCH 256u             /* lines with one look at the clocks */
+#define LAST_NS 10000000ull    /* of the wait at exit: for the write that is under way */
 
 static void name_host(struct jsonwriter *writer)
 {
@@ -55,9 +55,7 @@ static void *thread_main(void *argument);
 int jsonwriter_open(struct jsonwriter *writer, const struct config *config, const struct box *box,
 		    void (*log)(const char *message))
 {
-	unsigned log2_count = config->verbose            ? RING_LOG2_VERBOSE
-			      : config->json_interval_us ? RING_LOG2
-							 : RING_LOG2_AT_END;
+	unsigned log2_count = config->verbose ? RING_LOG2_VERBOSE : RING_LOG2;
 
 	memset(writer, 0, offsetof(struct jsonwriter, buffer));
 	atomic_store(&writer->idle, true);
@@ -119,6 +117,14 @@ static void begin_batch(struct jsonwriter *writer, struct json_batch *batch)
 	batch->operations_unmeasured = writer->unmeasured = count_unmeasured(writer);
 }
 
+/* What was loaded before is older than what is loaded after. TSan does not know fences. */
+static void load_order(void)
+{
+#ifndef __SANITIZE_THREAD__
+	atomic_thread_fence(memory_order_acquire);
+#endif
+}
+
 /* An operation has come, so its first event has told the names: they are in the box, until the record goes to another. */
 static const struct json_comm *rename_comm(struct jsonwriter *writer, const struct json_comm *comm)
 {
@@ -139,6 +145,7 @@ static const struct json_comm *rename_comm(struct jsonwriter *writer, const stru
 
 	if (!anew)
 		return comm;
+	load_order();
 	if (atomic_load(&box->header->layout_seq) != before ||
 	    atomic_load_explicit(&named->generation, relaxed) != comm->generation) {
 		free(anew);
@@ -155,7 +162,14 @@ static const struct json_comm *comm_of(struct jsonwriter *writer, const struct j
 	return comm && comm->unnamed ? rename_comm(writer, comm) : comm;
 }
 
-/* Turns at most a batch of operations into lines. False when none is left, or there is no room for a line. */
+/* Settled first: who counts at exit what is not settled counts nothing twice. */
+static void drop(struct jsonwriter *writer, uint64_t lines)
+{
+	atomic_fetch_add(&writer->settled, lines);
+	atomic_fetch_add(&writer->box->header->dropped[BOX_DROP_JSON], lines);
+}
+
+/* Turns at most a batch of operations into lines, as far as there is room for lines. False when none is left. */
 static bool drain_batch(struct jsonwriter *writer)
 {
 	const struct trace_op *trace;
@@ -175,10 +189,10 @@ static bool drain_batch(struct jsonwriter *writer)
 
 			trace = jsonring_trace(&writer->ring);
 			if (json_line_room(comm, trace) > BUFFER_BYTES - writer->length)
-				return false;
+				return true;
 			writer->length += (size_t)(json_line(to, &record, comm, &batch, trace) - to);
 		} else {
-			atomic_fetch_add_explicit(&writer->box->header->dropped[BOX_DROP_JSON], 1, relaxed);
+			drop(writer, 1);
 			batch.lines_dropped = lines_dropped(writer);
 		}
 		jsonring_release(&writer->ring);
@@ -211,34 +225,67 @@ static size_t whole_lines(const char *lines, const char *end, size_t room)
 	return newline ? (size_t)(newline - lines) + 1 : 0;
 }
 
+static uint64_t count_lines(const char *lines, size_t length)
+{
+	const char *end = lines + length;
+	uint64_t count = 0;
+
+	while ((lines = memchr(lines, '\n', (size_t)(end - lines)))) {
+		lines++;
+		count++;
+	}
+	return count;
+}
+
+/* Around what the end of the process must not cut in two. False when that has begun. */
+static bool enter(struct jsonwriter *writer)
+{
+	atomic_store(&writer->inside, true);
+	if (!atomic_load(&writer->closed))
+		return true;
+	atomic_store(&writer->inside, false);
+	return false;
+}
+
+/* Returns 0 or -errno; -ECANCELED at the end of the process. */
+static int write_lines(struct jsonwriter *writer, const char *lines, size_t length)
+{
+	int error;
+
+	if (!enter(writer))
+		return -ECANCELED;
+	error = jsonfile_write(&writer->file, lines, length);
+	if (!error && !atomic_load(&writer->counted)) { /* else: it took so long that it is counted as lost */
+		uint64_t count = count_lines(lines, length);
+
+		atomic_fetch_add(&writer->settled, count);
+		atomic_fetch_add(&writer->box->header->json_lines, count);
+	}
+	atomic_store(&writer->inside, false);
+	return error;
+}
+
 /* Writes the buffer, whole lines at a time. False when it could not. */
-static bool flush(struct jsonwriter *writer)
+static bool flush(struct jsonwriter *writer, uint64_t now_ns)
 {
 	const char *at = writer->buffer, *end = at + writer->length;
 	int error = 0;
 
 	while (at < end && !error) {
-		size_t chunk = whole_lines(at, end, jsonfile_room(&writer->file));
+		size_t chunk = whole_lines(at, end, jsonfile_room(&writer->file, atomic_load(&writer->ending)));
 
-		error = jsonfile_write(&writer->file, at, chunk);
+		error = write_lines(writer, at, chunk);
 		at += error ? 0 : chunk;
 	}
 	writer->length = (size_t)(end - at);
 	memmove(writer->buffer, at, writer->length);
 	if (error)
-		log_failure(writer, error);
-	else
-		writer->failing = false;
-	return !error;
-}
-
-static bool flush_at(struct jsonwriter *writer, uint64_t now_ns)
-{
-	bool written = flush(writer);
-
-	if (!written)
 		writer->retry_ns = now_ns + RETRY_NS;
-	return written;
+	if (!error)
+		writer->failing = false;
+	else if (error != -ECANCELED)
+		log_failure(writer, error);
+	return !error;
 }
 
 /* At most one ring's worth of operations. What does not fit into the buffer of a file that cannot be written stays in
@@ -246,15 +293,43 @@ static bool flush_at(struct jsonwriter *writer, uint64_t now_ns)
 static void work(struct jsonwriter *writer, uint64_t now_ns, bool write_all)
 {
 	bool may_write = !writer->failing || now_ns >= writer->retry_ns;
-	bool more = true;
+	uint64_t first = writer->ring.tail;
+	bool more = true, moved = true;
 
-	for (uint32_t done = 0; more && done <= writer->ring.mask; done += BATCH) {
+	while (more && moved && writer->ring.tail - first <= writer->ring.mask) {
+		uint64_t before = writer->ring.tail;
+
 		more = drain_batch(writer);
+		moved = writer->ring.tail != before;
 		if (may_write && writer->length >= BUFFER_BYTES / 2)
-			more = may_write = flush_at(writer, now_ns);
+			moved = may_write = flush(writer, now_ns);
 	}
 	if (may_write && write_all)
-		flush_at(writer, now_ns);
+		flush(writer, now_ns);
+}
+
+/* Nobody may come to write it: what could not be written by now is lost. */
+static void give_up(struct jsonwriter *writer)
+{
+	struct json_record record;
+	uint64_t most = (uint64_t)writer->ring.mask + 1;
+
+	if (!enter(writer))
+		return;
+	while (most-- && jsonring_peek(&writer->ring, &record))
+		jsonring_release(&writer->ring);
+	writer->length = 0;
+	drop(writer, writer->ring.tail - atomic_load(&writer->settled));
+	atomic_store(&writer->inside, false);
+}
+
+static void last_round(struct jsonwriter *writer, uint64_t now_ns)
+{
+	writer->retry_ns = 0;
+	work(writer, now_ns, true);
+	if (writer->failing)
+		give_up(writer);
+	jsonfile_close(&writer->file);
 }
 
 static void *thread_main(void *argument)
@@ -267,20 +342,20 @@ static void *thread_main(void *argument)
 
 	atomic_store(&writer->idle, false);
 	for (;;) {
-		bool stop = worker_sleep(&writer->worker, interval_ns ? now + drain_ns : UINT64_MAX / 2);
+		bool stop = worker_sleep(&writer->worker, now + drain_ns);
 
 		now = clock_ns(CLOCK_MONOTONIC);
 		if (stop) {
-			writer->retry_ns = 0;
-			work(writer, now, true);
-			jsonfile_close(&writer->file);
+			last_round(writer, now);
 			atomic_store(&writer->idle, true);
 			if (worker_end(&writer->worker))
 				return NULL;
 			atomic_store(&writer->idle, false);
-		} else if (interval_ns) {
-			work(writer, now, now >= next_write);
-			if (now >= next_write)
+		} else {
+			bool due = interval_ns && now >= next_write;
+
+			work(writer, now, due);
+			if (due)
 				next_write += (1 + (now - next_write) / interval_ns) * interval_ns;
 		}
 		atomic_fetch_add(&writer->box->header->self_ns, worker_cpu_ns(&writer->worker));
@@ -297,13 +372,28 @@ int jsonwriter_start(struct jsonwriter *writer)
 	return error;
 }
 
+/* What was handed over and neither written nor counted. */
+static void count_rest(struct jsonwriter *writer)
+{
+	uint64_t settled = atomic_load(&writer->settled), head = atomic_load(&writer->ring.head);
+
+	atomic_store(&writer->counted, true);
+	if (head > settled)
+		drop(writer, head - settled);
+}
+
 void jsonwriter_close(struct jsonwriter *writer, uint64_t due_ns)
 {
 	struct timespec pause = { 0, 500000 };
 	bool asked = false;
 
-	while (!atomic_load(&writer->idle) && clock_ns(CLOCK_MONOTONIC) < due_ns) {
+	atomic_store(&writer->ending, true);
+	while (!atomic_load(&writer->idle) && clock_ns(CLOCK_MONOTONIC) + LAST_NS < due_ns) {
 		asked = asked || worker_try_to_stop(&writer->worker);
 		nanosleep(&pause, NULL);
 	}
+	atomic_store(&writer->closed, true);
+	while (atomic_load(&writer->inside) && clock_ns(CLOCK_MONOTONIC) < due_ns)
+		nanosleep(&pause, NULL);
+	count_rest(writer);
 }

@@ -8,11 +8,12 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from nccl_inspector.box import read_box
+from nccl_inspector.model import DROP_REASONS
 from tests import jsonlines, truth
 from tests.defects.stage import OURS, Stage, step
 from tests.standin import harness
@@ -131,8 +132,11 @@ def test_the_modes_of_slurm_add_lines_to_the_box(stage: Stage) -> None:
         playing.until_pause()
         stage.wait(stage.proms, "no metrics")
         stage.wait(lambda: len(stage.lines()) == 16, "no lines")
+        told = "nccl_inspector_json_lines_total"
+        stage.wait(lambda: stage.find(told) == [8], "metrics without the lines")
         playing.finish()
     assert not list(raw.glob("*.log"))
+    assert [box.facts.json_lines for box in replace(stage, out=raw).boxes()] == [8, 8]
     stage.play(COMM, ALL_REDUCE, FINALIZE, env=both)
     assert len(stage.lines()) == 16, "lines that nobody asked for"
 
@@ -257,20 +261,28 @@ def test_a_destroyed_communicators_lines_keep_its_name(stage: Stage) -> None:
     assert count == {(hex(n + 1), f"c{n}"): 3 for n in range(40)}
 
 
-def test_more_than_the_end_has_room_for_is_counted(stage: Stage) -> None:
+def test_what_there_is_no_room_for_is_counted(stage: Stage) -> None:
     ops = step("coll", func="AllReduce", bytes=MIB, times=40_000)
-    at_end = {"NCCL_INSPECTOR_JSON": "1", "NCCL_INSPECTOR_PROM_DUMP": "0", INTERVAL: "-1"}
-    stage.play(COMM, ops, FINALIZE, env=at_end)
+    small = {"NCCL_INSPECTOR_JSON": "1", "NCCL_INSPECTOR_DUMP_VERBOSE": "1", INTERVAL: "-1"}
+    stage.play(COMM, ops, FINALIZE, env=small)
     lines = jsonlines.read(stage.out)
-    (path,) = stage.out.glob("*.box")
-    fd = os.open(path, os.O_RDONLY)
-    box = read_box(fd, path.stat().st_size, path.stem, alive=False)
-    os.close(fd)
+    (box,) = stage.boxes()
     (key,) = box.keys
-    dropped = lines[-1]["metadata"]["lines_dropped"]
-    assert dropped > 0
+    dropped = box.dropped[DROP_REASONS.index("json")]
+    assert 0 < lines[-1]["metadata"]["lines_dropped"] <= dropped
     assert len(lines) + dropped == key.ops
-    assert box.dropped[8] == dropped
+    assert box.facts.json_lines == len(lines)
+
+
+def test_a_directory_that_cannot_be_made_loses_every_line_and_says_so(stage: Stage) -> None:
+    (stage.out / "file").write_text("")
+    env = {"NCCL_INSPECTOR_JSON": "1", "NCCL_INSPECTOR_DUMP_DIR": str(stage.out / "file" / "below")}
+    for end in (FINALIZE, step("exit")):
+        stage.play(COMM, ALL_REDUCE, end, env=env)
+    for box in stage.boxes():
+        assert box.dropped[DROP_REASONS.index("json")] == 8
+        assert box.facts.json_lines == 0
+    assert len(stage.boxes()) == 2
 
 
 def test_a_file_that_blocks_delays_nobody(stage: Stage) -> None:

@@ -128,9 +128,9 @@ static void test_emptied(void)
 	add(&file, "one\n");
 	put("emptied/vm-pid7.log", "");
 	ok(add(&file, "two\n") == 0 && !strcmp(content("emptied/vm-pid7.log"), "two\n"), "a file that the user emptied begins anew");
-	ok(jsonfile_room(&file) == JSONFILE_CHUNK_BYTES, "much is written at a time");
+	ok(jsonfile_room(&file, false) == JSONFILE_CHUNK_BYTES, "much is written at a time");
 	file.file_bytes = 1000;
-	ok(jsonfile_room(&file) == 1000, "but no more than a file may hold");
+	ok(jsonfile_room(&file, false) == 1000, "but no more than a file may hold");
 	jsonfile_close(&file);
 }
 

@@ -1,141 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The thread of the JSON mode: what is pushed is in the files, or counted; nobody waits for it. */
-#include <glob.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
-#include <time.h>
-#include <unistd.h>
 
-#include "clock.h"
-#include "jsonwriter.h"
-#include "tap.h"
+#include "jsonbox.h"
 
 #define PRODUCERS 2u
-
-static char base[64];
-static struct box_header header;
-static struct box_comm comms[BOX_COMMS];
-static struct box box = { .header = &header, .comms = comms };
-static struct jsonwriter writer;
-static _Atomic unsigned logged;
-static const char *variables[4][2];
-
-static void count_log(const char *message)
-{
-	(void)message;
-	logged++;
-}
-
-static const char *environment(const char *name)
-{
-	if (!strcmp(name, "NCCL_INSPECTOR_DUMP_DIR"))
-		return base;
-	if (!strcmp(name, "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS"))
-		return "0";
-	for (unsigned i = 0; i < 4; i++)
-		if (variables[i][0] && !strcmp(variables[i][0], name))
-			return variables[i][1];
-	return NULL;
-}
-
-static void add_comm(unsigned comm, uint32_t generation)
-{
-	jsonwriter_add_comm(&writer, &(struct json_comm_words){ .comm = comm, .generation = generation, .id = comm + 1,
-								.name = "c", .nranks = 2, .gpu_uuid = "" });
-}
-
-/* A writer with one more variable set, and communicators 0 and 1 in their use 1. */
-static void begin(struct config *config)
-{
-	logged = 0;
-	atomic_store(&header.self_ns, 0);
-	atomic_store(&header.dropped[BOX_DROP_JSON], 0);
-	config_load(config, environment);
-	ok(jsonwriter_open(&writer, config, &box, count_log) == 0 && jsonwriter_start(&writer) == 0, "begun");
-	add_comm(0, 1);
-	add_comm(1, 1);
-}
-
-static uint64_t now_ms(void)
-{
-	return clock_ns(CLOCK_MONOTONIC) / 1000000;
-}
-
-static uint64_t end(unsigned wait_ms)
-{
-	uint64_t from = now_ms();
-
-	worker_ask_to_stop(&writer.worker);
-	worker_wait(&writer.worker, clock_ns(CLOCK_MONOTONIC) + wait_ms * 1000000ull);
-	return now_ms() - from;
-}
-
-static void leave(void)
-{
-	glob_t found;
-	char pattern[128];
-
-	end(30000);
-	jsonring_free(&writer.ring);
-	snprintf(pattern, sizeof(pattern), "%s/*", base);
-	if (glob(pattern, 0, NULL, &found) == 0) {
-		for (size_t i = 0; i < found.gl_pathc; i++)
-			remove(found.gl_pathv[i]);
-		globfree(&found);
-	}
-	memset(variables, 0, sizeof(variables));
-}
-
-struct lines {
-	uint64_t lines, bad, dropped, sum, bytes;
-};
-
-static void read_lines(const char *path, struct lines *found)
-{
-	char *line = NULL;
-	size_t room = 0;
-	ssize_t length;
-	FILE *file = fopen(path, "r");
-
-	while (file && (length = getline(&line, &room, file)) > 0) {
-		const char *dropped = strstr(line, "\"lines_dropped\":"), *number = strstr(line, "_sn\":");
-		bool good = !strncmp(line, "{\"header\":{", 11) && !strcmp(line + length - 3, "}}\n") && dropped && number;
-
-		found->lines++;
-		found->bad += !good;
-		found->dropped = dropped ? strtoull(dropped + 16, NULL, 10) : 0;
-		found->sum += number ? strtoull(number + 5, NULL, 10) : 0;
-		found->bytes += (uint64_t)length;
-	}
-	free(line);
-	if (file)
-		fclose(file);
-}
-
-/* All files of this process, in the order of their numbers (at most ten). */
-static struct lines in_files(void)
-{
-	struct lines found = { 0 };
-	char path[320];
-
-	for (unsigned number = 0; number < 10; number++) {
-		snprintf(path, sizeof(path), number ? "%s/%s.%u.log" : "%s/%s.log", base, writer.file.stem, number);
-		read_lines(path, &found);
-	}
-	return found;
-}
-
-static bool push(unsigned comm, uint32_t generation, uint64_t sequence)
-{
-	const struct json_record record = { .enqueue_tick = 1, .end_tick = 2, .gpu_start_ns = 5, .time_ns = 1000, .bytes = 1 << 20,
-					    .sequence = sequence, .kind = BOX_FUNC_ALLREDUCE, .peer = -1,
-					    .comm = (uint16_t)comm, .comm_generation = generation };
-
-	return jsonring_push(&writer.ring, &record, NULL);
-}
 
 static bool wait_for_lines(uint64_t lines)
 {
@@ -251,31 +121,6 @@ static void test_20000_a_second(void)
 	       (double)found.bytes / (double)found.lines);
 }
 
-static void test_at_the_end_only(void)
-{
-	struct config config;
-	uint64_t pushed = 0;
-
-	begin(&config);
-	worker_ask_to_stop(&writer.worker);
-	worker_wait(&writer.worker, clock_ns(CLOCK_MONOTONIC) + 30000000000ull);
-	jsonring_free(&writer.ring);
-	config.json_interval_us = 0;
-	jsonwriter_open(&writer, &config, &box, count_log);
-	jsonwriter_start(&writer);
-	add_comm(0, 1);
-	for (int i = 0; i < 40000; i++)
-		pushed += push(0, 1, 1);
-	ok(in_files().lines == 0, "without an interval nothing is written before the end");
-	end(30000);
-	struct lines found = in_files();
-
-	ok(pushed == 32768 && found.lines == pushed && found.dropped == 40000 - pushed && !found.bad,
-	   "then all that there was room for, and how many are missing (%llu, %llu)", (unsigned long long)found.lines,
-	   (unsigned long long)found.dropped);
-	leave();
-}
-
 /* The limit of the process stands in for a full disk. */
 static void test_no_room(void)
 {
@@ -304,6 +149,7 @@ static void test_no_room(void)
 
 	ok(found.lines == pushed && found.dropped == dropped && !found.bad, "and says how many are missing (%llu)",
 	   (unsigned long long)found.dropped);
+	check_account(pushed + dropped, "as the box does");
 	leave();
 }
 
@@ -339,7 +185,6 @@ int main(void)
 	test_life();
 	test_generations();
 	test_late_names();
-	test_at_the_end_only();
 	test_no_room();
 	test_rotation();
 	rmdir(base);
