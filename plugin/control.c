@@ -27,17 +27,15 @@ bool control_is_silent(const struct control *control)
 	return silence_of(control) != BOX_SILENT_NOT;
 }
 
-static int wanted_mask(const struct control *control)
+/* One of the two words that the hot path writes. */
+static bool is_ours(const struct control_library *library, int mask)
 {
-	return atomic_load_explicit(&control->track->mask_all, relaxed);
+	return mask == library->wanted || mask == (library->wanted & ~ABI_DETAIL);
 }
 
-/* One of the two words that the hot path writes. */
-static bool is_ours(const struct control *control, int mask)
+static bool has_comms(const struct control *control)
 {
-	int all = wanted_mask(control);
-
-	return mask == all || mask == (all & ~ABI_DETAIL);
+	return control->current < CONTROL_LIBRARIES;
 }
 
 static void say(struct control *control, const char *text)
@@ -52,6 +50,7 @@ void control_init(struct control *control, const struct config *config, struct t
 	memset(control, 0, sizeof(*control));
 	control->track = track;
 	control->header = track->box->header;
+	control->current = CONTROL_LIBRARIES;
 	killswitch_open(&control->killswitch, config->control_dir);
 	guard_init(&control->guard, config->budget_ppm);
 	atomic_store(&control->header->sampling, 1);
@@ -69,32 +68,40 @@ static void begin_guard(struct control *control, uint64_t now_ns)
 	guard_begin(&control->guard, now_ns, atomic_load(&control->header->hot_ns), control->own_ns);
 }
 
+static void silence(struct control_library *library)
+{
+	int had = __atomic_exchange_n(library->mask, 0, __ATOMIC_RELAXED);
+
+	library->before = is_ours(library, had) ? library->wanted : had;
+	library->watch = WATCH_ROUNDS;
+}
+
 static void fall_silent(struct control *control)
 {
-	int *mask = atomic_load(&control->track->mask);
-
-	control->before = wanted_mask(control);
 	atomic_store(&control->track->sample_every, 1); /* from here on every thread writes at most once more */
-	if (mask) {
-		int had = __atomic_exchange_n(mask, 0, __ATOMIC_RELAXED);
-
-		if (!is_ours(control, had))
-			control->before = had;
-	}
+	for (unsigned i = 0; i < CONTROL_LIBRARIES; i++)
+		if (control->library[i].comms)
+			silence(&control->library[i]);
 	atomic_store(&control->header->silent, BOX_SILENT_DISABLED);
-	control->watch = WATCH_ROUNDS;
 	say(control, "disabled by the site: nothing is measured until it is enabled again");
+}
+
+static void speak(struct control_library *library)
+{
+	int nothing = 0;
+
+	__atomic_compare_exchange_n(library->mask, &nothing, library->before, false, __ATOMIC_RELAXED,
+				    __ATOMIC_RELAXED);
+	library->watch = WATCH_ROUNDS;
 }
 
 static void begin_again(struct control *control, uint64_t now_ns)
 {
-	int *mask = atomic_load(&control->track->mask), nothing = 0;
-
 	atomic_store(&control->track->sample_every, control->guard.every);
-	if (mask)
-		__atomic_compare_exchange_n(mask, &nothing, control->before, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+	for (unsigned i = 0; i < CONTROL_LIBRARIES; i++)
+		if (control->library[i].comms)
+			speak(&control->library[i]);
 	atomic_store(&control->header->silent, BOX_SILENT_NOT);
-	control->watch = WATCH_ROUNDS;
 	begin_guard(control, now_ns);
 	say(control, "enabled again by the site");
 }
@@ -111,39 +118,99 @@ static void look_at_switch(struct control *control, uint64_t now_ns)
 		begin_again(control, now_ns);
 }
 
-void control_begin(struct control *control, int *mask, int wanted, uint64_t now_ns)
+/* Its entry, or an empty one; CONTROL_LIBRARIES: there is none. */
+static unsigned find_library(const struct control *control, const int *mask)
 {
-	bool is_first = !atomic_load(&control->track->mask);
+	unsigned empty = CONTROL_LIBRARIES;
 
-	if (is_first) { /* nobody was there to be measured */
+	for (unsigned i = 0; i < CONTROL_LIBRARIES; i++) {
+		if (control->library[i].comms && control->library[i].mask == mask)
+			return i;
+		if (!control->library[i].comms && empty == CONTROL_LIBRARIES)
+			empty = i;
+	}
+	return empty;
+}
+
+/* The hot path samples with this library's mask from now on; CONTROL_LIBRARIES: with none. What it has written into
+ * another's last is looked for. */
+static void make_current(struct control *control, unsigned library)
+{
+	if (has_comms(control) && control->current != library)
+		control->library[control->current].watch = WATCH_ROUNDS;
+	control->current = library;
+	if (library < CONTROL_LIBRARIES)
+		atomic_store(&control->track->mask_all, control->library[library].wanted);
+	atomic_store(&control->track->mask, library < CONTROL_LIBRARIES ? control->library[library].mask : NULL);
+}
+
+/* What the hot path's last, late store has left is put right. */
+static void look_for_late_stores(const struct control *control, struct control_library *library)
+{
+	bool silent = control_is_silent(control);
+	int want = silent ? 0 : library->wanted, had;
+	bool is_sampled = !silent && control->guard.every > 1 && library == &control->library[control->current];
+
+	if (!library->comms || !library->watch || is_sampled)
+		return;
+	had = __atomic_load_n(library->mask, __ATOMIC_RELAXED);
+	if (had == want) {
+		library->watch--;
+	} else if (is_ours(library, had)) {
+		__atomic_compare_exchange_n(library->mask, &had, want, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+		library->watch = WATCH_ROUNDS;
+	} else {
+		library->watch = 0; /* another one's word */
+	}
+}
+
+unsigned control_begin(struct control *control, int *mask, int wanted, uint64_t now_ns)
+{
+	unsigned number = find_library(control, mask), before = control->current;
+	struct control_library *library = &control->library[number];
+
+	if (number == CONTROL_LIBRARIES)
+		return number;
+	if (!has_comms(control)) { /* nobody was there to be measured */
 		control->round_ns = now_ns;
 		begin_guard(control, now_ns);
 	}
-	atomic_store(&control->track->mask_all, wanted);
 	look_at_switch(control, now_ns);
-	control->before = wanted;
-	atomic_store(&control->track->mask, mask);
+	library->mask = mask;
+	if (!library->comms++)
+		library->watch = 0;
+	library->wanted = library->before = wanted;
+	make_current(control, number);
 	/* One store: the mask is of the whole process, and other communicators are at work. */
 	__atomic_store_n(mask, control_is_silent(control) ? 0 : wanted, __ATOMIC_RELAXED);
+	if (before < CONTROL_LIBRARIES && before != number)
+		look_for_late_stores(control, &control->library[before]);
+	return number;
 }
 
-void control_want(struct control *control, int wanted)
+void control_want(struct control *control, unsigned number, int wanted)
 {
-	int *mask = atomic_load(&control->track->mask);
-	int had = mask ? __atomic_load_n(mask, __ATOMIC_RELAXED) : 0;
-	bool was_ours = had && is_ours(control, had);
+	struct control_library *library = &control->library[number];
+	int had;
 
-	if (control->before == wanted_mask(control))
-		control->before = wanted;
-	atomic_store(&control->track->mask_all, wanted);
+	if (!library->comms)
+		return;
+	had = __atomic_load_n(library->mask, __ATOMIC_RELAXED);
+	bool was_ours = had && is_ours(library, had);
+
+	if (library->before == library->wanted)
+		library->before = wanted;
+	library->wanted = wanted;
+	if (number == control->current)
+		atomic_store(&control->track->mask_all, wanted);
 	if (was_ours && !control_is_silent(control))
-		__atomic_compare_exchange_n(mask, &had, wanted, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
-	control->watch = WATCH_ROUNDS;
+		__atomic_compare_exchange_n(library->mask, &had, wanted, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+	library->watch = WATCH_ROUNDS;
 }
 
 static void account_time(struct control *control, uint64_t now_ns)
 {
-	uint64_t span_ns = now_ns - control->round_ns;
+	uint64_t span_ns = has_comms(control) ? now_ns - control->round_ns : 0;
 
 	if (control_is_silent(control))
 		atomic_fetch_add(&control->header->silent_ns, span_ns);
@@ -152,10 +219,20 @@ static void account_time(struct control *control, uint64_t now_ns)
 	control->round_ns = now_ns;
 }
 
-void control_end(struct control *control, uint64_t now_ns)
+unsigned control_end(struct control *control, unsigned number, uint64_t now_ns)
 {
+	struct control_library *library = &control->library[number];
+	unsigned next = 0;
+
 	account_time(control, now_ns);
-	atomic_store(&control->track->mask, NULL);
+	if (!library->comms || --library->comms)
+		return library->comms;
+	while (next < CONTROL_LIBRARIES && !control->library[next].comms)
+		next++;
+	if (control->current == number)
+		make_current(control, next);
+	library->mask = NULL;
+	return 0;
 }
 
 static void say_share(struct control *control, uint64_t now_ns)
@@ -182,28 +259,8 @@ static void keep_budget(struct control *control, uint64_t now_ns)
 		return;
 	atomic_store(&control->track->sample_every, control->guard.every);
 	atomic_store(&control->header->sampling, control->guard.every);
-	control->watch = WATCH_ROUNDS;
+	control->library[control->current].watch = WATCH_ROUNDS;
 	say_share(control, now_ns);
-}
-
-/* What the hot path's last, late store has left is put right. */
-static void look_for_late_stores(struct control *control)
-{
-	bool silent = control_is_silent(control);
-	int *mask = atomic_load(&control->track->mask);
-	int want = silent ? 0 : wanted_mask(control), had;
-
-	if (!mask || !control->watch || (!silent && control->guard.every > 1))
-		return;
-	had = __atomic_load_n(mask, __ATOMIC_RELAXED);
-	if (had == want) {
-		control->watch--;
-	} else if (is_ours(control, had)) {
-		__atomic_compare_exchange_n(mask, &had, want, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
-		control->watch = WATCH_ROUNDS;
-	} else {
-		control->watch = 0; /* another one's word */
-	}
 }
 
 void control_round(struct control *control, uint64_t now_ns, uint64_t own_ns)
@@ -211,9 +268,10 @@ void control_round(struct control *control, uint64_t now_ns, uint64_t own_ns)
 	control->own_ns = own_ns;
 	account_time(control, now_ns);
 	look_at_switch(control, now_ns);
-	if (!control_is_silent(control))
+	if (has_comms(control) && !control_is_silent(control))
 		keep_budget(control, now_ns);
-	look_for_late_stores(control);
+	for (unsigned i = 0; i < CONTROL_LIBRARIES; i++)
+		look_for_late_stores(control, &control->library[i]);
 }
 
 void control_take_message(struct control *control, char message[CONTROL_MESSAGE_BYTES])

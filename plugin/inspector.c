@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "inspector.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -11,10 +10,11 @@
 #include <unistd.h>
 
 #include "clock.h"
-#include "gpu.h"
+#include "header.h"
 #include "jsonwriter.h"
 #include "log2.h"
 #include "makedir.h"
+#include "notes.h"
 #include "writer.h"
 
 #define relaxed memory_order_relaxed
@@ -27,9 +27,14 @@ static struct {
 	pthread_mutex_t lock; /* of all below, and of communicators and keys while they are folded */
 	bool tried, ready;
 	pid_t pid; /* whose box it is: a forked child must leave it alone */
-	unsigned live;              /* communicators, those without a record too */
-	_Atomic bool forked;        /* this is a child: another thread of the parent may have held the lock */
-	_Atomic(abi_logger) logger; /* NULL while libnccl may be gone */
+	unsigned live;       /* communicators, those without a record too */
+	_Atomic bool forked; /* this is a child: another thread of the parent may have held the lock */
+	struct {             /* of control.library */
+		abi_logger logger;
+		unsigned api;
+	} library[CONTROL_LIBRARIES];
+	uint8_t library_of[BOX_LIVE_COMMS];
+	struct notes notes;
 	struct config config;
 	struct box box;
 	struct control control;
@@ -38,14 +43,30 @@ static struct {
 	struct jsonwriter json;
 } self = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-static void log_line(const char *message)
+/* For threads that do not hold the lock. */
+static void say(const char *message)
 {
-	abi_logger logger = atomic_load(&self.logger);
+	notes_say(&self.notes, message);
+}
 
-	if (logger)
-		/* Not WARN: NCCL keeps the last warning as the reason of the next failure. */
-		logger(ABI_LOG_INFO, ABI_LOG_INIT, "nccl-inspector", 0, "nccl-inspector: job %s: %s",
-		       self.config.job, message);
+/* For those that do: say_kept must follow. */
+static void keep(const char *message)
+{
+	notes_keep(&self.notes, message);
+}
+
+static void say_kept(void)
+{
+	char message[NOTES_BYTES];
+	bool any = true;
+
+	while (any) {
+		pthread_mutex_lock(&self.lock);
+		any = notes_take(&self.notes, message);
+		pthread_mutex_unlock(&self.lock);
+		if (any)
+			say(message);
+	}
 }
 
 static void after_fork_in_child(void)
@@ -83,52 +104,6 @@ static int open_dir(const struct config *config)
 	return fd < 0 ? -errno : box_move_fd(fd);
 }
 
-/* Version of the libnccl that called us; 0 when it does not tell. */
-static uint32_t nccl_version(void *address)
-{
-	int (*get_version)(int *) = NULL;
-	void *library = NULL;
-	Dl_info info;
-	int version = 0;
-
-	if (dladdr(address, &info) && info.dli_fname)
-		library = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
-	if (!library)
-		library = dlopen(NULL, RTLD_LAZY);
-	if (library)
-		get_version = (int (*)(int *))dlsym(library, "ncclGetVersion");
-	if (get_version && get_version(&version) != 0)
-		version = 0;
-	if (library)
-		dlclose(library);
-	return version > 0 ? (uint32_t)version : 0;
-}
-
-static void fill_header(const struct inspector_comm *comm)
-{
-	struct box_header *header = self.box.header;
-	const struct config *config = &self.config;
-
-	header->pid = (uint32_t)self.pid;
-	header->uid = (uint32_t)getuid();
-	header->job_id = config->job_id;
-	header->step_id = config->step_id;
-	header->procid = config->procid;
-	header->localid = config->localid;
-	header->array_job_id = config->array_job_id;
-	header->array_task_id = config->array_task_id;
-	header->api_version = comm->api;
-	header->timing = comm->api <= 2 ? BOX_TIMING_NONE : comm->api == 3 ? BOX_TIMING_CPU : BOX_TIMING_GPU;
-	header->nccl_version = nccl_version(comm->caller);
-	config_copy_text(header->plugin_version, sizeof(header->plugin_version), NCCL_INSPECTOR_VERSION);
-	config_copy_text(header->node, sizeof(header->node), config->node);
-	header->clock.ns_per_tick_q32 = clock_calibrate();
-	header->clock.tick0 = clock_ticks();
-	header->clock.real0_ns = clock_ns(CLOCK_REALTIME);
-	atomic_store(&header->beat_tick, header->clock.tick0);
-	atomic_store(&header->beat_real_ns, header->clock.real0_ns);
-}
-
 /* False when there is nowhere to write anything. The directory of the JSON lines is opened by their thread: it may be
  * on a file system that hangs. */
 static bool find_dir(int *dir_fd)
@@ -147,7 +122,7 @@ static bool find_dir(int *dir_fd)
 	}
 	snprintf(message, sizeof(message), "%.400s: %s: %s", config->dir, strerror(-fd),
 		 config->json ? "there will be JSON lines only" : "nothing is measured");
-	log_line(message);
+	keep(message);
 	return config->json;
 }
 
@@ -158,23 +133,24 @@ static bool make_box(int dir_fd)
 	int file_error = 0;
 
 	if (box_open(&self.box, self.config.make_dir ? -1 : dir_fd, self.config.step, &file_error)) {
-		log_line("no memory for measurements: nothing is measured");
+		keep("no memory for measurements: nothing is measured");
 		return false;
 	}
 	if (file_error) {
 		snprintf(message, sizeof(message), "%.400s: %s: the report will not have this process",
 			 self.config.dir, strerror(-file_error));
-		log_line(message);
+		keep(message);
 	}
 	return true;
 }
 
 static void set_up_json(void)
 {
-	if (jsonwriter_open(&self.json, &self.config, &self.box, log_line)) {
-		log_line("no memory for JSON lines: there will be none");
+	if (jsonwriter_open(&self.json, &self.config, &self.box, keep)) {
+		keep("no memory for JSON lines: there will be none");
 		return;
 	}
+	self.json.log = say; /* its thread does not hold the lock */
 	self.json_ready = true;
 	inspector_track.json = &self.json.ring;
 	if (self.config.verbose)
@@ -192,7 +168,8 @@ static int wanted_events(unsigned api)
 /* Under the lock. */
 static void ask_anew(void)
 {
-	control_want(&self.control, wanted_events(self.box.header->api_version));
+	for (unsigned i = 0; i < CONTROL_LIBRARIES; i++)
+		control_want(&self.control, i, wanted_events(self.library[i].api));
 }
 
 /* Once in the life of the process. */
@@ -202,6 +179,7 @@ static void set_up(const struct inspector_comm *comm)
 
 	self.tried = true;
 	config_load(&self.config, get_environment);
+	self.notes.job = self.config.job;
 	if (!self.config.enabled)
 		return;
 	self.pid = getpid();
@@ -213,20 +191,20 @@ static void set_up(const struct inspector_comm *comm)
 			close(dir_fd);
 		return;
 	}
-	fill_header(comm);
+	header_fill(self.box.header, &self.config, comm->api, comm->caller);
 	track_init(&inspector_track, &self.box, self.box.header->clock.ns_per_tick_q32,
 		   &(struct track_options){ .p2p = self.config.p2p,
 					    .timing = (enum box_timing)self.box.header->timing });
 	control_init(&self.control, &self.config, &inspector_track);
 	if (net_init(&inspector_net, &inspector_track, self.config.net, comm->api))
-		log_line("no memory for network detail: it is not taken");
+		keep("no memory for network detail: it is not taken");
 	self.writer.box = &self.box;
 	self.writer.control = &self.control;
 	self.writer.track = &inspector_track;
 	self.writer.config = &self.config;
 	self.writer.tables = &self.lock;
 	self.writer.dir_fd = dir_fd;
-	self.writer.log = log_line;
+	self.writer.log = say;
 	self.writer.net = &inspector_net;
 	self.writer.ask_anew = ask_anew;
 	self.writer.expo.api = comm->api;
@@ -235,25 +213,6 @@ static void set_up(const struct inspector_comm *comm)
 		set_up_json();
 	pthread_atfork(NULL, NULL, after_fork_in_child);
 	self.ready = true;
-}
-
-/* Index of the calling thread's GPU in the header, a new entry if need be. */
-static uint32_t find_gpu(void)
-{
-	struct box_header *header = self.box.header;
-	struct box_gpu gpu;
-
-	gpu_identify(&gpu);
-	for (unsigned i = 0; i < BOX_GPUS; i++) {
-		if (header->gpu[i].used && !strcmp(header->gpu[i].uuid, gpu.uuid))
-			return i;
-		if (header->gpu[i].used)
-			continue;
-		header->gpu[i] = gpu;
-		header->gpu[i].used = 1;
-		return i;
-	}
-	return BOX_GPUS - 1;
 }
 
 /* Before NCCL has the context: every operation finds its communicator known. */
@@ -276,28 +235,69 @@ static void start_json(const void *context, const struct comm_words *words, unsi
 	if (comm != UINT32_MAX)
 		jsonwriter_add_comm(&self.json, &full);
 	if (jsonwriter_start(&self.json))
-		log_line("no thread for JSON lines: there will be none");
+		keep("no thread for JSON lines: there will be none");
 }
 
 static void start_threads(const void *context, const struct comm_words *words, unsigned api)
 {
 	if (worker_start(&self.writer.worker))
-		log_line("no thread for metrics: only the report will have this process");
+		keep("no thread for metrics: only the report will have this process");
 	if (self.json_ready)
 		start_json(context, words, api);
 }
 
+static bool is_live(unsigned index, uint32_t generation)
+{
+	const struct box_comm *comm = &self.box.comms[index];
+
+	return atomic_load(&comm->state) == BOX_COMM_LIVE && atomic_load(&comm->generation) == generation;
+}
+
+/* The library of a communicator, as begin() has kept it: with its record, or in the context of one that has none.
+ * CONTROL_LIBRARIES: it is none of ours, or no more. */
+static unsigned library_of(const void *context)
+{
+	uint32_t generation;
+	unsigned index = handle_context_comm(context, &generation), library = CONTROL_LIBRARIES;
+
+	if (index != UINT32_MAX && is_live(index, generation))
+		library = self.library_of[index];
+	else if (handle_context_beyond() == handle_of(handle_word(context) & 0xffff) && generation < CONTROL_LIBRARIES)
+		library = generation;
+	return library < CONTROL_LIBRARIES && self.control.library[library].comms ? library : CONTROL_LIBRARIES;
+}
+
+static void *keep_library(void *context, unsigned library)
+{
+	uint32_t generation;
+	unsigned index = handle_context_comm(context, &generation);
+
+	if (index == UINT32_MAX)
+		return handle_of(handle_word(context) | (uint64_t)library << 16);
+	self.library_of[index] = (uint8_t)library;
+	return context;
+}
+
+/* Under the lock. NULL: nothing of this communicator can be measured. */
 static void *begin(const struct inspector_comm *comm, int *mask)
 {
+	unsigned library =
+		control_begin(&self.control, mask, wanted_events(comm->api), clock_ns(CLOCK_MONOTONIC));
 	struct comm_words words = comm->words;
 	void *context;
 
-	words.gpu = find_gpu();
-	context = comms_add(&inspector_track, &words);
+	if (library == CONTROL_LIBRARIES) {
+		keep("more than one NCCL in this process, and too many of them: this one is not measured");
+		return NULL;
+	}
+	self.library[library].logger = comm->logger;
+	self.library[library].api = comm->api;
+	atomic_store(&self.notes.logger, comm->logger);
+	words.gpu = header_find_gpu(self.box.header);
+	context = keep_library(comms_add(&inspector_track, &words), library);
 	if (!self.live++)
 		net_begin(&inspector_net);
 	atomic_store(&self.box.header->state, BOX_LIVE);
-	control_begin(&self.control, mask, wanted_events(comm->api), clock_ns(CLOCK_MONOTONIC));
 	/* The thread of a process that is silent for now sees when that is over. */
 	if (control_is_denied(&self.control))
 		box_snapshot(&self.box);
@@ -316,47 +316,68 @@ void inspector_init(const struct inspector_comm *comm, void **context, int *mask
 		return;
 	}
 	pthread_mutex_lock(&self.lock);
-	atomic_store(&self.logger, comm->logger);
 	if (!self.tried)
 		set_up(comm);
 	if (self.ready && self.pid == getpid()) {
 		*context = begin(comm, mask);
 		control_take_message(&self.control, message);
 	} else {
-		__atomic_store_n(mask, 0, __ATOMIC_RELAXED);
+		atomic_store(&self.notes.logger, comm->logger);
 	}
-	pthread_mutex_unlock(&self.lock);
+	if (!*context)
+		__atomic_store_n(mask, 0, __ATOMIC_RELAXED);
 	if (*message)
-		log_line(message);
+		keep(message);
+	pthread_mutex_unlock(&self.lock);
+	say_kept();
+}
+
+/* Under the lock. Of the last one of the process: libnccl may go, and the threads with it. */
+static void end_all(void)
+{
+	atomic_store(&self.box.header->state, BOX_FINALIZED);
+	/* Under the lock: a communicator that comes now must find the thread told to stop, and start it. */
+	worker_ask_to_stop(&self.writer.worker);
+	if (self.json_ready)
+		worker_ask_to_stop(&self.json.worker);
+}
+
+/* Under the lock. Returns whether that libnccl may go now, and its mask and logger with it. */
+static bool end(void *context)
+{
+	unsigned library = library_of(context);
+	bool is_last;
+
+	if (library == CONTROL_LIBRARIES)
+		return false;
+	comms_remove(&inspector_track, context);
+	is_last = !control_end(&self.control, library, clock_ns(CLOCK_MONOTONIC));
+	if (is_last)
+		atomic_store(&self.notes.logger, self.live > 1 ? self.library[self.control.current].logger : NULL);
+	if (--self.live == 0)
+		end_all();
+	return is_last;
 }
 
 void inspector_finalize(void *context)
 {
-	bool last = false;
+	bool may_go = false, is_over = false;
 
 	if (atomic_load(&self.forked))
 		return;
 	pthread_mutex_lock(&self.lock);
 	if (self.ready && self.pid == getpid()) {
-		comms_remove(&inspector_track, context);
-		last = context && self.live && --self.live == 0;
-		if (last) {
-			atomic_store(&self.box.header->state, BOX_FINALIZED);
-			atomic_store(&self.logger, NULL);
-			/* libnccl may go now, and its mask with it */
-			control_end(&self.control, clock_ns(CLOCK_MONOTONIC));
-			/* Under the lock: a communicator that comes now must find the thread told to stop, and start it. */
-			worker_ask_to_stop(&self.writer.worker);
-			if (self.json_ready)
-				worker_ask_to_stop(&self.json.worker);
-		}
+		may_go = end(context);
+		is_over = may_go && !self.live;
 	}
 	pthread_mutex_unlock(&self.lock);
-	if (!last)
+	if (!may_go)
 		return;
 	uint64_t due_ns = clock_ns(CLOCK_MONOTONIC) + FINALIZE_WAIT_NS;
 
-	worker_wait(&self.writer.worker, due_ns);
-	if (self.json_ready)
+	if (is_over)
+		worker_wait(&self.writer.worker, due_ns);
+	if (is_over && self.json_ready)
 		worker_wait(&self.json.worker, due_ns);
+	notes_wait(&self.notes, due_ns);
 }

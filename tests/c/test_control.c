@@ -174,7 +174,8 @@ static void test_disabled_from_the_start(void)
 	switch_on();
 	control_begin(&control, &mask, ALL, now_ns);
 	ok(mask == 0, "a communicator does not wait for the round to fall silent");
-	control_end(&control, now_ns);
+	ok(control_end(&control, 0, now_ns) == 1, "one of two communicators goes");
+	ok(control_end(&control, 0, now_ns) == 0, "and the other one");
 	mask = FOREIGN; /* the library is gone */
 	rounds(3, 0);
 	switch_off();
@@ -214,7 +215,7 @@ static void test_the_word_of_others(void)
 static void test_a_late_store(void)
 {
 	begin();
-	control_want(&control, ALL);
+	control_want(&control, 0, ALL);
 	mask = LIGHT;
 	rounds(1, 0);
 	ok(mask == ALL, "a late word of the hot path is put right");
@@ -237,18 +238,72 @@ static void test_a_late_store(void)
 static void test_what_is_wanted(void)
 {
 	begin();
-	control_want(&control, ALL | ABI_PROXY_STEP);
+	control_want(&control, 0, ALL | ABI_PROXY_STEP);
 	ok(mask == (ALL | ABI_PROXY_STEP), "more may be wanted");
 	switch_on();
 	rounds(1, 0);
-	control_want(&control, ALL);
+	control_want(&control, 0, ALL);
 	ok(mask == 0, "a mask of 0 wins");
 	switch_off();
 	rounds(1, 0);
 	ok(mask == ALL, "and what is wanted by then comes back");
 	mask = FOREIGN;
-	control_want(&control, LIGHT);
+	control_want(&control, 0, LIGHT);
 	ok(mask == FOREIGN, "another one's word wins, too");
+}
+
+/* One NCCL is linked into a framework, another one is loaded beside it. */
+static void test_two_libraries(void)
+{
+	int other = 0;
+	unsigned number;
+
+	begin();
+	number = control_begin(&control, &other, ALL, now_ns);
+	ok(number == 1 && mask == ALL && other == ALL && track.mask == &other, "each has its mask");
+	switch_on();
+	rounds(1, 0);
+	ok(mask == 0 && other == 0, "disabled: both are silent");
+	switch_off();
+	rounds(1, 0);
+	ok(mask == ALL && other == ALL, "enabled: both are back");
+	rounds(5, SECOND_NS / 40);
+	mask = other = LIGHT; /* the hot path's word, and its late one */
+	control.library[0].watch = 1;
+	rounds(1, SECOND_NS / 40);
+	ok(mask == ALL && other == LIGHT, "the current one's is sampled, the other's is full");
+	ok(control_end(&control, number, now_ns) == 0 && track.mask == &mask, "one goes, and the other is current");
+	other = FOREIGN; /* its library is gone */
+	switch_on();
+	rounds(20, 0);
+	ok(mask == 0 && other == FOREIGN, "the living one is silent, the other is not touched");
+	switch_off();
+	rounds(1, 0);
+	ok(mask == ALL, "and comes back");
+	control_end(&control, 0, now_ns);
+	ok(!track.mask, "after the last the hot path has none");
+	now_ns += 3600 * SECOND_NS;
+	uint64_t sampled_ns = box.header->sampled_ns, silent_ns = box.header->silent_ns;
+
+	rounds(1, 0);
+	ok(box.header->sampled_ns == sampled_ns && box.header->silent_ns == silent_ns,
+	   "a thread that comes free long after counts no time");
+}
+
+static void test_too_many_libraries(void)
+{
+	int others[CONTROL_LIBRARIES] = { 0 };
+	unsigned number = 0;
+
+	begin();
+	for (unsigned i = 0; i < CONTROL_LIBRARIES; i++)
+		number = control_begin(&control, &others[i], ALL, now_ns);
+	ok(number == CONTROL_LIBRARIES && !others[CONTROL_LIBRARIES - 1] && track.mask == &others[CONTROL_LIBRARIES - 2],
+	   "a mask that has no place is left alone");
+	control_end(&control, 0, now_ns);
+	ok(control_begin(&control, &others[CONTROL_LIBRARIES - 1], ALL, now_ns) == 0 &&
+		   others[CONTROL_LIBRARIES - 1] == ALL,
+	   "until another one goes");
 }
 
 static void test_denied(void)
@@ -262,7 +317,8 @@ static void test_denied(void)
 	switch_off();
 	control_begin(&control, &mask, ALL, now_ns);
 	ok(mask == 0 && box.header->silent == BOX_SILENT_DENIED, "whatever the switch says");
-	control_end(&control, now_ns + 7 * SECOND_NS);
+	while (control_end(&control, 0, now_ns + 7 * SECOND_NS))
+		;
 	ok(box.header->silent_ns == 7 * SECOND_NS, "its whole life is silence");
 	box.header->nccl_version = 0;
 	begin();
@@ -385,6 +441,8 @@ int main(void)
 	test_the_word_of_others();
 	test_a_late_store();
 	test_what_is_wanted();
+	test_two_libraries();
+	test_too_many_libraries();
 	test_denied();
 	test_budget();
 	test_a_racing_hot_path();

@@ -73,6 +73,57 @@ static int child_status(pid_t child)
 	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
+static _Atomic bool logger_hangs = true, logging;
+
+/* As one that writes into a pipe which nobody reads. */
+static void hanging_logger(int level, unsigned long subsystem, const char *file, int line, const char *format, ...)
+{
+	struct timespec pause = { 0, 1000000 };
+
+	(void)level, (void)subsystem, (void)file, (void)line, (void)format;
+	atomic_store(&logging, true);
+	while (atomic_load(&logger_hangs))
+		nanosleep(&pause, NULL);
+}
+
+static void *make_with_logger(void *argument)
+{
+	static int its_mask;
+	void *context;
+
+	(void)argument;
+	inspector_init(&(struct inspector_comm){ .api = 7, .logger = hanging_logger }, &context, &its_mask);
+	return context;
+}
+
+/* The first init of the process has something to say: a bad word in the list of versions. */
+static void test_a_logger_that_hangs(void)
+{
+	uint64_t end = clock_ns(CLOCK_MONOTONIC) + 20000000000ull;
+	struct timespec pause = { 0, 1000000 };
+	void *mine, *its;
+	pthread_t maker;
+
+	pthread_create(&maker, NULL, make_with_logger, NULL);
+	while (!atomic_load(&logging) && clock_ns(CLOCK_MONOTONIC) < end)
+		nanosleep(&pause, NULL);
+	ok(atomic_load(&logging), "there is something to be logged");
+	alarm(20);
+	mine = make(30);
+	ok(mine && mask_now() == WANTED, "others do not wait for it");
+	uint64_t begin = clock_ns(CLOCK_MONOTONIC);
+
+	inspector_finalize(mine);
+	uint64_t took_ms = (clock_ns(CLOCK_MONOTONIC) - begin) / 1000000;
+
+	ok(took_ms >= 80 && took_ms <= 150, "a libnccl that goes does so, but for little (%llu ms)",
+	   (unsigned long long)took_ms);
+	atomic_store(&logger_hangs, false);
+	pthread_join(maker, &its);
+	alarm(0);
+	inspector_finalize(its);
+}
+
 static void test_life(void)
 {
 	void *first = make(1), *second = make(2);
@@ -237,6 +288,34 @@ static bool inherits_something(void)
 	return child_status(child) != 0;
 }
 
+/* Another NCCL in the process comes and goes, and its mask with it. */
+static void test_another_library(void)
+{
+	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	int *its_mask = mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	char path[96];
+	void *mine = make(20), *its = make_with(its_mask), *more = make_with(its_mask);
+	void *beyond[BOX_LIVE_COMMS];
+
+	ok(mine && its && mask_now() == WANTED && *its_mask == WANTED, "two libraries have their masks");
+	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++)
+		beyond[i] = make_with(its_mask);
+	inspector_finalize(its);
+	inspector_finalize(its); /* one too many */
+	inspector_finalize(more);
+	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++)
+		inspector_finalize(beyond[i]);
+	munmap(its_mask, page);
+	snprintf(path, sizeof(path), "%s/disabled", dir);
+	close(open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
+	ok(wait_for_silent(BOX_SILENT_DISABLED) && mask_now() == 0, "without the one the other is still told");
+	unlink(path);
+	ok(wait_for_silent(BOX_SILENT_NOT) && mask_now() == WANTED, "of the switch, both ways");
+	ok(inspector_track.box->header->state == BOX_LIVE, "the process lives on");
+	inspector_finalize(mine);
+	ok(inspector_track.box->header->state == BOX_FINALIZED, "until its last communicator");
+}
+
 static void test_while_disabled(void)
 {
 	char path[96];
@@ -290,11 +369,14 @@ int main(void)
 	setenv("NCCL_INSPECTOR_CONTROL_DIR", dir, 1);
 	setenv("NCCL_INSPECTOR_PROM_DUMP", "1", 1);
 	setenv("NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS", "100000", 1);
+	setenv("NCCL_INSPECTOR_DENY_NCCL", "every", 1);
+	test_a_logger_that_hangs();
 	test_life();
 	test_the_mask_of_others();
 	test_children();
 	test_further_lives();
 	test_very_many();
+	test_another_library();
 	test_while_disabled();
 	snprintf(command, sizeof(command), "rm -rf %s", dir);
 	return system(command) || done_testing();
