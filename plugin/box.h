@@ -151,6 +151,9 @@ struct box_header { /* 4096 bytes */
 
 enum box_comm_state { BOX_COMM_FREE, BOX_COMM_LIVE, BOX_COMM_DESTROYED, BOX_COMM_FOLDED };
 
+/* v1 to v3: the first event tells id, name and rank. */
+enum box_comm_named { BOX_COMM_NAMELESS, BOX_COMM_NAMED, BOX_COMM_BEING_NAMED };
+
 struct box_comm { /* 256 bytes */
 	uint64_t id;
 	_Atomic uint32_t state;      /* enum box_comm_state */
@@ -161,7 +164,7 @@ struct box_comm { /* 256 bytes */
 	uint64_t created_real_ns;
 	uint64_t destroyed_real_ns; /* 0 while live */
 	uint64_t folded;            /* communicators in this record */
-	_Atomic uint32_t named;     /* v1 to v3: 0 until the first event has told id, name and rank */
+	_Atomic uint32_t named;     /* enum box_comm_named */
 	uint32_t reserved0;
 	/* Operations of all functions; the index of one is its place in the order of enqueueing, from 1. The writer
 	 * thread's count: enqueued is at least completed + untimed + lost + what is in flight (struct box_op). */

@@ -131,3 +131,23 @@ bool groups_close(struct groups *groups, uint64_t token, int nranks, struct grou
 	word = atomic_fetch_or_explicit(&group->word, CLOSED, memory_order_acq_rel) | CLOSED;
 	return is_over(word) && end(group, word, nranks, facts);
 }
+
+void groups_close_strays(struct groups *groups, uint64_t strays[GROUPS],
+			 uint32_t (*open_number)(const void *argument, unsigned comm), const void *argument)
+{
+	for (unsigned i = 0; i < GROUPS; i++) {
+		struct group *group = &groups->group[i];
+		uint64_t token = atomic_load_explicit(&group->token, memory_order_acquire);
+		uint64_t word = atomic_load_explicit(&group->word, relaxed);
+		struct group_facts facts;
+
+		if (!token || word & CLOSED || open_number(argument, (unsigned)(token & 0xffff)) == token >> 16) {
+			strays[i] = 0;
+		} else if (strays[i] != token) {
+			strays[i] = token;
+		} else {
+			atomic_fetch_or_explicit(&group->word, SPOILED, relaxed);
+			groups_close(groups, token, 0, &facts);
+		}
+	}
+}

@@ -48,6 +48,11 @@ void groups_add(struct groups *groups, uint32_t number, bool is_send, uint64_t b
 bool groups_member_over(struct groups *groups, uint32_t number, uint64_t start_ns, uint64_t stop_ns,
 			uint64_t index, uint64_t enqueue_tick, int nranks, struct group_facts *facts);
 
+/* For sweep.c, once a second: closes what was left open for a whole round though its communicator's open group
+ * (by number; in the token's upper bits) is another: its call was aborted. `strays` is what the round before found. */
+void groups_close_strays(struct groups *groups, uint64_t strays[GROUPS],
+			 uint32_t (*open_number)(const void *argument, unsigned comm), const void *argument);
+
 /* The call has returned. As groups_member_over. Does nothing without an entry of that token. */
 bool groups_close(struct groups *groups, uint64_t token, int nranks, struct group_facts *facts);
 

@@ -5,6 +5,7 @@
 
 #define relaxed memory_order_relaxed
 #define NS_A_SECOND 1000000000u
+#define CLOCK_BACK_WINDOWS 2u
 
 static uint64_t get(const _Atomic uint64_t *word)
 {
@@ -131,6 +132,13 @@ static void thin_out(struct box_line *line)
 	atomic_store_explicit(&line->window_s, window_s, relaxed);
 }
 
+/* Where operations are far between, one halving may make no room. */
+static void make_room(struct box_line *line)
+{
+	while (atomic_load_explicit(&line->windows, relaxed) >= BOX_LINE_WINDOWS)
+		thin_out(line);
+}
+
 /* The entry of the present window, a new one for its first operation. */
 static struct box_window *present(struct box_line *line, const struct line_base *base)
 {
@@ -139,9 +147,16 @@ static struct box_window *present(struct box_line *line, const struct line_base 
 
 	if (count && atomic_load_explicit(&window->start_s, relaxed) == base->window_s)
 		return window;
+	make_room(line);
+	count = atomic_load_explicit(&line->windows, relaxed);
 	window = &line->window[count];
 	atomic_store_explicit(&window->start_s, base->window_s, relaxed);
 	atomic_store_explicit(&window->late_ms, 0, relaxed);
+	set(&window->ops, 0);
+	set(&window->bytes, 0);
+	set(&window->busy_ns, 0);
+	set(&window->min_ns, 0);
+	set(&window->median_ns, 0);
 	set(&window->first_index, base->last_index + 1);
 	atomic_store_explicit(&line->windows, count + 1, relaxed);
 	return window;
@@ -153,7 +168,16 @@ static void line_round(struct box_line *line, struct line_base *base, struct lin
 	uint32_t window_s = atomic_load_explicit(&line->window_s, relaxed);
 	uint32_t start_s = now_s - now_s % window_s;
 	/* One that was open when windows became longer begins inside of one of those, and ends with it. */
-	bool ended = start_s != base->window_s - base->window_s % window_s;
+	bool ended = start_s > base->window_s - base->window_s % window_s;
+
+	/* The clock was set back: by little, and the present window goes on; by more, and the line begins anew. */
+	if (now_s + CLOCK_BACK_WINDOWS * window_s < base->window_s) {
+		atomic_store_explicit(&line->windows, 0, relaxed);
+		line->since_s = now_s;
+		*base = *now;
+		base->window_s = start_s;
+		return;
+	}
 
 	if (now->ops != base->ops) {
 		struct box_window *window = present(line, base);
@@ -172,8 +196,7 @@ static void line_round(struct box_line *line, struct line_base *base, struct lin
 		return;
 	*base = *now;
 	base->window_s = start_s;
-	if (atomic_load_explicit(&line->windows, relaxed) == BOX_LINE_WINDOWS)
-		thin_out(line);
+	make_room(line);
 }
 
 static bool is_followed(const struct box *box, const struct box_key *key)

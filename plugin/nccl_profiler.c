@@ -101,7 +101,7 @@ static int start_event_v1(void *context, void **handle, struct abi_descriptor_v1
 							   .parent = event->parent,
 							   .channels = EVENT_CHANNELS_UNKNOWN });
 	} else if (event->type == ABI_GROUP) {
-		*handle = track_group_start(TRACK, context);
+		*handle = track_old_group_start(TRACK, context);
 	}
 	return NCCL_SUCCESS;
 }
@@ -137,7 +137,7 @@ static int start_event_v2(void *context, void **handle, struct abi_descriptor_v2
 	} else if (event->type == ABI_P2P) {
 		*handle = p2p_v2(context, event->parent, event->rank, &event->p2p);
 	} else if (event->type == ABI_GROUP) {
-		*handle = track_group_start(TRACK, context);
+		*handle = track_old_group_start(TRACK, context);
 	}
 	return NCCL_SUCCESS;
 }
@@ -163,7 +163,7 @@ static int start_event_v3(void *context, void **handle, struct abi_descriptor_v3
 	} else if (event->type == ABI_P2P) {
 		*handle = p2p_v2(context, event->parent, event->rank, &event->p2p);
 	} else if (event->type == ABI_GROUP) {
-		*handle = track_group_start(TRACK, context);
+		*handle = track_old_group_start(TRACK, context);
 	}
 	return NCCL_SUCCESS;
 }
@@ -191,7 +191,7 @@ OTHER static int start_other_v4(void *context, void **handle, const struct abi_d
 	if (event->type == ABI_COLL)
 		return track_coll(TRACK, context, &event->body.coll, false, handle);
 	if (event->type == ABI_GROUP)
-		*handle = track_group_start(TRACK, context);
+		*handle = track_old_group_start(TRACK, context);
 	else if (event->type == ABI_P2P)
 		return start_p2p(context, handle, event->parent, &event->body.p2p);
 	else if (event->type == ABI_KERNEL_CH)

@@ -11,13 +11,30 @@
 #define OVERTAKEN_OPS 64u
 #define GIVEN_UP_AT_ONCE 64u
 
-bool slots_overtaken(const struct track *track, const struct box_op *op)
+bool slots_left_behind(const struct track *track, const struct box_op *op)
 {
 	uint32_t index = atomic_load_explicit(&op->comm, relaxed);
 	const struct box_comm *comm = &track->box->comms[index % BOX_COMMS];
 
-	return !atomic_load_explicit(&op->started_channels, relaxed) &&
-	       atomic_load_explicit(&comm->last_sequence, relaxed) >
+	return atomic_load_explicit(&comm->last_sequence, relaxed) >
+	       atomic_load_explicit(&op->index, relaxed) + OVERTAKEN_OPS;
+}
+
+bool slots_overtaken(const struct track *track, const struct box_op *op)
+{
+	return !atomic_load_explicit(&op->started_channels, relaxed) && slots_left_behind(track, op);
+}
+
+/* By NCCL 2.26: it does not say how many channels come, so the sweep waits for more. Where slots are short that many
+ * later ones must do. */
+static bool is_settled(const struct track *track, const struct box_op *op)
+{
+	uint64_t started = atomic_load_explicit(&op->started_channels, relaxed);
+	uint32_t comm = atomic_load_explicit(&op->comm, relaxed);
+
+	return track->options.timing == BOX_TIMING_CPU && started &&
+	       started == atomic_load_explicit(&op->stopped_channels, memory_order_acquire) &&
+	       atomic_load_explicit(&track->comms[comm % BOX_LIVE_COMMS].index, relaxed) >
 		       atomic_load_explicit(&op->index, relaxed) + OVERTAKEN_OPS;
 }
 
@@ -87,6 +104,8 @@ static struct box_op *search_all(struct track *track, unsigned comm)
 
 		if (track_in_use(found) && slots_overtaken(track, &track->ops[i]))
 			given_up += track_end_untimed(track, &track->ops[i], found);
+		else if (track_in_use(found) && is_settled(track, &track->ops[i]))
+			given_up += track_complete(track, &track->ops[i], found);
 	}
 	for (unsigned i = 0; i < SLOTS_OWN / CROWDED && !op; i++, skip(&track->comms[comm].cursor))
 		op = take_own(track, comm);

@@ -36,7 +36,7 @@ static inline struct box_op *slots_take(struct track *track, unsigned comm)
 }
 
 /* The caller has ended this use. */
-static inline void slots_free(struct track *track, struct box_op *op, uint32_t generation)
+static inline void slots_free(struct box_op *op, uint32_t generation)
 {
 	atomic_store_explicit(&op->gpu_start_ns, 0, memory_order_relaxed);
 	atomic_store_explicit(&op->gpu_stop_ns, 0, memory_order_relaxed);
@@ -46,12 +46,13 @@ static inline void slots_free(struct track *track, struct box_op *op, uint32_t g
 	atomic_store_explicit(&op->event_tick, 0, memory_order_relaxed);
 	atomic_store_explicit(&op->known_tick, 0, memory_order_relaxed);
 	atomic_store_explicit(&op->generation, (generation & ~BOX_OP_STATE_MASK) + 4, memory_order_release);
-	if (!track_likely(!atomic_load_explicit(&track->full, memory_order_relaxed)))
-		atomic_store_explicit(&track->full, false, memory_order_relaxed);
 }
 
 /* Whether an operation has no kernel event and later ones of its communicator are over: it will get none (a lost
  * start, a part without work). */
 bool slots_overtaken(const struct track *track, const struct box_op *op);
+
+/* Whether many later operations of its communicator are over, whatever its own events. */
+bool slots_left_behind(const struct track *track, const struct box_op *op);
 
 #endif

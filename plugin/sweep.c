@@ -36,9 +36,10 @@ static void stamp(struct track *track, struct box_op *op, uint32_t generation, u
 	if (atomic_load_explicit(&op->known_tick, relaxed))
 		return;
 	atomic_compare_exchange_strong(&op->enqueue_tick, &none, now_tick);
-	atomic_store_explicit(&op->known_tick, atomic_load_explicit(&track->sweep_tick, relaxed), relaxed);
+	/* An exchange, so that it is seen before the generation is looked at. */
+	atomic_exchange(&op->known_tick, atomic_load_explicit(&track->sweep_tick, relaxed));
 	/* Another operation has the slot by now: it is younger than either word says. */
-	if (generation_of(op) != generation)
+	if (atomic_load(&op->generation) != generation)
 		atomic_store_explicit(&op->known_tick, 0, relaxed);
 }
 
@@ -76,26 +77,41 @@ static void sweep_slot(struct sweep *sweep, struct track *track, unsigned slot, 
 		track_expire(track, op, generation);
 	} else if (age > OVERTAKEN_NS && slots_overtaken(track, op)) {
 		track_end_untimed(track, op, generation);
+	} else if (pool_is_short && age_ns(track, &op->event_tick, now_tick) > SHORT_POOL_NS &&
+		   slots_left_behind(track, op)) {
+		track_expire(track, op, generation); /* NCCL lost the end of a channel */
 	}
 }
 
-/* Calls that were followed by no operation for a whole round will get none. */
+/* Calls that were followed by no operation for a whole round, nor while their group is open (NCCL may connect for
+ * long before the first), will get none. */
 static void settle_calls(struct sweep *sweep, struct track *track)
 {
 	for (uint32_t i = 0; i < BOX_KEYS; i++) {
 		struct box_key *key = &track->box->keys[i];
+		bool used = atomic_load_explicit(&key->used, memory_order_acquire) == 1 && key->comm < BOX_LIVE_COMMS;
+		struct track_comm *app = &track->comms[used ? key->comm : 0];
+		uint32_t generation = atomic_load_explicit(&track->box->comms[used ? key->comm : 0].generation, relaxed);
+
+		if (used && atomic_load_explicit(&app->open_group, relaxed) && sweep->called_in[i] == generation)
+			continue;
 		uint64_t bytes = atomic_exchange_explicit(&track->keys.called_bytes[i], 0, relaxed);
 		uint32_t ops = atomic_exchange_explicit(&track->keys.called_ops[i], 0, relaxed);
 
-		if (!ops && !sweep->called_ops[i])
-			continue;
-		if (sweep->called_ops[i] && atomic_load_explicit(&key->used, memory_order_acquire) == 1 &&
-		    key->comm < BOX_LIVE_COMMS &&
-		    !(atomic_load_explicit(&track->comms[key->comm].seen_funcs, relaxed) & 1u << key->func))
+		if (sweep->called_ops[i] && used && sweep->called_in[i] == generation &&
+		    !(atomic_load_explicit(&app->seen_funcs, relaxed) & 1u << key->func))
 			keys_add_untimed(track->box, i, sweep->called_ops[i], sweep->called_bytes[i]);
 		sweep->called_ops[i] = ops;
 		sweep->called_bytes[i] = bytes;
+		sweep->called_in[i] = generation;
 	}
+}
+
+static uint32_t open_number(const void *argument, unsigned comm)
+{
+	const struct track *track = argument;
+
+	return atomic_load_explicit(&track->comms[comm % BOX_LIVE_COMMS].open_group, relaxed);
 }
 
 void sweep_count(struct track *track)
@@ -105,8 +121,10 @@ void sweep_count(struct track *track)
 	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++) {
 		struct box_comm *comm = &track->box->comms[i];
 
-		sum[i] = atomic_load_explicit(&comm->completed, relaxed) +
-			 atomic_load_explicit(&comm->untimed, relaxed) + atomic_load_explicit(&comm->lost, relaxed);
+		/* Acquire: before the slots, or what ends in between would be counted twice. */
+		sum[i] = atomic_load_explicit(&comm->completed, memory_order_acquire) +
+			 atomic_load_explicit(&comm->untimed, memory_order_acquire) +
+			 atomic_load_explicit(&comm->lost, memory_order_acquire);
 	}
 	for (unsigned slot = 0; slot < BOX_OPS; slot++) {
 		struct box_op *op = &track->ops[slot];
@@ -145,7 +163,9 @@ void sweep_round(struct sweep *sweep, struct track *track, uint64_t now_tick)
 		if (track_in_use(generation_of(&track->ops[slot])))
 			sweep_slot(sweep, track, slot, used_shared > BOX_OPS - SLOTS_SHARED - SHORT_POOL, now_tick);
 	settle_calls(sweep, track);
+	groups_close_strays(&track->groups, sweep->strays, open_number, track);
 	note_progress(sweep, track->box, now_tick);
 	sweep_count(track);
-	atomic_store_explicit(&track->sweep_tick, now_tick, relaxed);
+	atomic_store_explicit(&track->full, false, relaxed);
+	atomic_store_explicit(&track->sweep_tick, now_tick, memory_order_release);
 }

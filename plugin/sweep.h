@@ -10,6 +10,8 @@ struct sweep {
 	/* Calls of one round ago for which NCCL gives no operation, it seems. */
 	uint32_t called_ops[BOX_KEYS];
 	uint64_t called_bytes[BOX_KEYS];
+	uint32_t called_in[BOX_KEYS]; /* generation of the key's communicator */
+	uint64_t strays[GROUPS];
 	uint64_t completed[BOX_LIVE_COMMS]; /* one round ago */
 };
 

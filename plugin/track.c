@@ -33,6 +33,7 @@ void track_init(struct track *track, struct box *box, uint64_t ns_per_tick_q32,
 	atomic_store(&track->sweep_tick, clock_ticks());
 	track->ns_per_tick_q32 = ns_per_tick_q32;
 	track->options = *options;
+	track->clocks_ticks = (uint64_t)(((unsigned __int128)CLOCKS_NS << 32) / ns_per_tick_q32);
 	for (unsigned comm = 0; comm < BOX_LIVE_COMMS; comm++)
 		atomic_store_explicit(&track->comms[comm].shared_cursor, comm * 2654435761u, relaxed);
 	words_forget();
@@ -100,8 +101,11 @@ static void compare_clocks(struct track *track, struct box_comm *comm, uint64_t 
 	int64_t ahead = (int64_t)(clock_ticks_to_ns(now, track->ns_per_tick_q32) - stop);
 	int64_t least = atomic_load_explicit(&comm->clock_ahead_ns, relaxed);
 
-	if (!since || clock_ticks_to_ns(now - since, track->ns_per_tick_q32) > CLOCKS_NS) {
-		atomic_store_explicit(&comm->clock_ahead_before_ns, since ? least : ahead, relaxed);
+	uint64_t past_ns = clock_ticks_to_ns(now - since, track->ns_per_tick_q32);
+
+	if (!since || past_ns > CLOCKS_NS) {
+		atomic_store_explicit(&comm->clock_ahead_before_ns, since && past_ns < 2 * CLOCKS_NS ? least : ahead,
+				      relaxed);
 		atomic_store_explicit(&comm->clock_since_tick, now, relaxed);
 		least = INT64_MAX;
 	}
@@ -114,17 +118,21 @@ INLINE bool is_plausible(struct track *track, struct box_comm *comm, const struc
 {
 	uint64_t start = atomic_load_explicit(&op->gpu_start_ns, relaxed);
 	uint64_t stop = atomic_load_explicit(&op->gpu_stop_ns, relaxed);
+	uint64_t round = atomic_load_explicit(&track->sweep_tick, memory_order_acquire);
 	uint64_t since = atomic_load_explicit(&op->known_tick, relaxed);
 	uint64_t index = atomic_load_explicit(&op->index, relaxed);
+	uint64_t compared = atomic_load_explicit(&comm->clock_since_tick, relaxed);
 
 	if (stop <= start)
 		return false;
 	if (!since)
-		since = atomic_load_explicit(&track->sweep_tick, relaxed);
+		since = round;
 	if (!likely(stop - start <= PLAUSIBLE_SLACK_NS) &&
 	    stop - start > clock_ticks_to_ns(clock_ticks() - since, track->ns_per_tick_q32) + PLAUSIBLE_SLACK_NS)
 		return false;
-	if (!likely(index % CLOCKS_EVERY && atomic_load_explicit(&comm->clock_since_tick, relaxed)))
+	/* The last round's time will do to see that it is long ago. */
+	if (!likely(index % CLOCKS_EVERY && compared &&
+		    (int64_t)(round - compared) < (int64_t)track->clocks_ticks))
 		compare_clocks(track, comm, stop);
 	int64_t least = atomic_load_explicit(&comm->clock_ahead_ns, relaxed);
 	int64_t before = atomic_load_explicit(&comm->clock_ahead_before_ns, relaxed);
@@ -253,9 +261,9 @@ INLINE struct box_comm *enter_of(struct track *track, struct box_op *op, uint32_
 	return comm;
 }
 
-INLINE void leave_and_free(struct track *track, struct box_comm *comm, struct box_op *op, uint32_t generation)
+INLINE void leave_and_free(struct box_comm *comm, struct box_op *op, uint32_t generation)
 {
-	slots_free(track, op, generation);
+	slots_free(op, generation);
 	track_leave(comm);
 }
 
@@ -280,7 +288,7 @@ bool track_complete(struct track *track, struct box_op *op, uint32_t generation)
 	}
 	if (atomic_load_explicit(&op->group, relaxed))
 		leave_group(track, comm, op, timed);
-	leave_and_free(track, comm, op, generation);
+	leave_and_free(comm, op, generation);
 	return true;
 }
 
@@ -297,7 +305,7 @@ bool track_expire(struct track *track, struct box_op *op, uint32_t generation)
 		word_add(&comm->started, atomic_load_explicit(&op->started_channels, relaxed) != 0);
 	}
 	leave_group(track, comm, op, false);
-	leave_and_free(track, comm, op, generation);
+	leave_and_free(comm, op, generation);
 	return true;
 }
 
@@ -315,7 +323,7 @@ bool track_end_untimed(struct track *track, struct box_op *op, uint32_t generati
 	if (same)
 		atomic_fetch_add_explicit(&comm->untimed, 1, relaxed);
 	leave_group(track, comm, op, false);
-	leave_and_free(track, comm, op, generation);
+	leave_and_free(comm, op, generation);
 	return true;
 }
 
@@ -335,11 +343,12 @@ void track_sample_next(struct track *track)
 	uint32_t count = atomic_fetch_add_explicit(&track->sample_count, 1, relaxed);
 	bool full = (uint64_t)(count * 0x9e3779b1u) * every >> 32 == 0;
 	int *mask = atomic_load_explicit(&track->mask, relaxed);
-	int all = atomic_load_explicit(&track->mask_all, relaxed);
+	int all = atomic_load_explicit(&track->mask_all, relaxed), light = all & ~ABI_DETAIL;
+	int had = full ? light : all;
 
-	/* A mask of 0 is somebody else's word: it stays. */
-	if (mask && all && __atomic_load_n(mask, __ATOMIC_RELAXED))
-		__atomic_store_n(mask, full ? all : all & ~ABI_DETAIL, __ATOMIC_RELAXED);
+	/* Only between our own two words: any other is somebody else's, and stays. */
+	if (mask && all)
+		__atomic_compare_exchange_n(mask, &had, full ? all : light, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }
 
 /* The group that a Send or Recv belongs to; 0: none, or (counted) it has returned or has no place. */
@@ -350,9 +359,10 @@ static uint32_t group_of(struct track *track, unsigned comm, const struct event 
 	struct track_comm *app = &track->comms[comm];
 	uint32_t number = 0;
 
-	if ((kind != HANDLE_P2P_CALL && kind != HANDLE_GROUP) || handle_comm(word) != comm)
+	if (kind != HANDLE_P2P_CALL && kind != HANDLE_GROUP)
 		return 0;
-	if (atomic_load_explicit(&app->open_group, relaxed) == handle_number(word))
+	/* A group over several communicators has the first one's token. */
+	if (handle_comm(word) == comm && atomic_load_explicit(&app->open_group, relaxed) == handle_number(word))
 		number = groups_join(&track->groups, word >> HANDLE_COMM_SHIFT);
 	if (number)
 		atomic_store_explicit(&app->members, 1, relaxed);
@@ -670,6 +680,25 @@ void track_phase_stop(struct track *track, void *handle, uint64_t gpu_ns)
 		atomic_store_explicit(&op->synced_ns, gpu_ns, relaxed);
 }
 
+void *track_old_group_start(struct track *track, void *context)
+{
+	uint32_t generation, number;
+	unsigned comm = handle_context_comm(context, &generation);
+
+	if (!context || !atomic_load_explicit(&track->active, relaxed))
+		return NULL;
+	if (comm == UINT32_MAX)
+		return handle_of(HANDLE_P2P_CALL); /* a word that means nothing to us */
+	struct track_comm *app = &track->comms[comm];
+
+	do
+		number = atomic_fetch_add_explicit(&app->groups, 1, relaxed) + 1;
+	while (!number);
+	atomic_store_explicit(&app->open_group, number, relaxed);
+	atomic_store_explicit(&app->members, 0, relaxed);
+	return handle_of((uint64_t)number << HANDLE_NUMBER_SHIFT | (uint64_t)comm << HANDLE_COMM_SHIFT | HANDLE_GROUP);
+}
+
 void track_group_over(struct track *track, uint64_t word)
 {
 	unsigned index = handle_comm(word) % BOX_LIVE_COMMS;
@@ -736,10 +765,11 @@ void track_name(struct track *track, void *context, uint64_t id, const char *nam
 	struct box_comm *comm = &track->box->comms[index];
 
 	if (atomic_load_explicit(&comm->generation, relaxed) != generation ||
-	    atomic_load_explicit(&comm->named, relaxed) ||
-	    !atomic_compare_exchange_strong(&comm->named, &unnamed, 1))
+	    atomic_load_explicit(&comm->named, relaxed) != BOX_COMM_NAMELESS ||
+	    !atomic_compare_exchange_strong(&comm->named, &unnamed, BOX_COMM_BEING_NAMED))
 		return;
 	comm->id = id;
 	comm->rank = rank;
 	config_copy_text(comm->name, sizeof(comm->name), name);
+	atomic_store_explicit(&comm->named, BOX_COMM_NAMED, memory_order_release);
 }

@@ -68,6 +68,7 @@ struct track {
 	uint64_t ns_per_tick_q32;
 	struct jsonring *json;          /* where finished operations go; NULL: nowhere */
 	struct trace_op *traces;        /* one for each slot; NULL unless verbose */
+	uint64_t clocks_ticks;          /* how long a comparison of the clocks holds */
 	_Atomic uint64_t sweep_tick;    /* when the last round began: what it did not see is younger */
 	_Atomic(int *) mask;            /* NCCL's activation mask; NULL while it may be gone */
 	_Atomic int mask_all;           /* what we want of it, kernel events and all */
@@ -186,7 +187,7 @@ static inline void *track_phase_start(struct track *track, void *kernel, unsigne
 		       handle_of(handle_as(word, HANDLE_PHASE)) : NULL;
 }
 
-/* A group (v5 and later: GroupApi) begins. NCCL lets one thread at a time call it for a communicator. */
+/* A GroupApi begins. NCCL lets one thread at a time call it for a communicator. */
 static inline void *track_group_start(struct track *track, void *context)
 {
 	uint32_t generation;
@@ -204,19 +205,25 @@ static inline void *track_group_start(struct track *track, void *context)
 	return handle_of((uint64_t)number << HANDLE_NUMBER_SHIFT | (uint64_t)comm << HANDLE_COMM_SHIFT | HANDLE_GROUP);
 }
 
+/* A Group of v1 to v4, which CUDA's thread begins, too, when it replays a graph. Never NULL for a communicator of
+ * ours, with a record or without: NCCL would not tell of its operations then. */
+void *track_old_group_start(struct track *track, void *context);
+
 /* It has returned. */
 static inline void track_group_stop(struct track *track, void *group)
 {
 	uint64_t word = handle_word(group);
 	struct track_comm *app = &track->comms[handle_comm(word) % BOX_LIVE_COMMS];
+	bool is_open = atomic_load_explicit(&app->open_group, memory_order_relaxed) == handle_number(word);
 
-	if (handle_kind(word) != HANDLE_GROUP ||
-	    atomic_load_explicit(&app->open_group, memory_order_relaxed) != handle_number(word))
+	if (handle_kind(word) != HANDLE_GROUP)
 		return;
-	atomic_store_explicit(&app->open_group, 0, memory_order_relaxed);
+	if (track_likely(is_open))
+		atomic_store_explicit(&app->open_group, 0, memory_order_relaxed);
 	if (!track_likely(atomic_load_explicit(&track->sample_every, memory_order_relaxed) <= 1))
 		track_sample_next(track);
-	if (!track_likely(!atomic_load_explicit(&app->members, memory_order_relaxed)))
+	/* Another one began meanwhile: whether this one has members only its entry knows. */
+	if (!track_likely(is_open && !atomic_load_explicit(&app->members, memory_order_relaxed)))
 		track_group_over(track, word);
 }
 

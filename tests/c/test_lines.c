@@ -121,10 +121,55 @@ static void test_a_full_line_has_longer_windows_and_loses_nothing(void)
 	ok(ended, "and with the next operation");
 }
 
+static bool is_rising(const struct box_line *line)
+{
+	for (uint32_t i = 1; i < atomic_load(&line->windows); i++)
+		if (atomic_load(&line->window[i].start_s) <= atomic_load(&line->window[i - 1].start_s))
+			return false;
+	return true;
+}
+
+static void test_operations_far_between(void)
+{
+	static const uint32_t periods_s[] = { 20, 40, 45, 81, 363, 600 };
+
+	for (unsigned p = 0; p < sizeof(periods_s) / sizeof(*periods_s); p++) {
+		begin();
+		for (uint32_t i = 0; i < 5000; i++) {
+			operate(20, 1, MS);
+			round_at(i * periods_s[p] + p);
+		}
+		const struct box_line *line = line_of(20);
+
+		ok(line && atomic_load(&line->windows) <= BOX_LINE_WINDOWS && ops_in(line) == 5000 && is_rising(line) &&
+			   !atomic_load(&box.lines[1].used),
+		   "one operation each %u s stays in its line", periods_s[p]);
+	}
+}
+
+static void test_a_clock_that_is_set_back(void)
+{
+	begin();
+	for (uint32_t s = 100; s < 160; s++) {
+		operate(20, 1, MS);
+		round_at(s < 130 ? s : s - 3);
+	}
+	const struct box_line *line = line_of(20);
+
+	ok(is_rising(line) && ops_in(line) == 60, "set back by little, a line goes on");
+	operate(20, 1, MS);
+	round_at(20);
+	operate(20, 1, MS);
+	round_at(31);
+	ok(is_rising(line) && ops_in(line) == 1 && line->since_s == NOW_S + 20, "by more, it begins anew and says so");
+}
+
 int main(void)
 {
 	test_the_busiest_have_lines_with_all_of_theirs();
 	test_only_one_that_is_twice_as_busy_takes_over();
 	test_a_full_line_has_longer_windows_and_loses_nothing();
+	test_operations_far_between();
+	test_a_clock_that_is_set_back();
 	return done_testing();
 }

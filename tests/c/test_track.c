@@ -474,6 +474,9 @@ static void test_sampling(void)
 	mask = 0;
 	track_group_stop(&track, track_group_start(&track, comm));
 	ok(mask == 0, "a mask that somebody has cleared stays");
+	mask = 0x302;
+	track_group_stop(&track, track_group_start(&track, comm));
+	ok(mask == 0x302, "and so does any other word");
 }
 
 static void test_keys_run_out(void)
