@@ -41,7 +41,7 @@
 /* Why an event could not be measured: index of box_header.dropped, and the label
  * `reason` of nccl_inspector_events_dropped_total. */
 enum box_drop {
-	BOX_DROP_NO_SLOT,     /* more than BOX_OPS operations in flight */
+	BOX_DROP_NO_SLOT,     /* more operations in flight than there are slots for (slots.h) */
 	BOX_DROP_NO_COMM,     /* operation of a communicator beyond BOX_LIVE_COMMS */
 	BOX_DROP_NO_KEY,      /* more than BOX_KEYS kinds of operation */
 	BOX_DROP_EXPIRED,     /* operation never completed, and its slot was needed */
