@@ -7,6 +7,8 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include "box.h"
@@ -35,15 +37,6 @@ static void file_name(const struct jsonfile *file, unsigned number, char *name)
 		snprintf(name, NAME_ROOM, "%s.%s", file->stem, end);
 }
 
-static int open_dir(struct jsonfile *file)
-{
-	int fd = file->dir_fd < 0 ? makedir_open(file->dir) : file->dir_fd;
-
-	if (fd >= 0)
-		file->dir_fd = fd;
-	return fd < 0 ? fd : 0;
-}
-
 static void close_fd(int *fd)
 {
 	if (*fd >= 0)
@@ -51,30 +44,88 @@ static void close_fd(int *fd)
 	*fd = -1;
 }
 
-/* Not fstat: that symbol is younger than the glibc of old containers. */
-static bool look(int dir_fd, const char *name, struct statx *found)
+struct found {
+	struct jsonfile_identity identity;
+	uint64_t bytes;
+	bool has_name;
+};
+
+/* Where old container runtimes refuse statx. By number: fstat as a symbol is younger than the glibc of old containers. */
+static bool look_the_old_way(int dir_fd, const char *name, struct found *found)
 {
-	return statx(dir_fd, name, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW, STATX_NLINK | STATX_INO | STATX_SIZE, found) == 0;
+	struct stat old;
+
+	if (syscall(SYS_newfstatat, dir_fd, name, &old, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW))
+		return false;
+	*found = (struct found){ { major(old.st_dev), minor(old.st_dev), old.st_ino }, (uint64_t)old.st_size,
+				 old.st_nlink > 0 };
+	return true;
 }
 
-static bool is_same(const struct jsonfile_kept *kept, const struct statx *found)
+static bool look(int dir_fd, const char *name, struct found *found)
 {
-	return kept->device_major == found->stx_dev_major && kept->device_minor == found->stx_dev_minor &&
-	       kept->inode == found->stx_ino;
+	struct statx now;
+
+	if (dir_fd < 0 || statx(dir_fd, name, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW,
+				STATX_NLINK | STATX_INO | STATX_SIZE, &now))
+		return dir_fd >= 0 && look_the_old_way(dir_fd, name, found);
+	*found = (struct found){ { now.stx_dev_major, now.stx_dev_minor, now.stx_ino }, now.stx_size, now.stx_nlink > 0 };
+	return true;
+}
+
+static bool is_same(const struct jsonfile_identity *known, const struct found *found)
+{
+	return known->device_major == found->identity.device_major &&
+	       known->device_minor == found->identity.device_minor && known->inode == found->identity.inode;
+}
+
+/* What the application has made of our descriptor is left to it. */
+static bool is_ours(int *fd, const struct jsonfile_identity *known, struct found *found)
+{
+	if (look(*fd, "", found) && is_same(known, found))
+		return true;
+	*fd = -1;
+	return false;
+}
+
+static int open_dir(struct jsonfile *file)
+{
+	struct found found;
+
+	if (is_ours(&file->dir_fd, &file->dir_identity, &found))
+		return 0;
+	file->dir_fd = makedir_open(file->dir);
+	if (file->dir_fd < 0) {
+		int error = file->dir_fd;
+
+		file->dir_fd = -1;
+		return error;
+	}
+	if (!look(file->dir_fd, "", &found)) {
+		close_fd(&file->dir_fd);
+		return -EIO;
+	}
+	file->dir_identity = found.identity;
+	return 0;
+}
+
+static struct jsonfile_kept *newest(struct jsonfile *file)
+{
+	return &file->kept[file->kept_count - 1];
 }
 
 /* Goes on in the last file, if that is what still has its name. */
 static bool reopen(struct jsonfile *file)
 {
 	char name[NAME_ROOM];
-	struct statx found;
+	struct found found;
 
 	if (!file->kept_count)
 		return false;
-	file_name(file, file->kept[file->kept_count - 1].number, name);
+	file_name(file, newest(file)->number, name);
 	file->fd = box_move_fd(openat(file->dir_fd, name, O_WRONLY | O_APPEND | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
-	if (file->fd >= 0 && look(file->fd, "", &found) && is_same(&file->kept[file->kept_count - 1], &found)) {
-		file->offset = found.stx_size;
+	if (look(file->fd, "", &found) && is_same(&newest(file)->identity, &found)) {
+		file->offset = found.bytes;
 		return true;
 	}
 	close_fd(&file->fd);
@@ -84,20 +135,34 @@ static bool reopen(struct jsonfile *file)
 static void forget_oldest(struct jsonfile *file)
 {
 	char name[NAME_ROOM];
-	struct statx found;
+	struct found found;
 
 	file_name(file, file->kept[0].number, name);
-	if (look(file->dir_fd, name, &found) && is_same(&file->kept[0], &found))
+	if (look(file->dir_fd, name, &found) && is_same(&file->kept[0].identity, &found))
 		unlinkat(file->dir_fd, name, 0);
 	file->kept_count--;
 	memmove(file->kept, file->kept + 1, file->kept_count * sizeof(*file->kept));
+}
+
+/* A file that cannot be looked at could not be removed later: better none. */
+static int keep(struct jsonfile *file, unsigned number, const char *name)
+{
+	struct found made;
+
+	if (!look(file->fd, "", &made)) {
+		unlinkat(file->dir_fd, name, 0);
+		close_fd(&file->fd);
+		return -EIO;
+	}
+	file->offset = 0;
+	file->kept[file->kept_count++] = (struct jsonfile_kept){ number, made.identity };
+	return 0;
 }
 
 /* A process with our pid in another container of this host name may have the name. */
 static int create_next(struct jsonfile *file)
 {
 	char name[NAME_ROOM];
-	struct statx made;
 
 	while (file->kept_count >= file->files)
 		forget_oldest(file);
@@ -112,13 +177,8 @@ static int create_next(struct jsonfile *file)
 			file->next_number = number;
 			return -errno;
 		}
-		if (file->fd < 0)
-			continue;
-		file->offset = 0;
-		if (look(file->fd, "", &made)) /* else it will not be removed, that is all */
-			file->kept[file->kept_count++] = (struct jsonfile_kept){
-				number, made.stx_dev_major, made.stx_dev_minor, made.stx_ino };
-		return 0;
+		if (file->fd >= 0)
+			return keep(file, number, name);
 	}
 	return -EEXIST;
 }
@@ -174,12 +234,12 @@ static int append(struct jsonfile *file, const char *data, size_t length)
 /* The user may have emptied the file, or removed it or its directory: then nobody would see what is written. */
 static void look_again(struct jsonfile *file)
 {
-	struct statx now;
+	struct found now;
 
-	if (file->fd < 0 || !look(file->fd, "", &now))
+	if (file->fd < 0 || !is_ours(&file->fd, &newest(file)->identity, &now))
 		return;
-	if (now.stx_nlink)
-		file->offset = now.stx_size;
+	if (now.has_name)
+		file->offset = now.bytes;
 	else
 		close_fd(&file->fd);
 }
@@ -217,6 +277,10 @@ int jsonfile_write(struct jsonfile *file, const char *lines, size_t length)
 
 void jsonfile_close(struct jsonfile *file)
 {
+	struct found found;
+
+	look_again(file);
+	is_ours(&file->dir_fd, &file->dir_identity, &found);
 	close_fd(&file->fd);
 	close_fd(&file->dir_fd);
 }

@@ -21,10 +21,14 @@
 #define JSONFILE_LAST_BYTES ((size_t)4096) /* the kernel looks for the death of a process page by page */
 #define JSONFILE_LAST_PACKED_BYTES ((size_t)16 * 1024)
 
-struct jsonfile_kept {
-	unsigned number;
+struct jsonfile_identity {
 	uint32_t device_major, device_minor;
 	uint64_t inode;
+};
+
+struct jsonfile_kept {
+	unsigned number;
+	struct jsonfile_identity identity;
 };
 
 struct jsonfile {
@@ -33,7 +37,8 @@ struct jsonfile {
 	uint64_t file_bytes; /* of one file */
 	unsigned files;      /* kept, 1 to JSONFILE_KEPT */
 	struct gzip *gzip;   /* NULL: plain */
-	int dir_fd, fd;      /* -1: not open */
+	int dir_fd, fd;      /* -1: not open. Applications close descriptors that are not theirs: it may be another file now */
+	struct jsonfile_identity dir_identity;
 	uint64_t offset;     /* end of the whole lines */
 	bool torn;           /* beyond them is half a line that could not be taken back */
 	unsigned next_number;

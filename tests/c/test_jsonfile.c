@@ -3,19 +3,48 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "jsonfile.h"
 #include "tap.h"
 
 static char base[64];
+static _Atomic bool full; /* the disk: takes one byte more, and gives none back */
+
+/* Before the C library's. */
+ssize_t write(int fd, const void *data, size_t length)
+{
+	static _Atomic bool taken;
+
+	if (!atomic_load(&full))
+		return syscall(SYS_write, fd, data, length);
+	if (!atomic_exchange(&taken, true))
+		return syscall(SYS_write, fd, data, 1);
+	errno = ENOSPC;
+	return -1;
+}
+
+int ftruncate(int fd, off_t length)
+{
+	if (!atomic_load(&full))
+		return (int)syscall(SYS_ftruncate, fd, length);
+	errno = EIO;
+	return -1;
+}
 
 static const char *path_of(const char *name)
 {
@@ -187,23 +216,114 @@ static void test_limits(void)
 	jsonfile_close(&file);
 }
 
-/* /dev/full in place of the file: the first byte already fails. */
 static void test_full_disk(void)
 {
 	struct jsonfile file = open_in("full");
-	int real;
 
 	file.files = 2;
 	add(&file, "one\n");
-	real = file.fd;
-	file.fd = open("/dev/full", O_WRONLY | O_CLOEXEC);
-	ok(add(&file, "two\n") == -ENOSPC, "a full disk is an error");
-	close(file.fd);
-	file.fd = real;
-	ok(add(&file, "three\n") == 0 && !strcmp(content("full/vm-pid7.log"), "one\n") &&
+	atomic_store(&full, true);
+	ok(add(&file, "two\n") == -ENOSPC && !strcmp(content("full/vm-pid7.log"), "one\nt"), "a full disk is an error");
+	atomic_store(&full, false);
+	ok(add(&file, "three\n") == 0 && !strcmp(content("full/vm-pid7.log"), "one\nt") &&
 		   !strcmp(content("full/vm-pid7.1.log"), "three\n"),
 	   "and what could not be taken back stays in a file of its own");
 	jsonfile_close(&file);
+}
+
+/* The application closes what it has not opened, and its own files get the numbers. */
+static void test_taken_descriptors(void)
+{
+	struct jsonfile file = open_in("taken");
+	int file_fd, dir_fd, mine;
+
+	mkdir(path_of("other"), 0755);
+	add(&file, "one\n");
+	file_fd = file.fd;
+	dir_fd = file.dir_fd;
+	mine = open(path_of("mine"), O_CREAT | O_RDWR | O_CLOEXEC, 0644);
+	dup2(mine, file_fd);
+	close(mine);
+	mine = open(path_of("other"), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	dup2(mine, dir_fd);
+	close(mine);
+	ok(add(&file, "two\n") == 0 && !strcmp(content("taken/vm-pid7.log"), "one\ntwo\n") && !strcmp(content("mine"), ""),
+	   "a descriptor that is the application's now is not written to");
+	ok(rmdir(path_of("other")) == 0, "nor is a file made in its directory");
+	ok(fcntl(file_fd, F_GETFD) >= 0 && fcntl(dir_fd, F_GETFD) >= 0, "and neither is closed");
+	int ours = file.fd, our_dir = file.dir_fd;
+
+	dup2(file_fd, ours);
+	dup2(file_fd, our_dir);
+	jsonfile_close(&file);
+	ok(fcntl(ours, F_GETFD) >= 0 && fcntl(our_dir, F_GETFD) >= 0, "nor at the end");
+	ok(add(&file, "three\n") == 0 && !strcmp(content("taken/vm-pid7.log"), "one\ntwo\nthree\n"), "lines go on in the file");
+	jsonfile_close(&file);
+	for (int i = 0; i < 4; i++)
+		close((int[]){ file_fd, dir_fd, ours, our_dir }[i]);
+}
+
+/* As an old container runtime does it. False where that cannot be had. */
+static bool refuse(unsigned first, unsigned second)
+{
+	struct sock_filter steps[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, first, 1, 0),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, second, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	const struct sock_fprog program = { sizeof(steps) / sizeof(*steps), steps };
+
+	return !prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) && !prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
+}
+
+static unsigned count_files(const char *name)
+{
+	unsigned count = 0;
+	DIR *dir = opendir(path_of(name));
+
+	for (struct dirent *entry; dir && (entry = readdir(dir));)
+		count += entry->d_name[0] != '.';
+	if (dir)
+		closedir(dir);
+	return count;
+}
+
+/* Exit status of a child that writes 20 full files: 2 where nothing can be refused, 1 when it could not write. */
+static int write_refused(const char *dir, unsigned also)
+{
+	int status = 0;
+	pid_t child = fork();
+
+	if (!child) {
+		struct jsonfile file = open_in(dir);
+		int error = 0;
+
+		file.file_bytes = 10;
+		file.files = 2;
+		if (!refuse(SYS_statx, also))
+			_exit(2);
+		for (int i = 0; i < 20 && !error; i++)
+			error = add(&file, "12345\n");
+		_exit(error != 0);
+	}
+	return waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void test_refused_calls(void)
+{
+	int code = write_refused("refused", SYS_statx);
+
+	if (code == 2) {
+		printf("# nothing can be refused here\n");
+		return;
+	}
+	ok(code == 0 && count_files("refused") == 2, "where statx is refused old files are removed like elsewhere (%d, %u)", code,
+	   count_files("refused"));
+	code = write_refused("blind", SYS_newfstatat);
+	ok(code == 1 && count_files("blind") == 0, "files that could never be removed are not made (%d, %u)", code,
+	   count_files("blind"));
 }
 
 /* Both lines, by the real zlib. */
@@ -269,6 +389,8 @@ int main(void)
 	test_bad_places();
 	test_limits();
 	test_full_disk();
+	test_taken_descriptors();
+	test_refused_calls();
 	test_gzip();
 	test_race();
 	char command[96];
