@@ -43,6 +43,14 @@ static void stamp(struct track *track, struct box_op *op, uint32_t generation, u
 		atomic_store_explicit(&op->known_tick, 0, relaxed);
 }
 
+/* Whether its slot is worth more than what may yet come: it never began, or NCCL lost the end of a channel. */
+static bool is_stuck(struct track *track, struct box_op *op, uint64_t age, uint64_t now_tick)
+{
+	if (!atomic_load_explicit(&op->started_channels, relaxed))
+		return age > SHORT_POOL_NS;
+	return age_ns(track, &op->event_tick, now_tick) > SHORT_POOL_NS && slots_left_behind(track, op);
+}
+
 static void sweep_slot(struct sweep *sweep, struct track *track, unsigned slot, bool pool_is_short,
 		       uint64_t now_tick)
 {
@@ -73,13 +81,10 @@ static void sweep_slot(struct sweep *sweep, struct track *track, unsigned slot, 
 	if (all_stopped) {
 		if (complete || age_ns(track, &op->event_tick, now_tick) > SETTLED_NS)
 			track_complete(track, op, generation);
-	} else if (orphaned || (pool_is_short && !started && age > SHORT_POOL_NS)) {
+	} else if (orphaned || (pool_is_short && is_stuck(track, op, age, now_tick))) {
 		track_expire(track, op, generation);
 	} else if (age > OVERTAKEN_NS && slots_overtaken(track, op)) {
 		track_end_untimed(track, op, generation);
-	} else if (pool_is_short && age_ns(track, &op->event_tick, now_tick) > SHORT_POOL_NS &&
-		   slots_left_behind(track, op)) {
-		track_expire(track, op, generation); /* NCCL lost the end of a channel */
 	}
 }
 

@@ -17,7 +17,7 @@
 
 /* An operation cannot have run longer than it has been known, nor begun before, but for the time from its launch
  * to NCCL's first word of it. */
-#define PLAUSIBLE_SLACK_NS 1000000000ll
+#define PLAUSIBLE_SLACK_NS INT64_C(1000000000)
 /* The clocks are compared for one operation in so many. */
 #define CLOCKS_EVERY 64u
 /* How long the distance of the two clocks is believed: they drift. */
