@@ -94,33 +94,22 @@ static const char *get_environment(const char *name)
 	return getenv(name);
 }
 
-static int open_dir(const struct config *config)
-{
-	int fd;
-
-	if (config->make_dir)
-		return makedir_open(config->dir);
-	fd = open(config->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	return fd < 0 ? -errno : box_move_fd(fd);
-}
-
-/* False when there is nowhere to write anything. The directory of the JSON lines is opened by their thread: it may be
- * on a file system that hangs. */
+/* False when there is nowhere to write anything. A directory of the user's own is made and opened by the threads that
+ * write there: it may be on a file system that hangs. */
 static bool find_dir(int *dir_fd)
 {
-	const struct config *config = &self.config;
+	struct config *config = &self.config;
 	char message[512];
-	int fd;
 
 	*dir_fd = -1;
-	if (config->make_dir && !config->prom)
-		return true;
-	fd = open_dir(config);
-	if (fd >= 0) {
-		*dir_fd = fd;
+	if (config->make_dir) {
+		makedir_absolute(config->dir, sizeof(config->dir));
 		return true;
 	}
-	snprintf(message, sizeof(message), "%.400s: %s: %s", config->dir, strerror(-fd),
+	*dir_fd = box_move_fd(open(config->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+	if (*dir_fd >= 0)
+		return true;
+	snprintf(message, sizeof(message), "%.400s: %s: %s", config->dir, strerror(errno),
 		 config->json ? "there will be JSON lines only" : "nothing is measured");
 	keep(message);
 	return config->json;

@@ -6,6 +6,7 @@
 #include <limits.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "box.h"
 
@@ -27,4 +28,20 @@ int makedir_open(const char *path)
 		return -errno;
 	fd = box_move_fd(open(part, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
 	return fd < 0 ? -errno : fd;
+}
+
+void makedir_absolute(char *path, size_t room)
+{
+	char here[PATH_MAX];
+	size_t length, start;
+
+	if (path[0] == '/' || !getcwd(here, sizeof(here)))
+		return;
+	start = strlen(here) + 1;
+	length = strlen(path) + 1;
+	if (start + length > room)
+		return;
+	memmove(path + start, path, length);
+	memcpy(path, here, start - 1);
+	path[start - 1] = '/';
 }

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "makedir.h"
 
 #define ROUND_NS 1000000000ull
 #define SNAPSHOT_NS 30000000000ull /* of a box that is not on tmpfs, where there is no interval */
@@ -38,15 +39,15 @@ static void unpublish(struct writer *writer)
  * own. */
 static bool writes_at_end(const struct writer *writer)
 {
-	return writer->config->prom && writer->config->make_dir && !writer->config->interval_us && writer->dir_fd >= 0;
+	return writer->config->prom && writer->config->make_dir && !writer->config->interval_us;
 }
 
 void writer_close(struct writer *writer, uint64_t due_ns)
 {
-	if (writes_at_end(writer))
-		worker_close(&writer->worker, due_ns);
+	worker_close(&writer->worker, due_ns); /* it withdraws the files */
 	atomic_store(&writer->closing, true);
-	unpublish(writer);
+	if (!writer->config->make_dir) /* the user's own directory is perhaps what the thread is stuck at */
+		unpublish(writer);
 }
 
 static int write_all(int fd, const char *data, size_t length)
@@ -90,11 +91,22 @@ static void log_failure(struct writer *writer, const char *name, int error)
 	char message[320];
 
 	if (!writer->failing && writer->log) {
-		snprintf(message, sizeof(message), "cannot write %s: %s; its metrics are withdrawn until it can",
+		snprintf(message, sizeof(message), "cannot write %.200s: %s; its metrics are withdrawn until it can",
 			 name, strerror(-error));
 		writer->log(message);
 	}
 	writer->failing = true;
+}
+
+/* The user's own directory is made and opened by the thread: it may be on a file system that hangs. */
+static bool has_dir(struct writer *writer)
+{
+	if (writer->dir_fd < 0 && writer->config->make_dir) {
+		writer->dir_fd = makedir_open(writer->config->dir);
+		if (writer->dir_fd < 0)
+			log_failure(writer, writer->config->dir, writer->dir_fd);
+	}
+	return writer->dir_fd >= 0;
 }
 
 static void publish_gpu(struct writer *writer, unsigned gpu)
@@ -123,6 +135,8 @@ static void publish(struct writer *writer)
 {
 	uint32_t gpus = 0;
 
+	if (!has_dir(writer))
+		return;
 	pthread_mutex_lock(writer->tables);
 	sweep_count(writer->track);
 	expo_window(&writer->expo, clock_ticks(), writer->track->ns_per_tick_q32);
@@ -178,13 +192,15 @@ static void *thread_main(void *argument)
 {
 	struct writer *writer = argument;
 	uint64_t interval_ns = (uint64_t)writer->config->interval_us * 1000;
-	bool prom = writer->config->prom && writer->dir_fd >= 0 && interval_ns;
+	bool prom = writer->config->prom && interval_ns;
 	uint64_t period_ns = interval_ns ? interval_ns : SNAPSHOT_NS;
 	uint64_t next_beat = clock_ns(CLOCK_MONOTONIC) + ROUND_NS;
 	uint64_t next_write = clock_ns(CLOCK_MONOTONIC) + period_ns;
 
 	/* The application's locale may write a comma into numbers. */
 	uselocale(newlocale(LC_ALL_MASK, "C", (locale_t)0));
+	if (writer->config->prom)
+		has_dir(writer); /* or the user hears of it at once */
 	for (;;) {
 		uint64_t due = next_write < next_beat ? next_write : next_beat;
 		bool stop = worker_sleep(&writer->worker, due);

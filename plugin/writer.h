@@ -17,7 +17,7 @@ struct writer {
 	const struct config *config;
 	struct control *control;
 	pthread_mutex_t *tables; /* held while the tables are read, never over I/O */
-	int dir_fd;              /* -1: nowhere to write */
+	int dir_fd;              /* -1: nowhere to write; config.make_dir: the thread's own business */
 	uint64_t own_ns;         /* CPU time of the thread so far */
 	struct worker worker;    /* init, start, stop and wait for it as for any worker */
 	_Atomic uint32_t published; /* bit i: the file of GPU i is there */
@@ -34,8 +34,8 @@ struct writer {
 
 /* Prepares `worker`; starts nothing. */
 void writer_init(struct writer *writer);
-/* At exit: removes the .prom files of this process for good, or has those written that come at the end, until then
- * (CLOCK_MONOTONIC). Waits for no lock. */
+/* At exit: has the thread remove the .prom files of this process for good, or write those that come at the end, until
+ * then (CLOCK_MONOTONIC). Waits for no lock. */
 void writer_close(struct writer *writer, uint64_t due_ns);
 
 #endif
