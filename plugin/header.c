@@ -65,5 +65,5 @@ uint32_t header_find_gpu(struct box_header *header)
 		header->gpu[i].used = 1;
 		return i;
 	}
-	return BOX_GPUS - 1;
+	return BOX_GPUS;
 }

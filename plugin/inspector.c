@@ -267,12 +267,24 @@ static void *keep_library(void *context, unsigned library)
 	return context;
 }
 
+/* One of a GPU that has no place in the header has no record: another one's would have its figures. */
+static void *add_comm(const struct inspector_comm *comm, struct comm_words *words)
+{
+	*words = comm->words;
+	words->gpu = header_find_gpu(self.box.header);
+	if (words->gpu < BOX_GPUS)
+		return comms_add(&inspector_track, words);
+	words->gpu = 0; /* for nobody to read */
+	atomic_fetch_add(&self.box.header->comms_created, 1);
+	return handle_context_beyond();
+}
+
 /* Under the lock. NULL: nothing of this communicator can be measured. */
 static void *begin(const struct inspector_comm *comm, int *mask)
 {
 	unsigned library =
 		control_begin(&self.control, mask, wanted_events(comm->api), clock_ns(CLOCK_MONOTONIC));
-	struct comm_words words = comm->words;
+	struct comm_words words;
 	void *context;
 
 	if (library == CONTROL_LIBRARIES) {
@@ -282,8 +294,7 @@ static void *begin(const struct inspector_comm *comm, int *mask)
 	self.library[library].logger = comm->logger;
 	self.library[library].api = comm->api;
 	atomic_store(&self.notes.logger, comm->logger);
-	words.gpu = header_find_gpu(self.box.header);
-	context = keep_library(comms_add(&inspector_track, &words), library);
+	context = keep_library(add_comm(comm, &words), library);
 	if (!self.live++)
 		net_begin(&inspector_net);
 	atomic_store(&self.box.header->state, BOX_LIVE);
@@ -324,7 +335,10 @@ void inspector_init(const struct inspector_comm *comm, void **context, int *mask
 /* Under the lock. Of the last one of the process: libnccl may go, and the threads with it. */
 static void end_all(void)
 {
-	atomic_store(&self.box.header->state, BOX_FINALIZED);
+	if (control_is_denied(&self.control)) /* there is no thread to write a box that is not in memory */
+		box_set_state(&self.box, BOX_FINALIZED);
+	else
+		atomic_store(&self.box.header->state, BOX_FINALIZED);
 	/* Under the lock: a communicator that comes now must find the thread told to stop, and start it. */
 	worker_ask_to_stop(&self.writer.worker);
 	if (self.json_ready)

@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <sched.h>
 #include <signal.h>
 #include <stddef.h>
 #include <sys/resource.h>
@@ -28,12 +29,23 @@ void worker_init(struct worker *worker, void *(*main)(void *argument), void *arg
 	pthread_condattr_destroy(&monotonic);
 }
 
+/* The application's may be of real time (chrt): nothing of ours comes before anybody's work. */
+static void be_nice(void)
+{
+	const struct sched_param none = { 0 };
+	int policy = sched_getscheduler(0) & ~SCHED_RESET_ON_FORK;
+
+	if (policy == SCHED_FIFO || policy == SCHED_RR)
+		sched_setscheduler(0, SCHED_OTHER, &none);
+	setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICE);
+}
+
 static void *worker_main(void *argument)
 {
 	struct worker *worker = argument;
 
 	worker->counted_cpu_ns = 0; /* its clock is new with the thread */
-	setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICE);
+	be_nice();
 	return worker->main(worker->argument);
 }
 

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The inspector's life in a process: first and last communicator, very many, forked children, a program with much
  * thread-local data, the process-wide mask, and all of it while the site has the inspector disabled. */
+#include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -317,6 +319,66 @@ static void test_another_library(void)
 	ok(inspector_track.box->header->state == BOX_FINALIZED, "until its last communicator");
 }
 
+static void test_too_many_gpus(void)
+{
+	struct box_header *header = inspector_track.box->header;
+	struct box_gpu before[BOX_GPUS];
+	const struct event event = { .peer = EVENT_NO_PEER, .func = "AllReduce", .datatype = "ncclInt8", .algo = "RING",
+				     .proto = "LL", .count = 8, .channels = 1 };
+
+	memcpy(before, header->gpu, sizeof(before));
+	for (unsigned i = 0; i < BOX_GPUS; i++) {
+		header->gpu[i].used = 1;
+		snprintf(header->gpu[i].uuid, sizeof(header->gpu[i].uuid), "GPU-%u", i);
+	}
+	uint64_t created = header->comms_created, dropped = header->dropped[BOX_DROP_NO_COMM];
+	void *mine = make(40);
+
+	ok(mine && header->comms_created == created + 1 && mask_now() == WANTED, "one GPU too many has a context");
+	ok(!track_operation(&inspector_track, mine, &event) && header->dropped[BOX_DROP_NO_COMM] == dropped + 1,
+	   "its operations are counted, and are nobody else's");
+	inspector_finalize(mine);
+	ok(header->state == BOX_FINALIZED, "and it ends as any other");
+	memcpy(header->gpu, before, sizeof(before));
+}
+
+/* How many threads of this process are of real time; *threads: of so many. */
+static unsigned count_real_time(unsigned *threads)
+{
+	DIR *tasks = opendir("/proc/self/task");
+	unsigned found = 0;
+
+	*threads = 0;
+	for (struct dirent *task = readdir(tasks); task; task = readdir(tasks)) {
+		int tid = atoi(task->d_name);
+
+		*threads += tid > 0;
+		found += tid > 0 && sched_getscheduler(tid) != SCHED_OTHER;
+	}
+	closedir(tasks);
+	return found;
+}
+
+static void test_real_time(void)
+{
+	const struct sched_param first = { .sched_priority = 1 }, none = { 0 };
+	uint64_t end = clock_ns(CLOCK_MONOTONIC) + 5000000000ull;
+	struct timespec pause = { 0, 1000000 };
+	unsigned threads, found;
+
+	if (sched_setscheduler(0, SCHED_FIFO, &first)) {
+		ok(true, "# SKIP this may not be of real time");
+		return;
+	}
+	void *mine = make(41);
+
+	sched_setscheduler(0, SCHED_OTHER, &none);
+	while ((found = count_real_time(&threads)) && clock_ns(CLOCK_MONOTONIC) < end)
+		nanosleep(&pause, NULL);
+	ok(threads >= 2 && !found, "in a process of real time our thread is not (%u of %u are)", found, threads);
+	inspector_finalize(mine);
+}
+
 static void test_while_disabled(void)
 {
 	char path[96];
@@ -378,6 +440,8 @@ int main(void)
 	test_further_lives();
 	test_very_many();
 	test_another_library();
+	test_too_many_gpus();
+	test_real_time();
 	test_while_disabled();
 	snprintf(command, sizeof(command), "rm -rf %s", dir);
 	return system(command) || done_testing();
