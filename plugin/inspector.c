@@ -335,10 +335,9 @@ void inspector_init(const struct inspector_comm *comm, void **context, int *mask
 /* Under the lock. Of the last one of the process: libnccl may go, and the threads with it. */
 static void end_all(void)
 {
+	atomic_store(&self.box.header->state, BOX_FINALIZED);
 	if (control_is_denied(&self.control)) /* there is no thread to write a box that is not in memory */
-		box_set_state(&self.box, BOX_FINALIZED);
-	else
-		atomic_store(&self.box.header->state, BOX_FINALIZED);
+		box_snapshot(&self.box);
 	/* Under the lock: a communicator that comes now must find the thread told to stop, and start it. */
 	worker_ask_to_stop(&self.writer.worker);
 	if (self.json_ready)

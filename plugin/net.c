@@ -65,22 +65,33 @@ static bool is_entry_of(const struct box_net *entry, const struct box_net *wante
 	       entry->peer == wanted->peer && entry->is_send == wanted->is_send;
 }
 
-/* Index of the entry, a new one if need be; BOX_NETS when there is no place. Two threads that meet a new peer at once
- * may make two of it: readers add them up. */
-static uint32_t find_entry(struct box *box, const struct box_net *wanted)
+static uint32_t first_place(const struct box_net *wanted)
 {
-	uint32_t first = (((uint32_t)wanted->peer * 64u + wanted->comm) * 2u + wanted->is_send) * 2654435761u >> 16;
+	return (((uint32_t)wanted->peer * 64u + wanted->comm) * 2u + wanted->is_send) * 2654435761u >> 16;
+}
+
+/* Index of the entry, BOX_NETS when there is none. */
+static uint32_t look_up(const struct box *box, const struct box_net *wanted)
+{
+	uint32_t first = first_place(wanted);
 
 	for (unsigned i = 0; i < ENTRY_PLACES; i++)
 		if (is_entry_of(&box->nets[(first + i) % BOX_NETS], wanted))
 			return (first + i) % BOX_NETS;
+	return BOX_NETS;
+}
+
+/* Index of a new entry; BOX_NETS when there is no place. */
+static uint32_t make_entry(struct box *box, const struct box_net *wanted)
+{
+	uint32_t first = first_place(wanted);
+
 	for (unsigned i = 0; i < ENTRY_PLACES; i++) {
 		struct box_net *entry = &box->nets[(first + i) % BOX_NETS];
-		uint32_t unused = NET_ENTRY_FREE;
 
-		if (atomic_load_explicit(&entry->used, relaxed) != NET_ENTRY_FREE ||
-		    !atomic_compare_exchange_strong(&entry->used, &unused, NET_ENTRY_TAKEN))
+		if (atomic_load_explicit(&entry->used, memory_order_acquire) != NET_ENTRY_FREE)
 			continue;
+		atomic_store_explicit(&entry->used, NET_ENTRY_TAKEN, relaxed);
 		entry->comm = wanted->comm;
 		entry->comm_generation = wanted->comm_generation;
 		entry->peer = wanted->peer;
@@ -89,6 +100,21 @@ static uint32_t find_entry(struct box *box, const struct box_net *wanted)
 		return (first + i) % BOX_NETS;
 	}
 	return BOX_NETS;
+}
+
+/* Index of the entry, a new one if need be. BOX_NETS when there is no place, or while another thread makes one: two of
+ * the same peer would be one series twice. */
+static uint32_t find_entry(struct net *net, const struct box_net *wanted)
+{
+	uint32_t found = look_up(net->track->box, wanted);
+
+	if (found < BOX_NETS || atomic_exchange_explicit(&net->making, true, memory_order_acquire))
+		return found;
+	found = look_up(net->track->box, wanted);
+	if (found == BOX_NETS)
+		found = make_entry(net->track->box, wanted);
+	atomic_store_explicit(&net->making, false, memory_order_release);
+	return found;
 }
 
 /* A free slot, now being filled; NULL when there is none near. */
@@ -163,7 +189,7 @@ void *net_op_start(struct net *net, void *context, const struct abi_proxy_op *to
 	if (wanted.comm == UINT32_MAX || atomic_load_explicit(&net->track->box->comms[wanted.comm].generation,
 							      relaxed) != wanted.comm_generation)
 		return NULL;
-	entry = find_entry(net->track->box, &wanted);
+	entry = find_entry(net, &wanted);
 	if (entry == BOX_NETS)
 		return NULL;
 	struct net_op *op = take(net, &generation);

@@ -41,6 +41,7 @@ struct net {
 	_Atomic bool on;         /* NCCL is to be asked for the events */
 	uint64_t round_tick;     /* of the last round */
 	uint64_t suspected_tick; /* when a hang was last suspected */
+	_Atomic bool making;     /* a thread makes an entry: exactly one does */
 	_Alignas(64) _Atomic uint32_t cursor; /* where to look for a free slot */
 	_Atomic uint32_t ended[BOX_NETS];     /* operations of the entry that are over */
 };
