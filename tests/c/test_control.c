@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The site's list of versions, its kill switch, and NCCL's mask under both and under the guard. */
+/* NCCL's masks under the site's list of versions, its kill switch and the guard. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
@@ -12,7 +12,6 @@
 #include "clock.h"
 #include "comms.h"
 #include "control.h"
-#include "deny.h"
 #include "log2.h"
 #include "sweep.h"
 #include "tap.h"
@@ -72,71 +71,6 @@ static void rounds(unsigned n, uint64_t hot_ns)
 		box.header->hot_ns += hot_ns;
 		control_round(&control, now_ns, 0);
 	}
-}
-
-static void test_versions(void)
-{
-	static const struct {
-		const char *list, *bad;
-		uint32_t version;
-		bool listed;
-	} cases[] = {
-		{ "2.28.0-2.28.5,2.31.2", "", 22800, true },
-		{ "2.28.0-2.28.5,2.31.2", "", 22805, true },
-		{ "2.28.0-2.28.5,2.31.2", "", 22806, false },
-		{ "2.28.0-2.28.5,2.31.2", "", 23102, true },
-		{ "2.28.0-2.28.5,2.31.2", "", 23103, false },
-		{ " 2.31.2 , 2.30.7", "", 23007, true },
-		{ "0.0.0-999.99.99", "", 0, false }, /* not known */
-		{ "", "", 23007, false },
-		{ ",,", "", 23007, false },
-		{ "2.30,2.30.7", "2.30", 23007, true },
-		{ "2.30", "2.30", 23000, false },
-		{ "2.30.7-", "2.30.7-", 23007, false },
-		{ "-2.30.7", "-2.30.7", 23007, false },
-		{ "2.30.7-2.30.6", "2.30.7-2.30.6", 23007, false },
-		{ "2.30.7-2.30.8-2.30.9", "2.30.7-2.30.8-2.30.9", 23007, false },
-		{ "2.30.100", "2.30.100", 23100, false },
-		{ "2.4294967298.0", "2.4294967298.0", 20200, false },
-		{ "2.30.7x", "2.30.7x", 23007, false },
-		{ "all", "all", 23007, false },
-		{ "*\x1b[31m", "*?[31m", 23007, false },
-	};
-	char bad[64];
-
-	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
-		bool listed = deny_lists(cases[i].list, cases[i].version, bad, sizeof(bad));
-
-		ok(listed == cases[i].listed && !strcmp(bad, cases[i].bad), "list %zu: %d '%s'", i, listed, bad);
-	}
-	char many[200];
-
-	memset(many, '1', sizeof(many) - 1);
-	many[sizeof(many) - 1] = '\0';
-	ok(!deny_lists(many, 111, bad, sizeof(bad)) && strlen(bad) == sizeof(bad) - 1, "a long word is cut, not read");
-}
-
-static void test_killswitch(void)
-{
-	struct killswitch ks;
-
-	killswitch_open(&ks, dir);
-	ok(!ks.disabled && ks.dir_fd > 2, "nothing is disabled");
-	switch_on();
-	ok(killswitch_look(&ks), "now it is");
-	switch_off();
-	ok(!killswitch_look(&ks), "and no more");
-	switch_on();
-	killswitch_look(&ks);
-	close(ks.dir_fd); /* as applications do that close what they do not know */
-	ok(killswitch_look(&ks), "where nobody can look everything stays as it was");
-	switch_off();
-	killswitch_open(&ks, "");
-	ok(!killswitch_look(&ks) && ks.dir_fd < 0, "without a directory there is nothing to look at");
-	killswitch_open(&ks, "/nonexistent/control");
-	ok(!killswitch_look(&ks) && ks.dir_fd < 0, "nor where it is missing");
-	killswitch_open(&ks, "/proc/self/fdinfo");
-	ok(!killswitch_look(&ks) && ks.dir_fd < 0, "elsewhere than on tmpfs it is looked at once");
 }
 
 static void test_disabled(void)
@@ -434,8 +368,6 @@ int main(void)
 	snprintf(config.control_dir, sizeof(config.control_dir), "%s", dir);
 	config.budget_ppm = 10000;
 	log2_init();
-	test_versions();
-	test_killswitch();
 	test_disabled();
 	test_disabled_from_the_start();
 	test_the_word_of_others();
