@@ -241,6 +241,7 @@ def read_boxes(node: Node, run: Run) -> list[Process]:
     return boxes
 
 
+@pytest.mark.long
 def test_outside_the_silence_the_sums_are_the_applications_own(node: Node, tmp_path: Path) -> None:
     args = ["--seconds", "10", "--sizes", "64K", "--comms", "node,world", "--no-barrier"]
     args += ["--ops", "allreduce,allgather,reducescatter"]
@@ -264,6 +265,7 @@ def test_outside_the_silence_the_sums_are_the_applications_own(node: Node, tmp_p
                 assert sum(one.enqueued for one in box.comms if one.name == comm) == count
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("build", "options"),
     [("san-address-undefined", "ASAN_OPTIONS"), ("san-thread", "TSAN_OPTIONS")],
