@@ -7,6 +7,7 @@
 #include "bandwidth.h"
 #include "clock.h"
 #include "config.h"
+#include "kinds.h"
 #include "peers.h"
 #include "slots.h"
 #include "words.h"
@@ -14,14 +15,6 @@
 #define relaxed memory_order_relaxed
 #define likely track_likely
 #define INLINE static inline __attribute__((always_inline))
-
-/* An operation cannot have run longer than it has been known, nor begun before, but for the time from its launch
- * to NCCL's first word of it. */
-#define PLAUSIBLE_SLACK_NS INT64_C(1000000000)
-/* The clocks are compared for one operation in so many. */
-#define CLOCKS_EVERY 64u
-/* How long the distance of the two clocks is believed: they drift. */
-#define CLOCKS_NS 10000000000ull
 
 void track_init(struct track *track, struct box *box, uint64_t ns_per_tick_q32,
 		const struct track_options *options)
@@ -33,7 +26,7 @@ void track_init(struct track *track, struct box *box, uint64_t ns_per_tick_q32,
 	atomic_store(&track->sweep_tick, clock_ticks());
 	track->ns_per_tick_q32 = ns_per_tick_q32;
 	track->options = *options;
-	track->clocks_ticks = (uint64_t)(((unsigned __int128)CLOCKS_NS << 32) / ns_per_tick_q32);
+	track->clocks_ticks = (uint64_t)(((unsigned __int128)TRACK_CLOCKS_NS << 32) / ns_per_tick_q32);
 	for (unsigned comm = 0; comm < BOX_LIVE_COMMS; comm++)
 		atomic_store_explicit(&track->comms[comm].shared_cursor, comm * 2654435761u, relaxed);
 	words_forget();
@@ -55,20 +48,6 @@ void track_trace(struct track *track, struct trace_op *traces)
 	atomic_store(&track->fast_ops, traces ? no_ops : track->ops);
 }
 
-bool track_enter(struct box_comm *comm)
-{
-	uint32_t busy = atomic_load_explicit(&comm->busy, relaxed);
-
-	return !(busy & 1) && atomic_compare_exchange_strong_explicit(&comm->busy, &busy, busy + 1,
-								      memory_order_acquire, relaxed);
-}
-
-void track_leave(struct box_comm *comm)
-{
-	atomic_store_explicit(&comm->busy, atomic_load_explicit(&comm->busy, relaxed) + 1,
-			      memory_order_release);
-}
-
 /* The record of a context, NULL (and counted) when it has none any more. */
 static struct box_comm *comm_of(struct track *track, const void *context, uint32_t *generation)
 {
@@ -86,245 +65,6 @@ static struct box_comm *comm_of(struct track *track, const void *context, uint32
 		return NULL;
 	}
 	return comm;
-}
-
-static unsigned index_of(const struct track *track, const struct box_comm *comm)
-{
-	return (unsigned)(comm - track->box->comms);
-}
-
-/* The distance of our clock and the GPU's: the smallest one seen of late is nearest to it, for we hear of an end
- * only after it. */
-static void compare_clocks(struct track *track, struct box_comm *comm, uint64_t stop)
-{
-	uint64_t now = clock_ticks(), since = atomic_load_explicit(&comm->clock_since_tick, relaxed);
-	int64_t ahead = (int64_t)(clock_ticks_to_ns(now, track->ns_per_tick_q32) - stop);
-	int64_t least = atomic_load_explicit(&comm->clock_ahead_ns, relaxed);
-
-	uint64_t past_ns = clock_ticks_to_ns(now - since, track->ns_per_tick_q32);
-
-	if (!since || past_ns > CLOCKS_NS) {
-		atomic_store_explicit(&comm->clock_ahead_before_ns, since && past_ns < 2 * CLOCKS_NS ? least : ahead,
-				      relaxed);
-		atomic_store_explicit(&comm->clock_since_tick, now, relaxed);
-		least = INT64_MAX;
-	}
-	if (ahead < least)
-		atomic_store_explicit(&comm->clock_ahead_ns, ahead, relaxed);
-}
-
-/* Duration and clocks of an operation that is over, against when we can have come to know of it. */
-INLINE bool is_plausible(struct track *track, struct box_comm *comm, const struct box_op *op)
-{
-	uint64_t start = atomic_load_explicit(&op->gpu_start_ns, relaxed);
-	uint64_t stop = atomic_load_explicit(&op->gpu_stop_ns, relaxed);
-	uint64_t round = atomic_load_explicit(&track->sweep_tick, memory_order_acquire);
-	uint64_t since = atomic_load_explicit(&op->known_tick, relaxed);
-	uint64_t index = atomic_load_explicit(&op->index, relaxed);
-	uint64_t compared = atomic_load_explicit(&comm->clock_since_tick, relaxed);
-
-	if (stop <= start)
-		return false;
-	if (!since)
-		since = round;
-	if (!likely(stop - start <= PLAUSIBLE_SLACK_NS) &&
-	    stop - start > clock_ticks_to_ns(clock_ticks() - since, track->ns_per_tick_q32) + PLAUSIBLE_SLACK_NS)
-		return false;
-	/* The last round's time will do to see that it is long ago. */
-	if (!likely(index % CLOCKS_EVERY && compared &&
-		    (int64_t)(round - compared) < (int64_t)track->clocks_ticks))
-		compare_clocks(track, comm, stop);
-	int64_t least = atomic_load_explicit(&comm->clock_ahead_ns, relaxed);
-	int64_t before = atomic_load_explicit(&comm->clock_ahead_before_ns, relaxed);
-	int64_t began_ns = (int64_t)(start + (uint64_t)(before < least ? before : least)); /* by our clock */
-
-	return began_ns + PLAUSIBLE_SLACK_NS >= (int64_t)clock_ticks_to_ns(since, track->ns_per_tick_q32);
-}
-
-static uint16_t json_flags(const struct track *track)
-{
-	return track->options.timing == BOX_TIMING_CPU ? JSON_CPU_TIMED : 0;
-}
-
-/* The group's members are over: it is one more operation. The caller has the communicator to itself. */
-static void group_account(struct track *track, unsigned comm, const struct group_facts *facts)
-{
-	struct key_words words = { comm, facts->func, (uint8_t)bandwidth_size_class(facts->bytes),
-				   BOX_ALGO_GROUP, BOX_PROTO_UNKNOWN };
-	uint32_t key = keys_find(&track->keys, track->box, &words);
-	struct finished finished = {
-		.bytes = facts->bytes,
-		.rate_bytes = facts->rate_bytes,
-		.time_ns = facts->stop_ns - facts->start_ns,
-		.index = facts->last_index,
-	};
-
-	if (facts->stop_ns <= facts->start_ns)
-		return;
-	if (key == KEYS_NONE)
-		track_drop(track, BOX_DROP_NO_KEY);
-	else
-		keys_account(track->box, key, &finished);
-	if (!likely(!track->json)) {
-		struct json_record record = {
-			.enqueue_tick = facts->enqueue_tick,
-			.end_tick = clock_ticks(),
-			.gpu_start_ns = facts->start_ns,
-			.time_ns = finished.time_ns,
-			.bytes = facts->bytes,
-			.sequence = facts->last_index,
-			.kind = (uint32_t)(words.func | words.algo << 8),
-			.others_q31 = (uint32_t)(JSON_ALL_Q31 * (double)facts->rate_bytes / (double)facts->bytes),
-			.comm = (uint16_t)comm,
-			.flags = json_flags(track) | JSON_GROUP,
-			.comm_generation = atomic_load_explicit(&track->box->comms[comm].generation, relaxed),
-		};
-
-		jsonring_push(track->json, &record, NULL);
-	}
-}
-
-static void leave_group(struct track *track, struct box_comm *comm, struct box_op *op, bool timed)
-{
-	uint32_t number = atomic_load_explicit(&op->group, relaxed);
-	struct group_facts facts;
-
-	if (number &&
-	    groups_member_over(&track->groups, number, atomic_load_explicit(&op->gpu_start_ns, relaxed),
-			       timed ? atomic_load_explicit(&op->gpu_stop_ns, relaxed) : 0,
-			       atomic_load_explicit(&op->index, relaxed),
-			       atomic_load_explicit(&op->enqueue_tick, relaxed), comm->nranks, &facts))
-		group_account(track, index_of(track, comm), &facts);
-}
-
-/* A line for the JSON file. */
-static void hand_over(struct track *track, const struct box_op *op, uint64_t time_ns)
-{
-	struct json_record record = {
-		.enqueue_tick = atomic_load_explicit(&op->enqueue_tick, relaxed),
-		.end_tick = clock_ticks(),
-		.gpu_start_ns = atomic_load_explicit(&op->gpu_start_ns, relaxed),
-		.time_ns = time_ns,
-		.bytes = atomic_load_explicit(&op->bytes, relaxed),
-		.sequence = atomic_load_explicit(&op->sequence, relaxed),
-		.kind = atomic_load_explicit(&op->kind, relaxed),
-		.peer = atomic_load_explicit(&op->peer, relaxed),
-		.comm = (uint16_t)atomic_load_explicit(&op->comm, relaxed),
-		.flags = json_flags(track),
-		.comm_generation = atomic_load_explicit(&op->comm_generation, relaxed),
-	};
-
-	if (record.peer != EVENT_NO_PEER) /* NCCL does not count them: by the order of their enqueueing */
-		record.sequence = atomic_load_explicit(&op->index, relaxed);
-	jsonring_push(track->json, &record, track->traces ? &track->traces[op - track->box->ops] : NULL);
-}
-
-INLINE void account(struct track *track, struct box_op *op)
-{
-	uint32_t key = atomic_load_explicit(&op->key, relaxed);
-	uint32_t peer = atomic_load_explicit(&op->peer_entry, relaxed);
-	uint64_t start = atomic_load_explicit(&op->gpu_start_ns, relaxed);
-	uint64_t stop = atomic_load_explicit(&op->gpu_stop_ns, relaxed);
-	uint64_t synced = atomic_load_explicit(&op->synced_ns, relaxed);
-	uint64_t bytes = atomic_load_explicit(&op->bytes, relaxed);
-	struct finished finished = {
-		.bytes = bytes,
-		.rate_bytes = bytes,
-		.time_ns = stop - start,
-		.index = atomic_load_explicit(&op->index, relaxed),
-		.phased = synced >= start && synced <= stop,
-		.wait_ns = synced - start,
-	};
-
-	if (key != KEYS_NONE)
-		keys_account(track->box, key, &finished);
-	if (peer != PEERS_NONE)
-		peers_account(track->box, peer, &finished);
-	if (!likely(!track->json))
-		hand_over(track, op, finished.time_ns);
-}
-
-/* Enters the communicator of an operation if that use of the slot is still in use. */
-INLINE struct box_comm *enter_of(struct track *track, struct box_op *op, uint32_t generation, bool *same)
-{
-	uint32_t index = atomic_load_explicit(&op->comm, relaxed);
-	struct box_comm *comm = &track->box->comms[index % BOX_LIVE_COMMS];
-
-	if (!track_enter(comm))
-		return NULL;
-	if (atomic_load_explicit(&op->generation, memory_order_acquire) != generation) {
-		track_leave(comm);
-		return NULL;
-	}
-	*same = atomic_load_explicit(&comm->generation, relaxed) ==
-		atomic_load_explicit(&op->comm_generation, relaxed);
-	return comm;
-}
-
-INLINE void leave_and_free(struct box_comm *comm, struct box_op *op, uint32_t generation)
-{
-	slots_free(op, generation);
-	track_leave(comm);
-}
-
-bool track_complete(struct track *track, struct box_op *op, uint32_t generation)
-{
-	bool same, timed = false;
-	struct box_comm *comm = enter_of(track, op, generation, &same);
-
-	if (!comm)
-		return false;
-	if (!same) {
-		track_drop(track, BOX_DROP_EXPIRED);
-	} else {
-		timed = is_plausible(track, comm, op);
-		if (timed)
-			account(track, op);
-		else
-			track_drop(track, BOX_DROP_IMPLAUSIBLE);
-		word_add(&comm->started, 1);
-		word_raise(&comm->last_sequence, atomic_load_explicit(&op->index, relaxed));
-		word_add(&comm->completed, 1);
-	}
-	if (atomic_load_explicit(&op->group, relaxed))
-		leave_group(track, comm, op, timed);
-	leave_and_free(comm, op, generation);
-	return true;
-}
-
-bool track_expire(struct track *track, struct box_op *op, uint32_t generation)
-{
-	bool same;
-	struct box_comm *comm = enter_of(track, op, generation, &same);
-
-	if (!comm)
-		return false;
-	track_drop(track, BOX_DROP_EXPIRED);
-	if (same) {
-		atomic_fetch_add_explicit(&comm->lost, 1, relaxed);
-		word_add(&comm->started, atomic_load_explicit(&op->started_channels, relaxed) != 0);
-	}
-	leave_group(track, comm, op, false);
-	leave_and_free(comm, op, generation);
-	return true;
-}
-
-bool track_end_untimed(struct track *track, struct box_op *op, uint32_t generation)
-{
-	uint32_t key;
-	bool same;
-	struct box_comm *comm = enter_of(track, op, generation, &same);
-
-	if (!comm)
-		return false;
-	key = atomic_load_explicit(&op->key, relaxed);
-	if (same && key != KEYS_NONE)
-		keys_add_untimed(track->box, key, 1, atomic_load_explicit(&op->bytes, relaxed));
-	if (same)
-		atomic_fetch_add_explicit(&comm->untimed, 1, relaxed);
-	leave_group(track, comm, op, false);
-	leave_and_free(comm, op, generation);
-	return true;
 }
 
 /* While sampling: whether NCCL was asked for the kernel events of this operation. It looked at the mask when the group
@@ -382,72 +122,6 @@ void track_new_comm(struct track *track, unsigned comm)
 		atomic_store_explicit(&app->memos[i].func, NULL, relaxed);
 }
 
-/* What the hot path needs of an operation's words. */
-struct kind {
-	uint32_t key, datatype_bytes;
-	struct key_words words;
-};
-
-static inline struct track_memo *memo_of(struct track_comm *app, const struct event *event)
-{
-	uint64_t spread = ((uintptr_t)event->func >> 4) + 63u - (unsigned)__builtin_clzll(event->count | 1);
-
-	return &app->memos[spread % TRACK_MEMOS];
-}
-
-/* The kind of an operation that is like the last one in its place. */
-INLINE bool remember(struct track_comm *app, unsigned comm, const struct event *event, struct kind *kind)
-{
-	const struct track_memo *memo = memo_of(app, event);
-	uint32_t turn = atomic_load_explicit(&memo->turn, memory_order_acquire);
-	uint32_t packed = atomic_load_explicit(&memo->kind, memory_order_acquire);
-
-	kind->key = atomic_load_explicit(&memo->key, memory_order_acquire);
-	kind->datatype_bytes = atomic_load_explicit(&memo->datatype_bytes, memory_order_acquire);
-	kind->words.comm = comm;
-	kind->words.func = (uint8_t)packed;
-	kind->words.algo = (uint8_t)(packed >> 8);
-	kind->words.proto = (uint8_t)(packed >> 16);
-	kind->words.size_class = (uint8_t)(packed >> 24);
-	return event->func && atomic_load_explicit(&memo->func, memory_order_acquire) == event->func &&
-	       atomic_load_explicit(&memo->datatype, memory_order_acquire) == event->datatype &&
-	       atomic_load_explicit(&memo->algo, memory_order_acquire) == event->algo &&
-	       atomic_load_explicit(&memo->proto, memory_order_acquire) == event->proto && !event->symmetric &&
-	       bandwidth_size_class(event->count * kind->datatype_bytes) == packed >> 24 &&
-	       atomic_load_explicit(&memo->turn, relaxed) == turn && !(turn & 1);
-}
-
-static void memorize(struct track_comm *app, const struct event *event, const struct kind *kind)
-{
-	struct track_memo *memo = memo_of(app, event);
-	uint32_t turn = atomic_load_explicit(&memo->turn, relaxed);
-
-	if (event->symmetric || kind->key == KEYS_NONE || turn & 1 ||
-	    !atomic_compare_exchange_strong(&memo->turn, &turn, turn + 1))
-		return;
-	atomic_store_explicit(&memo->key, kind->key, memory_order_release);
-	atomic_store_explicit(&memo->datatype_bytes, kind->datatype_bytes, memory_order_release);
-	atomic_store_explicit(&memo->kind,
-			      (uint32_t)(kind->words.func | kind->words.algo << 8 | kind->words.proto << 16) |
-				      (uint32_t)kind->words.size_class << 24, memory_order_release);
-	atomic_store_explicit(&memo->func, event->func, memory_order_release);
-	atomic_store_explicit(&memo->datatype, event->datatype, memory_order_release);
-	atomic_store_explicit(&memo->algo, event->algo, memory_order_release);
-	atomic_store_explicit(&memo->proto, event->proto, memory_order_release);
-	atomic_store_explicit(&memo->turn, turn + 2, memory_order_release);
-}
-
-static struct key_words words_of(unsigned comm, const struct event *event, uint64_t bytes)
-{
-	return (struct key_words){
-		.comm = comm,
-		.func = words_number(WORDS_FUNC, event->func),
-		.size_class = (uint8_t)bandwidth_size_class(bytes),
-		.algo = event->symmetric ? BOX_ALGO_SYM : words_number(WORDS_ALGO, event->algo),
-		.proto = words_number(WORDS_PROTO, event->proto),
-	};
-}
-
 static void count_untimed(struct track *track, struct box_comm *comm, uint32_t key, uint64_t bytes)
 {
 	if (key == KEYS_NONE)
@@ -455,14 +129,6 @@ static void count_untimed(struct track *track, struct box_comm *comm, uint32_t k
 	else
 		keys_add_untimed(track->box, key, 1, bytes);
 	atomic_fetch_add_explicit(&comm->untimed, 1, relaxed);
-}
-
-static void mark_seen(struct track_comm *app, unsigned func)
-{
-	uint32_t seen = atomic_load_explicit(&app->seen_funcs, relaxed);
-
-	if (!(seen & 1u << func))
-		atomic_fetch_or_explicit(&app->seen_funcs, 1u << func, relaxed);
 }
 
 /* The application's part of an operation with a time. NULL: counted as dropped. */
@@ -494,19 +160,6 @@ INLINE struct box_op *follow(struct track *track, struct box_comm *comm, const s
 	return op;
 }
 
-/* By value, both ways: nothing of the fast path then needs an address. */
-static __attribute__((noinline)) struct kind find_kind(struct track *track, unsigned comm, struct event event)
-{
-	struct track_comm *app = &track->comms[comm];
-	struct kind kind = { .datatype_bytes = words_bytes(event.datatype) };
-
-	kind.words = words_of(comm, &event, event.count * kind.datatype_bytes);
-	kind.key = keys_find(&track->keys, track->box, &kind.words);
-	memorize(app, &event, &kind);
-	mark_seen(app, kind.words.func);
-	return kind;
-}
-
 INLINE void *operation(struct track *track, void *context, const struct event *event)
 {
 	uint32_t comm_generation, generation, every, group = 0;
@@ -527,8 +180,8 @@ INLINE void *operation(struct track *track, void *context, const struct event *e
 	uint64_t begin_tick = likely(index % TRACK_HOT_SAMPLE) ? 0 : clock_ticks();
 	struct kind kind;
 
-	if (!likely(remember(app, comm_index, event, &kind)))
-		kind = find_kind(track, comm_index, *event);
+	if (!likely(kinds_remember(app, comm_index, event, &kind)))
+		kind = kinds_find(track, comm_index, *event);
 	const struct key_words words = kind.words;
 	uint64_t bytes = event->count * kind.datatype_bytes;
 	uint32_t key = kind.key;
@@ -653,16 +306,6 @@ int track_kernel_stop_slowly(struct track *track, void *kernel, uint64_t gpu_ns)
 	return 0;
 }
 
-int track_last_kernel(struct track *track, struct box_op *op, uint32_t generation)
-{
-	uint64_t begin_tick = likely(atomic_load_explicit(&op->index, relaxed) % TRACK_HOT_SAMPLE) ? 0 : clock_ticks();
-
-	track_complete(track, op, generation);
-	if (!likely(!begin_tick))
-		atomic_fetch_add_explicit(&track->hot_ticks, clock_ticks() - begin_tick, relaxed);
-	return 0;
-}
-
 void track_enqueued(struct track *track, void *operation)
 {
 	uint64_t word = handle_word(operation);
@@ -699,23 +342,6 @@ void *track_old_group_start(struct track *track, void *context)
 	return handle_of((uint64_t)number << HANDLE_NUMBER_SHIFT | (uint64_t)comm << HANDLE_COMM_SHIFT | HANDLE_GROUP);
 }
 
-void track_group_over(struct track *track, uint64_t word)
-{
-	unsigned index = handle_comm(word) % BOX_LIVE_COMMS;
-	struct box_comm *comm = &track->box->comms[index];
-	struct group_facts facts;
-
-	if (!groups_close(&track->groups, word >> HANDLE_COMM_SHIFT, comm->nranks, &facts))
-		return;
-	/* All members were over before the call returned, so the other thread is hardly busy with the next. */
-	if (track_enter(comm)) {
-		group_account(track, index, &facts);
-		track_leave(comm);
-	} else {
-		track_drop(track, BOX_DROP_NO_GROUP);
-	}
-}
-
 void track_coll_call(struct track *track, void *context, const struct event *event)
 {
 	uint32_t generation, key;
@@ -727,7 +353,7 @@ void track_coll_call(struct track *track, void *context, const struct event *eve
 	    atomic_load_explicit(&track->box->comms[comm].generation, relaxed) != generation)
 		return;
 	uint64_t bytes = event->count * words_bytes(event->datatype);
-	struct key_words words = words_of(comm, event, bytes);
+	struct key_words words = kinds_words(comm, event, bytes);
 
 	key = keys_find(&track->keys, track->box, &words);
 	if (key == KEYS_NONE)
@@ -747,10 +373,10 @@ void track_copy_engine(struct track *track, void *context, const struct event *e
 	if (!comm)
 		return;
 	uint64_t bytes = event->count * words_bytes(event->datatype);
-	struct key_words words = words_of(index_of(track, comm), event, bytes);
+	struct key_words words = kinds_words(track_comm_index(track, comm), event, bytes);
 
 	words.algo = BOX_ALGO_CE;
-	mark_seen(&track->comms[words.comm], words.func);
+	kinds_mark_seen(&track->comms[words.comm], words.func);
 	word_add(&track->comms[words.comm].index, 1);
 	count_untimed(track, comm, keys_find(&track->keys, track->box, &words), bytes);
 }

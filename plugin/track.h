@@ -79,6 +79,8 @@ struct track {
 	struct groups groups;
 };
 
+/* How long the distance of the two clocks is believed: they drift. */
+#define TRACK_CLOCKS_NS 10000000000ull
 #define TRACK_HOT_SAMPLE 256u
 #define track_likely(x) __builtin_expect(!!(x), 1)
 
@@ -263,6 +265,11 @@ void track_leave(struct box_comm *comm);
 static inline bool track_in_use(uint32_t generation)
 {
 	return (generation & BOX_OP_STATE_MASK) == BOX_OP_USED;
+}
+
+static inline unsigned track_comm_index(const struct track *track, const struct box_comm *comm)
+{
+	return (unsigned)(comm - track->box->comms);
 }
 
 /* Our own clock, for events without one of the GPU. */

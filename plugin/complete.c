@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* complete.c - the end of an operation: exactly once, by one thread at a time for a communicator, and only with times
+ * that can be true. */
+#include "abi.h"
+#include "bandwidth.h"
+#include "clock.h"
+#include "peers.h"
+#include "slots.h"
+#include "track.h"
+
+#define relaxed memory_order_relaxed
+#define likely track_likely
+#define INLINE static inline __attribute__((always_inline))
+
+/* An operation cannot have run longer than it has been known, nor begun before, but for the time from its launch
+ * to NCCL's first word of it. */
+#define PLAUSIBLE_SLACK_NS INT64_C(1000000000)
+/* The clocks are compared for one operation in so many. */
+#define CLOCKS_EVERY 64u
+
+bool track_enter(struct box_comm *comm)
+{
+	uint32_t busy = atomic_load_explicit(&comm->busy, relaxed);
+
+	return !(busy & 1) && atomic_compare_exchange_strong_explicit(&comm->busy, &busy, busy + 1,
+								      memory_order_acquire, relaxed);
+}
+
+void track_leave(struct box_comm *comm)
+{
+	atomic_store_explicit(&comm->busy, atomic_load_explicit(&comm->busy, relaxed) + 1,
+			      memory_order_release);
+}
+
+/* The distance of our clock and the GPU's: the smallest one seen of late is nearest to it, for we hear of an end
+ * only after it. */
+static void compare_clocks(struct track *track, struct box_comm *comm, uint64_t stop)
+{
+	uint64_t now = clock_ticks(), since = atomic_load_explicit(&comm->clock_since_tick, relaxed);
+	int64_t ahead = (int64_t)(clock_ticks_to_ns(now, track->ns_per_tick_q32) - stop);
+	int64_t least = atomic_load_explicit(&comm->clock_ahead_ns, relaxed);
+
+	uint64_t past_ns = clock_ticks_to_ns(now - since, track->ns_per_tick_q32);
+
+	if (!since || past_ns > TRACK_CLOCKS_NS) {
+		atomic_store_explicit(&comm->clock_ahead_before_ns, since && past_ns < 2 * TRACK_CLOCKS_NS ? least : ahead,
+				      relaxed);
+		atomic_store_explicit(&comm->clock_since_tick, now, relaxed);
+		least = INT64_MAX;
+	}
+	if (ahead < least)
+		atomic_store_explicit(&comm->clock_ahead_ns, ahead, relaxed);
+}
+
+/* Duration and clocks of an operation that is over, against when we can have come to know of it. */
+INLINE bool is_plausible(struct track *track, struct box_comm *comm, const struct box_op *op)
+{
+	uint64_t start = atomic_load_explicit(&op->gpu_start_ns, relaxed);
+	uint64_t stop = atomic_load_explicit(&op->gpu_stop_ns, relaxed);
+	uint64_t round = atomic_load_explicit(&track->sweep_tick, memory_order_acquire);
+	uint64_t since = atomic_load_explicit(&op->known_tick, relaxed);
+	uint64_t index = atomic_load_explicit(&op->index, relaxed);
+	uint64_t compared = atomic_load_explicit(&comm->clock_since_tick, relaxed);
+
+	if (stop <= start)
+		return false;
+	if (!since)
+		since = round;
+	if (!likely(stop - start <= PLAUSIBLE_SLACK_NS) &&
+	    stop - start > clock_ticks_to_ns(clock_ticks() - since, track->ns_per_tick_q32) + PLAUSIBLE_SLACK_NS)
+		return false;
+	/* The last round's time will do to see that it is long ago. */
+	if (!likely(index % CLOCKS_EVERY && compared &&
+		    (int64_t)(round - compared) < (int64_t)track->clocks_ticks))
+		compare_clocks(track, comm, stop);
+	int64_t least = atomic_load_explicit(&comm->clock_ahead_ns, relaxed);
+	int64_t before = atomic_load_explicit(&comm->clock_ahead_before_ns, relaxed);
+	int64_t began_ns = (int64_t)(start + (uint64_t)(before < least ? before : least)); /* by our clock */
+
+	return began_ns + PLAUSIBLE_SLACK_NS >= (int64_t)clock_ticks_to_ns(since, track->ns_per_tick_q32);
+}
+
+static uint16_t json_flags(const struct track *track)
+{
+	return track->options.timing == BOX_TIMING_CPU ? JSON_CPU_TIMED : 0;
+}
+
+/* The group's members are over: it is one more operation. The caller has the communicator to itself. */
+static void group_account(struct track *track, unsigned comm, const struct group_facts *facts)
+{
+	struct key_words words = { comm, facts->func, (uint8_t)bandwidth_size_class(facts->bytes),
+				   BOX_ALGO_GROUP, BOX_PROTO_UNKNOWN };
+	uint32_t key = keys_find(&track->keys, track->box, &words);
+	struct finished finished = {
+		.bytes = facts->bytes,
+		.rate_bytes = facts->rate_bytes,
+		.time_ns = facts->stop_ns - facts->start_ns,
+		.index = facts->last_index,
+	};
+
+	if (facts->stop_ns <= facts->start_ns)
+		return;
+	if (key == KEYS_NONE)
+		track_drop(track, BOX_DROP_NO_KEY);
+	else
+		keys_account(track->box, key, &finished);
+	if (!likely(!track->json)) {
+		struct json_record record = {
+			.enqueue_tick = facts->enqueue_tick,
+			.end_tick = clock_ticks(),
+			.gpu_start_ns = facts->start_ns,
+			.time_ns = finished.time_ns,
+			.bytes = facts->bytes,
+			.sequence = facts->last_index,
+			.kind = (uint32_t)(words.func | words.algo << 8),
+			.others_q31 = (uint32_t)(JSON_ALL_Q31 * (double)facts->rate_bytes / (double)facts->bytes),
+			.comm = (uint16_t)comm,
+			.flags = json_flags(track) | JSON_GROUP,
+			.comm_generation = atomic_load_explicit(&track->box->comms[comm].generation, relaxed),
+		};
+
+		jsonring_push(track->json, &record, NULL);
+	}
+}
+
+static void leave_group(struct track *track, struct box_comm *comm, struct box_op *op, bool timed)
+{
+	uint32_t number = atomic_load_explicit(&op->group, relaxed);
+	struct group_facts facts;
+
+	if (number &&
+	    groups_member_over(&track->groups, number, atomic_load_explicit(&op->gpu_start_ns, relaxed),
+			       timed ? atomic_load_explicit(&op->gpu_stop_ns, relaxed) : 0,
+			       atomic_load_explicit(&op->index, relaxed),
+			       atomic_load_explicit(&op->enqueue_tick, relaxed), comm->nranks, &facts))
+		group_account(track, track_comm_index(track, comm), &facts);
+}
+
+/* A line for the JSON file. */
+static void hand_over(struct track *track, const struct box_op *op, uint64_t time_ns)
+{
+	struct json_record record = {
+		.enqueue_tick = atomic_load_explicit(&op->enqueue_tick, relaxed),
+		.end_tick = clock_ticks(),
+		.gpu_start_ns = atomic_load_explicit(&op->gpu_start_ns, relaxed),
+		.time_ns = time_ns,
+		.bytes = atomic_load_explicit(&op->bytes, relaxed),
+		.sequence = atomic_load_explicit(&op->sequence, relaxed),
+		.kind = atomic_load_explicit(&op->kind, relaxed),
+		.peer = atomic_load_explicit(&op->peer, relaxed),
+		.comm = (uint16_t)atomic_load_explicit(&op->comm, relaxed),
+		.flags = json_flags(track),
+		.comm_generation = atomic_load_explicit(&op->comm_generation, relaxed),
+	};
+
+	if (record.peer != EVENT_NO_PEER) /* NCCL does not count them: by the order of their enqueueing */
+		record.sequence = atomic_load_explicit(&op->index, relaxed);
+	jsonring_push(track->json, &record, track->traces ? &track->traces[op - track->box->ops] : NULL);
+}
+
+INLINE void account(struct track *track, struct box_op *op)
+{
+	uint32_t key = atomic_load_explicit(&op->key, relaxed);
+	uint32_t peer = atomic_load_explicit(&op->peer_entry, relaxed);
+	uint64_t start = atomic_load_explicit(&op->gpu_start_ns, relaxed);
+	uint64_t stop = atomic_load_explicit(&op->gpu_stop_ns, relaxed);
+	uint64_t synced = atomic_load_explicit(&op->synced_ns, relaxed);
+	uint64_t bytes = atomic_load_explicit(&op->bytes, relaxed);
+	struct finished finished = {
+		.bytes = bytes,
+		.rate_bytes = bytes,
+		.time_ns = stop - start,
+		.index = atomic_load_explicit(&op->index, relaxed),
+		.phased = synced >= start && synced <= stop,
+		.wait_ns = synced - start,
+	};
+
+	if (key != KEYS_NONE)
+		keys_account(track->box, key, &finished);
+	if (peer != PEERS_NONE)
+		peers_account(track->box, peer, &finished);
+	if (!likely(!track->json))
+		hand_over(track, op, finished.time_ns);
+}
+
+/* Enters the communicator of an operation if that use of the slot is still in use. */
+INLINE struct box_comm *enter_of(struct track *track, struct box_op *op, uint32_t generation, bool *same)
+{
+	uint32_t index = atomic_load_explicit(&op->comm, relaxed);
+	struct box_comm *comm = &track->box->comms[index % BOX_LIVE_COMMS];
+
+	if (!track_enter(comm))
+		return NULL;
+	if (atomic_load_explicit(&op->generation, memory_order_acquire) != generation) {
+		track_leave(comm);
+		return NULL;
+	}
+	*same = atomic_load_explicit(&comm->generation, relaxed) ==
+		atomic_load_explicit(&op->comm_generation, relaxed);
+	return comm;
+}
+
+INLINE void leave_and_free(struct box_comm *comm, struct box_op *op, uint32_t generation)
+{
+	slots_free(op, generation);
+	track_leave(comm);
+}
+
+bool track_complete(struct track *track, struct box_op *op, uint32_t generation)
+{
+	bool same, timed = false;
+	struct box_comm *comm = enter_of(track, op, generation, &same);
+
+	if (!comm)
+		return false;
+	if (!same) {
+		track_drop(track, BOX_DROP_EXPIRED);
+	} else {
+		timed = is_plausible(track, comm, op);
+		if (timed)
+			account(track, op);
+		else
+			track_drop(track, BOX_DROP_IMPLAUSIBLE);
+		word_add(&comm->started, 1);
+		word_raise(&comm->last_sequence, atomic_load_explicit(&op->index, relaxed));
+		word_add(&comm->completed, 1);
+	}
+	if (atomic_load_explicit(&op->group, relaxed))
+		leave_group(track, comm, op, timed);
+	leave_and_free(comm, op, generation);
+	return true;
+}
+
+bool track_expire(struct track *track, struct box_op *op, uint32_t generation)
+{
+	bool same;
+	struct box_comm *comm = enter_of(track, op, generation, &same);
+
+	if (!comm)
+		return false;
+	track_drop(track, BOX_DROP_EXPIRED);
+	if (same) {
+		atomic_fetch_add_explicit(&comm->lost, 1, relaxed);
+		word_add(&comm->started, atomic_load_explicit(&op->started_channels, relaxed) != 0);
+	}
+	leave_group(track, comm, op, false);
+	leave_and_free(comm, op, generation);
+	return true;
+}
+
+bool track_end_untimed(struct track *track, struct box_op *op, uint32_t generation)
+{
+	uint32_t key;
+	bool same;
+	struct box_comm *comm = enter_of(track, op, generation, &same);
+
+	if (!comm)
+		return false;
+	key = atomic_load_explicit(&op->key, relaxed);
+	if (same && key != KEYS_NONE)
+		keys_add_untimed(track->box, key, 1, atomic_load_explicit(&op->bytes, relaxed));
+	if (same)
+		atomic_fetch_add_explicit(&comm->untimed, 1, relaxed);
+	leave_group(track, comm, op, false);
+	leave_and_free(comm, op, generation);
+	return true;
+}
+
+int track_last_kernel(struct track *track, struct box_op *op, uint32_t generation)
+{
+	uint64_t begin_tick = likely(atomic_load_explicit(&op->index, relaxed) % TRACK_HOT_SAMPLE) ? 0 : clock_ticks();
+
+	track_complete(track, op, generation);
+	if (!likely(!begin_tick))
+		atomic_fetch_add_explicit(&track->hot_ticks, clock_ticks() - begin_tick, relaxed);
+	return 0;
+}
+
+void track_group_over(struct track *track, uint64_t word)
+{
+	unsigned index = handle_comm(word) % BOX_LIVE_COMMS;
+	struct box_comm *comm = &track->box->comms[index];
+	struct group_facts facts;
+
+	if (!groups_close(&track->groups, word >> HANDLE_COMM_SHIFT, comm->nranks, &facts))
+		return;
+	/* All members were over before the call returned, so the other thread is hardly busy with the next. */
+	if (track_enter(comm)) {
+		group_account(track, index, &facts);
+		track_leave(comm);
+	} else {
+		track_drop(track, BOX_DROP_NO_GROUP);
+	}
+}

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kinds.h - which key an operation belongs to, by the addresses of its words where it is like an earlier one. */
+#ifndef NCCL_INSPECTOR_KINDS_H
+#define NCCL_INSPECTOR_KINDS_H
+
+#include "bandwidth.h"
+#include "track.h"
+
+/* What the hot path needs of an operation's words. */
+struct kind {
+	uint32_t key, datatype_bytes;
+	struct key_words words;
+};
+
+static inline struct track_memo *kinds_memo(struct track_comm *app, const struct event *event)
+{
+	uint64_t spread = ((uintptr_t)event->func >> 4) + 63u - (unsigned)__builtin_clzll(event->count | 1);
+
+	return &app->memos[spread % TRACK_MEMOS];
+}
+
+/* The kind of an operation that is like the last one in its place. */
+static inline __attribute__((always_inline)) bool kinds_remember(struct track_comm *app, unsigned comm, const struct event *event, struct kind *kind)
+{
+	const struct track_memo *memo = kinds_memo(app, event);
+	uint32_t turn = atomic_load_explicit(&memo->turn, memory_order_acquire);
+	uint32_t packed = atomic_load_explicit(&memo->kind, memory_order_acquire);
+
+	kind->key = atomic_load_explicit(&memo->key, memory_order_acquire);
+	kind->datatype_bytes = atomic_load_explicit(&memo->datatype_bytes, memory_order_acquire);
+	kind->words.comm = comm;
+	kind->words.func = (uint8_t)packed;
+	kind->words.algo = (uint8_t)(packed >> 8);
+	kind->words.proto = (uint8_t)(packed >> 16);
+	kind->words.size_class = (uint8_t)(packed >> 24);
+	return event->func && atomic_load_explicit(&memo->func, memory_order_acquire) == event->func &&
+	       atomic_load_explicit(&memo->datatype, memory_order_acquire) == event->datatype &&
+	       atomic_load_explicit(&memo->algo, memory_order_acquire) == event->algo &&
+	       atomic_load_explicit(&memo->proto, memory_order_acquire) == event->proto && !event->symmetric &&
+	       bandwidth_size_class(event->count * kind->datatype_bytes) == packed >> 24 &&
+	       atomic_load_explicit(&memo->turn, memory_order_relaxed) == turn && !(turn & 1);
+}
+
+/* Looks for the words, makes a key if need be, and remembers. By value, both ways: nothing of the fast path then needs an
+ * address. */
+struct kind kinds_find(struct track *track, unsigned comm, struct event event);
+
+struct key_words kinds_words(unsigned comm, const struct event *event, uint64_t bytes);
+
+/* NCCL gives events of operations of that function. */
+void kinds_mark_seen(struct track_comm *app, unsigned func);
+
+#endif
