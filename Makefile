@@ -59,7 +59,10 @@ help:
 	@sed -n 's/^#: //p' Makefile
 
 #: make build        the two plugins and what the tests need, into build/
-build: product testparts
+# In parallel by itself: what comes before it (setup) must not be.
+AT_ONCE = $(MAKE) --no-print-directory -j$(shell nproc)
+build:
+	@$(AT_ONCE) product testparts
 product: $(PROFILER) $(SPANK)
 testparts: $(STANDIN) $(FAKECUDA) $(RECORDER) $(RIVAL) $(DEFECTS_PLAY) $(HOST_BIN) $(UNIT_BIN) $(PLAYER_CHECK_BIN) $(PLAYER_CHECK_SO) $(BENCH_BIN)
 
@@ -157,14 +160,14 @@ $(B)/bench/%.so: tests/bench/nccl/lib/%.c
 SAN_PARTS = $(PROFILER) $(STANDIN) $(FAKECUDA) $(UNIT_BIN)
 #: make san          the same under ASan+UBSan and under TSan, for the tests
 san:
-	@$(MAKE) --no-print-directory SAN=address,undefined sanparts
-	@$(MAKE) --no-print-directory SAN=thread sanparts
+	@$(AT_ONCE) SAN=address,undefined sanparts
+	@$(AT_ONCE) SAN=thread sanparts
 .PHONY: sanparts
 sanparts: $(SAN_PARTS)
 
 #: make aarch64      the same for Arm, under -Werror, for tests in an emulator
 aarch64:
-	@$(MAKE) --no-print-directory CROSS=aarch64 CC=aarch64-linux-gnu-gcc CI=true crossparts
+	@$(AT_ONCE) CROSS=aarch64 CC=aarch64-linux-gnu-gcc CI=true crossparts
 .PHONY: aarch64 crossparts
 crossparts: $(SPANK) $(SAN_PARTS)
 

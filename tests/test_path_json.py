@@ -12,6 +12,8 @@ from tests import jobs, truth
 from tests.cluster import JOB_USER, Cluster, wait_until
 from tests.test_path_options import raw_files
 
+pytestmark = pytest.mark.long  # all of them together
+
 Record = dict[str, Any]
 Operations = Counter[tuple[int, str, int]]  # by the task's number, function and bytes
 

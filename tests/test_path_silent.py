@@ -10,6 +10,8 @@ from tests.cluster import Cluster, Node, wait_until
 from tests.test_path_ends import ENDLESS, ONE_NODE, SHORT
 from tests.test_path_options import raw_files
 
+pytestmark = pytest.mark.long  # all of them together
+
 SMALL = (*ONE_NODE, "--mem=1000")
 RANKS = 2
 SILENT_OPERATIONS = 30
