@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "groups.h"
 
+#include "keys.h"
+
 #define relaxed memory_order_relaxed
 
 /* In struct group.word: members joined and over in the lower bits, then these. */
@@ -39,11 +41,6 @@ uint32_t groups_join(struct groups *groups, uint64_t token)
 	return (uint32_t)(group - groups->group) + 1;
 }
 
-static void add(_Atomic uint64_t *word, uint64_t value)
-{
-	atomic_store_explicit(word, atomic_load_explicit(word, relaxed) + value, relaxed);
-}
-
 void groups_add(struct groups *groups, uint32_t number, bool is_send, uint64_t bytes, bool to_self)
 {
 	struct group *group = &groups->group[number - 1];
@@ -51,10 +48,10 @@ void groups_add(struct groups *groups, uint32_t number, bool is_send, uint64_t b
 
 	if (to_self) {
 		if (is_send)
-			add(&group->to_self, bytes);
+			word_add(&group->to_self, bytes);
 		return;
 	}
-	add(is_send ? &group->sent : &group->received, bytes);
+	word_add(is_send ? &group->sent : &group->received, bytes);
 	atomic_store_explicit(count, atomic_load_explicit(count, relaxed) + 1, relaxed);
 	atomic_fetch_add_explicit(&group->word, ONE_JOINED, memory_order_release);
 }
@@ -103,18 +100,13 @@ bool groups_member_over(struct groups *groups, uint32_t number, uint64_t start_n
 			uint64_t index, uint64_t enqueue_tick, int nranks, struct group_facts *facts)
 {
 	struct group *group = &groups->group[number - 1];
-	uint64_t first = atomic_load_explicit(&group->start_ns, relaxed);
 	uint64_t word;
 
-	if (stop_ns && (!first || start_ns < first))
-		atomic_store_explicit(&group->start_ns, start_ns, relaxed);
-	if (stop_ns > atomic_load_explicit(&group->stop_ns, relaxed))
-		atomic_store_explicit(&group->stop_ns, stop_ns, relaxed);
-	if (index > atomic_load_explicit(&group->last_index, relaxed))
-		atomic_store_explicit(&group->last_index, index, relaxed);
-	first = atomic_load_explicit(&group->enqueue_tick, relaxed);
-	if (!first || enqueue_tick < first)
-		atomic_store_explicit(&group->enqueue_tick, enqueue_tick, relaxed);
+	if (stop_ns)
+		word_lower(&group->start_ns, start_ns);
+	word_raise(&group->stop_ns, stop_ns);
+	word_raise(&group->last_index, index);
+	word_lower(&group->enqueue_tick, enqueue_tick);
 	if (!stop_ns)
 		atomic_fetch_or_explicit(&group->word, SPOILED, relaxed);
 	word = atomic_fetch_add_explicit(&group->word, 1, memory_order_acq_rel) + 1;

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "makedir.h"
 
 #define relaxed memory_order_relaxed
 #define RING_LOG2 14u          /* 1 MiB: 0.8 s at 20,000 operations a second */
@@ -27,21 +28,13 @@ static void name_host(struct jsonwriter *writer)
 	config_copy_text(writer->hostname, sizeof(writer->hostname), host);
 }
 
-/* Later changes of the working directory must not move the files. */
-static void absolute(const char *dir, char *path, size_t room)
-{
-	char here[PATH_MAX];
-
-	if (dir[0] == '/' || !getcwd(here, sizeof(here)) ||
-	    (size_t)snprintf(path, room, "%s/%s", here, dir) >= room)
-		snprintf(path, room, "%s", dir);
-}
-
 static void name_file(struct jsonwriter *writer, const struct config *config)
 {
 	char dir[sizeof(writer->file.dir)], stem[sizeof(writer->file.stem)];
 
-	absolute(config->json_dir, dir, sizeof(dir));
+	/* Later changes of the working directory must not move the files. */
+	snprintf(dir, sizeof(dir), "%s", config->json_dir);
+	makedir_absolute(dir, sizeof(dir));
 	snprintf(stem, sizeof(stem), "%s-pid%d", writer->hostname, (int)getpid());
 	for (char *c = strchr(stem, '/'); c; c = strchr(c, '/'))
 		*c = '_';

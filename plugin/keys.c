@@ -74,12 +74,6 @@ static void bucket_add(_Atomic uint32_t *bucket, uint32_t count)
 	atomic_store_explicit(bucket, old <= UINT32_MAX - count ? old + count : UINT32_MAX, relaxed);
 }
 
-static void lower_to(_Atomic uint64_t *word, uint64_t value)
-{
-	if (atomic_load_explicit(word, relaxed) - 1 >= value) /* 0 is "none yet" */
-		atomic_store_explicit(word, value, relaxed);
-}
-
 void keys_account(struct box *box, uint32_t index, const struct finished *op)
 {
 	struct box_key *key = &box->keys[index];
@@ -93,7 +87,7 @@ void keys_account(struct box *box, uint32_t index, const struct finished *op)
 	word_add(&key->busy_ns, op->time_ns);
 	atomic_store_explicit(&key->log2_rate_q20,
 			      atomic_load_explicit(&key->log2_rate_q20, relaxed) + rate_q20, relaxed);
-	lower_to(&key->min_ns, op->time_ns);
+	word_lower(&key->min_ns, op->time_ns);
 	word_raise(&key->max_ns, op->time_ns);
 	word_raise(&key->last_index, op->index);
 	if (!ops)
@@ -162,7 +156,7 @@ static void key_merge(struct box *box, uint32_t from, uint32_t to)
 	atomic_fetch_add_explicit(&target->log2_rate_q20,
 				  atomic_load_explicit(&source->log2_rate_q20, relaxed), relaxed);
 	if (min)
-		lower_to(&target->min_ns, min);
+		word_lower(&target->min_ns, min);
 	word_raise(&target->max_ns, atomic_load_explicit(&source->max_ns, relaxed));
 	add_to(&target->untimed_bytes, &source->untimed_bytes);
 	add_to(&target->untimed_ops, &source->untimed_ops);

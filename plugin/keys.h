@@ -90,6 +90,12 @@ static inline void word_or(_Atomic uint64_t *word, uint64_t bits)
 			      memory_order_relaxed);
 }
 
+static inline void word_lower(_Atomic uint64_t *word, uint64_t value)
+{
+	if (atomic_load_explicit(word, memory_order_relaxed) - 1 >= value) /* 0 is "none yet" */
+		atomic_store_explicit(word, value, memory_order_relaxed);
+}
+
 static inline void word_raise(_Atomic uint64_t *word, uint64_t value)
 {
 	if (atomic_load_explicit(word, memory_order_relaxed) < value)

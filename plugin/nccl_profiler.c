@@ -73,33 +73,51 @@ static void *p2p_v4(void *context, void *parent, const struct abi_p2p *p2p)
 						.channels = p2p->channels });
 }
 
+/* v1 to v3 say with each operation whose it is. */
+static void *old_operation(void *context, const char *comm_name, uint64_t comm_hash, int rank,
+			   const struct event *event)
+{
+	track_name(TRACK, context, comm_hash, comm_name, rank);
+	return track_operation(TRACK, context, event);
+}
+
+/* What v2 and v3 have in a Coll, at other places. */
+#define OLD_COLL(context, rank, coll)                                                              \
+	old_operation(context, (coll)->comm_name, (coll)->comm_hash, rank,                         \
+		      &(struct event){ .peer = EVENT_NO_PEER,                                      \
+				       .func = (coll)->func,                                       \
+				       .datatype = (coll)->datatype,                               \
+				       .algo = (coll)->algo,                                       \
+				       .proto = (coll)->proto,                                     \
+				       .count = (coll)->count,                                     \
+				       .sequence = (coll)->sequence,                               \
+				       .channels = (coll)->channels })
+
 static int start_event_v1(void *context, void **handle, struct abi_descriptor_v1 *event)
 {
 	*handle = NULL;
 	if (event->type == ABI_COLL) {
 		const struct abi_coll_v1 *coll = &event->coll;
 
-		track_name(TRACK, context, coll->comm_hash, coll->comm_name, event->rank);
-		*handle = track_operation(TRACK, context,
-					  &(struct event){ .peer = EVENT_NO_PEER,
-							   .func = words_v1_func(coll->func),
-							   .datatype = words_v1_datatype(coll->datatype),
-							   .algo = words_v1_algo(coll->algo),
-							   .proto = words_v1_proto(coll->proto),
-							   .count = coll->count,
-							   .sequence = coll->sequence,
-							   .channels = coll->channels });
+		*handle = old_operation(context, coll->comm_name, coll->comm_hash, event->rank,
+					&(struct event){ .peer = EVENT_NO_PEER,
+							 .func = words_v1_func(coll->func),
+							 .datatype = words_v1_datatype(coll->datatype),
+							 .algo = words_v1_algo(coll->algo),
+							 .proto = words_v1_proto(coll->proto),
+							 .count = coll->count,
+							 .sequence = coll->sequence,
+							 .channels = coll->channels });
 	} else if (event->type == ABI_P2P) {
 		const struct abi_p2p_v1 *p2p = &event->p2p;
 
-		track_name(TRACK, context, p2p->comm_hash, p2p->comm_name, event->rank);
-		*handle = track_operation(TRACK, context,
-					  &(struct event){ .peer = p2p->peer,
-							   .func = words_v1_func(p2p->func),
-							   .datatype = words_v1_datatype(p2p->datatype),
-							   .count = p2p->count,
-							   .parent = event->parent,
-							   .channels = EVENT_CHANNELS_UNKNOWN });
+		*handle = old_operation(context, p2p->comm_name, p2p->comm_hash, event->rank,
+					&(struct event){ .peer = p2p->peer,
+							 .func = words_v1_func(p2p->func),
+							 .datatype = words_v1_datatype(p2p->datatype),
+							 .count = p2p->count,
+							 .parent = event->parent,
+							 .channels = EVENT_CHANNELS_UNKNOWN });
 	} else if (event->type == ABI_GROUP) {
 		*handle = track_old_group_start(TRACK, context);
 	}
@@ -108,63 +126,38 @@ static int start_event_v1(void *context, void **handle, struct abi_descriptor_v1
 
 static void *p2p_v2(void *context, void *parent, int rank, const struct abi_p2p_v2 *p2p)
 {
-	track_name(TRACK, context, p2p->comm_hash, p2p->comm_name, rank);
-	return track_operation(TRACK, context,
-			       &(struct event){ .peer = p2p->peer,
-						.func = p2p->func,
-						.datatype = p2p->datatype,
-						.count = p2p->count,
-						.parent = parent,
-						.channels = EVENT_CHANNELS_UNKNOWN });
+	return old_operation(context, p2p->comm_name, p2p->comm_hash, rank,
+			     &(struct event){ .peer = p2p->peer,
+					      .func = p2p->func,
+					      .datatype = p2p->datatype,
+					      .count = p2p->count,
+					      .parent = parent,
+					      .channels = EVENT_CHANNELS_UNKNOWN });
 }
 
 static int start_event_v2(void *context, void **handle, struct abi_descriptor_v2 *event)
 {
 	*handle = NULL;
-	if (event->type == ABI_COLL) {
-		const struct abi_coll_v2 *coll = &event->coll;
-
-		track_name(TRACK, context, coll->comm_hash, coll->comm_name, event->rank);
-		*handle = track_operation(TRACK, context,
-					  &(struct event){ .peer = EVENT_NO_PEER,
-							   .func = coll->func,
-							   .datatype = coll->datatype,
-							   .algo = coll->algo,
-							   .proto = coll->proto,
-							   .count = coll->count,
-							   .sequence = coll->sequence,
-							   .channels = coll->channels });
-	} else if (event->type == ABI_P2P) {
+	if (event->type == ABI_COLL)
+		*handle = OLD_COLL(context, event->rank, &event->coll);
+	else if (event->type == ABI_P2P)
 		*handle = p2p_v2(context, event->parent, event->rank, &event->p2p);
-	} else if (event->type == ABI_GROUP) {
+	else if (event->type == ABI_GROUP)
 		*handle = track_old_group_start(TRACK, context);
-	}
 	return NCCL_SUCCESS;
 }
 
 static int start_event_v3(void *context, void **handle, struct abi_descriptor_v3 *event)
 {
 	*handle = NULL;
-	if (event->type == ABI_KERNEL_CH) {
+	if (event->type == ABI_KERNEL_CH)
 		*handle = track_kernel_start(TRACK, event->parent, event->kernel_ch.channel, track_now_ns(TRACK));
-	} else if (event->type == ABI_COLL) {
-		const struct abi_coll_v3 *coll = &event->coll;
-
-		track_name(TRACK, context, coll->comm_hash, coll->comm_name, event->rank);
-		*handle = track_operation(TRACK, context,
-					  &(struct event){ .peer = EVENT_NO_PEER,
-							   .func = coll->func,
-							   .datatype = coll->datatype,
-							   .algo = coll->algo,
-							   .proto = coll->proto,
-							   .count = coll->count,
-							   .sequence = coll->sequence,
-							   .channels = coll->channels });
-	} else if (event->type == ABI_P2P) {
+	else if (event->type == ABI_COLL)
+		*handle = OLD_COLL(context, event->rank, &event->coll);
+	else if (event->type == ABI_P2P)
 		*handle = p2p_v2(context, event->parent, event->rank, &event->p2p);
-	} else if (event->type == ABI_GROUP) {
+	else if (event->type == ABI_GROUP)
 		*handle = track_old_group_start(TRACK, context);
-	}
 	return NCCL_SUCCESS;
 }
 

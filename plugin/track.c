@@ -275,8 +275,7 @@ void *track_kernel_start_slowly(struct track *track, void *operation, unsigned c
 		return NULL;
 	}
 	word_or(&op->started_channels, 1ull << channel);
-	if (atomic_load_explicit(&op->gpu_start_ns, relaxed) - 1 >= gpu_ns)
-		atomic_store_explicit(&op->gpu_start_ns, gpu_ns, relaxed);
+	word_lower(&op->gpu_start_ns, gpu_ns);
 	if (track->traces)
 		trace_kernel_start(&track->traces[handle_slot(word)], channel);
 	return handle_of(handle_as(word, HANDLE_KERNEL) | (uint64_t)channel << HANDLE_CHANNEL_SHIFT);
@@ -296,8 +295,7 @@ int track_kernel_stop_slowly(struct track *track, void *kernel, uint64_t gpu_ns)
 		track_drop(track, BOX_DROP_STALE);
 		return 0;
 	}
-	if (gpu_ns > atomic_load_explicit(&op->gpu_stop_ns, relaxed))
-		atomic_store_explicit(&op->gpu_stop_ns, gpu_ns, relaxed);
+	word_raise(&op->gpu_stop_ns, gpu_ns);
 	atomic_store_explicit(&op->stopped_channels, stopped | bit, memory_order_release);
 	if (track->traces)
 		trace_kernel_stop(&track->traces[handle_slot(word)], handle_channel(word));
@@ -319,8 +317,8 @@ void track_phase_stop(struct track *track, void *handle, uint64_t gpu_ns)
 {
 	struct box_op *op = op_of(track, handle_word(handle), HANDLE_PHASE);
 
-	if (op && atomic_load_explicit(&op->synced_ns, relaxed) - 1 >= gpu_ns)
-		atomic_store_explicit(&op->synced_ns, gpu_ns, relaxed);
+	if (op)
+		word_lower(&op->synced_ns, gpu_ns);
 }
 
 void *track_old_group_start(struct track *track, void *context)

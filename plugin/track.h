@@ -136,8 +136,7 @@ static inline bool track_kernel_start_fast(struct track *track, void *operation,
 			  atomic_load_explicit(&op->generation, memory_order_acquire) == handle_generation(word)))
 		return false;
 	atomic_store_explicit(&op->started_channels, started | 1ull << channel, memory_order_relaxed);
-	if (atomic_load_explicit(&op->gpu_start_ns, memory_order_relaxed) - 1 >= gpu_ns) /* 0 is "none yet" */
-		atomic_store_explicit(&op->gpu_start_ns, gpu_ns, memory_order_relaxed);
+	word_lower(&op->gpu_start_ns, gpu_ns);
 	*handle = handle_of(word + (HANDLE_KERNEL - HANDLE_OPERATION) + ((uint64_t)channel << HANDLE_CHANNEL_SHIFT));
 	return true;
 }
@@ -169,8 +168,7 @@ static inline int track_kernel_stop(struct track *track, void *kernel, uint64_t 
 	if (!track_likely(handle_kind(word) == HANDLE_KERNEL && (started & ~stopped & bit) &&
 			  atomic_load_explicit(&op->generation, memory_order_acquire) == handle_generation(word)))
 		return track_kernel_stop_slowly(track, kernel, gpu_ns);
-	if (gpu_ns > atomic_load_explicit(&op->gpu_stop_ns, memory_order_relaxed))
-		atomic_store_explicit(&op->gpu_stop_ns, gpu_ns, memory_order_relaxed);
+	word_raise(&op->gpu_stop_ns, gpu_ns);
 	/* After the time: the sweep completes what it finds stopped. */
 	atomic_store_explicit(&op->stopped_channels, stopped | bit, memory_order_release);
 	if (started == (stopped | bit) &&

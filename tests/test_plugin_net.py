@@ -4,7 +4,7 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ import pytest
 
 from nccl_inspector.layout import HEADER, NET
 from tests import truth
-from tests.standin.harness import BUILD
+from tests.standin.harness import BUILD, until
 
 PROGRAM = BUILD / "player" / "proxy"
 PLUGIN = BUILD / "libnccl-profiler-inspector.so"
@@ -101,13 +101,6 @@ def waits(raw: Path) -> dict[tuple[str, int], Waits]:
     return found
 
 
-def wait(fact: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + LIMIT_S
-    while not fact():
-        assert time.monotonic() < end, what
-        time.sleep(0.02)
-
-
 @ALL
 @pytest.mark.parametrize(
     ("slow", "sending", "receiving"),
@@ -143,10 +136,10 @@ def test_a_hang_shows_while_it_lasts(raw: Path, stuck: str, blamed: str) -> None
     with playing(raw, net="on", **{stuck: NEVER_US}) as process:
         assert process.stdout
         assert process.stdout.readline() == "asked\n"
-        wait(lambda: seconds() > 0.5, "the time of the hang does not show")
+        until(lambda: seconds() > 0.5, "the time of the hang does not show", LIMIT_S)
         first_s = seconds()
-        wait(lambda: seconds() > first_s + 0.5, "it does not grow")
-        wait(lambda: max(published(), default=0) > first_s, "it is not in the metrics")
+        until(lambda: seconds() > first_s + 0.5, "it does not grow", LIMIT_S)
+        until(lambda: max(published(), default=0) > first_s, "it is not in the metrics", LIMIT_S)
         one = waits(raw)["send", SENT_TO]
     assert one.blamed == blamed
     assert one.steps == 8  # those that NCCL posts ahead

@@ -1,34 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What NCCL loses, begins and never ends, or tells late: nothing of it may cost the operations that are whole. */
-#include <string.h>
+#include "trackbox.h"
 
-#include "clock.h"
-#include "comms.h"
-#include "log2.h"
-#include "slots.h"
-#include "sweep.h"
-#include "tap.h"
-
-static struct box box;
-static struct track track;
-static struct sweep sweep;
-static void *comm;
 static uint64_t now_tick; /* of the rounds */
 
-static void begin_as(enum box_timing timing)
+static void begin_at_once(enum box_timing timing)
 {
-	int error;
-
-	box_open(&box, -1, "0", &error);
-	track_init(&track, &box, clock_calibrate(), &(struct track_options){ .p2p = true, .timing = timing });
-	memset(&sweep, 0, sizeof(sweep));
+	begin_as(timing);
 	now_tick = clock_ticks();
-	comm = comms_add(&track, &(struct comm_words){ .id = 7, .name = "c", .nranks = 8, .nnodes = 2, .rank = 3 });
-}
-
-static uint64_t ticks_a_second(void)
-{
-	return (1ull << 32) * 1000000000ull / track.ns_per_tick_q32;
 }
 
 static void rounds(unsigned seconds)
@@ -57,14 +36,9 @@ static void run(void *op, unsigned channels, unsigned stopped)
 		track_kernel_stop(&track, kernels[i], now + 1000);
 }
 
-static uint64_t dropped(enum box_drop reason)
-{
-	return box.header->dropped[reason];
-}
-
 static void test_lost_stops(void)
 {
-	begin_as(BOX_TIMING_GPU);
+	begin_at_once(BOX_TIMING_GPU);
 	for (unsigned i = 0; i < 20 * BOX_OPS; i++) {
 		run(operation(NULL, EVENT_NO_PEER, 2), 2, i % 10 ? 2 : 1);
 		if (i % 1024 == 0)
@@ -77,7 +51,7 @@ static void test_lost_stops(void)
 
 static void test_channels_that_are_not_told(void)
 {
-	begin_as(BOX_TIMING_CPU);
+	begin_at_once(BOX_TIMING_CPU);
 	for (unsigned i = 0; i < 10 * BOX_OPS; i++)
 		run(operation(NULL, 5, EVENT_CHANNELS_UNKNOWN), 2, 2);
 	rounds(5);
@@ -87,7 +61,7 @@ static void test_channels_that_are_not_told(void)
 
 static void test_a_long_first_call(void)
 {
-	begin_as(BOX_TIMING_GPU);
+	begin_at_once(BOX_TIMING_GPU);
 	void *group = track_group_start(&track, comm);
 
 	track_coll_call(&track, comm, &(struct event){ .peer = EVENT_NO_PEER, .func = "AllReduce",
@@ -114,7 +88,7 @@ static unsigned open_groups(void)
 
 static void test_groups_out_of_order(void)
 {
-	begin_as(BOX_TIMING_GPU);
+	begin_at_once(BOX_TIMING_GPU);
 	for (unsigned i = 0; i < 3 * GROUPS; i++) {
 		void *group = track_old_group_start(&track, comm);
 		void *one = operation(group, 5, 1), *two = operation(group, 6, 1);
@@ -137,7 +111,7 @@ static void test_groups_out_of_order(void)
 
 static void test_beyond(void)
 {
-	begin_as(BOX_TIMING_GPU);
+	begin_at_once(BOX_TIMING_GPU);
 	for (unsigned i = 1; i <= BOX_LIVE_COMMS; i++)
 		comm = comms_add(&track, &(struct comm_words){ .id = i, .nranks = 2, .name = "x" });
 	void *group = track_old_group_start(&track, comm);
@@ -151,9 +125,7 @@ static void test_beyond(void)
 /* The GPU's clock runs slower than ours: what was the distance long ago is not believed. */
 static void test_drifting_clocks(void)
 {
-	uint64_t gpu_ns = 1700000000000000000ull;
-
-	begin_as(BOX_TIMING_GPU);
+	begin_at_once(BOX_TIMING_GPU);
 	for (unsigned i = 0; i < 300; i++) {
 		void *op = operation(NULL, EVENT_NO_PEER, 1);
 

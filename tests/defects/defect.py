@@ -15,19 +15,15 @@ Check = Callable[[Stage], None]
 CHECKED: set[str] = set()  # numbers of the defects that have a check, as far as modules are loaded
 
 
-def defect(number: str, words: str, *, pending: str = "") -> Callable[[Check], Any]:
-    """Mark a check of the defect `number`; `words` must be in what is said of the rival.
-
-    `pending` names what ours has not got yet: its test must fail until then.
-    """
+def defect(number: str, words: str) -> Callable[[Check], Any]:
+    """Mark a check of the defect `number`; `words` must be in what is said of the rival."""
     CHECKED.add(number)
-    unfinished = [pytest.mark.xfail(strict=True, reason=pending)] if pending else []
 
     def decorate(check: Check) -> Any:
         @pytest.mark.parametrize(
             "profiler",
             [
-                pytest.param(OURS, id=number, marks=unfinished),
+                pytest.param(OURS, id=number),
                 pytest.param(RIVAL, id=f"{number}-rival"),
             ],
         )
@@ -37,7 +33,7 @@ def defect(number: str, words: str, *, pending: str = "") -> Callable[[Check], A
                     with pytest.raises(AssertionError, match=re.escape(words)):
                         check(Stage(RIVAL, Path(out), in_vain=words))
                 else:
-                    check(Stage(OURS, Path(out), limit_s=1.0 if pending else LIMIT_S))
+                    check(Stage(OURS, Path(out), limit_s=LIMIT_S))
 
         test.__name__ = check.__name__
         test.__module__ = check.__module__

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Communicators that come and go, and kinds of operation that run out. */
+#include "trackbox.h"
+
+static void test_keys_run_out(void)
+{
+	static const char *const algos[] = { "TREE", "RING", "NVLS", "PAT" };
+	static const char *const protos[] = { "LL", "LL128", "SIMPLE", NULL };
+
+	begin();
+	for (uint64_t count = 1; count < 1ull << 40; count *= 2)
+		for (int i = 0; i < 16; i++) {
+			void *op = track_operation(&track, comm,
+						   &(struct event){ .peer = EVENT_NO_PEER, .func = "AllGather",
+								    .datatype = "ncclInt8", .algo = algos[i / 4],
+								    .proto = protos[i % 4], .count = count,
+								    .channels = 1 });
+
+			stop(kernel(op, 0, 1000), 2000);
+		}
+	ok(dropped(BOX_DROP_NO_KEY) == 40 * 16 - BOX_KEYS, "kinds beyond the table are counted");
+	ok(completed() == 40 * 16, "and their operations are over all the same");
+}
+
+static unsigned live_comms(void)
+{
+	unsigned live = 0;
+
+	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++)
+		live += box.comms[i].state == BOX_COMM_LIVE;
+	return live;
+}
+
+static void test_communicators(void)
+{
+	void *contexts[BOX_LIVE_COMMS + 1];
+
+	begin();
+	whole_operation(1000, 2000);
+	contexts[0] = comm;
+	for (unsigned i = 1; i <= BOX_LIVE_COMMS; i++)
+		contexts[i] = comms_add(&track, &(struct comm_words){ .id = i, .nranks = 2, .name = "x" });
+	ok(!start(contexts[BOX_LIVE_COMMS], 1, 1024) && dropped(BOX_DROP_NO_COMM) == 1,
+	   "operations of a communicator beyond 64 are counted");
+	comms_remove(&track, contexts[BOX_LIVE_COMMS]);
+	void *late = start(comm, 1, 1024);
+
+	comms_remove(&track, comm);
+	comms_remove(&track, comm);
+	ok(live_comms() == BOX_LIVE_COMMS - 1, "a communicator ends once");
+	void *next = comms_add(&track, &(struct comm_words){ .id = 99, .nranks = 8, .name = "c", .rank = 3, .nnodes = 2 });
+
+	ok(box.comms[0].id == 99 && box.comms[0].completed == 0, "its record serves another");
+	ok(box.comms[BOX_LIVE_COMMS].id == 7 && box.comms[BOX_LIVE_COMMS].completed == 1 &&
+		   box.keys[0].comm == BOX_LIVE_COMMS && box.keys[0].ops == 1,
+	   "and its figures are kept in a folded one");
+	stop(kernel(late, 0, 1000), 2000);
+	ok(box.comms[0].completed == 0 && dropped(BOX_DROP_EXPIRED) == 1,
+	   "an operation that ends later is not credited to the new one");
+	ok(!start(comm, 1, 1024) && enqueued(0) == 0, "a context that is gone starts nothing");
+	comm = next;
+	whole_operation(1000, 5000);
+	comms_remove(&track, next);
+	comms_add(&track, &(struct comm_words){ .id = 100, .nranks = 8 });
+	ok(box.keys[0].ops == 2 && box.keys[0].busy_ns == 5000 && box.comms[BOX_LIVE_COMMS].folded == 2,
+	   "alike communicators fold into one");
+}
+
+static void test_keys_of_the_destroyed(void)
+{
+	begin();
+	for (unsigned i = 0; i < 20; i++) {
+		comm = comms_add(&track, &(struct comm_words){ .id = i, .nranks = 2, .name = "k" });
+		for (unsigned k = 0; k < 13; k++) {
+			void *op = start(comm, 1, 4ull << k);
+
+			stop(kernel(op, 0, 1000), 2000);
+		}
+		comms_remove(&track, comm);
+	}
+	ok(!dropped(BOX_DROP_NO_KEY), "destroyed communicators give their keys back in time");
+}
+
+static void test_a_life_of_communicators(void)
+{
+	char name[16];
+
+	begin();
+	for (unsigned i = 0; i < 100000; i++) {
+		snprintf(name, sizeof(name), "g%u", i % 50);
+		comm = comms_add(&track, &(struct comm_words){ .id = i, .nranks = 2 + (int)(i % 3), .name = name });
+		if (i % 100 == 0)
+			whole_operation(1000, 2000);
+		comms_remove(&track, comm);
+	}
+	uint64_t ops = 0;
+
+	for (unsigned i = 0; i < BOX_KEYS; i++)
+		ops += box.keys[i].ops;
+	ok(ops == 1000 && !dropped(BOX_DROP_NO_KEY), "100,000 communicators lose no operation (%llu)",
+	   (unsigned long long)ops);
+	ok(box.header->comms_created == 100001 && !(box.header->layout_seq & 1), "and are counted");
+}
+
+int main(void)
+{
+	log2_init();
+	test_keys_run_out();
+	test_communicators();
+	test_keys_of_the_destroyed();
+	test_a_life_of_communicators();
+	return done_testing();
+}
