@@ -204,35 +204,46 @@ static void set_up(const struct inspector_comm *comm)
 	self.ready = true;
 }
 
-/* Before NCCL has the context: every operation finds its communicator known. */
-static void start_json(const void *context, const struct comm_words *words, unsigned api)
+/* While the communicator lives, and before the first operation that shall find it known. */
+static void tell_json(const void *context, bool unnamed)
 {
 	uint32_t generation;
-	unsigned comm = handle_context_comm(context, &generation);
-	const struct json_comm_words full = {
-		.comm = comm,
-		.generation = generation,
-		.id = words->id,
-		.name = words->name,
-		.nranks = words->nranks,
-		.nnodes = words->nnodes,
-		.rank = words->rank,
-		.unnamed = api <= 3,
-		.gpu_uuid = self.box.header->gpu[words->gpu].uuid,
-	};
+	unsigned index = handle_context_comm(context, &generation);
 
-	if (comm != UINT32_MAX)
-		jsonwriter_add_comm(&self.json, &full);
+	if (index == UINT32_MAX)
+		return;
+	const struct box_comm *comm = &self.box.comms[index];
+
+	jsonwriter_add_comm(&self.json, &(struct json_comm_words){ .comm = index,
+								   .generation = generation,
+								   .id = comm->id,
+								   .name = comm->name,
+								   .nranks = comm->nranks,
+								   .nnodes = comm->nnodes,
+								   .rank = comm->rank,
+								   .unnamed = unnamed,
+								   .gpu_uuid = self.box.header->gpu[comm->gpu].uuid });
+}
+
+void inspector_named(const void *context)
+{
+	if (self.json_ready)
+		tell_json(context, false);
+}
+
+static void start_json(const void *context, unsigned api)
+{
+	tell_json(context, api <= 3);
 	if (jsonwriter_start(&self.json))
 		keep("no thread for JSON lines: there will be none");
 }
 
-static void start_threads(const void *context, const struct comm_words *words, unsigned api)
+static void start_threads(const void *context, unsigned api)
 {
 	if (worker_start(&self.writer.worker))
 		keep("no thread for metrics: only the report will have this process");
 	if (self.json_ready)
-		start_json(context, words, api);
+		start_json(context, api);
 }
 
 static bool is_live(unsigned index, uint32_t generation)
@@ -268,13 +279,13 @@ static void *keep_library(void *context, unsigned library)
 }
 
 /* One of a GPU that has no place in the header has no record: another one's would have its figures. */
-static void *add_comm(const struct inspector_comm *comm, struct comm_words *words)
+static void *add_comm(const struct inspector_comm *comm)
 {
-	*words = comm->words;
-	words->gpu = header_find_gpu(self.box.header);
-	if (words->gpu < BOX_GPUS)
-		return comms_add(&inspector_track, words);
-	words->gpu = 0; /* for nobody to read */
+	struct comm_words words = comm->words;
+
+	words.gpu = header_find_gpu(self.box.header);
+	if (words.gpu < BOX_GPUS)
+		return comms_add(&inspector_track, &words);
 	atomic_fetch_add(&self.box.header->comms_created, 1);
 	return handle_context_beyond();
 }
@@ -284,7 +295,6 @@ static void *begin(const struct inspector_comm *comm, int *mask)
 {
 	unsigned library =
 		control_begin(&self.control, mask, wanted_events(comm->api), clock_ns(CLOCK_MONOTONIC));
-	struct comm_words words;
 	void *context;
 
 	if (library == CONTROL_LIBRARIES) {
@@ -294,7 +304,7 @@ static void *begin(const struct inspector_comm *comm, int *mask)
 	self.library[library].logger = comm->logger;
 	self.library[library].api = comm->api;
 	atomic_store(&self.notes.logger, comm->logger);
-	context = keep_library(add_comm(comm, &words), library);
+	context = keep_library(add_comm(comm), library);
 	if (!self.live++)
 		net_begin(&inspector_net);
 	atomic_store(&self.box.header->state, BOX_LIVE);
@@ -302,7 +312,7 @@ static void *begin(const struct inspector_comm *comm, int *mask)
 	if (control_is_denied(&self.control))
 		box_snapshot(&self.box);
 	else
-		start_threads(context, &words, comm->api);
+		start_threads(context, comm->api);
 	return context;
 }
 

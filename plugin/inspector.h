@@ -19,6 +19,9 @@ struct inspector_comm {
  * the mask 0, because NCCL takes an error for a reason to unload the library, more than once. */
 void inspector_init(const struct inspector_comm *comm, void **context, int *mask);
 
+/* The first event of a communicator has told its names (v1 to v3). */
+void inspector_named(const void *context);
+
 /* Takes any context. After the last one waits at most 100 ms for the writer thread. */
 void inspector_finalize(void *context);
 

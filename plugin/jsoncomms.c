@@ -30,6 +30,25 @@ static const struct json_comm *find_known(const struct jsoncomms *comms, unsigne
 	return NULL;
 }
 
+/* In the place of the one without a name, if that is there. */
+static void keep(struct json_comm **known, struct json_comm *comm)
+{
+	struct json_comm **at = known;
+
+	while (*at && (*at)->generation != comm->generation)
+		at = &(*at)->next;
+	if (*at) {
+		struct json_comm *old = *at;
+
+		comm->next = old->next;
+		*at = comm;
+		free(old);
+	} else {
+		comm->next = *known;
+		*known = comm;
+	}
+}
+
 static void take_in(struct jsoncomms *comms)
 {
 	struct json_comm *at = atomic_exchange_explicit(&comms->incoming, NULL, memory_order_acquire);
@@ -45,8 +64,7 @@ static void take_in(struct jsoncomms *comms)
 	while (in_order) {
 		struct json_comm *next = in_order->next;
 
-		in_order->next = comms->known[in_order->comm];
-		comms->known[in_order->comm] = in_order;
+		keep(&comms->known[in_order->comm], in_order);
 		atomic_fetch_sub_explicit(&comms->waiting, 1, relaxed);
 		in_order = next;
 	}
@@ -59,27 +77,11 @@ const struct json_comm *jsoncomms_find(struct jsoncomms *comms, unsigned comm, u
 	if (comm >= BOX_COMMS)
 		return NULL;
 	found = find_known(comms, comm, generation);
-	if (found)
+	if (found && !found->unnamed)
 		return found;
 	take_in(comms);
-	return find_known(comms, comm, generation);
-}
-
-void jsoncomms_replace(struct jsoncomms *comms, struct json_comm *comm)
-{
-	struct json_comm **at = &comms->known[comm->comm];
-
-	while (*at && (*at)->generation != comm->generation)
-		at = &(*at)->next;
-	if (*at) {
-		struct json_comm *old = *at;
-
-		comm->next = old->next;
-		*at = comm;
-		free(old);
-	} else {
-		free(comm);
-	}
+	found = find_known(comms, comm, generation);
+	return found && !found->unnamed ? found : NULL;
 }
 
 void jsoncomms_trim(struct jsoncomms *comms)

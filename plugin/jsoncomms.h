@@ -16,14 +16,11 @@ struct jsoncomms {
 	struct json_comm *known[BOX_COMMS];   /* newest first; the JSON thread's */
 };
 
-/* Takes it over. When too many wait for a thread that is stuck it is forgotten: its lines will be dropped. */
+/* Takes it over. One with a name takes the place of the one of its record and generation without. When too many wait for a thread that is stuck it is forgotten: its lines will be dropped. */
 void jsoncomms_add(struct jsoncomms *comms, struct json_comm *comm);
 
-/* NULL for one that is not known (any more). Valid until jsoncomms_trim. */
+/* NULL for one that is not known (any more), or has no name yet. Valid until jsoncomms_trim. */
 const struct json_comm *jsoncomms_find(struct jsoncomms *comms, unsigned comm, uint32_t generation);
-
-/* The JSON thread has rendered one anew: it takes the place of the one with its record and generation. */
-void jsoncomms_replace(struct jsoncomms *comms, struct json_comm *comm);
 
 /* Keeps the latest two of each record; called when no operation waits. */
 void jsoncomms_trim(struct jsoncomms *comms);

@@ -110,51 +110,6 @@ static void begin_batch(struct jsonwriter *writer, struct json_batch *batch)
 	batch->operations_unmeasured = writer->unmeasured = count_unmeasured(writer);
 }
 
-/* What was loaded before is older than what is loaded after. TSan does not know fences. */
-static void load_order(void)
-{
-#ifndef __SANITIZE_THREAD__
-	atomic_thread_fence(memory_order_acquire);
-#endif
-}
-
-/* An operation has come, so its first event has told the names: they are in the box, until the record goes to another. */
-static const struct json_comm *rename_comm(struct jsonwriter *writer, const struct json_comm *comm)
-{
-	const struct box *box = writer->box;
-	const struct box_comm *named = &box->comms[comm->comm];
-	uint32_t before = atomic_load(&box->header->layout_seq);
-	struct json_comm_words words = {
-		.comm = comm->comm,
-		.generation = comm->generation,
-		.id = named->id,
-		.name = named->name,
-		.nranks = named->nranks,
-		.nnodes = named->nnodes,
-		.rank = named->rank,
-		.gpu_uuid = box->header->gpu[named->gpu].uuid,
-	};
-	struct json_comm *anew = before & 1 ? NULL : json_comm_new(&writer->process, &words);
-
-	if (!anew)
-		return comm;
-	load_order();
-	if (atomic_load(&box->header->layout_seq) != before ||
-	    atomic_load_explicit(&named->generation, relaxed) != comm->generation) {
-		free(anew);
-		return comm;
-	}
-	jsoncomms_replace(&writer->comms, anew);
-	return anew;
-}
-
-static const struct json_comm *comm_of(struct jsonwriter *writer, const struct json_record *record)
-{
-	const struct json_comm *comm = jsoncomms_find(&writer->comms, record->comm, record->comm_generation);
-
-	return comm && comm->unnamed ? rename_comm(writer, comm) : comm;
-}
-
 /* Settled first: who counts at exit what is not settled counts nothing twice. */
 static void drop(struct jsonwriter *writer, uint64_t lines)
 {
@@ -175,7 +130,7 @@ static bool drain_batch(struct jsonwriter *writer)
 			jsoncomms_trim(&writer->comms);
 			return false;
 		}
-		const struct json_comm *comm = comm_of(writer, &record);
+		const struct json_comm *comm = jsoncomms_find(&writer->comms, record.comm, record.comm_generation);
 
 		if (comm) {
 			char *to = writer->buffer + writer->length;

@@ -77,7 +77,8 @@ static void *p2p_v4(void *context, void *parent, const struct abi_p2p *p2p)
 static void *old_operation(void *context, const char *comm_name, uint64_t comm_hash, int rank,
 			   const struct event *event)
 {
-	track_name(TRACK, context, comm_hash, comm_name, rank);
+	if (track_name(TRACK, context, comm_hash, comm_name, rank))
+		inspector_named(context);
 	return track_operation(TRACK, context, event);
 }
 

@@ -379,21 +379,22 @@ void track_copy_engine(struct track *track, void *context, const struct event *e
 	count_untimed(track, comm, keys_find(&track->keys, track->box, &words), bytes);
 }
 
-void track_name(struct track *track, void *context, uint64_t id, const char *name, int rank)
+bool track_name(struct track *track, void *context, uint64_t id, const char *name, int rank)
 {
 	uint32_t generation, unnamed = 0;
 	unsigned index = handle_context_comm(context, &generation);
 
 	if (index == UINT32_MAX || !atomic_load_explicit(&track->active, relaxed))
-		return;
+		return false;
 	struct box_comm *comm = &track->box->comms[index];
 
 	if (atomic_load_explicit(&comm->generation, relaxed) != generation ||
 	    atomic_load_explicit(&comm->named, relaxed) != BOX_COMM_NAMELESS ||
 	    !atomic_compare_exchange_strong(&comm->named, &unnamed, BOX_COMM_BEING_NAMED))
-		return;
+		return false;
 	comm->id = id;
 	comm->rank = rank;
 	config_copy_text(comm->name, sizeof(comm->name), name);
 	atomic_store_explicit(&comm->named, BOX_COMM_NAMED, memory_order_release);
+	return true;
 }

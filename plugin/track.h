@@ -103,8 +103,8 @@ int track_coll(struct track *track, void *context, const struct abi_coll *coll, 
 void track_coll_call(struct track *track, void *context, const struct event *event);
 /* A collective that copy engines run: it is counted, without a time. */
 void track_copy_engine(struct track *track, void *context, const struct event *event);
-/* v1 to v3: id, name and rank come with each event. */
-void track_name(struct track *track, void *context, uint64_t id, const char *name, int rank);
+/* v1 to v3: id, name and rank come with each event. True for the one that named the communicator. */
+bool track_name(struct track *track, void *context, uint64_t id, const char *name, int rank);
 /* A phase of a channel (v7) ended: the one of waiting for the peers. */
 void track_phase_stop(struct track *track, void *handle, uint64_t gpu_ns);
 /* NCCL's stop of a Coll or P2p: a line of the traces. */

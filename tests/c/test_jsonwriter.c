@@ -64,9 +64,12 @@ static void test_late_names(void)
 	char path[320], line[4096] = "";
 
 	begin(&config);
-	comms[2] = (struct box_comm){ .id = 0xabc, .nranks = -1, .rank = 3, .name = "late" };
-	atomic_store(&comms[2].generation, 1);
-	jsonwriter_add_comm(&writer, &(struct json_comm_words){ .comm = 2, .generation = 1, .unnamed = true, .gpu_uuid = "" });
+	for (unsigned i = 2; i <= 3; i++)
+		jsonwriter_add_comm(&writer, &(struct json_comm_words){ .comm = i, .generation = 1, .unnamed = true,
+									.gpu_uuid = "" });
+	push(3, 1, 1);
+	jsonwriter_add_comm(&writer, &(struct json_comm_words){ .comm = 2, .generation = 1, .id = 0xabc, .rank = 3,
+								.name = "late", .nranks = -1, .gpu_uuid = "" });
 	push(2, 1, 1);
 	atomic_store(&comms[2].untimed, 6);
 	atomic_store(&comms[2].state, BOX_COMM_LIVE);
@@ -78,6 +81,8 @@ static void test_late_names(void)
 		   strstr(line, "{\"header\":{\"id\":\"0xabc\",\"comm_name\":\"late\",\"rank\":3,") == line,
 	   "a name that came late is in the line\n# %s", line);
 	ok(strstr(line, "\"operations_unmeasured\":6}"), "as is the number of operations without a time");
+	ok(file && !fgets(line, sizeof(line), file) && header.dropped[BOX_DROP_JSON] == 1,
+	   "an operation whose communicator has no name is counted, not given one");
 	if (file)
 		fclose(file);
 	leave();
