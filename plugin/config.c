@@ -19,9 +19,22 @@
 #define BUDGET_DEFAULT_PPM 10000u
 #define BUDGET_MOST_PPM 1000000u
 
-static int64_t number(config_getenv get, const char *name, int64_t fallback)
+/* Who reads what, and what was wrong with it. */
+struct source {
+	config_getenv get;
+	char *refused; /* names, CONFIG_REFUSED_BYTES */
+};
+
+static void refuse(const struct source *from, const char *name)
 {
-	const char *text = get(name);
+	size_t length = strlen(from->refused);
+
+	snprintf(from->refused + length, CONFIG_REFUSED_BYTES - length, "%s%s", length ? ", " : "", name);
+}
+
+static int64_t number(const struct source *from, const char *name, int64_t fallback)
+{
+	const char *text = from->get(name);
 	char *end;
 
 	if (!text || !*text)
@@ -29,14 +42,38 @@ static int64_t number(config_getenv get, const char *name, int64_t fallback)
 	errno = 0;
 	long long value = strtoll(text, &end, 10);
 
-	return errno || *end ? fallback : value;
+	if (!errno && !*end)
+		return value;
+	refuse(from, name);
+	return fallback;
 }
 
-static uint32_t small_number(config_getenv get, const char *name)
+static bool flag(const struct source *from, const char *name, bool fallback)
 {
-	int64_t value = number(get, name, -1);
+	int64_t value = number(from, name, fallback);
+
+	if (value == 0 || value == 1)
+		return value;
+	refuse(from, name);
+	return fallback;
+}
+
+static uint32_t small_number(const struct source *from, const char *name)
+{
+	int64_t value = number(from, name, -1);
 
 	return value < 0 || value >= CONFIG_UNKNOWN ? CONFIG_UNKNOWN : (uint32_t)value;
+}
+
+/* "" where it is not set, or would have to be cut: another path or list than the one that was meant. */
+static void text(const struct source *from, const char *name, char *to, size_t room)
+{
+	const char *value = from->get(name);
+	size_t length = value ? strlen(value) : 0;
+
+	if (length >= room)
+		refuse(from, name);
+	snprintf(to, room, "%s", length < room && value ? value : "");
 }
 
 void config_copy_text(char *to, size_t room, const char *from)
@@ -78,32 +115,29 @@ static int64_t limited(int64_t value, int64_t least, int64_t most)
 	return value < least ? least : value > most ? most : value;
 }
 
-static void load_dir(struct config *config, config_getenv get)
+static void load_dir(struct config *config, const struct source *from)
 {
-	const char *run = get("NCCL_INSPECTOR_RUN_DIR");
-	const char *dump = get("NCCL_INSPECTOR_DUMP_DIR");
-	const char *job = get("SLURM_JOBID");
+	const char *job = from->get("SLURM_JOBID");
 
-	if (dump && *dump)
-		snprintf(config->json_dir, sizeof(config->json_dir), "%s", dump);
-	else
+	text(from, "NCCL_INSPECTOR_DUMP_DIR", config->json_dir, sizeof(config->json_dir));
+	if (!*config->json_dir)
 		snprintf(config->json_dir, sizeof(config->json_dir), "nccl-inspector-%s",
 			 job && *job ? job : "unknown-jobid");
-	config->make_dir = !run || !*run;
-	snprintf(config->dir, sizeof(config->dir), "%s", config->make_dir ? config->json_dir : run);
+	text(from, "NCCL_INSPECTOR_RUN_DIR", config->dir, sizeof(config->dir));
+	config->make_dir = !*config->dir;
+	if (config->make_dir)
+		memcpy(config->dir, config->json_dir, sizeof(config->dir));
 }
 
 /* <run_dir>/jobs/<id>/raw has <run_dir>/control beside it. */
-static void load_control_dir(struct config *config, config_getenv get)
+static void load_control_dir(struct config *config, const struct source *from)
 {
-	const char *control = get("NCCL_INSPECTOR_CONTROL_DIR");
 	const char *run = config->make_dir ? "" : config->dir;
 	const char *raw = strrchr(run, '/');
 
-	if (control && *control) {
-		snprintf(config->control_dir, sizeof(config->control_dir), "%s", control);
+	text(from, "NCCL_INSPECTOR_CONTROL_DIR", config->control_dir, sizeof(config->control_dir));
+	if (*config->control_dir)
 		return;
-	}
 	if (!raw || strcmp(raw, "/raw"))
 		return;
 	size_t length = (size_t)(raw - run);
@@ -116,77 +150,92 @@ static void load_control_dir(struct config *config, config_getenv get)
 }
 
 /* A percentage such as 0.5; the application's locale may want a comma, so no strtod. */
-static uint32_t budget_ppm(const char *text)
+static uint32_t budget_ppm(const struct source *from)
 {
+	const char *value = from->get("NCCL_INSPECTOR_BUDGET_PERCENT"), *c = value;
 	uint32_t ppm = 0, digit_ppm = BUDGET_DEFAULT_PPM;
-	const char *c = text ? text : "";
 
-	if (*c < '0' || *c > '9')
+	if (!value || !*value)
 		return BUDGET_DEFAULT_PPM;
 	for (; *c >= '0' && *c <= '9' && ppm <= BUDGET_MOST_PPM; c++)
 		ppm = ppm * 10 + (uint32_t)(*c - '0') * digit_ppm;
 	if (*c == '.')
 		for (c++; *c >= '0' && *c <= '9'; c++)
 			ppm += (uint32_t)(*c - '0') * (digit_ppm /= 10);
-	if (*c || ppm > BUDGET_MOST_PPM)
+	if (*c || ppm > BUDGET_MOST_PPM || *value < '0' || *value > '9') {
+		refuse(from, "NCCL_INSPECTOR_BUDGET_PERCENT");
 		return BUDGET_DEFAULT_PPM;
-	return ppm || !text[strcspn(text, "123456789")] ? ppm : 1; /* only 0 is no limit */
+	}
+	return ppm || !value[strcspn(value, "123456789")] ? ppm : 1; /* only 0 is no limit */
 }
 
-static void load_json(struct config *config, config_getenv get)
+static void load_json(struct config *config, const struct source *from)
 {
-	int64_t bytes = number(get, "NCCL_INSPECTOR_JSON_MAX_BYTES", JSON_BYTES_DEFAULT);
-	int64_t files = number(get, "NCCL_INSPECTOR_JSON_FILES", JSON_FILES_DEFAULT);
+	int64_t bytes = number(from, "NCCL_INSPECTOR_JSON_MAX_BYTES", JSON_BYTES_DEFAULT);
+	int64_t files = number(from, "NCCL_INSPECTOR_JSON_FILES", JSON_FILES_DEFAULT);
 
-	config->json = number(get, "NCCL_INSPECTOR_JSON", 0) == 1 || (config->make_dir && !config->prom);
-	config->json_gzip = number(get, "NCCL_INSPECTOR_JSON_GZIP", 0) == 1;
-	config->verbose = config->json && number(get, "NCCL_INSPECTOR_DUMP_VERBOSE", 0) == 1;
+	config->json = flag(from, "NCCL_INSPECTOR_JSON", false) || (config->make_dir && !config->prom);
+	config->json_gzip = flag(from, "NCCL_INSPECTOR_JSON_GZIP", false);
+	config->verbose = flag(from, "NCCL_INSPECTOR_DUMP_VERBOSE", false) && config->json;
 	config->json_max_bytes = (uint64_t)limited(bytes, JSON_BYTES_LEAST, JSON_BYTES_MOST);
 	files = limited(files, 1, JSON_FILES_MOST);
 	config->json_files = (unsigned)limited(files, 1, (int64_t)config->json_max_bytes / JSON_BYTES_LEAST);
 }
 
-static enum config_net load_net(config_getenv get)
+static enum config_net load_net(const struct source *from)
 {
-	const char *text = get("NCCL_INSPECTOR_NET");
+	const char *name = "NCCL_INSPECTOR_NET", *value = from->get(name);
 
-	if (text && !strcmp(text, "on"))
+	if (!value || !*value || !strcmp(value, "off"))
+		return CONFIG_NET_OFF;
+	if (!strcmp(value, "on"))
 		return CONFIG_NET_ON;
-	return text && !strcmp(text, "auto") ? CONFIG_NET_AUTO : CONFIG_NET_OFF;
+	if (!strcmp(value, "auto"))
+		return CONFIG_NET_AUTO;
+	refuse(from, name);
+	return CONFIG_NET_OFF;
 }
 
 /* NCCL_INSPECTOR_ARRAY_TASK: `810_3`. SLURM_ARRAY_* may be another job's, see internals.md. */
-static void load_array(struct config *config, config_getenv get)
+static bool parse_array(struct config *config, const char *value)
 {
-	const char *text = get("NCCL_INSPECTOR_ARRAY_TASK");
 	unsigned long long job, task;
 	char *end;
 
-	config->array_job_id = config->array_task_id = CONFIG_UNKNOWN;
-	if (!text || *text < '0' || *text > '9')
-		return;
-	job = strtoull(text, &end, 10);
+	if (*value < '0' || *value > '9')
+		return false;
+	job = strtoull(value, &end, 10);
 	if (*end != '_' || end[1] < '0' || end[1] > '9')
-		return;
+		return false;
 	task = strtoull(end + 1, &end, 10);
 	if (*end || job >= CONFIG_UNKNOWN || task >= CONFIG_UNKNOWN)
-		return;
+		return false;
 	config->array_job_id = (uint32_t)job;
 	config->array_task_id = (uint32_t)task;
+	return true;
 }
 
-static void load_identity(struct config *config, config_getenv get)
+static void load_array(struct config *config, const struct source *from)
 {
-	const char *node = get("SLURMD_NODENAME");
+	const char *name = "NCCL_INSPECTOR_ARRAY_TASK", *value = from->get(name);
+
+	config->array_job_id = config->array_task_id = CONFIG_UNKNOWN;
+	if (value && *value && !parse_array(config, value))
+		refuse(from, name);
+}
+
+static void load_identity(struct config *config, const struct source *from)
+{
+	const char *node = from->get("SLURMD_NODENAME");
 	char host[64] = "";
 	int64_t job_id;
 
-	job_id = number(get, "SLURM_JOB_ID", 0);
+	job_id = number(from, "SLURM_JOB_ID", 0);
 	config->job_id = job_id > 0 ? (uint64_t)job_id : 0;
-	config->step_id = small_number(get, "SLURM_STEP_ID");
-	config->procid = small_number(get, "SLURM_PROCID");
-	config->localid = small_number(get, "SLURM_LOCALID");
-	load_array(config, get);
+	config->step_id = small_number(from, "SLURM_STEP_ID");
+	config->procid = small_number(from, "SLURM_PROCID");
+	config->localid = small_number(from, "SLURM_LOCALID");
+	load_array(config, from);
 	snprintf(config->job, sizeof(config->job), "%s", "unknown");
 	if (config->job_id)
 		snprintf(config->job, sizeof(config->job), "%llu", (unsigned long long)config->job_id);
@@ -199,33 +248,36 @@ static void load_identity(struct config *config, config_getenv get)
 		node = host;
 	}
 	config_copy_text(config->node, sizeof(config->node), node);
-	config_copy_text(config->cluster, sizeof(config->cluster), get("SLURM_CLUSTER_NAME"));
-	config_cut_nodelist(config->nodelist, get("SLURM_JOB_NODELIST"));
+	config_copy_text(config->cluster, sizeof(config->cluster), from->get("SLURM_CLUSTER_NAME"));
+	config_cut_nodelist(config->nodelist, from->get("SLURM_JOB_NODELIST"));
 }
 
 void config_load(struct config *config, config_getenv get)
 {
+	const struct source source = { get, config->refused }, *from = &source;
 	int64_t interval_us, min_bytes;
 
 	memset(config, 0, sizeof(*config));
-	config->enabled = number(get, "NCCL_INSPECTOR_ENABLE", 0) == 1;
-	config->prom = number(get, "NCCL_INSPECTOR_PROM_DUMP", 0) == 1;
-	config->p2p = number(get, "NCCL_INSPECTOR_ENABLE_P2P", 1) != 0;
-	config->phases = number(get, "NCCL_INSPECTOR_PHASES", 0) == 1;
-	config->net = load_net(get);
-	min_bytes = number(get, "NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES", MIN_BYTES_DEFAULT);
+	config->enabled = flag(from, "NCCL_INSPECTOR_ENABLE", false);
+	config->prom = flag(from, "NCCL_INSPECTOR_PROM_DUMP", false);
+	config->p2p = flag(from, "NCCL_INSPECTOR_ENABLE_P2P", true);
+	config->phases = flag(from, "NCCL_INSPECTOR_PHASES", false);
+	config->net = load_net(from);
+	min_bytes = number(from, "NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES", MIN_BYTES_DEFAULT);
+	if (min_bytes < 0)
+		refuse(from, "NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES");
 	config->min_bytes = min_bytes < 0 ? MIN_BYTES_DEFAULT : (uint64_t)min_bytes;
-	interval_us = number(get, "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS", -1);
-	if (number(get, "NCCL_INSPECTOR_DUMP_THREAD_ENABLE", 1) == 0 || interval_us < 0)
+	interval_us = number(from, "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS", -1);
+	if (!flag(from, "NCCL_INSPECTOR_DUMP_THREAD_ENABLE", true) || interval_us < 0)
 		config->interval_us = config->json_interval_us = 0;
 	else
 		config->interval_us = config->json_interval_us = limited(interval_us, SHORTEST_US, LONGEST_US);
 	if (config->json_interval_us && interval_us == 0)
 		config->interval_us = PROM_DEFAULT_US; /* "continuous" would burn a core */
-	load_dir(config, get);
-	load_json(config, get);
-	load_control_dir(config, get);
-	config_copy_text(config->deny_nccl, sizeof(config->deny_nccl), get("NCCL_INSPECTOR_DENY_NCCL"));
-	config->budget_ppm = budget_ppm(get("NCCL_INSPECTOR_BUDGET_PERCENT"));
-	load_identity(config, get);
+	load_dir(config, from);
+	load_json(config, from);
+	load_control_dir(config, from);
+	text(from, "NCCL_INSPECTOR_DENY_NCCL", config->deny_nccl, sizeof(config->deny_nccl));
+	config->budget_ppm = budget_ppm(from);
+	load_identity(config, from);
 }

@@ -9,6 +9,7 @@
 
 #define CONFIG_NODELIST_BYTES 256u
 #define CONFIG_UNKNOWN UINT32_MAX
+#define CONFIG_REFUSED_BYTES 400u
 
 /* Network detail: never, while a hang is suspected, always. */
 enum config_net { CONFIG_NET_OFF, CONFIG_NET_AUTO, CONFIG_NET_ON };
@@ -39,11 +40,13 @@ struct config {
 	char job[24], step[16];            /* as written in labels and names: "unknown", "x" when not set */
 	char node[64], cluster[64];
 	char nodelist[CONFIG_NODELIST_BYTES + 1];
+	char refused[CONFIG_REFUSED_BYTES]; /* variables with a wrong value, which count as not set; cut to fit */
 };
 
 typedef const char *(*config_getenv)(const char *name);
 
-/* Pure but for gethostname where Slurm names no node. A value that is no number counts as not set. */
+/* Pure but for gethostname where Slurm names no node. A wrong value counts as not set and is named in
+ * `refused`. */
 void config_load(struct config *config, config_getenv get);
 
 /* Copies printable ASCII, '?' for the rest, cut to fit; "" for NULL. */

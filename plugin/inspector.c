@@ -161,6 +161,16 @@ static void ask_anew(void)
 		control_want(&self.control, i, wanted_events(self.library[i].api));
 }
 
+static void keep_refused(void)
+{
+	char message[NOTES_BYTES];
+
+	if (!*self.config.refused)
+		return;
+	snprintf(message, sizeof(message), "wrong value, the default is used: %s", self.config.refused);
+	keep(message);
+}
+
 /* Once in the life of the process. */
 static void set_up(const struct inspector_comm *comm)
 {
@@ -169,6 +179,7 @@ static void set_up(const struct inspector_comm *comm)
 	self.tried = true;
 	config_load(&self.config, get_environment);
 	self.notes.job = self.config.job;
+	keep_refused();
 	if (!self.config.enabled)
 		return;
 	self.pid = getpid();

@@ -200,6 +200,18 @@ def test_a_place_that_cannot_be_written_is_no_harm(tmp_path: Path, place: str) -
     assert len(said) <= 2
 
 
+def test_wrong_values_are_named_in_one_line_and_the_defaults_hold(
+    raw: Path, tmp_path: Path
+) -> None:
+    wrong = {"NCCL_INSPECTOR_ENABLE_P2P": "maybe", "NCCL_INSPECTOR_NET": "\x1b[2J"}
+    run = finished(tmp_path, "--steps", "1", ranks=1, env=environment(raw, **wrong))
+    assert run.codes == [0]
+    said = [line for line in run.stderr[0].splitlines() if "wrong value" in line]
+    told = "wrong value, the default is used: NCCL_INSPECTOR_ENABLE_P2P, NCCL_INSPECTOR_NET"
+    assert [line.endswith(told) for line in said] == [True]
+    assert boxes(raw, run)
+
+
 @pytest.mark.parametrize(
     ("build", "options"),
     [("san-address-undefined", "ASAN_OPTIONS"), ("san-thread", "TSAN_OPTIONS")],

@@ -236,6 +236,50 @@ static void test_nodelist(void)
 	ok(strlen(cut) <= CONFIG_NODELIST_BYTES, "one name too long is cut anyway");
 }
 
+/* A wrong one is as good as none, and is named. */
+static void test_refused(void)
+{
+	static const struct {
+		const char *name, *wrong;
+	} cases[] = {
+		{ "NCCL_INSPECTOR_ENABLE", "yes" },
+		{ "NCCL_INSPECTOR_PROM_DUMP", "2" },
+		{ "NCCL_INSPECTOR_ENABLE_P2P", "-1" },
+		{ "NCCL_INSPECTOR_PHASES", "1 " },
+		{ "NCCL_INSPECTOR_NET", "ON" },
+		{ "NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES", "-4" },
+		{ "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS", "30s" },
+		{ "NCCL_INSPECTOR_DUMP_THREAD_ENABLE", "99999999999999999999" },
+		{ "NCCL_INSPECTOR_JSON", "all" },
+		{ "NCCL_INSPECTOR_JSON_GZIP", "9" },
+		{ "NCCL_INSPECTOR_DUMP_VERBOSE", "3" },
+		{ "NCCL_INSPECTOR_JSON_MAX_BYTES", "1G" },
+		{ "NCCL_INSPECTOR_JSON_FILES", "two" },
+		{ "NCCL_INSPECTOR_BUDGET_PERCENT", "-1" },
+		{ "NCCL_INSPECTOR_BUDGET_PERCENT", "101" },
+		{ "NCCL_INSPECTOR_ARRAY_TASK", "810" },
+		{ "SLURM_JOB_ID", "x" },
+		{ "SLURM_STEP_ID", "batch" },
+	};
+	static char long_text[5000];
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+		struct config none = load(cases[i].name, NULL), wrong = load(cases[i].name, cases[i].wrong);
+
+		ok(!*none.refused && !strcmp(wrong.refused, cases[i].name), "%s=%s is refused", cases[i].name,
+		   cases[i].wrong);
+		memset(wrong.refused, 0, sizeof(wrong.refused));
+		ok(!memcmp(&none, &wrong, sizeof(none)), "and changes nothing");
+	}
+	memset(long_text, 'x', sizeof(long_text) - 1);
+	ok(*load("NCCL_INSPECTOR_RUN_DIR", long_text).refused && load("NCCL_INSPECTOR_RUN_DIR", long_text).make_dir,
+	   "a path that would have to be cut is not another path");
+	ok(!*load("NCCL_INSPECTOR_DENY_NCCL", long_text).deny_nccl, "nor is a list another list");
+	set("NCCL_INSPECTOR_JSON", "x");
+	ok(!strcmp(load("NCCL_INSPECTOR_NET", "x").refused, "NCCL_INSPECTOR_NET, NCCL_INSPECTOR_JSON"), "all are named");
+	unset();
+}
+
 int main(void)
 {
 	test_interval();
@@ -248,5 +292,6 @@ int main(void)
 	test_budget();
 	test_text();
 	test_nodelist();
+	test_refused();
 	return done_testing();
 }
