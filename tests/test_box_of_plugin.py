@@ -4,9 +4,11 @@
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from nccl_inspector.box import read_box
 from nccl_inspector.boxcopy import read_state
@@ -128,12 +130,25 @@ def check_living(process: Process) -> None:
         assert comm.enqueued >= comm.completed + comm.untimed + comm.lost - 1 or process.flags
 
 
+def check_series(text: str, seen: dict[str, float]) -> None:
+    """A file is whole, and no counter of it lower than the last one that was seen."""
+    assert text.endswith("\n# EOF\n")
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name.endswith("_total"):
+                series = f"{sample.name}{sample.labels}"
+                assert sample.value >= seen.get(series, 0.0), series
+                seen[series] = sample.value
+
+
 def test_a_reader_of_a_living_process_sees_nothing_that_cannot_be(
     raw: Path, tmp_path: Path
 ) -> None:
     args = ["--seconds", "4", "--sizes", "64K", "--compute-ms", "0"]
     looks = 0
-    with started(tmp_path, args, ranks=2, env=environment(raw)) as run:
+    seen: dict[str, float] = {}
+    env = environment(raw, NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS="100000")
+    with started(tmp_path, args, ranks=2, env=env) as run:
         while any(process.poll() is None for process in run.processes):
             for path in raw.glob("*.box"):
                 fd = os.open(path, os.O_RDONLY)
@@ -143,4 +158,8 @@ def test_a_reader_of_a_living_process_sees_nothing_that_cannot_be(
                 finally:
                     os.close(fd)
                 looks += 1
+            for path in raw.glob("*.prom"):
+                with suppress(FileNotFoundError):  # the process has just ended
+                    check_series(path.read_text(), seen)
     assert looks > 50
+    assert any("_operations_total" in series for series in seen)
