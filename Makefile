@@ -183,7 +183,8 @@ $(VENV)/.ready: pyproject.toml packaging/dev-packages.sh
 
 #: make test         everything that takes less than 20 s apiece; sets up first
 test: setup build san aarch64
-	$(PY) -m pytest -m 'not long' $(PYTEST_ARGS)
+	$(PY) -m pytest -m 'not long and not alone' -n 3 --dist loadfile $(PYTEST_ARGS)
+	$(PY) -m pytest -m 'not long and alone' $(PYTEST_ARGS)
 #: make test-long    the rest; also on other releases of Slurm, as far as a mirror gives them
 test-long: setup build san aarch64
 	-@$(PY) -m tests.cluster tree

@@ -8,6 +8,7 @@ packaging/doc/verified.md of these, and with --check says where the page and the
 
 import argparse
 import difflib
+import fcntl
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -50,13 +51,15 @@ class Session:
         """Add to what earlier sessions on this release have seen."""
         if not self.slurm or not (self.lines or self.tables):
             return
-        path = RESULTS / f"{release(self.slurm)}.json"
-        seen = read(path)
-        for section, lines in self.lines.items():
-            seen["lines"].setdefault(section, {}).update(lines)
-        seen["tables"].update(self.tables)
         RESULTS.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(seen, indent=1, sort_keys=True) + "\n")
+        path = RESULTS / f"{release(self.slurm)}.json"
+        with (RESULTS / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            seen = read(path)
+            for section, lines in self.lines.items():
+                seen["lines"].setdefault(section, {}).update(lines)
+            seen["tables"].update(self.tables)
+            path.write_text(json.dumps(seen, indent=1, sort_keys=True) + "\n")
 
 
 SESSION = Session()

@@ -14,6 +14,16 @@ from tests.cluster.host import missing
 from tests.journey import Journey, travel
 
 
+@pytest.fixture
+def open_path() -> Iterator[Path]:
+    """A directory that other users than root may enter, unlike tmp_path: each session of pytest
+    that starts shuts the one above all of those."""
+    with tempfile.TemporaryDirectory(prefix="nccl-inspector-test-", dir="/tmp") as name:
+        path = Path(name)
+        path.chmod(0o755)
+        yield path
+
+
 @pytest.fixture(scope="session")
 def cluster_dir() -> Path:
     """A new state directory's path: short, unpredictable, and open to job users, unlike tmp_path.

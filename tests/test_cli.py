@@ -35,15 +35,13 @@ def test_an_unknown_job_is_one_line_and_exit_1(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
-def test_a_report_that_may_not_be_read_says_so(tmp_path: Path) -> None:
-    for folder in (*tmp_path.parents[:2], tmp_path):
-        folder.chmod(0o755)
-    (tmp_path / "7").mkdir(mode=0o700)
+def test_a_report_that_may_not_be_read_says_so(open_path: Path) -> None:
+    (open_path / "7").mkdir(mode=0o700)
     code = "import os, sys; from pathlib import Path\n"
     code += "from nccl_inspector.report import load_summaries as load\n"
     code += "os.setuid(65534); load(7, Path(sys.argv[1]), None)"
     told = subprocess.run(
-        [sys.executable, "-c", code, tmp_path],
+        [sys.executable, "-c", code, open_path],
         capture_output=True,
         text=True,
         env=os.environ | {"PYTHONPATH": str(PYTHON_DIR)},

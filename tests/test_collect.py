@@ -40,16 +40,14 @@ HEAD = Head(42, 1, "amy", "phys", "gpu", "c1", "n1", "n[1-4]", 4, 0, 1, 1, 2, ""
 
 
 @pytest.fixture
-def run_dir(tmp_path: Path) -> Path:
-    return make_run_dir(tmp_path / "run")
+def run_dir(open_path: Path) -> Path:
+    return make_run_dir(open_path / "run")
 
 
 @pytest.fixture
-def config(tmp_path: Path, run_dir: Path) -> Config:
+def config(open_path: Path, run_dir: Path) -> Config:
     """A configuration whose report directory belongs to an account that has no rights elsewhere."""
-    for folder in (*tmp_path.parents[:2], tmp_path):
-        folder.chmod(0o755)
-    reports = tmp_path / "reports"
+    reports = open_path / "reports"
     reports.mkdir(mode=0o711)
     give(reports)
     user = pwd.getpwuid(JOB_UID).pw_name

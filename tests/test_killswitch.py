@@ -33,10 +33,8 @@ from tests.test_cli import run
 
 
 @pytest.fixture
-def run_dir(tmp_path: Path) -> Path:
-    for folder in (*tmp_path.parents[:2], tmp_path):
-        folder.chmod(0o755)
-    made = make_run_dir(tmp_path / "run")
+def run_dir(open_path: Path) -> Path:
+    made = make_run_dir(open_path / "run")
     made.chmod(0o755)
     (made / "control").chmod(0o755)
     return made

@@ -129,14 +129,12 @@ def test_a_first_line_needs_nothing_after_it() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
-def test_the_older_jobs_summaries_are_not_the_new_users_to_read(tmp_path: Path) -> None:
-    for folder in (*tmp_path.parents[:2], tmp_path):
-        folder.chmod(0o755)
-    put(tmp_path, "n1", restart=1, uid=7, user="bob")
-    older = tmp_path / "42" / "n1.1.nodesummary"
+def test_the_older_jobs_summaries_are_not_the_new_users_to_read(open_path: Path) -> None:
+    put(open_path, "n1", restart=1, uid=7, user="bob")
+    older = open_path / "42" / "n1.1.nodesummary"
     older.chmod(0o600)
-    put(tmp_path, "n2", start=FIRST_S + DAY_S)
-    (tmp_path / "42" / "n2.0.nodesummary").chmod(0o644)
+    put(open_path, "n2", start=FIRST_S + DAY_S)
+    (open_path / "42" / "n2.0.nodesummary").chmod(0o644)
     code = "import os, sys; from pathlib import Path\n"
     code += "from nccl_inspector.report import load_summaries as load\n"
     code += "os.setuid(65534); loaded = load(42, Path(sys.argv[1]), None)\n"
@@ -144,7 +142,7 @@ def test_the_older_jobs_summaries_are_not_the_new_users_to_read(tmp_path: Path) 
 
     def told() -> str:
         done = subprocess.run(
-            [sys.executable, "-c", code, tmp_path],
+            [sys.executable, "-c", code, open_path],
             capture_output=True,
             text=True,
             env=os.environ | {"PYTHONPATH": str(PYTHON_DIR)},
