@@ -131,6 +131,12 @@ struct abi_coll_v7 {
 	uint64_t user_tag;
 };
 
+struct abi_p2p_v7 {
+	struct abi_p2p p2p;
+	void *parent_group;
+	uint64_t user_tag;
+};
+
 union abi_body {
 	struct abi_coll coll;
 	struct abi_p2p p2p;
@@ -167,6 +173,7 @@ struct abi_descriptor_v7 {
 	union {
 		union abi_body_v5 body;
 		struct abi_coll_v7 coll_v7;
+		struct abi_p2p_v7 p2p_v7;
 		struct abi_kernel_phase kernel_phase;
 	};
 };
@@ -428,6 +435,7 @@ ABI_AT(abi_descriptor_v5, body.ce_coll.datatype, 72);
 ABI_AT(abi_descriptor_v7, coll_v7.kernel_variant, 112);
 ABI_AT(abi_descriptor_v7, coll_v7.is_symmetric, 120);
 ABI_AT(abi_descriptor_v7, coll_v7.user_tag, 128);
+ABI_AT(abi_descriptor_v7, p2p_v7.user_tag, 72);
 ABI_AT(abi_descriptor_v7, kernel_phase.channel, 24);
 ABI_AT(abi_descriptor_v7, kernel_phase.phase, 25);
 ABI_AT(abi_descriptor_v7, kernel_phase.name, 32);

@@ -24,7 +24,7 @@ struct word {
 enum key {
 	KEY_FUNC, KEY_SN, KEY_PEER, KEY_BYTES, KEY_TIME_US, KEY_SOURCE, KEY_ALGBW, KEY_BUSBW, KEY_TRACE_SN,
 	KEY_TRACE_STOP_SN, KEY_TRACE_TS, KEY_TRACE_STOP_TS, KEY_ALGO, KEY_PROTO, KEY_CHANNELS, KEY_TIME_NS,
-	KEY_START_US, KEY_END_US, KEY_GPU_START_NS,
+	KEY_START_US, KEY_END_US, KEY_GPU_START_NS, KEY_USER_TAG, KEY_VARIANT,
 	KEYS,
 };
 #define KEY_WORDS(p) { \
@@ -47,6 +47,8 @@ enum key {
 	[KEY_START_US] = WORD(",\"" p "_start_us\":"), \
 	[KEY_END_US] = WORD(",\"" p "_end_us\":"), \
 	[KEY_GPU_START_NS] = WORD(",\"" p "_gpu_start_ns\":"), \
+	[KEY_USER_TAG] = WORD(",\"" p "_user_tag\":"), \
+	[KEY_VARIANT] = WORD(",\"" p "_kernel_variant\":\""), \
 }
 static const struct word coll_keys[KEYS] = KEY_WORDS("coll");
 static const struct word p2p_keys[KEYS] = KEY_WORDS("p2p");
@@ -297,6 +299,18 @@ static char *put_ours(char *to, const struct word *keys, const struct json_recor
 	return record->flags & JSON_CPU_TIMED ? DIGITS_WORD(to, "null") : digits_u64(to, record->gpu_start_ns);
 }
 
+/* What NCCL 2.31 and later say besides, in the traces only. */
+static char *put_note(char *to, const struct word *keys, const struct trace_op *trace)
+{
+	if (trace->user_tag)
+		to = digits_u64(put(to, keys, KEY_USER_TAG), trace->user_tag);
+	if (*trace->kernel_variant) {
+		to = json_escape(put(to, keys, KEY_VARIANT), trace->kernel_variant, sizeof(trace->kernel_variant));
+		*to++ = '"';
+	}
+	return to;
+}
+
 char *json_line(char *to, const struct json_record *record, const struct json_comm *comm,
 		const struct json_batch *batch, const struct trace_op *trace)
 {
@@ -323,5 +337,8 @@ char *json_line(char *to, const struct json_record *record, const struct json_co
 	to = digits_micro(put(to, keys, KEY_BUSBW), gbs * bus_factor(record, comm->nranks));
 	if (trace && trace->generation)
 		to = put_trace(to, keys, record, batch, trace);
-	return DIGITS_WORD(put_ours(to, keys, record, batch), "}}\n");
+	to = put_ours(to, keys, record, batch);
+	if (trace && trace->generation)
+		to = put_note(to, keys, trace);
+	return DIGITS_WORD(to, "}}\n");
 }

@@ -283,8 +283,15 @@ OTHER static int start_other_v7(void *context, void **handle, const struct abi_d
 		*handle = track_phase_start(TRACK, event->parent, event->kernel_phase.phase);
 		return NCCL_SUCCESS;
 	}
-	return start_other(context, handle, event->type, event->parent, &event->body,
-			   event->type == ABI_COLL && event->coll_v7.is_symmetric);
+	start_other(context, handle, event->type, event->parent, &event->body,
+		    event->type == ABI_COLL && event->coll_v7.is_symmetric);
+	if (track_likely(!TRACK->traces))
+		return NCCL_SUCCESS;
+	if (event->type == ABI_COLL)
+		track_note(TRACK, *handle, event->coll_v7.user_tag, event->coll_v7.kernel_variant);
+	else if (event->type == ABI_P2P)
+		track_note(TRACK, *handle, event->p2p_v7.user_tag, NULL);
+	return NCCL_SUCCESS;
 }
 
 static int start_event_v7(void *context, void **handle, struct abi_descriptor_v7 *event)

@@ -2,9 +2,11 @@
 #include "trace.h"
 
 #include <stddef.h>
+#include <string.h>
 #include <sys/mman.h>
 
 #include "clock.h"
+#include "config.h"
 
 #define relaxed memory_order_relaxed
 
@@ -22,7 +24,15 @@ void trace_begin(struct trace_op *op, uint32_t generation)
 	atomic_store_explicit(&op->generation, generation, relaxed);
 	atomic_store_explicit(&op->events, 1, relaxed);
 	atomic_store_explicit(&op->stop_generation, 0, relaxed);
+	op->user_tag = 0;
+	op->kernel_variant[0] = '\0';
 	op->start_tick = clock_ticks();
+}
+
+void trace_note(struct trace_op *op, uint64_t user_tag, const char *kernel_variant)
+{
+	op->user_tag = user_tag;
+	config_copy_text(op->kernel_variant, sizeof(op->kernel_variant), kernel_variant);
 }
 
 static uint32_t next_number(struct trace_op *op)
@@ -71,6 +81,8 @@ void trace_copy(struct trace_op *to, const struct trace_op *from)
 	to->start_tick = from->start_tick;
 	to->started = from->started;
 	to->stopped = from->stopped;
+	to->user_tag = from->user_tag;
+	memcpy(to->kernel_variant, from->kernel_variant, sizeof(to->kernel_variant));
 	atomic_store_explicit(&to->generation, atomic_load_explicit(&from->generation, relaxed), relaxed);
 	atomic_store_explicit(&to->stop_generation, stop_generation, relaxed);
 	atomic_store_explicit(&to->stop_tick, atomic_load_explicit(&from->stop_tick, relaxed), relaxed);

@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #define TRACE_CHANNELS 64u
+#define TRACE_VARIANT_BYTES 32u
 
 struct trace_channel {
 	uint64_t start_tick, stop_tick;
@@ -26,6 +27,8 @@ struct trace_op {
 	_Atomic uint32_t stop_generation; /* of the slot's use that the application's stop is of; 0: none yet */
 	_Atomic uint32_t generation; /* of the slot's use; 0: no trace */
 	_Atomic uint64_t stop_tick;
+	uint64_t user_tag; /* that the application gave its call (v7); 0: none */
+	char kernel_variant[TRACE_VARIANT_BYTES]; /* of the kernel that NCCL chose (v7); "": not told */
 	struct trace_channel channel[TRACE_CHANNELS];
 };
 
@@ -34,6 +37,8 @@ struct trace_op *trace_open(unsigned slots);
 
 /* `generation` is the one of the slot's use, as in its handle. */
 void trace_begin(struct trace_op *op, uint32_t generation);
+/* Before anybody else has its handle, as trace_begin. */
+void trace_note(struct trace_op *op, uint64_t user_tag, const char *kernel_variant);
 void trace_kernel_start(struct trace_op *op, unsigned channel);
 void trace_kernel_stop(struct trace_op *op, unsigned channel);
 /* For an operation that is over, too: that does nothing. */

@@ -249,6 +249,14 @@ int track_coll(struct track *track, void *context, const struct abi_coll *coll, 
 	return 0;
 }
 
+void track_note(struct track *track, void *operation, uint64_t user_tag, const char *kernel_variant)
+{
+	uint64_t word = handle_word(operation);
+
+	if (handle_kind(word) == HANDLE_OPERATION)
+		trace_note(&track->traces[handle_slot(word)], user_tag, kernel_variant);
+}
+
 /* The operation of a handle of that kind, NULL (and counted) when it is over. */
 static struct box_op *op_of(struct track *track, uint64_t word, enum handle_kind kind)
 {

@@ -107,6 +107,8 @@ void track_copy_engine(struct track *track, void *context, const struct event *e
 bool track_name(struct track *track, void *context, uint64_t id, const char *name, int rank);
 /* A phase of a channel (v7) ended: the one of waiting for the peers. */
 void track_phase_stop(struct track *track, void *handle, uint64_t gpu_ns);
+/* What v7 says besides of an operation that has just begun; with traces only. NULL: no variant. */
+void track_note(struct track *track, void *operation, uint64_t user_tag, const char *kernel_variant);
 /* NCCL's stop of a Coll or P2p: a line of the traces. */
 void track_enqueued(struct track *track, void *operation);
 

@@ -183,6 +183,17 @@ def test_nccl_2_26_has_lines_timed_by_the_cpu(stage: Stage) -> None:
         assert line["coll_perf"]["coll_exec_time_ns"] >= 1_900_000
 
 
+def test_verbose_lines_carry_the_tag_of_the_call_and_the_kernel(stage: Stage) -> None:
+    tagged = step("coll", func="AllReduce", bytes=MIB, tag=77, times=3)
+    plain = step("p2p", func="Send", peer=2, bytes=MIB)
+    verbose = LINES_ONLY | {"NCCL_INSPECTOR_DUMP_VERBOSE": "1"}
+    stage.play(COMM, tagged, plain, FINALIZE, api=7, env=verbose)
+    perfs = [line.get("coll_perf") or line["p2p_perf"] for line in jsonlines.read(stage.out)]
+    assert [perf.get("coll_user_tag") for perf in perfs] == [77, 77, 77, None]
+    assert [perf.get("coll_kernel_variant") for perf in perfs] == ["Generic"] * 3 + [None]
+    assert not {"p2p_user_tag", "p2p_kernel_variant"} & set(perfs[3])
+
+
 @pytest.mark.parametrize("api", [5, 7])
 def test_verbose_lines_have_every_event(stage: Stage, api: int) -> None:
     op = step("coll", func="AllReduce", bytes=MIB, channels=4, first=8, times=20)

@@ -9,7 +9,7 @@
  *	coll comm=0 func=AllReduce bytes= times=1 ...  collectives, as the application and NCCL tell them
  *	p2p comm=0 func=Send peer=1 bytes= ...         messages
  *	     count= type=ncclFloat32 instead of bytes=; grow=0 bytes more each time; null=1: no words
- *	     channels=8 (2), from first=0; ns=100000 on each, which starts stagger=0 after the one before;
+ *	     channels=8 (2), from first=0, tag=0; ns=100000 on each, which starts stagger=0 after the one before;
  *	     kernel=all, none, starts (they never end) or twice (they end twice, the second time
  *	     in another thread); real_us=0 of the host's time
  *	call comm=0 func= bytes= times=1               of which only the Api events are told
@@ -121,6 +121,7 @@ static struct player_op op_of(const struct step *step, bool p2p)
 	op.api_datatype = script_text(step, "type", op.api_datatype);
 	op.channels = (uint8_t)script_number(step, "channels", op.channels);
 	op.first_channel = (uint8_t)script_number(step, "first", 0);
+	op.user_tag = (uint64_t)script_number(step, "tag", 0);
 	if (script_number(step, "null", 0))
 		op.func_word = op.datatype = op.api_datatype = op.algo = op.proto = NULL;
 	return op;
