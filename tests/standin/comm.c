@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "fail.h"
+#include "gpuclock.h"
 #include "net.h"
 
 #define MAGIC 0x4e535432u
@@ -140,13 +141,38 @@ static bool accept_prev(struct comm *comms, int n, const struct world *world)
 	return false;
 }
 
+static void throttle(struct comm *comm, const struct world *world, const struct throttle *slow)
+{
+	uint64_t now_ns = host_ns();
+
+	if (!throttle_is_of(slow, world->peers[world->rank].node, world->peers[comm->next_global].node))
+		return;
+	comm->link.slow_ns_per_byte = 1e3 / (double)slow->rate_mbs;
+	comm->link.slow_from_ns = now_ns + slow->from_s * NS_PER_S;
+	comm->link.slow_until_ns = slow->until_s ? now_ns + slow->until_s * NS_PER_S : UINT64_MAX;
+}
+
+static void check_nodes(const struct world *world, const struct throttle *slow)
+{
+	for (int i = 0; i < 2; i++) {
+		bool found = !*slow->node[i];
+
+		for (int rank = 0; rank < world->n_ranks && !found; rank++)
+			found = !strcmp(slow->node[i], world->peers[rank].node);
+		if (!found)
+			die("--throttle: no rank is on a node '%s'", slow->node[i]);
+	}
+}
+
 void comm_connect(struct comm *comms, int n, struct world *world, const struct options *opt)
 {
 	int expected = 0;
 
+	check_nodes(world, &opt->throttle);
 	for (int i = 0; i < n; i++) {
 		comms[i].link.ns_per_byte = 1e3 / (double)opt->rate_mbs;
 		comms[i].link.timeout_s = opt->timeout_s;
+		throttle(&comms[i], world, &opt->throttle);
 		if (comms[i].n_ranks < 2)
 			continue;
 		/* The others listen already, so this does not wait for them to accept. */

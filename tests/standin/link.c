@@ -35,12 +35,19 @@ int link_meet(struct link *link)
 	return rc;
 }
 
+static double pace(const struct link *link, uint64_t now_ns)
+{
+	bool slow = now_ns >= link->slow_from_ns && now_ns < link->slow_until_ns;
+
+	return slow ? link->slow_ns_per_byte : link->ns_per_byte;
+}
+
 static void next_piece(struct link *link, struct transfer *now, uint64_t now_ns)
 {
 	now->piece_left = now->out_left < PIECE_BYTES ? now->out_left : PIECE_BYTES;
 	if (link->free_ns + CATCH_UP_NS < now_ns)
 		link->free_ns = now_ns;
-	link->free_ns += (uint64_t)((double)now->piece_left * link->ns_per_byte);
+	link->free_ns += (uint64_t)((double)now->piece_left * pace(link, now_ns));
 	now->due_ns = link->free_ns;
 }
 

@@ -33,6 +33,9 @@ static const char help[] =
     "\n"
     "What goes wrong\n"
     "  --slow-rank R[:MS]  rank R computes MS longer before each operation (default 40)\n"
+    "  --throttle WHERE:MB/S[:FROM[:UNTIL]]\n"
+    "                      links between nodes have that rate, from FROM to UNTIL seconds after\n"
+    "                      the ranks have met; WHERE: all, a NODE (its links), or NODE+NODE\n"
     "  --hang R[:STEP]     rank R calls nothing from step STEP on (default 3; the first is 0),\n"
     "                      the others wait; without --timeout for ever; means --no-barrier\n"
     "  --corrupt R         rank R contributes one wrong number: who gets it must notice\n"
@@ -159,6 +162,7 @@ enum {
 	O_OVERLAP,
 	O_NO_BARRIER,
 	O_SLOW,
+	O_THROTTLE,
 	O_HANG,
 	O_CORRUPT,
 	O_API,
@@ -182,6 +186,7 @@ static const struct option words[] = {
 	{ "overlap", no_argument, NULL, O_OVERLAP },
 	{ "no-barrier", no_argument, NULL, O_NO_BARRIER },
 	{ "slow-rank", required_argument, NULL, O_SLOW },
+	{ "throttle", required_argument, NULL, O_THROTTLE },
 	{ "hang", required_argument, NULL, O_HANG },
 	{ "corrupt", required_argument, NULL, O_CORRUPT },
 	{ "api", required_argument, NULL, O_API },
@@ -243,6 +248,9 @@ static void take_word(struct options *opt, int word)
 		break;
 	case O_SLOW:
 		rank_and("--slow-rank", optarg, &opt->slow_rank, &opt->slow_ms);
+		break;
+	case O_THROTTLE:
+		throttle_parse(&opt->throttle, optarg);
 		break;
 	case O_HANG:
 		rank_and("--hang", optarg, &opt->hang_rank, &opt->hang_step);

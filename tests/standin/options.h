@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "throttle.h"
+
 #define MAX_SIZES 16
 #define MAX_CHANNELS 16
 
@@ -32,6 +34,7 @@ struct options {
 	uint64_t api;
 	int slow_rank; /* -1: none */
 	uint64_t slow_ms;
+	struct throttle throttle;
 	int hang_rank; /* -1: none */
 	uint64_t hang_step;
 	int corrupt_rank; /* -1: none */

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections import defaultdict
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
@@ -236,6 +237,37 @@ def test_without_a_plugin_it_runs_all_the_same(tmp_path: Path, word: str) -> Non
     assert len(run.log(0)) == 2 * 5
 
 
+THROTTLED = ("--sizes", "256K", "--compute-ms", "0", "--steps", "1000", "--seconds", "3")
+
+
+def test_a_throttle_slows_the_links_between_nodes_and_only_for_its_while(tmp_path: Path) -> None:
+    args = (*THROTTLED, "--comms", "node,world", "--ops", "allreduce", "--throttle", "all:4:1:2")
+    run = finished(tmp_path, *args, ranks=4)
+    assert run.codes == [0] * 4, run.stderr
+    log = run.log(0)
+    begin_ns = min(op["start_ns"] for op in log)
+    times: dict[tuple[str, int], list[float]] = defaultdict(list)  # communicator, second
+    for op in log:
+        second, within = divmod(op["start_ns"] - begin_ns, 1_000_000_000)
+        if 200_000_000 < within < 800_000_000:
+            times[op["comm_name"], second].append(op["stop_ns"] - op["start_ns"])
+    world = [median(times["standin_world", second]) for second in range(3)]
+    node = [median(times["standin_node0", second]) for second in range(3)]
+    assert world[1] > 5 * max(world[0], world[2])
+    assert max(node) < 3 * min(node)
+
+
+def test_a_throttled_pair_is_slow_for_its_two_nodes_alone(tmp_path: Path) -> None:
+    args = (*THROTTLED[:-4], "--steps", "10", "--comms", "world", "--ops", "sendrecv")
+    run = finished(tmp_path, *args, "--throttle", "n2+n1:4", ranks=3, per_node=1)
+    assert run.codes == [0] * 3, run.stderr
+    times = {
+        rank: median(op["stop_ns"] - op["start_ns"] for op in run.log(rank)) for rank in range(3)
+    }
+    assert times[0] > 5 * times[2]
+    assert times[1] > 5 * times[2]
+
+
 def test_the_steps_are_told_on_the_output_of_rank_0(tmp_path: Path) -> None:
     run = finished(tmp_path, *QUICK)
     assert run.stdout[0].startswith("done: 1 steps in ")
@@ -247,6 +279,7 @@ def test_the_steps_are_told_on_the_output_of_rank_0(tmp_path: Path) -> None:
     [
         *("--sizes 1X", "--sizes 3", "--rate 0", "--api 8", "--steps -1", "--ops all"),
         *("--comms node,node", "--slow-rank x", "--channels 99", "more", "--unknown"),
+        *("--throttle all", "--throttle n1+:4", "--throttle n9:4", "--throttle all:4:3:2"),
     ],
 )
 def test_a_bad_option_is_one_line_and_status_1(tmp_path: Path, args: str) -> None:
