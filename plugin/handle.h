@@ -7,6 +7,7 @@
 #ifndef NCCL_INSPECTOR_HANDLE_H
 #define NCCL_INSPECTOR_HANDLE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "box.h"
@@ -37,6 +38,14 @@ static inline void *handle_of(uint64_t word)
 static inline unsigned handle_kind(uint64_t word)
 {
 	return (unsigned)(word & HANDLE_KIND_MASK);
+}
+
+/* One that stands for a slot in use: a number that is none of ours may have the generation of a free one. */
+static inline bool handle_is_used(uint64_t word, unsigned kind)
+{
+	uint32_t mask = HANDLE_KIND_MASK | BOX_OP_STATE_MASK << HANDLE_GENERATION_SHIFT;
+
+	return ((uint32_t)word & mask) == (kind | (uint32_t)BOX_OP_USED << HANDLE_GENERATION_SHIFT);
 }
 
 static inline uint64_t handle_as(uint64_t word, enum handle_kind kind)

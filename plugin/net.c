@@ -169,7 +169,8 @@ static struct net_op *op_of(struct net *net, uint64_t word, enum net_handle kind
 
 	if (handle_kind(word) != (unsigned)kind || !is_active(net))
 		return NULL;
-	if (slot >= NET_OPS || atomic_load_explicit(&net->ops[slot].generation, memory_order_acquire) !=
+	if (slot >= NET_OPS || !handle_is_used(word, kind) ||
+	    atomic_load_explicit(&net->ops[slot].generation, memory_order_acquire) !=
 				       handle_generation(word)) {
 		track_drop(net->track, BOX_DROP_STALE);
 		return NULL;

@@ -33,19 +33,18 @@ void track_init(struct track *track, struct box *box, uint64_t ns_per_tick_q32,
 	atomic_store(&track->active, true);
 }
 
-/* Takes no memory until it is read. */
-static struct box_op no_ops[BOX_OPS];
+struct box_op track_no_ops[BOX_OPS];
 
 void track_silence(struct track *track)
 {
-	atomic_store(&track->fast_ops, no_ops);
+	atomic_store(&track->fast_ops, track_no_ops);
 	atomic_store(&track->active, false);
 }
 
 void track_trace(struct track *track, struct trace_op *traces)
 {
 	track->traces = traces;
-	atomic_store(&track->fast_ops, traces ? no_ops : track->ops);
+	atomic_store(&track->fast_ops, traces ? track_no_ops : track->ops);
 }
 
 /* The record of a context, NULL (and counted) when it has none any more. */
@@ -253,7 +252,7 @@ void track_note(struct track *track, void *operation, uint64_t user_tag, const c
 {
 	uint64_t word = handle_word(operation);
 
-	if (handle_kind(word) == HANDLE_OPERATION)
+	if (handle_is_used(word, HANDLE_OPERATION))
 		trace_note(&track->traces[handle_slot(word)], user_tag, kernel_variant);
 }
 
@@ -264,7 +263,8 @@ static struct box_op *op_of(struct track *track, uint64_t word, enum handle_kind
 
 	if (handle_kind(word) != kind || !atomic_load_explicit(&track->active, relaxed))
 		return NULL;
-	if (atomic_load_explicit(&op->generation, memory_order_acquire) != handle_generation(word)) {
+	if (!handle_is_used(word, kind) ||
+	    atomic_load_explicit(&op->generation, memory_order_acquire) != handle_generation(word)) {
 		track_drop(track, BOX_DROP_STALE);
 		return NULL;
 	}
@@ -316,7 +316,7 @@ void track_enqueued(struct track *track, void *operation)
 {
 	uint64_t word = handle_word(operation);
 
-	if (!likely(!track->traces) && handle_kind(word) == HANDLE_OPERATION &&
+	if (!likely(!track->traces) && handle_is_used(word, HANDLE_OPERATION) &&
 	    atomic_load_explicit(&track->active, relaxed))
 		trace_app_stop(&track->traces[handle_slot(word)], handle_generation(word));
 }

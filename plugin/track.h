@@ -84,6 +84,9 @@ struct track {
 #define TRACK_HOT_SAMPLE 256u
 #define track_likely(x) __builtin_expect(!!(x), 1)
 
+/* Slots that are all free and stay so: for struct track.fast_ops. They take no memory until they are read. */
+extern struct box_op track_no_ops[BOX_OPS];
+
 /* Makes every slot free. The box must be new. */
 void track_init(struct track *track, struct box *box, uint64_t ns_per_tick_q32,
 		const struct track_options *options);
@@ -134,7 +137,7 @@ static inline bool track_kernel_start_fast(struct track *track, void *operation,
 
 	uint64_t started = atomic_load_explicit(&op->started_channels, memory_order_relaxed);
 
-	if (!track_likely(handle_kind(word) == HANDLE_OPERATION && channel < 64 &&
+	if (!track_likely(handle_is_used(word, HANDLE_OPERATION) && channel < 64 &&
 			  atomic_load_explicit(&op->generation, memory_order_acquire) == handle_generation(word)))
 		return false;
 	atomic_store_explicit(&op->started_channels, started | 1ull << channel, memory_order_relaxed);
@@ -167,7 +170,7 @@ static inline int track_kernel_stop(struct track *track, void *kernel, uint64_t 
 	uint64_t stopped = atomic_load_explicit(&op->stopped_channels, memory_order_relaxed);
 	uint64_t started = atomic_load_explicit(&op->started_channels, memory_order_relaxed);
 
-	if (!track_likely(handle_kind(word) == HANDLE_KERNEL && (started & ~stopped & bit) &&
+	if (!track_likely(handle_is_used(word, HANDLE_KERNEL) && (started & ~stopped & bit) &&
 			  atomic_load_explicit(&op->generation, memory_order_acquire) == handle_generation(word)))
 		return track_kernel_stop_slowly(track, kernel, gpu_ns);
 	word_raise(&op->gpu_stop_ns, gpu_ns);
@@ -184,7 +187,7 @@ static inline void *track_phase_start(struct track *track, void *kernel, unsigne
 {
 	uint64_t word = handle_word(kernel);
 
-	return phase == ABI_PHASE_SYNC && handle_kind(word) == HANDLE_KERNEL &&
+	return phase == ABI_PHASE_SYNC && handle_is_used(word, HANDLE_KERNEL) &&
 			       atomic_load_explicit(&track->active, memory_order_relaxed) ?
 		       handle_of(handle_as(word, HANDLE_PHASE)) : NULL;
 }

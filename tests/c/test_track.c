@@ -102,6 +102,14 @@ static void test_foreign_handles(void)
 		track_phase_stop(&track, odd, 1);
 		ok(!kernel(odd, 1, 1) && !p2p(odd, "Send", 3, 100), "handle ...%x means nothing", (unsigned)kind);
 	}
+	for (uintptr_t kind = 0; kind < 16; kind++) {
+		void *odd = (void *)kind; /* as if of a slot that was never used */
+
+		track_kernel_stop(&track, odd, 9);
+		track_phase_stop(&track, odd, 9);
+		ok(!kernel(odd, 1, 1), "nor does handle %x", (unsigned)kind);
+	}
+	ok(!box.ops[0].started_channels && !box.ops[0].gpu_start_ns && !box.ops[0].synced_ns, "free slots stay as they are");
 	ok(!start(NULL, 1, 1), "an operation without a context has no handle");
 	ok(!start((void *)0x123456789abc, 1, 1), "nor one with a context that is not ours");
 	void *op = start(comm, 1, 1024);
