@@ -47,6 +47,7 @@ PROFILER := $(B)/libnccl-profiler-inspector.so
 SPANK := $(SB)/spank_nccl_inspector.so
 STANDIN := $(B)/nccl-standin
 FAKECUDA := $(B)/fakecuda/libcuda.so.1
+PLAYED_NCCL := $(B)/player/libnccl.so.2
 RECORDER := $(B)/recorder.so
 RIVAL_SRC := $(wildcard tests/rival/*.c)
 RIVAL_OBJ := $(RIVAL_SRC:%.c=$(B)/%.o)
@@ -64,7 +65,7 @@ AT_ONCE = $(MAKE) --no-print-directory -j$(shell nproc)
 build:
 	@$(AT_ONCE) product testparts
 product: $(PROFILER) $(SPANK)
-testparts: $(STANDIN) $(FAKECUDA) $(RECORDER) $(RIVAL) $(DEFECTS_PLAY) $(HOST_BIN) $(UNIT_BIN) $(PLAYER_CHECK_BIN) $(PLAYER_CHECK_SO) $(BENCH_BIN)
+testparts: $(STANDIN) $(FAKECUDA) $(PLAYED_NCCL) $(RECORDER) $(RIVAL) $(DEFECTS_PLAY) $(HOST_BIN) $(UNIT_BIN) $(PLAYER_CHECK_BIN) $(PLAYER_CHECK_SO) $(BENCH_BIN)
 
 build/gen/settings_table.h: python/nccl_inspector/settings.tsv packaging/gen-settings.awk
 	@mkdir -p $(@D)
@@ -108,10 +109,15 @@ $(SPANK): $(SPANK_OBJ) spank/spank.map
 $(STANDIN): $(STANDIN_OBJ)
 	@echo LD $@
 	@$(CC) $(CFLAGS_ALL) -rdynamic -o $@ $(STANDIN_OBJ) -ldl -lm
-$(FAKECUDA): tests/fakecuda/fakecuda.c
+$(FAKECUDA): tests/fakecuda/fakecuda.c tests/fakecuda/work.c
 	@mkdir -p $(@D)
 	@echo LD $@
-	@$(CC) $(CFLAGS_ALL) -shared -Wl,-soname,libcuda.so.1 -o $@ $<
+	@$(CC) $(CFLAGS_ALL) -shared -Wl,-soname,libcuda.so.1 -o $@ $^
+# A program loads it instead of NCCL's own: it plays NCCL to the profiler.
+$(PLAYED_NCCL): $(B)/tests/player/lib/libnccl.o $(PLAYER_OBJ)
+	@mkdir -p $(@D)
+	@echo LD $@
+	@$(CC) $(CFLAGS_ALL) -shared -Wl,-soname,libnccl.so.2 -o $@ $^ -ldl
 $(RECORDER): tests/standin/recorder/recorder.c
 	@mkdir -p $(@D)
 	@echo LD $@
@@ -201,6 +207,12 @@ verified: setup build
 #: make bench        what hooks, SPANK, a publish pass and the profiler plugin cost here; as root. BENCH_ARGS=--json, --check
 bench: setup build
 	@$(PY) -m tests.bench $(BENCH_ARGS)
+
+#: make test-gpu     real NCCL on this machine's GPU; needs python3 and gcc, no Slurm, no root. NCCL_LIBS=, GPU_ARGS=
+GPU_PY ?= python3
+test-gpu: $(PROFILER)
+	PYTHONPATH=python:.:$$PYTHONPATH $(GPU_PY) -m tests.gpu.run $(GPU_ARGS)
+.PHONY: test-gpu
 
 C_SRC := $(shell git ls-files '*.c' '*.h' 2>/dev/null)
 SH_SRC := $(shell git ls-files '*.sh' .ci/run 2>/dev/null)

@@ -1,0 +1,1 @@
+"""Real NCCL on a real GPU: see README.md here."""
