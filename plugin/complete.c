@@ -132,7 +132,7 @@ static void leave_group(struct track *track, struct box_comm *comm, struct box_o
 	    groups_member_over(&track->groups, number, atomic_load_explicit(&op->gpu_start_ns, relaxed),
 			       timed ? atomic_load_explicit(&op->gpu_stop_ns, relaxed) : 0,
 			       atomic_load_explicit(&op->index, relaxed),
-			       atomic_load_explicit(&op->enqueue_tick, relaxed), comm->nranks, &facts))
+			       atomic_load_explicit(&op->enqueue_tick, relaxed), timed ? comm->nranks : 0, &facts))
 		group_account(track, track_comm_index(track, comm), &facts);
 }
 
@@ -261,6 +261,8 @@ bool track_end_untimed(struct track *track, struct box_op *op, uint32_t generati
 		keys_add_untimed(track->box, key, 1, atomic_load_explicit(&op->bytes, relaxed));
 	if (same)
 		atomic_fetch_add_explicit(&comm->untimed, 1, relaxed);
+	else
+		track_drop(track, BOX_DROP_EXPIRED);
 	leave_group(track, comm, op, false);
 	leave_and_free(comm, op, generation);
 	return true;
@@ -279,8 +281,11 @@ int track_last_kernel(struct track *track, struct box_op *op, uint32_t generatio
 void track_group_over(struct track *track, uint64_t word)
 {
 	unsigned index = handle_comm(word) % BOX_LIVE_COMMS;
-	struct box_comm *comm = &track->box->comms[index];
 	struct group_facts facts;
+
+	if (!atomic_load_explicit(&track->active, relaxed))
+		return;
+	struct box_comm *comm = &track->box->comms[index];
 
 	if (!groups_close(&track->groups, word >> HANDLE_COMM_SHIFT, comm->nranks, &facts))
 		return;

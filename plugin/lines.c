@@ -143,7 +143,7 @@ static void make_room(struct box_line *line)
 static struct box_window *present(struct box_line *line, const struct line_base *base)
 {
 	uint32_t count = atomic_load_explicit(&line->windows, relaxed);
-	struct box_window *window = &line->window[count - 1];
+	struct box_window *window = &line->window[count ? count - 1 : 0];
 
 	if (count && atomic_load_explicit(&window->start_s, relaxed) == base->window_s)
 		return window;

@@ -259,10 +259,10 @@ void track_note(struct track *track, void *operation, uint64_t user_tag, const c
 /* The operation of a handle of that kind, NULL (and counted) when it is over. */
 static struct box_op *op_of(struct track *track, uint64_t word, enum handle_kind kind)
 {
-	struct box_op *op = &track->ops[handle_slot(word)];
-
 	if (handle_kind(word) != kind || !atomic_load_explicit(&track->active, relaxed))
 		return NULL;
+	struct box_op *op = &track->ops[handle_slot(word)];
+
 	if (!handle_is_used(word, kind) ||
 	    atomic_load_explicit(&op->generation, memory_order_acquire) != handle_generation(word)) {
 		track_drop(track, BOX_DROP_STALE);
