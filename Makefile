@@ -137,6 +137,7 @@ $(B)/c/%: $(B)/tests/c/%.o $(UNIT_OBJ)
 	@mkdir -p $(@D)
 	@echo LD $@
 	@$(CC) $(CFLAGS_ALL) -o $@ $^ -ldl -lm
+$(B)/c/test_conserves: $(B)/plugin/nccl_profiler.o $(B)/tests/fuzz/calls.o
 $(B)/host/%: $(B)/tests/host/%.o
 	@mkdir -p $(@D)
 	@echo LD $@
@@ -160,14 +161,34 @@ $(B)/bench/%.so: tests/bench/nccl/lib/%.c
 	@mkdir -p $(@D)
 	@echo LD $@
 	@$(CC) $(CFLAGS_ALL) -Itests/standin -shared -o $@ $< -ldl
+# The plugin once more, by clang, for libFuzzer. Its clock and its threads are those of tests/fuzz/still.c.
+FUZZ_CC := clang
+FUZZ_FLAGS := $(CSTD) -O2 -g -Wall -Wextra -Wshadow -D_GNU_SOURCE -pthread -MMD -MP -fno-omit-frame-pointer \
+	-fsanitize=address,undefined,float-cast-overflow -fno-sanitize-recover=all \
+	-Dclock_gettime=still_clock_gettime -Dpthread_atfork=still_atfork -DNCCL_INSPECTOR_VERSION='"$(VERSION)"'
+FUZZ_OBJ := $(patsubst %.c,build/fuzz/%.o,$(filter-out plugin/inspector.c plugin/worker.c,$(PLUGIN_SRC)) \
+	$(filter-out tests/fuzz/fuzz_%,$(wildcard tests/fuzz/*.c)))
+FUZZ_BIN := $(patsubst tests/fuzz/%.c,build/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
+# What reads words is watched comparison by comparison; in the tables of the rest that would take all the time.
+build/fuzz/plugin/%.o: EXTRA = -fsanitize-coverage=inline-8bit-counters,pc-table
+build/fuzz/plugin/config.o build/fuzz/plugin/deny.o: EXTRA = -fsanitize=fuzzer-no-link
+build/fuzz/tests/fuzz/fresh.o: EXTRA = -fsanitize-coverage=inline-8bit-counters,pc-table
+build/fuzz/%.o: %.c Makefile | $(GEN)
+	@mkdir -p $(@D)
+	@echo CC $< for the fuzzer
+	@$(FUZZ_CC) $(FUZZ_FLAGS) $(EXTRA) -Ibuild/gen -Iplugin -Itests/c -c -o $@ $<
+build/fuzz/fuzz_%: build/fuzz/tests/fuzz/fuzz_%.o $(FUZZ_OBJ)
+	@echo LD $@
+	@$(FUZZ_CC) -fsanitize=fuzzer,address,undefined -pthread -o $@ $^ -ldl -lm
 .SECONDARY:
 
 # What the tests need once more with the sanitizers, in one go each.
 SAN_PARTS = $(PROFILER) $(STANDIN) $(FAKECUDA) $(UNIT_BIN)
-#: make san          the same under ASan+UBSan and under TSan, for the tests
+#: make san          the same under ASan+UBSan and under TSan, and for libFuzzer, for the tests
 san:
 	@$(AT_ONCE) SAN=address,undefined sanparts
 	@$(AT_ONCE) SAN=thread sanparts
+	@$(AT_ONCE) fuzzparts
 .PHONY: sanparts
 sanparts: $(SAN_PARTS)
 
@@ -216,6 +237,18 @@ test-gpu: $(PROFILER)
 
 C_SRC := $(shell git ls-files '*.c' '*.h' 2>/dev/null)
 SH_SRC := $(shell git ls-files '*.sh' .ci/run 2>/dev/null)
+FUZZ_SECONDS ?= 600
+FUZZ_RUN = ASAN_OPTIONS=detect_leaks=0 build/fuzz/fuzz_$(1) -max_total_time=$$(($(FUZZ_SECONDS) * $(2) / 6)) -timeout=30 \
+	-print_final_stats=1 -artifact_prefix=build/fuzz/$(1)- $(3) build/fuzz/corpus/$(1)
+#: make fuzz         the profiler plugin under libFuzzer: its environment, then its events; FUZZ_SECONDS in all (600)
+fuzz: setup
+	@$(AT_ONCE) fuzzparts
+	@mkdir -p build/fuzz/corpus/config build/fuzz/corpus/events
+	$(call FUZZ_RUN,config,1,-max_len=4000)
+	$(call FUZZ_RUN,events,5,-max_len=800 -len_control=0)
+.PHONY: fuzz fuzzparts
+fuzzparts: $(FUZZ_BIN)
+
 #: make lint         ruff, mypy, shellcheck, cppcheck, clang-tidy
 lint: setup $(GEN)
 	$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check .
