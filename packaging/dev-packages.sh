@@ -9,7 +9,7 @@ readonly packages=(
 	gcc libc6-dev make git python3-venv
 	slurm-wlm libslurm-dev slurm-wlm-basic-plugins munge
 	prometheus prometheus-node-exporter openmpi-bin
-	clang-tidy cppcheck shellcheck procps util-linux debootstrap
+	clang libclang-rt-14-dev clang-tidy cppcheck shellcheck procps util-linux debootstrap
 	gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user locales
 )
 
