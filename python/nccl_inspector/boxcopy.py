@@ -118,7 +118,12 @@ def read_state(fd: int) -> int:
     return HEADER.number(data, "state") if whole else 0
 
 
-def _table(header: bytes, size: int, word: str, record: Record) -> Table:
+def find_table(header: bytes, size: int, word: str, record: Record) -> Table:
+    """Return where a table is, by the header of a box of `size` bytes.
+
+    Raises:
+        RefusedError: it is not within the box, or of another release; the reason is `bad_box`.
+    """
     offset, bytes_each, count = (
         HEADER.number(header, f"{word}_{part}") for part in ("offset", "bytes", "count")
     )
@@ -129,6 +134,22 @@ def _table(header: bytes, size: int, word: str, record: Record) -> Table:
     if offset + bytes_each * count > size:
         raise RefusedError("bad_box", f"the table of {word}s goes beyond the file")
     return Table(offset, count, record)
+
+
+def check_header(data: bytes, size: int) -> None:
+    """Check what a box of `size` bytes begins with.
+
+    Raises:
+        RefusedError: it is none of ours, or of another release; the reason is `bad_box`.
+    """
+    if not data.startswith(MAGIC):
+        raise RefusedError("bad_box", "no magic word")
+    if HEADER.number(data, "version") != VERSION:
+        raise RefusedError("bad_box", f"version {HEADER.number(data, 'version')}")
+    if not HEADER.size <= HEADER.number(data, "header_bytes") <= _HEADER_BYTES_MAX:
+        raise RefusedError("bad_box", "odd header")
+    if HEADER.number(data, "file_bytes") != size:
+        raise RefusedError("bad_box", "not of the size that it says")
 
 
 def copy_box(fd: int, size: int) -> BoxCopy:
@@ -142,23 +163,16 @@ def copy_box(fd: int, size: int) -> BoxCopy:
     data = read_at(fd, size, 0)
     if len(data) != size:
         raise RefusedError("bad_box", "cut short while it was read")
-    if not data.startswith(MAGIC):
-        raise RefusedError("bad_box", "no magic word")
-    if HEADER.number(data, "version") != VERSION:
-        raise RefusedError("bad_box", f"version {HEADER.number(data, 'version')}")
-    if not HEADER.size <= HEADER.number(data, "header_bytes") <= _HEADER_BYTES_MAX:
-        raise RefusedError("bad_box", "odd header")
-    if HEADER.number(data, "file_bytes") != size:
-        raise RefusedError("bad_box", "not of the size that it says")
+    check_header(data, size)
     copy = BoxCopy(
         data,
-        comms=_table(data, size, "comm", COMM),
-        keys=_table(data, size, "key", KEY),
-        hists=_table(data, size, "hist", HIST),
-        ops=_table(data, size, "op", OP),
-        peers=_table(data, size, "peer", PEER),
-        lines=_table(data, size, "line", LINE),
-        nets=_table(data, size, "net", NET),
+        comms=find_table(data, size, "comm", COMM),
+        keys=find_table(data, size, "key", KEY),
+        hists=find_table(data, size, "hist", HIST),
+        ops=find_table(data, size, "op", OP),
+        peers=find_table(data, size, "peer", PEER),
+        lines=find_table(data, size, "line", LINE),
+        nets=find_table(data, size, "net", NET),
     )
     if copy.hists.count != copy.keys.count:
         raise RefusedError("bad_box", "not one histogram for each key")
