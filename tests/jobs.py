@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from nccl_inspector.summary import NodeSummary, decode
-from tests.cluster import JOB_USER, Cluster, wait_until
+from tests.cluster import JOB_USER, Cluster, Node, wait_until
 from tests.cluster.processes import Process, members
 
 STANDIN = "nccl-standin"
@@ -109,6 +109,13 @@ def traces(cluster: Cluster, job_id: int) -> list[str]:
         for path in node.run_dir_listing()
         if ours.match(path)
     ]
+
+
+def is_published(node: Node, job_id: int) -> bool:
+    """Whether anything that the job's processes say is published, beside the agent's own word."""
+    lines = node.metrics().splitlines()
+    own = ("nccl_inspector_job_processes", "nccl_inspector_job_inflight_seconds")
+    return any(f'slurm_job_id="{job_id}"' in line and not line.startswith(own) for line in lines)
 
 
 def run_dirs_are_empty(cluster: Cluster) -> bool:

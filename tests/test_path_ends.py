@@ -101,12 +101,13 @@ def test_series_of_killed_ranks_go_while_the_job_goes_on(healthy_cluster: Cluste
     script = f"srun {jobs.standin(cluster, *ENDLESS)}; sleep 100"
     job_id = jobs.submit(cluster, *TWO_NODES, script=script)
     jobs.wait_for_operations(cluster, job_id, RANKS)
-    mark = f'slurm_job_id="{job_id}"'
     nodes = [cluster.node(name) for name in ("n1", "n2")]
-    wait_until(lambda: all(mark in node.metrics() for node in nodes), 10, "series", 0.1)
+    wait_until(lambda: all(jobs.is_published(node, job_id) for node in nodes), 10, "series", 0.1)
     for process in jobs.tasks(cluster):
         process.send(signal.SIGKILL)
-    wait_until(lambda: not any(mark in node.metrics() for node in nodes), 5, "no series", 0.1)
+    wait_until(
+        lambda: not any(jobs.is_published(node, job_id) for node in nodes), 5, "no series", 0.1
+    )
     assert cluster.job_state(job_id) == "RUNNING"
     cluster.run_as("root", ["scancel", str(job_id)])
     jobs.finish(cluster, job_id)
@@ -290,13 +291,12 @@ def test_after_the_agents_death_the_epilog_still_withdraws_the_series(
     cluster, node = healthy_cluster, healthy_cluster.node("n1")
     script = f"srun {jobs.standin(cluster, *ENDLESS)}"
     job_id = jobs.submit(cluster, *ONE_NODE, script=script)
-    mark = f'slurm_job_id="{job_id}"'
-    wait_until(lambda: mark in node.metrics(), 10, "the job's series", 0.1)
+    wait_until(lambda: jobs.is_published(node, job_id), 10, "the job's series", 0.1)
     assert node.stop("agent", signal.SIGKILL)
-    assert mark in node.metrics()
+    assert jobs.is_published(node, job_id)
     cluster.run_as("root", ["scancel", str(job_id)])
     cluster.wait_for_job(job_id)
-    assert mark not in node.metrics()
+    assert not jobs.is_published(node, job_id)
     node.start_agent()
     jobs.wait_until_clean(cluster, job_id)
     assert jobs.summaries(cluster, job_id).keys() == {"n1"}

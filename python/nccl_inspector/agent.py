@@ -19,6 +19,7 @@ from nccl_inspector.exposition import Series, make_series
 from nccl_inspector.handover import CHILD_S
 from nccl_inspector.killswitch import is_disabled
 from nccl_inspector.lastcollection import forget_collection, note_collection
+from nccl_inspector.live.signals import LiveSignals
 from nccl_inspector.orphans import Sweeper
 from nccl_inspector.publish import Publisher
 from nccl_inspector.tally import Tally
@@ -45,6 +46,7 @@ class Agent:
         self._publisher = Publisher(run_fd, config.cluster, self._tally)
         self._collector = Collector(run_fd, config, self._tally, watching=True)
         self._sweeper = Sweeper(run_fd, config, self._tally)
+        self._live = LiveSignals(run_fd, config.cluster)
         self._run_fd = run_fd
         self._node = config.node_name or socket.gethostname().split(".")[0]
         self._cluster = config.cluster
@@ -62,8 +64,11 @@ class Agent:
             self._try("withdraw", withdraw)
             return
         self._tally.forget(jobs | self._collector.jobs())
+        live = self._try("look at boxes", lambda: self._live.run_pass(() if disabled else jobs))
         series = self._series(len(jobs), waiting, time.monotonic() - begun, disabled)
-        self._try("publish its own state", lambda: self._publisher.write_own(series))
+        self._try(
+            "publish its own state", lambda: self._publisher.write_own([*series, *(live or ())])
+        )
 
     def stop(self) -> None:
         """Withdraw what was published."""
@@ -74,6 +79,7 @@ class Agent:
         self._publisher.close()
         self._collector.close()
         self._sweeper.close()
+        self._live.close()
 
     def _try(self, what: str, act: Callable[[], _T]) -> _T | None:
         """Do it; None, and one line in the log until it works again, when the system refuses."""

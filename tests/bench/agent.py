@@ -3,9 +3,11 @@
 
 import os
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
+from nccl_inspector.live.signals import LiveSignals
 from nccl_inspector.publish import Publisher
 from nccl_inspector.tally import Tally
 from tests.bench.sample import Sample
@@ -54,13 +56,21 @@ class _Bench:
     def __init__(self, run_dir: Path) -> None:
         run_fd = os.open(run_dir, os.O_RDONLY)
         self._publisher = Publisher(run_fd, "", Tally())
+        self._live = LiveSignals(run_fd, "")
         os.close(run_fd)
         self._times: dict[str, tuple[list[float], list[float]]] = {}
 
     def run_pass(self, what: str = "") -> None:
         """Publish; count the pass unless it has no name."""
+        self._count(f"publish pass, {what}" if what else "", self._publisher.run_pass)
+
+    def look(self, what: str) -> None:
+        """Look at the boxes of the first job, for its live signals."""
+        self._count(what, lambda: self._live.run_pass((1,)))
+
+    def _count(self, what: str, act: Callable[[], object]) -> None:
         wall, cpu = time.perf_counter(), time.process_time()
-        self._publisher.run_pass()
+        act()
         spent = (time.perf_counter() - wall) * 1e3, (time.process_time() - cpu) * 1e3
         if what:
             for times, ms in zip(self._times.setdefault(what, ([], [])), spent, strict=True):
@@ -69,8 +79,9 @@ class _Bench:
     def samples(self) -> list[Sample]:
         """Return what was counted, and end."""
         self._publisher.close()
+        self._live.close()
         return [
-            Sample(f"publish pass, {what}: {kind}", times)
+            Sample(f"{what}: {kind}", times)
             for what, both in self._times.items()
             for kind, times in zip(("wall", "CPU"), both, strict=True)
         ]
@@ -91,6 +102,7 @@ def measure(folder: Path, rounds: int) -> list[Sample]:
             if published.count(f"}} {number + 1}\n") < PROCESSES * SERIES:
                 raise AssertionError("not everything was published")
             bench.run_pass(f"1 job, {size}, idle")
+            bench.look(f"look at the boxes of {PROCESSES} processes")
         for job in range(2, 17):
             _start_job(run_dir, job, alive)
         for _ in range(8):  # the first passes read what is new

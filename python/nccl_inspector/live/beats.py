@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long a process has not beaten, by our own clock: a step of the system's is no silence."""
+
+import time
+from collections.abc import Collection, Hashable
+from typing import NamedTuple
+
+# The writer thread beats each second; it has a low priority, so some are late.
+STOPPED_S = 15.0
+
+
+class Now(NamedTuple):
+    """A moment by both clocks."""
+
+    real_ns: int  # Unix time
+    monotonic_s: float
+
+
+def now() -> Now:
+    """Return this moment."""
+    return Now(time.time_ns(), time.monotonic())
+
+
+class _Beat(NamedTuple):
+    tick: int
+    first_s: float  # monotonic: when this beat was first seen
+    aged_s: float  # how old it was then
+    latest_s: float  # monotonic: the latest look
+
+
+class Beats:
+    """The last beat of every process that was looked at."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._beats: dict[Hashable, _Beat] = {}
+
+    def silent_s(self, who: Hashable, tick: int, real_ns: int, at: Now) -> float:
+        """Return how long ago the beat was whose tick and Unix time are given.
+
+        The Unix time counts at the first look only: afterwards a new beat is younger than the
+        look before.
+        """
+        before = self._beats.get(who)
+        if before and before.tick == tick:
+            beat = before._replace(latest_s=at.monotonic_s)
+        else:
+            aged_s = max(0.0, (at.real_ns - real_ns) / 1e9)
+            if before:
+                aged_s = min(aged_s, at.monotonic_s - before.latest_s)
+            beat = _Beat(tick, at.monotonic_s, aged_s, at.monotonic_s)
+        self._beats[who] = beat
+        return beat.aged_s + at.monotonic_s - beat.first_s
+
+    def keep(self, known: Collection[Hashable]) -> None:
+        """Forget the others."""
+        for who in self._beats.keys() - set(known):
+            del self._beats[who]

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One look at the boxes of the jobs that run on this node, as far as the caller's rights go."""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from nccl_inspector.box import read_box
+from nccl_inspector.boxcopy import BOX_BYTES_MAX, read_state
+from nccl_inspector.endedjob import BOXES_MAX
+from nccl_inspector.errors import RefusedError
+from nccl_inspector.hostile import directory, entry_names, is_locked, regular_file
+from nccl_inspector.jobfiles import read_manifest
+from nccl_inspector.layout import STATE_EXITED, STATE_FINALIZED, STATE_LIVE
+from nccl_inspector.live.beats import Now, now
+from nccl_inspector.manifest import Manifest
+from nccl_inspector.model import Process
+from nccl_inspector.rawdir import list_raw
+from nccl_inspector.tally import Inode
+
+_JOB = re.compile(r"[1-9][0-9]{0,17}")
+_PUBLISHED = re.compile(r"([1-9][0-9]{0,17})\.prom")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A box that was read: its process lives, or died without finalizing."""
+
+    inode: Inode
+    at: Now
+    process: Process
+
+
+@dataclass(frozen=True, slots=True)
+class JobSeen:
+    """The processes of one job on this node, but for those that ended in order."""
+
+    manifest: Manifest
+    boxes: tuple[Seen, ...]
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSeen:
+    """What a look has found."""
+
+    at: Now
+    jobs: tuple[JobSeen, ...]
+    unread: tuple[str, ...]
+
+
+@contextmanager
+def _entered(name: str | Path, dir_fd: int | None = None) -> Iterator[int]:
+    """Give a descriptor for what is below a directory that may not be listed."""
+    flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(name, flags, dir_fd=dir_fd)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _read_box(raw_fd: int, name: str, stem: str, uid: int) -> Seen | None:
+    """Return the box of a process that has not ended in order and is there in full."""
+    with regular_file(name, uid, BOX_BYTES_MAX, raw_fd) as (fd, status):
+        locked, state = is_locked(fd), read_state(fd)
+        starting = not locked and state != STATE_LIVE
+        if starting or state in (STATE_FINALIZED, STATE_EXITED):
+            return None
+        at = now()
+        return Seen((status.st_dev, status.st_ino), at, read_box(fd, status.st_size, stem, locked))
+
+
+def _read_boxes(raw_fd: int, uid: int) -> tuple[tuple[Seen, ...], tuple[str, ...]]:
+    """Return the boxes, each inode once, and what could not be read."""
+    listing = list_raw(raw_fd)
+    found: dict[Inode, Seen] = {}
+    problems = []
+    for name, stem in listing.boxes[:BOXES_MAX]:
+        try:
+            seen = _read_box(raw_fd, name, stem, uid)
+        except RefusedError as err:
+            if err.reason != "gone":
+                problems.append(f"{name} is refused: {err}")
+            continue
+        if seen and found.setdefault(seen.inode, seen) is not seen:
+            problems.append(f"{name} is refused: same_file")
+    if len(listing.boxes) > BOXES_MAX or listing.overflow:
+        problems.append(f"more than {BOXES_MAX} processes, the rest is left out")
+    return tuple(found.values()), tuple(problems)
+
+
+def _read_job(name: str, jobs_fd: int) -> JobSeen:
+    with _entered(name, jobs_fd) as job_fd:
+        if os.fstat(job_fd).st_uid != os.fstat(jobs_fd).st_uid:
+            raise RefusedError("wrong_owner")
+        manifest, _ = read_manifest(job_fd)
+        if str(manifest.job_id) != name:
+            raise RefusedError("bad_manifest", "it is another job's")
+        with directory("raw", manifest.uid, job_fd) as raw_fd:
+            return JobSeen(manifest, *_read_boxes(raw_fd, manifest.uid))
+
+
+@contextmanager
+def _listed(path: Path) -> Iterator[int | None]:
+    """Give a descriptor of a directory, None where the caller may not list it.
+
+    Raises:
+        OSError: it is not there.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except PermissionError:
+        yield None
+        return
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _find_jobs(run_dir: Path) -> tuple[list[str], str]:
+    """Return the jobs of the node, and why these may not be all."""
+    with _listed(run_dir / "jobs") as jobs_fd:
+        if jobs_fd is not None:
+            return [name for name in entry_names(jobs_fd) if _JOB.fullmatch(name)], ""
+    found = {os.environ.get("SLURM_JOB_ID", "")}
+    with _listed(run_dir / "prom") as prom_fd:
+        if prom_fd is not None:
+            names = map(_PUBLISHED.fullmatch, entry_names(prom_fd))
+            found |= {match[1] for match in names if match}
+    known = [name for name in found if _JOB.fullmatch(name)]
+    return known, "jobs that publish no series are not listed: that takes root"
+
+
+def look(run_dir: Path, wanted: int | None) -> NodeSeen:
+    """Look once; `wanted`: at one job only.
+
+    Raises:
+        OSError: there is no run directory.
+    """
+    begun = now()
+    names, incomplete = ([str(wanted)], "") if wanted else _find_jobs(run_dir)
+    jobs, unread = [], []
+    with _entered(run_dir / "jobs") as jobs_fd:
+        for name in sorted(names, key=int):
+            try:
+                jobs.append(_read_job(name, jobs_fd))
+            except RefusedError as err:
+                unread.append(f"job {name}: {err}")
+            except FileNotFoundError:
+                if wanted:
+                    unread.append(f"job {name}: it does not run on this node")
+            except OSError as err:
+                unread.append(f"job {name}: {err.strerror}")
+    return NodeSeen(begun, tuple(jobs), (*unread, *([incomplete] if incomplete else [])))

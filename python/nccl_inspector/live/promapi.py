@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Instant queries to a Prometheus, bounded in time and size."""
+
+import http.client
+import json
+import math
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from dataclasses import dataclass
+from typing import Any
+
+from nccl_inspector import __version__
+from nccl_inspector.errors import InspectorError
+
+SOCKET_S = 10.0  # of each wait for the server
+ANSWER_S = 30.0  # of an answer in all
+_ANSWER_BYTES_MAX = 64 << 20
+_CHUNK_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One series of an answer; its value is finite."""
+
+    labels: dict[str, str]
+    value: float
+
+
+def check_url(url: str) -> str:
+    """Return the URL of a Prometheus without a slash at its end.
+
+    Raises:
+        InspectorError: it is none, or has a password, which everybody sees in `ps`.
+    """
+    try:
+        parts = urllib.parse.urlsplit(url)
+        parts.port  # noqa: B018 - it raises
+    except ValueError as err:
+        raise InspectorError(f"{url}: {err}") from err
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InspectorError(f"{url}: not an address like http://host:9090")
+    if parts.username is not None or parts.query or parts.fragment:
+        raise InspectorError("the address of a Prometheus has no user, query or fragment")
+    return url.rstrip("/")
+
+
+def _read(answer: Any) -> bytes:
+    """Return the body of an HTTP answer. Raises TimeoutError, InspectorError."""
+    deadline = time.monotonic() + ANSWER_S
+    parts: list[bytes] = []
+    size = 0
+    while part := answer.read(_CHUNK_BYTES):
+        size += len(part)
+        if size > _ANSWER_BYTES_MAX:
+            raise InspectorError("the answer is too long; ask for one job")
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not all of the answer in {ANSWER_S:.0f} s")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _reason(err: urllib.error.HTTPError) -> str:
+    """Return what a refusal says; Prometheus gives its reason as JSON."""
+    try:
+        words = json.loads(err.read(_CHUNK_BYTES))["error"]
+    except (OSError, ValueError, KeyError, TypeError):
+        words = ""
+    return f"HTTP {err.code} {err.reason}" + (
+        f": {words}" if isinstance(words, str) and words else ""
+    )
+
+
+def _samples(body: bytes) -> list[Sample]:
+    """Return the samples of an answer. Raises ValueError, KeyError, TypeError on anything else."""
+    answer = json.loads(body)
+    if answer["status"] != "success" or answer["data"]["resultType"] != "vector":
+        raise ValueError("not a vector")
+    found = []
+    for item in answer["data"]["result"]:
+        value = float(item["value"][1])
+        labels = item["metric"]
+        if not all(isinstance(word, str) for word in labels.values()):
+            raise ValueError("odd labels")
+        if math.isfinite(value):
+            found.append(Sample(labels, value))
+    return found
+
+
+class Api:
+    """One Prometheus."""
+
+    def __init__(self, url: str) -> None:
+        """Ask nothing yet.
+
+        Raises:
+            InspectorError: it is no address of a Prometheus.
+        """
+        self.url = check_url(url)
+
+    def query(self, promql: str) -> list[Sample]:
+        """Return the samples of an instant query, without those that are no number.
+
+        Raises:
+            InspectorError: no answer, a refusal, or not the answer of a Prometheus.
+        """
+        request = urllib.request.Request(  # noqa: S310 - check_url
+            f"{self.url}/api/v1/query",
+            data=urllib.parse.urlencode({"query": promql}).encode(),
+            headers={"User-Agent": f"nccl-inspector/{__version__}"},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=SOCKET_S) as answer:  # noqa: S310
+                body = _read(answer)
+        except urllib.error.HTTPError as err:
+            raise InspectorError(f"{self.url}: {_line(_reason(err))}") from err
+        except (OSError, http.client.HTTPException, ValueError) as err:
+            cause = err.reason if isinstance(err, urllib.error.URLError) else err
+            words = cause.strerror if isinstance(cause, OSError) else ""
+            raise InspectorError(f"{self.url}: {_line(words or str(cause))}") from err
+        try:
+            return _samples(body)
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as err:
+            raise InspectorError(f"{self.url}: not the answer of a Prometheus") from err
+
+
+def _line(text: str) -> str:
+    """Return a server's words as one line that does nothing to a terminal."""
+    plain = "".join(char if " " <= char <= "~" else "?" for char in text)
+    return plain[:300]

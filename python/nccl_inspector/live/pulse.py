@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The few words of a box that tell whether its process is alive and gets on.
+
+A third of a box is read and next to nothing of it is decoded: the agent does this in every pass.
+"""
+
+from dataclasses import dataclass
+
+from nccl_inspector.boxcopy import BOX_BYTES_MAX, NS_MAX, Table, check_header, find_table
+from nccl_inspector.errors import RefusedError
+from nccl_inspector.hostile import read_at
+from nccl_inspector.layout import COMM, HEADER, OP, OP_STATE_MASK, OP_USED
+from nccl_inspector.model import COMM_LIVE
+
+_COMM_LIFE = COMM.reader("state", "generation")
+_OP_LIFE = OP.reader("comm", "comm_generation", "enqueue_tick")
+_IN_USE = bytes(byte & OP_STATE_MASK == OP_USED for byte in range(256))
+_DENIED = 2  # box_silent: no thread was started, so nothing beats
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """What a box says of its process now."""
+
+    beats: bool  # it has a thread that should beat
+    beat_tick: int
+    beat_real_ns: int  # Unix time
+    oldest_ns: int | None  # age of the oldest operation in flight at that beat; None: there is none
+
+
+def _read_table(fd: int, table: Table) -> bytes:
+    data = read_at(fd, table.length, table.offset)
+    if len(data) != table.length:
+        raise RefusedError("bad_box", "cut short while it was read")
+    return data
+
+
+def _oldest_tick(comms: list[tuple[int, ...]], ops: Table, data: bytes) -> int | None:
+    """Return when the oldest operation of a live communicator was seen first; 0: only just."""
+    ticks = []
+    for place in ops.places(data, "generation", _IN_USE):
+        comm, generation, tick = _OP_LIFE.words.unpack_from(data, place * OP.size)
+        if comm < len(comms) and comms[comm] == (COMM_LIVE, generation):
+            ticks.append(tick)
+    seen = [tick for tick in ticks if tick]
+    return min(seen) if seen else (0 if ticks else None)
+
+
+def read_pulse(fd: int, size: int) -> Pulse:
+    """Return what a box of `size` bytes says.
+
+    Raises:
+        RefusedError: not a box, or one that contradicts itself; the reason is `bad_box`.
+    """
+    if not HEADER.size <= size <= BOX_BYTES_MAX:
+        raise RefusedError("bad_box", f"{size} bytes")
+    header = read_at(fd, HEADER.size, 0)
+    if len(header) != HEADER.size:
+        raise RefusedError("bad_box", "cut short while it was read")
+    check_header(header, size)
+    comms = find_table(header, size, "comm", COMM)
+    ops = find_table(header, size, "op", OP)
+    lives = list(_COMM_LIFE.words.iter_unpack(_read_table(fd, comms)))
+    own = Table(0, ops.count, OP)  # the copy has nothing else
+    oldest = _oldest_tick(lives, own, _read_table(fd, ops))
+    beat_tick = HEADER.number(header, "beat_tick")
+    oldest_ns = oldest
+    if oldest:
+        ns = (beat_tick - oldest) * HEADER.number(header, "clock.ns_per_tick_q32") >> 32
+        oldest_ns = min(max(ns, 0), NS_MAX)
+    return Pulse(
+        HEADER.number(header, "silent") != _DENIED,
+        beat_tick,
+        HEADER.number(header, "beat_real_ns"),
+        oldest_ns,
+    )

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a process did between two looks, and how much of it was waiting for the last rank."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from nccl_inspector.analysis.bandwidth import bus_factor
+from nccl_inspector.analysis.join import SYNCHRONISING, Communicator, Late
+from nccl_inspector.live.model import Flow, class_of
+from nccl_inspector.model import ALGOS, FUNCS, P2P, Comm, Key, Process
+
+_GROUP = ALGOS.index("GROUP")
+# What tells a communicator from another that has its place in the box.
+_CommId = tuple[int, int, int]
+_KeyId = tuple[_CommId, int, int, int, int]
+
+
+def comm_identity(comm: Comm) -> _CommId:
+    """Return what tells a communicator from another in the same place."""
+    return comm.id, comm.rank, comm.created_ns
+
+
+def _by_identity(process: Process) -> dict[_KeyId, Key]:
+    comms = {comm.index: comm for comm in process.comms}
+    return {
+        (comm_identity(comms[key.comm]), key.func, key.size_class, key.algo, key.proto): key
+        for key in process.keys
+        if key.comm in comms
+    }
+
+
+def _less(key: Key, before: Key | None) -> Key | None:
+    """Return what was added to a key; None: nothing, or it counts anew."""
+    if before is None:
+        return key
+    ops, busy_ns = key.ops - before.ops, key.busy_ns - before.busy_ns
+    untimed_ops = key.untimed_ops - before.untimed_ops
+    if min(ops, busy_ns, untimed_ops, key.bytes - before.bytes) < 0 or not ops + untimed_ops:
+        return None
+    counts = dict(key.histogram)
+    for bucket, count in before.histogram:
+        counts[bucket] = counts.get(bucket, 0) - count
+    return replace(
+        key,
+        ops=ops,
+        bytes=key.bytes - before.bytes,
+        busy_ns=busy_ns,
+        untimed_ops=untimed_ops,
+        histogram=tuple(sorted((bucket, n) for bucket, n in counts.items() if n > 0)),
+    )
+
+
+def since(process: Process, before: Process) -> Process:
+    """Return the process with the keys that have counted since `before`, and by how much."""
+    old = _by_identity(before)
+    changed = (_less(key, old.get(name)) for name, key in _by_identity(process).items())
+    return replace(process, keys=tuple(key for key in changed if key))
+
+
+def flow_of(delta: Process, span_s: float, waiting_s: float, waitable_s: float) -> Flow:
+    """Return the rates of a process; `delta` is of `since`.
+
+    What is in a group is there as Sends and Recvs too, so groups are left out.
+    """
+    comms = {comm.index: comm for comm in delta.comms}
+    operations = 0
+    bus_bytes: dict[str, float] = defaultdict(float)
+    busy_s: dict[str, float] = defaultdict(float)
+    for key in delta.keys:
+        if key.algo == _GROUP:
+            continue
+        operations += key.ops + key.untimed_ops
+        comm, func = comms[key.comm], FUNCS[key.func]
+        factor = bus_factor(func, comm.nranks)
+        if key.ops and factor:
+            word = class_of(func, comm.nranks, comm.nnodes)
+            bus_bytes[word] += key.bytes * factor
+            busy_s[word] += key.busy_ns / 1e9
+    return Flow(
+        operations / span_s if span_s > 0 else 0.0,
+        dict(bus_bytes),
+        dict(busy_s),
+        waiting_s,
+        waitable_s,
+    )
+
+
+def _name(func: int, size_class: int, algo_proto: str) -> tuple[str, int, str]:
+    return FUNCS[func], size_class, "" if FUNCS[func] in P2P else algo_proto
+
+
+def split_waiting(joined: Sequence[Communicator]) -> Mapping[str, tuple[float, float]]:
+    """Return of each process, by its name: seconds that it waited, of so many that could be.
+
+    Only collectives in which all wait for all, of which at least two ranks are here: the
+    fastest of these has the transfer's time, the rest is waiting (diagnostics, 3.2).
+    """
+    found: dict[str, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
+    for comm in joined:
+        if not comm.id:
+            continue  # destroyed ones taken together: nobody can be compared
+        times = {
+            (one.func, one.size_class, one.algo_proto): one.time_ns
+            for one in comm.figures
+            if one.func in SYNCHRONISING
+        }
+        shared: dict[tuple[str, int, str], list[tuple[str, Key]]] = defaultdict(list)
+        for member in comm.members.values():
+            for key in member.keys:
+                kind = _name(key.func, key.size_class, key.algo_proto)
+                if kind in times and key.ops:
+                    shared[kind].append((member.place.name, key))
+        for kind, pairs in shared.items():
+            for name, key in pairs if len(pairs) > 1 else ():
+                waited_ns = max(0.0, key.busy_ns - key.ops * times[kind])
+                waiting_s, waitable_s = found[name]
+                found[name] = waiting_s + waited_ns / 1e9, waitable_s + key.busy_ns / 1e9
+    return found
+
+
+def find_late(joined: Sequence[Communicator]) -> dict[str, Late]:
+    """Return the ranks that their peers waited for, by name, with where they waited most."""
+    found: dict[str, Late] = {}
+    for comm in joined:
+        for one in comm.figures:
+            known = found.get(one.late.place.name) if one.late else None
+            if one.late and (known is None or known.waited_ns < one.late.waited_ns):
+                found[one.late.place.name] = one.late
+    return found

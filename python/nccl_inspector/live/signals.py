@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the agent tells of every running job that publishes, by its boxes: four series.
+
+The `.prom` files of processes tell more, but not of those that died, not while their writer does
+not run, and only each `interval`. The modes without such files promise that there are no series;
+and before a job's first file it has none.
+"""
+
+import os
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from nccl_inspector.boxcopy import BOX_BYTES_MAX, read_state
+from nccl_inspector.endedjob import BOXES_MAX
+from nccl_inspector.errors import RefusedError
+from nccl_inspector.exposition import Series, make_series
+from nccl_inspector.hostile import directory, is_locked, regular_file
+from nccl_inspector.jobfiles import read_manifest
+from nccl_inspector.layout import STATE_LIVE
+from nccl_inspector.live.beats import STOPPED_S, Beats, now
+from nccl_inspector.live.pulse import Pulse, read_pulse
+from nccl_inspector.manifest import Manifest
+from nccl_inspector.rawdir import box_name, list_raw
+from nccl_inspector.tally import Inode
+
+# A pass begins with no further job after this; eight processes take some 3 ms.
+PASS_S = 1.0
+STATES = RUNNING, STOPPED, LOST = "running", "stopped", "lost"
+
+
+@dataclass(slots=True)
+class _Count:
+    """The processes of a job on this node by state, and its oldest operation in flight."""
+
+    states: dict[str, int]
+    inflight_s: float = 0.0
+
+
+class LiveSignals:
+    """The live signals of the jobs of one run directory."""
+
+    def __init__(self, run_fd: int, cluster: str) -> None:
+        """Open `jobs`; `cluster`: instead of Slurm's name.
+
+        Raises:
+            OSError: it is not there.
+        """
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._jobs_fd = os.open("jobs", flags, dir_fd=run_fd)
+        self._cluster = cluster
+        self._beats = Beats()
+        self._first = 0  # where the next pass begins: the lowest job that the last did not reach
+
+    def run_pass(self, job_ids: Iterable[int]) -> list[Series]:
+        """Return the series of these jobs; none of one that cannot be read or was not reached."""
+        deadline = time.monotonic() + PASS_S
+        order = sorted(job_ids, key=lambda job_id: (job_id < self._first, job_id))
+        self._first = 0
+        found: list[Series] = []
+        known: set[Inode] = set()
+        for job_id in order:
+            if time.monotonic() > deadline:
+                self._first = job_id
+                break
+            # Publishing says why; and a job may end at any time.
+            with suppress(RefusedError, OSError):
+                found += self._job(job_id, known)
+        if not self._first:
+            self._beats.keep(known)
+        return found
+
+    def close(self) -> None:
+        """Close the directory."""
+        os.close(self._jobs_fd)
+
+    def _job(self, job_id: int, known: set[Inode]) -> list[Series]:
+        with directory(str(job_id), os.fstat(self._jobs_fd).st_uid, self._jobs_fd) as job_fd:
+            manifest, _ = read_manifest(job_fd)
+            if manifest.job_id != job_id:
+                return []
+            count = _Count(dict.fromkeys(STATES, 0))
+            with directory("raw", manifest.uid, job_fd) as raw_fd:
+                seen: set[Inode] = set()
+                listing = list_raw(raw_fd)
+                if not listing.metrics:
+                    return []
+                for _, stem in listing.boxes[:BOXES_MAX]:
+                    with suppress(RefusedError):
+                        self._process(raw_fd, stem, manifest.uid, count, seen)
+        known |= seen
+        return self._series(manifest, count)
+
+    def _process(self, raw_fd: int, stem: str, uid: int, count: _Count, seen: set[Inode]) -> None:
+        with regular_file(box_name(stem), uid, BOX_BYTES_MAX, raw_fd) as (fd, status):
+            inode = status.st_dev, status.st_ino
+            locked = is_locked(fd)
+            if read_state(fd) != STATE_LIVE or inode in seen:
+                return
+            seen.add(inode)
+            if not locked:
+                count.states[LOST] += 1
+                return
+            pulse = read_pulse(fd, status.st_size)
+        silent_s = self._silent_s(inode, pulse)
+        stopped = silent_s > STOPPED_S
+        count.states[STOPPED if stopped else RUNNING] += 1
+        if pulse.oldest_ns:
+            count.inflight_s = max(count.inflight_s, pulse.oldest_ns / 1e9 + silent_s)
+
+    def _silent_s(self, inode: Inode, pulse: Pulse) -> float:
+        if not pulse.beats:
+            return 0.0
+        return self._beats.silent_s(inode, pulse.beat_tick, pulse.beat_real_ns, now())
+
+    def _series(self, manifest: Manifest, count: _Count) -> list[Series]:
+        who = {
+            "cluster": self._cluster or manifest.cluster,
+            "slurm_job_id": str(manifest.job_id),
+            "node": manifest.node,
+        }
+        name = "nccl_inspector_job_processes"
+        return [
+            make_series("nccl_inspector_job_inflight_seconds", who, f"{count.inflight_s:.3f}"),
+            *(
+                make_series(name, who | {"state": state}, str(number))
+                for state, number in count.states.items()
+            ),
+        ]

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A live view as text for a terminal of any width: plain ASCII, whatever users put into names."""
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from nccl_inspector.live.model import CLASSES, Flow, Job, Kind, Rank, Trouble, View
+
+COLUMNS_MIN = 40
+_NAME_MIN = 4
+_BESIDE_MIN = 40  # columns that are free beside the table, for what is wrong to stand there
+_INDENT = "    "
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of the screen; `kind` of the trouble that it tells of, or of a title (None)."""
+
+    text: str
+    kind: Kind | None = Kind.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    cells: tuple[str, ...]
+    troubles: tuple[Trouble, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    title: str
+    is_text: bool = False  # to the left, and cut where there is no room
+
+
+_FLOW = (
+    _Column("OPS/S"),
+    *(_Column(word.upper()) for word in CLASSES),
+    _Column("WAIT"),
+    _Column("OLDEST"),
+)
+_JOB = (_Column("JOB"), _Column("USER", is_text=True), _Column("RANKS"), *_FLOW, _Column("DROPS"))
+_RANK = (
+    _Column("RANK", is_text=True),
+    _Column("GPU", is_text=True),
+    *_FLOW,
+    _Column("BEAT"),
+    _Column("DROPS"),
+)
+
+
+def plain(text: str) -> str:
+    """Return `text` with `?` for all that is not printable ASCII."""
+    return "".join(char if " " <= char <= "~" else "?" for char in text)
+
+
+def number(value: float | None) -> str:
+    """Return three digits that mean something, with k, M, G for more; `-` for what is not known."""
+    if value is None:
+        return "-"
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= 0.9995 * size:
+            return _digits(value / size) + unit
+    return _digits(value)
+
+
+def _count(value: int | None) -> str:
+    return str(value) if value is not None and value < 1000 else number(value)
+
+
+def _digits(value: float) -> str:
+    if value >= 99.95 or not value:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
+
+
+def age(seconds: float | None) -> str:
+    """Return `0.4s`, `75s`, `12m`, `3h`; `-` for none."""
+    if seconds is None:
+        return "-"
+    if seconds < 9.95:
+        return f"{seconds:.1f}s"
+    if seconds < 119.5:
+        return f"{seconds:.0f}s"
+    return f"{seconds / 60:.0f}m" if seconds < 7170 else f"{seconds / 3600:.0f}h"
+
+
+def _flow_cells(flow: Flow | None, oldest_s: float | None) -> tuple[str, ...]:
+    gbs = flow.gbs() if flow else {}
+    waiting = flow.waiting if flow else None
+    return (
+        number(flow.operations_per_s) if flow else "-",
+        *(number(gbs.get(word)) for word in CLASSES),
+        "-" if waiting is None else f"{waiting:.0%}",
+        age(oldest_s),
+    )
+
+
+def _job_row(job: Job) -> _Row:
+    ranks = str(job.alive) if job.alive == job.expected else f"{job.alive}/{job.expected}"
+    cells = (
+        str(job.id),
+        job.user,
+        ranks,
+        *_flow_cells(job.flow, job.oldest_s),
+        _count(job.drops),
+    )
+    return _Row(cells, job.troubles)
+
+
+def _rank_row(rank: Rank, with_node: bool) -> _Row:
+    place = f"{rank.node} {rank.gpu}" if with_node else rank.gpu
+    flow = _flow_cells(rank.flow, rank.oldest_s)
+    return _Row((rank.name, place, *flow, age(rank.beat_s), _count(rank.drops)), rank.troubles)
+
+
+def _widths(columns: Sequence[_Column], rows: Sequence[_Row], width: int) -> list[int]:
+    """Return how wide the columns are; those of text give way."""
+    widths = [
+        max(len(column.title), *(len(row.cells[at]) for row in rows), 0)
+        for at, column in enumerate(columns)
+    ]
+    texts = [at for at, column in enumerate(columns) if column.is_text]
+    while sum(widths) + len(widths) - 1 > width:
+        widest = max(texts, key=lambda at: widths[at])
+        if widths[widest] <= _NAME_MIN:
+            break
+        widths[widest] -= 1
+    return widths
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: max(0, width - 2)] + ".."
+
+
+def _row_text(columns: Sequence[_Column], widths: Sequence[int], cells: Sequence[str]) -> str:
+    parts = [
+        _cut(cell, width).ljust(width) if column.is_text else cell.rjust(width)
+        for column, width, cell in zip(columns, widths, cells, strict=True)
+    ]
+    return " ".join(parts).rstrip()
+
+
+def _beneath(trouble: Trouble, width: int) -> Iterator[Line]:
+    for line in textwrap.wrap(
+        trouble.words, width, initial_indent="  ! ", subsequent_indent=_INDENT
+    ):
+        yield Line(line, trouble.kind)
+
+
+def _table(columns: Sequence[_Column], rows: Sequence[_Row], width: int) -> Iterator[Line]:
+    """Return title and rows; what is wrong stands beside a row where there is room, else below."""
+    widths = _widths(columns, rows, width)
+    own = sum(widths) + len(widths) - 1
+    longest = max((len(t.words) for row in rows for t in row.troubles), default=0)
+    beside = longest > 0 and width - own - 2 >= min(longest, _BESIDE_MIN)
+    title = _row_text(columns, widths, [column.title for column in columns])
+    yield Line(title + ("  WHAT IS WRONG" if beside else ""), None)
+    for row in rows:
+        text = _row_text(columns, widths, row.cells)
+        worst = row.troubles[0].kind if row.troubles else Kind.NONE
+        if not beside:
+            yield Line(text, worst)
+            for trouble in row.troubles:
+                yield from _beneath(trouble, width)
+            continue
+        words = [line for one in row.troubles for line in textwrap.wrap(one.words, width - own - 2)]
+        kinds = [
+            one.kind for one in row.troubles for _ in textwrap.wrap(one.words, width - own - 2)
+        ]
+        yield Line(f"{text.ljust(own)}  {words[0]}" if words else text, worst)
+        for line, kind in zip(words[1:], kinds[1:], strict=True):
+            yield Line(" " * (own + 2) + line, kind)
+
+
+def _head(view: View) -> str:
+    at = datetime.fromtimestamp(view.unix_s, UTC)
+    ranks = sum(job.expected for job in view.jobs)
+    jobs, many = len(view.jobs), "" if len(view.jobs) == 1 else "s"
+    over = "" if view.span_s is None else f"; rates over {view.span_s:.3g} s"
+    return f"{view.where}  {at:%Y-%m-%d %H:%M:%S} UTC  {jobs} job{many}, {ranks} ranks{over}"
+
+
+def _body(view: View, by_rank: bool, width: int) -> Iterator[Line]:
+    if not by_rank:
+        if view.jobs:
+            yield from _table(_JOB, [_job_row(job) for job in view.jobs], width)
+        return
+    for job in view.jobs:
+        yield from _table(_JOB, [_job_row(job)], width)
+        if job.ranks:
+            nodes = {rank.node for rank in job.ranks}
+            yield Line("")
+            rows = [_rank_row(rank, len(nodes) > 1) for rank in job.ranks]
+            yield from _table(_RANK, rows, width)
+
+
+def render(view: View, by_rank: bool, width: int) -> list[Line]:
+    """Return the screen's lines, at most `width` wide; `by_rank`: the ranks of each job, too."""
+    width = max(width, COLUMNS_MIN)
+    lines = [Line(_head(view), None), Line("")]
+    lines += _body(view, by_rank, width)
+    if not view.jobs and not view.unread:
+        lines.append(Line("no job is measured here"))
+    lines.append(Line(""))
+    for text in (*view.unread, *(view.notes if view.jobs else ())):
+        lines += [Line(line) for line in textwrap.wrap(text, width, subsequent_indent="  ")]
+    return [Line(_cut(plain(line.text), width), line.kind) for line in lines]

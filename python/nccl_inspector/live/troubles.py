@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is wrong with a process, by its box alone and by those of its peers on the node."""
+
+from collections.abc import Iterator, Sequence
+
+from nccl_inspector.analysis.bandwidth import size_class, size_label
+from nccl_inspector.analysis.histogram import quantile_ns
+from nccl_inspector.analysis.join import Late
+from nccl_inspector.live.beats import STOPPED_S
+from nccl_inspector.live.model import Kind, Trouble
+from nccl_inspector.model import (
+    DENIED,
+    DISABLED,
+    DROP_REASONS,
+    DROPS_IN_PART,
+    FUNCS,
+    KILLED,
+    Comm,
+    Operation,
+    Process,
+)
+
+# An operation in flight is suspect when it is older than both.
+SUSPECT_S = 60.0
+SUSPECT_TIMES = 20.0  # of the 99th percentile of its kind
+
+
+def age_words(seconds: float) -> str:
+    """Return `12 s`, `5 min`, `3.0 h`."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def count_drops(process: Process) -> int:
+    """Return how many events were not measured."""
+    pairs = zip(DROP_REASONS, process.dropped, strict=True)
+    return sum(count for reason, count in pairs if reason not in DROPS_IN_PART)
+
+
+def oldest_of(process: Process) -> Operation | None:
+    """Return the oldest operation in flight."""
+    return max(process.operations, key=lambda one: one.age_ns, default=None)
+
+
+def age_s(operation: Operation, silent_s: float | None) -> float:
+    """Return the age now of an operation, known up to the last beat; 0: it is younger than that."""
+    return operation.age_ns / 1e9 + (silent_s or 0.0) if operation.age_ns else 0.0
+
+
+def describe(operation: Operation, process: Process) -> str:
+    """Return `AllReduce of 1-2MB in tp`."""
+    comm = _comm_of(operation, process)
+    where = (comm.name or f"0x{comm.id:x}") if comm else "an unknown communicator"
+    label = size_label(size_class(operation.bytes))
+    peer = f" with rank {operation.peer}" if operation.peer >= 0 else ""
+    return f"{FUNCS[operation.func]}{peer} of {label} in {where}"
+
+
+def _comm_of(operation: Operation, process: Process) -> Comm | None:
+    return next((comm for comm in process.comms if comm.index == operation.comm), None)
+
+
+def is_suspect(operation: Operation, age: float, process: Process) -> bool:
+    """Tell whether an operation of this age (s) is so old that it may never end."""
+    same = (
+        key
+        for key in process.keys
+        if (key.comm, key.func, key.algo, key.proto, key.size_class)
+        == (operation.comm, operation.func, operation.algo, operation.proto,
+            size_class(operation.bytes))
+    )  # fmt: skip
+    usual_ns = max((quantile_ns(key.histogram, 0.99) for key in same), default=0.0)
+    return age > max(SUSPECT_S, SUSPECT_TIMES * usual_ns / 1e9)
+
+
+def absentees(comm: Comm, others: Sequence[tuple[str, Process]]) -> list[str]:
+    """Return who on this node has not called what a rank of `comm` waits in, by name."""
+    found = []
+    for name, process in others:
+        for other in process.comms:
+            if other.id != comm.id or other.rank == comm.rank:
+                continue
+            waits = any(one.comm == other.index for one in process.operations)
+            if not waits and other.enqueued < comm.enqueued:
+                found.append(name)
+    return found
+
+
+def _in_flight(
+    process: Process, silent_s: float | None, others: Sequence[tuple[str, Process]]
+) -> Iterator[Trouble]:
+    oldest = oldest_of(process)
+    if oldest is None:
+        return
+    age = age_s(oldest, silent_s)
+    if not is_suspect(oldest, age, process):
+        return
+    words = f"has waited {age_words(age)} in {describe(oldest, process)}"
+    comm = _comm_of(oldest, process)
+    missing = absentees(comm, others) if comm else []
+    if missing:
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        words += f", which {', '.join(missing[:3])}{more} of this node did not call"
+    yield Trouble(Kind.HUNG, age, words)
+
+
+def _measuring(process: Process) -> Iterator[Trouble]:
+    facts, drops = process.facts, count_drops(process)
+    if drops:
+        yield Trouble(Kind.DROPS, drops, f"has {drops} events that were not measured")
+    if facts.silent == DISABLED:
+        yield Trouble(Kind.UNMEASURED, 2, "is not measured: the node is disabled")
+    elif facts.silent == DENIED:
+        yield Trouble(Kind.UNMEASURED, 3, f"is not measured: {facts.nccl} is on the deny list")
+    elif facts.sampling > 1:
+        words = f"has times for one operation in {facts.sampling} only, to spare the application"
+        yield Trouble(Kind.UNMEASURED, 1, words)
+
+
+def troubles_of(
+    process: Process,
+    silent_s: float | None,
+    late: Late | None,
+    others: Sequence[tuple[str, Process]],
+) -> tuple[Trouble, ...]:
+    """Return what is wrong with a process, the worst first.
+
+    `silent_s`: since its last beat, None when it has none; `others`: the job's processes here.
+    """
+    found: list[Trouble] = []
+    if process.facts.state == KILLED:
+        last = "" if silent_s is None else f"; its last beat was {age_words(silent_s)} ago"
+        found.append(Trouble(Kind.LOST, 1.0, f"died without finalizing{last}"))
+    else:
+        if silent_s is not None and silent_s > STOPPED_S:
+            words = f"has not beaten for {age_words(silent_s)}: stopped, or starved of CPU"
+            found.append(Trouble(Kind.STOPPED, silent_s, words))
+        found += _in_flight(process, silent_s, others)
+    if late:
+        words = f"comes late by {late.late_ns / 1e6:.3g} ms at the median"
+        found.append(Trouble(Kind.LATE, late.waited_ns, words))
+    found += _measuring(process)
+    return tuple(found)
+
+
+def states(processes: Sequence[tuple[Process, float | None]]) -> tuple[int, int]:
+    """Return how many live and beat, and how many should; each with the time since its beat."""
+    lost = sum(process.facts.state == KILLED for process, _ in processes)
+    stopped = sum(
+        process.facts.state != KILLED and (silent_s or 0.0) > STOPPED_S
+        for process, silent_s in processes
+    )
+    return len(processes) - lost - stopped, len(processes)
