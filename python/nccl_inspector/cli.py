@@ -15,6 +15,8 @@ from nccl_inspector.config import Config, read_config
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.killswitch import disable as switch_off
 from nccl_inspector.killswitch import enable as switch_on
+from nccl_inspector.live.promview import window_s
+from nccl_inspector.live.top import Wish, run_top
 from nccl_inspector.nodestatus import describe, read_status, render_status
 from nccl_inspector.render import render_text
 from nccl_inspector.report import build_report, load_summaries
@@ -40,6 +42,18 @@ def _job_id(_context: click.Context, _parameter: click.Parameter, text: str) -> 
         hint = "; of an array's task give its own number, sacct's JobIDRaw" if "_" in text else ""
         raise click.BadParameter(f"not a job's number{hint}")
     return int(text)
+
+
+def _optional_job_id(
+    context: click.Context, parameter: click.Parameter, text: str | None
+) -> int | None:
+    return None if text is None else _job_id(context, parameter, text)
+
+
+def _window(_context: click.Context, _parameter: click.Parameter, text: str) -> str:
+    if not window_s(text):
+        raise click.BadParameter("not a time like 90s, 2m or 1h")
+    return text
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -127,6 +141,42 @@ def report(
         render_text(build_report(load_summaries(job_id, config.report_dir, attempt)), everything),
         nl=False,
     )
+
+
+@cli.command()
+@click.argument("job_id", callback=_optional_job_id, required=False)
+@_conf
+@_run_dir
+@click.option(
+    "--prometheus", metavar="URL", default="", help="Of the cluster's jobs, by its series."
+)
+@click.option("--window", default="2m", callback=_window, help="What Prometheus takes rates over.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.1, max=3600),
+    help="Seconds between two looks: 2 at boxes, 10 with Prometheus.",
+)
+@click.option("--once", is_flag=True, help="One table; without a terminal always so.")
+@click.option("--json", "as_json", is_flag=True, help="The figures, once.")
+@click.pass_context
+def top(
+    context: click.Context,
+    job_id: int | None,
+    conf: Path | None,
+    run_dir: Path | None,
+    prometheus: str,
+    window: str,
+    interval: float | None,
+    once: bool,
+    as_json: bool,
+) -> None:
+    """Show what this node's jobs do now, the worst first; with JOB_ID its ranks, too.
+
+    A user sees his own jobs, root all. Exit status 1: the job asked for is not there.
+    """
+    config = _config(conf, run_dir, None)
+    wish = Wish(config.run_dir, job_id, prometheus, window, interval, once, as_json)
+    context.exit(0 if run_top(wish) else 1)
 
 
 def main() -> None:
