@@ -13,6 +13,7 @@ from nccl_inspector import __version__
 from nccl_inspector.agent import run_agent, run_collect
 from nccl_inspector.config import Config, read_config
 from nccl_inspector.errors import InspectorError
+from nccl_inspector.estimate.command import estimate
 from nccl_inspector.killswitch import disable as switch_off
 from nccl_inspector.killswitch import enable as switch_on
 from nccl_inspector.live.promview import window_s
@@ -177,6 +178,9 @@ def top(
     config = _config(conf, run_dir, None)
     wish = Wish(config.run_dir, job_id, prometheus, window, interval, once, as_json)
     context.exit(0 if run_top(wish) else 1)
+
+
+cli.add_command(estimate)
 
 
 def main() -> None:

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `nccl-inspector estimate`."""
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from nccl_inspector.estimate.cost import add_up
+from nccl_inspector.estimate.shape import Shape
+from nccl_inspector.estimate.text import render
+
+_count = click.IntRange(min=1, max=10**6)
+_seconds = click.FloatRange(min=0.1, max=3600)
+
+
+@click.command()
+@click.option("--jobs", type=_count, default=1, show_default=True, help="That run at one time.")
+@click.option("--ranks", type=_count, required=True, help="Of a job: processes, one a GPU.")
+@click.option("--gpus-per-node", type=_count, default=8, show_default=True)
+@click.option("--comms", type=_count, default=4, show_default=True, help="Communicators a rank.")
+@click.option("--sizes", type=click.IntRange(1, 40), default=4, show_default=True,
+              help="Power-of-two classes of message sizes in each communicator.")  # fmt: skip
+@click.option("--collectives", type=click.IntRange(0, 64), default=2, show_default=True,
+              help="Functions, times algorithms, of each communicator and size.")  # fmt: skip
+@click.option("--p2p", type=click.IntRange(0, 3), default=0, show_default=True,
+              help="Of Send, Recv, SendRecv: how many each communicator and size has.")  # fmt: skip
+@click.option("--lines", is_flag=True, help="With JSON lines, mode prom+json.")
+@click.option("--interval", type=_seconds, default=30, show_default=True, help="The setting; s.")
+@click.option("--scrape", type=_seconds, default=30, show_default=True, help="Of Prometheus; s.")
+@click.option("--job-hours", type=click.FloatRange(0.01, 10000), default=6, show_default=True,
+              help="How long a job lives, in the mean.")  # fmt: skip
+@click.option("--days", type=click.FloatRange(0.1, 3650), default=15, show_default=True,
+              help="That Prometheus keeps.")  # fmt: skip
+@click.option(
+    "--job-id", type=click.IntRange(1), default=1234567, show_default=True, help="A usual one."
+)
+@click.option("--cluster", default="cluster", show_default=True, help="The label's value.")
+@click.option("--node", default="node0001", show_default=True, help="A node's name.")
+@click.option("--comm-name", default="default_pg", show_default=True, help="A usual one.")
+@click.option("--json", "as_json", is_flag=True, help="The figures.")
+def estimate(as_json: bool, **words: Any) -> None:
+    """Say what measuring would cost: series, scrapes, Prometheus, the nodes' tmpfs."""
+    names = {"lines": "json", "interval": "interval_s", "scrape": "scrape_s"}
+    shape = Shape(**{names.get(name, name): word for name, word in words.items()})
+    cost = add_up(shape)
+    text = json.dumps(asdict(cost)) + "\n" if as_json else render(shape, cost)
+    click.echo(text, nl=False)

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the files of a node add up to: on the node, in all, and in a Prometheus."""
+
+from dataclasses import dataclass
+
+from nccl_inspector.estimate.pages import MTIME_SERIES, Files, make_files
+from nccl_inspector.estimate.shape import Shape
+from nccl_inspector.exposition import Series
+from nccl_inspector.layout import COMM, HIST, KEY, LINE, NET, OP, PEER
+from nccl_inspector.summary import BLOCK_BYTES_MAX
+
+# plugin/box.h: the header, and how many records each table has.
+HEADER_BYTES = 4096
+BOX_ROWS = {"COMMS": 96, "KEYS": 256, "OPS": 4096, "PEERS": 1024, "LINES": 8, "NETS": 256}
+_RECORDS = {"COMMS": COMM, "KEYS": KEY, "OPS": OP, "PEERS": PEER, "LINES": LINE, "NETS": NET}
+
+_PAGE_BYTES = 4096  # of tmpfs: a file takes whole ones
+
+# Resident bytes of a Prometheus 3.5.3 for a series that it appends to, after 130 samples (2.42.0:
+# 6,800), and heap for one that ended but is still in the head (2.42.0: 1,700). Measured with two
+# short labels; the node list of 200 bytes on every series adds 700.
+ACTIVE_BYTES, ACTIVE_BYTES_2_42 = 4700, 6800
+ENDED_BYTES = 1300
+NODELIST_BYTES = 700 / 200  # for each byte of it
+HEAD_HOURS = 3.0  # how long an ended series stays in the head
+# Bytes on disk of a sample, measured, by what the number is; the index comes to this.
+_SAME = 0.46
+_SAMPLE_BYTES = (
+    ("_timestamp_seconds", 7.0),  # decimal fractions
+    ("_gbs", 2.0),
+    ("_microseconds", 2.1),
+    ("_seconds_total", 3.3),
+    ("_operations_total", 2.5),
+    ("_bytes_total", 2.5),
+    ("_sequence", 2.5),
+    ("_enqueued_total", 2.5),
+    ("_started_total", 2.5),
+    ("_completed_total", 2.5),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Series, bytes and rates; of a node: one that is full of a job's processes."""
+
+    process_series: int
+    kinds: int
+    kinds_shown: int
+    node_series: int
+    scrape_bytes: int  # of a node, before HTTP's compression
+    series: int
+    samples_per_s: float
+    all_scrape_bytes: int
+    memory_bytes: float  # of a Prometheus
+    disk_bytes_per_day: float
+    box_bytes: int
+    tmpfs_bytes: int  # of a node
+    tmpfs_inodes: int
+    agent_read_bytes: int  # each interval
+    agent_write_bytes: int
+    report_bytes: int  # of a job, at most
+
+
+def box_bytes() -> int:
+    """Return the size of a box."""
+    tables = sum(count * _RECORDS[name].size for name, count in BOX_ROWS.items())
+    return HEADER_BYTES + tables + BOX_ROWS["KEYS"] * HIST.size
+
+
+def _pages(size_bytes: int) -> int:
+    return -(-size_bytes // _PAGE_BYTES) * _PAGE_BYTES
+
+
+def _sample_bytes(name: str) -> float:
+    return next((size for end, size in _SAMPLE_BYTES if name.endswith(end)), _SAME)
+
+
+def _disk_bytes(series: tuple[Series, ...], shape: Shape) -> float:
+    """Return the bytes of one scrape of these series on disk; what has not changed costs little."""
+    fresh = min(1.0, shape.scrape_s / shape.interval_s)
+    return sum(fresh * _sample_bytes(one.metric.name) + (1 - fresh) * _SAME for one in series)
+
+
+def _tmpfs(files: Files, here: int) -> tuple[int, int]:
+    """Return bytes and inodes of the files of a node."""
+    process = _pages(box_bytes()) + _pages(len(files.raw))
+    own = _pages(len(files.published)) + _pages(len(files.agent)) + _PAGE_BYTES  # and the manifest
+    # The job's directory and raw/ hold no pages.
+    return here * process + own, 2 * here + 5
+
+
+def add_up(shape: Shape) -> Cost:
+    """Return what measuring these jobs costs."""
+    files = make_files(shape)
+    here = min(shape.ranks, shape.gpus_per_node)
+    # The last node of a job may have fewer processes.
+    full, rest = divmod(shape.ranks, shape.gpus_per_node)
+    processes = full * shape.shown(here) + shape.shown(rest)
+    a_node = len(files.series) - shape.shown(here) * shape.process_series + MTIME_SERIES
+    series = shape.jobs * (processes * shape.process_series + shape.nodes * a_node)
+    node_series = len(files.series) + MTIME_SERIES
+    share = series / node_series  # full nodes that have as much
+    nodelist = next(
+        one.labels[one.metric.labels.index("slurm_nodelist")]
+        for one in files.series
+        if one.metric.group == "job_info"
+    )
+    with_nodelist = sum("slurm_nodelist" in one.metric.labels for one in files.series)
+    a_series = ACTIVE_BYTES + NODELIST_BYTES * len(nodelist) * with_nodelist / len(files.series)
+    ended = series * HEAD_HOURS / shape.job_hours
+    tmpfs_bytes, tmpfs_inodes = _tmpfs(files, here)
+    return Cost(
+        process_series=shape.process_series,
+        kinds=shape.kinds,
+        kinds_shown=shape.kinds_shown,
+        node_series=node_series,
+        scrape_bytes=len(files.page),
+        series=series,
+        samples_per_s=series / shape.scrape_s,
+        all_scrape_bytes=round(share * len(files.page)),
+        memory_bytes=series * a_series + ended * ENDED_BYTES,
+        disk_bytes_per_day=share * _disk_bytes(files.series, shape) * 86400 / shape.scrape_s,
+        box_bytes=box_bytes(),
+        tmpfs_bytes=tmpfs_bytes,
+        tmpfs_inodes=tmpfs_inodes,
+        agent_read_bytes=here * len(files.raw),
+        agent_write_bytes=len(files.published),
+        report_bytes=shape.ranks * BLOCK_BYTES_MAX,
+    )

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An estimate as a page of text."""
+
+import textwrap
+from collections.abc import Iterator
+
+from nccl_inspector.estimate.cost import ACTIVE_BYTES, ACTIVE_BYTES_2_42, Cost
+from nccl_inspector.estimate.shape import GPU_COMMS_MAX, GPU_SERIES_MAX, KINDS_MAX, Shape
+
+COLUMNS = 100
+_NAME = 12
+
+
+def size(count: float) -> str:
+    """Return a number of bytes, 1 kB being 1000, with three digits that mean something."""
+    for unit, each in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= each:
+            return f"{count / each:.3g} {unit}"
+    return f"{count:.0f} B"
+
+
+def _number(count: int, word: str) -> str:
+    return f"{count:,} {word}{'' if count == 1 else 's'}"
+
+
+def _left_out(shape: Shape, cost: Cost) -> str:
+    if cost.kinds_shown == cost.kinds:
+        return f"all {cost.kinds} kinds of operation have series"
+    words = f"the busiest {cost.kinds_shown} of {cost.kinds} kinds of operation have series"
+    words += f": a GPU has {GPU_SERIES_MAX} at most"
+    if shape.comms > GPU_COMMS_MAX:
+        words += f", {GPU_COMMS_MAX} communicators"
+    if shape.kinds > KINDS_MAX:
+        words += f"; a process counts {KINDS_MAX} kinds, the rest as dropped"
+    return words
+
+
+def _rows(shape: Shape, cost: Cost) -> Iterator[tuple[str, str]]:
+    here = min(shape.ranks, shape.gpus_per_node)
+    nodes = shape.jobs * shape.nodes
+    yield (
+        "assumed",
+        f"{_number(shape.jobs, 'job')} of {_number(shape.ranks, 'rank')}, one a GPU, on "
+        f"{_number(shape.nodes, 'node')} each; {_number(shape.comms, 'communicator')} of "
+        f"{_number(shape.sizes, 'size')} and {_number(shape.collectives, 'collective')}"
+        f"{f' and {shape.p2p} of Send, Recv, SendRecv' if shape.p2p else ''}; every kind runs "
+        f"in each interval of {shape.interval_s:g} s; no network detail, no phases",
+    )
+    yield "a process", f"{cost.process_series} series; {_left_out(shape, cost)}"
+    shown = shape.shown(here)
+    limit = f" (the agent publishes {shown} of {here} processes)" if shown < here else ""
+    yield (
+        "a node",
+        f"{cost.node_series:,} series, {size(cost.scrape_bytes)} a scrape before compression"
+        f"{limit}",
+    )
+    yield (
+        _number(nodes, "node"),
+        f"{cost.series:,} series, {cost.samples_per_s:,.0f} samples/s scraped each "
+        f"{shape.scrape_s:g} s, {size(cost.all_scrape_bytes)} for all of them once",
+    )
+    yield (
+        "Prometheus",
+        f"{size(cost.memory_bytes)} of memory ({ACTIVE_BYTES / 1e3:g} kB an active series, "
+        f"measured with 3.5.3; 2.42 takes {ACTIVE_BYTES_2_42 / 1e3:g}), with what ended within "
+        f"3 h where a job lives {shape.job_hours:g} h; {size(cost.disk_bytes_per_day)} a day on "
+        f"disk, {size(cost.disk_bytes_per_day * shape.days)} for {shape.days:g} days, "
+        "and the index",
+    )
+    yield (
+        "tmpfs",
+        f"{size(cost.tmpfs_bytes)} and {cost.tmpfs_inodes} inodes a node: a box of "
+        f"{size(cost.box_bytes)} and a file for each process, and what is published",
+    )
+    yield (
+        "agent",
+        f"reads {size(cost.agent_read_bytes)} and writes {size(cost.agent_write_bytes)} "
+        "in each interval",
+    )
+    yield "reports", f"at most {size(cost.report_bytes)} a job on shared storage"
+
+
+def render(shape: Shape, cost: Cost) -> str:
+    """Return the text."""
+    lines = []
+    for name, words in _rows(shape, cost):
+        wide = max(_NAME, len(name) + 2)
+        lines += textwrap.wrap(
+            words,
+            COLUMNS,
+            initial_indent=name.ljust(wide),
+            subsequent_indent=" " * _NAME,
+        )
+    return "\n".join(lines) + "\n"
