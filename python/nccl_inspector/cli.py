@@ -18,6 +18,7 @@ from nccl_inspector.killswitch import disable as switch_off
 from nccl_inspector.killswitch import enable as switch_on
 from nccl_inspector.live.promview import window_s
 from nccl_inspector.live.top import Wish, run_top
+from nccl_inspector.monitoring.command import setup
 from nccl_inspector.nodestatus import describe, read_status, render_status
 from nccl_inspector.render import render_text
 from nccl_inspector.report import build_report, load_summaries
@@ -61,6 +62,9 @@ def _window(_context: click.Context, _parameter: click.Parameter, text: str) -> 
 @click.version_option(__version__, prog_name="nccl-inspector")
 def cli() -> None:
     """What did NCCL do in a Slurm job, and who was slow?"""
+
+
+cli.add_command(setup)
 
 
 @cli.command()

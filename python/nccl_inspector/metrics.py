@@ -18,16 +18,17 @@ class Metric:
     labels: tuple[str, ...]
 
 
-def _rows(table: str) -> list[list[str]]:
-    text = Path(__file__).with_name(table).read_text("ascii")
+def read_table(table: str) -> list[list[str]]:
+    """Return the cells of a table of ours; a line that begins with # is none of it."""
+    text = (Path(__file__).parent / table).read_text("ascii")
     return [line.split("\t") for line in text.splitlines() if line and not line.startswith("#")]
 
 
 @cache
 def load_metrics() -> dict[str, Metric]:
     """Return every metric by name, in the order of the table."""
-    groups = {group: tuple(labels.split(" ")) for group, labels in _rows("labels.tsv")}
+    groups = {group: tuple(labels.split(" ")) for group, labels in read_table("labels.tsv")}
     return {
         name: Metric(name, kind, group, source, text, groups[group])
-        for name, kind, group, source, text in _rows("metrics.tsv")
+        for name, kind, group, source, text in read_table("metrics.tsv")
     }

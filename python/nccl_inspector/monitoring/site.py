@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a site may say about its monitoring (site.tsv): names, windows and thresholds."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from nccl_inspector.errors import InspectorError
+from nccl_inspector.metrics import read_table
+
+# What a value of each kind looks like. All of it goes into PromQL, YAML and JSON: nothing there
+# may end a string, a line or a template's expression.
+_KINDS = {
+    "source": re.compile(r"textfile|http"),
+    "word": re.compile(r"[A-Za-z0-9_./:#~-]{1,200}"),
+    "label": re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}"),
+    "port": re.compile(r"[1-9][0-9]{0,4}"),
+    "duration": re.compile(r"[1-9][0-9]{0,5}(?:ms|s|m|h|d)"),
+    "count": re.compile(r"[1-9][0-9]{0,5}"),
+    "number": re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,6})?"),
+}
+_HTTP_PORT = "9435"
+
+Site = Mapping[str, str]  # by name, all names of the table
+
+
+@dataclass(frozen=True, slots=True)
+class SiteSetting:
+    """One line of site.tsv."""
+
+    name: str
+    default: str
+    kind: str
+    help: str
+
+
+@cache
+def load_settings() -> dict[str, SiteSetting]:
+    """Return what may be set, by name, in the order of the table."""
+    return {row[0]: SiteSetting(*row) for row in read_table("monitoring/site.tsv")}
+
+
+def make_site(words: Iterable[str]) -> Site:
+    """Return the site that `name=value` words describe; what they leave out has its default.
+
+    Raises:
+        InspectorError: an unknown name, a name given twice or a value of another kind.
+    """
+    known = load_settings()
+    values: dict[str, str] = {}
+    for word in words:
+        name, sign, value = word.partition("=")
+        if not sign or name not in known:
+            raise InspectorError(f"--set {word!r}: not NAME=VALUE with one of {', '.join(known)}")
+        if name in values:
+            raise InspectorError(f"--set {name}: given twice")
+        if not _KINDS[known[name].kind].fullmatch(value):
+            raise InspectorError(f"--set {word!r}: not a {known[name].kind}")
+        values[name] = value
+    if values.get("source") == "http":
+        values.setdefault("port", _HTTP_PORT)
+    return {one.name: one.default for one in known.values()} | values
+
+
+def describe_settings() -> str:
+    """Return what --set takes: each name with its default, and its meaning on the next line."""
+    return "".join(
+        f"{one.name}={one.default}\n    {one.help}\n" for one in load_settings().values()
+    )

@@ -1,0 +1,82 @@
+"""Unit tests of rules as promtool runs them: series of samples, and what the rules make of them."""
+
+import json
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from nccl_inspector.monitoring.rules import render
+from nccl_inspector.monitoring.site import Site
+
+Labels = dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One series in promtool's notation: samples a minute apart, from minute 0."""
+
+    name: str
+    labels: Labels
+    values: str
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What an expression gives at a minute: series of these labels, each of value 1."""
+
+    minute: int
+    expr: str
+    series: list[Labels]
+
+
+def _selector(labels: Labels) -> str:
+    return "{" + ",".join(f"{name}={json.dumps(value)}" for name, value in labels.items()) + "}"
+
+
+def steady(*pieces: tuple[int, float | None]) -> str:
+    """A value for so many minutes each; None: no sample."""
+    return " ".join(
+        f"_x{minutes}" if value is None else f"{value:g}+0x{minutes - 1}"
+        for minutes, value in pieces
+    )
+
+
+def counter(*pieces: tuple[int, float]) -> str:
+    """A counter that grows by so much each minute, for so many minutes."""
+    words, total = [], 0.0
+    for minutes, step in pieces:
+        words.append(f"{total:.9g}+{step:.9g}x{minutes - 1}")
+        total += step * minutes
+    return " ".join(words)
+
+
+def failures(
+    folder: Path, site: Site, series: Iterable[Series], expected: Iterable[Expected]
+) -> list[str]:
+    """Return what promtool says of each expression that is not as expected."""
+    for name in ("rules", "alerts"):
+        (folder / f"{name}.yml").write_text(render(name, site))
+    test = {
+        "interval": "1m",
+        "input_series": [
+            {"series": one.name + _selector(one.labels), "values": one.values} for one in series
+        ],
+        "promql_expr_test": [
+            {
+                "expr": one.expr,
+                "eval_time": f"{one.minute}m",
+                "exp_samples": [{"labels": _selector(own), "value": 1} for own in one.series],
+            }
+            for one in expected
+        ],
+    }
+    path = folder / "test.yml"
+    files = ["rules.yml", "alerts.yml"]
+    words = {"rule_files": files, "evaluation_interval": "1m", "tests": [test]}
+    path.write_text(json.dumps(words))
+    done = subprocess.run(
+        ["promtool", "test", "rules", path], capture_output=True, text=True, check=False
+    )
+    said = (done.stdout + done.stderr).split("    expr: ")
+    return [] if done.returncode == 0 else said[1:] or said

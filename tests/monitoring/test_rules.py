@@ -1,0 +1,185 @@
+"""Each alert fires on what it is for, and not on what looks like it."""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from nccl_inspector.monitoring.site import make_site
+from tests.monitoring import jobs
+from tests.monitoring.jobs import AFTER_MIN, HEALTHY_MIN, Job
+from tests.monitoring.promtool import Expected, Labels, Series, failures, steady
+
+# When a lasting change is an alert for certain, and every moment at which it may not be one.
+SURE_MIN = HEALTHY_MIN + 20
+ALL_MIN = range(5, HEALTHY_MIN + AFTER_MIN, 5)
+END_MIN = HEALTHY_MIN + AFTER_MIN
+
+Build = Callable[[Labels], list[Series]]
+
+NETWORK = Job(dp_gbs=(40, 28), operations=(600, 520), throughput=(310, 268))
+NVLINK = Job(tp_gbs=(300, 200), operations=(600, 500))
+LATE = Job(dp_ms={0: 25, 1: 25, 2: 25, 3: 15})  # 10 ms of 100, ten times a second
+UP = steady((END_MIN, 1))
+
+
+def run(*several: Job) -> Build:
+    """Jobs of one cluster."""
+
+    def build(own: Labels) -> list[Series]:
+        ids = [own | {"slurm_job_id": str(number)} for number in range(len(several))]
+        return [one for job, who in zip(several, ids, strict=True) for one in job.series(who)]
+
+    return build
+
+
+def write(every_min: int, last_min: int) -> Build:
+    return lambda own: [jobs.written(own | {"slurm_job_id": "0"}, every_min, last_min)]
+
+
+def textfile(values: str) -> Build:
+    labels = {"instance": "n1:9100", "job": "nccl-inspector"}
+    return lambda own: [Series("node_textfile_scrape_error", own | labels, values)]
+
+
+DP = {"comm_name": "dp", "comm": "d"}
+SUSPECT = {"alertname": "NcclNetworkSuspect", "slurm_job_id": "0"}
+
+FIRES: dict[str, tuple[Build, list[Labels]]] = {
+    "the network, with the fall of throughput that NVIDIA published": (run(NETWORK), [SUSPECT]),
+    "the network of a job that marks nothing": (run(replace(NETWORK, throughput=None)), [SUSPECT]),
+    "the network of three jobs": (
+        run(NETWORK, NETWORK, NETWORK),
+        [SUSPECT | {"slurm_job_id": str(job)} for job in range(3)]
+        + [{"alertname": "NcclFabricSuspect"}],
+    ),
+    "bandwidth within the nodes": (
+        run(NVLINK), [{"alertname": "NcclJobDegraded", "slurm_job_id": "0"}],
+    ),
+    "bandwidth everywhere": (
+        run(replace(NVLINK, dp_gbs=(40, 28))),
+        [{"alertname": "NcclJobDegraded", "slurm_job_id": "0"}],
+    ),
+    "a rank that comes last": (
+        run(LATE),
+        [{"alertname": "NcclStraggler", "slurm_job_id": "0", "node": "n2", "gpu": "GPU1"}],
+    ),
+    "an operation that does not end": (
+        run(Job(inflight_s=(0, 600))),
+        [
+            {"alertname": "NcclCollectiveHung", "slurm_job_id": "0"} | one
+            for one in (DP, {"comm_name": "tp", "comm": "n1"}, {"comm_name": "tp", "comm": "n2"})
+        ],
+    ),
+    "a process that no longer writes": (
+        write(1, HEALTHY_MIN),
+        [{"alertname": "NcclInspectorStale", "slurm_job_id": "0", "node": "n1"}],
+    ),
+    "a first refused file": (
+        lambda own: jobs.rejected(own, steady((HEALTHY_MIN + 12, None), (28, 1))),
+        [{"alertname": "NcclInspectorFilesRejected", "node": "n1", "reason": "syntax"}],
+    ),
+    "one more refused file": (
+        lambda own: jobs.rejected(own, steady((HEALTHY_MIN + 12, 4), (28, 5))),
+        [{"alertname": "NcclInspectorFilesRejected", "node": "n1", "reason": "syntax"}],
+    ),
+    "a file that node_exporter cannot read": (
+        textfile(steady((HEALTHY_MIN, 0), (AFTER_MIN, 1))),
+        [{"alertname": "NcclTextfileRejected", "instance": "n1:9100"}],
+    ),
+    "an agent that makes no pass": (
+        lambda own: jobs.agent(own, up=UP, last_min=HEALTHY_MIN),
+        [{"alertname": "NcclInspectorAgentDown", "node": "n1"}],
+    ),
+    "an agent whose series are gone": (
+        lambda own: jobs.agent(own, up=UP, gone_min=HEALTHY_MIN),
+        [{"alertname": "NcclInspectorAgentDown", "node": "n1"}],
+    ),
+}  # fmt: skip
+
+QUIET: dict[str, Build] = {
+    "healthy": run(Job(throughput=(310, 310))),
+    "slower collectives that cost the job nothing": run(replace(NETWORK, throughput=(310, 308))),
+    "the same without marks": run(replace(NETWORK, throughput=None, operations=(600, 590))),
+    "a job that does less, its bandwidth as ever": run(
+        Job(operations=(600, 300), throughput=(310, 150))
+    ),
+    "a dip of five minutes": run(replace(NETWORK, dip_min=5)),
+    "a fall to 85 %": run(replace(NETWORK, dp_gbs=(40, 34))),
+    "a job too young for a baseline": run(
+        replace(NETWORK, healthy_min=10, after_min=20)  # it lives for half an hour
+    ),
+    "a job that ends": run(Job(after_min=0, throughput=(310, 310))),
+    "two suspect jobs are not the fabric": run(NETWORK, NETWORK),
+    "a rank that is late by 2 % of the time": run(Job(dp_ms={3: 18})),
+    "all ranks slower alike": run(Job(dp_ms=dict.fromkeys(range(4), 40.0))),
+    "late for five minutes": run(replace(LATE, dip_min=5)),
+    "one of two ranks is late": run(Job(ranks=2, dp_ms={0: 25, 1: 15})),
+    "a rank whose counters stand still": run(Job(silent_rank=2)),
+    "operations of four minutes": run(Job(inflight_s=(240, 240))),
+    "a long operation that ends": run(Job(inflight_s=(0, 600), dip_min=3)),
+    "a job that writes each ten minutes": write(10, END_MIN),
+    "a process that pauses": write(4, END_MIN),
+    "files refused long ago": lambda own: jobs.rejected(own, steady((END_MIN, 3))),
+    "one bad scrape of the textfiles": textfile(steady((HEALTHY_MIN, 0), (2, 1), (38, 0))),
+    "an agent that works": lambda own: jobs.agent(own, up=UP),
+    "an agent that is started anew": lambda own: jobs.agent(own, up=UP, gone_min=END_MIN - 3),
+    "a node that is down": lambda own: jobs.agent(
+        own, up=steady((HEALTHY_MIN, 1), (AFTER_MIN, 0)), gone_min=HEALTHY_MIN
+    ),
+}
+# Both jobs fire for themselves there; only the fabric may not.
+ONLY = {"two suspect jobs are not the fabric": 'alertname="NcclFabricSuspect", '}
+# How long ago those were refused that are there at the first scrape, nobody knows: an alert.
+OLD = ("files refused long ago",)
+
+CASES = [*FIRES, *QUIET]
+
+
+def firing(case: str, labels: str, only: str = "") -> str:
+    which = f'cluster="c{CASES.index(case)}", {only}alertstate="firing"'
+    return f"count by ({labels}) (ALERTS{{{which}}})"
+
+
+def expected(case: str) -> list[Expected]:
+    """What fires when: before the change nothing, then exactly what is wanted."""
+    if case in QUIET:
+        expr = firing(case, "alertname", ONLY.get(case, ""))
+        known = range(20, END_MIN, 5) if case in OLD else ALL_MIN
+        return [Expected(minute, expr, []) for minute in known]
+    wanted = FIRES[case][1]
+    names = sorted({name for one in wanted for name in one})
+    expr = firing(case, ", ".join(names))
+    return [Expected(HEALTHY_MIN, expr, []), Expected(SURE_MIN + 5, expr, wanted)]
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """What promtool complains of; every case has a cluster of its own, and one run serves all."""
+    series = [
+        one
+        for number, case in enumerate(CASES)
+        for one in (QUIET.get(case) or FIRES[case][0])({"cluster": f"c{number}"})
+    ]
+    wanted = [one for case in CASES for one in expected(case)]
+    return failures(tmp_path_factory.mktemp("promtool"), make_site([]), series, wanted)
+
+
+def of_case(said: list[str], case: str) -> list[str]:
+    mark = re.compile(rf'cluster=\\*"c{CASES.index(case)}\\*"')
+    return [one for one in said if mark.search(one)]
+
+
+@pytest.mark.parametrize("case", FIRES)
+def test_an_alert_fires_and_no_other(said: list[str], case: str) -> None:
+    assert of_case(said, case) == []
+
+
+@pytest.mark.parametrize("case", QUIET)
+def test_a_near_miss_is_quiet(said: list[str], case: str) -> None:
+    assert of_case(said, case) == []
+
+
+def test_promtool_ran_and_said_nothing_else(said: list[str]) -> None:
+    assert said == []
