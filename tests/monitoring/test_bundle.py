@@ -66,9 +66,8 @@ def test_promtool_has_nothing_to_say(tmp_path: Path, words: list[str]) -> None:
 
 def test_a_sites_names_are_everywhere(tmp_path: Path) -> None:
     folder = write(tmp_path, *OTHER)
-    rules, alerts, scrape = (
-        (folder / f"nccl-inspector-{name}.yml").read_text() for name in ("rules", "alerts", "scrape")
-    )  # fmt: skip
+    names = ("rules", "alerts", "scrape")
+    rules, alerts, scrape = ((folder / f"nccl-inspector-{name}.yml").read_text() for name in names)
     for text in (rules, alerts):
         assert re.findall(r"\b(?:cluster|slurm_job_id|node)\b(?=[,)=])", text) == []
         assert "by (site, jobid" in text

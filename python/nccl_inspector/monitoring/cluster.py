@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The dashboard of a cluster: the worst jobs, the worst nodes."""
+
+from nccl_inspector.monitoring.panels import (
+    Dashboard,
+    Panel,
+    Query,
+    Row,
+    Variable,
+    graph,
+    link_to,
+    listing,
+    number,
+)
+from nccl_inspector.monitoring.queries import of_cluster, rate
+from nccl_inspector.monitoring.site import Site
+
+_NODE_LINK = link_to("nccl-node", "node", "Node")
+_FIRING = 'ALERTS{alertname=~"Nccl.+", alertstate="firing", %s}'
+
+
+def _overview(own: str, site: Site) -> Row:
+    job, agent = site["label_job"], "nccl_inspector_agent"
+    info = f"nccl_inspector_job_info{{{own}}}"
+    wrote = f"nccl_inspector_last_write_timestamp_seconds{{{own}}}"
+    return Row(
+        "Cluster",
+        [
+            number("Jobs", "Measured jobs at present.", "short",
+                   f"count(count by ({job}) ({info}))"),
+            number("Processes", "That publish at present.", "short", f"count({wrote})"),
+            number("Agents", "Nodes whose agent publishes.", "short",
+                   f"count({agent}_jobs{{{own}}})"),
+            number("Switched off", "Nodes with the kill switch on.", "short",
+                   f"sum({agent}_disabled{{{own}}})"),
+            number("Series", "Of measured jobs, in Prometheus.", "short",
+                   f'count({{__name__=~"nccl_.+", {job}!="", {own}}})'),
+            number("Alerts", "Of this bundle, firing.", "short",
+                   f"count({_FIRING % own}) or vector(0)"),
+        ],
+    )  # fmt: skip
+
+
+def _worst_jobs(title: str, about: str, expr: str, value: str, unit: str, site: Site) -> Panel:
+    """Return a table of jobs with their users; `expr` has one series a job."""
+    cluster, job = site["label_cluster"], site["label_job"]
+    on = f"{cluster}, {job}"
+    who = f"max by ({on}, user, partition) (nccl_inspector_job_info{{{of_cluster(site)}}})"
+    columns = {job: "Job", "user": "User", "partition": "Partition", "Value": value}
+    return listing(
+        title,
+        about,
+        f"sum by ({job}, user, partition) "
+        f"(({expr}) * on ({on}) group_left (user, partition) {who})",
+        columns,
+        unit=unit,
+        link=("Job", link_to("nccl-job", "job", "Job")),
+    )
+
+
+def _jobs(own: str, site: Site) -> Row:
+    on = f"{site['label_cluster']}, {site['label_job']}"
+    ratio = f"min by ({on}) (job:nccl_bandwidth:ratio{{{own}}})"
+    return Row(
+        "Worst jobs",
+        [
+            _worst_jobs(
+                "Bandwidth against their own past",
+                "The ten jobs whose bandwidth fell most, from the recording rules: of network or "
+                "node the lower. Jobs of less than about half an hour have no past yet.",
+                f"bottomk(10, {ratio})",
+                "Bandwidth",
+                "percentunit",
+                site,
+            ),
+            _worst_jobs(
+                "Progress against their own past",
+                "By the throughput that the job marks, else by its operations a second.",
+                f"bottomk(10, min by ({on}) (job:nccl_progress:ratio{{{own}}}))",
+                "Progress",
+                "percentunit",
+                site,
+            ),
+            _worst_jobs(
+                "Waiting",
+                "The ten jobs whose ranks wait for one another most, as part of their time in "
+                "synchronous collectives; from the recording rules.",
+                f"topk(10, job:nccl_collective_waiting:ratio{{{own}}})",
+                "Waiting",
+                "percentunit",
+                site,
+            ),
+            _worst_jobs(
+                "Oldest operation in flight",
+                "The ten jobs with the oldest. Minutes are a hang, or a long checkpoint.",
+                f"topk(10, max by ({on}) (nccl_collective_inflight_seconds{{{own}}}))",
+                "Age",
+                "s",
+                site,
+            ),
+        ],
+    )
+
+
+def _nodes(own: str, site: Site) -> Row:
+    node, job = site["label_node"], site["label_job"]
+    late = f"max by ({node}, {job}) (rank:nccl_collective_late:ratio{{{own}}})"
+    agent = "nccl_inspector_agent"
+    last = f"{agent}_last_pass_timestamp_seconds{{{own}}}"
+    refused = f"increase({agent}_rejected_files_total{{{own}}}[$__range])"
+    lost = f"increase({agent}_ranks_lost_total{{{own}}}[$__range])"
+
+    def nodes(title: str, about: str, expr: str, value: str, unit: str) -> Panel:
+        columns = {node: "Node", "Value": value}
+        return listing(title, about, expr, columns, unit=unit, width=8, link=("Node", _NODE_LINK))
+
+    return Row(
+        "Worst nodes",
+        [
+            nodes(
+                "Nodes that jobs wait for",
+                "Part of the wall-clock time that jobs wait for the node's latest GPU, added up "
+                "over jobs; from the recording rules. A node that leads with several jobs is slow "
+                "itself.",
+                f"topk(10, sum by ({node}) (clamp_min({late}, 0)))",
+                "Waited for",
+                "percentunit",
+            ),
+            nodes(
+                "Processes lost, files refused",
+                "Within the time shown.",
+                f"topk(10, sum by ({node}) ({lost} or {refused}))",
+                "Number",
+                "short",
+            ),
+            nodes(
+                "Agents that are behind",
+                "Since the agent's last pass.",
+                f"topk(10, max by ({node}) (time() - {last}))",
+                "Age",
+                "s",
+            ),
+        ],
+    )
+
+
+def _traffic(own: str) -> Row:
+    data = rate("nccl_collective_bytes_total", own)
+    busy = rate("nccl_collective_busy_seconds_total", own)
+    return Row(
+        "All jobs",
+        [
+            graph(
+                "Bytes of collectives",
+                "Message bytes a second of all ranks, as callers count them.",
+                "Bps",
+                [Query(f"sum by (collective) ({data})", "{{collective}}")],
+            ),
+            graph(
+                "Ranks in collectives",
+                "How many ranks are in a collective at a time, on average.",
+                "short",
+                [Query(f"sum by (collective) ({busy})", "{{collective}}")],
+            ),
+        ],
+    )
+
+
+def cluster_dashboard(site: Site) -> Dashboard:
+    """Return the dashboard of a cluster."""
+    own = of_cluster(site)
+    return Dashboard(
+        "nccl-cluster",
+        "NCCL cluster",
+        "The worst jobs and the worst nodes of a cluster.",
+        [Variable("cluster", "Cluster", "nccl_inspector_agent_jobs", site["label_cluster"])],
+        [_overview(own, site), _jobs(own, site), _nodes(own, site), _traffic(own)],
+    )

@@ -1,0 +1,312 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The dashboard of one job."""
+
+from nccl_inspector.monitoring.panels import (
+    Dashboard,
+    Query,
+    Row,
+    Variable,
+    bars,
+    graph,
+    listing,
+    number,
+)
+from nccl_inspector.monitoring.queries import (
+    SYNCHRONOUS,
+    highest_bandwidth,
+    late_ratio,
+    mean_seconds,
+    of_cluster,
+    of_job,
+    rate,
+    transfer_bandwidth,
+    waiting_ratio,
+)
+from nccl_inspector.monitoring.site import Site
+
+_KIND = 'comm_name=~"$comm_name", message_size=~"$message_size"'
+_SCOPES = (("NVLink only", 'n_nodes="1"'), ("Mixed and network", 'n_nodes!="1"'))
+
+
+def _overview(own: str) -> Row:
+    wrote = f"nccl_inspector_last_write_timestamp_seconds{{{own}}}"
+    dropped = f"nccl_inspector_events_dropped_total{{{own}}}"
+    columns = {
+        "user": "User",
+        "account": "Account",
+        "partition": "Partition",
+        "slurm_nodelist": "Node list",
+        "Value": "Nodes",
+    }
+    info = f"nccl_inspector_job_info{{{own}}}"
+    return Row(
+        "Job",
+        [
+            listing(
+                "Whose it is",
+                "What Slurm says of the job, and how many of its nodes publish at present.",
+                f"count by (user, account, partition, slurm_nodelist) ({info})",
+                columns,
+                width=9,
+                height=4,
+            ),
+            number("Processes", "That publish at present.", "short", f"count({wrote})", 3),
+            number(
+                "Waiting",
+                "Part of the time in AllReduce, AllGather and ReduceScatter in which ranks waited "
+                "for the last one; of the communicator that waits most.",
+                "percentunit",
+                f"max({waiting_ratio(own)})",
+                3,
+            ),
+            number(
+                "Oldest in flight",
+                "Age of the oldest operation that has not completed. It grows in a hang.",
+                "s",
+                f"max(nccl_collective_inflight_seconds{{{own}}})",
+                3,
+            ),
+            number(
+                "Not measured",
+                "Events that could not be measured, since the processes began.",
+                "short",
+                f"sum({dropped})",
+                3,
+            ),
+            number(
+                "Oldest figures",
+                "Since the process that is furthest behind last wrote its metrics.",
+                "s",
+                f"time() - min({wrote})",
+                3,
+            ),
+        ],
+    )  # fmt: skip
+
+
+def _collective(own: str) -> Row:
+    """The row that is there once for each collective: bandwidth and time, side by side by scope."""
+    base = f'{own}, collective="$collective", {_KIND}'
+    panels = []
+    for scope, nodes in _SCOPES:
+        panels.append(
+            graph(
+                f"$collective, {scope}: bus bandwidth",
+                "Of the rank that came last and so did not wait: the transfer alone. Median over "
+                "communicators of one name. No line while none completed.",
+                "GBs",
+                [Query(transfer_bandwidth(f"{base}, {nodes}"), "{{message_size}} {{comm_name}}")],
+            )
+        )
+    for scope, nodes in _SCOPES:
+        by = "comm, comm_name, message_size"
+        means = mean_seconds(f"{base}, {nodes}", f"{by}, rank")
+        panels.append(
+            graph(
+                f"$collective, {scope}: time",
+                "Solid: of the rank that did not wait. Dashed: mean over the ranks. What lies "
+                "between is waiting.",
+                "s",
+                [
+                    Query(
+                        f"quantile by (comm_name, message_size) (0.5, min by ({by}) ({means}))",
+                        "{{message_size}} {{comm_name}}",
+                    ),
+                    Query(
+                        f"avg by (comm_name, message_size) ({means})",
+                        "{{message_size}} {{comm_name}} mean",
+                        dashed=True,
+                    ),
+                ],
+            )
+        )
+    return Row("$collective", panels, repeat="collective")
+
+
+def _ranks(own: str, site: Site) -> Row:
+    node = site["label_node"]
+    means = mean_seconds(f"{own}, {SYNCHRONOUS}", "comm, comm_name, rank")
+    busy = rate("nccl_collective_busy_seconds_total", f"{own}, {SYNCHRONOUS}")
+    return Row(
+        "Ranks",
+        [
+            graph(
+                "Spread of the ranks' times",
+                "Mean time of a synchronous collective, of the ranks with the shortest (solid) and "
+                "the longest. The rank with the shortest is the one that the others wait for.",
+                "s",
+                [
+                    Query(f"min by (comm_name) ({means})", "{{comm_name}} shortest"),
+                    Query(f"max by (comm_name) ({means})", "{{comm_name}} longest", dashed=True),
+                ],
+            ),
+            graph(
+                "Waiting",
+                "Part of the time in synchronous collectives in which ranks waited for the last.",
+                "percentunit",
+                [Query(waiting_ratio(own), "{{comm_name}}")],
+            ),
+            graph(
+                "Who the others wait for",
+                "The five ranks that their communicators wait for most, as part of the wall-clock "
+                "time, from 1 % on. The figure is lateness beyond the median rank.",
+                "percentunit",
+                [
+                    Query(
+                        f"topk(5, {late_ratio(site, own)} > 0.01)",
+                        f"{{{{{node}}}}} {{{{gpu}}}}, rank {{{{rank}}}} of {{{{comm_name}}}}",
+                    )
+                ],
+            ),
+            bars(
+                "Least time in collectives",
+                "Part of the wall-clock time that a GPU spends in synchronous collectives, of "
+                "those with the least: who comes last waits least.",
+                "percentunit",
+                Query(
+                    f"sort(bottomk(8, sum by ({node}, gpu) ({busy})))",
+                    f"{{{{{node}}}}} {{{{gpu}}}}",
+                ),
+            ),
+        ],
+    )
+
+
+def _progress(own: str) -> Row:
+    done = rate("nccl_communicator_operations_completed_total", own)
+    called = rate("nccl_communicator_operations_enqueued_total", own)
+    last = f"nccl_communicator_last_progress_timestamp_seconds{{{own}}}"
+    age = f"nccl_collective_inflight_seconds{{{own}}}"
+    return Row(
+        "Progress",
+        [
+            graph(
+                "Oldest operation in flight",
+                "By communicator's name. A line that rises as fast as time does is a hang.",
+                "s",
+                [Query(f"max by (comm_name) ({age})", "{{comm_name}}")],
+                8,
+            ),
+            graph(
+                "Since the latest completion",
+                "Of the rank of a communicator that is furthest behind.",
+                "s",
+                [Query(f"time() - min by (comm_name) ({last})", "{{comm_name}}")],
+                8,
+            ),
+            graph(
+                "Operations",
+                "Handed to NCCL and completed, of all ranks together.",
+                "ops",
+                [
+                    Query(f"sum({called})", "handed to NCCL", dashed=True),
+                    Query(f"sum({done})", "completed"),
+                ],
+                8,
+            ),
+        ],
+    )  # fmt: skip
+
+
+def _attribution(own: str) -> Row:
+    nvlink, network = (
+        highest_bandwidth(f"{own}, {_KIND}, {nodes}", "collective") for _, nodes in _SCOPES
+    )
+    done = rate("nccl_communicator_operations_completed_total", own)
+    marked = f"nccl_inspector_job_throughput{{{own}}}"
+    return Row(
+        "Why it is slower",
+        [
+            graph(
+                "The job's throughput and its bandwidth",
+                "At the left what the job marks of itself (nccl-inspector mark), else its "
+                "operations a second; at the right the highest bandwidth, dashed between nodes.",
+                "short",
+                [
+                    Query(f"avg by (unit) ({marked})", "{{unit}}"),
+                    Query(f"sum({done}) unless on () {marked}", "operations/s"),
+                    Query(nvlink, "{{collective}} in a node", right="GBs"),
+                    Query(network, "{{collective}} between nodes", dashed=True, right="GBs"),
+                ],
+            ),
+            graph(
+                "Bandwidth and progress against its own past",
+                "From the recording rules; from about half an hour of a job on. Network down and "
+                "node level: the network. Both level and progress down: outside NCCL, or a "
+                "straggler.",
+                "percentunit",
+                [
+                    Query(f"job:nccl_bandwidth:ratio{{{own}}}", "bandwidth, {{scope}}"),
+                    Query(f"job:nccl_progress:ratio{{{own}}}", "progress by {{by}}", dashed=True),
+                ],
+            ),
+        ],
+    )  # fmt: skip
+
+
+def _missing(own: str) -> Row:
+    dropped = rate("nccl_inspector_events_dropped_total", own)
+    silent = rate("nccl_inspector_silent_seconds_total", own)
+    threads = rate("nccl_inspector_self_seconds_total", own)
+    calls = rate("nccl_inspector_hot_seconds_total", own)
+    return Row(
+        "What is not measured, and what measuring costs",
+        [
+            graph(
+                "Events not measured",
+                "By reason; packaging/doc/metrics.md says what each means.",
+                "ops",
+                [Query(f"sum by (reason) ({dropped})", "{{reason}}")],
+                8,
+            ),
+            graph(
+                "Share of operations timed",
+                "Below 1 where timing all would cost more than the budget, of the process with the "
+                "least; and the share of the time in which the site's switch kept it silent.",
+                "percentunit",
+                [
+                    Query(f"min(nccl_inspector_sampling_ratio{{{own}}})", "timed"),
+                    Query(f"max({silent})", "silent", dashed=True),
+                ],
+                8,
+            ),
+            graph(
+                "Cost",
+                "CPU time of the plugin's own threads, and time inside NCCL's calls; of the "
+                "process with the most, as part of one core.",
+                "percentunit",
+                [
+                    Query(f"max({threads})", "own threads"),
+                    Query(f"max({calls})", "in NCCL's calls"),
+                ],
+                8,
+            ),
+        ],
+    )  # fmt: skip
+
+
+def job_dashboard(site: Site) -> Dashboard:
+    """Return the dashboard of one job."""
+    own, cluster, job = of_job(site), site["label_cluster"], site["label_job"]
+    done = f"nccl_collective_operations_total{{{own}}}"
+    info = "nccl_inspector_job_info"
+    return Dashboard(
+        "nccl-job",
+        "NCCL job",
+        "What NCCL did in one Slurm job, and who was slow.",
+        [
+            Variable("cluster", "Cluster", info, cluster),
+            Variable("job", "Job", f"{info}{{{of_cluster(site)}}}", job),
+            Variable("comm_name", "Communicator", done, "comm_name", many=True),
+            Variable("message_size", "Size", done, "message_size", many=True),
+            Variable("collective", "Collective", done, "collective", many=True),
+        ],
+        [
+            _overview(own),
+            _collective(own),
+            _ranks(own, site),
+            _progress(own),
+            _attribution(own),
+            _missing(own),
+        ],
+    )

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The PromQL that several panels share.
+
+Bandwidth and times are never averaged over ranks: the rank that comes last is the
+one that does not wait, and only its figures are those of the transfer.
+"""
+
+from nccl_inspector.monitoring.site import Site
+
+RATE = "[$__rate_interval]"
+# The collectives in which every rank waits for the last one.
+SYNCHRONOUS = 'collective=~"AllReduce|AllGather|ReduceScatter"'
+
+
+def rate(metric: str, labels: str) -> str:
+    """Return how fast a counter grows, a second."""
+    return f"rate({metric}{{{labels}}}{RATE})"
+
+
+def selector(**labels: str) -> str:
+    """Return `a="x", b=~"y"`; a value that begins with ~, ! is an operator's rest."""
+    words = []
+    for name, value in labels.items():
+        sign = value[0] if value[0] in "~!" else ""
+        operator = {"": "=", "~": "=~", "!": "!="}[sign]
+        words.append(f'{name}{operator}"{value.removeprefix(sign)}"')
+    return ", ".join(words)
+
+
+def of_cluster(site: Site) -> str:
+    """Return the selector of the chosen cluster."""
+    return selector(**{site["label_cluster"]: "$cluster"})
+
+
+def of_job(site: Site) -> str:
+    """Return the selector of the chosen job."""
+    return f"{of_cluster(site)}, {selector(**{site['label_job']: '$job'})}"
+
+
+def of_node(site: Site) -> str:
+    """Return the selector of the chosen node."""
+    return f"{of_cluster(site)}, {selector(**{site['label_node']: '$node'})}"
+
+
+def transfer_bandwidth(labels: str) -> str:
+    """Return the bus bandwidth in GB/s, by communicator's name and size of the message."""
+    by = "comm_name, nranks, message_size"
+    return (
+        f"quantile by ({by}) (0.5, max by ({by}, comm) "
+        f"(avg_over_time(nccl_bus_bandwidth_gbs{{{labels}}}{RATE})))"
+    )
+
+
+def mean_seconds(labels: str, by: str) -> str:
+    """Return the mean time of a collective; nothing for those of which there was none."""
+    busy, done = "nccl_collective_busy_seconds_total", "nccl_collective_operations_total"
+    return f"(sum by ({by}) ({rate(busy, labels)}) / (sum by ({by}) ({rate(done, labels)}) > 0))"
+
+
+def late_ratio(site: Site, labels: str) -> str:
+    """Return for how much of the wall-clock time its communicator waits for a rank."""
+    rank = f"{site['label_node']}, gpu, rank, comm, comm_name"
+    mean = mean_seconds(f"{labels}, {SYNCHRONOUS}", rank)
+    done = rate("nccl_collective_operations_total", f"{labels}, {SYNCHRONOUS}")
+    return (
+        f"(quantile by (comm) (0.5, {mean}) - on (comm) group_right () {mean}) "
+        f"* sum by ({rank}) ({done})"
+    )
+
+
+def highest_bandwidth(labels: str, by: str) -> str:
+    """Return the highest bus bandwidth in GB/s, waiting included; none while none completed."""
+    return f"max by ({by}) (avg_over_time(nccl_bus_bandwidth_gbs{{{labels}}}{RATE}))"
+
+
+def waiting_ratio(labels: str) -> str:
+    """Return how much of the time in collectives was waiting, by communicator's name."""
+    every = rate("nccl_collective_busy_seconds_total", f"{labels}, {SYNCHRONOUS}")
+    busy = f"({every} > 0)"
+    kind = "comm, comm_name, collective, message_size"
+    return (
+        f"1 - sum by (comm_name) (min by ({kind}) ({busy}) * count by ({kind}) ({busy})) "
+        f"/ sum by (comm_name) ({busy})"
+    )
