@@ -3,6 +3,7 @@
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
+from signal import SIGHUP
 from typing import Self
 
 from tests.cluster import config, lifetime, product, prometheus, slurm
@@ -194,6 +195,24 @@ class Cluster:
         """Write any text as nccl-inspector.conf."""
         config.replace_text(self.layout.product_conf, text)
 
+    def set_rules(self, rules: Mapping[str, str]) -> None:
+        """Give Prometheus these files of rules, and no others. Raises ClusterError."""
+        folder = self.layout.root / "etc" / "rules"
+        if {path.stem: path.read_text() for path in folder.iterdir()} == dict(rules):
+            return
+        for path in folder.iterdir():
+            path.unlink()
+        for name, text in rules.items():
+            (folder / f"{name}.yml").write_text(text)
+        process = self.head.process("prometheus")
+        if process is None:
+            raise ClusterError("Prometheus does not run")
+        process.send(SIGHUP)
+        lifetime.wait_until(
+            lambda: prometheus.rule_files(self.layout.prometheus_url()) == set(rules),
+            10, "Prometheus has taken the rules", 0.1,
+        )  # fmt: skip
+
     def reset(self) -> None:
         """As after the start: daemons live, no jobs, nodes idle, hooks and settings as chosen."""
         for node in self.nodes.values():
@@ -206,6 +225,7 @@ class Cluster:
         self.set_prolog(on=self.layout.options.prolog)
         self.set_plugstack(*self.layout.options.plugstack)
         self.set_conf()
+        self.set_rules({})
         # Slurm 22.05 may know a task of an array as 12_3 only.
         jobs = self.run_as("root", ["squeue", "--noheader", "--format=%A %i"]).stdout.split()
         if jobs:

@@ -128,6 +128,7 @@ def prometheus_yml(layout: Layout) -> str:
         "metric_relabel_configs": [{"action": "labeldrop", "regex": "exported_cluster"}],
     }
     text = {
+        "rule_files": [f"{layout.root}/etc/rules/*.yml"],
         "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
         "scrape_configs": [job],
     }
@@ -161,7 +162,7 @@ def gpu_bus_id(minor: int) -> str:
 def write_all(layout: Layout) -> None:
     """Write every file that daemons or users read; the plugin's are written with the product."""
     etc = layout.root / "etc"
-    for folder in (etc / "nccl-inspector", etc / "prolog.d", etc / "epilog.d"):
+    for folder in (etc / "nccl-inspector", etc / "prolog.d", etc / "epilog.d", etc / "rules"):
         folder.mkdir(parents=True, exist_ok=True)
     layout.slurm_conf.write_text(slurm_conf(layout))
     (etc / "gres.conf").write_text(gres_conf(layout))

@@ -5,6 +5,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from dataclasses import dataclass
+from pathlib import Path
 
 from tests.cluster.errors import ClusterError
 
@@ -62,3 +63,15 @@ def history(base: str, selector: str, seconds: int, at: float | None = None) -> 
         for series in data["result"]
         for stamp, value in series["values"]
     ]
+
+
+def rule_files(base: str) -> set[str]:
+    """The files that it has rules from, without folder and ending. Raises ClusterError."""
+    groups = json.loads(get(f"{base}/api/v1/rules"))["data"]["groups"]
+    return {Path(group["file"]).stem for group in groups}
+
+
+def alerts(base: str) -> list[dict[str, dict[str, str]]]:
+    """The alerts that fire, each with `labels` and `annotations`. Raises ClusterError."""
+    found = json.loads(get(f"{base}/api/v1/alerts"))["data"]["alerts"]
+    return [one for one in found if one["state"] == "firing"]

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from tests.monitoring.promtool import Labels, Series, counter, steady
 
-HEALTHY_MIN, AFTER_MIN = 60, 40
+HEALTHY_MIN, AFTER_MIN = 45, 35
+END_MIN = HEALTHY_MIN + AFTER_MIN
 _DP_MS, _TP_MS = 20.0, 1.0
 
 Pair = tuple[float, float]  # healthy, after
@@ -21,6 +22,7 @@ class Job:
 
     dp_gbs: Pair = (40, 40)
     tp_gbs: Pair = (300, 300)
+    dp_gbs_of: Mapping[int, float] = field(default_factory=dict)  # by rank, after the change
     dp_ms: Mapping[int, float] = field(default_factory=dict)  # by rank, after the change
     operations: Pair = (600, 600)  # a minute, of each communicator
     throughput: Pair | None = None
@@ -44,7 +46,8 @@ class Job:
             late = (_DP_MS, self.dp_ms.get(rank, _DP_MS))
             dp = place | {"rank": str(rank), "comm": "d", "comm_name": "dp"}
             tp = place | {"rank": str(rank % 2), "comm": place["node"], "comm_name": "tp"}
-            yield from self._communicator(rank, dp, ("2", str(self.ranks)), self.dp_gbs, late)
+            gbs = (self.dp_gbs[0], self.dp_gbs_of.get(rank, self.dp_gbs[1]))
+            yield from self._communicator(rank, dp, ("2", str(self.ranks)), gbs, late)
             yield from self._communicator(rank, tp, ("1", "2"), self.tp_gbs, (_TP_MS, _TP_MS))
         if self.throughput:
             unit = {"node": "n1", "unit": "TFLOP/s/GPU"}
@@ -67,7 +70,7 @@ class Job:
         yield Series("nccl_collective_operations_total", kind, counter(*steps))
         yield Series("nccl_collective_busy_seconds_total", kind, counter(*busy))
         yield Series(done, labels, counter(*steps))
-        called = f"{steps[-1][1] * 1000 + (rank != self.silent_rank):g}+0x{HEALTHY_MIN + AFTER_MIN}"
+        called = f"{steps[-1][1] * 1000 + (rank != self.silent_rank):g}+0x{END_MIN}"
         yield Series("nccl_communicator_operations_enqueued_total", labels, called)
         yield Series(
             "nccl_collective_inflight_seconds", labels, steady(*self.over(self.inflight_s))
@@ -76,14 +79,14 @@ class Job:
 
 def written(own: Labels, every_min: int, last_min: int) -> Series:
     """A process that writes each so many minutes, until then."""
-    stamps = [min(minute, last_min) // every_min * every_min * 60 for minute in range(100)]
+    stamps = [min(minute, last_min) // every_min * every_min * 60 for minute in range(END_MIN)]
     labels = own | {"node": "n1", "gpu": "GPU0", "process": "0_1"}
     values = " ".join(map(str, stamps))
     return Series("nccl_inspector_last_write_timestamp_seconds", labels, values)
 
 
 def agent(
-    own: Labels, *, up: str, gone_min: int | None = None, last_min: int = 100
+    own: Labels, *, up: str, gone_min: int | None = None, last_min: int = END_MIN
 ) -> list[Series]:
     """A node whose agent made its last pass then, and is not scraped from `gone_min` on."""
     target = {
@@ -91,7 +94,7 @@ def agent(
         "instance": f"{own['cluster']}-n1",
         "job": "nccl-inspector",
     }
-    stamps = [str(min(minute, last_min) * 60) for minute in range(gone_min or 100)]
+    stamps = [str(min(minute, last_min) * 60) for minute in range(gone_min or END_MIN)]
     name = "nccl_inspector_agent_last_pass_timestamp_seconds"
     stale = ["stale"] if gone_min else []
     return [
