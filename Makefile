@@ -235,6 +235,11 @@ test-gpu: $(PROFILER)
 	PYTHONPATH=python:.:$$PYTHONPATH $(GPU_PY) -m tests.gpu.run $(GPU_ARGS)
 .PHONY: test-gpu
 
+#: make previews     pictures of the dashboards for the docs, by Grafana's own components; needs npm and Chromium
+previews: setup build
+	$(PY) -m tests.preview
+.PHONY: previews
+
 C_SRC := $(shell git ls-files '*.c' '*.h' 2>/dev/null)
 SH_SRC := $(shell git ls-files '*.sh' .ci/run 2>/dev/null)
 FUZZ_SECONDS ?= 600

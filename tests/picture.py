@@ -24,10 +24,16 @@ def draw(text: str, out: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder) / "page.html"
         page.write_text(_PAGE.format(margin=_MARGIN_PX, line=_LINE_PX, text=html.escape(text)))
+        screenshot(page, out, width, height)
+
+
+def screenshot(page: Path, out: Path, width: int, height: int) -> None:
+    """Write a PNG of a page, size in pixels. Raises CalledProcessError when Chromium fails."""
+    with tempfile.TemporaryDirectory() as profile:
         subprocess.run(
             ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-sync",
              "--disable-background-networking", "--disable-component-update", "--no-first-run",
-             f"--user-data-dir={folder}/profile", "--hide-scrollbars",
+             f"--user-data-dir={profile}", "--hide-scrollbars", "--virtual-time-budget=8000",
              f"--window-size={width},{height}", f"--screenshot={out.resolve()}", page.as_uri()],
             check=True, capture_output=True, timeout=60,
         )  # fmt: skip

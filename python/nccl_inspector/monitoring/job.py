@@ -24,7 +24,8 @@ from nccl_inspector.monitoring.queries import (
 )
 from nccl_inspector.monitoring.site import Site
 
-_KIND = 'comm_name=~"$comm_name", message_size=~"$message_size"'
+_COMM = 'comm_name=~"$comm_name"'
+_KIND = f'{_COMM}, message_size=~"$message_size"'
 _SCOPES = (("NVLink only", 'n_nodes="1"'), ("Mixed and network", 'n_nodes!="1"'))
 
 
@@ -304,8 +305,8 @@ def job_dashboard(site: Site) -> Dashboard:
         [
             _overview(own),
             _collective(own),
-            _ranks(own, site),
-            _progress(own),
+            _ranks(f"{own}, {_COMM}", site),
+            _progress(f"{own}, {_COMM}"),
             _attribution(own),
             _missing(own),
         ],
