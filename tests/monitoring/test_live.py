@@ -16,6 +16,7 @@ from nccl_inspector.monitoring.site import make_site
 from tests import jobs
 from tests.cluster import Cluster, prometheus, wait_until
 from tests.cluster.errors import ClusterError
+from tests.cluster.layout import REPO
 from tests.monitoring.expressions import (
     fill_in,
     panel_expressions,
@@ -23,11 +24,14 @@ from tests.monitoring.expressions import (
     vendor_expressions,
 )
 from tests.monitoring.live import SHORT_WINDOWS, load_rules
+from tests.monitoring.test_bundle import AWAITED
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 SLOW_RANK, SLOW_PLACE = 5, ("n3", "GPU1")
 HANGING_RANK = 1
+CALL = 'from nccl_inspector import mark; mark(314, "TFLOP/s/GPU")'
+MARK = f"PYTHONPATH={REPO}/python python3 -c '{CALL}'"
 
 Expressions = dict[str, str]  # by dashboard and panel, or variable
 
@@ -42,7 +46,11 @@ def all_expressions() -> Expressions:
                 found[f"{name}: {where}"] = expr
     for number, (where, expr) in enumerate(vendor_expressions()):
         found[f"NVIDIA's {number}: {where}"] = expr
-    return found
+    return {
+        where: expr
+        for where, expr in found.items()
+        if not any(metric in expr for metric in AWAITED)
+    }
 
 
 @dataclass
@@ -75,8 +83,8 @@ def look(cluster: Cluster) -> Seen:
     words = ("--nccl-inspector=prom", "--ntasks-per-node=2", "--mem=500")
     found = Seen()
     found.job_id = jobs.submit(
-        cluster, *words, "-N4", "--gpus-per-task=1", script=f"srun {late}"
-    )  # fmt: skip
+        cluster, *words, "-N4", "--gpus-per-task=1", script=f"{MARK}\nsrun {late}"
+    )
     found.hung_id = jobs.submit(cluster, *words, "-N2", script=f"srun {hung}")
     values = {
         "cluster": "sandbox", "job": str(found.job_id), "jobid": str(found.job_id), "node": "n3",

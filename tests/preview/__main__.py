@@ -1,8 +1,9 @@
 """Pictures of the dashboards for the docs: make previews (needs npm and Chromium, and root).
 
-A job with a late rank runs on the sandbox cluster; what its Prometheus answers is drawn with the
-components that Grafana itself draws with (@grafana/ui). It is a preview: Grafana's own handling of
-dashboards (import, variables, links) is not part of it.
+A job with a late rank, and slower links between its nodes for a while, runs on the sandbox
+cluster; what its Prometheus answers is drawn with the components that Grafana itself draws with
+(@grafana/ui). It is a preview: Grafana's own handling of dashboards (import, variables, links)
+is not part of it.
 """
 
 import json
@@ -25,10 +26,11 @@ from tests.preview.data import page
 TOOL = Path(__file__).parent
 BUILD = REPO / "build" / "preview"
 PICTURES = REPO / "packaging" / "doc"
-WIDTH_PX, CELL_PX, TITLE_PX = 1224, 30, 60
+WIDTH_PX, CELL_PX, TITLE_PX = 1424, 34, 60
 # From when the baselines are there, for as long as the lines are worth looking at.
 BEFORE_S, SHOWN_S = 30, 120
-SLOW_RANK = 5
+# A late rank all the while, and slower links between the nodes for a part of it.
+TROUBLE = ("--slow-rank", "5:40", "--throttle", "all:24:75:110")
 
 
 def bundle(folder: Path) -> None:
@@ -50,7 +52,7 @@ def run_job(cluster: Cluster) -> tuple[int, tuple[float, float]]:
     """Run a job for long enough; its id, and from when until when its figures are shown."""
     load_rules(cluster)
     seconds = str(BEFORE_S + SHOWN_S + 60)
-    command = jobs.standin(cluster, "--seconds", seconds, "--slow-rank", f"{SLOW_RANK}:40")
+    command = jobs.standin(cluster, "--seconds", seconds, *TROUBLE)
     words = ("--nccl-inspector=prom", "-N4", "--ntasks-per-node=2", "--gpus-per-task=1")
     job_id = jobs.submit(cluster, *words, script=f"srun {command}")
     jobs.wait_for_operations(cluster, job_id, 8)

@@ -12,9 +12,9 @@ const {
 } = require('@grafana/ui');
 
 const theme = createTheme({ colors: { mode: 'light' } });
-const PAGE_WIDTH = 1200;
+const PAGE_WIDTH = 1400;
 const CELL_WIDTH = PAGE_WIDTH / 24;
-const CELL_HEIGHT = 30;
+const CELL_HEIGHT = 34;
 const GAP = 8;
 
 function setDeep(target, path, value) {
@@ -105,7 +105,7 @@ function Body({ panel, series, width, height }) {
     case 'bargauge':
       return <Bars panel={panel} series={series} width={width} height={height} />;
     case 'table':
-      return <Table data={tableFrame(panel, series)} width={width - 20} height={height} />;
+      return <Table data={tableFrame(panel, series)} width={width} height={height} />;
     default:
       throw new Error(`no preview of a ${panel.type}`);
   }
@@ -128,7 +128,7 @@ function Placed({ panel, frames }) {
 }
 
 const style = document.createElement('style');
-style.textContent = `* { scrollbar-width: none } body { margin: 12px; background: ${theme.colors.background.canvas}; color: ${theme.colors.text.primary};
+style.textContent = `* { box-sizing: border-box; scrollbar-width: none } body { margin: 12px; background: ${theme.colors.background.canvas}; color: ${theme.colors.text.primary};
   overflow: hidden; font: 14px Inter, "DejaVu Sans", sans-serif } ul { list-style: none; padding: 0 } table { border-collapse: collapse }`;
 document.head.append(style);
 createRoot(document.getElementById('page')).render(

@@ -3,6 +3,7 @@
 
 from nccl_inspector.monitoring.panels import (
     Dashboard,
+    Panel,
     Query,
     Row,
     Variable,
@@ -29,9 +30,7 @@ _KIND = f'{_COMM}, message_size=~"$message_size"'
 _SCOPES = (("NVLink only", 'n_nodes="1"'), ("Mixed and network", 'n_nodes!="1"'))
 
 
-def _overview(own: str) -> Row:
-    wrote = f"nccl_inspector_last_write_timestamp_seconds{{{own}}}"
-    dropped = f"nccl_inspector_events_dropped_total{{{own}}}"
+def _whose(own: str) -> Panel:
     columns = {
         "user": "User",
         "account": "Account",
@@ -39,18 +38,23 @@ def _overview(own: str) -> Row:
         "slurm_nodelist": "Node list",
         "Value": "Nodes",
     }
-    info = f"nccl_inspector_job_info{{{own}}}"
+    return listing(
+        "Whose it is",
+        "What Slurm says of the job, and how many of its nodes publish at present.",
+        f"count by ({', '.join(list(columns)[:-1])}) (nccl_inspector_job_info{{{own}}})",
+        columns,
+        width=9,
+        height=4,
+    )
+
+
+def _overview(own: str) -> Row:
+    wrote = f"nccl_inspector_last_write_timestamp_seconds{{{own}}}"
+    dropped = f"nccl_inspector_events_dropped_total{{{own}}}"
     return Row(
         "Job",
         [
-            listing(
-                "Whose it is",
-                "What Slurm says of the job, and how many of its nodes publish at present.",
-                f"count by (user, account, partition, slurm_nodelist) ({info})",
-                columns,
-                width=9,
-                height=4,
-            ),
+            _whose(own),
             number("Processes", "That publish at present.", "short", f"count({wrote})", 3),
             number(
                 "Waiting",
@@ -213,19 +217,17 @@ def _attribution(own: str) -> Row:
     nvlink, network = (
         highest_bandwidth(f"{own}, {_KIND}, {nodes}", "collective") for _, nodes in _SCOPES
     )
-    done = rate("nccl_communicator_operations_completed_total", own)
     marked = f"nccl_inspector_job_throughput{{{own}}}"
     return Row(
         "Why it is slower",
         [
             graph(
                 "The job's throughput and its bandwidth",
-                "At the left what the job marks of itself (nccl-inspector mark), else its "
-                "operations a second; at the right the highest bandwidth, dashed between nodes.",
+                "At the left what the job marks of itself (nccl-inspector mark), where it does; at "
+                "the right the highest bus bandwidth, dashed between nodes.",
                 "short",
                 [
                     Query(f"avg by (unit) ({marked})", "{{unit}}"),
-                    Query(f"sum({done}) unless on () {marked}", "operations/s"),
                     Query(nvlink, "{{collective}} in a node", right="GBs"),
                     Query(network, "{{collective}} between nodes", dashed=True, right="GBs"),
                 ],

@@ -66,8 +66,7 @@ def _gpus(own: str, site: Site) -> Row:
             ),
             graph(
                 "Time in collectives",
-                "Part of the wall-clock time; several at once add up.",
-                "percentunit",
+                "Part of the wall-clock time; several at once add up.", "percentunit",
                 [total("nccl_collective_busy_seconds_total")],
             ),
             graph(
