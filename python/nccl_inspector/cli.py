@@ -64,9 +64,6 @@ def cli() -> None:
     """What did NCCL do in a Slurm job, and who was slow?"""
 
 
-cli.add_command(setup)
-
-
 @cli.command()
 @_conf
 @_run_dir
@@ -185,6 +182,7 @@ def top(
 
 
 cli.add_command(estimate)
+cli.add_command(setup)
 
 
 def main() -> None:

@@ -177,7 +177,8 @@ def _ranks(own: str, site: Site) -> Row:
     )
 
 
-def _progress(own: str) -> Row:
+def _progress(job: str) -> Row:
+    own = f"{job}, {_COMM}"
     done = rate("nccl_communicator_operations_completed_total", own)
     called = rate("nccl_communicator_operations_enqueued_total", own)
     last = f"nccl_communicator_last_progress_timestamp_seconds{{{own}}}"
@@ -190,14 +191,14 @@ def _progress(own: str) -> Row:
                 "By communicator's name. A line that rises as fast as time does is a hang.",
                 "s",
                 [Query(f"max by (comm_name) ({age})", "{{comm_name}}")],
-                8,
+                6,
             ),
             graph(
                 "Since the latest completion",
                 "Of the rank of a communicator that is furthest behind.",
                 "s",
                 [Query(f"time() - min by (comm_name) ({last})", "{{comm_name}}")],
-                8,
+                6,
             ),
             graph(
                 "Operations",
@@ -207,7 +208,15 @@ def _progress(own: str) -> Row:
                     Query(f"sum({called})", "handed to NCCL", dashed=True),
                     Query(f"sum({done})", "completed"),
                 ],
-                8,
+                6,
+            ),
+            graph(
+                "Processes",
+                "Of all nodes, those that have not ended in order: running, stopped (no sign of "
+                "life for 15 s) or lost (died without finalizing).",
+                "short",
+                [Query(f"sum by (state) (nccl_inspector_job_processes{{{job}}})", "{{state}}")],
+                6,
             ),
         ],
     )  # fmt: skip
@@ -308,7 +317,7 @@ def job_dashboard(site: Site) -> Dashboard:
             _overview(own),
             _collective(own),
             _ranks(f"{own}, {_COMM}", site),
-            _progress(f"{own}, {_COMM}"),
+            _progress(own),
             _attribution(own),
             _missing(own),
         ],
