@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -185,3 +186,12 @@ def test_a_near_miss_is_quiet(said: list[str], case: str) -> None:
 
 def test_promtool_ran_and_said_nothing_else(said: list[str]) -> None:
     assert said == []
+
+
+def test_with_the_agents_own_endpoint_one_that_does_not_answer_is_an_alert(tmp_path: Path) -> None:
+    up = steady((HEALTHY_MIN, 1), (AFTER_MIN, 0))
+    series = jobs.agent({"cluster": "c0"}, up=up, gone_min=HEALTHY_MIN)
+    wanted = [{"alertname": "NcclInspectorAgentDown", "node": "n1"}]
+    expr = 'count by (alertname, node) (ALERTS{alertstate="firing"})'
+    site = make_site(["source=http"])
+    assert failures(tmp_path, site, series, [Expected(SURE_MIN, expr, wanted)]) == []
