@@ -5,18 +5,21 @@ expression of our dashboards and of the one that NVIDIA publishes must return se
 """
 
 import json
+import socket
+import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
-from nccl_inspector.monitoring.bundle import make_bundle
+from nccl_inspector.monitoring.bundle import make_bundle, write_bundle
 from nccl_inspector.monitoring.site import make_site
 from tests import jobs
 from tests.cluster import Cluster, prometheus, wait_until
 from tests.cluster.errors import ClusterError
-from tests.cluster.layout import REPO
+from tests.cluster.layout import NODES, REPO
 from tests.monitoring.expressions import (
     fill_in,
     panel_expressions,
@@ -30,6 +33,9 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 SLOW_RANK, SLOW_PLACE = 5, ("n3", "GPU1")
 HANGING_RANK = 1
+# What Prometheus itself adds to every target.
+SCRAPE = {"up", "scrape_duration_seconds", "scrape_samples_scraped", "scrape_series_added"}
+SCRAPE |= {"scrape_samples_post_metric_relabeling"}
 CALL = 'from nccl_inspector import mark; mark(314, "TFLOP/s/GPU")'
 MARK = f"PYTHONPATH={REPO}/python python3 -c '{CALL}'"
 
@@ -110,6 +116,56 @@ def look(cluster: Cluster) -> Seen:
 @pytest.mark.parametrize("where", all_expressions())
 def test_an_expression_returns_series(seen: Seen, where: str) -> None:
     assert seen.series[where] > 0
+
+
+@pytest.fixture
+def own_prometheus(shared_cluster: Cluster, tmp_path: Path) -> Iterator[str]:
+    """A Prometheus of its own with the rendered files and nothing else; its address."""
+    other_names = ["label_cluster=site", "label_job=jobid", "label_node=host", "cluster=alpha"]
+    site = make_site([*SHORT_WINDOWS[1:], *other_names])
+    write_bundle(tmp_path, make_bundle(site, []))
+    folder = tmp_path / "prometheus"
+    layout = shared_cluster.layout
+    targets = [layout.exporter_url(node).removeprefix("http://") for node in NODES]
+    (folder / "nccl-inspector-targets.yml").write_text(json.dumps([{"targets": targets}]))
+    rules = ["nccl-inspector-rules.yml", "nccl-inspector-alerts.yml"]
+    scrape = (folder / "nccl-inspector-scrape.yml").read_text()
+    config = folder / "prometheus.yml"
+    config.write_text(f"rule_files: {json.dumps(rules)}\n{scrape}")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    process = subprocess.Popen(
+        ["prometheus", f"--config.file={config}", f"--storage.tsdb.path={tmp_path}/data",
+         f"--web.listen-address={address}"],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        yield f"http://{address}"
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def test_a_prometheus_with_the_rendered_files_scrapes_with_the_sites_names(
+    seen: Seen, own_prometheus: str
+) -> None:
+    late = f'max by (site, host) (rank:nccl_collective_late:ratio{{jobid="{seen.job_id}"}}) > 0.05'
+    found: list[prometheus.Sample] = []
+
+    def named() -> bool:
+        nonlocal found
+        with suppress(ClusterError):  # it is not up yet
+            found = prometheus.query(own_prometheus, late)
+        return bool(found)
+
+    wait_until(named, 40, "the late rank, by the rules", 0.5)
+    assert [one.labels for one in found] == [{"site": "alpha", "host": SLOW_PLACE[0]}]
+    names = prometheus.query(own_prometheus, 'count by (__name__) ({job="nccl-inspector"})')
+    others = {one.labels["__name__"] for one in names if "nccl_" not in one.labels["__name__"]}
+    assert others <= SCRAPE | {"node_textfile_scrape_error"}
+    old = prometheus.query(own_prometheus, '{__name__=~"nccl_.+", slurm_job_id!=""}')
+    assert old == []
 
 
 def alert(seen: Seen, name: str, job_id: int) -> list[dict[str, dict[str, str]]]:
