@@ -3,8 +3,8 @@ import re
 import subprocess
 from pathlib import Path
 
-from nccl_inspector.exposition import parse_file
 from nccl_inspector.metrics import load_metrics
+from nccl_inspector.processfile import parse_file
 
 EXPO = Path(__file__).parents[1] / "build/c/test_expo"
 
@@ -35,7 +35,7 @@ def test_every_measured_series_names_its_job_and_node() -> None:
 def test_the_agent_takes_every_metric_that_the_plugin_writes(tmp_path: Path) -> None:
     path = tmp_path / "all.prom"
     subprocess.run([EXPO, path], check=True, stdout=subprocess.DEVNULL)
-    written = {series.metric.name for series in parse_file(path.read_bytes())}
+    written = {series.metric.name for series in parse_file(path.read_bytes(), {}, {}).values()}
     assert written == {one.name for one in load_metrics().values() if one.source == "plugin"}
 
 

@@ -5,16 +5,10 @@ import os
 import time
 
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.exposition import (
-    FILE_BYTES_MAX,
-    Series,
-    cut_nodelist,
-    identify,
-    make_series,
-    parse_file,
-)
+from nccl_inspector.exposition import Series, cut_nodelist, make_series
 from nccl_inspector.hostile import read_at, regular_file
 from nccl_inspector.manifest import MANIFEST_BYTES_MAX, Manifest, parse_manifest
+from nccl_inspector.processfile import FILE_BYTES_MAX, Known, parse_file
 from nccl_inspector.rawdir import Life, box_name, life, list_raw
 from nccl_inspector.tally import Tally
 
@@ -54,7 +48,10 @@ class JobFiles:
         self.manifest = manifest
         self.stamp = stamp
         self._tally = tally
-        self._files: dict[str, tuple[Stamp, list[Series]]] = {}
+        self._files: dict[str, tuple[Stamp, Known]] = {}
+        # Files with a series that another has with another value: of which metric.
+        self._doubled: dict[str, str] = {}
+        self._doubled_of: dict[str, Stamp] = {}
         # Refused files, with reason and stamp: those of the last pass, and those of this one.
         self._known: dict[str, tuple[str, Stamp | None]] = {}
         self._refused: dict[str, tuple[str, Stamp | None]] = {}
@@ -75,7 +72,7 @@ class JobFiles:
 
     def build_info(self) -> list[Series]:
         """Return the series that say the same for every job on the node; a user's are bounded."""
-        found = {one.labels: one for one in self._all() if one.metric.group == "build"}
+        found = {one.text: one for one in self._all() if one.metric.group == "build"}
         return list(found.values())[:JOB_BUILDS_MAX]
 
     def job_info(self) -> Series:
@@ -107,7 +104,7 @@ class JobFiles:
         self._refuse_duplicates()
 
     def _all(self) -> list[Series]:
-        return [one for name in sorted(self._files) for one in self._files[name][1]]
+        return [one for name in sorted(self._files) for one in self._files[name][1].values()]
 
     def _living(self, raw_fd: int, stems: set[str]) -> set[str]:
         alive = set()
@@ -146,13 +143,19 @@ class JobFiles:
 
     def _refuse_duplicates(self) -> None:
         """Count files with a series that another has with another value: the first is published."""
-        values: dict[tuple[str, tuple[str, ...]], str] = {}
+        if self._doubled_of != self.stamps():
+            self._doubled, self._doubled_of = self._find_doubled(), self.stamps()
+        for name, metric in self._doubled.items():
+            self._refuse(f"a series of {name}", None, RefusedError("duplicate_series", metric))
+
+    def _find_doubled(self) -> dict[str, str]:
+        values: dict[str, str] = {}
+        doubled: dict[str, str] = {}
         for name in sorted(self._files):
-            for one in self._files[name][1]:
-                if values.setdefault((one.metric.name, one.labels), one.value) != one.value:
-                    err = RefusedError("duplicate_series", one.metric.name)
-                    self._refuse(f"a series of {name}", None, err)
-                    break
+            for metric, text, value in self._files[name][1].values():
+                if values.setdefault(text, value) != value:
+                    doubled.setdefault(name, metric.name)
+        return doubled
 
     def _read(self, raw_fd: int, name: str, stem: str, inodes: set[int]) -> None:
         stamp: Stamp | None = None
@@ -178,8 +181,8 @@ class JobFiles:
         others = sum(len(file[1]) for other, file in self._files.items() if other != name)
         if others >= JOB_SERIES_MAX:
             raise RefusedError("job_series")
-        parsed = parse_file(data)
+        known = self._files[name][1] if name in self._files else {}
+        parsed = parse_file(data, self._identity | {"process": stem}, known)
         if others + len(parsed) > JOB_SERIES_MAX:
             raise RefusedError("job_series")
-        identity = self._identity | {"process": stem}
-        self._files[name] = stamp, [identify(series, identity) for series in parsed]
+        self._files[name] = stamp, parsed

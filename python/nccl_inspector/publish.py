@@ -151,11 +151,13 @@ class Publisher:
     def _publish(self, job_id: int) -> None:
         """Write the job's file if it changed; remove it when no process has anything to say."""
         job, name = self._jobs[job_id], f"{job_id}.prom"
-        series, stamps = job.series(), job.stamps()
-        if not series:
-            self._unlink(name)
-            return
+        stamps = job.stamps()
         if self._published.get(job_id) == stamps and _exists(self._prom_fd, name):
+            return
+        series = job.series()
+        if not series:
+            self._published.pop(job_id, None)
+            self._unlink(name)
             return
         try:
             self._write(name, [job.job_info(), *series])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from nccl_inspector.tally import Tally
 from tests.boxes import (
     JOB_UID,
     line,
@@ -23,6 +24,7 @@ from tests.publish.helpers import (
     labelled,
     one_pass,
     published,
+    publisher,
 )
 
 HOSTILE = {
@@ -81,13 +83,21 @@ HOSTILE = {
 }
 
 
+@pytest.mark.parametrize("was_good", [False, True])
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_file_that_breaks_a_rule_is_refused_whole_with_its_reason(
-    run_dir: Path, raw: Path, name: str
+    run_dir: Path, raw: Path, name: str, was_good: bool
 ) -> None:
     data, reason = HOSTILE[name]
-    write_user_file(raw / PROM, data)
-    tally = one_pass(run_dir)
+    tally = Tally()
+    with publisher(run_dir, tally) as one:
+        if was_good:  # what is known of its labels must not help
+            write_user_file(raw / PROM, labelled(WHOLE))
+            one.run_pass()
+            assert names(run_dir / "prom") == ["42.prom"]
+            (raw / PROM).unlink()
+        write_user_file(raw / PROM, data)
+        one.run_pass()
     assert dict(tally.rejected) == {reason: 1}
     assert names(run_dir / "prom") == []
 

@@ -9,8 +9,9 @@ import pytest
 from nccl_inspector import publish
 from nccl_inspector.atomic import replace_file
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.exposition import cut_nodelist, make_series, parse_file, render
+from nccl_inspector.exposition import cut_nodelist, make_series, render
 from nccl_inspector.metrics import load_metrics
+from nccl_inspector.processfile import parse_file
 from nccl_inspector.tally import Tally
 from tests.boxes import (
     BoxOf,
@@ -322,11 +323,11 @@ def test_a_spoilt_file_is_refused_or_taken_and_nothing_else_happens() -> None:
         for _ in range(chance.randrange(1, 4)):
             data[chance.randrange(len(data))] = chance.choice(b'\\"{},= \n#_e9-\xff\0N')
         try:
-            series = parse_file(bytes(data))
+            series = parse_file(bytes(data), {}, {}).values()
         except RefusedError:
             continue
         assert all(one.metric.source == "plugin" for one in series)
-        parse_file(render(series) + b"# EOF\n")
+        parse_file(render(series) + b"# EOF\n", {}, {})
 
 
 def test_a_long_node_list_is_cut_at_a_comma_and_says_how_much_is_left_out() -> None:
