@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.bench import agent, figure, hooks, profiler, spank
+from tests.bench import agent, figure, hooks, profiler, service, spank
 from tests.bench.figure import Figure
 from tests.bench.sample import Sample, as_json, table
 
@@ -36,14 +36,16 @@ def measure(rounds: int) -> tuple[list[Sample], list[Figure]]:
     shm = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=shm if shm.is_dir() else None) as name:
         folder = Path(name)
-        for part in ("hooks", "spank", "agent", "profiler"):
+        for part in ("hooks", "spank", "agent", "service", "scrape", "profiler"):
             (folder / part).mkdir()
         samples = [
             *hooks.measure(folder / "hooks", rounds),
             *spank.measure(folder / "spank", rounds),
             *agent.measure(folder / "agent", max(1, rounds // 10)),
+            *service.measure_scrape(folder / "scrape", max(2, rounds // 5)),
         ]
-        return samples, profiler.measure(folder / "profiler", rounds)
+        figures = service.measure(folder / "service", max(1, rounds // 30))
+        return samples, figures + profiler.measure(folder / "profiler", rounds)
 
 
 def main() -> int:
