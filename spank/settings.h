@@ -27,6 +27,7 @@ enum setting_type {
 	SETTING_TYPE_SIZE, /* kept in bytes */
 	SETTING_TYPE_PATH,
 	SETTING_TYPE_WORD,
+	SETTING_TYPE_ADDRESS, /* a word; only the agent has a use for it */
 	SETTING_TYPE_COUNT,
 	SETTING_TYPE_PERCENT,  /* kept in thousandths of a percent */
 	SETTING_TYPE_DIR,      /* a directory; from the task's own where it does not begin with / */

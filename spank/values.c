@@ -82,7 +82,7 @@ static bool parse_text(enum setting_type type, const char *text)
 		return false;
 	for (size_t i = 0; i < len; i++)
 		if ((unsigned char)text[i] < ' ' || text[i] == 0x7f ||
-		    (text[i] == ' ' && type == SETTING_TYPE_WORD))
+		    (text[i] == ' ' && (type == SETTING_TYPE_WORD || type == SETTING_TYPE_ADDRESS)))
 			return false;
 	return true;
 }
@@ -151,6 +151,7 @@ bool values_parse(enum setting_type type, const char *text, uint64_t *number)
 	case SETTING_TYPE_PATH:
 	case SETTING_TYPE_DIR:
 	case SETTING_TYPE_WORD:
+	case SETTING_TYPE_ADDRESS:
 		return parse_text(type, text);
 	}
 	return false;
@@ -159,7 +160,7 @@ bool values_parse(enum setting_type type, const char *text, uint64_t *number)
 bool values_are_text(enum setting_type type)
 {
 	return type == SETTING_TYPE_PATH || type == SETTING_TYPE_DIR || type == SETTING_TYPE_WORD ||
-	       type == SETTING_TYPE_VERSIONS;
+	       type == SETTING_TYPE_ADDRESS || type == SETTING_TYPE_VERSIONS;
 }
 
 const char *values_help(enum setting_type type)
@@ -181,6 +182,8 @@ const char *values_help(enum setting_type type)
 		return "a path without control characters";
 	case SETTING_TYPE_WORD:
 		return "a word without blanks";
+	case SETTING_TYPE_ADDRESS:
+		return "an address such as 127.0.0.1:9435";
 	case SETTING_TYPE_VERSIONS:
 		return "versions such as 2.28.0-2.28.5,2.31.2";
 	case SETTING_TYPE_PERCENT:

@@ -34,6 +34,10 @@ from nccl_inspector.errors import InspectorError
         ("run_dir = run", "x.conf:1: run_dir: not an absolute path"),
         ("sample = 0", "x.conf:1: sample: not between 1 and"),
         ("min_gpus = many", "x.conf:1: min_gpus: not a number"),
+        ("listen = 9435", "x.conf:1: listen: not an address such as"),
+        ("listen = localhost:9435", "x.conf:1: listen: not an address such as"),
+        ("listen = 127.0.0.1:65536", "x.conf:1: listen: not an address such as"),
+        ("listen = 127.0.0.256:9435", "x.conf:1: listen: 127.0.0.256 is not an IP address"),
         ("cluster = a b", "x.conf:1: cluster: not one word"),
     ],
 )

@@ -9,11 +9,13 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from threading import Event
 from typing import TypeVar
 
 from nccl_inspector.collect import Collector, Left
 from nccl_inspector.config import Config
+from nccl_inspector.endpoint import Endpoint
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.exposition import Series, make_series
 from nccl_inspector.handover import CHILD_S
@@ -22,6 +24,7 @@ from nccl_inspector.lastcollection import forget_collection, note_collection
 from nccl_inspector.live.signals import LiveSignals
 from nccl_inspector.orphans import Sweeper
 from nccl_inspector.publish import Publisher
+from nccl_inspector.selfmetrics import own_process
 from nccl_inspector.tally import Tally
 
 log = logging.getLogger("nccl-inspector")
@@ -48,9 +51,15 @@ class Agent:
         self._sweeper = Sweeper(run_fd, config, self._tally)
         self._live = LiveSignals(run_fd, config.cluster)
         self._run_fd = run_fd
-        self._node = config.node_name or socket.gethostname().split(".")[0]
-        self._cluster = config.cluster
+        self._who = agent_labels(config)
         self._troubles: set[str] = set()
+
+    def configure(self, config: Config) -> None:
+        """Work by another configuration from the next pass on."""
+        self._publisher.configure(config.cluster)
+        self._collector.configure(config)
+        self._sweeper.configure(config)
+        self._who = agent_labels(config)
 
     def run_pass(self, wait_s: float) -> None:
         """Sweep, publish and collect once; what the system refuses is said and tried again."""
@@ -94,8 +103,7 @@ class Agent:
         return result
 
     def _series(self, jobs: int, waiting: int, pass_s: float, disabled: bool) -> list[Series]:
-        # The setting and not what jobs say: a series must not change its name when a job comes.
-        who = {"cluster": self._cluster, "node": self._node}
+        who = self._who
         values = {
             "jobs": str(jobs),
             "ended_jobs_waiting": str(waiting),
@@ -115,7 +123,16 @@ class Agent:
             name = f"nccl_inspector_agent_{what}_total"
             for reason, number in sorted(counts.items()):
                 series.append(make_series(name, who | {"reason": reason}, str(number)))
-        return series + self._publisher.build_info()
+        return [*series, *own_process(who), *self._publisher.build_info()]
+
+
+def agent_labels(config: Config) -> dict[str, str]:
+    """Return the labels of the agent's own series.
+
+    The setting and not what jobs say: a series must not change its name when a job comes.
+    """
+    node = config.node_name or socket.gethostname().split(".")[0]
+    return {"cluster": config.cluster, "node": node}
 
 
 def _lock(run_fd: int, config: Config) -> int:
@@ -160,38 +177,127 @@ def _run_dir(config: Config) -> Iterator[int]:
             os.close(fd)
 
 
-def run_agent(config: Config, once: bool) -> None:
-    """Publish and collect each agent_interval until SIGTERM or SIGINT.
+class _Signals:
+    """What the service was told by signals; made in the main thread."""
+
+    def __init__(self, rereads: bool) -> None:
+        self.ended = self._reload = False
+        self._wake = Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._end)
+        if rereads:
+            signal.signal(signal.SIGHUP, self._reread)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for that time or a signal; return whether the configuration is to be read again."""
+        self._wake.wait(seconds)
+        self._wake.clear()
+        reload, self._reload = self._reload, False
+        return reload
+
+    def _end(self, *_: object) -> None:
+        self.ended = True
+        self._wake.set()
+
+    def _reread(self, *_: object) -> None:
+        self._reload = True
+        self._wake.set()
+
+
+class _Service:
+    """An agent, its HTTP endpoint, and the configuration that they work by."""
+
+    def __init__(self, config: Config, run_fd: int) -> None:
+        self.config = config
+        self._run_fd = run_fd
+        self._endpoint = self._listen(config)
+        try:
+            self.agent = Agent(config, run_fd)
+        except OSError:
+            self._hang_up()
+            raise
+
+    def _listen(self, config: Config) -> Endpoint | None:
+        if not config.listen:
+            return None
+        return Endpoint(config.listen, self._run_fd, agent_labels(config))
+
+    def _hang_up(self) -> None:
+        if self._endpoint:
+            self._endpoint.close()
+            self._endpoint = None
+
+    def keep(self) -> None:
+        """Look after the endpoint."""
+        if self._endpoint:
+            self._endpoint.keep()
+
+    def reload(self, reread: Callable[[], Config]) -> None:
+        """Work by the configuration as it is now; a broken one changes nothing but the log."""
+        try:
+            new = reread()
+            if new.run_dir != self.config.run_dir:
+                raise InspectorError("run_dir is another: that needs a restart")
+            self._listen_anew(new)
+        except InspectorError as err:
+            log.warning("the old configuration stays: %s", err)
+            return
+        self.agent.configure(new)
+        self.config = new
+        log.info("the configuration was read again")
+
+    def _listen_anew(self, new: Config) -> None:
+        """Raises InspectorError: the new address cannot be had, and the old one is kept."""
+        old = self.config
+        if (new.listen, agent_labels(new)) == (old.listen, agent_labels(old)):
+            return
+        if new.listen == old.listen:
+            self._hang_up()  # the same address can be had only once
+        endpoint = self._listen(new)
+        self._hang_up()
+        self._endpoint = endpoint
+
+    def close(self, withdraw: bool) -> None:
+        """End; `withdraw`: nothing that was published stays."""
+        self._hang_up()
+        if withdraw:
+            self.agent.stop()
+        self.agent.close()
+
+
+def run_agent(config: Config, once: bool, reread: Callable[[], Config] | None = None) -> None:
+    """Publish and collect each agent_interval until SIGTERM or SIGINT; at SIGHUP `reread`.
 
     A directory that was removed or made anew ends it too: it would look into the
     old one for ever. The unit starts it again, and makes what is missing.
 
-    `once`: a single pass, and what it publishes stays. Else nothing published
-    stays, however this ends: nobody would renew it.
+    `once`: a single pass without the HTTP endpoint, and what it publishes stays. Else
+    nothing published stays, however this ends: nobody would renew it.
 
     Raises:
         InspectorError: the run directory or one in it is not there or not the one that was
-            opened, or another agent works on it.
+            opened, another agent works on it, or the address of `listen` cannot be had.
     """
-    end = Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: end.set())
+    signals = _Signals(reread is not None)
     with _run_dir(config) as run_fd:
-        agent = Agent(config, run_fd)
+        service = _Service(replace(config, listen="") if once else config, run_fd)
         forget_collection(run_fd)
         opened = _opened(config, run_fd)
         finished = False
         try:
-            agent.run_pass(CHILD_S if once else HANDOVER_WAIT_S)
-            while not once and not end.wait(config.agent_interval_s):
+            service.agent.run_pass(CHILD_S if once else HANDOVER_WAIT_S)
+            while not once and not signals.ended:
+                if signals.wait(service.config.agent_interval_s) and reread:
+                    service.reload(reread)
+                if signals.ended:
+                    break
                 if _opened(config, run_fd) != opened:
                     raise InspectorError(f"{config.run_dir}: its directories were made anew")
-                agent.run_pass(HANDOVER_WAIT_S)
+                service.keep()
+                service.agent.run_pass(HANDOVER_WAIT_S)
             finished = True
         finally:
-            if not (once and finished):
-                agent.stop()
-            agent.close()
+            service.close(withdraw=not (once and finished))
 
 
 def run_collect(config: Config) -> Left:

@@ -5,6 +5,7 @@ import logging
 import re
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import click
@@ -72,7 +73,8 @@ def cli() -> None:
 def agent(conf: Path | None, run_dir: Path | None, report_dir: Path | None, once: bool) -> None:
     """Publish the metrics of this node's jobs and collect the ended ones (a service)."""
     logging.basicConfig(format="%(name)s: %(message)s", level=logging.INFO)
-    run_agent(_config(conf, run_dir, report_dir), once)
+    reread = partial(_config, conf, run_dir, report_dir)
+    run_agent(reread(), once, reread)
 
 
 @cli.command()

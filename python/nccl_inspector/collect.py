@@ -74,6 +74,10 @@ class Collector:
         self._answered: list[int] = []
         self._said_no_acl = False
 
+    def configure(self, config: Config) -> None:
+        """Work by another configuration from now on."""
+        self._config = config
+
     def close(self) -> None:
         """Close the directory."""
         self._reading = None

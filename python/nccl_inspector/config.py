@@ -8,6 +8,7 @@ import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
+from ipaddress import ip_address
 from pathlib import Path
 
 from nccl_inspector.errors import InspectorError
@@ -23,6 +24,7 @@ _DURATION = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)(ms|s|m|h)?")
 _DURATION_US = {"ms": 1000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000}
 _SIZE = re.compile(r"([0-9]{1,15})([KMGT])?")
 _PERCENT = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,6})?")
+_ADDRESS = re.compile(r"([0-9.]{7,15}|\[[0-9A-Fa-f:.]{2,45}\]):([0-9]{1,5})")
 _VERSION = re.compile(r"([0-9]{1,3})\.([0-9]{1,2})\.([0-9]{1,2})")
 _SIZE_BYTES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 # What a setting's type adds to its name as a field of Config: the unit.
@@ -75,6 +77,7 @@ class Config:
     report_dir: Path
     report_user: str
     agent_interval_s: float
+    listen: str
     sweep_after_s: float
     scontrol: Path
 
@@ -162,6 +165,18 @@ def _word(text: str) -> str:
     return text
 
 
+def _address(text: str) -> str:
+    match = _ADDRESS.fullmatch(text)
+    if text and (match is None or not 0 < int(match[2]) < 65536):
+        raise ValueError("not an address such as 127.0.0.1:9435 or [::]:9435")
+    if match:
+        try:
+            ip_address(match[1].strip("[]"))
+        except ValueError:
+            raise ValueError(f"{match[1]} is not an IP address") from None
+    return text
+
+
 def _flag(text: str) -> bool:
     if text not in ("0", "1"):
         raise ValueError("not 0 or 1")
@@ -176,6 +191,7 @@ _TEXTS: dict[str, Callable[[str], str | bool | Path]] = {
     "bool": _flag,
     "path": _path,
     "word": _word,
+    "address": _address,
 }
 # How a number is read, and how many of its unit make one of the field's.
 _NUMBERS: dict[str, tuple[Callable[[str], int], int]] = {

@@ -98,6 +98,10 @@ class Sweeper:
         self._unheard = 0  # questions without an answer since the last one that had one
         self._said_silent = False
 
+    def configure(self, config: Config) -> None:
+        """Work by another configuration from now on."""
+        self._config = config
+
     def close(self) -> None:
         """Close the directory; a question at work is given up."""
         if self._question:

@@ -83,6 +83,13 @@ class Publisher:
         self._withdraw(self._jobs.keys())
         return ids
 
+    def configure(self, cluster: str) -> None:
+        """Publish under another name of the cluster; what is published is made anew."""
+        if cluster != self._cluster:
+            self._cluster = cluster
+            for job_id in tuple(self._jobs):
+                self._forget(job_id)
+
     def build_info(self) -> list[Series]:
         """Return the `build` series of all jobs: often the same in each, so they go to one file."""
         return [series for job in self._jobs.values() for series in job.build_info()]

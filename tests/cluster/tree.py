@@ -23,7 +23,7 @@ SUITES = ("trixie", "forky")
 # What a machine runs. No compiler: the host builds, with the headers of libslurm-dev.
 PACKAGES = (
     "slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins", "libslurm-dev", "munge",
-    "python3", "python3-click", "mount", "procps", "hostname",
+    "python3", "python3-click", "python3-prometheus-client", "mount", "procps", "hostname",
 )  # fmt: skip
 _MARKER = "nccl-inspector-tree.json"
 _MOVING = ("stable", "testing", "unstable", "sid")  # names of suites that may mean the host's

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent's HTTP endpoint: a child process that has become nobody and only reads `prom/`.
+
+Whatever clients do to it, the agent publishes meanwhile; and no client ever talks to root.
+"""
+
+import asyncio
+import logging
+import os
+import resource
+import signal
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+
+from nccl_inspector.errors import InspectorError
+from nccl_inspector.httpserver import CONNECTIONS_MAX, Server
+from nccl_inspector.page import Page
+
+log = logging.getLogger("nccl-inspector")
+
+_NOBODY = 65534
+_FILES_MAX = 2 * CONNECTIONS_MAX + 64
+_NICE = 5
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Return host and port of a setting that config.py has checked."""
+    host, _, port = text.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def _listen(address: str) -> socket.socket:
+    host, port = parse_address(address)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    one = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        one.bind((host, port))
+        one.listen(CONNECTIONS_MAX)
+        one.setblocking(False)
+    except OSError as err:
+        one.close()
+        raise InspectorError(f"listen = {address}: {err.strerror}") from err
+    return one
+
+
+async def _run(listener: socket.socket, alive_fd: int, server: Server) -> None:
+    end = asyncio.Event()
+    # The pipe's other end is the agent's: it closes however the agent ends.
+    asyncio.get_running_loop().add_reader(alive_fd, end.set)
+    await server.serve(listener, end)
+
+
+def _child(listener: socket.socket, alive_fd: int, prom_fd: int, who: Mapping[str, str]) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    kept = sorted((listener.fileno(), alive_fd, prom_fd))
+    # The agent's directories are not for nobody, and its lock must not outlive it in here.
+    for low, high in zip([2, *kept], [*kept, os.sysconf("SC_OPEN_MAX")], strict=True):
+        os.closerange(low + 1, high)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (_FILES_MAX, _FILES_MAX))
+    os.nice(_NICE)
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setgid(_NOBODY)
+        os.setuid(_NOBODY)
+    asyncio.run(_run(listener, alive_fd, Server(Page(prom_fd), who)))
+
+
+class Endpoint:
+    """The listening socket, and the child that answers there."""
+
+    def __init__(self, address: str, run_fd: int, who: Mapping[str, str]) -> None:
+        """Listen and start the child; `who`: the labels of its own metrics.
+
+        Raises:
+            InspectorError: the address cannot be had.
+        """
+        self.address = address
+        self._run_fd = run_fd
+        self._who = who
+        self._listener = _listen(address)
+        self._pid = 0
+        self._alive_fd = -1
+        self._start()
+
+    def keep(self) -> None:
+        """Start the child again if it has ended."""
+        pid, status = os.waitpid(self._pid, os.WNOHANG)
+        if pid:
+            code = os.waitstatus_to_exitcode(status)
+            log.warning("the HTTP endpoint ended with status %d and is started again", code)
+            os.close(self._alive_fd)
+            self._start()
+
+    def close(self) -> None:
+        """End the child and give the address back."""
+        self._listener.close()
+        os.close(self._alive_fd)
+        with suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)  # it has nothing to put away
+        os.waitpid(self._pid, 0)
+
+    def _start(self) -> None:
+        reading, self._alive_fd = os.pipe2(os.O_CLOEXEC)
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        prom_fd = os.open("prom", flags, dir_fd=self._run_fd)
+        self._pid = os.fork()
+        if self._pid == 0:
+            status = 1
+            try:
+                _child(self._listener, reading, prom_fd, self._who)
+                status = 0
+            finally:
+                os._exit(status)
+        os.close(reading)
+        os.close(prom_fd)
