@@ -139,6 +139,15 @@ static uint64_t find_number(enum variable variable, const struct settings *setti
 	return number[variable];
 }
 
+/* A profiler of another directory is taken for NVIDIA's: its file has the same name. */
+static bool is_ours(const char *profiler)
+{
+	static const char tail[] = "/nccl-inspector/libnccl-profiler-inspector.so";
+	size_t len = strlen(profiler), tail_len = sizeof(tail) - 1;
+
+	return len >= tail_len && !strcmp(profiler + len - tail_len, tail);
+}
+
 /* Writes a variable's value; empty: this job has none. */
 static void make_value(char out[TASKENV_VALUE_BYTES], enum variable variable,
                        const struct settings *settings, const struct taskenv_job *job)
@@ -146,6 +155,9 @@ static void make_value(char out[TASKENV_VALUE_BYTES], enum variable variable,
 	const char *text = NULL;
 
 	*out = '\0';
+	/* Ours writes where RUN_DIR says, NVIDIA's knows DUMP_DIR only. */
+	if (variable == DUMP_DIR && settings->mode == MODE_PROM && !is_ours(settings->profiler))
+		variable = RUN_DIR;
 	if (variable >= DUMP_DIR && variable <= JSON_MAX && !has_json(settings))
 		return;
 	if (variable == PROFILER)

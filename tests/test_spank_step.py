@@ -30,11 +30,12 @@ def test_a_job_that_asks_for_nothing_is_left_alone(node: Node) -> None:
 
 
 def test_the_tasks_get_every_variable_of_the_contract(node: Node) -> None:
-    host = node.step("--word=profiler=/opt/p.so", "--option=prom,interval=2,p2p=0,min_size=1M")
+    ours = "/opt/nccl-inspector/libnccl-profiler-inspector.so"
+    host = node.step(f"--word=profiler={ours}", "--option=prom,interval=2,p2p=0,min_size=1M")
     env = host.env
     marker = env.pop("NCCL_INSPECTOR_SET_BY_SLURM").split()
     assert env == {
-        "NCCL_PROFILER_PLUGIN": "/opt/p.so",
+        "NCCL_PROFILER_PLUGIN": ours,
         "NCCL_INSPECTOR_ENABLE": "1",
         "NCCL_INSPECTOR_RUN_DIR": f"{node.run_dir}/jobs/42/raw",
         "NCCL_INSPECTOR_CONTROL_DIR": f"{node.run_dir}/control",
@@ -103,6 +104,18 @@ def test_a_step_in_another_mode_loses_what_was_about_json_lines(node: Node) -> N
     assert node.step("--option=off", env=batch).env == {}
     assert node.step(job=43, env=batch).env == {}
     assert submit(environ=batch | {"SLURM_JOB_ID": "42"}).own_env == {"SLURM_JOB_ID": "42"}
+
+
+@pytest.mark.parametrize(
+    ("mode", "told"), [("prom", True), ("prom+json", False), ("json", False), ("report", False)]
+)
+def test_nvidias_own_plugin_is_told_where_its_prometheus_files_go(
+    node: Node, mode: str, told: bool
+) -> None:
+    env = node.step("--word=profiler=/opt/nvidia/inspector.so", f"--option={mode}").env
+    raw = f"{node.run_dir}/jobs/42/raw"
+    assert env.get("NCCL_INSPECTOR_DUMP_DIR") == (raw if told else None)
+    assert "NCCL_INSPECTOR_DUMP_DIR" not in node.step("--option=prom", env=env).env
 
 
 def test_the_users_own_directory_wins(node: Node) -> None:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from nccl_inspector.boxcopy import BOX_BYTES_MAX
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.hostile import directory, is_locked, regular_file
-from nccl_inspector.jobfiles import Stamp, read_manifest
+from nccl_inspector.hostile import Stamp, directory, is_locked, regular_file
+from nccl_inspector.jobfiles import read_manifest
 from nccl_inspector.manifest import Manifest
 from nccl_inspector.rawdir import list_raw
 

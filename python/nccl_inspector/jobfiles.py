@@ -6,11 +6,12 @@ import time
 
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.exposition import Series, cut_nodelist, make_series
-from nccl_inspector.hostile import read_at, regular_file
+from nccl_inspector.hostile import Stamp, read_at, regular_file, stamp_of
 from nccl_inspector.manifest import MANIFEST_BYTES_MAX, Manifest, parse_manifest
 from nccl_inspector.processfile import FILE_BYTES_MAX, Known, parse_file
 from nccl_inspector.rawdir import Life, box_name, life, list_raw
 from nccl_inspector.tally import Tally
+from nccl_inspector.vendorfiles import VendorFiles
 
 # Sixteen GPUs with all their series; node_exporter needs some 20 ms of CPU for each thousand.
 JOB_SERIES_MAX = 16 * 300
@@ -21,13 +22,6 @@ JOB_S = 1.0
 # Containers of one job may have different releases of NCCL; more than these are not shown.
 JOB_BUILDS_MAX = 4
 
-# What tells a file from its successor: modification time (ns), size, inode.
-Stamp = tuple[int, int, int]
-
-
-def _stamp(status: os.stat_result) -> Stamp:
-    return status.st_mtime_ns, status.st_size, status.st_ino
-
 
 def read_manifest(job_fd: int) -> tuple[Manifest, Stamp]:
     """Return the manifest in a job's directory; both have the same owner, root.
@@ -37,7 +31,7 @@ def read_manifest(job_fd: int) -> tuple[Manifest, Stamp]:
     """
     owner = os.fstat(job_fd).st_uid
     with regular_file("manifest", owner, MANIFEST_BYTES_MAX, job_fd) as (fd, status):
-        return parse_manifest(read_at(fd, status.st_size, 0)), _stamp(status)
+        return parse_manifest(read_at(fd, status.st_size, 0)), stamp_of(status)
 
 
 class JobFiles:
@@ -61,10 +55,11 @@ class JobFiles:
             "slurm_nodelist": cut_nodelist(manifest.nodelist),
             "node": manifest.node,
         }
+        self._vendor = VendorFiles(self._identity, self._refuse)
 
     def stamps(self) -> dict[str, Stamp]:
         """Return what tells the present content from another."""
-        return {name: file[0] for name, file in self._files.items()}
+        return {name: file[0] for name, file in self._files.items()} | self._vendor.stamps()
 
     def series(self) -> list[Series]:
         """Return the checked series with their true identity, but for the group `build`."""
@@ -99,12 +94,15 @@ class JobFiles:
         self._files = {name: file for name, file in self._files.items() if name in wanted}
         if reading:
             self._read_all(raw_fd, wanted)
+            deadline = time.monotonic() + JOB_S
+            self._vendor.refresh(raw_fd, listing.vendor, self.manifest.uid, deadline)
         else:
             self._refused = self._known | self._refused
         self._refuse_duplicates()
 
     def _all(self) -> list[Series]:
-        return [one for name in sorted(self._files) for one in self._files[name][1].values()]
+        own = [one for name in sorted(self._files) for one in self._files[name][1].values()]
+        return own + self._vendor.series()
 
     def _living(self, raw_fd: int, stems: set[str]) -> set[str]:
         alive = set()
@@ -164,7 +162,7 @@ class JobFiles:
                 if status.st_ino in inodes:
                     raise RefusedError("same_file")
                 inodes.add(status.st_ino)
-                stamp = _stamp(status)
+                stamp = stamp_of(status)
                 if name in self._files and self._files[name][0] == stamp:
                     return
                 if name in self._known and self._known[name][1] == stamp:

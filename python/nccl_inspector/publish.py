@@ -10,8 +10,8 @@ from contextlib import suppress
 from nccl_inspector.atomic import replace_file
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.exposition import Series, render
-from nccl_inspector.hostile import directory, entry_names
-from nccl_inspector.jobfiles import JobFiles, Stamp, read_manifest
+from nccl_inspector.hostile import Stamp, directory, entry_names
+from nccl_inspector.jobfiles import JobFiles, read_manifest
 from nccl_inspector.tally import Tally
 
 AGENT_FILE = "nccl_inspector_agent.prom"

@@ -10,6 +10,7 @@ from nccl_inspector.boxcopy import BOX_BYTES_MAX, read_state
 from nccl_inspector.hostile import is_locked, regular_file
 from nccl_inspector.layout import STATE_EXITED, STATE_FINALIZED, STATE_LIVE
 from nccl_inspector.tally import Inode
+from nccl_inspector.vendorfile import vendor_gpu
 
 # Room for 800 processes of four GPUs each: a box, and a file for each GPU.
 ENTRIES_MAX = 4096
@@ -34,6 +35,7 @@ class Listing:
 
     boxes: tuple[tuple[str, str], ...]
     metrics: tuple[tuple[str, str], ...]
+    vendor: tuple[str, ...]  # of NVIDIA's Inspector: a file for each GPU, of no process
     overflow: bool  # more entries than ENTRIES_MAX, the rest not looked at
 
 
@@ -44,7 +46,7 @@ def box_name(stem: str) -> str:
 
 def list_raw(raw_fd: int) -> Listing:
     """Return our files among the first ENTRIES_MAX entries; others' names are passed over."""
-    boxes, metrics, count = [], [], 0
+    boxes, metrics, vendor, count = [], [], [], 0
     with os.scandir(raw_fd) as entries:
         for entry in entries:
             count += 1
@@ -54,7 +56,11 @@ def list_raw(raw_fd: int) -> Listing:
                 boxes.append((entry.name, match["stem"]))
             elif match := _METRICS.fullmatch(entry.name):
                 metrics.append((entry.name, match["stem"]))
-    return Listing(tuple(sorted(boxes)), tuple(sorted(metrics)), count > ENTRIES_MAX)
+            elif vendor_gpu(entry.name):
+                vendor.append(entry.name)
+    return Listing(
+        tuple(sorted(boxes)), tuple(sorted(metrics)), tuple(sorted(vendor)), count > ENTRIES_MAX
+    )
 
 
 def life(raw_fd: int, stem: str, uid: int) -> tuple[Life, Inode]:

@@ -13,8 +13,8 @@ from tests.cluster.processes import DAEMON_ENV
 SPANK = "spank_nccl_inspector.so"
 HOOK = "50-nccl-inspector.sh"
 _LIB = "usr/lib/nccl-inspector"
-# What plays NCCL, CUDA and a user's own profiler, where job users can reach it.
-_TOOLS = ("nccl-standin", "fakecuda/libcuda.so.1", "recorder.so")
+# What plays NCCL, CUDA, a user's own profiler and NVIDIA's, where job users can reach it.
+_TOOLS = ("nccl-standin", "fakecuda/libcuda.so.1", "recorder.so", "rival.so")
 
 
 def install(layout: Layout) -> None:

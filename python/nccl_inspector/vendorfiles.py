@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files of NVIDIA's Inspector in one job's `raw/`, kept from pass to pass."""
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from nccl_inspector.errors import RefusedError
+from nccl_inspector.exposition import Series
+from nccl_inspector.hostile import Stamp, read_at, regular_file, stamp_of
+from nccl_inspector.processfile import FILE_BYTES_MAX
+from nccl_inspector.vendorfile import Watch, gpu_info, parse_vendor, vendor_gpu
+
+# Sixteen GPUs, or eight in seven slices each.
+VENDOR_FILES_MAX = 64
+# As many series as of our own plugin; a bucket has two.
+VENDOR_BUCKETS_MAX = 16 * 300 // 2
+
+Refuse = Callable[[str, Stamp | None, RefusedError], None]
+
+
+class VendorFiles:
+    """What NVIDIA's plugin says of a job's GPUs now."""
+
+    def __init__(self, identity: Mapping[str, str], refuse: Refuse) -> None:
+        """Begin with no file; `refuse` is told, in each pass, what is not taken and why."""
+        self._identity = dict(identity)
+        self._refuse = refuse
+        self._watches: dict[str, Watch] = {}
+        self._bad: dict[str, RefusedError] = {}  # of texts that stand still and are none
+
+    def __len__(self) -> int:
+        """Return how many buckets are kept."""
+        return sum(len(watch.taken) for watch in self._watches.values())
+
+    def stamps(self) -> dict[str, Stamp]:
+        """Return what tells the present content from another."""
+        now_s = time.monotonic()
+        return {
+            name: watch.taken_stamp
+            for name, watch in self._watches.items()
+            if watch.taken_stamp and watch.taken and watch.is_fresh(now_s)
+        }
+
+    def series(self) -> list[Series]:
+        """Return the series of the files that stand still and are not too old."""
+        found: list[Series] = []
+        for name in self.stamps():
+            found.append(gpu_info(vendor_gpu(name) or "", self._identity))
+            for bucket in self._watches[name].taken:
+                found += bucket.series
+        return found
+
+    def refresh(self, raw_fd: int, names: Iterable[str], uid: int, deadline_s: float) -> None:
+        """Read what has changed or was read only once; `deadline_s` is of time.monotonic()."""
+        wanted = sorted(names)
+        if len(wanted) > VENDOR_FILES_MAX:
+            self._refuse("metrics", None, RefusedError("too_many_files"))
+            wanted = wanted[:VENDOR_FILES_MAX]
+        self._watches = {name: self._watches.get(name, Watch()) for name in wanted}
+        self._bad = {name: err for name, err in self._bad.items() if name in self._watches}
+        for name in wanted:
+            if time.monotonic() > deadline_s:
+                self._refuse(name, None, RefusedError("too_slow"))
+                continue
+            try:
+                self._look(raw_fd, name, uid)
+            except RefusedError as err:
+                self._watches[name] = Watch()
+                if err.reason != "gone":
+                    self._refuse(name, None, err)
+
+    def _look(self, raw_fd: int, name: str, uid: int) -> None:
+        watch, now_s = self._watches[name], time.monotonic()
+        with regular_file(name, uid, FILE_BYTES_MAX, raw_fd) as (fd, status):
+            stamp = stamp_of(status)
+            if watch.needs(stamp):
+                data = read_at(fd, status.st_size, 0)
+                if stamp_of(os.fstat(fd)) == stamp:
+                    age_s = max(0.0, time.time() - status.st_mtime)
+                    if watch.saw(data, stamp, age_s, now_s):
+                        self._take(name, watch, data)
+        if name in self._bad:
+            self._refuse(name, watch.taken_stamp, self._bad[name])
+        elif watch.taken and not watch.is_fresh(now_s):
+            self._refuse(
+                name, watch.taken_stamp, RefusedError("stale", "its writer does not go on")
+            )
+
+    def _take(self, name: str, watch: Watch, data: bytes) -> None:
+        self._bad.pop(name, None)
+        try:
+            buckets = parse_vendor(data, vendor_gpu(name) or "", self._identity)
+            if len(self) - len(watch.taken) + len(buckets) > VENDOR_BUCKETS_MAX:
+                raise RefusedError("job_series")
+            watch.take(buckets)
+        except RefusedError as err:
+            self._bad[name] = err
+            watch.take(())

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVIDIA's own Inspector under our hooks: files in place, half written, unlabelled, left behind."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nccl_inspector import vendorfiles
+from nccl_inspector.publish import Publisher
+from nccl_inspector.tally import Tally
+from tests.boxes import give, make_job, names, write_user_file
+from tests.publish.helpers import published, publisher
+
+UUID = "GPU-1a2b3c4d-0000-1111-2222-333344445555"
+FILE = f"nccl_inspector_metrics_{UUID}.prom"
+RATE, TIME = "nccl_bus_bandwidth_gbs", "nccl_collective_exec_time_microseconds"
+
+
+def labels(size: str, *, p2p: bool = False, comm_name: str = "unknown") -> str:
+    what = 'p2p_operation="Send"' if p2p else 'collective="AllReduce"'
+    end = "" if p2p else ',algo_proto="RING_SIMPLE"'
+    return (
+        f'version="v5.1",slurm_job_id="4711",node="vm",gpu="GPU0",comm_name="{comm_name}",'
+        f'n_nodes="2",nranks="16",{what},message_size="{size}"{end}'
+    )
+
+
+def bucket(size: str = "8-9KB", rate: str = "6.144", time: str = "20", **words: object) -> str:
+    """Two lines as NVIDIA's plugin flushes them."""
+    text = labels(size, **words)  # type: ignore[arg-type]
+    names = ("nccl_p2p_bus_bandwidth_gbs", "nccl_p2p_exec_time_microseconds")
+    rate_name, time_name = names if words.get("p2p") else (RATE, TIME)
+    return f"{rate_name}{{{text}}} {rate}\n{time_name}{{{text}}} {time}\n"
+
+
+class Writer:
+    """Writes as NVIDIA's plugin does: one handle, truncated and rewritten in place, 0777."""
+
+    def __init__(self, path: Path) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        self._fd = os.open(path, flags, 0o777)
+        os.fchmod(self._fd, 0o777)
+        give(path)
+
+    def begin(self) -> None:
+        os.ftruncate(self._fd, 0)
+
+    def flush(self, text: str) -> None:
+        os.write(self._fd, text.encode())
+
+    def dump(self, *buckets: str) -> None:
+        self.begin()
+        for one in buckets:
+            self.flush(one)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class Clock:
+    """The agent's clocks; time passes when a test says so."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def time(self) -> float:
+        return self.now_s + 1.7e9
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    one = Clock()
+    monkeypatch.setattr(vendorfiles, "time", one)
+    return one
+
+
+@pytest.fixture
+def raw(run_dir: Path) -> Path:
+    return make_job(run_dir / "jobs" / "42")
+
+
+@pytest.fixture
+def writer(raw: Path) -> Iterator[Writer]:
+    one = Writer(raw / FILE)
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def tally() -> Tally:
+    return Tally()
+
+
+@pytest.fixture
+def agent(run_dir: Path, tally: Tally, clock: Clock) -> Iterator[Publisher]:
+    assert clock
+    with publisher(run_dir, tally) as one:
+        yield one
+
+
+def passes(agent: Publisher, clock: Clock, count: int = 2, pause_s: float = 5.0) -> None:
+    for _ in range(count):
+        agent.run_pass()
+        clock.now_s += pause_s
+
+
+def test_a_file_that_stands_still_is_published_with_the_true_identity(
+    run_dir: Path, writer: Writer, agent: Publisher, clock: Clock
+) -> None:
+    writer.dump(bucket(), bucket("1024-1025KB", p2p=True))
+    agent.run_pass()
+    assert published(run_dir) == "", "one look does not tell a whole dump from half of one"
+    clock.now_s += 0.2
+    agent.run_pass()
+    text = published(run_dir)
+    who = 'cluster="c1",slurm_job_id="42",slurm_nodelist="n[1-4]",node="n1",gpu="GPU-1a2b3c4d"'
+    rest = 'rank="",comm="",comm_name="unknown",n_nodes="2",nranks="16"'
+    assert (
+        f'\n{RATE}{{version="v5.1",{who},{rest},collective="AllReduce",message_size="8-9KB",'
+        'algo_proto="RING_SIMPLE"} 6.144\n'
+    ) in text
+    assert (
+        f'\nnccl_p2p_exec_time_microseconds{{version="v5.1",{who},{rest},p2p_operation="Send",'
+        'message_size="1024-1025KB"} 20\n'
+    ) in text
+    assert f'gpu="GPU-1a2b3c4d",gpu_uuid="{UUID}",pci_bus_id=""}} 1\n' in text
+    assert "4711" not in text
+    assert 'node="vm"' not in text
+    done = subprocess.run(
+        ["promtool", "check", "metrics"], input=text, capture_output=True, text=True
+    )
+    assert "error" not in done.stderr
+
+
+def test_two_looks_within_200_ms_are_one(
+    run_dir: Path, writer: Writer, agent: Publisher, clock: Clock
+) -> None:
+    writer.dump(bucket())
+    passes(agent, clock, 3, pause_s=0.09)
+    assert published(run_dir) == ""
+    agent.run_pass()
+    assert RATE in published(run_dir)
+
+
+def test_a_dump_under_way_is_never_published(
+    run_dir: Path, writer: Writer, agent: Publisher, clock: Clock
+) -> None:
+    writer.begin()
+    for number in range(6):
+        writer.flush(bucket(f"{number}-{number + 1}MB"))
+        passes(agent, clock, 1)
+        assert published(run_dir) == ""
+    passes(agent, clock, 1)
+    assert published(run_dir).count("\n" + RATE) == 6
+
+
+def test_the_last_whole_dump_stays_while_the_next_is_written(
+    run_dir: Path, writer: Writer, agent: Publisher, clock: Clock
+) -> None:
+    writer.dump(bucket(rate="1"), bucket("1-2MB", rate="1"))
+    passes(agent, clock)
+    writer.dump(bucket(rate="2"))
+    passes(agent, clock, 1)
+    assert published(run_dir).count("} 1\n") == 4, "both buckets, GPU and job"
+    passes(agent, clock, 1)
+    assert f"\n{RATE}" in published(run_dir)
+    assert published(run_dir).count("} 2\n") == 1
+    assert "1-2MB" not in published(run_dir)
+
+
+def test_a_file_that_nobody_writes_any_more_goes_and_is_counted_once(
+    run_dir: Path, writer: Writer, agent: Publisher, clock: Clock, tally: Tally
+) -> None:
+    writer.dump(bucket())
+    passes(agent, clock, 18)
+    assert RATE in published(run_dir)
+    passes(agent, clock, 4)
+    assert names(run_dir / "prom") == []
+    assert dict(tally.rejected) == {"stale": 1}
+    writer.dump(bucket())  # the same numbers, but it goes on
+    passes(agent, clock)
+    assert RATE in published(run_dir)
+
+
+def test_a_file_that_was_old_when_the_agent_came_is_not_published(
+    run_dir: Path, writer: Writer, agent: Publisher, clock: Clock, raw: Path, tally: Tally
+) -> None:
+    writer.dump(bucket())
+    os.utime(raw / FILE, (clock.time() - 600, clock.time() - 600))
+    passes(agent, clock, 3)
+    assert published(run_dir) == ""
+    assert dict(tally.rejected) == {"stale": 1}
+
+
+def test_a_clock_that_is_set_changes_nothing(
+    run_dir: Path, writer: Writer, agent: Publisher, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer.dump(bucket())
+    passes(agent, clock)
+    for step_s in (-1e6, 1e6):
+        monkeypatch.setattr(clock, "time", lambda step_s=step_s: clock.now_s + step_s)
+        passes(agent, clock, 2)
+        assert RATE in published(run_dir)
+
+
+def test_a_file_that_is_gone_goes(
+    run_dir: Path, writer: Writer, agent: Publisher, clock: Clock, raw: Path
+) -> None:
+    writer.dump(bucket())
+    passes(agent, clock)
+    (raw / FILE).unlink()
+    passes(agent, clock, 1)
+    assert published(run_dir) == ""
+
+
+BAD = {
+    "half a bucket": (bucket().split("\n")[0] + "\n", "torn"),
+    "cut in a line": (bucket()[:-5], "torn"),
+    "two halves": (bucket().split("\n")[0] + "\n" + bucket("1-2MB").split("\n")[1] + "\n", "torn"),
+    "empty": ("", "torn"),
+    "a quote in a name": (bucket(comm_name='a"b'), "syntax"),
+    "a bucket twice": (bucket() + bucket(), "duplicate_series"),
+    "a rank": (bucket().replace('nranks="16"', 'nranks="16",rank="0"'), "unknown_label"),
+    "another metric": ("up 0\nup 1\n", "syntax"),
+    "one of ours": (bucket().replace(RATE, "nccl_collective_operations_total"), "torn"),
+    "not a number": (bucket(rate="-nan"), "not_finite"),
+    "a timestamp": (bucket(time="20 1700000000000"), "timestamp"),
+    "601 series": ("".join(bucket(f"{n}-{n + 1}B") for n in range(301)), "too_many_series"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_nvidias_plugin_would_not_write_is_refused_whole_and_counted_once(
+    run_dir: Path, writer: Writer, agent: Publisher, clock: Clock, tally: Tally, name: str
+) -> None:
+    text, reason = BAD[name]
+    writer.dump(bucket())
+    passes(agent, clock)
+    assert RATE in published(run_dir)
+    writer.dump(text)
+    passes(agent, clock, 4)
+    assert published(run_dir) == ""
+    assert dict(tally.rejected) == {reason: 1}
+
+
+def test_its_files_and_series_are_capped(
+    run_dir: Path, raw: Path, agent: Publisher, clock: Clock, tally: Tally,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(vendorfiles, "VENDOR_FILES_MAX", 3)
+    monkeypatch.setattr(vendorfiles, "VENDOR_BUCKETS_MAX", 2)
+    for number in range(5):
+        write_user_file(raw / f"nccl_inspector_metrics_{number}.prom", bucket().encode())
+    passes(agent, clock)
+    assert published(run_dir).count("\n" + RATE) == 2
+    assert dict(tally.rejected) == {"too_many_files": 1, "job_series": 1}
