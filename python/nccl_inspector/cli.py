@@ -2,6 +2,7 @@
 """The command `nccl-inspector`: parse, call one function, print."""
 
 import logging
+import os
 import re
 import sys
 from dataclasses import replace
@@ -20,6 +21,7 @@ from nccl_inspector.killswitch import enable as switch_on
 from nccl_inspector.live.promview import window_s
 from nccl_inspector.live.top import Wish, run_top
 from nccl_inspector.monitoring.command import setup
+from nccl_inspector.marking import UNITS, MarkError, check_mark, mark_dir, write_mark
 from nccl_inspector.nodestatus import describe, read_status, render_status
 from nccl_inspector.render import render_text
 from nccl_inspector.report import build_report, load_summaries
@@ -124,6 +126,28 @@ def status(context: click.Context, conf: Path | None, run_dir: Path | None) -> N
     found = read_status(config.run_dir, config.agent_interval_s)
     click.echo(render_status(found), nl=False)
     context.exit(found.exit_code)
+
+
+@cli.command("mark")
+@_conf
+@click.option("--throughput", default="", help="A number that is not negative.")
+@click.option("--unit", default="TFLOP/s/GPU", show_default=True, help=", ".join(UNITS) + ".")
+@click.pass_context
+def mark_command(context: click.Context, conf: Path | None, throughput: str, unit: str) -> None:
+    """Tell this job's throughput, from inside it; the last one counts.
+
+    Exit status 2: it is no throughput.
+    """
+    try:
+        number = check_mark(float(throughput), unit)
+    except ValueError as err:
+        words = str(err) if isinstance(err, MarkError) else "the throughput is not a number"
+        click.echo(f"nccl-inspector: {words}", err=True)
+        context.exit(2)
+    try:
+        write_mark(number, unit, mark_dir(os.environ, str(read_config(conf).run_dir)))
+    except (MarkError, OSError) as err:
+        raise InspectorError(f"not marked: {err}") from err
 
 
 @cli.command()

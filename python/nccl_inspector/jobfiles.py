@@ -8,6 +8,8 @@ from nccl_inspector.errors import RefusedError
 from nccl_inspector.exposition import Series, cut_nodelist, make_series
 from nccl_inspector.hostile import Stamp, read_at, regular_file, stamp_of
 from nccl_inspector.manifest import MANIFEST_BYTES_MAX, Manifest, parse_manifest
+from nccl_inspector.markfile import MarkWatch
+from nccl_inspector.marking import MARK_FILE
 from nccl_inspector.processfile import FILE_BYTES_MAX, Known, parse_file
 from nccl_inspector.rawdir import Life, box_name, life, list_raw
 from nccl_inspector.tally import Tally
@@ -56,10 +58,13 @@ class JobFiles:
             "node": manifest.node,
         }
         self._vendor = VendorFiles(self._identity, self._refuse)
+        self._mark = MarkWatch(self._identity)
 
     def stamps(self) -> dict[str, Stamp]:
         """Return what tells the present content from another."""
-        return {name: file[0] for name, file in self._files.items()} | self._vendor.stamps()
+        found = {name: file[0] for name, file in self._files.items()} | self._vendor.stamps()
+        mark = self._mark.stamp()
+        return found | {MARK_FILE: mark} if mark else found
 
     def series(self) -> list[Series]:
         """Return the checked series with their true identity, but for the group `build`."""
@@ -96,13 +101,14 @@ class JobFiles:
             self._read_all(raw_fd, wanted)
             deadline = time.monotonic() + JOB_S
             self._vendor.refresh(raw_fd, listing.vendor, self.manifest.uid, deadline)
+            self._read_mark(raw_fd)
         else:
             self._refused = self._known | self._refused
         self._refuse_duplicates()
 
     def _all(self) -> list[Series]:
         own = [one for name in sorted(self._files) for one in self._files[name][1].values()]
-        return own + self._vendor.series()
+        return own + self._vendor.series() + self._mark.series()
 
     def _living(self, raw_fd: int, stems: set[str]) -> set[str]:
         alive = set()
@@ -138,6 +144,13 @@ class JobFiles:
                 self._refuse(name, None, RefusedError("too_slow"))
             else:
                 self._read(raw_fd, name, stem, inodes)
+
+    def _read_mark(self, raw_fd: int) -> None:
+        try:
+            self._mark.refresh(raw_fd, self.manifest.uid)
+        except RefusedError as err:
+            if err.reason != "gone":
+                self._refuse(MARK_FILE, None, err)
 
     def _refuse_duplicates(self) -> None:
         """Count files with a series that another has with another value: the first is published."""
