@@ -4,6 +4,7 @@
 import errno
 import fcntl
 import os
+import re
 import stat
 import struct
 from collections.abc import Iterator
@@ -11,7 +12,10 @@ from contextlib import contextmanager
 
 from nccl_inspector.errors import RefusedError
 
-_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_PATH_FLAGS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+_FDINFO_BYTES_MAX = 512
+_MOUNT = re.compile(rb"^mnt_id:\s*([0-9]+)$", re.MULTILINE)
 _FLOCK = struct.Struct("hh4xqqi4x")  # struct flock of 64-bit Linux
 _CHUNK_BYTES = 2 << 20  # a box in one
 
@@ -34,23 +38,58 @@ def _refused(err: OSError) -> RefusedError:
     return RefusedError("unreadable", os.strerror(err.errno or 0))
 
 
-@contextmanager
-def directory(name: str, uid: int, dir_fd: int) -> Iterator[int]:
-    """Give a descriptor of the directory `name` below `dir_fd`.
+def _mount_of(fd: int) -> bytes:
+    """Return the number of the mount that a descriptor is on; asks the kernel, no file system."""
+    info_fd = os.open(f"/proc/self/fdinfo/{fd}", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        match = _MOUNT.search(os.read(info_fd, _FDINFO_BYTES_MAX))
+    finally:
+        os.close(info_fd)
+    if match is None:
+        raise RefusedError("unreadable", "the kernel does not say on which mount it is")
+    return match[1]
 
-    Raises:
-        RefusedError: no such directory, a link, or not owned by `uid`.
+
+@contextmanager
+def _below(name: str, dir_fd: int, kind: int) -> Iterator[tuple[int, os.stat_result]]:
+    """Give a descriptor and the status of `name`, of this kind (stat.S_IFREG, S_IFDIR).
+
+    A user can mount a FUSE file system of his own on what is his, and every question to it,
+    open and stat included, waits for his answer. So the name is only looked up first, which
+    asks nothing; what is on another mount than the directory, or of another kind, is not opened.
     """
     try:
-        fd = os.open(name, _FLAGS | os.O_DIRECTORY, dir_fd=dir_fd)
+        path_fd = os.open(name, _PATH_FLAGS, dir_fd=dir_fd)
+        try:
+            if _mount_of(path_fd) != _mount_of(dir_fd):
+                raise RefusedError("other_mount")
+            status = os.fstat(path_fd)
+            if stat.S_ISLNK(status.st_mode):
+                raise RefusedError("link")
+            if stat.S_IFMT(status.st_mode) != kind:
+                raise RefusedError("not_regular")
+            fd = os.open(f"/proc/self/fd/{path_fd}", _FLAGS)
+        finally:
+            os.close(path_fd)
     except OSError as err:
         raise _refused(err) from err
     try:
-        if os.fstat(fd).st_uid != uid:
-            raise RefusedError("wrong_owner")
-        yield fd
+        yield fd, os.fstat(fd)
     finally:
         os.close(fd)
+
+
+@contextmanager
+def directory(name: str, uid: int | None, dir_fd: int) -> Iterator[int]:
+    """Give a descriptor of the directory `name` below `dir_fd`; `uid` None: whoever owns it.
+
+    Raises:
+        RefusedError: no such directory, a link, not owned by `uid`, or a mount of its own.
+    """
+    with _below(name, dir_fd, stat.S_IFDIR) as (fd, status):
+        if uid is not None and status.st_uid != uid:
+            raise RefusedError("wrong_owner")
+        yield fd
 
 
 @contextmanager
@@ -63,23 +102,15 @@ def regular_file(
     otherwise spoil the owner's file.
 
     Raises:
-        RefusedError: gone, a link, not regular, not owned by `uid`, or larger than `max_bytes`.
+        RefusedError: gone, a link, not regular, not owned by `uid`, larger than `max_bytes`, or a
+            mount of its own.
     """
-    try:
-        fd = os.open(name, _FLAGS, dir_fd=dir_fd)
-    except OSError as err:
-        raise _refused(err) from err
-    try:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            raise RefusedError("not_regular")
+    with _below(name, dir_fd, stat.S_IFREG) as (fd, status):
         if status.st_uid != uid:
             raise RefusedError("wrong_owner")
         if status.st_size > max_bytes:
             raise RefusedError("too_big")
         yield fd, status
-    finally:
-        os.close(fd)
 
 
 def read_at(fd: int, count: int, offset: int) -> bytes:

@@ -37,15 +37,15 @@ class Look:
 def _boxes(job_fd: int) -> tuple[bool, float]:
     """Return whether a box is held, and the youngest file's Unix time."""
     try:
-        uid = os.stat("raw", dir_fd=job_fd, follow_symlinks=False).st_uid
-        with directory("raw", uid, job_fd) as raw_fd:
-            newest_s = os.fstat(raw_fd).st_mtime
+        with directory("raw", None, job_fd) as raw_fd:
+            status = os.fstat(raw_fd)
+            uid, newest_s = status.st_uid, status.st_mtime
             for name, _ in list_raw(raw_fd).boxes:
                 with suppress(RefusedError), regular_file(name, uid, BOX_BYTES_MAX, raw_fd) as box:
                     if is_locked(box[0]):
                         return True, time.time()
                     newest_s = max(newest_s, box[1].st_mtime)
-    except (FileNotFoundError, RefusedError):
+    except RefusedError:
         return False, 0.0
     return False, newest_s
 

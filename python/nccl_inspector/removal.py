@@ -1,26 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """Remove a directory that a user may have filled, as deep and as full as he liked."""
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 
-from nccl_inspector.hostile import entry_names
+from nccl_inspector.errors import RefusedError
+from nccl_inspector.hostile import directory, entry_names
 
 # Entries looked at in one go: some half a second. The next go finds that many fewer.
 ENTRIES_MAX = 50_000
 
-_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-
 
 @contextmanager
 def _opened(name: str, dir_fd: int) -> Iterator[int]:
-    fd = os.open(name, _FLAGS, dir_fd=dir_fd)
+    """What a user has mounted there is neither asked nor emptied, until he unmounts it."""
     try:
-        yield fd
-    finally:
-        os.close(fd)
+        with directory(name, None, dir_fd) as fd:
+            yield fd
+    except RefusedError as err:
+        raise OSError(errno.EBUSY, f"cannot be removed: {err}", name) from err
 
 
 def _empty(name: str, top_fd: int, fresh: Iterator[int]) -> int:
