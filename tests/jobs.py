@@ -120,7 +120,14 @@ def is_published(node: Node, job_id: int) -> bool:
 
 def run_dirs_are_empty(cluster: Cluster) -> bool:
     """Whether only the directories and the agents' own metrics are there, of no job anything."""
-    own = ["control/", "ended/", "jobs/", "prom/", "prom/nccl_inspector_agent.prom"]
+    own = [
+        "control/",
+        "control/at_work",
+        "ended/",
+        "jobs/",
+        "prom/",
+        "prom/nccl_inspector_agent.prom",
+    ]
     return all(node.run_dir_listing() == own for node in cluster.nodes.values())
 
 

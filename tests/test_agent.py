@@ -73,7 +73,8 @@ def test_without_a_run_directory_the_agent_says_so(tmp_path: Path) -> None:
     config = parse_config(f"run_dir = {tmp_path}/none\n", "test")
     with pytest.raises(InspectorError, match="none: No such file"):
         run_agent(config, once=True)
-    (tmp_path / "none" / "jobs").mkdir(parents=True)
+    for name in ("jobs", "control"):
+        (tmp_path / "none" / name).mkdir(parents=True)
     with pytest.raises(InspectorError, match="none/prom: No such file"):
         run_agent(config, once=True)
 

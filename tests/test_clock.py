@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from nccl_inspector import endedjob
+from nccl_inspector.atwork import AtWork
 from nccl_inspector.collect import Collector
 from nccl_inspector.config import Config, parse_config
 from nccl_inspector.report import build_report, load_summaries
@@ -55,7 +56,7 @@ def config(tmp_path: Path) -> Config:
 def collector(config: Config) -> Iterator[Collector]:
     """The agent's, which watches."""
     run_fd = os.open(config.run_dir, os.O_RDONLY)
-    one = Collector(run_fd, config, Tally(), watching=True)
+    one = Collector(run_fd, config, Tally(), AtWork(run_fd), watching=True)
     yield one
     one.close()
     os.close(run_fd)

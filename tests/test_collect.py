@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from nccl_inspector import acl, collect, endedjob, handover
+from nccl_inspector.atwork import AtWork
 from nccl_inspector.box import read_box
 from nccl_inspector.collect import Collector
 from nccl_inspector.config import Config, parse_config
@@ -63,7 +64,7 @@ def tally() -> Tally:
 @pytest.fixture
 def collector(run_dir: Path, config: Config, tally: Tally) -> Iterator[Collector]:
     run_fd = os.open(run_dir, os.O_RDONLY)
-    one = Collector(run_fd, config, tally)
+    one = Collector(run_fd, config, tally, AtWork(run_fd))
     yield one
     one.close()
     os.close(run_fd)
@@ -149,7 +150,7 @@ def test_an_account_that_is_not_there_is_told_and_nothing_is_lost(
         pytest.skip("only root becomes another account")
     write_box(end_job(run_dir), "0_77", BOX)
     run_fd = os.open(run_dir, os.O_RDONLY)
-    one = Collector(run_fd, replace(config, report_user="no-such-account"), tally)
+    one = Collector(run_fd, replace(config, report_user="no-such-account"), tally, AtWork(run_fd))
     assert one.run_pass(WAIT_S) == 1
     assert tally.collect_failures == 1
     one.close()

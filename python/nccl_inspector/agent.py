@@ -13,6 +13,7 @@ from dataclasses import replace
 from threading import Event
 from typing import TypeVar
 
+from nccl_inspector.atwork import AtWork
 from nccl_inspector.collect import Collector, Left
 from nccl_inspector.config import Config
 from nccl_inspector.endpoint import Endpoint
@@ -46,8 +47,9 @@ class Agent:
             OSError: a directory of it is not there.
         """
         self._tally = Tally()
-        self._publisher = Publisher(run_fd, config.cluster, self._tally)
-        self._collector = Collector(run_fd, config, self._tally, watching=True)
+        self._at_work = AtWork(run_fd)
+        self._publisher = Publisher(run_fd, config.cluster, self._tally, self._at_work)
+        self._collector = Collector(run_fd, config, self._tally, self._at_work, watching=True)
         self._sweeper = Sweeper(run_fd, config, self._tally)
         self._live = LiveSignals(run_fd, config.cluster)
         self._run_fd = run_fd
@@ -89,6 +91,7 @@ class Agent:
         self._collector.close()
         self._sweeper.close()
         self._live.close()
+        self._at_work.close()
 
     def _try(self, what: str, act: Callable[[], _T]) -> _T | None:
         """Do it; None, and one line in the log until it works again, when the system refuses."""
@@ -308,7 +311,8 @@ def run_collect(config: Config) -> Left:
     """
     tally = Tally()
     with _run_dir(config) as run_fd:
-        collector = Collector(run_fd, config, tally)
+        at_work = AtWork(run_fd)
+        collector = Collector(run_fd, config, tally, at_work)
         try:
             sweeper = Sweeper(run_fd, config, tally)
             try:
@@ -323,3 +327,4 @@ def run_collect(config: Config) -> Left:
             return collector.left()
         finally:
             collector.close()
+            at_work.close()

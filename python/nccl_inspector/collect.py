@@ -6,6 +6,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 
+from nccl_inspector.atwork import AtWork
 from nccl_inspector.config import Config
 from nccl_inspector.endedjob import LINGER_S, Ended, Made, NotYetError, Reading, parse_ended
 from nccl_inspector.errors import RefusedError
@@ -47,7 +48,7 @@ class Collector:
     """The ended jobs of this node, one handed over at a time."""
 
     def __init__(
-        self, run_fd: int, config: Config, tally: Tally, *, watching: bool = False
+        self, run_fd: int, config: Config, tally: Tally, at_work: AtWork, *, watching: bool = False
     ) -> None:
         """Open `ended` below the run directory.
 
@@ -68,6 +69,7 @@ class Collector:
         self._waiting: set[str] = set()  # names that the last pass found not to be due yet
         self._reading: Reading | None = None
         self._watching = watching
+        self._at_work = at_work
         self._first_seen: dict[str, float] = {}  # of time.monotonic(), by name
         self._done: set[str] = set()  # dealt with, still under their names
         self._deadline = 0.0
@@ -174,10 +176,11 @@ class Collector:
         lingers = self._age_s(ended) < LINGER_S
         reading = self._reading or Reading(ended, self._ended_fd, self._tally, lingers)
         self._reading = None
-        for _ in reading.steps:
-            if time.monotonic() > self._deadline:
-                self._reading = reading
-                return None
+        with self._at_work.on(f"collect {ended.name}", NotYetError):
+            for _ in reading.steps:
+                if time.monotonic() > self._deadline:
+                    self._reading = reading
+                    return None
         return reading.made
 
     def _start(self, ended: Ended, made: Made) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Container, Iterable
 from contextlib import suppress
 
 from nccl_inspector.atomic import replace_file
+from nccl_inspector.atwork import AtWork
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.exposition import Series, render
 from nccl_inspector.hostile import Stamp, directory, entry_names
@@ -35,7 +36,7 @@ def _exists(dir_fd: int, name: str) -> bool:
 class Publisher:
     """The published files of this node, from the first pass until `stop`."""
 
-    def __init__(self, run_fd: int, cluster: str, tally: Tally) -> None:
+    def __init__(self, run_fd: int, cluster: str, tally: Tally, at_work: AtWork) -> None:
         """Open `jobs` and `prom` below the run directory; `cluster`: instead of Slurm's name.
 
         Raises:
@@ -46,8 +47,10 @@ class Publisher:
         self._prom_fd = os.open("prom", flags, dir_fd=run_fd)
         self._cluster = cluster
         self._tally = tally
+        self._at_work = at_work
         self._jobs: dict[int, JobFiles] = {}
         self._published: dict[int, dict[str, Stamp]] = {}
+        self._odd: dict[int, str] = {}  # jobs that are refused as a whole, and why
         self._first = 0  # where the next pass begins: the lowest job that the last did not read
         self._remove(_LEFTOVER)
 
@@ -59,6 +62,7 @@ class Publisher:
         ids = {int(name) for name in entry_names(self._jobs_fd) if _JOB.fullmatch(name)}
         for job_id in self._jobs.keys() - (set() if disabled else ids):
             self._forget(job_id)
+        self._odd = {job_id: why for job_id, why in self._odd.items() if job_id in ids}
         if disabled:
             self._withdraw(())
             return ids
@@ -71,12 +75,13 @@ class Publisher:
             if not reading:
                 self._first = self._first or job_id
             try:
-                self._refresh(job_id, reading)
+                with self._at_work.on(f"publish {job_id}"):
+                    self._refresh(job_id, reading)
                 self._publish(job_id)
+                self._odd.pop(job_id, None)
             except RefusedError as err:
                 self._forget(job_id)
-                if err.reason != "gone":
-                    self._tally.say(job_id, f"not published: {err}")
+                self._refuse(job_id, err)
             except OSError as err:
                 self._forget(job_id)
                 self._tally.say(job_id, f"not published: {err.strerror}")
@@ -119,6 +124,12 @@ class Publisher:
     def _forget(self, job_id: int) -> None:
         self._jobs.pop(job_id, None)
         self._published.pop(job_id, None)
+
+    def _refuse(self, job_id: int, err: RefusedError) -> None:
+        """Count a job that is not published, once until the reason is another."""
+        if err.reason != "gone" and self._odd.get(job_id) != str(err):
+            self._tally.refuse(job_id, "its directory", err)
+            self._odd[job_id] = str(err)
 
     def _withdraw(self, kept: Container[int]) -> None:
         """Remove the files of other jobs than these."""

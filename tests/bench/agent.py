@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
+from nccl_inspector.atwork import AtWork
 from nccl_inspector.live.signals import LiveSignals
 from nccl_inspector.publish import Publisher
 from nccl_inspector.tally import Tally
@@ -57,8 +58,8 @@ class _Bench:
 
     def __init__(self, run_dir: Path) -> None:
         run_fd = os.open(run_dir, os.O_RDONLY)
-        self._publisher = Publisher(run_fd, "", Tally())
         self._live = LiveSignals(run_fd, "")
+        self._publisher = Publisher(run_fd, "", Tally(), AtWork(run_fd))
         os.close(run_fd)
         self._times: dict[str, tuple[list[float], list[float]]] = {}
 

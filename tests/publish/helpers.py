@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from nccl_inspector.atwork import AtWork
 from nccl_inspector.publish import Publisher
 from nccl_inspector.tally import Tally
 from tests.boxes import (
@@ -27,11 +28,13 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files
 @contextmanager
 def publisher(run_dir: Path, tally: Tally | None = None) -> Iterator[Publisher]:
     run_fd = os.open(run_dir, os.O_RDONLY)
-    one = Publisher(run_fd, "", tally or Tally())
+    at_work = AtWork(run_fd)
+    one = Publisher(run_fd, "", tally or Tally(), at_work)
     try:
         yield one
     finally:
         one.close()
+        at_work.close()
         os.close(run_fd)
 
 

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the agent was reading when it died, so that it does not die of it again and again.
+
+A job's data can meet a mistake of ours that nobody has thought of. Nothing catches that: the agent
+ends, whole, and its unit starts it again. What it was reading each time is then left out, and
+the other jobs go on. A Python error, a signal and the kernel's memory killer all look alike here.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from nccl_inspector.errors import RefusedError
+
+# The first time may have been anybody's doing: an administrator's kill, another job's memory.
+DEATHS_MAX = 2
+
+_PATH = "control/at_work"
+_RECORD_BYTES = 64
+_RECORD = re.compile(r"([1-9]) ([a-z]+ [0-9.]{1,40}) *\n")
+
+
+class AtWork:
+    """One record in the run directory: whose data are being read, and how often that was fatal."""
+
+    def __init__(self, run_fd: int) -> None:
+        """Read what the last agent left.
+
+        Raises:
+            OSError: the record cannot be opened.
+        """
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._fd = os.open(_PATH, flags, 0o600, dir_fd=run_fd)
+        match = _RECORD.fullmatch(os.pread(self._fd, _RECORD_BYTES, 0).decode("ascii", "replace"))
+        self._deaths, self._fatal = (int(match[1]), match[2]) if match else (0, "")
+
+    @contextmanager
+    def on(self, what: str, *harmless: type[Exception]) -> Iterator[None]:
+        """Work on something; `what`: a word and a number. Errors that are caught are `harmless`.
+
+        Raises:
+            RefusedError: the agent died of it DEATHS_MAX times in a row.
+        """
+        again = what == self._fatal
+        if again and self._deaths >= DEATHS_MAX:
+            raise RefusedError("crashed", "the agent ended while it read this")
+        self._write(f"{self._deaths + 1 if again else 1} {what}")
+        survived: tuple[type[Exception], ...] = (RefusedError, OSError, *harmless)
+        try:
+            yield
+        except survived:
+            self._over(again)
+            raise
+        self._over(again)
+
+    def close(self) -> None:
+        """Close the record, which stays."""
+        os.close(self._fd)
+
+    def _over(self, again: bool) -> None:
+        self._write("")
+        if again:
+            self._deaths, self._fatal = 0, ""
+
+    def _write(self, text: str) -> None:
+        os.pwrite(self._fd, text.ljust(_RECORD_BYTES - 1).encode("ascii") + b"\n", 0)
