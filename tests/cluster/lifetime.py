@@ -197,6 +197,11 @@ def _listens(layout: Layout, address: tuple[str, int]) -> bool:
 def _start_monitoring(layout: Layout) -> None:
     for name in NODES:
         Node(layout, name).start_exporter()
+    start_prometheus(layout)
+
+
+def start_prometheus(layout: Layout) -> None:
+    """Start Prometheus, on what it has stored if it ran before."""
     host.own(layout.root / "prometheus", DAEMON_USER, 0o755)
     address = layout.prometheus_url().removeprefix("http://")
     Machine(layout, HEAD).start(
