@@ -111,6 +111,7 @@ class Agent:
             "jobs": str(jobs),
             "ended_jobs_waiting": str(waiting),
             "collect_failures_total": str(self._tally.collect_failures),
+            "publish_failures_total": str(self._tally.publish_failures),
             "ranks_lost_total": str(self._tally.lost),
             "last_pass_timestamp_seconds": f"{time.time():.3f}",
             "pass_seconds": f"{pass_s:.6f}",

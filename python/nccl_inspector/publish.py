@@ -84,7 +84,7 @@ class Publisher:
                 self._refuse(job_id, err)
             except OSError as err:
                 self._forget(job_id)
-                self._tally.say(job_id, f"not published: {err.strerror}")
+                self._tally.fail_to_publish(job_id, f"not published: {err.strerror}")
         self._withdraw(self._jobs.keys())
         return ids
 
@@ -180,7 +180,9 @@ class Publisher:
         try:
             self._write(name, [job.job_info(), *series])
         except OSError as err:
-            self._tally.say(job_id, f"its file cannot be written: {err.strerror}")
+            self._published.pop(job_id, None)
+            why = f"its file cannot be written: {err.strerror}"
+            self._tally.fail_to_publish(job_id, why)
             return
         self._published[job_id] = stamps
         # The epilog renames jobs/<id>, then unlinks the file: whoever comes last must unlink.

@@ -24,6 +24,7 @@ class Tally:
         self.rejected: Counter[str] = Counter()
         self.lost = 0
         self.collect_failures = 0
+        self.publish_failures = 0
         self.swept = 0
         self.answers: Counter[str] = Counter()
         self._said: dict[int, set[str]] = {}
@@ -33,6 +34,11 @@ class Tally:
         """Count a file of a job that is not taken."""
         self.rejected[err.reason] += 1
         self.say(job, f"{name} is refused: {err}")
+
+    def fail_to_publish(self, job: int, message: str) -> None:
+        """Count a pass in which the system did not let a job be published."""
+        self.publish_failures += 1
+        self.say(job, message)
 
     def lose(self, job: int, stem: str, inode: Inode) -> None:
         """Count a process that died without finalizing; the same one counts once."""

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A file system without room, and files that are too much, with the real thing."""
+
+import os
+from pathlib import Path
+
+from nccl_inspector.tally import Tally
+from tests.boxes import line, metrics_text, names, write_user_file
+from tests.publish.helpers import GAUGE, GOOD, PROM, as_root, one_pass, published, publisher
+from tests.publish.test_mounts import mounted
+
+
+@as_root
+def test_a_full_file_system_takes_the_old_numbers_away_and_is_counted(
+    run_dir: Path, raw: Path
+) -> None:
+    tally = Tally()
+    prom = run_dir / "prom"
+    with mounted(prom, "-t", "tmpfs", "-o", "size=64k", "none"), publisher(run_dir, tally) as one:
+        write_user_file(raw / PROM, GOOD)
+        one.run_pass()
+        assert names(run_dir / "prom") == ["42.prom"]
+        rows = [line(GAUGE, rank=str(number), comm_name="c" * 100) for number in range(300)]
+        many = write_user_file(raw / "many", metrics_text(*rows))
+        many.rename(raw / PROM)
+        one.run_pass()
+        assert names(run_dir / "prom") == [], "neither the old one nor half of the new one"
+        one.run_pass()
+        assert tally.publish_failures == 2
+        good = write_user_file(raw / "good", GOOD)
+        good.rename(raw / PROM)
+        one.run_pass()
+        assert GAUGE in published(run_dir)
+        assert tally.publish_failures == 2
+
+
+def test_ten_thousand_files_cost_a_bounded_look(run_dir: Path, raw: Path) -> None:
+    write_user_file(raw / PROM, GOOD)
+    for number in range(10_000):
+        os.close(os.open(raw / f"junk{number}", os.O_CREAT | os.O_WRONLY))
+    assert one_pass(run_dir).rejected["too_many_files"] == 1
+
+
+def test_a_file_of_100_mb_is_not_read(run_dir: Path, raw: Path) -> None:
+    write_user_file(raw / PROM, GOOD)
+    os.truncate(raw / PROM, 100 << 20)
+    assert dict(one_pass(run_dir).rejected) == {"too_big": 1}
+
+
+def test_a_broken_manifest_is_counted_once(run_dir: Path, raw: Path) -> None:
+    tally = Tally()
+    write_user_file(raw / PROM, GOOD)
+    whole = (raw.parent / "manifest").read_text()
+    with publisher(run_dir, tally) as one:
+        (raw.parent / "manifest").write_text("format=1\n")
+        one.run_pass()
+        one.run_pass()
+        assert dict(tally.rejected) == {"torn_manifest": 1}
+        assert published(run_dir) == ""
+        (raw.parent / "manifest").write_text(whole)
+        one.run_pass()
+        assert GAUGE in published(run_dir)
