@@ -114,8 +114,16 @@ def test_sighup_makes_the_agent_work_by_the_configuration_as_it_is_now(tmp_path:
     ("text", "why"),
     [
         ("intervall = 3\n", "unknown key 'intervall'"),
-        ("listen = 192.0.2.1:9435\n", "listen = 192.0.2.1:9435: Cannot assign requested address"),
-        ("# no run_dir\n", "run_dir is another: that needs a restart"),
+        pytest.param(
+            "listen = 192.0.2.1:9435\n",
+            "listen = 192.0.2.1:9435: Cannot assign requested address",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            "# no run_dir\n",
+            "run_dir is another: that needs a restart",
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_a_broken_configuration_changes_nothing_but_the_log(
