@@ -209,7 +209,9 @@ def test_every_request_has_an_answer(serving: Endpoint, name: str) -> None:
     assert own(page(serving), "requests_total")[str(code)] >= 1
 
 
-def test_clients_that_hold_connections_open_keep_no_scraper_out(serving: Endpoint) -> None:
+def test_clients_that_hold_connections_open_keep_no_scraper_out(
+    serving: Endpoint, capfd: pytest.CaptureFixture[str]
+) -> None:
     threads = Path(f"/proc/{server_pid()}/task")
     with ExitStack() as held:
         for _ in range(3 * httpserver.CONNECTIONS_MAX):
@@ -217,6 +219,8 @@ def test_clients_that_hold_connections_open_keep_no_scraper_out(serving: Endpoin
         text = page(serving)
         assert len(list(threads.iterdir())) == 1
     assert 'slurm_job_id="7"' in text
+    page(serving)
+    assert capfd.readouterr().err == "", "nor does it fill the log"
     assert own(text, "dropped_connections_total")["crowded"] >= 2 * httpserver.CONNECTIONS_MAX
 
 

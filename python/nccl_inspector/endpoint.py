@@ -20,7 +20,7 @@ from nccl_inspector.page import Page
 log = logging.getLogger("nccl-inspector")
 
 _NOBODY = 65534
-_FILES_MAX = 2 * CONNECTIONS_MAX + 64
+_FILES_MAX = 4 * CONNECTIONS_MAX
 _NICE = 5
 
 

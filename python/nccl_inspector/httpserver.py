@@ -24,6 +24,8 @@ HEAD_BYTES_MAX = 8192
 HEAD_S, ANSWER_S = 5.0, 20.0
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
+# More are accepted before those that are too many are closed.
+_ACCEPTED_AT_ONCE = 32
 _CHUNK_BYTES = 64 << 10
 _REQUEST = re.compile(rb"([A-Z]{1,16}) (\S{1,2048}) HTTP/1\.[01]\r\n")
 _GZIP = re.compile(rb"\r\nAccept-Encoding:[^\r\n]*\bgzip\b(?!;q=0[,\r])", re.IGNORECASE)
@@ -61,39 +63,42 @@ class Server:
         self._own = _Own(who)
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self._own)
-        self._open: dict[asyncio.Task[None], None] = {}  # the oldest first
+        self._open: dict[asyncio.StreamWriter, None] = {}  # the oldest first
 
     async def serve(self, listener: socket.socket, end: asyncio.Event) -> None:
         """Serve until `end`; the socket is closed then."""
         server = await asyncio.start_server(
-            self._handle, sock=listener, limit=HEAD_BYTES_MAX, backlog=CONNECTIONS_MAX
+            self._handle, sock=listener, limit=HEAD_BYTES_MAX, backlog=_ACCEPTED_AT_ONCE
         )
         await end.wait()
         server.close()
-        for task in self._open:
-            task.cancel()
+        for writer in tuple(self._open):
+            writer.transport.abort()
 
     async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        if task is None:
-            raise RuntimeError("not called by a server")
         if len(self._open) >= CONNECTIONS_MAX:
+            # Not by cancelling its task: asyncio logs that, and a client could fill the log.
             oldest = next(iter(self._open))
-            del self._open[oldest]
-            oldest.cancel()
-            self._own.dropped["crowded"] += 1
-        self._open[task] = None
+            self._drop(oldest, "crowded")
+        self._open[writer] = None
         try:
             await self._converse(reader, writer)
         except TimeoutError:
-            self._own.dropped["slow"] += 1
+            self._drop(writer, "slow")
         except asyncio.LimitOverrunError:
-            self._own.dropped["too_long"] += 1
+            self._drop(writer, "too_long")
         except (asyncio.IncompleteReadError, ConnectionError):
-            self._own.dropped["gone"] += 1
+            self._drop(writer, "gone")
         finally:
-            self._open.pop(task, None)
-            writer.transport.abort()  # what a slow client has not taken must not stay in memory
+            self._open.pop(writer, None)
+            writer.transport.abort()
+
+    def _drop(self, writer: asyncio.StreamWriter, reason: str) -> None:
+        """End a connection, and count it once; what a slow client has not taken goes too."""
+        if writer in self._open:
+            del self._open[writer]
+            self._own.dropped[reason] += 1
+            writer.transport.abort()
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         async with asyncio.timeout(HEAD_S):
