@@ -21,7 +21,7 @@ from nccl_inspector.estimate.shape import (
     Shape,
     usual_metrics,
 )
-from nccl_inspector.exposition import parse_file
+from nccl_inspector.processfile import parse_file
 from tests import boxes
 
 added = cache(add_up)
@@ -62,7 +62,7 @@ def test_the_bounds_are_the_plugins() -> None:
 @pytest.mark.parametrize(("comms", "sizes"), [(1, 1), (6, 10), (20, 4), (100, 40)])
 def test_the_agent_would_take_what_the_plugin_would_write(comms: int, sizes: int) -> None:
     shape = replace(SHAPE, comms=comms, sizes=sizes, p2p=3)
-    series = parse_file(make_files(shape).raw)
+    series = parse_file(make_files(shape).raw, {}, {})
     assert len(series) == shape.process_series + len(usual_metrics("build"))
     assert len(series) <= GPU_SERIES_MAX
 

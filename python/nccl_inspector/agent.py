@@ -61,6 +61,7 @@ class Agent:
         self._publisher.configure(config.cluster)
         self._collector.configure(config)
         self._sweeper.configure(config)
+        self._live.configure(config.cluster)
         self._who = agent_labels(config)
 
     def run_pass(self, wait_s: float) -> None:

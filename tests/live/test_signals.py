@@ -25,7 +25,7 @@ def signals(node: Node) -> Iterator[LiveSignals]:
 def values(signals: LiveSignals, *jobs: int) -> dict[str, float]:
     """State, or `inflight`, of the only job."""
     return {
-        one.labels[3] if len(one.labels) > 3 else "inflight": float(one.value)
+        one.text.partition('state="')[2].partition('"')[0] or "inflight": float(one.value)
         for one in signals.run_pass(jobs or (42,))
     }
 

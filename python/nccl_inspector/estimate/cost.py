@@ -100,11 +100,8 @@ def add_up(shape: Shape) -> Cost:
     series = shape.jobs * (processes * shape.process_series + shape.nodes * a_node)
     node_series = len(files.series) + MTIME_SERIES
     share = series / node_series  # full nodes that have as much
-    nodelist = next(
-        one.labels[one.metric.labels.index("slurm_nodelist")]
-        for one in files.series
-        if one.metric.group == "job_info"
-    )
+    job_info = next(one.text for one in files.series if one.metric.group == "job_info")
+    nodelist = job_info.partition('slurm_nodelist="')[2].partition('"')[0]
     with_nodelist = sum("slurm_nodelist" in one.metric.labels for one in files.series)
     a_series = ACTIVE_BYTES + NODELIST_BYTES * len(nodelist) * with_nodelist / len(files.series)
     ended = series * HEAD_HOURS / shape.job_hours

@@ -2,7 +2,7 @@
 """The files of a node as they would be: made of the same tables, by the same writer."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from math import frexp, ldexp
 
@@ -152,7 +152,7 @@ def make_files(shape: Shape) -> Files:
     agent = _of_agent(first)
     build = [make_series(metric.name, first, "1") for metric in usual_metrics("build")]
     raw = render([*_of_process(shape, first, shape.json), *build]) + b"# EOF\n"
-    together = [replace(one, value=go_number(float(one.value))) for one in (*job, *agent)]
+    together = [one._replace(value=go_number(float(one.value))) for one in (*job, *agent)]
     mtimes = "".join(
         f'node_textfile_mtime_seconds{{file="{name}"}} 1.763723456e+09\n'
         for name in (f"{_PROM}/{shape.job_id}.prom", f"{_PROM}/nccl_inspector_agent.prom")

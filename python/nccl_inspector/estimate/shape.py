@@ -12,7 +12,7 @@ GPU_SERIES_MAX, GPU_COMMS_MAX = 250, 16
 LIVE_COMMS_MAX, KINDS_MAX = 64, 256
 
 # Series that a kind of operation has in some cases only: without a time, with phases.
-_IN_SOME_CASES = ("_untimed_", "_wait_")
+_IN_SOME_CASES = ("throughput", "_untimed_", "_wait_")
 
 
 def usual_metrics(group: str, json: bool = False) -> list[Metric]:

@@ -53,6 +53,10 @@ class LiveSignals:
         self._beats = Beats()
         self._first = 0  # where the next pass begins: the lowest job that the last did not reach
 
+    def configure(self, cluster: str) -> None:
+        """Name the cluster so from now on."""
+        self._cluster = cluster
+
     def run_pass(self, job_ids: Iterable[int]) -> list[Series]:
         """Return the series of these jobs; none of one that cannot be read or was not reached."""
         deadline = time.monotonic() + PASS_S
