@@ -48,6 +48,7 @@ SPANK := $(SB)/spank_nccl_inspector.so
 STANDIN := $(B)/nccl-standin
 FAKECUDA := $(B)/fakecuda/libcuda.so.1
 PLAYED_NCCL := $(B)/player/libnccl.so.2
+FAKENVML := $(B)/fakenvml/libnvidia-ml.so.1
 RECORDER := $(B)/recorder.so
 RIVAL_SRC := $(wildcard tests/rival/*.c)
 RIVAL_OBJ := $(RIVAL_SRC:%.c=$(B)/%.o)
@@ -65,7 +66,7 @@ AT_ONCE = $(MAKE) --no-print-directory -j$(shell nproc)
 build:
 	@$(AT_ONCE) product testparts
 product: $(PROFILER) $(SPANK)
-testparts: $(STANDIN) $(FAKECUDA) $(PLAYED_NCCL) $(RECORDER) $(RIVAL) $(DEFECTS_PLAY) $(HOST_BIN) $(UNIT_BIN) $(PLAYER_CHECK_BIN) $(PLAYER_CHECK_SO) $(BENCH_BIN)
+testparts: $(STANDIN) $(FAKECUDA) $(PLAYED_NCCL) $(FAKENVML) $(RECORDER) $(RIVAL) $(DEFECTS_PLAY) $(HOST_BIN) $(UNIT_BIN) $(PLAYER_CHECK_BIN) $(PLAYER_CHECK_SO) $(BENCH_BIN)
 
 build/gen/settings_table.h: python/nccl_inspector/settings.tsv packaging/gen-settings.awk
 	@mkdir -p $(@D)
@@ -118,6 +119,10 @@ $(PLAYED_NCCL): $(B)/tests/player/lib/libnccl.o $(PLAYER_OBJ)
 	@mkdir -p $(@D)
 	@echo LD $@
 	@$(CC) $(CFLAGS_ALL) -shared -Wl,-soname,libnccl.so.2 -o $@ $^ -ldl
+$(FAKENVML): tests/fakenvml/fakenvml.c
+	@mkdir -p $(@D)
+	@echo LD $@
+	@$(CC) $(CFLAGS_ALL) -shared -Wl,-soname,libnvidia-ml.so.1 -o $@ $< -ldl
 $(RECORDER): tests/standin/recorder/recorder.c
 	@mkdir -p $(@D)
 	@echo LD $@
@@ -278,7 +283,7 @@ cluster-down: venv
 #: make install-python  the command nccl-inspector in a venv of its own, linked into PREFIX/bin
 install-python:
 	python3 -m venv $(LIBDIR)/venv
-	$(LIBDIR)/venv/bin/pip install --quiet --disable-pip-version-check .
+	$(LIBDIR)/venv/bin/pip install --quiet --disable-pip-version-check '.[gpu]'
 	ln -sf $(LIBDIR)/venv/bin/nccl-inspector $(PREFIX)/bin/nccl-inspector
 
 # Beside, then renamed: a command that loads a half-written library dies of SIGBUS.

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pressure stall information of the node: how long tasks waited for CPU, memory or disks."""
+
+import re
+import time
+from pathlib import Path
+
+from nccl_inspector.counters.sample import PRESSURE, Device, Sample, boot_clock_s
+from nccl_inspector.counters.table import names_of
+
+PROC = Path("/proc")
+
+_TOTAL = re.compile(r"^(some|full) .*\btotal=([0-9]{1,19})$", re.MULTILINE)
+
+
+def parse_pressure(what: str, text: str) -> dict[str, int]:
+    """Return the totals (us) of one file: cpu_some and the like, those of the table."""
+    found = {f"{what}_{kind}": int(total) for kind, total in _TOTAL.findall(text)}
+    return {name: total for name, total in found.items() if name in names_of("node")}
+
+
+def read_pressure(proc: Path = PROC) -> Sample:
+    """Return a sample; a kernel may have been built or booted without these."""
+    time_s, boot_s = time.time(), boot_clock_s()
+    counters: dict[str, int] = {}
+    for what in ("cpu", "memory", "io"):
+        try:
+            counters |= parse_pressure(what, (proc / "pressure" / what).read_text("ascii"))
+        except OSError:
+            continue
+    if not counters:
+        return Sample(PRESSURE, time_s, boot_s, (), "the kernel tells no pressure")
+    return Sample(PRESSURE, time_s, boot_s, (Device("node", "", counters, {}, {}),))

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of counters: what is read, how wide it is, in which unit."""
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+# How much of the unit in which a report speaks one of the table's unit is.
+UNITS = {
+    "events": ("events", 1),
+    "packets": ("packets", 1),
+    "words": ("bytes", 4),
+    "KiB": ("bytes", 1024),
+    "bytes": ("bytes", 1),
+    "ticks": ("ticks", 1),
+    "ns": ("ns", 1),
+    "us": ("ns", 1000),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """One line of counters.tsv; `field` is NVML's number, None where NVML is not asked."""
+
+    kind: str
+    name: str
+    bits: int
+    sticks: bool  # at its highest value; else it wraps
+    unit: str  # of what is read
+    field: int | None
+    told: bool  # any rise is worth a line of the report
+
+    @property
+    def said_unit(self) -> str:
+        """The unit of `said`."""
+        return UNITS[self.unit][0]
+
+    def said(self, amount: int) -> int:
+        """Return an amount of what is read in the unit that is said."""
+        return amount * UNITS[self.unit][1]
+
+
+@cache
+def load_counters() -> dict[tuple[str, str], Counter]:
+    """Return every counter by kind and name, in the order of the table."""
+    text = Path(__file__).with_name("counters.tsv").read_text("ascii")
+    found = {}
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            kind, name, bits, full, unit, field, told = line.split("\t")
+            number = None if field == "-" else int(field)
+            found[kind, name] = Counter(
+                kind, name, int(bits), full == "sticks", unit, number, told == "yes"
+            )
+    return found
+
+
+def names_of(kind: str) -> tuple[str, ...]:
+    """Return the counters of one kind."""
+    return tuple(name for of, name in load_counters() if of == kind)
