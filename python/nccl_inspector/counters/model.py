@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the counters of a node did while a job ran: what is kept for its report, and its JSON."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from nccl_inspector.errors import RefusedError
+
+TEXT_CHARS_MAX = 256
+_ROWS_MAX = 4096
+_TIME_S_MAX = (1 << 32) - 1
+_WORD_MAX = 1 << 80  # 64 bits of words of four bytes
+
+
+class Risen(NamedTuple):
+    """An amount by which a counter rose between two samples; times are Unix seconds."""
+
+    from_s: int
+    to_s: int
+    amount: int
+
+
+class Change(NamedTuple):
+    """A word and since when it is so, Unix seconds."""
+
+    time_s: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """A counter; amounts are in the unit of counters.tsv."""
+
+    total: int
+    flags: tuple[str, ...] = ()  # of delta.py: the total is the least that it can be
+    risen: tuple[Risen, ...] = ()  # in order; neighbours are merged when there are many
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """What was seen of a quantity that goes up and down; the mean is sum / samples."""
+
+    low: int
+    high: int
+    sum: int
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceCounters:
+    """A port, GPU, NVLink or the node. A counter that is not among `counts` was not to be had."""
+
+    kind: str
+    name: str
+    counts: Mapping[str, Count]
+    levels: Mapping[str, Level]
+    facts: Mapping[str, tuple[Change, ...]]  # the first and what it changed to
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """From when to when a source was sampled (Unix seconds); `absent`: why it has nothing.
+
+    `elapsed_s` is by a clock that nobody sets.
+    """
+
+    source: str
+    first_s: int
+    last_s: int
+    elapsed_s: int
+    samples: int
+    absent: str
+
+
+@dataclass(frozen=True, slots=True)
+class XidSeen:
+    """An error of a GPU, by the driver's number; `gpu` is its PCI address where it is not known."""
+
+    time_s: int
+    gpu: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCounters:
+    """All of it. `absent`: why there is nothing at all, in words."""
+
+    spans: tuple[Span, ...] = ()
+    devices: tuple[DeviceCounters, ...] = ()
+    xids: tuple[XidSeen, ...] = ()
+    problems: tuple[str, ...] = ()
+    absent: str = ""
+    whole_node: bool = True  # its GPUs are all of the node: which the job's own are is not known
+
+
+def _refuse(what: str) -> RefusedError:
+    return RefusedError("bad_counters", what)
+
+
+def _count_json(count: Count) -> Any:
+    """Return the total alone where there is no more to say, as nearly always."""
+    if not count.flags and not count.risen:
+        return count.total
+    return [count.total, list(count.flags), [list(one) for one in count.risen]]
+
+
+def to_json(node: NodeCounters) -> Any:
+    """Return what `from_json` takes."""
+    devices = [
+        [
+            one.kind,
+            one.name,
+            {name: _count_json(count) for name, count in one.counts.items()},
+            {name: [v.low, v.high, v.sum, v.samples] for name, v in one.levels.items()},
+            {name: [list(change) for change in changes] for name, changes in one.facts.items()},
+        ]
+        for one in node.devices
+    ]
+    return {
+        "spans": [
+            [s.source, s.first_s, s.last_s, s.elapsed_s, s.samples, s.absent] for s in node.spans
+        ],
+        "devices": devices,
+        "xids": [[x.time_s, x.gpu, x.number] for x in node.xids],
+        "problems": list(node.problems),
+        "absent": node.absent,
+        "whole_node": node.whole_node,
+    }
+
+
+def _int(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _WORD_MAX:
+        raise _refuse("odd number")
+    return value
+
+
+def _time(value: Any) -> int:
+    if _int(value) > _TIME_S_MAX:
+        raise _refuse("odd time")
+    return _int(value)
+
+
+def _str(value: Any) -> str:
+    if not isinstance(value, str) or len(value) > TEXT_CHARS_MAX:
+        raise _refuse("odd text")
+    return "".join(char if char.isprintable() else "?" for char in value)
+
+
+def _list(value: Any, length: int | None = None) -> list[Any]:
+    if not isinstance(value, list) or len(value) > _ROWS_MAX:
+        raise _refuse("odd list")
+    if length is not None and len(value) != length:
+        raise _refuse("odd row")
+    return value
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict) or len(value) > _ROWS_MAX:
+        raise _refuse("odd table")
+    return {_str(key): one for key, one in value.items()}
+
+
+def _count(value: Any) -> Count:
+    if not isinstance(value, list):
+        return Count(_int(value))
+    total, flags, risen = _list(value, 3)
+    found = [_list(row, 3) for row in _list(risen)]
+    rows = [Risen(_time(from_s), _time(to_s), _int(amount)) for from_s, to_s, amount in found]
+    return Count(_int(total), tuple(_str(one) for one in _list(flags)), tuple(rows))
+
+
+def _changes(value: Any) -> tuple[Change, ...]:
+    rows = [_list(row, 2) for row in _list(value)]
+    if not rows:
+        raise _refuse("a fact without a word")
+    return tuple(Change(_time(time_s), _str(text)) for time_s, text in rows)
+
+
+def _device(value: Any) -> DeviceCounters:
+    kind, name, counts, levels, facts = _list(value, 5)
+    return DeviceCounters(
+        _str(kind),
+        _str(name),
+        {key: _count(one) for key, one in _dict(counts).items()},
+        {key: Level(*map(_int, _list(one, 4))) for key, one in _dict(levels).items()},
+        {key: _changes(one) for key, one in _dict(facts).items()},
+    )
+
+
+def _span(value: Any) -> Span:
+    source, first_s, last_s, elapsed_s, samples, absent = _list(value, 6)
+    times = _time(first_s), _time(last_s), _int(elapsed_s)
+    return Span(_str(source), *times, _int(samples), _str(absent))
+
+
+def _xid(value: Any) -> XidSeen:
+    time_s, gpu, number = _list(value, 3)
+    return XidSeen(_time(time_s), _str(gpu), _int(number))
+
+
+def from_json(value: Any) -> NodeCounters:
+    """Return the counters, every value looked at.
+
+    Raises:
+        RefusedError: it is not what `to_json` gives; the reason is `bad_counters`.
+    """
+    words = _dict(value)
+    missing = {"spans", "devices", "xids", "problems", "absent", "whole_node"} - words.keys()
+    if missing:
+        raise _refuse(f"no {min(missing)}")
+    return NodeCounters(
+        spans=tuple(map(_span, _list(words["spans"]))),
+        devices=tuple(map(_device, _list(words["devices"]))),
+        xids=tuple(map(_xid, _list(words["xids"]))),
+        problems=tuple(map(_str, _list(words["problems"]))),
+        absent=_str(words["absent"]),
+        whole_node=words["whole_node"] is not False,
+    )
+
+
+def load(data: bytes) -> Any:
+    """Return the JSON value of bytes.
+
+    Raises:
+        RefusedError: they are none; the reason is `bad_counters`.
+    """
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as err:
+        raise _refuse("odd JSON") from err
+
+
+def dump(value: Any) -> bytes:
+    """Return a JSON value as compact bytes."""
+    return json.dumps(value, separators=(",", ":")).encode("ascii")
