@@ -2,6 +2,7 @@
 """Boxes, manifests and metrics files, as the prolog and the plugin write them."""
 
 import os
+import pwd
 import random
 import signal
 import struct
@@ -221,6 +222,14 @@ def make_run_dir(path: Path) -> Path:
     for name in ("jobs", "ended", "prom", "control"):
         (path / name).mkdir(parents=True)
     return path
+
+
+def make_reports(place: Path) -> str:
+    """Make a report directory of an account that has no rights elsewhere; return its settings."""
+    reports = place / "reports"
+    reports.mkdir(mode=0o711)
+    give(reports)
+    return f"report_dir = {reports}\nreport_user = {pwd.getpwuid(JOB_UID).pw_name}\n"
 
 
 def fixed_chance(seed: int) -> random.Random:

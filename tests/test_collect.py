@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 import os
-import pwd
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -27,9 +26,9 @@ from tests.boxes import (
     BoxOf,
     CommOf,
     KeyOf,
-    give,
     lock_held,
     make_job,
+    make_reports,
     make_run_dir,
     names,
     write_box,
@@ -48,12 +47,7 @@ def run_dir(open_path: Path) -> Path:
 @pytest.fixture
 def config(open_path: Path, run_dir: Path) -> Config:
     """A configuration whose report directory belongs to an account that has no rights elsewhere."""
-    reports = open_path / "reports"
-    reports.mkdir(mode=0o711)
-    give(reports)
-    user = pwd.getpwuid(JOB_UID).pw_name
-    text = f"run_dir = {run_dir}\nreport_dir = {reports}\nreport_user = {user}\n"
-    return parse_config(text, "test")
+    return parse_config(f"run_dir = {run_dir}\n{make_reports(open_path)}", "test")
 
 
 @pytest.fixture

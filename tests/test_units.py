@@ -55,12 +55,18 @@ def test_the_timers_service_makes_its_directories_as_the_agents_does() -> None:
     assert made.endswith("--create /usr/lib/tmpfiles.d/nccl-inspector.conf")
 
 
-def test_the_timers_service_has_the_agents_bounds() -> None:
+def test_the_timers_service_has_the_agents_bounds_and_reads_no_kernel_log() -> None:
     def bounds(unit: str) -> list[str]:
         after = unit[unit.index("MemoryMax") :].partition("[Install]")[0]
         return [line for line in after.split("\n") if line and not line.startswith("#")]
 
-    assert bounds(COLLECT) == bounds(AGENT)
+    assert bounds(COLLECT) == [line.removesuffix(" CAP_SYSLOG") for line in bounds(AGENT)]
+
+
+def test_the_agent_may_read_the_kernel_log_and_ask_the_gpus() -> None:
+    (capabilities,) = lines(AGENT, "CapabilityBoundingSet")
+    assert "CAP_SYSLOG" in capabilities
+    assert lines(AGENT, "PrivateDevices", "ProtectKernelLogs", "DevicePolicy") == []
 
 
 def test_the_readmes_line_keeps_a_node_disabled_through_a_boot(root: Path) -> None:

@@ -4,18 +4,21 @@
 import fcntl
 import logging
 import os
+import select
 import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from threading import Event
 from typing import TypeVar
 
 from nccl_inspector.atwork import AtWork
 from nccl_inspector.collect import Collector, Left
 from nccl_inspector.config import Config
+from nccl_inspector.counters.series import counters_series
+from nccl_inspector.counters.sources import Readers
+from nccl_inspector.counters.watch import Watch
 from nccl_inspector.endpoint import Endpoint
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.exposition import Series, make_series
@@ -40,8 +43,12 @@ COLLECT_S = 240.0
 class Agent:
     """Publisher and collector of one run directory, sharing one tally."""
 
-    def __init__(self, config: Config, run_fd: int) -> None:
+    def __init__(
+        self, config: Config, run_fd: int, *, watching: bool = True, readers: Readers | None = None
+    ) -> None:
         """Take up the work of a run directory.
+
+        `watching`: there are more passes to come, so that counters can be sampled.
 
         Raises:
             OSError: a directory of it is not there.
@@ -53,6 +60,9 @@ class Agent:
         self._sweeper = Sweeper(run_fd, config, self._tally)
         self._live = LiveSignals(run_fd, config.cluster)
         self._run_fd = run_fd
+        self._watching, self._readers = watching, readers
+        self._watch: Watch | None = None
+        self._set_watch(config)
         self._who = agent_labels(config)
         self._troubles: set[str] = set()
 
@@ -62,15 +72,29 @@ class Agent:
         self._collector.configure(config)
         self._sweeper.configure(config)
         self._live.configure(config.cluster)
+        self._set_watch(config)
         self._who = agent_labels(config)
+
+    def _set_watch(self, config: Config) -> None:
+        wanted = config.counters and self._watching
+        if wanted and not self._watch:
+            self._watch = Watch(self._run_fd, self._tally, self._readers)
+        elif self._watch and not wanted:
+            self._watch.close()
+            self._watch = None
 
     def run_pass(self, wait_s: float) -> None:
         """Sweep, publish and collect once; what the system refuses is said and tried again."""
         begun = time.monotonic()
         disabled = is_disabled(self._run_fd)
         self._try("look for jobs without an epilog", self._sweeper.run_pass)
+        if watch := self._watch:
+            self._try("sample counters", lambda: watch.begin_pass(disabled))
         jobs = self._try("publish", lambda: self._publisher.run_pass(disabled))
-        waiting = self._try("collect", lambda: self._collector.run_pass(wait_s))
+        if watch:
+            self._try("sample counters", watch.end_pass)
+        held = (watch and self._try("sample counters", watch.held)) or set()
+        waiting = self._try("collect", lambda: self._collector.run_pass(wait_s, held))
         if jobs is None or waiting is None:
             withdraw = self.stop if jobs is None else self._publisher.withdraw_own
             self._try("withdraw", withdraw)
@@ -93,6 +117,8 @@ class Agent:
         self._sweeper.close()
         self._live.close()
         self._at_work.close()
+        if self._watch:
+            self._watch.close()
 
     def _try(self, what: str, act: Callable[[], _T]) -> _T | None:
         """Do it; None, and one line in the log until it works again, when the system refuses."""
@@ -128,6 +154,8 @@ class Agent:
             name = f"nccl_inspector_agent_{what}_total"
             for reason, number in sorted(counts.items()):
                 series.append(make_series(name, who | {"reason": reason}, str(number)))
+        if self._watch:
+            series += counters_series(self._watch, who)
         return [*series, *own_process(who), *self._publisher.build_info()]
 
 
@@ -187,7 +215,9 @@ class _Signals:
 
     def __init__(self, rereads: bool) -> None:
         self.ended = self._reload = False
-        self._wake = Event()
+        # Not an Event: its lock may be the waiting thread's own when the handler comes.
+        self._told, told = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(told, warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._end)
         if rereads:
@@ -195,29 +225,29 @@ class _Signals:
 
     def wait(self, seconds: float) -> bool:
         """Wait for that time or a signal; return whether the configuration is to be read again."""
-        self._wake.wait(seconds)
-        self._wake.clear()
+        end = time.monotonic() + seconds
+        while not (self.ended or self._reload) and (left := end - time.monotonic()) > 0:
+            if select.select([self._told], [], [], left)[0]:
+                os.read(self._told, 4096)
         reload, self._reload = self._reload, False
         return reload
 
     def _end(self, *_: object) -> None:
         self.ended = True
-        self._wake.set()
 
     def _reread(self, *_: object) -> None:
         self._reload = True
-        self._wake.set()
 
 
 class _Service:
     """An agent, its HTTP endpoint, and the configuration that they work by."""
 
-    def __init__(self, config: Config, run_fd: int) -> None:
+    def __init__(self, config: Config, run_fd: int, watching: bool) -> None:
         self.config = config
         self._run_fd = run_fd
         self._endpoint = self._listen(config)
         try:
-            self.agent = Agent(config, run_fd)
+            self.agent = Agent(config, run_fd, watching=watching)
         except OSError:
             self._hang_up()
             raise
@@ -285,7 +315,7 @@ def run_agent(config: Config, once: bool, reread: Callable[[], Config] | None = 
     """
     signals = _Signals(reread is not None)
     with _run_dir(config) as run_fd:
-        service = _Service(replace(config, listen="") if once else config, run_fd)
+        service = _Service(replace(config, listen="") if once else config, run_fd, not once)
         forget_collection(run_fd)
         opened = _opened(config, run_fd)
         finished = False

@@ -20,8 +20,8 @@ from nccl_inspector.killswitch import disable as switch_off
 from nccl_inspector.killswitch import enable as switch_on
 from nccl_inspector.live.promview import window_s
 from nccl_inspector.live.top import Wish, run_top
-from nccl_inspector.monitoring.command import setup
 from nccl_inspector.marking import UNITS, MarkError, check_mark, mark_dir, write_mark
+from nccl_inspector.monitoring.command import setup
 from nccl_inspector.nodestatus import describe, read_status, render_status
 from nccl_inspector.render import render_text
 from nccl_inspector.report import build_report, load_summaries

@@ -3,6 +3,7 @@
 
 import os
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -100,8 +101,11 @@ class Collector:
         """Return the ids of the jobs that wait."""
         return {ended.job_id for ended in self._list()}
 
-    def run_pass(self, wait_s: float) -> int:
-        """Collect what is due, wait up to `wait_s` for each child; return how many are left."""
+    def run_pass(self, wait_s: float, held: Collection[str] = ()) -> int:
+        """Collect what is due, wait up to `wait_s` for each child; return how many are left.
+
+        `held`: names that somebody else still writes to, so that they are not due.
+        """
         self._deadline = time.monotonic() + PASS_S
         self._answered = reap(self._answered)
         self._remove_done()
@@ -111,10 +115,10 @@ class Collector:
         self._retries = {
             ended.name: self._retries[ended.name] for ended in known if ended.name in self._retries
         }
-        self._waiting.clear()
+        self._waiting = {ended.name for ended in known if ended.name in held}
         self._cut_short = True
         if self._working is None or self._finish(wait_s):
-            for ended in self._due(known):
+            for ended in self._due([one for one in known if one.name not in held]):
                 if not self._try(ended, wait_s) or time.monotonic() > self._deadline:
                     break
             else:
@@ -174,7 +178,9 @@ class Collector:
         if self._reading and self._reading.ended != ended:
             self._reading = None
         lingers = self._age_s(ended) < LINGER_S
-        reading = self._reading or Reading(ended, self._ended_fd, self._tally, lingers)
+        reading = self._reading or Reading(
+            ended, self._ended_fd, self._tally, lingers, counters=self._config.counters
+        )
         self._reading = None
         with self._at_work.on(f"collect {ended.name}", NotYetError):
             for _ in reading.steps:

@@ -80,6 +80,7 @@ class Config:
     listen: str
     sweep_after_s: float
     scontrol: Path
+    counters: bool
 
 
 def load_settings() -> dict[str, Setting]:

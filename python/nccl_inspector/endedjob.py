@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from nccl_inspector.box import read_box
 from nccl_inspector.boxcopy import BOX_BYTES_MAX
+from nccl_inspector.counters.model import NodeCounters
+from nccl_inspector.counters.watched import read_record
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.hostile import directory, is_locked, regular_file
 from nccl_inspector.jobfiles import read_manifest
@@ -65,16 +67,20 @@ def _head(manifest: Manifest, ended: Ended, problems: list[str]) -> Head:
 class Reading:
     """The work on one ended job; each item of `steps` is a box done, the last sets `made`."""
 
-    def __init__(self, ended: Ended, ended_fd: int, tally: Tally, lingers: bool) -> None:
+    def __init__(
+        self, ended: Ended, ended_fd: int, tally: Tally, lingers: bool, *, counters: bool
+    ) -> None:
         """Begin nothing yet; `steps` opens what it needs below `ended_fd`.
 
         `lingers`: the job's processes may still hold their boxes, and are waited for.
+        `counters`: those of links and GPUs are wanted, so that it is said when there are none.
         """
         self.ended = ended
         self._lingers = lingers
         self.made: Made | None = None
         self._tally = tally
         self._problems: list[str] = []
+        self._wants_counters = counters
         self.steps = self._steps(ended_fd)
 
     def _steps(self, ended_fd: int) -> Iterator[None]:
@@ -89,6 +95,7 @@ class Reading:
             manifest, _ = read_manifest(job_fd)
             if manifest.job_id != self.ended.job_id:
                 raise RefusedError("bad_manifest", "it is another job's")
+            counters = self._counters(job_fd) if self._wants_counters else None
             with directory("raw", manifest.uid, job_fd) as raw_fd:
                 for name, stem in self._boxes(raw_fd, manifest.uid):
                     block = self._block(raw_fd, name, stem, manifest.uid)
@@ -96,7 +103,15 @@ class Reading:
                     yield
         found = blocks or self._problems
         head = _head(manifest, self.ended, self._problems)
-        self.made = Made(manifest, encode(head, blocks) if found else b"")
+        self.made = Made(manifest, encode(head, blocks, counters) if found else b"")
+
+    def _counters(self, job_fd: int) -> NodeCounters:
+        try:
+            record = read_record(job_fd)
+        except RefusedError as err:
+            self._tally.say(self.ended.job_id, f"its counters are refused: {err}")
+            return NodeCounters(absent=f"they are refused: {err}")
+        return record.counters() if record else NodeCounters(absent="no agent sampled them")
 
     def _refuse(self, name: str, err: RefusedError) -> None:
         self._tally.refuse(self.ended.job_id, name, err)

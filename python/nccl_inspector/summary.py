@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The node summary: what one node's processes did in one attempt of a job.
 
-A line of JSON (the job and the node), then a block for each process: four bytes
+A line of JSON (the job and the node), what the counters of links and GPUs did (as
+many bytes of zlib data with JSON as the line says), then a block for each process: four bytes
 of length, little-endian, and at most BLOCK_BYTES_MAX of pieces. A piece is four
 bytes of length and zlib data: JSON (facts, dropped, flags, GPUs, communicators,
 operations in flight), keys, peers, nets, then one for each time line (packing.py).
@@ -15,15 +16,19 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields, replace
 from typing import Any, get_origin
 
+from nccl_inspector.counters.model import NodeCounters, dump, from_json, to_json
+from nccl_inspector.counters.record import RISEN_MAX, coarser
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.fitting import pack_process, piece
 from nccl_inspector.model import Comm, Facts, Gpu, Net, Operation, Peer, Process
 from nccl_inspector.packing import WORD_MAX, unpack_keys, unpack_line, unpack_rows
 
-FORMAT = "nccl-inspector-node-summary/3"
+FORMAT = "nccl-inspector-node-summary/4"
+FORMAT_WITHOUT_COUNTERS = "nccl-inspector-node-summary/3"
 BLOCK_BYTES_MAX = 32 << 10  # design.md 5: at most 32 KiB a rank
 PROCESSES_MAX = 1024
-SUMMARY_BYTES_MAX = PROCESSES_MAX * (BLOCK_BYTES_MAX + 4) + (2 << 20)
+COUNTERS_BYTES_MAX = 128 << 10  # of a node
+SUMMARY_BYTES_MAX = PROCESSES_MAX * (BLOCK_BYTES_MAX + 4) + COUNTERS_BYTES_MAX + (2 << 20)
 
 HEAD_BYTES_MAX = 2 << 20  # a node list may be long
 FLAGS_BYTES_MAX = 512  # what the flags of `pack_process` add to the JSON
@@ -61,6 +66,7 @@ class NodeSummary:
 
     head: Head
     processes: tuple[Process, ...]
+    counters: NodeCounters | None = None  # None: of a release or a site without them
 
 
 def _meta(process: Process, flags: Sequence[str]) -> bytes:
@@ -89,11 +95,24 @@ def encode_process(process: Process) -> bytes:
     return b"".join((_meta(process, (*process.flags, *flags)), *pieces))
 
 
-def encode(head: Head, blocks: Sequence[bytes]) -> bytes:
+def _pack_counters(counters: NodeCounters | None) -> bytes:
+    """Return at most COUNTERS_BYTES_MAX: when each rose is told coarser, at last nothing is."""
+    if counters is None:
+        return b""
+    for most in (RISEN_MAX, 4, 1, 0):
+        data = zlib.compress(dump(to_json(coarser(counters, most))))
+        if len(data) <= COUNTERS_BYTES_MAX:
+            return data
+    return zlib.compress(dump(to_json(NodeCounters(absent="they did not fit"))))
+
+
+def encode(head: Head, blocks: Sequence[bytes], counters: NodeCounters | None = None) -> bytes:
     """Return the summary's bytes; the blocks are of `encode_process`."""
     values = {field.name: getattr(head, field.name) for field in fields(Head)}
-    line = json.dumps({"format": FORMAT, "processes": len(blocks), **values})
-    parts = [line.encode("ascii"), b"\n"]
+    packed = _pack_counters(counters)
+    sizes = {"processes": len(blocks), "counters_bytes": len(packed)}
+    line = json.dumps({"format": FORMAT, **sizes, **values})
+    parts = [line.encode("ascii"), b"\n", packed]
     for block in blocks:
         parts += [_LENGTH.pack(len(block)), block]
     return b"".join(parts)
@@ -137,6 +156,27 @@ def _json(data: bytes) -> Any:
         raise RefusedError("bad_summary", "odd JSON") from err
 
 
+def _inflate(data: bytes, most: int) -> bytes:
+    """Return what a whole zlib stream unpacks to, fewer bytes than `most`."""
+    try:
+        unpacker = zlib.decompressobj()
+        found = unpacker.decompress(data, most)
+    except zlib.error as err:
+        raise RefusedError("bad_summary", "odd block") from err
+    if not unpacker.eof or unpacker.unused_data or len(found) >= most:
+        raise RefusedError("bad_summary", "odd block")
+    return found
+
+
+def _unpack_counters(data: bytes) -> NodeCounters | None:
+    if not data:
+        return None
+    try:
+        return from_json(_json(_inflate(data, _RAW_BYTES_MAX)))
+    except RefusedError as err:
+        raise RefusedError("bad_summary", str(err)) from err
+
+
 def _pieces(block: bytes) -> list[bytes]:
     """Return what the pieces of a block unpack to."""
     found: list[bytes] = []
@@ -146,14 +186,10 @@ def _pieces(block: bytes) -> list[bytes]:
         if end > len(block) or len(found) == _PIECES_MAX:
             raise RefusedError("bad_summary", "odd block")
         at, end = end, end + _LENGTH.unpack_from(block, at)[0]
-        try:
-            unpacker = zlib.decompressobj()
-            found.append(unpacker.decompress(block[at:end], left))
-        except zlib.error as err:
-            raise RefusedError("bad_summary", "odd block") from err
-        left -= len(found[-1])
-        if end > len(block) or not unpacker.eof or unpacker.unused_data or left <= 0:
+        if end > len(block):
             raise RefusedError("bad_summary", "odd block")
+        found.append(_inflate(block[at:end], left))
+        left -= len(found[-1])
         at = end
     return found
 
@@ -180,14 +216,19 @@ def _process(block: bytes) -> Process:
     )
 
 
-def _head(line: bytes) -> tuple[Head, Any]:
-    """Return the first line's head, and how many processes it says there are."""
+def _head(line: bytes) -> tuple[Head, Any, int]:
+    """Return the first line's head, how many processes it says there are, bytes of counters."""
     values = _json(line)
-    if not isinstance(values, dict) or values.get("format") != FORMAT:
+    known = FORMAT, FORMAT_WITHOUT_COUNTERS
+    if not isinstance(values, dict) or values.get("format") not in known:
         raise RefusedError("bad_summary", "not a node summary of this release")
     problems = _list(str, values.get("problems"))
     row = [values.get(field.name) for field in fields(Head)[:-1]]
-    return replace(_row(Head, [*row, ()]), problems=problems), values.get("processes")
+    size = values.get("counters_bytes") if values["format"] == FORMAT else 0
+    if not isinstance(size, int) or not 0 <= size <= COUNTERS_BYTES_MAX:
+        raise RefusedError("bad_summary", "odd counters_bytes")
+    head = replace(_row(Head, [*row, ()]), problems=problems)
+    return head, values.get("processes"), size
 
 
 def _head_end(data: bytes) -> int:
@@ -215,9 +256,12 @@ def decode(data: bytes) -> NodeSummary:
     if len(data) > SUMMARY_BYTES_MAX:
         raise RefusedError("bad_summary", "too long")
     end = _head_end(data)
-    head, said = _head(data[:end])
+    head, said, size = _head(data[:end])
     processes: list[Process] = []
-    at = end + 1
+    at = end + 1 + size
+    if at > len(data):
+        raise RefusedError("bad_summary", "torn")
+    counters = _unpack_counters(data[end + 1 : at])
     while at < len(data):
         if at + _LENGTH.size > len(data):
             raise RefusedError("bad_summary", "torn")
@@ -229,4 +273,4 @@ def decode(data: bytes) -> NodeSummary:
         at += size
     if len(processes) != said:
         raise RefusedError("bad_summary", "torn")
-    return NodeSummary(head, tuple(processes))
+    return NodeSummary(head, tuple(processes), counters)
