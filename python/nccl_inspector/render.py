@@ -275,6 +275,26 @@ def _coverage(coverage: Coverage, processes: int, shown: int) -> Iterator[str]:
         yield f"{_IN_PART[reason]}: {count}{have}"
 
 
+def _links(report: Report, shown: int) -> Iterator[str]:
+    links = report.links
+    if links is None:
+        return
+    yield "LINKS AND GPUS  (the hardware's counters while the job ran; other jobs are in them too)"
+    lines = [f"{row.node} {row.device}: {'; '.join(row.words)}" for row in links.rows[:shown]]
+    if len(links.rows) > shown:
+        lines.append(f"and {len(links.rows) - shown} more lines (--all shows them)")
+    if links.sampled and not links.rows:
+        lines.append(f"no error on {_number(links.sampled, 'node')}")
+    for why, nodes in links.absent.items():
+        text, rest = compress_within(nodes, max(shown, NODELIST_CHARS_SHOWN))
+        lines.append(f"{why}: {text.replace(',', ', ')}{f' and {rest} more' if rest else ''}")
+    lines += links.problems[:shown]
+    if len(links.problems) > shown:
+        lines.append(f"and {len(links.problems) - shown} more lines (--all shows them)")
+    for line in lines:
+        yield textwrap.fill(line, COLUMNS, initial_indent=" ", subsequent_indent="   ")
+
+
 def _missing(report: Report, shown: int) -> Iterator[str]:
     lines = []
     for job, nodes in report.nodes_missing.items():
@@ -313,6 +333,7 @@ def render_text(report: Report, everything: bool = False) -> str:
         _head(report),
         _verdict(report),
         _communicators(report, comms, kinds),
+        _links(report, rest),
         _missing(report, rest),
     )
     texts = ["\n".join(part) for part in parts]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from nccl_inspector.analysis.coverage import Coverage, find_coverage
 from nccl_inspector.analysis.join import Communicator, join_communicators
+from nccl_inspector.analysis.links import Links, find_links
 from nccl_inspector.analysis.naming import name_processes
 from nccl_inspector.analysis.verdict import Named, rank_stragglers
 from nccl_inspector.errors import InspectorError
@@ -40,6 +41,7 @@ class Report:
     named: tuple[Named, ...]
     killed: tuple[str, ...]  # processes that died without finalizing, in words
     coverage: Coverage
+    links: Links | None  # what links and GPUs counted; None: nothing is known of that
     problems: tuple[str, ...]  # what else makes the figures less than whole, in words
 
 
@@ -291,5 +293,6 @@ def build_report(loaded: Loaded) -> Report:
         named=tuple(rank_stragglers(communicators)),
         killed=tuple(_in_state(processes, places, KILLED)),
         coverage=find_coverage([process for _, process in processes], places),
+        links=find_links(summaries),
         problems=tuple(dict.fromkeys(problems)),
     )
