@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from uuid import UUID
 
-from tests.cluster.layout import GPUS_PER_NODE, HEAD, NODES, Layout
+from tests import hardware
+from tests.cluster.layout import GPUS_PER_NODE, HARDWARE_NODES, HEAD, NODES, Layout
 
 GPU_MODEL = "NVIDIA H100 80GB HBM3"
 _FIRST_BUS = 0x10
@@ -154,6 +155,12 @@ def gpu_uuid(node: str, minor: int) -> str:
     return f"GPU-{UUID(bytes=raw)}"
 
 
+def nvml_lines(node: str) -> list[str]:
+    """What NVML says of the node's GPUs while all is well."""
+    gpus = range(GPUS_PER_NODE)
+    return [line for n in gpus for line in hardware.gpu_lines(n, gpu_uuid(node, n))]
+
+
 def gpu_bus_id(minor: int) -> str:
     """The PCI bus id of a fake GPU, as /proc spells it."""
     return f"0000:{_FIRST_BUS + minor:02x}:00.0"
@@ -179,6 +186,11 @@ def write_all(layout: Layout) -> None:
     key.write_bytes(os.urandom(128))
     for node in NODES:
         _write_gpus(layout, node)
+    for node in HARDWARE_NODES:
+        hardware.make_port(layout.sys(node), "mlx5_0")
+        hardware.make_port(layout.sys(node), "mlx5_1", link_layer="Ethernet")
+        if hardware.FAKE_NVML.exists():
+            hardware.write_nvml(layout.nvml(node), nvml_lines(node), GPUS_PER_NODE)
 
 
 def _write_gpus(layout: Layout, node: str) -> None:

@@ -13,6 +13,8 @@ from tests.cluster.errors import ClusterError
 HEAD = "head"
 NODES = ("n1", "n2", "n3", "n4")
 GPUS_PER_NODE = 8
+# Nodes with adapters in sysfs and the stand-in for NVML; on the others both are missing.
+HARDWARE_NODES = ("n1", "n2", "n3")
 JOB_USER = "nccl-demo"
 OTHER_USER = "nccl-other"
 DAEMON_USER = "nobody"  # of node_exporter and Prometheus
@@ -136,6 +138,14 @@ class Layout:
     def private(self, machine: str) -> Path:
         """Mount point of the machine's own tmpfs, in its namespace only: marks its processes."""
         return self.root / "machines" / machine / "private"
+
+    def sys(self, node: str) -> Path:
+        """The tree of which `class` is the node's /sys/class."""
+        return self.root / "machines" / node / "sys"
+
+    def nvml(self, node: str) -> Path:
+        """The directory of the node's NVML and of what that says."""
+        return self.root / "machines" / node / "nvml"
 
     def listeners(self) -> list[tuple[str, int]]:
         """Every address and port that the cluster listens on."""

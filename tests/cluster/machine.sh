@@ -73,6 +73,11 @@ if [ "$kind" = node ]; then
 	mkdir -m 0700 /run/nccl-inspector/ended
 	mkdir -m 0755 /run/nccl-inspector/prom /run/nccl-inspector/control
 	[ ! -d /proc/driver ] || mount --bind "$own/driver" /proc/driver
+	# Only adapters, and the loader's own directories: the product knows of no other place for either.
+	[ ! -d "$own/sys/class" ] || mount --bind "$own/sys/class" /sys/class
+	for path in /usr/lib/*-linux-gnu; do
+		[ ! -d "$own/nvml" ] || ln -sf "$own/nvml/libnvidia-ml.so.1" "$path/"
+	done
 fi
 
 setsid sleep infinity </dev/null >/dev/null 2>&1 &
