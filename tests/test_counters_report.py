@@ -206,6 +206,16 @@ def test_a_report_of_summaries_without_counters_says_nothing_of_them(tmp_path: P
     assert section(tmp_path, on("n1", None)) == ""
 
 
+def test_a_reset_alone_is_no_line_but_a_counter_that_stands_still_is() -> None:
+    reset = port(symbol_error=Count(0, (RESET,)))
+    stuck = port("mlx5_1/1", symbol_error=Count(0, (STUCK,)))
+    links = find_links([on("n1", node(reset, stuck))])
+    assert links is not None
+    assert [row.words for row in links.rows] == [
+        ("symbol_error 0 (at least: it counts no further)",)
+    ]
+
+
 def test_a_counter_of_a_later_release_is_passed_over() -> None:
     strange = DeviceCounters("port", "mlx5_0/1", {"warp_errors": Count(5, (RESET,))}, {}, {})
     links = find_links([on("n1", node(strange))])

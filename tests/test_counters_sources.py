@@ -160,6 +160,11 @@ def test_a_gpu_that_supports_next_to_nothing_is_still_a_gpu(tmp_path: Path) -> N
     assert device == Device("gpu", H100[:12], {}, {}, {"uuid": H100})
 
 
+def test_gpus_without_any_name_are_still_two(tmp_path: Path) -> None:
+    sample = gpus(tmp_path, [], 2)
+    assert [one.name for one in sample.devices] == ["unknown0", "unknown1"]
+
+
 def test_links_that_are_down_are_counted_as_such(tmp_path: Path) -> None:
     lines = [line.replace("link.1 1", "link.1 0") for line in gpu_lines(0, H100)]
     first, link = gpus(tmp_path, lines).devices

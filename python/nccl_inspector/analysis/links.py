@@ -72,7 +72,8 @@ def _count(counter: Counter, count: Count, elapsed_s: int) -> str:
 def _words(device: DeviceCounters, elapsed_s: int) -> Iterator[str]:
     for name, count in device.counts.items():
         counter = load_counters().get((device.kind, name))
-        if counter and counter.told and (count.total or count.flags):
+        # A reset alone is no event; one that counts no further may hide some.
+        if counter and counter.told and (count.total or STUCK in count.flags):
             yield _count(counter, count, elapsed_s)
     for name, changes in device.facts.items():
         if len(changes) > 1:

@@ -156,12 +156,13 @@ def _links(nvml: _Nvml, handle: Any, gpu: str, count: int) -> tuple[list[Device]
     return devices, levels
 
 
-def _gpu(nvml: _Nvml, handle: Any) -> list[Device]:
+def _gpu(nvml: _Nvml, index: int, handle: Any) -> list[Device]:
     """Return a GPU and its links."""
     uuid = _text(nvml.ask("nvmlDeviceGetUUID", handle))
     minor = nvml.ask("nvmlDeviceGetMinorNumber", handle)
     pci = nvml.ask("nvmlDeviceGetPciInfo", handle)
-    name = f"GPU{minor}" if minor is not None else uuid[:12] or "unknown"
+    # As the plugin's label `gpu`; without either two GPUs must still be two.
+    name = f"GPU{minor}" if minor is not None else uuid[:12] or f"unknown{index}"
     counters = dict(_counters("gpu"))
     values = nvml.fields(handle, [(field, _NO_SCOPE) for field in (*counters, *_LEVEL_FIELDS)])
     levels = {word: values[f, 0] for f, word in _LEVEL_FIELDS.items() if (f, 0) in values}
@@ -187,7 +188,7 @@ def _read(nvml: _Nvml) -> tuple[list[Device], list[str]]:
         except nvml.module.NVMLError as err:
             problems.append(f"NVML's GPU {index} does not answer: {_text(err)}")
             continue
-        devices += _gpu(nvml, handle)
+        devices += _gpu(nvml, index, handle)
     return devices, problems
 
 
