@@ -92,8 +92,8 @@ class Agent:
             self._try("sample counters", lambda: watch.begin_pass(disabled))
         jobs = self._try("publish", lambda: self._publisher.run_pass(disabled))
         if watch:
-            self._try("sample counters", watch.end_pass)
-        held = (watch and self._try("sample counters", watch.held)) or set()
+            self._try("take counters", watch.end_pass)
+        held = (watch and self._try("wait for counters", watch.held)) or set()
         waiting = self._try("collect", lambda: self._collector.run_pass(wait_s, held))
         if jobs is None or waiting is None:
             withdraw = self.stop if jobs is None else self._publisher.withdraw_own
