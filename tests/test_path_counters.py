@@ -41,6 +41,8 @@ def test_a_links_and_a_gpus_errors_are_in_prometheus_and_in_the_report(
         hardware.write_nvml(layout.nvml("n1"), lines, GPUS_PER_NODE)
         (cluster.home() / f"go.{job_id}").touch()
         assert jobs.finish(cluster, job_id) == "COMPLETED"
+        # The last sample is taken after the job's end.
+        wait_until(lambda: set(counters(cluster, job_id)) == {"n1", "n4"}, 30, "both summaries")
     finally:
         hardware.write_nvml(layout.nvml("n1"), nvml_lines("n1"), GPUS_PER_NODE)
         for name in ("counters/link_downed", "hw_counters/local_ack_timeout_err"):

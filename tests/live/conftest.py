@@ -8,7 +8,7 @@ from tests.live.helpers import Node, running
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
+def node(open_path: Path) -> Iterator[Node]:
     """A node without jobs."""
-    with running(tmp_path) as one:
+    with running(open_path) as one:
         yield one

@@ -216,8 +216,8 @@ def test_without_a_run_directory_it_is_one_line(tmp_path: Path) -> None:
 
 
 @as_root
-def test_a_user_sees_his_own_job_and_is_told_of_the_others(node: Node, tmp_path: Path) -> None:
-    for folder in (*tmp_path.parents[:2], tmp_path, node.run_dir, node.run_dir / "prom"):
+def test_a_user_sees_his_own_job_and_is_told_of_the_others(node: Node) -> None:
+    for folder in (node.run_dir, node.run_dir / "prom"):
         folder.chmod(0o755)
     (node.run_dir / "jobs").chmod(0o711)
     node.start(node.job(41), "0_1", rank_box(0))
