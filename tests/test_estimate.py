@@ -11,6 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from nccl_inspector.cli import cli
+from nccl_inspector.counters.sample import Device, Sample
+from nccl_inspector.counters.series import sample_series
+from nccl_inspector.counters.table import names_of
 from nccl_inspector.estimate.cost import BOX_ROWS, HEADER_BYTES, add_up, box_bytes
 from nccl_inspector.estimate.pages import go_number, make_files
 from nccl_inspector.estimate.shape import (
@@ -21,13 +24,15 @@ from nccl_inspector.estimate.shape import (
     Shape,
     usual_metrics,
 )
+from nccl_inspector.exposition import Series
 from nccl_inspector.processfile import parse_file
 from tests import boxes
 
 added = cache(add_up)
 PLUGIN = Path(__file__).parents[1] / "plugin"
 SHAPE = Shape(
-    jobs=40, ranks=512, gpus_per_node=8, comms=6, sizes=10, collectives=2, p2p=0, json=False,
+    jobs=40, ranks=512, gpus_per_node=8, ports=8, counters=False, comms=6,
+    sizes=10, collectives=2, p2p=0, json=False,
     interval_s=30, scrape_s=30, job_hours=6, days=15, job_id=1234567, cluster="c", node="node0001",
     comm_name="default_pg",
 )  # fmt: skip
@@ -115,3 +120,19 @@ def test_the_command_prints_a_page_and_json() -> None:
 def test_nonsense_is_refused() -> None:
     assert CliRunner().invoke(cli, ["estimate", "--ranks", "0"]).exit_code == 2
     assert CliRunner().invoke(cli, ["estimate"]).exit_code == 2
+
+
+def test_counters_cost_what_a_port_and_a_gpu_that_count_everything_have() -> None:
+    def readings(kind: str) -> dict[str, int]:
+        return dict.fromkeys(names_of(kind), 0)
+
+    def sample(source: str, *devices: Device) -> list[Series]:
+        taken = Sample(source, 0, 0, devices)
+        return list(sample_series(taken, {"cluster": "c", "node": "n1"}))
+
+    port = Device("port", "mlx5_0/1", readings("port"), {}, {})
+    gpu = Device("gpu", "GPU0", readings("gpu"), {"nvlinks_active": 18}, {})
+    real = len(sample("infiniband", port)) * 3 + len(sample("gpu", gpu)) * 8
+    counted = replace(SHAPE, counters=True, ports=3)
+    sources = len(usual_metrics("agent_source")) * 3
+    assert added(counted).node_series - added(SHAPE).node_series == real + sources

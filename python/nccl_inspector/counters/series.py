@@ -92,7 +92,8 @@ def _gpu(device: Device, devices: tuple[Device, ...], who: dict[str, str]) -> It
         yield make_series("nccl_node_gpu_nvlinks_active", labels, active)
 
 
-def _sample(sample: Sample, who: dict[str, str]) -> Iterator[Series]:
+def sample_series(sample: Sample, who: dict[str, str]) -> Iterator[Series]:
+    """Yield the series of what one sample read; `who`: the labels of the node."""
     for device in sample.devices:
         if device.kind == "port":
             yield from _port(device, who)
@@ -128,7 +129,7 @@ def counters_series(watch: Watch, labels: dict[str, str]) -> list[Series]:
     for name in (INFINIBAND, GPU):
         sample = watch.sources.latest.get(name)
         if sample and not watch.is_idle and sample.boot_s >= oldest_s:
-            found += _sample(sample, labels)
+            found += sample_series(sample, labels)
     latest = {(one.xid.gpu, one.xid.number): one.xid.time_s for one in watch.recent}
     for (gpu, number), time_s in latest.items():
         words = labels | {"gpu": gpu, "xid": str(number)}

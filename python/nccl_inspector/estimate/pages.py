@@ -7,6 +7,8 @@ from decimal import Decimal
 from math import frexp, ldexp
 
 from nccl_inspector.analysis.bandwidth import size_label
+from nccl_inspector.counters.sample import SOURCES
+from nccl_inspector.counters.series import GPU_EVENTS, PORT_EVENTS, THROTTLES
 from nccl_inspector.estimate.shape import Shape, usual_metrics
 from nccl_inspector.exposition import Series, cut_nodelist, make_series, render
 from nccl_inspector.hostlist import compress
@@ -133,6 +135,27 @@ def _labels(shape: Shape, gpu: int) -> dict[str, str]:
     }  # fmt: skip
 
 
+def _of_hardware(shape: Shape, labels: dict[str, str]) -> Iterator[Series]:
+    """Yield the series of counters, of hardware that counts all that we ask for."""
+    if not shape.counters:
+        return
+    for source in SOURCES:
+        for metric in usual_metrics("agent_source"):
+            yield make_series(metric.name, labels | {"source": source}, "0.123")
+    for port in range(shape.ports):
+        device = labels | {"device": f"mlx5_{port}", "port": "1"}
+        for event in PORT_EVENTS:
+            yield make_series("nccl_node_port_events_total", device | {"event": event}, "0")
+    for gpu in range(shape.gpus_per_node):
+        own = labels | {"gpu": f"GPU{gpu}"}
+        for event in GPU_EVENTS:
+            yield make_series("nccl_node_gpu_events_total", own | {"event": event}, "0")
+        for reason in THROTTLES:
+            name = "nccl_node_gpu_throttled_seconds_total"
+            yield make_series(name, own | {"reason": reason}, "1234.567")
+        yield make_series("nccl_node_gpu_nvlinks_active", own, "18")
+
+
 def _of_agent(labels: dict[str, str]) -> list[Series]:
     found = [make_series(metric.name, labels, "0.123456") for metric in usual_metrics("agent")]
     for group in ("build", "job"):
@@ -149,7 +172,7 @@ def make_files(shape: Shape) -> Files:
     job = [make_series(metric.name, first, "1") for metric in usual_metrics("job_info")]
     for gpu in range(shape.shown(here)):
         job += _of_process(shape, _labels(shape, gpu), shape.json)
-    agent = _of_agent(first)
+    agent = [*_of_agent(first), *_of_hardware(shape, first)]
     build = [make_series(metric.name, first, "1") for metric in usual_metrics("build")]
     raw = render([*_of_process(shape, first, shape.json), *build]) + b"# EOF\n"
     together = [one._replace(value=go_number(float(one.value))) for one in (*job, *agent)]

@@ -33,6 +33,8 @@ class Shape:
     jobs: int
     ranks: int  # of a job
     gpus_per_node: int
+    ports: int  # of a node's network adapters
+    counters: bool  # the setting: of these ports and of the GPUs
     comms: int  # of a rank
     sizes: int  # power-of-two classes of each communicator's operations
     collectives: int  # functions, or algorithms of one, of each communicator and size

@@ -46,6 +46,12 @@ def _rows(shape: Shape, cost: Cost) -> Iterator[tuple[str, str]]:
         f"{f' and {shape.p2p} of Send, Recv, SendRecv' if shape.p2p else ''}; every kind runs "
         f"in each interval of {shape.interval_s:g} s; no network detail, no phases",
     )
+    if shape.counters:
+        yield (
+            "and",
+            f"{_number(shape.ports, 'port')} and {_number(shape.gpus_per_node, 'GPU')} a node that "
+            "count all that the agent asks for",
+        )
     yield "a process", f"{cost.process_series} series; {_left_out(shape, cost)}"
     shown = shape.shown(here)
     limit = f" (the agent publishes {shown} of {here} processes)" if shown < here else ""
