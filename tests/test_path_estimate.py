@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from nccl_inspector.estimate.cost import Cost, add_up
 from nccl_inspector.estimate.shape import Shape
 from tests import jobs
 from tests.cluster import NODES, Cluster, prometheus, wait_until
+from tests.cluster.errors import ClusterError
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(180)]
 
@@ -61,8 +63,10 @@ def run_until_all_is_published(cluster: Cluster, words: tuple[str, str, str], st
     return job_id
 
 
-def assert_near(said: float, real: float, what: str) -> None:
-    assert abs(said - real) <= 0.05 * real, f"{what}: estimated {said:.0f}, it is {real:.0f}"
+def far(said: float, real: float, what: str) -> list[str]:
+    """What there is to say when an estimate is off by more than 5 %."""
+    near = abs(said - real) <= 0.05 * real
+    return [] if near else [f"{what}: estimated {said:.0f}, it is {real:.0f}"]
 
 
 def used_bytes(cluster: Cluster, node: str) -> int:
@@ -80,6 +84,20 @@ def stored_per_s(cluster: Cluster) -> float:
     kept = prometheus.history(url, EVERY_SERIES, SAMPLED_S, at)
     scrapes = prometheus.history(url, 'up{job="nccl-inspector"}', SAMPLED_S, at)
     return len(kept) / len(scrapes) * len(NODES)
+
+
+def differences(cluster: Cluster, cost: Cost) -> list[str]:
+    """In what the estimate is off."""
+    series = cluster.query(f"count({EVERY_SERIES})")[0].value
+    found = far(cost.series, series, "series")
+    found += far(cost.samples_per_s, stored_per_s(cluster), "samples a second")
+    for node in NODES:
+        page = cluster.node(node).metrics()
+        own = [line for line in page.splitlines(keepends=True) if OURS.match(line)]
+        found += far(cost.node_series, sum(not line.startswith("#") for line in own), "of a node")
+        found += far(cost.scrape_bytes, sum(map(len, own)), "bytes a scrape")
+        found += far(cost.tmpfs_bytes, used_bytes(cluster, node), "bytes of tmpfs")
+    return found
 
 
 @pytest.fixture
@@ -103,12 +121,13 @@ def test_series_bytes_and_tmpfs_are_as_estimated(uncounted: Cluster, name: str) 
     cost: Cost = add_up(shape)
     kinds = shape.comms * shape.sizes * (shape.collectives + shape.p2p)
     run_until_all_is_published(cluster, (words[0], words[1], words[2]), kinds)
-    series = cluster.query(f"count({EVERY_SERIES})")[0].value
-    assert_near(cost.series, series, "series")
-    assert_near(cost.samples_per_s, stored_per_s(cluster), "samples a second")
-    for node in NODES:
-        page = cluster.node(node).metrics()
-        own = [line for line in page.splitlines(keepends=True) if OURS.match(line)]
-        assert_near(cost.node_series, sum(not line.startswith("#") for line in own), "of a node")
-        assert_near(cost.scrape_bytes, sum(map(len, own)), "bytes a scrape")
-        assert_near(cost.tmpfs_bytes, used_bytes(cluster, node), "bytes of tmpfs")
+    wrong: list[str] = []
+
+    def right() -> bool:
+        wrong[:] = differences(cluster, cost)
+        return not wrong
+
+    # Agents and processes write each at their own time; on a busy machine some are behind.
+    with suppress(ClusterError):
+        wait_until(right, 4 * INTERVAL_S, "the estimate", 1)
+    assert wrong == []
