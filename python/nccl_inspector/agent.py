@@ -116,7 +116,6 @@ class Agent:
         self._collector.close()
         self._sweeper.close()
         self._live.close()
-        self._at_work.close()
         if self._watch:
             self._watch.close()
 
@@ -343,8 +342,7 @@ def run_collect(config: Config) -> Left:
     """
     tally = Tally()
     with _run_dir(config) as run_fd:
-        at_work = AtWork(run_fd)
-        collector = Collector(run_fd, config, tally, at_work)
+        collector = Collector(run_fd, config, tally, AtWork(run_fd))
         try:
             sweeper = Sweeper(run_fd, config, tally)
             try:
@@ -359,4 +357,3 @@ def run_collect(config: Config) -> Left:
             return collector.left()
         finally:
             collector.close()
-            at_work.close()

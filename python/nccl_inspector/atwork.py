@@ -30,9 +30,12 @@ class AtWork:
         Raises:
             OSError: the record cannot be opened.
         """
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        self._fd = os.open(_PATH, flags, 0o600, dir_fd=run_fd)
-        match = _RECORD.fullmatch(os.pread(self._fd, _RECORD_BYTES, 0).decode("ascii", "replace"))
+        self._run_fd = run_fd
+        with self._record(os.O_RDWR | os.O_CREAT) as fd:
+            text = os.pread(fd, _RECORD_BYTES, 0).decode("ascii", "replace")
+            if not text:
+                self._put(fd, "")  # takes its page of the tmpfs while there is one
+        match = _RECORD.fullmatch(text)
         self._deaths, self._fatal = (int(match[1]), match[2]) if match else (0, "")
 
     @contextmanager
@@ -54,9 +57,16 @@ class AtWork:
             raise
         self._over(again)
 
-    def close(self) -> None:
-        """Close the record, which stays."""
-        os.close(self._fd)
+    @contextmanager
+    def _record(self, flags: int) -> Iterator[int]:
+        """Open it for a moment: who keeps a file open for writing keeps its mount from being made
+        read-only."""
+        flags |= os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(_PATH, flags, 0o600, dir_fd=self._run_fd)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
 
     def _over(self, again: bool) -> None:
         self._write("")
@@ -64,4 +74,9 @@ class AtWork:
             self._deaths, self._fatal = 0, ""
 
     def _write(self, text: str) -> None:
-        os.pwrite(self._fd, text.ljust(_RECORD_BYTES - 1).encode("ascii") + b"\n", 0)
+        with self._record(os.O_WRONLY | os.O_CREAT) as fd:
+            self._put(fd, text)
+
+    @staticmethod
+    def _put(fd: int, text: str) -> None:
+        os.pwrite(fd, text.ljust(_RECORD_BYTES - 1).encode("ascii") + b"\n", 0)

@@ -28,13 +28,11 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files
 @contextmanager
 def publisher(run_dir: Path, tally: Tally | None = None) -> Iterator[Publisher]:
     run_fd = os.open(run_dir, os.O_RDONLY)
-    at_work = AtWork(run_fd)
-    one = Publisher(run_fd, "", tally or Tally(), at_work)
+    one = Publisher(run_fd, "", tally or Tally(), AtWork(run_fd))
     try:
         yield one
     finally:
         one.close()
-        at_work.close()
         os.close(run_fd)
 
 
