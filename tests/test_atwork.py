@@ -3,6 +3,7 @@
 
 import os
 import signal
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,26 @@ def test_a_job_whose_data_end_the_agent_is_left_out_the_third_time(
     own = (config.run_dir / "prom" / OWN).read_text()
     assert 'agent_rejected_files_total{cluster="",' in own
     assert 'reason="crashed"} 1\n' in own
+
+
+def test_two_jobs_that_end_the_agent_are_both_left_out(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fragile(data: bytes, *more: object) -> object:
+        if data == POISON:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return parse_file(data, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(jobfiles, "parse_file", fragile)
+    boxes = publish_two(config)
+    raw = make_job(config.run_dir / "jobs" / "40", 40)
+    boxes.append(write_box(raw, "0_1", BoxOf(state=1)))
+    write_user_file(raw / FILE, POISON)
+    with ExitStack() as held:
+        for box in boxes:
+            held.enter_context(lock_held(box))
+        assert [agent_dies(config) for _ in range(6)] == [True] * 4 + [False] * 2
+    assert names(config.run_dir / "prom") == ["42.prom", OWN]
 
 
 def test_one_death_proves_nothing(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:

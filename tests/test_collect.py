@@ -94,6 +94,21 @@ def test_an_ended_job_becomes_a_summary_and_its_directory_goes(
     assert (found.head.start, found.head.job_start) == (1700000000, 1699999990)
 
 
+def test_of_two_of_one_id_the_earlier_is_collected_first(
+    run_dir: Path, config: Config, collector: Collector
+) -> None:
+    earlier, later = end_job(run_dir, age_s=300), end_job(run_dir, age_s=100)
+    for raw, name in ((earlier, "earlier"), (later, "later")):
+        write_box(raw, "0_77", BOX)
+        manifest = raw.parent / "manifest"
+        manifest.write_text(manifest.read_text().replace("user=amy", f"user={name}"))
+    assert collector.run_pass(WAIT_S, held={earlier.parent.name}) == 2
+    assert names(config.report_dir) == []
+    assert collector.run_pass(WAIT_S) == 0
+    found = decode((config.report_dir / "42" / "n1.0.nodesummary").read_bytes())
+    assert found.head.user == "later"
+
+
 def test_only_the_jobs_user_may_read_the_summary(
     run_dir: Path, config: Config, collector: Collector
 ) -> None:

@@ -84,7 +84,7 @@ def attempts(node: Node) -> list[str]:
 
 def check_swept(node: Node, agent: Agent) -> None:
     agent.run_pass(0)
-    assert node.tree() == sorted([*EMPTY, AGENTS_OWN])
+    assert node.tree() == sorted([*EMPTY, "control/at_work", AGENTS_OWN])
 
 
 @pytest.mark.parametrize("how", ["alone", "group"])

@@ -88,7 +88,9 @@ def stored_per_s(cluster: Cluster) -> float:
 
 def differences(cluster: Cluster, cost: Cost) -> list[str]:
     """In what the estimate is off."""
-    series = cluster.query(f"count({EVERY_SERIES})")[0].value
+    # A Prometheus that was ended and started meanwhile still has what it saw before: not of now.
+    fresh = f"count(time() - timestamp({EVERY_SERIES}) < {SAMPLED_S})"
+    series = cluster.query(fresh)[0].value
     found = far(cost.series, series, "series")
     found += far(cost.samples_per_s, stored_per_s(cluster), "samples a second")
     for node in NODES:

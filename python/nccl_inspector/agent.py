@@ -119,6 +119,10 @@ class Agent:
         if self._watch:
             self._watch.close()
 
+    def forgive(self) -> None:
+        """The agent ends in order: what ended earlier ones is read again by the next."""
+        self._try("clear the record", self._at_work.forgive)
+
     def _try(self, what: str, act: Callable[[], _T]) -> _T | None:
         """Do it; None, and one line in the log until it works again, when the system refuses."""
         try:
@@ -264,7 +268,10 @@ class _Service:
     def keep(self) -> None:
         """Look after the endpoint."""
         if self._endpoint:
-            self._endpoint.keep()
+            try:
+                self._endpoint.keep()
+            except OSError as err:  # publishing goes on without it, the next pass tries again
+                log.warning("the HTTP endpoint cannot be started: %s", err)
 
     def reload(self, reread: Callable[[], Config]) -> None:
         """Work by the configuration as it is now; a broken one changes nothing but the log."""
@@ -285,8 +292,9 @@ class _Service:
         old = self.config
         if (new.listen, agent_labels(new)) == (old.listen, agent_labels(old)):
             return
-        if new.listen == old.listen:
-            self._hang_up()  # the same address can be had only once
+        if new.listen == old.listen and self._endpoint:
+            self._endpoint.rename(agent_labels(new))  # `keep` starts the child again
+            return
         endpoint = self._listen(new)
         self._hang_up()
         self._endpoint = endpoint
@@ -330,6 +338,8 @@ def run_agent(config: Config, once: bool, reread: Callable[[], Config] | None = 
                 service.keep()
                 service.agent.run_pass(HANDOVER_WAIT_S)
             finished = True
+            if not once:
+                service.agent.forgive()
         finally:
             service.close(withdraw=not (once and finished))
 

@@ -17,12 +17,16 @@ from nccl_inspector.errors import RefusedError
 DEATHS_MAX = 2
 
 _PATH = "control/at_work"
-_RECORD_BYTES = 64
-_RECORD = re.compile(r"([1-9]) ([a-z]+ [0-9.]{1,40}) *\n")
+_RECORD_BYTES = 2048
+_RECORDS_MAX = 32
+_RECORD = re.compile(r"^([1-9]) ([a-z]+ [0-9.]{1,40})$", re.MULTILINE)
 
 
 class AtWork:
-    """One record in the run directory: whose data are being read, and how often that was fatal."""
+    """A record in the run directory: whose data are being read, and what was fatal how often.
+
+    What was fatal stays there until it is survived: two of them must not take turns.
+    """
 
     def __init__(self, run_fd: int) -> None:
         """Read what the last agent left.
@@ -35,8 +39,7 @@ class AtWork:
             text = os.pread(fd, _RECORD_BYTES, 0).decode("ascii", "replace")
             if not text:
                 self._put(fd, "")  # takes its page of the tmpfs while there is one
-        match = _RECORD.fullmatch(text)
-        self._deaths, self._fatal = (int(match[1]), match[2]) if match else (0, "")
+        self._deaths = {what: int(deaths) for deaths, what in _RECORD.findall(text)}
 
     @contextmanager
     def on(self, what: str, *harmless: type[Exception]) -> Iterator[None]:
@@ -45,17 +48,26 @@ class AtWork:
         Raises:
             RefusedError: the agent died of it DEATHS_MAX times in a row.
         """
-        again = what == self._fatal
-        if again and self._deaths >= DEATHS_MAX:
+        deaths = self._deaths.pop(what, 0)
+        if deaths >= DEATHS_MAX:
+            self._deaths[what] = deaths
             raise RefusedError("crashed", "the agent ended while it read this")
-        self._write(f"{self._deaths + 1 if again else 1} {what}")
+        self._deaths[what] = deaths + 1
+        for oldest in list(self._deaths)[:-_RECORDS_MAX]:
+            del self._deaths[oldest]
+        self._write()
         survived: tuple[type[Exception], ...] = (RefusedError, OSError, *harmless)
         try:
             yield
         except survived:
-            self._over(again)
+            self._over(what)
             raise
-        self._over(again)
+        self._over(what)
+
+    def forgive(self) -> None:
+        """Forget all of it: the agent ends in order, and whoever starts it again means it."""
+        self._deaths.clear()
+        self._write()
 
     @contextmanager
     def _record(self, flags: int) -> Iterator[int]:
@@ -68,15 +80,15 @@ class AtWork:
         finally:
             os.close(fd)
 
-    def _over(self, again: bool) -> None:
-        self._write("")
-        if again:
-            self._deaths, self._fatal = 0, ""
+    def _over(self, what: str) -> None:
+        del self._deaths[what]
+        self._write()
 
-    def _write(self, text: str) -> None:
+    def _write(self) -> None:
+        text = "".join(f"{deaths} {what}\n" for what, deaths in self._deaths.items())
         with self._record(os.O_WRONLY | os.O_CREAT) as fd:
             self._put(fd, text)
 
     @staticmethod
     def _put(fd: int, text: str) -> None:
-        os.pwrite(fd, text.ljust(_RECORD_BYTES - 1).encode("ascii") + b"\n", 0)
+        os.pwrite(fd, text.encode("ascii").ljust(_RECORD_BYTES, b"\n"), 0)

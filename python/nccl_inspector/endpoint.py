@@ -83,36 +83,69 @@ class Endpoint:
         self._listener = _listen(address)
         self._pid = 0
         self._alive_fd = -1
-        self._start()
+        try:
+            self._start()
+        except OSError as err:
+            self._listener.close()
+            raise InspectorError(f"listen = {address}: {err.strerror}") from err
 
     def keep(self) -> None:
-        """Start the child again if it has ended."""
-        pid, status = os.waitpid(self._pid, os.WNOHANG)
-        if pid:
+        """Start the child again if it has ended.
+
+        Raises:
+            OSError: no process could be had; there is none until the next call.
+        """
+        if self._pid:
+            pid, status = os.waitpid(self._pid, os.WNOHANG)
+            if not pid:
+                return
             code = os.waitstatus_to_exitcode(status)
             log.warning("the HTTP endpoint ended with status %d and is started again", code)
-            os.close(self._alive_fd)
-            self._start()
+            self._gone()
+        self._start()
+
+    def rename(self, who: Mapping[str, str]) -> None:
+        """Answer with other labels from now on; the address is never given back for that."""
+        self._who = who
+        self._kill()
+
+    def _gone(self) -> None:
+        os.close(self._alive_fd)
+        self._pid, self._alive_fd = 0, -1
+
+    def _kill(self) -> None:
+        if self._pid:
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)  # it has nothing to put away
+            os.waitpid(self._pid, 0)
+            self._gone()
 
     def close(self) -> None:
         """End the child and give the address back."""
         self._listener.close()
-        os.close(self._alive_fd)
-        with suppress(ProcessLookupError):
-            os.kill(self._pid, signal.SIGKILL)  # it has nothing to put away
-        os.waitpid(self._pid, 0)
+        self._kill()
 
     def _start(self) -> None:
-        reading, self._alive_fd = os.pipe2(os.O_CLOEXEC)
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         prom_fd = os.open("prom", flags, dir_fd=self._run_fd)
-        self._pid = os.fork()
-        if self._pid == 0:
+        try:
+            reading, alive_fd = os.pipe2(os.O_CLOEXEC)
+            try:
+                pid = os.fork()
+            except OSError:
+                os.close(reading)
+                os.close(alive_fd)
+                raise
+        except OSError:
+            os.close(prom_fd)
+            raise
+        if pid == 0:
             status = 1
             try:
                 _child(self._listener, reading, prom_fd, self._who)
                 status = 0
             finally:
                 os._exit(status)
+        self._pid, self._alive_fd = pid, alive_fd
         os.close(reading)
         os.close(prom_fd)

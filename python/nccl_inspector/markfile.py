@@ -81,13 +81,13 @@ class MarkWatch:
             self._stamp, self._found, self._error = None, None, None
             raise
         if self._error:
-            raise self._error
+            raise self._error.with_traceback(None)  # else it grows with each raise
 
     def _take(self, data: bytes) -> None:
         try:
             self._found = parse_mark(data)
         except RefusedError as err:
-            self._error = err
+            self._error = err.with_traceback(None)
 
     def _is_fresh(self) -> bool:
         return self._found is not None and time.monotonic() - self._marked_s <= MARK_STALE_S

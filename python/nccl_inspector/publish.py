@@ -19,6 +19,9 @@ AGENT_FILE = "nccl_inspector_agent.prom"
 
 # A pass begins to read no further job after this; those that are left come first in the next.
 PASS_S = 2.0
+# All jobs of a node together; eight GPUs have half a MiB. Agent and endpoint take several times
+# this, and must stay below the unit's MemoryMax. First come, first served.
+NODE_BYTES_MAX = 24 << 20
 
 _JOB = re.compile(r"[1-9][0-9]{0,17}")
 _PUBLISHED = re.compile(r"([1-9][0-9]{0,17})\.prom")
@@ -49,6 +52,7 @@ class Publisher:
         self._tally = tally
         self._at_work = at_work
         self._jobs: dict[int, JobFiles] = {}
+        self._bytes: dict[int, int] = {}  # of what is published
         self._published: dict[int, dict[str, Stamp]] = {}
         self._odd: dict[int, str] = {}  # jobs that are refused as a whole, and why
         self._first = 0  # where the next pass begins: the lowest job that the last did not read
@@ -77,7 +81,7 @@ class Publisher:
             try:
                 with self._at_work.on(f"publish {job_id}"):
                     self._refresh(job_id, reading)
-                self._publish(job_id)
+                    self._publish(job_id)
                 self._odd.pop(job_id, None)
             except RefusedError as err:
                 self._forget(job_id)
@@ -105,7 +109,7 @@ class Publisher:
         Raises:
             OSError: the file cannot be written; the old one is gone then.
         """
-        self._write(AGENT_FILE, series)
+        self._write(AGENT_FILE, render(series))
 
     def withdraw_own(self) -> None:
         """Remove the agent's own series."""
@@ -124,6 +128,7 @@ class Publisher:
     def _forget(self, job_id: int) -> None:
         self._jobs.pop(job_id, None)
         self._published.pop(job_id, None)
+        self._bytes.pop(job_id, None)
 
     def _refuse(self, job_id: int, err: RefusedError) -> None:
         """Count a job that is not published, once until the reason is another."""
@@ -147,9 +152,9 @@ class Publisher:
         with suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self._prom_fd)
 
-    def _write(self, name: str, series: Iterable[Series]) -> None:
+    def _write(self, name: str, data: bytes) -> None:
         try:
-            replace_file(self._prom_fd, name, render(series), 0o644)
+            replace_file(self._prom_fd, name, data, 0o644)
         except OSError:
             self._unlink(name)  # it cannot be renewed, and an old number is a lie
             raise
@@ -175,10 +180,16 @@ class Publisher:
         series = job.series()
         if not series:
             self._published.pop(job_id, None)
+            self._bytes.pop(job_id, None)
             self._unlink(name)
             return
+        data = render([job.job_info(), *series])
+        self._bytes.pop(job_id, None)
+        if sum(self._bytes.values()) + len(data) > NODE_BYTES_MAX:
+            raise RefusedError("node_bytes", "the node's jobs have more series than it may publish")
+        self._bytes[job_id] = len(data)
         try:
-            self._write(name, [job.job_info(), *series])
+            self._write(name, data)
         except OSError as err:
             self._published.pop(job_id, None)
             why = f"its file cannot be written: {err.strerror}"

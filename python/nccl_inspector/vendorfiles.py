@@ -95,5 +95,5 @@ class VendorFiles:
                 raise RefusedError("job_series")
             watch.take(buckets)
         except RefusedError as err:
-            self._bad[name] = err
+            self._bad[name] = err.with_traceback(None)  # its frames hold the whole text
             watch.take(())

@@ -40,11 +40,17 @@ Facts = dict[str, Any]
 
 
 def load() -> ModuleType | None:
-    """Return pynvml, None where it is not installed."""
+    """Return pynvml, None where it, or NVML itself, is not installed."""
     try:
-        return importlib.import_module("pynvml")
+        module = importlib.import_module("pynvml")
     except ModuleNotFoundError:
         return None
+    try:
+        module.nvmlInit()
+    except module.NVMLError_LibraryNotFound:
+        return None
+    module.nvmlShutdown()
+    return module
 
 
 def plain(value: Any) -> Any:

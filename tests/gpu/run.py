@@ -122,7 +122,7 @@ def nvml_checks(bench: Bench, ran: Ran) -> None:
     """What NVML says, besides what the boxes say of the GPU."""
     library = nvml.load()
     if library is None:
-        bench.add(Check("gpu", "", skipped="no module pynvml (nvidia-ml-py) here"))
+        bench.add(Check("gpu", "", skipped="no module pynvml (nvidia-ml-py) here, or no NVML"))
         return
     facts = nvml.ask_all(library)
     check = nvml.check_identity(facts, nvml.proc_gpus(nvml.PROC_GPUS), ran.boxes.values())

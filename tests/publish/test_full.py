@@ -4,6 +4,9 @@
 import os
 from pathlib import Path
 
+import pytest
+
+from nccl_inspector import publish
 from nccl_inspector.tally import Tally
 from tests.boxes import line, metrics_text, names, write_user_file
 from tests.publish.helpers import GAUGE, GOOD, PROM, as_root, one_pass, published, publisher
@@ -32,6 +35,25 @@ def test_a_full_file_system_takes_the_old_numbers_away_and_is_counted(
         one.run_pass()
         assert GAUGE in published(run_dir)
         assert tally.publish_failures == 2
+
+
+def test_beyond_what_a_node_may_publish_a_job_has_no_series(
+    run_dir: Path, raw: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tally = Tally()
+    write_user_file(raw / PROM, GOOD)
+    with publisher(run_dir, tally) as one:
+        one.run_pass()
+        size = len(published(run_dir).encode())
+        write_user_file(raw / "other", GOOD.replace(b" 1\n", b" 2\n")).rename(raw / PROM)
+        monkeypatch.setattr(publish, "NODE_BYTES_MAX", size - 1)
+        one.run_pass()
+        one.run_pass()
+        assert names(run_dir / "prom") == []
+        assert dict(tally.rejected) == {"node_bytes": 1}
+        monkeypatch.setattr(publish, "NODE_BYTES_MAX", size)
+        one.run_pass()
+        assert names(run_dir / "prom") == ["42.prom"]
 
 
 def test_ten_thousand_files_cost_a_bounded_look(run_dir: Path, raw: Path) -> None:

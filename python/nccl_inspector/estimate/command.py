@@ -18,7 +18,7 @@ _seconds = click.FloatRange(min=0.1, max=3600)
 @click.command()
 @click.option("--jobs", type=_count, default=1, show_default=True, help="That run at one time.")
 @click.option("--ranks", type=_count, required=True, help="Of a job: processes, one a GPU.")
-@click.option("--gpus-per-node", type=_count, default=8, show_default=True)
+@click.option("--gpus-per-node", type=click.IntRange(1, 128), default=8, show_default=True)
 @click.option("--ports", type=click.IntRange(0, 64), default=8, show_default=True,
               help="Of a node's InfiniBand or RoCE adapters.")  # fmt: skip
 @click.option("--counters/--no-counters", default=True, show_default=True,

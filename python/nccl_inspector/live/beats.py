@@ -56,3 +56,7 @@ class Beats:
         """Forget the others."""
         for who in self._beats.keys() - set(known):
             del self._beats[who]
+
+    def drop_before(self, latest_s: float) -> None:
+        """Forget those not looked at since (monotonic)."""
+        self._beats = {who: one for who, one in self._beats.items() if one.latest_s >= latest_s}

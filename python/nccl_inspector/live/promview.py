@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 
 from nccl_inspector.analysis.bandwidth import bus_factor
+from nccl_inspector.errors import InspectorError
 from nccl_inspector.live.model import (
     P2P,
     Flow,
@@ -133,7 +134,10 @@ class PrometheusView:
                 node, count = sample.labels.get("node", ""), int(sample.value)
                 many = "1 process" if count == 1 else f"{count} processes"
                 job.troubles.append(Trouble(kind, count, f"{many} of {node}: {words}"))
-        return {row: job for row, job in jobs.items() if row[1].isdigit()}
+        found = {row: job for row, job in jobs.items() if row[1].isdigit()}
+        if jobs and not found:
+            raise InspectorError("this Prometheus has jobs, but not by a label slurm_job_id")
+        return found
 
     def _find_hangs(self, jobs: Mapping[Row, _Job], oldest: Mapping[Row, float]) -> None:
         """Note the oldest operation in flight of each job that has a suspect one."""
@@ -276,22 +280,23 @@ def _rank(
 
 def _mark_late(ranks: Sequence[Rank]) -> list[Rank]:
     """Return the ranks; of the one that waits least, while the others do, it is said."""
+    # By place: two programs of a job number their ranks alike.
     shares = {
-        rank.name: rank.flow.waiting
-        for rank in ranks
+        at: rank.flow.waiting
+        for at, rank in enumerate(ranks)
         if rank.flow and rank.flow.waiting is not None
     }
     if len(shares) < LATE_RANKS_MIN:
         return list(ranks)
     usual = median(shares.values())
-    least = min(shares, key=lambda name: shares[name])
+    least = min(shares, key=lambda at: shares[at])
     if usual < LATE_WAITING_MIN or shares[least] > usual / 2:
         return list(ranks)
     words = f"waits least, {shares[least]:.0%} where others do {usual:.0%}: it may be late"
     late = Trouble(Kind.LATE, usual, words)
     return [
-        replace(rank, troubles=(*rank.troubles, late)) if rank.name == least else rank
-        for rank in ranks
+        replace(rank, troubles=(*rank.troubles, late)) if at == least else rank
+        for at, rank in enumerate(ranks)
     ]
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from nccl_inspector.analysis.bandwidth import bus_factor
 from nccl_inspector.analysis.join import SYNCHRONISING, Communicator, Late
 from nccl_inspector.live.model import Flow, class_of
-from nccl_inspector.model import ALGOS, FUNCS, P2P, Comm, Key, Process
+from nccl_inspector.model import ALGOS, COMM_FOLDED, FUNCS, P2P, Comm, Key, Process
 
 _GROUP = ALGOS.index("GROUP")
 # What tells a communicator from another that has its place in the box.
@@ -22,11 +22,12 @@ def comm_identity(comm: Comm) -> _CommId:
 
 
 def _by_identity(process: Process) -> dict[_KeyId, Key]:
+    """Without records of destroyed communicators: what one brings there is its whole life."""
     comms = {comm.index: comm for comm in process.comms}
     return {
         (comm_identity(comms[key.comm]), key.func, key.size_class, key.algo, key.proto): key
         for key in process.keys
-        if key.comm in comms
+        if key.comm in comms and comms[key.comm].state != COMM_FOLDED
     }
 
 

@@ -27,6 +27,10 @@ from nccl_inspector.tally import Inode
 
 # A pass begins with no further job after this; eight processes take some 3 ms.
 PASS_S = 1.0
+# A job whose boxes take longer (the plugin's own take 0.4 ms each) has no signals.
+JOB_S = 0.25
+# A process that was not reached for so long is a new one.
+FORGET_S = 300.0
 STATES = RUNNING, STOPPED, LOST = "running", "stopped", "lost"
 
 
@@ -73,6 +77,7 @@ class LiveSignals:
                 found += self._job(job_id, known)
         if not self._first:
             self._beats.keep(known)
+        self._beats.drop_before(time.monotonic() - FORGET_S)
         return found
 
     def close(self) -> None:
@@ -90,7 +95,10 @@ class LiveSignals:
                 listing = list_raw(raw_fd)
                 if not listing.metrics:
                     return []
+                deadline = time.thread_time() + JOB_S
                 for _, stem in listing.boxes[:BOXES_MAX]:
+                    if time.thread_time() > deadline:
+                        return []
                     with suppress(RefusedError):
                         self._process(raw_fd, stem, manifest.uid, count, seen)
         known |= seen
