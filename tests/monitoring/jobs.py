@@ -32,6 +32,9 @@ class Job:
     after_min: int = AFTER_MIN
     dip_min: int = AFTER_MIN  # after which all is as at first
     silent_rank: int | None = None  # its counters stand still from the change on
+    small_rank: int | None = None  # does as many operations of a smaller size besides, of 1 ms
+    tp_flaps: bool = False  # after the change its bandwidth is 15 % lower every other 6 minutes
+    called: Mapping[int, int] = field(default_factory=dict)  # operations, by rank
 
     def over(self, pair: Pair) -> list[tuple[int, float]]:
         """How many minutes it has which value."""
@@ -49,29 +52,48 @@ class Job:
             gbs = (self.dp_gbs[0], self.dp_gbs_of.get(rank, self.dp_gbs[1]))
             yield from self._communicator(rank, dp, ("2", str(self.ranks)), gbs, late)
             yield from self._communicator(rank, tp, ("1", "2"), self.tp_gbs, (_TP_MS, _TP_MS))
+            if rank == self.small_rank:
+                yield from self._collectives(dp, ("2", str(self.ranks)), "64-128KB", (1, 1), rank)
         if self.throughput:
             unit = {"node": "n1", "unit": "TFLOP/s/GPU"}
             values = steady(*self.over(self.throughput))
             yield Series("nccl_inspector_job_throughput", own | unit, values)
 
-    def _communicator(
-        self, rank: int, labels: Labels, size: tuple[str, str], gbs: Pair, mean_ms: Pair
-    ) -> Iterator[Series]:
-        kind = labels | {"n_nodes": size[0], "nranks": size[1], "collective": "AllReduce"}
-        kind |= {"message_size": "1-2MB", "algo_proto": "RING_SIMPLE"}
+    def _steps(self, rank: int) -> list[tuple[int, float]]:
         healthy, after = self.operations
-        steps = self.over((healthy, 0 if rank == self.silent_rank else after))
+        return self.over((healthy, 0 if rank == self.silent_rank else after))
+
+    def _kind(self, labels: Labels, size: tuple[str, str], message_size: str) -> Labels:
+        kind = {"n_nodes": size[0], "nranks": size[1], "collective": "AllReduce"}
+        return labels | kind | {"message_size": message_size, "algo_proto": "RING_SIMPLE"}
+
+    def _collectives(
+        self, labels: Labels, size: tuple[str, str], message_size: str, mean_ms: Pair, rank: int
+    ) -> Iterator[Series]:
+        kind, steps = self._kind(labels, size, message_size), self._steps(rank)
         busy = [
             (minutes, step * ms / 1000)
             for (minutes, step), (_, ms) in zip(steps, self.over(mean_ms), strict=True)
         ]
-        done = "nccl_communicator_operations_completed_total"
-        yield Series("nccl_bus_bandwidth_gbs", kind, steady(*self.over(gbs)))
         yield Series("nccl_collective_operations_total", kind, counter(*steps))
         yield Series("nccl_collective_busy_seconds_total", kind, counter(*busy))
-        yield Series(done, labels, counter(*steps))
-        called = f"{steps[-1][1] * 1000 + (rank != self.silent_rank):g}+0x{END_MIN}"
-        yield Series("nccl_communicator_operations_enqueued_total", labels, called)
+
+    def _communicator(
+        self, rank: int, labels: Labels, size: tuple[str, str], gbs: Pair, mean_ms: Pair
+    ) -> Iterator[Series]:
+        kind = self._kind(labels, size, "1-2MB")
+        pieces = self.over(gbs)
+        if self.tp_flaps and size[0] == "1":
+            low = 0.85 * gbs[0]
+            pieces = [(self.healthy_min, gbs[0]), *[(6, gbs[0]), (6, low)] * 3]
+        done = "nccl_communicator_operations_completed_total"
+        yield Series("nccl_bus_bandwidth_gbs", kind, steady(*pieces))
+        yield from self._collectives(labels, size, "1-2MB", mean_ms, rank)
+        yield Series(done, labels, counter(*self._steps(rank)))
+        last = self._steps(rank)[-1][1]
+        called = self.called.get(rank, last * 1000 + (rank != self.silent_rank))
+        enqueued = "nccl_communicator_operations_enqueued_total"
+        yield Series(enqueued, labels, f"{called:.0f}+0x{END_MIN}")
         yield Series(
             "nccl_collective_inflight_seconds", labels, steady(*self.over(self.inflight_s))
         )
@@ -89,11 +111,7 @@ def agent(
     own: Labels, *, up: str, gone_min: int | None = None, last_min: int = END_MIN
 ) -> list[Series]:
     """A node whose agent made its last pass then, and is not scraped from `gone_min` on."""
-    target = {
-        "cluster": own["cluster"],
-        "instance": f"{own['cluster']}-n1",
-        "job": "nccl-inspector",
-    }
+    target = _target(own)
     stamps = [str(min(minute, last_min) * 60) for minute in range(gone_min or END_MIN)]
     name = "nccl_inspector_agent_last_pass_timestamp_seconds"
     stale = ["stale"] if gone_min else []
@@ -103,7 +121,35 @@ def agent(
     ]
 
 
-def rejected(own: Labels, values: str) -> list[Series]:
-    """What the agent of a node has refused, by then."""
-    labels = {"cluster": own["cluster"], "node": "n1", "reason": "syntax"}
-    return [Series("nccl_inspector_agent_rejected_files_total", labels, values)]
+def renamed(own: Labels, at_min: int) -> list[Series]:
+    """A node whose agent works, and whose label `cluster` is another one from then on."""
+    old, new = _target(own), _target(own) | {"cluster": f"{own['cluster']}-new"}
+    name = "nccl_inspector_agent_last_pass_timestamp_seconds"
+    stamps = [str(minute * 60) for minute in range(END_MIN)]
+    return [
+        Series("up", old, f"1+0x{at_min - 1} stale"),
+        Series("up", new, steady((at_min, None), (END_MIN - at_min, 1))),
+        Series(name, old | {"node": "n1"}, " ".join([*stamps[:at_min], "stale"])),
+        Series(name, new | {"node": "n1"}, " ".join(["_"] * at_min + stamps[at_min:])),
+    ]
+
+
+def rejected(
+    own: Labels, values: str, away: range = range(0), began_min: int = -1000
+) -> list[Series]:
+    """What the agent of a node has refused; the minutes `away` were not scraped."""
+    labels = _target(own) | {"node": "n1"}
+    there = [minute >= began_min and minute not in away for minute in range(END_MIN)]
+    passes = [str(minute * 60) if seen else "_" for minute, seen in enumerate(there)]
+    began = [str(began_min * 60) if seen else "_" for seen in there]
+    agent_metric = "nccl_inspector_agent_"
+    return [
+        Series(f"{agent_metric}rejected_files_total", labels | {"reason": "syntax"}, values),
+        Series(f"{agent_metric}last_pass_timestamp_seconds", labels, " ".join(passes)),
+        Series(f"{agent_metric}process_start_time_seconds", labels, " ".join(began)),
+    ]
+
+
+def _target(own: Labels) -> Labels:
+    cluster = own["cluster"]
+    return {"cluster": cluster, "instance": f"{cluster}-n1", "job": "nccl-inspector"}

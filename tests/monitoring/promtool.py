@@ -2,7 +2,7 @@
 
 import json
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from nccl_inspector.monitoring.rules import render
 from nccl_inspector.monitoring.site import Site
 
 Labels = dict[str, str]
+Test = Mapping[str, object]  # one of promtool's own, as it goes into its file
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,31 @@ def failures(
     folder: Path, site: Site, series: Iterable[Series], expected: Iterable[Expected]
 ) -> list[str]:
     """Return what promtool says of each expression that is not as expected."""
+    wanted = [
+        {
+            "expr": one.expr,
+            "eval_time": f"{one.minute}m",
+            "exp_samples": [{"labels": _selector(own), "value": 1} for own in one.series],
+        }
+        for one in expected
+    ]
+    done = _run(folder, site, series, {"promql_expr_test": wanted})
+    said = (done.stdout + done.stderr).split("    expr: ")
+    return [] if done.returncode == 0 else said[1:] or said
+
+
+def texts_of_alert(
+    folder: Path, site: Site, series: Iterable[Series], alert: str, minute: int
+) -> str:
+    """Return labels and annotations of an alert that fires at a minute, as promtool shows them."""
+    wanted = {"alertname": alert, "eval_time": f"{minute}m", "exp_alerts": []}
+    done = _run(folder, site, series, {"alert_rule_test": [wanted]})
+    return done.stdout + done.stderr
+
+
+def _run(
+    folder: Path, site: Site, series: Iterable[Series], wanted: Mapping[str, Sequence[Test]]
+) -> subprocess.CompletedProcess[str]:
     for name in ("rules", "alerts"):
         (folder / f"{name}.yml").write_text(render(name, site))
     test = {
@@ -62,21 +88,12 @@ def failures(
         "input_series": [
             {"series": one.name + _selector(one.labels), "values": one.values} for one in series
         ],
-        "promql_expr_test": [
-            {
-                "expr": one.expr,
-                "eval_time": f"{one.minute}m",
-                "exp_samples": [{"labels": _selector(own), "value": 1} for own in one.series],
-            }
-            for one in expected
-        ],
+        **wanted,
     }
     path = folder / "test.yml"
     files = ["rules.yml", "alerts.yml"]
     words = {"rule_files": files, "evaluation_interval": "1m", "tests": [test]}
     path.write_text(json.dumps(words))
-    done = subprocess.run(
+    return subprocess.run(
         ["promtool", "test", "rules", path], capture_output=True, text=True, check=False
     )
-    said = (done.stdout + done.stderr).split("    expr: ")
-    return [] if done.returncode == 0 else said[1:] or said

@@ -80,7 +80,8 @@ def test_a_sites_names_are_everywhere(tmp_path: Path) -> None:
     "word",
     ["", "rate_window", "colour=red", "rate_window=5", "rate_window=5m]", "label_job=job id",
      "job_name=a'b", "cluster=a\nb", 'runbook=a"b', "cluster=<<1>>", "degraded_ratio=-1",
-     "source=both", "port=0"],
+     "source=both", "port=0", "label_job=job", "label_node=instance", "label_job=__name__",
+     "label_node=rank", "label_job=node", "label_cluster=slurm_job_id"],
 )  # fmt: skip
 def test_a_bad_word_is_refused(word: str) -> None:
     with pytest.raises(InspectorError, match="--set"):
@@ -90,6 +91,16 @@ def test_a_bad_word_is_refused(word: str) -> None:
 def test_a_word_given_twice_is_refused() -> None:
     with pytest.raises(InspectorError, match="twice"):
         make_site(["rate_window=5m", "rate_window=6m"])
+
+
+def test_two_labels_of_one_name_are_refused() -> None:
+    with pytest.raises(InspectorError, match="another label"):
+        make_site(["label_job=id", "label_node=id"])
+
+
+def test_a_label_may_keep_its_own_name() -> None:
+    names = ["label_cluster=cluster", "label_job=slurm_job_id", "label_node=hostname"]
+    assert make_site(names)["label_node"] == "hostname"
 
 
 def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:

@@ -61,6 +61,10 @@ FIRES: dict[str, tuple[Build, list[Labels]]] = {
         run(replace(NVLINK, dp_gbs=(40, 28))),
         [{"alertname": "NcclJobDegraded", "slurm_job_id": "0"}],
     ),
+    "a network, while the bandwidth within the nodes comes and goes": (
+        run(replace(NETWORK, tp_flaps=True)),
+        [{"alertname": "NcclJobDegraded", "slurm_job_id": "0"}],
+    ),
     "a rank that comes last": (
         run(LATE),
         [{"alertname": "NcclStraggler", "slurm_job_id": "0", "node": "n2", "gpu": "GPU1"}],
@@ -82,6 +86,12 @@ FIRES: dict[str, tuple[Build, list[Labels]]] = {
     ),
     "a first refused file": (
         lambda own: jobs.rejected(own, steady((HEALTHY_MIN + 12, None), (23, 1))),
+        [{"alertname": "NcclInspectorFilesRejected", "node": "n1", "reason": "syntax"}],
+    ),
+    "a first refused file, of an agent that began just before": (
+        lambda own: jobs.rejected(
+            own, steady((HEALTHY_MIN + 12, None), (23, 1)), began_min=HEALTHY_MIN + 10
+        ),
         [{"alertname": "NcclInspectorFilesRejected", "node": "n1", "reason": "syntax"}],
     ),
     "one more refused file": (
@@ -119,6 +129,7 @@ QUIET: dict[str, Build] = {
     "a rank that is late by 2 % of the time": run(Job(dp_ms={3: 18})),
     "a rank that is late in few operations": run(replace(LATE, operations=(60, 60))),
     "all ranks slower alike": run(Job(dp_ms=dict.fromkeys(range(4), 40.0))),
+    "a rank that does small operations besides": run(Job(small_rank=0)),
     "late for five minutes": run(replace(LATE, dip_min=5)),
     "one of two ranks is late": run(Job(ranks=2, dp_ms={0: 25, 1: 15})),
     "a rank whose counters stand still": run(Job(silent_rank=2)),
@@ -127,17 +138,19 @@ QUIET: dict[str, Build] = {
     "a job that writes each quarter of an hour": write(15, END_MIN),
     "a process that pauses": write(4, END_MIN),
     "files refused long ago": lambda own: jobs.rejected(own, steady((END_MIN, 3))),
+    "files refused before Prometheus was away": lambda own: jobs.rejected(
+        own, steady((40, 7), (20, None), (20, 7)), away=range(40, 60)
+    ),
     "one bad scrape of the textfiles": textfile(steady((HEALTHY_MIN, 0), (2, 1), (33, 0))),
     "an agent that works": lambda own: jobs.agent(own, up=UP),
     "an agent that is started anew": lambda own: jobs.agent(own, up=UP, gone_min=END_MIN - 3),
+    "a cluster that is renamed": lambda own: jobs.renamed(own, HEALTHY_MIN),
     "a node that is down": lambda own: jobs.agent(
         own, up=steady((HEALTHY_MIN, 1), (AFTER_MIN, 0)), gone_min=HEALTHY_MIN
     ),
 }
 # Both jobs fire for themselves there; only the fabric may not.
 ONLY = {"two suspect jobs are not the fabric": 'alertname="NcclFabricSuspect", '}
-# When those were refused that are there at the first scrape nobody knows: an alert at first.
-OLD_MIN = {"files refused long ago": 20}
 
 CASES = [*FIRES, *QUIET]
 
@@ -149,7 +162,7 @@ def firing(case: str, only: str = "") -> str:
 def expected(case: str) -> list[Expected]:
     """What fires when: before the change nothing, then exactly what is wanted."""
     if case in QUIET:
-        ever = f"{firing(case, ONLY.get(case, ''))}[{END_MIN - OLD_MIN.get(case, 0)}m]"
+        ever = f"{firing(case, ONLY.get(case, ''))}[{END_MIN}m]"
         return [Expected(END_MIN, f"count by (alertname) (present_over_time({ever}))", [])]
     wanted = FIRES[case][1]
     names = sorted({name for one in wanted for name in one})
@@ -195,3 +208,14 @@ def test_with_the_agents_own_endpoint_one_that_does_not_answer_is_an_alert(tmp_p
     expr = 'count by (alertname, node) (ALERTS{alertstate="firing"})'
     site = make_site(["source=http"])
     assert failures(tmp_path, site, series, [Expected(SURE_MIN, expr, wanted)]) == []
+
+
+def test_a_node_that_is_no_longer_a_target_of_the_agents_own_endpoint_is_quiet(
+    tmp_path: Path,
+) -> None:
+    up = f"1+0x{HEALTHY_MIN - 1} stale"
+    series = jobs.agent({"cluster": "c0"}, up=up, gone_min=HEALTHY_MIN)
+    ever = f'count(present_over_time(ALERTS{{alertstate="firing"}}[{END_MIN}m]))'
+    assert (
+        failures(tmp_path, make_site(["source=http"]), series, [Expected(END_MIN, ever, [])]) == []
+    )

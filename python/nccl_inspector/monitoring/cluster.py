@@ -45,7 +45,9 @@ def _worst_jobs(title: str, about: str, expr: str, value: str, unit: str, site: 
     """Return a table of jobs with their users; `expr` has one series a job."""
     cluster, job = site["label_cluster"], site["label_job"]
     on = f"{cluster}, {job}"
-    who = f"max by ({on}, user, partition) (nccl_inspector_job_info{{{of_cluster(site)}}})"
+    info = f"nccl_inspector_job_info{{{of_cluster(site)}}}"
+    # One of each job: a heterogeneous one has two partitions, and matching takes but one series.
+    who = f"topk by ({on}) (1, max by ({on}, user, partition) ({info}))"
     columns = {job: "Job", "user": "User", "partition": "Partition", "Value": value}
     return listing(
         title,

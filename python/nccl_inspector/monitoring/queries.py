@@ -10,6 +10,8 @@ from nccl_inspector.monitoring.site import Site
 RATE = "[$__rate_interval]"
 # The collectives in which every rank waits for the last one.
 SYNCHRONOUS = 'collective=~"AllReduce|AllGather|ReduceScatter"'
+# Operations whose times compare: of two sizes the smaller one is the shorter for every rank.
+_KIND = "comm, collective, message_size, algo_proto"
 
 
 def rate(metric: str, labels: str) -> str:
@@ -60,11 +62,12 @@ def mean_seconds(labels: str, by: str) -> str:
 def late_ratio(site: Site, labels: str) -> str:
     """Return for how much of the wall-clock time its communicator waits for a rank."""
     rank = f"{site['label_node']}, gpu, rank, comm, comm_name"
-    mean = mean_seconds(f"{labels}, {SYNCHRONOUS}", rank)
+    busy = rate("nccl_collective_busy_seconds_total", f"{labels}, {SYNCHRONOUS}")
     done = rate("nccl_collective_operations_total", f"{labels}, {SYNCHRONOUS}")
+    mean = f"({busy} / ({done} > 0))"
     return (
-        f"(quantile by (comm) (0.5, {mean}) - on (comm) group_right () {mean}) "
-        f"* sum by ({rank}) ({done})"
+        f"sum by ({rank}) ((quantile by ({_KIND}) (0.5, {mean}) "
+        f"- on ({_KIND}) group_right () {mean}) * {done})"
     )
 
 
@@ -77,7 +80,7 @@ def waiting_ratio(labels: str) -> str:
     """Return how much of the time in collectives was waiting, by communicator's name."""
     every = rate("nccl_collective_busy_seconds_total", f"{labels}, {SYNCHRONOUS}")
     busy = f"({every} > 0)"
-    kind = "comm, comm_name, collective, message_size"
+    kind = f"comm_name, {_KIND}"
     return (
         f"1 - sum by (comm_name) (min by ({kind}) ({busy}) * count by ({kind}) ({busy})) "
         f"/ sum by (comm_name) ({busy})"

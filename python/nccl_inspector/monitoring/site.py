@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.metrics import read_table
+from nccl_inspector.metrics import load_metrics, read_table
 
 # What a value of each kind looks like. All of it goes into PromQL, YAML and JSON: nothing there
 # may end a string, a line or a template's expression.
@@ -21,6 +21,8 @@ _KINDS = {
     "number": re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,6})?"),
 }
 _HTTP_PORT = "9435"
+# What Prometheus itself puts on every series.
+_PROMETHEUS_LABELS = {"job", "instance"}
 
 Site = Mapping[str, str]  # by name, all names of the table
 
@@ -41,11 +43,23 @@ def load_settings() -> dict[str, SiteSetting]:
     return {row[0]: SiteSetting(*row) for row in read_table("monitoring/site.tsv")}
 
 
+def _check_labels(site: Site) -> None:
+    """Raise InspectorError where a label's name is that of another label, or Prometheus' own."""
+    own = {one.name: one.default for one in load_settings().values() if one.kind == "label"}
+    taken = {label for metric in load_metrics().values() for label in metric.labels}
+    for name, default in own.items():
+        value = site[name]
+        others = {site[other] for other in own if other != name} | taken - {default}
+        if value.startswith("__") or value in others | _PROMETHEUS_LABELS:
+            raise InspectorError(f"--set {name}={value}: another label has this name")
+
+
 def make_site(words: Iterable[str]) -> Site:
     """Return the site that `name=value` words describe; what they leave out has its default.
 
     Raises:
-        InspectorError: an unknown name, a name given twice or a value of another kind.
+        InspectorError: an unknown name, a name given twice, a value of another kind or a label's
+            name that another label has.
     """
     known = load_settings()
     values: dict[str, str] = {}
@@ -60,7 +74,9 @@ def make_site(words: Iterable[str]) -> Site:
         values[name] = value
     if values.get("source") == "http":
         values.setdefault("port", _HTTP_PORT)
-    return {one.name: one.default for one in known.values()} | values
+    site = {one.name: one.default for one in known.values()} | values
+    _check_labels(site)
+    return site
 
 
 def describe_settings() -> str:
