@@ -206,8 +206,10 @@ def site(memory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     give(reports)
     node = Node(memory / "run", Path("/bin/sh"))
     user = pwd.getpwuid(JOB_UID).pw_name
+    # Counters would be written into the witnesses' directories, too.
     config = parse_config(
-        f"run_dir = {node.run_dir}\nreport_dir = {reports}\nreport_user = {user}\n", "test"
+        f"run_dir = {node.run_dir}\nreport_dir = {reports}\nreport_user = {user}\ncounters = 0\n",
+        "test",
     )
     seed = int(os.environ.get("CYCLES_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
     print(f"CYCLES_SEED={seed}")

@@ -37,10 +37,11 @@ def node(tmp_path: Path, request: pytest.FixtureRequest) -> Node:
 
 @pytest.fixture
 def agent(node: Node, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
-    """The node's agent, which does not wait an hour before it removes what is half-made."""
+    """The node's agent; it waits neither an hour for what is half-made nor for counters."""
     monkeypatch.setattr(collect, "TORN_S", -1)
     run_fd = os.open(node.run_dir, os.O_RDONLY)
-    one = Agent(parse_config(f"run_dir = {node.run_dir}\n", "test"), run_fd)
+    config = parse_config(f"run_dir = {node.run_dir}\ncounters = 0\n", "test")
+    one = Agent(config, run_fd)
     yield one
     one.close()
     os.close(run_fd)

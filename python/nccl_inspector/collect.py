@@ -45,6 +45,13 @@ class _Retry:
     delay_s: int
 
 
+def _follows_held(ended: Ended, known: list[Ended], held: Collection[str]) -> bool:
+    """Whether one that ended earlier under the same id is held: its summary may have the name of
+    this one's, and the last that is handed over stays."""
+    before = known[: known.index(ended)]
+    return any(one.job_id == ended.job_id and one.name in held for one in before)
+
+
 class Collector:
     """The ended jobs of this node, one handed over at a time."""
 
@@ -119,7 +126,7 @@ class Collector:
         self._cut_short = True
         if self._working is None or self._finish(wait_s):
             for ended in self._due([one for one in known if one.name not in held]):
-                if self._follows_another(ended, known):
+                if _follows_held(ended, known, held):
                     self._waiting.add(ended.name)
                     continue
                 if not self._try(ended, wait_s) or time.monotonic() > self._deadline:
@@ -149,15 +156,6 @@ class Collector:
             if ended.name not in self._retries or self._retries[ended.name].due <= now
         ]
         return sorted(due, key=lambda ended: ended.name != half)
-
-    def _follows_another(self, ended: Ended, known: list[Ended]) -> bool:
-        """Whether one that ended earlier under the same id waits: its summary may have the name of
-        this one's, and the last that is handed over stays."""
-        before = known[: known.index(ended)]
-        return any(one.job_id == ended.job_id and self._is_there(one) for one in before)
-
-    def _is_there(self, ended: Ended) -> bool:
-        return ended.name not in self._done and ended.name in entry_names(self._ended_fd)
 
     def _try(self, ended: Ended, wait_s: float) -> bool:
         """Collect one directory; False when it, or its child, is still at work."""
