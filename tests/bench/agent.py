@@ -57,10 +57,9 @@ class _Bench:
     """A publisher, and its passes' times."""
 
     def __init__(self, run_dir: Path) -> None:
-        run_fd = os.open(run_dir, os.O_RDONLY)
+        run_fd = os.open(run_dir, os.O_RDONLY)  # until the bench ends
         self._live = LiveSignals(run_fd, "")
         self._publisher = Publisher(run_fd, "", Tally(), AtWork(run_fd))
-        os.close(run_fd)
         self._times: dict[str, tuple[list[float], list[float]]] = {}
 
     def run_pass(self, what: str = "") -> None:
