@@ -4,12 +4,11 @@
 import fcntl
 import logging
 import os
-import select
 import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import TypeVar
 
@@ -30,6 +29,7 @@ from nccl_inspector.orphans import Sweeper
 from nccl_inspector.publish import Publisher
 from nccl_inspector.selfmetrics import own_process
 from nccl_inspector.tally import Tally
+from nccl_inspector.wakeup import Wakeup
 
 log = logging.getLogger("nccl-inspector")
 _T = TypeVar("_T")
@@ -218,9 +218,7 @@ class _Signals:
 
     def __init__(self, rereads: bool) -> None:
         self.ended = self._reload = False
-        # Not an Event: its lock may be the waiting thread's own when the handler comes.
-        self._told, told = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+        self._wakeup = Wakeup()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._end)
         if rereads:
@@ -230,10 +228,13 @@ class _Signals:
         """Wait for that time or a signal; return whether the configuration is to be read again."""
         end = time.monotonic() + seconds
         while not (self.ended or self._reload) and (left := end - time.monotonic()) > 0:
-            if select.select([self._told], [], [], left)[0]:
-                os.read(self._told, 4096)
+            self._wakeup.wait(left)
         reload, self._reload = self._reload, False
         return reload
+
+    def close(self) -> None:
+        """Be told of no more."""
+        self._wakeup.close()
 
     def _end(self, *_: object) -> None:
         self.ended = True
@@ -320,8 +321,7 @@ def run_agent(config: Config, once: bool, reread: Callable[[], Config] | None = 
         InspectorError: the run directory or one in it is not there or not the one that was
             opened, another agent works on it, or the address of `listen` cannot be had.
     """
-    signals = _Signals(reread is not None)
-    with _run_dir(config) as run_fd:
+    with closing(_Signals(reread is not None)) as signals, _run_dir(config) as run_fd:
         service = _Service(replace(config, listen="") if once else config, run_fd, not once)
         forget_collection(run_fd)
         opened = _opened(config, run_fd)

@@ -3,7 +3,6 @@
 
 import logging
 import os
-import re
 import sys
 from dataclasses import replace
 from functools import partial
@@ -16,6 +15,7 @@ from nccl_inspector.agent import run_agent, run_collect
 from nccl_inspector.config import Config, read_config
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.estimate.command import estimate
+from nccl_inspector.jobnames import JOB_NAME
 from nccl_inspector.killswitch import disable as switch_off
 from nccl_inspector.killswitch import enable as switch_on
 from nccl_inspector.live.promview import window_s
@@ -43,7 +43,7 @@ def _config(conf: Path | None, run_dir: Path | None, report_dir: Path | None) ->
 
 def _job_id(_context: click.Context, _parameter: click.Parameter, text: str) -> int:
     """Click's own integers take 1_2 for 12, which is another job than Slurm's array task 1_2."""
-    if not re.fullmatch("[1-9][0-9]{0,17}", text):
+    if not JOB_NAME.fullmatch(text):
         hint = "; of an array's task give its own number, sacct's JobIDRaw" if "_" in text else ""
         raise click.BadParameter(f"not a job's number{hint}")
     return int(text)

@@ -12,7 +12,7 @@ from nccl_inspector.config import Config
 from nccl_inspector.endedjob import LINGER_S, Ended, Made, NotYetError, Reading, parse_ended
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.handover import DONE, DONE_WITHOUT_ACL, Child, Target, reap, start, wait
-from nccl_inspector.hostile import entry_names
+from nccl_inspector.hostile import entry_names, open_directory
 from nccl_inspector.removal import remove_tree
 from nccl_inspector.tally import Tally
 
@@ -66,9 +66,7 @@ class Collector:
         Raises:
             OSError: it is not there.
         """
-        self._ended_fd = os.open(
-            "ended", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=run_fd
-        )
+        self._ended_fd = open_directory("ended", run_fd)
         self._config = config
         self._tally = tally
         self._retries: dict[str, _Retry] = {}

@@ -13,6 +13,7 @@ from nccl_inspector.counters.watched import read_record
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.hostile import directory, is_locked, regular_file
 from nccl_inspector.jobfiles import read_manifest
+from nccl_inspector.jobnames import JOB_NAME
 from nccl_inspector.manifest import Manifest
 from nccl_inspector.model import KILLED
 from nccl_inspector.rawdir import list_raw
@@ -24,7 +25,7 @@ LINGER_S = 60
 # Sixteen processes on each of sixteen GPUs; a full box takes a tenth of a second.
 BOXES_MAX = 256
 
-_ENDED = re.compile(r"([1-9][0-9]{0,17})\.([0-9]{1,19})")
+_ENDED = re.compile(rf"({JOB_NAME.pattern})\.([0-9]{{1,19}})")
 _PROBLEMS_MAX = 32
 
 

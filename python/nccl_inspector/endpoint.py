@@ -11,9 +11,12 @@ import resource
 import signal
 import socket
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from functools import partial
 
+from nccl_inspector.childprocess import start_child
 from nccl_inspector.errors import InspectorError
+from nccl_inspector.hostile import open_directory
 from nccl_inspector.httpserver import CONNECTIONS_MAX, Server
 from nccl_inspector.page import Page
 
@@ -53,12 +56,6 @@ async def _run(listener: socket.socket, alive_fd: int, server: Server) -> None:
 
 
 def _child(listener: socket.socket, alive_fd: int, prom_fd: int, who: Mapping[str, str]) -> None:
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
-    kept = sorted((listener.fileno(), alive_fd, prom_fd))
-    # The agent's directories are not for nobody, and its lock must not outlive it in here.
-    for low, high in zip([2, *kept], [*kept, os.sysconf("SC_OPEN_MAX")], strict=True):
-        os.closerange(low + 1, high)
     resource.setrlimit(resource.RLIMIT_NOFILE, (_FILES_MAX, _FILES_MAX))
     os.nice(_NICE)
     if os.geteuid() == 0:
@@ -126,26 +123,15 @@ class Endpoint:
         self._kill()
 
     def _start(self) -> None:
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-        prom_fd = os.open("prom", flags, dir_fd=self._run_fd)
-        try:
+        with ExitStack() as passed_on:  # closed here once the child has them
+            prom_fd = open_directory("prom", self._run_fd)
+            passed_on.callback(os.close, prom_fd)
             reading, alive_fd = os.pipe2(os.O_CLOEXEC)
+            passed_on.callback(os.close, reading)
+            work = partial(_child, self._listener, reading, prom_fd, self._who)
             try:
-                pid = os.fork()
+                self._pid = start_child(work, [self._listener.fileno(), reading, prom_fd])
             except OSError:
-                os.close(reading)
                 os.close(alive_fd)
                 raise
-        except OSError:
-            os.close(prom_fd)
-            raise
-        if pid == 0:
-            status = 1
-            try:
-                _child(self._listener, reading, prom_fd, self._who)
-                status = 0
-            finally:
-                os._exit(status)
-        self._pid, self._alive_fd = pid, alive_fd
-        os.close(reading)
-        os.close(prom_fd)
+            self._alive_fd = alive_fd

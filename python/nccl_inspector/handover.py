@@ -13,9 +13,12 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from nccl_inspector.acl import allow
+from nccl_inspector.childprocess import start_child
+from nccl_inspector.hostile import open_directory
 
 DONE = b"done"
 DONE_WITHOUT_ACL = (
@@ -24,7 +27,6 @@ DONE_WITHOUT_ACL = (
 
 CHILD_S = 60
 _MESSAGE_BYTES_MAX = 512
-_DIR_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ def write_report_file(target: Target, data: bytes) -> bytes:
     reports_fd = os.open(target.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     with suppress(FileExistsError):
         os.mkdir(str(target.job_id), 0o700, dir_fd=reports_fd)
-    job_fd = os.open(str(target.job_id), _DIR_FLAGS, dir_fd=reports_fd)
+    job_fd = open_directory(str(target.job_id), reports_fd)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(beside, flags, 0o600, dir_fd=job_fd)
     try:
@@ -80,13 +82,8 @@ def _become(account: pwd.struct_passwd) -> None:
     os.setuid(account.pw_uid)
 
 
-def _child(pipe_fd: int, user: str, target: Target, data: bytes) -> int:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+def _child(pipe_fd: int, user: str, target: Target, data: bytes) -> None:
     signal.alarm(CHILD_S)
-    # The parent's directories are not for the account, and its lock must not outlive it in here.
-    os.closerange(3, pipe_fd)
-    os.closerange(pipe_fd + 1, os.sysconf("SC_OPEN_MAX"))
     try:
         if user:
             _become(pwd.getpwnam(user))  # may hang with the directory service
@@ -96,7 +93,6 @@ def _child(pipe_fd: int, user: str, target: Target, data: bytes) -> int:
     except OSError as err:
         message = f"{err.filename or target.directory}: {err.strerror}".encode("ascii", "replace")
     os.write(pipe_fd, message[:_MESSAGE_BYTES_MAX])
-    return 0
 
 
 def start(user: str, target: Target, data: bytes) -> Child:
@@ -106,14 +102,14 @@ def start(user: str, target: Target, data: bytes) -> Child:
         OSError: no process or pipe could be had.
     """
     reading, writing = os.pipe2(os.O_CLOEXEC)
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            status = _child(writing, user if os.geteuid() == 0 else "", target, data)
-        finally:
-            os._exit(status)
-    os.close(writing)
+    account = user if os.geteuid() == 0 else ""
+    try:
+        pid = start_child(partial(_child, writing, account, target, data), [writing])
+    except OSError:
+        os.close(reading)
+        raise
+    finally:
+        os.close(writing)
     return Child(pid, reading, time.monotonic() + CHILD_S + 5)
 
 

@@ -79,6 +79,16 @@ def _below(name: str, dir_fd: int, kind: int) -> Iterator[tuple[int, os.stat_res
         os.close(fd)
 
 
+def open_directory(name: str, dir_fd: int) -> int:
+    """Return a descriptor of a directory of the agent's own or the service account's.
+
+    Raises:
+        OSError: it is not there, or is none.
+    """
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.open(name, flags, dir_fd=dir_fd)
+
+
 @contextmanager
 def directory(name: str, uid: int | None, dir_fd: int) -> Iterator[int]:
     """Give a descriptor of the directory `name` below `dir_fd`; `uid` None: whoever owns it.

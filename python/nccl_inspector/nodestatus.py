@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from nccl_inspector.endedjob import parse_ended
+from nccl_inspector.jobnames import JOB_NAME
 from nccl_inspector.killswitch import Disabled, read_switch
 from nccl_inspector.lastcollection import collection_age_s
 
@@ -19,7 +20,6 @@ COLLECTED_S = 900.0
 RENEWED_S, RENEWED_INTERVALS = 30.0, 6
 FILL_MAX = 0.95
 
-_JOB = re.compile(r"[1-9][0-9]{0,17}")
 _LOCK = re.compile(r"[0-9]+: FLOCK +\S+ +WRITE +(-?[0-9]+) ([0-9a-f]+):([0-9a-f]+):([0-9]+) .*")
 # Of the first pid namespace; /proc/locks hides from another one the locks of those outside.
 _FIRST_PID_NS = "pid:[4026531836]"
@@ -179,7 +179,7 @@ def read_status(run_dir: Path, agent_interval_s: float) -> Status:
         fill,
         agent_pid,
         collected_age_s,
-        _count(run_dir / "jobs", _JOB),
+        _count(run_dir / "jobs", JOB_NAME),
         _ended(run_dir / "ended"),
         published,
         newest_age_s,

@@ -8,14 +8,14 @@ which no process has held a box for a while; without an answer everything stays.
 import logging
 import os
 import random
-import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from nccl_inspector.config import Config
-from nccl_inspector.hostile import entry_names
+from nccl_inspector.hostile import entry_names, open_directory
 from nccl_inspector.jobdir import DisplacedError, Look, look, move_to_ended
+from nccl_inspector.jobnames import JOB_NAME
 from nccl_inspector.lastquestion import read_last_question, write_last_question
 from nccl_inspector.scontrol import Question
 from nccl_inspector.slurmjob import Answer, Attempt
@@ -35,7 +35,6 @@ LOOK_S = 60.0
 ONCE_S = 60.0
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_JOB = re.compile(r"[1-9][0-9]{0,17}")
 _POLL_S = 0.02
 
 log = logging.getLogger("nccl-inspector")
@@ -86,8 +85,7 @@ class Sweeper:
             OSError: there is no `jobs`.
         """
         self._run_fd = run_fd
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-        self._jobs_fd = os.open("jobs", flags, dir_fd=run_fd)
+        self._jobs_fd = open_directory("jobs", run_fd)
         self._config = config
         self._tally = tally
         self._boot_id = read_boot_id()
@@ -120,7 +118,7 @@ class Sweeper:
         Raises:
             OSError: `jobs` cannot be listed.
         """
-        names = set(filter(_JOB.fullmatch, entry_names(self._jobs_fd)))
+        names = set(filter(JOB_NAME.fullmatch, entry_names(self._jobs_fd)))
         for name in self._watched.keys() - names:
             del self._watched[name]
         for name in sorted(names):
@@ -151,7 +149,7 @@ class Sweeper:
     def _due_once(self) -> list[tuple[str, Look, float]]:
         """Return whom to ask about, the longest unasked first, and how long that is good for."""
         found = []
-        for name in filter(_JOB.fullmatch, entry_names(self._jobs_fd)):
+        for name in filter(JOB_NAME.fullmatch, entry_names(self._jobs_fd)):
             seen = self._see(name)
             if seen is None or self._rebooted(name, seen) or seen.locked:
                 continue

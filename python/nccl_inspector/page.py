@@ -10,10 +10,11 @@ import re
 import stat
 from collections.abc import Iterable
 
+from nccl_inspector.jobnames import JOB_NAME
 from nccl_inspector.metrics import load_metrics
 
 # What the publisher writes, and no file that somebody else put there.
-PUBLISHED = re.compile(r"(?:[1-9][0-9]{0,17}|nccl_inspector_agent)\.prom")
+PUBLISHED = re.compile(rf"(?:{JOB_NAME.pattern}|nccl_inspector_agent)\.prom")
 
 # After so many tries a text is taken whose files are not all of the same moment.
 _TRIES = 3

@@ -11,8 +11,9 @@ from nccl_inspector.atomic import replace_file
 from nccl_inspector.atwork import AtWork
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.exposition import Series, render
-from nccl_inspector.hostile import Stamp, directory, entry_names
+from nccl_inspector.hostile import Stamp, directory, entry_names, open_directory
 from nccl_inspector.jobfiles import JobFiles, read_manifest
+from nccl_inspector.jobnames import JOB_NAME, PUBLISHED_NAME
 from nccl_inspector.tally import Tally
 
 AGENT_FILE = "nccl_inspector_agent.prom"
@@ -23,8 +24,6 @@ PASS_S = 2.0
 # this, and must stay below the unit's MemoryMax. First come, first served.
 NODE_BYTES_MAX = 24 << 20
 
-_JOB = re.compile(r"[1-9][0-9]{0,17}")
-_PUBLISHED = re.compile(r"([1-9][0-9]{0,17})\.prom")
 _LEFTOVER = re.compile(r"\..*\.prom\.tmp")
 
 
@@ -45,9 +44,8 @@ class Publisher:
         Raises:
             OSError: one of them is not there.
         """
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-        self._jobs_fd = os.open("jobs", flags, dir_fd=run_fd)
-        self._prom_fd = os.open("prom", flags, dir_fd=run_fd)
+        self._jobs_fd = open_directory("jobs", run_fd)
+        self._prom_fd = open_directory("prom", run_fd)
         self._cluster = cluster
         self._tally = tally
         self._at_work = at_work
@@ -63,7 +61,7 @@ class Publisher:
 
         While `disabled` no job's series are published, and none is read.
         """
-        ids = {int(name) for name in entry_names(self._jobs_fd) if _JOB.fullmatch(name)}
+        ids = {int(name) for name in entry_names(self._jobs_fd) if JOB_NAME.fullmatch(name)}
         for job_id in self._jobs.keys() - (set() if disabled else ids):
             self._forget(job_id)
         self._odd = {job_id: why for job_id, why in self._odd.items() if job_id in ids}
@@ -117,7 +115,7 @@ class Publisher:
 
     def stop(self) -> None:
         """Remove every published file: nobody would refresh it, and an old number is a lie."""
-        self._remove(_PUBLISHED)
+        self._remove(PUBLISHED_NAME)
         self.withdraw_own()
 
     def close(self) -> None:
@@ -139,7 +137,7 @@ class Publisher:
     def _withdraw(self, kept: Container[int]) -> None:
         """Remove the files of other jobs than these."""
         for name in entry_names(self._prom_fd):
-            match = _PUBLISHED.fullmatch(name)
+            match = PUBLISHED_NAME.fullmatch(name)
             if match and int(match[1]) not in kept:
                 self._unlink(name)
 

@@ -63,6 +63,16 @@ def list_raw(raw_fd: int) -> Listing:
     )
 
 
+def life_of(fd: int) -> Life:
+    """Return whether the process of an open box lives."""
+    locked, state = is_locked(fd), read_state(fd)
+    if state in (STATE_FINALIZED, STATE_EXITED):
+        return Life.ENDED
+    if locked:
+        return Life.ALIVE
+    return Life.KILLED if state == STATE_LIVE else Life.STARTING
+
+
 def life(raw_fd: int, stem: str, uid: int) -> tuple[Life, Inode]:
     """Return whether the process of a box lives, and the box's device and inode.
 
@@ -70,10 +80,4 @@ def life(raw_fd: int, stem: str, uid: int) -> tuple[Life, Inode]:
         RefusedError: there is no box of this user.
     """
     with regular_file(box_name(stem), uid, BOX_BYTES_MAX, raw_fd) as (fd, status):
-        locked, state = is_locked(fd), read_state(fd)
-    inode = status.st_dev, status.st_ino
-    if state in (STATE_FINALIZED, STATE_EXITED):
-        return Life.ENDED, inode
-    if locked:
-        return Life.ALIVE, inode
-    return Life.KILLED if state == STATE_LIVE else Life.STARTING, inode
+        return life_of(fd), (status.st_dev, status.st_ino)

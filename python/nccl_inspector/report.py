@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a job's node summaries say: read them, join them, and list what is missing."""
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from nccl_inspector.analysis.naming import name_processes
 from nccl_inspector.analysis.verdict import Named, rank_stragglers
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.hostlist import compress_within, expand
+from nccl_inspector.jobnames import JOB_NAME
 from nccl_inspector.model import KILLED, RUNNING, Process
 from nccl_inspector.reportdir import AbsentError, Shelf, look, peek, read_summaries, unreadable
 from nccl_inspector.summary import Head, NodeSummary
@@ -119,7 +119,7 @@ def _find(job_id: int, report_dir: Path) -> tuple[Head, list[Shelf]]:
             f"the report of job {job_id} cannot be read: {unreadable(first.file, first.why)}"
         )
     known = max(own.heads.values(), key=_start)
-    if not re.fullmatch("[1-9][0-9]{0,17}", known.het_job_id):
+    if not JOB_NAME.fullmatch(known.het_job_id):
         return known, [own]
     return _components(int(known.het_job_id), own, report_dir) or (known, [own])
 

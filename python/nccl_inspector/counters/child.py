@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
+from nccl_inspector.childprocess import start_child
 from nccl_inspector.counters.sample import Sample, decode, encode
 
 # NVML of a sick GPU takes seconds, and a command to the firmware of a NIC up to a minute.
@@ -49,17 +51,10 @@ class Asked:
         memory_fd = os.memfd_create("nccl-inspector-sample")
         self._begun = time.monotonic()
         try:
-            self._pid = os.fork()
+            self._pid = start_child(partial(self._work, memory_fd), [memory_fd])
         except OSError:
             os.close(memory_fd)
             raise
-        if self._pid == 0:
-            status = 1
-            try:
-                self._work(memory_fd)
-                status = 0
-            finally:
-                os._exit(status)
         self._memory_fd, self._said_hung = memory_fd, False
 
     def poll(self) -> Sample | str | None:
@@ -85,12 +80,7 @@ class Asked:
             self._forget()
 
     def _work(self, memory_fd: int) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.alarm(int(self._deadline_s) + 1)  # it must not outlive an agent that was killed
-        # The agent's lock and directories must not live on in a child that hangs.
-        os.closerange(3, memory_fd)
-        os.closerange(memory_fd + 1, os.sysconf("SC_OPEN_MAX"))
         sample = self._read()
         data = encode(replace(sample, took_s=time.monotonic() - self._begun))
         with os.fdopen(memory_fd, "wb") as file:

@@ -6,7 +6,6 @@ ended job waits in `ended` for its last samples, but not long.
 """
 
 import os
-import re
 import time
 from collections import deque
 from contextlib import suppress
@@ -19,7 +18,8 @@ from nccl_inspector.counters.watched import Watched
 from nccl_inspector.counters.xid import KernelLog, Xid
 from nccl_inspector.endedjob import parse_ended
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.hostile import entry_names
+from nccl_inspector.hostile import entry_names, open_directory
+from nccl_inspector.jobnames import JOB_NAME
 from nccl_inspector.tally import Tally
 
 # How long an ended job's collection waits for the last samples.
@@ -27,8 +27,6 @@ HOLD_S = 15.0
 # More jobs at a time are not followed: a node has fewer.
 JOBS_MAX = 256
 RECENT_XIDS = 256
-
-_JOB = re.compile(r"[1-9][0-9]{0,17}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +47,9 @@ class Watch:
         Raises:
             OSError: one of them is not there.
         """
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         readers = readers or Readers()
-        self._jobs_fd = os.open("jobs", flags, dir_fd=run_fd)
-        self._ended_fd = os.open("ended", flags, dir_fd=run_fd)
+        self._jobs_fd = open_directory("jobs", run_fd)
+        self._ended_fd = open_directory("ended", run_fd)
         self._tally = tally
         self.sources = Sources(readers)
         self._log = KernelLog(readers.kernel_log)
@@ -126,7 +123,7 @@ class Watch:
         return self._inodes(self._ended_fd, names)
 
     def _find_jobs(self) -> None:
-        names = [name for name in entry_names(self._jobs_fd) if _JOB.fullmatch(name)]
+        names = [name for name in entry_names(self._jobs_fd) if JOB_NAME.fullmatch(name)]
         here = self._inodes(self._jobs_fd, sorted(names, key=int))
         now = boot_clock_s()
         for name, inode in here.items():

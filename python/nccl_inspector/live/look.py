@@ -2,27 +2,23 @@
 """One look at the boxes of the jobs that run on this node, as far as the caller's rights go."""
 
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from nccl_inspector.box import read_box
-from nccl_inspector.boxcopy import BOX_BYTES_MAX, read_state
+from nccl_inspector.boxcopy import BOX_BYTES_MAX
 from nccl_inspector.endedjob import BOXES_MAX
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.hostile import directory, entry_names, is_locked, regular_file
+from nccl_inspector.hostile import directory, entry_names, regular_file
 from nccl_inspector.jobfiles import read_manifest
-from nccl_inspector.layout import STATE_EXITED, STATE_FINALIZED, STATE_LIVE
+from nccl_inspector.jobnames import JOB_NAME, PUBLISHED_NAME
 from nccl_inspector.live.beats import Now, now
 from nccl_inspector.manifest import Manifest
 from nccl_inspector.model import Process
-from nccl_inspector.rawdir import list_raw
+from nccl_inspector.rawdir import Life, life_of, list_raw
 from nccl_inspector.tally import Inode
-
-_JOB = re.compile(r"[1-9][0-9]{0,17}")
-_PUBLISHED = re.compile(r"([1-9][0-9]{0,17})\.prom")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +62,11 @@ def _entered(name: str | Path, dir_fd: int | None = None) -> Iterator[int]:
 def _read_box(raw_fd: int, name: str, stem: str, uid: int) -> Seen | None:
     """Return the box of a process that has not ended in order and is there in full."""
     with regular_file(name, uid, BOX_BYTES_MAX, raw_fd) as (fd, status):
-        locked, state = is_locked(fd), read_state(fd)
-        starting = not locked and state != STATE_LIVE
-        if starting or state in (STATE_FINALIZED, STATE_EXITED):
+        life = life_of(fd)
+        if life in (Life.STARTING, Life.ENDED):
             return None
-        at = now()
-        return Seen((status.st_dev, status.st_ino), at, read_box(fd, status.st_size, stem, locked))
+        at, alive = now(), life is Life.ALIVE
+        return Seen((status.st_dev, status.st_ino), at, read_box(fd, status.st_size, stem, alive))
 
 
 def _read_boxes(raw_fd: int, uid: int) -> tuple[tuple[Seen, ...], tuple[str, ...]]:
@@ -126,13 +121,13 @@ def _find_jobs(run_dir: Path) -> tuple[list[str], str]:
     """Return the jobs of the node, and why these may not be all."""
     with _listed(run_dir / "jobs") as jobs_fd:
         if jobs_fd is not None:
-            return [name for name in entry_names(jobs_fd) if _JOB.fullmatch(name)], ""
+            return [name for name in entry_names(jobs_fd) if JOB_NAME.fullmatch(name)], ""
     found = {os.environ.get("SLURM_JOB_ID", "")}
     with _listed(run_dir / "prom") as prom_fd:
         if prom_fd is not None:
-            names = map(_PUBLISHED.fullmatch, entry_names(prom_fd))
+            names = map(PUBLISHED_NAME.fullmatch, entry_names(prom_fd))
             found |= {match[1] for match in names if match}
-    known = [name for name in found if _JOB.fullmatch(name)]
+    known = [name for name in found if JOB_NAME.fullmatch(name)]
     return known, "jobs that publish no series are not listed: that takes root"
 
 

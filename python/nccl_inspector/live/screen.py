@@ -2,7 +2,6 @@
 """Lines drawn in place on a terminal, by plain ANSI; afterwards it is as it was before."""
 
 import os
-import select
 import shutil
 import signal
 import sys
@@ -12,6 +11,7 @@ from types import FrameType
 
 from nccl_inspector.live.model import Kind
 from nccl_inspector.live.table import Line
+from nccl_inspector.wakeup import Wakeup
 
 _ENTER = "\x1b[?1049h\x1b[?25l\x1b[H\x1b[2J"  # the other screen, no cursor, empty
 _LEAVE = "\x1b[?25h\x1b[?1049l"
@@ -59,33 +59,19 @@ def _end(number: int, _frame: FrameType | None) -> None:
 
 
 @contextmanager
-def _own_screen() -> Iterator[int]:
-    """Give a descriptor that can be read when a signal came.
-
-    Not an Event: a handler that comes while its own thread is at the lock of one never returns.
-    """
-    came, told = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+def _own_screen() -> Iterator[Wakeup]:
+    """Give what is woken by a signal."""
+    wakeup = Wakeup()
     signal.signal(signal.SIGWINCH, lambda *_: None)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
     sys.stdout.write(_ENTER)
     try:
-        yield came
+        yield wakeup
     finally:
         sys.stdout.write(_LEAVE)
         sys.stdout.flush()
-        signal.set_wakeup_fd(-1)
-        os.close(came)
-        os.close(told)
-
-
-def _is_woken(came: int, seconds: float) -> bool:
-    """Wait so long, or until a signal comes; tell whether one came."""
-    if not select.select([came], [], [], seconds)[0]:
-        return False
-    os.read(came, 4096)
-    return True
+        wakeup.close()
 
 
 def watch(look: Callable[[], Draw], interval_s: float) -> None:
@@ -95,11 +81,11 @@ def watch(look: Callable[[], Draw], interval_s: float) -> None:
     """
     colour = has_colour()
     try:
-        with _own_screen() as came:
+        with _own_screen() as wakeup:
             while True:
                 draw = look()
                 _show(draw, colour)
-                while _is_woken(came, interval_s):
+                while wakeup.wait(interval_s):
                     _show(draw, colour)
     except KeyboardInterrupt:
         return

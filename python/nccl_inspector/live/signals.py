@@ -16,7 +16,7 @@ from nccl_inspector.boxcopy import BOX_BYTES_MAX, read_state
 from nccl_inspector.endedjob import BOXES_MAX
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.exposition import Series, make_series
-from nccl_inspector.hostile import directory, is_locked, regular_file
+from nccl_inspector.hostile import directory, is_locked, open_directory, regular_file
 from nccl_inspector.jobfiles import read_manifest
 from nccl_inspector.layout import STATE_LIVE
 from nccl_inspector.live.beats import STOPPED_S, Beats, now
@@ -51,8 +51,7 @@ class LiveSignals:
         Raises:
             OSError: it is not there.
         """
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-        self._jobs_fd = os.open("jobs", flags, dir_fd=run_fd)
+        self._jobs_fd = open_directory("jobs", run_fd)
         self._cluster = cluster
         self._beats = Beats()
         self._first = 0  # where the next pass begins: the lowest job that the last did not reach
