@@ -26,7 +26,7 @@ from nccl_inspector.counters.model import (
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.render import render_text
 from nccl_inspector.report import build_report, load_summaries
-from nccl_inspector.summary import FORMAT_WITHOUT_COUNTERS, Head, NodeSummary, decode, encode
+from nccl_inspector.summary import Head, NodeSummary, decode, encode
 
 START_S = 1_700_000_000
 HEAD = Head(
@@ -81,13 +81,6 @@ FULL = node(
 def test_counters_go_through_a_summary_as_they_are() -> None:
     assert decode(encode(HEAD, [], FULL)) == NodeSummary(HEAD, (), FULL)
     assert decode(encode(HEAD, [])).counters is None
-
-
-def test_a_summary_of_the_release_before_is_still_read() -> None:
-    line = json.loads(encode(HEAD, []).partition(b"\n")[0])
-    del line["counters_bytes"]
-    line["format"] = FORMAT_WITHOUT_COUNTERS
-    assert decode(json.dumps(line).encode() + b"\n") == NodeSummary(HEAD, (), None)
 
 
 def test_a_torn_summary_is_refused_in_its_counters_too() -> None:

@@ -2,6 +2,7 @@
 """Node summaries: what goes in comes out, within 32 KiB a process, and nothing else is read."""
 
 import json
+import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -14,7 +15,9 @@ from nccl_inspector.errors import RefusedError
 from nccl_inspector.fitting import piece
 from nccl_inspector.layout import LINE_WINDOWS
 from nccl_inspector.model import Line, Net, Peer, Process
+from nccl_inspector.packedlines import PackedLines
 from nccl_inspector.packing import (
+    line_kind,
     pack_keys,
     pack_line,
     pack_rows,
@@ -241,7 +244,7 @@ def test_more_rows_than_there_can_be_are_refused() -> None:
     with pytest.raises(RefusedError, match="too many rows"):
         unpack_rows(Peer, many)
     keys = read(bytes(full_box())).keys * 600
-    with pytest.raises(RefusedError, match="too many keys"):
+    with pytest.raises(RefusedError, match="too many rows"):
         unpack_keys(pack_keys(keys))
 
 
@@ -270,3 +273,30 @@ def test_a_block_that_unpacks_to_gigabytes_is_refused() -> None:
     assert len(block) <= BLOCK_BYTES_MAX
     with pytest.raises(RefusedError):
         decode(encode(HEAD, [block]))
+
+
+def test_a_histogram_that_counts_nothing_is_refused() -> None:
+    (key, *_) = read(bytes(full_box())).keys
+    for histogram in (((5, 0),), ((3, 1), (5, 0)), ((1 << 20, 1),)):
+        with pytest.raises(RefusedError, match="odd histogram"):
+            unpack_keys(pack_keys([replace(key, histogram=histogram)]))
+
+
+def test_a_spoilt_time_line_is_refused_when_it_is_looked_at() -> None:
+    good = pack_line(read(bytes(full_box())).lines[0])
+    lines = PackedLines([zlib.compress(good), zlib.compress(good[:-1]), b"none"])
+    assert lines[0] == unpack_line(good)
+    for place in (1, 2):
+        with pytest.raises(RefusedError):
+            lines[place]
+    with pytest.raises(RefusedError):
+        list(lines.of_kinds({line_kind(good)}))
+
+
+def test_only_lines_of_the_kinds_asked_for_are_unpacked() -> None:
+    lines = read(bytes(full_box())).lines
+    packed = PackedLines([*(zlib.compress(pack_line(line)) for line in lines)])
+    wanted = lines[0]
+    kind = (wanted.comm_id, wanted.func, wanted.size_class)
+    assert list(packed.of_kinds({kind})) == [wanted]
+    assert not list(packed.of_kinds(set()))

@@ -125,5 +125,5 @@ def test_a_summary_with_endless_keys_is_refused(tmp_path: Path) -> None:
     (one,) = processes_of(tmp_path, [box])
     many = replace(one, keys=one.keys * 1100)
     write_summary(tmp_path / "42", NodeSummary(FIRST, (many,)))
-    with pytest.raises(InspectorError, match="too many keys"):
+    with pytest.raises(InspectorError, match="too many rows"):
         load_summaries(42, tmp_path, None)

@@ -4,6 +4,7 @@
 Tuples of words are indexed by the numbers of plugin/box.h.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -247,7 +248,7 @@ class Process:
     comms: tuple[Comm, ...]
     keys: tuple[Key, ...]
     peers: tuple[Peer, ...]
-    lines: tuple[Line, ...]
+    lines: Sequence[Line]  # of a summary: packedlines.PackedLines
     nets: tuple[Net, ...]
     operations: tuple[Operation, ...]
     flags: tuple[str, ...]  # what makes these figures less than whole, in words

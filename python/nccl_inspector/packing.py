@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows of integers as bytes that compress well: what a node summary is made of.
 
-Keys are varints, a row after the other. Peers, nets and the windows of a time line are
-columns: how many rows (four bytes), then of each column one byte, the width of its
+A table is how many rows it has (four bytes), then of each column one byte, the width of its
 numbers, and their lowest bytes, their next ones and so on. So there is no loop over
-single numbers, of which a job has a million.
+single numbers, of which a job has millions.
 """
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
+from functools import partial
 from itertools import accumulate, pairwise
-from typing import TypeVar
+from operator import add, sub
+from typing import Any, TypeVar, cast
 
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.layout import HIST_BUCKETS
@@ -34,11 +35,18 @@ _LIMITS = {
     "proto": len(PROTOS) - 1,
     "is_send": 1,
 }
-_KEY_LIMITS = tuple(_LIMITS.get(name, WORD_MAX) for name in _KEY_NAMES)
+_KEY_LIMITS = tuple(
+    (place, _LIMITS[name]) for place, name in enumerate(_KEY_NAMES) if name in _LIMITS
+)
 _SIGNED = frozenset({"log2_rate_q20", "best_rate_q20"})
 # Communicator's id, rank + 1, func, size class, window, since, mean bytes of an operation.
 _LINE = struct.Struct("<QIBBQIQ")
+LINE_HEAD_BYTES = _LINE.size
+LINE_BYTES_MAX = LINE_HEAD_BYTES + 5 + len(Window._fields) * (1 + _WORD_BYTES * WINDOWS_MAX)
 _START_S_MAX = (1 << 32) - 1
+
+# Window._make counts once more what there is.
+_MAKE_WINDOW = cast(Callable[[Iterable[int]], Window], partial(tuple.__new__, Window))
 
 _Row = TypeVar("_Row", Peer, Net)
 
@@ -52,82 +60,8 @@ def _fold(number: int) -> int:
     return number << 1 if number >= 0 else (-number << 1) - 1
 
 
-def _unfold(number: int) -> int:
-    return -(number + 1 >> 1) if number & 1 else number >> 1
-
-
-def _varint(out: bytearray, number: int) -> None:
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-
-
-class _Words:
-    """Varints one after the other; what is not one is refused."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data, self._at = data, 0
-
-    def __bool__(self) -> bool:
-        return self._at < len(self._data)
-
-    def take(self, limit: int = WORD_MAX) -> int:
-        """Return the next number, at most `limit`."""
-        number = shift = 0
-        while shift < 70:
-            if self._at >= len(self._data):
-                raise _refuse("ends within a number")
-            byte = self._data[self._at]
-            self._at += 1
-            number |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                break
-            shift += 7
-        if number > limit:
-            raise _refuse("a number is too large")
-        return number
-
-
-def pack_keys(keys: Iterable[Key]) -> bytes:
-    """Return the bytes of keys."""
-    out = bytearray()
-    for key in keys:
-        words = [getattr(key, name) for name in _KEY_NAMES]
-        words[_KEY_RATE] = _fold(words[_KEY_RATE])
-        for word in (*words, len(key.histogram)):
-            _varint(out, word)
-        last = 0
-        for bucket, count in key.histogram:
-            _varint(out, bucket - last)
-            _varint(out, count)
-            last = bucket
-    return bytes(out)
-
-
-def _unpack_key(words: _Words) -> Key:
-    numbers = [words.take(limit) for limit in _KEY_LIMITS]
-    numbers[_KEY_RATE] = _unfold(numbers[_KEY_RATE])
-    histogram, bucket = [], 0
-    for _ in range(words.take(HIST_BUCKETS)):
-        bucket += words.take(HIST_BUCKETS - 1 - bucket)
-        histogram.append((bucket, words.take()))
-    return Key(**dict(zip(_KEY_NAMES, numbers, strict=True)), histogram=tuple(histogram))
-
-
-def unpack_keys(data: bytes) -> tuple[Key, ...]:
-    """Return what `pack_keys` was given.
-
-    Raises:
-        RefusedError: these are no keys.
-    """
-    words = _Words(data)
-    keys: list[Key] = []
-    while words:
-        if len(keys) == KEYS_MAX:
-            raise _refuse("too many keys")
-        keys.append(_unpack_key(words))
-    return tuple(keys)
+def _unfold(numbers: Iterable[int]) -> list[int]:
+    return [~(number >> 1) if number & 1 else number >> 1 for number in numbers]
 
 
 def _pack_columns(columns: Sequence[Sequence[int]]) -> bytes:
@@ -140,28 +74,89 @@ def _pack_columns(columns: Sequence[Sequence[int]]) -> bytes:
     return b"".join(parts)
 
 
-def _unpack_columns(data: bytes, number: int, rows_max: int) -> list[Sequence[int]]:
-    """Return so many columns; what follows them is refused."""
-    if len(data) < _COUNT.size:
+def _take_columns(
+    data: bytes, at: int, number: int, rows_max: int
+) -> tuple[list[Sequence[int]], int]:
+    """Return so many columns that begin there, and where they end."""
+    if at + _COUNT.size > len(data):
         raise _refuse("ends within a table")
-    (count,) = _COUNT.unpack_from(data)
+    (count,) = _COUNT.unpack_from(data, at)
     if count > rows_max:
         raise _refuse("too many rows")
     columns: list[Sequence[int]] = []
-    at = _COUNT.size
+    at += _COUNT.size
     for _ in range(number):
         width = data[at] if at < len(data) else _WORD_BYTES + 1
         at += 1
         if width > _WORD_BYTES or at + width * count > len(data):
             raise _refuse("ends within a column")
-        raw = bytearray(_WORD_BYTES * count)
-        for place in range(width):
-            raw[place::_WORD_BYTES] = data[at : at + count]
-            at += count
-        columns.append(struct.unpack(f"<{count}Q", raw))
-    if at != len(data):
+        columns.append(_column(data[at : at + width * count], width, count))
+        at += width * count
+    return columns, at
+
+
+def _column(planes: bytes, width: int, count: int) -> Sequence[int]:
+    """Return numbers from their lowest bytes, their next ones and so on."""
+    if width == 1:
+        return planes
+    raw = bytearray(_WORD_BYTES * count)
+    for place in range(width):
+        raw[place::_WORD_BYTES] = planes[place * count : (place + 1) * count]
+    return struct.unpack(f"<{count}Q", raw)
+
+
+def _unpack_columns(data: bytes, number: int, rows_max: int) -> list[Sequence[int]]:
+    """Return so many columns; what follows them is refused."""
+    columns, end = _take_columns(data, 0, number, rows_max)
+    if end != len(data):
         raise _refuse("more than its columns")
     return columns
+
+
+def pack_keys(keys: Sequence[Key]) -> bytes:
+    """Return the bytes of keys: a table of them, then one of all their histograms' pairs."""
+    columns: list[Sequence[int]] = []
+    for name in _KEY_NAMES:
+        column = [getattr(key, name) for key in keys]
+        columns.append([_fold(word) for word in column] if name in _SIGNED else column)
+    columns.append([len(key.histogram) for key in keys])
+    gaps = [
+        bucket - before
+        for key in keys
+        for (before, _), (bucket, _) in pairwise(((0, 0), *key.histogram))
+    ]
+    counts = [count for key in keys for _, count in key.histogram]
+    return _pack_columns(columns) + _pack_columns([gaps, counts])
+
+
+def unpack_keys(data: bytes) -> tuple[Key, ...]:
+    """Return what `pack_keys` was given.
+
+    Raises:
+        RefusedError: these are no keys.
+    """
+    columns, at = _take_columns(data, 0, len(_KEY_NAMES) + 1, KEYS_MAX)
+    gaps, counts = _unpack_columns(data[at:], 2, KEYS_MAX * HIST_BUCKETS)
+    *columns, lengths = columns
+    if 0 in counts:
+        raise _refuse("an odd histogram")
+    for place, limit in _KEY_LIMITS:
+        if max(columns[place], default=0) > limit:
+            raise _refuse("a number is too large")
+    columns[_KEY_RATE] = _unfold(columns[_KEY_RATE])
+    keys: list[Key] = []
+    at = 0
+    for row, length in zip(zip(*columns, strict=True), lengths, strict=True):
+        buckets = tuple(accumulate(gaps[at : at + length]))
+        if len(buckets) < length or (buckets and buckets[-1] >= HIST_BUCKETS):
+            raise _refuse("an odd histogram")
+        histogram = tuple(zip(buckets, counts[at : at + length], strict=True))
+        values: list[Any] = [*row, histogram]
+        keys.append(Key(*values))
+        at += length
+    if at != len(gaps):
+        raise _refuse("more than its histograms")
+    return tuple(keys)
 
 
 def pack_rows(cls: type[_Row], rows: Sequence[_Row]) -> bytes:
@@ -184,7 +179,7 @@ def unpack_rows(cls: type[_Row], data: bytes) -> tuple[_Row, ...]:
     for name, column in zip(names, _unpack_columns(data, len(names), ROWS_MAX), strict=True):
         if max(column, default=0) > _LIMITS.get(name, WORD_MAX):
             raise _refuse("a number is too large")
-        columns.append([_unfold(word) for word in column] if name in _SIGNED else column)
+        columns.append(_unfold(column) if name in _SIGNED else column)
     return tuple(cls(*row) for row in zip(*columns, strict=True))
 
 
@@ -218,12 +213,22 @@ def pack_line(line: Line) -> bytes:
     return head + _pack_columns(columns)
 
 
-def _take_indices(firsts: Sequence[int], lasts: Sequence[int]) -> Iterator[tuple[int, int]]:
-    expected = 1
-    for first, last in zip(firsts, lasts, strict=True):
-        first_index = expected + _unfold(first)
-        expected = first_index + _unfold(last) + 1
-        yield first_index, expected - 1
+def _take_indices(firsts: Sequence[int], lasts: Sequence[int]) -> tuple[list[int], list[int]]:
+    gaps, lengths = _unfold(firsts), _unfold(lasts)
+    ends = [end + n for n, end in enumerate(accumulate(map(add, gaps, lengths)), 1)]
+    return list(map(sub, ends, lengths)), ends
+
+
+def line_kind(head: bytes) -> tuple[int, int, int]:
+    """Return communicator, function and size class from what a time line begins with.
+
+    Raises:
+        RefusedError: it is too short.
+    """
+    if len(head) < _LINE.size:
+        raise _refuse("ends within a time line")
+    comm_id, _, func, size_class, *_ = _LINE.unpack_from(head)
+    return comm_id, func, size_class
 
 
 def unpack_line(data: bytes) -> Line:
@@ -238,12 +243,12 @@ def unpack_line(data: bytes) -> Line:
     columns = _unpack_columns(data[_LINE.size :], len(Window._fields), WINDOWS_MAX)
     gaps, lates, ops, sizes, *times, firsts, lasts = columns
     starts = [(one + n) * window_s for n, one in enumerate(accumulate(gaps))]
-    sizes = [_unfold(size) + count * mean for size, count in zip(sizes, ops, strict=True)]
-    indices = list(zip(*_take_indices(firsts, lasts), strict=True))
+    sizes = [size + count * mean for size, count in zip(_unfold(sizes), ops, strict=True)]
+    indices = _take_indices(firsts, lasts)
     if not starts or not window_s or starts[-1] > _START_S_MAX or not all(ops):
         raise _refuse("an odd time line")
     if func >= len(FUNCS) or size_class > SIZE_CLASS_MAX or min(*sizes, *indices[0]) < 0:
         raise _refuse("an odd time line")
     rows = zip(starts, lates, ops, sizes, *times, *indices, strict=True)
-    windows = tuple(map(Window._make, rows))
+    windows = tuple(map(_MAKE_WINDOW, rows))
     return Line(comm_id, rank - 1, func, size_class, window_s, since_s, windows)

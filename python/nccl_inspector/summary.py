@@ -14,6 +14,7 @@ import struct
 import zlib
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields, replace
+from functools import cache
 from typing import Any, get_origin
 
 from nccl_inspector.counters.model import NodeCounters, dump, from_json, to_json
@@ -21,10 +22,10 @@ from nccl_inspector.counters.record import RISEN_MAX, coarser
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.fitting import pack_process, piece
 from nccl_inspector.model import Comm, Facts, Gpu, Net, Operation, Peer, Process
-from nccl_inspector.packing import WORD_MAX, unpack_keys, unpack_line, unpack_rows
+from nccl_inspector.packedlines import PackedLines, inflate
+from nccl_inspector.packing import WORD_MAX, unpack_keys, unpack_rows
 
-FORMAT = "nccl-inspector-node-summary/4"
-FORMAT_WITHOUT_COUNTERS = "nccl-inspector-node-summary/3"
+FORMAT = "nccl-inspector-node-summary/5"
 BLOCK_BYTES_MAX = 32 << 10  # design.md 5: at most 32 KiB a rank
 PROCESSES_MAX = 1024
 COUNTERS_BYTES_MAX = 128 << 10  # of a node
@@ -33,8 +34,9 @@ SUMMARY_BYTES_MAX = PROCESSES_MAX * (BLOCK_BYTES_MAX + 4) + COUNTERS_BYTES_MAX +
 HEAD_BYTES_MAX = 2 << 20  # a node list may be long
 FLAGS_BYTES_MAX = 512  # what the flags of `pack_process` add to the JSON
 PIECES_BYTES_MIN = 2048  # empty ones are less
-_RAW_BYTES_MAX = 4 << 20  # of one block, unpacked
-_PIECES_MAX = 4 + 64  # a time line each; the plugin has 8
+_RAW_BYTES_MAX = 4 << 20  # of one table, unpacked
+_TABLES = 4
+_PIECES_MAX = _TABLES + 64  # a time line each; the plugin has 8
 _LENGTH = struct.Struct("<I")
 _COMM_ROWS_MAX = 4096
 
@@ -118,22 +120,34 @@ def encode(head: Head, blocks: Sequence[bytes], counters: NodeCounters | None = 
     return b"".join(parts)
 
 
+@cache
+def _members(cls: Any) -> tuple[tuple[str, Any], ...]:
+    """Return the fields' names, and what their values are instances of."""
+    return tuple(
+        (member.name, tuple if get_origin(member.type) is tuple else member.type)
+        for member in fields(cls)
+    )
+
+
 def _row(cls: Any, values: Any) -> Any:
     """Return `cls(*values)` after a look at number, types and range of the values."""
-    members = fields(cls)
+    members = _members(cls)
     if not isinstance(values, list) or len(values) != len(members):
         raise RefusedError("bad_summary", f"odd {cls.__name__}")
-    for member, value in zip(members, values, strict=True):
-        kind: Any = tuple if get_origin(member.type) is tuple else member.type
-        if not isinstance(value, kind):
-            raise RefusedError("bad_summary", f"odd {cls.__name__}.{member.name}")
-        if isinstance(value, int) and not -WORD_MAX <= value <= WORD_MAX:
-            raise RefusedError("bad_summary", f"odd {cls.__name__}.{member.name}")
-    return cls(*(printable(value) if isinstance(value, str) else value for value in values))
+    row = []
+    for (name, kind), value in zip(members, values, strict=True):
+        if not isinstance(value, kind) or (
+            isinstance(value, int) and not -WORD_MAX <= value <= WORD_MAX
+        ):
+            raise RefusedError("bad_summary", f"odd {cls.__name__}.{name}")
+        row.append(printable(value) if isinstance(value, str) else value)
+    return cls(*row)
 
 
 def printable(text: str) -> str:
     """Return `text` with `?` for what could move a terminal's cursor."""
+    if text.isprintable():
+        return text
     return "".join(char if char.isprintable() else "?" for char in text)
 
 
@@ -156,31 +170,19 @@ def _json(data: bytes) -> Any:
         raise RefusedError("bad_summary", "odd JSON") from err
 
 
-def _inflate(data: bytes, most: int) -> bytes:
-    """Return what a whole zlib stream unpacks to, fewer bytes than `most`."""
-    try:
-        unpacker = zlib.decompressobj()
-        found = unpacker.decompress(data, most)
-    except zlib.error as err:
-        raise RefusedError("bad_summary", "odd block") from err
-    if not unpacker.eof or unpacker.unused_data or len(found) >= most:
-        raise RefusedError("bad_summary", "odd block")
-    return found
-
-
 def _unpack_counters(data: bytes) -> NodeCounters | None:
     if not data:
         return None
     try:
-        return from_json(_json(_inflate(data, _RAW_BYTES_MAX)))
+        return from_json(_json(inflate(data, _RAW_BYTES_MAX)))
     except RefusedError as err:
         raise RefusedError("bad_summary", str(err)) from err
 
 
 def _pieces(block: bytes) -> list[bytes]:
-    """Return what the pieces of a block unpack to."""
+    """Return the pieces of a block, packed as they are."""
     found: list[bytes] = []
-    at, left = 0, _RAW_BYTES_MAX
+    at = 0
     while at < len(block):
         end = at + _LENGTH.size
         if end > len(block) or len(found) == _PIECES_MAX:
@@ -188,17 +190,17 @@ def _pieces(block: bytes) -> list[bytes]:
         at, end = end, end + _LENGTH.unpack_from(block, at)[0]
         if end > len(block):
             raise RefusedError("bad_summary", "odd block")
-        found.append(_inflate(block[at:end], left))
-        left -= len(found[-1])
+        found.append(block[at:end])
         at = end
     return found
 
 
 def _process(block: bytes) -> Process:
     pieces = _pieces(block)
-    if len(pieces) < 4:
+    if len(pieces) < _TABLES:
         raise RefusedError("bad_summary", "odd block")
-    meta = _json(pieces[0])
+    json_piece, keys, peers, nets = (inflate(piece, _RAW_BYTES_MAX) for piece in pieces[:_TABLES])
+    meta = _json(json_piece)
     if not isinstance(meta, list) or len(meta) != 6:
         raise RefusedError("bad_summary", "odd block")
     facts, dropped, flags, gpus, comms, operations = meta
@@ -207,10 +209,10 @@ def _process(block: bytes) -> Process:
         dropped=_list(int, dropped),
         gpus=_rows(Gpu, gpus),
         comms=_rows(Comm, comms),
-        keys=unpack_keys(pieces[1]),
-        peers=unpack_rows(Peer, pieces[2]),
-        nets=unpack_rows(Net, pieces[3]),
-        lines=tuple(unpack_line(piece) for piece in pieces[4:]),
+        keys=unpack_keys(keys),
+        peers=unpack_rows(Peer, peers),
+        nets=unpack_rows(Net, nets),
+        lines=PackedLines(pieces[_TABLES:]),
         operations=_rows(Operation, operations),
         flags=_list(str, flags),
     )
@@ -219,12 +221,11 @@ def _process(block: bytes) -> Process:
 def _head(line: bytes) -> tuple[Head, Any, int]:
     """Return the first line's head, how many processes it says there are, bytes of counters."""
     values = _json(line)
-    known = FORMAT, FORMAT_WITHOUT_COUNTERS
-    if not isinstance(values, dict) or values.get("format") not in known:
+    if not isinstance(values, dict) or values.get("format") != FORMAT:
         raise RefusedError("bad_summary", "not a node summary of this release")
     problems = _list(str, values.get("problems"))
     row = [values.get(field.name) for field in fields(Head)[:-1]]
-    size = values.get("counters_bytes") if values["format"] == FORMAT else 0
+    size = values.get("counters_bytes")
     if not isinstance(size, int) or not 0 <= size <= COUNTERS_BYTES_MAX:
         raise RefusedError("bad_summary", "odd counters_bytes")
     head = replace(_row(Head, [*row, ()]), problems=problems)

@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sparse histograms of times, as plugin/hist.h counts them: (bucket, count) pairs, rising."""
+"""Sparse histograms of times, as plugin/hist.h counts them: (bucket, count) pairs, rising.
 
+No count is 0.
+"""
+
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable
+from itertools import accumulate
 from math import sqrt
 
 Histogram = tuple[tuple[int, int], ...]
@@ -31,20 +36,27 @@ def lower_ns(bucket: int) -> int:
     return (_SUB + bucket % _SUB) << (log2 - _SUB_BITS)
 
 
+def _quantiles_ns(histogram: Histogram, shares: Iterable[float]) -> list[float]:
+    if not histogram:
+        return [0.0 for _ in shares]
+    sums = list(accumulate([count for _, count in histogram]))
+    found = []
+    for share in shares:
+        wanted = share * sums[-1]
+        place = min(bisect_left(sums, wanted), len(sums) - 1)
+        bucket, count = histogram[place]
+        low, high = lower_ns(bucket), lower_ns(bucket + 1)
+        found.append(low + (high - low) * (wanted - sums[place] + count) / count)
+    return found
+
+
 def quantile_ns(histogram: Histogram, share: float) -> float:
     """Return the time that `share` of the operations stay below; 0 for none.
 
     Inside its bucket the operations are taken to lie evenly, so the error is at
     most the bucket's width, 3.1 % of the time, and half of that in the middle.
     """
-    total = sum(count for _, count in histogram)
-    wanted, seen = share * total, 0
-    for bucket, count in histogram:
-        if count and seen + count >= wanted:
-            low, high = lower_ns(bucket), lower_ns(bucket + 1)
-            return low + (high - low) * (wanted - seen) / count
-        seen += count
-    return 0.0
+    return _quantiles_ns(histogram, (share,))[0]
 
 
 def median_ns(histogram: Histogram) -> float:
@@ -57,11 +69,11 @@ def median_error_ns(histogram: Histogram) -> float:
 
     For a normal distribution: 1.253 sigma / sqrt(n), sigma being the middle half / 1.349.
     """
-    total = sum(count for _, count in histogram)
-    if not total:
+    if not histogram:
         return 0.0
-    half = quantile_ns(histogram, 0.75) - quantile_ns(histogram, 0.25)
-    return 1.253 * half / 1.349 / sqrt(total)
+    total = sum([count for _, count in histogram])
+    quarter, three = _quantiles_ns(histogram, (0.25, 0.75))
+    return 1.253 * (three - quarter) / 1.349 / sqrt(total)
 
 
 def merge(histograms: Iterable[Histogram]) -> Histogram:
