@@ -14,6 +14,13 @@ from tests.cluster.host import missing
 from tests.journey import Journey, travel
 
 
+def pytest_configure() -> None:
+    """Take the signals back that a shell's `&` or nohup has switched off: the tests send them."""
+    for number in (signal.SIGHUP, signal.SIGINT):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+
+
 @pytest.fixture
 def open_path() -> Iterator[Path]:
     """A directory that other users than root may enter, unlike tmp_path: each session of pytest

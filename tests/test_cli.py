@@ -23,7 +23,7 @@ def run(*words: str, **kwargs: object) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("job", ["0", "-1", "x", "../etc", "1_2"])
+@pytest.mark.parametrize("job", ["0", "-1", "x", "../etc", "1_02"])
 def test_a_job_id_that_is_none_is_refused(job: str) -> None:
     assert run("report", "--", job).returncode == 2
 

@@ -313,6 +313,17 @@ def test_a_killed_process_is_collected_and_counts_as_lost(
     assert (process.facts.state, process.keys[0].ops, tally.lost) == ("killed", 20, 1)
 
 
+def test_the_summary_of_an_arrays_task_says_which_it_is(
+    run_dir: Path, config: Config, collector: Collector
+) -> None:
+    box = BoxOf([CommOf(7, 0, 1)])
+    box.header.update(array_job_id=40, array_task_id=0)
+    write_box(end_job(run_dir), "0_1", box)
+    collector.run_pass(WAIT_S)
+    summary = decode((config.report_dir / "42" / "n1.0.nodesummary").read_bytes())
+    assert summary.head.array_task == "40_0"
+
+
 def test_a_box_that_is_none_is_refused_and_the_summary_says_so(
     run_dir: Path, config: Config, collector: Collector
 ) -> None:

@@ -87,7 +87,7 @@ def test_the_report_of_an_arrays_task_says_which_it_is(tmp_path: Path) -> None:
     box.header.update(array_job_id=40, array_task_id=0)
     array = read_process(write_box(tmp_path, "0_1", box))
     assert "job 42 (array task 40_0), user" in render_text(
-        report_of([NodeSummary(FIRST, (array,))])
+        report_of([NodeSummary(replace(FIRST, array_task=array.facts.array_task), (array,))])
     )
     plain = process(tmp_path, 0)
     assert "job 42, user" in render_text(report_of([NodeSummary(FIRST, (plain,))]))

@@ -12,6 +12,7 @@ import click
 
 from nccl_inspector import __version__
 from nccl_inspector.agent import run_agent, run_collect
+from nccl_inspector.arraytask import ARRAY_TASK, find_array_task
 from nccl_inspector.config import Config, read_config
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.estimate.command import estimate
@@ -47,6 +48,11 @@ def _job_id(_context: click.Context, _parameter: click.Parameter, text: str) -> 
         hint = "; of an array's task give its own number, sacct's JobIDRaw" if "_" in text else ""
         raise click.BadParameter(f"not a job's number{hint}")
     return int(text)
+
+
+def _job_or_task(context: click.Context, parameter: click.Parameter, text: str) -> int | str:
+    """Return a job's number, or `810_3`."""
+    return text if ARRAY_TASK.fullmatch(text) else _job_id(context, parameter, text)
 
 
 def _optional_job_id(
@@ -151,7 +157,7 @@ def mark_command(context: click.Context, conf: Path | None, throughput: str, uni
 
 
 @cli.command()
-@click.argument("job_id", callback=_job_id)
+@click.argument("job", metavar="JOB_ID|ARRAY_TASK", callback=_job_or_task)
 @_conf
 @_report_dir
 @click.option(
@@ -161,10 +167,15 @@ def mark_command(context: click.Context, conf: Path | None, throughput: str, uni
 )
 @click.option("--all", "everything", is_flag=True, help="Cut no table short.")
 def report(
-    job_id: int, conf: Path | None, report_dir: Path | None, attempt: int | None, everything: bool
+    job: int | str,
+    conf: Path | None,
+    report_dir: Path | None,
+    attempt: int | None,
+    everything: bool,
 ) -> None:
     """Say who was waited for in a job, and how fast its collectives were."""
     config = _config(conf, None, report_dir)
+    job_id = job if isinstance(job, int) else find_array_task(job, config.report_dir)
     click.echo(
         render_text(build_report(load_summaries(job_id, config.report_dir, attempt)), everything),
         nl=False,

@@ -56,13 +56,14 @@ def parse_ended(name: str) -> Ended | None:
     return Ended(name, int(match[1]), int(match[2]) // 10**9) if match else None
 
 
-def _head(manifest: Manifest, ended: Ended, problems: list[str]) -> Head:
+def _head(manifest: Manifest, ended: Ended, problems: list[str], array_task: str) -> Head:
     names = Head.__dataclass_fields__.keys() & Manifest.__dataclass_fields__.keys()
     values = {name: getattr(manifest, name) for name in names}
     end_s = max(ended.end_s, manifest.start)
     if end_s != ended.end_s:
         problems = ["the clock was set back while the job ran: its end is not known", *problems]
-    return Head(**values, end=end_s, problems=tuple(problems[:_PROBLEMS_MAX]))
+    kept = tuple(problems[:_PROBLEMS_MAX])
+    return Head(**values, end=end_s, problems=kept, array_task=array_task)
 
 
 class Reading:
@@ -81,6 +82,7 @@ class Reading:
         self.made: Made | None = None
         self._tally = tally
         self._problems: list[str] = []
+        self._array_task = ""
         self._wants_counters = counters
         self.steps = self._steps(ended_fd)
 
@@ -103,7 +105,7 @@ class Reading:
                     blocks += [block] if block else []
                     yield
         found = blocks or self._problems
-        head = _head(manifest, self.ended, self._problems)
+        head = _head(manifest, self.ended, self._problems, self._array_task)
         self.made = Made(manifest, encode(head, blocks, counters) if found else b"")
 
     def _counters(self, job_fd: int) -> NodeCounters:
@@ -147,6 +149,7 @@ class Reading:
         except RefusedError as err:
             self._refuse(name, err)
             return None
+        self._array_task = self._array_task or process.facts.array_task
         if process.facts.state == KILLED:
             inode = status.st_dev, status.st_ino
             self._tally.lose(self.ended.job_id, stem, inode)

@@ -282,7 +282,7 @@ def build_report(loaded: Loaded) -> Report:
     missing = {job: _missing_nodes(found, problems) for job, found in components.items()}
     return Report(
         head=loaded.head,
-        array_task=next((one.facts.array_task for _, one in processes), ""),
+        array_task=loaded.head.array_task,
         nodelists={job: found[0].head.nodelist for job, found in components.items()},
         attempts=loaded.attempts,
         nodes=tuple(dict.fromkeys(summary.head.node for summary in summaries)),

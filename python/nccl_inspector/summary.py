@@ -60,6 +60,7 @@ class Head:
     end: int  # when the epilog ran here
     het_job_id: str  # of a heterogeneous job's component: the leader's id; else empty
     problems: tuple[str, ...]  # what was not taken on this node, in words
+    array_task: str = ""  # `810_3`, as the job's processes say: the hooks do not know it
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,11 +225,11 @@ def _head(line: bytes) -> tuple[Head, Any, int]:
     if not isinstance(values, dict) or values.get("format") != FORMAT:
         raise RefusedError("bad_summary", "not a node summary of this release")
     problems = _list(str, values.get("problems"))
-    row = [values.get(field.name) for field in fields(Head)[:-1]]
+    row = [() if field.name == "problems" else values.get(field.name) for field in fields(Head)]
     size = values.get("counters_bytes")
     if not isinstance(size, int) or not 0 <= size <= COUNTERS_BYTES_MAX:
         raise RefusedError("bad_summary", "odd counters_bytes")
-    head = replace(_row(Head, [*row, ()]), problems=problems)
+    head = replace(_row(Head, row), problems=problems)
     return head, values.get("processes"), size
 
 

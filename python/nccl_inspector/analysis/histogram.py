@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sparse histograms of times, as plugin/hist.h counts them: (bucket, count) pairs, rising.
-
-No count is 0.
-"""
+"""Sparse histograms of times, as plugin/hist.h counts them: (bucket, count) pairs, rising."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -37,9 +34,9 @@ def lower_ns(bucket: int) -> int:
 
 
 def _quantiles_ns(histogram: Histogram, shares: Iterable[float]) -> list[float]:
-    if not histogram:
-        return [0.0 for _ in shares]
     sums = list(accumulate([count for _, count in histogram]))
+    if not sums or not sums[-1]:
+        return [0.0 for _ in shares]
     found = []
     for share in shares:
         wanted = share * sums[-1]
@@ -69,9 +66,9 @@ def median_error_ns(histogram: Histogram) -> float:
 
     For a normal distribution: 1.253 sigma / sqrt(n), sigma being the middle half / 1.349.
     """
-    if not histogram:
-        return 0.0
     total = sum([count for _, count in histogram])
+    if not total:
+        return 0.0
     quarter, three = _quantiles_ns(histogram, (0.25, 0.75))
     return 1.253 * (three - quarter) / 1.349 / sqrt(total)
 
