@@ -26,6 +26,7 @@ from nccl_inspector.monitoring.command import setup
 from nccl_inspector.nodestatus import describe, read_status, render_status
 from nccl_inspector.render import render_text
 from nccl_inspector.report import build_report, load_summaries
+from nccl_inspector.usermode.command import make_run
 
 _path = click.Path(path_type=Path)
 _conf = click.option("--conf", type=_path, help="Configuration file in place of the usual one.")
@@ -65,6 +66,12 @@ def _window(_context: click.Context, _parameter: click.Parameter, text: str) -> 
     if not window_s(text):
         raise click.BadParameter("not a time like 90s, 2m or 1h")
     return text
+
+
+def _text(
+    job_id: int, report_dir: Path, attempt: int | None = None, everything: bool = False
+) -> str:
+    return render_text(build_report(load_summaries(job_id, report_dir, attempt)), everything)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -176,10 +183,7 @@ def report(
     """Say who was waited for in a job, and how fast its collectives were."""
     config = _config(conf, None, report_dir)
     job_id = job if isinstance(job, int) else find_array_task(job, config.report_dir)
-    click.echo(
-        render_text(build_report(load_summaries(job_id, config.report_dir, attempt)), everything),
-        nl=False,
-    )
+    click.echo(_text(job_id, config.report_dir, attempt, everything), nl=False)
 
 
 @cli.command()
@@ -220,6 +224,7 @@ def top(
 
 cli.add_command(estimate)
 cli.add_command(setup)
+cli.add_command(make_run(_text))
 
 
 def main() -> None:
