@@ -18,26 +18,57 @@ struct hello {
 	uint64_t nonce;
 };
 
-static bool is_member(const struct world *world, enum comm_kind kind, int rank)
-{
-	const struct peer *me = &world->peers[world->rank], *other = &world->peers[rank];
-
-	switch (kind) {
-	case COMM_NODE:
-		return !strcmp(me->node, other->node);
-	case COMM_CROSS:
-		return me->local_id == other->local_id;
-	default:
-		return true;
-	}
-}
-
-/* Number of different nodes of ranks 0 to `end` - 1 that are members; with `kind` world, of all. */
-static int count_nodes(const struct world *world, enum comm_kind kind, int end)
+/* Number of different nodes of ranks 0 to `end` - 1. */
+static int nodes_before(const struct world *world, int end)
 {
 	int nodes = 0;
 
 	for (int i = 0; i < end; i++) {
+		bool seen = false;
+
+		for (int j = 0; j < i && !seen; j++)
+			seen = !strcmp(world->peers[i].node, world->peers[j].node);
+		nodes += !seen;
+	}
+	return nodes;
+}
+
+static int node_index(const struct world *world, int rank)
+{
+	int first = 0;
+
+	while (strcmp(world->peers[first].node, world->peers[rank].node) != 0)
+		first++;
+	return nodes_before(world, first);
+}
+
+/* Which of the communicators of that kind a rank is in. */
+static int index_of(const struct world *world, enum comm_kind kind, int rank)
+{
+	switch (kind) {
+	case COMM_NODE:
+		return node_index(world, rank);
+	case COMM_CROSS:
+		return world->peers[rank].local_id;
+	case COMM_HALF:
+		return 2 * node_index(world, rank) >= nodes_before(world, world->n_ranks);
+	case COMM_PARITY:
+		return node_index(world, rank) % 2;
+	default:
+		return 0;
+	}
+}
+
+static bool is_member(const struct world *world, enum comm_kind kind, int rank)
+{
+	return index_of(world, kind, rank) == index_of(world, kind, world->rank);
+}
+
+static int count_nodes(const struct world *world, enum comm_kind kind)
+{
+	int nodes = 0;
+
+	for (int i = 0; i < world->n_ranks; i++) {
 		bool seen = !is_member(world, kind, i);
 
 		for (int j = 0; j < i && !seen; j++)
@@ -46,15 +77,6 @@ static int count_nodes(const struct world *world, enum comm_kind kind, int end)
 		nodes += !seen;
 	}
 	return nodes;
-}
-
-static int node_index(const struct world *world)
-{
-	int first = 0;
-
-	while (strcmp(world->peers[first].node, world->peers[world->rank].node) != 0)
-		first++;
-	return count_nodes(world, COMM_WORLD, first);
 }
 
 static uint64_t hash(uint64_t start, const void *data, size_t size)
@@ -68,8 +90,6 @@ static uint64_t hash(uint64_t start, const void *data, size_t size)
 
 void comm_describe(struct comm *comm, enum comm_kind kind, const struct world *world)
 {
-	int index = 0;
-
 	*comm = (struct comm){ .kind = kind, .global_rank = world->rank };
 	for (int i = 0; i < world->n_ranks; i++) {
 		if (!is_member(world, kind, i))
@@ -78,16 +98,12 @@ void comm_describe(struct comm *comm, enum comm_kind kind, const struct world *w
 			comm->rank++;
 		comm->n_ranks++;
 	}
-	comm->n_nodes = count_nodes(world, kind, world->n_ranks);
-	if (kind == COMM_NODE)
-		index = node_index(world);
-	else if (kind == COMM_CROSS)
-		index = world->peers[world->rank].local_id;
+	comm->n_nodes = count_nodes(world, kind);
 	if (kind == COMM_WORLD)
 		snprintf(comm->name, sizeof(comm->name), "standin_world");
 	else
 		snprintf(comm->name, sizeof(comm->name), "standin_%s%d", comm_kind_name[kind],
-		         index);
+		         index_of(world, kind, world->rank));
 	comm->id = hash(UINT64_C(14695981039346656037), &world->nonce, sizeof(world->nonce));
 	comm->id = hash(comm->id, comm->name, strlen(comm->name));
 	comm->next = (comm->rank + 1) % comm->n_ranks;

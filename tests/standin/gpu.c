@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "fail.h"
 #include "gpuclock.h"
@@ -32,6 +33,8 @@ static void run_kernel(struct ring_memory *memory, struct kernel *kernel)
 			kernel->ops[i]->channels[c].start_ns = gpu_ns();
 	for (int i = 0; i < kernel->n_ops; i++)
 		progress_gpu_started(kernel->ops[i]);
+	while (kernel->stuck)
+		pause();
 	ring_run(memory, kernel);
 	ring_verify(memory, kernel);
 	for (int i = 0; i < kernel->n_ops; i++)

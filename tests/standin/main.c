@@ -60,6 +60,20 @@ static void compute(const struct app *app)
 	sleep_ms(app->opt.compute_ms + (slow ? app->opt.slow_ms : 0));
 }
 
+/* The operation to call, which with --mismatch is another than that of the others. */
+static enum op_kind own_choice(struct app *app, enum op_kind op)
+{
+	struct options *opt = &app->opt;
+
+	if (opt->mismatch_rank != app->world.rank || app->steps < opt->mismatch_step)
+		return op;
+	printf("rank %d calls something else in step %llu\n", app->world.rank,
+	       (unsigned long long)app->steps);
+	fflush(stdout);
+	opt->mismatched = true;
+	return op == OP_ALLREDUCE ? OP_ALLGATHER : OP_ALLREDUCE;
+}
+
 static void use_comm(struct app *app, struct comm *comm)
 {
 	const struct options *opt = &app->opt;
@@ -67,7 +81,7 @@ static void use_comm(struct app *app, struct comm *comm)
 	for (int o = 0; o < opt->n_ops && comm->n_ranks > 1; o++)
 		for (int s = 0; s < opt->n_sizes; s++) {
 			compute(app);
-			api_run(comm, opt->ops[o], opt->sizes[s], opt);
+			api_run(comm, own_choice(app, opt->ops[o]), opt->sizes[s], opt);
 			if (!opt->overlap)
 				gpu_sync();
 		}

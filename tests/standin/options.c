@@ -9,7 +9,8 @@
 
 #include "fail.h"
 
-const char *const comm_kind_name[COMM_KINDS] = { "node", "cross", "world" };
+const char *const comm_kind_name[COMM_KINDS] = { "node", "cross", "world", "half",
+	                                               "parity" };
 static const char *const op_kind_name[OP_KINDS] = { "allreduce", "allgather", "reducescatter",
 	                                            "sendrecv" };
 
@@ -19,7 +20,8 @@ static const char help[] =
     "between the tasks of a Slurm step, and a profiler plugin loaded and called as NCCL does.\n"
     "\n"
     "What it runs\n"
-    "  --comms LIST        communicators of node,cross,world (default: all three)\n"
+    "  --comms LIST        communicators of node,cross,world (default), and of half,parity:\n"
+    "                      the first half of the nodes and the second, every other node\n"
     "  --ops LIST          allreduce,allgather,reducescatter,sendrecv (default: all)\n"
     "  --sizes LIST        bytes of the larger buffer, with K, M, G (default 512K,1M)\n"
     "  --steps N           steps; each runs every operation and size on every communicator\n"
@@ -38,6 +40,8 @@ static const char help[] =
     "                      the ranks have met; WHERE: all, a NODE (its links), or NODE+NODE\n"
     "  --hang R[:STEP]     rank R calls nothing from step STEP on (default 3; the first is 0),\n"
     "                      the others wait; without --timeout for ever; means --no-barrier\n"
+    "  --mismatch R[:STEP] rank R calls another operation than the others from step STEP on\n"
+    "                      (default 3): both begin and neither ends; the rest as --hang\n"
     "  --corrupt R         rank R contributes one wrong number: who gets it must notice\n"
     "\n"
     "As NCCL\n"
@@ -164,6 +168,7 @@ enum {
 	O_SLOW,
 	O_THROTTLE,
 	O_HANG,
+	O_MISMATCH,
 	O_CORRUPT,
 	O_API,
 	O_NO_FINALIZE,
@@ -188,6 +193,7 @@ static const struct option words[] = {
 	{ "slow-rank", required_argument, NULL, O_SLOW },
 	{ "throttle", required_argument, NULL, O_THROTTLE },
 	{ "hang", required_argument, NULL, O_HANG },
+	{ "mismatch", required_argument, NULL, O_MISMATCH },
 	{ "corrupt", required_argument, NULL, O_CORRUPT },
 	{ "api", required_argument, NULL, O_API },
 	{ "no-finalize", no_argument, NULL, O_NO_FINALIZE },
@@ -255,6 +261,9 @@ static void take_word(struct options *opt, int word)
 	case O_HANG:
 		rank_and("--hang", optarg, &opt->hang_rank, &opt->hang_step);
 		break;
+	case O_MISMATCH:
+		rank_and("--mismatch", optarg, &opt->mismatch_rank, &opt->mismatch_step);
+		break;
 	case O_CORRUPT:
 		opt->corrupt_rank = (int)number("--corrupt", optarg, 0, 1000000);
 		break;
@@ -278,11 +287,12 @@ static void take_word(struct options *opt, int word)
 void options_parse(struct options *opt, int argc, char **argv)
 {
 	const uint64_t unset = UINT64_MAX;
+	bool hangs;
 	int word;
 
 	*opt = (struct options){
 		.comms = { COMM_NODE, COMM_CROSS, COMM_WORLD },
-		.n_comms = COMM_KINDS,
+		.n_comms = 3,
 		.ops = { OP_ALLREDUCE, OP_ALLGATHER, OP_REDUCESCATTER, OP_SENDRECV },
 		.n_ops = OP_KINDS,
 		.sizes = { 512 << 10, 1 << 20 },
@@ -297,6 +307,8 @@ void options_parse(struct options *opt, int argc, char **argv)
 		.slow_ms = 40,
 		.hang_rank = -1,
 		.hang_step = 3,
+		.mismatch_rank = -1,
+		.mismatch_step = 3,
 		.corrupt_rank = -1,
 		.barrier = true,
 		.finalize = true,
@@ -308,9 +320,10 @@ void options_parse(struct options *opt, int argc, char **argv)
 		die("'%s' is not an option; see --help", argv[optind]);
 	if (!opt->steps && !opt->seconds)
 		opt->seconds = 10;
-	if (opt->hang_rank >= 0)
+	hangs = opt->hang_rank >= 0 || opt->mismatch_rank >= 0;
+	if (hangs)
 		opt->barrier =
 		    false; /* so that the waiting is inside NCCL, where it is looked for */
 	if (opt->timeout_s == unset)
-		opt->timeout_s = opt->hang_rank >= 0 ? 0 : 60;
+		opt->timeout_s = hangs ? 0 : 60;
 }

@@ -12,7 +12,7 @@
 #define MAX_SIZES 16
 #define MAX_CHANNELS 16
 
-enum comm_kind { COMM_NODE, COMM_CROSS, COMM_WORLD, COMM_KINDS };
+enum comm_kind { COMM_NODE, COMM_CROSS, COMM_WORLD, COMM_HALF, COMM_PARITY, COMM_KINDS };
 enum op_kind { OP_ALLREDUCE, OP_ALLGATHER, OP_REDUCESCATTER, OP_SENDRECV, OP_KINDS };
 
 struct options {
@@ -37,6 +37,9 @@ struct options {
 	struct throttle throttle;
 	int hang_rank; /* -1: none */
 	uint64_t hang_step;
+	int mismatch_rank; /* -1: none */
+	uint64_t mismatch_step;
+	bool mismatched; /* it has come to that */
 	int corrupt_rank; /* -1: none */
 	bool barrier;
 	bool overlap;

@@ -181,6 +181,41 @@ def test_a_hang_with_a_time_limit_is_an_error_that_names_the_operation(tmp_path:
     assert "rank 0: standin_world: AllReduce 0: Connection timed out" in stderr
 
 
+def test_a_rank_that_calls_something_else_stops_all_in_what_they_called(tmp_path: Path) -> None:
+    args = ["--mismatch", "1:1", "--steps", "9", "--sizes", "32K", "--comms", "world"]
+    with started(tmp_path, [*args, "--ops", "allreduce"], ranks=2) as run:
+        until(lambda: stuck_in(run) == [("AllReduce", "start"), ("AllGather", "start")], "stuck")
+        for process in run.processes:
+            process.terminate()
+        collect(run)
+    assert "rank 1 calls something else in step 1" in run.stdout[1]
+    assert [len(run.log(rank)) for rank in (0, 1)] == [1, 1]
+
+
+def stuck_in(run: Run) -> list[tuple[str, str]]:
+    """Of each rank what it called last, and the last that is known of a kernel."""
+    found = []
+    for rank in range(len(run.processes)):
+        try:
+            calls = run.calls(rank)
+        except (FileNotFoundError, ValueError):
+            return []
+        funcs = [call["func"] for call in calls if call.words == "Coll start"]
+        kernels = [call.kind for call in calls if call.type == "KernelCh"]
+        found.append((funcs[-1] if funcs else "", kernels[-1] if kernels else ""))
+    return found
+
+
+def test_communicators_can_leave_some_nodes_out(tmp_path: Path) -> None:
+    run = finished(tmp_path, *QUICK, "--comms", "half,parity", ranks=4, per_node=1)
+    names = [sorted({op["comm_name"] for op in run.log(rank)}) for rank in range(4)]
+    assert run.codes == [0] * 4, run.stderr
+    assert names == [
+        ["standin_half0", "standin_parity0"], ["standin_half0", "standin_parity1"],
+        ["standin_half1", "standin_parity0"], ["standin_half1", "standin_parity1"],
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("present", [0, 1])
 def test_a_task_that_never_comes_is_an_error_in_time(tmp_path: Path, present: int) -> None:
     run = finished(tmp_path, *QUICK, "--timeout", "1", only=[present])
