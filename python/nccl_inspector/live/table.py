@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from nccl_inspector.columns import Column, cut, fit_columns, row_text
 from nccl_inspector.live.model import CLASSES, Flow, Job, Kind, Rank, Trouble, View
+from nccl_inspector.printable import plain
 
 COLUMNS_MIN = 40
-_NAME_MIN = 4
 _BESIDE_MIN = 40  # columns that are free beside the table, for what is wrong to stand there
 _INDENT = "    "
 
@@ -28,31 +29,20 @@ class _Row:
     troubles: tuple[Trouble, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Column:
-    title: str
-    is_text: bool = False  # to the left, and cut where there is no room
-
-
 _FLOW = (
-    _Column("OPS/S"),
-    *(_Column(word.upper()) for word in CLASSES),
-    _Column("WAIT"),
-    _Column("OLDEST"),
+    Column("OPS/S"),
+    *(Column(word.upper()) for word in CLASSES),
+    Column("WAIT"),
+    Column("OLDEST"),
 )
-_JOB = (_Column("JOB"), _Column("USER", is_text=True), _Column("RANKS"), *_FLOW, _Column("DROPS"))
+_JOB = (Column("JOB"), Column("USER", is_text=True), Column("RANKS"), *_FLOW, Column("DROPS"))
 _RANK = (
-    _Column("RANK", is_text=True),
-    _Column("GPU", is_text=True),
+    Column("RANK", is_text=True),
+    Column("GPU", is_text=True),
     *_FLOW,
-    _Column("BEAT"),
-    _Column("DROPS"),
+    Column("BEAT"),
+    Column("DROPS"),
 )
-
-
-def plain(text: str) -> str:
-    """Return `text` with `?` for all that is not printable ASCII."""
-    return "".join(char if " " <= char <= "~" else "?" for char in text)
 
 
 def number(value: float | None) -> str:
@@ -115,33 +105,6 @@ def _rank_row(rank: Rank, with_node: bool) -> _Row:
     return _Row((rank.name, place, *flow, age(rank.beat_s), _count(rank.drops)), rank.troubles)
 
 
-def _widths(columns: Sequence[_Column], rows: Sequence[_Row], width: int) -> list[int]:
-    """Return how wide the columns are; those of text give way."""
-    widths = [
-        max(len(column.title), *(len(row.cells[at]) for row in rows), 0)
-        for at, column in enumerate(columns)
-    ]
-    texts = [at for at, column in enumerate(columns) if column.is_text]
-    while sum(widths) + len(widths) - 1 > width:
-        widest = max(texts, key=lambda at: widths[at])
-        if widths[widest] <= _NAME_MIN:
-            break
-        widths[widest] -= 1
-    return widths
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: max(0, width - 2)] + ".."
-
-
-def _row_text(columns: Sequence[_Column], widths: Sequence[int], cells: Sequence[str]) -> str:
-    parts = [
-        _cut(cell, width).ljust(width) if column.is_text else cell.rjust(width)
-        for column, width, cell in zip(columns, widths, cells, strict=True)
-    ]
-    return " ".join(parts).rstrip()
-
-
 def _beneath(trouble: Trouble, width: int) -> Iterator[Line]:
     for line in textwrap.wrap(
         trouble.words, width, initial_indent="  ! ", subsequent_indent=_INDENT
@@ -149,16 +112,16 @@ def _beneath(trouble: Trouble, width: int) -> Iterator[Line]:
         yield Line(line, trouble.kind)
 
 
-def _table(columns: Sequence[_Column], rows: Sequence[_Row], width: int) -> Iterator[Line]:
+def _table(columns: Sequence[Column], rows: Sequence[_Row], width: int) -> Iterator[Line]:
     """Return title and rows; what is wrong stands beside a row where there is room, else below."""
-    widths = _widths(columns, rows, width)
+    widths = fit_columns(columns, [row.cells for row in rows], width)
     own = sum(widths) + len(widths) - 1
     longest = max((len(t.words) for row in rows for t in row.troubles), default=0)
     beside = longest > 0 and width - own - 2 >= min(longest, _BESIDE_MIN)
-    title = _row_text(columns, widths, [column.title for column in columns])
+    title = row_text(columns, widths, [column.title for column in columns])
     yield Line(title + ("  WHAT IS WRONG" if beside else ""), None)
     for row in rows:
-        text = _row_text(columns, widths, row.cells)
+        text = row_text(columns, widths, row.cells)
         worst = row.troubles[0].kind if row.troubles else Kind.NONE
         if not beside:
             yield Line(text, worst)
@@ -206,4 +169,4 @@ def render(view: View, by_rank: bool, width: int) -> list[Line]:
     lines.append(Line(""))
     for text in (*view.unread, *(view.notes if view.jobs else ())):
         lines += [Line(line) for line in textwrap.wrap(text, width, subsequent_indent="  ")]
-    return [Line(_cut(plain(line.text), width), line.kind) for line in lines]
+    return [Line(cut(plain(line.text), width), line.kind) for line in lines]

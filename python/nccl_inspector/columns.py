@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables of text in as many columns of a terminal as there are; those of text give way."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_NAME_MIN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table."""
+
+    title: str
+    is_text: bool = False  # to the left, and cut where there is no room
+
+
+def fit_columns(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> list[int]:
+    """Return how wide the columns are; those of text give way."""
+    widths = [
+        max(len(column.title), *(len(row[at]) for row in rows), 0)
+        for at, column in enumerate(columns)
+    ]
+    texts = [at for at, column in enumerate(columns) if column.is_text]
+    while sum(widths) + len(widths) - 1 > width:
+        widest = max(texts, key=lambda at: widths[at])
+        if widths[widest] <= _NAME_MIN:
+            break
+        widths[widest] -= 1
+    return widths
+
+
+def cut(text: str, width: int) -> str:
+    """Return at most `width` characters, of a longer text the first and `..`."""
+    return text if len(text) <= width else text[: max(0, width - 2)] + ".."
+
+
+def row_text(columns: Sequence[Column], widths: Sequence[int], cells: Sequence[str]) -> str:
+    """Return one row, without blanks at its end."""
+    parts = [
+        cut(cell, width).ljust(width) if column.is_text else cell.rjust(width)
+        for column, width, cell in zip(columns, widths, cells, strict=True)
+    ]
+    return " ".join(parts).rstrip()

@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Text of users made safe to show: on a terminal, and on a page."""
+
+import unicodedata
+
+# Control, format (the ones that turn the direction of writing are there), surrogates, private use,
+# and the two separators that end a line.
+_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
+
+
+def plain(text: str) -> str:
+    """Return `text` with `?` for all that is not printable ASCII."""
+    return "".join(char if " " <= char <= "~" else "?" for char in text)
+
+
+def visible(text: str) -> str:
+    """Return `text` of any script with `?` for what cannot be seen or changes what is around it."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join("?" if unicodedata.category(char) in _HIDDEN else char for char in text)
