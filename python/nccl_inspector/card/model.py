@@ -87,6 +87,16 @@ class Verdict:
     summary: str
     cost_s: float | None = None
     cost_share: float | None = None
+    waiting_share: float | None = None  # of the ranks' time in collectives
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """A component of a heterogeneous job; the nodes that have no summary are among its own."""
+
+    job_id: int
+    nodelist: str
+    nodes_missing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +127,7 @@ class Job:
     switches_asked: str = ""  # `1@10:00`: --switches
     segment_asked: int | None = None  # --segment
     switches_used: tuple[str, ...] = ()  # leaf switches or blocks of its nodes
+    components: tuple[Component, ...] = ()  # those of het_components
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +151,15 @@ class Input:
 
 
 @dataclass(frozen=True, slots=True)
+class Gap:
+    """Something that was not measured, or otherwise, and of whom; `kind`: process or node."""
+
+    words: str
+    kind: str
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class DataQuality:
     """What the card rests on, and what it lacks."""
 
@@ -151,7 +171,9 @@ class DataQuality:
     refused: dict[str, int]  # records that could not be read, by reason
     timing: str  # gpu, cpu, mixed or none
     inputs: tuple[Input, ...]
-    missing: tuple[str, ...]  # everything that is missing or odd, in words
+    missing: tuple[str, ...]  # what else is missing or odd, in words
+    gaps: tuple[Gap, ...] = ()
+    counters_nodes: int | None = None  # whose links and GPUs were sampled; None: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +207,8 @@ class Operations:
     expected_source: str = ""
     baseline_delta: float | None = None
     notes: tuple[str, ...] = ()
+    waited_for: str = ""  # the process, in words; empty: nobody stands out
+    waited_for_node: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +286,7 @@ class Straggler:
     kind: str
     communicators: tuple[str, ...]  # ids in which it is named
     flagged: bool  # by all the rules; else only the slowest
+    member_of: int = 0  # communicators that it is in and that have figures; 0: not known
 
 
 @dataclass(frozen=True, slots=True)
