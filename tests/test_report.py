@@ -7,7 +7,7 @@ import pytest
 from nccl_inspector.analysis.bandwidth import bus_factor, size_class, size_label
 from nccl_inspector.analysis.histogram import bucket_of, lower_ns, median_ns, merge, quantile_ns
 from nccl_inspector.analysis.join import Communicator, join_communicators
-from nccl_inspector.analysis.verdict import rank_stragglers
+from nccl_inspector.analysis.straggler import rank_stragglers
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.hostlist import expand
 from nccl_inspector.model import FUNCS, Process
@@ -175,12 +175,13 @@ def report_of(summaries: list[NodeSummary]) -> Report:
     return build_report(Loaded(tuple(summaries), (0,), ()))
 
 
-def test_the_rank_named_in_most_communicators_comes_first(tmp_path: Path) -> None:
-    named = report_of(eight_ranks(tmp_path)).named
-    assert [(one.place.name, len(one.communicators)) for one in named] == [
-        ("rank 5", 3),
-        ("rank 4", 1),
-    ]
+def test_a_rank_that_was_late_because_it_waited_itself_is_not_named(tmp_path: Path) -> None:
+    report = report_of(eight_ranks(tmp_path))
+    late = {
+        one.late.place.name for comm in report.communicators for one in comm.figures if one.late
+    }
+    assert late == {"rank 4", "rank 5"}
+    assert [(one.place.name, len(one.communicators)) for one in report.named] == [("rank 5", 3)]
     assert rank_stragglers([]) == []
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from nccl_inspector.analysis.bandwidth import size_label
 from nccl_inspector.analysis.coverage import Coverage
 from nccl_inspector.analysis.join import Communicator, Figures
-from nccl_inspector.analysis.verdict import Named, total_waiting
+from nccl_inspector.analysis.straggler import Named, total_waiting
 from nccl_inspector.hostlist import compress_within
 from nccl_inspector.model import P2P
 from nccl_inspector.report import Report
@@ -150,9 +150,7 @@ def _verdict(report: Report) -> Iterator[str]:
     if len(others) > ALSO_SHOWN:
         yield f"         and {len(others) - ALSO_SHOWN} more"
     if others:
-        rule = (
-            "A late rank makes its group late: the one named in the most communicators comes first."
-        )
+        rule = "Ranks that were only late because they waited for these are not named."
         yield _wrap("         ", rule)
 
 

@@ -11,7 +11,7 @@ from nccl_inspector.analysis.coverage import Coverage, find_coverage
 from nccl_inspector.analysis.join import Communicator, join_communicators
 from nccl_inspector.analysis.links import Links, find_links
 from nccl_inspector.analysis.naming import name_processes
-from nccl_inspector.analysis.verdict import Named, rank_stragglers
+from nccl_inspector.analysis.straggler import Named, rank_stragglers
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.hostlist import compress_within, expand
 from nccl_inspector.jobnames import JOB_NAME

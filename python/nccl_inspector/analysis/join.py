@@ -8,27 +8,14 @@ the kernel).
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import hypot
-from statistics import median
 
 from nccl_inspector.analysis.bandwidth import bus_factor
 from nccl_inspector.analysis.histogram import median_error_ns, median_ns, merge
+from nccl_inspector.analysis.lateness import SYNCHRONISING, comparable, find_late
 from nccl_inspector.analysis.naming import name_processes
 from nccl_inspector.model import COMM_FOLDED, FUNCS, P2P, Comm, Key, Process
-
-# A rank waits for all others only in these: elsewhere an early rank is not a late one.
-SYNCHRONISING = frozenset({"AllReduce", "AllGather", "ReduceScatter"})
-LATE_NS_MIN = 200_000
-LATE_SHARE_MIN = 0.03  # of T: the histogram knows a median to half of that
-Z_MIN = 5.0
-Z_RANKS_MIN = 4  # fewer have no spread to speak of
-ERRORS_MIN = 5.0  # of the difference of two medians: chance alone does not get there
-OPERATIONS_MIN = 5  # the first ones carry the start-up of the job
-# A rank that was killed, or is read while it runs, has some operations less than its peers.
-OPERATIONS_APART_MIN, OPERATIONS_APART_SHARE = 3, 0.05
-_MAD_TO_SIGMA = 1.4826
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -52,13 +39,15 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """The rank that its peers waited for in one kind of operation."""
+    """A late rank in one kind of operation; `clear`: its peers waited for it, by all rules."""
 
     rank: int  # in the communicator
     place: Place
     late_ns: float  # median over the others less its own
     waited_ns: float  # by all others, all operations together
     share: float  # late_ns of T
+    z: float | None
+    clear: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +62,19 @@ class Figures:
     bus_gbs: float  # GB/s (1e9 bytes), 0: not defined
     waiting: float  # share of the ranks' time; 0 for Send and Recv
     waiting_ns: float
-    late: Late | None
-    judged: bool  # whether a late rank would have been named
+    lasts: tuple[Late, ...]  # the last rank, then others that are clearly late; none: not judged
     notes: tuple[str, ...]
+    medians: Mapping[int, float]  # ns, by rank
+
+    @property
+    def judged(self) -> bool:
+        """Whether a late rank would have been named."""
+        return bool(self.lasts)
+
+    @property
+    def late(self) -> Late | None:
+        """The rank that the others waited for."""
+        return next((one for one in self.lasts if one.clear), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,36 +108,19 @@ def _bytes_per_ns(key: Key, time_ns: float, nranks: int) -> float:
     )
 
 
-def _find_late(keys: dict[int, Key], members: dict[int, Member]) -> Late | None:
-    """Return the rank with the least median when the others' distance from it means something."""
-    medians = {rank: median_ns(key.histogram) for rank, key in keys.items()}
-    ops = {rank: key.ops for rank, key in keys.items()}
-    last = min(medians, key=lambda rank: (medians[rank], rank))
-    shortest = medians[last]
-    others = {rank: value for rank, value in medians.items() if rank != last}
-    late_ns = median(others.values()) - shortest
-    if late_ns < max(LATE_SHARE_MIN * shortest, LATE_NS_MIN):
-        return None
-    errors = {rank: median_error_ns(key.histogram) for rank, key in keys.items()}
-    if late_ns < ERRORS_MIN * hypot(errors[last], median(errors[rank] for rank in others)):
-        return None
-    if len(medians) >= Z_RANKS_MIN:
-        middle = median(medians.values())
-        spread = _MAD_TO_SIGMA * median(abs(value - middle) for value in medians.values())
-        if middle - shortest <= Z_MIN * spread:
-            return None
-    common = min(ops.values())
-    waited_ns = sum((value - shortest) * common for value in others.values())
-    return Late(
-        last, members[last].place, late_ns, waited_ns, late_ns / shortest if shortest else 0.0
-    )
-
-
-def _can_judge(keys: dict[int, Key], nranks: int) -> bool:
-    """Tell whether the ranks' medians are of the same operations, and of enough of them."""
-    ops = [key.ops for key in keys.values()]
-    alike = max(ops) - min(ops) <= max(OPERATIONS_APART_MIN, OPERATIONS_APART_SHARE * max(ops))
-    return len(keys) >= 2 and 2 * len(keys) >= nranks and min(ops) >= OPERATIONS_MIN and alike
+def _find_lasts(
+    keys: dict[int, Key], medians: dict[int, float], members: dict[int, Member]
+) -> tuple[Late, ...]:
+    """Return the last of ranks whose medians are of the same operations, and all late ones."""
+    errors = {rank: median_error_ns(keys[rank].histogram) for rank in medians}
+    found = []
+    for one in find_late(medians, errors):
+        above_ns = sum(max(0.0, value - one.time_ns) for value in medians.values())
+        waited_ns = above_ns * min(keys[rank].ops for rank in medians)
+        share = one.late_ns / one.time_ns if one.time_ns else 0.0
+        place = members[one.rank].place
+        found.append(Late(one.rank, place, one.late_ns, waited_ns, share, one.z, one.clear))
+    return tuple(found)
 
 
 def _range_notes(keys: dict[int, Key], nranks: int) -> tuple[str, ...]:
@@ -160,12 +142,12 @@ def _range_notes(keys: dict[int, Key], nranks: int) -> tuple[str, ...]:
 def _collective(keys: dict[int, Key], members: dict[int, Member], nranks: int) -> Figures:
     medians = {rank: median_ns(key.histogram) for rank, key in keys.items()}
     ops = {rank: key.ops for rank, key in keys.items()}
-    last = min(medians, key=lambda rank: (medians[rank], rank))
-    key, time_ns = keys[last], medians[last]
+    alike = {rank: medians[rank] for rank in sorted(comparable(ops, nranks))}
+    fastest = min(alike or medians, key=lambda rank: (medians[rank], rank))
+    key, time_ns = keys[fastest], medians[fastest]
     busy_ns = sum(key.busy_ns for key in keys.values())
     waiting_ns = sum(max(0.0, key.busy_ns - key.ops * time_ns) for key in keys.values())
     waits = FUNCS[key.func] in SYNCHRONISING
-    judged = waits and _can_judge(keys, nranks)
     return Figures(
         func=FUNCS[key.func],
         size_class=key.size_class,
@@ -175,9 +157,9 @@ def _collective(keys: dict[int, Key], members: dict[int, Member], nranks: int) -
         bus_gbs=_bytes_per_ns(key, time_ns, nranks),
         waiting=waiting_ns / busy_ns if waits and busy_ns else 0.0,
         waiting_ns=waiting_ns if waits else 0.0,
-        late=_find_late(keys, members) if judged else None,
-        judged=judged,
+        lasts=_find_lasts(keys, alike, members) if waits else (),
         notes=_range_notes(keys, nranks),
+        medians=medians,
     )
 
 
@@ -188,8 +170,9 @@ def _transfer(keys: dict[int, Key], nranks: int) -> Figures:
     mean_bytes = sum(key.bytes for key in keys.values()) / sum(key.ops for key in keys.values())
     ops = max(key.ops for key in keys.values())
     bus_gbs = mean_bytes * bus_factor(FUNCS[key.func], nranks) / time_ns if time_ns else 0.0
+    medians = {rank: median_ns(key.histogram) for rank, key in keys.items()}
     return Figures(
-        FUNCS[key.func], key.size_class, "", ops, time_ns, bus_gbs, 0.0, 0.0, None, False, ()
+        FUNCS[key.func], key.size_class, "", ops, time_ns, bus_gbs, 0.0, 0.0, (), (), medians
     )
 
 
@@ -254,7 +237,7 @@ def _together(found: list[Member]) -> Communicator:
         Figures(
             FUNCS[func], size, "" if FUNCS[func] in P2P else algo_proto,
             max(key.ops for key in keys), median_ns(merge(key.histogram for key in keys)),
-            0.0, 0.0, 0.0, None, False, (),
+            0.0, 0.0, 0.0, (), (), {},
         )
         for (func, size, algo_proto), keys in kinds.items()
     )  # fmt: skip

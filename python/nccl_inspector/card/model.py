@@ -24,6 +24,12 @@ SEVERITIES = INFO, WARNING, CRITICAL
 HIGH, MEDIUM, LOW = "high", "medium", "low"
 CONFIDENCES = HIGH, MEDIUM, LOW
 
+# What became of an operation that never ended. DIVERGENT: some never called it. BLOCKED: some
+# called it and are elsewhere, or wait in another communicator. TRANSPORT: all are in it.
+DIVERGENT, MISMATCHED, BLOCKED, TRANSPORT = "divergent", "mismatched", "blocked", "transport"
+DEAD, NOT_MEASURED, DEADLOCK = "dead", "dead or not measured", "deadlock"
+HANG_VERDICTS = DIVERGENT, MISMATCHED, BLOCKED, NETWORK, TRANSPORT, DEAD, NOT_MEASURED, DEADLOCK
+
 # What operations of a communicator go over.
 CLASSES = "nvlink", "host", "net", "mixed", "unknown"
 
@@ -287,6 +293,9 @@ class Straggler:
     communicators: tuple[str, ...]  # ids in which it is named
     flagged: bool  # by all the rules; else only the slowest
     member_of: int = 0  # communicators that it is in and that have figures; 0: not known
+    confidence: str = LOW  # of CONFIDENCES
+    windows: int = 0  # with enough operations; 0: no time line told when
+    period: Period | None = None  # from the first window in which it was late to the last
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,13 +307,15 @@ class Hang:
     func: str
     since_s: float | None
     age_s: float
-    verdict: str  # divergent, mismatched, blocked, network, transport, dead, deadlock
+    verdict: str  # of HANG_VERDICTS
     waiting: tuple[str, ...] = ()
     never_issued: tuple[str, ...] = ()
     mismatched: tuple[str, ...] = ()
     not_started: tuple[str, ...] = ()
-    dead: tuple[str, ...] = ()
-    roots: tuple[str, ...] = ()
+    dead: tuple[str, ...] = ()  # gone, stopped, or without a sign of life
+    roots: tuple[str, ...] = ()  # over all communicators; none: not known
+    not_measured: tuple[str, ...] = ()  # of which it is not known whether they called it
+    confirmed: bool = True  # else only suspected: it is not old enough to be sure
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 
 from dataclasses import dataclass
 
-from nccl_inspector.analysis.join import SYNCHRONISING
+from nccl_inspector.analysis.lateness import SYNCHRONISING
 from nccl_inspector.model import DROPS_IN_PART
 
 JOB = "cluster, slurm_job_id"

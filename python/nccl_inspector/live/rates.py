@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from nccl_inspector.analysis.bandwidth import bus_factor
-from nccl_inspector.analysis.join import SYNCHRONISING, Communicator, Late
+from nccl_inspector.analysis.join import Communicator, Late
+from nccl_inspector.analysis.lateness import SYNCHRONISING
 from nccl_inspector.live.model import Flow, class_of
 from nccl_inspector.model import ALGOS, COMM_FOLDED, FUNCS, P2P, Comm, Key, Process
 
