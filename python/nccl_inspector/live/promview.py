@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 
 from nccl_inspector.analysis.bandwidth import bus_factor
+from nccl_inspector.analysis.suspect import SUSPECT_S
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.live.model import (
     P2P,
@@ -25,7 +26,7 @@ from nccl_inspector.live.model import (
 )
 from nccl_inspector.live.promapi import Api, Sample
 from nccl_inspector.live.promql import GPU, JOB, Questions
-from nccl_inspector.live.troubles import SUSPECT_S, age_words
+from nccl_inspector.live.troubles import age_words
 
 Row = tuple[str, ...]  # the values of the labels that a row is about
 

@@ -4,8 +4,8 @@
 from collections.abc import Iterator, Sequence
 
 from nccl_inspector.analysis.bandwidth import size_class, size_label
-from nccl_inspector.analysis.histogram import quantile_ns
 from nccl_inspector.analysis.join import Late
+from nccl_inspector.analysis.suspect import is_suspect
 from nccl_inspector.live.beats import STOPPED_S
 from nccl_inspector.live.model import Kind, Trouble
 from nccl_inspector.model import (
@@ -19,10 +19,6 @@ from nccl_inspector.model import (
     Operation,
     Process,
 )
-
-# An operation in flight is suspect when it is older than both.
-SUSPECT_S = 60.0
-SUSPECT_TIMES = 20.0  # of the 99th percentile of its kind
 
 
 def age_words(seconds: float) -> str:
@@ -59,19 +55,6 @@ def describe(operation: Operation, process: Process) -> str:
 
 def _comm_of(operation: Operation, process: Process) -> Comm | None:
     return next((comm for comm in process.comms if comm.index == operation.comm), None)
-
-
-def is_suspect(operation: Operation, age: float, process: Process) -> bool:
-    """Tell whether an operation of this age (s) is so old that it may never end."""
-    same = (
-        key
-        for key in process.keys
-        if (key.comm, key.func, key.algo, key.proto, key.size_class)
-        == (operation.comm, operation.func, operation.algo, operation.proto,
-            size_class(operation.bytes))
-    )  # fmt: skip
-    usual_ns = max((quantile_ns(key.histogram, 0.99) for key in same), default=0.0)
-    return age > max(SUSPECT_S, SUSPECT_TIMES * usual_ns / 1e9)
 
 
 def absentees(comm: Comm, others: Sequence[tuple[str, Process]]) -> list[str]:

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The processes and operations of a job that stands still, as a graph of who waits for what."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from nccl_inspector.analysis.arrival import Arrival, Meeting, Place, Seat
+from nccl_inspector.analysis.stuckpeer import CREDIT, GPU, find_stuck_peer
+from nccl_inspector.analysis.suspect import SUSPECT_S
+from nccl_inspector.analysis.waitfor import End, find_ends, successors
+from nccl_inspector.card.model import NETWORK, TRANSPORT
+from nccl_inspector.model import FUNCS, Operation, Process
+
+WAITS_S = SUSPECT_S / 2  # so long an operation is followed; what blocks the rest came before it
+_BEATS_APART_S = 15.0  # the writer thread beats each second, at a low priority
+
+# Of the graph: a process by its place in the list, or an operation.
+_Node: TypeAlias = int | Place
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Ranks that are in an operation; `since_ns` is Unix time, of the first of them."""
+
+    meeting: Meeting
+    place: Place
+    seats: tuple[tuple[Seat, Operation], ...]
+
+    @property
+    def since_ns(self) -> int:
+        """Since when the first of them is."""
+        return min(seat.process.facts.beat_ns - one.age_ns for seat, one in self.seats)
+
+    def begun(self) -> list[int]:
+        """Return the processes whose kernel has begun: the others wait for something else."""
+        return [seat.who for seat, one in self.seats if one.started]
+
+    @property
+    def age_ns(self) -> int:
+        """For how long the first of them was when its box was written last."""
+        return max(one.age_ns for _, one in self.seats)
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Who has come to an operation, by the place in the list of processes."""
+
+    absent: tuple[int, ...]
+    queued: tuple[int, ...]
+    dead: tuple[int, ...]
+    mismatched: tuple[int, ...]
+    missing: tuple[int, ...]  # ranks of the communicator without a box
+    unknown: tuple[int, ...]  # silent for a time, so that their counts do not compare
+
+    @property
+    def not_measured(self) -> bool:
+        """Whether some may not have come, and all that are known have."""
+        late = self.absent or self.queued or self.dead or self.mismatched
+        return bool(self.missing or self.unknown) and not late
+
+
+def _is_dead(process: Process, since_ns: int, last_beat_ns: int) -> bool:
+    """Tell whether a process was gone for most of the time that others waited for it."""
+    silent_ns = last_beat_ns - process.facts.beat_ns
+    return silent_ns > max(_BEATS_APART_S * 1e9, (last_beat_ns - since_ns) / 2)
+
+
+def _find_mismatched(wait: Wait) -> tuple[int, ...]:
+    """Return who called something else at a place that only the index tells."""
+    if wait.place.pair:
+        return ()
+    called: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for seat in wait.meeting.seats.values():
+        operation = wait.meeting.operation_at(seat, wait.place)
+        if operation:
+            called[operation.func, operation.bytes].append(seat.who)
+    if len(called) < 2:
+        return ()
+    most = max(len(who) for who in called.values())
+    usual = [kind for kind, who in called.items() if len(who) == most]
+    odd = (who for kind, who in called.items() if len(usual) > 1 or kind != usual[0])
+    return tuple(sorted(who for found in odd for who in found))
+
+
+def _look(wait: Wait, last_beat_ns: int) -> Picture:
+    """Return who has come to an operation and who has not."""
+    found: dict[str, list[int]] = defaultdict(list)
+    for rank in wait.meeting.expected(wait.place):
+        seat = wait.meeting.seats.get(rank)
+        if seat is None:
+            found["missing"].append(rank)
+            continue
+        arrival = wait.meeting.arrival(seat, wait.place)
+        in_it = wait.meeting.operation_at(seat, wait.place) is not None
+        dead = _is_dead(seat.process, wait.since_ns, last_beat_ns)
+        if dead and (in_it or arrival is not Arrival.STARTED):
+            found["dead"].append(seat.who)
+        elif arrival is Arrival.ABSENT:
+            found["absent"].append(seat.who)
+        elif arrival is Arrival.QUEUED:
+            found["queued"].append(seat.who)
+        elif arrival is Arrival.UNKNOWN:
+            found["unknown"].append(seat.who)
+    return Picture(
+        tuple(found["absent"]),
+        tuple(found["queued"]),
+        tuple(found["dead"]),
+        _find_mismatched(wait),
+        tuple(found["missing"]),
+        tuple(found["unknown"]),
+    )
+
+
+def _waited_in(seat: Seat) -> Iterator[Operation]:
+    """Return the operations in which a rank is: its first collective, and every Send and Recv."""
+    begun = [one for one in seat.operations if one.started and one.age_ns >= WAITS_S * 1e9]
+    yield from (one for one in begun if one.peer >= 0)
+    yield from [one for one in begun if one.peer < 0][:1]
+
+
+def find_waits(meeting: Meeting) -> Iterator[Wait]:
+    places: dict[Place, list[tuple[Seat, Operation]]] = defaultdict(list)
+    for seat in meeting.seats.values():
+        for operation in _waited_in(seat):
+            places[meeting.place_of(seat, operation)].append((seat, operation))
+    for place, seats in places.items():
+        yield Wait(meeting, place, tuple(seats))
+
+
+class WaitGraph:
+    """Waiting processes and operations, and where the paths from each end."""
+
+    def __init__(self, waits: Iterable[Wait], last_beat_ns: int) -> None:
+        """Look at all that ranks are in; the latest beat of all processes is now."""
+        self.waits = {wait.place: wait for wait in waits}
+        self.pictures = {place: _look(wait, last_beat_ns) for place, wait in self.waits.items()}
+        edges: list[tuple[_Node, _Node]] = []
+        for place, wait in self.waits.items():
+            picture = self.pictures[place]
+            # The dead wait for nobody, whatever they were in.
+            edges += [(who, place) for who in wait.begun() if who not in picture.dead]
+            if not picture.mismatched:
+                late = (*picture.dead, *picture.absent, *picture.queued)
+                edges += [(place, who) for who in late]
+        self.ends = find_ends(successors(edges))
+
+    def roots(self, place: Place) -> tuple[int, ...]:
+        """Return the processes at which the paths from an operation end."""
+        found: set[int] = set()
+        for end in self.ends.get(place, frozenset()):
+            found |= self.blamed(end)
+        return tuple(sorted(found))
+
+    def blamed(self, end: End[_Node]) -> set[int]:
+        """Return the processes behind one end."""
+        if len(end) > 1:
+            return self._of_knot(end)
+        (node,) = end
+        if isinstance(node, int):
+            return {node}
+        if self.pictures[node].not_measured:
+            return set()
+        return set(self.pictures[node].mismatched) or set(self.stuck(self.waits[node])[1])
+
+    def stuck(self, wait: Wait) -> tuple[str, tuple[int, ...]]:
+        """Return why an operation to which all have come does not end, and between whom."""
+        seats = wait.meeting.seats
+        found = find_stuck_peer((seat for seat, _ in wait.seats), wait.age_ns)
+        if found is not None and found.peer in seats:
+            rank, peer = seats[found.rank].who, seats[found.peer].who
+            between = {GPU: (rank,), CREDIT: (peer,)}.get(found.state, (rank, peer))
+            return (TRANSPORT if found.state == GPU else NETWORK), between
+        pair = wait.place.pair or ()
+        return TRANSPORT, tuple(seats[rank].who for rank in pair if rank in seats)
+
+    def _of_knot(self, end: End[_Node]) -> set[int]:
+        """Return who did not call what others of the knot are in.
+
+        A Recv may be posted ahead of time, so a process that is in Recvs alone may still have
+        stopped calling: then a collective or Send lacks it, and not all of the knot.
+        """
+        processes = {node for node in end if isinstance(node, int)}
+        held = {
+            seat.who
+            for place, wait in self.waits.items()
+            if place in end and not is_recv(place)
+            for seat, _ in wait.seats
+        }
+        lacking = {
+            who
+            for place, picture in self.pictures.items()
+            if not is_recv(place)
+            for who in picture.absent
+        }
+        free = (processes & lacking) - held
+        return free or processes
+
+
+def is_recv(place: Place) -> bool:
+    return place.pair is not None and FUNCS[place.func] == "Recv"

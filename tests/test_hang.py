@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who is at the root of a job that stands still, from boxes of whole models."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from nccl_inspector.analysis.hang import find_hangs
+from nccl_inspector.analysis.naming import name_processes
+from nccl_inspector.analysis.waitfor import find_ends, successors
+from nccl_inspector.card.model import (
+    BLOCKED,
+    DEAD,
+    DEADLOCK,
+    DIVERGENT,
+    MISMATCHED,
+    NETWORK,
+    NOT_MEASURED,
+    TRANSPORT,
+    Hang,
+)
+from nccl_inspector.model import DISABLED, FUNCS, RUNNING, Net, Process
+from tests.boxes import NOW_NS
+from tests.synthetic.jobs import Group, Model, through_summaries
+from tests.synthetic.standstill import STOOD_NS, SYNC, Call, Standstill, parallel_programs
+
+CUBE = Model(tp=2, dp=2, pp=2)
+S = 10**9
+
+
+def hangs_of(processes: Sequence[Process], ended: bool = True) -> tuple[Hang, ...]:
+    """Through node summaries, as the report gets them."""
+    read = [one for summary in through_summaries(processes) for one in summary.processes]
+    return find_hangs(read, name_processes([(42, one) for one in read]), ended)
+
+
+def stood(
+    programs: Sequence[Sequence[Call]], stops: dict[int, int], stuck: dict[int, int] | None = None
+) -> list[Process]:
+    """Return the boxes when ranks stop before a call, or have one whose kernel never begins."""
+    still = Standstill(programs)
+    for rank, call in stops.items():
+        still.ranks[rank].stop_at = call
+    for rank, call in (stuck or {}).items():
+        still.ranks[rank].stuck_stream = call
+    still.run()
+    return still.processes()
+
+
+def in_last_step(program: Sequence[Call], name: str, func: str, batch: int = 0) -> int:
+    """Return the number of a call in the second of two steps."""
+    found = [
+        number
+        for number, call in enumerate(program)
+        if call.group and call.group.name == name and call.func == func
+    ]
+    return found[len(found) // 2 + batch]
+
+
+def assert_root(hangs: Sequence[Hang], rank: int, verdict: str = DIVERGENT) -> None:
+    assert hangs
+    assert {hang.roots for hang in hangs} == {(f"rank {rank}",)}
+    assert hangs[0].verdict == verdict
+    others = {hang.verdict for hang in hangs[1:]}
+    assert others <= {verdict, BLOCKED}
+
+
+@pytest.mark.parametrize("ahead", [False, True], ids=["in order", "posted ahead"])
+@pytest.mark.parametrize("culprit", range(CUBE.ranks))
+def test_the_rank_that_stops_calling_is_the_root_wherever_it_stops(
+    culprit: int, ahead: bool
+) -> None:
+    programs = parallel_programs(CUBE, ahead=ahead)
+    program = programs[culprit]
+    for stop in range(len(program) // 2 + culprit % 2, len(program), 4):
+        if program[stop].group:
+            assert_root(hangs_of(stood(programs, {culprit: stop})), culprit)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("model", [Model(4, 2, 4), Model(8, 4, 1), Model(1, 4, 4), Model(4, 8, 2)])
+@pytest.mark.parametrize("ahead", [False, True], ids=["in order", "posted ahead"])
+def test_the_root_is_exact_for_every_position_of_larger_models(model: Model, ahead: bool) -> None:
+    programs = parallel_programs(model, ahead=ahead and model.pp > 1)
+    for culprit, program in enumerate(programs):
+        calls = [n for n in range(len(program) // 2, len(program)) if program[n].group]
+        for stop in calls[culprit % 2 :: 4]:
+            assert_root(hangs_of(stood(programs, {culprit: stop})), culprit)
+
+
+def test_who_waits_where_and_since_when_is_told() -> None:
+    programs = parallel_programs(CUBE)
+    stop = in_last_step(programs[5], "dp", "ReduceScatter")
+    hangs = hangs_of(stood(programs, {5: stop}))
+    first = hangs[0]
+    assert (first.func, first.op_index, first.confirmed) == ("ReduceScatter", 2, True)
+    assert first.never_issued == ("rank 5",)
+    assert first.waiting == ("rank 7",)
+    assert first.age_s == pytest.approx(STOOD_NS / S, rel=0.1)
+    assert first.since_s == pytest.approx((NOW_NS - STOOD_NS) / S, abs=100)
+
+
+def test_a_job_killed_in_the_middle_of_healthy_operations_has_no_hang() -> None:
+    programs = parallel_programs(CUBE)
+    processes = stood(programs, {3: len(programs[3]) // 2 + 1})
+    young = [
+        replace(one, operations=tuple(replace(o, age_ns=20 * S) for o in one.operations))
+        for one in processes
+    ]
+    assert hangs_of(young) == ()
+
+
+def test_what_is_not_over_for_long_is_only_suspected_while_the_job_runs() -> None:
+    programs = parallel_programs(CUBE)
+    processes = stood(programs, {3: in_last_step(programs[3], "tp", "AllReduce")})
+    aged = [
+        replace(
+            one,
+            facts=replace(one.facts, state=RUNNING),
+            operations=tuple(replace(o, age_ns=100 * S) for o in one.operations),
+        )
+        for one in processes
+    ]
+    assert {hang.confirmed for hang in hangs_of(aged, ended=False)} == {False}
+    assert {hang.confirmed for hang in hangs_of(aged, ended=True)} == {True}
+
+
+def test_a_long_operation_that_always_takes_long_is_none() -> None:
+    programs = parallel_programs(CUBE)
+    processes = stood(programs, {3: in_last_step(programs[3], "world", "AllReduce")})
+    slow = [
+        replace(
+            one,
+            keys=tuple(replace(key, histogram=((895, key.ops),)) for key in one.keys),
+            operations=tuple(replace(o, age_ns=100 * S) for o in one.operations),
+        )
+        for one in processes
+    ]
+    assert hangs_of(slow, ended=False) == ()
+
+
+def test_a_long_posted_receive_alone_is_no_hang() -> None:
+    pair = Group(7, "pp", (0, 1))
+    first = [Call(pair, "Send", 8, 1), SYNC]
+    second = [Call(pair, "Recv", 8, 0), Call(pair, "Recv", 8, 0, stream="b"), SYNC]
+    processes = stood([first, second], {})
+    at_work = [
+        replace(one, comms=tuple(replace(c, last_progress_ns=NOW_NS) for c in one.comms))
+        for one in processes
+    ]
+    assert hangs_of(at_work) == ()
+    (hang,) = hangs_of(processes)
+    assert hang.roots == ("rank 0",)
+
+
+def test_a_kernel_that_never_begins_is_blocked_on_its_own_gpu() -> None:
+    programs = parallel_programs(CUBE)
+    call = in_last_step(programs[6], "tp", "AllReduce")
+    hangs = hangs_of(stood(programs, {}, {6: call}))
+    assert_root(hangs, 6, BLOCKED)
+    assert hangs[0].not_started == ("rank 6",)
+
+
+def test_a_rank_that_died_long_before_the_others_is_dead() -> None:
+    programs = parallel_programs(CUBE)
+    processes = stood(programs, {2: in_last_step(programs[2], "tp", "AllReduce", 1)})
+    facts = replace(processes[2].facts, beat_ns=NOW_NS - STOOD_NS + 10 * S)
+    young = tuple(replace(one, age_ns=2 * S) for one in processes[2].operations)
+    processes[2] = replace(processes[2], facts=facts, operations=young)
+    hangs = hangs_of(processes)
+    assert_root(hangs, 2, DEAD)
+    assert hangs[0].dead == ("rank 2",)
+    assert hangs[0].never_issued == ()
+
+
+def test_ranks_killed_a_little_before_the_others_did_not_die_of_themselves() -> None:
+    programs = parallel_programs(CUBE)
+    processes = stood(programs, {2: in_last_step(programs[2], "tp", "AllReduce")})
+    early = [
+        replace(one, facts=replace(one.facts, beat_ns=NOW_NS - 30 * S)) if n % 2 else one
+        for n, one in enumerate(processes)
+    ]
+    assert_root(hangs_of(early), 2)
+
+
+def test_a_node_without_a_summary_is_not_said_to_have_never_called() -> None:
+    model = Model(tp=2, dp=4, pp=2)
+    programs = parallel_programs(model)
+    processes = stood(programs, {5: in_last_step(programs[5], "tp", "AllReduce")})
+    left = [one for one in processes if one.facts.node != "n2"]
+    hangs = hangs_of(left)
+    assert hangs[0].verdict == NOT_MEASURED
+    assert all(hang.roots == () for hang in hangs)
+    assert not any("rank 5" in hang.never_issued for hang in hangs)
+    assert any("rank 5 of world" in hang.not_measured for hang in hangs)
+
+
+def test_a_missing_node_is_no_suspect_where_a_measured_rank_is_the_root() -> None:
+    model = Model(tp=2, dp=4, pp=2)
+    programs = parallel_programs(model)
+    processes = stood(programs, {5: in_last_step(programs[5], "dp", "ReduceScatter")})
+    left = [one for one in processes if one.facts.node != "n1"]
+    hangs = hangs_of(left)
+    assert hangs[0].roots == ("rank 5",)
+    assert {hang.roots for hang in hangs} == {("rank 5",)}
+
+
+@pytest.mark.parametrize(
+    ("func", "size"), [("AllGather", 1 << 22), ("AllReduce", 1 << 20)], ids=["func", "size"]
+)
+def test_a_rank_that_calls_something_else_is_mismatched(func: str, size: int) -> None:
+    programs = parallel_programs(Model(tp=4, dp=2, pp=1))
+    number = in_last_step(programs[6], "tp", "AllReduce")
+    programs[6][number] = replace(programs[6][number], func=func, size=size)
+    hangs = hangs_of(stood(programs, {}))
+    assert_root(hangs, 6, MISMATCHED)
+    assert hangs[0].mismatched == ("rank 6",)
+
+
+def test_collectives_in_another_order_are_mismatched_where_sends_hide_the_index() -> None:
+    group = Group(7, "world", (0, 1))
+    start = [[Call(group, "Send", 8, 1)], [Call(group, "Recv", 8, 0)]]
+    rest = [Call(group, "AllReduce", 8), Call(group, "AllGather", 8)]
+    (hang,) = hangs_of(stood([start[0] + rest, start[1] + rest[::-1]], {}))
+    assert hang.verdict == MISMATCHED
+    assert hang.roots == ("rank 0", "rank 1")
+
+
+def test_two_communicators_in_another_order_are_a_deadlock() -> None:
+    one, two = Group(7, "one", (0, 1)), Group(8, "two", (0, 1))
+    calls = [Call(one, "AllReduce", 8), SYNC, Call(two, "AllReduce", 8), SYNC]
+    hangs = hangs_of(stood([calls, calls[2:] + calls[:2]], {}))
+    assert {hang.verdict for hang in hangs} == {DEADLOCK}
+    assert {hang.roots for hang in hangs} == {("rank 0", "rank 1")}
+
+
+def test_receives_on_both_sides_are_a_deadlock() -> None:
+    pair = Group(7, "pp", (0, 1))
+    programs = [[Call(pair, "Recv", 8, 1), SYNC, Call(pair, "Send", 8, 1)],
+                [Call(pair, "Recv", 8, 0), SYNC, Call(pair, "Send", 8, 0)]]  # fmt: skip
+    (hang,) = hangs_of(stood(programs, {}))
+    assert hang.verdict == DEADLOCK
+    assert hang.roots == ("rank 0", "rank 1")
+
+
+def test_where_all_are_in_it_and_nobody_comes_out_no_process_is_blamed() -> None:
+    group = Group(7, "dp", (0, 1))
+    programs = [[Call(group, "AllReduce", 8)], [Call(group, "AllReduce", 8)]]
+    processes = [
+        replace(one, operations=tuple(replace(o, started=1) for o in one.operations))
+        for one in stood(programs, {}, {0: 0, 1: 0})
+    ]
+    (hang,) = hangs_of(processes)
+    assert (hang.verdict, hang.roots) == (TRANSPORT, ())
+    assert hang.waiting == ("rank 0", "rank 1")
+
+
+@pytest.mark.parametrize(
+    ("sender", "verdict", "roots"),
+    [
+        (Net(0, 1, 1, 10, 0, 0, 1000 * S, 0), NETWORK, ("rank 0", "rank 1")),
+        (Net(0, 1, 1, 10, 0, 1000 * S, 0, 0), NETWORK, ("rank 1",)),
+        (Net(0, 1, 1, 10, 1000 * S, 0, 0, 0), TRANSPORT, ("rank 0",)),
+    ],
+    ids=["wire", "no credit", "gpu"],
+)
+def test_network_detail_says_at_which_peer_it_stands(
+    sender: Net, verdict: str, roots: tuple[str, ...]
+) -> None:
+    group = Group(7, "dp", (0, 1, 2, 3))
+    programs = [[Call(group, "AllReduce", 8)]] * 4
+    processes = [
+        replace(
+            one,
+            operations=tuple(replace(o, started=1) for o in one.operations),
+            nets=(sender if n == 0 else Net(0, (n + 1) % 4, 1, 10, S, S, S, 0),),
+        )
+        for n, one in enumerate(stood(programs, {}, dict.fromkeys(range(4), 0)))
+    ]
+    (hang,) = hangs_of(processes)
+    assert (hang.verdict, hang.roots) == (verdict, roots)
+
+
+def test_a_rank_that_was_silent_is_never_said_not_to_have_called() -> None:
+    programs = parallel_programs(CUBE)
+    processes = stood(programs, {3: in_last_step(programs[3], "tp", "AllReduce")})
+    facts = replace(processes[3].facts, silent=DISABLED, silent_ns=100 * S)
+    processes[3] = replace(processes[3], facts=facts, operations=())
+    hangs = hangs_of(processes)
+    assert not any("rank 3" in (*hang.never_issued, *hang.roots) for hang in hangs)
+    assert hangs[0].verdict == NOT_MEASURED
+    assert hangs[0].not_measured == ("rank 3",)
+
+
+def test_an_operation_whose_end_was_not_told_is_over_when_a_later_one_is() -> None:
+    programs = parallel_programs(CUBE)
+    processes = stood(programs, {})
+    lost = stood(programs, {3: in_last_step(programs[3], "tp", "AllReduce")})[2].operations
+    old = tuple(replace(one, index=1, age_ns=STOOD_NS) for one in lost if one.peer < 0)
+    assert FUNCS[old[0].func] == "AllReduce"
+    processes[2] = replace(processes[2], operations=old)
+    assert hangs_of(processes) == ()
+
+
+def test_paths_end_at_the_roots_and_in_knots() -> None:
+    edges = [(1, 2), (2, 3), (4, 3), (5, 6), (6, 5), (7, 5), (7, 3)]
+    ends = find_ends(successors(edges))
+    assert ends[1] == frozenset({frozenset({3})})
+    assert ends[7] == frozenset({frozenset({3}), frozenset({5, 6})})
+    chain = [(n, n + 1) for n in range(5000)]
+    assert find_ends(successors(chain))[0] == frozenset({frozenset({5000})})
