@@ -80,13 +80,13 @@ def test_the_rank_that_stops_calling_is_the_root_wherever_it_stops(
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("model", [Model(4, 2, 4), Model(8, 4, 1), Model(1, 4, 4), Model(4, 8, 2)])
+@pytest.mark.parametrize("model", [Model(4, 2, 4), Model(8, 4, 1), Model(1, 4, 4)])
 @pytest.mark.parametrize("ahead", [False, True], ids=["in order", "posted ahead"])
 def test_the_root_is_exact_for_every_position_of_larger_models(model: Model, ahead: bool) -> None:
     programs = parallel_programs(model, ahead=ahead and model.pp > 1)
     for culprit, program in enumerate(programs):
         calls = [n for n in range(len(program) // 2, len(program)) if program[n].group]
-        for stop in calls[culprit % 2 :: 4]:
+        for stop in calls[culprit % 4 :: 6]:
             assert_root(hangs_of(stood(programs, {culprit: stop})), culprit)
 
 

@@ -8,8 +8,10 @@ import pytest
 
 from nccl_inspector.analysis.lateness import comparable, find_late, is_late_in_window
 from nccl_inspector.analysis.latewindows import judge_windows
+from nccl_inspector.analysis.slowhardware import find_slow_hardware
 from nccl_inspector.analysis.straggler import find_stragglers
 from nccl_inspector.card.model import HIGH, LOW, MEDIUM, Straggler
+from nccl_inspector.counters.model import Count, DeviceCounters, NodeCounters, Span
 from nccl_inspector.model import DISABLED, Line, Process, Window
 from tests.boxes import MS, NOW_S, fixed_chance, window
 from tests.synthetic.jobs import (
@@ -29,11 +31,11 @@ SMALL = Model(tp=2, dp=3, pp=2)
 
 
 def stragglers_of(
-    processes: Sequence[Process], kinds: dict[tuple[str, str], str] | None = None
+    processes: Sequence[Process], counters: dict[str, NodeCounters] | None = None
 ) -> tuple[Straggler, ...]:
-    summaries = through_summaries(processes)
+    summaries = through_summaries(processes, counters)
     read = [one for summary in summaries for one in summary.processes]
-    return find_stragglers(join(summaries), read, kinds or {})
+    return find_stragglers(join(summaries), read, find_slow_hardware(summaries).kind_of)
 
 
 def of_job(job: Job) -> tuple[Straggler, ...]:
@@ -174,15 +176,21 @@ def test_without_time_lines_the_confidence_is_low_and_no_share_is_made_up() -> N
 
 def test_counters_that_agree_make_it_sure() -> None:
     processes = flat_job(1, {9: 1.0 * MS}, 120, 16).processes()
-    (one,) = stragglers_of(processes, {("n2", "GPU1"): "gpu"})
-    assert (one.rank, one.kind, one.confidence) == ("rank 9", "gpu", HIGH)
+    spans = tuple(Span(name, NOW_S, NOW_S + 100, 100, 3, "") for name in ("gpu", "pressure"))
+    held = DeviceCounters("gpu", "GPU1", {"hw_thermal": Count(20 * 10**9)}, {}, {})
+    short = DeviceCounters("node", "", {"cpu_some": Count(40 * 10**6)}, {}, {})
+    for device, kind in ((held, "gpu"), (short, "host")):
+        (one,) = stragglers_of(processes, {"n2": NodeCounters(spans, (device,))})
+        assert (one.rank, one.kind, one.confidence) == ("rank 9", kind, HIGH)
+    (one,) = stragglers_of(processes, {"n2": NodeCounters(spans, (held, short))})
+    assert (one.rank, one.kind, one.confidence) == ("rank 9", "unknown", MEDIUM)
 
 
 def test_a_rank_that_was_silent_for_a_time_is_not_called_late() -> None:
     processes = flat_job(1, {}, 200, 16).processes()
     one = processes[4]
     # Only the fast half of its operations was counted.
-    short = tuple((bucket - 64, count // 2) for bucket, count in one.keys[0].histogram)
+    short = tuple((bucket - 64, count // 2) for bucket, count in one.keys[0].histogram if count > 1)
     key = replace(one.keys[0], ops=one.keys[0].ops // 2, histogram=short)
     facts = replace(one.facts, silent=DISABLED, silent_ns=10**10)
     processes[4] = replace(one, facts=facts, keys=(key,))

@@ -8,6 +8,7 @@ histograms, time lines and counts that the plugin would have kept of these opera
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from math import log2
 from random import Random
 
 from nccl_inspector.analysis.bandwidth import size_class
@@ -170,9 +171,11 @@ class Job:
             whole.indices += meter.indices
             if peer >= 0:
                 busy_ns, ops = sum(meter.times_ns), len(meter.times_ns)
+                rates = [round(log2(size / ns) * (1 << 20)) for ns in meter.times_ns]
                 peers.append(
-                    Peer(index[comm], FUNCS.index(func), peer, ops, ops * size, busy_ns, 0, 0)
-                )
+                    Peer(index[comm], FUNCS.index(func), peer, ops, ops * size, busy_ns,
+                         sum(rates), max(rates))
+                )  # fmt: skip
         lines = [
             Line(comm, groups[index[comm]].members.index(rank), FUNCS.index(func),
                  size_class(size), WINDOW_S, NOW_S, meter.windows())

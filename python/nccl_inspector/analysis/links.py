@@ -40,16 +40,17 @@ class Links:
     problems: tuple[str, ...]
 
 
-def _clock(time_s: int) -> str:
+def clock(time_s: int) -> str:
+    """Return a time of day with its date, UTC."""
     return f"{datetime.fromtimestamp(time_s, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _from_to(from_s: int, to_s: int) -> str:
     """Return a time span, the date once where it is one."""
-    first, last = _clock(from_s), _clock(to_s)
-    date, _, clock = last.partition(" ")
+    first, last = clock(from_s), clock(to_s)
+    date, _, time_of_day = last.partition(" ")
     if first.startswith(date):
-        last = clock
+        last = time_of_day
     return f"{first.removesuffix(' UTC')} to {last}"
 
 
@@ -61,7 +62,8 @@ def _amount(counter: Counter, count: Count, elapsed_s: int) -> str:
     return f"clocks held by {counter.name} for {seconds:.3g} s{share}"
 
 
-def _count(counter: Counter, count: Count, elapsed_s: int) -> str:
+def count_words(counter: Counter, count: Count, elapsed_s: int) -> str:
+    """Return a counter's rise and when it was; `elapsed_s`: how long it was looked at."""
     words = _amount(counter, count, elapsed_s)
     if count.risen:
         words += f" ({_from_to(count.risen[0].from_s, count.risen[-1].to_s)})"
@@ -74,36 +76,47 @@ def _words(device: DeviceCounters, elapsed_s: int) -> Iterator[str]:
         counter = load_counters().get((device.kind, name))
         # A reset alone is no event; one that counts no further may hide some.
         if counter and counter.told and (count.total or STUCK in count.flags):
-            yield _count(counter, count, elapsed_s)
+            yield count_words(counter, count, elapsed_s)
+    for _, words in states_of(device):
+        yield words
+
+
+def states_of(device: DeviceCounters) -> Iterator[tuple[str, str]]:
+    """Return what changed about a device or is bad by itself: its name and the words."""
     for name, changes in device.facts.items():
         if len(changes) > 1:
             last = changes[-1]
             was = " -> ".join(change.text for change in changes)
             if name == THERE:
                 was = "it was gone, and came back" if last.text == YES else "it is gone"
-            yield f"{was if name == THERE else f'{name} {was}'} ({_clock(last.time_s)})"
+            yield name, f"{was if name == THERE else f'{name} {was}'} ({clock(last.time_s)})"
     active = device.levels.get("nvlinks_active")
     if active and active.low < active.high:
-        yield f"NVLinks that were up: {active.low} to {active.high}"
+        yield "nvlinks_active", f"NVLinks that were up: {active.low} to {active.high}"
     for name in ("row_remap_pending", "row_remap_failed"):
         level = device.levels.get(name)
         if level and level.high:
-            yield name.replace("_", " ")
+            yield name, name.replace("_", " ")
 
 
-def _elapsed_s(spans: Iterable[Span], kind: str) -> int:
+def elapsed_of(spans: Iterable[Span], kind: str) -> int:
+    """Return how long (s) devices of a kind were looked at; 0: not known."""
     source = {"port": "infiniband", "node": "pressure"}.get(kind, "gpu")
     return next((span.elapsed_s for span in spans if span.source == source), 0)
 
 
+def device_name(device: DeviceCounters) -> str:
+    """Return `GPU0 NVLink 17` for GPU0/17."""
+    return device.name.replace("/", " NVLink ") if device.kind == "nvlink" else device.name
+
+
 def _rows(node: str, counters: NodeCounters) -> Iterator[Row]:
     for device in counters.devices:
-        words = tuple(_words(device, _elapsed_s(counters.spans, device.kind)))
+        words = tuple(_words(device, elapsed_of(counters.spans, device.kind)))
         if words:
-            link = device.kind == "nvlink"
-            yield Row(node, device.name.replace("/", " NVLink ") if link else device.name, words)
+            yield Row(node, device_name(device), words)
     for xid in counters.xids:
-        yield Row(node, xid.gpu, (f"XID {xid.number} at {_clock(xid.time_s)}",))
+        yield Row(node, xid.gpu, (f"XID {xid.number} at {clock(xid.time_s)}",))
 
 
 def _edges(head: Head, counters: NodeCounters) -> Iterator[str]:

@@ -9,7 +9,8 @@ elsewhere, is not the cause. Who is late and has no such excuse is.
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from statistics import median
 
@@ -17,15 +18,16 @@ from nccl_inspector.analysis.join import Communicator, Figures, Late, Place
 from nccl_inspector.analysis.lateness import SYNCHRONISING, median_without
 from nccl_inspector.analysis.latewindows import LateWindows, judge_windows
 from nccl_inspector.card.model import HIGH, LOW, MEDIUM, UNKNOWN, Straggler
+from nccl_inspector.errors import RefusedError
 from nccl_inspector.model import FUNCS, P2P, Line, Process
+from nccl_inspector.packedlines import Kind, PackedLines
 
 # Of its lateness here, what a rank must have waited more than its peers elsewhere to be excused.
 EXCUSE_SHARE = 0.5
 WINDOWS_SHARE_MIN = 0.5
 _WAITING_FUNCS = SYNCHRONISING | {"Send", "Recv"}
 
-# By communicator's id, function and size class: the time line of each rank.
-_Lines = Mapping[tuple[int, int, int], dict[int, Line]]
+_Lines = Mapping[Kind, dict[int, Line]]  # by rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,19 +155,35 @@ def find_slowest(communicators: Sequence[Communicator]) -> Named | None:
     return found[0] if found else None
 
 
-def _gather_lines(processes: Iterable[Process]) -> _Lines:
-    found: dict[tuple[int, int, int], dict[int, Line]] = defaultdict(dict)
-    for process in processes:
-        for line in process.lines:
-            found[line.comm_id, line.func, line.size_class].setdefault(line.rank, line)
+def _kind(case: Case) -> Kind:
+    return case.comm.id, FUNCS.index(case.figures.func), case.figures.size_class
+
+
+def _lines_of(process: Process, kinds: Collection[Kind]) -> Iterator[Line]:
+    if isinstance(process.lines, PackedLines):
+        with suppress(RefusedError):  # said where all lines are looked at
+            yield from process.lines.of_kinds(kinds)
+        return
+    for line in process.lines:
+        if (line.comm_id, line.func, line.size_class) in kinds:
+            yield line
+
+
+def _gather_lines(processes: Iterable[Process], named: Iterable[Named]) -> _Lines:
+    """Return the time lines in which somebody is named: a large job has too many for all."""
+    kinds = {_kind(case) for one in named for case in one.cases}
+    found: dict[Kind, dict[int, Line]] = defaultdict(dict)
+    for process in processes if kinds else ():
+        for line in _lines_of(process, kinds):
+            kind = line.comm_id, line.func, line.size_class
+            found[kind].setdefault(line.rank, line)
     return found
 
 
 def _windows(named: Named, lines: _Lines) -> LateWindows | None:
     """Return what the windows say of the costliest case that has enough of them."""
     for case in named.cases:
-        kind = case.comm.id, FUNCS.index(case.figures.func), case.figures.size_class
-        of_ranks = lines.get(kind, {})
+        of_ranks = lines.get(_kind(case), {})
         if 2 * len(of_ranks) >= case.comm.nranks:
             found = judge_windows(of_ranks, case.late.rank)
             if found is not None:
@@ -191,6 +209,7 @@ def _straggler(named: Named, lines: _Lines, kind: str, clear: bool) -> Straggler
         kind=kind,
         communicators=tuple(hex(comm.id) for comm in named.communicators),
         flagged=flagged,
+        member_of=named.member_of,
         confidence=confidence,
         windows=windows.judged if windows else 0,
         period=windows.period if windows else None,
@@ -200,18 +219,18 @@ def _straggler(named: Named, lines: _Lines, kind: str, clear: bool) -> Straggler
 def find_stragglers(
     communicators: Sequence[Communicator],
     processes: Iterable[Process],
-    kinds: Mapping[tuple[str, str], str],
+    kind_of: Callable[[str, str], str],
 ) -> tuple[Straggler, ...]:
     """Return the late processes, the most costly first; where none is, the slowest, not flagged.
 
-    `kinds`: host or gpu by node and GPU, as the counters say (analysis/slowhardware.py).
+    `kind_of`: host, gpu or unknown of a node and GPU, as counters say (analysis/slowhardware.py).
     """
-    lines = _gather_lines(processes)
     named = rank_stragglers(communicators)
     slowest = None if named else find_slowest(communicators)
     listed = [(one, True) for one in named] + ([(slowest, False)] if slowest else [])
+    lines = _gather_lines(processes, (one for one, _ in listed))
     found = [
-        _straggler(one, lines, kinds.get((one.place.node, one.place.gpu), UNKNOWN), clear)
+        _straggler(one, lines, kind_of(one.place.node, one.place.gpu), clear)
         for one, clear in listed
     ]
     return tuple(sorted(found, key=lambda one: not one.flagged))
