@@ -246,7 +246,7 @@ previews: setup build
 .PHONY: previews
 
 C_SRC := $(shell git ls-files '*.c' '*.h' 2>/dev/null)
-SH_SRC := $(shell git ls-files '*.sh' .ci/run 2>/dev/null)
+SH_SRC := $(shell git ls-files '*.sh' .ci/run packaging/mount.nccl-inspector 2>/dev/null)
 FUZZ_SECONDS ?= 600
 FUZZ_RUN = ASAN_OPTIONS=detect_leaks=0 build/fuzz/fuzz_$(1) -max_total_time=$$(($(FUZZ_SECONDS) * $(2) / 6)) -timeout=30 \
 	-print_final_stats=1 -artifact_prefix=build/fuzz/$(1)- $(3) build/fuzz/corpus/$(1)
@@ -300,8 +300,9 @@ install: product build/gen/nccl-inspector.conf.sample
 		$(DESTDIR)$(PREFIX)/lib/systemd/system/nccl-inspector-agent.service
 	install -m 0644 packaging/nccl-inspector-collect.service packaging/nccl-inspector-collect.timer \
 		$(DESTDIR)$(PREFIX)/lib/systemd/system/
-	install -D -m 0644 packaging/run-nccl\\x2dinspector.mount \
-		'$(DESTDIR)$(PREFIX)/lib/systemd/system/run-nccl\x2dinspector.mount'
+	install -m 0644 packaging/run-nccl\\x2dinspector.mount packaging/run-nccl\\x2dinspector-prom.mount \
+		packaging/run-nccl\\x2dinspector-control.mount $(DESTDIR)$(PREFIX)/lib/systemd/system/
+	install -D -m 0755 packaging/mount.nccl-inspector $(DESTDIR)$(PREFIX)/sbin/mount.nccl-inspector
 	install -D -m 0644 packaging/tmpfiles.conf $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/nccl-inspector.conf
 
 clean:

@@ -20,7 +20,7 @@ __all__ = ["soon"]  # a fixture
 pytestmark = pytest.mark.long  # all of them together
 LIFECYCLE = "Lifecycle"
 RUN_DIR = "/run/nccl-inspector"
-FILL = f"{RUN_DIR}/control/fill"
+FILL = f"{RUN_DIR}/fill"  # beside jobs/: control/ has a file system of its own
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ class Fill:
     used_inodes: int
     inodes: int
     own: bool
+    of: str  # whose file system it is
 
     @property
     def trouble(self) -> str:
@@ -46,7 +47,7 @@ class Fill:
             ("inodes", self.used_inodes, self.inodes),
         ):
             if used > FILL_MAX * size > 0:
-                return f"{used / size:.0%} of the run directory's {what} are in use"
+                return f"{used / size:.0%} of {self.of}'s {what} are in use"
         return ""
 
 
@@ -147,14 +148,15 @@ def _trouble(
     return fill.trouble
 
 
-def _fill(run_dir: Path) -> Fill:
-    whole = os.statvfs(run_dir)
+def _fill(path: Path, of: str) -> Fill:
+    whole = os.statvfs(path)
     return Fill(
         (whole.f_blocks - whole.f_bfree) * whole.f_frsize,
         whole.f_blocks * whole.f_frsize,
         whole.f_files - whole.f_ffree,
         whole.f_files,
-        run_dir.is_mount(),
+        path.is_mount(),
+        of,
     )
 
 
@@ -162,13 +164,15 @@ def read_status(run_dir: Path, agent_interval_s: float) -> Status:
     """Return how the node fares. What is missing or hidden is said, never raised."""
     switch_seen, disabled, fill, agent_pid, collected_age_s = False, None, None, None, None
     try:
-        fill = _fill(run_dir)
+        fill = _fill(run_dir, "the run directory")
         disabled = read_switch(run_dir)
         switch_seen = True
         collected_age_s = collection_age_s(run_dir)
         is_fresh = _is_fresh(run_dir, agent_interval_s)
         agent_pid = _agent(run_dir, is_fresh)
         trouble = _trouble(agent_pid, is_fresh, collected_age_s, fill)
+        if not trouble and (prom := _fill(run_dir / "prom", "prom")).own:
+            trouble = prom.trouble
     except OSError as err:
         trouble = f"{err.filename}: {err.strerror}"
     published, newest_age_s = _published(run_dir / "prom")

@@ -17,6 +17,11 @@ layer() {
 	mount -t overlay overlay -o "lowerdir=$1,upperdir=$own/private/upper$1,workdir=$own/private/work$1" "$1"
 }
 
+# What the unit of one of the product's mounts says.
+options() {
+	sed -n 's/^Options=//p' "$packaging/run-nccl\\x2dinspector$1.mount"
+}
+
 # A directory or a file of the host, at the same path below the new root.
 bring() {
 	if [ -d "$1" ]; then
@@ -67,11 +72,15 @@ mount --bind "$state/root/usr/lib/nccl-inspector" /usr/lib/nccl-inspector
 mount --bind "$state/etc/hosts" /etc/hosts
 
 if [ "$kind" = node ]; then
+	packaging=${0%/*}/../../packaging
 	mkdir -p /run/nccl-inspector
-	mount -t tmpfs -o size=256m,nr_inodes=20k,mode=0755,nosuid,nodev,noexec nccl-inspector /run/nccl-inspector
+	sh "$packaging/mount.nccl-inspector" nccl-inspector /run/nccl-inspector -o "$(options '')" 2>/dev/null
 	mkdir -m 0711 /run/nccl-inspector/jobs
 	mkdir -m 0700 /run/nccl-inspector/ended
-	mkdir -m 0755 /run/nccl-inspector/prom /run/nccl-inspector/control
+	for path in prom control; do
+		mkdir -m 0755 "/run/nccl-inspector/$path"
+		mount -t tmpfs -o "$(options "-$path")" nccl-inspector "/run/nccl-inspector/$path"
+	done
 	[ ! -d /proc/driver ] || mount --bind "$own/driver" /proc/driver
 	# Only adapters, and the loader's own directories: the product knows of no other place for either.
 	[ ! -d "$own/sys/class" ] || mount --bind "$own/sys/class" /sys/class
