@@ -10,6 +10,7 @@
 
 #include "clock.h"
 #include "makedir.h"
+#include "promfile.h"
 
 #define ROUND_NS 1000000000ull
 #define SNAPSHOT_NS 30000000000ull /* of a box that is not on tmpfs, where there is no interval */
@@ -31,7 +32,7 @@ static void unpublish(struct writer *writer)
 		if (!(published & 1u << gpu))
 			continue;
 		prom_name(writer, gpu, name, sizeof(name));
-		unlinkat(writer->dir_fd, name, 0);
+		promfile_remove(writer->dir_fd, name);
 	}
 }
 
@@ -48,42 +49,6 @@ void writer_close(struct writer *writer, uint64_t due_ns)
 	atomic_store(&writer->closing, true);
 	if (!writer->config->make_dir) /* the user's own directory is perhaps what the thread is stuck at */
 		unpublish(writer);
-}
-
-static int write_all(int fd, const char *data, size_t length)
-{
-	while (length) {
-		ssize_t n = write(fd, data, length);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return n ? -errno : -EIO;
-		data += n;
-		length -= (size_t)n;
-	}
-	return 0;
-}
-
-/* Writes beside, then renames: a reader sees the whole old file or the whole new one. */
-static int replace_file(int dir_fd, const char *name, const struct text *text)
-{
-	char beside[208];
-	int error, fd;
-
-	snprintf(beside, sizeof(beside), ".%s.tmp", name);
-	unlinkat(dir_fd, beside, 0); /* of a process that had our number and died here */
-	fd = openat(dir_fd, beside, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
-	if (fd < 0)
-		return -errno;
-	error = write_all(fd, text->data, text->length);
-	if (close(fd) && !error)
-		error = -errno;
-	if (!error && renameat(dir_fd, beside, dir_fd, name))
-		error = -errno;
-	if (error)
-		unlinkat(dir_fd, beside, 0);
-	return error;
 }
 
 static void log_failure(struct writer *writer, const char *name, int error)
@@ -116,18 +81,19 @@ static void publish_gpu(struct writer *writer, unsigned gpu)
 
 	prom_name(writer, gpu, name, sizeof(name));
 	error = writer->text[gpu].failed ? -ENOMEM :
-					   replace_file(writer->dir_fd, name, &writer->text[gpu]);
+					   promfile_replace(writer->dir_fd, name, &writer->text[gpu],
+							    !writer->config->make_dir);
 	if (!error) {
 		atomic_fetch_or(&writer->published, 1u << gpu);
 		writer->failing = false;
 	} else {
 		/* What cannot be renewed would be a stale number: better none. */
-		unlinkat(writer->dir_fd, name, 0);
+		promfile_remove(writer->dir_fd, name);
 		atomic_fetch_and(&writer->published, ~(1u << gpu));
 		log_failure(writer, name, error);
 	}
 	if (atomic_load(&writer->closing)) /* writer_close may have come before the file */
-		unlinkat(writer->dir_fd, name, 0);
+		promfile_remove(writer->dir_fd, name);
 }
 
 /* Texts of all GPUs under one hold of the lock: they are of the same window and the same communicators. */

@@ -187,6 +187,40 @@ def test_the_mode_of_his_directory_is_his_own_matter(battle: Battle, mode: str) 
     battle.clear()
 
 
+def assert_goes_on(node: Node, job_id: int) -> None:
+    done = progress(node, job_id)
+    wait_until(lambda: progress(node, job_id) > done, 15, f"job {job_id} goes on", 0.1)
+
+
+FILL = (
+    'for size in 1M 4k 1; do dd if=/dev/zero bs=$size >>"$raw/xfill$size" 2>/dev/null; done; '
+    'seq 30000 | sed "s|^|$raw/x|" | xargs touch 2>/dev/null; true'
+)
+
+
+@pytest.mark.case("Bad input", "a user fills the tmpfs to its last byte: others keep their series")
+def test_who_fills_the_tmpfs_ends_nobody_elses_series(battle: Battle) -> None:
+    node, names = battle.node, identities(battle.node, battle.victim)
+    files = node.metrics().count("node_textfile_mtime_seconds{")
+    failed = node.agent_log().count("cannot be written")
+    battle.attack("fill", FILL)
+    try:
+        # With a quota (Linux 6.6) there is room left, and he is at its end.
+        left = node.run(["stat", "--file-system", "--format=%f %d", RUN]).stdout.split()
+        quota = "usrquota" in node.run(["grep", f" {RUN} ", "/proc/mounts"]).stdout
+        assert left == ["0", "0"] or quota
+        for _ in range(3):
+            assert_goes_on(node, battle.victim)
+            assert identities(node, battle.victim) == names
+            assert node.metrics().count("node_textfile_mtime_seconds{") == files
+            assert_exporter_is_well(node)
+        assert node.agent_log().count("cannot be written") == failed
+        done = node.run(["sh", "-c", f"echo 0 >{RUN}/control/x && rm {RUN}/control/x"])
+        assert done.returncode == 0, "the kill switch has room of its own"
+    finally:
+        battle.clear()
+
+
 # Restarts of what is around the agent.
 
 

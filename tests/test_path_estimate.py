@@ -70,9 +70,10 @@ def far(said: float, real: float, what: str) -> list[str]:
 
 
 def used_bytes(cluster: Cluster, node: str) -> int:
-    """What the files below a node's run directory take."""
-    space = cluster.node(node).run(["df", "-B1", "--output=used", "/run/nccl-inspector"])
-    return int(space.stdout.split()[-1])
+    """What the files below a node's run directory take, on all its file systems."""
+    places = ("/run/nccl-inspector", "/run/nccl-inspector/prom", "/run/nccl-inspector/control")
+    space = cluster.node(node).run(["df", "-B1", "--output=used", *places])
+    return sum(map(int, space.stdout.split()[1:]))
 
 
 def stored_per_s(cluster: Cluster) -> float:

@@ -19,6 +19,7 @@ from nccl_inspector.vendorfiles import VendorFiles
 JOB_SERIES_MAX = 16 * 300
 # Eight processes on each of sixteen GPUs.
 JOB_FILES_MAX = 128
+FILE_READS_MAX = 3
 # What is not read of a job in this time is refused. Sixteen full files need some 0.2 s.
 JOB_S = 1.0
 # Containers of one job may have different releases of NCCL; more than these are not shown.
@@ -171,18 +172,26 @@ class JobFiles:
     def _read(self, raw_fd: int, name: str, stem: str, inodes: set[int]) -> None:
         stamp: Stamp | None = None
         try:
-            with regular_file(name, self.manifest.uid, FILE_BYTES_MAX, raw_fd) as (fd, status):
-                if status.st_ino in inodes:
-                    raise RefusedError("same_file")
-                inodes.add(status.st_ino)
-                stamp = stamp_of(status)
-                if name in self._files and self._files[name][0] == stamp:
-                    return
-                if name in self._known and self._known[name][1] == stamp:
-                    self._refused[name] = self._known[name]
-                    self._files.pop(name, None)
-                    return
-                self._take(name, stem, stamp, read_at(fd, status.st_size, 0))
+            for _ in range(FILE_READS_MAX):
+                with regular_file(name, self.manifest.uid, FILE_BYTES_MAX, raw_fd) as (fd, status):
+                    if status.st_ino in inodes:
+                        raise RefusedError("same_file")
+                    stamp = stamp_of(status)
+                    if name in self._files and self._files[name][0] == stamp:
+                        inodes.add(status.st_ino)
+                        return
+                    if name in self._known and self._known[name][1] == stamp:
+                        inodes.add(status.st_ino)
+                        self._refused[name] = self._known[name]
+                        self._files.pop(name, None)
+                        return
+                    data = read_at(fd, status.st_size, 0)
+                    # Its process may have put another in its place, and be writing into this one.
+                    if stamp_of(os.fstat(fd)) == stamp:
+                        inodes.add(status.st_ino)
+                        self._take(name, stem, stamp, data)
+                        return
+            raise RefusedError("torn", "it is written to while it is read")
         except RefusedError as err:
             self._files.pop(name, None)
             if err.reason != "gone":

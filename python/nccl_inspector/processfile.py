@@ -21,6 +21,8 @@ LINE_CHARS_MAX = 2048
 FILE_BYTES_MAX = 512 << 10
 LABEL_CHARS_MAX = 128
 
+_END = b"# EOF\n"
+
 # By the line's text before the value. It is canonical: one order of labels, one way to escape.
 Known = Mapping[str, Series]
 
@@ -169,11 +171,13 @@ def parse_file(data: bytes, identity: Mapping[str, str], known: Known) -> dict[s
     Raises:
         RefusedError: anything is not as the plugin writes it; nothing of the file is taken then.
     """
-    if not data.endswith(b"\n# EOF\n") and data != b"# EOF\n":
+    if not data.endswith(_END) or data[-len(_END) - 1 : -len(_END)] not in (b"\n", b""):
         raise RefusedError("torn", "no last line `# EOF`")
+    # Blank lines before the last one: a file keeps the room that it has.
+    data = data[: -len(_END)].rstrip(b"\n")
     escaped = {label: escape(value) for label, value in identity.items()}
     found: dict[str, Series] = {}
-    for line in text_lines(data)[:-2]:
+    for line in text_lines(data) if data else ():
         text, _, value = line.rpartition(" ")
         series = known.get(text)
         if series is None:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector import publish
+from nccl_inspector import jobfiles, publish
+from nccl_inspector.hostile import read_at
 from nccl_inspector.tally import Tally
 from tests.boxes import line, metrics_text, names, write_user_file
 from tests.publish.helpers import GAUGE, GOOD, PROM, as_root, one_pass, published, publisher
@@ -82,3 +83,38 @@ def test_a_broken_manifest_is_counted_once(run_dir: Path, raw: Path) -> None:
         (raw.parent / "manifest").write_text(whole)
         one.run_pass()
         assert GAUGE in published(run_dir)
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_file_that_is_written_to_while_it_is_read_is_read_again(
+    run_dir: Path, raw: Path, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    writes = iter(range(times))
+
+    def overtaken(fd: int, count: int, offset: int) -> bytes:
+        """Two replacements meanwhile: the process writes into the file that is being read."""
+        data = read_at(fd, count, offset)
+        if os.fstat(fd).st_ino == (raw / PROM).stat().st_ino and next(writes, None) is not None:
+            later = os.fstat(fd).st_mtime_ns + 200_000_000
+            os.utime(fd, ns=(later, later))
+            return data.replace(b"0.25", b"0.99")
+        return data
+
+    monkeypatch.setattr(jobfiles, "read_at", overtaken)
+    write_user_file(raw / PROM, GOOD)
+    tally = one_pass(run_dir)
+    assert dict(tally.rejected) == ({} if times == 1 else {"torn": 1})
+    assert ("0.25" in published(run_dir)) == (times == 1)
+    assert "0.99" not in published(run_dir)
+
+
+def test_blank_lines_fill_a_file_up_before_its_last_line_only(run_dir: Path, raw: Path) -> None:
+    tally = Tally()
+    with publisher(run_dir, tally) as one:
+        for number, text in enumerate(
+            (GOOD.replace(b"# EOF", b"\n" * 9000 + b"# EOF"), b"\n" + GOOD)
+        ):
+            write_user_file(raw / f"new{number}", text).rename(raw / PROM)
+            one.run_pass()
+            assert (GAUGE in published(run_dir)) == (number == 0)
+    assert dict(tally.rejected) == {"syntax": 1}

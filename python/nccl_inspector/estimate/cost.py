@@ -12,6 +12,8 @@ from nccl_inspector.summary import BLOCK_BYTES_MAX
 # plugin/box.h: the header, and how many records each table has.
 HEADER_BYTES = 4096
 BOX_ROWS = {"COMMS": 96, "KEYS": 256, "OPS": 4096, "PEERS": 1024, "LINES": 8, "NETS": 256}
+# plugin/promfile.c: what a file of a process gets, twice.
+ROOM_STEP_BYTES = 16384
 _RECORDS = {"COMMS": COMM, "KEYS": KEY, "OPS": OP, "PEERS": PEER, "LINES": LINE, "NETS": NET}
 
 _PAGE_BYTES = 4096  # of tmpfs: a file takes whole ones
@@ -71,6 +73,11 @@ def _pages(size_bytes: int) -> int:
     return -(-size_bytes // _PAGE_BYTES) * _PAGE_BYTES
 
 
+def _room(size_bytes: int) -> int:
+    """Return the room of a process's file; it may have got it when its text was a bit shorter."""
+    return -(-(size_bytes + size_bytes // 4) // ROOM_STEP_BYTES) * ROOM_STEP_BYTES
+
+
 def _sample_bytes(name: str) -> float:
     return next((size for end, size in _SAMPLE_BYTES if name.endswith(end)), _SAME)
 
@@ -83,10 +90,10 @@ def _disk_bytes(series: tuple[Series, ...], shape: Shape) -> float:
 
 def _tmpfs(files: Files, here: int) -> tuple[int, int]:
     """Return bytes and inodes of the files of a node."""
-    process = _pages(box_bytes()) + _pages(len(files.raw))
+    process = _pages(box_bytes()) + 2 * _room(len(files.raw))
     own = _pages(len(files.published)) + _pages(len(files.agent)) + _PAGE_BYTES  # and the manifest
     # The job's directory and raw/ hold no pages.
-    return here * process + own, 2 * here + 5
+    return here * process + own, 3 * here + 5
 
 
 def add_up(shape: Shape) -> Cost:
