@@ -7,7 +7,7 @@
 #define relaxed memory_order_relaxed
 #define PROCESS_SERIES (8u + BOX_DROPS) /* with the first GPU only */
 #define GPU_SERIES 1u
-#define COMM_SERIES 6u
+#define COMM_SERIES 7u
 #define TIMED_SERIES 5u   /* of a key with operations that have a time */
 #define UNTIMED_SERIES 2u /* of one with others */
 #define PHASED_SERIES 2u

@@ -26,6 +26,8 @@ static double comm_value(const struct expo *expo, unsigned i, enum metric metric
 	switch (metric) {
 	case METRIC_NCCL_COLLECTIVE_INFLIGHT_SECONDS:
 		return round_seconds(expo->inflight_ns[i]);
+	case METRIC_NCCL_P2P_INFLIGHT_SECONDS:
+		return round_seconds(expo->p2p_inflight_ns[i]);
 	case METRIC_NCCL_COMMUNICATOR_LAST_SEQUENCE:
 		return (double)atomic_load_explicit(&comm->last_sequence, relaxed);
 	case METRIC_NCCL_COMMUNICATOR_OPERATIONS_ENQUEUED_TOTAL:
@@ -202,6 +204,7 @@ void expo_prom_write(struct expo *expo, unsigned gpu, struct text *text)
 	expo_key_gauges(&page);
 	expo_key_counters(&page);
 	write_comm_family(&page, METRIC_NCCL_COLLECTIVE_INFLIGHT_SECONDS);
+	write_comm_family(&page, METRIC_NCCL_P2P_INFLIGHT_SECONDS);
 	write_comm_family(&page, METRIC_NCCL_COMMUNICATOR_LAST_SEQUENCE);
 	write_last_progress(&page);
 	write_comm_family(&page, METRIC_NCCL_COMMUNICATOR_OPERATIONS_ENQUEUED_TOTAL);

@@ -40,7 +40,8 @@ struct expo {
 	unsigned api; /* NCCL profiler interface in use, for the label `version` */
 	struct expo_sum now[BOX_KEYS], before[BOX_KEYS]; /* sums at this and at the last expo_window */
 	struct expo_more more[BOX_KEYS];
-	uint64_t inflight_ns[BOX_COMMS]; /* age of the oldest operation in flight */
+	/* Ages of the oldest collective in flight, and of the oldest Send or Recv: a Recv may be posted for hours. */
+	uint64_t inflight_ns[BOX_COMMS], p2p_inflight_ns[BOX_COMMS];
 	uint32_t running[BOX_COMMS];     /* operations in flight whose kernel began */
 	struct expo_rows comms, keys, nets; /* of one GPU: expo_choose() */
 };

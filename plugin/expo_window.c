@@ -46,6 +46,7 @@ static bool is_live(const struct box_comm *comm, uint32_t generation)
 static void find_in_flight(struct expo *expo, uint64_t now_tick, uint64_t ns_per_tick_q32)
 {
 	memset(expo->inflight_ns, 0, sizeof(expo->inflight_ns));
+	memset(expo->p2p_inflight_ns, 0, sizeof(expo->p2p_inflight_ns));
 	memset(expo->running, 0, sizeof(expo->running));
 	for (unsigned i = 0; i < BOX_OPS; i++) {
 		const struct box_op *op = &expo->box->ops[i];
@@ -56,6 +57,7 @@ static void find_in_flight(struct expo *expo, uint64_t now_tick, uint64_t ns_per
 		uint32_t comm = atomic_load_explicit(&op->comm, memory_order_acquire);
 		uint32_t comm_generation = atomic_load_explicit(&op->comm_generation, memory_order_acquire);
 		uint64_t since = atomic_load_explicit(&op->enqueue_tick, memory_order_acquire);
+		int32_t peer = atomic_load_explicit(&op->peer, memory_order_acquire);
 		uint64_t channels = atomic_load_explicit(&op->started_channels, memory_order_acquire);
 
 		/* Unchanged around the reads: they are of one use of the slot. */
@@ -67,8 +69,10 @@ static void find_in_flight(struct expo *expo, uint64_t now_tick, uint64_t ns_per
 		uint64_t age = since ? clock_ticks_to_ns(now_tick - since, ns_per_tick_q32) : 0;
 
 		expo->running[comm] += channels != 0;
-		if (age > expo->inflight_ns[comm])
-			expo->inflight_ns[comm] = age;
+		uint64_t *oldest = peer < 0 ? expo->inflight_ns : expo->p2p_inflight_ns;
+
+		if (age > oldest[comm])
+			oldest[comm] = age;
 	}
 }
 

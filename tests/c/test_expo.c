@@ -170,7 +170,7 @@ static void test_cap(void)
 			operate(comm, "AllReduce", -1, 1ull << k, i == 20 ? 2000 : 1000);
 	}
 	render();
-	unsigned series = count("\n") - count("# "), of_keys = 5 * BOX_KEYS, of_comms = 6 * 40;
+	unsigned series = count("\n") - count("# "), of_keys = 5 * BOX_KEYS, of_comms = 7 * 40;
 	uint64_t dropped = atomic_load(&box.header->series_dropped);
 
 	ok(series <= EXPO_MAX_SERIES && series > EXPO_MAX_SERIES - 5, "a GPU has at most %u series (%u)",
@@ -401,11 +401,25 @@ static void test_in_flight(void)
 	   "and has not begun");
 	render_later(31);
 	ok(value_of("nccl_collective_inflight_seconds") > age + 0.9, "the next text has a higher age");
+	ok(value_of("nccl_p2p_inflight_seconds") == 0, "and is no Send or Recv");
 	track_kernel_start(&track, op, 0, track_now_ns(&track));
 	render_later(32);
 	ok(value_of("nccl_communicator_operations_started_total") == 1 &&
 		   value_of("nccl_communicator_operations_completed_total") == 0,
 	   "once its kernel runs it has begun");
+}
+
+static void test_posted_receive(void)
+{
+	static struct sweep sweep;
+
+	begin();
+	track_operation(&track, add_comm("pp"), &(struct event){ .peer = 1, .func = "Recv", .count = 99999,
+								 .datatype = "ncclInt8", .channels = 1 });
+	sweep_round(&sweep, &track, clock_ticks());
+	render_later(3600);
+	ok(value_of("nccl_collective_inflight_seconds") == 0 && value_of("nccl_p2p_inflight_seconds") > 3599,
+	   "a Recv that waits for its Send is no collective that hangs");
 }
 
 /* A text with every metric, for tests/test_metrics_table.py. */
@@ -448,6 +462,7 @@ int main(int argc, char **argv)
 	test_process();
 	test_aborted();
 	test_in_flight();
+	test_posted_receive();
 	test_all_metrics(argc > 1 ? argv[1] : NULL);
 	return done_testing();
 }

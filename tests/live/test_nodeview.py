@@ -126,6 +126,17 @@ def test_a_denied_process_never_beats_and_is_not_said_to_have_stopped(node: Node
     assert "NCCL 2.30.7 is on the deny list" in words(job)
 
 
+def test_a_receive_posted_for_hours_is_no_trouble_and_hides_none(node: Node) -> None:
+    posted = op(7200, peer=1)
+    raw = node.job()
+    node.start(raw, "0_1", rank_box(0, operations=[posted]))
+    assert kinds(only(node.look())) == []
+    node.start(raw, "0_2", rank_box(1, operations=[posted, op(90)], ago_s=2))
+    job = only(node.look())
+    assert kinds(job) == [Kind.HUNG]
+    assert "AllReduce" in words(job)
+
+
 def test_an_old_operation_is_named_with_who_did_not_call_it(node: Node) -> None:
     raw = node.job()
     waiting = node.start(raw, "0_1", rank_box(0, operations=[op(70), op(90)], ago_s=2))

@@ -23,9 +23,12 @@ def signals(node: Node) -> Iterator[LiveSignals]:
 
 
 def values(signals: LiveSignals, *jobs: int) -> dict[str, float]:
-    """State, or `inflight`, of the only job."""
+    """State, `inflight` or `p2p_inflight`, of the only job."""
     return {
-        one.text.partition('state="')[2].partition('"')[0] or "inflight": float(one.value)
+        one.text.partition('state="')[2].partition('"')[0]
+        or one.metric.name.removeprefix("nccl_inspector_job_").removesuffix("_seconds"): float(
+            one.value
+        )
         for one in signals.run_pass(jobs or (42,))
     }
 
@@ -44,7 +47,13 @@ def test_a_job_that_publishes_nothing_has_no_series(node: Node, signals: LiveSig
 
 def test_a_job_whose_processes_have_ended_has_zeros(node: Node, signals: LiveSignals) -> None:
     publishing(node)
-    assert values(signals) == {"running": 0, "stopped": 0, "lost": 0, "inflight": 0}
+    assert values(signals) == {
+        "running": 0,
+        "stopped": 0,
+        "lost": 0,
+        "inflight": 0,
+        "p2p_inflight": 0,
+    }
 
 
 def test_every_state_is_counted_once(node: Node, signals: LiveSignals) -> None:
@@ -55,7 +64,13 @@ def test_every_state_is_counted_once(node: Node, signals: LiveSignals) -> None:
     write_box(raw, "0_4", BoxOf(state=2))
     os.link(raw / "nccl_inspector_0_1.box", raw / "nccl_inspector_0_9.box")
     write_user_file(raw / "nccl_inspector_0_8.box", b"x" * 10000)
-    assert values(signals) == {"running": 1, "stopped": 1, "lost": 1, "inflight": 0}
+    assert values(signals) == {
+        "running": 1,
+        "stopped": 1,
+        "lost": 1,
+        "inflight": 0,
+        "p2p_inflight": 0,
+    }
 
 
 def test_the_oldest_operation_counts_up_to_now(node: Node, signals: LiveSignals) -> None:
@@ -63,6 +78,14 @@ def test_the_oldest_operation_counts_up_to_now(node: Node, signals: LiveSignals)
     node.start(raw, "0_1", rank_box(0, operations=[op(3), op(40), op(1)], ago_s=5))
     node.start(raw, "0_2", rank_box(1, operations=[op(20)]))
     assert values(signals)["inflight"] == pytest.approx(45, abs=1)
+
+
+def test_a_posted_receive_is_not_taken_for_a_collective(node: Node, signals: LiveSignals) -> None:
+    posted = op(7200, peer=1)
+    node.start(publishing(node), "0_1", rank_box(0, operations=[posted, op(3)], ago_s=1))
+    found = values(signals)
+    assert found["inflight"] == pytest.approx(4, abs=1)
+    assert found["p2p_inflight"] == pytest.approx(7201, abs=1)
 
 
 def test_operations_of_another_life_of_a_communicator_do_not_count(

@@ -37,11 +37,11 @@ class Questions:
         return f"sum by ({JOB}, node, state) (nccl_inspector_job_processes{self._selector()})"
 
     def oldest(self) -> str:
-        """Age of the oldest operation in flight of each job."""
+        """Age of the oldest collective in flight of each job."""
         return f"max by ({JOB}) (nccl_inspector_job_inflight_seconds{self._selector()})"
 
     def oldest_of_ranks(self, least_s: float) -> str:
-        """The communicators in which something is in flight, of the ranks that publish."""
+        """The communicators in which a collective is in flight, of the ranks that publish."""
         return f"nccl_collective_inflight_seconds{self._selector()} >= {least_s:g}"
 
     def operations(self) -> list[str]:

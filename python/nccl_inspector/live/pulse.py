@@ -13,7 +13,7 @@ from nccl_inspector.layout import COMM, HEADER, OP, OP_STATE_MASK, OP_USED
 from nccl_inspector.model import COMM_LIVE
 
 _COMM_LIFE = COMM.reader("state", "generation")
-_OP_LIFE = OP.reader("comm", "comm_generation", "enqueue_tick")
+_OP_LIFE = OP.reader("comm", "comm_generation", "peer", "enqueue_tick")
 _IN_USE = bytes(byte & OP_STATE_MASK == OP_USED for byte in range(256))
 _DENIED = 2  # box_silent: no thread was started, so nothing beats
 
@@ -25,7 +25,9 @@ class Pulse:
     beats: bool  # it has a thread that should beat
     beat_tick: int
     beat_real_ns: int  # Unix time
-    oldest_ns: int | None  # age of the oldest operation in flight at that beat; None: there is none
+    # Ages at that beat of the oldest in flight; None: there is none.
+    oldest_ns: int | None  # of collectives
+    oldest_p2p_ns: int | None  # of Sends and Recvs: one may be posted long before its partner
 
 
 def _read_table(fd: int, table: Table) -> bytes:
@@ -35,15 +37,34 @@ def _read_table(fd: int, table: Table) -> bytes:
     return data
 
 
-def _oldest_tick(comms: list[tuple[int, ...]], ops: Table, data: bytes) -> int | None:
-    """Return when the oldest operation of a live communicator was seen first; 0: only just."""
-    ticks = []
+def _oldest_ticks(
+    comms: list[tuple[int, ...]], ops: Table, data: bytes
+) -> tuple[int | None, int | None]:
+    """Return when the oldest collective, and Send or Recv, was seen first; 0: only just.
+
+    Those of live communicators.
+    """
+    collectives: list[int] = []
+    p2p: list[int] = []
     for place in ops.places(data, "generation", _IN_USE):
-        comm, generation, tick = _OP_LIFE.words.unpack_from(data, place * OP.size)
+        comm, generation, peer, tick = _OP_LIFE.words.unpack_from(data, place * OP.size)
         if comm < len(comms) and comms[comm] == (COMM_LIVE, generation):
-            ticks.append(tick)
+            (collectives if peer < 0 else p2p).append(tick)
+    return _first(collectives), _first(p2p)
+
+
+def _first(ticks: list[int]) -> int | None:
     seen = [tick for tick in ticks if tick]
     return min(seen) if seen else (0 if ticks else None)
+
+
+def _age_ns(tick: int | None, header: bytes) -> int | None:
+    """Return how old it is at the latest beat."""
+    if not tick:
+        return tick
+    behind = HEADER.number(header, "beat_tick") - tick
+    ns = behind * HEADER.number(header, "clock.ns_per_tick_q32") >> 32
+    return min(max(ns, 0), NS_MAX)
 
 
 def read_pulse(fd: int, size: int) -> Pulse:
@@ -62,15 +83,11 @@ def read_pulse(fd: int, size: int) -> Pulse:
     ops = find_table(header, size, "op", OP)
     lives = list(_COMM_LIFE.words.iter_unpack(_read_table(fd, comms)))
     own = Table(0, ops.count, OP)  # the copy has nothing else
-    oldest = _oldest_tick(lives, own, _read_table(fd, ops))
-    beat_tick = HEADER.number(header, "beat_tick")
-    oldest_ns = oldest
-    if oldest:
-        ns = (beat_tick - oldest) * HEADER.number(header, "clock.ns_per_tick_q32") >> 32
-        oldest_ns = min(max(ns, 0), NS_MAX)
+    collective, p2p = _oldest_ticks(lives, own, _read_table(fd, ops))
     return Pulse(
         HEADER.number(header, "silent") != _DENIED,
-        beat_tick,
+        HEADER.number(header, "beat_tick"),
         HEADER.number(header, "beat_real_ns"),
-        oldest_ns,
+        _age_ns(collective, header),
+        _age_ns(p2p, header),
     )

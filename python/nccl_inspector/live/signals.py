@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the agent tells of every running job that publishes, by its boxes: four series.
+"""What the agent tells of every running job that publishes, by its boxes: five series.
 
 The `.prom` files of processes tell more, but not of those that died, not while their writer does
 not run, and only each `interval`. The modes without such files promise that there are no series;
@@ -36,10 +36,11 @@ STATES = RUNNING, STOPPED, LOST = "running", "stopped", "lost"
 
 @dataclass(slots=True)
 class _Count:
-    """The processes of a job on this node by state, and its oldest operation in flight."""
+    """The processes of a job on this node by state, and its oldest operations in flight."""
 
     states: dict[str, int]
     inflight_s: float = 0.0
+    p2p_inflight_s: float = 0.0
 
 
 class LiveSignals:
@@ -119,6 +120,8 @@ class LiveSignals:
         count.states[STOPPED if stopped else RUNNING] += 1
         if pulse.oldest_ns:
             count.inflight_s = max(count.inflight_s, pulse.oldest_ns / 1e9 + silent_s)
+        if pulse.oldest_p2p_ns:
+            count.p2p_inflight_s = max(count.p2p_inflight_s, pulse.oldest_p2p_ns / 1e9 + silent_s)
 
     def _silent_s(self, inode: Inode, pulse: Pulse) -> float:
         if not pulse.beats:
@@ -134,6 +137,9 @@ class LiveSignals:
         name = "nccl_inspector_job_processes"
         return [
             make_series("nccl_inspector_job_inflight_seconds", who, f"{count.inflight_s:.3f}"),
+            make_series(
+                "nccl_inspector_job_p2p_inflight_seconds", who, f"{count.p2p_inflight_s:.3f}"
+            ),
             *(
                 make_series(name, who | {"state": state}, str(number))
                 for state, number in count.states.items()

@@ -39,6 +39,12 @@ def oldest_of(process: Process) -> Operation | None:
     return max(process.operations, key=lambda one: one.age_ns, default=None)
 
 
+def oldest_collective(process: Process) -> Operation | None:
+    """Return the oldest in flight that hangs when it is old: a Recv may be posted for hours."""
+    collectives = (one for one in process.operations if one.peer < 0)
+    return max(collectives, key=lambda one: one.age_ns, default=None)
+
+
 def age_s(operation: Operation, silent_s: float | None) -> float:
     """Return the age now of an operation, known up to the last beat; 0: it is younger than that."""
     return operation.age_ns / 1e9 + (silent_s or 0.0) if operation.age_ns else 0.0
@@ -73,7 +79,7 @@ def absentees(comm: Comm, others: Sequence[tuple[str, Process]]) -> list[str]:
 def _in_flight(
     process: Process, silent_s: float | None, others: Sequence[tuple[str, Process]]
 ) -> Iterator[Trouble]:
-    oldest = oldest_of(process)
+    oldest = oldest_collective(process)
     if oldest is None:
         return
     age = age_s(oldest, silent_s)
