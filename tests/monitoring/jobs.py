@@ -27,6 +27,8 @@ class Job:
     operations: Pair = (600, 600)  # a minute, of each communicator
     throughput: Pair | None = None
     inflight_s: Pair = (0, 0)
+    p2p_inflight_s: Pair = (0, 0)
+    nodes_known: bool = True  # not before NCCL 2.27
     ranks: int = 4
     healthy_min: int = HEALTHY_MIN
     after_min: int = AFTER_MIN
@@ -64,7 +66,11 @@ class Job:
         return self.over((healthy, 0 if rank == self.silent_rank else after))
 
     def _kind(self, labels: Labels, size: tuple[str, str], message_size: str) -> Labels:
-        kind = {"n_nodes": size[0], "nranks": size[1], "collective": "AllReduce"}
+        kind = {
+            "n_nodes": size[0] if self.nodes_known else "0",
+            "nranks": size[1],
+            "collective": "AllReduce",
+        }
         return labels | kind | {"message_size": message_size, "algo_proto": "RING_SIMPLE"}
 
     def _collectives(
@@ -97,6 +103,7 @@ class Job:
         yield Series(
             "nccl_collective_inflight_seconds", labels, steady(*self.over(self.inflight_s))
         )
+        yield Series("nccl_p2p_inflight_seconds", labels, steady(*self.over(self.p2p_inflight_s)))
 
 
 def written(own: Labels, every_min: int, last_min: int) -> Series:

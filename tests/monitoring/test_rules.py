@@ -65,6 +65,10 @@ FIRES: dict[str, tuple[Build, list[Labels]]] = {
         run(replace(NETWORK, tp_flaps=True)),
         [{"alertname": "NcclJobDegraded", "slurm_job_id": "0"}],
     ),
+    "bandwidth, of an NCCL that does not tell the nodes of its communicators": (
+        run(replace(NETWORK, nodes_known=False, tp_gbs=(300, 200))),
+        [{"alertname": "NcclJobDegraded", "slurm_job_id": "0"}],
+    ),
     "a rank that comes last": (
         run(LATE),
         [{"alertname": "NcclStraggler", "slurm_job_id": "0", "node": "n2", "gpu": "GPU1"}],
@@ -133,6 +137,7 @@ QUIET: dict[str, Build] = {
     "late for five minutes": run(replace(LATE, dip_min=5)),
     "one of two ranks is late": run(Job(ranks=2, dp_ms={0: 25, 1: 15})),
     "a rank whose counters stand still": run(Job(silent_rank=2)),
+    "receives that have been posted for hours": run(Job(p2p_inflight_s=(7200, 9000))),
     "operations of four minutes": run(Job(inflight_s=(240, 240))),
     "a long operation that ends": run(Job(inflight_s=(0, 600), dip_min=3)),
     "a job that writes each quarter of an hour": write(15, END_MIN),

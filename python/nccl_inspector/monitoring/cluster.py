@@ -12,7 +12,7 @@ from nccl_inspector.monitoring.panels import (
     listing,
     number,
 )
-from nccl_inspector.monitoring.queries import of_cluster, rate
+from nccl_inspector.monitoring.queries import of_cluster, rate, selector
 from nccl_inspector.monitoring.site import Site
 
 _NODE_LINK = link_to("nccl-node", "node", "Node")
@@ -22,6 +22,8 @@ _FIRING = 'ALERTS{alertname=~"Nccl.+", alertstate="firing", %s}'
 def _overview(own: str, site: Site) -> Row:
     job, agent = site["label_job"], "nccl_inspector_agent"
     info = f"nccl_inspector_job_info{{{own}}}"
+    # No rule of the scrape renames a label of these.
+    scrape = selector(cluster="$cluster", job=site["job_name"])
     wrote = f"nccl_inspector_last_write_timestamp_seconds{{{own}}}"
     return Row(
         "Cluster",
@@ -33,8 +35,9 @@ def _overview(own: str, site: Site) -> Row:
                    f"count({agent}_jobs{{{own}}})"),
             number("Switched off", "Nodes with the kill switch on.", "short",
                    f"sum({agent}_disabled{{{own}}})"),
-            number("Series", "Of measured jobs, in Prometheus.", "short",
-                   f'count({{__name__=~"nccl_.+", {job}!="", {own}}})'),
+            # What the scrapes counted: to count the series themselves would touch all of them.
+            number("Series", "That the scrapes of this cluster bring, the agents' own included.",
+                   "short", f"sum(scrape_samples_post_metric_relabeling{{{scrape}}})"),
             number("Alerts", "Of this bundle, firing.", "short",
                    f"count({_FIRING % own}) or vector(0)"),
         ],
@@ -94,7 +97,7 @@ def _jobs(own: str, site: Site) -> Row:
             ),
             _worst_jobs(
                 "Oldest operation in flight",
-                "The ten jobs with the oldest. Minutes are a hang, or a long checkpoint.",
+                "The ten jobs with the oldest collective. Minutes: a hang, or a long checkpoint.",
                 f"topk(10, max by ({on}) (nccl_collective_inflight_seconds{{{own}}}))",
                 "Age",
                 "s",

@@ -13,6 +13,7 @@ from nccl_inspector.monitoring.panels import (
     number,
 )
 from nccl_inspector.monitoring.queries import (
+    RATE,
     SYNCHRONOUS,
     highest_bandwidth,
     late_ratio,
@@ -27,7 +28,8 @@ from nccl_inspector.monitoring.site import Site
 
 _COMM = 'comm_name=~"$comm_name"'
 _KIND = f'{_COMM}, message_size=~"$message_size"'
-_SCOPES = (("NVLink only", 'n_nodes="1"'), ("Mixed and network", 'n_nodes!="1"'))
+# NCCL before 2.27 does not tell (n_nodes 0): those are in the row of all communicators only.
+_SCOPES = (("NVLink only", 'n_nodes="1"'), ("Mixed and network", 'n_nodes!~"0|1"'))
 
 
 def _whose(own: str) -> Panel:
@@ -66,7 +68,7 @@ def _overview(own: str) -> Row:
             ),
             number(
                 "Oldest in flight",
-                "Age of the oldest operation that has not completed. It grows in a hang.",
+                "Age of the oldest collective that has not completed. It grows in a hang.",
                 "s",
                 f"max(nccl_collective_inflight_seconds{{{own}}})",
                 3,
@@ -177,20 +179,62 @@ def _ranks(own: str, site: Site) -> Row:
     )
 
 
+def _everything(own: str) -> Row:
+    bandwidth = highest_bandwidth(own, "collective, comm_name, n_nodes")
+    p2p = f"max by (p2p_operation, comm_name) (avg_over_time(nccl_p2p_bus_bandwidth_gbs{{{own}}}"
+    moved = rate("nccl_p2p_bytes_total", own)
+    return Row(
+        "All communicators",
+        [
+            graph(
+                "Collectives: highest bus bandwidth",
+                "Waiting included. 0 nodes: not known, as with NCCL before 2.27; such "
+                "communicators are in no panel above that is for NVLink or for the network.",
+                "GBs",
+                [Query(bandwidth, "{{collective}} {{comm_name}}, {{n_nodes}} nodes")],
+                8,
+            ),
+            graph(
+                "Sends and Recvs: highest bandwidth",
+                "Waiting included.",
+                "GBs",
+                [Query(f"{p2p}{RATE}))", "{{p2p_operation}} {{comm_name}}")],
+                8,
+            ),
+            graph(
+                "Sends and Recvs: bytes",
+                "Message bytes a second, of all ranks together.",
+                "Bps",
+                [
+                    Query(
+                        f"sum by (p2p_operation, comm_name) ({moved})",
+                        "{{p2p_operation}} {{comm_name}}",
+                    )
+                ],
+                8,
+            ),
+        ],
+    )
+
+
 def _progress(job: str) -> Row:
     own = f"{job}, {_COMM}"
     done = rate("nccl_communicator_operations_completed_total", own)
     called = rate("nccl_communicator_operations_enqueued_total", own)
     last = f"nccl_communicator_last_progress_timestamp_seconds{{{own}}}"
-    age = f"nccl_collective_inflight_seconds{{{own}}}"
+    age, p2p_age = (f"nccl_{what}_inflight_seconds{{{own}}}" for what in ("collective", "p2p"))
     return Row(
         "Progress",
         [
             graph(
                 "Oldest operation in flight",
-                "By communicator's name. A line that rises as fast as time does is a hang.",
+                "By communicator's name. A solid line that rises as fast as time does is a hang. "
+                "Dashed: Sends and Recvs, of which one may be posted long before its partner.",
                 "s",
-                [Query(f"max by (comm_name) ({age})", "{{comm_name}}")],
+                [
+                    Query(f"max by (comm_name) ({age})", "{{comm_name}}"),
+                    Query(f"max by (comm_name) ({p2p_age})", "{{comm_name}} P2P", dashed=True),
+                ],
                 6,
             ),
             graph(
@@ -301,6 +345,7 @@ def job_dashboard(site: Site) -> Dashboard:
     """Return the dashboard of one job."""
     own, cluster, job = of_job(site), site["label_cluster"], site["label_job"]
     done = f"nccl_collective_operations_total{{{own}}}"
+    every = f'{{__name__=~"nccl_(collective|p2p)_operations_total", {own}}}'
     info = "nccl_inspector_job_info"
     return Dashboard(
         "nccl-job",
@@ -309,14 +354,15 @@ def job_dashboard(site: Site) -> Dashboard:
         [
             Variable("cluster", "Cluster", info, cluster),
             Variable("job", "Job", f"{info}{{{of_cluster(site)}}}", job),
-            Variable("comm_name", "Communicator", done, "comm_name", many=True),
-            Variable("message_size", "Size", done, "message_size", many=True),
+            Variable("comm_name", "Communicator", every, "comm_name", many=True),
+            Variable("message_size", "Size", every, "message_size", many=True),
             Variable("collective", "Collective", done, "collective", many=True),
         ],
         [
             _overview(own),
             _collective(own),
             _ranks(f"{own}, {_COMM}", site),
+            _everything(f"{own}, {_KIND}"),
             _progress(own),
             _attribution(own),
             _missing(own),

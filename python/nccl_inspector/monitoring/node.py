@@ -78,7 +78,7 @@ def _gpus(own: str, site: Site) -> Row:
             ),
             graph(
                 "Oldest operation in flight",
-                "Of all communicators of a GPU.",
+                "Of the collectives of all communicators of a GPU.",
                 "s",
                 [highest("nccl_collective_inflight_seconds")],
             ),

@@ -212,12 +212,15 @@ def _panel_json(panel: Panel, number_: int, place: Json, interval: str) -> Json:
     if panel.kind == "bargauge":
         color = {"mode": "fixed", "fixedColor": "blue"}
     steps = [{"color": "text" if panel.kind == "stat" else "green", "value": None}]
-    defaults = {
+    defaults: Json = {
         "color": color,
         "custom": _CUSTOM.get(panel.kind, {}),
         "thresholds": {"mode": "absolute", "steps": steps},
         "unit": panel.unit,
     }
+    # A ratio of 0 often is 1e-16 by arithmetic; on the axis of a graph Grafana chooses better.
+    if panel.unit == "percentunit" and panel.kind != "timeseries":
+        defaults["decimals"] = 1
     made: Json = {
         "datasource": DATASOURCE,
         "description": panel.about,
