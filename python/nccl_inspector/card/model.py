@@ -243,7 +243,12 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Degradation:
-    """A time in which something was slow. `depth` is negative: -0.28 of the baseline."""
+    """A time in which something was slow. `depth` is negative: -0.28 of the baseline.
+
+    `kind`: transport, straggler or both. The bandwidths of a straggler's are those that the typical
+    rank felt, waiting included. Cost: wall time of the process that lost most, at most: what the
+    application hid behind computing is in it.
+    """
 
     period: Period
     transport: str
@@ -254,6 +259,10 @@ class Degradation:
     baseline_gbs: float
     bus_gbs: float
     explained_share: float | None = None  # of the dip in throughput, where that is known
+    kind: str = "transport"
+    communicators: tuple[str, ...] = ()  # ids of all that were slow then
+    cost_s: float | None = None
+    cost_share: float | None = None  # of the job's wall time
 
 
 @dataclass(frozen=True, slots=True)
