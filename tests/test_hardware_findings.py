@@ -95,7 +95,7 @@ def test_when_it_rose_is_told() -> None:
 def test_how_bad_a_port_counter_is_depends_on_how_much(
     name: str, total: int, severity: str
 ) -> None:
-    assert severity_of(name, hardware([port(**{name: total})])) == severity
+    assert severity_of(name, hardware([port("p", **{name: total})])) == severity
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_how_bad_a_port_counter_is_depends_on_how_much(
     ],
 )
 def test_how_bad_a_gpu_counter_is_depends_on_how_much(name: str, total: int, severity: str) -> None:
-    assert severity_of(name, hardware([gpu(**{name: total})])) == severity
+    assert severity_of(name, hardware([gpu("GPU0", **{name: total})])) == severity
 
 
 def test_what_all_ports_have_is_noise_and_what_one_has_is_not() -> None:

@@ -127,6 +127,8 @@ def find_hangs(processes: Sequence[Process], names: Sequence[str], ended: bool) 
 
     `ended`: the job is over, so nothing can end any more. `names`: of the processes.
     """
+    if not any(is_suspect(op, op.age_ns / 1e9, one) for one in processes for op in one.operations):
+        return ()
     last_beat_ns = max((one.facts.beat_ns for one in processes), default=0)
     still = last_beat_ns - _last_progress_ns(processes) > SUSPECT_S * 1e9
     meetings = find_meetings(processes)

@@ -67,7 +67,7 @@ def _high(
         usual = median(others) if others else 0.0
         if share >= max(least, TIMES_MIN * usual):
             reference = usual if others else None
-            found[key] = Evidence("counters", name, share, "of the time", reference, len(others))
+            found[key] = Evidence("counters", name, share, "share", reference, len(others))
     return found
 
 
