@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nccl_inspector.analysis.columns import Floats
-from nccl_inspector.analysis.join import LATE_NS_MIN, LATE_SHARE_MIN, SYNCHRONISING
+from nccl_inspector.analysis.lateness import LATE_NS_MIN, LATE_SHARE_MIN, SYNCHRONISING
 from nccl_inspector.analysis.segment import (
     DEPTH_MIN,
     VALUES_MIN,
