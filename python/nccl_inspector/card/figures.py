@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables of a card: communicators, their operations, and the transport classes."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from nccl_inspector.analysis import join
+from nccl_inspector.card.model import Communicator, Operations, Transport
+from nccl_inspector.model import P2P
+
+# Of a communicator and one of its kinds of operation: expected bus bandwidth, GB/s, and by what.
+Expect = Callable[[join.Communicator, join.Figures], tuple[float, str] | None]
+
+
+def comm_id(comm: join.Communicator) -> str:
+    """Return the id as the card has it; those taken together have none of their own."""
+    return hex(comm.id) if comm.id else f"folded {comm.name}".rstrip()
+
+
+def list_communicators(
+    comms: Iterable[join.Communicator], transports: Mapping[str, str]
+) -> tuple[Communicator, ...]:
+    """Return the rows of communicators; `transports` by id."""
+    return tuple(
+        Communicator(
+            id=comm_id(comm),
+            name=comm.name,
+            transport=transports[comm_id(comm)],
+            nranks=comm.nranks or len(comm.members),
+            nnodes=comm.nnodes,
+            nodes=tuple(sorted({one.place.node for one in comm.members.values()})),
+            ranks_seen=len(comm.members),
+            notes=comm.notes,
+        )
+        for comm in comms
+    )
+
+
+def _operations(comm: join.Communicator, one: join.Figures, expect: Expect) -> Operations:
+    expected = expect(comm, one)
+    included = not one.judged and one.func not in P2P and not one.waiting
+    return Operations(
+        communicator=comm_id(comm),
+        func=one.func,
+        size_class=one.size_class,
+        algo_proto=one.algo_proto,
+        count=one.operations,
+        time_ns=one.time_ns,
+        bus_gbs=one.bus_gbs or None,
+        waiting_share=None if one.func in P2P else one.waiting,
+        waiting_included=included,
+        expected_gbs=expected[0] if expected else None,
+        expected_source=expected[1] if expected else "",
+        notes=tuple(note for note in one.notes if note not in comm.notes),
+        waited_for=one.late.place.name if one.late else "",
+        waited_for_node=one.late.place.node if one.late else "",
+    )
+
+
+def list_operations(comms: Iterable[join.Communicator], expect: Expect) -> tuple[Operations, ...]:
+    """Return the rows of operations, by communicator, those that took longest first."""
+    return tuple(_operations(comm, one, expect) for comm in comms for one in comm.figures)
+
+
+@dataclass(slots=True)
+class _Sum:
+    """What the operations of one class come to."""
+
+    busy_ns: dict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
+    transfer_ns: float = 0.0  # T times operations, of those whose bandwidth is defined
+    bus_bytes: float = 0.0
+    waiting_ns: float = 0.0
+    all_ns: float = 0.0
+
+
+def _add(comm: join.Communicator, total: _Sum) -> None:
+    for member in comm.members.values():
+        place = member.place.node, member.place.process
+        total.busy_ns[place] += sum(key.busy_ns for key in member.keys)
+    for one in comm.figures:
+        spent_ns = one.time_ns * one.operations
+        total.bus_bytes += one.bus_gbs * spent_ns
+        total.transfer_ns += spent_ns if one.bus_gbs else 0.0
+        if one.waiting > 0:
+            total.waiting_ns += one.waiting_ns
+            total.all_ns += one.waiting_ns / one.waiting
+
+
+def sum_transports(
+    comms: Sequence[join.Communicator], transports: Mapping[str, str], wall_s: float | None
+) -> tuple[Transport, ...]:
+    """Return a row for each class, the busiest first; `wall_s`: how long the job ran."""
+    sums: dict[str, _Sum] = defaultdict(_Sum)
+    for comm in comms:
+        if comm.figures:
+            _add(comm, sums[transports[comm_id(comm)]])
+    rows = []
+    for transport, total in sums.items():
+        busy_s = max(total.busy_ns.values(), default=0) / 1e9
+        rows.append(
+            Transport(
+                transport=transport,
+                busy_s=busy_s,
+                wall_share=busy_s / wall_s if wall_s else None,
+                waiting_share=total.waiting_ns / total.all_ns if total.all_ns else None,
+                bus_gbs=total.bus_bytes / total.transfer_ns if total.transfer_ns else None,
+            )
+        )
+    return tuple(sorted(rows, key=lambda row: -row.busy_s))
