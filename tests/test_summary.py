@@ -290,7 +290,7 @@ def test_a_spoilt_time_line_is_refused_when_it_is_looked_at() -> None:
         with pytest.raises(RefusedError):
             lines[place]
     with pytest.raises(RefusedError):
-        list(lines.of_kinds({line_kind(good)}))
+        list(lines.of_kinds({line_kind(good)[0]}))
 
 
 def test_only_lines_of_the_kinds_asked_for_are_unpacked() -> None:
@@ -299,4 +299,6 @@ def test_only_lines_of_the_kinds_asked_for_are_unpacked() -> None:
     wanted = lines[0]
     kind = (wanted.comm_id, wanted.func, wanted.size_class)
     assert list(packed.of_kinds({kind})) == [wanted]
+    assert list(packed.of_kinds({kind}, {kind: [wanted.rank]})) == [wanted]
+    assert not list(packed.of_kinds({kind}, {kind: [wanted.rank + 1]}))
     assert not list(packed.of_kinds(set()))

@@ -2,7 +2,7 @@
 """Time lines that are unpacked only when they are looked at: a large job has 65,000 of them."""
 
 import zlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import overload
 
 from nccl_inspector.errors import RefusedError
@@ -71,12 +71,18 @@ class PackedLines(Sequence[Line]):
     def _unpack(stream: bytes) -> Line:
         return unpack_line(inflate(stream, LINE_BYTES_MAX))
 
-    def of_kinds(self, kinds: Collection[Kind]) -> Iterator[Line]:
-        """Return the lines of these kinds; the others are not unpacked further than their heads."""
+    def of_kinds(
+        self, kinds: Collection[Kind], ranks: Mapping[Kind, Collection[int]] | None = None
+    ) -> Iterator[Line]:
+        """Return the lines of these kinds; the others are not unpacked further than their heads.
+
+        `ranks`: of a kind that is in it only the lines of these.
+        """
         for stream in self._streams:
             try:
                 head = zlib.decompressobj().decompress(stream, LINE_HEAD_BYTES)
             except zlib.error as err:
                 raise RefusedError("bad_summary", "odd block") from err
-            if line_kind(head) in kinds:
+            kind, rank = line_kind(head)
+            if kind in kinds and (ranks is None or rank in ranks.get(kind, (rank,))):
                 yield self._unpack(stream)

@@ -219,16 +219,16 @@ def _take_indices(firsts: Sequence[int], lasts: Sequence[int]) -> tuple[list[int
     return list(map(sub, ends, lengths)), ends
 
 
-def line_kind(head: bytes) -> tuple[int, int, int]:
-    """Return communicator, function and size class from what a time line begins with.
+def line_kind(head: bytes) -> tuple[tuple[int, int, int], int]:
+    """Return (communicator, function, size class) and the rank from a time line's first bytes.
 
     Raises:
         RefusedError: it is too short.
     """
     if len(head) < _LINE.size:
         raise _refuse("ends within a time line")
-    comm_id, _, func, size_class, *_ = _LINE.unpack_from(head)
-    return comm_id, func, size_class
+    comm_id, rank, func, size_class, *_ = _LINE.unpack_from(head)
+    return (comm_id, func, size_class), rank - 1
 
 
 def unpack_line(data: bytes) -> Line:

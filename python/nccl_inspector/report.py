@@ -43,6 +43,7 @@ class Report:
     coverage: Coverage
     links: Links | None  # what links and GPUs counted; None: nothing is known of that
     problems: tuple[str, ...]  # what else makes the figures less than whole, in words
+    names: tuple[str, ...]  # of the processes, in the order of the summaries
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,4 +296,5 @@ def build_report(loaded: Loaded) -> Report:
         coverage=find_coverage([process for _, process in processes], places),
         links=find_links(summaries),
         problems=tuple(dict.fromkeys(problems)),
+        names=tuple(names),
     )

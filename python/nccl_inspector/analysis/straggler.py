@@ -17,6 +17,7 @@ from statistics import median
 from nccl_inspector.analysis.join import Communicator, Figures, Late, Place
 from nccl_inspector.analysis.lateness import SYNCHRONISING, median_without
 from nccl_inspector.analysis.latewindows import LateWindows, judge_windows
+from nccl_inspector.analysis.linechoice import spread
 from nccl_inspector.card.model import HIGH, LOW, MEDIUM, UNKNOWN, Straggler
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.model import FUNCS, P2P, Line, Process
@@ -25,6 +26,8 @@ from nccl_inspector.packedlines import Kind, PackedLines
 # Of its lateness here, what a rank must have waited more than its peers elsewhere to be excused.
 EXCUSE_SHARE = 0.5
 WINDOWS_SHARE_MIN = 0.5
+RANKS_LOOKED_AT = 128  # of a large communicator: the middle of so many is that of all
+CASES_LOOKED_AT = 4  # of a process, the most costly
 _WAITING_FUNCS = SYNCHRONISING | {"Send", "Recv"}
 
 _Lines = Mapping[Kind, dict[int, Line]]  # by rank
@@ -159,22 +162,25 @@ def _kind(case: Case) -> Kind:
     return case.comm.id, FUNCS.index(case.figures.func), case.figures.size_class
 
 
-def _lines_of(process: Process, kinds: Collection[Kind]) -> Iterator[Line]:
+def _lines_of(process: Process, ranks: Mapping[Kind, Collection[int]]) -> Iterator[Line]:
     if isinstance(process.lines, PackedLines):
         with suppress(RefusedError):  # said where all lines are looked at
-            yield from process.lines.of_kinds(kinds)
+            yield from process.lines.of_kinds(ranks, ranks)
         return
     for line in process.lines:
-        if (line.comm_id, line.func, line.size_class) in kinds:
+        if line.rank in ranks.get((line.comm_id, line.func, line.size_class), ()):
             yield line
 
 
 def _gather_lines(processes: Iterable[Process], named: Iterable[Named]) -> _Lines:
     """Return the time lines in which somebody is named: a large job has too many for all."""
-    kinds = {_kind(case) for one in named for case in one.cases}
+    wanted: dict[Kind, set[int]] = defaultdict(set)
+    for case in (case for one in named for case in one.cases[:CASES_LOOKED_AT]):
+        members = sorted(case.comm.members)
+        wanted[_kind(case)].update(spread(members, RANKS_LOOKED_AT, [case.late.rank]))
     found: dict[Kind, dict[int, Line]] = defaultdict(dict)
-    for process in processes if kinds else ():
-        for line in _lines_of(process, kinds):
+    for process in processes if wanted else ():
+        for line in _lines_of(process, wanted):
             kind = line.comm_id, line.func, line.size_class
             found[kind].setdefault(line.rank, line)
     return found
@@ -182,9 +188,9 @@ def _gather_lines(processes: Iterable[Process], named: Iterable[Named]) -> _Line
 
 def _windows(named: Named, lines: _Lines) -> LateWindows | None:
     """Return what the windows say of the costliest case that has enough of them."""
-    for case in named.cases:
+    for case in named.cases[:CASES_LOOKED_AT]:
         of_ranks = lines.get(_kind(case), {})
-        if 2 * len(of_ranks) >= case.comm.nranks:
+        if 2 * len(of_ranks) >= min(case.comm.nranks, RANKS_LOOKED_AT):
             found = judge_windows(of_ranks, case.late.rank)
             if found is not None:
                 return found

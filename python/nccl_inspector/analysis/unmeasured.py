@@ -107,7 +107,7 @@ def _missing(
         detail="What these did is not known, so the one to blame may be among them.",
         entities=_entities("node", nodes_missing),
         evidence=tuple(evidence),
-        actions=("see whether the agent runs there: nccl-inspector doctor",)
+        actions=("see whether the agent runs there: nccl-inspector status",)
         if nodes_missing
         else (),
     )

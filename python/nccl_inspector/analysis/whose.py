@@ -5,6 +5,7 @@ Each source votes alone: communicators that share some nodes, Sends and Recvs, t
 Where every path goes over every node, as with rings over all of them, nobody can be told.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -25,6 +26,7 @@ from nccl_inspector.card.model import (
 
 SCORE_MIN = 1.10  # of the times over what is blamed, those elsewhere
 SHARE_MIN = 0.8  # of the slow paths that it must be in, and of its paths that must be slow
+NODES_OF_PAIRS_MAX = 16  # of a path whose pairs are looked at
 NODE, PAIR, UNDETERMINED = "node", "pair", "undetermined"
 
 
@@ -73,17 +75,23 @@ def _best(suspects: Iterable[Suspect | None]) -> list[Suspect]:
     return [one for one in found if one.score == top]
 
 
+def _often(slow: Sequence[Path], size: int, all_slow: int) -> list[frozenset[str]]:
+    """Return the nodes, or pairs of them, that so many of the slow paths have as to be blamed.
+
+    A large job has a thousand nodes and ten thousand paths, and nearly none comes to that.
+    """
+    counts = Counter(some for path in slow for some in combinations(sorted(path.nodes), size))
+    least = SHARE_MIN / 2 * all_slow  # which of them are slow depends on who is blamed
+    return [frozenset(some) for some, count in sorted(counts.items()) if count >= least]
+
+
 def _vote(paths: Sequence[Path]) -> list[Suspect]:
     """Return who is behind slow paths: one, or several that nothing tells apart."""
-    nodes = sorted(frozenset[str]().union(*(path.nodes for path in paths)))
-    best = _best(_weigh(frozenset({node}), paths) for node in nodes)
-    pairs = {
-        frozenset(pair)
-        for path in paths
-        if len(path.nodes) == 2 or not best
-        for pair in combinations(sorted(path.nodes), 2)
-    }
-    of_pairs = _best(_weigh(pair, paths) for pair in sorted(pairs, key=sorted))
+    slow = [path for path in paths if path.ratio >= SCORE_MIN]
+    best = _best(_weigh(nodes, paths) for nodes in _often(slow, 1, len(slow)))
+    of_two = [path for path in slow if len(path.nodes) == 2]
+    few = of_two if best else [path for path in slow if len(path.nodes) <= NODES_OF_PAIRS_MAX]
+    of_pairs = _best(_weigh(pair, paths) for pair in _often(few, 2, len(slow)))
     # A node of which there is one path only is no more likely than that path.
     narrow = best and all(any(one.nodes < pair.nodes for one in best) and
                           pair.inside == best[0].inside for pair in of_pairs)  # fmt: skip

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Make the report card of one attempt of a job from its node summaries and what else is known."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from nccl_inspector.analysis import join
+from nccl_inspector.analysis.blame import describe_hangs, describe_straggler
+from nccl_inspector.analysis.coverage import Coverage
+from nccl_inspector.analysis.expected import expected, port_gbps
+from nccl_inspector.analysis.hang import find_hangs
+from nccl_inspector.analysis.hardware import find_hardware
+from nccl_inspector.analysis.paths import compare, time_communicators, time_network, time_pairs
+from nccl_inspector.analysis.slowhardware import SlowHardware, find_slow_hardware
+from nccl_inspector.analysis.straggler import find_stragglers, total_waiting
+from nccl_inspector.analysis.throughput import Readings
+from nccl_inspector.analysis.transport import gpus_of, transport_of
+from nccl_inspector.analysis.unmeasured import find_unmeasured
+from nccl_inspector.analysis.whose import describe_culprit, find_culprit
+from nccl_inspector.card.facts import describe_environment, describe_job, describe_quality
+from nccl_inspector.card.figures import (
+    comm_id,
+    list_communicators,
+    list_operations,
+    sum_transports,
+)
+from nccl_inspector.card.model import (
+    NETWORK,
+    NVLINK,
+    SEVERITIES,
+    Card,
+    Finding,
+    Hang,
+    Input,
+    Job,
+    Straggler,
+)
+from nccl_inspector.card.overtime import OverTime, look_over_time, unpack
+from nccl_inspector.card.verdict import judge
+from nccl_inspector.model import Process
+from nccl_inspector.report import Loaded, Report, build_report
+from nccl_inspector.summary import NodeSummary
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What is known besides the summaries. `job` puts Slurm's record over what the hooks saw."""
+
+    job: Job | None = None
+    readings: Readings | None = None
+    inputs: tuple[Input, ...] = ()
+    refused: Mapping[str, int] = field(default_factory=dict)
+    ended: bool = True
+
+
+def _no_data(coverage: Coverage) -> str:
+    if coverage.untimed:
+        return "no times: operations were counted, but none has a time"
+    why = ""
+    if coverage.denied:
+        why = f": {', '.join(coverage.denied)} is on the site's list deny_nccl"
+    elif coverage.disabled.names:
+        why = ": the site's kill switch was on"
+    return f"no operation was measured{why}"
+
+
+def _lasting_slowness(
+    comms: Sequence[join.Communicator],
+    transports: Mapping[str, str],
+    placed: Sequence[tuple[str, Process]],
+) -> list[tuple[str, Finding]]:
+    """Return who was slow all the time, beside its like in the same job."""
+    found = []
+    for transport in dict.fromkeys(transports.values()):
+        of_class = [comm for comm in comms if transports[comm_id(comm)] == transport]
+        sources = {"communicators": compare(time_communicators(of_class))}
+        if transport in ("net", "mixed"):
+            sources |= {
+                "sends": compare(time_pairs(placed)),
+                "network": compare(time_network(placed)),
+            }
+        culprit = find_culprit(sources)
+        if culprit is not None:
+            cause = NETWORK if transport in ("net", "mixed") else NVLINK
+            found.append((cause, describe_culprit(culprit, transport)))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Nodes:
+    """GPU model and ports of nodes."""
+
+    models: tuple[str, ...]
+    ports_gbps: tuple[int, ...]  # of the node with least
+    gpus: int  # of a node
+
+
+def _nodes(summaries: Sequence[NodeSummary], models: tuple[str, ...]) -> _Nodes:
+    ports = []
+    for summary in summaries:
+        devices = summary.counters.devices if summary.counters else ()
+        rates = [
+            gbps
+            for one in devices
+            if one.kind == "port" and (rate := one.facts.get("rate"))
+            if (gbps := port_gbps(rate[-1].text))
+        ]
+        ports.append(tuple(sorted(rates)))
+    gpus = max(
+        (sum(len(process.gpus) for process in summary.processes) for summary in summaries),
+        default=0,
+    )
+    return _Nodes(models, min(ports, key=sum, default=()), gpus)
+
+
+def _expectation(
+    comm: join.Communicator, one: join.Figures, transport: str, nodes: _Nodes
+) -> tuple[float, str] | None:
+    if len(nodes.models) != 1 or not comm.nnodes:
+        return None
+    size = float(1 << one.size_class)
+    if one.func in ("AllGather", "ReduceScatter"):
+        size *= comm.nranks
+    found = expected(
+        transport, one.func, one.algo_proto, comm.nranks, comm.nnodes, size, nodes.models[0],
+        nodes.ports_gbps, nodes.gpus,
+    )  # fmt: skip
+    return (found.gbs, found.source) if found and found.firm else None
+
+
+def _straggler_findings(stragglers: Sequence[Straggler], hardware: SlowHardware) -> list[Finding]:
+    found = (describe_straggler(one, hardware.evidence(one.node, one.gpu)) for one in stragglers)
+    return [one for one in found if one]
+
+
+def _over_time(
+    report: Report,
+    transports: Mapping[str, str],
+    placed: Sequence[tuple[str, Process]],
+    wall_s: float,
+    readings: Readings | None,
+) -> OverTime:
+    by_id = {comm.id: transports[comm_id(comm)] for comm in report.communicators if comm.id}
+    lines = unpack(report.communicators, by_id, placed)
+    nodes = {number: node for number, (node, _) in enumerate(placed)}
+    return look_over_time(lines, report.communicators, by_id, nodes, wall_s, readings)
+
+
+def _sorted(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    return tuple(sorted(findings, key=lambda one: -SEVERITIES.index(one.severity)))
+
+
+def _named_hangs(hangs: Sequence[Hang], names: Mapping[str, str]) -> list[Hang]:
+    """Return hangs whose communicators have names where they have some, for the reader."""
+    return [
+        replace(one, communicator=names.get(one.communicator) or one.communicator) for one in hangs
+    ]
+
+
+def build_card(loaded: Loaded, given: Given | None = None) -> Card:
+    """Return the card of the attempt that was loaded."""
+    given = given or Given()
+    report, summaries = build_report(loaded), loaded.summaries
+    placed = [(one.head.node, process) for one in summaries for process in one.processes]
+    processes = [process for _, process in placed]
+    comms = report.communicators
+    gpus = {one.head.node: gpus_of(one.counters) for one in summaries}
+    transports = {comm_id(comm): transport_of(comm, gpus).transport for comm in comms}
+    job = given.job or describe_job(report, summaries)
+    wall_s = job.end_s - job.start_s if job.start_s is not None and job.end_s is not None else None
+    over_time = _over_time(report, transports, placed, wall_s or 0.0, given.readings)
+    refused = {**given.refused, **over_time.refused}
+    quality = describe_quality(report, summaries, given.inputs, refused)
+    environment = describe_environment(summaries)
+    hardware, slow_hardware = find_hardware(summaries), find_slow_hardware(summaries)
+    stragglers = find_stragglers(comms, processes, slow_hardware.kind_of)
+    hangs = find_hangs(processes, report.names, given.ended)
+    lasting = _lasting_slowness(comms, transports, placed)
+    comm_names = {comm_id(comm): comm.name for comm in comms}
+    unmeasured = find_unmeasured(
+        processes, report.names, report.coverage, quality.nodes_missing, quality.ranks_expected
+    )
+    accused = _straggler_findings(stragglers, slow_hardware)
+    findings = _sorted(
+        [
+            *describe_hangs(_named_hangs(hangs, comm_names)),
+            *accused,
+            *(one for _, one in lasting),
+            *over_time.findings,
+            *hardware.findings,
+            *unmeasured,
+        ]
+    )
+    waiting_ns, all_ns = total_waiting(comms)
+    waiting_share = waiting_ns / all_ns if all_ns else None
+    nodes = _nodes(summaries, environment.gpu_models)
+    measured = any(comm.figures for comm in comms)
+    verdict = judge(
+        state=job.state,
+        no_data="" if measured else _no_data(report.coverage),
+        judged=bool(over_time.judged) or any(one.judged for comm in comms for one in comm.figures),
+        findings=findings,
+        causes=[*over_time.causes, *lasting],
+        costs={one.period: one.cost_s or 0.0 for one in over_time.timeline.degradations},
+        hangs=hangs,
+        stragglers=stragglers,
+        ranks=len(processes),
+        wall_s=wall_s,
+        waiting_share=waiting_share,
+    )
+    return Card(
+        job=job,
+        verdict=verdict,
+        environment=environment,
+        data_quality=quality,
+        findings=findings,
+        communicators=list_communicators(comms, transports),
+        operations=list_operations(
+            comms,
+            lambda comm, one: _expectation(comm, one, transports[comm_id(comm)], nodes),
+        ),
+        transports=sum_transports(comms, transports, wall_s),
+        timeline=over_time.timeline,
+        stragglers=stragglers,
+        hangs=hangs,
+        counters=hardware.counters,
+    )
