@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from nccl_inspector.analysis.columns import Floats, columns_of
-from nccl_inspector.analysis.degradation import Judged, find_degradations
+from nccl_inspector.analysis.degradation import Judged, find_degradations, severity_of
 from nccl_inspector.analysis.series import Track, make_tracks
 from tests.synthetic.lines import START_S, WINDOW_S, Made, carried, lines_of, noise, slower
 
@@ -138,6 +138,19 @@ def test_fewer_operations_of_all_kinds_are_no_other_mix() -> None:
     found = judge(slow, Made(times(3, seed=3), func="ReduceScatter", ops=ops))
     assert [one.func for one in found.degradations] == ["AllReduce"]
     assert found.phases == ()
+
+
+def test_a_kind_that_is_not_called_any_more_is_another_mix() -> None:
+    trained = Made(times(seed=3)[:FIRST], func="ReduceScatter")
+    found = judge(Made(slower(times(), FIRST, WINDOWS - 100, 0.2)), trained)
+    assert found.degradations == ()
+    assert found.phases
+
+
+@pytest.mark.parametrize(("ops", "wanted"), [(1, "I"), (50, "W")])
+def test_how_much_it_matters_goes_by_what_it_cost(ops: int, wanted: str) -> None:
+    (one,) = judge(Made(slower(times(), FIRST, END, 0.2), ops=ops)).degradations
+    assert severity_of(one) == wanted
 
 
 def test_functions_without_a_common_wait_are_not_judged() -> None:

@@ -44,11 +44,10 @@ def periods(rng: np.random.Generator, first: int | None, sigma: float, depth: fl
     ]
 
 
-def trials(count: int, sigma: float, depth: float, seed: int) -> Rates:
-    """Return what is found in `count` jobs with a dip and in as many without."""
+def trials(count: int, healthy: int, sigma: float, depth: float, seed: int) -> Rates:
+    """Return what is found in `count` jobs with a dip and in `healthy` without."""
     rng = np.random.default_rng(seed)
     found = in_place = 0
-    false = 0.0
     for _ in range(count):
         first = int(rng.integers(20, WINDOWS - DIP - 20))
         seen = periods(rng, first, sigma, depth)
@@ -56,24 +55,26 @@ def trials(count: int, sigma: float, depth: float, seed: int) -> Rates:
                 if at < first + DIP and at + length > first]  # fmt: skip
         found += bool(hits)
         in_place += any(abs(at - first) <= 1 for at in hits)
-        false += sum(periods(rng, None, sigma, depth)[1::2])
-    return Rates(found / count, in_place / count, 1000 * false / (count * WINDOWS))
+    false = sum(sum(periods(rng, None, sigma, depth)[1::2]) for _ in range(healthy))
+    return Rates(found / count, in_place / count, 1000 * false / max(healthy * WINDOWS, 1))
 
 
 def test_ten_percent_for_two_minutes_is_found_quickly_tried() -> None:
-    rates = trials(30, sigma=0.03, depth=0.1, seed=5)
+    rates = trials(40, 0, sigma=0.03, depth=0.1, seed=5)
     assert rates.found >= 0.95
     assert rates.in_place >= 0.9
 
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("sigma", "depth"), [(0.015, 0.1), (0.03, 0.1), (0.06, 0.2)])
+@pytest.mark.parametrize(
+    ("sigma", "depth", "false_max"), [(0.015, 0.1, 0.5), (0.03, 0.1, 0.5), (0.06, 0.2, 1.0)]
+)
 def test_a_dip_is_found_where_it_is_and_none_where_there_is_none(
-    sigma: float, depth: float
+    sigma: float, depth: float, false_max: float
 ) -> None:
-    rates = trials(400, sigma, depth, seed=17)
+    rates = trials(400, 400, sigma, depth, seed=17)
     print(f"noise {sigma:.1%}, dip {depth:.0%}: {rates}")
     assert rates.found >= 0.95
     assert rates.in_place >= 0.95
-    assert rates.false <= 0.5
+    assert rates.false <= false_max

@@ -8,10 +8,10 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 
+from nccl_inspector.analysis import throughput
 from nccl_inspector.analysis.progress import on_windows, segment_progress
 from nccl_inspector.analysis.throughput import (
     LINE_BYTES_MAX,
-    READINGS_MAX,
     Reading,
     Readings,
     compile_pattern,
@@ -120,13 +120,13 @@ def test_it_does_not_matter_where_a_piece_ends(at: int) -> None:
     assert read_throughput(read_lines([data[:at], data[at:]]), UTC).found
 
 
-def test_lines_without_number_do_not_fill_the_memory() -> None:
+def test_lines_without_number_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(throughput, "READINGS_MAX", 500)
     lines = (
-        f"[2026-03-19T14:39:47Z] {n} throughput per GPU: {1 + n % 7} TFLOP/s"
-        for n in range(3 * READINGS_MAX)
+        f"[2026-03-19T14:39:47Z] {n} throughput per GPU: {1 + n % 7} TFLOP/s" for n in range(1500)
     )
     found = read_throughput(lines, UTC)
-    assert len(found.found) <= READINGS_MAX
+    assert len(found.found) <= 500
     assert found.notes == ("one throughput line of 4 was taken",)
 
 

@@ -22,7 +22,7 @@ from nccl_inspector.analysis.segment import (
     segment_all,
 )
 from nccl_inspector.analysis.series import Track
-from nccl_inspector.card.model import Degradation, Period
+from nccl_inspector.card.model import CRITICAL, INFO, WARNING, Degradation, Period
 
 TRANSPORT, STRAGGLER, BOTH, FLAT = "transport", "straggler", "both", "flat"
 # In the others a rank may be done before the last has come, or T is not the transfer.
@@ -32,6 +32,10 @@ MIX_MAX = 0.25  # by which the operations of another kind may differ from these
 MIX_OPS_MIN = 30.0  # expected, or their number says nothing
 SIZE_MAX = 0.05  # by which the mean size may differ
 COMMON_MIN = 0.5  # of the longer of two times, for both to be one
+
+# By what it cost of the job's time. Among many series of a healthy job some minute is slow by
+# chance: 15 % of jobs with 40 series have one, and none costs a twentieth of a percent.
+WARNING_SHARE, CRITICAL_SHARE = 0.001, 0.5
 
 Mask = NDArray[np.bool_]
 
@@ -122,13 +126,14 @@ def _another_workload(track: Track, period: Period, other: Mask, job: _Job) -> s
     was, now = _mean(sizes, track.ops, other), _mean(sizes, track.ops, slow)
     if abs(now / was - 1) > SIZE_MAX:
         return f"operations of {now / was - 1:+.0%} bytes"
-    expected = _rate(track, slow) / _rate(track, other)
+    usual = _rate(track, other)
+    expected = _rate(track, slow) / usual if usual else 1.0
     for sibling in job.of_member[track.members[0]]:
         if sibling is track or sibling.since_s > track.start_s + track.window_s:
             continue  # followed only from then on: what was before is not known
         within = inside(sibling, period)
-        rate = _rate(sibling, ~within)
-        count = rate * expected * np.count_nonzero(within)
+        windows = (period.end_s - period.start_s) / sibling.window_s
+        count = _rate(sibling, ~within) * expected * windows
         seen = float(sibling.ops[within].sum())
         if max(count, seen) >= MIX_OPS_MIN and abs(seen - count) > MIX_MAX * max(count, seen):
             return f"{seen:.0f} {sibling.func} where {count:.0f} would be usual"
@@ -168,7 +173,7 @@ def _find(
         if cut is by_time:
             kind = BOTH if kind == BOTH else TRANSPORT
         # What the transport explains is felt, too.
-        elif kind != STRAGGLER or (slow & seen).sum() >= COMMON_MIN * slow.sum():
+        elif kind not in (STRAGGLER, BOTH) or (slow & seen).sum() >= COMMON_MIN * slow.sum():
             continue
         seen |= slow
         period = _period(track, dip.first, dip.end)
@@ -223,6 +228,12 @@ def _degradation(group: Sequence[Slow], wall_s: float) -> Degradation:
     )
 
 
+def severity_of(degradation: Degradation) -> str:
+    """Return how much it matters to the job."""
+    share = degradation.cost_share or 0.0
+    return CRITICAL if share >= CRITICAL_SHARE else WARNING if share >= WARNING_SHARE else INFO
+
+
 def find_degradations(
     tracks: Sequence[Track], transports: Mapping[int, str], wall_s: float
 ) -> Judged:
@@ -236,10 +247,12 @@ def find_degradations(
             job.of_member[member].append(track)
     judged = [track for track in tracks if track.func in JUDGED and track.factor > 0][:TRACKS_MAX]
     looked_at = max(sum(int(np.count_nonzero(one.ops)) for one in judged), VALUES_MIN)
-    by_time = segment_all([track.bus_gbs for track in judged], looked_at=looked_at)
-    by_feel = segment_all([track.felt_gbs for track in judged], looked_at=looked_at)
-    cuts = list(zip(judged, by_time, by_feel, strict=True))
-    found = [one for each in cuts for one in _find(*each, job)]
+    series = [track.bus_gbs for track in judged] + [track.felt_gbs for track in judged]
+    cuts = segment_all(series, looked_at=looked_at)
+    by_time, by_feel = cuts[: len(judged)], cuts[len(judged) :]
+    found = [
+        one for each in zip(judged, by_time, by_feel, strict=True) for one in _find(*each, job)
+    ]
     short = sum(cut.too_short for cut in by_time)
     slows = [one for one in found if isinstance(one, Slow)]
     degradations = [_degradation(group, wall_s) for group in _groups(slows)]
