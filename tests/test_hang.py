@@ -245,6 +245,19 @@ def test_receives_on_both_sides_are_a_deadlock() -> None:
     assert hang.roots == ("rank 0", "rank 1")
 
 
+def test_a_receive_posted_ahead_does_not_excuse_who_stopped_calling() -> None:
+    pair, tensor = Group(7, "pp", (0, 1)), Group(8, "tp", (1, 2))
+    programs = [
+        [Call(pair, "Send", 8, 1), SYNC, Call(pair, "Recv", 8, 1), SYNC, Call(pair, "Send", 8, 1)],
+        [Call(pair, "Recv", 8, 0), Call(pair, "Recv", 8, 0, stream="ahead"),
+         Call(tensor, "AllReduce", 8), Call(pair, "Send", 8, 0)],
+        [Call(tensor, "AllReduce", 8)],
+    ]  # fmt: skip
+    hangs = hangs_of(stood(programs, {1: 2}))
+    assert_root(hangs, 1)
+    assert hangs[0].never_issued == ("rank 1",)
+
+
 def test_where_all_are_in_it_and_nobody_comes_out_no_process_is_blamed() -> None:
     group = Group(7, "dp", (0, 1))
     programs = [[Call(group, "AllReduce", 8)], [Call(group, "AllReduce", 8)]]

@@ -96,6 +96,13 @@ def test_a_slow_pair_is_named_from_sends() -> None:
     assert describe_culprit(found, "net").title == "path between n2 - n3: net transport slow"
 
 
+def test_a_node_of_which_only_some_paths_are_slow_is_not_accused() -> None:
+    ratios = {("n1", "n2"): 2.0, ("n1", "n3"): 1.0, ("n2", "n3"): 1.0}
+    found = find_culprit({"sends": [Path(frozenset(two), by, "-") for two, by in ratios.items()]})
+    assert found is not None
+    assert (found.kind, found.nodes) == (PAIR, ("n1", "n2"))
+
+
 def test_a_late_end_of_a_pair_is_no_slow_path() -> None:
     job = Job(fixed_chance(2), RANKS, 2)
     groups = [job.group("pp", pair) for pair in PAIRS]

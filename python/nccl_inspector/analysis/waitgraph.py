@@ -87,6 +87,7 @@ def _find_mismatched(wait: Wait) -> tuple[int, ...]:
 def _look(wait: Wait, last_beat_ns: int) -> Picture:
     """Return who has come to an operation and who has not."""
     found: dict[str, list[int]] = defaultdict(list)
+    since_ns = wait.since_ns
     for rank in wait.meeting.expected(wait.place):
         seat = wait.meeting.seats.get(rank)
         if seat is None:
@@ -94,7 +95,7 @@ def _look(wait: Wait, last_beat_ns: int) -> Picture:
             continue
         arrival = wait.meeting.arrival(seat, wait.place)
         in_it = wait.meeting.operation_at(seat, wait.place) is not None
-        dead = _is_dead(seat.process, wait.since_ns, last_beat_ns)
+        dead = _is_dead(seat.process, since_ns, last_beat_ns)
         if dead and (in_it or arrival is not Arrival.STARTED):
             found["dead"].append(seat.who)
         elif arrival is Arrival.ABSENT:
@@ -145,6 +146,7 @@ class WaitGraph:
                 late = (*picture.dead, *picture.absent, *picture.queued)
                 edges += [(place, who) for who in late]
         self.ends = find_ends(successors(edges))
+        self._blamed: dict[End[_Node], set[int]] = {}  # many paths have one end
 
     def roots(self, place: Place) -> tuple[int, ...]:
         """Return the processes at which the paths from an operation end."""
@@ -155,6 +157,11 @@ class WaitGraph:
 
     def blamed(self, end: End[_Node]) -> set[int]:
         """Return the processes behind one end."""
+        if end not in self._blamed:
+            self._blamed[end] = self._find_blamed(end)
+        return self._blamed[end]
+
+    def _find_blamed(self, end: End[_Node]) -> set[int]:
         if len(end) > 1:
             return self._of_knot(end)
         (node,) = end
