@@ -275,6 +275,9 @@ static void test_refused(void)
 	ok(*load("NCCL_INSPECTOR_RUN_DIR", long_text).refused && load("NCCL_INSPECTOR_RUN_DIR", long_text).make_dir,
 	   "a path that would have to be cut is not another path");
 	ok(!*load("NCCL_INSPECTOR_DENY_NCCL", long_text).deny_nccl, "nor is a list another list");
+	ok(!strcmp(load("NCCL_INSPECTOR_RUN_DIR", long_text).refused, "NCCL_INSPECTOR_RUN_DIR") &&
+		   !strcmp(load("NCCL_INSPECTOR_DENY_NCCL", long_text).refused, "NCCL_INSPECTOR_DENY_NCCL"),
+	   "and both are named");
 	set("NCCL_INSPECTOR_JSON", "x");
 	ok(!strcmp(load("NCCL_INSPECTOR_NET", "x").refused, "NCCL_INSPECTOR_NET, NCCL_INSPECTOR_JSON"), "all are named");
 	unset();
