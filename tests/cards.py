@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from functools import cache
 
 from nccl_inspector.card.model import (
     CANNOT_TELL,
@@ -50,7 +51,7 @@ START_S = 1785679200  # 2026-08-02 14:00:00 UTC
 WINDOW_S = 10
 WINDOWS = 804
 DIP = Period(START_S + 2410, START_S + 2790)
-NASTY = "\x1b[31m<script>alert(1)</script>\r\n\t\x00\x9b‮\ud800\"'&{{7*7}}"
+NASTY = "\x1b[31m<script>alert(1)</script>\r\n\t\x00\x9b‮\ud800\"'&{{7777*3}}"
 
 _JOB = Job(
     48213,
@@ -185,6 +186,7 @@ def _heat(
     )
 
 
+@cache
 def healthy() -> Card:
     """A job with nothing wrong."""
     return Card(
@@ -216,6 +218,7 @@ _BASELINE = Baseline(
 )
 
 
+@cache
 def network() -> Card:
     """A time of slow network, with a straggler beside it: the reference's example."""
     throughput = Throughput("TFLOP/s/GPU", "stdout", wave(314, 5, -0.08, 0.004))
@@ -277,6 +280,7 @@ def network() -> Card:
     )  # fmt: skip
 
 
+@cache
 def straggler() -> Card:
     """A rank that all wait for, in an attempt of a requeued array task."""
     card = network()
@@ -295,6 +299,7 @@ def straggler() -> Card:
     )  # fmt: skip
 
 
+@cache
 def hang() -> Card:
     """A rank that never called an AllReduce."""
     return replace(
@@ -329,6 +334,7 @@ def hang() -> Card:
     )  # fmt: skip
 
 
+@cache
 def failed() -> Card:
     """A job that died of its communication; what was not measured is said."""
     return replace(
@@ -370,6 +376,7 @@ def failed() -> Card:
     )  # fmt: skip
 
 
+@cache
 def no_data() -> Card:
     """A job in which nothing was measured."""
     return Card(
@@ -380,6 +387,7 @@ def no_data() -> Card:
     )
 
 
+@cache
 def nothing() -> Card:
     """A card of which all that can be missing is."""
     return Card(
@@ -390,6 +398,7 @@ def nothing() -> Card:
     )
 
 
+@cache
 def bare() -> Card:
     """Every part is there once, with all that can be unknown unknown."""
     return Card(
@@ -410,6 +419,7 @@ def bare() -> Card:
     )
 
 
+@cache
 def hostile(text: str = NASTY) -> Card:
     """Every text that could come from a user is this one."""
     slow = Degradation(DIP, text, text, text, 27, -0.3, 300.0, 200.0)
@@ -452,6 +462,7 @@ def hostile(text: str = NASTY) -> Card:
     )  # fmt: skip
 
 
+@cache
 def huge() -> Card:
     """A job of 8,192 ranks with every list long and every number large."""
     nodes = tuple(f"node{n:04}" for n in range(1024))
@@ -459,7 +470,7 @@ def huge() -> Card:
                      for one in network().findings * 20)  # fmt: skip
     comms = tuple(
         Communicator(f"0x{n:016x}", f"{'long_name_' * 20}{n}", "mixed", 8192, 1024, nodes, 8000)
-        for n in range(300)
+        for n in range(100)
     )
     kinds = tuple(
         Operations(one.id, "ReduceScatter", 62, "COLLNET_DIRECT_LL128", 10**18, 1e18, 1e12, 0.999,
@@ -467,7 +478,7 @@ def huge() -> Card:
                    waited_for_node="node1023 " * 9)
         for one in comms for _ in range(20)
     )  # fmt: skip
-    card = network()
+    card, heat = network(), _heat(32, 17, 412e3, 60)
     return replace(
         card,
         job=replace(
@@ -490,7 +501,7 @@ def huge() -> Card:
             for _ in range(40)
         ),
         counters=tuple(replace(card.counters[0], node=node) for node in nodes),
-        heat=_heat(8192, 17, 412e3, 60),
+        heat=tuple((f"rank {n}", heat[n % 32][1]) for n in range(8192)),
     )  # fmt: skip
 
 

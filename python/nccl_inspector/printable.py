@@ -10,6 +10,8 @@ _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 
 def plain(text: str) -> str:
     """Return `text` with `?` for all that is not printable ASCII."""
+    if text.isascii() and text.isprintable():
+        return text
     return "".join(char if " " <= char <= "~" else "?" for char in text)
 
 

@@ -11,7 +11,7 @@ from nccl_inspector.columns import cut, fit_columns, row_text
 from nccl_inspector.printable import plain
 
 COLUMNS = 100
-_TEXT_CHARS_MAX = 4000  # of one paragraph: a user's text is not to fill the terminal
+_TEXT_CHARS_MAX = 1 << 18  # of one paragraph
 
 
 class Paint(Enum):

@@ -16,7 +16,9 @@ _ACROSS = 72
 _LINES_MAX = 3
 _STEPS_S = (10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400)
 _LEVELS = ((0.95, "#"), (0.85, "+"), (0.70, "-"), (0.0, "."))
-_LEGEND = "# from 95% of the baseline on, + 85% to 95%, - 70% to 85%, . less; ^ found slow"
+_LEGEND = (
+    "# from 95% of the baseline on, + 85% to 95%, - 70% to 85%, . less; ^ bandwidth found slow"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,7 @@ class Track:
     unit: str
     values: tuple[float | None, ...]
     baseline: float | None
-    slow: tuple[Degradation, ...]
+    slow: tuple[Degradation, ...]  # its own; of a throughput those of all series
 
 
 def _baseline(values: Sequence[float | None]) -> float | None:
@@ -48,8 +50,9 @@ def _of_series(one: Series, line: TimeLine) -> Track:
     return Track(name, "GB/s", one.bus_gbs, baseline, slow)
 
 
-def _of_throughput(one: Throughput) -> Track:
-    return Track(f"throughput ({one.source})", one.unit, one.values, _baseline(one.values), ())
+def _of_throughput(one: Throughput, line: TimeLine) -> Track:
+    baseline, name = _baseline(one.values), f"throughput ({one.source})"
+    return Track(name, one.unit, one.values, baseline, line.degradations)
 
 
 def tracks(line: TimeLine, shown: int) -> list[Track]:
@@ -68,7 +71,7 @@ def tracks(line: TimeLine, shown: int) -> list[Track]:
         ]
 
     chosen = sorted(line.series, key=order)[:shown]
-    found = [_of_throughput(line.throughput)] if line.throughput else []
+    found = [_of_throughput(line.throughput, line)] if line.throughput else []
     return found + [_of_series(one, line) for one in chosen if any(one.bus_gbs)]
 
 

@@ -32,8 +32,10 @@ from nccl_inspector.card.words import (
     said_status,
     worst_first,
 )
+from nccl_inspector.columns import cut
 
 _ENTITIES_SHOWN = 8
+_NAME_CHARS = 80
 _STATUS_PAINT = {
     HEALTHY: Paint.GOOD,
     DEGRADED: Paint.WARNING,
@@ -69,7 +71,7 @@ def _attempt(card: Card) -> str:
 def job_words(card: Card) -> list[str]:
     """Return what the job is, in words that a comma parts."""
     job = card.job
-    words = [said_job(card), f"name {job.name}" if job.name else ""]
+    words = [said_job(card), f"name {cut(job.name, _NAME_CHARS)}" if job.name else ""]
     words += [
         f"{name} {value}"
         for name in ("user", "account", "partition", "cluster")

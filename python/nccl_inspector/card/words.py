@@ -49,6 +49,8 @@ def percent(share: float | None) -> str:
     if share is None:
         return UNKNOWN
     value = share * 100
+    if 0 < abs(value) < 0.05:
+        return "<0.1%" if value > 0 else "-<0.1%"
     return f"{value:.1f}%" if 0 < abs(value) < 0.95 else f"{digits(round(value), 1)}%"
 
 
@@ -158,8 +160,8 @@ def said_status(verdict: Verdict) -> str:
 
 
 def said_cost(verdict: Verdict) -> str:
-    """Return what it cost the job; empty: not known."""
-    if verdict.cost_s is None:
+    """Return what it cost the job; empty: nothing, or not known."""
+    if not verdict.cost_s:
         return ""
     share = (
         f" ({percent(verdict.cost_share)} of its time)" if verdict.cost_share is not None else ""
