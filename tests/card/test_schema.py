@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A card as JSON: valid by the published schema, and read back the same or refused."""
+
+import json
+import re
+from dataclasses import fields, is_dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import jsonschema
+import pytest
+
+from nccl_inspector.card import schema
+from nccl_inspector.card.model import SCHEMA_VERSION, Card
+from nccl_inspector.card.schema import card_from_json, make_schema, schema_text, to_json
+from nccl_inspector.errors import RefusedError
+from tests import cards
+from tests.cards import CARDS
+from tests.cluster.layout import REPO
+
+NOW = datetime(2026, 8, 2, 17, tzinfo=UTC)
+SMALL = [name for name in CARDS if name != "huge"]
+PUBLISHED = REPO / "packaging" / "doc" / "report.schema.json"
+
+
+def written(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(to_json(CARDS[name](), NOW))
+    return found
+
+
+def test_the_published_schema_is_that_of_the_model() -> None:
+    assert PUBLISHED.read_text("ascii") == schema_text(), (
+        "python -m nccl_inspector.card.schema >packaging/doc/report.schema.json"
+    )
+
+
+def test_the_schema_is_one() -> None:
+    jsonschema.Draft202012Validator.check_schema(make_schema())
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_every_card_is_valid(name: str) -> None:
+    found = written(name)
+    found["heat"] = found["heat"][:2]
+    found["timeline"]["series"] = found["timeline"]["series"][:1]
+    jsonschema.Draft202012Validator(make_schema()).validate(found)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("verdict", "status"), "FINE"),
+        (("job", "job_id"), "48213"),
+        (("job", "start"), "yesterday"),
+        (("timeline", "series", 0, "bus_gbs", 0), "fast"),
+        (("schema_version",), "2.0.0"),
+        (("heat", 0), ["rank 0"]),
+    ],
+)
+def test_the_schema_finds_what_is_wrong(path: tuple[Any, ...], value: Any) -> None:
+    found = written("straggler") | {"timeline": written("hostile")["timeline"]}
+    at: Any = found
+    for step in path[:-1]:
+        at = at[step]
+    at[path[-1]] = value
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.Draft202012Validator(make_schema()).validate(found)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_card_is_read_back_the_same(name: str) -> None:
+    card = CARDS[name]()
+    assert card_from_json(to_json(card, NOW)) == card
+
+
+def test_the_head_says_versions_when_and_the_exit_code() -> None:
+    found = written("hang")
+    assert found["schema_version"] == SCHEMA_VERSION
+    assert found["generated_at"] == "2026-08-02T17:00:00Z"
+    assert found["exit_code"] == 2
+    assert re.fullmatch(r"[0-9.]+\w*", found["tool_version"])
+
+
+def test_a_time_has_its_iso_form_beside_it() -> None:
+    found = written("hang")
+    assert found["job"]["start_s"] == cards.START_S
+    assert found["job"]["start"] == "2026-08-02T14:00:00Z"
+    assert found["hangs"][0]["since"] == "2026-08-02T15:12:44Z"
+    assert written("nothing")["job"]["end"] is None
+
+
+def test_every_unix_time_of_the_model_is_one_of_the_names_with_an_iso_form() -> None:
+    kinds = [one for one in schema._kinds(Card) if is_dataclass(one)]
+    names = {field.name for kind in kinds for field in fields(kind)}
+    durations = {"busy_s", "cost_s", "age_s", "window_s"}
+    assert {name for name in names if name.endswith("_s")} - durations == set(schema._TIMES)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_the_text_is_one_line_of_ascii(name: str) -> None:
+    text = to_json(CARDS[name](), NOW)
+    assert re.fullmatch(r"[ -~]+\n", text)
+
+
+def test_a_figure_that_is_no_number_is_not_written() -> None:
+    card = cards.no_data()
+    odd = Card(card.job, card.verdict, card.environment, card.data_quality, heat=(("r", (1e999,)),))
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        to_json(odd, NOW)
+
+
+def changed(path: tuple[Any, ...], value: Any) -> str:
+    found = written("straggler")
+    at: Any = found
+    for step in path[:-1]:
+        at = at[step]
+    at[path[-1]] = value
+    return json.dumps(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "not_json"),
+        ("{", "not_json"),
+        ("[" * 100_000, "not_json"),
+        ('{"schema_version": NaN}', "not_json"),
+        ('{"schema_version": ' + "1" * 5000 + "}", "not_json"),
+        ("[]", "version"),
+        ("{}", "version"),
+        (changed(("schema_version",), "2.0.0"), "version"),
+        (changed(("schema_version",), 1), "version"),
+        (changed(("job",), None), "bad_card"),
+        (changed(("job", "job_id"), True), "bad_card"),
+        (changed(("job", "job_id"), 1.5), "bad_card"),
+        (changed(("job", "job_id"), 10**30), "bad_card"),
+        (changed(("job", "start_s"), 10**400), "bad_card"),
+        (changed(("job", "name"), 5), "bad_card"),
+        (changed(("job", "attempts"), "01"), "bad_card"),
+        (changed(("job", "attempts"), {"0": 1}), "bad_card"),
+        (changed(("verdict", "status"), "FINE"), "bad_card"),
+        (changed(("findings", 0, "severity"), "\x1b[31m"), "bad_card"),
+        (changed(("heat", 0), ["rank 0", [1.0], 2]), "bad_card"),
+        (changed(("data_quality", "dropped"), {"x" * 500: "1"}), "bad_card"),
+        (changed(("stragglers", 0, "flagged"), 1), "bad_card"),
+        (changed(("verdict", "cost_s"), 1).replace('"cost_s": 1', '"cost_s": 1e999'), "bad_card"),
+    ],
+)
+def test_what_is_no_card_is_refused(text: str, reason: str) -> None:
+    with pytest.raises(RefusedError) as refused:
+        card_from_json(text)
+    assert refused.value.reason == reason
+    assert str(refused.value).isascii()
+    assert str(refused.value).isprintable()
+    assert len(str(refused.value)) < 300
+
+
+def test_a_card_that_lacks_a_key_without_a_default_is_refused() -> None:
+    found = written("straggler")
+    del found["verdict"]["summary"]
+    with pytest.raises(RefusedError, match=r"card\.verdict\.summary: not there"):
+        card_from_json(json.dumps(found))
+
+
+def test_a_card_of_an_earlier_or_later_minor_version_is_read() -> None:
+    found = written("straggler")
+    del found["baseline"]
+    del found["job"]["components"]
+    found["job"]["colour"] = "red"
+    found["schema_version"] = "1.9.0"
+    assert card_from_json(json.dumps(found)) == cards.straggler()
+
+
+def test_a_file_beyond_the_cap_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema, "BYTES_MAX", 10)
+    with pytest.raises(RefusedError, match="too_big"):
+        card_from_json('{"schema_version": "1.0.0"}')
