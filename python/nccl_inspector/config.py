@@ -81,6 +81,9 @@ class Config:
     sweep_after_s: float
     scontrol: Path
     counters: bool
+    mailer: Path
+    sendmail: Path
+    mail_wait_s: float
 
 
 def load_settings() -> dict[str, Setting]:
