@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The report as a mail, and the MailProg that never loses Slurm's own."""
+
+import email
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.message import EmailMessage
+from email.policy import default
+from pathlib import Path
+
+import pytest
+
+from nccl_inspector.card.mail import make_mail, send, subject
+from nccl_inspector.card.mailprog import read_slurm_mail, wait_for
+from nccl_inspector.card.schema import to_json
+from nccl_inspector.errors import InspectorError
+from tests import cards
+from tests.cards import CARDS
+from tests.cluster import wait_until
+from tests.cluster.layout import REPO
+
+NOW = datetime(2026, 8, 2, 17, tzinfo=UTC)
+WRAPPER = REPO / "packaging" / "nccl-inspector-mail"
+SLURMS = ["-s", "Slurm Job_id=48213 Name=gpt Ended, Run time 02:14:00, COMPLETED", "amy"]
+ENDED = {"SLURM_JOB_ID": "48213", "SLURM_JOB_MAIL_TYPE": "Ended"}
+
+
+def parsed(message: EmailMessage) -> EmailMessage:
+    return email.message_from_bytes(message.as_bytes(), policy=default)
+
+
+# The mail itself.
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_a_subject_is_a_line_of_78_characters_at_most(name: str) -> None:
+    text = subject(CARDS[name]())
+    assert len(text) <= 78
+    assert text.isascii()
+    assert text.isprintable()
+
+
+def test_a_mail_has_the_verdict_the_text_and_the_page() -> None:
+    mail = parsed(make_mail(cards.network(), "amy@example.org", NOW))
+    assert mail["Subject"] == "NCCL DEGRADED (network): job 48213 gpt-pretrain"
+    assert mail["To"] == "amy@example.org"
+    text, page = mail.iter_parts()
+    assert text.get_content_type() == "text/plain"
+    assert "VERDICT  DEGRADED (network), high confidence" in text.get_content()
+    assert page.get_content_type() == "text/html"
+    assert page.get_filename() == "nccl-job-48213.html"
+    assert page.get_content().startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_no_line_of_a_mail_is_longer_than_a_mailer_takes(name: str) -> None:
+    data = make_mail(CARDS[name](), "amy", NOW).as_bytes()
+    assert max(map(len, data.split(b"\r\n"))) <= 998
+
+
+def test_slurms_subject_and_body_stay_in_front() -> None:
+    mail = parsed(make_mail(cards.network(), "amy", NOW, (SLURMS[1], "a body\n")))
+    assert mail["Subject"] == f"{SLURMS[1]}, NCCL DEGRADED (network)"
+    body = mail.get_body()
+    assert body is not None
+    assert body.get_content().split("\r\n")[:3] == [SLURMS[1], "", "a body"]
+
+
+def test_a_hostile_name_of_a_job_adds_no_header() -> None:
+    own = ("Slurm Job_id=1 Name=x\r\nBcc: all@example.org\r\n\r\nhello", "")
+    mail = parsed(make_mail(cards.hostile(), "amy", NOW, own))
+    assert mail["Bcc"] is None
+    assert mail["Subject"].startswith("Slurm Job_id=1 Name=x??Bcc: all@example.org????hello, NCCL")
+
+
+@pytest.mark.parametrize("to", ["", " ", "a\nBcc: b", "a\x00", "größe@x", "a" * 3000])
+def test_what_is_no_address_is_refused(to: str) -> None:
+    with pytest.raises(InspectorError, match="not the address of a mail"):
+        make_mail(cards.network(), to, NOW)
+
+
+def program(path: Path, script: str) -> Path:
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_sendmail_gets_the_mail_on_its_input_and_the_addresses_in_it(tmp_path: Path) -> None:
+    fake = program(tmp_path / "sendmail", f'echo "$@" >{tmp_path}/args; cat >{tmp_path}/mail')
+    send(make_mail(cards.network(), "amy, bob@example.org", NOW), fake)
+    assert (tmp_path / "args").read_text() == "-t -i\n"
+    sent = (tmp_path / "mail").read_bytes()
+    assert b"To: amy, bob@example.org\n" in sent
+    assert b"\r" not in sent
+
+
+def test_a_sendmail_that_fails_or_is_not_there_is_told_in_a_line(tmp_path: Path) -> None:
+    mail = make_mail(cards.network(), "amy", NOW)
+    with pytest.raises(InspectorError, match="failed with 75: try later"):
+        send(mail, program(tmp_path / "sendmail", "cat >/dev/null; echo try later >&2; exit 75"))
+    with pytest.raises(InspectorError, match="No such file"):
+        send(mail, tmp_path / "none")
+
+
+# What Slurm calls.
+
+
+def test_a_mail_without_a_jobs_number_is_not_ours() -> None:
+    with pytest.raises(InspectorError, match="SLURM_JOB_ID"):
+        read_slurm_mail("s", "amy", b"", {"SLURM_JOB_ID": "7;reboot"})
+
+
+@pytest.mark.parametrize(
+    ("said", "restart"), [(None, 0), ("2", 2), ("x", 0), ("٣", 0), ("9" * 30, 0)]
+)
+def test_the_attempt_is_that_of_the_environment(said: str | None, restart: int) -> None:
+    env = {"SLURM_JOB_ID": "7"} | ({} if said is None else {"SLURM_JOB_RESTART_COUNT": said})
+    assert read_slurm_mail("s", "amy", b"\xff", env).restart == restart
+
+
+def test_a_report_that_comes_late_is_waited_for_and_no_longer_than_asked() -> None:
+    waits: list[float] = []
+    answers = iter([None, None, cards.network()])
+    assert wait_for(lambda: next(answers), 3600, waits.append) is cards.network()
+    assert len(waits) == 2
+    assert wait_for(lambda: None, 0, waits.append) is None
+    assert len(waits) == 2
+
+
+# The wrapper, with the real command behind it where a report is to come.
+
+COMMAND = """
+import sys
+from pathlib import Path
+import click
+from nccl_inspector.card.mailprog import mailprog_command
+from nccl_inspector.card.schema import card_from_json
+
+def find(_config, _job_id, _restart):
+    path = Path({path!r})
+    return card_from_json(path.read_bytes()) if path.exists() else None
+
+cli = click.Group(commands=[mailprog_command(find)])
+sys.argv[2:2] = ["--conf", {conf!r}]
+cli()
+"""
+
+
+class Site:
+    """A mailer, a sendmail and a command that write down what they get."""
+
+    def __init__(self, folder: Path, wait: str = "60s") -> None:
+        self.folder = folder
+        self.report = folder / "report.json"
+        self.conf = folder / "conf"
+        for name in ("mailer", "sendmail"):
+            program(
+                folder / name,
+                f'for word; do printf "%s\\n" "$word"; done >{folder}/{name}.args\n'
+                f"cat >{folder}/{name}.new; mv {folder}/{name}.new {folder}/{name}.mail",
+            )
+        self.conf.write_text(
+            f"mailer = {folder}/mailer  \nsendmail = {folder}/sendmail\nmail_wait = {wait}\n"
+        )
+        (folder / "main.py").write_text(COMMAND.format(path=str(self.report), conf=str(self.conf)))
+        self.command(f'exec {sys.executable} {folder}/main.py "$@"')
+        # The wrapper sets PATH itself, as Slurm gives it none.
+        self.wrapper = folder / "nccl-inspector-mail"
+        text = WRAPPER.read_text().replace("PATH=/usr/sbin", f"PATH={folder}/bin:/usr/sbin")
+        self.wrapper.write_text(text)
+        self.wrapper.chmod(0o755)
+
+    def command(self, script: str) -> None:
+        (self.folder / "bin").mkdir(exist_ok=True)
+        program(self.folder / "bin" / "nccl-inspector", script)
+
+    def call(
+        self, env: Mapping[str, str], argv: list[str] = SLURMS, body: str = "a body\n"
+    ) -> None:
+        """Call the wrapper as slurmctld does; it must be back at once."""
+        own = {"NCCL_INSPECTOR_TEST_CONF": str(self.conf), "PYTHONPATH": str(REPO / "python")}
+        done = subprocess.run(
+            [self.wrapper, *argv], input=body, env=own | dict(env), timeout=20, text=True,
+            capture_output=True, check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+    def mail(self, name: str) -> bytes:
+        path = self.folder / f"{name}.mail"
+        wait_until(path.exists, 60, f"a mail of the {name}")
+        return path.read_bytes()
+
+    def unchanged(self, argv: list[str] = SLURMS, body: str = "a body\n") -> bool:
+        """Tell whether the mailer got what Slurm gave."""
+        got = self.mail("mailer").decode()
+        return (got, (self.folder / "mailer.args").read_text().split("\n")) == (body, [*argv, ""])
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def test_the_wrapper_is_short_executable_and_passes_shellcheck() -> None:
+    assert len(WRAPPER.read_text(encoding="ascii").splitlines()) <= 60
+    assert os.access(WRAPPER, os.X_OK)
+    done = subprocess.run(
+        ["shellcheck", "-S", "style", WRAPPER], capture_output=True, text=True, check=False
+    )
+    assert done.stdout + done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        {},
+        {"SLURM_JOB_ID": "48213", "SLURM_JOB_MAIL_TYPE": "Began"},
+        {"SLURM_JOB_ID": "48213", "SLURM_JOB_MAIL_TYPE": "Requeued"},
+        {"SLURM_JOB_MAIL_TYPE": "Ended"},
+        {"SLURM_JOB_ID": "x", "SLURM_JOB_MAIL_TYPE": "Failed"},
+    ],
+)
+def test_any_other_mail_goes_to_the_mailer_unchanged(site: Site, env: dict[str, str]) -> None:
+    site.command("exit 0")
+    site.call(env)
+    assert site.unchanged()
+
+
+def test_odd_words_reach_the_mailer_as_they_are(site: Site) -> None:
+    argv = ["-s", "a  'b' \"c\" $(reboot) `x` * \\", "-amy"]
+    site.call({}, argv, "")
+    assert site.unchanged(argv, "")
+
+
+@pytest.mark.parametrize("script", ["exit 1", "kill -9 $$", "cat >/dev/null; exit 3"])
+def test_a_command_that_fails_loses_nothing(site: Site, script: str) -> None:
+    site.command(script)
+    site.call(ENDED)
+    assert site.unchanged()
+
+
+def test_without_the_command_the_mail_goes_unchanged(site: Site) -> None:
+    shutil.rmtree(site.folder / "bin")
+    site.call(ENDED)
+    assert site.unchanged()
+
+
+def test_a_wrapper_that_is_told_to_end_sends_at_once(site: Site) -> None:
+    site.command(f"echo $PPID >{site.folder}/timeout.new; mv {site.folder}/timeout.new "
+                 f"{site.folder}/timeout.pid; exec sleep 100")  # fmt: skip
+    site.call(ENDED)
+    pid_file = site.folder / "timeout.pid"
+    wait_until(pid_file.exists, 20, "the command")
+    status = Path(f"/proc/{pid_file.read_text().strip()}/status").read_text()
+    wrapper = next(line.split()[1] for line in status.split("\n") if line.startswith("PPid"))
+    os.kill(int(wrapper), signal.SIGTERM)
+    assert site.unchanged()
+
+
+def test_the_end_of_a_job_comes_with_its_report(site: Site) -> None:
+    site.report.write_text(to_json(cards.straggler(), NOW))
+    site.call(ENDED)
+    mail = email.message_from_bytes(site.mail("sendmail"), policy=default)
+    assert mail["Subject"].startswith(f"{SLURMS[1]}, NCCL DEGRADED (straggler)")
+    assert mail["To"] == "amy"
+    body = mail.get_body()
+    assert body is not None
+    assert "a body\n\nNCCL JOB REPORT" in body.get_content()
+    assert not (site.folder / "mailer.mail").exists()
+
+
+def test_without_a_report_in_time_the_mail_goes_unchanged(tmp_path: Path) -> None:
+    site = Site(tmp_path, wait="0s")
+    site.call(ENDED)
+    assert site.unchanged()
+
+
+def test_a_sendmail_that_fails_leaves_the_mail_to_the_mailer(site: Site) -> None:
+    site.report.write_text(to_json(cards.straggler(), NOW))
+    program(site.folder / "sendmail", "cat >/dev/null; exit 75")
+    site.call(ENDED)
+    assert site.unchanged()
