@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `report` can do with a card, as options, and the command `show`."""
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from nccl_inspector.card.comment import read_comment, render_summary
+from nccl_inspector.card.html import render_html
+from nccl_inspector.card.mail import make_mail, send
+from nccl_inspector.card.model import Card
+from nccl_inspector.card.schema import to_json
+from nccl_inspector.card.text import render_text
+from nccl_inspector.errors import InspectorError
+from nccl_inspector.jobnames import JOB_NAME
+
+_INPUT_CHARS_MAX = 1 << 16
+COLOURS = ("auto", "always", "never")
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is to become of a card; with none of json, html and mail it is text."""
+
+    as_json: bool
+    html: Path | None  # `-`: standard output
+    mail: str  # addresses; empty: no mail
+    colour: str
+    everything: bool
+    sendmail: Path
+
+
+def card_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options of Wish, as as_json, html, mail, colour and everything."""
+    options = (
+        click.option("--all", "everything", is_flag=True, help="Cut no table short."),
+        click.option("--json", "as_json", is_flag=True, help="All of it, for programs."),
+        click.option(
+            "--html",
+            type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
+            help="A page for a browser into this file; - for standard output.",
+        ),
+        click.option("--mail", metavar="ADDRESS", default="", help="A mail with text and page."),
+        click.option(
+            "--color", "colour", type=click.Choice(COLOURS), default="auto", show_default=True,
+            help="auto: on a terminal, without NO_COLOR.",
+        ),
+    )  # fmt: skip
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def has_colour(choice: str) -> bool:
+    """Tell whether the text is painted (no-color.org)."""
+    if choice == "auto":
+        is_dumb = os.environ.get("TERM", "dumb") == "dumb"
+        return sys.stdout.isatty() and not is_dumb and not os.environ.get("NO_COLOR")
+    return choice == "always"
+
+
+def write_card(card: Card, wish: Wish) -> int:
+    """Write the card as is wished, and return the exit status: 0 to 3.
+
+    Raises:
+        InspectorError: a file cannot be written, or a mail not be sent.
+    """
+    now = datetime.now(UTC)
+    if wish.mail:
+        send(make_mail(card, wish.mail, now), wish.sendmail)
+    if wish.html is not None:
+        _write_page(render_html(card, now), wish.html)
+    if wish.as_json:
+        click.echo(to_json(card, now), nl=False)
+    elif not wish.mail and wish.html is None:
+        colour = has_colour(wish.colour)
+        # Click would take the colours away again where there is no terminal.
+        click.echo(render_text(card, wish.everything, colour), nl=False, color=colour)
+    return card.exit_code
+
+
+def _write_page(page: str, path: Path) -> None:
+    if str(path) == "-":
+        click.echo(page, nl=False)
+        return
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as err:
+        raise InspectorError(f"{path}: {os.strerror(err.errno or 0)}") from err
+
+
+# Job id to its AdminComment; None: Slurm does not know the job, or it has none.
+Ask = Callable[[int], str | None]
+
+
+def show_command(ask: Ask) -> click.Command:
+    """Return the command `nccl-inspector show`."""
+
+    @click.command("show")
+    @click.argument("what", metavar="JOB_ID|TEXT|-")
+    def show(what: str) -> None:
+        """Say in words what a job's AdminComment tells of it: of a job, a text, or the input."""
+        text: str | None = what
+        if what == "-":
+            text = sys.stdin.buffer.read(_INPUT_CHARS_MAX).decode("utf-8", "replace")
+        elif JOB_NAME.fullmatch(what):
+            text = ask(int(what))
+            if not text:
+                raise InspectorError(f"Slurm has no AdminComment of job {what}")
+        click.echo(render_summary(read_comment(text or "")), nl=False)
+
+    return show
