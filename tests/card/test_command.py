@@ -26,7 +26,7 @@ def report(name: str, *words: str, sendmail: Path = Path("/none")) -> Result:
     @click.command()
     @card_options
     @click.pass_context
-    def command(context: click.Context, **options: Any) -> None:
+    def command(context: click.Context, /, **options: Any) -> None:
         context.exit(write_card(CARDS[name](), Wish(sendmail=sendmail, **options)))
 
     return CliRunner().invoke(command, words)
