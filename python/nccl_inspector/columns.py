@@ -35,10 +35,12 @@ def cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[: max(0, width - 2)] + ".."
 
 
-def row_text(columns: Sequence[Column], widths: Sequence[int], cells: Sequence[str]) -> str:
-    """Return one row, without blanks at its end."""
+def row_text(
+    columns: Sequence[Column], widths: Sequence[int], cells: Sequence[str], gap: int = 1
+) -> str:
+    """Return one row, with so many blanks between columns and none at its end."""
     parts = [
         cut(cell, width).ljust(width) if column.is_text else cell.rjust(width)
         for column, width, cell in zip(columns, widths, cells, strict=True)
     ]
-    return " ".join(parts).rstrip()
+    return (" " * gap).join(parts).rstrip()

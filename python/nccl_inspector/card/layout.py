@@ -60,12 +60,13 @@ def _table(grid: Grid) -> Iterator[Line]:
     cells = [[cut(plain(row.cells[at]), COLUMNS) for at in kept] for row in filled]
     widths = fit_columns(shown, cells, COLUMNS - indent)
     margin = " " * indent
+    gap = 2 if sum(widths) + 2 * len(widths) - 2 <= COLUMNS - indent else 1
     if filled:
-        yield Line(margin + row_text(shown, widths, [column.title for column in shown]))
+        yield Line(margin + row_text(shown, widths, [column.title for column in shown], gap))
     of_rows = iter(cells)
     for row in rows:
         if row.cells:
-            yield Line(margin + row_text(shown, widths, next(of_rows)))
+            yield Line(margin + row_text(shown, widths, next(of_rows), gap))
         else:
             yield from paragraph("", row.between, indent=5)
 
