@@ -8,6 +8,7 @@ set -euo pipefail
 readonly packages=(
 	gcc libc6-dev make git python3-venv
 	slurm-wlm libslurm-dev slurm-wlm-basic-plugins munge
+	slurmdbd slurm-wlm-mysql-plugin mariadb-server-core mariadb-client-core
 	prometheus prometheus-node-exporter openmpi-bin
 	clang libclang-rt-14-dev clang-tidy cppcheck shellcheck procps util-linux debootstrap
 	gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user locales

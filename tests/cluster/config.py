@@ -67,7 +67,40 @@ def slurm_conf(layout: Layout) -> str:
             f"PartitionName={partition} Nodes=ALL Default={default} MaxTime=60 State=UP"
             " OverSubscribe=NO"
         )
+    if layout.options.accounting:
+        lines += accounting_lines(layout)
     return "\n".join(merged(lines, layout.options.slurm_lines)) + "\n"
+
+
+def accounting_lines(layout: Layout) -> list[str]:
+    """What slurm.conf says of slurmdbd."""
+    return [
+        "AccountingStorageType=accounting_storage/slurmdbd",
+        f"AccountingStorageHost={layout.address(HEAD)}",
+        f"AccountingStoragePort={layout.slurmdbd_port()}",
+        f"AccountingStoragePass={layout.munge_socket}",
+        "AccountingStorageTRES=gres/gpu",
+        "AccountingStoreFlags=job_comment",
+    ]
+
+
+def slurmdbd_conf(layout: Layout) -> str:
+    """slurmdbd.conf. MariaDB knows us by the uid at its socket, so there is no password."""
+    lines = [
+        "AuthType=auth/munge",
+        f"AuthInfo=socket={layout.munge_socket}",
+        f"DbdHost={HEAD}",
+        f"DbdAddr={layout.address(HEAD)}",
+        f"DbdPort={layout.slurmdbd_port()}",
+        "SlurmUser=root",
+        f"LogFile={layout.root}/log/slurmdbd.log",
+        f"PidFile={layout.root}/run/slurmdbd.pid",
+        "StorageType=accounting_storage/mysql",
+        "StorageHost=localhost",
+        "StorageUser=root",
+        "StorageLoc=slurm_acct_db",
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def merged(lines: Sequence[str], changes: Sequence[str]) -> list[str]:
@@ -173,6 +206,10 @@ def write_all(layout: Layout) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     layout.slurm_conf.write_text(slurm_conf(layout))
     (etc / "gres.conf").write_text(gres_conf(layout))
+    if layout.options.accounting:
+        secret = etc / "slurmdbd.conf"
+        secret.touch(mode=0o600)
+        secret.write_text(slurmdbd_conf(layout))
     if layout.release >= (24, 11):  # else it looks for a cgroup v2 of its own, or ends
         (etc / "cgroup.conf").write_text("CgroupPlugin=disabled\n")
     for name, text in layout.options.etc_files:

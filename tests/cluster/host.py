@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.cluster import tree
 from tests.cluster.errors import ClusterError
-from tests.cluster.layout import JOB_USER, OTHER_USER, REPORT_USER, Layout, Options
+from tests.cluster.layout import JOB_USER, OTHER_USER, PORTS, REPORT_USER, Layout, Options
 from tests.cluster.processes import DAEMON_ENV
 
 # Program: the Debian package that brings it.
@@ -23,6 +23,9 @@ PROGRAMS = {
     "nsenter": "util-linux",
     "useradd": "passwd",
     "make": "make",
+    "slurmdbd": "slurmdbd",
+    "mariadbd": "mariadb-server-core",
+    "mariadb": "mariadb-client-core",
     "prometheus": "prometheus",
     "prometheus-node-exporter": "prometheus-node-exporter",
 }
@@ -98,7 +101,7 @@ def choose_layout(root: Path, options: Options) -> Layout:
     for attempt in range(50):
         number = seed + attempt * 7919
         net = f"127.{64 + number % 128}.{number // 128 % 250 + 1}"
-        port = _LOWEST_PORT + number % _PORT_STEPS * 10
+        port = _LOWEST_PORT + number % _PORT_STEPS * PORTS
         layout = Layout(root, net, port, options, slurm, machines_root)
         if all(_is_free(*pair) for pair in layout.listeners()):
             return layout

@@ -24,6 +24,7 @@ RUN_DIR = "/run/nccl-inspector"
 
 DESCRIPTION = "cluster.json"
 _PATH_WORDS = re.compile(r"/[A-Za-z0-9._/-]+")
+PORTS = 11  # of one cluster
 _MAX_PATH = 80  # munge's socket must fit into sun_path (108 bytes)
 
 
@@ -40,6 +41,7 @@ class Options:
     prolog_flags: slurm.conf's PrologFlags; empty: none.
     slurm_lines: lines of slurm.conf that replace those of the same key, or come at the end.
     etc_files: name and text of further files beside slurm.conf (`job_submit.lua`).
+    accounting: with slurmdbd, on a MariaDB of the cluster's own.
     """
 
     prolog: bool = True
@@ -51,6 +53,7 @@ class Options:
     prolog_flags: str = "Alloc"
     slurm_lines: tuple[str, ...] = ()
     etc_files: tuple[tuple[str, str], ...] = ()
+    accounting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +132,9 @@ class Layout:
     def prometheus_port(self) -> int:
         return self.port + 9
 
+    def slurmdbd_port(self) -> int:
+        return self.port + 10
+
     def exporter_url(self, node: str) -> str:
         return f"http://{self.address(node)}:{self.exporter_port(node)}"
 
@@ -150,7 +156,8 @@ class Layout:
     def listeners(self) -> list[tuple[str, int]]:
         """Every address and port that the cluster listens on."""
         head = self.address(HEAD)
-        pairs = [(head, self.slurmctld_port()), (head, self.prometheus_port())]
+        ports = self.slurmctld_port(), self.prometheus_port(), self.slurmdbd_port()
+        pairs = [(head, port) for port in ports]
         for node in NODES:
             pairs.append((self.address(node), self.slurmd_port(node)))
             pairs.append((self.address(node), self.exporter_port(node)))

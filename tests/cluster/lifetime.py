@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.cluster import config, host, product
+from tests.cluster import accounting, config, host, product
 from tests.cluster.errors import ClusterError
 from tests.cluster.layout import (
     DAEMON_USER,
@@ -180,12 +180,27 @@ def _start_slurm(layout: Layout) -> None:
          f"--log-file={root}/log/munged.log", f"--seed-file={root}/run/munge.seed"],
     )  # fmt: skip
     wait_until(layout.munge_socket.exists, _START_S, "munged answers", 0.005)
+    if layout.options.accounting:
+        _start_accounting(layout)
     head.start("slurmctld", ["slurmctld", "-D", "-f", str(layout.slurm_conf)])
     # A slurmd that finds no controller tries again only after a second.
     address = (layout.address(HEAD), layout.slurmctld_port())
     wait_until(lambda: _listens(layout, address), _START_S, "slurmctld listens", 0.005)
     for name in NODES:
         Node(layout, name).start_slurmd()
+
+
+def _start_accounting(layout: Layout) -> None:
+    accounting.start_mariadb(layout)
+
+    def answers() -> bool:
+        _check_daemons(layout)
+        return accounting.mariadb_answers(layout)
+
+    wait_until(answers, _START_S, "MariaDB answers")
+    accounting.start_slurmdbd(layout)
+    address = layout.address(HEAD), layout.slurmdbd_port()
+    wait_until(lambda: _listens(layout, address), _START_S, "slurmdbd listens")
 
 
 def _listens(layout: Layout, address: tuple[str, int]) -> bool:

@@ -24,6 +24,7 @@ SUITES = ("trixie", "forky")
 PACKAGES = (
     "slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins", "libslurm-dev", "munge",
     "python3", "python3-click", "python3-prometheus-client", "mount", "procps", "hostname",
+    "slurmdbd", "slurm-wlm-mysql-plugin", "mariadb-server-core", "mariadb-client-core",
 )  # fmt: skip
 _MARKER = "nccl-inspector-tree.json"
 _MOVING = ("stable", "testing", "unstable", "sid")  # names of suites that may mean the host's
