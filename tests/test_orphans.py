@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector import jobdir, orphans, scontrol
+from nccl_inspector import jobdir, orphans
 from nccl_inspector.agent import Agent
 from nccl_inspector.config import Config
 from nccl_inspector.orphans import Sweeper
 from nccl_inspector.scontrol import Question
+from nccl_inspector.slurm import command
 from nccl_inspector.tally import Tally
 from tests.boxes import BoxOf, lock_held, make_job, names, write_box
 from tests.cluster.lifetime import wait_until
@@ -205,7 +206,7 @@ def test_a_hanging_scontrol_holds_no_pass_up_and_is_killed_with_its_children(
     wait_until(lambda: pid_file.exists() and pid_file.read_text() != "", 10, "scontrol hangs", 0.01)
     sweeper.run_pass()
     assert time.monotonic() - begun < 5
-    clock.ahead_s += scontrol.ANSWER_S
+    clock.ahead_s += command.ANSWER_S
     sweeper.run_pass()
     assert (tally.answers, jobs(config)) == ({"none": 1}, ["42"])
     stat = Path(f"/proc/{int(pid_file.read_text())}/stat")

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from nccl_inspector import scontrol
 from nccl_inspector.config import Config
 from nccl_inspector.orphans import Sweeper
+from nccl_inspector.slurm import command
 from nccl_inspector.tally import Tally
 from tests.boxes import make_job
 from tests.cluster.lifetime import wait_until
@@ -144,7 +144,7 @@ def test_an_answer_without_end_is_cut_and_ends_nothing(
     tally: Tally,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(scontrol, "OUTPUT_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(command, "OUTPUT_BYTES_MAX", 1 << 20)
     slurm.shows("COMPLETED")
     slurm.says(f"sleep 0.2; cat {slurm.folder}/answer; exec cat /dev/zero")
     make_job(config.run_dir / "jobs" / "42")

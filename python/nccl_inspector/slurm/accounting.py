@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `sacct` says of a job, in text columns, which are right in every release.
+
+Not its JSON: that of Slurm 22.05 says that failed jobs ended with 0, and has neither the user nor
+the submit line. Users choose names and comments, with newlines too, so a delimiter is drawn for
+each question, and records are told apart by their number of fields alone.
+"""
+
+import re
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+
+from nccl_inspector.errors import InspectorError
+from nccl_inspector.slurm.command import ask
+from nccl_inspector.slurm.jobid import JobName, parse_job
+from nccl_inspector.slurm.record import OVER, Run
+from nccl_inspector.slurm.values import (
+    Facts,
+    moment,
+    number,
+    optional,
+    path,
+    plain,
+    state_word,
+    tres_facts,
+)
+
+# Restarts and StdOut came after 22.05: only what the release knows is asked for.
+COLUMNS = (
+    "JobIDRaw", "JobID", "User", "UID", "Account", "Partition", "Cluster", "State", "ExitCode",
+    "Submit", "Eligible", "Start", "End", "Restarts", "NodeList", "NNodes", "ReqTRES", "AllocTRES",
+    "TimelimitRaw", "Reason", "WorkDir", "StdOut", "SubmitLine", "Comment", "AdminComment",
+    "JobName",
+)  # fmt: skip
+TIME_FORMAT = {"SLURM_TIME_FORMAT": "%s"}
+_MINUTE_S = 60
+
+Row = dict[str, str]
+
+
+def question(name: JobName, columns: Sequence[str], delimiter: str) -> list[str]:
+    """The words for sacct: all attempts of the job, of an array of all its tasks, no steps."""
+    return [
+        "--parsable", "--noheader", "--duplicates", "--allocations", f"--jobs={name}",
+        f"--delimiter={delimiter}", f"--format={','.join(columns)}",
+    ]  # fmt: skip
+
+
+def known_columns(helpformat: str) -> list[str]:
+    """Those of COLUMNS that `sacct --helpformat` lists."""
+    known = set(helpformat.split())
+    return [one for one in COLUMNS if one in known]
+
+
+def read_rows(output: str, columns: Sequence[str], delimiter: str) -> list[Row] | None:
+    """Return the records; None when it is not a whole number of them."""
+    *cells, rest = output.split(delimiter)
+    if rest.strip("\n") or len(cells) % len(columns):
+        return None
+    rows = []
+    for at in range(0, len(cells), len(columns)):
+        first, *others = cells[at : at + len(columns)]
+        if at and not first.startswith("\n"):
+            return None
+        rows.append(dict(zip(columns, [first.removeprefix("\n"), *others], strict=True)))
+    return rows
+
+
+def ask_accounting(sacct: Path, name: JobName) -> tuple[list[Row], str]:
+    """Return a job's records, the oldest first, and, where there is none, why."""
+    said = ask(sacct, "--helpformat")
+    if said.status != 0:
+        return [], said.words
+    columns = known_columns(said.output)
+    delimiter = secrets.token_hex(12)
+    said = ask(sacct, *question(name, columns, delimiter), env=TIME_FORMAT)
+    if said.status != 0:
+        return [], said.words
+    rows = read_rows(said.output, columns, delimiter)
+    if rows is None:
+        return [], "its answer is not the columns that were asked for"
+    mine = rows_of(rows, name)
+    return mine, "" if mine else "it knows no such job"
+
+
+def rows_of(rows: Sequence[Row], name: JobName) -> list[Row]:
+    """Return those of the very job, the oldest first."""
+    if name.tasks:
+        mine = [row for row in rows if row["JobID"].startswith(f"{name.job_id}_[")]
+    elif name.task is not None or name.offset is not None:
+        mine = [row for row in rows if row["JobID"] == str(name)]
+    else:
+        mine = [row for row in rows if row["JobIDRaw"] == str(name.job_id)]
+    return sorted(mine, key=lambda row: moment(row["Submit"]) or 0)
+
+
+def attempts(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows of the newest job of this number, one an attempt, the oldest first.
+
+    A number may have been given again. What a requeue leaves has the user, the submit line and
+    the directory of what follows it, and ended before that was queued.
+    """
+    chain = list(rows[-1:])
+    for row in reversed(rows[:-1]):
+        ended, queued = moment(row["End"]), moment(chain[0]["Submit"])
+        same = all(row[key] == chain[0][key] for key in ("UID", "SubmitLine", "WorkDir"))
+        if not same or ended is None or queued is None or ended > queued:
+            break
+        chain.insert(0, row)
+    return chain
+
+
+def _identity(row: Row) -> Facts:
+    """What the two ids say: JobIDRaw is the job's own, JobID as users write it."""
+    facts: Facts = {"job_id": number(row["JobIDRaw"])}
+    if not re.fullmatch("[0-9]+[_+].+", row["JobID"]):
+        return facts
+    try:
+        name = parse_job(row["JobID"])
+    except InspectorError:
+        return facts
+    if name.offset is not None:
+        return facts | {"het_job_id": name.job_id, "het_offset": name.offset}
+    array = Facts(array_job_id=name.job_id, array_tasks=name.tasks, array_task_id=name.task)
+    return facts | array
+
+
+def _run(row: Row, restart: int) -> Run:
+    state = state_word(row["State"])
+    codes = re.fullmatch("([0-9]+):([0-9]+)", row["ExitCode"]) if state in OVER else None
+    told = number(row.get("Restarts", ""))
+    return Run(
+        restart=restart if told is None else told,
+        state=state,
+        exit_code=int(codes[1]) if codes else None,
+        signal=int(codes[2]) if codes else None,
+        start_s=moment(row["Start"]),
+        end_s=moment(row["End"]),
+        nodelist=optional(row["NodeList"]),
+        num_nodes=number(row["NNodes"]),
+        reason="" if row["Reason"] == "None" else optional(row["Reason"]),
+    )
+
+
+def runs(rows: Sequence[Row]) -> tuple[Run, ...]:
+    """Return the attempts; without the column Restarts they are numbered as they are there."""
+    return tuple(_run(row, restart) for restart, row in enumerate(attempts(rows)))
+
+
+def facts(row: Row) -> Facts:
+    """Return what does not change from attempt to attempt, of the newest one's row."""
+    limit = number(row["TimelimitRaw"])
+    found: Facts = {
+        "name": plain(row["JobName"]),
+        "user": plain(row["User"]) or None,
+        "uid": number(row["UID"]),
+        "account": optional(row["Account"]),
+        "partition": optional(row["Partition"]),
+        "cluster": optional(row["Cluster"]),
+        "submit_s": moment(row["Submit"]),
+        "eligible_s": moment(row["Eligible"]),
+        "time_limit_s": None if limit is None else limit * _MINUTE_S,
+        "submit_line": plain(row["SubmitLine"]) or None,
+        "work_dir": path(row["WorkDir"]),
+        "stdout_path": row.get("StdOut") or None,
+        # Stored with AccountingStoreFlags=job_comment only, so that none may be one.
+        "comment": plain(row["Comment"]) or None,
+        "admin_comment": plain(row["AdminComment"]),
+    }
+    found |= _identity(row) | tres_facts(row["AllocTRES"], row["ReqTRES"])
+    return {key: value for key, value in found.items() if value is not None}

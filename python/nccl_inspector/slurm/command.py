@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run one of Slurm's commands: no shell, an environment of our own, its output and time bounded."""
+
+import os
+import resource
+import signal
+import subprocess
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+ANSWER_S = 10.0
+_REAP_S = 0.2
+# An array has a record of 1.3 KB for each of its tasks: this is six thousand.
+OUTPUT_BYTES_MAX = 8 << 20
+
+
+def _environment(more: Mapping[str, str]) -> dict[str, str]:
+    fixed = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
+    conf = os.environ.get("SLURM_CONF")
+    return fixed | ({"SLURM_CONF": conf} if conf else {}) | dict(more)
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a command said; `words` is why it did not, in one plain line."""
+
+    status: int
+    output: str
+    errors: str
+    cut: bool = False  # it wanted to say more than we take
+
+    @property
+    def words(self) -> str:
+        words = self.errors.split("\n", 1)[0][:200].strip() or f"exit status {self.status}"
+        return "".join(char if char.isprintable() else "?" for char in words)
+
+
+class Command:
+    """One process at work."""
+
+    def __init__(self, program: Path, *words: str, env: Mapping[str, str] | None = None) -> None:
+        """Start it.
+
+        Raises:
+            OSError: there is no such program, or no process could be had.
+        """
+        # Files in memory: nobody need read them while it writes.
+        self._output_fd = os.memfd_create(program.name)
+        self._errors_fd = os.memfd_create(f"{program.name}-errors")
+        try:
+            self._child = subprocess.Popen(
+                [program, *words],
+                stdin=subprocess.DEVNULL, stdout=self._output_fd, stderr=self._errors_fd,
+                env=_environment(env or {}), cwd="/", start_new_session=True,
+            )  # fmt: skip
+        except OSError:
+            self._close()
+            raise
+        bound = OUTPUT_BYTES_MAX, OUTPUT_BYTES_MAX
+        with suppress(OSError):  # it is over already, or became another account's
+            resource.prlimit(self._child.pid, resource.RLIMIT_FSIZE, bound)
+
+    def said(self) -> Said | None:
+        """Return what it said, once; None while it is at work."""
+        status = self._child.poll()
+        if status is None:
+            return None
+        cut = os.fstat(self._output_fd).st_size >= OUTPUT_BYTES_MAX
+        output, errors = (
+            os.pread(fd, OUTPUT_BYTES_MAX, 0).decode("utf-8", "replace")
+            for fd in (self._output_fd, self._errors_fd)
+        )
+        self._close()
+        return Said(status, output, errors, cut)
+
+    def wait(self, seconds: float) -> Said | None:
+        """Return what it said, once; None when it was not over in time and has been ended."""
+        with suppress(subprocess.TimeoutExpired):
+            self._child.wait(seconds)
+        said = self.said()
+        if said is None:
+            self.stop()
+        return said
+
+    def stop(self) -> None:
+        """End it, with whatever it has started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._child.pid, signal.SIGKILL)
+        # One that hangs in the kernel cannot be waited for; the next Popen reaps it.
+        with suppress(subprocess.TimeoutExpired):
+            self._child.wait(_REAP_S)
+        self._close()
+
+    def _close(self) -> None:
+        for fd in (self._output_fd, self._errors_fd):
+            os.close(fd)
+
+
+def ask(
+    program: Path, *words: str, env: Mapping[str, str] | None = None, seconds: float = ANSWER_S
+) -> Said:
+    """Return what a command said; one that gave no whole answer has a status that is not 0."""
+    try:
+        said = Command(program, *words, env=env).wait(seconds)
+    except OSError as err:
+        return Said(127, "", f"{program}: {err.strerror}")
+    if said is None:
+        return Said(124, "", f"no answer in {seconds:g} s")
+    if said.cut:
+        return Said(1, "", "more output than is taken")
+    return said

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What slurmctld still knows of a job: pyslurm of the site's release, else scontrol.
+
+`squeue --json` of 22.05 is not asked: it gives all jobs of the cluster whichever is asked for, no
+--switches, and no path of a standard output that has its usual name.
+"""
+
+import re
+from pathlib import Path
+
+from nccl_inspector.slurm import pyslurmprobe
+from nccl_inspector.slurm.command import ask
+from nccl_inspector.slurm.jobid import JobName
+from nccl_inspector.slurm.record import CONTROLLER, PYSLURM
+from nccl_inspector.slurm.scontroljson import parse_json
+from nccl_inspector.slurm.scontroltext import parse_text
+from nccl_inspector.slurm.values import Facts
+
+JSON_SINCE = (23, 2)
+TIME_FORMAT = {"SLURM_TIME_FORMAT": "%s"}
+_VERSION = re.compile(r"slurm\S* ([0-9]{2})\.([0-9]{1,2})\b")
+
+
+def ask_controller(scontrol: Path, name: JobName) -> tuple[str, Facts, str]:
+    """Return who was asked, what slurmctld knows and, where that is nothing, why."""
+    version = ask(scontrol, "--version")
+    match = _VERSION.match(version.output)
+    if version.status != 0 or match is None:
+        return CONTROLLER, {}, version.words if version.status else "its version is not known"
+    release = int(match[1]), int(match[2])
+    is_id = name.task is None and name.offset is None and not name.tasks
+    if is_id and pyslurmprobe.installed() == release:
+        found, _ = pyslurmprobe.ask_pyslurm(name.job_id)
+        if found:
+            return PYSLURM, found, ""
+    return CONTROLLER, *_ask_scontrol(scontrol, name, json=release >= JSON_SINCE)
+
+
+def _ask_scontrol(scontrol: Path, name: JobName, *, json: bool) -> tuple[Facts, str]:
+    shape = "--json" if json else "--oneliner"
+    said = ask(scontrol, shape, "show", "job", str(name), env=TIME_FORMAT)
+    if said.status != 0:
+        return {}, said.words
+    found = parse_json(said.output, name) if json else parse_text(said.output, name)
+    return found, "" if found else "it has no one record of the job"

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What slurmctld says through pyslurm, where that is installed and of the site's Slurm release.
+
+Its versions begin with the year and month of the one release that they are for. It is imported in
+a child only, and what that says is looked at like any other text.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from nccl_inspector.slurm import pyslurmchild
+from nccl_inspector.slurm.command import ANSWER_S, ask
+from nccl_inspector.slurm.values import Facts, as_far_as_it_is, optional, path, whole
+
+_RELEASE = re.compile(r"([0-9]{2})\.([0-9]{1,2})\.")
+_MINUTE_S = 60
+_NUMBERS = {
+    "job_id": "id", "array_job_id": "array_id", "array_task_id": "array_task_id",
+    "het_job_id": "heterogeneous_id", "het_offset": "heterogeneous_offset", "uid": "user_id",
+    "submit_s": "submit_time", "eligible_s": "eligible_time", "restart": "requeue_count",
+    "num_nodes": "num_nodes", "tasks": "ntasks", "switches": "required_switches",
+    "switches_wait_s": "max_wait_time_switches", "segment": "segment_size",
+    "exit_code": "exit_code", "signal": "exit_code_signal",
+}  # fmt: skip
+_TEXTS = {
+    "name": "name", "user": "user_name", "account": "account", "partition": "partition",
+    "cluster": "cluster", "nodelist": "allocated_nodes", "reason": "state_reason",
+    "submit_line": "submit_line", "comment": "comment", "admin_comment": "admin_comment",
+}  # fmt: skip
+
+
+def installed() -> tuple[int, int] | None:
+    """The release that the installed pyslurm is for; None without one. Nothing is imported."""
+    try:
+        match = _RELEASE.match(metadata.version("pyslurm"))
+    except metadata.PackageNotFoundError:
+        return None
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def ask_pyslurm(
+    job_id: int, python: Path = Path(sys.executable), seconds: float = ANSWER_S
+) -> tuple[Facts, str]:
+    """Return what slurmctld knows and, where that is nothing, why."""
+    # -P: the directory of the child's own file would hide modules of other names.
+    said = ask(python, "-s", "-P", str(pyslurmchild.__file__), str(job_id), seconds=seconds)
+    if said.status != 0:
+        return {}, said.words
+    try:
+        job = json.loads(said.output)
+    except (ValueError, RecursionError):
+        return {}, "what it says is not JSON"
+    if not isinstance(job, dict) or whole(job.get("id")) != job_id:
+        return {}, "what it says is not of this job"
+    return _facts(job), ""
+
+
+def _facts(job: Mapping[str, Any]) -> Facts:
+    def text(key: str) -> str:
+        value = job.get(key)
+        return value if isinstance(value, str) else ""
+
+    limit = whole(job.get("time_limit"))
+    found: Facts = {field: whole(job.get(key)) for field, key in _NUMBERS.items()}
+    found |= {field: optional(text(key)) for field, key in _TEXTS.items() if key in job}
+    found |= {
+        "time_limit_s": None if limit is None else limit * _MINUTE_S,
+        "work_dir": path(text("working_directory")),
+        "stdout_path": text("standard_output") or None,
+    }
+    times = whole(job.get("start_time")) or None, whole(job.get("end_time")) or None
+    return as_far_as_it_is(found, text("state"), times)

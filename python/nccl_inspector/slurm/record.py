@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Slurm says of one job, whichever of its commands said it.
+
+Texts are as users chose them, but for characters that cannot be printed (`?`) and for length.
+"""
+
+from dataclasses import dataclass, fields
+
+ACCOUNTING, CONTROLLER, PYSLURM, SUMMARY = "sacct", "scontrol", "pyslurm", "summary"
+
+# The words of an attempt that will not run on. (COMPLETING: epilogs are still due.)
+OVER = frozenset(
+    {
+        "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL",
+        "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT", "REQUEUED", "REVOKED",
+    }
+)  # fmt: skip
+
+# What is of one attempt, and so comes from one source as a whole.
+OF_ATTEMPT = (
+    "state", "exit_code", "signal", "start_s", "end_s", "restart", "nodelist", "num_nodes",
+    "reason",
+)  # fmt: skip
+# None there may mean that the job has no such thing.
+_AT_TIMES = frozenset(
+    {"array_job_id", "array_task_id", "het_job_id", "het_offset", "gpus", "switches_wait_s"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One attempt. Times are Unix seconds; None: not yet, or not known."""
+
+    restart: int
+    state: str
+    exit_code: int | None = None
+    signal: int | None = None
+    start_s: int | None = None
+    end_s: int | None = None
+    nodelist: str = ""
+    num_nodes: int | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """One job. None: nobody said; an empty text: there is none.
+
+    The fields named in OF_ATTEMPT are of one attempt, `restart`, and from one source.
+    `runs` are all attempts that accounting has, by their number.
+    """
+
+    job_id: int
+    array_job_id: int | None = None
+    array_task_id: int | None = None
+    array_tasks: str = ""  # those that have no id of their own yet, `1-4%2`
+    het_job_id: int | None = None
+    het_offset: int | None = None
+    het_components: tuple[int, ...] = ()  # job ids
+    name: str | None = None
+    user: str | None = None
+    uid: int | None = None
+    account: str | None = None
+    partition: str | None = None
+    cluster: str | None = None
+    state: str | None = None  # Slurm's word, such as COMPLETED
+    exit_code: int | None = None
+    signal: int | None = None
+    submit_s: int | None = None
+    eligible_s: int | None = None
+    start_s: int | None = None
+    end_s: int | None = None
+    restart: int | None = None
+    nodelist: str | None = None
+    num_nodes: int | None = None
+    reason: str | None = None
+    tasks: int | None = None
+    tres: str | None = None  # allocated, else asked for: `cpu=4,gres/gpu=8,...`
+    gpus: int | None = None  # of tres
+    submit_line: str | None = None
+    work_dir: str | None = None
+    stdout_path: str | None = None  # of the batch script; absolute, patterns filled in
+    time_limit_s: int | None = None
+    comment: str | None = None
+    admin_comment: str | None = None
+    switches: int | None = None  # --switches, its number; 0: not asked for
+    switches_wait_s: int | None = None  # as the controller granted it
+    segment: int | None = None  # --segment; 0: not asked for
+    runs: tuple[Run, ...] = ()
+    sources: tuple[str, ...] = ()  # that had something to say; first that of the attempt
+
+    @property
+    def array_task(self) -> str:
+        """`810_3`; empty for what is no task of an array."""
+        if self.array_job_id is None or self.array_task_id is None:
+            return ""
+        return f"{self.array_job_id}_{self.array_task_id}"
+
+    @property
+    def switches_asked(self) -> str:
+        """`1@5:00` as the option is written; empty when there was none."""
+        if not self.switches:
+            return ""
+        if not self.switches_wait_s:
+            return str(self.switches)
+        minutes, seconds = divmod(self.switches_wait_s, 60)
+        return f"{self.switches}@{minutes}:{seconds:02}"
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The fields that the record of such a job has and this one has not."""
+        excused = _AT_TIMES
+        if self.state not in OVER:
+            excused |= {"end_s", "exit_code", "signal", "start_s", "nodelist"}
+        return tuple(
+            one.name
+            for one in fields(self)
+            if getattr(self, one.name) is None and one.name not in excused
+        )

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which leaf switches, or blocks, nodes are at: from `scontrol show topology`."""
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from nccl_inspector.errors import InspectorError
+from nccl_inspector.hostlist import expand
+from nccl_inspector.slurm.command import ask
+
+_LEAF = re.compile(r"SwitchName=(\S+) Level=0 .*?Nodes=(\S+)")
+_BLOCK = re.compile(r"BlockName=(\S+) .*?Nodes=(\S+)")
+
+
+def read_places(output: str) -> dict[str, str]:
+    """Return the leaf switch or the block of each node; what is above them is left out.
+
+    Raises:
+        InspectorError: a list of nodes in it is none.
+    """
+    places: dict[str, str] = {}
+    for line in output.splitlines():
+        match = _LEAF.match(line) or _BLOCK.match(line)
+        if match:
+            places |= dict.fromkeys(expand(match[2]), match[1])
+    return places
+
+
+def ask_places(scontrol: Path) -> tuple[dict[str, str], str]:
+    """Return the leaf switch or block of each node of the cluster and, without any, why."""
+    said = ask(scontrol, "show", "topology")
+    if said.status != 0:
+        return {}, said.words
+    try:
+        places = read_places(said.output)
+    except InspectorError as err:
+        return {}, str(err)
+    return places, "" if places else "Slurm knows of no switches or blocks"
+
+
+def used(places: Mapping[str, str], nodes: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Return the nodes at each leaf switch or block; under an empty name those at none."""
+    found: dict[str, list[str]] = {}
+    for node in nodes:
+        found.setdefault(places.get(node, ""), []).append(node)
+    return {place: tuple(at) for place, at in sorted(found.items())}
