@@ -246,7 +246,8 @@ previews: setup build
 .PHONY: previews
 
 C_SRC := $(shell git ls-files '*.c' '*.h' 2>/dev/null)
-SH_SRC := $(shell git ls-files '*.sh' .ci/run packaging/mount.nccl-inspector 2>/dev/null)
+SH_SRC := $(shell git ls-files '*.sh' epilog/nccl-inspector-epilogctld packaging/mount.nccl-inspector \
+	.ci/run 2>/dev/null)
 FUZZ_SECONDS ?= 600
 FUZZ_RUN = ASAN_OPTIONS=detect_leaks=0 build/fuzz/fuzz_$(1) -max_total_time=$$(($(FUZZ_SECONDS) * $(2) / 6)) -timeout=30 \
 	-print_final_stats=1 -artifact_prefix=build/fuzz/$(1)- $(3) build/fuzz/corpus/$(1)
@@ -294,16 +295,20 @@ install: product build/gen/nccl-inspector.conf.sample
 	$(call install_library,$(SPANK),$(DESTDIR)$(SLURM_PLUGINDIR)/spank_nccl_inspector.so)
 	install -D -m 0755 prolog/50-nccl-inspector.sh $(DESTDIR)$(LIBDIR)/prolog/50-nccl-inspector.sh
 	install -D -m 0755 epilog/50-nccl-inspector.sh $(DESTDIR)$(LIBDIR)/epilog/50-nccl-inspector.sh
+	install -m 0755 epilog/nccl-inspector-epilogctld $(DESTDIR)$(LIBDIR)/epilog/nccl-inspector-epilogctld
 	install -D -m 0644 build/gen/nccl-inspector.conf.sample $(DESTDIR)$(LIBDIR)/nccl-inspector.conf.sample
 	install -D -m 0644 packaging/plugstack.conf $(DESTDIR)$(LIBDIR)/plugstack.conf.sample
 	install -D -m 0644 packaging/nccl-inspector-agent.service \
 		$(DESTDIR)$(PREFIX)/lib/systemd/system/nccl-inspector-agent.service
 	install -m 0644 packaging/nccl-inspector-collect.service packaging/nccl-inspector-collect.timer \
-		$(DESTDIR)$(PREFIX)/lib/systemd/system/
+		packaging/nccl-inspector-controller.service packaging/nccl-inspector-reports.service \
+		packaging/nccl-inspector-reports.timer $(DESTDIR)$(PREFIX)/lib/systemd/system/
 	install -m 0644 packaging/run-nccl\\x2dinspector.mount packaging/run-nccl\\x2dinspector-prom.mount \
 		packaging/run-nccl\\x2dinspector-control.mount $(DESTDIR)$(PREFIX)/lib/systemd/system/
 	install -D -m 0755 packaging/mount.nccl-inspector $(DESTDIR)$(PREFIX)/sbin/mount.nccl-inspector
 	install -D -m 0644 packaging/tmpfiles.conf $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/nccl-inspector.conf
+	# Not below tmpfiles.d: only the controller has such a queue.
+	install -m 0644 packaging/tmpfiles-controller.conf $(DESTDIR)$(LIBDIR)/tmpfiles-controller.conf
 
 clean:
 	rm -rf build

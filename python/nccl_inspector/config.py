@@ -84,6 +84,11 @@ class Config:
     mailer: Path
     sendmail: Path
     mail_wait_s: float
+    controller_dir: Path
+    store_dir: Path
+    report_group: str
+    controller_wait_s: float
+    admin_comment: bool
 
 
 def load_settings() -> dict[str, Setting]:

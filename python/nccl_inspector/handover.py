@@ -37,6 +37,7 @@ class Target:
     job_id: int
     name: str
     reader_uid: int
+    reader_gid: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class Child:
 
 
 def write_report_file(target: Target, data: bytes) -> bytes:
-    """Write the file, readable by one user more; return DONE or DONE_WITHOUT_ACL.
+    """Write the file, readable by one user or group more; return DONE or DONE_WITHOUT_ACL.
 
     Raises:
         OSError: it is not written.
@@ -67,8 +68,8 @@ def write_report_file(target: Target, data: bytes) -> bytes:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-            shared = allow(file.fileno(), 0o6, target.reader_uid, 0o4)
-        shared = allow(job_fd, 0o7, target.reader_uid, 0o5) and shared
+            shared = allow(file.fileno(), 0o6, target.reader_uid, 0o4, target.reader_gid)
+        shared = allow(job_fd, 0o7, target.reader_uid, 0o5, target.reader_gid) and shared
         os.rename(beside, target.name, src_dir_fd=job_fd, dst_dir_fd=job_fd)
     except OSError:
         os.unlink(beside, dir_fd=job_fd)

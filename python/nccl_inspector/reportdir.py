@@ -153,6 +153,19 @@ def look(job_id: int, report_dir: Path) -> Shelf:
     return Shelf(job_id, heads, tuple(refused), written_ns)
 
 
+def written(job_id: int, report_dir: Path) -> dict[SummaryFile, int]:
+    """Return the summaries of a job id, unread, with when they were written (Unix nanoseconds).
+
+    Raises:
+        InspectorError: the job's directory is there and cannot be read.
+    """
+    try:
+        with _job_directory(job_id, report_dir) as job_fd:
+            return {file: _written_ns(file, job_fd) for file in _files(job_id, job_fd)}
+    except AbsentError:
+        return {}
+
+
 def peek(job_id: int, report_dir: Path) -> list[Head]:
     """Return the heads of a few summaries of a job id: none when there is none that can be read.
 

@@ -134,6 +134,8 @@ class Job:
     segment_asked: int | None = None  # --segment
     switches_used: tuple[str, ...] = ()  # leaf switches or blocks of its nodes
     components: tuple[Component, ...] = ()  # those of het_components
+    uid: int | None = None
+    script: str = ""  # fingerprint of what was submitted: alike for the same script
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +217,7 @@ class Operations:
     notes: tuple[str, ...] = ()
     waited_for: str = ""  # the process, in words; empty: nobody stands out
     waited_for_node: str = ""
+    time_error_ns: float | None = None  # standard error of `time_ns`
 
 
 @dataclass(frozen=True, slots=True)
