@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""This job's bandwidth beside that of similar jobs before it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from statistics import median
+
+from nccl_inspector.analysis.kinds import KindKey, KindRow
+from nccl_inspector.card.model import Baseline, BaselineMetric
+
+JOBS_MAX, JOBS_MIN = 20, 5
+DELTA_MAX, Z_MAX = -0.10, -3.0
+_MAD_TO_SIGMA = 1.4826
+# Jobs that happen to agree exactly would make any difference significant.
+_SIGMA_SHARE_MIN = 0.01
+# What may differ, the most harmless first; function and size never.
+_LET_GO = "nccl", "algo", "gpu", "nnodes", "nranks", "transport"
+_LET_GO_MAX = 2  # at a time: jobs that differ in more are not similar
+
+
+@dataclass(frozen=True, slots=True)
+class PastKind:
+    """One kind of operation of one job before."""
+
+    key: KindKey
+    job_id: int
+    bus_gbs: float
+    time_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A kind beside its like; `delta` is a fraction of the median, `differs` as in Baseline."""
+
+    kind: KindRow
+    jobs: int
+    differs: tuple[str, ...]
+    median_gbs: float
+    mad_gbs: float
+    delta: float
+    z: float
+
+    @property
+    def is_low(self) -> bool:
+        """Whether it is worth a word; what differs may be why, so then it never is."""
+        return not self.differs and self.delta < DELTA_MAX and self.z < Z_MAX
+
+
+def _by_job(past: Iterable[PastKind]) -> list[PastKind]:
+    """Return one of each job, the latest jobs only: a requeued job is still one."""
+    return list({one.job_id: one for one in past}.values())[:JOBS_MAX]
+
+
+def _alike(past: Sequence[PastKind], key: KindKey, differs: Sequence[str]) -> list[PastKind]:
+    fields = [name for name in _LET_GO if name not in differs]
+    return _by_job(
+        one for one in past if all(getattr(one.key, name) == getattr(key, name) for name in fields)
+    )
+
+
+def find_similar(key: KindKey, past: Sequence[PastKind]) -> tuple[list[PastKind], tuple[str, ...]]:
+    """Return the latest similar jobs, and in what they had to be let differ; none where too few.
+
+    `past` is of the same function and size, the latest first.
+    """
+    for count in range(_LET_GO_MAX + 1):
+        for differs in combinations(_LET_GO, count):
+            found = _alike(past, key, differs)
+            if len(found) >= JOBS_MIN:
+                return found, differs
+    return [], ()
+
+
+def compare_kind(kind: KindRow, past: Sequence[PastKind]) -> Compared | None:
+    """Return a kind of this job beside similar jobs; None without enough of them."""
+    found, differs = find_similar(kind.key, past)
+    if not found or not kind.bus_gbs:
+        return None
+    values = [one.bus_gbs for one in found]
+    middle = median(values)
+    mad = median(abs(value - middle) for value in values)
+    sigma = max(_MAD_TO_SIGMA * mad, _SIGMA_SHARE_MIN * middle)
+    return Compared(
+        kind, len(found), differs, middle, mad,
+        kind.bus_gbs / middle - 1, (kind.bus_gbs - middle) / sigma,
+    )  # fmt: skip
+
+
+def compare_kinds(
+    kinds: Sequence[KindRow], past: Mapping[KindKey, Sequence[PastKind]]
+) -> list[Compared]:
+    """Return all kinds of a job that can be compared, the busiest first."""
+    compared = (compare_kind(kind, past.get(kind.key, ())) for kind in kinds)
+    return [one for one in compared if one is not None]
+
+
+def _name(key: KindKey) -> str:
+    return f"{key.transport} {key.func} 2^{key.size_class} B, {key.nranks} ranks, bus bandwidth"
+
+
+def make_baseline(compared: Sequence[Compared]) -> Baseline | None:
+    """Return the card's part; None when nothing could be compared."""
+    if not compared:
+        return None
+    return Baseline(
+        jobs=max(one.jobs for one in compared),
+        differs=tuple(dict.fromkeys(name for one in compared for name in one.differs)),
+        metrics=tuple(
+            BaselineMetric(
+                _name(one.kind.key), one.kind.bus_gbs or 0.0, "GB/s", one.median_gbs, one.mad_gbs,
+                one.z,
+            )
+            for one in compared
+        ),
+    )  # fmt: skip

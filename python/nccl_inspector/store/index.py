@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The index of all reports: SQLite, written by the controller service alone.
+
+It may lie on network storage, so it has a rollback journal and no write-ahead log, which needs
+memory that all readers and the writer share. Readers are the admins' group and close it within
+seconds. A user has a copy of his own jobs' rows in a file of his own, which is replaced and never
+written to: whoever may lock a file could stop its writer.
+"""
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import astuple, fields
+from pathlib import Path
+from urllib.parse import quote
+
+from nccl_inspector.acl import allow
+from nccl_inspector.analysis.kinds import KindKey
+from nccl_inspector.errors import InspectorError
+from nccl_inspector.store.rows import JobRow, Rows
+from nccl_inspector.store.schema import VERSION, migrate, version_of
+
+INDEX = "index.db"
+USERS = "users"
+OWN_JOBS_MAX = 10_000  # in a user's own index, the latest
+_WRITER_WAITS_S, _READER_WAITS_S = 20, 5
+
+JOB_COLUMNS = tuple(field.name for field in fields(JobRow))
+_KIND_COLUMNS = (
+    *(field.name for field in fields(KindKey)), "time_ns", "bus_gbs", "waiting_share", "busy_ns",
+)  # fmt: skip
+_TABLES = ("job_nodes", "entities", "kinds")
+
+
+class BrokenIndexError(InspectorError):
+    """The file is no index any more; the stored reports are whole, so it can be made anew."""
+
+
+def _broken(path: Path, err: sqlite3.Error) -> BrokenIndexError:
+    return BrokenIndexError(
+        f"{path}: broken ({err}): stop the service and run nccl-inspector controller --rebuild"
+    )
+
+
+def _uri(path: Path, words: str) -> str:
+    return f"file:{quote(str(path))}?{words}"
+
+
+def _insert(table: str, columns: tuple[str, ...]) -> str:
+    marks = ",".join("?" * len(columns))
+    return f"INSERT INTO {table} ({','.join(columns)}) VALUES ({marks})"
+
+
+_INSERT_JOB = _insert("jobs", JOB_COLUMNS)
+_INSERT_KIND = _insert("kinds", ("job", *_KIND_COLUMNS))
+_INSERT_ENTITY = _insert("entities", ("job", "rule", "severity", "kind", "name"))
+_INSERT_NODE = _insert("job_nodes", ("job", "node", "local", "named"))
+
+
+def share(path: Path, uid: int | None, gid: int | None) -> None:
+    """Let a user and a group read a file of ours, and nobody else. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        allow(fd, 0o6, uid, 0o4, gid)
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def writing(path: Path, gid: int | None) -> Iterator[sqlite3.Connection]:
+    """Give the index for writing, made or brought up to date where need be; commits at the end.
+
+    Raises:
+        BrokenIndexError: it is none.
+        InspectorError: a newer release wrote it.
+        sqlite3.OperationalError: it is locked, or the disk is full.
+        OSError: it cannot be shared.
+    """
+    before = path.exists()
+    try:
+        with closing(sqlite3.connect(path, timeout=_WRITER_WAITS_S)) as index:
+            index.execute("PRAGMA journal_mode=DELETE")
+            migrate(index, str(path))
+            if not before:
+                share(path, None, gid)
+            with index:
+                yield index
+    except sqlite3.OperationalError:
+        raise
+    except sqlite3.DatabaseError as err:
+        raise _broken(path, err) from err
+
+
+def _node_id(index: sqlite3.Connection, name: str) -> int:
+    index.execute("INSERT OR IGNORE INTO nodes (name) VALUES (?)", (name,))
+    (number,) = index.execute("SELECT id FROM nodes WHERE name=?", (name,)).fetchone()
+    return int(number)
+
+
+def put(index: sqlite3.Connection, rows: Rows) -> None:
+    """Write the rows of one attempt in place of what was there of it."""
+    job = rows.job
+    old = index.execute(
+        "SELECT key FROM jobs WHERE cluster=? AND job_id=? AND restart=?",
+        (job.cluster, job.job_id, job.restart),
+    ).fetchone()
+    if old:
+        for table in _TABLES:
+            index.execute(f"DELETE FROM {table} WHERE job=?", old)
+        index.execute("DELETE FROM jobs WHERE key=?", old)
+    key = index.execute(_INSERT_JOB, astuple(job)).lastrowid
+    index.executemany(
+        _INSERT_NODE,
+        [(key, _node_id(index, one.node), one.local, one.named) for one in rows.nodes],
+    )
+    index.executemany(_INSERT_ENTITY, [(key, *astuple(one)) for one in rows.entities])
+    index.executemany(
+        _INSERT_KIND,
+        [
+            (key, *astuple(one.key), one.time_ns, one.bus_gbs, one.waiting_share, one.busy_ns)
+            for one in rows.kinds
+        ],
+    )
+
+
+def user_index(store_dir: Path, uid: int) -> Path:
+    """Return where a user's own index is."""
+    return store_dir / USERS / f"{uid}.db"
+
+
+def export_user(path: Path, uid: int, gid: int | None) -> None:
+    """Make a user's own index anew from the index at `path`, for him and the group alone.
+
+    Raises:
+        sqlite3.Error, OSError: it is not made, and what was there stays.
+    """
+    own = user_index(path.parent, uid)
+    with suppress(FileExistsError):
+        own.parent.mkdir()
+        own.parent.chmod(0o711)
+    beside = own.with_name(f".{own.name}.tmp")
+    beside.unlink(missing_ok=True)
+    try:
+        uri = _uri(beside, "mode=rwc")
+        with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as copy:
+            # Nobody sees it before it is whole, and what a power cut leaves is written again.
+            copy.executescript("PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF;")
+            migrate(copy, str(beside))
+            copy.execute("ATTACH ? AS all_jobs", (_uri(path, "mode=ro"),))
+            _copy_user(copy, uid)
+        share(beside, uid, gid)
+        beside.rename(own)
+    except (sqlite3.Error, OSError):
+        beside.unlink(missing_ok=True)
+        raise
+
+
+def _copy_user(copy: sqlite3.Connection, uid: int) -> None:
+    copy.execute(
+        "INSERT INTO main.jobs SELECT * FROM all_jobs.jobs WHERE uid=?"
+        " ORDER BY end_s DESC LIMIT ?",
+        (uid, OWN_JOBS_MAX),
+    )
+    for table in _TABLES:
+        copy.execute(
+            f"INSERT INTO main.{table} SELECT * FROM all_jobs.{table}"
+            " WHERE job IN (SELECT key FROM main.jobs)"
+        )
+    copy.execute(
+        "INSERT INTO main.nodes SELECT * FROM all_jobs.nodes"
+        " WHERE id IN (SELECT node FROM main.job_nodes)"
+    )
+
+
+@contextmanager
+def reading(store_dir: Path) -> Iterator[tuple[sqlite3.Connection, bool]]:
+    """Give the index of all jobs, or where we may not read that our own one; and whether it is all.
+
+    Raises:
+        InspectorError: there is none that we may read, or it cannot be read.
+    """
+    path = store_dir / INDEX
+    all_jobs = os.access(path, os.R_OK)
+    if not all_jobs:
+        own = user_index(store_dir, os.getuid())
+        if not os.access(own, os.R_OK):
+            word = "none of your jobs is in the index yet" if path.exists() else "no index"
+            raise InspectorError(f"{word}: {store_dir}")
+        path = own
+    # Our own one is replaced, never changed. Of the other a lock must tell that it is not written.
+    uri = _uri(path, "mode=ro" if all_jobs else "mode=ro&immutable=1")
+    try:
+        with closing(sqlite3.connect(uri, uri=True, timeout=_READER_WAITS_S)) as index:
+            if (version := version_of(index)) != VERSION:
+                raise InspectorError(f"{path}: written by another release (schema {version})")
+            yield index, all_jobs
+    except sqlite3.OperationalError as err:
+        raise InspectorError(f"{path}: cannot be read now: {err}") from err
+    except sqlite3.DatabaseError as err:
+        raise _broken(path, err) from err
