@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write a job's verdict into its AdminComment, and never over somebody else's words."""
+
+import re
+import subprocess
+from enum import Enum
+from pathlib import Path
+
+from nccl_inspector.scontrol import slurm_environment
+
+COMMENT_MAX = 512
+OURS = "NCCL "
+_ANSWER_S = 20
+_THERE = re.compile(r"\bAdminComment=(.*?)(?= [A-Z][A-Za-z:/]*=|$)", re.MULTILINE)
+_GONE = "Invalid job id specified"
+# Nothing but another configuration of the site can help: the report does not wait for it.
+_NOT_ALLOWED = re.compile("permission denied|not allowed|Invalid user", re.IGNORECASE)
+
+
+class Refusal(Enum):
+    """Whether the comment was written; if not, whether another try may help."""
+
+    NONE = "none"
+    LATER = "later"
+    NEVER = "never"
+
+
+def plain_comment(text: str) -> str:
+    """Return a comment of ours that no reader of scontrol's or sacct's lines stumbles over."""
+    words = " ".join(
+        "".join(c if c.isascii() and c.isprintable() and c not in "'\"|\\" else "?" for c in word)
+        for word in text.split()
+    )
+    return (words if words.startswith(OURS) else OURS + words)[:COMMENT_MAX]
+
+
+def _say(scontrol: Path, *words: str) -> tuple[int, str]:
+    """Return exit status and what was said; -1: nothing, and why."""
+    try:
+        done = subprocess.run(
+            [scontrol, *words], env=slurm_environment(), cwd="/", stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, errors="replace", timeout=_ANSWER_S, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as err:
+        return -1, f"{scontrol.name}: {err}"
+    return done.returncode, done.stdout if done.returncode == 0 else done.stderr or done.stdout
+
+
+def write_comment(scontrol: Path, job_id: int, text: str) -> tuple[Refusal, str]:
+    """Write the comment of a job that slurmctld still knows; return how it went, and in words why.
+
+    Where somebody else's comment is, it stays.
+    """
+    status, said = _say(scontrol, "--oneliner", "show", "job", str(job_id))
+    if status == 0:
+        there = [found.strip() for found in _THERE.findall(said)]
+        if any(one and not one.startswith(OURS) for one in there):
+            return Refusal.NEVER, "AdminComment is in use by others, so it stays"
+        status, said = _say(
+            scontrol, "update", f"JobId={job_id}", f"AdminComment={plain_comment(text)}"
+        )
+    if status == 0:
+        return Refusal.NONE, ""
+    words = "".join(c if c.isprintable() else " " for c in said.strip()[:200])
+    if _GONE in said:
+        return Refusal.NEVER, "no AdminComment: slurmctld has forgotten the job"
+    if _NOT_ALLOWED.search(said):
+        return Refusal.NEVER, f"no AdminComment: {words}: is the service a Slurm operator?"
+    return Refusal.LATER, f"no AdminComment yet: {words}"

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which reports can be made now: of attempts whose nodes have all told, or that were waited for."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nccl_inspector.controller.queue import Entry
+from nccl_inspector.errors import InspectorError
+from nccl_inspector.hostlist import expand
+from nccl_inspector.reportdir import SummaryFile, written
+
+# Components of a heterogeneous job are queued within moments of each other.
+SETTLE_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """One attempt of one job, and the files of the queue that are settled by it."""
+
+    leader: int
+    attempt: int
+    entries: tuple[Entry, ...]
+    complete: bool  # all nodes have told
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What there is to do for one job: an attempt to report, or ends of which nothing came."""
+
+    due: Due | None = None
+    empty: tuple[Entry, ...] = ()  # waited for in vain: nobody used NCCL, or no node is left
+
+
+def group(entries: Iterable[Entry]) -> dict[int, list[Entry]]:
+    """Return the queue by job, components with their leader, the oldest first."""
+    groups: dict[int, list[Entry]] = defaultdict(list)
+    for entry in entries:
+        groups[entry.leader].append(entry)
+    return dict(groups)
+
+
+def _nodes(entry: Entry) -> set[str]:
+    try:
+        return set(expand(entry.nodelist))
+    except InspectorError:
+        return set()
+
+
+def _fresh(files: Mapping[SummaryFile, int], stored_ns: Mapping[int, int]) -> dict[int, set[str]]:
+    """Return the nodes of each attempt that has a summary newer than its stored report."""
+    newest: dict[int, int] = {}
+    nodes: dict[int, set[str]] = defaultdict(set)
+    for file, at_ns in files.items():
+        newest[file.attempt] = max(newest.get(file.attempt, 0), at_ns)
+        nodes[file.attempt].add(file.node)
+    return {at: nodes[at] for at, ns in newest.items() if ns > stored_ns.get(at, 0)}
+
+
+def find_due(
+    entries: Sequence[Entry],
+    files: Mapping[int, Mapping[SummaryFile, int]],
+    stored_ns: Mapping[int, int],
+    now_s: float,
+    wait_s: float,
+) -> Look:
+    """Return what can be done for one job (pure).
+
+    `entries`: its part of the queue, the oldest first. `files`: summaries by job id with the time
+    of their writing; `stored_ns`: that of the reports there are, by attempt. An entry with the
+    restart count r is the end of attempt r, or of r - 1 where the job was requeued.
+    """
+    firsts: dict[int, Entry] = {}  # of each component, the end to be settled next
+    for entry in entries:
+        firsts.setdefault(entry.job_id, entry)
+    settled = tuple(firsts.values())
+    if now_s < max(entry.queued_s for entry in settled) + SETTLE_S:
+        return Look()
+    fresh = {job_id: _fresh(found, stored_ns) for job_id, found in files.items()}
+    meant = sorted({at for one in settled for at in (one.restart - 1, one.restart)})
+    there = [at for at in meant if any(at in found for found in fresh.values())]
+
+    def is_complete(attempt: int) -> bool:
+        return all(
+            _nodes(entry) and _nodes(entry) <= fresh.get(job_id, {}).get(attempt, set())
+            for job_id, entry in firsts.items()
+        )
+
+    leader = settled[0].leader
+    for attempt in there:
+        if is_complete(attempt):
+            return Look(Due(leader, attempt, settled, True))
+    if now_s < max(entry.queued_s for entry in settled) + wait_s:
+        return Look()
+    if there:
+        return Look(Due(leader, there[0], settled, False))
+    return Look(empty=settled)
+
+
+def look(
+    entries: Sequence[Entry], report_dir: Path, store_dir: Path, now_s: float, wait_s: float
+) -> Look:
+    """Return what can be done for one job, from the names of its files.
+
+    Raises:
+        InspectorError: its directory of summaries cannot be read.
+    """
+    files = {job_id: written(job_id, report_dir) for job_id in {one.job_id for one in entries}}
+    return find_due(entries, files, _stored_ns(entries[0].leader, store_dir), now_s, wait_s)
+
+
+def _stored_ns(leader: int, store_dir: Path) -> dict[int, int]:
+    """Return when the stored reports of a job were written."""
+    return {
+        int(path.stem): path.stat().st_mtime_ns
+        for path in (store_dir / str(leader)).glob("*.json")
+        if path.stem.isdigit()
+    }

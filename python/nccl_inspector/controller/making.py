@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Make one report, store it and index it: the work of a child of the controller service.
+
+Everything may be done twice: files are replaced, rows too, and the comment is the same again.
+"""
+
+import errno
+import grp
+import os
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from nccl_inspector.card.fingerprint import script_fingerprint
+from nccl_inspector.card.model import Card
+from nccl_inspector.config import Config
+from nccl_inspector.controller.admincomment import Refusal, write_comment
+from nccl_inspector.controller.due import Due
+from nccl_inspector.controller.queue import Entry
+from nccl_inspector.errors import InspectorError
+from nccl_inspector.handover import Target, write_report_file
+from nccl_inspector.report import Loaded, load_summaries
+from nccl_inspector.store.index import INDEX, BrokenIndexError, export_user, put, writing
+from nccl_inspector.store.rows import rows_of
+
+DONE, LATER, FAILED = "done", "later", "failed"
+# Of the site and not of the job: it is tried again, however often.
+_SITES_ERRORS = frozenset(
+    {
+        errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.EACCES,
+        errno.EPERM, errno.ENOENT, errno.ENOTCONN, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE,
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Makers:
+    """What makes a card and its forms; `html` and `comment` None: there is none of that."""
+
+    card: Callable[[Loaded], Card]
+    json: Callable[[Card], bytes]
+    html: Callable[[Card], bytes] | None = None
+    comment: Callable[[Card], str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How it went: DONE, LATER or FAILED, and in words what an administrator should know."""
+
+    word: str
+    detail: str = ""
+
+
+def group_id(name: str) -> int | None:
+    """Return the number of the setting report_group; None: it is empty.
+
+    Raises:
+        InspectorError: there is no such group.
+    """
+    if not name:
+        return None
+    try:
+        return grp.getgrnam(name).gr_gid
+    except KeyError as err:
+        raise InspectorError(f"report_group: there is no group {name!r}") from err
+
+
+def _told(card: Card, entry: Entry) -> Card:
+    """Return a card with what the controller's epilog said where nobody else did."""
+    job = replace(
+        card.job,
+        name=card.job.name or entry.name,
+        cluster=card.job.cluster or entry.cluster,
+        exit_code=card.job.exit_code or entry.exit_code,
+        array_task=card.job.array_task or entry.array_task,
+        script=card.job.script or script_fingerprint(card.job),
+        end_s=card.job.end_s if card.job.end_s is not None else entry.queued_s,
+    )
+    return replace(card, job=job)
+
+
+def _leader(loaded: Loaded) -> int:
+    head = loaded.head
+    return int(head.het_job_id) if head.het_job_id.isdigit() else head.job_id
+
+
+def store_card(card: Card, loaded: Loaded, config: Config, makers: Makers) -> str:
+    """Write report files and rows; return in words what an administrator should know.
+
+    The JSON comes last of the files: with it the report counts as stored.
+
+    Raises:
+        InspectorError: a wrong setting, or an index of a newer release.
+        OSError: a file is not written.
+        sqlite3.OperationalError: the index is locked or the disk is full.
+    """
+    gid, head = group_id(config.report_group), loaded.head
+    name = str(head.restart)
+    html = [(f"{name}.html", makers.html(card))] if makers.html else []
+    said = []
+    for file, data in [*html, (f"{name}.json", makers.json(card))]:
+        target = Target(config.store_dir, _leader(loaded), file, head.uid, gid)
+        said.append(write_report_file(target, data).decode("ascii").partition(", but ")[2])
+    path = config.store_dir / INDEX
+    try:
+        with writing(path, gid) as index:
+            put(index, rows_of(card))
+        export_user(path, head.uid, gid)
+    except BrokenIndexError as err:
+        said.append(str(err))  # the report is stored, and a rebuilt index will have it
+    return "; ".join(dict.fromkeys(filter(None, said)))
+
+
+def make_report(due: Due, config: Config, makers: Makers) -> Outcome:
+    """Do everything for one attempt of one job."""
+    os.umask(0o077)
+    entry = due.entries[0]
+    try:
+        loaded = load_summaries(entry.job_id, config.report_dir, due.attempt)
+        card = _told(makers.card(loaded), entry)
+        said = store_card(card, loaded, config, makers)
+    except InspectorError as err:
+        return Outcome(FAILED, str(err))
+    except MemoryError:
+        return Outcome(FAILED, "it needs more memory than it may have")
+    except sqlite3.OperationalError as err:
+        return Outcome(LATER, f"{config.store_dir / INDEX}: {err}")
+    except OSError as err:
+        word = LATER if err.errno in _SITES_ERRORS else FAILED
+        return Outcome(word, f"{err.filename or config.store_dir}: {err.strerror}")
+    if config.admin_comment and makers.comment:
+        refusal, words = write_comment(config.scontrol, due.leader, makers.comment(card))
+        if refusal is Refusal.LATER:
+            return Outcome(LATER, words)
+        said = "; ".join(filter(None, (said, words)))
+    return Outcome(DONE, said)
+
+
+def rebuild(config: Config, read: Callable[[bytes], Card], card_bytes_max: int) -> tuple[int, int]:
+    """Make the index anew of all stored reports; return how many went in and how many did not.
+
+    Raises:
+        OSError, sqlite3.Error: it is not made, and what was there stays.
+    """
+    path, gid = config.store_dir / INDEX, group_id(config.report_group)
+    beside = path.with_name(f".{INDEX}.new")
+    for leftover in (beside, Path(f"{beside}-journal")):
+        leftover.unlink(missing_ok=True)
+    uids, done, refused = set(), 0, 0
+    with writing(beside, gid) as index:
+        for file in _stored(config.store_dir):
+            try:
+                if file.stat().st_size > card_bytes_max:
+                    raise InspectorError("too big")
+                rows = rows_of(read(file.read_bytes()))
+            except (InspectorError, OSError):
+                refused += 1
+                continue
+            put(index, rows)
+            done += 1
+            if rows.job.uid is not None:
+                uids.add(rows.job.uid)
+    # Of a writer that was killed: it would be taken for the new file's.
+    Path(f"{path}-journal").unlink(missing_ok=True)
+    beside.rename(path)
+    for uid in sorted(uids):
+        export_user(path, uid, gid)
+    return done, refused
+
+
+def _stored(store_dir: Path) -> list[Path]:
+    """Return all stored reports, in the order in which they were made."""
+    found = [
+        path
+        for folder in store_dir.iterdir()
+        if folder.name.isdigit() and folder.is_dir()
+        for path in folder.glob("*.json")
+        if path.stem.isdigit()
+    ]
+    return sorted(found, key=lambda path: path.stat().st_mtime_ns)

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The queue of ended jobs: one small file each, written by the controller's epilog.
+
+A file is `<job id>.<time>`, with `.try<n>` while its report could not be made n times. It stays
+until the report is stored, so that nothing is forgotten when the service or its host goes down.
+What never works goes to `failed/`, with the reason in a file beside; moved back it is tried again.
+"""
+
+import os
+import re
+import time
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from nccl_inspector.atomic import replace_file
+from nccl_inspector.errors import InspectorError, RefusedError
+from nccl_inspector.hostile import read_at
+
+QUEUE, FAILED = "queue", "failed"
+FAILED_MAX = 1000  # jobs: the oldest go
+TORN_S = 60  # a file without its end is being written, and no longer than this
+_ENTRY_BYTES_MAX = 1 << 20  # a node list may be long
+_NAME = re.compile(r"([1-9][0-9]{0,9})\.([0-9]{1,19})(?:\.try([0-9]{1,3}))?")
+_NUMBER = re.compile("0|[1-9][0-9]{0,9}")
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_REGULAR = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The end of an attempt as slurmctld told it; texts are empty where it did not.
+
+    `restart` is no key: slurmctld counts it up before the epilog of the attempt that ended.
+    """
+
+    file: str
+    tries: int
+    job_id: int
+    restart: int
+    queued_s: float
+    cluster: str = ""
+    name: str = ""
+    nodelist: str = ""
+    exit_code: str = ""
+    het_job_id: int | None = None
+    array_task: str = ""
+
+    @property
+    def leader(self) -> int:
+        """The id that all components of a heterogeneous job have in common, or its own."""
+        return self.het_job_id or self.job_id
+
+
+def _count(text: str) -> int | None:
+    return int(text) if _NUMBER.fullmatch(text) else None
+
+
+def parse_entry(file: str, text: str) -> Entry:
+    """Return what a file says.
+
+    Raises:
+        RefusedError: it is torn, or not of this job.
+    """
+    match = _NAME.fullmatch(file)
+    lines = text.split("\n")
+    if match is None or lines[-2:] != ["end", ""]:
+        raise RefusedError("torn", "its last line is missing")
+    words = dict(line.partition("=")[::2] for line in lines[:-2])
+    if words.get("format") != "1" or words.get("job_id") != match[1]:
+        raise RefusedError("bad_entry", "of another format or job")
+    said = {
+        key: "" if value == "(null)" else "".join(c if c.isprintable() else "?" for c in value)
+        for key, value in words.items()
+    }
+    array, task = (_count(said.get(key, "")) for key in ("array_job_id", "array_task_id"))
+    return Entry(
+        file=file, tries=int(match[3] or 0), job_id=int(match[1]),
+        restart=_count(said.get("restart", "")) or 0, queued_s=float(int(match[2]) // 10**9),
+        cluster=said.get("cluster", ""), name=said.get("name", ""),
+        nodelist=said.get("nodelist", ""), exit_code=said.get("exit_code", ""),
+        het_job_id=_count(said.get("het_job_id", "")),
+        array_task="" if array is None or task is None else f"{array}_{task}",
+    )  # fmt: skip
+
+
+def _names(dir_fd: int) -> list[str]:
+    return os.listdir(dir_fd)
+
+
+class Queue:
+    """The two directories, held open."""
+
+    def __init__(self, controller_dir: Path) -> None:
+        """Open them; `failed` is made where need be.
+
+        Raises:
+            InspectorError: there is no queue, or it is not ours to change.
+        """
+        path = controller_dir / QUEUE
+        try:
+            self._queue_fd = os.open(path, _DIRECTORY)
+            if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+                raise PermissionError(0, "this account may not change it", str(path))
+            with suppress(FileExistsError):
+                (controller_dir / FAILED).mkdir(0o750)
+            self._failed_fd = os.open(controller_dir / FAILED, _DIRECTORY)
+        except OSError as err:
+            raise InspectorError(f"no queue: {err.filename}: {err.strerror}") from err
+
+    @property
+    def lock_fd(self) -> int:
+        """What the one service holds a lock on."""
+        return self._queue_fd
+
+    def close(self) -> None:
+        """Let the directories, and a lock, go."""
+        os.close(self._queue_fd)
+        os.close(self._failed_fd)
+
+    def scan(self) -> tuple[list[Entry], list[str]]:
+        """Return what is queued, the oldest first, and in words what cannot be read.
+
+        Such a file is set aside once it is older than one that is being written.
+        """
+        entries, problems = [], []
+        for name in _names(self._queue_fd):
+            try:
+                entries.append(self._read(name))
+            except FileNotFoundError:
+                continue
+            except RefusedError as err:
+                if self._age_s(name) >= TORN_S:
+                    problems.append(f"{name!a}: set aside: {err}")
+                    self._move(name, str(err))
+        return sorted(entries, key=lambda one: (one.queued_s, one.job_id, one.file)), problems
+
+    def _read(self, name: str) -> Entry:
+        if not _NAME.fullmatch(name):
+            raise RefusedError("bad_name")
+        try:
+            fd = os.open(name, _REGULAR, dir_fd=self._queue_fd)
+        except FileNotFoundError:
+            raise
+        except OSError as err:
+            raise RefusedError("unreadable", os.strerror(err.errno or 0)) from err
+        try:
+            data = read_at(fd, _ENTRY_BYTES_MAX, 0)
+        except OSError as err:
+            raise RefusedError("unreadable", os.strerror(err.errno or 0)) from err
+        finally:
+            os.close(fd)
+        return parse_entry(name, data.decode("utf-8", "replace"))
+
+    def _age_s(self, name: str) -> float:
+        try:
+            status = os.stat(name, dir_fd=self._queue_fd, follow_symlinks=False)
+        except FileNotFoundError:
+            return 0.0
+        return time.time() - status.st_mtime
+
+    def count_try(self, entry: Entry, tries: int) -> Entry:
+        """Note how often it was tried, before the next try: it may take the service down."""
+        base = entry.file.partition(".try")[0]
+        name = f"{base}.try{tries}" if tries else base
+        with suppress(FileNotFoundError):
+            os.rename(entry.file, name, src_dir_fd=self._queue_fd, dst_dir_fd=self._queue_fd)
+        return replace(entry, file=name, tries=tries)
+
+    def remove(self, entry: Entry) -> None:
+        """Its report is stored."""
+        with suppress(FileNotFoundError):
+            os.unlink(entry.file, dir_fd=self._queue_fd)
+
+    def set_aside(self, entry: Entry, reason: str) -> None:
+        """Keep it for an administrator, out of the way."""
+        self._move(entry.file, reason)
+
+    def _move(self, name: str, reason: str) -> None:
+        with suppress(FileNotFoundError):
+            os.rename(name, name, src_dir_fd=self._queue_fd, dst_dir_fd=self._failed_fd)
+            with suppress(OSError):  # a disk without room must not stop the queue
+                plain = "".join(char if char.isprintable() else "?" for char in reason)
+                replace_file(self._failed_fd, f"{name}.why", f"{plain}\n".encode(), 0o640)
+        kept = sorted(_names(self._failed_fd), key=self._failed_s)
+        for old in kept[: max(0, len(kept) - 2 * FAILED_MAX)]:
+            with suppress(OSError):
+                os.unlink(old, dir_fd=self._failed_fd)
+
+    def _failed_s(self, name: str) -> float:
+        try:
+            return os.stat(name, dir_fd=self._failed_fd, follow_symlinks=False).st_mtime
+        except FileNotFoundError:
+            return 0.0
