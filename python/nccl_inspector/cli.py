@@ -14,6 +14,7 @@ from nccl_inspector import __version__
 from nccl_inspector.agent import run_agent, run_collect
 from nccl_inspector.arraytask import ARRAY_TASK, find_array_task
 from nccl_inspector.config import Config, read_config
+from nccl_inspector.controller.command import controller
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.estimate.command import estimate
 from nccl_inspector.jobnames import JOB_NAME
@@ -26,6 +27,7 @@ from nccl_inspector.monitoring.command import setup
 from nccl_inspector.nodestatus import describe, read_status, render_status
 from nccl_inspector.render import render_text
 from nccl_inspector.report import build_report, load_summaries
+from nccl_inspector.store.command import compare, history, nodes
 from nccl_inspector.usermode.command import make_run
 
 _path = click.Path(path_type=Path)
@@ -222,7 +224,11 @@ def top(
     context.exit(0 if run_top(wish) else 1)
 
 
+cli.add_command(compare)
+cli.add_command(controller)
 cli.add_command(estimate)
+cli.add_command(history)
+cli.add_command(nodes)
 cli.add_command(setup)
 cli.add_command(make_run(_text))
 

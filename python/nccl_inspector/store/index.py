@@ -158,8 +158,7 @@ def export_user(path: Path, uid: int, gid: int | None) -> None:
 
 def _copy_user(copy: sqlite3.Connection, uid: int) -> None:
     copy.execute(
-        "INSERT INTO main.jobs SELECT * FROM all_jobs.jobs WHERE uid=?"
-        " ORDER BY end_s DESC LIMIT ?",
+        "INSERT INTO main.jobs SELECT * FROM all_jobs.jobs WHERE uid=? ORDER BY end_s DESC LIMIT ?",
         (uid, OWN_JOBS_MAX),
     )
     for table in _TABLES:

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs, nodes and differences as text for a terminal: 100 columns, plain ASCII."""
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from nccl_inspector.analysis.bandwidth import size_label
+from nccl_inspector.analysis.compare import FASTER, NOISE, SLOWER, Difference, KindChange, Side
+from nccl_inspector.analysis.slownodes import NodeScore
+from nccl_inspector.card.words import bandwidth, change, clock, elapsed, percent
+from nccl_inspector.columns import Column, fit_columns, row_text
+from nccl_inspector.hostlist import compress_within
+from nccl_inspector.printable import plain
+from nccl_inspector.store.rows import JobRow
+
+COLUMNS = 100
+KINDS_SHOWN, NODES_SHOWN = 24, 12
+_NODES_CHARS = 60
+_VALUE_CHARS = 200
+
+
+def _table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    cells = [tuple(map(plain, row)) for row in rows]
+    widths = fit_columns(columns, cells, COLUMNS)
+    yield row_text(columns, widths, [column.title for column in columns])
+    for row in cells:
+        yield row_text(columns, widths, row)
+
+
+def _wrap(text: str, indent: str = "  ") -> str:
+    words = plain(text)
+    return textwrap.fill(words, COLUMNS, initial_indent=indent, subsequent_indent=f"{indent}  ")
+
+
+def _nodes(nodes: Sequence[str]) -> str:
+    text, rest = compress_within(nodes, _NODES_CHARS)
+    return f"{text} and {rest} more" if rest else text
+
+
+_JOBS = (
+    Column("JOB"), Column("USER", is_text=True), Column("PARTITION", is_text=True),
+    Column("NAME", is_text=True), Column("VERDICT", is_text=True), Column("END UTC"),
+    Column("NODES"), Column("COST"), Column("MIXED GB/s"), Column("WAIT"),
+    Column("ASKED", is_text=True), Column("USED"),
+)  # fmt: skip
+
+
+def _job_row(job: JobRow) -> tuple[str, ...]:
+    asked = job.switches_asked or (f"segment {job.segment_asked}" if job.segment_asked else "-")
+    return (
+        f"{job.job_id}.{job.restart}" if job.restart else str(job.job_id),
+        job.user or str(job.uid or "-"), job.partition or "-", job.name or "-",
+        f"{job.status} ({job.cause})" if job.cause else job.status,
+        clock(job.end_s, "%m-%d %H:%M"), str(job.num_nodes or "-"),
+        "-" if job.cost_s is None else elapsed(job.cost_s), bandwidth(job.mixed_gbs),
+        percent(job.waiting_share), asked, str(job.switches_used or "-"),
+    )  # fmt: skip
+
+
+def jobs_text(jobs: Sequence[JobRow], all_jobs: bool) -> str:
+    """Return one line a job; ASKED and USED: leaf switches, or blocks."""
+    if not jobs:
+        return "no such job in the index\n"
+    lines = list(_table(_JOBS, [_job_row(job) for job in jobs]))
+    if not all_jobs:
+        lines.append("Your own jobs; those of others are for report_group.")
+    return "\n".join(lines) + "\n"
+
+
+_NODE = (
+    Column("NODE", is_text=True), Column("JOBS"), Column("COMPARED"), Column("NAMED IN"),
+    Column("BANDWIDTH"), Column("Z"), Column("WORST JOBS", is_text=True),
+)  # fmt: skip
+
+
+def _node_row(one: NodeScore) -> tuple[str, ...]:
+    return (
+        one.node, str(one.jobs), str(one.compared), str(one.named), change(one.depth),
+        "-" if one.z is None else f"{one.z:.1f}", ", ".join(map(str, one.worst)) or "-",
+    )  # fmt: skip
+
+
+def _against(one: NodeScore) -> str:
+    said = []
+    if "slow" in one.reasons:
+        said.append(f"its jobs are slow beside their like ({change(one.depth)} at the median)")
+    if "named" in one.reasons:
+        said.append(f"warnings are about it in {one.named} of {one.jobs} jobs")
+    if one.with_it:
+        said.append(f"not told apart from {_nodes(one.with_it)}")
+    return _wrap(f"{one.node}: {'; '.join(said)}")
+
+
+def nodes_text(scores: Sequence[NodeScore], jobs: int, everything: bool) -> str:
+    """Return suspects first, with what speaks against them; a hint, never a reason to drain."""
+    if not scores:
+        return "no job in the index\n"
+    suspects = [one for one in scores if one.suspect]
+    if suspects:
+        lines = [f"SUSPECTS over the last {jobs} jobs: a hint for a health check, no verdict"]
+        lines += _table(_NODE, [_node_row(one) for one in suspects])
+        lines += map(_against, suspects)
+    else:
+        compared = sum(one.z is not None for one in scores)
+        lines = [f"No node stands out over the last {jobs} jobs; {compared} could be compared."]
+    others = [one for one in scores if not one.suspect]
+    shown = others if everything else others[:NODES_SHOWN]
+    if shown:
+        lines += ["OTHERS", *_table(_NODE, [_node_row(one) for one in shown])]
+    if len(shown) < len(others):
+        lines.append(f"  and {len(others) - len(shown)} more (--all)")
+    lines.append("BANDWIDTH: median over its jobs, beside others with the same kinds of operation")
+    return "\n".join(lines) + "\n"
+
+
+_KIND = (
+    Column("COMMUNICATOR", is_text=True), Column("OP", is_text=True), Column("SIZE", is_text=True),
+    Column("T of A ms"), Column("of B"), Column("CHANGE"), Column("A GB/s"), Column("B"),
+    Column("A WAIT"), Column("B"), Column("", is_text=True),
+)  # fmt: skip
+
+
+def _of(side: Side | None) -> tuple[str, str, str]:
+    if side is None:
+        return "-", "-", "-"
+    return f"{side.time_ns / 1e6:.4g}", bandwidth(side.bus_gbs), percent(side.waiting_share)
+
+
+def _kind_row(one: KindChange) -> tuple[str, ...]:
+    kind = one.kind
+    a, b = _of(one.a), _of(one.b)
+    waiting = ", waiting" if one.waiting_delta is not None else ""
+    return (
+        f"{kind.name or '-'} {kind.nranks}/{kind.nnodes}", kind.func, size_label(kind.size_class),
+        a[0], b[0], change(one.delta), a[1], b[1], a[2], b[2], one.verdict + waiting,
+    )  # fmt: skip
+
+
+def _nodes_line(difference: Difference) -> str:
+    parts = [
+        f"{words}: {_nodes(nodes)}"
+        for words, nodes in (
+            ("only in A", difference.nodes_gone),
+            ("only in B", difference.nodes_new),
+        )
+        if nodes
+    ]
+    same = f"{difference.nodes_both} in both"
+    return _wrap("NODES  " + ("; ".join([*parts, same]) if parts else f"the same, {same}"), "")
+
+
+def _summary(difference: Difference) -> str:
+    verdicts = [one.verdict for one in difference.kinds]
+    both = sum(one.a is not None and one.b is not None for one in difference.kinds)
+    waiting = sum(one.waiting_delta is not None for one in difference.kinds)
+    return (
+        f"B beside A: of {both} kinds of operation {verdicts.count(SLOWER)} slower, "
+        f"{verdicts.count(FASTER)} faster, {verdicts.count(NOISE)} within noise; "
+        f"waiting changed in {waiting}"
+    )
+
+
+def difference_text(difference: Difference, everything: bool) -> str:
+    """Return what changed from A to B: the answer first, then figures."""
+    script = {True: "the same script", False: "another script", None: "script not known"}
+    lines = [
+        f"COMPARE  A: job {difference.a}, B: job {difference.b} ({script[difference.same_script]})",
+        _summary(difference),
+        *map(_wrap, difference.notes),
+        _nodes_line(difference),
+    ]
+    if difference.fields:
+        lines.append("CHANGED")
+        lines += [
+            _wrap(f"{one.field}: {one.a[:_VALUE_CHARS]} -> {one.b[:_VALUE_CHARS]}")
+            for one in difference.fields
+        ]
+    shown = difference.kinds if everything else difference.kinds[:KINDS_SHOWN]
+    if shown:
+        lines.append("TIMES  T: transfer without waiting; WAIT: the share of waiting; ranks/nodes")
+        lines += _table(_KIND, [_kind_row(one) for one in shown])
+    if len(shown) < len(difference.kinds):
+        lines.append(f"  and {len(difference.kinds) - len(shown)} more (--all)")
+    return "\n".join(lines) + "\n"
