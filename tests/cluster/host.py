@@ -25,7 +25,7 @@ PROGRAMS = {
     "make": "make",
     "slurmdbd": "slurmdbd",
     "mariadbd": "mariadb-server-core",
-    "mariadb": "mariadb-client-core",
+    "my_print_defaults": "mariadb-client-core",
     "prometheus": "prometheus",
     "prometheus-node-exporter": "prometheus-node-exporter",
 }
