@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from nccl_inspector.card.model import Card
+from nccl_inspector.card.schema import card_from_json
 from nccl_inspector.config import Config, parse_config
 from nccl_inspector.controller import service
 from nccl_inspector.controller.due import SETTLE_S, Due, Look, find_due
@@ -21,7 +22,6 @@ from nccl_inspector.controller.wiring import usual_makers
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.report import Loaded
 from nccl_inspector.reportdir import SummaryFile
-from nccl_inspector.store.cardfile import read_card
 from nccl_inspector.store.index import INDEX, reading
 from nccl_inspector.store.queries import Wish, find_jobs
 from nccl_inspector.summary import encode, encode_process
@@ -159,8 +159,8 @@ def stored(config: Config) -> list[int]:
 
 def test_an_ended_job_becomes_a_stored_report(config: Config, tmp_path: Path) -> None:
     ended_job(config, tmp_path, 42)
-    assert run_pass(config, usual_makers()) == 0
-    card = read_card((config.store_dir / "42" / "0.json").read_bytes())
+    assert run_pass(config, usual_makers(config)) == 0
+    card = card_from_json((config.store_dir / "42" / "0.json").read_bytes())
     assert (card.job.job_id, card.job.name, card.job.user) == (42, "train", HEAD.user)
     assert card.communicators[0].nranks == 2
     assert stored(config) == [42]
@@ -169,19 +169,19 @@ def test_an_ended_job_becomes_a_stored_report(config: Config, tmp_path: Path) ->
 
 def test_a_job_without_nccl_leaves_the_queue_and_no_report(config: Config) -> None:
     enqueue(config, 42)
-    assert run_pass(config, usual_makers()) == 0
+    assert run_pass(config, usual_makers(config)) == 0
     assert list(config.store_dir.iterdir()) == []
 
 
-def bad_only(number: int, deed: Deed) -> Makers:
+def bad_only(config: Config, number: int, deed: Deed) -> Makers:
     """Makers of which the card of one job does something bad."""
 
     def card(loaded: Loaded) -> Card:
         if loaded.head.job_id == number:
             deed()
-        return usual_makers().card(loaded)
+        return usual_makers(config).card(loaded)
 
-    return replace(usual_makers(), card=card)
+    return replace(usual_makers(config), card=card)
 
 
 def crash() -> None:
@@ -206,7 +206,7 @@ def test_a_bad_job_stops_no_other_and_is_set_aside_at_last(
 ) -> None:
     for number in (41, 42, 43):
         ended_job(config, tmp_path, number)
-    makers = bad_only(42, deed)
+    makers = bad_only(config, 42, deed)
     assert run_pass(config, makers) == 1
     assert stored(config) == [41, 43]
     (name,) = left(config)
@@ -220,7 +220,7 @@ def test_a_bad_job_stops_no_other_and_is_set_aside_at_last(
     # An administrator moves it back when the fault is mended.
     failed = config.controller_dir / "failed" / kept
     failed.rename(config.controller_dir / "queue" / kept.partition(".try")[0])
-    assert run_pass(config, usual_makers()) == 0
+    assert run_pass(config, usual_makers(config)) == 0
     assert stored(config) == [41, 42, 43]
 
 
@@ -229,7 +229,7 @@ def test_a_job_that_takes_for_ever_is_ended(
 ) -> None:
     monkeypatch.setattr(service, "CHILD_S", 1)
     ended_job(config, tmp_path, 42)
-    assert run_pass(config, bad_only(42, signal.pause)) == 1
+    assert run_pass(config, bad_only(config, 42, signal.pause)) == 1
     assert left(config)[0].endswith(".try1")
 
 
@@ -237,17 +237,17 @@ def test_a_fault_of_the_storage_is_no_fault_of_the_job(config: Config, tmp_path:
     ended_job(config, tmp_path, 42)
     moved = config.store_dir.rename(config.store_dir.with_name("gone"))
     for _ in range(TRIES_MAX + 2):
-        assert run_pass(config, usual_makers()) == 1
+        assert run_pass(config, usual_makers(config)) == 1
     assert ".try" not in left(config)[0]
     moved.rename(config.store_dir)
-    assert run_pass(config, usual_makers()) == 0
+    assert run_pass(config, usual_makers(config)) == 0
     assert stored(config) == [42]
 
 
 def test_a_broken_index_keeps_no_report_from_being_stored(config: Config, tmp_path: Path) -> None:
     ended_job(config, tmp_path, 42)
     (config.store_dir / INDEX).write_bytes(b"this is no index" * 100)
-    assert run_pass(config, usual_makers()) == 0
+    assert run_pass(config, usual_makers(config)) == 0
     assert (config.store_dir / "42" / "0.json").exists()
 
 
@@ -264,24 +264,24 @@ def test_a_service_that_is_killed_at_work_does_the_job_when_it_is_back(
     pid = os.fork()
     if not pid:
         os.setpgid(0, 0)
-        run_pass(config, bad_only(42, wait))
+        run_pass(config, bad_only(config, 42, wait))
         os._exit(0)
     wait_until(at_work.exists, 10, "the child is at work")
     os.killpg(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     (name,) = left(config)
     assert name.endswith(".try1")
-    assert run_pass(config, usual_makers()) == 0
+    assert run_pass(config, usual_makers(config)) == 0
     assert stored(config) == [42]
 
 
 def test_a_torn_file_is_set_aside_once_nobody_writes_it_any_more(config: Config) -> None:
     path = config.controller_dir / "queue" / "42.1000000000"
     path.write_text("format=1\njob_id=42\n")
-    assert run_pass(config, usual_makers()) == 0
+    assert run_pass(config, usual_makers(config)) == 0
     assert left(config) == ["42.1000000000"]
     os.utime(path, (time.time() - TORN_S - 1,) * 2)
-    run_pass(config, usual_makers())
+    run_pass(config, usual_makers(config))
     assert left(config) == []
     assert left(config, "failed") == ["42.1000000000", "42.1000000000.why"]
 
@@ -294,7 +294,7 @@ def test_what_is_no_file_of_the_queue_is_set_aside(config: Config, tmp_path: Pat
     for name in ("43.1000000000", "44.1000000000", "hello"):
         os.utime(queue / name, (1, 1), follow_symlinks=False)
     ended_job(config, tmp_path, 42)
-    assert run_pass(config, usual_makers()) == 0
+    assert run_pass(config, usual_makers(config)) == 0
     assert stored(config) == [42]
     assert left(config) == []
 
@@ -325,13 +325,13 @@ def comment(config: Config, folder: Path, show: str = "echo JobId=42", update: s
     program.write_text(SCONTROL.format(log=log, show=show, update=update))
     program.chmod(0o755)
     ended_job(config, folder, 42)
-    run_pass(replace(config, scontrol=program, admin_comment=True), usual_makers())
+    run_pass(replace(config, scontrol=program, admin_comment=True), usual_makers(config))
     return log.read_text()
 
 
 def test_the_verdict_goes_into_the_admin_comment(config: Config, tmp_path: Path) -> None:
     asked = comment(config, tmp_path)
-    assert "update JobId=42 AdminComment=NCCL HEALTHY no rank stands out\n" in asked
+    assert "update JobId=42 AdminComment=NCCL HEALTHY ranks=2/2" in asked
     assert left(config) == []
 
 

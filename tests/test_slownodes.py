@@ -162,7 +162,7 @@ def test_what_differs_is_said_and_then_nothing_is_flagged() -> None:
 
 
 def test_only_the_twenty_latest_count() -> None:
-    found = compare_kind(kind(100.0), past([100] * 20 + [10] * 100))
+    found = compare_kind(kind(100.0), past([100.0] * 20 + [10.0] * 100))
     assert found is not None
     assert (found.jobs, found.median_gbs) == (20, 100)
 

@@ -57,6 +57,12 @@ def _key(card: Card, comm: Communicator, one: Operations) -> KindKey:
     )  # fmt: skip
 
 
+def key_of(card: Card, one: Operations) -> KindKey | None:
+    """Return what must be alike for an operation of a card; None: of no communicator there."""
+    comm = next((comm for comm in card.communicators if comm.id == one.communicator), None)
+    return _key(card, comm, one) if comm else None
+
+
 def _by_kind(card: Card) -> dict[KindKey, list[tuple[Communicator, Operations]]]:
     comms = {comm.id: comm for comm in card.communicators}
     found: dict[KindKey, list[tuple[Communicator, Operations]]] = defaultdict(list)

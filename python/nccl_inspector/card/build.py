@@ -2,7 +2,7 @@
 """Make the report card of one attempt of a job from its node summaries and what else is known."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from nccl_inspector.analysis import join
 from nccl_inspector.analysis.blame import describe_hangs, describe_straggler
@@ -24,6 +24,7 @@ from nccl_inspector.card.figures import (
     list_operations,
     sum_transports,
 )
+from nccl_inspector.card.given import Given, with_record
 from nccl_inspector.card.model import (
     NETWORK,
     NVLINK,
@@ -31,8 +32,6 @@ from nccl_inspector.card.model import (
     Card,
     Finding,
     Hang,
-    Input,
-    Job,
     Straggler,
 )
 from nccl_inspector.card.overtime import OverTime, look_over_time, unpack
@@ -40,17 +39,6 @@ from nccl_inspector.card.verdict import judge
 from nccl_inspector.model import Process
 from nccl_inspector.report import Loaded, Report, build_report
 from nccl_inspector.summary import NodeSummary
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """What is known besides the summaries. `job` puts Slurm's record over what the hooks saw."""
-
-    job: Job | None = None
-    readings: Readings | None = None
-    inputs: tuple[Input, ...] = ()
-    refused: Mapping[str, int] = field(default_factory=dict)
-    ended: bool = True
 
 
 def _no_data(coverage: Coverage) -> str:
@@ -166,7 +154,7 @@ def build_card(loaded: Loaded, given: Given | None = None) -> Card:
     comms = report.communicators
     gpus = {one.head.node: gpus_of(one.counters) for one in summaries}
     transports = {comm_id(comm): transport_of(comm, gpus).transport for comm in comms}
-    job = given.job or describe_job(report, summaries)
+    job = with_record(describe_job(report, summaries), given)
     wall_s = job.end_s - job.start_s if job.start_s is not None and job.end_s is not None else None
     over_time = _over_time(report, transports, placed, wall_s or 0.0, given.readings)
     refused = {**given.refused, **over_time.refused}

@@ -40,6 +40,7 @@ def describe_job(report: Report, summaries: Sequence[NodeSummary]) -> Job:
     return Job(
         job_id=int(head.het_job_id) if head.het_job_id.isdecimal() else head.job_id,
         user=head.user or str(head.uid),
+        uid=head.uid,
         account=head.account,
         partition=head.partition,
         cluster=head.cluster,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nccl_inspector.analysis import join
+from nccl_inspector.analysis.precision import time_error_ns
 from nccl_inspector.card.model import Communicator, Operations, Transport
 from nccl_inspector.model import P2P
 
@@ -55,6 +56,7 @@ def _operations(comm: join.Communicator, one: join.Figures, expect: Expect) -> O
         notes=tuple(note for note in one.notes if note not in comm.notes),
         waited_for=one.late.place.name if one.late else "",
         waited_for_node=one.late.place.node if one.late else "",
+        time_error_ns=time_error_ns(comm, one),
     )
 
 

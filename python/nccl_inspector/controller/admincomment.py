@@ -2,11 +2,10 @@
 """Write a job's verdict into its AdminComment, and never over somebody else's words."""
 
 import re
-import subprocess
 from enum import Enum
 from pathlib import Path
 
-from nccl_inspector.scontrol import slurm_environment
+from nccl_inspector.slurm.command import ask
 
 COMMENT_MAX = 512
 OURS = "NCCL "
@@ -35,15 +34,9 @@ def plain_comment(text: str) -> str:
 
 
 def _say(scontrol: Path, *words: str) -> tuple[int, str]:
-    """Return exit status and what was said; -1: nothing, and why."""
-    try:
-        done = subprocess.run(
-            [scontrol, *words], env=slurm_environment(), cwd="/", stdin=subprocess.DEVNULL,
-            capture_output=True, text=True, errors="replace", timeout=_ANSWER_S, check=False,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired) as err:
-        return -1, f"{scontrol.name}: {err}"
-    return done.returncode, done.stdout if done.returncode == 0 else done.stderr or done.stdout
+    """Return exit status and what was said; of a failure, why."""
+    said = ask(scontrol, *words, seconds=_ANSWER_S)
+    return said.status, said.output if said.status == 0 else said.errors or said.output
 
 
 def write_comment(scontrol: Path, job_id: int, text: str) -> tuple[Refusal, str]:

@@ -30,7 +30,6 @@ def controller(conf: Path | None, once: bool, rebuild: bool, controller_dir: Pat
     from nccl_inspector.controller.making import rebuild as rebuild_index
     from nccl_inspector.controller.service import alone, run_controller
     from nccl_inspector.controller.wiring import usual_makers
-    from nccl_inspector.store.cardfile import CARD_BYTES_MAX, read_card
 
     logging.basicConfig(format="%(name)s: %(message)s", level=logging.INFO)
     config = read_config(conf)
@@ -38,11 +37,11 @@ def controller(conf: Path | None, once: bool, rebuild: bool, controller_dir: Pat
     if rebuild:
         with alone(config):
             try:
-                done, refused = rebuild_index(config, read_card, CARD_BYTES_MAX)
+                done, refused = rebuild_index(config)
             except (OSError, sqlite3.Error) as err:
                 raise InspectorError(f"{config.store_dir}: not rebuilt: {err}") from err
         click.echo(f"{done} reports are in the index, {refused} could not be read")
         return
-    left = run_controller(config, usual_makers(), once)
+    left = run_controller(config, usual_makers(config), once)
     if once and left:
         click.echo(f"{left} ended jobs wait for their nodes' summaries, or for another try")

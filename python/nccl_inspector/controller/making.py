@@ -14,11 +14,12 @@ from pathlib import Path
 
 from nccl_inspector.card.fingerprint import script_fingerprint
 from nccl_inspector.card.model import Card
+from nccl_inspector.card.schema import BYTES_MAX, card_from_json
 from nccl_inspector.config import Config
 from nccl_inspector.controller.admincomment import Refusal, write_comment
 from nccl_inspector.controller.due import Due
 from nccl_inspector.controller.queue import Entry
-from nccl_inspector.errors import InspectorError
+from nccl_inspector.errors import InspectorError, RefusedError
 from nccl_inspector.handover import Target, write_report_file
 from nccl_inspector.report import Loaded, load_summaries
 from nccl_inspector.store.index import INDEX, BrokenIndexError, export_user, put, writing
@@ -137,7 +138,7 @@ def make_report(due: Due, config: Config, makers: Makers) -> Outcome:
     return Outcome(DONE, said)
 
 
-def rebuild(config: Config, read: Callable[[bytes], Card], card_bytes_max: int) -> tuple[int, int]:
+def rebuild(config: Config) -> tuple[int, int]:
     """Make the index anew of all stored reports; return how many went in and how many did not.
 
     Raises:
@@ -151,10 +152,9 @@ def rebuild(config: Config, read: Callable[[bytes], Card], card_bytes_max: int) 
     with writing(beside, gid) as index:
         for file in _stored(config.store_dir):
             try:
-                if file.stat().st_size > card_bytes_max:
-                    raise InspectorError("too big")
-                rows = rows_of(read(file.read_bytes()))
-            except (InspectorError, OSError):
+                with file.open("rb") as stored:
+                    rows = rows_of(card_from_json(stored.read(BYTES_MAX + 1)))
+            except (RefusedError, OSError):
                 refused += 1
                 continue
             put(index, rows)

@@ -1,20 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the controller service makes cards with, and the forms in which it keeps them."""
 
-from nccl_inspector.card.basic import basic_card
+from datetime import UTC, datetime
+
+from nccl_inspector.card.comment import make_comment
+from nccl_inspector.card.html import render_html
+from nccl_inspector.card.make import make_card
 from nccl_inspector.card.model import Card
+from nccl_inspector.card.schema import to_json
+from nccl_inspector.config import Config
 from nccl_inspector.controller.making import Makers
-from nccl_inspector.store.cardfile import card_bytes
+from nccl_inspector.report import Loaded
 
 
-def short_comment(card: Card) -> str:
-    """Return the deciding fields for AdminComment."""
-    verdict = card.verdict
-    cause = f"({verdict.cause})" if verdict.cause else ""
-    cost = f" cost {verdict.cost_s:.0f}s" if verdict.cost_s else ""
-    return f"NCCL {verdict.status}{cause}{cost} {verdict.summary}"
-
-
-def usual_makers() -> Makers:
+def usual_makers(config: Config) -> Makers:
     """Return what the service is started with."""
-    return Makers(card=basic_card, json=card_bytes, comment=short_comment)
+
+    def make(loaded: Loaded) -> Card:
+        return make_card(loaded, config)
+
+    return Makers(
+        card=make,
+        json=lambda card: to_json(card, datetime.now(UTC)).encode("ascii"),
+        html=lambda card: render_html(card, datetime.now(UTC)).encode("utf-8", "replace"),
+        comment=make_comment,
+    )

@@ -4,12 +4,12 @@
 import re
 from pathlib import Path
 
-from nccl_inspector.card.basic import basic_card
+from nccl_inspector.card.build import build_card
 from nccl_inspector.card.model import Card
-from nccl_inspector.errors import InspectorError
+from nccl_inspector.card.schema import BYTES_MAX, card_from_json
+from nccl_inspector.errors import InspectorError, RefusedError
 from nccl_inspector.jobnames import JOB_NAME
 from nccl_inspector.report import load_summaries
-from nccl_inspector.store.cardfile import CARD_BYTES_MAX, read_card
 
 _ATTEMPT = re.compile(rf"({JOB_NAME.pattern})(?:\.([0-9]{{1,9}}))?")
 _STORED = re.compile(r"[0-9]{1,9}\.json")
@@ -29,15 +29,14 @@ def find_card(words: str, report_dir: Path, store_dir: Path) -> Card:
     job_id, attempt = int(match[1]), None if match[2] is None else int(match[2])
     path = _stored(store_dir / str(job_id), attempt)
     if path is None:
-        return basic_card(load_summaries(job_id, report_dir, attempt))
+        return build_card(load_summaries(job_id, report_dir, attempt))
     try:
         with path.open("rb") as file:
-            data = file.read(CARD_BYTES_MAX + 1)
+            return card_from_json(file.read(BYTES_MAX + 1))
     except OSError as err:
         raise InspectorError(f"{path}: {err.strerror}") from err
-    if len(data) > CARD_BYTES_MAX:
-        raise InspectorError(f"{path}: too big")
-    return read_card(data)
+    except RefusedError as err:
+        raise InspectorError(f"{path}: {err}") from err
 
 
 def _stored(folder: Path, attempt: int | None) -> Path | None:

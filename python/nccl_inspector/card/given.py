@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is known of a job besides its node summaries: Slurm's record, its output, similar jobs."""
+
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from nccl_inspector.analysis.throughput import Readings, read_lines, read_throughput
+from nccl_inspector.card.model import Input, Job, Period
+from nccl_inspector.config import Config
+from nccl_inspector.errors import InspectorError
+from nccl_inspector.hostlist import expand
+from nccl_inspector.slurm.find import find_record
+from nccl_inspector.slurm.record import JobRecord
+from nccl_inspector.slurm.topology import ask_places, used
+from nccl_inspector.summary import Head
+
+_OUTPUT_BYTES_MAX = 256 << 20  # the end of a longer output is looked at
+_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What is known besides the summaries."""
+
+    record: JobRecord | None = None
+    switches_used: tuple[str, ...] = ()
+    readings: Readings | None = None
+    inputs: tuple[Input, ...] = ()
+    refused: Mapping[str, int] = field(default_factory=dict)
+    ended: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the user wants to be looked at. `output` None: where Slurm says that it is."""
+
+    slurm: bool = True
+    output: Path | None = None
+    patterns: tuple[re.Pattern[str], ...] = ()
+
+
+def _exit_code(record: JobRecord) -> str:
+    if record.exit_code is None:
+        return ""
+    return f"{record.exit_code}:{record.signal or 0}"
+
+
+def with_record(job: Job, given: Given) -> Job:
+    """Return the job as the hooks saw it with what Slurm says more of it, or better."""
+    record = given.record
+    if record is None:
+        return replace(job, switches_used=given.switches_used)
+    return replace(
+        job,
+        name=record.name or job.name,
+        account=record.account or job.account,
+        partition=record.partition or job.partition,
+        cluster=record.cluster or job.cluster,
+        state=record.state or job.state,
+        exit_code=_exit_code(record) or job.exit_code,
+        start_s=record.start_s if record.start_s is not None else job.start_s,
+        end_s=record.end_s if record.end_s is not None else job.end_s,
+        array_task=job.array_task or record.array_task,
+        submit_line=record.submit_line or job.submit_line,
+        switches_asked=record.switches_asked,
+        segment_asked=record.segment or None,
+        switches_used=given.switches_used,
+    )
+
+
+def _chunks(fd: int) -> Iterator[bytes]:
+    size = os.fstat(fd).st_size
+    os.lseek(fd, max(0, size - _OUTPUT_BYTES_MAX), os.SEEK_SET)
+    left = _OUTPUT_BYTES_MAX
+    while left > 0 and (chunk := os.read(fd, min(left, _CHUNK_BYTES))):
+        left -= len(chunk)
+        yield chunk
+
+
+def _read_output(
+    path: Path, uid: int | None, period: Period | None, patterns: Sequence[re.Pattern[str]]
+) -> tuple[Readings | None, Input]:
+    """Return the throughput lines of an output; of the path that Slurm tells its owner is asked."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    except OSError as err:
+        return None, Input("throughput", "absent", f"{path}: {err.strerror}")
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or (uid is not None and status.st_uid != uid):
+            return None, Input("throughput", "absent", f"{path} is no file of the job's user")
+        zone = datetime.now().astimezone().tzinfo or UTC
+        found = read_throughput(read_lines(_chunks(fd)), zone, period, patterns or None)
+    except OSError as err:
+        return None, Input("throughput", "absent", f"{path}: {err.strerror}")
+    finally:
+        os.close(fd)
+    if not found.found:
+        return None, Input("throughput", "absent", f"{path} has no throughput lines")
+    notes = "; ".join(found.notes)
+    detail = f"{len(found.found)} readings of the job's output{f'; {notes}' if notes else ''}"
+    return found, Input("throughput", "present", detail)
+
+
+def _places(config: Config, record: JobRecord | None) -> tuple[str, ...]:
+    if record is None or not record.nodelist:
+        return ()
+    places, _ = ask_places(Path(config.scontrol))
+    try:
+        nodes = expand(record.nodelist)
+    except InspectorError:
+        return ()
+    return tuple(place for place in used(places, nodes) if place)
+
+
+def gather(head: Head, config: Config, asked: Asked) -> Given:
+    """Ask Slurm, and read the job's output. `head`: of one of the job's summaries.
+
+    Root does not open what a user's job wrote: a path can lead anywhere.
+    """
+    record: JobRecord | None = None
+    inputs: list[Input] = []
+    if asked.slurm:
+        record, why = find_record(head.job_id, config, head)
+        known = record is not None and set(record.sources) - {"summary"}
+        inputs.append(Input("slurm", "present" if known else "absent", "; ".join(why)))
+    start_s = record.start_s if record and record.start_s is not None else head.start
+    end_s = record.end_s if record and record.end_s is not None else head.end
+    readings = None
+    path = asked.output or (Path(record.stdout_path) if record and record.stdout_path else None)
+    if path is not None and (asked.output or os.geteuid() != 0):
+        uid = None if asked.output else head.uid
+        period = Period(start_s, end_s)
+        readings, seen = _read_output(path, uid, period, asked.patterns)
+        inputs.append(seen)
+    else:
+        inputs.append(Input("throughput", "absent"))
+    return Given(record, _places(config, record), readings, tuple(inputs))

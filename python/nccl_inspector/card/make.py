@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Make a card of everything that this machine knows of a job."""
+
+from nccl_inspector.card.build import build_card
+from nccl_inspector.card.given import Asked, gather
+from nccl_inspector.card.model import Card
+from nccl_inspector.config import Config
+from nccl_inspector.report import Loaded
+from nccl_inspector.store.beside import beside_similar
+
+
+def make_card(loaded: Loaded, config: Config, asked: Asked | None = None) -> Card:
+    """Return the card of the attempt that was loaded: with Slurm's word and similar jobs."""
+    card = build_card(loaded, gather(loaded.head, config, asked or Asked()))
+    return beside_similar(card, config.store_dir)

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Put a card beside those of similar jobs that the store knows."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from nccl_inspector.analysis.bandwidth import size_label
+from nccl_inspector.analysis.baseline import Compared, compare_kinds, make_baseline
+from nccl_inspector.analysis.kinds import KindKey, key_of, kinds_of
+from nccl_inspector.card.model import (
+    DEGRADED,
+    HEALTHY,
+    MEDIUM,
+    NETWORK,
+    UNKNOWN,
+    WARNING,
+    Card,
+    Entity,
+    Evidence,
+    Finding,
+    Input,
+    Operations,
+    Verdict,
+)
+from nccl_inspector.errors import InspectorError
+from nccl_inspector.store.index import reading
+from nccl_inspector.store.queries import past_kinds
+
+
+def _finding(one: Compared) -> Finding:
+    key, gbs = one.kind.key, one.kind.bus_gbs or 0.0
+    what = f"{key.transport} {key.func} {size_label(key.size_class)}"
+    return Finding(
+        "slower-than-similar", WARNING, MEDIUM,
+        f"{what} is slower than in similar jobs: {one.median_gbs:.3g} -> {gbs:.3g} GB/s",
+        f"{one.delta:+.0%} beside the median of {one.jobs} jobs of as many ranks and nodes, with "
+        "the same GPUs and NCCL.",
+        None,
+        (Entity("job", ""),),
+        (
+            Evidence("boxes", f"{what} bus bandwidth", gbs, "GB/s", one.median_gbs, one.jobs),
+            Evidence("baseline", "robust z", one.z, "sigma", -3.0, one.jobs),
+        ),
+        ("nccl-inspector compare with one of them; nccl-inspector nodes for its nodes",),
+    )  # fmt: skip
+
+
+def _with_delta(card: Card, one: Operations, known: dict[KindKey, Compared]) -> Operations:
+    key = key_of(card, one)
+    found = known.get(key) if key else None
+    if found is None or found.differs or not one.bus_gbs:
+        return one
+    return replace(one, baseline_delta=one.bus_gbs / found.median_gbs - 1)
+
+
+def _verdict(card: Card, low: list[Compared], findings: list[Finding]) -> Verdict:
+    if not low or card.verdict.status != HEALTHY:
+        return card.verdict
+    transports = {one.kind.key.transport for one in low}
+    cause = NETWORK if transports <= {"net", "mixed"} else UNKNOWN
+    return replace(
+        card.verdict, status=DEGRADED, cause=cause, confidence=MEDIUM, summary=findings[0].title
+    )
+
+
+def beside_similar(card: Card, store_dir: Path) -> Card:
+    """Return the card with what similar jobs had; without an index it says that there is none."""
+    kinds = kinds_of(card)
+    state, detail = "absent", ""
+    compared: list[Compared] = []
+    try:
+        with reading(store_dir) as (index, _):
+            past = past_kinds(index, [kind.key for kind in kinds], card.job.job_id)
+            compared = compare_kinds(kinds, past)
+            state, detail = ("present", "") if compared else ("absent", "fewer than 5 similar jobs")
+    except InspectorError as err:
+        detail = str(err)
+    low = [one for one in compared if one.is_low]
+    findings = [_finding(one) for one in low]
+    known = {one.kind.key: one for one in compared}
+    quality = card.data_quality
+    return replace(
+        card,
+        verdict=_verdict(card, low, findings),
+        findings=(*card.findings, *findings),
+        operations=tuple(_with_delta(card, one, known) for one in card.operations),
+        data_quality=replace(quality, inputs=(*quality.inputs, Input("baseline", state, detail))),
+        baseline=make_baseline(compared),
+    )
