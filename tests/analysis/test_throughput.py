@@ -43,6 +43,7 @@ def read(*lines: str, job: Period | None = None) -> Readings:
         f"[rank3]:{SAID}",
         f"[default0]: {SAID}\r",
         f"\x1b[32m{SAID}\x1b[0m",
+        SAID.replace("~314", "\x1b[1;31m~314\x1b[0m\x08"),
         f"step 3/4 [####] 75%\r\x1b[K{SAID}",
         f"caf\udce9 {SAID}",
         SAID.replace(" 14:39", "T14:39").replace("640]", "640Z]"),
