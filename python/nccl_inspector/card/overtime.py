@@ -9,7 +9,13 @@ from nccl_inspector.analysis.attribution import WORKLOAD, Attribution, attribute
 from nccl_inspector.analysis.bandwidth import size_label
 from nccl_inspector.analysis.changes import compare
 from nccl_inspector.analysis.columns import Columns, columns_of
-from nccl_inspector.analysis.degradation import JUDGED, Judged, find_degradations, inside
+from nccl_inspector.analysis.degradation import (
+    JUDGED,
+    Judged,
+    find_degradations,
+    inside,
+    severity_of,
+)
 from nccl_inspector.analysis.degradation import STRAGGLER as WAITED
 from nccl_inspector.analysis.join import Communicator
 from nccl_inspector.analysis.linechoice import choose_lines, late_kinds, unpack_lines
@@ -151,7 +157,7 @@ def _slow_finding(
     cost = f" It cost at most {elapsed(slow.cost_s)}." if slow.cost_s else ""
     return Finding(
         f"slow-{found.cause.replace(' ', '-')}",
-        INFO if found.cause == WORKLOAD else WARNING,
+        INFO if found.cause == WORKLOAD else severity_of(slow),
         found.confidence,
         f"{_CAUSE_TITLES.get(found.cause, found.cause)} for {lasted}: {what} "
         f"{bandwidth(slow.baseline_gbs)} -> {bandwidth(slow.bus_gbs)}"
@@ -165,6 +171,12 @@ def _slow_finding(
     )
 
 
+def _overlap(one: Period, period: Period) -> bool:
+    """Tell whether a time takes in most of a dip's period."""
+    common = min(period.end_s, one.end_s) - max(period.start_s, one.start_s)
+    return common >= _OVERLAP_MIN * (period.end_s - period.start_s)
+
+
 def _dips(progress: Progress | None, known: Sequence[Period]) -> Iterator[tuple[Period, float]]:
     """Yield the times of less progress that no degradation explains, and by how much it was."""
     if progress is None:
@@ -175,9 +187,7 @@ def _dips(progress: Progress | None, known: Sequence[Period]) -> Iterator[tuple[
             progress.start_s + dip.first * progress.window_s,
             progress.start_s + dip.end * progress.window_s,
         )
-        length = period.end_s - period.start_s
-        common = (min(period.end_s, one.end_s) - max(period.start_s, one.start_s) for one in known)
-        if not any(part >= _OVERLAP_MIN * length for part in common):
+        if not any(_overlap(one, period) for one in known):
             yield period, dip.depth
 
 
@@ -239,8 +249,8 @@ def look_over_time(
         degradations.append(replace(slow, explained_share=found.explained))
     known = [one.period for one in judged.degradations]
     for period, depth in _dips(progress, known):
-        phase = next((one.why for one in judged.phases if one.period == period), "")
-        changes = compare(tracks, transports, nodes, period, progress, phase)
+        phase = next((one.why for one in judged.phases if _overlap(one.period, period)), "")
+        changes = compare(tracks, transports, nodes, period, own, phase)
         found = attribute(changes)
         causes.append((found.cause, _dip_finding(period, depth, found, progress)))
     timeline = show(tracks, transports, replace(judged, degradations=tuple(degradations)), own)

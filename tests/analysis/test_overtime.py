@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the card says of a job's time: how much it matters, and on how many sources it stands."""
+
+from collections import Counter
+
+import numpy as np
+
+from nccl_inspector.analysis.columns import columns_of
+from nccl_inspector.analysis.join import Communicator
+from nccl_inspector.card.overtime import OverTime, Unpacked, look_over_time
+from tests.synthetic.lines import Made, carried, lines_of, noise, slower
+
+MS = 1e6
+WINDOWS = 180
+
+
+def told(depth: float, ops: int, less: float = 0.0) -> OverTime:
+    """Return what is said of a job of one communicator, slow from window 90 to 103."""
+    times = 20 * MS * np.exp(noise(np.random.default_rng(1), WINDOWS, 0.01))
+    counts = np.full(WINDOWS, ops)
+    counts[90:103] = round(ops * (1 - less))
+    made = Made(slower(times, 90, 103, depth), ops=counts)
+    lines = carried(lines_of(np.random.default_rng(2), made))
+    columns = tuple(columns_of(line, member) for member, line in lines)
+    comm = Communicator(7, "world", 4, 4, {}, (), ())
+    nodes = {member: f"n{member}" for member in range(4)}
+    unpacked = Unpacked(columns, Counter())
+    return look_over_time(unpacked, [comm], {7: "net"}, nodes, WINDOWS * 10.0, None)
+
+
+def test_a_slow_time_that_cost_nothing_is_no_warning() -> None:
+    assert [one.severity for one in told(0.2, 1).findings] == ["I"]
+    assert [one.severity for one in told(0.2, 200).findings] == ["W"]
+
+
+def test_operations_a_second_are_no_second_source() -> None:
+    (one,) = told(0.0, 200, less=0.1).findings
+    assert one.rule == "slow-outside-communication"
+    assert one.confidence == "low"
