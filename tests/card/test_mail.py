@@ -6,8 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.message import EmailMessage
 from email.policy import default
@@ -20,12 +18,11 @@ from nccl_inspector.card.mailprog import read_slurm_mail, wait_for
 from nccl_inspector.card.schema import to_json
 from nccl_inspector.errors import InspectorError
 from tests import cards
+from tests.card.mailsite import WRAPPER, Site, program
 from tests.cards import CARDS
 from tests.cluster import wait_until
-from tests.cluster.layout import REPO
 
 NOW = datetime(2026, 8, 2, 17, tzinfo=UTC)
-WRAPPER = REPO / "packaging" / "nccl-inspector-mail"
 SLURMS = ["-s", "Slurm Job_id=48213 Name=gpt Ended, Run time 02:14:00, COMPLETED", "amy"]
 ENDED = {"SLURM_JOB_ID": "48213", "SLURM_JOB_MAIL_TYPE": "Ended"}
 
@@ -84,12 +81,6 @@ def test_what_is_no_address_is_refused(to: str) -> None:
         make_mail(cards.network(), to, NOW)
 
 
-def program(path: Path, script: str) -> Path:
-    path.write_text(f"#!/bin/sh\n{script}\n")
-    path.chmod(0o755)
-    return path
-
-
 def test_sendmail_gets_the_mail_on_its_input_and_the_addresses_in_it(tmp_path: Path) -> None:
     fake = program(tmp_path / "sendmail", f'echo "$@" >{tmp_path}/args; cat >{tmp_path}/mail')
     send(make_mail(cards.network(), "amy, bob@example.org", NOW), fake)
@@ -134,72 +125,6 @@ def test_a_report_that_comes_late_is_waited_for_and_no_longer_than_asked() -> No
 
 # The wrapper, with the real command behind it where a report is to come.
 
-COMMAND = """
-import sys
-from pathlib import Path
-import click
-from nccl_inspector.card.mailprog import mailprog_command
-from nccl_inspector.card.schema import card_from_json
-
-def find(_config, _job_id, _restart):
-    path = Path({path!r})
-    return card_from_json(path.read_bytes()) if path.exists() else None
-
-cli = click.Group(commands=[mailprog_command(find)])
-sys.argv[2:2] = ["--conf", {conf!r}]
-cli()
-"""
-
-
-class Site:
-    """A mailer, a sendmail and a command that write down what they get."""
-
-    def __init__(self, folder: Path, wait: str = "60s") -> None:
-        self.folder = folder
-        self.report = folder / "report.json"
-        self.conf = folder / "conf"
-        for name in ("mailer", "sendmail"):
-            program(
-                folder / name,
-                f'for word; do printf "%s\\n" "$word"; done >{folder}/{name}.args\n'
-                f"cat >{folder}/{name}.new; mv {folder}/{name}.new {folder}/{name}.mail",
-            )
-        self.conf.write_text(
-            f"mailer = {folder}/mailer  \nsendmail = {folder}/sendmail\nmail_wait = {wait}\n"
-        )
-        (folder / "main.py").write_text(COMMAND.format(path=str(self.report), conf=str(self.conf)))
-        self.command(f'exec {sys.executable} {folder}/main.py "$@"')
-        # The wrapper sets PATH itself, as Slurm gives it none.
-        self.wrapper = folder / "nccl-inspector-mail"
-        text = WRAPPER.read_text().replace("PATH=/usr/sbin", f"PATH={folder}/bin:/usr/sbin")
-        self.wrapper.write_text(text)
-        self.wrapper.chmod(0o755)
-
-    def command(self, script: str) -> None:
-        (self.folder / "bin").mkdir(exist_ok=True)
-        program(self.folder / "bin" / "nccl-inspector", script)
-
-    def call(
-        self, env: Mapping[str, str], argv: list[str] = SLURMS, body: str = "a body\n"
-    ) -> None:
-        """Call the wrapper as slurmctld does; it must be back at once."""
-        own = {"NCCL_INSPECTOR_TEST_CONF": str(self.conf), "PYTHONPATH": str(REPO / "python")}
-        done = subprocess.run(
-            [self.wrapper, *argv], input=body, env=own | dict(env), timeout=20, text=True,
-            capture_output=True, check=False,
-        )  # fmt: skip
-        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-    def mail(self, name: str) -> bytes:
-        path = self.folder / f"{name}.mail"
-        wait_until(path.exists, 60, f"a mail of the {name}")
-        return path.read_bytes()
-
-    def unchanged(self, argv: list[str] = SLURMS, body: str = "a body\n") -> bool:
-        """Tell whether the mailer got what Slurm gave."""
-        got = self.mail("mailer").decode()
-        return (got, (self.folder / "mailer.args").read_text().split("\n")) == (body, [*argv, ""])
-
 
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
@@ -227,8 +152,8 @@ def test_the_wrapper_is_short_executable_and_passes_shellcheck() -> None:
 )
 def test_any_other_mail_goes_to_the_mailer_unchanged(site: Site, env: dict[str, str]) -> None:
     site.command("exit 0")
-    site.call(env)
-    assert site.unchanged()
+    site.call(env, SLURMS)
+    assert site.unchanged(SLURMS)
 
 
 def test_odd_words_reach_the_mailer_as_they_are(site: Site) -> None:
@@ -240,31 +165,31 @@ def test_odd_words_reach_the_mailer_as_they_are(site: Site) -> None:
 @pytest.mark.parametrize("script", ["exit 1", "kill -9 $$", "cat >/dev/null; exit 3"])
 def test_a_command_that_fails_loses_nothing(site: Site, script: str) -> None:
     site.command(script)
-    site.call(ENDED)
-    assert site.unchanged()
+    site.call(ENDED, SLURMS)
+    assert site.unchanged(SLURMS)
 
 
 def test_without_the_command_the_mail_goes_unchanged(site: Site) -> None:
     shutil.rmtree(site.folder / "bin")
-    site.call(ENDED)
-    assert site.unchanged()
+    site.call(ENDED, SLURMS)
+    assert site.unchanged(SLURMS)
 
 
 def test_a_wrapper_that_is_told_to_end_sends_at_once(site: Site) -> None:
     site.command(f"echo $PPID >{site.folder}/timeout.new; mv {site.folder}/timeout.new "
                  f"{site.folder}/timeout.pid; exec sleep 100")  # fmt: skip
-    site.call(ENDED)
+    site.call(ENDED, SLURMS)
     pid_file = site.folder / "timeout.pid"
     wait_until(pid_file.exists, 20, "the command")
     status = Path(f"/proc/{pid_file.read_text().strip()}/status").read_text()
     wrapper = next(line.split()[1] for line in status.split("\n") if line.startswith("PPid"))
     os.kill(int(wrapper), signal.SIGTERM)
-    assert site.unchanged()
+    assert site.unchanged(SLURMS)
 
 
 def test_the_end_of_a_job_comes_with_its_report(site: Site) -> None:
     site.report.write_text(to_json(cards.straggler(), NOW))
-    site.call(ENDED)
+    site.call(ENDED, SLURMS)
     mail = email.message_from_bytes(site.mail("sendmail"), policy=default)
     assert mail["Subject"].startswith(f"{SLURMS[1]}, NCCL DEGRADED (straggler)")
     assert mail["To"] == "amy"
@@ -276,12 +201,12 @@ def test_the_end_of_a_job_comes_with_its_report(site: Site) -> None:
 
 def test_without_a_report_in_time_the_mail_goes_unchanged(tmp_path: Path) -> None:
     site = Site(tmp_path, wait="0s")
-    site.call(ENDED)
-    assert site.unchanged()
+    site.call(ENDED, SLURMS)
+    assert site.unchanged(SLURMS)
 
 
 def test_a_sendmail_that_fails_leaves_the_mail_to_the_mailer(site: Site) -> None:
     site.report.write_text(to_json(cards.straggler(), NOW))
     program(site.folder / "sendmail", "cat >/dev/null; exit 75")
-    site.call(ENDED)
-    assert site.unchanged()
+    site.call(ENDED, SLURMS)
+    assert site.unchanged(SLURMS)

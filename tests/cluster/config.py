@@ -49,6 +49,8 @@ def slurm_conf(layout: Layout) -> str:
         "KillWait=5",
         "MinJobAge=300",
         f"PlugStackConfig={root}/etc/plugstack.conf",
+        # Called for jobs that ask for mail; a test puts it there.
+        f"MailProg={root}/etc/mailprog",
         f"Prolog={root}/etc/prolog.d/*",
         f"Epilog={root}/etc/epilog.d/*",
         "PrologEpilogTimeout=60",
