@@ -123,6 +123,21 @@ def test_a_hang_says_who_never_called_and_who_waits() -> None:
     assert "waiting (31): rank 0, rank 1" in text
 
 
+def test_a_hang_that_is_only_suspected_says_so_and_of_whom_nothing_is_known() -> None:
+    (one,) = cards.hang().hangs
+    one = replace(one, confirmed=False, not_measured=("rank 9",))
+    text = flat(render_text(replace(cards.hang(), hangs=(one,))))
+    assert "AllReduce 1841 of default_pg: divergent (suspected), in flight" in text
+    assert "not measured: rank 9" in text
+
+
+def test_a_slow_time_of_a_straggler_says_that_waiting_is_in_it() -> None:
+    line = cards.network().timeline
+    slow = replace(line.degradations[0], kind="straggler")
+    card = replace(cards.network(), timeline=replace(line, degradations=(slow,)))
+    assert "(-28%, waiting for a late rank included)" in flat(render_text(card))
+
+
 def test_all_that_is_missing_is_said() -> None:
     text = flat(render_text(cards.failed()))
     for words in (

@@ -121,9 +121,11 @@ def said_slow(one: Degradation, names: dict[str, str]) -> str:
         else ""
     )
     kind = f"{one.transport} {one.func} {size_label(one.size_class)}"
+    waiting = ", waiting for a late rank included" if one.kind == "straggler" else ""
     return (
         f"{from_to(one.period)}: {kind} of {names.get(one.communicator) or one.communicator} "
-        f"{digits(one.baseline_gbs)} -> {digits(one.bus_gbs)} GB/s ({change(one.depth)}){explained}"
+        f"{digits(one.baseline_gbs)} -> {digits(one.bus_gbs)} GB/s ({change(one.depth)}{waiting})"
+        f"{explained}"
     )
 
 

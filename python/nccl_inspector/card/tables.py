@@ -216,8 +216,9 @@ def stragglers(card: Card, limits: Limits) -> Grid:
 def _hang(one: Hang, names: dict[str, str], limits: Limits) -> Iterator[str]:
     since = f", since {clock(one.since_s)} UTC" if one.since_s is not None else ""
     name = names.get(one.communicator) or one.communicator
+    sure = "" if one.confirmed else " (suspected)"
     yield (
-        f"{one.func} {one.op_index} of {name}: {one.verdict}, in flight for "
+        f"{one.func} {one.op_index} of {name}: {one.verdict}{sure}, in flight for "
         f"{elapsed(one.age_s)}{since}"
     )
     for words, who in (
@@ -226,6 +227,7 @@ def _hang(one: Hang, names: dict[str, str], limits: Limits) -> Iterator[str]:
         ("called something else", one.mismatched),
         ("issued it, but their GPU never started it", one.not_started),
         ("dead", one.dead),
+        ("not measured", one.not_measured),
         ("waiting", one.waiting),
     ):
         if who:
