@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The JSON files of a capture: which there are, opened without being led elsewhere by them."""
+
+import os
+import stat
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from nccl_inspector.errors import InspectorError
+
+ENDINGS = (".log", ".jsonl", ".log.gz", ".jsonl.gz")
+FILES_MAX = 100_000
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_REGULAR = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureFile:
+    """A file by its name below the directory, and its size in bytes."""
+
+    name: str
+    size: int
+
+    @property
+    def gzipped(self) -> bool:
+        """Whether it is compressed, by its name."""
+        return self.name.endswith(".gz")
+
+
+def find_files(directory: Path, refused: Counter[str]) -> list[CaptureFile]:
+    """Return the files that may have JSON lines; `refused` counts what is none, by reason.
+
+    Raises:
+        InspectorError: there is no such directory, nothing in it, or far too much.
+    """
+    if not directory.is_dir():
+        raise InspectorError(f"{directory}: no such directory")
+    found: list[CaptureFile] = []
+    for folder, _, names, folder_fd in os.fwalk(directory):
+        for name in names:
+            if not name.endswith(ENDINGS):
+                continue
+            status = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
+            if not stat.S_ISREG(status.st_mode):
+                refused["file_not_regular"] += 1
+                continue
+            below = str((Path(folder) / name).relative_to(directory))
+            found.append(CaptureFile(below, status.st_size))
+            if len(found) > FILES_MAX:
+                raise InspectorError(f"{directory}: more than {FILES_MAX} files")
+    if not found:
+        raise InspectorError(f"{directory}: no JSON lines ({', '.join(ENDINGS)}) below it")
+    return sorted(found, key=lambda file: file.name)
+
+
+@contextmanager
+def opened(directory: Path, file: CaptureFile) -> Iterator[int]:
+    """Give a descriptor of a file; no part of its name is followed as a link.
+
+    Raises:
+        OSError: it is not there any more, or not what it was.
+    """
+    *folders, name = Path(file.name).parts
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for folder in folders:
+            below = os.open(folder, _DIRECTORY, dir_fd=fd)
+            os.close(fd)
+            fd = below
+        file_fd = os.open(name, _REGULAR, dir_fd=fd)
+    finally:
+        os.close(fd)
+    try:
+        if not stat.S_ISREG(os.fstat(file_fd).st_mode):
+            raise OSError("not a regular file")
+        yield file_fd
+    finally:
+        os.close(file_fd)

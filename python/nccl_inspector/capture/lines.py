@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lines of a file that may be anything: bounded, unpacked as far as it goes, counted."""
+
+import os
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+
+# A verbose line of 64 channels has 16 KB, a proxy trace of v4.4 with all its steps some more.
+LINE_BYTES_MAX = 256 << 10
+_CHUNK_BYTES = 1 << 20
+
+
+def _chunks(fd: int) -> Iterator[bytes]:
+    at = 0
+    while chunk := os.pread(fd, _CHUNK_BYTES, at):
+        at += len(chunk)
+        yield chunk
+
+
+def _unpacked(packed: Iterator[bytes], refused: Counter[str]) -> Iterator[bytes]:
+    """Give what gzip members hold, up to where they are torn or no more gzip."""
+    unpacker = zlib.decompressobj(wbits=31)
+    for chunk in packed:
+        data = chunk
+        while data:
+            try:
+                found = unpacker.decompress(data, _CHUNK_BYTES)
+            except zlib.error:
+                refused["gzip_broken"] += 1
+                return
+            if found:
+                yield found
+            if unpacker.eof:
+                data = unpacker.unused_data
+                unpacker = zlib.decompressobj(wbits=31)
+            else:
+                data = unpacker.unconsumed_tail
+    if unpacker.unconsumed_tail or not unpacker.eof:
+        rest = unpacker.flush(_CHUNK_BYTES)
+        if rest:
+            yield rest
+
+
+def read_lines(fd: int, gzipped: bool, refused: Counter[str]) -> Iterator[bytes]:
+    """Give the lines without their ends; `refused` counts those that are too long, and a torn end.
+
+    The last line of a process that was killed, or is still writing, is often torn: then it is no
+    record. One without an end that is whole all the same counts as any other.
+    """
+    chunks = _unpacked(_chunks(fd), refused) if gzipped else _chunks(fd)
+    kept, skipping = b"", False
+    for chunk in chunks:
+        first, *rest = chunk.split(b"\n")
+        kept += first
+        for line in rest:
+            if skipping or len(kept) > LINE_BYTES_MAX:
+                refused["line_too_long"] += 1
+                skipping = False
+            else:
+                yield kept
+            kept = line
+        if skipping or len(kept) > LINE_BYTES_MAX:
+            kept, skipping = b"", True
+    if skipping:
+        refused["line_too_long"] += 1
+    elif kept:
+        yield kept

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every member of a JSON line, once: what it is, and the column that it becomes.
+
+Ours and those of NVIDIA's Inspector, formats v4.0 to v4.4. From v4.3 on a line of an operation has
+no header and metadata of its own: the marker before it has them (restore.py). In `coll_perf` the
+names begin with `coll_`, in `p2p_perf` with `p2p_`, besides the first, which is that word alone.
+"""
+
+from dataclasses import dataclass
+
+VARCHAR, BIGINT, UBIGINT, DOUBLE = "VARCHAR", "BIGINT", "UBIGINT", "DOUBLE"
+
+COLL, P2P = "coll", "p2p"
+KINDS = COLL, P2P
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One member: its name, its type in SQL, its column, and what it says.
+
+    `needed`: an operation without it is refused. `analysed`: read also where no Parquet is asked
+    for, because the analysis goes by it: each member more costs some 4 % of the time.
+    """
+
+    name: str
+    type: str
+    column: str
+    words: str
+    needed: bool = False
+    analysed: bool = False
+
+
+HEADER = (
+    Member("id", VARCHAR, "comm", "communicator, hexadecimal", True, True),
+    Member("comm_name", VARCHAR, "comm_name", "its name", analysed=True),
+    Member("rank", BIGINT, "rank", "rank in the communicator", True, True),
+    Member("n_ranks", BIGINT, "nranks", "ranks of the communicator; 0: not told", True, True),
+    Member("nnodes", BIGINT, "nnodes", "nodes of the communicator; 0: not told", True, True),
+)
+METADATA = (
+    Member("inspector_output_format_version", VARCHAR, "format", "form of the line, as v4.0"),
+    Member("git_rev", VARCHAR, "writer", "version of what wrote it"),
+    Member("rec_mechanism", VARCHAR, "mechanism", "how it was measured"),
+    Member("dump_timestamp_us", BIGINT, "dump_us", "Unix time of writing, us", analysed=True),
+    Member("hostname", VARCHAR, "hostname", "host name", True, True),
+    Member("pid", BIGINT, "pid", "process", True, True),
+    Member("node", VARCHAR, "node", "Slurm's NodeName"),
+    Member("cluster", VARCHAR, "cluster", "Slurm's cluster"),
+    Member("slurm_job_id", BIGINT, "job_id", "Slurm's job"),
+    Member("slurm_step_id", BIGINT, "step_id", "Slurm's step"),
+    Member("slurm_procid", BIGINT, "procid", "Slurm's task"),
+    Member("gpu_uuid", VARCHAR, "gpu_uuid", "GPU"),
+    Member("lines_dropped", BIGINT, "lines_dropped", "lines lost up to now"),
+    Member("operations_unmeasured", BIGINT, "unmeasured", "operations without a time"),
+)
+# After the prefix. `peer` is in p2p_perf alone, `algo` and `proto` in coll_perf alone.
+PERF = (
+    Member("", VARCHAR, "func", "what was called", True, True),
+    Member("sn", BIGINT, "sn", "number of the operation", True, True),
+    Member("peer", BIGINT, "peer", "the other rank", analysed=True),
+    Member("msg_size_bytes", UBIGINT, "bytes", "message as the caller counts it", True, True),
+    Member("exec_time_us", BIGINT, "time_us", "time of the operation, us", True, True),
+    Member("timing_source", VARCHAR, "source", "whose clock", analysed=True),
+    Member("algobw_gbs", DOUBLE, "algobw_gbs", "as the writer counts it, GB/s"),
+    Member("busbw_gbs", DOUBLE, "busbw_gbs", "as the writer counts it, GB/s, with waiting"),
+    Member("algo", VARCHAR, "algo", "algorithm", analysed=True),
+    Member("proto", VARCHAR, "proto", "protocol", analysed=True),
+    Member("channels", BIGINT, "channels", "channels"),
+    Member("exec_time_ns", BIGINT, "exec_ns", "time of the operation, ns", analysed=True),
+    Member("start_us", BIGINT, "start_us", "Unix time of the call, us"),
+    Member("end_us", BIGINT, "end_us", "Unix time of NCCL's word that it is over, us", False, True),
+    Member("gpu_start_ns", BIGINT, "gpu_start_ns", "begin by the GPU's clock, ns"),
+    Member("user_tag", UBIGINT, "user_tag", "the application's tag"),
+    Member("kernel_variant", VARCHAR, "kernel_variant", "variant of the kernel"),
+)
+# Of verbose lines, in event_trace_sn (numbers) and event_trace_ts (Unix time, us).
+TRACES = ("sn", "ts")
+CALL_EVENTS = ("start", "stop")
+CHANNEL_EVENTS = ("kernel_start", "kernel_stop", "kernel_record")
+CHANNEL = "channel_id"
+
+# A marker of v4.1 and later. Totals are of the communicator up to now; there are more members.
+DUMP_STATS = (
+    Member("coll_records", BIGINT, "", "collectives that follow"),
+    Member("p2p_records", BIGINT, "", "sends and receives that follow"),
+    Member("proxy_records", BIGINT, "", "proxy traces that follow"),
+    Member("coll_dropped_total", BIGINT, "", "collectives that its ring lost"),
+    Member("p2p_dropped_total", BIGINT, "", "sends and receives that its ring lost"),
+)
+
+ONLY_IN = {"peer": P2P, "algo": COLL, "proto": COLL}
+
+
+def perf_members(kind: str) -> list[tuple[str, Member]]:
+    """Return the members of `coll_perf` or `p2p_perf` with their whole names."""
+    return [
+        (f"{kind}_{member.name}" if member.name else kind, member)
+        for member in PERF
+        if ONLY_IN.get(member.name, kind) == kind
+    ]
+
+
+def columns() -> list[tuple[str, str, str]]:
+    """Return name, type and meaning of each column of the Parquet file, in its order."""
+    plain = [(member.column, member.type, member.words) for member in (*HEADER, *METADATA, *PERF)]
+    traces = [
+        (f"trace_{event}_{trace}", BIGINT, f"{event} of the call: {words}")
+        for trace, words in (("sn", "number of the event"), ("ts", "Unix time, us"))
+        for event in CALL_EVENTS
+    ]
+    lists = [
+        (f"trace_channels_{trace}", channel_type(trace), "events of each channel")
+        for trace in TRACES
+    ]
+    return [
+        ("file", VARCHAR, "file that the line is of"),
+        ("kind", VARCHAR, "coll or p2p"),
+        *plain,
+        *traces,
+        *lists,
+        ("time_ns", BIGINT, "time of the operation, ns: exec_ns, else time_us"),
+        ("when_us", BIGINT, "Unix time of its end, us: end_us, else trace and time, else dump_us"),
+    ]
+
+
+def channel_type(trace: str) -> str:
+    """Return the SQL type of the list of channels in a trace."""
+    events = ", ".join(f"{event}_{trace} {BIGINT}" for event in CHANNEL_EVENTS)
+    return f"STRUCT({CHANNEL} {BIGINT}, {events})[]"
