@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instant queries to a Prometheus, bounded in time and size."""
+"""Queries to a Prometheus, bounded in time and size."""
 
 import http.client
 import json
@@ -8,7 +8,9 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections import Counter
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from nccl_inspector import __version__
@@ -26,6 +28,14 @@ class Sample:
 
     labels: dict[str, str]
     value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """One series of a range: (Unix time, finite value), rising in time."""
+
+    labels: dict[str, str]
+    points: tuple[tuple[float, float], ...]
 
 
 def check_url(url: str) -> str:
@@ -88,6 +98,29 @@ def _samples(body: bytes) -> list[Sample]:
     return found
 
 
+def _tracks(body: bytes, refused: Counter[str]) -> list[Track]:
+    """Return the series of an answer. Raises ValueError, KeyError, TypeError where it is none."""
+    answer = json.loads(body)
+    if answer["status"] != "success" or answer["data"]["resultType"] != "matrix":
+        raise ValueError("not a matrix")
+    found = []
+    for item in answer["data"]["result"]:
+        try:
+            labels = item["metric"]
+            if not all(isinstance(word, str) for word in labels.values()):
+                raise ValueError("odd labels")
+            points = [(float(at), float(value)) for at, value in item["values"]]
+        except (ValueError, KeyError, TypeError, AttributeError):
+            refused["odd_series"] += 1
+            continue
+        known = [point for point in points if all(map(math.isfinite, point))]
+        if any(later[0] <= earlier[0] for earlier, later in pairwise(known)):
+            refused["time_goes_back"] += 1
+        else:
+            found.append(Track(labels, tuple(known)))
+    return found
+
+
 class Api:
     """One Prometheus."""
 
@@ -99,30 +132,52 @@ class Api:
         """
         self.url = check_url(url)
 
-    def query(self, promql: str) -> list[Sample]:
+    def query(self, promql: str, at_s: float | None = None) -> list[Sample]:
         """Return the samples of an instant query, without those that are no number.
+
+        `at_s`: Unix time that is asked about; now when not given.
 
         Raises:
             InspectorError: no answer, a refusal, or not the answer of a Prometheus.
         """
+        fields = {"query": promql} | ({} if at_s is None else {"time": f"{at_s:.3f}"})
+        body = self._ask("query", fields)
+        try:
+            return _samples(body)
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as err:
+            raise InspectorError(f"{self.url}: not the answer of a Prometheus") from err
+
+    def query_range(
+        self, promql: str, start_s: float, end_s: float, step_s: float, refused: Counter[str]
+    ) -> list[Track]:
+        """Return the series of a range query; `refused` counts those that are odd, by reason.
+
+        Raises:
+            InspectorError: no answer, a refusal, or not the answer of a Prometheus.
+        """
+        fields = {"query": promql, "start": f"{start_s:.3f}", "end": f"{end_s:.3f}"}
+        body = self._ask("query_range", fields | {"step": f"{step_s:g}"})
+        try:
+            return _tracks(body, refused)
+        except (ValueError, KeyError, TypeError, AttributeError) as err:
+            raise InspectorError(f"{self.url}: not the answer of a Prometheus") from err
+
+    def _ask(self, what: str, fields: dict[str, str]) -> bytes:
+        """Return the body of an answer. Raises InspectorError."""
         request = urllib.request.Request(  # noqa: S310 - check_url
-            f"{self.url}/api/v1/query",
-            data=urllib.parse.urlencode({"query": promql}).encode(),
+            f"{self.url}/api/v1/{what}",
+            data=urllib.parse.urlencode(fields).encode(),
             headers={"User-Agent": f"nccl-inspector/{__version__}"},
         )
         try:
             with urllib.request.urlopen(request, timeout=SOCKET_S) as answer:  # noqa: S310
-                body = _read(answer)
+                return _read(answer)
         except urllib.error.HTTPError as err:
             raise InspectorError(f"{self.url}: {_line(_reason(err))}") from err
         except (OSError, http.client.HTTPException, ValueError) as err:
             cause = err.reason if isinstance(err, urllib.error.URLError) else err
             words = cause.strerror if isinstance(cause, OSError) else ""
             raise InspectorError(f"{self.url}: {_line(words or str(cause))}") from err
-        try:
-            return _samples(body)
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as err:
-            raise InspectorError(f"{self.url}: not the answer of a Prometheus") from err
 
 
 def _line(text: str) -> str:

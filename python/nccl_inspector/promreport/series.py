@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a Prometheus' answers to kinds of operation, record by record."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from nccl_inspector.analysis.bandwidth import bus_factor
+from nccl_inspector.card.model import Operations, Series
+from nccl_inspector.live.promapi import Track
+from nccl_inspector.printable import visible
+from nccl_inspector.promreport.questions import Questions
+
+_WHOLE = re.compile("[0-9]{1,9}")
+_SIZE = re.compile(r"([0-9]{1,9})-[0-9]{1,9}(B|KB|MB|GB|TB|PB|EB)")
+_UNITS = "B", "KB", "MB", "GB", "TB", "PB", "EB"
+_TEXT_CHARS = 256
+
+LOCAL, NET, MIXED, UNKNOWN = "nvlink", "net", "mixed", "unknown"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Comm:
+    """A communicator by its labels; `id` is empty where NVIDIA's plugin measured."""
+
+    id: str
+    name: str
+    nranks: int
+    nnodes: int
+
+    @property
+    def shown(self) -> str:
+        """What stands for it in the card."""
+        return self.id or f"{self.name or 'unknown'} ({self.nranks} ranks, {self.nnodes} nodes)"
+
+    @property
+    def transport(self) -> str:
+        """What it goes over, as far as its shape tells."""
+        if not self.nranks or not self.nnodes:
+            return UNKNOWN
+        if self.nnodes == 1:
+            return LOCAL
+        return NET if self.nnodes == self.nranks else MIXED
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Kind:
+    """A kind of operation of a communicator."""
+
+    comm: Comm
+    func: str
+    size_class: int
+    algo_proto: str
+
+
+@dataclass
+class Windows:
+    """What is known of a kind by window: its number, then the figure."""
+
+    time_ns: dict[int, float] = field(default_factory=dict)
+    bus_gbs: dict[int, float] = field(default_factory=dict)
+    operations: dict[int, float] = field(default_factory=dict)
+    size_bytes: dict[int, float] = field(default_factory=dict)
+    count: int | None = None  # of the busiest rank in the whole job
+
+
+def size_class_of(label: str) -> int | None:
+    """Return the class of the label `message_size`, ours or NVIDIA's; None: it is none."""
+    match = _SIZE.fullmatch(label)
+    if not match:
+        return None
+    low = int(match[1]) << (10 * _UNITS.index(match[2]))
+    return max(low.bit_length() - 1, 0)
+
+
+def comm_of(labels: Mapping[str, str]) -> Comm | None:
+    """Return the communicator, None where the labels are not ours or NVIDIA's."""
+    sizes = labels.get("nranks", ""), labels.get("n_nodes", "")
+    if not all(map(_WHOLE.fullmatch, sizes)):
+        return None
+    id_, name = (visible(labels.get(one, ""))[:_TEXT_CHARS] for one in ("comm", "comm_name"))
+    return Comm(id_, name, int(sizes[0]), int(sizes[1]))
+
+
+def kind_of(labels: Mapping[str, str], func_label: str) -> Kind | None:
+    """Return the kind, None where the labels are not ours or NVIDIA's."""
+    comm, size = comm_of(labels), size_class_of(labels.get("message_size", ""))
+    func = visible(labels.get(func_label, ""))[:_TEXT_CHARS]
+    if comm is None or size is None or not func:
+        return None
+    return Kind(comm, func, size, visible(labels.get("algo_proto", ""))[:_TEXT_CHARS])
+
+
+@dataclass
+class Found:
+    """All kinds, and what was refused of the answers."""
+
+    start_s: int
+    window_s: int
+    windows: int
+    refused: Counter[str]
+    kinds: dict[Kind, Windows] = field(default_factory=dict)
+
+    def put(self, tracks: Iterable[Track], family: str, what: str, scale: float = 1.0) -> None:
+        """Note a figure of each window: that which ends at the point's time."""
+        for track in tracks:
+            kind = kind_of(track.labels, Questions.func(family))
+            if kind is None:
+                self.refused["odd_labels"] += 1
+                continue
+            figures = getattr(self.kinds.setdefault(kind, Windows()), what)
+            for at_s, value in track.points:
+                number = round((at_s - self.start_s) / self.window_s) - 1
+                if not 0 <= number < self.windows or not 0 <= value * scale < 1e18:
+                    self.refused["implausible"] += 1
+                elif value > 0:
+                    figures[number] = value * scale
+
+    def finish(self) -> None:
+        """Work out the bandwidth where sizes and times are known."""
+        for kind, own in self.kinds.items():
+            factor = bus_factor(kind.func, kind.comm.nranks)
+            for number, size in own.size_bytes.items():
+                if factor and number in own.time_ns:
+                    own.bus_gbs[number] = size * factor / own.time_ns[number]
+
+
+def _weighted(figures: Mapping[int, float], weights: Mapping[int, float]) -> float | None:
+    pairs = [(value, weights.get(number, 1.0)) for number, value in figures.items()]
+    total = sum(weight for _, weight in pairs)
+    return sum(value * weight for value, weight in pairs) / total if total else None
+
+
+def operations_of(found: Found) -> tuple[Operations, ...]:
+    """Return the kinds as rows of the card, that which took longest first."""
+    rows = []
+    for kind, own in found.kinds.items():
+        time_ns = _weighted(own.time_ns, own.operations)
+        if time_ns is None:
+            continue
+        notes = ["times with the waiting for late ranks in them: the least of the ranks' means"]
+        if own.count is None:
+            notes.append("how many there were is not known: NVIDIA's plugin does not count")
+        rows.append(
+            Operations(
+                communicator=kind.comm.shown, func=kind.func, size_class=kind.size_class,
+                algo_proto=kind.algo_proto, count=own.count or 0, time_ns=time_ns,
+                bus_gbs=_weighted(own.bus_gbs, own.operations), waiting_share=None,
+                waiting_included=True, notes=tuple(notes),
+            )
+        )  # fmt: skip
+    return tuple(sorted(rows, key=lambda one: (-one.time_ns * max(one.count, 1), one.func)))
+
+
+def series_of(found: Found, most: int) -> tuple[Series, ...]:
+    """Return the lines of the time line, the busiest first."""
+
+    def busy(item: tuple[Kind, Windows]) -> float:
+        own = item[1]
+        return -sum(ns * own.operations.get(at, 1.0) for at, ns in own.time_ns.items())
+
+    numbers = range(found.windows)
+    return tuple(
+        Series(
+            kind.comm.transport, kind.comm.shown, kind.func, kind.size_class,
+            tuple(own.bus_gbs.get(at) for at in numbers),
+            tuple(round(own.operations.get(at, 0.0)) for at in numbers),
+        )
+        for kind, own in sorted(found.kinds.items(), key=busy)[:most]
+        if own.bus_gbs
+    )  # fmt: skip
