@@ -13,6 +13,8 @@ import click
 from nccl_inspector import __version__
 from nccl_inspector.agent import run_agent, run_collect
 from nccl_inspector.arraytask import ARRAY_TASK, find_array_task
+from nccl_inspector.capture.command import analyze
+from nccl_inspector.card.text import render_text as card_text
 from nccl_inspector.config import Config, read_config
 from nccl_inspector.controller.command import controller
 from nccl_inspector.errors import InspectorError
@@ -25,6 +27,7 @@ from nccl_inspector.live.top import Wish, run_top
 from nccl_inspector.marking import UNITS, MarkError, check_mark, mark_dir, write_mark
 from nccl_inspector.monitoring.command import setup
 from nccl_inspector.nodestatus import describe, read_status, render_status
+from nccl_inspector.promreport.source import prometheus_card
 from nccl_inspector.render import render_text
 from nccl_inspector.report import build_report, load_summaries
 from nccl_inspector.store.command import compare, history, nodes
@@ -174,15 +177,25 @@ def mark_command(context: click.Context, conf: Path | None, throughput: str, uni
     type=click.IntRange(min=0),
     help="Of a requeued job: which; the latest when not given.",
 )
+@click.option(
+    "--prometheus", metavar="URL", default="", help="By its series, where its files are gone."
+)
 @click.option("--all", "everything", is_flag=True, help="Cut no table short.")
 def report(
     job: int | str,
     conf: Path | None,
     report_dir: Path | None,
     attempt: int | None,
+    prometheus: str,
     everything: bool,
 ) -> None:
     """Say who was waited for in a job, and how fast its collectives were."""
+    if prometheus:
+        if not isinstance(job, int):
+            raise InspectorError("of an array's task give its own number, sacct's JobIDRaw")
+        card = prometheus_card(prometheus, job)
+        click.echo(card_text(card, everything, sys.stdout.isatty()), nl=False)
+        return
     config = _config(conf, None, report_dir)
     job_id = job if isinstance(job, int) else find_array_task(job, config.report_dir)
     click.echo(_text(job_id, config.report_dir, attempt, everything), nl=False)
@@ -224,6 +237,7 @@ def top(
     context.exit(0 if run_top(wish) else 1)
 
 
+cli.add_command(analyze)
 cli.add_command(compare)
 cli.add_command(controller)
 cli.add_command(estimate)

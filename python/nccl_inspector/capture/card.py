@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The report card of a capture: judged as node summaries are, with exact figures put in."""
+
+from dataclasses import replace
+
+from nccl_inspector.capture.engine import Capture
+from nccl_inspector.capture.joined import Joined
+from nccl_inspector.card.build import Given, build_card
+from nccl_inspector.card.model import Card, Evidence, Finding, Input, Operations
+from nccl_inspector.printable import visible
+from nccl_inspector.report import Loaded
+
+_DROPPED = {
+    "untimed": "lines without a time",
+    "proxy_trace": "network traces of NVIDIA's format v4.3 and later, which are not looked at",
+    "ring_full": "operations that the writer's ring lost",
+    "line_dropped": "lines that the writer lost",
+    "unmeasured": "operations without a time, which have no line",
+}
+# Of `dropped`: what was there to read, and says nothing of a loss.
+_READ = frozenset({"proxy_trace"})
+_UNKNOWN_SHOWN = 8
+
+
+def waiting_share(joined: Joined) -> float | None:
+    """Return the waiting in all collectives that could be joined, of the ranks' time in them."""
+    return joined.waiting_ns / joined.busy_ns if joined.busy_ns else None
+
+
+def _missing(capture: Capture, joined: Joined) -> list[str]:
+    found = [f"{count} {_DROPPED[reason]}" for reason, count in sorted(capture.dropped.items())]
+    partial = [one for one in joined.communicators if one.ranks_seen < one.nranks]
+    if partial:
+        seen = sum(one.ranks_seen for one in partial)
+        ranks = sum(one.nranks for one in partial)
+        found.append(
+            f"of {len(partial)} communicators only {seen} of {ranks} ranks have records: "
+            "T may be too long and the waiting too short"
+        )
+    if capture.unknown:
+        names = [name for name, _ in capture.unknown.most_common(_UNKNOWN_SHOWN)]
+        found.append(
+            "members that this release does not know, and that were left out: "
+            + ", ".join(visible(name)[:60] for name in names)
+        )
+    if joined.mismatched:
+        found.append(f"{joined.mismatched} collectives in which the ranks do not agree on the size")
+    return found
+
+
+def _key(one: Operations) -> tuple[str, str, int, str]:
+    known = "" if one.algo_proto == "Unknown_Unknown" else one.algo_proto
+    return one.communicator, one.func, one.size_class, known
+
+
+def _exact(card: Card, joined: Joined) -> tuple[Operations, ...]:
+    """Return the joined rows, with what the card knows of them besides."""
+    known = {_key(one): one for one in card.operations}
+    return tuple(
+        replace(
+            one, expected_gbs=own.expected_gbs, expected_source=own.expected_source,
+            waited_for=own.waited_for, waited_for_node=own.waited_for_node,
+        )
+        if (own := known.get(_key(one)))
+        else one
+        for one in joined.operations
+    )  # fmt: skip
+
+
+def _findings(card: Card, joined: Joined) -> tuple[Finding, ...]:
+    """Return the findings, with their evidence from lines, and how often a late rank came last."""
+    found = []
+    for one in card.findings:
+        evidence = [
+            replace(row, source="json") if row.source == "boxes" else row for row in one.evidence
+        ]
+        if one.rule == "straggler":
+            late = next(iter(card.stragglers), None)
+            ids = late.communicators if late else ()
+            evidence += [
+                Evidence(
+                    "json", f"operations of {row.communicator} that rank {row.rank} came last in",
+                    row.operations, "operations", row.of_operations,
+                )
+                for row in joined.came_last
+                if row.communicator in ids
+            ][:1]  # fmt: skip
+        found.append(replace(one, evidence=tuple(evidence)))
+    return tuple(found)
+
+
+def as_card(capture: Capture, joined: Joined, loaded: Loaded) -> Card:
+    """Return the card. Times, waiting and communicators are those of the joined operations."""
+    lost = {name: count for name, count in capture.dropped.items() if name not in _READ}
+    partial = any(one.ranks_seen < one.nranks for one in joined.communicators)
+    state = "partial" if capture.refused or lost or partial else "present"
+    inputs = (Input("json", state, f"{len(capture.files)} files"),)
+    card = build_card(loaded, Given(inputs=inputs, refused=dict(capture.refused)))
+    quality = card.data_quality
+    return replace(
+        card,
+        verdict=replace(card.verdict, waiting_share=waiting_share(joined)),
+        communicators=joined.communicators,
+        findings=_findings(card, joined),
+        operations=_exact(card, joined),
+        data_quality=replace(
+            quality,
+            dropped={**quality.dropped, **lost},
+            missing=(*quality.missing, *_missing(capture, joined)),
+        ),
+    )

@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read a capture into columns with DuckDB: in bounded memory, bad lines counted by reason.
+
+DuckDB is given descriptors of plain files only, and never a user's path. What it cannot read by
+itself (a torn gzip, a line beyond all bounds, lines without a header) is copied line by line first.
+"""
+
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+import duckdb
+
+from nccl_inspector.capture.files import CaptureFile, find_files, opened
+from nccl_inspector.capture.lines import read_lines
+from nccl_inspector.capture.members import COLL, P2P
+from nccl_inspector.capture.records import Json, parse_record
+from nccl_inspector.capture.restore import needs_context, restored
+from nccl_inspector.capture.schema import (
+    MARKER,
+    OTHER_KIND,
+    PROXY,
+    UNTIMED,
+    quoted,
+    select_lines,
+)
+from nccl_inspector.errors import InspectorError, RefusedError
+
+MEMORY = "1GB"  # DuckDB's own; the rest of the process needs some 200 MB
+_BATCH_FILES, _BATCH_BYTES = 64, 512 << 20
+_SNIFFED_LINES = 32
+_COPY_BYTES = 1 << 20
+_TAIL_BYTES = 64 << 10
+
+# Bytes read and bytes in all.
+Progress = Callable[[int, int], None]
+Process = tuple[str, int]  # host name and pid
+
+# The cheap question first: almost no capture has any.
+_HAS_REPEATED = """
+select coalesce(bool_or(n > d), false) from (
+    select count(*) as n, count(distinct sn) as d from ops
+    where kind = 'coll' and algo is distinct from 'GROUP' group by comm, rank, func)
+"""
+# A rank has one collective of a number; of what has no such number all must be alike.
+_ONCE = """
+create table once as select * exclude (nth) from (
+    select *, row_number() over (
+        partition by comm, rank, func, sn,
+            case when kind = 'coll' and algo is distinct from 'GROUP' then null
+                 else (kind, peer, bytes, time_ns, when_us) end
+        order by file) as nth
+    from ops)
+where nth = 1
+"""
+_RING = """
+select coalesce(sum(n), 0)::bigint from (
+    select max(ring_dropped) as n from lines where reason = 'dump_stats' group by comm, rank)
+"""
+_LOST = """
+select hostname, pid, max(lines_dropped), max(unmeasured) from lines
+where reason = '' group by hostname, pid
+"""
+
+
+@dataclass
+class Capture:
+    """What was read: the view `ops`, an operation of a rank a row (members.columns())."""
+
+    sql: duckdb.DuckDBPyConnection
+    files: tuple[str, ...]
+    everything: bool  # whether all columns are there
+    refused: Counter[str] = field(default_factory=Counter)  # lines, by reason
+    dropped: Counter[str] = field(default_factory=Counter)  # operations that have no line
+    unknown: Counter[str] = field(default_factory=Counter)  # members that are in no table
+    # By host name and pid: metadata of the first record, and of the last that was looked at.
+    first: dict[Process, Json] = field(default_factory=dict)
+    last: dict[Process, Json] = field(default_factory=dict)
+
+
+def _note(capture: Capture, metadata: Json) -> None:
+    process = metadata["hostname"], metadata["pid"]
+    capture.first.setdefault(process, metadata)
+    capture.last[process] = metadata
+
+
+def _sniff(fd: int, file: CaptureFile, capture: Capture) -> bool:
+    """Look at the first lines: return whether they need a header, note what they say of all."""
+    ignored: Counter[str] = Counter()
+    first = list(islice(read_lines(fd, file.gzipped, ignored), _SNIFFED_LINES))
+    bare = needs_context(first)
+    for line in restored(first, ignored) if bare else first:
+        try:
+            record = parse_record(line)
+        except RefusedError:
+            continue  # counted where the whole file is read
+        capture.unknown.update(record.unknown)
+        _note(capture, record.metadata)
+    return bare
+
+
+def _look_at_end(fd: int, size: int, capture: Capture) -> None:
+    """Note what the last whole line says of what was lost up to then."""
+    tail = os.pread(fd, _TAIL_BYTES, max(0, size - _TAIL_BYTES))
+    for line in reversed(tail.split(b"\n")[-_SNIFFED_LINES:]):
+        try:
+            _note(capture, parse_record(line).metadata)
+        except RefusedError:
+            continue
+        return
+
+
+def _copied(fd: int, file: CaptureFile, bare: bool, folder: Path, refused: Counter[str]) -> Path:
+    """Return a file of our own with the lines of one that DuckDB cannot read by itself."""
+    lines = read_lines(fd, file.gzipped, refused)
+    handle, name = tempfile.mkstemp(dir=folder)
+    with os.fdopen(handle, "wb", buffering=_COPY_BYTES) as copy:
+        for line in restored(lines, refused) if bare else lines:
+            copy.write(line + b"\n")
+    return Path(name)
+
+
+def _batches(files: Sequence[CaptureFile]) -> Iterator[list[int]]:
+    """Give the numbers of files that are read at one time, of one compression each."""
+    for gzipped in (False, True):
+        batch: list[int] = []
+        size = 0
+        for at, file in enumerate(files):
+            if file.gzipped != gzipped:
+                continue
+            batch.append(at)
+            size += file.size
+            if len(batch) == _BATCH_FILES or size >= _BATCH_BYTES:
+                yield batch
+                batch, size = [], 0
+        if batch:
+            yield batch
+
+
+class _Loader:
+    """Reads files into Parquet files of its own."""
+
+    def __init__(self, capture: Capture, directory: Path, folder: Path) -> None:
+        self._capture = capture
+        self._directory = directory
+        self._folder = folder
+        self.parts: list[str] = []
+        self._written = 0
+
+    def read(self, files: Sequence[CaptureFile], batch: Sequence[int]) -> None:
+        """Read these files, together where that goes."""
+        gzipped = files[batch[0]].gzipped
+        with ExitStack() as stack:
+            plain: dict[str, int] = {}
+            for at in batch:
+                try:
+                    fd = stack.enter_context(opened(self._directory, files[at]))
+                except OSError:
+                    self._capture.refused["file_unreadable"] += 1
+                    continue
+                if _sniff(fd, files[at], self._capture):
+                    self._read_copy(fd, files[at], at, True)
+                    continue
+                plain[f"/proc/self/fd/{fd}"] = at
+                if not gzipped:
+                    _look_at_end(fd, files[at].size, self._capture)
+            if plain and not self._take(plain, gzipped):
+                for path, at in plain.items():
+                    if len(plain) == 1 or not self._take({path: at}, gzipped):
+                        self._read_copy(int(path.rpartition("/")[2]), files[at], at, False)
+
+    def _take(self, paths: dict[str, int], gzipped: bool) -> bool:
+        """Return whether DuckDB could read them; if not, it has taken nothing."""
+        everything = self._capture.everything or gzipped
+        try:
+            part = self._write(select_lines(paths, COLL, everything, gzipped))
+            other = f"select count(*) from read_parquet({quoted(part)}) where reason = 'other_kind'"
+            parts = [part]
+            if self._capture.sql.execute(other).fetchall()[0][0]:
+                query = select_lines(paths, P2P, everything, gzipped)
+                parts.append(
+                    self._write(
+                        query, "where reason not in ('not_a_record', 'proxy_trace', 'dump_stats')"
+                    )
+                )
+        except (duckdb.IOException, duckdb.InvalidInputException):
+            return False
+        self.parts += parts
+        return True
+
+    def _write(self, query: str, where: str = "") -> str:
+        self._written += 1
+        name = str(self._folder / f"{self._written}.parquet")
+        self._capture.sql.execute(
+            f"copy (select * from ({query}) {where}) to {quoted(name)} (format parquet)"
+        )
+        return name
+
+    def _read_copy(self, fd: int, file: CaptureFile, at: int, bare: bool) -> None:
+        copy = _copied(fd, file, bare, self._folder, self._capture.refused)
+        try:
+            if not self._take({str(copy): at}, False):
+                self._capture.refused["file_unreadable"] += 1
+        finally:
+            copy.unlink()
+
+
+def _count(capture: Capture) -> None:
+    """Count what is refused, and what is only said to be missing."""
+    sql = capture.sql
+    for reason, count in sql.execute(
+        "select reason, count(*) from lines group by reason"
+    ).fetchall():
+        if reason in (UNTIMED, PROXY):
+            capture.dropped[reason] += count
+        elif reason not in ("", MARKER, OTHER_KIND):
+            capture.refused[reason] += count
+    rings = sql.execute(_RING).fetchall()[0][0]
+    capture.dropped["ring_full"] += rings
+    known = {name for name, *_ in sql.execute("describe lines").fetchall()}
+    said = {
+        process: (metadata.get("lines_dropped") or 0, metadata.get("operations_unmeasured") or 0)
+        for process, metadata in capture.last.items()
+    }
+    if "unmeasured" in known:
+        for hostname, pid, lines, untimed in sql.execute(_LOST).fetchall():
+            before = said.get((hostname, pid), (0, 0))
+            said[hostname, pid] = max(before[0], lines or 0), max(before[1], untimed or 0)
+    capture.dropped["line_dropped"] += sum(lines for lines, _ in said.values())
+    capture.dropped["unmeasured"] += sum(untimed for _, untimed in said.values())
+
+
+def _once(capture: Capture) -> None:
+    """Leave one of each operation: a capture may have the same file twice."""
+    sql = capture.sql
+    sql.execute(
+        "create view ops as select * exclude (reason, ring_dropped) from lines where reason = ''"
+    )
+    if not sql.execute(_HAS_REPEATED).fetchall()[0][0]:
+        return
+    before = sql.execute("select count(*) from ops").fetchall()[0][0]
+    sql.execute(_ONCE)
+    sql.execute("create or replace view ops as select * from once")
+    capture.refused["duplicate"] += (
+        before - sql.execute("select count(*) from ops").fetchall()[0][0]
+    )
+
+
+def _connect(folder: Path) -> duckdb.DuckDBPyConnection:
+    config: dict[str, str | bool | int | float | list[str]] = {
+        "memory_limit": MEMORY,
+        "temp_directory": str(folder / "spilled"),
+        "autoinstall_known_extensions": "false",
+        "autoload_known_extensions": "false",
+        "preserve_insertion_order": "false",
+    }
+    return duckdb.connect(":memory:", config=config)
+
+
+@contextmanager
+def load(
+    directory: Path, everything: bool = False, progress: Progress | None = None
+) -> Iterator[Capture]:
+    """Give what the JSON lines below a directory say; it goes when the block is left.
+
+    `everything`: with the columns that the analysis does not need. Files in TMPDIR
+    take some 25 bytes an operation.
+
+    Raises:
+        InspectorError: there is no such directory, or nothing in it.
+    """
+    refused: Counter[str] = Counter()
+    files = find_files(directory, refused)
+    total, done = sum(file.size for file in files), 0
+    with tempfile.TemporaryDirectory(prefix="nccl-inspector-") as name:
+        folder = Path(name)
+        sql = _connect(folder)
+        try:
+            capture = Capture(sql, tuple(file.name for file in files), everything, refused)
+            loader = _Loader(capture, directory, folder)
+            for batch in _batches(files):
+                loader.read(files, batch)
+                done += sum(files[at].size for at in batch)
+                if progress:
+                    progress(done, total)
+            if not loader.parts:
+                raise InspectorError(f"{directory}: none of its files can be read")
+            parts = ", ".join(map(quoted, loader.parts))
+            sql.execute(f"create view lines as from read_parquet([{parts}], union_by_name=true)")
+            _count(capture)
+            _once(capture)
+            capture.refused, capture.dropped = +capture.refused, +capture.dropped
+            yield capture
+        finally:
+            sql.close()

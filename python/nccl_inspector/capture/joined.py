@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Join the ranks of each collective by its number: exact transfer times, waiting, who came last.
+
+A collective is the same on all ranks that have its communicator, function and number. The rank
+that came last did not wait, so T, its time, is the transfer (analysis/join.py).
+"""
+
+from dataclasses import dataclass
+
+from nccl_inspector.analysis.bandwidth import bus_factor
+from nccl_inspector.analysis.lateness import SYNCHRONISING
+from nccl_inspector.capture.engine import Capture
+from nccl_inspector.capture.schema import quoted
+from nccl_inspector.card.model import Communicator, Operations, Series, TimeLine
+from nccl_inspector.printable import visible
+
+WINDOW_S, WINDOWS_MAX, SERIES_MAX = 10, 1000, 64
+
+_SIZE = "if(bytes > 1, floor(log2(bytes)), 0)::integer"
+_ALGO_PROTO = """case when algo = 'GROUP' then 'GROUP' when algo is null then ''
+    else algo || '_' || coalesce(proto, 'Unknown') end"""
+_NUMBERED = "kind = 'coll' and algo is distinct from 'GROUP'"
+
+# `mixed`: ranks whose times are of different clocks cannot be compared.
+_JOIN = f"""
+create table joined as
+select comm, func, sn, max({_SIZE}) as size_class, any_value({_ALGO_PROTO}) as algo_proto,
+    max(nranks) as nranks, count(*) as seen, min(time_ns) as t, sum(time_ns) as total,
+    arg_min(rank, time_ns) as last, max(bytes) as bytes, min(bytes) <> max(bytes) as mismatched,
+    max(when_us) as when_us, coalesce(min(source) <> max(source), false) as mixed
+from ops where {_NUMBERED} group by comm, func, sn
+"""
+_KINDS = """
+select comm, func, size_class, algo_proto, max(nranks), count(*), min(seen),
+    count(*) filter (seen > 1 and not mixed), median(t) filter (seen > 1 and not mixed), median(t),
+    avg(bytes), sum(total - seen * t) filter (seen > 1 and not mixed),
+    sum(total) filter (seen > 1 and not mixed), count(*) filter (mismatched),
+    count(*) filter (mixed)
+from joined group by comm, func, size_class, algo_proto
+order by sum(total) desc, comm, func, size_class, algo_proto
+"""
+# What has no number that the ranks share: Send, Recv, and several of them in one call.
+_ALONE = f"""
+with alone as (
+    select comm, func, {_SIZE} as size_class, {_ALGO_PROTO} as algo_proto, rank, nranks,
+        time_ns as t, bytes
+    from ops where not ({_NUMBERED})),
+counts as (
+    select comm, func, size_class, algo_proto, rank, count(*) as n from alone group by all),
+busiest as (
+    select comm, func, size_class, algo_proto, max(n) as n from counts group by all)
+select comm, func, size_class, algo_proto, max(nranks), max(n), median(t), avg(bytes)
+from alone join busiest using (comm, func, size_class, algo_proto)
+group by comm, func, size_class, algo_proto
+order by sum(t) desc, comm, func, size_class, algo_proto
+"""
+_COMMUNICATORS = """
+select comm, any_value(comm_name), max(nranks), max(nnodes), count(distinct rank),
+    list_sort(list(distinct hostname)), min(nranks) <> max(nranks) or min(nnodes) <> max(nnodes)
+from ops group by comm order by max(nranks) desc, comm
+"""
+_GAPS = f"""
+select comm, sum(n)::bigint from (
+    select comm, max(sn) - min(sn) + 1 - count(*) as n from ops where {_NUMBERED}
+    group by comm, rank, func)
+group by comm having sum(n) > 0
+"""
+# The collectives in which every rank waits for all others, where that can be compared.
+_WAITS = f"""seen > 1 and not mixed
+    and func in ({", ".join(map(quoted, sorted(SYNCHRONISING)))})"""
+_LAST = f"""
+select comm, last, count(*), sum(total - seen * t)::bigint, (sum(count(*)) over (partition by comm))
+from joined where {_WAITS}
+group by comm, last order by sum(total - seen * t) desc, comm, last
+"""
+_TOTALS = f"""
+select count(*) filter (mismatched), coalesce(sum(total - seen * t) filter ({_WAITS}), 0)::bigint,
+    coalesce(sum(total) filter ({_WAITS}), 0)::bigint
+from joined
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class CameLast:
+    """How often a rank came last in a communicator, and what that made its peers wait."""
+
+    communicator: str
+    rank: int
+    operations: int
+    of_operations: int
+    waited_ns: int  # by all peers together
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The parts of a report card that a capture tells exactly."""
+
+    communicators: tuple[Communicator, ...]
+    operations: tuple[Operations, ...]
+    timeline: TimeLine
+    came_last: tuple[CameLast, ...]  # the most waited for first
+    mismatched: int  # collectives of one number whose ranks do not agree on the size
+    waiting_ns: int  # of the ranks, in the collectives in which all wait for all
+    busy_ns: int  # their time in these
+
+
+def transport_of(nranks: int, nnodes: int) -> str:
+    """Return what a communicator goes over, as far as its shape tells."""
+    if not nranks or not nnodes:
+        return "unknown"
+    if nnodes == 1:
+        return "nvlink"
+    return "net" if nnodes == nranks else "mixed"
+
+
+def _bus_gbs(func: str, nranks: int, mean_bytes: float, time_ns: float) -> float | None:
+    factor = bus_factor(func, nranks)
+    return mean_bytes * factor / time_ns if factor and time_ns > 0 else None
+
+
+def _notes(
+    nranks: int, count: int, least: int, together: int, mismatched: int, mixed: int
+) -> tuple[str, ...]:
+    """Return what makes the figures of a kind less than exact, in words."""
+    notes = []
+    if together < count:
+        notes.append(f"{count - together} of {count} operations are of one rank alone")
+    elif least < nranks:
+        notes.append(f"of some operations only {least} of {nranks} ranks: T may be too long")
+    if mismatched:
+        notes.append(f"{mismatched} operations in which the ranks do not agree on the size")
+    if mixed:
+        notes.append(f"{mixed} operations timed by different clocks: not compared")
+    return tuple(notes)
+
+
+def _operations(capture: Capture) -> list[Operations]:
+    found = []
+    for row in capture.sql.execute(_KINDS).fetchall():
+        comm, func, size, algo_proto, nranks, count, least, together = row[:8]
+        joint_ns, alone_ns, mean_bytes, waiting_ns, busy_ns, mismatched, mixed = row[8:]
+        time_ns = float(alone_ns if joint_ns is None else joint_ns)
+        waits = func in SYNCHRONISING and together > 0
+        found.append(
+            Operations(
+                communicator=visible(comm),
+                func=visible(func),
+                size_class=size,
+                algo_proto=visible(algo_proto),
+                count=count,
+                time_ns=time_ns,
+                bus_gbs=_bus_gbs(func, nranks, mean_bytes, time_ns),
+                waiting_share=float(waiting_ns) / float(busy_ns) if waits else None,
+                waiting_included=joint_ns is None,
+                notes=_notes(nranks, count, least, together + mixed, mismatched, mixed),
+            )
+        )
+    for comm, func, size, algo_proto, nranks, count, time_ns, mean_bytes in capture.sql.execute(
+        _ALONE
+    ).fetchall():
+        grouped = algo_proto == "GROUP"
+        bus_gbs = None if grouped else _bus_gbs(func, nranks, mean_bytes, time_ns)
+        found.append(
+            Operations(visible(comm), visible(func), size, visible(algo_proto), count,
+                       float(time_ns), bus_gbs, None, waiting_included=True)
+        )  # fmt: skip
+    return found
+
+
+def _communicators(capture: Capture) -> list[Communicator]:
+    gaps = dict(capture.sql.execute(_GAPS).fetchall())
+    found = []
+    for comm, name, nranks, nnodes, seen, nodes, odd in capture.sql.execute(
+        _COMMUNICATORS
+    ).fetchall():
+        notes = []
+        if seen < nranks:
+            notes.append(f"{nranks - seen} of {nranks} ranks have no record")
+        if odd:
+            notes.append("processes do not agree on its size")
+        if comm in gaps:
+            notes.append(
+                f"{gaps[comm]} operations between the first and the last have no record: "
+                "too small, without a time, or lost"
+            )
+        found.append(
+            Communicator(
+                visible(comm), visible(name or ""), transport_of(nranks, nnodes), nranks,
+                nnodes, tuple(map(visible, nodes)), seen, tuple(notes),
+            )
+        )  # fmt: skip
+    return found
+
+
+def _timeline(capture: Capture) -> TimeLine:
+    """Return the busiest kinds in windows of one length, a multiple of WINDOW_S."""
+    first, last = capture.sql.execute(
+        "select min(when_us) // 1000000, max(when_us) // 1000000 from joined where seen > 1"
+    ).fetchall()[0]
+    if first is None:
+        return TimeLine()
+    window_s = WINDOW_S
+    while last // window_s - first // window_s >= WINDOWS_MAX:
+        window_s *= 2
+    start = first // window_s
+    windows = last // window_s - start + 1
+    rows = capture.sql.execute(
+        f"""with busiest as (
+            select comm, func, size_class from joined where seen > 1 and not mixed
+            group by all order by sum(total) desc, comm, func, size_class limit {SERIES_MAX})
+        select comm, func, size_class, max(nranks),
+            when_us // 1000000 // {window_s} - {start} as place, count(*), sum(bytes), sum(t)
+        from joined join busiest using (comm, func, size_class)
+        where seen > 1 and not mixed group by comm, func, size_class, place order by all"""
+    ).fetchall()
+    shapes = dict(capture.sql.execute("select comm, max(nnodes) from ops group by comm").fetchall())
+    lines: dict[tuple[str, str, int], tuple[int, list[float | None], list[int]]] = {}
+    for comm, func, size, nranks, at, count, size_bytes, time_ns in rows:
+        key = comm, func, size
+        if key not in lines:
+            lines[key] = nranks, [None] * windows, [0] * windows
+        _, gbs, operations = lines[key]
+        gbs[at] = _bus_gbs(func, nranks, float(size_bytes), float(time_ns))
+        operations[at] = count
+    series = tuple(
+        Series(transport_of(nranks, shapes[comm]), visible(comm), visible(func), size,
+               tuple(gbs), tuple(operations))
+        for (comm, func, size), (nranks, gbs, operations) in lines.items()
+    )  # fmt: skip
+    return TimeLine(window_s, start * window_s, windows, series)
+
+
+def join(capture: Capture) -> Joined:
+    """Return what the operations of all ranks together say."""
+    capture.sql.execute(_JOIN)
+    mismatched, waiting_ns, busy_ns = capture.sql.execute(_TOTALS).fetchall()[0]
+    came_last = tuple(
+        CameLast(visible(comm), rank, count, int(total), waited_ns)
+        for comm, rank, count, waited_ns, total in capture.sql.execute(_LAST).fetchall()
+    )
+    return Joined(
+        communicators=tuple(_communicators(capture)),
+        operations=tuple(_operations(capture)),
+        timeline=_timeline(capture),
+        came_last=came_last,
+        mismatched=mismatched,
+        waiting_ns=waiting_ns,
+        busy_ns=busy_ns,
+    )

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A capture as node summaries: what each process's box would have said of these operations.
+
+So everything that judges node summaries judges JSON lines too, NVIDIA's as well as ours.
+"""
+
+import hashlib
+from collections import defaultdict
+from typing import Any
+
+from nccl_inspector.capture.engine import Capture
+from nccl_inspector.capture.engine import Process as ProcessId
+from nccl_inspector.capture.joined import WINDOW_S
+from nccl_inspector.errors import InspectorError
+from nccl_inspector.model import (
+    ALGOS,
+    COMM_LIVE,
+    CPU_TIMED,
+    EXITED,
+    FUNCS,
+    GPU_TIMED,
+    MEASURING,
+    PROTOS,
+    Comm,
+    Facts,
+    Gpu,
+    Key,
+    Line,
+    Peer,
+    Process,
+    Window,
+)
+from nccl_inspector.printable import visible
+from nccl_inspector.report import Loaded
+from nccl_inspector.summary import Head, NodeSummary
+
+_LINES_MAX = 8  # of a process, as in a box
+_WORD_MASK = (1 << 64) - 1
+_SIZE = "if(bytes > 1, floor(log2(bytes)), 0)::integer"
+# analysis/histogram.py: bucket_of.
+_BUCKET = """case when time_ns < 1024 then time_ns >> 5
+    when time_ns >= 1::bigint << 37 then 895
+    else 32 * (floor(log2(time_ns))::integer - 9)
+        + ((time_ns >> (floor(log2(time_ns))::integer - 5)) & 31) end"""
+
+_COMMS = """
+select hostname, pid, comm, rank, any_value(comm_name), max(nranks), max(nnodes), min(when_us),
+    max(when_us), count(*), max(sn), bool_or(source = 'kernel_gpu'),
+    bool_or(source <> 'kernel_gpu')
+from ops group by hostname, pid, comm, rank order by all
+"""
+_KEYS = f"""
+with buckets as (
+    select hostname, pid, comm, rank, func, {_SIZE} as size_class, coalesce(algo, '') as algo,
+        coalesce(proto, '') as proto, {_BUCKET} as bucket, count(*) as n, sum(bytes) as size_bytes,
+        sum(time_ns) as busy_ns, min(time_ns) as least_ns, max(time_ns) as most_ns,
+        min(sn) as first_sn, max(sn) as last_sn,
+        sum(log2(greatest(bytes, 1) / time_ns)) as rate
+    from ops group by all)
+select hostname, pid, comm, rank, func, size_class, algo, proto, sum(n)::bigint,
+    sum(size_bytes)::hugeint, sum(busy_ns)::hugeint, min(least_ns), max(most_ns), sum(rate),
+    min(first_sn), max(last_sn), list(bucket order by bucket), list(n order by bucket)
+from buckets group by hostname, pid, comm, rank, func, size_class, algo, proto order by all
+"""
+_PEERS = """
+select hostname, pid, comm, rank, func, peer, count(*), sum(bytes)::hugeint,
+    sum(time_ns)::hugeint, sum(log2(greatest(bytes, 1) / time_ns)),
+    max(log2(greatest(bytes, 1) / time_ns))
+from ops where kind = 'p2p' and peer >= 0 group by hostname, pid, comm, rank, func, peer
+order by all
+"""
+_WINDOWS = f"""
+with sized as (select *, {_SIZE} as size_class from ops),
+busiest as (
+    select hostname, pid, comm, rank, func, size_class from (
+        select hostname, pid, comm, rank, func, size_class, row_number() over (
+            partition by hostname, pid order by sum(time_ns) desc, comm, func, size_class) as nth
+        from sized group by hostname, pid, comm, rank, func, size_class)
+    where nth <= {_LINES_MAX})
+select hostname, pid, comm, rank, func, size_class, when_us // 1000000 // $1 * $1 as start_s,
+    count(*), sum(bytes)::hugeint, sum(time_ns)::hugeint, min(time_ns), median(time_ns),
+    min(sn), max(sn)
+from sized join busiest using (hostname, pid, comm, rank, func, size_class)
+where when_us is not null
+group by hostname, pid, comm, rank, func, size_class, start_s order by all
+"""
+
+
+def comm_id(text: str) -> int:
+    """Return the number of a communicator; of a text that is none a number made of it."""
+    try:
+        return int(text, 16) & _WORD_MASK
+    except ValueError:
+        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
+
+
+def _index(words: tuple[str, ...], word: str) -> int:
+    return words.index(word) if word in words else 0
+
+
+def _text(metadata: dict[str, Any], name: str) -> str:
+    value = metadata.get(name)
+    return visible(value) if isinstance(value, str) else ""
+
+
+def _whole(metadata: dict[str, Any], name: str) -> int | None:
+    value = metadata.get(name)
+    return value if type(value) is int else None
+
+
+class _Builder:
+    """Puts together what the queries say of each process."""
+
+    def __init__(self, capture: Capture, window_s: int) -> None:
+        self._capture = capture
+        self._window_s = window_s
+        self.comms: dict[ProcessId, list[Comm]] = defaultdict(list)
+        self.keys: dict[ProcessId, list[Key]] = defaultdict(list)
+        self.peers: dict[ProcessId, list[Peer]] = defaultdict(list)
+        self.lines: dict[ProcessId, list[Line]] = defaultdict(list)
+        self.clocks: dict[ProcessId, set[str]] = defaultdict(set)
+        self._index: dict[tuple[str, int, str, int], int] = {}
+
+    def fill(self) -> None:
+        """Ask everything."""
+        sql = self._capture.sql
+        for row in sql.execute(_COMMS).fetchall():
+            self._comm(*row)
+        for row in sql.execute(_KEYS).fetchall():
+            self._key(*row)
+        for row in sql.execute(_PEERS).fetchall():
+            self._peer(*row)
+        windows: dict[tuple[Any, ...], list[Window]] = defaultdict(list)
+        for row in sql.execute(_WINDOWS, [self._window_s]).fetchall():
+            start, ops, size, busy, least, middle, first, last = row[6:]
+            windows[row[:6]].append(
+                Window(start, 0, ops, size, busy, least, int(middle), first, last)
+            )
+        for (host, pid, comm, rank, func, size), found in windows.items():
+            own = self.lines[host, pid]
+            since = found[0].start_s
+            at = _index(FUNCS, func)
+            own.append(Line(comm_id(comm), rank, at, size, self._window_s, since, tuple(found)))
+
+    def _comm(
+        self, host: str, pid: int, comm: str, rank: int, name: str | None, nranks: int,
+        nnodes: int, first_us: int | None, last_us: int | None, count: int, last_sn: int,
+        by_gpu: bool | None, by_cpu: bool | None,
+    ) -> None:  # fmt: skip
+        own = self.comms[host, pid]
+        self._index[host, pid, comm, rank] = len(own)
+        gpu = 0 if _text(self._capture.first.get((host, pid), {}), "gpu_uuid") else None
+        own.append(
+            Comm(len(own), comm_id(comm), COMM_LIVE, nranks, nnodes, rank, gpu,
+                 (first_us or 0) * 1000, 0, count, 0, 0, count, count, last_sn,
+                 (last_us or 0) * 1000, 0, visible(name or ""))
+        )  # fmt: skip
+        self.clocks[host, pid] |= {GPU_TIMED} if by_gpu or not by_cpu else set()
+        self.clocks[host, pid] |= {CPU_TIMED} if by_cpu else set()
+
+    def _key(
+        self, host: str, pid: int, comm: str, rank: int, func: str, size: int, algo: str,
+        proto: str, count: int, size_bytes: int, busy_ns: int, least_ns: int, most_ns: int,
+        rate: float, first: int, last: int, buckets: list[int], counts: list[int],
+    ) -> None:  # fmt: skip
+        self.keys[host, pid].append(
+            Key(self._index[host, pid, comm, rank], _index(FUNCS, func), size,
+                _index(ALGOS, algo), _index(PROTOS, proto), count, size_bytes, busy_ns, least_ns,
+                most_ns, int(rate * (1 << 20)), first, last, 0, 0, 0, 0,
+                tuple(zip(buckets, counts, strict=True)))
+        )  # fmt: skip
+
+    def _peer(
+        self, host: str, pid: int, comm: str, rank: int, func: str, peer: int, count: int,
+        size_bytes: int, busy_ns: int, rate: float, best: float,
+    ) -> None:  # fmt: skip
+        at = self._index[host, pid, comm, rank]
+        rates = int(rate * (1 << 20)), int(best * (1 << 20))
+        self.peers[host, pid].append(
+            Peer(at, _index(FUNCS, func), peer, count, size_bytes, busy_ns, *rates)
+        )
+
+    def process(self, who: ProcessId) -> Process:
+        """Return what is known of one; what only its box would tell is empty or 0."""
+        host, pid = who
+        said = self._capture.first.get(who, {})
+        step, uuid = _whole(said, "slurm_step_id"), _text(said, "gpu_uuid")
+        clocks = self.clocks[who]
+        facts = Facts(
+            name=f"{'x' if step is None else step}_{pid}", state=EXITED, pid=pid, step=step,
+            procid=_whole(said, "slurm_procid"), localid=None, array_job_id=None,
+            array_task_id=None, api_version=0, nccl_version=0,
+            plugin_version=_text(said, "git_rev"), node=_text(said, "node") or visible(host),
+            beat_ns=max(comm.last_progress_ns for comm in self.comms[who]),
+            timing=CPU_TIMED if clocks == {CPU_TIMED} else GPU_TIMED, silent=MEASURING,
+            silent_ns=0, sampling=1, sampled_ns=0, series_dropped=0,
+            json_lines=sum(comm.completed for comm in self.comms[who]), net_ns=0, self_ns=0,
+            hot_ns=0, comms_created=len(self.comms[who]), comms_destroyed=0,
+        )  # fmt: skip
+        flags = ("its times are of different clocks",) if len(clocks) > 1 else ()
+        return Process(
+            facts=facts, dropped=(), gpus=(Gpu(uuid, "", -1, uuid[:12]),) if uuid else (),
+            comms=tuple(self.comms[who]), keys=tuple(self.keys[who]),
+            peers=tuple(self.peers[who]), lines=tuple(self.lines[who]), nets=(), operations=(),
+            flags=flags,
+        )  # fmt: skip
+
+
+def _head(node: str, nodes: list[str], processes: list[Process], said: dict[str, Any]) -> Head:
+    start_ns = min(comm.created_ns for one in processes for comm in one.comms)
+    end_ns = max(one.facts.beat_ns for one in processes)
+    start = start_ns // 10**9
+    return Head(
+        job_id=_whole(said, "slurm_job_id") or 0, uid=0, user="", account="", partition="",
+        cluster=_text(said, "cluster"), node=node, nodelist=",".join(nodes), num_nodes=len(nodes),
+        restart=0, start=start, job_start=start, end=end_ns // 10**9, het_job_id="", problems=(),
+    )  # fmt: skip
+
+
+def as_summaries(capture: Capture, window_s: int = WINDOW_S) -> Loaded:
+    """Return the capture's processes by node; `window_s`: of the time lines.
+
+    User, account and partition are empty, and the nodes are those with records.
+
+    Raises:
+        InspectorError: there is no operation in it.
+    """
+    builder = _Builder(capture, window_s)
+    builder.fill()
+    nodes: dict[str, list[Process]] = defaultdict(list)
+    said: dict[str, dict[str, Any]] = {}
+    for who in builder.comms:
+        process = builder.process(who)
+        nodes[process.facts.node].append(process)
+        said.setdefault(process.facts.node, capture.first.get(who, {}))
+    if not nodes:
+        raise InspectorError("no operation in these files")
+    names = sorted(nodes)
+    return Loaded(
+        tuple(
+            NodeSummary(_head(node, names, nodes[node], said[node]), tuple(nodes[node]))
+            for node in names
+        ),
+        (0,),
+        (),
+    )

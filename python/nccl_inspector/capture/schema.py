@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The SQL that turns JSON lines into columns, made of the table of members.
+
+A query is of one kind, coll or p2p: expressions over both cost a third of the time, and most
+captures have the first alone.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from nccl_inspector.capture.lines import LINE_BYTES_MAX
+from nccl_inspector.capture.members import (
+    BIGINT,
+    CALL_EVENTS,
+    COLL,
+    DUMP_STATS,
+    HEADER,
+    METADATA,
+    P2P,
+    PERF,
+    TRACES,
+    VARCHAR,
+    Member,
+    channel_type,
+    perf_members,
+)
+from nccl_inspector.capture.records import BYTES_MAX, RANKS_MAX, TIME_US_MAX
+
+# Reasons of lines that are no fault: they speak of something else than an operation with a time.
+MARKER, PROXY, UNTIMED, OTHER_KIND = "dump_stats", "proxy_trace", "untimed", "other_kind"
+
+_PARTS = (("header", HEADER), ("metadata", METADATA))
+_NEEDED = [one for members in (HEADER, METADATA, PERF) for one in members if one.needed]
+
+
+def quoted(text: str) -> str:
+    """Return a string as SQL writes it."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _struct(members: Sequence[tuple[str, str]]) -> str:
+    return "STRUCT(" + ", ".join(f'"{name}" {type_}' for name, type_ in members) + ")"
+
+
+def _is_wanted(member: Member, everything: bool) -> bool:
+    return everything or member.analysed or member.needed
+
+
+def _trace_type(kind: str, trace: str, everything: bool) -> str:
+    events = CALL_EVENTS if everything else CALL_EVENTS[:1]
+    members = [(f"{kind}_{event}_{trace}", BIGINT) for event in events]
+    if everything:
+        members.append(("kernel_events", channel_type(trace)))
+    return _struct(members)
+
+
+def _json_columns(kind: str, everything: bool) -> str:
+    """Return what read_json is to look for; all else in a line is passed over."""
+    found = {
+        part: _struct([(one.name, one.type) for one in members if _is_wanted(one, everything)])
+        for part, members in _PARTS
+    }
+    own = [(name, one.type) for name, one in perf_members(kind) if _is_wanted(one, everything)]
+    for trace in TRACES if everything else ("ts",):
+        own.append((f"event_trace_{trace}", _trace_type(kind, trace, everything)))
+    other = P2P if kind == COLL else COLL
+    found |= {f"{kind}_perf": _struct(own), f"{other}_perf": _struct([(other, VARCHAR)])}
+    found[MARKER] = _struct([(one.name, one.type) for one in DUMP_STATS])
+    found[PROXY] = _struct([("record_type", VARCHAR)])
+    return "{" + ", ".join(f"{part}: {quoted(type_)}" for part, type_ in found.items()) + "}"
+
+
+def _selected(kind: str, everything: bool) -> list[tuple[str, str]]:
+    """Return name and expression of each column that is a member."""
+    found = [
+        (one.column, f"{part}.{one.name}")
+        for part, members in _PARTS
+        for one in members
+        if _is_wanted(one, everything)
+    ]
+    own = {one.column: f"{kind}_perf.{name}" for name, one in perf_members(kind)}
+    found += [
+        (one.column, own.get(one.column, f"null::{one.type}"))
+        for one in PERF
+        if _is_wanted(one, everything)
+    ]
+    for trace in TRACES if everything else ():
+        path = f"{kind}_perf.event_trace_{trace}"
+        for event in CALL_EVENTS:
+            found.append((f"trace_{event}_{trace}", f"{path}.{kind}_{event}_{trace}"))
+        found.append((f"trace_channels_{trace}", f"{path}.kernel_events"))
+    return found
+
+
+def _reason() -> str:
+    """Return the expression, over the columns, of why a line is no operation; empty: it is one.
+
+    What almost every line is comes first: the rest is then not looked at.
+    """
+    ranks = f"rank >= 0 and rank < if(nranks > 0, nranks, {RANKS_MAX}) and nranks <= {RANKS_MAX}"
+    sound = f"{ranks} and bytes <= {BYTES_MAX} and time_us between 0 and {TIME_US_MAX} and sn >= 0"
+    missing = " or ".join(f"{one.column} is null" for one in _NEEDED)
+    there = " and ".join(f"{one.column} is not null" for one in _NEEDED)
+    return f"""case
+        when {there} and {sound} and time_ns > 0 and not other then ''
+        when other then '{OTHER_KIND}'
+        when marker and comm is not null then '{MARKER}'
+        when proxy and comm is not null then '{PROXY}'
+        when not called then 'not_a_record'
+        when {missing} then 'incomplete'
+        when not ({sound}) then 'implausible'
+        else '{UNTIMED}' end"""
+
+
+def _inner(kind: str, everything: bool) -> str:
+    """Return what is taken of a line as it stands, and two columns made of it."""
+    other = P2P if kind == COLL else COLL
+    own = f"{kind}_perf"
+    exec_ns, exec_us = f"{own}.{kind}_exec_time_ns", f"{own}.{kind}_exec_time_us"
+    called_us = f"{own}.event_trace_ts.{kind}_start_ts"
+    found = [f"{what} as {name}" for name, what in _selected(kind, everything)]
+    found += [
+        "p.file as file",
+        f"'{kind}' as kind",
+        f"if({exec_ns} > 0, {exec_ns}, {exec_us} * 1000) as time_ns",
+        f"coalesce({own}.{kind}_end_us, {called_us} + {exec_us}, metadata.dump_timestamp_us)"
+        " as when_us",
+        "dump_stats.coll_dropped_total + dump_stats.p2p_dropped_total as ring_dropped",
+        "dump_stats is not null as marker",
+        "proxy_trace is not null as proxy",
+        f"{own} is not null as called",
+        f"{other}_perf is not null as other",
+    ]
+    return ", ".join(found)
+
+
+def select_lines(paths: Mapping[str, int], kind: str, everything: bool, gzipped: bool) -> str:
+    """Return the query that reads files, a row a line; `paths` are of our own making.
+
+    Without `everything` what the derived columns are made of is left out.
+    """
+    values = ", ".join(f"({quoted(path)}, {at})" for path, at in paths.items())
+    listed = ", ".join(map(quoted, paths))
+    unkept = ["marker", "proxy", "called", "other"]
+    unkept += [] if everything else ["time_us", "exec_ns", "end_us", "dump_us"]
+    return f"""
+        select * exclude ({", ".join(unkept)}), {_reason()} as reason from (
+            select {_inner(kind, everything)}
+            from read_json([{listed}], columns={_json_columns(kind, everything)}, filename='path',
+                format='newline_delimited', ignore_errors=true, records='true',
+                maximum_object_size={LINE_BYTES_MAX},
+                compression='{"gzip" if gzipped else "uncompressed"}') as r
+            join (values {values}) as p(path, file) using (path))"""

@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A capture of JSON lines becomes a report card."""
+
+import gzip
+import json
+import os
+import random
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import duckdb
+import pytest
+from click.testing import CliRunner
+
+from nccl_inspector.analysis.histogram import bucket_of
+from nccl_inspector.capture.card import waiting_share
+from nccl_inspector.capture.command import analyze_directory
+from nccl_inspector.capture.engine import Capture, load
+from nccl_inspector.capture.joined import join
+from nccl_inspector.capture.members import columns
+from nccl_inspector.capture.processes import as_summaries
+from nccl_inspector.cli import cli
+from tests.captures import (
+    START_US,
+    coll,
+    marker,
+    metadata,
+    ours,
+    p2p,
+    text,
+    traces,
+    whole,
+    write,
+    write_job,
+)
+
+
+def _ops(capture: Capture) -> int:
+    return int(capture.sql.execute("select count(*) from ops").fetchall()[0][0])
+
+
+def _random_times(operations: int, late_rank: int | None = None) -> list[list[int]]:
+    """Times of four ranks; without waiting, a late rank's are shorter by what it is late."""
+    rng = random.Random(7)  # noqa: S311
+    times: list[list[int]] = [[] for _ in range(4)]
+    for _ in range(operations):
+        late = [rng.randrange(5) + (800 if rank == late_rank else 0) for rank in range(4)]
+        for rank in range(4):
+            times[rank].append(100 + rng.randrange(10) + max(late) - late[rank])
+    return times
+
+
+def test_times_and_waiting_are_those_of_the_joined_operations(tmp_path: Path) -> None:
+    times = _random_times(300)
+    write_job(tmp_path, times)
+    with load(tmp_path) as capture:
+        joined = join(capture)
+    least = [min(own) for own in zip(*times, strict=True)]
+    (kind,) = joined.operations
+    assert kind.time_ns == median(least) * 1000
+    assert kind.bus_gbs == pytest.approx(1048576 * 1.5 / kind.time_ns)
+    all_us = sum(map(sum, times))
+    assert kind.waiting_share == pytest.approx(1 - 4 * sum(least) / all_us)
+    assert waiting_share(joined) == pytest.approx(kind.waiting_share)
+    assert not kind.waiting_included
+    assert kind.notes == ()
+
+
+def test_a_late_rank_is_named_with_how_often_it_came_last(tmp_path: Path) -> None:
+    write_job(tmp_path, _random_times(300, late_rank=2))
+    card = analyze_directory(tmp_path, None)
+    assert (card.verdict.status, card.verdict.cause) == ("DEGRADED", "straggler")
+    assert (card.stragglers[0].rank, card.stragglers[0].node) == ("rank 2", "n1")
+    assert card.stragglers[0].late_ns == pytest.approx(800e3, rel=0.05)
+    last = card.findings[0].evidence[-1]
+    assert (last.value, last.reference, last.source) == (300, 300, "json")
+    assert "rank 2" in last.metric
+    assert card.exit_code == 1
+
+
+def test_a_healthy_job_is_healthy(tmp_path: Path) -> None:
+    write_job(tmp_path, _random_times(300))
+    card = analyze_directory(tmp_path, None)
+    assert (card.verdict.status, card.exit_code) == ("HEALTHY", 0)
+    assert card.data_quality.inputs[0].state == "present"
+    assert (card.job.job_id, card.job.cluster, card.job.nodelist) == (810, "c", "n0,n1")
+
+
+def test_a_slow_time_is_in_its_windows(tmp_path: Path) -> None:
+    slow = range(200, 300)  # an operation each 100 ms, so seconds 20 to 30
+    write_job(tmp_path, [[400 if at in slow else 100 for at in range(400)]] * 4, gap_us=100_000)
+    with load(tmp_path) as capture:
+        line = join(capture).timeline
+    assert (line.window_s, line.start_s) == (10, START_US // 10**6)
+    gbs = [one for one in line.series[0].bus_gbs if one is not None]
+    assert sum(line.series[0].operations) == 400
+    assert [one < 0.5 * max(gbs) for one in gbs[:4]] == [False, False, True, False]
+
+
+def test_a_rank_without_a_file_is_said_to_be_missing(tmp_path: Path) -> None:
+    write_job(tmp_path, _random_times(50)[:3])
+    card = analyze_directory(tmp_path, None)
+    assert card.communicators[0].notes == ("1 of 4 ranks have no record",)
+    assert any("3 of 4 ranks" in words for words in card.data_quality.missing)
+    assert "3 of 4 ranks" in card.operations[0].notes[0]
+
+
+def test_one_rank_alone_has_no_transfer_time(tmp_path: Path) -> None:
+    write_job(tmp_path, _random_times(50)[:1])
+    (kind,) = analyze_directory(tmp_path, None).operations
+    assert (kind.waiting_included, kind.waiting_share) == (True, None)
+
+
+def test_different_clocks_are_not_compared(tmp_path: Path) -> None:
+    for rank, source in enumerate(("kernel_gpu", "collective_cpu")):
+        lines = [whole(rank, coll_perf=coll(at, coll_timing_source=source)) for at in range(9)]
+        write(tmp_path, f"{rank}.log", lines)
+    card = analyze_directory(tmp_path, None)
+    assert card.operations[0].waiting_included
+    assert card.data_quality.timing == "mixed"
+
+
+def test_collectives_of_different_sizes_are_counted(tmp_path: Path) -> None:
+    for rank in range(2):
+        size = 1048576 * (rank + 1)
+        write(tmp_path, f"{rank}.log", [whole(rank, coll_perf=coll(coll_msg_size_bytes=size))])
+    with load(tmp_path) as capture:
+        assert join(capture).mismatched == 1
+
+
+def test_sends_and_collectives_of_nvidia_s_formats_are_all_read(tmp_path: Path) -> None:
+    write(tmp_path, "a.log", [whole(0, coll_perf=coll(at)) for at in range(5)])
+    write(tmp_path, "b.jsonl", [whole(1, p2p_perf=p2p(at, 0)) for at in range(7)])
+    write(tmp_path, "c.log.gz", [whole(2, "v4.2", coll_perf=coll(at)) for at in range(3)])
+    bare = [marker(3, 2, 1, "v4.3", dropped=4), *({"coll_perf": coll(at)} for at in range(2))]
+    write(tmp_path, "d.jsonl.gz", [*bare, {"p2p_perf": p2p(0, 2)}])
+    with load(tmp_path) as capture:
+        counts = capture.sql.execute(
+            "select rank, kind, count(*) from ops group by all order by all"
+        )
+        assert counts.fetchall() == [
+            (0, "coll", 5), (1, "p2p", 7), (2, "coll", 3), (3, "coll", 2), (3, "p2p", 1),
+        ]  # fmt: skip
+        assert (capture.refused, capture.dropped) == ({}, {"ring_full": 4})
+
+
+HOSTILE = {
+    "not_a_record": b'hello\n17\nnull\n[1]\n{"header":\n\xff\xfe\n{"a":"\x00"}\n'
+    + b"[" * 9000
+    + b"\n",
+    "incomplete": text([{"header": 1, "metadata": 2, "coll_perf": coll()}])
+    + text([whole(0, coll_perf=coll(coll_sn="x")), whole(0, coll_perf=coll(coll_sn=10**30))]),
+    "implausible": text([whole(99, coll_perf=coll()), whole(0, coll_perf=coll(time_us=-5))])
+    + text([whole(0, coll_perf=coll(coll_msg_size_bytes=2**64 - 8))]),
+    "line_too_long": b'{"x":"' + b"y" * (40 << 20) + b'"}\n',
+}
+HOSTILE_LINES = {"not_a_record": 8, "incomplete": 3, "implausible": 3, "line_too_long": 1}
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> Path:
+    """A directory with a file of five good lines, and room for others."""
+    write(tmp_path, "good.log", [ours(at, 0, 20_000, START_US) for at in range(5)])
+    return tmp_path
+
+
+@pytest.mark.parametrize("reason", HOSTILE)
+@pytest.mark.parametrize("gzipped", [False, True])
+def test_bad_lines_are_counted_and_the_rest_is_read(good: Path, reason: str, gzipped: bool) -> None:
+    data = (
+        text([whole(1, coll_perf=coll(7))]) + HOSTILE[reason] + text([whole(1, coll_perf=coll(8))])
+    )
+    path = good / ("bad.log.gz" if gzipped else "bad.log")
+    path.write_bytes(gzip.compress(data) if gzipped else data)
+    with load(good) as capture:
+        assert capture.refused == {reason: HOSTILE_LINES[reason]}
+        assert _ops(capture) == 7
+
+
+def test_a_torn_last_line_costs_that_line(good: Path) -> None:
+    data = text([whole(1, coll_perf=coll(at)) for at in range(3)])
+    (good / "torn.log").write_bytes(data[:-100])
+    (good / "torn.log.gz").write_bytes(gzip.compress(data.replace(b'"rank":1', b'"rank":2'))[:-6])
+    with load(good) as capture:
+        assert _ops(capture) == 5 + 2 + 3
+        assert capture.refused == {"not_a_record": 1}
+
+
+def test_the_same_file_twice_counts_once(good: Path) -> None:
+    (good / "copy.log").write_bytes((good / "good.log").read_bytes())
+    sends = [whole(0, p2p_perf=p2p(at)) for at in range(3)]
+    for name in ("p2p.log", "p2p.jsonl"):
+        write(good, name, sends)
+    with load(good) as capture:
+        assert _ops(capture) == 8
+        assert capture.refused == {"duplicate": 8}
+
+
+def test_links_and_pipes_are_not_opened(good: Path) -> None:
+    outside = good.parent / "outside.log"
+    outside.write_bytes(text([whole(3, coll_perf=coll(1))]))
+    (good / "link.log").symlink_to(outside)
+    os.mkfifo(good / "pipe.log")
+    with load(good) as capture:
+        assert (_ops(capture), capture.refused) == (5, {"file_not_regular": 2})
+
+
+def test_a_name_with_a_quote_or_a_pattern_is_a_name(good: Path) -> None:
+    write(good, "it's *[a].log", [whole(1, coll_perf=coll(7))])
+    with load(good) as capture:
+        assert (_ops(capture), capture.refused) == (6, {})
+
+
+def test_control_characters_of_a_name_do_not_reach_the_terminal(tmp_path: Path) -> None:
+    line = ours(0, 0, 20_000, START_US, node="n\x1b[2J", cluster="\x9bc")
+    line["header"]["comm_name"] = "\x1b]0;x\x07"
+    line["coll_perf"]["coll_algo"] = "R\x1b[1m"
+    write(tmp_path, "a.log", [line])
+    shown = CliRunner().invoke(cli, ["analyze", str(tmp_path)]).output
+    assert "analyze" not in shown
+    assert all(char.isprintable() or char == "\n" for char in shown)
+
+
+def test_what_the_writer_lost_is_said(tmp_path: Path) -> None:
+    lines = [ours(at, 0, 20_000, START_US, lines_dropped=at, operations_unmeasured=2 * at)
+             for at in range(200)]  # fmt: skip
+    write(tmp_path, "a.log", lines)
+    write(tmp_path, "b.log.gz", [ours(0, 1, 20_000, START_US, lines_dropped=3)])
+    with load(tmp_path) as capture:
+        assert capture.dropped == {"line_dropped": 199 + 3, "unmeasured": 398}
+
+
+def test_the_times_of_a_process_are_counted_as_a_box_does(tmp_path: Path) -> None:
+    rng = random.Random(3)  # noqa: S311
+    times_ns = [rng.choice((900, 1023, 1024, 31_337, 2**20 - 1, 2**20, 2**38)) for _ in range(99)]
+    write(tmp_path, "a.log", [ours(at, 0, ns, START_US) for at, ns in enumerate(times_ns)])
+    with load(tmp_path) as capture:
+        (summary,) = as_summaries(capture).summaries
+    (key,) = summary.processes[0].keys
+    wanted = sorted({(bucket, sum(bucket_of(ns) == bucket for ns in times_ns))
+                     for bucket in map(bucket_of, times_ns)})  # fmt: skip
+    assert list(key.histogram) == wanted
+    assert (key.ops, key.busy_ns, key.min_ns, key.max_ns) == (
+        99, sum(times_ns), min(times_ns), max(times_ns),
+    )  # fmt: skip
+
+
+def _flat(line: Any) -> list[Any]:
+    if isinstance(line, dict):
+        return [one for value in line.values() for one in _flat(value)]
+    if isinstance(line, list):
+        return [one for value in line for one in _flat(value)]
+    return [line]
+
+
+def test_parquet_has_every_value_of_every_line(tmp_path: Path) -> None:
+    lines = [
+        whole(0, coll_perf=coll(3) | traces("coll")),
+        whole(1, p2p_perf=p2p(4, 0) | traces("p2p")),
+        ours(5, 2, 21_500, START_US + 7),
+        whole(3, coll_perf=coll(6, coll_user_tag=2**63, coll_kernel_variant="v")),
+    ]
+    write(tmp_path, "a.log", lines)
+    path = tmp_path / "out.parquet"
+    done = CliRunner().invoke(cli, ["analyze", str(tmp_path), "--parquet", str(path), "--json"])
+    assert json.loads(done.output)["data_quality"]["refused"] == {}
+    found = duckdb.execute("select * from read_parquet(?) order by rank", [str(path)])
+    assert [column[0] for column in found.description] == [name for name, _, _ in columns()]
+    for line, row in zip(lines, found.fetchall(), strict=True):
+        values = _flat(dict(enumerate(row)))
+        assert [one for one in _flat(line) if one not in values] == []
+    assert metadata(0)["hostname"] == "node0"
+
+
+def test_a_directory_without_lines_is_an_error_of_one_line(tmp_path: Path) -> None:
+    for words in (["analyze", str(tmp_path)], ["analyze", str(tmp_path / "none")]):
+        assert CliRunner().invoke(cli, words).exception is not None
+    (tmp_path / "a.log").write_text("nothing of ours\n")
+    assert "no operation" in str(CliRunner().invoke(cli, ["analyze", str(tmp_path)]).exception)
