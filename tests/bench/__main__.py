@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.bench import agent, figure, hooks, profiler, service, spank
+from tests.bench import agent, capture, figure, hooks, profiler, service, spank
 from tests.bench.figure import Figure
 from tests.bench.sample import Sample, as_json, table
 
@@ -36,7 +36,7 @@ def measure(rounds: int) -> tuple[list[Sample], list[Figure]]:
     shm = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=shm if shm.is_dir() else None) as name:
         folder = Path(name)
-        for part in ("hooks", "spank", "agent", "service", "scrape", "profiler"):
+        for part in ("hooks", "spank", "agent", "service", "scrape", "profiler", "capture"):
             (folder / part).mkdir()
         samples = [
             *hooks.measure(folder / "hooks", rounds),
@@ -45,6 +45,7 @@ def measure(rounds: int) -> tuple[list[Sample], list[Figure]]:
             *service.measure_scrape(folder / "scrape", max(2, rounds // 5)),
         ]
         figures = service.measure(folder / "service", max(1, rounds // 30))
+        figures += capture.measure(folder / "capture", capture.OPERATIONS if rounds >= 30 else 8000)
         return samples, figures + profiler.measure(folder / "profiler", rounds)
 
 
