@@ -2,6 +2,7 @@
 """NVIDIA's own Inspector under our hooks: files in place, half written, unlabelled, left behind."""
 
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from nccl_inspector import vendorfiles
 from nccl_inspector.publish import Publisher
 from nccl_inspector.tally import Tally
+from nccl_inspector.vendorfile import gpu_label, parse_vendor
 from tests.boxes import give, make_job, names, write_user_file
 from tests.publish.helpers import published, publisher
 
@@ -136,6 +138,29 @@ def test_a_file_that_stands_still_is_published_with_the_true_identity(
         ["promtool", "check", "metrics"], input=text, capture_output=True, text=True
     )
     assert "error" not in done.stderr
+
+
+def test_nothing_of_a_dump_is_lost_but_what_the_manifest_knows_better() -> None:
+    dump = (
+        bucket("1-2MB", "19.1634", "92.8984", p2p=True)
+        + bucket("134-135MB", "44.1181", "104164", comm_name="DP Group 0")
+        + bucket("1023-1024KB", "1.5e-05", "0.25")
+    )
+    identity = {"slurm_job_id": "4712", "node": "n1", "cluster": "c", "slurm_nodelist": "n[1-2]"}
+    put = {**identity, "gpu": gpu_label(UUID)}
+    kept = [
+        one for bucket_ in parse_vendor(dump.encode(), UUID, identity) for one in bucket_.series
+    ]
+    assert len(kept) == len(dump.splitlines())
+    for line, series in zip(dump.splitlines(), kept, strict=True):
+        name, words, value = re.fullmatch(r"(.*){(.*)} (.*)", line).groups()  # type: ignore[union-attr]
+        assert (series.metric.name, series.value) == (name, value)
+        told, shown = (
+            dict(re.findall('([a-z_]+)="([^"]*)"', text)) for text in (words, series.text)
+        )
+        assert {label: shown[label] for label in told} == {
+            label: put.get(label, word) for label, word in told.items()
+        }
 
 
 def test_two_looks_within_200_ms_are_one(
