@@ -5,7 +5,8 @@ from dataclasses import replace
 
 from nccl_inspector.capture.engine import Capture
 from nccl_inspector.capture.joined import Joined
-from nccl_inspector.card.build import Given, build_card
+from nccl_inspector.card.build import build_card
+from nccl_inspector.card.given import Given
 from nccl_inspector.card.model import Card, Evidence, Finding, Input, Operations
 from nccl_inspector.printable import visible
 from nccl_inspector.report import Loaded
