@@ -103,6 +103,31 @@ def test_a_node_of_which_only_some_paths_are_slow_is_not_accused() -> None:
     assert (found.kind, found.nodes) == (PAIR, ("n1", "n2"))
 
 
+def test_a_node_that_is_within_the_spread_of_the_others_is_not_accused() -> None:
+    nodes = [f"n{number}" for number in range(8)]
+    uneven = [Path(frozenset({node}), 1 + 0.08 * n, node) for n, node in enumerate(nodes)]
+    assert find_culprit({"communicators": uneven}) is None
+    even = [Path(frozenset({node}), 1 + 0.01 * n, node) for n, node in enumerate(nodes)]
+    even[7] = Path(frozenset({"n7"}), 1.3, "n7")
+    found = find_culprit({"communicators": even})
+    assert found is not None
+    assert found.nodes == ("n7",)
+
+
+def test_two_paths_that_differ_by_little_accuse_nobody() -> None:
+    two = [Path(frozenset({"n1"}), 1.0, "-"), Path(frozenset({"n2"}), 1.25, "-")]
+    assert find_culprit({"communicators": two}) is None
+
+
+def test_short_messages_are_not_compared() -> None:
+    job = job_of(PAIRS, {frozenset({"n2"}): 2.0})
+    short = [
+        replace(one, keys=tuple(replace(key, size_class=12) for key in one.keys))
+        for one in job.processes()
+    ]
+    assert time_communicators(join(through_summaries(short))) == []
+
+
 def test_a_late_end_of_a_pair_is_no_slow_path() -> None:
     job = Job(fixed_chance(2), RANKS, 2)
     groups = [job.group("pp", pair) for pair in PAIRS]

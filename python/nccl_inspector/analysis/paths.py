@@ -13,7 +13,8 @@ from nccl_inspector.analysis.join import Communicator
 from nccl_inspector.analysis.lateness import SYNCHRONISING
 from nccl_inspector.model import FUNCS, Net, Peer, Process
 
-_OPERATIONS_MIN = 5  # the first ones carry the start-up of the job
+_OPERATIONS_MIN = 20  # the first ones carry the start-up of the job
+_SIZE_CLASS_MIN = 16  # from 64 KiB on: the time of shorter messages is latency, and noise
 _STEPS_MIN = 20
 _Q20 = float(1 << 20)
 _SEND = FUNCS.index("Send")
@@ -57,7 +58,8 @@ def time_communicators(communicators: Iterable[Communicator]) -> list[Timed]:
     for comm in communicators:
         nodes = frozenset(member.place.node for member in comm.members.values())
         for one in comm.figures:
-            if one.func in SYNCHRONISING and one.judged and one.time_ns > 0:
+            enough = one.operations >= _OPERATIONS_MIN and one.size_class >= _SIZE_CLASS_MIN
+            if enough and one.func in SYNCHRONISING and one.judged and one.time_ns > 0:
                 like = (one.func, one.size_class, one.algo_proto, comm.nranks, len(nodes))
                 name = f"{comm.name or 'a communicator'} ({hex(comm.id)})"
                 found.append(Timed(nodes, like, one.time_ns, name))
@@ -85,7 +87,9 @@ def time_pairs(processes: Sequence[tuple[str, Process]]) -> list[Timed]:
         comms = {comm.index: comm for comm in process.comms}
         for peer in process.peers:
             comm = comms.get(peer.comm)
-            if comm is None or peer.ops < _OPERATIONS_MIN or not peer.bytes:
+            if comm is None or peer.ops < _OPERATIONS_MIN:
+                continue
+            if size_class(peer.bytes // peer.ops) < _SIZE_CLASS_MIN:
                 continue
             ends = (comm.rank, peer.peer) if peer.func == _SEND else (peer.peer, comm.rank)
             key = comm.id, *ends, size_class(peer.bytes // peer.ops)

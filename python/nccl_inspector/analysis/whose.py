@@ -12,6 +12,7 @@ from itertools import combinations
 from math import sqrt
 from statistics import median
 
+from nccl_inspector.analysis.lateness import MAD_TO_SIGMA
 from nccl_inspector.analysis.paths import Path
 from nccl_inspector.card.model import (
     HIGH,
@@ -24,7 +25,10 @@ from nccl_inspector.card.model import (
     Finding,
 )
 
-SCORE_MIN = 1.10  # of the times over what is blamed, those elsewhere
+SCORE_MIN = 1.15  # of the times over what is blamed, those elsewhere
+# Of fewer paths elsewhere the spread is not known, so that the distance must be larger.
+OUTSIDE_MIN, SCORE_OF_FEW_MIN = 4, 1.3
+Z_MIN = 5.0
 SHARE_MIN = 0.8  # of the slow paths that it must be in, and of its paths that must be slow
 NODES_OF_PAIRS_MAX = 16  # of a path whose pairs are looked at
 NODE, PAIR, UNDETERMINED = "node", "pair", "undetermined"
@@ -58,7 +62,9 @@ def _weigh(nodes: frozenset[str], paths: Sequence[Path]) -> Suspect | None:
     if not inside or not outside:
         return None
     there, elsewhere = median(inside), median(outside)
-    if there < SCORE_MIN * elsewhere:
+    if there < (SCORE_MIN if len(outside) >= OUTSIDE_MIN else SCORE_OF_FEW_MIN) * elsewhere:
+        return None
+    if there - elsewhere <= Z_MIN * MAD_TO_SIGMA * median(abs(one - elsewhere) for one in outside):
         return None
     limit = sqrt(there * elsewhere)
     slow_inside = sum(ratio > limit for ratio in inside)

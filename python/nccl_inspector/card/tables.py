@@ -206,9 +206,7 @@ def stragglers(card: Card, limits: Limits) -> Grid:
     if len(card.stragglers) > limits.stragglers:
         lines.append(limits.more(number(len(card.stragglers) - limits.stragglers, "process")))
     if sum(one.flagged for one in card.stragglers) > 1:
-        lines.append(
-            "A late rank makes its group late: the one named in the most communicators comes first."
-        )
+        lines.append("Ranks that were only late because they waited for these are not named.")
     about = "(peers waited: all of them together)"
     return Grid("STRAGGLERS", about, _STRAGGLERS, rows, tuple(lines))
 
