@@ -113,6 +113,17 @@ def test_two_late_ranks_are_both_named_the_later_first() -> None:
     assert found[0].rank == "rank 9"
 
 
+def test_a_rank_that_ends_first_in_some_functions_of_an_uneven_ring_is_not_late() -> None:
+    job = Job(fixed_chance(7), 8)
+    world = job.group("world", range(8))
+    for _ in range(100):
+        for func, early_ns in (("AllReduce", 4.0 * MS), ("AllGather", 0.0), ("ReduceScatter", 0.0)):
+            job.compute(20 * MS, {}, 20 * US)
+            job.clock_ns[2] += early_ns
+            job.collective(world, func, 1 << 24, 45 * MS)
+    assert_only(of_job(job))
+
+
 def test_a_healthy_model_has_a_slowest_rank_that_is_not_flagged() -> None:
     (one,) = of_job(parallel_job(SMALL, 6, {}, 40))
     assert not one.flagged

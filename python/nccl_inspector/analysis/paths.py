@@ -13,7 +13,7 @@ from nccl_inspector.analysis.join import Communicator
 from nccl_inspector.analysis.lateness import SYNCHRONISING
 from nccl_inspector.model import FUNCS, Net, Peer, Process
 
-_OPERATIONS_MIN = 20  # the first ones carry the start-up of the job
+_OPERATIONS_MIN = 8  # the first ones carry the start-up of the job
 _SIZE_CLASS_MIN = 16  # from 64 KiB on: the time of shorter messages is latency, and noise
 _STEPS_MIN = 20
 _Q20 = float(1 << 20)

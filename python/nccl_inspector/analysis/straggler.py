@@ -26,6 +26,9 @@ from nccl_inspector.packedlines import Kind, PackedLines
 # Of its lateness here, what a rank must have waited more than its peers elsewhere to be excused.
 EXCUSE_SHARE = 0.5
 WINDOWS_SHARE_MIN = 0.5
+# Ranks of a ring whose links differ end apart, by a part of T and in some functions only. So who is
+# late in fewer of its kinds of operation must be late by more of T.
+KINDS_SHARE_MIN, SKEW_SHARE_MAX = 0.5, 0.15
 RANKS_LOOKED_AT = 128  # of a large communicator: the middle of so many is that of all
 CASES_LOOKED_AT = 4  # of a process, the most costly
 _WAITING_FUNCS = SYNCHRONISING | {"Send", "Recv"}
@@ -128,28 +131,36 @@ def _cases(communicators: Iterable[Communicator], clear: bool) -> list[Case]:
     ]
 
 
+def _is_skew(cases: Sequence[Case], judged: int) -> bool:
+    few = len(cases) < KINDS_SHARE_MIN * judged
+    clear = any(case.late.clear for case in cases)
+    return clear and few and max(case.late.share for case in cases) < SKEW_SHARE_MAX
+
+
 def _descend(communicators: Sequence[Communicator], cases: Sequence[Case]) -> list[Named]:
     excuses = _Excuses(communicators)
     memberships: dict[Place, int] = defaultdict(int)
+    judged: dict[Place, int] = defaultdict(int)  # kinds of operation
     for comm in communicators:
+        kinds = sum(one.judged for one in comm.figures)
         for member in comm.members.values() if comm.figures else ():
             memberships[member.place] += 1
+            judged[member.place] += kinds
     by_place: dict[Place, list[Case]] = defaultdict(list)
     for case in cases:
         if not excuses.excuse(case):
             by_place[case.late.place].append(case)
-    named = [_name(place, found, memberships[place]) for place, found in by_place.items()]
+    named = [
+        _name(place, found, memberships[place])
+        for place, found in by_place.items()
+        if not _is_skew(found, judged[place])
+    ]
     return sorted(named, key=lambda one: (-one.waited_ns, one.place))
 
 
 def rank_stragglers(communicators: Sequence[Communicator]) -> list[Named]:
     """Return the processes that are clearly late without an excuse, the most costly first."""
-    cases = _cases(communicators, clear=True)
-    found = _descend(communicators, cases)
-    if cases and not found:  # each has another's excuse: nothing tells them apart
-        by_cost = sorted(cases, key=lambda case: -case.late.waited_ns)
-        return [_name(by_cost[0].late.place, by_cost[:1], len(by_cost[:1]))]
-    return found
+    return _descend(communicators, _cases(communicators, clear=True))
 
 
 def find_slowest(communicators: Sequence[Communicator]) -> Named | None:

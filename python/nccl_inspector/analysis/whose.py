@@ -28,7 +28,7 @@ from nccl_inspector.card.model import (
 SCORE_MIN = 1.15  # of the times over what is blamed, those elsewhere
 # Of fewer paths elsewhere the spread is not known, so that the distance must be larger.
 OUTSIDE_MIN, SCORE_OF_FEW_MIN = 4, 1.3
-Z_MIN = 5.0
+Z_MIN = 3.0  # each ratio is of a median of many operations; a ring carries some slowness on
 SHARE_MIN = 0.8  # of the slow paths that it must be in, and of its paths that must be slow
 NODES_OF_PAIRS_MAX = 16  # of a path whose pairs are looked at
 NODE, PAIR, UNDETERMINED = "node", "pair", "undetermined"
@@ -92,7 +92,11 @@ def _often(slow: Sequence[Path], size: int, all_slow: int) -> list[frozenset[str
 
 
 def _vote(paths: Sequence[Path]) -> list[Suspect]:
-    """Return who is behind slow paths: one, or several that nothing tells apart."""
+    """Return who is behind slow paths: one, or several that nothing tells apart.
+
+    What stays within a node says nothing of its network, so it has a vote only where all do.
+    """
+    paths = [path for path in paths if len(path.nodes) > 1] or paths
     slow = [path for path in paths if path.ratio >= SCORE_MIN]
     best = _best(_weigh(nodes, paths) for nodes in _often(slow, 1, len(slow)))
     of_two = [path for path in slow if len(path.nodes) == 2]
