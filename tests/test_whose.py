@@ -114,6 +114,21 @@ def test_a_node_that_is_within_the_spread_of_the_others_is_not_accused() -> None
     assert found.nodes == ("n7",)
 
 
+def test_what_a_ring_carries_on_hides_no_pair() -> None:
+    ratios = {
+        ("n1", "n2"): (1.04, 1.08, 1.89, 1.89),
+        ("n1", "n3"): (0.98, 1.0),
+        ("n1", "n4"): (1.48, 1.5),
+        ("n2", "n3"): (4.24, 4.26),
+        ("n2", "n4"): (0.98, 1.0),
+        ("n3", "n4"): (1.02, 1.03, 1.48, 1.5),
+    }
+    seen = [Path(frozenset(two), one, "-") for two, found in ratios.items() for one in found]
+    found = find_culprit({"sends": seen})
+    assert found is not None
+    assert (found.kind, found.nodes) == (PAIR, ("n2", "n3"))
+
+
 def test_two_paths_that_differ_by_little_accuse_nobody() -> None:
     two = [Path(frozenset({"n1"}), 1.0, "-"), Path(frozenset({"n2"}), 1.25, "-")]
     assert find_culprit({"communicators": two}) is None

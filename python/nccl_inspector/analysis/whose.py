@@ -97,7 +97,15 @@ def _vote(paths: Sequence[Path]) -> list[Suspect]:
     What stays within a node says nothing of its network, so it has a vote only where all do.
     """
     paths = [path for path in paths if len(path.nodes) > 1] or paths
-    slow = [path for path in paths if path.ratio >= SCORE_MIN]
+    best = _vote_of(paths, SCORE_MIN)
+    # A ring carries the slowness of one pair on to its other paths, which then are less slow.
+    worst = max((path.ratio for path in paths), default=0.0)
+    return best or _vote_of(paths, sqrt(worst))
+
+
+def _vote_of(paths: Sequence[Path], least: float) -> list[Suspect]:
+    """Return who is behind the paths whose ratio is at least so high."""
+    slow = [path for path in paths if path.ratio >= max(least, SCORE_MIN)]
     best = _best(_weigh(nodes, paths) for nodes in _often(slow, 1, len(slow)))
     of_two = [path for path in slow if len(path.nodes) == 2]
     few = of_two if best else [path for path in slow if len(path.nodes) <= NODES_OF_PAIRS_MAX]
