@@ -13,7 +13,12 @@ from dataclasses import dataclass
 
 from nccl_inspector.analysis.bandwidth import bus_factor
 from nccl_inspector.analysis.histogram import median_error_ns, median_ns, merge
-from nccl_inspector.analysis.lateness import SYNCHRONISING, comparable, find_late
+from nccl_inspector.analysis.lateness import (
+    LATE_NS_MIN,
+    SYNCHRONISING,
+    comparable,
+    find_late,
+)
 from nccl_inspector.analysis.naming import name_processes
 from nccl_inspector.model import COMM_FOLDED, FUNCS, P2P, Comm, Key, Process
 
@@ -112,7 +117,11 @@ def _find_lasts(
     keys: dict[int, Key], medians: dict[int, float], members: dict[int, Member]
 ) -> tuple[Late, ...]:
     """Return the last of ranks whose medians are of the same operations, and all late ones."""
-    errors = {rank: median_error_ns(keys[rank].histogram) for rank in medians}
+    if not medians:
+        return ()
+    # Nobody is clearly late by less, whatever the errors are: they cost as much as all the rest.
+    may_be = max(medians.values()) - min(medians.values()) >= LATE_NS_MIN
+    errors = {rank: median_error_ns(keys[rank].histogram) if may_be else 0.0 for rank in medians}
     found = []
     for one in find_late(medians, errors):
         above_ns = sum(max(0.0, value - one.time_ns) for value in medians.values())

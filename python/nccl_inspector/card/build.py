@@ -30,6 +30,7 @@ from nccl_inspector.card.model import (
     NVLINK,
     SEVERITIES,
     Card,
+    Entity,
     Finding,
     Hang,
     Straggler,
@@ -58,20 +59,19 @@ def _lasting_slowness(
     placed: Sequence[tuple[str, Process]],
 ) -> list[tuple[str, Finding]]:
     """Return who was slow all the time, beside its like in the same job."""
-    found = []
+    found: dict[tuple[Entity, ...], tuple[str, Finding]] = {}
+    between = {"sends": compare(time_pairs(placed)), "network": compare(time_network(placed))}
     for transport in dict.fromkeys(transports.values()):
         of_class = [comm for comm in comms if transports[comm_id(comm)] == transport]
         sources = {"communicators": compare(time_communicators(of_class))}
         if transport in ("net", "mixed"):
-            sources |= {
-                "sends": compare(time_pairs(placed)),
-                "network": compare(time_network(placed)),
-            }
+            sources |= between
         culprit = find_culprit(sources)
         if culprit is not None:
             cause = NETWORK if transport in ("net", "mixed") else NVLINK
-            found.append((cause, describe_culprit(culprit, transport)))
-    return found
+            finding = describe_culprit(culprit, transport)
+            found.setdefault(finding.entities, (cause, finding))
+    return list(found.values())
 
 
 @dataclass(frozen=True, slots=True)
