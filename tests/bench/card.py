@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The report of a large job from generated node summaries: how long it takes, and its memory.
+
+Tensor, data and expert parallel groups over all nodes, eight ranks each; every rank has twelve
+kinds of operation, eight time lines of as many windows as a box has, and some peers.
+"""
+
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache, partial
+from pathlib import Path
+
+from nccl_inspector.analysis.histogram import bucket_of
+from nccl_inspector.layout import LINE_WINDOWS
+from nccl_inspector.model import COMM_LIVE, FUNCS, Comm, Facts, Gpu, Key, Line, Process, Window
+from nccl_inspector.summary import Head, encode, encode_process
+from tests.bench.figure import Figure
+
+JOB, LOCAL = 77, 8
+NODES = 1024
+_SECONDS, _MEMORY_MIB = 5.0, 1024.0
+_START_S = 1_785_679_200
+# Communicator, function, bytes, time in us.
+_KINDS = (
+    ("tp", "AllReduce", 1 << 25, 140), ("tp", "AllGather", 1 << 24, 70),
+    ("tp", "ReduceScatter", 1 << 24, 75), ("dp", "ReduceScatter", 1 << 27, 12_100),
+    ("dp", "AllGather", 1 << 27, 12_000), ("dp", "AllReduce", 1 << 22, 310),
+    ("ep", "AllReduce", 1 << 20, 90), ("ep", "AllGather", 1 << 21, 160),
+    ("world", "AllReduce", 1 << 3, 60), ("world", "AllGather", 1 << 12, 95),
+    ("dp", "Send", 1 << 22, 200), ("dp", "Recv", 1 << 22, 200),
+)  # fmt: skip
+_COMMS = ("world", "tp", "dp", "ep")
+
+
+@cache
+def _histograms() -> tuple[tuple[tuple[int, int], ...], ...]:
+    chance = random.Random(1)  # noqa: S311 - no secret
+    found = []
+    for *_, us in _KINDS:
+        times = (max(1, int(chance.gauss(us * 1000, us * 60))) for _ in range(4000))
+        found.append(tuple(sorted(Counter(map(bucket_of, times)).items())))
+    return tuple(found)
+
+
+@cache
+def _windows(kind: int) -> tuple[Window, ...]:
+    chance = random.Random(kind)  # noqa: S311 - no secret
+    size, ns = _KINDS[kind][2], _KINDS[kind][3] * 1000
+    found, index = [], 1
+    for at in range(LINE_WINDOWS):
+        ops = chance.randrange(90, 110)
+        median = int(ns * chance.gauss(1, 0.02))
+        found.append(
+            Window(_START_S + 10 * at, chance.randrange(900), ops, ops * size, ops * median,
+                   int(median * 0.9), median, index, index + ops - 1)
+        )  # fmt: skip
+        index += ops + 5
+    return tuple(found)
+
+
+def _comm(name: str, node: int, local: int, nodes: int) -> Comm:
+    rank = node * LOCAL + local
+    shape = {
+        "world": (1, nodes * LOCAL, nodes, rank),
+        "tp": (1000 + node, LOCAL, 1, local),
+        "dp": (100_000 + local, nodes, nodes, node),
+        "ep": (200_000 + node // 8, 8 * LOCAL, 8, node % 8 * LOCAL + local),
+    }
+    identity, nranks, nnodes, own = shape[name]
+    ns = _START_S * 10**9
+    return Comm(
+        _COMMS.index(name), identity, COMM_LIVE, nranks, nnodes, own, 0, ns, 0, 4000, 0, 0, 4000,
+        4000, 4000, ns + 3840 * 10**9, 0, name,
+    )  # fmt: skip
+
+
+def _process(node: int, local: int, nodes: int) -> Process:
+    comms = {name: _comm(name, node, local, nodes) for name in _COMMS}
+    keys = tuple(
+        Key(_COMMS.index(name), FUNCS.index(func), size.bit_length() - 1, 2, 3, 4000, 4000 * size,
+            4000 * us * 1000, us * 900, us * 1300, 0, 1, 48_000, 0, 0, 0, 0, histogram)
+        for (name, func, size, us), histogram in zip(_KINDS, _histograms(), strict=True)
+    )  # fmt: skip
+    lines = tuple(
+        Line(comms[name].id, comms[name].rank, FUNCS.index(func), size.bit_length() - 1, 10,
+             _START_S, _windows(kind))
+        for kind, (name, func, size, _) in enumerate(_KINDS[:8])
+    )  # fmt: skip
+    rank = node * LOCAL + local
+    facts = Facts(
+        f"0_{1000 + local}", "finalized", 1000 + local, 0, rank, local, None, None, 6, 23007,
+        "0.1.0", f"n{node + 1}", (_START_S + 3840) * 10**9, "gpu", "", 0, 1, 0, 0, 0, 0, 0, 0, 4, 0,
+    )  # fmt: skip
+    gpu = Gpu(f"GPU-{rank:032x}", f"0000:{local:02x}:00.0", local, f"GPU{local}")
+    return Process(facts, (0,) * 9, (gpu,), tuple(comms.values()), keys, (), lines, (), (), ())
+
+
+def write_node(directory: Path, nodes: int, node: int) -> None:
+    """Write the summary of one node."""
+    head = Head(
+        JOB, os.getuid(), "amy", "phys", "gpu", "c1", f"n{node + 1}", f"n[1-{nodes}]", nodes, 0,
+        _START_S, _START_S, _START_S + 3840, "", (),
+    )  # fmt: skip
+    blocks = [encode_process(_process(node, local, nodes)) for local in range(LOCAL)]
+    (directory / f"n{node + 1}.0.nodesummary").write_bytes(encode(head, blocks))
+
+
+def write_job(reports: Path, nodes: int) -> None:
+    """Write the summaries of all nodes."""
+    directory = reports / str(JOB)
+    directory.mkdir(parents=True)
+    with ProcessPoolExecutor() as pool:
+        list(pool.map(partial(write_node, directory, nodes), range(nodes), chunksize=8))
+
+
+def measure(folder: Path, nodes: int) -> list[Figure]:
+    """Run the command over such a job; `folder` is left empty.
+
+    Raises:
+        subprocess.CalledProcessError: it failed.
+    """
+    reports = folder / "reports"
+    write_job(reports, nodes)
+    command = [
+        sys.executable, "-c", _CHILD, "report", str(JOB), "--report-dir", str(reports), "--json",
+    ]  # fmt: skip
+    begin = time.perf_counter()
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    seconds = time.perf_counter() - begin
+    if done.returncode not in (0, 1, 2):
+        raise subprocess.CalledProcessError(done.returncode, command, done.stdout, done.stderr)
+    for path in (reports / str(JOB)).iterdir():
+        path.unlink()
+    mib = float(done.stderr.rsplit(maxsplit=1)[-1])
+    what = f"report --json of {nodes} nodes x {LOCAL} ranks"
+    return [
+        Figure(f"{what}: wall", "s", seconds, _SECONDS),
+        Figure(f"{what}: peak RSS", "MiB", mib, _MEMORY_MIB),
+    ]
+
+
+# The command itself, and at its end the most memory that it had.
+_CHILD = """
+import atexit, resource, sys
+atexit.register(lambda: print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+                              file=sys.stderr))
+from nccl_inspector.cli import main
+main()
+"""
