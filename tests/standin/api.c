@@ -138,6 +138,7 @@ static void group_end(const struct group *group, struct op **ops, void **parents
 		                   .n_ops = n,
 		                   .salt = opt->seed + ops[0]->seq * 7 + group->comm->id % 64 };
 	kernel->stuck = opt->mismatched;
+	kernel->deaf = opt->deaf;
 	kernel->corrupt = group->comm->global_rank == opt->corrupt_rank;
 	prof_record(group->api_handle, PROF_STATE_GROUP_END_START, 0);
 	for (int i = 0; i < n; i++)

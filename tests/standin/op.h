@@ -53,6 +53,7 @@ struct kernel {
 	int n_ops;
 	uint64_t salt; /* makes the data of each operation different */
 	bool corrupt;  /* this rank's data are to be wrong */
+	bool deaf;     /* a neighbour that has gone is waited for */
 	bool stuck;    /* its peers call something else: it never ends */
 	struct kernel *next;
 };

@@ -42,6 +42,7 @@ static const char help[] =
     "                      the others wait; without --timeout for ever; means --no-barrier\n"
     "  --mismatch R[:STEP] rank R calls another operation than the others from step STEP on\n"
     "                      (default 3): both begin and neither ends; the rest as --hang\n"
+    "  --deaf              who loses a neighbour waits for ever, as NCCL does over NVLink\n"
     "  --corrupt R         rank R contributes one wrong number: who gets it must notice\n"
     "\n"
     "As NCCL\n"
@@ -170,6 +171,7 @@ enum {
 	O_HANG,
 	O_MISMATCH,
 	O_CORRUPT,
+	O_DEAF,
 	O_API,
 	O_NO_FINALIZE,
 	O_RENDEZVOUS,
@@ -195,6 +197,7 @@ static const struct option words[] = {
 	{ "hang", required_argument, NULL, O_HANG },
 	{ "mismatch", required_argument, NULL, O_MISMATCH },
 	{ "corrupt", required_argument, NULL, O_CORRUPT },
+	{ "deaf", no_argument, NULL, O_DEAF },
 	{ "api", required_argument, NULL, O_API },
 	{ "no-finalize", no_argument, NULL, O_NO_FINALIZE },
 	{ "rendezvous", required_argument, NULL, O_RENDEZVOUS },
@@ -266,6 +269,10 @@ static void take_word(struct options *opt, int word)
 		break;
 	case O_CORRUPT:
 		opt->corrupt_rank = (int)number("--corrupt", optarg, 0, 1000000);
+		break;
+	case O_DEAF:
+		opt->deaf = true;
+		opt->barrier = false;
 		break;
 	case O_NO_FINALIZE:
 		opt->finalize = false;

@@ -43,6 +43,7 @@ struct options {
 	int corrupt_rank; /* -1: none */
 	bool barrier;
 	bool overlap;
+	bool deaf;
 	bool finalize;
 };
 

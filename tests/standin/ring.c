@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "comm.h"
 #include "fail.h"
@@ -99,6 +100,8 @@ static void check(const struct kernel *kernel, int rc)
 	const struct comm *comm = kernel->comm;
 	const struct op *op = kernel->ops[0];
 
+	while (rc && kernel->deaf)
+		pause();
 	if (rc == -ECONNRESET)
 		die("%s: %s %llu: rank %d or %d of it has gone", comm->name, func_name(op->func),
 		    (unsigned long long)op->seq, comm->prev, comm->next);

@@ -25,6 +25,7 @@ from nccl_inspector.card.model import (
     Period,
     Straggler,
 )
+from nccl_inspector.card.words import duration
 
 _NAMES_SHOWN = 4
 _LATE_ACTIONS = {
@@ -73,15 +74,14 @@ def describe_straggler(one: Straggler, hardware: Sequence[Evidence] = ()) -> Fin
         evidence.append(share)
     else:
         windows = "; no time line says when"
-    late_us = one.late_ns / 1e3
     kind = f"{one.kind}-late by its counters" if one.kind != UNKNOWN else "by its host or its GPU"
     return Finding(
         rule="straggler",
         severity=WARNING,
         confidence=one.confidence,
-        title=f"{one.rank} ({one.node} {one.gpu}) came late: {late_us:,.0f} us at the median",
+        title=f"{one.rank} ({one.node} {one.gpu}) came late: {duration(one.late_ns)} at the median",
         detail=f"Late in {len(one.communicators)} of {one.member_of} communicators{windows}. All "
-        f"peers together waited {one.waited_ns / 1e9:.3g} s for it. Late {kind}; it waited for "
+        f"peers together waited {duration(one.waited_ns)} for it. Late {kind}; it waited for "
         "nobody itself.",
         period=one.period,
         entities=(Entity("rank", one.rank), Entity("node", one.node),

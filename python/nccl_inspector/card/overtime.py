@@ -160,7 +160,7 @@ def _slow_finding(
         INFO if found.cause == WORKLOAD else severity_of(slow),
         found.confidence,
         f"{_CAUSE_TITLES.get(found.cause, found.cause)} for {lasted}: {what} "
-        f"{bandwidth(slow.baseline_gbs)} -> {bandwidth(slow.bus_gbs)}"
+        f"{bandwidth(slow.baseline_gbs)} -> {bandwidth(slow.bus_gbs)} GB/s"
         + (f"; {who}" if who else ""),
         f"{change(slow.depth)} in {len(slow.communicators) or 1} of the communicators: "
         f"{found.why}.{explained}{cost}",
