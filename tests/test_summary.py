@@ -17,7 +17,7 @@ from nccl_inspector.layout import LINE_WINDOWS
 from nccl_inspector.model import Line, Net, Peer, Process
 from nccl_inspector.packedlines import PackedLines
 from nccl_inspector.packing import (
-    line_kind,
+    line_head,
     pack_keys,
     pack_line,
     pack_rows,
@@ -289,8 +289,9 @@ def test_a_spoilt_time_line_is_refused_when_it_is_looked_at() -> None:
     for place in (1, 2):
         with pytest.raises(RefusedError):
             lines[place]
+    head = line_head(good)
     with pytest.raises(RefusedError):
-        list(lines.of_kinds({line_kind(good)[0]}))
+        list(lines.of_kinds({(head.comm_id, head.func, head.size_class)}))
 
 
 def test_only_lines_of_the_kinds_asked_for_are_unpacked() -> None:

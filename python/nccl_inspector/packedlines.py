@@ -7,7 +7,7 @@ from typing import overload
 
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.model import Line
-from nccl_inspector.packing import LINE_BYTES_MAX, LINE_HEAD_BYTES, line_kind, unpack_line
+from nccl_inspector.packing import LINE_BYTES_MAX, LINE_HEAD_BYTES, line_head, unpack_line
 
 # A line's communicator, function and size class.
 Kind = tuple[int, int, int]
@@ -71,18 +71,25 @@ class PackedLines(Sequence[Line]):
     def _unpack(stream: bytes) -> Line:
         return unpack_line(inflate(stream, LINE_BYTES_MAX))
 
-    def of_kinds(
+    def packed_of_kinds(
         self, kinds: Collection[Kind], ranks: Mapping[Kind, Collection[int]] | None = None
-    ) -> Iterator[Line]:
-        """Return the lines of these kinds; the others are not unpacked further than their heads.
+    ) -> Iterator[bytes]:
+        """Return what the lines of these kinds unpack to; of the others only heads are looked at.
 
         `ranks`: of a kind that is in it only the lines of these.
         """
         for stream in self._streams:
             try:
-                head = zlib.decompressobj().decompress(stream, LINE_HEAD_BYTES)
+                data = zlib.decompressobj().decompress(stream, LINE_HEAD_BYTES)
             except zlib.error as err:
                 raise RefusedError("bad_summary", "odd block") from err
-            kind, rank = line_kind(head)
-            if kind in kinds and (ranks is None or rank in ranks.get(kind, (rank,))):
-                yield self._unpack(stream)
+            head = line_head(data)
+            kind = head.comm_id, head.func, head.size_class
+            if kind in kinds and (ranks is None or head.rank in ranks.get(kind, (head.rank,))):
+                yield inflate(stream, LINE_BYTES_MAX)
+
+    def of_kinds(
+        self, kinds: Collection[Kind], ranks: Mapping[Kind, Collection[int]] | None = None
+    ) -> Iterator[Line]:
+        """Return the lines of these kinds, as `packed_of_kinds`."""
+        return map(unpack_line, self.packed_of_kinds(kinds, ranks))

@@ -12,7 +12,7 @@ from dataclasses import fields
 from functools import partial
 from itertools import accumulate, pairwise
 from operator import add, sub
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.layout import HIST_BUCKETS
@@ -43,12 +43,31 @@ _SIGNED = frozenset({"log2_rate_q20", "best_rate_q20"})
 _LINE = struct.Struct("<QIBBQIQ")
 LINE_HEAD_BYTES = _LINE.size
 LINE_BYTES_MAX = LINE_HEAD_BYTES + 5 + len(Window._fields) * (1 + _WORD_BYTES * WINDOWS_MAX)
-_START_S_MAX = (1 << 32) - 1
+START_S_MAX = (1 << 32) - 1
 
 # Window._make counts once more what there is.
 _MAKE_WINDOW = cast(Callable[[Iterable[int]], Window], partial(tuple.__new__, Window))
 
 _Row = TypeVar("_Row", Peer, Net)
+
+
+class Planes(NamedTuple):
+    """Columns as they are packed: of each its numbers' width, and their bytes by place."""
+
+    rows: int
+    columns: list[tuple[int, bytes]]
+
+
+class LineHead(NamedTuple):
+    """What a packed time line begins with; `mean` is that of the bytes of an operation."""
+
+    comm_id: int
+    rank: int
+    func: int
+    size_class: int
+    window_s: int
+    since_s: int
+    mean: int
 
 
 def _refuse(what: str) -> RefusedError:
@@ -74,25 +93,31 @@ def _pack_columns(columns: Sequence[Sequence[int]]) -> bytes:
     return b"".join(parts)
 
 
-def _take_columns(
-    data: bytes, at: int, number: int, rows_max: int
-) -> tuple[list[Sequence[int]], int]:
-    """Return so many columns that begin there, and where they end."""
+def _take_planes(data: bytes, at: int, number: int, rows_max: int) -> tuple[Planes, int]:
+    """Return so many columns that begin there, packed as they are, and where they end."""
     if at + _COUNT.size > len(data):
         raise _refuse("ends within a table")
     (count,) = _COUNT.unpack_from(data, at)
     if count > rows_max:
         raise _refuse("too many rows")
-    columns: list[Sequence[int]] = []
+    columns: list[tuple[int, bytes]] = []
     at += _COUNT.size
     for _ in range(number):
         width = data[at] if at < len(data) else _WORD_BYTES + 1
         at += 1
         if width > _WORD_BYTES or at + width * count > len(data):
             raise _refuse("ends within a column")
-        columns.append(_column(data[at : at + width * count], width, count))
+        columns.append((width, data[at : at + width * count]))
         at += width * count
-    return columns, at
+    return Planes(count, columns), at
+
+
+def _take_columns(
+    data: bytes, at: int, number: int, rows_max: int
+) -> tuple[list[Sequence[int]], int]:
+    """Return so many columns that begin there, and where they end."""
+    planes, end = _take_planes(data, at, number, rows_max)
+    return [_column(raw, width, planes.rows) for width, raw in planes.columns], end
 
 
 def _column(planes: bytes, width: int, count: int) -> Sequence[int]:
@@ -219,16 +244,33 @@ def _take_indices(firsts: Sequence[int], lasts: Sequence[int]) -> tuple[list[int
     return list(map(sub, ends, lengths)), ends
 
 
-def line_kind(head: bytes) -> tuple[tuple[int, int, int], int]:
-    """Return (communicator, function, size class) and the rank from a time line's first bytes.
+def line_head(data: bytes) -> LineHead:
+    """Return what a time line begins with.
 
     Raises:
-        RefusedError: it is too short.
+        RefusedError: it is too short, or is of nothing that there is.
     """
-    if len(head) < _LINE.size:
+    if len(data) < _LINE.size:
         raise _refuse("ends within a time line")
-    comm_id, rank, func, size_class, *_ = _LINE.unpack_from(head)
-    return (comm_id, func, size_class), rank - 1
+    comm_id, rank, *rest = _LINE.unpack_from(data)
+    head = LineHead(comm_id, rank - 1, *rest)
+    if not head.window_s or head.func >= len(FUNCS) or head.size_class > SIZE_CLASS_MAX:
+        raise _refuse("an odd time line")
+    return head
+
+
+def line_planes(data: bytes) -> Planes:
+    """Return the columns of a time line: gaps between windows, then Window's but for the start.
+
+    Bytes and indices are folded, and told by what they would usually be (`pack_line`).
+
+    Raises:
+        RefusedError: there are none.
+    """
+    planes, end = _take_planes(data, _LINE.size, len(Window._fields), WINDOWS_MAX)
+    if end != len(data) or not planes.rows:
+        raise _refuse("an odd time line")
+    return planes
 
 
 def unpack_line(data: bytes) -> Line:
@@ -237,18 +279,14 @@ def unpack_line(data: bytes) -> Line:
     Raises:
         RefusedError: this is no time line.
     """
-    if len(data) < _LINE.size:
-        raise _refuse("ends within a time line")
-    comm_id, rank, func, size_class, window_s, since_s, mean = _LINE.unpack_from(data)
-    columns = _unpack_columns(data[_LINE.size :], len(Window._fields), WINDOWS_MAX)
+    head, planes = line_head(data), line_planes(data)
+    columns = [_column(raw, width, planes.rows) for width, raw in planes.columns]
     gaps, lates, ops, sizes, *times, firsts, lasts = columns
-    starts = [(one + n) * window_s for n, one in enumerate(accumulate(gaps))]
-    sizes = [size + count * mean for size, count in zip(_unfold(sizes), ops, strict=True)]
+    starts = [(one + n) * head.window_s for n, one in enumerate(accumulate(gaps))]
+    sizes = [size + count * head.mean for size, count in zip(_unfold(sizes), ops, strict=True)]
     indices = _take_indices(firsts, lasts)
-    if not starts or not window_s or starts[-1] > _START_S_MAX or not all(ops):
-        raise _refuse("an odd time line")
-    if func >= len(FUNCS) or size_class > SIZE_CLASS_MAX or min(*sizes, *indices[0]) < 0:
+    if starts[-1] > START_S_MAX or not all(ops) or min(*sizes, *indices[0]) < 0:
         raise _refuse("an odd time line")
     rows = zip(starts, lates, ops, sizes, *times, *indices, strict=True)
     windows = tuple(map(_MAKE_WINDOW, rows))
-    return Line(comm_id, rank - 1, func, size_class, window_s, since_s, windows)
+    return Line(*head[:-1], windows)

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from nccl_inspector.errors import RefusedError
 from nccl_inspector.model import Line
+from nccl_inspector.packing import START_S_MAX, line_head, line_planes
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -54,6 +56,48 @@ def columns_of(line: Line, member: int) -> Columns:
         first_index,
         last_index,
     )
+
+
+def _unfold(numbers: Ints) -> Ints:
+    return (numbers >> 1) ^ -(numbers & 1)
+
+
+def _column(width: int, planes: bytes, rows: int) -> Ints:
+    """Return the numbers of a packed column; what 62 bits do not hold is none that was counted."""
+    raw = np.zeros((rows, 8), dtype=np.uint8)
+    raw[:, :width] = np.frombuffer(planes, dtype=np.uint8).reshape(width, rows).T
+    found: Ints = raw.view("<i8")[:, 0].astype(np.int64)
+    if found.size and (found.min() < 0 or found.max() >> 62):
+        raise RefusedError("bad_summary", "a number is too large")
+    return found
+
+
+def columns_of_packed(data: bytes, member: int) -> Columns:
+    """Return what `columns_of(unpack_line(data), member)` does, in a tenth of its time.
+
+    Raises:
+        RefusedError: this is no time line.
+    """
+    head, planes = line_head(data), line_planes(data)
+    columns = [_column(width, raw, planes.rows) for width, raw in planes.columns]
+    gaps, _, ops, sizes, busy_ns, _, median_ns, firsts, lasts = columns
+    if max(int(ops.max()), 1) * head.mean >> 62:
+        raise RefusedError("bad_summary", "a number is too large")
+    places = np.arange(planes.rows)
+    with np.errstate(over="ignore"):  # what is too large comes out below 0, or out of order
+        start_s = (np.cumsum(gaps) + places) * head.window_s
+        size_bytes = _unfold(sizes) + ops * head.mean
+        lengths = _unfold(lasts)
+        last_index = np.cumsum(_unfold(firsts) + lengths) + places + 1
+    first_index = last_index - lengths
+    odd = start_s[-1] > START_S_MAX or (np.diff(start_s) <= 0).any() or not ops.all()
+    if odd or min(size_bytes.min(), first_index.min(), start_s[0]) < 0:
+        raise RefusedError("bad_summary", "an odd time line")
+    counted = (ops, size_bytes, busy_ns, median_ns, first_index, last_index)
+    return Columns(
+        (head.comm_id, head.func, head.size_class), head.rank, member, head.window_s,
+        head.since_s, start_s, *(column.astype(np.float64) for column in counted),
+    )  # fmt: skip
 
 
 def _merged(values: Floats, places: NDArray[np.intp]) -> Floats:

@@ -8,9 +8,10 @@ communicator a spread of its ranks: T is the least of theirs, and no median is t
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
+from nccl_inspector.analysis.columns import Columns, columns_of, columns_of_packed
 from nccl_inspector.analysis.join import Communicator
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.model import FUNCS, Line, Process
+from nccl_inspector.model import FUNCS, Process
 from nccl_inspector.packedlines import Kind, PackedLines
 
 LINES_MAX = 2048
@@ -85,13 +86,19 @@ def late_kinds(comms: Sequence[Communicator]) -> dict[Kind, int]:
     }
 
 
-def unpack_lines(process: Process, kinds: set[Kind], refused: Counter[str]) -> list[Line]:
+def unpack_columns(
+    process: Process, member: int, kinds: set[Kind], refused: Counter[str]
+) -> list[Columns]:
     """Return a process's lines of those kinds; what is none is counted by reason."""
     lines = process.lines
     if not isinstance(lines, PackedLines):
-        return [one for one in lines if (one.comm_id, one.func, one.size_class) in kinds]
+        return [
+            columns_of(one, member)
+            for one in lines
+            if (one.comm_id, one.func, one.size_class) in kinds
+        ]
     try:
-        return list(lines.of_kinds(kinds))
+        return [columns_of_packed(data, member) for data in lines.packed_of_kinds(kinds)]
     except RefusedError as err:
         refused[f"time lines: {err}"] += 1
         return []

@@ -245,7 +245,7 @@ def find_stragglers(
     named = rank_stragglers(communicators)
     slowest = None if named else find_slowest(communicators)
     listed = [(one, True) for one in named] + ([(slowest, False)] if slowest else [])
-    lines = _gather_lines(processes, (one for one, _ in listed))
+    lines = _gather_lines(processes, named)  # who is only the slowest needs no second look
     found = [
         _straggler(one, lines, kind_of(one.place.node, one.place.gpu), clear)
         for one, clear in listed

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from nccl_inspector.analysis.attribution import WORKLOAD, Attribution, attribute
 from nccl_inspector.analysis.bandwidth import size_label
 from nccl_inspector.analysis.changes import compare
-from nccl_inspector.analysis.columns import Columns, columns_of
+from nccl_inspector.analysis.columns import Columns
 from nccl_inspector.analysis.degradation import (
     JUDGED,
     Judged,
@@ -18,7 +18,7 @@ from nccl_inspector.analysis.degradation import (
 )
 from nccl_inspector.analysis.degradation import STRAGGLER as WAITED
 from nccl_inspector.analysis.join import Communicator
-from nccl_inspector.analysis.linechoice import choose_lines, late_kinds, unpack_lines
+from nccl_inspector.analysis.linechoice import choose_lines, late_kinds, unpack_columns
 from nccl_inspector.analysis.paths import Timed
 from nccl_inspector.analysis.paths import compare as compare_paths
 from nccl_inspector.analysis.progress import Progress, on_windows, progress_of, segment_progress
@@ -77,8 +77,8 @@ def unpack(
     columns: list[Columns] = []
     for number, (node, process) in enumerate(processes):
         kinds = wanted.get((node, process.facts.name))
-        for line in unpack_lines(process, kinds, refused) if kinds else ():
-            columns.append(columns_of(line, number))
+        if kinds:
+            columns += unpack_columns(process, number, kinds, refused)
     return Unpacked(tuple(columns), refused)
 
 

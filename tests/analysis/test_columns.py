@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A packed time line as columns: the same numbers as by way of its windows, or a refusal."""
+
+from contextlib import suppress
+
+import numpy as np
+import pytest
+
+from nccl_inspector.analysis.columns import columns_of, columns_of_packed
+from nccl_inspector.errors import RefusedError
+from nccl_inspector.packing import pack_line, unpack_line
+from tests.test_box import full_box, read
+from tests.test_summary import big_process, spoil
+
+
+def test_both_ways_to_unpack_a_line_agree() -> None:
+    for line in big_process().lines:
+        one, other = columns_of(line, 3), columns_of_packed(pack_line(line), 3)
+        for name in one.__slots__:
+            assert np.array_equal(getattr(one, name), getattr(other, name)), name
+
+
+def test_a_spoilt_line_is_refused_by_both_or_read_alike() -> None:
+    good = pack_line(read(bytes(full_box())).lines[0])
+    seen = 0
+    for spoilt in spoil(good, 9):
+        with suppress(RefusedError):
+            other = columns_of_packed(spoilt, 0)
+            # What both take they take alike; the numpy way also refuses what does not rise.
+            assert np.array_equal(columns_of(unpack_line(spoilt), 0).ops, other.ops)
+            seen += 1
+    assert seen, "nothing was read at all"
+    with pytest.raises(RefusedError):
+        columns_of_packed(good[:-1], 0)
