@@ -315,17 +315,22 @@ def test_a_child_that_says_nothing_has_failed() -> None:
 
 SCONTROL = """#!/bin/sh
 echo "$*" >>{log}
-case $1 in --oneliner) {show} ;; update) {update} ;; esac
+case $1 in --oneliner) {show} ;; update) {update} ;; -i) {modify} ;; esac
 """
 
 
-def comment(config: Config, folder: Path, show: str = "echo JobId=42", update: str = ":") -> str:
-    """One pass with a scontrol that says this; what it was asked."""
-    log, program = folder / "log", folder / "scontrol"
-    program.write_text(SCONTROL.format(log=log, show=show, update=update))
-    program.chmod(0o755)
+def comment(
+    config: Config, folder: Path, show: str = "echo JobId=42", update: str = ":", modify: str = ":"
+) -> str:
+    """One pass with a scontrol and a sacctmgr that say this; what they were asked."""
+    log = folder / "log"
+    for name in ("scontrol", "sacctmgr"):
+        text = SCONTROL.format(log=log, show=show, update=update, modify=modify)
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
     ended_job(config, folder, 42)
-    run_pass(replace(config, scontrol=program, admin_comment=True), usual_makers(config))
+    changed = replace(config, scontrol=folder / "scontrol", admin_comment=True)
+    run_pass(changed, usual_makers(config))
     return log.read_text()
 
 
@@ -341,17 +346,31 @@ def test_somebody_elses_comment_stays(config: Config, tmp_path: Path) -> None:
     assert left(config) == []
 
 
+FINISHED = "echo Job has already finished for job 42 >&2; exit 1"
+NO_ACCOUNTING = "echo You are not running a supported accounting_storage plugin >&2; exit 1"
+
+
+def test_where_slurmctld_changes_no_ended_job_the_database_is_asked(
+    config: Config, tmp_path: Path
+) -> None:
+    asked = comment(config, tmp_path, update=FINISHED)
+    assert "-i modify job where jobid=42 set AdminComment=NCCL HEALTHY" in asked
+    assert left(config) == []
+
+
 @pytest.mark.parametrize(
-    ("show", "update", "is_left"),
+    ("show", "update", "modify", "is_left"),
     [
-        ("echo Unable to contact slurm controller >&2; exit 1", ":", True),
-        ("echo slurm_load_jobs error: Invalid job id specified >&2; exit 1", ":", False),
-        ("echo JobId=42", "echo Access/permission denied >&2; exit 1", False),
+        ("echo Unable to contact slurm controller >&2; exit 1", ":", ":", True),
+        ("echo Invalid job id specified >&2; exit 1", ":", ":", False),
+        ("echo JobId=42", "echo Access/permission denied >&2; exit 1", ":", False),
+        ("echo JobId=42", FINISHED, NO_ACCOUNTING, False),
+        ("echo JobId=42", FINISHED, "echo Connection refused >&2; exit 1", True),
     ],
 )
 def test_only_what_another_try_can_mend_is_tried_again(
-    config: Config, tmp_path: Path, show: str, update: str, is_left: bool
+    config: Config, tmp_path: Path, show: str, update: str, modify: str, is_left: bool
 ) -> None:
-    comment(config, tmp_path, show, update)
+    comment(config, tmp_path, show, update, modify)
     assert bool(left(config)) is is_left
     assert stored(config) == [42]

@@ -11,9 +11,13 @@ COMMENT_MAX = 512
 OURS = "NCCL "
 _ANSWER_S = 20
 _THERE = re.compile(r"\bAdminComment=(.*?)(?= [A-Z][A-Za-z:/]*=|$)", re.MULTILINE)
-_GONE = "Invalid job id specified"
+# slurmctld of 22.05 changes no job that is over, and none changes what it has forgotten.
+_OVER = "Job has already finished", "Invalid job id specified"
 # Nothing but another configuration of the site can help: the report does not wait for it.
-_NOT_ALLOWED = re.compile("permission denied|not allowed|Invalid user", re.IGNORECASE)
+_NOT_ALLOWED = re.compile(
+    "permission denied|not allowed|Invalid user|not running a supported accounting|privilege",
+    re.IGNORECASE,
+)
 
 
 class Refusal(Enum):
@@ -40,23 +44,26 @@ def _say(scontrol: Path, *words: str) -> tuple[int, str]:
 
 
 def write_comment(scontrol: Path, job_id: int, text: str) -> tuple[Refusal, str]:
-    """Write the comment of a job that slurmctld still knows; return how it went, and in words why.
+    """Write the comment; return how it went, and in words why not.
 
-    Where somebody else's comment is, it stays.
+    By slurmctld where it takes that, else into the accounting database, by the sacctmgr beside
+    `scontrol`. Where somebody else's comment is, it stays.
     """
+    words = f"AdminComment={plain_comment(text)}"
     status, said = _say(scontrol, "--oneliner", "show", "job", str(job_id))
     if status == 0:
         there = [found.strip() for found in _THERE.findall(said)]
         if any(one and not one.startswith(OURS) for one in there):
             return Refusal.NEVER, "AdminComment is in use by others, so it stays"
+        status, said = _say(scontrol, "update", f"JobId={job_id}", words)
+    if status != 0 and any(one in said for one in _OVER):
+        sacctmgr = scontrol.with_name("sacctmgr")
         status, said = _say(
-            scontrol, "update", f"JobId={job_id}", f"AdminComment={plain_comment(text)}"
+            sacctmgr, "-i", "modify", "job", "where", f"jobid={job_id}", "set", words
         )
     if status == 0:
         return Refusal.NONE, ""
-    words = "".join(c if c.isprintable() else " " for c in said.strip()[:200])
-    if _GONE in said:
-        return Refusal.NEVER, "no AdminComment: slurmctld has forgotten the job"
+    why = "".join(c if c.isprintable() else " " for c in said.strip()[:200])
     if _NOT_ALLOWED.search(said):
-        return Refusal.NEVER, f"no AdminComment: {words}: is the service a Slurm operator?"
-    return Refusal.LATER, f"no AdminComment yet: {words}"
+        return Refusal.NEVER, f"no AdminComment: {why}"
+    return Refusal.LATER, f"no AdminComment yet: {why}"

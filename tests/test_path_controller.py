@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Automatic at job end, with a real slurmctld: its epilog queues, the service stores."""
+
+import grp
+import json
+import os
+import pwd
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from nccl_inspector.card.model import Card
+from nccl_inspector.card.schema import card_from_json
+from tests import jobs
+from tests.cluster import JOB_USER, Cluster, Options, wait_until
+from tests.cluster.config import product_conf
+from tests.cluster.layout import OTHER_USER, REPO, REPORT_USER
+from tests.cluster.machine import as_user
+from tests.test_cluster_variants import brought_up
+from tests.test_path_ends import ONE_NODE, SHORT, TWO_NODES, run, start
+from tests.test_path_orphans import controller_down
+
+pytestmark = pytest.mark.long
+HOOK = "usr/lib/nccl-inspector/epilog/nccl-inspector-epilogctld"
+CODE = "from nccl_inspector.cli import main; main()"
+ENV = {"PYTHONPATH": str(REPO / "python")}
+WAIT_S = 4
+HET = ("--nccl-inspector=prom", "-N1", "--ntasks=2", "--gpus-per-task=1")
+
+
+@dataclass
+class Service:
+    """The controller's directories and its service, which runs as the account of the reports."""
+
+    cluster: Cluster
+    process: subprocess.Popen[str] | None = None
+    settings: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def folder(self) -> Path:
+        return self.cluster.layout.root / "ctl"
+
+    @property
+    def store(self) -> Path:
+        return self.cluster.layout.root / "store"
+
+    @property
+    def conf(self) -> Path:
+        return self.cluster.layout.root / "etc" / "controller.conf"
+
+    def prepare(self) -> None:
+        account = pwd.getpwnam(REPORT_USER)
+        self.folder.mkdir()
+        for path, uid, mode in (
+            (self.folder / "queue", 0, 0o2770), (self.folder / "failed", account.pw_uid, 0o750),
+            (self.store, account.pw_uid, 0o711),
+        ):  # fmt: skip
+            path.mkdir()
+            os.chown(path, uid, account.pw_gid)
+            path.chmod(mode)
+        self.settings = {
+            "controller_dir": str(self.folder), "store_dir": str(self.store),
+            "controller_wait": f"{WAIT_S}s", "report_group": grp.getgrgid(0).gr_name,
+            "admin_comment": "1",
+        }  # fmt: skip
+        self.conf.write_text(product_conf(self.cluster.layout, self.settings))
+
+    def _argv(self, user: str, *words: str) -> list[str]:
+        """The command as this user; his very first program, for the interpreter may be root's."""
+        layout = self.cluster.layout
+        program = [str(layout.own_program)] if layout.tree else [sys.executable, "-c", CODE]
+        return [*as_user(user), *program, *words, "--conf", str(self.conf)]
+
+    def command(self, user: str, *words: str) -> subprocess.CompletedProcess[str]:
+        return self.cluster.head.run(self._argv(user, *words), env=ENV)
+
+    def start(self) -> None:
+        self.process = self.cluster.head.popen(self._argv(REPORT_USER, "controller"), env=ENV)
+
+    def stop(self, *, kill: bool = False) -> str:
+        """End it; what it said."""
+        assert self.process is not None
+        if kill:
+            self.process.kill()
+        else:
+            self.process.terminate()
+        said = self.process.communicate(timeout=30)[1]
+        self.process = None
+        return said
+
+    def queued(self) -> list[str]:
+        return sorted(path.name for path in (self.folder / "queue").iterdir())
+
+    def wait_stored(self, job_id: int, attempt: int = 0) -> Card:
+        path = self.store / str(job_id) / f"{attempt}.json"
+        wait_until(path.exists, 30, f"the report of job {job_id} is stored")
+        return card_from_json(path.read_bytes())
+
+    def wait_empty(self) -> None:
+        wait_until(lambda: not self.queued(), 30, "the queue is empty")
+
+
+@pytest.fixture(scope="module")
+def variant(cluster_dir: Path) -> Iterator[Service]:
+    """A cluster whose controller has our epilog."""
+    script = cluster_dir.parent / f"{cluster_dir.name}-epilogctld.sh"
+    root = script.with_suffix(".root")
+    # slurmctld wants to see it at its start, when nobody knows yet where the cluster is.
+    script.write_text(
+        f"#!/bin/sh\nread -r root <{root}\n"
+        f"NCCL_INSPECTOR_TEST_CONTROLLER_DIR=$root/ctl exec $root/root/{HOOK}\n"
+    )
+    script.chmod(0o755)
+    options = Options(monitoring=False, slurm_lines=(f"EpilogSlurmctld={script}",))
+    with brought_up(cluster_dir, options) as cluster:
+        root.write_text(f"{cluster.layout.root}\n")
+        found = Service(cluster)
+        found.prepare()
+        yield found
+    script.unlink()
+    root.unlink()
+
+
+@pytest.fixture
+def service(variant: Service) -> Iterator[Service]:
+    """The service at work; afterwards without jobs and with an empty queue."""
+    variant.start()
+    yield variant
+    if variant.process:
+        variant.stop()
+    variant.cluster.reset()
+    for path in (variant.folder / "queue").iterdir():
+        path.unlink()
+
+
+def can_read(service: Service, user: str, path: Path) -> bool:
+    done = service.cluster.head.run(["cat", str(path)], user=user, cwd=Path("/"))
+    return done.returncode == 0
+
+
+def history(service: Service, user: str) -> list[int]:
+    done = service.command(user, "history", "--json")
+    return [job["job_id"] for job in json.loads(done.stdout)["jobs"]] if done.stdout else []
+
+
+def test_the_report_of_an_ended_job_is_there_for_its_user_alone(service: Service) -> None:
+    job_id, state = run(service.cluster, *TWO_NODES)
+    assert state == "COMPLETED"
+    card = service.wait_stored(job_id)
+    assert (card.job.user, card.job.exit_code, card.job.nodelist) == (JOB_USER, "0:0", "n[1-2]")
+    assert card.data_quality.nodes_missing == ()
+    service.wait_empty()
+    path = service.store / str(job_id) / "0.json"
+    assert can_read(service, JOB_USER, path)
+    assert not can_read(service, OTHER_USER, path)
+    assert job_id in history(service, JOB_USER)
+    assert history(service, OTHER_USER) == []
+    assert job_id in history(service, "root")
+    # Without accounting nobody keeps the comment of a job that is over: that is said.
+    assert "no AdminComment" in service.stop()
+
+
+def test_each_attempt_of_a_requeued_job_has_its_report(service: Service) -> None:
+    cluster = service.cluster
+    words = ("--requeue", *TWO_NODES)
+    line = f"srun {jobs.standin(cluster, *SHORT)}\n[ $SLURM_RESTART_COUNT ] || sleep 60"
+    job_id = jobs.submit(cluster, *words, script=line)
+    jobs.wait_for_operations(cluster, job_id, 4, 9)
+    wait_until(lambda: len(jobs.tasks(cluster)) == 0, 20, "the first attempt has done its step")
+    cluster.run_as("root", ["scontrol", "requeue", str(job_id)])
+    assert service.wait_stored(job_id, 0).job.restart == 0
+    assert jobs.finish(cluster, job_id, 90) == "COMPLETED"
+    assert service.wait_stored(job_id, 1).job.restart == 1
+    service.wait_empty()
+
+
+def test_a_het_job_is_one_report(service: Service) -> None:
+    line = f"srun {jobs.standin(service.cluster, *SHORT)} : {jobs.standin(service.cluster, *SHORT)}"
+    job_id = jobs.submit(service.cluster, *HET, ":", *HET[1:], script=line)
+    assert jobs.finish(service.cluster, job_id) == "COMPLETED"
+    assert service.wait_stored(job_id).job.het_components == (job_id, job_id + 1)
+    service.wait_empty()
+    assert not (service.store / str(job_id + 1)).exists()
+
+
+def test_a_job_without_nccl_leaves_nothing(service: Service) -> None:
+    job_id = service.cluster.sbatch("-N1", "--wrap", "true")
+    service.cluster.wait_for_job(job_id)
+    service.wait_empty()
+    assert not (service.store / str(job_id)).exists()
+
+
+def test_nothing_is_lost_while_service_and_slurmctld_are_down(service: Service) -> None:
+    first = start(service.cluster, *TWO_NODES)
+    service.stop(kill=True)
+    with controller_down(service.cluster):
+        pass
+    service.cluster.run_as("root", ["scancel", str(first)])
+    assert jobs.finish(service.cluster, first) == "CANCELLED"
+    second, _ = run(service.cluster, *ONE_NODE)
+    wait_until(lambda: len(service.queued()) == 2, 20, "both are queued")
+    service.start()
+    assert service.wait_stored(first).data_quality.killed
+    assert service.wait_stored(second).job.exit_code == "0:0"
+    service.wait_empty()
+
+
+def test_a_node_that_never_tells_is_named_in_the_report(service: Service) -> None:
+    cluster = service.cluster
+    cluster.node("n2").stop("agent")
+    job_id = jobs.submit(cluster, *TWO_NODES, script=f"srun {jobs.standin(cluster, *SHORT)}")
+    cluster.wait_for_job(job_id)
+    assert service.wait_stored(job_id).data_quality.nodes_missing == ("n2",)
+
+
+def test_a_full_store_delays_reports_and_loses_none(service: Service) -> None:
+    head = service.cluster.head
+    service.stop()
+    owner = pwd.getpwnam(REPORT_USER)
+    words = f"size=256k,uid={owner.pw_uid},gid={owner.pw_gid},mode=0711"
+    done = head.run(["mount", "-t", "tmpfs", "-o", words, "full", str(service.store)])
+    assert done.returncode == 0, done.stderr
+    try:
+        head.run(["sh", "-c", f"cat /dev/zero >{service.store}/filler"])
+        job_id, _ = run(service.cluster, *ONE_NODE)
+        wait_until(lambda: bool(service.queued()), 20, "it is queued")
+        # The service's pauses are over at once here.
+        wait_until(lambda: "1 ended jobs wait" in once(service), 20, "it cannot be stored")
+        assert [name for name in service.queued() if ".try" in name] == []
+        head.run(["rm", f"{service.store}/filler"])
+        assert once(service) == ""
+        listed = head.run(["ls", f"{service.store}/{job_id}"]).stdout.split()
+        assert listed == ["0.json"]
+        assert service.queued() == []
+    finally:
+        head.run(["umount", "-l", str(service.store)])
+
+
+def once(service: Service) -> str:
+    return service.command(REPORT_USER, "controller", "--once").stdout
