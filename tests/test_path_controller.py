@@ -195,17 +195,18 @@ def test_a_job_without_nccl_leaves_nothing(service: Service) -> None:
 
 
 def test_nothing_is_lost_while_service_and_slurmctld_are_down(service: Service) -> None:
-    first = start(service.cluster, *TWO_NODES)
     service.stop(kill=True)
+    first, state = run(service.cluster, *ONE_NODE)
+    assert state == "COMPLETED"
+    second = start(service.cluster, *TWO_NODES)
     with controller_down(service.cluster):
         pass
-    service.cluster.run_as("root", ["scancel", str(first)])
-    assert jobs.finish(service.cluster, first) == "CANCELLED"
-    second, _ = run(service.cluster, *ONE_NODE)
+    service.cluster.run_as("root", ["scancel", str(second)])
+    assert jobs.finish(service.cluster, second) == "CANCELLED"
     wait_until(lambda: len(service.queued()) == 2, 20, "both are queued")
     service.start()
-    assert service.wait_stored(first).data_quality.killed
-    assert service.wait_stored(second).job.exit_code == "0:0"
+    assert service.wait_stored(first).job.exit_code == "0:0"
+    assert service.wait_stored(second).data_quality.killed
     service.wait_empty()
 
 
