@@ -235,7 +235,7 @@ def test_a_full_store_delays_reports_and_loses_none(service: Service) -> None:
         head.run(["rm", f"{service.store}/filler"])
         assert once(service) == ""
         listed = head.run(["ls", f"{service.store}/{job_id}"]).stdout.split()
-        assert listed == ["0.json"]
+        assert listed == ["0.html", "0.json"]
         assert service.queued() == []
     finally:
         head.run(["umount", "-l", str(service.store)])
