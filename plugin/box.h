@@ -229,7 +229,7 @@ struct box_op { /* 128 bytes: one operation in flight */
 	_Atomic uint64_t synced_ns;  /* v7: when the first channel had its peers, GPU clock; 0: not yet */
 	_Atomic uint64_t event_tick; /* when the writer thread last saw the channels change */
 	_Atomic uint64_t known_tick; /* it was enqueued after that; 0: after the writer thread's latest round */
-	uint64_t reserved;
+	_Atomic uint64_t handle;     /* the plugin's own: what NCCL is given for this use, or a free slot's next */
 };
 
 struct box_peer { /* 64 bytes: Sends or Recvs between this rank and one other */

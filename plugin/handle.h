@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* handle.h - what NCCL carries around for us: numbers in pointers, never addresses.
  *
- * Of an operation and its channels: kind, channel, slot and the slot's generation. Of a group: kind, record of the
- * communicator and the group's number. Of a communicator (context): its record and the record's generation.
+ * Of an operation and its channels: kind, slot, channel and the slot's generation, so that a mask makes the slot's place
+ * in its table of the word. Of a group: kind, record of the communicator and the group's number. Of a communicator
+ * (context): its record and the record's generation.
  */
 #ifndef NCCL_INSPECTOR_HANDLE_H
 #define NCCL_INSPECTOR_HANDLE_H
@@ -16,13 +17,14 @@
 enum handle_kind { HANDLE_OPERATION = 1, HANDLE_KERNEL, HANDLE_PHASE, HANDLE_GROUP, HANDLE_P2P_CALL };
 
 #define HANDLE_KIND_MASK 0xfu
-#define HANDLE_CHANNEL_SHIFT 4 /* six bits */
-#define HANDLE_SLOT_SHIFT 10
-#define HANDLE_GENERATION_SHIFT 22
+#define HANDLE_SLOT_SHIFT 7
+#define HANDLE_CHANNEL_SHIFT 19 /* six bits */
+#define HANDLE_GENERATION_SHIFT 32
 #define HANDLE_COMM_SHIFT 4 /* sixteen bits */
 #define HANDLE_NUMBER_SHIFT 20
 
-_Static_assert(BOX_OPS == 1u << (HANDLE_GENERATION_SHIFT - HANDLE_SLOT_SHIFT), "a slot fits its place");
+_Static_assert(BOX_OPS == 1u << (HANDLE_CHANNEL_SHIFT - HANDLE_SLOT_SHIFT), "a slot fits its place");
+_Static_assert(sizeof(struct box_op) == 1u << HANDLE_SLOT_SHIFT, "its place is where it is in the table");
 _Static_assert(BOX_LIVE_COMMS <= 1u << (HANDLE_NUMBER_SHIFT - HANDLE_COMM_SHIFT), "a record fits its place");
 
 static inline uint64_t handle_word(const void *handle)
@@ -43,9 +45,9 @@ static inline unsigned handle_kind(uint64_t word)
 /* One that stands for a slot in use: a number that is none of ours may have the generation of a free one. */
 static inline bool handle_is_used(uint64_t word, unsigned kind)
 {
-	uint32_t mask = HANDLE_KIND_MASK | BOX_OP_STATE_MASK << HANDLE_GENERATION_SHIFT;
+	uint64_t mask = HANDLE_KIND_MASK | (uint64_t)BOX_OP_STATE_MASK << HANDLE_GENERATION_SHIFT;
 
-	return ((uint32_t)word & mask) == (kind | (uint32_t)BOX_OP_USED << HANDLE_GENERATION_SHIFT);
+	return (word & mask) == (kind | (uint64_t)BOX_OP_USED << HANDLE_GENERATION_SHIFT);
 }
 
 static inline uint64_t handle_as(uint64_t word, enum handle_kind kind)
@@ -61,6 +63,18 @@ static inline unsigned handle_channel(uint64_t word)
 static inline unsigned handle_slot(uint64_t word)
 {
 	return (unsigned)(word >> HANDLE_SLOT_SHIFT) & (BOX_OPS - 1);
+}
+
+/* Of the operation that has that use of a slot. */
+static inline uint64_t handle_of_use(unsigned slot, uint32_t generation)
+{
+	return (uint64_t)generation << HANDLE_GENERATION_SHIFT | (uint64_t)slot << HANDLE_SLOT_SHIFT | HANDLE_OPERATION;
+}
+
+/* The same of one of its channels. */
+static inline uint64_t handle_without_channel(uint64_t word)
+{
+	return (word & ~(63ull << HANDLE_CHANNEL_SHIFT)) - (HANDLE_KERNEL - HANDLE_OPERATION);
 }
 
 static inline uint32_t handle_generation(uint64_t word)

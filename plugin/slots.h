@@ -35,9 +35,12 @@ static inline struct box_op *slots_take(struct track *track, unsigned comm)
 	return op;
 }
 
-/* The caller has ended this use. */
+/* The caller has ended this use. From the first word on its handles are stale. */
 static inline void slots_free(struct box_op *op, uint32_t generation)
 {
+	uint64_t handle = atomic_load_explicit(&op->handle, memory_order_relaxed);
+
+	atomic_store_explicit(&op->handle, handle + (4ull << HANDLE_GENERATION_SHIFT), memory_order_relaxed);
 	atomic_store_explicit(&op->gpu_start_ns, 0, memory_order_relaxed);
 	atomic_store_explicit(&op->gpu_stop_ns, 0, memory_order_relaxed);
 	atomic_store_explicit(&op->started_channels, 0, memory_order_relaxed);

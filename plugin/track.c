@@ -27,6 +27,8 @@ void track_init(struct track *track, struct box *box, uint64_t ns_per_tick_q32,
 	track->ns_per_tick_q32 = ns_per_tick_q32;
 	track->options = *options;
 	track->clocks_ticks = (uint64_t)(((unsigned __int128)TRACK_CLOCKS_NS << 32) / ns_per_tick_q32);
+	for (unsigned slot = 0; slot < BOX_OPS; slot++)
+		atomic_store_explicit(&box->ops[slot].handle, handle_of_use(slot, BOX_OP_USED), relaxed);
 	for (unsigned comm = 0; comm < BOX_LIVE_COMMS; comm++)
 		atomic_store_explicit(&track->comms[comm].shared_cursor, comm * 2654435761u, relaxed);
 	words_forget();
@@ -224,8 +226,7 @@ INLINE void *operation(struct track *track, void *context, const struct event *e
 	atomic_store_explicit(&op->generation, generation, memory_order_release);
 	if (!likely(!begin_tick))
 		atomic_fetch_add_explicit(&track->hot_ticks, clock_ticks() - begin_tick, relaxed);
-	return handle_of((uint64_t)generation << HANDLE_GENERATION_SHIFT |
-			 (uint64_t)(op - track->ops) << HANDLE_SLOT_SHIFT | HANDLE_OPERATION);
+	return handle_of(handle_of_use((unsigned)(op - track->ops), generation));
 }
 
 void *track_operation(struct track *track, void *context, const struct event *event)

@@ -124,6 +124,14 @@ void track_group_over(struct track *track, uint64_t word);
 /* While sampling: asks NCCL for the kernel events of the next group, or not. */
 void track_sample_next(struct track *track);
 
+/* The slot of a handle, whatever the handle. */
+static inline struct box_op *track_fast_op(struct track *track, uint64_t word)
+{
+	char *ops = (char *)atomic_load_explicit(&track->fast_ops, memory_order_relaxed);
+
+	return (struct box_op *)(ops + (word & (uint64_t)(BOX_OPS - 1) << HANDLE_SLOT_SHIFT));
+}
+
 /* One channel begins on the GPU. False: not done yet, track_kernel_start_slowly does it.
  *
  * Between its check and its stores the slot may pass to another operation: only if the writer thread gives this one
@@ -133,13 +141,13 @@ static inline bool track_kernel_start_fast(struct track *track, void *operation,
 					   void **handle)
 {
 	uint64_t word = handle_word(operation);
-	struct box_op *op = &atomic_load_explicit(&track->fast_ops, memory_order_relaxed)[handle_slot(word)];
+	struct box_op *op = track_fast_op(track, word);
 
+	/* Where nothing is to be done all slots have 0 for a handle. */
+	if (!track_likely(word && atomic_load_explicit(&op->handle, memory_order_acquire) == word && channel < 64))
+		return false;
 	uint64_t started = atomic_load_explicit(&op->started_channels, memory_order_relaxed);
 
-	if (!track_likely(handle_is_used(word, HANDLE_OPERATION) && channel < 64 &&
-			  atomic_load_explicit(&op->generation, memory_order_acquire) == handle_generation(word)))
-		return false;
 	atomic_store_explicit(&op->started_channels, started | 1ull << channel, memory_order_relaxed);
 	word_lower(&op->gpu_start_ns, gpu_ns);
 	*handle = handle_of(word + (HANDLE_KERNEL - HANDLE_OPERATION) + ((uint64_t)channel << HANDLE_CHANNEL_SHIFT));
@@ -166,12 +174,12 @@ static inline unsigned track_count(uint64_t bits)
 static inline int track_kernel_stop(struct track *track, void *kernel, uint64_t gpu_ns)
 {
 	uint64_t word = handle_word(kernel), bit = 1ull << handle_channel(word);
-	struct box_op *op = &atomic_load_explicit(&track->fast_ops, memory_order_relaxed)[handle_slot(word)];
+	struct box_op *op = track_fast_op(track, word);
+	uint64_t handle = atomic_load_explicit(&op->handle, memory_order_acquire);
 	uint64_t stopped = atomic_load_explicit(&op->stopped_channels, memory_order_relaxed);
 	uint64_t started = atomic_load_explicit(&op->started_channels, memory_order_relaxed);
 
-	if (!track_likely(handle_is_used(word, HANDLE_KERNEL) && (started & ~stopped & bit) &&
-			  atomic_load_explicit(&op->generation, memory_order_acquire) == handle_generation(word)))
+	if (!track_likely(handle == handle_without_channel(word) && (started & ~stopped & bit)))
 		return track_kernel_stop_slowly(track, kernel, gpu_ns);
 	word_raise(&op->gpu_stop_ns, gpu_ns);
 	/* After the time: the sweep completes what it finds stopped. */
