@@ -47,7 +47,8 @@ static bool take_shared(struct box_op *op)
 						       memory_order_acquire, relaxed);
 }
 
-/* The next free slots of the communicator's own, for its owner. The first thread that comes is. */
+/* The next free slot of the communicator's own, in this window or in the next one, for its owner. The first thread that
+ * comes is. */
 static struct box_op *take_own(struct track *track, unsigned comm)
 {
 	struct track_comm *app = &track->comms[comm];
@@ -56,16 +57,19 @@ static struct box_op *take_own(struct track *track, unsigned comm)
 
 	if (owner != self && (owner || !atomic_compare_exchange_strong(&app->owner, &owner, self)))
 		return NULL;
-	for (unsigned i = 0; i < CROWDED; i++, at++) {
-		struct box_op *op = &track->ops[comm * SLOTS_OWN + at % SLOTS_OWN];
+	for (unsigned i = 1; i <= 2 * SLOTS_NEAR; i++, at = slots_next(at)) {
+		struct box_op *op = &track->ops[at];
 		uint32_t generation = atomic_load_explicit(&op->generation, memory_order_acquire);
 
-		if ((generation & BOX_OP_STATE_MASK) != BOX_OP_FREE)
-			continue;
-		atomic_store_explicit(&op->generation, generation | BOX_OP_FILLING, relaxed);
-		atomic_store_explicit(&app->cursor, at + 1, relaxed);
-		return op;
+		if ((generation & BOX_OP_STATE_MASK) == BOX_OP_FREE) {
+			atomic_store_explicit(&op->generation, generation | BOX_OP_FILLING, relaxed);
+			atomic_store_explicit(&app->cursor, slots_next(at), relaxed);
+			return op;
+		}
+		if (i == SLOTS_NEAR)
+			at = slots_beyond(at);
 	}
+	atomic_store_explicit(&app->cursor, at, relaxed);
 	return NULL;
 }
 
@@ -88,11 +92,6 @@ static struct box_op *take_near(struct track *track, struct track_comm *app)
 	return op;
 }
 
-static void skip(_Atomic uint32_t *cursor)
-{
-	atomic_store_explicit(cursor, atomic_load_explicit(cursor, relaxed) + CROWDED, relaxed);
-}
-
 /* Looks at each slot, and gives up what waits in vain itself. */
 static struct box_op *search_all(struct track *track, unsigned comm)
 {
@@ -107,7 +106,7 @@ static struct box_op *search_all(struct track *track, unsigned comm)
 		else if (track_in_use(found) && is_settled(track, &track->ops[i]))
 			given_up += track_complete(track, &track->ops[i], found);
 	}
-	for (unsigned i = 0; i < SLOTS_OWN / CROWDED && !op; i++, skip(&track->comms[comm].cursor))
+	for (unsigned i = 0; i < SLOTS_OWN / SLOTS_NEAR && !op; i++)
 		op = take_own(track, comm);
 	for (unsigned i = SLOTS_SHARED; i < BOX_OPS && !op; i++)
 		if (take_shared(&track->ops[i]))

@@ -6,32 +6,53 @@
 #include "thread.h"
 #include "track.h"
 
-/* Half of the pool is the communicators', a window each; of such a window only one thread takes, so it needs no atomic
+/* Half of the pool is the communicators', so many each; of these only one thread takes, so it needs no atomic
  * exchange, which would make it wait for all its stores to arrive. The other half is everybody's. */
 #define SLOTS_OWN (BOX_OPS / 2 / BOX_LIVE_COMMS)
 #define SLOTS_SHARED (BOX_OPS / 2) /* the first of these */
+/* Of its own a communicator takes so many in turns while they suffice: few enough to stay in the caches. They lie
+ * together, and those of all communicators on few pages. */
+#define SLOTS_NEAR 8u
 
-_Static_assert((SLOTS_OWN & (SLOTS_OWN - 1)) == 0, "a window is a power of two");
+_Static_assert((SLOTS_NEAR & (SLOTS_NEAR - 1)) == 0 && SLOTS_OWN % SLOTS_NEAR == 0, "its own are some such windows");
 
 /* For slots_take: looks further than at the next slot, and finds the owner. */
 struct box_op *slots_search(struct track *track, unsigned comm);
+
+/* The slot to look at first of a communicator without one. */
+static inline uint32_t slots_first(unsigned comm)
+{
+	return comm * SLOTS_NEAR;
+}
+
+/* The next of its own, in turns. */
+static inline uint32_t slots_next(uint32_t slot)
+{
+	return (slot & ~(SLOTS_NEAR - 1)) | ((slot + 1) & (SLOTS_NEAR - 1));
+}
+
+/* One of its next window. */
+static inline uint32_t slots_beyond(uint32_t slot)
+{
+	return (slot + BOX_LIVE_COMMS * SLOTS_NEAR) % SLOTS_SHARED;
+}
 
 /* A slot for a communicator, in the state of being filled; NULL when all are in use. The pool gives up what
  * never got a kernel event and was overtaken by many later operations before it is out of slots. */
 static inline struct box_op *slots_take(struct track *track, unsigned comm)
 {
 	struct track_comm *app = &track->comms[comm];
-	uint32_t at = atomic_load_explicit(&app->cursor, memory_order_relaxed);
-	struct box_op *op = &track->ops[comm * SLOTS_OWN + at % SLOTS_OWN];
+	uint32_t at = atomic_load_explicit(&app->cursor, memory_order_relaxed), next = slots_next(at);
+	struct box_op *op = &track->ops[at];
 	uint32_t generation = atomic_load_explicit(&op->generation, memory_order_acquire);
 
 	if (!track_likely((generation & BOX_OP_STATE_MASK) == BOX_OP_FREE &&
 			  atomic_load_explicit(&app->owner, memory_order_relaxed) == thread_word()))
 		return slots_search(track, comm);
 	atomic_store_explicit(&op->generation, generation | BOX_OP_FILLING, memory_order_relaxed);
-	atomic_store_explicit(&app->cursor, at + 1, memory_order_relaxed);
+	atomic_store_explicit(&app->cursor, next, memory_order_relaxed);
 	/* The next one was last written by the other thread: have it here when it is wanted. */
-	box_prefetch_to_write(&track->ops[comm * SLOTS_OWN + (at + 1) % SLOTS_OWN]);
+	box_prefetch_to_write(&track->ops[next]);
 	return op;
 }
 

@@ -29,8 +29,10 @@ void track_init(struct track *track, struct box *box, uint64_t ns_per_tick_q32,
 	track->clocks_ticks = (uint64_t)(((unsigned __int128)TRACK_CLOCKS_NS << 32) / ns_per_tick_q32);
 	for (unsigned slot = 0; slot < BOX_OPS; slot++)
 		atomic_store_explicit(&box->ops[slot].handle, handle_of_use(slot, BOX_OP_USED), relaxed);
-	for (unsigned comm = 0; comm < BOX_LIVE_COMMS; comm++)
+	for (unsigned comm = 0; comm < BOX_LIVE_COMMS; comm++) {
+		atomic_store_explicit(&track->comms[comm].cursor, slots_first(comm), relaxed);
 		atomic_store_explicit(&track->comms[comm].shared_cursor, comm * 2654435761u, relaxed);
+	}
 	words_forget();
 	atomic_store(&track->active, true);
 }

@@ -42,7 +42,7 @@ struct track_memo {
 struct track_comm {
 	_Alignas(64) _Atomic uint64_t index; /* of the latest operation: its place in the order, from 1 */
 	_Atomic uint64_t owner;              /* thread that has the communicator's slots to itself; 0: none yet */
-	_Atomic uint32_t cursor;             /* where to look for a free slot of its own */
+	_Atomic uint32_t cursor;             /* slot of its own to look at first */
 	_Atomic uint32_t shared_cursor;      /* and of everybody's */
 	_Atomic uint32_t groups;             /* calls so far */
 	_Atomic uint32_t open_group;         /* the one that has not returned; 0: none */
