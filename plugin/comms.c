@@ -77,6 +77,7 @@ static bool fold(struct track *track, unsigned index)
 	atomic_fetch_add(&box->header->layout_seq, 1);
 	/* First of all: from here on nothing of this communicator is added to its keys. */
 	atomic_fetch_add(&comm->generation, 1);
+	track_end_comm(track, index);
 	keys_fold(&track->keys, box, index, to);
 	peers_forget(box, index);
 	word_raise(&comm->enqueued, atomic_load_explicit(&comm->completed, relaxed) +
@@ -161,9 +162,9 @@ void *comms_add(struct track *track, const struct comm_words *words)
 	atomic_store_explicit(&comm->clock_since_tick, 0, relaxed);
 	atomic_store_explicit(&comm->clock_ahead_ns, 0, relaxed);
 	atomic_store_explicit(&comm->clock_ahead_before_ns, 0, relaxed);
-	track_new_comm(track, index);
 	words_forget(); /* libnccl may be another one by now */
 	generation = atomic_fetch_add_explicit(&comm->generation, 1, relaxed) + 1;
+	track_new_comm(track, index, handle_context(index, generation));
 	atomic_store_explicit(&comm->state, BOX_COMM_LIVE, memory_order_release);
 	atomic_fetch_add(&box->header->layout_seq, 1);
 	return handle_context(index, generation);

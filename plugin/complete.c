@@ -278,7 +278,7 @@ int track_last_kernel(struct track *track, struct box_op *op, uint32_t generatio
 	return 0;
 }
 
-void track_group_over(struct track *track, uint64_t word)
+static void group_over(struct track *track, uint64_t word)
 {
 	unsigned index = handle_comm(word) % BOX_LIVE_COMMS;
 	struct group_facts facts;
@@ -296,4 +296,21 @@ void track_group_over(struct track *track, uint64_t word)
 	} else {
 		track_drop(track, BOX_DROP_NO_GROUP);
 	}
+}
+
+int track_group_stop_slowly(struct track *track, uint64_t word)
+{
+	struct track_comm *app = &track->comms[handle_comm(word) % BOX_LIVE_COMMS];
+	bool is_open = atomic_load_explicit(&app->open_group, relaxed) == handle_number(word);
+
+	if (handle_kind(word) != HANDLE_GROUP)
+		return 0;
+	if (is_open)
+		atomic_store_explicit(&app->open_group, 0, relaxed);
+	if (atomic_load_explicit(&track->sample_every, relaxed) > 1)
+		track_sample_next(track);
+	/* Another one began meanwhile: whether this one has members only its entry knows. */
+	if (!is_open || atomic_load_explicit(&app->members, relaxed))
+		group_over(track, word);
+	return 0;
 }

@@ -7,7 +7,7 @@
 
 static void memorize(struct track_comm *app, const struct event *event, const struct kind *kind)
 {
-	struct track_memo *memo = kinds_memo(app, event);
+	struct track_memo *memo = kinds_memo(app, event->func, event->count);
 	uint32_t turn = atomic_load_explicit(&memo->turn, relaxed);
 
 	if (event->symmetric || kind->key == KEYS_NONE || turn & 1 ||

@@ -12,9 +12,9 @@ struct kind {
 	struct key_words words;
 };
 
-static inline struct track_memo *kinds_memo(struct track_comm *app, const struct event *event)
+static inline struct track_memo *kinds_memo(struct track_comm *app, const char *func, uint64_t count)
 {
-	uint64_t spread = ((uintptr_t)event->func >> 4) + 63u - (unsigned)__builtin_clzll(event->count | 1);
+	uint64_t spread = ((uintptr_t)func >> 4) + 63u - (unsigned)__builtin_clzll(count | 1);
 
 	return &app->memos[spread % TRACK_MEMOS];
 }
@@ -22,7 +22,7 @@ static inline struct track_memo *kinds_memo(struct track_comm *app, const struct
 /* The kind of an operation that is like the last one in its place. */
 static inline __attribute__((always_inline)) bool kinds_remember(struct track_comm *app, unsigned comm, const struct event *event, struct kind *kind)
 {
-	const struct track_memo *memo = kinds_memo(app, event);
+	const struct track_memo *memo = kinds_memo(app, event->func, event->count);
 	uint32_t turn = atomic_load_explicit(&memo->turn, memory_order_acquire);
 	uint32_t packed = atomic_load_explicit(&memo->kind, memory_order_acquire);
 

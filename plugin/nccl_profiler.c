@@ -183,7 +183,7 @@ OTHER static int start_other_v4(void *context, void **handle, const struct abi_d
 {
 	*handle = NULL;
 	if (event->type == ABI_COLL)
-		return track_coll(TRACK, context, &event->body.coll, false, handle);
+		return track_coll(TRACK, context, &event->body.coll, handle);
 	if (event->type == ABI_GROUP)
 		*handle = track_old_group_start(TRACK, context);
 	else if (event->type == ABI_P2P)
@@ -243,7 +243,8 @@ static inline int start_other(void *context, void **handle, uint64_t type, void 
 {
 	*handle = NULL;
 	if (type == ABI_COLL)
-		return track_coll(TRACK, context, &body->common.coll, symmetric, handle);
+		return symmetric ? track_symmetric_coll(TRACK, context, &body->common.coll, handle) :
+				   track_coll(TRACK, context, &body->common.coll, handle);
 	if (type == ABI_GROUP_API)
 		*handle = track_group_start(TRACK, context);
 	else if (type == ABI_COLL_API)
@@ -319,8 +320,8 @@ static int stop_event(void *handle)
 	if (track_likely(kind == HANDLE_KERNEL)) /* its end came with state 22 */
 		return NCCL_SUCCESS;
 	if (kind == HANDLE_GROUP)
-		track_group_stop(TRACK, handle);
-	else if (kind != HANDLE_OPERATION || TRACK->traces)
+		return track_group_stop(TRACK, handle);
+	if (kind != HANDLE_OPERATION || TRACK->traces)
 		return stop_other(handle);
 	return NCCL_SUCCESS;
 }

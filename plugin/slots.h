@@ -37,23 +37,35 @@ static inline uint32_t slots_beyond(uint32_t slot)
 	return (slot + BOX_LIVE_COMMS * SLOTS_NEAR) % SLOTS_SHARED;
 }
 
-/* A slot for a communicator, in the state of being filled; NULL when all are in use. The pool gives up what
- * never got a kernel event and was overtaken by many later operations before it is out of slots. */
-static inline struct box_op *slots_take(struct track *track, unsigned comm)
+/* The slot that is to be looked at first, in the state of being filled, and its generation; NULL when it is in use or
+ * another thread's. */
+static inline __attribute__((always_inline)) struct box_op *slots_take_next(struct track *track, struct track_comm *app,
+									     uint32_t *slot, uint32_t *found)
 {
-	struct track_comm *app = &track->comms[comm];
 	uint32_t at = atomic_load_explicit(&app->cursor, memory_order_relaxed), next = slots_next(at);
 	struct box_op *op = &track->ops[at];
 	uint32_t generation = atomic_load_explicit(&op->generation, memory_order_acquire);
 
 	if (!track_likely((generation & BOX_OP_STATE_MASK) == BOX_OP_FREE &&
 			  atomic_load_explicit(&app->owner, memory_order_relaxed) == thread_word()))
-		return slots_search(track, comm);
+		return NULL;
 	atomic_store_explicit(&op->generation, generation | BOX_OP_FILLING, memory_order_relaxed);
 	atomic_store_explicit(&app->cursor, next, memory_order_relaxed);
 	/* The next one was last written by the other thread: have it here when it is wanted. */
 	box_prefetch_to_write(&track->ops[next]);
+	*slot = at;
+	*found = generation;
 	return op;
+}
+
+/* A slot for a communicator, in the state of being filled; NULL when all are in use. The pool gives up what
+ * never got a kernel event and was overtaken by many later operations before it is out of slots. */
+static inline struct box_op *slots_take(struct track *track, unsigned comm)
+{
+	uint32_t slot, generation;
+	struct box_op *op = slots_take_next(track, &track->comms[comm], &slot, &generation);
+
+	return track_likely(op) ? op : slots_search(track, comm);
 }
 
 /* The caller has ended this use. From the first word on its handles are stale. */

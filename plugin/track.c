@@ -41,6 +41,8 @@ struct box_op track_no_ops[BOX_OPS];
 
 void track_silence(struct track *track)
 {
+	for (unsigned comm = 0; comm < BOX_LIVE_COMMS; comm++)
+		track_end_comm(track, comm);
 	atomic_store(&track->fast_ops, track_no_ops);
 	atomic_store(&track->active, false);
 }
@@ -114,15 +116,25 @@ static uint32_t group_of(struct track *track, unsigned comm, const struct event 
 	return number;
 }
 
-void track_new_comm(struct track *track, unsigned comm)
+void track_new_comm(struct track *track, unsigned comm, void *context)
 {
 	struct track_comm *app = &track->comms[comm];
+	bool fast = track->options.timing != BOX_TIMING_NONE && !track->traces &&
+		    atomic_load_explicit(&track->active, relaxed);
 
+	for (unsigned i = 0; i < TRACK_KNOWN; i++)
+		atomic_store_explicit(&app->known[i], NULL, relaxed);
 	atomic_store_explicit(&app->seen_funcs, 0, relaxed);
 	atomic_store_explicit(&app->index, 0, relaxed);
 	atomic_store_explicit(&app->owner, 0, relaxed);
 	for (unsigned i = 0; i < TRACK_MEMOS; i++)
 		atomic_store_explicit(&app->memos[i].func, NULL, relaxed);
+	atomic_store_explicit(&app->context, fast ? context : NULL, relaxed);
+}
+
+void track_end_comm(struct track *track, unsigned comm)
+{
+	atomic_store_explicit(&track->comms[comm].context, NULL, relaxed);
 }
 
 static void count_untimed(struct track *track, struct box_comm *comm, uint32_t key, uint64_t bytes)
@@ -236,21 +248,6 @@ void *track_operation(struct track *track, void *context, const struct event *ev
 	return operation(track, context, event);
 }
 
-int track_coll(struct track *track, void *context, const struct abi_coll *coll, bool symmetric, void **handle)
-{
-	*handle = operation(track, context,
-			    &(struct event){ .peer = EVENT_NO_PEER,
-					  .func = coll->func,
-					  .datatype = coll->datatype,
-					  .algo = coll->algo,
-					  .proto = coll->proto,
-					  .count = coll->count,
-					  .sequence = coll->sequence,
-					  .symmetric = symmetric,
-					  .channels = coll->channels });
-	return 0;
-}
-
 void track_note(struct track *track, void *operation, uint64_t user_tag, const char *kernel_variant)
 {
 	uint64_t word = handle_word(operation);
@@ -349,26 +346,6 @@ void *track_old_group_start(struct track *track, void *context)
 	atomic_store_explicit(&app->open_group, number, relaxed);
 	atomic_store_explicit(&app->members, 0, relaxed);
 	return handle_of((uint64_t)number << HANDLE_NUMBER_SHIFT | (uint64_t)comm << HANDLE_COMM_SHIFT | HANDLE_GROUP);
-}
-
-void track_coll_call(struct track *track, void *context, const struct event *event)
-{
-	uint32_t generation, key;
-	unsigned comm = handle_context_comm(context, &generation);
-	uint8_t func = words_number(WORDS_FUNC, event->func);
-
-	if (comm == UINT32_MAX || !atomic_load_explicit(&track->active, relaxed) ||
-	    atomic_load_explicit(&track->comms[comm].seen_funcs, relaxed) & 1u << func ||
-	    atomic_load_explicit(&track->box->comms[comm].generation, relaxed) != generation)
-		return;
-	uint64_t bytes = event->count * words_bytes(event->datatype);
-	struct key_words words = kinds_words(comm, event, bytes);
-
-	key = keys_find(&track->keys, track->box, &words);
-	if (key == KEYS_NONE)
-		return; /* if an operation follows, that counts */
-	atomic_fetch_add_explicit(&track->keys.called_bytes[key], bytes, relaxed);
-	atomic_fetch_add_explicit(&track->keys.called_ops[key], 1, relaxed);
 }
 
 void track_copy_engine(struct track *track, void *context, const struct event *event)

@@ -16,6 +16,8 @@
 #ifndef NCCL_INSPECTOR_TRACK_H
 #define NCCL_INSPECTOR_TRACK_H
 
+#include <stddef.h>
+
 #include "abi.h"
 #include "box.h"
 #include "clock.h"
@@ -37,19 +39,24 @@ struct track_memo {
 };
 #define TRACK_MEMOS 4u /* of a communicator */
 
-/* What the application's thread keeps of a communicator. Two threads of one communicator are rare (CUDA's, when it
- * replays a graph): then a number may be given twice, and nothing else goes wrong. */
+#define TRACK_KNOWN 3u
+
+/* What the application's thread keeps of a communicator: one line of the cache, and that of a memo. Two threads of one
+ * communicator are rare (CUDA's, when it replays a graph): then a number may be given twice, and nothing else goes wrong. */
 struct track_comm {
-	_Alignas(64) _Atomic uint64_t index; /* of the latest operation: its place in the order, from 1 */
-	_Atomic uint64_t owner;              /* thread that has the communicator's slots to itself; 0: none yet */
-	_Atomic uint32_t cursor;             /* slot of its own to look at first */
-	_Atomic uint32_t shared_cursor;      /* and of everybody's */
-	_Atomic uint32_t groups;             /* calls so far */
-	_Atomic uint32_t open_group;         /* the one that has not returned; 0: none */
-	_Atomic uint32_t members;            /* Sends and Recvs that joined it */
-	_Atomic uint32_t seen_funcs;         /* a bit each: NCCL gives events of its operations */
+	_Alignas(128) _Atomic(void *) context; /* of the communicator while track_coll_fast does for it; NULL: it does not */
+	_Atomic uint64_t index;               /* of the latest operation: its place in the order, from 1 */
+	_Atomic uint64_t owner;               /* thread that has the communicator's slots to itself; 0: none yet */
+	_Atomic uint32_t cursor;              /* slot of its own to look at first */
+	_Atomic uint32_t groups;              /* calls so far */
+	_Atomic uint32_t open_group;          /* the one that has not returned; 0: none */
+	_Atomic uint32_t members;             /* Sends and Recvs that joined it */
+	_Atomic(const char *) known[TRACK_KNOWN]; /* words of functions of seen_funcs; NULL: none */
 	struct track_memo memos[TRACK_MEMOS];
+	_Atomic uint32_t seen_funcs;    /* a bit each: NCCL gives events of its operations */
+	_Atomic uint32_t shared_cursor; /* slot of everybody's to look at first */
 };
+_Static_assert(offsetof(struct track_comm, memos) == 64, "what every operation needs is one line");
 
 struct track_options {
 	bool p2p;                 /* follow Sends and Recvs */
@@ -74,8 +81,8 @@ struct track {
 	_Atomic int mask_all;           /* what we want of it, kernel events and all */
 	_Alignas(64) _Atomic uint32_t sample_count; /* groups while sample_every > 1 */
 	_Alignas(64) _Atomic uint64_t hot_ticks; /* in our functions, of one operation in TRACK_HOT_SAMPLE */
-	_Alignas(64) struct keys keys;
 	struct track_comm comms[BOX_LIVE_COMMS];
+	_Alignas(64) struct keys keys;
 	struct groups groups;
 };
 
@@ -100,8 +107,9 @@ void track_trace(struct track *track, struct trace_op *traces);
 
 /* A Coll or P2p. */
 void *track_operation(struct track *track, void *context, const struct event *event);
-/* The same for a Coll of v4 and later, without a copy. Gives 0. */
-int track_coll(struct track *track, void *context, const struct abi_coll *coll, bool symmetric, void **handle);
+/* The same for a Coll of v4 and later. Gives 0. */
+int track_coll(struct track *track, void *context, const struct abi_coll *coll, void **handle);
+int track_symmetric_coll(struct track *track, void *context, const struct abi_coll *coll, void **handle);
 /* A call of a collective, for which an operation is to follow, or not. */
 void track_coll_call(struct track *track, void *context, const struct event *event);
 /* A collective that copy engines run: it is counted, without a time. */
@@ -115,12 +123,12 @@ void track_note(struct track *track, void *operation, uint64_t user_tag, const c
 /* NCCL's stop of a Coll or P2p: a line of the traces. */
 void track_enqueued(struct track *track, void *operation);
 
-/* Whatever the two inline functions below cannot do with a few instructions. Like NCCL's own they give 0, so that
+/* Whatever the inline functions below cannot do with a few instructions. Like NCCL's own they give 0, so that
  * their caller ends with a jump and needs no frame. */
 void *track_kernel_start_slowly(struct track *track, void *operation, unsigned channel, uint64_t gpu_ns);
 int track_kernel_stop_slowly(struct track *track, void *kernel, uint64_t gpu_ns);
 int track_last_kernel(struct track *track, struct box_op *op, uint32_t generation);
-void track_group_over(struct track *track, uint64_t word);
+int track_group_stop_slowly(struct track *track, uint64_t word);
 /* While sampling: asks NCCL for the kernel events of the next group, or not. */
 void track_sample_next(struct track *track);
 
@@ -222,22 +230,19 @@ static inline void *track_group_start(struct track *track, void *context)
  * ours, with a record or without: NCCL would not tell of its operations then. */
 void *track_old_group_start(struct track *track, void *context);
 
-/* It has returned. */
-static inline void track_group_stop(struct track *track, void *group)
+/* It has returned. Gives 0. */
+static inline int track_group_stop(struct track *track, void *group)
 {
 	uint64_t word = handle_word(group);
 	struct track_comm *app = &track->comms[handle_comm(word) % BOX_LIVE_COMMS];
-	bool is_open = atomic_load_explicit(&app->open_group, memory_order_relaxed) == handle_number(word);
 
-	if (handle_kind(word) != HANDLE_GROUP)
-		return;
-	if (track_likely(is_open))
-		atomic_store_explicit(&app->open_group, 0, memory_order_relaxed);
-	if (!track_likely(atomic_load_explicit(&track->sample_every, memory_order_relaxed) <= 1))
-		track_sample_next(track);
-	/* Another one began meanwhile: whether this one has members only its entry knows. */
-	if (!track_likely(is_open && !atomic_load_explicit(&app->members, memory_order_relaxed)))
-		track_group_over(track, word);
+	if (!track_likely(handle_kind(word) == HANDLE_GROUP &&
+			  atomic_load_explicit(&app->open_group, memory_order_relaxed) == handle_number(word) &&
+			  atomic_load_explicit(&track->sample_every, memory_order_relaxed) <= 1 &&
+			  !atomic_load_explicit(&app->members, memory_order_relaxed)))
+		return track_group_stop_slowly(track, word);
+	atomic_store_explicit(&app->open_group, 0, memory_order_relaxed);
+	return 0;
 }
 
 /* A call of Send or Recv in a group: for struct event.parent. */
@@ -249,19 +254,24 @@ static inline void *track_p2p_call(struct track *track, void *group)
 		       handle_of(handle_as(word, HANDLE_P2P_CALL)) : NULL;
 }
 
-/* Whether NCCL gives events of the operations of a collective's calls: then a call tells nothing. */
+/* Whether NCCL is known to give events of the operations of a collective's calls: then a call tells nothing. */
 static inline bool track_knows(struct track *track, const void *context, const char *func)
 {
 	uint32_t generation;
 	unsigned comm = handle_context_comm(context, &generation);
 
-	return comm != UINT32_MAX &&
-	       (atomic_load_explicit(&track->comms[comm].seen_funcs, memory_order_relaxed) &
-		1u << words_number(WORDS_FUNC, func));
+	if (comm == UINT32_MAX || !func)
+		return false;
+	for (unsigned i = 0; i < TRACK_KNOWN; i++)
+		if (atomic_load_explicit(&track->comms[comm].known[i], memory_order_relaxed) == func)
+			return true;
+	return false;
 }
 
-/* A communicator begins in that record. */
-void track_new_comm(struct track *track, unsigned comm);
+/* A communicator with that context begins in that record, */
+void track_new_comm(struct track *track, unsigned comm, void *context);
+/* and ends. */
+void track_end_comm(struct track *track, unsigned comm);
 
 /* For sweep.c. Each takes one use (generation) of a slot to its end, exactly once; false: it is over, or somebody else
  * is busy with its communicator. */

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* colls.c - the application's side of a collective: the quick way for one that is like an earlier one, and its call. */
+#include "abi.h"
+#include "clock.h"
+#include "kinds.h"
+#include "peers.h"
+#include "slots.h"
+#include "track.h"
+#include "words.h"
+
+#define relaxed memory_order_relaxed
+#define likely track_likely
+#define INLINE static inline __attribute__((always_inline))
+#define APART __attribute__((noinline)) static /* a call of it is a jump: the quick way needs no frame for it */
+
+APART int coll_slowly(struct track *track, void *context, const struct abi_coll *coll, bool symmetric, void **handle)
+{
+	*handle = track_operation(track, context,
+				  &(struct event){ .peer = EVENT_NO_PEER,
+					  .func = coll->func,
+					  .datatype = coll->datatype,
+					  .algo = coll->algo,
+					  .proto = coll->proto,
+					  .count = coll->count,
+					  .sequence = coll->sequence,
+					  .symmetric = symmetric,
+					  .channels = coll->channels });
+	return 0;
+}
+
+int track_symmetric_coll(struct track *track, void *context, const struct abi_coll *coll, void **handle)
+{
+	return coll_slowly(track, context, coll, true, handle);
+}
+
+/* What track_operation does for an operation that is followed and like the last one in its memo's place, with everything
+ * it needs in two lines and the slot. False: not done, nothing is changed. */
+INLINE bool coll_fast(struct track *track, struct track_comm *app, unsigned comm, uint32_t comm_generation,
+		      const struct abi_coll *coll, uint64_t index, void **handle)
+{
+	const struct track_memo *memo = kinds_memo(app, coll->func, coll->count);
+	uint32_t turn = atomic_load_explicit(&memo->turn, memory_order_acquire);
+	uint32_t kind = atomic_load_explicit(&memo->kind, memory_order_acquire);
+	uint32_t key = atomic_load_explicit(&memo->key, memory_order_acquire);
+	uint64_t bytes = coll->count * atomic_load_explicit(&memo->datatype_bytes, memory_order_acquire);
+	bool same = coll->func && atomic_load_explicit(&memo->func, memory_order_acquire) == coll->func &&
+		    atomic_load_explicit(&memo->datatype, memory_order_acquire) == coll->datatype &&
+		    atomic_load_explicit(&memo->algo, memory_order_acquire) == coll->algo &&
+		    atomic_load_explicit(&memo->proto, memory_order_acquire) == coll->proto;
+
+	if (!likely(same && bytes && coll->channels && 63u - (unsigned)__builtin_clzll(bytes) == kind >> 24 &&
+		    atomic_load_explicit(&memo->turn, relaxed) == turn && !(turn & 1)))
+		return false;
+	uint32_t slot, generation;
+	struct box_op *op = slots_take_next(track, app, &slot, &generation);
+
+	if (!likely(op))
+		return false;
+	atomic_store_explicit(&app->index, index, relaxed);
+	atomic_store_explicit(&op->comm, comm, relaxed);
+	atomic_store_explicit(&op->comm_generation, comm_generation, relaxed);
+	atomic_store_explicit(&op->key, key, relaxed);
+	atomic_store_explicit(&op->kind, (kind & 0xffffffu) | (uint32_t)coll->channels << 24, relaxed);
+	atomic_store_explicit(&op->peer, EVENT_NO_PEER, relaxed);
+	atomic_store_explicit(&op->peer_entry, PEERS_NONE, relaxed);
+	atomic_store_explicit(&op->group, 0, relaxed);
+	atomic_store_explicit(&op->index, index, relaxed);
+	atomic_store_explicit(&op->sequence, coll->sequence, relaxed);
+	atomic_store_explicit(&op->bytes, bytes, relaxed);
+	atomic_store_explicit(&op->enqueue_tick, 0, relaxed);
+	atomic_store_explicit(&op->generation, generation | BOX_OP_USED, memory_order_release);
+	*handle = handle_of(handle_of_use(slot, generation | BOX_OP_USED));
+	return true;
+}
+
+APART int coll_sampled(struct track *track, void *context, const struct abi_coll *coll, void **handle)
+{
+	uint32_t generation;
+	unsigned comm = handle_context_comm(context, &generation);
+	struct track_comm *app = &track->comms[comm];
+	uint64_t begin_tick = clock_ticks();
+
+	if (!coll_fast(track, app, comm, generation, coll, atomic_load_explicit(&app->index, relaxed) + 1, handle))
+		return coll_slowly(track, context, coll, false, handle); /* takes its own time */
+	atomic_fetch_add_explicit(&track->hot_ticks, clock_ticks() - begin_tick, relaxed);
+	return 0;
+}
+
+int track_coll(struct track *track, void *context, const struct abi_coll *coll, void **handle)
+{
+	uint32_t generation;
+	unsigned comm = handle_context_comm(context, &generation);
+
+	if (!likely(comm != UINT32_MAX))
+		return coll_slowly(track, context, coll, false, handle);
+	struct track_comm *app = &track->comms[comm];
+	uint64_t index = atomic_load_explicit(&app->index, relaxed) + 1;
+
+	if (!likely(atomic_load_explicit(&app->context, relaxed) == context && !track->json &&
+		    atomic_load_explicit(&track->sample_every, relaxed) <= 1))
+		return coll_slowly(track, context, coll, false, handle);
+	if (!likely(index % TRACK_HOT_SAMPLE))
+		return coll_sampled(track, context, coll, handle);
+	if (likely(coll_fast(track, app, comm, generation, coll, index, handle)))
+		return 0;
+	return coll_slowly(track, context, coll, false, handle);
+}
+
+/* For track_knows: the address of a word stands for it while its communicator lives. */
+static void know(struct track_comm *app, const char *func)
+{
+	unsigned place = 0;
+
+	while (place < TRACK_KNOWN && atomic_load_explicit(&app->known[place], relaxed))
+		place++;
+	/* A fourth one takes turns with the third. */
+	atomic_store_explicit(&app->known[place < TRACK_KNOWN ? place : TRACK_KNOWN - 1], func, relaxed);
+}
+
+void track_coll_call(struct track *track, void *context, const struct event *event)
+{
+	uint32_t generation, key;
+	unsigned comm = handle_context_comm(context, &generation);
+	uint8_t func = words_number(WORDS_FUNC, event->func);
+
+	if (comm == UINT32_MAX || !atomic_load_explicit(&track->active, relaxed) ||
+	    atomic_load_explicit(&track->box->comms[comm].generation, relaxed) != generation)
+		return;
+	if (atomic_load_explicit(&track->comms[comm].seen_funcs, relaxed) & 1u << func) {
+		know(&track->comms[comm], event->func);
+		return;
+	}
+	uint64_t bytes = event->count * words_bytes(event->datatype);
+	struct key_words words = kinds_words(comm, event, bytes);
+
+	key = keys_find(&track->keys, track->box, &words);
+	if (key == KEYS_NONE)
+		return; /* if an operation follows, that counts */
+	atomic_fetch_add_explicit(&track->keys.called_bytes[key], bytes, relaxed);
+	atomic_fetch_add_explicit(&track->keys.called_ops[key], 1, relaxed);
+}
