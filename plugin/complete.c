@@ -206,7 +206,7 @@ INLINE void leave_and_free(struct box_comm *comm, struct box_op *op, uint32_t ge
 	track_leave(comm);
 }
 
-bool track_complete(struct track *track, struct box_op *op, uint32_t generation)
+INLINE bool complete(struct track *track, struct box_op *op, uint32_t generation)
 {
 	bool same, timed = false;
 	struct box_comm *comm = enter_of(track, op, generation, &same);
@@ -229,6 +229,11 @@ bool track_complete(struct track *track, struct box_op *op, uint32_t generation)
 		leave_group(track, comm, op, timed);
 	leave_and_free(comm, op, generation);
 	return true;
+}
+
+bool track_complete(struct track *track, struct box_op *op, uint32_t generation)
+{
+	return complete(track, op, generation);
 }
 
 bool track_expire(struct track *track, struct box_op *op, uint32_t generation)
@@ -268,13 +273,20 @@ bool track_end_untimed(struct track *track, struct box_op *op, uint32_t generati
 	return true;
 }
 
+__attribute__((noinline)) static int last_kernel_sampled(struct track *track, struct box_op *op, uint32_t generation)
+{
+	uint64_t begin_tick = clock_ticks();
+
+	complete(track, op, generation);
+	atomic_fetch_add_explicit(&track->hot_ticks, clock_ticks() - begin_tick, relaxed);
+	return 0;
+}
+
 int track_last_kernel(struct track *track, struct box_op *op, uint32_t generation)
 {
-	uint64_t begin_tick = likely(atomic_load_explicit(&op->index, relaxed) % TRACK_HOT_SAMPLE) ? 0 : clock_ticks();
-
-	track_complete(track, op, generation);
-	if (!likely(!begin_tick))
-		atomic_fetch_add_explicit(&track->hot_ticks, clock_ticks() - begin_tick, relaxed);
+	if (!likely(atomic_load_explicit(&op->index, relaxed) % TRACK_HOT_SAMPLE))
+		return last_kernel_sampled(track, op, generation);
+	complete(track, op, generation);
 	return 0;
 }
 

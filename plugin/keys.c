@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "keys.h"
 
-#include "log2.h"
-
 #define relaxed memory_order_relaxed
 
 /* A free key with the words in it, not yet valid. */
@@ -67,38 +65,6 @@ uint32_t keys_find_or_make(struct keys *keys, struct box *box, const struct key_
 	return KEYS_NONE;
 }
 
-static void bucket_add(_Atomic uint32_t *bucket, uint32_t count)
-{
-	uint32_t old = atomic_load_explicit(bucket, relaxed);
-
-	atomic_store_explicit(bucket, old <= UINT32_MAX - count ? old + count : UINT32_MAX, relaxed);
-}
-
-void keys_account(struct box *box, uint32_t index, const struct finished *op)
-{
-	struct box_key *key = &box->keys[index];
-	uint64_t ops = atomic_load_explicit(&key->ops, relaxed);
-	int64_t rate_q20 = log2_q20(op->rate_bytes) - log2_q20(op->time_ns);
-
-	atomic_store_explicit(&key->begun, ops + 1, relaxed);
-	word_order();
-	bucket_add(&box->hists[index].count[hist_bucket(op->time_ns)], 1);
-	word_add(&key->bytes, op->bytes);
-	word_add(&key->busy_ns, op->time_ns);
-	atomic_store_explicit(&key->log2_rate_q20,
-			      atomic_load_explicit(&key->log2_rate_q20, relaxed) + rate_q20, relaxed);
-	word_lower(&key->min_ns, op->time_ns);
-	word_raise(&key->max_ns, op->time_ns);
-	word_raise(&key->last_index, op->index);
-	if (!ops)
-		atomic_store_explicit(&key->first_index, op->index, relaxed);
-	if (op->phased) {
-		word_add(&key->phased_ops, 1);
-		word_add(&key->wait_ns, op->wait_ns);
-	}
-	atomic_store_explicit(&key->ops, ops + 1, memory_order_release);
-}
-
 void keys_add_untimed(struct box *box, uint32_t index, uint64_t ops, uint64_t bytes)
 {
 	atomic_fetch_add_explicit(&box->keys[index].untimed_bytes, bytes, relaxed);
@@ -149,7 +115,7 @@ static void key_merge(struct box *box, uint32_t from, uint32_t to)
 	atomic_fetch_add_explicit(&target->begun, ops, relaxed);
 	word_order();
 	for (unsigned i = 0; i < HIST_BUCKETS; i++)
-		bucket_add(&box->hists[to].count[i],
+		keys_add_to_bucket(&box->hists[to].count[i],
 			   atomic_load_explicit(&box->hists[from].count[i], relaxed));
 	add_to(&target->bytes, &source->bytes);
 	add_to(&target->busy_ns, &source->busy_ns);

@@ -4,6 +4,7 @@
 #define NCCL_INSPECTOR_KEYS_H
 
 #include "box.h"
+#include "log2.h"
 
 #define KEYS_NONE UINT32_MAX
 #define KEYS_FUNCS 16u /* of the direct table */
@@ -59,9 +60,6 @@ static inline uint32_t keys_find(struct keys *keys, struct box *box, const struc
 								    keys_find_or_make(keys, box, words);
 }
 
-/* Adds one operation. The caller has the communicator to itself (box_comm.busy). */
-void keys_account(struct box *box, uint32_t index, const struct finished *op);
-
 /* Adds operations without a time. Callable from everywhere. */
 void keys_add_untimed(struct box *box, uint32_t index, uint64_t ops, uint64_t bytes);
 
@@ -100,6 +98,40 @@ static inline void word_raise(_Atomic uint64_t *word, uint64_t value)
 {
 	if (atomic_load_explicit(word, memory_order_relaxed) < value)
 		atomic_store_explicit(word, value, memory_order_relaxed);
+}
+
+static inline void keys_add_to_bucket(_Atomic uint32_t *bucket, uint32_t count)
+{
+	uint32_t old = atomic_load_explicit(bucket, memory_order_relaxed);
+
+	atomic_store_explicit(bucket, old <= UINT32_MAX - count ? old + count : UINT32_MAX, memory_order_relaxed);
+}
+
+/* Adds one operation. The caller has the communicator to itself (box_comm.busy). */
+static inline __attribute__((always_inline)) void keys_account(struct box *box, uint32_t index, const struct finished *op)
+{
+	struct box_key *key = &box->keys[index];
+	uint64_t ops = atomic_load_explicit(&key->ops, memory_order_relaxed);
+	int64_t rate_q20 = log2_q20(op->rate_bytes) - log2_q20(op->time_ns);
+
+	atomic_store_explicit(&key->begun, ops + 1, memory_order_relaxed);
+	word_order();
+	keys_add_to_bucket(&box->hists[index].count[hist_bucket(op->time_ns)], 1);
+	word_add(&key->bytes, op->bytes);
+	word_add(&key->busy_ns, op->time_ns);
+	atomic_store_explicit(&key->log2_rate_q20,
+			      atomic_load_explicit(&key->log2_rate_q20, memory_order_relaxed) + rate_q20,
+			      memory_order_relaxed);
+	word_lower(&key->min_ns, op->time_ns);
+	word_raise(&key->max_ns, op->time_ns);
+	word_raise(&key->last_index, op->index);
+	if (!ops)
+		atomic_store_explicit(&key->first_index, op->index, memory_order_relaxed);
+	if (op->phased) {
+		word_add(&key->phased_ops, 1);
+		word_add(&key->wait_ns, op->wait_ns);
+	}
+	atomic_store_explicit(&key->ops, ops + 1, memory_order_release);
 }
 
 #endif

@@ -181,19 +181,19 @@ static inline unsigned track_count(uint64_t bits)
 /* One channel ended. NCCL <= 2.30 can stop what it did not start, with the handle of the channel's last operation. */
 static inline int track_kernel_stop(struct track *track, void *kernel, uint64_t gpu_ns)
 {
-	uint64_t word = handle_word(kernel), bit = 1ull << handle_channel(word);
+	uint64_t word = handle_word(kernel), channel = handle_channel(word);
 	struct box_op *op = track_fast_op(track, word);
 	uint64_t handle = atomic_load_explicit(&op->handle, memory_order_acquire);
 	uint64_t stopped = atomic_load_explicit(&op->stopped_channels, memory_order_relaxed);
 	uint64_t started = atomic_load_explicit(&op->started_channels, memory_order_relaxed);
 
-	if (!track_likely(handle == handle_without_channel(word) && (started & ~stopped & bit)))
+	if (!track_likely(handle == handle_without_channel(word) && started >> channel & 1 && !(stopped >> channel & 1)))
 		return track_kernel_stop_slowly(track, kernel, gpu_ns);
+	stopped |= 1ull << channel;
 	word_raise(&op->gpu_stop_ns, gpu_ns);
 	/* After the time: the sweep completes what it finds stopped. */
-	atomic_store_explicit(&op->stopped_channels, stopped | bit, memory_order_release);
-	if (started == (stopped | bit) &&
-	    track_count(started) >= atomic_load_explicit(&op->kind, memory_order_relaxed) >> 24)
+	atomic_store_explicit(&op->stopped_channels, stopped, memory_order_release);
+	if (started == stopped && track_count(started) >= atomic_load_explicit(&op->kind, memory_order_relaxed) >> 24)
 		return track_last_kernel(track, op, handle_generation(word));
 	return 0;
 }
