@@ -71,10 +71,13 @@ static inline uint64_t handle_of_use(unsigned slot, uint32_t generation)
 	return (uint64_t)generation << HANDLE_GENERATION_SHIFT | (uint64_t)slot << HANDLE_SLOT_SHIFT | HANDLE_OPERATION;
 }
 
-/* The same of one of its channels. */
-static inline uint64_t handle_without_channel(uint64_t word)
+/* The channel of a handle that is of a channel of the operation with that other handle; any other: false. */
+static inline bool handle_is_channel_of(uint64_t word, uint64_t operation, unsigned *channel)
 {
-	return (word & ~(63ull << HANDLE_CHANNEL_SHIFT)) - (HANDLE_KERNEL - HANDLE_OPERATION);
+	uint64_t beyond = word - operation - (HANDLE_KERNEL - HANDLE_OPERATION);
+
+	*channel = (unsigned)(beyond >> HANDLE_CHANNEL_SHIFT);
+	return !(beyond & ~(63ull << HANDLE_CHANNEL_SHIFT));
 }
 
 static inline uint32_t handle_generation(uint64_t word)

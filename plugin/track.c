@@ -2,6 +2,9 @@
 #include "track.h"
 
 #include <string.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 #include "abi.h"
 #include "bandwidth.h"
@@ -16,6 +19,17 @@
 #define likely track_likely
 #define INLINE static inline __attribute__((always_inline))
 
+static bool has_popcnt(void)
+{
+#if defined(__x86_64__)
+	unsigned eax, ebx, ecx = 0, edx;
+
+	return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && ecx & bit_POPCNT;
+#else
+	return false;
+#endif
+}
+
 void track_init(struct track *track, struct box *box, uint64_t ns_per_tick_q32,
 		const struct track_options *options)
 {
@@ -25,6 +39,7 @@ void track_init(struct track *track, struct box *box, uint64_t ns_per_tick_q32,
 	atomic_store(&track->fast_ops, box->ops);
 	atomic_store(&track->sweep_tick, clock_ticks());
 	track->ns_per_tick_q32 = ns_per_tick_q32;
+	track->has_popcnt = has_popcnt();
 	track->options = *options;
 	track->clocks_ticks = (uint64_t)(((unsigned __int128)TRACK_CLOCKS_NS << 32) / ns_per_tick_q32);
 	for (unsigned slot = 0; slot < BOX_OPS; slot++)
@@ -307,7 +322,7 @@ int track_kernel_stop_slowly(struct track *track, void *kernel, uint64_t gpu_ns)
 	atomic_store_explicit(&op->stopped_channels, stopped | bit, memory_order_release);
 	if (track->traces)
 		trace_kernel_stop(&track->traces[handle_slot(word)], handle_channel(word));
-	if (started == (stopped | bit) && track_count(started) >= atomic_load_explicit(&op->kind, relaxed) >> 24)
+	if (started == (stopped | bit) && track_count(track, started) >= atomic_load_explicit(&op->kind, relaxed) >> 24)
 		return track_last_kernel(track, op, handle_generation(word));
 	return 0;
 }

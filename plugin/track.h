@@ -69,6 +69,7 @@ struct track {
 	struct box_op *ops;             /* box->ops */
 	_Atomic bool active;            /* false in a forked child: the box is the parent's */
 	_Atomic bool full;              /* the pool was, and nothing has been freed since */
+	bool has_popcnt;                /* the processor has that instruction */
 	struct track_options options;
 	_Atomic uint32_t sample_every;  /* kernel events for one operation in so many; 0 and 1: for all */
 	struct box *box;
@@ -170,30 +171,41 @@ static inline void *track_kernel_start(struct track *track, void *operation, uns
 		       handle : track_kernel_start_slowly(track, operation, channel, gpu_ns);
 }
 
-/* Bits that are set, without the instruction that the oldest processors lack. */
-static inline unsigned track_count(uint64_t bits)
+/* Bits that are set. The oldest processors lack the instruction. */
+static inline unsigned track_count(const struct track *track, uint64_t bits)
 {
+#if defined(__x86_64__)
+	if (track_likely(track->has_popcnt)) {
+		__asm__("popcnt %0, %0" : "+r"(bits) : : "cc");
+		return (unsigned)bits;
+	}
+#else
+	(void)track;
+#endif
 	bits -= bits >> 1 & 0x5555555555555555u;
 	bits = (bits & 0x3333333333333333u) + (bits >> 2 & 0x3333333333333333u);
 	return (unsigned)(((bits + (bits >> 4)) & 0x0f0f0f0f0f0f0f0fu) * 0x0101010101010101u >> 56);
 }
 
 /* One channel ended. NCCL <= 2.30 can stop what it did not start, with the handle of the channel's last operation. */
-static inline int track_kernel_stop(struct track *track, void *kernel, uint64_t gpu_ns)
+static inline __attribute__((always_inline)) int track_kernel_stop(struct track *track, void *kernel, uint64_t gpu_ns)
 {
-	uint64_t word = handle_word(kernel), channel = handle_channel(word);
+	uint64_t word = handle_word(kernel);
 	struct box_op *op = track_fast_op(track, word);
 	uint64_t handle = atomic_load_explicit(&op->handle, memory_order_acquire);
 	uint64_t stopped = atomic_load_explicit(&op->stopped_channels, memory_order_relaxed);
 	uint64_t started = atomic_load_explicit(&op->started_channels, memory_order_relaxed);
 
-	if (!track_likely(handle == handle_without_channel(word) && started >> channel & 1 && !(stopped >> channel & 1)))
+	unsigned channel;
+
+	if (!track_likely(handle_is_channel_of(word, handle, &channel) && started >> channel & 1 &&
+			  !(stopped >> channel & 1)))
 		return track_kernel_stop_slowly(track, kernel, gpu_ns);
 	stopped |= 1ull << channel;
 	word_raise(&op->gpu_stop_ns, gpu_ns);
 	/* After the time: the sweep completes what it finds stopped. */
 	atomic_store_explicit(&op->stopped_channels, stopped, memory_order_release);
-	if (started == stopped && track_count(started) >= atomic_load_explicit(&op->kind, memory_order_relaxed) >> 24)
+	if (started == stopped && track_count(track, started) >= atomic_load_explicit(&op->kind, memory_order_relaxed) >> 24)
 		return track_last_kernel(track, op, handle_generation(word));
 	return 0;
 }

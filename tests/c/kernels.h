@@ -95,7 +95,7 @@ static void take(struct pair *pair, struct driver_op *op)
 
 static unsigned any_bit(uint64_t *random, uint64_t bits)
 {
-	for (uint64_t skip = draw(random, track_count(bits)); skip; skip--)
+	for (uint64_t skip = draw(random, track_count(&inspector_track, bits)); skip; skip--)
 		bits &= bits - 1;
 	return (unsigned)__builtin_ctzll(bits);
 }
