@@ -179,7 +179,7 @@ OTHER static int start_kernel_slowly(void **handle, void *operation, const struc
 }
 
 /* NCCL <= 2.27 starts Coll and P2p only if Group got a handle. */
-OTHER static int start_other_v4(void *context, void **handle, const struct abi_descriptor_v4 *event)
+TRACK_HOT OTHER static int start_other_v4(void *context, void **handle, const struct abi_descriptor_v4 *event)
 {
 	*handle = NULL;
 	if (event->type == ABI_COLL)
@@ -197,7 +197,7 @@ OTHER static int start_other_v4(void *context, void **handle, const struct abi_d
 	return NCCL_SUCCESS;
 }
 
-static int start_event_v4(void *context, void **handle, struct abi_descriptor_v4 *event)
+TRACK_HOT static int start_event_v4(void *context, void **handle, struct abi_descriptor_v4 *event)
 {
 	const struct abi_kernel_ch *kernel = &event->body.kernel_ch;
 
@@ -263,12 +263,12 @@ static inline int start_other(void *context, void **handle, uint64_t type, void 
 	return NCCL_SUCCESS;
 }
 
-OTHER static int start_other_v5(void *context, void **handle, const struct abi_descriptor_v5 *event)
+TRACK_HOT OTHER static int start_other_v5(void *context, void **handle, const struct abi_descriptor_v5 *event)
 {
 	return start_other(context, handle, event->type, event->parent, &event->body, false);
 }
 
-static int start_event_v5(void *context, void **handle, struct abi_descriptor_v5 *event)
+TRACK_HOT static int start_event_v5(void *context, void **handle, struct abi_descriptor_v5 *event)
 {
 	const struct abi_kernel_ch *kernel = &event->body.common.kernel_ch;
 
@@ -278,7 +278,7 @@ static int start_event_v5(void *context, void **handle, struct abi_descriptor_v5
 	return start_other_v5(context, handle, event);
 }
 
-OTHER static int start_other_v7(void *context, void **handle, const struct abi_descriptor_v7 *event)
+TRACK_HOT OTHER static int start_other_v7(void *context, void **handle, const struct abi_descriptor_v7 *event)
 {
 	if (event->type == ABI_KERNEL_PHASE) {
 		*handle = track_phase_start(TRACK, event->parent, event->kernel_phase.phase);
@@ -295,7 +295,7 @@ OTHER static int start_other_v7(void *context, void **handle, const struct abi_d
 	return NCCL_SUCCESS;
 }
 
-static int start_event_v7(void *context, void **handle, struct abi_descriptor_v7 *event)
+TRACK_HOT static int start_event_v7(void *context, void **handle, struct abi_descriptor_v7 *event)
 {
 	const struct abi_kernel_ch *kernel = &event->body.common.kernel_ch;
 
@@ -313,7 +313,7 @@ OTHER static int stop_other(void *handle)
 	return NCCL_SUCCESS;
 }
 
-static int stop_event(void *handle)
+TRACK_HOT static int stop_event(void *handle)
 {
 	unsigned kind = handle_kind(handle_word(handle));
 
@@ -341,7 +341,7 @@ static int no_state(void *handle, int state, union abi_state_args *args)
 	return NCCL_SUCCESS;
 }
 
-OTHER static int other_state(void *handle, int state, union abi_state_args *args)
+TRACK_HOT OTHER static int other_state(void *handle, int state, union abi_state_args *args)
 {
 	if (state == ABI_STATE_KERNEL_PHASE_STOP && args)
 		track_phase_stop(TRACK, handle, args->gpu_ns);
@@ -350,7 +350,7 @@ OTHER static int other_state(void *handle, int state, union abi_state_args *args
 	return NCCL_SUCCESS;
 }
 
-static int record_event_state(void *handle, int state, union abi_state_args *args)
+TRACK_HOT static int record_event_state(void *handle, int state, union abi_state_args *args)
 {
 	if (!track_likely(state == ABI_STATE_KERNEL_CH_STOP && args))
 		return other_state(handle, state, args);

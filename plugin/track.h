@@ -91,6 +91,8 @@ struct track {
 #define TRACK_CLOCKS_NS 10000000000ull
 #define TRACK_HOT_SAMPLE 256u
 #define track_likely(x) __builtin_expect(!!(x), 1)
+/* What every operation passes through: the linker puts these functions side by side, on as few pages and lines as can be. */
+#define TRACK_HOT __attribute__((hot))
 
 /* Slots that are all free and stay so: for struct track.fast_ops. They take no memory until they are read. */
 extern struct box_op track_no_ops[BOX_OPS];
@@ -109,7 +111,7 @@ void track_trace(struct track *track, struct trace_op *traces);
 /* A Coll or P2p. */
 void *track_operation(struct track *track, void *context, const struct event *event);
 /* The same for a Coll of v4 and later. Gives 0. */
-int track_coll(struct track *track, void *context, const struct abi_coll *coll, void **handle);
+TRACK_HOT int track_coll(struct track *track, void *context, const struct abi_coll *coll, void **handle);
 int track_symmetric_coll(struct track *track, void *context, const struct abi_coll *coll, void **handle);
 /* A call of a collective, for which an operation is to follow, or not. */
 void track_coll_call(struct track *track, void *context, const struct event *event);
@@ -128,7 +130,7 @@ void track_enqueued(struct track *track, void *operation);
  * their caller ends with a jump and needs no frame. */
 void *track_kernel_start_slowly(struct track *track, void *operation, unsigned channel, uint64_t gpu_ns);
 int track_kernel_stop_slowly(struct track *track, void *kernel, uint64_t gpu_ns);
-int track_last_kernel(struct track *track, struct box_op *op, uint32_t generation);
+TRACK_HOT int track_last_kernel(struct track *track, struct box_op *op, uint32_t generation);
 int track_group_stop_slowly(struct track *track, uint64_t word);
 /* While sampling: asks NCCL for the kernel events of the next group, or not. */
 void track_sample_next(struct track *track);
@@ -157,6 +159,9 @@ static inline bool track_kernel_start_fast(struct track *track, void *operation,
 		return false;
 	uint64_t started = atomic_load_explicit(&op->started_channels, memory_order_relaxed);
 
+	/* What the application's thread has written is wanted at the end: have it here by then. */
+	if (!track_likely(started))
+		box_prefetch_to_write(op);
 	atomic_store_explicit(&op->started_channels, started | 1ull << channel, memory_order_relaxed);
 	word_lower(&op->gpu_start_ns, gpu_ns);
 	*handle = handle_of(word + (HANDLE_KERNEL - HANDLE_OPERATION) + ((uint64_t)channel << HANDLE_CHANNEL_SHIFT));
