@@ -32,6 +32,10 @@ class Place:
     gpu: str
     name: str
 
+    def __hash__(self) -> int:
+        """Return that of the name, which tells processes apart: it is asked a million times."""
+        return hash(self.name)
+
 
 @dataclass(frozen=True, slots=True)
 class Member:
@@ -271,8 +275,10 @@ def join_communicators(
         keys: dict[int, list[Key]] = defaultdict(list)
         for key in process.keys:
             keys[key.comm].append(key)
+        places: dict[int | None, Place] = {}  # one for each GPU: they are compared all the time
         for comm in process.comms:
-            member = Member(_place(node, process, comm, name), comm, tuple(keys[comm.index]))
+            place = places.setdefault(comm.gpu, _place(node, process, comm, name))
+            member = Member(place, comm, tuple(keys[comm.index]))
             if comm.rank < 0 and comm.state != COMM_FOLDED:
                 continue  # NCCL before 2.27 tells whose it is with the first operation
             if comm.state == COMM_FOLDED:

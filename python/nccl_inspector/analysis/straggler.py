@@ -138,6 +138,8 @@ def _is_skew(cases: Sequence[Case], judged: int) -> bool:
 
 
 def _descend(communicators: Sequence[Communicator], cases: Sequence[Case]) -> list[Named]:
+    if not cases:
+        return []
     excuses = _Excuses(communicators)
     memberships: dict[Place, int] = defaultdict(int)
     judged: dict[Place, int] = defaultdict(int)  # kinds of operation
