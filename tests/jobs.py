@@ -25,6 +25,11 @@ def standin(cluster: Cluster, *words: str) -> str:
     return f"{line} --log oplog.$SLURM_JOB_ID"
 
 
+def report(cluster: Cluster, job_id: int, *words: str) -> str:
+    """The words of a job's report, one blank between two, wherever its lines are broken."""
+    return " ".join(cluster.report(job_id, *words).stdout.split())
+
+
 def submit(
     cluster: Cluster,
     *words: str,

@@ -3,6 +3,8 @@
 import re
 from dataclasses import dataclass
 
+from nccl_inspector.card.build import build_card
+from nccl_inspector.card.model import Straggler
 from nccl_inspector.report import Report, build_report, load_summaries
 from nccl_inspector.summary import NodeSummary
 from tests import jobs, truth
@@ -31,7 +33,9 @@ class Journey:
     nodes: dict[str, NodeState]
     summaries: dict[str, NodeSummary]
     report: Report
+    stragglers: tuple[Straggler, ...]
     text: str
+    exit_code: int  # of the command that printed it
     logs: dict[int, dict[Kind, list[truth.Record]]]  # by rank
 
     def family(self, name: str) -> list[Sample]:
@@ -71,7 +75,9 @@ def travel(cluster: Cluster) -> Journey:
     state = jobs.finish(cluster, job_id)
     wait_until(lambda: not cluster.query(selector), 10, "the job's series are stale", 0.1)
     cluster.wait_idle()
-    report = build_report(load_summaries(job_id, cluster.layout.reports, None))
+    loaded = load_summaries(job_id, cluster.layout.reports, None)
+    report = build_report(loaded)
+    done = cluster.report(job_id)
     directory = jobs.oplog(cluster, job_id)
     return Journey(
         job_id=job_id,
@@ -85,6 +91,8 @@ def travel(cluster: Cluster) -> Journey:
         nodes=cluster.node_states(),
         summaries=jobs.summaries(cluster, job_id),
         report=report,
-        text=cluster.report(job_id).stdout,
+        stragglers=build_card(loaded).stragglers,
+        text=done.stdout,
+        exit_code=done.returncode,
         logs={rank: truth.by_kind(truth.read_log(directory, rank)) for rank in range(RANKS)},
     )

@@ -7,6 +7,10 @@ from pathlib import Path
 import pytest
 
 from nccl_inspector import __version__
+from nccl_inspector.card.comment import make_comment
+from tests import cards
+from tests.slurm.recorded import load
+from tests.slurm.test_find import Slurm
 from tests.test_report import eight_ranks, write_summary
 
 PYTHON_DIR = Path(__file__).parents[1] / "python"
@@ -28,9 +32,9 @@ def test_a_job_id_that_is_none_is_refused(job: str) -> None:
     assert run("report", "--", job).returncode == 2
 
 
-def test_an_unknown_job_is_one_line_and_exit_1(tmp_path: Path) -> None:
+def test_an_unknown_job_is_one_line_and_no_exit_status_that_judges_it(tmp_path: Path) -> None:
     done = run("report", "7", "--report-dir", str(tmp_path))
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr == f"nccl-inspector: no report of job 7: nothing of it is in {tmp_path}\n"
 
 
@@ -67,5 +71,37 @@ def test_the_report_of_a_job_is_printed(tmp_path: Path) -> None:
     for summary in eight_ranks(tmp_path / "boxes"):
         write_summary(tmp_path / "42", summary)
     done = run("report", "42", "--report-dir", str(tmp_path))
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "rank 5 (n3 GPU1) came late" in done.stdout
+    for word in ("--json", "--html=-", "--color=always"):
+        form = run("report", "42", "--report-dir", str(tmp_path), word)
+        assert (form.returncode, form.stderr) == (1, "")
+        assert form.stdout != done.stdout
+
+
+def test_what_becomes_of_the_agent_needs_nothing_of_the_report() -> None:
+    code = "import sys, nccl_inspector.cli\nprint(sorted(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+        env=os.environ | {"PYTHONPATH": str(PYTHON_DIR)},
+    )  # fmt: skip
+    for name in ("numpy", "jinja2", "sqlite3", "nccl_inspector.card.build"):
+        assert f"'{name}'" not in done.stdout
+
+
+def test_show_asks_slurm_for_a_jobs_comment(tmp_path: Path) -> None:
+    slurm = Slurm(tmp_path)
+    slurm.says("scontrol", "finished")
+    said, job_id = tmp_path / "scontrol.said", load("22.05").ids["finished"]
+    (tmp_path / "x.conf").write_text(f"scontrol = {tmp_path}/scontrol\n")
+    words = ("show", "--conf", str(tmp_path / "x.conf"), str(job_id))
+    done = run(*words)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"nccl-inspector: Slurm has no AdminComment of job {job_id}\n"
+    line = make_comment(cards.straggler())
+    said.write_text(said.read_text().replace(" Comment=", f" AdminComment={line} Comment="))
+    done = run(*words)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "rank 5 (n3, GPU1) came late" in done.stdout
+    assert done.stdout.startswith("DEGRADED (straggler), medium confidence")
+    slurm.put("scontrol", "echo slurm 22.05.8; [ $1 = --version ] || exit 1")
+    assert f"nccl-inspector: job {job_id}: " in run(*words).stderr

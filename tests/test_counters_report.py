@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 
 from nccl_inspector import summary as summary_module
+from nccl_inspector.analysis.hardware import find_hardware
 from nccl_inspector.analysis.links import find_links
+from nccl_inspector.card.build import build_card
+from nccl_inspector.card.text import render_text
 from nccl_inspector.counters.delta import RESET, STUCK
 from nccl_inspector.counters.model import (
     Change,
@@ -24,8 +27,7 @@ from nccl_inspector.counters.model import (
     to_json,
 )
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.render import render_text
-from nccl_inspector.report import build_report, load_summaries
+from nccl_inspector.report import load_summaries
 from nccl_inspector.summary import Head, NodeSummary, decode, encode
 
 START_S = 1_700_000_000
@@ -50,14 +52,19 @@ def on(name: str, counters: NodeCounters | None) -> NodeSummary:
     return NodeSummary(replace(HEAD, node=name), (), counters)
 
 
-def section(tmp_path: Path, *found: NodeSummary) -> str:
-    """What the report says of links and GPUs, through files."""
+def report(tmp_path: Path, *found: NodeSummary) -> str:
+    """What the report says of these summaries, through files."""
     folder = tmp_path / "42"
     folder.mkdir()
     for one in found:
         name = f"{one.head.node}.0.nodesummary"
         (folder / name).write_bytes(encode(one.head, [], one.counters))
-    text = render_text(build_report(load_summaries(42, tmp_path, None)))
+    return render_text(build_card(load_summaries(42, tmp_path, None)))
+
+
+def section(tmp_path: Path, *found: NodeSummary) -> str:
+    """What the report says of links and GPUs."""
+    text = report(tmp_path, *found)
     if "LINKS AND GPUS" not in text:
         return ""
     return text[text.index("LINKS AND GPUS") : text.index("MISSING")].rstrip()
@@ -143,32 +150,39 @@ def test_what_does_not_fit_is_told_coarser_then_not_at_all(
     assert decode(encode(HEAD, [], big)).counters == NodeCounters(absent="they did not fit")
 
 
+def told(*found: NodeSummary) -> list[tuple[str, str, str]]:
+    return [(one.node, one.device, one.words) for one in find_hardware(found).counters]
+
+
 def test_what_rose_is_said_with_its_device_and_time() -> None:
     quiet = node(port(link_downed=Count(0), port_xmit_data=Count(10**12)))
+    assert sorted(told(on("n1", FULL), on("n2", quiet))) == sorted([
+        ("n1", "mlx5_0/1",
+         "link_downed 2 (2023-11-14 22:14:20 to 22:15:20 UTC) (at least: it counts no further)"),
+        ("n1", "GPU3", "clocks held by hw_thermal for 6 s (1.0% of the time)"
+         " (2023-11-14 22:13:20 to 22:14:20 UTC)"),
+        ("n1", "GPU3", "it is gone (2023-11-14 22:18:20 UTC)"),
+        ("n1", "GPU3", "NVLinks that were up: 17 to 18"),
+        ("n1", "GPU3 NVLink 17", "recovery 1"),
+        ("n1", "GPU3", "XID 79 at 2023-11-14 22:15:00 UTC"),
+    ])  # fmt: skip
     links = find_links([on("n1", FULL), on("n2", quiet)])
     assert links is not None
-    assert links.sampled == 2
-    assert [(row.node, row.device, row.words) for row in links.rows] == [
-        ("n1", "mlx5_0/1", (
-            "link_downed 2 (2023-11-14 22:14:20 to 22:15:20 UTC) (at least: it counts no further)",
-        )),
-        ("n1", "GPU3", (
-            "clocks held by hw_thermal for 6 s (1.0% of the time)"
-            " (2023-11-14 22:13:20 to 22:14:20 UTC)",
-            "it is gone (2023-11-14 22:18:20 UTC)",
-            "NVLinks that were up: 17 to 18",
-        )),
-        ("n1", "GPU3 NVLink 17", ("recovery 1",)),
-        ("n1", "GPU3", ("XID 79 at 2023-11-14 22:15:00 UTC",)),
-    ]  # fmt: skip
-    assert links.problems == ("n1: gpu: no sample at the job's end",)
+    assert (links.sampled, links.problems) == (2, ("n1: gpu: no sample at the job's end",))
+
+
+def test_an_xid_that_came_again_is_one_row_with_its_times() -> None:
+    seen = tuple(XidSeen(START_S + 100 * n, "GPU3", 13) for n in range(3))
+    assert told(on("n1", node(xids=seen))) == [
+        ("n1", "GPU3", "XID 13, 3 times (2023-11-14 22:13:20 to 22:16:40 UTC)")
+    ]
 
 
 def test_the_report_shows_it_between_figures_and_what_is_missing(tmp_path: Path) -> None:
     quiet = node(port(link_downed=Count(0)))
     text = section(tmp_path, on("n1", FULL), on("n2", quiet))
     assert text.startswith("LINKS AND GPUS  (the hardware's counters while the job ran; other jobs")
-    assert "\n n1 GPU3 NVLink 17: recovery 1\n" in text
+    assert text.endswith("\n n1 GPU3 NVLink 17: recovery 1")
     assert max(map(len, text.splitlines())) <= 100
 
 
@@ -189,7 +203,8 @@ def test_what_is_missing_is_said_by_node(tmp_path: Path) -> None:
 
 def test_an_agent_that_came_late_or_went_early_is_said(tmp_path: Path) -> None:
     part = NodeCounters((Span("pressure", START_S + 300, START_S + 400, 100, 2, ""),))
-    assert section(tmp_path, on("n1", part)).splitlines()[2:] == [
+    missing = report(tmp_path, on("n1", part)).partition("\nMISSING\n")[2]
+    assert missing.splitlines()[-2:] == [
         " n1: counters from 300 s after the job's start on",
         " n1: counters until 200 s before the job's end",
     ]
@@ -202,15 +217,18 @@ def test_a_report_of_summaries_without_counters_says_nothing_of_them(tmp_path: P
 def test_a_reset_alone_is_no_line_but_a_counter_that_stands_still_is() -> None:
     reset = port(symbol_error=Count(0, (RESET,)))
     stuck = port("mlx5_1/1", symbol_error=Count(0, (STUCK,)))
-    links = find_links([on("n1", node(reset, stuck))])
-    assert links is not None
-    assert [row.words for row in links.rows] == [
-        ("symbol_error 0 (at least: it counts no further)",)
+    assert told(on("n1", node(reset, stuck))) == [
+        ("n1", "mlx5_1/1", "symbol_error 0 (at least: it counts no further)")
     ]
 
 
 def test_a_counter_of_a_later_release_is_passed_over() -> None:
     strange = DeviceCounters("port", "mlx5_0/1", {"warp_errors": Count(5, (RESET,))}, {}, {})
-    links = find_links([on("n1", node(strange))])
-    assert links is not None
-    assert links.rows == ()
+    assert told(on("n1", node(strange))) == []
+
+
+def test_a_counter_that_rises_in_a_healthy_job_too_is_told_only_where_it_is_bad() -> None:
+    alike = [port(f"mlx5_{n}/1", port_xmit_wait=Count(1000 + n)) for n in range(4)]
+    assert told(on("n1", node(*alike))) == []
+    alike[2] = port("mlx5_2/1", port_xmit_wait=Count(90_000))
+    assert told(on("n1", node(*alike))) == [("n1", "mlx5_2/1", "port_xmit_wait 90000")]

@@ -7,11 +7,10 @@ from pathlib import Path
 from nccl_inspector.analysis.naming import name_processes
 from nccl_inspector.layout import NOT_KNOWN
 from nccl_inspector.model import Process
-from nccl_inspector.render import render_text
 from nccl_inspector.summary import NodeSummary
 from tests.boxes import BoxOf, CommOf, KeyOf, write_box
 from tests.test_collect import read_process
-from tests.test_report import FIRST, report_of
+from tests.test_report import FIRST, text_of
 
 BATCH = NOT_KNOWN  # Slurm gives a batch script no SLURM_STEP_ID
 
@@ -86,8 +85,8 @@ def test_the_report_of_an_arrays_task_says_which_it_is(tmp_path: Path) -> None:
     box = BoxOf([CommOf(7, 0, 1)], [KeyOf(0, [1000])])
     box.header.update(array_job_id=40, array_task_id=0)
     array = read_process(write_box(tmp_path, "0_1", box))
-    assert "job 42 (array task 40_0), user" in render_text(
-        report_of([NodeSummary(replace(FIRST, array_task=array.facts.array_task), (array,))])
+    assert "job 42 (array task 40_0), user" in text_of(
+        [NodeSummary(replace(FIRST, array_task=array.facts.array_task), (array,))]
     )
     plain = process(tmp_path, 0)
-    assert "job 42, user" in render_text(report_of([NodeSummary(FIRST, (plain,))]))
+    assert "job 42, user" in text_of([NodeSummary(FIRST, (plain,))])

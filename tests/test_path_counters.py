@@ -57,9 +57,9 @@ def test_a_links_and_a_gpus_errors_are_in_prometheus_and_in_the_report(
     assert {name for name in devices if name.startswith("GPU")} == {
         "GPU0", "GPU0/0", "GPU0/1", "GPU1", "GPU1/0", "GPU1/1",
     }  # fmt: skip
-    text = cluster.report(job_id).stdout
+    text = jobs.report(cluster, job_id)
     assert "n1 mlx5_0/1: link_downed 1 (" in text
     assert "local_ack_timeout_err 41" in text
     assert "n1 GPU0 NVLink 1: recovery 3" in text
     assert "no port of InfiniBand or RoCE: n4" in text
-    assert "MISSING  nothing" in text
+    assert "MISSING nothing" in text

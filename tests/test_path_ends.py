@@ -87,7 +87,7 @@ def test_kill_9_of_all_ranks_loses_no_operation(healthy_cluster: Cluster) -> Non
         "rank 0 (n1)", "rank 1 (n1)", "rank 2 (n2)", "rank 3 (n2)",
     ]  # fmt: skip
     assert "died without finalizing, data up to the last event: rank 0" in (
-        cluster.report(job_id).stdout
+        jobs.report(cluster, job_id)
     )
     wait_until(
         lambda: all(lost(cluster.node(name)) == count + 2 for name, count in before.items()),
@@ -313,8 +313,8 @@ def test_a_requeued_job_has_a_report_of_each_attempt(healthy_cluster: Cluster) -
     cluster.run_as("root", ["scontrol", "requeue", str(job_id)])
     wait_until(lambda: cluster.job(job_id).restarts == 1, 60, "the job's second start")
     assert jobs.finish(cluster, job_id, 60) == "COMPLETED"
-    first, second = (cluster.report(job_id, "--attempt", number).stdout for number in "01")
+    first, second = (jobs.report(cluster, job_id, "--attempt", number) for number in "01")
     assert "died without finalizing" in first
-    assert "MISSING  nothing" in second
+    assert "MISSING nothing" in second
     for text in (first, second):
         assert "2 nodes, 4 ranks" in text

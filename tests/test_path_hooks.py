@@ -125,4 +125,4 @@ def test_a_later_job_of_the_same_id_has_nothing_of_the_earlier(healthy_cluster: 
     assert summary.head.start > 1000000000
     most = {max(key.ops for key in process.keys) for process in summary.processes}
     assert most == {9}, "operations of the later job, and of no other"
-    assert "MISSING  nothing" in cluster.report(later).stdout
+    assert "MISSING nothing" in jobs.report(cluster, later)

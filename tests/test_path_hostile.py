@@ -65,7 +65,7 @@ def assert_measured(cluster: Cluster, job_id: int) -> None:
     (summary,) = jobs.summaries(cluster, job_id).values()
     assert {process.facts.procid for process in summary.processes} == {0, 1}
     report = cluster.report(job_id)
-    assert report.returncode == 0, report.stderr
+    assert report.stderr == ""
     assert "MISSING  nothing" in report.stdout
     assert all(line.isprintable() for line in report.stdout.splitlines())
 
@@ -285,4 +285,4 @@ def test_a_user_of_any_name_is_measured(healthy_cluster: Cluster, odd_name: str)
     (summary,) = jobs.summaries(cluster, job_id).values()
     assert (summary.head.uid, summary.head.user) == (ODD_UID, odd_name)
     assert {process.facts.procid for process in summary.processes} == {0, 1}
-    assert cluster.report(job_id).returncode == 0
+    assert "NCCL JOB REPORT" in jobs.report(cluster, job_id)

@@ -87,7 +87,7 @@ def test_each_task_of_an_array_is_a_job_and_knows_its_number(healthy_cluster: Cl
     cancel(cluster, *tasks.values())
     for number, job_id in tasks.items():
         assert {one.facts.array_task for one in processes(cluster, job_id)} == {f"{array}_{number}"}
-        assert f"job {job_id} (array task {array}_{number})" in cluster.report(job_id).stdout
+        assert f"job {job_id} (array task {array}_{number})" in jobs.report(cluster, job_id)
 
 
 @pytest.mark.case("Identities", "a job submitted by an array's task is none of the array")
@@ -104,7 +104,7 @@ def test_a_job_that_an_arrays_task_submits_is_none_of_the_array(healthy_cluster:
     found = processes(cluster, job_id)
     assert [operations(one) for one in found] == [OPERATIONS] * 2
     assert {one.facts.array_task for one in found} == {""}
-    assert f"job {job_id}, user" in cluster.report(job_id).stdout
+    assert f"job {job_id}, name " in jobs.report(cluster, job_id)
 
 
 @pytest.mark.case("Identities", "a het job: series of each component, one report of all")
@@ -122,9 +122,9 @@ def test_a_het_job_has_series_of_each_component_and_one_report(healthy_cluster: 
     cluster.run_as("root", ["scancel", str(leader)])
     for job_id in components:
         jobs.finish(cluster, job_id)
-    text = cluster.report(leader).stdout
+    text = jobs.report(cluster, leader)
     for job_id in components:
-        assert cluster.report(job_id).stdout == text
+        assert jobs.report(cluster, job_id) == text
         assert f"job {leader} (het: components {leader}, {leader + 1})" in text
         assert "4 ranks" in text
         assert "died without finalizing, data up to the last event: rank 0" in text
@@ -145,7 +145,7 @@ def test_steps_that_run_at_once_are_told_apart(healthy_cluster: Cluster) -> None
     places = sorted((one.facts.step, one.facts.procid) for one in found)
     assert places == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert [operations(one) for one in found] == [OPERATIONS] * 4
-    text = cluster.report(job_id).stdout
+    text = jobs.report(cluster, job_id)
     assert "4 processes in 2 steps" in text
 
 
@@ -183,9 +183,9 @@ def assert_a_world_of_eight(cluster: Cluster, job_id: int, world: str) -> None:
     assert [operations(one) for one in found] == [OPERATIONS] * 8
     labels = [gpu.label for one in found for gpu in one.gpus]
     assert sorted(labels) == sorted([f"GPU{minor}" for minor in range(4)] * 2)
-    text = cluster.report(job_id).stdout
+    text = jobs.report(cluster, job_id)
     assert re.search(r"2 nodes, 8 (ranks|processes in 2 steps)", text), text
-    assert "MISSING  nothing" in text
+    assert "MISSING nothing" in text
 
 
 @pytest.mark.case("Identities", "a launcher like torchrun: one task a node, four processes each")
@@ -239,6 +239,6 @@ def test_a_node_is_called_by_its_node_name(cluster_dir: Path) -> None:
         assert {labels["node"] for labels in found} == {"n2"}
         cancel(cluster, job_id)
         assert jobs.summaries(cluster, job_id).keys() == {"n2"}
-        assert "rank 0 (n2)" in cluster.report(job_id).stdout
+        assert "rank 0 (n2)" in jobs.report(cluster, job_id)
     finally:
         cluster.down()

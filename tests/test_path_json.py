@@ -82,7 +82,7 @@ def assert_whole(cluster: Cluster, job_id: int, files: list[Path], ranks: int = 
     assert written(lines) == logged(cluster, job_id, ranks)
     assert {line["metadata"]["slurm_job_id"] for line in lines} == {job_id}
     assert {line["metadata"]["lines_dropped"] for line in lines} == {0}
-    assert f"{ranks} ranks" in cluster.report(job_id).stdout
+    assert f"{ranks} ranks" in jobs.report(cluster, job_id)
     assert jobs.traces(cluster, job_id) == []
 
 
@@ -123,7 +123,7 @@ def test_prom_and_json_has_both_while_it_runs(healthy_cluster: Cluster) -> None:
     ], "lines are not below /run"  # fmt: skip
     cluster.run_as("root", ["scancel", str(job_id)])
     jobs.finish(cluster, job_id)
-    assert "2 ranks" in cluster.report(job_id).stdout
+    assert "2 ranks" in jobs.report(cluster, job_id)
     assert jobs.traces(cluster, job_id) == []
     assert written_at(place) == 2, "the user's files stay"
 
@@ -160,7 +160,7 @@ def test_a_directory_that_cannot_be_costs_the_lines_alone(
 ) -> None:
     cluster = healthy_cluster
     job_id = run(cluster, f"json,dir={place},interval=100ms", *SMALL, before="touch oplog.file")
-    assert "2 ranks" in cluster.report(job_id).stdout
+    assert "2 ranks" in jobs.report(cluster, job_id)
     assert jobs.summaries(cluster, job_id).keys() == {"n1"}
 
 

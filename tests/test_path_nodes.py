@@ -102,8 +102,8 @@ def test_a_job_requeued_from_a_lost_node_keeps_its_attempts_apart(
     assert sorted(
         path.name for path in (cluster.layout.reports / str(job_id)).glob("*.nodesummary")
     ) == ["n1.0.nodesummary", "n4.1.nodesummary"]
-    assert "died without finalizing" in cluster.report(job_id, "--attempt", "0").stdout
-    assert "MISSING  nothing" in cluster.report(job_id).stdout
+    assert "died without finalizing" in jobs.report(cluster, job_id, "--attempt", "0")
+    assert "MISSING nothing" in jobs.report(cluster, job_id)
     wait_until(lambda: node.state().idle, 30, "Slurm has the node back", 0.1)
 
 
@@ -122,7 +122,7 @@ def assert_measured(cluster: Cluster, *words: str) -> None:
     job_id, state = run(cluster, *words)
     assert (state, cluster.job(job_id).exit_code) == ("COMPLETED", "0:0")
     assert jobs.summaries(cluster, job_id).keys() == {"n1", "n2"}
-    assert "MISSING  nothing" in cluster.report(job_id).stdout
+    assert "MISSING nothing" in jobs.report(cluster, job_id)
     cluster.wait_idle()
 
 

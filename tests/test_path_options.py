@@ -195,7 +195,7 @@ def test_report_mode_has_a_report_and_no_series(healthy_cluster: Cluster) -> Non
     )  # fmt: skip
     assert jobs.finish(cluster, job_id) == "COMPLETED"
     assert jobs.summaries(cluster, job_id).keys() == {"n1", "n2"}
-    assert "4 ranks" in cluster.report(job_id).stdout
+    assert "4 ranks" in jobs.report(cluster, job_id)
     assert cluster.history(f'{{slurm_job_id="{job_id}"}}', 60) == []
 
 

@@ -91,7 +91,7 @@ def test_a_job_whose_epilog_never_came_is_collected_and_has_its_report(soon: Clu
     assert soon.wait_for_job(job_id).state == "COMPLETED"
     jobs.wait_until_clean(soon, job_id)
     assert jobs.summaries(soon, job_id).keys() == {"n1", "n2"}
-    assert f"2 nodes, {RANKS} ranks" in soon.report(job_id).stdout
+    assert f"2 nodes, {RANKS} ranks" in jobs.report(soon, job_id)
     assert counter(soon.node("n1"), "swept_jobs_total") == before + 1
 
 

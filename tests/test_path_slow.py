@@ -125,7 +125,7 @@ def test_a_job_at_its_time_limit_has_its_report(shared_cluster: Cluster, ends: E
     (summary,) = jobs.summaries(shared_cluster, ends.ids["limit"]).values()
     assert [process.facts.state for process in summary.processes] == [KILLED] * RANKS
     assert summary.head.end - summary.head.start >= 60
-    assert "died without finalizing" in shared_cluster.report(ends.ids["limit"]).stdout
+    assert "died without finalizing" in jobs.report(shared_cluster, ends.ids["limit"])
 
 
 @pytest.mark.parametrize(
@@ -147,10 +147,10 @@ def test_each_attempt_has_its_own_numbers(shared_cluster: Cluster, ends: Ends, n
     assert {process.facts.state for process in made[1].processes}.isdisjoint({KILLED})
     assert made[0].head.end <= made[1].head.start
     first, second = (
-        shared_cluster.report(ends.ids[name], "--attempt", number).stdout for number in "01"
+        jobs.report(shared_cluster, ends.ids[name], "--attempt", number) for number in "01"
     )
     assert "died without finalizing" in first
-    assert "MISSING  nothing" in second
+    assert "MISSING nothing" in second
 
 
 @pytest.mark.case(LIFECYCLE, "requeued and held, then released: two attempts, nothing mixed")

@@ -85,7 +85,7 @@ def test_a_measured_job_is_collected_and_nothing_of_it_is_left(release: Cluster)
         for process in summary.processes
     ]
     assert operations == [5 * 3] * 4
-    assert "4 ranks" in release.report(job_id).stdout
+    assert "4 ranks" in jobs.report(release, job_id)
     release.wait_idle()
     assert jobs.traces(release, job_id) == []
     assert jobs.tasks(release) == []

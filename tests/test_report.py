@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -8,10 +9,11 @@ from nccl_inspector.analysis.bandwidth import bus_factor, size_class, size_label
 from nccl_inspector.analysis.histogram import bucket_of, lower_ns, median_ns, merge, quantile_ns
 from nccl_inspector.analysis.join import Communicator, join_communicators
 from nccl_inspector.analysis.straggler import rank_stragglers
+from nccl_inspector.card.build import build_card
+from nccl_inspector.card.text import render_text
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.hostlist import expand
 from nccl_inspector.model import FUNCS, Process
-from nccl_inspector.render import render_text
 from nccl_inspector.report import Loaded, Report, build_report, load_summaries
 from nccl_inspector.summary import NodeSummary, encode, encode_process
 from tests.boxes import MS, BoxOf, CommOf, KeyOf, fixed_chance, write_box
@@ -175,42 +177,50 @@ def report_of(summaries: list[NodeSummary]) -> Report:
     return build_report(Loaded(tuple(summaries), (0,), ()))
 
 
+def text_of(summaries: Sequence[NodeSummary], everything: bool = False) -> str:
+    return render_text(build_card(Loaded(tuple(summaries), (0,), ())), everything)
+
+
 def test_a_rank_that_was_late_because_it_waited_itself_is_not_named(tmp_path: Path) -> None:
     report = report_of(eight_ranks(tmp_path))
     late = {
         one.late.place.name for comm in report.communicators for one in comm.figures if one.late
     }
     assert late == {"rank 4", "rank 5"}
-    assert [(one.place.name, len(one.communicators)) for one in report.named] == [("rank 5", 3)]
+    named = rank_stragglers(report.communicators)
+    assert [(one.place.name, len(one.communicators)) for one in named] == [("rank 5", 3)]
     assert rank_stragglers([]) == []
 
 
 def test_the_report_says_the_verdict_first_and_fits_a_terminal(tmp_path: Path) -> None:
-    text = render_text(report_of(eight_ranks(tmp_path)))
+    text = text_of(eight_ranks(tmp_path))
     lines = text.splitlines()
     assert max(map(len, lines)) <= 100
-    verdict = next(one for one in lines if one.startswith("VERDICT"))
-    assert "rank 5 (n3, GPU1) came late by 7.969 ms" in verdict
-    assert lines.index(verdict) < 5
+    at = next(at for at, line in enumerate(lines) if line.startswith("VERDICT"))
+    assert "DEGRADED (straggler), low confidence: rank 5 (n3 GPU1) came late: 7.97 ms" in lines[at]
+    titles = [line.split()[0] for line in lines[:at] if line and line[0] != " "]
+    assert titles == ["NCCL", "nodes", "ran", "data", "sources"]
     assert "died without finalizing, data up to the last event: rank 7 (n4)" in text
+    assert "Late in 3 of 3 communicators" in text
+    assert re.search(r" rank 5 +n3 +GPU1 +7.97 ms +[0-9.]+ s +3 of 3", text)
 
 
 def test_the_report_says_what_is_missing(tmp_path: Path) -> None:
-    text = render_text(report_of(eight_ranks(tmp_path)[:2]))
+    text = text_of(eight_ranks(tmp_path)[:2])
     assert "no summary of 2 nodes: n[3-4]" in text
     assert "4 of 8 ranks missing" in text
 
 
 def test_a_job_without_any_operation_has_no_verdict(tmp_path: Path) -> None:
     process = process_of(tmp_path, BoxOf())
-    text = render_text(report_of([NodeSummary(FIRST, (process,))]))
+    text = text_of([NodeSummary(FIRST, (process,))])
     assert "VERDICT  NO DATA" in text
 
 
 def test_a_name_that_a_user_chose_cannot_break_the_table(tmp_path: Path) -> None:
     comms = [CommOf(7, 0, 1, name="x" * 63), CommOf(8, 0, 1, name="\x1b[31m{}%s")]
     process = process_of(tmp_path, BoxOf(comms, [KeyOf(0, times(5)), KeyOf(1, times(5))]))
-    text = render_text(report_of([NodeSummary(FIRST, (process,))]))
+    text = text_of([NodeSummary(FIRST, (process,))])
     assert "\x1b" not in text
     assert max(map(len, text.splitlines())) <= 100
 

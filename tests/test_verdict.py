@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from nccl_inspector.card.build import build_card
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model import COMM_FOLDED, FUNCS, Process
-from nccl_inspector.render import render_text
-from nccl_inspector.report import Loaded, build_report, load_summaries
+from nccl_inspector.report import Loaded, load_summaries
 from nccl_inspector.summary import NodeSummary
 from tests.boxes import MS, BoxOf, CommOf, KeyOf, write_box
 from tests.test_collect import read_process
-from tests.test_report import FIRST, times, write_summary
+from tests.test_report import FIRST, text_of, times, write_summary
 
 ALL_TO_ALL = FUNCS.index("AlltoAll")
 
@@ -23,14 +23,14 @@ def processes_of(folder: Path, boxes: Iterable[BoxOf]) -> list[Process]:
     return [read_process(write_box(folder, f"0_{n}", box)) for n, box in enumerate(boxes)]
 
 
-def text_of(processes: list[Process], nodes: int = 4) -> str:
+def report(processes: list[Process], nodes: int = 4) -> str:
     """The report of processes that lie on n1 up to `nodes`, in turn."""
     share = len(processes) // nodes
     summaries = [
         NodeSummary(replace(FIRST, node=f"n{n + 1}"), tuple(processes[n * share : (n + 1) * share]))
         for n in range(nodes)
     ]
-    return " ".join(render_text(build_report(Loaded(tuple(summaries), (0,), ()))).split())
+    return " ".join(text_of(summaries).split())
 
 
 def test_processes_of_one_task_are_named_by_their_rank_in_the_communicator(tmp_path: Path) -> None:
@@ -39,8 +39,8 @@ def test_processes_of_one_task_are_named_by_their_rank_in_the_communicator(tmp_p
                   procid=rank // 2, state=1 if rank == 3 else 2)
         for rank in range(8)
     ]  # fmt: skip
-    text = text_of(processes_of(tmp_path, boxes))
-    assert "STRAGGLER: rank 6 of world (n4, GPU0) came late" in text
+    text = report(processes_of(tmp_path, boxes))
+    assert "DEGRADED (straggler), low confidence: rank 6 of world (n4 GPU0) came late" in text
     assert "up to the last event: rank 3 of world (n2)" in text
 
 
@@ -51,7 +51,7 @@ def test_processes_of_several_steps_say_their_step(tmp_path: Path) -> None:
         for step in (0, 1)
         for rank in range(4)
     ]  # fmt: skip
-    text = text_of(processes_of(tmp_path, boxes))
+    text = report(processes_of(tmp_path, boxes))
     assert "4 nodes, 8 processes in 2 steps" in text
     assert "step 0 rank 1" in text
     assert "step 1 rank 1" in text
@@ -65,8 +65,8 @@ def test_folded_communicators_accuse_nobody(tmp_path: Path) -> None:
             [(5, 4, ""), (30, 4, ""), (31, 4, ""), (30, 0, "(others)")]
         )
     ]  # fmt: skip
-    text = text_of(processes_of(tmp_path, boxes))
-    assert "CANNOT TELL who was waited for" in text
+    text = report(processes_of(tmp_path, boxes))
+    assert "CANNOT TELL, low confidence: no AllReduce, AllGather or ReduceScatter" in text
     assert "odd" not in text
     assert "(others)" in text
 
@@ -77,7 +77,7 @@ def test_ranks_with_other_operations_are_not_compared(tmp_path: Path) -> None:
         BoxOf([CommOf(7, rank, 2)], [KeyOf(0, each)], procid=rank)
         for rank, each in enumerate([many, few])
     ]
-    text = text_of(processes_of(tmp_path, boxes), 2)
+    text = report(processes_of(tmp_path, boxes), 2)
     assert "CANNOT TELL" in text
     assert "ranks have 6 to 1000 operations" in text
 
@@ -89,7 +89,7 @@ def test_waiting_that_a_median_hides_is_still_waiting(tmp_path: Path) -> None:
                   procid=rank)
         for rank in range(8)
     ]  # fmt: skip
-    text = text_of(processes_of(tmp_path, boxes))
+    text = report(processes_of(tmp_path, boxes))
     assert "no rank stands out at the median" in text
     assert "99% of the ranks' time in collectives was waiting" in text
 
@@ -99,12 +99,25 @@ def test_what_cannot_be_judged_is_said(tmp_path: Path) -> None:
         BoxOf([CommOf(7, rank, 4)], [KeyOf(0, times(ms), ALL_TO_ALL)], procid=rank)
         for rank, ms in enumerate([5, 500, 5, 5])
     ]
-    assert "CANNOT TELL" in text_of(processes_of(tmp_path, boxes))
+    assert "CANNOT TELL" in report(processes_of(tmp_path, boxes))
+
+
+def test_a_time_that_waiting_is_in_has_no_share_of_waiting(tmp_path: Path) -> None:
+    boxes = [
+        BoxOf([CommOf(7, rank, 4)],
+              [KeyOf(0, times(ms), ALL_TO_ALL), KeyOf(0, times(5), func=1)], procid=rank)
+        for rank, ms in enumerate([5, 500, 5, 5])
+    ]  # fmt: skip
+    summary = NodeSummary(FIRST, tuple(processes_of(tmp_path, boxes)))
+    card = build_card(Loaded((summary,), (0,), ()))
+    found = {one.func: (one.waiting_included, one.waiting_share) for one in card.operations}
+    assert found["AlltoAll"] == (True, None)
+    assert found["AllReduce"] == (False, pytest.approx(0, abs=0.01))
 
 
 def test_one_rank_of_many_gives_no_verdict(tmp_path: Path) -> None:
     one = processes_of(tmp_path, [BoxOf([CommOf(7, 0, 8, 4)], [KeyOf(0, times(5))])])
-    assert "CANNOT TELL" in text_of(one, 1)
+    assert "CANNOT TELL" in report(one, 1)
 
 
 def test_a_job_id_that_came_again_is_not_mixed_with_the_first(tmp_path: Path) -> None:

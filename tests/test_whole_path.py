@@ -8,6 +8,7 @@ import re
 
 import pytest
 
+from nccl_inspector.card.model import EXIT_WARNING
 from tests import truth
 from tests.cluster import JOB_USER, NODES, config
 from tests.journey import RANKS, SLOW_RANK, Journey
@@ -133,8 +134,12 @@ def test_nothing_of_the_job_is_left(journey: Journey) -> None:
 def test_the_report_names_the_planted_rank_with_its_node_and_gpu(journey: Journey) -> None:
     node, gpu = journey.tasks[SLOW_RANK]
     assert node == "n3"
-    assert f"VERDICT  STRAGGLER: rank {SLOW_RANK} ({node}, {gpu}) came late" in journey.text
-    first = journey.report.named[0]
-    assert (first.place.name, first.place.node, first.place.gpu) == (f"rank {SLOW_RANK}", node, gpu)
+    text = " ".join(journey.text.split())
+    verdict = text.partition("VERDICT DEGRADED (straggler), ")[2]
+    assert verdict.partition(": ")[2].startswith(f"rank {SLOW_RANK} ({node} {gpu}) came late: ")
+    assert journey.exit_code == EXIT_WARNING
+    first = journey.stragglers[0]
+    assert first.flagged
+    assert (first.rank, first.node, first.gpu) == (f"rank {SLOW_RANK}", node, gpu)
     assert 30e6 < first.late_ns < 60e6
     assert "MISSING  nothing" in journey.text

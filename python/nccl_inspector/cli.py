@@ -12,14 +12,13 @@ import click
 
 from nccl_inspector import __version__
 from nccl_inspector.agent import run_agent, run_collect
-from nccl_inspector.arraytask import ARRAY_TASK, find_array_task
 from nccl_inspector.capture.command import analyze
-from nccl_inspector.card.text import render_text as card_text
+from nccl_inspector.card.command import show_command
 from nccl_inspector.config import Config, read_config
 from nccl_inspector.controller.command import controller
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.estimate.command import estimate
-from nccl_inspector.jobnames import JOB_NAME
+from nccl_inspector.jobargument import optional_job_id
 from nccl_inspector.killswitch import disable as switch_off
 from nccl_inspector.killswitch import enable as switch_on
 from nccl_inspector.live.promview import window_s
@@ -27,9 +26,7 @@ from nccl_inspector.live.top import Wish, run_top
 from nccl_inspector.marking import UNITS, MarkError, check_mark, mark_dir, write_mark
 from nccl_inspector.monitoring.command import setup
 from nccl_inspector.nodestatus import describe, read_status, render_status
-from nccl_inspector.promreport.source import prometheus_card
-from nccl_inspector.render import render_text
-from nccl_inspector.report import build_report, load_summaries
+from nccl_inspector.reportcommand import ask_slurm, report, report_text
 from nccl_inspector.store.command import compare, history, nodes
 from nccl_inspector.usermode.command import make_run
 
@@ -48,35 +45,10 @@ def _config(conf: Path | None, run_dir: Path | None, report_dir: Path | None) ->
     )
 
 
-def _job_id(_context: click.Context, _parameter: click.Parameter, text: str) -> int:
-    """Click's own integers take 1_2 for 12, which is another job than Slurm's array task 1_2."""
-    if not JOB_NAME.fullmatch(text):
-        hint = "; of an array's task give its own number, sacct's JobIDRaw" if "_" in text else ""
-        raise click.BadParameter(f"not a job's number{hint}")
-    return int(text)
-
-
-def _job_or_task(context: click.Context, parameter: click.Parameter, text: str) -> int | str:
-    """Return a job's number, or `810_3`."""
-    return text if ARRAY_TASK.fullmatch(text) else _job_id(context, parameter, text)
-
-
-def _optional_job_id(
-    context: click.Context, parameter: click.Parameter, text: str | None
-) -> int | None:
-    return None if text is None else _job_id(context, parameter, text)
-
-
 def _window(_context: click.Context, _parameter: click.Parameter, text: str) -> str:
     if not window_s(text):
         raise click.BadParameter("not a time like 90s, 2m or 1h")
     return text
-
-
-def _text(
-    job_id: int, report_dir: Path, attempt: int | None = None, everything: bool = False
-) -> str:
-    return render_text(build_report(load_summaries(job_id, report_dir, attempt)), everything)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -169,40 +141,7 @@ def mark_command(context: click.Context, conf: Path | None, throughput: str, uni
 
 
 @cli.command()
-@click.argument("job", metavar="JOB_ID|ARRAY_TASK", callback=_job_or_task)
-@_conf
-@_report_dir
-@click.option(
-    "--attempt",
-    type=click.IntRange(min=0),
-    help="Of a requeued job: which; the latest when not given.",
-)
-@click.option(
-    "--prometheus", metavar="URL", default="", help="By its series, where its files are gone."
-)
-@click.option("--all", "everything", is_flag=True, help="Cut no table short.")
-def report(
-    job: int | str,
-    conf: Path | None,
-    report_dir: Path | None,
-    attempt: int | None,
-    prometheus: str,
-    everything: bool,
-) -> None:
-    """Say who was waited for in a job, and how fast its collectives were."""
-    if prometheus:
-        if not isinstance(job, int):
-            raise InspectorError("of an array's task give its own number, sacct's JobIDRaw")
-        card = prometheus_card(prometheus, job)
-        click.echo(card_text(card, everything, sys.stdout.isatty()), nl=False)
-        return
-    config = _config(conf, None, report_dir)
-    job_id = job if isinstance(job, int) else find_array_task(job, config.report_dir)
-    click.echo(_text(job_id, config.report_dir, attempt, everything), nl=False)
-
-
-@cli.command()
-@click.argument("job_id", callback=_optional_job_id, required=False)
+@click.argument("job_id", callback=optional_job_id, required=False)
 @_conf
 @_run_dir
 @click.option(
@@ -243,8 +182,10 @@ cli.add_command(controller)
 cli.add_command(estimate)
 cli.add_command(history)
 cli.add_command(nodes)
+cli.add_command(report)
 cli.add_command(setup)
-cli.add_command(make_run(_text))
+cli.add_command(make_run(report_text))
+cli.add_command(show_command(ask_slurm))
 
 
 def main() -> None:

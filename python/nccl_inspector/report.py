@@ -11,7 +11,6 @@ from nccl_inspector.analysis.coverage import Coverage, find_coverage
 from nccl_inspector.analysis.join import Communicator, join_communicators
 from nccl_inspector.analysis.links import Links, find_links
 from nccl_inspector.analysis.naming import name_processes
-from nccl_inspector.analysis.straggler import Named, rank_stragglers
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.hostlist import compress_within, expand
 from nccl_inspector.jobnames import JOB_NAME
@@ -38,7 +37,6 @@ class Report:
     processes: int
     steps: int
     communicators: tuple[Communicator, ...]
-    named: tuple[Named, ...]
     killed: tuple[str, ...]  # processes that died without finalizing, in words
     coverage: Coverage
     links: Links | None  # what links and GPUs counted; None: nothing is known of that
@@ -291,7 +289,6 @@ def build_report(loaded: Loaded) -> Report:
         processes=len(processes),
         steps=len({process.facts.step for _, process in processes}),
         communicators=tuple(communicators),
-        named=tuple(rank_stragglers(communicators)),
         killed=tuple(_in_state(processes, places, KILLED)),
         coverage=find_coverage([process for _, process in processes], places),
         links=find_links(summaries),

@@ -82,7 +82,7 @@ def test_a_mail_is_sent_and_a_page_written_at_once(tmp_path: Path) -> None:
 
 
 def show(*words: str, text: str | None = None, known: str | None = LINE) -> Result:
-    return CliRunner().invoke(show_command(lambda _job_id: known), words, input=text)
+    return CliRunner().invoke(show_command(lambda _job_id, _conf: known), words, input=text)
 
 
 def test_show_takes_a_text_a_job_and_the_input() -> None:

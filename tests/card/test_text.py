@@ -150,12 +150,26 @@ def test_all_that_is_missing_is_said() -> None:
         "counted only, NCCL 2.18.3 tells no times: rank 4, rank 5",
         "no counters, the setting is off: n[11-13]",
         "Broadcast 12 (3 MB)",
-        "not there: throughput",
-        "boxes partial: 18 ranks have none",
+        "sources boxes (in part: 18 ranks have none); not there: throughput",
         "n11: counters until 61 s before the job's end",
     ):
         assert words in text
     assert "MISSING  nothing" in render_text(cards.healthy())
+
+
+def test_who_was_only_the_slowest_is_not_told_of_a_job_in_which_nobody_is_named() -> None:
+    slowest = replace(cards.network().stragglers[1], flagged=False)
+    card = replace(cards.healthy(), stragglers=(slowest,))
+    assert "STRAGGLERS" not in render_text(card)
+    assert "rank 16" in render_text(card, everything=True)
+    nobody = replace(card, stragglers=(replace(slowest, late_ns=0.0),))
+    assert "STRAGGLERS" not in render_text(nobody, everything=True)
+
+
+def test_counters_that_some_nodes_do_not_have_are_said_beside_the_others() -> None:
+    text = render_text(cards.failed())
+    links, missing = text.index("LINKS AND GPUS"), text.index("\nMISSING")
+    assert links < text.index("no counters, the setting is off: n[11-13]") < missing
 
 
 def test_a_gap_of_all_processes_does_not_list_them() -> None:

@@ -6,17 +6,19 @@ from collections.abc import Mapping
 from statistics import median
 
 from nccl_inspector.analysis.histogram import median_ns
+from nccl_inspector.card.build import build_card
+from nccl_inspector.card.model import Card
+from nccl_inspector.card.text import render_text
 from nccl_inspector.model import ALGOS, FUNCS, Process
-from nccl_inspector.render import render_text
-from nccl_inspector.report import Loaded, Report, build_report
+from nccl_inspector.report import Loaded
 from nccl_inspector.summary import Head, NodeSummary
 from tests.gpu.checks import Check
 from tests.gpu.plan import WORLD
 
-REPORT_LINES_KEPT = 12
+REPORT_LINES_KEPT = 24
 
 
-def job_report(boxes: Mapping[int, Process]) -> Report:
+def job_card(boxes: Mapping[int, Process]) -> Card:
     """Return the report that a job of these processes would get, one rank a node."""
     nodes = {rank: f"n{rank + 1}" for rank in boxes}
     start = min(comm.created_ns for box in boxes.values() for comm in box.comms) // 10**9
@@ -32,7 +34,7 @@ def job_report(boxes: Mapping[int, Process]) -> Report:
         )
         for rank, box in sorted(boxes.items())
     )  # fmt: skip
-    return build_report(Loaded(summaries, attempts=(0,), problems=()))
+    return build_card(Loaded(summaries, attempts=(0,), problems=()))
 
 
 def median_times_ns(boxes: Mapping[int, Process], func: str) -> dict[int, float]:
@@ -71,9 +73,9 @@ def check_late(boxes: Mapping[int, Process], late_rank: int, late_s: float) -> C
     check.demand(
         median(others) - own >= late_s * 1e9 / 2, "the others' times are hardly longer than its own"
     )
-    report = job_report(boxes)
-    named = [one.place.node for one in report.named]
+    card = job_card(boxes)
+    named = [one.node for one in card.stragglers if one.flagged]
     check.figures["named"] = named
-    check.figures["report"] = render_text(report).splitlines()[:REPORT_LINES_KEPT]
+    check.figures["report"] = render_text(card).splitlines()[:REPORT_LINES_KEPT]
     check.demand(named[:1] == [f"n{late_rank + 1}"], f"the report names {named or 'nobody'}")
     return check

@@ -74,18 +74,20 @@ def describe_straggler(one: Straggler, hardware: Sequence[Evidence] = ()) -> Fin
         evidence.append(share)
     else:
         windows = "; no time line says when"
+    place = f"{one.node} {one.gpu}" if one.gpu != UNKNOWN else one.node
+    entities = [Entity("rank", one.rank), Entity("node", one.node)]
+    entities += [Entity("gpu", place)] if one.gpu != UNKNOWN else []
     kind = f"{one.kind}-late by its counters" if one.kind != UNKNOWN else "by its host or its GPU"
     return Finding(
         rule="straggler",
         severity=WARNING,
         confidence=one.confidence,
-        title=f"{one.rank} ({one.node} {one.gpu}) came late: {duration(one.late_ns)} at the median",
+        title=f"{one.rank} ({place}) came late: {duration(one.late_ns)} at the median",
         detail=f"Late in {len(one.communicators)} of {one.member_of} communicators{windows}. All "
         f"peers together waited {duration(one.waited_ns)} for it. Late {kind}; it waited for "
         "nobody itself.",
         period=one.period,
-        entities=(Entity("rank", one.rank), Entity("node", one.node),
-                  Entity("gpu", f"{one.node} {one.gpu}")),
+        entities=tuple(entities),
         evidence=(*evidence, *hardware),
         actions=(_LATE_ACTIONS.get(one.kind, _LATE_ACTIONS[UNKNOWN]),),
     )  # fmt: skip

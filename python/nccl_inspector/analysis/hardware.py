@@ -10,15 +10,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from nccl_inspector.analysis.hardwarerules import OTHER_XID, RULES, XIDS, Rule
-from nccl_inspector.analysis.lateness import MAD_TO_SIGMA
-from nccl_inspector.analysis.links import (
+from nccl_inspector.analysis.counterwords import (
+    State,
     clock,
     count_words,
     device_name,
     elapsed_of,
     states_of,
+    xid_words,
 )
+from nccl_inspector.analysis.hardwarerules import OTHER_XID, RULES, XIDS, Rule
+from nccl_inspector.analysis.lateness import MAD_TO_SIGMA
 from nccl_inspector.card.model import (
     CRITICAL,
     INFO,
@@ -31,6 +33,7 @@ from nccl_inspector.card.model import (
     Finding,
     Period,
 )
+from nccl_inspector.counters.delta import STUCK
 from nccl_inspector.counters.model import Count, DeviceCounters, NodeCounters, XidSeen
 from nccl_inspector.counters.record import THERE, YES
 from nccl_inspector.counters.table import load_counters
@@ -152,7 +155,8 @@ def _judge(rises: Sequence[_Rise]) -> Iterator[_Told]:
     for (kind, name), group in like.items():
         known = load_counters()[kind, name]
         for rise in group:
-            if not rise.count.total and not rise.count.flags:
+            # A reset alone is no event; one that counts no further may hide some.
+            if not rise.count.total and STUCK not in rise.count.flags:
                 continue
             others = [one for one in group if one is not rise]
             weighed = [one.weighed for one in others]
@@ -173,11 +177,11 @@ def _beside(told: _Told) -> str:
 def _finding(node: str, device: DeviceCounters, told: Sequence[_Told]) -> Finding | None:
     """Return what is to be said of one device; None: nothing but information."""
     bad = [one for one in told if one.severity != INFO]
-    found = list(_states(device))
+    found = [(_severity_of(device, state), state) for state in states_of(device)]
     severity = _worst([*(one.severity for one in bad), *(bad_by for bad_by, _ in found)])
     if severity == INFO:
         return None
-    states = [words for _, words in found]
+    states = [state.words for _, state in found]
     name = f"{node} {device_name(device)}"
     first = [*states, *(f"{one.rise.name} rose" for one in bad)][0]
     more = len(states) + len(bad) - 1
@@ -195,36 +199,53 @@ def _finding(node: str, device: DeviceCounters, told: Sequence[_Told]) -> Findin
     )
 
 
-def _xid_findings(node: str, xids: Iterable[XidSeen]) -> Iterator[Finding]:
-    seen: dict[tuple[str, int], list[XidSeen]] = defaultdict(list)
+def _seen(xids: Iterable[XidSeen]) -> dict[tuple[str, int], list[int]]:
+    """Return the times of each XID of each GPU."""
+    seen: dict[tuple[str, int], list[int]] = defaultdict(list)
     for xid in xids:
-        seen[xid.gpu, xid.number].append(xid)
-    for (gpu, number), found in seen.items():
+        seen[xid.gpu, xid.number].append(xid.time_s)
+    return seen
+
+
+def _xid_findings(node: str, xids: Iterable[XidSeen]) -> Iterator[Finding]:
+    for (gpu, number), times in _seen(xids).items():
         rule = XIDS.get(number, OTHER_XID)
-        times = [one.time_s for one in found]
         yield Finding(
             rule="hardware-xid",
             severity=rule.severity,
             confidence=MEDIUM,
             title=f"{node} {gpu}: XID {number}, {rule.words}",
-            detail=f"{len(found)} in the kernel log, the first at {clock(min(times))}.",
+            detail=f"{len(times)} in the kernel log, the first at {clock(min(times))}.",
             period=Period(min(times), max(times)),
             entities=(Entity("gpu", f"{node} {gpu}"),),
-            evidence=(Evidence("counters", f"XID {number}", len(found), "events"),),
+            evidence=(Evidence("counters", f"XID {number}", len(times), "events"),),
             actions=(rule.action,) if rule.action else (),
         )
 
 
-def _states(device: DeviceCounters) -> Iterator[tuple[str, str]]:
-    """Return what is bad about a device by itself, and how bad."""
-    for name, words in states_of(device):
-        back = name == THERE and device.facts[name][-1].text == YES
-        yield (WARNING if back or name in _SLOWER else CRITICAL), words
-    for name in ("pcie_width", "pcie_generation"):
-        now, most = device.levels.get(name), device.levels.get(f"{name}_max")
-        # The highest that was seen: an idle GPU lowers its link.
-        if now and most and now.high < most.low:
-            yield WARNING, f"{name} {now.high} of {most.low}"
+def _severity_of(device: DeviceCounters, state: State) -> str:
+    if state.name.startswith("pcie_") or state.name in _SLOWER:
+        return WARNING
+    back = state.name == THERE and device.facts[THERE][-1].text == YES
+    return WARNING if back else CRITICAL
+
+
+def _rows(node: str, counters: NodeCounters, told: Iterable[_Told]) -> Iterator[Counter]:
+    """Return all that is to be told of a node's links and GPUs, bad or not."""
+    for one in told:
+        known = load_counters()[one.rise.device.kind, one.rise.name]
+        if known.told or one.severity != INFO:
+            yield one.counter()
+    for device in counters.devices:
+        for state in states_of(device):
+            yield Counter(
+                node, device_name(device), device.kind, state.name, state.delta, state.unit,
+                _severity_of(device, state), state.words,
+            )  # fmt: skip
+    for (gpu, number), times in _seen(counters.xids).items():
+        severity = XIDS.get(number, OTHER_XID).severity
+        words = xid_words(number, times)
+        yield Counter(node, gpu, "xid", f"XID {number}", len(times), "events", severity, words)
 
 
 def _kept(counters: Mapping[str, NodeCounters]) -> Iterator[tuple[str, DeviceCounters]]:
@@ -239,15 +260,17 @@ def find_hardware(summaries: Sequence[NodeSummary]) -> Hardware:
     counters = {one.head.node: one.counters for one in summaries if one.counters is not None}
     rises = [rise for node, one in counters.items() for rise in _rises(node, one)]
     by_device: dict[tuple[str, str, str], list[_Told]] = defaultdict(list)
+    by_node: dict[str, list[_Told]] = defaultdict(list)
     for told in _judge(rises):
         by_device[told.rise.node, told.rise.device.kind, told.rise.device.name].append(told)
+        by_node[told.rise.node].append(told)
     findings: list[Finding] = []
     for node, device in _kept(counters):
         finding = _finding(node, device, by_device[node, device.kind, device.name])
         findings += [finding] if finding else []
     for node, one in counters.items():
         findings += _xid_findings(node, one.xids)
-    rows = [one.counter() for found in by_device.values() for one in found]
+    rows = [row for node, one in counters.items() for row in _rows(node, one, by_node[node])]
     return Hardware(
         tuple(sorted(findings, key=lambda one: (-SEVERITIES.index(one.severity), one.title))),
         tuple(

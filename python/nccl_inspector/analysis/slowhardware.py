@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from nccl_inspector.analysis.counterwords import elapsed_of
 from nccl_inspector.analysis.hardwarerules import THROTTLES, XIDS
-from nccl_inspector.analysis.links import elapsed_of
 from nccl_inspector.card.model import CRITICAL, UNKNOWN, Evidence
 from nccl_inspector.counters.model import NodeCounters
 from nccl_inspector.counters.table import load_counters

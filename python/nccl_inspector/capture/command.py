@@ -1,28 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `nccl-inspector analyze`."""
+"""The command `nccl-inspector analyze`.
 
-import json
+It imports what it needs itself, because the agent runs through the same cli.py.
+"""
+
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from nccl_inspector.capture.card import as_card
-from nccl_inspector.capture.engine import Progress, load
-from nccl_inspector.capture.joined import WINDOW_S, join
-from nccl_inspector.capture.parquet import write_parquet
-from nccl_inspector.capture.processes import as_summaries
+from nccl_inspector.card.command import Wish, card_options, exit_judging, write_card
 from nccl_inspector.card.model import Card
-from nccl_inspector.card.text import render_text
+from nccl_inspector.config import read_config
+
+if TYPE_CHECKING:
+    from nccl_inspector.capture.engine import Progress
 
 _path = click.Path(path_type=Path)
 
 
 @contextmanager
-def _bar() -> Iterator[Progress | None]:
+def _bar() -> "Iterator[Progress | None]":
     """Give what draws a bar on a terminal; elsewhere nothing."""
     if not sys.stderr.isatty():
         yield None
@@ -42,6 +43,12 @@ def analyze_directory(directory: Path, parquet: Path | None) -> Card:
     Raises:
         InspectorError: nothing in it can be read, or the file cannot be written.
     """
+    from nccl_inspector.capture.card import as_card
+    from nccl_inspector.capture.engine import load
+    from nccl_inspector.capture.joined import WINDOW_S, join
+    from nccl_inspector.capture.parquet import write_parquet
+    from nccl_inspector.capture.processes import as_summaries
+
     with _bar() as progress, load(directory, parquet is not None, progress) as capture:
         if parquet is not None:
             write_parquet(capture, parquet)
@@ -52,20 +59,25 @@ def analyze_directory(directory: Path, parquet: Path | None) -> Card:
 @click.command()
 @click.argument("directory", type=_path)
 @click.option("--parquet", type=_path, help="Write all operations to this file, too.")
-@click.option("--json", "as_json", is_flag=True, help="The card as JSON.")
-@click.option("--all", "everything", is_flag=True, help="Cut no table short.")
+@click.option("--conf", type=_path, help="Configuration file in place of the usual one.")
+@card_options
 @click.pass_context
 def analyze(
-    context: click.Context, directory: Path, parquet: Path | None, as_json: bool, everything: bool
+    context: click.Context,
+    /,
+    directory: Path,
+    parquet: Path | None,
+    conf: Path | None,
+    **wished: Any,
 ) -> None:
     """Judge a job by the JSON lines below DIRECTORY, ours or NVIDIA's (v4.0 to v4.4).
 
     Operations are joined over the ranks by their numbers, so the figures are exact. In TMPDIR it
     needs some 25 bytes for each operation. Exit status as of report.
     """
-    card = analyze_directory(directory, parquet)
-    if as_json:
-        click.echo(json.dumps(asdict(card)))
-    else:
-        click.echo(render_text(card, everything, sys.stdout.isatty()), nl=False)
-    context.exit(card.exit_code)
+
+    def make() -> int:
+        wish = Wish(sendmail=read_config(conf).sendmail, **wished)
+        return write_card(analyze_directory(directory, parquet), wish)
+
+    exit_judging(context, make)

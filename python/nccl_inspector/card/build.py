@@ -3,6 +3,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from nccl_inspector.analysis import join
 from nccl_inspector.analysis.blame import describe_hangs, describe_straggler
@@ -165,8 +166,9 @@ def build_card(loaded: Loaded, given: Given | None = None) -> Card:
     hangs = find_hangs(processes, report.names, given.ended)
     lasting = _lasting_slowness(comms, transports, placed)
     comm_names = {comm_id(comm): comm.name for comm in comms}
+    missing = dict.fromkeys(chain.from_iterable(report.nodes_missing.values()))
     unmeasured = find_unmeasured(
-        processes, report.names, report.coverage, quality.nodes_missing, quality.ranks_expected
+        processes, report.names, report.coverage, tuple(missing), quality.ranks_expected
     )
     accused = _straggler_findings(stragglers, slow_hardware)
     findings = _sorted(

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `report` can do with a card, as options, and the command `show`."""
+"""What `report` can do with a card, as options, and the command `show`.
+
+The forms are imported when one is wished for: the agent runs through the same cli.py.
+"""
 
 import os
 import sys
@@ -7,16 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
-from nccl_inspector.card.comment import read_comment, render_summary
-from nccl_inspector.card.html import render_html
-from nccl_inspector.card.mail import make_mail, send
-from nccl_inspector.card.model import Card
-from nccl_inspector.card.schema import to_json
-from nccl_inspector.card.text import render_text
+from nccl_inspector.card.model import EXIT_NO_DATA, Card
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.jobnames import JOB_NAME
 
@@ -73,16 +71,37 @@ def write_card(card: Card, wish: Wish) -> int:
     """
     now = datetime.now(UTC)
     if wish.mail:
+        from nccl_inspector.card.mail import make_mail, send
+
         send(make_mail(card, wish.mail, now), wish.sendmail)
     if wish.html is not None:
+        from nccl_inspector.card.html import render_html
+
         _write_page(render_html(card, now), wish.html)
     if wish.as_json:
+        from nccl_inspector.card.schema import to_json
+
         click.echo(to_json(card, now), nl=False)
     elif not wish.mail and wish.html is None:
+        from nccl_inspector.card.text import render_text
+
         colour = has_colour(wish.colour)
         # Click would take the colours away again where there is no terminal.
         click.echo(render_text(card, wish.everything, colour), nl=False, color=colour)
     return card.exit_code
+
+
+def exit_judging(context: click.Context, make: Callable[[], int]) -> NoReturn:
+    """End the command with the exit status that `make` returns.
+
+    A user's error is not the usual 1, which would say that the job has warnings.
+    """
+    try:
+        status = make()
+    except InspectorError as err:
+        click.echo(f"nccl-inspector: {err}", err=True)
+        status = EXIT_NO_DATA
+    context.exit(status)
 
 
 def _write_page(page: str, path: Path) -> None:
@@ -95,8 +114,8 @@ def _write_page(page: str, path: Path) -> None:
         raise InspectorError(f"{path}: {os.strerror(err.errno or 0)}") from err
 
 
-# Job id to its AdminComment; None: Slurm does not know the job, or it has none.
-Ask = Callable[[int], str | None]
+# Job id and configuration file to the job's AdminComment; None: it has none.
+Ask = Callable[[int, Path | None], str | None]
 
 
 def show_command(ask: Ask) -> click.Command:
@@ -104,13 +123,20 @@ def show_command(ask: Ask) -> click.Command:
 
     @click.command("show")
     @click.argument("what", metavar="JOB_ID|TEXT|-")
-    def show(what: str) -> None:
+    @click.option(
+        "--conf",
+        type=click.Path(path_type=Path),
+        help="Configuration file in place of the usual one.",
+    )
+    def show(what: str, conf: Path | None) -> None:
         """Say in words what a job's AdminComment tells of it: of a job, a text, or the input."""
+        from nccl_inspector.card.comment import read_comment, render_summary
+
         text: str | None = what
         if what == "-":
             text = sys.stdin.buffer.read(_INPUT_CHARS_MAX).decode("utf-8", "replace")
         elif JOB_NAME.fullmatch(what):
-            text = ask(int(what))
+            text = ask(int(what), conf)
             if not text:
                 raise InspectorError(f"Slurm has no AdminComment of job {what}")
         click.echo(render_summary(read_comment(text or "")), nl=False)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from nccl_inspector.analysis.coverage import Coverage
 from nccl_inspector.card.model import Component, DataQuality, Environment, Gap, Input, Job
-from nccl_inspector.card.words import digits, duration, number
+from nccl_inspector.card.words import digits, duration
 from nccl_inspector.model import CPU_TIMED, GPU_TIMED, Process
 from nccl_inspector.report import Report
 from nccl_inspector.summary import NodeSummary
@@ -158,13 +158,14 @@ def describe_quality(
     expected = max(largest, report.processes) if largest else None
     links = report.links
     boxes = Input("boxes", "present" if report.processes else "absent")
-    if missing or (expected and report.processes < expected):
-        boxes = Input("boxes", "partial", f"of {number(report.processes, 'process')}")
+    if report.processes and (missing or (expected and report.processes < expected)):
+        boxes = Input("boxes", "partial")
     counters = Input("counters", "present" if links and links.sampled else "absent")
     return DataQuality(
         ranks_expected=expected,
         ranks_seen=report.processes,
-        nodes_missing=tuple(dict.fromkeys(missing)),
+        # One that has a summary of another component is not lost.
+        nodes_missing=tuple(dict.fromkeys(node for node in missing if node not in report.nodes)),
         killed=report.killed,
         dropped=report.coverage.dropped,
         refused=refused,

@@ -15,8 +15,15 @@ Expect = Callable[[join.Communicator, join.Figures], tuple[float, str] | None]
 
 
 def comm_id(comm: join.Communicator) -> str:
-    """Return the id as the card has it; those taken together have none of their own."""
-    return hex(comm.id) if comm.id else f"folded {comm.name}".rstrip()
+    """Return the id as the card has it; those taken together have one by their shape."""
+    return hex(comm.id) if comm.id else f"folded {comm.nranks}/{comm.nnodes} {comm.name}".rstrip()
+
+
+def _notes(comm: join.Communicator) -> tuple[str, ...]:
+    if comm.figures:
+        return comm.notes
+    counted = any(key.untimed_ops for one in comm.members.values() for key in one.keys)
+    return (f"no operation {'has a time' if counted else 'was measured'}", *comm.notes)
 
 
 def list_communicators(
@@ -32,7 +39,7 @@ def list_communicators(
             nnodes=comm.nnodes,
             nodes=tuple(sorted({one.place.node for one in comm.members.values()})),
             ranks_seen=len(comm.members),
-            notes=comm.notes,
+            notes=_notes(comm),
         )
         for comm in comms
     )
@@ -49,7 +56,7 @@ def _operations(comm: join.Communicator, one: join.Figures, expect: Expect) -> O
         count=one.operations,
         time_ns=one.time_ns,
         bus_gbs=one.bus_gbs or None,
-        waiting_share=None if one.func in P2P else one.waiting,
+        waiting_share=None if one.func in P2P or included else one.waiting,
         waiting_included=included,
         expected_gbs=expected[0] if expected else None,
         expected_source=expected[1] if expected else "",

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from nccl_inspector import __version__
 from nccl_inspector.card import charts, tables
 from nccl_inspector.card.limits import PAGE
-from nccl_inspector.card.missing import missing_lines
+from nccl_inspector.card.missing import missing_lines, source_words
 from nccl_inspector.card.model import CRITICAL, DEGRADED, FAILED, HEALTHY, HUNG, WARNING, Card
 from nccl_inspector.card.strip import slow_lines
 from nccl_inspector.card.text import (
@@ -82,6 +82,7 @@ def _facts(card: Card) -> list[tuple[str, str]]:
         ("nodes", nodes),
         ("ran with", environment_words(card)),
         ("data", data_words(card)),
+        ("sources", source_words(card)),
         ("placement", placement_words(card)),
     ]
     return [fact for fact in facts if fact[1]]

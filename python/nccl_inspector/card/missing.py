@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a card does not rest on, in lines: lost nodes and ranks, drops, absent inputs."""
+"""What a card rests on, and in lines what it does not: lost nodes and ranks, drops."""
 
 from collections.abc import Iterator, Sequence
 
 from nccl_inspector.card.limits import Limits
-from nccl_inspector.card.model import Card, DataQuality, Gap
+from nccl_inspector.card.model import Card, Gap
 from nccl_inspector.card.words import cut_list, node_list, number
 
 
@@ -36,22 +36,28 @@ def _counts(counts: dict[str, int]) -> str:
 def _gap(gap: Gap, processes: int, limits: Limits) -> str:
     if not gap.names:
         return gap.words
-    if gap.kind == "node":
-        return f"{gap.words}: {node_list(gap.names, limits.node_chars)}"
     if gap.kind == "process" and len(gap.names) == processes > 1:
         return f"{gap.words}: all {processes:,} processes"
     return f"{gap.words}: {cut_list(gap.names, limits.names)}"
 
 
-def _inputs(quality: DataQuality) -> Iterator[str]:
-    absent = [one.source for one in quality.inputs if one.state == "absent" and not one.detail]
-    if absent:
-        yield f"not there: {', '.join(absent)}"
-    for one in quality.inputs:
-        if one.state != "present" and one.detail:
-            yield f"{one.source} {one.state}: {one.detail}"
-        elif one.state == "partial":
-            yield f"{one.source}: only in part"
+def source_words(card: Card) -> str:
+    """Return what the card was made of, and what could have been more; empty: nobody says."""
+    inputs = card.data_quality.inputs
+    there = [
+        f"{one.source} (in part{f': {one.detail}' if one.detail else ''})"
+        if one.state == "partial"
+        else one.source
+        for one in inputs
+        if one.state != "absent"
+    ]
+    absent = [
+        f"{one.source} ({one.detail})" if one.detail else one.source
+        for one in inputs
+        if one.state == "absent"
+    ]
+    said = [", ".join(there), f"not there: {', '.join(absent)}" if absent else ""]
+    return "; ".join(one for one in said if one)
 
 
 def missing_lines(card: Card, limits: Limits) -> list[str]:
@@ -68,8 +74,8 @@ def missing_lines(card: Card, limits: Limits) -> list[str]:
         lines.append(f"events that were not measured: {_counts(quality.dropped)}")
     if quality.refused:
         lines.append(f"records that could not be read: {_counts(quality.refused)}")
-    lines += [_gap(gap, quality.ranks_seen, limits) for gap in quality.gaps]
-    lines += _inputs(quality)
+    # Those of nodes are about counters, and stand beside these.
+    lines += [_gap(gap, quality.ranks_seen, limits) for gap in quality.gaps if gap.kind != "node"]
     lines += quality.missing[: limits.lines]
     if len(quality.missing) > limits.lines:
         lines.append(limits.more(number(len(quality.missing) - limits.lines, "line")))

@@ -25,6 +25,7 @@ from nccl_inspector.card.words import (
     duration,
     elapsed,
     expected,
+    node_list,
     number,
     percent,
 )
@@ -121,8 +122,10 @@ def _operations(one: Operations) -> Row:
 def _head(one: Communicator) -> str:
     name = one.name if len(one.name) <= _NAME_CHARS else f"{one.name[: _NAME_CHARS - 2]}.."
     place = f" on {number(one.nnodes, 'node')}" if one.nnodes else ""
+    # Those that are taken together have no id of NCCL's.
+    own_id = one.id if one.id.startswith("0x") else ""
     seen = f", {one.ranks_seen} of them seen" if 0 < one.ranks_seen < one.nranks else ""
-    words = [name or "(no name)", one.id, one.transport if one.transport != "unknown" else ""]
+    words = [name or "(no name)", own_id, one.transport if one.transport != "unknown" else ""]
     ranks = number(one.nranks or one.ranks_seen, "rank")
     return f" {'  '.join(word for word in words if word)}  {ranks}{place}{seen}"
 
@@ -137,8 +140,6 @@ def _communicator(one: Communicator, found: Sequence[Operations], limits: Limits
     if len(found) > limits.kinds:
         left = number(len(found) - limits.kinds, "kind")
         yield Row(between=f"     {limits.more(f'{left} of operation that took less time')}")
-    if not found and not one.notes:
-        yield Row(between="     (no operation was measured)")
     for note in one.notes:
         yield Row(between=f"     ({note})")
 
@@ -200,12 +201,15 @@ def _straggler(one: Straggler) -> Row:
 
 
 def stragglers(card: Card, limits: Limits) -> Grid:
-    """Return the section STRAGGLERS."""
-    rows = tuple(_straggler(one) for one in card.stragglers[: limits.stragglers])
+    """Return the section STRAGGLERS; of a job in which nobody is named only where all is shown."""
+    named = any(one.flagged for one in card.stragglers)
+    late = [one for one in card.stragglers if one.flagged or one.late_ns > 0]
+    listed = late if named or limits.everybody else []
+    rows = tuple(_straggler(one) for one in listed[: limits.stragglers])
     lines = []
-    if len(card.stragglers) > limits.stragglers:
-        lines.append(limits.more(number(len(card.stragglers) - limits.stragglers, "process")))
-    if sum(one.flagged for one in card.stragglers) > 1:
+    if len(listed) > limits.stragglers:
+        lines.append(limits.more(number(len(listed) - limits.stragglers, "process")))
+    if sum(one.flagged for one in listed) > 1:
         lines.append("Ranks that were only late because they waited for these are not named.")
     about = "(peers waited: all of them together)"
     return Grid("STRAGGLERS", about, _STRAGGLERS, rows, tuple(lines))
@@ -257,6 +261,9 @@ def links(card: Card, limits: Limits) -> Grid:
         lines.append(limits.more(number(len(said) - limits.devices, "device")))
     if sampled and not said:
         lines.append(f"no error on {number(sampled, 'node')}")
+    for gap in card.data_quality.gaps:
+        if gap.kind == "node":
+            lines.append(f"{gap.words}: {node_list(gap.names, limits.node_chars)}")
     about = "(the hardware's counters while the job ran; other jobs are in them too)"
     return Grid("LINKS AND GPUS", about, lines=tuple(lines))
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from nccl_inspector.card import tables
 from nccl_inspector.card.layout import Line, Paint, bullet, join, paragraph, section
 from nccl_inspector.card.limits import EVERYTHING, TERMINAL, Limits
-from nccl_inspector.card.missing import missing_lines
+from nccl_inspector.card.missing import missing_lines, source_words
 from nccl_inspector.card.model import (
     CRITICAL,
     DEGRADED,
@@ -130,6 +130,8 @@ def _head(card: Card) -> Iterator[Line]:
     if environment := environment_words(card):
         yield from paragraph("ran with  ", environment)
     yield from paragraph("data  ", data_words(card))
+    if sources := source_words(card):
+        yield from paragraph("sources  ", sources)
     if placement := placement_words(card):
         yield from paragraph("placement  ", placement)
 
