@@ -14,6 +14,7 @@ from nccl_inspector import __version__
 from nccl_inspector.agent import run_agent, run_collect
 from nccl_inspector.capture.command import analyze
 from nccl_inspector.card.command import show_command
+from nccl_inspector.card.mailprog import mailprog_command
 from nccl_inspector.config import Config, read_config
 from nccl_inspector.controller.command import controller
 from nccl_inspector.errors import InspectorError
@@ -26,7 +27,7 @@ from nccl_inspector.live.top import Wish, run_top
 from nccl_inspector.marking import UNITS, MarkError, check_mark, mark_dir, write_mark
 from nccl_inspector.monitoring.command import setup
 from nccl_inspector.nodestatus import describe, read_status, render_status
-from nccl_inspector.reportcommand import ask_slurm, report, report_text
+from nccl_inspector.reportcommand import ask_slurm, find_for_mail, report, report_text
 from nccl_inspector.store.command import compare, history, nodes
 from nccl_inspector.usermode.command import make_run
 
@@ -186,6 +187,7 @@ cli.add_command(report)
 cli.add_command(setup)
 cli.add_command(make_run(report_text))
 cli.add_command(show_command(ask_slurm))
+cli.add_command(mailprog_command(find_for_mail))
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ What makes a card is imported when it is needed, because the agent runs through 
 has no use for the analysis.
 """
 
+import gc
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -116,12 +117,20 @@ def report(
     """
 
     def make() -> int:
+        gc.disable()  # for a second or ten, in which nearly all that is made stays
         config = read_config(conf)
         config = replace(config, report_dir=report_dir or config.report_dir)
         card = _make(_Source(job, attempt, prometheus, output, patterns), config)
         return write_card(card, Wish(sendmail=config.sendmail, **wished))
 
     exit_judging(context, make)
+
+
+def find_for_mail(config: Config, job_id: int, restart: int | None) -> Card | None:
+    """Return the card that the controller's service has stored; None: not yet."""
+    from nccl_inspector.store.stored import stored_card
+
+    return stored_card(job_id, restart, config.store_dir)
 
 
 def ask_slurm(job_id: int, conf: Path | None) -> str | None:

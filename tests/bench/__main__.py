@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.bench import agent, capture, figure, hooks, profiler, service, spank, store
+from tests.bench import agent, capture, card, figure, hooks, profiler, service, spank, store
 from tests.bench.figure import Figure
 from tests.bench.sample import Sample, as_json, table
 
@@ -36,7 +36,17 @@ def measure(rounds: int) -> tuple[list[Sample], list[Figure]]:
     shm = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=shm if shm.is_dir() else None) as name:
         folder = Path(name)
-        parts = "hooks", "spank", "agent", "service", "scrape", "profiler", "capture", "store"
+        parts = (
+            "hooks",
+            "spank",
+            "agent",
+            "service",
+            "scrape",
+            "profiler",
+            "capture",
+            "store",
+            "card",
+        )
         for part in parts:
             (folder / part).mkdir()
         samples = [
@@ -48,6 +58,7 @@ def measure(rounds: int) -> tuple[list[Sample], list[Figure]]:
         figures = service.measure(folder / "service", max(1, rounds // 30))
         figures += capture.measure(folder / "capture", capture.OPERATIONS if rounds >= 30 else 8000)
         figures += store.measure(folder / "store", store.JOBS if rounds >= 30 else 2000)
+        figures += card.measure(folder / "card", card.NODES if rounds >= 30 else 8)
         return samples, figures + profiler.measure(folder / "profiler", rounds)
 
 

@@ -15,6 +15,24 @@ _ATTEMPT = re.compile(rf"({JOB_NAME.pattern})(?:\.([0-9]{{1,9}}))?")
 _STORED = re.compile(r"[0-9]{1,9}\.json")
 
 
+def stored_card(job_id: int, attempt: int | None, store_dir: Path) -> Card | None:
+    """Return a job's card as it is stored, None where it is not; `attempt` None: the latest.
+
+    Raises:
+        InspectorError: it cannot be read.
+    """
+    path = _stored(store_dir / str(job_id), attempt)
+    if path is None:
+        return None
+    try:
+        with path.open("rb") as file:
+            return card_from_json(file.read(BYTES_MAX + 1))
+    except OSError as err:
+        raise InspectorError(f"{path}: {err.strerror}") from err
+    except RefusedError as err:
+        raise InspectorError(f"{path}: {err}") from err
+
+
 def find_card(words: str, report_dir: Path, store_dir: Path) -> Card:
     """Return a job's card as it is stored, else made of its node summaries now.
 
@@ -27,16 +45,8 @@ def find_card(words: str, report_dir: Path, store_dir: Path) -> Card:
     if match is None:
         raise InspectorError(f"{words!a:.40} is not a job's number, as 48213 or 48213.1")
     job_id, attempt = int(match[1]), None if match[2] is None else int(match[2])
-    path = _stored(store_dir / str(job_id), attempt)
-    if path is None:
-        return build_card(load_summaries(job_id, report_dir, attempt))
-    try:
-        with path.open("rb") as file:
-            return card_from_json(file.read(BYTES_MAX + 1))
-    except OSError as err:
-        raise InspectorError(f"{path}: {err.strerror}") from err
-    except RefusedError as err:
-        raise InspectorError(f"{path}: {err}") from err
+    card = stored_card(job_id, attempt, store_dir)
+    return card or build_card(load_summaries(job_id, report_dir, attempt))
 
 
 def _stored(folder: Path, attempt: int | None) -> Path | None:
