@@ -119,7 +119,11 @@ def traces(cluster: Cluster, job_id: int) -> list[str]:
 def is_published(node: Node, job_id: int) -> bool:
     """Whether anything that the job's processes say is published, beside the agent's own word."""
     lines = node.metrics().splitlines()
-    own = ("nccl_inspector_job_processes", "nccl_inspector_job_inflight_seconds")
+    own = (
+        "nccl_inspector_job_processes",
+        "nccl_inspector_job_inflight_seconds",
+        "nccl_inspector_job_p2p_inflight_seconds",
+    )
     return any(f'slurm_job_id="{job_id}"' in line and not line.startswith(own) for line in lines)
 
 

@@ -65,7 +65,8 @@ def test_metrics_have_points_in_an_application_with_commas(
             return "nccl_bus_bandwidth_gbs{" in text
 
         until(measured, "metrics")
-    values = [line.rsplit(" ", 1)[1] for line in text.splitlines() if not line.startswith("#")]
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    values = [line.rsplit(" ", 1)[1] for line in lines]
     assert [value for value in values if not re.fullmatch(r"[0-9.e+-]+", value)] == []
     assert any("." in value for value in values)
     assert len(truth.read_prom(text)) == len(values)

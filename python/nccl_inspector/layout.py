@@ -107,7 +107,7 @@ OP = _record(
     "generation:I", "comm:I", "comm_generation:I", "key:I", "kind:I", "peer:i", "peer_entry:I",
     "group:I", "index:Q", "sequence:Q", "bytes:Q", "enqueue_tick:Q", "gpu_start_ns:Q",
     "gpu_stop_ns:Q", "started_channels:Q", "stopped_channels:Q", "synced_ns:Q", "event_tick:Q",
-    "known_tick:Q", "reserved:Q",
+    "known_tick:Q", "handle:Q",
 )  # fmt: skip
 PEER = _record(
     "begun:Q", "ops:Q", "bytes:Q", "busy_ns:Q", "log2_rate_q20:q", "best_rate_q20:i", "peer:i",

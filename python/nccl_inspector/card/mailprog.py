@@ -14,7 +14,6 @@ from pathlib import Path
 
 import click
 
-from nccl_inspector.card.mail import make_mail, send
 from nccl_inspector.card.model import Card
 from nccl_inspector.config import Config, read_config
 from nccl_inspector.errors import InspectorError
@@ -73,6 +72,9 @@ def mailprog_command(find: Find) -> click.Command:
     @click.argument("to")
     def mailprog(subject: str, conf: Path | None, to: str) -> None:
         """Send Slurm's mail of a job's end with the job's report; it waits for that for a while."""
+        # Here, because the agent runs through the same cli.py and has no use for pages.
+        from nccl_inspector.card.mail import make_mail, send
+
         config = read_config(conf)
         body = sys.stdin.buffer.read(_BODY_BYTES_MAX)
         mail = read_slurm_mail(subject, to, body, os.environ)
