@@ -200,9 +200,13 @@ INLINE struct box_comm *enter_of(struct track *track, struct box_op *op, uint32_
 	return comm;
 }
 
-INLINE void leave_and_free(struct box_comm *comm, struct box_op *op, uint32_t generation)
+/* The slot is freed before its operation is counted as over: sweep_count, which looks the other way round, must not find it
+ * in both, for what it has counted stays. */
+INLINE void free_and_leave(struct box_comm *comm, struct box_op *op, uint32_t generation, _Atomic uint64_t *over)
 {
 	slots_free(op, generation);
+	if (over)
+		atomic_fetch_add_explicit(over, 1, memory_order_release);
 	track_leave(comm);
 }
 
@@ -223,11 +227,14 @@ INLINE bool complete(struct track *track, struct box_op *op, uint32_t generation
 			track_drop(track, BOX_DROP_IMPLAUSIBLE);
 		word_add(&comm->started, 1);
 		word_raise(&comm->last_sequence, atomic_load_explicit(&op->index, relaxed));
-		word_add(&comm->completed, 1);
 	}
 	if (atomic_load_explicit(&op->group, relaxed))
 		leave_group(track, comm, op, timed);
-	leave_and_free(comm, op, generation);
+	slots_free(op, generation);
+	if (likely(same)) /* as in free_and_leave, for who has it to himself */
+		atomic_store_explicit(&comm->completed, atomic_load_explicit(&comm->completed, relaxed) + 1,
+				      memory_order_release);
+	track_leave(comm);
 	return true;
 }
 
@@ -244,12 +251,10 @@ bool track_expire(struct track *track, struct box_op *op, uint32_t generation)
 	if (!comm)
 		return false;
 	track_drop(track, BOX_DROP_EXPIRED);
-	if (same) {
-		atomic_fetch_add_explicit(&comm->lost, 1, relaxed);
+	if (same)
 		word_add(&comm->started, atomic_load_explicit(&op->started_channels, relaxed) != 0);
-	}
 	leave_group(track, comm, op, false);
-	leave_and_free(comm, op, generation);
+	free_and_leave(comm, op, generation, same ? &comm->lost : NULL);
 	return true;
 }
 
@@ -264,12 +269,10 @@ bool track_end_untimed(struct track *track, struct box_op *op, uint32_t generati
 	key = atomic_load_explicit(&op->key, relaxed);
 	if (same && key != KEYS_NONE)
 		keys_add_untimed(track->box, key, 1, atomic_load_explicit(&op->bytes, relaxed));
-	if (same)
-		atomic_fetch_add_explicit(&comm->untimed, 1, relaxed);
-	else
+	if (!same)
 		track_drop(track, BOX_DROP_EXPIRED);
 	leave_group(track, comm, op, false);
-	leave_and_free(comm, op, generation);
+	free_and_leave(comm, op, generation, same ? &comm->untimed : NULL);
 	return true;
 }
 

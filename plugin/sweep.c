@@ -126,18 +126,21 @@ void sweep_count(struct track *track)
 	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++) {
 		struct box_comm *comm = &track->box->comms[i];
 
-		/* Acquire: before the slots, or what ends in between would be counted twice. */
+		/* Acquire: before the slots, or what ends in between would be counted twice. It is freed before it is counted. */
 		sum[i] = atomic_load_explicit(&comm->completed, memory_order_acquire) +
 			 atomic_load_explicit(&comm->untimed, memory_order_acquire) +
 			 atomic_load_explicit(&comm->lost, memory_order_acquire);
 	}
 	for (unsigned slot = 0; slot < BOX_OPS; slot++) {
 		struct box_op *op = &track->ops[slot];
+
+		if (!track_in_use(generation_of(op)))
+			continue;
+		/* Behind the generation: a free slot names the communicator that had it last. */
 		uint32_t comm = atomic_load_explicit(&op->comm, relaxed) % BOX_LIVE_COMMS;
 
-		sum[comm] += track_in_use(generation_of(op)) &&
-			     atomic_load_explicit(&op->comm_generation, relaxed) ==
-				     atomic_load_explicit(&track->box->comms[comm].generation, relaxed);
+		sum[comm] += atomic_load_explicit(&op->comm_generation, relaxed) ==
+			     atomic_load_explicit(&track->box->comms[comm].generation, relaxed);
 	}
 	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++)
 		word_raise(&track->box->comms[i].enqueued, sum[i]);
