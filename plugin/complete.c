@@ -200,14 +200,17 @@ INLINE struct box_comm *enter_of(struct track *track, struct box_op *op, uint32_
 	return comm;
 }
 
-/* The slot is freed before its operation is counted as over: sweep_count, which looks the other way round, must not find it
- * in both, for what it has counted stays. */
-INLINE void free_and_leave(struct box_comm *comm, struct box_op *op, uint32_t generation, _Atomic uint64_t *over)
+/* Who counts what is over and then looks at the slots (sweep_count, expo_window) must not find an operation in both, for
+ * what he has counted stays. So its slot is freed before this. The caller has the communicator to itself. */
+INLINE void count_over(_Atomic uint64_t *figure)
 {
-	slots_free(op, generation);
-	if (over)
-		atomic_fetch_add_explicit(over, 1, memory_order_release);
-	track_leave(comm);
+	atomic_store_explicit(figure, atomic_load_explicit(figure, relaxed) + 1, memory_order_release);
+}
+
+/* The same for figures to which the application's thread adds, too. */
+static void count_given_up(_Atomic uint64_t *figure)
+{
+	atomic_fetch_add_explicit(figure, 1, memory_order_release);
 }
 
 INLINE bool complete(struct track *track, struct box_op *op, uint32_t generation)
@@ -225,15 +228,15 @@ INLINE bool complete(struct track *track, struct box_op *op, uint32_t generation
 			account(track, op);
 		else
 			track_drop(track, BOX_DROP_IMPLAUSIBLE);
-		word_add(&comm->started, 1);
 		word_raise(&comm->last_sequence, atomic_load_explicit(&op->index, relaxed));
 	}
 	if (atomic_load_explicit(&op->group, relaxed))
 		leave_group(track, comm, op, timed);
 	slots_free(op, generation);
-	if (likely(same)) /* as in free_and_leave, for who has it to himself */
-		atomic_store_explicit(&comm->completed, atomic_load_explicit(&comm->completed, relaxed) + 1,
-				      memory_order_release);
+	if (likely(same)) {
+		count_over(&comm->started);
+		count_over(&comm->completed);
+	}
 	track_leave(comm);
 	return true;
 }
@@ -251,10 +254,15 @@ bool track_expire(struct track *track, struct box_op *op, uint32_t generation)
 	if (!comm)
 		return false;
 	track_drop(track, BOX_DROP_EXPIRED);
-	if (same)
-		word_add(&comm->started, atomic_load_explicit(&op->started_channels, relaxed) != 0);
+	bool began = atomic_load_explicit(&op->started_channels, relaxed);
+
 	leave_group(track, comm, op, false);
-	free_and_leave(comm, op, generation, same ? &comm->lost : NULL);
+	slots_free(op, generation);
+	if (same && began)
+		count_over(&comm->started);
+	if (same)
+		count_given_up(&comm->lost);
+	track_leave(comm);
 	return true;
 }
 
@@ -272,7 +280,10 @@ bool track_end_untimed(struct track *track, struct box_op *op, uint32_t generati
 	if (!same)
 		track_drop(track, BOX_DROP_EXPIRED);
 	leave_group(track, comm, op, false);
-	free_and_leave(comm, op, generation, same ? &comm->untimed : NULL);
+	slots_free(op, generation);
+	if (same)
+		count_given_up(&comm->untimed);
+	track_leave(comm);
 	return true;
 }
 

@@ -33,7 +33,7 @@ static double comm_value(const struct expo *expo, unsigned i, enum metric metric
 	case METRIC_NCCL_COMMUNICATOR_OPERATIONS_ENQUEUED_TOTAL:
 		return (double)atomic_load_explicit(&comm->enqueued, relaxed);
 	case METRIC_NCCL_COMMUNICATOR_OPERATIONS_STARTED_TOTAL:
-		return (double)(atomic_load_explicit(&comm->started, relaxed) + expo->running[i]);
+		return (double)expo->started[i];
 	default:
 		return (double)atomic_load_explicit(&comm->completed, relaxed);
 	}

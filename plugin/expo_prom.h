@@ -42,7 +42,9 @@ struct expo {
 	struct expo_more more[BOX_KEYS];
 	/* Ages of the oldest collective in flight, and of the oldest Send or Recv: a Recv may be posted for hours. */
 	uint64_t inflight_ns[BOX_COMMS], p2p_inflight_ns[BOX_COMMS];
-	uint32_t running[BOX_COMMS];     /* operations in flight whose kernel began */
+	/* Operations whose kernel began, over or in flight: of that use of the record it never falls. */
+	uint64_t started[BOX_COMMS];
+	uint32_t started_generation[BOX_COMMS];
 	struct expo_rows comms, keys, nets; /* of one GPU: expo_choose() */
 };
 

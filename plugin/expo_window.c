@@ -43,11 +43,31 @@ static bool is_live(const struct box_comm *comm, uint32_t generation)
 	       atomic_load_explicit(&comm->generation, relaxed) == generation;
 }
 
+/* What is over is read before the slots are: then none is in both, but one that ends in between is in neither. */
+static void read_over(const struct box *box, uint64_t started[BOX_COMMS])
+{
+	for (unsigned i = 0; i < BOX_COMMS; i++)
+		started[i] = atomic_load_explicit(&box->comms[i].started, memory_order_acquire);
+}
+
+static void keep_highest(struct expo *expo, const uint64_t started[BOX_COMMS])
+{
+	for (unsigned i = 0; i < BOX_COMMS; i++) {
+		uint32_t generation = atomic_load_explicit(&expo->box->comms[i].generation, relaxed);
+
+		if (expo->started_generation[i] != generation || expo->started[i] < started[i])
+			expo->started[i] = started[i];
+		expo->started_generation[i] = generation;
+	}
+}
+
 static void find_in_flight(struct expo *expo, uint64_t now_tick, uint64_t ns_per_tick_q32)
 {
+	uint64_t started[BOX_COMMS];
+
+	read_over(expo->box, started);
 	memset(expo->inflight_ns, 0, sizeof(expo->inflight_ns));
 	memset(expo->p2p_inflight_ns, 0, sizeof(expo->p2p_inflight_ns));
-	memset(expo->running, 0, sizeof(expo->running));
 	for (unsigned i = 0; i < BOX_OPS; i++) {
 		const struct box_op *op = &expo->box->ops[i];
 		uint32_t generation = atomic_load_explicit(&op->generation, memory_order_acquire);
@@ -68,12 +88,13 @@ static void find_in_flight(struct expo *expo, uint64_t now_tick, uint64_t ns_per
 		/* 0: so young that the writer thread has not seen it yet. */
 		uint64_t age = since ? clock_ticks_to_ns(now_tick - since, ns_per_tick_q32) : 0;
 
-		expo->running[comm] += channels != 0;
+		started[comm] += channels != 0;
 		uint64_t *oldest = peer < 0 ? expo->inflight_ns : expo->p2p_inflight_ns;
 
 		if (age > oldest[comm])
 			oldest[comm] = age;
 	}
+	keep_highest(expo, started);
 }
 
 void expo_window(struct expo *expo, uint64_t now_tick, uint64_t ns_per_tick_q32)

@@ -402,11 +402,20 @@ static void test_in_flight(void)
 	render_later(31);
 	ok(value_of("nccl_collective_inflight_seconds") > age + 0.9, "the next text has a higher age");
 	ok(value_of("nccl_p2p_inflight_seconds") == 0, "and is no Send or Recv");
-	track_kernel_start(&track, op, 0, track_now_ns(&track));
+	uint64_t now = track_now_ns(&track);
+	void *channel = track_kernel_start(&track, op, 0, now);
+
 	render_later(32);
 	ok(value_of("nccl_communicator_operations_started_total") == 1 &&
 		   value_of("nccl_communicator_operations_completed_total") == 0,
 	   "once its kernel runs it has begun");
+	expo_window(&expo, clock_ticks(), track.ns_per_tick_q32);
+	track_kernel_stop(&track, channel, now + 1000);
+	expo_prom_write(&expo, 0, &text);
+	ok(value_of("nccl_communicator_operations_started_total") == 1, "and once only, if it ends while the text is written");
+	operate(comm, "AllReduce", -1, 4096, 1000);
+	render();
+	ok(value_of("nccl_communicator_operations_started_total") == 2, "the next one is the second");
 }
 
 static void test_posted_receive(void)
