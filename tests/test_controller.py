@@ -91,6 +91,19 @@ def test_the_report_of_an_older_job_of_that_number_is_made_anew() -> None:
     assert due([one], files(["n1", "n2"], at_ns=10), {0: 9}) == Look(Due(42, 0, (one,), True))
 
 
+def test_a_node_that_told_late_takes_no_report_from_the_next_attempt() -> None:
+    # Attempt 0 was reported without n2, which told afterwards; then attempt 1 ends.
+    told = files(["n1"]) | files(["n2"], at_ns=3)
+    last, waited = entry(restart=1), entry(restart=1, age_s=WAIT_S + 1)
+    assert due([last], told, {0: 2}) == Look(), "attempt 1 is waited for"
+    assert due([last], told | files(["n1", "n2"], 1, at_ns=5), {0: 2}).due == Due(
+        42, 1, (last,), True
+    )
+    assert due([waited], told | files(["n1"], 1, at_ns=5), {0: 2}).due == Due(
+        42, 1, (waited,), False
+    )
+
+
 def test_a_het_job_is_one_report_when_all_components_have_told() -> None:
     parts = [entry("n1", job_id=42, het=42), entry("n2", job_id=43, het=42)]
     first, second = files(["n1"], job_id=42), files(["n2"], job_id=43)

@@ -49,13 +49,15 @@ def _nodes(entry: Entry) -> set[str]:
 
 
 def _fresh(files: Mapping[SummaryFile, int], stored_ns: Mapping[int, int]) -> dict[int, set[str]]:
-    """Return the nodes of each attempt that has a summary newer than its stored report."""
-    newest: dict[int, int] = {}
+    """Return the nodes of each attempt whose summaries are newer than its stored report.
+
+    Each by itself: a node that told late makes an attempt that was reported without it no end.
+    """
     nodes: dict[int, set[str]] = defaultdict(set)
     for file, at_ns in files.items():
-        newest[file.attempt] = max(newest.get(file.attempt, 0), at_ns)
-        nodes[file.attempt].add(file.node)
-    return {at: nodes[at] for at, ns in newest.items() if ns > stored_ns.get(at, 0)}
+        if at_ns > stored_ns.get(file.attempt, 0):
+            nodes[file.attempt].add(file.node)
+    return nodes
 
 
 def find_due(
@@ -94,7 +96,8 @@ def find_due(
     if now_s < max(entry.queued_s for entry in settled) + wait_s:
         return Look()
     if there:
-        return Look(Due(leader, there[0], settled, False))
+        first = min(there, key=lambda at: (at in stored_ns, at))
+        return Look(Due(leader, first, settled, False))
     return Look(empty=settled)
 
 
