@@ -3,8 +3,10 @@
 
 import os
 import signal
+import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import pytest
 from nccl_inspector.card.model import Card
 from nccl_inspector.card.schema import card_from_json
 from nccl_inspector.config import Config, parse_config
-from nccl_inspector.controller import service
+from nccl_inspector.controller import making, service
 from nccl_inspector.controller.due import SETTLE_S, Due, Look, find_due
 from nccl_inspector.controller.making import Makers, Outcome, make_report
 from nccl_inspector.controller.queue import TORN_S, Entry, Queue
@@ -257,6 +259,20 @@ def test_a_fault_of_the_storage_is_no_fault_of_the_job(config: Config, tmp_path:
     assert stored(config) == [42]
 
 
+def test_an_index_that_is_locked_gets_its_rows_when_it_is_free(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nccl_inspector.store.index._WRITER_WAITS_S", 0)
+    ended_job(config, tmp_path, 41)
+    assert run_pass(config, usual_makers(config)) == 0
+    ended_job(config, tmp_path, 42)
+    with closing(sqlite3.connect(config.store_dir / INDEX)) as reader:
+        reader.execute("BEGIN EXCLUSIVE")
+        assert run_pass(config, usual_makers(config)) == 1
+    assert run_pass(config, usual_makers(config)) == 0
+    assert stored(config) == [41, 42]
+
+
 def test_a_broken_index_keeps_no_report_from_being_stored(config: Config, tmp_path: Path) -> None:
     ended_job(config, tmp_path, 42)
     (config.store_dir / INDEX).write_bytes(b"this is no index" * 100)
@@ -333,15 +349,17 @@ case $1 in --oneliner) {show} ;; update) {update} ;; -i) {modify} ;; esac
 
 
 def comment(
-    config: Config, folder: Path, show: str = "echo JobId=42", update: str = ":", modify: str = ":"
-) -> str:
+    config: Config, folder: Path, show: str = "echo JobId=42", update: str = ":", modify: str = ":",
+    *, ended: bool = True,
+) -> str:  # fmt: skip
     """One pass with a scontrol and a sacctmgr that say this; what they were asked."""
     log = folder / "log"
     for name in ("scontrol", "sacctmgr"):
         text = SCONTROL.format(log=log, show=show, update=update, modify=modify)
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
-    ended_job(config, folder, 42)
+    if ended:
+        ended_job(config, folder, 42)
     changed = replace(config, scontrol=folder / "scontrol", admin_comment=True)
     run_pass(changed, usual_makers(config))
     return log.read_text()
@@ -351,6 +369,25 @@ def test_the_verdict_goes_into_the_admin_comment(config: Config, tmp_path: Path)
     asked = comment(config, tmp_path)
     assert "update JobId=42 AdminComment=NCCL HEALTHY ranks=2/2" in asked
     assert left(config) == []
+
+
+def test_a_comment_that_could_not_be_written_comes_with_the_next_try(
+    config: Config, tmp_path: Path
+) -> None:
+    asked = comment(config, tmp_path, update="echo Unable to contact slurm controller >&2; exit 1")
+    assert asked.count("update") == 1
+    again = comment(config, tmp_path, ended=False)
+    assert again.count("update") == 2
+    assert left(config) == []
+
+
+def test_a_comment_is_not_tried_for_ever(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(making, "COMMENT_WAIT_S", 10)  # the job ended a minute ago
+    comment(config, tmp_path, update=FINISHED, modify="echo ' Nothing modified'; exit 1")
+    assert left(config) == []
+    assert stored(config) == [42]
 
 
 def test_somebody_elses_comment_stays(config: Config, tmp_path: Path) -> None:

@@ -114,9 +114,10 @@ def look(
 
 
 def _stored_ns(leader: int, store_dir: Path) -> dict[int, int]:
-    """Return when the stored reports of a job were written."""
-    return {
+    """Return when the stored reports of a job were written; without those not done (time 0)."""
+    found = {
         int(path.stem): path.stat().st_mtime_ns
         for path in (store_dir / str(leader)).glob("*.json")
         if path.stem.isdigit()
     }
+    return {attempt: ns for attempt, ns in found.items() if ns}

@@ -8,7 +8,9 @@ import errno
 import grp
 import os
 import sqlite3
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,6 +28,8 @@ from nccl_inspector.store.index import INDEX, BrokenIndexError, export_user, put
 from nccl_inspector.store.rows import rows_of
 
 DONE, LATER, FAILED = "done", "later", "failed"
+# Since the job's end. Each try for a comment makes the report anew.
+COMMENT_WAIT_S = 3600
 # Of the site and not of the job: it is tried again, however often.
 _SITES_ERRORS = frozenset(
     {
@@ -89,7 +93,7 @@ def _leader(loaded: Loaded) -> int:
 def store_card(card: Card, loaded: Loaded, config: Config, makers: Makers) -> str:
     """Write report files and rows; return in words what an administrator should know.
 
-    The JSON comes last of the files: with it the report counts as stored.
+    The JSON comes last: with it the report counts as stored, and what is not done by then never is.
 
     Raises:
         InspectorError: a wrong setting, or an index of a newer release.
@@ -97,20 +101,28 @@ def store_card(card: Card, loaded: Loaded, config: Config, makers: Makers) -> st
         sqlite3.OperationalError: the index is locked or the disk is full.
     """
     gid, head = group_id(config.report_group), loaded.head
-    name = str(head.restart)
-    html = [(f"{name}.html", makers.html(card))] if makers.html else []
-    said = []
-    for file, data in [*html, (f"{name}.json", makers.json(card))]:
+    path, name, said = config.store_dir / INDEX, str(head.restart), []
+
+    def write(file: str, data: bytes) -> None:
         target = Target(config.store_dir, _leader(loaded), file, head.uid, gid)
         said.append(write_report_file(target, data).decode("ascii").partition(", but ")[2])
-    path = config.store_dir / INDEX
+
+    if makers.html:
+        write(f"{name}.html", makers.html(card))
     try:
         with writing(path, gid) as index:
             put(index, rows_of(card))
         export_user(path, head.uid, gid)
     except BrokenIndexError as err:
-        said.append(str(err))  # the report is stored, and a rebuilt index will have it
+        said.append(str(err))  # a rebuilt index will have it
+    write(f"{name}.json", makers.json(card))
     return "; ".join(dict.fromkeys(filter(None, said)))
+
+
+def _not_done(config: Config, loaded: Loaded) -> None:
+    """Make a stored report look older than all summaries: there is something left to do for it."""
+    path = config.store_dir / str(_leader(loaded)) / f"{loaded.head.restart}.json"
+    os.utime(path, (0, 0))
 
 
 def make_report(due: Due, config: Config, makers: Makers) -> Outcome:
@@ -132,7 +144,9 @@ def make_report(due: Due, config: Config, makers: Makers) -> Outcome:
         return Outcome(word, f"{err.filename or config.store_dir}: {err.strerror}")
     if config.admin_comment and makers.comment:
         refusal, words = write_comment(config.scontrol, due.leader, makers.comment(card))
-        if refusal is Refusal.LATER:
+        if refusal is Refusal.LATER and time.time() < entry.queued_s + COMMENT_WAIT_S:
+            with suppress(OSError):  # then it stays without a comment
+                _not_done(config, loaded)
             return Outcome(LATER, words)
         said = "; ".join(filter(None, (said, words)))
     return Outcome(DONE, said)

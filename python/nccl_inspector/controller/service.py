@@ -28,6 +28,7 @@ PASS_S = 5.0
 LOOK_AGAIN_S = 60.0  # at the latest, however long nothing has come
 TRIES_MAX = 5
 RETRY_S = 30.0  # after the first try, doubled with each
+RETRY_MAX_S = 600.0  # of what is no fault of the job: longer the longer it lasts
 CHILD_S = 300
 CHILD_BYTES = 4 << 30  # of addresses; a report of 8,192 ranks takes less than 1 GiB of memory
 _SAID_MAX = 100
@@ -155,7 +156,9 @@ class Controller:
             for entry in marked:
                 self._queue.count_try(entry, tries - 1)
             self._say_once(f"job {leader}: not yet: {outcome.detail}")
-            self._not_before_s[leader] = time.monotonic() + RETRY_S
+            waited_s = max(0.0, time.time() - max(one.queued_s for one in due.entries))
+            pause_s = min(max(RETRY_S, waited_s / 4), RETRY_MAX_S)
+            self._not_before_s[leader] = time.monotonic() + pause_s
             return ()
         log.warning("job %d: try %d of %d: %s", leader, tries, TRIES_MAX, outcome.detail)
         if tries < TRIES_MAX:
