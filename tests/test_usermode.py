@@ -9,8 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from nccl_inspector.errors import InspectorError
+from nccl_inspector.usermode.gather import Found, job_head, write_summaries
+from tests.boxes import MS, BoxOf, CommOf, KeyOf, write_box
 from tests.cluster.lifetime import wait_until
 from tests.standin.harness import BUILD, STANDIN
+from tests.test_collect import read_process
 
 PYTHON_DIR = Path(__file__).parents[1] / "python"
 PROFILER = BUILD / "libnccl-profiler-inspector.so"
@@ -128,3 +132,37 @@ def test_a_second_run_in_a_job_has_a_directory_of_its_own(tmp_path: Path) -> Non
         ran(tmp_path, "--profiler", str(PROFILER), "--", "true")
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == ["nccl-inspector-4711", "nccl-inspector-4711.1"]
+
+
+def test_what_is_ignored_stays_ignored_as_by_nohup(tmp_path: Path) -> None:
+    """A job in the background that outlives its terminal does so when it is measured, too."""
+    code = (
+        "import os, signal, sys;"
+        "[signal.signal(n, signal.SIG_IGN) for n in (signal.SIGHUP, signal.SIGINT)];"
+        "from nccl_inspector.cli import main; main()"
+    )
+    script = "kill -HUP $$; kill -INT $$; kill -HUP $PPID; echo alive"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "run", "--profiler", PROFILER, "--", "sh", "-c", script],
+        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(PYTHON_DIR)}, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "alive\n")
+
+
+@pytest.mark.parametrize("kind", ["link", "other's"])
+def test_figures_go_into_no_directory_of_somebody_else(tmp_path: Path, kind: str) -> None:
+    boxes, elsewhere = tmp_path / "shared", tmp_path / "elsewhere"
+    boxes.mkdir()
+    elsewhere.mkdir()
+    box = BoxOf([CommOf(7, 0, 2)], [KeyOf(0, [5 * MS] * 20)])
+    process = read_process(write_box(tmp_path, "0_1", box))
+    if kind == "link":
+        (boxes / "4711").symlink_to(elsewhere)
+    else:
+        (boxes / "4711").mkdir()
+        os.chown(boxes / "4711", 65534, 65534)
+    found = Found({"n1": [process]}, (), ())
+    with pytest.raises(InspectorError, match="4711"):
+        write_summaries(found, job_head({"SLURM_JOB_ID": "4711"}, 1_700_000_000), boxes)
+    assert not [*elsewhere.iterdir(), *(boxes / "4711").iterdir()]

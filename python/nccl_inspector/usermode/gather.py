@@ -122,13 +122,17 @@ def write_summaries(found: Found, head: Head, directory: Path) -> None:
     """Write a summary for each node, then remove the boxes.
 
     Raises:
-        InspectorError: they cannot be written; the boxes stay.
+        InspectorError: they cannot be written, or others could change them; the boxes stay.
     """
     place = directory / str(head.job_id)
     try:
         place.mkdir(mode=0o700, exist_ok=True)
-        place_fd = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        # In a directory that others may write to it can be theirs, or a link.
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        place_fd = os.open(place, flags)
         try:
+            if os.fstat(place_fd).st_uid != os.getuid():
+                raise InspectorError(f"{place}: another user's directory")
             for number, (node, processes) in enumerate(sorted(found.nodes.items())):
                 own = replace(
                     head,

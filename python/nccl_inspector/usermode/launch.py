@@ -47,8 +47,13 @@ def run_command(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[int, s
         if command is not None:
             command.send_signal(number)
 
-    before = {number: signal.signal(number, pass_on) for number in _PASSED_ON}
-    before |= {number: signal.signal(number, lambda *_: None) for number in _LEFT_TO_IT}
+    handlers = dict.fromkeys(_PASSED_ON, pass_on) | dict.fromkeys(_LEFT_TO_IT, lambda *_: None)
+    before = {
+        number: signal.signal(number, handler)
+        for number, handler in handlers.items()
+        # What is ignored, as by nohup, the command is to ignore, too.
+        if signal.getsignal(number) != signal.SIG_IGN
+    }
     try:
         command = subprocess.Popen(argv, env=dict(environ))
         status = command.wait()
