@@ -132,9 +132,9 @@ def config(open_path: Path) -> Config:
     )  # fmt: skip
 
 
-def enqueue(config: Config, job_id: int) -> Path:
+def enqueue(config: Config, job_id: int, more: str = "") -> Path:
     path = config.controller_dir / "queue" / f"{job_id}.{int(time.time() - 60)}000000000"
-    path.write_text(f"format=1\njob_id={job_id}\nrestart=0\nname=train\nnodelist=n1\nend\n")
+    path.write_text(f"format=1\njob_id={job_id}\nrestart=0\nname=train\nnodelist=n1\n{more}end\n")
     return path
 
 
@@ -344,22 +344,24 @@ def test_a_child_that_says_nothing_has_failed() -> None:
 
 SCONTROL = """#!/bin/sh
 echo "$*" >>{log}
-case $1 in --oneliner) {show} ;; update) {update} ;; -i) {modify} ;; esac
+case $1 in
+--oneliner) {show} ;; update) {update} ;; --noheader) {sacct} ;; -i) {modify} ;; esac
 """
 
 
 def comment(
     config: Config, folder: Path, show: str = "echo JobId=42", update: str = ":", modify: str = ":",
-    *, ended: bool = True,
+    *, sacct: str = ":", more: str = "", ended: bool = True,
 ) -> str:  # fmt: skip
     """One pass with a scontrol and a sacctmgr that say this; what they were asked."""
     log = folder / "log"
-    for name in ("scontrol", "sacctmgr"):
-        text = SCONTROL.format(log=log, show=show, update=update, modify=modify)
+    for name in ("scontrol", "sacct", "sacctmgr"):
+        text = SCONTROL.format(log=log, show=show, update=update, modify=modify, sacct=sacct)
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
     if ended:
-        ended_job(config, folder, 42)
+        enqueue(config, 42, more)
+        summarize(config, folder / "42", 42)
     changed = replace(config, scontrol=folder / "scontrol", admin_comment=True)
     run_pass(changed, usual_makers(config))
     return log.read_text()
@@ -406,6 +408,29 @@ def test_where_slurmctld_changes_no_ended_job_the_database_is_asked(
     asked = comment(config, tmp_path, update=FINISHED)
     assert "-i modify job where jobid=42 set AdminComment=NCCL HEALTHY" in asked
     assert left(config) == []
+
+
+def test_a_comment_in_the_database_that_is_somebody_elses_stays(
+    config: Config, tmp_path: Path
+) -> None:
+    forgotten = "echo Invalid job id specified >&2; exit 1"
+    asked = comment(config, tmp_path, show=forgotten, sacct="echo JS1:abc")
+    assert "modify" not in asked
+
+
+def test_a_comment_of_our_own_in_the_database_is_renewed(config: Config, tmp_path: Path) -> None:
+    asked = comment(config, tmp_path, update=FINISHED, sacct="echo nccl healthy")
+    assert "-i modify job where jobid=42 set AdminComment=NCCL HEALTHY" in asked
+
+
+def test_the_comment_of_an_arrays_last_task_is_on_no_other_task(
+    config: Config, tmp_path: Path
+) -> None:
+    """It has the array's own number, by which scontrol and sacctmgr mean all tasks."""
+    task = "array_job_id=42\narray_task_id=3\n"
+    asked = comment(config, tmp_path, update=FINISHED, more=task)
+    for words in ("show job 42_3\n", "update JobId=42_3 ", "--jobs=42_3 ", "where jobid=42_3 "):
+        assert words in asked
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,12 @@ def test_a_comment_is_read_back_as_it_was(name: str) -> None:
             assert getattr(found, field) == getattr(wanted, field)
 
 
+def test_a_comment_whose_letters_sacctmgr_made_small_is_read() -> None:
+    small = read_comment(LINE.lower())
+    entities = tuple(Entity(one.kind, one.name.lower()) for one in read_comment(LINE).entities)
+    assert small == replace(read_comment(LINE), entities=entities)
+
+
 def test_it_is_found_among_a_sites_own_words_and_the_last_one_counts() -> None:
     other = make_comment(cards.healthy())
     assert read_comment(f"JS1:abc= {other}\n{LINE}\tbilling=7") == read_comment(LINE)

@@ -33,14 +33,15 @@ _TEXT_MAX = 1 << 16  # of a comment that is looked through
 _NAME_CHARS = 60
 _ENTITIES_MAX = 5
 _LINE = re.compile(
-    r"(?:^|(?<=\s))NCCL ([A-Z_]{1,20})(?:\(([a-z_]{1,40})\))?((?: [a-z]+=[!-~]*)*) v=1\b"
+    r"(?:^|(?<=\s))NCCL ([A-Z_]{1,20})(?:\(([a-z_]{1,40})\))?((?: [a-z]+=[!-~]*)*) v=1\b",
+    re.IGNORECASE,
 )
 _NUMBER = r"([0-9]{1,18}(?:\.[0-9]{1,9})?)"
 _SHARE = r"(-?[0-9]{1,12}(?:\.[0-9]{1,6})?)%"
 _COST = re.compile(rf"{_NUMBER}s(?:/{_SHARE})?")
-_SLOW = re.compile(rf"([0-9T:Z-]{{20}})\+{_NUMBER}s(?:/{_SHARE})?")
+_SLOW = re.compile(rf"([0-9T:Z-]{{20}})\+{_NUMBER}s(?:/{_SHARE})?", re.IGNORECASE)
 _RANKS = re.compile(r"([0-9]{1,12})(?:/([0-9]{1,12}))?")
-_FOUND = re.compile(r"([0-9]{1,9})C,([0-9]{1,9})W,([0-9]{1,9})I")
+_FOUND = re.compile(r"([0-9]{1,9})C,([0-9]{1,9})W,([0-9]{1,9})I", re.IGNORECASE)
 _ENTITY = re.compile(r"([^:,]{1,180}):([^:,]{1,180})")
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 
@@ -190,6 +191,7 @@ def read_comment(text: str) -> Summary:
     Raises:
         RefusedError: no_comment, bad_comment.
     """
+    # sacctmgr makes all letters small, those of names, too.
     lines = list(_LINE.finditer(text[:_TEXT_MAX]))
     if not lines:
         raise RefusedError("no_comment", "there is no summary of a report in this text")
@@ -197,7 +199,7 @@ def read_comment(text: str) -> Summary:
     words = dict(word.partition("=")[::2] for word in rest.split())
     ranks = _RANKS.fullmatch(words.get("ranks", ""))
     found = _FOUND.fullmatch(words.get("found", ""))
-    status, cause = status.replace("_", " "), cause.replace("_", " ")
+    status, cause = status.upper().replace("_", " "), cause.lower().replace("_", " ")
     known = status in STATUSES and cause in ("", *CAUSES)
     known = known and words.get("conf", "") in ("", *CONFIDENCES)
     attempt = words.get("attempt", "")

@@ -15,7 +15,8 @@ _THERE = re.compile(r"\bAdminComment=(.*?)(?= [A-Z][A-Za-z:/]*=|$)", re.MULTILIN
 _OVER = "Job has already finished", "Invalid job id specified"
 # Nothing but another configuration of the site can help: the report does not wait for it.
 _NOT_ALLOWED = re.compile(
-    "permission denied|not allowed|Invalid user|not running a supported accounting|privilege",
+    "permission denied|not allowed|Invalid user|not running a supported accounting|privilege|"
+    "accounting storage is disabled|No such file or directory",
     re.IGNORECASE,
 )
 
@@ -26,6 +27,9 @@ class Refusal(Enum):
     NONE = "none"
     LATER = "later"
     NEVER = "never"
+
+
+_IN_USE = Refusal.NEVER, "AdminComment is in use by others, so it stays"
 
 
 def plain_comment(text: str) -> str:
@@ -43,24 +47,38 @@ def _say(scontrol: Path, *words: str) -> tuple[int, str]:
     return said.status, said.output if said.status == 0 else said.errors or said.output
 
 
-def write_comment(scontrol: Path, job_id: int, text: str) -> tuple[Refusal, str]:
+def _is_others(comment: str) -> bool:
+    # sacctmgr makes all letters small.
+    return bool(comment) and not comment.upper().startswith(OURS)
+
+
+def write_comment(
+    scontrol: Path, job_id: int, text: str, array_task: str = ""
+) -> tuple[Refusal, str]:
     """Write the comment; return how it went, and in words why not.
 
     By slurmctld where it takes that, else into the accounting database, by the sacctmgr beside
-    `scontrol`. Where somebody else's comment is, it stays.
+    `scontrol`. Where somebody else's comment is, it stays. `array_task`: as `810_3`. The last task
+    has the array's own number, by which Slurm would mean all tasks.
     """
-    words = f"AdminComment={plain_comment(text)}"
-    status, said = _say(scontrol, "--oneliner", "show", "job", str(job_id))
+    words, job = f"AdminComment={plain_comment(text)}", array_task or str(job_id)
+    status, said = _say(scontrol, "--oneliner", "show", "job", job)
     if status == 0:
-        there = [found.strip() for found in _THERE.findall(said)]
-        if any(one and not one.startswith(OURS) for one in there):
-            return Refusal.NEVER, "AdminComment is in use by others, so it stays"
-        status, said = _say(scontrol, "update", f"JobId={job_id}", words)
+        if any(_is_others(found.strip()) for found in _THERE.findall(said)):
+            return _IN_USE
+        status, said = _say(scontrol, "update", f"JobId={job}", words)
     if status != 0 and any(one in said for one in _OVER):
-        sacctmgr = scontrol.with_name("sacctmgr")
         status, said = _say(
-            sacctmgr, "-i", "modify", "job", "where", f"jobid={job_id}", "set", words
-        )
+            scontrol.with_name("sacct"), "--noheader", "--parsable2", "--allocations",
+            f"--jobs={job}", "--format=AdminComment",
+        )  # fmt: skip
+        if status == 0 and _is_others(said.strip()):
+            return _IN_USE
+        if status == 0:
+            sacctmgr = scontrol.with_name("sacctmgr")
+            status, said = _say(
+                sacctmgr, "-i", "modify", "job", "where", f"jobid={job}", "set", words
+            )
     if status == 0:
         return Refusal.NONE, ""
     why = "".join(c if c.isprintable() else " " for c in said.strip()[:200])

@@ -143,7 +143,9 @@ def make_report(due: Due, config: Config, makers: Makers) -> Outcome:
         word = LATER if err.errno in _SITES_ERRORS else FAILED
         return Outcome(word, f"{err.filename or config.store_dir}: {err.strerror}")
     if config.admin_comment and makers.comment:
-        refusal, words = write_comment(config.scontrol, due.leader, makers.comment(card))
+        refusal, words = write_comment(
+            config.scontrol, due.leader, makers.comment(card), entry.array_task
+        )
         if refusal is Refusal.LATER and time.time() < entry.queued_s + COMMENT_WAIT_S:
             with suppress(OSError):  # then it stays without a comment
                 _not_done(config, loaded)
