@@ -93,6 +93,15 @@ def test_a_job_in_another_zone_is_found_by_the_time_of_the_job() -> None:
     assert "UTC" in utc.notes[0]
 
 
+def test_of_more_lines_than_are_looked_at_the_rest_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """256 MiB of short lines would take longer than the report may."""
+    monkeypatch.setattr(throughput, "LINES_MAX", 3)
+    found = read(SAID, "x", "x", "x", SAID.replace("14:39", "14:49"))
+    assert len(found.found) == 1
+    assert found.notes == ("only the first 3 lines of what is read of it were looked at",)
+    assert not read(SAID, "x", "x").notes
+
+
 def test_lines_of_another_job_are_refused() -> None:
     found = read(SAID, job=Period(AT + 1000, AT + 2000))
     assert found.found == ()

@@ -10,13 +10,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
-from itertools import pairwise
+from itertools import islice, pairwise
 from math import inf, isfinite
 from statistics import median
 
 from nccl_inspector.card.model import Period
 
 LINE_BYTES_MAX = 4096  # of a longer line only so much is looked at
+LINES_MAX = 4_000_000  # some 10 s
 READINGS_MAX = 20_000  # when there are more, every second one goes
 UNIT_CHARS_MAX = 24
 TOGETHER_S = 1.0
@@ -40,6 +41,7 @@ BUILT_IN = (
 )
 _GROUPS = frozenset({"value", "unit", "seconds", "milliseconds", "time"})
 _PER_S = "iterations/s"
+_CUT = "only the first {:,} lines of what is read of it were looked at"
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,19 +218,22 @@ def read_throughput(
     """
     wanted = patterns or [re.compile(text) for text in BUILT_IN]
     finders = [_Finder(pattern, zone) for pattern in wanted]
-    for line in lines:
+    rest = iter(lines)
+    for line in islice(rest, LINES_MAX):
         for finder in finders:
             finder.take(line)
+    cut = [] if next(rest, None) is None else [_CUT.format(LINES_MAX)]
     best = next((one for one in finders if one.rows), None)
     if best is None:
         best = max(finders, key=lambda one: one.matches)
-        return Readings("", (), dict(best.refused))
+        return Readings("", (), dict(best.refused), tuple(cut))
     unit = Counter(row[2] for row in best.rows).most_common(1)[0][0]
     rows = [row for row in best.rows if row[2] == unit]
     placed, notes = _in_zone(rows, zone, job)
     refused = best.refused + Counter(
         {"in another unit": len(best.rows) - len(rows), "not of this job": len(rows) - len(placed)}
     )
+    notes += cut
     if best.step > 1:
         notes.append(f"one throughput line of {best.step} was taken")
     return Readings(unit, tuple(_together(placed)), dict(refused), tuple(notes))

@@ -6,7 +6,6 @@ import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 from nccl_inspector.analysis.throughput import Readings, read_lines, read_throughput
@@ -14,6 +13,7 @@ from nccl_inspector.card.model import Input, Job, Period
 from nccl_inspector.config import Config
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.hostlist import expand
+from nccl_inspector.localzone import LocalZone
 from nccl_inspector.slurm.find import find_record
 from nccl_inspector.slurm.record import JobRecord
 from nccl_inspector.slurm.topology import ask_places, used
@@ -83,7 +83,7 @@ def _chunks(fd: int) -> Iterator[bytes]:
 
 
 def _read_output(
-    path: Path, uid: int | None, period: Period | None, patterns: Sequence[re.Pattern[str]]
+    path: Path, uid: int | None, period: Period, patterns: Sequence[re.Pattern[str]]
 ) -> tuple[Readings | None, Input]:
     """Return the throughput lines of an output; of the path that Slurm tells its owner is asked."""
     try:
@@ -94,15 +94,17 @@ def _read_output(
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode) or (uid is not None and status.st_uid != uid):
             return None, Input("throughput", "absent", f"{path} is no file of the job's user")
-        zone = datetime.now().astimezone().tzinfo or UTC
-        found = read_throughput(read_lines(_chunks(fd)), zone, period, patterns or None)
+        lines = read_lines(_chunks(fd))
+        found = read_throughput(lines, LocalZone(), period, patterns or None)
     except OSError as err:
         return None, Input("throughput", "absent", f"{path}: {err.strerror}")
     finally:
         os.close(fd)
-    if not found.found:
-        return None, Input("throughput", "absent", f"{path} has no throughput lines")
     notes = "; ".join(found.notes)
+    if not found.found:
+        return None, Input(
+            "throughput", "absent", f"{path} has no throughput lines; {notes}".rstrip("; ")
+        )
     detail = f"{len(found.found)} readings of the job's output{f'; {notes}' if notes else ''}"
     return found, Input("throughput", "present", detail)
 
