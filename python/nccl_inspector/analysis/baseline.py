@@ -4,6 +4,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from math import pi, sqrt
 from statistics import median
 
 from nccl_inspector.analysis.kinds import KindKey, KindRow
@@ -72,6 +73,14 @@ def find_similar(key: KindKey, past: Sequence[PastKind]) -> tuple[list[PastKind]
     return [], ()
 
 
+def _few(count: int) -> float:
+    """Return by how much the spread of so few is to be taken for wider.
+
+    Their MAD is too small at the mean, and their median is off itself.
+    """
+    return count / (count - 0.8) * sqrt(1 + pi / (2 * count))
+
+
 def compare_kind(kind: KindRow, past: Sequence[PastKind]) -> Compared | None:
     """Return a kind of this job beside similar jobs; None without enough of them."""
     found, differs = find_similar(kind.key, past)
@@ -80,7 +89,7 @@ def compare_kind(kind: KindRow, past: Sequence[PastKind]) -> Compared | None:
     values = [one.bus_gbs for one in found]
     middle = median(values)
     mad = median(abs(value - middle) for value in values)
-    sigma = max(_MAD_TO_SIGMA * mad, _SIGMA_SHARE_MIN * middle)
+    sigma = max(_MAD_TO_SIGMA * mad * _few(len(values)), _SIGMA_SHARE_MIN * middle)
     return Compared(
         kind, len(found), differs, middle, mad,
         kind.bus_gbs / middle - 1, (kind.bus_gbs - middle) / sigma,
