@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from nccl_inspector.analysis.attribution import WORKLOAD, Attribution, attribute
 from nccl_inspector.analysis.bandwidth import size_label
 from nccl_inspector.analysis.changes import compare
@@ -191,18 +193,31 @@ def _dips(progress: Progress | None, known: Sequence[Period]) -> Iterator[tuple[
             yield period, dip.depth
 
 
+def _is_at_start(period: Period, progress: Progress) -> bool:
+    """Tell whether a time begins with the first figure: caches, compilers and data warm up then."""
+    known = np.flatnonzero(progress.values > 0)
+    return period.start_s <= progress.start_s + int(known[0]) * progress.window_s
+
+
 def _dip_finding(
     period: Period, depth: float, found: Attribution, progress: Progress | None
 ) -> Finding:
     unit = progress.unit if progress else "progress"
     lasted = elapsed(period.end_s - period.start_s)
     source = "boxes" if unit.endswith(" operations/s") else "throughput"
+    why, severity = found.why, INFO if found.cause == WORKLOAD else WARNING
+    if found.cause in (OUTSIDE, UNKNOWN) and source == "boxes":
+        severity = INFO
+        why += "; without the job's own figure a start or an evaluation looks the same"
+    elif found.cause == OUTSIDE and progress and _is_at_start(period, progress):
+        severity = INFO
+        why += "; it is the job's start"
     return Finding(
         f"slow-{found.cause.replace(' ', '-')}",
-        INFO if found.cause == WORKLOAD else WARNING,
+        severity,
         found.confidence,
         f"{_CAUSE_TITLES.get(found.cause, found.cause)} for {lasted}: {unit} {change(depth)}",
-        f"{found.why}.",
+        f"{why}.",
         period,
         (),
         (Evidence(source, f"change of {unit}", depth, "share"),),
