@@ -295,7 +295,7 @@ install: product build/gen/nccl-inspector.conf.sample
 	$(call install_library,$(SPANK),$(DESTDIR)$(SLURM_PLUGINDIR)/spank_nccl_inspector.so)
 	install -D -m 0755 prolog/50-nccl-inspector.sh $(DESTDIR)$(LIBDIR)/prolog/50-nccl-inspector.sh
 	install -D -m 0755 epilog/50-nccl-inspector.sh $(DESTDIR)$(LIBDIR)/epilog/50-nccl-inspector.sh
-	install -m 0755 epilog/nccl-inspector-epilogctld $(DESTDIR)$(LIBDIR)/epilog/nccl-inspector-epilogctld
+	install -D -m 0755 epilog/nccl-inspector-epilogctld $(DESTDIR)$(LIBDIR)/epilogctld/nccl-inspector-epilogctld
 	install -D -m 0755 packaging/nccl-inspector-mail $(DESTDIR)$(LIBDIR)/nccl-inspector-mail
 	install -D -m 0644 build/gen/nccl-inspector.conf.sample $(DESTDIR)$(LIBDIR)/nccl-inspector.conf.sample
 	install -D -m 0644 packaging/plugstack.conf $(DESTDIR)$(LIBDIR)/plugstack.conf.sample

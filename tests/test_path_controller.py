@@ -25,7 +25,7 @@ from tests.test_path_ends import ONE_NODE, SHORT, TWO_NODES, run, start
 from tests.test_path_orphans import controller_down
 
 pytestmark = pytest.mark.long
-HOOK = "usr/lib/nccl-inspector/epilog/nccl-inspector-epilogctld"
+HOOK = "usr/lib/nccl-inspector/epilogctld/nccl-inspector-epilogctld"
 CODE = "from nccl_inspector.cli import main; main()"
 ENV = {"PYTHONPATH": str(REPO / "python")}
 WAIT_S = 4
