@@ -38,7 +38,8 @@ def told(depth: float, ops: int, less: float = 0.0, readings: Readings | None = 
     comm = Communicator(7, "world", 4, 4, {}, (), ())
     nodes = {member: f"n{member}" for member in range(4)}
     unpacked = Unpacked(columns, Counter())
-    return look_over_time(unpacked, [comm], {7: "net"}, nodes, WINDOWS * 10.0, readings)
+    names = {member: f"rank {member}" for member in range(4)}
+    return look_over_time(unpacked, [comm], {7: "net"}, nodes, names, WINDOWS * 10.0, readings)
 
 
 def test_a_slow_time_that_cost_nothing_is_no_warning() -> None:

@@ -132,7 +132,8 @@ def _over_time(
     by_id = {comm.id: transports[comm_id(comm)] for comm in report.communicators if comm.id}
     lines = unpack(report.communicators, by_id, placed)
     nodes = {number: node for number, (node, _) in enumerate(placed)}
-    return look_over_time(lines, report.communicators, by_id, nodes, wall_s, readings)
+    names = dict(enumerate(report.names))
+    return look_over_time(lines, report.communicators, by_id, nodes, names, wall_s, readings)
 
 
 def _sorted(findings: Sequence[Finding]) -> tuple[Finding, ...]:
@@ -213,5 +214,6 @@ def build_card(loaded: Loaded, given: Given | None = None) -> Card:
         timeline=over_time.timeline,
         stragglers=stragglers,
         hangs=hangs,
+        heat=over_time.heat,
         counters=hardware.counters,
     )

@@ -20,6 +20,7 @@ from nccl_inspector.analysis.degradation import (
 )
 from nccl_inspector.analysis.degradation import STRAGGLER as WAITED
 from nccl_inspector.analysis.join import Communicator
+from nccl_inspector.analysis.latemap import LateMap, map_lateness
 from nccl_inspector.analysis.linechoice import choose_lines, late_kinds, unpack_columns
 from nccl_inspector.analysis.paths import Timed
 from nccl_inspector.analysis.paths import compare as compare_paths
@@ -28,6 +29,7 @@ from nccl_inspector.analysis.series import Track, make_tracks
 from nccl_inspector.analysis.shown import show
 from nccl_inspector.analysis.throughput import Readings
 from nccl_inspector.analysis.whose import UNDETERMINED, Culprit, find_culprit
+from nccl_inspector.card.heat import bound_heat
 from nccl_inspector.card.model import (
     INFO,
     NETWORK,
@@ -46,6 +48,7 @@ from nccl_inspector.card.model import (
 from nccl_inspector.card.words import bandwidth, change, elapsed, percent
 from nccl_inspector.model import Process
 
+HEAT_ROWS, HEAT_WINDOWS = 256, 120  # of the map of who came late when
 _OVERLAP_MIN = 0.5  # of a dip in progress, which a degradation explains then
 
 
@@ -66,6 +69,7 @@ class OverTime:
     causes: tuple[tuple[str, Finding], ...]  # what each finding of a slow time came from
     judged: int  # series
     refused: Mapping[str, int]  # time lines that are none, by reason
+    heat: LateMap
 
 
 def unpack(
@@ -245,10 +249,11 @@ def look_over_time(
     comms: Sequence[Communicator],
     transports: Mapping[int, str],
     nodes: Mapping[int, str],
+    names: Mapping[int, str],
     wall_s: float,
     readings: Readings | None,
 ) -> OverTime:
-    """Judge the time lines; `nodes` by process, `wall_s` how long the job ran."""
+    """Judge the time lines; `nodes` and `names` by process, `wall_s` how long the job ran."""
     tracks = make_tracks(unpacked.columns, {comm.id: comm.nranks for comm in comms if comm.id})
     judged: Judged = find_degradations(tracks, transports, wall_s)
     busiest = next((one for one in tracks if one.func in JUDGED and one.factor > 0), None)
@@ -275,4 +280,7 @@ def look_over_time(
         causes=tuple(causes),
         judged=judged.judged,
         refused=unpacked.refused,
+        heat=bound_heat(
+            map_lateness(unpacked.columns, comms, names, HEAT_WINDOWS), HEAT_ROWS, HEAT_WINDOWS
+        ),
     )
