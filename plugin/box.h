@@ -205,8 +205,9 @@ struct box_key { /* 128 bytes: one kind of operation of one communicator */
 	uint64_t reserved1;
 };
 
-/* State in the two lower bits of box_op.generation: only what is in use has valid words. */
-enum box_op_state { BOX_OP_FREE, BOX_OP_FILLING, BOX_OP_USED };
+/* State in the two lower bits of box_op.generation: only what is in use has valid words. What was given up is nobody's for
+ * a while: the thread of its kernels may yet write to it. */
+enum box_op_state { BOX_OP_FREE, BOX_OP_FILLING, BOX_OP_USED, BOX_OP_GIVEN_UP };
 #define BOX_OP_STATE_MASK 3u
 
 struct box_op { /* 128 bytes: one operation in flight */

@@ -213,7 +213,15 @@ static void count_given_up(_Atomic uint64_t *figure)
 	atomic_fetch_add_explicit(figure, 1, memory_order_release);
 }
 
-INLINE bool complete(struct track *track, struct box_op *op, uint32_t generation)
+INLINE void let_go(struct box_op *op, uint32_t generation, enum track_slot after)
+{
+	if (after == TRACK_SLOT_RESTS)
+		slots_rest(op, generation);
+	else
+		slots_free(op, generation);
+}
+
+INLINE bool complete(struct track *track, struct box_op *op, uint32_t generation, enum track_slot after)
 {
 	bool same, timed = false;
 	struct box_comm *comm = enter_of(track, op, generation, &same);
@@ -232,7 +240,7 @@ INLINE bool complete(struct track *track, struct box_op *op, uint32_t generation
 	}
 	if (atomic_load_explicit(&op->group, relaxed))
 		leave_group(track, comm, op, timed);
-	slots_free(op, generation);
+	let_go(op, generation, after);
 	if (likely(same)) {
 		count_over(&comm->started);
 		count_over(&comm->completed);
@@ -241,12 +249,12 @@ INLINE bool complete(struct track *track, struct box_op *op, uint32_t generation
 	return true;
 }
 
-bool track_complete(struct track *track, struct box_op *op, uint32_t generation)
+bool track_complete(struct track *track, struct box_op *op, uint32_t generation, enum track_slot after)
 {
-	return complete(track, op, generation);
+	return complete(track, op, generation, after);
 }
 
-bool track_expire(struct track *track, struct box_op *op, uint32_t generation)
+bool track_expire(struct track *track, struct box_op *op, uint32_t generation, enum track_slot after)
 {
 	bool same;
 	struct box_comm *comm = enter_of(track, op, generation, &same);
@@ -257,7 +265,7 @@ bool track_expire(struct track *track, struct box_op *op, uint32_t generation)
 	bool began = atomic_load_explicit(&op->started_channels, relaxed);
 
 	leave_group(track, comm, op, false);
-	slots_free(op, generation);
+	let_go(op, generation, after);
 	if (same && began)
 		count_over(&comm->started);
 	if (same)
@@ -266,7 +274,7 @@ bool track_expire(struct track *track, struct box_op *op, uint32_t generation)
 	return true;
 }
 
-bool track_end_untimed(struct track *track, struct box_op *op, uint32_t generation)
+bool track_end_untimed(struct track *track, struct box_op *op, uint32_t generation, enum track_slot after)
 {
 	uint32_t key;
 	bool same;
@@ -280,7 +288,7 @@ bool track_end_untimed(struct track *track, struct box_op *op, uint32_t generati
 	if (!same)
 		track_drop(track, BOX_DROP_EXPIRED);
 	leave_group(track, comm, op, false);
-	slots_free(op, generation);
+	let_go(op, generation, after);
 	if (same)
 		count_given_up(&comm->untimed);
 	track_leave(comm);
@@ -291,7 +299,7 @@ __attribute__((noinline)) static int last_kernel_sampled(struct track *track, st
 {
 	uint64_t begin_tick = clock_ticks();
 
-	complete(track, op, generation);
+	complete(track, op, generation, TRACK_SLOT_FREE);
 	atomic_fetch_add_explicit(&track->hot_ticks, clock_ticks() - begin_tick, relaxed);
 	return 0;
 }
@@ -300,7 +308,7 @@ int track_last_kernel(struct track *track, struct box_op *op, uint32_t generatio
 {
 	if (!likely(atomic_load_explicit(&op->index, relaxed) % TRACK_HOT_SAMPLE))
 		return last_kernel_sampled(track, op, generation);
-	complete(track, op, generation);
+	complete(track, op, generation, TRACK_SLOT_FREE);
 	return 0;
 }
 

@@ -102,9 +102,9 @@ static struct box_op *search_all(struct track *track, unsigned comm)
 		uint32_t found = atomic_load_explicit(&track->ops[i].generation, memory_order_acquire);
 
 		if (track_in_use(found) && slots_overtaken(track, &track->ops[i]))
-			given_up += track_end_untimed(track, &track->ops[i], found);
+			given_up += track_end_untimed(track, &track->ops[i], found, TRACK_SLOT_FREE);
 		else if (track_in_use(found) && is_settled(track, &track->ops[i]))
-			given_up += track_complete(track, &track->ops[i], found);
+			given_up += track_complete(track, &track->ops[i], found, TRACK_SLOT_FREE);
 	}
 	for (unsigned i = 0; i < SLOTS_OWN / SLOTS_NEAR && !op; i++)
 		op = take_own(track, comm);

@@ -68,12 +68,16 @@ static inline struct box_op *slots_take(struct track *track, unsigned comm)
 	return track_likely(op) ? op : slots_search(track, comm);
 }
 
-/* The caller has ended this use. From the first word on its handles are stale. */
-static inline void slots_free(struct box_op *op, uint32_t generation)
+/* The caller has ended this use: its handles are stale. */
+static inline void slots_make_stale(struct box_op *op)
 {
 	uint64_t handle = atomic_load_explicit(&op->handle, memory_order_relaxed);
 
 	atomic_store_explicit(&op->handle, handle + (4ull << HANDLE_GENERATION_SHIFT), memory_order_relaxed);
+}
+
+static inline void slots_clear(struct box_op *op, uint32_t generation)
+{
 	atomic_store_explicit(&op->gpu_start_ns, 0, memory_order_relaxed);
 	atomic_store_explicit(&op->gpu_stop_ns, 0, memory_order_relaxed);
 	atomic_store_explicit(&op->started_channels, 0, memory_order_relaxed);
@@ -82,6 +86,20 @@ static inline void slots_free(struct box_op *op, uint32_t generation)
 	atomic_store_explicit(&op->event_tick, 0, memory_order_relaxed);
 	atomic_store_explicit(&op->known_tick, 0, memory_order_relaxed);
 	atomic_store_explicit(&op->generation, (generation & ~BOX_OP_STATE_MASK) + 4, memory_order_release);
+}
+
+static inline void slots_free(struct box_op *op, uint32_t generation)
+{
+	slots_make_stale(op);
+	slots_clear(op, generation);
+}
+
+/* As slots_free, where the thread of the kernels may have found the handle good just now, and has yet to store what it
+ * was told: nobody's until the next round clears it. */
+static inline void slots_rest(struct box_op *op, uint32_t generation)
+{
+	slots_make_stale(op);
+	atomic_store_explicit(&op->generation, generation | BOX_OP_GIVEN_UP, memory_order_release);
 }
 
 /* Whether an operation has no kernel event and later ones of its communicator are over: it will get none (a lost

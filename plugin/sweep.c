@@ -80,11 +80,11 @@ static void sweep_slot(struct sweep *sweep, struct track *track, unsigned slot, 
 
 	if (all_stopped) {
 		if (complete || age_ns(track, &op->event_tick, now_tick) > SETTLED_NS)
-			track_complete(track, op, generation);
+			track_complete(track, op, generation, complete ? TRACK_SLOT_FREE : TRACK_SLOT_RESTS);
 	} else if (orphaned || (pool_is_short && is_stuck(track, op, age, now_tick))) {
-		track_expire(track, op, generation);
+		track_expire(track, op, generation, TRACK_SLOT_RESTS);
 	} else if (age > OVERTAKEN_NS && slots_overtaken(track, op)) {
-		track_end_untimed(track, op, generation);
+		track_end_untimed(track, op, generation, TRACK_SLOT_RESTS);
 	}
 }
 
@@ -162,8 +162,11 @@ void sweep_round(struct sweep *sweep, struct track *track, uint64_t now_tick)
 	unsigned used = 0, used_shared = 0;
 
 	for (unsigned slot = 0; slot < BOX_OPS; slot++) {
-		unsigned in_use = track_in_use(generation_of(&track->ops[slot]));
+		uint32_t generation = generation_of(&track->ops[slot]);
+		unsigned in_use = track_in_use(generation);
 
+		if ((generation & BOX_OP_STATE_MASK) == BOX_OP_GIVEN_UP) /* in an earlier round */
+			slots_clear(&track->ops[slot], generation);
 		used += in_use;
 		used_shared += slot >= SLOTS_SHARED ? in_use : 0;
 	}

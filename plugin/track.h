@@ -147,9 +147,9 @@ static inline struct box_op *track_fast_op(struct track *track, uint64_t word)
 
 /* One channel begins on the GPU. False: not done yet, track_kernel_start_slowly does it.
  *
- * Between its check and its stores the slot may pass to another operation: only if the writer thread gives this one
- * up just now. Then a channel too many is in that one, and the sweep settles it. The channels of one operation are
- * reported by one thread, so plain loads and stores do. */
+ * Between its check and its stores the slot may pass to another operation: only if the pool is full and the application's
+ * thread gives this one up just now, for what the writer's gives up rests first. Then a channel too many is in that one. The
+ * channels of one operation are reported by one thread, so plain loads and stores do. */
 static inline bool track_kernel_start_fast(struct track *track, void *operation, unsigned channel, uint64_t gpu_ns,
 					   void **handle)
 {
@@ -292,11 +292,14 @@ void track_new_comm(struct track *track, unsigned comm, void *context);
 /* and ends. */
 void track_end_comm(struct track *track, unsigned comm);
 
+/* What becomes of a slot: of one that rests the sweep's next round makes a free one (slots_rest). */
+enum track_slot { TRACK_SLOT_FREE, TRACK_SLOT_RESTS };
+
 /* For sweep.c. Each takes one use (generation) of a slot to its end, exactly once; false: it is over, or somebody else
  * is busy with its communicator. */
-bool track_complete(struct track *track, struct box_op *op, uint32_t generation);
-bool track_expire(struct track *track, struct box_op *op, uint32_t generation);
-bool track_end_untimed(struct track *track, struct box_op *op, uint32_t generation);
+bool track_complete(struct track *track, struct box_op *op, uint32_t generation, enum track_slot after);
+bool track_expire(struct track *track, struct box_op *op, uint32_t generation, enum track_slot after);
+bool track_end_untimed(struct track *track, struct box_op *op, uint32_t generation, enum track_slot after);
 
 /* Whether the caller has the figures of a communicator to itself now; then track_leave. Never waits. */
 bool track_enter(struct box_comm *comm);

@@ -58,6 +58,8 @@ static const char *laws_of_slot(const struct box *box, unsigned slot, bool races
 		return !races && (op->gpu_start_ns || op->gpu_stop_ns || op->started_channels ||
 				  op->stopped_channels || op->synced_ns) ?
 			       laws_say("slot %u is free and has something of its last use", slot) : NULL;
+	if (state == BOX_OP_GIVEN_UP)
+		return NULL;
 	if (state != BOX_OP_USED)
 		return laws_say("slot %u is being filled by nobody", slot);
 	if (op->comm >= BOX_LIVE_COMMS || (op->key != KEYS_NONE && op->key >= BOX_KEYS))

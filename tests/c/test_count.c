@@ -83,9 +83,9 @@ static void test_a_giving_up(void)
 		void *send;
 		struct box_op *op = a_send(&send);
 
-		track_expire(&track, op, op->generation);
+		track_expire(&track, op, op->generation, TRACK_SLOT_FREE);
 		op = a_send(&send);
-		track_end_untimed(&track, op, op->generation);
+		track_end_untimed(&track, op, op->generation, TRACK_SLOT_FREE);
 	}
 	come_in(0);
 	ok(!most_too_many && enqueued(0) == atomic_load(&told), "nor one that is given up (%llu too many)",

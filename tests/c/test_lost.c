@@ -49,6 +49,32 @@ static void test_lost_stops(void)
 	ok(box.comms[0].completed == 18 * BOX_OPS, "which are all measured");
 }
 
+/* The thread of the kernels has found its handle good, and the writer's thread comes before it stores what it was told. */
+static void test_a_start_that_is_late(void)
+{
+	begin_at_once(BOX_TIMING_GPU);
+	struct box_op *op = &box.ops[handle_slot(handle_word(operation(NULL, EVENT_NO_PEER, 1)))];
+	uint32_t generation = op->generation;
+	unsigned seconds = 0;
+
+	for (unsigned i = 0; i < 100; i++)
+		run(operation(NULL, EVENT_NO_PEER, 1), 1, 1);
+	while (op->generation == generation && seconds++ < 10)
+		rounds(1);
+	ok(box.comms[0].untimed == 1, "what was overtaken is given up");
+	word_or(&op->started_channels, 1ull << 40);
+	for (unsigned i = 0; i < 100; i++)
+		run(operation(NULL, EVENT_NO_PEER, 1), 1, 1);
+	ok(box.comms[0].completed == 200, "a start that comes then is in no other operation (%llu are whole)",
+	   (unsigned long long)box.comms[0].completed);
+	rounds(1);
+	ok(op->generation == (generation & ~BOX_OP_STATE_MASK) + 4 && !op->started_channels,
+	   "a round later its slot is free, with nothing in it");
+	for (unsigned i = 0; i < 100; i++)
+		run(operation(NULL, EVENT_NO_PEER, 1), 1, 1);
+	ok(box.comms[0].completed == 300 && op->generation > generation + 4 && enqueued(0) == 301, "and used again");
+}
+
 static void test_channels_that_are_not_told(void)
 {
 	begin_at_once(BOX_TIMING_CPU);
@@ -144,6 +170,7 @@ int main(void)
 {
 	log2_init();
 	test_lost_stops();
+	test_a_start_that_is_late();
 	test_channels_that_are_not_told();
 	test_a_long_first_call();
 	test_groups_out_of_order();

@@ -138,7 +138,7 @@ static void test_by_itself(void)
 	pass(30 * SECOND);
 	ok(!net_round(&net, clock_now) && box.header->net_on && box.header->net_ns == 30 * SECOND,
 	   "detail is taken as long as it is");
-	track_expire(&track, &box.ops[0], box.ops[0].generation);
+	track_expire(&track, &box.ops[0], box.ops[0].generation, TRACK_SLOT_FREE);
 	pass(59 * SECOND);
 	ok(!net_round(&net, clock_now) && net_events(&net), "and for a minute after it is over");
 	pass(2 * SECOND);
