@@ -98,35 +98,38 @@ static bool fold(struct track *track, unsigned index)
 	return true;
 }
 
-/* The record of the communicator that was destroyed first; UINT32_MAX for none. */
-static unsigned oldest_destroyed(const struct box *box)
+/* The record of the communicator that was destroyed first, but for those with a bit in `without`; UINT32_MAX for none. */
+static unsigned oldest_destroyed(const struct box *box, uint64_t without)
 {
 	unsigned oldest = UINT32_MAX;
 
 	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++)
-		if (state_of(&box->comms[i]) == BOX_COMM_DESTROYED &&
+		if (state_of(&box->comms[i]) == BOX_COMM_DESTROYED && !(without >> i & 1) &&
 		    (oldest == UINT32_MAX ||
 		     box->comms[i].destroyed_real_ns < box->comms[oldest].destroyed_real_ns))
 			oldest = i;
 	return oldest;
 }
 
+_Static_assert(BOX_LIVE_COMMS <= 64, "a bit for each record");
+
 /* A free record, UINT32_MAX when all live. Makes room where there is little: for records and for keys. */
 static unsigned find_record(struct track *track)
 {
 	struct box *box = track->box;
 	unsigned free_record = UINT32_MAX, oldest;
+	uint64_t busy = 0; /* a late end is being added just there */
 
 	for (;;) {
 		for (unsigned i = BOX_LIVE_COMMS; i-- > 0;)
 			if (state_of(&box->comms[i]) == BOX_COMM_FREE)
 				free_record = i;
-		oldest = oldest_destroyed(box);
+		oldest = oldest_destroyed(box, busy);
 		if (oldest == UINT32_MAX ||
 		    (free_record != UINT32_MAX && atomic_load(&track->keys.taken) <= BOX_KEYS - FEW_KEYS))
 			return free_record;
 		if (!fold(track, oldest))
-			return free_record;
+			busy |= 1ull << oldest;
 	}
 }
 

@@ -66,6 +66,28 @@ static void test_communicators(void)
 	   "alike communicators fold into one");
 }
 
+/* The thread that tells of the end of its last operation does not get to run. */
+static void test_a_destroyed_one_that_is_busy(void)
+{
+	void *contexts[BOX_LIVE_COMMS] = { 0 };
+	uint32_t generation;
+
+	begin();
+	contexts[0] = comm;
+	for (unsigned i = 1; i < BOX_LIVE_COMMS; i++)
+		contexts[i] = comms_add(&track, &(struct comm_words){ .id = i, .nranks = 2, .name = "x" });
+	comms_remove(&track, contexts[5]);
+	comms_remove(&track, contexts[9]);
+	ok(track_enter(&box.comms[5]), "a late end is being added to one that was destroyed");
+	ok(handle_context_comm(comms_add(&track, &(struct comm_words){ .id = 100, .nranks = 2 }), &generation) == 9,
+	   "the next communicator takes another one's record");
+	ok(handle_context_comm(comms_add(&track, &(struct comm_words){ .id = 101, .nranks = 2 }), &generation) == UINT32_MAX,
+	   "as long as there is one");
+	track_leave(&box.comms[5]);
+	ok(handle_context_comm(comms_add(&track, &(struct comm_words){ .id = 102, .nranks = 2 }), &generation) == 5,
+	   "and this one's when the end is added");
+}
+
 static void test_keys_of_the_destroyed(void)
 {
 	begin();
@@ -107,6 +129,7 @@ int main(void)
 	log2_init();
 	test_keys_run_out();
 	test_communicators();
+	test_a_destroyed_one_that_is_busy();
 	test_keys_of_the_destroyed();
 	test_a_life_of_communicators();
 	return done_testing();
