@@ -55,3 +55,12 @@ def test_without_an_index_the_verdict_stays_and_that_is_said(tmp_path: Path) -> 
     card = beside_similar(job(7, [0.7]), tmp_path)
     assert (card.verdict.status, card.findings) == (HEALTHY, ())
     assert "no index" in card.data_quality.inputs[-1].detail
+
+
+def test_without_some_ranks_nothing_is_compared(store: Path) -> None:
+    """Then T may be the waiting for a rank that did not tell, and not the network's."""
+    card = job(7, [0.3, 0.3])
+    comms = tuple(replace(one, ranks_seen=one.nranks // 2) for one in card.communicators)
+    card = beside_similar(replace(card, communicators=comms), store)
+    assert (card.verdict.status, card.findings, card.baseline) == (HEALTHY, (), None)
+    assert rows_of(card).kinds == ()

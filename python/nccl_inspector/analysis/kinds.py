@@ -68,7 +68,10 @@ def _by_kind(card: Card) -> dict[KindKey, list[tuple[Communicator, Operations]]]
     found: dict[KindKey, list[tuple[Communicator, Operations]]] = defaultdict(list)
     for one in card.operations:
         comm = comms.get(one.communicator)
-        if comm is not None and comm.nranks > 1 and not one.waiting_included and one.time_ns > 0:
+        # Without some of its ranks T may be the waiting for one of those.
+        if comm is None or comm.nranks < 2 or comm.ranks_seen < comm.nranks:
+            continue
+        if not one.waiting_included and one.time_ns > 0:
             found[_key(card, comm, one)].append((comm, one))
     return found
 
