@@ -5,6 +5,7 @@ import gzip
 import json
 import os
 import random
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -204,6 +205,23 @@ def test_links_and_pipes_are_not_opened(good: Path) -> None:
     os.mkfifo(good / "pipe.log")
     with load(good) as capture:
         assert (_ops(capture), capture.refused) == (5, {"file_not_regular": 2})
+
+
+def test_files_that_go_meanwhile_are_passed_over_and_unreadable_folders_told(
+    good: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def walk(
+        top: Path, onerror: Callable[[OSError], None] | None = None
+    ) -> Iterator[tuple[str, list[str], list[str], int]]:
+        for folder, folders, names, folder_fd in os_fwalk(top):
+            yield folder, folders, [*names, "renamed-meanwhile.log"], folder_fd
+        if onerror:
+            onerror(PermissionError(13, "Permission denied", "closed"))
+
+    os_fwalk = os.fwalk
+    monkeypatch.setattr(os, "fwalk", walk)
+    with load(good) as capture:
+        assert (_ops(capture), capture.refused) == (5, {"folder_unreadable": 1})
 
 
 def test_a_name_with_a_quote_or_a_pattern_is_a_name(good: Path) -> None:

@@ -40,11 +40,18 @@ def find_files(directory: Path, refused: Counter[str]) -> list[CaptureFile]:
     if not directory.is_dir():
         raise InspectorError(f"{directory}: no such directory")
     found: list[CaptureFile] = []
-    for folder, _, names, folder_fd in os.fwalk(directory):
+
+    def skip(_: OSError) -> None:
+        refused["folder_unreadable"] += 1
+
+    for folder, _, names, folder_fd in os.fwalk(directory, onerror=skip):
         for name in names:
             if not name.endswith(ENDINGS):
                 continue
-            status = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
+            try:
+                status = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
+            except FileNotFoundError:  # a job that runs renames and removes its files
+                continue
             if not stat.S_ISREG(status.st_mode):
                 refused["file_not_regular"] += 1
                 continue
