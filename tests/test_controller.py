@@ -273,6 +273,17 @@ def test_an_index_that_is_locked_gets_its_rows_when_it_is_free(
     assert stored(config) == [41, 42]
 
 
+def test_what_cannot_be_looked_at_of_one_job_holds_no_other(config: Config, tmp_path: Path) -> None:
+    for number in (41, 42):
+        ended_job(config, tmp_path, number)
+    (config.store_dir / "41").mkdir()
+    (config.store_dir / "41" / "0.json").symlink_to("gone")
+    (config.store_dir / "42").mkdir()
+    (config.store_dir / "42" / "\u00b2.json").write_text("{}")
+    assert run_pass(config, usual_makers(config)) == 1
+    assert stored(config) == [42]
+
+
 def test_a_broken_index_keeps_no_report_from_being_stored(config: Config, tmp_path: Path) -> None:
     ended_job(config, tmp_path, 42)
     (config.store_dir / INDEX).write_bytes(b"this is no index" * 100)

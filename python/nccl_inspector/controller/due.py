@@ -107,10 +107,14 @@ def look(
     """Return what can be done for one job, from the names of its files.
 
     Raises:
-        InspectorError: its directory of summaries cannot be read.
+        InspectorError: its summaries or reports cannot be looked at.
     """
-    files = {job_id: written(job_id, report_dir) for job_id in {one.job_id for one in entries}}
-    return find_due(entries, files, _stored_ns(entries[0].leader, store_dir), now_s, wait_s)
+    try:
+        files = {job_id: written(job_id, report_dir) for job_id in {one.job_id for one in entries}}
+        stored_ns = _stored_ns(entries[0].leader, store_dir)
+    except OSError as err:
+        raise InspectorError(f"{err.filename or report_dir}: {err.strerror}") from err
+    return find_due(entries, files, stored_ns, now_s, wait_s)
 
 
 def _stored_ns(leader: int, store_dir: Path) -> dict[int, int]:
@@ -118,6 +122,6 @@ def _stored_ns(leader: int, store_dir: Path) -> dict[int, int]:
     found = {
         int(path.stem): path.stat().st_mtime_ns
         for path in (store_dir / str(leader)).glob("*.json")
-        if path.stem.isdigit()
+        if path.stem.isascii() and path.stem.isdigit()
     }
     return {attempt: ns for attempt, ns in found.items() if ns}
