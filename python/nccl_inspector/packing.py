@@ -199,8 +199,10 @@ def unpack_rows(cls: type[_Row], data: bytes) -> tuple[_Row, ...]:
     Raises:
         RefusedError: these are none.
     """
-    columns = []
     names = [field.name for field in fields(cls)]
+    if data == bytes(_COUNT.size + len(names)):
+        return ()  # as most processes have it
+    columns = []
     for name, column in zip(names, _unpack_columns(data, len(names), ROWS_MAX), strict=True):
         if max(column, default=0) > _LIMITS.get(name, WORD_MAX):
             raise _refuse("a number is too large")

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields, replace
 from functools import cache
-from typing import Any, get_origin
+from typing import Any, get_args, get_origin
 
 from nccl_inspector.counters.model import NodeCounters, dump, from_json, to_json
 from nccl_inspector.counters.record import RISEN_MAX, coarser
@@ -130,19 +130,33 @@ def _members(cls: Any) -> tuple[tuple[str, Any], ...]:
     )
 
 
+@cache
+def _texts(cls: Any, kinds: tuple[type, ...]) -> tuple[int, ...]:
+    """Return the places of texts among values of these types.
+
+    Raises:
+        RefusedError: they are not those of the class.
+    """
+    members = _members(cls)
+    if len(kinds) != len(members):
+        raise RefusedError("bad_summary", f"odd {cls.__name__}")
+    for (name, wanted), kind in zip(members, kinds, strict=True):
+        allowed = get_args(wanted) or (wanted,)
+        if not any(issubclass(kind, one) for one in allowed):
+            raise RefusedError("bad_summary", f"odd {cls.__name__}.{name}")
+    return tuple(place for place, kind in enumerate(kinds) if kind is str)
+
+
 def _row(cls: Any, values: Any) -> Any:
     """Return `cls(*values)` after a look at number, types and range of the values."""
-    members = _members(cls)
-    if not isinstance(values, list) or len(values) != len(members):
+    if not isinstance(values, list):
         raise RefusedError("bad_summary", f"odd {cls.__name__}")
-    row = []
-    for (name, kind), value in zip(members, values, strict=True):
-        if not isinstance(value, kind) or (
-            isinstance(value, int) and not -WORD_MAX <= value <= WORD_MAX
-        ):
-            raise RefusedError("bad_summary", f"odd {cls.__name__}.{name}")
-        row.append(printable(value) if isinstance(value, str) else value)
-    return cls(*row)
+    texts = _texts(cls, tuple(map(type, values)))  # alike for all rows but a few
+    if any(not -WORD_MAX <= value <= WORD_MAX for value in values if value.__class__ is int):
+        raise RefusedError("bad_summary", f"odd number in {cls.__name__}")
+    for place in texts:
+        values[place] = printable(values[place])
+    return cls(*values)
 
 
 def printable(text: str) -> str:
