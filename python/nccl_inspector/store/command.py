@@ -45,6 +45,7 @@ def _since(_context: click.Context, _parameter: click.Parameter, text: str) -> f
 @click.option("--since", callback=_since, default="", help="Ended since: 12h, 7d or 2026-08-01.")
 @click.option("--limit", type=click.IntRange(1, 100_000), default=50, show_default=True,
               help="So many, the latest.")  # fmt: skip
+@click.option("--tasks", is_flag=True, help="Each task of an array in a line of its own.")
 @_json
 def history(
     conf: Path | None,
@@ -53,9 +54,10 @@ def history(
     verdict: str,
     since: float | None,
     limit: int,
+    tasks: bool,
     as_json: bool,
 ) -> None:
-    """List jobs with their verdicts, the latest first.
+    """List jobs with their verdicts, the latest first; the tasks of an array together.
 
     A user sees his own jobs, members of report_group all. Exit status 1: there is no index.
     """
@@ -71,7 +73,7 @@ def history(
     if as_json:
         click.echo(json.dumps({"all_jobs": all_jobs, "jobs": [asdict(job) for job in jobs]}))
     else:
-        click.echo(jobs_text(jobs, all_jobs), nl=False)
+        click.echo(jobs_text(jobs, all_jobs, tasks), nl=False)
 
 
 @click.command()

@@ -11,6 +11,7 @@ from nccl_inspector.card.words import bandwidth, change, clock, elapsed, percent
 from nccl_inspector.columns import Column, fit_columns, row_text
 from nccl_inspector.hostlist import compress_within
 from nccl_inspector.printable import plain
+from nccl_inspector.store.rollup import Rolled, roll_up, singly
 from nccl_inspector.store.rows import JobRow
 
 COLUMNS = 100
@@ -45,23 +46,41 @@ _JOBS = (
 )  # fmt: skip
 
 
-def _job_row(job: JobRow) -> tuple[str, ...]:
+def _verdict(one: Rolled) -> str:
+    worst, count = one.worst, len(one.tasks)
+    words = f"{worst.status} ({worst.cause})" if worst.cause else worst.status
+    return words if count == 1 else f"{one.like_worst}/{count} {words}"
+
+
+def _job_row(one: Rolled) -> tuple[str, ...]:
+    job = one.latest
     asked = job.switches_asked or (f"segment {job.segment_asked}" if job.segment_asked else "-")
+    cost_s = one.sum_of(lambda task: task.cost_s)
+    nodes = one.median_of(lambda task: task.num_nodes)
+    used = one.median_of(lambda task: task.switches_used)
     return (
-        f"{job.job_id}.{job.restart}" if job.restart else str(job.job_id),
+        one.name,
         job.user or str(job.uid or "-"), job.partition or "-", job.name or "-",
-        f"{job.status} ({job.cause})" if job.cause else job.status,
-        clock(job.end_s, "%m-%d %H:%M"), str(job.num_nodes or "-"),
-        "-" if job.cost_s is None else elapsed(job.cost_s), bandwidth(job.mixed_gbs),
-        percent(job.waiting_share), asked, str(job.switches_used or "-"),
+        _verdict(one),
+        clock(job.end_s, "%m-%d %H:%M"), f"{nodes:g}" if nodes else "-",
+        "-" if cost_s is None else elapsed(cost_s),
+        bandwidth(one.median_of(lambda task: task.mixed_gbs)),
+        percent(one.median_of(lambda task: task.waiting_share)),
+        asked, f"{used:g}" if used else "-",
     )  # fmt: skip
 
 
-def jobs_text(jobs: Sequence[JobRow], all_jobs: bool) -> str:
-    """Return one line a job; ASKED and USED: leaf switches, or blocks."""
+def jobs_text(jobs: Sequence[JobRow], all_jobs: bool, each_task: bool = False) -> str:
+    """Return one line a job, or an array; ASKED and USED: leaf switches, or blocks.
+
+    Of several tasks cost is the sum, bandwidth and waiting the median.
+    """
     if not jobs:
         return "no such job in the index\n"
-    lines = list(_table(_JOBS, [_job_row(job) for job in jobs]))
+    rolled = singly(jobs) if each_task else roll_up(jobs)
+    lines = list(_table(_JOBS, [_job_row(one) for one in rolled]))
+    if any(len(one.tasks) > 1 for one in rolled):
+        lines.append("810_*: an array's tasks together; --tasks has each.")
     if not all_jobs:
         lines.append("Your own jobs; those of others are for report_group.")
     return "\n".join(lines) + "\n"
