@@ -221,30 +221,38 @@ INLINE void let_go(struct box_op *op, uint32_t generation, enum track_slot after
 		slots_free(op, generation);
 }
 
+/* Its communicator is gone. */
+__attribute__((noinline)) static void end_of_gone(struct track *track, struct box_comm *comm, struct box_op *op,
+						  uint32_t generation, enum track_slot after)
+{
+	track_drop(track, BOX_DROP_EXPIRED);
+	leave_group(track, comm, op, false);
+	let_go(op, generation, after);
+	track_leave(comm);
+}
+
 INLINE bool complete(struct track *track, struct box_op *op, uint32_t generation, enum track_slot after)
 {
-	bool same, timed = false;
+	bool same, timed;
 	struct box_comm *comm = enter_of(track, op, generation, &same);
 
 	if (!comm)
 		return false;
-	if (!same) {
-		track_drop(track, BOX_DROP_EXPIRED);
-	} else {
-		timed = is_plausible(track, comm, op);
-		if (timed)
-			account(track, op);
-		else
-			track_drop(track, BOX_DROP_IMPLAUSIBLE);
-		word_raise(&comm->last_sequence, atomic_load_explicit(&op->index, relaxed));
+	if (!likely(same)) {
+		end_of_gone(track, comm, op, generation, after);
+		return true;
 	}
-	if (atomic_load_explicit(&op->group, relaxed))
+	timed = is_plausible(track, comm, op);
+	if (timed)
+		account(track, op);
+	else
+		track_drop(track, BOX_DROP_IMPLAUSIBLE);
+	word_raise(&comm->last_sequence, atomic_load_explicit(&op->index, relaxed));
+	if (!likely(!atomic_load_explicit(&op->group, relaxed)))
 		leave_group(track, comm, op, timed);
 	let_go(op, generation, after);
-	if (likely(same)) {
-		count_over(&comm->started);
-		count_over(&comm->completed);
-	}
+	count_over(&comm->started);
+	count_over(&comm->completed);
 	track_leave(comm);
 	return true;
 }
