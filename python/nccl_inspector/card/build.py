@@ -198,6 +198,7 @@ def build_card(loaded: Loaded, given: Given | None = None) -> Card:
         ranks=len(processes),
         wall_s=wall_s,
         waiting_share=waiting_share,
+        waiting_s=waiting_ns / 1e9 / max(len(processes), 1),
     )
     return Card(
         job=job,

@@ -29,6 +29,8 @@ from nccl_inspector.card.model import (
 from nccl_inspector.card.words import elapsed
 
 # Slurm's words for a job that did not end well by itself; a cancelled one was ended by somebody.
+# Of the job's time. Medians do not see who is late in one operation of ten.
+WAITED_MIN = 0.1
 FAILED_STATES = frozenset(
     {"FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE", "TIMEOUT"}
 )
@@ -108,6 +110,28 @@ def _degraded(
     return Verdict(DEGRADED, UNKNOWN, worst.confidence, worst.title) if worst else None
 
 
+def _healthy(
+    findings: Sequence[Finding],
+    wall_s: float | None,
+    waiting_share: float | None,
+    waiting_s: float,
+) -> Verdict:
+    """Return that nothing is wrong, as far as medians of what was measured can tell."""
+    about = [one for one in findings if one.rule in _ABOUT_DATA and one.severity == WARNING]
+    confidence = CONFIDENCES[min(1 + len(about), 2)] if about else MEDIUM
+    ran = f" in {elapsed(wall_s)}" if wall_s else ""
+    among = " among what was measured" if about else ""
+    waited = ""
+    if wall_s and waiting_s >= WAITED_MIN * wall_s:
+        confidence = LOW
+        waited = (
+            f"; yet a rank waited {elapsed(waiting_s)} of it for others at the mean: who is late "
+            "changes, or is late now and then"
+        )
+    summary = f"no rank stands out at the median and no transport was slow{ran}{among}{waited}"
+    return Verdict(HEALTHY, "", confidence, summary, None, None, waiting_share)
+
+
 def judge(
     *,
     state: str,
@@ -121,11 +145,13 @@ def judge(
     ranks: int,
     wall_s: float | None,
     waiting_share: float | None,
+    waiting_s: float = 0.0,
 ) -> Verdict:
     """Return the verdict.
 
     `no_data`: why nothing was measured, empty when something was; `judged`: some series or rank
-    could have been named; `causes`: of slow times and lasting slowness, `costs` seconds by period.
+    could have been named; `causes`: of slow times and lasting slowness, `costs` seconds by period;
+    `waiting_s`: what a rank waited for others at the mean.
     """
     if no_data:
         return Verdict(NO_DATA, "", LOW, no_data)
@@ -150,12 +176,4 @@ def judge(
             "no AllReduce, AllGather or ReduceScatter with enough operations of enough ranks",
             waiting_share=waiting_share,
         )  # fmt: skip
-    about = [one for one in findings if one.rule in _ABOUT_DATA and one.severity == WARNING]
-    confidence = CONFIDENCES[min(1 + len(about), 2)] if about else MEDIUM
-    ran = f" in {elapsed(wall_s)}" if wall_s else ""
-    return Verdict(
-        HEALTHY, "", confidence,
-        f"no rank stands out at the median and no transport was slow{ran}"
-        + (" among what was measured" if about else ""),
-        None, None, waiting_share,
-    )  # fmt: skip
+    return _healthy(findings, wall_s, waiting_share, waiting_s)
