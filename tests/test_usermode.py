@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from nccl_inspector.errors import InspectorError
+from nccl_inspector.usermode import gather
 from nccl_inspector.usermode.gather import Found, job_head, write_summaries
 from tests.boxes import MS, BoxOf, CommOf, KeyOf, write_box
 from tests.cluster.lifetime import wait_until
@@ -166,3 +167,27 @@ def test_figures_go_into_no_directory_of_somebody_else(tmp_path: Path, kind: str
     with pytest.raises(InspectorError, match="4711"):
         write_summaries(found, job_head({"SLURM_JOB_ID": "4711"}, 1_700_000_000), boxes)
     assert not [*elsewhere.iterdir(), *(boxes / "4711").iterdir()]
+
+
+def test_a_box_that_is_still_written_to_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a second run in the same directory: its figures would end here."""
+    monkeypatch.setattr(gather, "HELD_S", 0.0)
+    box = write_box(tmp_path, "0_1", BoxOf([CommOf(7, 0, 2)], [KeyOf(0, [5 * MS] * 20)], state=1))
+    os.chown(box, os.getuid(), -1)
+    code = (
+        "import fcntl, sys; file = open(sys.argv[1], 'r+b'); fcntl.lockf(file, fcntl.LOCK_EX);"
+        "print(flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, box], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout
+        holder.stdout.readline()
+        found = gather.read_boxes(tmp_path)
+        holder.communicate()
+    assert "still written to" in found.problems[0]
+    write_summaries(found, job_head({"SLURM_JOB_ID": "4711"}, 1_700_000_000), tmp_path)
+    assert box.exists()
+    assert list((tmp_path / "4711").iterdir())

@@ -31,7 +31,7 @@ _PROBLEMS_MAX = 32
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the boxes say: processes by node, the names of their files, and what is odd."""
+    """What the boxes say: processes by node, files that nobody writes to, and what is odd."""
 
     nodes: dict[str, list[Process]]
     names: tuple[str, ...]
@@ -110,7 +110,10 @@ def read_boxes(directory: Path) -> Found:
                 problems.append(f"{name} is refused: {err}")
                 continue
             nodes.setdefault(_file_name(process.facts.node), []).append(process)
-            names.append(name)
+            if free:
+                names.append(name)
+            else:  # of another run in this directory, or left in the background
+                problems.append(f"{name} is still written to: figures up to now, and it stays")
     finally:
         os.close(dir_fd)
     if listing.overflow:
