@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from nccl_inspector.card.build import build_card
+from nccl_inspector.card.model import CANNOT_TELL, HEALTHY
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model import COMM_FOLDED, FUNCS, Process
 from nccl_inspector.report import Loaded, load_summaries
@@ -142,3 +143,15 @@ def test_a_summary_with_endless_keys_is_refused(tmp_path: Path) -> None:
     write_summary(tmp_path / "42", NodeSummary(FIRST, (many,)))
     with pytest.raises(InspectorError, match="too many rows"):
         load_summaries(42, tmp_path, None)
+
+
+def test_a_job_of_which_half_was_not_measured_is_not_called_healthy(tmp_path: Path) -> None:
+    def status(seen: int) -> str:
+        boxes = [
+            BoxOf([CommOf(7, rank, 4)], [KeyOf(0, times(5))], procid=rank) for rank in range(seen)
+        ]
+        summary = NodeSummary(FIRST, tuple(processes_of(tmp_path, boxes)))
+        return build_card(Loaded((summary,), (0,), ())).verdict.status
+
+    assert status(3) == HEALTHY
+    assert status(2) == CANNOT_TELL

@@ -190,6 +190,7 @@ def build_card(loaded: Loaded, given: Given | None = None) -> Card:
         state=job.state,
         no_data="" if measured else _no_data(report.coverage),
         judged=bool(over_time.judged) or any(one.judged for comm in comms for one in comm.figures),
+        most_missing=2 * quality.ranks_seen <= (quality.ranks_expected or 0),
         findings=findings,
         causes=[*over_time.causes, *lasting],
         costs={one.period: one.cost_s or 0.0 for one in over_time.timeline.degradations},

@@ -28,12 +28,11 @@ from nccl_inspector.card.model import (
 )
 from nccl_inspector.card.words import elapsed
 
-# Slurm's words for a job that did not end well by itself; a cancelled one was ended by somebody.
 # Of the job's time. Medians do not see who is late in one operation of ten.
 WAITED_MIN = 0.1
-FAILED_STATES = frozenset(
-    {"FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE", "TIMEOUT"}
-)
+# Slurm's words for a job that did not end well by itself. A cancelled one was ended by somebody,
+# and many a training run goes on until its time is over.
+FAILED_STATES = frozenset({"FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL"})
 # Rules of findings that are about the measurement, or about the application's own doing.
 _ABOUT_DATA = frozenset({"not-measured", "dropped", "no-times", "silent", "refused"})
 
@@ -137,6 +136,7 @@ def judge(
     state: str,
     no_data: str,
     judged: bool,
+    most_missing: bool,
     findings: Sequence[Finding],
     causes: Sequence[tuple[str, Finding]],
     costs: Mapping[Period, float],
@@ -150,7 +150,8 @@ def judge(
     """Return the verdict.
 
     `no_data`: why nothing was measured, empty when something was; `judged`: some series or rank
-    could have been named; `causes`: of slow times and lasting slowness, `costs` seconds by period;
+    could have been named; `most_missing`: half of the ranks or more were not
+    measured; `causes`: of slow times and lasting slowness, `costs` seconds by period;
     `waiting_s`: what a rank waited for others at the mean.
     """
     if no_data:
@@ -170,10 +171,11 @@ def judge(
         )  # fmt: skip
     if dead:
         return dead
-    if not judged:
-        return Verdict(
-            CANNOT_TELL, "", LOW,
-            "no AllReduce, AllGather or ReduceScatter with enough operations of enough ranks",
-            waiting_share=waiting_share,
-        )  # fmt: skip
+    if not judged or most_missing:
+        why = (
+            "half of the ranks or more were not measured"
+            if most_missing
+            else "no AllReduce, AllGather or ReduceScatter with enough operations of enough ranks"
+        )
+        return Verdict(CANNOT_TELL, "", LOW, why, waiting_share=waiting_share)
     return _healthy(findings, wall_s, waiting_share, waiting_s)
