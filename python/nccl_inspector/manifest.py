@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass
 
 from nccl_inspector.errors import RefusedError
+from nccl_inspector.printable import printable
 
 MANIFEST_BYTES_MAX = 1 << 20  # a node list of ten thousand scattered names is some 100 KB
 FORMAT = "1"
@@ -49,7 +50,7 @@ def _words(text: str) -> dict[str, str]:
         key, equals, value = line.partition("=")
         if not equals or key in words:
             raise RefusedError("bad_manifest", "a line is not key=value, or a key is there twice")
-        words[key] = "".join(char if char.isprintable() else "?" for char in value)
+        words[key] = printable(value)
     return words
 
 

@@ -8,6 +8,13 @@ import unicodedata
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 
 
+def printable(text: str) -> str:
+    """Return `text` with `?` for what could move a terminal's cursor or end a line."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
 def plain(text: str) -> str:
     """Return `text` with `?` for all that is not printable ASCII."""
     if text.isascii() and text.isprintable():

@@ -24,6 +24,7 @@ from nccl_inspector.fitting import pack_process, piece
 from nccl_inspector.model import Comm, Facts, Gpu, Net, Operation, Peer, Process
 from nccl_inspector.packedlines import PackedLines, inflate
 from nccl_inspector.packing import WORD_MAX, unpack_keys, unpack_rows
+from nccl_inspector.printable import printable
 
 FORMAT = "nccl-inspector-node-summary/5"
 BLOCK_BYTES_MAX = 32 << 10  # design.md 5: at most 32 KiB a rank
@@ -157,13 +158,6 @@ def _row(cls: Any, values: Any) -> Any:
     for place in texts:
         values[place] = printable(values[place])
     return cls(*values)
-
-
-def printable(text: str) -> str:
-    """Return `text` with `?` for what could move a terminal's cursor."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else "?" for char in text)
 
 
 def _rows(cls: Any, table: Any) -> tuple[Any, ...]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from nccl_inspector.atomic import replace_file
 from nccl_inspector.errors import InspectorError, RefusedError
 from nccl_inspector.hostile import read_at
+from nccl_inspector.printable import printable
 
 QUEUE, FAILED = "queue", "failed"
 FAILED_MAX = 1000  # jobs: the oldest go
@@ -69,10 +70,7 @@ def parse_entry(file: str, text: str) -> Entry:
     words = dict(line.partition("=")[::2] for line in lines[:-2])
     if words.get("format") != "1" or words.get("job_id") != match[1]:
         raise RefusedError("bad_entry", "of another format or job")
-    said = {
-        key: "" if value == "(null)" else "".join(c if c.isprintable() else "?" for c in value)
-        for key, value in words.items()
-    }
+    said = {key: "" if value == "(null)" else printable(value) for key, value in words.items()}
     array, task = (_count(said.get(key, "")) for key in ("array_job_id", "array_task_id"))
     return Entry(
         file=file, tries=int(match[3] or 0), job_id=int(match[1]),
@@ -180,7 +178,7 @@ class Queue:
         with suppress(FileNotFoundError):
             os.rename(name, name, src_dir_fd=self._queue_fd, dst_dir_fd=self._failed_fd)
             with suppress(OSError):  # a disk without room must not stop the queue
-                plain = "".join(char if char.isprintable() else "?" for char in reason)
+                plain = printable(reason)
                 replace_file(self._failed_fd, f"{name}.why", f"{plain}\n".encode(), 0o640)
         kept = sorted(_names(self._failed_fd), key=self._failed_s)
         for old in kept[: max(0, len(kept) - 2 * FAILED_MAX)]:

@@ -22,6 +22,7 @@ from nccl_inspector.controller.due import Due, group, look
 from nccl_inspector.controller.making import DONE, FAILED, LATER, Makers, Outcome, make_report
 from nccl_inspector.controller.queue import Entry, Queue
 from nccl_inspector.errors import InspectorError
+from nccl_inspector.printable import printable
 from nccl_inspector.wakeup import Wakeup
 
 PASS_S = 5.0
@@ -56,7 +57,7 @@ def _read_outcome(pipe_fd: int, pid: int) -> Outcome:
     _, status = os.waitpid(pid, 0)
     word, _, detail = data.decode("utf-8", "replace").partition(" ")
     if word in (DONE, LATER, FAILED):
-        return Outcome(word, "".join(c if c.isprintable() else "?" for c in detail))
+        return Outcome(word, printable(detail))
     if os.WIFSIGNALED(status):
         name = signal.Signals(os.WTERMSIG(status)).name
         return Outcome(FAILED, f"the process that made the report was ended by {name}")

@@ -9,6 +9,7 @@ from typing import Any
 
 from nccl_inspector.counters.sample import GPU, Device, Sample, boot_clock_s
 from nccl_inspector.counters.table import Counter, load_counters
+from nccl_inspector.printable import printable
 
 LINKS_MAX = 18
 _LIBRARY = "libnvidia-ml.so.1"  # as pynvml loads it
@@ -89,7 +90,7 @@ def _counters(kind: str) -> Iterator[tuple[int, Counter]]:
 def _text(value: Any) -> str:
     """Return text of NVML; older bindings give bytes."""
     words = value.decode("ascii", "replace") if isinstance(value, bytes) else str(value or "")
-    return "".join(char if char.isprintable() else "?" for char in words[:96])
+    return printable(words[:96])
 
 
 def _reasons(nvml: _Nvml, handle: Any) -> dict[str, int]:

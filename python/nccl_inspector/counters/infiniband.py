@@ -9,6 +9,7 @@ from pathlib import Path
 
 from nccl_inspector.counters.sample import INFINIBAND, Device, Sample, boot_clock_s
 from nccl_inspector.counters.table import names_of
+from nccl_inspector.printable import printable
 
 SYS = Path("/sys")
 PORTS_MAX = 64
@@ -31,7 +32,7 @@ def _text(path: Path) -> str | None:
     finally:
         os.close(fd)
     words = data.decode("ascii", "replace").strip()
-    return "".join(char if char.isprintable() else "?" for char in words)
+    return printable(words)
 
 
 def _number(path: Path) -> int | None:

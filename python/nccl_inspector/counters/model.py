@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from nccl_inspector.errors import RefusedError
+from nccl_inspector.printable import printable
 
 TEXT_CHARS_MAX = 256
 _ROWS_MAX = 4096
@@ -145,7 +146,7 @@ def _time(value: Any) -> int:
 def _str(value: Any) -> str:
     if not isinstance(value, str) or len(value) > TEXT_CHARS_MAX:
         raise _refuse("odd text")
-    return "".join(char if char.isprintable() else "?" for char in value)
+    return printable(value)
 
 
 def _list(value: Any, length: int | None = None) -> list[Any]:

@@ -10,6 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from nccl_inspector.printable import printable
+
 ANSWER_S = 10.0
 _REAP_S = 0.2
 # An array has a record of 1.3 KB for each of its tasks: this is six thousand.
@@ -34,7 +36,7 @@ class Said:
     @property
     def words(self) -> str:
         words = self.errors.split("\n", 1)[0][:200].strip() or f"exit status {self.status}"
-        return "".join(char if char.isprintable() else "?" for char in words)
+        return printable(words)
 
 
 class Command:

@@ -7,6 +7,7 @@ None is for what is not there, and for what is not to be understood.
 import re
 from collections.abc import Sequence
 
+from nccl_inspector.printable import printable
 from nccl_inspector.slurm.record import OVER
 
 Value = int | str | tuple[int, ...] | None
@@ -40,7 +41,7 @@ def whole(value: object) -> int | None:
 
 def plain(text: str) -> str:
     """A user's text, so that it can be printed."""
-    return "".join(char if char.isprintable() else "?" for char in text[:_TEXT_CHARS])
+    return printable(text[:_TEXT_CHARS])
 
 
 def optional(text: str) -> str:

@@ -21,8 +21,9 @@ from nccl_inspector.errors import InspectorError, RefusedError
 from nccl_inspector.hostile import is_locked, regular_file
 from nccl_inspector.jobnames import JOB_NAME
 from nccl_inspector.model import Process
+from nccl_inspector.printable import printable
 from nccl_inspector.rawdir import list_raw
-from nccl_inspector.summary import Head, encode, encode_process, printable
+from nccl_inspector.summary import Head, encode, encode_process
 
 # A network file system may tell of a lock that is gone a little later.
 HELD_S = 5.0
