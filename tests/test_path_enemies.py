@@ -198,7 +198,6 @@ FILL = (
 )
 
 
-@pytest.mark.case("Bad input", "a user fills the tmpfs to its last byte: others keep their series")
 def test_who_fills_the_tmpfs_ends_nobody_elses_series(battle: Battle) -> None:
     node, names = battle.node, identities(battle.node, battle.victim)
     files = node.metrics().count("node_textfile_mtime_seconds{")

@@ -23,7 +23,8 @@ SUITES = ("trixie", "forky")
 # What a machine runs. No compiler: the host builds, with the headers of libslurm-dev.
 PACKAGES = (
     "slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins", "libslurm-dev", "munge",
-    "python3", "python3-click", "python3-prometheus-client", "mount", "procps", "hostname",
+    "python3", "python3-click", "python3-prometheus-client", "python3-numpy", "python3-jinja2",
+    "mount", "procps", "hostname",
     "slurmdbd", "slurm-wlm-mysql-plugin", "mariadb-server-core", "mariadb-client-core",
 )  # fmt: skip
 _MARKER = "nccl-inspector-tree.json"

@@ -17,12 +17,13 @@ from tests.cluster import Cluster, prometheus
 from tests.cluster.prometheus import Sample
 from tests.monitoring.live import load_rules
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(420)]
 
 # Seconds after the ranks have met. Before: until the rules have a baseline, and for its while.
 FROM_S, UNTIL_S, END_S = 32, 60, 80
 RATE_MBS, THROTTLED_MBS = 40, 24
 RANKS = 8
+TRIES = 3
 GAUGE = "nccl_bus_bandwidth_gbs"
 # What a window shows that is written, published and scraped each second, and the gauge's own.
 LAG_S = 5
@@ -102,11 +103,25 @@ def tell(cluster: Cluster) -> Story:
     return story
 
 
+def _undisturbed(cluster: Cluster) -> Story:
+    """Tell it again where somebody else had the processors before the links were slowed.
+
+    Before and after nothing is throttled: a first chapter that is slower than the last one is not
+    of this job's doing, and everything is compared with it.
+    """
+    for _ in range(TRIES - 1):
+        story = tell(cluster)
+        if story.operations_a_second(0) > 0.9 * story.operations_a_second(2):
+            return story
+        cluster.reset()
+    return tell(cluster)
+
+
 @pytest.fixture(scope="module")
 def story(shared_cluster: Cluster) -> Iterator[Story]:
     shared_cluster.reset()
     try:
-        yield tell(shared_cluster)
+        yield _undisturbed(shared_cluster)
     finally:
         shared_cluster.reset()
 
