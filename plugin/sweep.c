@@ -151,7 +151,9 @@ static void note_progress(struct sweep *sweep, struct box *box, uint64_t now_tic
 	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++) {
 		uint64_t completed = atomic_load_explicit(&box->comms[i].completed, relaxed);
 
-		if (completed && completed != sweep->completed[i])
+		/* A record that serves another communicator may come to the number that the last one had. */
+		if (completed && (completed != sweep->completed[i] ||
+				  !atomic_load_explicit(&box->comms[i].last_progress_tick, relaxed)))
 			atomic_store_explicit(&box->comms[i].last_progress_tick, now_tick, relaxed);
 		sweep->completed[i] = completed;
 	}
