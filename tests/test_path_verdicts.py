@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Faults planted in real jobs, and what their report cards say of them: who, and what it was."""
 
-import os
 import signal
 import time
 from collections.abc import Mapping
@@ -129,9 +128,6 @@ def ended(shared_cluster: Cluster) -> Mapping[str, Ended]:
         found |= {name: _end(cluster, job_id) for name, job_id in ids.items()}
     finally:
         cluster.reset()
-    if os.environ.get("SHOW_REPORTS"):
-        for name, one in found.items():
-            print(f"==== {name}\n{one.text}")
     return found
 
 

@@ -8,11 +8,11 @@ from math import pi, sqrt
 from statistics import median
 
 from nccl_inspector.analysis.kinds import KindKey, KindRow
+from nccl_inspector.analysis.lateness import MAD_TO_SIGMA
 from nccl_inspector.card.model import Baseline, BaselineMetric
 
 JOBS_MAX, JOBS_MIN = 20, 5
 DELTA_MAX, Z_MAX = -0.10, -3.0
-_MAD_TO_SIGMA = 1.4826
 # Jobs that happen to agree exactly would make any difference significant.
 _SIGMA_SHARE_MIN = 0.01
 # What may differ, the most harmless first; function and size never.
@@ -89,7 +89,7 @@ def compare_kind(kind: KindRow, past: Sequence[PastKind]) -> Compared | None:
     values = [one.bus_gbs for one in found]
     middle = median(values)
     mad = median(abs(value - middle) for value in values)
-    sigma = max(_MAD_TO_SIGMA * mad * _few(len(values)), _SIGMA_SHARE_MIN * middle)
+    sigma = max(MAD_TO_SIGMA * mad * _few(len(values)), _SIGMA_SHARE_MIN * middle)
     return Compared(
         kind, len(found), differs, middle, mad,
         kind.bus_gbs / middle - 1, (kind.bus_gbs - middle) / sigma,

@@ -15,6 +15,8 @@ from math import exp, log
 import numpy as np
 from numpy.typing import NDArray
 
+from nccl_inspector.analysis.lateness import MAD_TO_SIGMA
+
 WINDOWS_MIN = 12  # with fewer values nothing is said
 SEGMENT_MIN = 3  # windows with a value
 VALUES_MIN = 384  # for the penalty: a shorter series has not less chance of its own
@@ -27,7 +29,6 @@ DEPTH_MIN = 0.05
 ERRORS_MIN = 5.0
 _CHUNK = 64  # series cut at once: what they need stays in the cache
 _MEDIAN_ERROR = 1.2533  # the median's standard error, times sigma / sqrt(n)
-_MAD_TO_SIGMA = 1.4826
 _SMALLER, _SMALLER_MEAN = 0.8, 0.5586  # of normal differences that share, and their mean / sigma
 
 Floats = NDArray[np.float64]
@@ -85,7 +86,7 @@ def noise_of(logs: Floats) -> float:
     apart = np.sort(np.abs(np.diff(logs)))
     small = apart[: max(int(_SMALLER * len(apart)), 1)]
     by_mean = float(small.mean()) / _SMALLER_MEAN
-    return max(_MAD_TO_SIGMA * float(np.median(apart)), by_mean) / 2**0.5
+    return max(MAD_TO_SIGMA * float(np.median(apart)), by_mean) / 2**0.5
 
 
 def _prepare(values: Floats, weight: float) -> _Prepared | None:

@@ -14,12 +14,12 @@ from math import comb, exp, hypot, log, sqrt
 from statistics import median
 
 from nccl_inspector.analysis.kinds import KindKey
+from nccl_inspector.analysis.lateness import MAD_TO_SIGMA
 
 JOBS_MIN = 5  # of a node, and of a kind to be compared by
 DEPTH_MAX, Z_MAX = -0.03, -5.0
 NAMED_MIN, NAMED_CHANCE_MAX = 3, 1e-6  # over all nodes: of ten thousand one in a hundred runs
 SUSPECTS_MAX, WORST_SHOWN = 16, 3
-_MAD_TO_SIGMA = 1.4826
 _MEDIAN_ERROR = 1.2533  # of a median, in sigma / sqrt(n)
 _SIGMA_MIN = 0.002
 
@@ -78,7 +78,7 @@ def _node_jobs(jobs: Sequence[JobSeen]) -> dict[str, dict[int, float]]:
 
 def _spread(values: Sequence[float]) -> float:
     middle = median(values)
-    return max(_MAD_TO_SIGMA * median(abs(value - middle) for value in values), _SIGMA_MIN)
+    return max(MAD_TO_SIGMA * median(abs(value - middle) for value in values), _SIGMA_MIN)
 
 
 def _z_scores(fared: Mapping[str, Mapping[int, float]]) -> dict[str, tuple[float, float]]:

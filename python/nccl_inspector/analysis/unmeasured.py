@@ -15,6 +15,7 @@ from nccl_inspector.card.model import (
     Finding,
     Period,
 )
+from nccl_inspector.card.words import number
 from nccl_inspector.model import KILLED, Process
 
 # The writer thread beats each second, at a low priority; a scheduler kills all within less.
@@ -24,11 +25,6 @@ DROPS_SHARE_MIN = 0.01  # of all operations
 
 def _entities(kind: str, names: Sequence[str]) -> tuple[Entity, ...]:
     return tuple(Entity(kind, name) for name in names)
-
-
-def _number(count: int, word: str) -> str:
-    plural = "" if count == 1 else "es" if word.endswith("s") else "s"
-    return f"{count:,} {word}{plural}"
 
 
 def _died_first(
@@ -49,7 +45,7 @@ def _killed(named: Sequence[tuple[str, Process]]) -> Iterator[Finding]:
     if early:
         first, process = early[0]
         before_s = (last_beat_ns - process.facts.beat_ns) / 1e9
-        others = f", and {_number(len(early) - 1, 'other')}" if len(early) > 1 else ""
+        others = f", and {number(len(early) - 1, 'other')}" if len(early) > 1 else ""
         yield Finding(
             rule="killed",
             severity=CRITICAL,
@@ -77,7 +73,7 @@ def _killed(named: Sequence[tuple[str, Process]]) -> Iterator[Finding]:
             rule="killed",
             severity=WARNING,
             confidence=MEDIUM,
-            title=f"{_number(len(killed), 'process')} of {len(named):,} did not end in order",
+            title=f"{number(len(killed), 'process')} of {len(named):,} did not end in order",
             detail="Killed, or left without finalizing NCCL, at about the time when the others "
             "ended. Data are whole up to the last event.",
             entities=_entities("rank", [name for name, _ in killed]),
@@ -93,8 +89,8 @@ def _missing(
     lost = max(0, (ranks_expected or 0) - ranks_seen)
     if not nodes_missing and not lost:
         return
-    parts = [_number(lost, "rank")] if lost else []
-    parts += [_number(len(nodes_missing), "node")] if nodes_missing else []
+    parts = [number(lost, "rank")] if lost else []
+    parts += [number(len(nodes_missing), "node")] if nodes_missing else []
     evidence = [Evidence("boxes", "nodes without a summary", len(nodes_missing), "nodes")]
     if ranks_expected is not None:
         seen = Evidence("boxes", "ranks measured", ranks_seen, "ranks", float(ranks_expected))
@@ -138,7 +134,7 @@ def _unheard(coverage: Coverage, processes: int) -> Iterator[Finding]:
                 rule="no-times",
                 severity=severity,
                 confidence=HIGH,
-                title=f"{_number(len(names), 'process')} with {nccl} {words}",
+                title=f"{number(len(names), 'process')} with {nccl} {words}",
                 detail="They are compared with nobody.",
                 entities=_entities("rank", names),
                 evidence=(
@@ -155,7 +151,7 @@ def _unheard(coverage: Coverage, processes: int) -> Iterator[Finding]:
                 rule="silent",
                 severity=INFO,
                 confidence=HIGH,
-                title=f"{_number(len(spell.names), 'process')} {words}",
+                title=f"{number(len(spell.names), 'process')} {words}",
                 detail=f"For up to {spell.longest_ns / 1e9:.0f} s. Ranks that counted other "
                 "operations than their peers are not compared with them.",
                 entities=_entities("rank", spell.names),
