@@ -20,7 +20,7 @@ from nccl_inspector.card.model import (
     TRANSPORT,
     Hang,
 )
-from nccl_inspector.model import DISABLED, FUNCS, RUNNING, Net, Process
+from nccl_inspector.model import DISABLED, FUNCS, RUNNING, Histogram, Net, Process
 from tests.boxes import NOW_NS
 from tests.synthetic.jobs import Group, Model, through_summaries
 from tests.synthetic.standstill import STOOD_NS, SYNC, Call, Standstill, parallel_programs
@@ -133,7 +133,7 @@ def test_a_long_operation_that_always_takes_long_is_none() -> None:
     slow = [
         replace(
             one,
-            keys=tuple(replace(key, histogram=((895, key.ops),)) for key in one.keys),
+            keys=tuple(replace(key, histogram=Histogram((895,), (key.ops,))) for key in one.keys),
             operations=tuple(replace(o, age_ns=100 * S) for o in one.operations),
         )
         for one in processes

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from nccl_inspector.analysis.histogram import quantile_ns
+from nccl_inspector.model import Histogram
 
 PLUGIN = Path(__file__).parents[1] / "plugin"
 SHARES = (0.5, 0.95, 0.99)
@@ -89,7 +90,7 @@ def test_quantiles_of_a_million_times_are_within_2_percent(program: Path, shape:
     done = subprocess.run([program, str(shape)], check=True, capture_output=True, text=True)
     numbers = [int(word) for word in done.stdout.split()]
     exact, counts = numbers[: len(SHARES)], numbers[len(SHARES) :]
-    histogram = tuple((bucket, count) for bucket, count in enumerate(counts) if count)
+    histogram = Histogram.of((bucket, count) for bucket, count in enumerate(counts) if count)
     assert sum(counts) == 1_000_000
     for share, truth in zip(SHARES, exact, strict=True):
         assert quantile_ns(histogram, share) == pytest.approx(truth, rel=0.02)

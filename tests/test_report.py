@@ -13,7 +13,7 @@ from nccl_inspector.card.build import build_card
 from nccl_inspector.card.text import render_text
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.hostlist import expand
-from nccl_inspector.model import FUNCS, Process
+from nccl_inspector.model import FUNCS, Histogram, Process
 from nccl_inspector.report import Loaded, Report, build_report, load_summaries
 from nccl_inspector.summary import NodeSummary, encode, encode_process
 from tests.boxes import MS, BoxOf, CommOf, KeyOf, fixed_chance, write_box
@@ -317,8 +317,9 @@ def test_a_median_is_within_two_percent_and_sums_merge() -> None:
         counts: dict[int, int] = {}
         for ns in spread:
             counts[bucket_of(ns)] = counts.get(bucket_of(ns), 0) + 1
-        histogram = tuple(sorted(counts.items()))
+        histogram = Histogram.of(counts.items())
         assert median_ns(histogram) == pytest.approx(sorted(spread)[500], rel=0.02)
-        assert merge([histogram, histogram]) == tuple((bucket, 2 * n) for bucket, n in histogram)
-    assert quantile_ns((), 0.5) == 0
-    assert median_ns(((3, 0),)) == 0
+        twice = Histogram.of((bucket, 2 * count) for bucket, count in histogram.pairs())
+        assert merge([histogram, histogram]) == twice
+    assert quantile_ns(Histogram(), 0.5) == 0
+    assert median_ns(Histogram((3,), (0,))) == 0

@@ -12,7 +12,7 @@ from nccl_inspector.analysis.slowhardware import find_slow_hardware
 from nccl_inspector.analysis.straggler import find_stragglers
 from nccl_inspector.card.model import HIGH, LOW, MEDIUM, Straggler
 from nccl_inspector.counters.model import Count, DeviceCounters, NodeCounters, Span
-from nccl_inspector.model import DISABLED, Line, Process, Window
+from nccl_inspector.model import DISABLED, Histogram, Line, Process, Window
 from tests.boxes import MS, NOW_S, fixed_chance, window
 from tests.synthetic.jobs import (
     US,
@@ -201,7 +201,8 @@ def test_a_rank_that_was_silent_for_a_time_is_not_called_late() -> None:
     processes = flat_job(1, {}, 200, 16).processes()
     one = processes[4]
     # Only the fast half of its operations was counted.
-    short = tuple((bucket - 64, count // 2) for bucket, count in one.keys[0].histogram if count > 1)
+    pairs = one.keys[0].histogram.pairs()
+    short = Histogram.of((bucket - 64, count // 2) for bucket, count in pairs if count > 1)
     key = replace(one.keys[0], ops=one.keys[0].ops // 2, histogram=short)
     facts = replace(one.facts, silent=DISABLED, silent_ns=10**10)
     processes[4] = replace(one, facts=facts, keys=(key,))

@@ -11,7 +11,18 @@ from itertools import compress
 
 from nccl_inspector.boxcopy import NS_MAX, USED, BoxCopy
 from nccl_inspector.layout import HIST, KEY, NET, PEER
-from nccl_inspector.model import ALGOS, COMM_FOLDED, FUNCS, P2P, PROTOS, Comm, Key, Net, Peer
+from nccl_inspector.model import (
+    ALGOS,
+    COMM_FOLDED,
+    FUNCS,
+    P2P,
+    PROTOS,
+    Comm,
+    Histogram,
+    Key,
+    Net,
+    Peer,
+)
 
 _WORD_MAX = (1 << 64) - 1
 _P2P_FUNCS = frozenset(FUNCS.index(name) for name in P2P)
@@ -27,13 +38,13 @@ _PEER = PEER.reader(
 _NET = NET.reader("used", "steps", "comm", "comm_generation", "peer", "is_send")
 
 
-def _histogram(copy: BoxCopy, base: int) -> tuple[tuple[int, int], ...]:
+def _histogram(copy: BoxCopy, base: int) -> Histogram:
     """Return the buckets that have something; most of the 896 have not."""
     raw = copy.data[base : base + HIST.size].rstrip(b"\0")
     first = (len(raw) - len(raw.lstrip(b"\0"))) // 4
     end = -(-len(raw) // 4)
     counts = struct.unpack_from(f"<{end - first}I", copy.data, base + 4 * first)
-    return tuple(compress(zip(range(first, end), counts, strict=True), counts))
+    return Histogram(tuple(compress(range(first, end), counts)), tuple(filter(None, counts)))
 
 
 def _is_key(words: Mapping[str, int], comms: Mapping[int, Comm]) -> bool:

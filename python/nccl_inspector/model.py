@@ -4,9 +4,9 @@
 Tuples of words are indexed by the numbers of plugin/box.h.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 FUNCS = (
     "Unknown", "AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce",
@@ -79,6 +79,28 @@ class Comm:
 
 
 @dataclass(frozen=True, slots=True)
+class Histogram:
+    """Times by bucket (analysis/histogram.py). In columns: a job has millions of them."""
+
+    buckets: tuple[int, ...] = ()  # rising
+    counts: tuple[int, ...] = ()  # none is 0
+
+    @classmethod
+    def of(cls, pairs: Iterable[tuple[int, int]]) -> Self:
+        """Return that of (bucket, count) pairs in any order, each bucket once."""
+        found = sorted(pairs)
+        return cls(tuple(bucket for bucket, _ in found), tuple(count for _, count in found))
+
+    def pairs(self) -> Iterator[tuple[int, int]]:
+        """Give (bucket, count), rising."""
+        return zip(self.buckets, self.counts, strict=True)
+
+    def __bool__(self) -> bool:
+        """Whether it has any time."""
+        return bool(self.counts)
+
+
+@dataclass(frozen=True, slots=True)
 class Key:
     """One kind of operation of one communicator; `comm` is Comm.index."""
 
@@ -99,7 +121,7 @@ class Key:
     untimed_bytes: int
     phased_ops: int  # of `ops`, those that told how long they waited for their peers
     wait_ns: int  # that time, summed
-    histogram: tuple[tuple[int, int], ...]  # (bucket, count), rising, no zero counts
+    histogram: Histogram
 
     @property
     def algo_proto(self) -> str:

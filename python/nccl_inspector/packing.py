@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.layout import HIST_BUCKETS
-from nccl_inspector.model import ALGOS, FUNCS, PROTOS, Key, Line, Net, Peer, Window
+from nccl_inspector.model import ALGOS, FUNCS, PROTOS, Histogram, Key, Line, Net, Peer, Window
 
 WORD_MAX = (1 << 64) - 1
 SIZE_CLASS_MAX = 63
@@ -27,6 +27,7 @@ WINDOWS_MAX = 4096  # of a line; the plugin has 384
 _COUNT = struct.Struct("<I")
 _WORD_BYTES = 8
 _KEY_NAMES = tuple(field.name for field in fields(Key) if field.name != "histogram")
+_ROW_NAMES = {cls: tuple(field.name for field in fields(cls)) for cls in (Peer, Net)}
 _KEY_RATE = _KEY_NAMES.index("log2_rate_q20")  # the one signed word
 _LIMITS = {
     "func": len(FUNCS) - 1,
@@ -144,13 +145,11 @@ def pack_keys(keys: Sequence[Key]) -> bytes:
     for name in _KEY_NAMES:
         column = [getattr(key, name) for key in keys]
         columns.append([_fold(word) for word in column] if name in _SIGNED else column)
-    columns.append([len(key.histogram) for key in keys])
+    columns.append([len(key.histogram.counts) for key in keys])
     gaps = [
-        bucket - before
-        for key in keys
-        for (before, _), (bucket, _) in pairwise(((0, 0), *key.histogram))
+        bucket - before for key in keys for before, bucket in pairwise((0, *key.histogram.buckets))
     ]
-    counts = [count for key in keys for _, count in key.histogram]
+    counts = [count for key in keys for count in key.histogram.counts]
     return _pack_columns(columns) + _pack_columns([gaps, counts])
 
 
@@ -175,8 +174,7 @@ def unpack_keys(data: bytes) -> tuple[Key, ...]:
         buckets = tuple(accumulate(gaps[at : at + length]))
         if len(buckets) < length or (buckets and buckets[-1] >= HIST_BUCKETS):
             raise _refuse("an odd histogram")
-        histogram = tuple(zip(buckets, counts[at : at + length], strict=True))
-        values: list[Any] = [*row, histogram]
+        values: list[Any] = [*row, Histogram(buckets, tuple(counts[at : at + length]))]
         keys.append(Key(*values))
         at += length
     if at != len(gaps):
@@ -187,9 +185,9 @@ def unpack_keys(data: bytes) -> tuple[Key, ...]:
 def pack_rows(cls: type[_Row], rows: Sequence[_Row]) -> bytes:
     """Return the bytes of peers, or of nets."""
     columns: list[Sequence[int]] = []
-    for field in fields(cls):
-        column = [getattr(row, field.name) for row in rows]
-        columns.append([_fold(word) for word in column] if field.name in _SIGNED else column)
+    for name in _ROW_NAMES[cls]:
+        column = [getattr(row, name) for row in rows]
+        columns.append([_fold(word) for word in column] if name in _SIGNED else column)
     return _pack_columns(columns)
 
 
@@ -199,7 +197,7 @@ def unpack_rows(cls: type[_Row], data: bytes) -> tuple[_Row, ...]:
     Raises:
         RefusedError: these are none.
     """
-    names = [field.name for field in fields(cls)]
+    names = _ROW_NAMES[cls]
     if data == bytes(_COUNT.size + len(names)):
         return ()  # as most processes have it
     columns = []

@@ -132,8 +132,10 @@ def _members(cls: Any) -> tuple[tuple[str, Any], ...]:
 
 
 @cache
-def _texts(cls: Any, kinds: tuple[type, ...]) -> tuple[int, ...]:
-    """Return the places of texts among values of these types.
+def _texts_and_numbers(
+    cls: Any, kinds: tuple[type, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the places of texts, and those of whole numbers, among values of these types.
 
     Raises:
         RefusedError: they are not those of the class.
@@ -145,15 +147,18 @@ def _texts(cls: Any, kinds: tuple[type, ...]) -> tuple[int, ...]:
         allowed = get_args(wanted) or (wanted,)
         if not any(issubclass(kind, one) for one in allowed):
             raise RefusedError("bad_summary", f"odd {cls.__name__}.{name}")
-    return tuple(place for place, kind in enumerate(kinds) if kind is str)
+    texts = tuple(place for place, kind in enumerate(kinds) if kind is str)
+    return texts, tuple(place for place, kind in enumerate(kinds) if kind is int)
 
 
 def _row(cls: Any, values: Any) -> Any:
     """Return `cls(*values)` after a look at number, types and range of the values."""
     if not isinstance(values, list):
         raise RefusedError("bad_summary", f"odd {cls.__name__}")
-    texts = _texts(cls, tuple(map(type, values)))  # alike for all rows but a few
-    if any(not -WORD_MAX <= value <= WORD_MAX for value in values if value.__class__ is int):
+    # Alike for all rows but a few.
+    texts, places = _texts_and_numbers(cls, tuple(map(type, values)))
+    numbers = [values[place] for place in places]
+    if numbers and (min(numbers) < -WORD_MAX or max(numbers) > WORD_MAX):
         raise RefusedError("bad_summary", f"odd number in {cls.__name__}")
     for place in texts:
         values[place] = printable(values[place])

@@ -17,7 +17,18 @@ from pathlib import Path
 
 from nccl_inspector.analysis.histogram import bucket_of
 from nccl_inspector.layout import LINE_WINDOWS
-from nccl_inspector.model import COMM_LIVE, FUNCS, Comm, Facts, Gpu, Key, Line, Process, Window
+from nccl_inspector.model import (
+    COMM_LIVE,
+    FUNCS,
+    Comm,
+    Facts,
+    Gpu,
+    Histogram,
+    Key,
+    Line,
+    Process,
+    Window,
+)
 from nccl_inspector.summary import Head, encode, encode_process
 from tests.bench.figure import Figure
 
@@ -38,12 +49,12 @@ _COMMS = ("world", "tp", "dp", "ep")
 
 
 @cache
-def _histograms() -> tuple[tuple[tuple[int, int], ...], ...]:
+def _histograms() -> tuple[Histogram, ...]:
     chance = random.Random(1)  # noqa: S311 - no secret
     found = []
     for *_, us in _KINDS:
         times = (max(1, int(chance.gauss(us * 1000, us * 60))) for _ in range(4000))
-        found.append(tuple(sorted(Counter(map(bucket_of, times)).items())))
+        found.append(Histogram.of(Counter(map(bucket_of, times)).items()))
     return tuple(found)
 
 

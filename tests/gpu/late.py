@@ -9,7 +9,7 @@ from nccl_inspector.analysis.histogram import median_ns
 from nccl_inspector.card.build import build_card
 from nccl_inspector.card.model import Card
 from nccl_inspector.card.text import render_text
-from nccl_inspector.model import ALGOS, FUNCS, Process
+from nccl_inspector.model import ALGOS, FUNCS, Histogram, Process
 from nccl_inspector.report import Loaded
 from nccl_inspector.summary import Head, NodeSummary
 from tests.gpu.checks import Check
@@ -48,10 +48,10 @@ def median_times_ns(boxes: Mapping[int, Process], func: str) -> dict[int, float]
         by_size: dict[int, Counter[int]] = {}
         for key in box.keys:
             if key.comm in world and FUNCS[key.func] == func and ALGOS[key.algo] != "GROUP":
-                by_size.setdefault(key.size_class, Counter()).update(dict(key.histogram))
+                by_size.setdefault(key.size_class, Counter()).update(dict(key.histogram.pairs()))
         if by_size:
             most = max(by_size.values(), key=lambda histogram: histogram.total())
-            table[rank] = median_ns(tuple(sorted(most.items())))
+            table[rank] = median_ns(Histogram.of(most.items()))
     return table
 
 

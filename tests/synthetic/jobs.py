@@ -24,6 +24,7 @@ from nccl_inspector.model import (
     Comm,
     Facts,
     Gpu,
+    Histogram,
     Key,
     Line,
     Peer,
@@ -66,7 +67,7 @@ class Meter:
             comm, func, size_class(self.size), algo, 3, len(self.times_ns),
             self.size * len(self.times_ns), sum(self.times_ns), min(self.times_ns),
             max(self.times_ns), 0, self.indices[0], self.indices[-1], 0, 0, 0, 0,
-            tuple(sorted(counts.items())),
+            Histogram.of(counts.items()),
         )  # fmt: skip
 
     def windows(self) -> tuple[Window, ...]:

@@ -11,7 +11,18 @@ from dataclasses import dataclass, field, replace
 
 from nccl_inspector.analysis.bandwidth import size_class
 from nccl_inspector.analysis.histogram import bucket_of
-from nccl_inspector.model import COMM_LIVE, FUNCS, KILLED, Comm, Gpu, Key, Operation, Peer, Process
+from nccl_inspector.model import (
+    COMM_LIVE,
+    FUNCS,
+    KILLED,
+    Comm,
+    Gpu,
+    Histogram,
+    Key,
+    Operation,
+    Peer,
+    Process,
+)
 from tests.boxes import MS, NOW_NS
 from tests.synthetic.jobs import FACTS, Group, Model
 
@@ -188,7 +199,7 @@ class Standstill:
         return tuple(
             Key(index[comm], FUNCS.index(func), size_class(size), 2, 3, len(found),
                 size * len(found), _TIME_NS * len(found), _TIME_NS, _TIME_NS, 0, min(found),
-                max(found), 0, 0, 0, 0, ((bucket_of(_TIME_NS), len(found)),))
+                max(found), 0, 0, 0, 0, Histogram((bucket_of(_TIME_NS),), (len(found),)))
             for (comm, func, size), found in kinds.items()
         )  # fmt: skip
 

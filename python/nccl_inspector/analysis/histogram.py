@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sparse histograms of times, as plugin/hist.h counts them: (bucket, count) pairs, rising."""
+"""Sparse histograms of times, as plugin/hist.h counts them."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from itertools import accumulate
 from math import sqrt
 
-Histogram = tuple[tuple[int, int], ...]
+from nccl_inspector.model import Histogram
 
 _SUB_BITS = 5
 _SUB = 1 << _SUB_BITS
@@ -34,14 +34,14 @@ def lower_ns(bucket: int) -> int:
 
 
 def _quantiles_ns(histogram: Histogram, shares: Iterable[float]) -> list[float]:
-    sums = list(accumulate([count for _, count in histogram]))
+    sums = list(accumulate(histogram.counts))
     if not sums or not sums[-1]:
         return [0.0 for _ in shares]
     found = []
     for share in shares:
         wanted = share * sums[-1]
         place = min(bisect_left(sums, wanted), len(sums) - 1)
-        bucket, count = histogram[place]
+        bucket, count = histogram.buckets[place], histogram.counts[place]
         low, high = lower_ns(bucket), lower_ns(bucket + 1)
         found.append(low + (high - low) * (wanted - sums[place] + count) / count)
     return found
@@ -66,7 +66,7 @@ def median_error_ns(histogram: Histogram) -> float:
 
     For a normal distribution: 1.253 sigma / sqrt(n), sigma being the middle half / 1.349.
     """
-    total = sum([count for _, count in histogram])
+    total = sum(histogram.counts)
     if not total:
         return 0.0
     quarter, three = _quantiles_ns(histogram, (0.25, 0.75))
@@ -77,5 +77,5 @@ def merge(histograms: Iterable[Histogram]) -> Histogram:
     """Return the sum."""
     counts: Counter[int] = Counter()
     for histogram in histograms:
-        counts.update(dict(histogram))
-    return tuple(sorted(counts.items()))
+        counts.update(dict(histogram.pairs()))
+    return Histogram.of(counts.items())

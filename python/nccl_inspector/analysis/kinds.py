@@ -49,18 +49,13 @@ def _version(card: Card) -> str:
     return match[1] if match else ""
 
 
-def _key(card: Card, comm: Communicator, one: Operations) -> KindKey:
+def key_of(card: Card, comm: Communicator, one: Operations) -> KindKey:
+    """Return what must be alike for operations of a communicator of a card."""
     gpu = card.environment.gpu_models[0] if card.environment.gpu_models else ""
     return KindKey(
         comm.transport, one.func, one.size_class, comm.nranks, comm.nnodes,
         gpu, _version(card), algo_family(one.algo_proto),
     )  # fmt: skip
-
-
-def key_of(card: Card, one: Operations) -> KindKey | None:
-    """Return what must be alike for an operation of a card; None: of no communicator there."""
-    comm = next((comm for comm in card.communicators if comm.id == one.communicator), None)
-    return _key(card, comm, one) if comm else None
 
 
 def _by_kind(card: Card) -> dict[KindKey, list[tuple[Communicator, Operations]]]:
@@ -72,7 +67,7 @@ def _by_kind(card: Card) -> dict[KindKey, list[tuple[Communicator, Operations]]]
         if comm is None or comm.nranks < 2 or comm.ranks_seen < comm.nranks:
             continue
         if not one.waiting_included and one.time_ns > 0:
-            found[_key(card, comm, one)].append((comm, one))
+            found[key_of(card, comm, one)].append((comm, one))
     return found
 
 

@@ -24,6 +24,7 @@ from nccl_inspector.model import (
     Comm,
     Facts,
     Gpu,
+    Histogram,
     Key,
     Line,
     Peer,
@@ -167,7 +168,7 @@ class _Builder:
             Key(self._index[host, pid, comm, rank], _index(FUNCS, func), size,
                 _index(ALGOS, algo), _index(PROTOS, proto), count, size_bytes, busy_ns, least_ns,
                 most_ns, int(rate * (1 << 20)), first, last, 0, 0, 0, 0,
-                tuple(zip(buckets, counts, strict=True)))
+                Histogram(tuple(buckets), tuple(counts)))
         )  # fmt: skip
 
     def _peer(

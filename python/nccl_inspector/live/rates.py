@@ -9,7 +9,7 @@ from nccl_inspector.analysis.bandwidth import bus_factor
 from nccl_inspector.analysis.join import Communicator, Late
 from nccl_inspector.analysis.lateness import SYNCHRONISING
 from nccl_inspector.live.model import Flow, class_of
-from nccl_inspector.model import ALGOS, COMM_FOLDED, FUNCS, P2P, Comm, Key, Process
+from nccl_inspector.model import ALGOS, COMM_FOLDED, FUNCS, P2P, Comm, Histogram, Key, Process
 
 _GROUP = ALGOS.index("GROUP")
 # What tells a communicator from another that has its place in the box.
@@ -40,8 +40,8 @@ def _less(key: Key, before: Key | None) -> Key | None:
     untimed_ops = key.untimed_ops - before.untimed_ops
     if min(ops, busy_ns, untimed_ops, key.bytes - before.bytes) < 0 or not ops + untimed_ops:
         return None
-    counts = dict(key.histogram)
-    for bucket, count in before.histogram:
+    counts = dict(key.histogram.pairs())
+    for bucket, count in before.histogram.pairs():
         counts[bucket] = counts.get(bucket, 0) - count
     return replace(
         key,
@@ -49,7 +49,7 @@ def _less(key: Key, before: Key | None) -> Key | None:
         bytes=key.bytes - before.bytes,
         busy_ns=busy_ns,
         untimed_ops=untimed_ops,
-        histogram=tuple(sorted((bucket, n) for bucket, n in counts.items() if n > 0)),
+        histogram=Histogram.of((bucket, n) for bucket, n in counts.items() if n > 0),
     )
 
 

@@ -58,12 +58,18 @@ def _finding(one: Compared, low_share: float) -> Finding:
     )  # fmt: skip
 
 
-def _with_delta(card: Card, one: Operations, known: dict[KindKey, Compared]) -> Operations:
-    key = key_of(card, one)
-    found = known.get(key) if key else None
-    if found is None or found.differs or not one.bus_gbs:
-        return one
-    return replace(one, baseline_delta=one.bus_gbs / found.median_gbs - 1)
+def _with_deltas(card: Card, known: dict[KindKey, Compared]) -> tuple[Operations, ...]:
+    """Return the card's operations, each with its difference where it was compared."""
+    comms = {comm.id: comm for comm in card.communicators}
+
+    def put_in(one: Operations) -> Operations:
+        comm = comms.get(one.communicator)
+        found = known.get(key_of(card, comm, one)) if comm else None
+        if found is None or found.differs or not one.bus_gbs:
+            return one
+        return replace(one, baseline_delta=one.bus_gbs / found.median_gbs - 1)
+
+    return tuple(map(put_in, card.operations)) if known else card.operations
 
 
 def _verdict(card: Card, low: list[Compared], findings: list[Finding]) -> Verdict:
@@ -98,7 +104,7 @@ def beside_similar(card: Card, store_dir: Path) -> Card:
         card,
         verdict=_verdict(card, low, findings),
         findings=(*card.findings, *findings),
-        operations=tuple(_with_delta(card, one, known) for one in card.operations),
+        operations=_with_deltas(card, known),
         data_quality=replace(quality, inputs=(*quality.inputs, Input("baseline", state, detail))),
         baseline=make_baseline(compared),
     )
