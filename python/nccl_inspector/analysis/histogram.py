@@ -33,27 +33,20 @@ def lower_ns(bucket: int) -> int:
     return (_SUB + bucket % _SUB) << (log2 - _SUB_BITS)
 
 
-def _quantiles_ns(histogram: Histogram, shares: Iterable[float]) -> list[float]:
-    sums = list(accumulate(histogram.counts))
-    if not sums or not sums[-1]:
-        return [0.0 for _ in shares]
-    found = []
-    for share in shares:
-        wanted = share * sums[-1]
-        place = min(bisect_left(sums, wanted), len(sums) - 1)
-        bucket, count = histogram.buckets[place], histogram.counts[place]
-        low, high = lower_ns(bucket), lower_ns(bucket + 1)
-        found.append(low + (high - low) * (wanted - sums[place] + count) / count)
-    return found
-
-
 def quantile_ns(histogram: Histogram, share: float) -> float:
     """Return the time that `share` of the operations stay below; 0 for none.
 
     Inside its bucket the operations are taken to lie evenly, so the error is at
     most the bucket's width, 3.1 % of the time, and half of that in the middle.
     """
-    return _quantiles_ns(histogram, (share,))[0]
+    sums = list(accumulate(histogram.counts))
+    if not sums or not sums[-1]:
+        return 0.0
+    wanted = share * sums[-1]
+    place = min(bisect_left(sums, wanted), len(sums) - 1)
+    bucket, count = histogram.buckets[place], histogram.counts[place]
+    low, high = lower_ns(bucket), lower_ns(bucket + 1)
+    return low + (high - low) * (wanted - sums[place] + count) / count
 
 
 def median_ns(histogram: Histogram) -> float:
@@ -69,8 +62,8 @@ def median_error_ns(histogram: Histogram) -> float:
     total = sum(histogram.counts)
     if not total:
         return 0.0
-    quarter, three = _quantiles_ns(histogram, (0.25, 0.75))
-    return 1.253 * (three - quarter) / 1.349 / sqrt(total)
+    middle_ns = quantile_ns(histogram, 0.75) - quantile_ns(histogram, 0.25)
+    return 1.253 * middle_ns / 1.349 / sqrt(total)
 
 
 def merge(histograms: Iterable[Histogram]) -> Histogram:
