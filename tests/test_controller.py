@@ -113,6 +113,24 @@ def test_a_het_job_is_one_report_when_all_components_have_told() -> None:
     assert due(parts, first | second) == Look(Due(42, 0, tuple(parts), True))
 
 
+def test_an_end_of_the_future_waits_from_when_it_was_seen(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended_job(config, tmp_path, 42)
+    queue = Queue(config.controller_dir)
+    controller = Controller(
+        config, queue, lambda one: make_report(one, config, usual_makers(config))
+    )
+    back_s = time.time() - 3600  # the clock was set back after the job's end
+    begin_s, monotonic = time.monotonic(), time.monotonic
+    monkeypatch.setattr(time, "time", lambda: back_s + monotonic() - begin_s)
+    assert controller.one_pass(at_once=True) == 1
+    monkeypatch.setattr(time, "monotonic", lambda: monotonic() + SETTLE_S)
+    assert controller.one_pass(at_once=True) == 0
+    queue.close()
+    assert stored(config) == [42]
+
+
 def test_an_unreadable_node_list_is_waited_for_to_the_end() -> None:
     assert due([entry("n[1-")], files(["n1"])) == Look()
     assert due([entry("n[1-", age_s=WAIT_S + 1)], files(["n1"])).due
@@ -346,10 +364,10 @@ def test_root_does_not_serve(config: Config) -> None:
 
 
 def test_a_child_that_says_nothing_has_failed() -> None:
-    def make(_due: Due) -> Outcome:
+    def silent() -> Outcome:
         os._exit(0)
 
-    outcome = run_in_child(make, Due(1, 0, (), True))
+    outcome = run_in_child(silent)
     assert (outcome.word, "broke off" in outcome.detail) == ("failed", True)
 
 

@@ -87,6 +87,8 @@ class Config:
     controller_dir: Path
     store_dir: Path
     report_group: str
+    summary_days: int
+    report_days: int
     controller_wait_s: float
     admin_comment: bool
 

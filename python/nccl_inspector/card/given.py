@@ -82,18 +82,35 @@ def _chunks(fd: int) -> Iterator[bytes]:
         yield chunk
 
 
+def _open_regular(path: Path, uid: int | None) -> int | None:
+    """Return a descriptor, None where it is no plain file of `uid` (None: of anybody).
+
+    It is looked up before it is opened: to open a device can do something.
+
+    Raises:
+        OSError: it is not there, or may not be read.
+    """
+    path_fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        status = os.fstat(path_fd)
+        if not stat.S_ISREG(status.st_mode) or (uid is not None and status.st_uid != uid):
+            return None
+        return os.open(f"/proc/self/fd/{path_fd}", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.close(path_fd)
+
+
 def _read_output(
     path: Path, uid: int | None, period: Period, patterns: Sequence[re.Pattern[str]]
 ) -> tuple[Readings | None, Input]:
     """Return the throughput lines of an output; of the path that Slurm tells its owner is asked."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+        fd = _open_regular(path, uid)
     except OSError as err:
         return None, Input("throughput", "absent", f"{path}: {err.strerror}")
+    if fd is None:
+        return None, Input("throughput", "absent", f"{path} is no file of the job's user")
     try:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode) or (uid is not None and status.st_uid != uid):
-            return None, Input("throughput", "absent", f"{path} is no file of the job's user")
         lines = read_lines(_chunks(fd))
         found = read_throughput(lines, LocalZone(), period, patterns or None)
     except OSError as err:
@@ -112,7 +129,7 @@ def _read_output(
 def _places(config: Config, record: JobRecord | None) -> tuple[str, ...]:
     if record is None or not record.nodelist:
         return ()
-    places, _ = ask_places(Path(config.scontrol))
+    places, _ = ask_places(config.scontrol)
     try:
         nodes = expand(record.nodelist)
     except InspectorError:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The loop: look at the queue, make what is due, one report at a time, each in a child.
+Now and then another child removes what is too old.
 
 A child has bounds of time and memory. Whatever a job's files make it do, hang and crash
 included, the service goes on with the next job and comes back to that one a few times.
@@ -12,14 +13,16 @@ import resource
 import select
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 
 from nccl_inspector.childprocess import start_child
 from nccl_inspector.config import Config
 from nccl_inspector.controller.due import Due, group, look
 from nccl_inspector.controller.making import DONE, FAILED, LATER, Makers, Outcome, make_report
+from nccl_inspector.controller.pruning import prune
 from nccl_inspector.controller.queue import Entry, Queue
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.printable import printable
@@ -28,6 +31,7 @@ from nccl_inspector.wakeup import Wakeup
 PASS_S = 5.0
 LOOK_AGAIN_S = 60.0  # at the latest, however long nothing has come
 TRIES_MAX = 5
+PRUNE_S = 6 * 3600.0  # between looks for what is too old
 RETRY_S = 30.0  # after the first try, doubled with each
 RETRY_MAX_S = 600.0  # of what is no fault of the job: longer the longer it lasts
 CHILD_S = 300
@@ -35,14 +39,15 @@ CHILD_BYTES = 4 << 30  # of addresses; a report of 8,192 ranks takes less than 1
 _SAID_MAX = 100
 _MESSAGE_BYTES_MAX = 1024
 
+Work = Callable[[], Outcome]
 Make = Callable[[Due], Outcome]
 log = logging.getLogger("nccl-inspector-controller")
 
 
-def _child(pipe_fd: int, due: Due, make: Make) -> None:
+def _child(pipe_fd: int, work: Work) -> None:
     signal.alarm(CHILD_S)
     resource.setrlimit(resource.RLIMIT_AS, (CHILD_BYTES, CHILD_BYTES))
-    outcome = make(due)
+    outcome = work()
     os.write(pipe_fd, f"{outcome.word} {outcome.detail}".encode()[:_MESSAGE_BYTES_MAX])
 
 
@@ -60,15 +65,15 @@ def _read_outcome(pipe_fd: int, pid: int) -> Outcome:
         return Outcome(word, printable(detail))
     if os.WIFSIGNALED(status):
         name = signal.Signals(os.WTERMSIG(status)).name
-        return Outcome(FAILED, f"the process that made the report was ended by {name}")
-    return Outcome(FAILED, "the process that made the report broke off: see the lines before")
+        return Outcome(FAILED, f"the process that did it was ended by {name}")
+    return Outcome(FAILED, "the process that did it broke off: see the lines before")
 
 
-def run_in_child(make: Make, due: Due) -> Outcome:
-    """Make one report in a process of its own."""
+def run_in_child(work: Work) -> Outcome:
+    """Do one thing in a process of its own."""
     reading, writing = os.pipe2(os.O_CLOEXEC)
     try:
-        pid = start_child(partial(_child, writing, due, make), [writing])
+        pid = start_child(partial(_child, writing, work), [writing])
     except OSError as err:
         os.close(reading)
         return Outcome(LATER, f"no process: {err.strerror}")
@@ -88,6 +93,8 @@ class Controller:
         self._looked: dict[int, tuple[float, float]] = {}  # when next, and how long the pause is
         self._not_before_s: dict[int, float] = {}  # by job, after a failure
         self._said: set[str] = set()
+        self._first_seen_s: dict[str, float] = {}  # by file of the queue, of time.monotonic()
+        self._prune_next_s = 0.0  # of time.monotonic()
         self.stopping = False
 
     def one_pass(self, *, at_once: bool = False) -> int:
@@ -95,7 +102,7 @@ class Controller:
         entries, problems = self._queue.scan()
         for problem in problems:
             log.warning("%s", problem)
-        groups = group(entries)
+        groups = group(self._waiting(entries))
         for known in (self._looked, self._not_before_s):
             for leader in known.keys() - groups.keys():
                 del known[leader]
@@ -105,7 +112,30 @@ class Controller:
                 break
             if at_once or self._is_time(leader):
                 left -= self._settle(leader, its)
+        if not self.stopping and (at_once or time.monotonic() >= self._prune_next_s):
+            self._prune(groups.keys())
         return left
+
+    def _waiting(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Return the entries; one of the future, by a clock set back, waits since it was seen."""
+        seen_s, now_s = time.monotonic(), time.time()
+        names = [one.file.partition(".try")[0] for one in entries]
+        self._first_seen_s = {name: self._first_seen_s.get(name, seen_s) for name in names}
+        return [
+            replace(one, queued_s=now_s - (seen_s - self._first_seen_s[name]))
+            if one.queued_s > now_s
+            else one
+            for name, one in zip(names, entries, strict=True)
+        ]
+
+    def _prune(self, queued: Collection[int]) -> None:
+        self._prune_next_s = time.monotonic() + PRUNE_S
+        outcome = run_in_child(partial(prune, self._config, time.time(), set(queued)))
+        if outcome.word == DONE:
+            if outcome.detail:
+                log.info("%s", outcome.detail)
+        else:
+            self._say_once(outcome.detail)
 
     def _is_time(self, leader: int) -> bool:
         now_s = time.monotonic()
@@ -145,7 +175,7 @@ class Controller:
         """Make a report that is due; returns the ends that are settled, well or not."""
         tries = max(one.tries for one in due.entries) + 1
         marked = [self._queue.count_try(one, tries) for one in due.entries]
-        outcome = run_in_child(self._make, due)
+        outcome = run_in_child(partial(self._make, due))
         if outcome.word == DONE:
             for entry in marked:
                 self._queue.remove(entry)

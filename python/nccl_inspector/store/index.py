@@ -9,7 +9,7 @@ written to: whoever may lock a file could stop its writer.
 
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import astuple, fields
 from pathlib import Path
@@ -98,6 +98,12 @@ def _node_id(index: sqlite3.Connection, name: str) -> int:
     return int(number)
 
 
+def _delete(index: sqlite3.Connection, key: int) -> None:
+    for table in _TABLES:
+        index.execute(f"DELETE FROM {table} WHERE job=?", (key,))
+    index.execute("DELETE FROM jobs WHERE key=?", (key,))
+
+
 def put(index: sqlite3.Connection, rows: Rows) -> None:
     """Write the rows of one attempt in place of what was there of it."""
     job = rows.job
@@ -106,9 +112,7 @@ def put(index: sqlite3.Connection, rows: Rows) -> None:
         (job.cluster, job.job_id, job.restart),
     ).fetchone()
     if old:
-        for table in _TABLES:
-            index.execute(f"DELETE FROM {table} WHERE job=?", old)
-        index.execute("DELETE FROM jobs WHERE key=?", old)
+        _delete(index, old[0])
     key = index.execute(_INSERT_JOB, astuple(job)).lastrowid
     index.executemany(
         _INSERT_NODE,
@@ -122,6 +126,17 @@ def put(index: sqlite3.Connection, rows: Rows) -> None:
             for one in rows.kinds
         ],
     )
+
+
+def forget(index: sqlite3.Connection, job_ids: Iterable[int]) -> set[int]:
+    """Take all rows of jobs out; return whose they were."""
+    uids: set[int] = set()
+    for job_id in job_ids:
+        rows = index.execute("SELECT key, uid FROM jobs WHERE job_id=?", (job_id,)).fetchall()
+        uids |= {uid for _, uid in rows if uid is not None}
+        for key, _ in rows:
+            _delete(index, key)
+    return uids
 
 
 def user_index(store_dir: Path, uid: int) -> Path:
