@@ -311,7 +311,7 @@ def _missing(own: str) -> Row:
             graph(
                 "Events not measured",
                 "By reason; packaging/doc/metrics.md says what each means.",
-                "ops",
+                "suffix: events/s",
                 [Query(f"sum by (reason) ({dropped})", "{{reason}}")],
                 8,
             ),

@@ -33,7 +33,7 @@ def _overview(own: str, site: Site) -> Row:
             ),
             number("Last pass", "Since the agent last looked.", "s",
                    f"max(time() - {agent}_last_pass_timestamp_seconds{{{own}}})", 3),
-            number("Ended, waiting", "Ended jobs whose measurements are not collected yet.",
+            number("To collect", "Ended jobs whose measurements are not collected yet.",
                    "short", f"max({agent}_ended_jobs_waiting{{{own}}})", 3),
             number("Processes lost", "That died without finalizing, since the agent began.",
                    "short", f"max({agent}_ranks_lost_total{{{own}}})", 3),
@@ -113,14 +113,14 @@ def _agent(own: str, site: Site) -> Row:
             graph(
                 "Files refused",
                 "By reason.",
-                "ops",
+                "suffix: files/s",
                 [Query(f"sum by (reason) ({refused} or {none})", "{{reason}}")],
                 6,
             ),
             graph("Series", "What the jobs here have in Prometheus, by job.", "short",
-                  [Query(series, f"{{{{{job}}}}}")], 6),
+                  [Query(series, f"job {{{{{job}}}}}")], 6),
             graph("CPU time of the plugin's threads", "As part of one core, of a job's processes.",
-                  "percentunit", [Query(f"sum by ({job}) ({cost})", f"{{{{{job}}}}}")], 6),
+                  "percentunit", [Query(f"sum by ({job}) ({cost})", f"job {{{{{job}}}}}")], 6),
         ],
     )  # fmt: skip
 
