@@ -30,6 +30,7 @@ def rates(cluster: Cluster, job_id: int) -> list[truth.Series]:
 
 
 @pytest.mark.long
+@pytest.mark.case("Identities", "NVIDIA's own plugin as `profiler`: torn files without identity")
 def test_nvidias_own_plugin_is_published_under_the_jobs_identity(vendor_cluster: Cluster) -> None:
     cluster = vendor_cluster
     script = f"srun {jobs.standin(cluster, *ENDLESS)}"
