@@ -171,7 +171,8 @@ struct box_comm { /* 256 bytes */
 	_Alignas(64) _Atomic uint64_t enqueued;
 	_Atomic uint64_t untimed; /* of these: NCCL gives no time for them (struct box_key.untimed_ops) */
 	_Atomic uint64_t lost;    /* of these: not followed, or given up: the reason is in box_header.dropped */
-	uint64_t reserved1[5];
+	_Atomic uint64_t looks;   /* rounds of the writer thread in which something had completed (struct box_key.queued_ns) */
+	uint64_t reserved1[4];
 	/* The kernel-event side. In flight is what has a struct box_op. */
 	_Alignas(64) _Atomic uint32_t busy; /* odd while somebody adds: exactly one does */
 	uint32_t reserved2;
@@ -196,13 +197,15 @@ struct box_key { /* 128 bytes: one kind of operation of one communicator */
 	_Alignas(64) _Atomic uint32_t used; /* 1: the words below are valid */
 	uint32_t comm;                      /* index of struct box_comm */
 	uint8_t func, size_class, algo, proto; /* size_class: floor(log2(bytes)); 0 for 0 and 1 */
-	uint32_t reserved0;
+	_Atomic uint32_t queued_looks; /* that found any of it in the GPU's queue: see queued_ns */
 	_Atomic uint64_t first_index;
 	/* Operations of this kind without a time: not among ops and bytes. */
 	_Atomic uint64_t untimed_ops, untimed_bytes;
 	/* v7 with kernel phases: of `ops`, how many told them, and their time before any channel had its peers. */
 	_Atomic uint64_t phased_ops, wait_ns;
-	uint64_t reserved1;
+	/* About what all of `ops` waited in the GPU's queue together, from the call to their kernel's begin: how many did
+	 * in each of box_comm.looks, times the time since the look before. */
+	_Atomic uint64_t queued_ns;
 };
 
 /* State in the two lower bits of box_op.generation: only what is in use has valid words. What was given up is nobody's for

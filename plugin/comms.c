@@ -88,6 +88,7 @@ static bool fold(struct track *track, unsigned index)
 	add_to(&folded->completed, &comm->completed);
 	add_to(&folded->untimed, &comm->untimed);
 	add_to(&folded->lost, &comm->lost);
+	add_to(&folded->looks, &comm->looks);
 	word_raise(&folded->last_progress_tick, atomic_load_explicit(&comm->last_progress_tick, relaxed));
 	folded->destroyed_real_ns = comm->destroyed_real_ns;
 	folded->folded++;
@@ -158,6 +159,7 @@ void *comms_add(struct track *track, const struct comm_words *words)
 	atomic_store_explicit(&comm->enqueued, 0, relaxed);
 	atomic_store_explicit(&comm->untimed, 0, relaxed);
 	atomic_store_explicit(&comm->lost, 0, relaxed);
+	atomic_store_explicit(&comm->looks, 0, relaxed);
 	atomic_store_explicit(&comm->started, 0, relaxed);
 	atomic_store_explicit(&comm->completed, 0, relaxed);
 	atomic_store_explicit(&comm->last_sequence, 0, relaxed);

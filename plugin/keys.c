@@ -95,6 +95,8 @@ static void key_clear(struct keys *keys, struct box *box, uint32_t index)
 	atomic_store_explicit(&key->last_index, 0, relaxed);
 	atomic_store_explicit(&key->untimed_ops, 0, relaxed);
 	atomic_store_explicit(&key->untimed_bytes, 0, relaxed);
+	atomic_store_explicit(&key->queued_ns, 0, relaxed);
+	atomic_store_explicit(&key->queued_looks, 0, relaxed);
 	atomic_store_explicit(&key->phased_ops, 0, relaxed);
 	atomic_store_explicit(&key->wait_ns, 0, relaxed);
 	key_give_back(keys, box, index);
@@ -125,6 +127,9 @@ static void key_merge(struct box *box, uint32_t from, uint32_t to)
 		word_lower(&target->min_ns, min);
 	word_raise(&target->max_ns, atomic_load_explicit(&source->max_ns, relaxed));
 	add_to(&target->untimed_bytes, &source->untimed_bytes);
+	add_to(&target->queued_ns, &source->queued_ns);
+	atomic_fetch_add_explicit(&target->queued_looks, atomic_load_explicit(&source->queued_looks, relaxed),
+				  relaxed);
 	add_to(&target->untimed_ops, &source->untimed_ops);
 	add_to(&target->phased_ops, &source->phased_ops);
 	add_to(&target->wait_ns, &source->wait_ns);

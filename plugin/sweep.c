@@ -155,7 +155,40 @@ static void note_progress(struct sweep *sweep, struct box *box, uint64_t now_tic
 		if (completed && (completed != sweep->completed[i] ||
 				  !atomic_load_explicit(&box->comms[i].last_progress_tick, relaxed)))
 			atomic_store_explicit(&box->comms[i].last_progress_tick, now_tick, relaxed);
+		sweep->moves[i] = completed > sweep->completed[i];
 		sweep->completed[i] = completed;
+	}
+}
+
+/* How many operations are in the GPU's queue is looked at now and then; times the time that gives how long they are
+ * there, without a clock in any call. What stands still is no queue, and what was overtaken gets no kernel event. */
+static void look_at_queues(struct sweep *sweep, struct track *track, uint64_t past_ns)
+{
+	struct box *box = track->box;
+	bool found[BOX_KEYS] = { false };
+
+	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++)
+		if (sweep->moves[i])
+			atomic_fetch_add_explicit(&box->comms[i].looks, 1, relaxed);
+	for (unsigned slot = 0; slot < BOX_OPS; slot++) {
+		struct box_op *op = &track->ops[slot];
+		uint32_t generation = generation_of(op);
+		uint32_t comm = atomic_load_explicit(&op->comm, relaxed) % BOX_LIVE_COMMS;
+		uint32_t key = atomic_load_explicit(&op->key, relaxed);
+
+		if (!track_in_use(generation) || key >= BOX_KEYS || !sweep->moves[comm] ||
+		    atomic_load_explicit(&op->started_channels, relaxed) ||
+		    atomic_load_explicit(&op->index, relaxed) <=
+			    atomic_load_explicit(&box->comms[comm].last_sequence, relaxed))
+			continue;
+		/* Or they are another operation's words. */
+		if (atomic_load_explicit(&op->generation, memory_order_acquire) != generation ||
+		    atomic_load_explicit(&box->keys[key].used, memory_order_acquire) != 1 || box->keys[key].comm != comm)
+			continue;
+		atomic_fetch_add_explicit(&box->keys[key].queued_ns, past_ns, relaxed);
+		if (!found[key])
+			atomic_fetch_add_explicit(&box->keys[key].queued_looks, 1, relaxed);
+		found[key] = true;
 	}
 }
 
@@ -178,6 +211,7 @@ void sweep_round(struct sweep *sweep, struct track *track, uint64_t now_tick)
 	settle_calls(sweep, track);
 	groups_close_strays(&track->groups, sweep->strays, open_number, track);
 	note_progress(sweep, track->box, now_tick);
+	look_at_queues(sweep, track, age_ns(track, &track->sweep_tick, now_tick));
 	sweep_count(track);
 	atomic_store_explicit(&track->full, false, relaxed);
 	atomic_store_explicit(&track->sweep_tick, now_tick, memory_order_release);

@@ -13,6 +13,7 @@ struct sweep {
 	uint32_t called_in[BOX_KEYS]; /* generation of the key's communicator */
 	uint64_t strays[GROUPS];
 	uint64_t completed[BOX_LIVE_COMMS]; /* one round ago */
+	bool moves[BOX_LIVE_COMMS]; /* something has completed since then */
 };
 
 /* Brings box_comm.enqueued up to date. */

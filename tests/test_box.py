@@ -169,12 +169,13 @@ def test_a_kind_of_operation_without_any_time_is_kept() -> None:
 
 def test_what_became_of_the_enqueued_operations_is_read() -> None:
     data = full_box()
-    put(data, layout.COMM, COMM_AT, enqueued=20, untimed=5, lost=2)
-    put(data, layout.KEY, KEY_AT, phased_ops=7, wait_ns=70)
+    put(data, layout.COMM, COMM_AT, enqueued=20, untimed=5, lost=2, looks=30)
+    put(data, layout.KEY, KEY_AT, phased_ops=7, wait_ns=70, queued_ns=90, queued_looks=9)
     process = read(bytes(data))
     comm, key = process.comms[0], process.keys[0]
     assert (comm.enqueued, comm.untimed, comm.lost, comm.completed) == (20, 5, 2, 8)
     assert (key.phased_ops, key.wait_ns) == (7, 70)
+    assert (comm.looks, key.queued_ns, key.queued_looks) == (30, 90, 9)
 
 
 def test_operations_in_flight_have_their_age_at_the_last_beat() -> None:

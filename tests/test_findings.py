@@ -62,6 +62,24 @@ def test_a_straggler_says_who_by_how_much_since_when_and_what_to_do() -> None:
     assert "data loader" in finding.actions[0]
 
 
+@pytest.mark.parametrize(
+    ("kind", "words", "action"),
+    [
+        ("gpu", "GPU-late: what it called waited 300 us for its GPU", "clocks"),
+        ("host", "Host-late: its GPU was free, 300 us after the call it began", "CPUs"),
+    ],
+)
+def test_what_its_gpus_queue_tells_is_said_with_its_figure(
+    kind: str, words: str, action: str
+) -> None:
+    finding = describe_straggler(replace(LATE, kind=kind, queued_ns=300_000, queue_looks=900))
+    assert finding is not None
+    assert words in finding.detail
+    (queue,) = (one for one in finding.evidence if "queue" in one.metric)
+    assert (queue.source, queue.value, queue.unit, queue.count) == ("boxes", 300_000, "ns", 900)
+    assert action in finding.actions[0]
+
+
 def test_the_slowest_alone_is_no_finding() -> None:
     assert describe_straggler(replace(LATE, flagged=False)) is None
 

@@ -31,6 +31,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(480)]
 ALL_NODES = ("-N4", "--ntasks-per-node=2")
 TWO_NODES = ("-N2", "--ntasks-per-node=2")
 SOME = ("--ops", "allreduce,allgather", "--sizes", "64K", "--seconds", "22")
+LONGER = (*SOME[:4], "--seconds", "45")  # what looks at queues tell takes its time
 ENDLESS = ("--ops", "allreduce", "--sizes", "64K", "--comms", "world", "--timeout", "0")
 # Twelve windows of ten seconds are what the detector needs; four of them are slow.
 WINDOWED = ("--ops", "allreduce,allgather", "--sizes", "256K", "--seconds", "165")
@@ -45,7 +46,12 @@ ALONE = {
         ("--ops", "allreduce,allgather", "--sizes", "1M", "--seconds", "30",
          "--comms", "node,cross,world"),
     ),
-    "slow rank": (ALL_NODES, (*SOME, "--comms", "node,world", "--slow-rank", "5:40")),
+    "slow rank": (ALL_NODES, (*LONGER, "--comms", "node,world", "--slow-rank", "5:40")),
+    "slow GPU": (
+        ALL_NODES,
+        ("--ops", "allreduce", "--sizes", "64K", "--seconds", "45", "--comms", "world",
+         "--slow-gpu", "5:40"),
+    ),
     "slow node": (ALL_NODES, (*SOME, "--comms", "half,parity", "--throttle", "n3:4")),
     "slow pair": (
         ALL_NODES,
@@ -142,7 +148,18 @@ def test_a_planted_slow_rank_is_named(ended: Mapping[str, Ended]) -> None:
     assert (card.verdict.status, card.verdict.cause) == (DEGRADED, STRAGGLER)
     assert card.stragglers[0].rank == "rank 5"
     assert card.stragglers[0].node == "n3"
+    assert card.stragglers[0].kind == "host", ended["slow rank"].text
     assert card.exit_code == EXIT_WARNING
+
+
+def test_a_rank_whose_gpu_is_slow_is_told_from_one_that_calls_late(
+    ended: Mapping[str, Ended],
+) -> None:
+    card = ended["slow GPU"].card
+    assert (card.verdict.status, card.verdict.cause) == (DEGRADED, STRAGGLER)
+    assert (card.stragglers[0].rank, card.stragglers[0].kind) == ("rank 5", "gpu"), ended[
+        "slow GPU"
+    ].text
 
 
 def test_a_node_with_a_slow_link_is_named_where_some_communicators_leave_it_out(

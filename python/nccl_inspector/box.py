@@ -56,7 +56,7 @@ _COMM_USED = COMM.reader("state", "generation")
 _COMM = COMM.reader(
     "id", "state", "generation", "nranks", "nnodes", "rank", "gpu", "created_real_ns",
     "destroyed_real_ns", "folded", "enqueued", "untimed", "lost", "started", "completed",
-    "last_sequence", "last_progress_tick",
+    "last_sequence", "last_progress_tick", "looks",
 )  # fmt: skip
 _OP = OP.reader("comm", "kind", "peer", "index", "sequence", "bytes")
 _OP_LIFE = OP.reader("comm", "comm_generation", "enqueue_tick", "started_channels")

@@ -30,7 +30,7 @@ _P2P_FUNCS = frozenset(FUNCS.index(name) for name in P2P)
 _KEY = KEY.reader(
     "used", "comm", "func", "size_class", "algo", "proto", "ops", "bytes", "busy_ns", "min_ns",
     "max_ns", "log2_rate_q20", "first_index", "last_index", "untimed_ops", "untimed_bytes",
-    "phased_ops", "wait_ns",
+    "phased_ops", "wait_ns", "queued_ns", "queued_looks",
 )  # fmt: skip
 _PEER = PEER.reader(
     "used", "comm", "func", "peer", "ops", "bytes", "busy_ns", "log2_rate_q20", "best_rate_q20"

@@ -92,7 +92,7 @@ HEADER = _record(
 COMM = _record(
     "id:Q", "state:I", "generation:I", "nranks:i", "nnodes:i", "rank:i", "gpu:I",
     "created_real_ns:Q", "destroyed_real_ns:Q", "folded:Q", "named:I", "reserved0:I",
-    "enqueued:Q", "untimed:Q", "lost:Q", "reserved1:5Q",
+    "enqueued:Q", "untimed:Q", "lost:Q", "looks:Q", "reserved1:4Q",
     "busy:I", "reserved2:I", "completed:Q", "started:Q", "last_sequence:Q", "last_progress_tick:Q",
     "clock_ahead_ns:q", "clock_ahead_before_ns:q", "clock_since_tick:Q",
     "name:64s",
@@ -100,8 +100,8 @@ COMM = _record(
 KEY = _record(
     "begun:Q", "ops:Q", "bytes:Q", "busy_ns:Q", "min_ns:Q", "max_ns:Q", "log2_rate_q20:q",
     "last_index:Q", "used:I", "comm:I", "func:B", "size_class:B", "algo:B", "proto:B",
-    "reserved0:I", "first_index:Q", "untimed_ops:Q", "untimed_bytes:Q", "phased_ops:Q", "wait_ns:Q",
-    "reserved1:Q",
+    "queued_looks:I", "first_index:Q", "untimed_ops:Q", "untimed_bytes:Q", "phased_ops:Q",
+    "wait_ns:Q", "queued_ns:Q",
 )  # fmt: skip
 OP = _record(
     "generation:I", "comm:I", "comm_generation:I", "key:I", "kind:I", "peer:i", "peer_entry:I",

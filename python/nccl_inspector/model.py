@@ -76,6 +76,7 @@ class Comm:
     last_progress_ns: int  # Unix time of the latest completion, 0 before the first
     folded: int
     name: str
+    looks: int = 0  # how often the plugin looked how many operations were queued
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +123,8 @@ class Key:
     phased_ops: int  # of `ops`, those that told how long they waited for their peers
     wait_ns: int  # that time, summed
     histogram: Histogram
+    queued_ns: int = 0  # about what `ops` waited in the GPU's queue, summed (Comm.looks)
+    queued_looks: int = 0  # that found any of them there
 
     @property
     def algo_proto(self) -> str:

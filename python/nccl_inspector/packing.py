@@ -28,6 +28,7 @@ _COUNT = struct.Struct("<I")
 _WORD_BYTES = 8
 _KEY_NAMES = tuple(field.name for field in fields(Key) if field.name != "histogram")
 _ROW_NAMES = {cls: tuple(field.name for field in fields(cls)) for cls in (Peer, Net)}
+_KEY_HISTOGRAM = [field.name for field in fields(Key)].index("histogram")
 _KEY_RATE = _KEY_NAMES.index("log2_rate_q20")  # the one signed word
 _LIMITS = {
     "func": len(FUNCS) - 1,
@@ -174,7 +175,8 @@ def unpack_keys(data: bytes) -> tuple[Key, ...]:
         buckets = tuple(accumulate(gaps[at : at + length]))
         if len(buckets) < length or (buckets and buckets[-1] >= HIST_BUCKETS):
             raise _refuse("an odd histogram")
-        values: list[Any] = [*row, Histogram(buckets, tuple(counts[at : at + length]))]
+        values: list[Any] = list(row)
+        values.insert(_KEY_HISTOGRAM, Histogram(buckets, tuple(counts[at : at + length])))
         keys.append(Key(*values))
         at += length
     if at != len(gaps):

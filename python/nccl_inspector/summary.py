@@ -26,7 +26,7 @@ from nccl_inspector.packedlines import PackedLines, inflate
 from nccl_inspector.packing import WORD_MAX, unpack_keys, unpack_rows
 from nccl_inspector.printable import printable
 
-FORMAT = "nccl-inspector-node-summary/5"
+FORMAT = "nccl-inspector-node-summary/6"
 BLOCK_BYTES_MAX = 32 << 10  # design.md 5: at most 32 KiB a rank
 PROCESSES_MAX = 1024
 COUNTERS_BYTES_MAX = 128 << 10  # of a node

@@ -10,6 +10,9 @@ void gpu_start(void);
 /* Takes the kernel over. */
 void gpu_launch(struct kernel *kernel);
 
+/* So long no later kernel begins; the caller goes on at once. */
+void gpu_compute(uint64_t ms);
+
 /* Waits until all that was launched is done. */
 void gpu_sync(void);
 

@@ -58,6 +58,8 @@ static void compute(const struct app *app)
 	bool slow = app->opt.slow_rank == app->world.rank;
 
 	sleep_ms(app->opt.compute_ms + (slow ? app->opt.slow_ms : 0));
+	if (app->opt.slow_gpu_rank == app->world.rank && app->opt.slow_gpu_ms)
+		gpu_compute(app->opt.slow_gpu_ms);
 }
 
 /* The operation to call, which with --mismatch is another than that of the others. */

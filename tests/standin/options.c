@@ -35,6 +35,7 @@ static const char help[] =
     "\n"
     "What goes wrong\n"
     "  --slow-rank R[:MS]  rank R computes MS longer before each operation (default 40)\n"
+    "  --slow-gpu R[:MS]   the same of its GPU: it is called in time, and begins later\n"
     "  --throttle WHERE:MB/S[:FROM[:UNTIL]]\n"
     "                      links between nodes have that rate, from FROM to UNTIL seconds after\n"
     "                      the ranks have met; WHERE: all, a NODE (its links), or NODE+NODE\n"
@@ -167,6 +168,7 @@ enum {
 	O_OVERLAP,
 	O_NO_BARRIER,
 	O_SLOW,
+	O_SLOW_GPU,
 	O_THROTTLE,
 	O_HANG,
 	O_MISMATCH,
@@ -193,6 +195,7 @@ static const struct option words[] = {
 	{ "overlap", no_argument, NULL, O_OVERLAP },
 	{ "no-barrier", no_argument, NULL, O_NO_BARRIER },
 	{ "slow-rank", required_argument, NULL, O_SLOW },
+	{ "slow-gpu", required_argument, NULL, O_SLOW_GPU },
 	{ "throttle", required_argument, NULL, O_THROTTLE },
 	{ "hang", required_argument, NULL, O_HANG },
 	{ "mismatch", required_argument, NULL, O_MISMATCH },
@@ -258,6 +261,9 @@ static void take_word(struct options *opt, int word)
 	case O_SLOW:
 		rank_and("--slow-rank", optarg, &opt->slow_rank, &opt->slow_ms);
 		break;
+	case O_SLOW_GPU:
+		rank_and("--slow-gpu", optarg, &opt->slow_gpu_rank, &opt->slow_gpu_ms);
+		break;
 	case O_THROTTLE:
 		throttle_parse(&opt->throttle, optarg);
 		break;
@@ -311,7 +317,9 @@ void options_parse(struct options *opt, int argc, char **argv)
 		.channels = 2,
 		.api = 7,
 		.slow_rank = -1,
+		.slow_gpu_rank = -1,
 		.slow_ms = 40,
+		.slow_gpu_ms = 40,
 		.hang_rank = -1,
 		.hang_step = 3,
 		.mismatch_rank = -1,

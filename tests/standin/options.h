@@ -34,6 +34,8 @@ struct options {
 	uint64_t api;
 	int slow_rank; /* -1: none */
 	uint64_t slow_ms;
+	int slow_gpu_rank; /* -1: none */
+	uint64_t slow_gpu_ms;
 	struct throttle throttle;
 	int hang_rank; /* -1: none */
 	uint64_t hang_step;

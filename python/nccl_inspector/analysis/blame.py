@@ -3,6 +3,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from nccl_inspector.analysis.queued import GPU, HOST
 from nccl_inspector.card.model import (
     BLOCKED,
     CRITICAL,
@@ -29,8 +30,8 @@ from nccl_inspector.card.words import duration
 
 _NAMES_SHOWN = 4
 _LATE_ACTIONS = {
-    "gpu": "check clocks, power and temperature of this GPU",
-    "host": "check the CPUs of this node: data loader, other tasks, binding",
+    GPU: "check clocks, power and temperature of this GPU",
+    HOST: "check the CPUs of this node: data loader, other tasks, binding",
     UNKNOWN: "compare its input and host with the others': it is late, which need not be a fault",
 }
 _DID = {
@@ -61,6 +62,16 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMES_SHOWN]) + more
 
 
+def _why_late(one: Straggler) -> str:
+    if one.queued_ns is not None and one.kind == GPU:
+        return f"GPU-late: what it called waited {duration(one.queued_ns)} for its GPU"
+    if one.queued_ns is not None:
+        return f"Host-late: its GPU was free, {duration(one.queued_ns)} after the call it began"
+    if one.kind == UNKNOWN:
+        return "Late by its host or its GPU"
+    return f"{'GPU' if one.kind == GPU else 'Host'}-late by its counters"
+
+
 def describe_straggler(one: Straggler, hardware: Sequence[Evidence] = ()) -> Finding | None:
     """Return the finding; None: it is only the slowest. `hardware`: what its counters say."""
     if not one.flagged:
@@ -77,15 +88,17 @@ def describe_straggler(one: Straggler, hardware: Sequence[Evidence] = ()) -> Fin
     place = f"{one.node} {one.gpu}" if one.gpu != UNKNOWN else one.node
     entities = [Entity("rank", one.rank), Entity("node", one.node)]
     entities += [Entity("gpu", place)] if one.gpu != UNKNOWN else []
-    kind = f"{one.kind}-late by its counters" if one.kind != UNKNOWN else "by its host or its GPU"
+    if one.queued_ns is not None:
+        evidence.append(Evidence("boxes", "mean wait in its GPU's queue", one.queued_ns, "ns",
+                                 count=one.queue_looks))  # fmt: skip
     return Finding(
         rule="straggler",
         severity=WARNING,
         confidence=one.confidence,
         title=f"{one.rank} ({place}) came late: {duration(one.late_ns)} at the median",
         detail=f"Late in {len(one.communicators)} of {one.member_of} communicators{windows}. All "
-        f"peers together waited {duration(one.waited_ns)} for it. Late {kind}; it waited for "
-        "nobody itself.",
+        f"peers together waited {duration(one.waited_ns)} for it. {_why_late(one)}; it waited "
+        "for nobody itself.",
         period=one.period,
         entities=tuple(entities),
         evidence=(*evidence, *hardware),

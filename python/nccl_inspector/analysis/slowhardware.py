@@ -10,12 +10,12 @@ from statistics import median
 
 from nccl_inspector.analysis.counterwords import elapsed_of
 from nccl_inspector.analysis.hardwarerules import THROTTLES, XIDS
+from nccl_inspector.analysis.queued import GPU, HOST
 from nccl_inspector.card.model import CRITICAL, UNKNOWN, Evidence
 from nccl_inspector.counters.model import NodeCounters
 from nccl_inspector.counters.table import load_counters
 from nccl_inspector.summary import NodeSummary
 
-HOST, GPU = "host", "gpu"
 THROTTLED_MIN = 0.01  # of the time
 POWER_CAPPED_MIN = 0.05
 CPU_SHORT_MIN = 0.10  # of the time, in which some task waited for a CPU

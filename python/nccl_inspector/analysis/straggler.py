@@ -18,6 +18,7 @@ from nccl_inspector.analysis.join import Communicator, Figures, Late, Place
 from nccl_inspector.analysis.lateness import SYNCHRONISING, median_without
 from nccl_inspector.analysis.latewindows import LateWindows, judge_windows
 from nccl_inspector.analysis.linechoice import spread
+from nccl_inspector.analysis.queued import LateCall, Queued, queue_of
 from nccl_inspector.card.model import HIGH, LOW, MEDIUM, UNKNOWN, Straggler
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.model import FUNCS, P2P, Line, Process
@@ -210,8 +211,23 @@ def _windows(named: Named, lines: _Lines) -> LateWindows | None:
     return None
 
 
-def _straggler(named: Named, lines: _Lines, kind: str, clear: bool) -> Straggler:
+def _queue(named: Named) -> Queued | None:
+    """Return what it waited for its GPU, where that tells why it was late."""
+    found = queue_of(
+        LateCall(
+            case.comm.members[case.late.rank],
+            (case.figures.func, case.figures.size_class, case.figures.algo_proto),
+            case.late.late_ns,
+        )
+        for case in named.cases
+    )
+    return found if found and found.kind != UNKNOWN else None
+
+
+def _straggler(named: Named, lines: _Lines, by_counters: str, clear: bool) -> Straggler:
     windows = _windows(named, lines)
+    queued = _queue(named)
+    kind = queued.kind if queued else by_counters
     share = windows.share if windows else None
     flagged = clear and (share is None or share >= WINDOWS_SHARE_MIN)
     confidence = LOW
@@ -232,6 +248,8 @@ def _straggler(named: Named, lines: _Lines, kind: str, clear: bool) -> Straggler
         confidence=confidence,
         windows=windows.judged if windows else 0,
         period=windows.period if windows else None,
+        queued_ns=queued.wait_ns if queued else None,
+        queue_looks=queued.looks if queued else 0,
     )
 
 
@@ -242,7 +260,8 @@ def find_stragglers(
 ) -> tuple[Straggler, ...]:
     """Return the late processes, the most costly first; where none is, the slowest, not flagged.
 
-    `kind_of`: host, gpu or unknown of a node and GPU, as counters say (analysis/slowhardware.py).
+    `kind_of`: host, gpu or unknown of a node and GPU, as counters say (analysis/slowhardware.py);
+    it is asked where the GPU's queue does not tell (analysis/queued.py).
     """
     named = rank_stragglers(communicators)
     slowest = None if named else find_slowest(communicators)
