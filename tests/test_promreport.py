@@ -13,8 +13,8 @@ import pytest
 
 from nccl_inspector.card.model import Card
 from nccl_inspector.errors import InspectorError
+from nccl_inspector.kindlabels import size_class_of
 from nccl_inspector.live.promapi import Api
-from nccl_inspector.promreport.series import size_class_of
 from nccl_inspector.promreport.source import prometheus_card
 from tests.backfill import STEP_S, line, prometheus_with
 

@@ -1,57 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a Prometheus' answers to kinds of operation, record by record."""
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from nccl_inspector.analysis.bandwidth import bus_factor
 from nccl_inspector.card.model import Operations, Series
+from nccl_inspector.kindlabels import Kind, kind_of
 from nccl_inspector.live.promapi import Track
-from nccl_inspector.printable import visible
 from nccl_inspector.promreport.questions import Questions
-
-_WHOLE = re.compile("[0-9]{1,9}")
-_SIZE = re.compile(r"([0-9]{1,9})-[0-9]{1,9}(B|KB|MB|GB|TB|PB|EB)")
-_UNITS = "B", "KB", "MB", "GB", "TB", "PB", "EB"
-_TEXT_CHARS = 256
-
-LOCAL, NET, MIXED, UNKNOWN = "nvlink", "net", "mixed", "unknown"
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Comm:
-    """A communicator by its labels; `id` is empty where NVIDIA's plugin measured."""
-
-    id: str
-    name: str
-    nranks: int
-    nnodes: int
-
-    @property
-    def shown(self) -> str:
-        """What stands for it in the card."""
-        return self.id or f"{self.name or 'unknown'} ({self.nranks} ranks, {self.nnodes} nodes)"
-
-    @property
-    def transport(self) -> str:
-        """What it goes over, as far as its shape tells."""
-        if not self.nranks or not self.nnodes:
-            return UNKNOWN
-        if self.nnodes == 1:
-            return LOCAL
-        return NET if self.nnodes == self.nranks else MIXED
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Kind:
-    """A kind of operation of a communicator."""
-
-    comm: Comm
-    func: str
-    size_class: int
-    algo_proto: str
 
 
 @dataclass
@@ -63,33 +21,6 @@ class Windows:
     operations: dict[int, float] = field(default_factory=dict)
     size_bytes: dict[int, float] = field(default_factory=dict)
     count: int | None = None  # of the busiest rank in the whole job
-
-
-def size_class_of(label: str) -> int | None:
-    """Return the class of the label `message_size`, ours or NVIDIA's; None: it is none."""
-    match = _SIZE.fullmatch(label)
-    if not match:
-        return None
-    low = int(match[1]) << (10 * _UNITS.index(match[2]))
-    return max(low.bit_length() - 1, 0)
-
-
-def comm_of(labels: Mapping[str, str]) -> Comm | None:
-    """Return the communicator, None where the labels are not ours or NVIDIA's."""
-    sizes = labels.get("nranks", ""), labels.get("n_nodes", "")
-    if not all(map(_WHOLE.fullmatch, sizes)):
-        return None
-    id_, name = (visible(labels.get(one, ""))[:_TEXT_CHARS] for one in ("comm", "comm_name"))
-    return Comm(id_, name, int(sizes[0]), int(sizes[1]))
-
-
-def kind_of(labels: Mapping[str, str], func_label: str) -> Kind | None:
-    """Return the kind, None where the labels are not ours or NVIDIA's."""
-    comm, size = comm_of(labels), size_class_of(labels.get("message_size", ""))
-    func = visible(labels.get(func_label, ""))[:_TEXT_CHARS]
-    if comm is None or size is None or not func:
-        return None
-    return Kind(comm, func, size, visible(labels.get("algo_proto", ""))[:_TEXT_CHARS])
 
 
 @dataclass

@@ -18,17 +18,11 @@ from nccl_inspector.card.model import (
     Verdict,
 )
 from nccl_inspector.errors import InspectorError
+from nccl_inspector.kindlabels import Comm, comm_of, kind_of
 from nccl_inspector.live.promapi import Api, Sample
 from nccl_inspector.printable import visible
 from nccl_inspector.promreport.questions import COUNTED, MEANS, P2P_COUNTED, P2P_MEANS, Questions
-from nccl_inspector.promreport.series import (
-    Comm,
-    Found,
-    comm_of,
-    kind_of,
-    operations_of,
-    series_of,
-)
+from nccl_inspector.promreport.series import Found, operations_of, series_of
 
 LOOK_BACK_S = 30 * 86400  # where nobody says when the job ran
 WINDOWS_MAX, SERIES_MAX = 240, 64
