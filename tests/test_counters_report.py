@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nccl_inspector import summary as summary_module
+from nccl_inspector import nodeparts
 from nccl_inspector.analysis.hardware import find_hardware
 from nccl_inspector.analysis.links import find_links
 from nccl_inspector.card.build import build_card
@@ -141,12 +141,12 @@ def test_what_does_not_fit_is_told_coarser_then_not_at_all(
     rows = tuple(Risen(START_S + 97 * n * n, START_S + 97 * n * n + n, 1) for n in range(16))
     big = node(*(port(f"mlx5_{n}/1", symbol_error=Count(7, (), rows)) for n in range(3)))
     whole = len(zlib.compress(json.dumps(to_json(big)).encode()))
-    monkeypatch.setattr(summary_module, "COUNTERS_BYTES_MAX", whole * 3 // 4)
+    monkeypatch.setattr(nodeparts, "COUNTERS_BYTES_MAX", whole * 3 // 4)
     found = decode(encode(HEAD, [], big)).counters
     assert found is not None
     assert found.devices[0].counts["symbol_error"].total == 7
     assert 0 < len(found.devices[0].counts["symbol_error"].risen) < 16
-    monkeypatch.setattr(summary_module, "COUNTERS_BYTES_MAX", 100)
+    monkeypatch.setattr(nodeparts, "COUNTERS_BYTES_MAX", 100)
     assert decode(encode(HEAD, [], big)).counters == NodeCounters(absent="they did not fit")
 
 

@@ -58,10 +58,11 @@ def files_of(run: Path) -> tuple[Path, JobFiles, Tally]:
 
 def read(files: JobFiles, raw: Path) -> list[str]:
     """When each process wrote what the agent has of it now."""
-    raw_fd = os.open(raw, os.O_RDONLY | os.O_DIRECTORY)
+    job_fd, raw_fd = (os.open(one, os.O_RDONLY | os.O_DIRECTORY) for one in (raw.parent, raw))
     try:
-        files.refresh(raw_fd, True)
+        files.refresh(job_fd, raw_fd, True)
     finally:
+        os.close(job_fd)
         os.close(raw_fd)
     return [one.value for one in files.series() if one.metric.name == WRITTEN]
 

@@ -19,6 +19,8 @@ from nccl_inspector.model import KILLED
 from nccl_inspector.rawdir import list_raw
 from nccl_inspector.summary import Head, encode, encode_process
 from nccl_inspector.tally import Tally
+from nccl_inspector.vendormeans import VendorMeans
+from nccl_inspector.vendorrecord import read_record as read_vendor
 
 # How long an ended job's processes may still hold their boxes before they are read all the same.
 LINGER_S = 60
@@ -44,7 +46,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A summary; `data` is empty when no process measured anything."""
+    """A summary; `data` is empty when neither our plugin nor NVIDIA's measured anything."""
 
     manifest: Manifest
     data: bytes
@@ -99,14 +101,15 @@ class Reading:
             if manifest.job_id != self.ended.job_id:
                 raise RefusedError("bad_manifest", "it is another job's")
             counters = self._counters(job_fd) if self._wants_counters else None
+            vendor = self._vendor(job_fd)
             with directory("raw", manifest.uid, job_fd) as raw_fd:
                 for name, stem in self._boxes(raw_fd, manifest.uid):
                     block = self._block(raw_fd, name, stem, manifest.uid)
                     blocks += [block] if block else []
                     yield
-        found = blocks or self._problems
+        found = blocks or vendor or self._problems
         head = _head(manifest, self.ended, self._problems, self._array_task)
-        self.made = Made(manifest, encode(head, blocks, counters) if found else b"")
+        self.made = Made(manifest, encode(head, blocks, counters, vendor) if found else b"")
 
     def _counters(self, job_fd: int) -> NodeCounters:
         try:
@@ -115,6 +118,15 @@ class Reading:
             self._tally.say(self.ended.job_id, f"its counters are refused: {err}")
             return NodeCounters(absent=f"they are refused: {err}")
         return record.counters() if record else NodeCounters(absent="no agent sampled them")
+
+    def _vendor(self, job_fd: int) -> VendorMeans | None:
+        """Return what NVIDIA's plugin wrote, None where it was not the profiler."""
+        try:
+            record = read_vendor(job_fd)
+        except RefusedError as err:
+            self._refuse("what is kept of NVIDIA's plugin", err)
+            return None
+        return record.means() if record else None
 
     def _refuse(self, name: str, err: RefusedError) -> None:
         self._tally.refuse(self.ended.job_id, name, err)

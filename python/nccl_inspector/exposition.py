@@ -4,12 +4,14 @@
 Values are never formatted anew: their text is copied from the process's file.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from nccl_inspector.metrics import Metric, load_metrics
 
 NODELIST_CHARS_MAX = 256
+_ESCAPED = re.compile(r"\\(.)")
 
 
 class Series(NamedTuple):
@@ -23,6 +25,11 @@ class Series(NamedTuple):
 def escape(text: str) -> str:
     """Return `text` as it stands between the quotes of a label."""
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def unescape(text: str) -> str:
+    """Return what `escape` was given; `text` has been checked."""
+    return _ESCAPED.sub(lambda match: "\n" if match[1] == "n" else match[1], text)
 
 
 def cut_nodelist(nodelist: str) -> str:

@@ -86,7 +86,7 @@ class JobFiles:
         }
         return make_series("nccl_inspector_job_info", self._identity | words, "1")
 
-    def refresh(self, raw_fd: int, reading: bool) -> None:
+    def refresh(self, job_fd: int, raw_fd: int, reading: bool) -> None:
         """Bring the series up to date: files of living processes that keep to the rules.
 
         Without `reading` the series of processes that live no longer go, nothing else.
@@ -100,8 +100,7 @@ class JobFiles:
         self._files = {name: file for name, file in self._files.items() if name in wanted}
         if reading:
             self._read_all(raw_fd, wanted)
-            deadline = time.monotonic() + JOB_S
-            self._vendor.refresh(raw_fd, listing.vendor, self.manifest.uid, deadline)
+            self._read_vendor(job_fd, raw_fd, listing.vendor)
             self._read_mark(raw_fd)
         else:
             self._refused = self._known | self._refused
@@ -145,6 +144,15 @@ class JobFiles:
                 self._refuse(name, None, RefusedError("too_slow"))
             else:
                 self._read(raw_fd, name, stem, inodes)
+
+    def _read_vendor(self, job_fd: int, raw_fd: int, names: tuple[str, ...]) -> None:
+        deadline = time.monotonic() + JOB_S
+        self._vendor.refresh(job_fd, raw_fd, names, self.manifest.uid, deadline)
+        try:
+            self._vendor.keep(job_fd)
+        except OSError as err:
+            why = f"what NVIDIA's plugin wrote cannot be kept for its report: {err.strerror}"
+            self._tally.say(self.manifest.job_id, why)
 
     def _read_mark(self, raw_fd: int) -> None:
         try:

@@ -167,7 +167,7 @@ class Publisher:
                 self._jobs[job_id] = JobFiles(manifest, stamp, self._cluster, self._tally)
                 self._published.pop(job_id, None)
             with directory("raw", manifest.uid, job_fd) as raw_fd:
-                self._jobs[job_id].refresh(raw_fd, reading)
+                self._jobs[job_id].refresh(job_fd, raw_fd, reading)
 
     def _publish(self, job_id: int) -> None:
         """Write the job's file if it changed; remove it when no process has anything to say."""

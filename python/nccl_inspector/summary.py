@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The node summary: what one node's processes did in one attempt of a job.
 
-A line of JSON (the job and the node), what the counters of links and GPUs did (as
-many bytes of zlib data with JSON as the line says), then a block for each process: four bytes
-of length, little-endian, and at most BLOCK_BYTES_MAX of pieces. A piece is four
+A line of JSON (the job and the node), what the counters of links and GPUs did and
+what NVIDIA's plugin wrote (nodeparts.py: each as many bytes as the line says), then
+a block for each process: four bytes of length, little-endian, and at most
+BLOCK_BYTES_MAX of pieces. A piece is four
 bytes of length and zlib data: JSON (facts, dropped, flags, GPUs, communicators,
 operations in flight), keys, peers, nets, then one for each time line (packing.py).
 What does not fit is left out or made coarser, the least busy first; flags say so.
@@ -11,26 +12,33 @@ What does not fit is left out or made coarser, the least busy first; flags say s
 
 import json
 import struct
-import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, fields, replace
 from functools import cache
 from typing import Any, get_args, get_origin
 
-from nccl_inspector.counters.model import NodeCounters, dump, from_json, to_json
-from nccl_inspector.counters.record import RISEN_MAX, coarser
+from nccl_inspector.counters.model import NodeCounters
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.fitting import pack_process, piece
 from nccl_inspector.model import Comm, Facts, Gpu, Net, Operation, Peer, Process
+from nccl_inspector.nodeparts import (
+    COUNTERS_BYTES_MAX,
+    VENDOR_BYTES_MAX,
+    pack_counters,
+    pack_vendor,
+    unpack_counters,
+    unpack_vendor,
+)
 from nccl_inspector.packedlines import PackedLines, inflate
 from nccl_inspector.packing import WORD_MAX, unpack_keys, unpack_rows
 from nccl_inspector.printable import printable
+from nccl_inspector.vendormeans import VendorMeans
 
 FORMAT = "nccl-inspector-node-summary/6"
 BLOCK_BYTES_MAX = 32 << 10  # design.md 5: at most 32 KiB a rank
 PROCESSES_MAX = 1024
-COUNTERS_BYTES_MAX = 128 << 10  # of a node
-SUMMARY_BYTES_MAX = PROCESSES_MAX * (BLOCK_BYTES_MAX + 4) + COUNTERS_BYTES_MAX + (2 << 20)
+_PARTS_BYTES_MAX = COUNTERS_BYTES_MAX + VENDOR_BYTES_MAX
+SUMMARY_BYTES_MAX = PROCESSES_MAX * (BLOCK_BYTES_MAX + 4) + _PARTS_BYTES_MAX + (2 << 20)
 
 HEAD_BYTES_MAX = 2 << 20  # a node list may be long
 FLAGS_BYTES_MAX = 512  # what the flags of `pack_process` add to the JSON
@@ -40,6 +48,8 @@ _TABLES = 4
 _PIECES_MAX = _TABLES + 64  # a time line each; the plugin has 8
 _LENGTH = struct.Struct("<I")
 _COMM_ROWS_MAX = 4096
+# How long each part between the first line and the processes is, and may be.
+_PARTS = {"counters_bytes": COUNTERS_BYTES_MAX, "vendor_bytes": VENDOR_BYTES_MAX}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +81,7 @@ class NodeSummary:
     head: Head
     processes: tuple[Process, ...]
     counters: NodeCounters | None = None  # None: of a release or a site without them
+    vendor: VendorMeans | None = None  # None: NVIDIA's plugin wrote nothing
 
 
 def _meta(process: Process, flags: Sequence[str]) -> bytes:
@@ -99,24 +110,18 @@ def encode_process(process: Process) -> bytes:
     return b"".join((_meta(process, (*process.flags, *flags)), *pieces))
 
 
-def _pack_counters(counters: NodeCounters | None) -> bytes:
-    """Return at most COUNTERS_BYTES_MAX: when each rose is told coarser, at last nothing is."""
-    if counters is None:
-        return b""
-    for most in (RISEN_MAX, 4, 1, 0):
-        data = zlib.compress(dump(to_json(coarser(counters, most))))
-        if len(data) <= COUNTERS_BYTES_MAX:
-            return data
-    return zlib.compress(dump(to_json(NodeCounters(absent="they did not fit"))))
-
-
-def encode(head: Head, blocks: Sequence[bytes], counters: NodeCounters | None = None) -> bytes:
+def encode(
+    head: Head,
+    blocks: Sequence[bytes],
+    counters: NodeCounters | None = None,
+    vendor: VendorMeans | None = None,
+) -> bytes:
     """Return the summary's bytes; the blocks are of `encode_process`."""
     values = {field.name: getattr(head, field.name) for field in fields(Head)}
-    packed = _pack_counters(counters)
-    sizes = {"processes": len(blocks), "counters_bytes": len(packed)}
+    packed = pack_counters(counters), pack_vendor(vendor)
+    sizes = {"processes": len(blocks), **dict(zip(_PARTS, map(len, packed), strict=True))}
     line = json.dumps({"format": FORMAT, **sizes, **values})
-    parts = [line.encode("ascii"), b"\n", packed]
+    parts = [line.encode("ascii"), b"\n", *packed]
     for block in blocks:
         parts += [_LENGTH.pack(len(block)), block]
     return b"".join(parts)
@@ -184,15 +189,6 @@ def _json(data: bytes) -> Any:
         raise RefusedError("bad_summary", "odd JSON") from err
 
 
-def _unpack_counters(data: bytes) -> NodeCounters | None:
-    if not data:
-        return None
-    try:
-        return from_json(_json(inflate(data, _RAW_BYTES_MAX)))
-    except RefusedError as err:
-        raise RefusedError("bad_summary", str(err)) from err
-
-
 def _pieces(block: bytes) -> list[bytes]:
     """Return the pieces of a block, packed as they are."""
     found: list[bytes] = []
@@ -232,18 +228,23 @@ def _process(block: bytes) -> Process:
     )
 
 
-def _head(line: bytes) -> tuple[Head, Any, int]:
-    """Return the first line's head, how many processes it says there are, bytes of counters."""
+def _part_bytes(values: Mapping[str, Any], name: str) -> int:
+    """Return how long a part is; one that the line does not name is not there."""
+    size = values.get(name, 0)
+    if not isinstance(size, int) or not 0 <= size <= _PARTS[name]:
+        raise RefusedError("bad_summary", f"odd {name}")
+    return size
+
+
+def _head(line: bytes) -> tuple[Head, Any, list[int]]:
+    """Return the first line's head, how many processes it says there are, bytes of each part."""
     values = _json(line)
     if not isinstance(values, dict) or values.get("format") != FORMAT:
         raise RefusedError("bad_summary", "not a node summary of this release")
     problems = _list(str, values.get("problems"))
     row = [() if field.name == "problems" else values.get(field.name) for field in fields(Head)]
-    size = values.get("counters_bytes")
-    if not isinstance(size, int) or not 0 <= size <= COUNTERS_BYTES_MAX:
-        raise RefusedError("bad_summary", "odd counters_bytes")
     head = replace(_row(Head, row), problems=problems)
-    return head, values.get("processes"), size
+    return head, values.get("processes"), [_part_bytes(values, name) for name in _PARTS]
 
 
 def _head_end(data: bytes) -> int:
@@ -271,12 +272,12 @@ def decode(data: bytes) -> NodeSummary:
     if len(data) > SUMMARY_BYTES_MAX:
         raise RefusedError("bad_summary", "too long")
     end = _head_end(data)
-    head, said, size = _head(data[:end])
+    head, said, sizes = _head(data[:end])
     processes: list[Process] = []
-    at = end + 1 + size
+    middle, at = end + 1 + sizes[0], end + 1 + sum(sizes)
     if at > len(data):
         raise RefusedError("bad_summary", "torn")
-    counters = _unpack_counters(data[end + 1 : at])
+    counters, vendor = unpack_counters(data[end + 1 : middle]), unpack_vendor(data[middle:at])
     while at < len(data):
         if at + _LENGTH.size > len(data):
             raise RefusedError("bad_summary", "torn")
@@ -288,4 +289,4 @@ def decode(data: bytes) -> NodeSummary:
         at += size
     if len(processes) != said:
         raise RefusedError("bad_summary", "torn")
-    return NodeSummary(head, tuple(processes), counters)
+    return NodeSummary(head, tuple(processes), counters, vendor)

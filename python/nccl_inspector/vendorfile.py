@@ -13,8 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.exposition import Series, escape, make_series, series_text
+from nccl_inspector.exposition import Series, escape, make_series, series_text, unescape
 from nccl_inspector.hostile import Stamp
+from nccl_inspector.kindlabels import Kind, kind_of
 from nccl_inspector.metrics import Metric
 from nccl_inspector.processfile import check_labels, check_value, split_line, text_lines
 
@@ -42,7 +43,8 @@ class Bucket:
     """One kind of operation in one dump; the texts of its two means are in `series`."""
 
     series: tuple[Series, Series]
-    bandwidth_gbs: float
+    kind: Kind | None  # None: the labels tell none
+    gbs: float
     time_us: float
 
 
@@ -127,7 +129,8 @@ def parse_vendor(data: bytes, gpu: str, identity: Mapping[str, str]) -> tuple[Bu
         time, time_text, time_value = split_line(time_line)
         if _PAIRS.get(rate.name) != time.name or time_text != text:
             raise RefusedError("torn", "not whole pairs of lines")
-        names = _P2P if rate.group == "p2p" else _COLLECTIVE
+        is_p2p = rate.group == "p2p"
+        names = _P2P if is_p2p else _COLLECTIVE
         own = dict(zip(names, check_labels(text, names, rate.name), strict=True))
         check_value(rate_value)
         check_value(time_value)
@@ -135,5 +138,7 @@ def parse_vendor(data: bytes, gpu: str, identity: Mapping[str, str]) -> tuple[Bu
         pair = _identified(rate, labels, rate_value), _identified(time, labels, time_value)
         if pair[0].text in found:
             raise RefusedError("duplicate_series", rate.name)
-        found[pair[0].text] = Bucket(pair, float(rate_value), float(time_value))
+        words = {label: unescape(value) for label, value in own.items()}
+        kind = kind_of(words, "p2p_operation" if is_p2p else "collective")
+        found[pair[0].text] = Bucket(pair, kind, float(rate_value), float(time_value))
     return tuple(found.values())

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files of NVIDIA's Inspector in one job's `raw/`, kept from pass to pass."""
+"""The files of NVIDIA's Inspector in one job's `raw/`, kept from pass to pass.
+
+What they say now is published; what they said is folded into a record of the job for its report.
+"""
 
 import os
 import time
@@ -10,9 +13,10 @@ from nccl_inspector.exposition import Series
 from nccl_inspector.hostile import Stamp, read_at, regular_file, stamp_of
 from nccl_inspector.processfile import FILE_BYTES_MAX
 from nccl_inspector.vendorfile import Watch, gpu_info, parse_vendor, vendor_gpu
+from nccl_inspector.vendormeans import GPUS_MAX
+from nccl_inspector.vendorrecord import FILE, VendorRecord, read_record
 
-# Sixteen GPUs, or eight in seven slices each.
-VENDOR_FILES_MAX = 64
+VENDOR_FILES_MAX = GPUS_MAX
 # As many series as of our own plugin; a bucket has two.
 VENDOR_BUCKETS_MAX = 16 * 300 // 2
 
@@ -28,6 +32,7 @@ class VendorFiles:
         self._refuse = refuse
         self._watches: dict[str, Watch] = {}
         self._bad: dict[str, RefusedError] = {}  # of texts that stand still and are none
+        self._record: VendorRecord | None = None  # from the first file on
 
     def __len__(self) -> int:
         """Return how many buckets are kept."""
@@ -51,9 +56,22 @@ class VendorFiles:
                 found += bucket.series
         return found
 
-    def refresh(self, raw_fd: int, names: Iterable[str], uid: int, deadline_s: float) -> None:
+    def keep(self, job_fd: int) -> None:
+        """Write the record in the job's directory if there is something new in it.
+
+        Raises:
+            OSError: it is not written, and is the next time.
+        """
+        if self._record and self._record.is_changed:
+            self._record.write(job_fd)
+
+    def refresh(
+        self, job_fd: int, raw_fd: int, names: Iterable[str], uid: int, deadline_s: float
+    ) -> None:
         """Read what has changed or was read only once; `deadline_s` is of time.monotonic()."""
         wanted = sorted(names)
+        if wanted and self._record is None:
+            self._record = self._take_up(job_fd)
         if len(wanted) > VENDOR_FILES_MAX:
             self._refuse("metrics", None, RefusedError("too_many_files"))
             wanted = wanted[:VENDOR_FILES_MAX]
@@ -87,13 +105,30 @@ class VendorFiles:
                 name, watch.taken_stamp, RefusedError("stale", "its writer does not go on")
             )
 
+    def _take_up(self, job_fd: int) -> VendorRecord:
+        """Return the record that an earlier agent has begun, else a new one."""
+        try:
+            return read_record(job_fd) or VendorRecord()
+        except RefusedError as err:
+            self._refuse(FILE, None, err)
+            record = VendorRecord()
+            record.note(f"what NVIDIA's plugin wrote before cannot be read: {err}")
+            return record
+
     def _take(self, name: str, watch: Watch, data: bytes) -> None:
         self._bad.pop(name, None)
+        gpu = vendor_gpu(name) or ""
         try:
-            buckets = parse_vendor(data, vendor_gpu(name) or "", self._identity)
+            buckets = parse_vendor(data, gpu, self._identity)
             if len(self) - len(watch.taken) + len(buckets) > VENDOR_BUCKETS_MAX:
                 raise RefusedError("job_series")
-            watch.take(buckets)
         except RefusedError as err:
             self._bad[name] = err.with_traceback(None)  # its frames hold the whole text
-            watch.take(())
+            buckets = ()
+        watch.take(buckets)
+        if self._record and watch.taken_stamp:
+            if name in self._bad:
+                self._record.refuse(gpu, watch.taken_stamp, self._bad[name].reason)
+            else:
+                time_s = max(0, int(time.time()))
+                self._record.add(gpu, watch.taken_stamp, time_s, buckets)

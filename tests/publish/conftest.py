@@ -4,6 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from nccl_inspector import vendorfiles
+from nccl_inspector.publish import Publisher
+from nccl_inspector.tally import Tally
 from tests.boxes import (
     BoxOf,
     lock_held,
@@ -11,7 +14,8 @@ from tests.boxes import (
     make_run_dir,
     write_box,
 )
-from tests.publish.helpers import STEM
+from tests.publish.helpers import STEM, publisher
+from tests.publish.vendor import FILE, Clock, Writer
 
 
 @pytest.fixture
@@ -25,3 +29,35 @@ def raw(run_dir: Path) -> Iterator[Path]:
     raw = make_job(run_dir / "jobs" / "42")
     with lock_held(write_box(raw, STEM, BoxOf(state=1))):
         yield raw
+
+
+@pytest.fixture
+def vendor_raw(run_dir: Path) -> Path:
+    """The raw directory of job 42, in which no process has a box."""
+    return make_job(run_dir / "jobs" / "42")
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    one = Clock()
+    monkeypatch.setattr(vendorfiles, "time", one)
+    return one
+
+
+@pytest.fixture
+def writer(vendor_raw: Path) -> Iterator[Writer]:
+    one = Writer(vendor_raw / FILE)
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def tally() -> Tally:
+    return Tally()
+
+
+@pytest.fixture
+def agent(run_dir: Path, tally: Tally, clock: Clock) -> Iterator[Publisher]:
+    assert clock
+    with publisher(run_dir, tally) as one:
+        yield one

@@ -4,7 +4,6 @@
 import os
 import re
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,103 +12,9 @@ from nccl_inspector import vendorfiles
 from nccl_inspector.publish import Publisher
 from nccl_inspector.tally import Tally
 from nccl_inspector.vendorfile import gpu_label, parse_vendor
-from tests.boxes import give, make_job, names, write_user_file
-from tests.publish.helpers import published, publisher
-
-UUID = "GPU-1a2b3c4d-0000-1111-2222-333344445555"
-FILE = f"nccl_inspector_metrics_{UUID}.prom"
-RATE, TIME = "nccl_bus_bandwidth_gbs", "nccl_collective_exec_time_microseconds"
-
-
-def labels(size: str, *, p2p: bool = False, comm_name: str = "unknown") -> str:
-    what = 'p2p_operation="Send"' if p2p else 'collective="AllReduce"'
-    end = "" if p2p else ',algo_proto="RING_SIMPLE"'
-    return (
-        f'version="v5.1",slurm_job_id="4711",node="vm",gpu="GPU0",comm_name="{comm_name}",'
-        f'n_nodes="2",nranks="16",{what},message_size="{size}"{end}'
-    )
-
-
-def bucket(size: str = "8-9KB", rate: str = "6.144", time: str = "20", **words: object) -> str:
-    """Two lines as NVIDIA's plugin flushes them."""
-    text = labels(size, **words)  # type: ignore[arg-type]
-    names = ("nccl_p2p_bus_bandwidth_gbs", "nccl_p2p_exec_time_microseconds")
-    rate_name, time_name = names if words.get("p2p") else (RATE, TIME)
-    return f"{rate_name}{{{text}}} {rate}\n{time_name}{{{text}}} {time}\n"
-
-
-class Writer:
-    """Writes as NVIDIA's plugin does: one handle, truncated and rewritten in place, 0777."""
-
-    def __init__(self, path: Path) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        self._fd = os.open(path, flags, 0o777)
-        os.fchmod(self._fd, 0o777)
-        give(path)
-
-    def begin(self) -> None:
-        os.ftruncate(self._fd, 0)
-
-    def flush(self, text: str) -> None:
-        os.write(self._fd, text.encode())
-
-    def dump(self, *buckets: str) -> None:
-        self.begin()
-        for one in buckets:
-            self.flush(one)
-
-    def close(self) -> None:
-        os.close(self._fd)
-
-
-class Clock:
-    """The agent's clocks; time passes when a test says so."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-    def time(self) -> float:
-        return self.now_s + 1.7e9
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    one = Clock()
-    monkeypatch.setattr(vendorfiles, "time", one)
-    return one
-
-
-@pytest.fixture
-def raw(run_dir: Path) -> Path:
-    return make_job(run_dir / "jobs" / "42")
-
-
-@pytest.fixture
-def writer(raw: Path) -> Iterator[Writer]:
-    one = Writer(raw / FILE)
-    yield one
-    one.close()
-
-
-@pytest.fixture
-def tally() -> Tally:
-    return Tally()
-
-
-@pytest.fixture
-def agent(run_dir: Path, tally: Tally, clock: Clock) -> Iterator[Publisher]:
-    assert clock
-    with publisher(run_dir, tally) as one:
-        yield one
-
-
-def passes(agent: Publisher, clock: Clock, count: int = 2, pause_s: float = 5.0) -> None:
-    for _ in range(count):
-        agent.run_pass()
-        clock.now_s += pause_s
+from tests.boxes import names, write_user_file
+from tests.publish.helpers import published
+from tests.publish.vendor import FILE, RATE, UUID, Clock, Writer, bucket, passes
 
 
 def test_a_file_that_stands_still_is_published_with_the_true_identity(
@@ -214,10 +119,10 @@ def test_a_file_that_nobody_writes_any_more_goes_and_is_counted_once(
 
 
 def test_a_file_that_was_old_when_the_agent_came_is_not_published(
-    run_dir: Path, writer: Writer, agent: Publisher, clock: Clock, raw: Path, tally: Tally
+    run_dir: Path, writer: Writer, agent: Publisher, clock: Clock, vendor_raw: Path, tally: Tally
 ) -> None:
     writer.dump(bucket())
-    os.utime(raw / FILE, (clock.time() - 600, clock.time() - 600))
+    os.utime(vendor_raw / FILE, (clock.time() - 600, clock.time() - 600))
     passes(agent, clock, 3)
     assert published(run_dir) == ""
     assert dict(tally.rejected) == {"stale": 1}
@@ -235,11 +140,11 @@ def test_a_clock_that_is_set_changes_nothing(
 
 
 def test_a_file_that_is_gone_goes(
-    run_dir: Path, writer: Writer, agent: Publisher, clock: Clock, raw: Path
+    run_dir: Path, writer: Writer, agent: Publisher, clock: Clock, vendor_raw: Path
 ) -> None:
     writer.dump(bucket())
     passes(agent, clock)
-    (raw / FILE).unlink()
+    (vendor_raw / FILE).unlink()
     passes(agent, clock, 1)
     assert published(run_dir) == ""
 
@@ -275,13 +180,13 @@ def test_what_nvidias_plugin_would_not_write_is_refused_whole_and_counted_once(
 
 
 def test_its_files_and_series_are_capped(
-    run_dir: Path, raw: Path, agent: Publisher, clock: Clock, tally: Tally,
+    run_dir: Path, vendor_raw: Path, agent: Publisher, clock: Clock, tally: Tally,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(vendorfiles, "VENDOR_FILES_MAX", 3)
     monkeypatch.setattr(vendorfiles, "VENDOR_BUCKETS_MAX", 2)
     for number in range(5):
-        write_user_file(raw / f"nccl_inspector_metrics_{number}.prom", bucket().encode())
+        write_user_file(vendor_raw / f"nccl_inspector_metrics_{number}.prom", bucket().encode())
     passes(agent, clock)
     assert published(run_dir).count("\n" + RATE) == 2
     assert dict(tally.rejected) == {"too_many_files": 1, "job_series": 1}

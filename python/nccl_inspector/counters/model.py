@@ -1,18 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the counters of a node did while a job ran: what is kept for its report, and its JSON."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from nccl_inspector.errors import RefusedError
-from nccl_inspector.printable import printable
+from nccl_inspector.checkedjson import Checks
 
-TEXT_CHARS_MAX = 256
-_ROWS_MAX = 4096
-_TIME_S_MAX = (1 << 32) - 1
 _WORD_MAX = 1 << 80  # 64 bits of words of four bytes
+CHECKS = Checks("bad_counters")
+_time, _str, _list, _dict = CHECKS.time, CHECKS.text, CHECKS.rows, CHECKS.table
 
 
 class Risen(NamedTuple):
@@ -96,10 +93,6 @@ class NodeCounters:
     whole_node: bool = True  # its GPUs are all of the node: which the job's own are is not known
 
 
-def _refuse(what: str) -> RefusedError:
-    return RefusedError("bad_counters", what)
-
-
 def _count_json(count: Count) -> Any:
     """Return the total alone where there is no more to say, as nearly always."""
     if not count.flags and not count.risen:
@@ -132,35 +125,7 @@ def to_json(node: NodeCounters) -> Any:
 
 
 def _int(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _WORD_MAX:
-        raise _refuse("odd number")
-    return value
-
-
-def _time(value: Any) -> int:
-    if _int(value) > _TIME_S_MAX:
-        raise _refuse("odd time")
-    return _int(value)
-
-
-def _str(value: Any) -> str:
-    if not isinstance(value, str) or len(value) > TEXT_CHARS_MAX:
-        raise _refuse("odd text")
-    return printable(value)
-
-
-def _list(value: Any, length: int | None = None) -> list[Any]:
-    if not isinstance(value, list) or len(value) > _ROWS_MAX:
-        raise _refuse("odd list")
-    if length is not None and len(value) != length:
-        raise _refuse("odd row")
-    return value
-
-
-def _dict(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict) or len(value) > _ROWS_MAX:
-        raise _refuse("odd table")
-    return {_str(key): one for key, one in value.items()}
+    return CHECKS.integer(value, _WORD_MAX)
 
 
 def _count(value: Any) -> Count:
@@ -175,7 +140,7 @@ def _count(value: Any) -> Count:
 def _changes(value: Any) -> tuple[Change, ...]:
     rows = [_list(row, 2) for row in _list(value)]
     if not rows:
-        raise _refuse("a fact without a word")
+        raise CHECKS.refused("a fact without a word")
     return tuple(Change(_time(time_s), _str(text)) for time_s, text in rows)
 
 
@@ -210,7 +175,7 @@ def from_json(value: Any) -> NodeCounters:
     words = _dict(value)
     missing = {"spans", "devices", "xids", "problems", "absent", "whole_node"} - words.keys()
     if missing:
-        raise _refuse(f"no {min(missing)}")
+        raise CHECKS.refused(f"no {min(missing)}")
     return NodeCounters(
         spans=tuple(map(_span, _list(words["spans"]))),
         devices=tuple(map(_device, _list(words["devices"]))),
@@ -219,20 +184,3 @@ def from_json(value: Any) -> NodeCounters:
         absent=_str(words["absent"]),
         whole_node=words["whole_node"] is not False,
     )
-
-
-def load(data: bytes) -> Any:
-    """Return the JSON value of bytes.
-
-    Raises:
-        RefusedError: they are none; the reason is `bad_counters`.
-    """
-    try:
-        return json.loads(data)
-    except (ValueError, RecursionError) as err:
-        raise _refuse("odd JSON") from err
-
-
-def dump(value: Any) -> bytes:
-    """Return a JSON value as compact bytes."""
-    return json.dumps(value, separators=(",", ":")).encode("ascii")

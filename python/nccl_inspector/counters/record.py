@@ -9,9 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Self
 
+from nccl_inspector.checkedjson import TEXT_CHARS_MAX, dump
 from nccl_inspector.counters.delta import rise
 from nccl_inspector.counters.model import (
-    TEXT_CHARS_MAX,
+    CHECKS,
     Change,
     Count,
     DeviceCounters,
@@ -20,9 +21,7 @@ from nccl_inspector.counters.model import (
     Risen,
     Span,
     XidSeen,
-    dump,
     from_json,
-    load,
     to_json,
 )
 from nccl_inspector.counters.sample import Device, Sample
@@ -181,7 +180,7 @@ class Record:
         Raises:
             RefusedError: it is another release's, or spoiled; the reason is `bad_counters`.
         """
-        value = load(data)
+        value = CHECKS.load(data)
         if not isinstance(value, dict) or value.get("format") != FORMAT:
             raise RefusedError("bad_counters", "another format")
         try:
