@@ -29,6 +29,7 @@ from nccl_inspector.store.queries import Wish, find_jobs
 from nccl_inspector.summary import encode, encode_process
 from tests.boxes import MS, BoxOf, CommOf, KeyOf, write_box
 from tests.cluster import wait_until
+from tests.publish.vendor import UUID, bucket, record_of
 from tests.test_collect import HEAD, read_process
 
 NOW_S = 1_700_000_000.0
@@ -196,6 +197,24 @@ def test_an_ended_job_becomes_a_stored_report(config: Config, tmp_path: Path) ->
     card = card_from_json((config.store_dir / "42" / "0.json").read_bytes())
     assert (card.job.job_id, card.job.name, card.job.user) == (42, "train", HEAD.user)
     assert card.communicators[0].nranks == 2
+    assert stored(config) == [42]
+    assert left(config) == left(config, "failed") == []
+
+
+def test_a_job_that_nvidias_plugin_measured_has_a_stored_report_of_its_means(
+    config: Config,
+) -> None:
+    enqueue(config, 42)
+    head = replace(HEAD, job_id=42, node="n1", nodelist="n1", num_nodes=1, restart=0)
+    place = config.report_dir / "42"
+    place.mkdir()
+    dumped = record_of({UUID: [bucket(), bucket()]}).means()
+    (place / "n1.0.nodesummary").write_bytes(encode(head, [], None, dumped))
+    assert run_pass(config, usual_makers(config)) == 0
+    card = card_from_json((config.store_dir / "42" / "0.json").read_bytes())
+    assert (card.verdict.status, card.job.name) == ("CANNOT TELL", "train")
+    assert card.operations[0].notes[-1].startswith("2 dumps of 1 GPU; ")
+    assert b"2 dumps of 1 GPU" in (config.store_dir / "42" / "0.html").read_bytes()
     assert stored(config) == [42]
     assert left(config) == left(config, "failed") == []
 

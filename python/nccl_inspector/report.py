@@ -8,6 +8,7 @@ from itertools import chain
 from pathlib import Path
 
 from nccl_inspector.analysis.coverage import Coverage, find_coverage
+from nccl_inspector.analysis.dumps import Dumped, find_dumps
 from nccl_inspector.analysis.join import Communicator, join_communicators
 from nccl_inspector.analysis.links import Links, find_links
 from nccl_inspector.analysis.naming import name_processes
@@ -40,6 +41,7 @@ class Report:
     killed: tuple[str, ...]  # processes that died without finalizing, in words
     coverage: Coverage
     links: Links | None  # what links and GPUs counted; None: nothing is known of that
+    dumps: Dumped | None  # what NVIDIA's plugin wrote; None: nothing
     problems: tuple[str, ...]  # what else makes the figures less than whole, in words
     names: tuple[str, ...]  # of the processes, in the order of the summaries
 
@@ -292,6 +294,7 @@ def build_report(loaded: Loaded) -> Report:
         killed=tuple(_in_state(processes, places, KILLED)),
         coverage=find_coverage([process for _, process in processes], places),
         links=find_links(summaries),
+        dumps=find_dumps(summaries),
         problems=tuple(dict.fromkeys(problems)),
         names=tuple(names),
     )

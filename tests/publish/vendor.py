@@ -2,10 +2,13 @@
 """A writer of files as NVIDIA's plugin is one, and the agent's clocks for it."""
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from nccl_inspector.publish import Publisher
-from tests.boxes import give
+from nccl_inspector.vendorfile import parse_vendor
+from nccl_inspector.vendorrecord import VendorRecord
+from tests.boxes import NOW_S, give
 
 UUID = "GPU-1a2b3c4d-0000-1111-2222-333344445555"
 FILE = f"nccl_inspector_metrics_{UUID}.prom"
@@ -70,3 +73,12 @@ def passes(agent: Publisher, clock: Clock, count: int = 2, pause_s: float = 5.0)
     for _ in range(count):
         agent.run_pass()
         clock.now_s += pause_s
+
+
+def record_of(dumps: Mapping[str, Sequence[str]]) -> VendorRecord:
+    """Return what an agent keeps of dumps, by GPU; one each ten seconds."""
+    record = VendorRecord()
+    for gpu, texts in dumps.items():
+        for at, text in enumerate(texts):
+            record.add(gpu, (at, 0, 0), NOW_S + 30 + 10 * at, parse_vendor(text.encode(), gpu, {}))
+    return record

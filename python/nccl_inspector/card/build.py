@@ -37,6 +37,7 @@ from nccl_inspector.card.model import (
     Straggler,
 )
 from nccl_inspector.card.overtime import OverTime, look_over_time, unpack
+from nccl_inspector.card.vendor import vendor_card
 from nccl_inspector.card.verdict import judge
 from nccl_inspector.model import Process
 from nccl_inspector.report import Loaded, Report, build_report
@@ -154,6 +155,8 @@ def build_card(loaded: Loaded, given: Given | None = None) -> Card:
     placed = [(one.head.node, process) for one in summaries for process in one.processes]
     processes = [process for _, process in placed]
     comms = report.communicators
+    if report.dumps and not processes:
+        return vendor_card(report, summaries, report.dumps, given)
     gpus = {one.head.node: gpus_of(one.counters) for one in summaries}
     transports = {comm_id(comm): transport_of(comm, gpus).transport for comm in comms}
     job = with_record(describe_job(report, summaries), given)

@@ -146,6 +146,15 @@ def _timing(processes: Iterable[Process]) -> str:
     return "mixed" if len(known) > 1 else known.pop() if known else "none"
 
 
+def _dumped(report: Report) -> Iterator[str]:
+    """Return what is to be said of NVIDIA's plugin; the figures are of boxes where there are."""
+    if report.dumps is None:
+        return
+    if report.processes:
+        yield f"NVIDIA's plugin measured, too: {report.dumps.words} that are not in these figures"
+    yield from report.dumps.problems
+
+
 def describe_quality(
     report: Report,
     summaries: Sequence[NodeSummary],
@@ -171,7 +180,7 @@ def describe_quality(
         refused=refused,
         timing=_timing(process for summary in summaries for process in summary.processes),
         inputs=(boxes, counters, *inputs),
-        missing=(*report.problems, *(links.problems if links else ())),
+        missing=(*report.problems, *(links.problems if links else ()), *_dumped(report)),
         gaps=tuple(_gaps(report)),
         counters_nodes=links.sampled if links else None,
     )

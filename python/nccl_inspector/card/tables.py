@@ -108,7 +108,7 @@ def _operations(one: Operations) -> Row:
         one.func,
         size_label(one.size_class),
         one.algo_proto.replace("COLLNET_", "CN_"),
-        compact(one.count),
+        compact(one.count) if one.count else "-",
         duration(one.time_ns) + ("*" if one.waiting_included else ""),
         bandwidth(one.bus_gbs),
         expected(share, one.size_class),
@@ -161,6 +161,8 @@ def communicators(card: Card, limits: Limits) -> Grid:
         left = number(len(card.communicators) - limits.communicators, "smaller communicator")
         lines.append(limits.more(left))
     about = "(time T: the least of the ranks' medians, so without waiting for a late rank)"
+    if card.operations and all(one.waiting_included for one in card.operations):
+        about = ""
     return Grid("COMMUNICATORS", about, _OPERATIONS, tuple(rows), tuple(lines))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from nccl_inspector.analysis.bandwidth import bus_factor
+from nccl_inspector.card.means import longest_first, operations
 from nccl_inspector.card.model import Operations, Series
 from nccl_inspector.kindlabels import Kind, kind_of
 from nccl_inspector.live.promapi import Track
@@ -70,18 +71,9 @@ def operations_of(found: Found) -> tuple[Operations, ...]:
         time_ns = _weighted(own.time_ns, own.operations)
         if time_ns is None:
             continue
-        notes = ["times with the waiting for late ranks in them: the least of the ranks' means"]
-        if own.count is None:
-            notes.append("how many there were is not known: NVIDIA's plugin does not count")
-        rows.append(
-            Operations(
-                communicator=kind.comm.shown, func=kind.func, size_class=kind.size_class,
-                algo_proto=kind.algo_proto, count=own.count or 0, time_ns=time_ns,
-                bus_gbs=_weighted(own.bus_gbs, own.operations), waiting_share=None,
-                waiting_included=True, notes=tuple(notes),
-            )
-        )  # fmt: skip
-    return tuple(sorted(rows, key=lambda one: (-one.time_ns * max(one.count, 1), one.func)))
+        bus_gbs = _weighted(own.bus_gbs, own.operations)
+        rows.append(operations(kind, time_ns, bus_gbs, own.count))
+    return longest_first(rows)
 
 
 def series_of(found: Found, most: int) -> tuple[Series, ...]:

@@ -2,11 +2,10 @@
 """Ask a Prometheus about a job that has ended, and make a report card of the answers."""
 
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 
+from nccl_inspector.card.means import BY_NVIDIA, communicators, nobody_named
 from nccl_inspector.card.model import (
-    CANNOT_TELL,
-    LOW,
     Card,
     Communicator,
     DataQuality,
@@ -15,10 +14,9 @@ from nccl_inspector.card.model import (
     Job,
     Throughput,
     TimeLine,
-    Verdict,
 )
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.kindlabels import Comm, comm_of, kind_of
+from nccl_inspector.kindlabels import comm_of, kind_of
 from nccl_inspector.live.promapi import Api, Sample
 from nccl_inspector.printable import visible
 from nccl_inspector.promreport.questions import COUNTED, MEANS, P2P_COUNTED, P2P_MEANS, Questions
@@ -97,22 +95,16 @@ class _Job:
 
     def communicators(self) -> tuple[Communicator, ...]:
         """Ask who was in each communicator."""
-        ranks: dict[Comm, set[str]] = defaultdict(set)
-        nodes: dict[Comm, set[str]] = defaultdict(set)
+        members = []
         for metric in (COUNTED, MEANS, P2P_COUNTED, P2P_MEANS):
             for sample in self._now(self._ask.members(metric, self.span_s)):
                 comm, own = comm_of(sample.labels), sample.labels
                 if comm is None:
                     self.refused["odd_labels"] += 1
                     continue
-                # NVIDIA's plugin tells no rank: a GPU of a node is one.
-                ranks[comm].add(own.get("rank") or f"{own.get('node')} {own.get('gpu')}")
-                nodes[comm].add(visible(own.get("node", "")))
-        return tuple(
-            Communicator(comm.shown, comm.name, comm.transport, comm.nranks, comm.nnodes,
-                         tuple(sorted(nodes[comm])), len(ranks[comm]))
-            for comm in sorted(ranks, key=lambda one: (-one.nranks, one))
-        )  # fmt: skip
+                rank = own.get("rank") or f"{own.get('node')} {own.get('gpu')}"
+                members.append((comm, rank, visible(own.get("node", ""))))
+        return communicators(members)
 
     def job(self, job_id: int) -> tuple[Job, dict[str, str]]:
         """Ask what the agents said of the job; the second is the lost processes, in words."""
@@ -159,7 +151,7 @@ def _quality(
         "waited for is not known"
     ]
     if not counted:
-        missing.append("measured by NVIDIA's plugin: no counts, and a rank is only its GPU")
+        missing.append(BY_NVIDIA)
     return DataQuality(
         ranks_expected=largest.nranks if largest else None,
         ranks_seen=largest.ranks_seen if largest else 0,
@@ -186,15 +178,15 @@ def prometheus_card(
     first, last = find_period(api, job_id, end - LOOK_BACK_S if start_s is None else start_s, end)
     asked = _Job(api, job_id, first, last)
     counted = asked.ask_kinds()
-    communicators = asked.communicators()
+    comms = asked.communicators()
     job, lost = asked.job(job_id)
     found = asked.found
     return Card(
         job=job,
-        verdict=Verdict(CANNOT_TELL, "", LOW, "who was waited for is not in a Prometheus"),
+        verdict=nobody_named("a Prometheus"),
         environment=Environment(),
-        data_quality=_quality(asked, communicators, lost, counted),
-        communicators=communicators,
+        data_quality=_quality(asked, comms, lost, counted),
+        communicators=comms,
         operations=operations_of(found),
         timeline=TimeLine(found.window_s, found.start_s, found.windows,
                           series_of(found, SERIES_MAX), asked.throughput()),
