@@ -1,5 +1,7 @@
 """NVIDIA's own plugin (its stand-in) under our hooks and agent, on the real cluster."""
 
+import json
+
 import pytest
 
 from tests import jobs, truth
@@ -51,3 +53,9 @@ def test_nvidias_own_plugin_is_published_under_the_jobs_identity(vendor_cluster:
     cluster.run_as("root", ["scancel", str(job_id)])
     assert jobs.finish(cluster, job_id) == "CANCELLED"
     assert rates(cluster, job_id) == []
+    said = "measured by NVIDIA's plugin: no counts"
+    wait_until(lambda: said in jobs.report(cluster, job_id), 30, "its report", 0.5)
+    report = json.loads(cluster.report(job_id, "--json").stdout)
+    assert (report["verdict"]["status"], report["exit_code"]) == ("CANNOT TELL", 3)
+    assert report["communicators"][0]["nodes"] == ["n1", "n2"]
+    assert {one["func"] for one in report["operations"]} >= {"AllReduce"}

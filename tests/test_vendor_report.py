@@ -26,6 +26,7 @@ from nccl_inspector.collect import Collector
 from nccl_inspector.config import Config, parse_config
 from nccl_inspector.counters.model import NodeCounters, Span, XidSeen
 from nccl_inspector.errors import RefusedError
+from nccl_inspector.publish import Publisher
 from nccl_inspector.report import Loaded
 from nccl_inspector.reportcommand import report
 from nccl_inspector.store.rows import rows_of
@@ -34,6 +35,9 @@ from nccl_inspector.tally import Tally
 from nccl_inspector.vendormeans import VendorMeans, means_to_json
 from nccl_inspector.vendorrecord import VendorRecord
 from tests.boxes import BoxOf, make_job, make_reports, make_run_dir, names, write_box
+from tests.cluster import wait_until
+from tests.defects.stage import RIVAL, Stage, step
+from tests.publish.helpers import publisher
 from tests.publish.vendor import UUID, bucket, record_of
 from tests.test_collect import BOX, end_job, read_process
 from tests.test_counters_report import HEAD, START_S
@@ -200,6 +204,45 @@ def test_of_dumps_that_do_not_fit_the_kinds_of_most_stay(monkeypatch: pytest.Mon
     assert decode(encode(HEAD, [], None, means)).vendor == replace(
         means, rows=(), refused={"too_many_kinds": 25}
     )
+
+
+def wait_for_dumps(run_dir: Path, agent: Publisher, least: int) -> None:
+    """Make passes until the agent has seen so many."""
+    path = run_dir / "jobs" / "42" / vendorrecord.FILE
+
+    def are_there() -> bool:
+        agent.run_pass()
+        means = VendorRecord.decode(path.read_bytes()).means() if path.exists() else VendorMeans()
+        return sum(one.count for one in means.dumps) >= least
+
+    wait_until(are_there, 20, f"{least} dumps", 0.25)
+
+
+def test_what_the_stand_in_of_nvidias_plugin_writes_becomes_a_report(
+    run_dir: Path, config: Config, collector: Collector
+) -> None:
+    raw = make_job(run_dir / "jobs" / "42", uid=os.getuid(), num_nodes=1, nodelist="n1")
+    os.chown(raw, os.getuid(), -1)
+    stage = Stage(RIVAL, raw)
+    steps = [
+        step("comm", name="world", ranks=4),
+        *[step("coll", func="AllReduce", bytes=1 << 20, times=8), step("pause")] * 3,
+    ]
+    with stage.playing(*steps) as playing, publisher(run_dir) as agent:
+        for least in (1, 2, 3):
+            playing.until_pause()
+            wait_for_dumps(run_dir, agent, least)
+            playing.go_on()
+    (run_dir / "jobs" / "42").rename(run_dir / "ended" / "42.1800000000000000000")
+    assert collector.run_pass(10) == 0
+    card = card_of(summary_of(config))
+    (kind,) = card.operations
+    (comm,) = card.communicators
+    assert (kind.func, kind.size_class, comm.name, comm.nranks) == ("AllReduce", 20, "world", 4)
+    assert kind.time_ns > 0
+    assert kind.bus_gbs == pytest.approx((1 << 20) * 1.5 / kind.time_ns, rel=0.5)
+    assert card.data_quality.refused == {}
+    assert card.exit_code == 3
 
 
 # From summaries to a card.

@@ -10,7 +10,10 @@ from collections.abc import Iterable
 from nccl_inspector.card.model import CANNOT_TELL, LOW, Communicator, Operations, Verdict
 from nccl_inspector.kindlabels import Comm, Kind
 
-BY_NVIDIA = "measured by NVIDIA's plugin: no counts, and a rank is only its GPU"
+BY_NVIDIA = (
+    "measured by NVIDIA's plugin: no counts, not even of what it dropped, and a rank is only "
+    "its GPU"
+)
 WAITING_IN_IT = "times with the waiting for late ranks in them: the least of the ranks' means"
 NOT_COUNTED = "how many there were is not known: NVIDIA's plugin does not count"
 
