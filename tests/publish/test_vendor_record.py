@@ -114,6 +114,17 @@ def test_a_torn_dump_is_counted_as_such_and_nothing_of_it_is_taken(
     assert (found.dumps, found.rows, found.refused) == ((), (), {"torn": 2})
 
 
+def test_a_hostile_name_is_refused_with_its_dump_and_an_odd_one_is_kept_as_it_is(
+    run_dir: Path, writer: Writer, agent: Publisher, clock: Clock
+) -> None:
+    for name in ('a"b', "a\x1b[2Jb", r"a\\b\"c"):
+        writer.dump(bucket(comm_name=name))
+        passes(agent, clock)
+    found = kept(run_dir)
+    assert [row.kind.comm.name for row in found.rows] == [r'a\b"c']
+    assert found.refused == {"syntax": 1, "bad_label_value": 1}
+
+
 def test_zeros_are_in_no_mean(
     run_dir: Path, writer: Writer, agent: Publisher, clock: Clock
 ) -> None:
@@ -261,18 +272,23 @@ def test_names_as_long_as_they_may_be_stay_below_the_limit_of_bytes() -> None:
     record = VendorRecord()
     for at in range(16):
         text = "".join(
-            bucket(f"{1 << size}-{2 << size}B", comm_name=f"{at}-{number}" + "x" * 120)
+            bucket(
+                f"{1 << size}-{2 << size}B",
+                *["0.12345678901234567"] * 2,
+                comm_name=f"{at}-{number}" + "x" * 120,
+            )
             for number in range(10)
             for size in range(20)
         )
-        record.add(f"GPU-{at}", (at, 0, 0), 5, some(text))
+        text = text.replace("AllReduce", "A" * 128).replace("RING_SIMPLE", "R" * 128)
+        record.add(f"{at:064}", (at, 0, 0), 5, some(text))
     assert record.means().refused["too_many_kinds"] > 0
     assert len(record.means().rows) > 1000
     data = record.encode()
     assert len(data) <= RECORD_BYTES_MAX
     again = VendorRecord.decode(data)
     assert again.means() == record.means()
-    record.add("GPU-0", (99, 0, 0), 6, some(bucket(comm_name="one more")))
+    record.add("one more", (99, 0, 0), 6, some(bucket()))
     assert len(record.encode()) <= RECORD_BYTES_MAX
 
 
