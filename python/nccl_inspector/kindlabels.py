@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from nccl_inspector.analysis.bandwidth import UNITS, size_class
 from nccl_inspector.printable import visible
 
 TEXT_CHARS_MAX = 256
@@ -12,10 +13,18 @@ SIZE_CLASS_MAX = 63
 # A number of ranks or nodes, in text and as such.
 _WHOLE = re.compile("[0-9]{1,9}")
 WHOLE_MAX = 10**9 - 1
-_SIZE = re.compile(r"([0-9]{1,9})-[0-9]{1,9}(B|KB|MB|GB|TB|PB|EB)")
-_UNITS = "B", "KB", "MB", "GB", "TB", "PB", "EB"
+_SIZE = re.compile(rf"([0-9]{{1,9}})-[0-9]{{1,9}}({'|'.join(UNITS)})")
 
 LOCAL, NET, MIXED, UNKNOWN = "nvlink", "net", "mixed", "unknown"
+
+
+def transport_by_shape(nranks: int, nnodes: int) -> str:
+    """Return what a communicator goes over, as far as so many ranks on so many nodes tell."""
+    if not nranks or not nnodes:
+        return UNKNOWN
+    if nnodes == 1:
+        return LOCAL
+    return NET if nnodes == nranks else MIXED
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -35,11 +44,7 @@ class Comm:
     @property
     def transport(self) -> str:
         """What it goes over, as far as its shape tells."""
-        if not self.nranks or not self.nnodes:
-            return UNKNOWN
-        if self.nnodes == 1:
-            return LOCAL
-        return NET if self.nnodes == self.nranks else MIXED
+        return transport_by_shape(self.nranks, self.nnodes)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -57,9 +62,8 @@ def size_class_of(label: str) -> int | None:
     match = _SIZE.fullmatch(label)
     if not match:
         return None
-    low = int(match[1]) << (10 * _UNITS.index(match[2]))
-    size_class = max(low.bit_length() - 1, 0)
-    return size_class if size_class <= SIZE_CLASS_MAX else None
+    found = size_class(int(match[1]) << (10 * UNITS.index(match[2])))
+    return found if found <= SIZE_CLASS_MAX else None
 
 
 def comm_of(labels: Mapping[str, str]) -> Comm | None:

@@ -73,6 +73,11 @@ class Head:
     problems: tuple[str, ...]  # what was not taken on this node, in words
     array_task: str = ""  # `810_3`, as the job's processes say: the hooks do not know it
 
+    @property
+    def leader(self) -> int:
+        """The id that all components of a heterogeneous job have in common, or its own."""
+        return int(self.het_job_id) if self.het_job_id.isdecimal() else self.job_id
+
 
 @dataclass(frozen=True, slots=True)
 class NodeSummary:

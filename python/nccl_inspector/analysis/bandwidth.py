@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bus bandwidth and size classes: the same rules as plugin/bandwidth.c."""
 
-_UNITS = ("B", "KB", "MB", "GB", "TB", "PB", "EB")
+UNITS = ("B", "KB", "MB", "GB", "TB", "PB", "EB")
 
 
 def bus_factor(func: str, nranks: int) -> float:
@@ -34,4 +34,4 @@ def size_label(class_: int) -> str:
     """Return `64-128KB` for class 16: both bounds in the unit of the lower one."""
     unit, exponent = divmod(class_, 10)
     low = 1 << exponent if class_ else 0
-    return f"{low}-{2 << exponent}{_UNITS[unit]}"
+    return f"{low}-{2 << exponent}{UNITS[unit]}"

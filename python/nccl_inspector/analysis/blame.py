@@ -26,7 +26,7 @@ from nccl_inspector.card.model import (
     Period,
     Straggler,
 )
-from nccl_inspector.card.words import duration
+from nccl_inspector.card.words import cut_list, duration
 
 _NAMES_SHOWN = 4
 _LATE_ACTIONS = {
@@ -55,11 +55,6 @@ _HANG_ACTIONS = {
     "would say where the network stands",
     NOT_MEASURED: "see what became of them in Slurm's and the node's logs",
 }
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMES_SHOWN:,} more" if len(names) > _NAMES_SHOWN else ""
-    return ", ".join(names[:_NAMES_SHOWN]) + more
 
 
 def _why_late(one: Straggler) -> str:
@@ -123,8 +118,8 @@ def _finding(hang: Hang, stalled: int) -> Finding:
         rule=f"hang-{hang.verdict.replace(' ', '-')}",
         severity=CRITICAL if hang.confirmed else WARNING,
         confidence=LOW if hang.verdict in (TRANSPORT, NOT_MEASURED) else confidence,
-        title=f"{sure}{_listed(who)} {_DID[hang.verdict]} {hang.func} {hang.op_index} of "
-        f"{hang.communicator}",
+        title=f"{sure}{cut_list(who, _NAMES_SHOWN)} {_DID[hang.verdict]} "
+        f"{hang.func} {hang.op_index} of {hang.communicator}",
         detail=f"{len(hang.waiting):,} waited in it for {hang.age_s:.0f} s.{others}",
         period=Period(since_s, since_s + hang.age_s) if since_s is not None else None,
         entities=(*(Entity("rank", name) for name in who),

@@ -38,7 +38,7 @@ def describe_job(report: Report, summaries: Sequence[NodeSummary]) -> Job:
     missing = {node for nodes in report.nodes_missing.values() for node in nodes}
     begun = [one.job_start or one.start for one in own]
     return Job(
-        job_id=int(head.het_job_id) if head.het_job_id.isdecimal() else head.job_id,
+        job_id=head.leader,
         user=head.user or str(head.uid),
         uid=head.uid,
         account=head.account,

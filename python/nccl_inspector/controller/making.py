@@ -85,11 +85,6 @@ def _told(card: Card, entry: Entry) -> Card:
     return replace(card, job=job)
 
 
-def _leader(loaded: Loaded) -> int:
-    head = loaded.head
-    return int(head.het_job_id) if head.het_job_id.isdigit() else head.job_id
-
-
 def store_card(card: Card, loaded: Loaded, config: Config, makers: Makers) -> str:
     """Write report files and rows; return in words what an administrator should know.
 
@@ -104,7 +99,7 @@ def store_card(card: Card, loaded: Loaded, config: Config, makers: Makers) -> st
     path, name, said = config.store_dir / INDEX, str(head.restart), []
 
     def write(file: str, data: bytes) -> None:
-        target = Target(config.store_dir, _leader(loaded), file, head.uid, gid)
+        target = Target(config.store_dir, loaded.head.leader, file, head.uid, gid)
         said.append(write_report_file(target, data).decode("ascii").partition(", but ")[2])
 
     if makers.html:
@@ -121,7 +116,7 @@ def store_card(card: Card, loaded: Loaded, config: Config, makers: Makers) -> st
 
 def _not_done(config: Config, loaded: Loaded) -> None:
     """Make a stored report look older than all summaries: there is something left to do for it."""
-    path = config.store_dir / str(_leader(loaded)) / f"{loaded.head.restart}.json"
+    path = config.store_dir / str(loaded.head.leader) / f"{loaded.head.restart}.json"
     os.utime(path, (0, 0))
 
 
