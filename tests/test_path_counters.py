@@ -2,6 +2,7 @@
 """A job on nodes with adapters and GPUs, from their counters to its report."""
 
 from nccl_inspector.counters.model import NodeCounters
+from nccl_inspector.counters.record import Record
 from tests import hardware, jobs
 from tests.cluster import Cluster, wait_until
 from tests.cluster.config import nvml_lines
@@ -12,6 +13,15 @@ def counters(cluster: Cluster, job_id: int) -> dict[str, NodeCounters]:
     """Those of the job's summaries, by node."""
     found = jobs.summaries(cluster, job_id)
     return {node: one.counters for node, one in found.items() if one.counters}
+
+
+def is_sampled(cluster: Cluster, job_id: int) -> bool:
+    """Whether n1's agent has a sample of both sources to which the job's later ones are put."""
+    done = cluster.node("n1").run(["cat", f"/run/nccl-inspector/jobs/{job_id}/counters"])
+    if done.returncode:
+        return False
+    spans = Record.decode(done.stdout.encode()).counters().spans
+    return {"infiniband", "gpu"} <= {span.source for span in spans}
 
 
 def test_a_links_and_a_gpus_errors_are_in_prometheus_and_in_the_report(
@@ -29,6 +39,8 @@ def test_a_links_and_a_gpus_errors_are_in_prometheus_and_in_the_report(
     try:
         timeouts = 'nccl_node_port_events_total{node="n1",device="mlx5_0",event="ack_timeout"}'
         wait_until(lambda: bool(cluster.query(timeouts)), 15, "n1's port is in Prometheus", 0.2)
+        # It may be there of the job before this one.
+        wait_until(lambda: is_sampled(cluster, job_id), 15, "the job's first sample on n1", 0.2)
         links = cluster.query('nccl_node_gpu_nvlinks_active{node="n1"}')
         assert {one.labels["gpu"]: one.value for one in links} == {
             f"GPU{n}": 2 for n in range(GPUS_PER_NODE)
