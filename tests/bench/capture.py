@@ -9,6 +9,7 @@ take it minutes and a gigabyte for every 200,000; its time for an operation only
 
 import json
 import os
+import random
 import subprocess
 import sys
 import tempfile
@@ -21,38 +22,77 @@ from tests.captures import START_US, ours, text
 OPERATIONS = 400_000
 PLAIN_OPERATIONS = 40_000
 RANKS = 8
-_FUNCS = "AllReduce", "ReduceScatter", "AllGather"
 _MEMORY_MIB, _FASTER = 2048.0, 20.0
-_HOLES = {"rank": 7, "pid": 1007, "sn": 991_001, "us": 992_002, "ns": 993_003, "end": 994_004}
+_STEP: tuple[
+    tuple[str, str, str, int, int], ...
+] = (  # what a training step calls, with its bytes and how many of them it has
+    ("AllReduce", "RING", "SIMPLE", 26_214_400, 4),
+    ("AllReduce", "TREE", "LL128", 1_310_720, 2),
+    ("AllReduce", "TREE", "LL", 8, 1),
+    ("ReduceScatter", "RING", "SIMPLE", 8_388_608, 3),
+    ("AllGather", "RING", "LL128", 524_288, 2),
+)
+_BUS = {"AllReduce": (1, 2 * (RANKS - 1) / RANKS), "ReduceScatter": (RANKS, RANKS - 1),
+        "AllGather": (RANKS, RANKS - 1)}  # fmt: skip
+_DUMP_US = 10_000_000
+_HOLES = {
+    "dump": 811_000_001, "sn": 811_000_002, "us": 811_000_003, "ns": 811_000_004,
+    "start": 811_000_005, "end": 811_000_006, "gpu": 811_000_007, "alg": 811_000_008,
+    "bus": 811_000_009,
+}  # fmt: skip
 
 
-def _template(rank: int, func: str) -> str:
+def _template(rank: int, func: str, algo: str, proto: str, size: int) -> str:
     """Return a line of our plugin's with places for what differs between operations."""
     line = ours(_HOLES["sn"], rank, 1000, START_US)
     line["header"]["n_ranks"] = RANKS
-    line["metadata"]["dump_timestamp_us"] = _HOLES["end"]
+    line["metadata"]["dump_timestamp_us"] = _HOLES["dump"]
     line["coll_perf"] |= {
-        "coll": func, "coll_exec_time_us": _HOLES["us"], "coll_exec_time_ns": _HOLES["ns"],
-        "coll_start_us": _HOLES["end"], "coll_end_us": _HOLES["end"],
+        "coll": func, "coll_algo": algo, "coll_proto": proto, "coll_msg_size_bytes": size,
+        "coll_exec_time_us": _HOLES["us"], "coll_exec_time_ns": _HOLES["ns"],
+        "coll_algobw_gbs": _HOLES["alg"], "coll_busbw_gbs": _HOLES["bus"],
+        "coll_start_us": _HOLES["start"], "coll_end_us": _HOLES["end"],
+        "coll_gpu_start_ns": _HOLES["gpu"],
     }  # fmt: skip
     found = text([line]).decode()
-    for name in ("sn", "us", "ns", "end"):
-        found = found.replace(str(_HOLES[name]), f"%({name})d")
+    for name, hole in _HOLES.items():
+        found = found.replace(
+            str(hole), f"%({name}).6f" if name in ("alg", "bus") else f"%({name})d"
+        )
     return found
 
 
 def write_lines(directory: Path, operations: int) -> None:
-    """Write so many lines, of eight ranks in a file each."""
+    """Write so many lines, of eight ranks in a file each, in the forms that the plugin gives them.
+
+    Times vary by a third and now and then tenfold, bandwidths are of bytes and time, a dump's
+    lines have its time, and functions are counted each by itself.
+    """
     directory.mkdir(exist_ok=True)
+    calls = [call for call in _STEP for _ in range(call[-1])]
     for rank in range(RANKS):
-        templates = [_template(rank, func) for func in _FUNCS]
+        rng = random.Random(rank)  # noqa: S311
+        templates = [_template(rank, *call[:-1]) for call in calls]
+        numbers = dict.fromkeys(_BUS, 0)
+        end_ns = START_US * 1000
         with (directory / f"node{rank // 2}-pid{1000 + rank}.log").open("w") as file:
             for at in range(operations // RANKS):
-                us = 100 + (at * 31 + rank * 7) % 40
+                func, _, _, size, _ = calls[at % len(calls)]
+                ns = int((9_000 + size / 50) * (1 + rng.random() / 3))
+                ns *= 10 if rng.random() < 0.01 else 1
+                end_ns += ns + rng.randrange(100_000, 900_000)
+                algorithm, bus = _BUS[func]
+                end_us = end_ns // 1000
                 file.write(
-                    templates[at % 3]
-                    % {"sn": at // 3, "us": us, "ns": us * 1000 + 17, "end": START_US + at * 1000}
-                )
+                    templates[at % len(calls)]
+                    % {
+                        "dump": (end_us // _DUMP_US + 1) * _DUMP_US + 137, "sn": numbers[func],
+                        "us": round(ns / 1000), "ns": ns, "start": end_us - ns // 1000,
+                        "end": end_us, "gpu": end_ns - ns, "alg": size / ns * algorithm,
+                        "bus": size / ns * bus,
+                    }
+                )  # fmt: skip
+                numbers[func] += 1
 
 
 def _plain(directory: Path) -> float:
@@ -110,8 +150,12 @@ def _measure_one(reader: str, directory: Path) -> None:
     import time
 
     read = {"plain": _plain, "ours": _ours}[reader]
+    # Starting is no reading.
     if reader == "plain":
-        import pandas  # noqa: F401 - its start is no reading
+        import pandas  # noqa: F401
+    else:
+        import nccl_inspector.capture.card
+        import nccl_inspector.capture.processes  # noqa: F401
     wall, cpu = time.perf_counter(), time.process_time()
     found = read(directory)
     print(json.dumps({
