@@ -171,7 +171,7 @@ struct box_comm { /* 256 bytes */
 	_Alignas(64) _Atomic uint64_t enqueued;
 	_Atomic uint64_t untimed; /* of these: NCCL gives no time for them (struct box_key.untimed_ops) */
 	_Atomic uint64_t lost;    /* of these: not followed, or given up: the reason is in box_header.dropped */
-	_Atomic uint64_t looks;   /* rounds of the writer thread in which something had completed (struct box_key.queued_ns) */
+	_Atomic uint64_t looks;   /* rounds of the writer thread up to the last in which something had completed: struct box_key.queued_ns */
 	uint64_t reserved1[4];
 	/* The kernel-event side. In flight is what has a struct box_op. */
 	_Alignas(64) _Atomic uint32_t busy; /* odd while somebody adds: exactly one does */
@@ -204,7 +204,7 @@ struct box_key { /* 128 bytes: one kind of operation of one communicator */
 	/* v7 with kernel phases: of `ops`, how many told them, and their time before any channel had its peers. */
 	_Atomic uint64_t phased_ops, wait_ns;
 	/* About what all of `ops` waited in the GPU's queue together, from the call to their kernel's begin: how many did
-	 * in each of box_comm.looks, times the time since the look before. */
+	 * in each of box_comm.looks, times the time since the look before. Without hangs, of over two minutes. */
 	_Atomic uint64_t queued_ns;
 };
 

@@ -14,6 +14,8 @@
 /* A hung operation is worth keeping: it goes only when the pool is nearly empty. */
 #define SHORT_POOL ((BOX_OPS - SLOTS_SHARED) / 4) /* free slots that are everybody's */
 #define SHORT_POOL_NS 60000000000ull
+#define STANDING_LOOKS 120u /* rounds: a longer wait is a hang */
+#define LOOK_NS_MAX 2000000000ull
 
 /* Everything read after it belongs to that use, or ending it fails. */
 static uint32_t generation_of(struct box_op *op)
@@ -161,34 +163,55 @@ static void note_progress(struct sweep *sweep, struct box *box, uint64_t now_tic
 }
 
 /* How many operations are in the GPU's queue is looked at now and then; times the time that gives how long they are
- * there, without a clock in any call. What stands still is no queue, and what was overtaken gets no kernel event. */
+ * there, without a clock in any call. What was overtaken gets no kernel event. */
 static void look_at_queues(struct sweep *sweep, struct track *track, uint64_t past_ns)
 {
-	struct box *box = track->box;
 	bool found[BOX_KEYS] = { false };
 
-	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++)
-		if (sweep->moves[i])
-			atomic_fetch_add_explicit(&box->comms[i].looks, 1, relaxed);
 	for (unsigned slot = 0; slot < BOX_OPS; slot++) {
 		struct box_op *op = &track->ops[slot];
 		uint32_t generation = generation_of(op);
-		uint32_t comm = atomic_load_explicit(&op->comm, relaxed) % BOX_LIVE_COMMS;
-		uint32_t key = atomic_load_explicit(&op->key, relaxed);
 
-		if (!track_in_use(generation) || key >= BOX_KEYS || !sweep->moves[comm] ||
-		    atomic_load_explicit(&op->started_channels, relaxed) ||
-		    atomic_load_explicit(&op->index, relaxed) <=
-			    atomic_load_explicit(&box->comms[comm].last_sequence, relaxed))
+		if (!track_in_use(generation))
 			continue;
-		/* Or they are another operation's words. */
-		if (atomic_load_explicit(&op->generation, memory_order_acquire) != generation ||
-		    atomic_load_explicit(&box->keys[key].used, memory_order_acquire) != 1 || box->keys[key].comm != comm)
+		/* Acquired, so that the generation is looked at again behind them. */
+		uint32_t comm = atomic_load_explicit(&op->comm, memory_order_acquire) % BOX_LIVE_COMMS;
+		uint32_t key = atomic_load_explicit(&op->key, memory_order_acquire);
+		uint64_t index = atomic_load_explicit(&op->index, memory_order_acquire);
+		uint64_t started = atomic_load_explicit(&op->started_channels, memory_order_acquire);
+
+		if (key >= BOX_KEYS || started ||
+		    index <= atomic_load_explicit(&track->box->comms[comm].last_sequence, relaxed) ||
+		    atomic_load_explicit(&op->generation, relaxed) != generation ||
+		    atomic_load_explicit(&track->box->keys[key].used, memory_order_acquire) != 1 ||
+		    track->box->keys[key].comm != comm)
 			continue;
-		atomic_fetch_add_explicit(&box->keys[key].queued_ns, past_ns, relaxed);
-		if (!found[key])
-			atomic_fetch_add_explicit(&box->keys[key].queued_looks, 1, relaxed);
+		sweep->queued_ns[key] += past_ns;
+		sweep->found[key] += !found[key];
 		found[key] = true;
+	}
+}
+
+/* What looks found counts once its communicator moves: what never does is a hang and no queue. */
+static void count_queues(struct sweep *sweep, struct box *box)
+{
+	for (unsigned i = 0; i < BOX_KEYS; i++) {
+		struct box_key *key = &box->keys[i];
+		bool used = atomic_load_explicit(&key->used, memory_order_acquire) == 1 && key->comm < BOX_LIVE_COMMS;
+
+		if (used && sweep->moves[key->comm]) {
+			atomic_fetch_add_explicit(&key->queued_ns, sweep->queued_ns[i], relaxed);
+			atomic_fetch_add_explicit(&key->queued_looks, sweep->found[i], relaxed);
+		}
+		if (!used || sweep->moves[key->comm] || sweep->looks[key->comm] >= STANDING_LOOKS)
+			sweep->queued_ns[i] = sweep->found[i] = 0;
+	}
+	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++) {
+		if (sweep->moves[i])
+			atomic_fetch_add_explicit(&box->comms[i].looks, sweep->looks[i], relaxed);
+		if (sweep->moves[i] || sweep->looks[i] >= STANDING_LOOKS ||
+		    atomic_load_explicit(&box->comms[i].state, relaxed) != BOX_COMM_LIVE)
+			sweep->looks[i] = 0;
 	}
 }
 
@@ -211,7 +234,15 @@ void sweep_round(struct sweep *sweep, struct track *track, uint64_t now_tick)
 	settle_calls(sweep, track);
 	groups_close_strays(&track->groups, sweep->strays, open_number, track);
 	note_progress(sweep, track->box, now_tick);
-	look_at_queues(sweep, track, age_ns(track, &track->sweep_tick, now_tick));
+	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++)
+		sweep->looks[i]++;
+	if (used) {
+		uint64_t past_ns = age_ns(track, &track->sweep_tick, now_tick);
+
+		/* A process that stood still as a whole was not looked at meanwhile. */
+		look_at_queues(sweep, track, past_ns < LOOK_NS_MAX ? past_ns : LOOK_NS_MAX);
+	}
+	count_queues(sweep, track->box);
 	sweep_count(track);
 	atomic_store_explicit(&track->full, false, relaxed);
 	atomic_store_explicit(&track->sweep_tick, now_tick, memory_order_release);

@@ -14,6 +14,9 @@ struct sweep {
 	uint64_t strays[GROUPS];
 	uint64_t completed[BOX_LIVE_COMMS]; /* one round ago */
 	bool moves[BOX_LIVE_COMMS]; /* something has completed since then */
+	/* Of rounds since a communicator last moved: looks, and what they found. */
+	uint32_t looks[BOX_LIVE_COMMS], found[BOX_KEYS];
+	uint64_t queued_ns[BOX_KEYS];
 };
 
 /* Brings box_comm.enqueued up to date. */

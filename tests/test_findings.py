@@ -65,18 +65,23 @@ def test_a_straggler_says_who_by_how_much_since_when_and_what_to_do() -> None:
 @pytest.mark.parametrize(
     ("kind", "words", "action"),
     [
-        ("gpu", "GPU-late: what it called waited 300 us for its GPU", "clocks"),
-        ("host", "Host-late: its GPU was free, 300 us after the call it began", "CPUs"),
+        ("gpu", "GPU-late: it called in time, and what it called waited 300 us", "clocks"),
+        ("host", "Host-late: it called late, for what it called waited 300 us", "CPUs"),
+        ("unknown", "of which its queue and its counters differ: what it called", "its input"),
     ],
 )
 def test_what_its_gpus_queue_tells_is_said_with_its_figure(
     kind: str, words: str, action: str
 ) -> None:
-    finding = describe_straggler(replace(LATE, kind=kind, queued_ns=300_000, queue_looks=900))
+    finding = describe_straggler(replace(
+        LATE, kind=kind, queued_ns=300_000, peers_queued_ns=20_000, queue_looks=900
+    ))  # fmt: skip
     assert finding is not None
     assert words in finding.detail
+    assert "for its GPU, its peers' 20" in finding.detail
     (queue,) = (one for one in finding.evidence if "queue" in one.metric)
     assert (queue.source, queue.value, queue.unit, queue.count) == ("boxes", 300_000, "ns", 900)
+    assert queue.reference == 20_000
     assert action in finding.actions[0]
 
 

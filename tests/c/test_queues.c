@@ -42,7 +42,7 @@ static void test_what_waits(void)
 	stop(kernel(waiting, 0, 300), 400);
 	look();
 	ok(about(queued_s(), 3), "then one for another second (%.2f s)", queued_s());
-	ok(box.comms[0].looks == 2 && key_of(ALLREDUCE)->queued_looks == 2, "in two looks");
+	ok(box.comms[0].looks == 3 && key_of(ALLREDUCE)->queued_looks == 2, "in two of three looks");
 }
 
 static void test_what_began(void)
@@ -51,19 +51,40 @@ static void test_what_began(void)
 	whole_operation(100, 200);
 	kernel(start(comm, 2, 1024), 0, 300);
 	look();
-	ok(queued_s() == 0 && !key_of(ALLREDUCE)->queued_looks && box.comms[0].looks == 1,
+	ok(queued_s() == 0 && !key_of(ALLREDUCE)->queued_looks && box.comms[0].looks == 2,
 	   "what has begun on the GPU waits for its peers, not for the GPU");
+}
+
+static void test_long_steps(void)
+{
+	begin_looking();
+	for (unsigned step = 0; step < 10; step++) {
+		void *op = start(comm, 1, 1024);
+
+		look();
+		look();
+		look();
+		stop(kernel(op, 0, 100), 200);
+		look();
+	}
+	ok(about(queued_s(), 30) && box.comms[0].looks == 41 && key_of(ALLREDUCE)->queued_looks == 30,
+	   "a step of four seconds: what waited in rounds without an end counts when it ends (%.2f s)", queued_s());
 }
 
 static void test_a_standstill(void)
 {
 	begin_looking();
 	whole_operation(100, 200);
-	start(comm, 1, 1024);
 	look();
-	for (unsigned i = 0; i < 100; i++)
+	void *op = start(comm, 1, 1024);
+
+	for (unsigned i = 0; i < 1000; i++)
 		look();
-	ok(about(queued_s(), 1) && box.comms[0].looks == 1, "where nothing completes nobody looks: a hang is no queue");
+	ok(queued_s() == 0, "what never begins is a hang and no queue");
+	stop(kernel(op, 0, 300), 400);
+	look();
+	ok(queued_s() < 121 && box.comms[0].looks < 125, "and if it ends, the last two minutes at most (%.0f s)",
+	   queued_s());
 }
 
 static void test_what_was_overtaken(void)
@@ -83,10 +104,10 @@ static void test_whose_it_is(void)
 	whole_operation(100, 200);
 	start(other, 1, 1024);
 	look();
-	ok(queued_s() == 0 && !box.comms[1].looks, "a communicator is looked at when it moves itself");
+	ok(queued_s() == 0 && !box.comms[1].looks, "a look counts when the communicator itself moves");
 	stop(kernel(start(other, 1, 1024), 0, 300), 400);
 	look();
-	ok(box.comms[1].looks == 1, "the other one then");
+	ok(box.comms[1].looks == 2, "all of them then");
 }
 
 int main(void)
@@ -94,6 +115,7 @@ int main(void)
 	log2_init();
 	test_what_waits();
 	test_what_began();
+	test_long_steps();
 	test_a_standstill();
 	test_what_was_overtaken();
 	test_whose_it_is();

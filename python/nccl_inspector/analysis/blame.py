@@ -58,13 +58,18 @@ _HANG_ACTIONS = {
 
 
 def _why_late(one: Straggler) -> str:
-    if one.queued_ns is not None and one.kind == GPU:
-        return f"GPU-late: what it called waited {duration(one.queued_ns)} for its GPU"
-    if one.queued_ns is not None:
-        return f"Host-late: its GPU was free, {duration(one.queued_ns)} after the call it began"
+    if one.queued_ns is None:
+        if one.kind == UNKNOWN:
+            return "Late by its host or its GPU"
+        return f"{'GPU' if one.kind == GPU else 'Host'}-late by its counters"
+    peers_ns = one.peers_queued_ns or 0.0
+    waits = f"what it called waited {duration(one.queued_ns)} for its GPU, its peers' "
+    waits += duration(peers_ns)
     if one.kind == UNKNOWN:
-        return "Late by its host or its GPU"
-    return f"{'GPU' if one.kind == GPU else 'Host'}-late by its counters"
+        return f"Late by its host or its GPU, of which its queue and its counters differ: {waits}"
+    if one.kind == GPU:
+        return f"GPU-late: it called in time, and {waits}"
+    return f"Host-late: it called late, for {waits}"
 
 
 def describe_straggler(one: Straggler, hardware: Sequence[Evidence] = ()) -> Finding | None:
@@ -85,7 +90,7 @@ def describe_straggler(one: Straggler, hardware: Sequence[Evidence] = ()) -> Fin
     entities += [Entity("gpu", place)] if one.gpu != UNKNOWN else []
     if one.queued_ns is not None:
         evidence.append(Evidence("boxes", "mean wait in its GPU's queue", one.queued_ns, "ns",
-                                 count=one.queue_looks))  # fmt: skip
+                                 one.peers_queued_ns, one.queue_looks))  # fmt: skip
     return Finding(
         rule="straggler",
         severity=WARNING,

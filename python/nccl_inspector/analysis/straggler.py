@@ -215,7 +215,8 @@ def _queue(named: Named) -> Queued | None:
     """Return what it waited for its GPU, where that tells why it was late."""
     found = queue_of(
         LateCall(
-            case.comm.members[case.late.rank],
+            case.comm,
+            case.late.rank,
             (case.figures.func, case.figures.size_class, case.figures.algo_proto),
             case.late.late_ns,
         )
@@ -228,6 +229,8 @@ def _straggler(named: Named, lines: _Lines, by_counters: str, clear: bool) -> St
     windows = _windows(named, lines)
     queued = _queue(named)
     kind = queued.kind if queued else by_counters
+    if queued and by_counters not in (UNKNOWN, kind):
+        kind = UNKNOWN  # one of the two, or both
     share = windows.share if windows else None
     flagged = clear and (share is None or share >= WINDOWS_SHARE_MIN)
     confidence = LOW
@@ -249,6 +252,7 @@ def _straggler(named: Named, lines: _Lines, by_counters: str, clear: bool) -> St
         windows=windows.judged if windows else 0,
         period=windows.period if windows else None,
         queued_ns=queued.wait_ns if queued else None,
+        peers_queued_ns=queued.peers_ns if queued else None,
         queue_looks=queued.looks if queued else 0,
     )
 

@@ -95,7 +95,8 @@ def _open_regular(path: Path, uid: int | None) -> int | None:
         status = os.fstat(path_fd)
         if not stat.S_ISREG(status.st_mode) or (uid is not None and status.st_uid != uid):
             return None
-        return os.open(f"/proc/self/fd/{path_fd}", os.O_RDONLY | os.O_CLOEXEC)
+        # Without waiting: its owner may have a lease on it.
+        return os.open(f"/proc/self/fd/{path_fd}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     finally:
         os.close(path_fd)
 

@@ -15,6 +15,7 @@ BY_NVIDIA = (
     "its GPU"
 )
 WAITING_IN_IT = "times with the waiting for late ranks in them: the least of the ranks' means"
+NOT_TOLD = "not told"  # DataQuality.timing
 NOT_COUNTED = "how many there were is not known: NVIDIA's plugin does not count"
 
 

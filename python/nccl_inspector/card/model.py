@@ -308,7 +308,8 @@ class Straggler:
     confidence: str = LOW  # of CONFIDENCES
     windows: int = 0  # with enough operations; 0: no time line told when
     period: Period | None = None  # from the first window in which it was late to the last
-    queued_ns: float | None = None  # its mean wait in its GPU's queue, if that told the kind
+    queued_ns: float | None = None  # its mean wait in its GPU's queue, if that tells a kind
+    peers_queued_ns: float | None = None  # that of its peers
     queue_looks: int = 0  # on how many looks that stands
 
 

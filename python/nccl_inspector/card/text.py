@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from nccl_inspector.card import tables
 from nccl_inspector.card.layout import Line, Paint, bullet, join, paragraph, section
 from nccl_inspector.card.limits import EVERYTHING, TERMINAL, Limits
+from nccl_inspector.card.means import NOT_TOLD
 from nccl_inspector.card.missing import missing_lines, source_words
 from nccl_inspector.card.model import (
     CRITICAL,
@@ -47,6 +48,7 @@ _TIMING = {
     "gpu": "times by the GPU's clock",
     "cpu": "times by the CPU's clock",
     "mixed": "times by the GPU's clock and by the CPU's",
+    NOT_TOLD: "whose clock the times are by is not told",
 }
 
 
@@ -109,8 +111,10 @@ def data_words(card: Card) -> str:
     ranks = number(quality.ranks_seen, "rank")
     if quality.ranks_expected is not None:
         ranks = f"{quality.ranks_seen:,} of {number(quality.ranks_expected, 'rank')}"
-    timing = _TIMING.get(quality.timing, "no times")
-    return f"{ranks}, {timing}, {number(sum(quality.dropped.values()), 'event')} not measured"
+    timing, lost = _TIMING.get(quality.timing, "no times"), sum(quality.dropped.values())
+    if quality.timing == NOT_TOLD and not lost:
+        return f"{ranks}, {timing}"
+    return f"{ranks}, {timing}, {number(lost, 'event')} not measured"
 
 
 def placement_words(card: Card) -> str:

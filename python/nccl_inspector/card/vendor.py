@@ -11,6 +11,7 @@ from nccl_inspector.card.given import Given, with_record
 from nccl_inspector.card.means import (
     BY_NVIDIA,
     NOT_COUNTED,
+    NOT_TOLD,
     WAITING_IN_IT,
     communicators,
     longest_first,
@@ -71,7 +72,7 @@ def _quality(
         quality,
         ranks_expected=max(largest, found.gpus) or None,
         ranks_seen=found.gpus,
-        timing="gpu" if found.kinds else "none",
+        timing=NOT_TOLD if found.kinds else "none",
         missing=(*said, *quality.missing),
     )
 

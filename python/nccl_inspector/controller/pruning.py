@@ -1,114 +1,178 @@
 # SPDX-License-Identifier: Apache-2.0
 """Remove node summaries and stored reports that are older than the site keeps them.
 
-A job's age is that of its directory, counted from the newest of all or from the clock, whichever
-says less: a clock that was set years ahead removes nothing.
+A little at a time, between reports. A job's age is that of its directory, counted from the newest
+of all or from the clock, whichever says less; and nothing goes before the clock has agreed with
+itself for some hours, over restarts too. What goes is gone: a clock that was set ahead must not.
 """
 
-import errno
 import os
-import re
+import random
 import sqlite3
-from collections.abc import Collection
-from dataclasses import dataclass
+import stat
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from nccl_inspector.atomic import replace_file
 from nccl_inspector.card.words import number
 from nccl_inspector.config import Config
 from nccl_inspector.controller.making import DONE, LATER, Outcome, group_id
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.hostile import open_directory
+from nccl_inspector.hostile import entry_names
 from nccl_inspector.jobnames import JOB_NAME
 from nccl_inspector.removal import remove_tree
-from nccl_inspector.store.index import INDEX, export_user, forget, writing
+from nccl_inspector.store.index import INDEX, export_user, forget, user_index, writing
 
-JOBS_MAX = 5000  # removed in one go, the oldest first
+GO_S = 20.0  # in which no report is made
+STEADY_S, BREAK_S = 6 * 3600.0, 2 * 86400.0
+CLOCK = "clock"  # in controller_dir: since when looks have followed each other, and the last one
 _DAY_S = 86400.0
-_NEWEST_DAYS = 1  # how long the newest job counts as one that ended now
-_JOB = re.compile(JOB_NAME.pattern)
+_BATCH = 100
 
 
-@dataclass(frozen=True, slots=True)
-class _Old:
-    """Jobs below a directory that have been there for too long, the oldest first."""
-
-    dir_fd: int
-    names: tuple[str, ...]
-
-
-def _find_old(dir_fd: int, days: int, now_s: float, kept: Collection[int]) -> _Old:
-    times: dict[str, float] = {}
-    with os.scandir(dir_fd) as entries:
-        for entry in entries:
-            if _JOB.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
-                times[entry.name] = entry.stat(follow_symlinks=False).st_mtime
-    today_s = min(now_s, max(times.values(), default=0.0) + _NEWEST_DAYS * _DAY_S)
-    old = [
-        name
-        for name, at_s in times.items()
-        if at_s < today_s - days * _DAY_S and int(name) not in kept
-    ]
-    return _Old(dir_fd, tuple(sorted(old, key=lambda name: times[name])[:JOBS_MAX]))
+def _is_steady(controller_dir: Path, now_s: float) -> bool:
+    """Note this look; tell whether the clock has gone on without a leap for STEADY_S."""
+    try:
+        since_s, last_s = map(float, (controller_dir / CLOCK).read_text("ascii").split())
+    except (OSError, ValueError):
+        since_s, last_s = now_s, now_s
+    if not last_s <= now_s <= last_s + BREAK_S:
+        since_s = now_s
+    with _opened(controller_dir) as dir_fd:
+        replace_file(dir_fd, CLOCK, f"{since_s:.0f} {now_s:.0f}\n".encode(), 0o640)
+    return now_s - since_s >= STEADY_S
 
 
-def _remove(old: _Old) -> int:
-    """Remove the directories; return how many were there."""
-    removed = 0
-    for name in old.names:
+@contextmanager
+def _opened(directory: Path) -> Iterator[int]:
+    """Give an administrator's directory, which may be a link."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+class _Shelf:
+    """The jobs' directories below one."""
+
+    def __init__(self, directory: Path, dir_fd: int, due_s: float) -> None:
+        """Begin nothing; `due_s`, of time.monotonic(), is when to stop."""
+        self._directory, self._dir_fd, self._due_s = directory, dir_fd, due_s
+        self.removed = 0
+        self.problems: list[str] = []
+
+    @property
+    def is_over(self) -> bool:
+        """Whether this go is."""
+        return time.monotonic() >= self._due_s
+
+    def _time_of(self, name: str) -> float | None:
         try:
-            remove_tree(name, old.dir_fd)
-            removed += 1
+            status = os.stat(name, dir_fd=self._dir_fd, follow_symlinks=False)
+        except OSError:
+            return None  # gone meanwhile
+        return status.st_mtime if stat.S_ISDIR(status.st_mode) else None
+
+    def find_old(self, days: int, now_s: float, kept: Collection[int]) -> dict[str, float]:
+        """Return jobs that are too old with their times, the oldest first; at random, of many."""
+        names = [name for name in entry_names(self._dir_fd) if JOB_NAME.fullmatch(name)]
+        random.shuffle(names)  # all have their turn, however many there are
+        times: dict[str, float] = {}
+        for name in names:
+            at_s = self._time_of(name)
+            if at_s is not None:
+                times[name] = at_s
+            if self.is_over:
+                break
+        limit_s = min(now_s, max(times.values(), default=0.0) + _DAY_S) - days * _DAY_S
+        old = {
+            name: at_s for name, at_s in times.items() if at_s < limit_s and int(name) not in kept
+        }
+        return dict(sorted(old.items(), key=lambda item: item[1]))
+
+    def remove(self, name: str, at_s: float) -> None:
+        """Remove one, unless something has come to it since it was looked at."""
+        if self._time_of(name) != at_s:
+            return
+        try:
+            remove_tree(name, self._dir_fd)
+            self.removed += 1
         except OSError as err:
-            if err.errno != errno.ENOENT:
-                raise
-    return removed
+            self.problems.append(f"{self._directory / name}: {err.strerror}")
 
 
-def _forget(names: Collection[str], config: Config) -> None:
-    """Take jobs out of the index first: what is in it has a report."""
+def _forget(names: Sequence[str], config: Config) -> None:
+    """Take jobs out of the index: what is in it has a report.
+
+    Raises:
+        InspectorError, sqlite3.Error, OSError: nothing was changed.
+    """
     path, gid = config.store_dir / INDEX, group_id(config.report_group)
-    if not names or not path.exists():
+    if not path.exists():
         return
     with writing(path, gid) as index:
         uids = forget(index, map(int, names))
     for uid in sorted(uids):
-        export_user(path, uid, gid)
+        try:
+            export_user(path, uid, gid)
+        except (sqlite3.Error, OSError):
+            with suppress(OSError):  # it comes with his next job, and names none that is gone
+                user_index(config.store_dir, uid).unlink()
 
 
 def _prune_one(
-    directory: Path, days: int, now_s: float, kept: Collection[int], store: Config | None = None
-) -> int:
-    """Return how many jobs went from a directory; `store`: it is that of the reports."""
-    if not days:
-        return 0
-    dir_fd = os.open(directory.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        top_fd = open_directory(directory.name, dir_fd)
-    finally:
-        os.close(dir_fd)
-    try:
-        old = _find_old(top_fd, days, now_s, kept)
-        if store:
-            _forget(old.names, store)
-        return _remove(old)
-    finally:
-        os.close(top_fd)
+    directory: Path, days: int, now_s: float, kept: Collection[int], store: Config | None
+) -> _Shelf:
+    """Remove what is too old; `store`: it is the directory of the reports.
+
+    Raises:
+        InspectorError, sqlite3.Error, OSError: nothing more can be done here now.
+    """
+    with _opened(directory) as dir_fd:
+        shelf = _Shelf(directory, dir_fd, time.monotonic() + GO_S / 2)
+        old = list(shelf.find_old(days, now_s, kept).items())
+        for first in range(0, len(old), _BATCH):
+            if shelf.is_over:
+                break
+            batch = old[first : first + _BATCH]
+            if store:
+                _forget([name for name, _ in batch], store)
+            for name, at_s in batch:
+                shelf.remove(name, at_s)
+        return shelf
 
 
 def prune(config: Config, now_s: float, kept: Collection[int] = ()) -> Outcome:
-    """Remove what is too old but for the jobs `kept`; says how much, in words."""
-    said = []
+    """Remove what is too old but for the jobs `kept`; LATER: there is more to do, or a problem."""
+    said: list[str] = []
+    problems: list[str] = []
+    over = False
     try:
-        summaries = _prune_one(config.report_dir, config.summary_days, now_s, kept)
-        if summaries:
-            said.append(
-                f"node summaries of {number(summaries, 'job')}, over {config.summary_days} days old"
-            )
-        reports = _prune_one(config.store_dir, config.report_days, now_s, kept, config)
-        if reports:
-            said.append(f"reports of {number(reports, 'job')}, over {config.report_days} days old")
+        if not _is_steady(config.controller_dir, now_s):
+            return Outcome(DONE)
     except OSError as err:
-        return Outcome(LATER, f"not removed: {err.filename or config.store_dir}: {err.strerror}")
-    except (InspectorError, sqlite3.Error) as err:
-        return Outcome(LATER, f"not removed: {err}")
-    return Outcome(DONE, f"removed: {'; '.join(said)}" if said else "")
+        return Outcome(LATER, f"nothing old is removed: {config.controller_dir}: {err.strerror}")
+    for what, directory, days, store in (
+        ("node summaries of", config.report_dir, config.summary_days, None),
+        ("reports of", config.store_dir, config.report_days, config),
+    ):
+        if not days:
+            continue
+        try:
+            shelf = _prune_one(directory, days, now_s, kept, store)
+        except OSError as err:
+            problems.append(f"{err.filename or directory}: {err.strerror}")
+        except (InspectorError, sqlite3.Error) as err:
+            problems.append(str(err))
+        else:
+            over |= shelf.is_over
+            problems += shelf.problems
+            if shelf.removed:
+                said.append(f"removed: {what} {number(shelf.removed, 'job')}, over {days} days old")
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        said.append(f"cannot be removed: {problems[0]}{more}")
+    return Outcome(LATER if over or problems else DONE, "; ".join(said))

@@ -185,6 +185,11 @@ class Queue:
             with suppress(OSError):
                 os.unlink(old, dir_fd=self._failed_fd)
 
+    def failed_jobs(self) -> set[int]:
+        """Return the jobs that are set aside: an administrator may move them back."""
+        found = map(_NAME.fullmatch, _names(self._failed_fd))
+        return {int(match[1]) for match in found if match}
+
     def _failed_s(self, name: str) -> float:
         try:
             return os.stat(name, dir_fd=self._failed_fd, follow_symlinks=False).st_mtime

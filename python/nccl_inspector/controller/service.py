@@ -31,7 +31,7 @@ from nccl_inspector.wakeup import Wakeup
 PASS_S = 5.0
 LOOK_AGAIN_S = 60.0  # at the latest, however long nothing has come
 TRIES_MAX = 5
-PRUNE_S = 6 * 3600.0  # between looks for what is too old
+PRUNE_S, PRUNE_AGAIN_S = 3600.0, 120.0  # between looks for what is too old; while there is more
 RETRY_S = 30.0  # after the first try, doubled with each
 RETRY_MAX_S = 600.0  # of what is no fault of the job: longer the longer it lasts
 CHILD_S = 300
@@ -102,7 +102,7 @@ class Controller:
         entries, problems = self._queue.scan()
         for problem in problems:
             log.warning("%s", problem)
-        groups = group(self._waiting(entries))
+        groups = group(self._waiting(entries, at_once))
         for known in (self._looked, self._not_before_s):
             for leader in known.keys() - groups.keys():
                 del known[leader]
@@ -113,28 +113,32 @@ class Controller:
             if at_once or self._is_time(leader):
                 left -= self._settle(leader, its)
         if not self.stopping and (at_once or time.monotonic() >= self._prune_next_s):
-            self._prune(groups.keys())
+            self._prune({number for one in entries for number in (one.job_id, one.leader)})
         return left
 
-    def _waiting(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Return the entries; one of the future, by a clock set back, waits since it was seen."""
+    def _waiting(self, entries: Sequence[Entry], at_once: bool) -> list[Entry]:
+        """Return the entries; one of the future, by a clock set back, waits since it was seen.
+
+        `at_once`: nobody will see it again, so it has waited.
+        """
         seen_s, now_s = time.monotonic(), time.time()
         names = [one.file.partition(".try")[0] for one in entries]
         self._first_seen_s = {name: self._first_seen_s.get(name, seen_s) for name in names}
         return [
-            replace(one, queued_s=now_s - (seen_s - self._first_seen_s[name]))
+            replace(one, queued_s=0 if at_once else now_s - (seen_s - self._first_seen_s[name]))
             if one.queued_s > now_s
             else one
             for name, one in zip(names, entries, strict=True)
         ]
 
     def _prune(self, queued: Collection[int]) -> None:
-        self._prune_next_s = time.monotonic() + PRUNE_S
-        outcome = run_in_child(partial(prune, self._config, time.time(), set(queued)))
-        if outcome.word == DONE:
-            if outcome.detail:
-                log.info("%s", outcome.detail)
-        else:
+        kept = {*queued, *self._queue.failed_jobs()}
+        outcome = run_in_child(partial(prune, self._config, time.time(), kept))
+        pause_s = PRUNE_S if outcome.word == DONE else PRUNE_AGAIN_S
+        self._prune_next_s = time.monotonic() + pause_s
+        if outcome.word == DONE and outcome.detail:
+            log.info("%s", outcome.detail)
+        elif outcome.word != DONE:
             self._say_once(outcome.detail)
 
     def _is_time(self, leader: int) -> bool:

@@ -4,7 +4,7 @@
 import time
 from collections import Counter
 
-from nccl_inspector.card.means import BY_NVIDIA, communicators, nobody_named
+from nccl_inspector.card.means import BY_NVIDIA, NOT_TOLD, communicators, nobody_named
 from nccl_inspector.card.model import (
     Card,
     Communicator,
@@ -159,7 +159,7 @@ def _quality(
         killed=tuple(f"{words} of {node}" for node, words in sorted(lost.items())),
         dropped=asked.drops(),
         refused=dict(+asked.refused),
-        timing="none" if not asked.found.kinds else "gpu",
+        timing=NOT_TOLD if asked.found.kinds else "none",
         inputs=(Input("prometheus", "partial", f"windows of {asked.found.window_s} s"),),
         missing=tuple(missing),
     )

@@ -47,7 +47,10 @@ CREATE INDEX kinds_by_key
   ON kinds (func, size_class, transport, nranks, nnodes, gpu, nccl, algo, job);
 """
 
-MIGRATIONS: Sequence[str] = (_FIRST,)
+# A job is also looked for by its number alone, where it goes.
+_SECOND = "CREATE INDEX jobs_by_id ON jobs (job_id);"
+
+MIGRATIONS: Sequence[str] = (_FIRST, _SECOND)
 VERSION = len(MIGRATIONS)
 
 
