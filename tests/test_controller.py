@@ -122,13 +122,24 @@ def test_an_end_of_the_future_waits_from_when_it_was_seen(
     controller = Controller(
         config, queue, lambda one: make_report(one, config, usual_makers(config))
     )
+    monkeypatch.setattr(service, "PASS_S", 0.0)
     back_s = time.time() - 3600  # the clock was set back after the job's end
     begin_s, monotonic = time.monotonic(), time.monotonic
     monkeypatch.setattr(time, "time", lambda: back_s + monotonic() - begin_s)
-    assert controller.one_pass(at_once=True) == 1
+    assert controller.one_pass() == 1
     monkeypatch.setattr(time, "monotonic", lambda: monotonic() + SETTLE_S)
-    assert controller.one_pass(at_once=True) == 0
+    assert controller.one_pass() == 0
     queue.close()
+    assert stored(config) == [42]
+
+
+def test_a_pass_by_a_timer_does_not_wait_for_the_future(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended_job(config, tmp_path, 42)
+    back_s = time.time() - 3600
+    monkeypatch.setattr(time, "time", lambda: back_s)
+    assert run_pass(config, usual_makers(config)) == 0
     assert stored(config) == [42]
 
 

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from nccl_inspector.config import Config
-from nccl_inspector.controller.pruning import prune
+from nccl_inspector.controller import pruning
+from nccl_inspector.controller.pruning import CLOCK, prune
 from nccl_inspector.controller.wiring import usual_makers
-from nccl_inspector.store.index import reading, user_index
+from nccl_inspector.removal import remove_tree
+from nccl_inspector.store.index import INDEX, reading, user_index, writing
 from nccl_inspector.store.queries import Wish, find_jobs
 from tests.test_collect import HEAD
 from tests.test_controller import config, enqueue, run_pass, stored, summarize
@@ -39,7 +41,14 @@ def kept(config: Config, tmp_path: Path) -> Config:
         enqueue(config, job_id)
         summarize(config, tmp_path / str(job_id), job_id)
     assert run_pass(config, usual_makers(config)) == 0
+    steady(config)
     return config
+
+
+def steady(config: Config, hours: float = 7) -> None:
+    """Let looks have followed each other for so long, the last one an hour ago."""
+    now_s = time.time()
+    (config.controller_dir / CLOCK).write_text(f"{now_s - hours * 3600} {now_s - 3600}\n")
 
 
 def test_summaries_go_first_and_reports_with_their_rows_later(kept: Config) -> None:
@@ -70,9 +79,120 @@ def test_nothing_goes_where_all_is_kept(kept: Config) -> None:
     assert jobs(kept.report_dir) == jobs(kept.store_dir) == [OLD, YOUNG]
 
 
-def test_a_clock_that_is_years_ahead_removes_nothing(kept: Config) -> None:
-    assert prune(kept, time.time() + 3650 * DAY_S).detail == ""
+def test_a_clock_that_leaps_removes_nothing(kept: Config) -> None:
+    ahead_s = time.time() + 3650 * DAY_S
+    assert prune(kept, ahead_s).detail == ""
+    # Somebody wrote by that clock, too.
+    age(kept, YOUNG, 0, ahead_s)
+    for hour in range(6):
+        assert prune(kept, ahead_s + 3600 * hour).detail == ""
+    assert prune(kept, time.time()).detail == "", "nor does its way back"
     assert jobs(kept.report_dir) == jobs(kept.store_dir) == [OLD, YOUNG]
+
+
+def test_by_a_clock_years_ahead_that_stays_the_newest_job_tells_the_age(kept: Config) -> None:
+    ahead_s = time.time() + 3650 * DAY_S
+    (kept.controller_dir / CLOCK).write_text(f"{ahead_s - 30000} {ahead_s - 3600}\n")
+    assert prune(kept, ahead_s).detail == ""
+    assert jobs(kept.report_dir) == [OLD, YOUNG]
+
+
+@pytest.mark.parametrize("words", ["", "x y", "1", "nan nan"])
+def test_after_a_first_look_nothing_goes_for_some_hours(kept: Config, words: str) -> None:
+    (kept.controller_dir / CLOCK).write_text(words)
+    age(kept, OLD, 31)
+    now_s = time.time()
+    for hour in (0, 1, 5):
+        assert prune(kept, now_s + 3600 * hour).detail == ""
+    assert "1 job" in prune(kept, now_s + 3600 * 7).detail
+
+
+def test_a_directory_that_cannot_be_removed_holds_up_no_other(
+    kept: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for job_id in (OLD, YOUNG):
+        age(kept, job_id, 400 - job_id)
+    newest = kept.report_dir / "99", kept.store_dir / "99"
+    for path in newest:
+        path.mkdir()
+
+    def fail(name: str, dir_fd: int) -> None:
+        if name == str(OLD):
+            raise PermissionError(13, "Permission denied", name)
+        remove_tree(name, dir_fd)
+
+    monkeypatch.setattr(pruning, "remove_tree", fail)
+    outcome = prune(kept, time.time())
+    assert outcome.word == "later"
+    assert f"cannot be removed: {kept.report_dir / str(OLD)}: Permission denied" in outcome.detail
+    assert jobs(kept.report_dir) == [OLD, 99]
+
+
+def test_without_the_summaries_directory_reports_go_all_the_same(kept: Config) -> None:
+    age(kept, OLD, 400)
+    kept.report_dir.rename(kept.report_dir.with_name("gone"))
+    outcome = prune(kept, time.time())
+    assert jobs(kept.store_dir) == stored(kept) == [YOUNG]
+    assert f"cannot be removed: {kept.report_dir}: No such file" in outcome.detail
+
+
+def test_a_users_index_that_cannot_be_made_anew_is_none(
+    kept: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    age(kept, OLD, 400)
+    monkeypatch.setattr(pruning, "export_user", full)
+    prune(kept, time.time())
+    assert stored(kept) == [YOUNG]
+    assert not user_index(kept.store_dir, HEAD.uid).exists(), "it would name what is gone"
+
+
+def test_what_came_to_a_job_meanwhile_keeps_it(
+    kept: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    age(kept, OLD, 400)
+
+    def late(*_: object) -> None:
+        (kept.store_dir / str(OLD) / "1.json").touch()
+
+    monkeypatch.setattr(pruning, "_forget", late)
+    prune(kept, time.time())
+    assert jobs(kept.store_dir) == [OLD, YOUNG]
+
+
+def test_a_directory_behind_a_link_of_the_administrators_is_pruned(kept: Config) -> None:
+    age(kept, OLD, 400)
+    real = kept.report_dir.rename(kept.report_dir.with_name("real"))
+    kept.report_dir.symlink_to(real)
+    prune(kept, time.time())
+    assert jobs(real) == [YOUNG]
+
+
+def test_components_and_jobs_set_aside_stay(kept: Config) -> None:
+    for job_id in (OLD, YOUNG):
+        age(kept, job_id, 400)
+    (kept.report_dir / "99").mkdir()
+    (kept.store_dir / "99").mkdir()
+    enqueue(kept, OLD, "het_job_id=40\nnodelist=n[1-2]\n")
+    (kept.controller_dir / "failed" / f"{YOUNG}.1700000000000000000.try5").touch()
+    run_pass(replace(kept, controller_wait_s=9e9), usual_makers(kept))
+    assert jobs(kept.report_dir) == [OLD, YOUNG, 99]
+
+
+def test_a_great_backlog_is_gone_in_time(kept: Config) -> None:
+    age(kept, OLD, 1)
+    with writing(kept.store_dir / INDEX, None) as index:
+        row = index.execute("SELECT * FROM jobs LIMIT 1").fetchone()
+        marks = ",".join("?" * len(row))
+        rows = [(None, row[1], number, *row[3:]) for number in range(100_000, 160_000)]
+        index.executemany(f"INSERT INTO jobs VALUES ({marks})", rows)  # noqa: S608 - of our own
+    for number in range(100_000, 101_000):
+        path = kept.store_dir / str(number)
+        path.mkdir()
+        os.utime(path, (0, 0))
+    assert "reports of 1,000 jobs" in prune(kept, time.time()).detail
 
 
 def test_a_job_of_the_future_makes_no_other_one_old(kept: Config) -> None:
@@ -110,5 +230,6 @@ def test_the_service_prunes_and_says_once_where_it_may_not(
     assert jobs(kept.report_dir) == [YOUNG]
     assert "node summaries of 1 job," in caplog.text
     kept.report_dir.rename(kept.report_dir.with_name("gone"))
-    run_pass(kept, usual_makers(kept))
-    assert "not removed" in caplog.text
+    for _ in range(2):
+        run_pass(kept, usual_makers(kept))
+    assert caplog.text.count("cannot be removed") == 2, "once for each service"

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is read of a job's own output, whatever the job's user has put there."""
 
+import fcntl
 import os
+import signal
 import time
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -45,3 +47,19 @@ def test_a_fifo_of_the_user_in_place_of_his_output_holds_nobody(tmp_path: Path) 
     given = gather(WEEK, CONFIG, Asked(slurm=False, output=tmp_path / "slurm.out"))
     assert given.readings is None
     assert "is no file" in given.inputs[-1].detail
+
+
+def test_a_lease_of_the_user_on_his_output_holds_nobody(tmp_path: Path) -> None:
+    output = tmp_path / "slurm.out"
+    output.write_text(LINES)
+    with output.open("r+") as held:
+        fcntl.fcntl(held, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        before = signal.signal(signal.SIGIO, signal.SIG_IGN)
+        try:
+            begin_s = time.monotonic()
+            given = gather(WEEK, CONFIG, Asked(slurm=False, output=output))
+            assert time.monotonic() - begin_s < 5
+        finally:
+            fcntl.fcntl(held, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+            signal.signal(signal.SIGIO, before)
+    assert given.readings is None

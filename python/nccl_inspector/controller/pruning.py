@@ -29,6 +29,7 @@ GO_S = 20.0  # in which no report is made
 STEADY_S, BREAK_S = 6 * 3600.0, 2 * 86400.0
 CLOCK = "clock"  # in controller_dir: since when looks have followed each other, and the last one
 _DAY_S = 86400.0
+_STEP_S = 60.0  # back: that is how clocks are put right
 _BATCH = 100
 
 
@@ -38,7 +39,7 @@ def _is_steady(controller_dir: Path, now_s: float) -> bool:
         since_s, last_s = map(float, (controller_dir / CLOCK).read_text("ascii").split())
     except (OSError, ValueError):
         since_s, last_s = now_s, now_s
-    if not last_s <= now_s <= last_s + BREAK_S:
+    if not last_s - _STEP_S <= now_s <= last_s + BREAK_S:
         since_s = now_s
     with _opened(controller_dir) as dir_fd:
         replace_file(dir_fd, CLOCK, f"{since_s:.0f} {now_s:.0f}\n".encode(), 0o640)
