@@ -49,7 +49,7 @@ ALONE = {
     "slow rank": (ALL_NODES, (*LONGER, "--comms", "node,world", "--slow-rank", "5:40")),
     "slow GPU": (
         ALL_NODES,
-        ("--ops", "allreduce", "--sizes", "64K", "--seconds", "45", "--comms", "world",
+        ("--ops", "allreduce", "--sizes", "64K", "--seconds", "75", "--comms", "world",
          "--slow-gpu", "5:40"),
     ),
     "slow node": (ALL_NODES, (*SOME, "--comms", "half,parity", "--throttle", "n3:4")),

@@ -78,8 +78,9 @@ class _Waits:
         """Of n looks k found some; their share p is known to sqrt((1 - p) / k), and how many each
         found about as well as that of k numbers which differ as much as they are large."""
         found = min(self.found, self.looks)
-        share = _SIGMAS * sqrt((2 - found / self.looks) / found) if found else 0.0
-        return self.wait_ns * share + _NONE_SEEN * LOOK_NS / self.ops
+        if not found:
+            return _NONE_SEEN * LOOK_NS / self.ops
+        return self.wait_ns * _SIGMAS * sqrt((2 - found / self.looks) / found)
 
 
 def _key(member: Member, call: LateCall) -> Key | None:
