@@ -26,7 +26,7 @@ from nccl_inspector.report import load_summaries
 from tests import jobs
 from tests.cluster import Cluster
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(480)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 ALL_NODES = ("-N4", "--ntasks-per-node=2")
 TWO_NODES = ("-N2", "--ntasks-per-node=2")
