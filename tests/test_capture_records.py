@@ -105,6 +105,17 @@ def test_a_line_of_any_length_is_passed_over(tmp_path: Path) -> None:
     assert _read(path) == ([b"one", b"two"], {"line_too_long": 2})
 
 
+def test_a_gzip_that_would_fill_a_disk_is_read_so_far(tmp_path: Path) -> None:
+    path = tmp_path / "a.log.gz"
+    bomb = b"".join([gzip.compress((b"x" * 1023 + b"\n") * 8192)] * 64)
+    path.write_bytes(gzip.compress(b"one\n") + bomb)
+    with path.open("rb") as file:
+        refused: Counter[str] = Counter()
+        size = sum(len(line) + 1 for line in read_lines(file.fileno(), True, refused))
+    assert refused == {"gzip_too_large": 1}
+    assert size < 300 * path.stat().st_size + (64 << 20) < 64 * (8 << 20)
+
+
 def test_a_torn_gzip_is_read_up_to_where_it_is_torn(tmp_path: Path) -> None:
     path = tmp_path / "a.log.gz"
     members = gzip.compress(b"one\n") + gzip.compress(b"two\n")

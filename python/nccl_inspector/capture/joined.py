@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from nccl_inspector.analysis.bandwidth import bus_factor
 from nccl_inspector.analysis.lateness import SYNCHRONISING
 from nccl_inspector.capture.engine import Capture
-from nccl_inspector.capture.schema import quoted
+from nccl_inspector.capture.schema import SIZE_CLASS, quoted
 from nccl_inspector.card.model import Communicator, Operations, Series, TimeLine
+from nccl_inspector.kindlabels import transport_by_shape
 from nccl_inspector.printable import visible
 
 WINDOW_S, WINDOWS_MAX, SERIES_MAX = 10, 1000, 64
 
-_SIZE = "if(bytes > 1, floor(log2(bytes)), 0)::integer"
 _ALGO_PROTO = """case when algo = 'GROUP' then 'GROUP' when algo is null then ''
     else algo || '_' || coalesce(proto, 'Unknown') end"""
 _NUMBERED = "kind = 'coll' and algo is distinct from 'GROUP'"
@@ -24,7 +24,7 @@ _NUMBERED = "kind = 'coll' and algo is distinct from 'GROUP'"
 # `mixed`: ranks whose times are of different clocks cannot be compared.
 _JOIN = f"""
 create table joined as
-select comm, func, sn, max({_SIZE}) as size_class, any_value({_ALGO_PROTO}) as algo_proto,
+select comm, func, sn, max({SIZE_CLASS}) as size_class, any_value({_ALGO_PROTO}) as algo_proto,
     max(nranks) as nranks, count(*) as seen, min(time_ns) as t, sum(time_ns) as total,
     arg_min(rank, time_ns) as last, max(bytes) as bytes, min(bytes) <> max(bytes) as mismatched,
     max(when_us) as when_us, coalesce(min(source) <> max(source), false) as mixed
@@ -42,7 +42,7 @@ order by sum(total) desc, comm, func, size_class, algo_proto
 # What has no number that the ranks share: Send, Recv, and several of them in one call.
 _ALONE = f"""
 with alone as (
-    select comm, func, {_SIZE} as size_class, {_ALGO_PROTO} as algo_proto, rank, nranks,
+    select comm, func, {SIZE_CLASS} as size_class, {_ALGO_PROTO} as algo_proto, rank, nranks,
         time_ns as t, bytes
     from ops where not ({_NUMBERED})),
 counts as (
@@ -102,15 +102,6 @@ class Joined:
     mismatched: int  # collectives of one number whose ranks do not agree on the size
     waiting_ns: int  # of the ranks, in the collectives in which all wait for all
     busy_ns: int  # their time in these
-
-
-def transport_of(nranks: int, nnodes: int) -> str:
-    """Return what a communicator goes over, as far as its shape tells."""
-    if not nranks or not nnodes:
-        return "unknown"
-    if nnodes == 1:
-        return "nvlink"
-    return "net" if nnodes == nranks else "mixed"
 
 
 def _bus_gbs(func: str, nranks: int, mean_bytes: float, time_ns: float) -> float | None:
@@ -185,7 +176,7 @@ def _communicators(capture: Capture) -> list[Communicator]:
             )
         found.append(
             Communicator(
-                visible(comm), visible(name or ""), transport_of(nranks, nnodes), nranks,
+                visible(comm), visible(name or ""), transport_by_shape(nranks, nnodes), nranks,
                 nnodes, tuple(map(visible, nodes)), seen, tuple(notes),
             )
         )  # fmt: skip
@@ -223,7 +214,7 @@ def _timeline(capture: Capture) -> TimeLine:
         gbs[at] = _bus_gbs(func, nranks, float(size_bytes), float(time_ns))
         operations[at] = count
     series = tuple(
-        Series(transport_of(nranks, shapes[comm]), visible(comm), visible(func), size,
+        Series(transport_by_shape(nranks, shapes[comm]), visible(comm), visible(func), size,
                tuple(gbs), tuple(operations))
         for (comm, func, size), (nranks, gbs, operations) in lines.items()
     )  # fmt: skip

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 # A verbose line of 64 channels has 16 KB, a proxy trace of v4.4 with all its steps some more.
 LINE_BYTES_MAX = 256 << 10
 _CHUNK_BYTES = 1 << 20
+# Lines alike become a fiftieth at most; a file that unpacks to much more is made to fill a disk.
+_RATIO_MAX, _SMALL_BYTES = 300, 64 << 20
 
 
 def _chunks(fd: int) -> Iterator[bytes]:
@@ -21,13 +23,19 @@ def _chunks(fd: int) -> Iterator[bytes]:
 def _unpacked(packed: Iterator[bytes], refused: Counter[str]) -> Iterator[bytes]:
     """Give what gzip members hold, up to where they are torn or no more gzip."""
     unpacker = zlib.decompressobj(wbits=31)
+    room = _SMALL_BYTES
     for chunk in packed:
         data = chunk
+        room += _RATIO_MAX * len(chunk)
         while data:
             try:
                 found = unpacker.decompress(data, _CHUNK_BYTES)
             except zlib.error:
                 refused["gzip_broken"] += 1
+                return
+            room -= len(found)
+            if room < 0:
+                refused["gzip_too_large"] += 1
                 return
             if found:
                 yield found

@@ -11,6 +11,7 @@ from typing import Any
 from nccl_inspector.capture.engine import Capture
 from nccl_inspector.capture.engine import Process as ProcessId
 from nccl_inspector.capture.joined import WINDOW_S
+from nccl_inspector.capture.schema import SIZE_CLASS
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model import (
     ALGOS,
@@ -37,7 +38,6 @@ from nccl_inspector.summary import Head, NodeSummary
 
 _LINES_MAX = 8  # of a process, as in a box
 _WORD_MASK = (1 << 64) - 1
-_SIZE = "if(bytes > 1, floor(log2(bytes)), 0)::integer"
 # analysis/histogram.py: bucket_of.
 _BUCKET = """case when time_ns < 1024 then time_ns >> 5
     when time_ns >= 1::bigint << 37 then 895
@@ -52,7 +52,7 @@ from ops group by hostname, pid, comm, rank order by all
 """
 _KEYS = f"""
 with buckets as (
-    select hostname, pid, comm, rank, func, {_SIZE} as size_class, coalesce(algo, '') as algo,
+    select hostname, pid, comm, rank, func, {SIZE_CLASS} as size_class, coalesce(algo, '') as algo,
         coalesce(proto, '') as proto, {_BUCKET} as bucket, count(*) as n, sum(bytes) as size_bytes,
         sum(time_ns) as busy_ns, min(time_ns) as least_ns, max(time_ns) as most_ns,
         min(sn) as first_sn, max(sn) as last_sn,
@@ -71,7 +71,7 @@ from ops where kind = 'p2p' and peer >= 0 group by hostname, pid, comm, rank, fu
 order by all
 """
 _WINDOWS = f"""
-with sized as (select *, {_SIZE} as size_class from ops),
+with sized as (select *, {SIZE_CLASS} as size_class from ops),
 busiest as (
     select hostname, pid, comm, rank, func, size_class from (
         select hostname, pid, comm, rank, func, size_class, row_number() over (

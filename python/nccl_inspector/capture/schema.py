@@ -28,6 +28,9 @@ from nccl_inspector.capture.records import BYTES_MAX, RANKS_MAX, TIME_US_MAX
 # Reasons of lines that are no fault: they speak of something else than an operation with a time.
 MARKER, PROXY, UNTIMED, OTHER_KIND = "dump_stats", "proxy_trace", "untimed", "other_kind"
 
+# Of the column `bytes`: floor(log2), 0 for 0 and 1.
+SIZE_CLASS = "if(bytes > 1, floor(log2(bytes)), 0)::integer"
+
 _PARTS = (("header", HEADER), ("metadata", METADATA))
 _NEEDED = [one for members in (HEADER, METADATA, PERF) for one in members if one.needed]
 
