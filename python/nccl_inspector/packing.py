@@ -124,8 +124,8 @@ def _take_columns(
 
 def _column(planes: bytes, width: int, count: int) -> Sequence[int]:
     """Return numbers from their lowest bytes, their next ones and so on."""
-    if width == 1:
-        return planes
+    if width < 2:
+        return planes or bytes(count)  # nothing but zeros has no width
     raw = bytearray(_WORD_BYTES * count)
     for place in range(width):
         raw[place::_WORD_BYTES] = planes[place * count : (place + 1) * count]
