@@ -159,6 +159,7 @@ static void note_progress(struct sweep *sweep, struct box *box, uint64_t now_tic
 			atomic_store_explicit(&box->comms[i].last_progress_tick, now_tick, relaxed);
 		sweep->moves[i] = completed > sweep->completed[i];
 		sweep->completed[i] = completed;
+		sweep->looks[i]++;
 	}
 }
 
@@ -234,8 +235,6 @@ void sweep_round(struct sweep *sweep, struct track *track, uint64_t now_tick)
 	settle_calls(sweep, track);
 	groups_close_strays(&track->groups, sweep->strays, open_number, track);
 	note_progress(sweep, track->box, now_tick);
-	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++)
-		sweep->looks[i]++;
 	if (used) {
 		uint64_t past_ns = age_ns(track, &track->sweep_tick, now_tick);
 

@@ -50,6 +50,15 @@ def _mount_of(fd: int) -> bytes:
     return match[1]
 
 
+def reopen(path_fd: int) -> int:
+    """Return a descriptor to read what has been looked up; without waiting, whatever it is.
+
+    Raises:
+        OSError: it may not be read, or its owner has a lease on it.
+    """
+    return os.open(f"/proc/self/fd/{path_fd}", _FLAGS)
+
+
 @contextmanager
 def _below(name: str, dir_fd: int, kind: int) -> Iterator[tuple[int, os.stat_result]]:
     """Give a descriptor and the status of `name`, of this kind (stat.S_IFREG, S_IFDIR).
@@ -68,7 +77,7 @@ def _below(name: str, dir_fd: int, kind: int) -> Iterator[tuple[int, os.stat_res
                 raise RefusedError("link")
             if stat.S_IFMT(status.st_mode) != kind:
                 raise RefusedError("not_regular")
-            fd = os.open(f"/proc/self/fd/{path_fd}", _FLAGS)
+            fd = reopen(path_fd)
         finally:
             os.close(path_fd)
     except OSError as err:
@@ -154,3 +163,19 @@ def entry_names(dir_fd: int) -> list[str]:
     """Return the names in a directory, in no order."""
     with os.scandir(dir_fd) as entries:
         return [entry.name for entry in entries]
+
+
+def read_owners(name: str, max_bytes: int, dir_fd: int) -> bytes | None:
+    """Return a file of the directory's own owner, None when there is none.
+
+    Raises:
+        RefusedError: as `regular_file`.
+    """
+    owner = os.fstat(dir_fd).st_uid
+    try:
+        with regular_file(name, owner, max_bytes, dir_fd) as (fd, status):
+            return read_at(fd, status.st_size, 0)
+    except RefusedError as err:
+        if err.reason == "gone":
+            return None
+        raise

@@ -5,6 +5,8 @@ What counters of links and GPUs did, and what NVIDIA's plugin wrote where that m
 """
 
 import zlib
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from nccl_inspector.checkedjson import Checks, dump
 from nccl_inspector.counters import model as counters_model
@@ -24,6 +26,16 @@ COUNTERS_BYTES_MAX = 128 << 10  # of a node
 VENDOR_BYTES_MAX = 128 << 10
 _RAW_BYTES_MAX = 4 << 20  # unpacked
 _CHECKS = Checks("bad_summary")
+_Part = TypeVar("_Part")
+
+
+def _unpack(data: bytes, from_json: Callable[[Any], _Part]) -> _Part | None:
+    if not data:
+        return None
+    try:
+        return from_json(_CHECKS.load(inflate(data, _RAW_BYTES_MAX)))
+    except RefusedError as err:
+        raise _CHECKS.refused(str(err)) from err
 
 
 def pack_counters(counters: NodeCounters | None) -> bytes:
@@ -44,12 +56,7 @@ def unpack_counters(data: bytes) -> NodeCounters | None:
     Raises:
         RefusedError: it is something else; the reason is `bad_summary`.
     """
-    if not data:
-        return None
-    try:
-        return counters_model.from_json(_CHECKS.load(inflate(data, _RAW_BYTES_MAX)))
-    except RefusedError as err:
-        raise _CHECKS.refused(str(err)) from err
+    return _unpack(data, counters_model.from_json)
 
 
 def pack_vendor(means: VendorMeans | None) -> bytes:
@@ -70,9 +77,4 @@ def unpack_vendor(data: bytes) -> VendorMeans | None:
     Raises:
         RefusedError: it is something else; the reason is `bad_summary`.
     """
-    if not data:
-        return None
-    try:
-        return means_from_json(_CHECKS.load(inflate(data, _RAW_BYTES_MAX)))
-    except RefusedError as err:
-        raise _CHECKS.refused(str(err)) from err
+    return _unpack(data, means_from_json)

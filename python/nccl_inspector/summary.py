@@ -17,6 +17,7 @@ from dataclasses import astuple, dataclass, fields, replace
 from functools import cache
 from typing import Any, get_args, get_origin
 
+from nccl_inspector.checkedjson import Checks
 from nccl_inspector.counters.model import NodeCounters
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.fitting import pack_process, piece
@@ -46,6 +47,7 @@ PIECES_BYTES_MIN = 2048  # empty ones are less
 _RAW_BYTES_MAX = 4 << 20  # of one table, unpacked
 _TABLES = 4
 _PIECES_MAX = _TABLES + 64  # a time line each; the plugin has 8
+_load = Checks("bad_summary").load
 _LENGTH = struct.Struct("<I")
 _COMM_ROWS_MAX = 4096
 # How long each part between the first line and the processes is, and may be.
@@ -187,13 +189,6 @@ def _list(cls: type[Any], values: Any) -> tuple[Any, ...]:
     return tuple(printable(value) if isinstance(value, str) else value for value in values)
 
 
-def _json(data: bytes) -> Any:
-    try:
-        return json.loads(data)
-    except (ValueError, RecursionError) as err:
-        raise RefusedError("bad_summary", "odd JSON") from err
-
-
 def _pieces(block: bytes) -> list[bytes]:
     """Return the pieces of a block, packed as they are."""
     found: list[bytes] = []
@@ -215,7 +210,7 @@ def _process(block: bytes) -> Process:
     if len(pieces) < _TABLES:
         raise RefusedError("bad_summary", "odd block")
     json_piece, keys, peers, nets = (inflate(piece, _RAW_BYTES_MAX) for piece in pieces[:_TABLES])
-    meta = _json(json_piece)
+    meta = _load(json_piece)
     if not isinstance(meta, list) or len(meta) != 6:
         raise RefusedError("bad_summary", "odd block")
     facts, dropped, flags, gpus, comms, operations = meta
@@ -243,7 +238,7 @@ def _part_bytes(values: Mapping[str, Any], name: str) -> int:
 
 def _head(line: bytes) -> tuple[Head, Any, list[int]]:
     """Return the first line's head, how many processes it says there are, bytes of each part."""
-    values = _json(line)
+    values = _load(line)
     if not isinstance(values, dict) or values.get("format") != FORMAT:
         raise RefusedError("bad_summary", "not a node summary of this release")
     problems = _list(str, values.get("problems"))

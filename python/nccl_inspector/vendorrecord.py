@@ -5,7 +5,6 @@ On disk it is `jobs/<id>/vendor`: what the report gets, and which dump of each G
 that an agent that starts again counts none twice. Bounded, however long the job runs.
 """
 
-import os
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
@@ -13,8 +12,7 @@ from typing import Self
 
 from nccl_inspector.atomic import replace_file
 from nccl_inspector.checkedjson import TEXT_CHARS_MAX, dump
-from nccl_inspector.errors import RefusedError
-from nccl_inspector.hostile import Stamp, read_at, regular_file
+from nccl_inspector.hostile import Stamp, read_owners
 from nccl_inspector.kindlabels import Kind
 from nccl_inspector.vendorfile import Bucket
 from nccl_inspector.vendormeans import (
@@ -166,11 +164,5 @@ def read_record(job_fd: int) -> VendorRecord | None:
     Raises:
         RefusedError: it cannot be read, or is another release's.
     """
-    owner = os.fstat(job_fd).st_uid
-    try:
-        with regular_file(FILE, owner, RECORD_BYTES_MAX, job_fd) as (fd, status):
-            return VendorRecord.decode(read_at(fd, status.st_size, 0))
-    except RefusedError as err:
-        if err.reason == "gone":
-            return None
-        raise
+    data = read_owners(FILE, RECORD_BYTES_MAX, job_fd)
+    return None if data is None else VendorRecord.decode(data)

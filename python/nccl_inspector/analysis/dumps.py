@@ -5,6 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from nccl_inspector.card.words import number
 from nccl_inspector.kindlabels import Comm, Kind
 from nccl_inspector.summary import NodeSummary
 from nccl_inspector.vendormeans import Row, Spread
@@ -39,8 +40,7 @@ class Dumped:
     @property
     def words(self) -> str:
         """How much there is."""
-        many = "1 dump" if self.dumps == 1 else f"{self.dumps:,} dumps"
-        return f"{many} of {'1 GPU' if self.gpus == 1 else f'{self.gpus:,} GPUs'}"
+        return f"{number(self.dumps, 'dump')} of {number(self.gpus, 'GPU')}"
 
 
 def _merge(spreads: Sequence[Spread]) -> Spread:

@@ -160,8 +160,7 @@ def build_card(loaded: Loaded, given: Given | None = None) -> Card:
     gpus = {one.head.node: gpus_of(one.counters) for one in summaries}
     transports = {comm_id(comm): transport_of(comm, gpus).transport for comm in comms}
     job = with_record(describe_job(report, summaries), given)
-    wall_s = job.end_s - job.start_s if job.start_s is not None and job.end_s is not None else None
-    over_time = _over_time(report, transports, placed, wall_s or 0.0, given.readings)
+    over_time = _over_time(report, transports, placed, job.wall_s or 0.0, given.readings)
     refused = {**given.refused, **over_time.refused}
     quality = describe_quality(report, summaries, given.inputs, refused)
     environment = describe_environment(summaries)
@@ -200,7 +199,7 @@ def build_card(loaded: Loaded, given: Given | None = None) -> Card:
         hangs=hangs,
         stragglers=stragglers,
         ranks=len(processes),
-        wall_s=wall_s,
+        wall_s=job.wall_s,
         waiting_share=waiting_share,
         waiting_s=waiting_ns / 1e9 / max(len(processes), 1),
     )
@@ -215,7 +214,7 @@ def build_card(loaded: Loaded, given: Given | None = None) -> Card:
             comms,
             lambda comm, one: _expectation(comm, one, transports[comm_id(comm)], nodes),
         ),
-        transports=sum_transports(comms, transports, wall_s),
+        transports=sum_transports(comms, transports, job.wall_s),
         timeline=over_time.timeline,
         stragglers=stragglers,
         hangs=hangs,

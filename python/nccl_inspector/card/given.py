@@ -12,6 +12,7 @@ from nccl_inspector.analysis.throughput import Readings, read_lines, read_throug
 from nccl_inspector.card.model import Input, Job, Period
 from nccl_inspector.config import Config
 from nccl_inspector.errors import InspectorError
+from nccl_inspector.hostile import reopen
 from nccl_inspector.hostlist import expand
 from nccl_inspector.localzone import LocalZone
 from nccl_inspector.slurm.find import find_record
@@ -95,8 +96,7 @@ def _open_regular(path: Path, uid: int | None) -> int | None:
         status = os.fstat(path_fd)
         if not stat.S_ISREG(status.st_mode) or (uid is not None and status.st_uid != uid):
             return None
-        # Without waiting: its owner may have a lease on it.
-        return os.open(f"/proc/self/fd/{path_fd}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        return reopen(path_fd)
     finally:
         os.close(path_fd)
 

@@ -137,6 +137,13 @@ class Job:
     uid: int | None = None
     script: str = ""  # fingerprint of what was submitted: alike for the same script
 
+    @property
+    def wall_s(self) -> float | None:
+        """How long it ran; None: it is not known."""
+        if self.start_s is None or self.end_s is None:
+            return None
+        return self.end_s - self.start_s
+
 
 @dataclass(frozen=True, slots=True)
 class Environment:

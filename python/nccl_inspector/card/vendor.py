@@ -26,6 +26,7 @@ from nccl_inspector.card.model import (
     DataQuality,
     Finding,
     Input,
+    Job,
     Operations,
     Verdict,
 )
@@ -77,14 +78,12 @@ def _quality(
     )
 
 
-def _verdict(
-    found: Dumped, findings: Sequence[Finding], state: str, wall_s: float | None
-) -> Verdict:
+def _verdict(found: Dumped, findings: Sequence[Finding], job: Job) -> Verdict:
     """Return what the hardware's counters say, else that there is no answer."""
     if any(one.severity != INFO for one in findings):
         return judge(
-            state=state, no_data="", judged=False, most_missing=False, findings=findings,
-            causes=(), costs={}, hangs=(), stragglers=(), ranks=found.gpus, wall_s=wall_s,
+            state=job.state, no_data="", judged=False, most_missing=False, findings=findings,
+            causes=(), costs={}, hangs=(), stragglers=(), ranks=found.gpus, wall_s=job.wall_s,
             waiting_share=None,
         )  # fmt: skip
     if not found.kinds:
@@ -97,14 +96,13 @@ def vendor_card(
 ) -> Card:
     """Return the card of an attempt of which there are no boxes."""
     job = with_record(describe_job(report, summaries), given)
-    wall_s = job.end_s - job.start_s if job.start_s is not None and job.end_s is not None else None
     hardware = find_hardware(summaries)
     members = [
         (comm, f"{node} {gpu}", node) for comm, its in found.members.items() for node, gpu in its
     ]
     return Card(
         job=job,
-        verdict=_verdict(found, hardware.findings, job.state, wall_s),
+        verdict=_verdict(found, hardware.findings, job),
         environment=replace(describe_environment(summaries), gpus=found.gpus),
         data_quality=_quality(report, summaries, found, given),
         findings=hardware.findings,

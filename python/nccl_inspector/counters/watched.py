@@ -10,7 +10,7 @@ from nccl_inspector.counters.model import XidSeen
 from nccl_inspector.counters.record import RECORD_BYTES_MAX, Record
 from nccl_inspector.counters.sample import GPU, SOURCES, Sample
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.hostile import directory, read_at, regular_file
+from nccl_inspector.hostile import directory, read_owners
 from nccl_inspector.jobfiles import read_manifest
 
 FILE = "counters"
@@ -25,14 +25,8 @@ def read_record(job_fd: int) -> Record | None:
     Raises:
         RefusedError: it cannot be read, or is another release's.
     """
-    owner = os.fstat(job_fd).st_uid
-    try:
-        with regular_file(FILE, owner, RECORD_BYTES_MAX, job_fd) as (fd, status):
-            return Record.decode(read_at(fd, status.st_size, 0))
-    except RefusedError as err:
-        if err.reason == "gone":
-            return None
-        raise
+    data = read_owners(FILE, RECORD_BYTES_MAX, job_fd)
+    return None if data is None else Record.decode(data)
 
 
 def job_gpus(text: str) -> frozenset[str]:
