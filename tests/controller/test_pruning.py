@@ -15,10 +15,9 @@ from nccl_inspector.controller.wiring import usual_makers
 from nccl_inspector.removal import remove_tree
 from nccl_inspector.store.index import INDEX, reading, user_index, writing
 from nccl_inspector.store.queries import Wish, find_jobs
+from tests.controller.ended import enqueue, run_pass, stored, summarize
 from tests.test_collect import HEAD
-from tests.test_controller import config, enqueue, run_pass, stored, summarize
 
-__all__ = ["config"]
 DAY_S = 86400
 OLD, YOUNG = 41, 42
 

@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The service on directories of its own."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nccl_inspector.config import Config, parse_config
+
+
+@pytest.fixture
+def config(open_path: Path) -> Config:
+    """A controller's directories, with a wait that is over at once."""
+    for name in ("ctl/queue", "reports", "store"):
+        (open_path / name).mkdir(parents=True)
+    return replace(
+        parse_config("", "none"), controller_dir=open_path / "ctl",
+        report_dir=open_path / "reports", store_dir=open_path / "store", controller_wait_s=0.0,
+    )  # fmt: skip
