@@ -16,7 +16,7 @@ double bandwidth_bus_factor(unsigned func, int nranks);
 
 static inline unsigned bandwidth_size_class(uint64_t bytes)
 {
-	return bytes ? 63u - (unsigned)__builtin_clzll(bytes) : 0;
+	return bytes ? 63u ^ (unsigned)__builtin_clzll(bytes) : 0;
 }
 
 /* "64-128KB" for class 16: [2^16, 2^17) bytes, both in the unit of the lower bound. */

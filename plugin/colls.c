@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* colls.c - the application's side of a collective: the quick way for one that is like an earlier one, and its call. */
 #include "abi.h"
+#include "bandwidth.h"
 #include "clock.h"
 #include "kinds.h"
 #include "peers.h"
@@ -33,8 +34,8 @@ int track_symmetric_coll(struct track *track, void *context, const struct abi_co
 	return coll_slowly(track, context, coll, true, handle);
 }
 
-/* What track_operation does for an operation that is followed and like the last one in its memo's place, with everything
- * it needs in two lines and the slot. False: not done, nothing is changed. */
+/* What track_operation does for an operation that is followed and like the last one in its memo's place, with what
+ * it needs of the communicator in two lines.  False: not done, nothing is changed. */
 INLINE bool coll_fast(struct track *track, struct track_comm *app, unsigned comm, uint32_t comm_generation,
 		      const struct abi_coll *coll, uint64_t index, void **handle)
 {
@@ -48,7 +49,7 @@ INLINE bool coll_fast(struct track *track, struct track_comm *app, unsigned comm
 		    atomic_load_explicit(&memo->algo, memory_order_acquire) == coll->algo &&
 		    atomic_load_explicit(&memo->proto, memory_order_acquire) == coll->proto;
 
-	if (!likely(same && bytes && coll->channels && 63u - (unsigned)__builtin_clzll(bytes) == kind >> 24 &&
+	if (!likely(same && bytes && coll->channels && bandwidth_size_class(bytes) == kind >> 24 &&
 		    atomic_load_explicit(&memo->turn, relaxed) == turn && !(turn & 1)))
 		return false;
 	uint32_t slot, generation;

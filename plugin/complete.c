@@ -177,8 +177,11 @@ INLINE void account(struct track *track, struct box_op *op)
 
 	if (key != KEYS_NONE)
 		keys_account(track->box, key, &finished);
-	if (peer != PEERS_NONE)
-		peers_account(track->box, peer, &finished);
+	if (peer != PEERS_NONE) {
+		const struct finished copy = finished; /* so that the other needs no address, and stays in registers */
+
+		peers_account(track->box, peer, &copy);
+	}
 	if (!likely(!track->json))
 		hand_over(track, op, finished.time_ns);
 }

@@ -25,7 +25,7 @@ static inline unsigned hist_bucket(uint64_t ns)
 {
 	if (ns < (1u << HIST_FIRST_BITS))
 		return (unsigned)(ns >> (HIST_FIRST_BITS - HIST_SUB_BITS));
-	unsigned log2 = 63u - (unsigned)__builtin_clzll(ns);
+	unsigned log2 = 63u ^ (unsigned)__builtin_clzll(ns);
 
 	if (log2 >= HIST_LAST_BITS)
 		return HIST_BUCKETS - 1;

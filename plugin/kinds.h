@@ -14,7 +14,7 @@ struct kind {
 
 static inline struct track_memo *kinds_memo(struct track_comm *app, const char *func, uint64_t count)
 {
-	uint64_t spread = ((uintptr_t)func >> 4) + 63u - (unsigned)__builtin_clzll(count | 1);
+	uint64_t spread = ((uintptr_t)func >> 4) + (63u ^ (unsigned)__builtin_clzll(count | 1));
 
 	return &app->memos[spread % TRACK_MEMOS];
 }

@@ -21,13 +21,13 @@ static inline int32_t log2_q20(uint64_t value)
 {
 	if (!value)
 		return 0;
-	unsigned shift = (unsigned)__builtin_clzll(value);
-	uint64_t mantissa = value << shift << 1; /* the bits after the leading one */
+	unsigned whole = 63u ^ (unsigned)__builtin_clzll(value); /* 63 - x, in one instruction */
+	uint64_t mantissa = value << (63u ^ whole) << 1; /* the bits after the leading one */
 	unsigned slot = (unsigned)(mantissa >> (64 - LOG2_TABLE_BITS));
 	int64_t rest = (int64_t)((mantissa << LOG2_TABLE_BITS) >> 44); /* 20 bits */
 	int32_t low = log2_table[slot];
 
-	return (int32_t)(63 - shift) * LOG2_ONE + low +
+	return (int32_t)whole * LOG2_ONE + low +
 	       (int32_t)(((log2_table[slot + 1] - low) * rest) >> 20);
 }
 

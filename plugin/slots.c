@@ -5,6 +5,7 @@
 
 #define relaxed memory_order_relaxed
 
+#define LOOKS 16u
 #define CROWDED 8u /* slots in use, one after the other */
 #define MOVES 8u
 #define WINDOW 64u
@@ -42,34 +43,56 @@ static bool take_shared(struct box_op *op)
 {
 	uint32_t found = atomic_load_explicit(&op->generation, relaxed);
 
-	return (found & BOX_OP_STATE_MASK) == BOX_OP_FREE &&
-	       atomic_compare_exchange_strong_explicit(&op->generation, &found, found | BOX_OP_FILLING,
-						       memory_order_acquire, relaxed);
+	if ((found & BOX_OP_STATE_MASK) != BOX_OP_FREE ||
+	    !atomic_compare_exchange_strong_explicit(&op->generation, &found, found | BOX_OP_FILLING,
+						     memory_order_acquire, relaxed))
+		return false;
+	word_order();
+	return true;
 }
 
-/* The next free slot of the communicator's own, in this window or in the next one, for its owner. The first thread that
- * comes is. */
+/* The calling thread's ring, a new one if need be; TRACK_RINGS when all are other threads'. */
+static uint32_t ring_of_thread(struct track *track)
+{
+	uint64_t self = thread_word();
+	uint32_t ring = 0;
+
+	while (ring < TRACK_RINGS && atomic_load_explicit(&track->rings[ring].owner, relaxed) != self)
+		ring++;
+	if (ring < TRACK_RINGS)
+		return ring;
+	for (ring = 0; ring < TRACK_RINGS; ring++) {
+		uint64_t nobody = 0;
+
+		if (!atomic_load_explicit(&track->rings[ring].owner, relaxed) &&
+		    atomic_compare_exchange_strong(&track->rings[ring].owner, &nobody, self))
+			break;
+	}
+	return ring;
+}
+
+/* The next free slot of the thread's own. */
 static struct box_op *take_own(struct track *track, unsigned comm)
 {
-	struct track_comm *app = &track->comms[comm];
-	uint64_t owner = atomic_load_explicit(&app->owner, relaxed), self = thread_word();
-	uint32_t at = atomic_load_explicit(&app->cursor, relaxed);
+	uint32_t mine = ring_of_thread(track);
 
-	if (owner != self && (owner || !atomic_compare_exchange_strong(&app->owner, &owner, self)))
+	if (mine == TRACK_RINGS)
 		return NULL;
-	for (unsigned i = 1; i <= 2 * SLOTS_NEAR; i++, at = slots_next(at)) {
+	struct track_ring *ring = &track->rings[mine];
+	uint32_t at = atomic_load_explicit(&ring->cursor, relaxed);
+
+	atomic_store_explicit(&track->comms[comm].ring, mine, relaxed);
+	for (unsigned i = 0; i < LOOKS; i++, at = slots_next(at)) {
 		struct box_op *op = &track->ops[at];
 		uint32_t generation = atomic_load_explicit(&op->generation, memory_order_acquire);
 
 		if ((generation & BOX_OP_STATE_MASK) == BOX_OP_FREE) {
-			atomic_store_explicit(&op->generation, generation | BOX_OP_FILLING, relaxed);
-			atomic_store_explicit(&app->cursor, slots_next(at), relaxed);
+			slots_begin(op, generation);
+			atomic_store_explicit(&ring->cursor, slots_next(at), relaxed);
 			return op;
 		}
-		if (i == SLOTS_NEAR)
-			at = slots_beyond(at);
 	}
-	atomic_store_explicit(&app->cursor, at, relaxed);
+	atomic_store_explicit(&ring->cursor, at, relaxed);
 	return NULL;
 }
 
@@ -98,15 +121,17 @@ static struct box_op *search_all(struct track *track, unsigned comm)
 	struct box_op *op = NULL;
 	unsigned given_up = 0;
 
+	/* Everybody's first: of another thread's ring the caller may take none. */
 	for (unsigned i = 0; i < BOX_OPS && given_up < GIVEN_UP_AT_ONCE; i++) {
-		uint32_t found = atomic_load_explicit(&track->ops[i].generation, memory_order_acquire);
+		struct box_op *used = &track->ops[(SLOTS_SHARED + i) % BOX_OPS];
+		uint32_t found = atomic_load_explicit(&used->generation, memory_order_acquire);
 
-		if (track_in_use(found) && slots_overtaken(track, &track->ops[i]))
-			given_up += track_end_untimed(track, &track->ops[i], found, TRACK_SLOT_FREE);
-		else if (track_in_use(found) && is_settled(track, &track->ops[i]))
-			given_up += track_complete(track, &track->ops[i], found, TRACK_SLOT_FREE);
+		if (track_in_use(found) && slots_overtaken(track, used))
+			given_up += track_end_untimed(track, used, found, TRACK_SLOT_FREE);
+		else if (track_in_use(found) && is_settled(track, used))
+			given_up += track_complete(track, used, found, TRACK_SLOT_FREE);
 	}
-	for (unsigned i = 0; i < SLOTS_OWN / SLOTS_NEAR && !op; i++)
+	for (unsigned i = 0; i < SLOTS_RING / LOOKS && !op; i++)
 		op = take_own(track, comm);
 	for (unsigned i = SLOTS_SHARED; i < BOX_OPS && !op; i++)
 		if (take_shared(&track->ops[i]))

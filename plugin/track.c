@@ -44,10 +44,10 @@ void track_init(struct track *track, struct box *box, uint64_t ns_per_tick_q32,
 	track->clocks_ticks = (uint64_t)(((unsigned __int128)TRACK_CLOCKS_NS << 32) / ns_per_tick_q32);
 	for (unsigned slot = 0; slot < BOX_OPS; slot++)
 		atomic_store_explicit(&box->ops[slot].handle, handle_of_use(slot, BOX_OP_USED), relaxed);
-	for (unsigned comm = 0; comm < BOX_LIVE_COMMS; comm++) {
-		atomic_store_explicit(&track->comms[comm].cursor, slots_first(comm), relaxed);
+	for (unsigned ring = 0; ring < TRACK_RINGS; ring++)
+		atomic_store_explicit(&track->rings[ring].cursor, ring * SLOTS_RING, relaxed);
+	for (unsigned comm = 0; comm < BOX_LIVE_COMMS; comm++)
 		atomic_store_explicit(&track->comms[comm].shared_cursor, comm * 2654435761u, relaxed);
-	}
 	words_forget();
 	atomic_store(&track->active, true);
 }
@@ -141,7 +141,6 @@ void track_new_comm(struct track *track, unsigned comm, void *context)
 		atomic_store_explicit(&app->known[i], NULL, relaxed);
 	atomic_store_explicit(&app->seen_funcs, 0, relaxed);
 	atomic_store_explicit(&app->index, 0, relaxed);
-	atomic_store_explicit(&app->owner, 0, relaxed);
 	for (unsigned i = 0; i < TRACK_MEMOS; i++)
 		atomic_store_explicit(&app->memos[i].func, NULL, relaxed);
 	atomic_store_explicit(&app->context, fast ? context : NULL, relaxed);

@@ -41,13 +41,13 @@ struct track_memo {
 
 #define TRACK_KNOWN 3u
 
-/* What the application's thread keeps of a communicator: one line of the cache, and that of a memo. Two threads of one
- * communicator are rare (CUDA's, when it replays a graph): then a number may be given twice, and nothing else goes wrong. */
+/* What the application's thread keeps of a communicator: one line of the cache, and that of a memo. Two threads in
+ * one communicator at the same time are rare (CUDA's, when it replays a graph): then a number may be given twice, and nothing
+ * else goes wrong. */
 struct track_comm {
 	_Alignas(128) _Atomic(void *) context; /* of the communicator while track_coll_fast does for it; NULL: it does not */
 	_Atomic uint64_t index;               /* of the latest operation: its place in the order, from 1 */
-	_Atomic uint64_t owner;               /* thread that has the communicator's slots to itself; 0: none yet */
-	_Atomic uint32_t cursor;              /* slot of its own to look at first */
+	_Atomic uint32_t ring;                /* of the thread that called last, or another one's */
 	_Atomic uint32_t groups;              /* calls so far */
 	_Atomic uint32_t open_group;          /* the one that has not returned; 0: none */
 	_Atomic uint32_t members;             /* Sends and Recvs that joined it */
@@ -56,7 +56,14 @@ struct track_comm {
 	_Atomic uint32_t seen_funcs;    /* a bit each: NCCL gives events of its operations */
 	_Atomic uint32_t shared_cursor; /* slot of everybody's to look at first */
 };
-_Static_assert(offsetof(struct track_comm, memos) == 64, "what every operation needs is one line");
+_Static_assert(offsetof(struct track_comm, memos) == 64, "what every operation needs of it is one line");
+
+/* A thread's own slots, of which it takes in turns. */
+struct track_ring {
+	_Alignas(64) _Atomic uint64_t owner; /* thread_word; 0: nobody's */
+	_Atomic uint32_t cursor;             /* slot to look at first */
+};
+#define TRACK_RINGS 16u
 
 struct track_options {
 	bool p2p;                 /* follow Sends and Recvs */
@@ -82,6 +89,7 @@ struct track {
 	_Atomic int mask_all;           /* what we want of it, kernel events and all */
 	_Alignas(64) _Atomic uint32_t sample_count; /* groups while sample_every > 1 */
 	_Alignas(64) _Atomic uint64_t hot_ticks; /* in our functions, of one operation in TRACK_HOT_SAMPLE */
+	struct track_ring rings[TRACK_RINGS];
 	struct track_comm comms[BOX_LIVE_COMMS];
 	_Alignas(64) struct keys keys;
 	struct groups groups;

@@ -11,13 +11,14 @@ static struct abi_coll like_the_load(void)
 				  .channels = 8, .algo = "RING", .proto = "SIMPLE" };
 }
 
-static bool answered = true;
+static _Atomic bool answered = true;
 
 static void *coll(void *context, const struct abi_coll *words)
 {
 	void *handle = (void *)1;
 
-	answered &= !track_coll(&track, context, words, &handle) && handle != (void *)1;
+	if (track_coll(&track, context, words, &handle) || handle == (void *)1)
+		answered = false;
 	return handle;
 }
 
@@ -107,35 +108,127 @@ static void test_json_wants_the_time_of_the_call(void)
 	ok(op_without_turn(coll(comm, &words)).enqueue_tick, "with JSON lines the call has a time");
 }
 
-static void *in_another_thread(void *words)
+static unsigned slot_of(void *handle)
 {
-	return coll(comm, words);
+	return handle_slot(handle_word(handle));
 }
 
-static void test_another_thread(void)
+static void end(void *handle)
+{
+	for (unsigned c = 0; c < 8; c++)
+		stop(kernel(handle, c, 1000), 2000);
+}
+
+#define TURNS 300u
+
+static pthread_barrier_t turn;
+
+/* Every second turn is this one's. */
+static void *in_turns(void *own_slots)
 {
 	struct abi_coll words = like_the_load();
-	pthread_t thread;
-	void *handle;
 
-	begin();
-	coll(comm, &words);
-	pthread_create(&thread, NULL, in_another_thread, &words);
-	pthread_join(thread, &handle);
-	ok(handle_slot(handle_word(handle)) >= SLOTS_SHARED, "a second thread takes of what is everybody's");
+	for (unsigned i = 0; i < TURNS; i++) {
+		pthread_barrier_wait(&turn);
+		void *handle = coll(comm, &words);
+
+		*(unsigned *)own_slots += slot_of(handle) < SLOTS_SHARED;
+		end(handle);
+		pthread_barrier_wait(&turn);
+	}
+	return NULL;
 }
 
-static void test_more_than_are_near(void)
+static void test_threads_in_turns(void)
+{
+	struct abi_coll words = like_the_load();
+	unsigned here = 0, there = 0;
+	pthread_t thread;
+
+	begin();
+	pthread_barrier_init(&turn, NULL, 2);
+	pthread_create(&thread, NULL, in_turns, &there);
+	for (unsigned i = 0; i < TURNS; i++) {
+		void *handle = coll(comm, &words);
+
+		here += slot_of(handle) < SLOTS_SHARED;
+		end(handle);
+		pthread_barrier_wait(&turn);
+		pthread_barrier_wait(&turn);
+	}
+	pthread_join(thread, NULL);
+	ok(here == TURNS && there == TURNS, "two threads that call one communicator in turns each have slots of their own (%u and %u)",
+	   here, there);
+	ok(box.comms[0].completed == 2 * TURNS, "and none of their operations is lost");
+}
+
+static pthread_barrier_t all_began;
+
+static void *and_stay(void *slot)
+{
+	struct abi_coll words = like_the_load();
+
+	*(unsigned *)slot = slot_of(coll(comm, &words));
+	pthread_barrier_wait(&all_began);
+	return NULL;
+}
+
+#define CROWD (TRACK_RINGS + 4u)
+
+static void test_more_threads_than_rings(void)
+{
+	unsigned slots[CROWD], shared = 0, seen[TRACK_RINGS] = { 0 }, alone = 0;
+	pthread_t threads[CROWD];
+
+	begin();
+	pthread_barrier_init(&all_began, NULL, CROWD);
+	for (unsigned i = 0; i < CROWD; i++)
+		pthread_create(&threads[i], NULL, and_stay, &slots[i]);
+	for (unsigned i = 0; i < CROWD; i++)
+		pthread_join(threads[i], NULL);
+	for (unsigned i = 0; i < CROWD; i++) {
+		shared += slots[i] >= SLOTS_SHARED;
+		if (slots[i] < SLOTS_SHARED)
+			seen[slots[i] / SLOTS_RING]++;
+	}
+	for (unsigned ring = 0; ring < TRACK_RINGS; ring++)
+		alone += seen[ring] == 1;
+	ok(alone == TRACK_RINGS && shared == CROWD - TRACK_RINGS,
+	   "each ring has one thread, and who finds none takes of what is everybody's (%u, %u)", alone, shared);
+}
+
+static void test_a_whole_ring(void)
+{
+	struct abi_coll words = like_the_load();
+	unsigned first = 0;
+	bool own = true;
+
+	begin();
+	for (unsigned i = 0; i < SLOTS_RING; i++) {
+		unsigned slot = slot_of(coll(comm, &words));
+
+		first = i ? first : slot;
+		own &= slot < SLOTS_SHARED && slot / SLOTS_RING == first / SLOTS_RING;
+	}
+	ok(own && slot_of(coll(comm, &words)) >= SLOTS_SHARED,
+	   "a thread takes all of its own ring before any of what is everybody's");
+}
+
+static void test_one_that_hangs(void)
 {
 	struct abi_coll words = like_the_load();
 	bool own = true;
 
 	begin();
-	for (unsigned i = 0; i < SLOTS_OWN; i++)
-		own &= handle_slot(handle_word(coll(comm, &words))) < SLOTS_SHARED;
-	ok(own && handle_slot(handle_word(coll(comm, &words))) >= SLOTS_SHARED,
-	   "all of its own are taken before any of everybody's");
-	ok(!box.ops[SLOTS_NEAR].generation, "and none of another communicator's");
+	void *hung = coll(comm, &words);
+
+	for (unsigned i = 0; i < 10 * SLOTS_RING; i++) {
+		void *handle = coll(comm, &words);
+
+		own &= slot_of(handle) / SLOTS_RING == slot_of(hung) / SLOTS_RING && handle != hung;
+		end(handle);
+	}
+	ok(own, "an operation that hangs is passed by, each time round");
 }
 
 static void test_time_of_our_own(void)
@@ -159,8 +252,10 @@ int main(void)
 	test_what_is_different_is_seen();
 	test_contexts_that_are_over();
 	test_json_wants_the_time_of_the_call();
-	test_another_thread();
-	test_more_than_are_near();
+	test_threads_in_turns();
+	test_more_threads_than_rings();
+	test_a_whole_ring();
+	test_one_that_hangs();
 	test_time_of_our_own();
 	ok(answered, "every handle was written, and nothing failed");
 	return done_testing();

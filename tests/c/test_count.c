@@ -8,7 +8,7 @@
 
 #define SIGNALS 600u
 #define CROWDS 300u
-#define CROWD (BOX_OPS - SLOTS_SHARED - 64u) /* beyond those of its own: in slots that others had */
+#define CROWD (BOX_OPS - SLOTS_SHARED - 64u) /* more than the thread's ring: all slots pass from one communicator to the other */
 
 static volatile unsigned signals;
 static _Atomic uint64_t told;
