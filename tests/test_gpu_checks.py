@@ -88,7 +88,7 @@ def test_an_operation_that_is_missing_in_the_box_is_found(ran: Ran) -> None:
 
 def test_a_byte_that_is_missing_in_the_box_is_found(ran: Ran) -> None:
     first = ran.boxes[2].keys[0]
-    keys = (replace(first, bytes=first.bytes - 1), *ran.boxes[2].keys[1:])
+    keys = (first._replace(bytes=first.bytes - 1), *ran.boxes[2].keys[1:])
     boxes = {**ran.boxes, 2: replace(ran.boxes[2], keys=keys)}
     assert "rank 2" in failing(check_counts(boxes, ran.logs))
 

@@ -133,7 +133,7 @@ def test_a_long_operation_that_always_takes_long_is_none() -> None:
     slow = [
         replace(
             one,
-            keys=tuple(replace(key, histogram=Histogram((895,), (key.ops,))) for key in one.keys),
+            keys=tuple(key._replace(histogram=Histogram((895,), (key.ops,))) for key in one.keys),
             operations=tuple(replace(o, age_ns=100 * S) for o in one.operations),
         )
         for one in processes

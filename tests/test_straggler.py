@@ -203,7 +203,7 @@ def test_a_rank_that_was_silent_for_a_time_is_not_called_late() -> None:
     # Only the fast half of its operations was counted.
     pairs = one.keys[0].histogram.pairs()
     short = Histogram.of((bucket - 64, count // 2) for bucket, count in pairs if count > 1)
-    key = replace(one.keys[0], ops=one.keys[0].ops // 2, histogram=short)
+    key = one.keys[0]._replace(ops=one.keys[0].ops // 2, histogram=short)
     facts = replace(one.facts, silent=DISABLED, silent_ns=10**10)
     processes[4] = replace(one, facts=facts, keys=(key,))
     (slowest,) = stragglers_of(processes)

@@ -279,7 +279,7 @@ def test_a_histogram_that_counts_nothing_is_refused() -> None:
     (key, *_) = read(bytes(full_box())).keys
     for histogram in (((5, 0),), ((3, 1), (5, 0)), ((1 << 20, 1),)):
         with pytest.raises(RefusedError, match="odd histogram"):
-            unpack_keys(pack_keys([replace(key, histogram=Histogram.of(histogram))]))
+            unpack_keys(pack_keys([key._replace(histogram=Histogram.of(histogram))]))
 
 
 def test_a_spoilt_time_line_is_refused_when_it_is_looked_at() -> None:

@@ -137,7 +137,7 @@ def test_two_paths_that_differ_by_little_accuse_nobody() -> None:
 def test_short_messages_are_not_compared() -> None:
     job = job_of(PAIRS, {frozenset({"n2"}): 2.0})
     short = [
-        replace(one, keys=tuple(replace(key, size_class=12) for key in one.keys))
+        replace(one, keys=tuple(key._replace(size_class=12) for key in one.keys))
         for one in job.processes()
     ]
     assert time_communicators(join(through_summaries(short))) == []

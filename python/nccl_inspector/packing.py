@@ -26,9 +26,9 @@ WINDOWS_MAX = 4096  # of a line; the plugin has 384
 
 _COUNT = struct.Struct("<I")
 _WORD_BYTES = 8
-_KEY_NAMES = tuple(field.name for field in fields(Key) if field.name != "histogram")
+_KEY_NAMES = tuple(name for name in Key._fields if name != "histogram")
 _ROW_NAMES = {cls: tuple(field.name for field in fields(cls)) for cls in (Peer, Net)}
-_KEY_HISTOGRAM = [field.name for field in fields(Key)].index("histogram")
+_KEY_HISTOGRAM = Key._fields.index("histogram")
 _KEY_RATE = _KEY_NAMES.index("log2_rate_q20")  # the one signed word
 _LIMITS = {
     "func": len(FUNCS) - 1,
@@ -47,8 +47,9 @@ LINE_HEAD_BYTES = _LINE.size
 LINE_BYTES_MAX = LINE_HEAD_BYTES + 5 + len(Window._fields) * (1 + _WORD_BYTES * WINDOWS_MAX)
 START_S_MAX = (1 << 32) - 1
 
-# Window._make counts once more what there is.
+# _make counts once more what there is.
 _MAKE_WINDOW = cast(Callable[[Iterable[int]], Window], partial(tuple.__new__, Window))
+_MAKE_KEY = cast(Callable[[Iterable[Any]], Key], partial(tuple.__new__, Key))
 
 _Row = TypeVar("_Row", Peer, Net)
 
@@ -169,19 +170,19 @@ def unpack_keys(data: bytes) -> tuple[Key, ...]:
         if max(columns[place], default=0) > limit:
             raise _refuse("a number is too large")
     columns[_KEY_RATE] = _unfold(columns[_KEY_RATE])
-    keys: list[Key] = []
+    histograms: list[Histogram] = []
     at = 0
-    for row, length in zip(zip(*columns, strict=True), lengths, strict=True):
-        buckets = tuple(accumulate(gaps[at : at + length]))
+    for length in lengths:
+        end = at + length
+        buckets = tuple(accumulate(gaps[at:end]))
         if len(buckets) < length or (buckets and buckets[-1] >= HIST_BUCKETS):
             raise _refuse("an odd histogram")
-        values: list[Any] = list(row)
-        values.insert(_KEY_HISTOGRAM, Histogram(buckets, tuple(counts[at : at + length])))
-        keys.append(Key(*values))
-        at += length
+        histograms.append(Histogram(buckets, tuple(counts[at:end])))
+        at = end
     if at != len(gaps):
         raise _refuse("more than its histograms")
-    return tuple(keys)
+    before, after = columns[:_KEY_HISTOGRAM], columns[_KEY_HISTOGRAM:]
+    return tuple(map(_MAKE_KEY, zip(*before, histograms, *after, strict=True)))
 
 
 def pack_rows(cls: type[_Row], rows: Sequence[_Row]) -> bytes:
@@ -200,8 +201,6 @@ def unpack_rows(cls: type[_Row], data: bytes) -> tuple[_Row, ...]:
         RefusedError: these are none.
     """
     names = _ROW_NAMES[cls]
-    if data == bytes(_COUNT.size + len(names)):
-        return ()  # as most processes have it
     columns = []
     for name, column in zip(names, _unpack_columns(data, len(names), ROWS_MAX), strict=True):
         if max(column, default=0) > _LIMITS.get(name, WORD_MAX):

@@ -57,7 +57,8 @@ def _make(source: _Source, config: Config) -> Card:
         return prometheus_card(source.prometheus, job)
     job_id = job if isinstance(job, int) else find_array_task(job, config.report_dir)
     loaded = load_summaries(job_id, config.report_dir, source.attempt)
-    return make_card(loaded, config, Asked(True, source.output, source.patterns))
+    asked = Asked(True, source.output, source.patterns)
+    return make_card(loaded, config, asked, second_process=True)
 
 
 def _patterns(

@@ -12,6 +12,7 @@ What does not fit is left out or made coarser, the least busy first; flags say s
 
 import json
 import struct
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, fields, replace
 from functools import cache
@@ -31,7 +32,7 @@ from nccl_inspector.nodeparts import (
     unpack_vendor,
 )
 from nccl_inspector.packedlines import PackedLines, inflate
-from nccl_inspector.packing import WORD_MAX, unpack_keys, unpack_rows
+from nccl_inspector.packing import WORD_MAX, pack_rows, unpack_keys, unpack_rows
 from nccl_inspector.printable import printable
 from nccl_inspector.vendormeans import VendorMeans
 
@@ -184,33 +185,40 @@ def _rows(cls: Any, table: Any) -> tuple[Any, ...]:
 
 
 def _list(cls: type[Any], values: Any) -> tuple[Any, ...]:
-    if not isinstance(values, list) or not all(isinstance(value, cls) for value in values):
+    if not isinstance(values, list) or not {cls}.issuperset(map(type, values)):
         raise RefusedError("bad_summary", "odd list")
-    return tuple(printable(value) if isinstance(value, str) else value for value in values)
+    return tuple(map(printable, values) if cls is str else values)
 
 
 def _pieces(block: bytes) -> list[bytes]:
     """Return the pieces of a block, packed as they are."""
     found: list[bytes] = []
-    at = 0
-    while at < len(block):
-        end = at + _LENGTH.size
-        if end > len(block) or len(found) == _PIECES_MAX:
-            raise RefusedError("bad_summary", "odd block")
-        at, end = end, end + _LENGTH.unpack_from(block, at)[0]
-        if end > len(block):
+    end, size = 0, len(block)
+    while end < size:
+        at = end + _LENGTH.size
+        end = at + _LENGTH.unpack_from(block, end)[0] if at <= size else at
+        if end > size:
             raise RefusedError("bad_summary", "odd block")
         found.append(block[at:end])
-        at = end
+    if not _TABLES <= len(found) <= _PIECES_MAX:
+        raise RefusedError("bad_summary", "odd block")
     return found
+
+
+# As most processes have them.
+_EMPTY = {
+    Peer: zlib.compress(pack_rows(Peer, ())),
+    Net: zlib.compress(pack_rows(Net, ())),
+}
+
+
+def _packed_rows(cls: Any, data: bytes) -> tuple[Any, ...]:
+    return () if data == _EMPTY[cls] else unpack_rows(cls, inflate(data, _RAW_BYTES_MAX))
 
 
 def _process(block: bytes) -> Process:
     pieces = _pieces(block)
-    if len(pieces) < _TABLES:
-        raise RefusedError("bad_summary", "odd block")
-    json_piece, keys, peers, nets = (inflate(piece, _RAW_BYTES_MAX) for piece in pieces[:_TABLES])
-    meta = _load(json_piece)
+    meta = _load(inflate(pieces[0], _RAW_BYTES_MAX))
     if not isinstance(meta, list) or len(meta) != 6:
         raise RefusedError("bad_summary", "odd block")
     facts, dropped, flags, gpus, comms, operations = meta
@@ -219,9 +227,9 @@ def _process(block: bytes) -> Process:
         dropped=_list(int, dropped),
         gpus=_rows(Gpu, gpus),
         comms=_rows(Comm, comms),
-        keys=unpack_keys(keys),
-        peers=unpack_rows(Peer, peers),
-        nets=unpack_rows(Net, nets),
+        keys=unpack_keys(inflate(pieces[1], _RAW_BYTES_MAX)),
+        peers=_packed_rows(Peer, pieces[2]),
+        nets=_packed_rows(Net, pieces[3]),
         lines=PackedLines(pieces[_TABLES:]),
         operations=_rows(Operation, operations),
         flags=_list(str, flags),

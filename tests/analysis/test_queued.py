@@ -23,8 +23,8 @@ def rank_of(
 ) -> Member:
     """A rank whose operations waited so long each, found in so many of the looks."""
     queued_ns = int(ops * wait_ms * MS)
-    key = replace(
-        KEY, ops=ops, queued_ns=queued_ns, queued_looks=found, untimed_ops=untimed
+    key = KEY._replace(
+        ops=ops, queued_ns=queued_ns, queued_looks=found, untimed_ops=untimed
     )  # fmt: skip
     return Member(Place("n1", "0_1", "GPU0", "rank"), replace(COMM, looks=looks), (key,))
 

@@ -2,11 +2,11 @@
 """Sparse histograms of times, as plugin/hist.h counts them."""
 
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Iterable
 from itertools import accumulate
 from math import sqrt
 
+from nccl_inspector.layout import HIST_BUCKETS
 from nccl_inspector.model import Histogram
 
 _SUB_BITS = 5
@@ -33,6 +33,10 @@ def lower_ns(bucket: int) -> int:
     return (_SUB + bucket % _SUB) << (log2 - _SUB_BITS)
 
 
+# Of each bucket, and of the one after the last.
+_LOWER_NS = tuple(map(lower_ns, range(HIST_BUCKETS + 1)))
+
+
 def quantile_ns(histogram: Histogram, share: float) -> float:
     """Return the time that `share` of the operations stay below; 0 for none.
 
@@ -45,7 +49,7 @@ def quantile_ns(histogram: Histogram, share: float) -> float:
     wanted = share * sums[-1]
     place = min(bisect_left(sums, wanted), len(sums) - 1)
     bucket, count = histogram.buckets[place], histogram.counts[place]
-    low, high = lower_ns(bucket), lower_ns(bucket + 1)
+    low, high = _LOWER_NS[bucket], _LOWER_NS[bucket + 1]
     return low + (high - low) * (wanted - sums[place] + count) / count
 
 
@@ -68,7 +72,8 @@ def median_error_ns(histogram: Histogram) -> float:
 
 def merge(histograms: Iterable[Histogram]) -> Histogram:
     """Return the sum."""
-    counts: Counter[int] = Counter()
+    sums = [0] * HIST_BUCKETS
     for histogram in histograms:
-        counts.update(dict(histogram.pairs()))
-    return Histogram.of(counts.items())
+        for bucket, count in histogram.pairs():
+            sums[bucket] += count
+    return Histogram.of((bucket, count) for bucket, count in enumerate(sums) if count)

@@ -277,8 +277,9 @@ def join_communicators(
             keys[key.comm].append(key)
         places: dict[int | None, Place] = {}  # one for each GPU: they are compared all the time
         for comm in process.comms:
-            place = places.setdefault(comm.gpu, _place(node, process, comm, name))
-            member = Member(place, comm, tuple(keys[comm.index]))
+            if comm.gpu not in places:
+                places[comm.gpu] = _place(node, process, comm, name)
+            member = Member(places[comm.gpu], comm, tuple(keys[comm.index]))
             if comm.rank < 0 and comm.state != COMM_FOLDED:
                 continue  # NCCL before 2.27 tells whose it is with the first operation
             if comm.state == COMM_FOLDED:

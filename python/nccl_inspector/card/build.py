@@ -39,9 +39,12 @@ from nccl_inspector.card.model import (
 from nccl_inspector.card.overtime import OverTime, look_over_time, unpack
 from nccl_inspector.card.vendor import vendor_card
 from nccl_inspector.card.verdict import judge
+from nccl_inspector.forked import Forked
 from nccl_inspector.model import Process
 from nccl_inspector.report import Loaded, Report, build_report
 from nccl_inspector.summary import NodeSummary
+
+_MANY_PROCESSES = 1024  # from here on a second processor is worth a child of its own
 
 
 def _no_data(coverage: Coverage) -> str:
@@ -148,8 +151,12 @@ def _named_hangs(hangs: Sequence[Hang], names: Mapping[str, str]) -> list[Hang]:
     ]
 
 
-def build_card(loaded: Loaded, given: Given | None = None) -> Card:
-    """Return the card of the attempt that was loaded."""
+def build_card(loaded: Loaded, given: Given | None = None, *, second_process: bool = False) -> Card:
+    """Return the card of the attempt that was loaded.
+
+    `second_process`: a child may look at the time lines of a large job meanwhile, if nothing bounds
+    the caller's time and memory, which would not bound that.
+    """
     given = given or Given()
     report, summaries = build_report(loaded), loaded.summaries
     placed = [(one.head.node, process) for one in summaries for process in one.processes]
@@ -160,15 +167,26 @@ def build_card(loaded: Loaded, given: Given | None = None) -> Card:
     gpus = {one.head.node: gpus_of(one.counters) for one in summaries}
     transports = {comm_id(comm): transport_of(comm, gpus).transport for comm in comms}
     job = with_record(describe_job(report, summaries), given)
-    over_time = _over_time(report, transports, placed, job.wall_s or 0.0, given.readings)
+    looked = Forked(
+        lambda: _over_time(report, transports, placed, job.wall_s or 0.0, given.readings),
+        worthwhile=second_process and len(processes) >= _MANY_PROCESSES,
+    )
+    environment = describe_environment(summaries)
+    nodes = _nodes(summaries, environment.gpu_models)
+    with looked:
+        hardware, slow_hardware = find_hardware(summaries), find_slow_hardware(summaries)
+        stragglers = find_stragglers(comms, processes, slow_hardware.kind_of)
+        hangs = find_hangs(processes, report.names, given.ended)
+        lasting = _lasting_slowness(comms, transports, placed)
+        comm_names = {comm_id(comm): comm.name for comm in comms}
+        operations = list_operations(
+            comms,
+            lambda comm, one: _expectation(comm, one, transports[comm_id(comm)], nodes),
+        )
+        sums = sum_transports(comms, transports, job.wall_s)
+        over_time = looked.result()
     refused = {**given.refused, **over_time.refused}
     quality = describe_quality(report, summaries, given.inputs, refused)
-    environment = describe_environment(summaries)
-    hardware, slow_hardware = find_hardware(summaries), find_slow_hardware(summaries)
-    stragglers = find_stragglers(comms, processes, slow_hardware.kind_of)
-    hangs = find_hangs(processes, report.names, given.ended)
-    lasting = _lasting_slowness(comms, transports, placed)
-    comm_names = {comm_id(comm): comm.name for comm in comms}
     missing = dict.fromkeys(chain.from_iterable(report.nodes_missing.values()))
     unmeasured = find_unmeasured(
         processes, report.names, report.coverage, tuple(missing), quality.ranks_expected
@@ -186,7 +204,6 @@ def build_card(loaded: Loaded, given: Given | None = None) -> Card:
     )
     waiting_ns, all_ns = total_waiting(comms)
     waiting_share = waiting_ns / all_ns if all_ns else None
-    nodes = _nodes(summaries, environment.gpu_models)
     measured = any(comm.figures for comm in comms)
     verdict = judge(
         state=job.state,
@@ -210,11 +227,8 @@ def build_card(loaded: Loaded, given: Given | None = None) -> Card:
         data_quality=quality,
         findings=findings,
         communicators=list_communicators(comms, transports),
-        operations=list_operations(
-            comms,
-            lambda comm, one: _expectation(comm, one, transports[comm_id(comm)], nodes),
-        ),
-        transports=sum_transports(comms, transports, job.wall_s),
+        operations=operations,
+        transports=sums,
         timeline=over_time.timeline,
         stragglers=stragglers,
         hangs=hangs,

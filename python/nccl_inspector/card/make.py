@@ -9,7 +9,10 @@ from nccl_inspector.report import Loaded
 from nccl_inspector.store.beside import beside_similar
 
 
-def make_card(loaded: Loaded, config: Config, asked: Asked | None = None) -> Card:
+def make_card(
+    loaded: Loaded, config: Config, asked: Asked | None = None, *, second_process: bool = False
+) -> Card:
     """Return the card of the attempt that was loaded: with Slurm's word and similar jobs."""
-    card = build_card(loaded, gather(loaded.head, config, asked or Asked()))
+    given = gather(loaded.head, config, asked or Asked())
+    card = build_card(loaded, given, second_process=second_process)
     return beside_similar(card, config.store_dir)

@@ -43,8 +43,7 @@ def _less(key: Key, before: Key | None) -> Key | None:
     counts = dict(key.histogram.pairs())
     for bucket, count in before.histogram.pairs():
         counts[bucket] = counts.get(bucket, 0) - count
-    return replace(
-        key,
+    return key._replace(
         ops=ops,
         bytes=key.bytes - before.bytes,
         busy_ns=busy_ns,

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A part of a computation on another processor: in a child that has all there is when it begins."""
+
+import os
+import pickle
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+_Found = TypeVar("_Found")
+
+
+class Forked(Generic[_Found]):
+    """What `work` returns, made by a child while the caller goes on; the child ends with the block.
+
+    `work` must change nothing that the caller needs. Where there is one processor only, no process
+    can be had, or the child dies, the caller does it itself when it asks. What bounds the time and
+    memory of the caller does not bound a child.
+    """
+
+    def __init__(self, work: Callable[[], _Found], *, worthwhile: bool = True) -> None:
+        """Begin nothing yet, and no child at all if it is not worth one."""
+        self._work = work
+        self._worthwhile = worthwhile and len(os.sched_getaffinity(0)) > 1
+        self._fd, self._pid = -1, 0
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        if self._worthwhile:
+            with suppress(OSError):
+                self._begin()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """End the child, if nobody has asked for what it makes."""
+        if self._pid:
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+            self._reap()
+            os.close(self._fd)
+
+    def _begin(self) -> None:
+        read_fd, write_fd = os.pipe2(os.O_CLOEXEC)
+        try:
+            pid = os.fork()
+        except OSError:
+            os.close(read_fd)
+            os.close(write_fd)
+            raise
+        if not pid:
+            status = 1
+            try:
+                with os.fdopen(write_fd, "wb") as stream:
+                    pickle.dump(self._work(), stream, pickle.HIGHEST_PROTOCOL)
+                status = 0
+            finally:
+                os._exit(status)  # nothing of the caller's is flushed twice, nor said twice
+        os.close(write_fd)
+        self._fd, self._pid = read_fd, pid
+
+    def _reap(self) -> bool:
+        """Wait for the child's end, and return whether it went well."""
+        pid, self._pid = self._pid, 0
+        try:
+            return not os.waitpid(pid, 0)[1]
+        except ChildProcessError:  # SIGCHLD is ignored: nobody is told
+            return False
+
+    def result(self) -> _Found:
+        """Wait for it. To be asked once.
+
+        Raises:
+            Exception: what `work` raises.
+        """
+        if self._pid:
+            with os.fdopen(self._fd, "rb", closefd=False) as stream:
+                data = stream.read()
+            good = self._reap()
+            os.close(self._fd)
+            if good:
+                found: _Found = pickle.loads(data)  # noqa: S301 - our own child's
+                return found
+        return self._work()
