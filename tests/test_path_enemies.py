@@ -145,7 +145,7 @@ def test_an_enemys_files_are_refused_with_a_reason_and_change_nothing_of_others(
     assert_exporter_is_well(node)
     text = node.metrics()
     assert not re.search("^(up|node_load1|ALERTS)[ {]", text, re.MULTILINE)
-    assert "12345" not in text
+    assert not re.search("} 12345( |$)", text, re.MULTILINE)
     assert "gaugehistogram" not in text
     wait_until(lambda: progress(node, battle.victim) > done, 15, "the victim goes on", 0.1)
     assert names <= identities(node, battle.victim)

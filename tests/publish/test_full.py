@@ -104,8 +104,8 @@ def test_a_file_that_is_written_to_while_it_is_read_is_read_again(
     write_user_file(raw / PROM, GOOD)
     tally = one_pass(run_dir)
     assert dict(tally.rejected) == ({} if times == 1 else {"torn": 1})
-    assert ("0.25" in published(run_dir)) == (times == 1)
-    assert "0.99" not in published(run_dir)
+    assert (" 0.25\n" in published(run_dir)) == (times == 1)
+    assert " 0.99\n" not in published(run_dir)
 
 
 def test_blank_lines_fill_a_file_up_before_its_last_line_only(run_dir: Path, raw: Path) -> None:
