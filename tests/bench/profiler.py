@@ -3,18 +3,20 @@
 
 Both play in one process and in turns, in an order that a coin decides. A net
 time is the difference of their medians over 9 rounds, of those 9 rounds in which
-the machine was least disturbed by others; a throughput is of the middle 9. Calls
-of the C library are counted; the processor's own tick counter cannot be, and is
-only timed.
+the machine was least disturbed by others. Where two threads hand operations over
+on two cores it is of the middle 9, as a throughput is: there the do-nothing plugin
+too has a fast and a slow pace, by how close the one thread is behind the other.
+Calls of the C library are counted; the processor's own tick counter cannot be, and
+is only timed.
 """
 
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tests.bench.figure import Figure
-from tests.bench.played import BUILD, Played, arguments, environment, play, raw_dir
+from tests.bench.played import BUILD, Both, Played, arguments, environment, play, raw_dir
 
 LIB = BUILD / "bench"
 DUMP_INTERVAL_US = 100_000
@@ -24,19 +26,34 @@ JSON = {"NCCL_INSPECTOR_JSON": "1", "NCCL_INSPECTOR_DUMP_DIR": "{raw}/json"}
 
 
 def _net(
-    played: Played, row: str, what: str, limit: float | None = None, vendor: str = ""
+    played: Played,
+    row: str,
+    what: str,
+    limit: float | None = None,
+    vendor: str = "",
+    both: Both | None = None,
 ) -> Figure:
-    both, count = played.quietest(row), len(played.of(row))
+    both, count = both or played.quietest(row), len(played.of(row))
     return Figure(
         what, "ns", both.net, limit, False, both.ours, both.nothing, count, played.lost, vendor
     )
 
 
-def _warm(folder: Path, rounds: int) -> list[Figure]:
-    """Both halves on one core; three processes, because their memory lies differently."""
+def _middle(blocks: Sequence[Both], order: Callable[[Both], float]) -> Both:
+    return sorted(blocks, key=order)[len(blocks) // 2]
+
+
+def _thrice(folder: Path, part: str, rounds: int, env: Mapping[str, str] = NONE) -> Played:
+    """Play so many rounds in each of three processes, because their memory lies differently."""
     played = Played()
     for _ in range(3):
-        play(folder, "warm", max(3, rounds // 3), into=played)
+        play(folder, part, rounds, into=played, env=env)
+    return played
+
+
+def _warm(folder: Path, rounds: int) -> list[Figure]:
+    """Both halves on one core."""
+    played = _thrice(folder, "warm", max(3, rounds // 3))
     net = {channels: played.quietest(f"kernel/{channels}").net for channels in (1, 8, 32)}
     slope = {channels: (net[channels] - net[1]) / (channels - 1) for channels in (8, 32)}
     count, lost = len(played.of("app/8")), played.lost
@@ -58,15 +75,14 @@ def _pairs(folder: Path, rounds: int) -> list[Figure]:
     # Millions of operations a second are above any budget: on a slow day, when it takes more than
     # 5 s, the guard would let half of them be untimed, which is neither lost nor the whole work.
     unguarded = {"NCCL_INSPECTOR_BUDGET_PERCENT": "0"}
-    played = play(folder, "pairs", max(9, rounds // 5), env=unguarded)
-    figures = [
-        _net(played, "app_two_cores", "application thread per operation, two cores", 60, "~200")
-    ]
+    played = _thrice(folder, "pairs", max(9, rounds // 10), unguarded)
+    row, what = "app_two_cores", "application thread per operation, two cores"
+    middle = _middle(played.blocks(row, 50), lambda block: block.net)
+    figures = [_net(played, row, what, 60, "~200", middle)]
     for pairs in (1, 2, 4):
         row = f"throughput/{pairs}"
         # Threads that share cores: the least disturbed rounds of one are not those of the other.
-        blocks = sorted(played.blocks(row, 50), key=lambda block: block.ours / block.nothing)
-        both = blocks[len(blocks) // 2]
+        both = _middle(played.blocks(row, 50), lambda block: block.ours / block.nothing)
         figures.append(
             Figure(
                 f"throughput, {pairs} pair{'s' * (pairs > 1)} of threads, op/s",
@@ -91,7 +107,7 @@ def _paced(folder: Path, rounds: int) -> list[Figure]:
     for half, limit_us, vendor in (("app", 0.2, "1.2-2.1"), ("kernel", 0.45, "4.2-4.9")):
         row = f"paced_{half}"
         rare = played.blocks(row, 99, max(200, rounds * 2))
-        middle = sorted(rare, key=lambda block: block.net)[len(rare) // 2]
+        middle = _middle(rare, lambda block: block.net)
         common = played.quietest(row, max(200, rounds * 2))
         for percent, both, limit in ((50, common, limit_us), (99, middle, 1.5)):
             figures.append(
