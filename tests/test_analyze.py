@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from nccl_inspector.analysis.histogram import bucket_of
+from nccl_inspector.capture import collectives
 from nccl_inspector.capture.card import waiting_share
 from nccl_inspector.capture.command import analyze_directory
 from nccl_inspector.capture.engine import Capture, load
@@ -196,6 +197,31 @@ def test_the_same_file_twice_counts_once(good: Path) -> None:
     with load(good) as capture:
         assert _ops(capture) == 8
         assert capture.refused == {"duplicate": 8}
+
+
+def test_a_communicator_of_many_ranks_has_no_repeated_operations_until_one_is(
+    tmp_path: Path,
+) -> None:
+    lines = [whole(rank, coll_perf=coll(at)) for rank in range(70) for at in range(3)]
+    for line in lines:
+        line["header"]["n_ranks"] = 70
+    write(tmp_path, "all.log", lines)
+    for repeated in (0, 1):
+        write(tmp_path, "again.log", lines[-1:] * repeated)
+        with load(tmp_path) as capture:
+            assert (_ops(capture), capture.refused["duplicate"]) == (210, repeated)
+            assert {
+                row[0] for row in capture.sql.execute("select seen from joined").fetchall()
+            } == {70}
+
+
+def test_what_is_joined_in_parts_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_job(tmp_path, _random_times(300))
+    whole_card = analyze_directory(tmp_path, None)
+    monkeypatch.setattr(collectives, "_OPERATIONS_AT_ONCE", 100)
+    assert analyze_directory(tmp_path, None) == whole_card
 
 
 def test_links_and_pipes_are_not_opened(good: Path) -> None:

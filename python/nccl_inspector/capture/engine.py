@@ -16,6 +16,7 @@ from pathlib import Path
 
 import duckdb
 
+from nccl_inspector.capture.collectives import join_once
 from nccl_inspector.capture.files import CaptureFile, find_files, opened
 from nccl_inspector.capture.lines import read_lines
 from nccl_inspector.capture.members import COLL, P2P
@@ -32,7 +33,7 @@ from nccl_inspector.capture.schema import (
 from nccl_inspector.errors import InspectorError, RefusedError
 
 MEMORY = "1GB"  # DuckDB's own; the rest of the process needs some 200 MB
-_BATCH_FILES, _BATCH_BYTES = 64, 512 << 20
+_BATCH_FILES, _BATCH_BYTES = 64, 2 << 30
 _SNIFFED_LINES = 32
 _COPY_BYTES = 1 << 20
 _TAIL_BYTES = 64 << 10
@@ -41,23 +42,6 @@ _TAIL_BYTES = 64 << 10
 Progress = Callable[[int, int], None]
 Process = tuple[str, int]  # host name and pid
 
-# The cheap question first: almost no capture has any.
-_HAS_REPEATED = """
-select coalesce(bool_or(n > d), false) from (
-    select count(*) as n, count(distinct sn) as d from ops
-    where kind = 'coll' and algo is distinct from 'GROUP' group by comm, rank, func)
-"""
-# A rank has one collective of a number; of what has no such number all must be alike.
-_ONCE = """
-create table once as select * exclude (nth) from (
-    select *, row_number() over (
-        partition by comm, rank, func, sn,
-            case when kind = 'coll' and algo is distinct from 'GROUP' then null
-                 else (kind, peer, bytes, time_ns, when_us) end
-        order by file) as nth
-    from ops)
-where nth = 1
-"""
 _RING = """
 select coalesce(sum(n), 0)::bigint from (
     select max(ring_dropped) as n from lines where reason = 'dump_stats' group by comm, rank)
@@ -70,7 +54,11 @@ where reason = '' group by hostname, pid
 
 @dataclass
 class Capture:
-    """What was read: the view `ops`, an operation of a rank a row (members.columns())."""
+    """What was read.
+
+    The view `ops` has an operation of a rank a row (members.columns()), `joined` a collective of
+    all ranks (collectives.py).
+    """
 
     sql: duckdb.DuckDBPyConnection
     files: tuple[str, ...]
@@ -235,22 +223,6 @@ def _count(capture: Capture) -> None:
     capture.dropped["unmeasured"] += sum(untimed for _, untimed in said.values())
 
 
-def _once(capture: Capture) -> None:
-    """Leave one of each operation: a capture may have the same file twice."""
-    sql = capture.sql
-    sql.execute(
-        "create view ops as select * exclude (reason, ring_dropped) from lines where reason = ''"
-    )
-    if not sql.execute(_HAS_REPEATED).fetchall()[0][0]:
-        return
-    before = sql.execute("select count(*) from ops").fetchall()[0][0]
-    sql.execute(_ONCE)
-    sql.execute("create or replace view ops as select * from once")
-    capture.refused["duplicate"] += (
-        before - sql.execute("select count(*) from ops").fetchall()[0][0]
-    )
-
-
 def _connect(folder: Path) -> duckdb.DuckDBPyConnection:
     config: dict[str, str | bool | int | float | list[str]] = {
         "memory_limit": MEMORY,
@@ -292,8 +264,12 @@ def load(
                 raise InspectorError(f"{directory}: none of its files can be read")
             parts = ", ".join(map(quoted, loader.parts))
             sql.execute(f"create view lines as from read_parquet([{parts}], union_by_name=true)")
+            sql.execute(
+                "create view ops as select * exclude (reason, ring_dropped) from lines "
+                "where reason = ''"
+            )
             _count(capture)
-            _once(capture)
+            capture.refused["duplicate"] += join_once(sql)
             capture.refused, capture.dropped = +capture.refused, +capture.dropped
             yield capture
         finally:

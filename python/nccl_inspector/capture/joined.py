@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Join the ranks of each collective by its number: exact transfer times, waiting, who came last.
+"""What the ranks' collectives say together: exact transfer times, waiting, who came last.
 
-A collective is the same on all ranks that have its communicator, function and number. The rank
-that came last did not wait, so T, its time, is the transfer (analysis/join.py).
+The rank that came last did not wait, so T, its time, is the transfer (analysis/join.py).
 """
 
 from dataclasses import dataclass
 
 from nccl_inspector.analysis.bandwidth import bus_factor
 from nccl_inspector.analysis.lateness import SYNCHRONISING
+from nccl_inspector.capture.collectives import ALGO_PROTO, NUMBERED
 from nccl_inspector.capture.engine import Capture
 from nccl_inspector.capture.schema import SIZE_CLASS, quoted
 from nccl_inspector.card.model import Communicator, Operations, Series, TimeLine
@@ -17,19 +17,6 @@ from nccl_inspector.printable import visible
 
 WINDOW_S, WINDOWS_MAX, SERIES_MAX = 10, 1000, 64
 
-_ALGO_PROTO = """case when algo = 'GROUP' then 'GROUP' when algo is null then ''
-    else algo || '_' || coalesce(proto, 'Unknown') end"""
-_NUMBERED = "kind = 'coll' and algo is distinct from 'GROUP'"
-
-# `mixed`: ranks whose times are of different clocks cannot be compared.
-_JOIN = f"""
-create table joined as
-select comm, func, sn, max({SIZE_CLASS}) as size_class, any_value({_ALGO_PROTO}) as algo_proto,
-    max(nranks) as nranks, count(*) as seen, min(time_ns) as t, sum(time_ns) as total,
-    arg_min(rank, time_ns) as last, max(bytes) as bytes, min(bytes) <> max(bytes) as mismatched,
-    max(when_us) as when_us, coalesce(min(source) <> max(source), false) as mixed
-from ops where {_NUMBERED} group by comm, func, sn
-"""
 _KINDS = """
 select comm, func, size_class, algo_proto, max(nranks), count(*), min(seen),
     count(*) filter (seen > 1 and not mixed), median(t) filter (seen > 1 and not mixed), median(t),
@@ -42,9 +29,9 @@ order by sum(total) desc, comm, func, size_class, algo_proto
 # What has no number that the ranks share: Send, Recv, and several of them in one call.
 _ALONE = f"""
 with alone as (
-    select comm, func, {SIZE_CLASS} as size_class, {_ALGO_PROTO} as algo_proto, rank, nranks,
+    select comm, func, {SIZE_CLASS} as size_class, {ALGO_PROTO} as algo_proto, rank, nranks,
         time_ns as t, bytes
-    from ops where not ({_NUMBERED})),
+    from ops where not ({NUMBERED})),
 counts as (
     select comm, func, size_class, algo_proto, rank, count(*) as n from alone group by all),
 busiest as (
@@ -61,7 +48,7 @@ from ops group by comm order by max(nranks) desc, comm
 """
 _GAPS = f"""
 select comm, sum(n)::bigint from (
-    select comm, max(sn) - min(sn) + 1 - count(*) as n from ops where {_NUMBERED}
+    select comm, max(sn) - min(sn) + 1 - count(*) as n from ops where {NUMBERED}
     group by comm, rank, func)
 group by comm having sum(n) > 0
 """
@@ -223,7 +210,6 @@ def _timeline(capture: Capture) -> TimeLine:
 
 def join(capture: Capture) -> Joined:
     """Return what the operations of all ranks together say."""
-    capture.sql.execute(_JOIN)
     mismatched, waiting_ns, busy_ns = capture.sql.execute(_TOTALS).fetchall()[0]
     came_last = tuple(
         CameLast(visible(comm), rank, count, int(total), waited_ns)

@@ -70,20 +70,27 @@ select hostname, pid, comm, rank, func, peer, count(*), sum(bytes)::hugeint,
 from ops where kind = 'p2p' and peer >= 0 group by hostname, pid, comm, rank, func, peer
 order by all
 """
+# Texts stand for themselves by their hash while the operations are gone through.
+_LINE = f"hash(hostname, pid, comm, rank, func, {SIZE_CLASS})"
+_BUSIEST = f"""
+create or replace table busiest as select * exclude (busy_ns) from (
+    select {_LINE} as line, any_value(hostname) as hostname, any_value(pid) as pid,
+        any_value(comm) as comm, any_value(rank) as rank, any_value(func) as func,
+        any_value({SIZE_CLASS}) as size_class, sum(time_ns) as busy_ns
+    from ops group by line)
+qualify row_number() over (
+    partition by hostname, pid order by busy_ns desc, comm, func, size_class) <= {_LINES_MAX}
+"""
 _WINDOWS = f"""
-with sized as (select *, {SIZE_CLASS} as size_class from ops),
-busiest as (
-    select hostname, pid, comm, rank, func, size_class from (
-        select hostname, pid, comm, rank, func, size_class, row_number() over (
-            partition by hostname, pid order by sum(time_ns) desc, comm, func, size_class) as nth
-        from sized group by hostname, pid, comm, rank, func, size_class)
-    where nth <= {_LINES_MAX})
-select hostname, pid, comm, rank, func, size_class, when_us // 1000000 // $1 * $1 as start_s,
-    count(*), sum(bytes)::hugeint, sum(time_ns)::hugeint, min(time_ns), median(time_ns),
-    min(sn), max(sn)
-from sized join busiest using (hostname, pid, comm, rank, func, size_class)
-where when_us is not null
-group by hostname, pid, comm, rank, func, size_class, start_s order by all
+with windows as (
+    select {_LINE} as line, when_us // 1000000 // $1 * $1 as start_s, count(*) as n,
+        sum(bytes)::hugeint as bytes, sum(time_ns)::hugeint as busy_ns, min(time_ns) as least_ns,
+        median(time_ns) as middle_ns, min(sn) as first_sn, max(sn) as last_sn
+    from ops where when_us is not null and {_LINE} in (select line from busiest)
+    group by line, start_s)
+select hostname, pid, comm, rank, func, size_class, start_s, n, bytes, busy_ns, least_ns, middle_ns,
+    first_sn, last_sn
+from windows join busiest using (line) order by all
 """
 
 
@@ -131,6 +138,7 @@ class _Builder:
             self._key(*row)
         for row in sql.execute(_PEERS).fetchall():
             self._peer(*row)
+        sql.execute(_BUSIEST)
         windows: dict[tuple[Any, ...], list[Window]] = defaultdict(list)
         for row in sql.execute(_WINDOWS, [self._window_s]).fetchall():
             start, ops, size, busy, least, middle, first, last = row[6:]

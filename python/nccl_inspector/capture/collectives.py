@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A row for each collective of all its ranks: the view `joined`.
+
+A collective is the same on all ranks that have its communicator, function and number. A capture has
+a million of them, so what is kept of each while the lines are read has to be small: with its texts
+ten million lines take four times as long, because the groups no longer fit into memory.
+"""
+
+import duckdb
+
+from nccl_inspector.capture.schema import SIZE_CLASS
+
+NUMBERED = "kind = 'coll' and algo is distinct from 'GROUP'"
+ALGO_PROTO = """case when algo = 'GROUP' then 'GROUP' when algo is null then ''
+    else algo || '_' || coalesce(proto, 'Unknown') end"""
+
+_OPERATIONS_AT_ONCE = 5_000_000
+# Texts stand for themselves by their hash: 64 bits, and a capture has some thousands.
+_CALL, _ALGO = "hash(comm, func)", "hash(algo, proto)"
+# `ranks`: a bit for each, those beyond 64 from the first again. `mixed`: ranks whose times are of
+# different clocks cannot be compared.
+_NUMBERS = f"""
+select {_CALL} as call, sn, max({_ALGO}) as algo, max(nranks::integer) as nranks,
+    count(*)::integer as seen, bit_or(1::ubigint << (rank & 63)) as ranks, min(time_ns) as t,
+    sum(time_ns) as total, arg_min(rank::integer, time_ns) as last, max(bytes) as bytes,
+    min(bytes) <> max(bytes) as mismatched, max(when_us) as when_us,
+    coalesce(min(source_hash) <> max(source_hash), false) as mixed
+from (select *, if(source is null, null, hash(source)) as source_hash from ops)
+where {NUMBERED} and sn % $1 = $2 group by call, sn
+"""
+_CALLS = f"""
+create or replace table calls as select {_CALL} as call, any_value(comm) as comm,
+    any_value(func) as func from ops where {NUMBERED} group by call
+"""
+_ALGOS = f"""
+create or replace table algos as select {_ALGO} as algo, any_value({ALGO_PROTO}) as algo_proto
+from ops where {NUMBERED} group by {_ALGO}
+"""
+_JOINED = f"""
+create or replace view joined as
+select comm, func, algo_proto, {SIZE_CLASS} as size_class, numbers.* exclude (call, algo, ranks)
+from numbers join calls using (call) join algos using (algo)
+"""
+_HAS_FEWER_RANKS = (
+    "select coalesce(bool_or(seen <> bit_count(ranks)), false) from numbers"  # than operations
+)
+_HAS_REPEATED = f"""
+select coalesce(bool_or(n > d), false) from (
+    select count(*) as n, count(distinct sn) as d from ops
+    where {NUMBERED} group by comm, rank, func)
+"""
+# A rank has one collective of a number; of what has no such number all must be alike.
+_ONCE = f"""
+create table once as select * exclude (nth) from (
+    select *, row_number() over (
+        partition by comm, rank, func, sn,
+            case when {NUMBERED} then null else (kind, peer, bytes, time_ns, when_us) end
+        order by file) as nth
+    from ops)
+where nth = 1
+"""
+
+
+def _ask(sql: duckdb.DuckDBPyConnection, question: str) -> int:
+    found: int = sql.execute(question).fetchall()[0][0]
+    return found
+
+
+def _join(sql: duckdb.DuckDBPyConnection) -> None:
+    parts = _ask(sql, "select count(*) from ops") // _OPERATIONS_AT_ONCE + 1
+    for part in range(parts):
+        into = "insert into numbers" if part else "create or replace table numbers as"
+        sql.execute(f"{into} {_NUMBERS}", [parts, part])
+    for query in (_CALLS, _ALGOS, _JOINED):
+        sql.execute(query)
+
+
+def join_once(sql: duckdb.DuckDBPyConnection) -> int:
+    """Make `joined` of `ops`, and leave in `ops` one of each operation; return how many go.
+
+    A capture may have the same file twice.
+    """
+    _join(sql)
+    # The cheap question first: almost no capture has any.
+    if not _ask(sql, _HAS_FEWER_RANKS) or not _ask(sql, _HAS_REPEATED):
+        return 0
+    before = _ask(sql, "select count(*) from ops")
+    sql.execute(_ONCE)
+    sql.execute("create or replace view ops as select * from once")
+    _join(sql)
+    return before - _ask(sql, "select count(*) from ops")
