@@ -17,6 +17,7 @@ from pathlib import Path
 import duckdb
 
 from nccl_inspector.capture.collectives import join_once
+from nccl_inspector.capture.counted import count_kinds
 from nccl_inspector.capture.files import CaptureFile, find_files, opened
 from nccl_inspector.capture.lines import read_lines
 from nccl_inspector.capture.members import COLL, P2P
@@ -57,7 +58,7 @@ class Capture:
     """What was read.
 
     The view `ops` has an operation of a rank a row (members.columns()), `joined` a collective of
-    all ranks (collectives.py).
+    all ranks (collectives.py), and `counted` a kind of operation (counted.py).
     """
 
     sql: duckdb.DuckDBPyConnection
@@ -270,6 +271,7 @@ def load(
             )
             _count(capture)
             capture.refused["duplicate"] += join_once(sql)
+            count_kinds(sql)
             capture.refused, capture.dropped = +capture.refused, +capture.dropped
             yield capture
         finally:

@@ -43,12 +43,13 @@ order by sum(t) desc, comm, func, size_class, algo_proto
 """
 _COMMUNICATORS = """
 select comm, any_value(comm_name), max(nranks), max(nnodes), count(distinct rank),
-    list_sort(list(distinct hostname)), min(nranks) <> max(nranks) or min(nnodes) <> max(nnodes)
-from ops group by comm order by max(nranks) desc, comm
+    list_sort(list(distinct hostname)),
+    min(least_nranks) <> max(nranks) or min(least_nnodes) <> max(nnodes)
+from counted group by comm order by max(nranks) desc, comm
 """
-_GAPS = f"""
+_GAPS = """
 select comm, sum(n)::bigint from (
-    select comm, max(sn) - min(sn) + 1 - count(*) as n from ops where {NUMBERED}
+    select comm, max(last_sn) - min(first_sn) + 1 - sum(n) as n from counted where numbered
     group by comm, rank, func)
 group by comm having sum(n) > 0
 """
@@ -191,7 +192,9 @@ def _timeline(capture: Capture) -> TimeLine:
         from joined join busiest using (comm, func, size_class)
         where seen > 1 and not mixed group by comm, func, size_class, place order by all"""
     ).fetchall()
-    shapes = dict(capture.sql.execute("select comm, max(nnodes) from ops group by comm").fetchall())
+    shapes = dict(
+        capture.sql.execute("select comm, max(nnodes) from counted group by comm").fetchall()
+    )
     lines: dict[tuple[str, str, int], tuple[int, list[float | None], list[int]]] = {}
     for comm, func, size, nranks, at, count, size_bytes, time_ns in rows:
         key = comm, func, size

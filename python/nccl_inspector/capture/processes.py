@@ -38,28 +38,20 @@ from nccl_inspector.summary import Head, NodeSummary
 
 _LINES_MAX = 8  # of a process, as in a box
 _WORD_MASK = (1 << 64) - 1
-# analysis/histogram.py: bucket_of.
-_BUCKET = """case when time_ns < 1024 then time_ns >> 5
-    when time_ns >= 1::bigint << 37 then 895
-    else 32 * (floor(log2(time_ns))::integer - 9)
-        + ((time_ns >> (floor(log2(time_ns))::integer - 5)) & 31) end"""
-
 _COMMS = """
-select hostname, pid, comm, rank, any_value(comm_name), max(nranks), max(nnodes), min(when_us),
-    max(when_us), count(*), max(sn), bool_or(source = 'kernel_gpu'),
-    bool_or(source <> 'kernel_gpu')
-from ops group by hostname, pid, comm, rank order by all
+select hostname, pid, comm, rank, any_value(comm_name), max(nranks), max(nnodes), min(first_us),
+    max(last_us), sum(n)::bigint, max(last_sn), bool_or(by_gpu), bool_or(by_cpu)
+from counted group by hostname, pid, comm, rank order by all
 """
-_KEYS = f"""
+_KEYS = """
 with buckets as (
-    select hostname, pid, comm, rank, func, {SIZE_CLASS} as size_class, coalesce(algo, '') as algo,
-        coalesce(proto, '') as proto, {_BUCKET} as bucket, count(*) as n, sum(bytes) as size_bytes,
-        sum(time_ns) as busy_ns, min(time_ns) as least_ns, max(time_ns) as most_ns,
-        min(sn) as first_sn, max(sn) as last_sn,
-        sum(log2(greatest(bytes, 1) / time_ns)) as rate
-    from ops group by all)
+    select hostname, pid, comm, rank, func, size_class, algo, proto, bucket, sum(n)::bigint as n,
+        sum(bytes) as bytes, sum(busy_ns) as busy_ns, min(least_ns) as least_ns,
+        max(most_ns) as most_ns, sum(rate) as rate, min(first_sn) as first_sn,
+        max(last_sn) as last_sn
+    from counted group by all)
 select hostname, pid, comm, rank, func, size_class, algo, proto, sum(n)::bigint,
-    sum(size_bytes)::hugeint, sum(busy_ns)::hugeint, min(least_ns), max(most_ns), sum(rate),
+    sum(bytes)::hugeint, sum(busy_ns)::hugeint, min(least_ns), max(most_ns), sum(rate),
     min(first_sn), max(last_sn), list(bucket order by bucket), list(n order by bucket)
 from buckets group by hostname, pid, comm, rank, func, size_class, algo, proto order by all
 """
@@ -71,22 +63,21 @@ from ops where kind = 'p2p' and peer >= 0 group by hostname, pid, comm, rank, fu
 order by all
 """
 # Texts stand for themselves by their hash while the operations are gone through.
-_LINE = f"hash(hostname, pid, comm, rank, func, {SIZE_CLASS})"
+_LINE = "hash(hostname, pid, comm, rank, func, size_class)"
 _BUSIEST = f"""
-create or replace table busiest as select * exclude (busy_ns) from (
-    select {_LINE} as line, any_value(hostname) as hostname, any_value(pid) as pid,
-        any_value(comm) as comm, any_value(rank) as rank, any_value(func) as func,
-        any_value({SIZE_CLASS}) as size_class, sum(time_ns) as busy_ns
-    from ops group by line)
+create or replace table busiest as
+select {_LINE} as line, hostname, pid, comm, rank, func, size_class from counted
+group by hostname, pid, comm, rank, func, size_class
 qualify row_number() over (
-    partition by hostname, pid order by busy_ns desc, comm, func, size_class) <= {_LINES_MAX}
+    partition by hostname, pid order by sum(busy_ns) desc, comm, func, size_class) <= {_LINES_MAX}
 """
 _WINDOWS = f"""
 with windows as (
     select {_LINE} as line, when_us // 1000000 // $1 * $1 as start_s, count(*) as n,
         sum(bytes)::hugeint as bytes, sum(time_ns)::hugeint as busy_ns, min(time_ns) as least_ns,
         median(time_ns) as middle_ns, min(sn) as first_sn, max(sn) as last_sn
-    from ops where when_us is not null and {_LINE} in (select line from busiest)
+    from (select *, {SIZE_CLASS} as size_class from ops)
+    where when_us is not null and {_LINE} in (select line from busiest)
     group by line, start_s)
 select hostname, pid, comm, rank, func, size_class, start_s, n, bytes, busy_ns, least_ns, middle_ns,
     first_sn, last_sn

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many operations of each kind a rank had in each bucket of time: the table `counted`.
+
+Some thousands of rows, which most questions about millions of operations can be asked of.
+"""
+
+import duckdb
+
+from nccl_inspector.capture.collectives import NUMBERED
+from nccl_inspector.capture.schema import SIZE_CLASS
+
+# analysis/histogram.py: bucket_of.
+_BUCKET = """case when time_ns < 1024 then time_ns >> 5
+    when time_ns >= 1::bigint << 37 then 895
+    else 32 * (floor(log2(time_ns))::integer - 9)
+        + ((time_ns >> (floor(log2(time_ns))::integer - 5)) & 31) end"""
+_COUNTED = f"""
+create or replace table counted as
+select hostname, pid, comm, rank, func, {SIZE_CLASS} as size_class, coalesce(algo, '') as algo,
+    coalesce(proto, '') as proto, {NUMBERED} as numbered, {_BUCKET} as bucket, count(*) as n,
+    sum(bytes) as bytes, sum(time_ns) as busy_ns, min(time_ns) as least_ns,
+    max(time_ns) as most_ns, min(sn) as first_sn, max(sn) as last_sn,
+    sum(log2(greatest(bytes, 1) / time_ns)) as rate, any_value(comm_name) as comm_name,
+    min(nranks) as least_nranks, max(nranks) as nranks, min(nnodes) as least_nnodes,
+    max(nnodes) as nnodes, min(when_us) as first_us, max(when_us) as last_us,
+    bool_or(source = 'kernel_gpu') as by_gpu, bool_or(source <> 'kernel_gpu') as by_cpu
+from ops group by all
+"""
+
+
+def count_kinds(sql: duckdb.DuckDBPyConnection) -> None:
+    """Make `counted` of `ops`."""
+    sql.execute(_COUNTED)
