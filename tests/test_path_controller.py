@@ -97,7 +97,7 @@ class Service:
 
     def wait_stored(self, job_id: int, attempt: int = 0) -> Card:
         path = self.store / str(job_id) / f"{attempt}.json"
-        wait_until(path.exists, 30, f"the report of job {job_id} is stored")
+        wait_until(path.exists, 60, f"the report of job {job_id} is stored")
         return card_from_json(path.read_bytes())
 
     def wait_empty(self) -> None:

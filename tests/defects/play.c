@@ -210,7 +210,11 @@ static void do_op(const struct step *step, bool p2p)
 
 	for (int64_t i = 0; i < times; i++, op.count += grow) {
 		player_enqueue(comm, &op);
-		play_kernel(comm, &op, &course, start_ns + (uint64_t)i * 1000);
+		/* What takes the host's time goes by its clock, however slow the host is: else the GPU's would drift away. */
+		if (course.real_us)
+			start_ns = clock_ns(CLOCK_MONOTONIC) - course.ns;
+		play_kernel(comm, &op, &course, start_ns);
+		start_ns += 1000;
 	}
 	after = hooks_counts();
 	last = op;
