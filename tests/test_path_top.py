@@ -171,7 +171,7 @@ def test_both_sources_see_the_same_bandwidth(sight: Sight) -> None:
 
     boxes = {rank["name"]: gbs(rank) for rank in sight.job("slow")["ranks"]}
     series = {rank["name"]: gbs(rank) for rank in sight.slow["jobs"][0]["ranks"]}
-    ratios = {}
+    ratios: dict[tuple[str, str], float] = {}
     for name, by_class in boxes.items():
         assert set(by_class) == set(series[name]) == {"local", "net", "mixed", "p2p"}
         ratios |= {(name, word): series[name][word] / by_class[word] for word in by_class}
