@@ -5,6 +5,7 @@ import gzip
 import json
 import os
 import random
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
@@ -22,10 +23,12 @@ from nccl_inspector.capture.engine import Capture, load
 from nccl_inspector.capture.joined import join
 from nccl_inspector.capture.members import columns
 from nccl_inspector.capture.processes import as_summaries
+from nccl_inspector.capture.records import BYTES_MAX, NUMBER_MAX, TIME_US_MAX, WHEN_US_MAX
 from nccl_inspector.cli import cli
 from tests.captures import (
     START_US,
     coll,
+    header,
     marker,
     metadata,
     ours,
@@ -36,6 +39,8 @@ from tests.captures import (
     write,
     write_job,
 )
+from tests.publish.helpers import as_root
+from tests.publish.test_mounts import mounted
 
 
 def _ops(capture: Capture) -> int:
@@ -147,17 +152,28 @@ def test_sends_and_collectives_of_nvidia_s_formats_are_all_read(tmp_path: Path) 
         assert (capture.refused, capture.dropped) == ({}, {"ring_full": 4})
 
 
+MOST = 2**63 - 1
+IMPLAUSIBLE: tuple[dict[str, Any], ...] = (
+    {"time_us": -5}, {"time_us": MOST}, {"coll_exec_time_ns": 2**62}, {"number": MOST},
+    {"coll_msg_size_bytes": 2**64 - 8}, {"coll_end_us": MOST}, {"coll_end_us": -MOST},
+)  # fmt: skip
 HOSTILE = {
     "not_a_record": b'hello\n17\nnull\n[1]\n{"header":\n\xff\xfe\n{"a":"\x00"}\n'
     + b"[" * 9000
     + b"\n",
     "incomplete": text([{"header": 1, "metadata": 2, "coll_perf": coll()}])
     + text([whole(0, coll_perf=coll(coll_sn="x")), whole(0, coll_perf=coll(coll_sn=10**30))]),
-    "implausible": text([whole(99, coll_perf=coll()), whole(0, coll_perf=coll(time_us=-5))])
-    + text([whole(0, coll_perf=coll(coll_msg_size_bytes=2**64 - 8))]),
+    "implausible": text([whole(99, coll_perf=coll())])
+    + text([{**whole(0, coll_perf=coll()), "header": header(nranks=-3_000_000_000)}])
+    + text([whole(0, coll_perf=coll(**odd)) for odd in IMPLAUSIBLE]),
     "line_too_long": b'{"x":"' + b"y" * (40 << 20) + b'"}\n',
 }
-HOSTILE_LINES = {"not_a_record": 8, "incomplete": 3, "implausible": 3, "line_too_long": 1}
+HOSTILE_LINES = {
+    "not_a_record": 8,
+    "incomplete": 3,
+    "implausible": 2 + len(IMPLAUSIBLE),
+    "line_too_long": 1,
+}
 
 
 @pytest.fixture
@@ -213,6 +229,47 @@ def test_a_communicator_of_many_ranks_has_no_repeated_operations_until_one_is(
             assert {
                 row[0] for row in capture.sql.execute("select seen from joined").fetchall()
             } == {70}
+
+
+def test_the_greatest_numbers_that_may_be_true_are_no_overflow(tmp_path: Path) -> None:
+    most: dict[str, Any] = {
+        "coll_exec_time_ns": TIME_US_MAX * 1000,
+        "coll_msg_size_bytes": BYTES_MAX,
+    }
+    ranks = range(10_000)  # times of so many sum up to more than 64 bits hold
+    lines = [whole(rank, coll_perf=coll(0, **most, coll_end_us=WHEN_US_MAX)) for rank in ranks]
+    lines += [whole(rank, coll_perf=coll(NUMBER_MAX, **most)) for rank in ranks[:20]]
+    for line in lines:
+        line["header"]["n_ranks"] = len(ranks)
+    events = traces("coll")
+    events["event_trace_ts"]["coll_start_ts"] = MOST
+    lines += [whole(0, coll_perf=coll(7, **events)), marker(0, 1, dropped=MOST)]
+    write(tmp_path, "all.log", lines)
+    card = analyze_directory(tmp_path, None)
+    assert card.data_quality.refused == {}
+    assert "ring_full" not in card.data_quality.dropped
+    assert card.operations[0].time_ns == TIME_US_MAX * 1000
+    for words in ([], ["--json"], ["--html", str(tmp_path / "page.html")]):
+        done = CliRunner().invoke(cli, ["analyze", str(tmp_path), *words])
+        assert done.exit_code in (0, 1, 3), done.output
+
+
+def test_an_operation_without_any_time_of_its_end_is_in_no_window(tmp_path: Path) -> None:
+    lines = [whole(rank, coll_perf=coll(at)) for rank in range(2) for at in range(2)]
+    for line in (lines[0], lines[2]):
+        del line["metadata"]["dump_timestamp_us"]
+    write(tmp_path, "all.log", lines)
+    card = analyze_directory(tmp_path, None)
+    assert [one.count for one in card.operations] == [2]
+    assert [sum(one.operations) for one in card.timeline.series] == [1]
+
+
+def test_an_algorithm_that_one_rank_tells_is_that_of_all(tmp_path: Path) -> None:
+    for rank, told in enumerate(({}, {"coll_algo": "RING"})):
+        lines = [whole(rank, coll_perf=coll(at) | told) for at in range(3)]
+        write(tmp_path, f"{rank}.log", lines)
+    with load(tmp_path) as capture:
+        assert {one.algo_proto for one in join(capture).operations} == {"RING_Unknown"}
 
 
 def test_what_is_joined_in_parts_is_the_same(
@@ -315,6 +372,24 @@ def test_parquet_has_every_value_of_every_line(tmp_path: Path) -> None:
         values = _flat(dict(enumerate(row)))
         assert [one for one in _flat(line) if one not in values] == []
     assert metadata(0)["hostname"] == "node0"
+
+
+@as_root
+def test_a_full_tmpdir_is_an_error_of_one_line_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, lines = tmp_path / "tmp", tmp_path / "lines"
+    place.mkdir()
+    lines.mkdir()
+    write_job(lines, _random_times(20_000))
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    with mounted(place, "-t", "tmpfs", "-o", "size=128k", "none"):
+        done = CliRunner().invoke(cli, ["analyze", str(lines)])
+        assert list(place.iterdir()) == []
+    assert (done.exit_code, done.stdout) == (3, "")
+    assert done.stderr.splitlines() == [
+        f"nccl-inspector: {lines}: not analysed, with {place} as TMPDIR: No space left on device"
+    ]
 
 
 def test_a_directory_without_lines_is_an_error_of_one_line(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 """`analyze` beside a plain reader of JSON lines: json, and pandas' json_normalize and groupby.
 
 Each reads in a process of its own. The plain one reads as many lines as it can in the memory that
-analyze may take: all of them need a gigabyte for every 110,000, and its time for a line only grows.
+analyze may take, a gigabyte for every 110,000. Its time for a line is no less where there are more.
 
 `python -m tests.bench.capture OPERATIONS`: these two figures alone, as for the whole 10 million.
 """

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tests.bench.figure import Figure
-from tests.bench.played import BUILD, Both, Played, arguments, environment, play, raw_dir
+from tests.bench.played import BLOCK, BUILD, Both, Played, arguments, environment, play, raw_dir
 
 LIB = BUILD / "bench"
 DUMP_INTERVAL_US = 100_000
@@ -44,7 +44,10 @@ def _middle(blocks: Sequence[Both], order: Callable[[Both], float]) -> Both:
 
 
 def _thrice(folder: Path, part: str, rounds: int, env: Mapping[str, str] = NONE) -> Played:
-    """Play so many rounds in each of three processes, because their memory lies differently."""
+    """Play so many rounds in each of three processes, because their memory lies differently.
+
+    Whole blocks of them, so that none is of two processes.
+    """
     played = Played()
     for _ in range(3):
         play(folder, part, rounds, into=played, env=env)
@@ -53,7 +56,7 @@ def _thrice(folder: Path, part: str, rounds: int, env: Mapping[str, str] = NONE)
 
 def _warm(folder: Path, rounds: int) -> list[Figure]:
     """Both halves on one core."""
-    played = _thrice(folder, "warm", max(3, rounds // 3))
+    played = _thrice(folder, "warm", max(3, rounds // 27 * BLOCK))
     net = {channels: played.quietest(f"kernel/{channels}").net for channels in (1, 8, 32)}
     slope = {channels: (net[channels] - net[1]) / (channels - 1) for channels in (8, 32)}
     count, lost = len(played.of("app/8")), played.lost
@@ -75,7 +78,7 @@ def _pairs(folder: Path, rounds: int) -> list[Figure]:
     # Millions of operations a second are above any budget: on a slow day, when it takes more than
     # 5 s, the guard would let half of them be untimed, which is neither lost nor the whole work.
     unguarded = {"NCCL_INSPECTOR_BUDGET_PERCENT": "0"}
-    played = _thrice(folder, "pairs", max(9, rounds // 10), unguarded)
+    played = _thrice(folder, "pairs", max(1, rounds // 100) * BLOCK, unguarded)
     row, what = "app_two_cores", "application thread per operation, two cores"
     middle = _middle(played.blocks(row, 50), lambda block: block.net)
     figures = [_net(played, row, what, 60, "~200", middle)]

@@ -15,15 +15,16 @@ ALGO_PROTO = """case when algo = 'GROUP' then 'GROUP' when algo is null then ''
     else algo || '_' || coalesce(proto, 'Unknown') end"""
 
 _OPERATIONS_AT_ONCE = 5_000_000
+_PARTS_MAX = 64  # each goes through all operations; beyond that DuckDB's own disk is quicker
 # Texts stand for themselves by their hash: 64 bits, and a capture has some thousands.
-_CALL, _ALGO = "hash(comm, func)", "hash(algo, proto)"
+_CALL, _ALGO = "hash(comm, func)", "if(algo is null, null, hash(algo, proto))"
 # `ranks`: a bit for each, those beyond 64 from the first again. `mixed`: ranks whose times are of
 # different clocks cannot be compared.
 _NUMBERS = f"""
 select {_CALL} as call, sn, max({_ALGO}) as algo, max(nranks::integer) as nranks,
-    count(*)::integer as seen, bit_or(1::ubigint << (rank & 63)) as ranks, min(time_ns) as t,
-    sum(time_ns) as total, arg_min(rank::integer, time_ns) as last, max(bytes) as bytes,
-    min(bytes) <> max(bytes) as mismatched, max(when_us) as when_us,
+    count(*)::integer as seen, bit_or(1::ubigint << (rank & 63)::ubigint) as ranks,
+    min(time_ns) as t, sum(time_ns) as total, arg_min(rank::integer, time_ns) as last,
+    max(bytes) as bytes, min(bytes) <> max(bytes) as mismatched, max(when_us) as when_us,
     coalesce(min(source_hash) <> max(source_hash), false) as mixed
 from (select *, if(source is null, null, hash(source)) as source_hash from ops)
 where {NUMBERED} and sn % $1 = $2 group by call, sn
@@ -34,12 +35,13 @@ create or replace table calls as select {_CALL} as call, any_value(comm) as comm
 """
 _ALGOS = f"""
 create or replace table algos as select {_ALGO} as algo, any_value({ALGO_PROTO}) as algo_proto
-from ops where {NUMBERED} group by {_ALGO}
+from ops where {NUMBERED} and algo is not null group by {_ALGO}
 """
 _JOINED = f"""
 create or replace view joined as
-select comm, func, algo_proto, {SIZE_CLASS} as size_class, numbers.* exclude (call, algo, ranks)
-from numbers join calls using (call) join algos using (algo)
+select comm, func, coalesce(algo_proto, '') as algo_proto, {SIZE_CLASS} as size_class,
+    total - seen::hugeint * t as waited, numbers.* exclude (call, algo, ranks)
+from numbers join calls using (call) left join algos using (algo)
 """
 _HAS_FEWER_RANKS = (
     "select coalesce(bool_or(seen <> bit_count(ranks)), false) from numbers"  # than operations
@@ -67,7 +69,7 @@ def _ask(sql: duckdb.DuckDBPyConnection, question: str) -> int:
 
 
 def _join(sql: duckdb.DuckDBPyConnection) -> None:
-    parts = _ask(sql, "select count(*) from ops") // _OPERATIONS_AT_ONCE + 1
+    parts = min(_ask(sql, "select count(*) from ops") // _OPERATIONS_AT_ONCE + 1, _PARTS_MAX)
     for part in range(parts):
         into = "insert into numbers" if part else "create or replace table numbers as"
         sql.execute(f"{into} {_NUMBERS}", [parts, part])
@@ -78,7 +80,7 @@ def _join(sql: duckdb.DuckDBPyConnection) -> None:
 def join_once(sql: duckdb.DuckDBPyConnection) -> int:
     """Make `joined` of `ops`, and leave in `ops` one of each operation; return how many go.
 
-    A capture may have the same file twice.
+    A capture may have the same file twice: its collectives tell.
     """
     _join(sql)
     # The cheap question first: almost no capture has any.

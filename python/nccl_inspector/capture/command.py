@@ -4,7 +4,10 @@
 It imports what it needs itself, because the agent runs through the same cli.py.
 """
 
+import errno
+import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +18,8 @@ import click
 from nccl_inspector.card.command import Wish, card_options, exit_judging, write_card
 from nccl_inspector.card.model import Card
 from nccl_inspector.config import read_config
+from nccl_inspector.errors import InspectorError
+from nccl_inspector.printable import visible
 
 if TYPE_CHECKING:
     from nccl_inspector.capture.engine import Progress
@@ -41,19 +46,29 @@ def analyze_directory(directory: Path, parquet: Path | None) -> Card:
     """Return the card of the JSON lines below a directory; write Parquet where asked.
 
     Raises:
-        InspectorError: nothing in it can be read, or the file cannot be written.
+        InspectorError: nothing in it can be read, there is no room, or the file cannot be written.
     """
+    import duckdb
+
     from nccl_inspector.capture.card import as_card
     from nccl_inspector.capture.engine import load
     from nccl_inspector.capture.joined import WINDOW_S, join
     from nccl_inspector.capture.parquet import write_parquet
     from nccl_inspector.capture.processes import as_summaries
 
-    with _bar() as progress, load(directory, parquet is not None, progress) as capture:
-        if parquet is not None:
-            write_parquet(capture, parquet)
-        joined = join(capture)
-        return as_card(capture, joined, as_summaries(capture, joined.timeline.window_s or WINDOW_S))
+    try:
+        with _bar() as progress, load(directory, parquet is not None, progress) as capture:
+            if parquet is not None:
+                write_parquet(capture, parquet)
+            joined = join(capture)
+            summaries = as_summaries(capture, joined.timeline.window_s or WINDOW_S)
+            return as_card(capture, joined, summaries)
+    except (OSError, duckdb.Error) as err:
+        full, said = os.strerror(errno.ENOSPC), str(err).splitlines()[0]
+        raise InspectorError(
+            f"{directory}: not analysed, with {tempfile.gettempdir()} as TMPDIR: "
+            f"{full if full in said else visible(said)}"
+        ) from err
 
 
 @click.command()

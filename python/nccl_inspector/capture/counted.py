@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How many operations of each kind a rank had in each bucket of time: the table `counted`.
 
-Some thousands of rows, which most questions about millions of operations can be asked of.
+Fewer rows than operations by far: most questions about these can be asked of it.
 """
 
 import duckdb

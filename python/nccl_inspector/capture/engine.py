@@ -5,6 +5,7 @@ DuckDB is given descriptors of plain files only, and never a user's path. What i
 itself (a torn gzip, a line beyond all bounds, lines without a header) is copied line by line first.
 """
 
+import errno
 import os
 import tempfile
 from collections import Counter
@@ -34,7 +35,7 @@ from nccl_inspector.capture.schema import (
 from nccl_inspector.errors import InspectorError, RefusedError
 
 MEMORY = "1GB"  # DuckDB's own; the rest of the process needs some 200 MB
-_BATCH_FILES, _BATCH_BYTES = 64, 2 << 30
+_BATCH_FILES, _BATCH_BYTES = 64, 1 << 30
 _SNIFFED_LINES = 32
 _COPY_BYTES = 1 << 20
 _TAIL_BYTES = 64 << 10
@@ -177,7 +178,9 @@ class _Loader:
                         query, "where reason not in ('not_a_record', 'proxy_trace', 'dump_stats')"
                     )
                 )
-        except (duckdb.IOException, duckdb.InvalidInputException):
+        except (duckdb.IOException, duckdb.InvalidInputException) as err:
+            if os.strerror(errno.ENOSPC) in str(err):
+                raise  # not the file's fault
             return False
         self.parts += parts
         return True
@@ -246,6 +249,7 @@ def load(
 
     Raises:
         InspectorError: there is no such directory, or nothing in it.
+        OSError, duckdb.Error: TMPDIR is full, or has no room for what memory does not hold.
     """
     refused: Counter[str] = Counter()
     files = find_files(directory, refused)

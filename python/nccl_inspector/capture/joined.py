@@ -20,7 +20,7 @@ WINDOW_S, WINDOWS_MAX, SERIES_MAX = 10, 1000, 64
 _KINDS = """
 select comm, func, size_class, algo_proto, max(nranks), count(*), min(seen),
     count(*) filter (seen > 1 and not mixed), median(t) filter (seen > 1 and not mixed), median(t),
-    avg(bytes), sum(total - seen * t) filter (seen > 1 and not mixed),
+    avg(bytes), sum(waited) filter (seen > 1 and not mixed),
     sum(total) filter (seen > 1 and not mixed), count(*) filter (mismatched),
     count(*) filter (mixed)
 from joined group by comm, func, size_class, algo_proto
@@ -48,7 +48,7 @@ select comm, any_value(comm_name), max(nranks), max(nnodes), count(distinct rank
 from counted group by comm order by max(nranks) desc, comm
 """
 _GAPS = """
-select comm, sum(n)::bigint from (
+select comm, sum(n)::hugeint from (
     select comm, max(last_sn) - min(first_sn) + 1 - sum(n) as n from counted where numbered
     group by comm, rank, func)
 group by comm having sum(n) > 0
@@ -57,13 +57,13 @@ group by comm having sum(n) > 0
 _WAITS = f"""seen > 1 and not mixed
     and func in ({", ".join(map(quoted, sorted(SYNCHRONISING)))})"""
 _LAST = f"""
-select comm, last, count(*), sum(total - seen * t)::bigint, (sum(count(*)) over (partition by comm))
+select comm, last, count(*), sum(waited)::hugeint, (sum(count(*)) over (partition by comm))
 from joined where {_WAITS}
-group by comm, last order by sum(total - seen * t) desc, comm, last
+group by comm, last order by sum(waited) desc, comm, last
 """
 _TOTALS = f"""
-select count(*) filter (mismatched), coalesce(sum(total - seen * t) filter ({_WAITS}), 0)::bigint,
-    coalesce(sum(total) filter ({_WAITS}), 0)::bigint
+select count(*) filter (mismatched), coalesce(sum(waited) filter ({_WAITS}), 0)::hugeint,
+    coalesce(sum(total) filter ({_WAITS}), 0)::hugeint
 from joined
 """
 
@@ -185,12 +185,14 @@ def _timeline(capture: Capture) -> TimeLine:
     windows = last // window_s - start + 1
     rows = capture.sql.execute(
         f"""with busiest as (
-            select comm, func, size_class from joined where seen > 1 and not mixed
+            select comm, func, size_class from joined
+            where seen > 1 and not mixed and when_us is not null
             group by all order by sum(total) desc, comm, func, size_class limit {SERIES_MAX})
         select comm, func, size_class, max(nranks),
             when_us // 1000000 // {window_s} - {start} as place, count(*), sum(bytes), sum(t)
         from joined join busiest using (comm, func, size_class)
-        where seen > 1 and not mixed group by comm, func, size_class, place order by all"""
+        where seen > 1 and not mixed and when_us is not null
+        group by comm, func, size_class, place order by all"""
     ).fetchall()
     shapes = dict(
         capture.sql.execute("select comm, max(nnodes) from counted group by comm").fetchall()

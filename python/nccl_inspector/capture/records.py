@@ -26,6 +26,7 @@ MARKER, PROXY = "dump_stats", "proxy_trace"
 _BIGINT_MAX, _UBIGINT_MAX = (1 << 63) - 1, (1 << 64) - 1
 # No message and no time is longer: what says so has gone wrong in its writer.
 BYTES_MAX, TIME_US_MAX, RANKS_MAX = 1 << 50, 10**12, 1 << 24
+WHEN_US_MAX, NUMBER_MAX = 10**16, 1 << 60  # Unix time; number of an operation
 
 Json = dict[str, Any]
 
@@ -101,8 +102,11 @@ def check_plausible(kind: str, header: Json, values: Json) -> None:
         raise RefusedError("implausible", "rank")
     if values[f"{kind}_msg_size_bytes"] > BYTES_MAX:
         raise RefusedError("implausible", "message size")
-    if not 0 <= values[f"{kind}_exec_time_us"] <= TIME_US_MAX or values[f"{kind}_sn"] < 0:
-        raise RefusedError("implausible", "time or number")
+    if not 0 <= values[f"{kind}_sn"] <= NUMBER_MAX:
+        raise RefusedError("implausible", "number")
+    times_ns = values[f"{kind}_exec_time_us"] * 1000, values.get(f"{kind}_exec_time_ns") or 0
+    if times_ns[0] < 0 or max(times_ns) > TIME_US_MAX * 1000:
+        raise RefusedError("implausible", "time")
 
 
 def parse_record(line: bytes) -> Record:

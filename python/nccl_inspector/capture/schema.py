@@ -14,6 +14,7 @@ from nccl_inspector.capture.members import (
     COLL,
     DUMP_STATS,
     HEADER,
+    KINDS,
     METADATA,
     P2P,
     PERF,
@@ -23,7 +24,13 @@ from nccl_inspector.capture.members import (
     channel_type,
     perf_members,
 )
-from nccl_inspector.capture.records import BYTES_MAX, RANKS_MAX, TIME_US_MAX
+from nccl_inspector.capture.records import (
+    BYTES_MAX,
+    NUMBER_MAX,
+    RANKS_MAX,
+    TIME_US_MAX,
+    WHEN_US_MAX,
+)
 
 # Reasons of lines that are no fault: they speak of something else than an operation with a time.
 MARKER, PROXY, UNTIMED, OTHER_KIND = "dump_stats", "proxy_trace", "untimed", "other_kind"
@@ -99,8 +106,11 @@ def _reason() -> str:
 
     What almost every line is comes first: the rest is then not looked at.
     """
-    ranks = f"rank >= 0 and rank < if(nranks > 0, nranks, {RANKS_MAX}) and nranks <= {RANKS_MAX}"
-    sound = f"{ranks} and bytes <= {BYTES_MAX} and time_us between 0 and {TIME_US_MAX} and sn >= 0"
+    ranks = f"""rank >= 0 and rank < if(nranks > 0, nranks, {RANKS_MAX})
+        and nranks between 0 and {RANKS_MAX}"""
+    times = f"""time_us between 0 and {TIME_US_MAX} and time_ns <= {TIME_US_MAX * 1000}
+        and coalesce(when_us, 0) between 0 and {WHEN_US_MAX}"""
+    sound = f"{ranks} and bytes <= {BYTES_MAX} and {times} and sn between 0 and {NUMBER_MAX}"
     missing = " or ".join(f"{one.column} is null" for one in _NEEDED)
     there = " and ".join(f"{one.column} is not null" for one in _NEEDED)
     return f"""case
@@ -114,12 +124,19 @@ def _reason() -> str:
         else '{UNTIMED}' end"""
 
 
+def _within(number: str, most: int) -> str:
+    """Return the expression of a number that is null where sums and products could overflow."""
+    return f"if({number} between 0 and {most}, {number}, null)"
+
+
 def _inner(kind: str, everything: bool) -> str:
     """Return what is taken of a line as it stands, and two columns made of it."""
     other = P2P if kind == COLL else COLL
     own = f"{kind}_perf"
-    exec_ns, exec_us = f"{own}.{kind}_exec_time_ns", f"{own}.{kind}_exec_time_us"
-    called_us = f"{own}.event_trace_ts.{kind}_start_ts"
+    exec_ns = f"{own}.{kind}_exec_time_ns"
+    exec_us = _within(f"{own}.{kind}_exec_time_us", TIME_US_MAX)
+    called_us = _within(f"{own}.event_trace_ts.{kind}_start_ts", WHEN_US_MAX)
+    lost = [_within(f"{MARKER}.{one}_dropped_total", NUMBER_MAX) for one in KINDS]
     found = [f"{what} as {name}" for name, what in _selected(kind, everything)]
     found += [
         "p.file as file",
@@ -127,7 +144,7 @@ def _inner(kind: str, everything: bool) -> str:
         f"if({exec_ns} > 0, {exec_ns}, {exec_us} * 1000) as time_ns",
         f"coalesce({own}.{kind}_end_us, {called_us} + {exec_us}, metadata.dump_timestamp_us)"
         " as when_us",
-        "dump_stats.coll_dropped_total + dump_stats.p2p_dropped_total as ring_dropped",
+        f"if({MARKER} is null, null, {' + '.join(lost)}) as ring_dropped",  # almost no line has it
         "dump_stats is not null as marker",
         "proxy_trace is not null as proxy",
         f"{own} is not null as called",
