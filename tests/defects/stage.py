@@ -214,11 +214,14 @@ class Stage:
         return ops, size_bytes
 
     def lines(self) -> list[Facts]:
-        """The JSON lines of all processes that tell of an operation."""
+        """The whole JSON lines of all processes that tell of an operation.
+
+        What a process is writing just now ends anywhere.
+        """
         return [
             json.loads(line)
             for path in sorted(self.out.rglob("*.log"))
-            for line in path.read_text().splitlines()
+            for line in path.read_text().rpartition("\n")[0].splitlines()
             if '_perf"' in line
         ]
 
