@@ -39,8 +39,9 @@ def read_prom(text: str) -> list[Series]:
 
 
 def read_log(directory: Path, rank: int) -> list[Record]:
-    """The application's own records of a rank, in the order of their ends."""
-    return [json.loads(line) for line in (directory / f"{rank}.jsonl").read_text().splitlines()]
+    """The application's own records of a rank, in the order of their ends; without a half one."""
+    whole, _, _ = (directory / f"{rank}.jsonl").read_text().rpartition("\n")
+    return [json.loads(line) for line in whole.splitlines()]
 
 
 def size_class(size_bytes: int) -> int:
