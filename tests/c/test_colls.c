@@ -236,13 +236,14 @@ static void test_time_of_our_own(void)
 	struct abi_coll words = like_the_load();
 
 	begin();
-	for (unsigned i = 0; i < 2 * TRACK_HOT_SAMPLE; i++) {
+	/* Often: a counter that ticks every 16 ns has not moved in most of them. */
+	for (unsigned i = 0; i < 64 * TRACK_HOT_SAMPLE; i++) {
 		void *handle = coll(comm, &words);
 
 		for (unsigned c = 0; c < 8; c++)
 			stop(kernel(handle, c, 1000), 2000);
 	}
-	ok(track.hot_ticks > 0 && completed() == 2 * TRACK_HOT_SAMPLE, "one in so many is measured, too");
+	ok(track.hot_ticks > 0 && completed() == 64 * TRACK_HOT_SAMPLE, "one in so many is measured, too");
 }
 
 int main(void)
