@@ -10,13 +10,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "log2.h"
+
 /* Bus bytes for one message byte as the caller counts it (one rank's share for AllGather and ReduceScatter);
  * 0 where no bus bandwidth is defined. */
 double bandwidth_bus_factor(unsigned func, int nranks);
 
 static inline unsigned bandwidth_size_class(uint64_t bytes)
 {
-	return bytes ? 63u ^ (unsigned)__builtin_clzll(bytes) : 0;
+	return bytes ? log2_floor(bytes) : 0;
 }
 
 /* "64-128KB" for class 16: [2^16, 2^17) bytes, both in the unit of the lower bound. */

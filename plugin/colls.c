@@ -35,7 +35,7 @@ int track_symmetric_coll(struct track *track, void *context, const struct abi_co
 }
 
 /* What track_operation does for an operation that is followed and like the last one in its memo's place, with what
- * it needs of the communicator in two lines.  False: not done, nothing is changed. */
+ * it needs of the communicator in two lines. False: not done, nothing is changed. */
 INLINE bool coll_fast(struct track *track, struct track_comm *app, unsigned comm, uint32_t comm_generation,
 		      const struct abi_coll *coll, uint64_t index, void **handle)
 {

@@ -11,6 +11,8 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
+#include "log2.h"
+
 #define HIST_SUB_BITS 5u
 #define HIST_SUB (1u << HIST_SUB_BITS)
 #define HIST_FIRST_BITS 10u
@@ -25,7 +27,7 @@ static inline unsigned hist_bucket(uint64_t ns)
 {
 	if (ns < (1u << HIST_FIRST_BITS))
 		return (unsigned)(ns >> (HIST_FIRST_BITS - HIST_SUB_BITS));
-	unsigned log2 = 63u ^ (unsigned)__builtin_clzll(ns);
+	unsigned log2 = log2_floor(ns);
 
 	if (log2 >= HIST_LAST_BITS)
 		return HIST_BUCKETS - 1;

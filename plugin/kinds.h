@@ -4,6 +4,7 @@
 #define NCCL_INSPECTOR_KINDS_H
 
 #include "bandwidth.h"
+#include "log2.h"
 #include "track.h"
 
 /* What the hot path needs of an operation's words. */
@@ -14,7 +15,7 @@ struct kind {
 
 static inline struct track_memo *kinds_memo(struct track_comm *app, const char *func, uint64_t count)
 {
-	uint64_t spread = ((uintptr_t)func >> 4) + (63u ^ (unsigned)__builtin_clzll(count | 1));
+	uint64_t spread = ((uintptr_t)func >> 4) + log2_floor(count | 1);
 
 	return &app->memos[spread % TRACK_MEMOS];
 }

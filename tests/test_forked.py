@@ -3,7 +3,6 @@
 
 import os
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -15,6 +14,7 @@ from nccl_inspector.card.overtime import OverTime
 from nccl_inspector.forked import Forked
 from nccl_inspector.report import Loaded
 from tests.boxes import MS
+from tests.standin.harness import until
 from tests.synthetic.jobs import flat_job, through_summaries
 
 OWN = os.getpid()
@@ -73,12 +73,11 @@ def test_a_child_that_nobody_asks_ends_with_the_block(tmp_path: Path) -> None:
     def work() -> None:
         (tmp_path / "new").write_text(str(os.getpid()))
         (tmp_path / "new").rename(tmp_path / "pid")
-        time.sleep(60)
+        signal.pause()
 
     def run_out_of_memory() -> None:
         with Forked(work):
-            while not (tmp_path / "pid").exists():
-                time.sleep(0.01)
+            until((tmp_path / "pid").exists, "the child is at work")
             raise MemoryError
 
     before = descriptors()

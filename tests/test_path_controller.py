@@ -7,7 +7,6 @@ import os
 import pwd
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +15,6 @@ import pytest
 
 from nccl_inspector.card.model import Card
 from nccl_inspector.card.schema import card_from_json
-from nccl_inspector.controller.due import SETTLE_S
 from tests import jobs
 from tests.cluster import JOB_USER, Cluster, Options, wait_until
 from tests.cluster.config import product_conf
@@ -231,9 +229,13 @@ def test_a_full_store_delays_reports_and_loses_none(service: Service) -> None:
         head.run(["sh", "-c", f"cat /dev/zero >{service.store}/filler"])
         job_id, _ = run(service.cluster, *ONE_NODE)
         wait_until(lambda: bool(service.queued()), 20, "it is queued")
-        time.sleep(SETTLE_S)  # until then it waits for that
+
+        def refused() -> bool:
+            done = service.command(REPORT_USER, "controller", "--once")
+            return f"job {job_id}: not yet" in done.stderr and "1 ended jobs wait" in done.stdout
+
         # The service's pauses are over at once here.
-        assert "1 ended jobs wait" in once(service), "it cannot be stored"
+        wait_until(refused, 20, "it cannot be stored")
         assert [name for name in service.queued() if ".try" in name] == []
         head.run(["rm", f"{service.store}/filler"])
         assert once(service) == ""

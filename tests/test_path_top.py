@@ -157,7 +157,12 @@ def test_the_slow_rank_is_named_on_its_node(sight: Sight) -> None:
 
 def test_the_cluster_waits_for_the_slow_rank(sight: Sight) -> None:
     (job,) = sight.slow["jobs"]
-    assert 0.3 < job["flow"]["waiting_s"] / job["flow"]["waitable_s"] < 0.95
+    # How much depends on the machine's speed; the boxes of a node with the slow rank say it too.
+    share, of_node = (
+        flow["waiting_s"] / flow["waitable_s"] for flow in (job["flow"], sight.job("slow")["flow"])
+    )
+    assert 0.3 < share < 0.95
+    assert share == pytest.approx(of_node, abs=0.15)
     first = job["ranks"][0]
     assert (first["name"], first["node"]) == ("rank 5", "n3")
     assert "it may be late" in first["troubles"][0]["words"]
@@ -178,7 +183,7 @@ def test_both_sources_see_the_same_bandwidth(sight: Sight) -> None:
     # They look at different seconds, in which all may be faster: each by as much.
     middle = median(ratios.values())
     assert middle == pytest.approx(1, rel=0.5)
-    assert ratios == pytest.approx(dict.fromkeys(ratios, middle), rel=0.4)
+    assert ratios == pytest.approx(dict.fromkeys(ratios, middle), rel=0.35)
 
 
 def test_a_hang_is_aged_from_the_boxes_in_mode_report_too(sight: Sight) -> None:

@@ -4,8 +4,6 @@
 It imports what it needs itself, because the agent runs through the same cli.py.
 """
 
-import errno
-import os
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -51,7 +49,7 @@ def analyze_directory(directory: Path, parquet: Path | None) -> Card:
     import duckdb
 
     from nccl_inspector.capture.card import as_card
-    from nccl_inspector.capture.engine import load
+    from nccl_inspector.capture.engine import DISK_FULL, load
     from nccl_inspector.capture.joined import WINDOW_S, join
     from nccl_inspector.capture.parquet import write_parquet
     from nccl_inspector.capture.processes import as_summaries
@@ -64,10 +62,10 @@ def analyze_directory(directory: Path, parquet: Path | None) -> Card:
             summaries = as_summaries(capture, joined.timeline.window_s or WINDOW_S)
             return as_card(capture, joined, summaries)
     except (OSError, duckdb.Error) as err:
-        full, said = os.strerror(errno.ENOSPC), str(err).splitlines()[0]
+        said = str(err).splitlines()[0]
         raise InspectorError(
             f"{directory}: not analysed, with {tempfile.gettempdir()} as TMPDIR: "
-            f"{full if full in said else visible(said)}"
+            f"{DISK_FULL if DISK_FULL in said else visible(said)}"
         ) from err
 
 

@@ -39,6 +39,7 @@ _BATCH_FILES, _BATCH_BYTES = 64, 1 << 30
 _SNIFFED_LINES = 32
 _COPY_BYTES = 1 << 20
 _TAIL_BYTES = 64 << 10
+DISK_FULL = os.strerror(errno.ENOSPC)  # as DuckDB says it among much else
 
 # Bytes read and bytes in all.
 Progress = Callable[[int, int], None]
@@ -179,7 +180,7 @@ class _Loader:
                     )
                 )
         except (duckdb.IOException, duckdb.InvalidInputException) as err:
-            if os.strerror(errno.ENOSPC) in str(err):
+            if DISK_FULL in str(err):
                 raise  # not the file's fault
             return False
         self.parts += parts
