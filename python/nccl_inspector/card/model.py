@@ -46,10 +46,20 @@ class Period:
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """Who or what a finding is about; `kind`: rank, node, gpu, port, pair, communicator, job."""
+    """Who or what a finding is about; `kind`: rank, node, gpu, port, pair, communicator, job.
+
+    Kind and name say which it is. The other fields say where to find it, as far as that is known.
+    """
 
     kind: str
     name: str
+    node: str = ""
+    gpu: str = ""  # as `nvidia-smi` and the counters number it: `GPU7`
+    gpu_uuid: str = ""
+    pci_bus_id: str = ""
+    pid: int | None = None
+    procid: int | None = None  # SLURM_PROCID
+    port: str = ""  # of a network adapter: `mlx5_4/1`
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +80,11 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that the reader should know, with who, since when, why, and what to do."""
+    """One thing that the reader should know, with who, since when, why, and what to do.
+
+    `cost_s` is wall time of the job, `cost_share` that of all its time. `victims` are those that
+    only waited for the entities, who are the cause.
+    """
 
     rule: str  # a word that does not change between releases
     severity: str
@@ -81,6 +95,11 @@ class Finding:
     entities: tuple[Entity, ...] = ()
     evidence: tuple[Evidence, ...] = ()
     actions: tuple[str, ...] = ()
+    cost_s: float | None = None
+    cost_share: float | None = None
+    cause: str = ""  # of CAUSES; empty: the rule says it
+    victims: tuple[Entity, ...] = ()
+    next: str = ""  # one command to run next
 
 
 @dataclass(frozen=True, slots=True)
