@@ -55,6 +55,9 @@ _COMM_ROWS_MAX = 4096
 _PARTS = {"counters_bytes": COUNTERS_BYTES_MAX, "vendor_bytes": VENDOR_BYTES_MAX}
 
 
+UID_UNKNOWN = -1  # of a head that no hook wrote
+
+
 @dataclass(frozen=True, slots=True)
 class Head:
     """The job and the node that a summary is about. Times are Unix seconds."""
@@ -75,6 +78,11 @@ class Head:
     het_job_id: str  # of a heterogeneous job's component: the leader's id; else empty
     problems: tuple[str, ...]  # what was not taken on this node, in words
     array_task: str = ""  # `810_3`, as the job's processes say: the hooks do not know it
+
+    @property
+    def by_slurm(self) -> bool:
+        """Whether Slurm gave the job its number: then it said, too, on which nodes the job ran."""
+        return bool(self.job_id and self.nodelist)
 
     @property
     def leader(self) -> int:

@@ -23,6 +23,7 @@ from nccl_inspector.card.figures import (
     comm_id,
     list_communicators,
     list_operations,
+    name_communicators,
     sum_transports,
 )
 from nccl_inspector.card.given import Given, with_record
@@ -178,7 +179,7 @@ def build_card(loaded: Loaded, given: Given | None = None, *, second_process: bo
         stragglers = find_stragglers(comms, processes, slow_hardware.kind_of)
         hangs = find_hangs(processes, report.names, given.ended)
         lasting = _lasting_slowness(comms, transports, placed)
-        comm_names = {comm_id(comm): comm.name for comm in comms}
+        comm_names = name_communicators(comms)
         operations = list_operations(
             comms,
             lambda comm, one: _expectation(comm, one, transports[comm_id(comm)], nodes),
@@ -186,7 +187,7 @@ def build_card(loaded: Loaded, given: Given | None = None, *, second_process: bo
         sums = sum_transports(comms, transports, job.wall_s)
         over_time = looked.result()
     refused = {**given.refused, **over_time.refused}
-    quality = describe_quality(report, summaries, given.inputs, refused)
+    quality = describe_quality(report, summaries, given.inputs, refused, given.from_boxes)
     missing = dict.fromkeys(chain.from_iterable(report.nodes_missing.values()))
     unmeasured = find_unmeasured(
         processes, report.names, report.coverage, tuple(missing), quality.ranks_expected
@@ -226,7 +227,7 @@ def build_card(loaded: Loaded, given: Given | None = None, *, second_process: bo
         environment=environment,
         data_quality=quality,
         findings=findings,
-        communicators=list_communicators(comms, transports),
+        communicators=list_communicators(comms, transports, comm_names),
         operations=operations,
         transports=sums,
         timeline=over_time.timeline,
