@@ -94,17 +94,27 @@ def _stands_out(value: float, others: Sequence[float]) -> bool:
 
 
 def _severity(rise: _Rise, rule: Rule, others: Sequence[float]) -> str:
-    counter = load_counters()[rise.device.kind, rise.name]
     if rule.alone and not _stands_out(rise.weighed, others):
         return INFO
-    if rule.share:
-        in_ns = counter.said_unit == "ns"
-        whole = rise.elapsed_s * 1e9 if in_ns else _moved(rise.device, "packets")
-        enough = whole > 0 and counter.said(rise.count.total) > rule.share * whole
-        return rule.severity if enough else INFO
+    if rule.share and not _is_share(rise, rule.share):
+        return INFO
     if rule.per_hour and rise.count.total <= rule.per_hour * max(rise.elapsed_s / 3600, 1):
         return INFO
     return rule.severity
+
+
+def _is_share(rise: _Rise, share: float) -> bool:
+    """Tell whether a rise is above a share: of the time, or of what the port moved meanwhile.
+
+    What the port moved is not known where no such counter was read: then the share is not either,
+    and says nothing.
+    """
+    counter = load_counters()[rise.device.kind, rise.name]
+    if counter.said_unit == "ns":
+        whole = rise.elapsed_s * 1e9
+    else:
+        whole = _moved(rise.device, "packets")
+    return whole > 0 and counter.said(rise.count.total) > share * whole
 
 
 def _period(counts: Iterable[Count]) -> Period | None:

@@ -83,7 +83,7 @@ def _ranks(loaded: Loaded) -> dict[tuple[str, str], int]:
 def _came_last(
     finding: Finding, card: Card, joined: Joined, ranks: Mapping[tuple[str, str], int]
 ) -> list[Evidence]:
-    """Return how often the straggler of a finding came last, where that made its peers wait most."""
+    """Return how often a finding's straggler came last, where its peers waited most for it."""
     named = {one.name for one in finding.entities if one.kind == "rank"}
     late = next((one for one in card.stragglers if one.rank in named), None)
     if late is None:

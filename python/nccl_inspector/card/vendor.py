@@ -19,7 +19,8 @@ from nccl_inspector.card.means import (
     operations,
 )
 from nccl_inspector.card.model import (
-    INFO,
+    CRITICAL,
+    FAILED,
     LOW,
     NO_DATA,
     Card,
@@ -79,13 +80,15 @@ def _quality(
 
 
 def _verdict(found: Dumped, findings: Sequence[Finding], job: Job) -> Verdict:
-    """Return what the hardware's counters say, else that there is no answer."""
-    if any(one.severity != INFO for one in findings):
-        return judge(
+    """Return what the hardware's counters say of a job that failed, else that nobody can tell."""
+    if any(one.severity == CRITICAL for one in findings):
+        judged = judge(
             state=job.state, no_data="", judged=False, most_missing=False, findings=findings,
             causes=(), costs={}, hangs=(), stragglers=(), ranks=found.gpus, wall_s=job.wall_s,
             waiting_share=None,
         )  # fmt: skip
+        if judged.status == FAILED:
+            return judged
     if not found.kinds:
         return Verdict(NO_DATA, "", LOW, "no dump of NVIDIA's plugin could be read")
     return nobody_named("the dumps of NVIDIA's plugin")
