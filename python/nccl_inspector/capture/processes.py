@@ -213,7 +213,8 @@ def _head(node: str, nodes: list[str], processes: list[Process], said: dict[str,
     return Head(
         job_id=_whole(said, "slurm_job_id") or 0, uid=UID_UNKNOWN, user="", account="",
         partition="", cluster=_text(said, "cluster"), node=node, nodelist=",".join(nodes),
-        num_nodes=len(nodes), restart=0, start=start, job_start=start, end=end_ns // 10**9, het_job_id="", problems=(),
+        num_nodes=len(nodes), restart=0, start=start, job_start=start,
+        end=end_ns // 10**9, het_job_id="", problems=(),
     )  # fmt: skip
 
 

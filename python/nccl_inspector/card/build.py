@@ -12,6 +12,7 @@ from nccl_inspector.analysis.expected import expected, port_gbps
 from nccl_inspector.analysis.hang import find_hangs
 from nccl_inspector.analysis.hardware import find_hardware
 from nccl_inspector.analysis.paths import compare, time_communicators, time_network, time_pairs
+from nccl_inspector.analysis.places import Places
 from nccl_inspector.analysis.slowhardware import SlowHardware, find_slow_hardware
 from nccl_inspector.analysis.straggler import find_stragglers, total_waiting
 from nccl_inspector.analysis.throughput import Readings
@@ -166,6 +167,7 @@ def build_card(loaded: Loaded, given: Given | None = None, *, second_process: bo
     if report.dumps and not processes:
         return vendor_card(report, summaries, report.dumps, given)
     gpus = {one.head.node: gpus_of(one.counters) for one in summaries}
+    places = Places(placed, report.names, {one.head.node: one.counters for one in summaries})
     transports = {comm_id(comm): transport_of(comm, gpus).transport for comm in comms}
     job = with_record(describe_job(report, summaries), given)
     looked = Forked(
@@ -194,15 +196,15 @@ def build_card(loaded: Loaded, given: Given | None = None, *, second_process: bo
     )
     accused = _straggler_findings(stragglers, slow_hardware)
     findings = _sorted(
-        [
+        places.locate([
             *describe_hangs(_named_hangs(hangs, comm_names)),
             *accused,
             *(one for _, one in lasting),
             *over_time.findings,
             *hardware.findings,
             *unmeasured,
-        ]
-    )
+        ])
+    )  # fmt: skip
     waiting_ns, all_ns = total_waiting(comms)
     waiting_share = waiting_ns / all_ns if all_ns else None
     measured = any(comm.figures for comm in comms)

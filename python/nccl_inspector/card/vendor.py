@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from nccl_inspector.analysis.dumps import Dumped, DumpedKind
 from nccl_inspector.analysis.hardware import find_hardware
+from nccl_inspector.analysis.places import Places
 from nccl_inspector.card.facts import describe_environment, describe_job, describe_quality
 from nccl_inspector.card.given import Given, with_record
 from nccl_inspector.card.means import (
@@ -100,6 +101,7 @@ def vendor_card(
     """Return the card of an attempt of which there are no boxes."""
     job = with_record(describe_job(report, summaries), given)
     hardware = find_hardware(summaries)
+    places = Places((), (), {one.head.node: one.counters for one in summaries})
     members = [
         (comm, f"{node} {gpu}", node) for comm, its in found.members.items() for node, gpu in its
     ]
@@ -108,7 +110,7 @@ def vendor_card(
         verdict=_verdict(found, hardware.findings, job),
         environment=replace(describe_environment(summaries), gpus=found.gpus),
         data_quality=_quality(report, summaries, found, given),
-        findings=hardware.findings,
+        findings=tuple(places.locate(hardware.findings)),
         communicators=communicators(members, (WAITING_IN_IT, NOT_COUNTED)),
         operations=longest_first(_operations(found)),
         counters=hardware.counters,
