@@ -11,7 +11,9 @@ from functools import cache
 from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
 if TYPE_CHECKING:
-    from nccl_inspector.samplecolumns import SampleColumns  # of numpy, which no agent imports
+    from nccl_inspector.analysis.samplecolumns import (
+        SampleColumns,
+    )  # of numpy, which no agent imports
 
 FUNCS = (
     "Unknown", "AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce",
@@ -374,4 +376,4 @@ class Process:
     operations: tuple[Operation, ...]
     flags: tuple[str, ...]  # what makes these figures less than whole, in words
     samples: Samples | None = None  # None: none was taken
-    unions: tuple[Union, ...] = ()
+    unions: Sequence[Union] = ()  # of a summary: packedsamples.PackedUnions
