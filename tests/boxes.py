@@ -25,6 +25,9 @@ from nccl_inspector.layout import (
     NOT_KNOWN,
     OP,
     PEER,
+    SAMPLE,
+    SAMPLE_KIND,
+    UNION,
     VERSION,
     WINDOW,
     Record,
@@ -36,6 +39,7 @@ JOB_UID = 65534 if os.geteuid() == 0 else os.getuid()
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
 COMMS, KEYS, OPS, PEERS, LINES, NETS = 96, 256, 4096, 1024, 8, 256
+SAMPLES, SAMPLE_KINDS, UNIONS = 32768, 256, 8
 HEADER_BYTES = 4096
 MS = 1_000_000
 NOW_S = 1_700_000_000
@@ -50,7 +54,10 @@ OP_AT = HIST_AT + KEYS * HIST.size
 PEER_AT = OP_AT + OPS * OP.size
 LINE_AT = PEER_AT + PEERS * PEER.size
 NET_AT = LINE_AT + LINES * LINE.size
-BOX_BYTES = NET_AT + NETS * NET.size
+SAMPLE_AT = NET_AT + NETS * NET.size
+SAMPLE_KIND_AT = SAMPLE_AT + SAMPLES * SAMPLE.size
+UNION_AT = SAMPLE_KIND_AT + SAMPLE_KINDS * SAMPLE_KIND.size
+BOX_BYTES = UNION_AT + UNIONS * UNION.size
 
 
 @dataclass(frozen=True)
@@ -130,6 +137,11 @@ def _put_header(data: bytearray, box: BoxOf) -> None:
         "peer_offset": PEER_AT, "peer_bytes": PEER.size, "peer_count": PEERS,
         "line_offset": LINE_AT, "line_bytes": LINE.size, "line_count": LINES,
         "net_offset": NET_AT, "net_bytes": NET.size, "net_count": NETS,
+        "sample_offset": SAMPLE_AT, "sample_bytes": SAMPLE.size, "sample_count": SAMPLES,
+        "sample_kind_offset": SAMPLE_KIND_AT, "sample_kind_bytes": SAMPLE_KIND.size,
+        "sample_kind_count": SAMPLE_KINDS,
+        "union_offset": UNION_AT, "union_bytes": UNION.size, "union_count": UNIONS,
+        "sample_length_bits": 34, "sample_period_bits": 34,
         "pid": 100 + box.procid, "uid": JOB_UID, "step_id": 0, "procid": box.procid, "localid": 0,
         "array_job_id": NOT_KNOWN, "array_task_id": NOT_KNOWN,
         "api_version": 5, "nccl_version": 23007, "job_id": 42,

@@ -6,15 +6,32 @@ from dataclasses import dataclass
 from nccl_inspector.estimate.pages import MTIME_SERIES, Files, make_files
 from nccl_inspector.estimate.shape import Shape
 from nccl_inspector.exposition import Series
-from nccl_inspector.layout import COMM, HIST, KEY, LINE, NET, OP, PEER
+from nccl_inspector.layout import (
+    COMM,
+    HIST,
+    KEY,
+    LINE,
+    NET,
+    OP,
+    PEER,
+    SAMPLE,
+    SAMPLE_KIND,
+    UNION,
+)
 from nccl_inspector.summary import BLOCK_BYTES_MAX
 
 # plugin/box.h: the header, and how many records each table has.
 HEADER_BYTES = 4096
-BOX_ROWS = {"COMMS": 96, "KEYS": 256, "OPS": 4096, "PEERS": 1024, "LINES": 8, "NETS": 256}
+BOX_ROWS = {
+    "COMMS": 96, "KEYS": 256, "OPS": 4096, "PEERS": 1024, "LINES": 8, "NETS": 256,
+    "SAMPLES": 32768, "SAMPLE_KINDS": 256, "UNIONS": 8,
+}  # fmt: skip
 # plugin/promfile.c: what a file of a process gets, twice.
 ROOM_STEP_BYTES = 16384
-_RECORDS = {"COMMS": COMM, "KEYS": KEY, "OPS": OP, "PEERS": PEER, "LINES": LINE, "NETS": NET}
+_RECORDS = {
+    "COMMS": COMM, "KEYS": KEY, "OPS": OP, "PEERS": PEER, "LINES": LINE, "NETS": NET,
+    "SAMPLES": SAMPLE, "SAMPLE_KINDS": SAMPLE_KIND, "UNIONS": UNION,
+}  # fmt: skip
 
 _PAGE_BYTES = 4096  # of tmpfs: a file takes whole ones
 
