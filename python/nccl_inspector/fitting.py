@@ -139,7 +139,8 @@ def pack_samples(process: Process, most: int) -> tuple[list[bytes], list[str]]:
 
     At most `most` samples, of as many bytes as `samples_room` says.
     """
-    facts, columns, flags = NOTHING, NOTHING, []
+    facts, columns = NOTHING, NOTHING
+    flags: list[str] = []
     if isinstance(process.samples, PackedSamples):  # of a summary that is written once more
         facts, columns = map(_packed, process.samples.streams)
     elif isinstance(process.samples, SampleTable):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Samples and unions of a process as a node summary has them: unpacked when they are looked at.
 
-Of samples there are two pieces. The first is JSON: what is said of all of them, then kinds and
-clocks column by column. The second has three tables (packing.py):
+Of samples there are two pieces. The first is JSON: what is said of all of them, then their kinds
+column by column. The second has three tables (packing.py):
 
 - in the order of start: the stream of the record (index of the second table), units of 64 ns from
   the start of the record before to its own, units from start to end, microseconds queued;
@@ -22,14 +22,24 @@ from nccl_inspector.layout import GPUS, UNION_WINDOWS
 from nccl_inspector.model import (
     ALGOS,
     FUNCS,
+    NS_PER_S,
     PROTOS,
     GpuClock,
     SampleKind,
     Union,
     UnionWindow,
+    clocks_of,
 )
 from nccl_inspector.packedlines import inflate
-from nccl_inspector.packing import START_S_MAX, WORD_MAX, pack_columns, take_columns, unpack_columns
+from nccl_inspector.packing import (
+    START_S_MAX,
+    WORD_MAX,
+    fold,
+    pack_columns,
+    take_columns,
+    unfold,
+    unpack_columns,
+)
 from nccl_inspector.sampletable import (
     PERIOD_BITS_MAX,
     SAMPLES_MAX,
@@ -49,11 +59,13 @@ FACTS_RAW_BYTES_MAX = 1 << 20
 COLUMNS_RAW_BYTES_MAX = 2 << 20
 _UNIONS_RAW_BYTES_MAX = 1 << 20
 
+AHEAD_NS_MAX = 1 << 62
+_AHEAD_BITS = 10
+
 _INDEX_MASK = (1 << 32) - 1
-_NS_MAX = (1 << 63) - 1
 _check = Checks("bad_summary")
 
-# What the numbers of kinds and clocks may be; what is not here may be any from 0 to WORD_MAX.
+# What the numbers of kinds may be; what is not here may be any from 0 to WORD_MAX.
 _KIND_LIMITS = {
     "nranks": (0, (1 << 31) - 1),
     "nnodes": (0, (1 << 31) - 1),
@@ -65,7 +77,6 @@ _KIND_LIMITS = {
     "proto": (0, len(PROTOS) - 1),
     "incarnation": (0, _INDEX_MASK),
 }
-_CLOCK_LIMITS = dict.fromkeys(GpuClock._fields, (-_NS_MAX, _NS_MAX)) | {"gpu": (0, GPUS - 1)}
 
 
 class SampleFacts(NamedTuple):
@@ -77,7 +88,6 @@ class SampleFacts(NamedTuple):
     period_bits: int
     lost: int
     kinds: tuple[SampleKind, ...]
-    clocks: tuple[GpuClock, ...]
 
 
 def _columns(rows: Sequence[Sequence[Any]], width: int) -> list[list[Any]]:
@@ -92,7 +102,6 @@ def pack_facts(table: SampleTable) -> bytes:
         [
             *(len(table), first_unit, table.length_bits, table.period_bits, table.lost),
             _columns(kinds, len(SampleKind._fields)),
-            _columns(table.clocks, len(GpuClock._fields)),
         ]
     )
 
@@ -108,7 +117,7 @@ def _take_numbers(column: Any, rows: int, limits: tuple[int, int]) -> list[int]:
 def _take_rows(
     columns: Any, names: Sequence[str], limits: dict[str, tuple[int, int]], most: int
 ) -> Iterator[tuple[Any, ...]]:
-    """Return the rows of checked columns; those called `name` are of text."""
+    """Return the rows of checked columns; the one called `name` is of text."""
     if not isinstance(columns, list) or len(columns) != len(names):
         raise _check.refused("odd table of samples")
     rows = len(_check.rows(columns[0]))
@@ -129,9 +138,7 @@ def unpack_facts(raw: bytes) -> SampleFacts:
     Raises:
         RefusedError: it is something else; the reason is `bad_summary`.
     """
-    rows, first_unit, length_bits, period_bits, lost, kinds, clocks = _check.rows(
-        _check.load(raw), 7
-    )
+    rows, first_unit, length_bits, period_bits, lost, kinds = _check.rows(_check.load(raw), 6)
     found = tuple(
         SampleKind(*row) for row in _take_rows(kinds, SampleKind._fields, _KIND_LIMITS, KINDS_MAX)
     )
@@ -143,7 +150,6 @@ def unpack_facts(raw: bytes) -> SampleFacts:
         period_bits,
         _check.integer(lost, WORD_MAX),
         tuple(kind if kind.gpu != -1 else kind._replace(gpu=None) for kind in found),
-        tuple(GpuClock(*row) for row in _take_rows(clocks, GpuClock._fields, _CLOCK_LIMITS, GPUS)),
     )
 
 
@@ -182,10 +188,14 @@ class PackedSamples:
     What is none is found out when it is looked at: RefusedError.
     """
 
-    __slots__ = ("_columns", "_facts", "_known")
+    __slots__ = ("_columns", "_facts", "_known", "_unions")
 
-    def __init__(self, facts: bytes, columns: bytes) -> None:
-        """Take the zlib streams of both pieces, of which nothing is known yet."""
+    def __init__(self, facts: bytes, columns: bytes, unions: Sequence[Union]) -> None:
+        """Take the zlib streams of both pieces, of which nothing is known yet.
+
+        `unions`: of the same process.
+        """
+        self._unions = unions
         self._facts = facts
         self._columns = columns
         self._known: SampleFacts | None = None
@@ -204,8 +214,8 @@ class PackedSamples:
 
     @property
     def clocks(self) -> tuple[GpuClock, ...]:
-        """How to put a GPU's times on Unix time."""
-        return self.facts.clocks
+        """How to put times of the GPUs on Unix time."""
+        return clocks_of(self._unions)
 
     @property
     def length_bits(self) -> int:
@@ -256,46 +266,54 @@ def pack_unions(unions: Sequence[Union]) -> bytes:
     """Return the bytes of unions, not yet compressed: a table of them, one of all their windows."""
     heads = [(union.gpu, union.window_s, len(union.windows)) for union in unions]
     gaps: list[int] = []
+    drifts: list[int] = []
     for union in unions:
         places = [window.start_s // union.window_s for window in union.windows]
         gaps += [place - before for before, place in pairwise((0, *places))]
+        aheads = [window.ahead_ns >> _AHEAD_BITS for window in union.windows]
+        drifts += [fold(ahead - before) for before, ahead in pairwise((0, *aheads))]
     windows = list(chain.from_iterable(union.windows for union in unions))
-    _, *columns = _columns(windows, len(UnionWindow._fields))
-    return pack_columns(_columns(heads, 3)) + pack_columns([gaps, *columns])
+    _, operations, lost, busy_ns, _ = _columns(windows, len(UnionWindow._fields))
+    table = [gaps, operations, lost, busy_ns, drifts]
+    return pack_columns(_columns(heads, 3)) + pack_columns(table)
+
+
+def _take_windows(window_s: int, columns: Sequence[Sequence[int]]) -> tuple[UnionWindow, ...]:
+    gaps, operations, lost, busy_ns, drifts = columns
+    starts = [place * window_s for place in accumulate(gaps)]
+    aheads = [ahead << _AHEAD_BITS for ahead in accumulate(unfold(drifts))]
+    if not 0 < window_s <= WINDOW_S_MAX or 0 in gaps[1:]:
+        raise _check.refused("an odd union")
+    if starts and starts[-1] > START_S_MAX:
+        raise _check.refused("an odd union")
+    if (
+        max(busy_ns, default=0) > window_s * NS_PER_S
+        or max(map(abs, aheads), default=0) > AHEAD_NS_MAX
+    ):
+        raise _check.refused("an odd union")
+    rows = zip(starts, operations, lost, busy_ns, aheads, strict=True)
+    return tuple(UnionWindow(*row) for row in rows)
 
 
 def unpack_unions(raw: bytes) -> tuple[Union, ...]:
-    """Return what `pack_unions` was given.
+    """Return what `pack_unions` was given, with `ahead_ns` in units of 1024 ns.
 
     Raises:
         RefusedError: these are no unions; the reason is `bad_summary`.
     """
     (gpus, lengths, counts), end = take_columns(raw, 0, 3, UNIONS_MAX)
-    gaps, *columns = unpack_columns(raw[end:], 4, UNIONS_MAX * UNION_WINDOWS)
-    if sum(counts) != len(gaps) or max(gpus, default=0) >= GPUS:
+    columns = unpack_columns(raw[end:], 5, UNIONS_MAX * UNION_WINDOWS)
+    ends = list(accumulate(counts))
+    if (ends or [0])[-1] != len(columns[0]) or max(gpus, default=0) >= GPUS:
         raise _check.refused("odd unions")
-    found: list[Union] = []
-    at = 0
-    for gpu, window_s, count in zip(gpus, lengths, counts, strict=True):
-        part = slice(at, at + count)
-        places = list(accumulate(gaps[part]))
-        if not 0 < window_s <= WINDOW_S_MAX or not all(gaps[at + 1 : at + count]):
-            raise _check.refused("an odd union")
-        if places and places[-1] * window_s > START_S_MAX:
-            raise _check.refused("an odd union")
-        rows = zip(*(column[part] for column in columns), strict=True)
-        found.append(
-            Union(
-                gpu,
-                window_s,
-                tuple(
-                    UnionWindow(place * window_s, *row)
-                    for place, row in zip(places, rows, strict=True)
-                ),
-            )
+    return tuple(
+        Union(
+            gpu,
+            window_s,
+            _take_windows(window_s, [column[end - count : end] for column in columns]),
         )
-        at += count
-    return tuple(found)
+        for gpu, window_s, count, end in zip(gpus, lengths, counts, ends, strict=True)
+    )
 
 
 class PackedUnions(Sequence[Union]):

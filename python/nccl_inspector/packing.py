@@ -77,12 +77,13 @@ def _refuse(what: str) -> RefusedError:
     return RefusedError("bad_summary", what)
 
 
-def _fold(number: int) -> int:
+def fold(number: int) -> int:
     """Return a number that is not negative: 0, -1, 1, -2 become 0, 1, 2, 3."""
     return number << 1 if number >= 0 else (-number << 1) - 1
 
 
-def _unfold(numbers: Iterable[int]) -> list[int]:
+def unfold(numbers: Iterable[int]) -> list[int]:
+    """Return what `fold` was given."""
     return [~(number >> 1) if number & 1 else number >> 1 for number in numbers]
 
 
@@ -146,7 +147,7 @@ def pack_keys(keys: Sequence[Key]) -> bytes:
     columns: list[Sequence[int]] = []
     for name in _KEY_NAMES:
         column = [getattr(key, name) for key in keys]
-        columns.append([_fold(word) for word in column] if name in _SIGNED else column)
+        columns.append([fold(word) for word in column] if name in _SIGNED else column)
     columns.append([len(key.histogram.counts) for key in keys])
     gaps = [
         bucket - before for key in keys for before, bucket in pairwise((0, *key.histogram.buckets))
@@ -169,7 +170,7 @@ def unpack_keys(data: bytes) -> tuple[Key, ...]:
     for place, limit in _KEY_LIMITS:
         if max(columns[place], default=0) > limit:
             raise _refuse("a number is too large")
-    columns[_KEY_RATE] = _unfold(columns[_KEY_RATE])
+    columns[_KEY_RATE] = unfold(columns[_KEY_RATE])
     histograms: list[Histogram] = []
     at = 0
     for length in lengths:
@@ -190,7 +191,7 @@ def pack_rows(cls: type[_Row], rows: Sequence[_Row]) -> bytes:
     columns: list[Sequence[int]] = []
     for name in _ROW_NAMES[cls]:
         column = [getattr(row, name) for row in rows]
-        columns.append([_fold(word) for word in column] if name in _SIGNED else column)
+        columns.append([fold(word) for word in column] if name in _SIGNED else column)
     return pack_columns(columns)
 
 
@@ -205,7 +206,7 @@ def unpack_rows(cls: type[_Row], data: bytes) -> tuple[_Row, ...]:
     for name, column in zip(names, unpack_columns(data, len(names), ROWS_MAX), strict=True):
         if max(column, default=0) > _LIMITS.get(name, WORD_MAX):
             raise _refuse("a number is too large")
-        columns.append(_unfold(column) if name in _SIGNED else column)
+        columns.append(unfold(column) if name in _SIGNED else column)
     return tuple(cls(*row) for row in zip(*columns, strict=True))
 
 
@@ -214,8 +215,8 @@ def _indices(windows: Sequence[Window]) -> Iterator[tuple[int, int]]:
     expected = 1
     for window in windows:
         yield (
-            _fold(window.first_index - expected),
-            _fold(window.last_index - window.first_index),
+            fold(window.first_index - expected),
+            fold(window.last_index - window.first_index),
         )
         expected = window.last_index + 1
 
@@ -232,7 +233,7 @@ def pack_line(line: Line) -> bytes:
         [places[0], *(next_ - one - 1 for one, next_ in pairwise(places))],
         lates,
         ops,
-        [_fold(size - count * mean) for size, count in zip(sizes, ops, strict=True)],
+        [fold(size - count * mean) for size, count in zip(sizes, ops, strict=True)],
         *times,
         *zip(*_indices(line.windows), strict=True),
     ]
@@ -240,7 +241,7 @@ def pack_line(line: Line) -> bytes:
 
 
 def _take_indices(firsts: Sequence[int], lasts: Sequence[int]) -> tuple[list[int], list[int]]:
-    gaps, lengths = _unfold(firsts), _unfold(lasts)
+    gaps, lengths = unfold(firsts), unfold(lasts)
     ends = [end + n for n, end in enumerate(accumulate(map(add, gaps, lengths)), 1)]
     return list(map(sub, ends, lengths)), ends
 
@@ -284,7 +285,7 @@ def unpack_line(data: bytes) -> Line:
     columns = [unpack_column(raw, width, planes.rows) for width, raw in planes.columns]
     gaps, lates, ops, sizes, *times, firsts, lasts = columns
     starts = [(one + n) * head.window_s for n, one in enumerate(accumulate(gaps))]
-    sizes = [size + count * head.mean for size, count in zip(_unfold(sizes), ops, strict=True)]
+    sizes = [size + count * head.mean for size, count in zip(unfold(sizes), ops, strict=True)]
     indices = _take_indices(firsts, lasts)
     if starts[-1] > START_S_MAX or not all(ops) or min(*sizes, *indices[0]) < 0:
         raise _refuse("an odd time line")

@@ -6,11 +6,12 @@ tables of 32,768 records at the end of a job, and may not import numpy.
 """
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
 from operator import add, itemgetter
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from nccl_inspector.model import GpuClock, SampleKind
 
@@ -23,9 +24,9 @@ SAMPLES_MAX = 32768  # of a process, as in plugin/box.h
 # Of all processes of a job together, and of each of them at least.
 JOB_SAMPLES_MAX, SAMPLES_MIN = 4_000_000, 512
 # Bursts at multiples of the period, as plugin/box.h thins them: a period is doubled while there are
-# records of so many, else the bursts are halved, down to 2^24 ns.
+# records of so many, else the bursts are halved, down to 2^24 ns. No period is beyond 2^48 ns.
 PERIODS_MIN = 16
-LENGTH_BITS_MIN, PERIOD_BITS_MAX = 24, 62
+LENGTH_BITS_MIN, PERIOD_BITS_MAX = 24, 48
 SIZE_CLASS_MAX = 62  # of bytes that fit a signed word
 
 
@@ -59,12 +60,14 @@ class SampleTable:
 
     def take(self, places: Sequence[int]) -> Self:
         """Return the records at these places, in this order."""
-        columns = {name: _take(getattr(self, name), places) for name in _COLUMNS}
+        columns: dict[str, Any] = {
+            name: _take(getattr(self, name), places) for name in SAMPLE_COLUMNS
+        }
         return replace(self, **columns)
 
 
 # Those members of SampleTable that have a value for each record.
-_COLUMNS = ("kind", "index", "peer", "start_ns", "time_ns", "queued_us", "mantissa", "flags")
+SAMPLE_COLUMNS = ("kind", "index", "peer", "start_ns", "time_ns", "queued_us", "mantissa", "flags")
 
 
 def samples_of_each(ranks: int) -> int:
@@ -79,40 +82,23 @@ def _take(column: "array[int]", places: Sequence[int]) -> "array[int]":
     return array(column.typecode, itemgetter(*places)(column))
 
 
-class _ToUnix(NamedTuple):
-    """Unix time of a time of some clock: `time + ahead_ns`, and more by the clock's drift."""
-
-    ahead_ns: int
-    since_ns: int  # Unix time from which the drift counts
-    drift_ns: int  # of the distance, in ...
-    span_ns: int
-
-
-def _to_unix(clock: GpuClock | None) -> _ToUnix:
-    if clock is None:
-        return _ToUnix(0, 0, 0, 1)
-    span_ns = clock.last_ns - clock.first_ns
-    if span_ns <= 0:
-        return _ToUnix(clock.last_ahead_ns, 0, 0, 1)
-    drift_ns = clock.last_ahead_ns - clock.first_ahead_ns
-    return _ToUnix(clock.first_ahead_ns, clock.first_ns, drift_ns, span_ns)
+# Of a GPU of which no clock is known: its own counts as Unix time.
+_UNKNOWN = GpuClock(-1, (), (0,))
 
 
 def unix_ends_ns(table: SampleTable) -> list[int]:
     """Return the Unix times at which the records end."""
-    by_gpu = {clock.gpu: _to_unix(clock) for clock in table.clocks}
-    unknown = _to_unix(None)
-    by_kind = [
-        unknown if kind.gpu is None else by_gpu.get(kind.gpu, unknown) for kind in table.kinds
+    by_gpu: dict[int | None, GpuClock] = {clock.gpu: clock for clock in table.clocks}
+    # Times up to the last but one decide: later ones have the last distance.
+    changes = [
+        (clock.until_ns[:-1], clock.ahead_ns)
+        for clock in (by_gpu.get(kind.gpu, _UNKNOWN) for kind in table.kinds)
     ]
     ends = map(add, table.start_ns, table.time_ns)
-    if len(set(by_kind)) == 1 and not by_kind[0].drift_ns:
-        ahead_ns = by_kind[0].ahead_ns
-        return [end + ahead_ns for end in ends]
     return [
-        end + ahead_ns + (end + ahead_ns - since_ns) * drift_ns // span_ns
-        for end, (ahead_ns, since_ns, drift_ns, span_ns) in zip(
-            ends, map(by_kind.__getitem__, table.kind), strict=True
+        end + ahead_ns[bisect_left(until_ns, end)]
+        for end, (until_ns, ahead_ns) in zip(
+            ends, map(changes.__getitem__, table.kind), strict=True
         )
     ]
 
@@ -126,7 +112,7 @@ def thin(table: SampleTable, most: int) -> SampleTable:
     """
     if len(table) <= most:
         return table
-    places: Sequence[int] = range(len(table))
+    places: list[int] = list(range(len(table)))
     ends_ns = unix_ends_ns(table)
     length_bits, period_bits = table.length_bits, table.period_bits
     lost = table.lost

@@ -8,7 +8,8 @@ BLOCK_BYTES_MAX without samples and unions. A piece is four
 bytes of length and zlib data: JSON (facts, dropped, flags, GPUs, communicators,
 operations in flight), keys, peers, nets, samples (two pieces) and unions
 (packedsamples.py; bytes of their own bounds; empty where there are none), then one for each time
-line (packing.py). What does not fit is left out or made coarser, the least busy first; flags say so.
+line (packing.py). What does not fit is left out or made coarser, the least busy first; flags say
+so.
 """
 
 import json
@@ -249,7 +250,8 @@ def _process(block: bytes) -> Process:
     if not isinstance(meta, list) or len(meta) != 6:
         raise RefusedError("bad_summary", "odd block")
     facts, dropped, flags, gpus, comms, operations = meta
-    sample_facts, sample_columns, unions = pieces[_SAMPLES]
+    sample_facts, sample_columns, union_stream = pieces[_SAMPLES]
+    unions = PackedUnions(union_stream) if union_stream else ()
     return Process(
         facts=_row(Facts, facts),
         dropped=_list(int, dropped),
@@ -261,8 +263,8 @@ def _process(block: bytes) -> Process:
         lines=PackedLines(pieces[_TABLES:]),
         operations=_rows(Operation, operations),
         flags=_list(str, flags),
-        samples=PackedSamples(sample_facts, sample_columns) if sample_facts else None,
-        unions=PackedUnions(unions) if unions else (),
+        samples=PackedSamples(sample_facts, sample_columns, unions) if sample_facts else None,
+        unions=unions,
     )
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from nccl_inspector.analysis.columns import Ints, unpack_column
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.model import PEER_BEYOND, SampleKind
+from nccl_inspector.model import PEER_BEYOND, GpuClock, SampleKind
 from nccl_inspector.packedsamples import UNIT_BITS, UNITS_MAX, SampleFacts
 from nccl_inspector.packing import take_planes
 from nccl_inspector.sampletable import MANTISSA_BITS, SAMPLES_MAX, SampleTable
@@ -26,9 +26,9 @@ class SampleColumns:
     """
 
     kind: NDArray[np.int32]  # index of Samples.kinds
-    # Of a collective: its place (low 32 bits) in the order of its communicator's operations, from
-    # 1. Of a Send or Recv: its number among those of this function with this peer. Of a group: its
-    # number among the groups of this function. Each counts by communicator.
+    # Which operation it is: the same number on all ranks of a communicator's incarnation, from 1,
+    # its low 32 bits. Of a collective: its number among those of this function. Of a Send or Recv:
+    # among those of this function with this peer. Of a group: among the groups of this function.
     index: Ints
     peer: NDArray[np.int32]  # rank; PEER_NONE: a collective or group; PEER_BEYOND: not known
     start_ns: Ints  # GPU clock (flag SAMPLE_CPU_TIMED: the host's)
@@ -42,6 +42,14 @@ def bytes_of(mantissas: NDArray[Any], kind: NDArray[Any], kinds: Sequence[Sample
     """Return the bytes of samples of these kinds."""
     shifts = [max(one.size_class - MANTISSA_BITS, 0) for one in kinds]
     found: Ints = mantissas.astype(np.int64) << np.array(shifts, dtype=np.int64)[kind]
+    return found
+
+
+def unix_ns(times_ns: Ints, clock: GpuClock) -> Ints:
+    """Return the Unix times of times of a GPU's clock."""
+    changes = np.array(clock.until_ns[:-1], dtype=np.int64)
+    aheads = np.array(clock.ahead_ns, dtype=np.int64)
+    found: Ints = times_ns + aheads[np.searchsorted(changes, times_ns)]
     return found
 
 
