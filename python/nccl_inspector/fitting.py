@@ -119,32 +119,35 @@ def _packed(data: bytes) -> bytes:
     return _LENGTH.pack(len(data)) + data
 
 
-def samples_room(most: int) -> int:
-    """Return how many bytes `most` samples of a process may take, without what is said of all."""
-    return most * SAMPLE_BYTES + SAMPLES_BYTES_LEAST
+def samples_room(samples: int) -> int:
+    """Return how many bytes so many samples of a process may take, but for what is said of all."""
+    return samples * SAMPLE_BYTES + SAMPLES_BYTES_LEAST
 
 
-def _fit_samples(table: SampleTable, most: int) -> tuple[bytes, bytes, list[str]]:
-    kept = without_unused_kinds(thin(table, most))
-    facts, columns = piece(pack_facts(kept)), piece(pack_sample_columns(kept))
-    if len(facts) > SAMPLE_FACTS_BYTES_MAX:
-        return NOTHING, NOTHING, ["its samples did not fit"]
-    if len(columns) <= samples_room(most):
-        return facts, columns, []
-    return _fit_samples(table, len(kept) * 3 // 4)
+def _fit_samples(table: SampleTable) -> tuple[bytes, bytes, list[str]]:
+    room = samples_room(len(table))
+    kept = table
+    while True:
+        kept = without_unused_kinds(kept)
+        facts, columns = piece(pack_facts(kept)), piece(pack_sample_columns(kept))
+        if len(facts) > SAMPLE_FACTS_BYTES_MAX:
+            return NOTHING, NOTHING, ["its samples did not fit"]
+        if len(columns) <= room:
+            return facts, columns, []
+        kept = thin(kept, len(kept) * 3 // 4)
 
 
-def pack_samples(process: Process, most: int) -> tuple[list[bytes], list[str]]:
+def pack_samples(process: Process) -> tuple[list[bytes], list[str]]:
     """Return the pieces of samples (two) and unions, and flags for what did not fit.
 
-    At most `most` samples, of as many bytes as `samples_room` says.
+    The samples are fewer where they need more bytes than `samples_room` says.
     """
     facts, columns = NOTHING, NOTHING
     flags: list[str] = []
     if isinstance(process.samples, PackedSamples):  # of a summary that is written once more
         facts, columns = map(_packed, process.samples.streams)
     elif isinstance(process.samples, SampleTable):
-        facts, columns, flags = _fit_samples(process.samples, most)
+        facts, columns, flags = _fit_samples(process.samples)
     unions = piece(pack_unions(process.unions)) if process.unions else NOTHING
     if len(unions) > UNIONS_BYTES_MAX:
         unions, flags = NOTHING, [*flags, "how long its GPUs were busy did not fit"]

@@ -18,7 +18,7 @@ from operator import sub
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from nccl_inspector.checkedjson import Checks, dump
-from nccl_inspector.layout import GPUS, UNION_WINDOWS
+from nccl_inspector.layout import GPUS, SAMPLES_MAX, UNION_WINDOWS
 from nccl_inspector.model import (
     ALGOS,
     FUNCS,
@@ -42,7 +42,6 @@ from nccl_inspector.packing import (
 )
 from nccl_inspector.sampletable import (
     PERIOD_BITS_MAX,
-    SAMPLES_MAX,
     SIZE_CLASS_MAX,
     SampleTable,
 )

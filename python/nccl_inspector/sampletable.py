@@ -13,6 +13,7 @@ from itertools import compress
 from operator import add, itemgetter
 from typing import TYPE_CHECKING, Any, Self
 
+from nccl_inspector.layout import SAMPLES_MAX
 from nccl_inspector.model import GpuClock, SampleKind
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 # bytes = mantissa << (size class - MANTISSA_BITS), of smaller size classes mantissa itself.
 MANTISSA_BITS = 15
-SAMPLES_MAX = 32768  # of a process, as in plugin/box.h
 # Of all processes of a job together, and of each of them at least.
 JOB_SAMPLES_MAX, SAMPLES_MIN = 4_000_000, 512
 # Bursts at multiples of the period, as plugin/box.h thins them: a period is doubled while there are
@@ -60,14 +60,12 @@ class SampleTable:
 
     def take(self, places: Sequence[int]) -> Self:
         """Return the records at these places, in this order."""
-        columns: dict[str, Any] = {
-            name: _take(getattr(self, name), places) for name in SAMPLE_COLUMNS
-        }
+        columns: dict[str, Any] = {name: take(getattr(self, name), places) for name in _COLUMNS}
         return replace(self, **columns)
 
 
 # Those members of SampleTable that have a value for each record.
-SAMPLE_COLUMNS = ("kind", "index", "peer", "start_ns", "time_ns", "queued_us", "mantissa", "flags")
+_COLUMNS = ("kind", "index", "peer", "start_ns", "time_ns", "queued_us", "mantissa", "flags")
 
 
 def samples_of_each(ranks: int) -> int:
@@ -75,7 +73,7 @@ def samples_of_each(ranks: int) -> int:
     return min(max(JOB_SAMPLES_MAX // max(ranks, 1), SAMPLES_MIN), SAMPLES_MAX)
 
 
-def _take(column: "array[int]", places: Sequence[int]) -> "array[int]":
+def take(column: "array[int]", places: Sequence[int]) -> "array[int]":
     """Return the values at these places."""
     if len(places) < 2:  # itemgetter returns no tuple then
         return array(column.typecode, [column[place] for place in places])

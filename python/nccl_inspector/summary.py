@@ -31,6 +31,7 @@ from nccl_inspector.fitting import (
     piece,
     samples_room,
 )
+from nccl_inspector.layout import SAMPLES_MAX
 from nccl_inspector.model import Comm, Facts, Gpu, Net, Operation, Peer, Process
 from nccl_inspector.nodeparts import (
     COUNTERS_BYTES_MAX,
@@ -44,7 +45,7 @@ from nccl_inspector.packedlines import PackedLines, inflate
 from nccl_inspector.packedsamples import PackedSamples, PackedUnions
 from nccl_inspector.packing import WORD_MAX, pack_rows, unpack_keys, unpack_rows
 from nccl_inspector.printable import printable
-from nccl_inspector.sampletable import JOB_SAMPLES_MAX, SAMPLES_MAX
+from nccl_inspector.sampletable import JOB_SAMPLES_MAX
 from nccl_inspector.vendormeans import VendorMeans
 
 FORMAT = "nccl-inspector-node-summary/7"
@@ -129,7 +130,7 @@ def _bare(process: Process) -> Process:
     )
 
 
-def encode_process(process: Process, samples_most: int = SAMPLES_MAX) -> bytes:
+def encode_process(process: Process) -> bytes:
     """Return a block, with as much of what is busiest as goes in.
 
     It has at most BLOCK_BYTES_MAX and what samples and unions take.
@@ -138,7 +139,7 @@ def encode_process(process: Process, samples_most: int = SAMPLES_MAX) -> bytes:
     if room < PIECES_BYTES_MIN:
         process, room = _bare(process), PIECES_BYTES_MIN
     (keys, peers, nets, *lines), flags = pack_process(process, room)
-    samples, more_flags = pack_samples(process, samples_most)
+    samples, more_flags = pack_samples(process)
     meta = _meta(process, (*process.flags, *flags, *more_flags))
     return b"".join((meta, keys, peers, nets, *samples, *lines))
 

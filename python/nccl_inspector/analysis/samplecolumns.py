@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from nccl_inspector.analysis.columns import Ints, unpack_column
 from nccl_inspector.errors import RefusedError
+from nccl_inspector.layout import SAMPLES_MAX
 from nccl_inspector.model import PEER_BEYOND, GpuClock, SampleKind
 from nccl_inspector.packedsamples import UNIT_BITS, UNITS_MAX, SampleFacts
 from nccl_inspector.packing import take_planes
-from nccl_inspector.sampletable import MANTISSA_BITS, SAMPLES_MAX, SampleTable
+from nccl_inspector.sampletable import MANTISSA_BITS, SampleTable
 
 _UINT32_MAX = (1 << 32) - 1
 
