@@ -26,7 +26,7 @@ _SHARES = (0.4, 0.35, 0.2, 0.05)
 SAMPLE_BYTES = 8
 SAMPLES_BYTES_LEAST = 1 << 10
 SAMPLE_FACTS_BYTES_MAX = 32 << 10  # 256 kinds of the longest names are 20 KB
-UNIONS_BYTES_MAX = 16 << 10  # an hour of a GPU is 2 KB
+UNIONS_BYTES_MAX = 32 << 10  # an hour of a GPU is 2 to 3 KB, of which there are at most eight
 
 _LENGTH = struct.Struct("<I")
 NOTHING = _LENGTH.pack(0)  # a piece of which there is nothing
