@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nccl_inspector import boxsamples
+from nccl_inspector import boxsamples, hostile
 from nccl_inspector.analysis.samplecolumns import SampleColumns, unix_ns
 from nccl_inspector.box import read_box
 from nccl_inspector.boxsamples import add_samples
@@ -57,7 +57,7 @@ from tests.boxes import (
 )
 from tests.test_collect import HEAD
 
-SEND = 9
+SEND, SENDRECV = 9, 11
 AHEAD_NS = 3 * 10**17  # what Unix time is ahead of the GPU's clock
 START_NS = NOW_NS - AHEAD_NS
 UNIX_S = 10**9
@@ -82,6 +82,7 @@ UNION = UnionOf([busy(NOW_S - 20), busy(NOW_S)])
 KINDS: list[dict[str, int | str]] = [
     {"name": "dp"},
     {"func": SEND, "size_class": 14, "rank": 2, "comm_id": 9, "incarnation": 3},
+    {"func": SENDRECV, "size_class": 2, "algo": 8, "proto": 0},
 ]
 
 
@@ -128,7 +129,7 @@ def test_samples_of_a_box_are_ordered_by_start_and_arrive_in_the_report() -> Non
         sample(START_NS + 5 * MS, 2 * MS, index=8, mantissa=0xC000, queued_us=70),
         {},
         sample(START_NS, kind=1, peer=4, index=3, mantissa=20_000),
-        sample(START_NS + 3 * MS, kind=1, flags=SAMPLE_GROUP, index=1, mantissa=5),
+        sample(START_NS + 3 * MS, kind=2, flags=SAMPLE_GROUP, index=1, mantissa=5),
         sample(START_NS + 4 * MS, kind=1, peer=0xFFFF, index=1, mantissa=5),
     ]
     process = read_samples(samples, samples_lost=5, samples_unkinded=1)
@@ -136,7 +137,7 @@ def test_samples_of_a_box_are_ordered_by_start_and_arrive_in_the_report() -> Non
     found = columns_of(process)
     assert found.start_ns.tolist() == [START_NS + n * MS for n in (0, 3, 4, 5)]
     assert found.time_ns.tolist() == [MS, MS, MS, 2 * MS]
-    assert found.kind.tolist() == [1, 1, 1, 0]
+    assert found.kind.tolist() == [1, 2, 1, 0]
     assert found.index.tolist() == [3, 1, 1, 8]
     assert found.peer.tolist() == [3, PEER_NONE, PEER_BEYOND, PEER_NONE]
     assert found.bytes.tolist() == [20_000, 5, 5, 0xC000 << 5]
@@ -152,6 +153,7 @@ def test_samples_of_a_box_are_ordered_by_start_and_arrive_in_the_report() -> Non
         assert samples_.kinds == (
             SampleKind(7, 4, 1, 0, 0, 1, 20, 2, 3, NOW_NS, 0, "dp"),
             SampleKind(9, 4, 1, 2, 0, SEND, 14, 2, 3, NOW_NS, 3, ""),
+            SampleKind(7, 4, 1, 0, 0, SENDRECV, 2, 8, 0, NOW_NS, 0, ""),
         )
         (clock,) = samples_.clocks
         assert unix_ns(found.start_ns, clock)[0] == pytest.approx(NOW_NS, abs=1024)
@@ -205,8 +207,9 @@ HUGE = (1 << 64) - 1
 @pytest.mark.parametrize(
     "odd",
     [
-        sample(START_NS, kind=2),
+        sample(START_NS, kind=3),
         sample(START_NS, kind=0xFFFF),
+        sample(START_NS, kind=2, peer=1),
         sample(START_NS, index=0),
         sample(START_NS, -1),
         sample(START_NS, peer=1),
@@ -290,7 +293,7 @@ def test_who_looks_at_living_processes_does_not_read_samples(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ends = []
-    read_at = boxsamples.read_at
+    read_at = hostile.read_at
 
     def noted(fd: int, count: int, offset: int) -> bytes:
         ends.append(offset + count)
@@ -308,8 +311,8 @@ def test_samples_that_are_dropped_meanwhile_are_read_again(monkeypatch: pytest.M
         os.write(fd, data)
         process = read_box(fd, len(data), "0_1", alive=False)
         process = replace(process, facts=replace(process.facts, state="running"))
-        reads = []
-        read_at = boxsamples.read_at
+        reads: list[int] = []
+        read_at = hostile.read_at
         turns = iter(range(1, 100))
 
         def busy_process(fd: int, count: int, offset: int) -> bytes:
@@ -480,13 +483,14 @@ def test_a_large_job_has_fewer_samples_of_each_process() -> None:
 def test_samples_that_do_not_compress_are_fewer_and_within_their_bound() -> None:
     chance = fixed_chance(6)
     table = table_of(6)
-    noise = {
-        "index": array("I", chance.randbytes(4 * len(table))),
-        "queued_us": array("I", chance.randbytes(4 * len(table))),
-        "mantissa": array("H", chance.randbytes(2 * len(table))),
-        "flags": array("B", chance.randbytes(len(table))),
-    }
-    process = replace(read(bytes(box_bytes(BoxOf()))), samples=replace(table, **noise))
+    noise = replace(
+        table,
+        index=array("I", chance.randbytes(4 * len(table))),
+        queued_us=array("I", chance.randbytes(4 * len(table))),
+        mantissa=array("H", chance.randbytes(2 * len(table))),
+        flags=array("B", chance.randbytes(len(table))),
+    )
+    process = replace(read(bytes(box_bytes(BoxOf()))), samples=noise)
     block = encode_process(process)
     assert len(block) < samples_room(len(table)) + 4096 < SAMPLES_BYTES_MAX
     (found,) = decode(encode(HEAD, [block])).processes

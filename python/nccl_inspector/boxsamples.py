@@ -4,9 +4,10 @@
 What cannot be true is left out record by record, and a flag says how much.
 """
 
+import struct
 import sys
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress, pairwise
 from operator import sub
@@ -27,10 +28,8 @@ from nccl_inspector.model import (
     ALGOS,
     FUNCS,
     NS_PER_S,
-    P2P,
     PROTOS,
     RUNNING,
-    SAMPLE_GROUP,
     GpuClock,
     Process,
     SampleKind,
@@ -44,7 +43,6 @@ from nccl_inspector.sampletable import (
     SIZE_CLASS_MAX,
     SampleTable,
     samples_of_each,
-    take,
     thin,
 )
 
@@ -53,13 +51,14 @@ READS = 3
 FAR_NS = 10 * 365 * 86400 * NS_PER_S
 _PEER_BEYOND = 0xFFFF
 _WORD_MAX = (1 << 64) - 1
-_P2P_FUNCS = frozenset(FUNCS.index(name) for name in P2P)
+_WITH_PEER = frozenset(map(FUNCS.index, ("Send", "Recv")))  # SendRecv: always a group
 
 _KIND = SAMPLE_KIND.reader(
     "comm_id", "created_real_ns", "nranks", "nnodes", "rank", "gpu", "incarnation", "func",
     "size_class", "algo", "proto",
 )  # fmt: skip
 _UNION = UNION.reader("gpu", "windows", "window_s")
+_ROW = struct.Struct(f"{SAMPLE.size}s")
 _WINDOW = UNION_WINDOW.reader("start_s", "operations", "lost", "busy_ns", "ahead_ns")
 
 
@@ -215,60 +214,47 @@ def _columns(data: bytes) -> "dict[str, array[int]]":
     return columns
 
 
-def _is_peer(peer: int, kind: SampleKind, has_peer: bool) -> bool:
-    """Tell whether a record of this kind may have the peer (rank + 1)."""
-    if not has_peer:
-        return peer == 0
+def _has_peer(kind: SampleKind | None, peer: int) -> bool:
+    """Tell whether a record may be of this kind and have the peer (rank + 1)."""
+    if kind is None or kind.func not in _WITH_PEER:
+        return kind is not None and peer == 0
     return peer > 0 and (peer <= kind.nranks or peer == _PEER_BEYOND or not kind.nranks)
 
 
-def _have_kinds(
-    rows: Mapping[str, Sequence[int]], kinds: Mapping[int, SampleKind]
-) -> Iterator[bool]:
-    """Tell of each record whether there are its kind and its peer.
+def _ordered(data: bytes, kinds: Mapping[int, SampleKind], times: tuple[int, int]) -> bytes:
+    """Return the records that can be true, ordered by start.
 
-    There are few different ones, which are looked at once each.
+    They are moved as they are: columns would have to be ordered one by one.
     """
-    words = [
-        kind | peer << 16 | flags << 32
-        for kind, peer, flags in zip(rows["kind"], rows["peer"], rows["flags"], strict=True)
-    ]
-    can_be = {}
-    for word in set(words):
-        kind = kinds.get(word & 0xFFFF)
-        is_group = word >> 32 & SAMPLE_GROUP
-        can_be[word] = kind is not None and _is_peer(
-            word >> 16 & 0xFFFF, kind, kind.func in _P2P_FUNCS and not is_group
-        )
-    return map(can_be.__getitem__, words)
-
-
-def _places(
-    rows: Mapping[str, Sequence[int]],
-    kinds: Mapping[int, SampleKind],
-    times: tuple[int, int],
-) -> list[int]:
-    """Return the places of the records that can be, ordered by start."""
+    columns = _columns(data)
+    starts = columns["start_ns"]
+    # There are few different pairs, which are looked at once each.
+    pairs = [kind | peer << 16 for kind, peer in zip(columns["kind"], columns["peer"], strict=True)]
+    can_be = {pair: _has_peer(kinds.get(pair & 0xFFFF), pair >> 16) for pair in set(pairs)}
     first_ns, last_ns = times
-    starts = rows["start_ns"]
     good = [
-        index and has_kind and first_ns <= start_ns <= stop_ns <= last_ns
-        for index, has_kind, start_ns, stop_ns in zip(
-            rows["index"], _have_kinds(rows, kinds), starts, rows["stop_ns"], strict=True
+        index and fits and first_ns <= start_ns <= stop_ns <= last_ns
+        for index, fits, start_ns, stop_ns in zip(
+            columns["index"],
+            map(can_be.__getitem__, pairs),
+            starts,
+            columns["stop_ns"],
+            strict=True,
         )
     ]
-    return sorted(compress(range(len(starts)), good), key=starts.__getitem__)
+    places = sorted(compress(range(len(starts)), good), key=starts.__getitem__)
+    rows = [row for (row,) in _ROW.iter_unpack(data)]
+    return b"".join(map(rows.__getitem__, places))
 
 
 def _samples(
     copy: _Copy, kinds: Mapping[int, SampleKind], clocks: tuple[GpuClock, ...]
 ) -> tuple[SampleTable, list[str]]:
     """Return the records that can be, and how many others there are."""
-    columns = _columns(copy.samples)
-    used = list(compress(range(len(columns["start_ns"])), columns["start_ns"]))
-    rows = {name: take(column, used) for name, column in columns.items()}
-    places = _places(rows, kinds, _times(clocks, copy.beat_ns))
-    rows = {name: take(column, places) for name, column in rows.items()}
+    filled = -(-len(copy.samples.rstrip(b"\0")) // SAMPLE.size)  # behind those there are none
+    data = copy.samples[: filled * SAMPLE.size]
+    used = filled - _columns(data)["start_ns"].count(0)
+    columns = _columns(_ordered(data, kinds, _times(clocks, copy.beat_ns)))
     new_kinds = {index: place for place, index in enumerate(kinds)}
     lost, unkinded = (
         HEADER.number(copy.header, name) for name in ("samples_lost", "samples_unkinded")
@@ -279,12 +265,12 @@ def _samples(
         length_bits=HEADER.number(copy.header, "sample_length_bits"),
         period_bits=HEADER.number(copy.header, "sample_period_bits"),
         lost=min(lost + unkinded, _WORD_MAX),
-        kind=array("H", map(new_kinds.__getitem__, rows["kind"])),
-        start_ns=array("q", rows["start_ns"]),
-        time_ns=array("q", map(sub, rows["stop_ns"], rows["start_ns"])),
-        **{name: rows[name] for name in ("index", "peer", "queued_us", "mantissa", "flags")},
+        kind=array("H", map(new_kinds.__getitem__, columns["kind"])),
+        start_ns=array("q", columns["start_ns"].tobytes()),  # below 2^63 by now
+        time_ns=array("q", map(sub, columns["stop_ns"], columns["start_ns"])),
+        **{name: columns[name] for name in ("index", "peer", "queued_us", "mantissa", "flags")},
     )
-    odd = len(used) - len(table)
+    odd = used - len(table)
     return table, [f"{odd} samples cannot be true and are left out"] if odd else []
 
 

@@ -62,7 +62,7 @@ def _unfold(numbers: Ints) -> Ints:
     return (numbers >> 1) ^ -(numbers & 1)
 
 
-def unpack_column(width: int, planes: bytes, rows: int) -> Ints:
+def _column(width: int, planes: bytes, rows: int) -> Ints:
     """Return the numbers of a packed column; what 62 bits do not hold is none that was counted."""
     raw = np.zeros((rows, 8), dtype=np.uint8)
     raw[:, :width] = np.frombuffer(planes, dtype=np.uint8).reshape(width, rows).T
@@ -79,7 +79,7 @@ def columns_of_packed(data: bytes, member: int) -> Columns:
         RefusedError: this is no time line.
     """
     head, planes = line_head(data), line_planes(data)
-    columns = [unpack_column(width, raw, planes.rows) for width, raw in planes.columns]
+    columns = [_column(width, raw, planes.rows) for width, raw in planes.columns]
     gaps, _, ops, sizes, busy_ns, _, median_ns, firsts, lasts = columns
     last_place = int(gaps.max()) if gaps.max() >> 40 else int(gaps.sum()) + planes.rows - 1
     too_late = last_place * head.window_s > START_S_MAX

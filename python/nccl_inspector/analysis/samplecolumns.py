@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nccl_inspector.analysis.columns import Ints, unpack_column
+from nccl_inspector.analysis.columns import Ints
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.layout import SAMPLES_MAX
 from nccl_inspector.model import PEER_BEYOND, GpuClock, SampleKind
@@ -69,16 +69,30 @@ def columns_of(table: SampleTable) -> SampleColumns:
     )
 
 
-def _take(raw: bytes, at: int, number: int) -> tuple[int, list[Ints], int]:
-    """Return how many rows a packed table has, so many columns of it, and where it ends."""
-    planes, end = take_planes(raw, at, number, SAMPLES_MAX)
-    columns = [unpack_column(width, column, planes.rows) for width, column in planes.columns]
-    return planes.rows, columns, end
-
-
-def _check_range(column: Ints, most: int) -> None:
-    if column.size and int(column.max()) > most:
+def _column(width: int, planes: bytes, rows: int, most: int) -> Ints:
+    """Return the numbers of a packed column, none above `most`."""
+    found: Ints
+    if width == 1:
+        found = np.frombuffer(planes, dtype=np.uint8).astype(np.int64)
+    else:
+        raw = np.zeros((rows, 8), dtype=np.uint8)
+        if width:
+            raw[:, :width] = np.frombuffer(planes, dtype=np.uint8).reshape(width, rows).T
+        found = raw.view("<i8")[:, 0]
+    may_be_more = most < (1 << 8 * width) - 1 or not width
+    if may_be_more and rows and (int(found.max()) > most or int(found.min()) < 0):
         raise RefusedError("bad_summary", "odd number in samples")
+    return found
+
+
+def _take(raw: bytes, at: int, mosts: Sequence[int]) -> tuple[int, list[Ints], int]:
+    """Return how many rows a packed table has, its columns of such numbers, and where it ends."""
+    planes, end = take_planes(raw, at, len(mosts), SAMPLES_MAX)
+    columns = [
+        _column(width, column, planes.rows, most)
+        for (width, column), most in zip(planes.columns, mosts, strict=True)
+    ]
+    return planes.rows, columns, end
 
 
 def unpack_sample_columns(raw: bytes, facts: SampleFacts) -> SampleColumns:
@@ -87,34 +101,34 @@ def unpack_sample_columns(raw: bytes, facts: SampleFacts) -> SampleColumns:
     Raises:
         RefusedError: they are none, or do not go with the facts; the reason is `bad_summary`.
     """
-    rows, (stream, gaps, times, queued_us), end = _take(raw, 0, 4)
-    streams, (kinds, peers), end = _take(raw, end, 2)
-    rows_by_stream, (steps, mantissas, flags), end = _take(raw, end, 3)
+    rows, (stream, gaps, times, queued_us), end = _take(
+        raw, 0, (SAMPLES_MAX, UNITS_MAX, UNITS_MAX, _UINT32_MAX)
+    )
+    streams, (kinds, peers), end = _take(raw, end, (len(facts.kinds) - 1, PEER_BEYOND + 1))
+    rows_by_stream, (steps, mantissas, flags), end = _take(
+        raw, end, (_UINT32_MAX, (1 << MANTISSA_BITS + 1) - 1, 0xFF)
+    )
     if end != len(raw) or not facts.rows == rows == rows_by_stream:
         raise RefusedError("bad_summary", "odd table of samples")
-    for column, most in (
-        (stream, streams - 1), (gaps, UNITS_MAX), (times, UNITS_MAX), (queued_us, _UINT32_MAX),
-        (kinds, len(facts.kinds) - 1), (peers, PEER_BEYOND + 1), (steps, _UINT32_MAX),
-        (mantissas, (1 << MANTISSA_BITS + 1) - 1), (flags, 0xFF),
-    ):  # fmt: skip
-        _check_range(column, most)
+    if rows and int(stream.max()) >= streams:
+        raise RefusedError("bad_summary", "odd table of samples")
     # No sum of these has an overflow before it is beyond the limit.
     if facts.first_unit + float(gaps.sum(dtype=np.float64)) > UNITS_MAX:
         raise RefusedError("bad_summary", "odd times of samples")
     starts = facts.first_unit + np.cumsum(gaps)
-    if facts.rows and float((starts + times).max()) > UNITS_MAX:
+    if rows and float((starts + times).max()) > UNITS_MAX:
         raise RefusedError("bad_summary", "odd times of samples")
     # As `sorted` of the streams: stable.
     order = np.argsort(stream.astype(np.uint16), kind="stable")
-    index, bytes_, flag = (np.empty(facts.rows, dtype=np.int64) for _ in range(3))
-    kind = kinds[stream] if facts.rows else stream
+    index, bytes_, flag = (np.empty(rows, dtype=np.int64) for _ in range(3))
+    kind = kinds[stream] if rows else stream
     index[order] = np.cumsum(steps) & _UINT32_MAX
     bytes_[order] = mantissas
     flag[order] = flags
     return SampleColumns(
         kind=kind.astype(np.int32),
         index=index,
-        peer=(peers[stream] if facts.rows else stream).astype(np.int32) - 1,
+        peer=(peers[stream] if rows else stream).astype(np.int32) - 1,
         start_ns=starts << UNIT_BITS,
         time_ns=times << UNIT_BITS,
         queued_ns=queued_us * 1000,
