@@ -34,11 +34,15 @@ static void lay_out(struct box_header *header)
 	TABLE(peer, struct box_peer, BOX_PEERS);
 	TABLE(line, struct box_line, BOX_LINES);
 	TABLE(net, struct box_net, BOX_NETS);
+	TABLE(sample, struct box_sample, BOX_SAMPLES);
+	TABLE(sample_kind, struct box_sample_kind, BOX_SAMPLE_KINDS);
+	TABLE(union, struct box_union, BOX_UNIONS);
 #undef TABLE
 	memcpy(header->magic, BOX_MAGIC, sizeof(header->magic));
 	header->version = BOX_VERSION;
 	header->header_bytes = sizeof(struct box_header);
 	header->sampling = 1;
+	header->sample_length_bits = header->sample_period_bits = BOX_SAMPLE_BITS;
 	header->file_bytes = (uint64_t)((end + PAGE - 1) / PAGE) * PAGE;
 }
 
@@ -156,6 +160,9 @@ int box_open(struct box *box, int dir_fd, const char *step, int *file_error)
 	box->peers = (struct box_peer *)(map + layout.peer_offset);
 	box->lines = (struct box_line *)(map + layout.line_offset);
 	box->nets = (struct box_net *)(map + layout.net_offset);
+	box->samples = (struct box_sample *)(map + layout.sample_offset);
+	box->sample_kinds = (struct box_sample_kind *)(map + layout.sample_kind_offset);
+	box->unions = (struct box_union *)(map + layout.union_offset);
 	return 0;
 }
 

@@ -23,7 +23,7 @@
 #include "hist.h"
 
 #define BOX_MAGIC "NCCLIBOX"
-#define BOX_VERSION 3u
+#define BOX_VERSION 4u
 #define BOX_STEM "nccl_inspector_"
 
 #define BOX_LIVE_COMMS 64u    /* communicators counted in full at one time */
@@ -37,6 +37,14 @@
 #define BOX_LINE_WINDOWS 384u /* of each; an even number */
 #define BOX_LINE_S 10u        /* length of a window while there is room for all */
 #define BOX_NETS 256u         /* (communicator, direction, peer) of network detail */
+#define BOX_SAMPLES 32768u    /* exact records of operations */
+#define BOX_SAMPLE_KINDS 256u
+#define BOX_SAMPLE_BITS 34u   /* length and period of the first bursts: 17 s, without a gap */
+#define BOX_SAMPLE_LENGTH_BITS_MIN 24u
+#define BOX_SAMPLE_PERIOD_BITS_MAX 48u
+#define BOX_UNIONS 8u         /* GPUs whose busy time is followed */
+#define BOX_UNION_WINDOWS 384u /* of each; an even number */
+#define BOX_UNION_S 10u       /* length of a window while there is room for all */
 
 /* Why an event could not be measured: index of box_header.dropped, and the label
  * `reason` of nccl_inspector_events_dropped_total. */
@@ -120,6 +128,9 @@ struct box_header { /* 4096 bytes */
 	uint32_t peer_offset, peer_bytes, peer_count;
 	uint32_t line_offset, line_bytes, line_count;
 	uint32_t net_offset, net_bytes, net_count;
+	uint32_t sample_offset, sample_bytes, sample_count;
+	uint32_t sample_kind_offset, sample_kind_bytes, sample_kind_count;
+	uint32_t union_offset, union_bytes, union_count;
 	uint32_t pid, uid, step_id, procid, localid;  /* UINT32_MAX: not known */
 	uint32_t api_version, nccl_version;           /* NCCL: 23007 is 2.30.7, 0 not known */
 	uint32_t array_job_id, array_task_id;         /* as in 810_3; UINT32_MAX: no array */
@@ -147,6 +158,13 @@ struct box_header { /* 4096 bytes */
 	_Atomic uint32_t net_on;   /* network detail is being taken; net_ns: summed */
 	uint32_t reserved0;
 	_Atomic uint64_t net_ns;
+	/* Samples: struct box_sample, and struct box_union. */
+	_Atomic uint32_t sample_seq; /* odd while samples are dropped or windows moved */
+	_Atomic uint32_t sample_length_bits, sample_period_bits;
+	uint32_t reserved1;
+	_Atomic uint64_t samples_kept;     /* how many are in the table now */
+	_Atomic uint64_t samples_lost;     /* operations that were over and found no room on their way to the table */
+	_Atomic uint64_t samples_unkinded; /* of an operation for which no kind was left, or no union */
 };
 
 enum box_comm_state { BOX_COMM_FREE, BOX_COMM_LIVE, BOX_COMM_DESTROYED, BOX_COMM_FOLDED };
@@ -175,7 +193,7 @@ struct box_comm { /* 256 bytes */
 	uint64_t reserved1[4];
 	/* The kernel-event side. In flight is what has a struct box_op. */
 	_Alignas(64) _Atomic uint32_t busy; /* odd while somebody adds: exactly one does */
-	uint32_t reserved2;
+	_Atomic uint32_t end_place;         /* the plugin's own (ends.h) */
 	_Atomic uint64_t completed;
 	_Atomic uint64_t started;            /* whose kernel began, among those that are over */
 	_Atomic uint64_t last_sequence;      /* highest index that completed */
@@ -223,7 +241,8 @@ struct box_op { /* 128 bytes: one operation in flight */
 	_Atomic uint32_t peer_entry; /* index of struct box_peer, UINT32_MAX: none */
 	_Atomic uint32_t group;      /* the plugin's own number of its group + 1, 0: none */
 	_Atomic uint64_t index;      /* struct box_comm */
-	_Atomic uint64_t sequence;   /* NCCL's seqNumber: per communicator and function; 0 for Send and Recv */
+	_Atomic uint64_t sequence;   /* NCCL's seqNumber, from 0: per communicator and function. Of a Send or Recv its number
+				      * among those of this function with this peer, from 1 */
 	_Atomic uint64_t bytes;
 	_Atomic uint64_t enqueue_tick; /* 0: the writer thread has not seen it yet, and then it says when it did */
 	/* 0 in a free slot, and again when it is freed. */
@@ -292,6 +311,67 @@ struct box_net { /* 64 bytes */
 	uint32_t reserved;
 };
 
+/* A kind of sampled operation. Kinds are never changed nor used again, so that samples outlive their communicator. */
+struct box_sample_kind { /* 128 bytes */
+	uint64_t comm_id;
+	uint64_t created_real_ns; /* of the communicator */
+	int32_t nranks, nnodes, rank;
+	uint32_t gpu;         /* index of box_header.gpu */
+	uint32_t incarnation; /* counts communicators of this id and rank in the process, from 0 */
+	uint8_t func, size_class, algo, proto;
+	_Atomic uint32_t used; /* 1: valid */
+	uint32_t reserved0;
+	uint64_t reserved1[2];
+	char name[64];
+};
+
+enum box_sample_flag {
+	BOX_SAMPLE_GROUP = 1,     /* the Sends and Recvs of a group as one operation */
+	BOX_SAMPLE_CPU_TIMED = 2, /* timed by the CPU (BOX_TIMING_CPU) */
+};
+#define BOX_SAMPLE_PEER_BEYOND 65535u
+
+/* An operation, exactly. In the table are those that ended in a burst: at a CLOCK_REALTIME with
+ *     (ns & (2^sample_period_bits - 1)) < 2^sample_length_bits.
+ * Bursts only become shorter and rarer, by powers of two, so those of any two processes are the same or one's contain the
+ * other's. The table is in no order. */
+struct box_sample { /* 32 bytes */
+	_Atomic uint64_t start_ns; /* GPU's clock (v3: ours); stored last; 0: free */
+	uint64_t stop_ns;
+	/* Which one it is: the same number on all ranks of a communicator. From 1, the low 32 bits of: NCCL's seqNumber of the
+	 * communicator and function, + 1; of a Send or Recv its number among those of this function with this peer; of a group
+	 * its number among the groups of this function. */
+	uint32_t index;
+	uint16_t kind;      /* index of struct box_sample_kind */
+	uint16_t peer;      /* its rank + 1; 0: a collective or a group */
+	uint32_t queued_us; /* from the call to the begin of the kernel, at least 1; 0: not known. Known of one operation in 64
+			     * of a communicator, and of all with JSON lines */
+	uint16_t mantissa;  /* bytes are mantissa << (size_class - 15), rounded down; for size_class < 15 just mantissa */
+	uint8_t flags;      /* enum box_sample_flag */
+	uint8_t channels;   /* 0 of a group */
+};
+
+/* How long a GPU was in at least one operation. Windows without operations are not there. */
+struct box_union_window { /* 32 bytes */
+	_Atomic uint32_t start_s;    /* CLOCK_REALTIME, a multiple of window_s; they rise */
+	_Atomic uint32_t operations; /* that ended in it: members of a group, or the group */
+	_Atomic uint32_t lost;       /* operations seen to be over then whose time is not in busy_ns */
+	uint32_t reserved;
+	_Atomic uint64_t busy_ns;    /* at most window_s */
+	_Atomic int64_t ahead_ns;    /* CLOCK_REALTIME less the GPU's clock when the window was last added to */
+};
+
+struct box_union { /* 64 bytes, then its windows */
+	_Atomic uint32_t used; /* 1: valid */
+	uint32_t gpu;          /* index of box_header.gpu */
+	_Atomic uint32_t windows;  /* in use */
+	_Atomic uint32_t window_s; /* BOX_UNION_S, doubled whenever the windows are full */
+	_Atomic uint64_t operations, lost, busy_ns; /* of all windows, also those of before the clock was set back */
+	_Atomic int64_t ahead_ns;                   /* the latest */
+	uint64_t reserved[2];
+	struct box_union_window window[BOX_UNION_WINDOWS];
+};
+
 #define BOX_ASSERT(name, bytes) _Static_assert(sizeof(struct name) == (bytes), #name " is a wire format")
 BOX_ASSERT(box_gpu, 128);
 BOX_ASSERT(box_comm, 256);
@@ -301,6 +381,10 @@ BOX_ASSERT(box_peer, 64);
 BOX_ASSERT(box_window, 64);
 BOX_ASSERT(box_line, 64 + 64 * BOX_LINE_WINDOWS);
 BOX_ASSERT(box_net, 64);
+BOX_ASSERT(box_sample_kind, 128);
+BOX_ASSERT(box_sample, 32);
+BOX_ASSERT(box_union_window, 32);
+BOX_ASSERT(box_union, 64 + 32 * BOX_UNION_WINDOWS);
 _Static_assert(sizeof(struct box_header) <= 4096, "box_header fits its page");
 
 /* The box of this process: the mapped file, or plain memory of which box_snapshot
@@ -314,6 +398,9 @@ struct box {
 	struct box_peer *peers;
 	struct box_line *lines;
 	struct box_net *nets;
+	struct box_sample *samples;
+	struct box_sample_kind *sample_kinds;
+	struct box_union *unions;
 	uint64_t bytes;
 	int fd; /* holds the record lock that says "alive"; -1 without a file */
 	bool mapped;

@@ -35,9 +35,9 @@ int track_symmetric_coll(struct track *track, void *context, const struct abi_co
 }
 
 /* What track_operation does for an operation that is followed and like the last one in its memo's place, with what
- * it needs of the communicator in two lines. False: not done, nothing is changed. */
+ * it needs of the communicator in two lines. `tick`: when it was called, or 0. False: not done, nothing is changed. */
 INLINE bool coll_fast(struct track *track, struct track_comm *app, unsigned comm, uint32_t comm_generation,
-		      const struct abi_coll *coll, uint64_t index, void **handle)
+		      const struct abi_coll *coll, uint64_t index, uint64_t tick, void **handle)
 {
 	const struct track_memo *memo = kinds_memo(app, coll->func, coll->count);
 	uint32_t turn = atomic_load_explicit(&memo->turn, memory_order_acquire);
@@ -68,7 +68,7 @@ INLINE bool coll_fast(struct track *track, struct track_comm *app, unsigned comm
 	atomic_store_explicit(&op->index, index, relaxed);
 	atomic_store_explicit(&op->sequence, coll->sequence, relaxed);
 	atomic_store_explicit(&op->bytes, bytes, relaxed);
-	atomic_store_explicit(&op->enqueue_tick, 0, relaxed);
+	atomic_store_explicit(&op->enqueue_tick, tick, relaxed);
 	atomic_store_explicit(&op->generation, generation | BOX_OP_USED, memory_order_release);
 	*handle = handle_of(handle_of_use(slot, generation | BOX_OP_USED));
 	return true;
@@ -79,11 +79,13 @@ APART int coll_sampled(struct track *track, void *context, const struct abi_coll
 	uint32_t generation;
 	unsigned comm = handle_context_comm(context, &generation);
 	struct track_comm *app = &track->comms[comm];
+	uint64_t index = atomic_load_explicit(&app->index, relaxed) + 1;
 	uint64_t begin_tick = clock_ticks();
 
-	if (!coll_fast(track, app, comm, generation, coll, atomic_load_explicit(&app->index, relaxed) + 1, handle))
+	if (!coll_fast(track, app, comm, generation, coll, index, begin_tick, handle))
 		return coll_slowly(track, context, coll, false, handle); /* takes its own time */
-	atomic_fetch_add_explicit(&track->hot_ticks, clock_ticks() - begin_tick, relaxed);
+	if (index % TRACK_HOT_SAMPLE == 0)
+		atomic_fetch_add_explicit(&track->hot_ticks, clock_ticks() - begin_tick, relaxed);
 	return 0;
 }
 
@@ -100,9 +102,9 @@ int track_coll(struct track *track, void *context, const struct abi_coll *coll, 
 	if (!likely(atomic_load_explicit(&app->context, relaxed) == context && !track->json &&
 		    atomic_load_explicit(&track->sample_every, relaxed) <= 1))
 		return coll_slowly(track, context, coll, false, handle);
-	if (!likely(index % TRACK_HOT_SAMPLE))
+	if (!likely(index % TRACK_CALL_SAMPLE))
 		return coll_sampled(track, context, coll, handle);
-	if (likely(coll_fast(track, app, comm, generation, coll, index, handle)))
+	if (likely(coll_fast(track, app, comm, generation, coll, index, 0, handle)))
 		return 0;
 	return coll_slowly(track, context, coll, false, handle);
 }

@@ -8,6 +8,7 @@
 #include "clock.h"
 #include "config.h"
 #include "peers.h"
+#include "samples.h"
 #include "words.h"
 
 #define relaxed memory_order_relaxed
@@ -71,6 +72,8 @@ static bool fold(struct track *track, unsigned index)
 
 	if (!enter_patiently(comm))
 		return false;
+	if (track->samples)
+		samples_end_comm(track->samples, index);
 	unsigned to = folded_record(box, comm);
 	struct box_comm *folded = &box->comms[to];
 
@@ -79,7 +82,7 @@ static bool fold(struct track *track, unsigned index)
 	atomic_fetch_add(&comm->generation, 1);
 	track_end_comm(track, index);
 	keys_fold(&track->keys, box, index, to);
-	peers_forget(box, index);
+	peers_forget(box, index, track->peer_calls);
 	word_raise(&comm->enqueued, atomic_load_explicit(&comm->completed, relaxed) +
 					    atomic_load_explicit(&comm->untimed, relaxed) +
 					    atomic_load_explicit(&comm->lost, relaxed));

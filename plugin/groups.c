@@ -6,14 +6,14 @@
 #define relaxed memory_order_relaxed
 
 /* In struct group.word: members joined and over in the lower bits, then these. */
-#define ONE_JOINED (1ull << 30)
-#define COUNT_MASK ((1ull << 30) - 1)
+#define ONE_JOINED (1ull << GROUPS_JOINED_SHIFT)
+#define COUNT_MASK GROUPS_COUNT_MASK
 #define SPOILED (1ull << 62)
 #define CLOSED (1ull << 63)
 
 static uint64_t joined(uint64_t word)
 {
-	return word >> 30 & COUNT_MASK;
+	return word >> GROUPS_JOINED_SHIFT & COUNT_MASK;
 }
 
 static bool is_over(uint64_t word)
@@ -56,8 +56,22 @@ void groups_add(struct groups *groups, uint32_t number, bool is_send, uint64_t b
 	atomic_fetch_add_explicit(&group->word, ONE_JOINED, memory_order_release);
 }
 
+void groups_new_comm(struct groups *groups, unsigned comm)
+{
+	for (unsigned func = 0; func < BOX_FUNCS; func++)
+		atomic_store_explicit(&groups->over[comm][func], 0, relaxed);
+}
+
+/* Those that are not worth an operation of their own have no number; a spoiled one has. */
+static void number(struct groups *groups, uint64_t token, struct group_facts *facts)
+{
+	_Atomic uint32_t *over = &groups->over[(token & 0xffff) % BOX_LIVE_COMMS][facts->func];
+
+	facts->number = atomic_fetch_add_explicit(over, 1, relaxed) + 1;
+}
+
 /* Reads what a group was and frees its entry. */
-static bool end(struct group *group, uint64_t word, int nranks, struct group_facts *facts)
+static bool end(struct groups *groups, struct group *group, uint64_t word, int nranks, struct group_facts *facts)
 {
 	uint64_t sent = atomic_load_explicit(&group->sent, relaxed);
 	uint64_t received = atomic_load_explicit(&group->received, relaxed);
@@ -82,6 +96,8 @@ static bool end(struct group *group, uint64_t word, int nranks, struct group_fac
 		facts->func = BOX_FUNC_SENDRECV;
 		facts->bytes = facts->rate_bytes;
 	}
+	if (sends + receives > 1)
+		number(groups, atomic_load_explicit(&group->token, relaxed), facts);
 	atomic_store_explicit(&group->sent, 0, relaxed);
 	atomic_store_explicit(&group->received, 0, relaxed);
 	atomic_store_explicit(&group->to_self, 0, relaxed);
@@ -110,7 +126,7 @@ bool groups_member_over(struct groups *groups, uint32_t number, uint64_t start_n
 	if (!stop_ns)
 		atomic_fetch_or_explicit(&group->word, SPOILED, relaxed);
 	word = atomic_fetch_add_explicit(&group->word, 1, memory_order_acq_rel) + 1;
-	return is_over(word) && end(group, word, nranks, facts);
+	return is_over(word) && end(groups, group, word, nranks, facts);
 }
 
 bool groups_close(struct groups *groups, uint64_t token, int nranks, struct group_facts *facts)
@@ -121,7 +137,7 @@ bool groups_close(struct groups *groups, uint64_t token, int nranks, struct grou
 	if (atomic_load_explicit(&group->token, memory_order_acquire) != token)
 		return false;
 	word = atomic_fetch_or_explicit(&group->word, CLOSED, memory_order_acq_rel) | CLOSED;
-	return is_over(word) && end(group, word, nranks, facts);
+	return is_over(word) && end(groups, group, word, nranks, facts);
 }
 
 void groups_close_strays(struct groups *groups, uint64_t strays[GROUPS],

@@ -11,6 +11,9 @@
 #include "box.h"
 
 #define GROUPS 256u /* with unfinished members at one time */
+/* Where struct group.word has how many members joined. */
+#define GROUPS_JOINED_SHIFT 30u
+#define GROUPS_COUNT_MASK ((1ull << GROUPS_JOINED_SHIFT) - 1)
 
 struct group {
 	_Alignas(64) _Atomic uint64_t token; /* 0: free */
@@ -26,6 +29,7 @@ struct group {
 
 struct groups {
 	struct group group[GROUPS];
+	_Atomic uint32_t over[BOX_LIVE_COMMS][BOX_FUNCS]; /* groups of each communicator and function so far */
 };
 
 /* What a group was, once it is over. */
@@ -34,7 +38,11 @@ struct group_facts {
 	uint64_t bytes;      /* AlltoAll, Gather, Scatter: all, this rank's own part too; SendRecv: the larger direction */
 	uint64_t rate_bytes; /* that crossed to or from others in one direction */
 	uint64_t start_ns, stop_ns, last_index, enqueue_tick;
+	uint32_t number;     /* among the groups of this function in its communicator, from 1 */
 };
+
+/* A communicator begins in that record: its groups are counted from 1. */
+void groups_new_comm(struct groups *groups, unsigned comm);
 
 /* Number (+ 1) of the open group of `token` (not 0), a new entry if need be; 0 when there is no place. */
 uint32_t groups_join(struct groups *groups, uint64_t token);
@@ -52,6 +60,13 @@ bool groups_member_over(struct groups *groups, uint32_t number, uint64_t start_n
  * (by number; in the token's upper bits) is another: its call was aborted. `strays` is what the round before found. */
 void groups_close_strays(struct groups *groups, uint64_t strays[GROUPS],
 			 uint32_t (*open_number)(const void *argument, unsigned comm), const void *argument);
+
+/* How many members have joined a group (by its number + 1) that has unfinished ones. */
+static inline uint64_t groups_joined(const struct groups *groups, uint32_t number)
+{
+	return atomic_load_explicit(&groups->group[number - 1].word, memory_order_relaxed) >> GROUPS_JOINED_SHIFT &
+	       GROUPS_COUNT_MASK;
+}
 
 /* The call has returned. As groups_member_over. Does nothing without an entry of that token. */
 bool groups_close(struct groups *groups, uint64_t token, int nranks, struct group_facts *facts);

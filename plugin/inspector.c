@@ -196,6 +196,7 @@ static void set_up(const struct inspector_comm *comm)
 	track_init(&inspector_track, &self.box, self.box.header->clock.ns_per_tick_q32,
 		   &(struct track_options){ .p2p = self.config.p2p,
 					    .timing = (enum box_timing)self.box.header->timing });
+	samples_init(&self.writer.samples, &inspector_track);
 	control_init(&self.control, &self.config, &inspector_track);
 	if (net_init(&inspector_net, &inspector_track, self.config.net, comm->api))
 		keep("no memory for network detail: it is not taken");

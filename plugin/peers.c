@@ -56,7 +56,7 @@ void peers_account(struct box *box, uint32_t index, const struct finished *op)
 	atomic_store_explicit(&entry->ops, ops + 1, memory_order_release);
 }
 
-void peers_forget(struct box *box, unsigned comm)
+void peers_forget(struct box *box, unsigned comm, _Atomic uint32_t calls[BOX_PEERS])
 {
 	for (unsigned i = 0; i < BOX_PEERS; i++) {
 		struct box_peer *entry = &box->peers[i];
@@ -70,6 +70,7 @@ void peers_forget(struct box *box, unsigned comm)
 		atomic_store_explicit(&entry->busy_ns, 0, relaxed);
 		atomic_store_explicit(&entry->log2_rate_q20, 0, relaxed);
 		atomic_store_explicit(&entry->best_rate_q20, 0, relaxed);
+		atomic_store_explicit(&calls[i], 0, relaxed);
 		atomic_store_explicit(&entry->used, PEER_FREE, memory_order_release);
 	}
 }

@@ -15,7 +15,7 @@ uint32_t peers_find(struct box *box, unsigned comm, unsigned func, int peer);
 /* Adds one operation. The caller has the communicator to itself (box_comm.busy). */
 void peers_account(struct box *box, uint32_t entry, const struct finished *op);
 
-/* Frees the entries of a communicator; with the communicator to itself. */
-void peers_forget(struct box *box, unsigned comm);
+/* Frees the entries of a communicator, and sets to 0 what `calls` counts for them; with the communicator to itself. */
+void peers_forget(struct box *box, unsigned comm, _Atomic uint32_t calls[BOX_PEERS]);
 
 #endif

@@ -48,6 +48,7 @@ void track_init(struct track *track, struct box *box, uint64_t ns_per_tick_q32,
 		atomic_store_explicit(&track->rings[ring].cursor, ring * SLOTS_RING, relaxed);
 	for (unsigned comm = 0; comm < BOX_LIVE_COMMS; comm++)
 		atomic_store_explicit(&track->comms[comm].shared_cursor, comm * 2654435761u, relaxed);
+	ends_init(&track->ends);
 	words_forget();
 	atomic_store(&track->active, true);
 }
@@ -141,6 +142,7 @@ void track_new_comm(struct track *track, unsigned comm, void *context)
 		atomic_store_explicit(&app->known[i], NULL, relaxed);
 	atomic_store_explicit(&app->seen_funcs, 0, relaxed);
 	atomic_store_explicit(&app->index, 0, relaxed);
+	groups_new_comm(&track->groups, comm);
 	for (unsigned i = 0; i < TRACK_MEMOS; i++)
 		atomic_store_explicit(&app->memos[i].func, NULL, relaxed);
 	atomic_store_explicit(&app->context, fast ? context : NULL, relaxed);
@@ -160,32 +162,45 @@ static void count_untimed(struct track *track, struct box_comm *comm, uint32_t k
 	atomic_fetch_add_explicit(&comm->untimed, 1, relaxed);
 }
 
+/* The entry of a Send's or Recv's peer, and its number there: its peer counts the same. */
+struct peer_call {
+	uint32_t entry; /* PEERS_NONE: none */
+	uint32_t number; /* 0: not known */
+};
+
+INLINE struct peer_call call_peer(struct track *track, const struct key_words *words, int peer)
+{
+	struct peer_call call = { .entry = peers_find(track->box, words->comm, words->func, peer) };
+
+	if (call.entry != PEERS_NONE) {
+		call.number = atomic_load_explicit(&track->peer_calls[call.entry], relaxed) + 1;
+		atomic_store_explicit(&track->peer_calls[call.entry], call.number, relaxed);
+	}
+	return call;
+}
+
 /* The application's part of an operation with a time. NULL: counted as dropped. */
 INLINE struct box_op *follow(struct track *track, struct box_comm *comm, const struct event *event,
-			     const struct key_words *words)
+			     const struct key_words *words, const struct peer_call *peer, uint64_t begin_tick)
 {
 	struct box_op *op = slots_take(track, words->comm);
-	uint32_t peer_entry = PEERS_NONE;
 
 	if (!op) {
 		track_drop(track, BOX_DROP_NO_SLOT);
 		atomic_fetch_add_explicit(&comm->lost, 1, relaxed);
 		return NULL;
 	}
-	if (event->peer != EVENT_NO_PEER) {
-		peer_entry = peers_find(track->box, words->comm, words->func, event->peer);
-		if (peer_entry == PEERS_NONE)
-			track_drop(track, BOX_DROP_NO_PEER);
-	}
-	atomic_store_explicit(&op->peer_entry, peer_entry, relaxed);
+	if (event->peer != EVENT_NO_PEER && peer->entry == PEERS_NONE)
+		track_drop(track, BOX_DROP_NO_PEER);
+	atomic_store_explicit(&op->peer_entry, peer->entry, relaxed);
 	atomic_store_explicit(&op->comm, words->comm, relaxed);
 	atomic_store_explicit(&op->kind,
 			      (uint32_t)(words->func | words->algo << 8 | words->proto << 16) |
 				      (uint32_t)event->channels << 24, relaxed);
 	atomic_store_explicit(&op->peer, event->peer, relaxed);
-	atomic_store_explicit(&op->sequence, event->sequence, relaxed);
+	atomic_store_explicit(&op->sequence, event->sequence + peer->number, relaxed);
 	/* Else the sweep says when it saw the operation first: a clock costs as much as all the rest. */
-	atomic_store_explicit(&op->enqueue_tick, likely(!track->json) ? 0 : clock_ticks(), relaxed);
+	atomic_store_explicit(&op->enqueue_tick, likely(!track->json) || begin_tick ? begin_tick : clock_ticks(), relaxed);
 	return op;
 }
 
@@ -206,7 +221,9 @@ INLINE void *operation(struct track *track, void *context, const struct event *e
 	}
 	struct track_comm *app = &track->comms[comm_index];
 	uint64_t index = atomic_load_explicit(&app->index, relaxed) + 1;
-	uint64_t begin_tick = likely(index % TRACK_HOT_SAMPLE) ? 0 : clock_ticks();
+	bool is_hot_sample = !likely(index % TRACK_HOT_SAMPLE);
+	uint64_t begin_tick = likely(index % TRACK_CALL_SAMPLE) ? 0 : clock_ticks();
+	struct peer_call peer = { .entry = PEERS_NONE };
 	struct kind kind;
 
 	if (!likely(kinds_remember(app, comm_index, event, &kind)))
@@ -221,6 +238,8 @@ INLINE void *operation(struct track *track, void *context, const struct event *e
 	every = atomic_load_explicit(&track->sample_every, relaxed);
 	if (!likely(every <= 1))
 		timed = timed && is_sampled(track);
+	if (is_p2p && !to_self && track->options.timing != BOX_TIMING_NONE)
+		peer = call_peer(track, &words, event->peer);
 	if (is_p2p && event->parent && (timed || to_self)) {
 		group = group_of(track, comm_index, event);
 		if (group)
@@ -228,11 +247,11 @@ INLINE void *operation(struct track *track, void *context, const struct event *e
 	}
 	if (!timed) {
 		count_untimed(track, comm, key, bytes);
-		if (!likely(!begin_tick))
+		if (!likely(!is_hot_sample))
 			atomic_fetch_add_explicit(&track->hot_ticks, clock_ticks() - begin_tick, relaxed);
 		return NULL;
 	}
-	struct box_op *op = follow(track, comm, event, &words);
+	struct box_op *op = follow(track, comm, event, &words, &peer, begin_tick);
 
 	if (key == KEYS_NONE)
 		track_drop(track, BOX_DROP_NO_KEY);
@@ -252,7 +271,7 @@ INLINE void *operation(struct track *track, void *context, const struct event *e
 	if (!likely(!track->traces))
 		trace_begin(&track->traces[op - track->ops], generation);
 	atomic_store_explicit(&op->generation, generation, memory_order_release);
-	if (!likely(!begin_tick))
+	if (!likely(!is_hot_sample))
 		atomic_fetch_add_explicit(&track->hot_ticks, clock_ticks() - begin_tick, relaxed);
 	return handle_of(handle_of_use((unsigned)(op - track->ops), generation));
 }

@@ -21,6 +21,7 @@
 #include "abi.h"
 #include "box.h"
 #include "clock.h"
+#include "ends.h"
 #include "event.h"
 #include "groups.h"
 #include "handle.h"
@@ -93,11 +94,20 @@ struct track {
 	struct track_comm comms[BOX_LIVE_COMMS];
 	_Alignas(64) struct keys keys;
 	struct groups groups;
+	/* Sends and Recvs that were called so far, by entry of box->peers: the application's side. */
+	_Atomic uint32_t peer_calls[BOX_PEERS];
+	struct samples *samples; /* who takes what is in `ends`; NULL: nobody */
+	struct ends ends;
 };
 
 /* How long the distance of the two clocks is believed: they drift. */
 #define TRACK_CLOCKS_NS 10000000000ull
 #define TRACK_HOT_SAMPLE 256u
+/* Of one operation in so many of a communicator box_op.enqueue_tick is the time of the call. */
+#define TRACK_CALL_SAMPLE 64u
+_Static_assert(TRACK_HOT_SAMPLE % TRACK_CALL_SAMPLE == 0, "whose time in our functions is taken, its call is, too");
+/* The Sends and Recvs of a larger group are sampled as one operation only. */
+#define TRACK_GROUP_SAMPLES 8u
 #define track_likely(x) __builtin_expect(!!(x), 1)
 /* What every operation passes through: the linker puts these functions side by side, on as few pages and lines as can be. Where
  * in a line they begin must not be left to what is before them: on some processors a jump across 32 bytes is decoded anew

@@ -14,6 +14,8 @@
 
 #define ROUND_NS 1000000000ull
 #define ROUND_SPREAD_NS 125000000ull
+#define DRAIN_MIN_NS 20000000ull  /* 100,000 operations a second take a quarter of the room */
+#define DRAIN_MAX_NS 250000000ull /* and if they come all at once after a pause, all of it at 32,000 */
 #define SNAPSHOT_NS 30000000000ull /* of a box that is not on tmpfs, where there is no interval */
 
 static void prom_name(const struct writer *writer, unsigned gpu, char *name, size_t room)
@@ -145,6 +147,20 @@ static void beat(struct writer *writer)
 		writer->log(message);
 }
 
+/* Takes what is over from NCCL's threads before there are too many. Returns how long to wait for the next time: until a
+ * quarter of the room is used, if it goes on like this. */
+static uint64_t drain(struct writer *writer, uint64_t waited_ns)
+{
+	unsigned taken;
+
+	pthread_mutex_lock(writer->tables);
+	taken = samples_round(&writer->samples);
+	pthread_mutex_unlock(writer->tables);
+	uint64_t wait_ns = waited_ns * (ENDS_CHUNKS * ENDS_CHUNK / 4) / (taken + 1u);
+
+	return wait_ns < DRAIN_MIN_NS ? DRAIN_MIN_NS : wait_ns > DRAIN_MAX_NS ? DRAIN_MAX_NS : wait_ns;
+}
+
 static void end(struct writer *writer)
 {
 	if (writes_at_end(writer) && !control_is_silent(writer->control)) {
@@ -169,6 +185,7 @@ static void *thread_main(void *argument)
 	uint64_t period_ns = interval_ns ? interval_ns : SNAPSHOT_NS;
 	uint64_t next_beat = clock_ns(CLOCK_MONOTONIC) + ROUND_NS;
 	uint64_t next_write = clock_ns(CLOCK_MONOTONIC) + period_ns;
+	uint64_t drained = clock_ns(CLOCK_MONOTONIC), next_drain = drained + DRAIN_MIN_NS;
 
 	/* The application's locale may write a comma into numbers. */
 	uselocale(newlocale(LC_ALL_MASK, "C", (locale_t)0));
@@ -176,7 +193,7 @@ static void *thread_main(void *argument)
 		has_dir(writer); /* or the user hears of it at once */
 	for (;;) {
 		uint64_t due = next_write < next_beat ? next_write : next_beat;
-		bool stop = worker_sleep(&writer->worker, due);
+		bool stop = worker_sleep(&writer->worker, next_drain < due ? next_drain : due);
 		uint64_t now = clock_ns(CLOCK_MONOTONIC);
 
 		if (stop || now >= next_beat) {
@@ -184,6 +201,10 @@ static void *thread_main(void *argument)
 				beat(writer); /* what waited for one more round is settled in the next */
 			beat(writer);
 			next_beat = now + round_length(now);
+		}
+		if (stop || now >= next_drain) { /* after what the beat has ended */
+			next_drain = now + drain(writer, now - drained);
+			drained = now;
 		}
 		if (stop || now >= next_write)
 			box_snapshot(writer->box);

@@ -8,6 +8,7 @@
 #include "expo_prom.h"
 #include "lines.h"
 #include "net.h"
+#include "samples.h"
 #include "sweep.h"
 #include "worker.h"
 
@@ -29,6 +30,7 @@ struct writer {
 	struct expo expo;
 	struct sweep sweep;
 	struct lines lines;
+	struct samples samples; /* of `track`, whose set-up prepares it */
 	struct text text[BOX_GPUS];
 };
 

@@ -25,6 +25,10 @@ from nccl_inspector.layout import (
     NOT_KNOWN,
     OP,
     PEER,
+    SAMPLE,
+    SAMPLE_KIND,
+    UNION,
+    UNION_WINDOW,
     VERSION,
     WINDOW,
     Record,
@@ -36,6 +40,7 @@ JOB_UID = 65534 if os.geteuid() == 0 else os.getuid()
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
 COMMS, KEYS, OPS, PEERS, LINES, NETS = 96, 256, 4096, 1024, 8, 256
+SAMPLES, SAMPLE_KINDS, UNIONS = 32768, 256, 8
 HEADER_BYTES = 4096
 MS = 1_000_000
 NOW_S = 1_700_000_000
@@ -50,7 +55,10 @@ OP_AT = HIST_AT + KEYS * HIST.size
 PEER_AT = OP_AT + OPS * OP.size
 LINE_AT = PEER_AT + PEERS * PEER.size
 NET_AT = LINE_AT + LINES * LINE.size
-BOX_BYTES = NET_AT + NETS * NET.size
+SAMPLE_AT = NET_AT + NETS * NET.size
+SAMPLE_KIND_AT = SAMPLE_AT + SAMPLES * SAMPLE.size
+UNION_AT = SAMPLE_KIND_AT + SAMPLE_KINDS * SAMPLE_KIND.size
+BOX_BYTES = UNION_AT + UNIONS * UNION.size
 
 
 @dataclass(frozen=True)
@@ -86,9 +94,17 @@ class LineOf:
     words: dict[str, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class UnionOf:
+    """How long a GPU was busy: words of each window, and of the union."""
+
+    windows: Sequence[dict[str, int]]
+    words: dict[str, int] = field(default_factory=dict)
+
+
 @dataclass
 class BoxOf:
-    """What goes into a box; peers and nets by their words; `header` overrides single words."""
+    """What goes into a box; some rows by their words; `header` overrides single words."""
 
     comms: Sequence[CommOf] = ()
     keys: Sequence[KeyOf] = ()
@@ -96,6 +112,9 @@ class BoxOf:
     peers: Sequence[dict[str, int]] = ()
     lines: Sequence[LineOf] = ()
     nets: Sequence[dict[str, int]] = ()
+    sample_kinds: Sequence[dict[str, int | str]] = ()
+    samples: Sequence[dict[str, int]] = ()
+    unions: Sequence[UnionOf] = ()
     procid: int = 0
     state: int = 2
     gpu: str = "GPU0"
@@ -130,6 +149,11 @@ def _put_header(data: bytearray, box: BoxOf) -> None:
         "peer_offset": PEER_AT, "peer_bytes": PEER.size, "peer_count": PEERS,
         "line_offset": LINE_AT, "line_bytes": LINE.size, "line_count": LINES,
         "net_offset": NET_AT, "net_bytes": NET.size, "net_count": NETS,
+        "sample_offset": SAMPLE_AT, "sample_bytes": SAMPLE.size, "sample_count": SAMPLES,
+        "sample_kind_offset": SAMPLE_KIND_AT, "sample_kind_bytes": SAMPLE_KIND.size,
+        "sample_kind_count": SAMPLE_KINDS,
+        "union_offset": UNION_AT, "union_bytes": UNION.size, "union_count": UNIONS,
+        "sample_length_bits": 34, "sample_period_bits": 34,
         "pid": 100 + box.procid, "uid": JOB_UID, "step_id": 0, "procid": box.procid, "localid": 0,
         "array_job_id": NOT_KNOWN, "array_task_id": NOT_KNOWN,
         "api_version": 5, "nccl_version": 23007, "job_id": 42,
@@ -177,6 +201,24 @@ def _put_line(data: bytearray, index: int, line: LineOf) -> None:
         put(data, WINDOW, base + LINE.offsets["window"] + number * WINDOW.size, **window)
 
 
+def _put_samples(data: bytearray, box: BoxOf) -> None:
+    for index, kind in enumerate(box.sample_kinds):
+        words: dict[str, int | str] = {
+            "comm_id": 7, "nranks": 4, "nnodes": 1, "func": 1, "size_class": 20, "algo": 2,
+            "proto": 3, "used": 1, "created_real_ns": NOW_NS, **kind,
+        }  # fmt: skip
+        put(data, SAMPLE_KIND, SAMPLE_KIND_AT + index * SAMPLE_KIND.size, **words)
+    for index, sample in enumerate(box.samples):
+        put(data, SAMPLE, SAMPLE_AT + index * SAMPLE.size, **sample)
+    for index, union in enumerate(box.unions):
+        base = UNION_AT + index * UNION.size
+        own = {"used": 1, "window_s": 10, "windows": len(union.windows), **union.words}
+        put(data, UNION, base, **own)
+        for number, window in enumerate(union.windows):
+            at = base + UNION.offsets["window"] + number * UNION_WINDOW.size
+            put(data, UNION_WINDOW, at, **window)
+
+
 def box_bytes(box: BoxOf) -> bytearray:
     """Return a box of the plugin's own dimensions."""
     data = bytearray(BOX_BYTES)
@@ -201,6 +243,7 @@ def box_bytes(box: BoxOf) -> bytearray:
         base = NET_AT + index * NET.size
         put(data, NET, base, **{"used": 1, **words})
         struct.pack_into("<4Q", data, base + NET.offsets["ns"], *NET_NS)
+    _put_samples(data, box)
     return data
 
 

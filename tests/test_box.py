@@ -50,6 +50,10 @@ RECORDS = {
     "box_window": layout.WINDOW,
     "box_line": layout.LINE,
     "box_net": layout.NET,
+    "box_sample": layout.SAMPLE,
+    "box_sample_kind": layout.SAMPLE_KIND,
+    "box_union": layout.UNION,
+    "box_union_window": layout.UNION_WINDOW,
 }
 
 
@@ -100,7 +104,7 @@ def test_numbers_and_words_are_the_plugins(tmp_path: Path) -> None:
     for word in (
         *("BOX_LIVE", "BOX_FINALIZED", "BOX_EXITED", "BOX_OP_USED", "BOX_COMM_LIVE"),
         *("BOX_COMM_DESTROYED", "BOX_COMM_FOLDED", "BOX_GPUS", "BOX_DROPS"),
-        "BOX_LINE_WINDOWS",
+        *("BOX_LINE_WINDOWS", "BOX_UNION_WINDOWS"),
         *("BOX_FUNCS", "BOX_ALGOS", "BOX_PROTOS"),
     ):
         body += f'printf("%d ", (int){word});'
@@ -109,6 +113,7 @@ def test_numbers_and_words_are_the_plugins(tmp_path: Path) -> None:
         *map(str, (layout.VERSION, layout.STATE_LIVE, layout.STATE_FINALIZED, layout.STATE_EXITED)),
         *map(str, (layout.OP_USED, model.COMM_LIVE, model.COMM_DESTROYED, model.COMM_FOLDED)),
         *map(str, (layout.GPUS, len(model.DROP_REASONS), layout.LINE_WINDOWS)),
+        str(layout.UNION_WINDOWS),
         *map(str, (len(model.FUNCS), len(model.ALGOS), len(model.PROTOS), layout.MAGIC.decode())),
     ]
 
@@ -260,7 +265,7 @@ def test_a_process_that_died_while_folding_is_flagged() -> None:
         {"line_bytes": 64},
         {"line_count": 65},
         {"line_offset": 4097},
-        {"net_count": 257},
+        {"net_count": 1025},
         {"net_offset": 0xFFFFFFF8},
         {"timing": 3},
         {"silent": 3},

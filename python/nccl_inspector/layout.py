@@ -5,11 +5,13 @@ import struct
 from dataclasses import dataclass
 
 MAGIC = b"NCCLIBOX"
-VERSION = 3
+VERSION = 4
 NOT_KNOWN = 0xFFFFFFFF
 HIST_BUCKETS = 896
 OP_STATE_MASK, OP_USED = 3, 2
 LINE_WINDOWS = 384
+UNION_WINDOWS = 384
+SAMPLES_MAX = 32768
 STATE_LIVE, STATE_FINALIZED, STATE_EXITED = 1, 2, 3
 
 
@@ -80,6 +82,9 @@ HEADER = _record(
     "hist_offset:I", "hist_bytes:I", "hist_count:I", "op_offset:I", "op_bytes:I", "op_count:I",
     "peer_offset:I", "peer_bytes:I", "peer_count:I", "line_offset:I", "line_bytes:I",
     "line_count:I", "net_offset:I", "net_bytes:I", "net_count:I",
+    "sample_offset:I", "sample_bytes:I", "sample_count:I",
+    "sample_kind_offset:I", "sample_kind_bytes:I", "sample_kind_count:I",
+    "union_offset:I", "union_bytes:I", "union_count:I",
     "pid:I", "uid:I", "step_id:I", "procid:I", "localid:I", "api_version:I", "nccl_version:I",
     "array_job_id:I", "array_task_id:I", "timing:I",
     "job_id:Q", "plugin_version:16s", "node:64s",
@@ -88,12 +93,14 @@ HEADER = _record(
     "dropped:16Q", "series_dropped:Q", "self_ns:Q", "comms_created:Q", "comms_destroyed:Q",
     "hot_ns:Q", "silent:I", "sampling:I", "silent_ns:Q", "sampled_ns:Q", "json_lines:Q",
     "net_on:I", "reserved0:I", "net_ns:Q",
+    "sample_seq:I", "sample_length_bits:I", "sample_period_bits:I", "reserved1:I",
+    "samples_kept:Q", "samples_lost:Q", "samples_unkinded:Q",
 )  # fmt: skip
 COMM = _record(
     "id:Q", "state:I", "generation:I", "nranks:i", "nnodes:i", "rank:i", "gpu:I",
     "created_real_ns:Q", "destroyed_real_ns:Q", "folded:Q", "named:I", "reserved0:I",
     "enqueued:Q", "untimed:Q", "lost:Q", "looks:Q", "reserved1:4Q",
-    "busy:I", "reserved2:I", "completed:Q", "started:Q", "last_sequence:Q", "last_progress_tick:Q",
+    "busy:I", "end_place:I", "completed:Q", "started:Q", "last_sequence:Q", "last_progress_tick:Q",
     "clock_ahead_ns:q", "clock_ahead_before_ns:q", "clock_since_tick:Q",
     "name:64s",
 )  # fmt: skip
@@ -125,5 +132,21 @@ LINE = _record(
 NET = _record(
     "steps:Q", "ns:4Q", "used:I", "comm:I", "comm_generation:I", "peer:i", "is_send:I",
     "reserved:I",
+)  # fmt: skip
+SAMPLE_KIND = _record(
+    "comm_id:Q", "created_real_ns:Q", "nranks:i", "nnodes:i", "rank:i", "gpu:I", "incarnation:I",
+    "func:B", "size_class:B", "algo:B", "proto:B", "used:I", "reserved0:I", "reserved1:2Q",
+    "name:64s",
+)  # fmt: skip
+SAMPLE = _record(
+    "start_ns:Q", "stop_ns:Q", "index:I", "kind:H", "peer:H", "queued_us:I", "mantissa:H",
+    "flags:B", "channels:B",
+)  # fmt: skip
+UNION_WINDOW = _record(
+    "start_s:I", "operations:I", "lost:I", "reserved:I", "busy_ns:Q", "ahead_ns:q",
+)  # fmt: skip
+UNION = _record(
+    "used:I", "gpu:I", "windows:I", "window_s:I", "operations:Q", "lost:Q", "busy_ns:Q",
+    "ahead_ns:q", "reserved:2Q", f"window:{UNION_WINDOWS * UNION_WINDOW.size}s",
 )  # fmt: skip
 HIST = _record(f"count:{HIST_BUCKETS}I")

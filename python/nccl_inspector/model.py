@@ -8,10 +8,13 @@ thousands there are named tuples: they are made in a third of the time of a froz
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
 if TYPE_CHECKING:
-    from nccl_inspector.samplecolumns import SampleColumns  # of numpy, which no agent imports
+    from nccl_inspector.analysis.samplecolumns import (
+        SampleColumns,
+    )  # of numpy, which no agent imports
 
 FUNCS = (
     "Unknown", "AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce",
@@ -38,6 +41,8 @@ DROPS_IN_PART = frozenset({"no_peer", "no_group", "json"})
 P2P = frozenset({"Send", "Recv", "SendRecv"})
 
 COMM_LIVE, COMM_DESTROYED, COMM_FOLDED = 1, 2, 3
+
+NS_PER_S = 10**9
 
 # Bits of a sample's flags: a group of Sends and Recvs as one operation; timed by the CPU's clock.
 SAMPLE_GROUP, SAMPLE_CPU_TIMED = 1, 2
@@ -294,13 +299,14 @@ class SampleKind(NamedTuple):
 
 
 class GpuClock(NamedTuple):
-    """Unix time minus the clock of a GPU, at the first and at the last moment it was known."""
+    """Unix time minus the clock of a GPU, which drifts: see Union.clock.
+
+    `ahead_ns[n]` is of times up to `until_ns[n]` of the GPU's clock, the last also of later ones.
+    """
 
     gpu: int  # index of Process.gpus
-    first_ahead_ns: int
-    first_ns: int  # Unix time of that moment
-    last_ahead_ns: int
-    last_ns: int
+    until_ns: tuple[int, ...]  # never falling
+    ahead_ns: tuple[int, ...]
 
 
 class Samples(Protocol):
@@ -316,7 +322,7 @@ class Samples(Protocol):
 
     @property
     def clocks(self) -> tuple[GpuClock, ...]:
-        """How to put a GPU's times on Unix time."""
+        """How to put times of the GPUs on Unix time."""
 
     @property
     def length_bits(self) -> int:
@@ -345,9 +351,10 @@ class UnionWindow(NamedTuple):
     """What a GPU did in one window of Unix time."""
 
     start_s: int  # a multiple of Union.window_s
-    operations: int  # that ended in it
-    lost: int  # whose times are not in busy_ns
-    busy_ns: int  # in which it was inside at least one operation
+    operations: int  # that ended in it; 0: one ran through it
+    lost: int  # operations that ended and whose time is not in busy_ns
+    busy_ns: int  # in which the GPU was inside at least one operation
+    ahead_ns: int  # Unix time minus the GPU's clock, at the last look in this window
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,7 +363,21 @@ class Union:
 
     gpu: int  # index of Process.gpus
     window_s: int
-    windows: tuple[UnionWindow, ...]  # rising; those without operations are not there
+    windows: tuple[UnionWindow, ...]  # rising; those in which it did nothing may be missing
+
+    @property
+    def clock(self) -> GpuClock:
+        """How to put times of the GPU's clock on Unix time."""
+        ends = [
+            (window.start_s + self.window_s) * NS_PER_S - window.ahead_ns for window in self.windows
+        ]
+        aheads = tuple(window.ahead_ns for window in self.windows)
+        return GpuClock(self.gpu, tuple(accumulate(ends, max)), aheads)
+
+
+def clocks_of(unions: Iterable[Union]) -> tuple[GpuClock, ...]:
+    """Return the clocks of the GPUs that did anything."""
+    return tuple(union.clock for union in unions if union.windows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,4 +395,4 @@ class Process:
     operations: tuple[Operation, ...]
     flags: tuple[str, ...]  # what makes these figures less than whole, in words
     samples: Samples | None = None  # None: none was taken
-    unions: tuple[Union, ...] = ()
+    unions: Sequence[Union] = ()  # of a summary: packedsamples.PackedUnions

@@ -12,6 +12,7 @@ from nccl_inspector.analysis.expected import expected, port_gbps
 from nccl_inspector.analysis.hang import find_hangs
 from nccl_inspector.analysis.hardware import find_hardware
 from nccl_inspector.analysis.paths import compare, time_communicators, time_network, time_pairs
+from nccl_inspector.analysis.places import Places
 from nccl_inspector.analysis.slowhardware import SlowHardware, find_slow_hardware
 from nccl_inspector.analysis.straggler import find_stragglers, total_waiting
 from nccl_inspector.analysis.throughput import Readings
@@ -23,6 +24,7 @@ from nccl_inspector.card.figures import (
     comm_id,
     list_communicators,
     list_operations,
+    name_communicators,
     sum_transports,
 )
 from nccl_inspector.card.given import Given, with_record
@@ -165,6 +167,7 @@ def build_card(loaded: Loaded, given: Given | None = None, *, second_process: bo
     if report.dumps and not processes:
         return vendor_card(report, summaries, report.dumps, given)
     gpus = {one.head.node: gpus_of(one.counters) for one in summaries}
+    places = Places(placed, report.names, {one.head.node: one.counters for one in summaries})
     transports = {comm_id(comm): transport_of(comm, gpus).transport for comm in comms}
     job = with_record(describe_job(report, summaries), given)
     looked = Forked(
@@ -178,7 +181,7 @@ def build_card(loaded: Loaded, given: Given | None = None, *, second_process: bo
         stragglers = find_stragglers(comms, processes, slow_hardware.kind_of)
         hangs = find_hangs(processes, report.names, given.ended)
         lasting = _lasting_slowness(comms, transports, placed)
-        comm_names = {comm_id(comm): comm.name for comm in comms}
+        comm_names = name_communicators(comms)
         operations = list_operations(
             comms,
             lambda comm, one: _expectation(comm, one, transports[comm_id(comm)], nodes),
@@ -186,22 +189,22 @@ def build_card(loaded: Loaded, given: Given | None = None, *, second_process: bo
         sums = sum_transports(comms, transports, job.wall_s)
         over_time = looked.result()
     refused = {**given.refused, **over_time.refused}
-    quality = describe_quality(report, summaries, given.inputs, refused)
+    quality = describe_quality(report, summaries, given.inputs, refused, given.from_boxes)
     missing = dict.fromkeys(chain.from_iterable(report.nodes_missing.values()))
     unmeasured = find_unmeasured(
         processes, report.names, report.coverage, tuple(missing), quality.ranks_expected
     )
     accused = _straggler_findings(stragglers, slow_hardware)
     findings = _sorted(
-        [
+        places.locate([
             *describe_hangs(_named_hangs(hangs, comm_names)),
             *accused,
             *(one for _, one in lasting),
             *over_time.findings,
             *hardware.findings,
             *unmeasured,
-        ]
-    )
+        ])
+    )  # fmt: skip
     waiting_ns, all_ns = total_waiting(comms)
     waiting_share = waiting_ns / all_ns if all_ns else None
     measured = any(comm.figures for comm in comms)
@@ -226,7 +229,7 @@ def build_card(loaded: Loaded, given: Given | None = None, *, second_process: bo
         environment=environment,
         data_quality=quality,
         findings=findings,
-        communicators=list_communicators(comms, transports),
+        communicators=list_communicators(comms, transports, comm_names),
         operations=operations,
         transports=sums,
         timeline=over_time.timeline,

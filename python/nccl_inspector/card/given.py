@@ -33,6 +33,7 @@ class Given:
     readings: Readings | None = None
     inputs: tuple[Input, ...] = ()
     refused: Mapping[str, int] = field(default_factory=dict)
+    from_boxes: bool = True  # else the summaries were made from something else
     ended: bool = True
 
 

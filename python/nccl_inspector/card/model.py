@@ -155,6 +155,7 @@ class Job:
     components: tuple[Component, ...] = ()  # those of het_components
     uid: int | None = None
     script: str = ""  # fingerprint of what was submitted: alike for the same script
+    by_slurm: bool = True  # else job_id is a process id of `nccl-inspector run`; 0: not known
 
     @property
     def wall_s(self) -> float | None:
@@ -248,7 +249,11 @@ class Operations:
 
 @dataclass(frozen=True, slots=True)
 class Transport:
-    """One transport class. `wall_share` is of the job's time, of the busiest rank."""
+    """One transport class, of the busiest rank.
+
+    `busy_s` is summed over its operations, which overlap where it has several streams.
+    `wall_share` is of the job's time, so at most 1; where operations overlap it is an upper bound.
+    """
 
     transport: str
     busy_s: float

@@ -18,7 +18,6 @@ from nccl_inspector.card.model import (
     NO_DATA,
     OTHER,
     STRAGGLER,
-    UNKNOWN,
     WARNING,
     Finding,
     Hang,
@@ -35,12 +34,6 @@ WAITED_MIN = 0.1
 FAILED_STATES = frozenset({"FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL"})
 # Rules of findings that are about the measurement, or about the application's own doing.
 _ABOUT_DATA = frozenset({"not-measured", "dropped", "no-times", "silent", "refused"})
-
-
-def _worst(findings: Sequence[Finding]) -> Finding | None:
-    wrong = [one for one in findings if one.rule not in _ABOUT_DATA and one.severity != "I"]
-    order = {CRITICAL: 0, WARNING: 1}
-    return min(wrong, key=lambda one: order[one.severity], default=None)
 
 
 def _hung(hang: Finding, hangs: Sequence[Hang]) -> Verdict:
@@ -94,7 +87,10 @@ def _degraded(
     stragglers: Sequence[Straggler],
     ranks: int,
 ) -> Verdict | None:
-    """Return what cost most: a process, a slow time, or something else that is not as it should."""
+    """Return what cost most: a process or a slow time.
+
+    Counters that rose are no cause by themselves: they speak for something that was slow.
+    """
     late = next((one for one in stragglers if one.flagged), None)
     late_s = late.waited_ns / 1e9 / max(ranks - 1, 1) if late else 0.0
     slow = _lasting(causes, costs)
@@ -105,8 +101,7 @@ def _degraded(
     if slow:
         cost_s = slow_s or None
         return Verdict(DEGRADED, slow[0], slow[1].confidence, slow[1].title, cost_s)
-    worst = _worst(findings)
-    return Verdict(DEGRADED, UNKNOWN, worst.confidence, worst.title) if worst else None
+    return None
 
 
 def _healthy(

@@ -6,15 +6,34 @@ from dataclasses import dataclass
 from nccl_inspector.estimate.pages import MTIME_SERIES, Files, make_files
 from nccl_inspector.estimate.shape import Shape
 from nccl_inspector.exposition import Series
-from nccl_inspector.layout import COMM, HIST, KEY, LINE, NET, OP, PEER
+from nccl_inspector.fitting import SAMPLE_FACTS_BYTES_MAX, UNIONS_BYTES_MAX, samples_room
+from nccl_inspector.layout import (
+    COMM,
+    HIST,
+    KEY,
+    LINE,
+    NET,
+    OP,
+    PEER,
+    SAMPLE,
+    SAMPLE_KIND,
+    UNION,
+)
+from nccl_inspector.sampletable import samples_of_each
 from nccl_inspector.summary import BLOCK_BYTES_MAX
 
 # plugin/box.h: the header, and how many records each table has.
 HEADER_BYTES = 4096
-BOX_ROWS = {"COMMS": 96, "KEYS": 256, "OPS": 4096, "PEERS": 1024, "LINES": 8, "NETS": 256}
+BOX_ROWS = {
+    "COMMS": 96, "KEYS": 256, "OPS": 4096, "PEERS": 1024, "LINES": 8, "NETS": 256,
+    "SAMPLES": 32768, "SAMPLE_KINDS": 256, "UNIONS": 8,
+}  # fmt: skip
 # plugin/promfile.c: what a file of a process gets, twice.
 ROOM_STEP_BYTES = 16384
-_RECORDS = {"COMMS": COMM, "KEYS": KEY, "OPS": OP, "PEERS": PEER, "LINES": LINE, "NETS": NET}
+_RECORDS = {
+    "COMMS": COMM, "KEYS": KEY, "OPS": OP, "PEERS": PEER, "LINES": LINE, "NETS": NET,
+    "SAMPLES": SAMPLE, "SAMPLE_KINDS": SAMPLE_KIND, "UNIONS": UNION,
+}  # fmt: skip
 
 _PAGE_BYTES = 4096  # of tmpfs: a file takes whole ones
 
@@ -88,6 +107,12 @@ def _disk_bytes(series: tuple[Series, ...], shape: Shape) -> float:
     return sum(fresh * _sample_bytes(one.metric.name) + (1 - fresh) * _SAME for one in series)
 
 
+def _report_bytes(ranks: int) -> int:
+    """Return the most that the summaries of a job take, but for what each node has once."""
+    samples = SAMPLE_FACTS_BYTES_MAX + samples_room(samples_of_each(ranks)) + UNIONS_BYTES_MAX
+    return ranks * (BLOCK_BYTES_MAX + samples)
+
+
 def _tmpfs(files: Files, here: int) -> tuple[int, int]:
     """Return bytes and inodes of the files of a node."""
     process = _pages(box_bytes()) + 2 * _room(len(files.raw))
@@ -129,5 +154,5 @@ def add_up(shape: Shape) -> Cost:
         tmpfs_inodes=tmpfs_inodes,
         agent_read_bytes=here * len(files.raw),
         agent_write_bytes=len(files.published),
-        report_bytes=shape.ranks * BLOCK_BYTES_MAX,
+        report_bytes=_report_bytes(shape.ranks),
     )

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Samples as numpy arrays, for the analysis. (What the agent runs must not import this.)"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nccl_inspector.analysis.columns import Ints
+from nccl_inspector.errors import RefusedError
+from nccl_inspector.layout import SAMPLES_MAX
+from nccl_inspector.model import PEER_BEYOND, GpuClock, SampleKind
+from nccl_inspector.packedsamples import UNIT_BITS, UNITS_MAX, SampleFacts
+from nccl_inspector.packing import take_planes
+from nccl_inspector.sampletable import MANTISSA_BITS, SampleTable
+
+_UINT32_MAX = (1 << 32) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class SampleColumns:
+    """The samples of a process as columns of one length, ordered by start.
+
+    Times are exact within 64 ns, `queued_ns` within 1 us.
+    """
+
+    kind: NDArray[np.int32]  # index of Samples.kinds
+    # Which operation it is: the same number on all ranks of a communicator's incarnation, from 1,
+    # its low 32 bits. Of a collective: its number among those of this function. Of a Send or Recv:
+    # among those of this function with this peer. Of a group: among the groups of this function.
+    index: Ints
+    peer: NDArray[np.int32]  # rank; PEER_NONE: a collective or group; PEER_BEYOND: not known
+    start_ns: Ints  # GPU clock (flag SAMPLE_CPU_TIMED: the host's)
+    time_ns: Ints  # from start to end
+    queued_ns: Ints  # from the call to the start; 0: not known
+    bytes: Ints
+    flags: NDArray[np.uint8]  # bits SAMPLE_GROUP, SAMPLE_CPU_TIMED
+
+
+def bytes_of(mantissas: NDArray[Any], kind: NDArray[Any], kinds: Sequence[SampleKind]) -> Ints:
+    """Return the bytes of samples of these kinds."""
+    shifts = [max(one.size_class - MANTISSA_BITS, 0) for one in kinds]
+    found: Ints = mantissas.astype(np.int64) << np.array(shifts, dtype=np.int64)[kind]
+    return found
+
+
+def unix_ns(times_ns: Ints, clock: GpuClock) -> Ints:
+    """Return the Unix times of times of a GPU's clock."""
+    changes = np.array(clock.until_ns[:-1], dtype=np.int64)
+    aheads = np.array(clock.ahead_ns, dtype=np.int64)
+    found: Ints = times_ns + aheads[np.searchsorted(changes, times_ns)]
+    return found
+
+
+def columns_of(table: SampleTable) -> SampleColumns:
+    """Return the columns of samples that were read from a box."""
+    kind = np.array(table.kind, dtype=np.int32)
+    return SampleColumns(
+        kind=kind,
+        index=np.array(table.index, dtype=np.int64),
+        peer=np.array(table.peer, dtype=np.int32) - 1,
+        start_ns=np.array(table.start_ns, dtype=np.int64),
+        time_ns=np.array(table.time_ns, dtype=np.int64),
+        queued_ns=np.array(table.queued_us, dtype=np.int64) * 1000,
+        bytes=bytes_of(np.array(table.mantissa), kind, table.kinds),
+        flags=np.array(table.flags, dtype=np.uint8),
+    )
+
+
+def _column(width: int, planes: bytes, rows: int, most: int) -> Ints:
+    """Return the numbers of a packed column, none above `most`."""
+    found: Ints
+    if width == 1:
+        found = np.frombuffer(planes, dtype=np.uint8).astype(np.int64)
+    else:
+        raw = np.zeros((rows, 8), dtype=np.uint8)
+        if width:
+            raw[:, :width] = np.frombuffer(planes, dtype=np.uint8).reshape(width, rows).T
+        found = raw.view("<i8")[:, 0]
+    may_be_more = most < (1 << 8 * width) - 1 or not width
+    if may_be_more and rows and (int(found.max()) > most or int(found.min()) < 0):
+        raise RefusedError("bad_summary", "odd number in samples")
+    return found
+
+
+def _take(raw: bytes, at: int, mosts: Sequence[int]) -> tuple[int, list[Ints], int]:
+    """Return how many rows a packed table has, its columns of such numbers, and where it ends."""
+    planes, end = take_planes(raw, at, len(mosts), SAMPLES_MAX)
+    columns = [
+        _column(width, column, planes.rows, most)
+        for (width, column), most in zip(planes.columns, mosts, strict=True)
+    ]
+    return planes.rows, columns, end
+
+
+def unpack_sample_columns(raw: bytes, facts: SampleFacts) -> SampleColumns:
+    """Return the columns of packedsamples.pack_sample_columns' bytes.
+
+    Raises:
+        RefusedError: they are none, or do not go with the facts; the reason is `bad_summary`.
+    """
+    rows, (stream, gaps, times, queued_us), end = _take(
+        raw, 0, (SAMPLES_MAX, UNITS_MAX, UNITS_MAX, _UINT32_MAX)
+    )
+    streams, (kinds, peers), end = _take(raw, end, (len(facts.kinds) - 1, PEER_BEYOND + 1))
+    rows_by_stream, (steps, mantissas, flags), end = _take(
+        raw, end, (_UINT32_MAX, (1 << MANTISSA_BITS + 1) - 1, 0xFF)
+    )
+    if end != len(raw) or not facts.rows == rows == rows_by_stream:
+        raise RefusedError("bad_summary", "odd table of samples")
+    if rows and int(stream.max()) >= streams:
+        raise RefusedError("bad_summary", "odd table of samples")
+    # No sum of these has an overflow before it is beyond the limit.
+    if facts.first_unit + float(gaps.sum(dtype=np.float64)) > UNITS_MAX:
+        raise RefusedError("bad_summary", "odd times of samples")
+    starts = facts.first_unit + np.cumsum(gaps)
+    if rows and float((starts + times).max()) > UNITS_MAX:
+        raise RefusedError("bad_summary", "odd times of samples")
+    # As `sorted` of the streams: stable.
+    order = np.argsort(stream.astype(np.uint16), kind="stable")
+    index, bytes_, flag = (np.empty(rows, dtype=np.int64) for _ in range(3))
+    kind = kinds[stream] if rows else stream
+    index[order] = np.cumsum(steps) & _UINT32_MAX
+    bytes_[order] = mantissas
+    flag[order] = flags
+    return SampleColumns(
+        kind=kind.astype(np.int32),
+        index=index,
+        peer=(peers[stream] if rows else stream).astype(np.int32) - 1,
+        start_ns=starts << UNIT_BITS,
+        time_ns=times << UNIT_BITS,
+        queued_ns=queued_us * 1000,
+        bytes=bytes_of(bytes_, kind, facts.kinds),
+        flags=flag.astype(np.uint8),
+    )
