@@ -177,7 +177,7 @@ def _played(scripts: Sequence[Path], at_once: int, log: Path) -> None:
             [PLAYER, str(at_once), PLUGIN, FAKECUDA, *scripts],
             stdout=subprocess.DEVNULL,
             stderr=said,
-            env={"PATH": os.environ["PATH"]} ,
+            env={"PATH": os.environ["PATH"]},
             check=False,
         )
     if done.returncode:

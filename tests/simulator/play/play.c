@@ -8,7 +8,6 @@
  * how often threads took turns; what the plugin logs goes to standard error.
  */
 #include <errno.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -26,19 +25,6 @@
 static struct rank_told *told;
 static pid_t *pids;
 static int scripts;
-
-/* Threads take turns thousands of times, which is cheap on one processor only. */
-static void stay_here(void)
-{
-	cpu_set_t here;
-	int cpu = sched_getcpu();
-
-	CPU_ZERO(&here);
-	if (cpu < 0)
-		return;
-	CPU_SET((size_t)cpu, &here);
-	sched_setaffinity(0, sizeof(here), &here);
-}
 
 static void start(int i, char **argv)
 {
@@ -58,8 +44,6 @@ static void start(int i, char **argv)
 	if (getppid() != parent)
 		_exit(2);
 	alarm(RANK_S);
-	if (!getenv("PLAY_UNPINNED"))
-		stay_here();
 	rank_play(argv[2], argv[3], argv[4 + i], &told[i]);
 }
 
