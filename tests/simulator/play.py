@@ -6,7 +6,7 @@
     play(job, folder, json=True)        # JSON lines too, in folder/lines
     card = analyzed(folder)             # as `nccl-inspector analyze` would make it
 
-Of the plugin and of the collection nothing is replaced: see play/virtual.h for whose clocks they use.
+The plugin and the collection are the real ones; play/virtual.h says whose clocks the plugin has.
 """
 
 import os
@@ -127,7 +127,7 @@ class _Node:
         job, paths = self._job, []
         for rank in self.ranks:
             path = self.run / f"{rank.procid}.script"
-            environment = _environment(job, rank, self.run, lines) | more
+            environment = {**_environment(job, rank, self.run, lines), **more}
             clock = job.clocks.get(self.name, Clock())
             write_script(path, rank, World(job.start_unix_s, clock, job.nccl_api, environment))
             paths.append(path)
@@ -177,7 +177,7 @@ def _played(scripts: Sequence[Path], at_once: int, log: Path) -> None:
             [PLAYER, str(at_once), PLUGIN, FAKECUDA, *scripts],
             stdout=subprocess.DEVNULL,
             stderr=said,
-            env={"PATH": os.environ["PATH"]},
+            env={},
             check=False,
         )
     if done.returncode:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one rank of a simulated job does, in the form that tests/simulator/play/ reads (script.h)."""
+"""What one rank of a simulated job does, in the form that tests/simulator/play/script.h says."""
 
 import struct
 from collections.abc import Mapping
