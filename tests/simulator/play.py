@@ -45,7 +45,7 @@ PLAYER: Final = BUILD / "simulator" / "play"
 PLUGIN: Final = BUILD / "libnccl-profiler-inspector.so"
 FAKECUDA: Final = BUILD / "fakecuda" / "libcuda.so.1"
 
-# A rank's box and script lie in memory together with those of so many others, or of its node.
+# Boxes and scripts are in memory: those of so many ranks at a time, but whole nodes.
 _RANKS_AT_ONCE = 16
 _MEMORY = Path("/dev/shm")
 _COLLECT_S = 60
@@ -53,7 +53,7 @@ _EXIT_CODES = {"COMPLETED": 0, "FAILED": 1, "TIMEOUT": 0}
 
 
 class CannotPlayError(Exception):
-    """This machine has no counter that traps, or a rank was not played to its end."""
+    """A rank was not played to its end; the message is what the player said."""
 
 
 def node_unix_ns(job: Job, node: str, true_ns: int) -> int:
@@ -194,13 +194,13 @@ def play(
 ) -> Path:
     """Play all ranks and collect what they left; return the directory of the node summaries.
 
-    `json`: the mode is prom+json, and the lines are in folder/lines. `environment`: more of the
-    tasks', such as NCCL_INSPECTOR_NET. `at_once`: so many ranks are played side by side. What the
-    plugin logged is in folder/log. A silent node is played only where its lines are wanted.
+    `json`: the mode is prom+json, and the lines are in folder/lines. `environment`: variables of
+    the tasks in addition, such as NCCL_INSPECTOR_NET. `at_once`: how many ranks are played at the
+    same time. What the plugin logged is in folder/log. The lines of a silent node arrive.
 
     Raises:
-        CannotPlayError: on this machine, or because a rank's process broke off.
-        ValueError: what a rank did cannot have been.
+        CannotPlayError: this machine cannot do it, or a script was not played to its end.
+        ValueError: an operation of a rank is not possible.
     """
     reports, lines = folder / "reports", folder / "lines" if json else None
     reports.mkdir(parents=True)
@@ -238,7 +238,12 @@ def given_of(job: Job) -> Given:
     inputs = [Input("slurm", "present")]
     if not job.throughput:
         return Given(record, inputs=(*inputs, Input("throughput", "absent")))
-    found = tuple(Reading(job.start_unix_s + time_s, value) for time_s, value in job.throughput)
+    # The first rank prints it, with the time of its node.
+    node = job.ranks[0].node
+    found = tuple(
+        Reading(node_unix_ns(job, node, round(time_s * 1e9)) / 1e9, value)
+        for time_s, value in job.throughput
+    )
     inputs.append(Input("throughput", "present", f"{len(found)} readings of the job's output"))
     return Given(record, readings=Readings("samples/s", found, {}), inputs=tuple(inputs))
 

@@ -14,7 +14,7 @@ from tests.simulator.job import FUNCS, NEVER, OPERATIONS, Clock, Comm, Job, Rank
 
 MAGIC: Final = b"NCCLPLAY"
 VERSION: Final = 1
-# Of a rank that hung until its job was killed nothing else is known than of one that was.
+# A hung rank's process is killed when its job is.
 ENDS: Final = {"finalized": 0, "exited": 1, "killed": 2, "running": 2}
 
 _HEAD = struct.Struct("<8sIIqqdQQqiiiiQQQ64s")
@@ -40,15 +40,15 @@ def fixed(*words: object) -> int:
 
 
 def pid_of(rank: Rank) -> int:
-    """Return the process id that the rank believes to have: another for each of a job."""
+    """Return the process id that the rank sees; no two ranks of a job have the same."""
     return _PID_FIRST + _PIDS_APART * rank.procid
 
 
 def check(rank: Rank) -> None:
-    """Look whether a rank's operations can have been.
+    """Check that a rank's operations are possible.
 
     Raises:
-        ValueError: they cannot; the message says why.
+        ValueError: one is not; the message says which and why.
     """
     rows = rank.operations
     if rows.dtype != OPERATIONS:
@@ -57,7 +57,7 @@ def check(rank: Rank) -> None:
     wrong = {
         "calls are not in the order of time": np.diff(rows["call_ns"], prepend=0) < 0,
         "a kernel begins before its call": begun & (rows["begin_ns"] < rows["call_ns"]),
-        "a kernel ends, and not after its begin": ended
+        "a kernel does not end after its begin": ended
         & (~begun | (rows["end_ns"] <= rows["begin_ns"])),
         "no such communicator": rows["comm"] >= len(rank.comms),
         "no such function": rows["func"] >= len(FUNCS),
@@ -78,7 +78,7 @@ def write_script(path: Path, rank: Rank, world: World) -> None:
     """Write the script of a rank.
 
     Raises:
-        ValueError: what the rank did cannot have been.
+        ValueError: one of its operations is not possible.
     """
     check(rank)
     environment = b"".join(f"{k}={v}\0".encode() for k, v in world.environment.items())

@@ -160,7 +160,7 @@ def test_processes_end_as_the_script_says(job: Job, seen: list[Process]) -> None
 def test_a_clock_shows_what_it_is_set_to(job: Job, seen: list[Process]) -> None:
     for rank, process in zip(job.ranks, seen, strict=True):
         end_ns = node_unix_ns(job, rank.node, rank.end_ns)
-        # What is destroyed or exits has a last beat; else the last one is some time ago.
+        # A killed process has no last beat at its end.
         assert end_ns - LATE_NS < process.facts.beat_ns <= end_ns + HEARD_NS
         created_ns = node_unix_ns(job, rank.node, S // 2)
         assert process.comms[1].created_ns == created_ns
@@ -243,15 +243,17 @@ def test_other_interfaces_of_nccl_are_spoken(api: int, tmp_path: Path) -> None:
         }  # fmt: skip
 
 
-def test_what_cannot_have_been_is_refused(tmp_path: Path) -> None:
+def test_impossible_operations_are_refused(tmp_path: Path) -> None:
     job = small_job(10)
     job.ranks[1].operations["end_ns"][7] = job.ranks[1].operations["begin_ns"][7]
 
-    with pytest.raises(ValueError, match="rank 1, operation 7: a kernel ends, and not after"):
+    with pytest.raises(
+        ValueError, match="rank 1, operation 7: a kernel does not end after its begin"
+    ):
         play(job, tmp_path)
 
 
-def test_a_rank_that_breaks_off_is_told(tmp_path: Path) -> None:
+def test_a_rank_whose_script_cannot_be_played_is_an_error(tmp_path: Path) -> None:
     job = small_job(10)
     late = replace(job.ranks[0].comms[1], created_ns=5 * S)
     rank = replace(job.ranks[0], comms=(job.ranks[0].comms[0], late))

@@ -22,7 +22,7 @@
 #define HEARD_MOST_NS (HEARD_LEAST_NS + (int64_t)HEARD_SPREAD_NS)
 #define FLOAT_BYTES 4
 
-/* One row of the script: a call, of an AlltoAll with its Sends and Recvs. They run together. */
+/* One row of the script: a lone operation, or the Sends and Recvs of an AlltoAll, which run together. */
 struct unit {
 	struct unit *next_free;
 	const struct script_op *row;
@@ -48,7 +48,7 @@ static uint64_t next_row;
 
 int ncclGetVersion(int *version);
 
-/* The releases whose highest profiler interface it is. */
+/* A release that has this profiler interface as its highest. */
 int ncclGetVersion(int *version)
 {
 	static const int codes[] = { 0, 22307, 22407, 22602, 22707, 22809, 23007, 23203 };
@@ -57,7 +57,7 @@ int ncclGetVersion(int *version)
 	return 0;
 }
 
-static void fail(const char *why, uint64_t number)
+static void __attribute__((noreturn)) fail(const char *why, uint64_t number)
 {
 	fprintf(stderr, "rank %d: %s %llu\n", (int)script.head.procid, why,
 	        (unsigned long long)number);
@@ -137,7 +137,7 @@ static void fill_op(struct player_op *op, const struct script_op *row, enum play
 	const struct script_comm *comm = &script.comms[row->comm];
 	size_t bytes = (size_t)row->bytes;
 
-	/* What is behind it is the player's own, and as old as NCCL's would be. */
+	/* The handles from `kernel` on are the player's, which never clears them. */
 	memcpy(op, &templates[func], offsetof(struct player_op, kernel));
 	op->channels = row->channels ? row->channels : 1;
 	op->algo = comm->algo;
@@ -308,7 +308,7 @@ static void destroy(unsigned i)
 	comms[i].ended = true;
 }
 
-/* The communicator that is created, or destroyed, next; head.comms when there is none. */
+/* Returns the communicator that is created (or destroyed) next, head.comms when there is none; and when. */
 static unsigned next_change(bool created, int64_t *at_ns)
 {
 	unsigned found = (unsigned)script.head.comms;

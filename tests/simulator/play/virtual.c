@@ -21,11 +21,11 @@
 #define SECOND_NS 1000000000
 #define ACTORS 16
 #define FOR_EVER INT64_MAX
-#define YIELD_NS 1000      /* a thread that only waits for another one's turn */
-#define LOOK_CPU_NS 20000  /* what a thread is said to have used since it asked last */
+#define YIELD_NS 1000      /* how long sched_yield takes, so that others get their turn */
+#define LOOK_CPU_NS 20000  /* processor time of a thread between two looks at its clock */
 #define REALTIME_LEAST_S 1000000000 /* a due time beyond is of the time of day */
 
-/* A thread, while it lives. Whose turn it is may touch all of them. */
+/* A thread, while it lives. Only the one whose turn it is touches them. */
 struct actor {
 	bool used;
 	int64_t due_ns;    /* true time; FOR_EVER: until somebody signals */
@@ -68,7 +68,7 @@ __attribute__((constructor)) static void find_real(void)
 	real_fopen = (FILE * (*)(const char *, const char *))next("fopen");
 }
 
-static void fail(const char *why)
+static void __attribute__((noreturn)) fail(const char *why)
 {
 	fprintf(stderr, "virtual time: %s\n", why);
 	_exit(2);
@@ -90,7 +90,7 @@ static void give_turn(struct actor *actor)
 	syscall(SYS_futex, &actor->turn, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
-/* The others come before the main thread, which is the first, when they are due at the same time. */
+/* Of those that are due at the same time the main thread, which is the first, comes last. */
 static struct actor *first_due(void)
 {
 	struct actor *first = NULL;
@@ -335,13 +335,15 @@ pid_t getpid(void)
 
 int gethostname(char *name, size_t room)
 {
-	if (!world)
+	if (!world) {
+		errno = ENOSYS;
 		return -1;
+	}
 	snprintf(name, room, "%s", world->host);
 	return 0;
 }
 
-/* The plugin's threads are nice to an application that is not there. */
+/* The plugin's threads would be nice to an application that does not run here. */
 int setpriority(__priority_which_t which, id_t who, int priority)
 {
 	(void)which;

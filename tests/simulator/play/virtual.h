@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* virtual.h - the world of one played process: its time goes on only when the player says so.
  *
- * The program's own functions come before the C library's (-rdynamic), so the plugin's clocks, waits,
- * threads, process id and host name are those of this file. Exactly one thread runs at any time; it runs
- * until it waits, which takes no time, and then the one whose time comes first goes on. So the same
- * script always gives the same calls at the same times.
+ * The program is linked with -rdynamic, so its functions come before the C library's: the plugin gets its
+ * clocks, waits, threads, process id and host name from this file. Exactly one thread runs at any time. It
+ * runs until it waits, in no time at all; then the thread that is due first goes on. So the same script
+ * always gives the same calls at the same times.
  *
- * The processor's counter traps (PR_SET_TSC) and stands still: the plugin's calibration finds it of no
- * use and takes CLOCK_MONOTONIC, by its own rules for such machines.
+ * The processor's counter traps (PR_SET_TSC) and stands still. The plugin's calibration finds that and takes
+ * CLOCK_MONOTONIC instead, as on a machine whose counter cannot be trusted.
  */
 #ifndef SIMULATOR_VIRTUAL_H
 #define SIMULATOR_VIRTUAL_H
@@ -31,8 +31,7 @@ bool virtual_begin(const struct virtual_world *world);
 /* True time, ns since the job's start. */
 int64_t virtual_now(void);
 
-/* Lets time go on to `ns`, or no further where it is past that: threads whose time comes until then run
- * first. */
+/* Lets time go on to `ns`, unless it is past that already. Threads that are due until then run first. */
 void virtual_advance(int64_t ns);
 
 /* How often the counter was read, and how often a thread went on. */
