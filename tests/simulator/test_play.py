@@ -228,6 +228,29 @@ def test_lines_have_every_operation(tmp_path: Path) -> None:
     assert card.data_quality.ranks_seen == RANKS
 
 
+def test_a_process_may_destroy_all_its_communicators_and_begin_again(tmp_path: Path) -> None:
+    job = small_job(10)
+    rank = job.ranks[0]
+    rows = rank.operations[rank.operations["func"] == ALL_REDUCE]
+    rows["comm"] = np.arange(len(rows)) // 5
+    comms = [
+        Comm(
+            number, f"c{number}", RANKS, 2, 0, int(of_comm["call_ns"][0]) - MS,
+            int(of_comm["end_ns"][-1]),
+        )
+        for number in range(10)
+        for of_comm in [rows[rows["comm"] == number]]
+    ]  # fmt: skip
+    again = replace(rank, comms=tuple(comms), operations=rows)
+
+    play(replace(job, ranks=(again,), nodes=("n1",)), tmp_path, json=True)
+
+    (process,) = processes(tmp_path)
+    assert process.facts.state == "finalized"
+    assert process.facts.comms_destroyed == len(comms)
+    assert sum(key.ops for key in process.keys) == process.facts.json_lines == len(rows)
+
+
 @pytest.mark.parametrize("api", [4, 6, 7])
 def test_other_interfaces_of_nccl_are_spoken(api: int, tmp_path: Path) -> None:
     play(small_job(10, api=api), tmp_path)

@@ -32,9 +32,7 @@ struct actor {
 	const void *cond;  /* that it waits for; NULL: for the time */
 	bool signalled;
 	int64_t cpu_ns;
-	uint32_t turn;     /* futex: 1: it is this one's */
-	void *(*main)(void *argument);
-	void *argument;
+	struct carrier *carrier;
 };
 
 static const struct virtual_world *world; /* NULL: time is the machine's */
@@ -76,19 +74,7 @@ static void __attribute__((noreturn)) fail(const char *why)
 
 /* --- whose turn it is -------------------------------------------------------------------- */
 
-static void await_turn(struct actor *actor)
-{
-	while (!__atomic_load_n(&actor->turn, __ATOMIC_ACQUIRE))
-		syscall(SYS_futex, &actor->turn, FUTEX_WAIT_PRIVATE, 0, NULL, NULL, 0);
-	__atomic_store_n(&actor->turn, 0, __ATOMIC_RELAXED);
-}
-
-static void give_turn(struct actor *actor)
-{
-	turns++;
-	__atomic_store_n(&actor->turn, 1, __ATOMIC_RELEASE);
-	syscall(SYS_futex, &actor->turn, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
-}
+static void take_turns(struct carrier *from, struct carrier *to);
 
 /* Of those that are due at the same time the main thread, which is the first, comes last. */
 static struct actor *first_due(void)
@@ -114,10 +100,8 @@ static bool wait_until(int64_t due_ns, const void *cond)
 	self->cond = cond;
 	self->signalled = false;
 	first = first_due();
-	if (first != self) {
-		give_turn(first);
-		await_turn(self);
-	}
+	if (first != self)
+		take_turns(self->carrier, first->carrier);
 	self->cond = NULL;
 	return self->signalled;
 }
@@ -135,44 +119,197 @@ static void signal_waiting(const void *cond, bool all)
 	}
 }
 
-static void *actor_main(void *argument)
-{
-	void *(*main)(void *);
-	sigset_t faults;
-	void *result;
+/* --- threads ----------------------------------------------------------------------------- */
 
-	/* The plugin's threads are born with all signals blocked; a trap must reach its handler. */
-	sigemptyset(&faults);
-	sigaddset(&faults, SIGSEGV);
-	pthread_sigmask(SIG_UNBLOCK, &faults, NULL);
-	self = argument;
-	await_turn(self);
-	main = self->main;
-	result = main(self->argument);
-	self->used = false;
-	give_turn(first_due());
+#if defined(__x86_64__)
+
+#define PARKING_BYTES 65536
+#define ARCH_SET_FS 0x1002 /* asm/prctl.h */
+
+/* The kernel takes tens of microseconds to let another thread run, and milliseconds on a busy machine. So
+ * the program's first thread carries all of them: it changes to the stack and the thread-local data of the
+ * one whose turn it is. The thread that the kernel made for these is parked until it is to end. */
+struct carrier {
+	ucontext_t context, parking;
+	uint64_t base; /* of its thread-local data */
+	uint32_t parked, over; /* futexes */
+	struct actor *actor;
+	void *(*main)(void *argument);
+	void *argument;
+	char stack[PARKING_BYTES];
+};
+
+static struct carrier *leaving; /* of a thread that has just had its last turn */
+
+/* Not the C library's, which writes errno: that is another thread's in between. */
+static long call_kernel(long number, long one, long two, long three)
+{
+	register long four __asm__("r10") = 0;
+	long result;
+
+	__asm__ volatile("syscall"
+	                 : "=a"(result)
+	                 : "a"(number), "D"(one), "S"(two), "d"(three), "r"(four)
+	                 : "rcx", "r11", "memory");
 	return result;
 }
+
+static uint64_t own_base(void)
+{
+	uint64_t base;
+
+	__asm__("mov %%fs:0, %0" : "=r"(base));
+	return base;
+}
+
+static void await(uint32_t *word)
+{
+	while (!__atomic_load_n(word, __ATOMIC_ACQUIRE))
+		call_kernel(SYS_futex, (long)word, FUTEX_WAIT_PRIVATE, 0);
+}
+
+static void tell(uint32_t *word)
+{
+	__atomic_store_n(word, 1, __ATOMIC_RELEASE);
+	call_kernel(SYS_futex, (long)word, FUTEX_WAKE_PRIVATE, 1);
+}
+
+/* After each change of threads: the kernel's thread of one that is over may end now. */
+static void let_leave(void)
+{
+	if (leaving)
+		tell(&leaving->over);
+	leaving = NULL;
+}
+
+static void change(struct carrier *from, struct carrier *to)
+{
+	turns++;
+	call_kernel(SYS_arch_prctl, ARCH_SET_FS, (long)to->base, 0);
+	swapcontext(&from->context, &to->context);
+}
+
+static void take_turns(struct carrier *from, struct carrier *to)
+{
+	change(from, to);
+	let_leave();
+}
+
+/* The kernel's thread, beside its stack. */
+static void park(unsigned high, unsigned low)
+{
+	struct carrier *carrier = (struct carrier *)((uint64_t)high << 32 | low);
+
+	tell(&carrier->parked);
+	await(&carrier->over);
+	setcontext(&carrier->context);
+}
+
+static void go_and_park(struct carrier *carrier)
+{
+	uint64_t word = (uint64_t)carrier;
+
+	carrier->base = own_base();
+	getcontext(&carrier->parking);
+	carrier->parking.uc_stack.ss_sp = carrier->stack;
+	carrier->parking.uc_stack.ss_size = sizeof(carrier->stack);
+	makecontext(&carrier->parking, (void (*)(void))park, 2, (unsigned)(word >> 32), (unsigned)word);
+	swapcontext(&carrier->context, &carrier->parking);
+}
+
+static void *actor_main(void *argument)
+{
+	struct carrier *carrier = argument;
+	sigset_t signals;
+	void *result;
+
+	/* The plugin's threads are born with all signals blocked, but traps and the alarm are for the first
+	 * thread, which carries them. */
+	sigemptyset(&signals);
+	sigaddset(&signals, SIGSEGV);
+	sigaddset(&signals, SIGALRM);
+	pthread_sigmask(SIG_UNBLOCK, &signals, NULL);
+	self = carrier->actor;
+	go_and_park(carrier);
+	let_leave();
+	result = carrier->main(carrier->argument);
+	self->used = false;
+	leaving = carrier;
+	change(carrier, first_due()->carrier);
+	free(carrier); /* in the kernel's thread again */
+	return result;
+}
+
+static int start(struct actor *actor, pthread_t *thread, const pthread_attr_t *attributes,
+                 void *(*main)(void *), void *argument)
+{
+	struct carrier *carrier = calloc(1, sizeof(*carrier));
+	int error = EAGAIN;
+
+	if (carrier) {
+		carrier->actor = actor;
+		carrier->main = main;
+		carrier->argument = argument;
+		*actor = (struct actor){ .used = true, .due_ns = now_ns, .carrier = carrier };
+		error = real_create(thread, attributes, actor_main, carrier);
+	}
+	actor->used = !error;
+	if (error)
+		free(carrier);
+	else
+		await(&carrier->parked);
+	return error;
+}
+
+static bool carry_self(struct actor *actor)
+{
+	actor->carrier = calloc(1, sizeof(*actor->carrier));
+	if (!actor->carrier)
+		return false;
+	actor->carrier->base = own_base();
+	return true;
+}
+
+#else
+
+struct carrier {
+	char none;
+};
+
+static void take_turns(struct carrier *from, struct carrier *to)
+{
+	(void)from;
+	(void)to;
+}
+
+static int start(struct actor *actor, pthread_t *thread, const pthread_attr_t *attributes,
+                 void *(*main)(void *), void *argument)
+{
+	(void)actor;
+	return real_create(thread, attributes, main, argument);
+}
+
+static bool carry_self(struct actor *actor)
+{
+	(void)actor;
+	return false;
+}
+
+#endif
 
 int pthread_create(pthread_t *restrict thread, const pthread_attr_t *restrict attributes,
                    void *(*main)(void *), void *restrict argument)
 {
-	int error;
+	int i = 0;
 
 	if (!world)
 		return real_create(thread, attributes, main, argument);
-	for (int i = 0; i < ACTORS; i++) {
-		if (actors[i].used)
-			continue;
-		actors[i] = (struct actor){
-			.used = true, .due_ns = now_ns, .main = main, .argument = argument
-		};
-		error = real_create(thread, attributes, actor_main, &actors[i]);
-		actors[i].used = !error;
-		last_used = i > last_used ? i : last_used;
-		return error;
-	}
-	return EAGAIN;
+	while (i < ACTORS && actors[i].used)
+		i++;
+	if (i == ACTORS)
+		return EAGAIN;
+	last_used = i > last_used ? i : last_used;
+	return start(&actors[i], thread, attributes, main, argument);
 }
 
 /* --- clocks ------------------------------------------------------------------------------ */
@@ -414,7 +551,7 @@ static bool stop_counter(void)
 
 bool virtual_begin(const struct virtual_world *of)
 {
-	if (!stop_counter())
+	if (!stop_counter() || !carry_self(&actors[0]))
 		return false;
 	self = &actors[0];
 	self->used = true;
