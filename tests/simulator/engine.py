@@ -299,7 +299,7 @@ class World:
         if wait:
             self.compute_end[ranks] = np.maximum(self.compute_end[ranks], end + GAP_US * US)
         code = FUNCS.index(func)
-        self.log.append((ranks, group.number, code, size, 0, -1, call, begin, end))
+        self.log.append((ranks, group.number, code, size, None, -1, call, begin, end))
         self.transfers.setdefault((group.number, code, size), []).append((part.rows, took))
         return Handle(ranks, end)
 
@@ -324,7 +324,7 @@ class World:
         self.host[ranks] = call + calls * self.host_slow[ranks]
         begin = np.maximum(group.free[ranks], self.compute_end[ranks]) + GAP_US * US
         begin = np.maximum(begin, self.host[ranks] + LAUNCH_US * US)
-        number: Any = 0
+        number: Any = None
         if len(sends) > 1:
             self.group_calls[ranks] += 1
             number = self.group_calls[ranks].copy()

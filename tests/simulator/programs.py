@@ -3,12 +3,13 @@
 
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from tests.simulator.engine import Group, Handle, Part, World
-from tests.simulator.machine import MS, Floats, Ints, Machine, S
+from tests.simulator.engine import Group, Handle, Part, Posted, Transfer, World
+from tests.simulator.machine import MS, US, Floats, Ints, Machine, S
 
 MB = 1 << 20
 
@@ -229,3 +230,370 @@ class TensorData(Program):
             share = nbytes // self.data.size
             return world.collective(self.data.whole, "ReduceScatter", share, wait=wait)
         return world.collective(self.data.whole, "AllReduce", nbytes, wait=wait)
+
+
+@dataclass
+class Elastic(Ddp):
+    """Data parallel; its communicators end and are made anew now and then."""
+
+    renew_every: int = 200
+    away_s: float = 5.0
+
+    def step(self, world: World, scale: float, forward_only: bool = False) -> None:
+        """Do a step, at times after meeting again."""
+        if not forward_only and world.step and world.step % self.renew_every == 0:
+            world.sync()
+            world.destroy(self.world_group)
+            chance = np.random.default_rng((world.seed, 13, world.step))
+            world.wait_on_host(self.away_s * S * (1 + 0.1 * chance.random(world.n)))
+            self.setup(world)
+        super().step(world, scale, forward_only)
+
+
+@dataclass
+class Experts(Program):
+    """Layers whose experts are on `width` ranks: what is computed on is sent there and back."""
+
+    width: int = 8
+    layers: int = 6
+    tokens_bytes: int = 4 * MB  # to each rank
+    dense_bytes: int = 400 * MB
+    expert_bytes: int = 200 * MB
+    uneven: float = 0.06  # of the tokens that experts get
+
+    def setup(self, world: World) -> None:
+        """Make the world, the ranks with all experts, and those with the same."""
+        self.world_group = world.make_group("default_pg", [list(range(world.n))])
+        self.experts = world.make_group("ep", across(self.machine, self.width, 1))
+        rest = world.n // self.width
+        self.same: Group | None = None
+        if rest > 1:
+            self.same = world.make_group("edp", across(self.machine, rest, self.width))
+
+    def _layer(self, world: World, ns: float, uneven: Floats) -> None:
+        world.compute(ns * 0.4, kernels=15)
+        world.collective(self.experts.whole, "AlltoAll", self.tokens_bytes)
+        world.compute(ns * 0.6 * uneven, kernels=10)
+        world.collective(self.experts.whole, "AlltoAll", self.tokens_bytes)
+
+    def step(self, world: World, scale: float, forward_only: bool = False) -> None:
+        """Forward and backward through layers of experts, then gradients."""
+        self.fetch(world)
+        chance = np.random.default_rng((world.seed, 14, world.step))
+        ns = self.step_s * S * scale / self.layers
+        uneven = np.exp(self.uneven * chance.standard_normal((2 * self.layers, world.n)))
+        for layer in range(self.layers):
+            self._layer(world, ns * 0.32, uneven[layer])
+        if forward_only:
+            world.sync()
+            return
+        for layer in range(self.layers):
+            self._layer(world, ns * 0.62, uneven[self.layers + layer])
+        world.collective(self.world_group.whole, "AllReduce", self.dense_bytes)
+        if self.same is not None:
+            world.collective(self.same.whole, "AllReduce", self.expert_bytes)
+        world.compute(self.step_s * S * 0.05, kernels=20)
+        world.sync()
+
+
+@dataclass
+class Inference(Program):
+    """Servers of `tp` GPUs that answer requests as they come."""
+
+    tp: int = 4
+    layers: int = 4
+    tokens: int = 6
+    idle_s: float = 1.5  # until the next batch of requests
+
+    def setup(self, world: World) -> None:
+        """Make a communicator for each server."""
+        self.tensor = world.make_group("tp", across(self.machine, self.tp, 1))
+        self.world_group = self.tensor
+
+    def replica_of(self) -> Ints:
+        """A server's GPUs work on the same requests."""
+        return np.arange(self.machine.ranks, dtype=np.intp) // self.tp
+
+    def step(self, world: World, scale: float, forward_only: bool = False) -> None:
+        """Wait for requests, read them, and answer token by token."""
+        chance = np.random.default_rng((world.seed, 15, world.step))
+        servers = world.n // self.tp
+        idle = chance.exponential(self.idle_s * S, servers)
+        world.wait_on_host(np.repeat(idle, self.tp) + world.late)
+        world.wait_on_host(chance.exponential(60 * US, world.n) * world.host_slow)
+        batch = np.repeat(chance.integers(1, 33, servers), self.tp)
+        read = self.step_s * S * scale * 0.5 * batch / 16 / self.layers
+        for _ in range(self.layers):
+            world.compute(read, kernels=8)
+            world.collective(self.tensor.whole, "AllReduce", 8 * MB)
+        told = self.step_s * S * 0.5 / self.layers / self.tokens * (0.8 + batch / 80)
+        for _ in range(self.tokens * self.layers):
+            world.compute(told, kernels=8)
+            world.collective(self.tensor.whole, "AllReduce", 256 << 10)
+        world.sync()
+
+
+FORWARD, BACKWARD, EXCHANGE = "forward", "backward", "exchange"
+# What a stage does: its kind, the chunk of layers; of an exchange who sends what to whom.
+Deed = tuple[str, int, tuple[tuple[str, int, str], ...]]
+
+
+def _exchange(*transfers: tuple[str, int, str] | None) -> list[Deed]:
+    real = tuple(one for one in transfers if one is not None)
+    return [(EXCHANGE, 0, real)] if real else []
+
+
+def one_forward_one_backward(stages: int, stage: int, batches: int) -> list[Deed]:
+    """Return what a stage does in a step of Megatron's plain pipeline."""
+    first, last = stage == 0, stage == stages - 1
+
+    def send(what: str) -> tuple[str, int, str] | None:
+        if what == FORWARD:
+            return None if last else ("Send", stage + 1, what)
+        return None if first else ("Send", stage - 1, what)
+
+    def receive(what: str) -> tuple[str, int, str] | None:
+        if what == FORWARD:
+            return None if first else ("Recv", stage - 1, what)
+        return None if last else ("Recv", stage + 1, what)
+
+    deeds: list[Deed] = []
+    warm = min(stages - stage - 1, batches)
+    for _ in range(warm):
+        deeds += _exchange(receive(FORWARD))
+        deeds.append((FORWARD, 0, ()))
+        deeds += _exchange(send(FORWARD))
+    steady = batches - warm
+    if steady:
+        deeds += _exchange(receive(FORWARD))
+    for at in range(steady):
+        deeds.append((FORWARD, 0, ()))
+        deeds += _exchange(send(FORWARD), receive(BACKWARD))
+        deeds.append((BACKWARD, 0, ()))
+        more = receive(FORWARD) if at < steady - 1 else None
+        deeds += _exchange(send(BACKWARD), more)
+    for _ in range(warm):
+        deeds += _exchange(receive(BACKWARD))
+        deeds.append((BACKWARD, 0, ()))
+        deeds += _exchange(send(BACKWARD))
+    return deeds
+
+
+class _Interleaved:
+    """Megatron's schedule of a stage that has several chunks of layers."""
+
+    def __init__(self, stages: int, stage: int, batches: int, chunks: int) -> None:
+        self.stages, self.stage, self.chunks = stages, stage, chunks
+        self.first, self.last = stage == 0, stage == stages - 1
+        self.before, self.after = (stage - 1) % stages, (stage + 1) % stages
+        self.total = batches * chunks
+        self.warm = min((stages - stage - 1) * 2 + (chunks - 1) * stages, self.total)
+
+    def chunk(self, at: int, forward: bool) -> int:
+        """Return the chunk of the stage's forward or backward number `at`."""
+        found = at % (self.stages * self.chunks) // self.stages
+        return found if forward else self.chunks - 1 - found
+
+    def _needs_forward(self, at: int) -> bool:
+        """Tell whether forward number `at` of this stage begins with something received."""
+        return at < self.total and not (self.first and self.chunk(at, True) == 0)
+
+    def _next_forward_comes(self, at: int) -> bool:
+        """Tell whether what the stage before does as its forward `at` comes here."""
+        if not self.first:
+            return self._needs_forward(at + 1)
+        ahead = at - (self.stages - 1)
+        return ahead >= 0 and self.chunk(ahead, True) != self.chunks - 1
+
+    def _next_backward_comes(self, at: int) -> bool:
+        if not self.last:
+            return True
+        ahead = at - (self.stages - 1)
+        return ahead >= 0 and self.chunk(ahead, False) != 0
+
+    def _sends_forward(self, at: int) -> bool:
+        return not (self.last and self.chunk(at, True) == self.chunks - 1)
+
+    def _sends_backward(self, at: int) -> bool:
+        return not (self.first and self.chunk(at, False) == 0)
+
+    def _move(self, sent: Sequence[str], received: Sequence[str]) -> list[Deed]:
+        to = {FORWARD: self.after, BACKWARD: self.before}
+        come = {FORWARD: self.before, BACKWARD: self.after}
+        return _exchange(
+            *(("Send", to[what], what) for what in sent),
+            *(("Recv", come[what], what) for what in received),
+        )
+
+    def deeds(self) -> list[Deed]:
+        """Return all that the stage does in a step."""
+        found: list[Deed] = []
+        if not self.first:
+            found += self._move((), (FORWARD,))
+        rest = self.total - self.warm
+        for at in range(self.warm):
+            found.append((FORWARD, self.chunk(at, True), ()))
+            sent = [FORWARD] if self._sends_forward(at) else []
+            come = [FORWARD] if self._needs_forward(at + 1) else []
+            if at == self.warm - 1 and rest and not self.last:
+                come.append(BACKWARD)
+            found += self._move(sent, come)
+        for at in range(rest):
+            found += self._steady(at, at == rest - 1)
+        if not rest and not self.last:
+            found += self._move((), (BACKWARD,))
+        for at in range(rest, self.total):
+            found.append((BACKWARD, self.chunk(at, False), ()))
+            sent = [BACKWARD] if self._sends_backward(at) else []
+            more = at < self.total - 1
+            last_chunk = self.last and self.chunk(at + 1, False) == self.chunks - 1
+            found += self._move(sent, [BACKWARD] if more and not last_chunk else [])
+        return found
+
+    def _steady(self, at: int, done: bool) -> list[Deed]:
+        ahead = at + self.warm
+        sent = [FORWARD] if self._sends_forward(ahead) else []
+        sent += [BACKWARD] if self._sends_backward(at) else []
+        come = [] if done or not self._next_forward_comes(ahead) else [FORWARD]
+        come += [BACKWARD] if self._next_backward_comes(at) else []
+        return [
+            (FORWARD, self.chunk(ahead, True), ()),
+            (BACKWARD, self.chunk(at, False), ()),
+            *self._move(sent, come),
+        ]
+
+
+@dataclass
+class Pipeline(Program):
+    """Megatron: stages of layers, each split over `tp` ranks; replicas over the rest."""
+
+    stages: int = 4
+    tp: int = 2
+    chunks: int = 1  # more than one: interleaved
+    batches: int = 8
+    layers: int = 2  # of a stage
+    layer_bytes: int = 32 * MB
+    grads_bytes: int = 400 * MB
+    weights: tuple[float, ...] = ()  # how much longer each stage computes
+    host_sync: bool = False  # the host waits for each exchange, as older releases do
+
+    def setup(self, world: World) -> None:
+        """Make all communicators."""
+        n, inner = world.n, world.n // self.stages
+        self.world_group = world.make_group("default_pg", [list(range(n))])
+        self.pipes = world.make_group("pp", across(self.machine, self.stages, inner))
+        self.tensor = None
+        if self.tp > 1:
+            self.tensor = world.make_group("tp", across(self.machine, self.tp, 1))
+        replicas = inner // self.tp
+        self.data = None
+        if replicas > 1:
+            self.data = world.make_group("dp", across(self.machine, replicas, self.tp))
+        ends = [[rank, rank + n - inner] for rank in range(inner)]
+        self.embedding = world.make_group("embd", ends)
+        self.grid = np.arange(n, dtype=np.intp).reshape(self.stages, inner)
+        if self.tensor is not None:
+            self.tensor_of = [self.tensor.having(row) for row in self.grid]
+        self.plan = [self._deeds(stage) for stage in range(self.stages)]
+
+    def _deeds(self, stage: int) -> list[Deed]:
+        if self.chunks == 1:
+            return one_forward_one_backward(self.stages, stage, self.batches)
+        return _Interleaved(self.stages, stage, self.batches, self.chunks).deeds()
+
+    def replica_of(self) -> Ints:
+        """Ranks of one pipeline and tensor group work on the same input."""
+        rank = np.arange(self.machine.ranks, dtype=np.intp)
+        return rank % (self.machine.ranks // self.stages) // self.tp
+
+    def _work(self, world: World, stage: int, ns: float) -> None:
+        weight = self.weights[stage] if self.weights else 1.0
+        layers = max(1, self.layers // self.chunks)
+        for _ in range(layers):
+            world.compute(ns * weight / layers, self.grid[stage], kernels=15)
+            if self.tensor is not None:
+                world.collective(self.tensor_of[stage], "AllReduce", self.layer_bytes)
+
+    def step(self, world: World, scale: float, forward_only: bool = False) -> None:
+        """Run all micro-batches through the pipeline, then gradients and optimizer."""
+        self.fetch(world)
+        if forward_only:
+            for stage in range(self.stages):
+                self._work(world, stage, self.step_s * S * 0.3 / self.batches)
+            world.sync()
+            return
+        ns = self.step_s * S * scale / self.batches / self.chunks
+        _Schedule(self, world, ns).run()
+        if self.data is not None:
+            world.collective(self.data.whole, "AllReduce", self.grads_bytes)
+        world.collective(self.embedding.whole, "AllReduce", 64 * MB)
+        world.collective(self.world_group.whole, "AllReduce", 8)
+        world.compute(self.step_s * S * 0.04, kernels=20)
+        world.sync()
+
+
+class _Schedule:
+    """Carries the stages of a pipeline through a step, each in its own order."""
+
+    def __init__(self, program: Pipeline, world: World, ns: float) -> None:
+        self.program, self.world, self.ns = program, world, ns
+        self.at = [0] * program.stages
+        self.posted: list[Posted | None] = [None] * program.stages
+        self.wanted: list[list[tuple[tuple[int, int, str, str], int]]] = [
+            [] for _ in range(program.stages)
+        ]
+        self.calls: dict[tuple[int, int, str, str], list[Posted]] = {}
+
+    def run(self) -> None:
+        """Go on until all are done."""
+        while any(at < len(plan) for at, plan in zip(self.at, self.program.plan, strict=True)):
+            went = [self._advance(stage) for stage in range(self.program.stages)]
+            if not any(went):
+                raise AssertionError("the schedule of the pipeline does not fit together")
+
+    def _advance(self, stage: int) -> bool:
+        """Do all that this stage can do by now; tell whether there was anything."""
+        went = False
+        plan = self.program.plan[stage]
+        while self.at[stage] < len(plan):
+            kind, _, transfers = plan[self.at[stage]]
+            if kind == EXCHANGE:
+                went = self._post(stage, transfers) or went
+                if not self._complete(stage):
+                    return went
+            else:
+                share = 0.32 if kind == FORWARD else 0.64
+                self.program._work(self.world, stage, self.ns * share)
+            self.at[stage] += 1
+            went = True
+        return went
+
+    def _post(self, stage: int, transfers: tuple[tuple[str, int, str], ...]) -> bool:
+        if self.posted[stage] is not None:
+            return False
+        grid, nbytes = self.program.grid, self.program.layer_bytes
+        sends = [Transfer(func, grid[peer], peer, nbytes) for func, peer, _ in transfers]
+        posted = self.world.post(self.program.pipes.whole, grid[stage], sends)
+        self.posted[stage], self.wanted[stage] = posted, []
+        for func, peer, what in transfers:
+            pair = (stage, peer) if func == "Send" else (peer, stage)
+            mine, other = (*pair, what, func), (*pair, what, "Recv" if func == "Send" else "Send")
+            known = self.calls.setdefault(mine, [])
+            known.append(posted)
+            self.wanted[stage].append((other, len(known) - 1))
+        return True
+
+    def _complete(self, stage: int) -> bool:
+        posted = self.posted[stage]
+        assert posted is not None
+        peers = []
+        for key, number in self.wanted[stage]:
+            known = self.calls.get(key, [])
+            if len(known) <= number:
+                return False
+            peers.append(known[number])
+        self.world.complete(posted, peers)
+        if self.program.host_sync:
+            self.world.sync(posted.ranks)
+        self.posted[stage] = None
+        return True

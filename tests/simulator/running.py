@@ -176,17 +176,18 @@ def _finish(plan: Plan, world: World, program: Program, begins: Floats) -> Run:
 
 def _rows(world: World) -> dict[int, np.ndarray[tuple[int], np.dtype[np.void]]]:
     """Return the operations of each rank, those that it called."""
-    columns: dict[str, list[np.ndarray[tuple[int], np.dtype[np.float64]]]] = {}
-    names = ("rank", "comm", "func", "bytes", "group", "peer", "call", "begin", "end")
-    for name in names:
-        columns[name] = []
-    for row in world.log:
-        ranks = row[0]
-        columns["rank"].append(ranks)
-        for name, value in zip(names[1:], row[1:], strict=True):
-            column = np.broadcast_to(np.asarray(value, dtype=np.float64), ranks.shape)
-            columns[name].append(column)
-    flat = {name: np.concatenate(parts) for name, parts in columns.items()}
+    rows = [row for row in world.log if len(row[0])]
+    lengths = np.array([len(row[0]) for row in rows])
+    flat = {"rank": np.concatenate([row[0] for row in rows]).astype(np.float64)}
+    for at, name in ((1, "comm"), (2, "func"), (3, "bytes"), (5, "peer")):
+        flat[name] = np.repeat(np.array([row[at] for row in rows], dtype=np.float64), lengths)
+    for at, name in ((6, "call"), (7, "begin"), (8, "end")):
+        flat[name] = np.concatenate([row[at] for row in rows])
+    flat["group"] = np.zeros(len(flat["rank"]))
+    starts = np.cumsum(lengths) - lengths
+    for start, row in zip(starts.tolist(), rows, strict=True):
+        if row[4] is not None:
+            flat["group"][start : start + len(row[0])] = row[4]
     called = np.isfinite(flat["call"])
     flat = {name: column[called] for name, column in flat.items()}
     order = np.lexsort((flat["call"], flat["rank"]))
