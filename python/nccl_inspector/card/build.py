@@ -6,19 +6,22 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from nccl_inspector.analysis import join
-from nccl_inspector.analysis.blame import describe_hangs, describe_straggler
+from nccl_inspector.analysis.blame import describe_hangs
 from nccl_inspector.analysis.coverage import Coverage
 from nccl_inspector.analysis.expected import expected, port_gbps
 from nccl_inspector.analysis.hang import find_hangs
 from nccl_inspector.analysis.hardware import find_hardware
 from nccl_inspector.analysis.paths import compare, time_communicators, time_network, time_pairs
-from nccl_inspector.analysis.places import Places
+from nccl_inspector.analysis.places import Places, gpu_of
+from nccl_inspector.analysis.replay.judge import Judged, judge_records
+from nccl_inspector.analysis.replay.records import Source
 from nccl_inspector.analysis.slowhardware import SlowHardware, find_slow_hardware
-from nccl_inspector.analysis.straggler import find_stragglers, total_waiting
+from nccl_inspector.analysis.straggler import total_waiting
 from nccl_inspector.analysis.throughput import Readings
 from nccl_inspector.analysis.transport import gpus_of, transport_of
 from nccl_inspector.analysis.unmeasured import find_unmeasured
 from nccl_inspector.analysis.whose import describe_culprit, find_culprit
+from nccl_inspector.card.causes import JobView, Told, join_progress, tell_causes, with_counters
 from nccl_inspector.card.facts import describe_environment, describe_job, describe_quality
 from nccl_inspector.card.figures import (
     comm_id,
@@ -29,6 +32,7 @@ from nccl_inspector.card.figures import (
 )
 from nccl_inspector.card.given import Given, with_record
 from nccl_inspector.card.model import (
+    INFO,
     NETWORK,
     NVLINK,
     SEVERITIES,
@@ -36,7 +40,7 @@ from nccl_inspector.card.model import (
     Entity,
     Finding,
     Hang,
-    Straggler,
+    TimeLine,
 )
 from nccl_inspector.card.overtime import OverTime, look_over_time, unpack
 from nccl_inspector.card.vendor import vendor_card
@@ -123,9 +127,62 @@ def _expectation(
     return (found.gbs, found.source) if found and found.firm else None
 
 
-def _straggler_findings(stragglers: Sequence[Straggler], hardware: SlowHardware) -> list[Finding]:
-    found = (describe_straggler(one, hardware.evidence(one.node, one.gpu)) for one in stragglers)
-    return [one for one in found if one]
+def _judge_samples(placed: Sequence[tuple[str, Process]]) -> Judged:
+    """Return what the exact records of all processes say together."""
+    sources = [
+        Source(member, process.samples)
+        for member, (_, process) in enumerate(placed)
+        if process.samples is not None
+    ]
+    nodes = [node for node, _ in placed]
+    locals_ = [_local(process, place) for place, (_, process) in enumerate(placed)]
+    return judge_records(sources, nodes, locals_)
+
+
+def _local(process: Process, place: int) -> int:
+    """Return the place of a process on its node: its GPU's number, else its SLURM_LOCALID."""
+    gpu = gpu_of(process)
+    if gpu is not None and gpu.minor >= 0:
+        return gpu.minor
+    return place if process.facts.localid is None else process.facts.localid
+
+
+def _gpu_label(process: Process) -> str:
+    gpu = gpu_of(process)
+    return gpu.label if gpu is not None and gpu.label != "unknown" else ""
+
+
+def _tell(
+    sampled: Judged,
+    view: JobView,
+    slow: SlowHardware,
+    over_time: OverTime,
+    lasting: Sequence[tuple[str, Finding]],
+) -> Told:
+    """Return the findings of causes. Without samples figures are told, and nobody is accused."""
+    if sampled.records is None:
+        rest = [*lasting, *over_time.causes]
+        return Told(tuple((kind, replace(one, severity=INFO)) for kind, one in rest), ())
+    told = tell_causes(sampled, view, slow)
+    return Told(join_progress(told.findings, over_time.causes, view.wall_s), told.stragglers)
+
+
+def _confirmed(
+    timeline: TimeLine, causes: Sequence[tuple[str, Finding]], sampled: Judged
+) -> TimeLine:
+    """Return the time line with the slow times that a cause stands for."""
+    if sampled.records is None:
+        return timeline
+    periods = [one.period for _, one in causes if one.severity != INFO and one.period]
+    kept = tuple(
+        one
+        for one in timeline.degradations
+        if any(
+            min(one.period.end_s, other.end_s) > max(one.period.start_s, other.start_s)
+            for other in periods
+        )
+    )
+    return replace(timeline, degradations=kept)
 
 
 def _over_time(
@@ -178,7 +235,7 @@ def build_card(loaded: Loaded, given: Given | None = None, *, second_process: bo
     nodes = _nodes(summaries, environment.gpu_models)
     with looked:
         hardware, slow_hardware = find_hardware(summaries), find_slow_hardware(summaries)
-        stragglers = find_stragglers(comms, processes, slow_hardware.kind_of)
+        sampled = _judge_samples(placed)
         hangs = find_hangs(processes, report.names, given.ended)
         lasting = _lasting_slowness(comms, transports, placed)
         comm_names = name_communicators(comms)
@@ -194,14 +251,21 @@ def build_card(loaded: Loaded, given: Given | None = None, *, second_process: bo
     unmeasured = find_unmeasured(
         processes, report.names, report.coverage, tuple(missing), quality.ranks_expected
     )
-    accused = _straggler_findings(stragglers, slow_hardware)
+    view = JobView(
+        placed,
+        report.names,
+        [_gpu_label(process) for process in processes],
+        job.wall_s or 0.0,
+        comms,
+    )
+    told = _tell(sampled, view, slow_hardware, over_time, lasting)
+    causes, counters = with_counters(told.findings, hardware.findings)
+    timeline = _confirmed(over_time.timeline, causes, sampled)
     findings = _sorted(
         places.locate([
             *describe_hangs(_named_hangs(hangs, comm_names)),
-            *accused,
-            *(one for _, one in lasting),
-            *over_time.findings,
-            *hardware.findings,
+            *(one for _, one in causes),
+            *counters,
             *unmeasured,
         ])
     )  # fmt: skip
@@ -211,17 +275,12 @@ def build_card(loaded: Loaded, given: Given | None = None, *, second_process: bo
     verdict = judge(
         state=job.state,
         no_data="" if measured else _no_data(report.coverage),
-        judged=bool(over_time.judged) or any(one.judged for comm in comms for one in comm.figures),
         most_missing=2 * quality.ranks_seen <= (quality.ranks_expected or 0),
         findings=findings,
-        causes=[*over_time.causes, *lasting],
-        costs={one.period: one.cost_s or 0.0 for one in over_time.timeline.degradations},
         hangs=hangs,
-        stragglers=stragglers,
-        ranks=len(processes),
         wall_s=job.wall_s,
         waiting_share=waiting_share,
-        waiting_s=waiting_ns / 1e9 / max(len(processes), 1),
+        sampled=sampled,
     )
     return Card(
         job=job,
@@ -232,8 +291,8 @@ def build_card(loaded: Loaded, given: Given | None = None, *, second_process: bo
         communicators=list_communicators(comms, transports, comm_names),
         operations=operations,
         transports=sums,
-        timeline=over_time.timeline,
-        stragglers=stragglers,
+        timeline=timeline,
+        stragglers=told.stragglers,
         hangs=hangs,
         heat=over_time.heat,
         counters=hardware.counters,

@@ -7,6 +7,7 @@ from dataclasses import replace
 from nccl_inspector.analysis.dumps import Dumped, DumpedKind
 from nccl_inspector.analysis.hardware import find_hardware
 from nccl_inspector.analysis.places import Places
+from nccl_inspector.analysis.replay.judge import Judged
 from nccl_inspector.card.facts import describe_environment, describe_job, describe_quality
 from nccl_inspector.card.given import Given, with_record
 from nccl_inspector.card.means import (
@@ -84,9 +85,8 @@ def _verdict(found: Dumped, findings: Sequence[Finding], job: Job) -> Verdict:
     """Return what the hardware's counters say of a job that failed, else that nobody can tell."""
     if any(one.severity == CRITICAL for one in findings):
         judged = judge(
-            state=job.state, no_data="", judged=False, most_missing=False, findings=findings,
-            causes=(), costs={}, hangs=(), stragglers=(), ranks=found.gpus, wall_s=job.wall_s,
-            waiting_share=None,
+            state=job.state, no_data="", most_missing=False, findings=findings, hangs=(),
+            wall_s=job.wall_s, waiting_share=None, sampled=Judged(why_not="no exact records"),
         )  # fmt: skip
         if judged.status == FAILED:
             return judged

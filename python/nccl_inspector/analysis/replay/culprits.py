@@ -40,7 +40,9 @@ class Culprit:
     saved_ns: float  # in the pieces that were replayed
     late_ns: float  # the middle excess of the gaps that were too long
     late_share: float  # of its gaps, those that were
-    pieces: tuple[tuple[int, int, float], ...]  # begin and end (ns) of each piece, and its cost share
+    pieces: tuple[
+        tuple[int, int, float], ...
+    ]  # begin and end (ns) of each piece, and its cost share
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,10 @@ def _spread(values: Floats) -> tuple[float, float]:
 def _piece_shares(pieces: Sequence[Piece], column: int, base: int = 0) -> Floats:
     """Return the share of each piece's time that a question saves beyond another."""
     return np.array(
-        [(one.saved[column] - one.saved[base]) / one.length if one.length else 0.0 for one in pieces]
+        [
+            (one.saved[column] - one.saved[base]) / one.length if one.length else 0.0
+            for one in pieces
+        ]
     )
 
 
@@ -222,7 +227,9 @@ def _alone(
     some = suspects[:SINGLES_MAX]
     rest = [tuple(other for other in suspects if other != one) for one in some]
     answers = court.ask([suspects, *rest])
-    costs = [max(_total(answers, 1) - _total(answers, 2 + place), 0.0) for place in range(len(some))]
+    costs = [
+        max(_total(answers, 1) - _total(answers, 2 + place), 0.0) for place in range(len(some))
+    ]
     scale = min(1.0, together / sum(costs)) if sum(costs) > 0 else 0.0
     return {(one,): cost * scale for one, cost in zip(some, costs, strict=True)}
 
@@ -272,4 +279,3 @@ def _culprit(
             (one.start, one.end, float(share)) for one, share in zip(answers, shares, strict=True)
         ),
     )
-

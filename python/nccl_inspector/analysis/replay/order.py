@@ -23,7 +23,7 @@ from nccl_inspector.analysis.replay.arrays import (
     number_rows,
 )
 from nccl_inspector.analysis.replay.records import SYNCHRONISING, Records
-from nccl_inspector.model import FUNCS, PEER_NONE
+from nccl_inspector.model import PEER_NONE
 
 # A begin this soon after the end before it on the same stream came as soon as the stream was free:
 # when its rank was ready is not known. Kernels follow each other within some microseconds.
@@ -128,12 +128,11 @@ def _followers(records: Records) -> Ints:
     return np.where(same, found, -1)
 
 
-def find_period(intervals: Floats) -> int:
-    """Return after how many operations of a communicator its pattern of intervals comes again.
+def find_period(logs: Floats) -> int:
+    """Return after how many operations their pattern of intervals (logarithms) comes again.
 
     1 where none does. The shortest period that explains about as much as the best one.
     """
-    logs = np.log(np.maximum(intervals, 1e3))
     most = min(_PERIOD_MAX, len(logs) // 3)
     if most < 2:
         return 1
@@ -146,21 +145,45 @@ def find_period(intervals: Floats) -> int:
     return int(np.argmax(good)) + 1
 
 
+def _phase(pattern: Floats, logs: Floats, period: int) -> int:
+    """Return by how much a series of intervals is shifted against a pattern."""
+    shifted = np.stack([np.roll(pattern, -shift) for shift in range(period)])
+    wide = np.tile(shifted, -(-len(logs) // period))[:, : len(logs)]
+    return int(np.abs(wide - logs).mean(axis=1).argmin())
+
+
 def _positions(records: Records, classes: Ints) -> Ints:
-    """Return for each row its place in the period of its communicator's pattern."""
+    """Return for each row its place in the pattern of its class of operations.
+
+    One process and communicator speak for all; where the pattern is found in the piece of time with
+    most operations, the others are held against it: an evaluation shifts all that follow.
+    """
     found = np.zeros(len(records), np.int64)
-    pieces = np.bincount(records.piece)
     for one in np.unique(classes):
-        of_class = classes == one
-        # One communicator and one process speak for all, in the piece where there is most.
-        rows = np.flatnonzero(of_class & (records.piece == int(pieces.argmax())))
-        if not len(rows):
-            rows = np.flatnonzero(of_class)
-        rows = rows[(records.member[rows] == records.member[rows[0]])]
-        rows = rows[(records.comm[rows] == records.comm[rows[0]])][:_PERIOD_ROWS]
-        found[of_class] = records.number[of_class] % find_period(
-            np.diff(records.begin[rows]).astype(float)
-        )
+        of_class = np.flatnonzero(classes == one)
+        first = of_class[0]
+        rows = of_class[
+            (records.member[of_class] == records.member[first])
+            & (records.comm[of_class] == records.comm[first])
+        ]
+        pieces = np.bincount(records.piece[rows])
+        template = rows[records.piece[rows] == int(pieces.argmax())][:_PERIOD_ROWS]
+        logs = np.log(np.maximum(np.diff(records.begin[template]).astype(float), 1e3))
+        period = find_period(logs)
+        number = records.number[of_class]
+        if period == 1:
+            continue
+        place = records.number[template[:-1]] % period
+        pattern = medians(place, logs, period)
+        pattern = np.nan_to_num(pattern, nan=float(np.median(logs)))
+        shift = np.zeros(len(pieces), np.int64)
+        for piece in np.flatnonzero(pieces > period).tolist():
+            own = rows[records.piece[rows] == piece][: 4 * period + 1]
+            own_logs = np.log(np.maximum(np.diff(records.begin[own]).astype(float), 1e3))
+            start = int(records.number[own[0]]) % period
+            shift[piece] = (_phase(pattern, own_logs, period) - start) % period
+        known = np.minimum(records.piece[of_class], len(pieces) - 1)
+        found[of_class] = (number + shift[known]) % period
     return found
 
 
@@ -303,13 +326,15 @@ def find_order(records: Records) -> Order:
     """Return what each row depends on."""
     stage = _stages(records)
     classes = comm_classes(records)[records.comm]
-    kind = number_rows(classes, records.func, records.size_class, (records.peer != PEER_NONE).astype(np.int64))
+    kind = number_rows(
+        classes, records.func, records.size_class, (records.peer != PEER_NONE).astype(np.int64)
+    )
     place = number_rows(
         stage[records.member], records.piece, classes, records.func, records.number,
         (records.peer != PEER_NONE).astype(np.int64),
     )  # fmt: skip
     transfer, waited = _waits(records)
-    position = _positions(records, classes)
+    position = _positions(records, number_rows(classes, records.func))
     blocks, sure = _blocking(records, place, kind, position, waited)
     spot = number_rows(stage[records.member], kind, position)
     owner = number_rows(records.piece, records.member)
@@ -324,7 +349,9 @@ def find_order(records: Records) -> Order:
     gap = np.where(cause >= 0, records.begin - records.end[np.maximum(cause, 0)], np.nan)
     queued = (before >= 0) & (records.begin - records.end[np.maximum(before, 0)] < QUEUED_NS)
     queued &= before != cause
-    return Order(stage, place, waited, transfer, before, cause, gap.astype(float), queued, blocks, spot, sure)
+    return Order(
+        stage, place, waited, transfer, before, cause, gap.astype(float), queued, blocks, spot, sure
+    )
 
 
 def usual_gaps(records: Records, order: Order) -> Floats:

@@ -13,7 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from nccl_inspector.analysis.replay.arrays import Floats, Ints, Mask, medians, number_rows
+from nccl_inspector.analysis.samplecolumns import unix_ns
 from nccl_inspector.model import FUNCS, PEER_NONE, SAMPLE_GROUP, SampleKind, Samples
+
+CommKey = tuple[int, int]  # id, and how many with this id there were before
 
 SYNCHRONISING = frozenset(
     FUNCS.index(name) for name in ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll")
@@ -95,14 +98,17 @@ class _Raw:
         return _Raw(*(getattr(self, name)[which] for name in self.__slots__))
 
 
-def _ahead(samples: Samples, kinds: Sequence[SampleKind]) -> Ints:
-    """Return by kind: Unix time minus the clock of its GPU."""
-    by_gpu = {one.gpu: one.last_ahead_ns for one in samples.clocks}
-    usual = next(iter(by_gpu.values()), 0)
-    return np.array([by_gpu.get(kind.gpu or 0, usual) for kind in kinds], np.int64)
+def _shifts(samples: Samples, kind: Ints, times: Ints) -> Ints:
+    """Return for each row what its GPU's clock lacks to Unix time at its start, ns."""
+    found = np.zeros(len(times), np.int64)
+    gpu = np.array([0 if one.gpu is None else one.gpu for one in samples.kinds], np.int64)[kind]
+    for place, clock in enumerate(samples.clocks):
+        mine = gpu == clock.gpu if place else np.ones(len(times), dtype=bool)
+        found[mine] = unix_ns(times[mine], clock) - times[mine]
+    return found
 
 
-def _raw(sources: Iterable[Source], comms: dict[int, int]) -> _Raw | None:
+def _raw(sources: Iterable[Source], comms: dict[CommKey, int]) -> _Raw | None:
     parts: list[list[Ints]] = []
     for source in sources:
         samples = source.samples
@@ -110,16 +116,17 @@ def _raw(sources: Iterable[Source], comms: dict[int, int]) -> _Raw | None:
             continue
         columns, kinds = samples.columns(), samples.kinds
         for kind in kinds:
-            comms.setdefault(kind.comm_id, len(comms))
+            comms.setdefault((kind.comm_id, kind.incarnation), len(comms))
 
         def of_kind(values: list[int], which: Ints = columns.kind.astype(np.int64)) -> Ints:
             return np.array(values, np.int64)[which]
 
-        begin = columns.start_ns + of_kind(list(_ahead(samples, kinds)))
+        shift = _shifts(samples, columns.kind.astype(np.int64), columns.start_ns)
+        begin = columns.start_ns + shift
         parts.append(
             [
                 np.full(len(begin), source.member, np.int64),
-                of_kind([comms[kind.comm_id] for kind in kinds]),
+                of_kind([comms[kind.comm_id, kind.incarnation] for kind in kinds]),
                 of_kind([kind.rank for kind in kinds]),
                 of_kind([kind.func for kind in kinds]),
                 of_kind([kind.size_class for kind in kinds]),
@@ -153,8 +160,8 @@ def _join(raw: _Raw) -> Ints:
     source = np.where(raw.func == _SEND, raw.rank, raw.peer)
     target = np.where(raw.func == _SEND, raw.peer, raw.rank)
     line = np.where(paired, 1 + source * _PARTNERS_MAX + target, 0)
-    # Sends and Recvs of a communicator are counted with its collectives, groups by themselves.
-    family = np.where(raw.group, 1 + raw.func, 0)
+    # Each function counts by itself, and a Send has the number of its Recv.
+    family = np.where(paired, -1, 2 * raw.func + raw.group)
     return number_rows(raw.comm, line, family, raw.number)
 
 
@@ -236,29 +243,30 @@ def _piece_of(joined: Ints, end: Ints, bits: int) -> Ints:
     return number_rows(((middle.astype(np.int64) + first) >> bits)[joined])
 
 
-def _comms(raw: _Raw, ids: dict[int, int], sources: Sequence[Source]) -> tuple[Comm, ...]:
-    facts: dict[int, SampleKind] = {}
-    ordinals: dict[int, int] = {}
+def _comms(raw: _Raw, ids: dict[CommKey, int], sources: Sequence[Source]) -> tuple[Comm, ...]:
+    facts: dict[CommKey, SampleKind] = {}
+    ordinals: dict[CommKey, int] = {}
     for source in sources:
-        created = sorted({(kind.created_ns, kind.comm_id) for kind in source.samples.kinds})
-        for place, (_, comm_id) in enumerate(created):
-            ordinals.setdefault(ids.get(comm_id, -1), place)
-        for kind in source.samples.kinds:
-            facts.setdefault(kind.comm_id, kind)
+        found = {
+            (one.created_ns, one.comm_id, one.incarnation): one for one in source.samples.kinds
+        }
+        for place, (key, kind) in enumerate(sorted(found.items())):
+            ordinals.setdefault(key[1:], place)
+            facts.setdefault(key[1:], kind)
     members: dict[int, list[int]] = defaultdict(list)
     both = np.unique(np.stack((raw.comm, raw.member)), axis=1)
     for comm, member in both.T.tolist():
         members[comm].append(member)
     return tuple(
         Comm(
-            comm_id,
-            facts[comm_id].name,
-            facts[comm_id].nranks,
-            facts[comm_id].nnodes,
-            ordinals.get(place, 0),
+            key[0],
+            facts[key].name,
+            facts[key].nranks,
+            facts[key].nnodes,
+            ordinals[key],
             tuple(members[place]),
         )
-        for comm_id, place in ids.items()
+        for key, place in ids.items()
     )
 
 
@@ -267,7 +275,7 @@ def gather(sources: Sequence[Source], members: int) -> Records | None:
 
     `members`: how many processes the job has.
     """
-    ids: dict[int, int] = {}
+    ids: dict[CommKey, int] = {}
     raw = _raw(sources, ids)
     if raw is None:
         return None

@@ -21,13 +21,14 @@ _TOLERANCE_NS = 50_000.0  # by which ends of one operation differ
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What would have been with these processes at their peers' pace, and T as given.
+    """What would have been with these processes at their peers' pace, and other times changed.
 
-    `transfer`: T by row, ns, for rows whose T is to be another; None: none.
+    By row: `transfer` is a factor of T, `gap` is added to the own gap (ns). None: nothing changes.
     """
 
     members: tuple[int, ...] = ()
     transfer: Floats | None = None
+    gap: Floats | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +107,14 @@ def _replay(
     changed = np.zeros((records.members, many), dtype=bool)
     for column, question in enumerate(questions):
         changed[list(question.members), column] = True
-    some_t = any(one.transfer is not None for one in questions)
+    faster = [at for at, one in enumerate(questions) if one.transfer is not None]
+    longer = [at for at, one in enumerate(questions) if one.gap is not None]
     ends = np.full((len(rows) + 1, many), _EARLY)
     for (low, high), head in zip(plan.batches, plan.heads, strict=True):
         part = rows[low:high]
         gap = np.where(changed[records.member[part]], fixed[part][:, None], gaps[part][:, None])
+        for column in longer:
+            gap[:, column] = np.maximum(gap[:, column] + questions[column].gap[part], 0.0)
         cause = plan.cause[low:high]
         ready = np.where(cause[:, None] >= 0, ends[cause] + gap, begin[low:high][:, None])
         start = np.maximum(ready, ends[plan.before[low:high]])
@@ -120,15 +124,9 @@ def _replay(
         beyond = end[low:high] - was_latest
         # Who was done before the last one came did not wait for it.
         free = beyond < -_TOLERANCE_NS
-        if some_t:
-            beyond2 = np.repeat(beyond[:, None], many, axis=1)
-            for column, question in enumerate(questions):
-                if question.transfer is not None:
-                    other = question.transfer[part]
-                    beyond2[:, column] = np.where(np.isnan(other), beyond, other)
-            synced = latest + beyond2
-        else:
-            synced = latest + beyond[:, None]
+        synced = latest + beyond[:, None]
+        for column in faster:
+            synced[:, column] = latest[:, column] + beyond * questions[column].transfer[part]
         alone = start + (end[low:high] - begin[low:high])[:, None]
         ends[low:high] = np.where(free[:, None], alone, synced)
     return ends[:-1]
