@@ -511,7 +511,7 @@ def use(process: Process) -> None:
             assert -1 <= found.peer.min() <= found.peer.max() <= PEER_BEYOND
         assert process.samples.length_bits <= process.samples.period_bits <= 48
         for clock in process.samples.clocks:
-            assert len(clock.until_ns) == len(clock.ahead_ns) > 0
+            assert len(clock.since_ns) == len(clock.ahead_ns) > 0
     for union in process.unions:
         for window in union.windows:
             assert 0 <= window.busy_ns <= union.window_s * UNIX_S

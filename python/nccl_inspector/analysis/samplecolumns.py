@@ -48,9 +48,9 @@ def bytes_of(mantissas: NDArray[Any], kind: NDArray[Any], kinds: Sequence[Sample
 
 def unix_ns(times_ns: Ints, clock: GpuClock) -> Ints:
     """Return the Unix times of times of a GPU's clock."""
-    changes = np.array(clock.until_ns[:-1], dtype=np.int64)
+    changes = np.array(clock.since_ns[1:], dtype=np.int64)
     aheads = np.array(clock.ahead_ns, dtype=np.int64)
-    found: Ints = times_ns + aheads[np.searchsorted(changes, times_ns)]
+    found: Ints = times_ns + aheads[np.searchsorted(changes, times_ns, side="right")]
     return found
 
 
