@@ -6,6 +6,7 @@
 #define relaxed memory_order_relaxed
 /* A communicator's estimate of the clocks' distance is used for so long. It is renewed every 10 s in which something ends. */
 #define ESTIMATE_NS UINT64_C(30000000000)
+#define CLOCK_LOOKS 3u
 #define FEW (BOX_SAMPLES / 4 * 3) /* a full table is thinned out until no more are left */
 
 static uint64_t get(const _Atomic uint64_t *word)
@@ -24,10 +25,21 @@ struct clocks {
 	int64_t real_ahead_ns; /* of CLOCK_REALTIME before our clock */
 };
 
+/* Another thread may run between the two looks: the closest of some counts. */
 static struct clocks read_clocks(const struct samples *samples)
 {
-	struct clocks clocks = { .tick = clock_ticks(), .real_ns = clock_ns(CLOCK_REALTIME) };
+	struct clocks clocks = { 0 };
+	uint64_t closest = UINT64_MAX;
 
+	for (unsigned i = 0; i < CLOCK_LOOKS; i++) {
+		uint64_t before = clock_ticks(), real_ns = clock_ns(CLOCK_REALTIME), past = clock_ticks() - before;
+
+		if (past < closest) {
+			closest = past;
+			clocks.tick = before + past / 2;
+			clocks.real_ns = real_ns;
+		}
+	}
 	clocks.real_ahead_ns =
 		(int64_t)(clocks.real_ns - clock_ticks_to_ns(clocks.tick, samples->track->ns_per_tick_q32));
 	return clocks;
@@ -247,6 +259,8 @@ static struct box_sample *find_place(struct samples *samples)
 
 	while (can_thin && get(&header->samples_kept) > FEW)
 		can_thin = thin_out(samples);
+	if (get(&header->samples_kept) >= BOX_SAMPLES)
+		return NULL;
 	for (uint32_t tries = 0; tries < BOX_SAMPLES; tries++) {
 		struct box_sample *place = &samples->box->samples[samples->cursor++ % BOX_SAMPLES];
 
@@ -264,8 +278,10 @@ static void keep(struct samples *samples, const struct box_sample *end, uint16_t
 
 	if (!samples_in_burst(real_ns, length_bits(samples), period_bits(samples)))
 		return;
-	place = find_place(samples);
+	/* It takes a look at the whole table to find that nothing can be dropped: once in a burst is enough. */
+	place = samples->full_burst == real_ns >> BOX_SAMPLE_LENGTH_BITS_MIN ? NULL : find_place(samples);
 	if (!place) {
+		samples->full_burst = real_ns >> BOX_SAMPLE_LENGTH_BITS_MIN;
 		add_to(&header->samples_lost, 1);
 		return;
 	}

@@ -33,6 +33,7 @@ struct samples {
 	struct track *track;
 	struct box *box;
 	uint32_t cursor;           /* where a free place of the table is looked for first */
+	uint64_t full_burst;       /* of the shortest length: for what ends in it no room can be made */
 	unsigned unions;           /* in use */
 	uint16_t kinds[BOX_KEYS];  /* of a key: index of its box_sample_kind + 1; 0: not known */
 	struct samples_comm comms[BOX_LIVE_COMMS];

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from nccl_inspector import boxsamples, hostile
-from nccl_inspector.analysis.samplecolumns import SampleColumns, unix_ns
+from nccl_inspector.analysis.samplecolumns import SampleColumns, union_columns, unix_ns
 from nccl_inspector.box import read_box
 from nccl_inspector.boxsamples import add_samples
 from nccl_inspector.errors import RefusedError
@@ -192,6 +192,20 @@ def test_the_time_that_a_gpu_was_busy_is_read_by_windows() -> None:
         assert window.ahead_ns == expected.ahead_ns >> 10 << 10
 
 
+def test_unions_are_columns_of_numbers_too() -> None:
+    windows = [busy(NOW_S - 20, ahead_ns=AHEAD_NS + 7000), busy(NOW_S, lost=3, ahead_ns=AHEAD_NS)]
+    process = through(read(bytes(box_bytes(BoxOf(unions=[UnionOf(windows)])))))
+    assert isinstance(process.unions, PackedUnions)
+    for found, expected in zip(
+        union_columns(process.unions), union_columns(tuple(process.unions)), strict=True
+    ):
+        assert (found.gpu, found.window_s) == (expected.gpu, expected.window_s) == (0, 10)
+        for name in ("start_s", "operations", "lost", "busy_ns", "ahead_ns"):
+            assert getattr(found, name).tolist() == getattr(expected, name).tolist()
+        times = np.array([START_NS - 10**12, START_NS, START_NS + 10**12])
+        assert found.unix_ns(times).tolist() == unix_ns(times, process.unions[0].clock).tolist()
+
+
 def test_windows_around_a_doubling_are_put_on_the_grid() -> None:
     windows = [busy(NOW_S - 20), busy(NOW_S - 10), busy(NOW_S)]
     process = read(bytes(box_bytes(BoxOf(unions=[UnionOf(windows, {"window_s": 20})]))))
@@ -224,7 +238,7 @@ HUGE = (1 << 64) - 1
 def test_a_sample_that_cannot_be_is_left_out_and_counted(odd: dict[str, int]) -> None:
     process = read_samples([odd, sample(START_NS), odd])
     assert len(columns_of(process).kind) == 1
-    assert process.flags == ("2 samples cannot be true and are left out",)
+    assert process.flags == ("samples that cannot be true and are left out: 2",)
 
 
 @pytest.mark.parametrize(
@@ -244,7 +258,7 @@ def test_samples_of_a_kind_that_cannot_be_are_left_out(words: dict[str, int | st
     assert process.samples is not None
     assert [kind.comm_id for kind in process.samples.kinds] == [7]
     assert columns_of(process).kind.tolist() == [0]
-    assert process.flags == ("1 samples cannot be true and are left out",)
+    assert process.flags == ("samples that cannot be true and are left out: 1",)
 
 
 @pytest.mark.parametrize(
@@ -511,7 +525,11 @@ def use(process: Process) -> None:
             assert -1 <= found.peer.min() <= found.peer.max() <= PEER_BEYOND
         assert process.samples.length_bits <= process.samples.period_bits <= 48
         for clock in process.samples.clocks:
-            assert len(clock.until_ns) == len(clock.ahead_ns) > 0
+            assert len(clock.since_ns) == len(clock.ahead_ns) > 0
+    for columns in union_columns(process.unions):
+        if columns.busy_ns.size:
+            assert (np.diff(columns.start_s) > 0).all()
+            columns.unix_ns(columns.busy_ns)
     for union in process.unions:
         for window in union.windows:
             assert 0 <= window.busy_ns <= union.window_s * UNIX_S

@@ -270,8 +270,9 @@ def _samples(
         time_ns=array("q", map(sub, columns["stop_ns"], columns["start_ns"])),
         **{name: columns[name] for name in ("index", "peer", "queued_us", "mantissa", "flags")},
     )
-    odd = used - len(table)
-    return table, [f"{odd} samples cannot be true and are left out"] if odd else []
+    left_out = used - len(table)
+    flag = f"samples that cannot be true and are left out: {left_out}"
+    return table, [flag] if left_out else []
 
 
 def add_samples(fd: int, size: int, process: Process, ranks: int) -> Process:
@@ -292,8 +293,8 @@ def add_samples(fd: int, size: int, process: Process, ranks: int) -> Process:
         if not copy.moving or not alive:
             break
     flags = ["its samples kept changing while they were read"] if copy.moving and alive else []
-    unions, odd_unions = _unions(copy, len(process.gpus))
-    flags += odd_unions
+    unions, union_flags = _unions(copy, len(process.gpus))
+    flags += union_flags
     samples = None
     length_bits, period_bits = (
         HEADER.number(copy.header, f"sample_{word}_bits") for word in ("length", "period")
@@ -302,8 +303,8 @@ def add_samples(fd: int, size: int, process: Process, ranks: int) -> Process:
         flags.append("which operations it has samples of cannot be true: they are left out")
     else:
         kinds = _kinds(copy.kinds, len(process.gpus))
-        samples, odd_samples = _samples(copy, kinds, clocks_of(unions))
-        flags += odd_samples
+        samples, sample_flags = _samples(copy, kinds, clocks_of(unions))
+        flags += sample_flags
         largest = max((comm.nranks for comm in process.comms), default=0)
         samples = thin(samples, samples_of_each(max(ranks, largest)))
     return replace(

@@ -301,11 +301,12 @@ class SampleKind(NamedTuple):
 class GpuClock(NamedTuple):
     """Unix time minus the clock of a GPU, which drifts: see Union.clock.
 
-    `ahead_ns[n]` is of times up to `until_ns[n]` of the GPU's clock, the last also of later ones.
+    `ahead_ns[n]` is of times from `since_ns[n]` of the GPU's clock on, the first also of earlier
+    ones.
     """
 
     gpu: int  # index of Process.gpus
-    until_ns: tuple[int, ...]  # never falling
+    since_ns: tuple[int, ...]  # never falling
     ahead_ns: tuple[int, ...]
 
 
@@ -368,11 +369,9 @@ class Union:
     @property
     def clock(self) -> GpuClock:
         """How to put times of the GPU's clock on Unix time."""
-        ends = [
-            (window.start_s + self.window_s) * NS_PER_S - window.ahead_ns for window in self.windows
-        ]
+        begins = [window.start_s * NS_PER_S - window.ahead_ns for window in self.windows]
         aheads = tuple(window.ahead_ns for window in self.windows)
-        return GpuClock(self.gpu, tuple(accumulate(ends, max)), aheads)
+        return GpuClock(self.gpu, tuple(accumulate(begins, max)), aheads)
 
 
 def clocks_of(unions: Iterable[Union]) -> tuple[GpuClock, ...]:

@@ -59,7 +59,7 @@ COLUMNS_RAW_BYTES_MAX = 2 << 20
 _UNIONS_RAW_BYTES_MAX = 1 << 20
 
 AHEAD_NS_MAX = 1 << 62
-_AHEAD_BITS = 10
+AHEAD_BITS = 10
 
 _INDEX_MASK = (1 << 32) - 1
 _check = Checks("bad_summary")
@@ -107,9 +107,9 @@ def pack_facts(table: SampleTable) -> bytes:
 
 def _take_numbers(column: Any, rows: int, limits: tuple[int, int]) -> list[int]:
     if not isinstance(column, list) or len(column) != rows or {*map(type, column)} - {int}:
-        raise _check.refused("odd column of samples")
+        raise _check.refused("invalid column of samples")
     if rows and (min(column) < limits[0] or max(column) > limits[1]):
-        raise _check.refused("odd number in samples")
+        raise _check.refused("invalid number in samples")
     return column
 
 
@@ -118,7 +118,7 @@ def _take_rows(
 ) -> Iterator[tuple[Any, ...]]:
     """Return the rows of checked columns; the one called `name` is of text."""
     if not isinstance(columns, list) or len(columns) != len(names):
-        raise _check.refused("odd table of samples")
+        raise _check.refused("invalid table of samples")
     rows = len(_check.rows(columns[0]))
     if rows > most:
         raise _check.refused("too many rows")
@@ -184,7 +184,7 @@ def pack_sample_columns(table: SampleTable) -> bytes:
 class PackedSamples:
     """The samples of a process: see model.Samples.
 
-    What is none is found out when it is looked at: RefusedError.
+    Invalid bytes are noticed at the first look: RefusedError, with the reason `bad_summary`.
     """
 
     __slots__ = ("_columns", "_facts", "_known", "_unions")
@@ -269,7 +269,7 @@ def pack_unions(unions: Sequence[Union]) -> bytes:
     for union in unions:
         places = [window.start_s // union.window_s for window in union.windows]
         gaps += [place - before for before, place in pairwise((0, *places))]
-        aheads = [window.ahead_ns >> _AHEAD_BITS for window in union.windows]
+        aheads = [window.ahead_ns >> AHEAD_BITS for window in union.windows]
         drifts += [fold(ahead - before) for before, ahead in pairwise((0, *aheads))]
     windows = list(chain.from_iterable(union.windows for union in unions))
     _, operations, lost, busy_ns, _ = _columns(windows, len(UnionWindow._fields))
@@ -280,16 +280,16 @@ def pack_unions(unions: Sequence[Union]) -> bytes:
 def _take_windows(window_s: int, columns: Sequence[Sequence[int]]) -> tuple[UnionWindow, ...]:
     gaps, operations, lost, busy_ns, drifts = columns
     starts = [place * window_s for place in accumulate(gaps)]
-    aheads = [ahead << _AHEAD_BITS for ahead in accumulate(unfold(drifts))]
+    aheads = [ahead << AHEAD_BITS for ahead in accumulate(unfold(drifts))]
     if not 0 < window_s <= WINDOW_S_MAX or 0 in gaps[1:]:
-        raise _check.refused("an odd union")
+        raise _check.refused("invalid union")
     if starts and starts[-1] > START_S_MAX:
-        raise _check.refused("an odd union")
+        raise _check.refused("invalid union")
     if (
         max(busy_ns, default=0) > window_s * NS_PER_S
         or max(map(abs, aheads), default=0) > AHEAD_NS_MAX
     ):
-        raise _check.refused("an odd union")
+        raise _check.refused("invalid union")
     rows = zip(starts, operations, lost, busy_ns, aheads, strict=True)
     return tuple(UnionWindow(*row) for row in rows)
 
@@ -304,7 +304,7 @@ def unpack_unions(raw: bytes) -> tuple[Union, ...]:
     columns = unpack_columns(raw[end:], 5, UNIONS_MAX * UNION_WINDOWS)
     ends = list(accumulate(counts))
     if (ends or [0])[-1] != len(columns[0]) or max(gpus, default=0) >= GPUS:
-        raise _check.refused("odd unions")
+        raise _check.refused("invalid unions")
     return tuple(
         Union(
             gpu,
@@ -316,19 +316,31 @@ def unpack_unions(raw: bytes) -> tuple[Union, ...]:
 
 
 class PackedUnions(Sequence[Union]):
-    """The unions of a process; what is none is found out when it is looked at: RefusedError."""
+    """The unions of a process. They are unpacked, and found to be invalid, at each look.
 
-    __slots__ = ("_known", "_stream")
+    (Nothing unpacked is kept: a large job has three million windows.)
+    """
+
+    __slots__ = ("_stream",)
 
     def __init__(self, stream: bytes) -> None:
         """Take the zlib stream, of which nothing is known yet."""
         self._stream = stream
-        self._known: tuple[Union, ...] | None = None
+
+    def raw(self) -> bytes:
+        """Return the bytes of `pack_unions`, unchecked.
+
+        Raises:
+            RefusedError: the stream is invalid; the reason is `bad_summary`.
+        """
+        return inflate(self._stream, _UNIONS_RAW_BYTES_MAX)
 
     def _all(self) -> tuple[Union, ...]:
-        if self._known is None:
-            self._known = unpack_unions(inflate(self._stream, _UNIONS_RAW_BYTES_MAX))
-        return self._known
+        return unpack_unions(self.raw())
+
+    def __iter__(self) -> Iterator[Union]:
+        """Return all of them in turn."""
+        return iter(self._all())
 
     def __len__(self) -> int:
         """Return how many there are."""

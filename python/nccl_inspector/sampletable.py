@@ -6,7 +6,7 @@ tables of 32,768 records at the end of a job, and may not import numpy.
 """
 
 from array import array
-from bisect import bisect_left
+from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
@@ -87,15 +87,15 @@ _UNKNOWN = GpuClock(-1, (), (0,))
 def unix_ends_ns(table: SampleTable) -> list[int]:
     """Return the Unix times at which the records end."""
     by_gpu: dict[int | None, GpuClock] = {clock.gpu: clock for clock in table.clocks}
-    # Times up to the last but one decide: later ones have the last distance.
+    # Times from the second on decide: earlier ones have the first distance.
     changes = [
-        (clock.until_ns[:-1], clock.ahead_ns)
+        (clock.since_ns[1:], clock.ahead_ns)
         for clock in (by_gpu.get(kind.gpu, _UNKNOWN) for kind in table.kinds)
     ]
     ends = map(add, table.start_ns, table.time_ns)
     return [
-        end + ahead_ns[bisect_left(until_ns, end)]
-        for end, (until_ns, ahead_ns) in zip(
+        end + ahead_ns[bisect(since_ns, end)]
+        for end, (since_ns, ahead_ns) in zip(
             ends, map(changes.__getitem__, table.kind), strict=True
         )
     ]
@@ -115,12 +115,12 @@ def thin(table: SampleTable, most: int) -> SampleTable:
     length_bits, period_bits = table.length_bits, table.period_bits
     lost = table.lost
     while len(places) > most:
-        few = len({end_ns >> period_bits for end_ns in ends_ns}) < PERIODS_MIN
-        shorter = few and length_bits > LENGTH_BITS_MIN
+        periods = len({end_ns >> period_bits for end_ns in ends_ns})
+        shorter = periods < PERIODS_MIN and length_bits > LENGTH_BITS_MIN
         next_bits = (length_bits - 1, period_bits) if shorter else (length_bits, period_bits + 1)
         mask, length_ns = (1 << next_bits[1]) - 1, 1 << next_bits[0]
         kept = [end_ns & mask < length_ns for end_ns in ends_ns]
-        if not any(kept) or period_bits >= PERIOD_BITS_MAX:
+        if not any(kept) or next_bits[1] > PERIOD_BITS_MAX:
             lost += len(places) - most
             places = places[:most]
             break

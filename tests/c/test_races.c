@@ -10,6 +10,7 @@
 #include "expo_prom.h"
 #include "lines.h"
 #include "log2.h"
+#include "samples.h"
 #include "sweep.h"
 #include "tap.h"
 
@@ -22,6 +23,7 @@ static struct box box;
 static struct track track;
 static struct config config;
 static struct sweep sweep;
+static struct samples samples;
 static pthread_mutex_t tables = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic bool over;
 
@@ -90,6 +92,7 @@ static void *rounds(void *argument)
 		pthread_mutex_lock(&tables);
 		sweep_round(&sweep, &track, clock_ticks());
 		lines_round(&lines, &box, clock_ns(CLOCK_REALTIME));
+		samples_round(&samples);
 		expo_window(&expo, clock_ticks(), track.ns_per_tick_q32);
 		expo_prom_write(&expo, 0, &text);
 		pthread_mutex_unlock(&tables);
@@ -130,6 +133,7 @@ int main(void)
 	config_load(&config, no_environment);
 	box_open(&box, -1, "0", &error);
 	track_init(&track, &box, clock_calibrate(), &(struct track_options){ .timing = BOX_TIMING_GPU });
+	samples_init(&samples, &track);
 	for (unsigned i = 0; i < PAIRS; i++)
 		pairs[i].comm = comms_add(&track, &(struct comm_words){ .id = 10 + i, .nranks = 8, .name = "pair" });
 	for (unsigned i = 0; i < PAIRS; i++) {
@@ -145,6 +149,9 @@ int main(void)
 	pthread_join(threads[2 * PAIRS + 1], NULL);
 	sweep_round(&sweep, &track, clock_ticks()); /* counts, and what met a busy communicator */
 
+	samples_round(&samples);
+
+	const struct box_header *header = box.header;
 	bool begun_is_ops = true;
 
 	for (unsigned i = 0; i < BOX_KEYS; i++) {
@@ -160,6 +167,8 @@ int main(void)
 			       (unsigned long long)box.header->dropped[reason]);
 	ok(ops == PAIRS * OPERATIONS, "no operation is lost or counted twice (%llu)", (unsigned long long)ops);
 	ok(in_buckets == ops && begun_is_ops, "each is in a histogram");
+	ok(box.unions[0].operations + header->samples_lost == ops && !header->samples_unkinded,
+	   "each went on to the samples, or is counted as lost on the way (%llu)", (unsigned long long)header->samples_lost);
 	ok(busy == ops * (2000 + CHANNELS - 1), "the sum of their times is exact");
 	for (unsigned i = 0; i < PAIRS; i++)
 		ok(box.comms[i].enqueued == OPERATIONS && box.comms[i].started == OPERATIONS &&
