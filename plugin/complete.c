@@ -5,15 +5,13 @@
 #include "bandwidth.h"
 #include "clock.h"
 #include "peers.h"
+#include "record.h"
 #include "slots.h"
 #include "track.h"
 
 #define relaxed memory_order_relaxed
 #define likely track_likely
 #define INLINE static inline __attribute__((always_inline))
-#define APART __attribute__((noinline)) static
-
-_Static_assert((uint16_t)KEYS_NONE == ENDS_NO_KEY && BOX_KEYS <= ENDS_NO_KEY, "a key fits into a record");
 
 /* An operation cannot have run longer than it has been known, nor begun before, but for the time from its launch
  * to NCCL's first word of it. */
@@ -88,82 +86,6 @@ static uint16_t json_flags(const struct track *track)
 	return track->options.timing == BOX_TIMING_CPU ? JSON_CPU_TIMED : 0;
 }
 
-static uint8_t sample_flags(const struct track *track)
-{
-	return track->options.timing == BOX_TIMING_CPU ? BOX_SAMPLE_CPU_TIMED : 0;
-}
-
-/* The upper 16 bits of a number of bytes: struct box_sample.mantissa. */
-INLINE uint16_t mantissa_of(uint64_t bytes)
-{
-	unsigned size_class = bandwidth_size_class(bytes | 1);
-
-	return (uint16_t)(bytes >> (size_class > 15 ? size_class - 15 : 0));
-}
-
-/* From the call to the kernel's begin, for an operation with the time of its call. */
-APART uint32_t queued_us(const struct track *track, const struct box_comm *comm, const struct box_op *op)
-{
-	int64_t ahead = atomic_load_explicit(&comm->clock_ahead_ns, relaxed);
-	int64_t before = atomic_load_explicit(&comm->clock_ahead_before_ns, relaxed);
-	int64_t began_ns = (int64_t)atomic_load_explicit(&op->gpu_start_ns, relaxed) + (before < ahead ? before : ahead);
-	uint64_t tick = atomic_load_explicit(&op->enqueue_tick, relaxed);
-	int64_t queued = (began_ns - (int64_t)clock_ticks_to_ns(tick, track->ns_per_tick_q32)) / 1000;
-
-	return queued < 1 ? 1 : queued > UINT32_MAX ? UINT32_MAX : (uint32_t)queued;
-}
-
-/* Hands an operation over to the samples. The caller has the communicator to itself. */
-INLINE void sample(struct track *track, const struct box_op *op, uint32_t key, uint64_t start, uint64_t stop,
-		   uint64_t bytes)
-{
-	unsigned comm = atomic_load_explicit(&op->comm, relaxed) % BOX_LIVE_COMMS;
-	uint32_t group = atomic_load_explicit(&op->group, relaxed);
-
-	if (!likely(!group) && groups_joined(&track->groups, group) > TRACK_GROUP_SAMPLES)
-		return;
-	uint32_t place = ends_place(&track->ends, track->box, comm);
-
-	if (!likely(place != ENDS_FULL))
-		return;
-	struct box_sample *end = &track->ends.ends[place];
-	uint32_t peer = (uint32_t)(atomic_load_explicit(&op->peer, relaxed) - EVENT_NO_PEER);
-	bool is_called = !likely(!track->json && atomic_load_explicit(&op->index, relaxed) % TRACK_CALL_SAMPLE);
-
-	atomic_store_explicit(&end->start_ns, start, relaxed);
-	end->stop_ns = stop;
-	end->index = (uint32_t)atomic_load_explicit(&op->sequence, relaxed) + !peer;
-	end->kind = (uint16_t)key; /* KEYS_NONE becomes ENDS_NO_KEY */
-	end->peer = (uint16_t)(peer < BOX_SAMPLE_PEER_BEYOND ? peer : BOX_SAMPLE_PEER_BEYOND);
-	end->queued_us = is_called ? queued_us(track, &track->box->comms[comm], op) : 0;
-	end->mantissa = mantissa_of(bytes);
-	end->flags = sample_flags(track);
-	end->channels = (uint8_t)(atomic_load_explicit(&op->kind, relaxed) >> 24);
-	ends_hand_over(track->box, comm, place);
-	/* Two to a line of the cache, which the writer thread has read: have the one after next here when it is wanted. */
-	box_prefetch_to_write(end + 4);
-}
-
-static void sample_group(struct track *track, unsigned comm, uint32_t key, const struct group_facts *facts)
-{
-	uint32_t place = ends_place(&track->ends, track->box, comm);
-
-	if (place == ENDS_FULL)
-		return;
-	struct box_sample *end = &track->ends.ends[place];
-
-	atomic_store_explicit(&end->start_ns, facts->start_ns, relaxed);
-	end->stop_ns = facts->stop_ns;
-	end->index = facts->number;
-	end->kind = (uint16_t)key;
-	end->peer = 0;
-	end->queued_us = 0;
-	end->mantissa = mantissa_of(facts->bytes);
-	end->flags = sample_flags(track) | BOX_SAMPLE_GROUP;
-	end->channels = 0;
-	ends_hand_over(track->box, comm, place);
-}
-
 /* The group's members are over: it is one more operation. The caller has the communicator to itself. */
 static void group_account(struct track *track, unsigned comm, const struct group_facts *facts)
 {
@@ -183,7 +105,7 @@ static void group_account(struct track *track, unsigned comm, const struct group
 		track_drop(track, BOX_DROP_NO_KEY);
 	else
 		keys_account(track->box, key, &finished);
-	sample_group(track, comm, key, facts);
+	record_group(track, comm, key, facts);
 	if (!likely(!track->json)) {
 		struct json_record record = {
 			.enqueue_tick = facts->enqueue_tick,
@@ -262,7 +184,7 @@ INLINE void account(struct track *track, struct box_op *op)
 
 		peers_account(track->box, peer, &copy);
 	}
-	sample(track, op, key, start, stop, bytes);
+	record_operation(track, op, key, start, stop, bytes);
 	if (!likely(!track->json))
 		hand_over(track, op, finished.time_ns);
 }

@@ -327,11 +327,13 @@ static void count_lost(struct samples *samples, unsigned comm, const struct cloc
 	uint32_t dropped = atomic_load_explicit(&samples->track->ends.lost[comm], relaxed);
 	uint64_t missing = (uint32_t)(dropped - last->dropped);
 
+	last->dropped = dropped;
 	add_to(&samples->box->header->samples_lost, missing);
+	if (atomic_load_explicit(&record->state, relaxed) == BOX_COMM_FREE) /* its figures are in a folded one */
+		return;
 	missing += lost > last->lost ? lost - last->lost : 0;
 	if (atomic_load_explicit(&samples->box->header->sampling, relaxed) > 1 && untimed > last->untimed)
 		missing += untimed - last->untimed;
-	last->dropped = dropped;
 	last->lost = lost;
 	last->untimed = untimed;
 	if (missing && gpu->has_union)

@@ -59,9 +59,7 @@ def read_samples(path: Path) -> SampleBox:
         kind = kinds[one["kind"]]
         assert kind["used"] == 1
         samples.append({**one, **kind, "bytes": _bytes({**one, **kind})})
-    unions = [
-        one for one in _rows(data, "union", UNION, _UNION_NUMBERS) if one["used"] == 1
-    ]
+    unions = [one for one in _rows(data, "union", UNION, _UNION_NUMBERS) if one["used"] == 1]
     windows = []
     for index, union in enumerate(unions):
         first = HEADER.number(data, "union_offset") + index * UNION.size + UNION.offsets["window"]
@@ -74,6 +72,4 @@ def read_samples(path: Path) -> SampleBox:
                 for number in range(union["windows"])
             ]
         )
-    return SampleBox(
-        {name: HEADER.number(data, name) for name in words}, samples, unions, windows
-    )
+    return SampleBox({name: HEADER.number(data, name) for name in words}, samples, unions, windows)
