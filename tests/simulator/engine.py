@@ -154,7 +154,8 @@ class World:
         self.clean_begin = 0.0  # when this step begins in the job without a fault
         self.batch = np.ones(n)
         self.pauses: dict[int, tuple[Ints, Floats]] = {}
-        self.tampers: dict[int, Any] = {}
+        self.tampers: dict[int, Callable[[World], None]] = {}  # before items of this step
+        self.before: dict[int, Callable[[World], None]] = {}  # before the next call in a group
         self._item = 0
         self._rng = np.random.default_rng((seed, 2))
         self._rows: Floats = np.zeros((0, n))
@@ -276,6 +277,8 @@ class World:
         group, ranks = part.group, part.ranks
         if not group.used:
             self._create(group)
+        if group.number in self.before:
+            self.before.pop(group.number)(self)
         z = self._row()[ranks]
         noise = self.noise
         call = self.host[ranks]

@@ -59,42 +59,48 @@ def pci(local: int) -> str:
     return f"0000:{0x10 + local:02x}:00"
 
 
+def _port_events(
+    node: int, name: str, machine: Machine, chance: np.random.Generator, wall_s: float, marks: bool
+) -> list[Event]:
+    hours = wall_s / 3600
+    moved = int(chance.normal(1, 0.02) * wall_s * machine.nic_gbs * 1e9 * 0.15 / 4)
+    amounts = {
+        "port_xmit_data": moved, "port_rcv_data": moved,
+        "port_xmit_packets": moved // 1000, "port_rcv_packets": moved // 1000,
+        "port_xmit_wait": int(chance.lognormal(14, 1)),
+        "out_of_sequence": int(chance.poisson(4) * (chance.random() < 0.3)),
+        "packet_seq_err": int((1 + chance.poisson(2)) * (chance.random() < 0.15 * hours)),
+        "local_ack_timeout_err": int(chance.random() < 0.02 * hours),
+    }  # fmt: skip
+    if marks:
+        amount = int(chance.lognormal(7, 1.2))
+        amounts |= {"np_ecn_marked_roce_packets": amount, "np_cnp_sent": amount // 3,
+                    "rp_cnp_handled": amount // 4}  # fmt: skip
+    return [Event(node, "port", name, counter, amount) for counter, amount in amounts.items()]
+
+
+def _gpu_events(node: int, name: str, chance: np.random.Generator, wall_s: float) -> list[Event]:
+    amounts = {
+        "power_cap": int(abs(chance.normal(0.01, 0.004)) * wall_s * 1e9),
+        "ecc_corrected": int(chance.random() < 0.1),
+        "nvlink_replay": int((1 + chance.poisson(2)) * (chance.random() < 0.2)),
+    }
+    return [Event(node, "gpu", name, counter, amount) for counter, amount in amounts.items()]
+
+
 def everyday(machine: Machine, chance: np.random.Generator, wall_s: float) -> list[Event]:
     """Return what ports and GPUs count in a healthy job: marks, waits, some retransmissions."""
-    found = []
-    hours = wall_s / 3600
-    marks = chance.random() < 0.6
+    found: list[Event] = []
+    marks = bool(chance.random() < 0.6)
     for node in range(machine.nodes):
         for nic in range(machine.nics):
-            name = port(nic)
-            moved = int(chance.normal(1, 0.02) * wall_s * machine.nic_gbs * 1e9 * 0.15 / 4)
-            for counter in ("port_xmit_data", "port_rcv_data"):
-                found.append(Event(node, "port", name, counter, moved))
-            for counter in ("port_xmit_packets", "port_rcv_packets"):
-                found.append(Event(node, "port", name, counter, moved // 1000))
-            found.append(Event(node, "port", name, "port_xmit_wait", int(chance.lognormal(14, 1))))
-            if marks:
-                amount = int(chance.lognormal(7, 1.2))
-                found.append(Event(node, "port", name, "np_ecn_marked_roce_packets", amount))
-                found.append(Event(node, "port", name, "np_cnp_sent", amount // 3))
-                found.append(Event(node, "port", name, "rp_cnp_handled", amount // 4))
-            if chance.random() < 0.3:
-                found.append(Event(node, "port", name, "out_of_sequence", chance.poisson(4)))
-            if chance.random() < 0.15 * hours:
-                found.append(Event(node, "port", name, "packet_seq_err", 1 + chance.poisson(2)))
-            if chance.random() < 0.02 * hours:
-                found.append(Event(node, "port", name, "local_ack_timeout_err", 1))
+            found += _port_events(node, port(nic), machine, chance, wall_s, marks)
         for gpu in range(machine.gpus):
-            held = int(abs(chance.normal(0.01, 0.004)) * wall_s * 1e9)
-            found.append(Event(node, "gpu", f"GPU{gpu}", "power_cap", held))
-            if chance.random() < 0.1:
-                found.append(Event(node, "gpu", f"GPU{gpu}", "ecc_corrected", 1))
-            if chance.random() < 0.2:
-                replays = 1 + int(chance.poisson(2))
-                found.append(Event(node, "gpu", f"GPU{gpu}", "nvlink_replay", replays))
-        found.append(Event(node, "node", "", "cpu_some", int(wall_s * 1e6 * chance.uniform(0, 0.02))))
-        found.append(Event(node, "node", "", "io_some", int(wall_s * 1e6 * chance.uniform(0, 0.01))))
-    return [one for one in found if one.amount or one.text]
+            found += _gpu_events(node, f"GPU{gpu}", chance, wall_s)
+        for counter, most in (("cpu_some", 0.02), ("io_some", 0.01)):
+            amount = int(wall_s * 1e6 * chance.uniform(0, most))
+            found.append(Event(node, "node", "", counter, amount))
+    return [one for one in found if one.amount]
 
 
 def _count(events: Sequence[Event], start_s: int, wall_s: float) -> Count:
@@ -162,9 +168,7 @@ def counters_of(
             some = [one for one in mine if (one.kind, one.device) == (kind, device)]
             facts = {**facts, "there": "yes"}
             usual = dict.fromkeys(counters, 0)
-            devices.append(
-                _device(kind, device, usual, facts, levels, some, start_s, wall_s)
-            )
+            devices.append(_device(kind, device, usual, facts, levels, some, start_s, wall_s))
         xids = tuple(
             XidSeen(start_s + int(one.from_s), one.device, one.amount)
             for one in mine

@@ -327,7 +327,7 @@ class Inference(Program):
             world.compute(read, kernels=8)
             world.collective(self.tensor.whole, "AllReduce", 8 * MB)
         told = self.step_s * S * 0.5 / self.layers / self.tokens * (0.8 + batch / 80)
-        for _ in range(self.tokens * self.layers):
+        for _ in range(0 if forward_only else self.tokens * self.layers):
             world.compute(told, kernels=8)
             world.collective(self.tensor.whole, "AllReduce", 256 << 10)
         world.sync()

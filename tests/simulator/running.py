@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from tests.simulator.endings import Ending
 from tests.simulator.engine import Noise, World
 from tests.simulator.faults import Fault
 from tests.simulator.job import FUNCS, NEVER, OPERATIONS, Clock, Comm, Job, Rank
@@ -46,7 +47,16 @@ class Plan:
     phases: Phases = field(default_factory=Phases)
     first_rank: int = 0
     first_node: int = 0
-    nodes: tuple[str, ...] = ()
+
+    @property
+    def start_unix_s(self) -> int:
+        """Return when it starts."""
+        return START_UNIX_S + 60 * (self.seed % 10_000)
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        """Return the names of its nodes."""
+        return tuple(f"n{self.first_node + at + 1:02}" for at in range(self.machine.nodes))
 
 
 @dataclass
@@ -57,8 +67,9 @@ class Run:
     program: Program
     begins: Floats  # of the steps
     wall_ns: float
-    hung: bool = False
     killed: Floats | None = None  # when each rank was, if so
+    stuck_ns: float = 0.0  # when the last thing happened in a job that hangs
+    state: str = "COMPLETED"  # Slurm's word
     states: list[str] = field(default_factory=list)
 
 
@@ -115,7 +126,7 @@ def count_steps(plan: Plan) -> int:
 
 def run(
     plan: Plan, faults: Sequence[Fault] = (), clean: Run | None = None,
-    at_step: Callable[[World, Program, int], None] | None = None,
+    ending: Ending | None = None,
 ) -> Run:  # fmt: skip
     """Run a plan. `clean`: the run without faults, whose weather it then has."""
     steps = plan.steps or count_steps(plan)
@@ -141,8 +152,8 @@ def run(
         if step == 0:
             world.wait_on_host(chance.exponential(0.8 * S, world.n))
         world.links.settle()
-        if at_step is not None:
-            at_step(world, program, step)
+        if ending is not None:
+            ending.begin_step(world, program, step, steps)
         program.step(world, _scale(plan.phases, step, steps))
         _around(world, program, plan.phases, step)
         if not np.isfinite(world.host).any():
@@ -150,7 +161,7 @@ def run(
             break
         if step % 4 == 3:
             _hold_back(world)
-    return _finish(plan, world, program, begins[:done])
+    return _finish(plan, world, program, begins[:done], ending)
 
 
 def _hold_back(world: World) -> None:
@@ -159,19 +170,22 @@ def _hold_back(world: World) -> None:
     world.host = np.maximum(world.host, ahead)
 
 
-def _finish(plan: Plan, world: World, program: Program, begins: Floats) -> Run:
+def _finish(
+    plan: Plan, world: World, program: Program, begins: Floats, ending: Ending | None
+) -> Run:
     world.sync()
-    hung = not np.isfinite(world.host).all()
-    if not hung:
-        for group in reversed(world.groups):
-            if group.used and group.destroyed.max() < 0:
-                world.destroy(group)
-        chance = np.random.default_rng((plan.seed, 12))
-        world.host += chance.uniform(0.3, 1.5, world.n) * S
-        wall = float(world.host.max()) + 2 * S
-    else:
-        wall = np.inf
-    return Run(world, program, begins, wall, hung, states=["finalized"] * world.n)
+    done = Run(world, program, begins, np.inf, states=["finalized"] * world.n)
+    if ending is not None:
+        done.state = ending.state
+        ending.finish(world, done)
+        return done
+    for group in reversed(world.groups):
+        if group.used and group.destroyed.max() < 0:
+            world.destroy(group)
+    chance = np.random.default_rng((plan.seed, 12))
+    world.host += chance.uniform(0.3, 1.5, world.n) * S
+    done.wall_ns = float(world.host.max()) + 2 * S
+    return done
 
 
 def _rows(world: World) -> dict[int, np.ndarray[tuple[int], np.dtype[np.void]]]:
@@ -243,7 +257,7 @@ def _comms(world: World, nodes: Sequence[int]) -> list[list[Comm]]:
 def to_job(plan: Plan, done: Run, clocks: dict[str, Clock] | None = None) -> Job:
     """Return the job as its ranks saw it."""
     world = done.world
-    names = plan.nodes or tuple(f"n{at + 1:02}" for at in range(plan.machine.nodes))
+    names = plan.node_names
     rows = _rows(world)
     comms = _comms(world, world.node.tolist())
     ranks = []
@@ -256,7 +270,10 @@ def to_job(plan: Plan, done: Run, clocks: dict[str, Clock] | None = None) -> Job
                 tuple(comms[rank]), operations, int(end), done.states[rank],
             )
         )  # fmt: skip
-    return Job(tuple(ranks), START_UNIX_S + 60 * plan.seed, int(done.wall_ns), names, clocks or {})
+    return Job(
+        tuple(ranks), plan.start_unix_s, int(done.wall_ns), names, clocks or {},
+        state=done.state,
+    )  # fmt: skip
 
 
 def _cut(

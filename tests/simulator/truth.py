@@ -19,6 +19,7 @@ class Truth:
     `guilty`: naming one of these is right. `related`: naming them is no false accusation, and not
     enough: a rank of a busy node, the node of a slow rank. `noted`: whose hardware counted real
     errors that cost nothing; a finding about that hardware is in order, the verdict is not theirs.
+    `nameable`: the job's data tell who it was, so not to name it is a fault of the report.
     `period`: seconds since the job's start. `transfer`: median ns and number of transfers by
     communicator, function and floor(log2(bytes)).
     """
@@ -28,6 +29,7 @@ class Truth:
     guilty: frozenset[Name] = frozenset()
     related: frozenset[Name] = frozenset()
     noted: frozenset[Name] = frozenset()
+    nameable: bool = True
     period: tuple[float, float] | None = None
     cost_s: float = 0.0
     wall_s: float = 0.0
