@@ -184,7 +184,7 @@ def transports(card: Card, _limits: Limits) -> Grid:
     """Return the section TRANSPORT."""
     rows = tuple(_transport(one, card) for one in card.transports)
     wall_s = card.job.wall_s
-    lines = ()
+    lines: tuple[str, ...] = ()
     if wall_s and any(one.busy_s > wall_s for one in card.transports):
         lines = (
             "busy: summed over operations, which overlap here, so it is more than the job's time",

@@ -166,6 +166,8 @@ def judge(
         )  # fmt: skip
     if dead:
         return dead
+    if hang is not None:  # perhaps: it might have ended, had the job gone on
+        return Verdict(CANNOT_TELL, "", LOW, hang.title, waiting_share=waiting_share)
     if not judged or most_missing:
         why = (
             "half of the ranks or more were not measured"
