@@ -34,7 +34,7 @@ def show_journal(node: str, from_s: float, to_s: float) -> str:
 
     since, until = moment(from_s - _MARGIN_S), moment(to_s + _MARGIN_S)
     words = f"journalctl --utc --no-pager --since '{since}' --until '{until}'"
-    return f"ssh {quote(node)} {quote(words)}"
+    return f'ssh {quote(node)} "{words}"'
 
 
 def show_gpu(node: str, address: str) -> str:

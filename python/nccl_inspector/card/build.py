@@ -6,10 +6,12 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from nccl_inspector.analysis import join
-from nccl_inspector.analysis.blame import describe_hangs
+from nccl_inspector.analysis.clocks import Clock, in_common_time, read_clocks, silences_ns
 from nccl_inspector.analysis.coverage import Coverage
+from nccl_inspector.analysis.ending import Ending
 from nccl_inspector.analysis.expected import expected, port_gbps
-from nccl_inspector.analysis.hang import find_hangs
+from nccl_inspector.analysis.hang import find_hangs, may_hang
+from nccl_inspector.analysis.hangwords import HungJob, describe_hangs
 from nccl_inspector.analysis.hardware import find_hardware
 from nccl_inspector.analysis.paths import compare, time_communicators, time_network, time_pairs
 from nccl_inspector.analysis.places import Places, gpu_of
@@ -19,7 +21,7 @@ from nccl_inspector.analysis.slowhardware import SlowHardware, find_slow_hardwar
 from nccl_inspector.analysis.straggler import total_waiting
 from nccl_inspector.analysis.throughput import Readings
 from nccl_inspector.analysis.transport import gpus_of, transport_of
-from nccl_inspector.analysis.unmeasured import find_unmeasured
+from nccl_inspector.analysis.unmeasured import Ends, find_unmeasured
 from nccl_inspector.analysis.whose import describe_culprit, find_culprit
 from nccl_inspector.card.causes import JobView, Told, join_progress, tell_causes, with_counters
 from nccl_inspector.card.facts import describe_environment, describe_job, describe_quality
@@ -39,14 +41,13 @@ from nccl_inspector.card.model import (
     Card,
     Entity,
     Finding,
-    Hang,
     TimeLine,
 )
 from nccl_inspector.card.overtime import OverTime, look_over_time, unpack
 from nccl_inspector.card.vendor import vendor_card
 from nccl_inspector.card.verdict import judge
 from nccl_inspector.forked import Forked
-from nccl_inspector.model import Process
+from nccl_inspector.model import KILLED, Process
 from nccl_inspector.report import Loaded, Report, build_report
 from nccl_inspector.summary import NodeSummary
 
@@ -203,11 +204,26 @@ def _sorted(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(findings, key=lambda one: -SEVERITIES.index(one.severity)))
 
 
-def _named_hangs(hangs: Sequence[Hang], names: Mapping[str, str]) -> list[Hang]:
-    """Return hangs whose communicators have names where they have some, for the reader."""
-    return [
-        replace(one, communicator=names.get(one.communicator) or one.communicator) for one in hangs
-    ]
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    """The processes with their times by one clock, and how long each gave no sign of life."""
+
+    processes: list[Process]
+    silences_ns: list[float]
+    doubt_ns: float
+
+
+def _in_time(placed: Sequence[tuple[str, Process]], ending: Ending) -> _Timed:
+    """Return the processes in common time; of a job that ended in order nobody asks for that."""
+    processes = [process for _, process in placed]
+    if not may_hang(processes) and all(one.facts.state != KILLED for one in processes):
+        return _Timed(processes, [0.0] * len(processes), 0.0)
+    clocks = read_clocks(placed)
+    common = in_common_time(placed, clocks)
+    nodes = [node for node, _ in placed]
+    silences = silences_ns(list(zip(nodes, common, strict=True)), clocks, ending.until_ns)
+    doubts = sorted((clocks.get(node, Clock()).error_ns for node in set(nodes)), reverse=True)
+    return _Timed(common, silences, sum(doubts[:2]))
 
 
 def build_card(loaded: Loaded, given: Given | None = None, *, second_process: bool = False) -> Card:
@@ -231,12 +247,14 @@ def build_card(loaded: Loaded, given: Given | None = None, *, second_process: bo
         lambda: _over_time(report, transports, placed, job.wall_s or 0.0, given.readings),
         worthwhile=second_process and len(processes) >= _MANY_PROCESSES,
     )
+    ending = Ending(job.state, given.record.end_s if given.record else None)
     environment = describe_environment(summaries)
     nodes = _nodes(summaries, environment.gpu_models)
     with looked:
         hardware, slow_hardware = find_hardware(summaries), find_slow_hardware(summaries)
         sampled = _judge_samples(placed)
-        hangs = find_hangs(processes, report.names, given.ended)
+        timed = _in_time(placed, ending)
+        hangs = find_hangs(timed.processes, report.names, ending, timed.silences_ns)
         lasting = _lasting_slowness(comms, transports, placed)
         comm_names = name_communicators(comms)
         operations = list_operations(
@@ -249,8 +267,9 @@ def build_card(loaded: Loaded, given: Given | None = None, *, second_process: bo
     quality = describe_quality(report, summaries, given.inputs, refused, given.from_boxes)
     missing = dict.fromkeys(chain.from_iterable(report.nodes_missing.values()))
     unmeasured = find_unmeasured(
-        processes, report.names, report.coverage, tuple(missing), quality.ranks_expected
-    )
+        timed.processes, report.names, report.coverage, tuple(missing), quality.ranks_expected,
+        Ends(places, ending, timed.silences_ns, timed.doubt_ns),
+    )  # fmt: skip
     view = JobView(
         placed,
         report.names,
@@ -263,7 +282,7 @@ def build_card(loaded: Loaded, given: Given | None = None, *, second_process: bo
     timeline = _confirmed(over_time.timeline, causes, sampled)
     findings = _sorted(
         places.locate([
-            *describe_hangs(_named_hangs(hangs, comm_names)),
+            *describe_hangs(hangs, HungJob(places, ending, job.job_id, comm_names)),
             *(one for _, one in causes),
             *counters,
             *unmeasured,

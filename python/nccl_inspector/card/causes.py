@@ -98,7 +98,7 @@ def _late_calls(cause: Cause, member: int, view: JobView) -> list[LateCall]:
     for comm in view.communicators:
         rank = next((r for r, one in comm.members.items() if one.place.name == name), None)
         for figures in comm.figures if rank is not None else ():
-            own = figures.medians.get(rank)
+            own = figures.medians.get(rank) if rank is not None else None
             others = sorted(ns for other, ns in figures.medians.items() if other != rank)
             if own is None or not others or rank is None:
                 continue

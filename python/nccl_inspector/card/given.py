@@ -34,7 +34,6 @@ class Given:
     inputs: tuple[Input, ...] = ()
     refused: Mapping[str, int] = field(default_factory=dict)
     from_boxes: bool = True  # else the summaries were made from something else
-    ended: bool = True
 
 
 @dataclass(frozen=True, slots=True)

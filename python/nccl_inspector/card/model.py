@@ -345,6 +345,20 @@ class Straggler:
 
 
 @dataclass(frozen=True, slots=True)
+class LastCall:
+    """The last operation that a process called, or the one that it is in.
+
+    `since_s`: it called nothing after that, Unix time. `func` is empty where it is not known.
+    """
+
+    process: str
+    communicator: str
+    op_index: int
+    func: str
+    since_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Hang:
     """An operation that some wait for and others never came to. Names are of processes."""
 
@@ -361,7 +375,8 @@ class Hang:
     dead: tuple[str, ...] = ()  # gone, stopped, or without a sign of life
     roots: tuple[str, ...] = ()  # over all communicators; none: not known
     not_measured: tuple[str, ...] = ()  # of which it is not known whether they called it
-    confirmed: bool = True  # else only suspected: it is not old enough to be sure
+    confirmed: bool = True  # else only suspected: it might have ended, had the job gone on
+    last: tuple[LastCall, ...] = ()  # of the roots
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,8 +102,8 @@ def _healthy(
             "who is late changes: the work is uneven"
         )
     summary = (
-        f"no rank and no link cost the job 1% or more{ran}{among}: {elapsed(sampled.seconds)} of it "
-        f"were replayed operation by operation{waited}"
+        f"no rank and no link cost the job 1% or more{ran}{among}: {elapsed(sampled.seconds)} of "
+        f"it were replayed operation by operation{waited}"
     )
     return Verdict(HEALTHY, "", confidence, summary, None, None, waiting_share)
 
@@ -138,6 +138,8 @@ def judge(
         return replace(found, waiting_share=waiting_share)
     if dead:
         return dead
+    if hang is not None:  # perhaps: it might have ended, had the job gone on
+        return Verdict(CANNOT_TELL, "", LOW, hang.title, waiting_share=waiting_share)
     if most_missing or not sampled.seen:
         why = "half of the ranks or more were not measured" if most_missing else sampled.why_not
         summary = f"nothing slow was found, but a slow rank might not have shown: {why}"

@@ -56,7 +56,7 @@ class Found:
     wall: Mapping[int, float]  # by member: share of the time that its own gaps are too long
 
 
-def own_excess(records: Records, order: Order, usual: Floats) -> tuple[Floats, Mask]:
+def own_excess(order: Order, usual: Floats) -> tuple[Floats, Mask]:
     """Return by how much each gap is longer than usual, ns, and of which rows that is known."""
     known = ~np.isnan(usual) & ~np.isnan(order.gap) & ~order.queued
     return np.where(known, order.gap - usual, 0.0), known
@@ -122,7 +122,7 @@ def find_culprits(
     pieces: Sequence[int],
 ) -> Found:
     """Return who cost how much; `nodes` by process."""
-    excess, known = own_excess(records, order, usual)
+    excess, known = own_excess(order, usual)
     present = np.unique(records.member)
     owner, longest = _runs(records, order, excess, known)
     span = _spans(records)
@@ -165,9 +165,7 @@ def find_culprits(
         shares = _piece_shares(answers, column) if column is not None else np.zeros(len(answers))
         if column is not None and abs(_total(answers, column)) < cost / 2:
             shares = shares * 0 + cost  # what it does alone was asked in another way
-        found.append(
-            _culprit(records, answers, members, nodes, cost, shares, typical, owner, longest)
-        )
+        found.append(_culprit(answers, members, nodes, cost, shares, typical, owner, longest))
     return Found(
         tuple(found),
         sum(one.length for one in answers) / 1e9,
@@ -186,7 +184,9 @@ def _spans(records: Records) -> Floats:
     np.minimum.at(first, key, (records.begin - low).astype(float))
     np.maximum.at(last, key, (records.end - low).astype(float))
     span = np.where(np.isfinite(first), last - first, 0.0)
-    return np.bincount(np.arange(len(span)) % records.members, span, minlength=records.members)
+    found: Floats = np.zeros(records.members)
+    np.add.at(found, np.arange(len(span)) % records.members, span)
+    return found
 
 
 def _all_of_node(wall: Floats, present: Ints, members: tuple[int, ...]) -> bool:
@@ -247,7 +247,6 @@ def _merge(
 
 
 def _culprit(
-    records: Records,
     answers: Sequence[Piece],
     members: tuple[int, ...],
     nodes: Sequence[str],

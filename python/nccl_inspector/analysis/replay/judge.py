@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from nccl_inspector.analysis.replay.arrays import Floats
+from nccl_inspector.analysis.replay.arrays import Floats, Mask
 from nccl_inspector.analysis.replay.changes import GROWN, LONGER, Changes, find_changes
 from nccl_inspector.analysis.replay.culprits import Culprit, Found, find_culprits, own_excess
-from nccl_inspector.analysis.replay.order import Order, comm_classes, find_order, usual_gaps
+from nccl_inspector.analysis.replay.order import Order, find_order, usual_gaps
 from nccl_inspector.analysis.replay.paths import (
     SlowPaths,
     Spot,
@@ -98,7 +98,7 @@ def _leader(records: Records) -> int:
 
 def _rare_gap(records: Records, order: Order, usual: Floats, member: int) -> Floats | None:
     """Return what takes the rare long delays out of a process's own gaps; None: there are none."""
-    excess, known = own_excess(records, order, usual)
+    excess, known = own_excess(order, usual)
     mine = np.flatnonzero(known & (records.member == member))
     if len(mine) < 1 / _RARE_SHARE:
         return None
@@ -116,14 +116,11 @@ def _is_proved(one: Culprit, spread: float) -> bool:
     return cost >= max(TOLD_MIN, _ERRORS * one.error_share * (not one.once), _SPREADS * spread)
 
 
-def _victims(
-    found: Found, order: Order, records: Records, culprit: tuple[int, ...]
-) -> tuple[int, ...]:
+def _victims(records: Records, culprit: tuple[int, ...]) -> tuple[int, ...]:
     """Return who shares a smaller communicator with a culprit, and so was late with it."""
     small = [comm for comm in records.comms if set(culprit) & set(comm.members)]
     least = min((comm.nranks for comm in small), default=0)
     inside = {one for comm in small if comm.nranks == least for one in comm.members}
-    del found, order
     return tuple(sorted(inside - set(culprit))) if least < records.members else ()
 
 
@@ -162,7 +159,7 @@ def _late_causes(
                 rare=rare,
                 once=one.once,
                 leader=one.members == (leader,),
-                victims=_victims(found, order, records, one.members),
+                victims=_victims(records, one.members),
                 saved_s=one.saved_ns / 1e9,
             )
         )
@@ -271,20 +268,19 @@ def _same_place(one: Where | None, other: Where | None) -> bool:
     )
 
 
-def _is_inside(records: Records, spots: Sequence[Spot]) -> np.ndarray:
+def _is_inside(records: Records, spots: Sequence[Spot]) -> Mask:
     """Tell for each row whether all of its communicator's processes are on one node."""
     by_comm = np.array(
         [len({spots[one].node for one in comm.members}) == 1 for comm in records.comms]
     )
-    return by_comm[records.comm]
+    found: Mask = by_comm[records.comm]
+    return found
 
 
 def _outside_cause(records: Records, order: Order, usual: Floats, changes: Changes) -> list[Cause]:
     if not (np.nan_to_num(changes.grown) >= GROWN).any():
         return []
-    everybody = tuple(np.unique(records.member).tolist())
     pieces = range(int(records.piece.max()) + 1)
-    del everybody
     answers = replay(records, order, usual, [Question(), Question(gap=changes.gap)], pieces)
     cost, _, rows = _share(answers, 1)
     slow = _slow_pieces(rows)
@@ -342,7 +338,7 @@ def judge_records(
     ]
     why_not = _seen(records, order, found)
     return Judged(
-        tuple(sorted(_shared_out(causes), key=lambda one: -one.cost_share)),
+        tuple(sorted(causes, key=lambda one: -one.cost_share)),
         not why_not,
         why_not,
         found.pieces,
@@ -353,11 +349,3 @@ def judge_records(
         records,
         order,
     )
-
-
-def _shared_out(causes: Sequence[Cause]) -> list[Cause]:
-    """Return the causes; together they cost no more than the job took."""
-    return list(causes)
-
-
-_ = comm_classes

@@ -375,7 +375,7 @@ def usual_gaps(records: Records, order: Order) -> Floats:
 
 
 def _through_murky(records: Records, order: Order, usual: Floats, murky: Mask) -> Floats:
-    """Take what is usual from the same place of other steps, or carry it from the last clear one."""
+    """Take what is usual from the same place of other steps, or carry it on from a clear one."""
     told = ~murky & ~np.isnan(usual)
     usual_there = medians(order.spot[told], usual[told], int(order.spot.max()) + 1)[order.spot]
     filled = murky & ~np.isnan(usual_there)
@@ -414,7 +414,7 @@ def _through_murky(records: Records, order: Order, usual: Floats, murky: Mask) -
         if not len(todo):
             continue
         base = np.where(previous[todo] >= 0, found[np.maximum(previous[todo], 0)], 0.0)
-        # Those who were not queued tell how long the step takes; all of the place take their middle.
+        # Those who were not queued tell how long the step takes: all take the middle of them.
         told = ~order.queued[todo]
         ready = base + step[todo] / pace[records.member[todo]]
         here = number_rows(order.place[todo])

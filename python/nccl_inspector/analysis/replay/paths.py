@@ -82,7 +82,7 @@ def members_of_paths(records: Records, path: Ints) -> list[frozenset[int]]:
 
 
 def _ratios(records: Records, order: Order, path: Ints) -> tuple[Floats, Floats, Ints]:
-    """Return by path: T beside the siblings' (middle and lower quarter), and of how many operations."""
+    """Return by path: T beside its siblings' (middle, lower quarter), and of how many of them."""
     count = int(path.max()) + 1
     known = np.flatnonzero(~np.isnan(order.transfer) & (order.transfer > 0))
     # One row for each operation.

@@ -9,6 +9,7 @@ how the clocks stand to each other: better than any daemon could, and nothing el
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -108,6 +109,12 @@ def _shifts(samples: Samples, kind: Ints, times: Ints) -> Ints:
     return found
 
 
+def _by_kind(which: Ints, values: list[int]) -> Ints:
+    """Return for each row the value of its kind."""
+    found: Ints = np.array(values, np.int64)[which]
+    return found
+
+
 def _raw(sources: Iterable[Source], comms: dict[CommKey, int]) -> _Raw | None:
     parts: list[list[Ints]] = []
     for source in sources:
@@ -118,10 +125,9 @@ def _raw(sources: Iterable[Source], comms: dict[CommKey, int]) -> _Raw | None:
         for kind in kinds:
             comms.setdefault((kind.comm_id, kind.incarnation), len(comms))
 
-        def of_kind(values: list[int], which: Ints = columns.kind.astype(np.int64)) -> Ints:
-            return np.array(values, np.int64)[which]
-
-        shift = _shifts(samples, columns.kind.astype(np.int64), columns.start_ns)
+        which = columns.kind.astype(np.int64)
+        of_kind = partial(_by_kind, which)
+        shift = _shifts(samples, which, columns.start_ns)
         begin = columns.start_ns + shift
         parts.append(
             [

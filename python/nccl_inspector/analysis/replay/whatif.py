@@ -50,7 +50,6 @@ class _Plan:
     before: Ints  # positions in `rows`; -1: none
     cause: Ints
     batches: tuple[tuple[int, int], ...]  # positions
-    operation: Ints  # by position: place of its operation within the batch
     heads: tuple[Ints, ...]  # by batch: where each operation begins
 
 
@@ -67,7 +66,6 @@ def _plan(records: Records, order: Order, rows: Ints) -> _Plan:
     before = np.where(order.before[rows] >= 0, position[order.before[rows]], -1)
     cause = np.where(order.cause[rows] >= 0, position[order.cause[rows]], -1)
     # What would come later than itself is no cause that the replay could follow.
-    places = np.arange(len(rows))
     new = np.ones(len(rows), dtype=bool)
     new[1:] = joined[1:] != joined[:-1]
     number = np.cumsum(new) - 1
@@ -87,19 +85,13 @@ def _plan(records: Records, order: Order, rows: Ints) -> _Plan:
         batches.append((int(bounds[at]), int(bounds[end])))
         heads.append(first[at:end] - bounds[at])
         at = end
-    within = np.zeros(len(rows), np.int64)
-    for (low, high), head in zip(batches, heads, strict=True):
-        within[low:high] = number[low:high] - number[low]
-        del head
-    del places
-    return _Plan(rows, before, cause, tuple(batches), within, tuple(heads))
+    return _Plan(rows, before, cause, tuple(batches), tuple(heads))
 
 
 def _replay(
-    records: Records, order: Order, plan: _Plan, gaps: Floats, fixed: Floats,
-    questions: Sequence[Question],
-) -> Floats:  # fmt: skip
-    """Return the ends of all rows of a plan (rows x questions), ns since the piece's first begin."""
+    records: Records, plan: _Plan, gaps: Floats, fixed: Floats, questions: Sequence[Question]
+) -> Floats:
+    """Return the ends of a plan's rows (rows x questions), ns since the piece's first begin."""
     rows, many = plan.rows, len(questions)
     zero = int(records.begin[rows].min())
     begin = (records.begin[rows] - zero).astype(float)
@@ -107,14 +99,14 @@ def _replay(
     changed = np.zeros((records.members, many), dtype=bool)
     for column, question in enumerate(questions):
         changed[list(question.members), column] = True
-    faster = [at for at, one in enumerate(questions) if one.transfer is not None]
-    longer = [at for at, one in enumerate(questions) if one.gap is not None]
+    faster = [(at, one.transfer) for at, one in enumerate(questions) if one.transfer is not None]
+    longer = [(at, one.gap) for at, one in enumerate(questions) if one.gap is not None]
     ends = np.full((len(rows) + 1, many), _EARLY)
     for (low, high), head in zip(plan.batches, plan.heads, strict=True):
         part = rows[low:high]
         gap = np.where(changed[records.member[part]], fixed[part][:, None], gaps[part][:, None])
-        for column in longer:
-            gap[:, column] = np.maximum(gap[:, column] + questions[column].gap[part], 0.0)
+        for column, more in longer:
+            gap[:, column] = np.maximum(gap[:, column] + more[part], 0.0)
         cause = plan.cause[low:high]
         ready = np.where(cause[:, None] >= 0, ends[cause] + gap, begin[low:high][:, None])
         start = np.maximum(ready, ends[plan.before[low:high]])
@@ -125,8 +117,8 @@ def _replay(
         # Who was done before the last one came did not wait for it.
         free = beyond < -_TOLERANCE_NS
         synced = latest + beyond[:, None]
-        for column in faster:
-            synced[:, column] = latest[:, column] + beyond * questions[column].transfer[part]
+        for column, factor in faster:
+            synced[:, column] = latest[:, column] + beyond * factor[part]
         alone = start + (end[low:high] - begin[low:high])[:, None]
         ends[low:high] = np.where(free[:, None], alone, synced)
     return ends[:-1]
@@ -154,7 +146,7 @@ def replay(
         if len(rows) < 2:
             continue
         plan = _plan(records, order, rows)
-        ends = _replay(records, order, plan, gaps, fixed, questions)
+        ends = _replay(records, plan, gaps, fixed, questions)
         found.append(_answer(records, piece, plan, ends))
     return found
 
@@ -182,4 +174,5 @@ def _first_causes(records: Records, plan: _Plan, held: Mask) -> Ints:
     ends = records.end[plan.rows[plan.cause[held]]]
     order = np.lexsort((ends, member))
     first = order[np.append(0, np.flatnonzero(np.diff(member[order])) + 1)]
-    return ends[first]
+    found: Ints = ends[first]
+    return found
