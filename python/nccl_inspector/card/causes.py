@@ -360,6 +360,7 @@ def with_counters(
     """Return the causes with the counters that speak for them, and what is left of the counters.
 
     A port speaks for a slow network, a GPU for slow links inside of its node and for a late rank.
+    What speaks for nothing that was slow is information, unless it is critical.
     """
     left = list(hardware)
     found = []
@@ -377,7 +378,7 @@ def with_counters(
                 confidence=HIGH if speaks and cause.confidence == MEDIUM else cause.confidence,
             ),
         ))  # fmt: skip
-    return found, left
+    return found, [replace(one, severity=INFO) if one.severity == WARNING else one for one in left]
 
 
 _DEVICES: Mapping[str, frozenset[str]] = {

@@ -24,7 +24,7 @@ from nccl_inspector.analysis.replay.paths import (
     slow_then,
 )
 from nccl_inspector.analysis.replay.records import Records, Source, gather
-from nccl_inspector.analysis.replay.whatif import Piece, Question, replay
+from nccl_inspector.analysis.replay.whatif import Piece, Question, Replay
 
 COST_MIN = 0.01  # of the job's time, from which on a cause is a warning
 TOLD_MIN = 0.003  # from which on it is information
@@ -125,10 +125,9 @@ def _victims(records: Records, culprit: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _late_causes(
-    records: Records, order: Order, usual: Floats, nodes: Sequence[str]
+    records: Records, order: Order, usual: Floats, nodes: Sequence[str], replay: Replay
 ) -> tuple[list[Cause], Found]:
-    pieces = range(int(records.piece.max()) + 1)
-    found = find_culprits(records, order, usual, nodes, pieces)
+    found = find_culprits(records, order, usual, nodes, replay)
     costs = np.array([one.cost_share for one in found.culprits if len(one.members) == 1])
     spread = 1.4826 * float(np.median(np.abs(costs - np.median(costs)))) if len(costs) > 3 else 0.0
     leader = _leader(records)
@@ -139,7 +138,7 @@ def _late_causes(
         cost = one.cost_share - max(one.typical_share, 0.0)
         rare = False
         if len(one.members) == 1:
-            rare = _mostly_rare(records, order, usual, one, pieces)
+            rare = _mostly_rare(records, order, usual, one, replay)
         start, end, whole = _period(one.pieces)
         if one.once:
             best = max(one.pieces, key=lambda piece: piece[2] * (piece[1] - piece[0]))
@@ -167,13 +166,13 @@ def _late_causes(
 
 
 def _mostly_rare(
-    records: Records, order: Order, usual: Floats, one: Culprit, pieces: range
+    records: Records, order: Order, usual: Floats, one: Culprit, replay: Replay
 ) -> bool:
     """Tell whether most of a process's cost is from rare long delays."""
     gap = _rare_gap(records, order, usual, one.members[0])
     if gap is None:
         return False
-    answers = replay(records, order, usual, [Question(), Question(gap=gap)], pieces)
+    answers = replay.ask([Question(gap=gap)])
     length = sum(answer.length for answer in answers)
     saved = sum(float(answer.saved[1]) for answer in answers)
     return saved / max(length, 1.0) > one.cost_share / 2
@@ -200,16 +199,14 @@ def _slow_pieces(rows: Sequence[tuple[int, int, float]]) -> list[int]:
 
 
 def _transfer_causes(
-    records: Records, order: Order, usual: Floats, changes: Changes, spots: Sequence[Spot]
+    records: Records, order: Order, replay: Replay, changes: Changes, spots: Sequence[Spot]
 ) -> list[Cause]:
-    pieces = range(int(records.piece.max()) + 1)
     beside: tuple[SlowPaths, ...] = find_slow_paths(records, order, spots)
     inner = _is_inside(records, spots)
-    questions = [Question()]
-    questions += [Question(transfer=one.factor) for one in beside]
+    questions = [Question(transfer=one.factor) for one in beside]
     changed = [np.where(inner == inside, changes.transfer, 1.0) for inside in (False, True)]
     questions += [Question(transfer=one) for one in changed]
-    answers = replay(records, order, usual, questions, pieces)
+    answers = replay.ask(questions)
     found = []
     for place, one in enumerate(beside):
         cost, error, rows = _share(answers, 1 + place)
@@ -277,11 +274,10 @@ def _is_inside(records: Records, spots: Sequence[Spot]) -> Mask:
     return found
 
 
-def _outside_cause(records: Records, order: Order, usual: Floats, changes: Changes) -> list[Cause]:
+def _outside_cause(replay: Replay, changes: Changes) -> list[Cause]:
     if not (np.nan_to_num(changes.grown) >= GROWN).any():
         return []
-    pieces = range(int(records.piece.max()) + 1)
-    answers = replay(records, order, usual, [Question(), Question(gap=changes.gap)], pieces)
+    answers = replay.ask([Question(gap=changes.gap)])
     cost, _, rows = _share(answers, 1)
     slow = _slow_pieces(rows)
     if cost < TOLD_MIN or not slow:
@@ -329,12 +325,13 @@ def judge_records(
     order = find_order(records)
     usual = usual_gaps(records, order)
     spots = tuple(Spot(node, local) for node, local in zip(nodes, locals_, strict=True))
-    late, found = _late_causes(records, order, usual, nodes)
+    replay = Replay(records, order, usual)
+    late, found = _late_causes(records, order, usual, nodes, replay)
     changes = find_changes(records, order, usual)
     causes = [
         *late,
-        *_transfer_causes(records, order, usual, changes, spots),
-        *_outside_cause(records, order, usual, changes),
+        *_transfer_causes(records, order, replay, changes, spots),
+        *_outside_cause(replay, changes),
     ]
     why_not = _seen(records, order, found)
     return Judged(

@@ -26,6 +26,8 @@ _SEND, _RECV = FUNCS.index("Send"), FUNCS.index("Recv")
 _PARTNERS_MAX = 1 << 20  # ranks of a communicator
 # Records of a time that is all kept come as one run; pieces of it are judged like bursts.
 PIECE_BITS = 34
+# As many records as are judged: more tell hardly more, and take longer.
+RECORDS_MAX, RANK_MAX = 300_000, 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +156,15 @@ def _common_bursts(sources: Sequence[Source]) -> tuple[int, int]:
     """Return length and period (bits) of the bursts that all processes have kept."""
     taken = [one.samples for one in sources if len(one.samples)]
     return min(one.length_bits for one in taken), max(one.period_bits for one in taken)
+
+
+def _some_pieces(piece: Ints, rows: int, most: int) -> Mask:
+    """Tell which rows are in pieces that are looked at: evenly spread ones, if all are too many."""
+    if rows <= most:
+        return np.ones(len(piece), dtype=bool)
+    place = piece - int(piece.min())
+    kept: Mask = (place * most) // rows != ((place - 1) * most) // rows
+    return kept
 
 
 def _join(raw: _Raw) -> Ints:
@@ -287,11 +298,13 @@ def gather(sources: Sequence[Source], members: int) -> Records | None:
         return None
     length, period = _common_bursts(sources)
     within = (raw.end & ((1 << period) - 1)) < (1 << length)
+    bits = period if length < period else PIECE_BITS
+    within &= _some_pieces(raw.end >> bits, int(within.sum()), max(RECORDS_MAX, RANK_MAX * members))
     raw = raw.take(within)
     if not len(raw.member):
         return None
     joined = _disown(raw, _join(raw))
-    piece = _piece_of(joined, raw.end, period if length < period else PIECE_BITS)
+    piece = _piece_of(joined, raw.end, bits)
     shift = _align(raw, joined, piece)
     begin, end = raw.begin + shift, raw.end + shift
     order = np.lexsort((end, begin, raw.member))
