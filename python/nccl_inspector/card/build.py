@@ -23,7 +23,14 @@ from nccl_inspector.analysis.throughput import Readings
 from nccl_inspector.analysis.transport import gpus_of, transport_of
 from nccl_inspector.analysis.unmeasured import Ends, find_unmeasured
 from nccl_inspector.analysis.whose import describe_culprit, find_culprit
-from nccl_inspector.card.causes import JobView, Told, join_progress, tell_causes, with_counters
+from nccl_inspector.card.causes import (
+    JobView,
+    Told,
+    join_progress,
+    tell_below,
+    tell_causes,
+    with_counters,
+)
 from nccl_inspector.card.facts import describe_environment, describe_job, describe_quality
 from nccl_inspector.card.figures import (
     comm_id,
@@ -278,7 +285,8 @@ def build_card(loaded: Loaded, given: Given | None = None, *, second_process: bo
         comms,
     )
     told = _tell(sampled, view, slow_hardware, over_time, lasting)
-    causes, counters = with_counters(told.findings, hardware.findings)
+    below = tell_below(sampled, operations, transports, view)
+    causes, counters = with_counters([*told.findings, *below], hardware.findings)
     timeline = _confirmed(over_time.timeline, causes, sampled)
     findings = _sorted(
         places.locate([
