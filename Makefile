@@ -55,6 +55,8 @@ RIVAL_OBJ := $(RIVAL_SRC:%.c=$(B)/%.o)
 RIVAL := $(B)/rival.so
 DEFECTS_OBJ := $(patsubst %.c,$(B)/%.o,$(wildcard tests/defects/*.c))
 DEFECTS_PLAY := $(B)/defects/play
+SIMULATOR_OBJ := $(patsubst %.c,$(B)/%.o,$(wildcard tests/simulator/play/*.c))
+SIMULATOR_PLAY := $(B)/simulator/play
 
 .PHONY: help build product testparts setup apt venv test test-long verified bench lint demo install install-python cluster-up cluster-down clean san
 help:
@@ -66,7 +68,7 @@ AT_ONCE = $(MAKE) --no-print-directory -j$(shell nproc)
 build:
 	@$(AT_ONCE) product testparts
 product: $(PROFILER) $(SPANK)
-testparts: $(STANDIN) $(FAKECUDA) $(PLAYED_NCCL) $(FAKENVML) $(RECORDER) $(RIVAL) $(DEFECTS_PLAY) $(HOST_BIN) $(UNIT_BIN) $(PLAYER_CHECK_BIN) $(PLAYER_CHECK_SO) $(BENCH_BIN)
+testparts: $(STANDIN) $(FAKECUDA) $(PLAYED_NCCL) $(FAKENVML) $(RECORDER) $(RIVAL) $(DEFECTS_PLAY) $(SIMULATOR_PLAY) $(HOST_BIN) $(UNIT_BIN) $(PLAYER_CHECK_BIN) $(PLAYER_CHECK_SO) $(BENCH_BIN)
 
 build/gen/settings_table.h: python/nccl_inspector/settings.tsv packaging/gen-settings.awk
 	@mkdir -p $(@D)
@@ -135,6 +137,12 @@ $(RIVAL): $(RIVAL_OBJ) tests/rival/rival.map
 # -rdynamic: its own write, malloc and so on come before the C library's, for the plugin too.
 $(B)/tests/defects/%.o: EXTRA = -Itests/standin -Itests/player
 $(DEFECTS_PLAY): $(DEFECTS_OBJ) $(PLAYER_OBJ)
+	@mkdir -p $(@D)
+	@echo LD $@
+	@$(CC) $(CFLAGS_ALL) -rdynamic -o $@ $^ -ldl
+# The same for clocks, waits and threads: it plays hours in seconds.
+$(B)/tests/simulator/%.o: EXTRA = -Itests/standin -Itests/player
+$(SIMULATOR_PLAY): $(SIMULATOR_OBJ) $(PLAYER_OBJ)
 	@mkdir -p $(@D)
 	@echo LD $@
 	@$(CC) $(CFLAGS_ALL) -rdynamic -o $@ $^ -ldl

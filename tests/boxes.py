@@ -28,6 +28,7 @@ from nccl_inspector.layout import (
     SAMPLE,
     SAMPLE_KIND,
     UNION,
+    UNION_WINDOW,
     VERSION,
     WINDOW,
     Record,
@@ -93,9 +94,17 @@ class LineOf:
     words: dict[str, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class UnionOf:
+    """How long a GPU was busy: words of each window, and of the union."""
+
+    windows: Sequence[dict[str, int]]
+    words: dict[str, int] = field(default_factory=dict)
+
+
 @dataclass
 class BoxOf:
-    """What goes into a box; peers and nets by their words; `header` overrides single words."""
+    """What goes into a box; some rows by their words; `header` overrides single words."""
 
     comms: Sequence[CommOf] = ()
     keys: Sequence[KeyOf] = ()
@@ -103,6 +112,9 @@ class BoxOf:
     peers: Sequence[dict[str, int]] = ()
     lines: Sequence[LineOf] = ()
     nets: Sequence[dict[str, int]] = ()
+    sample_kinds: Sequence[dict[str, int | str]] = ()
+    samples: Sequence[dict[str, int]] = ()
+    unions: Sequence[UnionOf] = ()
     procid: int = 0
     state: int = 2
     gpu: str = "GPU0"
@@ -189,6 +201,24 @@ def _put_line(data: bytearray, index: int, line: LineOf) -> None:
         put(data, WINDOW, base + LINE.offsets["window"] + number * WINDOW.size, **window)
 
 
+def _put_samples(data: bytearray, box: BoxOf) -> None:
+    for index, kind in enumerate(box.sample_kinds):
+        words: dict[str, int | str] = {
+            "comm_id": 7, "nranks": 4, "nnodes": 1, "func": 1, "size_class": 20, "algo": 2,
+            "proto": 3, "used": 1, "created_real_ns": NOW_NS, **kind,
+        }  # fmt: skip
+        put(data, SAMPLE_KIND, SAMPLE_KIND_AT + index * SAMPLE_KIND.size, **words)
+    for index, sample in enumerate(box.samples):
+        put(data, SAMPLE, SAMPLE_AT + index * SAMPLE.size, **sample)
+    for index, union in enumerate(box.unions):
+        base = UNION_AT + index * UNION.size
+        own = {"used": 1, "window_s": 10, "windows": len(union.windows), **union.words}
+        put(data, UNION, base, **own)
+        for number, window in enumerate(union.windows):
+            at = base + UNION.offsets["window"] + number * UNION_WINDOW.size
+            put(data, UNION_WINDOW, at, **window)
+
+
 def box_bytes(box: BoxOf) -> bytearray:
     """Return a box of the plugin's own dimensions."""
     data = bytearray(BOX_BYTES)
@@ -213,6 +243,7 @@ def box_bytes(box: BoxOf) -> bytearray:
         base = NET_AT + index * NET.size
         put(data, NET, base, **{"used": 1, **words})
         struct.pack_into("<4Q", data, base + NET.offsets["ns"], *NET_NS)
+    _put_samples(data, box)
     return data
 
 

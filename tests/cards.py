@@ -442,8 +442,10 @@ def hostile(text: str = NASTY) -> Card:
         ),
         (
             Finding(
-                text, WARNING, HIGH, text, text, period, (Entity(text, text),),
-                (Evidence(text, text, 1.0, text, 2.0, 3),), (text,),
+                text, WARNING, HIGH, text, text, period,
+                (Entity(text, text, text, text, text, text, 1, 1, text),),
+                (Evidence(text, text, 1.0, text, 2.0, 3),), (text,), 1.0, 0.1, UNKNOWN,
+                (Entity("rank", text, text, text),), text,
             ),
         ),
         (Communicator(text, text, "mixed", 3, 2, (text,), 3, (text,)),),

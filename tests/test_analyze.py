@@ -86,6 +86,34 @@ def test_a_late_rank_is_named_with_how_often_it_came_last(tmp_path: Path) -> Non
     assert card.exit_code == 1
 
 
+def test_each_of_two_late_ranks_is_told_how_often_it_came_last_itself(tmp_path: Path) -> None:
+    for first, comm, operations in ((0, "0xa", 300), (4, "0xb", 200)):
+        for at, own in enumerate(_random_times(operations, late_rank=2)):
+            rank = first + at
+            lines = [ours(n, rank, us * 1000, START_US + n * 1000) for n, us in enumerate(own)]
+            lines = [line | {"header": header(at, comm=comm)} for line in lines]
+            write(tmp_path, f"{rank}.log", lines)
+    card = analyze_directory(tmp_path, None)
+    told = {
+        one.entities[0].name: (one.evidence[-1].metric, one.evidence[-1].value)
+        for one in card.findings
+        if one.rule == "straggler"
+    }
+    assert told == {
+        "rank 2": ("operations of 0xa that rank 2 came last in", 300),
+        "rank 6": ("operations of 0xb that rank 6 came last in", 200),
+    }
+
+
+def test_what_json_lines_do_not_tell_is_not_made_up(tmp_path: Path) -> None:
+    write_job(tmp_path, _random_times(50)[:2])
+    card = analyze_directory(tmp_path, None)
+    assert (card.job.user, card.job.uid) == ("", None)
+    assert [one.source for one in card.data_quality.inputs] == ["json", "counters"]
+    classes = {one.transport for one in card.communicators}
+    assert classes == {one.transport for one in card.transports}
+
+
 def test_a_healthy_job_is_healthy(tmp_path: Path) -> None:
     write_job(tmp_path, _random_times(300))
     card = analyze_directory(tmp_path, None)

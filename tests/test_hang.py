@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from nccl_inspector.analysis.clocks import in_common_time, read_clocks, silences_ns
+from nccl_inspector.analysis.ending import Ending
 from nccl_inspector.analysis.hang import find_hangs
 from nccl_inspector.analysis.naming import name_processes
 from nccl_inspector.analysis.waitfor import find_ends, successors
@@ -20,19 +22,28 @@ from nccl_inspector.card.model import (
     TRANSPORT,
     Hang,
 )
-from nccl_inspector.model import DISABLED, FUNCS, RUNNING, Histogram, Net, Process
+from nccl_inspector.model import DISABLED, FUNCS, KILLED, RUNNING, Histogram, Net, Process
 from tests.boxes import NOW_NS
 from tests.synthetic.jobs import Group, Model, through_summaries
 from tests.synthetic.standstill import STOOD_NS, SYNC, Call, Standstill, parallel_programs
 
+UNKNOWN_END = Ending()
 CUBE = Model(tp=2, dp=2, pp=2)
 S = 10**9
 
 
-def hangs_of(processes: Sequence[Process], ended: bool = True) -> tuple[Hang, ...]:
+def hangs_of(processes: Sequence[Process], ending: Ending = UNKNOWN_END) -> tuple[Hang, ...]:
     """Through node summaries, as the report gets them."""
-    read = [one for summary in through_summaries(processes) for one in summary.processes]
-    return find_hangs(read, name_processes([(42, one) for one in read]), ended)
+    placed = [
+        (summary.head.node, one)
+        for summary in through_summaries(processes)
+        for one in summary.processes
+    ]
+    clocks = read_clocks(placed)
+    common = in_common_time(placed, clocks)
+    timed = [(node, one) for (node, _), one in zip(placed, common, strict=True)]
+    silences = silences_ns(timed, clocks, ending.until_ns)
+    return find_hangs(common, name_processes([(42, one) for one in common]), ending, silences)
 
 
 def stood(
@@ -46,6 +57,17 @@ def stood(
         still.ranks[rank].stuck_stream = call
     still.run()
     return still.processes()
+
+
+def off_clock(process: Process, ahead_ns: int) -> Process:
+    """Return a process as a node says it whose clock is so far ahead."""
+    comms = tuple(
+        replace(one, created_ns=one.created_ns + ahead_ns,
+                last_progress_ns=one.last_progress_ns + ahead_ns)
+        for one in process.comms
+    )  # fmt: skip
+    beat_ns = process.facts.beat_ns + ahead_ns
+    return replace(process, facts=replace(process.facts, beat_ns=beat_ns), comms=comms)
 
 
 def in_last_step(program: Sequence[Call], name: str, func: str, batch: int = 0) -> int:
@@ -112,19 +134,43 @@ def test_a_job_killed_in_the_middle_of_healthy_operations_has_no_hang() -> None:
     assert hangs_of(young) == ()
 
 
-def test_what_is_not_over_for_long_is_only_suspected_while_the_job_runs() -> None:
-    programs = parallel_programs(CUBE)
-    processes = stood(programs, {3: in_last_step(programs[3], "tp", "AllReduce")})
-    aged = [
+def aged(processes: Sequence[Process], age_s: int, state: str = KILLED) -> list[Process]:
+    """Return the boxes as if the job had been ended so soon after it came to stand still."""
+    return [
         replace(
             one,
-            facts=replace(one.facts, state=RUNNING),
-            operations=tuple(replace(o, age_ns=100 * S) for o in one.operations),
+            facts=replace(one.facts, state=state),
+            operations=tuple(replace(o, age_ns=age_s * S) for o in one.operations),
         )
         for one in processes
     ]
-    assert {hang.confirmed for hang in hangs_of(aged, ended=False)} == {False}
-    assert {hang.confirmed for hang in hangs_of(aged, ended=True)} == {True}
+
+
+@pytest.mark.parametrize(
+    ("state", "age_s", "confirmed"),
+    [
+        ("RUNNING", 100, False),
+        ("TIMEOUT", 100, False),
+        ("CANCELLED", 100, False),
+        ("", 100, False),
+        ("FAILED", 100, True),
+        ("TIMEOUT", 400, True),
+    ],
+)
+def test_what_might_have_ended_had_the_job_gone_on_is_only_suspected(
+    state: str, age_s: int, confirmed: bool
+) -> None:
+    programs = parallel_programs(CUBE)
+    processes = stood(programs, {3: in_last_step(programs[3], "tp", "AllReduce")})
+    found = hangs_of(aged(processes, age_s, RUNNING), Ending(state))
+    assert {hang.confirmed for hang in found} == {confirmed}
+
+
+def test_a_deadlock_is_sure_however_young_it_is() -> None:
+    one, two = Group(7, "one", (0, 1)), Group(8, "two", (0, 1))
+    calls = [Call(one, "AllReduce", 8), SYNC, Call(two, "AllReduce", 8), SYNC]
+    found = hangs_of(aged(stood([calls, calls[2:] + calls[:2]], {}), 100), Ending("TIMEOUT"))
+    assert {hang.confirmed for hang in found} == {True}
 
 
 def test_a_long_operation_that_always_takes_long_is_none() -> None:
@@ -138,7 +184,7 @@ def test_a_long_operation_that_always_takes_long_is_none() -> None:
         )
         for one in processes
     ]
-    assert hangs_of(slow, ended=False) == ()
+    assert hangs_of(slow, Ending("RUNNING")) == ()
 
 
 def test_a_long_posted_receive_alone_is_no_hang() -> None:
@@ -234,6 +280,52 @@ def test_two_communicators_in_another_order_are_a_deadlock() -> None:
     hangs = hangs_of(stood([calls, calls[2:] + calls[:2]], {}))
     assert {hang.verdict for hang in hangs} == {DEADLOCK}
     assert {hang.roots for hang in hangs} == {("rank 0", "rank 1")}
+
+
+def test_of_two_orders_the_ranks_in_the_minority_are_named() -> None:
+    everybody = tuple(range(32))
+    one, two = Group(7, "one", everybody), Group(8, "two", everybody)
+    calls = [Call(one, "AllReduce", 8), SYNC, Call(two, "AllReduce", 8), SYNC]
+    other = calls[2:] + calls[:2]
+    hangs = hangs_of(stood([other if rank in (5, 20) else calls for rank in everybody], {}))
+    assert {hang.verdict for hang in hangs} == {DEADLOCK}
+    assert {hang.roots for hang in hangs} == {("rank 5", "rank 20")}
+    assert hangs[0].func == "AllReduce"
+    assert len(hangs[0].waiting) == 30
+    assert [(last.process, last.communicator) for last in hangs[0].last] == [
+        ("rank 5", "0x8"), ("rank 20", "0x8"),
+    ]  # fmt: skip
+
+
+def test_the_first_stuck_operation_is_told_and_not_one_that_nobody_has_entered() -> None:
+    first, second = Group(9, "first", (0, 1, 2, 3)), Group(7, "second", (0, 1, 2, 3))
+    calls = [Call(first, "AllReduce", 8), Call(second, "AllReduce", 8), SYNC]
+    hangs = hangs_of(stood([calls] * 4, {3: 0}))
+    assert {hang.roots for hang in hangs} == {("rank 3",)}
+    assert [(hang.communicator, len(hang.waiting)) for hang in hangs] == [("0x9", 3), ("0x7", 0)]
+
+
+def test_the_last_thing_that_the_culprit_did_is_told() -> None:
+    group = Group(7, "dp", (0, 1, 2, 3))
+    calls = [Call(group, func, 8) for func in ("AllReduce", "ReduceScatter", "AllReduce")]
+    (hang,) = hangs_of(stood([calls] * 4, {2: 2}))
+    assert (hang.op_index, hang.func, hang.never_issued) == (3, "AllReduce", ("rank 2",))
+    (last,) = hang.last
+    assert (last.process, last.communicator) == ("rank 2", "0x7")
+    assert (last.op_index, last.func, last.since_s) == (2, "ReduceScatter", (NOW_NS - STOOD_NS) / S)
+
+
+@pytest.mark.parametrize("ahead_s", [30, -30])
+def test_a_node_whose_clock_is_off_has_not_died(ahead_s: int) -> None:
+    """Its processes' last beats seem to be long before the others', or the others' before them."""
+    programs = parallel_programs(CUBE)
+    culprit = in_last_step(programs[2], "tp", "AllReduce")
+    young = [replace(one, operations=tuple(replace(o, age_ns=61 * S) for o in one.operations))
+             for one in stood(programs, {2: culprit})]  # fmt: skip
+    off = [off_clock(one, ahead_s * 2 * S) if one.facts.node == "n1" else one for one in young]
+    hangs = hangs_of(off, Ending("FAILED"))
+    assert_root(hangs, 2)
+    assert not any(hang.dead for hang in hangs)
 
 
 def test_receives_on_both_sides_are_a_deadlock() -> None:

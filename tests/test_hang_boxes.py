@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from nccl_inspector.analysis.ending import Ending
 from nccl_inspector.analysis.hang import find_hangs
 from nccl_inspector.analysis.naming import name_processes
 from nccl_inspector.card.model import DIVERGENT, MISMATCHED, Hang
@@ -60,7 +61,8 @@ def hangs_of(tmp_path: Path, raw: Path, waiting: int, *words: str) -> tuple[Hang
         replace(one, operations=tuple(replace(o, age_ns=TIMES * o.age_ns) for o in one.operations))
         for one in boxes(raw)
     ]
-    return find_hangs(aged, name_processes([(1, one) for one in aged]), True)
+    names = name_processes([(1, one) for one in aged])
+    return find_hangs(aged, names, Ending(), [0.0] * len(aged))
 
 
 @pytest.mark.parametrize(

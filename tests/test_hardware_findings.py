@@ -87,16 +87,32 @@ def test_when_it_rose_is_told() -> None:
         ("symbol_error", 11, WARNING),
         ("packet_seq_err", 2000, INFO),
         ("packet_seq_err", 2001, WARNING),
-        ("np_ecn_marked_roce_packets", 20_000_000, INFO),
-        ("np_ecn_marked_roce_packets", 20_000_001, WARNING),
+        ("np_ecn_marked_roce_packets", 100_000_000, INFO),
+        ("np_ecn_marked_roce_packets", 100_000_001, WARNING),
         ("req_transport_retries_exceeded", 1, CRITICAL),
-        ("rnr_nak_retry_err", 1, WARNING),
+        ("rnr_nak_retry_err", 2000, INFO),
+        ("rnr_nak_retry_err", 2001, WARNING),
+        ("local_ack_timeout_err", 1, INFO),
+        ("local_ack_timeout_err", 11, WARNING),
+        ("roce_adp_retrans", 50, INFO),
+        ("out_of_sequence", 1, INFO),
     ],
 )
 def test_how_bad_a_port_counter_is_depends_on_how_much(
     name: str, total: int, severity: str
 ) -> None:
-    assert severity_of(name, hardware([port("p", **{name: total})])) == severity
+    others = [port(f"q{number}", **{name: 0}) for number in range(4)]
+    assert severity_of(name, hardware([port("p", **{name: total}), *others])) == severity
+
+
+def test_marks_of_congestion_that_all_ports_have_are_information() -> None:
+    ports = [port(f"mlx5_{n}/1", np_ecn_marked_roce_packets=300_000_000 + n) for n in range(8)]
+    assert hardware(ports).findings == ()
+
+
+def test_a_share_of_what_nobody_counted_says_nothing() -> None:
+    counts = {"roce_adp_retrans": Count(1000)}
+    assert hardware([DeviceCounters("port", "p", counts, {}, {})]).findings == ()
 
 
 @pytest.mark.parametrize(
@@ -117,17 +133,17 @@ def test_how_bad_a_gpu_counter_is_depends_on_how_much(name: str, total: int, sev
 
 def test_what_all_ports_have_is_noise_and_what_one_has_is_not() -> None:
     names = [f"mlx5_{number}/1" for number in range(8)]
-    alike = [port(name, out_of_sequence=1000 + n) for n, name in enumerate(names)]
+    alike = [port(name, out_of_sequence=10_000 + n) for n, name in enumerate(names)]
     assert hardware(alike).findings == ()
-    alike[3] = port(names[3], out_of_sequence=9000)
+    alike[3] = port(names[3], out_of_sequence=90_000)
     (finding,) = hardware(alike).findings
     assert finding.title == "n1 mlx5_3/1: out_of_sequence rose"
 
 
 def test_a_port_that_moved_more_may_have_more() -> None:
     names = [f"mlx5_{number}/1" for number in range(8)]
-    ports = [port(name, port_xmit_wait=1000 + n) for n, name in enumerate(names)]
-    busy = dict(MOVED, port_xmit_data=Count(2500 * 10**9), port_xmit_wait=Count(5500))
+    ports = [port(name, port_xmit_wait=10**8 + n) for n, name in enumerate(names)]
+    busy = dict(MOVED, port_xmit_data=Count(2500 * 10**9), port_xmit_wait=Count(55 * 10**7))
     ports[0] = DeviceCounters("port", names[0], busy, {}, {})
     assert hardware(ports).findings == ()
 
@@ -183,7 +199,7 @@ def test_an_xid_says_what_it_is(number: int, severity: str) -> None:
 
 def test_the_worst_comes_first_and_a_reset_alone_is_nothing() -> None:
     reset = DeviceCounters("port", "p", {"symbol_error": Count(0, (RESET,))}, {}, {})
-    found = hardware([reset, port(rnr_nak_retry_err=1), port("mlx5_1/1", link_downed=1)])
+    found = hardware([reset, port(link_error_recovery=1), port("mlx5_1/1", link_downed=1)])
     assert [one.severity for one in found.findings] == [CRITICAL, WARNING]
     assert hardware([reset]).findings == ()
 

@@ -1,158 +1,147 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The samples and unions that the built plugin has filled, against what the stand-in did."""
+"""Samples that the built plugin has taken: every operation, alike on all ranks, in the summary."""
 
-import signal
-from collections.abc import Iterable
+import os
+from collections import Counter, defaultdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from nccl_inspector.model import FUNCS
-from tests.sampleboxes import GROUP, Row, SampleBox, read_samples
-from tests.standin.harness import Run, finished, started, until
+from nccl_inspector.analysis.samplecolumns import SampleColumns, unix_ns
+from nccl_inspector.box import read_box
+from nccl_inspector.boxsamples import add_samples
+from nccl_inspector.model import (
+    FUNCS,
+    NS_PER_S,
+    PEER_NONE,
+    SAMPLE_CPU_TIMED,
+    SAMPLE_GROUP,
+    Process,
+)
+from nccl_inspector.summary import decode, encode, encode_process
+from tests.defects.stage import OURS, Stage, step
+from tests.standin.harness import finished
+from tests.test_collect import HEAD
 from tests.test_plugin import environment, raw
 
 __all__ = ["raw"]
 
-NS = 10**9
-TOLD = ("start_ns", "stop_ns", "bytes", "channels")  # by the stand-in and by a sample
-CLOCKS_NS = 20_000_000  # what the ranks' clocks may be apart by on a busy machine
+MIB = 1 << 20
+COMM, FINALIZE = step("comm", name="world", ranks=4), step("finalize")
 
 
-def box_of(raw: Path, run: Run, rank: int) -> SampleBox:
-    return read_samples(raw / f"nccl_inspector_0_{run.processes[rank].pid}.box")
-
-
-def played(raw: Path, place: Path, *args: str, **more: str) -> Run:
-    run = finished(
-        place, "--sizes", "256K", "--compute-ms", "0", *args, ranks=4, env=environment(raw, **more)
-    )
-    assert run.codes == [0] * 4, run.stderr
-    return run
-
-
-def identity(sample: Row) -> tuple[int, str, int, int]:
-    """Return the communicator, function, number and peer (-1: none) of a sample."""
-    return (
-        sample["comm_id"],
-        FUNCS[sample["func"]],
-        sample["index"],
-        sample["peer"] - 1,
-    )
-
-
-def logged(run: Run, rank: int) -> dict[tuple[int, str, int, int], Row]:
-    """Return what a rank of the stand-in did, by the same; Sends and Recvs are counted by peer."""
-    found: dict[tuple[int, str, int, int], Row] = {}
-    counts: dict[tuple[int, str, int], int] = {}
-    for one in run.log(rank):
-        comm, peer = int(one["comm"], 16), one.get("peer", -1)
-        number = one["seq"] + 1
-        if peer >= 0:
-            place = comm, one["func"], peer
-            number = counts[place] = counts.get(place, 0) + 1
-        found[comm, one["func"], number, peer] = {name: one[name] for name in TOLD}
+def read_whole(path: Path) -> Process:
+    """Return what collection makes of the box of a dead process."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        size = path.stat().st_size
+        process = add_samples(fd, size, read_box(fd, size, path.stem, alive=False), 1)
+    finally:
+        os.close(fd)
+    (found,) = decode(encode(HEAD, [encode_process(process)])).processes
     return found
 
 
-def covered_ns(intervals: Iterable[tuple[int, int]]) -> int:
-    """Return how long at least one of them lasted."""
-    total, end = 0, 0
-    for start, stop in sorted(intervals):
-        total += max(0, stop - max(start, end))
-        end = max(end, stop)
-    return total
+def columns_of(process: Process) -> SampleColumns:
+    assert process.samples is not None
+    assert (process.samples.lost, process.flags) == (0, ())
+    return process.samples.columns()
 
 
-def test_a_short_jobs_samples_are_its_operations(raw: Path, tmp_path: Path) -> None:
-    run = played(raw, tmp_path, "--steps", "30")
-    for rank in range(4):
-        box = box_of(raw, run, rank)
-        found = {
-            identity(one): {name: one[name] for name in TOLD}
-            for one in box.samples
-            if not one["flags"] & GROUP
-        }
-        assert found == logged(run, rank)
-        assert box.header["samples_kept"] == len(box.samples)
-        assert (box.header["samples_lost"], box.header["samples_unkinded"]) == (0, 0)
-        assert box.header["sample_length_bits"] == box.header["sample_period_bits"] == 34
+def play(tmp_path: Path, *steps: list[str | bytes], api: int = 7) -> Process:
+    stage = Stage(OURS, tmp_path)
+    stage.play(COMM, *steps, FINALIZE, api=api)
+    (path,) = stage.out.glob("*.box")
+    return read_whole(path)
 
 
-def on_unix_time(box: SampleBox) -> list[Row]:
-    """Return the samples of a process with one GPU; its clock is its own."""
-    ahead_ns = box.unions[0]["ahead_ns"]
-    return [
-        {**one, "start_ns": one["start_ns"] + ahead_ns, "stop_ns": one["stop_ns"] + ahead_ns}
-        for one in box.samples
+def funcs_of(process: Process) -> list[str]:
+    assert process.samples is not None
+    return [FUNCS[process.samples.kinds[kind].func] for kind in columns_of(process).kind]
+
+
+def test_each_collective_is_a_sample_with_its_number_bytes_and_time(tmp_path: Path) -> None:
+    process = play(
+        tmp_path,
+        step("coll", func="AllReduce", bytes=MIB, times=20, ns=100_000),
+        step("coll", func="AllGather", bytes=3 << 10, times=5, ns=40_000),
+        step("coll", func="AllReduce", bytes=100, times=2, ns=20_000),
+    )
+    found = columns_of(process)
+    assert Counter(funcs_of(process)) == {"AllReduce": 22, "AllGather": 5}
+    reduces = np.array(funcs_of(process)) == "AllReduce"
+    assert found.index[reduces].tolist() == list(range(1, 23))
+    assert found.index[~reduces].tolist() == list(range(1, 6))
+    assert found.bytes[reduces].tolist() == [MIB] * 20 + [100] * 2
+    assert found.time_ns[reduces].tolist() == pytest.approx([100_000] * 20 + [20_000] * 2, abs=64)
+    assert set(found.peer.tolist()) == {PEER_NONE}
+    assert (np.diff(found.start_ns) > 0).all()
+    assert not found.flags.any()
+
+
+def test_the_union_of_operations_is_the_time_that_the_gpu_was_busy(tmp_path: Path) -> None:
+    steps = [step("coll", bytes=MIB, times=5, ns=ns) for ns in (100_000, 10_000, 50_000)]
+    process = play(tmp_path, *steps)
+    (union,) = process.unions
+    assert process.gpus[union.gpu].uuid
+    assert sum(window.operations for window in union.windows) == 15
+    found = columns_of(process)
+    stops = found.start_ns + found.time_ns
+    latest = np.maximum.accumulate(stops)
+    begins = np.maximum(found.start_ns, np.concatenate(([0], latest[:-1])))
+    busy_ns = int(np.maximum(stops - begins, 0).sum())
+    assert 100_000 < busy_ns < int(found.time_ns.sum()), "they overlap"
+    assert sum(window.busy_ns for window in union.windows) == pytest.approx(busy_ns, abs=15 * 64)
+    ends = unix_ns(found.start_ns + found.time_ns, union.clock)
+    last_ns = process.facts.beat_ns
+    assert (np.abs(ends - last_ns) < 60 * NS_PER_S).all()
+
+
+def test_a_send_has_its_peer_and_its_number_with_it(tmp_path: Path) -> None:
+    process = play(
+        tmp_path,
+        step("p2p", func="Send", peer=1, bytes=MIB, times=3),
+        step("p2p", func="Send", peer=2, bytes=MIB, times=2),
+        step("p2p", func="Recv", peer=1, bytes=MIB, times=2),
+    )
+    found = columns_of(process)
+    rows = zip(funcs_of(process), found.peer.tolist(), found.index.tolist(), strict=True)
+    alone = [row for row, flags in zip(rows, found.flags, strict=True) if not flags & SAMPLE_GROUP]
+    assert sorted(alone) == [
+        *(("Recv", 1, 1), ("Recv", 1, 2)),
+        *(("Send", 1, 1), ("Send", 1, 2), ("Send", 1, 3), ("Send", 2, 1), ("Send", 2, 2)),
     ]
 
 
-def overlap(ones: list[Row]) -> bool:
-    """Tell whether there was a moment in which all of them ran."""
-    first_stop = min(one["stop_ns"] for one in ones)
-    return max(one["start_ns"] for one in ones) < first_stop + CLOCKS_NS
+def test_what_the_cpu_timed_says_so_and_what_nobody_timed_is_no_sample(tmp_path: Path) -> None:
+    for api in (2, 3):
+        (tmp_path / str(api)).mkdir()
+    found = columns_of(play(tmp_path / "3", step("coll", times=4, real_us=1000), api=3))
+    assert found.flags.tolist() == [SAMPLE_CPU_TIMED] * 4
+    assert play(tmp_path / "2", step("coll", times=4), api=2).samples is None
 
 
-def test_the_same_number_is_the_same_operation_on_all_ranks(raw: Path, tmp_path: Path) -> None:
-    run = played(raw, tmp_path, "--steps", "10")
-    collectives: dict[tuple[int, int, int], list[Row]] = {}
-    sends: dict[tuple[int, int, int, int], Row] = {}
-    receives: dict[tuple[int, int, int, int], Row] = {}
-    for rank in range(4):
-        for one in on_unix_time(box_of(raw, run, rank)):
-            comm, own, peer = one["comm_id"], one["rank"], one["peer"] - 1
-            if FUNCS[one["func"]] == "Send":
-                sends[comm, own, peer, one["index"]] = one
-            elif FUNCS[one["func"]] == "Recv":
-                receives[comm, peer, own, one["index"]] = one
-            else:
-                collectives.setdefault((comm, one["func"], one["index"]), []).append(one)
-    assert sends
-    assert sends.keys() == receives.keys()
-    for key, send in sends.items():
-        assert send["bytes"] == receives[key]["bytes"]
-        assert overlap([send, receives[key]])
-    assert {len(ones) == ones[0]["nranks"] for ones in collectives.values()} == {True}
-    for ones in collectives.values():
-        assert len({one["bytes"] for one in ones}) == 1
-        assert overlap(ones)
-
-
-def test_a_gpu_was_busy_while_it_was_in_at_least_one_operation(raw: Path, tmp_path: Path) -> None:
-    run = played(raw, tmp_path, "--steps", "20")
-    for rank in range(4):
-        (union,), (windows,) = (lambda box: (box.unions, box.windows))(box_of(raw, run, rank))
-        log = run.log(rank)
-        busy = covered_ns((one["start_ns"], one["stop_ns"]) for one in log)
-        assert (union["gpu"], union["lost"], union["window_s"]) == (0, 0, 10)
-        assert union["busy_ns"] == busy == sum(one["busy_ns"] for one in windows)
-        assert union["operations"] == sum(one["operations"] for one in windows) >= len(log)
-        first = min(one["start_ns"] for one in log) + windows[0]["ahead_ns"]
-        assert windows[0]["start_s"] * NS <= first < (windows[0]["start_s"] + 10) * NS
-
-
-def test_with_json_lines_each_call_is_known(raw: Path, tmp_path: Path) -> None:
-    lines = {"NCCL_INSPECTOR_JSON": "1", "NCCL_INSPECTOR_DUMP_DIR": str(tmp_path / "json")}
-    run = played(raw, tmp_path, "--steps", "5", **lines)
-    samples = [one for rank in range(4) for one in box_of(raw, run, rank).samples]
-    assert {one["queued_us"] > 0 for one in samples if not one["flags"] & GROUP} == {True}
-    assert {one["queued_us"] for one in samples if one["flags"] & GROUP} == {0}
-
-
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_what_a_killed_process_leaves_is_true(raw: Path, tmp_path: Path, how: int) -> None:
-    args = ("--steps", "100000", "--sizes", "256K", "--compute-ms", "0")
-    with started(tmp_path, list(args), ranks=4, env=environment(raw)) as run:
-        path = raw / f"nccl_inspector_0_{run.processes[2].pid}.box"
-        until(lambda: path.exists() and len(read_samples(path).samples) > 100, "samples")
-        for process in run.processes:
-            process.send_signal(how)
-        for process in run.processes:
-            process.wait(10)
-        box, log = read_samples(path), logged(run, 2)
-    assert len(box.samples) > 100
-    for one in box.samples:
-        if not one["flags"] & GROUP:
-            assert log[identity(one)]["stop_ns"] == one["stop_ns"]
-    assert box.header["sample_seq"] % 2 == 0
+def test_ranks_have_samples_of_the_same_operations(raw: Path, tmp_path: Path) -> None:
+    args = ("--steps", "3", "--sizes", "256K", "--compute-ms", "0")
+    run = finished(tmp_path, *args, ranks=4, env=environment(raw))
+    assert run.codes == [0] * 4, run.stderr
+    by_comm: dict[int, list[Counter[tuple[int, int, int]]]] = defaultdict(list)
+    for path in raw.glob("*.box"):
+        process = read_whole(path)
+        assert process.samples is not None
+        found = columns_of(process)
+        assert len(found.kind) == sum(key.ops for key in process.keys), "each, and each group"
+        own: dict[int, Counter[tuple[int, int, int]]] = defaultdict(Counter)
+        for place, index, peer, flags in zip(
+            found.kind, found.index.tolist(), found.peer, found.flags, strict=True
+        ):
+            kind = process.samples.kinds[place]
+            if peer == PEER_NONE and not flags & SAMPLE_GROUP:
+                own[kind.comm_id][kind.incarnation, kind.func, index] += 1
+        for comm_id, operations in own.items():
+            by_comm[comm_id].append(operations)
+    assert max(map(len, by_comm.values())) == 4
+    for ranks in by_comm.values():
+        assert ranks == [ranks[0]] * len(ranks)
+        assert set(ranks[0].values()) == {1}

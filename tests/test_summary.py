@@ -12,7 +12,7 @@ import pytest
 
 from nccl_inspector import summary
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.fitting import piece
+from nccl_inspector.fitting import NOTHING, piece
 from nccl_inspector.layout import LINE_WINDOWS
 from nccl_inspector.model import Histogram, Line, Net, Peer, Process
 from nccl_inspector.packedlines import PackedLines
@@ -47,7 +47,10 @@ from tests.boxes import (
 from tests.test_box import full_box, read
 from tests.test_collect import HEAD
 
-EMPTY = [piece(pack_keys([])), piece(pack_rows(Peer, [])), piece(pack_rows(Net, []))]
+EMPTY = [
+    *(piece(pack_keys([])), piece(pack_rows(Peer, [])), piece(pack_rows(Net, []))),
+    *[NOTHING] * 3,
+]
 
 
 def some_line(seed: int, count: int = LINE_WINDOWS) -> LineOf:

@@ -1,14 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whom the report names, and when it names nobody."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from nccl_inspector.card.build import build_card
-from nccl_inspector.card.model import CANNOT_TELL, HEALTHY
+from nccl_inspector.card.model import (
+    CANNOT_TELL,
+    CRITICAL,
+    FAILED,
+    HEALTHY,
+    MEDIUM,
+    WARNING,
+    Evidence,
+    Finding,
+    Hang,
+    Verdict,
+)
+from nccl_inspector.card.verdict import judge
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model import COMM_FOLDED, FUNCS, Process
 from nccl_inspector.report import Loaded, load_summaries
@@ -32,6 +44,14 @@ def report(processes: list[Process], nodes: int = 4) -> str:
         for n in range(nodes)
     ]
     return " ".join(text_of(summaries).split())
+
+
+def judged(findings: Sequence[Finding], state: str = "", hangs: Sequence[Hang] = ()) -> Verdict:
+    """The verdict of a job of an hour that was measured, and in which nobody was slow."""
+    return judge(
+        state=state, no_data="", judged=True, most_missing=False, findings=findings, causes=(),
+        costs={}, hangs=hangs, stragglers=(), ranks=8, wall_s=3600.0, waiting_share=0.01,
+    )  # fmt: skip
 
 
 def test_processes_of_one_task_are_named_by_their_rank_in_the_communicator(tmp_path: Path) -> None:
@@ -155,3 +175,20 @@ def test_a_job_of_which_half_was_not_measured_is_not_called_healthy(tmp_path: Pa
 
     assert status(3) == HEALTHY
     assert status(2) == CANNOT_TELL
+
+
+@pytest.mark.parametrize("severity", [WARNING, CRITICAL])
+def test_counters_alone_make_no_job_degraded(severity: str) -> None:
+    rose = Finding(
+        "hardware-port", severity, MEDIUM, "n1 mlx5_0/1: local_ack_timeout_err rose", "",
+        evidence=(Evidence("counters", "local_ack_timeout_err", 41, "events"),),
+    )  # fmt: skip
+    assert judged([rose]).status == HEALTHY
+
+
+def test_a_gpu_that_failed_in_a_job_that_failed_is_what_it_failed_of() -> None:
+    fell = Finding(
+        "hardware-xid", CRITICAL, MEDIUM, "n1 GPU3: XID 79, GPU fell off the bus", "",
+        evidence=(Evidence("counters", "XID 79", 1, "events"),),
+    )  # fmt: skip
+    assert judged([fell], state="FAILED").status == FAILED

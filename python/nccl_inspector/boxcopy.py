@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Copy a box out of its process's reach and check that its header and tables fit the file.
 
+Samples and unions are not copied: boxsamples.py reads them when a job has ended.
+
 Bounded in memory by BOX_BYTES_MAX, read with pread only: a mapping would let the
 user end the reader with SIGBUS by cutting the file.
 """
@@ -21,12 +23,13 @@ from nccl_inspector.layout import (
     NET,
     OP,
     PEER,
+    SAMPLES_MAX,
     VERSION,
     Reader,
     Record,
 )
 
-BOX_BYTES_MAX = 8 << 20  # the plugin's own is 1.8 MB, design.md allows it 4 MiB
+BOX_BYTES_MAX = 8 << 20  # the plugin's own is 2.8 MiB, design.md allows it 4 MiB
 NS_MAX = (1 << 63) - 1
 
 _HEADER_BYTES_MAX = 1 << 16
@@ -39,6 +42,9 @@ _ROWS_MAX = {
     "peer": 8192,
     "line": 64,
     "net": 1024,
+    "sample": SAMPLES_MAX,
+    "sample_kind": 1024,
+    "union": 16,
 }
 # For Table.places: records that are in use have 1 in `used`.
 USED = bytes(byte == 1 for byte in range(256))
@@ -152,6 +158,14 @@ def check_header(data: bytes, size: int) -> None:
         raise RefusedError("bad_box", "not of the size that it says")
 
 
+def _find_tables(data: bytes, size: int) -> dict[str, Table]:
+    """Return the tables of a BoxCopy, within the first `size` bytes of a box."""
+    records = {
+        "comm": COMM, "key": KEY, "hist": HIST, "op": OP, "peer": PEER, "line": LINE, "net": NET,
+    }  # fmt: skip
+    return {f"{word}s": find_table(data, size, word, one) for word, one in records.items()}
+
+
 def copy_box(fd: int, size: int) -> BoxCopy:
     """Return a copy of a box of `size` bytes.
 
@@ -160,20 +174,17 @@ def copy_box(fd: int, size: int) -> BoxCopy:
     """
     if not HEADER.size <= size <= BOX_BYTES_MAX:
         raise RefusedError("bad_box", f"{size} bytes")
-    data = read_at(fd, size, 0)
-    if len(data) != size:
+    header = read_at(fd, HEADER.size, 0)
+    if len(header) != HEADER.size:
+        raise RefusedError("bad_box", "cut short while it was read")
+    check_header(header, size)
+    # Those that this is about come first in a box: what is behind them is not read.
+    end = max(table.offset + table.length for table in _find_tables(header, size).values())
+    data = read_at(fd, max(end, HEADER.size), 0)
+    if len(data) < end:
         raise RefusedError("bad_box", "cut short while it was read")
     check_header(data, size)
-    copy = BoxCopy(
-        data,
-        comms=find_table(data, size, "comm", COMM),
-        keys=find_table(data, size, "key", KEY),
-        hists=find_table(data, size, "hist", HIST),
-        ops=find_table(data, size, "op", OP),
-        peers=find_table(data, size, "peer", PEER),
-        lines=find_table(data, size, "line", LINE),
-        nets=find_table(data, size, "net", NET),
-    )
+    copy = BoxCopy(data, **_find_tables(data, len(data)))
     if copy.hists.count != copy.keys.count:
         raise RefusedError("bad_box", "not one histogram for each key")
     return copy

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from nccl_inspector.box import read_box
 from nccl_inspector.boxcopy import BOX_BYTES_MAX
+from nccl_inspector.boxsamples import add_samples
 from nccl_inspector.counters.model import NodeCounters
 from nccl_inspector.counters.watched import read_record
 from nccl_inspector.errors import RefusedError
@@ -103,8 +104,10 @@ class Reading:
             counters = self._counters(job_fd) if self._wants_counters else None
             vendor = self._vendor(job_fd)
             with directory("raw", manifest.uid, job_fd) as raw_fd:
-                for name, stem in self._boxes(raw_fd, manifest.uid):
-                    block = self._block(raw_fd, name, stem, manifest.uid)
+                boxes = self._boxes(raw_fd, manifest.uid)
+                ranks = len(boxes) * manifest.num_nodes
+                for name, stem in boxes:
+                    block = self._block(raw_fd, name, stem, manifest.uid, ranks)
                     blocks += [block] if block else []
                     yield
         found = blocks or vendor or self._problems
@@ -154,10 +157,11 @@ class Reading:
             self._problems.insert(0, f"more than {BOXES_MAX} processes, the rest is left out")
         return found[:BOXES_MAX]
 
-    def _block(self, raw_fd: int, name: str, stem: str, uid: int) -> bytes | None:
+    def _block(self, raw_fd: int, name: str, stem: str, uid: int, ranks: int) -> bytes | None:
         try:
             with regular_file(name, uid, BOX_BYTES_MAX, raw_fd) as (fd, status):
                 process = read_box(fd, status.st_size, stem, is_locked(fd))
+                process = add_samples(fd, status.st_size, process, ranks)
         except RefusedError as err:
             self._refuse(name, err)
             return None

@@ -8,14 +8,28 @@ from functools import partial
 from typing import TypeVar
 
 from nccl_inspector.model import Key, Line, Net, Peer, Process
+from nccl_inspector.packedsamples import (
+    PackedSamples,
+    pack_facts,
+    pack_sample_columns,
+    pack_unions,
+)
 from nccl_inspector.packing import pack_keys, pack_line, pack_rows
+from nccl_inspector.sampletable import SampleTable, thin, without_unused_kinds
 from nccl_inspector.timeline import halve
 
 # Shares of the room that keys, time lines, peers and nets may always have. What one does not
 # need the others may, in this order.
 _SHARES = (0.4, 0.35, 0.2, 0.05)
 
+# A record usually takes five to six bytes; what does not compress has fewer records.
+SAMPLE_BYTES = 8
+SAMPLES_BYTES_LEAST = 1 << 10
+SAMPLE_FACTS_BYTES_MAX = 32 << 10  # 256 kinds of the longest names are 20 KB
+UNIONS_BYTES_MAX = 32 << 10  # an hour of a GPU is 2 to 3 KB, of which there are at most eight
+
 _LENGTH = struct.Struct("<I")
+NOTHING = _LENGTH.pack(0)  # a piece of which there is nothing
 _Row = TypeVar("_Row", Key, Peer, Net)
 
 
@@ -98,3 +112,43 @@ def pack_process(process: Process, room: int) -> tuple[list[bytes], list[str]]:
         what = "with longer windows than measured" if thin else "that did not fit"
         flags.append(f"time lines {what}: {coarse} of {len(lines)}")
     return [*(packed for packed, _ in cuts), *thin], flags
+
+
+def _packed(data: bytes) -> bytes:
+    """Return four bytes of length and what is packed already."""
+    return _LENGTH.pack(len(data)) + data
+
+
+def samples_room(samples: int) -> int:
+    """Return how many bytes so many samples of a process may take, but for what is said of all."""
+    return samples * SAMPLE_BYTES + SAMPLES_BYTES_LEAST
+
+
+def _fit_samples(table: SampleTable) -> tuple[bytes, bytes, list[str]]:
+    room = samples_room(len(table))
+    kept = table
+    while True:
+        kept = without_unused_kinds(kept)
+        facts, columns = piece(pack_facts(kept)), piece(pack_sample_columns(kept))
+        if len(facts) > SAMPLE_FACTS_BYTES_MAX:
+            return NOTHING, NOTHING, ["its samples did not fit"]
+        if len(columns) <= room:
+            return facts, columns, []
+        kept = thin(kept, len(kept) * 3 // 4)
+
+
+def pack_samples(process: Process) -> tuple[list[bytes], list[str]]:
+    """Return the pieces of samples (two) and unions, and flags for what did not fit.
+
+    The samples are fewer where they need more bytes than `samples_room` says.
+    """
+    facts, columns = NOTHING, NOTHING
+    flags: list[str] = []
+    if isinstance(process.samples, PackedSamples):  # of a summary that is written once more
+        facts, columns = map(_packed, process.samples.streams)
+    elif isinstance(process.samples, SampleTable):
+        facts, columns, flags = _fit_samples(process.samples)
+    unions = piece(pack_unions(process.unions)) if process.unions else NOTHING
+    if len(unions) > UNIONS_BYTES_MAX:
+        unions, flags = NOTHING, [*flags, "how long its GPUs were busy did not fit"]
+    return [facts, columns, unions], flags

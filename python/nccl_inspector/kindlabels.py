@@ -15,15 +15,17 @@ _WHOLE = re.compile("[0-9]{1,9}")
 WHOLE_MAX = 10**9 - 1
 _SIZE = re.compile(rf"([0-9]{{1,9}})-[0-9]{{1,9}}({'|'.join(UNITS)})")
 
-LOCAL, NET, MIXED, UNKNOWN = "nvlink", "net", "mixed", "unknown"
+NET, MIXED, UNKNOWN = "net", "mixed", "unknown"
 
 
 def transport_by_shape(nranks: int, nnodes: int) -> str:
-    """Return what a communicator goes over, as far as so many ranks on so many nodes tell."""
-    if not nranks or not nnodes:
+    """Return what a communicator goes over, as far as so many ranks on so many nodes tell.
+
+    The ranks of one node may use NVLink or not: only what is known of its GPUs tells
+    (analysis/transport.py).
+    """
+    if not nranks or nnodes <= 1:
         return UNKNOWN
-    if nnodes == 1:
-        return LOCAL
     return NET if nnodes == nranks else MIXED
 
 

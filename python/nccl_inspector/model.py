@@ -8,7 +8,13 @@ thousands there are named tuples: they are made in a third of the time of a froz
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple, Self
+from itertools import accumulate
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
+
+if TYPE_CHECKING:
+    from nccl_inspector.analysis.samplecolumns import (
+        SampleColumns,
+    )  # of numpy, which no agent imports
 
 FUNCS = (
     "Unknown", "AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce",
@@ -35,6 +41,13 @@ DROPS_IN_PART = frozenset({"no_peer", "no_group", "json"})
 P2P = frozenset({"Send", "Recv", "SendRecv"})
 
 COMM_LIVE, COMM_DESTROYED, COMM_FOLDED = 1, 2, 3
+
+NS_PER_S = 10**9
+
+# Bits of a sample's flags: a group of Sends and Recvs as one operation; timed by the CPU's clock.
+SAMPLE_GROUP, SAMPLE_CPU_TIMED = 1, 2
+# The peer of a sample: a collective or a group has none; one whose rank the record could not hold.
+PEER_NONE, PEER_BEYOND = -1, 65534
 
 # How a process ended, or that it has not.
 RUNNING, FINALIZED, EXITED, KILLED = "running", "finalized", "exited", "killed"
@@ -268,6 +281,104 @@ class Facts:
         return f"{self.array_job_id}_{self.array_task_id}"
 
 
+class SampleKind(NamedTuple):
+    """A kind of sampled operation: of one communicator, function, size class and algorithm."""
+
+    comm_id: int
+    nranks: int
+    nnodes: int
+    rank: int  # of this process
+    gpu: int | None  # index of Process.gpus
+    func: int
+    size_class: int
+    algo: int
+    proto: int
+    created_ns: int  # Unix time, of the communicator
+    incarnation: int  # communicators with this id that the process had before
+    name: str
+
+
+class GpuClock(NamedTuple):
+    """Unix time minus the clock of a GPU, which drifts: see Union.clock.
+
+    `ahead_ns[n]` is of times from `since_ns[n]` of the GPU's clock on, the first also of earlier
+    ones.
+    """
+
+    gpu: int  # index of Process.gpus
+    since_ns: tuple[int, ...]  # never falling
+    ahead_ns: tuple[int, ...]
+
+
+class Samples(Protocol):
+    """Exact records of operations in bursts of Unix time that all ranks chose alike.
+
+    A record was kept if its end, in nanoseconds of Unix time, was below 2^length_bits modulo
+    2^period_bits.
+    """
+
+    @property
+    def kinds(self) -> tuple[SampleKind, ...]:
+        """What `columns().kind` is an index of."""
+
+    @property
+    def clocks(self) -> tuple[GpuClock, ...]:
+        """How to put times of the GPUs on Unix time."""
+
+    @property
+    def length_bits(self) -> int:
+        """How long a burst is: 2^length_bits ns."""
+
+    @property
+    def period_bits(self) -> int:
+        """How long it is from one burst to the next: 2^period_bits ns."""
+
+    @property
+    def lost(self) -> int:
+        """Operations of which there is no record because there was no room for it in time."""
+
+    def __len__(self) -> int:
+        """Return how many records there are."""
+
+    def columns(self) -> "SampleColumns":
+        """Return the records as numpy arrays.
+
+        Raises:
+            RefusedError: what a node summary has is no such table; the reason is `bad_summary`.
+        """
+
+
+class UnionWindow(NamedTuple):
+    """What a GPU did in one window of Unix time."""
+
+    start_s: int  # a multiple of Union.window_s
+    operations: int  # that ended in it; 0: one ran through it
+    lost: int  # operations that ended and whose time is not in busy_ns
+    busy_ns: int  # in which the GPU was inside at least one operation
+    ahead_ns: int  # Unix time minus the GPU's clock, at the last look in this window
+
+
+@dataclass(frozen=True, slots=True)
+class Union:
+    """How long a GPU was inside at least one operation, over the life of the process."""
+
+    gpu: int  # index of Process.gpus
+    window_s: int
+    windows: tuple[UnionWindow, ...]  # rising; those in which it did nothing may be missing
+
+    @property
+    def clock(self) -> GpuClock:
+        """How to put times of the GPU's clock on Unix time."""
+        begins = [window.start_s * NS_PER_S - window.ahead_ns for window in self.windows]
+        aheads = tuple(window.ahead_ns for window in self.windows)
+        return GpuClock(self.gpu, tuple(accumulate(begins, max)), aheads)
+
+
+def clocks_of(unions: Iterable[Union]) -> tuple[GpuClock, ...]:
+    """Return the clocks of the GPUs that did anything."""
+    return tuple(union.clock for union in unions if union.windows)
+
+
 @dataclass(frozen=True, slots=True)
 class Process:
     """Everything that the box of one process says."""
@@ -282,3 +393,5 @@ class Process:
     nets: tuple[Net, ...]
     operations: tuple[Operation, ...]
     flags: tuple[str, ...]  # what makes these figures less than whole, in words
+    samples: Samples | None = None  # None: none was taken
+    unions: Sequence[Union] = ()  # of a summary: packedsamples.PackedUnions

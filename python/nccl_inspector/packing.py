@@ -77,16 +77,17 @@ def _refuse(what: str) -> RefusedError:
     return RefusedError("bad_summary", what)
 
 
-def _fold(number: int) -> int:
+def fold(number: int) -> int:
     """Return a number that is not negative: 0, -1, 1, -2 become 0, 1, 2, 3."""
     return number << 1 if number >= 0 else (-number << 1) - 1
 
 
-def _unfold(numbers: Iterable[int]) -> list[int]:
+def unfold(numbers: Iterable[int]) -> list[int]:
+    """Return what `fold` was given."""
     return [~(number >> 1) if number & 1 else number >> 1 for number in numbers]
 
 
-def _pack_columns(columns: Sequence[Sequence[int]]) -> bytes:
+def pack_columns(columns: Sequence[Sequence[int]]) -> bytes:
     """Return columns of one length, of numbers from 0 to WORD_MAX, as bytes."""
     parts = [_COUNT.pack(len(columns[0]))]
     for column in columns:
@@ -96,7 +97,7 @@ def _pack_columns(columns: Sequence[Sequence[int]]) -> bytes:
     return b"".join(parts)
 
 
-def _take_planes(data: bytes, at: int, number: int, rows_max: int) -> tuple[Planes, int]:
+def take_planes(data: bytes, at: int, number: int, rows_max: int) -> tuple[Planes, int]:
     """Return so many columns that begin there, packed as they are, and where they end."""
     if at + _COUNT.size > len(data):
         raise _refuse("ends within a table")
@@ -115,15 +116,15 @@ def _take_planes(data: bytes, at: int, number: int, rows_max: int) -> tuple[Plan
     return Planes(count, columns), at
 
 
-def _take_columns(
+def take_columns(
     data: bytes, at: int, number: int, rows_max: int
 ) -> tuple[list[Sequence[int]], int]:
     """Return so many columns that begin there, and where they end."""
-    planes, end = _take_planes(data, at, number, rows_max)
-    return [_column(raw, width, planes.rows) for width, raw in planes.columns], end
+    planes, end = take_planes(data, at, number, rows_max)
+    return [unpack_column(raw, width, planes.rows) for width, raw in planes.columns], end
 
 
-def _column(planes: bytes, width: int, count: int) -> Sequence[int]:
+def unpack_column(planes: bytes, width: int, count: int) -> Sequence[int]:
     """Return numbers from their lowest bytes, their next ones and so on."""
     if width < 2:
         return planes or bytes(count)  # nothing but zeros has no width
@@ -133,9 +134,9 @@ def _column(planes: bytes, width: int, count: int) -> Sequence[int]:
     return struct.unpack(f"<{count}Q", raw)
 
 
-def _unpack_columns(data: bytes, number: int, rows_max: int) -> list[Sequence[int]]:
+def unpack_columns(data: bytes, number: int, rows_max: int) -> list[Sequence[int]]:
     """Return so many columns; what follows them is refused."""
-    columns, end = _take_columns(data, 0, number, rows_max)
+    columns, end = take_columns(data, 0, number, rows_max)
     if end != len(data):
         raise _refuse("more than its columns")
     return columns
@@ -146,13 +147,13 @@ def pack_keys(keys: Sequence[Key]) -> bytes:
     columns: list[Sequence[int]] = []
     for name in _KEY_NAMES:
         column = [getattr(key, name) for key in keys]
-        columns.append([_fold(word) for word in column] if name in _SIGNED else column)
+        columns.append([fold(word) for word in column] if name in _SIGNED else column)
     columns.append([len(key.histogram.counts) for key in keys])
     gaps = [
         bucket - before for key in keys for before, bucket in pairwise((0, *key.histogram.buckets))
     ]
     counts = [count for key in keys for count in key.histogram.counts]
-    return _pack_columns(columns) + _pack_columns([gaps, counts])
+    return pack_columns(columns) + pack_columns([gaps, counts])
 
 
 def unpack_keys(data: bytes) -> tuple[Key, ...]:
@@ -161,15 +162,15 @@ def unpack_keys(data: bytes) -> tuple[Key, ...]:
     Raises:
         RefusedError: these are no keys.
     """
-    columns, at = _take_columns(data, 0, len(_KEY_NAMES) + 1, KEYS_MAX)
-    gaps, counts = _unpack_columns(data[at:], 2, KEYS_MAX * HIST_BUCKETS)
+    columns, at = take_columns(data, 0, len(_KEY_NAMES) + 1, KEYS_MAX)
+    gaps, counts = unpack_columns(data[at:], 2, KEYS_MAX * HIST_BUCKETS)
     *columns, lengths = columns
     if 0 in counts:
         raise _refuse("an odd histogram")
     for place, limit in _KEY_LIMITS:
         if max(columns[place], default=0) > limit:
             raise _refuse("a number is too large")
-    columns[_KEY_RATE] = _unfold(columns[_KEY_RATE])
+    columns[_KEY_RATE] = unfold(columns[_KEY_RATE])
     histograms: list[Histogram] = []
     at = 0
     for length in lengths:
@@ -190,8 +191,8 @@ def pack_rows(cls: type[_Row], rows: Sequence[_Row]) -> bytes:
     columns: list[Sequence[int]] = []
     for name in _ROW_NAMES[cls]:
         column = [getattr(row, name) for row in rows]
-        columns.append([_fold(word) for word in column] if name in _SIGNED else column)
-    return _pack_columns(columns)
+        columns.append([fold(word) for word in column] if name in _SIGNED else column)
+    return pack_columns(columns)
 
 
 def unpack_rows(cls: type[_Row], data: bytes) -> tuple[_Row, ...]:
@@ -202,10 +203,10 @@ def unpack_rows(cls: type[_Row], data: bytes) -> tuple[_Row, ...]:
     """
     names = _ROW_NAMES[cls]
     columns = []
-    for name, column in zip(names, _unpack_columns(data, len(names), ROWS_MAX), strict=True):
+    for name, column in zip(names, unpack_columns(data, len(names), ROWS_MAX), strict=True):
         if max(column, default=0) > _LIMITS.get(name, WORD_MAX):
             raise _refuse("a number is too large")
-        columns.append(_unfold(column) if name in _SIGNED else column)
+        columns.append(unfold(column) if name in _SIGNED else column)
     return tuple(cls(*row) for row in zip(*columns, strict=True))
 
 
@@ -214,8 +215,8 @@ def _indices(windows: Sequence[Window]) -> Iterator[tuple[int, int]]:
     expected = 1
     for window in windows:
         yield (
-            _fold(window.first_index - expected),
-            _fold(window.last_index - window.first_index),
+            fold(window.first_index - expected),
+            fold(window.last_index - window.first_index),
         )
         expected = window.last_index + 1
 
@@ -232,15 +233,15 @@ def pack_line(line: Line) -> bytes:
         [places[0], *(next_ - one - 1 for one, next_ in pairwise(places))],
         lates,
         ops,
-        [_fold(size - count * mean) for size, count in zip(sizes, ops, strict=True)],
+        [fold(size - count * mean) for size, count in zip(sizes, ops, strict=True)],
         *times,
         *zip(*_indices(line.windows), strict=True),
     ]
-    return head + _pack_columns(columns)
+    return head + pack_columns(columns)
 
 
 def _take_indices(firsts: Sequence[int], lasts: Sequence[int]) -> tuple[list[int], list[int]]:
-    gaps, lengths = _unfold(firsts), _unfold(lasts)
+    gaps, lengths = unfold(firsts), unfold(lasts)
     ends = [end + n for n, end in enumerate(accumulate(map(add, gaps, lengths)), 1)]
     return list(map(sub, ends, lengths)), ends
 
@@ -268,7 +269,7 @@ def line_planes(data: bytes) -> Planes:
     Raises:
         RefusedError: there are none.
     """
-    planes, end = _take_planes(data, _LINE.size, len(Window._fields), WINDOWS_MAX)
+    planes, end = take_planes(data, _LINE.size, len(Window._fields), WINDOWS_MAX)
     if end != len(data) or not planes.rows:
         raise _refuse("an odd time line")
     return planes
@@ -281,10 +282,10 @@ def unpack_line(data: bytes) -> Line:
         RefusedError: this is no time line.
     """
     head, planes = line_head(data), line_planes(data)
-    columns = [_column(raw, width, planes.rows) for width, raw in planes.columns]
+    columns = [unpack_column(raw, width, planes.rows) for width, raw in planes.columns]
     gaps, lates, ops, sizes, *times, firsts, lasts = columns
     starts = [(one + n) * head.window_s for n, one in enumerate(accumulate(gaps))]
-    sizes = [size + count * head.mean for size, count in zip(_unfold(sizes), ops, strict=True)]
+    sizes = [size + count * head.mean for size, count in zip(unfold(sizes), ops, strict=True)]
     indices = _take_indices(firsts, lasts)
     if starts[-1] > START_S_MAX or not all(ops) or min(*sizes, *indices[0]) < 0:
         raise _refuse("an odd time line")

@@ -3,11 +3,13 @@
 
 A line of JSON (the job and the node), what the counters of links and GPUs did and
 what NVIDIA's plugin wrote (nodeparts.py: each as many bytes as the line says), then
-a block for each process: four bytes of length, little-endian, and at most
-BLOCK_BYTES_MAX of pieces. A piece is four
+a block for each process: four bytes of length, little-endian, and pieces, at most
+BLOCK_BYTES_MAX without samples and unions. A piece is four
 bytes of length and zlib data: JSON (facts, dropped, flags, GPUs, communicators,
-operations in flight), keys, peers, nets, then one for each time line (packing.py).
-What does not fit is left out or made coarser, the least busy first; flags say so.
+operations in flight), keys, peers, nets, samples (two pieces) and unions
+(packedsamples.py; bytes of their own bounds; empty where there are none), then one for each time
+line (packing.py). What does not fit is left out or made coarser, the least busy first; flags say
+so.
 """
 
 import json
@@ -21,7 +23,15 @@ from typing import Any, get_args, get_origin
 from nccl_inspector.checkedjson import Checks
 from nccl_inspector.counters.model import NodeCounters
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.fitting import pack_process, piece
+from nccl_inspector.fitting import (
+    SAMPLE_FACTS_BYTES_MAX,
+    UNIONS_BYTES_MAX,
+    pack_process,
+    pack_samples,
+    piece,
+    samples_room,
+)
+from nccl_inspector.layout import SAMPLES_MAX
 from nccl_inspector.model import Comm, Facts, Gpu, Net, Operation, Peer, Process
 from nccl_inspector.nodeparts import (
     COUNTERS_BYTES_MAX,
@@ -32,27 +42,41 @@ from nccl_inspector.nodeparts import (
     unpack_vendor,
 )
 from nccl_inspector.packedlines import PackedLines, inflate
+from nccl_inspector.packedsamples import PackedSamples, PackedUnions
 from nccl_inspector.packing import WORD_MAX, pack_rows, unpack_keys, unpack_rows
 from nccl_inspector.printable import printable
+from nccl_inspector.sampletable import JOB_SAMPLES_MAX
 from nccl_inspector.vendormeans import VendorMeans
 
-FORMAT = "nccl-inspector-node-summary/6"
-BLOCK_BYTES_MAX = 32 << 10  # design.md 5: at most 32 KiB a rank
+FORMAT = "nccl-inspector-node-summary/7"
+BLOCK_BYTES_MAX = 32 << 10  # design.md 5: at most 32 KiB a rank, without samples and unions
+SAMPLES_BYTES_MAX = SAMPLE_FACTS_BYTES_MAX + samples_room(SAMPLES_MAX) + UNIONS_BYTES_MAX
 PROCESSES_MAX = 1024
 _PARTS_BYTES_MAX = COUNTERS_BYTES_MAX + VENDOR_BYTES_MAX
-SUMMARY_BYTES_MAX = PROCESSES_MAX * (BLOCK_BYTES_MAX + 4) + _PARTS_BYTES_MAX + (2 << 20)
+# A node has at most as many samples as a job should have.
+_SAMPLES_BYTES_MAX = samples_room(JOB_SAMPLES_MAX) + PROCESSES_MAX * (
+    SAMPLE_FACTS_BYTES_MAX + samples_room(0) + UNIONS_BYTES_MAX
+)
+SUMMARY_BYTES_MAX = (
+    PROCESSES_MAX * (BLOCK_BYTES_MAX + 4) + _SAMPLES_BYTES_MAX + _PARTS_BYTES_MAX + (2 << 20)
+)
 
 HEAD_BYTES_MAX = 2 << 20  # a node list may be long
 FLAGS_BYTES_MAX = 512  # what the flags of `pack_process` add to the JSON
 PIECES_BYTES_MIN = 2048  # empty ones are less
 _RAW_BYTES_MAX = 4 << 20  # of one table, unpacked
-_TABLES = 4
+_TABLES = 7
+_SAMPLES = slice(4, 7)  # samples and unions among the pieces
+_WHOLE_BYTES_MAX = BLOCK_BYTES_MAX + SAMPLES_BYTES_MAX + 3 * 4
 _PIECES_MAX = _TABLES + 64  # a time line each; the plugin has 8
 _load = Checks("bad_summary").load
 _LENGTH = struct.Struct("<I")
 _COMM_ROWS_MAX = 4096
 # How long each part between the first line and the processes is, and may be.
 _PARTS = {"counters_bytes": COUNTERS_BYTES_MAX, "vendor_bytes": VENDOR_BYTES_MAX}
+
+
+UID_UNKNOWN = -1  # of a head that no hook wrote
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +99,11 @@ class Head:
     het_job_id: str  # of a heterogeneous job's component: the leader's id; else empty
     problems: tuple[str, ...]  # what was not taken on this node, in words
     array_task: str = ""  # `810_3`, as the job's processes say: the hooks do not know it
+
+    @property
+    def by_slurm(self) -> bool:
+        """Whether Slurm gave the job its number: then it said, too, on which nodes the job ran."""
+        return bool(self.job_id and self.nodelist)
 
     @property
     def leader(self) -> int:
@@ -110,12 +139,17 @@ def _bare(process: Process) -> Process:
 
 
 def encode_process(process: Process) -> bytes:
-    """Return a block of at most BLOCK_BYTES_MAX, with as much of what is busiest as goes in."""
+    """Return a block, with as much of what is busiest as goes in.
+
+    It has at most BLOCK_BYTES_MAX and what samples and unions take.
+    """
     room = BLOCK_BYTES_MAX - len(_meta(process, process.flags)) - FLAGS_BYTES_MAX
     if room < PIECES_BYTES_MIN:
         process, room = _bare(process), PIECES_BYTES_MIN
-    pieces, flags = pack_process(process, room)
-    return b"".join((_meta(process, (*process.flags, *flags)), *pieces))
+    (keys, peers, nets, *lines), flags = pack_process(process, room)
+    samples, more_flags = pack_samples(process)
+    meta = _meta(process, (*process.flags, *flags, *more_flags))
+    return b"".join((meta, keys, peers, nets, *samples, *lines))
 
 
 def encode(
@@ -202,6 +236,9 @@ def _pieces(block: bytes) -> list[bytes]:
         found.append(block[at:end])
     if not _TABLES <= len(found) <= _PIECES_MAX:
         raise RefusedError("bad_summary", "odd block")
+    own = sum(map(len, found[_SAMPLES]))
+    if own > SAMPLES_BYTES_MAX or size - own > BLOCK_BYTES_MAX + 3 * _LENGTH.size:
+        raise RefusedError("bad_summary", "a block too long")
     return found
 
 
@@ -222,6 +259,8 @@ def _process(block: bytes) -> Process:
     if not isinstance(meta, list) or len(meta) != 6:
         raise RefusedError("bad_summary", "odd block")
     facts, dropped, flags, gpus, comms, operations = meta
+    sample_facts, sample_columns, union_stream = pieces[_SAMPLES]
+    unions = PackedUnions(union_stream) if union_stream else ()
     return Process(
         facts=_row(Facts, facts),
         dropped=_list(int, dropped),
@@ -233,6 +272,8 @@ def _process(block: bytes) -> Process:
         lines=PackedLines(pieces[_TABLES:]),
         operations=_rows(Operation, operations),
         flags=_list(str, flags),
+        samples=PackedSamples(sample_facts, sample_columns, unions) if sample_facts else None,
+        unions=unions,
     )
 
 
@@ -291,7 +332,7 @@ def decode(data: bytes) -> NodeSummary:
             raise RefusedError("bad_summary", "torn")
         size = _LENGTH.unpack_from(data, at)[0]
         at += _LENGTH.size
-        if size > BLOCK_BYTES_MAX or at + size > len(data) or len(processes) == PROCESSES_MAX:
+        if size > _WHOLE_BYTES_MAX or at + size > len(data) or len(processes) == PROCESSES_MAX:
             raise RefusedError("bad_summary", "torn, or a block too long")
         processes.append(_process(data[at : at + size]))
         at += size

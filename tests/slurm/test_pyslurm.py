@@ -13,13 +13,13 @@ import pytest
 from nccl_inspector.slurm import pyslurmprobe
 from nccl_inspector.slurm.controller import ask_controller
 from nccl_inspector.slurm.jobid import JobName
-from nccl_inspector.slurm.pyslurmprobe import ask_pyslurm, installed
+from nccl_inspector.slurm.pyslurmprobe import ask_pyslurm, installed, is_whole
 from nccl_inspector.slurm.record import CONTROLLER, PYSLURM
 from nccl_inspector.slurm.values import Facts
 
 JOB = {
     "id": 42, "name": "train", "user_id": 1001, "user_name": "ann", "state": "COMPLETED",
-    "exit_code": 3, "exit_code_signal": 0, "requeue_count": 1, "time_limit": 30,
+    "exit_code": 0, "exit_code_signal": 0, "requeue_count": 1, "time_limit": 30,
     "start_time": 100, "end_time": 200, "allocated_nodes": "n[1-2]", "num_nodes": 2,
     "required_switches": 1, "max_wait_time_switches": 120, "segment_size": None,
     "standard_output": "/home/ann/%x.out", "array_id": None, "tres": "<object>",
@@ -57,10 +57,74 @@ def test_what_it_says_is_read(python: Python) -> None:
     assert why == ""
     assert facts == {
         "job_id": 42, "name": "train", "uid": 1001, "user": "ann", "state": "COMPLETED",
-        "exit_code": 3, "signal": 0, "restart": 1, "time_limit_s": 1800, "start_s": 100,
-        "end_s": 200, "nodelist": "n[1-2]", "num_nodes": 2, "switches": 1,
+        "exit_code": 0, "signal": 0, "restart": 1, "time_limit_s": 1800, "start_s": 100,
+        "end_s": 200, "nodelist": "n[1-2]", "num_nodes": 2, "switches": 1, "segment": 0,
         "switches_wait_s": 120, "stdout_path": "/home/ann/%x.out",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("told", [9, 0], ids=["137", "128"])
+def test_an_exit_code_from_which_128_may_have_been_subtracted_is_not_believed(
+    python: Python, told: int
+) -> None:
+    job = JOB | {"state": "FAILED", "exit_code": told}
+    facts, _ = ask_pyslurm(42, python.with_job(job))
+    assert not {"exit_code", "signal"} & facts.keys()
+    assert not is_whole(facts)
+
+
+def test_a_signal_is_believed(python: Python) -> None:
+    job = JOB | {"state": "FAILED", "exit_code": 0, "exit_code_signal": 9}
+    facts, _ = ask_pyslurm(42, python.with_job(job))
+    assert (facts["exit_code"], facts["signal"], is_whole(facts)) == (0, 9, True)
+
+
+def test_what_pyslurm_says_as_none_in_place_of_0_is_0(python: Python) -> None:
+    none = {
+        "array_id": 40, "array_task_id": None, "array_tasks_waiting": None,
+        "heterogeneous_id": 41, "heterogeneous_offset": None, "required_switches": None,
+        "state_reason": "None",
+    }  # fmt: skip
+    facts, _ = ask_pyslurm(42, python.with_job(JOB | none))
+    found = {key: facts.get(key) for key in ("array_task_id", "het_offset", "switches", "reason")}
+    assert found == {"array_task_id": 0, "het_offset": 0, "switches": 0, "reason": ""}
+
+
+def test_an_array_whose_tasks_still_wait_is_not_its_first_task(python: Python) -> None:
+    waits = {"array_id": 42, "array_task_id": None, "array_tasks_waiting": "0-3"}
+    facts, _ = ask_pyslurm(42, python.with_job(JOB | waits))
+    assert "array_task_id" not in facts
+
+
+def test_why_slurm_ended_a_job_is_told(python: Python) -> None:
+    facts, _ = ask_pyslurm(42, python.with_job(JOB | {"state_reason": "TimeLimit"}))
+    assert facts["reason"] == "TimeLimit"
+
+
+def test_a_heterogeneous_job_is_not_whole_because_its_components_are_not_told(
+    python: Python,
+) -> None:
+    facts, _ = ask_pyslurm(42, python.with_job(JOB | {"heterogeneous_id": 41}))
+    assert not is_whole(facts)
+
+
+@pytest.mark.parametrize(
+    ("answers", "source", "code"), [(True, CONTROLLER, 137), (False, PYSLURM, None)]
+)
+def test_what_pyslurm_does_not_tell_scontrol_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: bool, source: str, code: int | None
+) -> None:
+    scontrol = tmp_path / "scontrol"
+    said = "echo JobId=42 JobState=FAILED ExitCode=137:0" if answers else "exit 1"
+    scontrol.write_text(
+        f'#!/bin/sh\n[ "$1" = --version ] && echo slurm-wlm 22.05.8 && exit\n{said}\n'
+    )
+    scontrol.chmod(0o755)
+    monkeypatch.setattr(pyslurmprobe, "installed", lambda: (22, 5))
+    told: Facts = {"job_id": 42, "state": "FAILED"}
+    monkeypatch.setattr(pyslurmprobe, "ask_pyslurm", lambda _: (told, ""))
+    by, facts, _ = ask_controller(scontrol, JobName(42))
+    assert (by, facts.get("exit_code")) == (source, code)
 
 
 @pytest.mark.parametrize(

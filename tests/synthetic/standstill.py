@@ -186,7 +186,8 @@ class Standstill:
         over = called - in_flight
         return Comm(
             at, group.id, COMM_LIVE, len(group.members), nnodes, group.members.index(rank), 0,
-            NOW_NS, 0, called, 0, 0, over, over, last, NOW_NS - STOOD_NS, 0, group.name,
+            NOW_NS - STOOD_NS - ROUND_NS, 0, called, 0, 0, over, over, last, NOW_NS - STOOD_NS, 0,
+            group.name,
         )  # fmt: skip
 
     @staticmethod

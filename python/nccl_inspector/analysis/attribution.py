@@ -29,7 +29,7 @@ class Attribution:
     node: str = ""
     longer: float | None = None  # an iteration, as seen
     predicted: float | None = None  # as the communication alone makes it
-    explained: float | None = None
+    explained: float | None = None  # predicted by longer, 1 at most
 
 
 def slowdown(share: float, bandwidth: float) -> float:
@@ -107,7 +107,8 @@ def attribute(changes: Changes) -> Attribution:
 
 
 def _with(found: Attribution, longer: float | None, predicted: float | None) -> Attribution:
-    explained = predicted / longer if longer and predicted is not None else None
+    # A dip cannot be explained by more than all of itself, however rough the prediction.
+    explained = min(1.0, predicted / longer) if longer and predicted is not None else None
     return Attribution(
         found.cause, found.confidence, found.why, found.node, longer, predicted, explained
     )

@@ -43,11 +43,21 @@ def _from_to(from_s: int, to_s: int) -> str:
     return f"{first.removesuffix(' UTC')} to {last}"
 
 
+def share_of_time(counter: Counter, total: int, elapsed_s: int) -> float | None:
+    """Return what share of the time a counter of time stands for; None: how long is not known.
+
+    It is at most 1: the counter is read a little after the clock, so that it may have counted a
+    little longer than the time that has passed between the readings of the clock.
+    """
+    return min(1.0, counter.said(total) / 1e9 / elapsed_s) if elapsed_s else None
+
+
 def _amount(counter: Counter, count: Count, elapsed_s: int) -> str:
     if counter.said_unit != "ns":
         return f"{counter.name} {counter.said(count.total)}"
     seconds = counter.said(count.total) / 1e9
-    share = f" ({seconds / elapsed_s:.1%} of the time)" if elapsed_s else ""
+    held = share_of_time(counter, count.total, elapsed_s)
+    share = f" ({held:.1%} of the time)" if held is not None else ""
     return f"clocks held by {counter.name} for {seconds:.3g} s{share}"
 
 

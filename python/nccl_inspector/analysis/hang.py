@@ -7,11 +7,13 @@ it is due: it counts only when nothing went on in the whole job, and is followed
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from nccl_inspector.analysis.arrival import Meeting, Place, Seat, find_meetings
+from nccl_inspector.analysis.ending import Ending
 from nccl_inspector.analysis.suspect import SUSPECT_S, is_suspect
-from nccl_inspector.analysis.waitgraph import WAITS_S, Picture, Wait, WaitGraph, find_waits
+from nccl_inspector.analysis.waitgraph import WAITS_S, Picture, Signs, Wait, WaitGraph, find_waits
 from nccl_inspector.card.model import (
     BLOCKED,
     DEAD,
@@ -22,8 +24,9 @@ from nccl_inspector.card.model import (
     NOT_MEASURED,
     TRANSPORT,
     Hang,
+    LastCall,
 )
-from nccl_inspector.model import FUNCS, KILLED, RUNNING, Operation, Process
+from nccl_inspector.model import COMM_FOLDED, FUNCS, KILLED, RUNNING, Comm, Operation, Process
 
 CONFIRMED_S = 300.0
 
@@ -33,8 +36,7 @@ def _verdict(graph: WaitGraph, place: Place, picture: Picture, roots: Sequence[i
     knots = [end for end in ends if len(end) > 1]
     if picture.mismatched:
         return MISMATCHED
-    if any(place in knot and set(roots) >= {n for n in knot if isinstance(n, int)}
-           for knot in knots):  # fmt: skip
+    if any(place in knot and not graph.stopped_in(knot) for knot in knots):
         one_comm = all(
             node.comm_id == place.comm_id and not node.pair
             for knot in knots
@@ -53,7 +55,78 @@ def _verdict(graph: WaitGraph, place: Place, picture: Picture, roots: Sequence[i
     return graph.stuck(graph.waits[place])[0]
 
 
-def _hang(graph: WaitGraph, wait: Wait, names: Sequence[str], ended: bool) -> Hang:
+def _called_last(process: Process) -> tuple[Comm, int, int, int] | None:
+    """Return a process's last call: communicator, index, function, and when at the latest (ns).
+
+    What is in flight was called when it was enqueued; what is over, before its end was noted.
+    """
+    found = []
+    for comm in process.comms:
+        if comm.state == COMM_FOLDED or not comm.enqueued:
+            continue
+        mine = [one for one in process.operations if one.comm == comm.index]
+        if mine:
+            last = max(mine, key=lambda one: one.index)
+            at_ns = max(process.facts.beat_ns - last.age_ns, comm.last_progress_ns)
+            found.append((at_ns, last.index, comm, last.func))
+        elif comm.last_progress_ns:
+            func = next(
+                (key.func for key in process.keys
+                 if key.comm == comm.index and key.last_index == comm.enqueued),
+                0,
+            )  # fmt: skip
+            found.append((comm.last_progress_ns, comm.enqueued, comm, func))
+    if not found:
+        return None
+    at_ns, index, comm, func = max(found, key=lambda row: row[:2])
+    return comm, index, func, at_ns
+
+
+def _is_in(process: Process) -> tuple[Comm, int, int, int] | None:
+    """Return the operation that a process has been in for longest, as `_called_last` does."""
+    begun = [one for one in process.operations if one.started] or process.operations
+    if not begun:
+        return None
+    first = max(begun, key=lambda one: one.age_ns)
+    comm = next((comm for comm in process.comms if comm.index == first.comm), None)
+    at_ns = process.facts.beat_ns - first.age_ns
+    return (comm, first.index, first.func, at_ns) if comm else None
+
+
+def _last_calls(
+    roots: Sequence[int], processes: Sequence[Process], names: Sequence[str], verdict: str
+) -> Iterator[LastCall]:
+    """Return what the roots did last; in a wrong order or kind, what they are in."""
+    look = _is_in if verdict in (MISMATCHED, DEADLOCK) else _called_last
+    for who in roots:
+        found = look(processes[who])
+        if found:
+            comm, index, func, at_ns = found
+            at_s = at_ns / 1e9 if at_ns else None
+            yield LastCall(names[who], hex(comm.id), index, FUNCS[func] if func else "", at_s)
+
+
+def _is_confirmed(verdict: str, age_s: float, ending: Ending) -> bool:
+    """Tell whether an operation would never have ended.
+
+    A job that is ended from outside may have been in a long checkpoint, for which the others
+    waited. What cannot end at all, what is very old, and what the application itself gave up, hung.
+    """
+    cannot_end = verdict in (DEAD, MISMATCHED, DEADLOCK)
+    return cannot_end or ending.was_given_up or age_s > CONFIRMED_S
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """All processes with their names, and how the job ended."""
+
+    processes: Sequence[Process]
+    names: Sequence[str]
+    ending: Ending
+
+
+def _hang(graph: WaitGraph, wait: Wait, job: _Job) -> Hang:
+    names = job.names
     picture, roots = graph.pictures[wait.place], graph.roots(wait.place)
     verdict = _verdict(graph, wait.place, picture, roots)
 
@@ -79,7 +152,8 @@ def _hang(graph: WaitGraph, wait: Wait, names: Sequence[str], ended: bool) -> Ha
             *(f"rank {rank} of {comm}" for rank in picture.missing),
             *named(picture.unknown),
         ),
-        confirmed=ended or wait.age_ns > CONFIRMED_S * 1e9,
+        confirmed=_is_confirmed(verdict, wait.age_ns / 1e9, job.ending),
+        last=tuple(_last_calls(roots, job.processes, names, verdict)),
     )
 
 
@@ -122,12 +196,23 @@ def _queued_only(meeting: Meeting) -> Wait | None:
     return Wait(meeting, place, tuple((s, one) for s, one in seats if one))
 
 
-def find_hangs(processes: Sequence[Process], names: Sequence[str], ended: bool) -> tuple[Hang, ...]:
+def may_hang(processes: Iterable[Process]) -> bool:
+    """Tell whether there is anything to look at: most jobs have no old operation at all."""
+    return any(is_suspect(op, op.age_ns / 1e9, one) for one in processes for op in one.operations)
+
+
+def find_hangs(
+    processes: Sequence[Process],
+    names: Sequence[str],
+    ending: Ending,
+    silences_ns: Sequence[float],
+) -> tuple[Hang, ...]:
     """Return what never ended, one for each communicator, those of the roots first.
 
-    `ended`: the job is over, so nothing can end any more. `names`: of the processes.
+    `processes` are in common time, `silences_ns` is how long each gave no sign of life before the
+    last one did (analysis/clocks.py), `names` are theirs.
     """
-    if not any(is_suspect(op, op.age_ns / 1e9, one) for one in processes for op in one.operations):
+    if not may_hang(processes):
         return ()
     last_beat_ns = max((one.facts.beat_ns for one in processes), default=0)
     still = last_beat_ns - _last_progress_ns(processes) > SUSPECT_S * 1e9
@@ -139,17 +224,22 @@ def find_hangs(processes: Sequence[Process], names: Sequence[str], ended: bool) 
     for meeting in hung:
         extra = None if by_meeting[meeting.id] else _queued_only(meeting)
         by_meeting[meeting.id] += [extra] if extra else []
-    graph = WaitGraph((w for waits in by_meeting.values() for w in waits), last_beat_ns)
+    signs = Signs(last_beat_ns, silences_ns)
+    graph = WaitGraph((w for waits in by_meeting.values() for w in waits), signs)
+    job = _Job(processes, names, ending)
     found = [
-        _hang(graph, _worst(by_meeting[meeting.id], graph), names, ended)
+        _hang(graph, _worst(by_meeting[meeting.id], graph), job)
         for meeting in hung
         if by_meeting[meeting.id]
     ]
     return tuple(sorted(found, key=_order))
 
 
-def _order(hang: Hang) -> tuple[bool, float, str]:
-    """Sort what names a root itself first, then by time."""
+def _order(hang: Hang) -> tuple[bool, bool, float, str]:
+    """Sort what names a root itself and has somebody in it first, then by since when.
+
+    What was called and is entered by nobody only stands in the queue behind what is stuck.
+    """
     direct = {*hang.never_issued, *hang.not_started, *hang.dead, *hang.mismatched}
     is_root = bool(direct & set(hang.roots)) or hang.verdict in (NETWORK, TRANSPORT, NOT_MEASURED)
-    return not is_root, hang.since_s or 0.0, hang.communicator
+    return not (is_root and hang.waiting), not is_root, hang.since_s or 0.0, hang.communicator

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from nccl_inspector.analysis.commands import show_gpu, show_nvlinks, show_port
 from nccl_inspector.analysis.counterwords import (
     State,
     clock,
@@ -94,17 +95,27 @@ def _stands_out(value: float, others: Sequence[float]) -> bool:
 
 
 def _severity(rise: _Rise, rule: Rule, others: Sequence[float]) -> str:
-    counter = load_counters()[rise.device.kind, rise.name]
     if rule.alone and not _stands_out(rise.weighed, others):
         return INFO
-    if rule.share:
-        in_ns = counter.said_unit == "ns"
-        whole = rise.elapsed_s * 1e9 if in_ns else _moved(rise.device, "packets")
-        enough = whole > 0 and counter.said(rise.count.total) > rule.share * whole
-        return rule.severity if enough else INFO
+    if rule.share and not _is_share(rise, rule.share):
+        return INFO
     if rule.per_hour and rise.count.total <= rule.per_hour * max(rise.elapsed_s / 3600, 1):
         return INFO
     return rule.severity
+
+
+def _is_share(rise: _Rise, share: float) -> bool:
+    """Tell whether a rise is above a share: of the time, or of what the port moved meanwhile.
+
+    What the port moved is not known where no such counter was read: then the share is not either,
+    and says nothing.
+    """
+    counter = load_counters()[rise.device.kind, rise.name]
+    if counter.said_unit == "ns":
+        whole = rise.elapsed_s * 1e9
+    else:
+        whole = _moved(rise.device, "packets")
+    return whole > 0 and counter.said(rise.count.total) > share * whole
 
 
 def _period(counts: Iterable[Count]) -> Period | None:
@@ -196,7 +207,23 @@ def _finding(node: str, device: DeviceCounters, told: Sequence[_Told]) -> Findin
         entities=(Entity("port" if device.kind == "port" else "gpu", name),),
         evidence=tuple(one.evidence() for one in bad),
         actions=tuple(action for action in actions if action),
+        next=_next(node, device),
     )
+
+
+def _next(node: str, device: DeviceCounters) -> str:
+    """Return the command that shows a device as it is now."""
+    if device.kind == "port":
+        return show_port(node, device.name)
+    if device.kind == "nvlink":
+        return show_nvlinks(node, device.name.partition("/")[0].removeprefix("GPU"))
+    return show_gpu(node, _address(device))
+
+
+def _address(device: DeviceCounters) -> str:
+    """Return a GPU's PCI address, else its index."""
+    found = device.facts.get("pci")
+    return found[-1].text if found else device.name.removeprefix("GPU")
 
 
 def _seen(xids: Iterable[XidSeen]) -> dict[tuple[str, int], list[int]]:
@@ -207,8 +234,9 @@ def _seen(xids: Iterable[XidSeen]) -> dict[tuple[str, int], list[int]]:
     return seen
 
 
-def _xid_findings(node: str, xids: Iterable[XidSeen]) -> Iterator[Finding]:
-    for (gpu, number), times in _seen(xids).items():
+def _xid_findings(node: str, found: NodeCounters) -> Iterator[Finding]:
+    gpus = {one.name: _address(one) for one in found.devices if one.kind == "gpu"}
+    for (gpu, number), times in _seen(found.xids).items():
         rule = XIDS.get(number, OTHER_XID)
         yield Finding(
             rule="hardware-xid",
@@ -220,6 +248,7 @@ def _xid_findings(node: str, xids: Iterable[XidSeen]) -> Iterator[Finding]:
             entities=(Entity("gpu", f"{node} {gpu}"),),
             evidence=(Evidence("counters", f"XID {number}", len(times), "events"),),
             actions=(rule.action,) if rule.action else (),
+            next=show_gpu(node, gpus.get(gpu, gpu.removeprefix("GPU"))),
         )
 
 
@@ -269,7 +298,7 @@ def find_hardware(summaries: Sequence[NodeSummary]) -> Hardware:
         finding = _finding(node, device, by_device[node, device.kind, device.name])
         findings += [finding] if finding else []
     for node, one in counters.items():
-        findings += _xid_findings(node, one.xids)
+        findings += _xid_findings(node, one)
     rows = [row for node, one in counters.items() for row in _rows(node, one, by_node[node])]
     return Hardware(
         tuple(sorted(findings, key=lambda one: (-SEVERITIES.index(one.severity), one.title))),

@@ -19,9 +19,12 @@ NOTHING = ""
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`severity` holds above `per_hour` events, or `share` of the time or of all packets; else I.
+    """`severity` holds above so many events an hour, and above that share; else it is information.
 
-    `alone`: only where the device stands out from its like, since all have some.
+    `share` is of the time for times, of what the port moved for all else. `alone`: only where the
+    device stands out from its like, since all have some. A counter without any of these says by a
+    single event that hardware failed. What a healthy fabric counts every day has a rate: a few
+    retransmissions, a timeout now and then, and the marks by which congestion control works.
     """
 
     severity: str
@@ -36,58 +39,63 @@ _PORT = {
     "carrier_down_count": Rule(CRITICAL, CABLE),
     "link_error_recovery": Rule(WARNING, CABLE),
     "symbol_error": Rule(WARNING, CABLE, per_hour=10),
-    "port_rcv_errors": Rule(WARNING, CABLE),
-    "local_link_integrity_errors": Rule(WARNING, CABLE),
-    "excessive_buffer_overrun_errors": Rule(WARNING, CABLE),
-    "port_rcv_remote_physical_errors": Rule(WARNING, UPSTREAM),
-    "port_xmit_discards": Rule(WARNING, CONGESTION),
-    "port_xmit_wait": Rule(WARNING, CONGESTION, alone=True),
-    "out_of_sequence": Rule(WARNING, CONGESTION, alone=True),
-    "packet_seq_err": Rule(WARNING, CONGESTION, share=1e-6),
-    "implied_nak_seq_err": Rule(WARNING, CONGESTION, share=1e-6),
-    "local_ack_timeout_err": Rule(WARNING, CABLE),
-    "rnr_nak_retry_err": Rule(WARNING, HOST),
-    "out_of_buffer": Rule(WARNING, HOST),
+    "port_rcv_errors": Rule(WARNING, CABLE, per_hour=10),
+    "local_link_integrity_errors": Rule(WARNING, CABLE, per_hour=10),
+    "excessive_buffer_overrun_errors": Rule(WARNING, CABLE, per_hour=10),
+    "port_rcv_remote_physical_errors": Rule(WARNING, UPSTREAM, per_hour=10),
+    "port_xmit_discards": Rule(WARNING, CONGESTION, per_hour=60, share=1e-6),
+    # In ticks of unknown length, some nanoseconds each.
+    "port_xmit_wait": Rule(WARNING, CONGESTION, per_hour=10e6, alone=True),
+    "out_of_sequence": Rule(WARNING, CONGESTION, per_hour=60, share=1e-6, alone=True),
+    "packet_seq_err": Rule(WARNING, CONGESTION, per_hour=60, share=1e-6),
+    "implied_nak_seq_err": Rule(WARNING, CONGESTION, per_hour=60, share=1e-6),
+    # Each is a stall of some milliseconds up to seconds.
+    "local_ack_timeout_err": Rule(WARNING, CABLE, per_hour=10),
+    "rnr_nak_retry_err": Rule(WARNING, HOST, per_hour=60, share=1e-6),
+    "out_of_buffer": Rule(WARNING, HOST, per_hour=60, share=1e-6),
     "req_transport_retries_exceeded": Rule(CRITICAL, CABLE),
     "req_rnr_retries_exceeded": Rule(CRITICAL, HOST),
-    "req_remote_access_errors": Rule(WARNING, APPLICATION),
-    "resp_remote_access_errors": Rule(WARNING, APPLICATION),
-    "req_cqe_error": Rule(WARNING, CABLE),
-    "roce_adp_retrans": Rule(WARNING, CONGESTION),
-    "roce_adp_retrans_to": Rule(CRITICAL, CONGESTION),
-    "np_ecn_marked_roce_packets": Rule(WARNING, CONGESTION, share=0.01),
-    "rp_cnp_ignored": Rule(WARNING, CONGESTION),
-    "rx_icrc_encapsulated": Rule(WARNING, CABLE),
+    # A process that is killed leaves some of these three.
+    "req_remote_access_errors": Rule(WARNING, APPLICATION, per_hour=100),
+    "resp_remote_access_errors": Rule(WARNING, APPLICATION, per_hour=100),
+    "req_cqe_error": Rule(WARNING, CABLE, per_hour=100),
+    "roce_adp_retrans": Rule(WARNING, CONGESTION, per_hour=60, share=1e-6),
+    "roce_adp_retrans_to": Rule(WARNING, CONGESTION, per_hour=10),
+    # The marks are how a lossless fabric slows its senders down: only a port of its own kind of
+    # trouble has far more of them than its like.
+    "np_ecn_marked_roce_packets": Rule(WARNING, CONGESTION, share=0.05, alone=True),
+    "rp_cnp_ignored": Rule(WARNING, CONGESTION, per_hour=100),
+    "rx_icrc_encapsulated": Rule(WARNING, CABLE, per_hour=10),
 }
 _GPU = {
     "ecc_uncorrected": Rule(CRITICAL, RESET),
     "remapped_rows_uncorrected": Rule(CRITICAL, RESET),
     "nvlink_crc_flit": Rule(WARNING, NVLINK, per_hour=100),
-    "nvlink_crc_data": Rule(WARNING, NVLINK),
+    "nvlink_crc_data": Rule(WARNING, NVLINK, per_hour=10),
     "nvlink_replay": Rule(WARNING, NVLINK, per_hour=100),
     "nvlink_recovery": Rule(WARNING, NVLINK),
-    "nvlink_ecc_data": Rule(WARNING, NVLINK),
+    "nvlink_ecc_data": Rule(WARNING, NVLINK, per_hour=10),
     "pcie_replay": Rule(WARNING, PCIE, per_hour=1000),
-    "pcie_non_fatal": Rule(WARNING, PCIE),
+    "pcie_non_fatal": Rule(WARNING, PCIE, per_hour=10),
     "pcie_fatal": Rule(CRITICAL, PCIE),
     "power_cap": Rule(WARNING, COOLING, share=0.05, alone=True),
     "thermal": Rule(WARNING, COOLING, share=0.01),
     "sw_thermal": Rule(WARNING, COOLING, share=0.01),
     "hw_thermal": Rule(WARNING, COOLING, share=0.01),
     "power_brake": Rule(WARNING, COOLING, share=0.01),
-    "c2c_interrupts": Rule(WARNING, RESET),
+    "c2c_interrupts": Rule(WARNING, RESET, per_hour=10),
 }
 _NVLINK = {
     "replay": Rule(WARNING, NVLINK, per_hour=100),
     "recovery": Rule(WARNING, NVLINK),
-    "crc": Rule(WARNING, NVLINK),
+    "crc": Rule(WARNING, NVLINK, per_hour=100),
     "malformed_packets": Rule(WARNING, NVLINK),
     "buffer_overruns": Rule(WARNING, NVLINK),
     "rcv_errors": Rule(WARNING, NVLINK),
     "rcv_remote_errors": Rule(WARNING, NVLINK),
     "rcv_general_errors": Rule(WARNING, NVLINK),
     "link_integrity_errors": Rule(WARNING, NVLINK),
-    "xmit_discards": Rule(WARNING, NVLINK),
+    "xmit_discards": Rule(WARNING, NVLINK, per_hour=10),
     "recovery_failed": Rule(CRITICAL, NVLINK),
     "recoveries": Rule(WARNING, NVLINK),
 }

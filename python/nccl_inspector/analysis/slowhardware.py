@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from nccl_inspector.analysis.counterwords import elapsed_of
+from nccl_inspector.analysis.counterwords import elapsed_of, share_of_time
 from nccl_inspector.analysis.hardwarerules import THROTTLES, XIDS
 from nccl_inspector.analysis.queued import GPU, HOST
 from nccl_inspector.card.model import CRITICAL, UNKNOWN, Evidence
@@ -46,9 +46,11 @@ def _share(node: NodeCounters, kind: str, name: str) -> dict[str, float]:
     elapsed_s = elapsed_of(node.spans, kind)
     known = load_counters()[kind, name]
     return {
-        device.name: known.said(device.counts[name].total) / 1e9 / elapsed_s
+        device.name: share
         for device in node.devices
-        if device.kind == kind and name in device.counts and elapsed_s
+        if device.kind == kind
+        and name in device.counts
+        and (share := share_of_time(known, device.counts[name].total, elapsed_s)) is not None
     }
 
 
@@ -67,7 +69,8 @@ def _high(
         usual = median(others) if others else 0.0
         if share >= max(least, TIMES_MIN * usual):
             reference = usual if others else None
-            found[key] = Evidence("counters", name, share, "share", reference, len(others))
+            count = len(others) or None
+            found[key] = Evidence("counters", name, share, "share", reference, count)
     return found
 
 

@@ -2,8 +2,13 @@
 """Findings about the measurement itself: who died, who is missing, and what was not counted."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
 
+from nccl_inspector.analysis.commands import show_journal
 from nccl_inspector.analysis.coverage import Coverage
+from nccl_inspector.analysis.ending import Ending
+from nccl_inspector.analysis.places import Places
 from nccl_inspector.card.model import (
     CRITICAL,
     HIGH,
@@ -15,11 +20,9 @@ from nccl_inspector.card.model import (
     Finding,
     Period,
 )
-from nccl_inspector.card.words import number
+from nccl_inspector.card.words import duration, number, said_entity
 from nccl_inspector.model import KILLED, Process
 
-# The writer thread beats each second, at a low priority; a scheduler kills all within less.
-DIED_FIRST_S = 15.0
 DROPS_SHARE_MIN = 0.01  # of all operations
 
 
@@ -27,36 +30,75 @@ def _entities(kind: str, names: Sequence[str]) -> tuple[Entity, ...]:
     return tuple(Entity(kind, name) for name in names)
 
 
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """How the processes of a job ended.
+
+    `silences_ns`: for how long each gave no sign of life while another still did
+    (analysis/clocks.py); `doubt_ns`: how well the clocks of nodes could be compared for that.
+    """
+
+    places: Places
+    ending: Ending
+    silences_ns: Sequence[float]
+    doubt_ns: float = 0.0
+
+
 def _died_first(
-    killed: Sequence[tuple[str, Process]], last_beat_ns: int
-) -> Iterator[tuple[str, Process]]:
-    for name, one in sorted(killed, key=lambda pair: pair[1].facts.beat_ns):
-        if last_beat_ns - one.facts.beat_ns > DIED_FIRST_S * 1e9:
-            yield name, one
+    killed: Sequence[tuple[str, Process, float]], ending: Ending
+) -> list[tuple[str, Process, float]]:
+    """Return who died before the others, the first one first."""
+    if not ending.orders_deaths:
+        return []
+    early = [row for row in killed if row[2] > ending.silence_s * 1e9]
+    return sorted(early, key=lambda row: -row[2])
 
 
-def _killed(named: Sequence[tuple[str, Process]]) -> Iterator[Finding]:
+def _doubt_words(doubt_ns: float) -> str:
+    if not doubt_ns:
+        return ""
+    if not isfinite(doubt_ns):
+        return " Clocks of different nodes could not be compared, so it is compared with its node."
+    return f" The nodes' clocks are compared to within {duration(doubt_ns)}."
+
+
+def _first_death(
+    early: Sequence[tuple[str, Process, float]], processes: int, ends: Ends
+) -> Finding:
+    name, process, silent_ns = early[0]
+    who = ends.places.rank(name)
+    beat_s, before_s = process.facts.beat_ns / 1e9, silent_ns / 1e9
+    others = f", and {number(len(early) - 1, 'other')}" if len(early) > 1 else ""
+    return Finding(
+        rule="killed",
+        severity=CRITICAL,
+        confidence=MEDIUM,
+        title=f"{said_entity(who)} died {before_s:.0f} s before the last process{others}",
+        detail="It did not end in order; its data are whole up to the last event."
+        + _doubt_words(ends.doubt_ns),
+        period=Period(beat_s, beat_s + before_s),
+        entities=tuple(ends.places.rank(one) for one, _, _ in early),
+        evidence=(
+            Evidence("boxes", "silent before the last process ended", before_s, "s",
+                     ends.ending.silence_s, processes),
+        ),
+        actions=("look for an error, a signal or the OOM killer at that time",),
+        next=show_journal(who.node, beat_s, beat_s) if who.node else "",
+    )  # fmt: skip
+
+
+def _killed(named: Sequence[tuple[str, Process]], ends: Ends) -> Iterator[Finding]:
     """Return what there is to say of processes that did not end in order."""
-    killed = [(name, one) for name, one in named if one.facts.state == KILLED]
+    killed = [
+        (name, one, silent_ns)
+        for (name, one), silent_ns in zip(named, ends.silences_ns, strict=True)
+        if one.facts.state == KILLED
+    ]
     if not killed:
         return
-    last_beat_ns = max(one.facts.beat_ns for _, one in named)
-    early = list(_died_first(killed, last_beat_ns))
+    early = _died_first(killed, ends.ending)
     if early:
-        first, process = early[0]
-        before_s = (last_beat_ns - process.facts.beat_ns) / 1e9
-        others = f", and {number(len(early) - 1, 'other')}" if len(early) > 1 else ""
-        yield Finding(
-            rule="killed",
-            severity=CRITICAL,
-            confidence=MEDIUM,
-            title=f"{first} died {before_s:.0f} s before the last process{others}",
-            detail="It did not end in order; its data are whole up to the last event.",
-            period=Period(process.facts.beat_ns / 1e9, last_beat_ns / 1e9),
-            entities=_entities("rank", [name for name, _ in early]),
-            evidence=(Evidence("boxes", "before the last beat of the job", before_s, "s"),),
-            actions=("look for an error, a signal or the OOM killer at that time",),
-        )
+        yield _first_death(early, len(named), ends)
     elif len(killed) == len(named):
         yield Finding(
             rule="killed",
@@ -69,14 +111,16 @@ def _killed(named: Sequence[tuple[str, Process]]) -> Iterator[Finding]:
             evidence=(Evidence("boxes", "processes killed", len(killed), "processes"),),
         )
     else:
+        state = ends.ending.state.lower().replace("_", " ")
+        why = f", which Slurm ended (state {state})" if ends.ending.was_from_outside else ""
         yield Finding(
             rule="killed",
-            severity=WARNING,
+            severity=INFO if ends.ending.was_from_outside else WARNING,
             confidence=MEDIUM,
             title=f"{number(len(killed), 'process')} of {len(named):,} did not end in order",
             detail="Killed, or left without finalizing NCCL, at about the time when the others "
-            "ended. Data are whole up to the last event.",
-            entities=_entities("rank", [name for name, _ in killed]),
+            f"ended{why}. Data are whole up to the last event.",
+            entities=_entities("rank", [name for name, _, _ in killed]),
             evidence=(
                 Evidence("boxes", "processes killed", len(killed), "processes", count=len(named)),
             ),
@@ -165,15 +209,17 @@ def find_unmeasured(
     coverage: Coverage,
     nodes_missing: Sequence[str],
     ranks_expected: int | None,
+    ends: Ends,
 ) -> tuple[Finding, ...]:
     """Return what is to be known of the data before anything is believed.
 
-    `names`: of the processes; `ranks_expected`: None where it is not known.
+    `processes` are in common time (analysis/clocks.py), `names` are theirs; `ranks_expected`: None
+    where it is not known.
     """
     named = list(zip(names, processes, strict=True))
     operations = sum(comm.enqueued for one in processes for comm in one.comms)
     return (
-        *_killed(named),
+        *_killed(named, ends),
         *_missing(nodes_missing, len(processes), ranks_expected),
         *_dropped(coverage.dropped, operations),
         *_unheard(coverage, len(processes)),

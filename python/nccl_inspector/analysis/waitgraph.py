@@ -2,19 +2,19 @@
 """The processes and operations of a job that stands still, as a graph of who waits for what."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from nccl_inspector.analysis.arrival import Arrival, Meeting, Place, Seat
+from nccl_inspector.analysis.ending import BEATS_APART_S
 from nccl_inspector.analysis.stuckpeer import CREDIT, GPU, find_stuck_peer
 from nccl_inspector.analysis.suspect import SUSPECT_S
 from nccl_inspector.analysis.waitfor import End, find_ends, successors
 from nccl_inspector.card.model import NETWORK, TRANSPORT
-from nccl_inspector.model import FUNCS, Operation, Process
+from nccl_inspector.model import FUNCS, Operation
 
 WAITS_S = SUSPECT_S / 2  # so long an operation is followed; what blocks the rest came before it
-_BEATS_APART_S = 15.0  # the writer thread beats each second, at a low priority
 
 # Of the graph: a process by its place in the list, or an operation.
 _Node: TypeAlias = int | Place
@@ -61,10 +61,19 @@ class Picture:
         return bool(self.missing or self.unknown) and not late
 
 
-def _is_dead(process: Process, since_ns: int, last_beat_ns: int) -> bool:
-    """Tell whether a process was gone for most of the time that others waited for it."""
-    silent_ns = last_beat_ns - process.facts.beat_ns
-    return silent_ns > max(_BEATS_APART_S * 1e9, (last_beat_ns - since_ns) / 2)
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """Signs of life: the latest of all, and how long each process gave none before that.
+
+    See `silences_ns` in analysis/clocks.py.
+    """
+
+    last_ns: int
+    silences_ns: Sequence[float]
+
+    def is_dead(self, who: int, since_ns: int) -> bool:
+        """Tell whether a process was gone for most of the time that others waited for it."""
+        return self.silences_ns[who] > max(BEATS_APART_S * 1e9, (self.last_ns - since_ns) / 2)
 
 
 def _find_mismatched(wait: Wait) -> tuple[int, ...]:
@@ -84,7 +93,7 @@ def _find_mismatched(wait: Wait) -> tuple[int, ...]:
     return tuple(sorted(who for found in odd for who in found))
 
 
-def _look(wait: Wait, last_beat_ns: int) -> Picture:
+def _look(wait: Wait, signs: Signs) -> Picture:
     """Return who has come to an operation and who has not."""
     found: dict[str, list[int]] = defaultdict(list)
     since_ns = wait.since_ns
@@ -95,7 +104,7 @@ def _look(wait: Wait, last_beat_ns: int) -> Picture:
             continue
         arrival = wait.meeting.arrival(seat, wait.place)
         in_it = wait.meeting.operation_at(seat, wait.place) is not None
-        dead = _is_dead(seat.process, since_ns, last_beat_ns)
+        dead = signs.is_dead(seat.who, since_ns)
         if dead and (in_it or arrival is not Arrival.STARTED):
             found["dead"].append(seat.who)
         elif arrival is Arrival.ABSENT:
@@ -133,10 +142,10 @@ def find_waits(meeting: Meeting) -> Iterator[Wait]:
 class WaitGraph:
     """Waiting processes and operations, and where the paths from each end."""
 
-    def __init__(self, waits: Iterable[Wait], last_beat_ns: int) -> None:
-        """Look at all that ranks are in; the latest beat of all processes is now."""
+    def __init__(self, waits: Iterable[Wait], signs: Signs) -> None:
+        """Look at all that ranks are in; the latest sign of life of all processes is now."""
         self.waits = {wait.place: wait for wait in waits}
-        self.pictures = {place: _look(wait, last_beat_ns) for place, wait in self.waits.items()}
+        self.pictures = {place: _look(wait, signs) for place, wait in self.waits.items()}
         edges: list[tuple[_Node, _Node]] = []
         for place, wait in self.waits.items():
             picture = self.pictures[place]
@@ -183,7 +192,31 @@ class WaitGraph:
         return TRANSPORT, tuple(seats[rank].who for rank in pair if rank in seats)
 
     def _of_knot(self, end: End[_Node]) -> set[int]:
-        """Return who did not call what others of the knot are in.
+        """Return who stopped calling, else who is in another order than most, else everybody."""
+        processes = {node for node in end if isinstance(node, int)}
+        return self.stopped_in(end) or self._minority(end) or processes
+
+    def _minority(self, end: End[_Node]) -> set[int]:
+        """Return who is not where most of its communicator are, of the knot's processes.
+
+        Where most ranks of a communicator are in one operation and the rest are in others, the
+        rest took another order.
+        """
+        lacking: set[int] = set()
+        inside: set[int] = set()
+        for place in end:
+            if not isinstance(place, Place) or place not in self.waits:
+                continue
+            wait = self.waits[place]
+            begun, expected = set(wait.begun()), list(wait.meeting.expected(place))
+            if 2 * len(begun) > len(expected):
+                inside |= begun
+                seats = (wait.meeting.seats.get(rank) for rank in expected)
+                lacking |= {seat.who for seat in seats if seat} - begun
+        return {node for node in end if isinstance(node, int)} & lacking - inside
+
+    def stopped_in(self, end: End[_Node]) -> set[int]:
+        """Return who did not call what others of a knot are in, and is in Recvs alone itself.
 
         A Recv may be posted ahead of time, so a process that is in Recvs alone may still have
         stopped calling: then a collective or Send lacks it, and not all of the knot.
@@ -201,8 +234,7 @@ class WaitGraph:
             if not is_recv(place)
             for who in picture.absent
         }
-        free = (processes & lacking) - held
-        return free or processes
+        return (processes & lacking) - held
 
 
 def is_recv(place: Place) -> bool:

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The report card of a capture: judged as node summaries are, with exact figures put in."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
+from nccl_inspector.analysis.naming import name_processes
 from nccl_inspector.capture.engine import Capture
 from nccl_inspector.capture.joined import Joined
 from nccl_inspector.card.build import build_card
 from nccl_inspector.card.given import Given
-from nccl_inspector.card.model import Card, Evidence, Finding, Input, Operations
+from nccl_inspector.card.model import Card, Communicator, Evidence, Finding, Input, Operations
 from nccl_inspector.printable import visible
 from nccl_inspector.report import Loaded
 
@@ -68,26 +70,56 @@ def _exact(card: Card, joined: Joined) -> tuple[Operations, ...]:
     )  # fmt: skip
 
 
-def _findings(card: Card, joined: Joined) -> tuple[Finding, ...]:
+def _ranks(loaded: Loaded) -> dict[tuple[str, str], int]:
+    """Return the rank of each process in each communicator, by the names that the card has."""
+    listed = [(one.head.job_id, process) for one in loaded.summaries for process in one.processes]
+    return {
+        (name, hex(comm.id)): comm.rank
+        for name, (_, process) in zip(name_processes(listed), listed, strict=True)
+        for comm in process.comms
+    }
+
+
+def _came_last(
+    finding: Finding, card: Card, joined: Joined, ranks: Mapping[tuple[str, str], int]
+) -> list[Evidence]:
+    """Return how often a finding's straggler came last, where its peers waited most for it."""
+    named = {one.name for one in finding.entities if one.kind == "rank"}
+    late = next((one for one in card.stragglers if one.rank in named), None)
+    if late is None:
+        return []
+    return [
+        Evidence(
+            "json", f"operations of {row.communicator} that {late.rank} came last in",
+            row.operations, "operations", row.of_operations,
+        )
+        for row in joined.came_last
+        if row.communicator in late.communicators
+        and ranks.get((late.rank, row.communicator)) == row.rank
+    ][:1]  # fmt: skip
+
+
+def _findings(card: Card, joined: Joined, loaded: Loaded) -> tuple[Finding, ...]:
     """Return the findings, with their evidence from lines, and how often a late rank came last."""
     found = []
+    ranks = _ranks(loaded)
     for one in card.findings:
         evidence = [
             replace(row, source="json") if row.source == "boxes" else row for row in one.evidence
         ]
         if one.rule == "straggler":
-            late = next(iter(card.stragglers), None)
-            ids = late.communicators if late else ()
-            evidence += [
-                Evidence(
-                    "json", f"operations of {row.communicator} that rank {row.rank} came last in",
-                    row.operations, "operations", row.of_operations,
-                )
-                for row in joined.came_last
-                if row.communicator in ids
-            ][:1]  # fmt: skip
+            evidence += _came_last(one, card, joined, ranks)
         found.append(replace(one, evidence=tuple(evidence)))
     return tuple(found)
+
+
+def _communicators(card: Card, joined: Joined) -> tuple[Communicator, ...]:
+    """Return the joined ones, each of the class and name under which the card's tables have it."""
+    known = {one.id: one for one in card.communicators}
+    return tuple(
+        replace(one, transport=own.transport, name=own.name) if (own := known.get(one.id)) else one
+        for one in joined.communicators
+    )
 
 
 def as_card(capture: Capture, joined: Joined, loaded: Loaded) -> Card:
@@ -96,13 +128,14 @@ def as_card(capture: Capture, joined: Joined, loaded: Loaded) -> Card:
     partial = any(one.ranks_seen < one.nranks for one in joined.communicators)
     state = "partial" if capture.refused or lost or partial else "present"
     inputs = (Input("json", state, f"{len(capture.files)} files"),)
-    card = build_card(loaded, Given(inputs=inputs, refused=dict(capture.refused)))
+    given = Given(inputs=inputs, refused=dict(capture.refused), from_boxes=False)
+    card = build_card(loaded, given)
     quality = card.data_quality
     return replace(
         card,
         verdict=replace(card.verdict, waiting_share=waiting_share(joined)),
-        communicators=joined.communicators,
-        findings=_findings(card, joined),
+        communicators=_communicators(card, joined),
+        findings=_findings(card, joined, loaded),
         operations=_exact(card, joined),
         data_quality=replace(
             quality,

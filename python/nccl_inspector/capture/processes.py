@@ -34,7 +34,7 @@ from nccl_inspector.model import (
 )
 from nccl_inspector.printable import visible
 from nccl_inspector.report import Loaded
-from nccl_inspector.summary import Head, NodeSummary
+from nccl_inspector.summary import UID_UNKNOWN, Head, NodeSummary
 
 _LINES_MAX = 8  # of a process, as in a box
 _WORD_MASK = (1 << 64) - 1
@@ -211,9 +211,10 @@ def _head(node: str, nodes: list[str], processes: list[Process], said: dict[str,
     end_ns = max(one.facts.beat_ns for one in processes)
     start = start_ns // 10**9
     return Head(
-        job_id=_whole(said, "slurm_job_id") or 0, uid=0, user="", account="", partition="",
-        cluster=_text(said, "cluster"), node=node, nodelist=",".join(nodes), num_nodes=len(nodes),
-        restart=0, start=start, job_start=start, end=end_ns // 10**9, het_job_id="", problems=(),
+        job_id=_whole(said, "slurm_job_id") or 0, uid=UID_UNKNOWN, user="", account="",
+        partition="", cluster=_text(said, "cluster"), node=node, nodelist=",".join(nodes),
+        num_nodes=len(nodes), restart=0, start=start, job_start=start,
+        end=end_ns // 10**9, het_job_id="", problems=(),
     )  # fmt: skip
 
 

@@ -6,41 +6,48 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from nccl_inspector.analysis import join
-from nccl_inspector.analysis.blame import describe_hangs, describe_straggler
+from nccl_inspector.analysis.clocks import Clock, in_common_time, read_clocks, silences_ns
 from nccl_inspector.analysis.coverage import Coverage
+from nccl_inspector.analysis.ending import Ending
 from nccl_inspector.analysis.expected import expected, port_gbps
-from nccl_inspector.analysis.hang import find_hangs
+from nccl_inspector.analysis.hang import find_hangs, may_hang
+from nccl_inspector.analysis.hangwords import HungJob, describe_hangs
 from nccl_inspector.analysis.hardware import find_hardware
 from nccl_inspector.analysis.paths import compare, time_communicators, time_network, time_pairs
+from nccl_inspector.analysis.places import Places, gpu_of
+from nccl_inspector.analysis.replay.judge import Judged, judge_records
+from nccl_inspector.analysis.replay.records import Source
 from nccl_inspector.analysis.slowhardware import SlowHardware, find_slow_hardware
-from nccl_inspector.analysis.straggler import find_stragglers, total_waiting
+from nccl_inspector.analysis.straggler import total_waiting
 from nccl_inspector.analysis.throughput import Readings
 from nccl_inspector.analysis.transport import gpus_of, transport_of
-from nccl_inspector.analysis.unmeasured import find_unmeasured
+from nccl_inspector.analysis.unmeasured import Ends, find_unmeasured
 from nccl_inspector.analysis.whose import describe_culprit, find_culprit
+from nccl_inspector.card.causes import JobView, Told, join_progress, tell_causes, with_counters
 from nccl_inspector.card.facts import describe_environment, describe_job, describe_quality
 from nccl_inspector.card.figures import (
     comm_id,
     list_communicators,
     list_operations,
+    name_communicators,
     sum_transports,
 )
 from nccl_inspector.card.given import Given, with_record
 from nccl_inspector.card.model import (
+    INFO,
     NETWORK,
     NVLINK,
     SEVERITIES,
     Card,
     Entity,
     Finding,
-    Hang,
-    Straggler,
+    TimeLine,
 )
 from nccl_inspector.card.overtime import OverTime, look_over_time, unpack
 from nccl_inspector.card.vendor import vendor_card
 from nccl_inspector.card.verdict import judge
 from nccl_inspector.forked import Forked
-from nccl_inspector.model import Process
+from nccl_inspector.model import KILLED, Process
 from nccl_inspector.report import Loaded, Report, build_report
 from nccl_inspector.summary import NodeSummary
 
@@ -121,9 +128,62 @@ def _expectation(
     return (found.gbs, found.source) if found and found.firm else None
 
 
-def _straggler_findings(stragglers: Sequence[Straggler], hardware: SlowHardware) -> list[Finding]:
-    found = (describe_straggler(one, hardware.evidence(one.node, one.gpu)) for one in stragglers)
-    return [one for one in found if one]
+def _judge_samples(placed: Sequence[tuple[str, Process]]) -> Judged:
+    """Return what the exact records of all processes say together."""
+    sources = [
+        Source(member, process.samples)
+        for member, (_, process) in enumerate(placed)
+        if process.samples is not None
+    ]
+    nodes = [node for node, _ in placed]
+    locals_ = [_local(process, place) for place, (_, process) in enumerate(placed)]
+    return judge_records(sources, nodes, locals_)
+
+
+def _local(process: Process, place: int) -> int:
+    """Return the place of a process on its node: its GPU's number, else its SLURM_LOCALID."""
+    gpu = gpu_of(process)
+    if gpu is not None and gpu.minor >= 0:
+        return gpu.minor
+    return place if process.facts.localid is None else process.facts.localid
+
+
+def _gpu_label(process: Process) -> str:
+    gpu = gpu_of(process)
+    return gpu.label if gpu is not None and gpu.label != "unknown" else ""
+
+
+def _tell(
+    sampled: Judged,
+    view: JobView,
+    slow: SlowHardware,
+    over_time: OverTime,
+    lasting: Sequence[tuple[str, Finding]],
+) -> Told:
+    """Return the findings of causes. Without samples figures are told, and nobody is accused."""
+    if sampled.records is None:
+        rest = [*lasting, *over_time.causes]
+        return Told(tuple((kind, replace(one, severity=INFO)) for kind, one in rest), ())
+    told = tell_causes(sampled, view, slow)
+    return Told(join_progress(told.findings, over_time.causes, view.wall_s), told.stragglers)
+
+
+def _confirmed(
+    timeline: TimeLine, causes: Sequence[tuple[str, Finding]], sampled: Judged
+) -> TimeLine:
+    """Return the time line with the slow times that a cause stands for."""
+    if sampled.records is None:
+        return timeline
+    periods = [one.period for _, one in causes if one.severity != INFO and one.period]
+    kept = tuple(
+        one
+        for one in timeline.degradations
+        if any(
+            min(one.period.end_s, other.end_s) > max(one.period.start_s, other.start_s)
+            for other in periods
+        )
+    )
+    return replace(timeline, degradations=kept)
 
 
 def _over_time(
@@ -144,11 +204,26 @@ def _sorted(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(findings, key=lambda one: -SEVERITIES.index(one.severity)))
 
 
-def _named_hangs(hangs: Sequence[Hang], names: Mapping[str, str]) -> list[Hang]:
-    """Return hangs whose communicators have names where they have some, for the reader."""
-    return [
-        replace(one, communicator=names.get(one.communicator) or one.communicator) for one in hangs
-    ]
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    """The processes with their times by one clock, and how long each gave no sign of life."""
+
+    processes: list[Process]
+    silences_ns: list[float]
+    doubt_ns: float
+
+
+def _in_time(placed: Sequence[tuple[str, Process]], ending: Ending) -> _Timed:
+    """Return the processes in common time; of a job that ended in order nobody asks for that."""
+    processes = [process for _, process in placed]
+    if not may_hang(processes) and all(one.facts.state != KILLED for one in processes):
+        return _Timed(processes, [0.0] * len(processes), 0.0)
+    clocks = read_clocks(placed)
+    common = in_common_time(placed, clocks)
+    nodes = [node for node, _ in placed]
+    silences = silences_ns(list(zip(nodes, common, strict=True)), clocks, ending.until_ns)
+    doubts = sorted((clocks.get(node, Clock()).error_ns for node in set(nodes)), reverse=True)
+    return _Timed(common, silences, sum(doubts[:2]))
 
 
 def build_card(loaded: Loaded, given: Given | None = None, *, second_process: bool = False) -> Card:
@@ -165,20 +240,23 @@ def build_card(loaded: Loaded, given: Given | None = None, *, second_process: bo
     if report.dumps and not processes:
         return vendor_card(report, summaries, report.dumps, given)
     gpus = {one.head.node: gpus_of(one.counters) for one in summaries}
+    places = Places(placed, report.names, {one.head.node: one.counters for one in summaries})
     transports = {comm_id(comm): transport_of(comm, gpus).transport for comm in comms}
     job = with_record(describe_job(report, summaries), given)
     looked = Forked(
         lambda: _over_time(report, transports, placed, job.wall_s or 0.0, given.readings),
         worthwhile=second_process and len(processes) >= _MANY_PROCESSES,
     )
+    ending = Ending(job.state, given.record.end_s if given.record else None)
     environment = describe_environment(summaries)
     nodes = _nodes(summaries, environment.gpu_models)
     with looked:
         hardware, slow_hardware = find_hardware(summaries), find_slow_hardware(summaries)
-        stragglers = find_stragglers(comms, processes, slow_hardware.kind_of)
-        hangs = find_hangs(processes, report.names, given.ended)
+        sampled = _judge_samples(placed)
+        timed = _in_time(placed, ending)
+        hangs = find_hangs(timed.processes, report.names, ending, timed.silences_ns)
         lasting = _lasting_slowness(comms, transports, placed)
-        comm_names = {comm_id(comm): comm.name for comm in comms}
+        comm_names = name_communicators(comms)
         operations = list_operations(
             comms,
             lambda comm, one: _expectation(comm, one, transports[comm_id(comm)], nodes),
@@ -186,39 +264,42 @@ def build_card(loaded: Loaded, given: Given | None = None, *, second_process: bo
         sums = sum_transports(comms, transports, job.wall_s)
         over_time = looked.result()
     refused = {**given.refused, **over_time.refused}
-    quality = describe_quality(report, summaries, given.inputs, refused)
+    quality = describe_quality(report, summaries, given.inputs, refused, given.from_boxes)
     missing = dict.fromkeys(chain.from_iterable(report.nodes_missing.values()))
     unmeasured = find_unmeasured(
-        processes, report.names, report.coverage, tuple(missing), quality.ranks_expected
+        timed.processes, report.names, report.coverage, tuple(missing), quality.ranks_expected,
+        Ends(places, ending, timed.silences_ns, timed.doubt_ns),
+    )  # fmt: skip
+    view = JobView(
+        placed,
+        report.names,
+        [_gpu_label(process) for process in processes],
+        job.wall_s or 0.0,
+        comms,
     )
-    accused = _straggler_findings(stragglers, slow_hardware)
+    told = _tell(sampled, view, slow_hardware, over_time, lasting)
+    causes, counters = with_counters(told.findings, hardware.findings)
+    timeline = _confirmed(over_time.timeline, causes, sampled)
     findings = _sorted(
-        [
-            *describe_hangs(_named_hangs(hangs, comm_names)),
-            *accused,
-            *(one for _, one in lasting),
-            *over_time.findings,
-            *hardware.findings,
+        places.locate([
+            *describe_hangs(hangs, HungJob(places, ending, job.job_id, comm_names)),
+            *(one for _, one in causes),
+            *counters,
             *unmeasured,
-        ]
-    )
+        ])
+    )  # fmt: skip
     waiting_ns, all_ns = total_waiting(comms)
     waiting_share = waiting_ns / all_ns if all_ns else None
     measured = any(comm.figures for comm in comms)
     verdict = judge(
         state=job.state,
         no_data="" if measured else _no_data(report.coverage),
-        judged=bool(over_time.judged) or any(one.judged for comm in comms for one in comm.figures),
         most_missing=2 * quality.ranks_seen <= (quality.ranks_expected or 0),
         findings=findings,
-        causes=[*over_time.causes, *lasting],
-        costs={one.period: one.cost_s or 0.0 for one in over_time.timeline.degradations},
         hangs=hangs,
-        stragglers=stragglers,
-        ranks=len(processes),
         wall_s=job.wall_s,
         waiting_share=waiting_share,
-        waiting_s=waiting_ns / 1e9 / max(len(processes), 1),
+        sampled=sampled,
     )
     return Card(
         job=job,
@@ -226,11 +307,11 @@ def build_card(loaded: Loaded, given: Given | None = None, *, second_process: bo
         environment=environment,
         data_quality=quality,
         findings=findings,
-        communicators=list_communicators(comms, transports),
+        communicators=list_communicators(comms, transports, comm_names),
         operations=operations,
         transports=sums,
-        timeline=over_time.timeline,
-        stragglers=stragglers,
+        timeline=timeline,
+        stragglers=told.stragglers,
         hangs=hangs,
         heat=over_time.heat,
         counters=hardware.counters,

@@ -79,7 +79,7 @@ def summarize(card: Card) -> Summary:
     verdict, quality = card.verdict, card.data_quality
     entities = tuple(
         dict.fromkeys(
-            one
+            Entity(one.kind, one.name)
             for finding in worst_first(card.findings)
             if finding.severity != INFO
             for one in finding.entities

@@ -9,7 +9,7 @@ from nccl_inspector.card.model import Component, DataQuality, Environment, Gap, 
 from nccl_inspector.card.words import digits, duration
 from nccl_inspector.model import CPU_TIMED, GPU_TIMED, Process
 from nccl_inspector.report import Report
-from nccl_inspector.summary import NodeSummary
+from nccl_inspector.summary import UID_UNKNOWN, NodeSummary
 
 # Of DROPS_IN_PART.
 _IN_PART = {
@@ -39,8 +39,9 @@ def describe_job(report: Report, summaries: Sequence[NodeSummary]) -> Job:
     begun = [one.job_start or one.start for one in own]
     return Job(
         job_id=head.leader,
-        user=head.user or str(head.uid),
-        uid=head.uid,
+        user=head.user or ("" if head.uid == UID_UNKNOWN else str(head.uid)),
+        uid=None if head.uid == UID_UNKNOWN else head.uid,
+        by_slurm=head.by_slurm,
         account=head.account,
         partition=head.partition,
         cluster=head.cluster,
@@ -160,8 +161,12 @@ def describe_quality(
     summaries: Sequence[NodeSummary],
     inputs: Sequence[Input],
     refused: dict[str, int],
+    from_boxes: bool = True,
 ) -> DataQuality:
-    """Return what the card rests on; `refused`: records of its inputs that could not be read."""
+    """Return what the card rests on; `refused`: records of its inputs that could not be read.
+
+    `from_boxes`: the summaries were made from boxes, so that these are one of the inputs.
+    """
     largest = max((comm.nranks for comm in report.communicators), default=0)
     missing = [node for nodes in report.nodes_missing.values() for node in nodes]
     expected = max(largest, report.processes) if largest else None
@@ -179,7 +184,7 @@ def describe_quality(
         dropped=report.coverage.dropped,
         refused=refused,
         timing=_timing(process for summary in summaries for process in summary.processes),
-        inputs=(boxes, counters, *inputs),
+        inputs=(boxes, counters, *inputs) if from_boxes else (*inputs, counters),
         missing=(*report.problems, *(links.problems if links else ()), *_dumped(report)),
         gaps=tuple(_gaps(report)),
         counters_nodes=links.sampled if links else None,

@@ -20,6 +20,29 @@ def comm_id(comm: join.Communicator) -> str:
     return hex(comm.id) if comm.id else f"folded {comm.nranks}/{comm.nnodes} {comm.name}".rstrip()
 
 
+def name_communicators(comms: Iterable[join.Communicator]) -> dict[str, str]:
+    """Return the name of each communicator by its id in the card.
+
+    NCCL gives what is split from a communicator the name of that one where it is given none of its
+    own (ncclCommSplit copies the configuration). So smaller ones whose processes are all in a
+    larger one of the same name are said to be split from it.
+    """
+    named: dict[str, list[join.Communicator]] = defaultdict(list)
+    found = {}
+    for comm in comms:
+        found[comm_id(comm)] = comm.name
+        if comm.name and comm.id:
+            named[comm.name].append(comm)
+    for name, same in named.items():
+        largest = max(same, key=lambda comm: comm.nranks)
+        whole = {member.place for member in largest.members.values()}
+        for comm in same:
+            places = {member.place for member in comm.members.values()}
+            if comm.nranks < largest.nranks and places <= whole:
+                found[comm_id(comm)] = f"{name} (split of {comm.nranks})"
+    return found
+
+
 def _notes(comm: join.Communicator) -> tuple[str, ...]:
     if comm.figures:
         return comm.notes
@@ -28,13 +51,13 @@ def _notes(comm: join.Communicator) -> tuple[str, ...]:
 
 
 def list_communicators(
-    comms: Iterable[join.Communicator], transports: Mapping[str, str]
+    comms: Iterable[join.Communicator], transports: Mapping[str, str], names: Mapping[str, str]
 ) -> tuple[Communicator, ...]:
-    """Return the rows of communicators; `transports` by id."""
+    """Return the rows of communicators; `transports` and `names` by id."""
     return tuple(
         Communicator(
             id=comm_id(comm),
-            name=comm.name,
+            name=names[comm_id(comm)],
             transport=transports[comm_id(comm)],
             nranks=comm.nranks or len(comm.members),
             nnodes=comm.nnodes,
@@ -114,7 +137,8 @@ def sum_transports(
             Transport(
                 transport=transport,
                 busy_s=busy_s,
-                wall_share=busy_s / wall_s if wall_s else None,
+                # Those of several streams overlap: together they are busy at most all the time.
+                wall_share=min(1.0, busy_s / wall_s) if wall_s else None,
                 waiting_share=total.waiting_ns / total.all_ns if total.all_ns else None,
                 bus_gbs=total.bus_bytes / total.transfer_ns if total.transfer_ns else None,
             )

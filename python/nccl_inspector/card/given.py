@@ -33,7 +33,7 @@ class Given:
     readings: Readings | None = None
     inputs: tuple[Input, ...] = ()
     refused: Mapping[str, int] = field(default_factory=dict)
-    ended: bool = True
+    from_boxes: bool = True  # else the summaries were made from something else
 
 
 @dataclass(frozen=True, slots=True)

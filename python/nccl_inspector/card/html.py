@@ -72,6 +72,8 @@ def _finding(one: Any) -> dict[str, Any]:
         "detail": one.detail,
         "evidence": [said_evidence(evidence) for evidence in one.evidence],
         "actions": one.actions,
+        "victims": cut_list((victim.name for victim in one.victims), PAGE.names),
+        "next": one.next,
     }
 
 

@@ -46,10 +46,20 @@ class Period:
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """Who or what a finding is about; `kind`: rank, node, gpu, port, pair, communicator, job."""
+    """Who or what a finding is about; `kind`: rank, node, gpu, port, pair, communicator, job.
+
+    Kind and name say which it is. The other fields say where to find it, as far as that is known.
+    """
 
     kind: str
     name: str
+    node: str = ""
+    gpu: str = ""  # as `nvidia-smi` and the counters number it: `GPU7`
+    gpu_uuid: str = ""
+    pci_bus_id: str = ""
+    pid: int | None = None
+    procid: int | None = None  # SLURM_PROCID
+    port: str = ""  # of a network adapter: `mlx5_4/1`
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +80,11 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that the reader should know, with who, since when, why, and what to do."""
+    """One thing that the reader should know, with who, since when, why, and what to do.
+
+    `cost_s` is wall time of the job, `cost_share` that of all its time. `victims` are those that
+    only waited for the entities, who are the cause.
+    """
 
     rule: str  # a word that does not change between releases
     severity: str
@@ -81,6 +95,11 @@ class Finding:
     entities: tuple[Entity, ...] = ()
     evidence: tuple[Evidence, ...] = ()
     actions: tuple[str, ...] = ()
+    cost_s: float | None = None
+    cost_share: float | None = None
+    cause: str = ""  # of CAUSES; empty: the rule says it
+    victims: tuple[Entity, ...] = ()
+    next: str = ""  # one command to run next
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +155,7 @@ class Job:
     components: tuple[Component, ...] = ()  # those of het_components
     uid: int | None = None
     script: str = ""  # fingerprint of what was submitted: alike for the same script
+    by_slurm: bool = True  # else job_id is a process id of `nccl-inspector run`; 0: not known
 
     @property
     def wall_s(self) -> float | None:
@@ -229,7 +249,11 @@ class Operations:
 
 @dataclass(frozen=True, slots=True)
 class Transport:
-    """One transport class. `wall_share` is of the job's time, of the busiest rank."""
+    """One transport class, of the busiest rank.
+
+    `busy_s` is summed over its operations, which overlap where it has several streams.
+    `wall_share` is of the job's time, so at most 1; where operations overlap it is an upper bound.
+    """
 
     transport: str
     busy_s: float
@@ -321,6 +345,20 @@ class Straggler:
 
 
 @dataclass(frozen=True, slots=True)
+class LastCall:
+    """The last operation that a process called, or the one that it is in.
+
+    `since_s`: it called nothing after that, Unix time. `func` is empty where it is not known.
+    """
+
+    process: str
+    communicator: str
+    op_index: int
+    func: str
+    since_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Hang:
     """An operation that some wait for and others never came to. Names are of processes."""
 
@@ -337,7 +375,8 @@ class Hang:
     dead: tuple[str, ...] = ()  # gone, stopped, or without a sign of life
     roots: tuple[str, ...] = ()  # over all communicators; none: not known
     not_measured: tuple[str, ...] = ()  # of which it is not known whether they called it
-    confirmed: bool = True  # else only suspected: it is not old enough to be sure
+    confirmed: bool = True  # else only suspected: it might have ended, had the job gone on
+    last: tuple[LastCall, ...] = ()  # of the roots
 
 
 @dataclass(frozen=True, slots=True)

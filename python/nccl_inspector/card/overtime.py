@@ -159,7 +159,7 @@ def _slow_finding(
         )
     if found.explained is not None:
         evidence.append(Evidence("boxes", "explained share of the dip", found.explained, "share"))
-        explained = f" That explains {percent(min(found.explained, 1.0))} of the dip in progress."
+        explained = f" That explains {percent(found.explained)} of the dip in progress."
     cost = f" It cost at most {elapsed(slow.cost_s)}." if slow.cost_s else ""
     return Finding(
         f"slow-{found.cause.replace(' ', '-')}",

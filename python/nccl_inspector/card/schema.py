@@ -32,6 +32,7 @@ _WORDS = {
     ("Verdict", "confidence"): ("", *model.CONFIDENCES),
     ("Finding", "severity"): model.SEVERITIES,
     ("Finding", "confidence"): model.CONFIDENCES,
+    ("Finding", "cause"): ("", *model.CAUSES),
     ("Counter", "severity"): model.SEVERITIES,
 }
 _PLAIN_KINDS = frozenset({str, int, float, type(None)})

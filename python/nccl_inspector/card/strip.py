@@ -17,7 +17,7 @@ _LINES_MAX = 3
 _STEPS_S = (10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400)
 _LEVELS = ((0.95, "#"), (0.85, "+"), (0.70, "-"), (0.0, "."))
 _LEGEND = (
-    "# from 95% of the baseline on, + 85% to 95%, - 70% to 85%, . less; ^ bandwidth found slow"
+    "# from 95% of what is usual on, + 85% to 95%, - 70% to 85%, . less; ^ bandwidth found slow"
 )
 
 
@@ -95,7 +95,7 @@ def _is_slow(track: Track, start_s: float, end_s: float) -> bool:
 def _drawn(track: Track, line: TimeLine, step_s: int) -> Iterator[Line]:
     if not track.baseline:
         return
-    yield from bullet(f"{track.name}, baseline {digits(track.baseline)} {track.unit}")
+    yield from bullet(f"{track.name}, usually {digits(track.baseline)} {track.unit}")
     marks = [
         _mark(value, track.baseline) for value in merged(track.values, step_s // line.window_s)
     ]

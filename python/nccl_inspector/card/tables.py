@@ -183,7 +183,13 @@ def _transport(one: Transport, card: Card) -> Row:
 def transports(card: Card, _limits: Limits) -> Grid:
     """Return the section TRANSPORT."""
     rows = tuple(_transport(one, card) for one in card.transports)
-    return Grid("TRANSPORT", "(times of the busiest rank)", _TRANSPORTS, rows)
+    wall_s = card.job.wall_s
+    lines: tuple[str, ...] = ()
+    if wall_s and any(one.busy_s > wall_s for one in card.transports):
+        lines = (
+            "busy: summed over operations, which overlap here, so it is more than the job's time",
+        )
+    return Grid("TRANSPORT", "(times of the busiest rank)", _TRANSPORTS, rows, lines)
 
 
 def _straggler(one: Straggler) -> Row:

@@ -173,6 +173,11 @@ def _finding(number_: int, one: Finding) -> Iterator[Line]:
         yield from paragraph(f"{margin}- ", said_evidence(evidence))
     for action in one.actions:
         yield from paragraph(f"{margin}-> ", action)
+    if one.victims:
+        whom = cut_list((victim.name for victim in one.victims), _ENTITIES_SHOWN)
+        yield from paragraph(f"{margin}held up: ", whom)
+    if one.next:
+        yield from paragraph(f"{margin}next: ", one.next)
 
 
 def _findings(card: Card, limits: Limits) -> Iterator[Line]:

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 from nccl_inspector.analysis.dumps import Dumped, DumpedKind
 from nccl_inspector.analysis.hardware import find_hardware
+from nccl_inspector.analysis.places import Places
+from nccl_inspector.analysis.replay.judge import Judged
 from nccl_inspector.card.facts import describe_environment, describe_job, describe_quality
 from nccl_inspector.card.given import Given, with_record
 from nccl_inspector.card.means import (
@@ -19,7 +21,8 @@ from nccl_inspector.card.means import (
     operations,
 )
 from nccl_inspector.card.model import (
-    INFO,
+    CRITICAL,
+    FAILED,
     LOW,
     NO_DATA,
     Card,
@@ -79,13 +82,14 @@ def _quality(
 
 
 def _verdict(found: Dumped, findings: Sequence[Finding], job: Job) -> Verdict:
-    """Return what the hardware's counters say, else that there is no answer."""
-    if any(one.severity != INFO for one in findings):
-        return judge(
-            state=job.state, no_data="", judged=False, most_missing=False, findings=findings,
-            causes=(), costs={}, hangs=(), stragglers=(), ranks=found.gpus, wall_s=job.wall_s,
-            waiting_share=None,
+    """Return what the hardware's counters say of a job that failed, else that nobody can tell."""
+    if any(one.severity == CRITICAL for one in findings):
+        judged = judge(
+            state=job.state, no_data="", most_missing=False, findings=findings, hangs=(),
+            wall_s=job.wall_s, waiting_share=None, sampled=Judged(why_not="no exact records"),
         )  # fmt: skip
+        if judged.status == FAILED:
+            return judged
     if not found.kinds:
         return Verdict(NO_DATA, "", LOW, "no dump of NVIDIA's plugin could be read")
     return nobody_named("the dumps of NVIDIA's plugin")
@@ -97,6 +101,7 @@ def vendor_card(
     """Return the card of an attempt of which there are no boxes."""
     job = with_record(describe_job(report, summaries), given)
     hardware = find_hardware(summaries)
+    places = Places((), (), {one.head.node: one.counters for one in summaries})
     members = [
         (comm, f"{node} {gpu}", node) for comm, its in found.members.items() for node, gpu in its
     ]
@@ -105,7 +110,7 @@ def vendor_card(
         verdict=_verdict(found, hardware.findings, job),
         environment=replace(describe_environment(summaries), gpus=found.gpus),
         data_quality=_quality(report, summaries, found, given),
-        findings=hardware.findings,
+        findings=tuple(places.locate(hardware.findings)),
         communicators=communicators(members, (WAITING_IN_IT, NOT_COUNTED)),
         operations=longest_first(_operations(found)),
         counters=hardware.counters,

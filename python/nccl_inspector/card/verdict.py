@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one answer, from what the findings say."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 
+from nccl_inspector.analysis.replay.judge import Judged
 from nccl_inspector.card.model import (
     CANNOT_TELL,
     COMMUNICATION,
@@ -15,15 +17,15 @@ from nccl_inspector.card.model import (
     HUNG,
     LOW,
     MEDIUM,
+    NETWORK,
     NO_DATA,
+    NVLINK,
     OTHER,
+    OUTSIDE,
     STRAGGLER,
-    UNKNOWN,
     WARNING,
     Finding,
     Hang,
-    Period,
-    Straggler,
     Verdict,
 )
 from nccl_inspector.card.words import elapsed
@@ -35,12 +37,6 @@ WAITED_MIN = 0.1
 FAILED_STATES = frozenset({"FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL"})
 # Rules of findings that are about the measurement, or about the application's own doing.
 _ABOUT_DATA = frozenset({"not-measured", "dropped", "no-times", "silent", "refused"})
-
-
-def _worst(findings: Sequence[Finding]) -> Finding | None:
-    wrong = [one for one in findings if one.rule not in _ABOUT_DATA and one.severity != "I"]
-    order = {CRITICAL: 0, WARNING: 1}
-    return min(wrong, key=lambda one: order[one.severity], default=None)
 
 
 def _hung(hang: Finding, hangs: Sequence[Hang]) -> Verdict:
@@ -74,60 +70,41 @@ def _failed(state: str, findings: Sequence[Finding]) -> Verdict | None:
     )
 
 
-def _lasting(
-    causes: Sequence[tuple[str, Finding]], costs: Mapping[Period, float]
-) -> tuple[str, Finding] | None:
-    """Return the slow time that cost most."""
-    wrong = [one for one in causes if one[1].severity != "I"]
-
-    def cost(one: tuple[str, Finding]) -> float:
-        period = one[1].period
-        return costs.get(period, 0.0) if period else 0.0
-
-    return max(wrong, key=cost, default=None)
+_CAUSES = (STRAGGLER, NETWORK, NVLINK, OUTSIDE)
 
 
-def _degraded(
-    findings: Sequence[Finding],
-    causes: Sequence[tuple[str, Finding]],
-    costs: Mapping[Period, float],
-    stragglers: Sequence[Straggler],
-    ranks: int,
-) -> Verdict | None:
-    """Return what cost most: a process, a slow time, or something else that is not as it should."""
-    late = next((one for one in stragglers if one.flagged), None)
-    late_s = late.waited_ns / 1e9 / max(ranks - 1, 1) if late else 0.0
-    slow = _lasting(causes, costs)
-    slow_s = costs.get(slow[1].period, 0.0) if slow and slow[1].period else 0.0
-    if late and (slow is None or slow[0] == STRAGGLER or (slow[1].period and late_s >= slow_s)):
-        named = next(one for one in findings if one.rule == "straggler")
-        return Verdict(DEGRADED, STRAGGLER, named.confidence, named.title, late_s)
-    if slow:
-        cost_s = slow_s or None
-        return Verdict(DEGRADED, slow[0], slow[1].confidence, slow[1].title, cost_s)
-    worst = _worst(findings)
-    return Verdict(DEGRADED, UNKNOWN, worst.confidence, worst.title) if worst else None
+def _degraded(findings: Sequence[Finding]) -> Verdict | None:
+    """Return what cost most. Counters that rose are no cause: they speak for one."""
+    wrong = [one for one in findings if one.cause in _CAUSES and one.severity != "I"]
+    worst = max(wrong, key=lambda one: one.cost_s or 0.0, default=None)
+    if worst is None:
+        return None
+    return Verdict(
+        DEGRADED, worst.cause, worst.confidence, worst.title, worst.cost_s, worst.cost_share
+    )
 
 
 def _healthy(
     findings: Sequence[Finding],
     wall_s: float | None,
     waiting_share: float | None,
-    waiting_s: float,
+    sampled: Judged,
 ) -> Verdict:
-    """Return that nothing is wrong, as far as medians of what was measured can tell."""
+    """Return that nothing is wrong: a fault that matters would have shown."""
     about = [one for one in findings if one.rule in _ABOUT_DATA and one.severity == WARNING]
     confidence = CONFIDENCES[min(1 + len(about), 2)] if about else MEDIUM
     ran = f" in {elapsed(wall_s)}" if wall_s else ""
     among = " among what was measured" if about else ""
     waited = ""
-    if wall_s and waiting_s >= WAITED_MIN * wall_s:
-        confidence = LOW
+    if sampled.imbalance_share >= WAITED_MIN:
         waited = (
-            f"; yet a rank waited {elapsed(waiting_s)} of it for others at the mean: who is late "
-            "changes, or is late now and then"
+            f"; the ranks waited for each other for {sampled.imbalance_share:.0%} of the time, and "
+            "who is late changes: the work is uneven"
         )
-    summary = f"no rank stands out at the median and no transport was slow{ran}{among}{waited}"
+    summary = (
+        f"no rank and no link cost the job 1% or more{ran}{among}: {elapsed(sampled.seconds)} of "
+        f"it were replayed operation by operation{waited}"
+    )
     return Verdict(HEALTHY, "", confidence, summary, None, None, waiting_share)
 
 
@@ -135,24 +112,18 @@ def judge(
     *,
     state: str,
     no_data: str,
-    judged: bool,
     most_missing: bool,
     findings: Sequence[Finding],
-    causes: Sequence[tuple[str, Finding]],
-    costs: Mapping[Period, float],
     hangs: Sequence[Hang],
-    stragglers: Sequence[Straggler],
-    ranks: int,
     wall_s: float | None,
     waiting_share: float | None,
-    waiting_s: float = 0.0,
+    sampled: Judged,
 ) -> Verdict:
     """Return the verdict.
 
-    `no_data`: why nothing was measured, empty when something was; `judged`: some series or rank
-    could have been named; `most_missing`: half of the ranks or more were not
-    measured; `causes`: of slow times and lasting slowness, `costs` seconds by period;
-    `waiting_s`: what a rank waited for others at the mean.
+    `no_data`: why nothing was measured, empty when something was; `most_missing`: half of the ranks
+    or more were not measured; `sampled`: what the exact records say, and whether they would have
+    shown a fault.
     """
     if no_data:
         return Verdict(NO_DATA, "", LOW, no_data)
@@ -162,20 +133,15 @@ def judge(
         return _hung(hang, hangs)
     if dead and dead.confidence != LOW:
         return dead
-    found = _degraded(findings, causes, costs, stragglers, ranks)
+    found = _degraded(findings)
     if found is not None:
-        share = found.cost_s / wall_s if found.cost_s is not None and wall_s else None
-        return Verdict(
-            found.status, found.cause, found.confidence, found.summary, found.cost_s, share,
-            waiting_share,
-        )  # fmt: skip
+        return replace(found, waiting_share=waiting_share)
     if dead:
         return dead
-    if not judged or most_missing:
-        why = (
-            "half of the ranks or more were not measured"
-            if most_missing
-            else "no AllReduce, AllGather or ReduceScatter with enough operations of enough ranks"
-        )
-        return Verdict(CANNOT_TELL, "", LOW, why, waiting_share=waiting_share)
-    return _healthy(findings, wall_s, waiting_share, waiting_s)
+    if hang is not None:  # perhaps: it might have ended, had the job gone on
+        return Verdict(CANNOT_TELL, "", LOW, hang.title, waiting_share=waiting_share)
+    if most_missing or not sampled.seen:
+        why = "half of the ranks or more were not measured" if most_missing else sampled.why_not
+        summary = f"nothing slow was found, but a slow rank might not have shown: {why}"
+        return Verdict(CANNOT_TELL, "", LOW, summary, waiting_share=waiting_share)
+    return _healthy(findings, wall_s, waiting_share, sampled)

@@ -140,9 +140,21 @@ def node_list(nodes: Sequence[str], chars: int = NODES_CHARS) -> str:
     return f"{said} and {rest:,} more" if rest and text else said
 
 
+def said_place(entity: Entity) -> str:
+    """Return `n02 GPU7, pid 4711`, as far as it is known and the entity's name does not say it."""
+    said = entity.name.split()
+    hardware = (entity.gpu or entity.port) if entity.kind in ("rank", "gpu", "port") else ""
+    place = " ".join(one for one in (entity.node, hardware) if one and one not in said)
+    pci = entity.pci_bus_id if entity.kind == "gpu" else ""
+    pid = f"pid {entity.pid}" if entity.kind == "rank" and entity.pid is not None else ""
+    return ", ".join(one for one in (place, pci, pid) if one)
+
+
 def said_entity(entity: Entity) -> str:
-    """Return `node n13`; a rank's name says already what it is."""
-    return entity.name if entity.kind == "rank" else f"{entity.kind} {entity.name}".strip()
+    """Return `node n13`, `rank 15 (n02 GPU7, pid 4711)`, `gpu n13 GPU1 (0000:65:00)`."""
+    name = entity.name if entity.kind == "rank" else f"{entity.kind} {entity.name}".strip()
+    place = said_place(entity)
+    return f"{name} ({place})" if place else name
 
 
 def said_evidence(one: Evidence) -> str:
@@ -150,7 +162,7 @@ def said_evidence(one: Evidence) -> str:
     about = (
         [f"compared with {amount(one.reference, one.unit)}"] if one.reference is not None else []
     )
-    about += [f"of {one.count:,}"] if one.count is not None else []
+    about += [f"of {one.count:,}"] if one.count else []
     return f"{one.metric} {amount(one.value, one.unit)} ({'; '.join([*about, one.source])})"
 
 
@@ -175,9 +187,14 @@ def worst_first(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def said_job(card: Card) -> str:
-    """Return `job 48213 (array task 810_3)`, or the components of a heterogeneous one."""
+    """Return `job 48213 (array task 810_3)`, or the components of a heterogeneous one.
+
+    A number that is not Slurm's is not called a job's.
+    """
     job = card.job
     said = f"job {job.job_id}"
+    if not job.by_slurm:
+        said = f"run of process {job.job_id}" if job.job_id else "job without a number"
     if job.array_task:
         said += f" (array task {job.array_task})"
     if job.het_components:

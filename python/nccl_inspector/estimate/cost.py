@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from nccl_inspector.estimate.pages import MTIME_SERIES, Files, make_files
 from nccl_inspector.estimate.shape import Shape
 from nccl_inspector.exposition import Series
+from nccl_inspector.fitting import SAMPLE_FACTS_BYTES_MAX, UNIONS_BYTES_MAX, samples_room
 from nccl_inspector.layout import (
     COMM,
     HIST,
@@ -18,6 +19,7 @@ from nccl_inspector.layout import (
     SAMPLE_KIND,
     UNION,
 )
+from nccl_inspector.sampletable import samples_of_each
 from nccl_inspector.summary import BLOCK_BYTES_MAX
 
 # plugin/box.h: the header, and how many records each table has.
@@ -105,6 +107,12 @@ def _disk_bytes(series: tuple[Series, ...], shape: Shape) -> float:
     return sum(fresh * _sample_bytes(one.metric.name) + (1 - fresh) * _SAME for one in series)
 
 
+def _report_bytes(ranks: int) -> int:
+    """Return the most that the summaries of a job take, but for what each node has once."""
+    samples = SAMPLE_FACTS_BYTES_MAX + samples_room(samples_of_each(ranks)) + UNIONS_BYTES_MAX
+    return ranks * (BLOCK_BYTES_MAX + samples)
+
+
 def _tmpfs(files: Files, here: int) -> tuple[int, int]:
     """Return bytes and inodes of the files of a node."""
     process = _pages(box_bytes()) + 2 * _room(len(files.raw))
@@ -146,5 +154,5 @@ def add_up(shape: Shape) -> Cost:
         tmpfs_inodes=tmpfs_inodes,
         agent_read_bytes=here * len(files.raw),
         agent_write_bytes=len(files.published),
-        report_bytes=shape.ranks * BLOCK_BYTES_MAX,
+        report_bytes=_report_bytes(shape.ranks),
     )

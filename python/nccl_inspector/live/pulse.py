@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The few words of a box that tell whether its process is alive and gets on.
 
-A third of a box is read and next to nothing of it is decoded: the agent does this in every pass.
+A fifth of a box is read and next to nothing of it is decoded: the agent does this in every pass.
 """
 
 from dataclasses import dataclass

@@ -29,11 +29,15 @@ def ask_controller(scontrol: Path, name: JobName) -> tuple[str, Facts, str]:
         return CONTROLLER, {}, version.words if version.status else "its version is not known"
     release = int(match[1]), int(match[2])
     is_id = name.task is None and name.offset is None and not name.tasks
+    by_pyslurm: Facts = {}
     if is_id and pyslurmprobe.installed() == release:
-        found, _ = pyslurmprobe.ask_pyslurm(name.job_id)
-        if found:
-            return PYSLURM, found, ""
-    return CONTROLLER, *_ask_scontrol(scontrol, name, json=release >= JSON_SINCE)
+        by_pyslurm, _ = pyslurmprobe.ask_pyslurm(name.job_id)
+        if by_pyslurm and pyslurmprobe.is_whole(by_pyslurm):
+            return PYSLURM, by_pyslurm, ""
+    found, why = _ask_scontrol(scontrol, name, json=release >= JSON_SINCE)
+    if by_pyslurm and not found:
+        return PYSLURM, by_pyslurm, ""
+    return CONTROLLER, found, why
 
 
 def _ask_scontrol(scontrol: Path, name: JobName, *, json: bool) -> tuple[Facts, str]:

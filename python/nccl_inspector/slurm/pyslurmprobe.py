@@ -3,6 +3,10 @@
 
 Its versions begin with the year and month of the one release that they are for. It is imported in
 a child only, and what that says is looked at like any other text.
+
+What it says is less than what slurmctld knows (pyslurm/utils/uint.pyx, utils/helpers.pyx,
+core/job/job.pyx): most numbers that are 0 are None, 128 is subtracted from an exit code of 128 or
+more, and the components of a heterogeneous job are not there.
 """
 
 import json
@@ -15,18 +19,18 @@ from typing import Any
 
 from nccl_inspector.slurm import pyslurmchild
 from nccl_inspector.slurm.command import ANSWER_S, ask
+from nccl_inspector.slurm.record import OVER
 from nccl_inspector.slurm.values import Facts, as_far_as_it_is, optional, path, whole
 
 _RELEASE = re.compile(r"([0-9]{2})\.([0-9]{1,2})\.")
 _MINUTE_S = 60
 _NUMBERS = {
-    "job_id": "id", "array_job_id": "array_id", "array_task_id": "array_task_id",
-    "het_job_id": "heterogeneous_id", "het_offset": "heterogeneous_offset", "uid": "user_id",
+    "job_id": "id", "array_job_id": "array_id", "het_job_id": "heterogeneous_id", "uid": "user_id",
     "submit_s": "submit_time", "eligible_s": "eligible_time", "restart": "requeue_count",
-    "num_nodes": "num_nodes", "tasks": "ntasks", "switches": "required_switches",
-    "switches_wait_s": "max_wait_time_switches", "segment": "segment_size",
-    "exit_code": "exit_code", "signal": "exit_code_signal",
+    "num_nodes": "num_nodes", "tasks": "ntasks", "switches_wait_s": "max_wait_time_switches",
 }  # fmt: skip
+# Where they are None, slurmctld has 0.
+_NUMBERS_OR_0 = {"switches": "required_switches", "segment": "segment_size"}
 _TEXTS = {
     "name": "name", "user": "user_name", "account": "account", "partition": "partition",
     "cluster": "cluster", "nodelist": "allocated_nodes", "reason": "state_reason",
@@ -41,6 +45,11 @@ def installed() -> tuple[int, int] | None:
     except metadata.PackageNotFoundError:
         return None
     return (int(match[1]), int(match[2])) if match else None
+
+
+def is_whole(facts: Facts) -> bool:
+    """Tell whether pyslurm could say what slurmctld knows: the rest is for scontrol to say."""
+    return "het_job_id" not in facts and (facts.get("state") not in OVER or "exit_code" in facts)
 
 
 def ask_pyslurm(
@@ -60,6 +69,28 @@ def ask_pyslurm(
     return _facts(job), ""
 
 
+def _codes(job: Mapping[str, Any], state: str) -> Facts:
+    """Return exit code and signal; none where the code may be one that 128 was subtracted from."""
+    signal = whole(job.get("exit_code_signal"))
+    if signal:
+        return {"exit_code": 0, "signal": signal}
+    if state == "COMPLETED" and whole(job.get("exit_code")) == 0:
+        return {"exit_code": 0, "signal": 0}
+    return {}
+
+
+def _within(job: Mapping[str, Any]) -> Facts:
+    """Return the place in an array, and in a heterogeneous job: the first one's number is 0."""
+    found: Facts = {}
+    if whole(job.get("array_id")) is not None:
+        task = whole(job.get("array_task_id"))
+        is_first = task is None and not job.get("array_tasks_waiting")
+        found["array_task_id"] = 0 if is_first else task
+    if whole(job.get("heterogeneous_id")) is not None:
+        found["het_offset"] = whole(job.get("heterogeneous_offset")) or 0
+    return found
+
+
 def _facts(job: Mapping[str, Any]) -> Facts:
     def text(key: str) -> str:
         value = job.get(key)
@@ -67,7 +98,11 @@ def _facts(job: Mapping[str, Any]) -> Facts:
 
     limit = whole(job.get("time_limit"))
     found: Facts = {field: whole(job.get(key)) for field, key in _NUMBERS.items()}
+    found |= {field: whole(job[key]) or 0 for field, key in _NUMBERS_OR_0.items() if key in job}
     found |= {field: optional(text(key)) for field, key in _TEXTS.items() if key in job}
+    if found.get("reason") == "None":
+        found["reason"] = ""
+    found |= _within(job) | _codes(job, text("state"))
     found |= {
         "time_limit_s": None if limit is None else limit * _MINUTE_S,
         "work_dir": path(text("working_directory")),

@@ -17,6 +17,7 @@ from pathlib import Path
 from nccl_inspector.atomic import replace_file
 from nccl_inspector.box import read_box
 from nccl_inspector.boxcopy import BOX_BYTES_MAX
+from nccl_inspector.boxsamples import add_samples
 from nccl_inspector.errors import InspectorError, RefusedError
 from nccl_inspector.hostile import is_locked, regular_file
 from nccl_inspector.jobnames import JOB_NAME
@@ -107,6 +108,7 @@ def read_boxes(directory: Path) -> Found:
                 with regular_file(name, os.getuid(), BOX_BYTES_MAX, dir_fd) as (fd, status):
                     free = _wait_until_free(fd, until)
                     process = read_box(fd, status.st_size, stem, not free)
+                    process = add_samples(fd, status.st_size, process, len(listing.boxes))
             except RefusedError as err:
                 problems.append(f"{name} is refused: {err}")
                 continue

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the processes, GPUs and ports of a job are: what a reader needs to go there.
+
+Findings name their entities by kind and name alone (card.model.Entity). `Places.found` adds the
+rest, so that every finding names node, GPU, UUID, PCI address and process id the same way.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from nccl_inspector.card.model import Entity, Finding
+from nccl_inspector.counters.gpu import pci_address
+from nccl_inspector.counters.model import DeviceCounters, NodeCounters
+from nccl_inspector.model import COMM_FOLDED, Gpu, Process
+
+_UNKNOWN_GPU = "unknown"
+
+
+def gpu_of(process: Process) -> Gpu | None:
+    """Return the GPU that a process uses: that of its largest communicator, if it has several."""
+    comms = [one for one in process.comms if one.gpu is not None and one.gpu < len(process.gpus)]
+    if comms:
+        live = [one for one in comms if one.state != COMM_FOLDED] or comms
+        index = max(live, key=lambda one: one.nranks).gpu or 0
+        return process.gpus[index]
+    return process.gpus[0] if len(process.gpus) == 1 else None
+
+
+def _fact(device: DeviceCounters, name: str) -> str:
+    changes = device.facts.get(name, ())
+    return changes[-1].text if changes else ""
+
+
+class Places:
+    """All places of one job."""
+
+    def __init__(
+        self,
+        processes: Sequence[tuple[str, Process]],
+        names: Sequence[str],
+        counters: Mapping[str, NodeCounters | None],
+    ) -> None:
+        """Take the processes with their nodes, their names, and what is known by node."""
+        self._gpus: dict[tuple[str, str], Entity] = {}
+        self._ports: dict[tuple[str, str], Entity] = {}
+        self._ranks: dict[str, Entity] = {}
+        for node, found in counters.items():
+            for device in found.devices if found else ():
+                self._add_device(node, device)
+        for (node, process), name in zip(processes, names, strict=True):
+            for gpu in process.gpus:
+                self._add_gpu(node, gpu.label, gpu.uuid, pci_address(gpu.pci_bus_id))
+            self._ranks[name] = self._rank(node, process, name)
+
+    def _add_gpu(self, node: str, label: str, uuid: str, pci: str) -> None:
+        """Keep a GPU; what was known of it before is believed."""
+        if label == _UNKNOWN_GPU:
+            return
+        known = self._gpus.get((node, label))
+        self._gpus[node, label] = Entity(
+            "gpu", f"{node} {label}", node=node, gpu=label,
+            gpu_uuid=(known.gpu_uuid if known else "") or uuid,
+            pci_bus_id=(known.pci_bus_id if known else "") or pci,
+        )  # fmt: skip
+
+    def _add_device(self, node: str, device: DeviceCounters) -> None:
+        if device.kind == "gpu":
+            self._add_gpu(node, device.name, _fact(device, "uuid"), _fact(device, "pci"))
+        elif device.kind == "port":
+            name = f"{node} {device.name}"
+            self._ports[node, device.name] = Entity("port", name, node=node, port=device.name)
+
+    def _rank(self, node: str, process: Process, name: str) -> Entity:
+        gpu = gpu_of(process)
+        entity = Entity(
+            "rank", name, node=node, pid=process.facts.pid or None, procid=process.facts.procid
+        )
+        if gpu is None:
+            return entity
+        known = self._gpus.get((node, gpu.label))
+        return replace(
+            entity,
+            gpu="" if gpu.label == _UNKNOWN_GPU else gpu.label,
+            gpu_uuid=gpu.uuid or (known.gpu_uuid if known else ""),
+            pci_bus_id=pci_address(gpu.pci_bus_id) or (known.pci_bus_id if known else ""),
+        )
+
+    def rank(self, name: str) -> Entity:
+        """Return a process by its name in the report (analysis/naming.py)."""
+        return self._ranks.get(name) or Entity("rank", name)
+
+    def gpu(self, node: str, label: str) -> Entity:
+        """Return a GPU, as `GPU7`, of a node."""
+        return self._gpus.get((node, label)) or Entity("gpu", f"{node} {label}", node=node)
+
+    def on_node(self, node: str) -> tuple[Entity, ...]:
+        """Return the processes of a node."""
+        return tuple(one for one in self._ranks.values() if one.node == node)
+
+    def find(self, entity: Entity) -> Entity:
+        """Return an entity with all that is known of where it is; it keeps what it has."""
+        if entity.kind == "rank":
+            known = self.rank(entity.name)
+        elif entity.kind in ("gpu", "port"):
+            node, _, device = entity.name.partition(" ")
+            known = self._device(entity.kind, node, device)
+        elif entity.kind == "node":
+            known = Entity("node", entity.name, node=entity.name)
+        else:
+            return entity
+        return replace(
+            entity,
+            node=entity.node or known.node,
+            gpu=entity.gpu or known.gpu,
+            gpu_uuid=entity.gpu_uuid or known.gpu_uuid,
+            pci_bus_id=entity.pci_bus_id or known.pci_bus_id,
+            pid=known.pid if entity.pid is None else entity.pid,
+            procid=known.procid if entity.procid is None else entity.procid,
+            port=entity.port or known.port,
+        )
+
+    def _device(self, kind: str, node: str, device: str) -> Entity:
+        """Return a GPU or port; an NVLink (`GPU0 NVLink 17`) is its GPU's."""
+        if kind == "port":
+            known = self._ports.get((node, device))
+        else:
+            known = self._gpus.get((node, device.partition(" ")[0]))
+        return known or Entity(kind, f"{node} {device}".rstrip())
+
+    def locate(self, findings: Iterable[Finding]) -> list[Finding]:
+        """Return the findings, each with where its entities and victims are."""
+        return [
+            replace(
+                one,
+                entities=tuple(map(self.find, one.entities)),
+                victims=tuple(map(self.find, one.victims)),
+            )
+            for one in findings
+        ]

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What changed over a job's time: transfers that took longer, own gaps of all ranks that grew.
+
+Both are held against the job itself: the same operation at the same place of the pattern in its
+better pieces of time. What is slow all the time has no better time to be compared with.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from nccl_inspector.analysis.replay.arrays import Floats, Ints, medians, number_rows
+from nccl_inspector.analysis.replay.order import Order, comm_classes
+from nccl_inspector.analysis.replay.records import Records
+
+LONGER = 1.15  # T of a piece beside its baseline, from which on it is slow
+GROWN = 1.10  # the own gaps of all ranks, likewise
+_BASE_QUANTILE = 0.25  # of the pieces, the middle of whose better half is the baseline
+_LARGE_CLASS = 20  # from 1 MB on a transfer takes a time by its bytes
+_PIECES_MIN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Factors and differences that undo what changed, by row, and how large it was by piece.
+
+    `transfer`: factor of T; `gap`: ns to add to own gaps. By class of communicators: `slower`, T of
+    each piece beside the baseline (NaN: nothing to compare). `grown`: own gaps of each piece.
+    """
+
+    transfer: Floats
+    gap: Floats
+    slower: dict[int, Floats]
+    grown: Floats
+
+
+def _low_quantile(groups: Ints, values: Floats, count: int, quantile: float) -> Floats:
+    """Return a quantile of each group's values, NaN without one."""
+    found = np.full(count, np.nan)
+    if not len(groups):
+        return found
+    order = np.lexsort((values, groups))
+    numbers, first, size = np.unique(groups[order], return_index=True, return_counts=True)
+    found[numbers] = values[order][first + ((size - 1) * quantile).astype(np.int64)]
+    return found
+
+
+def cost_of_bytes(records: Records, transfer: Floats) -> Floats:
+    """Return T, of large operations for each byte: sizes of one class differ by up to two."""
+    large = records.size_class >= _LARGE_CLASS
+    return np.where(large, transfer / np.maximum(records.bytes, 1), transfer)
+
+
+def find_changes(records: Records, order: Order, usual: Floats) -> Changes:
+    """Return what was slower at some times than at others."""
+    pieces = int(records.piece.max()) + 1
+    classes = comm_classes(records)[records.comm]
+    kind = number_rows(records.comm, records.func, records.size_class)
+    known = ~np.isnan(order.transfer) & (order.transfer > 0)
+    rate = cost_of_bytes(records, order.transfer)
+    rows = np.flatnonzero(known)
+    cell = number_rows(kind[rows], records.piece[rows])
+    size = int(cell.max()) + 1 if len(rows) else 0
+    middle = medians(cell, rate[rows], size)
+    _, one = np.unique(cell, return_index=True)
+    kinds, at_piece = kind[rows][one], records.piece[rows][one]
+    base = _low_quantile(kinds, middle, int(kind.max()) + 1, _BASE_QUANTILE)
+    enough = np.bincount(kinds, minlength=int(kind.max()) + 1) >= _PIECES_MIN
+    ratio = np.where(enough[kinds], middle / base[kinds], np.nan)
+    factor = np.ones(len(records))
+    slow = ratio >= LONGER
+    factor[rows] = np.where(slow, 1 / ratio, 1.0)[cell]
+    slower: dict[int, Floats] = {}
+    weight = np.bincount(cell, order.transfer[rows], minlength=size)
+    of_class = classes[rows][one]
+    for name in np.unique(of_class).tolist():
+        mine = (of_class == name) & ~np.isnan(ratio)
+        total = np.bincount(at_piece[mine], weight[mine], minlength=pieces)
+        shares = np.bincount(at_piece[mine], (weight * ratio)[mine], minlength=pieces)
+        slower[name] = np.divide(shares, total, out=np.full(pieces, np.nan), where=total > 0)
+    gap, grown = _gaps(records, order, usual, pieces)
+    return Changes(factor, gap, slower, grown)
+
+
+def _gaps(records: Records, order: Order, usual: Floats, pieces: int) -> tuple[Floats, Floats]:
+    """Return what to add to own gaps so that all ranks have those of the better pieces."""
+    rows = np.flatnonzero(~np.isnan(usual))
+    if not len(rows):
+        return np.zeros(len(records)), np.full(pieces, np.nan)
+    cell = number_rows(order.spot[rows], records.piece[rows])
+    size = int(cell.max()) + 1
+    middle = medians(cell, usual[rows], size)
+    _, one = np.unique(cell, return_index=True)
+    spots, at_piece = order.spot[rows][one], records.piece[rows][one]
+    count = int(order.spot.max()) + 1
+    base = _low_quantile(spots, middle, count, _BASE_QUANTILE)
+    enough = np.bincount(spots, minlength=count) >= _PIECES_MIN
+    seen = np.bincount(cell, minlength=size).astype(float)
+    weight = np.where(enough[spots], seen, 0.0)
+    was = np.bincount(at_piece, weight * np.nan_to_num(base[spots]), minlength=pieces)
+    now = np.bincount(at_piece, weight * middle, minlength=pieces)
+    grown = np.divide(now, was, out=np.full(pieces, np.nan), where=was > 0)
+    found = np.zeros(len(records))
+    slow = grown[records.piece] >= GROWN
+    excess = np.where(enough, base, np.nan)[order.spot] - usual
+    known = slow & ~np.isnan(excess)
+    found[known] = np.minimum(excess[known], 0.0)
+    return found, grown

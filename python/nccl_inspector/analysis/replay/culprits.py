@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which processes, or all of a node, made the others wait by their own doing, and what that cost.
+
+What it cost is asked of the replay: the job with that process at its peers' pace. Its peers who
+are late only because they waited for it elsewhere cost nothing, and are not accused.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nccl_inspector.analysis.replay.arrays import Floats, Ints, Mask
+from nccl_inspector.analysis.replay.order import Order
+from nccl_inspector.analysis.replay.records import Records
+from nccl_inspector.analysis.replay.whatif import Piece, Question, replay
+
+SINGLES_MAX, NODES_MAX = 96, 64  # that are asked about one by one, the most suspicious
+_SUSPECT_SHARE = 0.01  # of the time, by which a suspect's own gaps are longer than its peers'
+_SUSPECT_Z = 6.0  # of the spread over the ranks
+_MEMBER_OF_NODE = 0.7  # of its node's cost, which makes a process the culprit and not its node
+MAD_TO_SIGMA = 1.4826
+_NODE_SUSPECTS = 0.6  # of a node's processes, that must be suspicious each by itself
+_NODE_Z = 3.0
+_ONCE_PIECES, _ONCE_SHARE = 4, 0.6
+LATE_NS_MIN = 100_000.0  # a shorter excess is no lateness
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit:
+    """One cause of delay. Shares are of the job's time."""
+
+    members: tuple[int, ...]  # one process, or all of a node
+    node: str  # empty: it is one process
+    cost_share: float
+    error_share: float  # standard error of the cost, over the pieces of time
+    typical_share: float  # what the same question says of a process of this job in the middle
+    once: bool  # one single piece has most of it: it may have happened once
+    saved_ns: float  # in the pieces that were replayed
+    late_ns: float  # the middle excess of the gaps that were too long
+    late_share: float  # of its gaps, those that were
+    pieces: tuple[
+        tuple[int, int, float], ...
+    ]  # begin and end (ns) of each piece, and its cost share
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the replay says of a job."""
+
+    culprits: tuple[Culprit, ...]  # the most costly first, whatever they cost
+    seconds: float  # that could be replayed
+    pieces: int
+    imbalance_share: float  # what all processes at the usual pace together would have saved
+    wall: Mapping[int, float]  # by member: share of the time that its own gaps are too long
+
+
+def own_excess(order: Order, usual: Floats) -> tuple[Floats, Mask]:
+    """Return by how much each gap is longer than usual, ns, and of which rows that is known."""
+    known = ~np.isnan(usual) & ~np.isnan(order.gap) & ~order.queued
+    return np.where(known, order.gap - usual, 0.0), known
+
+
+def _runs(records: Records, order: Order, excess: Floats, known: Mask) -> tuple[Ints, Floats]:
+    """Return process and excess of each run of operations with one cause: its longest excess."""
+    rows = np.flatnonzero(known & (order.cause >= 0))
+    if not len(rows):
+        return np.zeros(0, np.int64), np.zeros(0)
+    at = np.lexsort((excess[rows], order.cause[rows]))
+    last = np.append(np.flatnonzero(np.diff(order.cause[rows][at])), len(rows) - 1)
+    chosen = rows[at[last]]
+    return records.member[chosen], excess[chosen]
+
+
+def _spread(values: Floats) -> tuple[float, float]:
+    middle = float(np.median(values))
+    return middle, MAD_TO_SIGMA * float(np.median(np.abs(values - middle)))
+
+
+def _piece_shares(pieces: Sequence[Piece], column: int, base: int = 0) -> Floats:
+    """Return the share of each piece's time that a question saves beyond another."""
+    return np.array(
+        [
+            (one.saved[column] - one.saved[base]) / one.length if one.length else 0.0
+            for one in pieces
+        ]
+    )
+
+
+class _Court:
+    """Asks the replay, and keeps what is alike in all questions."""
+
+    def __init__(
+        self, records: Records, order: Order, usual: Floats, pieces: Sequence[int]
+    ) -> None:
+        self._records, self._order, self._usual, self._pieces = records, order, usual, pieces
+
+    def ask(self, sets: Sequence[tuple[int, ...]]) -> list[Piece]:
+        """Return the answers; column 0 is the job as it was."""
+        questions = [Question(), *(Question(members) for members in sets)]
+        return replay(self._records, self._order, self._usual, questions, self._pieces)
+
+
+def _total(pieces: Sequence[Piece], column: int) -> float:
+    length = sum(one.length for one in pieces)
+    return sum(float(one.saved[column]) for one in pieces) / length if length else 0.0
+
+
+def _suspicious(wall: Floats, present: Ints) -> tuple[int, ...]:
+    """Return the processes whose own gaps are far longer than those of the others."""
+    middle, spread = _spread(wall[present])
+    least = max(_SUSPECT_SHARE, _SUSPECT_Z * spread)
+    return tuple(int(one) for one in present if wall[one] - middle >= least)
+
+
+def find_culprits(
+    records: Records,
+    order: Order,
+    usual: Floats,
+    nodes: Sequence[str],
+    pieces: Sequence[int],
+) -> Found:
+    """Return who cost how much; `nodes` by process."""
+    excess, known = own_excess(order, usual)
+    present = np.unique(records.member)
+    owner, longest = _runs(records, order, excess, known)
+    span = _spans(records)
+    wall = np.zeros(records.members)
+    np.add.at(wall, owner, longest)
+    wall = np.divide(wall, span, out=np.zeros_like(wall), where=span > 0)
+    court = _Court(records, order, usual, pieces)
+    positive = np.zeros(records.members)
+    np.add.at(positive, owner, np.maximum(longest, 0.0))
+    singles = [(int(one),) for one in present[np.argsort(-positive[present])][:SINGLES_MAX]]
+    by_node: dict[str, list[int]] = defaultdict(list)
+    for one in present.tolist():
+        by_node[nodes[one]].append(one)
+    several = {name: tuple(found) for name, found in by_node.items() if len(found) > 1}
+    if len(several) < 2:
+        several = {}
+    ranked = sorted(several, key=lambda name: -float(positive[list(several[name])].sum()))
+    groups = [several[name] for name in ranked[:NODES_MAX]]
+    suspects = _suspicious(wall, present)
+    everybody = tuple(present.tolist())
+    asked: list[tuple[int, ...]] = [*singles, *groups, everybody]
+    if len(suspects) > 1:
+        asked.append(suspects)
+    answers = court.ask(asked)
+    if not answers:
+        return Found((), 0.0, 0, 0.0, {})
+    costs = [_total(answers, 1 + place) for place in range(len(asked))]
+    single_costs = np.array(costs[: len(singles)])
+    typical = float(np.median(single_costs)) if len(singles) > 3 else 0.0
+    found = []
+    groups = [members for members in groups if _all_of_node(wall, present, members)]
+    node_costs = {members: costs[asked.index(members)] for members in groups}
+    taken = _choose(singles, node_costs, costs)
+    if len(suspects) > 1:
+        alone = _alone(court, suspects, costs[-1])
+        taken = _merge(taken, alone)
+    columns = {members: 1 + place for place, members in enumerate(asked)}
+    for members, cost in sorted(taken.items(), key=lambda one: -one[1]):
+        column = columns.get(members)
+        shares = _piece_shares(answers, column) if column is not None else np.zeros(len(answers))
+        if column is not None and abs(_total(answers, column)) < cost / 2:
+            shares = shares * 0 + cost  # what it does alone was asked in another way
+        found.append(_culprit(answers, members, nodes, cost, shares, typical, owner, longest))
+    return Found(
+        tuple(found),
+        sum(one.length for one in answers) / 1e9,
+        len(answers),
+        costs[asked.index(everybody)],
+        {int(one): float(wall[one]) for one in present},
+    )
+
+
+def _spans(records: Records) -> Floats:
+    """Return by process how long its records reach, summed over pieces, ns."""
+    key = records.piece * records.members + records.member
+    first = np.full(int(key.max()) + 1, np.inf)
+    last = np.full(len(first), -np.inf)
+    low = int(records.begin.min())
+    np.minimum.at(first, key, (records.begin - low).astype(float))
+    np.maximum.at(last, key, (records.end - low).astype(float))
+    span = np.where(np.isfinite(first), last - first, 0.0)
+    found: Floats = np.zeros(records.members)
+    np.add.at(found, np.arange(len(span)) % records.members, span)
+    return found
+
+
+def _all_of_node(wall: Floats, present: Ints, members: tuple[int, ...]) -> bool:
+    """Tell whether nearly all processes of a node have longer gaps than those of other nodes.
+
+    Among many that are late by chance some share a node.
+    """
+    others = present[~np.isin(present, members)]
+    middle, spread = _spread(wall[others])
+    least = max(_NODE_Z * spread, _SUSPECT_SHARE / 2)
+    return bool(np.mean(wall[list(members)] - middle >= least) >= _NODE_SUSPECTS)
+
+
+def _choose(
+    singles: Sequence[tuple[int, ...]],
+    nodes: Mapping[tuple[int, ...], float],
+    costs: Sequence[float],
+) -> dict[tuple[int, ...], float]:
+    """Return the costs of processes, and of a node in place of its own where none stands for it."""
+    found = dict(zip(singles, costs, strict=False))
+    for members, cost in nodes.items():
+        own = max((found.get((one,), 0.0) for one in members), default=0.0)
+        if own < _MEMBER_OF_NODE * cost:
+            for one in members:
+                found.pop((one,), None)
+            found[members] = cost
+    return found
+
+
+def _alone(
+    court: _Court, suspects: tuple[int, ...], together: float
+) -> dict[tuple[int, ...], float]:
+    """Return what each of several suspects costs when the others are at the usual pace.
+
+    Two that are late by the same cost nothing one by one: each hides the other. What they cost
+    together is shared out.
+    """
+    some = suspects[:SINGLES_MAX]
+    rest = [tuple(other for other in suspects if other != one) for one in some]
+    answers = court.ask([suspects, *rest])
+    costs = [
+        max(_total(answers, 1) - _total(answers, 2 + place), 0.0) for place in range(len(some))
+    ]
+    scale = min(1.0, together / sum(costs)) if sum(costs) > 0 else 0.0
+    return {(one,): cost * scale for one, cost in zip(some, costs, strict=True)}
+
+
+def _merge(
+    taken: dict[tuple[int, ...], float], alone: Mapping[tuple[int, ...], float]
+) -> dict[tuple[int, ...], float]:
+    """Take in what suspects cost alone, but where their node already stands for them."""
+    inside = {one for members in taken if len(members) > 1 for one in members}
+    found = dict(taken)
+    for members, cost in alone.items():
+        if members[0] not in inside:
+            found[members] = max(found.get(members, 0.0), cost)
+    return found
+
+
+def _culprit(
+    answers: Sequence[Piece],
+    members: tuple[int, ...],
+    nodes: Sequence[str],
+    cost: float,
+    shares: Floats,
+    typical: float,
+    owner: Ints,
+    longest: Floats,
+) -> Culprit:
+    weights = np.array([one.length for one in answers])
+    mine = np.isin(owner, members)
+    late = mine & (longest >= LATE_NS_MIN)
+    amounts = longest[late]
+    error = float(np.std(shares, ddof=1) / np.sqrt(len(shares))) if len(shares) > 1 else abs(cost)
+    parts = shares * weights
+    total = float(parts.sum())
+    once = len(parts) >= _ONCE_PIECES and total > 0 and float(parts.max()) > _ONCE_SHARE * total
+    return Culprit(
+        members=members,
+        node=nodes[members[0]] if len(members) > 1 else "",
+        cost_share=cost,
+        error_share=error,
+        typical_share=typical,
+        once=once,
+        saved_ns=total,
+        late_ns=float(np.median(amounts)) if len(amounts) else 0.0,
+        late_share=float(late.sum()) / max(int(mine.sum()), 1),
+        pieces=tuple(
+            (one.start, one.end, float(share)) for one, share in zip(answers, shares, strict=True)
+        ),
+    )

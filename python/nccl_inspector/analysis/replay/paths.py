@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Slow transfers: beside the same operation of sibling communicators, and beside their own past.
+
+Siblings have the same part in the program (the data-parallel groups of the ranks 0, 1, 2 ... of
+their nodes, say), so the same operation takes them the same time. What the slow ones have in
+common, and no other has, is where the link is slow: a node, a GPU with its adapter, a rail.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nccl_inspector.analysis.replay.arrays import (
+    Floats,
+    Ints,
+    medians,
+    medians_of_others,
+    number_rows,
+)
+from nccl_inspector.analysis.replay.changes import cost_of_bytes
+from nccl_inspector.analysis.replay.order import Order
+from nccl_inspector.analysis.replay.records import Records
+from nccl_inspector.model import PEER_NONE
+
+SLOW = 1.15  # T beside that of the siblings
+_QUARTER = 1.05  # which three quarters of the operations must exceed
+_OPERATIONS_MIN = 12
+_MOST = 0.8  # of the slow paths, and of a place's own, for the place to explain them
+NODE, RAIL, ADAPTER, PATHS = "node", "rail", "adapter", "paths"
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """Where a process runs: its node, and its place there (which GPU, and so which adapter)."""
+
+    node: str
+    local: int
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """What slow paths have in common. `kind`: node, rail, adapter or paths (nothing but itself)."""
+
+    kind: str
+    nodes: tuple[str, ...]
+    local: int | None  # of a rail or an adapter
+    members: tuple[int, ...]  # processes on the slow paths
+
+
+@dataclass(frozen=True, slots=True)
+class SlowPaths:
+    """Paths that were slow beside their siblings all the time."""
+
+    where: Where
+    inside: bool  # within nodes
+    ratio: float  # T beside the siblings'
+    paths: int
+    siblings: int
+    factor: Floats  # by row, of T, which makes it that of the siblings
+
+
+def path_numbers(records: Records) -> Ints:
+    """Return for each row the number of its path: a communicator, or a pair that sends."""
+    paired = records.peer != PEER_NONE
+    ends = np.full((2, int(records.joined.max()) + 1), -1, np.int64)
+    ends[0] = records.members
+    np.minimum.at(ends[0], records.joined, records.member)
+    np.maximum.at(ends[1], records.joined, records.member)
+    low = np.where(paired, ends[0][records.joined], -1)
+    high = np.where(paired, ends[1][records.joined], -1)
+    return number_rows(records.comm, low, high)
+
+
+def members_of_paths(records: Records, path: Ints) -> list[frozenset[int]]:
+    """Return by path the processes on it."""
+    both = np.unique(np.stack((path, records.member)), axis=1)
+    found: list[set[int]] = [set() for _ in range(int(path.max()) + 1)]
+    for number, member in both.T.tolist():
+        found[number].add(member)
+    return [frozenset(one) for one in found]
+
+
+def _ratios(records: Records, order: Order, path: Ints) -> tuple[Floats, Floats, Ints]:
+    """Return by path: T beside its siblings' (middle, lower quarter), and of how many of them."""
+    count = int(path.max()) + 1
+    known = np.flatnonzero(~np.isnan(order.transfer) & (order.transfer > 0))
+    # One row for each operation.
+    _, one = np.unique(records.joined[known], return_index=True)
+    rows = known[one]
+    rate = cost_of_bytes(records, order.transfer)[rows]
+    # The ranks of an operation are of one stage but for Sends: the sender's counts there.
+    usual = medians_of_others(order.place[rows], rate)
+    fine = ~np.isnan(usual) & (usual > 0)
+    rows, ratio = rows[fine], (rate[fine] / usual[fine])
+    middle = medians(path[rows], ratio, count)
+    quarter = np.full(count, np.nan)
+    if len(rows):
+        at = np.lexsort((ratio, path[rows]))
+        numbers, first, size = np.unique(path[rows][at], return_index=True, return_counts=True)
+        quarter[numbers] = ratio[at][first + size // 4]
+    return middle, quarter, np.bincount(path[rows], minlength=count)
+
+
+def _candidates(spots: Sequence[Spot], members: Iterable[int]) -> list[tuple[str, frozenset[int]]]:
+    """Return the places that members may have in common, with all processes of each place."""
+    found: dict[tuple[str, str, int], set[int]] = {}
+    for member, spot in enumerate(spots):
+        found.setdefault((ADAPTER, spot.node, spot.local), set()).add(member)
+        found.setdefault((RAIL, "", spot.local), set()).add(member)
+        found.setdefault((NODE, spot.node, -1), set()).add(member)
+    some = set(members)
+    return [(key[0], frozenset(own)) for key, own in found.items() if own & some]
+
+
+def locate(
+    slow: Sequence[frozenset[int]], others: Sequence[frozenset[int]], spots: Sequence[Spot]
+) -> Where:
+    """Return what slow paths have in common that the other paths have not."""
+    everybody = frozenset().union(*slow) if slow else frozenset()
+    fits: list[tuple[str, frozenset[int]]] = []
+    for kind, own in _candidates(spots, everybody):
+        hit = sum(1 for path in slow if path & own)
+        spared = sum(1 for path in others if path & own)
+        if hit >= _MOST * len(slow) and hit >= _MOST * (hit + spared):
+            fits.append((kind, own))
+    for kind in (ADAPTER, NODE, RAIL):
+        of_kind = [own for name, own in fits if name == kind]
+        if len(of_kind) == 1 or (kind == NODE and of_kind and not others):
+            return (
+                _where(kind, of_kind[0], everybody, spots)
+                if len(of_kind) == 1
+                else _where(PATHS, everybody, everybody, spots)
+            )
+    return _where(PATHS, everybody, everybody, spots)
+
+
+def _where(
+    kind: str, own: frozenset[int], everybody: frozenset[int], spots: Sequence[Spot]
+) -> Where:
+    nodes = tuple(sorted({spots[one].node for one in own & everybody}))
+    local = {spots[one].local for one in own}
+    return Where(
+        kind,
+        nodes,
+        next(iter(local)) if kind in (RAIL, ADAPTER) else None,
+        tuple(sorted(own & everybody)),
+    )
+
+
+def find_slow_paths(records: Records, order: Order, spots: Sequence[Spot]) -> tuple[SlowPaths, ...]:
+    """Return the paths that were slow beside their siblings; `spots` by process.
+
+    Paths inside of nodes and between them are told apart.
+    """
+    path = path_numbers(records)
+    members = members_of_paths(records, path)
+    middle, quarter, operations = _ratios(records, order, path)
+    known = operations >= _OPERATIONS_MIN
+    slow = known & (middle >= SLOW) & (quarter >= _QUARTER)
+    found = []
+    inside_of = np.array([len({spots[one].node for one in own}) == 1 for own in members])
+    for inside in (False, True):
+        mine = np.flatnonzero(slow & (inside_of == inside))
+        rest = np.flatnonzero(known & ~slow & (inside_of == inside))
+        if not len(mine) or not len(rest):
+            continue
+        where = locate([members[one] for one in mine], [members[one] for one in rest], spots)
+        factor = np.ones(len(middle))
+        factor[mine] = 1 / middle[mine]
+        found.append(
+            SlowPaths(
+                where,
+                inside,
+                float(np.median(middle[mine])),
+                len(mine),
+                len(mine) + len(rest),
+                factor[path],
+            )
+        )
+    return tuple(found)
+
+
+def slow_then(
+    records: Records, factor: Floats, pieces: Sequence[int]
+) -> tuple[list[frozenset[int]], list[frozenset[int]]]:
+    """Return the paths that were slower than at other times in most of some pieces, and the others.
+
+    `factor`: of T by row (changes.Changes.transfer).
+    """
+    path = path_numbers(records)
+    members = members_of_paths(records, path)
+    here = np.isin(records.piece, list(pieces))
+    count = np.bincount(path[here], minlength=len(members))
+    slowed = np.bincount(path[here], factor[here] < 1, minlength=len(members))
+    # What has a share of its kinds of operation too small to be judged is neither.
+    slow = [members[one] for one in np.flatnonzero((count > 0) & (slowed >= 0.5 * count))]
+    rest = [members[one] for one in np.flatnonzero((count > 0) & (slowed < 0.2 * count))]
+    return slow, rest
+
+
+def spots_of(nodes: Sequence[str], locals_: Sequence[int]) -> tuple[Spot, ...]:
+    """Return where processes run, from their nodes and their places there."""
+    return tuple(Spot(node, local) for node, local in zip(nodes, locals_, strict=True))

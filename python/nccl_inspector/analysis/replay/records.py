@@ -1,0 +1,334 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Put the exact records of all processes into one table: joined by operation, on one time line.
+
+An operation is the same on two ranks when communicator and number agree, whatever their clocks say.
+A collective ends on all its ranks within microseconds, so the ends of joined operations also tell
+how the clocks stand to each other: better than any daemon could, and nothing else is believed.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from nccl_inspector.analysis.replay.arrays import Floats, Ints, Mask, medians, number_rows
+from nccl_inspector.analysis.samplecolumns import unix_ns
+from nccl_inspector.model import FUNCS, PEER_NONE, SAMPLE_GROUP, SampleKind, Samples
+
+CommKey = tuple[int, int]  # id, and how many with this id there were before
+
+SYNCHRONISING = frozenset(
+    FUNCS.index(name) for name in ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll")
+)  # nobody can leave before the last one has come
+_SEND, _RECV = FUNCS.index("Send"), FUNCS.index("Recv")
+_PARTNERS_MAX = 1 << 20  # ranks of a communicator
+# Records of a time that is all kept come as one run; pieces of it are judged like bursts.
+PIECE_BITS = 34
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The samples of one process of the job."""
+
+    member: int  # number of the process in the job
+    samples: Samples
+
+
+@dataclass(frozen=True, slots=True)
+class Comm:
+    """A communicator that has records. `ordinal`: its place among those of its first member."""
+
+    id: int
+    name: str
+    nranks: int
+    nnodes: int
+    ordinal: int
+    members: tuple[int, ...]  # processes that have records of it
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """One row for each operation of each process, ordered by process and begin.
+
+    Times are nanoseconds on one time line for all processes (`aligned`), near Unix time.
+    """
+
+    comms: tuple[Comm, ...]
+    member: Ints
+    comm: Ints
+    func: Ints
+    size_class: Ints
+    number: Ints  # of the operation in its communicator (in its function, of a group and a Send)
+    peer: Ints
+    bytes: Ints
+    begin: Ints
+    end: Ints
+    queued: Ints
+    joined: Ints  # rows of one operation share it
+    piece: Ints  # the burst, or the piece of an unbroken run
+    members: int  # processes of the job, with records or without
+    shift: Ints  # ns that its process's own clock lacked to the common time line
+    kept_share: float  # of the time, the share that bursts cover
+    lost: int
+
+    def __len__(self) -> int:
+        """Return how many rows there are."""
+        return len(self.member)
+
+
+@dataclass(frozen=True, slots=True)
+class _Raw:
+    """Columns of all processes one behind the other, each on its own Unix time."""
+
+    member: Ints
+    comm: Ints
+    rank: Ints
+    func: Ints
+    size_class: Ints
+    number: Ints
+    peer: Ints
+    bytes: Ints
+    begin: Ints
+    end: Ints
+    queued: Ints
+    group: Mask
+
+    def take(self, which: Mask | Ints) -> "_Raw":
+        return _Raw(*(getattr(self, name)[which] for name in self.__slots__))
+
+
+def _shifts(samples: Samples, kind: Ints, times: Ints) -> Ints:
+    """Return for each row what its GPU's clock lacks to Unix time at its start, ns."""
+    found = np.zeros(len(times), np.int64)
+    gpu = np.array([0 if one.gpu is None else one.gpu for one in samples.kinds], np.int64)[kind]
+    for place, clock in enumerate(samples.clocks):
+        mine = gpu == clock.gpu if place else np.ones(len(times), dtype=bool)
+        found[mine] = unix_ns(times[mine], clock) - times[mine]
+    return found
+
+
+def _by_kind(which: Ints, values: list[int]) -> Ints:
+    """Return for each row the value of its kind."""
+    found: Ints = np.array(values, np.int64)[which]
+    return found
+
+
+def _raw(sources: Iterable[Source], comms: dict[CommKey, int]) -> _Raw | None:
+    parts: list[list[Ints]] = []
+    for source in sources:
+        samples = source.samples
+        if not len(samples):
+            continue
+        columns, kinds = samples.columns(), samples.kinds
+        for kind in kinds:
+            comms.setdefault((kind.comm_id, kind.incarnation), len(comms))
+
+        which = columns.kind.astype(np.int64)
+        of_kind = partial(_by_kind, which)
+        shift = _shifts(samples, which, columns.start_ns)
+        begin = columns.start_ns + shift
+        parts.append(
+            [
+                np.full(len(begin), source.member, np.int64),
+                of_kind([comms[kind.comm_id, kind.incarnation] for kind in kinds]),
+                of_kind([kind.rank for kind in kinds]),
+                of_kind([kind.func for kind in kinds]),
+                of_kind([kind.size_class for kind in kinds]),
+                columns.index.astype(np.int64),
+                columns.peer.astype(np.int64),
+                columns.bytes,
+                begin,
+                begin + columns.time_ns,
+                columns.queued_ns,
+                (columns.flags & SAMPLE_GROUP).astype(bool),
+            ]
+        )
+    if not parts:
+        return None
+    return _Raw(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def _common_bursts(sources: Sequence[Source]) -> tuple[int, int]:
+    """Return length and period (bits) of the bursts that all processes have kept."""
+    taken = [one.samples for one in sources if len(one.samples)]
+    return min(one.length_bits for one in taken), max(one.period_bits for one in taken)
+
+
+def _join(raw: _Raw) -> Ints:
+    """Return the number of each row's operation.
+
+    A collective and a group are known by their number; a Send is that of the Recv on the other side
+    with the same number between the two.
+    """
+    paired = ((raw.func == _SEND) | (raw.func == _RECV)) & (raw.peer != PEER_NONE) & ~raw.group
+    source = np.where(raw.func == _SEND, raw.rank, raw.peer)
+    target = np.where(raw.func == _SEND, raw.peer, raw.rank)
+    line = np.where(paired, 1 + source * _PARTNERS_MAX + target, 0)
+    # Each function counts by itself, and a Send has the number of its Recv.
+    family = np.where(paired, -1, 2 * raw.func + raw.group)
+    return number_rows(raw.comm, line, family, raw.number)
+
+
+def _disown(raw: _Raw, joined: Ints) -> Ints:
+    """Give rows an operation of their own where others say that it was another one.
+
+    Numbers differ after a time without measurement. What most rows say stands.
+    """
+    said = raw.func * 64 + np.where(raw.group, 0, raw.size_class)
+    paired = np.isin(raw.func, (_SEND, _RECV))
+    said = np.where(paired, raw.size_class, said)
+    usual = medians(joined, said.astype(float), int(joined.max()) + 1)
+    odd = said != usual[joined]
+    # One process cannot have an operation twice either (a communicator's id that came again).
+    order = np.lexsort((raw.begin, raw.member, joined))
+    same = (joined[order][1:] == joined[order][:-1]) & (
+        raw.member[order][1:] == raw.member[order][:-1]
+    )
+    odd[order[1:][same]] = True
+    found = joined.copy()
+    found[odd] = int(joined.max()) + 1 + np.arange(int(odd.sum()))
+    return number_rows(found)
+
+
+def _links(node: Ints, sure: Mask, joined: Ints, end: Ints) -> dict[int, list[tuple[int, int]]]:
+    """Return for each node the nodes with which it shares operations, and its lead over each in ns.
+
+    A node is a process in one piece of time: two clocks drift apart over an hour.
+    """
+    order = np.lexsort((node, joined, ~sure))[: int(sure.sum())]
+    new = np.ones(len(order), dtype=bool)
+    new[1:] = joined[order][1:] != joined[order][:-1]
+    first = np.maximum.accumulate(np.where(new, np.arange(len(order)), 0))
+    head, own, delta = node[order[first]], node[order], end[order[first]] - end[order]
+    differ = head != own
+    head, own, delta = head[differ], own[differ], delta[differ]
+    links: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    if not len(head):
+        return links
+    pairs = number_rows(head, own)
+    middle = medians(pairs, delta.astype(float), int(pairs.max()) + 1)
+    _, one = np.unique(pairs, return_index=True)
+    for a, b, ns in zip(head[one].tolist(), own[one].tolist(), middle.tolist(), strict=True):
+        links[a].append((b, round(ns)))
+        links[b].append((a, -round(ns)))
+    return links
+
+
+def _align(raw: _Raw, joined: Ints, piece: Ints) -> Ints:
+    """Return for each row what its process's clock lacks to the common one, ns.
+
+    It goes from process to process by the middle difference of the ends that two have in common.
+    Where nothing connects two parts of a job, each keeps a time of its own.
+    """
+    node = number_rows(piece, raw.member)
+    sure = np.isin(raw.func, list(SYNCHRONISING))
+    links = _links(node, sure, joined, raw.end)
+    lacks = np.zeros(int(node.max()) + 1, np.int64)
+    known = np.zeros(len(lacks), dtype=bool)
+    for start in range(len(lacks)):
+        if known[start]:
+            continue
+        known[start], part = True, [start]
+        for at in part:  # it grows meanwhile
+            for other, ns in links[at]:
+                if not known[other]:
+                    known[other] = True
+                    lacks[other] = lacks[at] + ns
+                    part.append(other)
+        # The middle clock is nearest to the true time.
+        lacks[part] -= round(float(np.median(lacks[part])))
+    return lacks[node]
+
+
+def _piece_of(joined: Ints, end: Ints, bits: int) -> Ints:
+    """Return the number of each row's piece of time: one for all rows of an operation."""
+    first = int(end.min())
+    middle = medians(joined, (end - first).astype(float), int(joined.max()) + 1)
+    return number_rows(((middle.astype(np.int64) + first) >> bits)[joined])
+
+
+def _comms(raw: _Raw, ids: dict[CommKey, int], sources: Sequence[Source]) -> tuple[Comm, ...]:
+    facts: dict[CommKey, SampleKind] = {}
+    ordinals: dict[CommKey, int] = {}
+    for source in sources:
+        found = {
+            (one.created_ns, one.comm_id, one.incarnation): one for one in source.samples.kinds
+        }
+        for place, (key, kind) in enumerate(sorted(found.items())):
+            ordinals.setdefault(key[1:], place)
+            facts.setdefault(key[1:], kind)
+    members: dict[int, list[int]] = defaultdict(list)
+    both = np.unique(np.stack((raw.comm, raw.member)), axis=1)
+    for comm, member in both.T.tolist():
+        members[comm].append(member)
+    return tuple(
+        Comm(
+            key[0],
+            facts[key].name,
+            facts[key].nranks,
+            facts[key].nnodes,
+            ordinals[key],
+            tuple(members[place]),
+        )
+        for key, place in ids.items()
+    )
+
+
+def gather(sources: Sequence[Source], members: int) -> Records | None:
+    """Return the records of all processes; None where there is none.
+
+    `members`: how many processes the job has.
+    """
+    ids: dict[CommKey, int] = {}
+    raw = _raw(sources, ids)
+    if raw is None:
+        return None
+    length, period = _common_bursts(sources)
+    within = (raw.end & ((1 << period) - 1)) < (1 << length)
+    raw = raw.take(within)
+    if not len(raw.member):
+        return None
+    joined = _disown(raw, _join(raw))
+    piece = _piece_of(joined, raw.end, period if length < period else PIECE_BITS)
+    shift = _align(raw, joined, piece)
+    begin, end = raw.begin + shift, raw.end + shift
+    order = np.lexsort((end, begin, raw.member))
+    return Records(
+        comms=_comms(raw, ids, sources),
+        member=raw.member[order],
+        comm=raw.comm[order],
+        func=raw.func[order],
+        size_class=raw.size_class[order],
+        number=raw.number[order],
+        peer=raw.peer[order],
+        bytes=raw.bytes[order],
+        begin=begin[order],
+        end=end[order],
+        queued=raw.queued[order],
+        joined=joined[order],
+        piece=piece[order],
+        members=members,
+        shift=shift[order],
+        kept_share=2.0 ** (length - period),
+        lost=sum(source.samples.lost for source in sources),
+    )
+
+
+def transfer_times(records: Records) -> tuple[Floats, Ints]:
+    """Return for each joined operation T in ns, the time that it took the last rank, and its ranks.
+
+    NaN where not all ranks of a synchronising operation have a record: who is missing may have been
+    the last. Of a Send and its Recv the shorter time is the transfer.
+    """
+    count = int(records.joined.max()) + 1
+    found, have = np.full(count, np.inf), np.bincount(records.joined, minlength=count)
+    times = (records.end - records.begin).astype(float)
+    np.minimum.at(found, records.joined, times)
+    nranks = np.array([comm.nranks for comm in records.comms], np.int64)
+    paired = np.isin(records.func, (_SEND, _RECV))
+    wanted = np.zeros(count, np.int64)
+    wanted[records.joined] = np.where(paired, 2, nranks[records.comm])
+    found[(have < wanted) | ~np.isfinite(found)] = np.nan
+    return found, have

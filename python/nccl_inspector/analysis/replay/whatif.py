@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replay a piece of a job with some causes of delay taken out: how much sooner would it have ended?
+
+An operation begins when its stream is free and its rank is ready, which is its own gap after the
+end that it depends on. It ends on all its ranks T after the last one has begun. With the recorded
+gaps and T the replay gives the recorded times; each question changes some of them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nccl_inspector.analysis.replay.arrays import Floats, Ints, Mask
+from nccl_inspector.analysis.replay.order import Order
+from nccl_inspector.analysis.replay.records import Records
+
+_EARLY = -1e18
+_TOLERANCE_NS = 50_000.0  # by which ends of one operation differ
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What would have been with these processes at their peers' pace, and other times changed.
+
+    By row: `transfer` is a factor of T, `gap` is added to the own gap (ns). None: nothing changes.
+    """
+
+    members: tuple[int, ...] = ()
+    transfer: Floats | None = None
+    gap: Floats | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Answers for one piece of time. Times are ns."""
+
+    piece: int
+    start: int
+    end: int
+    length: float  # that the replay could have changed
+    saved: Floats  # by question: how much sooner it would have ended
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """The rows of a piece in the order of replay, cut into batches that do not touch each other."""
+
+    rows: Ints  # of Records
+    before: Ints  # positions in `rows`; -1: none
+    cause: Ints
+    batches: tuple[tuple[int, int], ...]  # positions
+    heads: tuple[Ints, ...]  # by batch: where each operation begins
+
+
+def _plan(records: Records, order: Order, rows: Ints) -> _Plan:
+    joined = records.joined[rows]
+    last = np.full(int(joined.max()) + 1, -(1 << 62), np.int64)
+    np.maximum.at(last, joined, records.begin[rows])
+    # An operation is decided when its last rank begins.
+    by_time = np.lexsort((joined, last[joined]))
+    rows = rows[by_time]
+    joined = records.joined[rows]
+    position = np.full(len(records), -1, np.int64)
+    position[rows] = np.arange(len(rows))
+    before = np.where(order.before[rows] >= 0, position[order.before[rows]], -1)
+    cause = np.where(order.cause[rows] >= 0, position[order.cause[rows]], -1)
+    # What would come later than itself is no cause that the replay could follow.
+    new = np.ones(len(rows), dtype=bool)
+    new[1:] = joined[1:] != joined[:-1]
+    number = np.cumsum(new) - 1
+    first = np.flatnonzero(new)
+    before = np.where((before >= 0) & (before < first[number]), before, -1)
+    cause = np.where((cause >= 0) & (cause < first[number]), cause, -1)
+    needs = np.maximum(before, cause)
+    need_of = np.maximum.reduceat(needs, first) if len(first) else needs
+    batches, heads = [], []
+    bounds = np.append(first, len(rows))
+    at, total = 0, len(first)
+    while at < total:
+        # Up to the first operation that needs one of this batch.
+        ahead = min(at + 4096, total)
+        bad = np.flatnonzero(need_of[at + 1 : ahead] >= bounds[at])
+        end = at + 1 + (int(bad[0]) if len(bad) else ahead - at - 1)
+        batches.append((int(bounds[at]), int(bounds[end])))
+        heads.append(first[at:end] - bounds[at])
+        at = end
+    return _Plan(rows, before, cause, tuple(batches), tuple(heads))
+
+
+def _replay(
+    records: Records, plan: _Plan, gaps: Floats, fixed: Floats, questions: Sequence[Question]
+) -> Floats:
+    """Return the ends of a plan's rows (rows x questions), ns since the piece's first begin."""
+    rows, many = plan.rows, len(questions)
+    zero = int(records.begin[rows].min())
+    begin = (records.begin[rows] - zero).astype(float)
+    end = (records.end[rows] - zero).astype(float)
+    changed = np.zeros((records.members, many), dtype=bool)
+    for column, question in enumerate(questions):
+        changed[list(question.members), column] = True
+    faster = [(at, one.transfer) for at, one in enumerate(questions) if one.transfer is not None]
+    longer = [(at, one.gap) for at, one in enumerate(questions) if one.gap is not None]
+    ends = np.full((len(rows) + 1, many), _EARLY)
+    for (low, high), head in zip(plan.batches, plan.heads, strict=True):
+        part = rows[low:high]
+        gap = np.where(changed[records.member[part]], fixed[part][:, None], gaps[part][:, None])
+        for column, more in longer:
+            gap[:, column] = np.maximum(gap[:, column] + more[part], 0.0)
+        cause = plan.cause[low:high]
+        ready = np.where(cause[:, None] >= 0, ends[cause] + gap, begin[low:high][:, None])
+        start = np.maximum(ready, ends[plan.before[low:high]])
+        size = np.diff(np.append(head, high - low))
+        latest = np.repeat(np.maximum.reduceat(start, head, axis=0), size, axis=0)
+        was_latest = np.repeat(np.maximum.reduceat(begin[low:high], head), size)
+        beyond = end[low:high] - was_latest
+        # Who was done before the last one came did not wait for it.
+        free = beyond < -_TOLERANCE_NS
+        synced = latest + beyond[:, None]
+        for column, factor in faster:
+            synced[:, column] = latest[:, column] + beyond * factor[part]
+        alone = start + (end[low:high] - begin[low:high])[:, None]
+        ends[low:high] = np.where(free[:, None], alone, synced)
+    return ends[:-1]
+
+
+def replay(
+    records: Records,
+    order: Order,
+    usual: Floats,
+    questions: Sequence[Question],
+    pieces: Sequence[int],
+) -> list[Piece]:
+    """Answer questions in pieces of time; `usual`: order.usual_gaps.
+
+    The first question must be the empty one: all others are compared with its answer.
+    """
+    known = ~np.isnan(usual)
+    gaps = np.where(order.queued & known, np.minimum(order.gap, usual), order.gap)
+    fixed = np.where(known, usual, gaps)
+    found = []
+    by_piece = np.argsort(records.piece, kind="stable")
+    bounds = np.searchsorted(records.piece[by_piece], np.arange(int(records.piece.max()) + 2))
+    for piece in pieces:
+        rows = by_piece[bounds[piece] : bounds[piece + 1]]
+        if len(rows) < 2:
+            continue
+        plan = _plan(records, order, rows)
+        ends = _replay(records, plan, gaps, fixed, questions)
+        found.append(_answer(records, piece, plan, ends))
+    return found
+
+
+def _answer(records: Records, piece: int, plan: _Plan, ends: Floats) -> Piece:
+    """Compare the last end of each process with that of the first question."""
+    rows = plan.rows
+    member = records.member[rows]
+    order = np.lexsort((records.end[rows], member))
+    last = order[np.append(np.flatnonzero(np.diff(member[order])), len(order) - 1)]
+    sooner = ends[last, :1] - ends[last]
+    saved: Floats = np.median(sooner, axis=0)
+    # What begins before anything that it could depend on is known stays where it was.
+    held: Mask = plan.cause >= 0
+    start = int(records.begin[rows].min())
+    end = int(records.end[rows].max())
+    first = int(np.median(_first_causes(records, plan, held))) if held.any() else end
+    return Piece(piece, start, end, float(max(end - first, 0)), saved)
+
+
+def _first_causes(records: Records, plan: _Plan, held: Mask) -> Ints:
+    """Return for each process the end that its first dependent operation depends on."""
+    rows = plan.rows[held]
+    member = records.member[rows]
+    ends = records.end[plan.rows[plan.cause[held]]]
+    order = np.lexsort((ends, member))
+    first = order[np.append(0, np.flatnonzero(np.diff(member[order])) + 1)]
+    found: Ints = ends[first]
+    return found

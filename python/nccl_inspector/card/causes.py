@@ -1,0 +1,444 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Causes of lost time (analysis/replay) as findings: who, since when, what it cost, what to do.
+
+One cause is one finding. Who only waited for the cause is listed in it as a victim, and counters
+that speak for it become its evidence.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from nccl_inspector.analysis.join import Communicator
+from nccl_inspector.analysis.queued import GPU, HOST, LateCall, Queued, queue_of
+from nccl_inspector.analysis.replay.judge import COST_MIN, LATE, OUTSIDE, TOLD_MIN, Cause, Judged
+from nccl_inspector.analysis.replay.paths import ADAPTER, NODE, RAIL
+from nccl_inspector.analysis.slowhardware import SlowHardware
+from nccl_inspector.card import model as card
+from nccl_inspector.card.model import (
+    CRITICAL,
+    HIGH,
+    INFO,
+    LOW,
+    MEDIUM,
+    UNKNOWN,
+    WARNING,
+    Entity,
+    Evidence,
+    Finding,
+    Period,
+    Straggler,
+)
+from nccl_inspector.card.words import cut_list, duration, elapsed, percent
+from nccl_inspector.model import Process
+
+CRITICAL_SHARE = 0.5
+_SHOWN = 4
+_EARLY_SHARE = 0.3  # of its lateness, that a rank waits less than its peers where it was late
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """What the words need of the job: by process its node, GPU and name, and how long it ran."""
+
+    processes: Sequence[tuple[str, Process]]
+    names: Sequence[str]
+    gpus: Sequence[str]  # `GPU7`, empty: not known
+    wall_s: float
+    communicators: Sequence[Communicator]
+
+    def place(self, member: int) -> str:
+        """Return `n02 GPU7`."""
+        return f"{self.processes[member][0]} {self.gpus[member]}".strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Findings with what each came from, and the late processes as rows of the card."""
+
+    findings: tuple[tuple[str, Finding], ...]
+    stragglers: tuple[Straggler, ...]
+
+
+def _cost(cause: Cause, view: JobView) -> tuple[float, float]:
+    """Return share and seconds of the job's time. What happened once is not made more of."""
+    if cause.once and view.wall_s:
+        return cause.saved_s / view.wall_s, cause.saved_s
+    return cause.cost_share, cause.cost_share * view.wall_s
+
+
+def _severity(share: float, *, excused: bool = False) -> str:
+    if excused or share < COST_MIN:
+        return INFO
+    return CRITICAL if share >= CRITICAL_SHARE else WARNING
+
+
+def _confidence(cause: Cause) -> str:
+    if cause.once or cause.cost_share < 2 * COST_MIN:
+        return LOW if cause.once else MEDIUM
+    return HIGH if cause.error_share * 8 < cause.cost_share else MEDIUM
+
+
+def _saved(share: float, seconds: float, view: JobView, error: float) -> str:
+    would = view.wall_s - seconds
+    plus = f" +-{error:.1%}" if error >= 0.001 else ""
+    return (
+        f"It cost about {elapsed(seconds)} ({percent(share)}{plus} of the job's time): "
+        f"{elapsed(view.wall_s)} would have been {elapsed(would)}."
+    )
+
+
+def _period(cause: Cause) -> Period:
+    return Period(cause.start / 1e9, cause.end / 1e9)
+
+
+def _late_calls(cause: Cause, member: int, view: JobView) -> list[LateCall]:
+    """Return the kinds of operation in which a process was late, for what its queue says."""
+    name = view.names[member]
+    found = []
+    for comm in view.communicators:
+        rank = next((r for r, one in comm.members.items() if one.place.name == name), None)
+        for figures in comm.figures if rank is not None else ():
+            own = figures.medians.get(rank) if rank is not None else None
+            others = sorted(ns for other, ns in figures.medians.items() if other != rank)
+            if own is None or not others or rank is None:
+                continue
+            late_ns = others[len(others) // 2] - own
+            if late_ns >= _EARLY_SHARE * cause.late_ns:
+                kind = figures.func, figures.size_class, figures.algo_proto
+                found.append(LateCall(comm, rank, kind, late_ns))
+    return found
+
+
+def _kind(
+    cause: Cause, member: int, view: JobView, slow: SlowHardware
+) -> tuple[str, Queued | None]:
+    queued = queue_of(_late_calls(cause, member, view))
+    by_counters = slow.kind_of(view.processes[member][0], view.gpus[member])
+    if queued is None or queued.kind == UNKNOWN:
+        return by_counters, None
+    if by_counters not in (UNKNOWN, queued.kind):
+        return UNKNOWN, queued
+    return queued.kind, queued
+
+
+_WHY = {
+    GPU: "It called in time and its GPU was behind",
+    HOST: "Its host called late",
+    UNKNOWN: "Whether its host or its GPU was late is not known",
+}
+_LATE_ACTIONS = {
+    GPU: "check clocks, power, temperature and PCIe width of this GPU",
+    HOST: "check the CPUs of this node: data loader, other tasks, binding",
+    UNKNOWN: "compare its input and host with the others': it is late, which need not be a fault",
+}
+
+
+def _next_of(kind: str, node: str, uuid: str) -> str:
+    if kind == HOST:
+        return f"ssh {node} 'uptime; ps -eo pid,psr,pcpu,comm --sort=-pcpu | head -20'"
+    which = f" -i {uuid}" if uuid else ""
+    return f"ssh {node} nvidia-smi -q -d CLOCK,PERFORMANCE,POWER,TEMPERATURE,ECC{which}"
+
+
+def _entities(cause: Cause, view: JobView) -> tuple[Entity, ...]:
+    if cause.node:
+        return (Entity("node", cause.node),)
+    found = []
+    for member in cause.members:
+        found += [Entity("rank", view.names[member]), Entity("node", view.processes[member][0])]
+        if view.gpus[member]:
+            found.append(Entity("gpu", view.place(member)))
+    return tuple(found)
+
+
+def _uuid(view: JobView, member: int) -> str:
+    process = view.processes[member][1]
+    return next((one.uuid for one in process.gpus if one.label == view.gpus[member]), "")
+
+
+def _late_title(cause: Cause, view: JobView) -> str:
+    by = f"by {duration(cause.late_ns)} (median)"
+    if cause.node:
+        return f"all ranks of node {cause.node} are late {by}"
+    member = cause.members[0]
+    who = f"{view.names[member]} ({view.place(member)})"
+    if cause.rare:
+        return f"{who} makes the others wait now and then"
+    return f"{who} is late {by} in {cause.late_share:.0%} of its steps"
+
+
+def _late_finding(
+    cause: Cause, view: JobView, slow: SlowHardware
+) -> tuple[Finding, list[Straggler]]:
+    share, seconds = _cost(cause, view)
+    member = cause.members[0]
+    kind, queued = _kind(cause, member, view, slow)
+    node = view.processes[member][0]
+    excused = cause.leader and cause.rare
+    evidence = [
+        Evidence("samples", "late, by its own gaps beside its peers'", cause.late_ns, "ns"),
+        Evidence("samples", "cost by replay without it", share, "share of the job's time"),
+    ]
+    if queued is not None:
+        evidence.append(
+            Evidence("boxes", "mean wait in its GPU's queue", queued.wait_ns, "ns",
+                     queued.peers_ns, queued.looks)
+        )  # fmt: skip
+    evidence += slow.evidence(node, view.gpus[member])
+    why = _WHY[kind] + "."
+    if excused:
+        why = "Rank 0 is where programs log, evaluate and save: this is how a checkpoint looks."
+    elif cause.rare:
+        why = "Its delays are long and rare. " + why
+    lasting = "for all of the job" if cause.whole else "in the time given"
+    victims = tuple(Entity("rank", view.names[one]) for one in cause.victims)
+    waited = (
+        f" {cut_list([one.name for one in victims], _SHOWN)} are late only because of it."
+        if victims
+        else ""
+    )
+    finding = Finding(
+        rule="straggler",
+        severity=_severity(share, excused=excused),
+        confidence=_confidence(cause),
+        title=_late_title(cause, view),
+        detail=f"{_saved(share, seconds, view, cause.error_share)} The others wait for it, "
+        f"{lasting}. {why}{waited}",
+        period=_period(cause),
+        entities=_entities(cause, view),
+        evidence=tuple(evidence),
+        actions=(_LATE_ACTIONS[kind],),
+        cost_s=seconds,
+        cost_share=share,
+        cause=card.STRAGGLER,
+        victims=victims,
+        next=_next_of(kind, node, _uuid(view, member)),
+    )
+    rows = [
+        _straggler(cause, one, view, finding, kind, queued, seconds / len(cause.members))
+        for one in cause.members
+    ]
+    return finding, rows
+
+
+def _straggler(
+    cause: Cause, member: int, view: JobView, finding: Finding, kind: str,
+    queued: Queued | None, cost_s: float,
+) -> Straggler:  # fmt: skip
+    name = view.names[member]
+    comms = [
+        comm for comm in view.communicators
+        if comm.figures and any(one.place.name == name for one in comm.members.values())
+    ]  # fmt: skip
+    ranks = max(len(view.processes) - 1, 1)
+    return Straggler(
+        rank=name,
+        node=view.processes[member][0],
+        gpu=view.gpus[member] or UNKNOWN,
+        late_ns=cause.late_ns,
+        z=None,
+        windows_share=None,
+        waited_ns=cost_s * 1e9 * ranks,
+        kind=kind,
+        communicators=tuple(hex(comm.id) for comm in comms if comm.id),
+        flagged=finding.severity != INFO,
+        member_of=len(comms),
+        confidence=finding.confidence,
+        period=finding.period,
+        queued_ns=queued.wait_ns if queued else None,
+        peers_queued_ns=queued.peers_ns if queued else None,
+        queue_looks=queued.looks if queued else 0,
+    )
+
+
+def _where(cause: Cause, view: JobView) -> tuple[str, tuple[Entity, ...], str]:
+    """Return where transfers were slow in words, as entities, and what to run next."""
+    where = cause.where
+    link = "NVLink and PCIe" if cause.inside else "the network"
+    if where is None:
+        return f"all paths over {link}", (), "nccl-inspector history --since 7d"
+    nodes = ", ".join(where.nodes[:_SHOWN])
+    node = where.nodes[0] if where.nodes else ""
+    look = f"ssh {node} nvidia-smi nvlink -s" if cause.inside else f"ssh {node} ibstat"
+    ranks = tuple(Entity("rank", view.names[one]) for one in where.members)
+    if where.kind == NODE:
+        return f"node {nodes}", (Entity("node", node),), look
+    if where.kind == ADAPTER:
+        found: list[Entity] = [Entity("node", node)]
+        found += [Entity("gpu", view.place(one)) for one in where.members if view.gpus[one]]
+        label = view.gpus[where.members[0]] or f"place {where.local}"
+        return f"{label} of node {node} and its adapter", (*found, *ranks), look
+    if where.kind == RAIL:
+        entities = tuple(Entity("node", one) for one in where.nodes)
+        return f"rail {where.local} (place {where.local} of {nodes})", (
+            Entity("rail", str(where.local)), *entities, *ranks,
+        ), look  # fmt: skip
+    entities = tuple(Entity("node", one) for one in where.nodes)
+    return f"paths of {cut_list([one.name for one in ranks], _SHOWN)} ({nodes})", (
+        *entities, *ranks,
+    ), look  # fmt: skip
+
+
+def _transfer_finding(cause: Cause, view: JobView) -> tuple[str, Finding]:
+    share, seconds = _cost(cause, view)
+    words, entities, look = _where(cause, view)
+    kind = card.NVLINK if cause.inside else card.NETWORK
+    beside = "beside others of their kind" if cause.whole else "beside other times of this job"
+    finding = Finding(
+        rule="slow-links" if cause.inside else "slow-network",
+        severity=_severity(share),
+        confidence=MEDIUM if cause.where is not None else LOW,
+        title=f"transfers over {words} take {cause.ratio:.2f} times as long",
+        detail=f"{_saved(share, seconds, view, cause.error_share)} T, the time without waiting, is "
+        f"{cause.ratio:.2f} times as long {beside}.",
+        period=_period(cause),
+        entities=entities,
+        evidence=(
+            Evidence("samples", "T beside what is usual", cause.ratio, "times", 1.0),
+            Evidence("samples", "cost by replay without it", share, "share of the job's time"),
+        ),
+        actions=(
+            "look at NVLinks, PCIe width and XIDs of this node"
+            if cause.inside
+            else "check ports, cables and switch of these paths",
+        ),
+        cost_s=seconds,
+        cost_share=share,
+        cause=kind,
+        next=look,
+    )
+    return kind, finding
+
+
+def _outside_finding(cause: Cause, view: JobView) -> Finding:
+    share, seconds = _cost(cause, view)
+    lasted = elapsed((cause.end - cause.start) / 1e9)
+    return Finding(
+        rule="slow-outside-communication",
+        # What does not come back to what it was may be another phase of the program.
+        severity=INFO if cause.whole else _severity(share),
+        confidence=LOW if cause.whole else MEDIUM,
+        title=f"slower outside communication for {lasted}: all ranks take "
+        f"{cause.ratio:.2f} times as long between operations",
+        detail=f"{_saved(share, seconds, view, 0.0)} T is as ever, and nobody waits for one rank."
+        + (
+            " It does not come back to what it was: it may be another phase." if cause.whole else ""
+        ),
+        period=_period(cause),
+        evidence=(
+            Evidence("samples", "own gaps of all ranks beside usual", cause.ratio, "times", 1.0),
+        ),
+        actions=("look at data loading, storage, checkpoints and GPU clocks of that time",),
+        cost_s=seconds,
+        cost_share=share,
+        cause=card.OUTSIDE,
+        next="nccl-inspector nodes --last 500",
+    )
+
+
+def tell_causes(judged: Judged, view: JobView, slow: SlowHardware) -> Told:
+    """Return the causes as findings, the costliest first, and the late processes."""
+    findings: list[tuple[str, Finding]] = []
+    stragglers: list[Straggler] = []
+    for cause in judged.causes:
+        if _cost(cause, view)[0] < TOLD_MIN and cause.kind in (LATE, OUTSIDE):
+            continue
+        if cause.kind == LATE:
+            finding, rows = _late_finding(cause, view, slow)
+            findings.append((card.STRAGGLER, finding))
+            stragglers += rows
+        elif cause.kind == OUTSIDE:
+            findings.append((card.OUTSIDE, _outside_finding(cause, view)))
+        else:
+            findings.append(_transfer_finding(cause, view))
+    return Told(tuple(findings), tuple(stragglers))
+
+
+def with_counters(
+    causes: Sequence[tuple[str, Finding]], hardware: Sequence[Finding]
+) -> tuple[list[tuple[str, Finding]], list[Finding]]:
+    """Return the causes with the counters that speak for them, and what is left of the counters.
+
+    A port speaks for a slow network, a GPU for slow links inside of its node and for a late rank.
+    """
+    left = list(hardware)
+    found = []
+    for kind, cause in causes:
+        speaks = [one for one in left if _speaks_for(one, kind, cause)]
+        left = [one for one in left if one not in speaks]
+        words = "".join(f" {one.title[:1].upper()}{one.title[1:]}." for one in speaks)
+        extra = tuple(row for one in speaks for row in one.evidence)
+        ports = tuple(e for one in speaks for e in one.entities if e not in cause.entities)
+        found.append((
+            kind,
+            replace(
+                cause, detail=cause.detail + words, evidence=(*cause.evidence, *extra),
+                entities=(*cause.entities, *ports),
+                confidence=HIGH if speaks and cause.confidence == MEDIUM else cause.confidence,
+            ),
+        ))  # fmt: skip
+    return found, left
+
+
+_DEVICES: Mapping[str, frozenset[str]] = {
+    card.NETWORK: frozenset({"port"}),
+    card.NVLINK: frozenset({"gpu"}),
+    card.STRAGGLER: frozenset({"gpu"}),
+}
+
+
+def _speaks_for(counter: Finding, kind: str, cause: Finding) -> bool:
+    if cause.severity == INFO or counter.severity == CRITICAL:
+        return False
+    nodes = {one.name for one in cause.entities if one.kind == "node"}
+    gpus = {one.name for one in cause.entities if one.kind == "gpu"}
+    for one in counter.entities:
+        if one.kind not in _DEVICES.get(kind, frozenset()):
+            continue
+        if one.name.partition(" ")[0] in nodes and (kind == card.NETWORK or one.name in gpus):
+            return True
+    return False
+
+
+def join_progress(
+    causes: Sequence[tuple[str, Finding]],
+    over_time: Sequence[tuple[str, Finding]],
+    wall_s: float,
+) -> tuple[tuple[str, Finding], ...]:
+    """Return the causes with what the job's own figure of progress says of their times.
+
+    A dip of that figure that no cause explains came from outside of communication.
+    """
+    found = list(causes)
+    for _, dip in over_time:
+        figure = next((one for one in dip.evidence if one.source == "throughput"), None)
+        if figure is None or dip.period is None or figure.value >= 0 or dip.severity == INFO:
+            continue
+        place = next(
+            (at for at, (_, one) in enumerate(found)
+             if one.severity != INFO and _explains(one, dip.period)),
+            None,
+        )  # fmt: skip
+        if place is not None:
+            kind, one = found[place]
+            found[place] = kind, replace(one, evidence=(*one.evidence, figure), confidence=HIGH)
+            continue
+        cost_s = -figure.value * (dip.period.end_s - dip.period.start_s)
+        share = cost_s / wall_s if wall_s else 0.0
+        found.append((
+            card.OUTSIDE,
+            replace(
+                dip, rule="slow-outside-communication", severity=_severity(share),
+                cause=card.OUTSIDE, cost_s=cost_s, cost_share=share,
+            ),
+        ))  # fmt: skip
+    return tuple(sorted(found, key=lambda one: -(one[1].cost_s or 0.0)))
+
+
+def _explains(one: Finding, period: Period) -> bool:
+    """Tell whether a cause lasted for most of a time, and for little else."""
+    if one.period is None:
+        return False
+    common = min(one.period.end_s, period.end_s) - max(one.period.start_s, period.start_s)
+    length = period.end_s - period.start_s
+    return common >= 0.5 * length and one.period.end_s - one.period.start_s <= 4 * length

@@ -1,0 +1,675 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The jobs that the report is tried with: what is wrong in each of them, if anything.
+
+job, truth = make("gpu-ddp", seed=1)
+"""
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tests.simulator import hardware, plans, truth
+from tests.simulator.endings import Deadlock, Dies, Ending, Mismatched, StopsCalling, TimeLimit
+from tests.simulator.faults import (
+    BusyCpus,
+    Fault,
+    LateHost,
+    Pauses,
+    SlowCopies,
+    SlowGpu,
+    SlowNetwork,
+    SlowNic,
+    SlowNvlink,
+    SlowStorage,
+    When,
+)
+from tests.simulator.hardware import Event
+from tests.simulator.job import Clock, Job
+from tests.simulator.making import WELL, Scenario, make_job
+from tests.simulator.plans import Chance, Sizes
+from tests.simulator.running import Phases, Plan
+from tests.simulator.truth import Name, Truth, gpu_name, node_names, port_name, rank_names
+
+ALWAYS = When()
+LATE = frozenset({truth.STRAGGLER})
+SLOW = frozenset({truth.DEGRADED})
+NOBODY: frozenset[Name] = frozenset()
+
+Make = Callable[[Chance, int], Scenario]
+Planner = Callable[..., Plan]
+Fault_of = Callable[[int], Fault]
+
+
+@dataclass(frozen=True)
+class Case:
+    """`kind`: healthy, or the class of what is wrong. `fast`: part of the short run."""
+
+    name: str
+    kind: str
+    scenario: Make
+    about: str
+    fast: bool = False
+
+
+def who_is(plan: Plan, rank: int) -> tuple[frozenset[Name], frozenset[Name]]:
+    """Return a rank with its GPU, and what else it is no lie to name: its node."""
+    node, local = plan.node_names[rank // plan.machine.gpus], rank % plan.machine.gpus
+    guilty = rank_names([plan.first_rank + rank]) | {gpu_name(node, local)}
+    return guilty, node_names([node])
+
+
+def all_of(plan: Plan, node: int) -> frozenset[Name]:
+    """Return the ranks and GPUs of a node."""
+    gpus = plan.machine.gpus
+    name = plan.node_names[node]
+    ranks = rank_names(plan.first_rank + node * gpus + local for local in range(gpus))
+    return ranks | {gpu_name(name, local) for local in range(gpus)}
+
+
+def ports_of(plan: Plan, node: int) -> frozenset[Name]:
+    """Return the ports of a node."""
+    name = plan.node_names[node]
+    return frozenset(port_name(name, nic) for nic in range(plan.machine.nics))
+
+
+def a_rank(chance: Chance, plan: Plan) -> int:
+    """Return any rank but the first, which has work of its own."""
+    return int(chance.integers(1, plan.machine.ranks))
+
+
+def a_node(chance: Chance, plan: Plan) -> int:
+    """Return any node."""
+    return int(chance.integers(plan.machine.nodes))
+
+
+# Healthy jobs, and what they may look like.
+
+
+def healthy(planner: Planner, **changes: object) -> Make:
+    """Return scenarios without a fault; `changes`: fields of the scenario."""
+
+    def scenario(chance: Chance, seed: int) -> Scenario:
+        return Scenario(planner(chance, seed), **changes)  # type: ignore[arg-type]  # its fields
+
+    return scenario
+
+
+def with_phases(planner: Planner, **changes: object) -> Planner:
+    """Return plans with other habits."""
+
+    def plan(chance: Chance, seed: int) -> Plan:
+        found = planner(chance, seed)
+        return replace(found, phases=replace(found.phases, **changes))  # type: ignore[arg-type]
+
+    return plan
+
+
+def with_noise(planner: Planner, **changes: float) -> Planner:
+    """Return plans with another kind of chance."""
+
+    def plan(chance: Chance, seed: int) -> Plan:
+        found = planner(chance, seed)
+        return replace(found, noise=replace(found.noise, **changes))
+
+    return plan
+
+
+def of_size(planner: Planner, **sizes: object) -> Planner:
+    """Return plans of another size."""
+    return lambda chance, seed: planner(chance, seed, Sizes(**sizes))  # type: ignore[arg-type]
+
+
+def few(ranks: int, nodes: int = 1) -> Planner:
+    """Return trainings of so many ranks."""
+    return lambda chance, seed: plans.few(chance, seed, ranks, nodes)
+
+
+def idle(chance: Chance, seed: int) -> Plan:
+    """Return a training that everybody interrupts for a while now and then."""
+    found = plans.tensor_data(chance, seed)
+    every = int(chance.integers(40, 80))
+    phases = replace(found.phases, idle_every=every, idle_s=float(chance.uniform(2, 6)))
+    return replace(found, phases=phases)
+
+
+def long_steps(chance: Chance, seed: int) -> Plan:
+    """Return a training of few, long steps."""
+    found = plans.fsdp(chance, seed)
+    program = replace(found.program(), step_s=float(chance.uniform(6, 12)))
+    return replace(found, program=lambda: replace(program))
+
+
+def clocks_off(planner: Planner, offset_s: float, drift_ppm: float = 0.0) -> Make:
+    """Return healthy jobs with a node whose clock is wrong."""
+
+    def scenario(chance: Chance, seed: int) -> Scenario:
+        plan = planner(chance, seed)
+        node = plan.node_names[a_node(chance, plan)]
+        sign = 1 if chance.random() < 0.5 else -1
+        clock = Clock(int(sign * offset_s * 1e9), sign * drift_ppm)
+        return Scenario(plan, clocks={node: clock})
+
+    return scenario
+
+
+def silent(planner: Planner) -> Make:
+    """Return healthy jobs of which a node's summary never arrives."""
+
+    def scenario(chance: Chance, seed: int) -> Scenario:
+        plan = planner(chance, seed)
+        return Scenario(plan, silent=(plan.node_names[a_node(chance, plan)],))
+
+    return scenario
+
+
+def herring(kind: str) -> Make:
+    """Return healthy jobs in which hardware reports errors that slow nothing down."""
+
+    def scenario(chance: Chance, seed: int) -> Scenario:
+        plan = plans.tensor_data(chance, seed)
+        node, nic = a_node(chance, plan), int(chance.integers(plan.machine.nics))
+        name, gpu = plan.node_names[node], int(chance.integers(plan.machine.gpus))
+        at_s = float(chance.uniform(100, 900))
+        if kind == "link":
+            some = Event(node, "port", hardware.port(nic), "symbol_error", 60, at_s, at_s + 120)
+            once = Event(
+                node, "port", hardware.port(nic), "link_error_recovery", 1, at_s, at_s + 60
+            )
+            return Scenario(plan, counted=(some, once), counters=True,
+                            noted=frozenset({port_name(name, nic)}))  # fmt: skip
+        if kind == "xid":
+            event = Event(node, "xid", f"GPU{gpu}", "xid", 63, at_s)
+            return Scenario(plan, counted=(event,), counters=True,
+                            noted=frozenset({gpu_name(name, gpu)}))  # fmt: skip
+        return Scenario(plan, counters=True)
+
+    return scenario
+
+
+def time_limit(planner: Planner, slow_ranks: int, offset_s: float = 0.0) -> Make:
+    """Return healthy jobs that run into their time limit."""
+
+    def scenario(chance: Chance, seed: int) -> Scenario:
+        plan = planner(chance, seed)
+        late = tuple(int(one) for one in chance.choice(plan.machine.ranks, slow_ranks, False))
+        share = float(chance.uniform(0.7, 0.95))
+        clocks = {}
+        if offset_s:
+            clocks[plan.node_names[a_node(chance, plan)]] = Clock(int(offset_s * 1e9))
+        return Scenario(
+            plan, clocks=clocks,
+            ending=lambda clean: TimeLimit(at_ns=clean.wall_ns * share, slow_ranks=late),
+        )  # fmt: skip
+
+    return scenario
+
+
+def two_trainings(chance: Chance, seed: int) -> Scenario:
+    """Return two trainings in one job, on nodes of their own."""
+    plan = plans.ddp(chance, seed, Sizes(nodes=(1, 2)))
+    other = plans.tensor_data(chance, seed, Sizes(nodes=(1, 2), wall_s=(600.0, 1200.0)))
+    other = replace(
+        other, seed=seed + 1000, first_rank=plan.machine.ranks, first_node=plan.machine.nodes
+    )
+    return Scenario(plan, second=other, counters=False)
+
+
+# Ranks that are slow or late.
+
+
+def straggler(
+    planner: Planner, fault: Fault_of, low: float = 0.02, high: float = 0.08, when: When = ALWAYS
+) -> Make:
+    """Return jobs of which one rank is slow; its cost is between these shares of the wall time."""
+
+    def scenario(chance: Chance, seed: int) -> Scenario:
+        plan = planner(chance, seed)
+        rank = a_rank(chance, plan)
+        guilty, related = who_is(plan, rank)
+        target = float(chance.uniform(low, high)) if high else 0.0
+        return Scenario(
+            plan, (replace(fault(rank), when=when),), target, LATE, SLOW, guilty, related,
+            period=(when.start, when.end),
+        )  # fmt: skip
+
+    return scenario
+
+
+def gpu(rank: int) -> Fault:
+    """Return a GPU that computes slowly."""
+    return SlowGpu(0.05, ranks=(rank,))
+
+
+def host(rank: int) -> Fault:
+    """Return a host that comes late to each step."""
+    return LateHost(0.05, ranks=(rank,))
+
+
+def pauses(rank: int) -> Fault:
+    """Return a host that stands still for two seconds a minute."""
+    return Pauses(2.0, ranks=(rank,))
+
+
+def hot_gpu(chance: Chance, seed: int) -> Scenario:
+    """Return a GPU that is slow because it is hot, and says so."""
+    made = straggler(plans.ddp, gpu)(chance, seed)
+    fault = made.faults[0]
+    assert isinstance(fault, SlowGpu)
+    node, local = divmod(fault.ranks[0], made.plan.machine.gpus)
+    held = int(0.3 * made.plan.wall_s * 1e9)
+    made.counted = (Event(node, "gpu", f"GPU{local}", "hw_thermal", held),)
+    made.counters = True
+    return made
+
+
+def misled(chance: Chance, seed: int) -> Scenario:
+    """Return a slow GPU, while the hardware of another node reports errors."""
+    made = straggler(plans.tensor_data, gpu)(chance, seed)
+    fault = made.faults[0]
+    assert isinstance(fault, SlowGpu)
+    machine = made.plan.machine
+    node = (fault.ranks[0] // machine.gpus + 1) % machine.nodes
+    nic = int(chance.integers(machine.nics))
+    made.counted = (Event(node, "port", hardware.port(nic), "symbol_error", 80, 100, 400),)
+    made.noted = frozenset({port_name(made.plan.node_names[node], nic)})
+    made.counters = True
+    return made
+
+
+def two_gpus(chance: Chance, seed: int) -> Scenario:
+    """Return two slow GPUs in different replicas."""
+    made = straggler(plans.tensor_data, gpu, 0.03, 0.08)(chance, seed)
+    plan = made.plan
+    fault = made.faults[0]
+    assert isinstance(fault, SlowGpu)
+    other = (fault.ranks[0] + plan.machine.ranks // 2) % plan.machine.ranks
+    guilty, related = who_is(plan, other)
+    made.faults = (replace(fault, ranks=(*fault.ranks, other)),)
+    made.guilty, made.related = made.guilty | guilty, made.related | related
+    return made
+
+
+def busy_node(chance: Chance, seed: int) -> Scenario:
+    """Return a node whose CPUs are busy with something else."""
+    plan = plans.ddp(chance, seed)
+    node = a_node(chance, plan)
+    return Scenario(
+        plan, (BusyCpus(0.02, nodes=(node,)),), float(chance.uniform(0.02, 0.08)), LATE, SLOW,
+        node_names([plan.node_names[node]]), all_of(plan, node),
+        counted=(Event(node, "node", "", "cpu_some", int(0.5 * plan.wall_s * 1e6)),),
+    )  # fmt: skip
+
+
+def behind_clock(chance: Chance, seed: int) -> Scenario:
+    """Return a slow GPU in a job one of whose clocks is wrong by half a minute."""
+    made = straggler(plans.ddp, gpu)(chance, seed)
+    node = made.plan.node_names[a_node(chance, made.plan)]
+    made.clocks = {node: Clock(int(30e9))}
+    return made
+
+
+def on_silent_node(chance: Chance, seed: int) -> Scenario:
+    """Return a slow GPU on the node whose summary never arrives."""
+    made = straggler(plans.ddp, gpu, 0.04, 0.08)(chance, seed)
+    made.silent = tuple(name for kind, name in made.related if kind == "node")
+    made.statuses = frozenset({truth.DEGRADED, truth.CANNOT_TELL})
+    made.causes = made.causes | {truth.UNKNOWN, truth.OTHER, truth.COMMUNICATION, ""}
+    made.nameable = False
+    return made
+
+
+def pcie(chance: Chance, seed: int) -> Scenario:
+    """Return a GPU whose PCIe link came up with half of its lanes."""
+    plan = plans.ddp(chance, seed)
+    rank = a_rank(chance, plan)
+    node, local = divmod(rank, plan.machine.gpus)
+    guilty, related = who_is(plan, rank)
+    nic = plan.machine.nic_of(local)
+    return Scenario(
+        plan, (SlowCopies(0.4, rank=rank),), float(chance.uniform(0.02, 0.06)),
+        frozenset({truth.STRAGGLER, truth.NETWORK, truth.OTHER}), SLOW, guilty,
+        related | {port_name(plan.node_names[node], nic)}, counters=True,
+        counted=(Event(node, "gpu", f"GPU{local}", "=pcie_width", 8),),
+    )  # fmt: skip
+
+
+# Slow paths.
+
+
+def slow_network(planner: Planner, fault: Fault, low: float, high: float) -> Make:
+    """Return jobs whose whole network is slow; nobody is to be named."""
+
+    def scenario(chance: Chance, seed: int) -> Scenario:
+        plan = planner(chance, seed)
+        target = float(chance.uniform(low, high)) if high else 0.0
+        when = fault.when
+        return Scenario(
+            plan, (fault,), target, frozenset({truth.NETWORK}), SLOW, nameable=False,
+            period=(when.start, when.end), counters=True,
+        )  # fmt: skip
+
+    return scenario
+
+
+def slow_nic(planner: Planner, *, everywhere: bool = False, told: bool = False) -> Make:
+    """Return jobs with a slow adapter, of one node or of all; `told`: counters say so."""
+
+    def scenario(chance: Chance, seed: int) -> Scenario:
+        plan = planner(chance, seed)
+        nodes, nics = range(plan.machine.nodes), plan.machine.nics
+        node, nic = a_node(chance, plan), int(chance.integers(nics))
+        slow = tuple(nodes) if everywhere else (node,)
+        rail = frozenset(port_name(plan.node_names[one], nic) for one in nodes)
+        guilty = frozenset({("rail", str(nic)), *(rail if everywhere else ())})
+        related = rail
+        if not everywhere:
+            near = frozenset(
+                (kind, name) for local in range(plan.machine.gpus)
+                if plan.machine.nic_of(local) == nic
+                for kind, name in who_is(plan, node * plan.machine.gpus + local)[0]
+            )  # fmt: skip
+            guilty |= {port_name(plan.node_names[node], nic)}
+            guilty |= node_names([plan.node_names[node]]) if told else NOBODY
+            related |= near | node_names([plan.node_names[node]])
+        counted = (
+            Event(node, "port", hardware.port(nic), "symbol_error", 5000),
+            Event(node, "port", hardware.port(nic), "link_error_recovery", 12),
+        )
+        return Scenario(
+            plan, (SlowNic(0.5, nodes=slow, nic=nic),), float(chance.uniform(0.02, 0.06)),
+            frozenset({truth.NETWORK}), SLOW, guilty, related,
+            counted=counted if told else (), counters=True if told else None,
+        )  # fmt: skip
+
+    return scenario
+
+
+def slow_node(chance: Chance, seed: int) -> Scenario:
+    """Return a node all of whose adapters are slow."""
+    plan = plans.crossed(chance, seed)
+    node = a_node(chance, plan)
+    return Scenario(
+        plan, (SlowNic(0.4, nodes=(node,)),), float(chance.uniform(0.02, 0.08)),
+        frozenset({truth.NETWORK}), SLOW, node_names([plan.node_names[node]]),
+        ports_of(plan, node),
+    )  # fmt: skip
+
+
+def misled_node(chance: Chance, seed: int) -> Scenario:
+    """Return a node with a slow network, while a port of another node reports errors."""
+    made = slow_node(chance, seed)
+    fault = made.faults[0]
+    assert isinstance(fault, SlowNic)
+    other = (fault.nodes[0] + 1) % made.plan.machine.nodes
+    made.counted = (Event(other, "port", hardware.port(2), "symbol_error", 80, 100, 400),)
+    made.noted = frozenset({port_name(made.plan.node_names[other], 2)})
+    made.counters = True
+    return made
+
+
+def slow_nvlink(whole_node: bool) -> Make:
+    """Return jobs with slow NVLinks, of one GPU or of all of a node."""
+
+    def scenario(chance: Chance, seed: int) -> Scenario:
+        plan = plans.nvlink_bound(chance, seed)
+        rank = a_rank(chance, plan)
+        gpus = plan.machine.gpus
+        node = rank // gpus
+        ranks = tuple(range(node * gpus, node * gpus + gpus)) if whole_node else (rank,)
+        guilty = node_names([plan.node_names[node]])
+        related = all_of(plan, node) if whole_node else who_is(plan, rank)[0]
+        if not whole_node:
+            guilty |= {gpu_name(plan.node_names[node], rank % gpus)}
+        return Scenario(
+            plan, (SlowNvlink(0.3, ranks=ranks),), float(chance.uniform(0.02, 0.06)),
+            frozenset({truth.NVLINK}), SLOW, guilty, related,
+        )  # fmt: skip
+
+    return scenario
+
+
+def storage(when: When) -> Make:
+    """Return jobs all of whose ranks wait for their input for a while."""
+
+    def scenario(chance: Chance, seed: int) -> Scenario:
+        planner = (plans.ddp, plans.tensor_data, plans.fsdp)[int(chance.integers(3))]
+        plan = planner(chance, seed)
+        return Scenario(
+            plan, (SlowStorage(0.3, when=when),), float(chance.uniform(0.03, 0.1)),
+            frozenset({truth.OUTSIDE}), SLOW, nameable=False, period=(when.start, when.end),
+        )  # fmt: skip
+
+    return scenario
+
+
+# Hangs and deaths.
+
+
+def hang(
+    planner: Planner, ending: Callable[[Chance, int], Ending], count: int = 1,
+    statuses: frozenset[str] = frozenset({truth.HUNG}), offset_s: float = 0.0,
+) -> Make:  # fmt: skip
+    """Return jobs that hang because of some ranks."""
+
+    def scenario(chance: Chance, seed: int) -> Scenario:
+        plan = planner(chance, seed)
+        first = a_rank(chance, plan)
+        ranks = sorted({first, *(int(one) for one in chance.choice(plan.machine.ranks, count - 1))})
+        guilty, related = NOBODY, NOBODY
+        for rank in ranks:
+            mine, near = who_is(plan, rank)
+            guilty, related = guilty | mine, related | near
+        made = ending(chance, first)
+        if isinstance(made, Deadlock):
+            made = replace(made, ranks=tuple(ranks))
+        word = statuses | ({truth.FAILED} if made.aborts else frozenset[str]())
+        clocks = {}
+        if offset_s:
+            clocks[plan.node_names[a_node(chance, plan)]] = Clock(int(offset_s * 1e9))
+        return Scenario(plan, (), 0.0, frozenset(), word, guilty, related,
+                        ending=lambda _: made, clocks=clocks)  # fmt: skip
+
+    return scenario
+
+
+def _place(chance: Chance) -> float:
+    return float(chance.uniform(0.2, 0.9))
+
+
+def stops(chance: Chance, rank: int) -> Ending:
+    """Let a rank call nothing any more."""
+    aborts = bool(chance.random() < 0.3)
+    return StopsCalling(
+        _place(chance), float(chance.uniform(500, 1500)), "FAILED" if aborts else "CANCELLED",
+        aborts, ranks=(rank,), item=int(chance.integers(2, 16)),
+    )  # fmt: skip
+
+
+def dies(chance: Chance, rank: int) -> Ending:
+    """Let a rank be killed."""
+    return Dies(_place(chance), float(chance.uniform(5, 90)), "FAILED", rank=rank)
+
+
+def mismatches(chance: Chance, rank: int) -> Ending:
+    """Let a rank call something else than the others."""
+    return Mismatched(_place(chance), float(chance.uniform(500, 1500)), rank=rank)
+
+
+def deadlocks(chance: Chance, rank: int) -> Ending:
+    """Let two ranks call in another order."""
+    return Deadlock(_place(chance), float(chance.uniform(500, 1500)), ranks=(rank,))
+
+
+def replicas(chance: Chance, seed: int) -> Plan:
+    """Return a training that sums its gradients at the end of a step, over replicas."""
+    found = plans.tensor_data(chance, seed, Sizes(wall_s=(500.0, 1200.0)))
+    program = replace(found.program(), overlap=False, distributed=False)  # type: ignore[call-arg]
+    return replace(found, program=lambda: replace(program))
+
+
+_SHORT = {"wall_s": (500.0, 1200.0)}
+_SECOND_HALF, _LAST_THIRD = When(0.5, 1.0), When(0.67, 1.0)
+_A_WHILE, _NOW_AND_THEN = When(0.4, 0.6), When(on_share=0.3)
+_TENTH = When(every=10)
+_DEAD = frozenset({truth.FAILED, truth.HUNG})
+
+_HEALTHY = (
+    Case("healthy-ddp", "healthy", healthy(plans.ddp), "data parallel", True),
+    Case("healthy-ddp-network", "healthy", healthy(plans.net_bound), "bound by its network"),
+    Case("healthy-ddp-launch", "healthy", healthy(plans.launch_bound), "bound by its hosts"),
+    Case("healthy-fsdp", "healthy", healthy(plans.fsdp), "sharded parameters"),
+    Case("healthy-fsdp-uneven", "healthy", healthy(with_noise(plans.fsdp, batches=0.15)),
+         "batches differ at random by 15 %", True),
+    Case("healthy-ddp-uneven", "healthy", healthy(with_noise(plans.ddp, batches=0.1)),
+         "batches differ at random by 10 %"),
+    Case("healthy-hsdp", "healthy", healthy(plans.hsdp), "sharded in nodes, replicated over them"),
+    Case("healthy-tp-dp", "healthy", healthy(plans.tensor_data), "tensor and data parallel", True),
+    Case("healthy-tp-dp-uneven", "healthy", healthy(with_noise(plans.tensor_data, batches=0.08)),
+         "batches of replicas differ by 8 %"),
+    Case("healthy-rails", "healthy", healthy(plans.rails), "replicas meet on rails"),
+    Case("healthy-nvlink", "healthy", healthy(plans.nvlink_bound), "bound by NVLink"),
+    Case("healthy-pp", "healthy", healthy(plans.pipeline), "pipeline of unequal stages", True),
+    Case("healthy-pp-interleaved", "healthy", healthy(plans.interleaved), "interleaved pipeline"),
+    Case("healthy-pp-crossed", "healthy", healthy(plans.crossed), "pipeline over whole nodes"),
+    Case("healthy-moe", "healthy", healthy(plans.experts), "experts within nodes"),
+    Case("healthy-moe-wide", "healthy",
+         healthy(lambda chance, seed: plans.experts(chance, seed, wide=True)),
+         "experts on all ranks"),
+    Case("healthy-elastic", "healthy", healthy(plans.elastic), "communicators made anew"),
+    Case("healthy-inference", "healthy", healthy(plans.inference), "requests as they come"),
+    Case("healthy-two-trainings", "healthy", two_trainings, "two trainings in one job"),
+    Case("healthy-2-ranks", "healthy", healthy(few(2)), "two ranks", True),
+    Case("healthy-3-ranks", "healthy", healthy(few(3)), "three ranks"),
+    Case("healthy-2-nodes-1-gpu", "healthy", healthy(few(2, 2)), "two nodes with one GPU each"),
+    Case("healthy-one-node", "healthy", healthy(plans.one_node), "one node"),
+    Case("healthy-logs", "healthy",
+         healthy(with_phases(plans.tensor_data, log_every=1, log_ms=4.0)),
+         "rank 0 writes a log in each step"),
+    Case("healthy-checkpoints", "healthy",
+         healthy(with_phases(plans.fsdp, save_every=60, save_s=12.0, save_all=False)),
+         "rank 0 writes checkpoints, the others wait"),
+    Case("healthy-evaluation", "healthy",
+         healthy(with_phases(plans.ddp, evaluate_every=60, evaluate_steps=20)), "evaluations"),
+    Case("healthy-curriculum", "healthy", healthy(with_phases(plans.tensor_data, grow=0.6)),
+         "sequences grow in three jumps"),
+    Case("healthy-idle", "healthy", healthy(idle), "everybody rests now and then"),
+    Case("healthy-long-steps", "healthy", healthy(long_steps), "steps of 6 to 12 s"),
+    Case("healthy-short", "healthy", healthy(of_size(plans.ddp, wall_s=(90.0, 180.0))),
+         "two minutes"),
+    Case("healthy-gpus", "healthy", healthy(with_noise(plans.ddp, gpus=0.005)),
+         "GPUs differ by half a per cent"),
+    Case("healthy-clock-5s", "healthy", clocks_off(plans.ddp, 5.0, 400.0),
+         "a clock is 5 s off and 400 ppm fast"),
+    Case("healthy-clock-30s", "healthy", clocks_off(plans.tensor_data, 30.0),
+         "a clock is 30 s off"),
+    Case("healthy-missing-node", "healthy", silent(plans.ddp), "a node's summary is missing"),
+    Case("healthy-counters", "healthy", herring("everyday"), "everyday marks and retransmissions"),
+    Case("healthy-link-errors", "healthy", herring("link"), "a port has errors, nothing is slow"),
+    Case("healthy-xid", "healthy", herring("xid"), "a GPU has an XID 63, nothing is slow"),
+    Case("healthy-time-limit", "healthy", time_limit(of_size(plans.ddp, **_SHORT), 0),
+         "ended by its time limit"),
+    Case("healthy-kill-wait", "healthy", time_limit(of_size(plans.tensor_data, **_SHORT), 2),
+         "time limit; two ranks take KillWait of 25 s", True),
+    Case("healthy-limit-clock", "healthy",
+         time_limit(of_size(plans.ddp, **_SHORT), 1, offset_s=30.0),
+         "time limit, and a clock is 30 s off"),
+)  # fmt: skip
+_STRAGGLERS = (
+    Case("gpu-ddp", "gpu", straggler(plans.ddp, gpu), "a GPU is slower", True),
+    Case("gpu-ddp-1-2", "gpu", straggler(plans.ddp, gpu, 0.01, 0.02), "a bit slower: 1 to 2 %"),
+    Case("gpu-tp-dp", "gpu", straggler(plans.tensor_data, gpu), "a GPU is slower", True),
+    Case("gpu-tp-dp-1-2", "gpu", straggler(plans.tensor_data, gpu, 0.01, 0.02), "a bit slower"),
+    Case("gpu-fsdp", "gpu", straggler(plans.fsdp, gpu), "a GPU is slower"),
+    Case("gpu-fsdp-uneven", "gpu", straggler(with_noise(plans.fsdp, batches=0.1), gpu),
+         "a GPU is slower, and batches differ"),
+    Case("gpu-hsdp", "gpu", straggler(plans.hsdp, gpu), "a GPU is slower"),
+    Case("gpu-pp", "gpu", straggler(plans.pipeline, gpu), "a GPU of a pipeline is slower"),
+    Case("gpu-pp-interleaved", "gpu", straggler(plans.interleaved, gpu), "a GPU is slower"),
+    Case("gpu-moe", "gpu", straggler(plans.experts, gpu), "a GPU is slower"),
+    Case("gpu-2-ranks", "gpu", straggler(few(2), gpu, 0.03, 0.1), "one of two GPUs is slower"),
+    Case("gpu-3-ranks", "gpu", straggler(few(3), gpu, 0.03, 0.1), "one of three is slower"),
+    Case("gpu-second-half", "gpu", straggler(plans.ddp, gpu, when=_SECOND_HALF),
+         "slower in the second half", True),
+    Case("gpu-last-third", "gpu", straggler(plans.tensor_data, gpu, 0.02, 0.05, _LAST_THIRD),
+         "slower in the last third"),
+    Case("gpu-now-and-then", "gpu", straggler(plans.ddp, gpu, 0.02, 0.05, _NOW_AND_THEN),
+         "slower now and then"),
+    Case("gpu-hot", "gpu", hot_gpu, "slower, and its counters say that it is hot"),
+    Case("gpu-misled", "gpu", misled, "slower, and another node's port has errors"),
+    Case("gpu-two", "gpu", two_gpus, "two GPUs are slower"),
+    Case("gpu-clock-30s", "gpu", behind_clock, "slower, and a clock is 30 s off"),
+    Case("gpu-missing-node", "gpu", on_silent_node, "slower, on the node that is missing"),
+    Case("host-ddp", "host", straggler(plans.ddp, host), "a host comes late to each step", True),
+    Case("host-tp-dp", "host", straggler(plans.tensor_data, host), "a host comes late"),
+    Case("host-fsdp", "host", straggler(plans.fsdp, host), "a host comes late"),
+    Case("host-pp", "host", straggler(plans.pipeline, host), "a host comes late"),
+    Case("host-stall", "host", straggler(plans.ddp, host, 0.03, 0.08, _A_WHILE),
+         "a data loader stalls for a fifth of the job", True),
+    Case("host-stall-tp-dp", "host", straggler(plans.tensor_data, host, 0.03, 0.08, _A_WHILE),
+         "a data loader stalls for a fifth of the job"),
+    Case("host-every-tenth", "host", straggler(plans.tensor_data, host, 0.02, 0.03, _TENTH),
+         "late by a quarter of a step in every tenth"),
+    Case("host-pauses", "host", straggler(plans.tensor_data, pauses, 0, 0),
+         "stands still for 2 s a minute"),
+    Case("host-busy-node", "host", busy_node, "CPUs of a node are busy"),
+    Case("pcie", "host", pcie, "a GPU has half of its PCIe lanes"),
+)  # fmt: skip
+_PATHS = (
+    Case("nic-rail", "network", slow_nic(plans.rails), "one adapter of a node is slow", True),
+    Case("nic-rail-all", "network", slow_nic(plans.rails, everywhere=True),
+         "one rail is slow on all nodes"),
+    Case("nic-told", "network", slow_nic(plans.net_bound, told=True),
+         "a slow adapter whose counters say so"),
+    Case("nic-node", "network", slow_node, "all adapters of a node are slow"),
+    Case("nic-node-misled", "network", misled_node,
+         "all adapters of a node are slow, another node's port has errors"),
+    Case("network-half", "network",
+         slow_network(plans.net_bound, SlowNetwork(1.0), 0, 0), "all paths at half of their speed"),
+    Case("network-dip", "network",
+         slow_network(plans.net_bound, SlowNetwork(0.5, When(0.4, 0.6)), 0.02, 0.06),
+         "the network is slow for a fifth of the job", True),
+    Case("network-second-half", "network",
+         slow_network(plans.net_bound, SlowNetwork(0.5, _SECOND_HALF), 0.03, 0.1),
+         "the network is slow in the second half"),
+    Case("network-congestion", "network",
+         slow_network(plans.net_bound, SlowNetwork(0.5, When(0.3, 0.7), rough=0.8), 0.03, 0.08),
+         "congestion comes and goes"),
+    Case("nvlink-gpu", "nvlink", slow_nvlink(False), "a GPU's NVLinks are slow"),
+    Case("nvlink-node", "nvlink", slow_nvlink(True), "a node's NVLinks are slow"),
+    Case("storage-stall", "outside", storage(When(0.5, 0.65)), "all wait for storage for a while"),
+)  # fmt: skip
+_HANGS = (
+    Case("hang-ddp", "hang", hang(of_size(plans.ddp, **_SHORT), stops), "a rank stops", True),
+    Case("hang-tp-dp", "hang", hang(of_size(plans.tensor_data, **_SHORT), stops), "a rank stops"),
+    Case("hang-pp", "hang", hang(of_size(plans.pipeline, **_SHORT), stops), "a rank stops"),
+    Case("hang-fsdp", "hang", hang(of_size(plans.fsdp, **_SHORT), stops), "a rank stops"),
+    Case("hang-clock-30s", "hang", hang(replicas, stops, offset_s=30.0),
+         "a rank stops, and a clock is 30 s off"),
+    Case("hang-dies", "hang", hang(of_size(plans.ddp, **_SHORT), dies, statuses=_DEAD),
+         "a process is killed", True),
+    Case("hang-dies-tp-dp", "hang", hang(of_size(plans.tensor_data, **_SHORT), dies, 1, _DEAD),
+         "a process is killed"),
+    Case("hang-mismatch", "hang", hang(replicas, mismatches), "a rank calls something else"),
+    Case("hang-deadlock", "hang", hang(replicas, deadlocks, 2), "two ranks call in another order"),
+)  # fmt: skip
+CASES = (*_HEALTHY, *_STRAGGLERS, *_PATHS, *_HANGS)
+
+
+def case_of(name: str) -> Case:
+    """Return the case of this name."""
+    return next(one for one in CASES if one.name == name)
+
+
+def make(name: str, seed: int) -> tuple[Job, Truth]:
+    """Return the job of a case for a seed, and what is true of it."""
+    chance = np.random.default_rng((zlib.crc32(name.encode()), seed))
+    scenario = case_of(name).scenario(chance, seed)
+    # The same seed of two cases is not the same chance.
+    own = int(np.random.default_rng((zlib.crc32(name.encode()), seed, 1)).integers(1 << 30))
+    scenario.plan = replace(scenario.plan, seed=own)
+    return make_job(scenario, seed)
+
+
+__all__ = ["CASES", "WELL", "Case", "Phases", "case_of", "make"]

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What goes wrong. Each fault acts on the world at the begin of a step, at a time of its own."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+
+from tests.simulator.engine import World
+from tests.simulator.machine import MS, Ints, S
+
+
+@dataclass(frozen=True)
+class When:
+    """The share of the job's steps in which a fault acts: always, a part, or now and then."""
+
+    start: float = 0.0
+    end: float = 1.0
+    every: int = 1  # only each so many steps
+    on_share: float = 1.0  # else it comes and goes, in spells of `spell_s`
+    spell_s: float = 40.0
+
+    def now(self, world: World, place: float) -> bool:
+        """Tell whether it acts in this step; `place`: share of the job's steps before it."""
+        if not self.start <= place < self.end or (world.step + 3) % self.every:
+            return False
+        if self.on_share >= 1:
+            return True
+        spell = int(world.clean_begin / S / self.spell_s)
+        return bool(np.random.default_rng((world.seed, 20, spell)).random() < self.on_share)
+
+
+@dataclass(frozen=True)
+class Fault(ABC):
+    """`size`: how bad it is; the knob that sets the cost."""
+
+    size: float = 0.05
+    when: When = When()
+
+    @abstractmethod
+    def act(self, world: World) -> None:
+        """Change the world for the step that begins."""
+
+    def begin_step(self, world: World, place: float) -> None:
+        """Act if it is time."""
+        if self.when.now(world, place):
+            self.act(world)
+
+    def with_size(self, size: float) -> Self:
+        """Return the same fault, as bad as this."""
+        return replace(self, size=size)
+
+
+@dataclass(frozen=True)
+class SlowGpu(Fault):
+    """GPUs compute slower by `size`."""
+
+    ranks: tuple[int, ...] = (0,)
+
+    def act(self, world: World) -> None:
+        """Slow them down."""
+        world.gpu[list(self.ranks)] *= 1 + self.size
+
+
+@dataclass(frozen=True)
+class LateHost(Fault):
+    """Hosts come late to a step, by `size` seconds; their input, or something in their way."""
+
+    ranks: tuple[int, ...] = (0,)
+    spread: float = 0.1
+
+    def act(self, world: World) -> None:
+        """Make them late."""
+        chance = np.random.default_rng((world.seed, 21, world.step))
+        late = self.size * S * np.exp(self.spread * chance.standard_normal(len(self.ranks)))
+        world.late[list(self.ranks)] += late
+
+
+@dataclass(frozen=True)
+class Pauses(Fault):
+    """Hosts stand still for `size` seconds once in `period_s`, wherever they are in the step."""
+
+    ranks: tuple[int, ...] = (0,)
+    period_s: float = 60.0
+
+    def act(self, world: World) -> None:
+        """Pause in the step in which a period begins."""
+        before = getattr(world, "paused", -1)
+        period = int(world.step_begin / S / self.period_s)
+        if period == before:
+            return
+        world.paused = period  # type: ignore[attr-defined]  # its own memory of that
+        chance = np.random.default_rng((world.seed, 22, period))
+        item = int(chance.integers(1, 12))
+        ranks: Ints = np.array(self.ranks, dtype=np.intp)
+        world.pause(item, ranks, self.size * S * chance.uniform(0.8, 1.2, len(ranks)))
+
+
+@dataclass(frozen=True)
+class BusyCpus(Fault):
+    """The CPUs of nodes are busy with something else: all that hosts do takes longer."""
+
+    nodes: tuple[int, ...] = (0,)
+
+    def act(self, world: World) -> None:
+        """Slow hosts down by a factor, and let them lose the CPU at times."""
+        ranks = np.nonzero(np.isin(world.node, self.nodes))[0]
+        world.host_slow[ranks] *= 1 + 20 * self.size
+        chance = np.random.default_rng((world.seed, 23, world.step))
+        lost = chance.exponential(self.size * S, len(ranks))
+        world.late[ranks] += 0.3 * lost
+        world.pause(int(chance.integers(1, 12)), ranks, 0.7 * lost)
+
+
+@dataclass(frozen=True)
+class SlowNic(Fault):
+    """Adapters of nodes carry `1 / (1 + size)` of what they should; None: all of the node."""
+
+    nodes: tuple[int, ...] = (0,)
+    nic: int | None = None
+
+    def act(self, world: World) -> None:
+        """Slow them down."""
+        for node in self.nodes:
+            where = slice(None) if self.nic is None else self.nic
+            world.links.nic[node, where] *= 1 + self.size
+
+
+@dataclass(frozen=True)
+class SlowNvlink(Fault):
+    """GPUs' NVLinks carry less."""
+
+    ranks: tuple[int, ...] = (0,)
+
+    def act(self, world: World) -> None:
+        """Slow them down."""
+        world.links.nvlink[list(self.ranks)] *= 1 + self.size
+
+
+@dataclass(frozen=True)
+class SlowNetwork(Fault):
+    """All paths are slow; `rough`: more so at one time than at another."""
+
+    rough: float = 0.0
+
+    def act(self, world: World) -> None:
+        """Slow them down."""
+        chance = np.random.default_rng((world.seed, 24, world.step))
+        times = self.size * (np.exp(self.rough * chance.standard_normal()) if self.rough else 1)
+        world.links.network *= 1 + float(times)
+
+
+@dataclass(frozen=True)
+class SlowStorage(Fault):
+    """All ranks wait `size` seconds a step for their input."""
+
+    spread: float = 0.05
+
+    def act(self, world: World) -> None:
+        """Make everybody late."""
+        chance = np.random.default_rng((world.seed, 25, world.step))
+        all_of_them = self.size * S * np.exp(0.3 * chance.standard_normal())
+        world.late += all_of_them * np.exp(self.spread * chance.standard_normal(world.n))
+
+
+@dataclass(frozen=True)
+class SlowCopies(Fault):
+    """A GPU's PCIe link has fewer lanes: its input takes longer, and its adapter carries less."""
+
+    rank: int = 0
+
+    def act(self, world: World) -> None:
+        """Slow both down."""
+        world.late[self.rank] += self.size * 0.1 * S
+        node, adapter = world.node[self.rank], world.adapter[self.rank]
+        world.links.nic[node, adapter] *= 1 + self.size
+
+
+@dataclass(frozen=True)
+class Logging(Fault):
+    """Rank 0 writes its log for `size` seconds: everyday life."""
+
+    ranks: tuple[int, ...] = (0,)
+
+    def act(self, world: World) -> None:
+        """Make it late."""
+        world.late[list(self.ranks)] += self.size * S
+
+
+__all__ = [
+    "MS", "BusyCpus", "Fault", "LateHost", "Logging", "Pauses", "SlowCopies", "SlowGpu",
+    "SlowNetwork", "SlowNic", "SlowNvlink", "SlowStorage", "When",
+]  # fmt: skip
