@@ -45,6 +45,7 @@ class Noise:
     bursts_per_hour: float = 6.0  # of other people's traffic
     burst_times: float = 1.5  # at most: how much longer transfers take in them
     batches: float = 0.0  # batches differ, per replica and step
+    crowding: float = 0.0  # computing is slower while a communicator's kernel runs beside it
 
 
 @dataclass(frozen=True)
@@ -265,9 +266,18 @@ class World:
         start = np.maximum(self.compute_end[where] + GAP_US * US, began + LAUNCH_US * US)
         noise = self.noise
         took = ns * self.gpu[where] * self.batch[where] * np.exp(noise.compute * z)
+        if noise.crowding:
+            took = took * (1 + noise.crowding * (self.busy_until(where) > start))
         if noise.tail_ms:
             took = took + noise.tail_ms * MS * 4 * np.maximum(z - 3.3, 0)
         self.compute_end[where] = np.maximum(start + took, issued + LAUNCH_US * US)
+
+    def busy_until(self, ranks: Ints) -> Floats:
+        """Return until when any communicator's stream of each rank is busy."""
+        found = np.zeros(len(ranks))
+        for group in self.groups:
+            found = np.maximum(found, group.free[ranks])
+        return found
 
     def collective(
         self, part: Part, func: str, nbytes: float, after: bool = True, wait: bool = True,

@@ -71,7 +71,10 @@ def _next_size(tried: list[tuple[float, float]], target: float) -> float:
 
 def tune(plan: Plan, faults: Sequence[Fault], target: float) -> tuple[Fault, ...]:
     """Return the faults, the first as bad as to cost about `target` of the wall time."""
-    short = replace(plan, steps=min(plan.steps, max(60, plan.steps // 6)))
+    steps = min(plan.steps, max(60, plan.steps // 6))
+    if any(one.when.on_share < 1 for one in faults):
+        steps = plan.steps  # a part of it would have other spells
+    short = replace(plan, steps=steps)
     clean = run(short)
     began = float(clean.begins[min(3, len(clean.begins) - 1)])
     tried: list[tuple[float, float]] = []

@@ -58,6 +58,7 @@ def noise(chance: Chance) -> Noise:
         bursts_per_hour=float(chance.uniform(0, 10)),
         burst_times=float(chance.uniform(1.1, 1.8)),
         batches=float(chance.choice([0.0, 0.0, 0.02])),
+        crowding=float(chance.choice([0.0, 0.03])),
     )
 
 
