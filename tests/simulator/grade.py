@@ -82,7 +82,8 @@ def _innocents(card: Card, true: Truth) -> list[str]:
         for kind, name in _culprits(finding):
             parts = {("node", part) for part in name.split(" - ")} if kind == "pair" else set()
             if (kind, name) not in allowed and not parts & known:
-                found.append(f"{kind} {name} ({finding.rule})")
+                words = name if kind in ("rank", "gpu") else f"{kind} {name}"
+                found.append(f"{words} ({finding.rule})")
     return found
 
 

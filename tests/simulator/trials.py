@@ -8,6 +8,7 @@ python -m tests.simulator.trials --table packaging/doc/trials.md --out build/tri
 
 import argparse
 import fnmatch
+import io
 import json
 import os
 import shutil
@@ -18,6 +19,7 @@ import time
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import redirect_stderr
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -53,8 +55,9 @@ def _played(job: Any, true: Any, analyze: bool) -> Grade:
     place = _MEMORY if _MEMORY.is_dir() else None
     folder = Path(tempfile.mkdtemp(prefix="nccl-inspector-trial-", dir=place))
     try:
-        play(job, folder, json=analyze, at_once=1)
-        return grade(analyzed(folder) if analyze else card_of(job, folder), true)
+        with redirect_stderr(io.StringIO()):  # the collector says who died
+            play(job, folder, json=analyze, at_once=1)
+            return grade(analyzed(folder) if analyze else card_of(job, folder), true)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
