@@ -129,8 +129,8 @@ def few(ranks: int, nodes: int = 1) -> Planner:
 def idle(chance: Chance, seed: int) -> Plan:
     """Return a training that everybody interrupts for a while now and then."""
     found = plans.tensor_data(chance, seed)
-    every = int(chance.integers(40, 80))
-    phases = replace(found.phases, idle_every=every, idle_s=float(chance.uniform(2, 6)))
+    every_s, idle_s = float(chance.uniform(80, 200)), float(chance.uniform(2, 6))
+    phases = replace(found.phases, idle_every_s=every_s, idle_s=idle_s)
     return replace(found, phases=phases)
 
 
@@ -548,10 +548,13 @@ _HEALTHY = (
          healthy(with_phases(plans.tensor_data, log_every=1, log_ms=4.0)),
          "rank 0 writes a log in each step"),
     Case("healthy-checkpoints", "healthy",
-         healthy(with_phases(plans.fsdp, save_every=60, save_s=12.0, save_all=False)),
+         healthy(with_phases(plans.fsdp, save_every_s=250.0, save_s=1.5, save_all=False)),
          "rank 0 writes checkpoints, the others wait"),
+    Case("healthy-checkpoints-all", "healthy",
+         healthy(with_phases(plans.tensor_data, save_every_s=300.0, save_s=6.0, save_all=True)),
+         "all write checkpoints"),
     Case("healthy-evaluation", "healthy",
-         healthy(with_phases(plans.ddp, evaluate_every=60, evaluate_steps=20)), "evaluations"),
+         healthy(with_phases(plans.ddp, evaluate_every_s=120.0, evaluate_steps=20)), "evaluations"),
     Case("healthy-curriculum", "healthy", healthy(with_phases(plans.tensor_data, grow=0.6)),
          "sequences grow in three jumps"),
     Case("healthy-idle", "healthy", healthy(idle), "everybody rests now and then"),

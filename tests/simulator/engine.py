@@ -140,7 +140,7 @@ class World:
         self.links = Links(machine)
         self.host, self.compute_end = np.zeros(n), np.zeros(n)
         rng = np.random.default_rng((seed, 1))
-        self.gpu_usual = np.exp(np.clip(rng.normal(0, noise.gpus, n), -0.006, 0.006))
+        self.gpu_usual = np.exp(np.clip(rng.normal(0, noise.gpus, n), -0.005, 0.005))
         self.gpu = self.gpu_usual.copy()  # times slower than the model, at this moment
         self.host_slow = np.ones(n)
         self.late = np.zeros(n)  # what a step's input keeps each host waiting, ns
@@ -261,7 +261,8 @@ class World:
         where = self.every if ranks is None else ranks
         z = row[where]
         began = self.host[where]
-        issued = began + kernels * KERNEL_US * US * self.host_slow[where]
+        jitter = 1 + self.noise.host * np.abs(row[::-1][where])
+        issued = began + kernels * KERNEL_US * US * self.host_slow[where] * jitter
         self.host[where] = issued
         start = np.maximum(self.compute_end[where] + GAP_US * US, began + LAUNCH_US * US)
         noise = self.noise

@@ -16,8 +16,8 @@ from tests.simulator.machine import S
 from tests.simulator.running import (
     Plan,
     Run,
-    count_steps,
     run,
+    settle,
     to_job,
     transfer_times,
 )
@@ -100,7 +100,7 @@ def _clocks(plan: Plan, seed: int) -> dict[str, Clock]:
 
 def _simulate(scenario: Scenario) -> tuple[Run, Run]:
     """Return the run with what is wrong, and the one without."""
-    plan = replace(scenario.plan, steps=count_steps(scenario.plan))
+    plan = settle(scenario.plan)
     faults = scenario.faults
     if faults and scenario.target:
         faults = tune(plan, faults, scenario.target)
@@ -151,7 +151,7 @@ def make_job(scenario: Scenario, seed: int) -> tuple[Job, Truth]:
     job = to_job(plan, done, {**_clocks(plan, seed), **scenario.clocks})
     transfers = transfer_times(done)
     if scenario.second is not None:
-        beside = replace(scenario.second, steps=count_steps(scenario.second))
+        beside = settle(scenario.second)
         other = run(beside)
         job = _both(job, to_job(beside, other, _clocks(beside, seed + 1)))
         transfers |= transfer_times(other)
