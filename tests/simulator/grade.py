@@ -20,6 +20,7 @@ HARDWARE = "hardware"  # how rules begin that tell what counters counted
 COST_ERROR_MAX, COST_SHARE_ERROR_MAX = 0.2, 0.005
 INFORMATION_BELOW = 0.01  # of the wall time
 TIME_ERROR_MAX = 0.05
+PART_MAX, OVERLAP_MIN = 0.8, 0.5
 _KINDS_OF_TIMES = 3  # the busiest
 _COUNT_MIN = 30
 
@@ -38,6 +39,7 @@ class Grade:
     class_right: bool | None = None
     entity_right: bool | None = None
     severity_right: bool | None = None
+    period_right: bool | None = None
     cost_told: float | None = None  # share of the wall time
     cost_true: float = 0.0
     cost_right: bool | None = None
@@ -132,6 +134,22 @@ def _judge_cost(card: Card, true: Truth, grade: Grade) -> None:
     grade.cost_right = error <= most
 
 
+def _overlap(told: tuple[float, float], true: tuple[float, float]) -> float:
+    """Return the share that two periods have in common of what both cover."""
+    both = min(told[1], true[1]) - max(told[0], true[0])
+    return max(0.0, both) / (max(told[1], true[1]) - min(told[0], true[0]))
+
+
+def _judge_period(card: Card, true: Truth, grade: Grade, named: list[Finding]) -> None:
+    """Look whether somebody says when it was, if it was not all the time."""
+    if true.period is None or true.period[1] - true.period[0] > PART_MAX * true.wall_s:
+        return
+    start_s = card.job.start_s or 0.0
+    told = [one.period for one in named or accusing(card) if one.period is not None]
+    overlaps = [_overlap((p.start_s - start_s, p.end_s - start_s), true.period) for p in told]
+    grade.period_right = max(overlaps, default=0.0) >= OVERLAP_MIN
+
+
 def _judge_fault(card: Card, true: Truth, grade: Grade) -> None:
     named = [one for one in accusing(card) if _names_guilty(one, true)]
     if true.nameable:
@@ -144,6 +162,7 @@ def _judge_fault(card: Card, true: Truth, grade: Grade) -> None:
         worst = max((one.severity for one in named), key=[INFO, WARNING, CRITICAL].index)
         small = true.cost_share < INFORMATION_BELOW
         grade.severity_right = (worst == INFO) == small
+    _judge_period(card, true, grade, named)
     _judge_cost(card, true, grade)
 
 

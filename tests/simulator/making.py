@@ -50,6 +50,9 @@ class Scenario:
     silent: tuple[str, ...] = ()
     counted: tuple[Event, ...] = ()
     counters: bool | None = None  # None: chance says whether there are any
+    prints: bool | None = None  # its throughput; None: chance says whether it does
+    counted_when: Callable[[Run], tuple[Event, ...]] | None = None  # the same, of the run
+    nccl_api: int = 5
     second: Plan | None = None  # another training in the same job
 
 
@@ -111,20 +114,24 @@ def _simulate(scenario: Scenario) -> tuple[Run, Run]:
     return run(plan, faults, clean, ending), clean
 
 
-def _counters(scenario: Scenario, start_s: int, wall_s: float) -> dict[str, NodeCounters]:
-    plan = scenario.plan
+def _counters(scenario: Scenario, done: Run) -> dict[str, NodeCounters]:
+    plan, wall_s = scenario.plan, done.wall_ns / S
     chance = np.random.default_rng((plan.seed, 31))
     there = chance.random() < 0.6 if scenario.counters is None else scenario.counters
     if not there:
         return {}
     events = [*hardware.everyday(plan.machine, chance, wall_s), *scenario.counted]
-    return hardware.counters_of(plan.machine, plan.node_names, events, start_s, wall_s)
+    if scenario.counted_when is not None:
+        events += scenario.counted_when(done)
+    return hardware.counters_of(plan.machine, plan.node_names, events, plan.start_unix_s, wall_s)
 
 
-def _throughput(plan: Plan, done: Run) -> tuple[tuple[float, float], ...]:
+def _throughput(scenario: Scenario, done: Run) -> tuple[tuple[float, float], ...]:
     """Return what the job printed of its own progress, if it did."""
+    plan = scenario.plan
     chance = np.random.default_rng((plan.seed, 32))
-    if chance.random() < 0.6 or len(done.begins) < 40:
+    prints = chance.random() < 0.4 if scenario.prints is None else scenario.prints
+    if not prints or len(done.begins) < 40:
         return ()
     every = 10
     begins = done.begins[::every] / S
@@ -156,11 +163,12 @@ def make_job(scenario: Scenario, seed: int) -> tuple[Job, Truth]:
         job = _both(job, to_job(beside, other, _clocks(beside, seed + 1)))
         transfers |= transfer_times(other)
     elif not scenario.silent:
-        job = replace(job, throughput=_throughput(plan, done))
+        job = replace(job, throughput=_throughput(scenario, done))
     job = replace(
         job,
         silent_nodes=scenario.silent,
-        counters=_counters(scenario, plan.start_unix_s, done.wall_ns / S),
+        counters=_counters(scenario, done),
+        nccl_api=scenario.nccl_api,
     )
     cost_s = (done.wall_ns - clean.wall_ns) / S if scenario.faults else 0.0
     return job, Truth(

@@ -85,13 +85,14 @@ def test_a_cost_that_is_twice_the_truth_is_wrong() -> None:
 def test_the_page_has_a_line_for_each_case_and_each_band() -> None:
     row = {
         "case": "gpu-ddp", "kind": "gpu", "accused": [], "status_right": True,
-        "class_right": True, "entity_right": None, "cost_right": False, "cost_told": 0.08,
+        "class_right": True, "entity_right": None, "period_right": None, "cost_right": False,
+        "cost_told": 0.08,
         "cost_true": 0.05, "time_errors": [0.01, -0.02],
     }  # fmt: skip
     broken = {"case": "gpu-ddp", "kind": "gpu", "error": "ValueError"}
     lines = table([row, broken]).splitlines()
     assert lines[2] == (
-        "| gpu-ddp | 1 (1 broken) | 0 % | 100 % | 100 % | - | 0 % | 5.0 to 5.0 % "
+        "| gpu-ddp | 1 (1 broken) | 0 % | 100 % | 100 % | - | - | 0 % | 5.0 to 5.0 % "
         "| +3.0, 3.0 % | 1.5, 2.0 % |"
     )
     assert "2 % and more" in lines[-1]

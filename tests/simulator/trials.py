@@ -89,6 +89,7 @@ def _line(row: Row) -> str:
             ("CLASS", row["class_right"]),
             ("ENTITY", row["entity_right"]),
             ("SEVERITY", row["severity_right"]),
+            ("PERIOD", row["period_right"]),
             ("COST", row["cost_right"]),
         )
         if good is False
@@ -111,7 +112,7 @@ def _quantile(values: Sequence[float], share: float) -> float:
 
 
 _COLUMNS = (
-    "case", "jobs", "innocent accused", "status", "class", "entity", "cost right",
+    "case", "jobs", "innocent accused", "status", "class", "entity", "period", "cost right",
     "true cost", "cost told - true (median, 90 %)", "T error (median, 90 %)",
 )  # fmt: skip
 
@@ -130,7 +131,7 @@ def _cells(name: str, rows: Sequence[Row]) -> list[str]:
     broken = len(rows) - len(good)
     told = [row for row in good if row["cost_right"] is not None and row["cost_told"] is not None]
     costs = [row["cost_true"] for row in good]
-    shares = ("status_right", "class_right", "entity_right", "cost_right")
+    shares = ("status_right", "class_right", "entity_right", "period_right", "cost_right")
     return [
         name,
         f"{len(good)} ({broken} broken)" if broken else f"{len(good)}",
@@ -186,6 +187,8 @@ def page(rows: Sequence[Row]) -> str:
         "  a wrong verdict of a healthy job.\n"
         "- *status*, *class*, *entity*: the verdict's status and cause, and a finding that names\n"
         "  the culprit, where the job's data can tell who it was.\n"
+        "- *period*: a finding says when, where it was not all the time: the two periods have\n"
+        "  half of what they cover in common.\n"
         "- *cost right*: within 20 % of the true cost, or half a per cent of the job.\n"
         "- *T error*: of the transfer times of the three busiest kinds of operations.\n\n"
         f"{table(rows)}\n## The cases\n\n| case | what it is |\n| --- | --- |\n{cases}"
