@@ -166,6 +166,30 @@ def test_what_might_have_ended_had_the_job_gone_on_is_only_suspected(
     assert {hang.confirmed for hang in found} == {confirmed}
 
 
+def long_lived(process: Process, longest_s: int = 0) -> Process:
+    """Return a process that had been at work for an hour, with operations of so long."""
+    comms = tuple(replace(one, created_ns=NOW_NS - 3600 * S) for one in process.comms)
+    keys = tuple(
+        key._replace(max_ns=max(key.max_ns, longest_s * S)) if key.func == 1 else key
+        for key in process.keys
+    )
+    return replace(process, comms=comms, keys=keys)
+
+
+@pytest.mark.parametrize(
+    ("state", "longest_s", "confirmed"),
+    [("CANCELLED", 0, True), ("", 0, True), ("CANCELLED", 50, False), ("RUNNING", 0, False)],
+)
+def test_a_pause_that_nothing_in_a_long_job_came_near_to_is_a_hang(
+    state: str, longest_s: int, confirmed: bool
+) -> None:
+    programs = parallel_programs(CUBE)
+    young = aged(stood(programs, {3: in_last_step(programs[3], "tp", "AllReduce")}), 100)
+    hangs = hangs_of([long_lived(one, longest_s) for one in young], Ending(state))
+    assert hangs[0].func == "AllReduce"
+    assert hangs[0].confirmed == confirmed
+
+
 def test_a_deadlock_is_sure_however_young_it_is() -> None:
     one, two = Group(7, "one", (0, 1)), Group(8, "two", (0, 1))
     calls = [Call(one, "AllReduce", 8), SYNC, Call(two, "AllReduce", 8), SYNC]

@@ -29,6 +29,8 @@ from nccl_inspector.card.model import (
 from nccl_inspector.model import COMM_FOLDED, FUNCS, KILLED, RUNNING, Comm, Operation, Process
 
 CONFIRMED_S = 300.0
+# A younger operation is unheard of in so much longer a life, where none took a third as long.
+LIFE_TIMES, UNHEARD_TIMES = 20, 3
 
 
 def _verdict(graph: WaitGraph, place: Place, picture: Picture, roots: Sequence[int]) -> str:
@@ -106,14 +108,32 @@ def _last_calls(
             yield LastCall(names[who], hex(comm.id), index, FUNCS[func] if func else "", at_s)
 
 
-def _is_confirmed(verdict: str, age_s: float, ending: Ending) -> bool:
+def _is_unheard_of(wait: Wait) -> bool:
+    """Tell whether nothing in a long life of the communicator took nearly as long.
+
+    A job that is ended at some moment is seldom in its first long pause then: by chance in one of
+    so many cases as the pause is shorter than the life.
+    """
+    seats = [seat for seat, _ in wait.seats]
+    life_ns = max(seat.process.facts.beat_ns - seat.comm.created_ns for seat in seats)
+    longest_ns = max(
+        (key.max_ns for seat in seats for key in seat.process.keys
+         if key.comm == seat.comm.index),
+        default=0,
+    )  # fmt: skip
+    return life_ns > LIFE_TIMES * wait.age_ns and longest_ns * UNHEARD_TIMES < wait.age_ns
+
+
+def _is_confirmed(verdict: str, wait: Wait, ending: Ending) -> bool:
     """Tell whether an operation would never have ended.
 
     A job that is ended from outside may have been in a long checkpoint, for which the others
-    waited. What cannot end at all, what is very old, and what the application itself gave up, hung.
+    waited. What cannot end at all, what is very old or unheard of, and what the application itself
+    gave up, hung.
     """
-    cannot_end = verdict in (DEAD, MISMATCHED, DEADLOCK)
-    return cannot_end or ending.was_given_up or age_s > CONFIRMED_S
+    if verdict in (DEAD, MISMATCHED, DEADLOCK) or wait.age_ns > CONFIRMED_S * 1e9:
+        return True
+    return ending.was_given_up or (ending.is_over and _is_unheard_of(wait))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +172,7 @@ def _hang(graph: WaitGraph, wait: Wait, job: _Job) -> Hang:
             *(f"rank {rank} of {comm}" for rank in picture.missing),
             *named(picture.unknown),
         ),
-        confirmed=_is_confirmed(verdict, wait.age_ns / 1e9, job.ending),
+        confirmed=_is_confirmed(verdict, wait, job.ending),
         last=tuple(_last_calls(roots, job.processes, names, verdict)),
     )
 
