@@ -8,6 +8,7 @@ from itertools import chain
 from nccl_inspector.analysis import join
 from nccl_inspector.analysis.blame import describe_straggler
 from nccl_inspector.analysis.clocks import Clock, in_common_time, read_clocks, silences_ns
+from nccl_inspector.analysis.commands import suggest
 from nccl_inspector.analysis.coverage import Coverage
 from nccl_inspector.analysis.ending import Ending
 from nccl_inspector.analysis.expected import expected, port_gbps
@@ -215,16 +216,18 @@ def build_card(loaded: Loaded, given: Given | None = None, *, second_process: bo
         Ends(places, ending, timed.silences_ns, timed.doubt_ns),
     )  # fmt: skip
     accused = _straggler_findings(stragglers, slow_hardware)
-    findings = _sorted(
-        places.locate([
+    running_job = None if ending.is_over else job.job_id
+    located = places.locate(
+        [
             *describe_hangs(hangs, HungJob(places, ending, job.job_id, comm_names)),
             *accused,
             *(one for _, one in lasting),
             *over_time.findings,
             *hardware.findings,
             *unmeasured,
-        ])
-    )  # fmt: skip
+        ]
+    )
+    findings = _sorted([suggest(one, running_job) for one in located])
     waiting_ns, all_ns = total_waiting(comms)
     waiting_share = waiting_ns / all_ns if all_ns else None
     measured = any(comm.figures for comm in comms)
