@@ -339,6 +339,16 @@ def test_the_last_thing_that_the_culprit_did_is_told() -> None:
     assert (last.op_index, last.func, last.since_s) == (2, "ReduceScatter", (NOW_NS - STOOD_NS) / S)
 
 
+def test_of_several_ends_in_one_round_that_of_the_communicator_that_hangs_is_told() -> None:
+    small, large = Group(7, "tp", (0, 1)), Group(8, "dp", (0, 1, 2, 3))
+    calls = [*[Call(small, "AllReduce", 8)] * 5, Call(large, "AllReduce", 8)]
+    others = [Call(large, "AllReduce", 8)]
+    tail = [Call(large, "ReduceScatter", 8)]
+    hangs = hangs_of(stood([calls + tail, calls, others + tail, others + tail], {1: 6}))
+    (last,) = hangs[0].last
+    assert (last.communicator, last.op_index) == ("0x8", 1)
+
+
 @pytest.mark.parametrize("ahead_s", [30, -30])
 def test_a_node_whose_clock_is_off_has_not_died(ahead_s: int) -> None:
     """Its processes' last beats seem to be long before the others', or the others' before them."""

@@ -29,6 +29,7 @@ from nccl_inspector.card.model import (
 from nccl_inspector.model import COMM_FOLDED, FUNCS, KILLED, RUNNING, Comm, Operation, Process
 
 CONFIRMED_S = 300.0
+ROUND_NS = 1.5e9  # of the writer thread, with some room
 # A younger operation is unheard of in so much longer a life, where none took a third as long.
 LIFE_TIMES, UNHEARD_TIMES = 20, 3
 
@@ -57,10 +58,21 @@ def _verdict(graph: WaitGraph, place: Place, picture: Picture, roots: Sequence[i
     return graph.stuck(graph.waits[place])[0]
 
 
-def _called_last(process: Process) -> tuple[Comm, int, int, int] | None:
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """All processes with their names, and how the job ended."""
+
+    processes: Sequence[Process]
+    names: Sequence[str]
+    ending: Ending
+
+
+def _called_last(process: Process, hung_id: int) -> tuple[Comm, int, int, int] | None:
     """Return a process's last call: communicator, index, function, and when at the latest (ns).
 
-    What is in flight was called when it was enqueued; what is over, before its end was noted.
+    What is in flight was called when it was enqueued; what is over, before its end was noted. Ends
+    are noted in rounds: of several in the last round that of the communicator that hangs is told,
+    else that of the largest, for in a program smaller ones come before larger ones.
     """
     found = []
     for comm in process.comms:
@@ -80,11 +92,15 @@ def _called_last(process: Process) -> tuple[Comm, int, int, int] | None:
             found.append((comm.last_progress_ns, comm.enqueued, comm, func))
     if not found:
         return None
-    at_ns, index, comm, func = max(found, key=lambda row: row[:2])
-    return comm, index, func, at_ns
+    latest_ns = max(at_ns for at_ns, _, _, _ in found)
+    _, index, comm, func = max(
+        (row for row in found if row[0] > latest_ns - ROUND_NS),
+        key=lambda row: (row[2].id == hung_id, row[2].nranks, row[0], row[1]),
+    )
+    return comm, index, func, latest_ns
 
 
-def _is_in(process: Process) -> tuple[Comm, int, int, int] | None:
+def _is_in(process: Process, _hung_id: int) -> tuple[Comm, int, int, int] | None:
     """Return the operation that a process has been in for longest, as `_called_last` does."""
     begun = [one for one in process.operations if one.started] or process.operations
     if not begun:
@@ -95,17 +111,15 @@ def _is_in(process: Process) -> tuple[Comm, int, int, int] | None:
     return (comm, first.index, first.func, at_ns) if comm else None
 
 
-def _last_calls(
-    roots: Sequence[int], processes: Sequence[Process], names: Sequence[str], verdict: str
-) -> Iterator[LastCall]:
+def _last_calls(roots: Sequence[int], job: _Job, hung_id: int, verdict: str) -> Iterator[LastCall]:
     """Return what the roots did last; in a wrong order or kind, what they are in."""
     look = _is_in if verdict in (MISMATCHED, DEADLOCK) else _called_last
     for who in roots:
-        found = look(processes[who])
+        found = look(job.processes[who], hung_id)
         if found:
             comm, index, func, at_ns = found
             at_s = at_ns / 1e9 if at_ns else None
-            yield LastCall(names[who], hex(comm.id), index, FUNCS[func] if func else "", at_s)
+            yield LastCall(job.names[who], hex(comm.id), index, FUNCS[func] if func else "", at_s)
 
 
 def _is_unheard_of(wait: Wait) -> bool:
@@ -136,15 +150,6 @@ def _is_confirmed(verdict: str, wait: Wait, ending: Ending) -> bool:
     return ending.was_given_up or (ending.is_over and _is_unheard_of(wait))
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """All processes with their names, and how the job ended."""
-
-    processes: Sequence[Process]
-    names: Sequence[str]
-    ending: Ending
-
-
 def _hang(graph: WaitGraph, wait: Wait, job: _Job) -> Hang:
     names = job.names
     picture, roots = graph.pictures[wait.place], graph.roots(wait.place)
@@ -173,7 +178,7 @@ def _hang(graph: WaitGraph, wait: Wait, job: _Job) -> Hang:
             *named(picture.unknown),
         ),
         confirmed=_is_confirmed(verdict, wait, job.ending),
-        last=tuple(_last_calls(roots, job.processes, names, verdict)),
+        last=tuple(_last_calls(roots, job, wait.meeting.id, verdict)),
     )
 
 
