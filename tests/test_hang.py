@@ -306,11 +306,14 @@ def test_two_communicators_in_another_order_are_a_deadlock() -> None:
     assert {hang.roots for hang in hangs} == {("rank 0", "rank 1")}
 
 
-def test_of_two_orders_the_ranks_in_the_minority_are_named() -> None:
+@pytest.mark.parametrize("waits", [True, False], ids=["host waits", "host runs ahead"])
+def test_of_two_orders_the_ranks_in_the_minority_are_named(waits: bool) -> None:
     everybody = tuple(range(32))
-    one, two = Group(7, "one", everybody), Group(8, "two", everybody)
-    calls = [Call(one, "AllReduce", 8), SYNC, Call(two, "AllReduce", 8), SYNC]
-    other = calls[2:] + calls[:2]
+    first, then = (
+        [Call(Group(number, name, everybody), "AllReduce", 8), *([SYNC] if waits else [])]
+        for number, name in ((7, "one"), (8, "two"))
+    )
+    calls, other = first + then, then + first
     hangs = hangs_of(stood([other if rank in (5, 20) else calls for rank in everybody], {}))
     assert {hang.verdict for hang in hangs} == {DEADLOCK}
     assert {hang.roots for hang in hangs} == {("rank 5", "rank 20")}
