@@ -149,6 +149,13 @@ def _sorted(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(findings, key=lambda one: -SEVERITIES.index(one.severity)))
 
 
+def _ending(state: str, given: Given) -> Ending:
+    record = given.record
+    if record is None:
+        return Ending(state)
+    return Ending(state, record.end_s, record.exit_code, record.signal)
+
+
 @dataclass(frozen=True, slots=True)
 class _Timed:
     """The processes with their times by one clock, and how long each gave no sign of life."""
@@ -192,7 +199,7 @@ def build_card(loaded: Loaded, given: Given | None = None, *, second_process: bo
         lambda: _over_time(report, transports, placed, job.wall_s or 0.0, given.readings),
         worthwhile=second_process and len(processes) >= _MANY_PROCESSES,
     )
-    ending = Ending(job.state, given.record.end_s if given.record else None)
+    ending = _ending(job.state, given)
     environment = describe_environment(summaries)
     nodes = _nodes(summaries, environment.gpu_models)
     with looked:
