@@ -105,8 +105,8 @@ def _below_finding(
         rule="slow-links" if inside else "slow-network",
         severity=_severity(share),
         confidence=MEDIUM,
-        title=f"transfers over {link} reach {bus / could:.0%} of what is to be expected, everywhere "
-        "and all the time",
+        title=f"transfers over {link} reach {bus / could:.0%} of what is to be expected, "
+        "everywhere and all the time",
         detail=f"{_saved(share, seconds, view, error)} {worst.func} reaches {bus:.1f} GB/s, where "
         f"{could:.1f} are to be expected ({worst.expected_source}). No path is faster than others.",
         evidence=(

@@ -275,7 +275,7 @@ def _slower_then(
     spots: Sequence[Spot],
     inside: bool,
 ) -> Cause | None:
-    """Return the cause of a time in which transfers were slower than at others; None: too little."""
+    """Return the cause of a time in which transfers were slower; None: it cost too little."""
     cost = _cost_of_pieces(answers, rows, slow)
     if cost < TOLD_MIN:
         return None
