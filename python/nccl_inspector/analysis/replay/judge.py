@@ -277,7 +277,7 @@ def _slower_then(
 ) -> Cause | None:
     """Return the cause of a time in which transfers were slower; None: it cost too little."""
     cost = _cost_of_pieces(answers, rows, slow)
-    if cost < TOLD_MIN:
+    if cost < TOLD_MIN or not _was_slower(records, answers, rows, slow):
         return None
     numbers = [answers[at].piece for at in slow]
     paths, rest = slow_then(records, factor, numbers)
@@ -297,6 +297,27 @@ def _slower_then(
         saved_s=cost * sum(answer.length for answer in answers) / 1e9,
         once=len(slow) == 1,
     )
+
+
+def _was_slower(
+    records: Records,
+    answers: Sequence[Piece],
+    rows: Sequence[tuple[int, int, float]],
+    some: Sequence[int],
+) -> bool:
+    """Tell whether fewer operations a second were done in some pieces, by about what they cost.
+
+    Else something else was done there, or the arithmetic is wrong.
+    """
+    done = np.bincount(records.piece)[[one.piece for one in answers]].astype(float)
+    span = np.array([one.end - one.start for one in answers], float)
+    rate = done / np.maximum(span, 1.0)
+    there = np.zeros(len(answers), dtype=bool)
+    there[list(some)] = True
+    if there.all():
+        return True
+    share = sum(rows[at][2] for at in some) / len(some)
+    return float(np.median(rate[there])) <= (1 - share / 2) * float(np.median(rate[~there]))
 
 
 def _cost_of_pieces(
@@ -322,7 +343,7 @@ def _is_inside(records: Records, spots: Sequence[Spot]) -> Mask:
     return found
 
 
-def _outside_cause(replay: Replay, changes: Changes) -> list[Cause]:
+def _outside_causes(records: Records, replay: Replay, changes: Changes) -> list[Cause]:
     if not (np.nan_to_num(changes.grown) >= GROWN).any():
         return []
     answers = replay.ask([Question(gap=changes.gap)])
@@ -332,7 +353,8 @@ def _outside_cause(replay: Replay, changes: Changes) -> list[Cause]:
         cost = _cost_of_pieces(answers, rows, slow)
         grown = changes.grown[[answers[at].piece for at in slow]]
         ends = slow[0] > 0 and slow[-1] < len(rows) - 1
-        if cost >= TOLD_MIN and np.isfinite(grown).any():
+        slower = _was_slower(records, answers, rows, slow)
+        if cost >= TOLD_MIN and slower and np.isfinite(grown).any():
             found.append(
                 Cause(
                     OUTSIDE,
@@ -381,7 +403,7 @@ def judge_records(
     causes = [
         *late,
         *_transfer_causes(records, order, replay, changes, spots),
-        *_outside_cause(replay, changes),
+        *_outside_causes(records, replay, changes),
     ]
     why_not = _seen(records, order, found)
     return Judged(
