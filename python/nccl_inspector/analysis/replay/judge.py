@@ -14,7 +14,7 @@ import numpy as np
 from nccl_inspector.analysis.replay.arrays import Floats, Mask
 from nccl_inspector.analysis.replay.changes import GROWN, LONGER, Changes, find_changes
 from nccl_inspector.analysis.replay.culprits import Culprit, Found, find_culprits, own_excess
-from nccl_inspector.analysis.replay.order import Order, find_order, usual_gaps
+from nccl_inspector.analysis.replay.order import Order, find_gaps, find_order
 from nccl_inspector.analysis.replay.paths import (
     SlowPaths,
     Spot,
@@ -395,9 +395,10 @@ def judge_records(
     if records is None:
         return Judged(why_not="no process has exact records of its operations")
     order = find_order(records)
-    usual = usual_gaps(records, order)
+    gaps = find_gaps(records, order)
+    usual = gaps.usual
     spots = tuple(Spot(node, local) for node, local in zip(nodes, locals_, strict=True))
-    replay = Replay(records, order, usual)
+    replay = Replay(records, order, gaps)
     late, found = _late_causes(records, order, usual, nodes, replay)
     changes = find_changes(records, order, usual)
     causes = [

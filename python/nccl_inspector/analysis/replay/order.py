@@ -370,12 +370,24 @@ def find_order(records: Records) -> Order:
     )
 
 
-def usual_gaps(records: Records, order: Order) -> Floats:
-    """Return for each row the gap that its rank would have had at its peers' pace, ns.
+@dataclass(frozen=True, slots=True)
+class Gaps:
+    """Own gaps by row, ns. NaN: not known.
 
-    That is the middle of its peers' at the same place. Where most of them began as soon as their
-    stream was free, nobody knows when they were ready: there the row's own gap is taken from the
-    place before it, with what came between at the pace that the rank has elsewhere.
+    `own`: what the rank itself took, also where it had to queue; `usual`: at its peers' pace.
+    """
+
+    own: Floats
+    usual: Floats
+
+
+def find_gaps(records: Records, order: Order) -> Gaps:
+    """Return the gaps that ranks had, and would have had at their peers' pace.
+
+    The latter is the middle of its peers' at the same place. Where most of them began as soon as
+    their stream was free, nobody knows when they were ready: there it is what is usual at that
+    place of the pattern, else the row's own gap is taken from the place before it, with what came
+    between at the pace that the rank has elsewhere.
     """
     known = ~np.isnan(order.gap)
     usual = np.full(len(records), np.nan)
@@ -386,20 +398,17 @@ def usual_gaps(records: Records, order: Order) -> Floats:
     every = np.bincount(order.place[rows], minlength=count)[order.place]
     # Of the others: whether a rank was late must not be asked of itself.
     murky = known & (2 * (clear - ~order.queued) < every - 1)
-    if not murky.any():
-        return usual
-    return _through_murky(records, order, usual, murky)
-
-
-def _through_murky(records: Records, order: Order, usual: Floats, murky: Mask) -> Floats:
-    """Take what is usual from the same place of other steps, or carry it on from a clear one."""
     told = ~murky & ~np.isnan(usual)
     usual_there = medians(order.spot[told], usual[told], int(order.spot.max()) + 1)[order.spot]
     filled = murky & ~np.isnan(usual_there)
     usual = np.where(filled, np.minimum(usual_there, order.gap), usual)
     murky &= ~filled
-    if not murky.any():
-        return usual
+    own = np.where(order.queued & ~np.isnan(usual), np.fmin(order.gap, usual), order.gap)
+    return _through_murky(records, order, usual, own, murky) if murky.any() else Gaps(own, usual)
+
+
+def _through_murky(records: Records, order: Order, usual: Floats, own: Floats, murky: Mask) -> Gaps:
+    """Carry gaps on from the last place at which they are known, operation by operation."""
     # The place before, of the same process, with the same cause.
     run = number_rows(records.member, order.cause)
     by_run = np.lexsort((records.begin, run))
@@ -416,26 +425,30 @@ def _through_murky(records: Records, order: Order, usual: Floats, murky: Mask) -
     fine = ~np.isnan(ratio)
     pace = medians(records.member[fine], ratio[fine], records.members)
     pace = np.clip(np.nan_to_num(pace, nan=1.0), 0.25, 4.0)
-    # In the order of time, so that each carries on from the one before.
-    found = usual.copy()
     depth = np.zeros(len(records), np.int64)
-    at = by_run
-    begin_of_run = np.ones(len(at), dtype=bool)
+    begin_of_run = np.ones(len(by_run), dtype=bool)
     begin_of_run[1:] = ~same
-    start = np.maximum.accumulate(np.where(begin_of_run, np.arange(len(at)), 0))
-    depth[at] = np.arange(len(at)) - start
+    start = np.maximum.accumulate(np.where(begin_of_run, np.arange(len(by_run)), 0))
+    depth[by_run] = np.arange(len(by_run)) - start
     by_depth = np.lexsort((order.place, depth))
     cuts = np.flatnonzero(np.diff(depth[by_depth])) + 1
+    usual, own = usual.copy(), own.copy()
+    # In the order of time, so that each carries on from the one before.
     for rows in np.split(by_depth, cuts):
         todo = rows[murky[rows]]
         if not len(todo):
             continue
-        base = np.where(previous[todo] >= 0, found[np.maximum(previous[todo], 0)], 0.0)
+        before = np.maximum(previous[todo], 0)
+        base = np.where(has[todo], usual[before], 0.0)
         # Those who were not queued tell how long the step takes: all take the middle of them.
         told = ~order.queued[todo]
         ready = base + step[todo] / pace[records.member[todo]]
         here = number_rows(order.place[todo])
         middle = medians(here[told], ready[told], int(here.max()) + 1)[here]
+        nobody = np.isnan(middle)
         # Where all were queued they were ready at any time since the operation before: at once.
-        found[todo] = np.where(np.isnan(middle), base, middle)
-    return found
+        usual[todo] = np.where(nobody, base, middle)
+        own_base = np.where(has[todo], own[before], 0.0)
+        queued_own = np.where(nobody, own_base, np.fmin(order.gap[todo], middle))
+        own[todo] = np.where(told, order.gap[todo], queued_own)
+    return Gaps(own, usual)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nccl_inspector.analysis.replay.arrays import Floats, Ints, Mask
-from nccl_inspector.analysis.replay.order import Order
+from nccl_inspector.analysis.replay.order import Gaps, Order
 from nccl_inspector.analysis.replay.records import Records
 
 _EARLY = -1e18
@@ -125,14 +125,13 @@ def _replay(
 
 
 class Replay:
-    """The sampled pieces of a job, ready to be asked. `usual`: order.usual_gaps."""
+    """The sampled pieces of a job, ready to be asked."""
 
-    def __init__(self, records: Records, order: Order, usual: Floats) -> None:
+    def __init__(self, records: Records, order: Order, gaps: Gaps) -> None:
         """Plan all pieces."""
-        known = ~np.isnan(usual)
         self._records = records
-        self._gaps = np.where(order.queued & known, np.minimum(order.gap, usual), order.gap)
-        self._fixed = np.where(known, usual, self._gaps)
+        self._gaps = gaps.own
+        self._fixed = np.where(np.isnan(gaps.usual), gaps.own, gaps.usual)
         by_piece = np.argsort(records.piece, kind="stable")
         bounds = np.searchsorted(records.piece[by_piece], np.arange(int(records.piece.max()) + 2))
         self._plans: list[tuple[int, _Plan]] = []
