@@ -398,13 +398,34 @@ def find_gaps(records: Records, order: Order) -> Gaps:
     every = np.bincount(order.place[rows], minlength=count)[order.place]
     # Of the others: whether a rank was late must not be asked of itself.
     murky = known & (2 * (clear - ~order.queued) < every - 1)
-    told = ~murky & ~np.isnan(usual)
-    usual_there = medians(order.spot[told], usual[told], int(order.spot.max()) + 1)[order.spot]
-    filled = murky & ~np.isnan(usual_there)
+    # Gaps of one place of the pattern that are counted from another place are no comparison.
+    spot = number_rows(order.spot, np.where(order.cause >= 0, order.spot[order.cause], -1))
+    usual_there = _usual_at_other_times(records, order, spot, known)
+    filled = murky & ~np.isnan(usual_there) & (clear > 0)
     usual = np.where(filled, np.minimum(usual_there, order.gap), usual)
     murky &= ~filled
     own = np.where(order.queued & ~np.isnan(usual), np.fmin(order.gap, usual), order.gap)
     return _through_murky(records, order, usual, own, murky) if murky.any() else Gaps(own, usual)
+
+
+def _usual_at_other_times(records: Records, order: Order, spot: Ints, known: Mask) -> Floats:
+    """Return for each row what its peers take at its place of the pattern at most times.
+
+    Of peers that mostly have to queue there nothing is known. NaN: of none.
+    """
+    cell = number_rows(spot, records.member)
+    size = int(cell.max()) + 1
+    every = np.bincount(cell[known], minlength=size)
+    clear = known & ~order.queued
+    seen = np.bincount(cell[clear], minlength=size)
+    middle = medians(cell[clear], order.gap[clear], size)
+    spot_of = np.zeros(size, np.int64)
+    spot_of[cell] = spot
+    told = np.flatnonzero((seen > 0) & (2 * seen >= every))
+    others = medians(spot_of[told], middle[told], int(spot.max()) + 1)[spot_of]
+    without = medians_of_others(spot_of[told], middle[told])
+    others[told] = without
+    return others[cell]
 
 
 def _through_murky(records: Records, order: Order, usual: Floats, own: Floats, murky: Mask) -> Gaps:
