@@ -53,28 +53,39 @@ class Order:
     sure: float  # share of the pairs of kinds, by rows, for which the data told
 
 
+class _Sets:
+    """Numbers that belong together."""
+
+    def __init__(self, count: int) -> None:
+        self._parent = list(range(count))
+
+    def root(self, at: int) -> int:
+        """Return what all numbers of a set have in common."""
+        while self._parent[at] != at:
+            self._parent[at] = self._parent[self._parent[at]]
+            at = self._parent[at]
+        return at
+
+    def join(self, one: int, other: int) -> None:
+        """Make one set of two."""
+        self._parent[self.root(other)] = self.root(one)
+
+
 def _stages(records: Records) -> Ints:
     """Return by process the number of its stage.
 
-    Ranks that send to each other work at different stages of a pipeline. All others that share a
-    communicator do the same work, unless that communicator also has two who send to each other.
+    Ranks between which Sends and Recvs go, over others or not, are stages of one pipeline. All
+    others that share a communicator do the same work, unless it has two stages of a pipeline.
     """
-    parent = list(range(records.members))
-
-    def root(at: int) -> int:
-        while parent[at] != at:
-            parent[at] = parent[parent[at]]
-            at = parent[at]
-        return at
-
-    partners = _partners(records)
+    pipelines, stages = _Sets(records.members), _Sets(records.members)
+    for one, others in _partners(records).items():
+        for other in others:
+            pipelines.join(one, other)
     for comm in records.comms:
-        known = set(comm.members)
-        if any(b in known for a in comm.members for b in partners.get(a, ())):
-            continue
-        for member in comm.members[1:]:
-            parent[root(member)] = root(comm.members[0])
-    return number_rows(np.array([root(at) for at in range(records.members)], np.int64))
+        if len({pipelines.root(one) for one in comm.members}) == len(comm.members):
+            for member in comm.members[1:]:
+                stages.join(comm.members[0], member)
+    return number_rows(np.array([stages.root(at) for at in range(records.members)], np.int64))
 
 
 def _partners(records: Records) -> dict[int, set[int]]:
