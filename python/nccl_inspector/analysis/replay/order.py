@@ -28,6 +28,7 @@ from nccl_inspector.model import PEER_NONE
 # A begin this soon after the end before it on the same stream came as soon as the stream was free:
 # when its rank was ready is not known. Kernels follow each other within some microseconds.
 QUEUED_NS = 25_000
+_OVERLAP_NS = 1_000  # by which two operations of a stream overlap that are one kernel
 _PERIOD_MAX, _PERIOD_ROWS, _PERIOD_SLACK = 160, 2000, 1.25
 _PAIR_ROWS_MIN = 8  # fewer observations of a pair of kinds tell nothing
 _WAIT_NS_MIN = 10_000.0  # variation of the waiting that is too small to test anything by
@@ -50,6 +51,7 @@ class Order:
     queued: Mask  # it began when its stream was free: the gap is at most that
     blocks: Mask  # it blocks what follows
     spot: Ints  # rows at the same place of the repeated pattern, over ranks and time
+    kernel: Ints  # rows of one kernel share it: the Sends and Recvs of one call
     sure: float  # share of the pairs of kinds, by rows, for which the data told
 
 
@@ -333,6 +335,33 @@ def _blocking(
     return (blocks & ~queued)[classes] & (follower >= 0), known
 
 
+def _kernels(records: Records, stream: Ints, in_stream: Ints) -> Ints:
+    """Return the number of each row's kernel.
+
+    A stream runs one kernel at a time, so Sends and Recvs that overlap on it are one: its end is
+    that of the last of them.
+    """
+    paired = (records.peer != PEER_NONE)[in_stream]
+    same = (stream[in_stream][1:] == stream[in_stream][:-1]) & paired[1:] & paired[:-1]
+    same &= records.begin[in_stream][1:] < records.end[in_stream][:-1] - _OVERLAP_NS
+    found = np.zeros(len(records), np.int64)
+    found[in_stream] = np.append(0, np.cumsum(~same))
+    return found
+
+
+def _before(kernel: Ints, stream: Ints, in_stream: Ints) -> Ints:
+    """Return for each row the last row of the kernel before its own on the same stream; -1: none."""
+    ordered = kernel[in_stream]
+    first = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
+    size = np.diff(np.append(first, len(ordered)))
+    start = np.repeat(first, size)
+    earlier = in_stream[np.maximum(start - 1, 0)]
+    same = (start > 0) & (stream[earlier] == stream[in_stream])
+    found = np.full(len(ordered), -1, np.int64)
+    found[in_stream] = np.where(same, earlier, -1)
+    return found
+
+
 def _delays(in_stream: Ints, queued: Mask, waited: Floats) -> Floats:
     """Return by how much each end came later because ranks waited: here, or before in the queue.
 
@@ -363,9 +392,8 @@ def find_order(records: Records) -> Order:
     position = _positions(records, number_rows(classes, records.func))
     stream = number_rows(records.piece, records.member, records.comm)
     in_stream = np.lexsort((records.end, records.begin, stream))
-    before = np.full(len(records), -1, np.int64)
-    same = stream[in_stream][1:] == stream[in_stream][:-1]
-    before[in_stream[1:][same]] = in_stream[:-1][same]
+    kernel = _kernels(records, stream, in_stream)
+    before = _before(kernel, stream, in_stream)
     queued = (before >= 0) & (records.begin - records.end[np.maximum(before, 0)] < QUEUED_NS)
     delayed = _delays(in_stream, queued, waited)
     blocks, sure = _blocking(records, place, kind, position, delayed)
@@ -377,8 +405,9 @@ def find_order(records: Records) -> Order:
     gap = np.where(cause >= 0, records.begin - records.end[np.maximum(cause, 0)], np.nan)
     queued &= before != cause
     return Order(
-        stage, place, waited, transfer, before, cause, gap.astype(float), queued, blocks, spot, sure
-    )
+        stage, place, waited, transfer, before, cause, gap.astype(float), queued, blocks, spot,
+        kernel, sure,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
