@@ -55,7 +55,8 @@ class JobView:
 
 
 # Of what ports or links carry: from where down a path is slow, and what is reached in practice.
-BELOW_SHARE, REACHED_SHARE = 0.6, 0.85
+# Inside of nodes much depends on the platform: what others measured is a weaker hint.
+BELOW_NETWORK, BELOW_LINKS, REACHED_SHARE = 0.55, 0.4, 0.85
 
 
 def tell_below(

@@ -350,7 +350,7 @@ def _kernels(records: Records, stream: Ints, in_stream: Ints) -> Ints:
 
 
 def _before(kernel: Ints, stream: Ints, in_stream: Ints) -> Ints:
-    """Return for each row the last row of the kernel before its own on the same stream; -1: none."""
+    """Return for each row the last row of the kernel before its own on its stream; -1: none."""
     ordered = kernel[in_stream]
     first = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
     size = np.diff(np.append(first, len(ordered)))
