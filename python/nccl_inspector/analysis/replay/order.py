@@ -322,6 +322,21 @@ def _blocking(
     return (blocks & ~queued)[classes] & (follower >= 0), known
 
 
+def _delays(in_stream: Ints, queued: Mask, waited: Floats) -> Floats:
+    """Return by how much each end came later because ranks waited: here, or before in the queue.
+
+    `in_stream`: all rows, stream by stream in the order of time. NaN where a waiting is not known.
+    """
+    waits = waited[in_stream]
+    total = np.cumsum(np.nan_to_num(waits))
+    heads = np.flatnonzero(~queued[in_stream])
+    first = np.maximum.accumulate(np.where(~queued[in_stream], np.arange(len(in_stream)), 0))
+    earlier = np.where(first > 0, total[np.maximum(first - 1, 0)], 0.0)
+    found = np.empty(len(waits))
+    found[in_stream] = np.where(np.isnan(waits), np.nan, total - earlier)
+    return found if len(heads) else waited
+
+
 def find_order(records: Records) -> Order:
     """Return what each row depends on."""
     stage = _stages(records)
@@ -335,19 +350,20 @@ def find_order(records: Records) -> Order:
     )  # fmt: skip
     transfer, waited = _waits(records)
     position = _positions(records, number_rows(classes, records.func))
-    blocks, sure = _blocking(records, place, kind, position, waited)
+    stream = number_rows(records.piece, records.member, records.comm)
+    in_stream = np.lexsort((records.end, records.begin, stream))
+    before = np.full(len(records), -1, np.int64)
+    same = stream[in_stream][1:] == stream[in_stream][:-1]
+    before[in_stream[1:][same]] = in_stream[:-1][same]
+    queued = (before >= 0) & (records.begin - records.end[np.maximum(before, 0)] < QUEUED_NS)
+    delayed = _delays(in_stream, queued, waited)
+    blocks, sure = _blocking(records, place, kind, position, delayed)
     spot = number_rows(stage[records.member], kind, position)
     owner = number_rows(records.piece, records.member)
-    stream = number_rows(records.piece, records.member, records.comm)
-    order = np.lexsort((records.end, records.begin, stream))
-    before = np.full(len(records), -1, np.int64)
-    same = stream[order][1:] == stream[order][:-1]
-    before[order[1:][same]] = order[:-1][same]
     held = np.flatnonzero(blocks)
     cause = last_before(owner[held], records.end[held], owner, records.begin)
     cause = np.where(cause >= 0, held[np.maximum(cause, 0)] if len(held) else -1, -1)
     gap = np.where(cause >= 0, records.begin - records.end[np.maximum(cause, 0)], np.nan)
-    queued = (before >= 0) & (records.begin - records.end[np.maximum(before, 0)] < QUEUED_NS)
     queued &= before != cause
     return Order(
         stage, place, waited, transfer, before, cause, gap.astype(float), queued, blocks, spot, sure
@@ -366,9 +382,10 @@ def usual_gaps(records: Records, order: Order) -> Floats:
     rows = np.flatnonzero(known)
     usual[rows] = medians_of_others(order.place[rows], order.gap[rows])
     count = int(order.place.max()) + 1
-    clear = np.bincount(order.place[rows], ~order.queued[rows], minlength=count)
-    every = np.bincount(order.place[rows], minlength=count)
-    murky = (clear < 0.5 * every)[order.place] & known
+    clear = np.bincount(order.place[rows], ~order.queued[rows], minlength=count)[order.place]
+    every = np.bincount(order.place[rows], minlength=count)[order.place]
+    # Of the others: whether a rank was late must not be asked of itself.
+    murky = known & (2 * (clear - ~order.queued) < every - 1)
     if not murky.any():
         return usual
     return _through_murky(records, order, usual, murky)
