@@ -64,7 +64,8 @@ class Figures:
     @property
     def waits(self) -> bool:
         """Whether the waiting for the last rank can be told from the transfer."""
-        return self.func in SYNCHRONISING and bool(self.medians)
+        told = self.func in SYNCHRONISING or (self.exact and self.func not in P2P)
+        return told and bool(self.medians)
 
     @property
     def waiting_ns(self) -> float:
