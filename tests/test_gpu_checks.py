@@ -29,7 +29,7 @@ from tests.gpu.late import check_late
 from tests.gpu.launch import ROOT, Ran, profiler_env, run
 from tests.gpu.libnccl import Nccl, find_libraries, named
 from tests.gpu.overhead import Turn, check_overhead, order_of_turns
-from tests.gpu.plan import MIXED, PLAIN, Plan, read_plan
+from tests.gpu.plan import MIXED, PLAIN, WORLD, Plan, read_plan
 from tests.gpu.run import driver_version, file_name, main
 from tests.synthetic.jobs import Job
 

@@ -121,7 +121,7 @@ def test_a_job_without_exact_records_is_told_what_is_missing_and_how_much_it_wai
 
 def test_of_parallel_groups_the_late_rank_is_named_and_those_that_waited_with_it_are_not() -> None:
     healthy, job = (
-        parallel_job(Model(4, 2, 1), 1, late, 1700, sampled=True) for late in ({}, {5: MS})
+        parallel_job(Model(4, 2, 1), 1, late, 1700, sampled=True) for late in ({}, {5: 1e6})
     )
     card = build_card(Loaded(tuple(healthy.summaries()), (0,), ()))
     assert (card.verdict.status, card.stragglers) == (HEALTHY, ())
