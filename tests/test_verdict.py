@@ -27,7 +27,7 @@ from nccl_inspector.errors import InspectorError
 from nccl_inspector.model import COMM_FOLDED, FUNCS, Process
 from nccl_inspector.report import Loaded, load_summaries
 from nccl_inspector.summary import NodeSummary
-from tests.boxes import MS, BoxOf, CommOf, KeyOf, write_box
+from tests.boxes import BoxOf, CommOf, KeyOf, write_box
 from tests.synthetic.jobs import Model, flat_job, parallel_job, through_summaries
 from tests.test_collect import read_process
 from tests.test_report import FIRST, text_of, times, write_summary
