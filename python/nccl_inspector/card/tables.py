@@ -160,7 +160,7 @@ def communicators(card: Card, limits: Limits) -> Grid:
     if len(card.communicators) > limits.communicators:
         left = number(len(card.communicators) - limits.communicators, "smaller communicator")
         lines.append(limits.more(left))
-    about = "(time T: the least of the ranks' medians, so without waiting for a late rank)"
+    about = "(time T: the transfer itself, without the waiting for the last rank)"
     if card.operations and all(one.waiting_included for one in card.operations):
         about = ""
     return Grid("COMMUNICATORS", about, _OPERATIONS, tuple(rows), tuple(lines))
