@@ -23,6 +23,8 @@ _DROPPED = {
 # Of `dropped`: what was there to read, and says nothing of a loss.
 _READ = frozenset({"proxy_trace"})
 _UNKNOWN_SHOWN = 8
+# Sources of evidence that are lines here.
+_FROM_LINES = frozenset({"boxes", "samples"})
 
 
 def waiting_share(joined: Joined) -> float | None:
@@ -105,7 +107,7 @@ def _findings(card: Card, joined: Joined, loaded: Loaded) -> tuple[Finding, ...]
     ranks = _ranks(loaded)
     for one in card.findings:
         evidence = [
-            replace(row, source="json") if row.source == "boxes" else row for row in one.evidence
+            replace(row, source="json") if row.source in _FROM_LINES else row for row in one.evidence
         ]
         if one.rule == "straggler":
             evidence += _came_last(one, card, joined, ranks)
@@ -122,13 +124,19 @@ def _communicators(card: Card, joined: Joined) -> tuple[Communicator, ...]:
     )
 
 
-def as_card(capture: Capture, joined: Joined, loaded: Loaded) -> Card:
-    """Return the card. Times, waiting and communicators are those of the joined operations."""
+def as_card(capture: Capture, joined: Joined, loaded: Loaded, why_no_samples: str = "") -> Card:
+    """Return the card. Times, waiting and communicators are those of the joined operations.
+
+    `why_no_samples`: why the processes have no exact records, empty where they have.
+    """
     lost = {name: count for name, count in capture.dropped.items() if name not in _READ}
     partial = any(one.ranks_seen < one.nranks for one in joined.communicators)
     state = "partial" if capture.refused or lost or partial else "present"
     inputs = (Input("json", state, f"{len(capture.files)} files"),)
-    given = Given(inputs=inputs, refused=dict(capture.refused), from_boxes=False)
+    given = Given(
+        inputs=inputs, refused=dict(capture.refused), from_boxes=False,
+        why_no_samples=why_no_samples,
+    )  # fmt: skip
     card = build_card(loaded, given)
     quality = card.data_quality
     return replace(

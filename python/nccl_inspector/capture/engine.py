@@ -7,6 +7,7 @@ itself (a torn gzip, a line beyond all bounds, lines without a header) is copied
 
 import errno
 import os
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -45,6 +46,8 @@ DISK_FULL = os.strerror(errno.ENOSPC)  # as DuckDB says it among much else
 Progress = Callable[[int, int], None]
 Process = tuple[str, int]  # host name and pid
 
+# As plugin/jsonfile.c names files.
+_FILE = re.compile(r"(?P<host>[^/]*)-pid(?P<pid>[0-9]{1,10})(\.(?P<number>[0-9]{1,9}))?\.log(\.gz)?$")
 _RING = """
 select coalesce(sum(n), 0)::bigint from (
     select max(ring_dropped) as n from lines where reason = 'dump_stats' group by comm, rank)
@@ -72,6 +75,9 @@ class Capture:
     # By host name and pid: metadata of the first record, and of the last that was looked at.
     first: dict[Process, Json] = field(default_factory=dict)
     last: dict[Process, Json] = field(default_factory=dict)
+    lost: dict[Process, int] = field(default_factory=dict)  # its operations that have no line
+    # Processes of which not all operations have a line: some were lost, or went with an old file.
+    holed: set[Process] = field(default_factory=set)
 
 
 def _note(capture: Capture, metadata: Json) -> None:
@@ -203,6 +209,18 @@ class _Loader:
             copy.unlink()
 
 
+def _rotated(names: Sequence[str]) -> set[Process]:
+    """Return the processes whose first file is not there, by the names that the plugin gives."""
+    found: dict[Process, int] = {}
+    for name in names:
+        said = _FILE.search(name)
+        if said:
+            process = said["host"], int(said["pid"])
+            number = int(said["number"] or 0)
+            found[process] = min(number, found.get(process, number))
+    return {process for process, number in found.items() if number}
+
+
 def _count(capture: Capture) -> None:
     """Count what is refused, and what is only said to be missing."""
     sql = capture.sql
@@ -224,6 +242,9 @@ def _count(capture: Capture) -> None:
         for hostname, pid, lines, untimed in sql.execute(_LOST).fetchall():
             before = said.get((hostname, pid), (0, 0))
             said[hostname, pid] = max(before[0], lines or 0), max(before[1], untimed or 0)
+    capture.lost = {process: sum(counts) for process, counts in said.items()}
+    capture.holed = {process for process, count in capture.lost.items() if count}
+    capture.holed |= _rotated(capture.files)
     capture.dropped["line_dropped"] += sum(lines for lines, _ in said.values())
     capture.dropped["unmeasured"] += sum(untimed for _, untimed in said.values())
 

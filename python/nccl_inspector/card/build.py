@@ -253,6 +253,8 @@ def build_card(loaded: Loaded, given: Given | None = None, *, second_process: bo
     with looked:
         hardware, slow_hardware = find_hardware(summaries), find_slow_hardware(summaries)
         sampled = _judge_samples(placed)
+        if sampled.records is None and given.why_no_samples:
+            sampled = replace(sampled, why_not=given.why_no_samples)
         timed = _in_time(placed, ending)
         hangs = find_hangs(timed.processes, report.names, ending, timed.silences_ns)
         lasting = _lasting_slowness(comms, transports, placed)
