@@ -200,7 +200,7 @@ INLINE struct box_op *follow(struct track *track, struct box_comm *comm, const s
 	atomic_store_explicit(&op->peer, event->peer, relaxed);
 	atomic_store_explicit(&op->sequence, event->sequence + peer->number, relaxed);
 	/* Else the sweep says when it saw the operation first: a clock costs as much as all the rest. */
-	atomic_store_explicit(&op->enqueue_tick, likely(!track->json) || begin_tick ? begin_tick : clock_ticks(), relaxed);
+	atomic_store_explicit(&op->enqueue_tick, likely(begin_tick || !track->json) ? begin_tick : clock_ticks(), relaxed);
 	return op;
 }
 

@@ -299,6 +299,12 @@ def straggler() -> Card:
     )  # fmt: skip
 
 
+_HANG_TITLE = (
+    "rank 2 (n11 GPU2, pid 4711) called nothing after 15:12:44; last: AllReduce 1840 of "
+    "default_pg; 31 others wait in 1841"
+)
+
+
 @cache
 def hang() -> Card:
     """A rank that never called an AllReduce."""
@@ -306,17 +312,21 @@ def hang() -> Card:
         healthy(),
         job=replace(_JOB, state="TIMEOUT", exit_code="0:15"),
         verdict=Verdict(
-            HUNG, "", HIGH, "rank 2 (n11 GPU2) never issued AllReduce 1841 on default_pg; "
-            "31 ranks wait there since 15:12:44 UTC (37 min)", 2220.0, 0.276, None,
+            HUNG, "", MEDIUM, _HANG_TITLE, 2220.0, 0.276, None,
         ),
         findings=(
             Finding(
-                "hang", CRITICAL, HIGH, "rank 2 never issued AllReduce 1841 on default_pg",
-                "31 ranks wait in it, and 24 of them in nothing else.",
+                "hang-divergent", CRITICAL, MEDIUM, _HANG_TITLE, "31 waited in it for 37 min.",
                 Period(START_S + 4364, START_S + 6584),
-                (Entity("rank", "rank 2"), Entity("node", "n11")),
-                (Evidence("boxes", "age of the operation", 2220, "s", 60, 31),),
-                ("look at rank 2: its stack (py-spy), the kernel log of n11",),
+                (
+                    Entity("rank", "rank 2", "n11", "GPU2", "GPU-2c41", "0000:65:00", 4711, 2),
+                    Entity("communicator", "default_pg"),
+                ),
+                (Evidence("boxes", "in flight", 2220, "s", count=31),),
+                ("look at what this rank did instead: its stack, its log, its input",),
+                victims=tuple(Entity("rank", f"rank {n}") for n in range(32) if n != 2),
+                next="ssh n11 \"journalctl --utc --no-pager --since '2026-08-02 15:11:44 UTC' "
+                "--until '2026-08-02 15:13:44 UTC'\"",
             ),
         ),
         hangs=(

@@ -238,6 +238,15 @@ def test_who_ended_at_the_first_signal_of_a_time_limit_did_not_die_first(state: 
     assert finding.severity == INFO
 
 
+@pytest.mark.parametrize(("code", "signal"), [(124, 0), (143, 0), (0, 15)])
+def test_a_time_limit_of_the_users_own_is_one_like_slurms(code: int, signal: int) -> None:
+    processes = processes_of(KILLED, KILLED, KILLED, KILLED)
+    died(2, 25, processes)
+    assert unmeasured(processes, ending=Ending("FAILED", None, 1, 0))[0].severity == CRITICAL
+    (finding,) = unmeasured(processes, ending=Ending("FAILED", None, code, signal))
+    assert finding.severity == INFO
+
+
 def test_a_kill_wait_of_minutes_names_nobody_where_slurm_says_when_it_began() -> None:
     processes = processes_of(KILLED, KILLED, KILLED, KILLED)
     died(2, 300, processes)

@@ -166,6 +166,30 @@ def test_what_might_have_ended_had_the_job_gone_on_is_only_suspected(
     assert {hang.confirmed for hang in found} == {confirmed}
 
 
+def long_lived(process: Process, longest_s: int = 0) -> Process:
+    """Return a process that had been at work for an hour, with operations of so long."""
+    comms = tuple(replace(one, created_ns=NOW_NS - 3600 * S) for one in process.comms)
+    keys = tuple(
+        key._replace(max_ns=max(key.max_ns, longest_s * S)) if key.func == 1 else key
+        for key in process.keys
+    )
+    return replace(process, comms=comms, keys=keys)
+
+
+@pytest.mark.parametrize(
+    ("state", "longest_s", "confirmed"),
+    [("CANCELLED", 0, True), ("", 0, True), ("CANCELLED", 50, False), ("RUNNING", 0, False)],
+)
+def test_a_pause_that_nothing_in_a_long_job_came_near_to_is_a_hang(
+    state: str, longest_s: int, confirmed: bool
+) -> None:
+    programs = parallel_programs(CUBE)
+    young = aged(stood(programs, {3: in_last_step(programs[3], "tp", "AllReduce")}), 100)
+    hangs = hangs_of([long_lived(one, longest_s) for one in young], Ending(state))
+    assert hangs[0].func == "AllReduce"
+    assert hangs[0].confirmed == confirmed
+
+
 def test_a_deadlock_is_sure_however_young_it_is() -> None:
     one, two = Group(7, "one", (0, 1)), Group(8, "two", (0, 1))
     calls = [Call(one, "AllReduce", 8), SYNC, Call(two, "AllReduce", 8), SYNC]
@@ -282,11 +306,14 @@ def test_two_communicators_in_another_order_are_a_deadlock() -> None:
     assert {hang.roots for hang in hangs} == {("rank 0", "rank 1")}
 
 
-def test_of_two_orders_the_ranks_in_the_minority_are_named() -> None:
+@pytest.mark.parametrize("waits", [True, False], ids=["host waits", "host runs ahead"])
+def test_of_two_orders_the_ranks_in_the_minority_are_named(waits: bool) -> None:
     everybody = tuple(range(32))
-    one, two = Group(7, "one", everybody), Group(8, "two", everybody)
-    calls = [Call(one, "AllReduce", 8), SYNC, Call(two, "AllReduce", 8), SYNC]
-    other = calls[2:] + calls[:2]
+    first, then = (
+        [Call(Group(number, name, everybody), "AllReduce", 8), *([SYNC] if waits else [])]
+        for number, name in ((7, "one"), (8, "two"))
+    )
+    calls, other = first + then, then + first
     hangs = hangs_of(stood([other if rank in (5, 20) else calls for rank in everybody], {}))
     assert {hang.verdict for hang in hangs} == {DEADLOCK}
     assert {hang.roots for hang in hangs} == {("rank 5", "rank 20")}
@@ -313,6 +340,16 @@ def test_the_last_thing_that_the_culprit_did_is_told() -> None:
     (last,) = hang.last
     assert (last.process, last.communicator) == ("rank 2", "0x7")
     assert (last.op_index, last.func, last.since_s) == (2, "ReduceScatter", (NOW_NS - STOOD_NS) / S)
+
+
+def test_of_several_ends_in_one_round_that_of_the_communicator_that_hangs_is_told() -> None:
+    small, large = Group(7, "tp", (0, 1)), Group(8, "dp", (0, 1, 2, 3))
+    calls = [*[Call(small, "AllReduce", 8)] * 5, Call(large, "AllReduce", 8)]
+    others = [Call(large, "AllReduce", 8)]
+    tail = [Call(large, "ReduceScatter", 8)]
+    hangs = hangs_of(stood([calls + tail, calls, others + tail, others + tail], {1: 6}))
+    (last,) = hangs[0].last
+    assert (last.communicator, last.op_index) == ("0x8", 1)
 
 
 @pytest.mark.parametrize("ahead_s", [30, -30])

@@ -51,9 +51,7 @@ def logged(run: Run, rank: int) -> dict[tuple[int, str, int, int], Row]:
         if peer >= 0:
             place = comm, one["func"], peer
             number = counts[place] = counts.get(place, 0) + 1
-        found[comm, one["func"], number, peer] = {
-            name: one[name] for name in TOLD
-        }
+        found[comm, one["func"], number, peer] = {name: one[name] for name in TOLD}
     return found
 
 
@@ -71,9 +69,7 @@ def test_a_short_jobs_samples_are_its_operations(raw: Path, tmp_path: Path) -> N
     for rank in range(4):
         box = box_of(raw, run, rank)
         found = {
-            identity(one): {
-                name: one[name] for name in TOLD
-            }
+            identity(one): {name: one[name] for name in TOLD}
             for one in box.samples
             if not one["flags"] & GROUP
         }

@@ -4,11 +4,12 @@
 from dataclasses import replace
 from pathlib import Path
 
+from nccl_inspector.analysis.commands import suggest
 from nccl_inspector.analysis.hardware import find_hardware
 from nccl_inspector.analysis.places import Places
 from nccl_inspector.card.build import build_card
 from nccl_inspector.card.comment import make_comment, read_comment
-from nccl_inspector.card.model import Entity, Finding
+from nccl_inspector.card.model import Entity, Finding, Period
 from nccl_inspector.counters.model import Change, Count, DeviceCounters, NodeCounters, XidSeen
 from nccl_inspector.model import Gpu
 from nccl_inspector.report import Loaded
@@ -82,9 +83,27 @@ def test_the_report_of_a_late_rank_names_its_process(tmp_path: Path) -> None:
               header={"pid": 4000 + rank})
         for rank in range(4)
     ]  # fmt: skip
-    summary = NodeSummary(FIRST, tuple(process_of(tmp_path, box) for box in boxes))
+    gpu = replace(SEEN, name="GPU0", counts={})
+    counters = NodeCounters(SPANS, (gpu,))
+    summary = NodeSummary(FIRST, tuple(process_of(tmp_path, box) for box in boxes), counters)
     card = build_card(Loaded((summary,), (0,), ()))
     late = next(one for one in card.findings if one.rule == "straggler")
     rank = next(one for one in late.entities if one.kind == "rank")
     assert (rank.node, rank.gpu, rank.pid, rank.procid) == ("n1", "GPU0", 4002, 2)
+    assert late.next == "ssh n1 nvidia-smi -q -d CLOCK,PERFORMANCE,POWER,TEMPERATURE -i 0000:65:00"
     assert Entity("rank", "rank 2") in read_comment(make_comment(card)).entities
+
+
+def test_a_rule_that_gives_no_command_has_one_by_whom_it_names() -> None:
+    rank = Entity("rank", "rank 2", node="n1", pid=7)
+    late = Finding("straggler", "W", "low", "", "", Period(60, 120), (rank,))
+    assert suggest(late, 42).next.endswith("-w n1 py-spy dump --pid 7")
+    assert (
+        "journalctl --utc --no-pager --since '1970-01-01 00:00:00 UTC'" in suggest(late, None).next
+    )
+    pair = replace(late, rule="slow-network", entities=(Entity("pair", "n1 - n2"),))
+    assert suggest(pair, None).next == "ssh n1 rdma statistic show"
+    lost = replace(late, rule="not-measured", entities=(Entity("node", "n3"),))
+    assert suggest(lost, None).next == "ssh n3 nccl-inspector status"
+    assert suggest(replace(late, severity="I"), None).next == ""
+    assert suggest(replace(late, next="mine"), None).next == "mine"

@@ -11,7 +11,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tests.simulator import hardware, plans, truth
-from tests.simulator.endings import Deadlock, Dies, Ending, Mismatched, StopsCalling, TimeLimit
+from tests.simulator.endings import (
+    Deadlock,
+    Dies,
+    Ending,
+    Lost,
+    Mismatched,
+    StopsCalling,
+    TimeLimit,
+)
 from tests.simulator.faults import (
     BusyCpus,
     Fault,
@@ -27,9 +35,10 @@ from tests.simulator.faults import (
 )
 from tests.simulator.hardware import Event
 from tests.simulator.job import Clock, Job
+from tests.simulator.machine import S
 from tests.simulator.making import WELL, Scenario, make_job
 from tests.simulator.plans import Chance, Sizes
-from tests.simulator.running import Phases, Plan
+from tests.simulator.running import Phases, Plan, Run
 from tests.simulator.truth import Name, Truth, gpu_name, node_names, port_name, rank_names
 
 ALWAYS = When()
@@ -75,8 +84,8 @@ def ports_of(plan: Plan, node: int) -> frozenset[Name]:
 
 
 def a_rank(chance: Chance, plan: Plan) -> int:
-    """Return any rank but the first, which has work of its own."""
-    return int(chance.integers(1, plan.machine.ranks))
+    """Return any rank."""
+    return int(chance.integers(plan.machine.ranks))
 
 
 def a_node(chance: Chance, plan: Plan) -> int:
@@ -129,8 +138,8 @@ def few(ranks: int, nodes: int = 1) -> Planner:
 def idle(chance: Chance, seed: int) -> Plan:
     """Return a training that everybody interrupts for a while now and then."""
     found = plans.tensor_data(chance, seed)
-    every = int(chance.integers(40, 80))
-    phases = replace(found.phases, idle_every=every, idle_s=float(chance.uniform(2, 6)))
+    every_s, idle_s = float(chance.uniform(80, 200)), float(chance.uniform(2, 6))
+    phases = replace(found.phases, idle_every_s=every_s, idle_s=idle_s)
     return replace(found, phases=phases)
 
 
@@ -278,6 +287,15 @@ def misled(chance: Chance, seed: int) -> Scenario:
     return made
 
 
+def old_nccl(made: Make, api: int) -> Make:
+    """Return the same jobs with an NCCL whose profiler tells less."""
+
+    def scenario(chance: Chance, seed: int) -> Scenario:
+        return replace(made(chance, seed), nccl_api=api)
+
+    return scenario
+
+
 def two_gpus(chance: Chance, seed: int) -> Scenario:
     """Return two slow GPUs in different replicas."""
     made = straggler(plans.tensor_data, gpu, 0.03, 0.08)(chance, seed)
@@ -409,7 +427,7 @@ def misled_node(chance: Chance, seed: int) -> Scenario:
     return made
 
 
-def slow_nvlink(whole_node: bool) -> Make:
+def slow_nvlink(whole_node: bool, when: When = ALWAYS) -> Make:
     """Return jobs with slow NVLinks, of one GPU or of all of a node."""
 
     def scenario(chance: Chance, seed: int) -> Scenario:
@@ -423,8 +441,9 @@ def slow_nvlink(whole_node: bool) -> Make:
         if not whole_node:
             guilty |= {gpu_name(plan.node_names[node], rank % gpus)}
         return Scenario(
-            plan, (SlowNvlink(0.3, ranks=ranks),), float(chance.uniform(0.02, 0.06)),
-            frozenset({truth.NVLINK}), SLOW, guilty, related,
+            plan, (SlowNvlink(0.3, when, ranks=ranks),), float(chance.uniform(0.02, 0.06)),
+            frozenset({truth.NVLINK}), SLOW, guilty, related, period=(when.start, when.end),
+            prints=True if when != ALWAYS else None,
         )  # fmt: skip
 
     return scenario
@@ -439,6 +458,7 @@ def storage(when: When) -> Make:
         return Scenario(
             plan, (SlowStorage(0.3, when=when),), float(chance.uniform(0.03, 0.1)),
             frozenset({truth.OUTSIDE}), SLOW, nameable=False, period=(when.start, when.end),
+            prints=bool(chance.random() < 0.7),
         )  # fmt: skip
 
     return scenario
@@ -472,6 +492,30 @@ def hang(
                         ending=lambda _: made, clocks=clocks)  # fmt: skip
 
     return scenario
+
+
+def lost_path(chance: Chance, seed: int) -> Scenario:
+    """Return a job in which all wait in one collective, of which no rank is the cause."""
+    plan = replicas(chance, seed)
+    ending = Lost(_place(chance), float(chance.uniform(500, 1500)))
+    return Scenario(plan, statuses=frozenset({truth.HUNG}), nameable=False,
+                    ending=lambda _: ending)  # fmt: skip
+
+
+def lost_gpu(chance: Chance, seed: int) -> Scenario:
+    """Return a job whose GPU falls off its bus: its process dies, and the kernel says XID 79."""
+    made = hang(of_size(plans.tensor_data, **_SHORT), dies, statuses=_DEAD)(chance, seed)
+    assert made.ending is not None
+    ending = made.ending(None)  # type: ignore[arg-type]  # it does not look at the run
+    assert isinstance(ending, Dies)
+    node, local = divmod(ending.rank, made.plan.machine.gpus)
+
+    def events(done: Run) -> tuple[Event, ...]:
+        died_s = float(done.world.death[ending.rank]) / S
+        return (Event(node, "xid", f"GPU{local}", "xid", 79, died_s),)
+
+    made.counted_when, made.counters = events, True
+    return made
 
 
 def _place(chance: Chance) -> float:
@@ -548,10 +592,13 @@ _HEALTHY = (
          healthy(with_phases(plans.tensor_data, log_every=1, log_ms=4.0)),
          "rank 0 writes a log in each step"),
     Case("healthy-checkpoints", "healthy",
-         healthy(with_phases(plans.fsdp, save_every=60, save_s=12.0, save_all=False)),
+         healthy(with_phases(plans.fsdp, save_every_s=250.0, save_s=1.5, save_all=False)),
          "rank 0 writes checkpoints, the others wait"),
+    Case("healthy-checkpoints-all", "healthy",
+         healthy(with_phases(plans.tensor_data, save_every_s=300.0, save_s=6.0, save_all=True)),
+         "all write checkpoints"),
     Case("healthy-evaluation", "healthy",
-         healthy(with_phases(plans.ddp, evaluate_every=60, evaluate_steps=20)), "evaluations"),
+         healthy(with_phases(plans.ddp, evaluate_every_s=120.0, evaluate_steps=20)), "evaluations"),
     Case("healthy-curriculum", "healthy", healthy(with_phases(plans.tensor_data, grow=0.6)),
          "sequences grow in three jumps"),
     Case("healthy-idle", "healthy", healthy(idle), "everybody rests now and then"),
@@ -568,6 +615,8 @@ _HEALTHY = (
     Case("healthy-counters", "healthy", herring("everyday"), "everyday marks and retransmissions"),
     Case("healthy-link-errors", "healthy", herring("link"), "a port has errors, nothing is slow"),
     Case("healthy-xid", "healthy", herring("xid"), "a GPU has an XID 63, nothing is slow"),
+    Case("healthy-old-nccl", "healthy", old_nccl(healthy(plans.tensor_data), 4),
+         "the profiler's interface is version 4"),
     Case("healthy-time-limit", "healthy", time_limit(of_size(plans.ddp, **_SHORT), 0),
          "ended by its time limit"),
     Case("healthy-kill-wait", "healthy", time_limit(of_size(plans.tensor_data, **_SHORT), 2),
@@ -600,6 +649,8 @@ _STRAGGLERS = (
     Case("gpu-misled", "gpu", misled, "slower, and another node's port has errors"),
     Case("gpu-two", "gpu", two_gpus, "two GPUs are slower"),
     Case("gpu-clock-30s", "gpu", behind_clock, "slower, and a clock is 30 s off"),
+    Case("gpu-old-nccl", "gpu", old_nccl(straggler(plans.ddp, gpu), 4),
+         "slower, and the profiler's interface is version 4"),
     Case("gpu-missing-node", "gpu", on_silent_node, "slower, on the node that is missing"),
     Case("host-ddp", "host", straggler(plans.ddp, host), "a host comes late to each step", True),
     Case("host-tp-dp", "host", straggler(plans.tensor_data, host), "a host comes late"),
@@ -638,7 +689,10 @@ _PATHS = (
          "congestion comes and goes"),
     Case("nvlink-gpu", "nvlink", slow_nvlink(False), "a GPU's NVLinks are slow"),
     Case("nvlink-node", "nvlink", slow_nvlink(True), "a node's NVLinks are slow"),
+    Case("nvlink-dip", "nvlink", slow_nvlink(True, _A_WHILE),
+         "a node's NVLinks are slow for a fifth of the job"),
     Case("storage-stall", "outside", storage(When(0.5, 0.65)), "all wait for storage for a while"),
+    Case("storage-outage", "outside", storage(When(0.5, 0.51)), "all stand still for a minute"),
 )  # fmt: skip
 _HANGS = (
     Case("hang-ddp", "hang", hang(of_size(plans.ddp, **_SHORT), stops), "a rank stops", True),
@@ -653,6 +707,8 @@ _HANGS = (
          "a process is killed"),
     Case("hang-mismatch", "hang", hang(replicas, mismatches), "a rank calls something else"),
     Case("hang-deadlock", "hang", hang(replicas, deadlocks, 2), "two ranks call in another order"),
+    Case("hang-network", "hang", lost_path, "a transfer never ends"),
+    Case("hang-xid", "hang", lost_gpu, "a GPU falls off its bus"),
 )  # fmt: skip
 CASES = (*_HEALTHY, *_STRAGGLERS, *_PATHS, *_HANGS)
 

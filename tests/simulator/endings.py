@@ -84,6 +84,22 @@ class StopsCalling(Ending):
 
 
 @dataclass(frozen=True)
+class Lost(Ending):
+    """All are in a collective of the job's world, and nothing moves: a path is gone."""
+
+    def begin(self, scene: Scene) -> None:
+        """Let the next transfer take for ever."""
+        number = scene.program.world_group.number
+
+        def cut(world: World) -> None:
+            world.links.network = NEVER_NS
+            world.links.nvlink[:] = NEVER_NS
+            world.links.settle()
+
+        scene.world.before[number] = cut
+
+
+@dataclass(frozen=True)
 class Dies(Ending):
     """A process is killed, or crashes; the others wait until somebody ends them."""
 

@@ -45,6 +45,7 @@ class Noise:
     bursts_per_hour: float = 6.0  # of other people's traffic
     burst_times: float = 1.5  # at most: how much longer transfers take in them
     batches: float = 0.0  # batches differ, per replica and step
+    crowding: float = 0.0  # computing is slower while a communicator's kernel runs beside it
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ class World:
         self.links = Links(machine)
         self.host, self.compute_end = np.zeros(n), np.zeros(n)
         rng = np.random.default_rng((seed, 1))
-        self.gpu_usual = np.exp(np.clip(rng.normal(0, noise.gpus, n), -0.006, 0.006))
+        self.gpu_usual = np.exp(np.clip(rng.normal(0, noise.gpus, n), -0.005, 0.005))
         self.gpu = self.gpu_usual.copy()  # times slower than the model, at this moment
         self.host_slow = np.ones(n)
         self.late = np.zeros(n)  # what a step's input keeps each host waiting, ns
@@ -260,14 +261,24 @@ class World:
         where = self.every if ranks is None else ranks
         z = row[where]
         began = self.host[where]
-        issued = began + kernels * KERNEL_US * US * self.host_slow[where]
+        jitter = 1 + self.noise.host * np.abs(row[::-1][where])
+        issued = began + kernels * KERNEL_US * US * self.host_slow[where] * jitter
         self.host[where] = issued
         start = np.maximum(self.compute_end[where] + GAP_US * US, began + LAUNCH_US * US)
         noise = self.noise
         took = ns * self.gpu[where] * self.batch[where] * np.exp(noise.compute * z)
+        if noise.crowding:
+            took = took * (1 + noise.crowding * (self.busy_until(where) > start))
         if noise.tail_ms:
             took = took + noise.tail_ms * MS * 4 * np.maximum(z - 3.3, 0)
         self.compute_end[where] = np.maximum(start + took, issued + LAUNCH_US * US)
+
+    def busy_until(self, ranks: Ints) -> Floats:
+        """Return until when any communicator's stream of each rank is busy."""
+        found = np.zeros(len(ranks))
+        for group in self.groups:
+            found = np.maximum(found, group.free[ranks])
+        return found
 
     def collective(
         self, part: Part, func: str, nbytes: float, after: bool = True, wait: bool = True,

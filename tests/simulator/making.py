@@ -16,8 +16,8 @@ from tests.simulator.machine import S
 from tests.simulator.running import (
     Plan,
     Run,
-    count_steps,
     run,
+    settle,
     to_job,
     transfer_times,
 )
@@ -50,6 +50,9 @@ class Scenario:
     silent: tuple[str, ...] = ()
     counted: tuple[Event, ...] = ()
     counters: bool | None = None  # None: chance says whether there are any
+    prints: bool | None = None  # its throughput; None: chance says whether it does
+    counted_when: Callable[[Run], tuple[Event, ...]] | None = None  # the same, of the run
+    nccl_api: int = 5
     second: Plan | None = None  # another training in the same job
 
 
@@ -71,7 +74,10 @@ def _next_size(tried: list[tuple[float, float]], target: float) -> float:
 
 def tune(plan: Plan, faults: Sequence[Fault], target: float) -> tuple[Fault, ...]:
     """Return the faults, the first as bad as to cost about `target` of the wall time."""
-    short = replace(plan, steps=min(plan.steps, max(60, plan.steps // 6)))
+    steps = min(plan.steps, max(60, plan.steps // 6))
+    if any(one.when.on_share < 1 for one in faults):
+        steps = plan.steps  # a part of it would have other spells
+    short = replace(plan, steps=steps)
     clean = run(short)
     began = float(clean.begins[min(3, len(clean.begins) - 1)])
     tried: list[tuple[float, float]] = []
@@ -97,7 +103,7 @@ def _clocks(plan: Plan, seed: int) -> dict[str, Clock]:
 
 def _simulate(scenario: Scenario) -> tuple[Run, Run]:
     """Return the run with what is wrong, and the one without."""
-    plan = replace(scenario.plan, steps=count_steps(scenario.plan))
+    plan = settle(scenario.plan)
     faults = scenario.faults
     if faults and scenario.target:
         faults = tune(plan, faults, scenario.target)
@@ -108,20 +114,24 @@ def _simulate(scenario: Scenario) -> tuple[Run, Run]:
     return run(plan, faults, clean, ending), clean
 
 
-def _counters(scenario: Scenario, start_s: int, wall_s: float) -> dict[str, NodeCounters]:
-    plan = scenario.plan
+def _counters(scenario: Scenario, done: Run) -> dict[str, NodeCounters]:
+    plan, wall_s = scenario.plan, done.wall_ns / S
     chance = np.random.default_rng((plan.seed, 31))
     there = chance.random() < 0.6 if scenario.counters is None else scenario.counters
     if not there:
         return {}
     events = [*hardware.everyday(plan.machine, chance, wall_s), *scenario.counted]
-    return hardware.counters_of(plan.machine, plan.node_names, events, start_s, wall_s)
+    if scenario.counted_when is not None:
+        events += scenario.counted_when(done)
+    return hardware.counters_of(plan.machine, plan.node_names, events, plan.start_unix_s, wall_s)
 
 
-def _throughput(plan: Plan, done: Run) -> tuple[tuple[float, float], ...]:
+def _throughput(scenario: Scenario, done: Run) -> tuple[tuple[float, float], ...]:
     """Return what the job printed of its own progress, if it did."""
+    plan = scenario.plan
     chance = np.random.default_rng((plan.seed, 32))
-    if chance.random() < 0.6 or len(done.begins) < 40:
+    prints = chance.random() < 0.4 if scenario.prints is None else scenario.prints
+    if not prints or len(done.begins) < 40:
         return ()
     every = 10
     begins = done.begins[::every] / S
@@ -148,16 +158,17 @@ def make_job(scenario: Scenario, seed: int) -> tuple[Job, Truth]:
     job = to_job(plan, done, {**_clocks(plan, seed), **scenario.clocks})
     transfers = transfer_times(done)
     if scenario.second is not None:
-        beside = replace(scenario.second, steps=count_steps(scenario.second))
+        beside = settle(scenario.second)
         other = run(beside)
         job = _both(job, to_job(beside, other, _clocks(beside, seed + 1)))
         transfers |= transfer_times(other)
     elif not scenario.silent:
-        job = replace(job, throughput=_throughput(plan, done))
+        job = replace(job, throughput=_throughput(scenario, done))
     job = replace(
         job,
         silent_nodes=scenario.silent,
-        counters=_counters(scenario, plan.start_unix_s, done.wall_ns / S),
+        counters=_counters(scenario, done),
+        nccl_api=scenario.nccl_api,
     )
     cost_s = (done.wall_ns - clean.wall_ns) / S if scenario.faults else 0.0
     return job, Truth(

@@ -58,18 +58,20 @@ def noise(chance: Chance) -> Noise:
         bursts_per_hour=float(chance.uniform(0, 10)),
         burst_times=float(chance.uniform(1.1, 1.8)),
         batches=float(chance.choice([0.0, 0.0, 0.02])),
+        crowding=float(chance.choice([0.0, 0.03])),
     )
 
 
 def phases(chance: Chance) -> Phases:
-    """Return habits of a training."""
+    """Return habits of a training. What rank 0 does alone is well below a per cent of the time."""
+    save_all = bool(chance.random() < 0.5)
     return Phases(
         warm_up=float(chance.uniform(1.5, 6)),
-        evaluate_every=int(chance.choice([0, 0, 100])),
-        save_every=int(chance.choice([0, 150, 250])),
-        save_s=float(chance.uniform(2, 9)),
-        save_all=bool(chance.random() < 0.5),
-        log_ms=float(chance.uniform(0.2, 3)),
+        evaluate_every_s=float(chance.choice([0, 0, 250])),
+        save_every_s=float(chance.choice([0, 400, 700])),
+        save_s=float(chance.uniform(2, 7)) if save_all else float(chance.uniform(0.5, 2)),
+        save_all=save_all,
+        log_ms=float(chance.uniform(0.2, 1.2)),
         log_every=int(chance.choice([1, 10])),
     )
 
@@ -237,7 +239,8 @@ def launch_bound(chance: Chance, seed: int, sizes: Sizes = _ANY) -> Plan:
     where = machine(chance, sizes.nodes)
     program = Ddp(where, step_s=0.012, buckets=4, bucket_bytes=8 * MB, loader_ms=4.0)
     plan = _plan(chance, seed, replace(sizes, wall_s=(500.0, 700.0)), where, program)
-    return replace(plan, noise=replace(plan.noise, pause_share=0.0005))
+    habits = replace(plan.phases, log_every=100, log_ms=0.5)
+    return replace(plan, noise=replace(plan.noise, pause_share=0.0005), phases=habits)
 
 
 def net_bound(chance: Chance, seed: int, sizes: Sizes = _ANY) -> Plan:

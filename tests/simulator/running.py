@@ -19,19 +19,25 @@ OPERATIONS_MAX = 50_000  # of a rank
 
 @dataclass(frozen=True)
 class Phases:
-    """What happens besides steps. Times of checkpoints are seconds."""
+    """What happens besides steps. `settle` makes steps of the times between; 0: never."""
 
     warm_up: float = 3.0  # how many times longer the first step takes
-    evaluate_every: int = 0
+    evaluate_every_s: float = 0.0
     evaluate_steps: int = 8
-    save_every: int = 0
+    save_every_s: float = 0.0
     save_s: float = 6.0
     save_all: bool = False  # else rank 0 alone, and the others wait
-    log_every: int = 10
-    log_ms: float = 1.5  # of rank 0
+    log_every: int = 10  # steps
+    log_ms: float = 1.0  # of rank 0
     grow: float = 0.0  # the sequence's length grows so much over the job, in three jumps
-    idle_every: int = 0
+    idle_every_s: float = 0.0
     idle_s: float = 0.0
+    step_s: float = 1.0  # of `settle`
+
+    def due(self, every_s: float, step: int) -> bool:
+        """Tell whether what is done at these intervals comes after this step."""
+        every = max(2, round(every_s / self.step_s))
+        return every_s > 0 and step % every == every - 1
 
 
 @dataclass(frozen=True)
@@ -85,12 +91,12 @@ def _around(world: World, program: Program, phases: Phases, step: int) -> None:
     chance = np.random.default_rng((world.seed, 9, step))
     if phases.log_every and step % phases.log_every == 0:
         world.host[0] += phases.log_ms * MS * np.exp(0.3 * chance.standard_normal())
-    if phases.evaluate_every and step % phases.evaluate_every == phases.evaluate_every - 1:
+    if phases.due(phases.evaluate_every_s, step):
         for _ in range(phases.evaluate_steps):
             program.step(world, 1.0, forward_only=True)
         world.collective(program.everybody(), "AllReduce", 64)
         world.sync()
-    if phases.save_every and step % phases.save_every == phases.save_every - 1:
+    if phases.due(phases.save_every_s, step):
         world.sync()
         took = phases.save_s * S * np.exp(0.25 * chance.standard_normal(world.n))
         if phases.save_all:
@@ -98,30 +104,31 @@ def _around(world: World, program: Program, phases: Phases, step: int) -> None:
         else:
             world.host[0] += took[0]
         world.barrier(program.everybody())
-    if phases.idle_every and step % phases.idle_every == phases.idle_every - 1:
+    if phases.due(phases.idle_every_s, step):
         world.wait_on_host(chance.exponential(phases.idle_s * S))
 
 
-def count_steps(plan: Plan) -> int:
-    """Return how many steps fit into the plan's wall time."""
+def settle(plan: Plan) -> Plan:
+    """Return the plan with as many steps as fit into its wall time."""
     if plan.steps:
-        return plan.steps
-    probe = replace(plan, steps=8, phases=replace(plan.phases, grow=0.0))
-    probed = run(probe)
-    begins = probed.begins
+        return plan
+    phases = plan.phases
+    quiet = Phases(phases.warm_up, log_every=0)
+    probed = run(replace(plan, steps=8, phases=quiet))
     calls = np.zeros(plan.machine.ranks)
     for row in probed.world.log:
         calls[row[0]] += 1
-    step_s = float(np.median(np.diff(begins[3:]))) / S * (1 + 0.7 * plan.phases.grow)
-    phases = plan.phases
-    if phases.save_every:
-        step_s += phases.save_s / phases.save_every
-    if phases.evaluate_every:
-        step_s *= 1 + 0.4 * phases.evaluate_steps / phases.evaluate_every
-    if phases.idle_every:
-        step_s += phases.idle_s / phases.idle_every
+    step_s = float(np.median(np.diff(probed.begins[3:]))) / S * (1 + 0.5 * phases.grow)
+    share = 1.0  # of the time that is for steps
+    for every_s, takes_s in (
+        (phases.save_every_s, phases.save_s),
+        (phases.idle_every_s, phases.idle_s),
+        (phases.evaluate_every_s, 0.4 * step_s * phases.evaluate_steps),
+    ):
+        share -= takes_s / every_s if every_s else 0.0
     most = OPERATIONS_MAX * 8 // int(calls.max())
-    return int(np.clip((plan.wall_s - 25) / step_s, 12, most))
+    steps = int(np.clip((plan.wall_s - 25) * share / step_s, 12, most))
+    return replace(plan, steps=steps, phases=replace(phases, step_s=step_s))
 
 
 def run(
@@ -129,7 +136,8 @@ def run(
     ending: Ending | None = None,
 ) -> Run:  # fmt: skip
     """Run a plan. `clean`: the run without faults, whose weather it then has."""
-    steps = plan.steps or count_steps(plan)
+    plan = settle(plan)
+    steps = plan.steps
     world = World(plan.machine, plan.noise, plan.seed)
     program = plan.program()
     program.setup(world)

@@ -6,8 +6,11 @@ devices that were read from the driver.
 """
 
 import re
+from dataclasses import replace
 from datetime import UTC, datetime
 from shlex import quote
+
+from nccl_inspector.card.model import INFO, NVLINK, Entity, Finding
 
 _MARGIN_S = 60
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]*")
@@ -53,3 +56,41 @@ def show_port(node: str, port: str) -> str:
     """Return what shows the counters of a network port, `mlx5_0/1`."""
     which = f" link {port}" if _PLAIN.fullmatch(port) else ""
     return on_node(node, f"rdma statistic show{which}")
+
+
+def show_clocks(node: str, address: str) -> str:
+    """Return what shows what a GPU's clocks are held by."""
+    which = f" -i {address}" if _PLAIN.fullmatch(address) else ""
+    return on_node(node, f"nvidia-smi -q -d CLOCK,PERFORMANCE,POWER,TEMPERATURE{which}")
+
+
+def _for_rank(one: Entity, finding: Finding, running_job: int | None) -> str:
+    if running_job is not None and one.pid is not None:
+        return show_stack(one.node, one.pid, running_job)
+    if one.pci_bus_id:
+        return show_clocks(one.node, one.pci_bus_id)
+    if finding.period:
+        return show_journal(one.node, finding.period.start_s, finding.period.end_s)
+    return ""
+
+
+def suggest(finding: Finding, running_job: int | None) -> Finding:
+    """Return a finding with a command to run next, where its rule has given it none.
+
+    `running_job`: the job's id while it runs, None once it is over. The entities are located.
+    """
+    if finding.next or finding.severity == INFO:
+        return finding
+    for one in finding.entities:
+        command = ""
+        if one.kind == "rank" and one.node:
+            command = _for_rank(one, finding, running_job)
+        elif one.kind == "node" and finding.rule == "not-measured":
+            command = on_node(one.name, "nccl-inspector status")
+        elif one.kind == "node" and finding.rule == f"slow-{NVLINK}":
+            command = show_nvlinks(one.name, "")
+        elif one.kind in ("node", "pair") and finding.rule.startswith("slow-"):
+            command = show_port(one.name.split(" - ")[0], "")
+        if command:
+            return replace(finding, next=command)
+    return finding

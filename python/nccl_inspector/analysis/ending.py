@@ -13,6 +13,10 @@ FROM_OUTSIDE = frozenset(
 # The job's own processes ended it.
 BY_ITSELF = frozenset({"COMPLETED", "FAILED", "OUT_OF_MEMORY"})
 
+# Exit codes of timeout(1), and of a shell whose command SIGTERM ended: somebody's own time limit.
+_TIMED_OUT = frozenset({124, 143})
+_SIGTERM = 15
+
 # The writer thread beats each second, at a low priority.
 BEATS_APART_S = 15.0
 # From SIGTERM to SIGKILL. Slurm's KillWait is 30 s where nobody has changed it.
@@ -28,6 +32,8 @@ class Ending:
 
     state: str = ""
     end_s: float | None = None
+    exit_code: int | None = None
+    signal: int | None = None
 
     @property
     def is_over(self) -> bool:
@@ -40,9 +46,15 @@ class Ending:
         return self.state in FROM_OUTSIDE
 
     @property
+    def was_by_itself(self) -> bool:
+        """Whether the job's own processes ended it, and not a signal that was sent to them."""
+        signalled = self.exit_code in _TIMED_OUT or self.signal == _SIGTERM
+        return self.state in BY_ITSELF and not signalled
+
+    @property
     def was_given_up(self) -> bool:
         """Whether the application itself ended with an error: what it was in would not end."""
-        return self.state == "FAILED"
+        return self.state == "FAILED" and self.was_by_itself
 
     @property
     def orders_deaths(self) -> bool:
@@ -57,4 +69,4 @@ class Ending:
     @property
     def silence_s(self) -> float:
         """For how long at least a process must have been silent to have died before the others."""
-        return BEATS_APART_S + (0.0 if self.state in BY_ITSELF else KILL_WAIT_S)
+        return BEATS_APART_S + (0.0 if self.was_by_itself else KILL_WAIT_S)

@@ -88,6 +88,11 @@ def _of_ports(ports_gbps: Sequence[int]) -> tuple[float, str] | None:
     return sum(_PORTS[rate] for rate in ports_gbps), words
 
 
+def _one_port(ports_gbps: Sequence[int]) -> float:
+    """Return what the fastest port carries: NCCL gives a GPU one, whatever else the node has."""
+    return max(_PORTS[rate] for rate in ports_gbps)
+
+
 def expected(
     transport: str,
     func: str,
@@ -120,11 +125,12 @@ def expected(
     carried_gbs, words = ports
     if transport == NET and gpus:
         share = f"{words} for {gpus} GPUs"
-        return Expected(carried_gbs / gpus, f"{share}: {_PORTS_SOURCE}", firm)
+        gbs = min(carried_gbs / gpus, _one_port(ports_gbps))
+        return Expected(gbs, f"{share}: {_PORTS_SOURCE}", firm)
     if transport == MIXED and nranks % nnodes == 0:
         row = _of_platform(model, nranks // nnodes, _RING, size)
         if row is None:
             return None
-        gbs = min(row.gbs, carried_gbs)
+        gbs = min(row.gbs, carried_gbs, nranks // nnodes * _one_port(ports_gbps))
         return Expected(gbs, f"derived: {row.source}; {words}: {_PORTS_SOURCE}", firm)
     return None

@@ -29,6 +29,9 @@ from nccl_inspector.card.model import (
 from nccl_inspector.model import COMM_FOLDED, FUNCS, KILLED, RUNNING, Comm, Operation, Process
 
 CONFIRMED_S = 300.0
+ROUND_NS = 1.5e9  # of the writer thread, with some room
+# A younger operation is unheard of in so much longer a life, where none took a third as long.
+LIFE_TIMES, UNHEARD_TIMES = 20, 3
 
 
 def _verdict(graph: WaitGraph, place: Place, picture: Picture, roots: Sequence[int]) -> str:
@@ -55,10 +58,21 @@ def _verdict(graph: WaitGraph, place: Place, picture: Picture, roots: Sequence[i
     return graph.stuck(graph.waits[place])[0]
 
 
-def _called_last(process: Process) -> tuple[Comm, int, int, int] | None:
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """All processes with their names, and how the job ended."""
+
+    processes: Sequence[Process]
+    names: Sequence[str]
+    ending: Ending
+
+
+def _called_last(process: Process, hung_id: int) -> tuple[Comm, int, int, int] | None:
     """Return a process's last call: communicator, index, function, and when at the latest (ns).
 
-    What is in flight was called when it was enqueued; what is over, before its end was noted.
+    What is in flight was called when it was enqueued; what is over, before its end was noted. Ends
+    are noted in rounds: of several in the last round that of the communicator that hangs is told,
+    else that of the largest, for in a program smaller ones come before larger ones.
     """
     found = []
     for comm in process.comms:
@@ -78,11 +92,15 @@ def _called_last(process: Process) -> tuple[Comm, int, int, int] | None:
             found.append((comm.last_progress_ns, comm.enqueued, comm, func))
     if not found:
         return None
-    at_ns, index, comm, func = max(found, key=lambda row: row[:2])
-    return comm, index, func, at_ns
+    latest_ns = max(at_ns for at_ns, _, _, _ in found)
+    _, index, comm, func = max(
+        (row for row in found if row[0] > latest_ns - ROUND_NS),
+        key=lambda row: (row[2].id == hung_id, row[2].nranks, row[0], row[1]),
+    )
+    return comm, index, func, latest_ns
 
 
-def _is_in(process: Process) -> tuple[Comm, int, int, int] | None:
+def _is_in(process: Process, _hung_id: int) -> tuple[Comm, int, int, int] | None:
     """Return the operation that a process has been in for longest, as `_called_last` does."""
     begun = [one for one in process.operations if one.started] or process.operations
     if not begun:
@@ -93,36 +111,43 @@ def _is_in(process: Process) -> tuple[Comm, int, int, int] | None:
     return (comm, first.index, first.func, at_ns) if comm else None
 
 
-def _last_calls(
-    roots: Sequence[int], processes: Sequence[Process], names: Sequence[str], verdict: str
-) -> Iterator[LastCall]:
+def _last_calls(roots: Sequence[int], job: _Job, hung_id: int, verdict: str) -> Iterator[LastCall]:
     """Return what the roots did last; in a wrong order or kind, what they are in."""
     look = _is_in if verdict in (MISMATCHED, DEADLOCK) else _called_last
     for who in roots:
-        found = look(processes[who])
+        found = look(job.processes[who], hung_id)
         if found:
             comm, index, func, at_ns = found
             at_s = at_ns / 1e9 if at_ns else None
-            yield LastCall(names[who], hex(comm.id), index, FUNCS[func] if func else "", at_s)
+            yield LastCall(job.names[who], hex(comm.id), index, FUNCS[func] if func else "", at_s)
 
 
-def _is_confirmed(verdict: str, age_s: float, ending: Ending) -> bool:
+def _is_unheard_of(wait: Wait) -> bool:
+    """Tell whether nothing in a long life of the communicator took nearly as long.
+
+    A job that is ended at some moment is seldom in its first long pause then: by chance in one of
+    so many cases as the pause is shorter than the life.
+    """
+    seats = [seat for seat, _ in wait.seats]
+    life_ns = max(seat.process.facts.beat_ns - seat.comm.created_ns for seat in seats)
+    longest_ns = max(
+        (key.max_ns for seat in seats for key in seat.process.keys
+         if key.comm == seat.comm.index),
+        default=0,
+    )  # fmt: skip
+    return life_ns > LIFE_TIMES * wait.age_ns and longest_ns * UNHEARD_TIMES < wait.age_ns
+
+
+def _is_confirmed(verdict: str, wait: Wait, ending: Ending) -> bool:
     """Tell whether an operation would never have ended.
 
     A job that is ended from outside may have been in a long checkpoint, for which the others
-    waited. What cannot end at all, what is very old, and what the application itself gave up, hung.
+    waited. What cannot end at all, what is very old or unheard of, and what the application itself
+    gave up, hung.
     """
-    cannot_end = verdict in (DEAD, MISMATCHED, DEADLOCK)
-    return cannot_end or ending.was_given_up or age_s > CONFIRMED_S
-
-
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """All processes with their names, and how the job ended."""
-
-    processes: Sequence[Process]
-    names: Sequence[str]
-    ending: Ending
+    if verdict in (DEAD, MISMATCHED, DEADLOCK) or wait.age_ns > CONFIRMED_S * 1e9:
+        return True
+    return ending.was_given_up or (ending.is_over and _is_unheard_of(wait))
 
 
 def _hang(graph: WaitGraph, wait: Wait, job: _Job) -> Hang:
@@ -152,8 +177,8 @@ def _hang(graph: WaitGraph, wait: Wait, job: _Job) -> Hang:
             *(f"rank {rank} of {comm}" for rank in picture.missing),
             *named(picture.unknown),
         ),
-        confirmed=_is_confirmed(verdict, wait.age_ns / 1e9, job.ending),
-        last=tuple(_last_calls(roots, job.processes, names, verdict)),
+        confirmed=_is_confirmed(verdict, wait, job.ending),
+        last=tuple(_last_calls(roots, job, wait.meeting.id, verdict)),
     )
 
 

@@ -53,7 +53,7 @@ class Places:
             self._ranks[name] = self._rank(node, process, name)
 
     def _add_gpu(self, node: str, label: str, uuid: str, pci: str) -> None:
-        """Keep a GPU; what was known of it before is believed."""
+        """Keep a GPU; what the driver told the agent is believed before what a box says."""
         if label == _UNKNOWN_GPU:
             return
         known = self._gpus.get((node, label))
@@ -81,8 +81,8 @@ class Places:
         return replace(
             entity,
             gpu="" if gpu.label == _UNKNOWN_GPU else gpu.label,
-            gpu_uuid=gpu.uuid or (known.gpu_uuid if known else ""),
-            pci_bus_id=pci_address(gpu.pci_bus_id) or (known.pci_bus_id if known else ""),
+            gpu_uuid=(known.gpu_uuid if known else "") or gpu.uuid,
+            pci_bus_id=(known.pci_bus_id if known else "") or pci_address(gpu.pci_bus_id),
         )
 
     def rank(self, name: str) -> Entity:

@@ -7,6 +7,7 @@ from itertools import chain
 
 from nccl_inspector.analysis import join
 from nccl_inspector.analysis.clocks import Clock, in_common_time, read_clocks, silences_ns
+from nccl_inspector.analysis.commands import suggest
 from nccl_inspector.analysis.coverage import Coverage
 from nccl_inspector.analysis.ending import Ending
 from nccl_inspector.analysis.expected import expected, port_gbps
@@ -23,7 +24,14 @@ from nccl_inspector.analysis.throughput import Readings
 from nccl_inspector.analysis.transport import gpus_of, transport_of
 from nccl_inspector.analysis.unmeasured import Ends, find_unmeasured
 from nccl_inspector.analysis.whose import describe_culprit, find_culprit
-from nccl_inspector.card.causes import JobView, Told, join_progress, tell_causes, with_counters
+from nccl_inspector.card.causes import (
+    JobView,
+    Told,
+    join_progress,
+    tell_below,
+    tell_causes,
+    with_counters,
+)
 from nccl_inspector.card.facts import describe_environment, describe_job, describe_quality
 from nccl_inspector.card.figures import (
     comm_id,
@@ -207,6 +215,13 @@ def _sorted(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(findings, key=lambda one: -SEVERITIES.index(one.severity)))
 
 
+def _ending(state: str, given: Given) -> Ending:
+    record = given.record
+    if record is None:
+        return Ending(state)
+    return Ending(state, record.end_s, record.exit_code, record.signal)
+
+
 @dataclass(frozen=True, slots=True)
 class _Timed:
     """The processes with their times by one clock, and how long each gave no sign of life."""
@@ -250,7 +265,7 @@ def build_card(loaded: Loaded, given: Given | None = None, *, second_process: bo
         lambda: _over_time(report, transports, placed, job.wall_s or 0.0, given.readings),
         worthwhile=second_process and len(processes) >= _MANY_PROCESSES,
     )
-    ending = Ending(job.state, given.record.end_s if given.record else None)
+    ending = _ending(job.state, given)
     environment = describe_environment(summaries)
     nodes = _nodes(summaries, environment.gpu_models)
     with looked:
@@ -281,16 +296,19 @@ def build_card(loaded: Loaded, given: Given | None = None, *, second_process: bo
         comms,
     )
     told = _tell(sampled, view, slow_hardware, over_time, lasting)
-    causes, counters = with_counters(told.findings, hardware.findings)
+    below = tell_below(sampled, operations, transports, view)
+    causes, counters = with_counters([*told.findings, *below], hardware.findings)
     timeline = _confirmed(over_time.timeline, causes, sampled)
-    findings = _sorted(
-        places.locate([
+    running_job = None if ending.is_over else job.job_id
+    located = places.locate(
+        [
             *describe_hangs(hangs, HungJob(places, ending, job.job_id, comm_names)),
             *(one for _, one in causes),
             *counters,
             *unmeasured,
-        ])
-    )  # fmt: skip
+        ]
+    )
+    findings = _sorted([suggest(one, running_job) for one in located])
     waiting_ns, all_ns = total_waiting(comms)
     waiting_share = waiting_ns / all_ns if all_ns else None
     measured = any(comm.figures for comm in comms)

@@ -13,6 +13,7 @@ from nccl_inspector.analysis.queued import GPU, HOST, LateCall, Queued, queue_of
 from nccl_inspector.analysis.replay.judge import COST_MIN, LATE, OUTSIDE, TOLD_MIN, Cause, Judged
 from nccl_inspector.analysis.replay.paths import ADAPTER, NODE, RAIL
 from nccl_inspector.analysis.slowhardware import SlowHardware
+from nccl_inspector.analysis.transport import NVLINK as NVLINK_CLASS
 from nccl_inspector.card import model as card
 from nccl_inspector.card.model import (
     CRITICAL,
@@ -25,14 +26,16 @@ from nccl_inspector.card.model import (
     Entity,
     Evidence,
     Finding,
+    Operations,
     Period,
     Straggler,
 )
 from nccl_inspector.card.words import cut_list, duration, elapsed, percent
-from nccl_inspector.model import Process
+from nccl_inspector.model import FUNCS, Process
 
 CRITICAL_SHARE = 0.5
 _SHOWN = 4
+OUTSIDE_S_MIN = 100.0  # a shorter time outside of communication is part of many programs
 _EARLY_SHARE = 0.3  # of its lateness, that a rank waits less than its peers where it was late
 
 
@@ -49,6 +52,76 @@ class JobView:
     def place(self, member: int) -> str:
         """Return `n02 GPU7`."""
         return f"{self.processes[member][0]} {self.gpus[member]}".strip()
+
+
+# Of what ports or links carry: from where down a path is slow, and what is reached in practice.
+BELOW_SHARE, REACHED_SHARE = 0.6, 0.85
+
+
+def tell_below(
+    judged: Judged, operations: Sequence[Operations], transports: Mapping[str, str], view: JobView
+) -> list[tuple[str, Finding]]:
+    """Return the finding of transfers that are slow everywhere and all the time, if they are.
+
+    They have nothing in the job to be compared with, but what the ports of a node can carry.
+    """
+    found = []
+    for inside in (False, True):
+        rows = [
+            one
+            for one in operations
+            if one.expected_gbs
+            and one.bus_gbs
+            and not one.waiting_included
+            and (transports.get(one.communicator) == NVLINK_CLASS) == inside
+        ]
+        busy = sum(one.count * one.time_ns for one in rows)
+        slow = [
+            one for one in rows if (one.bus_gbs or 0.0) < BELOW_SHARE * (one.expected_gbs or 0.0)
+        ]
+        if not slow or sum(one.count * one.time_ns for one in slow) < busy / 2:
+            continue
+        factors = {
+            (int(one.communicator, 16), FUNCS.index(one.func), one.size_class):
+                (one.bus_gbs or 0.0) / (REACHED_SHARE * (one.expected_gbs or 1.0))
+            for one in slow
+        }  # fmt: skip
+        share, error = judged.below(factors)
+        if share < TOLD_MIN:
+            continue
+        worst = max(slow, key=lambda one: one.count * one.time_ns)
+        found.append(_below_finding(worst, share, error, inside, view))
+    return found
+
+
+def _below_finding(
+    worst: Operations, share: float, error: float, inside: bool, view: JobView
+) -> tuple[str, Finding]:
+    seconds = share * view.wall_s
+    kind = card.NVLINK if inside else card.NETWORK
+    link = "links inside of nodes" if inside else "the network"
+    bus, could = worst.bus_gbs or 0.0, worst.expected_gbs or 0.0
+    return kind, Finding(
+        rule="slow-links" if inside else "slow-network",
+        severity=_severity(share),
+        confidence=MEDIUM,
+        title=f"transfers over {link} reach {bus / could:.0%} of what is to be expected, "
+        "everywhere and all the time",
+        detail=f"{_saved(share, seconds, view, error)} {worst.func} reaches {bus:.1f} GB/s, where "
+        f"{could:.1f} are to be expected ({worst.expected_source}). No path is faster than others.",
+        evidence=(
+            Evidence("samples", f"{worst.func} bus bandwidth by T", bus, "GB/s", could),
+            Evidence("samples", "cost by replay without it", share, "share of the job's time"),
+        ),
+        actions=(
+            "look at NCCL's settings (NCCL_DEBUG=INFO says which adapters it uses), adapters, "
+            "PCIe and GPUDirect RDMA",
+        ),
+        cost_s=seconds,
+        cost_share=share,
+        cause=kind,
+        next="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH,NET srun ...",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,11 +386,12 @@ def _transfer_finding(cause: Cause, view: JobView) -> tuple[str, Finding]:
 def _outside_finding(cause: Cause, view: JobView) -> Finding:
     share, seconds = _cost(cause, view)
     lasted = elapsed((cause.end - cause.start) / 1e9)
+    is_short = cause.end - cause.start < OUTSIDE_S_MIN * 1e9
     return Finding(
         rule="slow-outside-communication",
         # What does not come back to what it was may be another phase of the program.
-        severity=INFO if cause.whole else _severity(share),
-        confidence=LOW if cause.whole else MEDIUM,
+        severity=INFO if cause.whole or is_short else _severity(share),
+        confidence=LOW if cause.whole or is_short else MEDIUM,
         title=f"slower outside communication for {lasted}: all ranks take "
         f"{cause.ratio:.2f} times as long between operations",
         detail=f"{_saved(share, seconds, view, 0.0)} T is as ever, and nobody waits for one rank."
@@ -360,6 +434,7 @@ def with_counters(
     """Return the causes with the counters that speak for them, and what is left of the counters.
 
     A port speaks for a slow network, a GPU for slow links inside of its node and for a late rank.
+    What speaks for nothing that was slow is information, unless it is critical.
     """
     left = list(hardware)
     found = []
@@ -377,7 +452,7 @@ def with_counters(
                 confidence=HIGH if speaks and cause.confidence == MEDIUM else cause.confidence,
             ),
         ))  # fmt: skip
-    return found, left
+    return found, [replace(one, severity=INFO) if one.severity == WARNING else one for one in left]
 
 
 _DEVICES: Mapping[str, frozenset[str]] = {
@@ -414,6 +489,9 @@ def join_progress(
         figure = next((one for one in dip.evidence if one.source == "throughput"), None)
         if figure is None or dip.period is None or figure.value >= 0 or dip.severity == INFO:
             continue
+        lasted_s = dip.period.end_s - dip.period.start_s
+        if lasted_s < OUTSIDE_S_MIN:  # as long as an evaluation or a checkpoint takes
+            continue
         place = next(
             (at for at, (_, one) in enumerate(found)
              if one.severity != INFO and _explains(one, dip.period)),
@@ -423,8 +501,10 @@ def join_progress(
             kind, one = found[place]
             found[place] = kind, replace(one, evidence=(*one.evidence, figure), confidence=HIGH)
             continue
-        cost_s = -figure.value * (dip.period.end_s - dip.period.start_s)
+        cost_s = -figure.value * lasted_s
         share = cost_s / wall_s if wall_s else 0.0
+        if share < COST_MIN:
+            continue
         found.append((
             card.OUTSIDE,
             replace(

@@ -55,6 +55,7 @@ def _finding(one: Compared, low_share: float) -> Finding:
             Evidence("baseline", "robust z", one.z, "sigma", -3.0, one.jobs),
         ),
         ("nccl-inspector compare with one of them; nccl-inspector nodes for its nodes",),
+        next="nccl-inspector nodes",
     )  # fmt: skip
 
 

@@ -7,19 +7,30 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
+_TABLE_MAX = 1 << 22
 
 
-def number_rows(*columns: NDArray[np.generic]) -> Ints:
+def _dense(values: Ints) -> tuple[Ints, int]:
+    """Return the values as numbers from 0 in their order, and how many different ones there are."""
+    low = int(values.min())
+    span = int(values.max()) - low + 1
+    if span > max(_TABLE_MAX, 4 * len(values)):
+        distinct, found = np.unique(values, return_inverse=True)
+        return found.astype(np.int64), len(distinct)
+    there = np.zeros(span, dtype=bool)
+    there[values - low] = True
+    numbers = np.cumsum(there) - 1
+    return numbers[values - low], int(numbers[-1]) + 1
+
+
+def number_rows(*columns: Ints) -> Ints:
     """Return for each row the number of its group: rows with the same values share one, from 0."""
     if not len(columns[0]):
         return np.zeros(0, np.int64)
-    order = np.lexsort(columns[::-1])
-    new = np.zeros(len(order), dtype=bool)
-    for column in columns:
-        ordered = column[order]
-        new[1:] |= ordered[1:] != ordered[:-1]
-    found = np.empty(len(order), np.int64)
-    found[order] = np.cumsum(new)
+    found, _ = _dense(columns[0])
+    for column in columns[1:]:
+        more, size = _dense(column)
+        found, _ = _dense(found * size + more)
     return found
 
 

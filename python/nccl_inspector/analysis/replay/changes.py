@@ -18,6 +18,8 @@ GROWN = 1.10  # the own gaps of all ranks, likewise
 _BASE_QUANTILE = 0.25  # of the pieces, the middle of whose better half is the baseline
 _LARGE_CLASS = 20  # from 1 MB on a transfer takes a time by its bytes
 _PIECES_MIN = 4
+GAP_NS_MIN = 50_000.0  # shorter own gaps are launches, not work
+_ALIKE_MAX = 3.0  # the upper quarter of a place's gaps beside the lower, where it can be compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,11 @@ def _gaps(records: Records, order: Order, usual: Floats, pieces: int) -> tuple[F
     spots, at_piece = order.spot[rows][one], records.piece[rows][one]
     count = int(order.spot.max()) + 1
     base = _low_quantile(spots, middle, count, _BASE_QUANTILE)
-    enough = np.bincount(spots, minlength=count) >= _PIECES_MIN
+    high = _low_quantile(spots, middle, count, 1 - _BASE_QUANTILE)
+    # Where the program does now this and now that, nothing is usual.
+    with np.errstate(invalid="ignore", divide="ignore"):
+        alike = (base >= GAP_NS_MIN) & (high / base <= _ALIKE_MAX)
+    enough = (np.bincount(spots, minlength=count) >= _PIECES_MIN) & alike
     seen = np.bincount(cell, minlength=size).astype(float)
     weight = np.where(enough[spots], seen, 0.0)
     was = np.bincount(at_piece, weight * np.nan_to_num(base[spots]), minlength=pieces)

@@ -14,7 +14,7 @@ import numpy as np
 from nccl_inspector.analysis.replay.arrays import Floats, Ints, Mask
 from nccl_inspector.analysis.replay.order import Order
 from nccl_inspector.analysis.replay.records import Records
-from nccl_inspector.analysis.replay.whatif import Piece, Question, replay
+from nccl_inspector.analysis.replay.whatif import Piece, Question, Replay
 
 SINGLES_MAX, NODES_MAX = 96, 64  # that are asked about one by one, the most suspicious
 _SUSPECT_SHARE = 0.01  # of the time, by which a suspect's own gaps are longer than its peers'
@@ -88,20 +88,6 @@ def _piece_shares(pieces: Sequence[Piece], column: int, base: int = 0) -> Floats
     )
 
 
-class _Court:
-    """Asks the replay, and keeps what is alike in all questions."""
-
-    def __init__(
-        self, records: Records, order: Order, usual: Floats, pieces: Sequence[int]
-    ) -> None:
-        self._records, self._order, self._usual, self._pieces = records, order, usual, pieces
-
-    def ask(self, sets: Sequence[tuple[int, ...]]) -> list[Piece]:
-        """Return the answers; column 0 is the job as it was."""
-        questions = [Question(), *(Question(members) for members in sets)]
-        return replay(self._records, self._order, self._usual, questions, self._pieces)
-
-
 def _total(pieces: Sequence[Piece], column: int) -> float:
     length = sum(one.length for one in pieces)
     return sum(float(one.saved[column]) for one in pieces) / length if length else 0.0
@@ -119,7 +105,7 @@ def find_culprits(
     order: Order,
     usual: Floats,
     nodes: Sequence[str],
-    pieces: Sequence[int],
+    replay: Replay,
 ) -> Found:
     """Return who cost how much; `nodes` by process."""
     excess, known = own_excess(order, usual)
@@ -129,7 +115,6 @@ def find_culprits(
     wall = np.zeros(records.members)
     np.add.at(wall, owner, longest)
     wall = np.divide(wall, span, out=np.zeros_like(wall), where=span > 0)
-    court = _Court(records, order, usual, pieces)
     positive = np.zeros(records.members)
     np.add.at(positive, owner, np.maximum(longest, 0.0))
     singles = [(int(one),) for one in present[np.argsort(-positive[present])][:SINGLES_MAX]]
@@ -146,7 +131,7 @@ def find_culprits(
     asked: list[tuple[int, ...]] = [*singles, *groups, everybody]
     if len(suspects) > 1:
         asked.append(suspects)
-    answers = court.ask(asked)
+    answers = replay.ask([Question(members) for members in asked])
     if not answers:
         return Found((), 0.0, 0, 0.0, {})
     costs = [_total(answers, 1 + place) for place in range(len(asked))]
@@ -157,7 +142,7 @@ def find_culprits(
     node_costs = {members: costs[asked.index(members)] for members in groups}
     taken = _choose(singles, node_costs, costs)
     if len(suspects) > 1:
-        alone = _alone(court, suspects, costs[-1])
+        alone = _alone(replay, suspects, costs[-1])
         taken = _merge(taken, alone)
     columns = {members: 1 + place for place, members in enumerate(asked)}
     for members, cost in sorted(taken.items(), key=lambda one: -one[1]):
@@ -217,7 +202,7 @@ def _choose(
 
 
 def _alone(
-    court: _Court, suspects: tuple[int, ...], together: float
+    replay: Replay, suspects: tuple[int, ...], together: float
 ) -> dict[tuple[int, ...], float]:
     """Return what each of several suspects costs when the others are at the usual pace.
 
@@ -226,7 +211,7 @@ def _alone(
     """
     some = suspects[:SINGLES_MAX]
     rest = [tuple(other for other in suspects if other != one) for one in some]
-    answers = court.ask([suspects, *rest])
+    answers = replay.ask([Question(members) for members in (suspects, *rest)])
     costs = [
         max(_total(answers, 1) - _total(answers, 2 + place), 0.0) for place in range(len(some))
     ]

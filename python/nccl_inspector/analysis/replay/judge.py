@@ -6,7 +6,7 @@ replaying the sampled pieces of time. What several causes cost together is share
 second is counted twice.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,7 +25,7 @@ from nccl_inspector.analysis.replay.paths import (
     slow_then,
 )
 from nccl_inspector.analysis.replay.records import Records, Source, gather
-from nccl_inspector.analysis.replay.whatif import Piece, Question, replay
+from nccl_inspector.analysis.replay.whatif import Piece, Question, Replay
 
 COST_MIN = 0.01  # of the job's time, from which on a cause is a warning
 TOLD_MIN = 0.003  # from which on it is information
@@ -36,6 +36,9 @@ _WHOLE = 0.8  # of the pieces
 # Evidence that a fault of 5 % would have shown.
 SEEN_PIECES_MIN, SEEN_RANKS_MIN, SEEN_JOINED_MIN, SEEN_SECONDS_MIN = 3, 0.5, 0.5, 5.0
 _RARE_SHARE, _RARE_TIMES = 0.03, 8.0  # of a process's gaps; of its usual excess
+
+_SLOW_PIECE_MIN = 0.02  # of a piece, that a slow one loses
+_APART_MAX = 2  # pieces: of a time that is slow some pieces may be as usual
 
 LATE, TRANSFER, OUTSIDE = "late", "transfer", "outside"
 
@@ -78,6 +81,23 @@ class Judged:
     wall: dict[int, float] = field(default_factory=dict)
     records: Records | None = None
     order: Order | None = None
+    replay: Replay | None = None
+
+    def below(self, factors: Mapping[tuple[int, int, int], float]) -> tuple[float, float]:
+        """Return what slow transfers cost all the time: share and standard error.
+
+        `factors`: of T, by communicator's id, function and size class: what it could be.
+        """
+        if self.records is None or self.replay is None or not factors:
+            return 0.0, 0.0
+        records = self.records
+        ids = np.array([comm.id for comm in records.comms], dtype=object)
+        factor = np.ones(len(records))
+        for (comm_id, func, size_class), value in factors.items():
+            mine = np.isin(records.comm, np.flatnonzero(ids == comm_id))
+            factor[mine & (records.func == func) & (records.size_class == size_class)] = value
+        cost, error, _ = _share(self.replay.ask([Question(transfer=factor)]), 1)
+        return cost, error
 
 
 def _period(culprit_pieces: Sequence[tuple[int, int, float]]) -> tuple[int, int, bool]:
@@ -126,10 +146,9 @@ def _victims(records: Records, culprit: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _late_causes(
-    records: Records, order: Order, usual: Floats, nodes: Sequence[str]
+    records: Records, order: Order, usual: Floats, nodes: Sequence[str], replay: Replay
 ) -> tuple[list[Cause], Found]:
-    pieces = range(int(records.piece.max()) + 1)
-    found = find_culprits(records, order, usual, nodes, pieces)
+    found = find_culprits(records, order, usual, nodes, replay)
     costs = np.array([one.cost_share for one in found.culprits if len(one.members) == 1])
     spread = 1.4826 * float(np.median(np.abs(costs - np.median(costs)))) if len(costs) > 3 else 0.0
     leader = _leader(records)
@@ -140,7 +159,7 @@ def _late_causes(
         cost = one.cost_share - max(one.typical_share, 0.0)
         rare = False
         if len(one.members) == 1:
-            rare = _mostly_rare(records, order, usual, one, pieces)
+            rare = _mostly_rare(records, order, usual, one, replay)
         start, end, whole = _period(one.pieces)
         if one.once:
             best = max(one.pieces, key=lambda piece: piece[2] * (piece[1] - piece[0]))
@@ -168,13 +187,13 @@ def _late_causes(
 
 
 def _mostly_rare(
-    records: Records, order: Order, usual: Floats, one: Culprit, pieces: range
+    records: Records, order: Order, usual: Floats, one: Culprit, replay: Replay
 ) -> bool:
     """Tell whether most of a process's cost is from rare long delays."""
     gap = _rare_gap(records, order, usual, one.members[0])
     if gap is None:
         return False
-    answers = replay(records, order, usual, [Question(), Question(gap=gap)], pieces)
+    answers = replay.ask([Question(gap=gap)])
     length = sum(answer.length for answer in answers)
     saved = sum(float(answer.saved[1]) for answer in answers)
     return saved / max(length, 1.0) > one.cost_share / 2
@@ -195,26 +214,35 @@ def _share(
     return saved / length if length else 0.0, error, rows
 
 
-def _slow_pieces(rows: Sequence[tuple[int, int, float]]) -> list[int]:
+def _slow_times(rows: Sequence[tuple[int, int, float]]) -> list[list[int]]:
+    """Return the times in which something cost much, each as the places of its pieces.
+
+    Two are one when few pieces between them, beside the first, are as they should be.
+    """
     shares = np.array([share for _, _, share in rows])
-    return np.flatnonzero(shares >= max(0.02, 0.3 * float(shares.max(initial=0.0)))).tolist()
+    slow = np.flatnonzero(shares >= max(_SLOW_PIECE_MIN, 0.3 * float(shares.max(initial=0.0))))
+    found: list[list[int]] = []
+    for at in slow.tolist():
+        if found and at - found[-1][-1] - 1 <= max(_APART_MAX, len(found[-1]) // 2):
+            found[-1].append(at)
+        else:
+            found.append([at])
+    return found
 
 
 def _transfer_causes(
-    records: Records, order: Order, usual: Floats, changes: Changes, spots: Sequence[Spot]
+    records: Records, order: Order, replay: Replay, changes: Changes, spots: Sequence[Spot]
 ) -> list[Cause]:
-    pieces = range(int(records.piece.max()) + 1)
     beside: tuple[SlowPaths, ...] = find_slow_paths(records, order, spots)
     inner = _is_inside(records, spots)
-    questions = [Question()]
-    questions += [Question(transfer=one.factor) for one in beside]
+    questions = [Question(transfer=one.factor) for one in beside]
     changed = [np.where(inner == inside, changes.transfer, 1.0) for inside in (False, True)]
     questions += [Question(transfer=one) for one in changed]
-    answers = replay(records, order, usual, questions, pieces)
+    answers = replay.ask(questions)
     found = []
     for place, one in enumerate(beside):
         cost, error, rows = _share(answers, 1 + place)
-        start, end, whole = _period(rows)
+        start, end, _ = _period(rows)
         found.append(
             Cause(
                 TRANSFER,
@@ -231,36 +259,74 @@ def _transfer_causes(
             )
         )
     for place, factor in enumerate(changed):
-        cost, error, rows = _share(answers, 1 + len(beside) + place)
-        if cost < TOLD_MIN or (factor >= 1).all():
-            continue
-        slow = _slow_pieces(rows)
-        numbers = [answers[at].piece for at in slow]
-        paths, rest = slow_then(records, factor, numbers)
-        where = locate(paths, rest, spots) if paths else None
-        here = np.isin(records.piece, numbers) & (factor < 1)
-        ratio = float(np.median(1 / factor[here])) if here.any() else LONGER
-        start, end, whole = _period(rows)
-        if slow:
-            start, end = rows[slow[0]][0], rows[slow[-1]][1]
-        if any(_same_place(where, other.where) for other in found):
-            continue
-        found.append(
-            Cause(
-                TRANSFER,
-                cost,
-                0.0,
-                start,
-                end,
-                whole and len(slow) >= _WHOLE * len(rows),
-                members=where.members if where and rest else (),
-                where=where if rest else None,
-                inside=bool(place),
-                ratio=ratio,
-                saved_s=cost * sum(answer.length for answer in answers) / 1e9,
-            )
-        )
+        _, _, rows = _share(answers, 1 + len(beside) + place)
+        for slow in _slow_times(rows):
+            then = _slower_then(records, answers, rows, slow, factor, spots, bool(place))
+            if then and not any(_same_place(then.where, other.where) for other in found):
+                found.append(then)
     return found
+
+
+def _slower_then(
+    records: Records,
+    answers: Sequence[Piece],
+    rows: Sequence[tuple[int, int, float]],
+    slow: Sequence[int],
+    factor: Floats,
+    spots: Sequence[Spot],
+    inside: bool,
+) -> Cause | None:
+    """Return the cause of a time in which transfers were slower; None: it cost too little."""
+    cost = _cost_of_pieces(answers, rows, slow)
+    if cost < TOLD_MIN or not _was_slower(records, answers, rows, slow):
+        return None
+    numbers = [answers[at].piece for at in slow]
+    paths, rest = slow_then(records, factor, numbers)
+    where = locate(paths, rest, spots) if paths and rest else None
+    here = np.isin(records.piece, numbers) & (factor < 1)
+    return Cause(
+        TRANSFER,
+        cost,
+        0.0,
+        rows[slow[0]][0],
+        rows[slow[-1]][1],
+        len(slow) >= _WHOLE * len(rows),
+        members=where.members if where else (),
+        where=where,
+        inside=inside,
+        ratio=float(np.median(1 / factor[here])) if here.any() else LONGER,
+        saved_s=cost * sum(answer.length for answer in answers) / 1e9,
+        once=len(slow) == 1,
+    )
+
+
+def _was_slower(
+    records: Records,
+    answers: Sequence[Piece],
+    rows: Sequence[tuple[int, int, float]],
+    some: Sequence[int],
+) -> bool:
+    """Tell whether fewer operations a second were done in some pieces, by about what they cost.
+
+    Else something else was done there, or the arithmetic is wrong.
+    """
+    done = np.bincount(records.piece)[[one.piece for one in answers]].astype(float)
+    span = np.array([one.end - one.start for one in answers], float)
+    rate = done / np.maximum(span, 1.0)
+    there = np.zeros(len(answers), dtype=bool)
+    there[list(some)] = True
+    if there.all():
+        return True
+    share = sum(rows[at][2] for at in some) / len(some)
+    return float(np.median(rate[there])) <= (1 - share / 2) * float(np.median(rate[~there]))
+
+
+def _cost_of_pieces(
+    answers: Sequence[Piece], rows: Sequence[tuple[int, int, float]], some: Sequence[int]
+) -> float:
+    """Return what was lost in some pieces, as a share of all."""
+    length = sum(one.length for one in answers)
+    return sum(rows[at][2] * answers[at].length for at in some) / length if length else 0.0
 
 
 def _same_place(one: Where | None, other: Where | None) -> bool:
@@ -278,31 +344,33 @@ def _is_inside(records: Records, spots: Sequence[Spot]) -> Mask:
     return found
 
 
-def _outside_cause(records: Records, order: Order, usual: Floats, changes: Changes) -> list[Cause]:
+def _outside_causes(records: Records, replay: Replay, changes: Changes) -> list[Cause]:
     if not (np.nan_to_num(changes.grown) >= GROWN).any():
         return []
-    pieces = range(int(records.piece.max()) + 1)
-    answers = replay(records, order, usual, [Question(), Question(gap=changes.gap)], pieces)
-    cost, _, rows = _share(answers, 1)
-    slow = _slow_pieces(rows)
-    if cost < TOLD_MIN or not slow:
-        return []
-    grown = changes.grown[[answers[at].piece for at in slow]]
-    before = slow[0] > 0
-    after = slow[-1] < len(rows) - 1
-    return [
-        Cause(
-            OUTSIDE,
-            cost,
-            0.0,
-            rows[slow[0]][0],
-            rows[slow[-1]][1],
-            not (before and after),
-            ratio=float(np.nanmedian(grown)),
-            late_share=len(slow) / len(rows),
-            saved_s=cost * sum(answer.length for answer in answers) / 1e9,
-        )
-    ]
+    answers = replay.ask([Question(gap=changes.gap)])
+    _, _, rows = _share(answers, 1)
+    found = []
+    for slow in _slow_times(rows):
+        cost = _cost_of_pieces(answers, rows, slow)
+        grown = changes.grown[[answers[at].piece for at in slow]]
+        ends = slow[0] > 0 and slow[-1] < len(rows) - 1
+        slower = _was_slower(records, answers, rows, slow)
+        if cost >= TOLD_MIN and slower and np.isfinite(grown).any():
+            found.append(
+                Cause(
+                    OUTSIDE,
+                    cost,
+                    0.0,
+                    rows[slow[0]][0],
+                    rows[slow[-1]][1],
+                    not ends,
+                    ratio=float(np.nanmedian(grown)),
+                    late_share=len(slow) / len(rows),
+                    saved_s=cost * sum(answer.length for answer in answers) / 1e9,
+                    once=len(slow) == 1,
+                )
+            )
+    return found
 
 
 def _seen(records: Records, order: Order, found: Found) -> str:
@@ -335,12 +403,13 @@ def judge_records(
     order = find_order(records)
     usual = usual_gaps(records, order)
     spots = tuple(Spot(node, local) for node, local in zip(nodes, locals_, strict=True))
-    late, found = _late_causes(records, order, usual, nodes)
+    replay = Replay(records, order, usual)
+    late, found = _late_causes(records, order, usual, nodes, replay)
     changes = find_changes(records, order, usual)
     causes = [
         *late,
-        *_transfer_causes(records, order, usual, changes, spots),
-        *_outside_cause(records, order, usual, changes),
+        *_transfer_causes(records, order, replay, changes, spots),
+        *_outside_causes(records, replay, changes),
     ]
     why_not = _seen(records, order, found)
     return Judged(
@@ -354,4 +423,5 @@ def judge_records(
         dict(found.wall),
         records,
         order,
+        replay,
     )

@@ -366,9 +366,10 @@ def usual_gaps(records: Records, order: Order) -> Floats:
     rows = np.flatnonzero(known)
     usual[rows] = medians_of_others(order.place[rows], order.gap[rows])
     count = int(order.place.max()) + 1
-    clear = np.bincount(order.place[rows], ~order.queued[rows], minlength=count)
-    every = np.bincount(order.place[rows], minlength=count)
-    murky = (clear < 0.5 * every)[order.place] & known
+    clear = np.bincount(order.place[rows], ~order.queued[rows], minlength=count)[order.place]
+    every = np.bincount(order.place[rows], minlength=count)[order.place]
+    # Of the others: whether a rank was late must not be asked of itself.
+    murky = known & (2 * (clear - ~order.queued) < every - 1)
     if not murky.any():
         return usual
     return _through_murky(records, order, usual, murky)

@@ -13,7 +13,14 @@ from functools import partial
 
 import numpy as np
 
-from nccl_inspector.analysis.replay.arrays import Floats, Ints, Mask, medians, number_rows
+from nccl_inspector.analysis.replay.arrays import (
+    Floats,
+    Ints,
+    Mask,
+    last_before,
+    medians,
+    number_rows,
+)
 from nccl_inspector.analysis.samplecolumns import unix_ns
 from nccl_inspector.model import FUNCS, PEER_NONE, SAMPLE_GROUP, SampleKind, Samples
 
@@ -22,10 +29,12 @@ CommKey = tuple[int, int]  # id, and how many with this id there were before
 SYNCHRONISING = frozenset(
     FUNCS.index(name) for name in ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll")
 )  # nobody can leave before the last one has come
-_SEND, _RECV = FUNCS.index("Send"), FUNCS.index("Recv")
+_SEND, _RECV, _SENDRECV = (FUNCS.index(name) for name in ("Send", "Recv", "SendRecv"))
 _PARTNERS_MAX = 1 << 20  # ranks of a communicator
 # Records of a time that is all kept come as one run; pieces of it are judged like bursts.
 PIECE_BITS = 34
+# As many records as are judged: more tell hardly more, and take longer.
+RECORDS_MAX, RANK_MAX = 300_000, 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +163,33 @@ def _common_bursts(sources: Sequence[Source]) -> tuple[int, int]:
     """Return length and period (bits) of the bursts that all processes have kept."""
     taken = [one.samples for one in sources if len(one.samples)]
     return min(one.length_bits for one in taken), max(one.period_bits for one in taken)
+
+
+def _without_parts(raw: _Raw) -> Mask:
+    """Tell which rows are operations by themselves.
+
+    The Sends and Recvs of an all-to-all are one kernel, and each has the others' waiting in it; of
+    other Sends and Recvs of one call (a pipeline's) the pairs are what ranks have in common.
+    """
+    kept: Mask = ~(raw.group & (raw.func == _SENDRECV))
+    whole = np.flatnonzero(raw.group & kept)
+    parts = np.flatnonzero(~raw.group & np.isin(raw.func, (_SEND, _RECV)))
+    if len(whole) and len(parts):
+        owner = number_rows(raw.member, raw.comm)
+        at = last_before(owner[whole], raw.begin[whole], owner[parts], raw.begin[parts])
+        inside = at >= 0
+        inside[inside] = raw.end[parts[inside]] <= raw.end[whole[at[inside]]]
+        kept[parts[inside]] = False
+    return kept
+
+
+def _some_pieces(piece: Ints, rows: int, most: int) -> Mask:
+    """Tell which rows are in pieces that are looked at: evenly spread ones, if all are too many."""
+    if rows <= most:
+        return np.ones(len(piece), dtype=bool)
+    place = piece - int(piece.min())
+    kept: Mask = (place * most) // rows != ((place - 1) * most) // rows
+    return kept
 
 
 def _join(raw: _Raw) -> Ints:
@@ -287,11 +323,14 @@ def gather(sources: Sequence[Source], members: int) -> Records | None:
         return None
     length, period = _common_bursts(sources)
     within = (raw.end & ((1 << period) - 1)) < (1 << length)
+    bits = period if length < period else PIECE_BITS
+    within &= _without_parts(raw)
+    within &= _some_pieces(raw.end >> bits, int(within.sum()), max(RECORDS_MAX, RANK_MAX * members))
     raw = raw.take(within)
     if not len(raw.member):
         return None
     joined = _disown(raw, _join(raw))
-    piece = _piece_of(joined, raw.end, period if length < period else PIECE_BITS)
+    piece = _piece_of(joined, raw.end, bits)
     shift = _align(raw, joined, piece)
     begin, end = raw.begin + shift, raw.end + shift
     order = np.lexsort((end, begin, raw.member))

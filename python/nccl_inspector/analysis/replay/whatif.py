@@ -124,31 +124,31 @@ def _replay(
     return ends[:-1]
 
 
-def replay(
-    records: Records,
-    order: Order,
-    usual: Floats,
-    questions: Sequence[Question],
-    pieces: Sequence[int],
-) -> list[Piece]:
-    """Answer questions in pieces of time; `usual`: order.usual_gaps.
+class Replay:
+    """The sampled pieces of a job, ready to be asked. `usual`: order.usual_gaps."""
 
-    The first question must be the empty one: all others are compared with its answer.
-    """
-    known = ~np.isnan(usual)
-    gaps = np.where(order.queued & known, np.minimum(order.gap, usual), order.gap)
-    fixed = np.where(known, usual, gaps)
-    found = []
-    by_piece = np.argsort(records.piece, kind="stable")
-    bounds = np.searchsorted(records.piece[by_piece], np.arange(int(records.piece.max()) + 2))
-    for piece in pieces:
-        rows = by_piece[bounds[piece] : bounds[piece + 1]]
-        if len(rows) < 2:
-            continue
-        plan = _plan(records, order, rows)
-        ends = _replay(records, plan, gaps, fixed, questions)
-        found.append(_answer(records, piece, plan, ends))
-    return found
+    def __init__(self, records: Records, order: Order, usual: Floats) -> None:
+        """Plan all pieces."""
+        known = ~np.isnan(usual)
+        self._records = records
+        self._gaps = np.where(order.queued & known, np.minimum(order.gap, usual), order.gap)
+        self._fixed = np.where(known, usual, self._gaps)
+        by_piece = np.argsort(records.piece, kind="stable")
+        bounds = np.searchsorted(records.piece[by_piece], np.arange(int(records.piece.max()) + 2))
+        self._plans: list[tuple[int, _Plan]] = []
+        for piece in range(len(bounds) - 1):
+            rows = by_piece[bounds[piece] : bounds[piece + 1]]
+            if len(rows) > 1:
+                self._plans.append((piece, _plan(records, order, rows)))
+
+    def ask(self, questions: Sequence[Question]) -> list[Piece]:
+        """Return the answers piece by piece; the first column is the job as it was."""
+        everything = [Question(), *questions]
+        found = []
+        for piece, plan in self._plans:
+            ends = _replay(self._records, plan, self._gaps, self._fixed, everything)
+            found.append(_answer(self._records, piece, plan, ends))
+        return found
 
 
 def _answer(records: Records, piece: int, plan: _Plan, ends: Floats) -> Piece:
