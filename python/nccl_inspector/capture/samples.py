@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nccl_inspector.analysis.replay.arrays import Ints, Mask, medians, number_rows
+from nccl_inspector.analysis.replay.records import RANK_MAX, RECORDS_MAX
 from nccl_inspector.analysis.samplecolumns import SampleColumns
 from nccl_inspector.capture.collectives import NUMBERED
 from nccl_inspector.capture.engine import Capture, Process
@@ -33,8 +34,8 @@ from nccl_inspector.model import (
 from nccl_inspector.printable import visible
 from nccl_inspector.sampletable import LENGTH_BITS_MIN, PERIOD_BITS_MAX, PERIODS_MIN
 
-# Operations that are judged, of all processes together.
-ROWS_MAX = 1 << 20
+# Operations of each process that are judged; replay.records says how many of all together.
+_PROCESS_ROWS_MAX = 8192
 ALL_BITS = 34  # length and period of bursts where all operations are taken
 SLOT_BITS = 28  # operations are counted by slots of so many ns (2^n) to choose bursts
 _GROUP_MEMBERS_MAX = 8  # the plugin keeps no records of the members of larger groups
@@ -340,8 +341,13 @@ def _tables(rows: _Rows, kinds: _Kinds, length: int, period: int, lost: dict[Pro
     return found
 
 
-def sample_lines(capture: Capture, most: int = ROWS_MAX) -> Sampled:
-    """Return the records of each process; of a large capture those of bursts, about `most`."""
+def _rows_max(processes: int) -> int:
+    """Return how many operations are taken: more say hardly more, and take longer."""
+    return min(_PROCESS_ROWS_MAX * processes, max(RECORDS_MAX, RANK_MAX * processes))
+
+
+def sample_lines(capture: Capture) -> Sampled:
+    """Return the records of each process; of a large capture those of bursts of time."""
     why_not = _why_unjoinable(capture)
     if why_not:
         return Sampled(why_not=why_not)
@@ -351,7 +357,8 @@ def sample_lines(capture: Capture, most: int = ROWS_MAX) -> Sampled:
             why_not="these lines do not say when an operation began (NVIDIA's do so only if "
             "NCCL_INSPECTOR_DUMP_VERBOSE is set)"
         )
-    length, period = choose_bursts(slots["slot"], slots["operations"], most)
     kinds = _kinds(capture)
+    most = _rows_max(len(kinds.processes))
+    length, period = choose_bursts(slots["slot"], slots["operations"], most)
     rows = _on_unix_time(_without_large_groups(_rows(capture, kinds, length, period)))
     return Sampled(_tables(rows, kinds, length, period, capture.lost))
