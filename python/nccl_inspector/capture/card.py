@@ -5,11 +5,24 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from nccl_inspector.analysis.naming import name_processes
-from nccl_inspector.capture.engine import Capture
+from nccl_inspector.capture.ending import why_unfinished
+from nccl_inspector.capture.engine import Capture, Process
 from nccl_inspector.capture.joined import Joined
+from nccl_inspector.capture.processes import node_of
 from nccl_inspector.card.build import build_card
 from nccl_inspector.card.given import Given
-from nccl_inspector.card.model import Card, Communicator, Evidence, Finding, Input, Operations
+from nccl_inspector.card.model import (
+    CANNOT_TELL,
+    HEALTHY,
+    LOW,
+    Card,
+    Communicator,
+    Evidence,
+    Finding,
+    Input,
+    Operations,
+    Verdict,
+)
 from nccl_inspector.printable import visible
 from nccl_inspector.report import Loaded
 
@@ -69,6 +82,39 @@ def _exact(card: Card, joined: Joined) -> tuple[Operations, ...]:
         if (own := known.get(_key(one)))
         else one
         for one in joined.operations
+    )  # fmt: skip
+
+
+def _names(capture: Capture, loaded: Loaded) -> dict[Process, str]:
+    """Return the names of the processes by host name and pid."""
+    listed = [(one.head.job_id, process) for one in loaded.summaries for process in one.processes]
+    by_node = {
+        (process.facts.node, process.facts.pid): name
+        for name, (_, process) in zip(name_processes(listed), listed, strict=True)
+    }
+    return {
+        (host, pid): by_node[node_of(capture, (host, pid)), pid] for host, pid in capture.first
+        if (node_of(capture, (host, pid)), pid) in by_node
+    }
+
+
+def _judged(card: Card, joined: Joined, unfinished: str) -> Verdict:
+    """Return the verdict with the waiting of the joined operations.
+
+    Of a job that did not end in order nobody can say from what completed that it was healthy.
+    """
+    verdict = replace(card.verdict, waiting_share=waiting_share(joined))
+    if not unfinished or verdict.status not in (HEALTHY, CANNOT_TELL):
+        return verdict
+    summary = (
+        "nothing slow was found in what completed"
+        if verdict.status == HEALTHY
+        else verdict.summary
+    )
+    return replace(
+        verdict, status=CANNOT_TELL, confidence=LOW,
+        summary=f"{summary}; whether the job hung or was killed cannot be told from JSON lines: "
+        f"{unfinished}. Use nccl-inspector report, which also sees what never ended",
     )  # fmt: skip
 
 
@@ -139,15 +185,17 @@ def as_card(capture: Capture, joined: Joined, loaded: Loaded, why_no_samples: st
     )  # fmt: skip
     card = build_card(loaded, given)
     quality = card.data_quality
+    unfinished = why_unfinished(capture, _names(capture, loaded))
+    ends = [f"the end of the job: {unfinished}"] if unfinished else []
     return replace(
         card,
-        verdict=replace(card.verdict, waiting_share=waiting_share(joined)),
+        verdict=_judged(card, joined, unfinished),
         communicators=_communicators(card, joined),
         findings=_findings(card, joined, loaded),
         operations=_exact(card, joined),
         data_quality=replace(
             quality,
             dropped={**quality.dropped, **lost},
-            missing=(*quality.missing, *_missing(capture, joined)),
+            missing=(*quality.missing, *_missing(capture, joined), *ends),
         ),
     )

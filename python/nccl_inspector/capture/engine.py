@@ -20,7 +20,8 @@ import duckdb
 
 from nccl_inspector.capture.collectives import join_once
 from nccl_inspector.capture.counted import count_kinds
-from nccl_inspector.capture.files import CaptureFile, find_files, opened
+from nccl_inspector.capture.ends import END_BYTES_MAX, End, parse_end
+from nccl_inspector.capture.files import END, CaptureFile, find_files, opened
 from nccl_inspector.capture.lines import read_lines
 from nccl_inspector.capture.members import COLL, P2P
 from nccl_inspector.capture.records import Json, parse_record
@@ -76,6 +77,7 @@ class Capture:
     first: dict[Process, Json] = field(default_factory=dict)
     last: dict[Process, Json] = field(default_factory=dict)
     lost: dict[Process, int] = field(default_factory=dict)  # its operations that have no line
+    ends: dict[Process, End] = field(default_factory=dict)  # what processes said at their ends
     # Processes of which not all operations have a line: some were lost, or went with an old file.
     holed: set[Process] = field(default_factory=set)
 
@@ -209,14 +211,36 @@ class _Loader:
             copy.unlink()
 
 
+def _process_of(name: str) -> tuple[Process, int] | None:
+    """Return whose file it is by the name that the plugin gives it, and which of its files."""
+    said = _FILE.search(name)
+    return ((said["host"], int(said["pid"])), int(said["number"] or 0)) if said else None
+
+
+def _read_ends(directory: Path, files: Sequence[CaptureFile]) -> dict[Process, End]:
+    """Return what the processes said at their ends."""
+    found: dict[Process, End] = {}
+    for file in files:
+        whose = _process_of(file.name) if file.has_end else None
+        if whose is None:
+            continue
+        try:
+            with opened(directory, CaptureFile(file.name + END, 0)) as fd:
+                end = parse_end(os.pread(fd, END_BYTES_MAX, 0))
+        except OSError:
+            continue
+        if end is not None:
+            found[whose[0]] = end
+    return found
+
+
 def _rotated(names: Sequence[str]) -> set[Process]:
     """Return the processes whose first file is not there, by the names that the plugin gives."""
     found: dict[Process, int] = {}
     for name in names:
-        said = _FILE.search(name)
-        if said:
-            process = said["host"], int(said["pid"])
-            number = int(said["number"] or 0)
+        whose = _process_of(name)
+        if whose:
+            process, number = whose
             found[process] = min(number, found.get(process, number))
     return {process for process, number in found.items() if number}
 
@@ -281,6 +305,7 @@ def load(
         sql = _connect(folder)
         try:
             capture = Capture(sql, tuple(file.name for file in files), everything, refused)
+            capture.ends = _read_ends(directory, files)
             loader = _Loader(capture, directory, folder)
             for batch in _batches(files):
                 loader.read(files, batch)

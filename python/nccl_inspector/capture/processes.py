@@ -95,6 +95,11 @@ def _whole(metadata: dict[str, Any], name: str) -> int | None:
     return value if type(value) is int else None
 
 
+def node_of(capture: Capture, who: ProcessId) -> str:
+    """Return the node of a process: Slurm's name of it, else the host name."""
+    return _text(capture.first.get(who, {}), "node") or visible(who[0])
+
+
 class _Builder:
     """Puts together what the queries say of each process."""
 
@@ -179,7 +184,7 @@ class _Builder:
             name=f"{'x' if step is None else step}_{pid}", state=EXITED, pid=pid, step=step,
             procid=_whole(said, "slurm_procid"), localid=None, array_job_id=None,
             array_task_id=None, api_version=0, nccl_version=0,
-            plugin_version=_text(said, "git_rev"), node=_text(said, "node") or visible(host),
+            plugin_version=_text(said, "git_rev"), node=node_of(self._capture, who),
             beat_ns=max(comm.last_progress_ns for comm in self.comms[who]),
             timing=CPU_TIMED if clocks == {CPU_TIMED} else GPU_TIMED, silent=MEASURING,
             silent_ns=0, sampling=1, sampled_ns=0, series_dropped=0,
