@@ -92,10 +92,8 @@ def _names(capture: Capture, loaded: Loaded) -> dict[Process, str]:
         (process.facts.node, process.facts.pid): name
         for name, (_, process) in zip(name_processes(listed), listed, strict=True)
     }
-    return {
-        (host, pid): by_node[node_of(capture, (host, pid)), pid] for host, pid in capture.first
-        if (node_of(capture, (host, pid)), pid) in by_node
-    }
+    known = capture.sql.execute("select distinct hostname, pid from counted").fetchall()
+    return {who: by_node[node_of(capture, who), who[1]] for who in known}
 
 
 def _judged(card: Card, joined: Joined, unfinished: str) -> Verdict:
@@ -107,9 +105,7 @@ def _judged(card: Card, joined: Joined, unfinished: str) -> Verdict:
     if not unfinished or verdict.status not in (HEALTHY, CANNOT_TELL):
         return verdict
     summary = (
-        "nothing slow was found in what completed"
-        if verdict.status == HEALTHY
-        else verdict.summary
+        "nothing slow was found in what completed" if verdict.status == HEALTHY else verdict.summary
     )
     return replace(
         verdict, status=CANNOT_TELL, confidence=LOW,
@@ -153,7 +149,8 @@ def _findings(card: Card, joined: Joined, loaded: Loaded) -> tuple[Finding, ...]
     ranks = _ranks(loaded)
     for one in card.findings:
         evidence = [
-            replace(row, source="json") if row.source in _FROM_LINES else row for row in one.evidence
+            replace(row, source="json") if row.source in _FROM_LINES else row
+            for row in one.evidence
         ]
         if one.rule == "straggler":
             evidence += _came_last(one, card, joined, ranks)

@@ -48,7 +48,9 @@ Progress = Callable[[int, int], None]
 Process = tuple[str, int]  # host name and pid
 
 # As plugin/jsonfile.c names files.
-_FILE = re.compile(r"(?P<host>[^/]*)-pid(?P<pid>[0-9]{1,10})(\.(?P<number>[0-9]{1,9}))?\.log(\.gz)?$")
+_FILE = re.compile(
+    r"(?P<host>[^/]*)-pid(?P<pid>[0-9]{1,10})(\.(?P<number>[0-9]{1,9}))?\.log(\.gz)?$"
+)
 _RING = """
 select coalesce(sum(n), 0)::bigint from (
     select max(ring_dropped) as n from lines where reason = 'dump_stats' group by comm, rank)

@@ -159,8 +159,8 @@ class _Builder:
     ) -> None:  # fmt: skip
         self.keys[host, pid].append(
             Key(self._index[host, pid, comm, rank], index_of(FUNCS, func), size,
-                index_of(ALGOS, algo), index_of(PROTOS, proto), count, size_bytes, busy_ns, least_ns,
-                most_ns, int(rate * (1 << 20)), first, last, 0, 0, 0, 0,
+                index_of(ALGOS, algo), index_of(PROTOS, proto), count, size_bytes, busy_ns,
+                least_ns, most_ns, int(rate * (1 << 20)), first, last, 0, 0, 0, 0,
                 Histogram(tuple(buckets), tuple(counts)))
         )  # fmt: skip
 
@@ -176,7 +176,7 @@ class _Builder:
 
     def process(self, who: ProcessId) -> Process:
         """Return what is known of one; what only its box would tell is empty or 0."""
-        host, pid = who
+        pid = who[1]
         said = self._capture.first.get(who, {})
         step, uuid = _whole(said, "slurm_step_id"), _text(said, "gpu_uuid")
         clocks = self.clocks[who]

@@ -7,6 +7,7 @@ same bursts for all processes, by the rule of plugin/box.h.
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -178,7 +179,7 @@ def _why_unjoinable(capture: Capture) -> str:
     )
 
 
-def _fetch(capture: Capture, query: str) -> dict[str, NDArray[np.generic]]:
+def _fetch(capture: Capture, query: str) -> dict[str, NDArray[Any]]:
     found = capture.sql.execute(query).fetchnumpy()
     return {name: np.ma.getdata(column) for name, column in found.items()}
 
@@ -206,8 +207,9 @@ def _kinds(capture: Capture) -> _Kinds:
         stream.append(streams.setdefault((who, comm, rank), len(streams)))
         kinds.append(
             SampleKind(
-                comm_id(comm), nranks or RANKS_MAX, nnodes, rank, None, index_of(FUNCS, func), size_class,
-                index_of(ALGOS, algo), index_of(PROTOS, proto), 0, 0, visible(name or ""),
+                comm_id(comm), nranks or RANKS_MAX, nnodes, rank, None, index_of(FUNCS, func),
+                size_class, index_of(ALGOS, algo), index_of(PROTOS, proto), 0, 0,
+                visible(name or ""),
             )
         )  # fmt: skip
     return _Kinds(
@@ -287,7 +289,10 @@ def _on_unix_time(rows: _Rows) -> _Rows:
     cuts = np.searchsorted(owner[by_owner], np.arange(int(owner.max()) + 2))
     start, wrong = rows.start_ns.copy(), np.zeros(len(rows.kind), dtype=bool)
     for number in range(int(owner.max()) + 1):
-        own, known = by_owner[cuts[number] : cuts[number + 1]], best[bounds[number] : bounds[number + 1]]
+        own, known = (
+            by_owner[cuts[number] : cuts[number + 1]],
+            best[bounds[number] : bounds[number + 1]],
+        )
         usual = int(np.median(ahead[own]))
         known = known[np.abs(ahead[known] - usual) < _CLOCK_ERROR_MAX_NS]
         zero = int(end[known[0]])
@@ -314,7 +319,9 @@ def _ordinals(rows: _Rows, kinds: _Kinds) -> Ints:
     return found[kinds.stream]
 
 
-def _tables(rows: _Rows, kinds: _Kinds, length: int, period: int, lost: dict[Process, int]) -> dict[Process, LineSamples]:
+def _tables(
+    rows: _Rows, kinds: _Kinds, length: int, period: int, lost: dict[Process, int]
+) -> dict[Process, LineSamples]:
     order = np.lexsort((rows.start_ns, rows.process))
     rows = rows.take(order)
     ordinals = _ordinals(rows, kinds)

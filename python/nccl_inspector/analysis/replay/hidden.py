@@ -10,6 +10,7 @@ is shorter by as much as the rank came later: then all of them left it together.
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -110,9 +111,7 @@ def _hidden(records: Records, points: _Points) -> Mask:
         # How often the first process is at this place at all.
         row, follower = int(before[0, 0]), int(after[0, 0])
         own = np.flatnonzero(records.member == points.present[0])
-        every = np.count_nonzero(
-            (kind[own[:-1]] == kind[row]) & (kind[own[1:]] == kind[follower])
-        )
+        every = np.count_nonzero((kind[own[:-1]] == kind[row]) & (kind[own[1:]] == kind[follower]))
         if len(mine) < _COVERED * every:
             continue
         arrived = (records.end[before] - low).astype(float)
@@ -159,5 +158,5 @@ def fill_holes(records: Records) -> Records:
     }
     both = {name: np.concatenate((getattr(records, name), rows[name])) for name in rows}
     order = np.lexsort((both["end"], both["begin"], both["member"]))
-    columns = {name: column[order] for name, column in both.items()}
+    columns: dict[str, Any] = {name: column[order] for name, column in both.items()}
     return replace(records, comms=(*records.comms, comm), **columns)
