@@ -137,7 +137,7 @@ def _expectation(
     return (found.gbs, found.source) if found and found.firm else None
 
 
-def _judge_samples(placed: Sequence[tuple[str, Process]]) -> Judged:
+def _judge_samples(placed: Sequence[tuple[str, Process]], given: Given) -> Judged:
     """Return what the exact records of all processes say together."""
     sources = [
         Source(member, process.samples)
@@ -146,7 +146,10 @@ def _judge_samples(placed: Sequence[tuple[str, Process]]) -> Judged:
     ]
     nodes = [node for node, _ in placed]
     locals_ = [_local(process, place) for place, (_, process) in enumerate(placed)]
-    return judge_records(sources, nodes, locals_)
+    found = judge_records(sources, nodes, locals_, holed=not given.from_boxes)
+    if found.records is None and given.why_no_samples:
+        return replace(found, why_not=given.why_no_samples)
+    return found
 
 
 def _local(process: Process, place: int) -> int:
@@ -268,7 +271,7 @@ def build_card(loaded: Loaded, given: Given | None = None, *, second_process: bo
     nodes = _nodes(summaries, environment.gpu_models)
     with looked:
         hardware, slow_hardware = find_hardware(summaries), find_slow_hardware(summaries)
-        sampled = _judge_samples(placed)
+        sampled = _judge_samples(placed, given)
         comms = with_transfers(comms, find_transfers(sampled))
         timed = _in_time(placed, ending)
         hangs = find_hangs(timed.processes, report.names, ending, timed.silences_ns)

@@ -14,6 +14,7 @@ import numpy as np
 from nccl_inspector.analysis.replay.arrays import Floats, Mask
 from nccl_inspector.analysis.replay.changes import GROWN, LONGER, Changes, find_changes
 from nccl_inspector.analysis.replay.culprits import Culprit, Found, find_culprits, own_excess
+from nccl_inspector.analysis.replay.hidden import fill_holes
 from nccl_inspector.analysis.replay.order import Order, find_gaps, find_order
 from nccl_inspector.analysis.replay.paths import (
     SlowPaths,
@@ -388,12 +389,17 @@ def _seen(records: Records, order: Order, found: Found) -> str:
 
 
 def judge_records(
-    sources: Sequence[Source], nodes: Sequence[str], locals_: Sequence[int]
+    sources: Sequence[Source], nodes: Sequence[str], locals_: Sequence[int], *, holed: bool = False
 ) -> Judged:
-    """Return what the samples of a job's processes say; nodes and places there by process."""
+    """Return what the samples of a job's processes say; nodes and places there by process.
+
+    `holed`: small operations have no record.
+    """
     records = gather([one for one in sources if len(one.samples)], len(nodes))
     if records is None:
         return Judged(why_not="no process has exact records of its operations")
+    if holed:
+        records = fill_holes(records)
     order = find_order(records)
     gaps = find_gaps(records, order)
     usual = gaps.usual
