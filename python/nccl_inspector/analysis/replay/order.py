@@ -444,14 +444,15 @@ def find_gaps(records: Records, order: Order) -> Gaps:
     filled = murky & ~np.isnan(usual_there) & (clear > 0)
     usual = np.where(filled, np.minimum(usual_there, order.gap), usual)
     murky &= ~filled
-    own = np.where(order.queued & ~np.isnan(usual), np.fmin(order.gap, usual), order.gap)
-    return _through_murky(records, order, usual, own, murky) if murky.any() else Gaps(own, usual)
+    own = order.gap.copy()
+    queued = order.queued & ~np.isnan(usual)
+    return _carry_on(records, order, usual, own, murky, queued & ~murky)
 
 
 def _usual_at_other_times(records: Records, order: Order, spot: Ints, known: Mask) -> Floats:
     """Return for each row what its peers take at its place of the pattern at most times.
 
-    Of peers that mostly have to queue there nothing is known. NaN: of none.
+    Of peers that mostly have to queue there nothing is known. NaN: of less than half of them.
     """
     cell = number_rows(spot, records.member)
     size = int(cell.max()) + 1
@@ -465,11 +466,31 @@ def _usual_at_other_times(records: Records, order: Order, spot: Ints, known: Mas
     others = medians(spot_of[told], middle[told], int(spot.max()) + 1)[spot_of]
     without = medians_of_others(spot_of[told], middle[told])
     others[told] = without
+    # Who alone does not queue is late: what it takes is not usual.
+    spots = int(spot.max()) + 1
+    members = np.bincount(spot_of, minlength=spots)[spot_of]
+    clear_of = np.bincount(spot_of[told], minlength=spots)[spot_of]
+    clear_of[told] -= 1
+    others[2 * clear_of < members - 1] = np.nan
     return others[cell]
 
 
-def _through_murky(records: Records, order: Order, usual: Floats, own: Floats, murky: Mask) -> Gaps:
-    """Carry gaps on from the last place at which they are known, operation by operation."""
+def _ratio(own: Floats, usual: Floats, at: Ints) -> Floats:
+    """Return what ranks took at some rows beside what is usual there; 1 where that is not known."""
+    there = np.maximum(at, 0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found = own[there] / usual[there]
+    fine = (at >= 0) & (usual[there] > QUEUED_NS) & np.isfinite(found)
+    return np.where(fine, np.clip(found, 0.5, 2.0), 1.0)
+
+
+def _carry_on(
+    records: Records, order: Order, usual: Floats, own: Floats, murky: Mask, queued: Mask
+) -> Gaps:
+    """Carry gaps on from the last place at which they are known, operation by operation.
+
+    `murky`: what is usual there is not known. `queued`: it is, but not what the rank itself took.
+    """
     # The place before, of the same process, with the same cause.
     run = number_rows(records.member, order.cause)
     by_run = np.lexsort((records.begin, run))
@@ -496,6 +517,11 @@ def _through_murky(records: Records, order: Order, usual: Floats, own: Floats, m
     usual, own = usual.copy(), own.copy()
     # In the order of time, so that each carries on from the one before.
     for rows in np.split(by_depth, cuts):
+        # A rank that was late or early at the place before is so by as much, in proportion.
+        hidden = rows[queued[rows]]
+        own[hidden] = np.fmin(
+            order.gap[hidden], usual[hidden] * _ratio(own, usual, previous[hidden])
+        )
         todo = rows[murky[rows]]
         if not len(todo):
             continue
@@ -510,6 +536,7 @@ def _through_murky(records: Records, order: Order, usual: Floats, own: Floats, m
         # Where all were queued they were ready at any time since the operation before: at once.
         usual[todo] = np.where(nobody, base, middle)
         own_base = np.where(has[todo], own[before], 0.0)
-        queued_own = np.where(nobody, own_base, np.fmin(order.gap[todo], middle))
+        by_ratio = np.fmin(order.gap[todo], middle * _ratio(own, usual, previous[todo]))
+        queued_own = np.where(nobody, own_base, by_ratio)
         own[todo] = np.where(told, order.gap[todo], queued_own)
     return Gaps(own, usual)
