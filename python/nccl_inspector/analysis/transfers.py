@@ -14,7 +14,7 @@ from nccl_inspector.analysis.replay.judge import Judged
 from nccl_inspector.analysis.replay.records import SYNCHRONISING
 from nccl_inspector.model import FUNCS, PEER_NONE
 
-SAMPLED_MIN = 8  # operations: fewer say less than the histograms of all of them
+SAMPLED_MIN = 5  # operations: fewer say less than the histograms of all of them
 # Records are not told apart by algorithm: that of nearly all operations of a kind is theirs.
 ALGORITHM_SHARE_MIN = 0.95
 _MEDIAN_ERROR = 1.253 * 1.4826  # standard error of a median, in median deviations / sqrt(n)
@@ -40,8 +40,9 @@ def find_transfers(judged: Judged) -> dict[Kind, Transfer]:
     known = np.flatnonzero(waits & ~np.isnan(order.transfer))
     if not len(known):
         return {}
-    _, first = np.unique(records.joined[known], return_index=True)
-    rows = known[first]  # one of each operation
+    # One row of each operation, but of a Send and its Recv both.
+    _, first = np.unique(number_rows(records.joined[known], records.func[known]), return_index=True)
+    rows = known[first]
     ids = [comm.id for comm in records.comms]  # one that came again has several places
     place = {comm_id: number for number, comm_id in enumerate(dict.fromkeys(ids))}
     comm = np.array([place[comm_id] for comm_id in ids], np.int64)[records.comm[rows]]

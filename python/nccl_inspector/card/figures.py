@@ -76,7 +76,7 @@ def _waited_for(
 
     That is one whose own operations are shorter than most of the others': it waits least in them.
     """
-    if not one.waits:
+    if not accused or not one.waits:
         return None
     middle = median(one.medians.values())
     late = {
