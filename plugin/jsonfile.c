@@ -15,7 +15,7 @@
 #include "makedir.h"
 
 #define NAME_TRIES 1000u
-#define NAME_ROOM (sizeof(((struct jsonfile *)0)->stem) + 24)
+#define NAME_ROOM (sizeof(((struct jsonfile *)0)->stem) + 28)
 
 void jsonfile_init(struct jsonfile *file, const char *dir, const char *stem)
 {
@@ -273,6 +273,60 @@ int jsonfile_write(struct jsonfile *file, const char *lines, size_t length)
 		file->torn = error && file->torn;
 	}
 	return error ? error : append(file, lines, length);
+}
+
+/* The directory of the files if it is still there; it is not made for this. */
+static bool open_old_dir(struct jsonfile *file)
+{
+	struct found found;
+
+	if (is_ours(&file->dir_fd, &file->dir_identity, &found))
+		return true;
+	file->dir_fd = box_move_fd(open(file->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+	if (look(file->dir_fd, "", &found) && is_same(&file->dir_identity, &found))
+		return true;
+	close_fd(&file->dir_fd);
+	return false;
+}
+
+/* The last file that has lines, if its name is still its own: so `.end` behind it is nobody else's. */
+static bool end_name(struct jsonfile *file, char *name)
+{
+	struct found found;
+
+	if (!file->kept_count || !open_old_dir(file))
+		return false;
+	file_name(file, newest(file)->number, name);
+	if (!look(file->dir_fd, name, &found) || !is_same(&newest(file)->identity, &found))
+		return false;
+	strcat(name, ".end");
+	return true;
+}
+
+void jsonfile_put_end(struct jsonfile *file, const char *text, size_t length)
+{
+	char name[NAME_ROOM];
+
+	if (length > limit_bytes(file) || !end_name(file, name))
+		return;
+	unlinkat(file->dir_fd, name, 0);
+	int fd = box_move_fd(openat(file->dir_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
+
+	if (fd < 0)
+		return;
+	file->ended = write(fd, text, length) == (ssize_t)length;
+	if (!file->ended)
+		unlinkat(file->dir_fd, name, 0);
+	close_fd(&fd);
+}
+
+void jsonfile_remove_end(struct jsonfile *file)
+{
+	char name[NAME_ROOM];
+
+	if (file->ended && end_name(file, name))
+		unlinkat(file->dir_fd, name, 0);
+	file->ended = false;
 }
 
 void jsonfile_close(struct jsonfile *file)

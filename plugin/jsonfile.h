@@ -41,6 +41,7 @@ struct jsonfile {
 	struct jsonfile_identity dir_identity;
 	uint64_t offset;     /* end of the whole lines */
 	bool torn;           /* beyond them is half a line that could not be taken back */
+	bool ended;          /* there is a file that says so */
 	unsigned next_number;
 	unsigned kept_count;
 	struct jsonfile_kept kept[JSONFILE_KEPT]; /* oldest first; the last is open, or was */
@@ -55,6 +56,12 @@ size_t jsonfile_room(const struct jsonfile *file, bool ending);
 
 /* Appends whole lines: all or nothing. Returns 0 or -errno. */
 int jsonfile_write(struct jsonfile *file, const char *lines, size_t length);
+
+/* Puts a text into a file beside the last one, with `.end` behind its name, in place of what it had: the process
+ * ends in order. Nothing where no line was written. */
+void jsonfile_put_end(struct jsonfile *file, const char *text, size_t length);
+/* Removes that again: the process goes on. */
+void jsonfile_remove_end(struct jsonfile *file);
 
 /* Later lines go to the same file if it is still there. */
 void jsonfile_close(struct jsonfile *file);

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "digits.h"
 #include "makedir.h"
 
 #define relaxed memory_order_relaxed
@@ -271,12 +272,46 @@ static void give_up(struct jsonwriter *writer)
 	atomic_store(&writer->inside, false);
 }
 
+/* Operations that were called and did not come to an end: under way, or given up. */
+static uint64_t count_unfinished(const struct box *box)
+{
+	uint64_t unfinished = 0;
+
+	for (unsigned i = 0; i < BOX_COMMS; i++) {
+		const struct box_comm *comm = &box->comms[i];
+		uint64_t over = atomic_load_explicit(&comm->completed, relaxed) +
+				atomic_load_explicit(&comm->untimed, relaxed);
+		uint64_t enqueued = atomic_load_explicit(&comm->enqueued, relaxed);
+
+		if (atomic_load_explicit(&comm->state, relaxed) != BOX_COMM_FREE && enqueued > over)
+			unfinished += enqueued - over;
+	}
+	return unfinished;
+}
+
+/* Without this file nobody could tell lines that stop because the job is over from those of one that hangs. */
+static void put_end(struct jsonwriter *writer)
+{
+	char text[160];
+	char *to = text;
+
+	to = digits_u64(DIGITS_WORD(to, "{\"end_us\":"), clock_ns(CLOCK_REALTIME) / 1000);
+	to = digits_u64(DIGITS_WORD(to, ",\"operations_unfinished\":"), count_unfinished(writer->box));
+	to = digits_u64(DIGITS_WORD(to, ",\"lines_dropped\":"), lines_dropped(writer));
+	to = DIGITS_WORD(to, "}\n");
+	if (!enter(writer))
+		return;
+	jsonfile_put_end(&writer->file, text, (size_t)(to - text));
+	atomic_store(&writer->inside, false);
+}
+
 static void last_round(struct jsonwriter *writer, uint64_t now_ns)
 {
 	writer->retry_ns = 0;
 	work(writer, now_ns, true);
 	if (writer->failing)
 		give_up(writer);
+	put_end(writer);
 	jsonfile_close(&writer->file);
 }
 
@@ -289,6 +324,7 @@ static void *thread_main(void *argument)
 	uint64_t next_write = now + interval_ns;
 
 	atomic_store(&writer->idle, false);
+	jsonfile_remove_end(&writer->file);
 	for (;;) {
 		bool stop = worker_sleep(&writer->worker, now + drain_ns);
 
@@ -299,6 +335,7 @@ static void *thread_main(void *argument)
 			if (worker_end(&writer->worker))
 				return NULL;
 			atomic_store(&writer->idle, false);
+			jsonfile_remove_end(&writer->file);
 		} else {
 			bool due = interval_ns && now >= next_write;
 

@@ -117,10 +117,17 @@ def write(directory: Path, name: str, lines: Iterable[Json]) -> Path:
     return path
 
 
+def write_end(directory: Path, name: str, end_us: int, unfinished: int = 0) -> None:
+    """Write what a process leaves beside its newest file when it ends."""
+    said = {"end_us": end_us, "operations_unfinished": unfinished, "lines_dropped": 0}
+    (directory / f"{name}.end").write_text(json.dumps(said) + "\n")
+
+
 def write_job(directory: Path, times_us: Sequence[Sequence[int]], gap_us: int = 1000) -> None:
     """Write our lines of ranks whose operations took these times; each rank has a file."""
     for rank, own in enumerate(times_us):
-        lines = [
-            ours(at, rank, us * 1000, START_US + (at + 1) * gap_us) for at, us in enumerate(own)
-        ]
-        write(directory, f"node{rank // 2}-pid{1000 + rank}.log", lines)
+        ends_us = [START_US + (at + 1) * gap_us for at in range(len(own))]
+        name = f"node{rank // 2}-pid{1000 + rank}.log"
+        lines = [ours(at, rank, us * 1000, ends_us[at]) for at, us in enumerate(own)]
+        write(directory, name, lines)
+        write_end(directory, name, ends_us[-1])

@@ -47,12 +47,15 @@ def _ops(capture: Capture) -> int:
     return int(capture.sql.execute("select count(*) from ops").fetchall()[0][0])
 
 
+STEP_US, LATE_US = 200_000, 8_000  # an operation each 200 ms; how late a late rank is
+
+
 def _random_times(operations: int, late_rank: int | None = None) -> list[list[int]]:
     """Times of four ranks; without waiting, a late rank's are shorter by what it is late."""
     rng = random.Random(7)  # noqa: S311
     times: list[list[int]] = [[] for _ in range(4)]
     for _ in range(operations):
-        late = [rng.randrange(5) + (800 if rank == late_rank else 0) for rank in range(4)]
+        late = [rng.randrange(5) + (LATE_US if rank == late_rank else 0) for rank in range(4)]
         for rank in range(4):
             times[rank].append(100 + rng.randrange(10) + max(late) - late[rank])
     return times
@@ -75,11 +78,14 @@ def test_times_and_waiting_are_those_of_the_joined_operations(tmp_path: Path) ->
 
 
 def test_a_late_rank_is_named_with_how_often_it_came_last(tmp_path: Path) -> None:
-    write_job(tmp_path, _random_times(300, late_rank=2))
+    write_job(tmp_path, _random_times(300, late_rank=2), STEP_US)
     card = analyze_directory(tmp_path, None)
     assert (card.verdict.status, card.verdict.cause) == ("DEGRADED", "straggler")
-    assert (card.stragglers[0].rank, card.stragglers[0].node) == ("rank 2", "n1")
-    assert card.stragglers[0].late_ns == pytest.approx(800e3, rel=0.05)
+    assert card.verdict.cost_share == pytest.approx(LATE_US / STEP_US, rel=0.1)
+    (late,) = card.stragglers
+    assert (late.rank, late.node) == ("rank 2", "n1")
+    assert late.late_ns == pytest.approx(LATE_US * 1e3, rel=0.05)
+    assert {one.source for one in card.findings[0].evidence} == {"json"}
     last = card.findings[0].evidence[-1]
     assert (last.value, last.reference, last.source) == (300, 300, "json")
     assert "rank 2" in last.metric
@@ -87,10 +93,10 @@ def test_a_late_rank_is_named_with_how_often_it_came_last(tmp_path: Path) -> Non
 
 
 def test_each_of_two_late_ranks_is_told_how_often_it_came_last_itself(tmp_path: Path) -> None:
-    for first, comm, operations in ((0, "0xa", 300), (4, "0xb", 200)):
+    for first, comm, operations in ((0, "0xa", 300), (4, "0xb", 290)):
         for at, own in enumerate(_random_times(operations, late_rank=2)):
             rank = first + at
-            lines = [ours(n, rank, us * 1000, START_US + n * 1000) for n, us in enumerate(own)]
+            lines = [ours(n, rank, us * 1000, START_US + n * STEP_US) for n, us in enumerate(own)]
             lines = [line | {"header": header(at, comm=comm)} for line in lines]
             write(tmp_path, f"{rank}.log", lines)
     card = analyze_directory(tmp_path, None)
@@ -101,7 +107,7 @@ def test_each_of_two_late_ranks_is_told_how_often_it_came_last_itself(tmp_path: 
     }
     assert told == {
         "rank 2": ("operations of 0xa that rank 2 came last in", 300),
-        "rank 6": ("operations of 0xb that rank 6 came last in", 200),
+        "rank 6": ("operations of 0xb that rank 6 came last in", 290),
     }
 
 
@@ -115,7 +121,7 @@ def test_what_json_lines_do_not_tell_is_not_made_up(tmp_path: Path) -> None:
 
 
 def test_a_healthy_job_is_healthy(tmp_path: Path) -> None:
-    write_job(tmp_path, _random_times(300))
+    write_job(tmp_path, _random_times(300), STEP_US)
     card = analyze_directory(tmp_path, None)
     assert (card.verdict.status, card.exit_code) == ("HEALTHY", 0)
     assert card.data_quality.inputs[0].state == "present"

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from nccl_inspector.capture.ends import parse_end
 from nccl_inspector.model import DROP_REASONS
 from tests import jsonlines, truth
 from tests.defects.stage import OURS, Stage, step
@@ -147,9 +148,10 @@ def test_the_modes_of_slurm_add_lines_to_the_box(stage: Stage) -> None:
 def test_without_a_directory_the_vendors_name_is_used(stage: Stage, job: str, name: str) -> None:
     env = LINES_ONLY | {"NCCL_INSPECTOR_DUMP_DIR": "", "SLURM_JOBID": job}
     stage.play(COMM, ALL_REDUCE, FINALIZE, env=env)
-    (path,) = (stage.out / name).iterdir()
+    path, end = sorted((stage.out / name).iterdir())
     assert path.name.startswith(os.uname().nodename + "-pid")
     assert path.suffix == ".log"
+    assert end.name == path.name + ".end"
     assert len(jsonlines.read(stage.out / name)) == 8
 
 
@@ -257,6 +259,30 @@ def test_kill_9_leaves_a_gzip_file_that_can_be_read(stage: Stage) -> None:
         jsonlines.check(line)
 
 
+def test_a_process_that_ends_says_so_beside_its_lines(stage: Stage) -> None:
+    stage.play(COMM, ALL_REDUCE, FINALIZE, env=LINES_ONLY)
+    (path,) = stage.out.glob("*.end")
+    end = parse_end(path.read_bytes())
+    assert end is not None
+    assert end.unfinished == 0
+    assert abs(end.end_us / 1e6 - time.time()) < 60
+    lines = jsonlines.read(stage.out)
+    assert end.end_us >= max(line["coll_perf"]["coll_end_us"] for line in lines)
+
+
+def test_the_word_of_an_end_goes_when_the_process_goes_on(stage: Stage) -> None:
+    steps = COMM, ALL_REDUCE, FINALIZE, PAUSE, COMM, ALL_REDUCE, PAUSE
+    with stage.playing(*steps, env=LINES_ONLY) as playing:
+        playing.until_pause()
+        stage.wait(lambda: list(stage.out.glob("*.end")), "no word of the end")
+        playing.go_on()
+        playing.until_pause()
+        stage.wait(lambda: not list(stage.out.glob("*.end")), "it goes on")
+        playing.process.send_signal(signal.SIGKILL)
+        playing.process.wait()
+    assert not list(stage.out.glob("*.end"))
+
+
 def test_a_destroyed_communicators_lines_keep_its_name(stage: Stage) -> None:
     steps = []
     for n in range(40):
@@ -322,7 +348,7 @@ def test_twelve_ranks_that_make_the_directory_all_write(tmp_path: Path) -> None:
     lines = tmp_path / "a" / "b" / "lines"
     run = finished(tmp_path, "--steps", "1", ranks=12, per_node=12, env=environment(lines))
     assert run.codes == [0] * 12
-    assert len(list(lines.iterdir())) == 12
+    assert len(list(lines.glob("*.log"))) == 12
     told = without_groups(jsonlines.read(lines))
     assert len(told) == sum(len(run.log(rank)) for rank in range(12))
 

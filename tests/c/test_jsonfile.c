@@ -117,6 +117,35 @@ static void test_place(void)
 	jsonfile_close(&other);
 }
 
+static void test_end(void)
+{
+	struct jsonfile file = open_in("end");
+
+	jsonfile_put_end(&file, "{}\n", 3);
+	ok(!strcmp(content("end/vm-pid7.log.end"), "(none)"), "without lines there is no end");
+	add(&file, "one\n");
+	put("end/vm-pid7.log.end", "of another process that had this name");
+	jsonfile_put_end(&file, "{}\n", 3);
+	ok(!strcmp(content("end/vm-pid7.log.end"), "{}\n"), "the end is beside the lines");
+	jsonfile_close(&file);
+	jsonfile_remove_end(&file);
+	ok(!strcmp(content("end/vm-pid7.log.end"), "(none)"), "it goes when the process goes on");
+	jsonfile_put_end(&file, "{}\n", 3);
+	ok(!strcmp(content("end/vm-pid7.log.end"), "{}\n"), "and comes again");
+	jsonfile_close(&file);
+	unlink(path_of("end/vm-pid7.log"));
+	put("end/vm-pid7.log", "another's\n");
+	jsonfile_remove_end(&file);
+	ok(!strcmp(content("end/vm-pid7.log.end"), "{}\n"), "beside a file that is not ours it stays");
+	unlink(path_of("end/vm-pid7.log"));
+	unlink(path_of("end/vm-pid7.log.end"));
+	rmdir(path_of("end"));
+	jsonfile_close(&file);
+	jsonfile_put_end(&file, "{}\n", 3);
+	ok(access(path_of("end"), F_OK) != 0, "a directory that was removed is not made again for it");
+	jsonfile_close(&file);
+}
+
 static void test_links(void)
 {
 	struct jsonfile file = open_in("links");
@@ -382,6 +411,7 @@ int main(void)
 	if (!ok(mkdtemp(base) != NULL, "a directory"))
 		return done_testing();
 	test_place();
+	test_end();
 	test_links();
 	test_rotation();
 	test_emptied();

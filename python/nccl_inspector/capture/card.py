@@ -5,11 +5,24 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from nccl_inspector.analysis.naming import name_processes
-from nccl_inspector.capture.engine import Capture
+from nccl_inspector.capture.ending import why_unfinished
+from nccl_inspector.capture.engine import Capture, Process
 from nccl_inspector.capture.joined import Joined
+from nccl_inspector.capture.processes import node_of
 from nccl_inspector.card.build import build_card
 from nccl_inspector.card.given import Given
-from nccl_inspector.card.model import Card, Communicator, Evidence, Finding, Input, Operations
+from nccl_inspector.card.model import (
+    CANNOT_TELL,
+    HEALTHY,
+    LOW,
+    Card,
+    Communicator,
+    Evidence,
+    Finding,
+    Input,
+    Operations,
+    Verdict,
+)
 from nccl_inspector.printable import visible
 from nccl_inspector.report import Loaded
 
@@ -23,6 +36,8 @@ _DROPPED = {
 # Of `dropped`: what was there to read, and says nothing of a loss.
 _READ = frozenset({"proxy_trace"})
 _UNKNOWN_SHOWN = 8
+# Sources of evidence that are lines here.
+_FROM_LINES = frozenset({"boxes", "samples"})
 
 
 def waiting_share(joined: Joined) -> float | None:
@@ -70,6 +85,35 @@ def _exact(card: Card, joined: Joined) -> tuple[Operations, ...]:
     )  # fmt: skip
 
 
+def _names(capture: Capture, loaded: Loaded) -> dict[Process, str]:
+    """Return the names of the processes by host name and pid."""
+    listed = [(one.head.job_id, process) for one in loaded.summaries for process in one.processes]
+    by_node = {
+        (process.facts.node, process.facts.pid): name
+        for name, (_, process) in zip(name_processes(listed), listed, strict=True)
+    }
+    known = capture.sql.execute("select distinct hostname, pid from counted").fetchall()
+    return {who: by_node[node_of(capture, who), who[1]] for who in known}
+
+
+def _judged(card: Card, joined: Joined, unfinished: str) -> Verdict:
+    """Return the verdict with the waiting of the joined operations.
+
+    Of a job that did not end in order nobody can say from what completed that it was healthy.
+    """
+    verdict = replace(card.verdict, waiting_share=waiting_share(joined))
+    if not unfinished or verdict.status not in (HEALTHY, CANNOT_TELL):
+        return verdict
+    summary = (
+        "nothing slow was found in what completed" if verdict.status == HEALTHY else verdict.summary
+    )
+    return replace(
+        verdict, status=CANNOT_TELL, confidence=LOW,
+        summary=f"{summary}; whether the job hung or was killed cannot be told from JSON lines: "
+        f"{unfinished}. Use nccl-inspector report, which also sees what never ended",
+    )  # fmt: skip
+
+
 def _ranks(loaded: Loaded) -> dict[tuple[str, str], int]:
     """Return the rank of each process in each communicator, by the names that the card has."""
     listed = [(one.head.job_id, process) for one in loaded.summaries for process in one.processes]
@@ -105,7 +149,8 @@ def _findings(card: Card, joined: Joined, loaded: Loaded) -> tuple[Finding, ...]
     ranks = _ranks(loaded)
     for one in card.findings:
         evidence = [
-            replace(row, source="json") if row.source == "boxes" else row for row in one.evidence
+            replace(row, source="json") if row.source in _FROM_LINES else row
+            for row in one.evidence
         ]
         if one.rule == "straggler":
             evidence += _came_last(one, card, joined, ranks)
@@ -122,24 +167,32 @@ def _communicators(card: Card, joined: Joined) -> tuple[Communicator, ...]:
     )
 
 
-def as_card(capture: Capture, joined: Joined, loaded: Loaded) -> Card:
-    """Return the card. Times, waiting and communicators are those of the joined operations."""
+def as_card(capture: Capture, joined: Joined, loaded: Loaded, why_no_samples: str = "") -> Card:
+    """Return the card. Times, waiting and communicators are those of the joined operations.
+
+    `why_no_samples`: why the processes have no exact records, empty where they have.
+    """
     lost = {name: count for name, count in capture.dropped.items() if name not in _READ}
     partial = any(one.ranks_seen < one.nranks for one in joined.communicators)
     state = "partial" if capture.refused or lost or partial else "present"
     inputs = (Input("json", state, f"{len(capture.files)} files"),)
-    given = Given(inputs=inputs, refused=dict(capture.refused), from_boxes=False)
+    given = Given(
+        inputs=inputs, refused=dict(capture.refused), from_boxes=False,
+        why_no_samples=why_no_samples,
+    )  # fmt: skip
     card = build_card(loaded, given)
     quality = card.data_quality
+    unfinished = why_unfinished(capture, _names(capture, loaded))
+    ends = [f"the end of the job: {unfinished}"] if unfinished else []
     return replace(
         card,
-        verdict=replace(card.verdict, waiting_share=waiting_share(joined)),
+        verdict=_judged(card, joined, unfinished),
         communicators=_communicators(card, joined),
         findings=_findings(card, joined, loaded),
         operations=_exact(card, joined),
         data_quality=replace(
             quality,
             dropped={**quality.dropped, **lost},
-            missing=(*quality.missing, *_missing(capture, joined)),
+            missing=(*quality.missing, *_missing(capture, joined), *ends),
         ),
     )

@@ -53,14 +53,17 @@ def analyze_directory(directory: Path, parquet: Path | None) -> Card:
     from nccl_inspector.capture.joined import WINDOW_S, join
     from nccl_inspector.capture.parquet import write_parquet
     from nccl_inspector.capture.processes import as_summaries
+    from nccl_inspector.capture.samples import sample_lines
 
     try:
         with _bar() as progress, load(directory, parquet is not None, progress) as capture:
             if parquet is not None:
                 write_parquet(capture, parquet)
             joined = join(capture)
-            summaries = as_summaries(capture, joined.timeline.window_s or WINDOW_S)
-            return as_card(capture, joined, summaries)
+            sampled = sample_lines(capture)
+            window_s = joined.timeline.window_s or WINDOW_S
+            summaries = as_summaries(capture, window_s, sampled)
+            return as_card(capture, joined, summaries, sampled.why_not)
     except (OSError, duckdb.Error) as err:
         said = str(err).splitlines()[0]
         raise InspectorError(

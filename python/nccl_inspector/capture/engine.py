@@ -7,6 +7,7 @@ itself (a torn gzip, a line beyond all bounds, lines without a header) is copied
 
 import errno
 import os
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +20,8 @@ import duckdb
 
 from nccl_inspector.capture.collectives import join_once
 from nccl_inspector.capture.counted import count_kinds
-from nccl_inspector.capture.files import CaptureFile, find_files, opened
+from nccl_inspector.capture.ends import END_BYTES_MAX, End, parse_end
+from nccl_inspector.capture.files import END, CaptureFile, find_files, opened
 from nccl_inspector.capture.lines import read_lines
 from nccl_inspector.capture.members import COLL, P2P
 from nccl_inspector.capture.records import Json, parse_record
@@ -45,6 +47,10 @@ DISK_FULL = os.strerror(errno.ENOSPC)  # as DuckDB says it among much else
 Progress = Callable[[int, int], None]
 Process = tuple[str, int]  # host name and pid
 
+# As plugin/jsonfile.c names files.
+_FILE = re.compile(
+    r"(?P<host>[^/]*)-pid(?P<pid>[0-9]{1,10})(\.(?P<number>[0-9]{1,9}))?\.log(\.gz)?$"
+)
 _RING = """
 select coalesce(sum(n), 0)::bigint from (
     select max(ring_dropped) as n from lines where reason = 'dump_stats' group by comm, rank)
@@ -72,6 +78,10 @@ class Capture:
     # By host name and pid: metadata of the first record, and of the last that was looked at.
     first: dict[Process, Json] = field(default_factory=dict)
     last: dict[Process, Json] = field(default_factory=dict)
+    lost: dict[Process, int] = field(default_factory=dict)  # its operations that have no line
+    ends: dict[Process, End] = field(default_factory=dict)  # what processes said at their ends
+    # Processes of which not all operations have a line: some were lost, or went with an old file.
+    holed: set[Process] = field(default_factory=set)
 
 
 def _note(capture: Capture, metadata: Json) -> None:
@@ -203,6 +213,40 @@ class _Loader:
             copy.unlink()
 
 
+def _process_of(name: str) -> tuple[Process, int] | None:
+    """Return whose file it is by the name that the plugin gives it, and which of its files."""
+    said = _FILE.search(name)
+    return ((said["host"], int(said["pid"])), int(said["number"] or 0)) if said else None
+
+
+def _read_ends(directory: Path, files: Sequence[CaptureFile]) -> dict[Process, End]:
+    """Return what the processes said at their ends."""
+    found: dict[Process, End] = {}
+    for file in files:
+        whose = _process_of(file.name) if file.has_end else None
+        if whose is None:
+            continue
+        try:
+            with opened(directory, CaptureFile(file.name + END, 0)) as fd:
+                end = parse_end(os.pread(fd, END_BYTES_MAX, 0))
+        except OSError:
+            continue
+        if end is not None:
+            found[whose[0]] = end
+    return found
+
+
+def _rotated(names: Sequence[str]) -> set[Process]:
+    """Return the processes whose first file is not there, by the names that the plugin gives."""
+    found: dict[Process, int] = {}
+    for name in names:
+        whose = _process_of(name)
+        if whose:
+            process, number = whose
+            found[process] = min(number, found.get(process, number))
+    return {process for process, number in found.items() if number}
+
+
 def _count(capture: Capture) -> None:
     """Count what is refused, and what is only said to be missing."""
     sql = capture.sql
@@ -224,6 +268,9 @@ def _count(capture: Capture) -> None:
         for hostname, pid, lines, untimed in sql.execute(_LOST).fetchall():
             before = said.get((hostname, pid), (0, 0))
             said[hostname, pid] = max(before[0], lines or 0), max(before[1], untimed or 0)
+    capture.lost = {process: sum(counts) for process, counts in said.items()}
+    capture.holed = {process for process, count in capture.lost.items() if count}
+    capture.holed |= _rotated(capture.files)
     capture.dropped["line_dropped"] += sum(lines for lines, _ in said.values())
     capture.dropped["unmeasured"] += sum(untimed for _, untimed in said.values())
 
@@ -260,6 +307,7 @@ def load(
         sql = _connect(folder)
         try:
             capture = Capture(sql, tuple(file.name for file in files), everything, refused)
+            capture.ends = _read_ends(directory, files)
             loader = _Loader(capture, directory, folder)
             for batch in _batches(files):
                 loader.read(files, batch)

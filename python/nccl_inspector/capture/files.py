@@ -11,6 +11,7 @@ from pathlib import Path
 
 from nccl_inspector.errors import InspectorError
 
+END = ".end"  # behind the name of a process's newest file, once it has ended
 ENDINGS = (".log", ".jsonl", ".log.gz", ".jsonl.gz")
 FILES_MAX = 100_000
 
@@ -20,10 +21,14 @@ _REGULAR = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class CaptureFile:
-    """A file by its name below the directory, and its size in bytes."""
+    """A file by its name below the directory, and its size in bytes.
+
+    `has_end`: beside it is one that says that its process ended.
+    """
 
     name: str
     size: int
+    has_end: bool = False
 
     @property
     def gzipped(self) -> bool:
@@ -45,6 +50,7 @@ def find_files(directory: Path, refused: Counter[str]) -> list[CaptureFile]:
         refused["folder_unreadable"] += 1
 
     for folder, _, names, folder_fd in os.fwalk(directory, onerror=skip):
+        listed = set(names)
         for name in names:
             if not name.endswith(ENDINGS):
                 continue
@@ -56,7 +62,7 @@ def find_files(directory: Path, refused: Counter[str]) -> list[CaptureFile]:
                 refused["file_not_regular"] += 1
                 continue
             below = str((Path(folder) / name).relative_to(directory))
-            found.append(CaptureFile(below, status.st_size))
+            found.append(CaptureFile(below, status.st_size, name + END in listed))
             if len(found) > FILES_MAX:
                 raise InspectorError(f"{directory}: more than {FILES_MAX} files")
     if not found:

@@ -69,7 +69,7 @@ PERF = (
     Member("exec_time_ns", BIGINT, "exec_ns", "time of the operation, ns", analysed=True),
     Member("start_us", BIGINT, "start_us", "Unix time of the call, us"),
     Member("end_us", BIGINT, "end_us", "Unix time of NCCL's word that it is over, us", False, True),
-    Member("gpu_start_ns", BIGINT, "gpu_start_ns", "begin by the GPU's clock, ns"),
+    Member("gpu_start_ns", BIGINT, "gpu_start_ns", "begin by the GPU's clock, ns", False, True),
     Member("user_tag", UBIGINT, "user_tag", "the application's tag"),
     Member("kernel_variant", VARCHAR, "kernel_variant", "variant of the kernel"),
 )

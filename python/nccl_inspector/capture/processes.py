@@ -4,13 +4,14 @@
 So everything that judges node summaries judges JSON lines too, NVIDIA's as well as ours.
 """
 
-import hashlib
 from collections import defaultdict
 from typing import Any
 
 from nccl_inspector.capture.engine import Capture
 from nccl_inspector.capture.engine import Process as ProcessId
+from nccl_inspector.capture.ids import comm_id, index_of
 from nccl_inspector.capture.joined import WINDOW_S
+from nccl_inspector.capture.samples import Sampled
 from nccl_inspector.capture.schema import SIZE_CLASS
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model import (
@@ -37,7 +38,6 @@ from nccl_inspector.report import Loaded
 from nccl_inspector.summary import UID_UNKNOWN, Head, NodeSummary
 
 _LINES_MAX = 8  # of a process, as in a box
-_WORD_MASK = (1 << 64) - 1
 _COMMS = """
 select hostname, pid, comm, rank, any_value(comm_name), max(nranks), max(nnodes), min(first_us),
     max(last_us), sum(n)::bigint, max(last_sn), bool_or(by_gpu), bool_or(by_cpu)
@@ -85,18 +85,6 @@ from windows join busiest using (line) order by all
 """
 
 
-def comm_id(text: str) -> int:
-    """Return the number of a communicator; of a text that is none a number made of it."""
-    try:
-        return int(text, 16) & _WORD_MASK
-    except ValueError:
-        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
-
-
-def _index(words: tuple[str, ...], word: str) -> int:
-    return words.index(word) if word in words else 0
-
-
 def _text(metadata: dict[str, Any], name: str) -> str:
     value = metadata.get(name)
     return visible(value) if isinstance(value, str) else ""
@@ -107,11 +95,17 @@ def _whole(metadata: dict[str, Any], name: str) -> int | None:
     return value if type(value) is int else None
 
 
+def node_of(capture: Capture, who: ProcessId) -> str:
+    """Return the node of a process: Slurm's name of it, else the host name."""
+    return _text(capture.first.get(who, {}), "node") or visible(who[0])
+
+
 class _Builder:
     """Puts together what the queries say of each process."""
 
-    def __init__(self, capture: Capture, window_s: int) -> None:
+    def __init__(self, capture: Capture, window_s: int, sampled: Sampled) -> None:
         self._capture = capture
+        self._samples = sampled.by_process
         self._window_s = window_s
         self.comms: dict[ProcessId, list[Comm]] = defaultdict(list)
         self.keys: dict[ProcessId, list[Key]] = defaultdict(list)
@@ -139,7 +133,7 @@ class _Builder:
         for (host, pid, comm, rank, func, size), found in windows.items():
             own = self.lines[host, pid]
             since = found[0].start_s
-            at = _index(FUNCS, func)
+            at = index_of(FUNCS, func)
             own.append(Line(comm_id(comm), rank, at, size, self._window_s, since, tuple(found)))
 
     def _comm(
@@ -164,9 +158,9 @@ class _Builder:
         rate: float, first: int, last: int, buckets: list[int], counts: list[int],
     ) -> None:  # fmt: skip
         self.keys[host, pid].append(
-            Key(self._index[host, pid, comm, rank], _index(FUNCS, func), size,
-                _index(ALGOS, algo), _index(PROTOS, proto), count, size_bytes, busy_ns, least_ns,
-                most_ns, int(rate * (1 << 20)), first, last, 0, 0, 0, 0,
+            Key(self._index[host, pid, comm, rank], index_of(FUNCS, func), size,
+                index_of(ALGOS, algo), index_of(PROTOS, proto), count, size_bytes, busy_ns,
+                least_ns, most_ns, int(rate * (1 << 20)), first, last, 0, 0, 0, 0,
                 Histogram(tuple(buckets), tuple(counts)))
         )  # fmt: skip
 
@@ -177,12 +171,12 @@ class _Builder:
         at = self._index[host, pid, comm, rank]
         rates = int(rate * (1 << 20)), int(best * (1 << 20))
         self.peers[host, pid].append(
-            Peer(at, _index(FUNCS, func), peer, count, size_bytes, busy_ns, *rates)
+            Peer(at, index_of(FUNCS, func), peer, count, size_bytes, busy_ns, *rates)
         )
 
     def process(self, who: ProcessId) -> Process:
         """Return what is known of one; what only its box would tell is empty or 0."""
-        host, pid = who
+        pid = who[1]
         said = self._capture.first.get(who, {})
         step, uuid = _whole(said, "slurm_step_id"), _text(said, "gpu_uuid")
         clocks = self.clocks[who]
@@ -190,7 +184,7 @@ class _Builder:
             name=f"{'x' if step is None else step}_{pid}", state=EXITED, pid=pid, step=step,
             procid=_whole(said, "slurm_procid"), localid=None, array_job_id=None,
             array_task_id=None, api_version=0, nccl_version=0,
-            plugin_version=_text(said, "git_rev"), node=_text(said, "node") or visible(host),
+            plugin_version=_text(said, "git_rev"), node=node_of(self._capture, who),
             beat_ns=max(comm.last_progress_ns for comm in self.comms[who]),
             timing=CPU_TIMED if clocks == {CPU_TIMED} else GPU_TIMED, silent=MEASURING,
             silent_ns=0, sampling=1, sampled_ns=0, series_dropped=0,
@@ -202,7 +196,7 @@ class _Builder:
             facts=facts, dropped=(), gpus=(Gpu(uuid, "", -1, uuid[:12]),) if uuid else (),
             comms=tuple(self.comms[who]), keys=tuple(self.keys[who]),
             peers=tuple(self.peers[who]), lines=tuple(self.lines[who]), nets=(), operations=(),
-            flags=flags,
+            flags=flags, samples=self._samples.get(who),
         )  # fmt: skip
 
 
@@ -218,7 +212,9 @@ def _head(node: str, nodes: list[str], processes: list[Process], said: dict[str,
     )  # fmt: skip
 
 
-def as_summaries(capture: Capture, window_s: int = WINDOW_S) -> Loaded:
+def as_summaries(
+    capture: Capture, window_s: int = WINDOW_S, sampled: Sampled | None = None
+) -> Loaded:
     """Return the capture's processes by node; `window_s`: of the time lines.
 
     User, account and partition are empty, and the nodes are those with records.
@@ -226,7 +222,7 @@ def as_summaries(capture: Capture, window_s: int = WINDOW_S) -> Loaded:
     Raises:
         InspectorError: there is no operation in it.
     """
-    builder = _Builder(capture, window_s)
+    builder = _Builder(capture, window_s, sampled or Sampled())
     builder.fill()
     nodes: dict[str, list[Process]] = defaultdict(list)
     said: dict[str, dict[str, Any]] = {}

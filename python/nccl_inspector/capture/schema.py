@@ -38,6 +38,11 @@ MARKER, PROXY, UNTIMED, OTHER_KIND = "dump_stats", "proxy_trace", "untimed", "ot
 # Of the column `bytes`: floor(log2), 0 for 0 and 1.
 SIZE_CLASS = "if(bytes > 1, floor(log2(bytes)), 0)::integer"
 
+# Of a trace: when a channel's kernel began.
+_KERNEL_START = "kernel_start_ts"
+# Times up to the year 2096 and durations add up to less than 2^63 ns.
+_SAMPLE_US_MAX, _GPU_NS_MAX = 4 * 10**15, 1 << 62
+
 _PARTS = (("header", HEADER), ("metadata", METADATA))
 _NEEDED = [one for members in (HEADER, METADATA, PERF) for one in members if one.needed]
 
@@ -58,9 +63,8 @@ def _is_wanted(member: Member, everything: bool) -> bool:
 def _trace_type(kind: str, trace: str, everything: bool) -> str:
     events = CALL_EVENTS if everything else CALL_EVENTS[:1]
     members = [(f"{kind}_{event}_{trace}", BIGINT) for event in events]
-    if everything:
-        members.append(("kernel_events", channel_type(trace)))
-    return _struct(members)
+    channels = channel_type(trace) if everything else f"{_struct([(_KERNEL_START, BIGINT)])}[]"
+    return _struct([*members, ("kernel_events", channels)])
 
 
 def _json_columns(kind: str, everything: bool) -> str:
@@ -129,6 +133,19 @@ def _within(number: str, most: int) -> str:
     return f"if({number} between 0 and {most}, {number}, null)"
 
 
+def _start_ns(kind: str, time_ns: str) -> str:
+    """Return the expression of an operation's begin: by the GPU's clock, else as Unix time.
+
+    Null where the line does not tell: NVIDIA's do so with verbose event traces.
+    """
+    own = f"{kind}_perf"
+    traced = f"{own}.event_trace_ts.kernel_events"
+    began_us = _within(f"list_min([one.{_KERNEL_START} for one in {traced}])", _SAMPLE_US_MAX)
+    end_us = _within(f"{own}.{kind}_end_us", _SAMPLE_US_MAX)
+    by_gpu = _within(f"{own}.{kind}_gpu_start_ns", _GPU_NS_MAX)
+    return f"coalesce({by_gpu}, {began_us} * 1000, {end_us} * 1000 - {time_ns})"
+
+
 def _inner(kind: str, everything: bool) -> str:
     """Return what is taken of a line as it stands, and two columns made of it."""
     other = P2P if kind == COLL else COLL
@@ -136,14 +153,18 @@ def _inner(kind: str, everything: bool) -> str:
     exec_ns = f"{own}.{kind}_exec_time_ns"
     exec_us = _within(f"{own}.{kind}_exec_time_us", TIME_US_MAX)
     called_us = _within(f"{own}.event_trace_ts.{kind}_start_ts", WHEN_US_MAX)
+    time_ns = f"if({exec_ns} > 0, {exec_ns}, {exec_us} * 1000)"
+    when_us = f"coalesce({own}.{kind}_end_us, {called_us} + {exec_us}, metadata.dump_timestamp_us)"
     lost = [_within(f"{MARKER}.{one}_dropped_total", NUMBER_MAX) for one in KINDS]
     found = [f"{what} as {name}" for name, what in _selected(kind, everything)]
     found += [
         "p.file as file",
         f"'{kind}' as kind",
-        f"if({exec_ns} > 0, {exec_ns}, {exec_us} * 1000) as time_ns",
-        f"coalesce({own}.{kind}_end_us, {called_us} + {exec_us}, metadata.dump_timestamp_us)"
-        " as when_us",
+        f"{time_ns} as time_ns",
+        f"{when_us} as when_us",
+        f"if({when_us} between 0 and {_SAMPLE_US_MAX}, {_start_ns(kind, time_ns)}, null)"
+        " as start_ns",
+        f"coalesce({own}.{kind}_gpu_start_ns > 0, false) as by_gpu_clock",
         f"if({MARKER} is null, null, {' + '.join(lost)}) as ring_dropped",  # almost no line has it
         "dump_stats is not null as marker",
         "proxy_trace is not null as proxy",
@@ -161,7 +182,7 @@ def select_lines(paths: Mapping[str, int], kind: str, everything: bool, gzipped:
     values = ", ".join(f"({quoted(path)}, {at})" for path, at in paths.items())
     listed = ", ".join(map(quoted, paths))
     unkept = ["marker", "proxy", "called", "other"]
-    unkept += [] if everything else ["time_us", "exec_ns", "end_us", "dump_us"]
+    unkept += [] if everything else ["time_us", "exec_ns", "end_us", "dump_us", "gpu_start_ns"]
     return f"""
         select * exclude ({", ".join(unkept)}), {_reason()} as reason from (
             select {_inner(kind, everything)}

@@ -55,7 +55,8 @@ class JobView:
 
 
 # Of what ports or links carry: from where down a path is slow, and what is reached in practice.
-BELOW_SHARE, REACHED_SHARE = 0.6, 0.85
+# Inside of nodes much depends on the platform: what others measured is a weaker hint.
+BELOW_NETWORK, BELOW_LINKS, REACHED_SHARE = 0.55, 0.4, 0.85
 
 
 def tell_below(
@@ -76,9 +77,8 @@ def tell_below(
             and (transports.get(one.communicator) == NVLINK_CLASS) == inside
         ]
         busy = sum(one.count * one.time_ns for one in rows)
-        slow = [
-            one for one in rows if (one.bus_gbs or 0.0) < BELOW_SHARE * (one.expected_gbs or 0.0)
-        ]
+        least = BELOW_LINKS if inside else BELOW_NETWORK
+        slow = [one for one in rows if (one.bus_gbs or 0.0) < least * (one.expected_gbs or 0.0)]
         if not slow or sum(one.count * one.time_ns for one in slow) < busy / 2:
             continue
         factors = {

@@ -34,6 +34,7 @@ class Given:
     inputs: tuple[Input, ...] = ()
     refused: Mapping[str, int] = field(default_factory=dict)
     from_boxes: bool = True  # else the summaries were made from something else
+    why_no_samples: str = ""  # why no process has exact records, where somebody knows
 
 
 @dataclass(frozen=True, slots=True)

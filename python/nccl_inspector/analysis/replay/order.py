@@ -28,6 +28,7 @@ from nccl_inspector.model import PEER_NONE
 # A begin this soon after the end before it on the same stream came as soon as the stream was free:
 # when its rank was ready is not known. Kernels follow each other within some microseconds.
 QUEUED_NS = 25_000
+_OVERLAP_NS = 1_000  # by which two operations of a stream overlap that are one kernel
 _PERIOD_MAX, _PERIOD_ROWS, _PERIOD_SLACK = 160, 2000, 1.25
 _PAIR_ROWS_MIN = 8  # fewer observations of a pair of kinds tell nothing
 _WAIT_NS_MIN = 10_000.0  # variation of the waiting that is too small to test anything by
@@ -50,31 +51,43 @@ class Order:
     queued: Mask  # it began when its stream was free: the gap is at most that
     blocks: Mask  # it blocks what follows
     spot: Ints  # rows at the same place of the repeated pattern, over ranks and time
+    kernel: Ints  # rows of one kernel share it: the Sends and Recvs of one call
     sure: float  # share of the pairs of kinds, by rows, for which the data told
+
+
+class _Sets:
+    """Numbers that belong together."""
+
+    def __init__(self, count: int) -> None:
+        self._parent = list(range(count))
+
+    def root(self, at: int) -> int:
+        """Return what all numbers of a set have in common."""
+        while self._parent[at] != at:
+            self._parent[at] = self._parent[self._parent[at]]
+            at = self._parent[at]
+        return at
+
+    def join(self, one: int, other: int) -> None:
+        """Make one set of two."""
+        self._parent[self.root(other)] = self.root(one)
 
 
 def _stages(records: Records) -> Ints:
     """Return by process the number of its stage.
 
-    Ranks that send to each other work at different stages of a pipeline. All others that share a
-    communicator do the same work, unless that communicator also has two who send to each other.
+    Ranks between which Sends and Recvs go, over others or not, are stages of one pipeline. All
+    others that share a communicator do the same work, unless it has two stages of a pipeline.
     """
-    parent = list(range(records.members))
-
-    def root(at: int) -> int:
-        while parent[at] != at:
-            parent[at] = parent[parent[at]]
-            at = parent[at]
-        return at
-
-    partners = _partners(records)
+    pipelines, stages = _Sets(records.members), _Sets(records.members)
+    for one, others in _partners(records).items():
+        for other in others:
+            pipelines.join(one, other)
     for comm in records.comms:
-        known = set(comm.members)
-        if any(b in known for a in comm.members for b in partners.get(a, ())):
-            continue
-        for member in comm.members[1:]:
-            parent[root(member)] = root(comm.members[0])
-    return number_rows(np.array([root(at) for at in range(records.members)], np.int64))
+        if len({pipelines.root(one) for one in comm.members}) == len(comm.members):
+            for member in comm.members[1:]:
+                stages.join(comm.members[0], member)
+    return number_rows(np.array([stages.root(at) for at in range(records.members)], np.int64))
 
 
 def _partners(records: Records) -> dict[int, set[int]]:
@@ -322,6 +335,33 @@ def _blocking(
     return (blocks & ~queued)[classes] & (follower >= 0), known
 
 
+def _kernels(records: Records, stream: Ints, in_stream: Ints) -> Ints:
+    """Return the number of each row's kernel.
+
+    A stream runs one kernel at a time, so Sends and Recvs that overlap on it are one: its end is
+    that of the last of them.
+    """
+    paired = (records.peer != PEER_NONE)[in_stream]
+    same = (stream[in_stream][1:] == stream[in_stream][:-1]) & paired[1:] & paired[:-1]
+    same &= records.begin[in_stream][1:] < records.end[in_stream][:-1] - _OVERLAP_NS
+    found = np.zeros(len(records), np.int64)
+    found[in_stream] = np.append(0, np.cumsum(~same))
+    return found
+
+
+def _before(kernel: Ints, stream: Ints, in_stream: Ints) -> Ints:
+    """Return for each row the last row of the kernel before its own on its stream; -1: none."""
+    ordered = kernel[in_stream]
+    first = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
+    size = np.diff(np.append(first, len(ordered)))
+    start = np.repeat(first, size)
+    earlier = in_stream[np.maximum(start - 1, 0)]
+    same = (start > 0) & (stream[earlier] == stream[in_stream])
+    found = np.full(len(ordered), -1, np.int64)
+    found[in_stream] = np.where(same, earlier, -1)
+    return found
+
+
 def _delays(in_stream: Ints, queued: Mask, waited: Floats) -> Floats:
     """Return by how much each end came later because ranks waited: here, or before in the queue.
 
@@ -352,12 +392,14 @@ def find_order(records: Records) -> Order:
     position = _positions(records, number_rows(classes, records.func))
     stream = number_rows(records.piece, records.member, records.comm)
     in_stream = np.lexsort((records.end, records.begin, stream))
-    before = np.full(len(records), -1, np.int64)
-    same = stream[in_stream][1:] == stream[in_stream][:-1]
-    before[in_stream[1:][same]] = in_stream[:-1][same]
+    kernel = _kernels(records, stream, in_stream)
+    before = _before(kernel, stream, in_stream)
     queued = (before >= 0) & (records.begin - records.end[np.maximum(before, 0)] < QUEUED_NS)
     delayed = _delays(in_stream, queued, waited)
     blocks, sure = _blocking(records, place, kind, position, delayed)
+    # What follows differs by rank where streams run beside each other; the program does not.
+    agree = np.bincount(place, blocks, minlength=int(place.max()) + 1) > 0.5 * np.bincount(place)
+    blocks = agree[place]
     spot = number_rows(stage[records.member], kind, position)
     owner = number_rows(records.piece, records.member)
     held = np.flatnonzero(blocks)
@@ -366,8 +408,9 @@ def find_order(records: Records) -> Order:
     gap = np.where(cause >= 0, records.begin - records.end[np.maximum(cause, 0)], np.nan)
     queued &= before != cause
     return Order(
-        stage, place, waited, transfer, before, cause, gap.astype(float), queued, blocks, spot, sure
-    )
+        stage, place, waited, transfer, before, cause, gap.astype(float), queued, blocks, spot,
+        kernel, sure,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,10 +435,12 @@ def find_gaps(records: Records, order: Order) -> Gaps:
     known = ~np.isnan(order.gap)
     usual = np.full(len(records), np.nan)
     rows = np.flatnonzero(known)
-    usual[rows] = medians_of_others(order.place[rows], order.gap[rows])
-    count = int(order.place.max()) + 1
-    clear = np.bincount(order.place[rows], ~order.queued[rows], minlength=count)[order.place]
-    every = np.bincount(order.place[rows], minlength=count)[order.place]
+    # Gaps are compared that are counted from the same operation.
+    place = number_rows(order.place, np.where(order.cause >= 0, order.place[order.cause], -1))
+    usual[rows] = medians_of_others(place[rows], order.gap[rows])
+    count = int(place.max()) + 1
+    clear = np.bincount(place[rows], ~order.queued[rows], minlength=count)[place]
+    every = np.bincount(place[rows], minlength=count)[place]
     # Of the others: whether a rank was late must not be asked of itself.
     murky = known & (2 * (clear - ~order.queued) < every - 1)
     # Gaps of one place of the pattern that are counted from another place are no comparison.
@@ -404,14 +449,15 @@ def find_gaps(records: Records, order: Order) -> Gaps:
     filled = murky & ~np.isnan(usual_there) & (clear > 0)
     usual = np.where(filled, np.minimum(usual_there, order.gap), usual)
     murky &= ~filled
-    own = np.where(order.queued & ~np.isnan(usual), np.fmin(order.gap, usual), order.gap)
-    return _through_murky(records, order, usual, own, murky) if murky.any() else Gaps(own, usual)
+    own = order.gap.copy()
+    queued = order.queued & ~np.isnan(usual)
+    return _carry_on(records, order, place, Gaps(own, usual), murky, queued & ~murky)
 
 
 def _usual_at_other_times(records: Records, order: Order, spot: Ints, known: Mask) -> Floats:
     """Return for each row what its peers take at its place of the pattern at most times.
 
-    Of peers that mostly have to queue there nothing is known. NaN: of none.
+    Of peers that mostly have to queue there nothing is known. NaN: of less than half of them.
     """
     cell = number_rows(spot, records.member)
     size = int(cell.max()) + 1
@@ -425,11 +471,33 @@ def _usual_at_other_times(records: Records, order: Order, spot: Ints, known: Mas
     others = medians(spot_of[told], middle[told], int(spot.max()) + 1)[spot_of]
     without = medians_of_others(spot_of[told], middle[told])
     others[told] = without
+    # Who alone does not queue is late: what it takes is not usual.
+    spots = int(spot.max()) + 1
+    members = np.bincount(spot_of, minlength=spots)[spot_of]
+    clear_of = np.bincount(spot_of[told], minlength=spots)[spot_of]
+    clear_of[told] -= 1
+    others[2 * clear_of < members - 1] = np.nan
     return others[cell]
 
 
-def _through_murky(records: Records, order: Order, usual: Floats, own: Floats, murky: Mask) -> Gaps:
-    """Carry gaps on from the last place at which they are known, operation by operation."""
+def _ratio(own: Floats, usual: Floats, at: Ints) -> Floats:
+    """Return what ranks took at some rows beside what is usual there; 1 where that is not known."""
+    there = np.maximum(at, 0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found = own[there] / usual[there]
+    fine = (at >= 0) & (usual[there] > QUEUED_NS) & np.isfinite(found)
+    return np.where(fine, np.clip(found, 0.5, 2.0), 1.0)
+
+
+def _carry_on(
+    records: Records, order: Order, place: Ints, gaps: Gaps, murky: Mask, queued: Mask
+) -> Gaps:
+    """Carry gaps on from the last place at which they are known, operation by operation.
+
+    `murky`: what is usual there is not known. `queued`: it is, but not what the rank itself took.
+    `place`: rows with the same one are compared.
+    """
+    usual, own = gaps.usual, gaps.own
     # The place before, of the same process, with the same cause.
     run = number_rows(records.member, order.cause)
     by_run = np.lexsort((records.begin, run))
@@ -451,11 +519,16 @@ def _through_murky(records: Records, order: Order, usual: Floats, own: Floats, m
     begin_of_run[1:] = ~same
     start = np.maximum.accumulate(np.where(begin_of_run, np.arange(len(by_run)), 0))
     depth[by_run] = np.arange(len(by_run)) - start
-    by_depth = np.lexsort((order.place, depth))
+    by_depth = np.lexsort((place, depth))
     cuts = np.flatnonzero(np.diff(depth[by_depth])) + 1
     usual, own = usual.copy(), own.copy()
     # In the order of time, so that each carries on from the one before.
     for rows in np.split(by_depth, cuts):
+        # A rank that was late or early at the place before is so by as much, in proportion.
+        hidden = rows[queued[rows]]
+        own[hidden] = np.fmin(
+            order.gap[hidden], usual[hidden] * _ratio(own, usual, previous[hidden])
+        )
         todo = rows[murky[rows]]
         if not len(todo):
             continue
@@ -464,12 +537,13 @@ def _through_murky(records: Records, order: Order, usual: Floats, own: Floats, m
         # Those who were not queued tell how long the step takes: all take the middle of them.
         told = ~order.queued[todo]
         ready = base + step[todo] / pace[records.member[todo]]
-        here = number_rows(order.place[todo])
+        here = number_rows(place[todo])
         middle = medians(here[told], ready[told], int(here.max()) + 1)[here]
         nobody = np.isnan(middle)
         # Where all were queued they were ready at any time since the operation before: at once.
         usual[todo] = np.where(nobody, base, middle)
         own_base = np.where(has[todo], own[before], 0.0)
-        queued_own = np.where(nobody, own_base, np.fmin(order.gap[todo], middle))
+        by_ratio = np.fmin(order.gap[todo], middle * _ratio(own, usual, previous[todo]))
+        queued_own = np.where(nobody, own_base, by_ratio)
         own[todo] = np.where(told, order.gap[todo], queued_own)
     return Gaps(own, usual)
