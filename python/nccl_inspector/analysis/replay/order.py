@@ -17,10 +17,14 @@ from nccl_inspector.analysis.replay.arrays import (
     Floats,
     Ints,
     Mask,
+    distinct_pairs,
+    first_rows,
     last_before,
     medians,
     medians_of_others,
     number_rows,
+    order_groups,
+    order_rows,
 )
 from nccl_inspector.analysis.replay.records import SYNCHRONISING, Records
 from nccl_inspector.model import PEER_NONE
@@ -98,10 +102,8 @@ def _partners(records: Records) -> dict[int, set[int]]:
         return found
     order = paired[np.argsort(records.joined[paired], kind="stable")]
     same = records.joined[order][1:] == records.joined[order][:-1]
-    both = np.unique(
-        np.stack((records.member[order[:-1]][same], records.member[order[1:]][same])), axis=1
-    )
-    for a, b in both.T.tolist():
+    both = distinct_pairs(records.member[order[:-1]][same], records.member[order[1:]][same])
+    for a, b in zip(*(one.tolist() for one in both), strict=True):
         if a != b:
             found.setdefault(a, set()).add(b)
             found.setdefault(b, set()).add(a)
@@ -281,7 +283,7 @@ def _by_slope(place: Ints, classes: Ints, pairs: Ints, rows: Ints, far: Floats, 
     here = number_rows(classes[held], place[held])
     size = int(here.max()) + 1
     moved, delayed = medians(here, far[held], size), medians(here, waited[held], size)
-    _, one = np.unique(here, return_index=True)
+    one = first_rows(here)
     fine, coarse = classes[held][one], pairs[held][one]
     slope, error = _slopes(fine, moved, delayed, count)
     of_pair = np.zeros(count, np.int64)
@@ -391,7 +393,7 @@ def find_order(records: Records) -> Order:
     transfer, waited = _waits(records)
     position = _positions(records, number_rows(classes, records.func))
     stream = number_rows(records.piece, records.member, records.comm)
-    in_stream = np.lexsort((records.end, records.begin, stream))
+    in_stream = order_rows(stream, records.begin, records.end)
     kernel = _kernels(records, stream, in_stream)
     before = _before(kernel, stream, in_stream)
     queued = (before >= 0) & (records.begin - records.end[np.maximum(before, 0)] < QUEUED_NS)
@@ -500,7 +502,7 @@ def _carry_on(
     usual, own = gaps.usual, gaps.own
     # The place before, of the same process, with the same cause.
     run = number_rows(records.member, order.cause)
-    by_run = np.lexsort((records.begin, run))
+    by_run = order_rows(run, records.begin, records.begin)
     previous = np.full(len(records), -1, np.int64)
     same = (run[by_run][1:] == run[by_run][:-1]) & (order.cause[by_run][1:] >= 0)
     previous[by_run[1:][same]] = by_run[:-1][same]
@@ -519,7 +521,7 @@ def _carry_on(
     begin_of_run[1:] = ~same
     start = np.maximum.accumulate(np.where(begin_of_run, np.arange(len(by_run)), 0))
     depth[by_run] = np.arange(len(by_run)) - start
-    by_depth = np.lexsort((place, depth))
+    by_depth = order_groups(depth)
     cuts = np.flatnonzero(np.diff(depth[by_depth])) + 1
     usual, own = usual.copy(), own.copy()
     # In the order of time, so that each carries on from the one before.

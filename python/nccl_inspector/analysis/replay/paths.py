@@ -14,9 +14,12 @@ import numpy as np
 from nccl_inspector.analysis.replay.arrays import (
     Floats,
     Ints,
+    distinct_pairs,
+    first_rows,
     medians,
     medians_of_others,
     number_rows,
+    order_within,
 )
 from nccl_inspector.analysis.replay.changes import cost_of_bytes
 from nccl_inspector.analysis.replay.order import Order
@@ -74,11 +77,9 @@ def path_numbers(records: Records) -> Ints:
 
 def members_of_paths(records: Records, path: Ints) -> list[frozenset[int]]:
     """Return by path the processes on it."""
-    both = np.unique(np.stack((path, records.member)), axis=1)
-    found: list[set[int]] = [set() for _ in range(int(path.max()) + 1)]
-    for number, member in both.T.tolist():
-        found[number].add(member)
-    return [frozenset(one) for one in found]
+    paths, members = distinct_pairs(path, records.member)
+    cuts = np.searchsorted(paths, np.arange(1, int(path.max()) + 1))
+    return [frozenset(one.tolist()) for one in np.split(members, cuts)]
 
 
 def _ratios(records: Records, order: Order, path: Ints) -> tuple[Floats, Floats, Ints]:
@@ -86,8 +87,7 @@ def _ratios(records: Records, order: Order, path: Ints) -> tuple[Floats, Floats,
     count = int(path.max()) + 1
     known = np.flatnonzero(~np.isnan(order.transfer) & (order.transfer > 0))
     # One row for each operation.
-    _, one = np.unique(records.joined[known], return_index=True)
-    rows = known[one]
+    rows = known[first_rows(records.joined[known])]
     rate = cost_of_bytes(records, order.transfer)[rows]
     # The ranks of an operation are of one stage but for Sends: the sender's counts there.
     usual = medians_of_others(order.place[rows], rate)
@@ -96,7 +96,7 @@ def _ratios(records: Records, order: Order, path: Ints) -> tuple[Floats, Floats,
     middle = medians(path[rows], ratio, count)
     quarter = np.full(count, np.nan)
     if len(rows):
-        at = np.lexsort((ratio, path[rows]))
+        at = order_within(path[rows], ratio)
         numbers, first, size = np.unique(path[rows][at], return_index=True, return_counts=True)
         quarter[numbers] = ratio[at][first + size // 4]
     return middle, quarter, np.bincount(path[rows], minlength=count)

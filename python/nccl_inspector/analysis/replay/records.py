@@ -6,7 +6,6 @@ A collective ends on all its ranks within microseconds, so the ends of joined op
 how the clocks stand to each other: better than any daemon could, and nothing else is believed.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,9 +16,13 @@ from nccl_inspector.analysis.replay.arrays import (
     Floats,
     Ints,
     Mask,
+    distinct_pairs,
+    first_rows,
     last_before,
     medians,
     number_rows,
+    order_groups,
+    order_rows,
 )
 from nccl_inspector.analysis.samplecolumns import unix_ns
 from nccl_inspector.model import FUNCS, PEER_NONE, SAMPLE_GROUP, SampleKind, Samples
@@ -218,38 +221,72 @@ def _disown(raw: _Raw, joined: Ints) -> Ints:
     usual = medians(joined, said.astype(float), int(joined.max()) + 1)
     odd = said != usual[joined]
     # One process cannot have an operation twice either (a communicator's id that came again).
-    order = np.lexsort((raw.begin, raw.member, joined))
-    same = (joined[order][1:] == joined[order][:-1]) & (
-        raw.member[order][1:] == raw.member[order][:-1]
-    )
-    odd[order[1:][same]] = True
+    owner = joined * (int(raw.member.max()) + 1) + raw.member
+    ordered = np.sort(owner)
+    twice = ordered[1:][ordered[1:] == ordered[:-1]]
+    if len(twice):
+        some = np.flatnonzero(np.isin(owner, twice))
+        order = some[np.lexsort((raw.begin[some], owner[some]))]
+        odd[order[1:][owner[order][1:] == owner[order][:-1]]] = True
     found = joined.copy()
     found[odd] = int(joined.max()) + 1 + np.arange(int(odd.sum()))
     return number_rows(found)
 
 
-def _links(node: Ints, sure: Mask, joined: Ints, end: Ints) -> dict[int, list[tuple[int, int]]]:
-    """Return for each node the nodes with which it shares operations, and its lead over each in ns.
+@dataclass(frozen=True, slots=True)
+class _Links:
+    """By node of the alignment, those with which it shares operations, and its lead over each.
 
     A node is a process in one piece of time: two clocks drift apart over an hour.
     """
-    order = np.lexsort((node, joined, ~sure))[: int(sure.sum())]
-    new = np.ones(len(order), dtype=bool)
-    new[1:] = joined[order][1:] != joined[order][:-1]
-    first = np.maximum.accumulate(np.where(new, np.arange(len(order)), 0))
-    head, own, delta = node[order[first]], node[order], end[order[first]] - end[order]
+
+    bounds: Ints  # where those of each node begin, and the end
+    other: Ints
+    ns: Ints
+
+
+def _links(node: Ints, sure: Mask, joined: Ints, end: Ints) -> _Links:
+    rows = np.flatnonzero(sure)
+    # No node has an operation twice.
+    rows = rows[np.argsort(joined[rows] * (int(node.max()) + 1) + node[rows])]
+    new = np.append(True, joined[rows][1:] != joined[rows][:-1])[: len(rows)]
+    first = np.maximum.accumulate(np.where(new, np.arange(len(rows)), 0))
+    head, own, delta = node[rows[first]], node[rows], end[rows[first]] - end[rows]
     differ = head != own
     head, own, delta = head[differ], own[differ], delta[differ]
-    links: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    if not len(head):
-        return links
     pairs = number_rows(head, own)
-    middle = medians(pairs, delta.astype(float), int(pairs.max()) + 1)
-    _, one = np.unique(pairs, return_index=True)
-    for a, b, ns in zip(head[one].tolist(), own[one].tolist(), middle.tolist(), strict=True):
-        links[a].append((b, round(ns)))
-        links[b].append((a, -round(ns)))
-    return links
+    middle = medians(pairs, delta.astype(float), int(pairs.max(initial=-1)) + 1)
+    one = first_rows(pairs)
+    ns = np.rint(middle).astype(np.int64)
+    # Both ways, in the order of pairs.
+    here, there = (np.stack(both, axis=1).ravel() for both in (
+        (head[one], own[one]), (own[one], head[one]),
+    ))  # fmt: skip
+    order = order_groups(here)
+    bounds = np.searchsorted(here[order], np.arange(int(node.max()) + 2))
+    return _Links(bounds, there[order], np.stack((ns, -ns), axis=1).ravel()[order])
+
+
+def _spread_out(links: _Links, start: int, lacks: Ints, known: Mask) -> Ints:
+    """Find what all nodes lack that are connected with one; return these nodes."""
+    known[start] = True
+    found = [np.array([start], np.int64)]
+    while len(found[-1]):
+        at = found[-1]
+        size = links.bounds[at + 1] - links.bounds[at]
+        inside = np.arange(int(size.sum())) - np.repeat(np.cumsum(size) - size, size)
+        edge = np.repeat(links.bounds[at], size) + inside
+        origin = np.repeat(at, size)
+        fresh = np.flatnonzero(~known[links.other[edge]])
+        # The first that reaches a node counts.
+        other, place = np.unique(links.other[edge[fresh]], return_index=True)
+        place = np.sort(place)
+        edge, origin = edge[fresh[place]], origin[fresh[place]]
+        other = links.other[edge]
+        known[other] = True
+        lacks[other] = lacks[origin] + links.ns[edge]
+        found.append(other)
+    return np.concatenate(found)
 
 
 def _align(raw: _Raw, joined: Ints, piece: Ints) -> Ints:
@@ -259,22 +296,14 @@ def _align(raw: _Raw, joined: Ints, piece: Ints) -> Ints:
     Where nothing connects two parts of a job, each keeps a time of its own.
     """
     node = number_rows(piece, raw.member)
-    sure = np.isin(raw.func, list(SYNCHRONISING))
-    links = _links(node, sure, joined, raw.end)
+    links = _links(node, np.isin(raw.func, list(SYNCHRONISING)), joined, raw.end)
     lacks = np.zeros(int(node.max()) + 1, np.int64)
-    known = np.zeros(len(lacks), dtype=bool)
-    for start in range(len(lacks)):
-        if known[start]:
-            continue
-        known[start], part = True, [start]
-        for at in part:  # it grows meanwhile
-            for other, ns in links[at]:
-                if not known[other]:
-                    known[other] = True
-                    lacks[other] = lacks[at] + ns
-                    part.append(other)
-        # The middle clock is nearest to the true time.
-        lacks[part] -= round(float(np.median(lacks[part])))
+    known = np.diff(links.bounds) == 0
+    for start in np.flatnonzero(~known).tolist():
+        if not known[start]:
+            part = _spread_out(links, start, lacks, known)
+            # The middle clock is nearest to the true time.
+            lacks[part] -= round(float(np.median(lacks[part])))
     return lacks[node]
 
 
@@ -295,10 +324,9 @@ def _comms(raw: _Raw, ids: dict[CommKey, int], sources: Sequence[Source]) -> tup
         for place, (key, kind) in enumerate(sorted(found.items())):
             ordinals.setdefault(key[1:], place)
             facts.setdefault(key[1:], kind)
-    members: dict[int, list[int]] = defaultdict(list)
-    both = np.unique(np.stack((raw.comm, raw.member)), axis=1)
-    for comm, member in both.T.tolist():
-        members[comm].append(member)
+    numbers, with_records = distinct_pairs(raw.comm, raw.member)
+    cuts = np.searchsorted(numbers, np.arange(1, len(ids)))
+    members = [tuple(one.tolist()) for one in np.split(with_records, cuts)]
     return tuple(
         Comm(
             key[0],
@@ -306,7 +334,7 @@ def _comms(raw: _Raw, ids: dict[CommKey, int], sources: Sequence[Source]) -> tup
             facts[key].nranks,
             facts[key].nnodes,
             ordinals[key],
-            tuple(members[place]),
+            members[place],
         )
         for key, place in ids.items()
     )
@@ -333,7 +361,7 @@ def gather(sources: Sequence[Source], members: int) -> Records | None:
     piece = _piece_of(joined, raw.end, bits)
     shift = _align(raw, joined, piece)
     begin, end = raw.begin + shift, raw.end + shift
-    order = np.lexsort((end, begin, raw.member))
+    order = order_rows(raw.member, begin, end)
     return Records(
         comms=_comms(raw, ids, sources),
         member=raw.member[order],
