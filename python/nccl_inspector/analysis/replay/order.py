@@ -446,7 +446,7 @@ def find_gaps(records: Records, order: Order) -> Gaps:
     # Gaps of one place of the pattern that are counted from another place are no comparison.
     spot = number_rows(order.spot, np.where(order.cause >= 0, order.spot[order.cause], -1))
     usual_there = _usual_at_other_times(records, order, spot, known)
-    filled = murky & ~np.isnan(usual_there) & (clear > 0)
+    filled = murky & ~np.isnan(usual_there)
     usual = np.where(filled, np.minimum(usual_there, order.gap), usual)
     murky &= ~filled
     own = order.gap.copy()
