@@ -136,6 +136,7 @@ def test_the_report_names_the_planted_rank_with_its_node_and_gpu(journey: Journe
     assert node == "n3"
     text = " ".join(journey.text.split())
     verdict = text.partition("VERDICT DEGRADED (straggler), ")[2]
+    assert verdict, journey.text
     assert verdict.partition(": ")[2].startswith(f"rank {SLOW_RANK} ({node} {gpu}) is late by ")
     assert journey.exit_code == EXIT_WARNING
     first = journey.card.stragglers[0]

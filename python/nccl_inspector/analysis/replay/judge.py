@@ -28,7 +28,7 @@ from nccl_inspector.analysis.replay.records import Records, Source, gather
 from nccl_inspector.analysis.replay.whatif import Piece, Question, Replay
 
 COST_MIN = 0.01  # of the job's time, from which on a cause is a warning
-TOLD_MIN = 0.003  # from which on it is information
+TOLD_MIN = 0.004  # from which on it is information
 _ERRORS = 3.0  # standard errors that a cost must be above nothing
 _SPREADS = 5.0  # of what the same question says of the other processes
 _PIECE_SLOW = 0.25  # of the usual cost of its worst pieces, for a piece to be in the period
@@ -37,6 +37,8 @@ _WHOLE = 0.8  # of the pieces
 SEEN_PIECES_MIN, SEEN_RANKS_MIN, SEEN_JOINED_MIN, SEEN_SECONDS_MIN = 3, 0.5, 0.5, 5.0
 _RARE_SHARE, _RARE_TIMES = 0.03, 8.0  # of a process's gaps; of its usual excess
 
+# By how much a job may be longer, by the replay, if all ranks took what is usual: else it is wrong.
+_AGAINST_MAX = 0.03
 _SLOW_PIECE_MIN = 0.02  # of a piece, that a slow one loses
 _APART_MAX = 2  # pieces: of a time that is slow some pieces may be as usual
 
@@ -383,6 +385,8 @@ def _seen(records: Records, order: Order, found: Found) -> str:
         return f"only {joined:.0%} of the sampled operations have records of all their ranks"
     if found.seconds < SEEN_SECONDS_MIN or found.pieces < 1:
         return f"only {found.seconds:.0f} s of the job could be replayed"
+    if found.imbalance_share < -_AGAINST_MAX:
+        return "what the operations depend on could not be found out"
     if not np.any(~np.isnan(order.waited)):
         return "no operation in which ranks wait for each other"
     return ""

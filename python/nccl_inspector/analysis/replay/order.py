@@ -397,6 +397,9 @@ def find_order(records: Records) -> Order:
     queued = (before >= 0) & (records.begin - records.end[np.maximum(before, 0)] < QUEUED_NS)
     delayed = _delays(in_stream, queued, waited)
     blocks, sure = _blocking(records, place, kind, position, delayed)
+    # What follows differs by rank where streams run beside each other; the program does not.
+    agree = np.bincount(place, blocks, minlength=int(place.max()) + 1) > 0.5 * np.bincount(place)
+    blocks = agree[place]
     spot = number_rows(stage[records.member], kind, position)
     owner = number_rows(records.piece, records.member)
     held = np.flatnonzero(blocks)
@@ -432,10 +435,12 @@ def find_gaps(records: Records, order: Order) -> Gaps:
     known = ~np.isnan(order.gap)
     usual = np.full(len(records), np.nan)
     rows = np.flatnonzero(known)
-    usual[rows] = medians_of_others(order.place[rows], order.gap[rows])
-    count = int(order.place.max()) + 1
-    clear = np.bincount(order.place[rows], ~order.queued[rows], minlength=count)[order.place]
-    every = np.bincount(order.place[rows], minlength=count)[order.place]
+    # Gaps are compared that are counted from the same operation.
+    place = number_rows(order.place, np.where(order.cause >= 0, order.place[order.cause], -1))
+    usual[rows] = medians_of_others(place[rows], order.gap[rows])
+    count = int(place.max()) + 1
+    clear = np.bincount(place[rows], ~order.queued[rows], minlength=count)[place]
+    every = np.bincount(place[rows], minlength=count)[place]
     # Of the others: whether a rank was late must not be asked of itself.
     murky = known & (2 * (clear - ~order.queued) < every - 1)
     # Gaps of one place of the pattern that are counted from another place are no comparison.
@@ -446,7 +451,7 @@ def find_gaps(records: Records, order: Order) -> Gaps:
     murky &= ~filled
     own = order.gap.copy()
     queued = order.queued & ~np.isnan(usual)
-    return _carry_on(records, order, usual, own, murky, queued & ~murky)
+    return _carry_on(records, order, place, Gaps(own, usual), murky, queued & ~murky)
 
 
 def _usual_at_other_times(records: Records, order: Order, spot: Ints, known: Mask) -> Floats:
@@ -485,12 +490,14 @@ def _ratio(own: Floats, usual: Floats, at: Ints) -> Floats:
 
 
 def _carry_on(
-    records: Records, order: Order, usual: Floats, own: Floats, murky: Mask, queued: Mask
+    records: Records, order: Order, place: Ints, gaps: Gaps, murky: Mask, queued: Mask
 ) -> Gaps:
     """Carry gaps on from the last place at which they are known, operation by operation.
 
     `murky`: what is usual there is not known. `queued`: it is, but not what the rank itself took.
+    `place`: rows with the same one are compared.
     """
+    usual, own = gaps.usual, gaps.own
     # The place before, of the same process, with the same cause.
     run = number_rows(records.member, order.cause)
     by_run = np.lexsort((records.begin, run))
@@ -512,7 +519,7 @@ def _carry_on(
     begin_of_run[1:] = ~same
     start = np.maximum.accumulate(np.where(begin_of_run, np.arange(len(by_run)), 0))
     depth[by_run] = np.arange(len(by_run)) - start
-    by_depth = np.lexsort((order.place, depth))
+    by_depth = np.lexsort((place, depth))
     cuts = np.flatnonzero(np.diff(depth[by_depth])) + 1
     usual, own = usual.copy(), own.copy()
     # In the order of time, so that each carries on from the one before.
@@ -530,7 +537,7 @@ def _carry_on(
         # Those who were not queued tell how long the step takes: all take the middle of them.
         told = ~order.queued[todo]
         ready = base + step[todo] / pace[records.member[todo]]
-        here = number_rows(order.place[todo])
+        here = number_rows(place[todo])
         middle = medians(here[told], ready[told], int(here.max()) + 1)[here]
         nobody = np.isnan(middle)
         # Where all were queued they were ready at any time since the operation before: at once.
