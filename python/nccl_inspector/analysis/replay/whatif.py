@@ -16,6 +16,8 @@ from nccl_inspector.analysis.replay.arrays import (
     Floats,
     Ints,
     Mask,
+    distinct_pairs,
+    last_before,
     number_rows,
     order_groups,
     order_rows,
@@ -25,6 +27,7 @@ from nccl_inspector.analysis.replay.records import Records
 from nccl_inspector.model import PEER_NONE
 
 _EARLY = -1e18
+PARTS = 4  # of a piece, that are looked at one by one
 _PARTS_MAX = 8  # Sends and Recvs of one kernel
 _TOLERANCE_NS = 50_000.0  # by which ends of one operation differ
 _ENDS_MAX = 8 << 20  # times that are held at once
@@ -51,6 +54,7 @@ class Piece:
     end: int
     length: float  # that the replay could have changed
     saved: Floats  # by question: how much sooner it would have ended
+    parts: Floats  # parts of equal length x questions: by how much more in each
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,10 +332,26 @@ class Replay:
             for piece in some:
                 if piece in self._pieces:
                     known = self._pieces[piece]
-                    last = ends[place[known.last - low]]
-                    saved: Floats = np.median(last[:, :1] - last, axis=0)
-                    found.append(Piece(piece, known.start, known.end, known.length, saved))
+                    sooner = _sooner(ends, [place[one - low] for one in known.last])
+                    found.append(
+                        Piece(
+                            piece, known.start, known.end, known.length, sooner[-1],
+                            np.diff(sooner, axis=0),
+                        )
+                    )  # fmt: skip
         return found
+
+
+def _sooner(ends: Floats, last: Sequence[Ints]) -> Floats:
+    """Return by moment and question how much sooner the processes' operations ended.
+
+    `last`: by moment the rows of `ends` that were the last ones.
+    """
+    found = np.zeros((len(last), ends.shape[1]))
+    for moment, rows in enumerate(last):
+        if len(rows):
+            found[moment] = np.median(ends[rows, :1] - ends[rows], axis=0)
+    return found
 
 
 def _together(bounds: Ints, most: int) -> Iterator[range]:
@@ -348,7 +368,7 @@ def _together(bounds: Ints, most: int) -> Iterator[range]:
 class _Known:
     """What all answers for one piece have in common. Times are ns."""
 
-    last: Ints  # positions: where each process ended last
+    last: tuple[Ints, ...]  # by moment between its parts: where processes ended last, positions
     start: int
     end: int
     length: float
@@ -357,34 +377,37 @@ class _Known:
 def _pieces(records: Records, plan: _Plan) -> dict[int, _Known]:
     """Return the pieces that can be replayed: those of more than one row."""
     rows = plan.rows
-    owner = plan.piece * records.members + records.member[rows]
-    end = records.end[rows]
-    last = _ends_of_groups(owner, end, last=True)
+    member = records.member[rows]
+    begin, end = records.begin[rows], records.end[rows]
+    pieces, _ = distinct_pairs(plan.piece, member)
+    owner = number_rows(plan.piece, member)
     # What begins before anything that it could depend on is known stays where it was.
     held = np.flatnonzero(plan.cause >= 0)
     since = end[plan.cause[held]]
-    first = _ends_of_groups(owner[held], since, last=False)
-    found = {}
+    order = order_rows(owner[held], since, since)
+    order = order[np.append(True, np.diff(owner[held][order]) != 0)[: len(order)]]
+    first_of, since = plan.piece[held][order], since[order]
+    found: dict[int, tuple[int, int, Ints]] = {}
     for piece, (low, high) in enumerate(pairwise(plan.bounds.tolist())):
-        if high - low < 2:
-            continue
-        until = int(end[low:high].max())
-        own = first[plan.piece[held[first]] == piece]
-        begun = int(np.median(since[own])) if len(own) else until
-        found[piece] = _Known(
-            last[plan.piece[last] == piece],
-            int(records.begin[rows[low:high]].min()),
+        if high - low > 1:
+            until = int(end[low:high].max())
+            own = since[first_of == piece]
+            first = int(np.median(own)) if len(own) else until
+            moments = np.linspace(first, until, PARTS + 1).astype(np.int64)
+            found[piece] = int(begin[low:high].min()), until, moments
+    asked = np.isin(pieces, list(found))
+    pieces, questions = pieces[asked], np.flatnonzero(asked)
+    if not len(pieces):
+        return {}
+    moments_of = np.concatenate([found[piece][2] for piece in pieces.tolist()])
+    last = last_before(owner, end, np.repeat(questions, PARTS + 1), moments_of)
+    last = last.reshape(-1, PARTS + 1)
+    return {
+        piece: _Known(
+            tuple(one[one >= 0] for one in last[pieces == piece].T),
+            start,
             until,
-            float(max(until - begun, 0)),
+            float(max(until - int(moments[0]), 0)),
         )
-    return found
-
-
-def _ends_of_groups(owner: Ints, time: Ints, *, last: bool) -> Ints:
-    """Return the row with the latest, or earliest, time of each owner."""
-    if not len(owner):
-        return np.zeros(0, np.int64)
-    order = order_rows(owner, time, time)
-    new = np.diff(owner[order]) != 0
-    found: Ints = order[np.append(new, True) if last else np.append(True, new)]
-    return found
+        for piece, (start, until, moments) in found.items()
+    }
