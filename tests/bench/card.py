@@ -154,7 +154,7 @@ def _write_node(directory: Path, node: int) -> None:
 
 def write_job(reports: Path, nodes: int, bursts: Bursts) -> None:
     """Write the summaries of all nodes. A rank in their middle is late."""
-    global _job  # noqa: PLW0603
+    global _job
     directory = reports / str(JOB)
     directory.mkdir(parents=True)
     _job = _Job(nodes, bursts, play(nodes, bursts, (nodes // 2, 3)))

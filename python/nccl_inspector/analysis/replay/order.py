@@ -33,6 +33,7 @@ _PERIOD_MAX, _PERIOD_ROWS, _PERIOD_SLACK = 160, 2000, 1.25
 _PAIR_ROWS_MIN = 8  # fewer observations of a pair of kinds tell nothing
 _WAIT_NS_MIN = 10_000.0  # variation of the waiting that is too small to test anything by
 _CLEARLY = 0.35  # difference of two logarithms of spreads that is none by chance
+_HANDED_SHARE = 0.8  # of the operations of a kind that are not queued, and of their numbers
 _SLOPE_ERROR_MAX = 0.2
 _BLOCKS_SLOPE = 0.5  # of the next begin against the waiting: 0 blocks, 1 does not
 
@@ -377,6 +378,47 @@ def _delays(in_stream: Ints, queued: Mask, waited: Floats) -> Floats:
     return found if len(heads) else waited
 
 
+def _handed_on(records: Records, kind: Ints, owner: Ints, before: Ints) -> Ints:
+    """Return for each row the row of another stream whose result it takes; -1: none is known.
+
+    A reduction within the node and then one between nodes, say: where the second is not queued, it
+    begins when the first has ended. Each operation of the one kind has its own of the other.
+    """
+    found = np.full(len(records), -1, np.int64)
+    latest = last_before(owner, records.end, owner, records.begin)
+    there = np.maximum(latest, 0)
+    free = (before < 0) | (records.begin - records.end[np.maximum(before, 0)] >= QUEUED_NS)
+    other = (latest >= 0) & (records.comm[there] != records.comm)
+    near = free & other & (records.begin - records.end[there] < QUEUED_NS)
+    pairs = number_rows(kind, np.where(near, kind[there], -1))
+    for pair in np.unique(pairs[near]).tolist():
+        rows = np.flatnonzero(near & (pairs == pair))
+        of_kind = kind == kind[rows[0]]
+        if len(rows) < max(_HANDED_SHARE * np.count_nonzero(of_kind & free), _PAIR_ROWS_MIN):
+            continue
+        apart = records.number[rows] - records.number[there[rows]]
+        usual = int(np.median(apart))
+        if np.mean(apart == usual) < _HANDED_SHARE:
+            continue
+        taken = np.flatnonzero(of_kind)
+        source = np.flatnonzero(kind == kind[there[rows[0]]])
+        row = _rows_of(records, owner, source, taken, records.number[taken] - usual)
+        good = (row >= 0) & (records.end[np.maximum(row, 0)] <= records.begin[taken] + QUEUED_NS)
+        found[taken[good]] = row[good]
+    return found
+
+
+def _rows_of(records: Records, owner: Ints, source: Ints, asking: Ints, numbers: Ints) -> Ints:
+    """Return of each asking row's process the row among `source` that has a number; -1: none."""
+    both = number_rows(
+        np.concatenate((owner[source], owner[asking])),
+        np.concatenate((records.number[source], numbers)),
+    )
+    table = np.full(int(both.max()) + 1, -1, np.int64)
+    table[both[: len(source)]] = source
+    return table[both[len(source) :]]
+
+
 def find_order(records: Records) -> Order:
     """Return what each row depends on."""
     stage = _stages(records)
@@ -405,6 +447,8 @@ def find_order(records: Records) -> Order:
     held = np.flatnonzero(blocks)
     cause = last_before(owner[held], records.end[held], owner, records.begin)
     cause = np.where(cause >= 0, held[np.maximum(cause, 0)] if len(held) else -1, -1)
+    handed = _handed_on(records, kind, owner, before)
+    cause = np.where(handed >= 0, handed, cause)
     gap = np.where(cause >= 0, records.begin - records.end[np.maximum(cause, 0)], np.nan)
     queued &= before != cause
     return Order(
