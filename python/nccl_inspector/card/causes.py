@@ -30,7 +30,7 @@ from nccl_inspector.card.model import (
     Period,
     Straggler,
 )
-from nccl_inspector.card.words import cut_list, duration, elapsed, percent
+from nccl_inspector.card.words import cut_list, duration, elapsed
 from nccl_inspector.model import FUNCS, Process
 
 CRITICAL_SHARE = 0.5
@@ -111,7 +111,9 @@ def _below_finding(
         f"{could:.1f} are to be expected ({worst.expected_source}). No path is faster than others.",
         evidence=(
             Evidence("samples", f"{worst.func} bus bandwidth by T", bus, "GB/s", could),
-            Evidence("samples", "cost by replay without it", share, "share of the job's time"),
+            Evidence(
+                "samples", "what it cost of the job's time, by replay without it", share, "share"
+            ),
         ),
         actions=(
             "look at NCCL's settings (NCCL_DEBUG=INFO says which adapters it uses), adapters, "
@@ -155,7 +157,7 @@ def _saved(share: float, seconds: float, view: JobView, error: float) -> str:
     would = view.wall_s - seconds
     plus = f" +-{error:.1%}" if error >= 0.001 else ""
     return (
-        f"It cost about {elapsed(seconds)} ({percent(share)}{plus} of the job's time): "
+        f"It cost about {elapsed(seconds)} ({share:.1%}{plus} of the job's time): "
         f"{elapsed(view.wall_s)} would have been {elapsed(would)}."
     )
 
@@ -237,7 +239,7 @@ def _late_title(cause: Cause, view: JobView) -> str:
     who = f"{view.names[member]} ({view.place(member)})"
     if cause.rare:
         return f"{who} makes the others wait now and then"
-    return f"{who} is late {by} in {cause.late_share:.0%} of its steps"
+    return f"{who} is late {by}, in {cause.late_share:.0%} of its gaps between operations"
 
 
 def _late_finding(
@@ -250,7 +252,7 @@ def _late_finding(
     excused = cause.leader and cause.rare
     evidence = [
         Evidence("samples", "late, by its own gaps beside its peers'", cause.late_ns, "ns"),
-        Evidence("samples", "cost by replay without it", share, "share of the job's time"),
+        Evidence("samples", "what it cost of the job's time, by replay without it", share, "share"),
     ]
     if queued is not None:
         evidence.append(
@@ -266,7 +268,7 @@ def _late_finding(
     lasting = "for all of the job" if cause.whole else "in the time given"
     victims = tuple(Entity("rank", view.names[one]) for one in cause.victims)
     waited = (
-        f" {cut_list([one.name for one in victims], _SHOWN)} are late only because of it."
+        f" Late only because of it: {cut_list([one.name for one in victims], _SHOWN)}."
         if victims
         else ""
     )
@@ -368,7 +370,9 @@ def _transfer_finding(cause: Cause, view: JobView) -> tuple[str, Finding]:
         entities=entities,
         evidence=(
             Evidence("samples", "T beside what is usual", cause.ratio, "times", 1.0),
-            Evidence("samples", "cost by replay without it", share, "share of the job's time"),
+            Evidence(
+                "samples", "what it cost of the job's time, by replay without it", share, "share"
+            ),
         ),
         actions=(
             "look at NVLinks, PCIe width and XIDs of this node"

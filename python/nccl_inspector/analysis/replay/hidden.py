@@ -15,12 +15,15 @@ from typing import Any
 import numpy as np
 
 from nccl_inspector.analysis.replay.arrays import Floats, Ints, Mask, number_rows
+from nccl_inspector.analysis.replay.order import comm_classes, positions
 from nccl_inspector.analysis.replay.records import Comm, Records
 from nccl_inspector.model import FUNCS, PEER_NONE
 
 _TIMES_MIN = 20  # that it must be seen
-_COVERED = 0.9  # of the times at which a rank is at that place, those with all ranks between two
-_SLOPE, _SLOPE_TOLERANCE, _SLOPE_ERROR = -1.0, 0.2, 0.05  # of the gaps against the arrivals
+_COVERED = 0.5  # of the times at which a rank is at that place
+_MOST = 0.95  # of the points, and of the processes, which a rule must hold for
+_FAR = 8.0  # of the usual gap: a pause, or the end of a burst
+_SLOPE, _SLOPE_TOLERANCE, _SLOPE_ERROR = 1.0, 0.3, 0.15  # of gaps against how early one came
 _SPREAD_NS_MIN = 20_000.0  # of the arrivals; clocks are aligned less exactly
 _AFTER_NS, _TRANSFER_NS = 1_000, 5_000  # begin after the operation before, and time, of the found
 _ORDINAL = 1 << 20
@@ -59,64 +62,77 @@ def _find_points(records: Records) -> _Points | None:
         before[inside, place] = last[next_[inside] - 1]
         after[inside, place] = low + next_[inside]
     whole = (before >= 0).all(axis=1)
-    before, after = before[whole], after[whole]
-    piece = records.piece[before[:, :1]]
-    same = ((records.piece[before] == piece) & (records.piece[after] == piece)).all(axis=1)
-    return _Points(before[same], after[same], present) if same.sum() >= _TIMES_MIN else None
+    return _Points(before[whole], after[whole], present) if whole.sum() >= _TIMES_MIN else None
 
 
-def _classes(records: Records, points: _Points) -> tuple[Ints, Ints]:
-    """Return the class of each point by what all processes are between; and by row its own part.
+def _steps(records: Records, points: _Points) -> tuple[Ints, Ints]:
+    """Return the class of each point, and how often the first process is at such a place.
 
-    The second is the class of (row, the next row of its process).
+    Points are alike where all processes are between the same kinds of operation, and the first one
+    at the same place of its pattern.
     """
-    sizes = np.array([comm.nranks for comm in records.comms], np.int64)
-    ordinals = np.array([comm.ordinal for comm in records.comms], np.int64)
+    classes = comm_classes(records)[records.comm]
     kind = number_rows(
-        sizes[records.comm], ordinals[records.comm], records.func, records.size_class,
-        (records.peer != PEER_NONE).astype(np.int64),
-    )  # fmt: skip
-    part = kind[points.before] * (int(kind.max()) + 1) + kind[points.after]
-    _, part = np.unique(part, return_inverse=True)
-    part = part.reshape(points.before.shape)
-    weights = np.random.default_rng(1).integers(1, 1 << 62, part.shape[1]).astype(np.uint64)
-    mixed = ((part.astype(np.uint64) + np.uint64(1)) * weights).sum(axis=1, dtype=np.uint64)
-    return number_rows(mixed), kind
+        classes, records.func, records.size_class, (records.peer != PEER_NONE).astype(np.int64)
+    )
+    _, parts = np.unique(
+        kind[points.before] * (int(kind.max()) + 1) + kind[points.after], return_inverse=True
+    )
+    parts = parts.reshape(points.before.shape).astype(np.uint64) + np.uint64(1)
+    weights = np.random.default_rng(1).integers(1, 1 << 62, parts.shape[1]).astype(np.uint64)
+    place = number_rows(kind, positions(records, number_rows(classes, records.func)))
+    own = np.flatnonzero(records.member == points.present[0])
+    many = int(place.max()) + 1
+    step = place[points.before[:, 0]] * many + place[points.after[:, 0]]
+    steps, counts = np.unique(place[own[:-1]] * many + place[own[1:]], return_counts=True)
+    at = np.minimum(np.searchsorted(steps, step), len(steps) - 1)
+    every = np.where(steps[at] == step, counts[at], len(own))
+    return number_rows((parts * weights).sum(axis=1, dtype=np.uint64), step), every
 
 
 def _is_synchronised(arrived: Floats, gap: Floats) -> bool:
-    """Tell whether gaps (points x processes, ns) are shorter by as much as arrivals are later."""
-    x = arrived - np.median(arrived, axis=1, keepdims=True)
-    y = gap - np.median(gap, axis=1, keepdims=True)
-    x, y = x - np.median(x, axis=0), y - np.median(y, axis=0)
+    """Tell whether gaps (points x processes, ns) are longer by as much as the last one came later.
+
+    That must hold for every process whose arrivals differ enough to tell.
+    """
+    early = arrived.max(axis=1, keepdims=True) - arrived
+    x, y = early - np.median(early, axis=0), gap - np.median(gap, axis=0)
     for_x, for_y = 8 * np.median(np.abs(x)) + 1e3, 8 * np.median(np.abs(y)) + 1e3
     used = (np.abs(x) <= for_x) & (np.abs(y) <= for_y)
-    x, y = x[used], y[used]
-    if len(x) < _TIMES_MIN or float(np.std(x)) < _SPREAD_NS_MIN:
+    x, y = np.where(used, x, 0.0), np.where(used, y, 0.0)
+    count = used.sum(axis=0)
+    square = (x * x).sum(axis=0)
+    told = (count >= _TIMES_MIN / 2) & (square > count * _SPREAD_NS_MIN**2)
+    if not told.any():
         return False
-    square = float((x * x).sum())
-    slope = float((x * y).sum()) / square
-    error = float(np.sqrt(((y - slope * x) ** 2).sum() / len(x) / square))
-    return abs(slope - _SLOPE) <= _SLOPE_TOLERANCE and error <= _SLOPE_ERROR
+    x, y, square = x[:, told], y[:, told], square[told]
+    slope = (x * y).sum(axis=0) / square
+    error = np.sqrt(((y - slope * x) ** 2).sum(axis=0) / count[told] / square)
+    sure = error <= _SLOPE_ERROR
+    if sure.sum() < 2:
+        return False
+    return bool(np.mean(np.abs(slope[sure] - _SLOPE) <= _SLOPE_TOLERANCE) >= _MOST)
 
 
 def _hidden(records: Records, points: _Points) -> Mask:
     """Return at which points all processes left an operation together."""
-    classes, kind = _classes(records, points)
+    classes, every = _steps(records, points)
     found = np.zeros(len(classes), dtype=bool)
     low = int(records.begin.min())
     for number in np.flatnonzero(np.bincount(classes) >= _TIMES_MIN).tolist():
         mine = np.flatnonzero(classes == number)
         before, after = points.before[mine], points.after[mine]
-        # How often the first process is at this place at all.
-        row, follower = int(before[0, 0]), int(after[0, 0])
-        own = np.flatnonzero(records.member == points.present[0])
-        every = np.count_nonzero((kind[own[:-1]] == kind[row]) & (kind[own[1:]] == kind[follower]))
-        if len(mine) < _COVERED * every:
+        # All go on from one such point to the next.
+        moved = (before[1:] != before[:-1]).all(axis=1)
+        if len(mine) < _COVERED * every[mine[0]] or np.mean(moved) < _MOST:
             continue
         arrived = (records.end[before] - low).astype(float)
         gap = (records.begin[after] - records.end[before]).astype(float)
-        found[mine] = _is_synchronised(arrived, gap)
+        # Between two bursts is more than one operation.
+        middle = np.median(gap, axis=1)
+        near = middle <= _FAR * np.median(middle)
+        if near.sum() >= _TIMES_MIN and _is_synchronised(arrived[near], gap[near]):
+            found[mine[near]] = True
     return found
 
 
@@ -153,7 +169,7 @@ def fill_holes(records: Records) -> Records:
         "end": end.ravel(),
         "queued": np.zeros(times * many, np.int64),
         "joined": int(records.joined.max()) + number,
-        "piece": records.piece[before].ravel(),
+        "piece": np.repeat(records.piece[before].max(axis=1), many),
         "shift": records.shift[before].ravel(),
     }
     both = {name: np.concatenate((getattr(records, name), rows[name])) for name in rows}

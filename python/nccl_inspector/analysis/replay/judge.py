@@ -29,7 +29,7 @@ from nccl_inspector.analysis.replay.whatif import Piece, Question, Replay
 
 COST_MIN = 0.01  # of the job's time, from which on a cause is a warning
 TOLD_MIN = 0.004  # from which on it is information
-_ERRORS = 3.0  # standard errors that a cost must be above nothing
+_ERRORS = 4.0  # standard errors that a cost must be above nothing
 _SPREADS = 5.0  # of what the same question says of the other processes
 _PIECE_SLOW = 0.25  # of the usual cost of its worst pieces, for a piece to be in the period
 _WHOLE = 0.8  # of the pieces
@@ -39,6 +39,8 @@ _RARE_SHARE, _RARE_TIMES = 0.03, 8.0  # of a process's gaps; of its usual excess
 
 # By how much a job may be longer, by the replay, if all ranks took what is usual: else it is wrong.
 _AGAINST_MAX = 0.03
+# What all ranks do between operations differs by chance, too: it is grown beside much that is not.
+_OUTSIDE_PIECES_MIN, _OUTSIDE_SHARE_MAX = 8, 0.6
 _SLOW_PIECE_MIN = 0.02  # of a piece, that a slow one loses
 _APART_MAX = 2  # pieces: of a time that is slow some pieces may be as usual
 
@@ -279,8 +281,8 @@ def _slower_then(
     inside: bool,
 ) -> Cause | None:
     """Return the cause of a time in which transfers were slower; None: it cost too little."""
-    cost = _cost_of_pieces(answers, rows, slow)
-    if cost < TOLD_MIN or not _was_slower(records, answers, rows, slow):
+    cost = _cost_of_pieces(answers, rows, slow) * _believed(records, answers, rows, slow)
+    if cost < TOLD_MIN:
         return None
     numbers = [answers[at].piece for at in slow]
     paths, rest = slow_then(records, factor, numbers)
@@ -302,15 +304,15 @@ def _slower_then(
     )
 
 
-def _was_slower(
+def _believed(
     records: Records,
     answers: Sequence[Piece],
     rows: Sequence[tuple[int, int, float]],
     some: Sequence[int],
-) -> bool:
-    """Tell whether fewer operations a second were done in some pieces, by about what they cost.
+) -> float:
+    """Return how much of a cost in some pieces is to be believed, from 0 to 1.
 
-    Else something else was done there, or the arithmetic is wrong.
+    What costs time makes operations fewer: by how many a second is seen, whatever the replay says.
     """
     done = np.bincount(records.piece)[[one.piece for one in answers]].astype(float)
     span = np.array([one.end - one.start for one in answers], float)
@@ -318,9 +320,12 @@ def _was_slower(
     there = np.zeros(len(answers), dtype=bool)
     there[list(some)] = True
     if there.all():
-        return True
+        return 1.0
     share = sum(rows[at][2] for at in some) / len(some)
-    return float(np.median(rate[there])) <= (1 - share / 2) * float(np.median(rate[~there]))
+    fewer = 1 - float(np.median(rate[there])) / float(np.median(rate[~there]))
+    if fewer >= share / 2:
+        return 1.0
+    return fewer / share if fewer >= _SLOW_PIECE_MIN else 0.0
 
 
 def _cost_of_pieces(
@@ -347,17 +352,18 @@ def _is_inside(records: Records, spots: Sequence[Spot]) -> Mask:
 
 
 def _outside_causes(records: Records, replay: Replay, changes: Changes) -> list[Cause]:
-    if not (np.nan_to_num(changes.grown) >= GROWN).any():
+    grown_at = changes.grown[np.isfinite(changes.grown)]
+    grown_often = float(np.mean(grown_at >= GROWN)) if len(grown_at) else 0.0
+    if len(grown_at) < _OUTSIDE_PIECES_MIN or not 0 < grown_often <= _OUTSIDE_SHARE_MAX:
         return []
     answers = replay.ask([Question(gap=changes.gap)])
     _, _, rows = _share(answers, 1)
     found = []
     for slow in _slow_times(rows):
-        cost = _cost_of_pieces(answers, rows, slow)
+        cost = _cost_of_pieces(answers, rows, slow) * _believed(records, answers, rows, slow)
         grown = changes.grown[[answers[at].piece for at in slow]]
         ends = slow[0] > 0 and slow[-1] < len(rows) - 1
-        slower = _was_slower(records, answers, rows, slow)
-        if cost >= TOLD_MIN and slower and np.isfinite(grown).any():
+        if cost >= TOLD_MIN and np.isfinite(grown).any():
             found.append(
                 Cause(
                     OUTSIDE,

@@ -165,7 +165,7 @@ def _phase(pattern: Floats, logs: Floats, period: int) -> int:
     return int(np.abs(wide - logs).mean(axis=1).argmin())
 
 
-def _positions(records: Records, classes: Ints) -> Ints:
+def positions(records: Records, classes: Ints) -> Ints:
     """Return for each row its place in the pattern of its class of operations.
 
     One process and communicator speak for all; where the pattern is found in the piece of time with
@@ -389,7 +389,7 @@ def find_order(records: Records) -> Order:
         (records.peer != PEER_NONE).astype(np.int64),
     )  # fmt: skip
     transfer, waited = _waits(records)
-    position = _positions(records, number_rows(classes, records.func))
+    position = positions(records, number_rows(classes, records.func))
     stream = number_rows(records.piece, records.member, records.comm)
     in_stream = np.lexsort((records.end, records.begin, stream))
     kernel = _kernels(records, stream, in_stream)
@@ -446,7 +446,7 @@ def find_gaps(records: Records, order: Order) -> Gaps:
     # Gaps of one place of the pattern that are counted from another place are no comparison.
     spot = number_rows(order.spot, np.where(order.cause >= 0, order.spot[order.cause], -1))
     usual_there = _usual_at_other_times(records, order, spot, known)
-    filled = murky & ~np.isnan(usual_there) & (clear > 0)
+    filled = murky & ~np.isnan(usual_there)
     usual = np.where(filled, np.minimum(usual_there, order.gap), usual)
     murky &= ~filled
     own = order.gap.copy()

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nccl_inspector.analysis.replay.arrays import Floats, Ints, Mask, number_rows
+from nccl_inspector.analysis.replay.arrays import Floats, Ints, Mask, last_before, number_rows
 from nccl_inspector.analysis.replay.order import Gaps, Order
 from nccl_inspector.analysis.replay.records import Records
 from nccl_inspector.model import PEER_NONE
 
 _EARLY = -1e18
+PARTS = 4  # of a piece, that are looked at one by one
 _PARTS_MAX = 8  # Sends and Recvs of one kernel
 _TOLERANCE_NS = 50_000.0  # by which ends of one operation differ
 
@@ -42,6 +43,7 @@ class Piece:
     end: int
     length: float  # that the replay could have changed
     saved: Floats  # by question: how much sooner it would have ended
+    parts: Floats  # parts of equal length x questions: by how much more in each
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,19 +199,25 @@ class Replay:
 
 
 def _answer(records: Records, piece: int, plan: _Plan, ends: Floats) -> Piece:
-    """Compare the last end of each process with that of the first question."""
+    """Compare the ends of each process's operations with those of the first question."""
     rows = plan.rows
-    member = records.member[rows]
-    order = np.lexsort((records.end[rows], member))
-    last = order[np.append(np.flatnonzero(np.diff(member[order])), len(order) - 1)]
-    sooner = ends[last, :1] - ends[last]
-    saved: Floats = np.median(sooner, axis=0)
     # What begins before anything that it could depend on is known stays where it was.
     held: Mask = plan.cause >= 0
     start = int(records.begin[rows].min())
     end = int(records.end[rows].max())
     first = int(np.median(_first_causes(records, plan, held))) if held.any() else end
-    return Piece(piece, start, end, float(max(end - first, 0)), saved)
+    member = number_rows(records.member[rows])
+    present = np.arange(int(member.max()) + 1)
+    moments = np.linspace(first, end, PARTS + 1).astype(np.int64)
+    sooner = np.zeros((PARTS + 1, ends.shape[1]))
+    for part, moment in enumerate(moments):
+        until = np.full(len(present), moment)
+        last = last_before(member, records.end[rows], present, until)
+        last = last[last >= 0]
+        if len(last):
+            sooner[part] = np.median(ends[last, :1] - ends[last], axis=0)
+    saved: Floats = sooner[-1]
+    return Piece(piece, start, end, float(max(end - first, 0)), saved, np.diff(sooner, axis=0))
 
 
 def _first_causes(records: Records, plan: _Plan, held: Mask) -> Ints:
