@@ -23,8 +23,9 @@ from nccl_inspector.analysis.replay.arrays import (
     number_rows,
 )
 from nccl_inspector.analysis.replay.records import SYNCHRONISING, Records
-from nccl_inspector.model import PEER_NONE
+from nccl_inspector.model import FUNCS, PEER_NONE
 
+_SEND, _RECV = FUNCS.index("Send"), FUNCS.index("Recv")
 # A begin this soon after the end before it on the same stream came as soon as the stream was free:
 # when its rank was ready is not known. Kernels follow each other within some microseconds.
 QUEUED_NS = 25_000
@@ -92,21 +93,43 @@ def _stages(records: Records) -> Ints:
 
 
 def _partners(records: Records) -> dict[int, set[int]]:
-    """Return for each process those with which it exchanged Sends and Recvs."""
-    paired = np.flatnonzero((records.peer != PEER_NONE) & (records.func != 0))
+    """Return for each process those with which it works in a pipeline.
+
+    Who sends to one alone and receives from one alone, round a ring, is no stage: all do the same.
+    """
+    paired = np.flatnonzero((records.peer != PEER_NONE) & (records.func == _SEND))
+    back = np.flatnonzero((records.peer != PEER_NONE) & (records.func == _RECV))
+    if not len(paired) or not len(back):
+        return {}
+    receiver = np.full(int(records.joined.max()) + 1, -1, np.int64)
+    receiver[records.joined[back]] = records.member[back]
+    to = receiver[records.joined[paired]]
+    known = to >= 0
+    both = np.unique(np.stack((records.member[paired][known], to[known])), axis=1)
+    sends: dict[int, set[int]] = {}
+    gets: dict[int, set[int]] = {}
+    for one, other in both.T.tolist():
+        if one != other:
+            sends.setdefault(one, set()).add(other)
+            gets.setdefault(other, set()).add(one)
     found: dict[int, set[int]] = {}
-    if not len(paired):
-        return found
-    order = paired[np.argsort(records.joined[paired], kind="stable")]
-    same = records.joined[order][1:] == records.joined[order][:-1]
-    both = np.unique(
-        np.stack((records.member[order[:-1]][same], records.member[order[1:]][same])), axis=1
-    )
-    for a, b in both.T.tolist():
-        if a != b:
-            found.setdefault(a, set()).add(b)
-            found.setdefault(b, set()).add(a)
+    for one in sends.keys() | gets.keys():
+        if not _is_in_ring(one, sends, gets):
+            found[one] = sends.get(one, set()) | gets.get(one, set())
     return found
+
+
+def _is_in_ring(start: int, sends: dict[int, set[int]], gets: dict[int, set[int]]) -> bool:
+    """Tell whether sending goes from one to one only until it comes back, by more than two."""
+    at, steps = start, 0
+    while len(sends.get(at, ())) == 1 and len(gets.get(at, ())) == 1:
+        (at,) = sends[at]
+        steps += 1
+        if at == start:
+            return steps > 2
+        if steps > len(sends):
+            break
+    return False
 
 
 def comm_classes(records: Records) -> Ints:
