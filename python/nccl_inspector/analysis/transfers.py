@@ -37,7 +37,9 @@ def find_transfers(judged: Judged) -> dict[Kind, Transfer]:
     if records is None or order is None:
         return {}
     waits = np.isin(records.func, list(SYNCHRONISING)) | (records.peer != PEER_NONE)
-    known = np.flatnonzero(waits & ~np.isnan(order.transfer))
+    # Where not all ranks were looked at the last one may be another.
+    all_ranks = np.array([not comm.left_out for comm in records.comms])[records.comm]
+    known = np.flatnonzero(waits & all_ranks & ~np.isnan(order.transfer))
     if not len(known):
         return {}
     # One row of each operation, but of a Send and its Recv both.

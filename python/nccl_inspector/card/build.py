@@ -16,6 +16,7 @@ from nccl_inspector.analysis.hangwords import HungJob, describe_hangs
 from nccl_inspector.analysis.hardware import find_hardware
 from nccl_inspector.analysis.paths import compare, time_communicators, time_network, time_pairs
 from nccl_inspector.analysis.places import Places, gpu_of
+from nccl_inspector.analysis.replay.choice import choose
 from nccl_inspector.analysis.replay.judge import Judged, judge_records
 from nccl_inspector.analysis.replay.records import Source
 from nccl_inspector.analysis.slowhardware import SlowHardware, find_slow_hardware
@@ -138,15 +139,16 @@ def _expectation(
 
 
 def _judge_samples(placed: Sequence[tuple[str, Process]], given: Given) -> Judged:
-    """Return what the exact records of all processes say together."""
+    """Return what the exact records of processes say together: of all, if these are not many."""
+    choice = choose(placed)
     sources = [
-        Source(member, process.samples)
-        for member, (_, process) in enumerate(placed)
-        if process.samples is not None
+        Source(member, samples)
+        for member in choice.members
+        if (samples := placed[member][1].samples) is not None
     ]
     nodes = [node for node, _ in placed]
     locals_ = [_local(process, place) for place, (_, process) in enumerate(placed)]
-    found = judge_records(sources, nodes, locals_, holed=not given.from_boxes)
+    found = judge_records(sources, nodes, locals_, holed=not given.from_boxes, choice=choice)
     if found.records is None and given.why_no_samples:
         return replace(found, why_not=given.why_no_samples)
     return found

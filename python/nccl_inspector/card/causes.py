@@ -342,16 +342,13 @@ def _where(cause: Cause, view: JobView) -> tuple[str, tuple[Entity, ...], str]:
         found: list[Entity] = [Entity("node", node)]
         found += [Entity("gpu", view.place(one)) for one in where.members if view.gpus[one]]
         label = view.gpus[where.members[0]] or f"place {where.local}"
-        return f"{label} of node {node} and its adapter", (*found, *ranks), look
+        return f"{label} of node {node} and its adapter", tuple(found), look
     if where.kind == RAIL:
-        entities = tuple(Entity("node", one) for one in where.nodes)
-        return f"rail {where.local} (place {where.local} of {nodes})", (
-            Entity("rail", str(where.local)), *entities, *ranks,
-        ), look  # fmt: skip
-    entities = tuple(Entity("node", one) for one in where.nodes)
-    return f"paths of {cut_list([one.name for one in ranks], _SHOWN)} ({nodes})", (
-        *entities, *ranks,
-    ), look  # fmt: skip
+        words = f"rail {where.local} (place {where.local} of {nodes})"
+        return words, (Entity("rail", f"rail {where.local}"),), look
+    words = f"paths of {cut_list([one.name for one in ranks], _SHOWN)} ({nodes})"
+    # Which end of them is slow is not known.
+    return words, (Entity("pair" if len(where.nodes) > 1 else "node", nodes),), look
 
 
 def _transfer_finding(cause: Cause, view: JobView) -> tuple[str, Finding]:
@@ -382,6 +379,7 @@ def _transfer_finding(cause: Cause, view: JobView) -> tuple[str, Finding]:
         cost_s=seconds,
         cost_share=share,
         cause=kind,
+        victims=tuple(Entity("rank", view.names[one]) for one in cause.members),
         next=look,
     )
     return kind, finding
@@ -419,7 +417,7 @@ def tell_causes(judged: Judged, view: JobView, slow: SlowHardware) -> Told:
     findings: list[tuple[str, Finding]] = []
     stragglers: list[Straggler] = []
     for cause in judged.causes:
-        if _cost(cause, view)[0] < TOLD_MIN and cause.kind in (LATE, OUTSIDE):
+        if _cost(cause, view)[0] < TOLD_MIN:
             continue
         if cause.kind == LATE:
             finding, rows = _late_finding(cause, view, slow)

@@ -6,6 +6,7 @@ replaying the sampled pieces of time. What several causes cost together is share
 second is counted twice.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from nccl_inspector.analysis.replay.arrays import Floats, Mask
 from nccl_inspector.analysis.replay.changes import GROWN, LONGER, Changes, find_changes
+from nccl_inspector.analysis.replay.choice import Choice
 from nccl_inspector.analysis.replay.culprits import Culprit, Found, find_culprits, own_excess
 from nccl_inspector.analysis.replay.hidden import fill_holes
 from nccl_inspector.analysis.replay.order import Order, find_gaps, find_order
@@ -34,7 +36,7 @@ _SPREADS = 5.0  # of what the same question says of the other processes
 _PIECE_SLOW = 0.25  # of the usual cost of its worst pieces, for a piece to be in the period
 _WHOLE = 0.8  # of the pieces
 # Evidence that a fault of 5 % would have shown.
-SEEN_PIECES_MIN, SEEN_RANKS_MIN, SEEN_JOINED_MIN, SEEN_SECONDS_MIN = 3, 0.5, 0.5, 5.0
+SEEN_RANKS_MIN, SEEN_JOINED_MIN, SEEN_SECONDS_MIN, SEEN_UNLIKE_MAX = 0.5, 0.5, 5.0, 0.7
 _RARE_SHARE, _RARE_TIMES = 0.03, 8.0  # of a process's gaps; of its usual excess
 
 # By how much a job may be longer, by the replay, if all ranks took what is usual: else it is wrong.
@@ -86,6 +88,8 @@ class Judged:
     records: Records | None = None
     order: Order | None = None
     replay: Replay | None = None
+    looked: int = 0  # processes whose records were looked at
+    refused: Mapping[str, int] = field(default_factory=dict)  # of which they could not be read
 
     def below(self, factors: Mapping[tuple[int, int, int], float]) -> tuple[float, float]:
         """Return what slow transfers cost all the time: share and standard error.
@@ -142,18 +146,22 @@ def _is_proved(one: Culprit, spread: float) -> bool:
 
 
 def _victims(records: Records, culprit: tuple[int, ...]) -> tuple[int, ...]:
-    """Return who shares a smaller communicator with a culprit, and so was late with it."""
-    small = [comm for comm in records.comms if set(culprit) & set(comm.members)]
-    least = min((comm.nranks for comm in small), default=0)
-    inside = {one for comm in small if comm.nranks == least for one in comm.members}
-    return tuple(sorted(inside - set(culprit))) if least < records.members else ()
+    """Return who works most closely with a culprit, and so was late with it."""
+    mine = np.isin(records.member, culprit)
+    often = np.bincount(records.comm[mine], minlength=len(records.comms))
+    for comm in np.argsort(-often).tolist():
+        members = set(records.comms[comm].members)
+        if often[comm] and len(members) < len(np.unique(records.member)) / 2:
+            return tuple(sorted(members - set(culprit)))
+    return ()
 
 
 def _late_causes(
     records: Records, order: Order, usual: Floats, nodes: Sequence[str], replay: Replay
 ) -> tuple[list[Cause], Found]:
     found = find_culprits(records, order, usual, nodes, replay)
-    costs = np.array([one.cost_share for one in found.culprits if len(one.members) == 1])
+    # Who is early in all that it does would make the job longer at the usual pace: no spread.
+    costs = np.array([max(one.cost_share, 0.0) for one in found.culprits if len(one.members) == 1])
     spread = 1.4826 * float(np.median(np.abs(costs - np.median(costs)))) if len(costs) > 3 else 0.0
     leader = _leader(records)
     causes = []
@@ -381,7 +389,7 @@ def _outside_causes(records: Records, replay: Replay, changes: Changes) -> list[
     return found
 
 
-def _seen(records: Records, order: Order, found: Found) -> str:
+def _seen(records: Records, order: Order, usual: Floats, found: Found) -> str:
     """Return what is missing for a fault of 5 % to be seen; empty: nothing."""
     ranks = len(np.unique(records.member))
     if ranks < SEEN_RANKS_MIN * records.members:
@@ -391,6 +399,8 @@ def _seen(records: Records, order: Order, found: Found) -> str:
         return f"only {joined:.0%} of the sampled operations have records of all their ranks"
     if found.seconds < SEEN_SECONDS_MIN or found.pieces < 1:
         return f"only {found.seconds:.0f} s of the job could be replayed"
+    if np.mean(np.isnan(usual)) > SEEN_UNLIKE_MAX:
+        return "hardly any rank has others that do the same work"
     if found.imbalance_share < -_AGAINST_MAX:
         return "what the operations depend on could not be found out"
     if not np.any(~np.isnan(order.waited)):
@@ -399,15 +409,22 @@ def _seen(records: Records, order: Order, found: Found) -> str:
 
 
 def judge_records(
-    sources: Sequence[Source], nodes: Sequence[str], locals_: Sequence[int], *, holed: bool = False
+    sources: Sequence[Source],
+    nodes: Sequence[str],
+    locals_: Sequence[int],
+    *,
+    holed: bool = False,
+    choice: Choice | None = None,
 ) -> Judged:
     """Return what the samples of a job's processes say; nodes and places there by process.
 
-    `holed`: small operations have no record.
+    `holed`: small operations have no record. `choice`: the sources are of these processes only.
     """
-    records = gather([one for one in sources if len(one.samples)], len(nodes))
+    refused = Counter[str]()
+    records = gather(sources, len(nodes), choice.left_out if choice else {}, refused)
     if records is None:
-        return Judged(why_not="no process has exact records of its operations")
+        why_not = "no process has exact records of its operations"
+        return Judged(why_not=why_not, refused=dict(refused))
     if holed:
         records = fill_holes(records)
     order = find_order(records)
@@ -422,7 +439,7 @@ def judge_records(
         *_transfer_causes(records, order, replay, changes, spots),
         *_outside_causes(records, replay, changes),
     ]
-    why_not = _seen(records, order, found)
+    why_not = _seen(records, order, usual, found)
     return Judged(
         tuple(sorted(causes, key=lambda one: -one.cost_share)),
         not why_not,
@@ -435,4 +452,6 @@ def judge_records(
         records,
         order,
         replay,
+        len(choice.members) if choice and choice.left_out else len(nodes),
+        dict(refused),
     )

@@ -27,8 +27,9 @@ from nccl_inspector.analysis.replay.arrays import (
     order_rows,
 )
 from nccl_inspector.analysis.replay.records import SYNCHRONISING, Records
-from nccl_inspector.model import PEER_NONE
+from nccl_inspector.model import FUNCS, PEER_NONE
 
+_SEND, _RECV = FUNCS.index("Send"), FUNCS.index("Recv")
 # A begin this soon after the end before it on the same stream came as soon as the stream was free:
 # when its rank was ready is not known. Kernels follow each other within some microseconds.
 QUEUED_NS = 25_000
@@ -37,6 +38,7 @@ _PERIOD_MAX, _PERIOD_ROWS, _PERIOD_SLACK = 160, 2000, 1.25
 _PAIR_ROWS_MIN = 8  # fewer observations of a pair of kinds tell nothing
 _WAIT_NS_MIN = 10_000.0  # variation of the waiting that is too small to test anything by
 _CLEARLY = 0.35  # difference of two logarithms of spreads that is none by chance
+_HANDED_SHARE = 0.8  # of the operations of a kind that are not queued, and of their numbers
 _SLOPE_ERROR_MAX = 0.2
 _BLOCKS_SLOPE = 0.5  # of the next begin against the waiting: 0 blocks, 1 does not
 
@@ -95,19 +97,43 @@ def _stages(records: Records) -> Ints:
 
 
 def _partners(records: Records) -> dict[int, set[int]]:
-    """Return for each process those with which it exchanged Sends and Recvs."""
-    paired = np.flatnonzero((records.peer != PEER_NONE) & (records.func != 0))
+    """Return for each process those with which it works in a pipeline.
+
+    Who sends to one alone and receives from one alone, round a ring, is no stage: all do the same.
+    """
+    paired = np.flatnonzero((records.peer != PEER_NONE) & (records.func == _SEND))
+    back = np.flatnonzero((records.peer != PEER_NONE) & (records.func == _RECV))
+    if not len(paired) or not len(back):
+        return {}
+    receiver = np.full(int(records.joined.max()) + 1, -1, np.int64)
+    receiver[records.joined[back]] = records.member[back]
+    to = receiver[records.joined[paired]]
+    known = to >= 0
+    both = distinct_pairs(records.member[paired][known], to[known])
+    sends: dict[int, set[int]] = {}
+    gets: dict[int, set[int]] = {}
+    for one, other in zip(*(side.tolist() for side in both), strict=True):
+        if one != other:
+            sends.setdefault(one, set()).add(other)
+            gets.setdefault(other, set()).add(one)
     found: dict[int, set[int]] = {}
-    if not len(paired):
-        return found
-    order = paired[np.argsort(records.joined[paired], kind="stable")]
-    same = records.joined[order][1:] == records.joined[order][:-1]
-    both = distinct_pairs(records.member[order[:-1]][same], records.member[order[1:]][same])
-    for a, b in zip(*(one.tolist() for one in both), strict=True):
-        if a != b:
-            found.setdefault(a, set()).add(b)
-            found.setdefault(b, set()).add(a)
+    for one in sends.keys() | gets.keys():
+        if not _is_in_ring(one, sends, gets):
+            found[one] = sends.get(one, set()) | gets.get(one, set())
     return found
+
+
+def _is_in_ring(start: int, sends: dict[int, set[int]], gets: dict[int, set[int]]) -> bool:
+    """Tell whether sending goes from one to one only until it comes back, by more than two."""
+    at, steps = start, 0
+    while len(sends.get(at, ())) == 1 and len(gets.get(at, ())) == 1:
+        (at,) = sends[at]
+        steps += 1
+        if at == start:
+            return steps > 2
+        if steps > len(sends):
+            break
+    return False
 
 
 def comm_classes(records: Records) -> Ints:
@@ -124,7 +150,7 @@ def _waits(records: Records) -> tuple[Floats, Floats]:
     shortest = np.full(count, np.inf)
     np.minimum.at(shortest, records.joined, times)
     have = np.bincount(records.joined, minlength=count)
-    nranks = np.array([comm.nranks for comm in records.comms], np.int64)[records.comm]
+    nranks = np.array([comm.looked for comm in records.comms], np.int64)[records.comm]
     whole = have[records.joined] >= np.where(records.peer != PEER_NONE, 2, nranks)
     waits = np.isin(records.func, list(SYNCHRONISING)) | (records.peer != PEER_NONE)
     transfer = np.where(whole, shortest[records.joined], np.nan)
@@ -379,6 +405,47 @@ def _delays(in_stream: Ints, queued: Mask, waited: Floats) -> Floats:
     return found if len(heads) else waited
 
 
+def _handed_on(records: Records, kind: Ints, owner: Ints, before: Ints) -> Ints:
+    """Return for each row the row of another stream whose result it takes; -1: none is known.
+
+    A reduction within the node and then one between nodes, say: where the second is not queued, it
+    begins when the first has ended. Each operation of the one kind has its own of the other.
+    """
+    found = np.full(len(records), -1, np.int64)
+    latest = last_before(owner, records.end, owner, records.begin)
+    there = np.maximum(latest, 0)
+    free = (before < 0) | (records.begin - records.end[np.maximum(before, 0)] >= QUEUED_NS)
+    other = (latest >= 0) & (records.comm[there] != records.comm)
+    near = free & other & (records.begin - records.end[there] < QUEUED_NS)
+    pairs = number_rows(kind, np.where(near, kind[there], -1))
+    for pair in np.unique(pairs[near]).tolist():
+        rows = np.flatnonzero(near & (pairs == pair))
+        of_kind = kind == kind[rows[0]]
+        if len(rows) < max(_HANDED_SHARE * np.count_nonzero(of_kind & free), _PAIR_ROWS_MIN):
+            continue
+        apart = records.number[rows] - records.number[there[rows]]
+        usual = int(np.median(apart))
+        if np.mean(apart == usual) < _HANDED_SHARE:
+            continue
+        taken = np.flatnonzero(of_kind)
+        source = np.flatnonzero(kind == kind[there[rows[0]]])
+        row = _rows_of(records, owner, source, taken, records.number[taken] - usual)
+        good = (row >= 0) & (records.end[np.maximum(row, 0)] <= records.begin[taken] + QUEUED_NS)
+        found[taken[good]] = row[good]
+    return found
+
+
+def _rows_of(records: Records, owner: Ints, source: Ints, asking: Ints, numbers: Ints) -> Ints:
+    """Return of each asking row's process the row among `source` that has a number; -1: none."""
+    both = number_rows(
+        np.concatenate((owner[source], owner[asking])),
+        np.concatenate((records.number[source], numbers)),
+    )
+    table = np.full(int(both.max()) + 1, -1, np.int64)
+    table[both[: len(source)]] = source
+    return table[both[len(source) :]]
+
+
 def find_order(records: Records) -> Order:
     """Return what each row depends on."""
     stage = _stages(records)
@@ -407,6 +474,8 @@ def find_order(records: Records) -> Order:
     held = np.flatnonzero(blocks)
     cause = last_before(owner[held], records.end[held], owner, records.begin)
     cause = np.where(cause >= 0, held[np.maximum(cause, 0)] if len(held) else -1, -1)
+    handed = _handed_on(records, kind, owner, before)
+    cause = np.where(handed >= 0, handed, cause)
     gap = np.where(cause >= 0, records.begin - records.end[np.maximum(cause, 0)], np.nan)
     queued &= before != cause
     return Order(
