@@ -389,11 +389,14 @@ def _outside_causes(records: Records, replay: Replay, changes: Changes) -> list[
     return found
 
 
-def _seen(records: Records, order: Order, usual: Floats, found: Found) -> str:
-    """Return what is missing for a fault of 5 % to be seen; empty: nothing."""
+def _seen(records: Records, order: Order, usual: Floats, found: Found, looked: int) -> str:
+    """Return what is missing for a fault of 5 % to be seen; empty: nothing.
+
+    `looked`: of how many processes a fault would have had to show in records.
+    """
     ranks = len(np.unique(records.member))
-    if ranks < SEEN_RANKS_MIN * records.members:
-        return f"only {ranks} of {records.members} processes have records"
+    if ranks < SEEN_RANKS_MIN * looked:
+        return f"only {ranks} of {looked} processes have records"
     joined = float(np.mean(~np.isnan(order.transfer)))
     if joined < SEEN_JOINED_MIN:
         return f"only {joined:.0%} of the sampled operations have records of all their ranks"
@@ -439,7 +442,9 @@ def judge_records(
         *_transfer_causes(records, order, replay, changes, spots),
         *_outside_causes(records, replay, changes),
     ]
-    why_not = _seen(records, order, usual, found)
+    looked = len(choice.members) if choice and choice.some else len(nodes)
+    must = looked if choice and choice.by_busy else len(nodes)
+    why_not = _seen(records, order, usual, found, must)
     return Judged(
         tuple(sorted(causes, key=lambda one: -one.cost_share)),
         not why_not,
@@ -452,6 +457,6 @@ def judge_records(
         records,
         order,
         replay,
-        len(choice.members) if choice and choice.left_out else len(nodes),
+        looked,
         dict(refused),
     )

@@ -6,14 +6,14 @@ A collective ends on all its ranks within microseconds, so the ends of joined op
 how the clocks stand to each other: better than any daemon could, and nothing else is believed.
 """
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
 from nccl_inspector.analysis.replay.arrays import (
-    Floats,
     Ints,
     Mask,
     distinct_pairs,
@@ -24,7 +24,8 @@ from nccl_inspector.analysis.replay.arrays import (
     order_groups,
     order_rows,
 )
-from nccl_inspector.analysis.samplecolumns import unix_ns
+from nccl_inspector.analysis.samplecolumns import clock_columns
+from nccl_inspector.errors import RefusedError
 from nccl_inspector.model import FUNCS, PEER_NONE, SAMPLE_GROUP, SampleKind, Samples
 
 CommKey = tuple[int, int]  # id, and how many with this id there were before
@@ -37,7 +38,8 @@ _PARTNERS_MAX = 1 << 20  # ranks of a communicator
 # Records of a time that is all kept come as one run; pieces of it are judged like bursts.
 PIECE_BITS = 34
 # As many records as are judged: more tell hardly more, and take longer.
-RECORDS_MAX, RANK_MAX = 300_000, 256
+RECORDS_MAX = 300_000
+_READ_MAX = 2_100_000  # that are in memory at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,12 @@ class Comm:
     nnodes: int
     ordinal: int
     members: tuple[int, ...]  # processes that have records of it
+    left_out: int = 0  # ranks whose records were not looked at
+
+    @property
+    def looked(self) -> int:
+        """How many ranks have a record of an operation of which none is missing."""
+        return self.nranks - self.left_out
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +123,9 @@ def _shifts(samples: Samples, kind: Ints, times: Ints) -> Ints:
     """Return for each row what its GPU's clock lacks to Unix time at its start, ns."""
     found = np.zeros(len(times), np.int64)
     gpu = np.array([0 if one.gpu is None else one.gpu for one in samples.kinds], np.int64)[kind]
-    for place, clock in enumerate(samples.clocks):
+    for place, clock in enumerate(clock_columns(samples)):
         mine = gpu == clock.gpu if place else np.ones(len(times), dtype=bool)
-        found[mine] = unix_ns(times[mine], clock) - times[mine]
+        found[mine] = clock.unix_ns(times[mine]) - times[mine]
     return found
 
 
@@ -127,61 +135,98 @@ def _by_kind(which: Ints, values: list[int]) -> Ints:
     return found
 
 
-def _raw(sources: Iterable[Source], comms: dict[CommKey, int]) -> _Raw | None:
-    parts: list[list[Ints]] = []
-    for source in sources:
-        samples = source.samples
-        if not len(samples):
-            continue
-        columns, kinds = samples.columns(), samples.kinds
-        for kind in kinds:
-            comms.setdefault((kind.comm_id, kind.incarnation), len(comms))
+@dataclass(frozen=True, slots=True)
+class _Bursts:
+    """The bursts that all processes have kept (bits), and the pieces of them that are read."""
 
-        which = columns.kind.astype(np.int64)
-        of_kind = partial(_by_kind, which)
-        shift = _shifts(samples, which, columns.start_ns)
-        begin = columns.start_ns + shift
-        parts.append(
-            [
-                np.full(len(begin), source.member, np.int64),
-                of_kind([comms[kind.comm_id, kind.incarnation] for kind in kinds]),
-                of_kind([kind.rank for kind in kinds]),
-                of_kind([kind.func for kind in kinds]),
-                of_kind([kind.size_class for kind in kinds]),
-                columns.index.astype(np.int64),
-                columns.peer.astype(np.int64),
-                columns.bytes,
-                begin,
-                begin + columns.time_ns,
-                columns.queued_ns,
-                (columns.flags & SAMPLE_GROUP).astype(bool),
-            ]
-        )
-    if not parts:
+    length: int
+    period: int
+    share: float  # of the pieces
+
+    @property
+    def piece(self) -> int:
+        """How long a piece of time is, bits."""
+        return self.period if self.length < self.period else PIECE_BITS
+
+    def has(self, end: Ints) -> Mask:
+        """Tell of which ends the operations are read."""
+        inside: Mask = (end & ((1 << self.period) - 1)) < (1 << self.length)
+        if self.share < 1:
+            place = (end >> self.piece).astype(float)
+            inside &= np.floor(place * self.share) != np.floor((place - 1) * self.share)
+        return inside
+
+
+def _columns(source: Source, comms: dict[CommKey, int], bursts: _Bursts) -> list[Ints | Mask]:
+    """Return the columns of _Raw of one process."""
+    columns, kinds = source.samples.columns(), source.samples.kinds
+    which = columns.kind.astype(np.int64)
+    begin = columns.start_ns + _shifts(source.samples, which, columns.start_ns)
+    end = begin + columns.time_ns
+    group = (columns.flags & SAMPLE_GROUP).astype(bool)
+    for kind in kinds:
+        comms.setdefault((kind.comm_id, kind.incarnation), len(comms))
+    comm = [comms[kind.comm_id, kind.incarnation] for kind in kinds]
+    func = [kind.func for kind in kinds]
+    rows = bursts.has(end)
+    if group.any():
+        rows &= _without_parts(_by_kind(which, comm), _by_kind(which, func), group, begin, end)
+    of_kind = partial(_by_kind, which[rows])
+    return [
+        np.full(int(rows.sum()), source.member, np.int64),
+        of_kind(comm),
+        of_kind([kind.rank for kind in kinds]),
+        of_kind(func),
+        of_kind([kind.size_class for kind in kinds]),
+        columns.index[rows].astype(np.int64),
+        columns.peer[rows].astype(np.int64),
+        columns.bytes[rows],
+        begin[rows],
+        end[rows],
+        columns.queued_ns[rows],
+        group[rows],
+    ]
+
+
+def _raw(
+    sources: Iterable[Source], comms: dict[CommKey, int], bursts: _Bursts, refused: Counter[str]
+) -> _Raw | None:
+    parts = []
+    for source in sources:
+        try:
+            parts.append(_columns(source, comms, bursts))
+        except RefusedError as err:
+            refused[err.reason] += 1
+    if not any(len(part[0]) for part in parts):
         return None
     return _Raw(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
-def _common_bursts(sources: Sequence[Source]) -> tuple[int, int]:
-    """Return length and period (bits) of the bursts that all processes have kept."""
-    taken = [one.samples for one in sources if len(one.samples)]
-    return min(one.length_bits for one in taken), max(one.period_bits for one in taken)
+def _common_bursts(sources: Sequence[Source]) -> _Bursts:
+    """Return what is read: the bursts that all have, of very many records some pieces."""
+    taken = [one.samples for one in sources]
+    length = min(one.length_bits for one in taken)
+    period = max(one.period_bits for one in taken)
+    rows = sum(
+        len(one) * 2.0 ** (length - one.length_bits + one.period_bits - period) for one in taken
+    )
+    share = RECORDS_MAX / rows if rows > _READ_MAX else 1.0
+    return _Bursts(length, period, share)
 
 
-def _without_parts(raw: _Raw) -> Mask:
-    """Tell which rows are operations by themselves.
+def _without_parts(comm: Ints, func: Ints, group: Mask, begin: Ints, end: Ints) -> Mask:
+    """Tell which rows of a process are operations by themselves.
 
     The Sends and Recvs of an all-to-all are one kernel, and each has the others' waiting in it; of
     other Sends and Recvs of one call (a pipeline's) the pairs are what ranks have in common.
     """
-    kept: Mask = ~(raw.group & (raw.func == _SENDRECV))
-    whole = np.flatnonzero(raw.group & kept)
-    parts = np.flatnonzero(~raw.group & np.isin(raw.func, (_SEND, _RECV)))
+    kept: Mask = ~(group & (func == _SENDRECV))
+    whole = np.flatnonzero(group & kept)
+    parts = np.flatnonzero(~group & np.isin(func, (_SEND, _RECV)))
     if len(whole) and len(parts):
-        owner = number_rows(raw.member, raw.comm)
-        at = last_before(owner[whole], raw.begin[whole], owner[parts], raw.begin[parts])
+        at = last_before(comm[whole], begin[whole], comm[parts], begin[parts])
         inside = at >= 0
-        inside[inside] = raw.end[parts[inside]] <= raw.end[whole[at[inside]]]
+        inside[inside] = end[parts[inside]] <= end[whole[at[inside]]]
         kept[parts[inside]] = False
     return kept
 
@@ -314,7 +359,9 @@ def _piece_of(joined: Ints, end: Ints, bits: int) -> Ints:
     return number_rows(((middle.astype(np.int64) + first) >> bits)[joined])
 
 
-def _comms(raw: _Raw, ids: dict[CommKey, int], sources: Sequence[Source]) -> tuple[Comm, ...]:
+def _comms(
+    raw: _Raw, ids: dict[CommKey, int], sources: Sequence[Source], left_out: Mapping[int, int]
+) -> tuple[Comm, ...]:
     facts: dict[CommKey, SampleKind] = {}
     ordinals: dict[CommKey, int] = {}
     for source in sources:
@@ -335,26 +382,47 @@ def _comms(raw: _Raw, ids: dict[CommKey, int], sources: Sequence[Source]) -> tup
             facts[key].nnodes,
             ordinals[key],
             members[place],
+            left_out.get(key[0], 0),
         )
         for key, place in ids.items()
     )
 
 
-def gather(sources: Sequence[Source], members: int) -> Records | None:
+def _with_records(sources: Iterable[Source], refused: Counter[str]) -> list[Source]:
+    found = []
+    for source in sources:
+        try:
+            if len(source.samples):
+                found.append(source)
+        except RefusedError as err:
+            refused[err.reason] += 1
+    return found
+
+
+def gather(
+    every: Iterable[Source],
+    members: int,
+    left_out: Mapping[int, int] | None = None,
+    refused: Counter[str] | None = None,
+) -> Records | None:
     """Return the records of all processes; None where there is none.
 
-    `members`: how many processes the job has.
+    `members`: how many processes the job has. `left_out`: by communicator's id, how many of those
+    that it connects are not among the sources. Sources that cannot be read are counted in
+    `refused`, by the reason.
     """
+    refused = Counter() if refused is None else refused
+    sources = _with_records(every, refused)
+    if not sources:
+        return None
     ids: dict[CommKey, int] = {}
-    raw = _raw(sources, ids)
+    bursts = _common_bursts(sources)
+    raw = _raw(sources, ids, bursts, refused)
     if raw is None:
         return None
-    length, period = _common_bursts(sources)
-    within = (raw.end & ((1 << period) - 1)) < (1 << length)
-    bits = period if length < period else PIECE_BITS
-    within &= _without_parts(raw)
-    within &= _some_pieces(raw.end >> bits, int(within.sum()), max(RECORDS_MAX, RANK_MAX * members))
-    raw = raw.take(within)
+    bits = bursts.piece
+    if bursts.share == 1:
+        raw = raw.take(_some_pieces(raw.end >> bits, len(raw.end), RECORDS_MAX))
     if not len(raw.member):
         return None
     joined = _disown(raw, _join(raw))
@@ -363,7 +431,7 @@ def gather(sources: Sequence[Source], members: int) -> Records | None:
     begin, end = raw.begin + shift, raw.end + shift
     order = order_rows(raw.member, begin, end)
     return Records(
-        comms=_comms(raw, ids, sources),
+        comms=_comms(raw, ids, sources, left_out or {}),
         member=raw.member[order],
         comm=raw.comm[order],
         func=raw.func[order],
@@ -378,24 +446,6 @@ def gather(sources: Sequence[Source], members: int) -> Records | None:
         piece=piece[order],
         members=members,
         shift=shift[order],
-        kept_share=2.0 ** (length - period),
+        kept_share=2.0 ** (bursts.length - bursts.period) * bursts.share,
         lost=sum(source.samples.lost for source in sources),
     )
-
-
-def transfer_times(records: Records) -> tuple[Floats, Ints]:
-    """Return for each joined operation T in ns, the time that it took the last rank, and its ranks.
-
-    NaN where not all ranks of a synchronising operation have a record: who is missing may have been
-    the last. Of a Send and its Recv the shorter time is the transfer.
-    """
-    count = int(records.joined.max()) + 1
-    found, have = np.full(count, np.inf), np.bincount(records.joined, minlength=count)
-    times = (records.end - records.begin).astype(float)
-    np.minimum.at(found, records.joined, times)
-    nranks = np.array([comm.nranks for comm in records.comms], np.int64)
-    paired = np.isin(records.func, (_SEND, _RECV))
-    wanted = np.zeros(count, np.int64)
-    wanted[records.joined] = np.where(paired, 2, nranks[records.comm])
-    found[(have < wanted) | ~np.isfinite(found)] = np.nan
-    return found, have

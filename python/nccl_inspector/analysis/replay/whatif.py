@@ -30,7 +30,7 @@ _EARLY = -1e18
 PARTS = 4  # of a piece, that are looked at one by one
 _PARTS_MAX = 8  # Sends and Recvs of one kernel
 _TOLERANCE_NS = 50_000.0  # by which ends of one operation differ
-_ENDS_MAX = 8 << 20  # times that are held at once
+_ENDS_MAX = 1 << 22  # times that are held at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,12 +254,13 @@ def _replay(
     program: _Program,
     gaps: tuple[Floats, Floats],
     questions: Sequence[Question],
-) -> Floats:
-    """Return the ends of a program's rows (places x questions), ns since its piece's first begin.
+    ends: Floats,
+) -> None:
+    """Fill in the ends of a program's rows (places x questions), ns since its piece's first begin.
 
-    `gaps`: own and at the peers' pace, by row of the records.
+    `gaps`: own and at the peers' pace, by row of the records. `ends` has one more row.
     """
-    at, many = program.at, len(questions)
+    at = program.at
     rows = plan.rows[at]
     changed = _changed(program, records.member[rows], questions)
     begin, taken, beyond = plan.begin[at], plan.taken[at], plan.beyond[at]
@@ -275,7 +276,7 @@ def _replay(
             longer.append((column, np.maximum(own + more, 0.0)))
             mine = changed.column == column
             fixed[mine] = np.maximum(fixed[mine] + more[changed.place[mine]], 0.0)
-    ends = np.full((len(at) + 1, many), _EARLY)
+    ends[-1] = _EARLY
     for number, (low, high) in enumerate(program.batches):
         ready = _latest(ends, program.cause, low, high)
         some = slice(changed.bounds[number], changed.bounds[number + 1])
@@ -301,7 +302,6 @@ def _replay(
         unheld = np.flatnonzero(free[low:high])
         done[unheld] = ready[unheld] + taken[low + unheld, None]
         ends[low:high] = done
-    return ends[:-1]
 
 
 class Replay:
@@ -321,12 +321,18 @@ class Replay:
         bounds = self._plan.bounds
         most = max(_ENDS_MAX // len(everything), 1)
         found: list[Piece] = []
-        for some in _together(bounds, most):
-            low, high = int(bounds[some.start]), int(bounds[some.stop])
+        together = [
+            (some, int(bounds[some.start]), int(bounds[some.stop]))
+            for some in _together(bounds, most)
+        ]
+        longest = max(high - low for _, low, high in together)
+        room = np.empty((longest + 1, len(everything)))
+        for some, low, high in together:
             if (low, high) not in self._programs:
                 self._programs[low, high] = _program(self._plan, low, high)
             program = self._programs[low, high]
-            ends = _replay(self._records, self._plan, program, self._gaps, everything)
+            ends = room[: high - low + 1]
+            _replay(self._records, self._plan, program, self._gaps, everything, ends)
             place = np.empty(high - low, np.int64)
             place[program.at - low] = np.arange(high - low)
             for piece in some:
