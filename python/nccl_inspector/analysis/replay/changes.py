@@ -36,7 +36,7 @@ class Changes:
     grown: Floats
 
 
-def _low_quantile(groups: Ints, values: Floats, count: int, quantile: float) -> Floats:
+def low_quantile(groups: Ints, values: Floats, count: int, quantile: float) -> Floats:
     """Return a quantile of each group's values, NaN without one."""
     found = np.full(count, np.nan)
     if not len(groups):
@@ -66,7 +66,7 @@ def find_changes(records: Records, order: Order, usual: Floats) -> Changes:
     middle = medians(cell, rate[rows], size)
     _, one = np.unique(cell, return_index=True)
     kinds, at_piece = kind[rows][one], records.piece[rows][one]
-    base = _low_quantile(kinds, middle, int(kind.max()) + 1, _BASE_QUANTILE)
+    base = low_quantile(kinds, middle, int(kind.max()) + 1, _BASE_QUANTILE)
     enough = np.bincount(kinds, minlength=int(kind.max()) + 1) >= _PIECES_MIN
     ratio = np.where(enough[kinds], middle / base[kinds], np.nan)
     factor = np.ones(len(records))
@@ -95,8 +95,8 @@ def _gaps(records: Records, order: Order, usual: Floats, pieces: int) -> tuple[F
     _, one = np.unique(cell, return_index=True)
     spots, at_piece = order.spot[rows][one], records.piece[rows][one]
     count = int(order.spot.max()) + 1
-    base = _low_quantile(spots, middle, count, _BASE_QUANTILE)
-    high = _low_quantile(spots, middle, count, 1 - _BASE_QUANTILE)
+    base = low_quantile(spots, middle, count, _BASE_QUANTILE)
+    high = low_quantile(spots, middle, count, 1 - _BASE_QUANTILE)
     # Where the program does now this and now that, nothing is usual.
     with np.errstate(invalid="ignore", divide="ignore"):
         alike = (base >= GAP_NS_MIN) & (high / base <= _ALIKE_MAX)
