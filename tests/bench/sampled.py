@@ -141,7 +141,9 @@ def _unions(busy: float, bursts: Bursts, node: int, local: int) -> tuple[Union, 
     drift = np.cumsum(chance.integers(-2, 8, UNION_WINDOWS)) * 1024
     first = bursts.start_s // WINDOW_S * WINDOW_S
     windows = [
-        UnionWindow(first + WINDOW_S * at, int(ops), 0, int(share * WINDOW_S * 10**9), ahead_ns + more)
+        UnionWindow(
+            first + WINDOW_S * at, int(ops), 0, int(share * WINDOW_S * 10**9), ahead_ns + more
+        )
         for at, (ops, share, more) in enumerate(
             zip(chance.integers(620, 660, UNION_WINDOWS), shares, drift.tolist(), strict=True)
         )
