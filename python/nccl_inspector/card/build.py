@@ -318,7 +318,7 @@ def _build(
         lambda comm, one: _expectation(comm, one, transports[comm_id(comm)], nodes),
         accused,
     )
-    below = tell_below(sampled, operations, transports, view)
+    below = tell_below(sampled, operations, transports, view, hardware.findings)
     causes, counters = with_counters([*told.findings, *below], hardware.findings)
     timeline = _confirmed(over_time.timeline, causes, sampled)
     running_job = None if ending.is_over else job.job_id
