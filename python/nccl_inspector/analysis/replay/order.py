@@ -38,6 +38,7 @@ _PERIOD_MAX, _PERIOD_ROWS, _PERIOD_SLACK = 160, 2000, 1.25
 _PAIR_ROWS_MIN = 8  # fewer observations of a pair of kinds tell nothing
 _WAIT_NS_MIN = 10_000.0  # variation of the waiting that is too small to test anything by
 _CLEARLY = 0.35  # difference of two logarithms of spreads that is none by chance
+_EXCHANGE_SHARE = 0.98  # of the kernels with Sends or Recvs, those with both
 _HANDED_SHARE = 0.8  # of the operations of a kind that are not queued, and of their numbers
 _SLOPE_ERROR_MAX = 0.2
 _BLOCKS_SLOPE = 0.5  # of the next begin against the waiting: 0 blocks, 1 does not
@@ -79,14 +80,14 @@ class _Sets:
         self._parent[self.root(other)] = self.root(one)
 
 
-def _stages(records: Records) -> Ints:
+def _stages(records: Records, kernel: Ints) -> Ints:
     """Return by process the number of its stage.
 
     Ranks between which Sends and Recvs go, over others or not, are stages of one pipeline. All
     others that share a communicator do the same work, unless it has two stages of a pipeline.
     """
     pipelines, stages = _Sets(records.members), _Sets(records.members)
-    for one, others in _partners(records).items():
+    for one, others in _partners(records, kernel).items():
         for other in others:
             pipelines.join(one, other)
     for comm in records.comms:
@@ -96,44 +97,31 @@ def _stages(records: Records) -> Ints:
     return number_rows(np.array([stages.root(at) for at in range(records.members)], np.int64))
 
 
-def _partners(records: Records) -> dict[int, set[int]]:
+def _partners(records: Records, kernel: Ints) -> dict[int, set[int]]:
     """Return for each process those with which it works in a pipeline.
 
-    Who sends to one alone and receives from one alone, round a ring, is no stage: all do the same.
+    Ranks that always send and receive in one call, round a ring or to and fro, are no stages: all
+    do the same. A pipeline fills and empties, one way at a time.
     """
-    paired = np.flatnonzero((records.peer != PEER_NONE) & (records.func == _SEND))
-    back = np.flatnonzero((records.peer != PEER_NONE) & (records.func == _RECV))
-    if not len(paired) or not len(back):
-        return {}
-    receiver = np.full(int(records.joined.max()) + 1, -1, np.int64)
-    receiver[records.joined[back]] = records.member[back]
-    to = receiver[records.joined[paired]]
-    known = to >= 0
-    both = distinct_pairs(records.member[paired][known], to[known])
-    sends: dict[int, set[int]] = {}
-    gets: dict[int, set[int]] = {}
-    for one, other in zip(*(side.tolist() for side in both), strict=True):
-        if one != other:
-            sends.setdefault(one, set()).add(other)
-            gets.setdefault(other, set()).add(one)
+    paired = (records.peer != PEER_NONE) & np.isin(records.func, (_SEND, _RECV))
+    size = int(kernel.max()) + 1
+    sends = np.bincount(kernel[paired & (records.func == _SEND)], minlength=size) > 0
+    gets = np.bincount(kernel[paired & (records.func == _RECV)], minlength=size) > 0
+    comm_of = records.comm[first_rows(kernel)]
+    count = len(records.comms)
+    some = np.bincount(comm_of[sends | gets], minlength=count)
+    both = np.bincount(comm_of[sends & gets], minlength=count)
+    in_line = (some > 0) & (both < _EXCHANGE_SHARE * some)
+    rows = np.flatnonzero(paired & in_line[records.comm])
     found: dict[int, set[int]] = {}
-    for one in sends.keys() | gets.keys():
-        if not _is_in_ring(one, sends, gets):
-            found[one] = sends.get(one, set()) | gets.get(one, set())
+    order = rows[np.argsort(records.joined[rows], kind="stable")]
+    same = records.joined[order][1:] == records.joined[order][:-1]
+    pairs = distinct_pairs(records.member[order[:-1]][same], records.member[order[1:]][same])
+    for one, other in zip(*(side.tolist() for side in pairs), strict=True):
+        if one != other:
+            found.setdefault(one, set()).add(other)
+            found.setdefault(other, set()).add(one)
     return found
-
-
-def _is_in_ring(start: int, sends: dict[int, set[int]], gets: dict[int, set[int]]) -> bool:
-    """Tell whether sending goes from one to one only until it comes back, by more than two."""
-    at, steps = start, 0
-    while len(sends.get(at, ())) == 1 and len(gets.get(at, ())) == 1:
-        (at,) = sends[at]
-        steps += 1
-        if at == start:
-            return steps > 2
-        if steps > len(sends):
-            break
-    return False
 
 
 def comm_classes(records: Records) -> Ints:
@@ -448,7 +436,10 @@ def _rows_of(records: Records, owner: Ints, source: Ints, asking: Ints, numbers:
 
 def find_order(records: Records) -> Order:
     """Return what each row depends on."""
-    stage = _stages(records)
+    stream = number_rows(records.piece, records.member, records.comm)
+    in_stream = order_rows(stream, records.begin, records.end)
+    kernel = _kernels(records, stream, in_stream)
+    stage = _stages(records, kernel)
     classes = comm_classes(records)[records.comm]
     kind = number_rows(
         classes, records.func, records.size_class, (records.peer != PEER_NONE).astype(np.int64)
@@ -459,9 +450,6 @@ def find_order(records: Records) -> Order:
     )  # fmt: skip
     transfer, waited = _waits(records)
     position = positions(records, number_rows(classes, records.func))
-    stream = number_rows(records.piece, records.member, records.comm)
-    in_stream = order_rows(stream, records.begin, records.end)
-    kernel = _kernels(records, stream, in_stream)
     before = _before(kernel, stream, in_stream)
     queued = (before >= 0) & (records.begin - records.end[np.maximum(before, 0)] < QUEUED_NS)
     delayed = _delays(in_stream, queued, waited)
