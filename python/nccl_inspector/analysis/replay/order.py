@@ -17,10 +17,14 @@ from nccl_inspector.analysis.replay.arrays import (
     Floats,
     Ints,
     Mask,
+    distinct_pairs,
+    first_rows,
     last_before,
     medians,
     medians_of_others,
     number_rows,
+    order_groups,
+    order_rows,
 )
 from nccl_inspector.analysis.replay.records import SYNCHRONISING, Records
 from nccl_inspector.model import FUNCS, PEER_NONE
@@ -113,8 +117,8 @@ def _partners(records: Records, kernel: Ints) -> dict[int, set[int]]:
     found: dict[int, set[int]] = {}
     order = rows[np.argsort(records.joined[rows], kind="stable")]
     same = records.joined[order][1:] == records.joined[order][:-1]
-    pairs = np.stack((records.member[order[:-1]][same], records.member[order[1:]][same]))
-    for one, other in np.unique(pairs, axis=1).T.tolist():
+    pairs = distinct_pairs(records.member[order[:-1]][same], records.member[order[1:]][same])
+    for one, other in zip(*(side.tolist() for side in pairs), strict=True):
         if one != other:
             found.setdefault(one, set()).add(other)
             found.setdefault(other, set()).add(one)
@@ -135,7 +139,7 @@ def _waits(records: Records) -> tuple[Floats, Floats]:
     shortest = np.full(count, np.inf)
     np.minimum.at(shortest, records.joined, times)
     have = np.bincount(records.joined, minlength=count)
-    nranks = np.array([comm.nranks for comm in records.comms], np.int64)[records.comm]
+    nranks = np.array([comm.looked for comm in records.comms], np.int64)[records.comm]
     whole = have[records.joined] >= np.where(records.peer != PEER_NONE, 2, nranks)
     waits = np.isin(records.func, list(SYNCHRONISING)) | (records.peer != PEER_NONE)
     transfer = np.where(whole, shortest[records.joined], np.nan)
@@ -294,7 +298,7 @@ def _by_slope(place: Ints, classes: Ints, pairs: Ints, rows: Ints, far: Floats, 
     here = number_rows(classes[held], place[held])
     size = int(here.max()) + 1
     moved, delayed = medians(here, far[held], size), medians(here, waited[held], size)
-    _, one = np.unique(here, return_index=True)
+    one = first_rows(here)
     fine, coarse = classes[held][one], pairs[held][one]
     slope, error = _slopes(fine, moved, delayed, count)
     of_pair = np.zeros(count, np.int64)
@@ -434,7 +438,7 @@ def _rows_of(records: Records, owner: Ints, source: Ints, asking: Ints, numbers:
 def find_order(records: Records) -> Order:
     """Return what each row depends on."""
     stream = number_rows(records.piece, records.member, records.comm)
-    in_stream = np.lexsort((records.end, records.begin, stream))
+    in_stream = order_rows(stream, records.begin, records.end)
     kernel = _kernels(records, stream, in_stream)
     stage = _stages(records, kernel)
     classes = comm_classes(records)[records.comm]
@@ -556,7 +560,7 @@ def _carry_on(
     usual, own = gaps.usual, gaps.own
     # The place before, of the same process, with the same cause.
     run = number_rows(records.member, order.cause)
-    by_run = np.lexsort((records.begin, run))
+    by_run = order_rows(run, records.begin, records.begin)
     previous = np.full(len(records), -1, np.int64)
     same = (run[by_run][1:] == run[by_run][:-1]) & (order.cause[by_run][1:] >= 0)
     previous[by_run[1:][same]] = by_run[:-1][same]
@@ -575,7 +579,7 @@ def _carry_on(
     begin_of_run[1:] = ~same
     start = np.maximum.accumulate(np.where(begin_of_run, np.arange(len(by_run)), 0))
     depth[by_run] = np.arange(len(by_run)) - start
-    by_depth = np.lexsort((place, depth))
+    by_depth = order_groups(depth)
     cuts = np.flatnonzero(np.diff(depth[by_depth])) + 1
     usual, own = usual.copy(), own.copy()
     # In the order of time, so that each carries on from the one before.
