@@ -107,8 +107,7 @@ def _partners(records: Records, kernel: Ints) -> dict[int, set[int]]:
     size = int(kernel.max()) + 1
     sends = np.bincount(kernel[paired & (records.func == _SEND)], minlength=size) > 0
     gets = np.bincount(kernel[paired & (records.func == _RECV)], minlength=size) > 0
-    _, first = np.unique(kernel, return_index=True)
-    comm_of = records.comm[first]
+    comm_of = records.comm[first_rows(kernel)]
     count = len(records.comms)
     some = np.bincount(comm_of[sends | gets], minlength=count)
     both = np.bincount(comm_of[sends & gets], minlength=count)

@@ -117,10 +117,9 @@ def _usual_of_kin(records: Records, rows: Ints, path: Ints, rate: Floats) -> Flo
         records.func[rows], records.size_class[rows], paired,
     )  # fmt: skip
     cell = number_rows(kin, path)
-    middle = medians(cell, rate, int(cell.max()) + 1)
-    _, one = np.unique(cell, return_index=True)
-    kin_of = kin[one]
-    count = int(kin.max()) + 1
+    middle = medians(cell, rate, int(cell.max(initial=-1)) + 1)
+    kin_of = kin[first_rows(cell)]
+    count = int(kin.max(initial=-1)) + 1
     better = quantiles(kin_of, middle, count, 0.25)
     better[np.bincount(kin_of, minlength=count) < _KIN_MIN] = np.nan
     return better[kin]
