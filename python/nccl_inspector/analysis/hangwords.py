@@ -136,12 +136,12 @@ def _in_orders(hang: Hang, job: HungJob) -> str:
 def _nobody_named(hang: Hang, job: HungJob) -> str:
     """Return what stands still where no process is known to hold it up."""
     count, operation = len(hang.waiting), _operation(hang, job)
+    if not count:
+        return f"nobody that was measured is in {operation}"
     ranks = f"{count:,} {'rank' if count == 1 else 'ranks'}"
     if hang.verdict in (TRANSPORT, NETWORK):
         verb = "does" if count == 1 else "do"
         return f"{ranks} {verb} not come out of {operation}, to which all have come"
-    if not count:
-        return f"{operation} was called, and nobody is in it yet"
     return f"{ranks} {'waits' if count == 1 else 'wait'} in {operation}"
 
 
