@@ -108,6 +108,8 @@ def _ratios(records: Records, order: Order, path: Ints) -> tuple[Floats, Floats,
 
 def _usual_of_kin(records: Records, rows: Ints, path: Ints, rate: Floats) -> Floats:
     """Return what is usual on the better paths of one shape, whatever their stage; NaN: few."""
+    if not len(rows):
+        return np.zeros(0)
     shapes = np.array([comm.nranks * (1 << 20) + comm.nnodes for comm in records.comms], np.int64)
     paired = (records.peer[rows] != PEER_NONE).astype(np.int64)
     kin = number_rows(
