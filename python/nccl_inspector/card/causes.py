@@ -440,6 +440,9 @@ def tell_causes(judged: Judged, view: JobView, slow: SlowHardware) -> Told:
             continue
         if cause.kind == LATE:
             finding, rows = _late_finding(cause, view, slow)
+            if not judged.seen:  # who is not seen may have come later still
+                finding = replace(finding, severity=INFO, confidence=LOW)
+                rows = [replace(one, flagged=False, confidence=LOW) for one in rows]
             findings.append((card.STRAGGLER, finding))
             stragglers += rows
         elif cause.kind == OUTSIDE:

@@ -11,6 +11,7 @@ import numpy as np
 
 from nccl_inspector.analysis.replay.arrays import (
     Floats,
+    Mask,
     first_rows,
     medians,
     number_rows,
@@ -25,6 +26,7 @@ _BASE_QUANTILE = 0.25  # of the pieces, the middle of whose better half is the b
 _LARGE_CLASS = 20  # from 1 MB on a transfer takes a time by its bytes
 _PIECES_MIN = 4
 GAP_NS_MIN = 50_000.0  # shorter own gaps are launches, not work
+_BASES_APART = 0.8  # short gaps beside long ones, where growth by proportion can be told
 _ALIKE_MAX = 3.0  # the upper quarter of a place's gaps beside the lower, where it can be compared
 
 
@@ -40,6 +42,7 @@ class Changes:
     gap: Floats
     slower: dict[int, Floats]
     grown: Floats
+    evenly: Mask  # by piece: gaps grew in proportion, as with more work, or it cannot be told
 
 
 def cost_of_bytes(records: Records, transfer: Floats) -> Floats:
@@ -75,15 +78,17 @@ def find_changes(records: Records, order: Order, usual: Floats) -> Changes:
         total = np.bincount(at_piece[mine], weight[mine], minlength=pieces)
         shares = np.bincount(at_piece[mine], (weight * ratio)[mine], minlength=pieces)
         slower[name] = np.divide(shares, total, out=np.full(pieces, np.nan), where=total > 0)
-    gap, grown = _gaps(records, order, usual, pieces)
-    return Changes(factor, gap, slower, grown)
+    gap, grown, evenly = _gaps(records, order, usual, pieces)
+    return Changes(factor, gap, slower, grown, evenly)
 
 
-def _gaps(records: Records, order: Order, usual: Floats, pieces: int) -> tuple[Floats, Floats]:
+def _gaps(
+    records: Records, order: Order, usual: Floats, pieces: int
+) -> tuple[Floats, Floats, Mask]:
     """Return what to add to own gaps so that all ranks have those of the better pieces."""
     rows = np.flatnonzero(~np.isnan(usual))
     if not len(rows):
-        return np.zeros(len(records)), np.full(pieces, np.nan)
+        return np.zeros(len(records)), np.full(pieces, np.nan), np.ones(pieces, dtype=bool)
     cell = number_rows(order.spot[rows], records.piece[rows])
     size = int(cell.max()) + 1
     middle = medians(cell, usual[rows], size)
@@ -106,4 +111,14 @@ def _gaps(records: Records, order: Order, usual: Floats, pieces: int) -> tuple[F
     excess = np.where(enough, base, np.nan)[order.spot] - usual
     known = slow & ~np.isnan(excess)
     found[known] = np.minimum(excess[known], 0.0)
-    return found, grown
+    fine = enough[spots]
+    longer, usual_there, where = (middle - base[spots])[fine], base[spots[fine]], at_piece[fine]
+    short = usual_there <= medians(where, usual_there, pieces)[where]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        bases = medians(where[short], usual_there[short], pieces)
+        bases = bases / medians(where[~short], usual_there[~short], pieces)
+        more = medians(where[short], longer[short], pieces)
+        more = more / medians(where[~short], longer[~short], pieces)
+    # A wait at one place of a step is in all gaps that are counted from there, alike.
+    evenly = ~((bases <= _BASES_APART) & (more >= (1 + bases) / 2))
+    return found, grown, evenly

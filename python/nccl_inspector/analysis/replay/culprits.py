@@ -7,7 +7,7 @@ are late only because they waited for it elsewhere cost nothing, and are not acc
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import hypot
 
 import numpy as np
@@ -25,6 +25,7 @@ MAD_TO_SIGMA = 1.4826
 _NODE_SUSPECTS = 0.6  # of a node's processes, that must be suspicious each by itself
 _NODE_Z = 3.0
 _ONCE_PIECES, _ONCE_SHARE = 4, 0.6
+_STEADY_PARTS_MIN = 6
 LATE_NS_MIN = 100_000.0  # a shorter excess is no lateness
 
 
@@ -41,9 +42,9 @@ class Culprit:
     saved_ns: float  # in the pieces that were replayed
     late_ns: float  # the middle excess of the gaps that were too long
     late_share: float  # of its gaps, those that were
-    pieces: tuple[
-        tuple[int, int, float], ...
-    ]  # begin and end (ns) of each piece, and its cost share
+    # Of each piece begin and end (ns), and the share that it cost.
+    pieces: tuple[tuple[int, int, float], ...]
+    steady: float = 0.0  # standard errors above 0, without the part that stands out most
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +90,28 @@ def _piece_shares(pieces: Sequence[Piece], column: int, base: int = 0) -> Floats
     )
 
 
-def _error(pieces: Sequence[Piece], column: int) -> float:
-    """Return the standard error of what a question saves, as a share: from parts of the pieces."""
-    shares = np.concatenate([
+def _parts(pieces: Sequence[Piece], column: int) -> Floats:
+    """Return what a question saves, as a share, of each part of the pieces."""
+    return np.concatenate([
         one.parts[:, column] * len(one.parts) / one.length if one.length else one.parts[:, column]
         for one in pieces
     ])  # fmt: skip
+
+
+def _error(shares: Floats) -> float:
+    """Return the standard error of a mean."""
     return float(np.std(shares, ddof=1) / np.sqrt(len(shares)))
+
+
+def _steady(shares: Floats) -> float:
+    """Return how many standard errors a mean is above 0 without the part that stands out most.
+
+    A job's first seconds are like no others, and in a short job they are a large part.
+    """
+    if len(shares) < _STEADY_PARTS_MIN:
+        return 0.0
+    rest = np.delete(shares, np.argmax(np.abs(shares - np.median(shares))))
+    return float(rest.mean()) / max(_error(rest), 1e-9)
 
 
 def _total(pieces: Sequence[Piece], column: int) -> float:
@@ -151,7 +167,9 @@ def find_culprits(
     typical: dict[tuple[int, ...], float] = dict(
         zip(singles, np.nan_to_num(others).tolist(), strict=True)
     )
-    common_error = float(np.median([_error(answers, columns[one]) for one in singles]))
+    # What a process of this job costs by chance, part by part: of the others where there are few.
+    table = np.stack([_parts(answers, columns[one]) for one in singles])
+    common_error = float(np.median([_error(_parts(answers, columns[one])) for one in singles]))
     found = []
     groups = [members for members in groups if _all_of_node(wall, present, members)]
     node_costs = {members: costs[asked.index(members)] for members in groups}
@@ -165,9 +183,13 @@ def find_culprits(
         if column is not None and abs(_total(answers, column)) < cost / 2:
             shares = shares * 0 + cost  # what it does alone was asked in another way
         # It is held against the others, whose cost is as uncertain.
-        error = hypot(_error(answers, column), common_error) if column is not None else 0.0
+        rest = np.array([one != members for one in singles])
+        among = np.maximum(np.median(table[rest], axis=0), 0.0) if rest.any() else 0.0
+        error = hypot(_error(_parts(answers, column)), common_error) if column is not None else 0.0
+        steady = _steady(_parts(answers, column) - among) if column is not None else 0.0
         common = typical.get(members, 0.0)
-        found.append(_culprit(answers, members, nodes, cost, shares, common, error, owner, longest))
+        one = _culprit(answers, members, nodes, cost, shares, common, error, owner, longest)
+        found.append(replace(one, steady=steady))
     return Found(
         tuple(found),
         sum(one.length for one in answers) / 1e9,

@@ -142,7 +142,9 @@ def _rare_gap(records: Records, order: Order, usual: Floats, member: int) -> Flo
 
 def _is_proved(one: Culprit, spread: float) -> bool:
     cost = one.cost_share - max(one.typical_share, 0.0)
-    return cost >= max(TOLD_MIN, _ERRORS * one.error_share * (not one.once), _SPREADS * spread)
+    if cost < max(TOLD_MIN, _SPREADS * spread):
+        return False
+    return one.once or cost >= _ERRORS * one.error_share or one.steady >= 2 * _ERRORS
 
 
 def _victims(records: Records, culprit: tuple[int, ...]) -> tuple[int, ...]:
@@ -371,6 +373,9 @@ def _outside_causes(records: Records, replay: Replay, changes: Changes) -> list[
         cost = _cost_of_pieces(answers, rows, slow) * _believed(records, answers, rows, slow)
         grown = changes.grown[[answers[at].piece for at in slow]]
         ends = slow[0] > 0 and slow[-1] < len(rows) - 1
+        # Longer by as much everywhere in a step is more work, as of longer sequences.
+        evenly = changes.evenly[[answers[at].piece for at in slow]]
+        ends = ends and float(np.mean(evenly)) < 0.5
         if cost >= TOLD_MIN and np.isfinite(grown).any():
             found.append(
                 Cause(
