@@ -68,7 +68,8 @@ _NUMBERED = f"select {_RECORD}, sn + 1 as number from {_OPS} and {NUMBERED}"
 # What has no number that the ranks share is counted: in the order of the calls of its rank.
 _COUNTED = f"""
 select {_RECORD}, hash(hostname, pid, comm, rank) as stream, {_WHOLE} as whole, row_number() over (
-    partition by algo is not null, hash(hostname, pid, comm, rank, func, peer) order by sn) as number
+    partition by algo is not null, hash(hostname, pid, comm, rank, func, peer) order by sn
+    ) as number
 from {_OPS} and not ({NUMBERED})
 """
 # Members of such a group are within its time, and their numbers are not above its own.

@@ -68,26 +68,23 @@ def _find_points(records: Records) -> _Points | None:
 def _steps(records: Records, points: _Points) -> tuple[Ints, Ints]:
     """Return the class of each point, and how often the first process is at such a place.
 
-    Points are alike where all processes are between the same kinds of operation, and the first one
-    at the same place of its pattern.
+    Points are alike where all processes are between the same two places of their program.
     """
     classes = comm_classes(records)[records.comm]
-    kind = number_rows(
-        classes, records.func, records.size_class, (records.peer != PEER_NONE).astype(np.int64)
-    )
-    _, parts = np.unique(
-        kind[points.before] * (int(kind.max()) + 1) + kind[points.after], return_inverse=True
-    )
+    place = number_rows(
+        classes, records.func, records.size_class, (records.peer != PEER_NONE).astype(np.int64),
+        positions(records, number_rows(classes, records.func)),
+    )  # fmt: skip
+    many = int(place.max()) + 1
+    between = place[points.before] * many + place[points.after]
+    _, parts = np.unique(between, return_inverse=True)
     parts = parts.reshape(points.before.shape).astype(np.uint64) + np.uint64(1)
     weights = np.random.default_rng(1).integers(1, 1 << 62, parts.shape[1]).astype(np.uint64)
-    place = number_rows(kind, positions(records, number_rows(classes, records.func)))
     own = np.flatnonzero(records.member == points.present[0])
-    many = int(place.max()) + 1
-    step = place[points.before[:, 0]] * many + place[points.after[:, 0]]
     steps, counts = np.unique(place[own[:-1]] * many + place[own[1:]], return_counts=True)
-    at = np.minimum(np.searchsorted(steps, step), len(steps) - 1)
-    every = np.where(steps[at] == step, counts[at], len(own))
-    return number_rows((parts * weights).sum(axis=1, dtype=np.uint64), step), every
+    at = np.minimum(np.searchsorted(steps, between[:, 0]), len(steps) - 1)
+    every = np.where(steps[at] == between[:, 0], counts[at], len(own))
+    return number_rows((parts * weights).sum(axis=1, dtype=np.uint64)), every
 
 
 def _is_synchronised(arrived: Floats, gap: Floats) -> bool:
