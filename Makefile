@@ -226,7 +226,7 @@ test: setup build san aarch64
 	$(PY) -m pytest -m 'not long and not alone' -n 3 --dist loadfile $(PYTEST_ARGS)
 	$(PY) -m pytest -m 'not long and alone' $(PYTEST_ARGS)
 # Hundreds of seeded jobs, without a cluster: side by side.
-TRIALS := tests/test_straggler.py tests/test_hang.py tests/analysis
+TRIALS := tests/test_hang.py tests/analysis
 #: make test-long    the rest; also on other releases of Slurm, as far as a mirror gives them
 test-long: setup build san aarch64
 	-@$(PY) -m tests.cluster tree

@@ -3,9 +3,9 @@
  *
  * A record is a struct box_sample whose `kind` is the index of its box_key (ENDS_NO_KEY: it has none).
  *
- * Only one thread at a time has a communicator to itself (track_enter), so each record of struct box_comm has a chunk of
- * its own, into which that thread writes without any atomic exchange. It takes a new chunk for every ENDS_CHUNK
- * operations; the consumer follows from chunk to chunk and gives back those that it has read. When no chunk is free the
+ * Only one thread at a time has a communicator to itself (track_enter), so each record of struct box_comm has a chunk
+ * of its own, into which that thread writes without any atomic exchange. It takes a new chunk for every ENDS_CHUNK
+ * operations. The consumer follows from chunk to chunk and gives back those that it has read. When no chunk is free the
  * newest operation is dropped and counted. Nobody waits.
  */
 #ifndef NCCL_INSPECTOR_ENDS_H
@@ -25,8 +25,8 @@ struct ends_reader {
 };
 
 struct ends {
-	/* Where the next operation of a communicator goes is in box_comm.end_place, where its thread writes anyway. A multiple
-	 * of ENDS_CHUNK says that it needs a new chunk. */
+	/* Where the next operation of a communicator goes is in box_comm.end_place, on a line that its thread writes
+	 * anyway. A multiple of ENDS_CHUNK says that it needs a new chunk. */
 	_Alignas(64) struct box_sample ends[ENDS_CHUNKS * ENDS_CHUNK];
 	_Alignas(64) _Atomic uint64_t free[ENDS_CHUNKS / 64]; /* a bit for each chunk */
 	/* The chunk that follows, + 1: of a chunk, and of a communicator that had none. */

@@ -4,10 +4,11 @@
 #include <string.h>
 
 #define relaxed memory_order_relaxed
-/* A communicator's estimate of the clocks' distance is used for so long. It is renewed every 10 s in which something ends. */
+/* A communicator's estimate of the clocks' distance is used for so long. It is renewed every 10 s in which an operation
+ * ends. */
 #define ESTIMATE_NS UINT64_C(30000000000)
 #define CLOCK_LOOKS 3u
-#define FEW (BOX_SAMPLES / 4 * 3) /* a full table is thinned out until no more are left */
+#define FEW (BOX_SAMPLES - BOX_SAMPLES / 4) /* a full table is thinned out until no more are left */
 
 static uint64_t get(const _Atomic uint64_t *word)
 {
@@ -64,7 +65,8 @@ static bool has_estimate(const struct samples *samples, unsigned comm, uint64_t 
 		clock_ticks_to_ns(now_tick - since, samples->track->ns_per_tick_q32) < ESTIMATE_NS);
 }
 
-/* Of all communicators of a GPU the smallest distance is nearest to the truth, because each hears of an end only after it. */
+/* Of all communicators of a GPU the smallest distance is nearest to the truth, because each hears of an end only after
+ * it. */
 static void compare_clocks(struct samples *samples, const struct clocks *now)
 {
 	bool found[BOX_GPUS] = { false };
@@ -126,8 +128,7 @@ static void know_comm(struct samples *samples, unsigned comm)
 	}
 }
 
-/* Returns the index of a new kind for a key, + 1, or 0. There are no more keys of a communicator than it was known with: what
- * has no kind yet is new. */
+/* Returns the index of a new kind for a key, + 1; 0 where there is no room. */
 static uint16_t make_kind(struct samples *samples, unsigned comm, const struct box_key *key)
 {
 	const struct box_comm *record = &samples->box->comms[comm];

@@ -5,7 +5,7 @@
 
 #define relaxed memory_order_relaxed
 #define NS_A_SECOND UINT64_C(1000000000)
-#define CLOCK_BACK_WINDOWS 2u
+#define CLOCK_BACK_WINDOWS UINT64_C(2)
 
 static void add_to(_Atomic uint64_t *word, uint64_t value)
 {

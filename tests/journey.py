@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass
 
 from nccl_inspector.card.build import build_card
-from nccl_inspector.card.model import Straggler
-from nccl_inspector.report import Report, build_report, load_summaries
+from nccl_inspector.card.model import Card
+from nccl_inspector.report import load_summaries
 from nccl_inspector.summary import NodeSummary
 from tests import jobs, truth
 from tests.cluster import Cluster, NodeState, Sample, wait_until
@@ -32,8 +32,7 @@ class Journey:
     traces: list[str]
     nodes: dict[str, NodeState]
     summaries: dict[str, NodeSummary]
-    report: Report
-    stragglers: tuple[Straggler, ...]
+    card: Card
     text: str
     exit_code: int  # of the command that printed it
     logs: dict[int, dict[Kind, list[truth.Record]]]  # by rank
@@ -75,8 +74,7 @@ def travel(cluster: Cluster) -> Journey:
     state = jobs.finish(cluster, job_id)
     wait_until(lambda: not cluster.query(selector), 10, "the job's series are stale", 0.1)
     cluster.wait_idle()
-    loaded = load_summaries(job_id, cluster.layout.reports, None)
-    report = build_report(loaded)
+    card = build_card(load_summaries(job_id, cluster.layout.reports, None))
     done = cluster.report(job_id)
     directory = jobs.oplog(cluster, job_id)
     return Journey(
@@ -90,8 +88,7 @@ def travel(cluster: Cluster) -> Journey:
         traces=jobs.traces(cluster, job_id),
         nodes=cluster.node_states(),
         summaries=jobs.summaries(cluster, job_id),
-        report=report,
-        stragglers=build_card(loaded).stragglers,
+        card=card,
         text=done.stdout,
         exit_code=done.returncode,
         logs={rank: truth.by_kind(truth.read_log(directory, rank)) for rank in range(RANKS)},

@@ -68,11 +68,11 @@ def test_the_version_is_told() -> None:
 
 
 def test_the_report_of_a_job_is_printed(tmp_path: Path) -> None:
-    for summary in eight_ranks(tmp_path / "boxes"):
+    for summary in eight_ranks():
         write_summary(tmp_path / "42", summary)
     done = run("report", "42", "--report-dir", str(tmp_path))
     assert (done.returncode, done.stderr) == (1, "")
-    assert "rank 5 (n3 GPU1) came late" in done.stdout
+    assert "rank 5 (n3 GPU1) is late by" in done.stdout
     for word in ("--json", "--html=-", "--color=always"):
         form = run("report", "42", "--report-dir", str(tmp_path), word)
         assert (form.returncode, form.stderr) == (1, "")

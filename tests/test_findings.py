@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from nccl_inspector.analysis.blame import describe_straggler
 from nccl_inspector.analysis.clocks import Clock, silences_ns
 from nccl_inspector.analysis.coverage import find_coverage
 from nccl_inspector.analysis.ending import Ending
@@ -20,12 +19,10 @@ from nccl_inspector.card.model import (
     LOW,
     MEDIUM,
     WARNING,
-    Evidence,
     Finding,
     Hang,
     LastCall,
     Period,
-    Straggler,
 )
 from nccl_inspector.model import DENIED, DISABLED, FINALIZED, KILLED, Process
 from tests.boxes import NOW_NS
@@ -34,10 +31,6 @@ from tests.synthetic.jobs import flat_job
 S = 10**9
 SAME_CLOCK = Clock(0.0, 0.0)
 FAILED_END = Ending("FAILED", NOW_NS / S + 100)
-LATE = Straggler(
-    "rank 17", "n13", "GPU1", 412_000.0, 9.0, 0.83, 80 * 10**9, "host", ("0x5e",), flagged=True,
-    member_of=3, confidence=HIGH, windows=40, period=Period(10, 410),
-)  # fmt: skip
 HANG = Hang("0x5e", 1841, "AllReduce", 1000.0, 2220.0, "divergent", ("rank 0", "rank 1"),
             never_issued=("rank 2",), roots=("rank 2",))  # fmt: skip
 
@@ -80,51 +73,6 @@ def hang_findings(*hangs: Hang, ending: Ending = FAILED_END) -> list[Finding]:
     names = [f"rank {number}" for number in range(3)]
     job = HungJob(Places(placed, names, {}), ending, 42, {"0x5e": "dp", "0x7": "tp"})
     return list(describe_hangs(hangs, job))
-
-
-def test_a_straggler_says_who_by_how_much_since_when_and_what_to_do() -> None:
-    finding = describe_straggler(LATE, (Evidence("counters", "cpu_some", 0.4, "share"),))
-    assert finding is not None
-    assert finding.title == "rank 17 (n13 GPU1) came late: 412 us at the median"
-    assert "in 83% of 40 windows" in finding.detail
-    assert finding.period == Period(10, 410)
-    assert (finding.severity, finding.confidence) == (WARNING, HIGH)
-    assert [one.metric for one in finding.evidence][-1] == "cpu_some"
-    assert "data loader" in finding.actions[0]
-
-
-@pytest.mark.parametrize(
-    ("kind", "words", "action"),
-    [
-        ("gpu", "GPU-late: it called in time, and what it called waited 300 us", "clocks"),
-        ("host", "Host-late: it called late, for what it called waited 300 us", "CPUs"),
-        ("unknown", "of which its queue and its counters differ: what it called", "its input"),
-    ],
-)
-def test_what_its_gpus_queue_tells_is_said_with_its_figure(
-    kind: str, words: str, action: str
-) -> None:
-    finding = describe_straggler(replace(
-        LATE, kind=kind, queued_ns=300_000, peers_queued_ns=20_000, queue_looks=900
-    ))  # fmt: skip
-    assert finding is not None
-    assert words in finding.detail
-    assert "for its GPU, its peers' 20" in finding.detail
-    (queue,) = (one for one in finding.evidence if "queue" in one.metric)
-    assert (queue.source, queue.value, queue.unit, queue.count) == ("boxes", 300_000, "ns", 900)
-    assert queue.reference == 20_000
-    assert action in finding.actions[0]
-
-
-def test_the_slowest_alone_is_no_finding() -> None:
-    assert describe_straggler(replace(LATE, flagged=False)) is None
-
-
-def test_a_straggler_without_windows_says_so() -> None:
-    finding = describe_straggler(replace(LATE, windows_share=None, windows=0, kind="unknown"))
-    assert finding is not None
-    assert "no time line says when" in finding.detail
-    assert len(finding.evidence) == 1
 
 
 def test_a_hang_is_told_with_who_did_what_last_and_who_waits_where() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from nccl_inspector.model import Gpu, Process
 from tests import jsonlines
-from tests.boxes import MS, BoxOf, CommOf, KeyOf, box_bytes
+from tests.boxes import MS, fixed_chance
 from tests.gpu import cuda, nvml
 from tests.gpu.checks import (
     FAIL,
@@ -26,11 +26,12 @@ from tests.gpu.checks import (
 )
 from tests.gpu.cuda import Cuda
 from tests.gpu.late import check_late
-from tests.gpu.launch import ROOT, Ran, box_of, profiler_env, run
+from tests.gpu.launch import ROOT, Ran, profiler_env, run
 from tests.gpu.libnccl import Nccl, find_libraries, named
 from tests.gpu.overhead import Turn, check_overhead, order_of_turns
 from tests.gpu.plan import MIXED, PLAIN, WORLD, Plan, read_plan
 from tests.gpu.run import driver_version, file_name, main
+from tests.synthetic.jobs import Job
 
 NCCL = ROOT / "build" / "player" / "libnccl.so.2"
 CUDA = ROOT / "build" / "fakecuda" / "libcuda.so.1"
@@ -183,17 +184,15 @@ def test_a_plan_reaches_the_ranks_as_it_is(tmp_path: Path) -> None:
 # The late rank.
 
 
-@pytest.fixture
-def late_boxes(tmp_path: Path) -> dict[int, Process]:
-    """Four ranks of which number 2 has the shortest times."""
-    found = {}
-    for rank in range(RANKS):
-        times = [10 * MS + n for n in range(40)] if rank == 2 else [70 * MS + n for n in range(40)]
-        comm = CommOf(0x77, rank, RANKS, RANKS, WORLD)
-        path = tmp_path / f"{rank}.box"
-        path.write_bytes(box_bytes(BoxOf([comm], [KeyOf(0, times)], procid=rank)))
-        found[rank] = box_of(path)
-    return found
+@pytest.fixture(scope="module")
+def late_boxes() -> dict[int, Process]:
+    """Four ranks of which number 2 is late by 60 ms in each step."""
+    job = Job(fixed_chance(1), RANKS, sampled=True)
+    world = job.group(WORLD, range(RANKS))
+    for _ in range(200):
+        job.compute(80 * MS, {2: 60 * MS})
+        job.collective(world, "AllReduce", 1 << 20, 10 * MS)
+    return dict(enumerate(job.processes()))
 
 
 def test_the_report_names_the_late_rank(late_boxes: dict[int, Process]) -> None:

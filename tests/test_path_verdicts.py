@@ -54,7 +54,11 @@ ALONE = {
         ("--ops", "allreduce", "--sizes", "64K", "--seconds", "75", "--comms", "world",
          "--slow-gpu", "5:40"),
     ),
-    "slow node": (ALL_NODES, (*SOME, "--comms", "half,parity", "--throttle", "n3:4")),
+    # Without a barrier that is not NCCL's: what waits in one is slow by itself.
+    "slow node": (
+        ALL_NODES,
+        (*SOME, "--comms", "half,parity", "--no-barrier", "--throttle", "n3:4"),
+    ),
     "slow pair": (
         ALL_NODES,
         ("--ops", "sendrecv", "--sizes", "64K", "--seconds", "22", "--comms", "world",
@@ -182,7 +186,7 @@ def test_a_pair_with_a_slow_path_is_named_by_its_sends(ended: Mapping[str, Ended
 def test_with_rings_over_all_nodes_nobody_is_blamed(ended: Mapping[str, Ended]) -> None:
     one = ended["rings only"]
     assert (one.card.verdict.status, one.card.verdict.cause) == (DEGRADED, NETWORK), one.text
-    assert "entity not determinable" in one.card.verdict.summary
+    assert "all paths over the network" in one.card.verdict.summary
     assert not {kind for kind, _ in one.entities()} & {"node", "pair"}
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from nccl_inspector.layout import HEADER, MAGIC
 from nccl_inspector.model import FUNCS
 from tests.sampleboxes import GROUP, Row, SampleBox, read_samples
 from tests.standin.harness import Run, finished, started, until
@@ -140,12 +141,18 @@ def test_with_json_lines_each_call_is_known(raw: Path, tmp_path: Path) -> None:
     assert {one["queued_us"] for one in samples if one["flags"] & GROUP} == {0}
 
 
+def has_samples(path: Path) -> bool:
+    """Tell whether a box that is perhaps just being made has some."""
+    data = path.read_bytes() if path.exists() else b""
+    return data.startswith(MAGIC) and HEADER.number(data, "samples_kept") > 100
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_what_a_killed_process_leaves_is_true(raw: Path, tmp_path: Path, how: int) -> None:
     args = ("--steps", "100000", "--sizes", "256K", "--compute-ms", "0")
     with started(tmp_path, list(args), ranks=4, env=environment(raw)) as run:
         path = raw / f"nccl_inspector_0_{run.processes[2].pid}.box"
-        until(lambda: path.exists() and len(read_samples(path).samples) > 100, "samples")
+        until(lambda: has_samples(path), "samples")
         for process in run.processes:
             process.send_signal(how)
         for process in run.processes:

@@ -136,9 +136,10 @@ def test_the_report_names_the_planted_rank_with_its_node_and_gpu(journey: Journe
     assert node == "n3"
     text = " ".join(journey.text.split())
     verdict = text.partition("VERDICT DEGRADED (straggler), ")[2]
-    assert verdict.partition(": ")[2].startswith(f"rank {SLOW_RANK} ({node} {gpu}) came late: ")
+    assert verdict, journey.text
+    assert verdict.partition(": ")[2].startswith(f"rank {SLOW_RANK} ({node} {gpu}) is late by ")
     assert journey.exit_code == EXIT_WARNING
-    first = journey.stragglers[0]
+    first = journey.card.stragglers[0]
     assert first.flagged
     assert (first.rank, first.node, first.gpu) == (f"rank {SLOW_RANK}", node, gpu)
     assert 30e6 < first.late_ns < 60e6

@@ -68,6 +68,11 @@ def test_more_waiting_with_the_same_transfer_is_a_straggler() -> None:
     assert one.cost_s == pytest.approx(24 * 50 * 0.004, rel=0.3)
 
 
+def test_the_spread_of_a_slower_transfer_is_no_waiting() -> None:
+    (one,) = judge(Made(slower(times(), FIRST, END, 0.6))).degradations
+    assert one.kind == "transport"
+
+
 def test_both_at_once_are_called_both() -> None:
     made = Made(slower(times(), FIRST, END, 0.2), waiting_ns=only(6 * MS, 1 * MS))
     (one,) = judge(made).degradations

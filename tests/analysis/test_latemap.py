@@ -19,7 +19,9 @@ def line(member: int, medians_ms: list[float], first: int = 0, func: int = ALL_R
     ones = np.ones(count)
     start_s = 1000 + 10 * (first + np.arange(count))
     ns = np.array(medians_ms) * 1e6
-    return Columns((7, func, 20), member, member, 10, 1000, start_s, ones, ones, ns, ns, ones, ones)
+    return Columns(
+        (7, func, 20), member, member, 10, 1000, start_s, ones, ones, ns, ns, ns, ones, ones
+    )
 
 
 def test_the_late_rank_is_late_in_the_windows_in_which_it_was() -> None:

@@ -2,7 +2,6 @@
 """Every finding says where its entities are, and one command that goes there."""
 
 from dataclasses import replace
-from pathlib import Path
 
 from nccl_inspector.analysis.commands import suggest
 from nccl_inspector.analysis.hardware import find_hardware
@@ -13,11 +12,8 @@ from nccl_inspector.card.model import Entity, Finding, Period
 from nccl_inspector.counters.model import Change, Count, DeviceCounters, NodeCounters, XidSeen
 from nccl_inspector.model import Gpu
 from nccl_inspector.report import Loaded
-from nccl_inspector.summary import NodeSummary
-from tests.boxes import BoxOf, CommOf, KeyOf
 from tests.synthetic.jobs import flat_job
 from tests.test_counters_report import SPANS, START_S, on
-from tests.test_report import FIRST, process_of, times
 
 DRIVER = {"uuid": (Change(1, "GPU-7777"),), "pci": (Change(1, "0000:65:00"),)}
 SEEN = DeviceCounters("gpu", "GPU3", {"ecc_uncorrected": Count(1)}, {}, DRIVER)
@@ -77,20 +73,12 @@ def test_a_name_that_is_no_name_does_not_become_part_of_a_command() -> None:
     assert one.next == "ssh n1 rdma statistic show"
 
 
-def test_the_report_of_a_late_rank_names_its_process(tmp_path: Path) -> None:
-    boxes = [
-        BoxOf([CommOf(7, rank, 4)], [KeyOf(0, times(5 if rank == 2 else 15))], procid=rank,
-              header={"pid": 4000 + rank})
-        for rank in range(4)
-    ]  # fmt: skip
-    gpu = replace(SEEN, name="GPU0", counts={})
-    counters = NodeCounters(SPANS, (gpu,))
-    summary = NodeSummary(FIRST, tuple(process_of(tmp_path, box) for box in boxes), counters)
-    card = build_card(Loaded((summary,), (0,), ()))
+def test_the_report_of_a_late_rank_names_its_process() -> None:
+    job = flat_job(1, {2: 9e6}, 200, 4, sampled=True)
+    card = build_card(Loaded(tuple(job.summaries()), (0,), ()))
     late = next(one for one in card.findings if one.rule == "straggler")
     rank = next(one for one in late.entities if one.kind == "rank")
-    assert (rank.node, rank.gpu, rank.pid, rank.procid) == ("n1", "GPU0", 4002, 2)
-    assert late.next == "ssh n1 nvidia-smi -q -d CLOCK,PERFORMANCE,POWER,TEMPERATURE -i 0000:65:00"
+    assert (rank.node, rank.gpu, rank.pid, rank.procid) == ("n1", "GPU2", 3, 2)
     assert Entity("rank", "rank 2") in read_comment(make_comment(card)).entities
 
 

@@ -11,7 +11,7 @@ from nccl_inspector.analysis.columns import coarsen, columns_of
 from nccl_inspector.analysis.series import Track, make_tracks
 from nccl_inspector.model import Line
 from nccl_inspector.timeline import halve
-from tests.synthetic.lines import START_S, WINDOW_S, Made, carried, lines_of
+from tests.synthetic.lines import SHORTEST, START_S, WINDOW_S, Made, carried, lines_of
 
 MS = 1e6
 SIZE = 128 << 20
@@ -30,14 +30,27 @@ def flat(windows: int = 20, ms: float = 20.0) -> Made:
     return Made(np.full(windows, ms * MS), waiting_ns=5 * MS)
 
 
-def test_the_time_is_the_least_of_the_ranks_and_the_rest_is_waiting() -> None:
+def test_the_time_is_the_shortest_of_all_ranks_and_the_rest_is_waiting() -> None:
     track = track_of(carried(lines_of(rng(), flat())))
-    assert track.time_ns == pytest.approx(20 * MS, rel=0.02)
+    assert track.time_ns == pytest.approx(SHORTEST * 20 * MS, rel=0.02)
     assert track.typical_ns == pytest.approx(25 * MS, rel=0.03)
-    assert track.bus_gbs == pytest.approx(SIZE * bus_factor("AllReduce", 4) / 20e6, rel=0.02)
+    bus_bytes = SIZE * bus_factor("AllReduce", 4)
+    assert track.bus_gbs == pytest.approx(bus_bytes / (SHORTEST * 20e6), rel=0.02)
     assert track.ranks.tolist() == [4] * 20
     assert track.members == (0, 1, 2, 3)
     assert track.notes == ()
+
+
+def test_the_time_has_no_waiting_in_it_when_somebody_else_is_the_last_each_time() -> None:
+    # Each rank waits in most of its operations, and is the last in a few of each window.
+    lines = [
+        (member, replace(line, windows=tuple(one._replace(min_ns=9 * 10**6 + member)
+                                             for one in line.windows)))
+        for member, line in lines_of(rng(), Made(np.full(20, 20 * MS), waiting_ns=1.0))
+    ]  # fmt: skip
+    track = track_of(lines)
+    assert track.time_ns.tolist() == [9 * MS] * 20
+    assert track.typical_ns == pytest.approx(20 * MS, rel=0.03)
 
 
 def test_where_nothing_ended_there_is_no_number() -> None:
@@ -61,18 +74,20 @@ def test_a_rank_without_some_windows_is_said_and_the_rest_is_used() -> None:
 def test_a_rank_that_tells_of_other_operations_is_not_compared() -> None:
     (member, line), *others = lines_of(rng(), flat())
     moved = [
-        window._replace(median_ns=1, first_index=window.first_index + 500,
+        window._replace(min_ns=1, median_ns=1, first_index=window.first_index + 500,
                         last_index=window.last_index + 500)
         for window in line.windows
     ]  # fmt: skip
     track = track_of([(member, replace(line, windows=tuple(moved))), *others])
     assert track.ranks.tolist() == [3] * 20
-    assert track.time_ns == pytest.approx(20 * MS, rel=0.02)
+    assert track.time_ns == pytest.approx(SHORTEST * 20 * MS, rel=0.02)
 
 
 def test_a_rank_with_a_few_of_the_operations_does_not_set_the_time() -> None:
     *others, (member, line) = lines_of(rng(), flat())
-    few = line.windows[3]._replace(ops=2, bytes=2 * SIZE, median_ns=1000, last_index=152)
+    few = line.windows[3]._replace(
+        ops=2, bytes=2 * SIZE, min_ns=1000, median_ns=1000, last_index=152
+    )
     windows = (*line.windows[:3], few, *line.windows[4:])
     track = track_of([*others, (member, replace(line, windows=windows))])
     assert track.ranks[3] == 3
@@ -107,7 +122,7 @@ def test_lines_of_other_windows_come_on_one_grid() -> None:
 def test_a_coarser_line_is_what_the_summary_makes_of_it() -> None:
     _, line = lines_of(rng(), Made(np.linspace(1, 9, 50) * MS))[0]
     ours, theirs = coarsen(columns_of(line, 0), 2 * WINDOW_S), columns_of(halve(line), 0)
-    for name in ("start_s", "ops", "bytes", "busy_ns", "first_index", "last_index"):
+    for name in ("start_s", "ops", "bytes", "busy_ns", "min_ns", "first_index", "last_index"):
         assert getattr(ours, name).tolist() == getattr(theirs, name).tolist()
     assert ours.median_ns == pytest.approx(theirs.median_ns, abs=1)
 
@@ -143,5 +158,5 @@ def test_many_ranks_give_what_few_give() -> None:
     lines = lines_of(rng(), some)
     track = track_of(lines, 300)
     assert track.ranks.tolist() == [300] * 30
-    assert track.time_ns == pytest.approx(20 * MS, rel=0.02)
+    assert track.time_ns == pytest.approx(SHORTEST * 20 * MS, rel=0.02)
     assert track.typical_ns == pytest.approx(25 * MS, rel=0.03)

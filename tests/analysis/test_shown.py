@@ -11,7 +11,7 @@ from nccl_inspector.analysis.series import Track, make_tracks
 from nccl_inspector.analysis.shown import SHOWN_MAX, show
 from nccl_inspector.card.model import TimeLine
 from nccl_inspector.timeline import halve
-from tests.synthetic.lines import START_S, WINDOW_S, Made, lines_of
+from tests.synthetic.lines import SHORTEST, START_S, WINDOW_S, Made, lines_of
 
 MS = 1e6
 
@@ -43,7 +43,7 @@ def test_all_series_are_on_the_coarsest_grid_with_none_for_nothing() -> None:
     (one,) = [series for series in line.series if series.communicator == "0x7"]
     assert one.bus_gbs[5:7] == (None, None)
     assert one.operations == tuple(0 if n in (5, 6) else 100 for n in range(20))
-    assert one.bus_gbs[0] == pytest.approx(10.07, rel=0.02)
+    assert one.bus_gbs[0] == pytest.approx(10.07 / SHORTEST, rel=0.02)
     assert {series.transport for series in line.series} == {"mixed", "nvlink"}
 
 

@@ -2,17 +2,22 @@
 """The report of a large job from generated node summaries: how long it takes, and its memory.
 
 Tensor, data and expert parallel groups over all nodes, eight ranks each; every rank has twelve
-kinds of operation, eight time lines of as many windows as a box has, and some peers.
+kinds of operation, eight time lines of as many windows as a box has, its unions and as many samples
+as collection keeps (sampled.py).
 """
 
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
-from functools import cache, partial
+from dataclasses import dataclass
+from functools import cache
+from itertools import repeat
+from multiprocessing import get_context
 from pathlib import Path
 
 from nccl_inspector.analysis.histogram import bucket_of
@@ -27,12 +32,15 @@ from nccl_inspector.model import (
     Key,
     Line,
     Process,
+    Union,
     Window,
 )
+from nccl_inspector.sampletable import SampleTable
 from nccl_inspector.summary import Head, encode, encode_process
 from tests.bench.figure import Figure
+from tests.bench.sampled import LOCAL, Bursts, Played, play, samples_of
 
-JOB, LOCAL = 77, 8
+JOB = 77
 NODES = 1024
 _SECONDS, _MEMORY_MIB = 5.0, 1024.0
 _START_S = 1_785_679_200
@@ -46,6 +54,12 @@ _KINDS = (
     ("dp", "Send", 1 << 22, 200), ("dp", "Recv", 1 << 22, 200),
 )  # fmt: skip
 _COMMS = ("world", "tp", "dp", "ep")
+_WALL_S = 3840
+# What the plugin's rule leaves of such a job: as many samples as a summary has of each of 8,192
+# processes, and of each of 32.
+MANY = Bursts(_START_S, _WALL_S, 29, 38)
+FULL = Bursts(_START_S, _WALL_S, 34, 37)
+FULL_NODES = 4
 
 
 @cache
@@ -75,12 +89,12 @@ def _windows(kind: int) -> tuple[Window, ...]:
 
 
 def _comm(name: str, node: int, local: int, nodes: int) -> Comm:
-    rank = node * LOCAL + local
+    rank, group = node * LOCAL + local, min(8, nodes)
     shape = {
         "world": (1, nodes * LOCAL, nodes, rank),
         "tp": (1000 + node, LOCAL, 1, local),
         "dp": (100_000 + local, nodes, nodes, node),
-        "ep": (200_000 + node // 8, 8 * LOCAL, 8, node % 8 * LOCAL + local),
+        "ep": (200_000 + node // group, group * LOCAL, group, node % group * LOCAL + local),
     }
     identity, nranks, nnodes, own = shape[name]
     ns = _START_S * 10**9
@@ -90,7 +104,19 @@ def _comm(name: str, node: int, local: int, nodes: int) -> Comm:
     )  # fmt: skip
 
 
-def _process(node: int, local: int, nodes: int) -> Process:
+@dataclass(frozen=True, slots=True)
+class _Job:
+    nodes: int
+    bursts: Bursts
+    played: Played
+
+    def samples(self, node: int, local: int) -> tuple[SampleTable, tuple[Union, ...]]:
+        ids = 1000 + node, 100_000 + local
+        return samples_of(self.played, self.bursts, node, local, ids)
+
+
+def _process(node: int, local: int, job: _Job) -> Process:
+    nodes = job.nodes
     comms = {name: _comm(name, node, local, nodes) for name in _COMMS}
     keys = tuple(
         Key(_COMMS.index(name), FUNCS.index(func), size.bit_length() - 1, 2, 3, 4000, 4000 * size,
@@ -108,57 +134,77 @@ def _process(node: int, local: int, nodes: int) -> Process:
         "0.1.0", f"n{node + 1}", (_START_S + 3840) * 10**9, "gpu", "", 0, 1, 0, 0, 0, 0, 0, 0, 4, 0,
     )  # fmt: skip
     gpu = Gpu(f"GPU-{rank:032x}", f"0000:{local:02x}:00.0", local, f"GPU{local}")
-    return Process(facts, (0,) * 9, (gpu,), tuple(comms.values()), keys, (), lines, (), (), ())
+    table = (facts, (0,) * 9, (gpu,), tuple(comms.values()), keys, (), lines, (), (), ())
+    return Process(*table, *job.samples(node, local))
 
 
-def write_node(directory: Path, nodes: int, node: int) -> None:
+_job: _Job  # of the processes that write it, which are forked
+
+
+def _write_node(directory: Path, node: int) -> None:
     """Write the summary of one node."""
+    nodes = _job.nodes
     head = Head(
         JOB, os.getuid(), "amy", "phys", "gpu", "c1", f"n{node + 1}", f"n[1-{nodes}]", nodes, 0,
         _START_S, _START_S, _START_S + 3840, "", (),
     )  # fmt: skip
-    blocks = [encode_process(_process(node, local, nodes)) for local in range(LOCAL)]
+    blocks = [encode_process(_process(node, local, _job)) for local in range(LOCAL)]
     (directory / f"n{node + 1}.0.nodesummary").write_bytes(encode(head, blocks))
 
 
-def write_job(reports: Path, nodes: int) -> None:
-    """Write the summaries of all nodes."""
+def write_job(reports: Path, nodes: int, bursts: Bursts) -> None:
+    """Write the summaries of all nodes. A rank in their middle is late."""
+    global _job
     directory = reports / str(JOB)
     directory.mkdir(parents=True)
-    with ProcessPoolExecutor() as pool:
-        list(pool.map(partial(write_node, directory, nodes), range(nodes), chunksize=8))
+    _job = _Job(nodes, bursts, play(nodes, bursts, (nodes // 2, 3)))
+    with ProcessPoolExecutor(mp_context=get_context("fork")) as pool:
+        list(pool.map(_write_node, repeat(directory), range(nodes), chunksize=8))
 
 
-def measure(folder: Path, nodes: int) -> list[Figure]:
-    """Run the command over such a job; `folder` is left empty.
+def _report(reports: Path) -> tuple[float, float, bytes]:
+    """Return how long the command ran, its memory (MiB), and what it printed.
 
     Raises:
         subprocess.CalledProcessError: it failed.
     """
-    reports = folder / "reports"
-    write_job(reports, nodes)
     command = [
         sys.executable, "-c", _CHILD, "report", str(JOB), "--report-dir", str(reports), "--json",
     ]  # fmt: skip
     begin = time.perf_counter()
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, check=False)
     seconds = time.perf_counter() - begin
     if done.returncode not in (0, 1, 2):
         raise subprocess.CalledProcessError(done.returncode, command, done.stdout, done.stderr)
-    for path in (reports / str(JOB)).iterdir():
-        path.unlink()
-    mib = float(done.stderr.rsplit(maxsplit=1)[-1])
-    what = f"report --json of {nodes} nodes x {LOCAL} ranks"
-    return [
-        Figure(f"{what}: wall", "s", seconds, _SECONDS),
-        Figure(f"{what}: peak RSS", "MiB", mib, _MEMORY_MIB),
-    ]
+    return seconds, float(done.stderr.rsplit(maxsplit=1)[-1]), done.stdout
 
 
-# The command itself, and at its end the most memory that it had.
+def measure(folder: Path, nodes: int) -> list[Figure]:
+    """Run the command over such jobs; `folder` is left empty.
+
+    Raises:
+        subprocess.CalledProcessError: it failed.
+    """
+    found = []
+    some = min(nodes, FULL_NODES)
+    for many, bursts, words in ((nodes, MANY, ""), (some, FULL, ", full tables of samples")):
+        reports = folder / f"reports{many}{bursts.period_bits}"
+        write_job(reports, many, bursts)
+        seconds, mib, _ = _report(reports)
+        shutil.rmtree(reports)
+        what = f"report --json of {many} nodes x {LOCAL} ranks{words}"
+        found += [
+            Figure(f"{what}: wall", "s", seconds, _SECONDS),
+            Figure(f"{what}: peak RSS", "MiB", mib, _MEMORY_MIB),
+        ]
+    return found
+
+
+# The command itself, and at its end the most memory that it or its child had.
 _CHILD = """
 import atexit, resource, sys
-atexit.register(lambda: print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+who = resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN
+atexit.register(lambda: print(max(resource.getrusage(one).ru_maxrss for one in who) / 1024,
                               file=sys.stderr))
 from nccl_inspector.cli import main
 main()

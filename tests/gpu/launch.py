@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nccl_inspector.box import read_box
+from nccl_inspector.boxsamples import add_samples
 from nccl_inspector.model import Process
 from tests.gpu.plan import Plan
 from tests.gpu.rank import Record
@@ -18,6 +19,7 @@ from tests.truth import read_log
 ROOT = Path(__file__).parents[2]
 PLUGIN = ROOT / "build" / "libnccl-profiler-inspector.so"
 STDERR_CHARS = 2000
+SAMPLES_OF_RANKS = 8  # among so many the room for samples is shared
 WARNINGS_KEPT = 6
 
 # NCCL refuses two ranks of one host on one GPU. With a host id of its own each is another host's,
@@ -152,9 +154,9 @@ def box_of(path: Path) -> Process:
     Raises:
         OSError, RefusedError: there is none, or it is none.
     """
-    fd = os.open(path, os.O_RDONLY)
+    fd, size = os.open(path, os.O_RDONLY), path.stat().st_size
     try:
-        return read_box(fd, path.stat().st_size, path.stem, alive=False)
+        return add_samples(fd, size, read_box(fd, size, path.stem, alive=False), SAMPLES_OF_RANKS)
     finally:
         os.close(fd)
 

@@ -333,7 +333,7 @@ def on_silent_node(chance: Chance, seed: int) -> Scenario:
     made = straggler(plans.ddp, gpu, 0.04, 0.08)(chance, seed)
     made.silent = tuple(name for kind, name in made.related if kind == "node")
     made.statuses = frozenset({truth.DEGRADED, truth.CANNOT_TELL})
-    made.causes = made.causes | {truth.UNKNOWN, truth.OTHER, truth.COMMUNICATION, ""}
+    made.causes = made.causes | {truth.UNKNOWN, truth.OTHER, truth.COMMUNICATION}
     made.nameable = False
     return made
 

@@ -157,6 +157,8 @@ def _judge_fault(card: Card, true: Truth, grade: Grade) -> None:
     if truth.HUNG in true.statuses or truth.FAILED in true.statuses:
         grade.class_right = card.verdict.status in true.statuses
         return
+    if card.verdict.status == truth.CANNOT_TELL and grade.status_right:
+        return  # what it does not tell cannot be wrong
     grade.class_right = card.verdict.cause in true.causes
     if true.nameable and named:
         worst = max((one.severity for one in named), key=[INFO, WARNING, CRITICAL].index)

@@ -5,10 +5,11 @@ What comes out is node summaries through their own encoding, with nothing that a
 histograms, time lines and counts that the plugin would have kept of these operations.
 """
 
+from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from math import log2
+from math import ceil, log2
 from random import Random
 
 from nccl_inspector.analysis.bandwidth import size_class
@@ -24,13 +25,16 @@ from nccl_inspector.model import (
     Comm,
     Facts,
     Gpu,
+    GpuClock,
     Histogram,
     Key,
     Line,
     Peer,
     Process,
+    SampleKind,
     Window,
 )  # fmt: skip
+from nccl_inspector.sampletable import MANTISSA_BITS, SampleTable
 from nccl_inspector.summary import Head, NodeSummary, decode, encode, encode_process
 from tests.boxes import MS, NOW_NS, NOW_S, fixed_chance
 
@@ -40,6 +44,7 @@ JITTER_NS = 150 * US
 OUTLIER_NS = 5 * MS
 OUTLIER_SHARE = 0.002  # of a rank's operations: of 64 ranks one in every eighth operation
 LINES_MAX = 8  # of a process
+BURST_BITS = 34  # length and period of bursts: all is kept
 
 FACTS = Facts(
     name="0_1", state=FINALIZED, pid=1, step=0, procid=0, localid=0, array_job_id=None,
@@ -99,11 +104,14 @@ class Group:
 
 
 class Job:
-    """Ranks 0 to `ranks` - 1, so many on a node."""
+    """Ranks 0 to `ranks` - 1, so many on a node. `sampled`: with a record of each operation."""
 
-    def __init__(self, chance: Random, ranks: int, ranks_per_node: int = 8) -> None:
+    def __init__(
+        self, chance: Random, ranks: int, ranks_per_node: int = 8, *, sampled: bool = False
+    ) -> None:
         """Begin at time 0."""
         self.chance = chance
+        self.sampled = sampled
         self.ranks = ranks
         self.ranks_per_node = ranks_per_node
         self.clock_ns = [0.0] * ranks
@@ -159,6 +167,31 @@ class Job:
             NOW_NS, 0, called, 0, 0, called, called, called, NOW_NS, 0, group.name,
         )  # fmt: skip
 
+    def _samples(self, rank: int, index: dict[int, int]) -> SampleTable:
+        """Return the exact records of a rank."""
+        kinds, rows = [], []
+        for (comm, func, size, peer), meter in self._meters[rank].items():
+            group = self.groups[comm - self.groups[0].id]
+            nnodes = len({self.node_of(member) for member in group.members})
+            kinds.append(
+                SampleKind(comm, len(group.members), nnodes, group.members.index(rank), 0,
+                           FUNCS.index(func), size_class(size), 2, 3, NOW_NS + index[comm], 0,
+                           group.name)
+            )  # fmt: skip
+            at = len(kinds) - 1
+            for end_ns, ns in zip(meter.ends_ns, meter.times_ns, strict=True):
+                rows.append((NOW_NS + int(end_ns) - ns, ns, at, (comm, func, peer), peer + 1, size))
+        rows.sort()
+        numbers: Counter[tuple[int, str, int]] = Counter()
+        found = []
+        for start_ns, ns, at, line, peer, size in rows:
+            numbers[line] += 1
+            mantissa = size >> max(size_class(size) - MANTISSA_BITS, 0)
+            found.append((at, numbers[line], peer, start_ns, ns, 0, mantissa, 0))
+        columns = map(array, "HIHQQIHB", zip(*found, strict=True))
+        clock = GpuClock(0, (NOW_NS,), (0,))
+        return SampleTable(tuple(kinds), (clock,), BURST_BITS, BURST_BITS, 0, *columns)
+
     def process(self, rank: int) -> Process:
         """Return what the rank's box would say."""
         groups = [one for one in self.groups if rank in one.members]
@@ -200,11 +233,20 @@ class Job:
             nets=(),
             operations=(),
             flags=(),
+            samples=self._samples(rank, index) if self.sampled else None,
         )
 
     def processes(self) -> list[Process]:
         """Return those of all ranks."""
         return [self.process(rank) for rank in range(self.ranks)]
+
+    def summaries(self) -> list[NodeSummary]:
+        """Return the node summaries, of a job that ended when its last rank did."""
+        end = NOW_S + ceil(max(self.clock_ns) / 1e9)
+        return [
+            replace(one, head=replace(one.head, end=end))
+            for one in through_summaries(self.processes())
+        ]
 
 
 def through_summaries(
@@ -275,9 +317,11 @@ class Model:
         ]
 
 
-def parallel_job(model: Model, seed: int, late_ns: dict[int, float], steps: int) -> Job:
+def parallel_job(
+    model: Model, seed: int, late_ns: dict[int, float], steps: int, *, sampled: bool = False
+) -> Job:
     """Return a job of steps: layers with a collective each, handing on, gradients, a norm."""
-    job = Job(fixed_chance(seed), model.ranks, 4)
+    job = Job(fixed_chance(seed), model.ranks, 4, sampled=sampled)
     tensor = [job.group("tp", members) for members in model.tensor_groups()]
     data = [job.group("dp", members) for members in model.data_groups()]
     pipes = [job.group("pp", members) for members in model.pipelines() if model.pp > 1]
@@ -297,9 +341,9 @@ def parallel_job(model: Model, seed: int, late_ns: dict[int, float], steps: int)
 
 
 def flat_job(seed: int, late_ns: dict[int, float], ops: int = 300, ranks: int = 64,
-             time_ns: float = 2 * MS) -> Job:  # fmt: skip
+             time_ns: float = 2 * MS, *, sampled: bool = False) -> Job:  # fmt: skip
     """Return a job of one communicator that meets ten times a second."""
-    job = Job(fixed_chance(seed), ranks)
+    job = Job(fixed_chance(seed), ranks, sampled=sampled)
     world = job.group("world", range(ranks))
     for _ in range(ops):
         job.compute(100 * MS - time_ns, late_ns)

@@ -20,6 +20,7 @@ WINDOW_S = 10
 START_S = NOW_S - NOW_S % 1280
 MEMORY, SPIKES, SPIKE = 0.3, 0.01, 0.3  # of the noise
 JITTER_NS = 150_000.0
+SHORTEST = 0.95  # of a window's median: its shortest time
 
 Floats = NDArray[np.float64]
 
@@ -93,7 +94,7 @@ def _line(made: Made, rank: int, medians_ns: Floats) -> Line:
                 ops=int(count),
                 bytes=int(count) * made.size_bytes,
                 busy_ns=int(count * median_ns),
-                min_ns=_in_bucket(0.9 * median_ns),
+                min_ns=_in_bucket(SHORTEST * median_ns),
                 median_ns=middle,
                 first_index=index,
                 last_index=index + int(count) - 1,

@@ -33,6 +33,7 @@ class Columns:
     ops: Floats
     bytes: Floats
     busy_ns: Floats
+    min_ns: Floats
     median_ns: Floats
     first_index: Floats
     last_index: Floats
@@ -41,7 +42,7 @@ class Columns:
 def columns_of(line: Line, member: int) -> Columns:
     """Return a line of a node summary as columns."""
     table = np.array(line.windows, dtype=np.float64).T
-    start_s, _, ops, size_bytes, busy_ns, _, median_ns, first_index, last_index = table
+    start_s, _, ops, size_bytes, busy_ns, min_ns, median_ns, first_index, last_index = table
     return Columns(
         (line.comm_id, line.func, line.size_class),
         line.rank,
@@ -52,6 +53,7 @@ def columns_of(line: Line, member: int) -> Columns:
         ops,
         size_bytes,
         busy_ns,
+        min_ns,
         median_ns,
         first_index,
         last_index,
@@ -80,7 +82,7 @@ def columns_of_packed(data: bytes, member: int) -> Columns:
     """
     head, planes = line_head(data), line_planes(data)
     columns = [_column(width, raw, planes.rows) for width, raw in planes.columns]
-    gaps, _, ops, sizes, busy_ns, _, median_ns, firsts, lasts = columns
+    gaps, _, ops, sizes, busy_ns, min_ns, median_ns, firsts, lasts = columns
     last_place = int(gaps.max()) if gaps.max() >> 40 else int(gaps.sum()) + planes.rows - 1
     too_late = last_place * head.window_s > START_S_MAX
     if too_late or max(int(ops.max()), 1) * head.mean >> 62:
@@ -94,7 +96,7 @@ def columns_of_packed(data: bytes, member: int) -> Columns:
     first_index = last_index - lengths
     if not ops.all() or min(size_bytes.min(), first_index.min()) < 0:
         raise RefusedError("bad_summary", "an odd time line")
-    counted = (ops, size_bytes, busy_ns, median_ns, first_index, last_index)
+    counted = (ops, size_bytes, busy_ns, min_ns, median_ns, first_index, last_index)
     return Columns(
         (head.comm_id, head.func, head.size_class), head.rank, member, head.window_s,
         head.since_s, start_s, *(column.astype(np.float64) for column in counted),
@@ -127,6 +129,7 @@ def coarsen(columns: Columns, window_s: int) -> Columns:
         ops,
         _merged(columns.bytes, places),
         _merged(columns.busy_ns, places),
+        np.minimum.reduceat(columns.min_ns, places),
         _merged(columns.median_ns * columns.ops, places) / ops,
         columns.first_index[places],
         columns.last_index[ends],

@@ -101,13 +101,16 @@ def _mean(values: Floats, weights: Floats, where: Mask) -> float:
 def two_numbers(track: Track, slow: Mask, other: Mask) -> str:
     """Return what the windows `slow` suffer from, compared with `other`.
 
-    The waiting is that of the typical rank: the longest is that of who came first.
+    The waiting is that of the typical rank: the longest is that of who came first. The spread of T
+    is in it, too, and grows with T: so much more is no waiting.
     """
     rates, waits = track.bus_gbs, track.typical_ns - track.time_ns
     was, now = _mean(rates, track.ops, other), _mean(rates, track.ops, slow)
     waited, waits_now = _mean(waits, track.ops, other), _mean(waits, track.ops, slow)
     least_ns = max(LATE_NS_MIN, LATE_SHARE_MIN * _mean(track.time_ns, track.ops, other))
-    longer, later = now <= (1 - DEPTH_MIN) * was, waits_now - waited >= least_ns
+    longer = now <= (1 - DEPTH_MIN) * was
+    usual_ns = waited * max(1.0, was / now) if now > 0 else waited
+    later = waits_now - usual_ns >= least_ns
     return {(True, True): BOTH, (True, False): TRANSPORT, (False, True): STRAGGLER}.get(
         (longer, later), FLAT
     )

@@ -70,10 +70,22 @@ def median_error_ns(histogram: Histogram) -> float:
     return 1.253 * middle_ns / 1.349 / sqrt(total)
 
 
+def quantile_error_ns(histogram: Histogram, share: float) -> float:
+    """Return the standard error of a quantile: how far it moves when chance takes or gives as many
+    operations as sqrt(n share (1 - share)); 0 for none.
+    """
+    total = sum(histogram.counts)
+    if not total:
+        return 0.0
+    chance = sqrt(share * (1 - share) / total)
+    low, high = max(0.0, share - chance), min(1.0, share + chance)
+    return (quantile_ns(histogram, high) - quantile_ns(histogram, low)) / 2
+
+
 def merge(histograms: Iterable[Histogram]) -> Histogram:
     """Return the sum."""
-    sums = [0] * HIST_BUCKETS
-    for histogram in histograms:
-        for bucket, count in histogram.pairs():
-            sums[bucket] += count
-    return Histogram.of((bucket, count) for bucket, count in enumerate(sums) if count)
+    sums: dict[int, int] = {}
+    for buckets, counts in histograms:
+        for bucket, count in zip(buckets, counts, strict=True):
+            sums[bucket] = sums.get(bucket, 0) + count
+    return Histogram.of(sums.items())

@@ -1,24 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Join what the ranks of a communicator say, and find the one that the others waited for.
+"""Join what the ranks of a communicator say: how long its operations take, and the waiting in them.
 
-A collective ends on all ranks at about the same time, so its time on a rank is
-transfer plus waiting for the last rank: T, the least of the ranks' medians, is
-the transfer, and the rank that has it came last (reference: NCCL waits inside
-the kernel).
+A collective ends on all ranks at about the same time, so its time on a rank is the transfer plus
+the waiting for the last rank (NCCL waits inside the kernel). T is the transfer: the time of the
+rank that came last, which did not wait. Histograms do not tell which rank that was. But of n ranks
+one is last each time, so one time in n of all ranks' times has no waiting in it, and the median of
+those is the quantile 0.5 / n of all. Where the ranks hardly wait that is too short, by about the
+spread of T itself; exact records (analysis/transfers.py) are better.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nccl_inspector.analysis.bandwidth import bus_factor
-from nccl_inspector.analysis.histogram import median_error_ns, median_ns, merge
-from nccl_inspector.analysis.lateness import (
-    LATE_NS_MIN,
-    SYNCHRONISING,
-    comparable,
-    find_late,
-)
+from nccl_inspector.analysis.histogram import median_ns, merge, quantile_error_ns, quantile_ns
+from nccl_inspector.analysis.lateness import SYNCHRONISING, comparable
 from nccl_inspector.analysis.naming import name_processes
 from nccl_inspector.model import COMM_FOLDED, FUNCS, P2P, Comm, Key, Process
 
@@ -47,43 +44,43 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Late:
-    """A late rank in one kind of operation; `clear`: its peers waited for it, by all rules."""
-
-    rank: int  # in the communicator
-    place: Place
-    late_ns: float  # median over the others less its own
-    waited_ns: float  # by all others, all operations together
-    share: float  # late_ns of T
-    z: float | None
-    clear: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Figures:
-    """One kind of operation of one communicator, over its ranks."""
+    """One kind of operation of one communicator, over its ranks. Times are ns."""
 
     func: str
     size_class: int
     algo_proto: str
     operations: int  # of the busiest rank
-    time_ns: float  # T; the median over all for Send and Recv
+    time_ns: float  # T; without exact records of Send and Recv the median, with the waiting in it
+    error_ns: float | None  # standard error of T; None: not known
     bus_gbs: float  # GB/s (1e9 bytes), 0: not defined
-    waiting: float  # share of the ranks' time; 0 for Send and Recv
-    waiting_ns: float
-    lasts: tuple[Late, ...]  # the last rank, then others that are clearly late; none: not judged
+    busy_ns: int  # of all ranks together
+    ranks_operations: int  # of all ranks together
+    compared: bool  # at least two ranks counted the same operations, in which all wait for all
     notes: tuple[str, ...]
-    medians: Mapping[int, float]  # ns, by rank
+    medians: Mapping[int, float]  # by rank
+    exact: bool = False  # T is from exact records
 
     @property
-    def judged(self) -> bool:
-        """Whether a late rank would have been named."""
-        return bool(self.lasts)
+    def waits(self) -> bool:
+        """Whether the waiting for the last rank can be told from the transfer."""
+        told = self.func in SYNCHRONISING or (self.exact and self.func not in P2P)
+        return told and bool(self.medians)
 
     @property
-    def late(self) -> Late | None:
-        """The rank that the others waited for."""
-        return next((one for one in self.lasts if one.clear), None)
+    def waiting_ns(self) -> float:
+        """The time that all ranks together waited for the last one."""
+        return max(0.0, self.busy_ns - self.ranks_operations * self.time_ns) if self.waits else 0.0
+
+    @property
+    def waiting(self) -> float:
+        """The waiting as a share of the ranks' time."""
+        return self.waiting_ns / self.busy_ns if self.busy_ns else 0.0
+
+    def timed(self, time_ns: float, error_ns: float) -> "Figures":
+        """Return the figures with T from exact records."""
+        bus_gbs = self.bus_gbs * self.time_ns / time_ns if time_ns > 0 else 0.0
+        return replace(self, time_ns=time_ns, error_ns=error_ns, bus_gbs=bus_gbs, exact=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,34 +105,6 @@ def _place(node: str, process: Process, comm: Comm, name: str) -> Place:
     return Place(node, process.facts.name, gpu, name)
 
 
-def _bytes_per_ns(key: Key, time_ns: float, nranks: int) -> float:
-    """Return bus bytes per ns, which is GB/s."""
-    return (
-        key.bytes / key.ops * bus_factor(FUNCS[key.func], nranks) / time_ns
-        if time_ns > 0 and key.ops
-        else 0.0
-    )
-
-
-def _find_lasts(
-    keys: dict[int, Key], medians: dict[int, float], members: dict[int, Member]
-) -> tuple[Late, ...]:
-    """Return the last of ranks whose medians are of the same operations, and all late ones."""
-    if not medians:
-        return ()
-    # Nobody is clearly late by less, whatever the errors are: they cost as much as all the rest.
-    may_be = max(medians.values()) - min(medians.values()) >= LATE_NS_MIN
-    errors = {rank: median_error_ns(keys[rank].histogram) if may_be else 0.0 for rank in medians}
-    found = []
-    for one in find_late(medians, errors):
-        above_ns = sum(max(0.0, value - one.time_ns) for value in medians.values())
-        waited_ns = above_ns * min(keys[rank].ops for rank in medians)
-        share = one.late_ns / one.time_ns if one.time_ns else 0.0
-        place = members[one.rank].place
-        found.append(Late(one.rank, place, one.late_ns, waited_ns, share, one.z, one.clear))
-    return tuple(found)
-
-
 def _range_notes(keys: dict[int, Key], nranks: int) -> tuple[str, ...]:
     """Say where the ranks' medians are not of the same operations."""
     notes = []
@@ -152,40 +121,31 @@ def _range_notes(keys: dict[int, Key], nranks: int) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _collective(keys: dict[int, Key], members: dict[int, Member], nranks: int) -> Figures:
-    medians = {rank: median_ns(key.histogram) for rank, key in keys.items()}
+def _kind_figures(keys: dict[int, Key], nranks: int) -> Figures:
+    """Return the figures of one kind of operation; `keys` by rank."""
+    some = next(iter(keys.values()))
+    func = FUNCS[some.func]
+    everything = merge(key.histogram for key in keys.values())
+    # Of a Send and its Recv either may be the one that waits.
+    share = 0.5 if func in P2P else 0.5 / max(nranks, len(keys))
+    time_ns = quantile_ns(everything, share)
+    total = sum(key.ops for key in keys.values())
+    mean_bytes = sum(key.bytes for key in keys.values()) / total
+    factor = bus_factor(func, nranks)
     ops = {rank: key.ops for rank, key in keys.items()}
-    alike = {rank: medians[rank] for rank in sorted(comparable(ops, nranks))}
-    fastest = min(alike or medians, key=lambda rank: (medians[rank], rank))
-    key, time_ns = keys[fastest], medians[fastest]
-    busy_ns = sum(key.busy_ns for key in keys.values())
-    waiting_ns = sum(max(0.0, key.busy_ns - key.ops * time_ns) for key in keys.values())
-    waits = FUNCS[key.func] in SYNCHRONISING
     return Figures(
-        func=FUNCS[key.func],
-        size_class=key.size_class,
-        algo_proto=key.algo_proto,
+        func=func,
+        size_class=some.size_class,
+        algo_proto="" if func in P2P else some.algo_proto,
         operations=max(ops.values()),
         time_ns=time_ns,
-        bus_gbs=_bytes_per_ns(key, time_ns, nranks),
-        waiting=waiting_ns / busy_ns if waits and busy_ns else 0.0,
-        waiting_ns=waiting_ns if waits else 0.0,
-        lasts=_find_lasts(keys, alike, members) if waits else (),
-        notes=_range_notes(keys, nranks),
-        medians=medians,
-    )
-
-
-def _transfer(keys: dict[int, Key], nranks: int) -> Figures:
-    """Send and Recv: no rank waits for all others, so their own median it is."""
-    key = next(iter(keys.values()))
-    time_ns = median_ns(merge(key.histogram for key in keys.values()))
-    mean_bytes = sum(key.bytes for key in keys.values()) / sum(key.ops for key in keys.values())
-    ops = max(key.ops for key in keys.values())
-    bus_gbs = mean_bytes * bus_factor(FUNCS[key.func], nranks) / time_ns if time_ns else 0.0
-    medians = {rank: median_ns(key.histogram) for rank, key in keys.items()}
-    return Figures(
-        FUNCS[key.func], key.size_class, "", ops, time_ns, bus_gbs, 0.0, 0.0, (), (), medians
+        error_ns=None if func in P2P else quantile_error_ns(everything, share),
+        bus_gbs=mean_bytes * factor / time_ns if time_ns else 0.0,
+        busy_ns=sum(key.busy_ns for key in keys.values()),
+        ranks_operations=total,
+        compared=func in SYNCHRONISING and bool(comparable(ops, nranks)),
+        notes=() if func in P2P else _range_notes(keys, nranks),
+        medians={rank: median_ns(key.histogram) for rank, key in keys.items()},
     )
 
 
@@ -197,13 +157,8 @@ def _figures(members: dict[int, Member], nranks: int) -> tuple[Figures, ...]:
             if key.histogram and key.ops:
                 algo_proto = "" if FUNCS[key.func] in P2P else key.algo_proto
                 kinds[key.func, key.size_class, algo_proto].setdefault(rank, key)
-    found = [
-        _transfer(keys, nranks) if FUNCS[func] in P2P else _collective(keys, members, nranks)
-        for (func, _, _), keys in kinds.items()
-    ]
-    return tuple(
-        sorted(found, key=lambda one: (-one.time_ns * one.operations - one.waiting_ns, one.func))
-    )
+    found = [_kind_figures(keys, nranks) for keys in kinds.values()]
+    return tuple(sorted(found, key=lambda one: (-one.busy_ns, one.func)))
 
 
 def _join(comm_id: int, found: list[Member]) -> Communicator:
@@ -248,12 +203,21 @@ def _together(found: list[Member]) -> Communicator:
                 kinds[key.func, key.size_class, key.algo_proto].append(key)
     figures = tuple(
         Figures(
-            FUNCS[func], size, "" if FUNCS[func] in P2P else algo_proto,
-            max(key.ops for key in keys), median_ns(merge(key.histogram for key in keys)),
-            0.0, 0.0, 0.0, (), (), {},
+            func=FUNCS[func],
+            size_class=size,
+            algo_proto="" if FUNCS[func] in P2P else algo_proto,
+            operations=max(key.ops for key in keys),
+            time_ns=median_ns(merge(key.histogram for key in keys)),
+            error_ns=None,
+            bus_gbs=0.0,
+            busy_ns=sum(key.busy_ns for key in keys),
+            ranks_operations=sum(key.ops for key in keys),
+            compared=False,
+            notes=(),
+            medians={},
         )
         for (func, size, algo_proto), keys in kinds.items()
-    )  # fmt: skip
+    )
     count = max(member.comm.folded for member in found)
     notes = (f"{count} destroyed communicators taken together: times with waiting, not judged",)
     return Communicator(0, first.name, first.nranks, first.nnodes, members, figures, notes)

@@ -21,8 +21,6 @@ OPERATIONS_MIN = 5  # the first ones carry the start-up of the job
 # A rank that was killed, or is read while it runs, has some operations less than its peers.
 OPERATIONS_APART_MIN, OPERATIONS_APART_SHARE = 3, 0.05
 MAD_TO_SIGMA = 1.4826
-# A window's median is the middle of its bucket, and the difference of two off by half of one or so.
-_BUCKET_SHARE = 1 / 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +73,6 @@ def find_late(medians: Mapping[int, float], errors: Mapping[int, float]) -> tupl
             break
         found.append(Lateness(rank, own, late_ns, z, clear))
     return tuple(found)
-
-
-def is_late_in_window(medians: Mapping[int, float], rank: int) -> bool:
-    """Tell whether one of several ranks came late by the medians of one window.
-
-    They are of buckets, so the ranks' spread cannot be told from rounding: z is for the whole job.
-    """
-    others = [value for other, value in medians.items() if other != rank]
-    own = medians[rank]
-    return median(others) - own + _BUCKET_SHARE * own >= floor_ns(own)
 
 
 def comparable(operations: Mapping[int, int], nranks: int) -> frozenset[int]:

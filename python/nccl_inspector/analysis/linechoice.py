@@ -2,7 +2,8 @@
 """Which time lines are unpacked: a large job has 65,000, and its series need far fewer.
 
 The kinds of operation that took longest, some of each transport class, and of a large
-communicator a spread of its ranks: T is the least of theirs, and no median is that of one rank.
+communicator a spread of its ranks with the one whose median is least: T is the least time of
+theirs, and one rank may always be the last.
 """
 
 from collections import Counter, defaultdict
@@ -51,7 +52,7 @@ def _chosen(
     return (first + rest)[:KINDS_MAX]
 
 
-def spread(ranks: Sequence[int], most: int, wanted: Sequence[int] = ()) -> list[int]:
+def _spread(ranks: Sequence[int], most: int, wanted: Sequence[int]) -> list[int]:
     """Return at most so many of them, evenly from first to last; those wanted are among them."""
     if len(ranks) <= most:
         return list(ranks)
@@ -60,30 +61,33 @@ def spread(ranks: Sequence[int], most: int, wanted: Sequence[int] = ()) -> list[
     return sorted(some | (set(wanted) & set(ranks)))
 
 
-def choose_lines(
-    comms: Sequence[Communicator], transports: Mapping[int, str], late: Mapping[Kind, int]
-) -> dict[Where, set[Kind]]:
-    """Return which lines of which processes to unpack; `late`: ranks whose lines are wanted."""
-    chosen = _chosen(comms, transports)
-    wanted: dict[Where, set[Kind]] = defaultdict(set)
-    each = max(RANKS_MIN, LINES_MAX // max(len(chosen), 1))
-    for kind, comm in chosen:
-        must = [late[kind]] if kind in late else []
-        for rank in spread(sorted(comm.members), each, must):
-            place = comm.members[rank].place
-            wanted[place.node, place.process].add(kind)
-    return wanted
-
-
-def late_kinds(comms: Sequence[Communicator]) -> dict[Kind, int]:
-    """Return the rank that the others waited for, by kind of operation."""
+def _fastest(comms: Sequence[Communicator]) -> dict[Kind, int]:
+    """Return the rank with the least median by kind: its time has the least waiting in it."""
     return {
-        (comm.id, FUNCS.index(one.func), one.size_class): one.late.rank
+        (comm.id, FUNCS.index(one.func), one.size_class): min(
+            one.medians, key=lambda rank: (one.medians[rank], rank)
+        )
         for comm in comms
         if comm.id
         for one in comm.figures
-        if one.late
+        if one.waits
     }
+
+
+def choose_lines(
+    comms: Sequence[Communicator], transports: Mapping[int, str]
+) -> dict[Where, set[Kind]]:
+    """Return which lines of which processes to unpack."""
+    chosen = _chosen(comms, transports)
+    fastest = _fastest(comms)
+    wanted: dict[Where, set[Kind]] = defaultdict(set)
+    each = max(RANKS_MIN, LINES_MAX // max(len(chosen), 1))
+    for kind, comm in chosen:
+        must = [fastest[kind]] if kind in fastest else []
+        for rank in _spread(sorted(comm.members), each, must):
+            place = comm.members[rank].place
+            wanted[place.node, place.process].add(kind)
+    return wanted
 
 
 def unpack_columns(

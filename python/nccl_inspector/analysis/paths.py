@@ -59,7 +59,7 @@ def time_communicators(communicators: Iterable[Communicator]) -> list[Timed]:
         nodes = frozenset(member.place.node for member in comm.members.values())
         for one in comm.figures:
             enough = one.operations >= _OPERATIONS_MIN and one.size_class >= _SIZE_CLASS_MIN
-            if enough and one.func in SYNCHRONISING and one.judged and one.time_ns > 0:
+            if enough and one.func in SYNCHRONISING and one.compared and one.time_ns > 0:
                 like = (one.func, one.size_class, one.algo_proto, comm.nranks, len(nodes))
                 name = f"{comm.name or 'a communicator'} ({hex(comm.id)})"
                 found.append(Timed(nodes, like, one.time_ns, name))

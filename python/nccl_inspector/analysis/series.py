@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """From the ranks' time lines of one kind of operation to one series.
 
-In each window T, the least of the ranks' medians, is the transfer, and what the typical rank
-took beyond it is waiting (analysis/join.py). Only ranks that tell of the same operations are
-compared: a rank that was silent, began later or has another clock has others in its window.
+In each window T is the shortest time of any operation on any rank: the rank that came last did not
+wait, whoever it was in each operation. So it is the fastest transfer of the window, not the usual
+one, and a little shorter than T of the whole job (analysis/join.py); windows are compared with each
+other, never with that. What the typical rank took beyond it is waiting, and the spread of T.
+Only ranks that tell of the same operations are compared: a rank that was silent, began later or has
+another clock has others in its window.
 """
 
 from collections import defaultdict
@@ -36,7 +39,7 @@ class Track:
     start_s: int  # Unix time of the first window, a multiple of window_s
     time_ns: Floats
     typical_ns: Floats  # the middle of the ranks' medians
-    spread_ns: Floats  # between the longest and the least of them
+    spread_ns: Floats  # between the longest and the least of these medians
     ops: Floats  # of the rank with most; 0 without
     bytes: Floats
     busy_ns: Floats  # mean over the ranks, of transfer and waiting
@@ -165,14 +168,16 @@ class _Sums:
     """What is found of the windows when the ranks are looked at by and by."""
 
     def __init__(self, windows: int) -> None:
-        self.least, self.most = np.full((2, windows), np.nan)
+        self.least, self.lowest, self.most = np.full((3, windows), np.nan)
         self.ops, self.bytes, self.busy, self.ranks, self.have = np.zeros((5, windows))
 
     def add(self, tables: _Tables, usual: _Usual) -> None:
         """Take in some ranks."""
         alike = usual.alike(tables)
+        shortest = np.where(alike, tables["min_ns"], np.nan)
+        self.least = np.fmin(self.least, np.fmin.reduce(shortest, axis=0))
         times = np.where(alike, tables["median_ns"], np.nan)
-        self.least = np.fmin(self.least, np.fmin.reduce(times, axis=0))
+        self.lowest = np.fmin(self.lowest, np.fmin.reduce(times, axis=0))
         self.most = np.fmax(self.most, np.fmax.reduce(times, axis=0))
         self.have += np.count_nonzero(tables["ops"] > 0, axis=0)
         self.ranks += np.count_nonzero(alike, axis=0)
@@ -235,7 +240,7 @@ def make_track(given: Sequence[Columns], nranks: int, windows_max: int = WINDOWS
         start_s=grid.start_s,
         time_ns=typical if FUNCS[lines[0].kind[1]] in P2P else sums.least,
         typical_ns=typical,
-        spread_ns=sums.most - sums.least,
+        spread_ns=sums.most - sums.lowest,
         ops=sums.ops,
         bytes=sums.bytes,
         busy_ns=sums.busy / np.maximum(sums.ranks, 1),

@@ -19,8 +19,8 @@ from nccl_inspector.analysis.places import Places, gpu_of
 from nccl_inspector.analysis.replay.judge import Judged, judge_records
 from nccl_inspector.analysis.replay.records import Source
 from nccl_inspector.analysis.slowhardware import SlowHardware, find_slow_hardware
-from nccl_inspector.analysis.straggler import total_waiting
 from nccl_inspector.analysis.throughput import Readings
+from nccl_inspector.analysis.transfers import find_transfers, with_transfers
 from nccl_inspector.analysis.transport import gpus_of, transport_of
 from nccl_inspector.analysis.unmeasured import Ends, find_unmeasured
 from nccl_inspector.analysis.whose import describe_culprit, find_culprit
@@ -39,6 +39,7 @@ from nccl_inspector.card.figures import (
     list_operations,
     name_communicators,
     sum_transports,
+    total_waiting,
 )
 from nccl_inspector.card.given import Given, with_record
 from nccl_inspector.card.model import (
@@ -271,14 +272,11 @@ def build_card(loaded: Loaded, given: Given | None = None, *, second_process: bo
     with looked:
         hardware, slow_hardware = find_hardware(summaries), find_slow_hardware(summaries)
         sampled = _judge_samples(placed, given)
+        comms = with_transfers(comms, find_transfers(sampled))
         timed = _in_time(placed, ending)
         hangs = find_hangs(timed.processes, report.names, ending, timed.silences_ns)
         lasting = _lasting_slowness(comms, transports, placed)
         comm_names = name_communicators(comms)
-        operations = list_operations(
-            comms,
-            lambda comm, one: _expectation(comm, one, transports[comm_id(comm)], nodes),
-        )
         sums = sum_transports(comms, transports, job.wall_s)
         over_time = looked.result()
     refused = {**given.refused, **over_time.refused}
@@ -296,6 +294,12 @@ def build_card(loaded: Loaded, given: Given | None = None, *, second_process: bo
         comms,
     )
     told = _tell(sampled, view, slow_hardware, over_time, lasting)
+    accused = [one.rank for one in told.stragglers if one.flagged]
+    operations = list_operations(
+        comms,
+        lambda comm, one: _expectation(comm, one, transports[comm_id(comm)], nodes),
+        accused,
+    )
     below = tell_below(sampled, operations, transports, view)
     causes, counters = with_counters([*told.findings, *below], hardware.findings)
     timeline = _confirmed(over_time.timeline, causes, sampled)
@@ -309,8 +313,6 @@ def build_card(loaded: Loaded, given: Given | None = None, *, second_process: bo
         ]
     )
     findings = _sorted([suggest(one, running_job) for one in located])
-    waiting_ns, all_ns = total_waiting(comms)
-    waiting_share = waiting_ns / all_ns if all_ns else None
     measured = any(comm.figures for comm in comms)
     verdict = judge(
         state=job.state,
@@ -319,7 +321,7 @@ def build_card(loaded: Loaded, given: Given | None = None, *, second_process: bo
         findings=findings,
         hangs=hangs,
         wall_s=job.wall_s,
-        waiting_share=waiting_share,
+        waiting_share=total_waiting(comms),
         sampled=sampled,
     )
     return Card(
@@ -334,6 +336,6 @@ def build_card(loaded: Loaded, given: Given | None = None, *, second_process: bo
         timeline=timeline,
         stragglers=told.stragglers,
         hangs=hangs,
-        heat=over_time.heat,
+        heat=tuple(row for row in over_time.heat if row[0] in accused),
         counters=hardware.counters,
     )

@@ -30,7 +30,7 @@ from nccl_inspector.card.model import (
     Period,
     Straggler,
 )
-from nccl_inspector.card.words import cut_list, duration, elapsed, percent
+from nccl_inspector.card.words import cut_list, duration, elapsed
 from nccl_inspector.model import FUNCS, Process
 
 CRITICAL_SHARE = 0.5
@@ -55,7 +55,8 @@ class JobView:
 
 
 # Of what ports or links carry: from where down a path is slow, and what is reached in practice.
-BELOW_SHARE, REACHED_SHARE = 0.6, 0.85
+# Inside of nodes much depends on the platform: what others measured is a weaker hint.
+BELOW_NETWORK, BELOW_LINKS, REACHED_SHARE = 0.55, 0.4, 0.85
 
 
 def tell_below(
@@ -76,9 +77,8 @@ def tell_below(
             and (transports.get(one.communicator) == NVLINK_CLASS) == inside
         ]
         busy = sum(one.count * one.time_ns for one in rows)
-        slow = [
-            one for one in rows if (one.bus_gbs or 0.0) < BELOW_SHARE * (one.expected_gbs or 0.0)
-        ]
+        least = BELOW_LINKS if inside else BELOW_NETWORK
+        slow = [one for one in rows if (one.bus_gbs or 0.0) < least * (one.expected_gbs or 0.0)]
         if not slow or sum(one.count * one.time_ns for one in slow) < busy / 2:
             continue
         factors = {
@@ -111,7 +111,9 @@ def _below_finding(
         f"{could:.1f} are to be expected ({worst.expected_source}). No path is faster than others.",
         evidence=(
             Evidence("samples", f"{worst.func} bus bandwidth by T", bus, "GB/s", could),
-            Evidence("samples", "cost by replay without it", share, "share of the job's time"),
+            Evidence(
+                "samples", "what it cost of the job's time, by replay without it", share, "share"
+            ),
         ),
         actions=(
             "look at NCCL's settings (NCCL_DEBUG=INFO says which adapters it uses), adapters, "
@@ -155,7 +157,7 @@ def _saved(share: float, seconds: float, view: JobView, error: float) -> str:
     would = view.wall_s - seconds
     plus = f" +-{error:.1%}" if error >= 0.001 else ""
     return (
-        f"It cost about {elapsed(seconds)} ({percent(share)}{plus} of the job's time): "
+        f"It cost about {elapsed(seconds)} ({share:.1%}{plus} of the job's time): "
         f"{elapsed(view.wall_s)} would have been {elapsed(would)}."
     )
 
@@ -237,7 +239,7 @@ def _late_title(cause: Cause, view: JobView) -> str:
     who = f"{view.names[member]} ({view.place(member)})"
     if cause.rare:
         return f"{who} makes the others wait now and then"
-    return f"{who} is late {by} in {cause.late_share:.0%} of its steps"
+    return f"{who} is late {by}, in {cause.late_share:.0%} of its gaps between operations"
 
 
 def _late_finding(
@@ -250,7 +252,7 @@ def _late_finding(
     excused = cause.leader and cause.rare
     evidence = [
         Evidence("samples", "late, by its own gaps beside its peers'", cause.late_ns, "ns"),
-        Evidence("samples", "cost by replay without it", share, "share of the job's time"),
+        Evidence("samples", "what it cost of the job's time, by replay without it", share, "share"),
     ]
     if queued is not None:
         evidence.append(
@@ -266,7 +268,7 @@ def _late_finding(
     lasting = "for all of the job" if cause.whole else "in the time given"
     victims = tuple(Entity("rank", view.names[one]) for one in cause.victims)
     waited = (
-        f" {cut_list([one.name for one in victims], _SHOWN)} are late only because of it."
+        f" Late only because of it: {cut_list([one.name for one in victims], _SHOWN)}."
         if victims
         else ""
     )
@@ -340,16 +342,13 @@ def _where(cause: Cause, view: JobView) -> tuple[str, tuple[Entity, ...], str]:
         found: list[Entity] = [Entity("node", node)]
         found += [Entity("gpu", view.place(one)) for one in where.members if view.gpus[one]]
         label = view.gpus[where.members[0]] or f"place {where.local}"
-        return f"{label} of node {node} and its adapter", (*found, *ranks), look
+        return f"{label} of node {node} and its adapter", tuple(found), look
     if where.kind == RAIL:
-        entities = tuple(Entity("node", one) for one in where.nodes)
-        return f"rail {where.local} (place {where.local} of {nodes})", (
-            Entity("rail", str(where.local)), *entities, *ranks,
-        ), look  # fmt: skip
-    entities = tuple(Entity("node", one) for one in where.nodes)
-    return f"paths of {cut_list([one.name for one in ranks], _SHOWN)} ({nodes})", (
-        *entities, *ranks,
-    ), look  # fmt: skip
+        words = f"rail {where.local} (place {where.local} of {nodes})"
+        return words, (Entity("rail", f"rail {where.local}"),), look
+    words = f"paths of {cut_list([one.name for one in ranks], _SHOWN)} ({nodes})"
+    # Which end of them is slow is not known.
+    return words, (Entity("pair" if len(where.nodes) > 1 else "node", nodes),), look
 
 
 def _transfer_finding(cause: Cause, view: JobView) -> tuple[str, Finding]:
@@ -368,7 +367,9 @@ def _transfer_finding(cause: Cause, view: JobView) -> tuple[str, Finding]:
         entities=entities,
         evidence=(
             Evidence("samples", "T beside what is usual", cause.ratio, "times", 1.0),
-            Evidence("samples", "cost by replay without it", share, "share of the job's time"),
+            Evidence(
+                "samples", "what it cost of the job's time, by replay without it", share, "share"
+            ),
         ),
         actions=(
             "look at NVLinks, PCIe width and XIDs of this node"
@@ -378,6 +379,7 @@ def _transfer_finding(cause: Cause, view: JobView) -> tuple[str, Finding]:
         cost_s=seconds,
         cost_share=share,
         cause=kind,
+        victims=tuple(Entity("rank", view.names[one]) for one in cause.members),
         next=look,
     )
     return kind, finding
@@ -415,7 +417,7 @@ def tell_causes(judged: Judged, view: JobView, slow: SlowHardware) -> Told:
     findings: list[tuple[str, Finding]] = []
     stragglers: list[Straggler] = []
     for cause in judged.causes:
-        if _cost(cause, view)[0] < TOLD_MIN and cause.kind in (LATE, OUTSIDE):
+        if _cost(cause, view)[0] < TOLD_MIN:
             continue
         if cause.kind == LATE:
             finding, rows = _late_finding(cause, view, slow)

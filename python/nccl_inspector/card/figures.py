@@ -4,9 +4,9 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
 from nccl_inspector.analysis import join
-from nccl_inspector.analysis.precision import time_error_ns
 from nccl_inspector.card.model import Communicator, Operations, Transport
 from nccl_inspector.model import P2P
 
@@ -69,11 +69,33 @@ def list_communicators(
     )
 
 
-def _operations(comm: join.Communicator, one: join.Figures, expect: Expect) -> Operations:
+def _waited_for(
+    comm: join.Communicator, one: join.Figures, accused: Sequence[str]
+) -> join.Place | None:
+    """Return which of the accused processes the others of a communicator waited for.
+
+    That is one whose own operations are shorter than most of the others': it waits least in them.
+    """
+    if not accused or not one.waits:
+        return None
+    middle = median(one.medians.values())
+    late = {
+        comm.members[rank].place.name: comm.members[rank].place
+        for rank, ns in one.medians.items()
+        if ns < middle
+    }
+    return next((late[name] for name in accused if name in late), None)
+
+
+def _operations(
+    comm: join.Communicator, one: join.Figures, expect: Expect, accused: Sequence[str]
+) -> Operations:
     expected = expect(comm, one)
-    # The rank that came last may be one that is missing: then the least time has waiting in it.
+    # The rank that came last may be one that is missing: then the shortest time has waiting in it.
     few = len(comm.members) < RANKS_ENOUGH * comm.nranks
-    included = one.func not in P2P and (few or (not one.judged and not one.waiting))
+    told = one.exact or (not few and (one.compared or one.waiting > 0))
+    included = one.func not in P2P and not told
+    late = _waited_for(comm, one, accused)
     return Operations(
         communicator=comm_id(comm),
         func=one.func,
@@ -87,15 +109,28 @@ def _operations(comm: join.Communicator, one: join.Figures, expect: Expect) -> O
         expected_gbs=expected[0] if expected else None,
         expected_source=expected[1] if expected else "",
         notes=tuple(note for note in one.notes if note not in comm.notes),
-        waited_for=one.late.place.name if one.late else "",
-        waited_for_node=one.late.place.node if one.late else "",
-        time_error_ns=time_error_ns(comm, one),
+        waited_for=late.name if late else "",
+        waited_for_node=late.node if late else "",
+        time_error_ns=one.error_ns,
     )
 
 
-def list_operations(comms: Iterable[join.Communicator], expect: Expect) -> tuple[Operations, ...]:
-    """Return the rows of operations, by communicator, those that took longest first."""
-    return tuple(_operations(comm, one, expect) for comm in comms for one in comm.figures)
+def list_operations(
+    comms: Iterable[join.Communicator], expect: Expect, accused: Sequence[str] = ()
+) -> tuple[Operations, ...]:
+    """Return the rows of operations, by communicator, those that took longest first.
+
+    `accused`: the names of processes that findings say are late, the most costly first. Nobody else
+    is said to be waited for.
+    """
+    return tuple(_operations(comm, one, expect, accused) for comm in comms for one in comm.figures)
+
+
+def total_waiting(comms: Iterable[join.Communicator]) -> float | None:
+    """Return the waiting as a share of the ranks' time in operations in which all wait for all."""
+    figures = [one for comm in comms for one in comm.figures if one.waits]
+    busy_ns = sum(one.busy_ns for one in figures)
+    return sum(one.waiting_ns for one in figures) / busy_ns if busy_ns else None
 
 
 @dataclass(slots=True)
@@ -117,9 +152,9 @@ def _add(comm: join.Communicator, total: _Sum) -> None:
         spent_ns = one.time_ns * one.operations
         total.bus_bytes += one.bus_gbs * spent_ns
         total.transfer_ns += spent_ns if one.bus_gbs else 0.0
-        if one.waiting > 0:
+        if one.waits:
             total.waiting_ns += one.waiting_ns
-            total.all_ns += one.waiting_ns / one.waiting
+            total.all_ns += one.busy_ns
 
 
 def sum_transports(

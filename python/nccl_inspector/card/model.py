@@ -234,7 +234,7 @@ class Operations:
     size_class: int  # floor(log2(bytes))
     algo_proto: str
     count: int  # of the busiest rank
-    time_ns: float  # T: the least of the ranks' medians; of Send and Recv the median
+    time_ns: float  # T, without waiting; of Send and Recv where nothing tells it the median
     bus_gbs: float | None
     waiting_share: float | None
     waiting_included: bool = False  # the time is not T: nothing told the ranks' times apart

@@ -21,7 +21,7 @@ from nccl_inspector.analysis.degradation import (
 from nccl_inspector.analysis.degradation import STRAGGLER as WAITED
 from nccl_inspector.analysis.join import Communicator
 from nccl_inspector.analysis.latemap import LateMap, map_lateness
-from nccl_inspector.analysis.linechoice import choose_lines, late_kinds, unpack_columns
+from nccl_inspector.analysis.linechoice import choose_lines, unpack_columns
 from nccl_inspector.analysis.paths import Timed
 from nccl_inspector.analysis.paths import compare as compare_paths
 from nccl_inspector.analysis.progress import Progress, on_windows, progress_of, segment_progress
@@ -78,7 +78,7 @@ def unpack(
     processes: Sequence[tuple[str, Process]],
 ) -> Unpacked:
     """Unpack the lines that matter; `processes` with their nodes."""
-    wanted = choose_lines(comms, transports, late_kinds(comms))
+    wanted = choose_lines(comms, transports)
     refused: Counter[str] = Counter()
     columns: list[Columns] = []
     for number, (node, process) in enumerate(processes):

@@ -102,8 +102,12 @@ def used_columns(grid: Grid) -> list[int]:
     ]
 
 
+def _reached(one: Operations) -> float | None:
+    """Return the bandwidth as a share of the expected one."""
+    return one.bus_gbs / one.expected_gbs if one.bus_gbs and one.expected_gbs else None
+
+
 def _operations(one: Operations) -> Row:
-    share = one.bus_gbs / one.expected_gbs if one.bus_gbs and one.expected_gbs else None
     cells = (
         one.func,
         size_label(one.size_class),
@@ -111,7 +115,7 @@ def _operations(one: Operations) -> Row:
         compact(one.count) if one.count else "-",
         duration(one.time_ns) + ("*" if one.waiting_included else ""),
         bandwidth(one.bus_gbs),
-        expected(share, one.size_class),
+        expected(_reached(one), one.size_class),
         change(one.baseline_delta),
         percent(one.waiting_share),
         f"{one.waited_for} {one.waited_for_node}".rstrip() or "-",
@@ -157,10 +161,12 @@ def communicators(card: Card, limits: Limits) -> Grid:
     lines = []
     if any(one.waiting_included for one in card.operations):
         lines.append("* waiting for late ranks is in this time")
+    if any((_reached(one) or 0.0) >= 1.005 for one in card.operations):
+        lines.append("expect: above 100% is faster than what its source measured")
     if len(card.communicators) > limits.communicators:
         left = number(len(card.communicators) - limits.communicators, "smaller communicator")
         lines.append(limits.more(left))
-    about = "(time T: the least of the ranks' medians, so without waiting for a late rank)"
+    about = "(time T: the transfer itself, without the waiting for the last rank)"
     if card.operations and all(one.waiting_included for one in card.operations):
         about = ""
     return Grid("COMMUNICATORS", about, _OPERATIONS, tuple(rows), tuple(lines))

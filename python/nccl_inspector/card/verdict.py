@@ -79,9 +79,13 @@ def _degraded(findings: Sequence[Finding]) -> Verdict | None:
     worst = max(wrong, key=lambda one: one.cost_s or 0.0, default=None)
     if worst is None:
         return None
-    return Verdict(
-        DEGRADED, worst.cause, worst.confidence, worst.title, worst.cost_s, worst.cost_share
-    )
+    # Two late ranks, say: each has its own finding, and what they cost together is the answer.
+    alike = [one for one in wrong if one.cause == worst.cause]
+    seconds = sum(one.cost_s or 0.0 for one in alike)
+    share = min(sum(one.cost_share or 0.0 for one in alike), 1.0)
+    more = f" (and {len(alike) - 1} more like it)" if len(alike) > 1 else ""
+    summary = worst.title + more
+    return Verdict(DEGRADED, worst.cause, worst.confidence, summary, seconds, share)
 
 
 def _healthy(

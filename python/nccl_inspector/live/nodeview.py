@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nccl_inspector.analysis.join import Late, join_communicators
+from nccl_inspector.analysis.join import join_communicators
 from nccl_inspector.analysis.naming import name_processes
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.live.beats import Beats
+from nccl_inspector.live.late import Late, late_processes
 from nccl_inspector.live.look import JobSeen, NodeSeen, Seen, look
 from nccl_inspector.live.model import Flow, Job, Rank, View, gather, natural, order_of
-from nccl_inspector.live.rates import find_late, flow_of, since, split_waiting
+from nccl_inspector.live.rates import flow_of, since, split_waiting
 from nccl_inspector.live.troubles import (
     age_s,
     count_drops,
@@ -131,7 +132,7 @@ def _rates(node: str, sights: Sequence[_Sight]) -> _Rates:
         for sight in sights
         if sight.delta
     }
-    return _Rates(flows, find_late(joined))
+    return _Rates(flows, late_processes(joined))
 
 
 def _rank(sight: _Sight, node: str, rates: _Rates, peers: Sequence[tuple[str, Process]]) -> Rank:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from nccl_inspector.analysis.bandwidth import bus_factor
-from nccl_inspector.analysis.join import Communicator, Late
+from nccl_inspector.analysis.join import Communicator
 from nccl_inspector.analysis.lateness import SYNCHRONISING
 from nccl_inspector.live.model import Flow, class_of
 from nccl_inspector.model import ALGOS, COMM_FOLDED, FUNCS, P2P, Comm, Histogram, Key, Process
@@ -117,15 +117,4 @@ def split_waiting(joined: Sequence[Communicator]) -> Mapping[str, tuple[float, f
                 waited_ns = max(0.0, key.busy_ns - key.ops * times[kind])
                 waiting_s, waitable_s = found[name]
                 found[name] = waiting_s + waited_ns / 1e9, waitable_s + key.busy_ns / 1e9
-    return found
-
-
-def find_late(joined: Sequence[Communicator]) -> dict[str, Late]:
-    """Return the ranks that their peers waited for, by name, with where they waited most."""
-    found: dict[str, Late] = {}
-    for comm in joined:
-        for one in comm.figures:
-            known = found.get(one.late.place.name) if one.late else None
-            if one.late and (known is None or known.waited_ns < one.late.waited_ns):
-                found[one.late.place.name] = one.late
     return found

@@ -8,10 +8,11 @@ are late only because they waited for it elsewhere cost nothing, and are not acc
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import hypot
 
 import numpy as np
 
-from nccl_inspector.analysis.replay.arrays import Floats, Ints, Mask
+from nccl_inspector.analysis.replay.arrays import Floats, Ints, Mask, medians_of_others
 from nccl_inspector.analysis.replay.order import Order
 from nccl_inspector.analysis.replay.records import Records
 from nccl_inspector.analysis.replay.whatif import Piece, Question, Replay
@@ -88,6 +89,15 @@ def _piece_shares(pieces: Sequence[Piece], column: int, base: int = 0) -> Floats
     )
 
 
+def _error(pieces: Sequence[Piece], column: int) -> float:
+    """Return the standard error of what a question saves, as a share: from parts of the pieces."""
+    shares = np.concatenate([
+        one.parts[:, column] * len(one.parts) / one.length if one.length else one.parts[:, column]
+        for one in pieces
+    ])  # fmt: skip
+    return float(np.std(shares, ddof=1) / np.sqrt(len(shares)))
+
+
 def _total(pieces: Sequence[Piece], column: int) -> float:
     length = sum(one.length for one in pieces)
     return sum(float(one.saved[column]) for one in pieces) / length if length else 0.0
@@ -134,9 +144,14 @@ def find_culprits(
     answers = replay.ask([Question(members) for members in asked])
     if not answers:
         return Found((), 0.0, 0, 0.0, {})
+    columns = {members: 1 + place for place, members in enumerate(asked)}
     costs = [_total(answers, 1 + place) for place in range(len(asked))]
     single_costs = np.array(costs[: len(singles)])
-    typical = float(np.median(single_costs)) if len(singles) > 3 else 0.0
+    others = medians_of_others(np.zeros(len(singles), np.int64), single_costs)
+    typical: dict[tuple[int, ...], float] = dict(
+        zip(singles, np.nan_to_num(others).tolist(), strict=True)
+    )
+    common_error = float(np.median([_error(answers, columns[one]) for one in singles]))
     found = []
     groups = [members for members in groups if _all_of_node(wall, present, members)]
     node_costs = {members: costs[asked.index(members)] for members in groups}
@@ -144,13 +159,15 @@ def find_culprits(
     if len(suspects) > 1:
         alone = _alone(replay, suspects, costs[-1])
         taken = _merge(taken, alone)
-    columns = {members: 1 + place for place, members in enumerate(asked)}
     for members, cost in sorted(taken.items(), key=lambda one: -one[1]):
         column = columns.get(members)
         shares = _piece_shares(answers, column) if column is not None else np.zeros(len(answers))
         if column is not None and abs(_total(answers, column)) < cost / 2:
             shares = shares * 0 + cost  # what it does alone was asked in another way
-        found.append(_culprit(answers, members, nodes, cost, shares, typical, owner, longest))
+        # It is held against the others, whose cost is as uncertain.
+        error = hypot(_error(answers, column), common_error) if column is not None else 0.0
+        common = typical.get(members, 0.0)
+        found.append(_culprit(answers, members, nodes, cost, shares, common, error, owner, longest))
     return Found(
         tuple(found),
         sum(one.length for one in answers) / 1e9,
@@ -238,6 +255,7 @@ def _culprit(
     cost: float,
     shares: Floats,
     typical: float,
+    error: float,
     owner: Ints,
     longest: Floats,
 ) -> Culprit:
@@ -245,7 +263,6 @@ def _culprit(
     mine = np.isin(owner, members)
     late = mine & (longest >= LATE_NS_MIN)
     amounts = longest[late]
-    error = float(np.std(shares, ddof=1) / np.sqrt(len(shares))) if len(shares) > 1 else abs(cost)
     parts = shares * weights
     total = float(parts.sum())
     once = len(parts) >= _ONCE_PIECES and total > 0 and float(parts.max()) > _ONCE_SHARE * total

@@ -15,7 +15,7 @@ from nccl_inspector.analysis.replay.arrays import Floats, Mask
 from nccl_inspector.analysis.replay.changes import GROWN, LONGER, Changes, find_changes
 from nccl_inspector.analysis.replay.culprits import Culprit, Found, find_culprits, own_excess
 from nccl_inspector.analysis.replay.hidden import fill_holes
-from nccl_inspector.analysis.replay.order import Order, find_order, usual_gaps
+from nccl_inspector.analysis.replay.order import Order, find_gaps, find_order
 from nccl_inspector.analysis.replay.paths import (
     SlowPaths,
     Spot,
@@ -28,15 +28,19 @@ from nccl_inspector.analysis.replay.records import Records, Source, gather
 from nccl_inspector.analysis.replay.whatif import Piece, Question, Replay
 
 COST_MIN = 0.01  # of the job's time, from which on a cause is a warning
-TOLD_MIN = 0.003  # from which on it is information
-_ERRORS = 3.0  # standard errors that a cost must be above nothing
+TOLD_MIN = 0.004  # from which on it is information
+_ERRORS = 4.0  # standard errors that a cost must be above nothing
 _SPREADS = 5.0  # of what the same question says of the other processes
 _PIECE_SLOW = 0.25  # of the usual cost of its worst pieces, for a piece to be in the period
 _WHOLE = 0.8  # of the pieces
 # Evidence that a fault of 5 % would have shown.
-SEEN_PIECES_MIN, SEEN_RANKS_MIN, SEEN_JOINED_MIN, SEEN_SECONDS_MIN = 3, 0.5, 0.5, 5.0
+SEEN_RANKS_MIN, SEEN_JOINED_MIN, SEEN_SECONDS_MIN, SEEN_UNLIKE_MAX = 0.5, 0.5, 5.0, 0.7
 _RARE_SHARE, _RARE_TIMES = 0.03, 8.0  # of a process's gaps; of its usual excess
 
+# By how much a job may be longer, by the replay, if all ranks took what is usual: else it is wrong.
+_AGAINST_MAX = 0.03
+# What all ranks do between operations differs by chance, too: it is grown beside much that is not.
+_OUTSIDE_PIECES_MIN, _OUTSIDE_SHARE_MAX = 8, 0.6
 _SLOW_PIECE_MIN = 0.02  # of a piece, that a slow one loses
 _APART_MAX = 2  # pieces: of a time that is slow some pieces may be as usual
 
@@ -138,18 +142,22 @@ def _is_proved(one: Culprit, spread: float) -> bool:
 
 
 def _victims(records: Records, culprit: tuple[int, ...]) -> tuple[int, ...]:
-    """Return who shares a smaller communicator with a culprit, and so was late with it."""
-    small = [comm for comm in records.comms if set(culprit) & set(comm.members)]
-    least = min((comm.nranks for comm in small), default=0)
-    inside = {one for comm in small if comm.nranks == least for one in comm.members}
-    return tuple(sorted(inside - set(culprit))) if least < records.members else ()
+    """Return who works most closely with a culprit, and so was late with it."""
+    mine = np.isin(records.member, culprit)
+    often = np.bincount(records.comm[mine], minlength=len(records.comms))
+    for comm in np.argsort(-often).tolist():
+        members = set(records.comms[comm].members)
+        if often[comm] and len(members) < len(np.unique(records.member)) / 2:
+            return tuple(sorted(members - set(culprit)))
+    return ()
 
 
 def _late_causes(
     records: Records, order: Order, usual: Floats, nodes: Sequence[str], replay: Replay
 ) -> tuple[list[Cause], Found]:
     found = find_culprits(records, order, usual, nodes, replay)
-    costs = np.array([one.cost_share for one in found.culprits if len(one.members) == 1])
+    # Who is early in all that it does would make the job longer at the usual pace: no spread.
+    costs = np.array([max(one.cost_share, 0.0) for one in found.culprits if len(one.members) == 1])
     spread = 1.4826 * float(np.median(np.abs(costs - np.median(costs)))) if len(costs) > 3 else 0.0
     leader = _leader(records)
     causes = []
@@ -277,8 +285,8 @@ def _slower_then(
     inside: bool,
 ) -> Cause | None:
     """Return the cause of a time in which transfers were slower; None: it cost too little."""
-    cost = _cost_of_pieces(answers, rows, slow)
-    if cost < TOLD_MIN or not _was_slower(records, answers, rows, slow):
+    cost = _cost_of_pieces(answers, rows, slow) * _believed(records, answers, rows, slow)
+    if cost < TOLD_MIN:
         return None
     numbers = [answers[at].piece for at in slow]
     paths, rest = slow_then(records, factor, numbers)
@@ -300,15 +308,15 @@ def _slower_then(
     )
 
 
-def _was_slower(
+def _believed(
     records: Records,
     answers: Sequence[Piece],
     rows: Sequence[tuple[int, int, float]],
     some: Sequence[int],
-) -> bool:
-    """Tell whether fewer operations a second were done in some pieces, by about what they cost.
+) -> float:
+    """Return how much of a cost in some pieces is to be believed, from 0 to 1.
 
-    Else something else was done there, or the arithmetic is wrong.
+    What costs time makes operations fewer: by how many a second is seen, whatever the replay says.
     """
     done = np.bincount(records.piece)[[one.piece for one in answers]].astype(float)
     span = np.array([one.end - one.start for one in answers], float)
@@ -316,9 +324,12 @@ def _was_slower(
     there = np.zeros(len(answers), dtype=bool)
     there[list(some)] = True
     if there.all():
-        return True
+        return 1.0
     share = sum(rows[at][2] for at in some) / len(some)
-    return float(np.median(rate[there])) <= (1 - share / 2) * float(np.median(rate[~there]))
+    fewer = 1 - float(np.median(rate[there])) / float(np.median(rate[~there]))
+    if fewer >= share / 2:
+        return 1.0
+    return fewer / share if fewer >= _SLOW_PIECE_MIN else 0.0
 
 
 def _cost_of_pieces(
@@ -345,17 +356,18 @@ def _is_inside(records: Records, spots: Sequence[Spot]) -> Mask:
 
 
 def _outside_causes(records: Records, replay: Replay, changes: Changes) -> list[Cause]:
-    if not (np.nan_to_num(changes.grown) >= GROWN).any():
+    grown_at = changes.grown[np.isfinite(changes.grown)]
+    grown_often = float(np.mean(grown_at >= GROWN)) if len(grown_at) else 0.0
+    if len(grown_at) < _OUTSIDE_PIECES_MIN or not 0 < grown_often <= _OUTSIDE_SHARE_MAX:
         return []
     answers = replay.ask([Question(gap=changes.gap)])
     _, _, rows = _share(answers, 1)
     found = []
     for slow in _slow_times(rows):
-        cost = _cost_of_pieces(answers, rows, slow)
+        cost = _cost_of_pieces(answers, rows, slow) * _believed(records, answers, rows, slow)
         grown = changes.grown[[answers[at].piece for at in slow]]
         ends = slow[0] > 0 and slow[-1] < len(rows) - 1
-        slower = _was_slower(records, answers, rows, slow)
-        if cost >= TOLD_MIN and slower and np.isfinite(grown).any():
+        if cost >= TOLD_MIN and np.isfinite(grown).any():
             found.append(
                 Cause(
                     OUTSIDE,
@@ -373,7 +385,7 @@ def _outside_causes(records: Records, replay: Replay, changes: Changes) -> list[
     return found
 
 
-def _seen(records: Records, order: Order, found: Found) -> str:
+def _seen(records: Records, order: Order, usual: Floats, found: Found) -> str:
     """Return what is missing for a fault of 5 % to be seen; empty: nothing."""
     ranks = len(np.unique(records.member))
     if ranks < SEEN_RANKS_MIN * records.members:
@@ -383,6 +395,10 @@ def _seen(records: Records, order: Order, found: Found) -> str:
         return f"only {joined:.0%} of the sampled operations have records of all their ranks"
     if found.seconds < SEEN_SECONDS_MIN or found.pieces < 1:
         return f"only {found.seconds:.0f} s of the job could be replayed"
+    if np.mean(np.isnan(usual)) > SEEN_UNLIKE_MAX:
+        return "hardly any rank has others that do the same work"
+    if found.imbalance_share < -_AGAINST_MAX:
+        return "what the operations depend on could not be found out"
     if not np.any(~np.isnan(order.waited)):
         return "no operation in which ranks wait for each other"
     return ""
@@ -401,9 +417,10 @@ def judge_records(
     if holed:
         records = fill_holes(records)
     order = find_order(records)
-    usual = usual_gaps(records, order)
+    gaps = find_gaps(records, order)
+    usual = gaps.usual
     spots = tuple(Spot(node, local) for node, local in zip(nodes, locals_, strict=True))
-    replay = Replay(records, order, usual)
+    replay = Replay(records, order, gaps)
     late, found = _late_causes(records, order, usual, nodes, replay)
     changes = find_changes(records, order, usual)
     causes = [
@@ -411,7 +428,7 @@ def judge_records(
         *_transfer_causes(records, order, replay, changes, spots),
         *_outside_causes(records, replay, changes),
     ]
-    why_not = _seen(records, order, found)
+    why_not = _seen(records, order, usual, found)
     return Judged(
         tuple(sorted(causes, key=lambda one: -one.cost_share)),
         not why_not,

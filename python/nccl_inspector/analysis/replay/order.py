@@ -23,15 +23,18 @@ from nccl_inspector.analysis.replay.arrays import (
     number_rows,
 )
 from nccl_inspector.analysis.replay.records import SYNCHRONISING, Records
-from nccl_inspector.model import PEER_NONE
+from nccl_inspector.model import FUNCS, PEER_NONE
 
+_SEND, _RECV = FUNCS.index("Send"), FUNCS.index("Recv")
 # A begin this soon after the end before it on the same stream came as soon as the stream was free:
 # when its rank was ready is not known. Kernels follow each other within some microseconds.
 QUEUED_NS = 25_000
+_OVERLAP_NS = 1_000  # by which two operations of a stream overlap that are one kernel
 _PERIOD_MAX, _PERIOD_ROWS, _PERIOD_SLACK = 160, 2000, 1.25
 _PAIR_ROWS_MIN = 8  # fewer observations of a pair of kinds tell nothing
 _WAIT_NS_MIN = 10_000.0  # variation of the waiting that is too small to test anything by
 _CLEARLY = 0.35  # difference of two logarithms of spreads that is none by chance
+_HANDED_SHARE = 0.8  # of the operations of a kind that are not queued, and of their numbers
 _SLOPE_ERROR_MAX = 0.2
 _BLOCKS_SLOPE = 0.5  # of the next begin against the waiting: 0 blocks, 1 does not
 
@@ -50,49 +53,83 @@ class Order:
     queued: Mask  # it began when its stream was free: the gap is at most that
     blocks: Mask  # it blocks what follows
     spot: Ints  # rows at the same place of the repeated pattern, over ranks and time
+    kernel: Ints  # rows of one kernel share it: the Sends and Recvs of one call
     sure: float  # share of the pairs of kinds, by rows, for which the data told
+
+
+class _Sets:
+    """Numbers that belong together."""
+
+    def __init__(self, count: int) -> None:
+        self._parent = list(range(count))
+
+    def root(self, at: int) -> int:
+        """Return what all numbers of a set have in common."""
+        while self._parent[at] != at:
+            self._parent[at] = self._parent[self._parent[at]]
+            at = self._parent[at]
+        return at
+
+    def join(self, one: int, other: int) -> None:
+        """Make one set of two."""
+        self._parent[self.root(other)] = self.root(one)
 
 
 def _stages(records: Records) -> Ints:
     """Return by process the number of its stage.
 
-    Ranks that send to each other work at different stages of a pipeline. All others that share a
-    communicator do the same work, unless that communicator also has two who send to each other.
+    Ranks between which Sends and Recvs go, over others or not, are stages of one pipeline. All
+    others that share a communicator do the same work, unless it has two stages of a pipeline.
     """
-    parent = list(range(records.members))
-
-    def root(at: int) -> int:
-        while parent[at] != at:
-            parent[at] = parent[parent[at]]
-            at = parent[at]
-        return at
-
-    partners = _partners(records)
+    pipelines, stages = _Sets(records.members), _Sets(records.members)
+    for one, others in _partners(records).items():
+        for other in others:
+            pipelines.join(one, other)
     for comm in records.comms:
-        known = set(comm.members)
-        if any(b in known for a in comm.members for b in partners.get(a, ())):
-            continue
-        for member in comm.members[1:]:
-            parent[root(member)] = root(comm.members[0])
-    return number_rows(np.array([root(at) for at in range(records.members)], np.int64))
+        if len({pipelines.root(one) for one in comm.members}) == len(comm.members):
+            for member in comm.members[1:]:
+                stages.join(comm.members[0], member)
+    return number_rows(np.array([stages.root(at) for at in range(records.members)], np.int64))
 
 
 def _partners(records: Records) -> dict[int, set[int]]:
-    """Return for each process those with which it exchanged Sends and Recvs."""
-    paired = np.flatnonzero((records.peer != PEER_NONE) & (records.func != 0))
+    """Return for each process those with which it works in a pipeline.
+
+    Who sends to one alone and receives from one alone, round a ring, is no stage: all do the same.
+    """
+    paired = np.flatnonzero((records.peer != PEER_NONE) & (records.func == _SEND))
+    back = np.flatnonzero((records.peer != PEER_NONE) & (records.func == _RECV))
+    if not len(paired) or not len(back):
+        return {}
+    receiver = np.full(int(records.joined.max()) + 1, -1, np.int64)
+    receiver[records.joined[back]] = records.member[back]
+    to = receiver[records.joined[paired]]
+    known = to >= 0
+    both = np.unique(np.stack((records.member[paired][known], to[known])), axis=1)
+    sends: dict[int, set[int]] = {}
+    gets: dict[int, set[int]] = {}
+    for one, other in both.T.tolist():
+        if one != other:
+            sends.setdefault(one, set()).add(other)
+            gets.setdefault(other, set()).add(one)
     found: dict[int, set[int]] = {}
-    if not len(paired):
-        return found
-    order = paired[np.argsort(records.joined[paired], kind="stable")]
-    same = records.joined[order][1:] == records.joined[order][:-1]
-    both = np.unique(
-        np.stack((records.member[order[:-1]][same], records.member[order[1:]][same])), axis=1
-    )
-    for a, b in both.T.tolist():
-        if a != b:
-            found.setdefault(a, set()).add(b)
-            found.setdefault(b, set()).add(a)
+    for one in sends.keys() | gets.keys():
+        if not _is_in_ring(one, sends, gets):
+            found[one] = sends.get(one, set()) | gets.get(one, set())
     return found
+
+
+def _is_in_ring(start: int, sends: dict[int, set[int]], gets: dict[int, set[int]]) -> bool:
+    """Tell whether sending goes from one to one only until it comes back, by more than two."""
+    at, steps = start, 0
+    while len(sends.get(at, ())) == 1 and len(gets.get(at, ())) == 1:
+        (at,) = sends[at]
+        steps += 1
+        if at == start:
+            return steps > 2
+        if steps > len(sends):
+            break
+    return False
 
 
 def comm_classes(records: Records) -> Ints:
@@ -322,6 +359,89 @@ def _blocking(
     return (blocks & ~queued)[classes] & (follower >= 0), known
 
 
+def _kernels(records: Records, stream: Ints, in_stream: Ints) -> Ints:
+    """Return the number of each row's kernel.
+
+    A stream runs one kernel at a time, so Sends and Recvs that overlap on it are one: its end is
+    that of the last of them.
+    """
+    paired = (records.peer != PEER_NONE)[in_stream]
+    same = (stream[in_stream][1:] == stream[in_stream][:-1]) & paired[1:] & paired[:-1]
+    same &= records.begin[in_stream][1:] < records.end[in_stream][:-1] - _OVERLAP_NS
+    found = np.zeros(len(records), np.int64)
+    found[in_stream] = np.append(0, np.cumsum(~same))
+    return found
+
+
+def _before(kernel: Ints, stream: Ints, in_stream: Ints) -> Ints:
+    """Return for each row the last row of the kernel before its own on its stream; -1: none."""
+    ordered = kernel[in_stream]
+    first = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
+    size = np.diff(np.append(first, len(ordered)))
+    start = np.repeat(first, size)
+    earlier = in_stream[np.maximum(start - 1, 0)]
+    same = (start > 0) & (stream[earlier] == stream[in_stream])
+    found = np.full(len(ordered), -1, np.int64)
+    found[in_stream] = np.where(same, earlier, -1)
+    return found
+
+
+def _delays(in_stream: Ints, queued: Mask, waited: Floats) -> Floats:
+    """Return by how much each end came later because ranks waited: here, or before in the queue.
+
+    `in_stream`: all rows, stream by stream in the order of time. NaN where a waiting is not known.
+    """
+    waits = waited[in_stream]
+    total = np.cumsum(np.nan_to_num(waits))
+    heads = np.flatnonzero(~queued[in_stream])
+    first = np.maximum.accumulate(np.where(~queued[in_stream], np.arange(len(in_stream)), 0))
+    earlier = np.where(first > 0, total[np.maximum(first - 1, 0)], 0.0)
+    found = np.empty(len(waits))
+    found[in_stream] = np.where(np.isnan(waits), np.nan, total - earlier)
+    return found if len(heads) else waited
+
+
+def _handed_on(records: Records, kind: Ints, owner: Ints, before: Ints) -> Ints:
+    """Return for each row the row of another stream whose result it takes; -1: none is known.
+
+    A reduction within the node and then one between nodes, say: where the second is not queued, it
+    begins when the first has ended. Each operation of the one kind has its own of the other.
+    """
+    found = np.full(len(records), -1, np.int64)
+    latest = last_before(owner, records.end, owner, records.begin)
+    there = np.maximum(latest, 0)
+    free = (before < 0) | (records.begin - records.end[np.maximum(before, 0)] >= QUEUED_NS)
+    other = (latest >= 0) & (records.comm[there] != records.comm)
+    near = free & other & (records.begin - records.end[there] < QUEUED_NS)
+    pairs = number_rows(kind, np.where(near, kind[there], -1))
+    for pair in np.unique(pairs[near]).tolist():
+        rows = np.flatnonzero(near & (pairs == pair))
+        of_kind = kind == kind[rows[0]]
+        if len(rows) < max(_HANDED_SHARE * np.count_nonzero(of_kind & free), _PAIR_ROWS_MIN):
+            continue
+        apart = records.number[rows] - records.number[there[rows]]
+        usual = int(np.median(apart))
+        if np.mean(apart == usual) < _HANDED_SHARE:
+            continue
+        taken = np.flatnonzero(of_kind)
+        source = np.flatnonzero(kind == kind[there[rows[0]]])
+        row = _rows_of(records, owner, source, taken, records.number[taken] - usual)
+        good = (row >= 0) & (records.end[np.maximum(row, 0)] <= records.begin[taken] + QUEUED_NS)
+        found[taken[good]] = row[good]
+    return found
+
+
+def _rows_of(records: Records, owner: Ints, source: Ints, asking: Ints, numbers: Ints) -> Ints:
+    """Return of each asking row's process the row among `source` that has a number; -1: none."""
+    both = number_rows(
+        np.concatenate((owner[source], owner[asking])),
+        np.concatenate((records.number[source], numbers)),
+    )
+    table = np.full(int(both.max()) + 1, -1, np.int64)
+    table[both[: len(source)]] = source
+    return table[both[len(source) :]]
+
+
 def find_order(records: Records) -> Order:
     """Return what each row depends on."""
     stage = _stages(records)
@@ -335,55 +455,116 @@ def find_order(records: Records) -> Order:
     )  # fmt: skip
     transfer, waited = _waits(records)
     position = positions(records, number_rows(classes, records.func))
-    blocks, sure = _blocking(records, place, kind, position, waited)
+    stream = number_rows(records.piece, records.member, records.comm)
+    in_stream = np.lexsort((records.end, records.begin, stream))
+    kernel = _kernels(records, stream, in_stream)
+    before = _before(kernel, stream, in_stream)
+    queued = (before >= 0) & (records.begin - records.end[np.maximum(before, 0)] < QUEUED_NS)
+    delayed = _delays(in_stream, queued, waited)
+    blocks, sure = _blocking(records, place, kind, position, delayed)
+    # What follows differs by rank where streams run beside each other; the program does not.
+    agree = np.bincount(place, blocks, minlength=int(place.max()) + 1) > 0.5 * np.bincount(place)
+    blocks = agree[place]
     spot = number_rows(stage[records.member], kind, position)
     owner = number_rows(records.piece, records.member)
-    stream = number_rows(records.piece, records.member, records.comm)
-    order = np.lexsort((records.end, records.begin, stream))
-    before = np.full(len(records), -1, np.int64)
-    same = stream[order][1:] == stream[order][:-1]
-    before[order[1:][same]] = order[:-1][same]
     held = np.flatnonzero(blocks)
     cause = last_before(owner[held], records.end[held], owner, records.begin)
     cause = np.where(cause >= 0, held[np.maximum(cause, 0)] if len(held) else -1, -1)
+    handed = _handed_on(records, kind, owner, before)
+    cause = np.where(handed >= 0, handed, cause)
     gap = np.where(cause >= 0, records.begin - records.end[np.maximum(cause, 0)], np.nan)
-    queued = (before >= 0) & (records.begin - records.end[np.maximum(before, 0)] < QUEUED_NS)
     queued &= before != cause
     return Order(
-        stage, place, waited, transfer, before, cause, gap.astype(float), queued, blocks, spot, sure
-    )
+        stage, place, waited, transfer, before, cause, gap.astype(float), queued, blocks, spot,
+        kernel, sure,
+    )  # fmt: skip
 
 
-def usual_gaps(records: Records, order: Order) -> Floats:
-    """Return for each row the gap that its rank would have had at its peers' pace, ns.
+@dataclass(frozen=True, slots=True)
+class Gaps:
+    """Own gaps by row, ns. NaN: not known.
 
-    That is the middle of its peers' at the same place. Where most of them began as soon as their
-    stream was free, nobody knows when they were ready: there the row's own gap is taken from the
-    place before it, with what came between at the pace that the rank has elsewhere.
+    `own`: what the rank itself took, also where it had to queue; `usual`: at its peers' pace.
+    """
+
+    own: Floats
+    usual: Floats
+
+
+def find_gaps(records: Records, order: Order) -> Gaps:
+    """Return the gaps that ranks had, and would have had at their peers' pace.
+
+    The latter is the middle of its peers' at the same place. Where most of them began as soon as
+    their stream was free, nobody knows when they were ready: there it is what is usual at that
+    place of the pattern, else the row's own gap is taken from the place before it, with what came
+    between at the pace that the rank has elsewhere.
     """
     known = ~np.isnan(order.gap)
     usual = np.full(len(records), np.nan)
     rows = np.flatnonzero(known)
-    usual[rows] = medians_of_others(order.place[rows], order.gap[rows])
-    count = int(order.place.max()) + 1
-    clear = np.bincount(order.place[rows], ~order.queued[rows], minlength=count)[order.place]
-    every = np.bincount(order.place[rows], minlength=count)[order.place]
+    # Gaps are compared that are counted from the same operation.
+    place = number_rows(order.place, np.where(order.cause >= 0, order.place[order.cause], -1))
+    usual[rows] = medians_of_others(place[rows], order.gap[rows])
+    count = int(place.max()) + 1
+    clear = np.bincount(place[rows], ~order.queued[rows], minlength=count)[place]
+    every = np.bincount(place[rows], minlength=count)[place]
     # Of the others: whether a rank was late must not be asked of itself.
     murky = known & (2 * (clear - ~order.queued) < every - 1)
-    if not murky.any():
-        return usual
-    return _through_murky(records, order, usual, murky)
-
-
-def _through_murky(records: Records, order: Order, usual: Floats, murky: Mask) -> Floats:
-    """Take what is usual from the same place of other steps, or carry it on from a clear one."""
-    told = ~murky & ~np.isnan(usual)
-    usual_there = medians(order.spot[told], usual[told], int(order.spot.max()) + 1)[order.spot]
+    # Gaps of one place of the pattern that are counted from another place are no comparison.
+    spot = number_rows(order.spot, np.where(order.cause >= 0, order.spot[order.cause], -1))
+    usual_there = _usual_at_other_times(records, order, spot, known)
     filled = murky & ~np.isnan(usual_there)
     usual = np.where(filled, np.minimum(usual_there, order.gap), usual)
     murky &= ~filled
-    if not murky.any():
-        return usual
+    own = order.gap.copy()
+    queued = order.queued & ~np.isnan(usual)
+    return _carry_on(records, order, place, Gaps(own, usual), murky, queued & ~murky)
+
+
+def _usual_at_other_times(records: Records, order: Order, spot: Ints, known: Mask) -> Floats:
+    """Return for each row what its peers take at its place of the pattern at most times.
+
+    Of peers that mostly have to queue there nothing is known. NaN: of less than half of them.
+    """
+    cell = number_rows(spot, records.member)
+    size = int(cell.max()) + 1
+    every = np.bincount(cell[known], minlength=size)
+    clear = known & ~order.queued
+    seen = np.bincount(cell[clear], minlength=size)
+    middle = medians(cell[clear], order.gap[clear], size)
+    spot_of = np.zeros(size, np.int64)
+    spot_of[cell] = spot
+    told = np.flatnonzero((seen > 0) & (2 * seen >= every))
+    others = medians(spot_of[told], middle[told], int(spot.max()) + 1)[spot_of]
+    without = medians_of_others(spot_of[told], middle[told])
+    others[told] = without
+    # Who alone does not queue is late: what it takes is not usual.
+    spots = int(spot.max()) + 1
+    members = np.bincount(spot_of, minlength=spots)[spot_of]
+    clear_of = np.bincount(spot_of[told], minlength=spots)[spot_of]
+    clear_of[told] -= 1
+    others[2 * clear_of < members - 1] = np.nan
+    return others[cell]
+
+
+def _ratio(own: Floats, usual: Floats, at: Ints) -> Floats:
+    """Return what ranks took at some rows beside what is usual there; 1 where that is not known."""
+    there = np.maximum(at, 0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found = own[there] / usual[there]
+    fine = (at >= 0) & (usual[there] > QUEUED_NS) & np.isfinite(found)
+    return np.where(fine, np.clip(found, 0.5, 2.0), 1.0)
+
+
+def _carry_on(
+    records: Records, order: Order, place: Ints, gaps: Gaps, murky: Mask, queued: Mask
+) -> Gaps:
+    """Carry gaps on from the last place at which they are known, operation by operation.
+
+    `murky`: what is usual there is not known. `queued`: it is, but not what the rank itself took.
+    `place`: rows with the same one are compared.
+    """
+    usual, own = gaps.usual, gaps.own
     # The place before, of the same process, with the same cause.
     run = number_rows(records.member, order.cause)
     by_run = np.lexsort((records.begin, run))
@@ -400,26 +581,36 @@ def _through_murky(records: Records, order: Order, usual: Floats, murky: Mask) -
     fine = ~np.isnan(ratio)
     pace = medians(records.member[fine], ratio[fine], records.members)
     pace = np.clip(np.nan_to_num(pace, nan=1.0), 0.25, 4.0)
-    # In the order of time, so that each carries on from the one before.
-    found = usual.copy()
     depth = np.zeros(len(records), np.int64)
-    at = by_run
-    begin_of_run = np.ones(len(at), dtype=bool)
+    begin_of_run = np.ones(len(by_run), dtype=bool)
     begin_of_run[1:] = ~same
-    start = np.maximum.accumulate(np.where(begin_of_run, np.arange(len(at)), 0))
-    depth[at] = np.arange(len(at)) - start
-    by_depth = np.lexsort((order.place, depth))
+    start = np.maximum.accumulate(np.where(begin_of_run, np.arange(len(by_run)), 0))
+    depth[by_run] = np.arange(len(by_run)) - start
+    by_depth = np.lexsort((place, depth))
     cuts = np.flatnonzero(np.diff(depth[by_depth])) + 1
+    usual, own = usual.copy(), own.copy()
+    # In the order of time, so that each carries on from the one before.
     for rows in np.split(by_depth, cuts):
+        # A rank that was late or early at the place before is so by as much, in proportion.
+        hidden = rows[queued[rows]]
+        own[hidden] = np.fmin(
+            order.gap[hidden], usual[hidden] * _ratio(own, usual, previous[hidden])
+        )
         todo = rows[murky[rows]]
         if not len(todo):
             continue
-        base = np.where(previous[todo] >= 0, found[np.maximum(previous[todo], 0)], 0.0)
+        before = np.maximum(previous[todo], 0)
+        base = np.where(has[todo], usual[before], 0.0)
         # Those who were not queued tell how long the step takes: all take the middle of them.
         told = ~order.queued[todo]
         ready = base + step[todo] / pace[records.member[todo]]
-        here = number_rows(order.place[todo])
+        here = number_rows(place[todo])
         middle = medians(here[told], ready[told], int(here.max()) + 1)[here]
+        nobody = np.isnan(middle)
         # Where all were queued they were ready at any time since the operation before: at once.
-        found[todo] = np.where(np.isnan(middle), base, middle)
-    return found
+        usual[todo] = np.where(nobody, base, middle)
+        own_base = np.where(has[todo], own[before], 0.0)
+        by_ratio = np.fmin(order.gap[todo], middle * _ratio(own, usual, previous[todo]))
+        queued_own = np.where(nobody, own_base, by_ratio)
+        own[todo] = np.where(told, order.gap[todo], queued_own)
+    return Gaps(own, usual)

@@ -11,11 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nccl_inspector.analysis.replay.arrays import Floats, Ints, Mask
-from nccl_inspector.analysis.replay.order import Order
+from nccl_inspector.analysis.replay.arrays import Floats, Ints, Mask, last_before, number_rows
+from nccl_inspector.analysis.replay.order import Gaps, Order
 from nccl_inspector.analysis.replay.records import Records
+from nccl_inspector.model import PEER_NONE
 
 _EARLY = -1e18
+PARTS = 4  # of a piece, that are looked at one by one
+_PARTS_MAX = 8  # Sends and Recvs of one kernel
 _TOLERANCE_NS = 50_000.0  # by which ends of one operation differ
 
 
@@ -40,6 +43,7 @@ class Piece:
     end: int
     length: float  # that the replay could have changed
     saved: Floats  # by question: how much sooner it would have ended
+    parts: Floats  # parts of equal length x questions: by how much more in each
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,8 @@ class _Plan:
     rows: Ints  # of Records
     before: Ints  # positions in `rows`; -1: none
     cause: Ints
+    parts: Ints | None  # positions x parts of its kernel; None: all kernels have one
+    pairs: Mask  # Sends and Recvs
     batches: tuple[tuple[int, int], ...]  # positions
     heads: tuple[Ints, ...]  # by batch: where each operation begins
 
@@ -72,7 +78,11 @@ def _plan(records: Records, order: Order, rows: Ints) -> _Plan:
     first = np.flatnonzero(new)
     before = np.where((before >= 0) & (before < first[number]), before, -1)
     cause = np.where((cause >= 0) & (cause < first[number]), cause, -1)
+    parts = _parts(order.kernel[rows])
     needs = np.maximum(before, cause)
+    if parts is not None:
+        needs = np.where(needs >= 0, parts[needs].max(axis=1), -1)
+        needs = np.where(needs < first[number], needs, np.maximum(before, cause))
     need_of = np.maximum.reduceat(needs, first) if len(first) else needs
     batches, heads = [], []
     bounds = np.append(first, len(rows))
@@ -85,7 +95,29 @@ def _plan(records: Records, order: Order, rows: Ints) -> _Plan:
         batches.append((int(bounds[at]), int(bounds[end])))
         heads.append(first[at:end] - bounds[at])
         at = end
-    return _Plan(rows, before, cause, tuple(batches), tuple(heads))
+    pairs = records.peer[rows] != PEER_NONE
+    return _Plan(rows, before, cause, parts, pairs, tuple(batches), tuple(heads))
+
+
+def _parts(kernel: Ints) -> Ints | None:
+    """Return for each position those of all parts of its kernel; None: each has one.
+
+    Of more than _PARTS_MAX the first are taken.
+    """
+    number = number_rows(kernel)
+    size = np.bincount(number)
+    most = min(int(size.max()), _PARTS_MAX)
+    if most == 1:
+        return None
+    order = np.argsort(number, kind="stable")
+    start = np.append(0, np.cumsum(size))[:-1]
+    found = np.repeat(np.arange(len(kernel))[:, None], most, axis=1)
+    for part in range(1, most):
+        has = size[number] > part
+        found[has, part] = order[start[number[has]] + part]
+    first = order[start]
+    found[:, 0] = first[number]
+    return found
 
 
 def _replay(
@@ -108,12 +140,17 @@ def _replay(
         for column, more in longer:
             gap[:, column] = np.maximum(gap[:, column] + more[part], 0.0)
         cause = plan.cause[low:high]
-        ready = np.where(cause[:, None] >= 0, ends[cause] + gap, begin[low:high][:, None])
-        start = np.maximum(ready, ends[plan.before[low:high]])
+        done = _ends_of(ends, plan, cause)
+        ready = np.where(cause[:, None] >= 0, done + gap, begin[low:high][:, None])
+        start = np.maximum(ready, _ends_of(ends, plan, plan.before[low:high]))
         size = np.diff(np.append(head, high - low))
         latest = np.repeat(np.maximum.reduceat(start, head, axis=0), size, axis=0)
         was_latest = np.repeat(np.maximum.reduceat(begin[low:high], head), size)
         beyond = end[low:high] - was_latest
+        if plan.parts is not None:
+            # One kernel has several pairs: the shorter side of one has less of the others' waiting.
+            least = np.repeat(np.minimum.reduceat(beyond, head), size)
+            beyond = np.where(plan.pairs[low:high], np.maximum(least, 0.0), beyond)
         # Who was done before the last one came did not wait for it.
         free = beyond < -_TOLERANCE_NS
         synced = latest + beyond[:, None]
@@ -124,15 +161,25 @@ def _replay(
     return ends[:-1]
 
 
-class Replay:
-    """The sampled pieces of a job, ready to be asked. `usual`: order.usual_gaps."""
+def _ends_of(ends: Floats, plan: _Plan, at: Ints) -> Floats:
+    """Return the ends of the kernels of some positions; -1: long ago."""
+    if plan.parts is None:
+        return ends[at]
+    found: Floats = ends[plan.parts[at, 0]]
+    for part in range(1, plan.parts.shape[1]):
+        found = np.maximum(found, ends[plan.parts[at, part]])
+    found[at < 0] = _EARLY
+    return found
 
-    def __init__(self, records: Records, order: Order, usual: Floats) -> None:
+
+class Replay:
+    """The sampled pieces of a job, ready to be asked."""
+
+    def __init__(self, records: Records, order: Order, gaps: Gaps) -> None:
         """Plan all pieces."""
-        known = ~np.isnan(usual)
         self._records = records
-        self._gaps = np.where(order.queued & known, np.minimum(order.gap, usual), order.gap)
-        self._fixed = np.where(known, usual, self._gaps)
+        self._gaps = gaps.own
+        self._fixed = np.where(np.isnan(gaps.usual), gaps.own, gaps.usual)
         by_piece = np.argsort(records.piece, kind="stable")
         bounds = np.searchsorted(records.piece[by_piece], np.arange(int(records.piece.max()) + 2))
         self._plans: list[tuple[int, _Plan]] = []
@@ -152,19 +199,25 @@ class Replay:
 
 
 def _answer(records: Records, piece: int, plan: _Plan, ends: Floats) -> Piece:
-    """Compare the last end of each process with that of the first question."""
+    """Compare the ends of each process's operations with those of the first question."""
     rows = plan.rows
-    member = records.member[rows]
-    order = np.lexsort((records.end[rows], member))
-    last = order[np.append(np.flatnonzero(np.diff(member[order])), len(order) - 1)]
-    sooner = ends[last, :1] - ends[last]
-    saved: Floats = np.median(sooner, axis=0)
     # What begins before anything that it could depend on is known stays where it was.
     held: Mask = plan.cause >= 0
     start = int(records.begin[rows].min())
     end = int(records.end[rows].max())
     first = int(np.median(_first_causes(records, plan, held))) if held.any() else end
-    return Piece(piece, start, end, float(max(end - first, 0)), saved)
+    member = number_rows(records.member[rows])
+    present = np.arange(int(member.max()) + 1)
+    moments = np.linspace(first, end, PARTS + 1).astype(np.int64)
+    sooner = np.zeros((PARTS + 1, ends.shape[1]))
+    for part, moment in enumerate(moments):
+        until = np.full(len(present), moment)
+        last = last_before(member, records.end[rows], present, until)
+        last = last[last >= 0]
+        if len(last):
+            sooner[part] = np.median(ends[last, :1] - ends[last], axis=0)
+    saved: Floats = sooner[-1]
+    return Piece(piece, start, end, float(max(end - first, 0)), saved, np.diff(sooner, axis=0))
 
 
 def _first_causes(records: Records, plan: _Plan, held: Mask) -> Ints:

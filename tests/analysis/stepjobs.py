@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small jobs, step by step, as exact records of their operations: for tests of the replay.
+
+The ranks compute, and their collectives begin and end by the rules of streams. What a fault costs
+is known because the same job, with the same noise, can be made without it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nccl_inspector.analysis.replay.records import Source
+from nccl_inspector.analysis.samplecolumns import SampleColumns
+from nccl_inspector.model import FUNCS, PEER_NONE, GpuClock, SampleKind
+
+Floats = NDArray[np.float64]
+START_NS = 1_795_000_000 * 10**9
+_ALL_REDUCE = FUNCS.index("AllReduce")
+_LAUNCH_S = 5e-6
+_GPU_EPOCH_NS = 10**12  # a GPU's clock counts from somewhere else
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """The samples of one process, all of a run kept."""
+
+    kinds: tuple[SampleKind, ...]
+    found: SampleColumns
+    ahead_ns: int
+    length_bits: int = 34
+    period_bits: int = 34
+    lost: int = 0
+
+    @property
+    def clocks(self) -> tuple[GpuClock, ...]:
+        """How to put its times on the Unix time of its node."""
+        return (GpuClock(0, (0,), (self.ahead_ns,)),)
+
+    def __len__(self) -> int:
+        """Return how many records there are."""
+        return len(self.found.kind)
+
+    def columns(self) -> SampleColumns:
+        """Return the records."""
+        return self.found
+
+
+@dataclass(frozen=True, slots=True)
+class StepJob:
+    """Operations by communicator: number, begins and ends of all ranks (s); and when it ended."""
+
+    comms: Mapping[tuple[int, ...], Sequence[tuple[int, Floats, Floats]]]  # by members
+    end_s: float
+    ranks: int
+
+    def sources(self, clocks_s: Sequence[float] = ()) -> list[Source]:
+        """Return the records of all ranks; `clocks_s`: how far their nodes' clocks are ahead."""
+        return [
+            Source(rank, self._recorded(rank, clocks_s[rank] if clocks_s else 0.0))
+            for rank in range(self.ranks)
+        ]
+
+    def _recorded(self, rank: int, ahead_s: float) -> Recorded:
+        kinds, rows = [], []
+        for place, (members, operations) in enumerate(self.comms.items()):
+            if rank not in members:
+                continue
+            at = members.index(rank)
+            kinds.append(
+                SampleKind(
+                    1000 + place, len(members), 1, at, 0, _ALL_REDUCE, 22, 2, 3,
+                    len(members), 0, f"comm{place}",
+                )
+            )  # fmt: skip
+            rows += [
+                (float(begins[at]), float(ends[at]), len(kinds) - 1, number)
+                for number, begins, ends in operations
+            ]
+        rows.sort()
+        begin, end = (
+            np.array([round(row[side] * 1e9) for row in rows], np.int64) + _GPU_EPOCH_NS * rank
+            for side in (0, 1)
+        )
+        count = len(rows)
+        columns = SampleColumns(
+            kind=np.array([row[2] for row in rows], np.int32),
+            index=np.array([row[3] for row in rows], np.int64),
+            peer=np.full(count, PEER_NONE, np.int32),
+            start_ns=begin,
+            time_ns=end - begin,
+            queued_ns=np.zeros(count, np.int64),
+            bytes=np.full(count, 1 << 22, np.int64),
+            flags=np.zeros(count, np.uint8),
+        )
+        ahead_ns = START_NS - _GPU_EPOCH_NS * rank + round(ahead_s * 1e9)
+        return Recorded(tuple(kinds), columns, ahead_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What is wrong with some ranks: they compute slower, in one step of `every`."""
+
+    ranks: tuple[int, ...] = ()
+    slower: float = 1.0
+    every: int = 1
+
+
+def _paces(rng: np.random.Generator, ranks: int, fault: Fault, step: int, uneven: float) -> Floats:
+    paces = 1 + uneven * rng.standard_normal(ranks)
+    if step % fault.every == 0:
+        paces[list(fault.ranks)] *= fault.slower
+    return paces
+
+
+def data_parallel(
+    ranks: int = 16, steps: int = 80, fault: Fault = Fault(), uneven: float = 0.0, seed: int = 0,
+    transfer_s: float = 0.02,
+) -> StepJob:  # fmt: skip
+    """Eight buckets are reduced while the backward pass goes on; all wait for the last one."""
+    rng = np.random.default_rng(seed)
+    now, found = np.zeros(ranks), []
+    for step in range(steps):
+        paces = _paces(rng, ranks, fault, step, uneven)
+        noise = 1 + 0.01 * rng.standard_normal((9, ranks))
+        ready, free = now + 0.2 * paces * noise[8], now.copy()
+        for bucket in range(8):
+            ready = ready + 0.05 * paces * noise[bucket]
+            begin = np.maximum(ready, free) + _LAUNCH_S
+            free = np.full(ranks, begin.max() + transfer_s * (1 + 0.02 * rng.random()))
+            found.append((step * 8 + bucket + 1, begin, free))
+        now = np.maximum(ready, free) + 0.01 * paces
+    return StepJob({tuple(range(ranks)): found}, float(now.max()), ranks)
+
+
+def tensor_and_data_parallel(
+    size: int = 4, groups: int = 4, steps: int = 24, fault: Fault = Fault(), seed: int = 0
+) -> StepJob:
+    """Each layer ends with an operation of its tensor group; gradients go over the data group."""
+    rng = np.random.default_rng(seed)
+    ranks = size * groups
+    inner = {tuple(range(g * size, (g + 1) * size)): [] for g in range(groups)}  # type: ignore[var-annotated]
+    outer = {tuple(range(t, ranks, size)): [] for t in range(size)}  # type: ignore[var-annotated]
+    now, layer, bucket = np.zeros(ranks), 0, 0
+    free = np.zeros(ranks)
+    for step in range(steps):
+        paces = _paces(rng, ranks, fault, step, 0.0)
+        for place in range(36):
+            begin = now + 0.01 * paces * (1 + 0.01 * rng.standard_normal(ranks)) + _LAUNCH_S
+            layer += 1
+            for members, operations in inner.items():
+                some = list(members)
+                end = begin[some].max() + 0.0008 * (1 + 0.02 * rng.random())
+                operations.append((layer, begin[some], np.full(size, end)))
+                now[some] = end
+            if place % 9 == 8 and place > 9:
+                bucket += 1
+                begin = np.maximum(now, free) + _LAUNCH_S
+                for members, operations in outer.items():
+                    some = list(members)
+                    end = begin[some].max() + 0.02 * (1 + 0.02 * rng.random())
+                    operations.append((bucket, begin[some], np.full(groups, end)))
+                    free[some] = end
+        now = np.maximum(now, free) + 0.005 * paces
+    return StepJob({**inner, **outer}, float(now.max()), ranks)
