@@ -20,8 +20,8 @@ def records(synchronised: bool) -> Records:
     rows = []
     for step in range(STEPS):
         for part, work_ms in enumerate((50, 80)):
-            ready += work_ms * MS + chance.normal(0, MS / 5, RANKS)
-            ready += np.repeat(chance.normal(0, 5 * MS, 2), 2)
+            ready += work_ms * MS + chance.normal(0, MS / 10, RANKS)
+            ready += np.repeat(chance.normal(0, MS, 2), 2)
             for pair in ((0, 1), (2, 3)):
                 begin = ready[list(pair)].copy()
                 end = begin.max() + MS
@@ -37,7 +37,7 @@ def records(synchronised: bool) -> Records:
     same = np.zeros(len(rows), np.int64)
     return Records(
         comms=tuple(Comm(at + 1, "tp", 2, 1, 0, (2 * at, 2 * at + 1)) for at in range(2)),
-        member=member, comm=comm, func=same + 1, size_class=same + 24, number=number,
+        member=member, comm=comm, func=same + 1, size_class=24 - 4 * (number % 2), number=number,
         peer=same + PEER_NONE, bytes=same + (1 << 24), begin=begin, end=end, queued=same,
         joined=number * 2 + comm, piece=same, members=RANKS, shift=same, kept_share=1.0, lost=0,
     )  # fmt: skip

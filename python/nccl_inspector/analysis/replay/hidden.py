@@ -24,6 +24,7 @@ _COVERED = 0.5  # of the times at which a rank is at that place
 _MOST = 0.95  # of the points, and of the processes, which a rule must hold for
 _FAR = 8.0  # of the usual gap: a pause, or the end of a burst
 _SLOPE, _SLOPE_TOLERANCE, _SLOPE_ERROR = 1.0, 0.3, 0.15  # of gaps against how early one came
+_USUAL, _PAUSE = 0.9, 4.0  # what is longer than so many times that quantile is a pause
 _SPREAD_NS_MIN = 20_000.0  # of the arrivals; clocks are aligned less exactly
 _AFTER_NS, _TRANSFER_NS = 1_000, 5_000  # begin after the operation before, and time, of the found
 _ORDINAL = 1 << 20
@@ -65,16 +66,11 @@ def _find_points(records: Records) -> _Points | None:
     return _Points(before[whole], after[whole], present) if whole.sum() >= _TIMES_MIN else None
 
 
-def _steps(records: Records, points: _Points) -> tuple[Ints, Ints]:
+def _steps(records: Records, points: _Points, place: Ints) -> tuple[Ints, Ints]:
     """Return the class of each point, and how often the first process is at such a place.
 
     Points are alike where all processes are between the same two places of their program.
     """
-    classes = comm_classes(records)[records.comm]
-    place = number_rows(
-        classes, records.func, records.size_class, (records.peer != PEER_NONE).astype(np.int64),
-        positions(records, number_rows(classes, records.func)),
-    )  # fmt: skip
     many = int(place.max()) + 1
     between = place[points.before] * many + place[points.after]
     _, parts = np.unique(between, return_inverse=True)
@@ -93,11 +89,13 @@ def _is_synchronised(arrived: Floats, gap: Floats) -> bool:
     That must hold for every process whose arrivals differ enough to tell.
     """
     early = arrived.max(axis=1, keepdims=True) - arrived
-    x, y = early - np.median(early, axis=0), gap - np.median(gap, axis=0)
-    for_x, for_y = 8 * np.median(np.abs(x)) + 1e3, 8 * np.median(np.abs(y)) + 1e3
-    used = (np.abs(x) <= for_x) & (np.abs(y) <= for_y)
-    x, y = np.where(used, x, 0.0), np.where(used, y, 0.0)
+    x, y = early, gap
+    # A pause between the two operations is explained by neither answer.
+    odd = np.minimum(np.abs(y - np.median(y, axis=0)), np.abs(y - x - np.median(y - x, axis=0)))
+    used = odd <= _PAUSE * np.quantile(odd, _USUAL) + 1e3
     count = used.sum(axis=0)
+    many = np.maximum(count, 1)
+    x, y = (np.where(used, one - (one * used).sum(axis=0) / many, 0.0) for one in (x, y))
     square = (x * x).sum(axis=0)
     told = (count >= _TIMES_MIN / 2) & (square > count * _SPREAD_NS_MIN**2)
     if not told.any():
@@ -113,7 +111,12 @@ def _is_synchronised(arrived: Floats, gap: Floats) -> bool:
 
 def _hidden(records: Records, points: _Points) -> Mask:
     """Return at which points all processes left an operation together."""
-    classes, every = _steps(records, points)
+    classes = comm_classes(records)[records.comm]
+    kind = number_rows(
+        classes, records.func, records.size_class, (records.peer != PEER_NONE).astype(np.int64)
+    )
+    place = number_rows(kind, positions(records, number_rows(classes, records.func)))
+    classes, every = _steps(records, points, place)
     found = np.zeros(len(classes), dtype=bool)
     low = int(records.begin.min())
     for number in np.flatnonzero(np.bincount(classes) >= _TIMES_MIN).tolist():
