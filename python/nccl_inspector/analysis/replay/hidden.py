@@ -83,10 +83,11 @@ def _steps(records: Records, points: _Points, place: Ints) -> tuple[Ints, Ints]:
     return number_rows((parts * weights).sum(axis=1, dtype=np.uint64)), every
 
 
-def _is_synchronised(arrived: Floats, gap: Floats) -> bool:
-    """Tell whether gaps (points x processes, ns) are longer by as much as the last one came later.
+def _synchronised(arrived: Floats, gap: Floats) -> int:
+    """Return of how many processes gaps are longer by as much as the last one came later.
 
-    That must hold for every process whose arrivals differ enough to tell.
+    Both are points x processes, ns. It must hold for every process whose arrivals differ enough to
+    tell, else 0.
     """
     early = arrived.max(axis=1, keepdims=True) - arrived
     x, y = early, gap
@@ -99,14 +100,15 @@ def _is_synchronised(arrived: Floats, gap: Floats) -> bool:
     square = (x * x).sum(axis=0)
     told = (count >= _TIMES_MIN / 2) & (square > count * _SPREAD_NS_MIN**2)
     if not told.any():
-        return False
+        return 0
     x, y, square = x[:, told], y[:, told], square[told]
     slope = (x * y).sum(axis=0) / square
     error = np.sqrt(((y - slope * x) ** 2).sum(axis=0) / count[told] / square)
     sure = error <= _SLOPE_ERROR
     if sure.sum() < 2:
-        return False
-    return bool(np.mean(np.abs(slope[sure] - _SLOPE) <= _SLOPE_TOLERANCE) >= _MOST)
+        return 0
+    good = np.abs(slope[sure] - _SLOPE) <= _SLOPE_TOLERANCE
+    return int(good.sum()) if np.mean(good) >= _MOST else 0
 
 
 def _hidden(records: Records, points: _Points) -> Mask:
@@ -117,7 +119,7 @@ def _hidden(records: Records, points: _Points) -> Mask:
     )
     place = number_rows(kind, positions(records, number_rows(classes, records.func)))
     classes, every = _steps(records, points, place)
-    found = np.zeros(len(classes), dtype=bool)
+    sure: list[tuple[int, Ints]] = []
     low = int(records.begin.min())
     for number in np.flatnonzero(np.bincount(classes) >= _TIMES_MIN).tolist():
         mine = np.flatnonzero(classes == number)
@@ -131,8 +133,15 @@ def _hidden(records: Records, points: _Points) -> Mask:
         # Between two bursts is more than one operation.
         middle = np.median(gap, axis=1)
         near = middle <= _FAR * np.median(middle)
-        if near.sum() >= _TIMES_MIN and _is_synchronised(arrived[near], gap[near]):
-            found[mine[near]] = True
+        if near.sum() >= _TIMES_MIN:
+            sure.append((_synchronised(arrived[near], gap[near]) * int(near.sum()), mine[near]))
+    found = np.zeros(len(classes), dtype=bool)
+    taken = np.zeros(len(records), dtype=bool)
+    # Moments just before and after such a point look nearly like it: the surest one stands.
+    for score, mine in sorted(sure, key=lambda one: -one[0]):
+        free = mine[~taken[points.before[mine]].any(axis=1)] if score else mine[:0]
+        found[free] = True
+        taken[points.before[free]] = True
     return found
 
 
