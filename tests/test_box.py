@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from nccl_inspector import layout, model
-from nccl_inspector.box import OPERATIONS_MAX, read_box
+from nccl_inspector.box import read_box
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.model import Process
+from nccl_inspector.model import OPERATIONS_MAX, Process
 from tests.boxes import (
     BOX_BYTES,
     COMM_AT,
@@ -188,10 +188,26 @@ def test_operations_in_flight_have_their_age_at_the_last_beat() -> None:
     assert (operation.index, operation.age_ns, operation.started) == (9, 1000 * MS, 0)
 
 
-def test_of_many_operations_in_flight_the_oldest_are_kept() -> None:
-    operations = [{"comm": 0, "index": n, "enqueue_tick": TICK0 + 5000 - n} for n in range(4096)]
+@pytest.mark.parametrize("tick", [TICK0 + 10, 0], ids=["one round", "not seen yet"])
+def test_of_many_operations_in_flight_the_first_of_each_communicator_are_kept(tick: int) -> None:
+    """What stands in front holds up the rest, and one round of the writer saw them all."""
+    first = {"comm": 0, "index": 5000, "peer": -1, "enqueue_tick": TICK0 + 99}
+    many = [{"comm": 1, "index": n, "peer": -1, "enqueue_tick": tick} for n in range(4095, 0, -1)]
+    comms = [CommOf(7, 0, 2), CommOf(8, 0, 2)]
+    process = read(bytes(box_bytes(BoxOf(comms, [], [*many, first]))))
+    assert len(process.operations) == OPERATIONS_MAX
+    kept = sorted(one.index for one in process.operations)
+    assert kept == [*range(1, OPERATIONS_MAX), 5000]
+
+
+def test_of_many_operations_in_flight_those_with_each_peer_are_kept_in_their_order() -> None:
+    """Their place among those with the peer tells which Send meets which Recv."""
+    operations = [
+        {"comm": 0, "index": n, "peer": n % 2, "enqueue_tick": TICK0 + 4000 - n}
+        for n in range(1, 201)
+    ]
     process = read(bytes(box_bytes(BoxOf([CommOf(7, 0, 2)], [], operations))))
-    assert [one.index for one in process.operations] == list(range(4095, 4095 - OPERATIONS_MAX, -1))
+    assert sorted(one.index for one in process.operations) == list(range(1, OPERATIONS_MAX + 1))
 
 
 def test_operations_that_the_writer_thread_has_not_seen_have_no_age_yet() -> None:

@@ -138,6 +138,22 @@ def test_a_hang_that_is_only_suspected_is_no_critical_one() -> None:
     assert "it might have ended, had the job gone on" in finding.detail
 
 
+@pytest.mark.parametrize("verdict", ["transport", "network", "blocked"])
+def test_who_waits_in_what_nobody_comes_out_of_is_a_victim_and_not_accused(verdict: str) -> None:
+    hang = replace(HANG, verdict=verdict, roots=(), never_issued=(), not_started=("rank 2",))
+    (finding,) = hang_findings(hang)
+    assert [one.kind for one in finding.entities] == ["communicator"]
+    assert len(finding.victims) == 2
+    assert finding.title.startswith("2 ranks ")
+
+
+def test_what_is_queued_behind_an_operation_that_nobody_leaves_is_no_finding_of_its_own() -> None:
+    stuck = replace(HANG, verdict="transport", roots=(), never_issued=())
+    behind = replace(stuck, communicator="0x5f", verdict="blocked", not_started=("rank 0",))
+    (finding,) = hang_findings(stuck, behind)
+    assert finding.rule == "hang-transport"
+
+
 @pytest.mark.parametrize("verdict", HANG_VERDICTS)
 @pytest.mark.parametrize("known", [True, False], ids=["known", "nobody known"])
 def test_every_kind_of_hang_has_a_subject_and_something_to_do(verdict: str, known: bool) -> None:

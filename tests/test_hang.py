@@ -324,6 +324,23 @@ def test_of_two_orders_the_ranks_in_the_minority_are_named(waits: bool) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("odd", [(5, 20), (0, 4), (5, 4, 0)], ids=["apart", "a tie", "more"])
+def test_replicas_that_came_through_tell_which_order_is_the_odd_one(odd: Sequence[int]) -> None:
+    """Who is in the minority of its own replicas is not in the knot's other communicators."""
+    ranks = tuple(range(32))
+    world = [Call(Group(7, "world", ranks), "AllReduce", 8), SYNC]
+    programs = []
+    for rank in ranks:
+        replicas = Group(8 + rank % 4, "dp", ranks[rank % 4 :: 4])
+        if len(odd) == 2 and odd[1] == 4:  # of two ranks each: one against one
+            replicas = Group(8 + rank % 16, "dp", (rank % 16, rank % 16 + 16))
+        calls = [Call(replicas, "AllReduce", 8), SYNC]
+        programs.append(world + calls if rank in odd else calls + world)
+    hangs = hangs_of(stood(programs, {}))
+    assert {hang.verdict for hang in hangs} == {DEADLOCK}
+    assert {hang.roots for hang in hangs} == {tuple(f"rank {rank}" for rank in sorted(odd))}
+
+
 def test_the_first_stuck_operation_is_told_and_not_one_that_nobody_has_entered() -> None:
     first, second = Group(9, "first", (0, 1, 2, 3)), Group(7, "second", (0, 1, 2, 3))
     calls = [Call(first, "AllReduce", 8), Call(second, "AllReduce", 8), SYNC]

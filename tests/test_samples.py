@@ -203,7 +203,9 @@ def test_unions_are_columns_of_numbers_too() -> None:
         for name in ("start_s", "operations", "lost", "busy_ns", "ahead_ns"):
             assert getattr(found, name).tolist() == getattr(expected, name).tolist()
         times = np.array([START_NS - 10**12, START_NS, START_NS + 10**12])
-        assert found.unix_ns(times).tolist() == unix_ns(times, process.unions[0].clock).tolist()
+        assert (
+            found.clock.unix_ns(times).tolist() == unix_ns(times, process.unions[0].clock).tolist()
+        )
 
 
 def test_windows_around_a_doubling_are_put_on_the_grid() -> None:
@@ -529,7 +531,7 @@ def use(process: Process) -> None:
     for columns in union_columns(process.unions):
         if columns.busy_ns.size:
             assert (np.diff(columns.start_s) > 0).all()
-            columns.unix_ns(columns.busy_ns)
+            columns.clock.unix_ns(columns.busy_ns)
     for union in process.unions:
         for window in union.windows:
             assert 0 <= window.busy_ns <= union.window_s * UNIX_S

@@ -3,6 +3,7 @@
 
 from collections import Counter
 from heapq import nsmallest
+from operator import attrgetter
 from typing import NamedTuple
 
 from nccl_inspector.boxcopy import NS_MAX, BoxCopy, copy_box, has_moved
@@ -35,6 +36,7 @@ from nccl_inspector.model import (
     GPU_TIMED,
     KILLED,
     MEASURING,
+    OPERATIONS_MAX,
     PROTOS,
     RUNNING,
     UNTIMED,
@@ -45,7 +47,6 @@ from nccl_inspector.model import (
     Process,
 )
 
-OPERATIONS_MAX = 64  # the oldest in flight that are kept
 READS = 3
 
 # By the numbers of plugin/box.h.
@@ -59,7 +60,9 @@ _COMM = COMM.reader(
     "last_sequence", "last_progress_tick", "looks",
 )  # fmt: skip
 _OP = OP.reader("comm", "kind", "peer", "index", "sequence", "bytes")
-_OP_LIFE = OP.reader("comm", "comm_generation", "enqueue_tick", "started_channels")
+_OP_LIFE = OP.reader(
+    "comm", "comm_generation", "kind", "peer", "index", "enqueue_tick", "started_channels"
+)
 _OP_IN_USE = bytes(byte & OP_STATE_MASK == OP_USED for byte in range(256))
 
 
@@ -131,6 +134,9 @@ class _InFlight(NamedTuple):
     base: int  # of its record
     comm: int
     comm_generation: int
+    kind: int
+    peer: int
+    number: int  # of its communicator
     enqueue_tick: int
     started_channels: int
 
@@ -145,6 +151,23 @@ def _in_flight(copy: BoxCopy) -> list[_InFlight]:
 def _age_order(one: _InFlight) -> int:
     """Return a number that is small for old operations; tick 0: younger than the last beat."""
     return one.enqueue_tick or NS_MAX
+
+
+def _kept(in_flight: list[_InFlight]) -> list[_InFlight]:
+    """Return the operations that are kept, the oldest first.
+
+    Of too many those that come first on each communicator, by function and peer: they hold up what
+    is queued behind them. By age that cannot be told: many are enqueued in one round of the writer.
+    """
+    if len(in_flight) > OPERATIONS_MAX:
+        before: Counter[tuple[int, int, int, int]] = Counter()
+        order = []
+        for one in sorted(in_flight, key=attrgetter("number")):
+            row = one.comm, one.comm_generation, one.kind & 0xFF, one.peer
+            order.append((before[row], not one.started_channels, _age_order(one), one))
+            before[row] += 1
+        in_flight = [one for _, _, _, one in nsmallest(OPERATIONS_MAX, order)]
+    return sorted(in_flight, key=_age_order)
 
 
 class _Counts(NamedTuple):
@@ -190,10 +213,10 @@ def _comm(copy: BoxCopy, index: int, gpus: int, counts: _Counts) -> Comm | None:
 def _operations(
     copy: BoxCopy, in_flight: list[_InFlight], generations: dict[int, int]
 ) -> tuple[Operation, ...]:
-    """Return the oldest operations in flight of the communicators, given as index: generation."""
+    """Return operations in flight of the communicators, given as index: generation."""
     beat = HEADER.number(copy.data, "beat_tick")
     found = []
-    for one in nsmallest(OPERATIONS_MAX, in_flight, key=_age_order):
+    for one in _kept(in_flight):
         words = _OP.at(copy.data, one.base)
         kind = words.pop("kind")
         func, algo, proto = kind & 0xFF, kind >> 8 & 0xFF, kind >> 16 & 0xFF

@@ -39,6 +39,7 @@ DROP_REASONS = (
 # Reasons that leave nothing unmeasured: what they count is only not in every table.
 DROPS_IN_PART = frozenset({"no_peer", "no_group", "json"})
 P2P = frozenset({"Send", "Recv", "SendRecv"})
+OPERATIONS_MAX = 64  # in flight, that are kept of a process
 
 COMM_LIVE, COMM_DESTROYED, COMM_FOLDED = 1, 2, 3
 

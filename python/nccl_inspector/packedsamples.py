@@ -232,6 +232,11 @@ class PackedSamples:
         return self.facts.lost
 
     @property
+    def unions(self) -> Sequence[Union]:
+        """Of the same process."""
+        return self._unions
+
+    @property
     def streams(self) -> tuple[bytes, bytes]:
         """Both pieces, as they were given."""
         return self._facts, self._columns

@@ -9,7 +9,18 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.bench import agent, capture, card, figure, hooks, profiler, service, spank, store
+from tests.bench import (
+    agent,
+    capture,
+    card,
+    collection,
+    figure,
+    hooks,
+    profiler,
+    service,
+    spank,
+    store,
+)
 from tests.bench.figure import Figure
 from tests.bench.sample import Sample, as_json, table
 
@@ -45,6 +56,7 @@ def measure(rounds: int) -> tuple[list[Sample], list[Figure]]:
             "profiler",
             "capture",
             "store",
+            "collection",
             "card",
         )
         for part in parts:
@@ -58,6 +70,7 @@ def measure(rounds: int) -> tuple[list[Sample], list[Figure]]:
         figures = service.measure(folder / "service", max(1, rounds // 30))
         figures += capture.measure(folder / "capture", capture.OPERATIONS if rounds >= 30 else 8000)
         figures += store.measure(folder / "store", store.JOBS if rounds >= 30 else 2000)
+        figures += collection.measure(folder / "collection")
         figures += card.measure(folder / "card", card.NODES if rounds >= 30 else 8)
         return samples, figures + profiler.measure(folder / "profiler", rounds)
 

@@ -140,12 +140,12 @@ def _unions(busy: float, bursts: Bursts, node: int, local: int) -> tuple[Union, 
     ahead_ns = (1_743_164_062_500 + node * 7919 + local) << 10  # its clock began at boot
     drift = np.cumsum(chance.integers(-2, 8, UNION_WINDOWS)) * 1024
     first = bursts.start_s // WINDOW_S * WINDOW_S
+    operations = chance.integers(620, 660, UNION_WINDOWS).tolist()
+    busy_ns = (shares * WINDOW_S * 1e9).astype(np.int64).tolist()
     windows = [
-        UnionWindow(first + WINDOW_S * at, int(ops), 0, int(share * WINDOW_S * 10**9), ahead_ns + more)
-        for at, (ops, share, more) in enumerate(
-            zip(chance.integers(620, 660, UNION_WINDOWS), shares, drift.tolist(), strict=True)
-        )
-    ]  # fmt: skip
+        UnionWindow(first + WINDOW_S * at, operations[at], 0, busy_ns[at], ahead_ns + more)
+        for at, more in enumerate(drift.tolist())
+    ]
     return (Union(0, WINDOW_S, tuple(windows)),)
 
 

@@ -11,9 +11,9 @@ from tests.simulator.truth import Name, Truth
 
 # What a finding accuses; others, such as `victim`, `communicator` and `job`, are no culprits.
 CULPRITS = frozenset({"rank", "node", "gpu", "port", "nic", "rail", "pair", "link", "nvlink"})
-# Rules of findings that are about the measurement, or the job's own end.
+# Rules of findings that are about the measurement. Who died first is accused, as by any other.
 ABOUT_DATA = frozenset(
-    {"not-measured", "dropped", "no-times", "silent", "refused", "killed", "slower-than-similar"}
+    {"not-measured", "dropped", "no-times", "silent", "refused", "slower-than-similar"}
 )
 HARDWARE = "hardware"  # how rules begin that tell what counters counted
 

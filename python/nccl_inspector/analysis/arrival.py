@@ -18,6 +18,7 @@ from nccl_inspector.model import (
     DROP_REASONS,
     DROPS_IN_PART,
     FUNCS,
+    OPERATIONS_MAX,
     P2P,
     Comm,
     Operation,
@@ -63,6 +64,14 @@ class Seat:
     def was_silent(self) -> bool:
         """Whether there was a time in which nothing was counted, so that counts do not compare."""
         return bool(self.process.facts.silent or self.process.facts.silent_ns)
+
+    @property
+    def was_cut(self) -> bool:
+        """Whether more is in flight than was kept: the rest was called after what is here."""
+        comm = self.comm
+        ended = comm.completed + comm.untimed + comm.lost
+        cut = len(self.process.operations) >= OPERATIONS_MAX
+        return cut and comm.enqueued - ended > len(self.operations)
 
     @property
     def counts_all(self) -> bool:
@@ -164,7 +173,12 @@ class Meeting:
         else:
             called = seat.finished.get((func, peer), 0) + len(_like(seat, func, peer))
         if place.ordinal <= called:
-            return Arrival.STARTED
+            # What is in flight and was not kept is queued behind what was.
+            first = min((one.index for one in seat.operations), default=called + 1)
+            behind = func < 0 and seat.was_cut and place.ordinal > first
+            return Arrival.QUEUED if behind else Arrival.STARTED
+        if func >= 0 and seat.was_cut:
+            return Arrival.UNKNOWN
         exact = func < 0 or (seat.counts_all and (peer < 0 or seat.times_all))
         return Arrival.ABSENT if exact else Arrival.UNKNOWN
 

@@ -250,7 +250,7 @@ def find_hangs(
         extra = None if by_meeting[meeting.id] else _queued_only(meeting)
         by_meeting[meeting.id] += [extra] if extra else []
     signs = Signs(last_beat_ns, silences_ns)
-    graph = WaitGraph((w for waits in by_meeting.values() for w in waits), signs)
+    graph = WaitGraph((w for waits in by_meeting.values() for w in waits), signs, meetings)
     job = _Job(processes, names, ending)
     found = [
         _hang(graph, _worst(by_meeting[meeting.id], graph), job)

@@ -61,13 +61,15 @@ class HungJob:
 
 
 def _who(hang: Hang) -> tuple[str, ...]:
-    """Return whom a finding is about: the roots, else those who are known not to have come."""
-    if hang.roots:
+    """Return whom a finding is about: the roots, else those who are known not to have come.
+
+    Nobody, where all have come, or where what holds them up is not known.
+    """
+    if hang.roots or hang.verdict in (TRANSPORT, NETWORK, BLOCKED):
         return hang.roots
     if hang.verdict == NOT_MEASURED and hang.not_measured:
         return hang.not_measured
-    late = hang.dead or hang.never_issued or hang.mismatched or hang.not_started
-    return late or hang.waiting or hang.not_measured or ("nobody that was measured",)
+    return hang.dead or hang.never_issued or hang.mismatched or hang.not_measured
 
 
 def _operation(hang: Hang, job: HungJob) -> str:
@@ -131,7 +133,21 @@ def _in_orders(hang: Hang, job: HungJob) -> str:
     return f"{', '.join(parts)}: {why}"
 
 
+def _nobody_named(hang: Hang, job: HungJob) -> str:
+    """Return what stands still where no process is known to hold it up."""
+    count, operation = len(hang.waiting), _operation(hang, job)
+    if not count:
+        return f"nobody that was measured is in {operation}"
+    ranks = f"{count:,} {'rank' if count == 1 else 'ranks'}"
+    if hang.verdict in (TRANSPORT, NETWORK):
+        verb = "does" if count == 1 else "do"
+        return f"{ranks} {verb} not come out of {operation}, to which all have come"
+    return f"{ranks} {'waits' if count == 1 else 'wait'} in {operation}"
+
+
 def _title(hang: Hang, job: HungJob) -> str:
+    if not _who(hang):
+        return _nobody_named(hang, job)
     who = cut_list((said_entity(job.places.rank(one)) for one in _who(hang)), _NAMES_SHOWN)
     many, operation = len(_who(hang)) > 1, _operation(hang, job)
     roots = set(_who(hang))
@@ -223,12 +239,14 @@ def _finding(hang: Hang, behind: Sequence[Hang], job: HungJob) -> Finding:
 def describe_hangs(hangs: Sequence[Hang], job: HungJob) -> Iterator[Finding]:
     """Return a finding for each root, of the first operation that it holds up.
 
-    What stands still for a reason that no box tells stands behind the ranks that have none.
+    What stands still for a reason that no box tells stands behind the ranks that have none, else
+    behind the operation that nobody comes out of.
     """
-    no_box = any(one.verdict == NOT_MEASURED and not one.roots for one in hangs)
+    unnamed = {one.verdict for one in hangs if not one.roots}
+    behind = next((one for one in (NOT_MEASURED, TRANSPORT, NETWORK) if one in unnamed), BLOCKED)
     by_root: dict[tuple[str, ...], list[Hang]] = {}
     for hang in hangs:
-        unknown = NOT_MEASURED if no_box and hang.verdict == BLOCKED else hang.verdict
+        unknown = behind if hang.verdict == BLOCKED else hang.verdict
         by_root.setdefault(hang.roots or (unknown,), []).append(hang)
     for found in by_root.values():
         first = next((one for one in found if one.verdict == NOT_MEASURED), found[0])

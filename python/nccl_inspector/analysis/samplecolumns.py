@@ -11,7 +11,15 @@ from numpy.typing import NDArray
 from nccl_inspector.analysis.columns import Ints
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.layout import GPUS, SAMPLES_MAX, UNION_WINDOWS
-from nccl_inspector.model import NS_PER_S, PEER_BEYOND, GpuClock, SampleKind, Union, UnionWindow
+from nccl_inspector.model import (
+    NS_PER_S,
+    PEER_BEYOND,
+    GpuClock,
+    SampleKind,
+    Samples,
+    Union,
+    UnionWindow,
+)
 from nccl_inspector.packedsamples import (
     AHEAD_BITS,
     AHEAD_NS_MAX,
@@ -19,6 +27,7 @@ from nccl_inspector.packedsamples import (
     UNIT_BITS,
     UNITS_MAX,
     WINDOW_S_MAX,
+    PackedSamples,
     PackedUnions,
     SampleFacts,
 )
@@ -57,6 +66,22 @@ def bytes_of(mantissas: NDArray[Any], kind: NDArray[Any], kinds: Sequence[Sample
 
 
 @dataclass(frozen=True, slots=True)
+class ClockColumns:
+    """A model.GpuClock as arrays."""
+
+    gpu: int
+    since_ns: Ints
+    ahead_ns: Ints
+
+    def unix_ns(self, times_ns: Ints) -> Ints:
+        """Return the Unix times of times of the GPU's clock."""
+        found: Ints = (
+            times_ns + self.ahead_ns[np.searchsorted(self.since_ns[1:], times_ns, side="right")]
+        )
+        return found
+
+
+@dataclass(frozen=True, slots=True)
 class UnionColumns:
     """The windows of a model.Union as columns, and its clock."""
 
@@ -68,21 +93,75 @@ class UnionColumns:
     busy_ns: Ints
     ahead_ns: Ints
 
-    def unix_ns(self, times_ns: Ints) -> Ints:
-        """Return the Unix times of times of the GPU's clock, as model.GpuClock says."""
+    @property
+    def clock(self) -> ClockColumns:
+        """How to put times of the GPU on Unix time."""
         begins = np.maximum.accumulate(self.start_s * NS_PER_S - self.ahead_ns)
-        return _on_unix_time(times_ns, begins, self.ahead_ns)
+        return ClockColumns(self.gpu, begins, self.ahead_ns)
 
 
-def _on_unix_time(times_ns: Ints, since_ns: Ints, ahead_ns: Ints) -> Ints:
-    found: Ints = times_ns + ahead_ns[np.searchsorted(since_ns[1:], times_ns, side="right")]
-    return found
+def clock_columns(samples: Samples) -> list[ClockColumns]:
+    """Return `samples.clocks` as columns, in a tenth of the time that these take.
+
+    Raises:
+        RefusedError: what a node summary has are no unions; the reason is `bad_summary`.
+    """
+    if isinstance(samples, PackedSamples):
+        return [one.clock for one in union_columns(samples.unions) if len(one.start_s)]
+    return list(map(_columns_of_clock, samples.clocks))
+
+
+def _columns_of_clock(clock: GpuClock) -> ClockColumns:
+    return ClockColumns(
+        clock.gpu, np.array(clock.since_ns, np.int64), np.array(clock.ahead_ns, np.int64)
+    )
 
 
 def unix_ns(times_ns: Ints, clock: GpuClock) -> Ints:
     """Return the Unix times of times of a GPU's clock."""
-    since_ns, ahead_ns = (np.array(one, dtype=np.int64) for one in clock[1:])
-    return _on_unix_time(times_ns, since_ns, ahead_ns)
+    return _columns_of_clock(clock).unix_ns(times_ns)
+
+
+def busy_share(unions: Sequence[Union]) -> float:
+    """Return the share of its life in which the busiest GPU was in operations; NaN: not known.
+
+    Raises:
+        RefusedError: what a node summary has are no unions; the reason is `bad_summary`.
+    """
+    if not isinstance(unions, PackedUnions):
+        found = [(int(one.start_s[-1] - one.start_s[0]) + one.window_s, int(one.busy_ns.sum()))
+                 for one in map(_columns_of_union, unions) if len(one.start_s)]  # fmt: skip
+    else:
+        found = _busy_of_packed(unions.raw())
+    shares = [busy_ns / (span_s * NS_PER_S) for span_s, busy_ns in found if span_s > 0]
+    return min(max(shares), 1.0) if shares else np.nan
+
+
+def _busy_of_packed(raw: bytes) -> list[tuple[int, int]]:
+    """Return seconds from the first window to the end of the last, and busy ns, of each union.
+
+    Of one union (a process hardly has two) only sums are made, and nothing is checked but its form.
+    """
+    heads, end = take_planes(raw, 0, 3, UNIONS_MAX)
+    if heads.rows != 1:
+        columns = _unpack_union_columns(raw)
+        return [(int(one.start_s[-1] - one.start_s[0]) + one.window_s, int(one.busy_ns.sum()))
+                for one in columns if len(one.start_s)]  # fmt: skip
+    window_s = int.from_bytes(heads.columns[1][1], "little")
+    windows, _ = take_planes(raw, end, 5, UNION_WINDOWS)
+    if not windows.rows:
+        return []
+    (width, gaps), _, _, (busy_width, busy), _ = windows.columns
+    first = int.from_bytes(gaps[:: windows.rows], "little")
+    steps = _sum_of_planes(width, gaps, windows.rows) - first + 1
+    return [(steps * window_s, _sum_of_planes(busy_width, busy, windows.rows))]
+
+
+def _sum_of_planes(width: int, planes: bytes, rows: int) -> int:
+    """Return the sum of the numbers of a packed column."""
+    table = np.frombuffer(planes, dtype=np.uint8).reshape(width, rows)
+    sums = table.sum(axis=1, dtype=np.int64).tolist()
+    return sum(one << 8 * place for place, one in enumerate(sums))
 
 
 def _columns_of_union(union: Union) -> UnionColumns:

@@ -9,7 +9,7 @@ from math import sqrt
 import numpy as np
 
 from nccl_inspector.analysis.join import Communicator
-from nccl_inspector.analysis.replay.arrays import medians, number_rows
+from nccl_inspector.analysis.replay.arrays import first_rows, medians, number_rows
 from nccl_inspector.analysis.replay.judge import Judged
 from nccl_inspector.analysis.replay.records import SYNCHRONISING
 from nccl_inspector.model import FUNCS, PEER_NONE
@@ -37,12 +37,13 @@ def find_transfers(judged: Judged) -> dict[Kind, Transfer]:
     if records is None or order is None:
         return {}
     waits = np.isin(records.func, list(SYNCHRONISING)) | (records.peer != PEER_NONE)
-    known = np.flatnonzero(waits & ~np.isnan(order.transfer))
+    # Where not all ranks were looked at the last one may be another.
+    all_ranks = np.array([not comm.left_out for comm in records.comms])[records.comm]
+    known = np.flatnonzero(waits & all_ranks & ~np.isnan(order.transfer))
     if not len(known):
         return {}
     # One row of each operation, but of a Send and its Recv both.
-    _, first = np.unique(number_rows(records.joined[known], records.func[known]), return_index=True)
-    rows = known[first]
+    rows = known[first_rows(number_rows(records.joined[known], records.func[known]))]
     ids = [comm.id for comm in records.comms]  # one that came again has several places
     place = {comm_id: number for number, comm_id in enumerate(dict.fromkeys(ids))}
     comm = np.array([place[comm_id] for comm_id in ids], np.int64)[records.comm[rows]]
@@ -53,7 +54,7 @@ def find_transfers(judged: Judged) -> dict[Kind, Transfer]:
     middle = medians(kind, times, count)
     apart = medians(kind, np.abs(times - middle[kind]), count)
     seen = np.bincount(kind, minlength=count)
-    _, head = np.unique(kind, return_index=True)
+    head = first_rows(kind)
     return {
         (ids[records.comm[rows[at]]], FUNCS[func[at]], int(size[at])): Transfer(
             float(middle[number]),

@@ -142,10 +142,15 @@ def find_waits(meeting: Meeting) -> Iterator[Wait]:
 class WaitGraph:
     """Waiting processes and operations, and where the paths from each end."""
 
-    def __init__(self, waits: Iterable[Wait], signs: Signs) -> None:
+    def __init__(
+        self, waits: Iterable[Wait], signs: Signs, meetings: Sequence[Meeting] = ()
+    ) -> None:
         """Look at all that ranks are in; the latest sign of life of all processes is now."""
         self.waits = {wait.place: wait for wait in waits}
         self.pictures = {place: _look(wait, signs) for place, wait in self.waits.items()}
+        self._called: dict[tuple[str, int], list[Meeting]] = defaultdict(list)
+        for meeting in meetings:
+            self._called[meeting.name, meeting.nranks].append(meeting)
         edges: list[tuple[_Node, _Node]] = []
         for place, wait in self.waits.items():
             picture = self.pictures[place]
@@ -194,7 +199,50 @@ class WaitGraph:
     def _of_knot(self, end: End[_Node]) -> set[int]:
         """Return who stopped calling, else who is in another order than most, else everybody."""
         processes = {node for node in end if isinstance(node, int)}
-        return self.stopped_in(end) or self._minority(end) or processes
+        return self.stopped_in(end) or self._out_of_order(end) or self._minority(end) or processes
+
+    def _out_of_order(self, end: End[_Node]) -> set[int]:
+        """Return who took two operations of a knot in another order than most did.
+
+        Of each two operations some are in the one and have not begun the other, and some the other
+        way round. So did replicas that came through, which are not in the knot.
+        """
+        places = [node for node in end if isinstance(node, Place) and node in self.waits]
+        inside = {place: set(self.waits[place].begun()) for place in places}
+        held: dict[int, list[Place]] = defaultdict(list)
+        for place, begun in inside.items():
+            for who in begun:
+                held[who].append(place)
+        first: dict[tuple[Place, Place], set[int]] = defaultdict(set)  # came to the former first
+        for other in places:
+            picture = self.pictures[other]
+            for who in {*picture.absent, *picture.queued} - inside[other]:
+                for one in held.get(who, ()):
+                    first[one, other].add(who)
+        found: set[int] = set()
+        for (one, other), came in first.items():
+            against = first.get((other, one))
+            if against:
+                for_it = len(came) + self._through(one, other)
+                if for_it < len(against) + self._through(other, one):
+                    found |= came
+        return found
+
+    def _through(self, done: Place, stuck: Place) -> int:
+        """Return how many are in `stuck` and have what is like `done` behind them.
+
+        That is a communicator called the same, and of the same size, of which they are.
+        """
+        like = self.waits[done].meeting
+        if like.mixed or not like.name:
+            return 0
+        inside = set(self.waits[stuck].begun())
+        return sum(
+            seat.who in inside and seat.comm.last_sequence >= done.ordinal
+            for meeting in self._called.get((like.name, like.nranks), ())
+            if meeting is not like and not meeting.mixed
+            for seat in meeting.seats.values()
+        )
 
     def _minority(self, end: End[_Node]) -> set[int]:
         """Return who is not where most of its communicator are, of the knot's processes.

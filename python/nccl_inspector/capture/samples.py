@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nccl_inspector.analysis.replay.arrays import Ints, Mask, medians, number_rows
-from nccl_inspector.analysis.replay.records import RANK_MAX, RECORDS_MAX
+from nccl_inspector.analysis.replay.records import RECORDS_MAX
 from nccl_inspector.analysis.samplecolumns import SampleColumns
 from nccl_inspector.capture.collectives import NUMBERED
 from nccl_inspector.capture.engine import Capture, Process
@@ -36,7 +36,7 @@ from nccl_inspector.printable import visible
 from nccl_inspector.sampletable import LENGTH_BITS_MIN, PERIOD_BITS_MAX, PERIODS_MIN
 
 # Operations of each process that are judged; replay.records says how many of all together.
-_PROCESS_ROWS_MAX = 8192
+_PROCESS_ROWS_MAX, _PROCESS_ROWS_MIN = 8192, 256
 ALL_BITS = 34  # length and period of bursts where all operations are taken
 SLOT_BITS = 28  # operations are counted by slots of so many ns (2^n) to choose bursts
 _GROUP_MEMBERS_MAX = 8  # the plugin keeps no records of the members of larger groups
@@ -367,7 +367,7 @@ def _tables(
 
 def _rows_max(processes: int) -> int:
     """Return how many operations are taken: more say hardly more, and take longer."""
-    return min(_PROCESS_ROWS_MAX * processes, max(RECORDS_MAX, RANK_MAX * processes))
+    return min(_PROCESS_ROWS_MAX * processes, max(RECORDS_MAX, _PROCESS_ROWS_MIN * processes))
 
 
 def sample_lines(capture: Capture) -> Sampled:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Make the report card of one attempt of a job from its node summaries and what else is known."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -16,6 +17,7 @@ from nccl_inspector.analysis.hangwords import HungJob, describe_hangs
 from nccl_inspector.analysis.hardware import find_hardware
 from nccl_inspector.analysis.paths import compare, time_communicators, time_network, time_pairs
 from nccl_inspector.analysis.places import Places, gpu_of
+from nccl_inspector.analysis.replay.choice import choose
 from nccl_inspector.analysis.replay.judge import Judged, judge_records
 from nccl_inspector.analysis.replay.records import Source
 from nccl_inspector.analysis.slowhardware import SlowHardware, find_slow_hardware
@@ -138,15 +140,16 @@ def _expectation(
 
 
 def _judge_samples(placed: Sequence[tuple[str, Process]], given: Given) -> Judged:
-    """Return what the exact records of all processes say together."""
+    """Return what the exact records of processes say together: of all, if these are not many."""
+    choice = choose(placed)
     sources = [
-        Source(member, process.samples)
-        for member, (_, process) in enumerate(placed)
-        if process.samples is not None
+        Source(member, samples)
+        for member in choice.members
+        if (samples := placed[member][1].samples) is not None
     ]
     nodes = [node for node, _ in placed]
     locals_ = [_local(process, place) for place, (_, process) in enumerate(placed)]
-    found = judge_records(sources, nodes, locals_, holed=not given.from_boxes)
+    found = judge_records(sources, nodes, locals_, holed=not given.from_boxes, choice=choice)
     if found.records is None and given.why_no_samples:
         return replace(found, why_not=given.why_no_samples)
     return found
@@ -248,12 +251,25 @@ def _in_time(placed: Sequence[tuple[str, Process]], ending: Ending) -> _Timed:
 def build_card(loaded: Loaded, given: Given | None = None, *, second_process: bool = False) -> Card:
     """Return the card of the attempt that was loaded.
 
-    `second_process`: a child may look at the time lines of a large job meanwhile, if nothing bounds
-    the caller's time and memory, which would not bound that.
+    `second_process`: children may look at the records and the time lines of a large job meanwhile,
+    if nothing bounds the caller's time and memory, which would not bound these.
     """
     given = given or Given()
+    placed = [(one.head.node, process) for one in loaded.summaries for process in one.processes]
+    forking = second_process and len(placed) >= _MANY_PROCESSES
+    with Forked(lambda: _judge_samples(placed, given), worthwhile=forking) as judging:
+        return _build(loaded, given, placed, judging, forking=forking)
+
+
+def _build(
+    loaded: Loaded,
+    given: Given,
+    placed: Sequence[tuple[str, Process]],
+    judging: Forked[Judged],
+    *,
+    forking: bool,
+) -> Card:
     report, summaries = build_report(loaded), loaded.summaries
-    placed = [(one.head.node, process) for one in summaries for process in one.processes]
     processes = [process for _, process in placed]
     comms = report.communicators
     if report.dumps and not processes:
@@ -264,23 +280,25 @@ def build_card(loaded: Loaded, given: Given | None = None, *, second_process: bo
     job = with_record(describe_job(report, summaries), given)
     looked = Forked(
         lambda: _over_time(report, transports, placed, job.wall_s or 0.0, given.readings),
-        worthwhile=second_process and len(processes) >= _MANY_PROCESSES,
+        worthwhile=forking,
     )
     ending = _ending(job.state, given)
     environment = describe_environment(summaries)
     nodes = _nodes(summaries, environment.gpu_models)
     with looked:
         hardware, slow_hardware = find_hardware(summaries), find_slow_hardware(summaries)
-        sampled = _judge_samples(placed, given)
-        comms = with_transfers(comms, find_transfers(sampled))
         timed = _in_time(placed, ending)
         hangs = find_hangs(timed.processes, report.names, ending, timed.silences_ns)
+        sampled = judging.result()
+        comms = with_transfers(comms, find_transfers(sampled))
         lasting = _lasting_slowness(comms, transports, placed)
         comm_names = name_communicators(comms)
         sums = sum_transports(comms, transports, job.wall_s)
         over_time = looked.result()
-    refused = {**given.refused, **over_time.refused}
-    quality = describe_quality(report, summaries, given.inputs, refused, given.from_boxes)
+    refused = Counter(given.refused) + Counter(over_time.refused) + Counter(sampled.refused)
+    quality = describe_quality(
+        report, summaries, given.inputs, refused, given.from_boxes, sampled.looked
+    )
     missing = dict.fromkeys(chain.from_iterable(report.nodes_missing.values()))
     unmeasured = find_unmeasured(
         timed.processes, report.names, report.coverage, tuple(missing), quality.ranks_expected,
@@ -300,7 +318,7 @@ def build_card(loaded: Loaded, given: Given | None = None, *, second_process: bo
         lambda comm, one: _expectation(comm, one, transports[comm_id(comm)], nodes),
         accused,
     )
-    below = tell_below(sampled, operations, transports, view)
+    below = tell_below(sampled, operations, transports, view, hardware.findings)
     causes, counters = with_counters([*told.findings, *below], hardware.findings)
     timeline = _confirmed(over_time.timeline, causes, sampled)
     running_job = None if ending.is_over else job.job_id

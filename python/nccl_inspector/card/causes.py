@@ -8,6 +8,7 @@ that speak for it become its evidence.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from nccl_inspector.analysis.hardwarerules import CABLE
 from nccl_inspector.analysis.join import Communicator
 from nccl_inspector.analysis.queued import GPU, HOST, LateCall, Queued, queue_of
 from nccl_inspector.analysis.replay.judge import COST_MIN, LATE, OUTSIDE, TOLD_MIN, Cause, Judged
@@ -56,17 +57,23 @@ class JobView:
 
 # Of what ports or links carry: from where down a path is slow, and what is reached in practice.
 # Inside of nodes much depends on the platform: what others measured is a weaker hint.
-BELOW_NETWORK, BELOW_LINKS, REACHED_SHARE = 0.55, 0.4, 0.85
+BELOW_NETWORK, BELOW_TOLD, BELOW_LINKS, REACHED_SHARE = 0.55, 0.78, 0.4, 0.85
 
 
 def tell_below(
-    judged: Judged, operations: Sequence[Operations], transports: Mapping[str, str], view: JobView
+    judged: Judged,
+    operations: Sequence[Operations],
+    transports: Mapping[str, str],
+    view: JobView,
+    hardware: Sequence[Finding],
 ) -> list[tuple[str, Finding]]:
     """Return the finding of transfers that are slow everywhere and all the time, if they are.
 
     They have nothing in the job to be compared with, but what the ports of a node can carry.
+    A ring is as fast as its slowest port: where the counters of one speak, less is enough.
     """
     found = []
+    port = next((one for one in hardware if _is_of_port(one)), None)
     for inside in (False, True):
         rows = [
             one
@@ -77,7 +84,8 @@ def tell_below(
             and (transports.get(one.communicator) == NVLINK_CLASS) == inside
         ]
         busy = sum(one.count * one.time_ns for one in rows)
-        least = BELOW_LINKS if inside else BELOW_NETWORK
+        told = None if inside else port
+        least = BELOW_LINKS if inside else BELOW_TOLD if told else BELOW_NETWORK
         slow = [one for one in rows if (one.bus_gbs or 0.0) < least * (one.expected_gbs or 0.0)]
         if not slow or sum(one.count * one.time_ns for one in slow) < busy / 2:
             continue
@@ -90,8 +98,19 @@ def tell_below(
         if share < TOLD_MIN:
             continue
         worst = max(slow, key=lambda one: one.count * one.time_ns)
-        found.append(_below_finding(worst, share, error, inside, view))
+        kind, one = _below_finding(worst, share, error, inside, view)
+        if told is not None:
+            nodes = {each.name.partition(" ")[0] for each in told.entities if each.kind == "port"}
+            whose = tuple(Entity("node", node) for node in sorted(nodes))
+            one = replace(one, entities=whose, title=f"{one.title}: {told.title}")
+        found.append((kind, one))
     return found
+
+
+def _is_of_port(counters: Finding) -> bool:
+    """Tell whether counters say that a port or its cable is bad. Congestion is nobody's fault."""
+    ports = any(one.kind == "port" for one in counters.entities)
+    return ports and counters.severity != INFO and CABLE in counters.actions
 
 
 def _below_finding(

@@ -142,6 +142,16 @@ def _gaps(report: Report) -> Iterator[Gap]:
             yield Gap(why, "node", nodes)
 
 
+def _not_looked_at(processes: int, looked: int) -> Iterator[Gap]:
+    if 0 < looked < processes:
+        words = (
+            f"{processes - looked:,} of {processes:,} processes were only compared by how long "
+            f"their GPUs were in operations; {looked:,}, with those least in them, were operation "
+            "by operation"
+        )
+        yield Gap(words, "process", ())
+
+
 def _timing(processes: Iterable[Process]) -> str:
     known = {one.facts.timing for one in processes} & {GPU_TIMED, CPU_TIMED}
     return "mixed" if len(known) > 1 else known.pop() if known else "none"
@@ -162,10 +172,12 @@ def describe_quality(
     inputs: Sequence[Input],
     refused: dict[str, int],
     from_boxes: bool = True,
+    looked: int = 0,
 ) -> DataQuality:
     """Return what the card rests on; `refused`: records of its inputs that could not be read.
 
     `from_boxes`: the summaries were made from boxes, so that these are one of the inputs.
+    `looked`: how many processes' records of single operations were looked at; 0: nobody's.
     """
     largest = max((comm.nranks for comm in report.communicators), default=0)
     missing = [node for nodes in report.nodes_missing.values() for node in nodes]
@@ -186,6 +198,6 @@ def describe_quality(
         timing=_timing(process for summary in summaries for process in summary.processes),
         inputs=(boxes, counters, *inputs) if from_boxes else (*inputs, counters),
         missing=(*report.problems, *(links.problems if links else ()), *_dumped(report)),
-        gaps=tuple(_gaps(report)),
+        gaps=(*_gaps(report), *_not_looked_at(report.processes, looked)),
         counters_nodes=links.sampled if links else None,
     )

@@ -9,7 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nccl_inspector.analysis.replay.arrays import Floats, Ints, medians, number_rows
+from nccl_inspector.analysis.replay.arrays import (
+    Floats,
+    first_rows,
+    medians,
+    number_rows,
+    quantiles,
+)
 from nccl_inspector.analysis.replay.order import Order, comm_classes
 from nccl_inspector.analysis.replay.records import Records
 
@@ -36,17 +42,6 @@ class Changes:
     grown: Floats
 
 
-def _low_quantile(groups: Ints, values: Floats, count: int, quantile: float) -> Floats:
-    """Return a quantile of each group's values, NaN without one."""
-    found = np.full(count, np.nan)
-    if not len(groups):
-        return found
-    order = np.lexsort((values, groups))
-    numbers, first, size = np.unique(groups[order], return_index=True, return_counts=True)
-    found[numbers] = values[order][first + ((size - 1) * quantile).astype(np.int64)]
-    return found
-
-
 def cost_of_bytes(records: Records, transfer: Floats) -> Floats:
     """Return T, of large operations for each byte: sizes of one class differ by up to two."""
     large = records.size_class >= _LARGE_CLASS
@@ -64,9 +59,9 @@ def find_changes(records: Records, order: Order, usual: Floats) -> Changes:
     cell = number_rows(kind[rows], records.piece[rows])
     size = int(cell.max()) + 1 if len(rows) else 0
     middle = medians(cell, rate[rows], size)
-    _, one = np.unique(cell, return_index=True)
+    one = first_rows(cell)
     kinds, at_piece = kind[rows][one], records.piece[rows][one]
-    base = _low_quantile(kinds, middle, int(kind.max()) + 1, _BASE_QUANTILE)
+    base = quantiles(kinds, middle, int(kind.max()) + 1, _BASE_QUANTILE)
     enough = np.bincount(kinds, minlength=int(kind.max()) + 1) >= _PIECES_MIN
     ratio = np.where(enough[kinds], middle / base[kinds], np.nan)
     factor = np.ones(len(records))
@@ -92,11 +87,11 @@ def _gaps(records: Records, order: Order, usual: Floats, pieces: int) -> tuple[F
     cell = number_rows(order.spot[rows], records.piece[rows])
     size = int(cell.max()) + 1
     middle = medians(cell, usual[rows], size)
-    _, one = np.unique(cell, return_index=True)
+    one = first_rows(cell)
     spots, at_piece = order.spot[rows][one], records.piece[rows][one]
     count = int(order.spot.max()) + 1
-    base = _low_quantile(spots, middle, count, _BASE_QUANTILE)
-    high = _low_quantile(spots, middle, count, 1 - _BASE_QUANTILE)
+    base = quantiles(spots, middle, count, _BASE_QUANTILE)
+    high = quantiles(spots, middle, count, 1 - _BASE_QUANTILE)
     # Where the program does now this and now that, nothing is usual.
     with np.errstate(invalid="ignore", divide="ignore"):
         alike = (base >= GAP_NS_MIN) & (high / base <= _ALIKE_MAX)

@@ -6,6 +6,7 @@ replaying the sampled pieces of time. What several causes cost together is share
 second is counted twice.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from nccl_inspector.analysis.replay.arrays import Floats, Mask
 from nccl_inspector.analysis.replay.changes import GROWN, LONGER, Changes, find_changes
+from nccl_inspector.analysis.replay.choice import Choice
 from nccl_inspector.analysis.replay.culprits import Culprit, Found, find_culprits, own_excess
 from nccl_inspector.analysis.replay.hidden import fill_holes
 from nccl_inspector.analysis.replay.order import Order, find_gaps, find_order
@@ -86,6 +88,8 @@ class Judged:
     records: Records | None = None
     order: Order | None = None
     replay: Replay | None = None
+    looked: int = 0  # processes whose records were looked at
+    refused: Mapping[str, int] = field(default_factory=dict)  # of which they could not be read
 
     def below(self, factors: Mapping[tuple[int, int, int], float]) -> tuple[float, float]:
         """Return what slow transfers cost all the time: share and standard error.
@@ -385,11 +389,14 @@ def _outside_causes(records: Records, replay: Replay, changes: Changes) -> list[
     return found
 
 
-def _seen(records: Records, order: Order, usual: Floats, found: Found) -> str:
-    """Return what is missing for a fault of 5 % to be seen; empty: nothing."""
+def _seen(records: Records, order: Order, usual: Floats, found: Found, looked: int) -> str:
+    """Return what is missing for a fault of 5 % to be seen; empty: nothing.
+
+    `looked`: of how many processes a fault would have had to show in records.
+    """
     ranks = len(np.unique(records.member))
-    if ranks < SEEN_RANKS_MIN * records.members:
-        return f"only {ranks} of {records.members} processes have records"
+    if ranks < SEEN_RANKS_MIN * looked:
+        return f"only {ranks} of {looked} processes have records"
     joined = float(np.mean(~np.isnan(order.transfer)))
     if joined < SEEN_JOINED_MIN:
         return f"only {joined:.0%} of the sampled operations have records of all their ranks"
@@ -405,15 +412,22 @@ def _seen(records: Records, order: Order, usual: Floats, found: Found) -> str:
 
 
 def judge_records(
-    sources: Sequence[Source], nodes: Sequence[str], locals_: Sequence[int], *, holed: bool = False
+    sources: Sequence[Source],
+    nodes: Sequence[str],
+    locals_: Sequence[int],
+    *,
+    holed: bool = False,
+    choice: Choice | None = None,
 ) -> Judged:
     """Return what the samples of a job's processes say; nodes and places there by process.
 
-    `holed`: small operations have no record.
+    `holed`: small operations have no record. `choice`: the sources are of these processes only.
     """
-    records = gather([one for one in sources if len(one.samples)], len(nodes))
+    refused = Counter[str]()
+    records = gather(sources, len(nodes), choice.left_out if choice else {}, refused)
     if records is None:
-        return Judged(why_not="no process has exact records of its operations")
+        why_not = "no process has exact records of its operations"
+        return Judged(why_not=why_not, refused=dict(refused))
     if holed:
         records = fill_holes(records)
     order = find_order(records)
@@ -428,7 +442,9 @@ def judge_records(
         *_transfer_causes(records, order, replay, changes, spots),
         *_outside_causes(records, replay, changes),
     ]
-    why_not = _seen(records, order, usual, found)
+    looked = len(choice.members) if choice and choice.some else len(nodes)
+    must = looked if choice and choice.by_busy else len(nodes)
+    why_not = _seen(records, order, usual, found, must)
     return Judged(
         tuple(sorted(causes, key=lambda one: -one.cost_share)),
         not why_not,
@@ -441,4 +457,6 @@ def judge_records(
         records,
         order,
         replay,
+        looked,
+        dict(refused),
     )

@@ -17,10 +17,14 @@ from nccl_inspector.analysis.replay.arrays import (
     Floats,
     Ints,
     Mask,
+    distinct_pairs,
+    first_rows,
     last_before,
     medians,
     medians_of_others,
     number_rows,
+    order_groups,
+    order_rows,
 )
 from nccl_inspector.analysis.replay.records import SYNCHRONISING, Records
 from nccl_inspector.model import FUNCS, PEER_NONE
@@ -34,6 +38,7 @@ _PERIOD_MAX, _PERIOD_ROWS, _PERIOD_SLACK = 160, 2000, 1.25
 _PAIR_ROWS_MIN = 8  # fewer observations of a pair of kinds tell nothing
 _WAIT_NS_MIN = 10_000.0  # variation of the waiting that is too small to test anything by
 _CLEARLY = 0.35  # difference of two logarithms of spreads that is none by chance
+_EXCHANGE_SHARE = 0.98  # of the kernels with Sends or Recvs, those with both
 _HANDED_SHARE = 0.8  # of the operations of a kind that are not queued, and of their numbers
 _SLOPE_ERROR_MAX = 0.2
 _BLOCKS_SLOPE = 0.5  # of the next begin against the waiting: 0 blocks, 1 does not
@@ -75,14 +80,14 @@ class _Sets:
         self._parent[self.root(other)] = self.root(one)
 
 
-def _stages(records: Records) -> Ints:
+def _stages(records: Records, kernel: Ints) -> Ints:
     """Return by process the number of its stage.
 
     Ranks between which Sends and Recvs go, over others or not, are stages of one pipeline. All
     others that share a communicator do the same work, unless it has two stages of a pipeline.
     """
     pipelines, stages = _Sets(records.members), _Sets(records.members)
-    for one, others in _partners(records).items():
+    for one, others in _partners(records, kernel).items():
         for other in others:
             pipelines.join(one, other)
     for comm in records.comms:
@@ -92,44 +97,31 @@ def _stages(records: Records) -> Ints:
     return number_rows(np.array([stages.root(at) for at in range(records.members)], np.int64))
 
 
-def _partners(records: Records) -> dict[int, set[int]]:
+def _partners(records: Records, kernel: Ints) -> dict[int, set[int]]:
     """Return for each process those with which it works in a pipeline.
 
-    Who sends to one alone and receives from one alone, round a ring, is no stage: all do the same.
+    Ranks that always send and receive in one call, round a ring or to and fro, are no stages: all
+    do the same. A pipeline fills and empties, one way at a time.
     """
-    paired = np.flatnonzero((records.peer != PEER_NONE) & (records.func == _SEND))
-    back = np.flatnonzero((records.peer != PEER_NONE) & (records.func == _RECV))
-    if not len(paired) or not len(back):
-        return {}
-    receiver = np.full(int(records.joined.max()) + 1, -1, np.int64)
-    receiver[records.joined[back]] = records.member[back]
-    to = receiver[records.joined[paired]]
-    known = to >= 0
-    both = np.unique(np.stack((records.member[paired][known], to[known])), axis=1)
-    sends: dict[int, set[int]] = {}
-    gets: dict[int, set[int]] = {}
-    for one, other in both.T.tolist():
-        if one != other:
-            sends.setdefault(one, set()).add(other)
-            gets.setdefault(other, set()).add(one)
+    paired = (records.peer != PEER_NONE) & np.isin(records.func, (_SEND, _RECV))
+    size = int(kernel.max()) + 1
+    sends = np.bincount(kernel[paired & (records.func == _SEND)], minlength=size) > 0
+    gets = np.bincount(kernel[paired & (records.func == _RECV)], minlength=size) > 0
+    comm_of = records.comm[first_rows(kernel)]
+    count = len(records.comms)
+    some = np.bincount(comm_of[sends | gets], minlength=count)
+    both = np.bincount(comm_of[sends & gets], minlength=count)
+    in_line = (some > 0) & (both < _EXCHANGE_SHARE * some)
+    rows = np.flatnonzero(paired & in_line[records.comm])
     found: dict[int, set[int]] = {}
-    for one in sends.keys() | gets.keys():
-        if not _is_in_ring(one, sends, gets):
-            found[one] = sends.get(one, set()) | gets.get(one, set())
+    order = rows[np.argsort(records.joined[rows], kind="stable")]
+    same = records.joined[order][1:] == records.joined[order][:-1]
+    pairs = distinct_pairs(records.member[order[:-1]][same], records.member[order[1:]][same])
+    for one, other in zip(*(side.tolist() for side in pairs), strict=True):
+        if one != other:
+            found.setdefault(one, set()).add(other)
+            found.setdefault(other, set()).add(one)
     return found
-
-
-def _is_in_ring(start: int, sends: dict[int, set[int]], gets: dict[int, set[int]]) -> bool:
-    """Tell whether sending goes from one to one only until it comes back, by more than two."""
-    at, steps = start, 0
-    while len(sends.get(at, ())) == 1 and len(gets.get(at, ())) == 1:
-        (at,) = sends[at]
-        steps += 1
-        if at == start:
-            return steps > 2
-        if steps > len(sends):
-            break
-    return False
 
 
 def comm_classes(records: Records) -> Ints:
@@ -146,7 +138,7 @@ def _waits(records: Records) -> tuple[Floats, Floats]:
     shortest = np.full(count, np.inf)
     np.minimum.at(shortest, records.joined, times)
     have = np.bincount(records.joined, minlength=count)
-    nranks = np.array([comm.nranks for comm in records.comms], np.int64)[records.comm]
+    nranks = np.array([comm.looked for comm in records.comms], np.int64)[records.comm]
     whole = have[records.joined] >= np.where(records.peer != PEER_NONE, 2, nranks)
     waits = np.isin(records.func, list(SYNCHRONISING)) | (records.peer != PEER_NONE)
     transfer = np.where(whole, shortest[records.joined], np.nan)
@@ -305,7 +297,7 @@ def _by_slope(place: Ints, classes: Ints, pairs: Ints, rows: Ints, far: Floats, 
     here = number_rows(classes[held], place[held])
     size = int(here.max()) + 1
     moved, delayed = medians(here, far[held], size), medians(here, waited[held], size)
-    _, one = np.unique(here, return_index=True)
+    one = first_rows(here)
     fine, coarse = classes[held][one], pairs[held][one]
     slope, error = _slopes(fine, moved, delayed, count)
     of_pair = np.zeros(count, np.int64)
@@ -444,7 +436,10 @@ def _rows_of(records: Records, owner: Ints, source: Ints, asking: Ints, numbers:
 
 def find_order(records: Records) -> Order:
     """Return what each row depends on."""
-    stage = _stages(records)
+    stream = number_rows(records.piece, records.member, records.comm)
+    in_stream = order_rows(stream, records.begin, records.end)
+    kernel = _kernels(records, stream, in_stream)
+    stage = _stages(records, kernel)
     classes = comm_classes(records)[records.comm]
     kind = number_rows(
         classes, records.func, records.size_class, (records.peer != PEER_NONE).astype(np.int64)
@@ -455,9 +450,6 @@ def find_order(records: Records) -> Order:
     )  # fmt: skip
     transfer, waited = _waits(records)
     position = positions(records, number_rows(classes, records.func))
-    stream = number_rows(records.piece, records.member, records.comm)
-    in_stream = np.lexsort((records.end, records.begin, stream))
-    kernel = _kernels(records, stream, in_stream)
     before = _before(kernel, stream, in_stream)
     queued = (before >= 0) & (records.begin - records.end[np.maximum(before, 0)] < QUEUED_NS)
     delayed = _delays(in_stream, queued, waited)
@@ -567,7 +559,7 @@ def _carry_on(
     usual, own = gaps.usual, gaps.own
     # The place before, of the same process, with the same cause.
     run = number_rows(records.member, order.cause)
-    by_run = np.lexsort((records.begin, run))
+    by_run = order_rows(run, records.begin, records.begin)
     previous = np.full(len(records), -1, np.int64)
     same = (run[by_run][1:] == run[by_run][:-1]) & (order.cause[by_run][1:] >= 0)
     previous[by_run[1:][same]] = by_run[:-1][same]
@@ -586,7 +578,7 @@ def _carry_on(
     begin_of_run[1:] = ~same
     start = np.maximum.accumulate(np.where(begin_of_run, np.arange(len(by_run)), 0))
     depth[by_run] = np.arange(len(by_run)) - start
-    by_depth = np.lexsort((place, depth))
+    by_depth = order_groups(depth)
     cuts = np.flatnonzero(np.diff(depth[by_depth])) + 1
     usual, own = usual.copy(), own.copy()
     # In the order of time, so that each carries on from the one before.

@@ -14,18 +14,23 @@ import numpy as np
 from nccl_inspector.analysis.replay.arrays import (
     Floats,
     Ints,
+    distinct_pairs,
+    first_rows,
     medians,
     medians_of_others,
     number_rows,
+    order_within,
+    quantiles,
 )
 from nccl_inspector.analysis.replay.changes import cost_of_bytes
-from nccl_inspector.analysis.replay.order import Order
+from nccl_inspector.analysis.replay.order import Order, comm_classes
 from nccl_inspector.analysis.replay.records import Records
 from nccl_inspector.model import PEER_NONE
 
 SLOW = 1.15  # T beside that of the siblings
 _QUARTER = 1.05  # which three quarters of the operations must exceed
 _OPERATIONS_MIN = 12
+_KIN_MIN = 4  # paths of one shape, whose better quarter is usual
 _MOST = 0.8  # of the slow paths, and of a place's own, for the place to explain them
 NODE, RAIL, ADAPTER, PATHS = "node", "rail", "adapter", "paths"
 
@@ -74,11 +79,9 @@ def path_numbers(records: Records) -> Ints:
 
 def members_of_paths(records: Records, path: Ints) -> list[frozenset[int]]:
     """Return by path the processes on it."""
-    both = np.unique(np.stack((path, records.member)), axis=1)
-    found: list[set[int]] = [set() for _ in range(int(path.max()) + 1)]
-    for number, member in both.T.tolist():
-        found[number].add(member)
-    return [frozenset(one) for one in found]
+    paths, members = distinct_pairs(path, records.member)
+    cuts = np.searchsorted(paths, np.arange(1, int(path.max()) + 1))
+    return [frozenset(one.tolist()) for one in np.split(members, cuts)]
 
 
 def _ratios(records: Records, order: Order, path: Ints) -> tuple[Floats, Floats, Ints]:
@@ -86,20 +89,40 @@ def _ratios(records: Records, order: Order, path: Ints) -> tuple[Floats, Floats,
     count = int(path.max()) + 1
     known = np.flatnonzero(~np.isnan(order.transfer) & (order.transfer > 0))
     # One row for each operation.
-    _, one = np.unique(records.joined[known], return_index=True)
-    rows = known[one]
+    rows = known[first_rows(records.joined[known])]
     rate = cost_of_bytes(records, order.transfer)[rows]
     # The ranks of an operation are of one stage but for Sends: the sender's counts there.
     usual = medians_of_others(order.place[rows], rate)
+    # Where all of one stage share a node, or a link, they are as slow: others are asked, too.
+    usual = np.fmin(usual, _usual_of_kin(records, rows, path[rows], rate))
     fine = ~np.isnan(usual) & (usual > 0)
     rows, ratio = rows[fine], (rate[fine] / usual[fine])
     middle = medians(path[rows], ratio, count)
     quarter = np.full(count, np.nan)
     if len(rows):
-        at = np.lexsort((ratio, path[rows]))
+        at = order_within(path[rows], ratio)
         numbers, first, size = np.unique(path[rows][at], return_index=True, return_counts=True)
         quarter[numbers] = ratio[at][first + size // 4]
     return middle, quarter, np.bincount(path[rows], minlength=count)
+
+
+def _usual_of_kin(records: Records, rows: Ints, path: Ints, rate: Floats) -> Floats:
+    """Return what is usual on the better paths of one shape, whatever their stage; NaN: few."""
+    if not len(rows):
+        return np.zeros(0)
+    shapes = np.array([comm.nranks * (1 << 20) + comm.nnodes for comm in records.comms], np.int64)
+    paired = (records.peer[rows] != PEER_NONE).astype(np.int64)
+    kin = number_rows(
+        shapes[records.comm[rows]], comm_classes(records)[records.comm[rows]],
+        records.func[rows], records.size_class[rows], paired,
+    )  # fmt: skip
+    cell = number_rows(kin, path)
+    middle = medians(cell, rate, int(cell.max(initial=-1)) + 1)
+    kin_of = kin[first_rows(cell)]
+    count = int(kin.max(initial=-1)) + 1
+    better = quantiles(kin_of, middle, count, 0.25)
+    better[np.bincount(kin_of, minlength=count) < _KIN_MIN] = np.nan
+    return better[kin]
 
 
 def _candidates(spots: Sequence[Spot], members: Iterable[int]) -> list[tuple[str, frozenset[int]]]:

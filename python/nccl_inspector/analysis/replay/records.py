@@ -6,22 +6,26 @@ A collective ends on all its ranks within microseconds, so the ends of joined op
 how the clocks stand to each other: better than any daemon could, and nothing else is believed.
 """
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
 from nccl_inspector.analysis.replay.arrays import (
-    Floats,
     Ints,
     Mask,
+    distinct_pairs,
+    first_rows,
     last_before,
     medians,
     number_rows,
+    order_groups,
+    order_rows,
 )
-from nccl_inspector.analysis.samplecolumns import unix_ns
+from nccl_inspector.analysis.samplecolumns import clock_columns
+from nccl_inspector.errors import RefusedError
 from nccl_inspector.model import FUNCS, PEER_NONE, SAMPLE_GROUP, SampleKind, Samples
 
 CommKey = tuple[int, int]  # id, and how many with this id there were before
@@ -34,7 +38,8 @@ _PARTNERS_MAX = 1 << 20  # ranks of a communicator
 # Records of a time that is all kept come as one run; pieces of it are judged like bursts.
 PIECE_BITS = 34
 # As many records as are judged: more tell hardly more, and take longer.
-RECORDS_MAX, RANK_MAX = 300_000, 256
+RECORDS_MAX = 300_000
+_READ_MAX = 2_100_000  # that are in memory at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,12 @@ class Comm:
     nnodes: int
     ordinal: int
     members: tuple[int, ...]  # processes that have records of it
+    left_out: int = 0  # ranks whose records were not looked at
+
+    @property
+    def looked(self) -> int:
+        """How many ranks have a record of an operation of which none is missing."""
+        return self.nranks - self.left_out
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +123,9 @@ def _shifts(samples: Samples, kind: Ints, times: Ints) -> Ints:
     """Return for each row what its GPU's clock lacks to Unix time at its start, ns."""
     found = np.zeros(len(times), np.int64)
     gpu = np.array([0 if one.gpu is None else one.gpu for one in samples.kinds], np.int64)[kind]
-    for place, clock in enumerate(samples.clocks):
+    for place, clock in enumerate(clock_columns(samples)):
         mine = gpu == clock.gpu if place else np.ones(len(times), dtype=bool)
-        found[mine] = unix_ns(times[mine], clock) - times[mine]
+        found[mine] = clock.unix_ns(times[mine]) - times[mine]
     return found
 
 
@@ -124,61 +135,98 @@ def _by_kind(which: Ints, values: list[int]) -> Ints:
     return found
 
 
-def _raw(sources: Iterable[Source], comms: dict[CommKey, int]) -> _Raw | None:
-    parts: list[list[Ints]] = []
-    for source in sources:
-        samples = source.samples
-        if not len(samples):
-            continue
-        columns, kinds = samples.columns(), samples.kinds
-        for kind in kinds:
-            comms.setdefault((kind.comm_id, kind.incarnation), len(comms))
+@dataclass(frozen=True, slots=True)
+class _Bursts:
+    """The bursts that all processes have kept (bits), and the pieces of them that are read."""
 
-        which = columns.kind.astype(np.int64)
-        of_kind = partial(_by_kind, which)
-        shift = _shifts(samples, which, columns.start_ns)
-        begin = columns.start_ns + shift
-        parts.append(
-            [
-                np.full(len(begin), source.member, np.int64),
-                of_kind([comms[kind.comm_id, kind.incarnation] for kind in kinds]),
-                of_kind([kind.rank for kind in kinds]),
-                of_kind([kind.func for kind in kinds]),
-                of_kind([kind.size_class for kind in kinds]),
-                columns.index.astype(np.int64),
-                columns.peer.astype(np.int64),
-                columns.bytes,
-                begin,
-                begin + columns.time_ns,
-                columns.queued_ns,
-                (columns.flags & SAMPLE_GROUP).astype(bool),
-            ]
-        )
-    if not parts:
+    length: int
+    period: int
+    share: float  # of the pieces
+
+    @property
+    def piece(self) -> int:
+        """How long a piece of time is, bits."""
+        return self.period if self.length < self.period else PIECE_BITS
+
+    def has(self, end: Ints) -> Mask:
+        """Tell of which ends the operations are read."""
+        inside: Mask = (end & ((1 << self.period) - 1)) < (1 << self.length)
+        if self.share < 1:
+            place = (end >> self.piece).astype(float)
+            inside &= np.floor(place * self.share) != np.floor((place - 1) * self.share)
+        return inside
+
+
+def _columns(source: Source, comms: dict[CommKey, int], bursts: _Bursts) -> list[Ints | Mask]:
+    """Return the columns of _Raw of one process."""
+    columns, kinds = source.samples.columns(), source.samples.kinds
+    which = columns.kind.astype(np.int64)
+    begin = columns.start_ns + _shifts(source.samples, which, columns.start_ns)
+    end = begin + columns.time_ns
+    group = (columns.flags & SAMPLE_GROUP).astype(bool)
+    for kind in kinds:
+        comms.setdefault((kind.comm_id, kind.incarnation), len(comms))
+    comm = [comms[kind.comm_id, kind.incarnation] for kind in kinds]
+    func = [kind.func for kind in kinds]
+    rows = bursts.has(end)
+    if group.any():
+        rows &= _without_parts(_by_kind(which, comm), _by_kind(which, func), group, begin, end)
+    of_kind = partial(_by_kind, which[rows])
+    return [
+        np.full(int(rows.sum()), source.member, np.int64),
+        of_kind(comm),
+        of_kind([kind.rank for kind in kinds]),
+        of_kind(func),
+        of_kind([kind.size_class for kind in kinds]),
+        columns.index[rows].astype(np.int64),
+        columns.peer[rows].astype(np.int64),
+        columns.bytes[rows],
+        begin[rows],
+        end[rows],
+        columns.queued_ns[rows],
+        group[rows],
+    ]
+
+
+def _raw(
+    sources: Iterable[Source], comms: dict[CommKey, int], bursts: _Bursts, refused: Counter[str]
+) -> _Raw | None:
+    parts = []
+    for source in sources:
+        try:
+            parts.append(_columns(source, comms, bursts))
+        except RefusedError as err:
+            refused[err.reason] += 1
+    if not any(len(part[0]) for part in parts):
         return None
     return _Raw(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
-def _common_bursts(sources: Sequence[Source]) -> tuple[int, int]:
-    """Return length and period (bits) of the bursts that all processes have kept."""
-    taken = [one.samples for one in sources if len(one.samples)]
-    return min(one.length_bits for one in taken), max(one.period_bits for one in taken)
+def _common_bursts(sources: Sequence[Source]) -> _Bursts:
+    """Return what is read: the bursts that all have, of very many records some pieces."""
+    taken = [one.samples for one in sources]
+    length = min(one.length_bits for one in taken)
+    period = max(one.period_bits for one in taken)
+    rows = sum(
+        len(one) * 2.0 ** (length - one.length_bits + one.period_bits - period) for one in taken
+    )
+    share = RECORDS_MAX / rows if rows > _READ_MAX else 1.0
+    return _Bursts(length, period, share)
 
 
-def _without_parts(raw: _Raw) -> Mask:
-    """Tell which rows are operations by themselves.
+def _without_parts(comm: Ints, func: Ints, group: Mask, begin: Ints, end: Ints) -> Mask:
+    """Tell which rows of a process are operations by themselves.
 
     The Sends and Recvs of an all-to-all are one kernel, and each has the others' waiting in it; of
     other Sends and Recvs of one call (a pipeline's) the pairs are what ranks have in common.
     """
-    kept: Mask = ~(raw.group & (raw.func == _SENDRECV))
-    whole = np.flatnonzero(raw.group & kept)
-    parts = np.flatnonzero(~raw.group & np.isin(raw.func, (_SEND, _RECV)))
+    kept: Mask = ~(group & (func == _SENDRECV))
+    whole = np.flatnonzero(group & kept)
+    parts = np.flatnonzero(~group & np.isin(func, (_SEND, _RECV)))
     if len(whole) and len(parts):
-        owner = number_rows(raw.member, raw.comm)
-        at = last_before(owner[whole], raw.begin[whole], owner[parts], raw.begin[parts])
+        at = last_before(comm[whole], begin[whole], comm[parts], begin[parts])
         inside = at >= 0
-        inside[inside] = raw.end[parts[inside]] <= raw.end[whole[at[inside]]]
+        inside[inside] = end[parts[inside]] <= end[whole[at[inside]]]
         kept[parts[inside]] = False
     return kept
 
@@ -218,38 +266,72 @@ def _disown(raw: _Raw, joined: Ints) -> Ints:
     usual = medians(joined, said.astype(float), int(joined.max()) + 1)
     odd = said != usual[joined]
     # One process cannot have an operation twice either (a communicator's id that came again).
-    order = np.lexsort((raw.begin, raw.member, joined))
-    same = (joined[order][1:] == joined[order][:-1]) & (
-        raw.member[order][1:] == raw.member[order][:-1]
-    )
-    odd[order[1:][same]] = True
+    owner = joined * (int(raw.member.max()) + 1) + raw.member
+    ordered = np.sort(owner)
+    twice = ordered[1:][ordered[1:] == ordered[:-1]]
+    if len(twice):
+        some = np.flatnonzero(np.isin(owner, twice))
+        order = some[np.lexsort((raw.begin[some], owner[some]))]
+        odd[order[1:][owner[order][1:] == owner[order][:-1]]] = True
     found = joined.copy()
     found[odd] = int(joined.max()) + 1 + np.arange(int(odd.sum()))
     return number_rows(found)
 
 
-def _links(node: Ints, sure: Mask, joined: Ints, end: Ints) -> dict[int, list[tuple[int, int]]]:
-    """Return for each node the nodes with which it shares operations, and its lead over each in ns.
+@dataclass(frozen=True, slots=True)
+class _Links:
+    """By node of the alignment, those with which it shares operations, and its lead over each.
 
     A node is a process in one piece of time: two clocks drift apart over an hour.
     """
-    order = np.lexsort((node, joined, ~sure))[: int(sure.sum())]
-    new = np.ones(len(order), dtype=bool)
-    new[1:] = joined[order][1:] != joined[order][:-1]
-    first = np.maximum.accumulate(np.where(new, np.arange(len(order)), 0))
-    head, own, delta = node[order[first]], node[order], end[order[first]] - end[order]
+
+    bounds: Ints  # where those of each node begin, and the end
+    other: Ints
+    ns: Ints
+
+
+def _links(node: Ints, sure: Mask, joined: Ints, end: Ints) -> _Links:
+    rows = np.flatnonzero(sure)
+    # No node has an operation twice.
+    rows = rows[np.argsort(joined[rows] * (int(node.max()) + 1) + node[rows])]
+    new = np.append(True, joined[rows][1:] != joined[rows][:-1])[: len(rows)]
+    first = np.maximum.accumulate(np.where(new, np.arange(len(rows)), 0))
+    head, own, delta = node[rows[first]], node[rows], end[rows[first]] - end[rows]
     differ = head != own
     head, own, delta = head[differ], own[differ], delta[differ]
-    links: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    if not len(head):
-        return links
     pairs = number_rows(head, own)
-    middle = medians(pairs, delta.astype(float), int(pairs.max()) + 1)
-    _, one = np.unique(pairs, return_index=True)
-    for a, b, ns in zip(head[one].tolist(), own[one].tolist(), middle.tolist(), strict=True):
-        links[a].append((b, round(ns)))
-        links[b].append((a, -round(ns)))
-    return links
+    middle = medians(pairs, delta.astype(float), int(pairs.max(initial=-1)) + 1)
+    one = first_rows(pairs)
+    ns = np.rint(middle).astype(np.int64)
+    # Both ways, in the order of pairs.
+    here, there = (np.stack(both, axis=1).ravel() for both in (
+        (head[one], own[one]), (own[one], head[one]),
+    ))  # fmt: skip
+    order = order_groups(here)
+    bounds = np.searchsorted(here[order], np.arange(int(node.max()) + 2))
+    return _Links(bounds, there[order], np.stack((ns, -ns), axis=1).ravel()[order])
+
+
+def _spread_out(links: _Links, start: int, lacks: Ints, known: Mask) -> Ints:
+    """Find what all nodes lack that are connected with one; return these nodes."""
+    known[start] = True
+    found = [np.array([start], np.int64)]
+    while len(found[-1]):
+        at = found[-1]
+        size = links.bounds[at + 1] - links.bounds[at]
+        inside = np.arange(int(size.sum())) - np.repeat(np.cumsum(size) - size, size)
+        edge = np.repeat(links.bounds[at], size) + inside
+        origin = np.repeat(at, size)
+        fresh = np.flatnonzero(~known[links.other[edge]])
+        # The first that reaches a node counts.
+        other, place = np.unique(links.other[edge[fresh]], return_index=True)
+        place = np.sort(place)
+        edge, origin = edge[fresh[place]], origin[fresh[place]]
+        other = links.other[edge]
+        known[other] = True
+        lacks[other] = lacks[origin] + links.ns[edge]
+        found.append(other)
+    return np.concatenate(found)
 
 
 def _align(raw: _Raw, joined: Ints, piece: Ints) -> Ints:
@@ -259,22 +341,14 @@ def _align(raw: _Raw, joined: Ints, piece: Ints) -> Ints:
     Where nothing connects two parts of a job, each keeps a time of its own.
     """
     node = number_rows(piece, raw.member)
-    sure = np.isin(raw.func, list(SYNCHRONISING))
-    links = _links(node, sure, joined, raw.end)
+    links = _links(node, np.isin(raw.func, list(SYNCHRONISING)), joined, raw.end)
     lacks = np.zeros(int(node.max()) + 1, np.int64)
-    known = np.zeros(len(lacks), dtype=bool)
-    for start in range(len(lacks)):
-        if known[start]:
-            continue
-        known[start], part = True, [start]
-        for at in part:  # it grows meanwhile
-            for other, ns in links[at]:
-                if not known[other]:
-                    known[other] = True
-                    lacks[other] = lacks[at] + ns
-                    part.append(other)
-        # The middle clock is nearest to the true time.
-        lacks[part] -= round(float(np.median(lacks[part])))
+    known = np.diff(links.bounds) == 0
+    for start in np.flatnonzero(~known).tolist():
+        if not known[start]:
+            part = _spread_out(links, start, lacks, known)
+            # The middle clock is nearest to the true time.
+            lacks[part] -= round(float(np.median(lacks[part])))
     return lacks[node]
 
 
@@ -285,7 +359,9 @@ def _piece_of(joined: Ints, end: Ints, bits: int) -> Ints:
     return number_rows(((middle.astype(np.int64) + first) >> bits)[joined])
 
 
-def _comms(raw: _Raw, ids: dict[CommKey, int], sources: Sequence[Source]) -> tuple[Comm, ...]:
+def _comms(
+    raw: _Raw, ids: dict[CommKey, int], sources: Sequence[Source], left_out: Mapping[int, int]
+) -> tuple[Comm, ...]:
     facts: dict[CommKey, SampleKind] = {}
     ordinals: dict[CommKey, int] = {}
     for source in sources:
@@ -295,10 +371,9 @@ def _comms(raw: _Raw, ids: dict[CommKey, int], sources: Sequence[Source]) -> tup
         for place, (key, kind) in enumerate(sorted(found.items())):
             ordinals.setdefault(key[1:], place)
             facts.setdefault(key[1:], kind)
-    members: dict[int, list[int]] = defaultdict(list)
-    both = np.unique(np.stack((raw.comm, raw.member)), axis=1)
-    for comm, member in both.T.tolist():
-        members[comm].append(member)
+    numbers, with_records = distinct_pairs(raw.comm, raw.member)
+    cuts = np.searchsorted(numbers, np.arange(1, len(ids)))
+    members = [tuple(one.tolist()) for one in np.split(with_records, cuts)]
     return tuple(
         Comm(
             key[0],
@@ -306,36 +381,57 @@ def _comms(raw: _Raw, ids: dict[CommKey, int], sources: Sequence[Source]) -> tup
             facts[key].nranks,
             facts[key].nnodes,
             ordinals[key],
-            tuple(members[place]),
+            members[place],
+            left_out.get(key[0], 0),
         )
         for key, place in ids.items()
     )
 
 
-def gather(sources: Sequence[Source], members: int) -> Records | None:
+def _with_records(sources: Iterable[Source], refused: Counter[str]) -> list[Source]:
+    found = []
+    for source in sources:
+        try:
+            if len(source.samples):
+                found.append(source)
+        except RefusedError as err:
+            refused[err.reason] += 1
+    return found
+
+
+def gather(
+    every: Iterable[Source],
+    members: int,
+    left_out: Mapping[int, int] | None = None,
+    refused: Counter[str] | None = None,
+) -> Records | None:
     """Return the records of all processes; None where there is none.
 
-    `members`: how many processes the job has.
+    `members`: how many processes the job has. `left_out`: by communicator's id, how many of those
+    that it connects are not among the sources. Sources that cannot be read are counted in
+    `refused`, by the reason.
     """
+    refused = Counter() if refused is None else refused
+    sources = _with_records(every, refused)
+    if not sources:
+        return None
     ids: dict[CommKey, int] = {}
-    raw = _raw(sources, ids)
+    bursts = _common_bursts(sources)
+    raw = _raw(sources, ids, bursts, refused)
     if raw is None:
         return None
-    length, period = _common_bursts(sources)
-    within = (raw.end & ((1 << period) - 1)) < (1 << length)
-    bits = period if length < period else PIECE_BITS
-    within &= _without_parts(raw)
-    within &= _some_pieces(raw.end >> bits, int(within.sum()), max(RECORDS_MAX, RANK_MAX * members))
-    raw = raw.take(within)
+    bits = bursts.piece
+    if bursts.share == 1:
+        raw = raw.take(_some_pieces(raw.end >> bits, len(raw.end), RECORDS_MAX))
     if not len(raw.member):
         return None
     joined = _disown(raw, _join(raw))
     piece = _piece_of(joined, raw.end, bits)
     shift = _align(raw, joined, piece)
     begin, end = raw.begin + shift, raw.end + shift
-    order = np.lexsort((end, begin, raw.member))
+    order = order_rows(raw.member, begin, end)
     return Records(
-        comms=_comms(raw, ids, sources),
+        comms=_comms(raw, ids, sources, left_out or {}),
         member=raw.member[order],
         comm=raw.comm[order],
         func=raw.func[order],
@@ -350,24 +446,6 @@ def gather(sources: Sequence[Source], members: int) -> Records | None:
         piece=piece[order],
         members=members,
         shift=shift[order],
-        kept_share=2.0 ** (length - period),
+        kept_share=2.0 ** (bursts.length - bursts.period) * bursts.share,
         lost=sum(source.samples.lost for source in sources),
     )
-
-
-def transfer_times(records: Records) -> tuple[Floats, Ints]:
-    """Return for each joined operation T in ns, the time that it took the last rank, and its ranks.
-
-    NaN where not all ranks of a synchronising operation have a record: who is missing may have been
-    the last. Of a Send and its Recv the shorter time is the transfer.
-    """
-    count = int(records.joined.max()) + 1
-    found, have = np.full(count, np.inf), np.bincount(records.joined, minlength=count)
-    times = (records.end - records.begin).astype(float)
-    np.minimum.at(found, records.joined, times)
-    nranks = np.array([comm.nranks for comm in records.comms], np.int64)
-    paired = np.isin(records.func, (_SEND, _RECV))
-    wanted = np.zeros(count, np.int64)
-    wanted[records.joined] = np.where(paired, 2, nranks[records.comm])
-    found[(have < wanted) | ~np.isfinite(found)] = np.nan
-    return found, have

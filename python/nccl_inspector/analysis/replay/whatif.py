@@ -6,12 +6,22 @@ end that it depends on. It ends on all its ranks T after the last one has begun.
 gaps and T the replay gives the recorded times; each question changes some of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
-from nccl_inspector.analysis.replay.arrays import Floats, Ints, Mask, last_before, number_rows
+from nccl_inspector.analysis.replay.arrays import (
+    Floats,
+    Ints,
+    Mask,
+    distinct_pairs,
+    last_before,
+    number_rows,
+    order_groups,
+    order_rows,
+)
 from nccl_inspector.analysis.replay.order import Gaps, Order
 from nccl_inspector.analysis.replay.records import Records
 from nccl_inspector.model import PEER_NONE
@@ -20,6 +30,7 @@ _EARLY = -1e18
 PARTS = 4  # of a piece, that are looked at one by one
 _PARTS_MAX = 8  # Sends and Recvs of one kernel
 _TOLERANCE_NS = 50_000.0  # by which ends of one operation differ
+_ENDS_MAX = 1 << 22  # times that are held at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,55 +59,98 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """The rows of a piece in the order of replay, cut into batches that do not touch each other."""
+    """All rows piece by piece in the order of replay. Times: ns since the piece's first begin."""
 
     rows: Ints  # of Records
-    before: Ints  # positions in `rows`; -1: none
+    piece: Ints
+    bounds: Ints  # positions at which pieces begin, and the end
+    operation: Ints
+    before: Ints  # positions; -1: none
     cause: Ints
     parts: Ints | None  # positions x parts of its kernel; None: all kernels have one
-    pairs: Mask  # Sends and Recvs
-    batches: tuple[tuple[int, int], ...]  # positions
-    heads: tuple[Ints, ...]  # by batch: where each operation begins
+    batch: Ints  # in its piece: rows of one touch only rows of earlier ones
+    begin: Floats
+    taken: Floats  # from begin to end
+    beyond: Floats  # from the begin of the last rank to the end
+    free: Mask  # it did not wait for the last rank
 
 
-def _plan(records: Records, order: Order, rows: Ints) -> _Plan:
-    joined = records.joined[rows]
+def _plan(records: Records, order: Order) -> _Plan:
+    joined = records.joined
     last = np.full(int(joined.max()) + 1, -(1 << 62), np.int64)
-    np.maximum.at(last, joined, records.begin[rows])
-    # An operation is decided when its last rank begins.
-    by_time = np.lexsort((joined, last[joined]))
-    rows = rows[by_time]
-    joined = records.joined[rows]
-    position = np.full(len(records), -1, np.int64)
+    np.maximum.at(last, joined, records.begin)
+    # An operation is decided when its last rank begins. All its rows are of one piece.
+    piece_of = np.zeros(len(last), np.int64)
+    piece_of[joined] = records.piece
+    turn = np.empty(len(last), np.int64)
+    turn[order_rows(piece_of, last, last)] = np.arange(len(last))
+    rows = order_groups(turn[joined])
+    joined, piece = joined[rows], records.piece[rows]
+    position = np.empty(len(records), np.int64)
     position[rows] = np.arange(len(rows))
     before = np.where(order.before[rows] >= 0, position[order.before[rows]], -1)
     cause = np.where(order.cause[rows] >= 0, position[order.cause[rows]], -1)
     # What would come later than itself is no cause that the replay could follow.
-    new = np.ones(len(rows), dtype=bool)
-    new[1:] = joined[1:] != joined[:-1]
-    number = np.cumsum(new) - 1
+    new = np.append(True, joined[1:] != joined[:-1])
+    operation = np.cumsum(new) - 1
     first = np.flatnonzero(new)
-    before = np.where((before >= 0) & (before < first[number]), before, -1)
-    cause = np.where((cause >= 0) & (cause < first[number]), cause, -1)
+    before = np.where((before >= 0) & (before < first[operation]), before, -1)
+    cause = np.where((cause >= 0) & (cause < first[operation]), cause, -1)
     parts = _parts(order.kernel[rows])
     needs = np.maximum(before, cause)
     if parts is not None:
         needs = np.where(needs >= 0, parts[needs].max(axis=1), -1)
-        needs = np.where(needs < first[number], needs, np.maximum(before, cause))
-    need_of = np.maximum.reduceat(needs, first) if len(first) else needs
-    batches, heads = [], []
-    bounds = np.append(first, len(rows))
-    at, total = 0, len(first)
-    while at < total:
-        # Up to the first operation that needs one of this batch.
-        ahead = min(at + 4096, total)
-        bad = np.flatnonzero(need_of[at + 1 : ahead] >= bounds[at])
-        end = at + 1 + (int(bad[0]) if len(bad) else ahead - at - 1)
-        batches.append((int(bounds[at]), int(bounds[end])))
-        heads.append(first[at:end] - bounds[at])
-        at = end
-    pairs = records.peer[rows] != PEER_NONE
-    return _Plan(rows, before, cause, parts, pairs, tuple(batches), tuple(heads))
+        needs = np.where(needs < first[operation], needs, np.maximum(before, cause))
+    bounds = np.searchsorted(piece, np.arange(int(piece[-1]) + 2))
+    batch = _batches(np.maximum.reduceat(needs, first), first, bounds)[operation]
+    start = records.begin[rows[bounds[:-1]]]
+    np.minimum.at(start, piece, records.begin[rows])
+    begin = (records.begin[rows] - start[piece]).astype(float)
+    end = (records.end[rows] - start[piece]).astype(float)
+    beyond = end - np.maximum.reduceat(begin, first)[operation]
+    if parts is not None:
+        # One kernel has several pairs: the shorter side of one has less of the others' waiting.
+        least = np.minimum.reduceat(beyond, first)[operation]
+        several = np.bincount(piece, parts[:, 0] != parts[:, -1], minlength=len(start)) > 0
+        pairs = (records.peer[rows] != PEER_NONE) & several[piece]
+        beyond = np.where(pairs, np.maximum(least, 0.0), beyond)
+    # Who was done before the last one came did not wait for it.
+    free = beyond < -_TOLERANCE_NS
+    return _Plan(
+        rows,
+        piece,
+        bounds,
+        operation,
+        before,
+        cause,
+        parts,
+        batch,
+        begin,
+        end - begin,
+        beyond,
+        free,
+    )
+
+
+def _batches(needs: Ints, first: Ints, bounds: Ints) -> Ints:
+    """Return the number of each operation's batch in its piece.
+
+    `needs`: the last position that it needs; `first`: its own; `bounds`: of pieces.
+    """
+    found = np.empty(len(first), np.int64)
+    ends = np.searchsorted(first, bounds)
+    for low, high in pairwise(ends.tolist()):
+        at, number, ahead = low, 0, 64
+        while at < high:
+            # Up to the first operation that needs one of this batch.
+            bad = needs[at + 1 : min(at + ahead, high)] >= first[at]
+            end = at + 1 + (int(bad.argmax()) if bad.any() else len(bad))
+            if end == at + ahead and end < high:
+                ahead *= 2
+                continue
+            found[at:end] = number
+            at, number, ahead = end, number + 1, max(2 * (end - at), 64)
+    return found
 
 
 def _parts(kernel: Ints) -> Ints | None:
@@ -109,7 +163,7 @@ def _parts(kernel: Ints) -> Ints | None:
     most = min(int(size.max()), _PARTS_MAX)
     if most == 1:
         return None
-    order = np.argsort(number, kind="stable")
+    order = order_groups(number)
     start = np.append(0, np.cumsum(size))[:-1]
     found = np.repeat(np.arange(len(kernel))[:, None], most, axis=1)
     for part in range(1, most):
@@ -120,56 +174,134 @@ def _parts(kernel: Ints) -> Ints | None:
     return found
 
 
-def _replay(
-    records: Records, plan: _Plan, gaps: Floats, fixed: Floats, questions: Sequence[Question]
-) -> Floats:
-    """Return the ends of a plan's rows (rows x questions), ns since the piece's first begin."""
-    rows, many = plan.rows, len(questions)
-    zero = int(records.begin[rows].min())
-    begin = (records.begin[rows] - zero).astype(float)
-    end = (records.end[rows] - zero).astype(float)
-    changed = np.zeros((records.members, many), dtype=bool)
+@dataclass(frozen=True, slots=True)
+class _Program:
+    """The rows of some pieces, batch by batch: that of all pieces at once."""
+
+    at: Ints  # positions in the plan
+    before: Ints  # places here, one behind the last: none. By part of its kernel
+    cause: Ints
+    batches: tuple[tuple[int, int], ...]  # places
+    heads: tuple[Ints, ...]  # by batch: where each operation begins
+    sizes: tuple[Ints, ...]  # by batch: how many rows each operation has
+
+
+def _program(plan: _Plan, low: int, high: int) -> _Program:
+    """Return the program of the plan's positions from `low` up to `high`, all of some pieces."""
+    count = high - low
+    at = low + order_groups(plan.batch[low:high])
+    place = np.full(high - low + 1, count, np.int64)
+    place[at - low] = np.arange(count)
+
+    def places(which: Ints) -> Ints:
+        of_parts = which[:, None] if plan.parts is None else plan.parts[which]
+        found: Ints = place[np.where(which[:, None] >= 0, of_parts - low, count)].T.copy()
+        return found
+
+    before, cause = places(plan.before[at]), places(plan.cause[at])
+    new = np.append(True, np.diff(plan.operation[at]) != 0)
+    batch = plan.batch[at]
+    bounds = np.append(np.flatnonzero(np.append(True, np.diff(batch) != 0)), count)
+    first = np.flatnonzero(new)
+    size = np.diff(np.append(first, count))
+    cuts = np.searchsorted(first, bounds)
+    batches = tuple(pairwise(bounds.tolist()))
+    ranges = list(pairwise(cuts.tolist()))
+    heads = tuple(first[a:b] - begin for (a, b), (begin, _) in zip(ranges, batches, strict=True))
+    sizes = tuple(size[a:b] for a, b in ranges)
+    return _Program(at, before, cause, batches, heads, sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Changed:
+    """The places and questions of which the rank is at its peers' pace, in the order of places."""
+
+    place: Ints
+    column: Ints
+    bounds: Ints  # by batch, and the end
+
+
+def _changed(program: _Program, member: Ints, questions: Sequence[Question]) -> _Changed:
+    by_member = order_groups(member)
+    ordered = member[by_member]
+    places, columns = [], []
     for column, question in enumerate(questions):
-        changed[list(question.members), column] = True
-    faster = [(at, one.transfer) for at, one in enumerate(questions) if one.transfer is not None]
-    longer = [(at, one.gap) for at, one in enumerate(questions) if one.gap is not None]
-    ends = np.full((len(rows) + 1, many), _EARLY)
-    for (low, high), head in zip(plan.batches, plan.heads, strict=True):
-        part = rows[low:high]
-        gap = np.where(changed[records.member[part]], fixed[part][:, None], gaps[part][:, None])
-        for column, more in longer:
-            gap[:, column] = np.maximum(gap[:, column] + more[part], 0.0)
-        cause = plan.cause[low:high]
-        done = _ends_of(ends, plan, cause)
-        ready = np.where(cause[:, None] >= 0, done + gap, begin[low:high][:, None])
-        start = np.maximum(ready, _ends_of(ends, plan, plan.before[low:high]))
-        size = np.diff(np.append(head, high - low))
-        latest = np.repeat(np.maximum.reduceat(start, head, axis=0), size, axis=0)
-        was_latest = np.repeat(np.maximum.reduceat(begin[low:high], head), size)
-        beyond = end[low:high] - was_latest
-        if plan.parts is not None:
-            # One kernel has several pairs: the shorter side of one has less of the others' waiting.
-            least = np.repeat(np.minimum.reduceat(beyond, head), size)
-            beyond = np.where(plan.pairs[low:high], np.maximum(least, 0.0), beyond)
-        # Who was done before the last one came did not wait for it.
-        free = beyond < -_TOLERANCE_NS
-        synced = latest + beyond[:, None]
-        for column, factor in faster:
-            synced[:, column] = latest[:, column] + beyond * factor[part]
-        alone = start + (end[low:high] - begin[low:high])[:, None]
-        ends[low:high] = np.where(free[:, None], alone, synced)
-    return ends[:-1]
+        some = np.array(question.members, np.int64)
+        low, high = np.searchsorted(ordered, some), np.searchsorted(ordered, some, side="right")
+        size = high - low
+        inside = np.arange(int(size.sum())) - np.repeat(np.cumsum(size) - size, size)
+        places.append(by_member[np.repeat(low, size) + inside])
+        columns.append(np.full(len(inside), column, np.int64))
+    place, column_of = np.concatenate(places), np.concatenate(columns)
+    order = order_groups(place)
+    place = place[order]
+    starts = [low for low, _ in program.batches]
+    bounds = np.append(np.searchsorted(place, starts), len(place))
+    return _Changed(place, column_of[order], bounds)
 
 
-def _ends_of(ends: Floats, plan: _Plan, at: Ints) -> Floats:
-    """Return the ends of the kernels of some positions; -1: long ago."""
-    if plan.parts is None:
-        return ends[at]
-    found: Floats = ends[plan.parts[at, 0]]
-    for part in range(1, plan.parts.shape[1]):
-        found = np.maximum(found, ends[plan.parts[at, part]])
-    found[at < 0] = _EARLY
+def _latest(ends: Floats, needs: Ints, low: int, high: int) -> Floats:
+    """Return the latest end of the parts of what some places need."""
+    found: Floats = ends.take(needs[0, low:high], axis=0)
+    for part in needs[1:]:
+        np.maximum(found, ends.take(part[low:high], axis=0), out=found)
     return found
+
+
+def _replay(
+    records: Records,
+    plan: _Plan,
+    program: _Program,
+    gaps: tuple[Floats, Floats],
+    questions: Sequence[Question],
+    ends: Floats,
+) -> None:
+    """Fill in the ends of a program's rows (places x questions), ns since its piece's first begin.
+
+    `gaps`: own and at the peers' pace, by row of the records. `ends` has one more row.
+    """
+    at = program.at
+    rows = plan.rows[at]
+    changed = _changed(program, records.member[rows], questions)
+    begin, taken, beyond = plan.begin[at], plan.taken[at], plan.beyond[at]
+    own, fixed = gaps[0][rows], gaps[1][rows][changed.place]
+    first, free = plan.cause[at] < 0, plan.free[at]
+    faster = [
+        (c, one.transfer[rows]) for c, one in enumerate(questions) if one.transfer is not None
+    ]
+    longer = []
+    for column, question in enumerate(questions):
+        if question.gap is not None:
+            more = question.gap[rows]
+            longer.append((column, np.maximum(own + more, 0.0)))
+            mine = changed.column == column
+            fixed[mine] = np.maximum(fixed[mine] + more[changed.place[mine]], 0.0)
+    ends[-1] = _EARLY
+    for number, (low, high) in enumerate(program.batches):
+        ready = _latest(ends, program.cause, low, high)
+        some = slice(changed.bounds[number], changed.bounds[number + 1])
+        where = changed.place[some] - low, changed.column[some]
+        of_peers = ready[where] + fixed[some]
+        others = [(column, ready[:, column] + gap[low:high]) for column, gap in longer]
+        ready += own[low:high, None]
+        for column, then in others:
+            ready[:, column] = then
+        ready[where] = of_peers
+        alone = np.flatnonzero(first[low:high])
+        ready[alone] = begin[low + alone, None]
+        np.maximum(ready, _latest(ends, program.before, low, high), out=ready)
+        latest = np.maximum.reduceat(ready, program.heads[number], axis=0)
+        done = latest.repeat(program.sizes[number], axis=0)
+        others = [
+            (column, done[:, column] + beyond[low:high] * factor[low:high])
+            for column, factor in faster
+        ]
+        done += beyond[low:high, None]
+        for column, then in others:
+            done[:, column] = then
+        unheld = np.flatnonzero(free[low:high])
+        done[unheld] = ready[unheld] + taken[low + unheld, None]
+        ends[low:high] = done
 
 
 class Replay:
@@ -178,54 +310,110 @@ class Replay:
     def __init__(self, records: Records, order: Order, gaps: Gaps) -> None:
         """Plan all pieces."""
         self._records = records
-        self._gaps = gaps.own
-        self._fixed = np.where(np.isnan(gaps.usual), gaps.own, gaps.usual)
-        by_piece = np.argsort(records.piece, kind="stable")
-        bounds = np.searchsorted(records.piece[by_piece], np.arange(int(records.piece.max()) + 2))
-        self._plans: list[tuple[int, _Plan]] = []
-        for piece in range(len(bounds) - 1):
-            rows = by_piece[bounds[piece] : bounds[piece + 1]]
-            if len(rows) > 1:
-                self._plans.append((piece, _plan(records, order, rows)))
+        self._gaps = gaps.own, np.where(np.isnan(gaps.usual), gaps.own, gaps.usual)
+        self._plan = _plan(records, order)
+        self._pieces = _pieces(records, self._plan)
+        self._programs: dict[tuple[int, int], _Program] = {}
 
     def ask(self, questions: Sequence[Question]) -> list[Piece]:
         """Return the answers piece by piece; the first column is the job as it was."""
         everything = [Question(), *questions]
-        found = []
-        for piece, plan in self._plans:
-            ends = _replay(self._records, plan, self._gaps, self._fixed, everything)
-            found.append(_answer(self._records, piece, plan, ends))
+        bounds = self._plan.bounds
+        most = max(_ENDS_MAX // len(everything), 1)
+        found: list[Piece] = []
+        together = [
+            (some, int(bounds[some.start]), int(bounds[some.stop]))
+            for some in _together(bounds, most)
+        ]
+        longest = max(high - low for _, low, high in together)
+        room = np.empty((longest + 1, len(everything)))
+        for some, low, high in together:
+            if (low, high) not in self._programs:
+                self._programs[low, high] = _program(self._plan, low, high)
+            program = self._programs[low, high]
+            ends = room[: high - low + 1]
+            _replay(self._records, self._plan, program, self._gaps, everything, ends)
+            place = np.empty(high - low, np.int64)
+            place[program.at - low] = np.arange(high - low)
+            for piece in some:
+                if piece in self._pieces:
+                    known = self._pieces[piece]
+                    sooner = _sooner(ends, [place[one - low] for one in known.last])
+                    found.append(
+                        Piece(
+                            piece, known.start, known.end, known.length, sooner[-1],
+                            np.diff(sooner, axis=0),
+                        )
+                    )  # fmt: skip
         return found
 
 
-def _answer(records: Records, piece: int, plan: _Plan, ends: Floats) -> Piece:
-    """Compare the ends of each process's operations with those of the first question."""
-    rows = plan.rows
-    # What begins before anything that it could depend on is known stays where it was.
-    held: Mask = plan.cause >= 0
-    start = int(records.begin[rows].min())
-    end = int(records.end[rows].max())
-    first = int(np.median(_first_causes(records, plan, held))) if held.any() else end
-    member = number_rows(records.member[rows])
-    present = np.arange(int(member.max()) + 1)
-    moments = np.linspace(first, end, PARTS + 1).astype(np.int64)
-    sooner = np.zeros((PARTS + 1, ends.shape[1]))
-    for part, moment in enumerate(moments):
-        until = np.full(len(present), moment)
-        last = last_before(member, records.end[rows], present, until)
-        last = last[last >= 0]
-        if len(last):
-            sooner[part] = np.median(ends[last, :1] - ends[last], axis=0)
-    saved: Floats = sooner[-1]
-    return Piece(piece, start, end, float(max(end - first, 0)), saved, np.diff(sooner, axis=0))
+def _sooner(ends: Floats, last: Sequence[Ints]) -> Floats:
+    """Return by moment and question how much sooner the processes' operations ended.
 
-
-def _first_causes(records: Records, plan: _Plan, held: Mask) -> Ints:
-    """Return for each process the end that its first dependent operation depends on."""
-    rows = plan.rows[held]
-    member = records.member[rows]
-    ends = records.end[plan.rows[plan.cause[held]]]
-    order = np.lexsort((ends, member))
-    first = order[np.append(0, np.flatnonzero(np.diff(member[order])) + 1)]
-    found: Ints = ends[first]
+    `last`: by moment the rows of `ends` that were the last ones.
+    """
+    found = np.zeros((len(last), ends.shape[1]))
+    for moment, rows in enumerate(last):
+        if len(rows):
+            found[moment] = np.median(ends[rows, :1] - ends[rows], axis=0)
     return found
+
+
+def _together(bounds: Ints, most: int) -> Iterator[range]:
+    """Give pieces that are replayed at once: as many as have `most` rows, one at least."""
+    begin = 0
+    for piece in range(1, len(bounds) - 1):
+        if bounds[piece + 1] - bounds[begin] > most:
+            yield range(begin, piece)
+            begin = piece
+    yield range(begin, len(bounds) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What all answers for one piece have in common. Times are ns."""
+
+    last: tuple[Ints, ...]  # by moment between its parts: where processes ended last, positions
+    start: int
+    end: int
+    length: float
+
+
+def _pieces(records: Records, plan: _Plan) -> dict[int, _Known]:
+    """Return the pieces that can be replayed: those of more than one row."""
+    rows = plan.rows
+    member = records.member[rows]
+    begin, end = records.begin[rows], records.end[rows]
+    pieces, _ = distinct_pairs(plan.piece, member)
+    owner = number_rows(plan.piece, member)
+    # What begins before anything that it could depend on is known stays where it was.
+    held = np.flatnonzero(plan.cause >= 0)
+    since = end[plan.cause[held]]
+    order = order_rows(owner[held], since, since)
+    order = order[np.append(True, np.diff(owner[held][order]) != 0)[: len(order)]]
+    first_of, since = plan.piece[held][order], since[order]
+    found: dict[int, tuple[int, int, Ints]] = {}
+    for piece, (low, high) in enumerate(pairwise(plan.bounds.tolist())):
+        if high - low > 1:
+            until = int(end[low:high].max())
+            own = since[first_of == piece]
+            first = int(np.median(own)) if len(own) else until
+            moments = np.linspace(first, until, PARTS + 1).astype(np.int64)
+            found[piece] = int(begin[low:high].min()), until, moments
+    asked = np.isin(pieces, list(found))
+    pieces, questions = pieces[asked], np.flatnonzero(asked)
+    if not len(pieces):
+        return {}
+    moments_of = np.concatenate([found[piece][2] for piece in pieces.tolist()])
+    last = last_before(owner, end, np.repeat(questions, PARTS + 1), moments_of)
+    last = last.reshape(-1, PARTS + 1)
+    return {
+        piece: _Known(
+            tuple(one[one >= 0] for one in last[pieces == piece].T),
+            start,
+            until,
+            float(max(until - int(moments[0]), 0)),
+        )
+        for piece, (start, until, moments) in found.items()
+    }
