@@ -12,6 +12,7 @@ from statistics import median
 from typing import Any
 
 import duckdb
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -24,6 +25,7 @@ from nccl_inspector.capture.joined import join
 from nccl_inspector.capture.members import columns
 from nccl_inspector.capture.processes import as_summaries
 from nccl_inspector.capture.records import BYTES_MAX, NUMBER_MAX, TIME_US_MAX, WHEN_US_MAX
+from nccl_inspector.capture.samples import SLOT_BITS, choose_bursts, sample_lines
 from nccl_inspector.cli import cli
 from tests.captures import (
     START_US,
@@ -37,6 +39,7 @@ from tests.captures import (
     traces,
     whole,
     write,
+    write_end,
     write_job,
 )
 from tests.publish.helpers import as_root
@@ -126,6 +129,119 @@ def test_a_healthy_job_is_healthy(tmp_path: Path) -> None:
     assert (card.verdict.status, card.exit_code) == ("HEALTHY", 0)
     assert card.data_quality.inputs[0].state == "present"
     assert (card.job.job_id, card.job.cluster, card.job.nodelist) == (810, "c", "n0,n1")
+
+
+def test_where_small_operations_have_no_line_the_verdict_says_so(tmp_path: Path) -> None:
+    write_job(tmp_path, _random_times(300), STEP_US)
+    for path in tmp_path.glob("*.log"):
+        lines = path.read_bytes().splitlines(keepends=True)
+        path.write_bytes(b"".join(lines[:100] + lines[110:]))
+    card = analyze_directory(tmp_path, None)
+    assert (card.verdict.status, card.verdict.confidence) == ("HEALTHY", "low")
+    assert "40 operations have no line" in card.verdict.summary
+
+
+def test_without_word_of_their_ends_nobody_knows_that_a_job_was_healthy(tmp_path: Path) -> None:
+    write_job(tmp_path, _random_times(300), STEP_US)
+    for path in tmp_path.glob("*.end"):
+        path.unlink()
+    card = analyze_directory(tmp_path, None)
+    assert (card.verdict.status, card.exit_code) == ("CANNOT TELL", 3)
+    assert "all 4 processes ended in order" in card.verdict.summary
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"end_us":-1,"operations_unfinished":0}'])
+def test_what_is_no_word_of_an_end_is_none(tmp_path: Path, text: str) -> None:
+    write_job(tmp_path, _random_times(300), STEP_US)
+    for path in tmp_path.glob("*.end"):
+        path.write_text(text)
+    assert analyze_directory(tmp_path, None).verdict.status == "CANNOT TELL"
+
+
+def test_operations_under_way_at_the_end_are_told(tmp_path: Path) -> None:
+    times = _random_times(300)
+    write_job(tmp_path, times, STEP_US)
+    for rank in (0, 1, 3):
+        write_end(tmp_path, f"node{rank // 2}-pid{1000 + rank}.log", START_US + 10**9, 2)
+    card = analyze_directory(tmp_path, None)
+    assert card.verdict.status == "CANNOT TELL"
+    assert "under way when rank 0, rank 1, rank 3 ended" in card.verdict.summary
+    assert "(rank 2 had none)" in card.verdict.summary
+
+
+def test_ranks_whose_lines_end_at_different_operations_are_told(tmp_path: Path) -> None:
+    times = _random_times(300)
+    write_job(tmp_path, [*times[:3], times[3][:-1]], STEP_US)
+    card = analyze_directory(tmp_path, None)
+    assert card.verdict.status == "CANNOT TELL"
+    said = "the lines of rank 3 end at AllReduce 299 of dp, those of 3 others at 300"
+    assert said in card.verdict.summary
+
+
+def test_nvidias_lines_have_begins_if_they_are_verbose(tmp_path: Path) -> None:
+    for rank, own in enumerate(_random_times(300, late_rank=2)):
+        lines = []
+        for at, us in enumerate(own):
+            end_us = START_US + at * STEP_US
+            verbose = traces("coll", end_us - us - 2)  # kernels begin 2 us later
+            lines.append(whole(rank, coll_perf=coll(at, us, **verbose)))
+        write(tmp_path, f"{rank}.log", lines)
+    card = analyze_directory(tmp_path, None)
+    assert (card.verdict.status, card.verdict.cause) == ("DEGRADED", "straggler")
+    assert card.stragglers[0].late_ns == pytest.approx(LATE_US * 1e3, rel=0.05)
+
+
+def test_without_begins_nobody_is_accused_and_the_verdict_says_why(tmp_path: Path) -> None:
+    for rank, own in enumerate(_random_times(300, late_rank=2)):
+        lines = [whole(rank, coll_perf=coll(at, us)) for at, us in enumerate(own)]
+        write(tmp_path, f"{rank}.log", lines)
+    card = analyze_directory(tmp_path, None)
+    assert card.verdict.status == "CANNOT TELL"
+    assert "do not say when an operation began" in card.verdict.summary
+    assert card.stragglers == ()
+
+
+def test_sends_with_lost_lines_are_not_joined(tmp_path: Path) -> None:
+    write_job(tmp_path, _random_times(300), STEP_US)
+    for rank, func, times in ((0, "Send", 300), (1, "Recv", 299)):
+        line = ours(0, rank, 20_000, START_US, lines_dropped=300 - times)
+        del line["coll_perf"]
+        lines = [
+            line | {"p2p_perf": p2p(at, 1 - rank, func=func) | {
+                "p2p_gpu_start_ns": (START_US + at * STEP_US) * 1000,
+                "p2p_end_us": START_US + at * STEP_US + 30}}
+            for at in range(times)
+        ]  # fmt: skip
+        write(tmp_path, f"p2p{rank}.log", lines)
+    card = analyze_directory(tmp_path, None)
+    assert card.verdict.status == "CANNOT TELL"
+    assert "cannot be joined" not in str(card.findings)
+    assert "lines are missing" in card.verdict.summary
+
+
+def test_clocks_that_cannot_be_true_cost_their_records(tmp_path: Path) -> None:
+    for rank, own in enumerate(_random_times(300)):
+        lines = [ours(at, rank, us * 1000, START_US + at * STEP_US) for at, us in enumerate(own)]
+        lines[7]["coll_perf"]["coll_gpu_start_ns"] = 5
+        lines[8]["coll_perf"]["coll_gpu_start_ns"] = -5
+        lines[9]["coll_perf"]["coll_gpu_start_ns"] = 2**63 - 1
+        write(tmp_path, f"{rank}.log", lines)
+    with load(tmp_path) as capture:
+        found = sample_lines(capture).by_process
+    assert [len(one) for one in found.values()] == [299] * 4
+    for one in found.values():
+        starts = one.columns().start_ns
+        assert abs(int(starts.min()) - START_US * 1000) < 10**9
+        assert int(starts.max()) - int(starts.min()) < 301 * STEP_US * 1000
+
+
+@pytest.mark.parametrize(("seconds", "most"), [(3600, 500_000), (100, 5_000), (3600, 10_000)])
+def test_bursts_are_chosen_until_there_is_room(seconds: int, most: int) -> None:
+    ends_ns = START_US * 1000 + np.arange(seconds * 1000) * 10**6
+    slots, counts = np.unique(ends_ns >> SLOT_BITS, return_counts=True)
+    length, period = choose_bursts(slots, counts, most)
+    kept = int(np.count_nonzero(ends_ns & ((1 << period) - 1) < 1 << length))
+    assert most / 5 <= kept <= most * 1.1
 
 
 def test_a_slow_time_is_in_its_windows(tmp_path: Path) -> None:

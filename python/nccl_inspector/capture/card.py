@@ -102,6 +102,12 @@ def _judged(card: Card, joined: Joined, unfinished: str) -> Verdict:
     Of a job that did not end in order nobody can say from what completed that it was healthy.
     """
     verdict = replace(card.verdict, waiting_share=waiting_share(joined))
+    if verdict.status == HEALTHY and joined.unrecorded:
+        unseen = (
+            f"{joined.unrecorded:,} operations have no line (too small, or lost): "
+            "a rank that is late in these alone is not seen"
+        )
+        verdict = replace(verdict, confidence=LOW, summary=f"{verdict.summary}; {unseen}")
     if not unfinished or verdict.status not in (HEALTHY, CANNOT_TELL):
         return verdict
     summary = (

@@ -89,7 +89,7 @@ def analyze(
     """Judge a job by the JSON lines below DIRECTORY, ours or NVIDIA's (v4.0 to v4.4).
 
     Operations are joined over the ranks by their numbers, so the figures are exact. In TMPDIR it
-    needs some 25 bytes for each operation. Exit status as of report.
+    needs some 30 bytes for each operation. Exit status as of report.
     """
 
     def make() -> int:

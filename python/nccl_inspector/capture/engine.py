@@ -293,7 +293,7 @@ def load(
     """Give what the JSON lines below a directory say; it goes when the block is left.
 
     `everything`: with the columns that the analysis does not need. Files in TMPDIR
-    take some 25 bytes an operation.
+    take some 30 bytes an operation.
 
     Raises:
         InspectorError: there is no such directory, or nothing in it.

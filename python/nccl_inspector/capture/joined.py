@@ -53,6 +53,7 @@ select comm, sum(n)::hugeint from (
     group by comm, rank, func)
 group by comm having sum(n) > 0
 """
+_UNRECORDED = f"select coalesce(sum(n), 0)::hugeint from ({_GAPS}) as gaps(comm, n)"
 # The collectives in which every rank waits for all others, where that can be compared.
 _WAITS = f"""seen > 1 and not mixed
     and func in ({", ".join(map(quoted, sorted(SYNCHRONISING)))})"""
@@ -90,6 +91,7 @@ class Joined:
     mismatched: int  # collectives of one number whose ranks do not agree on the size
     waiting_ns: int  # of the ranks, in the collectives in which all wait for all
     busy_ns: int  # their time in these
+    unrecorded: int = 0  # of the ranks' collectives, those between others that have no line
 
 
 def _bus_gbs(func: str, nranks: int, mean_bytes: float, time_ns: float) -> float | None:
@@ -228,4 +230,5 @@ def join(capture: Capture) -> Joined:
         mismatched=mismatched,
         waiting_ns=waiting_ns,
         busy_ns=busy_ns,
+        unrecorded=capture.sql.execute(_UNRECORDED).fetchall()[0][0],
     )

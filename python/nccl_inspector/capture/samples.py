@@ -52,22 +52,35 @@ select {_KIND}, hostname, pid, comm, rank, func, size_class, algo, proto, any_va
 from counted group by hostname, pid, comm, rank, func, size_class, algo, proto
 order by hostname, pid, comm, rank, func, size_class, algo, proto
 """
+# A group of Sends and Recvs that is one collective operation, and how many members it has.
+_WHOLE = "coalesce(algo = 'GROUP' and func in ('AlltoAll', 'Gather', 'Scatter'), false)"
+_MEMBERS = "(greatest(nranks, 1) - 1) * if(func = 'AlltoAll', 2, 1)"
 _SLOTS = f"""
-select (when_us * 1000) >> {SLOT_BITS} as slot, count(*) as operations
+select (when_us * 1000) >> {SLOT_BITS} as slot,
+    greatest(sum(if({_WHOLE}, 1 - {_MEMBERS}, 1)), 0)::bigint as operations
 from ops where start_ns is not null group by slot order by slot
 """
 _RECORD = f"""{_KIND} as kind, start_ns, by_gpu_clock, time_ns, when_us * 1000 as heard_ns,
     if(peer between 0 and {RANKS_MAX}, peer, {PEER_NONE}) as peer, bytes::bigint as bytes, sn,
     coalesce(algo = 'GROUP', false) as grouped, source is distinct from 'kernel_gpu' as by_cpu"""
 _OPS = f"(select *, {SIZE_CLASS} as size_class from ops) where start_ns is not null"
+_NUMBERED = f"select {_RECORD}, sn + 1 as number from {_OPS} and {NUMBERED}"
 # What has no number that the ranks share is counted: in the order of the calls of its rank.
 _COUNTED = f"""
-select * exclude (place), place as number from (
-    select {_RECORD}, row_number() over (
-        partition by algo is not null, hash(hostname, pid, comm, rank, func, peer) order by sn
-    ) as place from {_OPS} and not ({NUMBERED}))
+select {_RECORD}, hash(hostname, pid, comm, rank) as stream, {_WHOLE} as whole, row_number() over (
+    partition by algo is not null, hash(hostname, pid, comm, rank, func, peer) order by sn
+    ) as number
+from {_OPS} and not ({NUMBERED})
 """
-_RECORDS = f"select {_RECORD}, sn + 1 as number from {_OPS} and {NUMBERED} union all {_COUNTED}"
+# Members of such a group are within its time, and their numbers are not above its own.
+_ALONE = """
+with counted_ as ({counted}), here as (select * from counted_ {within}),
+    wholes as (select stream, sn, start_ns, start_ns + time_ns as end_ns from here where whole)
+select here.* exclude (stream, whole)
+from here asof left join wholes on here.stream = wholes.stream and here.sn <= wholes.sn
+where here.peer < 0 or wholes.sn is null or here.start_ns < wholes.start_ns
+    or here.start_ns + here.time_ns > wholes.end_ns
+"""
 _PAIRS = """
 select sum(n) filter (func = 'Send'), sum(n) filter (func = 'Recv'),
     list(distinct hostname), list(distinct pid)
@@ -223,7 +236,11 @@ def _rows(capture: Capture, kinds: _Kinds, length: int, period: int) -> _Rows:
     within = ""
     if length < period:
         within = f"where heard_ns & {(1 << period) - 1} < {1 << length}"
-    found = _fetch(capture, f"select * from ({_RECORDS}) {within}")
+    found = _fetch(
+        capture,
+        f"select * from ({_NUMBERED}) {within} "
+        f"union all by name ({_ALONE.format(counted=_COUNTED, within=within)})",
+    )
     order = np.argsort(kinds.keys)
     keys = found.pop("kind").astype(np.uint64)
     kind = order[np.searchsorted(kinds.keys[order], keys)]

@@ -133,6 +133,11 @@ def _within(number: str, most: int) -> str:
     return f"if({number} between 0 and {most}, {number}, null)"
 
 
+def _gpu_start_ns(kind: str) -> str:
+    name = f"{kind}_perf.{kind}_gpu_start_ns"
+    return f"if({name} between 1 and {_GPU_NS_MAX}, {name}, null)"
+
+
 def _start_ns(kind: str, time_ns: str) -> str:
     """Return the expression of an operation's begin: by the GPU's clock, else as Unix time.
 
@@ -142,7 +147,7 @@ def _start_ns(kind: str, time_ns: str) -> str:
     traced = f"{own}.event_trace_ts.kernel_events"
     began_us = _within(f"list_min([one.{_KERNEL_START} for one in {traced}])", _SAMPLE_US_MAX)
     end_us = _within(f"{own}.{kind}_end_us", _SAMPLE_US_MAX)
-    by_gpu = _within(f"{own}.{kind}_gpu_start_ns", _GPU_NS_MAX)
+    by_gpu = _gpu_start_ns(kind)
     return f"coalesce({by_gpu}, {began_us} * 1000, {end_us} * 1000 - {time_ns})"
 
 
@@ -164,7 +169,7 @@ def _inner(kind: str, everything: bool) -> str:
         f"{when_us} as when_us",
         f"if({when_us} between 0 and {_SAMPLE_US_MAX}, {_start_ns(kind, time_ns)}, null)"
         " as start_ns",
-        f"coalesce({own}.{kind}_gpu_start_ns > 0, false) as by_gpu_clock",
+        f"{_gpu_start_ns(kind)} is not null as by_gpu_clock",
         f"if({MARKER} is null, null, {' + '.join(lost)}) as ring_dropped",  # almost no line has it
         "dump_stats is not null as marker",
         "proxy_trace is not null as proxy",

@@ -24,6 +24,7 @@ _COVERED = 0.5  # of the times at which a rank is at that place
 _MOST = 0.95  # of the points, and of the processes, which a rule must hold for
 _FAR = 8.0  # of the usual gap: a pause, or the end of a burst
 _SLOPE, _SLOPE_TOLERANCE, _SLOPE_ERROR = 1.0, 0.3, 0.15  # of gaps against how early one came
+_USUAL, _PAUSE = 0.9, 4.0  # what is longer than so many times that quantile is a pause
 _SPREAD_NS_MIN = 20_000.0  # of the arrivals; clocks are aligned less exactly
 _AFTER_NS, _TRANSFER_NS = 1_000, 5_000  # begin after the operation before, and time, of the found
 _ORDINAL = 1 << 20
@@ -65,59 +66,60 @@ def _find_points(records: Records) -> _Points | None:
     return _Points(before[whole], after[whole], present) if whole.sum() >= _TIMES_MIN else None
 
 
-def _steps(records: Records, points: _Points) -> tuple[Ints, Ints]:
+def _steps(records: Records, points: _Points, place: Ints) -> tuple[Ints, Ints]:
     """Return the class of each point, and how often the first process is at such a place.
 
-    Points are alike where all processes are between the same kinds of operation, and the first one
-    at the same place of its pattern.
+    Points are alike where all processes are between the same two places of their program.
     """
-    classes = comm_classes(records)[records.comm]
-    kind = number_rows(
-        classes, records.func, records.size_class, (records.peer != PEER_NONE).astype(np.int64)
-    )
-    _, parts = np.unique(
-        kind[points.before] * (int(kind.max()) + 1) + kind[points.after], return_inverse=True
-    )
+    many = int(place.max()) + 1
+    between = place[points.before] * many + place[points.after]
+    _, parts = np.unique(between, return_inverse=True)
     parts = parts.reshape(points.before.shape).astype(np.uint64) + np.uint64(1)
     weights = np.random.default_rng(1).integers(1, 1 << 62, parts.shape[1]).astype(np.uint64)
-    place = number_rows(kind, positions(records, number_rows(classes, records.func)))
     own = np.flatnonzero(records.member == points.present[0])
-    many = int(place.max()) + 1
-    step = place[points.before[:, 0]] * many + place[points.after[:, 0]]
     steps, counts = np.unique(place[own[:-1]] * many + place[own[1:]], return_counts=True)
-    at = np.minimum(np.searchsorted(steps, step), len(steps) - 1)
-    every = np.where(steps[at] == step, counts[at], len(own))
-    return number_rows((parts * weights).sum(axis=1, dtype=np.uint64), step), every
+    at = np.minimum(np.searchsorted(steps, between[:, 0]), len(steps) - 1)
+    every = np.where(steps[at] == between[:, 0], counts[at], len(own))
+    return number_rows((parts * weights).sum(axis=1, dtype=np.uint64)), every
 
 
-def _is_synchronised(arrived: Floats, gap: Floats) -> bool:
-    """Tell whether gaps (points x processes, ns) are longer by as much as the last one came later.
+def _synchronised(arrived: Floats, gap: Floats) -> int:
+    """Return of how many processes gaps are longer by as much as the last one came later.
 
-    That must hold for every process whose arrivals differ enough to tell.
+    Both are points x processes, ns. It must hold for every process whose arrivals differ enough to
+    tell, else 0.
     """
     early = arrived.max(axis=1, keepdims=True) - arrived
-    x, y = early - np.median(early, axis=0), gap - np.median(gap, axis=0)
-    for_x, for_y = 8 * np.median(np.abs(x)) + 1e3, 8 * np.median(np.abs(y)) + 1e3
-    used = (np.abs(x) <= for_x) & (np.abs(y) <= for_y)
-    x, y = np.where(used, x, 0.0), np.where(used, y, 0.0)
+    x, y = early, gap
+    # A pause between the two operations is explained by neither answer.
+    odd = np.minimum(np.abs(y - np.median(y, axis=0)), np.abs(y - x - np.median(y - x, axis=0)))
+    used = odd <= _PAUSE * np.quantile(odd, _USUAL) + 1e3
     count = used.sum(axis=0)
+    many = np.maximum(count, 1)
+    x, y = (np.where(used, one - (one * used).sum(axis=0) / many, 0.0) for one in (x, y))
     square = (x * x).sum(axis=0)
     told = (count >= _TIMES_MIN / 2) & (square > count * _SPREAD_NS_MIN**2)
     if not told.any():
-        return False
+        return 0
     x, y, square = x[:, told], y[:, told], square[told]
     slope = (x * y).sum(axis=0) / square
     error = np.sqrt(((y - slope * x) ** 2).sum(axis=0) / count[told] / square)
     sure = error <= _SLOPE_ERROR
     if sure.sum() < 2:
-        return False
-    return bool(np.mean(np.abs(slope[sure] - _SLOPE) <= _SLOPE_TOLERANCE) >= _MOST)
+        return 0
+    good = np.abs(slope[sure] - _SLOPE) <= _SLOPE_TOLERANCE
+    return int(good.sum()) if np.mean(good) >= _MOST else 0
 
 
 def _hidden(records: Records, points: _Points) -> Mask:
     """Return at which points all processes left an operation together."""
-    classes, every = _steps(records, points)
-    found = np.zeros(len(classes), dtype=bool)
+    classes = comm_classes(records)[records.comm]
+    kind = number_rows(
+        classes, records.func, records.size_class, (records.peer != PEER_NONE).astype(np.int64)
+    )
+    place = number_rows(kind, positions(records, number_rows(classes, records.func)))
+    classes, every = _steps(records, points, place)
+    sure: list[tuple[int, Ints]] = []
     low = int(records.begin.min())
     for number in np.flatnonzero(np.bincount(classes) >= _TIMES_MIN).tolist():
         mine = np.flatnonzero(classes == number)
@@ -131,8 +133,15 @@ def _hidden(records: Records, points: _Points) -> Mask:
         # Between two bursts is more than one operation.
         middle = np.median(gap, axis=1)
         near = middle <= _FAR * np.median(middle)
-        if near.sum() >= _TIMES_MIN and _is_synchronised(arrived[near], gap[near]):
-            found[mine[near]] = True
+        if near.sum() >= _TIMES_MIN:
+            sure.append((_synchronised(arrived[near], gap[near]) * int(near.sum()), mine[near]))
+    found = np.zeros(len(classes), dtype=bool)
+    taken = np.zeros(len(records), dtype=bool)
+    # Moments just before and after such a point look nearly like it: the surest one stands.
+    for score, mine in sorted(sure, key=lambda one: -one[0]):
+        free = mine[~taken[points.before[mine]].any(axis=1)] if score else mine[:0]
+        found[free] = True
+        taken[points.before[free]] = True
     return found
 
 

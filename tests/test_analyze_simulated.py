@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `analyze` says of the JSON lines of a simulated job is what the report says of its boxes."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nccl_inspector.card.model import INFO, Card
+from tests.simulator import plans
+from tests.simulator.cases import Make, gpu, healthy, host, make, of_size, straggler
+from tests.simulator.making import make_job
+from tests.simulator.play import analyzed, card_of, play
+from tests.simulator.truth import Truth
+
+COST_SHARE, COST_RATIO = 0.005, 0.2  # by which two costs may differ
+
+
+def of(make: Make, seed: int, folder: Path) -> tuple[Card, Card, Truth]:
+    """Play a job; return the cards of report and analyze, and what is true."""
+    job, truth = make_job(make(np.random.default_rng(seed * 77 + 3), seed), seed)
+    play(job, folder, json=True)
+    return card_of(job, folder), analyzed(folder), truth
+
+
+def small(planner: object) -> object:
+    """Return jobs of some minutes on two nodes."""
+    return of_size(planner, wall_s=(150.0, 300.0), nodes=(2,))  # type: ignore[arg-type]
+
+
+def culprits(card: Card) -> set[str]:
+    return {
+        entity.name
+        for one in card.findings
+        if one.severity != INFO
+        for entity in one.entities
+        if entity.kind == "rank"
+    }
+
+
+STRAGGLERS = {
+    "data parallel": (plans.ddp, gpu, 1),
+    "sharded": (plans.fsdp, gpu, 1),
+    "tensor parallel": (plans.tensor_data, gpu, 4),
+    "tensor parallel, synchronised by operations without a line": (plans.tensor_data, gpu, 2),
+    "pipeline": (plans.pipeline, gpu, 4),
+    "experts": (plans.experts, host, 3),
+}
+
+
+@pytest.mark.parametrize("name", STRAGGLERS)
+def test_report_and_analyze_agree_on_a_straggler(name: str, tmp_path: Path) -> None:
+    planner, fault, seed = STRAGGLERS[name]
+    scenario = straggler(small(planner), fault, 0.02, 0.06)  # type: ignore[arg-type]
+    report, analyze, truth = of(scenario, seed, tmp_path)
+    assert (analyze.verdict.status, analyze.verdict.cause) == ("DEGRADED", "straggler")
+    assert (report.verdict.status, report.verdict.cause) == ("DEGRADED", "straggler")
+    assert culprits(analyze) == culprits(report) == {
+        name for kind, name in truth.guilty if kind == "rank"
+    }  # fmt: skip
+    cost = analyze.verdict.cost_share
+    for other in (report.verdict.cost_share, truth.cost_share):
+        assert cost is not None
+        assert other is not None
+        assert abs(cost - other) <= max(COST_SHARE, COST_RATIO * other)
+
+
+@pytest.mark.parametrize("planner", [plans.ddp, plans.tensor_data, plans.experts, plans.inference])
+def test_nobody_is_accused_in_a_healthy_job(planner: object, tmp_path: Path) -> None:
+    report, analyze, _ = of(healthy(small(planner)), 2, tmp_path)  # type: ignore[arg-type]
+    assert analyze.verdict.status == report.verdict.status == "HEALTHY"
+    assert culprits(analyze) == set()
+
+
+@pytest.mark.parametrize("case", ["hang-ddp", "hang-dies"])
+def test_a_job_that_did_not_end_is_not_healthy(case: str, tmp_path: Path) -> None:
+    job, _ = make(case, 1)
+    play(job, tmp_path, json=True)
+    card = analyzed(tmp_path)
+    assert card.verdict.status == "CANNOT TELL"
+    assert "nccl-inspector report" in card.verdict.summary
+    assert card.exit_code == 3
