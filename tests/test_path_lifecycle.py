@@ -225,7 +225,7 @@ def test_a_slurmd_that_comes_back_does_not_disturb_the_measurement(
     healthy_cluster: Cluster,
 ) -> None:
     cluster, node = healthy_cluster, healthy_cluster.node("n1")
-    script = f"srun {jobs.standin(cluster, '--steps', '150', *jobs.QUICK)}"
+    script = f"srun {jobs.standin(cluster, '--steps', '400', *jobs.QUICK)}"
     job_id = jobs.submit(cluster, *ONE_NODE, script=script)
     jobs.wait_for_operations(cluster, job_id, 2)
     tasks = jobs.tasks(cluster)

@@ -33,6 +33,7 @@ COST_MIN = 0.01  # of the job's time, from which on a cause is a warning
 TOLD_MIN = 0.004  # from which on it is information
 _ERRORS = 4.0  # standard errors that a cost must be above nothing
 _SPREADS = 5.0  # of what the same question says of the other processes
+_LATE_SHARE, _LATE_APART = 0.6, 0.3  # of its gaps, and beyond what is usual in the job
 _PIECE_SLOW = 0.25  # of the usual cost of its worst pieces, for a piece to be in the period
 _WHOLE = 0.8  # of the pieces
 # Evidence that a fault of 5 % would have shown.
@@ -140,11 +141,13 @@ def _rare_gap(records: Records, order: Order, usual: Floats, member: int) -> Flo
     return found
 
 
-def _is_proved(one: Culprit, spread: float) -> bool:
+def _is_proved(one: Culprit, spread: float, usual_late: float) -> bool:
     cost = one.cost_share - max(one.typical_share, 0.0)
     if cost < max(TOLD_MIN, _SPREADS * spread):
         return False
-    return one.once or cost >= _ERRORS * one.error_share or one.steady >= 2 * _ERRORS
+    # In a short job the cost of few parts varies; who nearly always is late, and alone, is late.
+    always = one.late_share >= max(_LATE_SHARE, usual_late + _LATE_APART)
+    return always or one.once or cost >= _ERRORS * one.error_share or one.steady >= 2 * _ERRORS
 
 
 def _victims(records: Records, culprit: tuple[int, ...]) -> tuple[int, ...]:
@@ -165,10 +168,12 @@ def _late_causes(
     # Who is early in all that it does would make the job longer at the usual pace: no spread.
     costs = np.array([max(one.cost_share, 0.0) for one in found.culprits if len(one.members) == 1])
     spread = 1.4826 * float(np.median(np.abs(costs - np.median(costs)))) if len(costs) > 3 else 0.0
+    late = [one.late_share for one in found.culprits if len(one.members) == 1]
+    usual_late = float(np.median(late)) if late else 0.0
     leader = _leader(records)
     causes = []
     for one in found.culprits:
-        if not _is_proved(one, spread):
+        if not _is_proved(one, spread, usual_late):
             continue
         cost = one.cost_share - max(one.typical_share, 0.0)
         rare = False
