@@ -299,7 +299,11 @@ static bool end_name(struct jsonfile *file, char *name)
 	file_name(file, newest(file)->number, name);
 	if (!look(file->dir_fd, name, &found) || !is_same(&newest(file)->identity, &found))
 		return false;
-	strcat(name, ".end");
+	size_t length = strlen(name);
+
+	if (length + sizeof(".end") > NAME_ROOM)
+		return false;
+	memcpy(name + length, ".end", sizeof(".end"));
 	return true;
 }
 
