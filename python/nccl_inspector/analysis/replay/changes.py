@@ -17,7 +17,7 @@ from nccl_inspector.analysis.replay.arrays import (
     number_rows,
     quantiles,
 )
-from nccl_inspector.analysis.replay.order import Order, comm_classes
+from nccl_inspector.analysis.replay.order import Order
 from nccl_inspector.analysis.replay.records import Records
 
 LONGER = 1.15  # T of a piece beside its baseline, from which on it is slow
@@ -34,13 +34,12 @@ _ALIKE_MAX = 3.0  # the upper quarter of a place's gaps beside the lower, where 
 class Changes:
     """Factors and differences that undo what changed, by row, and how large it was by piece.
 
-    `transfer`: factor of T; `gap`: ns to add to own gaps. By class of communicators: `slower`, T of
-    each piece beside the baseline (NaN: nothing to compare). `grown`: own gaps of each piece.
+    `transfer`: factor of T; `gap`: ns to add to own gaps. `grown`: own gaps of all ranks by piece,
+    beside what is usual (NaN: nothing to compare).
     """
 
     transfer: Floats
     gap: Floats
-    slower: dict[int, Floats]
     grown: Floats
     evenly: Mask  # by piece: gaps grew in proportion, as with more work, or it cannot be told
 
@@ -54,7 +53,6 @@ def cost_of_bytes(records: Records, transfer: Floats) -> Floats:
 def find_changes(records: Records, order: Order, usual: Floats) -> Changes:
     """Return what was slower at some times than at others."""
     pieces = int(records.piece.max()) + 1
-    classes = comm_classes(records)[records.comm]
     kind = number_rows(records.comm, records.func, records.size_class)
     known = ~np.isnan(order.transfer) & (order.transfer > 0)
     rate = cost_of_bytes(records, order.transfer)
@@ -63,23 +61,15 @@ def find_changes(records: Records, order: Order, usual: Floats) -> Changes:
     size = int(cell.max()) + 1 if len(rows) else 0
     middle = medians(cell, rate[rows], size)
     one = first_rows(cell)
-    kinds, at_piece = kind[rows][one], records.piece[rows][one]
+    kinds = kind[rows][one]
     base = quantiles(kinds, middle, int(kind.max()) + 1, _BASE_QUANTILE)
     enough = np.bincount(kinds, minlength=int(kind.max()) + 1) >= _PIECES_MIN
     ratio = np.where(enough[kinds], middle / base[kinds], np.nan)
     factor = np.ones(len(records))
     slow = ratio >= LONGER
     factor[rows] = np.where(slow, 1 / ratio, 1.0)[cell]
-    slower: dict[int, Floats] = {}
-    weight = np.bincount(cell, order.transfer[rows], minlength=size)
-    of_class = classes[rows][one]
-    for name in np.unique(of_class).tolist():
-        mine = (of_class == name) & ~np.isnan(ratio)
-        total = np.bincount(at_piece[mine], weight[mine], minlength=pieces)
-        shares = np.bincount(at_piece[mine], (weight * ratio)[mine], minlength=pieces)
-        slower[name] = np.divide(shares, total, out=np.full(pieces, np.nan), where=total > 0)
     gap, grown, evenly = _gaps(records, order, usual, pieces)
-    return Changes(factor, gap, slower, grown, evenly)
+    return Changes(factor, gap, grown, evenly)
 
 
 def _gaps(

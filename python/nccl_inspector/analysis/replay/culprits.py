@@ -80,13 +80,10 @@ def _spread(values: Floats) -> tuple[float, float]:
     return middle, MAD_TO_SIGMA * float(np.median(np.abs(values - middle)))
 
 
-def _piece_shares(pieces: Sequence[Piece], column: int, base: int = 0) -> Floats:
-    """Return the share of each piece's time that a question saves beyond another."""
+def _piece_shares(pieces: Sequence[Piece], column: int) -> Floats:
+    """Return the share of each piece's time that a question saves."""
     return np.array(
-        [
-            (one.saved[column] - one.saved[base]) / one.length if one.length else 0.0
-            for one in pieces
-        ]
+        [float(one.saved[column]) / one.length if one.length else 0.0 for one in pieces]
     )
 
 

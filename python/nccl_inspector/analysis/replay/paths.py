@@ -220,8 +220,3 @@ def slow_then(
     slow = [members[one] for one in np.flatnonzero((count > 0) & (slowed >= 0.5 * count))]
     rest = [members[one] for one in np.flatnonzero((count > 0) & (slowed < 0.2 * count))]
     return slow, rest
-
-
-def spots_of(nodes: Sequence[str], locals_: Sequence[int]) -> tuple[Spot, ...]:
-    """Return where processes run, from their nodes and their places there."""
-    return tuple(Spot(node, local) for node, local in zip(nodes, locals_, strict=True))
