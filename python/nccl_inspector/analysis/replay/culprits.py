@@ -159,17 +159,18 @@ def find_culprits(
         return Found((), 0.0, 0, 0.0, {})
     columns = {members: 1 + place for place, members in enumerate(asked)}
     costs = [_total(answers, 1 + place) for place in range(len(asked))]
-    single_costs = np.array(costs[: len(singles)])
-    others = medians_of_others(np.zeros(len(singles), np.int64), single_costs)
-    typical: dict[tuple[int, ...], float] = dict(
-        zip(singles, np.nan_to_num(others).tolist(), strict=True)
-    )
-    # What a process of this job costs by chance, part by part: of the others where there are few.
-    table = np.stack([_parts(answers, columns[one]) for one in singles])
+    # What a process or a node of this job costs by chance: as the others of its sort do.
+    typical = _typical(singles, columns, costs) | _typical(groups, columns, costs)
+    tables = [
+        np.stack([_parts(answers, columns[one]) for one in sort]) for sort in (singles, groups) if sort
+    ]
     common_error = float(np.median([_error(_parts(answers, columns[one])) for one in singles]))
     found = []
-    groups = [members for members in groups if _all_of_node(wall, present, members)]
-    node_costs = {members: costs[asked.index(members)] for members in groups}
+    node_costs = {
+        members: costs[asked.index(members)]
+        for members in groups
+        if _all_of_node(wall, present, members)
+    }
     taken = _choose(singles, node_costs, costs)
     if len(suspects) > 1:
         alone = _alone(replay, suspects, costs[-1])
@@ -180,7 +181,9 @@ def find_culprits(
         if column is not None and abs(_total(answers, column)) < cost / 2:
             shares = shares * 0 + cost  # what it does alone was asked in another way
         # It is held against the others, whose cost is as uncertain.
-        rest = np.array([one != members for one in singles])
+        sort = groups if len(members) > 1 else singles
+        rest = np.array([one != members for one in sort])
+        table = tables[len(members) > 1]
         among = np.maximum(np.median(table[rest], axis=0), 0.0) if rest.any() else 0.0
         error = hypot(_error(_parts(answers, column)), common_error) if column is not None else 0.0
         steady = _steady(_parts(answers, column) - among) if column is not None else 0.0
@@ -194,6 +197,17 @@ def find_culprits(
         costs[asked.index(everybody)],
         {int(one): float(wall[one]) for one in present},
     )
+
+
+def _typical(
+    sort: Sequence[tuple[int, ...]],
+    columns: Mapping[tuple[int, ...], int],
+    costs: Sequence[float],
+) -> dict[tuple[int, ...], float]:
+    """Return for each of a sort, processes or nodes, the middle cost of the others."""
+    own = np.array([costs[columns[members] - 1] for members in sort])
+    others = medians_of_others(np.zeros(len(own), np.int64), own)
+    return dict(zip(sort, np.nan_to_num(others).tolist(), strict=True))
 
 
 def _spans(records: Records) -> Floats:
