@@ -149,7 +149,7 @@ def _judge_samples(placed: Sequence[tuple[str, Process]], given: Given) -> Judge
     ]
     nodes = [node for node, _ in placed]
     locals_ = [_local(process, place) for place, (_, process) in enumerate(placed)]
-    found = judge_records(sources, nodes, locals_, holed=not given.from_boxes, choice=choice)
+    found = judge_records(sources, nodes, locals_, choice=choice)
     if found.records is None and given.why_no_samples:
         return replace(found, why_not=given.why_no_samples)
     return found

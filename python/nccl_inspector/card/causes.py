@@ -345,6 +345,10 @@ def _straggler(
     )
 
 
+def _pair(nodes: Sequence[str]) -> tuple[Entity, ...]:
+    return (Entity("pair", " - ".join(nodes)),)
+
+
 def _where(cause: Cause, view: JobView) -> tuple[str, tuple[Entity, ...], str]:
     """Return where transfers were slow in words, as entities, and what to run next."""
     where = cause.where
@@ -365,9 +369,13 @@ def _where(cause: Cause, view: JobView) -> tuple[str, tuple[Entity, ...], str]:
     if where.kind == RAIL:
         words = f"rail {where.local} (place {where.local} of {nodes})"
         return words, (Entity("rail", f"rail {where.local}"),), look
-    words = f"paths of {cut_list([one.name for one in ranks], _SHOWN)} ({nodes})"
-    # Which end of them is slow is not known.
-    return words, (Entity("pair" if len(where.nodes) > 1 else "node", nodes),), look
+    if len(where.nodes) == 1:
+        words = f"paths of {cut_list([one.name for one in ranks], _SHOWN)} ({nodes})"
+        return words, (Entity("node", node),), look
+    # Which end of a path is slow is not known.
+    if len(where.nodes) == 2:  # noqa: PLR2004: a path has two ends
+        return f"the path between {' and '.join(where.nodes)}", _pair(where.nodes), look
+    return f"some paths between {cut_list(where.nodes, _SHOWN)}", (), look
 
 
 def _transfer_finding(cause: Cause, view: JobView) -> tuple[str, Finding]:
@@ -385,7 +393,7 @@ def _transfer_finding(cause: Cause, view: JobView) -> tuple[str, Finding]:
         period=_period(cause),
         entities=entities,
         evidence=(
-            Evidence("samples", "T beside what is usual", cause.ratio, "times", 1.0),
+            Evidence("samples", "T beside what is usual", cause.ratio, "times"),
             Evidence(
                 "samples", "what it cost of the job's time, by replay without it", share, "share"
             ),
@@ -421,7 +429,7 @@ def _outside_finding(cause: Cause, view: JobView) -> Finding:
         ),
         period=_period(cause),
         evidence=(
-            Evidence("samples", "own gaps of all ranks beside usual", cause.ratio, "times", 1.0),
+            Evidence("samples", "own gaps of all ranks beside usual", cause.ratio, "times"),
         ),
         actions=("look at data loading, storage, checkpoints and GPU clocks of that time",),
         cost_s=seconds,

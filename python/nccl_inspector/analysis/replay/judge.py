@@ -426,20 +426,18 @@ def judge_records(
     nodes: Sequence[str],
     locals_: Sequence[int],
     *,
-    holed: bool = False,
     choice: Choice | None = None,
 ) -> Judged:
     """Return what the samples of a job's processes say; nodes and places there by process.
 
-    `holed`: small operations have no record. `choice`: the sources are of these processes only.
+    `choice`: the sources are of these processes only.
     """
     refused = Counter[str]()
     records = gather(sources, len(nodes), choice.left_out if choice else {}, refused)
     if records is None:
         why_not = "no process has exact records of its operations"
         return Judged(why_not=why_not, refused=dict(refused))
-    if holed:
-        records = fill_holes(records)
+    records = fill_holes(records)
     order = find_order(records)
     gaps = find_gaps(records, order)
     usual = gaps.usual
