@@ -231,12 +231,10 @@ def _without_parts(comm: Ints, func: Ints, group: Mask, begin: Ints, end: Ints) 
     return kept
 
 
-def _some_pieces(piece: Ints, rows: int, most: int) -> Mask:
-    """Tell which rows are in pieces that are looked at: evenly spread ones, if all are too many."""
-    if rows <= most:
-        return np.ones(len(piece), dtype=bool)
-    place = piece - int(piece.min())
-    kept: Mask = (place * most) // rows != ((place - 1) * most) // rows
+def _some_pieces(piece: Ints, most: int) -> Mask:
+    """Tell which rows are in pieces that are looked at: evenly spread ones, about `most` rows."""
+    rows = len(piece)
+    kept: Mask = (piece * most) // rows != ((piece - 1) * most) // rows
     return kept
 
 
@@ -420,13 +418,13 @@ def gather(
     raw = _raw(sources, ids, bursts, refused)
     if raw is None:
         return None
-    bits = bursts.piece
-    if bursts.share == 1:
-        raw = raw.take(_some_pieces(raw.end >> bits, len(raw.end), RECORDS_MAX))
-    if not len(raw.member):
-        return None
-    joined = _disown(raw, _join(raw))
-    piece = _piece_of(joined, raw.end, bits)
+    # By operation, not by row: a node's clock may be half a minute off.
+    joined = _join(raw)
+    if bursts.share == 1 and len(joined) > RECORDS_MAX:
+        some = _some_pieces(_piece_of(joined, raw.end, bursts.piece), RECORDS_MAX)
+        raw, joined = raw.take(some), joined[some]
+    joined = _disown(raw, number_rows(joined))
+    piece = _piece_of(joined, raw.end, bursts.piece)
     shift = _align(raw, joined, piece)
     begin, end = raw.begin + shift, raw.end + shift
     order = order_rows(raw.member, begin, end)
