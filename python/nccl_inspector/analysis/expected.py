@@ -58,6 +58,7 @@ _PLATFORMS = (
 # Gb/s of a port: what one of them carries, GB/s.
 _PORTS = {100: 12.0, 200: 24.0, 400: 47.0}
 _PORTS_SOURCE = "NVIDIA/nccl-tests#119, #290"
+_WIDER_TIMES = 3.0  # by which NVLink must exceed all ports for these to be what limits
 _RATE = re.compile(r"([0-9]+)(?:\.[0-9]+)? Gb/sec")
 
 
@@ -78,6 +79,15 @@ def _of_platform(model: str, nranks: int, algo: str, size_bytes: int) -> _Platfo
         if fits and row.model.search(model):
             return row
     return None
+
+
+def _wider(model: str, gbs: float) -> _Platform | None:
+    """Return a row of a model that reaches far more inside of a node than the ports carry.
+
+    Then these limit a ring over nodes, however many GPUs of a node are in it.
+    """
+    rows = (one for one in _PLATFORMS if one.algo == _RING and one.model.search(model))
+    return next((row for row in rows if row.gbs >= _WIDER_TIMES * gbs), None)
 
 
 def _of_ports(ports_gbps: Sequence[int]) -> tuple[float, str] | None:
@@ -128,9 +138,11 @@ def expected(
         gbs = min(carried_gbs / gpus, _one_port(ports_gbps))
         return Expected(gbs, f"{share}: {_PORTS_SOURCE}", firm)
     if transport == MIXED and nranks % nnodes == 0:
-        row = _of_platform(model, nranks // nnodes, _RING, size)
+        gbs = min(carried_gbs, nranks // nnodes * _one_port(ports_gbps))
+        row = _of_platform(model, nranks // nnodes, _RING, size) or _wider(model, gbs)
         if row is None:
             return None
-        gbs = min(row.gbs, carried_gbs, nranks // nnodes * _one_port(ports_gbps))
-        return Expected(gbs, f"derived: {row.source}; {words}: {_PORTS_SOURCE}", firm)
+        return Expected(
+            min(gbs, row.gbs), f"derived: {row.source}; {words}: {_PORTS_SOURCE}", firm
+        )
     return None

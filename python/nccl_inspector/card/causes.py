@@ -11,7 +11,15 @@ from dataclasses import dataclass, replace
 from nccl_inspector.analysis.hardwarerules import CABLE
 from nccl_inspector.analysis.join import Communicator
 from nccl_inspector.analysis.queued import GPU, HOST, LateCall, Queued, queue_of
-from nccl_inspector.analysis.replay.judge import COST_MIN, LATE, OUTSIDE, TOLD_MIN, Cause, Judged
+from nccl_inspector.analysis.replay.judge import (
+    COST_MIN,
+    LATE,
+    OUTSIDE,
+    TOLD_MIN,
+    TRANSFER,
+    Cause,
+    Judged,
+)
 from nccl_inspector.analysis.replay.paths import ADAPTER, NODE, RAIL
 from nccl_inspector.analysis.slowhardware import SlowHardware
 from nccl_inspector.analysis.transport import NVLINK as NVLINK_CLASS
@@ -57,7 +65,8 @@ class JobView:
 
 # Of what ports or links carry: from where down a path is slow, and what is reached in practice.
 # Inside of nodes much depends on the platform: what others measured is a weaker hint.
-BELOW_NETWORK, BELOW_TOLD, BELOW_LINKS, REACHED_SHARE = 0.55, 0.78, 0.4, 0.85
+BELOW_NETWORK, BELOW_TOLD, BELOW_LINKS = 0.55, 0.85, 0.4
+_REACHED, _REACHED_TOLD = 0.85, 0.92  # the latter: but for one port, nothing speaks for less
 
 
 def tell_below(
@@ -75,6 +84,9 @@ def tell_below(
     found = []
     port = next((one for one in hardware if _is_of_port(one)), None)
     for inside in (False, True):
+        # Where some paths are slow beside others it is these, and not the network.
+        if any(_is_located(cause, inside) for cause in judged.causes):
+            continue
         rows = [
             one
             for one in operations
@@ -86,12 +98,13 @@ def tell_below(
         busy = sum(one.count * one.time_ns for one in rows)
         told = None if inside else port
         least = BELOW_LINKS if inside else BELOW_TOLD if told else BELOW_NETWORK
+        reached = _REACHED_TOLD if told else _REACHED
         slow = [one for one in rows if (one.bus_gbs or 0.0) < least * (one.expected_gbs or 0.0)]
         if not slow or sum(one.count * one.time_ns for one in slow) < busy / 2:
             continue
         factors = {
             (int(one.communicator, 16), FUNCS.index(one.func), one.size_class):
-                (one.bus_gbs or 0.0) / (REACHED_SHARE * (one.expected_gbs or 1.0))
+                (one.bus_gbs or 0.0) / (reached * (one.expected_gbs or 1.0))
             for one in slow
         }  # fmt: skip
         share, error = judged.below(factors)
@@ -105,6 +118,16 @@ def tell_below(
             one = replace(one, entities=whose, title=f"{one.title}: {told.title}")
         found.append((kind, one))
     return found
+
+
+def _is_located(cause: Cause, inside: bool) -> bool:
+    return (
+        cause.kind == TRANSFER
+        and cause.inside == inside
+        and cause.where is not None
+        and cause.whole
+        and cause.cost_share >= COST_MIN
+    )
 
 
 def _is_of_port(counters: Finding) -> bool:

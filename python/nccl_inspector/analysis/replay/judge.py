@@ -8,16 +8,17 @@ second is counted twice.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from nccl_inspector.analysis.replay.arrays import Floats, Mask
+from nccl_inspector.analysis.replay.bound import shorter_gaps
 from nccl_inspector.analysis.replay.changes import GROWN, LONGER, Changes, find_changes
 from nccl_inspector.analysis.replay.choice import Choice
 from nccl_inspector.analysis.replay.culprits import Culprit, Found, find_culprits, own_excess
 from nccl_inspector.analysis.replay.hidden import fill_holes
-from nccl_inspector.analysis.replay.order import Order, find_gaps, find_order
+from nccl_inspector.analysis.replay.order import Gaps, Order, find_gaps, find_order
 from nccl_inspector.analysis.replay.paths import (
     SlowPaths,
     Spot,
@@ -89,6 +90,7 @@ class Judged:
     records: Records | None = None
     order: Order | None = None
     replay: Replay | None = None
+    shorter: Floats | None = None  # gaps where transfers are faster (bound.py)
     looked: int = 0  # processes whose records were looked at
     refused: Mapping[str, int] = field(default_factory=dict)  # of which they could not be read
 
@@ -105,7 +107,7 @@ class Judged:
         for (comm_id, func, size_class), value in factors.items():
             mine = np.isin(records.comm, np.flatnonzero(ids == comm_id))
             factor[mine & (records.func == func) & (records.size_class == size_class)] = value
-        cost, error, _ = _share(self.replay.ask([Question(transfer=factor)]), 1)
+        cost, error, _ = _share(_ask_transfers(self.replay, [factor], self.shorter), 0)
         return cost, error
 
 
@@ -233,6 +235,21 @@ def _share(
     return saved / length if length else 0.0, error, rows
 
 
+def _ask_transfers(
+    replay: Replay, factors: Sequence[Floats], shorter: Floats | None
+) -> list[Piece]:
+    """Return what other times T would have saved, by factor.
+
+    `shorter` gaps alone save a little, too, which is not the transfers' doing.
+    """
+    questions = [Question(gap=shorter)]
+    questions += [Question(transfer=factor, gap=shorter) for factor in factors]
+    return [
+        replace(one, saved=one.saved[2:] - one.saved[1], parts=one.parts[:, 2:] - one.parts[:, 1:2])
+        for one in replay.ask(questions)
+    ]
+
+
 def _slow_times(rows: Sequence[tuple[int, int, float]]) -> list[list[int]]:
     """Return the times in which something cost much, each as the places of its pieces.
 
@@ -250,17 +267,21 @@ def _slow_times(rows: Sequence[tuple[int, int, float]]) -> list[list[int]]:
 
 
 def _transfer_causes(
-    records: Records, order: Order, replay: Replay, changes: Changes, spots: Sequence[Spot]
+    records: Records,
+    order: Order,
+    gaps: Gaps,
+    replay: Replay,
+    changes: Changes,
+    spots: Sequence[Spot],
 ) -> list[Cause]:
     beside: tuple[SlowPaths, ...] = find_slow_paths(records, order, spots)
     inner = _is_inside(records, spots)
-    questions = [Question(transfer=one.factor) for one in beside]
     changed = [np.where(inner == inside, changes.transfer, 1.0) for inside in (False, True)]
-    questions += [Question(transfer=one) for one in changed]
-    answers = replay.ask(questions)
+    factors = [*(one.factor for one in beside), *changed]
+    answers = _ask_transfers(replay, factors, shorter_gaps(records, order, gaps))
     found = []
     for place, one in enumerate(beside):
-        cost, error, rows = _share(answers, 1 + place)
+        cost, error, rows = _share(answers, place)
         start, end, _ = _period(rows)
         found.append(
             Cause(
@@ -278,7 +299,7 @@ def _transfer_causes(
             )
         )
     for place, factor in enumerate(changed):
-        _, _, rows = _share(answers, 1 + len(beside) + place)
+        _, _, rows = _share(answers, len(beside) + place)
         for slow in _slow_times(rows):
             then = _slower_then(records, answers, rows, slow, factor, spots, bool(place))
             if then and not any(_same_place(then.where, other.where) for other in found):
@@ -447,7 +468,7 @@ def judge_records(
     changes = find_changes(records, order, usual)
     causes = [
         *late,
-        *_transfer_causes(records, order, replay, changes, spots),
+        *_transfer_causes(records, order, gaps, replay, changes, spots),
         *_outside_causes(records, replay, changes),
     ]
     looked = len(choice.members) if choice and choice.some else len(nodes)
@@ -465,6 +486,7 @@ def judge_records(
         records,
         order,
         replay,
+        shorter_gaps(records, order, gaps),
         looked,
         dict(refused),
     )

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gaps of ranks that wait for transfers though nothing shows that they do.
+
+A program gathers its next layers while it computes, and what it computes needs what it gathered.
+Where its transfers fill nearly all of the time, most of them begin as soon as the stream is free,
+and one that begins a little later seems to depend on nothing but the start of the step. Asked what
+faster transfers would save, such a rank would still take all of that time for itself.
+"""
+
+import numpy as np
+
+from nccl_inspector.analysis.replay.arrays import Floats, number_rows, order_rows
+from nccl_inspector.analysis.replay.order import Gaps, Order
+from nccl_inspector.analysis.replay.records import Records
+
+_FILLED = 0.95  # of a gap, by operations of its own stream: more than that is no coincidence
+
+
+def shorter_gaps(records: Records, order: Order, gaps: Gaps) -> Floats:
+    """Return by row what to add to its own gap (ns, 0 or less) where transfers are faster.
+
+    Of a gap that operations of the row's own communicator nearly fill, what is left between them.
+    """
+    run = number_rows(records.member, order.cause, records.comm)
+    in_run = order_rows(run, records.begin, records.end)
+    times = (records.end - records.begin)[in_run].astype(float)
+    before = np.append(0.0, np.cumsum(times))[:-1]
+    first = np.append(True, run[in_run][1:] != run[in_run][:-1])[: len(in_run)]
+    start = np.maximum.accumulate(np.where(first, np.arange(len(in_run)), 0))
+    busy = np.empty(len(in_run))
+    busy[in_run] = before - before[start]
+    with np.errstate(invalid="ignore"):
+        filled = busy >= _FILLED * order.gap
+        left = np.maximum(order.gap - busy, 0.0)
+        return np.where(filled & (left < gaps.own), left - gaps.own, 0.0)
