@@ -11,22 +11,25 @@ import numpy as np
 
 from nccl_inspector.analysis.replay.arrays import (
     Floats,
+    Ints,
     Mask,
     first_rows,
     medians,
     number_rows,
+    order_rows,
     quantiles,
 )
-from nccl_inspector.analysis.replay.order import Order
+from nccl_inspector.analysis.replay.order import Gaps, Order
 from nccl_inspector.analysis.replay.records import Records
 
 LONGER = 1.15  # T of a piece beside its baseline, from which on it is slow
+_STILL_LONGER = 1.07  # beside such a piece
 GROWN = 1.10  # the own gaps of all ranks, likewise
 _BASE_QUANTILE = 0.25  # of the pieces, the middle of whose better half is the baseline
 _LARGE_CLASS = 20  # from 1 MB on a transfer takes a time by its bytes
 _PIECES_MIN = 4
 GAP_NS_MIN = 50_000.0  # shorter own gaps are launches, not work
-_BASES_APART = 0.8  # short gaps beside long ones, where growth by proportion can be told
+_ALIKE_PARTS = 0.5  # of what parts of a step added, in proportion to what they are usually
 _ALIKE_MAX = 3.0  # the upper quarter of a place's gaps beside the lower, where it can be compared
 
 
@@ -50,7 +53,7 @@ def cost_of_bytes(records: Records, transfer: Floats) -> Floats:
     return np.where(large, transfer / np.maximum(records.bytes, 1), transfer)
 
 
-def find_changes(records: Records, order: Order, usual: Floats) -> Changes:
+def find_changes(records: Records, order: Order, gaps: Gaps) -> Changes:
     """Return what was slower at some times than at others."""
     pieces = int(records.piece.max()) + 1
     kind = number_rows(records.comm, records.func, records.size_class)
@@ -66,16 +69,47 @@ def find_changes(records: Records, order: Order, usual: Floats) -> Changes:
     enough = np.bincount(kinds, minlength=int(kind.max()) + 1) >= _PIECES_MIN
     ratio = np.where(enough[kinds], middle / base[kinds], np.nan)
     factor = np.ones(len(records))
-    slow = ratio >= LONGER
-    factor[rows] = np.where(slow, 1 / ratio, 1.0)[cell]
-    gap, grown, evenly = _gaps(records, order, usual, pieces)
+    slow = _in_slow_runs(ratio, kinds, records.piece[rows][one])
+    # What it would have been is what it was at all other times, better ones and worse ones.
+    fine = ~slow
+    fair = medians(kinds[fine], middle[fine], int(kind.max()) + 1)
+    with np.errstate(invalid="ignore"):
+        undo = np.fmin(np.where(slow, fair[kinds] / middle, 1.0), 1.0)
+    factor[rows] = undo[cell]
+    gap, grown, evenly = _gaps(records, order, gaps, pieces)
     return Changes(factor, gap, grown, evenly)
 
 
+def _in_slow_runs(ratio: Floats, kinds: Ints, pieces: Ints) -> Mask:
+    """Tell which cells are slow, or next to a slow one and longer than by chance.
+
+    A time is slow by one answer: its pieces lie on both sides of any line.
+    """
+    order = order_rows(kinds, pieces, pieces)
+    longer = ratio[order] >= _STILL_LONGER
+    same = longer[1:] & longer[:-1] & (kinds[order][1:] == kinds[order][:-1])
+    run = np.append(0, np.cumsum(~same))[: len(order)]
+    has = np.bincount(run, ratio[order] >= LONGER) > 0
+    found = np.zeros(len(order), dtype=bool)
+    found[order] = longer & has[run]
+    return found
+
+
+def _ends_run(records: Records, order: Order, rows: Ints) -> Mask:
+    """Tell which rows are the last of those with one cause."""
+    run = number_rows(records.member[rows], order.cause[rows])
+    in_run = order_rows(run, records.begin[rows], records.begin[rows])
+    last = np.append(run[in_run][1:] != run[in_run][:-1], True)[: len(in_run)]
+    found = np.zeros(len(rows), dtype=bool)
+    found[in_run] = last
+    return found
+
+
 def _gaps(
-    records: Records, order: Order, usual: Floats, pieces: int
+    records: Records, order: Order, gaps: Gaps, pieces: int
 ) -> tuple[Floats, Floats, Mask]:
     """Return what to add to own gaps so that all ranks have those of the better pieces."""
+    usual = gaps.usual
     rows = np.flatnonzero(~np.isnan(usual))
     if not len(rows):
         return np.zeros(len(records)), np.full(pieces, np.nan), np.ones(pieces, dtype=bool)
@@ -91,24 +125,48 @@ def _gaps(
     with np.errstate(invalid="ignore", divide="ignore"):
         alike = (base >= GAP_NS_MIN) & (high / base <= _ALIKE_MAX)
     enough = (np.bincount(spots, minlength=count) >= _PIECES_MIN) & alike
-    seen = np.bincount(cell, minlength=size).astype(float)
-    weight = np.where(enough[spots], seen, 0.0)
+    # Of the gaps that are counted from one operation the longest has all the others in it.
+    longest = np.bincount(cell, _ends_run(records, order, rows), minlength=size)
+    weight = np.where(enough[spots], longest, 0.0)
     was = np.bincount(at_piece, weight * np.nan_to_num(base[spots]), minlength=pieces)
     now = np.bincount(at_piece, weight * middle, minlength=pieces)
     grown = np.divide(now, was, out=np.full(pieces, np.nan), where=was > 0)
     found = np.zeros(len(records))
     slow = grown[records.piece] >= GROWN
-    excess = np.where(enough, base, np.nan)[order.spot] - usual
-    known = slow & ~np.isnan(excess)
-    found[known] = np.minimum(excess[known], 0.0)
-    fine = enough[spots]
-    longer, usual_there, where = (middle - base[spots])[fine], base[spots[fine]], at_piece[fine]
-    short = usual_there <= medians(where, usual_there, pieces)[where]
+    # In proportion: what holds all ranks up holds up one more than another.
     with np.errstate(invalid="ignore", divide="ignore"):
-        bases = medians(where[short], usual_there[short], pieces)
-        bases = bases / medians(where[~short], usual_there[~short], pieces)
-        more = medians(where[short], longer[short], pieces)
-        more = more / medians(where[~short], longer[~short], pieces)
-    # A wait at one place of a step is in all gaps that are counted from there, alike.
-    evenly = ~((bases <= _BASES_APART) & (more >= (1 + bases) / 2))
+        excess = gaps.own * (np.where(enough, base, np.nan)[order.spot] / usual - 1)
+    known = slow & np.isfinite(excess)
+    found[known] = np.minimum(excess[known], 0.0)
+    evenly = _in_proportion(records, order, usual, rows, pieces)
     return found, grown, evenly
+
+
+def _in_proportion(
+    records: Records, order: Order, usual: Floats, rows: Ints, pieces: int
+) -> Mask:
+    """Tell by piece whether all parts of a step grew alike, as with more work.
+
+    A wait for storage is at one place. It is in all gaps that are counted from there, so what each
+    adds to the gap before it is looked at. True where that cannot be told.
+    """
+    run = number_rows(records.member[rows], order.cause[rows])
+    in_run = order_rows(run, records.begin[rows], records.begin[rows])
+    step = usual[rows][in_run].copy()
+    step[1:] -= np.where(run[in_run][1:] == run[in_run][:-1], usual[rows][in_run][:-1], 0.0)
+    part = np.empty(len(rows))
+    part[in_run] = np.maximum(step, 0.0)
+    cell = number_rows(order.spot[rows], records.piece[rows])
+    size = int(cell.max()) + 1
+    one = first_rows(cell)
+    spots, at_piece = order.spot[rows][one], records.piece[rows][one]
+    now = medians(cell, part, size) * np.bincount(cell, minlength=size)
+    count = np.bincount(cell, minlength=size)
+    base = quantiles(spots, now / count, int(order.spot.max()) + 1, _BASE_QUANTILE)[spots] * count
+    more = np.maximum(now - base, 0.0)
+    all_more = np.bincount(at_piece, more, minlength=pieces)[at_piece]
+    all_base = np.bincount(at_piece, base, minlength=pieces)[at_piece]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        common = np.nan_to_num(np.minimum(more / all_more, base / all_base), nan=1.0)
+    found: Mask = np.bincount(at_piece, common, minlength=pieces) >= _ALIKE_PARTS
+    return found

@@ -256,7 +256,10 @@ def _slow_times(rows: Sequence[tuple[int, int, float]]) -> list[list[int]]:
     Two are one when few pieces between them, beside the first, are as they should be.
     """
     shares = np.array([share for _, _, share in rows])
-    slow = np.flatnonzero(shares >= max(_SLOW_PIECE_MIN, 0.3 * float(shares.max(initial=0.0))))
+    span = np.array([end - start for start, end, _ in rows], float)
+    # A piece that is cut short, as a job's first one, says little of how slow it may be.
+    whole = span >= np.median(span) / 2
+    slow = np.flatnonzero(shares >= max(_SLOW_PIECE_MIN, 0.3 * float(shares[whole].max())))
     found: list[list[int]] = []
     for at in slow.tolist():
         if found and at - found[-1][-1] - 1 <= max(_APART_MAX, len(found[-1]) // 2):
@@ -367,9 +370,16 @@ def _believed(
 def _cost_of_pieces(
     answers: Sequence[Piece], rows: Sequence[tuple[int, int, float]], some: Sequence[int]
 ) -> float:
-    """Return what was lost in some pieces, as a share of all."""
-    length = sum(one.length for one in answers)
-    return sum(rows[at][2] * answers[at].length for at in some) / length if length else 0.0
+    """Return what was lost in some pieces, as a share of all.
+
+    Pieces are of one length of time. The part of one that can be replayed is smaller where
+    operations are rare, because everything is slow; that must not make it count less.
+    """
+    span = np.array([one.end - one.start for one in answers], float)
+    weight = np.ones(len(span))
+    for edge in (0, -1):  # the job began and ended within a piece
+        weight[edge] = min(1.0, span[edge] / float(np.median(span)))
+    return float(sum(rows[at][2] * weight[at] for at in some) / weight.sum())
 
 
 def _same_place(one: Where | None, other: Where | None) -> bool:
@@ -465,7 +475,7 @@ def judge_records(
     spots = tuple(Spot(node, local) for node, local in zip(nodes, locals_, strict=True))
     replay = Replay(records, order, gaps)
     late, found = _late_causes(records, order, usual, nodes, replay)
-    changes = find_changes(records, order, usual)
+    changes = find_changes(records, order, gaps)
     causes = [
         *late,
         *_transfer_causes(records, order, gaps, replay, changes, spots),
