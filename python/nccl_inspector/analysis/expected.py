@@ -84,7 +84,7 @@ def _of_platform(model: str, nranks: int, algo: str, size_bytes: int) -> _Platfo
 def _wider(model: str, gbs: float) -> _Platform | None:
     """Return a row of a model that reaches far more inside of a node than the ports carry.
 
-    Then these limit a ring over nodes, however many GPUs of a node are in it.
+    Then these limit a ring over all GPUs of nodes, however many a node has.
     """
     rows = (one for one in _PLATFORMS if one.algo == _RING and one.model.search(model))
     return next((row for row in rows if row.gbs >= _WIDER_TIMES * gbs), None)
@@ -139,7 +139,9 @@ def expected(
         return Expected(gbs, f"{share}: {_PORTS_SOURCE}", firm)
     if transport == MIXED and nranks % nnodes == 0:
         gbs = min(carried_gbs, nranks // nnodes * _one_port(ports_gbps))
-        row = _of_platform(model, nranks // nnodes, _RING, size) or _wider(model, gbs)
+        row = _of_platform(model, nranks // nnodes, _RING, size)
+        if row is None and nranks // nnodes == gpus:
+            row = _wider(model, gbs)
         if row is None:
             return None
         return Expected(

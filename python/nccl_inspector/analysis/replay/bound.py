@@ -16,7 +16,7 @@ from nccl_inspector.analysis.replay.records import Records
 _FILLED = 0.95  # of a gap, by operations of its own stream: more than that is no coincidence
 
 
-def shorter_gaps(records: Records, order: Order, gaps: Gaps) -> Floats:
+def gaps_if_faster(records: Records, order: Order, gaps: Gaps) -> Floats:
     """Return by row what to add to its own gap (ns, 0 or less) where transfers are faster.
 
     Of a gap that operations of the row's own communicator nearly fill, what is left between them.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from nccl_inspector.analysis.replay.arrays import Floats, Mask
-from nccl_inspector.analysis.replay.bound import shorter_gaps
+from nccl_inspector.analysis.replay.bound import gaps_if_faster
 from nccl_inspector.analysis.replay.changes import GROWN, LONGER, Changes, find_changes
 from nccl_inspector.analysis.replay.choice import Choice
 from nccl_inspector.analysis.replay.culprits import Culprit, Found, find_culprits, own_excess
@@ -281,7 +281,7 @@ def _transfer_causes(
     inner = _is_inside(records, spots)
     changed = [np.where(inner == inside, changes.transfer, 1.0) for inside in (False, True)]
     factors = [*(one.factor for one in beside), *changed]
-    answers = _ask_transfers(replay, factors, shorter_gaps(records, order, gaps))
+    answers = _ask_transfers(replay, factors, gaps_if_faster(records, order, gaps))
     found = []
     for place, one in enumerate(beside):
         cost, error, rows = _share(answers, place)
@@ -496,7 +496,7 @@ def judge_records(
         records,
         order,
         replay,
-        shorter_gaps(records, order, gaps),
+        gaps_if_faster(records, order, gaps),
         looked,
         dict(refused),
     )

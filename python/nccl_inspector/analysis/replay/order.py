@@ -516,7 +516,7 @@ def find_gaps(records: Records, order: Order) -> Gaps:
 def _usual_at_other_times(records: Records, order: Order, spot: Ints, known: Mask) -> Floats:
     """Return for each row what its peers take at its place of the pattern at most times.
 
-    Of peers that mostly have to queue there nothing is known. NaN: of less than half of them.
+    Of peers that nearly always have to queue there nothing is known. NaN: of less than half of them.
     """
     cell = number_rows(spot, records.member)
     size = int(cell.max()) + 1
@@ -526,7 +526,7 @@ def _usual_at_other_times(records: Records, order: Order, spot: Ints, known: Mas
     middle = medians(cell[clear], order.gap[clear], size)
     spot_of = np.zeros(size, np.int64)
     spot_of[cell] = spot
-    told = np.flatnonzero((seen > 0) & (2 * seen >= every))
+    told = np.flatnonzero((seen > 0) & (3 * seen >= every))
     others = medians(spot_of[told], middle[told], int(spot.max()) + 1)[spot_of]
     without = medians_of_others(spot_of[told], middle[told])
     others[told] = without
