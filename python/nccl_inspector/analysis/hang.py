@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from nccl_inspector.analysis.arrival import Meeting, Place, Seat, find_meetings
-from nccl_inspector.analysis.ending import Ending
-from nccl_inspector.analysis.suspect import SUSPECT_S, is_suspect
-from nccl_inspector.analysis.waitgraph import WAITS_S, Picture, Signs, Wait, WaitGraph, find_waits
+from nccl_inspector.analysis.ending import BEATS_APART_S, Ending
+from nccl_inspector.analysis.suspect import GIVEN_UP_S, SUSPECT_S, is_suspect
+from nccl_inspector.analysis.waitgraph import FOLLOWED, Picture, Signs, Wait, WaitGraph, find_waits
 from nccl_inspector.card.model import (
     BLOCKED,
     DEAD,
@@ -29,6 +29,7 @@ from nccl_inspector.card.model import (
 from nccl_inspector.model import COMM_FOLDED, FUNCS, KILLED, RUNNING, Comm, Operation, Process
 
 CONFIRMED_S = 300.0
+_TOLD = (DEAD, DIVERGENT, BLOCKED, MISMATCHED, DEADLOCK)  # what says who it was
 ROUND_NS = 1.5e9  # of the writer thread, with some room
 # A younger operation is unheard of in so much longer a life, where none took a third as long.
 LIFE_TIMES, UNHEARD_TIMES = 20, 3
@@ -186,14 +187,14 @@ def _last_progress_ns(processes: Iterable[Process]) -> int:
     return max((comm.last_progress_ns for one in processes for comm in one.comms), default=0)
 
 
-def _anchors(meeting: Meeting, still: bool) -> bool:
+def _anchors(meeting: Meeting, still: bool, least_s: float) -> bool:
     """Tell whether a communicator has an operation that is suspect."""
 
     def counts(seat: Seat, operation: Operation) -> bool:
         return operation.peer < 0 or (still and seat.process.facts.state in (KILLED, RUNNING))
 
     return any(
-        counts(seat, one) and is_suspect(one, one.age_ns / 1e9, seat.process)
+        counts(seat, one) and is_suspect(one, one.age_ns / 1e9, seat.process, least_s)
         for seat in meeting.seats.values()
         for one in seat.operations
     )
@@ -209,10 +210,10 @@ def _worst(waits: Sequence[Wait], graph: WaitGraph) -> Wait:
     return max(waits, key=order)
 
 
-def _queued_only(meeting: Meeting) -> Wait | None:
+def _queued_only(meeting: Meeting, least_s: float) -> Wait | None:
     """Return the first operation of a communicator whose ranks all wait for their streams."""
     rows = [(seat, one) for seat in meeting.seats.values() for one in seat.operations]
-    old = [row for row in rows if row[1].age_ns >= WAITS_S * 1e9]
+    old = [row for row in rows if row[1].age_ns >= FOLLOWED * least_s * 1e9]
     if not old:
         return None
     seat, first = min(old, key=lambda row: row[1].index)
@@ -221,9 +222,13 @@ def _queued_only(meeting: Meeting) -> Wait | None:
     return Wait(meeting, place, tuple((s, one) for s, one in seats if one))
 
 
-def may_hang(processes: Iterable[Process]) -> bool:
+def may_hang(processes: Iterable[Process], least_s: float = SUSPECT_S) -> bool:
     """Tell whether there is anything to look at: most jobs have no old operation at all."""
-    return any(is_suspect(op, op.age_ns / 1e9, one) for one in processes for op in one.operations)
+    return any(
+        is_suspect(op, op.age_ns / 1e9, one, least_s)
+        for one in processes
+        for op in one.operations
+    )
 
 
 def find_hangs(
@@ -237,21 +242,43 @@ def find_hangs(
     `processes` are in common time, `silences_ns` is how long each gave no sign of life before the
     last one did (analysis/clocks.py), `names` are theirs.
     """
-    if not may_hang(processes):
+    return _find_all(_Job(processes, names, ending), silences_ns, SUSPECT_S)
+
+
+def find_stopped(
+    processes: Sequence[Process],
+    names: Sequence[str],
+    ending: Ending,
+    silences_ns: Sequence[float],
+) -> tuple[Hang, ...]:
+    """Return, of a job that failed by itself, what others waited in for who stopped first.
+
+    These operations are too young to hang. They count where they say who it was. The arguments are
+    those of `find_hangs`.
+    """
+    if not ending.was_given_up:
+        return ()
+    found = _find_all(_Job(processes, names, ending), silences_ns, GIVEN_UP_S)
+    return tuple(one for one in found if one.roots and one.verdict in _TOLD)
+
+
+def _find_all(job: _Job, silences_ns: Sequence[float], least_s: float) -> tuple[Hang, ...]:
+    """Return a hang for each communicator with an operation that is older than `least_s`."""
+    processes = job.processes
+    if not may_hang(processes, least_s):
         return ()
     last_beat_ns = max((one.facts.beat_ns for one in processes), default=0)
-    still = last_beat_ns - _last_progress_ns(processes) > SUSPECT_S * 1e9
+    still = last_beat_ns - _last_progress_ns(processes) > least_s * 1e9
     meetings = find_meetings(processes)
-    hung = [meeting for meeting in meetings if _anchors(meeting, still)]
+    hung = [meeting for meeting in meetings if _anchors(meeting, still, least_s)]
     if not hung:
         return ()
-    by_meeting = {meeting.id: list(find_waits(meeting)) for meeting in meetings}
+    by_meeting = {meeting.id: list(find_waits(meeting, FOLLOWED * least_s)) for meeting in meetings}
     for meeting in hung:
-        extra = None if by_meeting[meeting.id] else _queued_only(meeting)
+        extra = None if by_meeting[meeting.id] else _queued_only(meeting, least_s)
         by_meeting[meeting.id] += [extra] if extra else []
-    signs = Signs(last_beat_ns, silences_ns)
+    signs = Signs(last_beat_ns, silences_ns, min(least_s, BEATS_APART_S))
     graph = WaitGraph((w for waits in by_meeting.values() for w in waits), signs, meetings)
-    job = _Job(processes, names, ending)
     found = [
         _hang(graph, _worst(by_meeting[meeting.id], graph), job)
         for meeting in hung

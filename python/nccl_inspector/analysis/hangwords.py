@@ -2,7 +2,7 @@
 """Hangs as findings: who did what last, who waits where since when, and what to run next."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nccl_inspector.analysis.commands import show_journal, show_stack
 from nccl_inspector.analysis.ending import Ending
@@ -234,6 +234,23 @@ def _finding(hang: Hang, behind: Sequence[Hang], job: HungJob) -> Finding:
         victims=tuple(map(job.places.rank, victims[:_VICTIMS_SHOWN])),
         next=_next(hang, job),
     )  # fmt: skip
+
+
+def describe_stopped(stopped: Sequence[Hang], job: HungJob) -> Iterator[Finding]:
+    """Return the finding of who stopped first when a job failed: of the first operation."""
+    for one in describe_hangs(stopped[:1], job):
+        waited_s = stopped[0].age_s
+        yield replace(
+            one,
+            rule="stopped-first",
+            severity=WARNING,
+            confidence=MEDIUM,
+            detail=f"{one.detail} The job failed then; what it wrote last may say why.",
+            period=Period(stopped[0].since_s, stopped[0].since_s + waited_s)
+            if stopped[0].since_s is not None
+            else None,
+            cost_s=None,
+        )
 
 
 def describe_hangs(hangs: Sequence[Hang], job: HungJob) -> Iterator[Finding]:

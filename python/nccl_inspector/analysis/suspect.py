@@ -8,11 +8,15 @@ from nccl_inspector.model import Operation, Process
 # It is suspect when it is older than both.
 SUSPECT_S = 60.0
 SUSPECT_TIMES = 20.0  # of the 99th percentile of its kind
+# Of a job that failed by itself: what its ranks were in when it did, and for how long before.
+GIVEN_UP_S = 4.0
 
 
-def is_suspect(operation: Operation, age: float, process: Process) -> bool:
+def is_suspect(
+    operation: Operation, age: float, process: Process, least_s: float = SUSPECT_S
+) -> bool:
     """Tell whether an operation of this age (s) is so old that it may never end."""
-    if age <= SUSPECT_S:
+    if age <= least_s:
         return False
     same = (
         key

@@ -14,7 +14,7 @@ from nccl_inspector.analysis.waitfor import End, find_ends, successors
 from nccl_inspector.card.model import NETWORK, TRANSPORT
 from nccl_inspector.model import FUNCS, Operation
 
-WAITS_S = SUSPECT_S / 2  # so long an operation is followed; what blocks the rest came before it
+FOLLOWED = 0.5  # of the age that makes one suspect; what blocks the rest came before it
 
 # Of the graph: a process by its place in the list, or an operation.
 _Node: TypeAlias = int | Place
@@ -65,15 +65,16 @@ class Picture:
 class Signs:
     """Signs of life: the latest of all, and how long each process gave none before that.
 
-    See `silences_ns` in analysis/clocks.py.
+    See `silences_ns` in analysis/clocks.py. A shorter silence than `least_s` tells nothing.
     """
 
     last_ns: int
     silences_ns: Sequence[float]
+    least_s: float = BEATS_APART_S
 
     def is_dead(self, who: int, since_ns: int) -> bool:
         """Tell whether a process was gone for most of the time that others waited for it."""
-        return self.silences_ns[who] > max(BEATS_APART_S * 1e9, (self.last_ns - since_ns) / 2)
+        return self.silences_ns[who] > max(self.least_s * 1e9, (self.last_ns - since_ns) / 2)
 
 
 def _find_mismatched(wait: Wait) -> tuple[int, ...]:
@@ -123,17 +124,18 @@ def _look(wait: Wait, signs: Signs) -> Picture:
     )
 
 
-def _waited_in(seat: Seat) -> Iterator[Operation]:
+def _waited_in(seat: Seat, least_s: float) -> Iterator[Operation]:
     """Return the operations in which a rank is: its first collective, and every Send and Recv."""
-    begun = [one for one in seat.operations if one.started and one.age_ns >= WAITS_S * 1e9]
+    begun = [one for one in seat.operations if one.started and one.age_ns >= least_s * 1e9]
     yield from (one for one in begun if one.peer >= 0)
     yield from [one for one in begun if one.peer < 0][:1]
 
 
-def find_waits(meeting: Meeting) -> Iterator[Wait]:
+def find_waits(meeting: Meeting, least_s: float = FOLLOWED * SUSPECT_S) -> Iterator[Wait]:
+    """Return what ranks of a communicator have been in for so long (s) at least."""
     places: dict[Place, list[tuple[Seat, Operation]]] = defaultdict(list)
     for seat in meeting.seats.values():
-        for operation in _waited_in(seat):
+        for operation in _waited_in(seat, least_s):
             places[meeting.place_of(seat, operation)].append((seat, operation))
     for place, seats in places.items():
         yield Wait(meeting, place, tuple(seats))

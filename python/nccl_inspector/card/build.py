@@ -12,8 +12,8 @@ from nccl_inspector.analysis.commands import suggest
 from nccl_inspector.analysis.coverage import Coverage
 from nccl_inspector.analysis.ending import Ending
 from nccl_inspector.analysis.expected import expected, port_gbps
-from nccl_inspector.analysis.hang import find_hangs, may_hang
-from nccl_inspector.analysis.hangwords import HungJob, describe_hangs
+from nccl_inspector.analysis.hang import find_hangs, find_stopped, may_hang
+from nccl_inspector.analysis.hangwords import HungJob, describe_hangs, describe_stopped
 from nccl_inspector.analysis.hardware import find_hardware
 from nccl_inspector.analysis.paths import compare, time_communicators, time_network, time_pairs
 from nccl_inspector.analysis.places import Places, gpu_of
@@ -45,6 +45,7 @@ from nccl_inspector.card.figures import (
 )
 from nccl_inspector.card.given import Given, with_record
 from nccl_inspector.card.model import (
+    CRITICAL,
     INFO,
     NETWORK,
     NVLINK,
@@ -288,7 +289,8 @@ def _build(
     with looked:
         hardware, slow_hardware = find_hardware(summaries), find_slow_hardware(summaries)
         timed = _in_time(placed, ending)
-        hangs = find_hangs(timed.processes, report.names, ending, timed.silences_ns)
+        at_end = timed.processes, report.names, ending, timed.silences_ns
+        hangs = find_hangs(*at_end)
         sampled = judging.result()
         comms = with_transfers(comms, find_transfers(sampled))
         lasting = _lasting_slowness(comms, transports, placed)
@@ -322,9 +324,13 @@ def _build(
     causes, counters = with_counters([*told.findings, *below], hardware.findings)
     timeline = _confirmed(over_time.timeline, causes, sampled)
     running_job = None if ending.is_over else job.job_id
+    hung_job = HungJob(places, ending, job.job_id, comm_names)
+    died = any(one.rule == "killed" and one.severity == CRITICAL for one in unmeasured)
+    stopped = () if hangs or died else find_stopped(*at_end)
     located = places.locate(
         [
-            *describe_hangs(hangs, HungJob(places, ending, job.job_id, comm_names)),
+            *describe_hangs(hangs, hung_job),
+            *describe_stopped(stopped, hung_job),
             *(one for _, one in causes),
             *counters,
             *unmeasured,

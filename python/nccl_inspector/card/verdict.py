@@ -64,6 +64,9 @@ def _failed(state: str, findings: Sequence[Finding]) -> Verdict | None:
     if first is not None:
         confidence = HIGH if hang else first.confidence
         return Verdict(FAILED, OTHER, confidence, first.title)
+    stopped = next((one for one in findings if one.rule == "stopped-first"), None)
+    if stopped is not None:
+        return Verdict(FAILED, OTHER, stopped.confidence, stopped.title)
     told = state.lower().replace("_", " ")
     return Verdict(
         FAILED, OTHER, LOW, f"the job's state is {told}; nothing in its communication explains that"
