@@ -13,6 +13,7 @@ from nccl_inspector.analysis.join import Communicator
 from nccl_inspector.analysis.queued import GPU, HOST, LateCall, Queued, queue_of
 from nccl_inspector.analysis.replay.judge import (
     COST_MIN,
+    HABIT_TIMES,
     LATE,
     OUTSIDE,
     TOLD_MIN,
@@ -44,7 +45,7 @@ from nccl_inspector.model import FUNCS, Process
 
 CRITICAL_SHARE = 0.5
 _SHOWN = 4
-OUTSIDE_S_MIN = 100.0  # a shorter time outside of communication is part of many programs
+OUTSIDE_S_MIN = 60.0  # a shorter time outside of communication is part of many programs
 _EARLY_SHARE = 0.3  # of its lateness, that a rank waits less than its peers where it was late
 
 
@@ -438,17 +439,21 @@ def _transfer_finding(cause: Cause, view: JobView) -> tuple[str, Finding]:
 def _outside_finding(cause: Cause, view: JobView) -> Finding:
     share, seconds = _cost(cause, view)
     lasted = elapsed((cause.end - cause.start) / 1e9)
-    is_short = cause.end - cause.start < OUTSIDE_S_MIN * 1e9
+    own = cause.whole or cause.rare or cause.end - cause.start < OUTSIDE_S_MIN * 1e9
     return Finding(
         rule="slow-outside-communication",
         # What does not come back to what it was may be another phase of the program.
-        severity=INFO if cause.whole or is_short else _severity(share),
-        confidence=LOW if cause.whole or is_short else MEDIUM,
+        severity=INFO if own else _severity(share),
+        confidence=LOW if own else MEDIUM,
         title=f"slower outside communication for {lasted}: all ranks take "
         f"{cause.ratio:.2f} times as long between operations",
         detail=f"{_saved(share, seconds, view, 0.0)} T is as ever, and nobody waits for one rank."
         + (
-            " It does not come back to what it was: it may be another phase." if cause.whole else ""
+            " It does not come back to what it was: it may be another phase."
+            if cause.whole
+            else " It comes again and again, as a part of the program does."
+            if cause.rare
+            else ""
         ),
         period=_period(cause),
         evidence=(
@@ -540,9 +545,9 @@ def join_progress(
     A dip of that figure that no cause explains came from outside of communication.
     """
     found = list(causes)
-    for _, dip in over_time:
-        figure = next((one for one in dip.evidence if one.source == "throughput"), None)
-        if figure is None or dip.period is None or figure.value >= 0 or dip.severity == INFO:
+    dips = [(dip, figure) for _, dip in over_time if (figure := _figure_of(dip)) is not None]
+    for dip, figure in dips:
+        if dip.period is None or dip.severity == INFO:
             continue
         lasted_s = dip.period.end_s - dip.period.start_s
         if lasted_s < OUTSIDE_S_MIN:  # as long as an evaluation or a checkpoint takes
@@ -556,6 +561,9 @@ def join_progress(
             kind, one = found[place]
             found[place] = kind, replace(one, evidence=(*one.evidence, figure), confidence=HIGH)
             continue
+        # What comes again and again as deep is part of the program: an evaluation, a checkpoint.
+        if sum(one.value <= figure.value / 2 for _, one in dips) >= HABIT_TIMES:
+            continue
         cost_s = -figure.value * lasted_s
         share = cost_s / wall_s if wall_s else 0.0
         if share < COST_MIN:
@@ -568,6 +576,11 @@ def join_progress(
             ),
         ))  # fmt: skip
     return tuple(sorted(found, key=lambda one: -(one[1].cost_s or 0.0)))
+
+
+def _figure_of(dip: Finding) -> Evidence | None:
+    """Return by how much the job's own figure of progress fell in a slow time."""
+    return next((one for one in dip.evidence if one.source == "throughput" and one.value < 0), None)
 
 
 def _explains(one: Finding, period: Period) -> bool:

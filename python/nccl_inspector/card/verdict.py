@@ -4,7 +4,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from nccl_inspector.analysis.replay.judge import Judged
+from nccl_inspector.analysis.replay.judge import COST_MIN, Judged
 from nccl_inspector.card.model import (
     CANNOT_TELL,
     COMMUNICATION,
@@ -108,9 +108,14 @@ def _healthy(
             f"; the ranks waited for each other for {sampled.imbalance_share:.0%} of the time, and "
             "who is late changes: the work is uneven"
         )
+    # What a program does of its own accord looks like this, too.
+    told = [one for one in findings if one.cause in _CAUSES and (one.cost_share or 0.0) >= COST_MIN]
+    own = max(told, key=lambda one: one.cost_share or 0.0, default=None)
+    what = "no rank and no link" if own is None else "nothing that must be a fault"
+    but = f". What may be the program's own doing: {own.title} ({own.cost_share:.1%})" if own else ""
     summary = (
-        f"no rank and no link cost the job 1% or more{ran}{among}: {elapsed(sampled.seconds)} of "
-        f"it were replayed operation by operation{waited}"
+        f"{what} cost the job 1% or more{ran}{among}: {elapsed(sampled.seconds)} of it were "
+        f"replayed operation by operation{waited}{but}"
     )
     return Verdict(HEALTHY, "", confidence, summary, None, None, waiting_share)
 

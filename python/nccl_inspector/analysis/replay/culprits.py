@@ -8,7 +8,7 @@ are late only because they waited for it elsewhere cost nothing, and are not acc
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import hypot
+from math import comb, hypot
 
 import numpy as np
 
@@ -26,6 +26,8 @@ _NODE_SUSPECTS = 0.6  # of a node's processes, that must be suspicious each by i
 _NODE_Z = 3.0
 _ONCE_PIECES, _ONCE_SHARE = 4, 0.6
 _STEADY_PARTS_MIN = 6
+_ALONE_MIN = 4  # processes, among which always the same one stands out
+_LONG_SHARE, _LONG_MIN = 0.3, 0.02  # of its longest delay, and of a piece
 LATE_NS_MIN = 100_000.0  # a shorter excess is no lateness
 
 
@@ -45,6 +47,7 @@ class Culprit:
     # Of each piece begin and end (ns), and the share that it cost.
     pieces: tuple[tuple[int, int, float], ...]
     steady: float = 0.0  # standard errors above 0, without the part that stands out most
+    chance: float = 1.0  # that it is the same one so often, if it could have been anyone
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +112,37 @@ def _steady(shares: Floats) -> float:
         return 0.0
     rest = np.delete(shares, np.argmax(np.abs(shares - np.median(shares))))
     return float(rest.mean()) / max(_error(rest), 1e-9)
+
+
+def _chance(
+    singles: Sequence[tuple[int, ...]],
+    columns: Mapping[tuple[int, ...], int],
+    pieces: Sequence[Piece],
+    members: tuple[int, ...],
+) -> float:
+    """Return how probable it is that one of a job's processes has so many of its long delays.
+
+    Rare delays vary too much for an error of their mean: what counts is that they are always the
+    same one's. As many as are long beside its own are counted of all processes.
+    """
+    if len(members) != 1 or len(singles) < _ALONE_MIN:
+        return 1.0
+    own = _piece_shares(pieces, columns[members])
+    long_ = own >= max(float(own.max(initial=0.0)) * _LONG_SHARE, _LONG_MIN)
+    count = int(long_.sum())
+    least = float(own[long_].min()) if count else 1.0
+    every = sum(int((_piece_shares(pieces, columns[one]) >= least).sum()) for one in singles)
+    return min(1.0, len(singles) * _binomial_tail(count, every, 1 / len(singles)))
+
+
+def _binomial_tail(count: int, trials: int, share: float) -> float:
+    """Return the probability of `count` or more of `trials`, each with the same share."""
+    return float(
+        sum(
+            comb(trials, each) * share**each * (1 - share) ** (trials - each)
+            for each in range(count, trials + 1)
+        )
+    )
 
 
 def _total(pieces: Sequence[Piece], column: int) -> float:
@@ -189,7 +223,8 @@ def find_culprits(
         steady = _steady(_parts(answers, column) - among) if column is not None else 0.0
         common = typical.get(members, 0.0)
         one = _culprit(answers, members, nodes, cost, shares, common, error, owner, longest)
-        found.append(replace(one, steady=steady))
+        chance = _chance(singles, columns, answers, members) if members in columns else 1.0
+        found.append(replace(one, steady=steady, chance=chance))
     return Found(
         tuple(found),
         sum(one.length for one in answers) / 1e9,

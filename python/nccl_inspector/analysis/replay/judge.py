@@ -31,8 +31,10 @@ from nccl_inspector.analysis.replay.records import Records, Source, gather
 from nccl_inspector.analysis.replay.whatif import Piece, Question, Replay
 
 COST_MIN = 0.01  # of the job's time, from which on a cause is a warning
+HABIT_TIMES = 3  # what comes so often is part of the program
 TOLD_MIN = 0.004  # from which on it is information
 _ERRORS = 4.0  # standard errors that a cost must be above nothing
+_CHANCE_MAX = 1e-4  # that long delays are by chance always the same one's
 _SPREADS = 5.0  # of what the same question says of the other processes
 _LATE_SHARE, _LATE_APART = 0.6, 0.3  # of its gaps, and beyond what is usual in the job
 _PIECE_SLOW = 0.25  # of the usual cost of its worst pieces, for a piece to be in the period
@@ -69,7 +71,7 @@ class Cause:
     late_ns: float = 0.0
     late_share: float = 0.0
     victims: tuple[int, ...] = ()  # who were late because they waited for it
-    rare: bool = False  # seldom and long, as checkpoints are
+    rare: bool = False  # seldom and long, as checkpoints are; of OUTSIDE: again and again
     once: bool = False
     leader: bool = False  # rank 0 of the largest communicator, which logs and saves for all
     saved_s: float = 0.0  # in the pieces that were replayed
@@ -149,7 +151,13 @@ def _is_proved(one: Culprit, spread: float, usual_late: float) -> bool:
         return False
     # In a short job the cost of few parts varies; who nearly always is late, and alone, is late.
     always = one.late_share >= max(_LATE_SHARE, usual_late + _LATE_APART)
-    return always or one.once or cost >= _ERRORS * one.error_share or one.steady >= 2 * _ERRORS
+    return (
+        always
+        or one.once
+        or cost >= _ERRORS * one.error_share
+        or one.steady >= 2 * _ERRORS
+        or one.chance <= _CHANCE_MAX
+    )
 
 
 def _victims(records: Records, culprit: tuple[int, ...]) -> tuple[int, ...]:
@@ -427,6 +435,8 @@ def _outside_causes(records: Records, replay: Replay, changes: Changes) -> list[
                     once=len(slow) == 1,
                 )
             )
+    if sum(not one.whole for one in found) >= HABIT_TIMES:
+        return [replace(one, rare=True) for one in found]
     return found
 
 
