@@ -151,6 +151,10 @@ def _judge_period(card: Card, true: Truth, grade: Grade, named: list[Finding]) -
 
 
 def _judge_fault(card: Card, true: Truth, grade: Grade) -> None:
+    if 0 < true.cost_share < INFORMATION_BELOW and card.verdict.status == truth.HEALTHY:
+        grade.status_right = True
+        _judge_cost(card, true, grade)
+        return
     named = [one for one in accusing(card) if _names_guilty(one, true)]
     if true.nameable:
         grade.entity_right = bool(named)

@@ -250,7 +250,12 @@ def given_of(job: Job) -> Given:
 
 def card_of(job: Job, folder: Path) -> Card:
     """Return the card of a job that was played into a folder, as `report` would make it."""
-    return build_card(load_summaries(JOB_ID, folder / "reports", None), given_of(job))
+    return report_of(given_of(job), folder)
+
+
+def report_of(given: Given, folder: Path) -> Card:
+    """Return the card of a job that was played into a folder, with what Slurm knows of it."""
+    return build_card(load_summaries(JOB_ID, folder / "reports", None), given)
 
 
 def analyzed(folder: Path) -> Card:

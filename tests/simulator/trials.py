@@ -11,6 +11,7 @@ import fnmatch
 import io
 import json
 import os
+import pickle
 import shutil
 import statistics
 import sys
@@ -31,22 +32,55 @@ Row = dict[str, Any]
 _MEMORY = Path("/dev/shm")
 
 
-def play_case(name: str, seed: int, truth_only: bool = False, analyze: bool = False) -> Row:
-    """Make, play, collect, report and grade one job; what failed is in `error`."""
+def play_case(
+    name: str, seed: int, truth_only: bool = False, analyze: bool = False, kept: Path | None = None
+) -> Row:
+    """Make, play, collect, report and grade one job; what failed is in `error`.
+
+    `kept`: where played jobs are kept, to be judged again.
+    """
     began = time.monotonic()
     row: Row = {"case": name, "kind": case_of(name).kind, "seed": seed}
     try:
-        job, true = make(name, seed)
-        row |= {"ranks": len(job.ranks), "nodes": len(job.nodes), "wall_s": true.wall_s}
-        row |= {"operations": sum(len(one.operations) for one in job.ranks)}
-        row |= {"cost_true": true.cost_share, "guilty": sorted(name for _, name in true.guilty)}
-        row["simulated_s"] = time.monotonic() - began
-        if not truth_only:
-            row |= asdict(_played(job, true, analyze))
+        if kept is not None:
+            row |= _judged_again(name, seed, kept)
+        else:
+            job, true = make(name, seed)
+            row |= _facts(job, true)
+            row["simulated_s"] = time.monotonic() - began
+            if not truth_only:
+                row |= asdict(_played(job, true, analyze))
     except Exception:  # a trial that breaks is a result, and the others go on
         row["error"] = traceback.format_exc()
     row["took_s"] = time.monotonic() - began
     return row
+
+
+def _facts(job: Any, true: Any) -> Row:
+    return {
+        "ranks": len(job.ranks),
+        "nodes": len(job.nodes),
+        "wall_s": true.wall_s,
+        "operations": sum(len(one.operations) for one in job.ranks),
+        "cost_true": true.cost_share,
+        "guilty": sorted(name for _, name in true.guilty),
+    }
+
+
+def _judged_again(name: str, seed: int, kept: Path) -> Row:
+    """Return the grade of a job's report, which is played only if it was not yet."""
+    from tests.simulator.play import given_of, play, report_of
+
+    folder = kept / f"{name}-{seed}"
+    facts = kept / f"{name}-{seed}.pickle"
+    if not facts.exists():
+        job, true = make(name, seed)
+        shutil.rmtree(folder, ignore_errors=True)
+        with redirect_stderr(io.StringIO()):
+            play(job, folder, at_once=1)
+        facts.write_bytes(pickle.dumps((_facts(job, true), given_of(job), true)))
+    row, given, true = pickle.loads(facts.read_bytes())  # noqa: S301: this program wrote it
+    return row | asdict(grade(report_of(given, folder), true))
 
 
 def _played(job: Any, true: Any, analyze: bool) -> Grade:
@@ -205,10 +239,15 @@ def _wanted(patterns: str, fast: bool) -> list[Case]:
 
 
 def trials(
-    cases: Sequence[Case], seeds: Sequence[int], jobs: int, truth_only: bool, analyze: bool
+    cases: Sequence[Case],
+    seeds: Sequence[int],
+    jobs: int,
+    truth_only: bool,
+    analyze: bool,
+    kept: Path | None,
 ) -> Iterator[Row]:
     """Yield the results of all jobs as they come, in order."""
-    todo = [(one.name, seed, truth_only, analyze) for one in cases for seed in seeds]
+    todo = [(one.name, seed, truth_only, analyze, kept) for one in cases for seed in seeds]
     with ProcessPoolExecutor(jobs) as pool:
         yield from pool.map(play_case, *zip(*todo, strict=True))
 
@@ -225,14 +264,21 @@ def main() -> int:
     parser.add_argument("--analyze", action="store_true", help="by JSON lines and `analyze`")
     parser.add_argument("--out", type=Path, help="all results as JSON")
     parser.add_argument("--table", type=Path, help="the page of the documentation")
+    parser.add_argument(
+        "--played", type=Path, metavar="DIR",
+        help="keep what was played here, and judge again what is here: after a change of the "
+        "analysis; not of the plugin or the simulator",
+    )  # fmt: skip
     given = parser.parse_args()
+    if given.played:
+        given.played.mkdir(parents=True, exist_ok=True)
     cases = _wanted(given.cases, given.fast)
     if not cases:
         parser.error("no case of that name")
     os.nice(5)
     seeds = range(given.first_seed, given.first_seed + given.seeds)
     rows = []
-    for row in trials(cases, seeds, given.jobs, given.truth_only, given.analyze):
+    for row in trials(cases, seeds, given.jobs, given.truth_only, given.analyze, given.played):
         rows.append(row)
         print(_line(row), flush=True)
         if given.out:
