@@ -49,6 +49,13 @@ OUTSIDE_S_MIN = 60.0  # a shorter time outside of communication is part of many 
 _EARLY_SHARE = 0.3  # of its lateness, that a rank waits less than its peers where it was late
 
 
+_QUEUED_MAX = 0.5  # of the operations, that begin as soon as their stream is free
+_AT_MOST = (
+    " That is the most it can have cost: the ranks always wait for these transfers, so how long "
+    "their own work takes is not known."
+)
+
+
 @dataclass(frozen=True, slots=True)
 class JobView:
     """What the words need of the job: by process its node, GPU and name, and how long it ran."""
@@ -113,6 +120,8 @@ def tell_below(
             continue
         worst = max(slow, key=lambda one: one.count * one.time_ns)
         kind, one = _below_finding(worst, share, error, inside, view)
+        if judged.queued_share(factors) > _QUEUED_MAX:
+            one = replace(one, detail=one.detail + _AT_MOST)
         if told is not None:
             nodes = {each.name.partition(" ")[0] for each in told.entities if each.kind == "port"}
             whose = tuple(Entity("node", node) for node in sorted(nodes))
@@ -553,13 +562,14 @@ def join_progress(
         if lasted_s < OUTSIDE_S_MIN:  # as long as an evaluation or a checkpoint takes
             continue
         place = next(
-            (at for at, (_, one) in enumerate(found)
-             if one.severity != INFO and _explains(one, dip.period)),
+            (at for at, (kind, one) in enumerate(found)
+             if (one.severity != INFO or kind == card.OUTSIDE) and _explains(one, dip.period)),
             None,
         )  # fmt: skip
         if place is not None:
             kind, one = found[place]
-            found[place] = kind, replace(one, evidence=(*one.evidence, figure), confidence=HIGH)
+            sure = one.confidence if one.severity == INFO else HIGH
+            found[place] = kind, replace(one, evidence=(*one.evidence, figure), confidence=sure)
             continue
         # What comes again and again as deep is part of the program: an evaluation, a checkpoint.
         if sum(one.value <= figure.value / 2 for _, one in dips) >= HABIT_TIMES:
@@ -572,6 +582,8 @@ def join_progress(
             card.OUTSIDE,
             replace(
                 dip, rule="slow-outside-communication", severity=_severity(share),
+                title=f"slower outside of communication for {elapsed(lasted_s)}: "
+                f"{figure.metric.removeprefix('change of ')} {figure.value:+.0%}",
                 cause=card.OUTSIDE, cost_s=cost_s, cost_share=share,
             ),
         ))  # fmt: skip

@@ -7,7 +7,7 @@ second is counted twice.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -103,14 +103,31 @@ class Judged:
         """
         if self.records is None or self.replay is None or not factors:
             return 0.0, 0.0
-        records = self.records
-        ids = np.array([comm.id for comm in records.comms], dtype=object)
-        factor = np.ones(len(records))
-        for (comm_id, func, size_class), value in factors.items():
-            mine = np.isin(records.comm, np.flatnonzero(ids == comm_id))
-            factor[mine & (records.func == func) & (records.size_class == size_class)] = value
+        factor = np.ones(len(self.records))
+        for kind, value in factors.items():
+            factor[_of_kind(self.records, kind)] = value
         cost, error, _ = _share(_ask_transfers(self.replay, [factor], self.shorter), 0)
         return cost, error
+
+    def queued_share(self, kinds: Iterable[tuple[int, int, int]]) -> float:
+        """Return the share of operations of some kinds that began when their stream was free."""
+        if self.records is None or self.order is None:
+            return 0.0
+        rows = [_of_kind(self.records, kind) for kind in kinds]
+        mine = np.logical_or.reduce(rows) if rows else np.zeros(len(self.records), dtype=bool)
+        return float(np.mean(self.order.queued[mine])) if mine.any() else 0.0
+
+
+def _of_kind(records: Records, kind: tuple[int, int, int]) -> Mask:
+    """Tell which rows are of a communicator (its id), function and size class."""
+    comm_id, func, size_class = kind
+    comms = [place for place, comm in enumerate(records.comms) if comm.id == comm_id]
+    found: Mask = (
+        np.isin(records.comm, comms)
+        & (records.func == func)
+        & (records.size_class == size_class)
+    )
+    return found
 
 
 def _period(culprit_pieces: Sequence[tuple[int, int, float]]) -> tuple[int, int, bool]:
