@@ -6,14 +6,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from nccl_inspector.analysis.replay.judge import (
-    COST_MIN,
-    LATE,
-    TRANSFER,
-    Cause,
-    Judged,
-    judge_records,
-)
+from nccl_inspector.analysis.replay.cause import COST_MIN, LATE, TRANSFER, Cause
+from nccl_inspector.analysis.replay.judge import Judged, judge_records
 from nccl_inspector.analysis.replay.order import find_gaps, find_order
 from nccl_inspector.analysis.replay.records import gather
 from nccl_inspector.analysis.replay.whatif import Replay

@@ -79,7 +79,7 @@ def _judged_again(name: str, seed: int, kept: Path) -> Row:
         with redirect_stderr(io.StringIO()):
             play(job, folder, at_once=1)
         facts.write_bytes(pickle.dumps((_facts(job, true), given_of(job), true)))
-    row, given, true = pickle.loads(facts.read_bytes())  # noqa: S301: this program wrote it
+    row, given, true = pickle.loads(facts.read_bytes())  # noqa: S301 - this program wrote it
     return row | asdict(grade(report_of(given, folder), true))
 
 

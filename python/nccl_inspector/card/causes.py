@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from nccl_inspector.analysis.hardwarerules import CABLE
 from nccl_inspector.analysis.join import Communicator
 from nccl_inspector.analysis.queued import GPU, HOST, LateCall, Queued, queue_of
-from nccl_inspector.analysis.replay.judge import (
+from nccl_inspector.analysis.replay.cause import (
     COST_MIN,
     HABIT_TIMES,
     LATE,
@@ -19,8 +19,8 @@ from nccl_inspector.analysis.replay.judge import (
     TOLD_MIN,
     TRANSFER,
     Cause,
-    Judged,
 )
+from nccl_inspector.analysis.replay.judge import Judged
 from nccl_inspector.analysis.replay.paths import ADAPTER, NODE, RAIL
 from nccl_inspector.analysis.slowhardware import SlowHardware
 from nccl_inspector.analysis.transport import NVLINK as NVLINK_CLASS
@@ -406,7 +406,7 @@ def _where(cause: Cause, view: JobView) -> tuple[str, tuple[Entity, ...], str]:
         words = f"paths of {cut_list([one.name for one in ranks], _SHOWN)} ({nodes})"
         return words, (Entity("node", node),), look
     # Which end of a path is slow is not known.
-    if len(where.nodes) == 2:  # noqa: PLR2004: a path has two ends
+    if len(where.nodes) == 2:
         return f"the path between {' and '.join(where.nodes)}", _pair(where.nodes), look
     return f"some paths between {cut_list(where.nodes, _SHOWN)}", (), look
 
@@ -465,9 +465,7 @@ def _outside_finding(cause: Cause, view: JobView) -> Finding:
             else ""
         ),
         period=_period(cause),
-        evidence=(
-            Evidence("samples", "own gaps of all ranks beside usual", cause.ratio, "times"),
-        ),
+        evidence=(Evidence("samples", "own gaps of all ranks beside usual", cause.ratio, "times"),),
         actions=("look at data loading, storage, checkpoints and GPU clocks of that time",),
         cost_s=seconds,
         cost_share=share,

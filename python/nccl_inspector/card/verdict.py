@@ -4,7 +4,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from nccl_inspector.analysis.replay.judge import COST_MIN, Judged
+from nccl_inspector.analysis.replay.cause import COST_MIN
+from nccl_inspector.analysis.replay.judge import Judged
 from nccl_inspector.card.model import (
     CANNOT_TELL,
     COMMUNICATION,
@@ -112,7 +113,9 @@ def _healthy(
     told = [one for one in findings if one.cause in _CAUSES and (one.cost_share or 0.0) >= COST_MIN]
     own = max(told, key=lambda one: one.cost_share or 0.0, default=None)
     what = "no rank and no link" if own is None else "nothing that must be a fault"
-    but = f". What may be the program's own doing: {own.title} ({own.cost_share:.1%})" if own else ""
+    but = (
+        f". What may be the program's own doing: {own.title} ({own.cost_share:.1%})" if own else ""
+    )
     summary = (
         f"{what} cost the job 1% or more{ran}{among}: {elapsed(sampled.seconds)} of it were "
         f"replayed operation by operation{waited}{but}"

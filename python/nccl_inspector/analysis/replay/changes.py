@@ -105,9 +105,7 @@ def _ends_run(records: Records, order: Order, rows: Ints) -> Mask:
     return found
 
 
-def _gaps(
-    records: Records, order: Order, gaps: Gaps, pieces: int
-) -> tuple[Floats, Floats, Mask]:
+def _gaps(records: Records, order: Order, gaps: Gaps, pieces: int) -> tuple[Floats, Floats, Mask]:
     """Return what to add to own gaps so that all ranks have those of the better pieces."""
     usual = gaps.usual
     rows = np.flatnonzero(~np.isnan(usual))
@@ -142,9 +140,7 @@ def _gaps(
     return found, grown, evenly
 
 
-def _in_proportion(
-    records: Records, order: Order, usual: Floats, rows: Ints, pieces: int
-) -> Mask:
+def _in_proportion(records: Records, order: Order, usual: Floats, rows: Ints, pieces: int) -> Mask:
     """Tell by piece whether all parts of a step grew alike, as with more work.
 
     A wait for storage is at one place. It is in all gaps that are counted from there, so what each

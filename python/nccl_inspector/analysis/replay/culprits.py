@@ -196,7 +196,9 @@ def find_culprits(
     # What a process or a node of this job costs by chance: as the others of its sort do.
     typical = _typical(singles, columns, costs) | _typical(groups, columns, costs)
     tables = [
-        np.stack([_parts(answers, columns[one]) for one in sort]) for sort in (singles, groups) if sort
+        np.stack([_parts(answers, columns[one]) for one in sort])
+        for sort in (singles, groups)
+        if sort
     ]
     common_error = float(np.median([_error(_parts(answers, columns[one])) for one in singles]))
     found = []

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a question to the replay saved: over all pieces of time, and in which of them."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from nccl_inspector.analysis.replay.cause import TOLD_MIN
+from nccl_inspector.analysis.replay.records import Records
+from nccl_inspector.analysis.replay.whatif import Piece
+
+_PIECE_SLOW = 0.25  # of the usual cost of its worst pieces, for a piece to be in the period
+WHOLE = 0.8  # of the pieces
+_SLOW_PIECE_MIN = 0.02  # of a piece, that a slow one loses
+_APART_MAX = 2  # pieces: of a time that is slow some pieces may be as usual
+
+
+def saved_share(
+    answers: Sequence[Piece], column: int
+) -> tuple[float, float, list[tuple[int, int, float]]]:
+    """Return what a question saves as a share, its standard error, and that by piece."""
+    length = sum(one.length for one in answers)
+    saved = sum(float(one.saved[column]) for one in answers)
+    rows = [
+        (one.start, one.end, float(one.saved[column]) / one.length if one.length else 0.0)
+        for one in answers
+    ]
+    shares = np.array([share for _, _, share in rows])
+    error = float(shares.std(ddof=1) / np.sqrt(len(shares))) if len(shares) > 1 else 0.0
+    return saved / length if length else 0.0, error, rows
+
+
+def period_of(culprit_pieces: Sequence[tuple[int, int, float]]) -> tuple[int, int, bool]:
+    """Return from when to when a cause cost something, and whether that is nearly all the time."""
+    shares = np.array([share for _, _, share in culprit_pieces])
+    top = float(np.sort(shares)[-max(len(shares) // 4, 1) :].mean())
+    slow = np.flatnonzero(shares >= max(_PIECE_SLOW * top, TOLD_MIN))
+    if not len(slow):
+        slow = np.arange(len(shares))
+    start, end = culprit_pieces[slow[0]][0], culprit_pieces[slow[-1]][1]
+    return start, end, len(slow) >= WHOLE * len(shares)
+
+
+def slow_times(rows: Sequence[tuple[int, int, float]]) -> list[list[int]]:
+    """Return the times in which something cost much, each as the places of its pieces.
+
+    Two are one when few pieces between them, beside the first, are as they should be.
+    """
+    if not rows:
+        return []
+    shares = np.array([share for _, _, share in rows])
+    span = np.array([end - start for start, end, _ in rows], float)
+    # A piece that is cut short, as a job's first one, says little of how slow it may be.
+    whole = span >= np.median(span) / 2
+    slow = np.flatnonzero(shares >= max(_SLOW_PIECE_MIN, 0.3 * float(shares[whole].max())))
+    found: list[list[int]] = []
+    for at in slow.tolist():
+        if found and at - found[-1][-1] - 1 <= max(_APART_MAX, len(found[-1]) // 2):
+            found[-1].append(at)
+        else:
+            found.append([at])
+    return found
+
+
+def believed(
+    records: Records,
+    answers: Sequence[Piece],
+    rows: Sequence[tuple[int, int, float]],
+    some: Sequence[int],
+) -> float:
+    """Return how much of a cost in some pieces is to be believed, from 0 to 1.
+
+    What costs time makes operations fewer: by how many a second is seen, whatever the replay says.
+    """
+    done = np.bincount(records.piece)[[one.piece for one in answers]].astype(float)
+    span = np.array([one.end - one.start for one in answers], float)
+    rate = done / np.maximum(span, 1.0)
+    there = np.zeros(len(answers), dtype=bool)
+    there[list(some)] = True
+    if there.all():
+        return 1.0
+    share = sum(rows[at][2] for at in some) / len(some)
+    fewer = 1 - float(np.median(rate[there])) / float(np.median(rate[~there]))
+    if fewer >= share / 2:
+        return 1.0
+    return fewer / share if fewer >= _SLOW_PIECE_MIN else 0.0
+
+
+def cost_of_pieces(
+    answers: Sequence[Piece], rows: Sequence[tuple[int, int, float]], some: Sequence[int]
+) -> float:
+    """Return what was lost in some pieces, as a share of all.
+
+    Pieces are of one length of time. The part of one that can be replayed is smaller where
+    operations are rare, because everything is slow; that must not make it count less.
+    """
+    span = np.array([one.end - one.start for one in answers], float)
+    weight = np.ones(len(span))
+    for edge in (0, -1):  # the job began and ended within a piece
+        weight[edge] = min(1.0, span[edge] / float(np.median(span)))
+    return float(sum(rows[at][2] * weight[at] for at in some) / weight.sum())

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who was late by its own doing, and made the others wait: one rank, or all of a node."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from nccl_inspector.analysis.replay.arrays import Floats
+from nccl_inspector.analysis.replay.cause import LATE, TOLD_MIN, Cause
+from nccl_inspector.analysis.replay.costs import period_of
+from nccl_inspector.analysis.replay.culprits import Culprit, Found, find_culprits, own_excess
+from nccl_inspector.analysis.replay.order import Order
+from nccl_inspector.analysis.replay.records import Records
+from nccl_inspector.analysis.replay.whatif import Question, Replay
+
+_ERRORS = 4.0  # standard errors that a cost must be above nothing
+_CHANCE_MAX = 1e-4  # that long delays are by chance always the same one's
+_SPREADS = 5.0  # of what the same question says of the other processes
+_LATE_SHARE, _LATE_APART = 0.6, 0.3  # of its gaps, and beyond what is usual in the job
+_RARE_SHARE, _RARE_TIMES = 0.03, 8.0  # of a process's gaps; of its usual excess
+
+
+def _leader(records: Records) -> int:
+    """Return the process that is rank 0 of the largest communicator; -1: none."""
+    largest = max(records.comms, key=lambda comm: (comm.nranks, -comm.ordinal), default=None)
+    return min(largest.members) if largest is not None and largest.members else -1
+
+
+def _rare_gap(records: Records, order: Order, usual: Floats, member: int) -> Floats | None:
+    """Return what takes the rare long delays out of a process's own gaps; None: there are none."""
+    excess, known = own_excess(order, usual)
+    mine = np.flatnonzero(known & (records.member == member))
+    if len(mine) < 1 / _RARE_SHARE:
+        return None
+    high = float(np.quantile(np.abs(excess[mine]), 1 - _RARE_SHARE))
+    rare = mine[excess[mine] > _RARE_TIMES * max(high, 1e5)]
+    if not len(rare):
+        return None
+    found = np.zeros(len(records))
+    found[rare] = -excess[rare]
+    return found
+
+
+def _is_proved(one: Culprit, spread: float, usual_late: float) -> bool:
+    cost = one.cost_share - max(one.typical_share, 0.0)
+    if cost < max(TOLD_MIN, _SPREADS * spread):
+        return False
+    # In a short job the cost of few parts varies; who nearly always is late, and alone, is late.
+    always = one.late_share >= max(_LATE_SHARE, usual_late + _LATE_APART)
+    return (
+        always
+        or one.once
+        or cost >= _ERRORS * one.error_share
+        or one.steady >= 2 * _ERRORS
+        or one.chance <= _CHANCE_MAX
+    )
+
+
+def _victims(records: Records, culprit: tuple[int, ...]) -> tuple[int, ...]:
+    """Return who works most closely with a culprit, and so was late with it."""
+    mine = np.isin(records.member, culprit)
+    often = np.bincount(records.comm[mine], minlength=len(records.comms))
+    for comm in np.argsort(-often).tolist():
+        members = set(records.comms[comm].members)
+        if often[comm] and len(members) < len(np.unique(records.member)) / 2:
+            return tuple(sorted(members - set(culprit)))
+    return ()
+
+
+def late_causes(
+    records: Records, order: Order, usual: Floats, nodes: Sequence[str], replay: Replay
+) -> tuple[list[Cause], Found]:
+    found = find_culprits(records, order, usual, nodes, replay)
+    # Who is early in all that it does would make the job longer at the usual pace: no spread.
+    costs = np.array([max(one.cost_share, 0.0) for one in found.culprits if len(one.members) == 1])
+    spread = 1.4826 * float(np.median(np.abs(costs - np.median(costs)))) if len(costs) > 3 else 0.0
+    late = [one.late_share for one in found.culprits if len(one.members) == 1]
+    usual_late = float(np.median(late)) if late else 0.0
+    leader = _leader(records)
+    causes = []
+    for one in found.culprits:
+        if not _is_proved(one, spread, usual_late):
+            continue
+        cost = one.cost_share - max(one.typical_share, 0.0)
+        rare = False
+        if len(one.members) == 1:
+            rare = _mostly_rare(records, order, usual, one, replay)
+        start, end, whole = period_of(one.pieces)
+        if one.once:
+            best = max(one.pieces, key=lambda piece: piece[2] * (piece[1] - piece[0]))
+            start, end, whole = best[0], best[1], False
+        causes.append(
+            Cause(
+                LATE,
+                cost,
+                one.error_share,
+                start,
+                end,
+                whole,
+                members=one.members,
+                node=one.node,
+                late_ns=one.late_ns,
+                late_share=one.late_share,
+                rare=rare,
+                once=one.once,
+                leader=one.members == (leader,),
+                victims=_victims(records, one.members),
+                saved_s=one.saved_ns / 1e9,
+            )
+        )
+    return causes, found
+
+
+def _mostly_rare(
+    records: Records, order: Order, usual: Floats, one: Culprit, replay: Replay
+) -> bool:
+    """Tell whether most of a process's cost is from rare long delays."""
+    gap = _rare_gap(records, order, usual, one.members[0])
+    if gap is None:
+        return False
+    answers = replay.ask([Question(gap=gap)])
+    length = sum(answer.length for answer in answers)
+    saved = sum(float(answer.saved[1]) for answer in answers)
+    return saved / max(length, 1.0) > one.cost_share / 2
