@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who is at the root of a job that stands still, from boxes of whole models."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
 
 from nccl_inspector.analysis.clocks import in_common_time, read_clocks, silences_ns
 from nccl_inspector.analysis.ending import Ending
-from nccl_inspector.analysis.hang import find_hangs
+from nccl_inspector.analysis.hang import find_hangs, find_stopped
 from nccl_inspector.analysis.naming import name_processes
 from nccl_inspector.analysis.waitfor import find_ends, successors
 from nccl_inspector.card.model import (
@@ -28,11 +28,14 @@ from tests.synthetic.jobs import Group, Model, through_summaries
 from tests.synthetic.standstill import STOOD_NS, SYNC, Call, Standstill, parallel_programs
 
 UNKNOWN_END = Ending()
+Find = Callable[..., tuple[Hang, ...]]
 CUBE = Model(tp=2, dp=2, pp=2)
 S = 10**9
 
 
-def hangs_of(processes: Sequence[Process], ending: Ending = UNKNOWN_END) -> tuple[Hang, ...]:
+def hangs_of(
+    processes: Sequence[Process], ending: Ending = UNKNOWN_END, find: Find = find_hangs
+) -> tuple[Hang, ...]:
     """Through node summaries, as the report gets them."""
     placed = [
         (summary.head.node, one)
@@ -43,7 +46,7 @@ def hangs_of(processes: Sequence[Process], ending: Ending = UNKNOWN_END) -> tupl
     common = in_common_time(placed, clocks)
     timed = [(node, one) for (node, _), one in zip(placed, common, strict=True)]
     silences = silences_ns(timed, clocks, ending.until_ns)
-    return find_hangs(common, name_processes([(42, one) for one in common]), ending, silences)
+    return find(common, name_processes([(42, one) for one in common]), ending, silences)
 
 
 def stood(
@@ -164,6 +167,23 @@ def test_what_might_have_ended_had_the_job_gone_on_is_only_suspected(
     processes = stood(programs, {3: in_last_step(programs[3], "tp", "AllReduce")})
     found = hangs_of(aged(processes, age_s, RUNNING), Ending(state))
     assert {hang.confirmed for hang in found} == {confirmed}
+
+
+def test_a_job_that_failed_within_seconds_says_who_stopped_first() -> None:
+    programs = parallel_programs(CUBE)
+    processes = aged(stood(programs, {3: in_last_step(programs[3], "tp", "AllReduce")}), 8)
+    failed = Ending("FAILED", exit_code=1)
+    assert hangs_of(processes, failed) == ()
+    assert_root(hangs_of(processes, failed, find_stopped), 3)
+    for other in (Ending("COMPLETED"), Ending("CANCELLED"), Ending("TIMEOUT"), Ending("NODE_FAIL")):
+        assert hangs_of(processes, other, find_stopped) == ()
+    assert hangs_of(aged(processes, 2), failed, find_stopped) == ()
+
+
+def test_a_job_that_failed_while_all_were_at_work_accuses_nobody() -> None:
+    assert (
+        hangs_of(aged(stood(parallel_programs(CUBE), {}), 8), Ending("FAILED"), find_stopped) == ()
+    )
 
 
 def long_lived(process: Process, longest_s: int = 0) -> Process:

@@ -87,6 +87,7 @@ class Config:
     controller_dir: Path
     store_dir: Path
     report_group: str
+    report_cost_percent: float
     summary_days: int
     report_days: int
     controller_wait_s: float

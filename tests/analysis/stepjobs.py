@@ -116,15 +116,32 @@ def _paces(rng: np.random.Generator, ranks: int, fault: Fault, step: int, uneven
 
 def data_parallel(
     ranks: int = 16, steps: int = 80, fault: Fault = Fault(), uneven: float = 0.0, seed: int = 0,
-    transfer_s: float = 0.02,
+    transfer_s: float = 0.02, node_uneven: float = 0.0, of_node: int = 4, pauses: int = 0,
+    pauses_of: Sequence[int] = (), input_s: float = 0.0, work: float = 1.0,
 ) -> StepJob:  # fmt: skip
-    """Eight buckets are reduced while the backward pass goes on; all wait for the last one."""
+    """Eight buckets are reduced while the backward pass goes on; all wait for the last one.
+
+    `uneven`: by how much the ranks' work differs by chance, `node_uneven`: that of whole nodes.
+    `pauses`: of a second, each of one of some ranks. `input_s`: for which all wait at the begin of
+    a step; `work`: how much more there is of it.
+    """
     rng = np.random.default_rng(seed)
+    other = np.random.default_rng((seed, 1))  # the same noise with pauses and without
+    who = other.choice(pauses_of, pauses) if pauses else ()
+    paused = dict(zip(other.choice(steps, pauses, replace=False), who, strict=True))
     now, found = np.zeros(ranks), []
     for step in range(steps):
         paces = _paces(rng, ranks, fault, step, uneven)
+        paces *= (
+            work
+            * np.repeat(1 + node_uneven * rng.standard_normal(-(-ranks // of_node)), of_node)[
+                :ranks
+            ]
+        )
         noise = 1 + 0.01 * rng.standard_normal((9, ranks))
-        ready, free = now + 0.2 * paces * noise[8], now.copy()
+        ready, free = now + input_s + 0.2 * paces * noise[8], now.copy()
+        if step in paused:
+            ready[paused[step]] += 1.0
         for bucket in range(8):
             ready = ready + 0.05 * paces * noise[bucket]
             begin = np.maximum(ready, free) + _LAUNCH_S

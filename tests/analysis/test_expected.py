@@ -35,6 +35,17 @@ def test_the_network_goes_by_its_ports() -> None:
     assert gbs("mixed", ranks=(16, 2), ports=[400] * 4) == 188
 
 
+def test_ports_limit_a_ring_over_whole_nodes_however_many_gpus_these_have() -> None:
+    ports = [100] * 4
+    whole = expected("mixed", "AllGather", "RING_SIMPLE", 12, 3, LARGE, H100, ports, 4)
+    assert whole is not None
+    assert whole.gbs == 48
+    # Some GPUs of a node may have any ports of it, and others send over these, too.
+    assert expected("mixed", "AllGather", "RING_SIMPLE", 12, 3, LARGE, H100, ports, 8) is None
+    # NVLink is hardly wider than eight such ports.
+    assert expected("mixed", "AllGather", "RING_SIMPLE", 8, 2, LARGE, H100, EIGHT_400, 4) is None
+
+
 @pytest.mark.parametrize(
     "wanted",
     [

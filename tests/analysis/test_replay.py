@@ -2,16 +2,20 @@
 """The replay of exact records: who is late by its own doing, and what that costs the job."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from nccl_inspector.analysis.replay.cause import COST_MIN, LATE, TRANSFER, Cause
+from nccl_inspector.analysis.replay import records as records_module
+from nccl_inspector.analysis.replay.bound import gaps_if_faster
+from nccl_inspector.analysis.replay.cause import COST_MIN, LATE, OUTSIDE, TRANSFER, Cause
+from nccl_inspector.analysis.replay.gaps import find_gaps
 from nccl_inspector.analysis.replay.judge import Judged, judge_records
-from nccl_inspector.analysis.replay.order import find_gaps, find_order
+from nccl_inspector.analysis.replay.order import find_order
 from nccl_inspector.analysis.replay.records import gather
 from nccl_inspector.analysis.replay.whatif import Replay
-from tests.analysis.stepjobs import Fault, StepJob, data_parallel, tensor_and_data_parallel
+from tests.analysis.stepjobs import Fault, Floats, StepJob, data_parallel, tensor_and_data_parallel
 
 Make = Callable[..., StepJob]
 
@@ -95,6 +99,110 @@ def test_nobody_is_accused_where_the_work_is_uneven_by_chance(
     judged = _judge(data_parallel(ranks=ranks, uneven=uneven, seed=seed))
     assert _warned(judged) == []
     assert judged.seen
+
+
+def test_one_rank_whose_pauses_are_rare_is_named_and_pauses_of_all_are_nobodys() -> None:
+    def job(pauses_of: Sequence[int]) -> StepJob:
+        return data_parallel(steps=400, pauses=12, pauses_of=pauses_of, seed=3)
+
+    (found,) = _warned(_judge(job([9])))
+    assert found.members == (9,)
+    assert found.cost_share == pytest.approx(
+        1 - data_parallel(steps=400, seed=3).end_s / job([9]).end_s, rel=0.35
+    )
+    assert _warned(_judge(job(range(16)))) == []
+
+
+def test_two_nodes_whose_work_differs_by_chance_are_not_accused() -> None:
+    for seed in range(6):
+        job = data_parallel(ranks=8, steps=120, node_uneven=0.15, of_node=4, seed=seed)
+        assert _warned(_judge(job)) == []
+
+
+def test_a_node_that_is_always_late_is_named_where_the_work_differs_too() -> None:
+    fault = Fault((4, 5, 6, 7), 1.1)
+    job = data_parallel(ranks=8, steps=200, node_uneven=0.02, of_node=4, fault=fault)
+    (found,) = _warned(_judge(job))
+    assert found.node == "n1"
+
+
+def test_the_same_operations_of_all_ranks_are_judged_though_a_clock_is_half_a_minute_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(records_module, "RECORDS_MAX", 8000)
+    fault = Fault((5,), 1.05)
+    job = data_parallel(steps=400, fault=fault)
+    found = _judge(job, [30.0 * (rank >= 8) for rank in range(16)]).causes
+    assert found[0].members == (5,)
+    cost = _true_cost(data_parallel, fault, steps=400)
+    assert found[0].cost_share == pytest.approx(cost, rel=0.1)
+
+
+def test_a_slow_network_that_fills_all_of_the_time_costs_what_faster_transfers_would_save() -> None:
+    slow, fast = (data_parallel(transfer_s=each, steps=60) for each in (0.3, 0.15))
+    judged = _judge(slow)
+    assert judged.records is not None
+    (kind,) = {
+        (judged.records.comms[comm].id, func, size)
+        for comm, func, size in zip(
+            judged.records.comm.tolist(), judged.records.func.tolist(),
+            judged.records.size_class.tolist(), strict=True,
+        )
+    }  # fmt: skip
+    cost, _ = judged.below({kind: 0.5})
+    assert cost == pytest.approx(1 - fast.end_s / slow.end_s, rel=0.1)
+    assert judged.queued_share([kind]) > 0.5
+
+
+def test_a_gap_that_operations_fill_is_no_work_of_the_rank() -> None:
+    records = gather(data_parallel(transfer_s=1.0, steps=20).sources(), 16)
+    assert records is not None
+    order = find_order(records)
+    gaps = find_gaps(records, order)
+    last = (records.number % 8 == 0) & ~np.isnan(order.gap)
+    # As if its rank had come a little after the stream was free.
+    begun = replace(order, queued=order.queued & ~last)
+    more = gaps_if_faster(records, begun, replace(gaps, own=np.where(last, order.gap, gaps.own)))
+    assert (order.gap[last] > 2e9).all()
+    assert (order.gap[last] + more[last] < 0.5e9).all()
+    idle = gather(data_parallel(transfer_s=0.02, steps=20).sources(), 16)
+    assert idle is not None
+    order = find_order(idle)
+    assert not gaps_if_faster(idle, order, find_gaps(idle, order)).any()
+
+
+def _outside(parts: Sequence[tuple[StepJob, bool]]) -> list[Cause]:
+    """What is said of a job whose parts follow each other."""
+    operations: list[tuple[int, Floats, Floats]] = []
+    shift = 0.0
+    for part, _ in parts:
+        (own,) = part.comms.values()
+        first = len(operations)
+        operations += [(first + n, begin + shift, end + shift) for n, begin, end in own]
+        shift += part.end_s
+    found = _judge(StepJob({tuple(range(16)): operations}, shift, 16)).causes
+    return [one for one in found if one.kind == OUTSIDE]
+
+
+def test_a_wait_of_all_ranks_at_one_place_of_a_step_is_told_from_more_work() -> None:
+    usual = data_parallel(steps=150, seed=1)
+    waits = data_parallel(steps=150, seed=2, input_s=0.3)
+    more = data_parallel(steps=150, seed=3, work=1.4)
+    (waited,) = _outside([(usual, True), (waits, False), (usual, True)])
+    lost_s = waits.end_s - data_parallel(steps=150, seed=2).end_s
+    all_s = 2 * usual.end_s + waits.end_s
+    assert waited.cost_share == pytest.approx(lost_s / all_s, rel=0.2)
+    assert not waited.whole
+    (grown,) = _outside([(usual, True), (more, False), (usual, True)])
+    assert grown.whole  # it may be another phase
+
+
+def test_what_comes_again_and_again_is_a_habit() -> None:
+    usual = data_parallel(steps=80, seed=1)
+    waits = data_parallel(steps=60, seed=2, input_s=0.4)
+    found = _outside([(usual, True), (waits, False)] * 4 + [(usual, True)])
+    assert len(found) >= 3
+    assert all(one.rare for one in found)
 
 
 def test_transfers_that_are_slow_for_a_while_are_told_with_their_time() -> None:

@@ -80,7 +80,8 @@ def _judged_again(name: str, seed: int, kept: Path) -> Row:
             play(job, folder, at_once=1)
         facts.write_bytes(pickle.dumps((_facts(job, true), given_of(job), true)))
     row, given, true = pickle.loads(facts.read_bytes())  # noqa: S301 - this program wrote it
-    return row | asdict(grade(report_of(given, folder), true))
+    found: Row = row | asdict(grade(report_of(given, folder), true))
+    return found
 
 
 def _played(job: Any, true: Any, analyze: bool) -> Grade:

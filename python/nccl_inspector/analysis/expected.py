@@ -144,7 +144,5 @@ def expected(
             row = _wider(model, gbs)
         if row is None:
             return None
-        return Expected(
-            min(gbs, row.gbs), f"derived: {row.source}; {words}: {_PORTS_SOURCE}", firm
-        )
+        return Expected(min(gbs, row.gbs), f"derived: {row.source}; {words}: {_PORTS_SOURCE}", firm)
     return None

@@ -225,9 +225,7 @@ def _queued_only(meeting: Meeting, least_s: float) -> Wait | None:
 def may_hang(processes: Iterable[Process], least_s: float = SUSPECT_S) -> bool:
     """Tell whether there is anything to look at: most jobs have no old operation at all."""
     return any(
-        is_suspect(op, op.age_ns / 1e9, one, least_s)
-        for one in processes
-        for op in one.operations
+        is_suspect(op, op.age_ns / 1e9, one, least_s) for one in processes for op in one.operations
     )
 
 

@@ -26,14 +26,9 @@ from nccl_inspector.analysis.transfers import find_transfers, with_transfers
 from nccl_inspector.analysis.transport import gpus_of, transport_of
 from nccl_inspector.analysis.unmeasured import Ends, find_unmeasured
 from nccl_inspector.analysis.whose import describe_culprit, find_culprit
-from nccl_inspector.card.causes import (
-    JobView,
-    Told,
-    join_progress,
-    tell_below,
-    tell_causes,
-    with_counters,
-)
+from nccl_inspector.card.belowports import tell_below
+from nccl_inspector.card.causes import JobView, Told, tell_causes
+from nccl_inspector.card.counterevidence import with_counters
 from nccl_inspector.card.facts import describe_environment, describe_job, describe_quality
 from nccl_inspector.card.figures import (
     comm_id,
@@ -56,6 +51,7 @@ from nccl_inspector.card.model import (
     TimeLine,
 )
 from nccl_inspector.card.overtime import OverTime, look_over_time, unpack
+from nccl_inspector.card.progressdips import join_progress
 from nccl_inspector.card.vendor import vendor_card
 from nccl_inspector.card.verdict import judge
 from nccl_inspector.forked import Forked
@@ -181,7 +177,9 @@ def _tell(
         rest = [*lasting, *over_time.causes]
         return Told(tuple((kind, replace(one, severity=INFO)) for kind, one in rest), ())
     told = tell_causes(sampled, view, slow)
-    return Told(join_progress(told.findings, over_time.causes, view.wall_s), told.stragglers)
+    return Told(
+        join_progress(told.findings, over_time.causes, view.wall_s, view.cost_min), told.stragglers
+    )
 
 
 def _confirmed(
@@ -312,6 +310,7 @@ def _build(
         [_gpu_label(process) for process in processes],
         job.wall_s or 0.0,
         comms,
+        given.cost_min,
     )
     told = _tell(sampled, view, slow_hardware, over_time, lasting)
     accused = [one.rank for one in told.stragglers if one.flagged]
@@ -347,6 +346,7 @@ def _build(
         wall_s=job.wall_s,
         waiting_share=total_waiting(comms),
         sampled=sampled,
+        cost_min=given.cost_min,
     )
     return Card(
         job=job,

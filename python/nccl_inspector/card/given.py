@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from nccl_inspector.analysis.replay.cause import COST_MIN
 from nccl_inspector.analysis.throughput import Readings, read_lines, read_throughput
 from nccl_inspector.card.model import Input, Job, Period
 from nccl_inspector.config import Config
@@ -35,6 +36,7 @@ class Given:
     refused: Mapping[str, int] = field(default_factory=dict)
     from_boxes: bool = True  # else the summaries were made from something else
     why_no_samples: str = ""  # why no process has exact records, where somebody knows
+    cost_min: float = COST_MIN  # share of the job's time that makes a cause a warning
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,4 +163,7 @@ def gather(head: Head, config: Config, asked: Asked) -> Given:
         inputs.append(seen)
     else:
         inputs.append(Input("throughput", "absent"))
-    return Given(record, _places(config, record), readings, tuple(inputs))
+    return Given(
+        record, _places(config, record), readings, tuple(inputs),
+        cost_min=config.report_cost_percent / 100,
+    )  # fmt: skip

@@ -97,6 +97,7 @@ def _healthy(
     wall_s: float | None,
     waiting_share: float | None,
     sampled: Judged,
+    cost_min: float,
 ) -> Verdict:
     """Return that nothing is wrong: a fault that matters would have shown."""
     about = [one for one in findings if one.rule in _ABOUT_DATA and one.severity == WARNING]
@@ -110,14 +111,14 @@ def _healthy(
             "who is late changes: the work is uneven"
         )
     # What a program does of its own accord looks like this, too.
-    told = [one for one in findings if one.cause in _CAUSES and (one.cost_share or 0.0) >= COST_MIN]
+    told = [one for one in findings if one.cause in _CAUSES and (one.cost_share or 0.0) >= cost_min]
     own = max(told, key=lambda one: one.cost_share or 0.0, default=None)
     what = "no rank and no link" if own is None else "nothing that must be a fault"
     but = (
         f". What may be the program's own doing: {own.title} ({own.cost_share:.1%})" if own else ""
     )
     summary = (
-        f"{what} cost the job 1% or more{ran}{among}: {elapsed(sampled.seconds)} of it were "
+        f"{what} cost the job {100 * cost_min:g}% or more{ran}{among}: {elapsed(sampled.seconds)} of it were "
         f"replayed operation by operation{waited}{but}"
     )
     return Verdict(HEALTHY, "", confidence, summary, None, None, waiting_share)
@@ -133,12 +134,13 @@ def judge(
     wall_s: float | None,
     waiting_share: float | None,
     sampled: Judged,
+    cost_min: float = COST_MIN,
 ) -> Verdict:
     """Return the verdict.
 
     `no_data`: why nothing was measured, empty when something was; `most_missing`: half of the ranks
     or more were not measured; `sampled`: what the exact records say, and whether they would have
-    shown a fault.
+    shown a fault; `cost_min`: the share of the job's time from which on a cause is a warning.
     """
     if no_data:
         return Verdict(NO_DATA, "", LOW, no_data)
@@ -159,4 +161,4 @@ def judge(
         why = "half of the ranks or more were not measured" if most_missing else sampled.why_not
         summary = f"nothing slow was found, but a slow rank might not have shown: {why}"
         return Verdict(CANNOT_TELL, "", LOW, summary, waiting_share=waiting_share)
-    return _healthy(findings, wall_s, waiting_share, sampled)
+    return _healthy(findings, wall_s, waiting_share, sampled, cost_min)

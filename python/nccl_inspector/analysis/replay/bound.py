@@ -10,7 +10,8 @@ faster transfers would save, such a rank would still take all of that time for i
 import numpy as np
 
 from nccl_inspector.analysis.replay.arrays import Floats, number_rows, order_rows
-from nccl_inspector.analysis.replay.order import Gaps, Order
+from nccl_inspector.analysis.replay.gaps import Gaps
+from nccl_inspector.analysis.replay.order import Order
 from nccl_inspector.analysis.replay.records import Records
 
 _FILLED = 0.95  # of a gap, by operations of its own stream: more than that is no coincidence

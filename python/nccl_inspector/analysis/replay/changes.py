@@ -19,7 +19,8 @@ from nccl_inspector.analysis.replay.arrays import (
     order_rows,
     quantiles,
 )
-from nccl_inspector.analysis.replay.order import Gaps, Order
+from nccl_inspector.analysis.replay.gaps import Gaps
+from nccl_inspector.analysis.replay.order import Order
 from nccl_inspector.analysis.replay.records import Records
 
 LONGER = 1.15  # T of a piece beside its baseline, from which on it is slow

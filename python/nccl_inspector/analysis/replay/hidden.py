@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from nccl_inspector.analysis.replay.arrays import Floats, Ints, Mask, number_rows
-from nccl_inspector.analysis.replay.order import comm_classes, positions
+from nccl_inspector.analysis.replay.pattern import positions
 from nccl_inspector.analysis.replay.records import Comm, Records
+from nccl_inspector.analysis.replay.stages import comm_classes
 from nccl_inspector.model import FUNCS, PEER_NONE
 
 _TIMES_MIN = 20  # that it must be seen

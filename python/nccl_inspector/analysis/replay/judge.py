@@ -19,9 +19,10 @@ from nccl_inspector.analysis.replay.changes import find_changes
 from nccl_inspector.analysis.replay.choice import Choice
 from nccl_inspector.analysis.replay.costs import saved_share
 from nccl_inspector.analysis.replay.culprits import Found
+from nccl_inspector.analysis.replay.gaps import find_gaps
 from nccl_inspector.analysis.replay.hidden import fill_holes
 from nccl_inspector.analysis.replay.latecauses import late_causes
-from nccl_inspector.analysis.replay.order import Order, find_gaps, find_order
+from nccl_inspector.analysis.replay.order import Order, find_order
 from nccl_inspector.analysis.replay.outsidecauses import outside_causes
 from nccl_inspector.analysis.replay.paths import (
     Spot,
@@ -47,7 +48,6 @@ class Judged:
     seconds: float = 0.0  # that were replayed
     imbalance_share: float = 0.0
     clear: float = 0.0  # share of the operations of which it is known what they depend on
-    wall: dict[int, float] = field(default_factory=dict)
     records: Records | None = None
     order: Order | None = None
     replay: Replay | None = None
@@ -149,7 +149,6 @@ def judge_records(
         found.seconds,
         found.imbalance_share,
         order.sure,
-        dict(found.wall),
         records,
         order,
         replay,

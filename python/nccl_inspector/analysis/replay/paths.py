@@ -23,8 +23,9 @@ from nccl_inspector.analysis.replay.arrays import (
     quantiles,
 )
 from nccl_inspector.analysis.replay.changes import cost_of_bytes
-from nccl_inspector.analysis.replay.order import Order, comm_classes
+from nccl_inspector.analysis.replay.order import Order
 from nccl_inspector.analysis.replay.records import Records
+from nccl_inspector.analysis.replay.stages import comm_classes
 from nccl_inspector.model import PEER_NONE
 
 SLOW = 1.15  # T beside that of the siblings

@@ -13,15 +13,14 @@ from functools import partial
 
 import numpy as np
 
+from nccl_inspector.analysis.replay.alignment import align
 from nccl_inspector.analysis.replay.arrays import (
     Ints,
     Mask,
     distinct_pairs,
-    first_rows,
     last_before,
     medians,
     number_rows,
-    order_groups,
     order_rows,
 )
 from nccl_inspector.analysis.samplecolumns import clock_columns
@@ -29,7 +28,6 @@ from nccl_inspector.errors import RefusedError
 from nccl_inspector.model import FUNCS, PEER_NONE, SAMPLE_GROUP, SampleKind, Samples
 
 CommKey = tuple[int, int]  # id, and how many with this id there were before
-
 SYNCHRONISING = frozenset(
     FUNCS.index(name) for name in ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll")
 )  # nobody can leave before the last one has come
@@ -90,7 +88,6 @@ class Records:
     piece: Ints  # the burst, or the piece of an unbroken run
     members: int  # processes of the job, with records or without
     shift: Ints  # ns that its process's own clock lacked to the common time line
-    kept_share: float  # of the time, the share that bursts cover
     lost: int
 
     def __len__(self) -> int:
@@ -158,7 +155,7 @@ class _Bursts:
 
 
 def _columns(source: Source, comms: dict[CommKey, int], bursts: _Bursts) -> list[Ints | Mask]:
-    """Return the columns of _Raw of one process."""
+    """Return the columns of Raw of one process."""
     columns, kinds = source.samples.columns(), source.samples.kinds
     which = columns.kind.astype(np.int64)
     begin = columns.start_ns + _shifts(source.samples, which, columns.start_ns)
@@ -276,80 +273,6 @@ def _disown(raw: _Raw, joined: Ints) -> Ints:
     return number_rows(found)
 
 
-@dataclass(frozen=True, slots=True)
-class _Links:
-    """By node of the alignment, those with which it shares operations, and its lead over each.
-
-    A node is a process in one piece of time: two clocks drift apart over an hour.
-    """
-
-    bounds: Ints  # where those of each node begin, and the end
-    other: Ints
-    ns: Ints
-
-
-def _links(node: Ints, sure: Mask, joined: Ints, end: Ints) -> _Links:
-    rows = np.flatnonzero(sure)
-    # No node has an operation twice.
-    rows = rows[np.argsort(joined[rows] * (int(node.max()) + 1) + node[rows])]
-    new = np.append(True, joined[rows][1:] != joined[rows][:-1])[: len(rows)]
-    first = np.maximum.accumulate(np.where(new, np.arange(len(rows)), 0))
-    head, own, delta = node[rows[first]], node[rows], end[rows[first]] - end[rows]
-    differ = head != own
-    head, own, delta = head[differ], own[differ], delta[differ]
-    pairs = number_rows(head, own)
-    middle = medians(pairs, delta.astype(float), int(pairs.max(initial=-1)) + 1)
-    one = first_rows(pairs)
-    ns = np.rint(middle).astype(np.int64)
-    # Both ways, in the order of pairs.
-    here, there = (np.stack(both, axis=1).ravel() for both in (
-        (head[one], own[one]), (own[one], head[one]),
-    ))  # fmt: skip
-    order = order_groups(here)
-    bounds = np.searchsorted(here[order], np.arange(int(node.max()) + 2))
-    return _Links(bounds, there[order], np.stack((ns, -ns), axis=1).ravel()[order])
-
-
-def _spread_out(links: _Links, start: int, lacks: Ints, known: Mask) -> Ints:
-    """Find what all nodes lack that are connected with one; return these nodes."""
-    known[start] = True
-    found = [np.array([start], np.int64)]
-    while len(found[-1]):
-        at = found[-1]
-        size = links.bounds[at + 1] - links.bounds[at]
-        inside = np.arange(int(size.sum())) - np.repeat(np.cumsum(size) - size, size)
-        edge = np.repeat(links.bounds[at], size) + inside
-        origin = np.repeat(at, size)
-        fresh = np.flatnonzero(~known[links.other[edge]])
-        # The first that reaches a node counts.
-        other, place = np.unique(links.other[edge[fresh]], return_index=True)
-        place = np.sort(place)
-        edge, origin = edge[fresh[place]], origin[fresh[place]]
-        other = links.other[edge]
-        known[other] = True
-        lacks[other] = lacks[origin] + links.ns[edge]
-        found.append(other)
-    return np.concatenate(found)
-
-
-def _align(raw: _Raw, joined: Ints, piece: Ints) -> Ints:
-    """Return for each row what its process's clock lacks to the common one, ns.
-
-    It goes from process to process by the middle difference of the ends that two have in common.
-    Where nothing connects two parts of a job, each keeps a time of its own.
-    """
-    node = number_rows(piece, raw.member)
-    links = _links(node, np.isin(raw.func, list(SYNCHRONISING)), joined, raw.end)
-    lacks = np.zeros(int(node.max()) + 1, np.int64)
-    known = np.diff(links.bounds) == 0
-    for start in np.flatnonzero(~known).tolist():
-        if not known[start]:
-            part = _spread_out(links, start, lacks, known)
-            # The middle clock is nearest to the true time.
-            lacks[part] -= round(float(np.median(lacks[part])))
-    return lacks[node]
-
-
 def _piece_of(joined: Ints, end: Ints, bits: int) -> Ints:
     """Return the number of each row's piece of time: one for all rows of an operation."""
     first = int(end.min())
@@ -425,7 +348,8 @@ def gather(
         raw, joined = raw.take(some), joined[some]
     joined = _disown(raw, number_rows(joined))
     piece = _piece_of(joined, raw.end, bursts.piece)
-    shift = _align(raw, joined, piece)
+    sure = np.isin(raw.func, list(SYNCHRONISING))
+    shift = align(raw.member, raw.end, sure, joined, piece)
     begin, end = raw.begin + shift, raw.end + shift
     order = order_rows(raw.member, begin, end)
     return Records(
@@ -444,6 +368,5 @@ def gather(
         piece=piece[order],
         members=members,
         shift=shift[order],
-        kept_share=2.0 ** (bursts.length - bursts.period) * bursts.share,
         lost=sum(source.samples.lost for source in sources),
     )

@@ -18,7 +18,8 @@ from nccl_inspector.analysis.replay.costs import (
     saved_share,
     slow_times,
 )
-from nccl_inspector.analysis.replay.order import Gaps, Order
+from nccl_inspector.analysis.replay.gaps import Gaps
+from nccl_inspector.analysis.replay.order import Order
 from nccl_inspector.analysis.replay.paths import (
     SlowPaths,
     Spot,

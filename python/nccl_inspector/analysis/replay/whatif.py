@@ -22,7 +22,8 @@ from nccl_inspector.analysis.replay.arrays import (
     order_groups,
     order_rows,
 )
-from nccl_inspector.analysis.replay.order import Gaps, Order
+from nccl_inspector.analysis.replay.gaps import Gaps
+from nccl_inspector.analysis.replay.order import Order
 from nccl_inspector.analysis.replay.records import Records
 from nccl_inspector.model import PEER_NONE
 

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Put the clocks of all processes on one time line, by the operations that they have in common.
+
+A collective ends on all its ranks within microseconds, so its ends tell how their clocks stand to
+each other: better than any daemon could, and nothing else is believed.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from nccl_inspector.analysis.replay.arrays import (
+    Ints,
+    Mask,
+    first_rows,
+    medians,
+    number_rows,
+    order_groups,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Links:
+    """By node of the alignment, those with which it shares operations, and its lead over each.
+
+    A node is a process in one piece of time: two clocks drift apart over an hour.
+    """
+
+    bounds: Ints  # where those of each node begin, and the end
+    other: Ints
+    ns: Ints
+
+
+def _links(node: Ints, sure: Mask, joined: Ints, end: Ints) -> _Links:
+    rows = np.flatnonzero(sure)
+    # No node has an operation twice.
+    rows = rows[np.argsort(joined[rows] * (int(node.max()) + 1) + node[rows])]
+    new = np.append(True, joined[rows][1:] != joined[rows][:-1])[: len(rows)]
+    first = np.maximum.accumulate(np.where(new, np.arange(len(rows)), 0))
+    head, own, delta = node[rows[first]], node[rows], end[rows[first]] - end[rows]
+    differ = head != own
+    head, own, delta = head[differ], own[differ], delta[differ]
+    pairs = number_rows(head, own)
+    middle = medians(pairs, delta.astype(float), int(pairs.max(initial=-1)) + 1)
+    one = first_rows(pairs)
+    ns = np.rint(middle).astype(np.int64)
+    # Both ways, in the order of pairs.
+    here, there = (np.stack(both, axis=1).ravel() for both in (
+        (head[one], own[one]), (own[one], head[one]),
+    ))  # fmt: skip
+    order = order_groups(here)
+    bounds = np.searchsorted(here[order], np.arange(int(node.max()) + 2))
+    return _Links(bounds, there[order], np.stack((ns, -ns), axis=1).ravel()[order])
+
+
+def _spread_out(links: _Links, start: int, lacks: Ints, known: Mask) -> Ints:
+    """Find what all nodes lack that are connected with one; return these nodes."""
+    known[start] = True
+    found = [np.array([start], np.int64)]
+    while len(found[-1]):
+        at = found[-1]
+        size = links.bounds[at + 1] - links.bounds[at]
+        inside = np.arange(int(size.sum())) - np.repeat(np.cumsum(size) - size, size)
+        edge = np.repeat(links.bounds[at], size) + inside
+        origin = np.repeat(at, size)
+        fresh = np.flatnonzero(~known[links.other[edge]])
+        # The first that reaches a node counts.
+        other, place = np.unique(links.other[edge[fresh]], return_index=True)
+        place = np.sort(place)
+        edge, origin = edge[fresh[place]], origin[fresh[place]]
+        other = links.other[edge]
+        known[other] = True
+        lacks[other] = lacks[origin] + links.ns[edge]
+        found.append(other)
+    return np.concatenate(found)
+
+
+def align(member: Ints, end: Ints, sure: Mask, joined: Ints, piece: Ints) -> Ints:
+    """Return for each row what its process's clock lacks to the common one, ns.
+
+    `sure`: rows of operations that end on all ranks at once; `joined`: those of one share it.
+    It goes from process to process by the middle difference of the ends that two have in common.
+    Where nothing connects two parts of a job, each keeps a time of its own.
+    """
+    node = number_rows(piece, member)
+    links = _links(node, sure, joined, end)
+    lacks = np.zeros(int(node.max()) + 1, np.int64)
+    known = np.diff(links.bounds) == 0
+    for start in np.flatnonzero(~known).tolist():
+        if not known[start]:
+            part = _spread_out(links, start, lacks, known)
+            # The middle clock is nearest to the true time.
+            lacks[part] -= round(float(np.median(lacks[part])))
+    return lacks[node]

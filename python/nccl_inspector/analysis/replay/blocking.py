@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which operations a program waits for before it goes on, asked of their times.
+
+An operation *blocks* what follows if the next begin keeps its distance from its end, however long
+it had to wait for its last rank. If it does not (the next one is only queued behind it, or runs
+beside it), the next begin comes as much closer as it waited.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from nccl_inspector.analysis.replay.arrays import (
+    Floats,
+    Ints,
+    Mask,
+    first_rows,
+    last_before,
+    medians,
+    number_rows,
+)
+from nccl_inspector.analysis.replay.records import Records
+from nccl_inspector.analysis.replay.stages import comm_classes
+
+# A begin this soon after the end before it on the same stream came as soon as the stream was free:
+# when its rank was ready is not known. Kernels follow each other within some microseconds.
+QUEUED_NS = 25_000
+PAIR_ROWS_MIN = 8  # fewer observations of a pair of kinds tell nothing
+_WAIT_NS_MIN = 10_000.0  # variation of the waiting that is too small to test anything by
+_CLEARLY = 0.35  # difference of two logarithms of spreads that is none by chance
+_SLOPE_ERROR_MAX = 0.2
+_BLOCKS_SLOPE = 0.5  # of the next begin against the waiting: 0 blocks, 1 does not
+
+
+def _followers(records: Records) -> Ints:
+    """Return for each row the first row of its process that began after its end; -1: none."""
+    count = len(records)
+    rows = np.arange(count)
+    # The first begin that is not before an end is the last one of time turned round.
+    turned = int(records.end.max()) - records.begin
+    until = int(records.end.max()) - records.end
+    found = last_before(records.member, turned, records.member, until)
+    same = (found >= 0) & (records.piece[np.maximum(found, 0)] == records.piece[rows])
+    return np.where(same, found, -1)
+
+
+def _pair_classes(follower: Ints, kind: Ints, position: Ints) -> Ints:
+    """Return the class of (row, its follower): both kinds, and where in the pattern it is.
+
+    A program's buckets are of one kind, and only the last one of a step is waited for.
+    """
+    after = np.where(follower >= 0, kind[np.maximum(follower, 0)], -1)
+    return number_rows(kind, after, position)
+
+
+def _elsewhere(records: Records, follower: Ints) -> Ints:
+    """Return for each row the latest row of another stream that ended before its follower began."""
+    rows = np.flatnonzero(follower >= 0)
+    found = np.full(len(records), -1, np.int64)
+    owner = number_rows(records.piece, records.member)
+    classes = comm_classes(records)[records.comm]
+    latest = np.full(len(rows), -(1 << 62), np.int64)
+    for one in np.unique(classes):
+        of_class = np.flatnonzero(classes == one)
+        at = last_before(
+            owner[of_class], records.end[of_class], owner[rows], records.begin[follower[rows]]
+        )
+        row = np.where(at >= 0, of_class[np.maximum(at, 0)], -1)
+        better = (row >= 0) & (classes[rows] != one) & (records.end[np.maximum(row, 0)] > latest)
+        found[rows[better]] = row[better]
+        latest[better] = records.end[row[better]]
+    return found
+
+
+def _residual(values: Floats, *groups: Ints) -> Floats:
+    """Return what is left of values when the middle of each of their groups is taken out."""
+    for one in groups:
+        values = values - medians(one, values, int(one.max()) + 1)[one]
+    return values
+
+
+@dataclass(frozen=True, slots=True)
+class _Evidence:
+    """By class of (row, follower): what is known of its blocking."""
+
+    seen: Ints
+    told: Mask
+    blocks: Mask
+
+
+def _slopes(classes: Ints, moved: Floats, delayed: Floats, count: int) -> tuple[Floats, Floats]:
+    """Return by class the slope of one against the other, and its standard error."""
+    moved, delayed = _residual(moved, classes), _residual(delayed, classes)
+    # A few long pauses must not decide it.
+    scale = medians(classes, np.abs(moved), count)[classes] * 8 + 1e3
+    wide = medians(classes, np.abs(delayed), count)[classes] * 8 + 1e3
+    moved, delayed = np.clip(moved, -scale, scale), np.clip(delayed, -wide, wide)
+    seen = np.bincount(classes, minlength=count)
+    both = np.bincount(classes, moved * delayed, minlength=count)
+    square = np.bincount(classes, delayed * delayed, minlength=count)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        slope = both / square
+        left = moved - slope[classes] * delayed
+        noise = np.bincount(classes, left * left, minlength=count) / np.maximum(seen - 2, 1)
+        error = np.sqrt(noise / square)
+    error[(seen < PAIR_ROWS_MIN) | (np.sqrt(square / np.maximum(seen, 1)) < _WAIT_NS_MIN)] = np.nan
+    return slope, error
+
+
+def _by_slope(place: Ints, classes: Ints, pairs: Ints, rows: Ints, far: Floats, waited: Floats,
+              count: int) -> _Evidence:  # fmt: skip
+    """Ask whether what follows comes as much closer as the ranks had to wait.
+
+    That is asked of the middle of the ranks that waited, from one time to the next: how long they
+    wait is the last rank's doing. (One rank's own pace would change its waiting and its next begin
+    by the same, whether it is blocked or not.) `pairs`: classes without the place in the pattern,
+    asked where there is too little of a class.
+    """
+    least = np.full(int(place.max()) + 1, np.inf)
+    np.minimum.at(least, place[rows], waited[rows])
+    held = rows[waited[rows] > least[place[rows]]]
+    seen = np.bincount(classes[rows], minlength=count)
+    if not len(held):
+        return _Evidence(seen, np.zeros(count, bool), np.ones(count, bool))
+    here = number_rows(classes[held], place[held])
+    size = int(here.max()) + 1
+    moved, delayed = medians(here, far[held], size), medians(here, waited[held], size)
+    one = first_rows(here)
+    fine, coarse = classes[held][one], pairs[held][one]
+    slope, error = _slopes(fine, moved, delayed, count)
+    of_pair = np.zeros(count, np.int64)
+    of_pair[classes[rows]] = pairs[rows]
+    many = int(pairs.max()) + 1
+    middle = medians(fine, moved, count), medians(fine, delayed, count)
+    slope2, error2 = _slopes(coarse, moved - middle[0][fine], delayed - middle[1][fine], many)
+    poor = ~(error < _SLOPE_ERROR_MAX)
+    slope = np.where(poor, slope2[of_pair], slope)
+    error = np.where(poor, error2[of_pair], error)
+    return _Evidence(seen, error < _SLOPE_ERROR_MAX, ~(slope < -_BLOCKS_SLOPE))
+
+
+def _by_constancy(records: Records, classes: Ints, rows: Ints, far: Floats, count: int,
+                  follower: Ints) -> _Evidence:  # fmt: skip
+    """Ask which end the next begin keeps its distance from: this one, or one of another stream."""
+    other = _elsewhere(records, follower)
+    rows = rows[other[rows] >= 0]
+    seen = np.bincount(classes[rows], minlength=count)
+    if not len(rows):
+        return _Evidence(seen, np.zeros(count, bool), np.ones(count, bool))
+    farther = (records.begin[follower[rows]] - records.end[other[rows]]).astype(float)
+    own = number_rows(classes[rows], records.member[rows])
+    here = medians(classes[rows], np.abs(_residual(far[rows], own)), count)
+    there = medians(classes[rows], np.abs(_residual(farther, own)), count)
+    told = (seen >= PAIR_ROWS_MIN) & (np.abs(np.log((here + 500) / (there + 500))) > _CLEARLY)
+    return _Evidence(seen, told, here < there)
+
+
+def blocking(
+    records: Records, place: Ints, kind: Ints, position: Ints, waited: Floats
+) -> tuple[Mask, float]:
+    """Return which rows block what follows, and the share of rows of which that is known."""
+    follower = _followers(records)
+    classes = _pair_classes(follower, kind, position)
+    count = int(classes.max()) + 1
+    has = (follower >= 0) & ~np.isnan(waited)
+    after = np.maximum(follower, 0)
+    far = np.where(has, records.begin[after] - records.end, np.nan).astype(float)
+    at_once = has & (records.comm[after] == records.comm) & (far < QUEUED_NS)
+    rows = np.flatnonzero(has & ~at_once)
+    every = np.bincount(classes[has], minlength=count)
+    queued = np.bincount(classes[at_once], minlength=count) > 0.5 * np.maximum(every, 1)
+    if not len(rows):
+        return ~queued[classes] & (follower >= 0), 0.0
+    slope = _by_slope(place, classes, number_rows(kind, kind[after]), rows, far, waited, count)
+    constant = _by_constancy(records, classes, rows, far, count, follower)
+    blocks = np.where(constant.told, constant.blocks, np.where(slope.told, slope.blocks, True))
+    told = constant.told | slope.told | queued
+    known = float(every[told].sum()) / max(float(every.sum()), 1.0)
+    return (blocks & ~queued)[classes] & (follower >= 0), known

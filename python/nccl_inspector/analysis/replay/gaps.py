@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long each rank itself took before an operation, and how long its peers would have."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from nccl_inspector.analysis.replay.arrays import (
+    Floats,
+    Ints,
+    Mask,
+    medians,
+    medians_of_others,
+    number_rows,
+    order_groups,
+    order_rows,
+)
+from nccl_inspector.analysis.replay.blocking import QUEUED_NS
+from nccl_inspector.analysis.replay.order import Order
+from nccl_inspector.analysis.replay.records import Records
+
+
+@dataclass(frozen=True, slots=True)
+class Gaps:
+    """Own gaps by row, ns. NaN: not known.
+
+    `own`: what the rank itself took, also where it had to queue; `usual`: at its peers' pace.
+    """
+
+    own: Floats
+    usual: Floats
+
+
+def find_gaps(records: Records, order: Order) -> Gaps:
+    """Return the gaps that ranks had, and would have had at their peers' pace.
+
+    The latter is the middle of its peers' at the same place. Where most of them began as soon as
+    their stream was free, nobody knows when they were ready: there it is what is usual at that
+    place of the pattern, else the row's own gap is taken from the place before it, with what came
+    between at the pace that the rank has elsewhere.
+    """
+    known = ~np.isnan(order.gap)
+    usual = np.full(len(records), np.nan)
+    rows = np.flatnonzero(known)
+    # Gaps are compared that are counted from the same operation.
+    place = number_rows(order.place, np.where(order.cause >= 0, order.place[order.cause], -1))
+    usual[rows] = medians_of_others(place[rows], order.gap[rows])
+    count = int(place.max()) + 1
+    clear = np.bincount(place[rows], ~order.queued[rows], minlength=count)[place]
+    every = np.bincount(place[rows], minlength=count)[place]
+    # Of the others: whether a rank was late must not be asked of itself.
+    murky = known & (2 * (clear - ~order.queued) < every - 1)
+    # Gaps of one place of the pattern that are counted from another place are no comparison.
+    spot = number_rows(order.spot, np.where(order.cause >= 0, order.spot[order.cause], -1))
+    usual_there = _usual_at_other_times(records, order, spot, known)
+    filled = murky & ~np.isnan(usual_there)
+    usual = np.where(filled, np.minimum(usual_there, order.gap), usual)
+    murky &= ~filled
+    own = order.gap.copy()
+    queued = order.queued & ~np.isnan(usual)
+    return _carry_on(records, order, place, Gaps(own, usual), murky, queued & ~murky)
+
+
+def _usual_at_other_times(records: Records, order: Order, spot: Ints, known: Mask) -> Floats:
+    """Return for each row what its peers take at its place of the pattern at most times.
+
+    Of peers that nearly always have to queue there nothing is known. NaN: of half of them or more.
+    """
+    cell = number_rows(spot, records.member)
+    size = int(cell.max()) + 1
+    every = np.bincount(cell[known], minlength=size)
+    clear = known & ~order.queued
+    seen = np.bincount(cell[clear], minlength=size)
+    middle = medians(cell[clear], order.gap[clear], size)
+    spot_of = np.zeros(size, np.int64)
+    spot_of[cell] = spot
+    told = np.flatnonzero((seen > 0) & (3 * seen >= every))
+    others = medians(spot_of[told], middle[told], int(spot.max()) + 1)[spot_of]
+    without = medians_of_others(spot_of[told], middle[told])
+    others[told] = without
+    # Who alone does not queue is late: what it takes is not usual.
+    spots = int(spot.max()) + 1
+    members = np.bincount(spot_of, minlength=spots)[spot_of]
+    clear_of = np.bincount(spot_of[told], minlength=spots)[spot_of]
+    clear_of[told] -= 1
+    others[2 * clear_of < members - 1] = np.nan
+    return others[cell]
+
+
+def _ratio(own: Floats, usual: Floats, at: Ints) -> Floats:
+    """Return what ranks took at some rows beside what is usual there; 1 where that is not known."""
+    there = np.maximum(at, 0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found = own[there] / usual[there]
+    fine = (at >= 0) & (usual[there] > QUEUED_NS) & np.isfinite(found)
+    return np.where(fine, np.clip(found, 0.5, 2.0), 1.0)
+
+
+def _carry_on(
+    records: Records, order: Order, place: Ints, gaps: Gaps, murky: Mask, queued: Mask
+) -> Gaps:
+    """Carry gaps on from the last place at which they are known, operation by operation.
+
+    `murky`: what is usual there is not known. `queued`: it is, but not what the rank itself took.
+    `place`: rows with the same one are compared.
+    """
+    usual, own = gaps.usual, gaps.own
+    # The place before, of the same process, with the same cause.
+    run = number_rows(records.member, order.cause)
+    by_run = order_rows(run, records.begin, records.begin)
+    previous = np.full(len(records), -1, np.int64)
+    same = (run[by_run][1:] == run[by_run][:-1]) & (order.cause[by_run][1:] >= 0)
+    previous[by_run[1:][same]] = by_run[:-1][same]
+    has = previous >= 0
+    step = np.where(has, order.gap - order.gap[np.maximum(previous, 0)], order.gap)
+    usual_step = np.where(has, usual - usual[np.maximum(previous, 0)], usual)
+    # A rank's pace: its own steps against the usual ones, where both are known.
+    clear = ~murky & ~order.queued & ~np.isnan(step) & (usual_step > QUEUED_NS)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ratio = np.where(clear, step / usual_step, np.nan)
+    fine = ~np.isnan(ratio)
+    pace = medians(records.member[fine], ratio[fine], records.members)
+    pace = np.clip(np.nan_to_num(pace, nan=1.0), 0.25, 4.0)
+    depth = np.zeros(len(records), np.int64)
+    begin_of_run = np.ones(len(by_run), dtype=bool)
+    begin_of_run[1:] = ~same
+    start = np.maximum.accumulate(np.where(begin_of_run, np.arange(len(by_run)), 0))
+    depth[by_run] = np.arange(len(by_run)) - start
+    by_depth = order_groups(depth)
+    cuts = np.flatnonzero(np.diff(depth[by_depth])) + 1
+    usual, own = usual.copy(), own.copy()
+    # In the order of time, so that each carries on from the one before.
+    for rows in np.split(by_depth, cuts):
+        # A rank that was late or early at the place before is so by as much, in proportion.
+        hidden = rows[queued[rows]]
+        own[hidden] = np.fmin(
+            order.gap[hidden], usual[hidden] * _ratio(own, usual, previous[hidden])
+        )
+        todo = rows[murky[rows]]
+        if not len(todo):
+            continue
+        before = np.maximum(previous[todo], 0)
+        base = np.where(has[todo], usual[before], 0.0)
+        # Those who were not queued tell how long the step takes: all take the middle of them.
+        told = ~order.queued[todo]
+        ready = base + step[todo] / pace[records.member[todo]]
+        here = number_rows(place[todo])
+        middle = medians(here[told], ready[told], int(here.max()) + 1)[here]
+        nobody = np.isnan(middle)
+        # Where all were queued they were ready at any time since the operation before: at once.
+        usual[todo] = np.where(nobody, base, middle)
+        own_base = np.where(has[todo], own[before], 0.0)
+        by_ratio = np.fmin(order.gap[todo], middle * _ratio(own, usual, previous[todo]))
+        queued_own = np.where(nobody, own_base, by_ratio)
+        own[todo] = np.where(told, order.gap[todo], queued_own)
+    return Gaps(own, usual)

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which ranks and communicators have the same part in the program."""
+
+import numpy as np
+
+from nccl_inspector.analysis.replay.arrays import (
+    Ints,
+    distinct_pairs,
+    first_rows,
+    number_rows,
+)
+from nccl_inspector.analysis.replay.records import Records
+from nccl_inspector.model import FUNCS, PEER_NONE
+
+_SEND, _RECV = FUNCS.index("Send"), FUNCS.index("Recv")
+_EXCHANGE_SHARE = 0.98  # of the kernels with Sends or Recvs, those with both
+
+
+class _Sets:
+    """Numbers that belong together."""
+
+    def __init__(self, count: int) -> None:
+        self._parent = list(range(count))
+
+    def root(self, at: int) -> int:
+        """Return what all numbers of a set have in common."""
+        while self._parent[at] != at:
+            self._parent[at] = self._parent[self._parent[at]]
+            at = self._parent[at]
+        return at
+
+    def join(self, one: int, other: int) -> None:
+        """Make one set of two."""
+        self._parent[self.root(other)] = self.root(one)
+
+
+def stages(records: Records, kernel: Ints) -> Ints:
+    """Return by process the number of its stage.
+
+    Ranks between which Sends and Recvs go, over others or not, are stages of one pipeline. All
+    others that share a communicator do the same work, unless it has two stages of a pipeline.
+    """
+    pipelines, stages = _Sets(records.members), _Sets(records.members)
+    for one, others in _partners(records, kernel).items():
+        for other in others:
+            pipelines.join(one, other)
+    for comm in records.comms:
+        if len({pipelines.root(one) for one in comm.members}) == len(comm.members):
+            for member in comm.members[1:]:
+                stages.join(comm.members[0], member)
+    return number_rows(np.array([stages.root(at) for at in range(records.members)], np.int64))
+
+
+def _partners(records: Records, kernel: Ints) -> dict[int, set[int]]:
+    """Return for each process those with which it works in a pipeline.
+
+    Ranks that always send and receive in one call, round a ring or to and fro, are no stages: all
+    do the same. A pipeline fills and empties, one way at a time.
+    """
+    paired = (records.peer != PEER_NONE) & np.isin(records.func, (_SEND, _RECV))
+    size = int(kernel.max()) + 1
+    sends = np.bincount(kernel[paired & (records.func == _SEND)], minlength=size) > 0
+    gets = np.bincount(kernel[paired & (records.func == _RECV)], minlength=size) > 0
+    comm_of = records.comm[first_rows(kernel)]
+    count = len(records.comms)
+    some = np.bincount(comm_of[sends | gets], minlength=count)
+    both = np.bincount(comm_of[sends & gets], minlength=count)
+    in_line = (some > 0) & (both < _EXCHANGE_SHARE * some)
+    rows = np.flatnonzero(paired & in_line[records.comm])
+    found: dict[int, set[int]] = {}
+    order = rows[np.argsort(records.joined[rows], kind="stable")]
+    same = records.joined[order][1:] == records.joined[order][:-1]
+    pairs = distinct_pairs(records.member[order[:-1]][same], records.member[order[1:]][same])
+    for one, other in zip(*(side.tolist() for side in pairs), strict=True):
+        if one != other:
+            found.setdefault(one, set()).add(other)
+            found.setdefault(other, set()).add(one)
+    return found
+
+
+def comm_classes(records: Records) -> Ints:
+    """Return by communicator its class: those of the same part in the program share one."""
+    sizes = np.array([comm.nranks for comm in records.comms], np.int64)
+    ordinals = np.array([comm.ordinal for comm in records.comms], np.int64)
+    return number_rows(sizes, ordinals)
