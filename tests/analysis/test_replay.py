@@ -155,7 +155,7 @@ def test_a_slow_network_that_fills_all_of_the_time_costs_what_faster_transfers_w
 
 
 def test_a_gap_that_operations_fill_is_no_work_of_the_rank() -> None:
-    records = gather(data_parallel(transfer_s=1.0, steps=20).sources(), 16)
+    records = gather(data_parallel(transfer_s=0.6, work=0.3, steps=60).sources(), 16)
     assert records is not None
     order = find_order(records)
     gaps = find_gaps(records, order)
@@ -163,7 +163,8 @@ def test_a_gap_that_operations_fill_is_no_work_of_the_rank() -> None:
     # As if its rank had come a little after the stream was free.
     begun = replace(order, queued=order.queued & ~last)
     more = gaps_if_faster(records, begun, replace(gaps, own=np.where(last, order.gap, gaps.own)))
-    assert (order.gap[last] > 2e9).all()
+    assert last.any()
+    assert (order.gap[last] > 4e9).all()
     assert (order.gap[last] + more[last] < 0.5e9).all()
     idle = gather(data_parallel(transfer_s=0.02, steps=20).sources(), 16)
     assert idle is not None

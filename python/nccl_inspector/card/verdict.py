@@ -118,8 +118,8 @@ def _healthy(
         f". What may be the program's own doing: {own.title} ({own.cost_share:.1%})" if own else ""
     )
     summary = (
-        f"{what} cost the job {100 * cost_min:g}% or more{ran}{among}: {elapsed(sampled.seconds)} of it were "
-        f"replayed operation by operation{waited}{but}"
+        f"{what} cost the job {100 * cost_min:g}% or more{ran}{among}: "
+        f"{elapsed(sampled.seconds)} of it were replayed operation by operation{waited}{but}"
     )
     return Verdict(HEALTHY, "", confidence, summary, None, None, waiting_share)
 
