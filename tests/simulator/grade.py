@@ -24,6 +24,7 @@ PART_MAX, OVERLAP_MIN = 0.8, 0.5
 _KINDS_OF_TIMES = 3  # the busiest
 _COUNT_MIN = 30
 
+_BY_UUID = re.compile(r" GPU-[0-9a-f]{8}$")
 _RANK = re.compile(r"\brank (\d+)")
 _NUMBER = re.compile(r"(\d+)\D*$")
 
@@ -82,6 +83,9 @@ def _innocents(card: Card, true: Truth) -> list[str]:
     for finding in accusing(card):
         allowed = noted if finding.rule.startswith(HARDWARE) else known
         for kind, name in _culprits(finding):
+            # JSON lines know a GPU by its UUID only: it is the GPU of the rank beside it.
+            if kind == "gpu" and _BY_UUID.search(name):
+                continue
             parts = {("node", part) for part in name.split(" - ")} if kind == "pair" else set()
             if (kind, name) not in allowed and not parts & known:
                 words = name if kind in ("rank", "gpu") else f"{kind} {name}"

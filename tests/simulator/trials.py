@@ -69,6 +69,7 @@ def _facts(job: Any, true: Any) -> Row:
 
 def _judged_again(name: str, seed: int, kept: Path) -> Row:
     """Return the grade of a job's report, which is played only if it was not yet."""
+    from nccl_inspector.card.given import Given
     from tests.simulator.play import given_of, play, report_of
 
     folder = kept / f"{name}-{seed}"
@@ -78,9 +79,11 @@ def _judged_again(name: str, seed: int, kept: Path) -> Row:
         shutil.rmtree(folder, ignore_errors=True)
         with redirect_stderr(io.StringIO()):
             play(job, folder, at_once=1)
-        facts.write_bytes(pickle.dumps((_facts(job, true), given_of(job), true)))
-    row, given, true = pickle.loads(facts.read_bytes())  # noqa: S301 - this program wrote it
-    found: Row = row | asdict(grade(report_of(given, folder), true))
+        given = given_of(job)
+        known = {"record": given.record, "readings": given.readings, "inputs": given.inputs}
+        facts.write_bytes(pickle.dumps((_facts(job, true), known, true)))
+    row, known, true = pickle.loads(facts.read_bytes())  # noqa: S301 - this program wrote it
+    found: Row = row | asdict(grade(report_of(Given(**known), folder), true))
     return found
 
 
