@@ -20,7 +20,7 @@
 
 /* How far the consumer has read the operations of one record of struct box_comm. */
 struct ends_reader {
-	uint16_t chunk; /* + 1; 0: there was none yet */
+	uint16_t chunk; /* + 1; 0: none yet */
 	uint16_t read;  /* of that chunk */
 };
 

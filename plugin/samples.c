@@ -158,7 +158,7 @@ static uint16_t make_kind(struct samples *samples, unsigned comm, const struct b
 	return (uint16_t)(place + 1);
 }
 
-/* Returns the index of the kind of an operation, + 1, or 0 where there is none. */
+/* Returns the index of the kind of an operation, + 1, or 0 if it has none. */
 static uint16_t kind_of(struct samples *samples, unsigned comm, const struct box_sample *end)
 {
 	const struct box_key *key = &samples->box->keys[end->kind % BOX_KEYS];

@@ -19,7 +19,7 @@ struct union_gap {
 struct union_state {
 	struct box_union *box;
 	_Atomic uint32_t *seq;   /* box_header.sample_seq: odd while windows are moved */
-	uint64_t end_ns;         /* of the operation that ended last, GPU's clock; 0: there was none */
+	uint64_t end_ns;         /* of the operation that ended last, GPU's clock; 0: none yet */
 	unsigned gaps;
 	struct union_gap gap[UNION_GAPS]; /* they rise */
 };

@@ -43,7 +43,7 @@ ON_ARM = [path for path in SOURCES if path.stem != "test_decimal"]
 def test_c_on_arm(source: Path) -> None:
     program = ARM / "c" / source.stem
     assert program.exists(), f"{program} is not built: run `make aarch64`"
-    command = [*EMULATOR, "-E", "NCCL_INSPECTOR_TEST_EMULATED=1", program]
+    command: list[str | Path] = [*EMULATOR, "-E", "NCCL_INSPECTOR_TEST_EMULATED=1", program]
     # QEMU 7.2 itself dies of SIGSEGV in about one of a hundred runs of a program with threads. What
     # crashes on Arm always does so twice; on this machine it runs under sanitizers.
     run_tap(command, again_after=-signal.SIGSEGV)
