@@ -29,6 +29,7 @@ PAIR_ROWS_MIN = 8  # fewer observations of a pair of kinds tell nothing
 _WAIT_NS_MIN = 10_000.0  # variation of the waiting that is too small to test anything by
 _CLEARLY = 0.35  # difference of two logarithms of spreads that is none by chance
 _SLOPE_ERROR_MAX = 0.2
+_ODD_TIMES, _WIDE_TIMES = 4.0, 8.0  # of the middle deviation
 _BLOCKS_SLOPE = 0.5  # of the next begin against the waiting: 0 blocks, 1 does not
 
 
@@ -91,9 +92,14 @@ class _Evidence:
 def _slopes(classes: Ints, moved: Floats, delayed: Floats, count: int) -> tuple[Floats, Floats]:
     """Return by class the slope of one against the other, and its standard error."""
     moved, delayed = _residual(moved, classes), _residual(delayed, classes)
-    # A few long pauses must not decide it.
-    scale = medians(classes, np.abs(moved), count)[classes] * 8 + 1e3
-    wide = medians(classes, np.abs(delayed), count)[classes] * 8 + 1e3
+    # What neither answer explains, a pause or the slow first steps of a job, must not decide it.
+    odd = np.minimum(np.abs(moved), np.abs(moved + delayed))
+    used = odd <= _ODD_TIMES * medians(classes, odd, count)[classes] + 1e3
+    classes, moved, delayed = classes[used], moved[used], delayed[used]
+    moved, delayed = _residual(moved, classes), _residual(delayed, classes)
+    # A few moments must not decide it either.
+    wide = medians(classes, np.abs(delayed), count)[classes] * _WIDE_TIMES + 1e3
+    scale = medians(classes, np.abs(moved), count)[classes] * _WIDE_TIMES + 1e3
     moved, delayed = np.clip(moved, -scale, scale), np.clip(delayed, -wide, wide)
     seen = np.bincount(classes, minlength=count)
     both = np.bincount(classes, moved * delayed, minlength=count)
