@@ -206,6 +206,18 @@ def test_what_comes_again_and_again_is_a_habit() -> None:
     assert all(one.rare for one in found)
 
 
+def test_parts_of_a_job_that_do_not_meet_are_judged_each_by_itself() -> None:
+    fault = Fault((2,), 1.1)
+    slow, fine = data_parallel(ranks=4, fault=fault), data_parallel(ranks=12, seed=9)
+    (own,), (others,) = slow.comms.values(), fine.comms.values()
+    both = StepJob(
+        {(0, 1, 2, 3): own, tuple(range(4, 16)): others}, max(slow.end_s, fine.end_s), 16
+    )
+    (found,) = _warned(_judge(both))
+    assert (found.members, found.part) == ((2,), 4)
+    assert found.cost_share == pytest.approx(_true_cost(data_parallel, fault, ranks=4), rel=0.2)
+
+
 def test_transfers_that_are_slow_for_a_while_are_told_with_their_time() -> None:
     fast = data_parallel(steps=60)
     slow = data_parallel(steps=60, transfer_s=0.06, seed=1)

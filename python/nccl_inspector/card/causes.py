@@ -207,13 +207,19 @@ def _late_finding(
         if victims
         else ""
     )
+    part = (
+        f" That is the time of the {cause.part} ranks that share communicators with it: the others "
+        "do not wait for it."
+        if cause.part
+        else ""
+    )
     finding = Finding(
         rule="straggler",
         severity=severity(share, view.cost_min, excused=excused),
         confidence=_confidence(cause),
         title=_late_title(cause, view),
         detail=f"{saved(share, seconds, view, cause.error_share)} The others wait for it, "
-        f"{lasting}. {why}{waited}",
+        f"{lasting}. {why}{waited}{part}",
         period=_period(cause),
         entities=_entities(cause, view),
         evidence=tuple(evidence),

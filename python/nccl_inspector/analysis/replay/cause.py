@@ -35,3 +35,4 @@ class Cause:
     once: bool = False
     leader: bool = False  # rank 0 of the largest communicator, which logs and saves for all
     saved_s: float = 0.0  # in the pieces that were replayed
+    part: int = 0  # processes of the part of the job that it costs time; 0: of all

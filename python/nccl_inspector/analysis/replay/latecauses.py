@@ -11,6 +11,7 @@ from nccl_inspector.analysis.replay.costs import period_of
 from nccl_inspector.analysis.replay.culprits import Culprit, Found, find_culprits, own_excess
 from nccl_inspector.analysis.replay.order import Order
 from nccl_inspector.analysis.replay.records import Records
+from nccl_inspector.analysis.replay.stages import parts_of_job
 from nccl_inspector.analysis.replay.whatif import Question, Replay
 
 _ERRORS = 4.0  # standard errors that a cost must be above nothing
@@ -77,6 +78,8 @@ def late_causes(
     late = [one.late_share for one in found.culprits if len(one.members) == 1]
     usual_late = float(np.median(late)) if late else 0.0
     leader = _leader(records)
+    parts = parts_of_job(records)[np.unique(records.member)]
+    part_of = dict(zip(np.unique(records.member).tolist(), parts.tolist(), strict=True))
     causes = []
     for one in found.culprits:
         if not _is_proved(one, spread, usual_late):
@@ -106,6 +109,7 @@ def late_causes(
                 leader=one.members == (leader,),
                 victims=_victims(records, one.members),
                 saved_s=one.saved_ns / 1e9,
+                part=int(np.sum(parts == part_of[one.members[0]])) if np.ptp(parts) else 0,
             )
         )
     return causes, found

@@ -78,6 +78,15 @@ def _partners(records: Records, kernel: Ints) -> dict[int, set[int]]:
     return found
 
 
+def parts_of_job(records: Records) -> Ints:
+    """Return by process the number of its part of the job: no communicator joins two parts."""
+    parts = _Sets(records.members)
+    for comm in records.comms:
+        for member in comm.members[1:]:
+            parts.join(comm.members[0], member)
+    return number_rows(np.array([parts.root(at) for at in range(records.members)], np.int64))
+
+
 def comm_classes(records: Records) -> Ints:
     """Return by communicator its class: those of the same part in the program share one."""
     sizes = np.array([comm.nranks for comm in records.comms], np.int64)

@@ -25,6 +25,7 @@ from nccl_inspector.analysis.replay.arrays import (
 from nccl_inspector.analysis.replay.gaps import Gaps
 from nccl_inspector.analysis.replay.order import Order
 from nccl_inspector.analysis.replay.records import Records
+from nccl_inspector.analysis.replay.stages import parts_of_job
 from nccl_inspector.model import PEER_NONE
 
 _EARLY = -1e18
@@ -314,6 +315,8 @@ class Replay:
         self._gaps = gaps.own, np.where(np.isnan(gaps.usual), gaps.own, gaps.usual)
         self._plan = _plan(records, order)
         self._pieces = _pieces(records, self._plan)
+        self._member = records.member[self._plan.rows]
+        self._part = parts_of_job(records)
         self._programs: dict[tuple[int, int], _Program] = {}
 
     def ask(self, questions: Sequence[Question]) -> list[Piece]:
@@ -339,7 +342,8 @@ class Replay:
             for piece in some:
                 if piece in self._pieces:
                     known = self._pieces[piece]
-                    sooner = _sooner(ends, [place[one - low] for one in known.last])
+                    last = [place[one - low] for one in known.last]
+                    sooner = _sooner(ends, last, [self._part[self._member[p]] for p in known.last])
                     found.append(
                         Piece(
                             piece, known.start, known.end, known.length, sooner[-1],
@@ -349,15 +353,19 @@ class Replay:
         return found
 
 
-def _sooner(ends: Floats, last: Sequence[Ints]) -> Floats:
+def _sooner(ends: Floats, last: Sequence[Ints], parts: Sequence[Ints]) -> Floats:
     """Return by moment and question how much sooner the processes' operations ended.
 
-    `last`: by moment the rows of `ends` that were the last ones.
+    `last`: by moment the rows of `ends` that were the last ones; `parts`: of the job, to which
+    their processes belong. Parts that share no communicator, such as servers of an inference job,
+    do not wait for each other: that which changes most counts.
     """
     found = np.zeros((len(last), ends.shape[1]))
-    for moment, rows in enumerate(last):
-        if len(rows):
-            found[moment] = np.median(ends[rows, :1] - ends[rows], axis=0)
+    for moment, (rows, part) in enumerate(zip(last, parts, strict=True)):
+        sooner = ends[rows, :1] - ends[rows]
+        for one in np.unique(part).tolist():
+            middle = np.median(sooner[part == one], axis=0)
+            found[moment] = np.where(np.abs(middle) > np.abs(found[moment]), middle, found[moment])
     return found
 
 
