@@ -18,6 +18,7 @@ _ERRORS = 4.0  # standard errors that a cost must be above nothing
 _CHANCE_MAX = 1e-4  # that long delays are by chance always the same one's
 _SPREADS = 5.0  # of what the same question says of the other processes
 _LATE_SHARE, _LATE_APART = 0.6, 0.3  # of its gaps, and beyond what is usual in the job
+_WHOLE_PIECE, _UNSEEN_MAX = 0.9, 0.5  # quantile of their lengths; of the long delays
 _RARE_SHARE, _RARE_TIMES = 0.03, 8.0  # of a process's gaps; of its usual excess
 
 
@@ -87,7 +88,8 @@ def late_causes(
         cost = one.cost_share - max(one.typical_share, 0.0)
         rare = False
         if len(one.members) == 1:
-            rare = _mostly_rare(records, order, usual, one, replay)
+            rare, long_ns = _mostly_rare(records, order, usual, one, replay)
+            cost = min(cost * (_unseen(one, long_ns) if rare else 1.0), 1.0)
         start, end, whole = period_of(one.pieces)
         if one.once:
             best = max(one.pieces, key=lambda piece: piece[2] * (piece[1] - piece[0]))
@@ -117,12 +119,25 @@ def late_causes(
 
 def _mostly_rare(
     records: Records, order: Order, usual: Floats, one: Culprit, replay: Replay
-) -> bool:
-    """Tell whether most of a process's cost is from rare long delays."""
+) -> tuple[bool, float]:
+    """Tell whether most of a process's cost is from rare long delays, and how long they are, ns."""
     gap = _rare_gap(records, order, usual, one.members[0])
     if gap is None:
-        return False
+        return False, 0.0
     answers = replay.ask([Question(gap=gap)])
     length = sum(answer.length for answer in answers)
     saved = sum(float(answer.saved[1]) for answer in answers)
-    return saved / max(length, 1.0) > one.cost_share / 2
+    return saved / max(length, 1.0) > one.cost_share / 2, float(-gap[gap < 0].mean())
+
+
+def _unseen(one: Culprit, long_ns: float) -> float:
+    """Return the factor by which a cost of long delays is more than what was seen of them.
+
+    A delay that reaches over the border of a piece is not seen: the longer, the more often. And the
+    time that it takes there is not among what could be replayed.
+    """
+    whole_ns = float(np.quantile([end - start for start, end, _ in one.pieces], _WHOLE_PIECE))
+    if not whole_ns or not one.cost_share:
+        return 1.0
+    replayed = one.saved_ns / one.cost_share / (whole_ns * len(one.pieces))
+    return max(1.0, min(replayed, 1.0) / (1 - min(long_ns / whole_ns, _UNSEEN_MAX)))
