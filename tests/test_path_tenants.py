@@ -38,7 +38,10 @@ def wait_for_ranks(node: Node, job_id: int, count: int) -> None:
 
 # A file that goes between node_exporter's look at the directory and its look at the file: it says
 # so, and goes on with the next one.
-GONE = re.compile(r"level=error .*/prom/[0-9]+\.prom: no such file or directory")
+# A job's file goes with the job and the agent's with the agent: one that was listed may be gone.
+GONE = re.compile(
+    r"level=error .*/prom/(?:[0-9]+|nccl_inspector_agent)\.prom: no such file or directory"
+)
 
 
 def assert_exporter_is_well(node: Node) -> None:

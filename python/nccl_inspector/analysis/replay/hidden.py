@@ -166,7 +166,7 @@ def fill_holes(records: Records) -> Records:
     end = np.minimum(end, records.begin[points.after[chosen]].min(axis=1, keepdims=True) - 1)
     begin = np.minimum(begin, end - 1)
     members = tuple(points.present.tolist())
-    comm = Comm(0, "", many, 2, _ORDINAL, members)
+    comm = Comm(0, "", many, 2, _ORDINAL, members, hidden=True)
     number = np.repeat(np.arange(1, times + 1), many)
     rows = {
         "member": np.tile(points.present, times),

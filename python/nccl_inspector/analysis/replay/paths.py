@@ -14,6 +14,7 @@ import numpy as np
 from nccl_inspector.analysis.replay.arrays import (
     Floats,
     Ints,
+    Mask,
     distinct_pairs,
     first_rows,
     medians,
@@ -180,7 +181,7 @@ def find_slow_paths(records: Records, order: Order, spots: Sequence[Spot]) -> tu
     path = path_numbers(records)
     members = members_of_paths(records, path)
     middle, quarter, operations = _ratios(records, order, path)
-    known = operations >= _OPERATIONS_MIN
+    known = (operations >= _OPERATIONS_MIN) & _has_transfers(records, path)
     slow = known & (middle >= SLOW) & (quarter >= _QUARTER)
     found = []
     inside_of = np.array([len({spots[one].node for one in own}) == 1 for own in members])
@@ -205,6 +206,13 @@ def find_slow_paths(records: Records, order: Order, spots: Sequence[Spot]) -> tu
     return tuple(found)
 
 
+def _has_transfers(records: Records, path: Ints) -> Mask:
+    """Tell which paths are of NCCL's operations: a barrier of something else transfers nothing."""
+    hidden = np.array([comm.hidden for comm in records.comms])
+    found: Mask = np.bincount(path, hidden[records.comm]) == 0
+    return found
+
+
 def slow_then(
     records: Records, factor: Floats, pieces: Sequence[int]
 ) -> tuple[list[frozenset[int]], list[frozenset[int]]]:
@@ -218,6 +226,7 @@ def slow_then(
     count = np.bincount(path[here], minlength=len(members))
     slowed = np.bincount(path[here], factor[here] < 1, minlength=len(members))
     # What has a share of its kinds of operation too small to be judged is neither.
-    slow = [members[one] for one in np.flatnonzero((count > 0) & (slowed >= 0.5 * count))]
-    rest = [members[one] for one in np.flatnonzero((count > 0) & (slowed < 0.2 * count))]
+    seen = (count > 0) & _has_transfers(records, path)
+    slow = [members[one] for one in np.flatnonzero(seen & (slowed >= 0.5 * count))]
+    rest = [members[one] for one in np.flatnonzero(seen & (slowed < 0.2 * count))]
     return slow, rest

@@ -59,6 +59,7 @@ class Comm:
     ordinal: int
     members: tuple[int, ...]  # processes that have records of it
     left_out: int = 0  # ranks whose records were not looked at
+    hidden: bool = False  # its operations have no record, and were put in (hidden.py)
 
     @property
     def looked(self) -> int:
