@@ -36,9 +36,8 @@ def wait_for_ranks(node: Node, job_id: int, count: int) -> None:
     wait_until(lambda: len(ranks(node, job_id)) == count, 15, f"series of {count} ranks", 0.1)
 
 
-# A file that goes between node_exporter's look at the directory and its look at the file: it says
-# so, and goes on with the next one.
-# A job's file goes with the job and the agent's with the agent: one that was listed may be gone.
+# A file that goes between node_exporter's look at the directory and its look at the file, with its
+# job or with the agent: it says so, and goes on with the next one.
 GONE = re.compile(
     r"level=error .*/prom/(?:[0-9]+|nccl_inspector_agent)\.prom: no such file or directory"
 )
