@@ -239,16 +239,12 @@ def _finding(hang: Hang, behind: Sequence[Hang], job: HungJob) -> Finding:
 def describe_stopped(stopped: Sequence[Hang], job: HungJob) -> Iterator[Finding]:
     """Return the finding of who stopped first when a job failed: of the first operation."""
     for one in describe_hangs(stopped[:1], job):
-        waited_s = stopped[0].age_s
         yield replace(
             one,
             rule="stopped-first",
             severity=WARNING,
             confidence=MEDIUM,
             detail=f"{one.detail} The job failed then; what it wrote last may say why.",
-            period=Period(stopped[0].since_s, stopped[0].since_s + waited_s)
-            if stopped[0].since_s is not None
-            else None,
             cost_s=None,
         )
 

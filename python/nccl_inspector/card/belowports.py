@@ -5,24 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from nccl_inspector.analysis.hardwarerules import CABLE
-from nccl_inspector.analysis.replay.cause import (
-    COST_MIN,
-    TOLD_MIN,
-    TRANSFER,
-    Cause,
-)
+from nccl_inspector.analysis.replay.cause import COST_MIN, TOLD_MIN, TRANSFER, Cause
 from nccl_inspector.analysis.replay.judge import Judged
 from nccl_inspector.analysis.transport import NVLINK as NVLINK_CLASS
 from nccl_inspector.card import model as card
 from nccl_inspector.card.causes import JobView, saved, severity
-from nccl_inspector.card.model import (
-    INFO,
-    MEDIUM,
-    Entity,
-    Evidence,
-    Finding,
-    Operations,
-)
+from nccl_inspector.card.model import INFO, MEDIUM, Entity, Evidence, Finding, Operations
 from nccl_inspector.model import FUNCS
 
 _QUEUED_MAX = 0.5  # of the operations, that begin as soon as their stream is free

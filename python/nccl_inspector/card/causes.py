@@ -10,13 +10,7 @@ from dataclasses import dataclass, replace
 
 from nccl_inspector.analysis.join import Communicator
 from nccl_inspector.analysis.queued import GPU, HOST, LateCall, Queued, queue_of
-from nccl_inspector.analysis.replay.cause import (
-    COST_MIN,
-    LATE,
-    OUTSIDE,
-    TOLD_MIN,
-    Cause,
-)
+from nccl_inspector.analysis.replay.cause import COST_MIN, LATE, OUTSIDE, TOLD_MIN, Cause
 from nccl_inspector.analysis.replay.judge import Judged
 from nccl_inspector.analysis.replay.paths import ADAPTER, NODE, RAIL
 from nccl_inspector.analysis.slowhardware import SlowHardware
@@ -89,6 +83,7 @@ def _confidence(cause: Cause) -> str:
 
 
 def saved(share: float, seconds: float, view: JobView, error: float) -> str:
+    """Return in words what a cause cost: its share of the job's time, with its error, and s."""
     would = view.wall_s - seconds
     plus = f" +-{error:.1%}" if error >= 0.001 else ""
     return (

@@ -5,14 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from nccl_inspector.card import model as card
-from nccl_inspector.card.model import (
-    CRITICAL,
-    HIGH,
-    INFO,
-    MEDIUM,
-    WARNING,
-    Finding,
-)
+from nccl_inspector.card.model import CRITICAL, HIGH, INFO, MEDIUM, WARNING, Finding
 
 
 def with_counters(

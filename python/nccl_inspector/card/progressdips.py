@@ -4,18 +4,10 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from nccl_inspector.analysis.replay.cause import (
-    HABIT_TIMES,
-)
+from nccl_inspector.analysis.replay.cause import HABIT_TIMES
 from nccl_inspector.card import model as card
 from nccl_inspector.card.causes import OUTSIDE_S_MIN, severity
-from nccl_inspector.card.model import (
-    HIGH,
-    INFO,
-    Evidence,
-    Finding,
-    Period,
-)
+from nccl_inspector.card.model import HIGH, INFO, Evidence, Finding, Period
 from nccl_inspector.card.words import elapsed
 
 

@@ -27,7 +27,7 @@ from nccl_inspector.analysis.replay.stages import comm_classes
 QUEUED_NS = 25_000
 PAIR_ROWS_MIN = 8  # fewer observations of a pair of kinds tell nothing
 _WAIT_NS_MIN = 10_000.0  # variation of the waiting that is too small to test anything by
-_CLEARLY = 0.35  # difference of two logarithms of spreads that is none by chance
+_CLEARLY = 0.35  # two spreads whose logarithms differ by more do not differ by chance
 _SLOPE_ERROR_MAX = 0.2
 _ODD_TIMES, _WIDE_TIMES = 4.0, 8.0  # of the middle deviation
 _BLOCKS_SLOPE = 0.5  # of the next begin against the waiting: 0 blocks, 1 does not

@@ -3,9 +3,7 @@
 
 from dataclasses import dataclass
 
-from nccl_inspector.analysis.replay.paths import (
-    Where,
-)
+from nccl_inspector.analysis.replay.paths import Where
 
 COST_MIN = 0.01  # of the job's time, from which on a cause is a warning
 HABIT_TIMES = 3  # what comes so often is part of the program

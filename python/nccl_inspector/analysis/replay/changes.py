@@ -96,14 +96,11 @@ def _in_slow_runs(ratio: Floats, kinds: Ints, pieces: Ints) -> Mask:
     return found
 
 
-def _ends_run(records: Records, order: Order, rows: Ints) -> Mask:
-    """Tell which rows are the last of those with one cause."""
+def _by_run(records: Records, order: Order, rows: Ints) -> tuple[Ints, Mask]:
+    """Return some rows in the order of runs with one cause and of time, and which begin a run."""
     run = number_rows(records.member[rows], order.cause[rows])
     in_run = order_rows(run, records.begin[rows], records.begin[rows])
-    last = np.append(run[in_run][1:] != run[in_run][:-1], True)[: len(in_run)]
-    found = np.zeros(len(rows), dtype=bool)
-    found[in_run] = last
-    return found
+    return in_run, np.append(True, run[in_run][1:] != run[in_run][:-1])
 
 
 def _gaps(records: Records, order: Order, gaps: Gaps, pieces: int) -> tuple[Floats, Floats, Mask]:
@@ -125,7 +122,8 @@ def _gaps(records: Records, order: Order, gaps: Gaps, pieces: int) -> tuple[Floa
         alike = (base >= GAP_NS_MIN) & (high / base <= _ALIKE_MAX)
     enough = (np.bincount(spots, minlength=count) >= _PIECES_MIN) & alike
     # Of the gaps that are counted from one operation the longest has all the others in it.
-    longest = np.bincount(cell, _ends_run(records, order, rows), minlength=size)
+    in_run, begins = _by_run(records, order, rows)
+    longest = np.bincount(cell[in_run[np.append(begins[1:], True)]], minlength=size)
     weight = np.where(enough[spots], longest, 0.0)
     was = np.bincount(at_piece, weight * np.nan_to_num(base[spots]), minlength=pieces)
     now = np.bincount(at_piece, weight * middle, minlength=pieces)
@@ -137,33 +135,35 @@ def _gaps(records: Records, order: Order, gaps: Gaps, pieces: int) -> tuple[Floa
         excess = gaps.own * (np.where(enough, base, np.nan)[order.spot] / usual - 1)
     known = slow & np.isfinite(excess)
     found[known] = np.minimum(excess[known], 0.0)
-    evenly = _in_proportion(records, order, usual, rows, pieces)
-    return found, grown, evenly
+    part = np.empty(len(rows))
+    part[in_run] = usual[rows][in_run]
+    part[in_run[1:]] -= np.where(begins[1:], 0.0, usual[rows][in_run[:-1]])
+    cells = _Cells(cell, spots, at_piece)
+    return found, grown, _in_proportion(np.maximum(part, 0.0), cells, count, pieces)
 
 
-def _in_proportion(records: Records, order: Order, usual: Floats, rows: Ints, pieces: int) -> Mask:
+@dataclass(frozen=True, slots=True)
+class _Cells:
+    """Rows by their place of the pattern in a piece: the cell of each row, and what cells are."""
+
+    of_row: Ints
+    spot: Ints
+    piece: Ints
+
+
+def _in_proportion(part: Floats, cells: _Cells, spots: int, pieces: int) -> Mask:
     """Tell by piece whether all parts of a step grew alike, as with more work.
 
-    A wait for storage is at one place. It is in all gaps that are counted from there, so what each
-    adds to the gap before it is looked at. True where that cannot be told.
+    A wait for storage is at one place. It is in all gaps that are counted from there, so `part` is
+    what each row adds to the gap before it, ns. True where that cannot be told.
     """
-    run = number_rows(records.member[rows], order.cause[rows])
-    in_run = order_rows(run, records.begin[rows], records.begin[rows])
-    step = usual[rows][in_run].copy()
-    step[1:] -= np.where(run[in_run][1:] == run[in_run][:-1], usual[rows][in_run][:-1], 0.0)
-    part = np.empty(len(rows))
-    part[in_run] = np.maximum(step, 0.0)
-    cell = number_rows(order.spot[rows], records.piece[rows])
-    size = int(cell.max()) + 1
-    one = first_rows(cell)
-    spots, at_piece = order.spot[rows][one], records.piece[rows][one]
-    now = medians(cell, part, size) * np.bincount(cell, minlength=size)
-    count = np.bincount(cell, minlength=size)
-    base = quantiles(spots, now / count, int(order.spot.max()) + 1, _BASE_QUANTILE)[spots] * count
-    more = np.maximum(now - base, 0.0)
-    all_more = np.bincount(at_piece, more, minlength=pieces)[at_piece]
-    all_base = np.bincount(at_piece, base, minlength=pieces)[at_piece]
+    count = np.bincount(cells.of_row)
+    middle = medians(cells.of_row, part, len(count))
+    base = quantiles(cells.spot, middle, spots, _BASE_QUANTILE)[cells.spot] * count
+    more = np.maximum(middle * count - base, 0.0)
+    all_more = np.bincount(cells.piece, more, minlength=pieces)[cells.piece]
+    all_base = np.bincount(cells.piece, base, minlength=pieces)[cells.piece]
     with np.errstate(invalid="ignore", divide="ignore"):
         common = np.nan_to_num(np.minimum(more / all_more, base / all_base), nan=1.0)
-    found: Mask = np.bincount(at_piece, common, minlength=pieces) >= _ALIKE_PARTS
+    found: Mask = np.bincount(cells.piece, common, minlength=pieces) >= _ALIKE_PARTS
     return found

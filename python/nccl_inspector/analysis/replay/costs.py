@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from nccl_inspector.analysis.replay.arrays import Floats
 from nccl_inspector.analysis.replay.cause import TOLD_MIN
 from nccl_inspector.analysis.replay.records import Records
 from nccl_inspector.analysis.replay.whatif import Piece
@@ -15,19 +16,39 @@ _SLOW_PIECE_MIN = 0.02  # of a piece, that a slow one loses
 _APART_MAX = 2  # pieces: of a time that is slow some pieces may be as usual
 
 
+def piece_shares(answers: Sequence[Piece], column: int) -> Floats:
+    """Return the share of each piece's time that a question saves."""
+    return np.array(
+        [float(one.saved[column]) / one.length if one.length else 0.0 for one in answers]
+    )
+
+
+def total_share(answers: Sequence[Piece], column: int) -> float:
+    """Return the share of the time of all pieces that a question saves."""
+    length = sum(one.length for one in answers)
+    return sum(float(one.saved[column]) for one in answers) / length if length else 0.0
+
+
+def standard_error(shares: Floats) -> float:
+    """Return the standard error of a mean."""
+    return float(np.std(shares, ddof=1) / np.sqrt(len(shares)))
+
+
+def replayed_s(answers: Sequence[Piece]) -> float:
+    """Return how much time all pieces have that could be replayed, s."""
+    return sum(one.length for one in answers) / 1e9
+
+
 def saved_share(
     answers: Sequence[Piece], column: int
 ) -> tuple[float, float, list[tuple[int, int, float]]]:
     """Return what a question saves as a share, its standard error, and that by piece."""
-    length = sum(one.length for one in answers)
-    saved = sum(float(one.saved[column]) for one in answers)
+    shares = piece_shares(answers, column)
     rows = [
-        (one.start, one.end, float(one.saved[column]) / one.length if one.length else 0.0)
-        for one in answers
+        (one.start, one.end, share) for one, share in zip(answers, shares.tolist(), strict=True)
     ]
-    shares = np.array([share for _, _, share in rows])
-    error = float(shares.std(ddof=1) / np.sqrt(len(shares))) if len(shares) > 1 else 0.0
-    return saved / length if length else 0.0, error, rows
+    error = standard_error(shares) if len(shares) > 1 else 0.0
+    return total_share(answers, column), error, rows
 
 
 def period_of(culprit_pieces: Sequence[tuple[int, int, float]]) -> tuple[int, int, bool]:
@@ -62,7 +83,17 @@ def slow_times(rows: Sequence[tuple[int, int, float]]) -> list[list[int]]:
     return found
 
 
-def believed(
+def cost_then(
+    records: Records,
+    answers: Sequence[Piece],
+    rows: Sequence[tuple[int, int, float]],
+    some: Sequence[int],
+) -> float:
+    """Return what was lost in some pieces, as a share of the time of all, as far as it is seen."""
+    return _cost_of_pieces(answers, rows, some) * _believed(records, answers, rows, some)
+
+
+def _believed(
     records: Records,
     answers: Sequence[Piece],
     rows: Sequence[tuple[int, int, float]],
@@ -86,7 +117,7 @@ def believed(
     return fewer / share if fewer >= _SLOW_PIECE_MIN else 0.0
 
 
-def cost_of_pieces(
+def _cost_of_pieces(
     answers: Sequence[Piece], rows: Sequence[tuple[int, int, float]], some: Sequence[int]
 ) -> float:
     """Return what was lost in some pieces, as a share of all.

@@ -12,7 +12,14 @@ from math import comb, hypot
 
 import numpy as np
 
+from nccl_inspector.analysis.lateness import MAD_TO_SIGMA
 from nccl_inspector.analysis.replay.arrays import Floats, Ints, Mask, medians_of_others
+from nccl_inspector.analysis.replay.costs import (
+    piece_shares,
+    replayed_s,
+    standard_error,
+    total_share,
+)
 from nccl_inspector.analysis.replay.order import Order
 from nccl_inspector.analysis.replay.records import Records
 from nccl_inspector.analysis.replay.whatif import Piece, Question, Replay
@@ -21,7 +28,6 @@ SINGLES_MAX, NODES_MAX = 96, 64  # that are asked about one by one, the most sus
 _SUSPECT_SHARE = 0.01  # of the time, by which a suspect's own gaps are longer than its peers'
 _SUSPECT_Z = 6.0  # of the spread over the ranks
 _MEMBER_OF_NODE = 0.7  # of its node's cost, which makes a process the culprit and not its node
-MAD_TO_SIGMA = 1.4826
 _NODE_SUSPECTS = 0.6  # of a node's processes, that must be suspicious each by itself
 _NODE_Z = 3.0
 _ONCE_PIECES, _ONCE_SHARE = 4, 0.6
@@ -58,7 +64,6 @@ class Found:
     seconds: float  # that could be replayed
     pieces: int
     imbalance_share: float  # what all processes at the usual pace together would have saved
-    wall: Mapping[int, float]  # by member: share of the time that its own gaps are too long
 
 
 def own_excess(order: Order, usual: Floats) -> tuple[Floats, Mask]:
@@ -78,16 +83,10 @@ def _runs(records: Records, order: Order, excess: Floats, known: Mask) -> tuple[
     return records.member[chosen], excess[chosen]
 
 
-def _spread(values: Floats) -> tuple[float, float]:
+def spread_of(values: Floats) -> tuple[float, float]:
+    """Return the middle of values, and their deviation from it as a standard deviation."""
     middle = float(np.median(values))
     return middle, MAD_TO_SIGMA * float(np.median(np.abs(values - middle)))
-
-
-def _piece_shares(pieces: Sequence[Piece], column: int) -> Floats:
-    """Return the share of each piece's time that a question saves."""
-    return np.array(
-        [float(one.saved[column]) / one.length if one.length else 0.0 for one in pieces]
-    )
 
 
 def _parts(pieces: Sequence[Piece], column: int) -> Floats:
@@ -98,11 +97,6 @@ def _parts(pieces: Sequence[Piece], column: int) -> Floats:
     ])  # fmt: skip
 
 
-def _error(shares: Floats) -> float:
-    """Return the standard error of a mean."""
-    return float(np.std(shares, ddof=1) / np.sqrt(len(shares)))
-
-
 def _steady(shares: Floats) -> float:
     """Return how many standard errors a mean is above 0 without the part that stands out most.
 
@@ -111,28 +105,22 @@ def _steady(shares: Floats) -> float:
     if len(shares) < _STEADY_PARTS_MIN:
         return 0.0
     rest = np.delete(shares, np.argmax(np.abs(shares - np.median(shares))))
-    return float(rest.mean()) / max(_error(rest), 1e-9)
+    return float(rest.mean()) / max(standard_error(rest), 1e-9)
 
 
-def _chance(
-    singles: Sequence[tuple[int, ...]],
-    columns: Mapping[tuple[int, ...], int],
-    pieces: Sequence[Piece],
-    members: tuple[int, ...],
-) -> float:
+def _chance(own: Floats, every: Floats) -> float:
     """Return how probable it is that one of a job's processes has so many of its long delays.
 
     Rare delays vary too much for an error of their mean: what counts is that they are always the
-    same one's. As many as are long beside its own are counted of all processes.
+    same one's. As many as are long beside its own are counted of all processes. `own`: what it
+    costs of each piece; `every`: processes x pieces.
     """
-    if len(members) != 1 or len(singles) < _ALONE_MIN:
+    if len(every) < _ALONE_MIN:
         return 1.0
-    own = _piece_shares(pieces, columns[members])
     long_ = own >= max(float(own.max(initial=0.0)) * _LONG_SHARE, _LONG_MIN)
-    count = int(long_.sum())
-    least = float(own[long_].min()) if count else 1.0
-    every = sum(int((_piece_shares(pieces, columns[one]) >= least).sum()) for one in singles)
-    return min(1.0, len(singles) * _binomial_tail(count, every, 1 / len(singles)))
+    least = float(own[long_].min()) if long_.any() else 1.0
+    count = int((every >= least).sum())
+    return min(1.0, len(every) * _binomial_tail(int(long_.sum()), count, 1 / len(every)))
 
 
 def _binomial_tail(count: int, trials: int, share: float) -> float:
@@ -145,14 +133,9 @@ def _binomial_tail(count: int, trials: int, share: float) -> float:
     )
 
 
-def _total(pieces: Sequence[Piece], column: int) -> float:
-    length = sum(one.length for one in pieces)
-    return sum(float(one.saved[column]) for one in pieces) / length if length else 0.0
-
-
 def _suspicious(wall: Floats, present: Ints) -> tuple[int, ...]:
     """Return the processes whose own gaps are far longer than those of the others."""
-    middle, spread = _spread(wall[present])
+    middle, spread = spread_of(wall[present])
     least = max(_SUSPECT_SHARE, _SUSPECT_Z * spread)
     return tuple(int(one) for one in present if wall[one] - middle >= least)
 
@@ -190,9 +173,9 @@ def find_culprits(
         asked.append(suspects)
     answers = replay.ask([Question(members) for members in asked])
     if not answers:
-        return Found((), 0.0, 0, 0.0, {})
+        return Found((), 0.0, 0, 0.0)
     columns = {members: 1 + place for place, members in enumerate(asked)}
-    costs = [_total(answers, 1 + place) for place in range(len(asked))]
+    costs = [total_share(answers, 1 + place) for place in range(len(asked))]
     # What a process or a node of this job costs by chance: as the others of its sort do.
     typical = _typical(singles, columns, costs) | _typical(groups, columns, costs)
     tables = [
@@ -200,7 +183,10 @@ def find_culprits(
         for sort in (singles, groups)
         if sort
     ]
-    common_error = float(np.median([_error(_parts(answers, columns[one])) for one in singles]))
+    common_error = float(
+        np.median([standard_error(_parts(answers, columns[one])) for one in singles])
+    )
+    by_piece = np.stack([piece_shares(answers, columns[one]) for one in singles])
     found = []
     node_costs = {
         members: costs[asked.index(members)]
@@ -213,26 +199,30 @@ def find_culprits(
         taken = _merge(taken, alone)
     for members, cost in sorted(taken.items(), key=lambda one: -one[1]):
         column = columns.get(members)
-        shares = _piece_shares(answers, column) if column is not None else np.zeros(len(answers))
-        if column is not None and abs(_total(answers, column)) < cost / 2:
+        shares = piece_shares(answers, column) if column is not None else np.zeros(len(answers))
+        if column is not None and abs(total_share(answers, column)) < cost / 2:
             shares = shares * 0 + cost  # what it does alone was asked in another way
         # It is held against the others, whose cost is as uncertain.
         sort = groups if len(members) > 1 else singles
         rest = np.array([one != members for one in sort])
         table = tables[len(members) > 1]
         among = np.maximum(np.median(table[rest], axis=0), 0.0) if rest.any() else 0.0
-        error = hypot(_error(_parts(answers, column)), common_error) if column is not None else 0.0
+        error = (
+            hypot(standard_error(_parts(answers, column)), common_error)
+            if column is not None
+            else 0.0
+        )
         steady = _steady(_parts(answers, column) - among) if column is not None else 0.0
         common = typical.get(members, 0.0)
         one = _culprit(answers, members, nodes, cost, shares, common, error, owner, longest)
-        chance = _chance(singles, columns, answers, members) if members in columns else 1.0
+        single = len(members) == 1 and column is not None
+        chance = _chance(piece_shares(answers, columns[members]), by_piece) if single else 1.0
         found.append(replace(one, steady=steady, chance=chance))
     return Found(
         tuple(found),
-        sum(one.length for one in answers) / 1e9,
+        replayed_s(answers),
         len(answers),
         costs[asked.index(everybody)],
-        {int(one): float(wall[one]) for one in present},
     )
 
 
@@ -267,7 +257,7 @@ def _all_of_node(wall: Floats, present: Ints, members: tuple[int, ...]) -> bool:
     Among many that are late by chance some share a node.
     """
     others = present[~np.isin(present, members)]
-    middle, spread = _spread(wall[others])
+    middle, spread = spread_of(wall[others])
     least = max(_NODE_Z * spread, _SUSPECT_SHARE / 2)
     return bool(np.mean(wall[list(members)] - middle >= least) >= _NODE_SUSPECTS)
 
@@ -300,7 +290,8 @@ def _alone(
     rest = [tuple(other for other in suspects if other != one) for one in some]
     answers = replay.ask([Question(members) for members in (suspects, *rest)])
     costs = [
-        max(_total(answers, 1) - _total(answers, 2 + place), 0.0) for place in range(len(some))
+        max(total_share(answers, 1) - total_share(answers, 2 + place), 0.0)
+        for place in range(len(some))
     ]
     scale = min(1.0, together / sum(costs)) if sum(costs) > 0 else 0.0
     return {(one,): cost * scale for one, cost in zip(some, costs, strict=True)}

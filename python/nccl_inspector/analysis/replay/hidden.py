@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Points at which all ranks waited without a record of it, found by what the others show.
 
-A barrier of another library (MPI, Gloo, a scheduler on the host) is none of NCCL's operations, and
-JSON lines have no small operations at all, by which programs synchronise (the norm of the
-gradients, 8 bytes). Without these points the replay takes the waiting there for each rank's own
-work, and who makes the others wait seems to cost nothing.
+A barrier of another library (MPI, Gloo, a scheduler on the host) leaves no record. JSON lines have
+no small operations, by which programs synchronise (the norm of the gradients, 8 bytes). Without
+these points the replay takes the waiting there for each rank's own work, and who makes the others
+wait seems to cost nothing.
 
 When all ranks are between two operations, such a point may lie there. It does if the gap of a rank
 is shorter by as much as the rank came later: then all of them left it together.

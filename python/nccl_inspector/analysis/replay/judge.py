@@ -24,9 +24,7 @@ from nccl_inspector.analysis.replay.hidden import fill_holes
 from nccl_inspector.analysis.replay.latecauses import late_causes
 from nccl_inspector.analysis.replay.order import Order, find_order
 from nccl_inspector.analysis.replay.outsidecauses import outside_causes
-from nccl_inspector.analysis.replay.paths import (
-    Spot,
-)
+from nccl_inspector.analysis.replay.paths import Spot
 from nccl_inspector.analysis.replay.records import Records, Source, gather
 from nccl_inspector.analysis.replay.transfercauses import ask_transfers, transfer_causes
 from nccl_inspector.analysis.replay.whatif import Replay
@@ -51,7 +49,7 @@ class Judged:
     records: Records | None = None
     order: Order | None = None
     replay: Replay | None = None
-    shorter: Floats | None = None  # gaps where transfers are faster (bound.py)
+    faster: Floats | None = None  # what to add to gaps where transfers are faster (bound.py)
     looked: int = 0  # processes whose records were looked at
     refused: Mapping[str, int] = field(default_factory=dict)  # of which they could not be read
 
@@ -65,7 +63,7 @@ class Judged:
         factor = np.ones(len(self.records))
         for kind, value in factors.items():
             factor[_of_kind(self.records, kind)] = value
-        cost, error, _ = saved_share(ask_transfers(self.replay, [factor], self.shorter), 0)
+        cost, error, _ = saved_share(ask_transfers(self.replay, [factor], self.faster), 0)
         return cost, error
 
     def queued_share(self, kinds: Iterable[tuple[int, int, int]]) -> float:
@@ -133,9 +131,10 @@ def judge_records(
     replay = Replay(records, order, gaps)
     late, found = late_causes(records, order, usual, nodes, replay)
     changes = find_changes(records, order, gaps)
+    faster = gaps_if_faster(records, order, gaps)
     causes = [
         *late,
-        *transfer_causes(records, order, gaps, replay, changes, spots),
+        *transfer_causes(records, order, faster, replay, changes, spots),
         *outside_causes(records, replay, changes),
     ]
     looked = len(choice.members) if choice and choice.some else len(nodes)
@@ -152,7 +151,7 @@ def judge_records(
         records,
         order,
         replay,
-        gaps_if_faster(records, order, gaps),
+        faster,
         looked,
         dict(refused),
     )

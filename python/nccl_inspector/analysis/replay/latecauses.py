@@ -7,11 +7,16 @@ import numpy as np
 
 from nccl_inspector.analysis.replay.arrays import Floats
 from nccl_inspector.analysis.replay.cause import LATE, TOLD_MIN, Cause
-from nccl_inspector.analysis.replay.costs import period_of
-from nccl_inspector.analysis.replay.culprits import Culprit, Found, find_culprits, own_excess
+from nccl_inspector.analysis.replay.costs import period_of, total_share
+from nccl_inspector.analysis.replay.culprits import (
+    Culprit,
+    Found,
+    find_culprits,
+    own_excess,
+    spread_of,
+)
 from nccl_inspector.analysis.replay.order import Order
 from nccl_inspector.analysis.replay.records import Records
-from nccl_inspector.analysis.replay.stages import parts_of_job
 from nccl_inspector.analysis.replay.whatif import Question, Replay
 
 _ERRORS = 4.0  # standard errors that a cost must be above nothing
@@ -29,7 +34,7 @@ def _leader(records: Records) -> int:
 
 
 def _rare_gap(records: Records, order: Order, usual: Floats, member: int) -> Floats | None:
-    """Return what takes the rare long delays out of a process's own gaps; None: there are none."""
+    """Return what to add to gaps to remove a process's rare long delays; None: it has none."""
     excess, known = own_excess(order, usual)
     mine = np.flatnonzero(known & (records.member == member))
     if len(mine) < 1 / _RARE_SHARE:
@@ -72,15 +77,15 @@ def _victims(records: Records, culprit: tuple[int, ...]) -> tuple[int, ...]:
 def late_causes(
     records: Records, order: Order, usual: Floats, nodes: Sequence[str], replay: Replay
 ) -> tuple[list[Cause], Found]:
+    """Return who is proved to have been late, and all that was asked; `nodes` by process."""
     found = find_culprits(records, order, usual, nodes, replay)
     # Who is early in all that it does would make the job longer at the usual pace: no spread.
     costs = np.array([max(one.cost_share, 0.0) for one in found.culprits if len(one.members) == 1])
-    spread = 1.4826 * float(np.median(np.abs(costs - np.median(costs)))) if len(costs) > 3 else 0.0
+    spread = spread_of(costs)[1] if len(costs) > 3 else 0.0
     late = [one.late_share for one in found.culprits if len(one.members) == 1]
     usual_late = float(np.median(late)) if late else 0.0
     leader = _leader(records)
-    parts = parts_of_job(records)[np.unique(records.member)]
-    part_of = dict(zip(np.unique(records.member).tolist(), parts.tolist(), strict=True))
+    parts = replay.part[np.unique(records.member)]
     causes = []
     for one in found.culprits:
         if not _is_proved(one, spread, usual_late):
@@ -111,7 +116,7 @@ def late_causes(
                 leader=one.members == (leader,),
                 victims=_victims(records, one.members),
                 saved_s=one.saved_ns / 1e9,
-                part=int(np.sum(parts == part_of[one.members[0]])) if np.ptp(parts) else 0,
+                part=int(np.sum(parts == replay.part[one.members[0]])) if np.ptp(parts) else 0,
             )
         )
     return causes, found
@@ -124,10 +129,8 @@ def _mostly_rare(
     gap = _rare_gap(records, order, usual, one.members[0])
     if gap is None:
         return False, 0.0
-    answers = replay.ask([Question(gap=gap)])
-    length = sum(answer.length for answer in answers)
-    saved = sum(float(answer.saved[1]) for answer in answers)
-    return saved / max(length, 1.0) > one.cost_share / 2, float(-gap[gap < 0].mean())
+    saved = total_share(replay.ask([Question(gap=gap)]), 1)
+    return saved > one.cost_share / 2, float(-gap[gap < 0].mean())
 
 
 def _unseen(one: Culprit, long_ns: float) -> float:

@@ -7,7 +7,7 @@ import numpy as np
 
 from nccl_inspector.analysis.replay.cause import HABIT_TIMES, OUTSIDE, TOLD_MIN, Cause
 from nccl_inspector.analysis.replay.changes import GROWN, Changes
-from nccl_inspector.analysis.replay.costs import believed, cost_of_pieces, saved_share, slow_times
+from nccl_inspector.analysis.replay.costs import cost_then, replayed_s, saved_share, slow_times
 from nccl_inspector.analysis.replay.records import Records
 from nccl_inspector.analysis.replay.whatif import Question, Replay
 
@@ -16,6 +16,7 @@ _OUTSIDE_PIECES_MIN, _OUTSIDE_SHARE_MAX = 8, 0.6
 
 
 def outside_causes(records: Records, replay: Replay, changes: Changes) -> list[Cause]:
+    """Return the times in which all ranks took longer, with what that cost."""
     grown_at = changes.grown[np.isfinite(changes.grown)]
     grown_often = float(np.mean(grown_at >= GROWN)) if len(grown_at) else 0.0
     if len(grown_at) < _OUTSIDE_PIECES_MIN or not 0 < grown_often <= _OUTSIDE_SHARE_MAX:
@@ -24,12 +25,12 @@ def outside_causes(records: Records, replay: Replay, changes: Changes) -> list[C
     _, _, rows = saved_share(answers, 1)
     found = []
     for slow in slow_times(rows):
-        cost = cost_of_pieces(answers, rows, slow) * believed(records, answers, rows, slow)
-        grown = changes.grown[[answers[at].piece for at in slow]]
+        cost = cost_then(records, answers, rows, slow)
+        pieces = [answers[at].piece for at in slow]
+        grown = changes.grown[pieces]
         ends = slow[0] > 0 and slow[-1] < len(rows) - 1
         # Longer by as much everywhere in a step is more work, as of longer sequences.
-        evenly = changes.evenly[[answers[at].piece for at in slow]]
-        ends = ends and float(np.mean(evenly)) < 0.5
+        ends = ends and float(np.mean(changes.evenly[pieces])) < 0.5
         if cost >= TOLD_MIN and np.isfinite(grown).any():
             found.append(
                 Cause(
@@ -41,7 +42,7 @@ def outside_causes(records: Records, replay: Replay, changes: Changes) -> list[C
                     not ends,
                     ratio=float(np.nanmedian(grown)),
                     late_share=len(slow) / len(rows),
-                    saved_s=cost * sum(answer.length for answer in answers) / 1e9,
+                    saved_s=cost * replayed_s(answers),
                     once=len(slow) == 1,
                 )
             )

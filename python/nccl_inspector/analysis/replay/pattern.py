@@ -3,11 +3,7 @@
 
 import numpy as np
 
-from nccl_inspector.analysis.replay.arrays import (
-    Floats,
-    Ints,
-    medians,
-)
+from nccl_inspector.analysis.replay.arrays import Floats, Ints, medians
 from nccl_inspector.analysis.replay.records import Records
 
 _PERIOD_MAX, _PERIOD_ROWS, _PERIOD_SLACK = 160, 2000, 1.25

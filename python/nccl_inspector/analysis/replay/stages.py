@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which ranks and communicators have the same part in the program."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from nccl_inspector.analysis.replay.arrays import (
-    Ints,
-    distinct_pairs,
-    first_rows,
-    number_rows,
-)
+from nccl_inspector.analysis.replay.arrays import Ints, distinct_pairs, first_rows, number_rows
 from nccl_inspector.analysis.replay.records import Records
 from nccl_inspector.model import FUNCS, PEER_NONE
 
@@ -29,9 +26,14 @@ class _Sets:
             at = self._parent[at]
         return at
 
-    def join(self, one: int, other: int) -> None:
-        """Make one set of two."""
-        self._parent[self.root(other)] = self.root(one)
+    def join(self, members: Sequence[int]) -> None:
+        """Make one set of those of some numbers."""
+        for other in members[1:]:
+            self._parent[self.root(other)] = self.root(members[0])
+
+    def numbers(self) -> Ints:
+        """Return by number that of its set."""
+        return number_rows(np.array([self.root(at) for at in range(len(self._parent))], np.int64))
 
 
 def stages(records: Records, kernel: Ints) -> Ints:
@@ -42,13 +44,11 @@ def stages(records: Records, kernel: Ints) -> Ints:
     """
     pipelines, stages = _Sets(records.members), _Sets(records.members)
     for one, others in _partners(records, kernel).items():
-        for other in others:
-            pipelines.join(one, other)
+        pipelines.join((one, *others))
     for comm in records.comms:
         if len({pipelines.root(one) for one in comm.members}) == len(comm.members):
-            for member in comm.members[1:]:
-                stages.join(comm.members[0], member)
-    return number_rows(np.array([stages.root(at) for at in range(records.members)], np.int64))
+            stages.join(comm.members)
+    return stages.numbers()
 
 
 def _partners(records: Records, kernel: Ints) -> dict[int, set[int]]:
@@ -82,9 +82,8 @@ def parts_of_job(records: Records) -> Ints:
     """Return by process the number of its part of the job: no communicator joins two parts."""
     parts = _Sets(records.members)
     for comm in records.comms:
-        for member in comm.members[1:]:
-            parts.join(comm.members[0], member)
-    return number_rows(np.array([parts.root(at) for at in range(records.members)], np.int64))
+        parts.join(comm.members)
+    return parts.numbers()
 
 
 def comm_classes(records: Records) -> Ints:

@@ -7,18 +7,16 @@ from dataclasses import replace
 import numpy as np
 
 from nccl_inspector.analysis.replay.arrays import Floats, Mask
-from nccl_inspector.analysis.replay.bound import gaps_if_faster
 from nccl_inspector.analysis.replay.cause import TOLD_MIN, TRANSFER, Cause
 from nccl_inspector.analysis.replay.changes import LONGER, Changes
 from nccl_inspector.analysis.replay.costs import (
     WHOLE,
-    believed,
-    cost_of_pieces,
+    cost_then,
     period_of,
+    replayed_s,
     saved_share,
     slow_times,
 )
-from nccl_inspector.analysis.replay.gaps import Gaps
 from nccl_inspector.analysis.replay.order import Order
 from nccl_inspector.analysis.replay.paths import (
     SlowPaths,
@@ -32,13 +30,13 @@ from nccl_inspector.analysis.replay.records import Records
 from nccl_inspector.analysis.replay.whatif import Piece, Question, Replay
 
 
-def ask_transfers(replay: Replay, factors: Sequence[Floats], shorter: Floats | None) -> list[Piece]:
+def ask_transfers(replay: Replay, factors: Sequence[Floats], faster: Floats | None) -> list[Piece]:
     """Return what other times T would have saved, by factor.
 
-    `shorter` gaps alone save a little, too, which is not the transfers' doing.
+    The gaps of `faster` transfers alone save a little, too, which is not the transfers' doing.
     """
-    questions = [Question(gap=shorter)]
-    questions += [Question(transfer=factor, gap=shorter) for factor in factors]
+    questions = [Question(gap=faster)]
+    questions += [Question(transfer=factor, gap=faster) for factor in factors]
     return [
         replace(one, saved=one.saved[2:] - one.saved[1], parts=one.parts[:, 2:] - one.parts[:, 1:2])
         for one in replay.ask(questions)
@@ -48,16 +46,17 @@ def ask_transfers(replay: Replay, factors: Sequence[Floats], shorter: Floats | N
 def transfer_causes(
     records: Records,
     order: Order,
-    gaps: Gaps,
+    faster: Floats,
     replay: Replay,
     changes: Changes,
     spots: Sequence[Spot],
 ) -> list[Cause]:
+    """Return the slow transfers with what they cost. `faster`: gaps_if_faster of bound.py."""
     beside: tuple[SlowPaths, ...] = find_slow_paths(records, order, spots)
     inner = _is_inside(records, spots)
     changed = [np.where(inner == inside, changes.transfer, 1.0) for inside in (False, True)]
     factors = [*(one.factor for one in beside), *changed]
-    answers = ask_transfers(replay, factors, gaps_if_faster(records, order, gaps))
+    answers = ask_transfers(replay, factors, faster)
     found = []
     for place, one in enumerate(beside):
         cost, error, rows = saved_share(answers, place)
@@ -74,7 +73,7 @@ def transfer_causes(
                 where=one.where,
                 inside=one.inside,
                 ratio=one.ratio,
-                saved_s=cost * sum(answer.length for answer in answers) / 1e9,
+                saved_s=cost * replayed_s(answers),
             )
         )
     for place, factor in enumerate(changed):
@@ -96,7 +95,7 @@ def _slower_then(
     inside: bool,
 ) -> Cause | None:
     """Return the cause of a time in which transfers were slower; None: it cost too little."""
-    cost = cost_of_pieces(answers, rows, slow) * believed(records, answers, rows, slow)
+    cost = cost_then(records, answers, rows, slow)
     if cost < TOLD_MIN:
         return None
     numbers = [answers[at].piece for at in slow]
@@ -114,7 +113,7 @@ def _slower_then(
         where=where,
         inside=inside,
         ratio=float(np.median(1 / factor[here])) if here.any() else LONGER,
-        saved_s=cost * sum(answer.length for answer in answers) / 1e9,
+        saved_s=cost * replayed_s(answers),
         once=len(slow) == 1,
     )
 

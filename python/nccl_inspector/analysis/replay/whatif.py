@@ -314,9 +314,8 @@ class Replay:
         self._records = records
         self._gaps = gaps.own, np.where(np.isnan(gaps.usual), gaps.own, gaps.usual)
         self._plan = _plan(records, order)
-        self._pieces = _pieces(records, self._plan)
-        self._member = records.member[self._plan.rows]
-        self._part = parts_of_job(records)
+        self.part = parts_of_job(records)  # by process
+        self._pieces = _pieces(records, self._plan, self.part)
         self._programs: dict[tuple[int, int], _Program] = {}
 
     def ask(self, questions: Sequence[Question]) -> list[Piece]:
@@ -342,8 +341,8 @@ class Replay:
             for piece in some:
                 if piece in self._pieces:
                     known = self._pieces[piece]
-                    last = [place[one - low] for one in known.last]
-                    sooner = _sooner(ends, last, [self._part[self._member[p]] for p in known.last])
+                    last = [[place[one - low] for one in parts] for parts in known.last]
+                    sooner = _sooner(ends, last)
                     found.append(
                         Piece(
                             piece, known.start, known.end, known.length, sooner[-1],
@@ -353,18 +352,16 @@ class Replay:
         return found
 
 
-def _sooner(ends: Floats, last: Sequence[Ints], parts: Sequence[Ints]) -> Floats:
+def _sooner(ends: Floats, last: Sequence[Sequence[Ints]]) -> Floats:
     """Return by moment and question how much sooner the processes' operations ended.
 
-    `last`: by moment the rows of `ends` that were the last ones; `parts`: of the job, to which
-    their processes belong. Parts that share no communicator, such as servers of an inference job,
-    do not wait for each other: that which changes most counts.
+    `last`: by moment and part of the job the rows of `ends` that were the last ones. Parts do not
+    wait for each other, as servers of an inference job: that which changes most counts.
     """
     found = np.zeros((len(last), ends.shape[1]))
-    for moment, (rows, part) in enumerate(zip(last, parts, strict=True)):
-        sooner = ends[rows, :1] - ends[rows]
-        for one in np.unique(part).tolist():
-            middle = np.median(sooner[part == one], axis=0)
+    for moment, parts in enumerate(last):
+        for rows in parts:
+            middle = np.median(ends[rows, :1] - ends[rows], axis=0)
             found[moment] = np.where(np.abs(middle) > np.abs(found[moment]), middle, found[moment])
     return found
 
@@ -383,16 +380,28 @@ def _together(bounds: Ints, most: int) -> Iterator[range]:
 class _Known:
     """What all answers for one piece have in common. Times are ns."""
 
-    last: tuple[Ints, ...]  # by moment between its parts: where processes ended last, positions
+    # By moment between its parts, and by part of the job: where processes ended last, positions.
+    last: tuple[tuple[Ints, ...], ...]
     start: int
     end: int
     length: float
 
 
-def _pieces(records: Records, plan: _Plan) -> dict[int, _Known]:
-    """Return the pieces that can be replayed: those of more than one row."""
+def _by_part(last: Ints, part: Ints) -> tuple[Ints, ...]:
+    """Divide positions by the part of the job that they belong to. -1: there is none."""
+    last = last[last >= 0]
+    part = part[last]
+    return tuple(last[part == one] for one in np.unique(part).tolist())
+
+
+def _pieces(records: Records, plan: _Plan, part: Ints) -> dict[int, _Known]:
+    """Return the pieces that can be replayed: those of more than one row.
+
+    `part`: of the job, by process.
+    """
     rows = plan.rows
     member = records.member[rows]
+    part_of = part[member]
     begin, end = records.begin[rows], records.end[rows]
     pieces, _ = distinct_pairs(plan.piece, member)
     owner = number_rows(plan.piece, member)
@@ -419,7 +428,7 @@ def _pieces(records: Records, plan: _Plan) -> dict[int, _Known]:
     last = last.reshape(-1, PARTS + 1)
     return {
         piece: _Known(
-            tuple(one[one >= 0] for one in last[pieces == piece].T),
+            tuple(_by_part(one, part_of) for one in last[pieces == piece].T),
             start,
             until,
             float(max(until - int(moments[0]), 0)),
