@@ -128,7 +128,7 @@ def by_handle(calls: list[Call]) -> list[tuple[Call, Call]]:
 
 
 def test_channels_come_in_changing_orders_also_before_the_stop_of_the_task(tmp_path: Path) -> None:
-    calls = quick(tmp_path, "--steps", "8", "--channels", "3", "--ops", "allreduce").calls(0)
+    calls = quick(tmp_path, "--steps", "200", "--channels", "3", "--ops", "allreduce").calls(0)
     orders = groupby(starts(calls, "KernelCh"), key=lambda c: c["parent"])
     assert len({tuple(c["channel"] for c in op) for _, op in orders}) > 1
     first = {c["parent"]: i for i, c in reversed([*enumerate(calls)]) if c.words == KERNEL_START}
