@@ -39,7 +39,7 @@ def records(synchronised: bool) -> Records:
         comms=tuple(Comm(at + 1, "tp", 2, 1, 0, (2 * at, 2 * at + 1)) for at in range(2)),
         member=member, comm=comm, func=same + 1, size_class=24 - 4 * (number % 2), number=number,
         peer=same + PEER_NONE, bytes=same + (1 << 24), begin=begin, end=end, queued=same,
-        joined=number * 2 + comm, piece=same, members=RANKS, shift=same, lost=0,
+        joined=number * 2 + comm, piece=same, run=same, members=RANKS, shift=same, lost=0,
     )  # fmt: skip
 
 

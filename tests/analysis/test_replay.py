@@ -199,7 +199,7 @@ def test_a_wait_of_all_ranks_at_one_place_of_a_step_is_told_from_more_work() -> 
 
 
 def test_what_comes_again_and_again_is_a_habit() -> None:
-    usual = data_parallel(steps=80, seed=1)
+    usual = data_parallel(steps=200, seed=1)
     waits = data_parallel(steps=60, seed=2, input_s=0.4)
     found = _outside([(usual, True), (waits, False)] * 4 + [(usual, True)])
     assert len(found) >= 3

@@ -86,9 +86,15 @@ def align(member: Ints, end: Ints, sure: Mask, joined: Ints, piece: Ints) -> Int
     links = _links(node, sure, joined, end)
     lacks = np.zeros(int(node.max()) + 1, np.int64)
     known = np.diff(links.bounds) == 0
+    member_of = member[first_rows(node)]
+    before: dict[int, int] = {}  # by process: what it lacked in the piece before
     for start in np.flatnonzero(~known).tolist():
         if not known[start]:
             part = _spread_out(links, start, lacks, known)
-            # The middle clock is nearest to the true time.
-            lacks[part] -= round(float(np.median(lacks[part])))
+            members = member_of[part].tolist()
+            same = [at for at, one in enumerate(members) if one in before]
+            # The middle clock is nearest to the true time, and goes on as it went.
+            went_on = lacks[part[same]] - np.array([before[members[at]] for at in same], np.int64)
+            lacks[part] -= round(float(np.median(went_on if same else lacks[part])))
+            before.update(zip(members, lacks[part].tolist(), strict=True))
     return lacks[node]

@@ -41,7 +41,9 @@ def _followers(records: Records) -> Ints:
     turned = int(records.end.max()) - records.begin
     until = int(records.end.max()) - records.end
     found = last_before(records.member, turned, records.member, until)
-    same = (found >= 0) & (records.piece[np.maximum(found, 0)] == records.piece[rows])
+    there = np.maximum(found, 0)
+    same = (found >= 0) & (records.run[there] == records.run[rows])
+    same &= records.piece[there] - records.piece[rows] <= 1
     return np.where(same, found, -1)
 
 
@@ -58,7 +60,7 @@ def _elsewhere(records: Records, follower: Ints) -> Ints:
     """Return for each row the latest row of another stream that ended before its follower began."""
     rows = np.flatnonzero(follower >= 0)
     found = np.full(len(records), -1, np.int64)
-    owner = number_rows(records.piece, records.member)
+    owner = number_rows(records.run, records.member)
     classes = comm_classes(records)[records.comm]
     latest = np.full(len(rows), -(1 << 62), np.int64)
     for one in np.unique(classes):

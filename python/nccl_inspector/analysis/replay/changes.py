@@ -123,10 +123,12 @@ def _gaps(records: Records, order: Order, gaps: Gaps, pieces: int) -> tuple[Floa
     enough = (np.bincount(spots, minlength=count) >= _PIECES_MIN) & alike
     # Of the gaps that are counted from one operation the longest has all the others in it.
     in_run, begins = _by_run(records, order, rows)
-    longest = np.bincount(cell[in_run[np.append(begins[1:], True)]], minlength=size)
-    weight = np.where(enough[spots], longest, 0.0)
-    was = np.bincount(at_piece, weight * np.nan_to_num(base[spots]), minlength=pieces)
-    now = np.bincount(at_piece, weight * middle, minlength=pieces)
+    longest = in_run[np.append(begins[1:], True)]
+    longest = longest[enough[order.spot[rows[longest]]]]
+    all_longest = np.bincount(cell[longest], minlength=size)
+    was = np.bincount(at_piece, all_longest * np.nan_to_num(base[spots]), minlength=pieces)
+    # All of them: one long stop between two steps is no middle of anything.
+    now = np.bincount(records.piece[rows[longest]], usual[rows[longest]], minlength=pieces)
     grown = np.divide(now, was, out=np.full(pieces, np.nan), where=was > 0)
     found = np.zeros(len(records))
     slow = grown[records.piece] >= GROWN
@@ -157,10 +159,9 @@ def _in_proportion(part: Floats, cells: _Cells, spots: int, pieces: int) -> Mask
     A wait for storage is at one place. It is in all gaps that are counted from there, so `part` is
     what each row adds to the gap before it, ns. True where that cannot be told.
     """
-    count = np.bincount(cells.of_row)
-    middle = medians(cells.of_row, part, len(count))
-    base = quantiles(cells.spot, middle, spots, _BASE_QUANTILE)[cells.spot] * count
-    more = np.maximum(middle * count - base, 0.0)
+    count, now = np.bincount(cells.of_row), np.bincount(cells.of_row, part)
+    base = quantiles(cells.spot, now / count, spots, _BASE_QUANTILE)[cells.spot] * count
+    more = np.maximum(now - base, 0.0)
     all_more = np.bincount(cells.piece, more, minlength=pieces)[cells.piece]
     all_base = np.bincount(cells.piece, base, minlength=pieces)[cells.piece]
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -8,12 +8,13 @@ import numpy as np
 from nccl_inspector.analysis.replay.arrays import Floats
 from nccl_inspector.analysis.replay.cause import TOLD_MIN
 from nccl_inspector.analysis.replay.records import Records
-from nccl_inspector.analysis.replay.whatif import Piece
+from nccl_inspector.analysis.replay.whatif import PARTS, Piece, Question, Replay
 
 _PIECE_SLOW = 0.25  # of the usual cost of its worst pieces, for a piece to be in the period
 WHOLE = 0.8  # of the pieces
 _SLOW_PIECE_MIN = 0.02  # of a piece, that a slow one loses
-_APART_MAX = 2  # pieces: of a time that is slow some pieces may be as usual
+_RATE_PIECES_MIN = 4  # whose middle tells how many operations a second there are
+_APART_MAX = 1  # pieces: of a time that is slow some pieces may be as usual
 
 
 def piece_shares(answers: Sequence[Piece], column: int) -> Floats:
@@ -29,9 +30,29 @@ def total_share(answers: Sequence[Piece], column: int) -> float:
     return sum(float(one.saved[column]) for one in answers) / length if length else 0.0
 
 
-def standard_error(shares: Floats) -> float:
-    """Return the standard error of a mean."""
-    return float(np.std(shares, ddof=1) / np.sqrt(len(shares)))
+def standard_error(shares: Floats, lengths: Floats) -> float:
+    """Return the standard error of the mean share of times that have some lengths."""
+    weights = lengths / lengths.sum()
+    even = float(np.sum(weights**2))  # 1 / how many times of equal length would tell as much
+    if even >= 1:
+        return 0.0
+    apart = shares - float(np.sum(weights * shares))
+    return float(np.sqrt(np.sum(weights**2 * apart**2) / (1 - even)))
+
+
+def felt_later(replay: Replay, question: Question) -> float:
+    """Return the factor by which what a question asks about costs more than its answer says.
+
+    A delay makes others wait some time after it happened, in a pipeline some seconds: of the last
+    ones in a piece nothing is seen there. How much that is shows in the middle of the pieces, as
+    what the first half saves after its end.
+    """
+    whole, half = replay.ask([question]), replay.ask([question], half=True)
+    saved = sum(float(one.saved[1]) for one in whole)
+    at_half = sum(float(one.parts[: PARTS // 2, 1].sum()) for one in whole)
+    later = sum(float(one.saved[1]) for one in half) - at_half
+    # Half of a piece is the most that this can tell of.
+    return 1 + min(max(later / saved, 0.0), 1.0) if saved > 0 else 1.0
 
 
 def replayed_s(answers: Sequence[Piece]) -> float:
@@ -47,8 +68,8 @@ def saved_share(
     rows = [
         (one.start, one.end, share) for one, share in zip(answers, shares.tolist(), strict=True)
     ]
-    error = standard_error(shares) if len(shares) > 1 else 0.0
-    return total_share(answers, column), error, rows
+    lengths = np.array([max(one.length, 1.0) for one in answers])
+    return total_share(answers, column), standard_error(shares, lengths), rows
 
 
 def period_of(culprit_pieces: Sequence[tuple[int, int, float]]) -> tuple[int, int, bool]:
@@ -90,31 +111,34 @@ def cost_then(
     some: Sequence[int],
 ) -> float:
     """Return what was lost in some pieces, as a share of the time of all, as far as it is seen."""
-    return _cost_of_pieces(answers, rows, some) * _believed(records, answers, rows, some)
+    return _cost_of_pieces(answers, rows, some) * _seen_by_rate(records, answers, rows, some)
 
 
-def _believed(
+def _seen_by_rate(
     records: Records,
     answers: Sequence[Piece],
     rows: Sequence[tuple[int, int, float]],
     some: Sequence[int],
 ) -> float:
-    """Return how much of a cost in some pieces is to be believed, from 0 to 1.
+    """Return by what factor a cost in some pieces is to be corrected, 0: it is not believed.
 
     What costs time makes operations fewer: by how many a second is seen, whatever the replay says.
+    It cannot say what the ranks' own work would have taken that was hidden behind slow transfers.
     """
+    there = np.zeros(len(answers), dtype=bool)
+    there[list(some)] = True
+    share = sum(rows[at][2] for at in some) / len(some)
+    if there.all() or share <= 0:
+        return 1.0
     done = np.bincount(records.piece)[[one.piece for one in answers]].astype(float)
     span = np.array([one.end - one.start for one in answers], float)
     rate = done / np.maximum(span, 1.0)
-    there = np.zeros(len(answers), dtype=bool)
-    there[list(some)] = True
-    if there.all():
-        return 1.0
-    share = sum(rows[at][2] for at in some) / len(some)
     fewer = 1 - float(np.median(rate[there])) / float(np.median(rate[~there]))
-    if fewer >= share / 2:
-        return 1.0
-    return fewer / share if fewer >= _SLOW_PIECE_MIN else 0.0
+    if fewer < share / 2:
+        return fewer / share if fewer >= _SLOW_PIECE_MIN else 0.0
+    # In few pieces it varies, and if it differs much there was something else, too.
+    exact = min(there.sum(), (~there).sum()) >= _RATE_PIECES_MIN and fewer <= 2 * share
+    return fewer / share if exact else 1.0
 
 
 def _cost_of_pieces(
@@ -122,11 +146,12 @@ def _cost_of_pieces(
 ) -> float:
     """Return what was lost in some pieces, as a share of all.
 
-    Pieces are of one length of time. The part of one that can be replayed is smaller where
-    operations are rare, because everything is slow; that must not make it count less.
+    Pieces are of one length of time, but for those that begin with a long stop. The part of one
+    that can be replayed is smaller where operations are rare, because everything is slow; that must
+    not make it count less.
     """
     span = np.array([one.end - one.start for one in answers], float)
-    weight = np.ones(len(span))
+    weight = np.maximum([one.length for one in answers], float(np.median(span)))
     for edge in (0, -1):  # the job began and ended within a piece
-        weight[edge] = min(1.0, span[edge] / float(np.median(span)))
+        weight[edge] = min(weight[edge], span[edge])
     return float(sum(rows[at][2] * weight[at] for at in some) / weight.sum())

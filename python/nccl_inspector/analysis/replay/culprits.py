@@ -91,21 +91,27 @@ def spread_of(values: Floats) -> tuple[float, float]:
 
 def _parts(pieces: Sequence[Piece], column: int) -> Floats:
     """Return what a question saves, as a share, of each part of the pieces."""
-    return np.concatenate([
-        one.parts[:, column] * len(one.parts) / one.length if one.length else one.parts[:, column]
-        for one in pieces
-    ])  # fmt: skip
+    saved = np.concatenate([one.parts[:, column] for one in pieces])
+    return saved / _lengths(pieces)
 
 
-def _steady(shares: Floats) -> float:
+def _lengths(pieces: Sequence[Piece]) -> Floats:
+    """Return the length of each part of the pieces, ns."""
+    return np.concatenate(
+        [np.full(len(one.parts), max(one.length / len(one.parts), 1.0)) for one in pieces]
+    )
+
+
+def _steady(shares: Floats, lengths: Floats) -> float:
     """Return how many standard errors a mean is above 0 without the part that stands out most.
 
     A job's first seconds are like no others, and in a short job they are a large part.
     """
     if len(shares) < _STEADY_PARTS_MIN:
         return 0.0
-    rest = np.delete(shares, np.argmax(np.abs(shares - np.median(shares))))
-    return float(rest.mean()) / max(standard_error(rest), 1e-9)
+    odd = np.argmax(np.abs(shares - np.median(shares)) * lengths)
+    rest, lengths = np.delete(shares, odd), np.delete(lengths, odd)
+    return float(np.average(rest, weights=lengths)) / max(standard_error(rest, lengths), 1e-9)
 
 
 def _chance(own: Floats, every: Floats) -> float:
@@ -178,13 +184,14 @@ def find_culprits(
     costs = [total_share(answers, 1 + place) for place in range(len(asked))]
     # What a process or a node of this job costs by chance: as the others of its sort do.
     typical = _typical(singles, columns, costs) | _typical(groups, columns, costs)
+    lengths = _lengths(answers)
     tables = [
         np.stack([_parts(answers, columns[one]) for one in sort])
         for sort in (singles, groups)
         if sort
     ]
     common_error = float(
-        np.median([standard_error(_parts(answers, columns[one])) for one in singles])
+        np.median([standard_error(_parts(answers, columns[one]), lengths) for one in singles])
     )
     by_piece = np.stack([piece_shares(answers, columns[one]) for one in singles])
     found = []
@@ -208,11 +215,11 @@ def find_culprits(
         table = tables[len(members) > 1]
         among = np.maximum(np.median(table[rest], axis=0), 0.0) if rest.any() else 0.0
         error = (
-            hypot(standard_error(_parts(answers, column)), common_error)
+            hypot(standard_error(_parts(answers, column), lengths), common_error)
             if column is not None
             else 0.0
         )
-        steady = _steady(_parts(answers, column) - among) if column is not None else 0.0
+        steady = _steady(_parts(answers, column) - among, lengths) if column is not None else 0.0
         common = typical.get(members, 0.0)
         one = _culprit(answers, members, nodes, cost, shares, common, error, owner, longest)
         single = len(members) == 1 and column is not None

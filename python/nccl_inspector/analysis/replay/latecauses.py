@@ -7,7 +7,7 @@ import numpy as np
 
 from nccl_inspector.analysis.replay.arrays import Floats
 from nccl_inspector.analysis.replay.cause import LATE, TOLD_MIN, Cause
-from nccl_inspector.analysis.replay.costs import period_of, total_share
+from nccl_inspector.analysis.replay.costs import felt_later, period_of, total_share
 from nccl_inspector.analysis.replay.culprits import (
     Culprit,
     Found,
@@ -87,14 +87,16 @@ def late_causes(
     leader = _leader(records)
     parts = replay.part[np.unique(records.member)]
     causes = []
-    for one in found.culprits:
-        if not _is_proved(one, spread, usual_late):
-            continue
-        cost = one.cost_share - max(one.typical_share, 0.0)
+    proved = [one for one in found.culprits if _is_proved(one, spread, usual_late)]
+    guilty = tuple({member for one in proved for member in one.members})
+    factor = felt_later(replay, Question(guilty)) if guilty else 1.0
+    broken = (int(records.run.max()) + 1) / max(found.pieces, 1)
+    for one in proved:
+        cost = (one.cost_share - max(one.typical_share, 0.0)) * factor
         rare = False
         if len(one.members) == 1:
             rare, long_ns = _mostly_rare(records, order, usual, one, replay)
-            cost = min(cost * (_unseen(one, long_ns) if rare else 1.0), 1.0)
+            cost = min(cost * (_unseen(one, long_ns * broken) if rare else 1.0), 1.0)
         start, end, whole = period_of(one.pieces)
         if one.once:
             best = max(one.pieces, key=lambda piece: piece[2] * (piece[1] - piece[0]))
@@ -103,7 +105,7 @@ def late_causes(
             Cause(
                 LATE,
                 cost,
-                one.error_share,
+                one.error_share * factor,
                 start,
                 end,
                 whole,
@@ -115,7 +117,7 @@ def late_causes(
                 once=one.once,
                 leader=one.members == (leader,),
                 victims=_victims(records, one.members),
-                saved_s=one.saved_ns / 1e9,
+                saved_s=one.saved_ns * factor / 1e9,
                 part=int(np.sum(parts == replay.part[one.members[0]])) if np.ptp(parts) else 0,
             )
         )

@@ -66,6 +66,7 @@ def _kernels(records: Records, stream: Ints, in_stream: Ints) -> Ints:
     """
     paired = (records.peer != PEER_NONE)[in_stream]
     same = (stream[in_stream][1:] == stream[in_stream][:-1]) & paired[1:] & paired[:-1]
+    same &= records.piece[in_stream][1:] == records.piece[in_stream][:-1]
     same &= records.begin[in_stream][1:] < records.end[in_stream][:-1] - _OVERLAP_NS
     found = np.zeros(len(records), np.int64)
     found[in_stream] = np.append(0, np.cumsum(~same))
@@ -143,7 +144,7 @@ def _rows_of(records: Records, owner: Ints, source: Ints, asking: Ints, numbers:
 
 def find_order(records: Records) -> Order:
     """Return what each row depends on."""
-    stream = number_rows(records.piece, records.member, records.comm)
+    stream = number_rows(records.run, records.member, records.comm)
     in_stream = order_rows(stream, records.begin, records.end)
     kernel = _kernels(records, stream, in_stream)
     stage = stages(records, kernel)
@@ -152,7 +153,7 @@ def find_order(records: Records) -> Order:
         classes, records.func, records.size_class, (records.peer != PEER_NONE).astype(np.int64)
     )
     place = number_rows(
-        stage[records.member], records.piece, classes, records.func, records.number,
+        stage[records.member], records.run, classes, records.func, records.number,
         (records.peer != PEER_NONE).astype(np.int64),
     )  # fmt: skip
     transfer, waited = _waits(records)
@@ -165,12 +166,14 @@ def find_order(records: Records) -> Order:
     agree = np.bincount(place, blocks, minlength=int(place.max()) + 1) > 0.5 * np.bincount(place)
     blocks = agree[place]
     spot = number_rows(stage[records.member], kind, position)
-    owner = number_rows(records.piece, records.member)
+    owner = number_rows(records.run, records.member)
     held = np.flatnonzero(blocks)
     cause = last_before(owner[held], records.end[held], owner, records.begin)
     cause = np.where(cause >= 0, held[np.maximum(cause, 0)] if len(held) else -1, -1)
     handed = _handed_on(records, kind, owner, before)
     cause = np.where(handed >= 0, handed, cause)
+    # Whose last record is older has not all of its records.
+    cause = np.where(records.piece - records.piece[np.maximum(cause, 0)] <= 1, cause, -1)
     gap = np.where(cause >= 0, records.begin - records.end[np.maximum(cause, 0)], np.nan)
     queued &= before != cause
     return Order(

@@ -86,7 +86,8 @@ class Records:
     end: Ints
     queued: Ints
     joined: Ints  # rows of one operation share it
-    piece: Ints  # the burst, or the piece of an unbroken run
+    piece: Ints  # the burst, or the piece of an unbroken run: numbers in the order of time
+    run: Ints  # that all its rows are of without a break: a burst, or all
     members: int  # processes of the job, with records or without
     shift: Ints  # ns that its process's own clock lacked to the common time line
     lost: int
@@ -150,9 +151,25 @@ class _Bursts:
         """Tell of which ends the operations are read."""
         inside: Mask = (end & ((1 << self.period) - 1)) < (1 << self.length)
         if self.share < 1:
-            place = (end >> self.piece).astype(float)
-            inside &= np.floor(place * self.share) != np.floor((place - 1) * self.share)
+            place = end >> self.piece
+            inside &= self._kept(place) != self._kept(place - 1)
         return inside
+
+    def _kept(self, piece: Ints) -> Ints:
+        """Return how many pieces are read up to some."""
+        found: Ints = np.floor(piece.astype(float) * self.share).astype(np.int64)
+        return found
+
+    def runs(self, pieces: Ints, every: Ints) -> Ints:
+        """Return for each piece the number of its run: nothing is left out between two of one.
+
+        `pieces`: that are judged, of `every` one that has records; both in the order of time.
+        """
+        if self.length < self.period:
+            return np.arange(len(pieces))
+        left_out = np.diff(np.searchsorted(every, pieces)) > 1
+        left_out |= np.diff(pieces) > np.diff(self._kept(pieces))
+        return np.append(0, np.cumsum(left_out))
 
 
 def _columns(source: Source, comms: dict[CommKey, int], bursts: _Bursts) -> list[Ints | Mask]:
@@ -275,10 +292,23 @@ def _disown(raw: _Raw, joined: Ints) -> Ints:
 
 
 def _piece_of(joined: Ints, end: Ints, bits: int) -> Ints:
-    """Return the number of each row's piece of time: one for all rows of an operation."""
+    """Return each row's piece of time, counted from 1970: one for all rows of an operation."""
     first = int(end.min())
     middle = medians(joined, (end - first).astype(float), int(joined.max()) + 1)
-    return number_rows(((middle.astype(np.int64) + first) >> bits)[joined])
+    found: Ints = ((middle.astype(np.int64) + first) >> bits)[joined]
+    return found
+
+
+def _cut_again(run: Ints, piece: Ints, pieces: Ints, aligned: Ints) -> Ints:
+    """Return the number of each row's piece, cut within its run where the common clock says.
+
+    Where clocks differ by seconds, operations that follow each other would else be in pieces that
+    do not. `piece`: number among `pieces`; `aligned`: of 1970, by the common clock.
+    """
+    first, last = (np.full(int(run.max()) + 1, value) for value in (pieces[-1], pieces[0]))
+    np.minimum.at(first, run, pieces[piece])
+    np.maximum.at(last, run, pieces[piece])
+    return number_rows(run, np.clip(aligned, first[run], last[run]))
 
 
 def _comms(
@@ -344,14 +374,18 @@ def gather(
         return None
     # By operation, not by row: a node's clock may be half a minute off.
     joined = _join(raw)
+    piece = _piece_of(joined, raw.end, bursts.piece)
+    every = np.unique(piece)
     if bursts.share == 1 and len(joined) > RECORDS_MAX:
-        some = _some_pieces(_piece_of(joined, raw.end, bursts.piece), RECORDS_MAX)
+        some = _some_pieces(number_rows(piece), RECORDS_MAX)
         raw, joined = raw.take(some), joined[some]
     joined = _disown(raw, number_rows(joined))
-    piece = _piece_of(joined, raw.end, bursts.piece)
+    pieces, piece = np.unique(_piece_of(joined, raw.end, bursts.piece), return_inverse=True)
+    run = bursts.runs(pieces, every)[piece]
     sure = np.isin(raw.func, list(SYNCHRONISING))
     shift = align(raw.member, raw.end, sure, joined, piece)
     begin, end = raw.begin + shift, raw.end + shift
+    piece = _cut_again(run, piece, pieces, _piece_of(joined, end, bursts.piece))
     order = order_rows(raw.member, begin, end)
     return Records(
         comms=_comms(raw, ids, sources, left_out or {}),
@@ -367,6 +401,7 @@ def gather(
         queued=raw.queued[order],
         joined=joined[order],
         piece=piece[order],
+        run=run[order],
         members=members,
         shift=shift[order],
         lost=sum(source.samples.lost for source in sources),

@@ -66,9 +66,12 @@ class _Plan:
     rows: Ints  # of Records
     piece: Ints
     bounds: Ints  # positions at which pieces begin, and the end
+    start: Ints  # by piece: its first begin, ns
     operation: Ints
-    before: Ints  # positions; -1: none
+    before: Ints  # positions; -1: none of its piece
     cause: Ints
+    ended: Floats  # the recorded end of a `before` of the piece before; _EARLY: none
+    caused: Floats  # that of a `cause`
     parts: Ints | None  # positions x parts of its kernel; None: all kernels have one
     batch: Ints  # in its piece: rows of one touch only rows of earlier ones
     begin: Floats
@@ -99,14 +102,19 @@ def _plan(records: Records, order: Order) -> _Plan:
     before = np.where((before >= 0) & (before < first[operation]), before, -1)
     cause = np.where((cause >= 0) & (cause < first[operation]), cause, -1)
     parts = _parts(order.kernel[rows])
+    bounds = np.searchsorted(piece, np.arange(int(piece[-1]) + 2))
+    start = records.begin[rows[bounds[:-1]]]
+    np.minimum.at(start, piece, records.begin[rows])
+    ended, caused = (
+        _ended_earlier(records.end[rows], needed, parts, start[piece], bounds[piece])
+        for needed in (before, cause)
+    )
+    before, cause = (np.where(needed >= bounds[piece], needed, -1) for needed in (before, cause))
     needs = np.maximum(before, cause)
     if parts is not None:
         needs = np.where(needs >= 0, parts[needs].max(axis=1), -1)
         needs = np.where(needs < first[operation], needs, np.maximum(before, cause))
-    bounds = np.searchsorted(piece, np.arange(int(piece[-1]) + 2))
     batch = _batches(np.maximum.reduceat(needs, first), first, bounds)[operation]
-    start = records.begin[rows[bounds[:-1]]]
-    np.minimum.at(start, piece, records.begin[rows])
     begin = (records.begin[rows] - start[piece]).astype(float)
     end = (records.end[rows] - start[piece]).astype(float)
     beyond = end - np.maximum.reduceat(begin, first)[operation]
@@ -122,9 +130,12 @@ def _plan(records: Records, order: Order) -> _Plan:
         rows,
         piece,
         bounds,
+        start,
         operation,
         before,
         cause,
+        ended,
+        caused,
         parts,
         batch,
         begin,
@@ -132,6 +143,18 @@ def _plan(records: Records, order: Order) -> _Plan:
         beyond,
         free,
     )
+
+
+def _ended_earlier(end: Ints, needed: Ints, parts: Ints | None, start: Ints, low: Ints) -> Floats:
+    """Return the recorded ends of what positions need of an earlier piece, ns; _EARLY: nothing.
+
+    `start`, `low`: begin and first position of each position's piece.
+    """
+    some = np.flatnonzero((needed >= 0) & (needed < low))
+    there = end[needed[some]] if parts is None else end[parts[needed[some]]].max(axis=1)
+    found = np.full(len(needed), _EARLY)
+    found[some] = there - start[some]
+    return found
 
 
 def _batches(needs: Ints, first: Ints, bounds: Ints) -> Ints:
@@ -257,30 +280,41 @@ def _replay(
     gaps: tuple[Floats, Floats],
     questions: Sequence[Question],
     ends: Floats,
+    until: Floats,
 ) -> None:
     """Fill in the ends of a program's rows (places x questions), ns since its piece's first begin.
 
-    `gaps`: own and at the peers' pace, by row of the records. `ends` has one more row.
+    `gaps`: own and at the peers' pace, by row of the records. `ends` has one more row. `until`: by
+    piece, what begins later stays as it was.
     """
     at = program.at
     rows = plan.rows[at]
-    changed = _changed(program, records.member[rows], questions)
+    asked = plan.begin[at] < until[plan.piece[at]]
+    changed = _changed(program, np.where(asked, records.member[rows], -1), questions)
     begin, taken, beyond = plan.begin[at], plan.taken[at], plan.beyond[at]
     own, fixed = gaps[0][rows], gaps[1][rows][changed.place]
-    first, free = plan.cause[at] < 0, plan.free[at]
+    ended, caused = plan.ended[at], plan.caused[at]
+    held, free = (plan.cause[at] < 0) & (caused == _EARLY), plan.free[at]
+    # What nothing is known of before it, and what needs something of the piece before.
+    edge = np.flatnonzero(held | (caused > _EARLY) | (ended > _EARLY))
+    edges = np.searchsorted(edge, [*(low for low, _ in program.batches), len(at)])
     faster = [
-        (c, one.transfer[rows]) for c, one in enumerate(questions) if one.transfer is not None
+        (c, np.where(asked, one.transfer[rows], 1.0))
+        for c, one in enumerate(questions)
+        if one.transfer is not None
     ]
     longer = []
     for column, question in enumerate(questions):
         if question.gap is not None:
-            more = question.gap[rows]
+            more = np.where(asked, question.gap[rows], 0.0)
             longer.append((column, np.maximum(own + more, 0.0)))
             mine = changed.column == column
             fixed[mine] = np.maximum(fixed[mine] + more[changed.place[mine]], 0.0)
     ends[-1] = _EARLY
     for number, (low, high) in enumerate(program.batches):
         ready = _latest(ends, program.cause, low, high)
+        here = edge[edges[number] : edges[number + 1]]
+        ready[here - low] = np.maximum(ready[here - low], caused[here, None])
         some = slice(changed.bounds[number], changed.bounds[number + 1])
         where = changed.place[some] - low, changed.column[some]
         of_peers = ready[where] + fixed[some]
@@ -289,9 +323,10 @@ def _replay(
         for column, then in others:
             ready[:, column] = then
         ready[where] = of_peers
-        alone = np.flatnonzero(first[low:high])
-        ready[alone] = begin[low + alone, None]
+        alone = here[held[here]]
+        ready[alone - low] = begin[alone, None]
         np.maximum(ready, _latest(ends, program.before, low, high), out=ready)
+        ready[here - low] = np.maximum(ready[here - low], ended[here, None])
         latest = np.maximum.reduceat(ready, program.heads[number], axis=0)
         done = latest.repeat(program.sizes[number], axis=0)
         others = [
@@ -318,8 +353,15 @@ class Replay:
         self._pieces = _pieces(records, self._plan, self.part)
         self._programs: dict[tuple[int, int], _Program] = {}
 
-    def ask(self, questions: Sequence[Question]) -> list[Piece]:
-        """Return the answers piece by piece; the first column is the job as it was."""
+    def ask(self, questions: Sequence[Question], half: bool = False) -> list[Piece]:
+        """Return the answers piece by piece; the first column is the job as it was.
+
+        `half`: the second half of each piece stays as it was, but for what it has from the first.
+        """
+        until = np.full(len(self._plan.bounds) - 1, np.inf)
+        if half:
+            for number, one in self._pieces.items():
+                until[number] = one.end - one.length / 2 - self._plan.start[number]
         everything = [Question(), *questions]
         bounds = self._plan.bounds
         most = max(_ENDS_MAX // len(everything), 1)
@@ -335,7 +377,7 @@ class Replay:
                 self._programs[low, high] = _program(self._plan, low, high)
             program = self._programs[low, high]
             ends = room[: high - low + 1]
-            _replay(self._records, self._plan, program, self._gaps, everything, ends)
+            _replay(self._records, self._plan, program, self._gaps, everything, ends, until)
             place = np.empty(high - low, np.int64)
             place[program.at - low] = np.arange(high - low)
             for piece in some:
@@ -402,7 +444,8 @@ def _pieces(records: Records, plan: _Plan, part: Ints) -> dict[int, _Known]:
     rows = plan.rows
     member = records.member[rows]
     part_of = part[member]
-    begin, end = records.begin[rows], records.end[rows]
+    run = records.run[rows]
+    end = records.end[rows]
     pieces, _ = distinct_pairs(plan.piece, member)
     owner = number_rows(plan.piece, member)
     # What begins before anything that it could depend on is known stays where it was.
@@ -416,9 +459,12 @@ def _pieces(records: Records, plan: _Plan, part: Ints) -> dict[int, _Known]:
         if high - low > 1:
             until = int(end[low:high].max())
             own = since[first_of == piece]
-            first = int(np.median(own)) if len(own) else until
+            if piece - 1 in found and run[low - 1] == run[low]:
+                first = found[piece - 1][1]
+            else:
+                first = int(np.median(own)) if len(own) else until
             moments = np.linspace(first, until, PARTS + 1).astype(np.int64)
-            found[piece] = int(begin[low:high].min()), until, moments
+            found[piece] = min(int(plan.start[piece]), first), until, moments
     asked = np.isin(pieces, list(found))
     pieces, questions = pieces[asked], np.flatnonzero(asked)
     if not len(pieces):
