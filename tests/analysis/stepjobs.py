@@ -152,8 +152,9 @@ def data_parallel(
 
 
 def tensor_and_data_parallel(
-    size: int = 4, groups: int = 4, steps: int = 24, fault: Fault = Fault(), seed: int = 0
-) -> StepJob:
+    size: int = 4, groups: int = 4, steps: int = 24, fault: Fault = Fault(), seed: int = 0,
+    layer_s: float = 0.01,
+) -> StepJob:  # fmt: skip
     """Each layer ends with an operation of its tensor group; gradients go over the data group."""
     rng = np.random.default_rng(seed)
     ranks = size * groups
@@ -164,7 +165,7 @@ def tensor_and_data_parallel(
     for step in range(steps):
         paces = _paces(rng, ranks, fault, step, 0.0)
         for place in range(36):
-            begin = now + 0.01 * paces * (1 + 0.01 * rng.standard_normal(ranks)) + _LAUNCH_S
+            begin = now + layer_s * paces * (1 + 0.01 * rng.standard_normal(ranks)) + _LAUNCH_S
             layer += 1
             for members, operations in inner.items():
                 some = list(members)

@@ -3,6 +3,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -66,6 +67,18 @@ def test_clocks_that_are_seconds_apart_change_nothing(make: Make) -> None:
     apart, right = _judge(job, clocks_s).causes, _judge(job).causes
     assert [one.members for one in apart[:1]] == [(5,)]
     assert apart[0].cost_share == pytest.approx(right[0].cost_share, rel=0.1)
+
+
+@pytest.mark.parametrize("records", [100_000, 32_000])
+def test_what_others_wait_for_seconds_later_is_counted(
+    monkeypatch: pytest.MonkeyPatch, records: int
+) -> None:
+    monkeypatch.setattr(records_module, "RECORDS_MAX", records)  # all pieces, or each second one
+    fault, slow = Fault((5,), 1.05), partial(tensor_and_data_parallel, layer_s=0.15, steps=100)
+    found = _judge(slow(fault=fault)).causes
+    assert found[0].members == (5,)
+    cost = _true_cost(slow, fault)
+    assert found[0].cost_share == pytest.approx(cost, rel=0.1)
 
 
 def test_two_late_ranks_share_the_cost_that_each_alone_would_hide() -> None:
@@ -196,6 +209,16 @@ def test_a_wait_of_all_ranks_at_one_place_of_a_step_is_told_from_more_work() -> 
     assert not waited.whole
     (grown,) = _outside([(usual, True), (more, False), (usual, True)])
     assert grown.whole  # it may be another phase
+
+
+def test_a_stop_of_all_ranks_that_is_longer_than_a_piece_is_counted_whole() -> None:
+    usual = data_parallel(steps=200, seed=1)
+    stop = data_parallel(steps=2, seed=2, input_s=40.0)
+    (stopped,) = _outside([(usual, True), (stop, False), (usual, True)])
+    all_s = 2 * usual.end_s + stop.end_s
+    assert stopped.cost_share == pytest.approx(80 / all_s, rel=0.1)
+    assert stopped.end - stopped.start >= 80e9
+    assert not stopped.whole
 
 
 def test_what_comes_again_and_again_is_a_habit() -> None:
