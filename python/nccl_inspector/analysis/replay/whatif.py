@@ -15,7 +15,6 @@ import numpy as np
 from nccl_inspector.analysis.replay.arrays import (
     Floats,
     Ints,
-    Mask,
     distinct_pairs,
     last_before,
     number_rows,
@@ -24,14 +23,11 @@ from nccl_inspector.analysis.replay.arrays import (
 )
 from nccl_inspector.analysis.replay.gaps import Gaps
 from nccl_inspector.analysis.replay.order import Order
+from nccl_inspector.analysis.replay.plan import EARLY, Plan, Program, make_plan, make_program
 from nccl_inspector.analysis.replay.records import Records
 from nccl_inspector.analysis.replay.stages import parts_of_job
-from nccl_inspector.model import PEER_NONE
 
-_EARLY = -1e18
 PARTS = 4  # of a piece, that are looked at one by one
-_PARTS_MAX = 8  # Sends and Recvs of one kernel
-_TOLERANCE_NS = 50_000.0  # by which ends of one operation differ
 _ENDS_MAX = 1 << 22  # times that are held at once
 
 
@@ -60,184 +56,6 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
-    """All rows piece by piece in the order of replay. Times: ns since the piece's first begin."""
-
-    rows: Ints  # of Records
-    piece: Ints
-    bounds: Ints  # positions at which pieces begin, and the end
-    start: Ints  # by piece: its first begin, ns
-    operation: Ints
-    before: Ints  # positions; -1: none of its piece
-    cause: Ints
-    ended: Floats  # the recorded end of a `before` of the piece before; _EARLY: none
-    caused: Floats  # that of a `cause`
-    parts: Ints | None  # positions x parts of its kernel; None: all kernels have one
-    batch: Ints  # in its piece: rows of one touch only rows of earlier ones
-    begin: Floats
-    taken: Floats  # from begin to end
-    beyond: Floats  # from the begin of the last rank to the end
-    free: Mask  # it did not wait for the last rank
-
-
-def _plan(records: Records, order: Order) -> _Plan:
-    joined = records.joined
-    last = np.full(int(joined.max()) + 1, -(1 << 62), np.int64)
-    np.maximum.at(last, joined, records.begin)
-    # An operation is decided when its last rank begins. All its rows are of one piece.
-    piece_of = np.zeros(len(last), np.int64)
-    piece_of[joined] = records.piece
-    turn = np.empty(len(last), np.int64)
-    turn[order_rows(piece_of, last, last)] = np.arange(len(last))
-    rows = order_groups(turn[joined])
-    joined, piece = joined[rows], records.piece[rows]
-    position = np.empty(len(records), np.int64)
-    position[rows] = np.arange(len(rows))
-    before = np.where(order.before[rows] >= 0, position[order.before[rows]], -1)
-    cause = np.where(order.cause[rows] >= 0, position[order.cause[rows]], -1)
-    # What would come later than itself is no cause that the replay could follow.
-    new = np.append(True, joined[1:] != joined[:-1])
-    operation = np.cumsum(new) - 1
-    first = np.flatnonzero(new)
-    before = np.where((before >= 0) & (before < first[operation]), before, -1)
-    cause = np.where((cause >= 0) & (cause < first[operation]), cause, -1)
-    parts = _parts(order.kernel[rows])
-    bounds = np.searchsorted(piece, np.arange(int(piece[-1]) + 2))
-    start = records.begin[rows[bounds[:-1]]]
-    np.minimum.at(start, piece, records.begin[rows])
-    ended, caused = (
-        _ended_earlier(records.end[rows], needed, parts, start[piece], bounds[piece])
-        for needed in (before, cause)
-    )
-    before, cause = (np.where(needed >= bounds[piece], needed, -1) for needed in (before, cause))
-    needs = np.maximum(before, cause)
-    if parts is not None:
-        needs = np.where(needs >= 0, parts[needs].max(axis=1), -1)
-        needs = np.where(needs < first[operation], needs, np.maximum(before, cause))
-    batch = _batches(np.maximum.reduceat(needs, first), first, bounds)[operation]
-    begin = (records.begin[rows] - start[piece]).astype(float)
-    end = (records.end[rows] - start[piece]).astype(float)
-    beyond = end - np.maximum.reduceat(begin, first)[operation]
-    if parts is not None:
-        # One kernel has several pairs: the shorter side of one has less of the others' waiting.
-        least = np.minimum.reduceat(beyond, first)[operation]
-        several = np.bincount(piece, parts[:, 0] != parts[:, -1], minlength=len(start)) > 0
-        pairs = (records.peer[rows] != PEER_NONE) & several[piece]
-        beyond = np.where(pairs, np.maximum(least, 0.0), beyond)
-    # Who was done before the last one came did not wait for it.
-    free = beyond < -_TOLERANCE_NS
-    return _Plan(
-        rows,
-        piece,
-        bounds,
-        start,
-        operation,
-        before,
-        cause,
-        ended,
-        caused,
-        parts,
-        batch,
-        begin,
-        end - begin,
-        beyond,
-        free,
-    )
-
-
-def _ended_earlier(end: Ints, needed: Ints, parts: Ints | None, start: Ints, low: Ints) -> Floats:
-    """Return the recorded ends of what positions need of an earlier piece, ns; _EARLY: nothing.
-
-    `start`, `low`: begin and first position of each position's piece.
-    """
-    some = np.flatnonzero((needed >= 0) & (needed < low))
-    there = end[needed[some]] if parts is None else end[parts[needed[some]]].max(axis=1)
-    found = np.full(len(needed), _EARLY)
-    found[some] = there - start[some]
-    return found
-
-
-def _batches(needs: Ints, first: Ints, bounds: Ints) -> Ints:
-    """Return the number of each operation's batch in its piece.
-
-    `needs`: the last position that it needs; `first`: its own; `bounds`: of pieces.
-    """
-    found = np.empty(len(first), np.int64)
-    ends = np.searchsorted(first, bounds)
-    for low, high in pairwise(ends.tolist()):
-        at, number, ahead = low, 0, 64
-        while at < high:
-            # Up to the first operation that needs one of this batch.
-            bad = needs[at + 1 : min(at + ahead, high)] >= first[at]
-            end = at + 1 + (int(bad.argmax()) if bad.any() else len(bad))
-            if end == at + ahead and end < high:
-                ahead *= 2
-                continue
-            found[at:end] = number
-            at, number, ahead = end, number + 1, max(2 * (end - at), 64)
-    return found
-
-
-def _parts(kernel: Ints) -> Ints | None:
-    """Return for each position those of all parts of its kernel; None: each has one.
-
-    Of more than _PARTS_MAX the first are taken.
-    """
-    number = number_rows(kernel)
-    size = np.bincount(number)
-    most = min(int(size.max()), _PARTS_MAX)
-    if most == 1:
-        return None
-    order = order_groups(number)
-    start = np.append(0, np.cumsum(size))[:-1]
-    found = np.repeat(np.arange(len(kernel))[:, None], most, axis=1)
-    for part in range(1, most):
-        has = size[number] > part
-        found[has, part] = order[start[number[has]] + part]
-    first = order[start]
-    found[:, 0] = first[number]
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class _Program:
-    """The rows of some pieces, batch by batch: that of all pieces at once."""
-
-    at: Ints  # positions in the plan
-    before: Ints  # places here, one behind the last: none. By part of its kernel
-    cause: Ints
-    batches: tuple[tuple[int, int], ...]  # places
-    heads: tuple[Ints, ...]  # by batch: where each operation begins
-    sizes: tuple[Ints, ...]  # by batch: how many rows each operation has
-
-
-def _program(plan: _Plan, low: int, high: int) -> _Program:
-    """Return the program of the plan's positions from `low` up to `high`, all of some pieces."""
-    count = high - low
-    at = low + order_groups(plan.batch[low:high])
-    place = np.full(high - low + 1, count, np.int64)
-    place[at - low] = np.arange(count)
-
-    def places(which: Ints) -> Ints:
-        of_parts = which[:, None] if plan.parts is None else plan.parts[which]
-        found: Ints = place[np.where(which[:, None] >= 0, of_parts - low, count)].T.copy()
-        return found
-
-    before, cause = places(plan.before[at]), places(plan.cause[at])
-    new = np.append(True, np.diff(plan.operation[at]) != 0)
-    batch = plan.batch[at]
-    bounds = np.append(np.flatnonzero(np.append(True, np.diff(batch) != 0)), count)
-    first = np.flatnonzero(new)
-    size = np.diff(np.append(first, count))
-    cuts = np.searchsorted(first, bounds)
-    batches = tuple(pairwise(bounds.tolist()))
-    ranges = list(pairwise(cuts.tolist()))
-    heads = tuple(first[a:b] - begin for (a, b), (begin, _) in zip(ranges, batches, strict=True))
-    sizes = tuple(size[a:b] for a, b in ranges)
-    return _Program(at, before, cause, batches, heads, sizes)
-
-
-@dataclass(frozen=True, slots=True)
 class _Changed:
     """The places and questions of which the rank is at its peers' pace, in the order of places."""
 
@@ -246,7 +64,7 @@ class _Changed:
     bounds: Ints  # by batch, and the end
 
 
-def _changed(program: _Program, member: Ints, questions: Sequence[Question]) -> _Changed:
+def _changed(program: Program, member: Ints, questions: Sequence[Question]) -> _Changed:
     by_member = order_groups(member)
     ordered = member[by_member]
     places, columns = [], []
@@ -275,8 +93,8 @@ def _latest(ends: Floats, needs: Ints, low: int, high: int) -> Floats:
 
 def _replay(
     records: Records,
-    plan: _Plan,
-    program: _Program,
+    plan: Plan,
+    program: Program,
     gaps: tuple[Floats, Floats],
     questions: Sequence[Question],
     ends: Floats,
@@ -294,9 +112,9 @@ def _replay(
     begin, taken, beyond = plan.begin[at], plan.taken[at], plan.beyond[at]
     own, fixed = gaps[0][rows], gaps[1][rows][changed.place]
     ended, caused = plan.ended[at], plan.caused[at]
-    held, free = (plan.cause[at] < 0) & (caused == _EARLY), plan.free[at]
+    held, free = (plan.cause[at] < 0) & (caused == EARLY), plan.free[at]
     # What nothing is known of before it, and what needs something of the piece before.
-    edge = np.flatnonzero(held | (caused > _EARLY) | (ended > _EARLY))
+    edge = np.flatnonzero(held | (caused > EARLY) | (ended > EARLY))
     edges = np.searchsorted(edge, [*(low for low, _ in program.batches), len(at)])
     faster = [
         (c, np.where(asked, one.transfer[rows], 1.0))
@@ -310,7 +128,7 @@ def _replay(
             longer.append((column, np.maximum(own + more, 0.0)))
             mine = changed.column == column
             fixed[mine] = np.maximum(fixed[mine] + more[changed.place[mine]], 0.0)
-    ends[-1] = _EARLY
+    ends[-1] = EARLY
     for number, (low, high) in enumerate(program.batches):
         ready = _latest(ends, program.cause, low, high)
         here = edge[edges[number] : edges[number + 1]]
@@ -348,10 +166,10 @@ class Replay:
         """Plan all pieces."""
         self._records = records
         self._gaps = gaps.own, np.where(np.isnan(gaps.usual), gaps.own, gaps.usual)
-        self._plan = _plan(records, order)
+        self._plan = make_plan(records, order)
         self.part = parts_of_job(records)  # by process
         self._pieces = _pieces(records, self._plan, self.part)
-        self._programs: dict[tuple[int, int], _Program] = {}
+        self._programs: dict[tuple[int, int], Program] = {}
 
     def ask(self, questions: Sequence[Question], half: bool = False) -> list[Piece]:
         """Return the answers piece by piece; the first column is the job as it was.
@@ -374,7 +192,7 @@ class Replay:
         room = np.empty((longest + 1, len(everything)))
         for some, low, high in together:
             if (low, high) not in self._programs:
-                self._programs[low, high] = _program(self._plan, low, high)
+                self._programs[low, high] = make_program(self._plan, low, high)
             program = self._programs[low, high]
             ends = room[: high - low + 1]
             _replay(self._records, self._plan, program, self._gaps, everything, ends, until)
@@ -436,7 +254,7 @@ def _by_part(last: Ints, part: Ints) -> tuple[Ints, ...]:
     return tuple(last[part == one] for one in np.unique(part).tolist())
 
 
-def _pieces(records: Records, plan: _Plan, part: Ints) -> dict[int, _Known]:
+def _pieces(records: Records, plan: Plan, part: Ints) -> dict[int, _Known]:
     """Return the pieces that can be replayed: those of more than one row.
 
     `part`: of the job, by process.

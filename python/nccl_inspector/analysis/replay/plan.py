@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All rows of the records in the order in which a replay decides them, and what each needs.
+
+An operation is decided when its last rank begins. Operations that need nothing of each other are
+one batch, of which numpy computes all rows at once.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from nccl_inspector.analysis.replay.arrays import (
+    Floats,
+    Ints,
+    Mask,
+    number_rows,
+    order_groups,
+    order_rows,
+)
+from nccl_inspector.analysis.replay.order import Order
+from nccl_inspector.analysis.replay.records import Records
+from nccl_inspector.model import PEER_NONE
+
+EARLY = -1e18  # the end of nothing
+_PARTS_MAX = 8  # Sends and Recvs of one kernel
+_TOLERANCE_NS = 50_000.0  # by which ends of one operation differ
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All rows piece by piece in the order of replay. Times: ns since the piece's first begin."""
+
+    rows: Ints  # of Records
+    piece: Ints
+    bounds: Ints  # positions at which pieces begin, and the end
+    start: Ints  # by piece: its first begin, ns
+    operation: Ints
+    before: Ints  # positions; -1: none of its piece
+    cause: Ints
+    ended: Floats  # the recorded end of a `before` of the piece before; EARLY: none
+    caused: Floats  # that of a `cause`
+    parts: Ints | None  # positions x parts of its kernel; None: all kernels have one
+    batch: Ints  # in its piece: rows of one touch only rows of earlier ones
+    begin: Floats
+    taken: Floats  # from begin to end
+    beyond: Floats  # from the begin of the last rank to the end
+    free: Mask  # it did not wait for the last rank
+
+
+def make_plan(records: Records, order: Order) -> Plan:
+    """Put all rows in the order of replay."""
+    joined = records.joined
+    last = np.full(int(joined.max()) + 1, -(1 << 62), np.int64)
+    np.maximum.at(last, joined, records.begin)
+    # An operation is decided when its last rank begins. All its rows are of one piece.
+    piece_of = np.zeros(len(last), np.int64)
+    piece_of[joined] = records.piece
+    turn = np.empty(len(last), np.int64)
+    turn[order_rows(piece_of, last, last)] = np.arange(len(last))
+    rows = order_groups(turn[joined])
+    joined, piece = joined[rows], records.piece[rows]
+    position = np.empty(len(records), np.int64)
+    position[rows] = np.arange(len(rows))
+    before = np.where(order.before[rows] >= 0, position[order.before[rows]], -1)
+    cause = np.where(order.cause[rows] >= 0, position[order.cause[rows]], -1)
+    # What would come later than itself is no cause that the replay could follow.
+    new = np.append(True, joined[1:] != joined[:-1])
+    operation = np.cumsum(new) - 1
+    first = np.flatnonzero(new)
+    before = np.where((before >= 0) & (before < first[operation]), before, -1)
+    cause = np.where((cause >= 0) & (cause < first[operation]), cause, -1)
+    parts = _parts(order.kernel[rows])
+    bounds = np.searchsorted(piece, np.arange(int(piece[-1]) + 2))
+    start = records.begin[rows[bounds[:-1]]]
+    np.minimum.at(start, piece, records.begin[rows])
+    ended, caused = (
+        _ended_earlier(records.end[rows], needed, parts, start[piece], bounds[piece])
+        for needed in (before, cause)
+    )
+    before, cause = (np.where(needed >= bounds[piece], needed, -1) for needed in (before, cause))
+    needs = np.maximum(before, cause)
+    if parts is not None:
+        needs = np.where(needs >= 0, parts[needs].max(axis=1), -1)
+        needs = np.where(needs < first[operation], needs, np.maximum(before, cause))
+    batch = _batches(np.maximum.reduceat(needs, first), first, bounds)[operation]
+    begin = (records.begin[rows] - start[piece]).astype(float)
+    end = (records.end[rows] - start[piece]).astype(float)
+    beyond = end - np.maximum.reduceat(begin, first)[operation]
+    if parts is not None:
+        # One kernel has several pairs: the shorter side of one has less of the others' waiting.
+        least = np.minimum.reduceat(beyond, first)[operation]
+        several = np.bincount(piece, parts[:, 0] != parts[:, -1], minlength=len(start)) > 0
+        pairs = (records.peer[rows] != PEER_NONE) & several[piece]
+        beyond = np.where(pairs, np.maximum(least, 0.0), beyond)
+    # Who was done before the last one came did not wait for it.
+    free = beyond < -_TOLERANCE_NS
+    return Plan(
+        rows,
+        piece,
+        bounds,
+        start,
+        operation,
+        before,
+        cause,
+        ended,
+        caused,
+        parts,
+        batch,
+        begin,
+        end - begin,
+        beyond,
+        free,
+    )
+
+
+def _ended_earlier(end: Ints, needed: Ints, parts: Ints | None, start: Ints, low: Ints) -> Floats:
+    """Return the recorded ends of what positions need of an earlier piece, ns; EARLY: nothing.
+
+    `start`, `low`: begin and first position of each position's piece.
+    """
+    some = np.flatnonzero((needed >= 0) & (needed < low))
+    there = end[needed[some]] if parts is None else end[parts[needed[some]]].max(axis=1)
+    found = np.full(len(needed), EARLY)
+    found[some] = there - start[some]
+    return found
+
+
+def _batches(needs: Ints, first: Ints, bounds: Ints) -> Ints:
+    """Return the number of each operation's batch in its piece.
+
+    `needs`: the last position that it needs; `first`: its own; `bounds`: of pieces.
+    """
+    found = np.empty(len(first), np.int64)
+    ends = np.searchsorted(first, bounds)
+    for low, high in pairwise(ends.tolist()):
+        at, number, ahead = low, 0, 64
+        while at < high:
+            # Up to the first operation that needs one of this batch.
+            bad = needs[at + 1 : min(at + ahead, high)] >= first[at]
+            end = at + 1 + (int(bad.argmax()) if bad.any() else len(bad))
+            if end == at + ahead and end < high:
+                ahead *= 2
+                continue
+            found[at:end] = number
+            at, number, ahead = end, number + 1, max(2 * (end - at), 64)
+    return found
+
+
+def _parts(kernel: Ints) -> Ints | None:
+    """Return for each position those of all parts of its kernel; None: each has one.
+
+    Of more than _PARTS_MAX the first are taken.
+    """
+    number = number_rows(kernel)
+    size = np.bincount(number)
+    most = min(int(size.max()), _PARTS_MAX)
+    if most == 1:
+        return None
+    order = order_groups(number)
+    start = np.append(0, np.cumsum(size))[:-1]
+    found = np.repeat(np.arange(len(kernel))[:, None], most, axis=1)
+    for part in range(1, most):
+        has = size[number] > part
+        found[has, part] = order[start[number[has]] + part]
+    first = order[start]
+    found[:, 0] = first[number]
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """The rows of some pieces, batch by batch: that of all pieces at once."""
+
+    at: Ints  # positions in the plan
+    before: Ints  # places here, one behind the last: none. By part of its kernel
+    cause: Ints
+    batches: tuple[tuple[int, int], ...]  # places
+    heads: tuple[Ints, ...]  # by batch: where each operation begins
+    sizes: tuple[Ints, ...]  # by batch: how many rows each operation has
+
+
+def make_program(plan: Plan, low: int, high: int) -> Program:
+    """Return the program of the plan's positions from `low` up to `high`, all of some pieces."""
+    count = high - low
+    at = low + order_groups(plan.batch[low:high])
+    place = np.full(high - low + 1, count, np.int64)
+    place[at - low] = np.arange(count)
+
+    def places(which: Ints) -> Ints:
+        of_parts = which[:, None] if plan.parts is None else plan.parts[which]
+        found: Ints = place[np.where(which[:, None] >= 0, of_parts - low, count)].T.copy()
+        return found
+
+    before, cause = places(plan.before[at]), places(plan.cause[at])
+    new = np.append(True, np.diff(plan.operation[at]) != 0)
+    batch = plan.batch[at]
+    bounds = np.append(np.flatnonzero(np.append(True, np.diff(batch) != 0)), count)
+    first = np.flatnonzero(new)
+    size = np.diff(np.append(first, count))
+    cuts = np.searchsorted(first, bounds)
+    batches = tuple(pairwise(bounds.tolist()))
+    ranges = list(pairwise(cuts.tolist()))
+    heads = tuple(first[a:b] - begin for (a, b), (begin, _) in zip(ranges, batches, strict=True))
+    sizes = tuple(size[a:b] for a, b in ranges)
+    return Program(at, before, cause, batches, heads, sizes)
