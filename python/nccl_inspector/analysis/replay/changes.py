@@ -111,12 +111,12 @@ def _gaps(records: Records, order: Order, gaps: Gaps, pieces: int) -> tuple[Floa
         return np.zeros(len(records)), np.full(pieces, np.nan), np.ones(pieces, dtype=bool)
     cell = number_rows(order.spot[rows], records.piece[rows])
     size = int(cell.max()) + 1
-    middle = medians(cell, usual[rows], size)
+    mean = np.bincount(cell, usual[rows]) / np.bincount(cell)
     one = first_rows(cell)
     spots, at_piece = order.spot[rows][one], records.piece[rows][one]
     count = int(order.spot.max()) + 1
-    base = quantiles(spots, middle, count, _BASE_QUANTILE)
-    high = quantiles(spots, middle, count, 1 - _BASE_QUANTILE)
+    base = quantiles(spots, mean, count, _BASE_QUANTILE)
+    high = quantiles(spots, mean, count, 1 - _BASE_QUANTILE)
     # Where the program does now this and now that, nothing is usual.
     with np.errstate(invalid="ignore", divide="ignore"):
         alike = (base >= GAP_NS_MIN) & (high / base <= _ALIKE_MAX)

@@ -109,9 +109,14 @@ def cost_then(
     answers: Sequence[Piece],
     rows: Sequence[tuple[int, int, float]],
     some: Sequence[int],
+    times_most: float = 2.0,
 ) -> float:
-    """Return what was lost in some pieces, as a share of the time of all, as far as it is seen."""
-    return _cost_of_pieces(answers, rows, some) * _seen_by_rate(records, answers, rows, some)
+    """Return what was lost in some pieces, as a share of the time of all, as far as it is seen.
+
+    `times_most`: of what the replay says, that may be told; more has another cause, too.
+    """
+    factor = _seen_by_rate(records, answers, rows, some, times_most)
+    return _cost_of_pieces(answers, rows, some) * factor
 
 
 def _seen_by_rate(
@@ -119,6 +124,7 @@ def _seen_by_rate(
     answers: Sequence[Piece],
     rows: Sequence[tuple[int, int, float]],
     some: Sequence[int],
+    times_most: float,
 ) -> float:
     """Return by what factor a cost in some pieces is to be corrected, 0: it is not believed.
 
@@ -136,8 +142,8 @@ def _seen_by_rate(
     fewer = 1 - float(np.median(rate[there])) / float(np.median(rate[~there]))
     if fewer < share / 2:
         return fewer / share if fewer >= _SLOW_PIECE_MIN else 0.0
-    # In few pieces it varies, and if it differs much there was something else, too.
-    exact = min(there.sum(), (~there).sum()) >= _RATE_PIECES_MIN and fewer <= 2 * share
+    # In few pieces it varies.
+    exact = min(there.sum(), (~there).sum()) >= _RATE_PIECES_MIN and fewer <= times_most * share
     return fewer / share if exact else 1.0
 
 

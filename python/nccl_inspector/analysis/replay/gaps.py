@@ -148,7 +148,8 @@ def _carry_on(
         middle = medians(here[told], ready[told], int(here.max()) + 1)[here]
         nobody = np.isnan(middle)
         # Where all were queued they were ready at any time since the operation before: at once.
-        usual[todo] = np.where(nobody, base, middle)
+        # Most were ready when most began, at the latest: who alone was not queued is late.
+        usual[todo] = np.fmin(np.where(nobody, base, middle), usual[todo])
         own_base = np.where(has[todo], own[before], 0.0)
         by_ratio = np.fmin(order.gap[todo], middle * _ratio(own, usual, previous[todo]))
         queued_own = np.where(nobody, own_base, by_ratio)

@@ -25,7 +25,8 @@ def outside_causes(records: Records, replay: Replay, changes: Changes) -> list[C
     _, _, rows = saved_share(answers, 1)
     found = []
     for slow in slow_times(rows):
-        cost = cost_then(records, answers, rows, slow)
+        # Where all ranks wait by chance for one thing, who waited how long is mostly hidden.
+        cost = cost_then(records, answers, rows, slow, times_most=np.inf)
         pieces = [answers[at].piece for at in slow]
         grown = changes.grown[pieces]
         ends = slow[0] > 0 and slow[-1] < len(rows) - 1
