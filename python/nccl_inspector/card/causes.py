@@ -83,7 +83,7 @@ def _confidence(cause: Cause) -> str:
 
 
 def saved(share: float, seconds: float, view: JobView, error: float) -> str:
-    """Return in words what a cause cost: its share of the job's time, with its error, and s."""
+    """Return a sentence that says what a cause cost: how long, and which share of the job."""
     would = view.wall_s - seconds
     plus = f" +-{error:.1%}" if error >= 0.001 else ""
     return (

@@ -40,17 +40,19 @@ def standard_error(shares: Floats, lengths: Floats) -> float:
     return float(np.sqrt(np.sum(weights**2 * apart**2) / (1 - even)))
 
 
-def felt_later(replay: Replay, question: Question) -> float:
-    """Return the factor by which what a question asks about costs more than its answer says.
+def felt_later(replay: Replay, members: Sequence[int]) -> float:
+    """Return the factor by which late processes cost more than the replay of pieces says.
 
     A delay makes others wait some time after it happened, in a pipeline some seconds: of the last
     ones in a piece nothing is seen there. How much that is shows in the middle of the pieces, as
     what the first half saves after its end.
     """
-    whole, half = replay.ask([question]), replay.ask([question], half=True)
-    saved = sum(float(one.saved[1]) for one in whole)
-    at_half = sum(float(one.parts[: PARTS // 2, 1].sum()) for one in whole)
-    later = sum(float(one.saved[1]) for one in half) - at_half
+    gap = replay.to_peers_pace(members)
+    only_first = np.where(replay.in_first_half(), gap, 0.0)
+    answers = replay.ask([Question(gap=gap), Question(gap=only_first)])
+    saved = sum(float(one.saved[1]) for one in answers)
+    at_half = sum(float(one.parts[: PARTS // 2, 1].sum()) for one in answers)
+    later = sum(float(one.saved[2]) for one in answers) - at_half
     # Half of a piece is the most that this can tell of.
     return 1 + min(max(later / saved, 0.0), 1.0) if saved > 0 else 1.0
 

@@ -89,10 +89,9 @@ def spread_of(values: Floats) -> tuple[float, float]:
     return middle, MAD_TO_SIGMA * float(np.median(np.abs(values - middle)))
 
 
-def _parts(pieces: Sequence[Piece], column: int) -> Floats:
+def _parts(pieces: Sequence[Piece], column: int, lengths: Floats) -> Floats:
     """Return what a question saves, as a share, of each part of the pieces."""
-    saved = np.concatenate([one.parts[:, column] for one in pieces])
-    return saved / _lengths(pieces)
+    return np.concatenate([one.parts[:, column] for one in pieces]) / lengths
 
 
 def _lengths(pieces: Sequence[Piece]) -> Floats:
@@ -186,13 +185,11 @@ def find_culprits(
     typical = _typical(singles, columns, costs) | _typical(groups, columns, costs)
     lengths = _lengths(answers)
     tables = [
-        np.stack([_parts(answers, columns[one]) for one in sort])
+        np.stack([_parts(answers, columns[one], lengths) for one in sort])
         for sort in (singles, groups)
         if sort
     ]
-    common_error = float(
-        np.median([standard_error(_parts(answers, columns[one]), lengths) for one in singles])
-    )
+    common_error = float(np.median([standard_error(own, lengths) for own in tables[0]]))
     by_piece = np.stack([piece_shares(answers, columns[one]) for one in singles])
     found = []
     node_costs = {
@@ -214,12 +211,11 @@ def find_culprits(
         rest = np.array([one != members for one in sort])
         table = tables[len(members) > 1]
         among = np.maximum(np.median(table[rest], axis=0), 0.0) if rest.any() else 0.0
-        error = (
-            hypot(standard_error(_parts(answers, column), lengths), common_error)
-            if column is not None
-            else 0.0
-        )
-        steady = _steady(_parts(answers, column) - among, lengths) if column is not None else 0.0
+        error = steady = 0.0
+        if column is not None:
+            own = _parts(answers, column, lengths)
+            error = hypot(standard_error(own, lengths), common_error)
+            steady = _steady(own - among, lengths)
         common = typical.get(members, 0.0)
         one = _culprit(answers, members, nodes, cost, shares, common, error, owner, longest)
         single = len(members) == 1 and column is not None

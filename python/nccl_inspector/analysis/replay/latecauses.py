@@ -89,7 +89,7 @@ def late_causes(
     causes = []
     proved = [one for one in found.culprits if _is_proved(one, spread, usual_late)]
     guilty = tuple({member for one in proved for member in one.members})
-    factor = felt_later(replay, Question(guilty)) if guilty else 1.0
+    factor = felt_later(replay, guilty) if guilty else 1.0
     broken = (int(records.run.max()) + 1) / max(found.pieces, 1)
     for one in proved:
         cost = (one.cost_share - max(one.typical_share, 0.0)) * factor

@@ -172,7 +172,7 @@ def find_order(records: Records) -> Order:
     cause = np.where(cause >= 0, held[np.maximum(cause, 0)] if len(held) else -1, -1)
     handed = _handed_on(records, kind, owner, before)
     cause = np.where(handed >= 0, handed, cause)
-    # Whose last record is older has not all of its records.
+    # A process without a record in a whole piece of a run lacks some: its gap is not known.
     cause = np.where(records.piece - records.piece[np.maximum(cause, 0)] <= 1, cause, -1)
     gap = np.where(cause >= 0, records.begin - records.end[np.maximum(cause, 0)], np.nan)
     queued &= before != cause

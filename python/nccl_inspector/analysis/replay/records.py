@@ -374,18 +374,20 @@ def gather(
         return None
     # By operation, not by row: a node's clock may be half a minute off.
     joined = _join(raw)
-    piece = _piece_of(joined, raw.end, bursts.piece)
-    every = np.unique(piece)
+    all_pieces = None  # where all are judged
     if bursts.share == 1 and len(joined) > RECORDS_MAX:
+        piece = _piece_of(joined, raw.end, bursts.piece)
+        all_pieces = np.unique(piece)
         some = _some_pieces(number_rows(piece), RECORDS_MAX)
         raw, joined = raw.take(some), joined[some]
     joined = _disown(raw, number_rows(joined))
     pieces, piece = np.unique(_piece_of(joined, raw.end, bursts.piece), return_inverse=True)
-    run = bursts.runs(pieces, every)[piece]
+    run = bursts.runs(pieces, pieces if all_pieces is None else all_pieces)[piece]
     sure = np.isin(raw.func, list(SYNCHRONISING))
     shift = align(raw.member, raw.end, sure, joined, piece)
     begin, end = raw.begin + shift, raw.end + shift
-    piece = _cut_again(run, piece, pieces, _piece_of(joined, end, bursts.piece))
+    if int(run.max()) + 1 < len(pieces):
+        piece = _cut_again(run, piece, pieces, _piece_of(joined, end, bursts.piece))
     order = order_rows(raw.member, begin, end)
     return Records(
         comms=_comms(raw, ids, sources, left_out or {}),

@@ -15,6 +15,7 @@ import numpy as np
 from nccl_inspector.analysis.replay.arrays import (
     Floats,
     Ints,
+    Mask,
     distinct_pairs,
     last_before,
     number_rows,
@@ -98,17 +99,14 @@ def _replay(
     gaps: tuple[Floats, Floats],
     questions: Sequence[Question],
     ends: Floats,
-    until: Floats,
 ) -> None:
     """Fill in the ends of a program's rows (places x questions), ns since its piece's first begin.
 
-    `gaps`: own and at the peers' pace, by row of the records. `ends` has one more row. `until`: by
-    piece, what begins later stays as it was.
+    `gaps`: own and at the peers' pace, by row of the records. `ends` has one more row.
     """
     at = program.at
     rows = plan.rows[at]
-    asked = plan.begin[at] < until[plan.piece[at]]
-    changed = _changed(program, np.where(asked, records.member[rows], -1), questions)
+    changed = _changed(program, records.member[rows], questions)
     begin, taken, beyond = plan.begin[at], plan.taken[at], plan.beyond[at]
     own, fixed = gaps[0][rows], gaps[1][rows][changed.place]
     ended, caused = plan.ended[at], plan.caused[at]
@@ -117,14 +115,12 @@ def _replay(
     edge = np.flatnonzero(held | (caused > EARLY) | (ended > EARLY))
     edges = np.searchsorted(edge, [*(low for low, _ in program.batches), len(at)])
     faster = [
-        (c, np.where(asked, one.transfer[rows], 1.0))
-        for c, one in enumerate(questions)
-        if one.transfer is not None
+        (c, one.transfer[rows]) for c, one in enumerate(questions) if one.transfer is not None
     ]
     longer = []
     for column, question in enumerate(questions):
         if question.gap is not None:
-            more = np.where(asked, question.gap[rows], 0.0)
+            more = question.gap[rows]
             longer.append((column, np.maximum(own + more, 0.0)))
             mine = changed.column == column
             fixed[mine] = np.maximum(fixed[mine] + more[changed.place[mine]], 0.0)
@@ -171,15 +167,22 @@ class Replay:
         self._pieces = _pieces(records, self._plan, self.part)
         self._programs: dict[tuple[int, int], Program] = {}
 
-    def ask(self, questions: Sequence[Question], half: bool = False) -> list[Piece]:
-        """Return the answers piece by piece; the first column is the job as it was.
+    def to_peers_pace(self, members: Sequence[int]) -> Floats:
+        """Return by row what to add to own gaps, ns, for these processes to have their peers'."""
+        own, usual = self._gaps
+        mine = np.isin(self._records.member, members)
+        return np.where(mine, np.nan_to_num(usual - own), 0.0)
 
-        `half`: the second half of each piece stays as it was, but for what it has from the first.
-        """
-        until = np.full(len(self._plan.bounds) - 1, np.inf)
-        if half:
-            for number, one in self._pieces.items():
-                until[number] = one.end - one.length / 2 - self._plan.start[number]
+    def in_first_half(self) -> Mask:
+        """Tell which rows begin in the first half of their piece."""
+        middle = np.full(len(self._plan.bounds) - 1, np.iinfo(np.int64).max)
+        for piece, one in self._pieces.items():
+            middle[piece] = one.end - int(one.length / 2)
+        found: Mask = self._records.begin < middle[self._records.piece]
+        return found
+
+    def ask(self, questions: Sequence[Question]) -> list[Piece]:
+        """Return the answers piece by piece; the first column is the job as it was."""
         everything = [Question(), *questions]
         bounds = self._plan.bounds
         most = max(_ENDS_MAX // len(everything), 1)
@@ -195,7 +198,7 @@ class Replay:
                 self._programs[low, high] = make_program(self._plan, low, high)
             program = self._programs[low, high]
             ends = room[: high - low + 1]
-            _replay(self._records, self._plan, program, self._gaps, everything, ends, until)
+            _replay(self._records, self._plan, program, self._gaps, everything, ends)
             place = np.empty(high - low, np.int64)
             place[program.at - low] = np.arange(high - low)
             for piece in some:
@@ -248,7 +251,7 @@ class _Known:
 
 
 def _by_part(last: Ints, part: Ints) -> tuple[Ints, ...]:
-    """Divide positions by the part of the job that they belong to. -1: there is none."""
+    """Group positions by the part of the job whose rows they are, without those that are -1."""
     last = last[last >= 0]
     part = part[last]
     return tuple(last[part == one] for one in np.unique(part).tolist())
