@@ -81,6 +81,16 @@ def test_what_others_wait_for_seconds_later_is_counted(
     assert found[0].cost_share == pytest.approx(cost, rel=0.1)
 
 
+@pytest.mark.parametrize(("slower", "every"), [(2.0, 5), (3.0, 4), (6.0, 8)])
+def test_how_long_a_late_rank_was_late_is_known_though_its_next_operation_was_queued(
+    slower: float, every: int
+) -> None:
+    fault, short = Fault((5,), slower, every), partial(tensor_and_data_parallel, layer_s=0.0015)
+    found = _judge(short(fault=fault, steps=60)).causes
+    assert found[0].members == (5,)
+    assert found[0].cost_share == pytest.approx(_true_cost(short, fault, steps=60), rel=0.1)
+
+
 def test_two_late_ranks_share_the_cost_that_each_alone_would_hide() -> None:
     fault = Fault((3, 12), 1.05)
     found = _warned(_judge(data_parallel(fault=fault)))

@@ -143,6 +143,14 @@ def idle(chance: Chance, seed: int) -> Plan:
     return replace(found, phases=phases)
 
 
+def long_break(chance: Chance, seed: int) -> Plan:
+    """Return a training that everybody interrupts for minutes once or twice, to evaluate it say."""
+    found = plans.ddp(chance, seed)
+    every_s, idle_s = float(chance.uniform(700, 1100)), float(chance.uniform(100, 240))
+    phases = replace(found.phases, idle_every_s=every_s, idle_s=idle_s)
+    return replace(found, phases=phases)
+
+
 def long_steps(chance: Chance, seed: int) -> Plan:
     """Return a training of few, long steps."""
     found = plans.fsdp(chance, seed)
@@ -602,6 +610,7 @@ _HEALTHY = (
     Case("healthy-curriculum", "healthy", healthy(with_phases(plans.tensor_data, grow=0.6)),
          "sequences grow in three jumps"),
     Case("healthy-idle", "healthy", healthy(idle), "everybody rests now and then"),
+    Case("healthy-long-break", "healthy", healthy(long_break), "everybody rests for minutes once"),
     Case("healthy-long-steps", "healthy", healthy(long_steps), "steps of 6 to 12 s"),
     Case("healthy-short", "healthy", healthy(of_size(plans.ddp, wall_s=(90.0, 180.0))),
          "two minutes"),

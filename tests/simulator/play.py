@@ -11,6 +11,7 @@ The plugin and the collection are the real ones; play/virtual.h says whose clock
 
 import os
 import pwd
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -110,6 +111,11 @@ class _Node:
         self.run = place / name
         self._reports = reports
 
+    @property
+    def raw(self) -> Path:
+        """Where the processes' files are while the job runs."""
+        return self.run / "jobs" / str(JOB_ID) / "raw"
+
     def prolog(self, json: bool) -> None:
         for name in ("jobs", "ended", "prom", "control"):
             (self.run / name).mkdir(parents=True)
@@ -192,12 +198,14 @@ def play(
     json: bool = False,
     environment: Mapping[str, str] | None = None,
     at_once: int = 2,
+    raw: Path | None = None,
 ) -> Path:
     """Play all ranks and collect what they left; return the directory of the node summaries.
 
     `json`: the mode is prom+json, and the lines are in folder/lines. `environment`: variables of
     the tasks in addition, such as NCCL_INSPECTOR_NET. `at_once`: how many ranks are played at the
-    same time. What the plugin logged is in folder/log. The lines of a silent node arrive.
+    same time. `raw`: where the files of each node's processes are copied to before the collection.
+    What the plugin logged is in folder/log. The lines of a silent node arrive.
 
     Raises:
         CannotPlayError: this machine cannot do it, or a script was not played to its end.
@@ -221,6 +229,8 @@ def play(
             for path in scripts:
                 path.unlink()
             for node in batch:
+                if raw:
+                    shutil.copytree(node.raw, raw / node.name)
                 if node.name not in job.silent_nodes:
                     node.epilog()
                     node.collect()

@@ -5,8 +5,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from nccl_inspector.analysis.attribution import WORKLOAD, Attribution, attribute
 from nccl_inspector.analysis.bandwidth import size_label
 from nccl_inspector.analysis.changes import compare
@@ -197,10 +195,15 @@ def _dips(progress: Progress | None, known: Sequence[Period]) -> Iterator[tuple[
             yield period, dip.depth
 
 
-def _is_at_start(period: Period, progress: Progress) -> bool:
-    """Tell whether a time begins with the first figure: caches, compilers and data warm up then."""
-    known = np.flatnonzero(progress.values > 0)
-    return period.start_s <= progress.start_s + int(known[0]) * progress.window_s
+def _excuse(period: Period, progress: Progress) -> str:
+    """Return why a dip of the job's own figure need not be a fault; empty: it may be one."""
+    if progress.is_at_start(period):
+        return "it is the job's start"
+    if progress.is_at_end(period):
+        return "it lasts to the end, so it may be another phase of the program"
+    if not progress.stands_out(period):
+        return "that figure is as low at other times, too"
+    return ""
 
 
 def _dip_finding(
@@ -213,9 +216,10 @@ def _dip_finding(
     if found.cause in (OUTSIDE, UNKNOWN) and source == "boxes":
         severity = INFO
         why += "; without the job's own figure a start or an evaluation looks the same"
-    elif found.cause == OUTSIDE and progress and _is_at_start(period, progress):
-        severity = INFO
-        why += "; it is the job's start"
+    elif progress and severity != INFO:
+        excuse = _excuse(period, progress)
+        severity = INFO if excuse else severity
+        why += f"; {excuse}" if excuse else ""
     return Finding(
         f"slow-{found.cause.replace(' ', '-')}",
         severity,

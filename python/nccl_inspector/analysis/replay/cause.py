@@ -34,3 +34,4 @@ class Cause:
     leader: bool = False  # rank 0 of the largest communicator, which logs and saves for all
     saved_s: float = 0.0  # in the pieces that were replayed
     part: int = 0  # processes of the part of the job that it costs time; 0: of all
+    still: bool = False  # of OUTSIDE: no usual operation ended in that time

@@ -12,6 +12,7 @@ from nccl_inspector.analysis.replay.arrays import (
     Floats,
     Ints,
     Mask,
+    first_rows,
     last_before,
     number_rows,
     order_rows,
@@ -142,6 +143,38 @@ def _rows_of(records: Records, owner: Ints, source: Ints, asking: Ints, numbers:
     return table[both[len(source) :]]
 
 
+def _of_those_not_queued(
+    records: Records, place: Ints, owner: Ints, cause: Ints, queued: Mask
+) -> Ints:
+    """Return the cause of each row; of queued rows that of the ranks that were not queued there.
+
+    While an operation waits for its stream, its rank goes on: what ended last before it began may
+    have ended long after its rank was ready. The program is the same on all ranks of a stage.
+    """
+    told = np.flatnonzero(~queued & (cause >= 0))
+    asking = np.flatnonzero(queued)
+    if not len(told) or not len(asking):
+        return cause
+    # By place the place of the cause that most ranks have.
+    pair = number_rows(place[told], place[cause[told]])
+    votes = np.bincount(pair)
+    one = told[first_rows(pair)]
+    order = np.lexsort((votes, place[one]))
+    of_place = np.full(int(place.max()) + 1, -1, np.int64)
+    of_place[place[one[order]]] = place[cause[one[order]]]  # the last assignment stays
+    wanted = of_place[place[asking]]
+    both = number_rows(np.concatenate((owner, owner[asking])), np.concatenate((place, wanted)))
+    table = np.full(int(both.max()) + 1, -1, np.int64)
+    # Of several rows (Sends and Recvs of one call) the last one to end counts.
+    by_end = np.argsort(records.end, kind="stable")
+    table[both[by_end]] = by_end
+    row = table[both[len(records) :]]
+    good = (wanted >= 0) & (row >= 0) & (records.end[np.maximum(row, 0)] <= records.begin[asking])
+    found = cause.copy()
+    found[asking[good]] = row[good]
+    return found
+
+
 def find_order(records: Records) -> Order:
     """Return what each row depends on."""
     stream = number_rows(records.run, records.member, records.comm)
@@ -174,8 +207,9 @@ def find_order(records: Records) -> Order:
     cause = np.where(handed >= 0, handed, cause)
     # A process without a record in a whole piece of a run lacks some: its gap is not known.
     cause = np.where(records.piece - records.piece[np.maximum(cause, 0)] <= 1, cause, -1)
-    gap = np.where(cause >= 0, records.begin - records.end[np.maximum(cause, 0)], np.nan)
     queued &= before != cause
+    cause = _of_those_not_queued(records, place, owner, cause, queued)
+    gap = np.where(cause >= 0, records.begin - records.end[np.maximum(cause, 0)], np.nan)
     return Order(
         stage, place, waited, transfer, before, cause, gap.astype(float), queued, blocks, spot,
         kernel, sure,

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times in which all ranks took longer between their operations."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,9 +11,11 @@ from nccl_inspector.analysis.replay.changes import GROWN, Changes
 from nccl_inspector.analysis.replay.costs import cost_then, replayed_s, saved_share, slow_times
 from nccl_inspector.analysis.replay.records import Records
 from nccl_inspector.analysis.replay.whatif import Question, Replay
+from nccl_inspector.analysis.standstills import Standstill
 
 # What all ranks do between operations differs by chance, too: it is grown beside much that is not.
 _OUTSIDE_PIECES_MIN, _OUTSIDE_SHARE_MAX = 8, 0.6
+STANDSTILL_S_MIN = 60.0  # a shorter one is part of many programs
 
 
 def outside_causes(records: Records, replay: Replay, changes: Changes) -> list[Cause]:
@@ -50,3 +53,58 @@ def outside_causes(records: Records, replay: Replay, changes: Changes) -> list[C
     if sum(not one.whole for one in found) >= HABIT_TIMES:
         return [replace(one, rare=True) for one in found]
     return found
+
+
+def with_standstills(
+    causes: Sequence[Cause], standstills: Sequence[Standstill]
+) -> tuple[Cause, ...]:
+    """Return the causes with the times in which the job stood still, the costliest first.
+
+    These are of the whole job and exact in their cost, so they replace what the bursts say of the
+    same time.
+    """
+    some = [
+        one
+        for one in standstills
+        if one.end_s - one.start_s >= STANDSTILL_S_MIN and one.lost_share >= TOLD_MIN
+    ]
+    # A longer slow time of which a standstill is the worst part is one cause.
+    some = [one for one in some if not any(_holds(cause, one) for cause in causes)]
+    kept = [
+        cause
+        for cause in causes
+        if cause.kind != OUTSIDE or not any(_common_s(cause, one) > 0 for one in some)
+    ]
+    found = [
+        Cause(
+            OUTSIDE,
+            one.lost_share,
+            0.0,
+            one.start_s * 10**9,
+            one.end_s * 10**9,
+            False,
+            rare=sum(other.lost_s >= one.lost_s / 4 for other in standstills) >= HABIT_TIMES,
+            ratio=one.ratio,
+            saved_s=one.lost_s,
+            once=True,
+            still=not one.steps,
+        )
+        for one in some
+    ]
+    return tuple(sorted([*kept, *found], key=lambda one: -one.cost_share))
+
+
+def _common_s(cause: Cause, one: Standstill) -> float:
+    """Return how long a cause and a standstill have in common, s."""
+    return min(cause.end / 1e9, one.end_s) - max(cause.start / 1e9, one.start_s)
+
+
+def _holds(cause: Cause, one: Standstill) -> bool:
+    """Tell whether a cause is a longer time of the same kind that is as costly as a standstill."""
+    length_s = one.end_s - one.start_s
+    return (
+        cause.kind == OUTSIDE
+        and cause.saved_s >= one.lost_s
+        and cause.end - cause.start > 2e9 * length_s
+        and _common_s(cause, one) >= length_s / 2
+    )
