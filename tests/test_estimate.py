@@ -117,6 +117,23 @@ def test_the_command_prints_a_page_and_json() -> None:
     assert f"{figures['series']:,} series" in page.stdout
 
 
+def test_the_bound_of_a_jobs_series_goes_by_its_gpus_and_its_life() -> None:
+    one = added(replace(SHAPE, jobs=1, ranks=8))
+    assert 8 * 2000 < one.head_series_max < 8 * 2000 + 50
+    assert added(replace(SHAPE, ranks=12)).head_series_max > one.head_series_max * 1.4
+    assert added(SHAPE).head_series_max == 64 * one.head_series_max
+    assert one.head_series_max >= 4 * one.node_series, "no usual job comes near"
+    longer = added(replace(SHAPE, jobs=1, ranks=8, job_hours=24))
+    assert longer.head_series_max == one.head_series_max
+    assert longer.life_series_max == 7 * one.head_series_max
+
+
+def test_the_page_says_the_bound() -> None:
+    page = CliRunner().invoke(cli, ["estimate", "--ranks", "8"]).stdout
+    bound = added(replace(SHAPE, ranks=8)).head_series_max
+    assert f"at most     {bound:,} series of a job in a Prometheus' head" in page
+
+
 def test_nonsense_is_refused() -> None:
     assert CliRunner().invoke(cli, ["estimate", "--ranks", "0"]).exit_code == 2
     assert CliRunner().invoke(cli, ["estimate"]).exit_code == 2

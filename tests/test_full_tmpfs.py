@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A neighbour has filled the tmpfs: a process that wrote before goes on writing, and is read."""
 
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from nccl_inspector.jobfiles import JobFiles, read_manifest
+from nccl_inspector.publish import NODE_BYTES_MAX
 from nccl_inspector.tally import Tally
 from tests.boxes import make_job
 from tests.publish.helpers import as_root
@@ -60,11 +62,11 @@ def read(files: JobFiles, raw: Path) -> list[str]:
     """When each process wrote what the agent has of it now."""
     job_fd, raw_fd = (os.open(one, os.O_RDONLY | os.O_DIRECTORY) for one in (raw.parent, raw))
     try:
-        files.refresh(job_fd, raw_fd, True)
+        files.refresh(job_fd, raw_fd, math.inf, NODE_BYTES_MAX)
     finally:
         os.close(job_fd)
         os.close(raw_fd)
-    return [one.value for one in files.series() if one.metric.name == WRITTEN]
+    return [one.value for _, one in files.series() if one.metric.name == WRITTEN]
 
 
 def test_in_a_full_tmpfs_series_go_on_and_no_text_is_torn(small: Path, tmp_path: Path) -> None:

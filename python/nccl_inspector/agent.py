@@ -26,6 +26,7 @@ from nccl_inspector.killswitch import is_disabled
 from nccl_inspector.lastcollection import forget_collection, note_collection
 from nccl_inspector.live.signals import LiveSignals
 from nccl_inspector.orphans import Sweeper
+from nccl_inspector.promaccess import group_id, set_access
 from nccl_inspector.publish import Publisher
 from nccl_inspector.selfmetrics import own_process
 from nccl_inspector.tally import Tally
@@ -52,6 +53,7 @@ class Agent:
 
         Raises:
             OSError: a directory of it is not there.
+            InspectorError: there is no group `prom_group`.
         """
         self._tally = Tally()
         self._at_work = AtWork(run_fd)
@@ -64,16 +66,28 @@ class Agent:
         self._watch: Watch | None = None
         self._set_watch(config)
         self._who = agent_labels(config)
+        self._prom_gid = group_id(config.prom_group)
         self._troubles: set[str] = set()
 
     def configure(self, config: Config) -> None:
-        """Work by another configuration from the next pass on."""
+        """Work by another configuration from the next pass on.
+
+        Raises:
+            InspectorError: there is no group `prom_group`; nothing has changed then.
+        """
+        self._set_prom_access(group_id(config.prom_group))
         self._publisher.configure(config.cluster)
         self._collector.configure(config)
         self._sweeper.configure(config)
         self._live.configure(config.cluster)
         self._set_watch(config)
         self._who = agent_labels(config)
+
+    def _set_prom_access(self, gid: int | None) -> None:
+        if gid is not None or self._prom_gid is not None:
+            what = "set who may read the published files"
+            self._try(what, lambda: set_access(self._run_fd, gid))
+        self._prom_gid = gid
 
     def _set_watch(self, config: Config) -> None:
         wanted = config.counters and self._watching
@@ -87,6 +101,7 @@ class Agent:
         """Sweep, publish and collect once; what the system refuses is said and tried again."""
         begun = time.monotonic()
         disabled = is_disabled(self._run_fd)
+        self._set_prom_access(self._prom_gid)
         self._try("look for jobs without an epilog", self._sweeper.run_pass)
         if watch := self._watch:
             self._try("sample counters", lambda: watch.begin_pass(disabled))
@@ -159,7 +174,12 @@ class Agent:
                 series.append(make_series(name, who | {"reason": reason}, str(number)))
         if self._watch:
             series += counters_series(self._watch, who)
-        return [*series, *own_process(who), *self._publisher.build_info()]
+        return [
+            *series,
+            *own_process(who),
+            *self._publisher.build_info(),
+            *self._publisher.left_out(),
+        ]
 
 
 def agent_labels(config: Config) -> dict[str, str]:
@@ -249,6 +269,9 @@ class _Service:
     def __init__(self, config: Config, run_fd: int, watching: bool) -> None:
         self.config = config
         self._run_fd = run_fd
+        gid = group_id(config.prom_group)
+        if gid is not None:  # before the endpoint's child gives its rights away
+            set_access(run_fd, gid)
         self._endpoint = self._listen(config)
         try:
             self.agent = Agent(config, run_fd, watching=watching)
@@ -280,11 +303,14 @@ class _Service:
             new = reread()
             if new.run_dir != self.config.run_dir:
                 raise InspectorError("run_dir is another: that needs a restart")
+            group_id(new.prom_group)
             self._listen_anew(new)
         except InspectorError as err:
             log.warning("the old configuration stays: %s", err)
             return
         self.agent.configure(new)
+        if new.prom_group != self.config.prom_group and self._endpoint:
+            self._endpoint.rename(agent_labels(new))  # its child must have the new group
         self.config = new
         log.info("the configuration was read again")
 

@@ -19,6 +19,7 @@ from nccl_inspector.errors import InspectorError
 from nccl_inspector.hostile import open_directory
 from nccl_inspector.httpserver import CONNECTIONS_MAX, Server
 from nccl_inspector.page import Page
+from nccl_inspector.promaccess import groups_of_reader
 
 log = logging.getLogger("nccl-inspector")
 
@@ -59,7 +60,7 @@ def _child(listener: socket.socket, alive_fd: int, prom_fd: int, who: Mapping[st
     resource.setrlimit(resource.RLIMIT_NOFILE, (_FILES_MAX, _FILES_MAX))
     os.nice(_NICE)
     if os.geteuid() == 0:
-        os.setgroups([])
+        os.setgroups(groups_of_reader(prom_fd))
         os.setgid(_NOBODY)
         os.setuid(_NOBODY)
     asyncio.run(_run(listener, alive_fd, Server(Page(prom_fd), who)))

@@ -126,11 +126,16 @@ def _agent(run_dir: Path, is_fresh: bool) -> int | None:
 
 
 def _is_fresh(run_dir: Path, agent_interval_s: float) -> bool:
-    """Tell whether the agent's own file is there and has been renewed."""
+    """Tell whether the agent's own file is there and has been renewed.
+
+    Where the caller may not look (setting `prom_group`) it is taken for renewed.
+    """
     try:
         renewed_s = (run_dir / "prom" / "nccl_inspector_agent.prom").stat().st_mtime
     except FileNotFoundError:
         return False
+    except PermissionError:
+        return True
     limit_s = max(RENEWED_S, RENEWED_INTERVALS * agent_interval_s)
     return abs(time.time() - renewed_s) <= limit_s
 

@@ -13,6 +13,7 @@ from functools import cache
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.exposition import NODELIST_CHARS_MAX, Series, escape, series_text
 from nccl_inspector.metrics import Metric, load_metrics
+from nccl_inspector.vocabulary import Vocabulary
 
 # The plugin stops at 250 series a GPU; the rest is room for its own health.
 FILE_SERIES_MAX = 300
@@ -135,16 +136,15 @@ def split_line(line: str) -> tuple[Metric, str, str]:
     return metric, match[2], match[3]
 
 
-def _new_series(line: str, identity: Mapping[str, str]) -> Series:
+def _new_series(line: str, identity: Mapping[str, str], vocabulary: Vocabulary) -> Series:
     metric, labels, value = split_line(line)
     values = check_labels(labels, metric.labels, metric.name)
     check_value(value)
-    own = zip(metric.labels, values, strict=True)
-    return Series(
-        metric,
-        series_text(metric, (identity.get(label, value) for label, value in own)),
-        value,
+    words = (
+        identity[label] if label in identity else vocabulary.word(label, own)
+        for label, own in zip(metric.labels, values, strict=True)
     )
+    return Series(metric, series_text(metric, words), value)
 
 
 def text_lines(data: bytes) -> list[str]:
@@ -162,11 +162,14 @@ def text_lines(data: bytes) -> list[str]:
     return lines
 
 
-def parse_file(data: bytes, identity: Mapping[str, str], known: Known) -> dict[str, Series]:
+def parse_file(
+    data: bytes, identity: Mapping[str, str], known: Known, vocabulary: Vocabulary | None = None
+) -> dict[str, Series]:
     """Return the series of one process's file, by their text in it.
 
     `identity`: labels (unescaped) that are put in the place of the file's own. `known`: what
-    this returned for the file's predecessor with the same identity.
+    this returned for the file's predecessor with the same identity. `vocabulary`: that of the job,
+    None: a new one.
 
     Raises:
         RefusedError: anything is not as the plugin writes it; nothing of the file is taken then.
@@ -176,6 +179,7 @@ def parse_file(data: bytes, identity: Mapping[str, str], known: Known) -> dict[s
     # Blank lines before the last one: a file keeps the room that it has.
     data = data[: -len(_END)].rstrip(b"\n")
     escaped = {label: escape(value) for label, value in identity.items()}
+    vocabulary = vocabulary or Vocabulary()
     found: dict[str, Series] = {}
     for line in text_lines(data) if data else ():
         text, _, value = line.rpartition(" ")
@@ -184,7 +188,7 @@ def parse_file(data: bytes, identity: Mapping[str, str], known: Known) -> dict[s
             if line.startswith("#"):
                 _check_comment(line, load_metrics())
                 continue
-            series = _new_series(line, escaped)
+            series = _new_series(line, escaped, vocabulary)
         elif series.value != value:
             check_value(value)
             series = Series(series.metric, series.text, value)

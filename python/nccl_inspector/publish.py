@@ -3,26 +3,36 @@
 
 import os
 import re
-import time
-from collections.abc import Container, Iterable
+from collections import Counter
+from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
+from functools import partial
 
+from nccl_inspector.admission import SHARE
 from nccl_inspector.atomic import replace_file
 from nccl_inspector.atwork import AtWork
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.exposition import Series, render
+from nccl_inspector.fairshare import fair_job_shares
 from nccl_inspector.hostile import Stamp, directory, entry_names, open_directory
 from nccl_inspector.jobfiles import JobFiles, read_manifest
 from nccl_inspector.jobnames import JOB_NAME, PUBLISHED_NAME
 from nccl_inspector.tally import Tally
+from nccl_inspector.thinning import text_bytes, thin
+from nccl_inspector.turns import Turns
+
+Stamps = dict[str, Stamp]
 
 AGENT_FILE = "nccl_inspector_agent.prom"
 
-# A pass begins to read no further job after this; those that are left come first in the next.
-PASS_S = 2.0
-# All jobs of a node together; eight GPUs have half a MiB. Agent and endpoint take several times
-# this, and must stay below the unit's MemoryMax. First come, first served.
-NODE_BYTES_MAX = 24 << 20
+# CPU time for reading jobs in a pass; those that are left come first in the next.
+PASS_S = 1.0
+# All jobs of a node together. Eight GPUs have half a MiB, sixteen with long names of nodes 1.3.
+# node_exporter serves this in 0.2 to 0.3 s on a busy machine with two cores (24 MiB: in 3.2 s).
+# Users share it fairly, and so do the jobs of each.
+NODE_BYTES_MAX = 2 << 20
+# How much more than its share is kept of a job, so that there is something to choose from.
+_KEPT_SHARES = 2
 
 _LEFTOVER = re.compile(r"\..*\.prom\.tmp")
 
@@ -50,10 +60,15 @@ class Publisher:
         self._tally = tally
         self._at_work = at_work
         self._jobs: dict[int, JobFiles] = {}
-        self._bytes: dict[int, int] = {}  # of what is published
-        self._published: dict[int, dict[str, Stamp]] = {}
-        self._odd: dict[int, str] = {}  # jobs that are refused as a whole, and why
-        self._first = 0  # where the next pass begins: the lowest job that the last did not read
+        self._wanted: dict[int, tuple[Stamps, int]] = {}  # bytes of all that a job says
+        self._shares: dict[int, int] = {}  # bytes of a job's page, as of the last pass
+        self._published: dict[
+            int, tuple[Stamps, int | None]
+        ] = {}  # and the share if it is too small
+        self._thinned: Counter[int] = Counter()  # series left out for a job's share
+        # Jobs that are refused as a whole, by the step that was refused, and why.
+        self._odd: dict[tuple[str, int], str] = {}
+        self._turns = Turns()
         self._remove(_LEFTOVER)
 
     def run_pass(self, disabled: bool = False) -> set[int]:
@@ -64,31 +79,30 @@ class Publisher:
         ids = {int(name) for name in entry_names(self._jobs_fd) if JOB_NAME.fullmatch(name)}
         for job_id in self._jobs.keys() - (set() if disabled else ids):
             self._forget(job_id)
-        self._odd = {job_id: why for job_id, why in self._odd.items() if job_id in ids}
+        self._odd = {step: why for step, why in self._odd.items() if step[1] in ids}
         if disabled:
             self._withdraw(())
             return ids
         self._withdraw(ids)  # before anything is written: it may be the room that is needed
-        deadline = time.monotonic() + PASS_S
-        order = sorted(ids, key=lambda job_id: (job_id < self._first, job_id))
-        self._first = 0
-        for job_id in order:
-            reading = not self._first and time.monotonic() < deadline
-            if not reading:
-                self._first = self._first or job_id
-            try:
-                with self._at_work.on(f"publish {job_id}"):
-                    self._refresh(job_id, reading)
-                    self._publish(job_id)
-                self._odd.pop(job_id, None)
-            except RefusedError as err:
-                self._forget(job_id)
-                self._refuse(job_id, err)
-            except OSError as err:
-                self._forget(job_id)
-                self._tally.fail_to_publish(job_id, f"not published: {err.strerror}")
+        users = {job_id: self._user(job_id) for job_id in ids}
+        for job_id, end_s in self._turns.share(users, PASS_S):
+            self._do("publish", job_id, partial(self._refresh, job_id, end_s))
+        for job_id in self._turns.left_out:
+            self._do("publish", job_id, partial(self._refresh, job_id, None))
+        self._share()
+        for job_id in [job_id for job_id in self._jobs if not self._is_published(job_id)]:
+            self._do("write", job_id, partial(self._publish, job_id))
         self._withdraw(self._jobs.keys())
         return ids
+
+    def left_out(self) -> list[Series]:
+        """Return how many series of each job that publishes were left out, by reason."""
+        return [
+            one
+            for job_id, job in sorted(self._jobs.items())
+            if job.stamps()
+            for one in job.left_out({SHARE: self._thinned[job_id]})
+        ]
 
     def configure(self, cluster: str) -> None:
         """Publish under another name of the cluster; what is published is made anew."""
@@ -99,7 +113,7 @@ class Publisher:
 
     def build_info(self) -> list[Series]:
         """Return the `build` series of all jobs: often the same in each, so they go to one file."""
-        return [series for job in self._jobs.values() for series in job.build_info()]
+        return [one for job in self._jobs.values() for one in job.build_info()]
 
     def write_own(self, series: Iterable[Series]) -> None:
         """Publish the agent's own series.
@@ -123,16 +137,49 @@ class Publisher:
         os.close(self._jobs_fd)
         os.close(self._prom_fd)
 
-    def _forget(self, job_id: int) -> None:
-        self._jobs.pop(job_id, None)
-        self._published.pop(job_id, None)
-        self._bytes.pop(job_id, None)
+    def _do(self, what: str, job_id: int, act: Callable[[], None]) -> None:
+        """Do one step of a job's publishing; a job that is refused or fails is withdrawn."""
+        try:
+            with self._at_work.on(f"{what} {job_id}"):
+                act()
+            self._odd.pop((what, job_id), None)
+        except RefusedError as err:
+            self._forget(job_id)
+            self._refuse(what, job_id, err)
+        except OSError as err:
+            self._forget(job_id)
+            self._tally.fail_to_publish(job_id, f"not published: {err.strerror}")
 
-    def _refuse(self, job_id: int, err: RefusedError) -> None:
+    def _user(self, job_id: int) -> int:
+        """Return the uid of a job's user; of a job that was never read a number of its own."""
+        return self._jobs[job_id].manifest.uid if job_id in self._jobs else -job_id
+
+    def _forget(self, job_id: int) -> None:
+        for table in (self._jobs, self._published, self._wanted, self._thinned, self._shares):
+            table.pop(job_id, None)
+
+    def _share(self) -> None:
+        """Share the node's page among the jobs."""
+        for job_id, job in self._jobs.items():
+            stamps = job.stamps()
+            if job_id not in self._wanted or self._wanted[job_id][0] != stamps:
+                series = [one for _, one in job.series()]
+                self._wanted[job_id] = stamps, text_bytes([job.job_info(), *series])
+        users = {job_id: self._user(job_id) for job_id in self._jobs}
+        wanted = {job_id: self._wanted[job_id][1] for job_id in self._jobs}
+        self._shares = fair_job_shares(wanted, users, NODE_BYTES_MAX)
+
+    def _room(self, job_id: int) -> int:
+        """Return how many bytes may be kept of a job's series; of a new one what all may have."""
+        if job_id not in self._shares:
+            return NODE_BYTES_MAX
+        return max(_KEPT_SHARES * self._shares[job_id], NODE_BYTES_MAX // len(self._shares))
+
+    def _refuse(self, what: str, job_id: int, err: RefusedError) -> None:
         """Count a job that is not published, once until the reason is another."""
-        if err.reason != "gone" and self._odd.get(job_id) != str(err):
+        if err.reason != "gone" and self._odd.get((what, job_id)) != str(err):
             self._tally.refuse(job_id, "its directory", err)
-            self._odd[job_id] = str(err)
+            self._odd[what, job_id] = str(err)
 
     def _withdraw(self, kept: Container[int]) -> None:
         """Remove the files of other jobs than these."""
@@ -157,43 +204,57 @@ class Publisher:
             self._unlink(name)  # it cannot be renewed, and an old number is a lie
             raise
 
-    def _refresh(self, job_id: int, reading: bool) -> None:
-        """Read the job's files, with a fresh start when the prolog has made the directory anew."""
+    def _refresh(self, job_id: int, end_s: float | None) -> None:
+        """Read the job's files, with a fresh start when the prolog has made the directory anew.
+
+        `end_s`: when its turn ends, of time.thread_time(); None: it has none.
+        """
         with directory(str(job_id), os.fstat(self._jobs_fd).st_uid, self._jobs_fd) as job_fd:
             manifest, stamp = read_manifest(job_fd)
             if manifest.job_id != job_id:
                 raise RefusedError("bad_manifest", "it is another job's")
             if job_id not in self._jobs or self._jobs[job_id].stamp != stamp:
+                self._forget(job_id)
                 self._jobs[job_id] = JobFiles(manifest, stamp, self._cluster, self._tally)
-                self._published.pop(job_id, None)
+                self._jobs[job_id].take_up(job_fd)
+            job = self._jobs[job_id]
             with directory("raw", manifest.uid, job_fd) as raw_fd:
-                self._jobs[job_id].refresh(job_fd, raw_fd, reading)
+                if end_s is None:
+                    job.skip(raw_fd)
+                else:
+                    job.refresh(job_fd, raw_fd, end_s, self._room(job_id))
+
+    def _share_if_small(self, job_id: int) -> int | None:
+        """Return the job's share if it wants more."""
+        share = self._shares[job_id]
+        return share if share < self._wanted[job_id][1] else None
+
+    def _is_published(self, job_id: int) -> bool:
+        """Whether the job's file says what its processes say now."""
+        now = self._wanted[job_id][0], self._share_if_small(job_id)
+        return self._published.get(job_id) == now and _exists(self._prom_fd, f"{job_id}.prom")
 
     def _publish(self, job_id: int) -> None:
-        """Write the job's file if it changed; remove it when no process has anything to say."""
+        """Write the job's file; remove it when no process has anything to say."""
         job, name = self._jobs[job_id], f"{job_id}.prom"
-        stamps = job.stamps()
-        if self._published.get(job_id) == stamps and _exists(self._prom_fd, name):
-            return
-        series = job.series()
+        stamps, share = self._wanted[job_id][0], self._share_if_small(job_id)
+        found = job.series()
+        series = [one for _, one in found]
+        if share is not None:
+            series = thin(found, share - text_bytes([job.job_info()]))
+            self._thinned[job_id] += len(found) - len(series)
         if not series:
             self._published.pop(job_id, None)
-            self._bytes.pop(job_id, None)
             self._unlink(name)
             return
-        data = render([job.job_info(), *series])
-        self._bytes.pop(job_id, None)
-        if sum(self._bytes.values()) + len(data) > NODE_BYTES_MAX:
-            raise RefusedError("node_bytes", "the node's jobs have more series than it may publish")
-        self._bytes[job_id] = len(data)
         try:
-            self._write(name, data)
+            self._write(name, render([job.job_info(), *series]))
         except OSError as err:
             self._published.pop(job_id, None)
             why = f"its file cannot be written: {err.strerror}"
             self._tally.fail_to_publish(job_id, why)
             return
-        self._published[job_id] = stamps
+        self._published[job_id] = stamps, share
         # The epilog renames jobs/<id>, then unlinks the file: whoever comes last must unlink.
         if not _exists(self._jobs_fd, str(job_id)):
             self._unlink(name)

@@ -18,6 +18,7 @@ from nccl_inspector.hostile import Stamp
 from nccl_inspector.kindlabels import Kind, kind_of
 from nccl_inspector.metrics import Metric
 from nccl_inspector.processfile import check_labels, check_value, split_line, text_lines
+from nccl_inspector.vocabulary import Vocabulary, checked_word
 
 # Its size classes are linear, so it has more series than ours for the same operations.
 VENDOR_SERIES_MAX = 600
@@ -101,7 +102,8 @@ def gpu_label(gpu: str) -> str:
 
 def gpu_info(gpu: str, identity: Mapping[str, str]) -> Series:
     """Return the series that tells the UUID."""
-    own = {"gpu": gpu_label(gpu), "gpu_uuid": gpu, "pci_bus_id": ""}
+    label, uuid = checked_word("gpu", gpu_label(gpu)), checked_word("gpu_uuid", gpu)
+    own = {"gpu": label, "gpu_uuid": uuid, "pci_bus_id": ""}
     return make_series("nccl_gpu_info", {**identity, **own}, "1")
 
 
@@ -111,8 +113,12 @@ def _identified(metric: Metric, labels: Mapping[str, str], value: str) -> Series
     return Series(metric, text, value)
 
 
-def parse_vendor(data: bytes, gpu: str, identity: Mapping[str, str]) -> tuple[Bucket, ...]:
+def parse_vendor(
+    data: bytes, gpu: str, identity: Mapping[str, str], vocabulary: Vocabulary | None = None
+) -> tuple[Bucket, ...]:
     """Return the buckets of a file of this GPU, with the labels of `identity` (unescaped) put in.
+
+    `vocabulary`: that of the job, None: a new one.
 
     Raises:
         RefusedError: anything is not as NVIDIA's plugin writes it; nothing is taken then.
@@ -122,8 +128,10 @@ def parse_vendor(data: bytes, gpu: str, identity: Mapping[str, str]) -> tuple[Bu
         raise RefusedError("torn", "not whole pairs of lines")
     if len(lines) > VENDOR_SERIES_MAX:
         raise RefusedError("too_many_series")
-    put = {label: escape(value) for label, value in identity.items()} | {"gpu": gpu_label(gpu)}
-    found: dict[str, Bucket] = {}
+    put = {label: escape(value) for label, value in identity.items()}
+    put["gpu"] = checked_word("gpu", gpu_label(gpu))
+    vocabulary = vocabulary or Vocabulary()
+    found: dict[tuple[str, str], Bucket] = {}
     for rate_line, time_line in zip(lines[::2], lines[1::2], strict=True):
         rate, text, rate_value = split_line(rate_line)
         time, time_text, time_value = split_line(time_line)
@@ -134,11 +142,11 @@ def parse_vendor(data: bytes, gpu: str, identity: Mapping[str, str]) -> tuple[Bu
         own = dict(zip(names, check_labels(text, names, rate.name), strict=True))
         check_value(rate_value)
         check_value(time_value)
-        labels = {**own, **put}
+        labels = {label: vocabulary.word(label, text) for label, text in own.items()} | put
         pair = _identified(rate, labels, rate_value), _identified(time, labels, time_value)
-        if pair[0].text in found:
+        if (rate.name, text) in found:
             raise RefusedError("duplicate_series", rate.name)
         words = {label: unescape(value) for label, value in own.items()}
         kind = kind_of(words, "p2p_operation" if is_p2p else "collective")
-        found[pair[0].text] = Bucket(pair, kind, float(rate_value), float(time_value))
+        found[rate.name, text] = Bucket(pair, kind, float(rate_value), float(time_value))
     return tuple(found.values())

@@ -15,6 +15,7 @@ from nccl_inspector.processfile import FILE_BYTES_MAX
 from nccl_inspector.vendorfile import Watch, gpu_info, parse_vendor, vendor_gpu
 from nccl_inspector.vendormeans import GPUS_MAX
 from nccl_inspector.vendorrecord import FILE, VendorRecord, read_record
+from nccl_inspector.vocabulary import Vocabulary
 
 VENDOR_FILES_MAX = GPUS_MAX
 # As many series as of our own plugin; a bucket has two.
@@ -26,9 +27,10 @@ Refuse = Callable[[str, Stamp | None, RefusedError], None]
 class VendorFiles:
     """What NVIDIA's plugin says of a job's GPUs now."""
 
-    def __init__(self, identity: Mapping[str, str], refuse: Refuse) -> None:
+    def __init__(self, identity: Mapping[str, str], refuse: Refuse, vocabulary: Vocabulary) -> None:
         """Begin with no file; `refuse` is told, in each pass, what is not taken and why."""
         self._identity = dict(identity)
+        self._vocabulary = vocabulary
         self._refuse = refuse
         self._watches: dict[str, Watch] = {}
         self._bad: dict[str, RefusedError] = {}  # of texts that stand still and are none
@@ -47,13 +49,13 @@ class VendorFiles:
             if watch.taken_stamp and watch.taken and watch.is_fresh(now_s)
         }
 
-    def series(self) -> list[Series]:
-        """Return the series of the files that stand still and are not too old."""
-        found: list[Series] = []
+    def series(self) -> list[tuple[str, Series]]:
+        """Return the series of the files that stand still and are not too old, with their file."""
+        found: list[tuple[str, Series]] = []
         for name in self.stamps():
-            found.append(gpu_info(vendor_gpu(name) or "", self._identity))
+            found.append((name, gpu_info(vendor_gpu(name) or "", self._identity)))
             for bucket in self._watches[name].taken:
-                found += bucket.series
+                found += [(name, one) for one in bucket.series]
         return found
 
     def keep(self, job_fd: int) -> None:
@@ -119,7 +121,7 @@ class VendorFiles:
         self._bad.pop(name, None)
         gpu = vendor_gpu(name) or ""
         try:
-            buckets = parse_vendor(data, gpu, self._identity)
+            buckets = parse_vendor(data, gpu, self._identity, self._vocabulary)
             if len(self) - len(watch.taken) + len(buckets) > VENDOR_BUCKETS_MAX:
                 raise RefusedError("job_series")
         except RefusedError as err:

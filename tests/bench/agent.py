@@ -34,7 +34,7 @@ _NAME = "nccl_collective_operations_total"
 def write_series(raw: Path, process: int, value: int) -> None:
     """Replace a process's file as the plugin does."""
     lines = [
-        line(_NAME, str(value), rank=str(process), comm=str(i), message_size="1-2MB")
+        line(_NAME, str(value), rank=str(process), comm=f"0x{i:x}", message_size="1-2MB")
         for i in range(SERIES)
     ]
     beside = write_user_file(raw / ".beside", metrics_text(*lines))

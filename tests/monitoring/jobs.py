@@ -157,6 +157,12 @@ def rejected(
     ]
 
 
+def left_out(own: Labels, values: str, reason: str) -> list[Series]:
+    """How many series of a job the agent of a node has left out."""
+    labels = _target(own) | {"node": "n1", "slurm_job_id": "0", "reason": reason}
+    return [Series("nccl_inspector_job_series_left_out_total", labels, values)]
+
+
 def _target(own: Labels) -> Labels:
     cluster = own["cluster"]
     return {"cluster": cluster, "instance": f"{cluster}-n1", "job": "nccl-inspector"}

@@ -102,6 +102,14 @@ FIRES: dict[str, tuple[Build, list[Labels]]] = {
         lambda own: jobs.rejected(own, steady((HEALTHY_MIN + 12, 4), (23, 5))),
         [{"alertname": "NcclInspectorFilesRejected", "node": "n1", "reason": "syntax"}],
     ),
+    "a job that names its series anew all the time": (
+        lambda own: jobs.left_out(own, f"0x{HEALTHY_MIN - 1} 0+90x{AFTER_MIN}", "life"),
+        [{"alertname": "NcclInspectorSeriesLeftOut", "slurm_job_id": "0", "reason": "life"}],
+    ),
+    "a job that is over its share": (
+        lambda own: jobs.left_out(own, f"0x{HEALTHY_MIN - 1} 0+7x{AFTER_MIN}", "share"),
+        [{"alertname": "NcclInspectorSeriesLeftOut", "slurm_job_id": "0", "reason": "share"}],
+    ),
     "a file that node_exporter cannot read": (
         textfile(steady((HEALTHY_MIN, 0), (AFTER_MIN, 1))),
         [{"alertname": "NcclTextfileRejected", "instance": "n1:9100"}],
@@ -145,6 +153,12 @@ QUIET: dict[str, Build] = {
     "files refused long ago": lambda own: jobs.rejected(own, steady((END_MIN, 3))),
     "files refused before Prometheus was away": lambda own: jobs.rejected(
         own, steady((40, 7), (20, None), (20, 7)), away=range(40, 60)
+    ),
+    "a job of which nothing is left out": lambda own: jobs.left_out(
+        own, steady((END_MIN, 0)), "share"
+    ),
+    "a job of which something was left out once": lambda own: jobs.left_out(
+        own, steady((HEALTHY_MIN, 0), (AFTER_MIN, 40)), "life"
     ),
     "one bad scrape of the textfiles": textfile(steady((HEALTHY_MIN, 0), (2, 1), (33, 0))),
     "an agent that works": lambda own: jobs.agent(own, up=UP),

@@ -52,4 +52,4 @@ def labelled(pairs: str, value: str = "1") -> bytes:
     return metrics_text(f"{GAUGE}{{{pairs}}} {value}\n")
 
 
-WHOLE = 'cluster="c",slurm_job_id="1",node="n",gpu="g",rank="0",comm="c",comm_name="m"'
+WHOLE = 'cluster="c",slurm_job_id="1",node="n",gpu="GPU0",rank="0",comm="0xc",comm_name="m"'

@@ -8,9 +8,10 @@ import pytest
 
 from nccl_inspector import jobfiles, publish
 from nccl_inspector.hostile import read_at
+from nccl_inspector.publish import Publisher
 from nccl_inspector.tally import Tally
 from tests.boxes import line, metrics_text, names, write_user_file
-from tests.publish.helpers import GAUGE, GOOD, PROM, as_root, one_pass, published, publisher
+from tests.publish.helpers import GAUGE, GOOD, OPS, PROM, as_root, one_pass, published, publisher
 from tests.publish.test_mounts import mounted
 
 
@@ -38,23 +39,34 @@ def test_a_full_file_system_takes_the_old_numbers_away_and_is_counted(
         assert tally.publish_failures == 2
 
 
-def test_beyond_what_a_node_may_publish_a_job_has_no_series(
+def test_a_job_beyond_its_share_of_the_page_is_thinned_and_counted(
     run_dir: Path, raw: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tally = Tally()
-    write_user_file(raw / PROM, GOOD)
+    write_user_file(raw / PROM, metrics_text(line(GAUGE), line(OPS, rank="3")))
     with publisher(run_dir, tally) as one:
         one.run_pass()
-        size = len(published(run_dir).encode())
-        write_user_file(raw / "other", GOOD.replace(b" 1\n", b" 2\n")).rename(raw / PROM)
-        monkeypatch.setattr(publish, "NODE_BYTES_MAX", size - 1)
+        whole = published(run_dir)
+        assert left_out(one) == {"life": "0", "share": "0"}
+        monkeypatch.setattr(publish, "NODE_BYTES_MAX", len(whole.encode()) - 1)
         one.run_pass()
+        assert GAUGE in published(run_dir)
+        assert OPS not in published(run_dir), "neither its series nor its HELP"
+        assert left_out(one) == {"life": "0", "share": "1"}
+        monkeypatch.setattr(publish, "NODE_BYTES_MAX", 10)
         one.run_pass()
         assert names(run_dir / "prom") == []
-        assert dict(tally.rejected) == {"node_bytes": 1}
-        monkeypatch.setattr(publish, "NODE_BYTES_MAX", size)
+        monkeypatch.setattr(publish, "NODE_BYTES_MAX", 2 * len(whole.encode()))
         one.run_pass()
-        assert names(run_dir / "prom") == ["42.prom"]
+        assert published(run_dir) == whole
+    assert not tally.rejected
+
+
+def left_out(agent: Publisher) -> dict[str, str]:
+    """How many series of the only job were left out, by reason."""
+    found = {one.text.partition('reason="')[2][:-2]: one.value for one in agent.left_out()}
+    assert len(found) == len(agent.left_out())
+    return found
 
 
 def test_ten_thousand_files_cost_a_bounded_look(run_dir: Path, raw: Path) -> None:

@@ -12,6 +12,7 @@ from nccl_inspector.errors import RefusedError
 from nccl_inspector.exposition import cut_nodelist, make_series, render
 from nccl_inspector.metrics import load_metrics
 from nccl_inspector.processfile import parse_file
+from nccl_inspector.rawdir import box_name, in_turns
 from nccl_inspector.tally import Tally
 from tests.boxes import (
     BoxOf,
@@ -74,7 +75,7 @@ def test_a_values_text_is_copied_not_formatted(run_dir: Path, raw: Path) -> None
 
 def test_published_text_is_exactly_this(run_dir: Path, raw: Path) -> None:
     other = "nccl_inspector_metrics_unknown_0_78.prom"
-    gpu = line("nccl_gpu_info", gpu="GPU0", gpu_uuid="u", pci_bus_id="p")
+    gpu = line("nccl_gpu_info", gpu="GPU0", pci_bus_id="0000:1b:00.0")
     write_user_file(
         raw / PROM, metrics_text(gpu, line(GAUGE, "0.25", rank="3", comm_name='a\\"b\\\\'))
     )
@@ -87,11 +88,11 @@ def test_published_text_is_exactly_this(run_dir: Path, raw: Path) -> None:
     assert published(run_dir) == (
         f"# HELP {GAUGE} {load_metrics()[GAUGE].help}\n"
         f"# TYPE {GAUGE} gauge\n"
-        f'{GAUGE}{{{who},gpu="x",rank="3",comm="x",comm_name="a\\"b\\\\"}} 0.25\n'
-        f'{GAUGE}{{{who},gpu="x",rank="4",comm="x",comm_name="x"}} 0\n'
+        f'{GAUGE}{{{who},gpu="GPU0",rank="3",comm="0x1f",comm_name="a\\"b\\\\"}} 0.25\n'
+        f'{GAUGE}{{{who},gpu="GPU0",rank="4",comm="0x1f",comm_name="x"}} 0\n'
         "# HELP nccl_gpu_info Which physical GPU a label gpu means; always 1.\n"
         "# TYPE nccl_gpu_info gauge\n"
-        f'nccl_gpu_info{{{who},gpu="GPU0",gpu_uuid="u",pci_bus_id="p"}} 1\n'
+        f'nccl_gpu_info{{{who},gpu="GPU0",gpu_uuid="unknown",pci_bus_id="0000:1b:00.0"}} 1\n'
         "# HELP nccl_inspector_job_info What Slurm says of a measured job; always 1, for joins.\n"
         "# TYPE nccl_inspector_job_info gauge\n"
         f"nccl_inspector_job_info{{{info}}} 1\n"
@@ -253,6 +254,32 @@ def test_a_jobs_files_are_capped(run_dir: Path, raw: Path, monkeypatch: pytest.M
     assert published(run_dir).count("\n" + GAUGE) == 2
 
 
+def test_a_process_with_many_boxes_hides_no_other_process() -> None:
+    boxes = [(box_name(f"0_1.{number}"), f"0_1.{number}") for number in range(300)]
+    boxes += [(box_name(f"9_{pid}"), f"9_{pid}") for pid in range(20)]
+    chosen = {stem for _, stem in in_turns(sorted(boxes), 64)}
+    assert len(chosen) == 64
+    assert {f"9_{pid}" for pid in range(20)} < chosen
+
+
+def test_what_counts_against_a_job_is_kept_where_only_root_reads_it(
+    run_dir: Path, raw: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nccl_inspector.seriesbudget.GPU_SERIES_MAX", 1)  # of two GPUs
+    three = [line(GAUGE, rank=str(rank)) for rank in range(3)]
+    write_user_file(raw / PROM, metrics_text(*three))
+    one_pass(run_dir)
+    assert published(run_dir).count("\n" + GAUGE) == 2
+    record = raw.parent / "series"
+    assert record.stat().st_mode & 0o7777 == 0o600
+    write_user_file(raw / "other", metrics_text(*three[::-1])).rename(raw / PROM)
+    one_pass(run_dir)  # another agent
+    assert 'rank="2"' not in published(run_dir)
+    record.write_bytes(b"spoilt")
+    assert dict(one_pass(run_dir).rejected) == {"bad_series_budget": 1}
+    assert published(run_dir).count("\n" + GAUGE) == 2
+
+
 def test_a_job_that_takes_too_long_is_cut(
     run_dir: Path, raw: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,14 +297,7 @@ def test_jobs_for_which_a_pass_has_no_time_come_first_in_the_next(
         raw = make_job(run_dir / "jobs" / str(job), job)
         boxes[job] = write_box(raw, STEM, BoxOf(state=1))
         write_user_file(raw / PROM, GOOD)
-    clock = [0.0]
-
-    def tick() -> float:
-        clock[0] += 0.3
-        return clock[0]
-
-    monkeypatch.setattr("nccl_inspector.publish.time.monotonic", tick)
-    monkeypatch.setattr(publish, "PASS_S", 0.5)
+    monkeypatch.setattr(publish, "PASS_S", 0)  # one job has its turn all the same
     with publisher(run_dir) as one:
         with lock_held(boxes[41]), lock_held(boxes[42]), lock_held(boxes[43]):
             seen = []
@@ -285,7 +305,6 @@ def test_jobs_for_which_a_pass_has_no_time_come_first_in_the_next(
                 one.run_pass()
                 seen.append(names(run_dir / "prom"))
         assert seen == [["41.prom"], ["41.prom", "42.prom"], ["41.prom", "42.prom", "43.prom"]]
-        monkeypatch.setattr(publish, "PASS_S", 0)
         one.run_pass()
     assert names(run_dir / "prom") == [], "the dead are withdrawn in time or not"
 

@@ -186,7 +186,8 @@ def test_its_files_and_series_are_capped(
     monkeypatch.setattr(vendorfiles, "VENDOR_FILES_MAX", 3)
     monkeypatch.setattr(vendorfiles, "VENDOR_BUCKETS_MAX", 2)
     for number in range(5):
-        write_user_file(vendor_raw / f"nccl_inspector_metrics_{number}.prom", bucket().encode())
+        name = FILE.replace("GPU-1a2b3c4d", f"GPU-1a2b3c4{number}")
+        write_user_file(vendor_raw / name, bucket().encode())
     passes(agent, clock)
     assert published(run_dir).count("\n" + RATE) == 2
     assert dict(tally.rejected) == {"too_many_files": 1, "job_series": 1}

@@ -3,6 +3,7 @@
 
 from dataclasses import dataclass
 
+from nccl_inspector.admission import LEFT_OUT
 from nccl_inspector.estimate.pages import MTIME_SERIES, Files, make_files
 from nccl_inspector.estimate.shape import Shape
 from nccl_inspector.exposition import Series
@@ -19,7 +20,12 @@ from nccl_inspector.layout import (
     SAMPLE_KIND,
     UNION,
 )
+from nccl_inspector.live.signals import STATES
+from nccl_inspector.marking import UNITS
+from nccl_inspector.metrics import load_metrics
+from nccl_inspector.publish import NODE_BYTES_MAX
 from nccl_inspector.sampletable import samples_of_each
+from nccl_inspector.seriesbudget import FORGET_S, series_limit
 from nccl_inspector.summary import BLOCK_BYTES_MAX
 
 # plugin/box.h: the header, and how many records each table has.
@@ -80,6 +86,9 @@ class Cost:
     agent_read_bytes: int  # each interval
     agent_write_bytes: int
     report_bytes: int  # of a job, at most
+    head_series_max: int  # that a job has in a Prometheus' head at one time, whatever it does
+    life_series_max: int  # that it brings in its whole life
+    page_bytes_max: int  # that a node publishes of its jobs
 
 
 def box_bytes() -> int:
@@ -111,6 +120,26 @@ def _report_bytes(ranks: int) -> int:
     """Return the most that the summaries of a job take, but for what each node has once."""
     samples = SAMPLE_FACTS_BYTES_MAX + samples_room(samples_of_each(ranks)) + UNIONS_BYTES_MAX
     return ranks * (BLOCK_BYTES_MAX + samples)
+
+
+def _agents_series_max() -> int:
+    """Return how many series of a job the agent makes itself, on each of its nodes."""
+    groups = [metric.group for metric in load_metrics().values()]
+    counts = {"job_info": 1, "job": 1, "job_state": len(STATES), "job_reason": len(LEFT_OUT),
+              "job_unit": len(UNITS)}  # fmt: skip
+    mtime = 1  # node_exporter's, of the job's file
+    return mtime + sum(groups.count(group) * count for group, count in counts.items())
+
+
+def head_series_max(shape: Shape) -> int:
+    """Return the bound of a job's different series in a Prometheus' head, on all its nodes.
+
+    A series of a process counts until the agent has not seen it for seriesbudget.FORGET_S, which is
+    longer than a Prometheus keeps it in its head.
+    """
+    full, rest = divmod(shape.ranks, shape.gpus_per_node)
+    found = full * (series_limit(shape.gpus_per_node) + _agents_series_max())
+    return found + (series_limit(rest) + _agents_series_max() if rest else 0)
 
 
 def _tmpfs(files: Files, here: int) -> tuple[int, int]:
@@ -155,4 +184,7 @@ def add_up(shape: Shape) -> Cost:
         agent_read_bytes=here * len(files.raw),
         agent_write_bytes=len(files.published),
         report_bytes=_report_bytes(shape.ranks),
+        head_series_max=head_series_max(shape),
+        life_series_max=head_series_max(shape) * (1 + int(shape.job_hours * 3600 // FORGET_S)),
+        page_bytes_max=NODE_BYTES_MAX,
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from math import frexp, ldexp
 
+from nccl_inspector.admission import LEFT_OUT
 from nccl_inspector.analysis.bandwidth import size_label
 from nccl_inspector.counters.sample import SOURCES
 from nccl_inspector.counters.series import GPU_EVENTS, PORT_EVENTS, THROTTLES
@@ -162,6 +163,8 @@ def _of_agent(labels: dict[str, str]) -> list[Series]:
         found += [make_series(metric.name, labels, "1") for metric in usual_metrics(group)]
     for metric in usual_metrics("job_state"):
         found += [make_series(metric.name, labels | {"state": state}, "0") for state in STATES]
+    for metric in usual_metrics("job_reason"):
+        found += [make_series(metric.name, labels | {"reason": why}, "0") for why in LEFT_OUT]
     return found
 
 

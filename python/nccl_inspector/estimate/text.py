@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from nccl_inspector.estimate.cost import ACTIVE_BYTES, ACTIVE_BYTES_2_42, Cost
 from nccl_inspector.estimate.shape import GPU_COMMS_MAX, GPU_SERIES_MAX, KINDS_MAX, Shape
+from nccl_inspector.seriesbudget import series_limit
 
 COLUMNS = 100
 _NAME = 12
@@ -72,6 +73,13 @@ def _rows(shape: Shape, cost: Cost) -> Iterator[tuple[str, str]]:
         f"3 h where a job lives {shape.job_hours:g} h; {size(cost.disk_bytes_per_day)} a day on "
         f"disk, {size(cost.disk_bytes_per_day * shape.days)} for {shape.days:g} days, "
         "and the index",
+    )
+    yield (
+        "at most",
+        f"{cost.head_series_max:,} series of a job in a Prometheus' head, whatever "
+        f"it does ({series_limit(1):,} a GPU, and the agent's own), {cost.life_series_max:,} in "
+        f"{shape.job_hours:g} h; {size(cost.page_bytes_max)} a scrape of a node's jobs. The agent "
+        "leaves out the rest and counts it",
     )
     yield (
         "tmpfs",
