@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """A task of an array is found by the name that its user knows."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from nccl_inspector.arraytask import find_array_task
 from nccl_inspector.errors import InspectorError
+from nccl_inspector.reportcommand import report
+from nccl_inspector.slurm.record import ACCOUNTING, JobRecord
 from nccl_inspector.summary import encode
 from tests.test_collect import HEAD
 
@@ -45,3 +49,28 @@ def test_a_task_without_a_report_is_said(tmp_path: Path) -> None:
         find_array_task("810_3", tmp_path)
     with pytest.raises(InspectorError, match="No such file"):
         find_array_task("810_3", tmp_path / "none")
+
+
+def test_what_slurm_says_comes_before_what_jobs_say_of_themselves(tmp_path: Path) -> None:
+    """Job 820 is somebody else's: its processes claim to be a task that Slurm knows as 813."""
+    put(tmp_path, 820, "810_3")
+    assert find_array_task("810_3", tmp_path, {"810_3": 813}.get) == 813
+    assert find_array_task("810_3", tmp_path, {"810_9": 900}.get) == 820
+
+
+def test_the_command_asks_slurm_which_job_a_task_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Job 813 is the task by Slurm and says nothing; job 820 claims to be it."""
+    put(tmp_path, 813, "")
+    put(tmp_path, 820, "810_3")
+    known = JobRecord(813, array_job_id=810, array_task_id=3, sources=(ACCOUNTING,))
+    monkeypatch.setattr("nccl_inspector.slurm.find.find_record", lambda *_asked: (known, ()))
+    words = ["810_3", "--report-dir", str(tmp_path), "--json"]
+    assert json.loads(CliRunner().invoke(report, words).stdout)["job"]["job_id"] == 813
+    # What Slurm answers about another job is no answer.
+    monkeypatch.setattr(
+        "nccl_inspector.slurm.find.find_record",
+        lambda *_asked: (JobRecord(810, array_job_id=810, sources=(ACCOUNTING,)), ()),
+    )
+    assert json.loads(CliRunner().invoke(report, words).stdout)["job"]["job_id"] == 820

@@ -10,7 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.controller.queue import Entry, Queue
+from nccl_inspector.controller.queue import (
+    QUEUED_MAX,
+    USER_QUEUED_MAX,
+    USER_QUEUED_MIN,
+    Entry,
+    Queue,
+)
 from tests.hooks import SHELLS, sh
 
 HOOK = Path(__file__).parent.parent / "epilog" / "nccl-inspector-epilogctld"
@@ -22,6 +28,7 @@ JOB = {
     "SLURM_JOB_NODELIST": "n[1-4]",
     "SLURM_JOB_ACCOUNT": "(null)",
     "SLURM_JOB_EXIT_CODE2": "3:0",
+    "SLURM_JOB_UID": "1001",
     "SLURM_ARRAY_JOB_ID": "40",
     "SLURM_ARRAY_TASK_ID": "2",
 }
@@ -81,6 +88,7 @@ def test_an_ended_job_is_queued_with_what_slurmctld_says(shell: Path, controller
     assert (entry.job_id, entry.restart, entry.cluster, entry.name) == (42, 1, "sandbox", "train")
     assert (entry.nodelist, entry.exit_code, entry.array_task) == ("n[1-4]", "3:0", "40_2")
     assert (entry.het_job_id, entry.leader, entry.tries) == (None, 42, 0)
+    assert entry.uid == 1001
     (path,) = files(controller_dir)
     assert path.stat().st_mode & 0o777 == 0o640
 
@@ -117,15 +125,46 @@ def test_without_its_directory_it_says_one_line(shell: Path, tmp_path: Path) -> 
     assert "not queued: there is no" in run(shell, tmp_path / "none")
 
 
+def with_limits(tmp_path: Path, queued: int, user: int, least: int) -> Path:
+    """The hook with other limits of the queue."""
+    text, number = HOOK.read_text("ascii"), "=[0-9]+"
+    for name, value in (("queued_max", queued), ("user_max", user), ("user_min", least)):
+        text, count = re.subn(f"{name}{number}", f"{name}={value}", text)
+        assert count == 1
+    path = tmp_path / "short.sh"
+    path.write_text(text, "ascii")
+    return path
+
+
 def test_a_full_queue_is_one_line(shell: Path, controller_dir: Path, tmp_path: Path) -> None:
-    text = HOOK.read_text("ascii")
-    assert text.count("queued_max=20000") == 1
-    short = tmp_path / "short.sh"
-    short.write_text(text.replace("queued_max=20000", "queued_max=2"), "ascii")
+    short = with_limits(tmp_path, queued=2, user=5000, least=0)
     for _ in range(3):
         said = run(shell, controller_dir, hook=short)
-    assert "is full; does nccl-inspector controller run?" in said
+    assert "is full of jobs of uid 1001; does nccl-inspector controller run?" in said
     assert len(files(controller_dir)) == 2
+
+
+def test_the_ends_of_one_user_displace_no_end_of_another(
+    shell: Path, controller_dir: Path, tmp_path: Path
+) -> None:
+    (controller_dir / "dropped").mkdir()
+    few = with_limits(tmp_path, queued=6, user=4, least=2)
+    for uid in ("1001", "1003"):
+        for _ in range(10):
+            run(shell, controller_dir, hook=few, SLURM_JOB_UID=uid)
+    assert run(shell, controller_dir, hook=few, SLURM_JOB_UID="1002") == ""
+    uids = [one.uid for one in queued(controller_dir)]
+    assert (uids.count(1001), uids.count(1002)) == (4, 1)
+    queue = Queue(controller_dir)
+    assert queue.take_dropped() == {"1001": 6, "1003": 8}
+    assert queue.take_dropped() == {}
+    queue.close()
+
+
+def test_the_shares_of_the_queue_are_those_that_the_service_knows() -> None:
+    text = HOOK.read_text("ascii")
+    known = f"queued_max={QUEUED_MAX} user_max={USER_QUEUED_MAX} user_min={USER_QUEUED_MIN}"
+    assert text.count(known) == 1
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a full file system of our own needs root")

@@ -3,6 +3,7 @@
 
 import pytest
 
+from nccl_inspector.errors import InspectorError
 from nccl_inspector.hostlist import compress, compress_within, expand
 from tests.boxes import fixed_chance
 
@@ -49,3 +50,13 @@ def test_a_list_that_is_too_long_keeps_whole_names_and_counts_the_rest() -> None
     assert len(shown) + rest == len(nodes)
     assert compress_within(nodes[:3], 100) == ("n[1,3,5]", 0)
     assert compress_within(["a-name-that-is-longer"], 10) == ("", 1)
+
+
+def test_a_long_name_times_many_numbers_does_not_fill_the_memory() -> None:
+    with pytest.raises(InspectorError, match="a name is too long"):
+        expand(f"{'n' * 100_000}[1-65536]")
+    assert len(expand(f"{'n' * 200}[1-65536]")) == 65536
+
+
+def test_many_names_that_fit_are_made_short_as_a_whole() -> None:
+    assert compress_within(expand("n[1-65536]x"), 100) == ("n[1-65536]x", 0)

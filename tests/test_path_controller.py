@@ -1,128 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """Automatic at job end, with a real slurmctld: its epilog queues, the service stores."""
 
-import grp
 import json
-import os
 import pwd
-import subprocess
-import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from nccl_inspector.card.model import Card
-from nccl_inspector.card.schema import card_from_json
 from tests import jobs
-from tests.cluster import JOB_USER, Cluster, Options, wait_until
-from tests.cluster.config import product_conf
-from tests.cluster.layout import OTHER_USER, REPO, REPORT_USER
-from tests.cluster.machine import as_user
-from tests.test_cluster_variants import brought_up
+from tests.cluster import JOB_USER, wait_until
+from tests.cluster.layout import OTHER_USER, REPORT_USER
+from tests.controllersite import Service, controlled
 from tests.test_path_ends import ONE_NODE, SHORT, TWO_NODES, run, start
 from tests.test_path_orphans import controller_down
 
 pytestmark = pytest.mark.long
-HOOK = "usr/lib/nccl-inspector/epilogctld/nccl-inspector-epilogctld"
-CODE = "from nccl_inspector.cli import main; main()"
-ENV = {"PYTHONPATH": str(REPO / "python")}
-WAIT_S = 4
 HET = ("--nccl-inspector=prom", "-N1", "--ntasks=2", "--gpus-per-task=1")
-
-
-@dataclass
-class Service:
-    """The controller's directories and its service, which runs as the account of the reports."""
-
-    cluster: Cluster
-    process: subprocess.Popen[str] | None = None
-    settings: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def folder(self) -> Path:
-        return self.cluster.layout.root / "ctl"
-
-    @property
-    def store(self) -> Path:
-        return self.cluster.layout.root / "store"
-
-    @property
-    def conf(self) -> Path:
-        return self.cluster.layout.root / "etc" / "controller.conf"
-
-    def prepare(self) -> None:
-        account = pwd.getpwnam(REPORT_USER)
-        self.folder.mkdir()
-        for path, uid, mode in (
-            (self.folder / "queue", 0, 0o2770), (self.folder / "failed", account.pw_uid, 0o750),
-            (self.store, account.pw_uid, 0o711),
-        ):  # fmt: skip
-            path.mkdir()
-            os.chown(path, uid, account.pw_gid)
-            path.chmod(mode)
-        self.settings = {
-            "controller_dir": str(self.folder), "store_dir": str(self.store),
-            "controller_wait": f"{WAIT_S}s", "report_group": grp.getgrgid(0).gr_name,
-            "admin_comment": "1",
-        }  # fmt: skip
-        self.conf.write_text(product_conf(self.cluster.layout, self.settings))
-
-    def _argv(self, user: str, *words: str) -> list[str]:
-        """The command as this user; his very first program, for the interpreter may be root's."""
-        layout = self.cluster.layout
-        program = [str(layout.own_program)] if layout.tree else [sys.executable, "-c", CODE]
-        return [*as_user(user), *program, *words, "--conf", str(self.conf)]
-
-    def command(self, user: str, *words: str) -> subprocess.CompletedProcess[str]:
-        return self.cluster.head.run(self._argv(user, *words), env=ENV)
-
-    def start(self) -> None:
-        self.process = self.cluster.head.popen(self._argv(REPORT_USER, "controller"), env=ENV)
-
-    def stop(self, *, kill: bool = False) -> str:
-        """End it; what it said."""
-        assert self.process is not None
-        if kill:
-            self.process.kill()
-        else:
-            self.process.terminate()
-        said = self.process.communicate(timeout=30)[1]
-        self.process = None
-        return said
-
-    def queued(self) -> list[str]:
-        return sorted(path.name for path in (self.folder / "queue").iterdir())
-
-    def wait_stored(self, job_id: int, attempt: int = 0) -> Card:
-        path = self.store / str(job_id) / f"{attempt}.json"
-        wait_until(path.exists, 60, f"the report of job {job_id} is stored")
-        return card_from_json(path.read_bytes())
-
-    def wait_empty(self) -> None:
-        wait_until(lambda: not self.queued(), 30, "the queue is empty")
 
 
 @pytest.fixture(scope="module")
 def variant(cluster_dir: Path) -> Iterator[Service]:
     """A cluster whose controller has our epilog."""
-    script = cluster_dir.parent / f"{cluster_dir.name}-epilogctld.sh"
-    root = script.with_suffix(".root")
-    # slurmctld wants to see it at its start, when nobody knows yet where the cluster is.
-    script.write_text(
-        f"#!/bin/sh\nread -r root <{root}\n"
-        f"NCCL_INSPECTOR_TEST_CONTROLLER_DIR=$root/ctl exec $root/root/{HOOK}\n"
-    )
-    script.chmod(0o755)
-    options = Options(monitoring=False, slurm_lines=(f"EpilogSlurmctld={script}",))
-    with brought_up(cluster_dir, options) as cluster:
-        root.write_text(f"{cluster.layout.root}\n")
-        found = Service(cluster)
-        found.prepare()
+    with controlled(cluster_dir.parent) as found:
         yield found
-    script.unlink()
-    root.unlink()
 
 
 @pytest.fixture
@@ -194,6 +95,26 @@ def test_a_job_without_nccl_leaves_nothing(service: Service) -> None:
     assert not (service.store / str(job_id)).exists()
 
 
+def test_many_ended_jobs_of_one_user_do_not_come_before_the_one_of_another(
+    service: Service,
+) -> None:
+    cluster = service.cluster
+    service.stop()
+    line = f"srun {jobs.standin(cluster, *SHORT)}\nyes 'loss 2.5 of a step' | head -c 20000000"
+    many = [jobs.submit(cluster, *ONE_NODE, script=line, user=OTHER_USER) for _ in range(5)]
+    assert {jobs.finish(cluster, one, 90) for one in many} == {"COMPLETED"}
+    one, state = run(cluster, *ONE_NODE)
+    assert state == "COMPLETED"
+    wait_until(lambda: len(service.queued()) == len(many) + 1, 20, "all are queued")
+    service.start()
+    for other in (one, *many):
+        service.wait_stored(other)
+    service.wait_empty()
+    stored = {other: (service.store / str(other) / "0.json").stat().st_mtime_ns for other in many}
+    own = (service.store / str(one) / "0.json").stat().st_mtime_ns
+    assert sum(other < own for other in stored.values()) <= 1
+
+
 def test_nothing_is_lost_while_service_and_slurmctld_are_down(service: Service) -> None:
     service.stop(kill=True)
     first, state = run(service.cluster, *ONE_NODE)
@@ -204,6 +125,8 @@ def test_nothing_is_lost_while_service_and_slurmctld_are_down(service: Service) 
     service.cluster.run_as("root", ["scancel", str(second)])
     assert jobs.finish(service.cluster, second) == "CANCELLED"
     wait_until(lambda: len(service.queued()) == 2, 20, "both are queued")
+    mark = f".u{pwd.getpwnam(JOB_USER).pw_uid}"
+    assert all(name.endswith(mark) for name in service.queued()), "whose they are"
     service.start()
     assert service.wait_stored(first).job.exit_code == "0:0"
     assert service.wait_stored(second).data_quality.killed

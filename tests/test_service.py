@@ -30,6 +30,9 @@ from tests.test_endpoint import children, free_address
 PYTHON_DIR = Path(__file__).parents[1] / "python"
 OWN = "nccl_inspector_agent.prom"
 
+# Beside others of the quick tests its endpoint did not come up in time, twice of three runs.
+pytestmark = pytest.mark.alone
+
 
 @dataclass
 class Service:
@@ -53,7 +56,7 @@ class Service:
             assert self.process.poll() is None, self.log.read_text()
             return bool(done())
 
-        wait_until(reached, 10, what)
+        wait_until(reached, 30, what)
 
     def own(self) -> str:
         """What it publishes of itself."""

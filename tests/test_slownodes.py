@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slow nodes over many jobs, similar jobs, and two jobs beside each other: seeded, pure."""
+"""Slow nodes over many users' jobs, similar jobs, two jobs beside each other: seeded, pure."""
 
 import random
 from collections.abc import Mapping
@@ -7,7 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from nccl_inspector.analysis.baseline import PastKind, compare_kind, compare_kinds, make_baseline
+from nccl_inspector.analysis.baseline import (
+    OTHERS_MIN,
+    PastKind,
+    beside_others,
+    compare_kind,
+    compare_kinds,
+    make_baseline,
+)
 from nccl_inspector.analysis.compare import (
     FASTER,
     NOISE,
@@ -27,6 +34,7 @@ from tests.cardsof import card, communicator, operations
 
 NODES = [f"n{at:03}" for at in range(200)]
 SIZES = (4, 8, 16)
+USERS = [f"u{at:02}" for at in range(12)]
 NOISE_SHARE = 0.03
 
 
@@ -42,7 +50,8 @@ def job(chance: random.Random, job_id: int, nodes: list[str], slow: Mapping[str,
         (key(len(nodes), func), 300 * pace * chance.gauss(1, NOISE_SHARE), 1e12)
         for func in ("AllReduce", "AllGather")
     )
-    return JobSeen(job_id, dict.fromkeys(nodes, 0.0), frozenset(), kinds)
+    owner = USERS[job_id % len(USERS)]
+    return JobSeen(job_id, dict.fromkeys(nodes, 0.0), frozenset(), kinds, owner)
 
 
 def fleet(seed: int, jobs: int, slow: Mapping[str, float]) -> list[NodeScore]:
@@ -96,7 +105,8 @@ def test_a_node_that_warnings_are_about_again_and_again_is_a_suspect() -> None:
     (suspect,) = [one for one in score_nodes(named) if one.suspect]
     assert (suspect.node, suspect.reasons) == ("n007", ("named",))
     text = nodes_text(score_nodes(named), len(named), False)
-    assert f"warnings are about it in {suspect.named} of {suspect.jobs} jobs" in text
+    flat = " ".join(text.split())
+    assert f"warnings are about it in {suspect.named} of {suspect.jobs} jobs, by " in flat
     assert max(map(len, text.splitlines())) <= COLUMNS
 
 
@@ -106,6 +116,64 @@ def test_a_node_of_few_jobs_is_never_judged() -> None:
     jobs += [job(chance, 200 + at, ["n000", *NODES[1:8]], {"n000": 0.3}) for at in range(4)]
     scores = {one.node: one for one in score_nodes(jobs)}
     assert (scores["n000"].z, scores["n000"].suspect) == (None, False)
+
+
+def of_user(one: JobSeen, owner: str) -> JobSeen:
+    return replace(one, owner=owner)
+
+
+def test_the_jobs_of_one_user_accuse_no_node() -> None:
+    chance = fixed_chance(6)
+    jobs = [job(chance, at, chance.sample(NODES, 8), {}) for at in range(500)]
+    # Far more jobs than all others together, slow and with warnings wherever n007 takes part.
+    forged = [
+        of_user(job(chance, 500 + at, nodes, {"n007": 0.3}), "mallory")
+        for at in range(1500)
+        for nodes in [chance.sample(NODES, 8) if at % 3 else ["n007", *chance.sample(NODES[8:], 7)]]
+    ]
+    forged = [replace(one, named=frozenset({"n007"}) & frozenset(one.local)) for one in forged]
+    suspects = [one.node for one in score_nodes(jobs + forged) if one.suspect]
+    assert suspects == []
+    assert "n007" in [one.node for one in score_nodes(forged, each_job=True) if one.suspect]
+
+
+def test_the_jobs_of_one_user_hide_no_slow_node() -> None:
+    chance = fixed_chance(8)
+    jobs = [
+        job(chance, at, chance.sample(NODES, chance.choice(SIZES)), {"n042": 0.85})
+        for at in range(500)
+    ]
+    forged = [
+        of_user(job(chance, 500 + at, ["n042", *chance.sample(NODES, 7)], {}), "mallory")
+        for at in range(1500)
+    ]
+    scores = score_nodes(jobs + forged)
+    assert [one.node for one in scores if one.suspect] == ["n042"]
+
+
+def test_figures_of_another_user_do_not_move_how_a_job_is_rated() -> None:
+    chance = fixed_chance(9)
+    jobs = [job(chance, at, chance.sample(NODES[:100], 8), {}) for at in range(500)]
+    # Much too good, of the same kinds, on the other half of the nodes.
+    forged = [
+        of_user(job(chance, 500 + at, chance.sample(NODES[100:], 8), {}), "mallory")
+        for at in range(500)
+    ]
+    forged = [
+        replace(one, kinds=tuple((key, 10 * gbs, ns) for key, gbs, ns in one.kinds))
+        for one in forged
+    ]
+    assert [one for one in score_nodes(jobs + forged) if one.suspect] == []
+
+
+def test_two_users_with_slow_jobs_on_a_node_are_enough() -> None:
+    chance = fixed_chance(10)
+    jobs = [
+        of_user(job(chance, at, chance.sample(NODES[:40], 8), {"n007": 0.7}), f"u{at % 2}")
+        for at in range(400)
+    ]
+    (suspect,) = [one for one in score_nodes(jobs) if one.suspect]
+    assert (suspect.node, suspect.users) == ("n007", 2)
 
 
 def test_no_jobs_are_no_suspects() -> None:
@@ -147,6 +215,15 @@ def test_what_is_no_loss_is_not_flagged(gbs: float, spread: float) -> None:
 def test_four_jobs_are_too_few() -> None:
     assert compare_kind(kind(80.0), past([100, 100, 100, 100])) is None
     assert make_baseline(compare_kinds([kind(80.0)], {})) is None
+
+
+def test_other_users_count_once_each_however_many_jobs_they_ran() -> None:
+    honest = [replace(one, owner=f"u{one.job_id}") for one in past([100.0 + at for at in range(5)])]
+    flood = [replace(one, owner="mallory") for one in past([1.0] * 50)]
+    found = beside_others(kind(80.0), [*flood, *honest])
+    assert found is not None
+    assert (found.users, found.median_gbs) == (6, 101.5)
+    assert beside_others(kind(80.0), honest[: OTHERS_MIN - 1] + flood[:0]) is None
 
 
 def test_what_differs_is_said_and_then_nothing_is_flagged() -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The index of reports: what goes in comes out, to those who may read it, and it can be remade."""
 
+import json
 import os
 import sqlite3
 import subprocess
@@ -11,12 +12,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from nccl_inspector.card.model import Card, Environment
 from nccl_inspector.card.schema import to_json
 from nccl_inspector.config import parse_config
 from nccl_inspector.controller.making import rebuild
 from nccl_inspector.errors import InspectorError
+from nccl_inspector.store.command import nodes as nodes_command
 from nccl_inspector.store.index import (
     INDEX,
     BrokenIndexError,
@@ -26,7 +29,7 @@ from nccl_inspector.store.index import (
     user_index,
     writing,
 )
-from nccl_inspector.store.queries import Wish, find_jobs, last_jobs, past_kinds
+from nccl_inspector.store.queries import Owner, Wish, find_jobs, last_jobs, own_past
 from nccl_inspector.store.rows import rows_of
 from nccl_inspector.store.schema import VERSION
 from tests.cardsof import UID, card, communicator, operations
@@ -91,6 +94,25 @@ def test_an_attempt_that_is_stored_again_replaces_its_rows(store: Path) -> None:
         assert index.execute("SELECT count(*) FROM job_nodes").fetchone() == (4,)
 
 
+def test_many_jobs_that_are_less_alike_hide_none_that_is_just_like_it(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nccl_inspector.store.queries._PAST_MAX", 3)
+    other = Environment(nccl=("2.18.1",), gpu_models=("H100",))
+    keep(store, card(1), card(2), *(replace(card(10 + at), environment=other) for at in range(9)))
+    (kind,) = rows_of(card(7)).kinds
+    with reading(store) as (index, _):
+        found = own_past(index, [kind.key], Owner(UID, "amy"), 7)[kind.key]
+    assert [one.job_id for one in found] == [18, 17, 16, 2, 1]
+
+
+def test_of_many_jobs_each_user_has_a_share_of_those_that_are_looked_at(store: Path) -> None:
+    keep(store, card(1, end_s=10.0, user="bob", uid=OTHER_UID))
+    keep(store, *(card(10 + at, end_s=1000.0 + at) for at in range(10)))
+    with reading(store) as (index, _):
+        assert [job.job_id for job in last_jobs(index, 4)] == [19, 18, 17, 1]
+
+
 def test_a_warnings_node_is_named_in_its_job_and_no_other(store: Path) -> None:
     keep(store, card(1, named="n2 GPU3"), card(2, named="n22"))
     with reading(store) as (index, _):
@@ -111,16 +133,16 @@ def test_the_node_of_a_slow_communicator_is_told_apart_within_its_job() -> None:
     assert local == {"n1": 0.0, "n2": 0.0, "n4": 0.0}
 
 
-def test_the_past_of_a_kind_is_of_successful_jobs_with_the_same_key(store: Path) -> None:
+def test_the_past_of_a_kind_is_of_successful_jobs_of_that_user(store: Path) -> None:
     others = [card(n, gbs=90.0 + n) for n in range(1, 8)]
     failed = card(20, state="FAILED")
     older = replace(card(21), environment=Environment(nccl=("2.18.1",), gpu_models=("H100",)))
-    keep(store, *others, failed, older)
+    keep(store, *others, failed, older, card(22, uid=OTHER_UID, user="bob"))
     (kind,) = rows_of(card(7)).kinds
     with reading(store) as (index, _):
-        found = past_kinds(index, [kind.key], 7)[kind.key]
-    assert [one.job_id for one in found] == [6, 5, 4, 3, 2, 1]
-    assert found[0].bus_gbs == 96.0
+        found = own_past(index, [kind.key], Owner(UID, "amy"), 7)[kind.key]
+    assert [one.job_id for one in found] == [21, 6, 5, 4, 3, 2, 1]
+    assert (found[0].key.nccl, found[1].bus_gbs) == ("2.18", 96.0)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="several users are needed")
@@ -196,3 +218,32 @@ def test_an_index_of_a_newer_release_is_not_touched(store: Path) -> None:
 def test_without_an_index_there_is_one_line(store: Path) -> None:
     with pytest.raises(InspectorError, match="no index"):
         ids(store, Wish())
+
+
+def test_nodes_counts_users_and_only_if_asked_each_job(store: Path) -> None:
+    conf = store.parent / "x.conf"
+    conf.write_text(f"store_dir = {store}\n")
+    pairs = [(1, 2), (2, 3), (3, 4), (4, 1)]
+    # Of one user only; wherever n4 takes part it is slow.
+    for number in range(40):
+        nodes = [f"n{at}" for at in pairs[number % 4]]
+        comms = [communicator(nodes=nodes)]
+        gbs = (60.0 if "n4" in nodes else 100.0) + number % 3
+        keep(store, card(number + 1, gbs=gbs, nodes=",".join(nodes), communicators=comms))
+
+    def suspects(*words: str) -> list[str]:
+        done = CliRunner().invoke(nodes_command, ["--conf", str(conf), "--json", *words])
+        assert done.exit_code == 0, done.output
+        found = json.loads(done.output)["nodes"]
+        assert {one["users"] for one in found} == {1}
+        return [one["node"] for one in found if one["z"] is not None]
+
+    assert suspects() == []
+    assert set(suspects("--each-job")) == {"n1", "n2", "n3", "n4"}
+
+
+def test_half_of_a_character_in_a_text_does_not_stop_the_index(store: Path) -> None:
+    keep(store, card(1, user="a\ud800my"))
+    with reading(store) as (index, _):
+        (job,) = find_jobs(index, Wish("", "", "", None, 10))
+    assert job.user == "a?my"

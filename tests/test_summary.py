@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from nccl_inspector import summary
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.fitting import NOTHING, piece
 from nccl_inspector.layout import LINE_WINDOWS
-from nccl_inspector.model import Histogram, Line, Net, Peer, Process
+from nccl_inspector.model import FUNCS, Histogram, Line, Net, Peer, Process
 from nccl_inspector.packedlines import PackedLines
 from nccl_inspector.packing import (
     line_head,
@@ -258,6 +259,29 @@ def test_more_rows_than_there_can_be_are_refused() -> None:
 def test_odd_json_in_a_block_is_refused(meta: bytes) -> None:
     with pytest.raises(RefusedError):
         decode(encode(HEAD, [b"".join([piece(meta), *EMPTY])]))
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ("operations", {"func": len(FUNCS)}),
+        ("operations", {"func": -1}),
+        ("operations", {"peer": -2}),
+        ("operations", {"algo": 99}),
+        ("comms", {"nranks": -1}),
+        ("comms", {"nranks": 1 << 31}),
+        ("comms", {"gpu": -5}),
+        ("comms", {"rank": -2}),
+    ],
+)
+def test_a_number_that_is_no_place_in_a_table_is_refused(table: str, words: dict[str, int]) -> None:
+    process = read(bytes(full_box()))
+    rows = getattr(process, table)
+    assert rows
+    changed: Any = {table: (replace(rows[0], **words), *rows[1:])}
+    odd = replace(process, **changed)
+    with pytest.raises(RefusedError, match="odd number"):
+        decode(encode(HEAD, [encode_process(odd)]))
 
 
 def test_a_block_of_too_few_or_too_many_pieces_is_refused() -> None:

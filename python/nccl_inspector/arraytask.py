@@ -2,6 +2,7 @@
 """Which job `810_3` is: a task of an array has a number of its own, which users seldom know."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from nccl_inspector.errors import InspectorError
@@ -13,15 +14,23 @@ ARRAY_TASK = re.compile(rf"({JOB_NAME.pattern})_(0|[1-9][0-9]{{0,8}})")
 LOOKED_AT_MAX = 4096
 
 
-def find_array_task(task: str, report_dir: Path) -> int:
-    """Return the number of a task, such as `810_3`, by what the summaries of later jobs say.
+def find_array_task(
+    task: str, report_dir: Path, ask_slurm: Callable[[str], int | None] = lambda _task: None
+) -> int:
+    """Return the number of a task, such as `810_3`.
+
+    `ask_slurm`: returns the number that Slurm gave a task, None where it does not know. Only then
+    is believed what the processes of later jobs say of themselves: any job can say so.
 
     Raises:
-        InspectorError: none says so, or several do, or it is no task's name.
+        InspectorError: nobody knows it, several jobs say so, or it is no task's name.
     """
     match = ARRAY_TASK.fullmatch(task)
     if not match:
         raise InspectorError(f"{task} is not a task of an array, as 810_3")
+    known = ask_slurm(task)
+    if known is not None:
+        return known
     try:
         names = [one.name for one in report_dir.iterdir() if JOB_NAME.fullmatch(one.name)]
     except OSError as err:

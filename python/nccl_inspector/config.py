@@ -78,6 +78,7 @@ class Config:
     report_user: str
     agent_interval_s: float
     listen: str
+    prom_group: str
     sweep_after_s: float
     scontrol: Path
     counters: bool

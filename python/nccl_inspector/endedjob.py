@@ -17,7 +17,7 @@ from nccl_inspector.jobfiles import read_manifest
 from nccl_inspector.jobnames import JOB_NAME
 from nccl_inspector.manifest import Manifest
 from nccl_inspector.model import KILLED
-from nccl_inspector.rawdir import list_raw
+from nccl_inspector.rawdir import in_turns, list_raw
 from nccl_inspector.summary import Head, encode, encode_process
 from nccl_inspector.tally import Tally
 from nccl_inspector.vendormeans import VendorMeans
@@ -155,7 +155,7 @@ class Reading:
             found.append((name, stem))
         if len(found) > BOXES_MAX or listing.overflow:
             self._problems.insert(0, f"more than {BOXES_MAX} processes, the rest is left out")
-        return found[:BOXES_MAX]
+        return sorted(in_turns(found, BOXES_MAX))
 
     def _block(self, raw_fd: int, name: str, stem: str, uid: int, ranks: int) -> bytes | None:
         try:

@@ -36,7 +36,7 @@ class Target:
     directory: Path
     job_id: int
     name: str
-    reader_uid: int
+    reader_uid: int | None
     reader_gid: int | None = None
 
 

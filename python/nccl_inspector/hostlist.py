@@ -8,6 +8,7 @@ from nccl_inspector.errors import InspectorError
 
 NODES_MAX = 65536
 _TEXT_MAX = 1 << 20
+_NAME_MAX = 255  # as in manifest.py: else a long name times many numbers would fill the memory
 _NUMBERED = re.compile(r"(.*?)([0-9]{1,18})([^0-9]*)")
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 
@@ -47,6 +48,8 @@ def _expand(piece: str) -> list[str]:
         tails = _numbers(ranges) if ranges else [""]
         if len(names) * len(tails) > NODES_MAX:
             raise InspectorError("node list: too many nodes")
+        if sum(max(map(len, one), default=0) for one in (names, [plain], tails)) > _NAME_MAX:
+            raise InspectorError("node list: a name is too long")
         names = [f"{name}{plain}{tail}" for name in names for tail in tails]
     return names
 
@@ -107,8 +110,14 @@ def _natural(node: str) -> tuple[str, str, int, str]:
 def compress_within(nodes: Iterable[str], chars: int) -> tuple[str, int]:
     """Return a node list of the first names that fit, and how many names are left out."""
     names = sorted(set(nodes), key=_natural)
-    low, high = 0, len(names)
-    while low < high:  # with names in order one more never shortens the text by much
+    if len(text := compress(names)) <= chars:
+        return text, 0
+    # With names in order one more never shortens the text by much.
+    low, high = 0, 1
+    while high < len(names) and len(compress(names[:high])) <= chars:
+        low, high = high, 2 * high
+    high = min(high, len(names)) - 1
+    while low < high:
         middle = (low + high + 1) // 2
         if len(compress(names[:middle])) <= chars:
             low = middle

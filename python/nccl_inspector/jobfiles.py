@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The checked series of one job, file by file, kept from pass to pass."""
 
+import math
 import os
+import re
 import time
+from collections.abc import Iterable, Mapping
 
+from nccl_inspector.admission import FILE as ADMISSION_FILE
+from nccl_inspector.admission import Admission
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.exposition import Series, cut_nodelist, make_series
 from nccl_inspector.hostile import Stamp, read_at, regular_file, stamp_of
@@ -11,9 +16,11 @@ from nccl_inspector.manifest import MANIFEST_BYTES_MAX, Manifest, parse_manifest
 from nccl_inspector.markfile import MarkWatch
 from nccl_inspector.marking import MARK_FILE
 from nccl_inspector.processfile import FILE_BYTES_MAX, Known, parse_file
-from nccl_inspector.rawdir import Life, box_name, life, list_raw
+from nccl_inspector.rawdir import Life, box_name, in_turns, life, list_raw
+from nccl_inspector.seriesbudget import series_limit
 from nccl_inspector.tally import Tally
 from nccl_inspector.vendorfiles import VendorFiles
+from nccl_inspector.vocabulary import Vocabulary
 
 # Sixteen GPUs with all their series; node_exporter needs some 20 ms of CPU for each thousand.
 JOB_SERIES_MAX = 16 * 300
@@ -24,6 +31,10 @@ FILE_READS_MAX = 3
 JOB_S = 1.0
 # Containers of one job may have different releases of NCCL; more than these are not shown.
 JOB_BUILDS_MAX = 4
+# Boxes that are asked whether their process lives; those of processes with series come first.
+JOB_BOXES_MAX = 256
+
+_GPUS = re.compile(r"[0-9]{1,4}(,[0-9]{1,4})*")
 
 
 def read_manifest(job_fd: int) -> tuple[Manifest, Stamp]:
@@ -37,6 +48,11 @@ def read_manifest(job_fd: int) -> tuple[Manifest, Stamp]:
         return parse_manifest(read_at(fd, status.st_size, 0)), stamp_of(status)
 
 
+def gpu_count(manifest: Manifest) -> int:
+    """Return how many GPUs Slurm gave the job on this node, 0 if it does not say."""
+    return len(set(manifest.gpus.split(","))) if _GPUS.fullmatch(manifest.gpus) else 0
+
+
 class JobFiles:
     """What the processes of a job say now. An idle `refresh` reads nothing, but asks every lock."""
 
@@ -45,7 +61,7 @@ class JobFiles:
         self.manifest = manifest
         self.stamp = stamp
         self._tally = tally
-        self._files: dict[str, tuple[Stamp, Known]] = {}
+        self._files: dict[str, tuple[Stamp, Known, str]] = {}  # and the stem of its process
         # Files with a series that another has with another value: of which metric.
         self._doubled: dict[str, str] = {}
         self._doubled_of: dict[str, Stamp] = {}
@@ -58,7 +74,11 @@ class JobFiles:
             "slurm_nodelist": cut_nodelist(manifest.nodelist),
             "node": manifest.node,
         }
-        self._vendor = VendorFiles(self._identity, self._refuse)
+        self._vocabulary = Vocabulary()
+        self._admission = Admission(series_limit(gpu_count(manifest)))
+        self._vendor = VendorFiles(self._identity, self._refuse, self._vocabulary)
+        self._vendor_series: list[tuple[str, Series]] = []  # that are kept of it
+        self._vendor_stamps: dict[str, Stamp] = {}  # of what these are
         self._mark = MarkWatch(self._identity)
 
     def stamps(self) -> dict[str, Stamp]:
@@ -67,14 +87,27 @@ class JobFiles:
         mark = self._mark.stamp()
         return found | {MARK_FILE: mark} if mark else found
 
-    def series(self) -> list[Series]:
-        """Return the checked series with their true identity, but for the group `build`."""
-        return [one for one in self._all() if one.metric.group != "build"]
+    def series(self) -> list[tuple[str, Series]]:
+        """Return the checked series, but for the group `build`, each with the file it is of."""
+        return [one for one in self._all() if one[1].metric.group != "build"]
 
     def build_info(self) -> list[Series]:
         """Return the series that say the same for every job on the node; a user's are bounded."""
-        found = {one.text: one for one in self._all() if one.metric.group == "build"}
+        found = {one.text: one for _, one in self._all() if one.metric.group == "build"}
         return list(found.values())[:JOB_BUILDS_MAX]
+
+    def left_out(self, reason_more: Mapping[str, int]) -> list[Series]:
+        """Return how many series of the job were left out, by reason.
+
+        `reason_more`: how many more than those that were left out here.
+        """
+        name = "nccl_inspector_job_series_left_out_total"
+        return [
+            make_series(
+                name, self._identity | {"reason": why}, str(count + reason_more.get(why, 0))
+            )
+            for why, count in self._admission.left_out.items()
+        ]
 
     def job_info(self) -> Series:
         """Return the series that says what Slurm said of the job."""
@@ -86,33 +119,64 @@ class JobFiles:
         }
         return make_series("nccl_inspector_job_info", self._identity | words, "1")
 
-    def refresh(self, job_fd: int, raw_fd: int, reading: bool) -> None:
+    def take_up(self, job_fd: int) -> None:
+        """Go on with what an earlier agent has published of the job."""
+        try:
+            self._admission.take_up(job_fd)
+        except RefusedError as err:
+            self._tally.refuse(self.manifest.job_id, ADMISSION_FILE, err)
+
+    def refresh(self, job_fd: int, raw_fd: int, end_s: float, room_bytes: int) -> None:
         """Bring the series up to date: files of living processes that keep to the rules.
 
-        Without `reading` the series of processes that live no longer go, nothing else.
+        `end_s`: when the job's turn ends, of time.thread_time(). `room_bytes`: how much may be
+        kept of its series; what is kept already stays.
         """
+        end_s = min(end_s, time.thread_time() + JOB_S)
         self._known, self._refused = self._refused, {}
         listing = list_raw(raw_fd)
         if listing.overflow:
             self._refuse("raw", None, RefusedError("too_many_files"))
-        alive = self._living(raw_fd, {stem for _, stem in listing.boxes + listing.metrics})
-        wanted = {name: stem for name, stem in listing.metrics if stem in alive}
-        self._files = {name: file for name, file in self._files.items() if name in wanted}
-        if reading:
-            self._read_all(raw_fd, wanted)
-            self._read_vendor(job_fd, raw_fd, listing.vendor)
-            self._read_mark(raw_fd)
-        else:
-            self._refused = self._known | self._refused
+        boxes = in_turns(listing.boxes, JOB_BOXES_MAX)
+        stems = dict.fromkeys(stem for _, stem in (*in_turns(listing.metrics), *boxes))
+        alive = self._living(raw_fd, stems, end_s)
+        wanted = in_turns(one for one in listing.metrics if one[1] in alive)
+        self._keep_files({name for name, _ in wanted})
+        self._read_all(raw_fd, wanted, end_s, room_bytes)
+        self._read_vendor(job_fd, raw_fd, listing.vendor, end_s, room_bytes)
+        self._read_mark(raw_fd)
         self._refuse_duplicates()
+        if self._admission.wants_look:
+            self._admission.look(one for _, one in self._all())
+        self._save(job_fd)
 
-    def _all(self) -> list[Series]:
-        own = [one for name in sorted(self._files) for one in self._files[name][1].values()]
-        return own + self._vendor.series() + self._mark.series()
+    def skip(self, raw_fd: int) -> None:
+        """Only take away the series of processes that live no longer: it is not the job's turn."""
+        self._known = dict(self._refused)
+        alive = self._living(raw_fd, {stem for _, _, stem in self._files.values()}, math.inf)
+        self._keep_files({name for name, (_, _, stem) in self._files.items() if stem in alive})
 
-    def _living(self, raw_fd: int, stems: set[str]) -> set[str]:
+    def _save(self, job_fd: int) -> None:
+        try:
+            self._admission.keep(job_fd)
+        except OSError as err:
+            why = f"what it has published cannot be kept for the next agent: {err.strerror}"
+            self._tally.say(self.manifest.job_id, why)
+
+    def _keep_files(self, names: set[str]) -> None:
+        self._files = {name: file for name, file in self._files.items() if name in names}
+        self._admission.drop(names | self._vendor_stamps.keys())
+
+    def _all(self) -> list[tuple[str, Series]]:
+        own = [(name, one) for name in sorted(self._files) for one in self._files[name][1].values()]
+        return own + self._vendor_series + [(MARK_FILE, one) for one in self._mark.series()]
+
+    def _living(self, raw_fd: int, stems: Iterable[str], end_s: float) -> set[str]:
         alive = set()
-        for stem in sorted(stems):
+        for stem in stems:
+            if time.thread_time() > end_s:
+                self._refuse("boxes", None, RefusedError("too_slow"))
+                break
             try:
                 state, inode = life(raw_fd, stem, self.manifest.uid)
             except RefusedError as err:
@@ -130,29 +194,46 @@ class JobFiles:
         if self._known.get(name) != (err.reason, stamp):
             self._tally.refuse(self.manifest.job_id, name, err)
 
-    def _read_all(self, raw_fd: int, wanted: dict[str, str]) -> None:
-        """Read what has changed; the first JOB_FILES_MAX files, JOB_S long, each inode once."""
-        deadline = time.monotonic() + JOB_S
+    def _read_all(
+        self, raw_fd: int, wanted: list[tuple[str, str]], end_s: float, room_bytes: int
+    ) -> None:
+        """Read what has changed; the first JOB_FILES_MAX files, until `end_s`, each inode once."""
         inodes: set[int] = set()
         if len(wanted) > JOB_FILES_MAX:
             self._refuse("metrics", None, RefusedError("too_many_files"))
-        for number, (name, stem) in enumerate(wanted.items()):
+        for number, (name, stem) in enumerate(wanted):
             if number >= JOB_FILES_MAX:
                 self._files.pop(name, None)
-            elif time.monotonic() > deadline:
+            elif time.thread_time() > end_s:
                 self._files.pop(name, None)
                 self._refuse(name, None, RefusedError("too_slow"))
             else:
-                self._read(raw_fd, name, stem, inodes)
+                self._read(raw_fd, name, stem, inodes, room_bytes)
 
-    def _read_vendor(self, job_fd: int, raw_fd: int, names: tuple[str, ...]) -> None:
-        deadline = time.monotonic() + JOB_S
-        self._vendor.refresh(job_fd, raw_fd, names, self.manifest.uid, deadline)
+    def _read_vendor(
+        self, job_fd: int, raw_fd: int, names: tuple[str, ...], end_s: float, room_bytes: int
+    ) -> None:
+        deadline_s = time.monotonic() + max(0.0, end_s - time.thread_time())
+        self._vendor.refresh(job_fd, raw_fd, names, self.manifest.uid, deadline_s)
         try:
             self._vendor.keep(job_fd)
         except OSError as err:
             why = f"what NVIDIA's plugin wrote cannot be kept for its report: {err.strerror}"
             self._tally.say(self.manifest.job_id, why)
+        stamps = self._vendor.stamps()
+        if stamps != self._vendor_stamps:
+            self._vendor_stamps = stamps
+            self._vendor_series = self._admit_vendor(room_bytes)
+
+    def _admit_vendor(self, room_bytes: int) -> list[tuple[str, Series]]:
+        found: dict[str, dict[str, Series]] = {}
+        for name, one in self._vendor.series():
+            found.setdefault(name, {})[one.text] = one
+        return [
+            (name, one)
+            for name, series in found.items()
+            for one in self._admission.choose(name, series, {}, room_bytes).values()
+        ]
 
     def _read_mark(self, raw_fd: int) -> None:
         try:
@@ -177,7 +258,7 @@ class JobFiles:
                     doubled.setdefault(name, metric.name)
         return doubled
 
-    def _read(self, raw_fd: int, name: str, stem: str, inodes: set[int]) -> None:
+    def _read(self, raw_fd: int, name: str, stem: str, inodes: set[int], room_bytes: int) -> None:
         stamp: Stamp | None = None
         try:
             for _ in range(FILE_READS_MAX):
@@ -197,7 +278,7 @@ class JobFiles:
                     # Its process may have put another in its place, and be writing into this one.
                     if stamp_of(os.fstat(fd)) == stamp:
                         inodes.add(status.st_ino)
-                        self._take(name, stem, stamp, data)
+                        self._take(name, stem, stamp, data, room_bytes)
                         return
             raise RefusedError("torn", "it is written to while it is read")
         except RefusedError as err:
@@ -205,12 +286,13 @@ class JobFiles:
             if err.reason != "gone":
                 self._refuse(name, stamp, err)
 
-    def _take(self, name: str, stem: str, stamp: Stamp, data: bytes) -> None:
+    def _take(self, name: str, stem: str, stamp: Stamp, data: bytes, room_bytes: int) -> None:
         others = sum(len(file[1]) for other, file in self._files.items() if other != name)
         if others >= JOB_SERIES_MAX:
             raise RefusedError("job_series")
         known = self._files[name][1] if name in self._files else {}
-        parsed = parse_file(data, self._identity | {"process": stem}, known)
+        parsed = parse_file(data, self._identity | {"process": stem}, known, self._vocabulary)
         if others + len(parsed) > JOB_SERIES_MAX:
             raise RefusedError("job_series")
-        self._files[name] = stamp, parsed
+        kept = self._admission.choose(name, parsed, known, room_bytes)
+        self._files[name] = stamp, kept, stem

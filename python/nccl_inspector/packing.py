@@ -26,6 +26,8 @@ WINDOWS_MAX = 4096  # of a line; the plugin has 384
 
 _COUNT = struct.Struct("<I")
 _WORD_BYTES = 8
+# In memory: of a row its object, of a number up to 255 a reference, of others the number, too.
+_ROW_BYTES, _POINTER_BYTES, _NUMBER_BYTES = 64, 8, 40
 _KEY_NAMES = tuple(name for name in Key._fields if name != "histogram")
 _ROW_NAMES = {cls: tuple(field.name for field in fields(cls)) for cls in (Peer, Net)}
 _KEY_HISTOGRAM = Key._fields.index("histogram")
@@ -46,6 +48,7 @@ _LINE = struct.Struct("<QIBBQIQ")
 LINE_HEAD_BYTES = _LINE.size
 LINE_BYTES_MAX = LINE_HEAD_BYTES + 5 + len(Window._fields) * (1 + _WORD_BYTES * WINDOWS_MAX)
 START_S_MAX = (1 << 32) - 1
+_WINDOW_S_MAX = 1 << 34
 
 # _make counts once more what there is.
 _MAKE_WINDOW = cast(Callable[[Iterable[int]], Window], partial(tuple.__new__, Window))
@@ -116,6 +119,25 @@ def take_planes(data: bytes, at: int, number: int, rows_max: int) -> tuple[Plane
     return Planes(count, columns), at
 
 
+def memory_of(data: bytes, tables: Sequence[int]) -> int:
+    """Return about how many bytes of objects packed tables become; a torn one counts no more.
+
+    `tables`: how many columns each has. A column of zeros takes no room in a file.
+    """
+    found = at = 0
+    for number in tables:
+        if at + _COUNT.size > len(data):
+            break
+        (count,) = _COUNT.unpack_from(data, at)
+        at += _COUNT.size
+        found += _ROW_BYTES * count
+        for _ in range(number):
+            width = data[at] if at < len(data) else 0
+            found += count * (_POINTER_BYTES if width < 2 else _NUMBER_BYTES)
+            at += 1 + width * count
+    return found
+
+
 def take_columns(
     data: bytes, at: int, number: int, rows_max: int
 ) -> tuple[list[Sequence[int]], int]:
@@ -140,6 +162,15 @@ def unpack_columns(data: bytes, number: int, rows_max: int) -> list[Sequence[int
     if end != len(data):
         raise _refuse("more than its columns")
     return columns
+
+
+# Of a table of keys, and that of all their histograms.
+KEY_TABLES = len(_KEY_NAMES) + 1, 2
+
+
+def row_tables(cls: type[Peer] | type[Net]) -> tuple[int, ...]:
+    """Return how many columns the table of peers, or of nets, has."""
+    return (len(_ROW_NAMES[cls]),)
 
 
 def pack_keys(keys: Sequence[Key]) -> bytes:
@@ -256,7 +287,8 @@ def line_head(data: bytes) -> LineHead:
         raise _refuse("ends within a time line")
     comm_id, rank, *rest = _LINE.unpack_from(data)
     head = LineHead(comm_id, rank - 1, *rest)
-    if not head.window_s or head.func >= len(FUNCS) or head.size_class > SIZE_CLASS_MAX:
+    known = head.func < len(FUNCS) and head.size_class <= SIZE_CLASS_MAX
+    if not 0 < head.window_s <= _WINDOW_S_MAX or not known:
         raise _refuse("an odd time line")
     return head
 

@@ -3,6 +3,8 @@
 
 import os
 import re
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -61,6 +63,20 @@ def list_raw(raw_fd: int) -> Listing:
     return Listing(
         tuple(sorted(boxes)), tuple(sorted(metrics)), tuple(sorted(vendor)), count > ENTRIES_MAX
     )
+
+
+def in_turns(files: Iterable[tuple[str, str]], most: int | None = None) -> list[tuple[str, str]]:
+    """Return files of a listing, at most so many: the first of each process, then the second.
+
+    A process that makes many boxes, or names them so that they come first, hides no other.
+    """
+    before: Counter[str] = Counter()
+    order = []
+    for name, stem in files:
+        process = stem.partition(".")[0]
+        order.append((before[process], name, stem))
+        before[process] += 1
+    return [(name, stem) for _, name, stem in sorted(order)[:most]]
 
 
 def life_of(fd: int) -> Life:

@@ -14,6 +14,7 @@ from nccl_inspector.analysis.links import Links, find_links
 from nccl_inspector.analysis.naming import name_processes
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.hostlist import compress_within, expand
+from nccl_inspector.jobbudget import node_share
 from nccl_inspector.jobnames import JOB_NAME
 from nccl_inspector.model import KILLED, RUNNING, Process
 from nccl_inspector.reportdir import AbsentError, Shelf, look, peek, read_summaries, unreadable
@@ -188,8 +189,15 @@ def _unreadable(shelf: Shelf, wanted: int) -> Iterator[str]:
             )
 
 
+def _share(shelves: Sequence[Shelf], wanted: int) -> int:
+    """Return the bytes of memory for each node's summary, by the nodes of all components."""
+    heads = [[one for one in shelf.heads.values() if one.restart == wanted] for shelf in shelves]
+    nodes = sum(max(len(found), *(one.num_nodes for one in found)) for found in heads if found)
+    return node_share(nodes)
+
+
 def _of_attempt(
-    shelf: Shelf, newest: Head, wanted: int, report_dir: Path
+    shelf: Shelf, newest: Head, wanted: int, report_dir: Path, share: int
 ) -> tuple[list[NodeSummary], list[str]]:
     """Return one id's summaries of the attempt to show, and in words what is odd with the rest."""
     problems = list(_unreadable(shelf, wanted))
@@ -209,7 +217,7 @@ def _of_attempt(
     problems += _others(others, wanted)
     if not files:
         return [], problems
-    summaries, torn = read_summaries(list(files), report_dir)
+    summaries, torn = read_summaries(list(files), report_dir, share)
     return summaries, torn + problems
 
 
@@ -227,8 +235,9 @@ def load_summaries(job_id: int, report_dir: Path, attempt: int | None) -> Loaded
     attempts = sorted({head.restart for head in heads if _of_job(head, newest)})
     wanted = _choose(job_id, shelves, attempts, attempt)
     summaries, problems = [], []
+    share = _share(shelves, wanted)
     for shelf in shelves:
-        found, odd = _of_attempt(shelf, newest, wanted, report_dir)
+        found, odd = _of_attempt(shelf, newest, wanted, report_dir, share)
         summaries += found
         problems += [f"job {shelf.job_id}, {one}" for one in odd] if newest.het_job_id else odd
     if not summaries:

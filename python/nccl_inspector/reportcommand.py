@@ -48,6 +48,13 @@ def _make(source: _Source, config: Config) -> Card:
     from nccl_inspector.card.make import make_card
     from nccl_inspector.report import load_summaries
 
+    def slurms_number(task: str) -> int | None:
+        from nccl_inspector.slurm.find import find_record
+
+        record, _ = find_record(task, config)
+        # One that asks for the array itself, or for a task that has no number yet, gets no other's.
+        return record.job_id if record and record.array_task == task else None
+
     job = source.job
     if source.prometheus:
         from nccl_inspector.promreport.source import prometheus_card
@@ -55,7 +62,7 @@ def _make(source: _Source, config: Config) -> Card:
         if not isinstance(job, int):
             raise InspectorError("of an array's task give its own number, sacct's JobIDRaw")
         return prometheus_card(source.prometheus, job)
-    job_id = job if isinstance(job, int) else find_array_task(job, config.report_dir)
+    job_id = job if isinstance(job, int) else find_array_task(job, config.report_dir, slurms_number)
     loaded = load_summaries(job_id, config.report_dir, source.attempt)
     asked = Asked(True, source.output, source.patterns)
     return make_card(loaded, config, asked, second_process=True)

@@ -17,8 +17,7 @@ import struct
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, fields, replace
-from functools import cache
-from typing import Any, get_args, get_origin
+from typing import Any
 
 from nccl_inspector.checkedjson import Checks
 from nccl_inspector.counters.model import NodeCounters
@@ -31,8 +30,17 @@ from nccl_inspector.fitting import (
     piece,
     samples_room,
 )
+from nccl_inspector.jobbudget import JOB_BYTES_MAX, Budget
 from nccl_inspector.layout import SAMPLES_MAX
-from nccl_inspector.model import Comm, Facts, Gpu, Net, Operation, Peer, Process
+from nccl_inspector.model import (
+    Comm,
+    Facts,
+    Gpu,
+    Net,
+    Operation,
+    Peer,
+    Process,
+)
 from nccl_inspector.nodeparts import (
     COUNTERS_BYTES_MAX,
     VENDOR_BYTES_MAX,
@@ -43,9 +51,16 @@ from nccl_inspector.nodeparts import (
 )
 from nccl_inspector.packedlines import PackedLines, inflate
 from nccl_inspector.packedsamples import PackedSamples, PackedUnions
-from nccl_inspector.packing import WORD_MAX, pack_rows, unpack_keys, unpack_rows
-from nccl_inspector.printable import printable
+from nccl_inspector.packing import (
+    KEY_TABLES,
+    memory_of,
+    pack_rows,
+    row_tables,
+    unpack_keys,
+    unpack_rows,
+)
 from nccl_inspector.sampletable import JOB_SAMPLES_MAX
+from nccl_inspector.summaryrows import take_list, take_row, take_rows
 from nccl_inspector.vendormeans import VendorMeans
 
 FORMAT = "nccl-inspector-node-summary/7"
@@ -65,13 +80,13 @@ HEAD_BYTES_MAX = 2 << 20  # a node list may be long
 FLAGS_BYTES_MAX = 512  # what the flags of `pack_process` add to the JSON
 PIECES_BYTES_MIN = 2048  # empty ones are less
 _RAW_BYTES_MAX = 4 << 20  # of one table, unpacked
+_JSON_TIMES = 8  # in memory a byte of JSON takes so many at most
 _TABLES = 7
 _SAMPLES = slice(4, 7)  # samples and unions among the pieces
 _WHOLE_BYTES_MAX = BLOCK_BYTES_MAX + SAMPLES_BYTES_MAX + 3 * 4
 _PIECES_MAX = _TABLES + 64  # a time line each; the plugin has 8
 _load = Checks("bad_summary").load
 _LENGTH = struct.Struct("<I")
-_COMM_ROWS_MAX = 4096
 # How long each part between the first line and the processes is, and may be.
 _PARTS = {"counters_bytes": COUNTERS_BYTES_MAX, "vendor_bytes": VENDOR_BYTES_MAX}
 
@@ -119,6 +134,7 @@ class NodeSummary:
     processes: tuple[Process, ...]
     counters: NodeCounters | None = None  # None: of a release or a site without them
     vendor: VendorMeans | None = None  # None: NVIDIA's plugin wrote nothing
+    left_out: int = 0  # processes that would have taken more memory than the job's share
 
 
 def _meta(process: Process, flags: Sequence[str]) -> bytes:
@@ -169,61 +185,6 @@ def encode(
     return b"".join(parts)
 
 
-@cache
-def _members(cls: Any) -> tuple[tuple[str, Any], ...]:
-    """Return the fields' names, and what their values are instances of."""
-    return tuple(
-        (member.name, tuple if get_origin(member.type) is tuple else member.type)
-        for member in fields(cls)
-    )
-
-
-@cache
-def _texts_and_numbers(
-    cls: Any, kinds: tuple[type, ...]
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the places of texts, and those of whole numbers, among values of these types.
-
-    Raises:
-        RefusedError: they are not those of the class.
-    """
-    members = _members(cls)
-    if len(kinds) != len(members):
-        raise RefusedError("bad_summary", f"odd {cls.__name__}")
-    for (name, wanted), kind in zip(members, kinds, strict=True):
-        allowed = get_args(wanted) or (wanted,)
-        if not any(issubclass(kind, one) for one in allowed):
-            raise RefusedError("bad_summary", f"odd {cls.__name__}.{name}")
-    texts = tuple(place for place, kind in enumerate(kinds) if kind is str)
-    return texts, tuple(place for place, kind in enumerate(kinds) if kind is int)
-
-
-def _row(cls: Any, values: Any) -> Any:
-    """Return `cls(*values)` after a look at number, types and range of the values."""
-    if not isinstance(values, list):
-        raise RefusedError("bad_summary", f"odd {cls.__name__}")
-    # Alike for all rows but a few.
-    texts, places = _texts_and_numbers(cls, tuple(map(type, values)))
-    numbers = [values[place] for place in places]
-    if numbers and (min(numbers) < -WORD_MAX or max(numbers) > WORD_MAX):
-        raise RefusedError("bad_summary", f"odd number in {cls.__name__}")
-    for place in texts:
-        values[place] = printable(values[place])
-    return cls(*values)
-
-
-def _rows(cls: Any, table: Any) -> tuple[Any, ...]:
-    if not isinstance(table, list) or len(table) > _COMM_ROWS_MAX:
-        raise RefusedError("bad_summary", f"odd table of {cls.__name__}")
-    return tuple(_row(cls, row) for row in table)
-
-
-def _list(cls: type[Any], values: Any) -> tuple[Any, ...]:
-    if not isinstance(values, list) or not {cls}.issuperset(map(type, values)):
-        raise RefusedError("bad_summary", "odd list")
-    return tuple(map(printable, values) if cls is str else values)
-
-
 def _pieces(block: bytes) -> list[bytes]:
     """Return the pieces of a block, packed as they are."""
     found: list[bytes] = []
@@ -249,29 +210,41 @@ _EMPTY = {
 }
 
 
-def _packed_rows(cls: Any, data: bytes) -> tuple[Any, ...]:
-    return () if data == _EMPTY[cls] else unpack_rows(cls, inflate(data, _RAW_BYTES_MAX))
+def _inflated_rows(cls: Any, data: bytes) -> bytes:
+    return b"" if data == _EMPTY[cls] else inflate(data, _RAW_BYTES_MAX)
 
 
-def _process(block: bytes) -> Process:
+def _process(block: bytes, budget: Budget) -> Process | None:
+    """Return a process; None: it would take more memory than the budget has."""
     pieces = _pieces(block)
-    meta = _load(inflate(pieces[0], _RAW_BYTES_MAX))
+    raw_meta, raw_keys = (inflate(one, _RAW_BYTES_MAX) for one in pieces[:2])
+    raw_peers, raw_nets = _inflated_rows(Peer, pieces[2]), _inflated_rows(Net, pieces[3])
+    memory = (
+        _JSON_TIMES * len(raw_meta)
+        + memory_of(raw_keys, KEY_TABLES)
+        + memory_of(raw_peers, row_tables(Peer))
+        + memory_of(raw_nets, row_tables(Net))
+        + len(block)
+    )
+    if not budget.take(memory):
+        return None
+    meta = _load(raw_meta)
     if not isinstance(meta, list) or len(meta) != 6:
         raise RefusedError("bad_summary", "odd block")
     facts, dropped, flags, gpus, comms, operations = meta
     sample_facts, sample_columns, union_stream = pieces[_SAMPLES]
     unions = PackedUnions(union_stream) if union_stream else ()
     return Process(
-        facts=_row(Facts, facts),
-        dropped=_list(int, dropped),
-        gpus=_rows(Gpu, gpus),
-        comms=_rows(Comm, comms),
-        keys=unpack_keys(inflate(pieces[1], _RAW_BYTES_MAX)),
-        peers=_packed_rows(Peer, pieces[2]),
-        nets=_packed_rows(Net, pieces[3]),
+        facts=take_row(Facts, facts),
+        dropped=take_list(int, dropped),
+        gpus=take_rows(Gpu, gpus),
+        comms=take_rows(Comm, comms),
+        keys=unpack_keys(raw_keys),
+        peers=unpack_rows(Peer, raw_peers) if raw_peers else (),
+        nets=unpack_rows(Net, raw_nets) if raw_nets else (),
         lines=PackedLines(pieces[_TABLES:]),
-        operations=_rows(Operation, operations),
-        flags=_list(str, flags),
+        operations=take_rows(Operation, operations),
+        flags=take_list(str, flags),
         samples=PackedSamples(sample_facts, sample_columns, unions) if sample_facts else None,
         unions=unions,
     )
@@ -290,9 +263,9 @@ def _head(line: bytes) -> tuple[Head, Any, list[int]]:
     values = _load(line)
     if not isinstance(values, dict) or values.get("format") != FORMAT:
         raise RefusedError("bad_summary", "not a node summary of this release")
-    problems = _list(str, values.get("problems"))
+    problems = take_list(str, values.get("problems"))
     row = [() if field.name == "problems" else values.get(field.name) for field in fields(Head)]
-    head = replace(_row(Head, row), problems=problems)
+    head = replace(take_row(Head, row), problems=problems)
     return head, values.get("processes"), [_part_bytes(values, name) for name in _PARTS]
 
 
@@ -312,8 +285,10 @@ def decode_head(data: bytes) -> Head:
     return _head(data[: _head_end(data)])[0]
 
 
-def decode(data: bytes) -> NodeSummary:
+def decode(data: bytes, budget: Budget | None = None) -> NodeSummary:
     """Return what `encode` was given.
+
+    `budget`: for what its processes take in memory; one that does not fit is left out and counted.
 
     Raises:
         RefusedError: anything else, however it came about; the reason is `bad_summary`.
@@ -322,7 +297,9 @@ def decode(data: bytes) -> NodeSummary:
         raise RefusedError("bad_summary", "too long")
     end = _head_end(data)
     head, said, sizes = _head(data[:end])
+    budget = budget or Budget(JOB_BYTES_MAX)
     processes: list[Process] = []
+    left_out = 0
     middle, at = end + 1 + sizes[0], end + 1 + sum(sizes)
     if at > len(data):
         raise RefusedError("bad_summary", "torn")
@@ -332,10 +309,15 @@ def decode(data: bytes) -> NodeSummary:
             raise RefusedError("bad_summary", "torn")
         size = _LENGTH.unpack_from(data, at)[0]
         at += _LENGTH.size
-        if size > _WHOLE_BYTES_MAX or at + size > len(data) or len(processes) == PROCESSES_MAX:
+        count = len(processes) + left_out
+        if size > _WHOLE_BYTES_MAX or at + size > len(data) or count == PROCESSES_MAX:
             raise RefusedError("bad_summary", "torn, or a block too long")
-        processes.append(_process(data[at : at + size]))
+        process = _process(data[at : at + size], budget)
+        if process is None:
+            left_out += 1
+        else:
+            processes.append(process)
         at += size
-    if len(processes) != said:
+    if len(processes) + left_out != said:
         raise RefusedError("bad_summary", "torn")
-    return NodeSummary(head, tuple(processes), counters, vendor)
+    return NodeSummary(head, tuple(processes), counters, vendor, left_out)

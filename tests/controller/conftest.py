@@ -10,8 +10,10 @@ from nccl_inspector.config import Config, parse_config
 
 
 @pytest.fixture
-def config(open_path: Path) -> Config:
-    """A controller's directories, with a wait that is over at once."""
+def config(open_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
+    """A controller's directories, with a wait that is over at once, and no user known by number."""
+    for module in ("reuse", "index"):
+        monkeypatch.setattr(f"nccl_inspector.store.{module}.current_name", lambda _uid: None)
     for name in ("ctl/queue", "reports", "store"):
         (open_path / name).mkdir(parents=True)
     return replace(

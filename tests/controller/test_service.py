@@ -15,18 +15,20 @@ import pytest
 from nccl_inspector.card.model import Card
 from nccl_inspector.card.schema import card_from_json
 from nccl_inspector.config import Config
-from nccl_inspector.controller import service
+from nccl_inspector.controller import children, service
+from nccl_inspector.controller.children import Children
 from nccl_inspector.controller.due import SETTLE_S
-from nccl_inspector.controller.making import Makers, Outcome, make_report
+from nccl_inspector.controller.making import Makers, make_report
+from nccl_inspector.controller.outcome import Outcome
 from nccl_inspector.controller.queue import TORN_S, Queue
-from nccl_inspector.controller.service import TRIES_MAX, Controller, alone, run_in_child
+from nccl_inspector.controller.service import TRIES_MAX, Controller, alone
 from nccl_inspector.controller.wiring import usual_makers
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.report import Loaded
+from nccl_inspector.report import Loaded, load_summaries
 from nccl_inspector.store.index import INDEX
 from nccl_inspector.summary import encode
 from tests.cluster import wait_until
-from tests.controller.ended import ended_job, enqueue, left, run_pass, stored
+from tests.controller.ended import ended_job, enqueue, left, run_pass, stored, summarize
 from tests.publish.vendor import UUID, bucket, record_of
 from tests.test_collect import HEAD
 
@@ -61,6 +63,30 @@ def test_a_job_that_nvidias_plugin_measured_has_a_stored_report_of_its_means(
     assert left(config) == left(config, "failed") == []
 
 
+def test_a_claimed_array_task_is_not_stored_when_slurm_knows_of_none(
+    config: Config, tmp_path: Path
+) -> None:
+    """The controller's epilog is told of each task's array, and was of none here."""
+    ended_job(config, tmp_path, 42)
+    path = config.report_dir / "42" / "n1.0.nodesummary"
+    head, _, blocks = path.read_bytes().partition(b"\n")
+    path.write_bytes(head.replace(b'"array_task": ""', b'"array_task": "100_3"') + b"\n" + blocks)
+    assert load_summaries(42, config.report_dir, None).head.array_task == "100_3"
+    run_pass(config, usual_makers(config))
+    card = card_from_json((config.store_dir / "42" / "0.json").read_bytes())
+    assert card.job.array_task == ""
+
+
+def test_the_array_task_that_the_controllers_epilog_was_told_is_stored(
+    config: Config, tmp_path: Path
+) -> None:
+    enqueue(config, 42, "array_job_id=40\narray_task_id=2\n")
+    summarize(config, tmp_path / "boxes", 42)
+    run_pass(config, usual_makers(config))
+    card = card_from_json((config.store_dir / "42" / "0.json").read_bytes())
+    assert card.job.array_task == "40_2"
+
+
 def test_a_job_without_nccl_leaves_the_queue_and_no_report(config: Config) -> None:
     enqueue(config, 42)
     assert run_pass(config, usual_makers(config)) == 0
@@ -84,7 +110,7 @@ def crash() -> None:
 
 
 def eat_memory() -> None:
-    bytearray(service.CHILD_BYTES)
+    bytearray(children.CHILD_BYTES)
 
 
 def raise_error() -> None:
@@ -121,7 +147,7 @@ def test_a_bad_job_stops_no_other_and_is_set_aside_at_last(
 def test_a_job_that_takes_for_ever_is_ended(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "CHILD_S", 1)
+    monkeypatch.setattr(children, "CHILD_S", 1)
     ended_job(config, tmp_path, 42)
     assert run_pass(config, bad_only(config, 42, signal.pause)) == 1
     assert left(config)[0].endswith(".try1")
@@ -228,7 +254,7 @@ def test_a_child_that_says_nothing_has_failed() -> None:
     def silent() -> Outcome:
         os._exit(0)
 
-    outcome = run_in_child(silent)
+    outcome = Children().run(silent, "says nothing")
     assert (outcome.word, "broke off" in outcome.detail) == ("failed", True)
 
 

@@ -2,6 +2,7 @@
 
 import shlex
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from nccl_inspector.config import Config, parse_config
 from nccl_inspector.slurm import topology
+from nccl_inspector.slurm.ended import ask_ended
 from nccl_inspector.slurm.find import find_record
 from nccl_inspector.slurm.record import ACCOUNTING, CONTROLLER, JobRecord
 from tests.cluster import JOB_USER, Cluster, ClusterError, accounting, wait_until
@@ -146,3 +148,21 @@ def test_the_leaf_switches_are_asked_of_slurm(config: Config) -> None:
     places, why = topology.ask_places(Path(config.scontrol))
     assert why == ""
     assert topology.used(places, ["n1", "n4"]) == {"leaf1": ("n1",), "leaf2": ("n4",)}
+
+
+def test_what_ended_in_a_span_of_time_is_told_of_all_users(
+    cluster: Cluster, config: Config
+) -> None:
+    begun_s = time.time() - 60
+    mine = {jobs.submit_one(cluster, name, "true") for name in ("ended", jobs.HOSTILE)}
+    sacct = config.scontrol.with_name("sacct")
+
+    def told() -> set[int]:
+        rows, why = ask_ended(sacct, begun_s, time.time())
+        assert why == ""
+        return {int(row["JobIDRaw"]) for row in rows}
+
+    wait_until(lambda: mine <= told(), 60, "accounting has their ends", 0.5)
+    assert not mine & {
+        int(row["JobIDRaw"]) for row in ask_ended(sacct, begun_s - 3600, begun_s - 60)[0]
+    }

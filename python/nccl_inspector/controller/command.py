@@ -2,6 +2,7 @@
 """The command `nccl-inspector controller`."""
 
 import logging
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,8 +18,11 @@ _path = click.Path(path_type=Path)
 @click.option("--conf", type=_path, help="Configuration file in place of the usual one.")
 @click.option("--once", is_flag=True, help="What is due now, then end: for a timer.")
 @click.option("--rebuild", is_flag=True, help="Make the index anew of the stored reports, and end.")
+@click.option("--status", "show", is_flag=True, help="Say how the service fares, and end.")
 @click.option("--controller-dir", type=_path, help="In place of the setting controller_dir.")
-def controller(conf: Path | None, once: bool, rebuild: bool, controller_dir: Path | None) -> None:
+def controller(
+    conf: Path | None, once: bool, rebuild: bool, show: bool, controller_dir: Path | None
+) -> None:
     """Make and keep the reports of ended jobs, beside slurmctld (a service; never as root).
 
     It takes what EpilogSlurmctld queued, waits for the nodes' summaries (controller_wait), and
@@ -29,11 +33,15 @@ def controller(conf: Path | None, once: bool, rebuild: bool, controller_dir: Pat
 
     from nccl_inspector.controller.making import rebuild as rebuild_index
     from nccl_inspector.controller.service import alone, run_controller
+    from nccl_inspector.controller.status import read_status, status_text
     from nccl_inspector.controller.wiring import usual_makers
 
     logging.basicConfig(format="%(name)s: %(message)s", level=logging.INFO)
     config = read_config(conf)
     config = replace(config, controller_dir=controller_dir or config.controller_dir)
+    if show:
+        click.echo(status_text(read_status(config.controller_dir), time.time()), nl=False)
+        return
     if rebuild:
         with alone(config):
             try:

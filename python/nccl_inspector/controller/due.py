@@ -4,12 +4,11 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from nccl_inspector.controller.queue import Entry
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.hostlist import expand
-from nccl_inspector.reportdir import SummaryFile, written
+from nccl_inspector.reportdir import SummaryFile
 
 # Components of a heterogeneous job are queued within moments of each other.
 SETTLE_S = 2.0
@@ -23,6 +22,7 @@ class Due:
     attempt: int
     entries: tuple[Entry, ...]
     complete: bool  # all nodes have told
+    output_s: float | None = None  # CPU time for the job's output; None: as much as usual
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,29 +99,3 @@ def find_due(
         first = min(there, key=lambda at: (at in stored_ns, at))
         return Look(Due(leader, first, settled, False))
     return Look(empty=settled)
-
-
-def look(
-    entries: Sequence[Entry], report_dir: Path, store_dir: Path, now_s: float, wait_s: float
-) -> Look:
-    """Return what can be done for one job, from the names of its files.
-
-    Raises:
-        InspectorError: its summaries or reports cannot be looked at.
-    """
-    try:
-        files = {job_id: written(job_id, report_dir) for job_id in {one.job_id for one in entries}}
-        stored_ns = _stored_ns(entries[0].leader, store_dir)
-    except OSError as err:
-        raise InspectorError(f"{err.filename or report_dir}: {err.strerror}") from err
-    return find_due(entries, files, stored_ns, now_s, wait_s)
-
-
-def _stored_ns(leader: int, store_dir: Path) -> dict[int, int]:
-    """Return when the stored reports of a job were written; without those not done (time 0)."""
-    found = {
-        int(path.stem): path.stat().st_mtime_ns
-        for path in (store_dir / str(leader)).glob("*.json")
-        if path.stem.isascii() and path.stem.isdigit()
-    }
-    return {attempt: ns for attempt, ns in found.items() if ns}

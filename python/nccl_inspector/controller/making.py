@@ -20,14 +20,15 @@ from nccl_inspector.card.schema import BYTES_MAX, card_from_json
 from nccl_inspector.config import Config
 from nccl_inspector.controller.admincomment import Refusal, write_comment
 from nccl_inspector.controller.due import Due
+from nccl_inspector.controller.outcome import DONE, FAILED, LATER, Outcome
 from nccl_inspector.controller.queue import Entry
 from nccl_inspector.errors import InspectorError, RefusedError
 from nccl_inspector.handover import Target, write_report_file
 from nccl_inspector.report import Loaded, load_summaries
 from nccl_inspector.store.index import INDEX, BrokenIndexError, export_user, put, writing
+from nccl_inspector.store.reuse import is_owner
 from nccl_inspector.store.rows import rows_of
 
-DONE, LATER, FAILED = "done", "later", "failed"
 # Since the job's end. Each try for a comment makes the report anew.
 COMMENT_WAIT_S = 3600
 # Of the site and not of the job: it is tried again, however often.
@@ -41,20 +42,22 @@ _SITES_ERRORS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Makers:
-    """What makes a card and its forms; `html` and `comment` None: there is none of that."""
+    """What makes a card and its forms; `html` and `comment` None: there is none of that.
+
+    `card_within`: as `card`, with so many seconds of CPU time for the job's output.
+    """
 
     card: Callable[[Loaded], Card]
     json: Callable[[Card], bytes]
     html: Callable[[Card], bytes] | None = None
     comment: Callable[[Card], str] | None = None
+    card_within: Callable[[Loaded, float], Card] | None = None
 
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How it went: DONE, LATER or FAILED, and in words what an administrator should know."""
-
-    word: str
-    detail: str = ""
+    def make(self, loaded: Loaded, output_s: float | None) -> Card:
+        """Return the card; `output_s` None: with as much time for the output as usual."""
+        if output_s is None or self.card_within is None:
+            return self.card(loaded)
+        return self.card_within(loaded, output_s)
 
 
 def group_id(name: str) -> int | None:
@@ -71,6 +74,12 @@ def group_id(name: str) -> int | None:
         raise InspectorError(f"report_group: there is no group {name!r}") from err
 
 
+def _slurms_task(card: Card) -> str:
+    """Return the task of an array as Slurm's record says it; of the job's processes no word."""
+    asked = any((one.source, one.state) == ("slurm", "present") for one in card.data_quality.inputs)
+    return card.job.array_task if asked else ""
+
+
 def _told(card: Card, entry: Entry) -> Card:
     """Return a card with what the controller's epilog said where nobody else did."""
     job = replace(
@@ -78,7 +87,7 @@ def _told(card: Card, entry: Entry) -> Card:
         name=card.job.name or entry.name,
         cluster=card.job.cluster or entry.cluster,
         exit_code=card.job.exit_code or entry.exit_code,
-        array_task=card.job.array_task or entry.array_task,
+        array_task=entry.array_task or _slurms_task(card),
         script=card.job.script or script_fingerprint(card.job),
         end_s=card.job.end_s if card.job.end_s is not None else entry.queued_s,
     )
@@ -97,9 +106,11 @@ def store_card(card: Card, loaded: Loaded, config: Config, makers: Makers) -> st
     """
     gid, head = group_id(config.report_group), loaded.head
     path, name, said = config.store_dir / INDEX, str(head.restart), []
+    # The number may have been given to somebody else since the job began.
+    reader = head.uid if is_owner(head.uid, head.user) else None
 
     def write(file: str, data: bytes) -> None:
-        target = Target(config.store_dir, loaded.head.leader, file, head.uid, gid)
+        target = Target(config.store_dir, loaded.head.leader, file, reader, gid)
         said.append(write_report_file(target, data).decode("ascii").partition(", but ")[2])
 
     if makers.html:
@@ -126,7 +137,7 @@ def make_report(due: Due, config: Config, makers: Makers) -> Outcome:
     entry = due.entries[0]
     try:
         loaded = load_summaries(entry.job_id, config.report_dir, due.attempt)
-        card = _told(makers.card(loaded), entry)
+        card = _told(makers.make(loaded, due.output_s), entry)
         said = store_card(card, loaded, config, makers)
     except InspectorError as err:
         return Outcome(FAILED, str(err))

@@ -18,7 +18,9 @@ from pathlib import Path
 from nccl_inspector.atomic import replace_file
 from nccl_inspector.card.words import number
 from nccl_inspector.config import Config
-from nccl_inspector.controller.making import DONE, LATER, Outcome, group_id
+from nccl_inspector.controller.making import group_id
+from nccl_inspector.controller.outcome import DONE, LATER, Outcome
+from nccl_inspector.controller.queue import STATE
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.hostile import entry_names
 from nccl_inspector.jobnames import JOB_NAME
@@ -27,7 +29,8 @@ from nccl_inspector.store.index import INDEX, export_user, forget, user_index, w
 
 GO_S = 20.0  # in which no report is made
 STEADY_S, BREAK_S = 6 * 3600.0, 2 * 86400.0
-CLOCK = "clock"  # in controller_dir: since when looks have followed each other, and the last one
+# In controller_dir: since when looks have followed each other, and the last one.
+CLOCK = f"{STATE}/clock"
 _DAY_S = 86400.0
 _STEP_S = 60.0  # back: that is how clocks are put right
 _BATCH = 100
@@ -41,8 +44,9 @@ def _is_steady(controller_dir: Path, now_s: float) -> bool:
         since_s, last_s = now_s, now_s
     if not last_s - _STEP_S <= now_s <= last_s + BREAK_S:
         since_s = now_s
-    with _opened(controller_dir) as dir_fd:
-        replace_file(dir_fd, CLOCK, f"{since_s:.0f} {now_s:.0f}\n".encode(), 0o640)
+    clock = controller_dir / CLOCK
+    with _opened(clock.parent) as dir_fd:
+        replace_file(dir_fd, clock.name, f"{since_s:.0f} {now_s:.0f}\n".encode(), 0o640)
     return now_s - since_s >= STEADY_S
 
 

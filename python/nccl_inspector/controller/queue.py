@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The queue of ended jobs: one small file each, written by the controller's epilog.
 
-A file is `<job id>.<time>`, with `.try<n>` while its report could not be made n times. It stays
-until the report is stored, so that nothing is forgotten when the service or its host goes down.
+A file is `<job id>.<time>.u<uid>`, with `.try<n>` while its report could not be made n times. It
+stays until the report is stored, so that nothing is forgotten when the service or its host goes
+down.
 What never works goes to `failed/`, with the reason in a file beside; moved back it is tried again.
+
+Each user has a share of the queue. What the epilog could not queue it counts by user in `dropped/`.
 """
 
 import os
 import re
 import time
+from collections import Counter
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,11 +23,16 @@ from nccl_inspector.errors import InspectorError, RefusedError
 from nccl_inspector.hostile import read_at
 from nccl_inspector.printable import printable
 
-QUEUE, FAILED = "queue", "failed"
+QUEUE, FAILED, DROPPED, STATE = "queue", "failed", "dropped", "state"
+# As the epilog has them. A user with less than the least has room in a full queue, too.
+QUEUED_MAX, USER_QUEUED_MAX, USER_QUEUED_MIN = 20_000, 5000, 200
 FAILED_MAX = 1000  # jobs: the oldest go
+UNKNOWN = "unknown"  # a user whom slurmctld did not tell
 TORN_S = 60  # a file without its end is being written, and no longer than this
 _ENTRY_BYTES_MAX = 1 << 20  # a node list may be long
-_NAME = re.compile(r"([1-9][0-9]{0,9})\.([0-9]{1,19})(?:\.try([0-9]{1,3}))?")
+_NAME = re.compile(
+    r"([1-9][0-9]{0,9})\.([0-9]{1,19})(?:\.u([0-9]{1,10}|unknown))?(?:\.try([0-9]{1,3}))?"
+)
 _NUMBER = re.compile("0|[1-9][0-9]{0,9}")
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _REGULAR = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -46,6 +56,7 @@ class Entry:
     exit_code: str = ""
     het_job_id: int | None = None
     array_task: str = ""
+    uid: int | None = None  # None: the epilog was not told, or is of an older release
 
     @property
     def leader(self) -> int:
@@ -73,13 +84,26 @@ def parse_entry(file: str, text: str) -> Entry:
     said = {key: "" if value == "(null)" else printable(value) for key, value in words.items()}
     array, task = (_count(said.get(key, "")) for key in ("array_job_id", "array_task_id"))
     return Entry(
-        file=file, tries=int(match[3] or 0), job_id=int(match[1]),
+        file=file, tries=int(match[4] or 0), job_id=int(match[1]),
         restart=_count(said.get("restart", "")) or 0, queued_s=float(int(match[2]) // 10**9),
         cluster=said.get("cluster", ""), name=said.get("name", ""),
         nodelist=said.get("nodelist", ""), exit_code=said.get("exit_code", ""),
         het_job_id=_count(said.get("het_job_id", "")),
         array_task="" if array is None or task is None else f"{array}_{task}",
+        uid=_count(match[3] or said.get("uid", "")),
     )  # fmt: skip
+
+
+def entry_text(entry: Entry) -> str:
+    """Return what the file of an entry says."""
+    array, _, task = entry.array_task.partition("_")
+    lines = {
+        "format": 1, "job_id": entry.job_id, "restart": entry.restart, "cluster": entry.cluster,
+        "name": entry.name, "nodelist": entry.nodelist, "exit_code": entry.exit_code,
+        "het_job_id": entry.het_job_id or "", "array_job_id": array, "array_task_id": task,
+        "queued": int(entry.queued_s),
+    }  # fmt: skip
+    return "".join(f"{key}={printable(str(value))}\n" for key, value in lines.items()) + "end\n"
 
 
 def _names(dir_fd: int) -> list[str]:
@@ -95,13 +119,15 @@ class Queue:
         Raises:
             InspectorError: there is no queue, or it is not ours to change.
         """
-        path = controller_dir / QUEUE
+        self._folder, path = controller_dir, controller_dir / QUEUE
         try:
             self._queue_fd = os.open(path, _DIRECTORY)
             if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
                 raise PermissionError(0, "this account may not change it", str(path))
             with suppress(FileExistsError):
                 (controller_dir / FAILED).mkdir(0o750)
+            with suppress(OSError):  # an installation of an older release
+                (controller_dir / STATE).mkdir(0o750)
             self._failed_fd = os.open(controller_dir / FAILED, _DIRECTORY)
         except OSError as err:
             raise InspectorError(f"no queue: {err.filename}: {err.strerror}") from err
@@ -156,6 +182,36 @@ class Queue:
         except FileNotFoundError:
             return 0.0
         return time.time() - status.st_mtime
+
+    def add(self, entries: Iterable[Entry]) -> list[Entry]:
+        """Queue ends that came otherwise than by the epilog; return those that were.
+
+        Their files have the time of the end: for one that is there already nothing is changed.
+        """
+        added = []
+        for entry in entries:
+            name = f"{entry.job_id}.{int(entry.queued_s) * 10**9 + entry.restart}"
+            name += "" if entry.uid is None else f".u{entry.uid}"
+            try:
+                replace_file(
+                    self._queue_fd, name, entry_text(entry).encode("utf-8", "replace"), 0o640
+                )
+            except OSError:  # a full disk: it stays for another time
+                break
+            added.append(entry)
+        return added
+
+    def take_dropped(self) -> Counter[str]:
+        """Return how many ends were not queued since the last time, by the user's number."""
+        found: Counter[str] = Counter()
+        with suppress(OSError):
+            for path in (self._folder / DROPPED).iterdir():
+                if path.name == UNKNOWN or (path.name.isascii() and path.name.isdigit()):
+                    counted = path.with_name(f".{path.name}.counted")
+                    path.rename(counted)
+                    found[path.name] = counted.stat(follow_symlinks=False).st_size
+                    counted.unlink()
+        return found
 
     def count_try(self, entry: Entry, tries: int) -> Entry:
         """Note how often it was tried, before the next try: it may take the service down."""

@@ -2,119 +2,118 @@
 """The loop: look at the queue, make what is due, one report at a time, each in a child.
 Now and then another child removes what is too old.
 
-A child has bounds of time and memory. Whatever a job's files make it do, hang and crash
-included, the service goes on with the next job and comes back to that one a few times.
+The loop itself opens nothing but the queue: whatever is on shared storage, or a path of a user's, a
+child looks at (children.py). Whatever a job's files make that do, hang and crash included, the
+service goes on with the next job and comes back to that one a few times.
 """
 
 import fcntl
 import logging
 import os
-import resource
-import select
 import signal
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 
-from nccl_inspector.childprocess import start_child
+from nccl_inspector.card.output import CPU_S as OUTPUT_CPU_S
 from nccl_inspector.config import Config
-from nccl_inspector.controller.due import Due, group, look
-from nccl_inspector.controller.making import DONE, FAILED, LATER, Makers, Outcome, make_report
+from nccl_inspector.controller.children import Children, NoAnswerError
+from nccl_inspector.controller.due import Due, Look, group
+from nccl_inspector.controller.looking import look_at
+from nccl_inspector.controller.lost import LostEnds
+from nccl_inspector.controller.making import Makers, make_report
+from nccl_inspector.controller.notes import Notes
+from nccl_inspector.controller.outcome import DONE, LATER, Outcome
 from nccl_inspector.controller.pruning import prune
 from nccl_inspector.controller.queue import Entry, Queue
+from nccl_inspector.controller.reuse import revoke
+from nccl_inspector.controller.shares import Shares, in_turns
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.printable import printable
 from nccl_inspector.wakeup import Wakeup
 
 PASS_S = 5.0
+PASS_MAX_S = 30.0  # then the queue is read again, and the order of users made anew
 LOOK_AGAIN_S = 60.0  # at the latest, however long nothing has come
 TRIES_MAX = 5
 PRUNE_S, PRUNE_AGAIN_S = 3600.0, 120.0  # between looks for what is too old; while there is more
 RETRY_S = 30.0  # after the first try, doubled with each
 RETRY_MAX_S = 600.0  # of what is no fault of the job: longer the longer it lasts
-CHILD_S = 300
-CHILD_BYTES = 4 << 30  # of addresses; a report of 8,192 ranks takes less than 1 GiB of memory
+LOOK_JOBS = 64  # that one child looks at
 _SAID_MAX = 100
-_MESSAGE_BYTES_MAX = 1024
 
-Work = Callable[[], Outcome]
 Make = Callable[[Due], Outcome]
 log = logging.getLogger("nccl-inspector-controller")
 
 
-def _child(pipe_fd: int, work: Work) -> None:
-    signal.alarm(CHILD_S)
-    resource.setrlimit(resource.RLIMIT_AS, (CHILD_BYTES, CHILD_BYTES))
-    outcome = work()
-    os.write(pipe_fd, f"{outcome.word} {outcome.detail}".encode()[:_MESSAGE_BYTES_MAX])
-
-
-def _read_outcome(pipe_fd: int, pid: int) -> Outcome:
-    """Wait for the child's word; one that does not come in time is killed."""
-    data = b""
-    if select.select([pipe_fd], [], [], CHILD_S + 10)[0]:
-        data = os.read(pipe_fd, _MESSAGE_BYTES_MAX)
-    else:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    _, status = os.waitpid(pid, 0)
-    word, _, detail = data.decode("utf-8", "replace").partition(" ")
-    if word in (DONE, LATER, FAILED):
-        return Outcome(word, printable(detail))
-    if os.WIFSIGNALED(status):
-        name = signal.Signals(os.WTERMSIG(status)).name
-        return Outcome(FAILED, f"the process that did it was ended by {name}")
-    return Outcome(FAILED, "the process that did it broke off: see the lines before")
-
-
-def run_in_child(work: Work) -> Outcome:
-    """Do one thing in a process of its own."""
-    reading, writing = os.pipe2(os.O_CLOEXEC)
-    try:
-        pid = start_child(partial(_child, writing, work), [writing])
-    except OSError as err:
-        os.close(reading)
-        return Outcome(LATER, f"no process: {err.strerror}")
-    finally:
-        os.close(writing)
-    try:
-        return _read_outcome(reading, pid)
-    finally:
-        os.close(reading)
+def _user(entry: Entry) -> int:
+    """Return whose share a report is made of; where the epilog did not say, the job's own."""
+    return -entry.leader if entry.uid is None else entry.uid
 
 
 class Controller:
     """The queue and what is remembered of it between two passes."""
 
-    def __init__(self, config: Config, queue: Queue, make: Make) -> None:
+    def __init__(
+        self, config: Config, queue: Queue, make: Make, children: Children | None = None
+    ) -> None:
         self._config, self._queue, self._make = config, queue, make
+        self.children = children or Children()
+        self._notes = Notes(config.controller_dir, self.children)
+        self._lost = LostEnds(config, queue, self.children, self._notes.accounted_s)
         self._looked: dict[int, tuple[float, float]] = {}  # when next, and how long the pause is
         self._not_before_s: dict[int, float] = {}  # by job, after a failure
         self._said: set[str] = set()
         self._first_seen_s: dict[str, float] = {}  # by file of the queue, of time.monotonic()
         self._prune_next_s = 0.0  # of time.monotonic()
+        self._storage_next_s = 0.0  # likewise, after storage that did not answer
+        self._shares = Shares()
         self.stopping = False
+        self.is_behind = False  # the last pass ended before all was looked at
 
     def one_pass(self, *, at_once: bool = False) -> int:
         """Make what is due; `at_once`: pauses count as over. Returns how many ends are left."""
         entries, problems = self._queue.scan()
         for problem in problems:
             log.warning("%s", problem)
+        self._say_once(self._lost.look(entries, at_once=at_once))
         groups = group(self._waiting(entries, at_once))
         for known in (self._looked, self._not_before_s):
             for leader in known.keys() - groups.keys():
                 del known[leader]
-        left = len(entries)
-        for leader, its in groups.items():
-            if self.stopping:
+        left, begun_s = len(entries), time.monotonic()
+        self._shares.keep(groups, begun_s)
+        self.is_behind = False
+        due = (one for one in self._in_turns(groups) if at_once or self._is_time(one))
+        while not (self.stopping or self.is_behind) and (batch := list(islice(due, LOOK_JOBS))):
+            looks = self._look({leader: groups[leader] for leader in batch})
+            if not looks:
                 break
-            if at_once or self._is_time(leader):
-                left -= self._settle(leader, its)
+            for leader in batch:
+                if self.stopping or self.is_behind:
+                    self._looked.pop(leader, None)  # its turn is in the next pass
+                    continue
+                left -= self._settle(leader, groups[leader], looks.get(leader))
+                # Who comes now has a turn soon, however much others have queued.
+                self.is_behind = not at_once and time.monotonic() > begun_s + PASS_MAX_S
         if not self.stopping and (at_once or time.monotonic() >= self._prune_next_s):
-            self._prune({number for one in entries for number in (one.job_id, one.leader)})
+            self._tidy({number for one in entries for number in (one.job_id, one.leader)})
+        self._say_once(self._notes.write(left, self._queue.take_dropped(), self._lost))
         return left
+
+    def _in_turns(self, groups: Mapping[int, Sequence[Entry]]) -> list[int]:
+        """Return the jobs in the order in which they are looked at, fair to their users."""
+        now_s = time.monotonic()
+        users = {leader: _user(its[0]) for leader, its in groups.items()}
+        return in_turns(users, lambda user: self._shares.used_s(user, now_s))
+
+    def _within_share(self, due: Due) -> Due:
+        """Return what is due with as much time for the job's output as its user has left."""
+        user, now_s = _user(due.entries[0]), time.monotonic()
+        left_s = self._shares.left_s(user, due.leader, now_s)
+        return due if left_s >= OUTPUT_CPU_S else replace(due, output_s=left_s)
 
     def _waiting(self, entries: Sequence[Entry], at_once: bool) -> list[Entry]:
         """Return the entries; one of the future, by a clock set back, waits since it was seen.
@@ -131,15 +130,21 @@ class Controller:
             for name, one in zip(names, entries, strict=True)
         ]
 
-    def _prune(self, queued: Collection[int]) -> None:
+    def _tidy(self, queued: Collection[int]) -> None:
+        """Close what was a former user's, and remove what is too old."""
         kept = {*queued, *self._queue.failed_jobs()}
-        outcome = run_in_child(partial(prune, self._config, time.time(), kept))
-        pause_s = PRUNE_S if outcome.word == DONE else PRUNE_AGAIN_S
+        pause_s = PRUNE_S
+        for work, about in (
+            (partial(revoke, self._config), "closes reports of former users"),
+            (partial(prune, self._config, time.time(), kept), "removes what is too old"),
+        ):
+            outcome = self.children.run(work, about)
+            if outcome.word != DONE:
+                pause_s = PRUNE_AGAIN_S
+                self._say_once(outcome.detail)
+            elif outcome.detail:
+                log.info("%s", outcome.detail)
         self._prune_next_s = time.monotonic() + pause_s
-        if outcome.word == DONE and outcome.detail:
-            log.info("%s", outcome.detail)
-        elif outcome.word != DONE:
-            self._say_once(outcome.detail)
 
     def _is_time(self, leader: int) -> bool:
         now_s = time.monotonic()
@@ -150,23 +155,33 @@ class Controller:
         self._looked[leader] = now_s + pause_s, pause_s
         return True
 
-    def _settle(self, leader: int, entries: list[Entry]) -> int:
+    def _look(self, groups: Mapping[int, Sequence[Entry]]) -> dict[int, Look | str]:
+        """Return what can be done for jobs; nothing while the storage does not answer."""
+        if time.monotonic() < self._storage_next_s:
+            return {}
+        config = self._config
+        work = partial(
+            look_at, groups, config.report_dir, config.store_dir, time.time(),
+            config.controller_wait_s,
+        )  # fmt: skip
+        try:
+            return self.children.ask(work, "looks at summaries")
+        except NoAnswerError as err:
+            self._say_once(f"{config.report_dir} or {config.store_dir}: {err}")
+            self._storage_next_s = time.monotonic() + LOOK_AGAIN_S
+            return {}
+
+    def _settle(self, leader: int, entries: list[Entry], found: Look | str | None) -> int:
         """Do what can be done for one job; returns how many of its ends are settled."""
-        config, settled = self._config, 0
-        while entries:
-            try:
-                found = look(
-                    entries, config.report_dir, config.store_dir, time.time(),
-                    config.controller_wait_s,
-                )  # fmt: skip
-            except InspectorError as err:
-                self._say_once(str(err))
-                return settled
+        settled = 0
+        while isinstance(found, Look):
             gone = self._report(leader, found.due) if found.due else self._drop(found.empty)
-            if not gone:
-                return settled
             settled += len(gone)
             entries = [one for one in entries if one not in gone]
+            if not gone or not entries:
+                return settled
+            found = self._look({leader: entries}).get(leader)
+        self._say_once(found or "")
         return settled
 
     def _drop(self, empty: tuple[Entry, ...]) -> tuple[Entry, ...]:
@@ -179,7 +194,10 @@ class Controller:
         """Make a report that is due; returns the ends that are settled, well or not."""
         tries = max(one.tries for one in due.entries) + 1
         marked = [self._queue.count_try(one, tries) for one in due.entries]
-        outcome = run_in_child(partial(self._make, due))
+        begun_s, work = time.monotonic(), partial(self._make, self._within_share(due))
+        outcome = self.children.run(work, f"makes the report of job {leader}")
+        now_s = time.monotonic()
+        self._shares.add(_user(due.entries[0]), leader, now_s - begun_s, now_s)
         if outcome.word == DONE:
             for entry in marked:
                 self._queue.remove(entry)
@@ -255,6 +273,6 @@ def run_controller(config: Config, makers: Makers, once: bool) -> int:
         left = 0
         while not controller.stopping:
             left = controller.one_pass()
-            wakeup.wait(PASS_S)
+            wakeup.wait(0.0 if controller.is_behind else PASS_S)
         wakeup.close()
         return left

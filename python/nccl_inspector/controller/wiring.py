@@ -4,6 +4,7 @@
 from datetime import UTC, datetime
 
 from nccl_inspector.card.comment import make_comment
+from nccl_inspector.card.given import Asked
 from nccl_inspector.card.html import render_html
 from nccl_inspector.card.make import make_card
 from nccl_inspector.card.model import Card
@@ -19,8 +20,12 @@ def usual_makers(config: Config) -> Makers:
     def make(loaded: Loaded) -> Card:
         return make_card(loaded, config)
 
+    def make_within(loaded: Loaded, output_s: float) -> Card:
+        return make_card(loaded, config, Asked(output_cpu_s=output_s))
+
     return Makers(
         card=make,
+        card_within=make_within,
         json=lambda card: to_json(card, datetime.now(UTC)).encode("ascii"),
         html=lambda card: render_html(card, datetime.now(UTC)).encode("utf-8", "replace"),
         comment=make_comment,

@@ -111,8 +111,8 @@ def attempts(rows: Sequence[Row]) -> list[Row]:
     return chain
 
 
-def _identity(row: Row) -> Facts:
-    """What the two ids say: JobIDRaw is the job's own, JobID as users write it."""
+def identity(row: Row) -> Facts:
+    """Return what the two ids say: JobIDRaw is the job's own, JobID as users write it."""
     facts: Facts = {"job_id": number(row["JobIDRaw"])}
     if not re.fullmatch("[0-9]+[_+].+", row["JobID"]):
         return facts
@@ -168,5 +168,5 @@ def facts(row: Row) -> Facts:
         "comment": plain(row["Comment"]) or None,
         "admin_comment": plain(row["AdminComment"]),
     }
-    found |= _identity(row) | tres_facts(row["AllocTRES"], row["ReqTRES"])
+    found |= identity(row) | tres_facts(row["AllocTRES"], row["ReqTRES"])
     return {key: value for key, value in found.items() if value is not None}

@@ -16,6 +16,7 @@ ANSWER_S = 10.0
 _REAP_S = 0.2
 # An array has a record of 1.3 KB for each of its tasks: this is six thousand.
 OUTPUT_BYTES_MAX = 8 << 20
+TOO_MUCH = "more output than is taken"
 
 
 def _environment(more: Mapping[str, str]) -> dict[str, str]:
@@ -111,5 +112,5 @@ def ask(
     if said is None:
         return Said(124, "", f"no answer in {seconds:g} s")
     if said.cut:
-        return Said(1, "", "more output than is taken")
+        return Said(1, "", TOO_MUCH)
     return said

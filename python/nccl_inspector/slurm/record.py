@@ -90,6 +90,11 @@ class JobRecord:
     sources: tuple[str, ...] = ()  # that had something to say; first that of the attempt
 
     @property
+    def by_slurm(self) -> bool:
+        """Whether Slurm itself had something to say, and not a node summary alone."""
+        return bool(set(self.sources) - {SUMMARY})
+
+    @property
     def array_task(self) -> str:
         """`810_3`; empty for what is no task of an array."""
         if self.array_job_id is None or self.array_task_id is None:

@@ -1,12 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Put a card beside those of similar jobs that the store knows."""
+"""Put a card beside those of similar jobs that the store knows.
+
+Only jobs of the same user take part in the verdict. What other users' jobs had is shown with the
+number of users, and decides nothing: everything in it was written by those users' processes.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from nccl_inspector.analysis.bandwidth import size_label
-from nccl_inspector.analysis.baseline import Compared, compare_kinds, make_baseline
+from nccl_inspector.analysis.baseline import (
+    JOBS_MIN,
+    Compared,
+    Others,
+    beside_others,
+    compare_kinds,
+    make_baseline,
+)
 from nccl_inspector.analysis.kinds import KindKey, key_of, kinds_of
 from nccl_inspector.card.model import (
     DEGRADED,
@@ -26,7 +37,7 @@ from nccl_inspector.card.model import (
 )
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.store.index import reading
-from nccl_inspector.store.queries import past_kinds
+from nccl_inspector.store.queries import Owner, others_past, own_past
 
 # Of the time of the operations that could be compared. Among 32 kinds of a healthy job some one is
 # low by chance: in 40 % of jobs whose like differ by 5 % and are five.
@@ -45,9 +56,11 @@ def _finding(one: Compared, low_share: float) -> Finding:
     what = f"{key.transport} {key.func} {size_label(key.size_class)}"
     return Finding(
         "slower-than-similar", WARNING if low_share >= LOW_SHARE_MIN else INFO, MEDIUM,
-        f"{what} is slower than in similar jobs: {one.median_gbs:.3g} -> {gbs:.3g} GB/s",
-        f"{one.delta:+.0%} beside the median of {one.jobs} jobs of as many ranks and nodes, with "
-        f"the same GPUs and NCCL. So are {low_share:.0%} of the job's operations, by their time.",
+        f"{what} is slower than in this user's similar jobs: "
+        f"{one.median_gbs:.3g} -> {gbs:.3g} GB/s",
+        f"{one.delta:+.0%} beside the median of {one.jobs} jobs of this user with as many ranks "
+        f"and nodes and the same GPUs, network and NCCL. So are {low_share:.0%} of the job's "
+        "operations, by their time.",
         None,
         (Entity("job", ""),),
         (
@@ -85,15 +98,24 @@ def _verdict(card: Card, low: list[Compared], findings: list[Finding]) -> Verdic
 
 
 def beside_similar(card: Card, store_dir: Path) -> Card:
-    """Return the card with what similar jobs had; without an index it says that there is none."""
+    """Return the card with what similar jobs had; without an index it says that there is none.
+
+    A user's own index and the index of all jobs lead to the same verdict.
+    """
     kinds = kinds_of(card)
     state, detail = "absent", ""
     compared: list[Compared] = []
+    others: list[Others] = []
     try:
         with reading(store_dir) as (index, _):
-            past = past_kinds(index, [kind.key for kind in kinds], card.job.job_id)
-            compared = compare_kinds(kinds, past)
-            state, detail = ("present", "") if compared else ("absent", "fewer than 5 similar jobs")
+            keys = [kind.key for kind in kinds]
+            owner = Owner(card.job.uid, card.job.user)
+            compared = compare_kinds(kinds, own_past(index, keys, owner, card.job.job_id))
+            past = others_past(index, keys, owner, card.job.job_id)
+            found = (beside_others(kind, past[kind.key]) for kind in kinds)
+            others = [one for one in found if one is not None]
+            state = "present" if compared else "absent"
+            detail = "" if compared else f"fewer than {JOBS_MIN} similar jobs of this user"
     except InspectorError as err:
         detail = str(err)
     low = [one for one in compared if one.is_low]
@@ -107,5 +129,5 @@ def beside_similar(card: Card, store_dir: Path) -> Card:
         findings=(*card.findings, *findings),
         operations=_with_deltas(card, known),
         data_quality=replace(quality, inputs=(*quality.inputs, Input("baseline", state, detail))),
-        baseline=make_baseline(compared),
+        baseline=make_baseline(compared, others),
     )

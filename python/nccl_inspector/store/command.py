@@ -80,26 +80,30 @@ def history(
 @_conf
 @click.option("--last", type=click.IntRange(1, 100_000), default=1000, show_default=True,
               help="How many jobs are looked at.")  # fmt: skip
+@click.option("--each-job", is_flag=True,
+              help="Count jobs, not users: where all jobs are one account's.")  # fmt: skip
 @_all
 @_json
-def nodes(conf: Path | None, last: int, everything: bool, as_json: bool) -> None:
+def nodes(conf: Path | None, last: int, each_job: bool, everything: bool, as_json: bool) -> None:
     """Name nodes on which jobs were slow again and again, with the evidence.
 
-    A hint for a health check, never a reason to drain: a node is compared with others that ran
-    the same kinds of operation, over the last jobs of the index.
+    A hint for a health check, never a reason to drain: a node is compared with others by how the
+    jobs of each user fared there beside the same user's other jobs. Two users at least must have
+    fared badly; of your own jobs alone, each counts.
     """
     from nccl_inspector.analysis.slownodes import score_nodes
     from nccl_inspector.store.index import reading
     from nccl_inspector.store.queries import last_jobs
     from nccl_inspector.store.text import nodes_text
 
-    with reading(read_config(conf).store_dir) as (index, _):
+    with reading(read_config(conf).store_dir) as (index, all_jobs):
         jobs = last_jobs(index, last)
-    scores = score_nodes(jobs)
+    each_job |= not all_jobs
+    scores = score_nodes(jobs, each_job=each_job)
     if as_json:
         click.echo(json.dumps({"jobs": len(jobs), "nodes": [asdict(one) for one in scores]}))
     else:
-        click.echo(nodes_text(scores, len(jobs), everything), nl=False)
+        click.echo(nodes_text(scores, len(jobs), everything, each_job=each_job), nl=False)
 
 
 @click.command()

@@ -18,6 +18,7 @@ from urllib.parse import quote
 from nccl_inspector.acl import allow
 from nccl_inspector.analysis.kinds import KindKey
 from nccl_inspector.errors import InspectorError
+from nccl_inspector.store.reuse import current_name, is_owner
 from nccl_inspector.store.rows import JobRow, Rows
 from nccl_inspector.store.schema import VERSION, migrate, version_of
 
@@ -92,9 +93,17 @@ def writing(path: Path, gid: int | None) -> Iterator[sqlite3.Connection]:
         raise _broken(path, err) from err
 
 
+def _values(*values: object) -> tuple[object, ...]:
+    """Return values that SQLite can keep. (JSON allows halves of characters in texts.)"""
+    return tuple(
+        one.encode("utf-8", "replace").decode("utf-8") if isinstance(one, str) else one
+        for one in values
+    )
+
+
 def _node_id(index: sqlite3.Connection, name: str) -> int:
-    index.execute("INSERT OR IGNORE INTO nodes (name) VALUES (?)", (name,))
-    (number,) = index.execute("SELECT id FROM nodes WHERE name=?", (name,)).fetchone()
+    index.execute("INSERT OR IGNORE INTO nodes (name) VALUES (?)", _values(name))
+    (number,) = index.execute("SELECT id FROM nodes WHERE name=?", _values(name)).fetchone()
     return int(number)
 
 
@@ -109,20 +118,27 @@ def put(index: sqlite3.Connection, rows: Rows) -> None:
     job = rows.job
     old = index.execute(
         "SELECT key FROM jobs WHERE cluster=? AND job_id=? AND restart=?",
-        (job.cluster, job.job_id, job.restart),
+        _values(job.cluster, job.job_id, job.restart),
     ).fetchone()
     if old:
         _delete(index, old[0])
-    key = index.execute(_INSERT_JOB, astuple(job)).lastrowid
+    key = index.execute(_INSERT_JOB, _values(*astuple(job))).lastrowid
     index.executemany(
         _INSERT_NODE,
         [(key, _node_id(index, one.node), one.local, one.named) for one in rows.nodes],
     )
-    index.executemany(_INSERT_ENTITY, [(key, *astuple(one)) for one in rows.entities])
+    index.executemany(_INSERT_ENTITY, [(key, *_values(*astuple(one))) for one in rows.entities])
     index.executemany(
         _INSERT_KIND,
         [
-            (key, *astuple(one.key), one.time_ns, one.bus_gbs, one.waiting_share, one.busy_ns)
+            (
+                key,
+                *_values(*astuple(one.key)),
+                one.time_ns,
+                one.bus_gbs,
+                one.waiting_share,
+                one.busy_ns,
+            )
             for one in rows.kinds
         ],
     )
@@ -171,10 +187,27 @@ def export_user(path: Path, uid: int, gid: int | None) -> None:
         raise
 
 
+def _owner(index: sqlite3.Connection, schema: str, uid: int) -> str:
+    """Return whose number it is today; where nobody knows, whose job came last."""
+    if (name := current_name(uid)) is not None:
+        return name
+    last = f"SELECT user FROM {schema}.jobs WHERE uid=? ORDER BY key DESC LIMIT 1"
+    found = index.execute(last, (uid,)).fetchone()
+    return str(found[0]) if found else ""
+
+
+def _refuse_former(index: sqlite3.Connection, store_dir: Path) -> None:
+    """Raise an InspectorError if the caller's own index is that of another user of the number."""
+    names = [name for (name,) in index.execute("SELECT DISTINCT user FROM jobs")]
+    if not all(is_owner(os.getuid(), name) for name in names):
+        raise InspectorError(f"none of your jobs is in the index yet: {store_dir}")
+
+
 def _copy_user(copy: sqlite3.Connection, uid: int) -> None:
     copy.execute(
-        "INSERT INTO main.jobs SELECT * FROM all_jobs.jobs WHERE uid=? ORDER BY end_s DESC LIMIT ?",
-        (uid, OWN_JOBS_MAX),
+        "INSERT INTO main.jobs SELECT * FROM all_jobs.jobs WHERE uid=? AND user IN (?, ?)"
+        " ORDER BY end_s DESC LIMIT ?",
+        (uid, _owner(copy, "all_jobs", uid), str(uid), OWN_JOBS_MAX),
     )
     for table in _TABLES:
         copy.execute(
@@ -208,6 +241,8 @@ def reading(store_dir: Path) -> Iterator[tuple[sqlite3.Connection, bool]]:
         with closing(sqlite3.connect(uri, uri=True, timeout=_READER_WAITS_S)) as index:
             if (version := version_of(index)) != VERSION:
                 raise InspectorError(f"{path}: written by another release (schema {version})")
+            if not all_jobs:
+                _refuse_former(index, store_dir)
             yield index, all_jobs
     except sqlite3.OperationalError as err:
         raise InspectorError(f"{path}: cannot be read now: {err}") from err

@@ -1,22 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is asked of the index: jobs by their verdicts, what slow nodes show in, similar jobs."""
+"""What is asked of the index: jobs by their verdicts, what slow nodes show in, similar jobs.
+
+One user's jobs never displace another's: of similar jobs those of the same user are asked for by
+themselves, and where jobs of many users are looked at, each user has a share of them.
+"""
 
 import sqlite3
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, fields
+from typing import Any, NamedTuple
 
-from nccl_inspector.analysis.baseline import JOBS_MIN, PastKind
+from nccl_inspector.analysis.baseline import JOBS_MAX, PastKind
 from nccl_inspector.analysis.kinds import KindKey
 from nccl_inspector.analysis.slownodes import JobSeen
 from nccl_inspector.store.index import JOB_COLUMNS
 from nccl_inspector.store.rows import JobRow
 
 _KEY_COLUMNS = tuple(f"kinds.{field.name}" for field in fields(KindKey))
-_PAST_MAX = 400
-_NEAR_JOBS = 5000  # the latest, of which not everything is alike
+_KEYS = ",".join(_KEY_COLUMNS)
+_PAST_MAX = 400  # of one kind: those just like it, and those of its function and size
+_OWN_JOBS = 2000  # the latest of one user, among which similar ones are looked for
+_NEAR_JOBS = 5000  # the latest of all users
+_OTHERS_ROWS_MAX = 4000
 _SUCCESSFUL = "(jobs.state = 'COMPLETED' OR (jobs.state = '' AND jobs.status != 'FAILED'))"
-_LATEST = "SELECT key FROM jobs WHERE end_s IS NOT NULL ORDER BY end_s DESC LIMIT ?"
+_SHARES = 4  # so many times as many jobs are looked at to give each user a share
+# The latest job of each user, then the one before of each, and so on.
+_LATEST = """
+SELECT key FROM (
+  SELECT key, end_s, row_number() OVER (PARTITION BY uid, user ORDER BY end_s DESC) AS place
+  FROM (SELECT key, uid, user, end_s FROM jobs WHERE end_s IS NOT NULL
+        ORDER BY end_s DESC LIMIT ?)
+) ORDER BY place, end_s DESC LIMIT ?
+"""
+
+
+class Owner(NamedTuple):
+    """Whose a job is: the number may be given to somebody else, so the name belongs to it."""
+
+    uid: int | None
+    user: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +73,20 @@ def find_jobs(index: sqlite3.Connection, wish: Wish) -> list[JobRow]:
 
 
 def last_jobs(index: sqlite3.Connection, limit: int) -> list[JobSeen]:
-    """Return what the last jobs say of their nodes, the latest first."""
+    """Return what the last jobs say of their nodes, the latest first, with a share for each user.
+
+    Of more jobs than `limit` each user's latest come first.
+    """
+    index.execute("CREATE TEMP TABLE chosen (key INTEGER PRIMARY KEY)")
+    index.execute(f"INSERT INTO chosen {_LATEST}", (limit * _SHARES, limit))
     latest = index.execute(
-        f"SELECT key, job_id FROM jobs WHERE key IN ({_LATEST}) ORDER BY end_s DESC", (limit,)
+        "SELECT key, job_id, uid, user FROM jobs JOIN chosen USING (key) ORDER BY end_s DESC"
     ).fetchall()
     names = dict(index.execute("SELECT id, name FROM nodes"))
     local: dict[int, dict[str, float]] = defaultdict(dict)
     named: dict[int, set[str]] = defaultdict(set)
     for job, node, value, is_named in index.execute(
-        f"SELECT job, node, local, named FROM job_nodes WHERE job IN ({_LATEST})", (limit,)
+        "SELECT job, node, local, named FROM job_nodes JOIN chosen ON job = chosen.key"
     ):
         local[job][names[node]] = value
         if is_named:
@@ -66,41 +94,73 @@ def last_jobs(index: sqlite3.Connection, limit: int) -> list[JobSeen]:
     kinds: dict[int, list[tuple[KindKey, float, float]]] = defaultdict(list)
     words = f"SELECT job, bus_gbs, busy_ns, {','.join(_KEY_COLUMNS)} FROM kinds"
     for job, gbs, busy_ns, *key in index.execute(
-        f"{words} WHERE bus_gbs > 0 AND job IN ({_LATEST})", (limit,)
+        f"{words} JOIN chosen ON job = chosen.key WHERE bus_gbs > 0"
     ):
         kinds[job].append((KindKey(*key), gbs, busy_ns))
+    index.execute("DROP TABLE chosen")
     return [
-        JobSeen(job_id, local[key], frozenset(named[key]), tuple(kinds[key]))
-        for key, job_id in latest
+        JobSeen(job_id, local[key], frozenset(named[key]), tuple(kinds[key]), _owner(uid, user))
+        for key, job_id, uid, user in latest
     ]
 
 
-def past_kinds(
-    index: sqlite3.Connection, keys: Sequence[KindKey], job_id: int
-) -> dict[KindKey, list[PastKind]]:
-    """Return for each kind what successful jobs had of it, the latest first, not the job itself.
+def _owner(uid: int | None, user: str) -> str:
+    return f"{'-' if uid is None else uid} {user}"
 
-    Where too few had it, what the latest jobs had of its function and size: analysis/baseline.py
-    chooses among them what may differ.
+
+def _past(rows: Iterable[tuple[Any, ...]]) -> Iterator[PastKind]:
+    for job_id, gbs, time_ns, uid, user, *key in rows:
+        yield PastKind(KindKey(*key), job_id, gbs, time_ns, _owner(uid, user))
+
+
+def own_past(
+    index: sqlite3.Connection, keys: Sequence[KindKey], owner: Owner, job_id: int
+) -> dict[KindKey, list[PastKind]]:
+    """Return what successful jobs of one user had of each kind's function and size.
+
+    The latest first, without the job itself; analysis/baseline.py chooses the similar ones.
     """
-    alike = " AND ".join(f"{column} = ?" for column in _KEY_COLUMNS)
-    (last,) = index.execute("SELECT max(key) FROM jobs").fetchone()
-    found = {}
-    for key in dict.fromkeys(keys):
-        past = _past(index, alike, (*astuple(key), job_id))
-        if len({one.job_id for one in past}) < JOBS_MIN:
-            near = "kinds.func = ? AND kinds.size_class = ? AND kinds.job > ?"
-            past = _past(index, near, (key.func, key.size_class, (last or 0) - _NEAR_JOBS, job_id))
-        found[key] = past
+    found: dict[KindKey, list[PastKind]] = {key: [] for key in keys}
+    if owner.uid is None:
+        return found
+    rows = index.execute(
+        "WITH own AS (SELECT key, job_id, uid, user FROM jobs"
+        f" WHERE uid = ? AND user = ? AND job_id != ? AND end_s IS NOT NULL AND {_SUCCESSFUL}"
+        " ORDER BY end_s DESC LIMIT ?)"
+        f" SELECT own.job_id, kinds.bus_gbs, kinds.time_ns, own.uid, own.user, {_KEYS}"
+        " FROM own CROSS JOIN kinds ON kinds.job = own.key"
+        " WHERE kinds.bus_gbs > 0 ORDER BY own.key DESC",
+        (*owner, job_id, _OWN_JOBS),
+    )
+    room: dict[tuple[KindKey, bool], int] = defaultdict(lambda: _PAST_MAX)
+    wanted: dict[tuple[str, int], list[KindKey]] = defaultdict(list)
+    for key in found:
+        wanted[key.func, key.size_class].append(key)
+    for one in _past(rows):
+        for key in wanted.get((one.key.func, one.key.size_class), ()):
+            room[key, one.key == key] -= 1
+            if room[key, one.key == key] >= 0:
+                found[key].append(one)
     return found
 
 
-def _past(index: sqlite3.Connection, where: str, values: tuple[object, ...]) -> list[PastKind]:
-    # Jobs get their keys as they end, or nearly so: the key's index gives them in order.
-    rows = index.execute(
-        f"SELECT {','.join(_KEY_COLUMNS)}, jobs.job_id, kinds.bus_gbs, kinds.time_ns"
-        f" FROM kinds JOIN jobs ON jobs.key = kinds.job WHERE {where} AND kinds.bus_gbs > 0"
-        f" AND jobs.job_id != ? AND {_SUCCESSFUL} ORDER BY kinds.job DESC LIMIT ?",
-        (*values, _PAST_MAX),
+def others_past(
+    index: sqlite3.Connection, keys: Sequence[KindKey], owner: Owner, job_id: int
+) -> dict[KindKey, list[PastKind]]:
+    """Return what successful jobs of other users had of each kind, of each user the latest."""
+    alike = " AND ".join(f"{column} = ?" for column in _KEY_COLUMNS)
+    (last,) = index.execute("SELECT max(key) FROM jobs").fetchone()
+    question = (
+        "SELECT * FROM (SELECT jobs.job_id, kinds.bus_gbs, kinds.time_ns, jobs.uid, jobs.user,"
+        f" {_KEYS}, row_number() OVER (PARTITION BY jobs.uid, jobs.user ORDER BY kinds.job DESC)"
+        " AS place FROM kinds JOIN jobs ON jobs.key = kinds.job"
+        f" WHERE {alike} AND kinds.job > ? AND kinds.bus_gbs > 0 AND jobs.uid IS NOT NULL"
+        f" AND NOT (jobs.uid IS ? AND jobs.user = ?) AND jobs.job_id != ? AND {_SUCCESSFUL})"
+        " WHERE place <= ? ORDER BY place LIMIT ?"
     )
-    return [PastKind(KindKey(*row[:8]), *row[8:]) for row in rows]
+    found = {}
+    for key in dict.fromkeys(keys):
+        values = (*astuple(key), (last or 0) - _NEAR_JOBS, *owner, job_id, JOBS_MAX)
+        rows = index.execute(question, (*values, _OTHERS_ROWS_MAX))
+        found[key] = list(_past(row[:-1] for row in rows))
+    return found

@@ -50,7 +50,10 @@ CREATE INDEX kinds_by_key
 # A job is also looked for by its number alone, where it goes.
 _SECOND = "CREATE INDEX jobs_by_id ON jobs (job_id);"
 
-MIGRATIONS: Sequence[str] = (_FIRST, _SECOND)
+# What the agent's counters know of the network belongs to what makes jobs alike.
+_THIRD = "ALTER TABLE kinds ADD COLUMN nic TEXT NOT NULL DEFAULT '';"
+
+MIGRATIONS: Sequence[str] = (_FIRST, _SECOND, _THIRD)
 VERSION = len(MIGRATIONS)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from nccl_inspector.analysis.bandwidth import size_label
 from nccl_inspector.analysis.compare import FASTER, NOISE, SLOWER, Difference, KindChange, Side
 from nccl_inspector.analysis.slownodes import NodeScore
-from nccl_inspector.card.words import bandwidth, change, clock, elapsed, percent
+from nccl_inspector.card.words import bandwidth, change, clock, elapsed, number, percent
 from nccl_inspector.columns import Column, fit_columns, row_text
 from nccl_inspector.hostlist import compress_within
 from nccl_inspector.printable import plain
@@ -87,14 +87,16 @@ def jobs_text(jobs: Sequence[JobRow], all_jobs: bool, each_task: bool = False) -
 
 
 _NODE = (
-    Column("NODE", is_text=True), Column("JOBS"), Column("COMPARED"), Column("NAMED IN"),
+    Column("NODE", is_text=True), Column("USERS"), Column("JOBS"), Column("COMPARED"),
+    Column("NAMED IN"),
     Column("BANDWIDTH"), Column("Z"), Column("WORST JOBS", is_text=True),
 )  # fmt: skip
 
 
 def _node_row(one: NodeScore) -> tuple[str, ...]:
     return (
-        one.node, str(one.jobs), str(one.compared), str(one.named), change(one.depth),
+        one.node, str(one.users), str(one.jobs), str(one.compared), str(one.named),
+        change(one.depth),
         "-" if one.z is None else f"{one.z:.1f}", ", ".join(map(str, one.worst)) or "-",
     )  # fmt: skip
 
@@ -104,13 +106,18 @@ def _against(one: NodeScore) -> str:
     if "slow" in one.reasons:
         said.append(f"its jobs are slow beside their like ({change(one.depth)} at the median)")
     if "named" in one.reasons:
-        said.append(f"warnings are about it in {one.named} of {one.jobs} jobs")
+        said.append(
+            f"warnings are about it in {one.named} of {one.jobs} jobs, "
+            f"by {one.named_by} of {number(one.users, 'user')}"
+        )
     if one.with_it:
         said.append(f"not told apart from {_nodes(one.with_it)}")
     return _wrap(f"{one.node}: {'; '.join(said)}")
 
 
-def nodes_text(scores: Sequence[NodeScore], jobs: int, everything: bool) -> str:
+def nodes_text(
+    scores: Sequence[NodeScore], jobs: int, everything: bool, *, each_job: bool = False
+) -> str:
     """Return suspects first, with what speaks against them; a hint, never a reason to drain."""
     if not scores:
         return "no job in the index\n"
@@ -128,7 +135,9 @@ def nodes_text(scores: Sequence[NodeScore], jobs: int, everything: bool) -> str:
         lines += ["OTHERS", *_table(_NODE, [_node_row(one) for one in shown])]
     if len(shown) < len(others):
         lines.append(f"  and {len(others) - len(shown)} more (--all)")
-    lines.append("BANDWIDTH: median over its jobs, beside others with the same kinds of operation")
+    lines.append("BANDWIDTH: median over its users, each beside their own jobs of the same kinds")
+    if not each_job:
+        lines.append("Users are counted, not jobs (--each-job: for jobs that are all one user's).")
     return "\n".join(lines) + "\n"
 
 

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Work in processes of their own, of which none holds up the service for longer than it says.
+
+A child has bounds of time and memory. One that does not come to an end in time is killed, and one
+that even then does not end, because it hangs in a file system, is left behind: it is counted, and
+taken note of whenever it ends. What a child opens of a user's it says before (visiting.py), so that
+the user whose path it was is known, and is not asked again for a while (avoided.py).
+"""
+
+import os
+import pickle
+import resource
+import select
+import signal
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from nccl_inspector.childprocess import start_child
+from nccl_inspector.controller.avoided import Avoided
+from nccl_inspector.controller.outcome import FAILED, LATER, Outcome
+from nccl_inspector.errors import InspectorError
+from nccl_inspector.printable import printable
+from nccl_inspector.visiting import AvoidedError, tell
+
+CHILD_S = 300.0
+VISIT_S = 75.0  # to open and read what a user chose; card/output.py gives up before
+ASK_S = 120.0
+REAP_S = 3.0  # a process that is killed ends within milliseconds, or hangs
+LEFT_MAX = 16
+LEFT_VISITS_MAX = 8  # then no user's path is opened any more
+# Of addresses; a report of 8,192 ranks takes less than 1 GiB of memory, and threads that read
+# summaries reserve as much without using it.
+CHILD_BYTES = 5 << 30
+_DETAIL_CHARS_MAX = 1000
+_ANSWER_BYTES_MAX = 256 << 20
+_CHUNK_BYTES = 1 << 16
+_POLL_S = 0.002
+_FRAME = struct.Struct("!cIq")  # kind, bytes that follow, a user's number
+_BEGIN, _END, _HUNG, _ANSWER = b"b", b"e", b"h", b"a"
+
+Work = Callable[[], Outcome]
+_Found = TypeVar("_Found")
+
+
+class NoAnswerError(InspectorError):
+    """A child came to no answer; the text says why. `is_stuck`: it hangs in a file system."""
+
+    def __init__(self, why: str, *, is_stuck: bool = False) -> None:
+        super().__init__(why)
+        self.is_stuck = is_stuck
+
+
+@dataclass(frozen=True, slots=True)
+class Visited:
+    """A user's path that a child has begun to open; `since_s` is of time.monotonic()."""
+
+    uid: int
+    path: Path
+    since_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A child that could not be ended. `uid`: whose path it opened; None: nobody's."""
+
+    pid: int
+    about: str
+    since_s: float  # of time.monotonic()
+    uid: int | None = None
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(fd, data) :]
+
+
+def _send(fd: int, kind: bytes, payload: bytes = b"", uid: int = 0) -> None:
+    _write_all(fd, _FRAME.pack(kind, len(payload), uid) + payload)
+
+
+class _Heard:
+    """What a child has said so far."""
+
+    def __init__(self) -> None:
+        self.answer: bytes | None = None
+        self.visited: Visited | None = None
+        self.hung: list[tuple[Visited, int]] = []  # with the process that hangs on it
+        self._data = bytearray()
+
+    def take(self, data: bytes) -> None:
+        self._data += data
+        while len(self._data) >= _FRAME.size:
+            kind, length, uid = _FRAME.unpack_from(self._data)
+            end = _FRAME.size + length
+            if length > _ANSWER_BYTES_MAX or len(self._data) < end:
+                return
+            payload = bytes(self._data[_FRAME.size : end])
+            del self._data[:end]
+            if kind == _BEGIN:
+                self.visited = Visited(uid, Path(os.fsdecode(payload)), time.monotonic())
+            elif kind == _END:
+                self.visited = None
+            elif kind == _HUNG and self.visited is not None:
+                self.hung.append((self.visited, int(payload)))
+            elif kind == _ANSWER:
+                self.answer = payload
+
+
+def _reap(pid: int, seconds: float) -> int | None:
+    """Return the wait status of a child that ends within so many seconds; None: it does not."""
+    until_s, pause_s = time.monotonic() + seconds, 0.0
+    while True:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return status
+        if time.monotonic() >= until_s:
+            return None
+        pause_s = min(pause_s + _POLL_S, 0.1)
+        time.sleep(pause_s)
+
+
+def _why_ended(status: int) -> str:
+    if os.WIFSIGNALED(status):
+        name = signal.Signals(os.WTERMSIG(status)).name
+        return f"the process that did it was ended by {name}"
+    return "the process that did it broke off: see the lines before"
+
+
+class Children:
+    """Starts children, waits for them, and remembers those that it had to leave behind."""
+
+    def __init__(self, reap: Callable[[int, float], int | None] = _reap) -> None:
+        """Begin without any. `reap`: waits for the end of a child for so many seconds."""
+        self._reap_child = reap
+        self._left: dict[int, Left] = {}
+        self.avoided = Avoided()
+        self.left_in_all = 0
+
+    @property
+    def left(self) -> tuple[Left, ...]:
+        """Return the children that still hang."""
+        return tuple(self._left.values())
+
+    def collect(self) -> None:
+        """Take note of the children left behind that have ended since."""
+        for pid in list(self._left):
+            try:
+                is_there = os.waitpid(pid, os.WNOHANG)[0] == 0
+            except ChildProcessError:  # it was a child of one of ours
+                is_there = Path(f"/proc/{pid}").exists()
+            if not is_there:
+                del self._left[pid]
+
+    def run(self, work: Work, about: str) -> Outcome:
+        """Do a piece of work; `about` says what it is, as text."""
+        try:
+            found = self._answer(work, about, CHILD_S)
+        except NoAnswerError as err:
+            return Outcome(LATER if err.is_stuck else FAILED, printable(str(err)))
+        return Outcome(found.word, printable(found.detail[:_DETAIL_CHARS_MAX]))
+
+    def ask(self, work: Callable[[], _Found], about: str) -> _Found:
+        """Return what `work` returns.
+
+        Raises:
+            NoAnswerError: it raised something, died, or took too long.
+        """
+        return self._answer(work, about, ASK_S)
+
+    def _answer(self, work: Callable[[], _Found], about: str, seconds: float) -> _Found:
+        self.collect()
+        if len(self._left) >= LEFT_MAX:
+            raise NoAnswerError(f"{len(self._left)} processes hang in a file system", is_stuck=True)
+        reading, writing = os.pipe2(os.O_CLOEXEC)
+        try:
+            pid = start_child(partial(self._child, writing, work, seconds), [writing])
+        except OSError as err:
+            os.close(reading)
+            raise NoAnswerError(f"no process: {err.strerror}", is_stuck=True) from err
+        finally:
+            os.close(writing)
+        try:
+            data = self._wait(pid, reading, about, seconds)
+        finally:
+            os.close(reading)
+        found: _Found = pickle.loads(data)  # noqa: S301 - our own child's
+        return found
+
+    def _child(self, pipe_fd: int, work: Callable[[], Any], seconds: float) -> None:
+        signal.alarm(int(seconds) + 1)
+        resource.setrlimit(resource.RLIMIT_AS, (CHILD_BYTES, CHILD_BYTES))
+        tell(
+            partial(self._visit, pipe_fd),
+            lambda uid, _path, hung: _send(pipe_fd, _HUNG, str(hung).encode(), uid),
+        )
+        _send(pipe_fd, _ANSWER, pickle.dumps(work(), pickle.HIGHEST_PROTOCOL))
+
+    @contextmanager
+    def _visit(self, pipe_fd: int, uid: int, path: Path) -> Iterator[None]:
+        """In the child: say which path of a user is opened, unless it is avoided."""
+        why = self.avoided.why_not(uid, path, time.monotonic())
+        if not why and len(self._left) >= LEFT_VISITS_MAX:
+            why = f"not opened: {len(self._left)} processes hang in a file system"
+        if why:
+            raise AvoidedError(why)
+        _send(pipe_fd, _BEGIN, os.fsencode(path), uid)
+        try:
+            yield
+        finally:
+            _send(pipe_fd, _END)
+
+    def _wait(self, pid: int, pipe_fd: int, about: str, seconds: float) -> bytes:
+        """Return the answer of a child, which has ended or is left behind then."""
+        heard, until_s = _Heard(), time.monotonic() + seconds + 10
+        in_time = self._listen(pipe_fd, heard, until_s)
+        status = self._reap_child(pid, REAP_S) if in_time else None
+        if status is None:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            status = self._reap_child(pid, REAP_S)
+        visited = heard.visited
+        for hung_on, hung in heard.hung:
+            self.avoided.add(hung_on.uid, hung_on.path, time.monotonic())
+            if Path(f"/proc/{hung}").exists():
+                self._leave(hung, "reads a job's output", hung_on.uid)
+        if status is None:
+            self._leave(pid, about, visited.uid if visited else None)
+        if heard.answer is not None:
+            return heard.answer
+        if visited is not None and (not in_time or status is None):
+            self.avoided.add(visited.uid, visited.path, time.monotonic())
+            raise NoAnswerError(f"{visited.path}: no answer in {VISIT_S:g} s", is_stuck=True)
+        if status is None:
+            raise NoAnswerError("the process that did it hangs in a file system", is_stuck=True)
+        raise NoAnswerError(_why_ended(status))
+
+    def _leave(self, pid: int, about: str, uid: int | None) -> None:
+        """Remember a process that could not be ended."""
+        self.left_in_all += 1
+        self._left[pid] = Left(pid, about, time.monotonic(), uid)
+
+    @staticmethod
+    def _listen(pipe_fd: int, heard: _Heard, until_s: float) -> bool:
+        """Hear a child until it answers or ends; tell whether it did in time."""
+        while heard.answer is None:
+            due_s = until_s
+            if heard.visited:
+                due_s = min(due_s, heard.visited.since_s + VISIT_S)
+            left_s = due_s - time.monotonic()
+            if left_s <= 0 or not select.select([pipe_fd], [], [], left_s)[0]:
+                return False
+            data = os.read(pipe_fd, _CHUNK_BYTES)
+            if not data:
+                return True
+            heard.take(data)
+        return True

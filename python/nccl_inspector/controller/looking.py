@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Look at the files of many jobs at once: what is there of each, and so what can be done for it.
+
+Summaries and reports are on storage that may be slow, or not answer: the work of a child.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from nccl_inspector.controller.due import Look, find_due
+from nccl_inspector.controller.queue import Entry
+from nccl_inspector.errors import InspectorError
+from nccl_inspector.parallel import in_parallel
+from nccl_inspector.reportdir import written
+
+
+def stored_ns(leader: int, store_dir: Path) -> dict[int, int] | InspectorError:
+    """Return when each stored report of a job was written, Unix nanoseconds; by attempt.
+
+    A report for which there is something left to do has the time 0. Instead: why the job's
+    directory cannot be looked at.
+    """
+    folder = store_dir / str(leader)
+    try:
+        return {
+            int(path.stem): path.stat().st_mtime_ns
+            for path in folder.glob("*.json")
+            if path.stem.isascii() and path.stem.isdigit()
+        }
+    except OSError as err:
+        return InspectorError(f"{err.filename or folder}: {err.strerror}")
+
+
+def look_at(
+    groups: Mapping[int, Sequence[Entry]],
+    report_dir: Path,
+    store_dir: Path,
+    now_s: float,
+    wait_s: float,
+) -> dict[int, Look | str]:
+    """Return what can be done for each job, or why that cannot be seen; by leader.
+
+    `groups`: the parts of the queue, as due.group makes them. Times in seconds.
+    """
+    leaders = list(groups)
+    files = written((one.job_id for its in groups.values() for one in its), report_dir)
+    stored = in_parallel(partial(stored_ns, store_dir=store_dir), leaders)
+    found: dict[int, Look | str] = {}
+    for leader, done in zip(leaders, stored, strict=True):
+        its = groups[leader]
+        seen = {one.job_id: files[one.job_id] for one in its}
+        wrong = [one for one in (done, *seen.values()) if isinstance(one, InspectorError)]
+        if wrong or isinstance(done, InspectorError):
+            found[leader] = str(wrong[0])
+            continue
+        known = {job_id: one for job_id, one in seen.items() if not isinstance(one, InspectorError)}
+        at_ns = {attempt: ns for attempt, ns in done.items() if ns}
+        found[leader] = find_due(its, known, at_ns, now_s, wait_s)
+    return found

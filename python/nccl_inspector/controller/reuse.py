@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Take reports from whoever has a number of a user who had it before: the work of a child.
+
+Where the number has another name today, the job's directories lose the right to be read by it, and
+its row loses the number. Root and report_group see all.
+"""
+
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from nccl_inspector.acl import allow
+from nccl_inspector.card.words import number
+from nccl_inspector.config import Config
+from nccl_inspector.controller.making import group_id
+from nccl_inspector.controller.outcome import DONE, LATER, Outcome
+from nccl_inspector.errors import InspectorError
+from nccl_inspector.report import COMPONENTS_MAX
+from nccl_inspector.reportdir import peek
+from nccl_inspector.store.index import INDEX, export_user, user_index, writing
+from nccl_inspector.store.reuse import is_owner
+
+GO_S = 20.0
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A directory with one for each job, and the group that may read those."""
+
+    directory: Path
+    gid: int | None
+
+
+def _former(index: sqlite3.Connection) -> Iterator[tuple[int, str]]:
+    """Yield numbers with the names of users who have them no more."""
+    pairs = index.execute("SELECT DISTINCT uid, user FROM jobs WHERE uid IS NOT NULL").fetchall()
+    for uid, user in pairs:
+        if not is_owner(uid, user):
+            yield uid, user
+
+
+def _close(job_id: int, place: Place) -> None:
+    """Let nobody but the owner and the group into a job's directory. Raises OSError."""
+    with suppress(FileNotFoundError):
+        fd = os.open(place.directory / str(job_id), _DIRECTORY)
+        try:
+            allow(fd, 0o7, None, 0o5, place.gid)
+        finally:
+            os.close(fd)
+
+
+def _components(leader: int, report_dir: Path) -> list[int]:
+    """Return the job and, of a heterogeneous one, its other components that have summaries."""
+    heads = [*peek(leader, report_dir), *peek(leader + 1, report_dir)]
+    if not any(head.het_job_id == str(leader) for head in heads):
+        return [leader]
+    others = range(leader + 1, leader + COMPONENTS_MAX)
+    return [
+        leader,
+        *(
+            job_id
+            for job_id in others
+            if any(head.het_job_id == str(leader) for head in peek(job_id, report_dir))
+        ),
+    ]
+
+
+@dataclass(slots=True)
+class Revoked:
+    """What was done: numbers of users and of their jobs; what went wrong, as text."""
+
+    uids: set[int]
+    jobs: int = 0
+    problem: str = ""
+
+
+def revoke_former(
+    index: sqlite3.Connection, store: Place, summaries: Place, due_s: float
+) -> Revoked:
+    """Take from numbers what was their former owners', until `due_s` of time.monotonic().
+
+    A job of which a directory could not be closed keeps its number, and is tried again next time.
+
+    Raises:
+        sqlite3.Error: the index is not changed.
+    """
+    done = Revoked(set())
+    for uid, user in _former(index):
+        rows = index.execute("SELECT key, job_id FROM jobs WHERE uid=? AND user=?", (uid, user))
+        for key, job_id in rows.fetchall():
+            if time.monotonic() >= due_s:
+                return done
+            try:
+                _close(job_id, store)
+                for component in _components(job_id, summaries.directory):
+                    _close(component, summaries)
+            except OSError as err:
+                done.problem = f"{err.filename or job_id}: {err.strerror}"
+                continue
+            index.execute("UPDATE jobs SET uid=NULL WHERE key=?", (key,))
+            done.uids.add(uid)
+            done.jobs += 1
+    return done
+
+
+def revoke(config: Config) -> Outcome:
+    """Close the reports and summaries of former owners of numbers; LATER: something is left."""
+    path = config.store_dir / INDEX
+    try:
+        if not path.exists():
+            return Outcome(DONE)
+        gid = group_id(config.report_group)
+        store, summaries = Place(config.store_dir, gid), Place(config.report_dir, None)
+        with writing(path, gid) as index:
+            done = revoke_former(index, store, summaries, time.monotonic() + GO_S)
+        for uid in sorted(done.uids):
+            with suppress(FileNotFoundError):  # the next job of the new owner makes another
+                user_index(config.store_dir, uid).unlink()
+            export_user(path, uid, gid)
+    except OSError as err:
+        return Outcome(LATER, f"{err.filename or path}: {err.strerror}")
+    except (InspectorError, sqlite3.Error) as err:
+        return Outcome(LATER, str(err))
+    if done.problem:
+        return Outcome(LATER, f"reports of a former user stay readable: {done.problem}")
+    said = f"{number(done.jobs, 'job')} of former owners of a uid closed" if done.jobs else ""
+    return Outcome(DONE, said)

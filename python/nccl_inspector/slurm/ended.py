@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which jobs ended in a span of time, by accounting (`sacct`, all users, all attempts)."""
+
+import secrets
+import time
+from pathlib import Path
+
+from nccl_inspector.slurm.accounting import TIME_FORMAT, Row, known_columns, read_rows
+from nccl_inspector.slurm.command import TOO_MUCH, ask
+from nccl_inspector.slurm.record import OVER
+from nccl_inspector.slurm.values import moment, state_word
+
+ANSWER_S = 30.0
+_SPAN_MIN_S = 60
+_MARGIN_S = 60  # clocks of two hosts, and the time that a question takes
+_COLUMNS = frozenset(
+    {
+        "JobIDRaw", "JobID", "User", "UID", "Cluster", "State", "ExitCode", "End", "Restarts",
+        "NodeList", "JobName",
+    }
+)  # fmt: skip
+
+
+def _words(columns: list[str], delimiter: str, from_s: float, to_s: float) -> list[str]:
+    """The words for sacct. Times are told from now on, so that no time zone matters."""
+    now_s = time.time()
+    begin, end = (max(1, int(now_s - at)) for at in (from_s - _MARGIN_S, to_s + _MARGIN_S))
+    return [
+        "--parsable", "--noheader", "--duplicates", "--allocations", "--allusers",
+        f"--starttime=now-{begin}", f"--endtime=now-{end}",
+        f"--delimiter={delimiter}", f"--format={','.join(columns)}",
+    ]  # fmt: skip
+
+
+def has_ended(row: Row, from_s: float, to_s: float) -> bool:
+    """Tell whether this attempt ended in a span (Unix seconds, without its end)."""
+    end_s = moment(row["End"])
+    return state_word(row["State"]) in OVER and end_s is not None and from_s <= end_s < to_s
+
+
+def ask_ended(sacct: Path, from_s: float, to_s: float) -> tuple[list[Row], str]:
+    """Return the attempts that ended in a span of time (Unix seconds), and what went wrong.
+
+    Where the answer would be too long, it is asked for in parts; a minute with more than sacct's
+    answer may hold is left out, and said.
+    """
+    said = ask(sacct, "--helpformat")
+    if said.status != 0:
+        return [], said.words
+    columns = [one for one in known_columns(said.output) if one in _COLUMNS]
+    return _ask(sacct, columns, from_s, to_s)
+
+
+def _ask(sacct: Path, columns: list[str], from_s: float, to_s: float) -> tuple[list[Row], str]:
+    delimiter = secrets.token_hex(12)
+    said = ask(sacct, *_words(columns, delimiter, from_s, to_s), env=TIME_FORMAT, seconds=ANSWER_S)
+    if said.errors == TOO_MUCH and to_s - from_s > _SPAN_MIN_S:
+        middle_s = (from_s + to_s) / 2
+        first, why = _ask(sacct, columns, from_s, middle_s)
+        if why:
+            return first, why
+        second, why = _ask(sacct, columns, middle_s, to_s)
+        return first + second, why
+    if said.errors == TOO_MUCH:
+        return [], ""
+    if said.status != 0:
+        return [], said.words
+    rows = read_rows(said.output, columns, delimiter)
+    if rows is None:
+        return [], "its answer is not the columns that were asked for"
+    return [row for row in rows if has_ended(row, from_s, to_s)], ""
