@@ -311,9 +311,19 @@ def write_box(raw: Path, stem: str, box: BoxOf) -> Path:
     return write_user_file(raw / f"nccl_inspector_{stem}.box", bytes(box_bytes(box)))
 
 
+# Words that the plugin might write; others are the text `x`.
+WORDS = {
+    "version": "v7.1", "gpu": "GPU0", "rank": "0", "comm": "0x1f", "n_nodes": "1", "nranks": "8",
+    "collective": "AllReduce", "p2p_operation": "Send", "message_size": "1-2MB",
+    "algo_proto": "RING_SIMPLE", "peer": "1", "direction": "send", "state": "gpu",
+    "reason": "no_slot", "gpu_uuid": "unknown", "pci_bus_id": "unknown",
+}  # fmt: skip
+
+
 def line(name: str, value: str = "1", **labels: str) -> str:
     """Return a line as the plugin writes it, with every label that the table wants."""
-    pairs = ",".join(f'{label}="{labels.get(label, "x")}"' for label in load_metrics()[name].labels)
+    words = WORDS | labels
+    pairs = ",".join(f'{label}="{words.get(label, "x")}"' for label in load_metrics()[name].labels)
     return f"{name}{{{pairs}}} {value}\n"
 
 

@@ -106,14 +106,14 @@ def fill_index(path: Path, jobs: int, nodes: int, seed: int) -> None:
         job_rows.append((number, *astuple(job)))
         node_rows += [(number, node, 0.0, 0) for node in chance.sample(range(nodes), count)]
         kind_rows += [
-            (number, *astuple(key), 5e6, gbs * chance.gauss(1, 0.02), 0.1, 1e12)
+            (number, *astuple(key)[:8], 5e6, gbs * chance.gauss(1, 0.02), 0.1, 1e12, key.nic)
             for key in keys[count]
         ]
     with writing(path, None) as index:
         _insert(index, "nodes", 2, [(at, f"n{at:04}") for at in range(nodes)])
         _insert(index, "jobs", 1 + len(JOB_COLUMNS), job_rows)
         _insert(index, "job_nodes", 4, node_rows)
-        _insert(index, "kinds", 13, kind_rows)
+        _insert(index, "kinds", 14, kind_rows)
 
 
 def _insert(

@@ -123,6 +123,7 @@ def is_published(node: Node, job_id: int) -> bool:
         "nccl_inspector_job_processes",
         "nccl_inspector_job_inflight_seconds",
         "nccl_inspector_job_p2p_inflight_seconds",
+        "nccl_inspector_job_series_left_out_total",
     )
     return any(f'slurm_job_id="{job_id}"' in line and not line.startswith(own) for line in lines)
 

@@ -22,7 +22,7 @@ from nccl_inspector.card.model import (
     TRANSPORT,
     Hang,
 )
-from nccl_inspector.model import DISABLED, FUNCS, KILLED, RUNNING, Histogram, Net, Process
+from nccl_inspector.model import DISABLED, FUNCS, KILLED, RUNNING, Histogram, Net, Peer, Process
 from tests.boxes import NOW_NS
 from tests.synthetic.jobs import Group, Model, through_summaries
 from tests.synthetic.standstill import STOOD_NS, SYNC, Call, Standstill, parallel_programs
@@ -490,3 +490,23 @@ def test_paths_end_at_the_roots_and_in_knots() -> None:
     assert ends[7] == frozenset({frozenset({3}), frozenset({5, 6})})
     chain = [(n, n + 1) for n in range(5000)]
     assert find_ends(successors(chain))[0] == frozenset({frozenset({5000})})
+
+
+def test_an_operation_with_a_peer_that_cannot_be_leaves_a_report_without_its_hang() -> None:
+    """A summary that has one is refused (tests/test_summary.py), so this is the second wall."""
+    programs = parallel_programs(CUBE)
+    call = in_last_step(programs[2], "tp", "AllReduce")
+    processes = stood(programs, {}, dict.fromkeys(range(len(programs)), call))
+    odd = [
+        replace(
+            one,
+            operations=tuple(replace(op, peer=-2, started=0) for op in one.operations),
+            # With Sends the place of an operation is by function and peer.
+            peers=tuple(Peer(comm.index, FUNCS.index("Send"), 0, 1, 1, 1, 0, 0)
+                        for comm in one.comms),
+        )
+        for one in processes
+    ]  # fmt: skip
+    silences = [0.0] * len(odd)
+    names = [str(number) for number in range(len(odd))]
+    assert find_hangs(odd, names, UNKNOWN_END, silences) == ()

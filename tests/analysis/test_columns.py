@@ -2,13 +2,15 @@
 """A packed time line as columns: the same numbers as by way of its windows, or a refusal."""
 
 from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from nccl_inspector.analysis.columns import columns_of, columns_of_packed
+from nccl_inspector.analysis.columns import columns_of, columns_of_packed, common_window_s
+from nccl_inspector.analysis.series import WINDOWS_MAX, make_track
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.packing import pack_line, unpack_line
+from nccl_inspector.packing import START_S_MAX, pack_line, unpack_line
 from tests.test_box import full_box, read
 from tests.test_summary import big_process, spoil
 
@@ -32,3 +34,18 @@ def test_a_spoilt_line_is_refused_by_both_or_read_alike() -> None:
     assert seen, "nothing was read at all"
     with pytest.raises(RefusedError):
         columns_of_packed(good[:-1], 0)
+
+
+def test_lengths_of_windows_without_a_common_multiple_take_no_memory_and_no_error() -> None:
+    """As boxes may claim them: their least common multiple does not fit a word."""
+    assert common_window_s([10, 20, 40]) == 40
+    assert common_window_s([2**31 - 1, 2**31 - 2, 2**31 - 3]) == START_S_MAX + 1
+    (line, *_) = (columns_of(one, 0) for one in big_process().lines)
+    odd = [replace(line, window_s=one) for one in (2**31 - 1, 2**31 - 2, 2**31 - 3)]
+    assert make_track(odd, 3).windows <= WINDOWS_MAX
+
+
+def test_a_line_with_a_window_longer_than_all_of_time_is_refused() -> None:
+    line = read(bytes(full_box())).lines[0]
+    with pytest.raises(RefusedError):
+        unpack_line(pack_line(replace(line, window_s=1 << 40, windows=line.windows[:1])))

@@ -110,3 +110,11 @@ def test_what_is_no_comment_is_refused(text: str, reason: str) -> None:
     with pytest.raises(RefusedError) as refused:
         read_comment(text)
     assert refused.value.reason == reason
+
+
+def test_numbers_beyond_the_lines_grammar_are_cut_to_what_can_be_read() -> None:
+    card = cards.healthy()
+    odd = replace(card, job=replace(card.job, restart=-(1 << 40)),
+                  data_quality=replace(card.data_quality, ranks_seen=1 << 60))  # fmt: skip
+    found = read_comment(make_comment(odd))
+    assert (found.attempt, found.ranks_seen) == (0, 10**9 - 1)

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+from dataclasses import replace
 from datetime import UTC, datetime
 from email.message import EmailMessage
 from email.policy import default
@@ -27,8 +28,20 @@ SLURMS = ["-s", "Slurm Job_id=48213 Name=gpt Ended, Run time 02:14:00, COMPLETED
 ENDED = {"SLURM_JOB_ID": "48213", "SLURM_JOB_MAIL_TYPE": "Ended"}
 
 
-def parsed(message: EmailMessage) -> EmailMessage:
-    return email.message_from_bytes(message.as_bytes(), policy=default)
+def parsed(message: bytes) -> EmailMessage:
+    return email.message_from_bytes(message, policy=default)
+
+
+def headers(message: bytes) -> list[bytes]:
+    """The lines before the first empty one, as they are: nothing decodes them."""
+    return message.partition(b"\n\n")[0].split(b"\n")
+
+
+OURS = [b"To", b"Subject", b"Auto-Submitted", b"MIME-Version", b"Content-Type"]
+
+
+def names_of(lines: list[bytes]) -> list[bytes]:
+    return [line.partition(b":")[0] for line in lines if not line.startswith(b" ")]
 
 
 # The mail itself.
@@ -56,8 +69,8 @@ def test_a_mail_has_the_verdict_the_text_and_the_page() -> None:
 
 @pytest.mark.parametrize("name", CARDS)
 def test_no_line_of_a_mail_is_longer_than_a_mailer_takes(name: str) -> None:
-    data = make_mail(CARDS[name](), "amy", NOW).as_bytes()
-    assert max(map(len, data.split(b"\r\n"))) <= 998
+    data = make_mail(CARDS[name](), "amy", NOW)
+    assert max(map(len, data.split(b"\n"))) <= 998
 
 
 def test_slurms_subject_and_body_stay_in_front() -> None:
@@ -65,21 +78,52 @@ def test_slurms_subject_and_body_stay_in_front() -> None:
     assert mail["Subject"] == f"{SLURMS[1]}, NCCL DEGRADED (network)"
     body = mail.get_body()
     assert body is not None
-    assert body.get_content().split("\r\n")[:3] == [SLURMS[1], "", "a body"]
+    assert body.get_content().split("\n")[:3] == [SLURMS[1], "", "a body"]
 
 
 def test_a_hostile_name_of_a_job_adds_no_header() -> None:
     own = ("Slurm Job_id=1 Name=x\r\nBcc: all@example.org\r\n\r\nhello", "")
     mail = parsed(make_mail(cards.hostile(), "amy", NOW, own))
     assert mail["Bcc"] is None
-    assert mail["Subject"].startswith("Slurm Job_id=1 Name=x??Bcc: all@example.org????hello, NCCL")
+    assert mail["Subject"].startswith("Slurm Job_id=1 Name=x__Bcc: all@example.org____hello, NCCL")
+
+
+ENCODED = "=?utf-8?q?=0D=0ABcc:_all@example.org?="
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        ENCODED, f"train {ENCODED} {ENCODED}", "=?utf-8?b?DQpCY2M6IGFsbEBleGFtcGxlLm9yZw==?=",
+        "x\nBcc: all@example.org", "x\r\n\r\nhello", "x\x0bBcc: a", "x\u2028Bcc: a",
+        "gr\u00f6\u00dfe", "\udcff", "=?" * 200, "a" * 10_000,
+    ],
+)  # fmt: skip
+def test_the_raw_headers_of_a_mail_are_ours_whatever_a_job_or_user_is_called(name: str) -> None:
+    card = cards.network()
+    named = replace(card, job=replace(card.job, name=name, user=name))
+    for own in (None, (f"Slurm Job_id=1 Name={name} Ended", name)):
+        lines = headers(make_mail(named, "amy@example.org", NOW, own))
+        assert names_of(lines) == OURS
+        assert b"?" not in b"".join(lines), "so there is no encoded word"
+        assert all(line.isascii() and line.decode("ascii").isprintable() for line in lines)
+        assert b"\r" not in make_mail(named, "amy@example.org", NOW, own).partition(b"\n\n")[0]
+        assert max(map(len, lines)) <= 998
+
+
+def test_many_addresses_are_folded_and_all_there() -> None:
+    to = ", ".join(f"user{number}@{'x' * 40}.example.org" for number in range(50))
+    data = make_mail(cards.network(), to, NOW)
+    assert max(map(len, headers(data))) <= 998
+    assert parsed(data)["To"] == to
 
 
 # Python's reader of addresses ends with IndexError, AttributeError or TypeError on some.
 @pytest.mark.parametrize(
     "to",
     ["", " ", "a\nBcc: b", "a\x00", "größe@x", "a" * 3000, '"', "a <", "a@[", "a:;", ".@.",
-     "a@b, =?utf-8?q?=0d=0aBcc:_v@w?=", "a,,b", "a@b@c"],
+     "a@b, =?utf-8?q?=0d=0aBcc:_v@w?=", "a,,b", "a@b@c", "|reboot", "/etc/passwd", "-oQ/tmp", "a b",
+     "a..b@c", "a.@c", "a@-b", "a@b..c", "<a@b>", "a\r", "a@b\n", ",".join(["a"] * 51)],
 )  # fmt: skip
 def test_what_is_no_address_is_refused(to: str) -> None:
     with pytest.raises(InspectorError, match="not the address of a mail"):
@@ -91,7 +135,7 @@ def test_sendmail_gets_the_mail_on_its_input_and_the_addresses_in_it(tmp_path: P
     send(make_mail(cards.network(), "amy, bob@example.org", NOW), fake)
     assert (tmp_path / "args").read_text() == "-t -i\n"
     sent = (tmp_path / "mail").read_bytes()
-    assert b"To: amy, bob@example.org\n" in sent
+    assert sent.startswith(b"To: amy,\n bob@example.org\n")
     assert b"\r" not in sent
 
 

@@ -3,7 +3,7 @@
 
 import json
 import re
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,9 +11,13 @@ import jsonschema
 import pytest
 
 from nccl_inspector.card import schema
+from nccl_inspector.card.comment import make_comment
+from nccl_inspector.card.html import render_html
 from nccl_inspector.card.model import SCHEMA_VERSION, Card
 from nccl_inspector.card.schema import card_from_json, make_schema, schema_text, to_json
+from nccl_inspector.card.text import render_text
 from nccl_inspector.errors import RefusedError
+from nccl_inspector.store.rows import rows_of
 from tests import cards
 from tests.cards import CARDS
 from tests.cluster.layout import REPO
@@ -137,6 +141,12 @@ def changed(path: tuple[Any, ...], value: Any) -> str:
         (changed(("job", "start_s"), 10**400), "bad_card"),
         (changed(("job", "name"), 5), "bad_card"),
         (changed(("job", "attempts"), "01"), "bad_card"),
+        (changed(("job", "num_nodes"), -1), "bad_card"),
+        (changed(("operations", 0, "size_class"), 64), "bad_card"),
+        (changed(("operations", 0, "size_class"), -1), "bad_card"),
+        (changed(("communicators", 0, "nranks"), 2**31), "bad_card"),
+        (changed(("timeline", "windows"), 2**40), "bad_card"),
+        (changed(("timeline", "window_s"), -10), "bad_card"),
         (changed(("job", "attempts"), {"0": 1}), "bad_card"),
         (changed(("verdict", "status"), "FINE"), "bad_card"),
         (changed(("findings", 0, "severity"), "\x1b[31m"), "bad_card"),
@@ -175,3 +185,36 @@ def test_a_file_beyond_the_cap_is_not_looked_at(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(schema, "BYTES_MAX", 10)
     with pytest.raises(RefusedError, match="too_big"):
         card_from_json('{"schema_version": "1.0.0"}')
+
+
+@pytest.mark.parametrize("least_or_most", [0, 1])
+@pytest.mark.parametrize("name", sorted(schema._RANGES))
+def test_a_stored_card_with_any_number_that_is_taken_is_shown_in_every_form(
+    name: str, least_or_most: int
+) -> None:
+    """What is beyond would be no place of a table: it is refused, and no IndexError."""
+
+    def put(value: Any, number: int) -> Any:
+        if isinstance(value, dict):
+            return {
+                key: number if key == name and isinstance(one, int) else put(one, number)
+                for key, one in value.items()
+            }
+        return [put(one, number) for one in value] if isinstance(value, list) else value
+
+    limit = schema._RANGES[name][least_or_most]
+    found = written("network")
+    card = card_from_json(json.dumps(put(found, limit)))
+    assert render_text(card)
+    assert render_html(card, NOW)
+    assert make_comment(card)
+    assert rows_of(card)
+    with pytest.raises(RefusedError, match="bad_card"):
+        card_from_json(json.dumps(put(found, limit + (2 * least_or_most - 1))))
+
+
+def test_a_sum_of_claims_beyond_64_bits_is_written_so_that_it_can_be_read() -> None:
+    card = cards.healthy()
+    quality = replace(card.data_quality, dropped={"pool": 1 << 70})
+    found = card_from_json(to_json(replace(card, data_quality=quality), datetime.now(UTC)))
+    assert found.data_quality.dropped == {"pool": (1 << 63) - 1}

@@ -73,7 +73,8 @@ def test_a_refusal_without_a_reason_is_its_number(serve: Serve) -> None:
 
 @pytest.mark.parametrize(
     "body", [b"", b"hello", b"[]", b"{}", b"\xff", b'{"status":"success","data":null}',
-             vector("x"), vector("1").replace(b'"b"', b"1")]
+             vector("x"), vector("1").replace(b'"b"', b"1"), b"[" * 100_000,
+             vector("1").replace(b'"1"', b"9" * 400)]
 )  # fmt: skip
 def test_what_is_no_answer_of_a_prometheus_is_said(serve: Serve, body: bytes) -> None:
     assert failure(serve(200, body)).endswith("not the answer of a Prometheus")

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from nccl_inspector.analysis.claims import Run, gaps
 from nccl_inspector.model import (
     ALGOS,
     COMM_FOLDED,
@@ -133,11 +134,6 @@ class Meeting:
     mixed: bool
     seats: Mapping[int, Seat]
 
-    @property
-    def missing(self) -> tuple[int, ...]:
-        """The ranks of which there is no box."""
-        return tuple(rank for rank in range(self.nranks) if rank not in self.seats)
-
     def place_of(self, seat: Seat, operation: Operation) -> Place:
         """Return the place of an operation that is in flight at this seat."""
         pair = (seat.comm.rank, operation.peer) if operation.peer >= 0 else None
@@ -147,9 +143,33 @@ class Meeting:
         like = _like(seat, operation.func, operation.peer)
         return Place(self.id, operation.func, before + like.index(operation) + 1, pair)
 
-    def expected(self, place: Place) -> Iterable[int]:
-        """Return the ranks that have to come."""
-        return place.pair or range(self.nranks) if self.nranks else self.seats
+    def expected_seats(self, place: Place) -> list[Seat]:
+        """Return the seats of the ranks that have to come, by rank; of those with a box."""
+        ranks = sorted(self.seats)
+        if self.nranks and place.pair:
+            ranks = list(dict.fromkeys(rank for rank in place.pair if rank in self.seats))
+        elif self.nranks:
+            ranks = [rank for rank in ranks if rank < self.nranks]
+        return [self.seats[rank] for rank in ranks]
+
+    def expected_count(self, place: Place) -> int:
+        """Return how many ranks have to come, with or without a box."""
+        if not self.nranks:
+            return len(self.seats)
+        return len(set(place.pair)) if place.pair else self.nranks
+
+    def missing(self, place: Place) -> tuple[Run, ...]:
+        """Return the ranks that have to come and have no box, as runs.
+
+        How many ranks there are is what a box claims: this looks at the seats alone, and there is
+        at most one run more than seats.
+        """
+        if not self.nranks:
+            return ()
+        if place.pair:
+            alone = dict.fromkeys(rank for rank in place.pair if rank not in self.seats)
+            return tuple((rank, rank) for rank in alone)
+        return gaps(self.seats, self.nranks)
 
     def operation_at(self, seat: Seat, place: Place) -> Operation | None:
         """Return the operation in flight at this seat that has this place."""

@@ -1,6 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""This job's bandwidth beside that of similar jobs before it."""
+"""This job's bandwidth beside that of similar jobs before it.
 
+A verdict rests on jobs of the same user alone. Everything that is compared comes from processes of
+the job's user, so the jobs of others are information: the median of their users' medians, from at
+least OTHERS_MIN users, so that a single one of them cannot move it.
+"""
+
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -9,14 +15,15 @@ from statistics import median
 
 from nccl_inspector.analysis.kinds import KindKey, KindRow
 from nccl_inspector.analysis.lateness import MAD_TO_SIGMA
-from nccl_inspector.card.model import Baseline, BaselineMetric
+from nccl_inspector.card.model import Baseline, BaselineMetric, OthersMetric
 
 JOBS_MAX, JOBS_MIN = 20, 5
+OTHERS_MIN = 5  # other users
 DELTA_MAX, Z_MAX = -0.10, -3.0
 # Jobs that happen to agree exactly would make any difference significant.
 _SIGMA_SHARE_MIN = 0.01
 # What may differ, the most harmless first; function and size never.
-_LET_GO = "nccl", "algo", "gpu", "nnodes", "nranks", "transport"
+_LET_GO = "nccl", "algo", "nic", "gpu", "nnodes", "nranks", "transport"
 _LET_GO_MAX = 2  # at a time: jobs that differ in more are not similar
 
 
@@ -28,6 +35,17 @@ class PastKind:
     job_id: int
     bus_gbs: float
     time_ns: float
+    owner: str = ""  # who ran the job
+
+
+@dataclass(frozen=True, slots=True)
+class Others:
+    """A kind of this job beside that of other users' jobs."""
+
+    kind: KindRow
+    users: int
+    jobs: int
+    median_gbs: float  # of the users' medians
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,16 +122,30 @@ def compare_kinds(
     return [one for one in compared if one is not None]
 
 
+def beside_others(kind: KindRow, past: Sequence[PastKind]) -> Others | None:
+    """Return a kind of this job beside other users' jobs; None where too few users ran its like.
+
+    `past` is of the same key, of each user the latest first.
+    """
+    of_users: dict[str, list[PastKind]] = defaultdict(list)
+    for one in past:
+        of_users[one.owner].append(one)
+    if len(of_users) < OTHERS_MIN or not kind.bus_gbs:
+        return None
+    rates = [[one.bus_gbs for one in _by_job(found)] for found in of_users.values()]
+    return Others(kind, len(rates), sum(map(len, rates)), median(map(median, rates)))
+
+
 def _name(key: KindKey) -> str:
     return f"{key.transport} {key.func} 2^{key.size_class} B, {key.nranks} ranks, bus bandwidth"
 
 
-def make_baseline(compared: Sequence[Compared]) -> Baseline | None:
+def make_baseline(compared: Sequence[Compared], others: Sequence[Others] = ()) -> Baseline | None:
     """Return the card's part; None when nothing could be compared."""
-    if not compared:
+    if not compared and not others:
         return None
     return Baseline(
-        jobs=max(one.jobs for one in compared),
+        jobs=max((one.jobs for one in compared), default=0),
         differs=tuple(dict.fromkeys(name for one in compared for name in one.differs)),
         metrics=tuple(
             BaselineMetric(
@@ -121,5 +153,14 @@ def make_baseline(compared: Sequence[Compared]) -> Baseline | None:
                 one.z,
             )
             for one in compared
+        ),
+        others_jobs=max((one.jobs for one in others), default=0),
+        others_users=max((one.users for one in others), default=0),
+        others=tuple(
+            OthersMetric(
+                _name(one.kind.key), one.kind.bus_gbs or 0.0, "GB/s", one.median_gbs, one.users,
+                one.jobs,
+            )
+            for one in others
         ),
     )  # fmt: skip

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Time lines of a box as columns of numbers: thousands of ranks have millions of windows."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import lcm
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,12 +137,20 @@ def coarsen(columns: Columns, window_s: int) -> Columns:
     )
 
 
+def common_window_s(lengths_s: Iterable[int]) -> int:
+    """Return the shortest window (s) that is a multiple of all; never more than all of time.
+
+    Lengths are what boxes claim, and may have no common multiple that a word could hold.
+    """
+    return min(lcm(*set(lengths_s)), START_S_MAX + 1)
+
+
 def coarsest_s(lines: Sequence[Columns], windows_max: int) -> int:
     """Return the window that all lines can be put on with at most so many from first to last.
 
     The windows of a box are 10 s times a power of two; of other lengths this takes a multiple.
     """
-    window_s = int(np.lcm.reduce([line.window_s for line in lines]))
+    window_s = common_window_s(line.window_s for line in lines)
     first_s = min(int(line.start_s[0]) for line in lines)
     last_s = max(int(line.start_s[-1]) for line in lines)
     while last_s // window_s - first_s // window_s >= windows_max:

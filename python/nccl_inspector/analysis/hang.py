@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from nccl_inspector.analysis.arrival import Meeting, Place, Seat, find_meetings
+from nccl_inspector.analysis.claims import name_runs
 from nccl_inspector.analysis.ending import BEATS_APART_S, Ending
 from nccl_inspector.analysis.suspect import GIVEN_UP_S, SUSPECT_S, is_suspect
 from nccl_inspector.analysis.waitgraph import FOLLOWED, Picture, Signs, Wait, WaitGraph, find_waits
@@ -175,7 +176,7 @@ def _hang(graph: WaitGraph, wait: Wait, job: _Job) -> Hang:
         dead=named(picture.dead),
         roots=named(roots),
         not_measured=(
-            *(f"rank {rank} of {comm}" for rank in picture.missing),
+            *(f"{words} of {comm}" for words in name_runs(picture.missing)),
             *named(picture.unknown),
         ),
         confirmed=_is_confirmed(verdict, wait, job.ending),
@@ -218,8 +219,10 @@ def _queued_only(meeting: Meeting, least_s: float) -> Wait | None:
         return None
     seat, first = min(old, key=lambda row: row[1].index)
     place = meeting.place_of(seat, first)
-    seats = ((s, meeting.operation_at(s, place)) for s in meeting.seats.values())
-    return Wait(meeting, place, tuple((s, one) for s, one in seats if one))
+    found = ((s, meeting.operation_at(s, place)) for s in meeting.seats.values())
+    seats = tuple((s, one) for s, one in found if one)
+    # None: what a box said of the operation does not go together.
+    return Wait(meeting, place, seats) if seats else None
 
 
 def may_hang(processes: Iterable[Process], least_s: float = SUSPECT_S) -> bool:

@@ -149,7 +149,7 @@ def _title(hang: Hang, job: HungJob) -> str:
     if not _who(hang):
         return _nobody_named(hang, job)
     who = cut_list((said_entity(job.places.rank(one)) for one in _who(hang)), _NAMES_SHOWN)
-    many, operation = len(_who(hang)) > 1, _operation(hang, job)
+    many, operation = len(_who(hang)) > 1 or who.startswith("ranks "), _operation(hang, job)
     roots = set(_who(hang))
     match hang.verdict:
         case "dead":

@@ -19,6 +19,8 @@ from nccl_inspector.analysis.lateness import SYNCHRONISING, comparable
 from nccl_inspector.analysis.naming import name_processes
 from nccl_inspector.model import COMM_FOLDED, FUNCS, P2P, Comm, Key, Process
 
+_TELLS_RANKS = 22700  # the first NCCL that does
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Place:
@@ -161,7 +163,8 @@ def _figures(members: dict[int, Member], nranks: int) -> tuple[Figures, ...]:
     return tuple(sorted(found, key=lambda one: (-one.busy_ns, one.func)))
 
 
-def _join(comm_id: int, found: list[Member]) -> Communicator:
+def _join(comm_id: int, found: list[Member], *, is_told: bool) -> Communicator:
+    """Return one communicator; `is_told`: its NCCL tells how many ranks it has."""
     first = found[0].comm
     members: dict[int, Member] = {}
     notes = []
@@ -174,7 +177,8 @@ def _join(comm_id: int, found: list[Member]) -> Communicator:
         else:
             members[member.comm.rank] = member
     if not first.nranks:
-        notes.append("how many ranks there are is not known: NCCL before 2.27 does not tell")
+        why = "" if is_told else ": NCCL before 2.27 does not tell"
+        notes.append(f"how many ranks there are is not known{why}")
     if len(members) < first.nranks:
         notes.append(f"{first.nranks - len(members)} of {first.nranks} ranks missing")
     figures = _figures(members, first.nranks)
@@ -235,6 +239,7 @@ def join_communicators(
         names = name_processes([(0, process) for _, process in listed])
     found: dict[int, list[Member]] = defaultdict(list)
     folded: dict[tuple[str, int, int], list[Member]] = defaultdict(list)
+    told: set[int] = set()  # ids of communicators whose NCCL tells how many ranks they have
     for (node, process), name in zip(listed, names, strict=True):
         keys: dict[int, list[Key]] = defaultdict(list)
         for key in process.keys:
@@ -250,6 +255,8 @@ def join_communicators(
                 folded[comm.name, comm.nranks, comm.nnodes].append(member)
             else:
                 found[comm.id].append(member)
-    joined = [_join(comm_id, members) for comm_id, members in found.items()]
+                if process.facts.nccl_version >= _TELLS_RANKS:
+                    told.add(comm.id)
+    joined = [_join(one, members, is_told=one in told) for one, members in found.items()]
     joined += [_together(members) for members in folded.values()]
     return sorted(joined, key=lambda comm: (-comm.nranks, -comm.nnodes, comm.name, comm.id))

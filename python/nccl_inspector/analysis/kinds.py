@@ -12,6 +12,8 @@ from nccl_inspector.card.model import Card, Communicator, Operations
 
 KINDS_MAX = 32  # of a job, the busiest
 _VERSION = re.compile(r"(\d+\.\d+)")
+_PORTS = re.compile(r"^[0-9]+ x ")  # the number in `8 x 400 Gb/s InfiniBand`
+_NIC_CHARS_MAX = 200
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -26,6 +28,7 @@ class KindKey:
     gpu: str
     nccl: str  # major.minor
     algo: str  # family: RING, TREE, NVLS ...
+    nic: str = ""  # most frequent kind of network port, by the agent's counters
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +52,26 @@ def _version(card: Card) -> str:
     return match[1] if match else ""
 
 
+def _nic(card: Card) -> str:
+    """Return the most frequent kind of port, without the number, which depends on the nodes.
+
+    A port that runs at another rate than the rest is a fault to be seen, not another kind of job.
+    """
+    return (
+        _PORTS.sub("", card.environment.ports[0])[:_NIC_CHARS_MAX] if card.environment.ports else ""
+    )
+
+
 def key_of(card: Card, comm: Communicator, one: Operations) -> KindKey:
-    """Return what must be alike for operations of a communicator of a card."""
-    gpu = card.environment.gpu_models[0] if card.environment.gpu_models else ""
+    """Return what must be alike for operations of a communicator of a card.
+
+    GPU models and ports are those of the agent's counters, and nodes are counted by the summaries
+    that came from them. What a box claims of these decides nothing.
+    """
     return KindKey(
-        comm.transport, one.func, one.size_class, comm.nranks, comm.nnodes,
-        gpu, _version(card), algo_family(one.algo_proto),
+        comm.transport, one.func, one.size_class, comm.nranks, len(comm.nodes) or comm.nnodes,
+        "+".join(card.environment.gpu_models), _version(card), algo_family(one.algo_proto),
+        _nic(card),
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from math import isnan
 import numpy as np
 from numpy.typing import NDArray
 
-from nccl_inspector.analysis.columns import Floats
+from nccl_inspector.analysis.columns import Floats, common_window_s
 from nccl_inspector.analysis.degradation import Judged
 from nccl_inspector.analysis.progress import Progress
 from nccl_inspector.analysis.series import WINDOWS_MAX, Track
@@ -57,7 +57,7 @@ class _Grid:
 
 
 def _grid(tracks: Sequence[Track]) -> _Grid:
-    window_s = int(np.lcm.reduce([track.window_s for track in tracks]))
+    window_s = common_window_s(track.window_s for track in tracks)
     first_s = min(track.start_s for track in tracks)
     last_s = max(track.start_s + track.windows * track.window_s for track in tracks)
     while last_s // window_s - first_s // window_s >= WINDOWS_MAX:

@@ -1,22 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nodes on which jobs were slow again and again: suspects, with evidence, and never more.
 
-How a node fared in a job is the log of the job's bandwidth beside that of other jobs with the
-same kinds of operation, and of the node's communicators beside their like in the job. One slow
-node slows all that it works with, but those work with others most of the time: the median over
-jobs tells them apart. Who is never seen without the worst one cannot be told apart from it.
+How a node fared in a job is the log of the job's bandwidth beside that of the same user's other
+jobs with the same kinds of operation, and of the node's communicators beside their like in the job.
+One slow node slows all that it works with, but those work with others most of the time: the median
+tells them apart. Who is never seen without the worst one cannot be told apart from it.
+
+All of this comes from processes of users, so users are counted and not jobs: a node fared in a
+user's jobs as in their median, and over all as in the median of its users. One user's jobs can
+neither accuse a node nor move how another user's job is rated.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import comb, exp, hypot, log, sqrt
-from statistics import median
+from statistics import median, median_high
 
 from nccl_inspector.analysis.kinds import KindKey
 from nccl_inspector.analysis.lateness import MAD_TO_SIGMA
 
 JOBS_MIN = 5  # of a node, and of a kind to be compared by
+USERS_MIN = 2  # of a node that is to be judged
+KIND_USERS_MIN = 5  # to compare a user with too few jobs of a kind with other users
 DEPTH_MAX, Z_MAX = -0.03, -5.0
 NAMED_MIN, NAMED_CHANCE_MAX = 3, 1e-6  # over all nodes: of ten thousand one in a hundred runs
 SUSPECTS_MAX, WORST_SHOWN = 16, 3
@@ -32,6 +38,7 @@ class JobSeen:
     local: Mapping[str, float]
     named: frozenset[str]
     kinds: tuple[tuple[KindKey, float, float], ...]  # key, GB/s, ns
+    owner: str = ""  # who ran it
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +55,41 @@ class NodeScore:
     reasons: tuple[str, ...]  # why: slow, named
     worst: tuple[int, ...]  # ids of the jobs in which it fared worst
     with_it: tuple[str, ...]  # nodes that cannot be told apart from it
+    users: int = 0  # whose jobs they are
+    named_by: int = 0  # users in whose jobs a warning was about it
+
+
+def _middles(jobs: Sequence[JobSeen]) -> dict[tuple[str, KindKey], float]:
+    """Return by user and kind what bandwidth to expect: the user's own median.
+
+    A user with too few jobs of a kind is compared with the median of the other users' medians,
+    where there are enough of those.
+    """
+    rates: dict[KindKey, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for job in jobs:
+        for key, gbs, _ in job.kinds:
+            rates[key][job.owner].append(gbs)
+    middles = {}
+    for key, of_users in rates.items():
+        medians = {owner: median(found) for owner, found in of_users.items()}
+        for owner, found in of_users.items():
+            if len(found) >= JOBS_MIN:
+                middles[owner, key] = medians[owner]
+            elif len(medians) > KIND_USERS_MIN:
+                middles[owner, key] = median(medians.values())
+    return middles
 
 
 def _job_scores(jobs: Sequence[JobSeen]) -> dict[int, float]:
-    """Return by position how a job fared beside others with the same kinds, by log of bandwidth."""
-    rates: dict[KindKey, list[float]] = defaultdict(list)
-    for job in jobs:
-        for key, gbs, _ in job.kinds:
-            rates[key].append(gbs)
-    middles = {key: median(found) for key, found in rates.items() if len(found) >= JOBS_MIN}
+    """Return by position how a job fared beside its user's others, by log of bandwidth."""
+    middles = _middles(jobs)
     scores = {}
     for at, job in enumerate(jobs):
-        known = [(log(gbs / middles[key]), ns) for key, gbs, ns in job.kinds if key in middles]
+        known = [
+            (log(gbs / middles[job.owner, key]), ns)
+            for key, gbs, ns in job.kinds
+            if (job.owner, key) in middles
+        ]
         if total := sum(ns for _, ns in known):
             scores[at] = sum(value * ns for value, ns in known) / total
     return scores
@@ -81,19 +111,35 @@ def _spread(values: Sequence[float]) -> float:
     return max(MAD_TO_SIGMA * median(abs(value - middle) for value in values), _SIGMA_MIN)
 
 
-def _z_scores(fared: Mapping[str, Mapping[int, float]]) -> dict[str, tuple[float, float]]:
-    """Return depth (log) and z of each node with enough jobs, beside the others."""
-    medians = {
-        node: median(found.values()) for node, found in fared.items() if len(found) >= JOBS_MIN
+def _by_voter(found: Mapping[int, float], voters: Sequence[str]) -> list[float]:
+    """Return how a node fared with each voter: the median over the voter's jobs there."""
+    values: dict[str, list[float]] = defaultdict(list)
+    for at, value in found.items():
+        values[voters[at]].append(value)
+    return [median(mine) for mine in values.values()]
+
+
+def _z_scores(
+    fared: Mapping[str, Mapping[int, float]], voters: Sequence[str]
+) -> dict[str, tuple[float, float]]:
+    """Return depth (log) and z of each node with enough jobs and voters, beside the others.
+
+    Of two voters the one with whom the node fared better decides.
+    """
+    votes = {
+        node: values
+        for node, found in fared.items()
+        if len(found) >= JOBS_MIN and len(values := _by_voter(found, voters)) >= USERS_MIN
     }
-    if len(medians) < 2:
+    if len(votes) < 2:
         return {}
+    medians = {node: median_high(values) for node, values in votes.items()}
     centre = median(medians.values())
     of_nodes = _spread(list(medians.values()))
-    of_jobs = _spread([value for node in medians for value in fared[node].values()])
+    of_votes = _spread([value for values in votes.values() for value in values])
     scores = {}
     for node, middle in medians.items():
-        error = _MEDIAN_ERROR * of_jobs / sqrt(len(fared[node]))
+        error = _MEDIAN_ERROR * of_votes / sqrt(len(votes[node]))
         scores[node] = middle - centre, (middle - centre) / hypot(error, of_nodes)
     return scores
 
@@ -102,7 +148,7 @@ def _is_slow(score: tuple[float, float]) -> bool:
     return exp(score[0]) - 1 <= DEPTH_MAX and score[1] <= Z_MAX
 
 
-def _slow(fared: dict[str, dict[int, float]]) -> dict[str, tuple[str, ...]]:
+def _slow(fared: dict[str, dict[int, float]], voters: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Return the slow nodes, the worst first, each with those that are never seen without it.
 
     What the worst one explains is taken away before the next is looked for.
@@ -110,7 +156,7 @@ def _slow(fared: dict[str, dict[int, float]]) -> dict[str, tuple[str, ...]]:
     left = {node: dict(found) for node, found in fared.items()}
     slow: dict[str, tuple[str, ...]] = {}
     while len(slow) < SUSPECTS_MAX:
-        scores = {node: score for node, score in _z_scores(left).items() if _is_slow(score)}
+        scores = {node: score for node, score in _z_scores(left, voters).items() if _is_slow(score)}
         if not scores:
             break
         worst = min(scores, key=lambda node: (scores[node][1], node))
@@ -124,15 +170,20 @@ def _slow(fared: dict[str, dict[int, float]]) -> dict[str, tuple[str, ...]]:
     return slow
 
 
-def _chance(named: int, jobs: int, rate: float) -> float:
-    """Return how likely so many jobs, or more, name a node that is like all others."""
-    return sum(comb(jobs, k) * rate**k * (1 - rate) ** (jobs - k) for k in range(named, jobs + 1))
+def _chance(named: int, votes: int, rate: float) -> float:
+    """Return how likely so many votes, or more, name a node that is like all others."""
+    return sum(
+        comb(votes, k) * rate**k * (1 - rate) ** (votes - k) for k in range(named, votes + 1)
+    )
 
 
-def _counts(jobs: Sequence[JobSeen]) -> tuple[Counter[str], Counter[str]]:
-    """Return in how many jobs each node was, and in how many of them a warning was about it."""
-    seen = Counter(node for job in jobs for node in job.local)
-    return seen, Counter(node for job in jobs for node in job.named if node in job.local)
+def _votes(jobs: Sequence[JobSeen], voters: Sequence[str]) -> tuple[Counter[str], Counter[str]]:
+    """Return how many voters each node had, and how many of them had a warning about it."""
+    pairs = {(node, voters[at]) for at, job in enumerate(jobs) for node in job.local}
+    named = {
+        (node, voters[at]) for at, job in enumerate(jobs) for node in job.named if node in job.local
+    }
+    return Counter(node for node, _ in pairs), Counter(node for node, _ in named)
 
 
 def _often_named(seen: Counter[str], named: Counter[str]) -> set[str]:
@@ -153,12 +204,18 @@ def _worst(ids: Sequence[int], fared: Mapping[int, float]) -> tuple[int, ...]:
     return tuple(ids[at] for at in sorted(fared, key=lambda at: (fared[at], at))[:WORST_SHOWN])
 
 
-def score_nodes(jobs: Sequence[JobSeen]) -> list[NodeScore]:
-    """Return all nodes of these jobs: suspects first, the worst first."""
+def score_nodes(jobs: Sequence[JobSeen], *, each_job: bool = False) -> list[NodeScore]:
+    """Return all nodes of these jobs: suspects first, the worst first.
+
+    `each_job`: each job counts as much as a user does otherwise, for jobs of one user.
+    """
+    owners = [job.owner for job in jobs]
+    voters = list(map(str, range(len(jobs)))) if each_job else owners
     fared, ids = _node_jobs(jobs), [job.job_id for job in jobs]
-    scores, slow = _z_scores(fared), _slow(fared)
-    seen, named = _counts(jobs)
-    often = _often_named(seen, named)
+    scores, slow = _z_scores(fared, voters), _slow(fared, voters)
+    often = _often_named(*_votes(jobs, voters))
+    users, named_by = _votes(jobs, owners)
+    seen, named = _votes(jobs, list(map(str, range(len(jobs)))))
     found = []
     for node in seen:
         depth, z = scores.get(node, (None, None))
@@ -167,7 +224,8 @@ def score_nodes(jobs: Sequence[JobSeen]) -> list[NodeScore]:
         found.append(
             NodeScore(
                 node, seen[node], len(its), named[node], None if depth is None else exp(depth) - 1,
-                z, bool(reasons), reasons, _worst(ids, its), slow.get(node, ()),
+                z, bool(reasons), reasons, _worst(ids, its), slow.get(node, ()), users[node],
+                named_by[node],
             )
         )  # fmt: skip
     order = {node: at for at, node in enumerate(slow)}

@@ -23,7 +23,8 @@ UNIT_CHARS_MAX = 24
 TOGETHER_S = 1.0
 SLACK_S = 120.0  # by which readings may lie outside of the job
 
-_NUMBER = r"(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?"
+# Possessive (`++`), here and below: no character is looked at twice, whatever follows it.
+_NUMBER = r"(?:\d++(?:\.\d*+)?+|\.\d++)(?:[eE][+-]?\d++)?+"
 _TIME = re.compile(
     r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?\s?(Z\b|[+-]\d\d:?\d\d\b)?"
 )
@@ -34,10 +35,10 @@ _BREAKS = re.compile(rb"[\r\n]+")
 # `value` with `unit`, or the time of an iteration as `seconds` or `milliseconds`; `time` where the
 # line's first date is not the one.
 BUILT_IN = (
-    rf"throughput per GPU\s*:\s*~?\s*(?P<value>{_NUMBER})\s*(?P<unit>[A-Za-z][\w/.]*)",
+    rf"throughput per GPU\s*+:\s*+(?:~\s*+)?+(?P<value>{_NUMBER})\s*+(?P<unit>[A-Za-z][\w/.]*+)",
     # Megatron-LM with --log-throughput
-    rf"throughput per GPU \((?P<unit>[^()]{{1,{UNIT_CHARS_MAX}}})\)\s*:\s*(?P<value>{_NUMBER})",
-    rf"elapsed time per iteration \(ms\)\s*:\s*(?P<milliseconds>{_NUMBER})",
+    rf"throughput per GPU \((?P<unit>[^()]{{1,{UNIT_CHARS_MAX}}}+)\)\s*+:\s*+(?P<value>{_NUMBER})",
+    rf"elapsed time per iteration \(ms\)\s*+:\s*+(?P<milliseconds>{_NUMBER})",
 )
 _GROUPS = frozenset({"value", "unit", "seconds", "milliseconds", "time"})
 _PER_S = "iterations/s"

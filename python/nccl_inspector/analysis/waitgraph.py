@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from nccl_inspector.analysis.arrival import Arrival, Meeting, Place, Seat
+from nccl_inspector.analysis.claims import Run
 from nccl_inspector.analysis.ending import BEATS_APART_S
 from nccl_inspector.analysis.stuckpeer import CREDIT, GPU, find_stuck_peer
 from nccl_inspector.analysis.suspect import SUSPECT_S
@@ -51,7 +52,7 @@ class Picture:
     queued: tuple[int, ...]
     dead: tuple[int, ...]
     mismatched: tuple[int, ...]
-    missing: tuple[int, ...]  # ranks of the communicator without a box
+    missing: tuple[Run, ...]  # ranks of the communicator without a box
     unknown: tuple[int, ...]  # silent for a time, so that their counts do not compare
 
     @property
@@ -98,11 +99,7 @@ def _look(wait: Wait, signs: Signs) -> Picture:
     """Return who has come to an operation and who has not."""
     found: dict[str, list[int]] = defaultdict(list)
     since_ns = wait.since_ns
-    for rank in wait.meeting.expected(wait.place):
-        seat = wait.meeting.seats.get(rank)
-        if seat is None:
-            found["missing"].append(rank)
-            continue
+    for seat in wait.meeting.expected_seats(wait.place):
         arrival = wait.meeting.arrival(seat, wait.place)
         in_it = wait.meeting.operation_at(seat, wait.place) is not None
         dead = signs.is_dead(seat.who, since_ns)
@@ -119,7 +116,7 @@ def _look(wait: Wait, signs: Signs) -> Picture:
         tuple(found["queued"]),
         tuple(found["dead"]),
         _find_mismatched(wait),
-        tuple(found["missing"]),
+        wait.meeting.missing(wait.place),
         tuple(found["unknown"]),
     )
 
@@ -258,11 +255,10 @@ class WaitGraph:
             if not isinstance(place, Place) or place not in self.waits:
                 continue
             wait = self.waits[place]
-            begun, expected = set(wait.begun()), list(wait.meeting.expected(place))
-            if 2 * len(begun) > len(expected):
+            begun = set(wait.begun())
+            if 2 * len(begun) > wait.meeting.expected_count(place):
                 inside |= begun
-                seats = (wait.meeting.seats.get(rank) for rank in expected)
-                lacking |= {seat.who for seat in seats if seat} - begun
+                lacking |= {seat.who for seat in wait.meeting.expected_seats(place)} - begun
         return {node for node in end if isinstance(node, int)} & lacking - inside
 
     def stopped_in(self, end: End[_Node]) -> set[int]:

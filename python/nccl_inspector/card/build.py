@@ -19,13 +19,17 @@ from nccl_inspector.analysis.paths import compare, time_communicators, time_netw
 from nccl_inspector.analysis.places import Places, gpu_of
 from nccl_inspector.analysis.replay.choice import choose
 from nccl_inspector.analysis.replay.judge import Judged, judge_records
+from nccl_inspector.analysis.replay.outsidecauses import with_standstills
 from nccl_inspector.analysis.replay.records import Source
+from nccl_inspector.analysis.samplecolumns import UnionColumns, union_columns
 from nccl_inspector.analysis.slowhardware import SlowHardware, find_slow_hardware
+from nccl_inspector.analysis.standstills import find_standstills
 from nccl_inspector.analysis.throughput import Readings
 from nccl_inspector.analysis.transfers import find_transfers, with_transfers
 from nccl_inspector.analysis.transport import gpus_of, transport_of
 from nccl_inspector.analysis.unmeasured import Ends, find_unmeasured
 from nccl_inspector.analysis.whose import describe_culprit, find_culprit
+from nccl_inspector.card.believed import believable
 from nccl_inspector.card.belowports import tell_below
 from nccl_inspector.card.causes import JobView, Told, tell_causes
 from nccl_inspector.card.counterevidence import with_counters
@@ -54,6 +58,7 @@ from nccl_inspector.card.overtime import OverTime, look_over_time, unpack
 from nccl_inspector.card.progressdips import join_progress
 from nccl_inspector.card.vendor import vendor_card
 from nccl_inspector.card.verdict import judge
+from nccl_inspector.errors import RefusedError
 from nccl_inspector.forked import Forked
 from nccl_inspector.model import KILLED, Process
 from nccl_inspector.report import Loaded, Report, build_report
@@ -147,9 +152,18 @@ def _judge_samples(placed: Sequence[tuple[str, Process]], given: Given) -> Judge
     nodes = [node for node, _ in placed]
     locals_ = [_local(process, place) for place, (_, process) in enumerate(placed)]
     found = judge_records(sources, nodes, locals_, choice=choice)
-    if found.records is None and given.why_no_samples:
-        return replace(found, why_not=given.why_no_samples)
-    return found
+    if found.records is None:
+        return replace(found, why_not=given.why_no_samples) if given.why_no_samples else found
+    standstills = find_standstills([_unions(placed[member][1]) for member in choice.members])
+    return replace(found, causes=with_standstills(found.causes, standstills))
+
+
+def _unions(process: Process) -> list[UnionColumns]:
+    """Return how long a process's GPUs were in operations; empty: not known."""
+    try:
+        return union_columns(process.unions)
+    except RefusedError:
+        return []
 
 
 def _local(process: Process, place: int) -> int:
@@ -254,6 +268,7 @@ def build_card(loaded: Loaded, given: Given | None = None, *, second_process: bo
     if nothing bounds the caller's time and memory, which would not bound these.
     """
     given = given or Given()
+    loaded = believable(loaded, given)
     placed = [(one.head.node, process) for one in loaded.summaries for process in one.processes]
     forking = second_process and len(placed) >= _MANY_PROCESSES
     with Forked(lambda: _judge_samples(placed, given), worthwhile=forking) as judging:

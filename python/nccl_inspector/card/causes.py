@@ -329,27 +329,39 @@ def _transfer_finding(cause: Cause, view: JobView) -> tuple[str, Finding]:
     return kind, finding
 
 
+def _what(cause: Cause) -> str:
+    if cause.still:
+        return "no rank is in an operation"
+    return f"all ranks take {cause.ratio:.2f} times as long between operations"
+
+
 def _outside_finding(cause: Cause, view: JobView) -> Finding:
     share, seconds = _cost(cause, view)
     lasted = elapsed((cause.end - cause.start) / 1e9)
-    own = cause.whole or cause.rare or cause.end - cause.start < OUTSIDE_S_MIN * 1e9
+    short = cause.end - cause.start < OUTSIDE_S_MIN * 1e9
+    own = cause.whole or cause.rare or cause.still or short
     return Finding(
         rule="slow-outside-communication",
         # What does not come back to what it was may be another phase of the program.
         severity=INFO if own else severity(share, view.cost_min),
         confidence=LOW if own else MEDIUM,
-        title=f"slower outside communication for {lasted}: all ranks take "
-        f"{cause.ratio:.2f} times as long between operations",
+        title=f"slower outside communication for {lasted}: {_what(cause)}",
         detail=f"{saved(share, seconds, view, 0.0)} T is as ever, and nobody waits for one rank."
         + (
             " It does not come back to what it was: it may be another phase."
             if cause.whole
             else " It comes again and again, as a part of the program does."
             if cause.rare
+            else " No training step ended in it: an evaluation or a checkpoint looks the same."
+            if cause.still
             else ""
         ),
         period=_period(cause),
-        evidence=(Evidence("samples", "own gaps of all ranks beside usual", cause.ratio, "times"),),
+        evidence=(
+            Evidence("boxes", "time outside of operations, more than usual", seconds, "s")
+            if cause.still
+            else Evidence("samples", "own gaps of all ranks beside usual", cause.ratio, "times"),
+        ),
         actions=("look at data loading, storage, checkpoints and GPU clocks of that time",),
         cost_s=seconds,
         cost_share=share,

@@ -32,6 +32,7 @@ BYTES_MAX = 512
 _TEXT_MAX = 1 << 16  # of a comment that is looked through
 _NAME_CHARS = 60
 _ENTITIES_MAX = 5
+_COUNT_MAX = 10**9 - 1
 _LINE = re.compile(
     r"(?:^|(?<=\s))NCCL ([A-Z_]{1,20})(?:\(([a-z_]{1,40})\))?((?: [a-z]+=[!-~]*)*) v=1\b",
     re.IGNORECASE,
@@ -120,6 +121,11 @@ def _share(value: float | None) -> str:
     return "" if value is None else f"/{round(value * 100, 1):g}%"
 
 
+def _count(value: int) -> int:
+    """Return a number that can be read again: of at most nine digits, and not negative."""
+    return min(max(value, 0), _COUNT_MAX)
+
+
 def _slow_word(slow: Slow) -> str:
     at = instant(slow.start_s)
     if at is None or slow.length_s >= 1e18:
@@ -140,12 +146,12 @@ def _tokens(one: Summary, entities: int) -> Iterator[str]:
         yield f"who={','.join([*names, f'+{left}'] if left else names)}"
     if one.waiting_share is not None:
         yield f"wait={_share(one.waiting_share)[1:]}"
-    of = "" if one.ranks_expected is None else f"/{one.ranks_expected}"
-    yield f"ranks={one.ranks_seen}{of}"
-    yield "found={}C,{}W,{}I".format(*one.found)
+    of = "" if one.ranks_expected is None else f"/{_count(one.ranks_expected)}"
+    yield f"ranks={_count(one.ranks_seen)}{of}"
+    yield "found={}C,{}W,{}I".format(*map(_count, one.found))
     if one.confidence:
         yield f"conf={one.confidence}"
-    yield f"attempt={one.attempt}"
+    yield f"attempt={_count(one.attempt)}"
     yield "v=1"
 
 

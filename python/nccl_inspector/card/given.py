@@ -3,26 +3,22 @@
 
 import os
 import re
-import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from nccl_inspector.analysis.replay.cause import COST_MIN
-from nccl_inspector.analysis.throughput import Readings, read_lines, read_throughput
+from nccl_inspector.analysis.throughput import Readings
 from nccl_inspector.card.model import Input, Job, Period
+from nccl_inspector.card.output import CPU_S, Output, read_output
 from nccl_inspector.config import Config
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.hostile import reopen
 from nccl_inspector.hostlist import expand
-from nccl_inspector.localzone import LocalZone
 from nccl_inspector.slurm.find import find_record
 from nccl_inspector.slurm.record import JobRecord
 from nccl_inspector.slurm.topology import ask_places, used
 from nccl_inspector.summary import Head
-
-_OUTPUT_BYTES_MAX = 256 << 20  # the end of a longer output is looked at
-_CHUNK_BYTES = 1 << 20
+from nccl_inspector.visiting import AvoidedError, visiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +37,15 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the user wants to be looked at. `output` None: where Slurm says that it is."""
+    """What the user wants to be looked at. `output` None: where Slurm says that it is.
+
+    `output_cpu_s`: seconds of CPU time for the job's output.
+    """
 
     slurm: bool = True
     output: Path | None = None
     patterns: tuple[re.Pattern[str], ...] = ()
+    output_cpu_s: float = CPU_S
 
 
 def _exit_code(record: JobRecord) -> str:
@@ -69,65 +69,13 @@ def with_record(job: Job, given: Given) -> Job:
         exit_code=_exit_code(record) or job.exit_code,
         start_s=record.start_s if record.start_s is not None else job.start_s,
         end_s=record.end_s if record.end_s is not None else job.end_s,
-        array_task=job.array_task or record.array_task,
+        # What the job's processes say of it counts only where Slurm says nothing.
+        array_task=record.array_task if record.by_slurm else job.array_task,
         submit_line=record.submit_line or job.submit_line,
         switches_asked=record.switches_asked,
         segment_asked=record.segment or None,
         switches_used=given.switches_used,
     )
-
-
-def _chunks(fd: int) -> Iterator[bytes]:
-    size = os.fstat(fd).st_size
-    os.lseek(fd, max(0, size - _OUTPUT_BYTES_MAX), os.SEEK_SET)
-    left = _OUTPUT_BYTES_MAX
-    while left > 0 and (chunk := os.read(fd, min(left, _CHUNK_BYTES))):
-        left -= len(chunk)
-        yield chunk
-
-
-def _open_regular(path: Path, uid: int | None) -> int | None:
-    """Return a descriptor, None where it is no plain file of `uid` (None: of anybody).
-
-    It is looked up before it is opened: to open a device can do something.
-
-    Raises:
-        OSError: it is not there, or may not be read.
-    """
-    path_fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    try:
-        status = os.fstat(path_fd)
-        if not stat.S_ISREG(status.st_mode) or (uid is not None and status.st_uid != uid):
-            return None
-        return reopen(path_fd)
-    finally:
-        os.close(path_fd)
-
-
-def _read_output(
-    path: Path, uid: int | None, period: Period, patterns: Sequence[re.Pattern[str]]
-) -> tuple[Readings | None, Input]:
-    """Return the throughput lines of an output; of the path that Slurm tells its owner is asked."""
-    try:
-        fd = _open_regular(path, uid)
-    except OSError as err:
-        return None, Input("throughput", "absent", f"{path}: {err.strerror}")
-    if fd is None:
-        return None, Input("throughput", "absent", f"{path} is no file of the job's user")
-    try:
-        lines = read_lines(_chunks(fd))
-        found = read_throughput(lines, LocalZone(), period, patterns or None)
-    except OSError as err:
-        return None, Input("throughput", "absent", f"{path}: {err.strerror}")
-    finally:
-        os.close(fd)
-    notes = "; ".join(found.notes)
-    if not found.found:
-        return None, Input(
-            "throughput", "absent", f"{path} has no throughput lines; {notes}".rstrip("; ")
-        )
-    detail = f"{len(found.found)} readings of the job's output{f'; {notes}' if notes else ''}"
-    return found, Input("throughput", "present", detail)
 
 
 def _places(config: Config, record: JobRecord | None) -> tuple[str, ...]:
@@ -150,7 +98,7 @@ def gather(head: Head, config: Config, asked: Asked) -> Given:
     inputs: list[Input] = []
     if asked.slurm:
         record, why = find_record(head.job_id, config, head)
-        known = record is not None and set(record.sources) - {"summary"}
+        known = record is not None and record.by_slurm
         inputs.append(Input("slurm", "present" if known else "absent", "; ".join(why)))
     start_s = record.start_s if record and record.start_s is not None else head.start
     end_s = record.end_s if record and record.end_s is not None else head.end
@@ -159,7 +107,12 @@ def gather(head: Head, config: Config, asked: Asked) -> Given:
     if path is not None and (asked.output or os.geteuid() != 0):
         uid = None if asked.output else head.uid
         period = Period(start_s, end_s)
-        readings, seen = _read_output(path, uid, period, asked.patterns)
+        output = Output(path, uid, period, asked.patterns, asked.output_cpu_s)
+        try:
+            with visiting(head.uid, path):
+                readings, seen = read_output(output)
+        except AvoidedError as err:
+            seen = Input("throughput", "absent", f"{path}: {err}")
         inputs.append(seen)
     else:
         inputs.append(Input("throughput", "absent"))

@@ -406,12 +406,33 @@ class BaselineMetric:
 
 
 @dataclass(frozen=True, slots=True)
+class OthersMetric:
+    """A figure of this job beside other users' jobs: information, never part of a verdict.
+
+    `median` is that of the users' own medians: each user counts once, however many jobs they ran.
+    """
+
+    name: str
+    value: float
+    unit: str
+    median: float
+    users: int
+    jobs: int
+
+
+@dataclass(frozen=True, slots=True)
 class Baseline:
-    """Similar jobs; `differs`: fields of the key that had to be let go to find some."""
+    """Similar jobs of the same user; `differs`: fields of the key that were allowed to differ.
+
+    `others`: similar jobs of at least five other users, as information.
+    """
 
     jobs: int
     differs: tuple[str, ...]
     metrics: tuple[BaselineMetric, ...]
+    others_jobs: int = 0
+    others_users: int = 0
+    others: tuple[OthersMetric, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

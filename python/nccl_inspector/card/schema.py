@@ -19,9 +19,11 @@ from nccl_inspector.card import model
 from nccl_inspector.card.model import SCHEMA_VERSION, Card
 from nccl_inspector.card.words import instant
 from nccl_inspector.errors import RefusedError
+from nccl_inspector.packing import SIZE_CLASS_MAX
 
 BYTES_MAX = 256 << 20
 _TEXT_MAX = 1 << 20
+_INTEGER_MAX = (1 << 63) - 1
 # Fields that are Unix times, whatever they are of.
 _TIMES = {"start_s": "start", "end_s": "end", "since_s": "since"}
 _ISO = r"^-?[0-9]{4,}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?Z$"
@@ -34,6 +36,18 @@ _WORDS = {
     ("Finding", "confidence"): model.CONFIDENCES,
     ("Finding", "cause"): ("", *model.CAUSES),
     ("Counter", "severity"): model.SEVERITIES,
+}
+# Least and most of numbers from which a place in a table or a length of time is made.
+_RANKS = 0, (1 << 31) - 1
+_RANGES = {
+    "size_class": (0, SIZE_CLASS_MAX),
+    "nranks": _RANKS,
+    "nnodes": _RANKS,
+    "ranks_expected": _RANKS,
+    "ranks_seen": _RANKS,
+    "num_nodes": _RANKS,
+    "window_s": (0, (1 << 31) - 1),
+    "windows": (0, 1 << 20),
 }
 _PLAIN_KINDS = frozenset({str, int, float, type(None)})
 _PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean"}
@@ -66,9 +80,12 @@ def _value(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         return _members(value)
     if isinstance(value, tuple):
-        if _PLAIN_KINDS.issuperset(map(type, value)):  # a series: not one by one
+        kinds = set(map(type, value))
+        if kinds <= _PLAIN_KINDS and int not in kinds:  # a series: not one by one
             return value
         return [_value(one) for one in value]
+    if type(value) is int:  # a sum of what boxes claim may be more than can be read again
+        return min(max(value, -_INTEGER_MAX), _INTEGER_MAX)
     if isinstance(value, Mapping):
         return {str(key): _value(one) for key, one in value.items()}
     return value
@@ -124,6 +141,9 @@ def _object_of(kind: type) -> dict[str, Any]:
         properties[name] = _schema_of(hint)
         if words := _WORDS.get((kind.__name__, name)):
             properties[name] = {"enum": list(words)}
+        if name in _RANGES:
+            integer = properties[name].get("anyOf", [properties[name]])[0]
+            integer["minimum"], integer["maximum"] = _RANGES[name]
         if name in _TIMES:
             time = {"type": "string", "pattern": _ISO}
             properties[_TIMES[name]] = {"anyOf": [time, {"type": "null"}]}
@@ -191,7 +211,7 @@ def _number(value: Any, kind: type, where: str) -> Any:
         # An int of any length is JSON; not all are floats.
         _expect(abs(value) < 1 << 1023 and isfinite(value), where, "a finite number")
         return float(value)
-    _expect(abs(value) < 1 << 63, where, "a 64-bit integer")
+    _expect(abs(value) <= _INTEGER_MAX, where, "a 64-bit integer")
     return value
 
 
@@ -236,6 +256,9 @@ def _read_members(value: Any, kind: type, where: str) -> Any:
         found[field.name] = _read(value[field.name], _hints(kind)[field.name], path)
         words = _WORDS.get((kind.__name__, field.name))
         _expect(words is None or found[field.name] in words, path, "one of its words")
+        if field.name in _RANGES and found[field.name] is not None:
+            least, most = _RANGES[field.name]
+            _expect(least <= found[field.name] <= most, path, f"from {least} to {most}")
     return kind(**found)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from nccl_inspector.analysis.bandwidth import size_label
 from nccl_inspector.card.limits import Limits
 from nccl_inspector.card.model import (
+    Baseline,
     Card,
     Communicator,
     Counter,
@@ -91,6 +92,7 @@ _BASELINE = (
     Column("median"),
     Column("spread (MAD)"),
     Column("z"),
+    Column("other users"),
 )
 
 
@@ -282,14 +284,28 @@ def links(card: Card, limits: Limits) -> Grid:
     return Grid("LINKS AND GPUS", about, lines=tuple(lines))
 
 
+def _whose(found: Baseline) -> str:
+    """Return whose jobs this one was compared with."""
+    own = f"{number(found.jobs, 'earlier job')} of the same user" if found.jobs else ""
+    if found.differs:
+        own += f", which differ in: {', '.join(found.differs)}"
+    others = ""
+    if found.others_users:
+        others = (
+            f"{number(found.others_jobs, 'job')} of {number(found.others_users, 'other user')} "
+            "as information"
+        )
+    return "; ".join(filter(None, (own, others)))
+
+
 def baseline(card: Card, _limits: Limits) -> Grid:
     """Return the section BASELINE."""
-    if card.baseline is None:
+    found = card.baseline
+    if found is None:
         return Grid("BASELINE")
-    about = number(card.baseline.jobs, "similar job")
-    if card.baseline.differs:
-        about += f", though other in: {', '.join(card.baseline.differs)}"
-    rows = tuple(
+    others = {one.name: amount(one.median, one.unit) for one in found.others}
+    own = {one.name for one in found.metrics}
+    rows = [
         Row(
             (
                 one.name,
@@ -297,8 +313,14 @@ def baseline(card: Card, _limits: Limits) -> Grid:
                 amount(one.median, one.unit),
                 amount(one.mad, one.unit),
                 "-" if one.z is None else f"{one.z:+.1f}",
+                others.get(one.name, ""),
             )
         )
-        for one in card.baseline.metrics
-    )
-    return Grid("BASELINE", about, _BASELINE, rows)
+        for one in found.metrics
+    ]
+    rows += [
+        Row((one.name, amount(one.value, one.unit), "", "", "", others[one.name]))
+        for one in found.others
+        if one.name not in own
+    ]
+    return Grid("BASELINE", _whose(found), _BASELINE, tuple(rows))

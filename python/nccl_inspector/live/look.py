@@ -59,33 +59,41 @@ def _entered(name: str | Path, dir_fd: int | None = None) -> Iterator[int]:
         os.close(fd)
 
 
-def _read_box(raw_fd: int, name: str, stem: str, uid: int) -> Seen | None:
-    """Return the box of a process that has not ended in order and is there in full."""
+def _read_box(raw_fd: int, name: str, stem: str, uid: int, known: set[Inode]) -> Seen | None:
+    """Return the box of a process that has not ended in order and is there in full.
+
+    A file that is `known`, by another of its names, is not read: a
+    user can make any number of links to one box.
+    """
     with regular_file(name, uid, BOX_BYTES_MAX, raw_fd) as (fd, status):
+        inode = status.st_dev, status.st_ino
+        if inode in known:
+            raise RefusedError("same_file")
+        known.add(inode)
         life = life_of(fd)
         if life in (Life.STARTING, Life.ENDED):
             return None
         at, alive = now(), life is Life.ALIVE
-        return Seen((status.st_dev, status.st_ino), at, read_box(fd, status.st_size, stem, alive))
+        return Seen(inode, at, read_box(fd, status.st_size, stem, alive))
 
 
 def _read_boxes(raw_fd: int, uid: int) -> tuple[tuple[Seen, ...], tuple[str, ...]]:
     """Return the boxes, each inode once, and what could not be read."""
     listing = list_raw(raw_fd)
-    found: dict[Inode, Seen] = {}
+    found: list[Seen] = []
+    known: set[Inode] = set()
     problems = []
     for name, stem in listing.boxes[:BOXES_MAX]:
         try:
-            seen = _read_box(raw_fd, name, stem, uid)
+            seen = _read_box(raw_fd, name, stem, uid, known)
         except RefusedError as err:
             if err.reason != "gone":
                 problems.append(f"{name} is refused: {err}")
             continue
-        if seen and found.setdefault(seen.inode, seen) is not seen:
-            problems.append(f"{name} is refused: same_file")
+        found += [seen] if seen else []
     if len(listing.boxes) > BOXES_MAX or listing.overflow:
         problems.append(f"more than {BOXES_MAX} processes, the rest is left out")
-    return tuple(found.values()), tuple(problems)
+    return tuple(found), tuple(problems)
 
 
 def _read_job(name: str, jobs_fd: int) -> JobSeen:

@@ -20,6 +20,10 @@ SOCKET_S = 10.0  # of each wait for the server
 ANSWER_S = 30.0  # of an answer in all
 _ANSWER_BYTES_MAX = 64 << 20
 _CHUNK_BYTES = 1 << 16
+# What reading JSON of any shape, and as deep as it likes, may end in.
+_NOT_AN_ANSWER = (
+    ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,7 @@ def _reason(err: urllib.error.HTTPError) -> str:
     """Return what a refusal says; Prometheus gives its reason as JSON."""
     try:
         words = json.loads(err.read(_CHUNK_BYTES))["error"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         words = ""
     return f"HTTP {err.code} {err.reason}" + (
         f": {words}" if isinstance(words, str) and words else ""
@@ -83,7 +87,7 @@ def _reason(err: urllib.error.HTTPError) -> str:
 
 
 def _samples(body: bytes) -> list[Sample]:
-    """Return the samples of an answer. Raises ValueError, KeyError, TypeError on anything else."""
+    """Return the samples of an answer. Raises one of _NOT_AN_ANSWER on anything else."""
     answer = json.loads(body)
     if answer["status"] != "success" or answer["data"]["resultType"] != "vector":
         raise ValueError("not a vector")
@@ -99,7 +103,7 @@ def _samples(body: bytes) -> list[Sample]:
 
 
 def _tracks(body: bytes, refused: Counter[str]) -> list[Track]:
-    """Return the series of an answer. Raises ValueError, KeyError, TypeError where it is none."""
+    """Return the series of an answer. Raises one of _NOT_AN_ANSWER where it is none."""
     answer = json.loads(body)
     if answer["status"] != "success" or answer["data"]["resultType"] != "matrix":
         raise ValueError("not a matrix")
@@ -110,7 +114,7 @@ def _tracks(body: bytes, refused: Counter[str]) -> list[Track]:
             if not all(isinstance(word, str) for word in labels.values()):
                 raise ValueError("odd labels")
             points = [(float(at), float(value)) for at, value in item["values"]]
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
             refused["odd_series"] += 1
             continue
         known = [point for point in points if all(map(math.isfinite, point))]
@@ -144,7 +148,7 @@ class Api:
         body = self._ask("query", fields)
         try:
             return _samples(body)
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as err:
+        except _NOT_AN_ANSWER as err:
             raise InspectorError(f"{self.url}: not the answer of a Prometheus") from err
 
     def query_range(
@@ -159,7 +163,7 @@ class Api:
         body = self._ask("query_range", fields | {"step": f"{step_s:g}"})
         try:
             return _tracks(body, refused)
-        except (ValueError, KeyError, TypeError, AttributeError) as err:
+        except _NOT_AN_ANSWER as err:
             raise InspectorError(f"{self.url}: not the answer of a Prometheus") from err
 
     def _ask(self, what: str, fields: dict[str, str]) -> bytes:

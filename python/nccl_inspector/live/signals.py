@@ -22,11 +22,12 @@ from nccl_inspector.layout import STATE_LIVE
 from nccl_inspector.live.beats import STOPPED_S, Beats, now
 from nccl_inspector.live.pulse import Pulse, read_pulse
 from nccl_inspector.manifest import Manifest
-from nccl_inspector.rawdir import box_name, list_raw
+from nccl_inspector.rawdir import box_name, in_turns, list_raw
 from nccl_inspector.tally import Inode
+from nccl_inspector.turns import Turns
 
-# A pass begins with no further job after this; eight processes take some 3 ms.
-PASS_S = 1.0
+# CPU time of a pass; eight processes take some 3 ms.
+PASS_S = 0.5
 # A job whose boxes take longer (the plugin's own take 0.4 ms each) has no signals.
 JOB_S = 0.25
 # A process that was not reached for so long is a new one.
@@ -55,7 +56,8 @@ class LiveSignals:
         self._jobs_fd = open_directory("jobs", run_fd)
         self._cluster = cluster
         self._beats = Beats()
-        self._first = 0  # where the next pass begins: the lowest job that the last did not reach
+        self._turns = Turns()
+        self._users: dict[int, int] = {}  # by job id, of those whose manifest was read
 
     def configure(self, cluster: str) -> None:
         """Name the cluster so from now on."""
@@ -63,41 +65,39 @@ class LiveSignals:
 
     def run_pass(self, job_ids: Iterable[int]) -> list[Series]:
         """Return the series of these jobs; none of one that cannot be read or was not reached."""
-        deadline = time.monotonic() + PASS_S
-        order = sorted(job_ids, key=lambda job_id: (job_id < self._first, job_id))
-        self._first = 0
-        found: list[Series] = []
+        # A job that was never read counts as a user of its own.
+        users = {job_id: self._users.get(job_id, -job_id) for job_id in job_ids}
+        self._users = {job_id: uid for job_id, uid in users.items() if uid >= 0}
+        found: dict[int, list[Series]] = {}
         known: set[Inode] = set()
-        for job_id in order:
-            if time.monotonic() > deadline:
-                self._first = job_id
-                break
+        for job_id, end_s in self._turns.share(users, PASS_S):
             # Publishing says why; and a job may end at any time.
             with suppress(RefusedError, OSError):
-                found += self._job(job_id, known)
-        if not self._first:
+                found[job_id] = self._job(job_id, known, end_s)
+        if not self._turns.left_out:
             self._beats.keep(known)
         self._beats.drop_before(time.monotonic() - FORGET_S)
-        return found
+        return [one for job_id in sorted(found) for one in found[job_id]]
 
     def close(self) -> None:
         """Close the directory."""
         os.close(self._jobs_fd)
 
-    def _job(self, job_id: int, known: set[Inode]) -> list[Series]:
+    def _job(self, job_id: int, known: set[Inode], end_s: float) -> list[Series]:
         with directory(str(job_id), os.fstat(self._jobs_fd).st_uid, self._jobs_fd) as job_fd:
             manifest, _ = read_manifest(job_fd)
             if manifest.job_id != job_id:
                 return []
+            self._users[job_id] = manifest.uid
             count = _Count(dict.fromkeys(STATES, 0))
             with directory("raw", manifest.uid, job_fd) as raw_fd:
                 seen: set[Inode] = set()
                 listing = list_raw(raw_fd)
                 if not listing.metrics:
                     return []
-                deadline = time.thread_time() + JOB_S
-                for _, stem in listing.boxes[:BOXES_MAX]:
-                    if time.thread_time() > deadline:
+                end_s = min(end_s, time.thread_time() + JOB_S)
+                for _, stem in in_turns(listing.boxes, BOXES_MAX):
+                    if time.thread_time() > end_s:
                         return []
                     with suppress(RefusedError):
                         self._process(raw_fd, stem, manifest.uid, count, seen)
