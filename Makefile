@@ -225,8 +225,8 @@ $(VENV)/.ready: pyproject.toml packaging/dev-packages.sh
 test: setup build san aarch64
 	$(PY) -m pytest -m 'not long and not alone' -n 3 --dist loadfile $(PYTEST_ARGS)
 	$(PY) -m pytest -m 'not long and alone' $(PYTEST_ARGS)
-# Hundreds of seeded jobs, without a cluster: side by side.
-TRIALS := tests/test_hang.py tests/analysis
+# Hundreds of seeded jobs and the planted defects of the fuzzers, without a cluster: side by side.
+TRIALS := tests/test_hang.py tests/analysis tests/test_fuzzers.py
 #: make test-long    the rest; also on other releases of Slurm, as far as a mirror gives them
 test-long: setup build san aarch64
 	-@$(PY) -m tests.cluster tree
@@ -265,16 +265,22 @@ C_SRC := $(shell git ls-files '*.c' '*.h' 2>/dev/null)
 SH_SRC := $(shell git ls-files '*.sh' epilog/nccl-inspector-epilogctld packaging/mount.nccl-inspector \
 	.ci/run 2>/dev/null)
 FUZZ_SECONDS ?= 600
-FUZZ_RUN = ASAN_OPTIONS=detect_leaks=0 build/fuzz/fuzz_$(1) -max_total_time=$$(($(FUZZ_SECONDS) * $(2) / 6)) -timeout=30 \
+FUZZ_RUN = ASAN_OPTIONS=detect_leaks=0 build/fuzz/fuzz_$(1) -max_total_time=$$(($(FUZZ_SECONDS) * $(2) / 12)) -timeout=30 \
 	-print_final_stats=1 -artifact_prefix=build/fuzz/$(1)- $(3) build/fuzz/corpus/$(1)
-#: make fuzz         the profiler plugin under libFuzzer: its environment, then its events; FUZZ_SECONDS in all (600)
-fuzz: setup
+#: make fuzz         the plugin under libFuzzer, then (the other half) all that Python reads of others; FUZZ_SECONDS in all (600). FUZZ_ARGS="--seed 2 box"
+fuzz: setup build
 	@$(AT_ONCE) fuzzparts
 	@mkdir -p build/fuzz/corpus/config build/fuzz/corpus/events
 	$(call FUZZ_RUN,config,1,-max_len=4000)
 	$(call FUZZ_RUN,events,5,-max_len=800 -len_control=0)
+	PYTHONPATH=python:. $(PY) -m tests.fuzzers --seconds $$(($(FUZZ_SECONDS) / 2)) $(FUZZ_ARGS)
 .PHONY: fuzz fuzzparts
 fuzzparts: $(FUZZ_BIN)
+
+#: make soak         random jobs, faults and attackers on the sandbox cluster; SOAK_SECONDS (3600). SOAK_ARGS="--seed 2"
+soak: setup build
+	PYTHONPATH=python:. $(PY) -m tests.soak $(SOAK_ARGS)
+.PHONY: soak
 
 #: make lint         ruff, mypy, shellcheck, cppcheck, clang-tidy
 lint: setup $(GEN)

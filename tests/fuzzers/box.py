@@ -1,0 +1,152 @@
+"""Boxes: members of records in use get other values, records are copied, tables moved."""
+
+import os
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from random import Random
+
+from nccl_inspector import layout
+from nccl_inspector.box import read_box
+from nccl_inspector.boxsamples import add_samples
+from nccl_inspector.errors import RefusedError
+from nccl_inspector.layout import HEADER, Record
+from nccl_inspector.summary import decode, encode, encode_process
+from tests.fuzzers import mutation, seeds
+from tests.fuzzers.summary import Report
+from tests.fuzzers.target import Budget, Run, Target
+
+_FILE = "n1.0.nodesummary"
+_TABLES: dict[str, Record] = {
+    "comm": layout.COMM, "key": layout.KEY, "hist": layout.HIST, "op": layout.OP,
+    "peer": layout.PEER, "line": layout.LINE, "net": layout.NET, "sample": layout.SAMPLE,
+    "sample_kind": layout.SAMPLE_KIND, "union": layout.UNION,
+}  # fmt: skip
+# Tables within a record.
+_INNER = {"line": layout.WINDOW, "union": layout.UNION_WINDOW}
+_WEIGHTS = {"comm": 4, "op": 4, "key": 2}  # those that most of a report is about; others 1
+_SUMMED = 1 << 16  # bytes whose sum decides how an input is read
+_LOOKED_AT = 256  # records at the beginning of a table
+
+
+def _put(chance: Random, found: bytearray, record: Record, base: int) -> None:
+    """Give a member of a record another value."""
+    name = chance.choice([*record.offsets])
+    code, at = record.codes[name], base + record.offsets[name]
+    if code.endswith("s"):
+        text = mutation.encoded(chance.choice(mutation.NASTY))[: int(code[:-1])]
+        found[at : at + len(text)] = text
+        return
+    width = struct.calcsize("<" + code[-1])
+    count = int(code[:-1] or 1)
+    at += width * chance.randrange(count)
+    found[at : at + width] = mutation.boundary(chance, width)
+
+
+def _table(found: bytes | bytearray, word: str) -> tuple[int, int]:
+    """Return where a table is, and how many records lie within the box."""
+    record, header = _TABLES[word], bytes(found[: HEADER.size])
+    at, count = (HEADER.number(header, f"{word}_{part}") for part in ("offset", "count"))
+    return at, max(0, min(count, (len(found) - at) // record.size))
+
+
+def _in_use(chance: Random, found: bytearray, word: str) -> int:
+    """Return where a record is, mostly one in use: those begin with a number that is not 0."""
+    at, count = _table(found, word)
+    size = _TABLES[word].size
+    bases = [at + size * chance.randrange(count)]
+    if chance.random() < 0.9:
+        begins = range(at, at + size * min(count, _LOOKED_AT), size)
+        bases = [base for base in begins if any(found[base : base + 8])] or bases
+    return chance.choice(bases)
+
+
+def _change(chance: Random, found: bytearray) -> None:
+    where = chance.random()
+    if where < 0.12:
+        _put(chance, found, HEADER, 0)
+        return
+    word = chance.choice([one for one in _TABLES for _ in range(_WEIGHTS.get(one, 1))])
+    record = _TABLES[word]
+    at, count = _table(found, word)
+    if not count:
+        return
+    base = _in_use(chance, found, word)
+    if where < 0.25:
+        source, base = base, at + record.size * chance.randrange(min(count, _LOOKED_AT))
+        found[base : base + record.size] = found[source : source + record.size]
+        _put(chance, found, record, base)
+    elif word in _INNER and where < 0.7:
+        inner = _INNER[word]
+        first = base + record.offsets["window"]
+        _put(chance, found, inner, first + inner.size * chance.randrange(layout.LINE_WINDOWS // 8))
+    elif where < 0.75:
+        first, second = (at + record.size * chance.randrange(min(count, 8)) for _ in range(2))
+        found[first : first + record.size], found[second : second + record.size] = (
+            found[second : second + record.size], found[first : first + record.size],
+        )  # fmt: skip
+    else:
+        _put(chance, found, record, base)
+
+
+def mutate(chance: Random, data: bytes, corpus: Sequence[bytes]) -> bytes:
+    """Return a box of which some members are others."""
+    if len(data) < HEADER.size or chance.random() < 0.03:
+        return mutation.several(chance, data, corpus[:2], mutation.BYTES)
+    found = bytearray(data)
+    for _ in range(chance.choice((1, 1, 2, 3, 8, 30))):
+        _change(chance, found)
+    return bytes(found)
+
+
+@cache
+def _seeds() -> list[bytes]:
+    # Of each job one: a box is large.
+    return [job.boxes()[at % 4] for at, job in enumerate(seeds.all_played())]
+
+
+def _job_of(data: bytes) -> str:
+    began_s = HEADER.number(data, "clock.real0_ns") // 10**9
+    at = began_s - seeds.START_S
+    return [*seeds.JOBS][at] if 0 <= at < len(seeds.JOBS) else "hung"
+
+
+def prepare(place: Path) -> Run:
+    """Return what reads a box as the agent does, beside a whole one, and makes the job's report."""
+    found = {}
+    for name in seeds.JOBS:
+        before = decode(seeds.played(name).summaries[_FILE])
+        found[name] = (
+            Report(place / name, name, lean=True),
+            before,
+            encode_process(before.processes[1]),
+        )
+
+    def run(data: bytes) -> str:
+        fd = os.memfd_create("box")
+        try:
+            os.write(fd, data)
+            try:
+                process = read_box(fd, len(data), "0_4001", False)
+                # Exact records take most of the time: every other input does without.
+                if zlib.crc32(data[:_SUMMED]) % 2:
+                    process = add_samples(fd, len(data), process, 4)
+            except RefusedError as err:
+                return str(err)
+        finally:
+            os.close(fd)
+        # By its clock: the second of its start tells the job.
+        report, before, neighbour = found[_job_of(data)]
+        head = replace(before.head, array_task=process.facts.array_task)
+        blocks = [encode_process(process), neighbour]
+        decode(encode(head, blocks))  # what the agent writes the report must be able to read
+        with report.with_file(_FILE, encode(head, blocks, before.counters)):
+            return f"{report.said()} {' '.join(process.flags)}"
+
+    return run
+
+
+TARGET = Target("box", _seeds, mutate, prepare, Budget())

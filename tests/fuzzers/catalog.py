@@ -1,0 +1,32 @@
+"""All targets."""
+
+from collections.abc import Sequence
+
+from tests.fuzzers import (
+    box,
+    joboutput,
+    lines,
+    page,
+    promanswers,
+    slurmanswers,
+    smallfiles,
+    stored,
+    summary,
+    vendorpage,
+)
+from tests.fuzzers.target import Target
+
+TARGETS: Sequence[Target] = (
+    box.TARGET, summary.TARGET, page.TARGET, vendorpage.TARGET, stored.TARGET, joboutput.TARGET,
+    promanswers.TARGET, slurmanswers.TARGET, lines.TARGET, smallfiles.TARGET,
+)  # fmt: skip
+
+
+def find(names: Sequence[str]) -> list[Target]:
+    """Return the targets of these names; of none, all.
+
+    Raises:
+        KeyError: there is no such one.
+    """
+    known = {one.name: one for one in TARGETS}
+    return [known[name] for name in names] or [*TARGETS]

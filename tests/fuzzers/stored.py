@@ -1,0 +1,45 @@
+"""Stored reports: a card that was JSON, in every form again, and beside another."""
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from random import Random
+
+from nccl_inspector.card.schema import card_from_json, to_json
+from nccl_inspector.errors import RefusedError
+from tests import cards
+from tests.fuzzers import mutation
+from tests.fuzzers.forms import NOW, check_card
+from tests.fuzzers.target import Run, Target
+
+_SEED_BYTES_MAX = 150_000  # larger ones only take longer
+
+
+@cache
+def _seeds() -> list[bytes]:
+    made = (to_json(make(), NOW).encode() for make in cards.CARDS.values())
+    return [data for data in made if len(data) < _SEED_BYTES_MAX]
+
+
+def prepare(_place: Path) -> Run:
+    """Return what reads a stored report and shows it."""
+    other = card_from_json(_seeds()[0])
+
+    def run(data: bytes) -> str:
+        try:
+            card = card_from_json(data)
+        except RefusedError as err:
+            return str(err)
+        return check_card(card, [other])
+
+    return run
+
+
+def mutate(chance: Random, data: bytes, corpus: Sequence[bytes]) -> bytes:
+    """Return JSON with other values."""
+    if chance.random() < 0.05:
+        return mutation.several(chance, data, corpus, mutation.TEXT)
+    return mutation.change_json(chance, data, corpus)
+
+
+TARGET = Target("stored", _seeds, mutate, prepare)

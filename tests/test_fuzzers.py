@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The fuzzers of the Python side, briefly and always the same; `make fuzz` takes its time."""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from nccl_inspector import boxrows, processfile, summaryrows, vendorfile
+from nccl_inspector.analysis import throughput
+from nccl_inspector.capture import restore
+from nccl_inspector.card import schema
+from nccl_inspector.checkedjson import Checks
+from nccl_inspector.live import promapi
+from nccl_inspector.model import Comm
+from nccl_inspector.slurm import accounting
+from tests.fuzzers import seeds
+from tests.fuzzers.campaign import Campaign, SeedFailsError, judged, measured
+from tests.fuzzers.catalog import TARGETS, find
+from tests.fuzzers.summary import put_together, take_apart
+from tests.fuzzers.target import Budget, Run, Target
+from tests.fuzzers.worker import Result, Worker
+
+SEED = 4
+RUNS = {
+    "box": 12, "summary": 12, "page": 300, "vendorpage": 40, "stored": 60, "output": 20,
+    "prometheus": 20, "slurm": 20, "lines": 3, "files": 400,
+}  # fmt: skip
+PLANT_S = 30.0  # until a planted defect must be found
+
+
+@pytest.mark.parametrize("name", [one.name for one in TARGETS])
+def test_no_input_of_somebody_else_breaks_a_reader_or_an_output(tmp_path: Path, name: str) -> None:
+    outcome = Campaign(find([name])[0], SEED, tmp_path).run(60, RUNS[name])
+    failures = outcome.failures.values()
+    assert not failures, "\n".join(f"{one.line}\n{one.result.words}" for one in failures)
+    assert outcome.runs == RUNS[name]
+    assert len(outcome.ways) > 1
+
+
+def same(value: Any, *_: Any) -> Any:
+    return value
+
+
+def no_check(*_: Any) -> None:
+    return None
+
+
+def unchecked_row(cls: Any, row: Any) -> Any:
+    return cls(*row)
+
+
+def naive_rows(output: str, columns: list[str], delimiter: str) -> list[dict[str, str]]:
+    rows = [row.split(delimiter) for row in output.split("\n") if row]
+    return [dict(zip(columns, row, strict=False)) for row in rows]
+
+
+# In time that is cubic in the length of a run of blanks.
+SLOW = r"per GPU\s*:\s*\s*~?\s*(?P<value>\d+)\s*(?P<unit>[A-Za-z][\w/.]*)"
+# A check of the product's taken away: whose target must see it.
+PLANTED: dict[str, tuple[Any, str, Any]] = {
+    "box": (boxrows, "_is_key", lambda *_: True),
+    "summary": (summaryrows, "take_row", unchecked_row),
+    "page": (processfile, "check_value", no_check),
+    "vendorpage": (vendorfile, "check_value", no_check),
+    "stored": (schema, "_number", same),
+    "output": (throughput, "BUILT_IN", (SLOW,)),
+    "prometheus": (promapi, "_NOT_AN_ANSWER", (ValueError,)),
+    "slurm": (accounting, "read_rows", naive_rows),
+    "lines": (restore, "_object", json.loads),
+    "files": (Checks, "load", lambda _, data: json.loads(data)),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", [one.name for one in TARGETS])
+def test_a_check_that_is_taken_away_is_missed_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    holder, word, instead = PLANTED[name]
+    seeds.played("healthy")  # before the check is gone
+    monkeypatch.setattr(holder, word, instead)
+    campaign = Campaign(find([name])[0], SEED, tmp_path)
+    try:
+        outcome = campaign.run(PLANT_S, until_failure=True)
+    except SeedFailsError:
+        return  # it is missed even sooner
+    assert outcome.failures, outcome.row
+
+
+def grow(_: bytes) -> str:
+    return str(len(bytearray(120 << 20)))
+
+
+def burn(_: bytes) -> str:
+    # No signal handler of Python's runs in there.
+    return str(re.fullmatch(r"(a*)*b", "a" * 60))
+
+
+def obey(_: bytes) -> str:
+    raise ValueError("zz9")
+
+
+@pytest.mark.parametrize(("what", "kind"), [(grow, "memory"), (burn, "cpu"), (obey, "exception")])
+def test_an_input_that_costs_too_much_or_raises_is_a_failure(
+    tmp_path: Path, what: Callable[[bytes], str], kind: str
+) -> None:
+    """The seed is harmless; what is bad begins with another byte."""
+
+    def prepare(_place: Path) -> Run:
+        return lambda data: what(data) if data[:1] == b"!" else "well"
+
+    def mutate(chance: Random, _data: bytes, _corpus: object) -> bytes:
+        return chance.choice((b"!x", b"well"))
+
+    target = Target("planted", lambda: [b"well"], mutate, prepare, Budget(cpu_s=0.5))
+    outcome = Campaign(target, SEED, tmp_path).run(20, 10, until_failure=True)
+    (failure,) = outcome.failures.values()
+    assert failure.result.kind == kind
+    assert failure.saved.read_bytes() == b"!x"
+    assert {*outcome.ways} <= {"well"}
+
+
+def test_the_same_seed_gives_the_same_inputs(tmp_path: Path) -> None:
+    target = find(["files"])[0]
+    first, second = (Campaign(target, SEED, tmp_path).run(30, 200) for _ in range(2))
+    assert first.ways == second.ways
+
+
+# What Slurm says of the job bounds the cost of its report, whatever boxes claim.
+
+
+def claiming(nranks: int) -> bytes:
+    """A summary of the job that hangs, all of whose communicators claim so many ranks."""
+    head, parts, blocks = take_apart(seeds.played("hung").summaries["n1.0.nodesummary"])
+    place = [one.name for one in fields(Comm)].index("nranks")
+    for pieces in blocks:
+        meta = json.loads(pieces[0])
+        for row in meta[4]:
+            row[place] = nranks
+        pieces[0] = json.dumps(meta).encode()
+    return put_together(head, parts, blocks)
+
+
+def crowded(times: int) -> bytes:
+    """A summary with so many times the processes that Slurm says there are tasks."""
+    head, parts, blocks = take_apart(seeds.played("late").summaries["n1.0.nodesummary"])
+    return put_together(head, parts, blocks * times)
+
+
+def cost_of(data: bytes) -> Result:
+    """What the report of a job of four tasks costs, judged by what its honest summaries cost."""
+    target = find(["summary"])[0]
+    with Worker(target) as worker:
+        limits = measured(target, worker, target.seeds())
+        return judged(worker, data, limits)
+
+
+@pytest.mark.parametrize(
+    ("make", "times"),
+    [(claiming, 4096), (claiming, 2**31 - 1), (crowded, 8), (crowded, 128)],
+    ids=["4096 ranks", "2^31-1 ranks", "8 times the tasks", "128 times the tasks"],
+)
+def test_the_cost_of_a_report_is_bounded_by_what_slurm_says_of_the_job(
+    make: Callable[[int], bytes], times: int
+) -> None:
+    result = cost_of(make(times))
+    assert result.kind == "ok", result.words
