@@ -13,15 +13,25 @@ MS = 10**6
 RANKS, STEPS = 4, 100
 
 
-def records(synchronised: bool) -> Records:
-    """Two pairs of ranks; each pair meets twice a step, all meet after that where they are so."""
+def records(synchronised: bool, late_ms: float = 0) -> Records:
+    """Two pairs of ranks; each pair meets twice a step, all meet after that where they are so.
+
+    `late_ms`: by so much the second pair comes last. In a step of ten the machine is busy: the
+    first is as late and a little more, and what the second does next takes longer.
+    """
     chance = np.random.default_rng(5)
     ready = np.zeros(RANKS)
+    own_ns = np.array([MS / 10, MS / 10, 0, 0]) if late_ms else MS / 10
+    pair_ns = (MS, MS / 100) if late_ms else MS
     rows = []
     for step in range(STEPS):
         for part, work_ms in enumerate((50, 80)):
-            ready += work_ms * MS + chance.normal(0, MS / 10, RANKS)
-            ready += np.repeat(chance.normal(0, MS, 2), 2)
+            ready += work_ms * MS + chance.normal(0, own_ns, RANKS)
+            ready += np.repeat(chance.normal(0, pair_ns, 2), 2)
+            if late_ms and part:
+                busy = chance.random() < 0.1
+                ready[2:] = ready[2:].max() + late_ms * MS
+                ready[:2] = ready[2] + MS / 10 if busy else ready[:2]
             for pair in ((0, 1), (2, 3)):
                 begin = ready[list(pair)].copy()
                 end = begin.max() + MS
@@ -32,6 +42,8 @@ def records(synchronised: bool) -> Records:
                 ]
         if synchronised:
             ready[:] = ready.max() + 50_000
+        if late_ms and busy:
+            ready[2:] += MS / 3
     rows.sort(key=lambda row: (row[0], row[3]))
     member, comm, number, begin, end = np.array(rows).astype(np.int64).T
     same = np.zeros(len(rows), np.int64)
@@ -52,6 +64,13 @@ def test_a_point_where_all_wait_becomes_an_operation() -> None:
         rows = found.joined == joined
         assert len(set(found.end[rows])) == 1
         assert found.end[rows][0] - found.begin[rows].max() <= 50_000
+
+
+def test_who_is_always_last_there_says_nothing_against_it() -> None:
+    found = fill_holes(records(True, late_ms=40))
+    assert (found.comm == 2).sum() == RANKS * (STEPS - 1)
+    apart = records(False, late_ms=40)
+    assert fill_holes(apart) is apart
 
 
 def test_ranks_that_do_not_wait_for_each_other_are_left_alone() -> None:

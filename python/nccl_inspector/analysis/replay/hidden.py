@@ -28,6 +28,7 @@ _FAR = 8.0  # of the usual gap: a pause, or the end of a burst
 _SLOPE, _SLOPE_TOLERANCE, _SLOPE_ERROR = 1.0, 0.3, 0.15  # of gaps against how early one came
 _USUAL, _PAUSE = 0.9, 4.0  # what is longer than so many times that quantile is a pause
 _SPREAD_NS_MIN = 20_000.0  # of the arrivals; clocks are aligned less exactly
+_SPREAD_MIN = 0.25  # of the processes' usual: who is nearly always last waits for nobody
 _AFTER_NS, _TRANSFER_NS = 1_000, 5_000  # begin after the operation before, and time, of the found
 _ORDINAL = 1 << 20
 _ALL_REDUCE = FUNCS.index("AllReduce")
@@ -100,7 +101,9 @@ def _synchronised(arrived: Floats, gap: Floats) -> int:
     many = np.maximum(count, 1)
     x, y = (np.where(used, one - (one * used).sum(axis=0) / many, 0.0) for one in (x, y))
     square = (x * x).sum(axis=0)
-    told = (count >= _TIMES_MIN / 2) & (square > count * _SPREAD_NS_MIN**2)
+    spread = np.sqrt(square / many)
+    told = count >= _TIMES_MIN / 2
+    told &= spread > max(_SPREAD_NS_MIN, _SPREAD_MIN * float(np.median(spread)))
     if not told.any():
         return 0
     x, y, square = x[:, told], y[:, told], square[told]
