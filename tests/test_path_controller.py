@@ -3,6 +3,7 @@
 
 import json
 import pwd
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from tests import jobs
 from tests.cluster import JOB_USER, wait_until
 from tests.cluster.layout import OTHER_USER, REPORT_USER
-from tests.controllersite import Service, controlled
+from tests.controllersite import WAIT_S, Service, controlled
 from tests.test_path_ends import ONE_NODE, SHORT, TWO_NODES, run, start
 from tests.test_path_orphans import controller_down
 
@@ -106,6 +107,7 @@ def test_many_ended_jobs_of_one_user_do_not_come_before_the_one_of_another(
     one, state = run(cluster, *ONE_NODE)
     assert state == "COMPLETED"
     wait_until(lambda: len(service.queued()) == len(many) + 1, 20, "all are queued")
+    time.sleep(WAIT_S)  # until the last one is due as well
     service.start()
     for other in (one, *many):
         service.wait_stored(other)

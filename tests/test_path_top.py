@@ -98,7 +98,8 @@ def see(cluster: Cluster) -> Sight:
     ids = {
         "slow": start(cluster, "--sizes", "256K", "--slow-rank", "5:40", where=("-N4",)),
         "hang": start(cluster, *quick, "--hang", "1:20", where=("-N1", "-wn1"), mode="report"),
-        "stopped": start(cluster, *quick, where=("-N1", "-wn2")),
+        # Whenever its process is stopped, the peer goes on to an operation and waits there.
+        "stopped": start(cluster, *quick, "--no-barrier", where=("-N1", "-wn2")),
         "killed": start(cluster, *quick, where=("-N1", "-wn4")),
     }
     for job_id in ids.values():
