@@ -21,6 +21,15 @@ def pytest_configure() -> None:
             signal.signal(number, signal.SIG_DFL)
 
 
+@pytest.fixture(autouse=True)
+def umask_stays() -> Iterator[None]:
+    """A test that changes the umask for good breaks others, far from it: agents get it from us."""
+    before = os.umask(0o022)
+    yield
+    after = os.umask(before)
+    assert after == 0o022, f"left behind: umask {after:03o}"
+
+
 @pytest.fixture
 def open_path() -> Iterator[Path]:
     """A directory that other users than root may enter, unlike tmp_path: each session of pytest

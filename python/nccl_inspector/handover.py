@@ -55,7 +55,6 @@ def write_report_file(target: Target, data: bytes) -> bytes:
     Raises:
         OSError: it is not written.
     """
-    os.umask(0o077)
     beside = f".{target.name}.{os.getpid()}.tmp"
     reports_fd = os.open(target.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     with suppress(FileExistsError):

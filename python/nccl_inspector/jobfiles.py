@@ -6,12 +6,13 @@ import os
 import re
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
 from nccl_inspector.admission import FILE as ADMISSION_FILE
 from nccl_inspector.admission import Admission
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.exposition import Series, cut_nodelist, make_series
-from nccl_inspector.hostile import Stamp, read_at, regular_file, stamp_of
+from nccl_inspector.hostile import Stamp, directory, read_at, regular_file, stamp_of
 from nccl_inspector.manifest import MANIFEST_BYTES_MAX, Manifest, parse_manifest
 from nccl_inspector.markfile import MarkWatch
 from nccl_inspector.marking import MARK_FILE
@@ -46,6 +47,17 @@ def read_manifest(job_fd: int) -> tuple[Manifest, Stamp]:
     owner = os.fstat(job_fd).st_uid
     with regular_file("manifest", owner, MANIFEST_BYTES_MAX, job_fd) as (fd, status):
         return parse_manifest(read_at(fd, status.st_size, 0)), stamp_of(status)
+
+
+def user_of(job_id: int, jobs_fd: int) -> int:
+    """Return the uid of a job's user by its manifest; where that is odd, a number of its own.
+
+    Nothing of the user's is asked for it: what is mounted over `raw/` need not answer.
+    """
+    owner = os.fstat(jobs_fd).st_uid
+    with suppress(RefusedError, OSError), directory(str(job_id), owner, jobs_fd) as job_fd:
+        return read_manifest(job_fd)[0].uid
+    return -job_id
 
 
 def gpu_count(manifest: Manifest) -> int:

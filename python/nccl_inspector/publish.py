@@ -15,7 +15,7 @@ from nccl_inspector.errors import RefusedError
 from nccl_inspector.exposition import Series, render
 from nccl_inspector.fairshare import fair_job_shares
 from nccl_inspector.hostile import Stamp, directory, entry_names, open_directory
-from nccl_inspector.jobfiles import JobFiles, read_manifest
+from nccl_inspector.jobfiles import JobFiles, read_manifest, user_of
 from nccl_inspector.jobnames import JOB_NAME, PUBLISHED_NAME
 from nccl_inspector.tally import Tally
 from nccl_inspector.thinning import text_bytes, thin
@@ -151,8 +151,8 @@ class Publisher:
             self._tally.fail_to_publish(job_id, f"not published: {err.strerror}")
 
     def _user(self, job_id: int) -> int:
-        """Return the uid of a job's user; of a job that was never read a number of its own."""
-        return self._jobs[job_id].manifest.uid if job_id in self._jobs else -job_id
+        job = self._jobs.get(job_id)
+        return job.manifest.uid if job else user_of(job_id, self._jobs_fd)
 
     def _forget(self, job_id: int) -> None:
         for table in (self._jobs, self._published, self._wanted, self._thinned, self._shares):
@@ -165,7 +165,7 @@ class Publisher:
             if job_id not in self._wanted or self._wanted[job_id][0] != stamps:
                 series = [one for _, one in job.series()]
                 self._wanted[job_id] = stamps, text_bytes([job.job_info(), *series])
-        users = {job_id: self._user(job_id) for job_id in self._jobs}
+        users = {job_id: job.manifest.uid for job_id, job in self._jobs.items()}
         wanted = {job_id: self._wanted[job_id][1] for job_id in self._jobs}
         self._shares = fair_job_shares(wanted, users, NODE_BYTES_MAX)
 

@@ -133,7 +133,6 @@ def _not_done(config: Config, loaded: Loaded) -> None:
 
 def make_report(due: Due, config: Config, makers: Makers) -> Outcome:
     """Do everything for one attempt of one job."""
-    os.umask(0o077)
     entry = due.entries[0]
     try:
         loaded = load_summaries(entry.job_id, config.report_dir, due.attempt)

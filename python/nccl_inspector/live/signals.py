@@ -17,7 +17,7 @@ from nccl_inspector.endedjob import BOXES_MAX
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.exposition import Series, make_series
 from nccl_inspector.hostile import directory, is_locked, open_directory, regular_file
-from nccl_inspector.jobfiles import read_manifest
+from nccl_inspector.jobfiles import read_manifest, user_of
 from nccl_inspector.layout import STATE_LIVE
 from nccl_inspector.live.beats import STOPPED_S, Beats, now
 from nccl_inspector.live.pulse import Pulse, read_pulse
@@ -57,7 +57,7 @@ class LiveSignals:
         self._cluster = cluster
         self._beats = Beats()
         self._turns = Turns()
-        self._users: dict[int, int] = {}  # by job id, of those whose manifest was read
+        self._users: dict[int, int] = {}  # by job id
 
     def configure(self, cluster: str) -> None:
         """Name the cluster so from now on."""
@@ -65,12 +65,14 @@ class LiveSignals:
 
     def run_pass(self, job_ids: Iterable[int]) -> list[Series]:
         """Return the series of these jobs; none of one that cannot be read or was not reached."""
-        # A job that was never read counts as a user of its own.
-        users = {job_id: self._users.get(job_id, -job_id) for job_id in job_ids}
-        self._users = {job_id: uid for job_id, uid in users.items() if uid >= 0}
+        known_uids = {job_id: uid for job_id, uid in self._users.items() if uid >= 0}
+        self._users = {
+            job_id: known_uids[job_id] if job_id in known_uids else user_of(job_id, self._jobs_fd)
+            for job_id in job_ids
+        }
         found: dict[int, list[Series]] = {}
         known: set[Inode] = set()
-        for job_id, end_s in self._turns.share(users, PASS_S):
+        for job_id, end_s in self._turns.share(self._users, PASS_S):
             # Publishing says why; and a job may end at any time.
             with suppress(RefusedError, OSError):
                 found[job_id] = self._job(job_id, known, end_s)
@@ -88,7 +90,6 @@ class LiveSignals:
             manifest, _ = read_manifest(job_fd)
             if manifest.job_id != job_id:
                 return []
-            self._users[job_id] = manifest.uid
             count = _Count(dict.fromkeys(STATES, 0))
             with directory("raw", manifest.uid, job_fd) as raw_fd:
                 seen: set[Inode] = set()
