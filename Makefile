@@ -223,15 +223,15 @@ $(VENV)/.ready: pyproject.toml packaging/dev-packages.sh
 
 #: make test         everything that takes less than 20 s apiece; sets up first
 test: setup build san aarch64
-	$(PY) -m pytest -m 'not long and not alone' -n 3 --dist loadfile $(PYTEST_ARGS)
-	$(PY) -m pytest -m 'not long and alone' $(PYTEST_ARGS)
+	$(PY) -m tests.again -m 'not long and not alone' -n 3 --dist loadfile $(PYTEST_ARGS)
+	$(PY) -m tests.again -m 'not long and alone' $(PYTEST_ARGS)
 # Hundreds of seeded jobs and the planted defects of the fuzzers, without a cluster: side by side.
 TRIALS := tests/test_hang.py tests/analysis tests/test_fuzzers.py
 #: make test-long    the rest; also on other releases of Slurm, as far as a mirror gives them
 test-long: setup build san aarch64
 	-@$(PY) -m tests.cluster tree
-	$(PY) -m pytest -m long -n 2 $(TRIALS) $(PYTEST_ARGS)
-	$(PY) -m pytest -m long $(TRIALS:%=--ignore=%) $(PYTEST_ARGS)
+	$(PY) -m tests.again -m long -n 2 $(TRIALS) $(PYTEST_ARGS)
+	$(PY) -m tests.again -m long $(TRIALS:%=--ignore=%) $(PYTEST_ARGS)
 	$(PY) -m tests.releases
 
 #: make verified     packaging/doc/verified.md anew: every case on every release of Slurm

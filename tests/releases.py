@@ -22,7 +22,7 @@ def run(suite: str) -> bool:
     except ClusterError as err:
         print(f"NOT RUN on another release: {err}", file=sys.stderr, flush=True)
         return True
-    argv = [sys.executable, "-m", "pytest", "-q", "-m", "case", *sys.argv[1:]]
+    argv = [sys.executable, "-m", "tests.again", "-q", "-m", "case", *sys.argv[1:]]
     env = os.environ | {"NCCL_INSPECTOR_SLURM_TREE": suite}
     done = subprocess.run(
         argv, cwd=REPO, env=env, check=False, text=True,

@@ -72,7 +72,7 @@ def service(tmp_path: Path, text: str = "") -> Iterator[Service]:
     code = "from nccl_inspector.cli import main; main()"
     argv = [sys.executable, "-c", code, "agent", "--conf", str(conf)]
     env = os.environ | {"PYTHONPATH": str(PYTHON_DIR)}
-    # As from a shell of root's that keeps all to itself: what it publishes is for others all the same.
+    # As from a shell that lets nobody else read: what it publishes is for others all the same.
     with (
         log.open("wb") as out,
         subprocess.Popen(argv, env=env, stderr=out, umask=0o077) as process,
