@@ -26,14 +26,16 @@ bool slots_overtaken(const struct track *track, const struct box_op *op)
 	return !atomic_load_explicit(&op->started_channels, relaxed) && slots_left_behind(track, op);
 }
 
-/* By NCCL 2.26: it does not say how many channels come, so the sweep waits for more. Where slots are short that many
- * later ones must do. */
+/* NCCL does not say how many channels come (by 2.26 of any operation), so the sweep waits for more. Where slots are short
+ * that many later ones must do. */
 static bool is_settled(const struct track *track, const struct box_op *op)
 {
+	bool is_untold = track->options.timing == BOX_TIMING_CPU ||
+			 atomic_load_explicit(&op->kind, relaxed) >> 24 == EVENT_CHANNELS_UNKNOWN;
 	uint64_t started = atomic_load_explicit(&op->started_channels, relaxed);
 	uint32_t comm = atomic_load_explicit(&op->comm, relaxed);
 
-	return track->options.timing == BOX_TIMING_CPU && started &&
+	return is_untold && started &&
 	       started == atomic_load_explicit(&op->stopped_channels, memory_order_acquire) &&
 	       atomic_load_explicit(&track->comms[comm % BOX_LIVE_COMMS].index, relaxed) >
 		       atomic_load_explicit(&op->index, relaxed) + OVERTAKEN_OPS;

@@ -6,8 +6,9 @@
 
 #define relaxed memory_order_relaxed
 
-/* NCCL announces more channels than it reports (a Send's channels without a step): done is what stood still for long
- * with every channel that began ended. */
+/* NCCL announces more channels of a Send than it reports (those without a step), and none of some collectives: done is what
+ * stood still for long with every channel that began ended. Of any other, channels that have yet to begin may be
+ * what it hangs in: it is done only if many later ones are over. */
 #define SETTLED_NS 2000000000ull
 /* No kernel event at all, while later operations completed: it will not come (a lost start, a part without work). */
 #define OVERTAKEN_NS 3000000000ull
@@ -53,6 +54,37 @@ static bool is_stuck(struct track *track, struct box_op *op, uint64_t age, uint6
 	return age_ns(track, &op->event_tick, now_tick) > SHORT_POOL_NS && slots_left_behind(track, op);
 }
 
+/* Whether its channels are such as NCCL does not announce. */
+static bool is_untold(const struct track *track, const struct box_op *op)
+{
+	uint32_t comm = atomic_load_explicit(&op->comm, relaxed) % BOX_LIVE_COMMS;
+	uint32_t algo = atomic_load_explicit(&op->kind, relaxed) >> 8 & 0xff;
+
+	return channels_untold(algo, track->box->comms[comm].nnodes);
+}
+
+static bool may_settle(const struct track *track, const struct box_op *op)
+{
+	uint32_t channels = atomic_load_explicit(&op->kind, relaxed) >> 24;
+	bool is_expected = is_untold(track, op) &&
+			   channels == channels_expected(&track->channels, atomic_load_explicit(&op->key, relaxed),
+							 atomic_load_explicit(&op->bytes, relaxed));
+
+	return is_expected || channels == EVENT_CHANNELS_UNKNOWN || track->options.timing == BOX_TIMING_CPU ||
+	       atomic_load_explicit(&op->peer, relaxed) != EVENT_NO_PEER || slots_left_behind(track, op);
+}
+
+/* What is still is over; how many channels came is learned where NCCL does not say. */
+static void settle(struct track *track, struct box_op *op, uint32_t generation, uint64_t stopped)
+{
+	bool is_lesson = is_untold(track, op);
+	uint32_t key = atomic_load_explicit(&op->key, relaxed);
+	uint64_t bytes = atomic_load_explicit(&op->bytes, relaxed);
+
+	if (track_complete(track, op, generation, TRACK_SLOT_RESTS) && is_lesson)
+		channels_learn(&track->channels, key, bytes, (uint8_t)__builtin_popcountll(stopped));
+}
+
 static void sweep_slot(struct sweep *sweep, struct track *track, unsigned slot, bool pool_is_short,
 		       uint64_t now_tick)
 {
@@ -80,9 +112,10 @@ static void sweep_slot(struct sweep *sweep, struct track *track, unsigned slot, 
 	/* The thread that stopped the last channel found us busy with the communicator. */
 	bool complete = (unsigned)__builtin_popcountll(stopped) >= atomic_load_explicit(&op->kind, relaxed) >> 24;
 
-	if (all_stopped) {
-		if (complete || age_ns(track, &op->event_tick, now_tick) > SETTLED_NS)
-			track_complete(track, op, generation, complete ? TRACK_SLOT_FREE : TRACK_SLOT_RESTS);
+	if (all_stopped && complete) {
+		track_complete(track, op, generation, TRACK_SLOT_FREE);
+	} else if (all_stopped && age_ns(track, &op->event_tick, now_tick) > SETTLED_NS && may_settle(track, op)) {
+		settle(track, op, generation, stopped);
 	} else if (orphaned || (pool_is_short && is_stuck(track, op, age, now_tick))) {
 		track_expire(track, op, generation, TRACK_SLOT_RESTS);
 	} else if (age > OVERTAKEN_NS && slots_overtaken(track, op)) {

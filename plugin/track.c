@@ -181,7 +181,8 @@ INLINE struct peer_call call_peer(struct track *track, const struct key_words *w
 
 /* The application's part of an operation with a time. NULL: counted as dropped. */
 INLINE struct box_op *follow(struct track *track, struct box_comm *comm, const struct event *event,
-			     const struct key_words *words, const struct peer_call *peer, uint64_t begin_tick)
+			     const struct key_words *words, const struct peer_call *peer, uint8_t channels,
+			     uint64_t begin_tick)
 {
 	struct box_op *op = slots_take(track, words->comm);
 
@@ -196,12 +197,22 @@ INLINE struct box_op *follow(struct track *track, struct box_comm *comm, const s
 	atomic_store_explicit(&op->comm, words->comm, relaxed);
 	atomic_store_explicit(&op->kind,
 			      (uint32_t)(words->func | words->algo << 8 | words->proto << 16) |
-				      (uint32_t)event->channels << 24, relaxed);
+				      (uint32_t)channels << 24, relaxed);
 	atomic_store_explicit(&op->peer, event->peer, relaxed);
 	atomic_store_explicit(&op->sequence, event->sequence + peer->number, relaxed);
 	/* Else the sweep says when it saw the operation first: a clock costs as much as all the rest. */
 	atomic_store_explicit(&op->enqueue_tick, likely(begin_tick || !track->json) ? begin_tick : clock_ticks(), relaxed);
 	return op;
+}
+
+/* Of an operation for which NCCL announces none: 0 where none come. */
+__attribute__((noinline)) static uint8_t untold_channels(const struct track *track, const struct box_comm *comm,
+							 const struct key_words *words, uint32_t key,
+							 uint64_t bytes, uint64_t index)
+{
+	if (!channels_untold(words->algo, comm->nnodes))
+		return 0;
+	return index % CHANNELS_PROBE ? channels_expected(&track->channels, key, bytes) : EVENT_CHANNELS_UNKNOWN;
 }
 
 INLINE void *operation(struct track *track, void *context, const struct event *event)
@@ -232,7 +243,9 @@ INLINE void *operation(struct track *track, void *context, const struct event *e
 	uint64_t bytes = event->count * kind.datatype_bytes;
 	uint32_t key = kind.key;
 	bool to_self = is_p2p && event->peer == comm->rank;
-	bool timed = track->options.timing != BOX_TIMING_NONE && event->channels && bytes && !to_self;
+	uint8_t channels = likely(event->channels) ? event->channels :
+						     untold_channels(track, comm, &words, key, bytes, index);
+	bool timed = track->options.timing != BOX_TIMING_NONE && channels && bytes && !to_self;
 
 	atomic_store_explicit(&app->index, index, relaxed);
 	every = atomic_load_explicit(&track->sample_every, relaxed);
@@ -251,7 +264,7 @@ INLINE void *operation(struct track *track, void *context, const struct event *e
 			atomic_fetch_add_explicit(&track->hot_ticks, clock_ticks() - begin_tick, relaxed);
 		return NULL;
 	}
-	struct box_op *op = follow(track, comm, event, &words, &peer, begin_tick);
+	struct box_op *op = follow(track, comm, event, &words, &peer, channels, begin_tick);
 
 	if (key == KEYS_NONE)
 		track_drop(track, BOX_DROP_NO_KEY);

@@ -20,6 +20,7 @@
 
 #include "abi.h"
 #include "box.h"
+#include "channels.h"
 #include "clock.h"
 #include "ends.h"
 #include "event.h"
@@ -94,6 +95,7 @@ struct track {
 	struct track_comm comms[BOX_LIVE_COMMS];
 	_Alignas(64) struct keys keys;
 	struct groups groups;
+	struct channels channels;
 	/* Sends and Recvs that were called so far, by entry of box->peers: the application's side. */
 	_Atomic uint32_t peer_calls[BOX_PEERS];
 	struct samples *samples; /* who takes what is in `ends`; NULL: nobody */

@@ -69,7 +69,7 @@ static void test_what_is_different_is_seen(void)
 	words.datatype = "ncclInt8";
 	ok(op_without_turn(coll(comm, &words)).bytes == 4096, "another type of element");
 	words.channels = 0;
-	ok(!coll(comm, &words) && box.comms[0].untimed == 1, "no channels: no time");
+	ok(!coll(comm, &words) && box.comms[0].untimed == 1, "no channels: no time, but on CollNet");
 	words = like_the_load();
 	coll(comm, &words);
 	words.count = 0;
@@ -77,6 +77,112 @@ static void test_what_is_different_is_seen(void)
 	words = like_the_load();
 	words.func = NULL;
 	ok((op_without_turn(coll(comm, &words)).kind & 0xff) == BOX_FUNC_UNKNOWN, "no word: not known");
+}
+
+static uint64_t passed_s; /* since the box was new */
+
+static void seconds_pass(unsigned seconds)
+{
+	for (; seconds; seconds--, gpu_ns += 1000000000)
+		sweep_round(&sweep, &track, clock_ticks() + ++passed_s * ticks_a_second());
+}
+
+/* Its channels one after the other, as NCCL's thread may find them. */
+static void run_channels(void *handle, unsigned channels)
+{
+	for (unsigned channel = 0; channel < channels; channel++)
+		stop(kernel(handle, channel, 1000 + channel), 3000 + channel);
+}
+
+/* NCCL 2.27 to 2.30: src/enqueue.cc leaves the number 0 in the branch for CollNet, and for NVLS on several nodes. */
+static void test_channels_that_are_not_announced(const char *algo)
+{
+	struct abi_coll words = like_the_load();
+
+	begin();
+	passed_s = 0;
+	words.algo = algo;
+	words.channels = 0;
+	run_channels(coll(comm, &words), 6);
+	ok(!completed() && !box.comms[0].untimed, "%s: whether more channels come is not known", algo);
+	seconds_pass(4);
+	ok(completed() == 1 && box.keys[0].busy_ns == 2005, "%s: it is over when it was still for long", algo);
+	void *second = coll(comm, &words);
+
+	run_channels(second, 5);
+	ok(completed() == 1, "%s: the next one waits for as many", algo);
+	stop(kernel(second, 5, 1005), 3005);
+	ok(completed() == 2 && box.keys[0].busy_ns == 4010, "%s: and is over with them", algo);
+	words.count /= 4;
+	run_channels(coll(comm, &words), 2);
+	ok(completed() == 2, "%s: one of another size is waited for", algo);
+	seconds_pass(4);
+	run_channels(coll(comm, &words), 2);
+	ok(completed() == 4, "%s: and known from then on", algo);
+	for (unsigned i = 0; i < 3 * CHANNELS_PROBE; i++)
+		run_channels(coll(comm, &words), 3);
+	seconds_pass(4);
+	uint64_t early = dropped(BOX_DROP_STALE);
+
+	for (unsigned i = 0; i < CHANNELS_PROBE - 1; i++)
+		run_channels(coll(comm, &words), 3);
+	ok(early && early <= 3 * CHANNELS_PROBE && dropped(BOX_DROP_STALE) == early,
+	   "%s: that it has more is seen by those that are waited for", algo);
+	seconds_pass(4);
+	ok(completed() == 4 + 4 * CHANNELS_PROBE - 1 && !box.comms[0].untimed && !box.comms[0].lost,
+	   "%s: each is counted once, with a time", algo);
+	for (unsigned i = 0; i < 20; i++, seconds_pass(4))
+		run_channels(coll(comm, &words), 1);
+	uint64_t before = completed();
+
+	run_channels(coll(comm, &words), 1);
+	run_channels(coll(comm, &words), 1);
+	ok(completed() >= before + 1, "%s: that it has fewer for good is learned, too", algo);
+}
+
+static void test_nvls_inside_of_a_node(void)
+{
+	struct abi_coll words = like_the_load();
+
+	begin();
+	box.comms[0].nnodes = 1;
+	words.algo = "NVLS";
+	words.channels = 0;
+	ok(!coll(comm, &words) && box.comms[0].untimed == 1, "NVLS on one node announces its channels: none, no time");
+}
+
+static void test_without_kernel_events(void)
+{
+	struct abi_coll words = like_the_load();
+
+	begin();
+	passed_s = 0;
+	words.algo = "COLLNET_CHAIN";
+	words.channels = 0;
+	coll(comm, &words);
+	words = like_the_load();
+	for (unsigned i = 0; i < 100; i++)
+		run_channels(coll(comm, &words), 8);
+	seconds_pass(5);
+	ok(box.comms[0].untimed == 1 && completed() == 100, "one whose kernel tells nothing is counted without a time");
+}
+
+/* Far more a second than there are slots: none waits in vain for more channels. */
+static void test_many_sizes(void)
+{
+	struct abi_coll words = like_the_load();
+
+	begin();
+	passed_s = 0;
+	words.algo = "COLLNET_DIRECT";
+	words.channels = 0;
+	for (unsigned i = 0; i < 4 * BOX_OPS; i++) {
+		words.count = 4096 + i;
+		run_channels(coll(comm, &words), 4);
+	}
+	seconds_pass(5);
+	ok(completed() == 4 * BOX_OPS && !dropped(BOX_DROP_NO_SLOT), "each of another size: all are measured (%llu)",
+	   (unsigned long long)completed());
 }
 
 static void test_contexts_that_are_over(void)
@@ -251,6 +357,12 @@ int main(void)
 	log2_init();
 	test_both_ways_tell_the_same();
 	test_what_is_different_is_seen();
+	test_channels_that_are_not_announced("COLLNET_DIRECT");
+	test_channels_that_are_not_announced("COLLNET_CHAIN");
+	test_channels_that_are_not_announced("NVLS");
+	test_nvls_inside_of_a_node();
+	test_without_kernel_events();
+	test_many_sizes();
 	test_contexts_that_are_over();
 	test_json_wants_the_time_of_the_call();
 	test_threads_in_turns();

@@ -43,13 +43,13 @@ static void push(struct pair *pair, const struct driver_op *op)
 	atomic_store(&pair->head, head + 1);
 }
 
-static enum fate choose_fate(uint64_t *random, bool stays, const struct calls_words *words)
+static enum fate choose_fate(uint64_t *random, bool may_be_fewer, const struct calls_words *words)
 {
 	uint64_t chance = draw(random, 60);
 
 	if (chance < 2)
 		return chance ? HALF : NEVER;
-	return stays && words->channels > 1 && chance < 8 ? FEWER : WHOLE;
+	return may_be_fewer && words->channels > 1 && chance < 8 ? FEWER : WHOLE;
 }
 
 static void one_operation(struct pair *pair, void *group, bool stays)
@@ -77,7 +77,7 @@ static void one_operation(struct pair *pair, void *group, bool stays)
 				.bytes = 4 * words.count,
 				.took_ns = 1000 + draw(random, 100000),
 				.channels = words.channels,
-				.fate = choose_fate(random, stays, &words) };
+				.fate = choose_fate(random, stays && (is_p2p || api == 3), &words) };
 
 	calls_stop(api, handle);
 	pair->now.ops++;

@@ -239,30 +239,57 @@ static void test_pool_of_the_forgotten(void)
 	   (unsigned long long)key_of(BOX_FUNC_SEND)->untimed_ops);
 }
 
+static void *send_of(unsigned channels)
+{
+	return track_operation(&track, comm,
+			       &(struct event){ .peer = 5, .func = "Send", .datatype = "ncclInt8", .count = 1024,
+						.channels = (uint8_t)channels });
+}
+
 static void test_missing_channels(void)
 {
 	uint64_t now;
 
 	begin();
 	now = clock_ticks();
-	void *op = start(comm, 4, 1024), *hung = start(comm, 4, 1024);
+	void *op = send_of(4), *hung = send_of(4);
 
 	stop(kernel(op, 5, 1000), 3000);
 	kernel(hung, 5, 4000);
 	sweep_round(&sweep, &track, now + ticks_a_second());
 	sweep_round(&sweep, &track, now + 2 * ticks_a_second());
-	ok(!completed(), "an operation short of channels is given time");
+	ok(!completed(), "a Send short of channels is given time");
 	sweep_round(&sweep, &track, now + 4 * ticks_a_second());
 	ok(completed() == 1 && box.keys[0].busy_ns == 2000, "then what it has counts");
 	sweep_round(&sweep, &track, now + 7200 * ticks_a_second());
 	ok(completed() == 1 && track_in_use(box.ops[1].generation), "one that runs stays in flight for hours");
 	for (uint64_t i = 2; i < 6; i++) {
-		op = start(comm, 4, 1024);
+		op = send_of(4);
 		stop(kernel(op, 5, 1000), 3000);
 		for (uint64_t s = 0; s < 5; s++)
 			sweep_round(&sweep, &track, clock_ticks() + (10 * i + s) * ticks_a_second());
 		ok(completed() == i, "the next one of the same kind, too (%llu)", (unsigned long long)i);
 	}
+}
+
+/* NCCL gives a collective all channels that it announces: one that has yet to begin may be what it hangs in. */
+static void test_channels_that_never_begin(void)
+{
+	uint64_t now;
+
+	begin();
+	now = clock_ticks();
+	void *hung = start(comm, 4, 1024);
+
+	for (unsigned channel = 0; channel < 3; channel++)
+		stop(kernel(hung, channel, 1000), 3000);
+	for (uint64_t s = 0; s < 3600; s += 60)
+		sweep_round(&sweep, &track, now + s * ticks_a_second());
+	ok(!completed() && track_in_use(box.ops[0].generation), "a collective short of a channel stays in flight for an hour");
+	for (int i = 0; i < 100; i++)
+		whole_operation(4000, 5000);
+	sweep_round(&sweep, &track, now + 3660 * ticks_a_second());
+	ok(completed() == 101, "until a hundred later ones are over: its channel's events were lost");
 }
 
 static void test_overtaken(void)
@@ -294,6 +321,7 @@ int main(void)
 	test_pool();
 	test_pool_of_the_forgotten();
 	test_missing_channels();
+	test_channels_that_never_begin();
 	test_overtaken();
 	return done_testing();
 }
