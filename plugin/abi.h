@@ -131,6 +131,11 @@ struct abi_coll_v7 {
 	uint64_t user_tag;
 };
 
+struct abi_p2p_v5 {
+	struct abi_p2p p2p;
+	void *parent_group;
+};
+
 struct abi_p2p_v7 {
 	struct abi_p2p p2p;
 	void *parent_group;
@@ -147,6 +152,7 @@ union abi_body {
 union abi_body_v5 {
 	union abi_body common;
 	struct abi_coll_v5 coll_v5;
+	struct abi_p2p_v5 p2p_v5;
 	struct abi_group_api group_api;
 	struct abi_coll_api coll_api;
 	struct abi_ce_coll ce_coll; /* v6 */
@@ -418,6 +424,7 @@ ABI_AT(abi_descriptor_v4, body.kernel_ch.gpu_ns, 32);
 
 ABI_AT(abi_descriptor_v5, body.common, 24);
 ABI_AT(abi_descriptor_v5, body.coll_v5.parent_group, 104);
+ABI_AT(abi_descriptor_v5, body.p2p_v5.parent_group, 64);
 ABI_AT(abi_descriptor_v5, body.group_api.captured, 24);
 ABI_AT(abi_descriptor_v5, body.group_api.depth, 28);
 ABI_AT(abi_descriptor_v5, body.coll_api.func, 24);
@@ -435,6 +442,7 @@ ABI_AT(abi_descriptor_v5, body.ce_coll.datatype, 72);
 ABI_AT(abi_descriptor_v7, coll_v7.kernel_variant, 112);
 ABI_AT(abi_descriptor_v7, coll_v7.is_symmetric, 120);
 ABI_AT(abi_descriptor_v7, coll_v7.user_tag, 128);
+ABI_AT(abi_descriptor_v7, p2p_v7.parent_group, 64);
 ABI_AT(abi_descriptor_v7, p2p_v7.user_tag, 72);
 ABI_AT(abi_descriptor_v7, kernel_phase.channel, 24);
 ABI_AT(abi_descriptor_v7, kernel_phase.phase, 25);

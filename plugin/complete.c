@@ -346,6 +346,17 @@ static void group_over(struct track *track, uint64_t word)
 	}
 }
 
+void track_plan_stop(struct track *track, void *plan)
+{
+	uint64_t word = handle_word(plan);
+	const struct track_comm *app = &track->comms[handle_comm(word) % BOX_LIVE_COMMS];
+	uint32_t joined = atomic_load_explicit(&app->plan_joined, relaxed);
+
+	/* Where a later one was joined, too, only the entry knows. */
+	if (handle_kind(word) == HANDLE_PLAN && joined - handle_number(word) < UINT32_MAX / 2)
+		group_over(track, word);
+}
+
 int track_group_stop_slowly(struct track *track, uint64_t word)
 {
 	struct track_comm *app = &track->comms[handle_comm(word) % BOX_LIVE_COMMS];

@@ -14,6 +14,7 @@ struct event {
 	uint64_t count;    /* elements */
 	uint64_t sequence; /* per communicator and function; 0 for Send and Recv */
 	void *parent;      /* Send, Recv: what its call, or its group, got from us */
+	void *plan;        /* and what the kernel's plan got in which it is; NULL before v5 */
 	int peer;          /* EVENT_NO_PEER: a collective */
 	bool symmetric;    /* run by a symmetric-memory kernel (v7 tells) */
 	uint8_t channels;  /* that NCCL announces; at most (v1 to v3) or exactly so many come */

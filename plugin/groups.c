@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "groups.h"
 
+#include <stddef.h>
+
 #include "keys.h"
 
 #define relaxed memory_order_relaxed
@@ -21,24 +23,45 @@ static bool is_over(uint64_t word)
 	return word & CLOSED && joined(word) == (word & COUNT_MASK);
 }
 
-static struct group *group_of(struct groups *groups, uint64_t token)
+#define PLACES 8u /* where a group's entry may be */
+
+static struct group *place_of(struct groups *groups, uint64_t token, unsigned place)
 {
-	return &groups->group[token * 0x9e3779b97f4a7c15ull >> 56];
+	return &groups->group[((token * 0x9e3779b97f4a7c15ull >> 56) + place) % GROUPS];
 }
 
-_Static_assert(GROUPS == 256, "group_of takes eight bits");
+_Static_assert(GROUPS == 256, "place_of takes eight bits");
 
-uint32_t groups_join(struct groups *groups, uint64_t token)
+static struct group *group_of(struct groups *groups, uint64_t token)
 {
-	struct group *group = group_of(groups, token);
-	uint64_t owner = atomic_load_explicit(&group->token, memory_order_acquire);
+	for (unsigned place = 0; place < PLACES; place++) {
+		struct group *group = place_of(groups, token, place);
 
-	if (owner != token && owner)
-		return 0;
-	if (!owner && !atomic_compare_exchange_strong_explicit(&group->token, &owner, token, memory_order_acquire,
-							       memory_order_acquire))
-		return 0;
-	return (uint32_t)(group - groups->group) + 1;
+		if (atomic_load_explicit(&group->token, memory_order_acquire) == token)
+			return group;
+	}
+	return NULL;
+}
+
+/* One thread tells all members of a group, so nobody else makes its entry. */
+static struct group *make_group(struct groups *groups, uint64_t token)
+{
+	for (unsigned place = 0; place < PLACES; place++) {
+		struct group *group = place_of(groups, token, place);
+		uint64_t owner = atomic_load_explicit(&group->token, relaxed);
+
+		if (!owner && atomic_compare_exchange_strong_explicit(&group->token, &owner, token, memory_order_acquire,
+								      relaxed))
+			return group;
+	}
+	return NULL;
+}
+
+uint32_t groups_join(struct groups *groups, uint64_t token, bool is_first)
+{
+	struct group *group = is_first ? make_group(groups, token) : group_of(groups, token);
+
+	return group ? (uint32_t)(group - groups->group) + 1 : 0;
 }
 
 void groups_add(struct groups *groups, uint32_t number, bool is_send, uint64_t bytes, bool to_self)
@@ -134,7 +157,7 @@ bool groups_close(struct groups *groups, uint64_t token, int nranks, struct grou
 	struct group *group = group_of(groups, token);
 	uint64_t word;
 
-	if (atomic_load_explicit(&group->token, memory_order_acquire) != token)
+	if (!group)
 		return false;
 	word = atomic_fetch_or_explicit(&group->word, CLOSED, memory_order_acq_rel) | CLOSED;
 	return is_over(word) && end(groups, group, word, nranks, facts);

@@ -2,8 +2,10 @@
 /* groups.h - the Sends and Recvs that one call made, as one operation with the caller's view.
  *
  * NCCL decomposes AlltoAll, Gather and Scatter (and PyTorch its all-to-all) into Sends and Recvs whose kernels
- * run together; only their common parent (GroupApi, on NCCL <= 2.27 Group) ties them together. A group is over
- * when its call has returned and all its members are over. Its time is from the first start to the last stop.
+ * run together; only their common parent ties them together: the call (GroupApi; on NCCL <= 2.27 Group), or where that
+ * has returned, or belongs to another communicator, the kernel's plan (Group of v5 and later). A group is over
+ * when its call has returned, or its plan is told, and all its members are over. Its time is from the first start to
+ * the last stop.
  */
 #ifndef NCCL_INSPECTOR_GROUPS_H
 #define NCCL_INSPECTOR_GROUPS_H
@@ -44,8 +46,8 @@ struct group_facts {
 /* A communicator begins in that record: its groups are counted from 1. */
 void groups_new_comm(struct groups *groups, unsigned comm);
 
-/* Number (+ 1) of the open group of `token` (not 0), a new entry if need be; 0 when there is no place. */
-uint32_t groups_join(struct groups *groups, uint64_t token);
+/* Number (+ 1) of the open group of `token` (not 0), a new entry for its first member; 0 when there is no place. */
+uint32_t groups_join(struct groups *groups, uint64_t token, bool is_first);
 
 /* A member of a group. To itself: it has no kernel and is over at once. */
 void groups_add(struct groups *groups, uint32_t number, bool is_send, uint64_t bytes, bool to_self);

@@ -62,7 +62,7 @@ INIT_V5(5)
 INIT_V5(6)
 INIT_V5(7)
 
-static void *p2p_v4(void *context, void *parent, const struct abi_p2p *p2p)
+static void *p2p_v4(void *context, void *parent, void *plan, const struct abi_p2p *p2p)
 {
 	return track_operation(TRACK, context,
 			       &(struct event){ .peer = p2p->peer,
@@ -70,6 +70,7 @@ static void *p2p_v4(void *context, void *parent, const struct abi_p2p *p2p)
 						.datatype = p2p->datatype,
 						.count = p2p->count,
 						.parent = parent,
+						.plan = plan,
 						.channels = p2p->channels });
 }
 
@@ -166,9 +167,9 @@ static int start_event_v3(void *context, void **handle, struct abi_descriptor_v3
 #define OTHER __attribute__((noinline))
 
 /* What follows ends with a jump wherever it can: no frame, no way back. */
-OTHER static int start_p2p(void *context, void **handle, void *parent, const struct abi_p2p *p2p)
+OTHER static int start_p2p(void *context, void **handle, void *parent, void *plan, const struct abi_p2p *p2p)
 {
-	*handle = p2p_v4(context, parent, p2p);
+	*handle = p2p_v4(context, parent, plan, p2p);
 	return NCCL_SUCCESS;
 }
 
@@ -187,7 +188,7 @@ TRACK_HOT OTHER static int start_other_v4(void *context, void **handle, const st
 	if (event->type == ABI_GROUP)
 		*handle = track_old_group_start(TRACK, context);
 	else if (event->type == ABI_P2P)
-		return start_p2p(context, handle, event->parent, &event->body.p2p);
+		return start_p2p(context, handle, event->parent, NULL, &event->body.p2p);
 	else if (event->type == ABI_KERNEL_CH)
 		return start_kernel_slowly(handle, event->parent, &event->body.kernel_ch);
 	else if (event->type == ABI_PROXY_STEP)
@@ -245,15 +246,17 @@ static inline int start_other(void *context, void **handle, uint64_t type, void 
 	if (type == ABI_COLL)
 		return symmetric ? track_symmetric_coll(TRACK, context, &body->common.coll, handle) :
 				   track_coll(TRACK, context, &body->common.coll, handle);
-	if (type == ABI_GROUP_API)
+	if (type == ABI_GROUP)
+		*handle = track_plan_start(TRACK, context);
+	else if (type == ABI_GROUP_API)
 		*handle = track_group_start(TRACK, context);
 	else if (type == ABI_COLL_API)
 		return track_knows(TRACK, context, body->coll_api.func) ? NCCL_SUCCESS :
 									  coll_call(context, &body->coll_api);
 	else if (type == ABI_P2P)
-		return start_p2p(context, handle, parent, &body->common.p2p);
+		return start_p2p(context, handle, parent, body->p2p_v5.parent_group, &body->p2p_v5.p2p);
 	else if (type == ABI_P2P_API)
-		*handle = track_p2p_call(TRACK, parent);
+		*handle = track_p2p_call(TRACK, context, parent);
 	else if (type == ABI_CE_COLL)
 		return copy_engine(context, &body->ce_coll);
 	else if (type == ABI_KERNEL_CH)
@@ -307,7 +310,10 @@ TRACK_HOT static int start_event_v7(void *context, void **handle, struct abi_des
 
 OTHER static int stop_other(void *handle)
 {
-	track_enqueued(TRACK, handle);
+	if (handle_kind(handle_word(handle)) == HANDLE_PLAN)
+		track_plan_stop(TRACK, handle);
+	else
+		track_enqueued(TRACK, handle);
 	if (net_is_handle(handle))
 		net_stop(NET, handle);
 	return NCCL_SUCCESS;

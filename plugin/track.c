@@ -112,22 +112,30 @@ void track_sample_next(struct track *track)
 		__atomic_compare_exchange_n(mask, &had, full ? all : light, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }
 
-/* The group that a Send or Recv belongs to; 0: none, or (counted) it has returned or has no place. */
+/* The group that a Send or Recv belongs to; 0: none, or (counted) it has no place. */
 static uint32_t group_of(struct track *track, unsigned comm, const struct event *event)
 {
-	uint64_t word = handle_word(event->parent);
+	uint64_t word = handle_word(event->parent), plan = handle_word(event->plan);
 	unsigned kind = handle_kind(word);
+	bool has_plan = handle_kind(plan) == HANDLE_PLAN && handle_comm(plan) == comm;
 	struct track_comm *app = &track->comms[comm];
 	uint32_t number = 0;
 
-	if (kind != HANDLE_P2P_CALL && kind != HANDLE_GROUP)
+	if (kind != HANDLE_P2P_CALL && kind != HANDLE_GROUP && !has_plan)
 		return 0;
 	/* A group over several communicators has the first one's token. */
-	if (handle_comm(word) == comm && atomic_load_explicit(&app->open_group, relaxed) == handle_number(word))
-		number = groups_join(&track->groups, word >> HANDLE_COMM_SHIFT);
-	if (number)
-		atomic_store_explicit(&app->members, 1, relaxed);
-	else
+	if (handle_comm(word) == comm && atomic_load_explicit(&app->open_group, relaxed) == handle_number(word)) {
+		number = groups_join(&track->groups, word >> HANDLE_COMM_SHIFT,
+				     !atomic_load_explicit(&app->members, relaxed));
+		if (number)
+			atomic_store_explicit(&app->members, true, relaxed);
+	} else if (has_plan) {
+		number = groups_join(&track->groups, plan >> HANDLE_COMM_SHIFT,
+				     atomic_load_explicit(&app->plan_joined, relaxed) != handle_number(plan));
+		if (number)
+			atomic_store_explicit(&app->plan_joined, handle_number(plan), relaxed);
+	}
+	if (!number)
 		track_drop(track, BOX_DROP_NO_GROUP);
 	return number;
 }
@@ -142,6 +150,7 @@ void track_new_comm(struct track *track, unsigned comm, void *context)
 		atomic_store_explicit(&app->known[i], NULL, relaxed);
 	atomic_store_explicit(&app->seen_funcs, 0, relaxed);
 	atomic_store_explicit(&app->index, 0, relaxed);
+	atomic_store_explicit(&app->has_p2p, false, relaxed);
 	groups_new_comm(&track->groups, comm);
 	for (unsigned i = 0; i < TRACK_MEMOS; i++)
 		atomic_store_explicit(&app->memos[i].func, NULL, relaxed);
@@ -253,7 +262,7 @@ INLINE void *operation(struct track *track, void *context, const struct event *e
 		timed = timed && is_sampled(track);
 	if (is_p2p && !to_self && track->options.timing != BOX_TIMING_NONE)
 		peer = call_peer(track, &words, event->peer);
-	if (is_p2p && event->parent && (timed || to_self)) {
+	if (is_p2p && (event->parent || event->plan) && (timed || to_self)) {
 		group = group_of(track, comm_index, event);
 		if (group)
 			groups_add(&track->groups, group, words.func == BOX_FUNC_SEND, bytes, to_self);
@@ -377,7 +386,7 @@ void track_phase_stop(struct track *track, void *handle, uint64_t gpu_ns)
 
 void *track_old_group_start(struct track *track, void *context)
 {
-	uint32_t generation, number;
+	uint32_t generation;
 	unsigned comm = handle_context_comm(context, &generation);
 
 	if (!context || !atomic_load_explicit(&track->active, relaxed))
@@ -385,12 +394,10 @@ void *track_old_group_start(struct track *track, void *context)
 	if (comm == UINT32_MAX)
 		return handle_of(HANDLE_P2P_CALL); /* a word that means nothing to us */
 	struct track_comm *app = &track->comms[comm];
+	uint32_t number = track_next_group(app);
 
-	do
-		number = atomic_fetch_add_explicit(&app->groups, 1, relaxed) + 1;
-	while (!number);
 	atomic_store_explicit(&app->open_group, number, relaxed);
-	atomic_store_explicit(&app->members, 0, relaxed);
+	atomic_store_explicit(&app->members, false, relaxed);
 	return handle_of((uint64_t)number << HANDLE_NUMBER_SHIFT | (uint64_t)comm << HANDLE_COMM_SHIFT | HANDLE_GROUP);
 }
 

@@ -28,6 +28,7 @@
 #include "handle.h"
 #include "jsonring.h"
 #include "keys.h"
+#include "thread.h"
 #include "words.h"
 
 /* The key of an operation that was there before, by the addresses of its words. A line of the cache each, written
@@ -52,7 +53,10 @@ struct track_comm {
 	_Atomic uint32_t ring;                /* of the thread that called last, or another one's */
 	_Atomic uint32_t groups;              /* calls so far */
 	_Atomic uint32_t open_group;          /* the one that has not returned; 0: none */
-	_Atomic uint32_t members;             /* Sends and Recvs that joined it */
+	_Atomic bool members;                 /* Sends or Recvs joined it */
+	_Atomic bool has_p2p;                 /* some were called */
+	_Atomic uint32_t group_thread;        /* who opened it, or a thread that looks the same */
+	_Atomic uint32_t plan_joined;         /* the latest plan (its number) that Sends or Recvs joined */
 	_Atomic(const char *) known[TRACK_KNOWN]; /* words of functions of seen_funcs; NULL: none */
 	struct track_memo memos[TRACK_MEMOS];
 	_Atomic uint32_t seen_funcs;    /* a bit each: NCCL gives events of its operations */
@@ -247,6 +251,19 @@ static inline void *track_phase_start(struct track *track, void *kernel, unsigne
 		       handle_of(handle_as(word, HANDLE_PHASE)) : NULL;
 }
 
+/* The number of a group or plan that CUDA's thread may begin, too. Never 0. */
+static inline uint32_t track_next_group(struct track_comm *app)
+{
+	uint32_t number = atomic_fetch_add_explicit(&app->groups, 1, memory_order_relaxed) + 1;
+
+	return number ? number : atomic_fetch_add_explicit(&app->groups, 1, memory_order_relaxed) + 1;
+}
+
+static inline uint32_t track_thread(void)
+{
+	return (uint32_t)(thread_word() >> 6);
+}
+
 /* A GroupApi begins. NCCL lets one thread at a time call it for a communicator. */
 static inline void *track_group_start(struct track *track, void *context)
 {
@@ -261,7 +278,8 @@ static inline void *track_group_start(struct track *track, void *context)
 	number += !number;
 	atomic_store_explicit(&app->groups, number, memory_order_relaxed);
 	atomic_store_explicit(&app->open_group, number, memory_order_relaxed);
-	atomic_store_explicit(&app->members, 0, memory_order_relaxed);
+	atomic_store_explicit(&app->members, false, memory_order_relaxed);
+	atomic_store_explicit(&app->group_thread, track_thread(), memory_order_relaxed);
 	return handle_of((uint64_t)number << HANDLE_NUMBER_SHIFT | (uint64_t)comm << HANDLE_COMM_SHIFT | HANDLE_GROUP);
 }
 
@@ -284,11 +302,38 @@ static inline int track_group_stop(struct track *track, void *group)
 	return 0;
 }
 
+/* A Group of v5 and later: the operations of one kernel's plan, which begins here and is told in one go. A Send that is told
+ * when its GroupApi is over, or belongs to another communicator than that, is in its plan's group: what a graph replays, a
+ * communicator that does not block. NULL where no Sends can come, or they are in their GroupApi. */
+static inline void *track_plan_start(struct track *track, void *context)
+{
+	uint32_t generation;
+	unsigned comm = handle_context_comm(context, &generation);
+
+	if (comm == UINT32_MAX || !atomic_load_explicit(&track->active, memory_order_relaxed))
+		return NULL;
+	struct track_comm *app = &track->comms[comm];
+
+	if (!atomic_load_explicit(&app->has_p2p, memory_order_relaxed) ||
+	    (atomic_load_explicit(&app->open_group, memory_order_relaxed) &&
+	     atomic_load_explicit(&app->group_thread, memory_order_relaxed) == track_thread()))
+		return NULL;
+	return handle_of((uint64_t)track_next_group(app) << HANDLE_NUMBER_SHIFT |
+			 (uint64_t)comm << HANDLE_COMM_SHIFT | HANDLE_PLAN);
+}
+
+/* All of it is told. */
+void track_plan_stop(struct track *track, void *plan);
+
 /* A call of Send or Recv in a group: for struct event.parent. */
-static inline void *track_p2p_call(struct track *track, void *group)
+static inline void *track_p2p_call(struct track *track, void *context, void *group)
 {
 	uint64_t word = handle_word(group);
+	uint32_t generation;
+	unsigned comm = handle_context_comm(context, &generation);
 
+	if (comm != UINT32_MAX && !atomic_load_explicit(&track->comms[comm].has_p2p, memory_order_relaxed))
+		atomic_store_explicit(&track->comms[comm].has_p2p, true, memory_order_relaxed);
 	return handle_kind(word) == HANDLE_GROUP && track->options.p2p ?
 		       handle_of(handle_as(word, HANDLE_P2P_CALL)) : NULL;
 }

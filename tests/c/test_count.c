@@ -52,7 +52,7 @@ static struct box_op *a_send(void **handle)
 	void *group = track_group_start(&track, comm);
 
 	atomic_fetch_add(&told, 1);
-	*handle = p2p(track_p2p_call(&track, group), "Send", 5, 4096);
+	*handle = p2p(track_p2p_call(&track, comm, group), "Send", 5, 4096);
 	track_group_stop(&track, group);
 	return &box.ops[handle_slot(handle_word(*handle))];
 }

@@ -275,7 +275,7 @@ static void test_grouped(void)
 	for (int peer = 0; peer < 8; peer++)
 		ops[peer] = track_operation(&track, comm, &(struct event){
 					.peer = peer, .func = "Send", .datatype = "ncclInt8", .count = 65536,
-					.channels = 1, .parent = track_p2p_call(&track, group) });
+					.channels = 1, .parent = track_p2p_call(&track, comm, group) });
 	track_group_stop(&track, group);
 	for (int peer = 0; peer < 8; peer++)
 		track_kernel_stop(&track, track_kernel_start(&track, ops[peer], 0, now), now + 1000);

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sends and Recvs by peer and by group, what a kernel's phases tell, and measuring one group in so many. */
+#include <pthread.h>
+
 #include "abi.h"
 #include "trackbox.h"
 
@@ -27,8 +29,8 @@ static void test_all_to_all(void)
 	unsigned count = 0;
 
 	for (int peer = 0; peer < 8; peer++) {
-		parts[count++] = p2p(track_p2p_call(&track, group), "Send", peer, 1000);
-		parts[count++] = p2p(track_p2p_call(&track, group), "Recv", peer, 1000);
+		parts[count++] = p2p(track_p2p_call(&track, comm, group), "Send", peer, 1000);
+		parts[count++] = p2p(track_p2p_call(&track, comm, group), "Recv", peer, 1000);
 	}
 	for (unsigned i = 0; i < count; i++)
 		if (parts[i])
@@ -43,9 +45,9 @@ static void test_all_to_all(void)
 	ok(key_of(BOX_FUNC_SEND)->ops == 7 && key_of(BOX_FUNC_SEND)->untimed_ops == 1,
 	   "its parts are counted as before");
 	ok(key_of(BOX_FUNC_ALLTOALL)->algo == BOX_ALGO_GROUP, "and it says what it is");
-	void *late = p2p(track_p2p_call(&track, group), "Send", 4, 1);
+	void *late = p2p(track_p2p_call(&track, comm, group), "Send", 4, 1);
 
-	ok(late && dropped(BOX_DROP_NO_GROUP) == 1, "a part that comes after the call is counted apart (a replay)");
+	ok(late && dropped(BOX_DROP_NO_GROUP) == 1, "to NCCL 2.27 a part that comes after the call is counted apart");
 	group = track_group_start(&track, comm);
 	void *send = p2p(group, "Send", 4, 5000), *receive = p2p(group, "Recv", 2, 7000);
 
@@ -63,6 +65,152 @@ static void test_all_to_all(void)
 	for (unsigned i = 0; i < GROUPS; i++)
 		open += track.groups.group[i].token != 0;
 	ok(!open, "all groups are over");
+}
+
+static void *part_of(void *context, void *call, void *plan, const char *func, int peer)
+{
+	return track_operation(&track, context,
+			       &(struct event){ .peer = peer, .func = func, .datatype = "ncclInt8", .count = 1000,
+						.parent = call, .plan = plan, .channels = 1 });
+}
+
+/* An all-to-all of eight ranks in the one plan of its kernel, as src/plugin/profiler.cc tells it: Group, P2ps, their stops. */
+static void all_to_all_in_plan(void *context, void *call, void *parts[14])
+{
+	void *plan = track_plan_start(&track, context);
+
+	for (unsigned i = 0; i < 7; i++) {
+		int peer = (int)(i + (i >= 3)); /* all but oneself */
+
+		parts[2 * i] = part_of(context, call, plan, "Send", peer);
+		parts[2 * i + 1] = part_of(context, call, plan, "Recv", peer);
+	}
+	track_plan_stop(&track, plan);
+}
+
+static void run_parts(void *parts[14])
+{
+	for (unsigned i = 0; i < 14; i++)
+		stop(kernel(parts[i], i, 1000 + i), 5000 + i);
+}
+
+static void *replay(void *call)
+{
+	void *parts[14];
+
+	all_to_all_in_plan(comm, call, parts);
+	run_parts(parts);
+	return NULL;
+}
+
+static uint64_t all_to_alls(unsigned index)
+{
+	uint64_t sum = 0;
+
+	for (unsigned i = 0; i < BOX_KEYS; i++)
+		if (box.keys[i].used == 1 && box.keys[i].func == BOX_FUNC_ALLTOALL && box.keys[i].comm == index)
+			sum += box.keys[i].ops;
+	return sum;
+}
+
+static void test_tasks_after_the_call(void)
+{
+	void *parts[14];
+
+	begin();
+	void *group = track_group_start(&track, comm), *call = track_p2p_call(&track, comm, group);
+
+	track_group_stop(&track, group); /* it does not block */
+	all_to_all_in_plan(comm, call, parts);
+	run_parts(parts);
+	ok(all_to_alls(0) == 1 && !dropped(BOX_DROP_NO_GROUP), "what is told after the call has returned is its plan's group");
+	pthread_t cuda;
+
+	for (unsigned i = 0; i < 100; i++) {
+		group = track_group_start(&track, comm); /* an eager call beside it */
+		pthread_create(&cuda, NULL, replay, call);
+		pthread_join(cuda, NULL);
+		track_group_stop(&track, group);
+	}
+	ok(all_to_alls(0) == 101 && !dropped(BOX_DROP_NO_GROUP), "a graph's replays are, too (%llu)",
+	   (unsigned long long)all_to_alls(0));
+	group = track_group_start(&track, comm);
+	ok(!track_plan_start(&track, comm), "in the thread of the call the plan needs no group of its own");
+	all_to_all_in_plan(comm, track_p2p_call(&track, comm, group), parts);
+	run_parts(parts);
+	track_group_stop(&track, group);
+	ok(all_to_alls(0) == 102, "what is told while it lasts is the call's");
+	void *plan = track_plan_start(&track, comm), *lone = part_of(comm, NULL, plan, "Send", 4);
+
+	track_plan_stop(&track, plan);
+	stop(kernel(lone, 1, 1000), 2000);
+	ok(!key_of(BOX_FUNC_SENDRECV) && !dropped(BOX_DROP_NO_GROUP), "a lone Send is no group of its plan, either");
+}
+
+static void test_a_group_of_several_communicators(void)
+{
+	void *parts[8][14], *comms[8] = { 0 };
+
+	begin();
+	for (unsigned i = 0; i < 8; i++)
+		comms[i] = i ? comms_add(&track, &(struct comm_words){ .id = 70 + i, .name = "d", .nranks = 8, .rank = 3 }) :
+			       comm;
+	for (unsigned turn = 0; turn < 500; turn++) {
+		void *group = track_group_start(&track, comm), *calls[8];
+
+		for (unsigned i = 0; i < 8; i++)
+			calls[i] = track_p2p_call(&track, comms[i], group);
+		for (unsigned i = 0; i < 8; i++)
+			all_to_all_in_plan(comms[i], calls[i], parts[i]);
+		track_group_stop(&track, group);
+		for (unsigned i = 0; i < 8; i++)
+			run_parts(parts[i]);
+	}
+	for (unsigned i = 0; i < 8; i++)
+		ok(all_to_alls(i) == 500, "communicator %u of the eight has its own (%llu)", i,
+		   (unsigned long long)all_to_alls(i));
+	ok(!dropped(BOX_DROP_NO_GROUP), "and none is without a group");
+}
+
+static void test_many_groups_at_a_time(void)
+{
+	static void *parts[GROUPS / 2][14];
+
+	begin();
+	for (unsigned turn = 0; turn < 20; turn++) {
+		for (unsigned i = 0; i < GROUPS / 2; i++) {
+			void *group = track_group_start(&track, comm);
+
+			all_to_all_in_plan(comm, track_p2p_call(&track, comm, group), parts[i]);
+			track_group_stop(&track, group);
+		}
+		for (unsigned i = 0; i < GROUPS / 2; i++)
+			run_parts(parts[i]);
+	}
+	ok(all_to_alls(0) == 20 * GROUPS / 2 && !dropped(BOX_DROP_NO_GROUP), "half as many as there are entries (%llu)",
+	   (unsigned long long)all_to_alls(0));
+}
+
+static void test_plans_without_sends(void)
+{
+	begin();
+	ok(!track_plan_start(&track, comm), "where no Send was called a plan costs nothing");
+	void *group = track_group_start(&track, comm);
+
+	track_p2p_call(&track, comm, group);
+	track_group_stop(&track, group);
+	void *plan = track_plan_start(&track, comm);
+
+	ok(plan != NULL, "from the first call on it has a handle");
+	track_plan_stop(&track, plan);
+	ok(!track_plan_start(&track, NULL) && !track_plan_start(&track, (void *)0x123456789abc),
+	   "of no communicator, or one that is not ours, there is none");
+	track_plan_stop(&track, (void *)0x123456789ab8);
+	unsigned open = 0;
+
+	for (unsigned i = 0; i < GROUPS; i++)
+		open += track.groups.group[i].token != 0;
+	ok(!open, "and no entry");
 }
 
 static void test_phases(void)
@@ -127,6 +275,10 @@ int main(void)
 	log2_init();
 	test_peers();
 	test_all_to_all();
+	test_tasks_after_the_call();
+	test_a_group_of_several_communicators();
+	test_many_groups_at_a_time();
+	test_plans_without_sends();
 	test_phases();
 	test_sampling();
 	return done_testing();

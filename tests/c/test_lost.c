@@ -129,7 +129,7 @@ static void test_groups_out_of_order(void)
 	for (unsigned i = 0; i < GROUPS; i++) {
 		void *group = track_group_start(&track, comm);
 
-		run(operation(track_p2p_call(&track, group), 5, 1), 1, 1); /* and the call is aborted */
+		run(operation(track_p2p_call(&track, comm, group), 5, 1), 1, 1); /* and the call is aborted */
 	}
 	rounds(3);
 	ok(open_groups() <= 1, "so are those whose call never returns (%u)", open_groups());

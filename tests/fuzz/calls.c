@@ -175,6 +175,8 @@ static union abi_body_v5 body_of_v5(uint64_t type, const struct calls_words *w)
 						     .datatype = w->datatype };
 	else if (type == ABI_GROUP_API)
 		body.group_api = (struct abi_group_api){ w->captured, 1 };
+	else if (type == ABI_P2P)
+		body.p2p_v5 = (struct abi_p2p_v5){ body_of(type, w).p2p, w->plan };
 	else
 		body.common = body_of(type, w);
 	return body;

@@ -16,6 +16,7 @@ struct calls_words {
 	int rank, nranks, nnodes, peer;
 	uint8_t channels, channel, phase;
 	bool symmetric, captured, is_send, foreign;
+	void *plan; /* of a P2p of v5 and later: what its Group got */
 };
 
 /* Context and mask. Aborts unless the library says success. */

@@ -57,6 +57,8 @@ static void start_one(uint64_t type)
 	void *context = driver_context(&api), *parent = driver_handle();
 	struct calls_words words = driver_words();
 
+	if (type == ABI_P2P)
+		words.plan = driver_handle();
 	driver_start(api, context, type, parent, &words);
 }
 
