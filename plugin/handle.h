@@ -14,7 +14,10 @@
 #include "box.h"
 
 /* 6 and 7 are net.h's: a slot of its own, and a step's number for the channel. */
-enum handle_kind { HANDLE_OPERATION = 1, HANDLE_KERNEL, HANDLE_PHASE, HANDLE_GROUP, HANDLE_P2P_CALL, HANDLE_PLAN = 8 };
+enum handle_kind {
+	HANDLE_OPERATION = 1, HANDLE_KERNEL, HANDLE_PHASE, HANDLE_GROUP, HANDLE_P2P_CALL, HANDLE_PLAN = 8,
+	HANDLE_CAPTURED, /* a call of a collective into a graph; without a number */
+};
 
 #define HANDLE_KIND_MASK 0xfu
 #define HANDLE_SLOT_SHIFT 7

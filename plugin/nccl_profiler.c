@@ -208,10 +208,12 @@ TRACK_HOT static int start_event_v4(void *context, void **handle, struct abi_des
 	return start_other_v4(context, handle, event);
 }
 
-/* A captured call runs later, if at all, and tells nothing of when. */
-OTHER static int coll_call(void *context, const struct abi_coll_api *call)
+/* A captured call runs later, if at all, and tells nothing of when: its operations are to know of it. */
+OTHER static int coll_call(void *context, void **handle, const struct abi_coll_api *call)
 {
-	if (!call->captured)
+	if (call->captured)
+		*handle = handle_of(HANDLE_CAPTURED);
+	else
 		track_coll_call(TRACK, context,
 				&(struct event){ .peer = EVENT_NO_PEER,
 						 .func = call->func,
@@ -244,15 +246,15 @@ static inline int start_other(void *context, void **handle, uint64_t type, void 
 {
 	*handle = NULL;
 	if (type == ABI_COLL)
-		return symmetric ? track_symmetric_coll(TRACK, context, &body->common.coll, handle) :
+		return symmetric ? track_symmetric_coll(TRACK, context, parent, &body->common.coll, handle) :
 				   track_coll(TRACK, context, &body->common.coll, handle);
 	if (type == ABI_GROUP)
 		*handle = track_plan_start(TRACK, context);
 	else if (type == ABI_GROUP_API)
 		*handle = track_group_start(TRACK, context);
 	else if (type == ABI_COLL_API)
-		return track_knows(TRACK, context, body->coll_api.func) ? NCCL_SUCCESS :
-									  coll_call(context, &body->coll_api);
+		return track_likely(!body->coll_api.captured) && track_knows(TRACK, context, body->coll_api.func) ?
+			       NCCL_SUCCESS : coll_call(context, handle, &body->coll_api);
 	else if (type == ABI_P2P)
 		return start_p2p(context, handle, parent, body->p2p_v5.parent_group, &body->p2p_v5.p2p);
 	else if (type == ABI_P2P_API)

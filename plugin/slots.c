@@ -11,6 +11,8 @@
 #define WINDOW 64u
 #define OVERTAKEN_OPS 64u
 #define GIVEN_UP_AT_ONCE 64u
+/* One communicator has no more of them, so that one that is stuck leaves some to the others. */
+#define IN_FLIGHT_MAX (BOX_OPS / 2)
 
 bool slots_left_behind(const struct track *track, const struct box_op *op)
 {
@@ -118,9 +120,8 @@ static struct box_op *take_near(struct track *track, struct track_comm *app)
 }
 
 /* Looks at each slot, and gives up what waits in vain itself. */
-static struct box_op *search_all(struct track *track, unsigned comm)
+static void give_up(struct track *track)
 {
-	struct box_op *op = NULL;
 	unsigned given_up = 0;
 
 	/* Everybody's first: of another thread's ring the caller may take none. */
@@ -133,6 +134,12 @@ static struct box_op *search_all(struct track *track, unsigned comm)
 		else if (track_in_use(found) && is_settled(track, used))
 			given_up += track_complete(track, used, found, TRACK_SLOT_FREE);
 	}
+}
+
+static struct box_op *take_any(struct track *track, unsigned comm)
+{
+	struct box_op *op = NULL;
+
 	for (unsigned i = 0; i < SLOTS_RING / LOOKS && !op; i++)
 		op = take_own(track, comm);
 	for (unsigned i = SLOTS_SHARED; i < BOX_OPS && !op; i++)
@@ -141,15 +148,28 @@ static struct box_op *search_all(struct track *track, unsigned comm)
 	return op;
 }
 
+/* With the one that wants a slot. */
+static bool has_share(const struct track *track, unsigned comm)
+{
+	const struct box_comm *own = &track->box->comms[comm];
+	uint64_t over = atomic_load_explicit(&own->completed, relaxed) + atomic_load_explicit(&own->untimed, relaxed) +
+			atomic_load_explicit(&own->lost, relaxed);
+	uint64_t called = atomic_load_explicit(&track->comms[comm].index, relaxed);
+
+	return called <= over + IN_FLIGHT_MAX;
+}
+
 struct box_op *slots_search(struct track *track, unsigned comm)
 {
-	struct box_op *op = take_own(track, comm);
+	bool may_take = has_share(track, comm);
+	struct box_op *op = may_take ? take_own(track, comm) : NULL;
 
-	if (!op)
+	if (!op && may_take)
 		op = take_near(track, &track->comms[comm]);
 	if (op || atomic_load_explicit(&track->full, relaxed))
 		return op;
-	op = search_all(track, comm);
+	give_up(track);
+	op = has_share(track, comm) ? take_any(track, comm) : NULL;
 	if (!op)
 		atomic_store_explicit(&track->full, true, relaxed);
 	return op;

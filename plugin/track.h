@@ -138,7 +138,8 @@ void track_trace(struct track *track, struct trace_op *traces);
 void *track_operation(struct track *track, void *context, const struct event *event);
 /* The same for a Coll of v4 and later. Gives 0. */
 TRACK_HOT int track_coll(struct track *track, void *context, const struct abi_coll *coll, void **handle);
-int track_symmetric_coll(struct track *track, void *context, const struct abi_coll *coll, void **handle);
+/* One that a symmetric-memory kernel runs; `call`: what its call got. */
+int track_symmetric_coll(struct track *track, void *context, void *call, const struct abi_coll *coll, void **handle);
 /* A call of a collective, for which an operation is to follow, or not. */
 void track_coll_call(struct track *track, void *context, const struct event *event);
 /* A collective that copy engines run: it is counted, without a time. */

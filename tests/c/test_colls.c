@@ -151,6 +151,36 @@ static void test_nvls_inside_of_a_node(void)
 	ok(!coll(comm, &words) && box.comms[0].untimed == 1, "NVLS on one node announces its channels: none, no time");
 }
 
+/* NCCL 2.31 and later: what a graph replays runs by a kernel that tells nothing. */
+static void test_captured_symmetric_ones(void)
+{
+	struct abi_coll words = like_the_load();
+	void *handle = (void *)1;
+
+	begin();
+	for (unsigned i = 0; i < 3000; i++)
+		track_symmetric_coll(&track, comm, handle_of(HANDLE_CAPTURED), &words, &handle);
+	ok(!handle && box.comms[0].untimed == 3000 && enqueued(0) == 3000, "a captured one is counted, without a time");
+	track_symmetric_coll(&track, comm, NULL, &words, &handle);
+	run_channels(handle, 8);
+	ok(completed() == 1, "one that is not captured has its time");
+}
+
+static void test_one_communicator_leaves_room(void)
+{
+	struct abi_coll words = like_the_load();
+	void *other;
+
+	begin();
+	other = comms_add(&track, &(struct comm_words){ .id = 8, .name = "d", .nranks = 8, .nnodes = 2 });
+	for (unsigned i = 0; i < 2 * BOX_OPS; i++)
+		coll(comm, &words);
+	ok(dropped(BOX_DROP_NO_SLOT) == 2 * BOX_OPS - BOX_OPS / 2, "one whose operations never end has half of the slots");
+	for (unsigned i = 0; i < 64; i++)
+		run_channels(coll(other, &words), 8);
+	ok(box.comms[1].completed == 64, "the others are measured beside it");
+}
+
 static void test_without_kernel_events(void)
 {
 	struct abi_coll words = like_the_load();
@@ -361,6 +391,8 @@ int main(void)
 	test_channels_that_are_not_announced("COLLNET_CHAIN");
 	test_channels_that_are_not_announced("NVLS");
 	test_nvls_inside_of_a_node();
+	test_captured_symmetric_ones();
+	test_one_communicator_leaves_room();
 	test_without_kernel_events();
 	test_many_sizes();
 	test_contexts_that_are_over();

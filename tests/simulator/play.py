@@ -160,6 +160,7 @@ class _Node:
                     left = collector.left()
                     if left.failed or left.waiting:
                         raise CannotPlayError(f"{self.name}: its summary was not handed over")
+                collector.run_pass(0)  # it takes note of the end of its last child
         finally:
             os.close(run_fd)
 
