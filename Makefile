@@ -245,9 +245,9 @@ verified: setup build
 bench: setup build
 	@$(PY) -m tests.bench $(BENCH_ARGS)
 
-#: make trials       packaging/doc/trials.md anew: simulated jobs and what their reports say, two hours. TRIALS_ARGS="--cases 'gpu-*' --seeds 2"
+#: make trials       packaging/doc/trials.md anew: simulated jobs and what their reports say, two hours. TRIALS_ARGS="--cases 'gpu-*' --seeds 2"; of a run that was stopped "--before tests/simulator/trials.json.gz" does the rest
 trials: setup build
-	PYTHONPATH=python:. $(PY) -m tests.simulator.trials --seeds 20 --out build/trials.json --table packaging/doc/trials.md $(TRIALS_ARGS)
+	PYTHONPATH=python:. $(PY) -m tests.simulator.trials --seeds 20 --out tests/simulator/trials.json.gz --table packaging/doc/trials.md $(TRIALS_ARGS)
 .PHONY: trials
 
 #: make test-gpu     real NCCL on this machine's GPU; needs python3 and gcc, no Slurm, no root. NCCL_LIBS=, GPU_ARGS=

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The short part of the trials: one job of each important kind, all the way to its report."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.simulator.cases import CASES
-from tests.simulator.trials import play_case
+from tests.simulator.trials import play_case, read_rows, trials, write_rows
 
 pytest.importorskip("tests.simulator.play")
 
@@ -20,3 +22,18 @@ def test_the_report_is_right_about(name: str) -> None:
         if row[word] is False
     ]
     assert wrong == [], row["findings"]
+
+
+def test_a_run_goes_on_where_an_earlier_one_was_stopped(tmp_path: Path) -> None:
+    path, names = tmp_path / "rows.json.gz", [one.name for one in CASES[:3]]
+    rows = [{"case": name, "seed": seed} for seed in (1, 2) for name in names]
+    broken = {"case": names[0], "seed": 3, "error": "broken"}
+    write_rows(path, [*rows, broken])
+    found = read_rows(path)
+    assert [(row["case"], row["seed"]) for row in found] == [
+        (name, seed) for name in names for seed in (1, 2)
+    ]
+    known = {(row["case"], row["seed"]) for row in found}
+    assert list(trials(CASES[:3], (1, 2), 1, True, False, None, known)) == []
+    (again,) = trials(CASES[:1], (1, 2, 3), 1, True, False, None, known)
+    assert (again["case"], again["seed"], "cost_true" in again) == (names[0], 3, True)

@@ -4,10 +4,12 @@
 python -m tests.simulator.trials --cases 'gpu-*' --seeds 5
 python -m tests.simulator.trials --truth-only       # only what the faults cost
 python -m tests.simulator.trials --table packaging/doc/trials.md --out build/trials.json
+python -m tests.simulator.trials --before tests/simulator/trials.json.gz    # only what is not there
 """
 
 import argparse
 import fnmatch
+import gzip
 import io
 import json
 import os
@@ -18,7 +20,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import redirect_stderr
 from dataclasses import asdict
@@ -249,11 +251,38 @@ def trials(
     truth_only: bool,
     analyze: bool,
     kept: Path | None,
+    known: Container[tuple[str, int]] = (),
 ) -> Iterator[Row]:
-    """Yield the results of all jobs as they come, in order."""
-    todo = [(one.name, seed, truth_only, analyze, kept) for one in cases for seed in seeds]
-    with ProcessPoolExecutor(jobs) as pool:
-        yield from pool.map(play_case, *zip(*todo, strict=True))
+    """Yield the results of all jobs but those that are known: one of each case, then another."""
+    todo = [
+        (one.name, seed, truth_only, analyze, kept)
+        for seed in seeds
+        for one in cases
+        if (one.name, seed) not in known
+    ]
+    if todo:
+        with ProcessPoolExecutor(jobs) as pool:
+            yield from pool.map(play_case, *zip(*todo, strict=True))
+
+
+def in_order(rows: Iterable[Row]) -> list[Row]:
+    """Return the rows by case as in CASES, then by seed."""
+    place = {one.name: number for number, one in enumerate(CASES)}
+    return sorted(rows, key=lambda row: (place[row["case"]], row["seed"]))
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Return the results of an earlier run (`--out`), of cases that there still are."""
+    data = path.read_bytes()
+    rows: list[Row] = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
+    names = {one.name for one in CASES}
+    return [row for row in rows if row["case"] in names and "error" not in row]
+
+
+def write_rows(path: Path, rows: Sequence[Row]) -> None:
+    """Write results, packed where the name ends in .gz."""
+    text = json.dumps(in_order(rows), separators=(",", ":")).encode()
+    path.write_bytes(gzip.compress(text, mtime=0) if path.suffix == ".gz" else text)
 
 
 def main() -> int:
@@ -266,7 +295,11 @@ def main() -> int:
     parser.add_argument("--fast", action="store_true", help="only cases of the short run")
     parser.add_argument("--truth-only", action="store_true", help="simulate, and play nothing")
     parser.add_argument("--analyze", action="store_true", help="by JSON lines and `analyze`")
-    parser.add_argument("--out", type=Path, help="all results as JSON")
+    parser.add_argument("--out", type=Path, help="all results as JSON; packed if it ends in .gz")
+    parser.add_argument(
+        "--before", type=Path, metavar="FILE",
+        help="the --out of an earlier run of the same code: what is there is not played again",
+    )  # fmt: skip
     parser.add_argument("--table", type=Path, help="the page of the documentation")
     parser.add_argument(
         "--played", type=Path, metavar="DIR",
@@ -281,12 +314,16 @@ def main() -> int:
         parser.error("no case of that name")
     os.nice(5)
     seeds = range(given.first_seed, given.first_seed + given.seeds)
-    rows = []
-    for row in trials(cases, seeds, given.jobs, given.truth_only, given.analyze, given.played):
+    rows = read_rows(given.before) if given.before else []
+    known = {(row["case"], row["seed"]) for row in rows}
+    for row in trials(
+        cases, seeds, given.jobs, given.truth_only, given.analyze, given.played, known
+    ):
         rows.append(row)
         print(_line(row), flush=True)
         if given.out:
-            given.out.write_text(json.dumps(rows, indent=1))
+            write_rows(given.out, rows)
+    rows = in_order(rows)
     if not given.truth_only:
         print(table(rows))
         if given.table:
