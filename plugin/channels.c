@@ -16,27 +16,31 @@ static uint64_t hash_of(uint32_t key, uint64_t bytes)
 	return (hash ^ hash >> 29) * 0xbf58476d1ce4e5b9ull;
 }
 
-uint8_t channels_expected(const struct channels *channels, uint32_t key, uint64_t bytes)
+/* What was learned of that kind and size; 0: nothing. */
+static uint64_t learned(const struct channels *channels, uint64_t hash)
 {
-	uint64_t hash = hash_of(key, bytes);
 	uint64_t word = atomic_load_explicit(&channels->learned[hash >> 56], relaxed);
 
-	return word && !((word ^ hash) & HASH_MASK) ? (uint8_t)word : EVENT_CHANNELS_UNKNOWN;
+	return (word ^ hash) & HASH_MASK ? 0 : word;
+}
+
+uint8_t channels_expected(const struct channels *channels, uint32_t key, uint64_t bytes)
+{
+	uint64_t word = learned(channels, hash_of(key, bytes));
+
+	return word ? (uint8_t)word : EVENT_CHANNELS_UNKNOWN;
 }
 
 void channels_learn(struct channels *channels, uint32_t key, uint64_t bytes, uint8_t count)
 {
-	uint64_t hash = hash_of(key, bytes);
-	_Atomic uint64_t *place = &channels->learned[hash >> 56];
-	uint64_t word = atomic_load_explicit(place, relaxed);
-	bool is_known = word && !((word ^ hash) & HASH_MASK);
+	uint64_t hash = hash_of(key, bytes), word = learned(channels, hash);
 
 	/* Too few would end operations early, so it takes many to go down. */
-	if (is_known && count < (word & COUNT_MASK) && (word & FEWER_MASK) < FEWER_MOST * ONE_FEWER)
+	if (count < (word & COUNT_MASK) && (word & FEWER_MASK) < FEWER_MOST * ONE_FEWER)
 		word += ONE_FEWER;
 	else
 		word = (hash & HASH_MASK) | count;
-	atomic_store_explicit(place, word, relaxed);
+	atomic_store_explicit(&channels->learned[hash >> 56], word, relaxed);
 }
 
 _Static_assert(CHANNELS_LEARNED == 256, "eight bits of the hash say where");

@@ -14,8 +14,7 @@
 #define INLINE static inline __attribute__((always_inline))
 #define APART __attribute__((noinline)) static /* a call of it is a jump: the quick way needs no frame for it */
 
-APART int coll_slowly(struct track *track, void *context, const struct abi_coll *coll, uint8_t channels, bool symmetric,
-		      void **handle)
+APART int coll_slowly(struct track *track, void *context, const struct abi_coll *coll, bool symmetric, void **handle)
 {
 	*handle = track_operation(track, context,
 				  &(struct event){ .peer = EVENT_NO_PEER,
@@ -26,16 +25,18 @@ APART int coll_slowly(struct track *track, void *context, const struct abi_coll 
 					  .count = coll->count,
 					  .sequence = coll->sequence,
 					  .symmetric = symmetric,
-					  .channels = channels });
+					  .channels = coll->channels });
 	return 0;
 }
 
 /* NCCL 2.31 and later run a captured one by a kernel that tells nothing, whatever channels are announced. */
 int track_symmetric_coll(struct track *track, void *context, void *call, const struct abi_coll *coll, void **handle)
 {
-	bool is_captured = handle_kind(handle_word(call)) == HANDLE_CAPTURED;
+	struct abi_coll told = *coll;
 
-	return coll_slowly(track, context, coll, is_captured ? 0 : coll->channels, true, handle);
+	if (handle_kind(handle_word(call)) == HANDLE_CAPTURED)
+		told.channels = 0;
+	return coll_slowly(track, context, &told, true, handle);
 }
 
 /* What track_operation does for an operation that is followed and like the last one in its memo's place, with what
@@ -87,7 +88,7 @@ APART int coll_sampled(struct track *track, void *context, const struct abi_coll
 	uint64_t begin_tick = clock_ticks();
 
 	if (!coll_fast(track, app, comm, generation, coll, index, begin_tick, handle))
-		return coll_slowly(track, context, coll, coll->channels, false, handle); /* takes its own time */
+		return coll_slowly(track, context, coll, false, handle); /* takes its own time */
 	if (index % TRACK_HOT_SAMPLE == 0)
 		atomic_fetch_add_explicit(&track->hot_ticks, clock_ticks() - begin_tick, relaxed);
 	return 0;
@@ -99,18 +100,18 @@ int track_coll(struct track *track, void *context, const struct abi_coll *coll, 
 	unsigned comm = handle_context_comm(context, &generation);
 
 	if (!likely(comm != UINT32_MAX))
-		return coll_slowly(track, context, coll, coll->channels, false, handle);
+		return coll_slowly(track, context, coll, false, handle);
 	struct track_comm *app = &track->comms[comm];
 	uint64_t index = atomic_load_explicit(&app->index, relaxed) + 1;
 
 	if (!likely(atomic_load_explicit(&app->context, relaxed) == context && !track->json &&
 		    atomic_load_explicit(&track->sample_every, relaxed) <= 1))
-		return coll_slowly(track, context, coll, coll->channels, false, handle);
+		return coll_slowly(track, context, coll, false, handle);
 	if (!likely(index % TRACK_CALL_SAMPLE))
 		return coll_sampled(track, context, coll, handle);
 	if (likely(coll_fast(track, app, comm, generation, coll, index, 0, handle)))
 		return 0;
-	return coll_slowly(track, context, coll, coll->channels, false, handle);
+	return coll_slowly(track, context, coll, false, handle);
 }
 
 /* For track_knows: the address of a word stands for it while its communicator lives. */

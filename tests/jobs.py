@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from nccl_inspector.summary import NodeSummary, decode
@@ -12,6 +13,26 @@ from tests.cluster.processes import Process, members
 STANDIN = "nccl-standin"
 # Small and quick: some 15 operations a second of a rank, at little cost.
 QUICK = ("--sizes", "64K", "--comms", "world", "--ops", "allreduce,allgather,reducescatter")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """One submission: a job, or an array of them. `work`: standin, or another program's name."""
+
+    name: str
+    work: str
+    mode: str  # empty: no option
+    nodes: int
+    tasks_per_node: int
+    tasks_of_array: int  # 1: no array
+    steps: int  # of the stand-in
+
+    def words(self) -> list[str]:
+        """Slurm's options and ours."""
+        words = [f"--job-name={self.name}", f"-N{self.nodes}"]
+        words += [f"--ntasks-per-node={self.tasks_per_node}", "--gpus-per-task=1"]
+        words += [f"--nccl-inspector={self.mode}"] if self.mode else []
+        return words + ([f"--array=1-{self.tasks_of_array}"] if self.tasks_of_array > 1 else [])
 
 
 def fake_gpus(cluster: Cluster) -> dict[str, str]:

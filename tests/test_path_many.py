@@ -37,18 +37,11 @@ AGAIN_S = 5
 PROGRAMS = {jobs.STANDIN, "sleep", "sh", "slurm_script"}
 
 
-@dataclass(frozen=True)
-class Spec:
-    """One command that makes one job, or an array of them."""
+@dataclass(frozen=True, kw_only=True)
+class Spec(jobs.Spec):
+    """One command that makes one job, or an array of them. `work`: standin, true or sleep 0.1."""
 
-    name: str
     command: str  # sbatch or srun
-    work: str  # standin, true or sleep 0.1
-    mode: str  # empty: no option
-    nodes: int
-    tasks_per_node: int
-    tasks_of_array: int  # 1: no array
-    steps: int
 
     @property
     def measured(self) -> bool:
@@ -56,11 +49,7 @@ class Spec:
 
     def argv(self) -> list[str]:
         """The words behind sbatch or srun."""
-        words = [f"--job-name={self.name}", f"-N{self.nodes}", "--mem=800"]
-        words += [f"--ntasks-per-node={self.tasks_per_node}", "--gpus-per-task=1"]
-        words += [f"--nccl-inspector={self.mode}"] if self.mode else []
-        words += [f"--array=1-{self.tasks_of_array}"] if self.tasks_of_array > 1 else []
-        return words
+        return [*self.words(), "--mem=800"]
 
     def line(self, cluster: Cluster) -> str:
         """What each task runs."""

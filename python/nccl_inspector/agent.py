@@ -115,7 +115,7 @@ class Agent:
             self._try("withdraw", withdraw)
             return
         self._tally.forget(jobs | self._collector.jobs())
-        live = self._try("look at boxes", lambda: self._live.run_pass(() if disabled else jobs))
+        live = self._try("look at boxes", lambda: self._live.run_pass(self._publisher.users))
         series = self._series(len(jobs), waiting, time.monotonic() - begun, disabled)
         self._try(
             "publish its own state", lambda: self._publisher.write_own([*series, *(live or ())])

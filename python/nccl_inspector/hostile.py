@@ -112,6 +112,17 @@ def directory(name: str, uid: int | None, dir_fd: int) -> Iterator[int]:
 
 
 @contextmanager
+def directory_of_same_owner(name: str, dir_fd: int) -> Iterator[int]:
+    """As `directory`, of whoever owns the one it is in: below `jobs/` that is root.
+
+    Raises:
+        RefusedError: as `directory`.
+    """
+    with directory(name, os.fstat(dir_fd).st_uid, dir_fd) as fd:
+        yield fd
+
+
+@contextmanager
 def regular_file(
     name: str, uid: int, max_bytes: int, dir_fd: int
 ) -> Iterator[tuple[int, os.stat_result]]:

@@ -9,7 +9,13 @@ from dataclasses import dataclass
 
 from nccl_inspector.boxcopy import BOX_BYTES_MAX
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.hostile import Stamp, directory, is_locked, regular_file
+from nccl_inspector.hostile import (
+    Stamp,
+    directory,
+    directory_of_same_owner,
+    is_locked,
+    regular_file,
+)
 from nccl_inspector.jobfiles import read_manifest
 from nccl_inspector.manifest import Manifest
 from nccl_inspector.rawdir import list_raw
@@ -59,7 +65,7 @@ def look(name: str, jobs_fd: int) -> Look | None:
     manifest: Manifest | None = None
     stamp: Stamp | None = None
     try:
-        with directory(name, os.fstat(jobs_fd).st_uid, jobs_fd) as job_fd:
+        with directory_of_same_owner(name, jobs_fd) as job_fd:
             status = os.fstat(job_fd)
             with suppress(RefusedError):
                 manifest, stamp = read_manifest(job_fd)

@@ -12,7 +12,7 @@ from nccl_inspector.admission import FILE as ADMISSION_FILE
 from nccl_inspector.admission import Admission
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.exposition import Series, cut_nodelist, make_series
-from nccl_inspector.hostile import Stamp, directory, read_at, regular_file, stamp_of
+from nccl_inspector.hostile import Stamp, directory_of_same_owner, read_at, regular_file, stamp_of
 from nccl_inspector.manifest import MANIFEST_BYTES_MAX, Manifest, parse_manifest
 from nccl_inspector.markfile import MarkWatch
 from nccl_inspector.marking import MARK_FILE
@@ -54,8 +54,8 @@ def user_of(job_id: int, jobs_fd: int) -> int:
 
     Nothing of the user's is asked for it: what is mounted over `raw/` need not answer.
     """
-    owner = os.fstat(jobs_fd).st_uid
-    with suppress(RefusedError, OSError), directory(str(job_id), owner, jobs_fd) as job_fd:
+    name = str(job_id)
+    with suppress(RefusedError, OSError), directory_of_same_owner(name, jobs_fd) as job_fd:
         return read_manifest(job_fd)[0].uid
     return -job_id
 

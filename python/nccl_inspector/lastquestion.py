@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from nccl_inspector.atomic import replace_file
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.hostile import directory, read_at, regular_file
+from nccl_inspector.hostile import directory_of_same_owner, read_at, regular_file
 
 _NAME = "asked"
 _LINE = re.compile(rb"([0-9]{1,12}) ([1-9][0-9]{0,5})\n")
@@ -38,7 +38,7 @@ def read_last_question(name: str, jobs_fd: int) -> LastQuestion | None:
     root = os.fstat(jobs_fd).st_uid
     try:
         with (
-            directory(name, root, jobs_fd) as job_fd,
+            directory_of_same_owner(name, jobs_fd) as job_fd,
             regular_file(_NAME, root, _BYTES_MAX, job_fd) as (fd, _),
         ):
             match = _LINE.fullmatch(read_at(fd, _BYTES_MAX, 0))
@@ -50,8 +50,5 @@ def read_last_question(name: str, jobs_fd: int) -> LastQuestion | None:
 def write_last_question(name: str, jobs_fd: int, delay_s: float) -> None:
     """Note a question of now. Where that cannot be written the next one just comes too early."""
     line = f"{int(time.time())} {max(1, int(delay_s))}\n"
-    with (
-        suppress(OSError, RefusedError),
-        directory(name, os.fstat(jobs_fd).st_uid, jobs_fd) as job_fd,
-    ):
+    with suppress(OSError, RefusedError), directory_of_same_owner(name, jobs_fd) as job_fd:
         replace_file(job_fd, _NAME, line.encode("ascii"), 0o600)

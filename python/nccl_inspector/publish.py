@@ -14,7 +14,13 @@ from nccl_inspector.atwork import AtWork
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.exposition import Series, render
 from nccl_inspector.fairshare import fair_job_shares
-from nccl_inspector.hostile import Stamp, directory, entry_names, open_directory
+from nccl_inspector.hostile import (
+    Stamp,
+    directory,
+    directory_of_same_owner,
+    entry_names,
+    open_directory,
+)
 from nccl_inspector.jobfiles import JobFiles, read_manifest, user_of
 from nccl_inspector.jobnames import JOB_NAME, PUBLISHED_NAME
 from nccl_inspector.tally import Tally
@@ -60,6 +66,7 @@ class Publisher:
         self._tally = tally
         self._at_work = at_work
         self._jobs: dict[int, JobFiles] = {}
+        self.users: dict[int, int] = {}  # uid by job id, of all jobs of the latest pass
         self._wanted: dict[int, tuple[Stamps, int]] = {}  # bytes of all that a job says
         self._shares: dict[int, int] = {}  # bytes of a job's page, as of the last pass
         self._published: dict[
@@ -80,12 +87,12 @@ class Publisher:
         for job_id in self._jobs.keys() - (set() if disabled else ids):
             self._forget(job_id)
         self._odd = {step: why for step, why in self._odd.items() if step[1] in ids}
+        self.users = {} if disabled else {job_id: self._user(job_id) for job_id in ids}
         if disabled:
             self._withdraw(())
             return ids
         self._withdraw(ids)  # before anything is written: it may be the room that is needed
-        users = {job_id: self._user(job_id) for job_id in ids}
-        for job_id, end_s in self._turns.share(users, PASS_S):
+        for job_id, end_s in self._turns.share(self.users, PASS_S):
             self._do("publish", job_id, partial(self._refresh, job_id, end_s))
         for job_id in self._turns.left_out:
             self._do("publish", job_id, partial(self._refresh, job_id, None))
@@ -209,7 +216,7 @@ class Publisher:
 
         `end_s`: when its turn ends, of time.thread_time(); None: it has none.
         """
-        with directory(str(job_id), os.fstat(self._jobs_fd).st_uid, self._jobs_fd) as job_fd:
+        with directory_of_same_owner(str(job_id), self._jobs_fd) as job_fd:
             manifest, stamp = read_manifest(job_fd)
             if manifest.job_id != job_id:
                 raise RefusedError("bad_manifest", "it is another job's")

@@ -15,6 +15,7 @@ from tests.bench.sample import Sample
 from tests.boxes import (
     BOX_BYTES,
     HEADER_BYTES,
+    JOB_UID,
     BoxOf,
     box_bytes,
     line,
@@ -68,7 +69,7 @@ class _Bench:
 
     def look(self, what: str) -> None:
         """Look at the boxes of the first job, for its live signals."""
-        self._count(what, lambda: self._live.run_pass((1,)))
+        self._count(what, lambda: self._live.run_pass({1: JOB_UID}))
 
     def _count(self, what: str, act: Callable[[], object]) -> None:
         wall, cpu = time.perf_counter(), time.process_time()

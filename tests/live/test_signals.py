@@ -9,7 +9,7 @@ from nccl_inspector.agent import run_agent
 from nccl_inspector.config import parse_config
 from nccl_inspector.killswitch import disable
 from nccl_inspector.live.signals import LiveSignals
-from tests.boxes import BoxOf, CommOf, metrics_text, write_box, write_user_file
+from tests.boxes import JOB_UID, BoxOf, CommOf, metrics_text, write_box, write_user_file
 from tests.live.helpers import Node, beating, op, rank_box
 
 
@@ -29,7 +29,7 @@ def values(signals: LiveSignals, *jobs: int) -> dict[str, float]:
         or one.metric.name.removeprefix("nccl_inspector_job_").removesuffix("_seconds"): float(
             one.value
         )
-        for one in signals.run_pass(jobs or (42,))
+        for one in signals.run_pass(dict.fromkeys(jobs or (42,), JOB_UID))
     }
 
 
@@ -42,7 +42,7 @@ def publishing(node: Node) -> Path:
 
 def test_a_job_that_publishes_nothing_has_no_series(node: Node, signals: LiveSignals) -> None:
     node.start(node.job(), "0_1", rank_box(0))
-    assert signals.run_pass((42,)) == []
+    assert signals.run_pass({42: JOB_UID}) == []
 
 
 def test_a_job_whose_processes_have_ended_has_zeros(node: Node, signals: LiveSignals) -> None:
@@ -106,7 +106,7 @@ def test_a_denied_process_runs_though_it_never_beats(node: Node, signals: LiveSi
 def test_a_job_that_is_gone_or_broken_has_no_series(node: Node, signals: LiveSignals) -> None:
     node.job(43)
     (node.run_dir / "jobs" / "43" / "manifest").write_text("format=1\n")
-    assert signals.run_pass((42, 43)) == []
+    assert signals.run_pass({42: JOB_UID, 43: JOB_UID}) == []
 
 
 def test_the_agent_publishes_them_and_not_while_disabled(node: Node) -> None:

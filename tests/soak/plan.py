@@ -28,18 +28,11 @@ ATTACKS = {
 NASTY_NAME = "x=?utf-8?q?a?=\x1b[31m<script>"
 
 
-@dataclass(frozen=True, slots=True)
-class Spec:
+@dataclass(frozen=True, kw_only=True)
+class Spec(jobs.Spec):
     """One submission. `work`: standin, true or the name of an attack."""
 
-    name: str
     user: str
-    work: str
-    mode: str  # empty: no option
-    nodes: int
-    tasks_per_node: int
-    tasks_of_array: int  # 1: no array
-    steps: int
 
     @property
     def ranks(self) -> int:
@@ -53,10 +46,7 @@ class Spec:
 
     def submit(self, cluster: Cluster) -> int:
         """Submit it; of an array the number of the array."""
-        words = [f"--job-name={self.name}", f"-N{self.nodes}", "--mem=400", "--gpus-per-task=1"]
-        words += [f"--ntasks-per-node={self.tasks_per_node}", "--requeue"]
-        words += [f"--nccl-inspector={self.mode}"] if self.mode else []
-        words += [f"--array=1-{self.tasks_of_array}"] if self.tasks_of_array > 1 else []
+        words = (*self.words(), "--mem=400", "--requeue")
         return jobs.submit(cluster, *words, script=self._script(cluster), user=self.user)
 
     def _script(self, cluster: Cluster) -> str:
@@ -69,6 +59,7 @@ class Spec:
             return run
         attack = ATTACKS[self.work].replace('"', '\\"').replace("$", "\\$")
         attack = f"d=\\$NCCL_INSPECTOR_RUN_DIR; {attack}"
+        # The attack finds the step's directory in use.
         return f'{run} & sleep 1; srun --overlap -N1 -n1 sh -c "{attack}"; wait'
 
 

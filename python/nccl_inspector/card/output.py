@@ -55,7 +55,7 @@ class Output:
 
 
 def read_output(output: Output) -> tuple[Readings | None, Input]:
-    """Return the throughput of an output, None where there is none, and the input as it was."""
+    """Return the throughput that an output tells, or None, and how it could be read."""
     path = output.path
     if output.cpu_s < CPU_S_MIN:
         words = "not read: this user's reports have used up their share of the service's time"

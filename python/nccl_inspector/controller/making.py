@@ -42,7 +42,7 @@ _SITES_ERRORS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Makers:
-    """What makes a card and its forms; `html` and `comment` None: there is none of that.
+    """What makes a card and its forms. Without `html` or `comment` that form is not made.
 
     `card_within`: as `card`, with so many seconds of CPU time for the job's output.
     """

@@ -55,7 +55,7 @@ class Shares:
 def in_turns(jobs: Mapping[_Job, int], used_s: Callable[[int], float]) -> list[_Job]:
     """Return the jobs, given with their users, one of each user in turn.
 
-    Of each user they keep their order; who has used least comes first.
+    A user's own jobs keep their order. The user with the least time used comes first.
     """
     by_user: dict[int, list[_Job]] = {}
     for job, user in jobs.items():

@@ -93,7 +93,7 @@ def read_status(controller_dir: Path) -> Status:
     """Return what the service wrote last.
 
     Raises:
-        InspectorError: there is none, or it cannot be read.
+        InspectorError: the service has written nothing yet, or the file cannot be read.
     """
     path = controller_dir / STATE / FILE
     try:

@@ -10,7 +10,7 @@ from nccl_inspector.counters.model import XidSeen
 from nccl_inspector.counters.record import RECORD_BYTES_MAX, Record
 from nccl_inspector.counters.sample import GPU, SOURCES, Sample
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.hostile import directory, read_owners
+from nccl_inspector.hostile import directory_of_same_owner, read_owners
 from nccl_inspector.jobfiles import read_manifest
 
 FILE = "counters"
@@ -45,7 +45,7 @@ class Watched:
         Raises:
             RefusedError: it is not a job's directory, or has no manifest yet.
         """
-        with directory(name, os.fstat(jobs_fd).st_uid, jobs_fd) as job_fd:
+        with directory_of_same_owner(name, jobs_fd) as job_fd:
             self.manifest, _ = read_manifest(job_fd)
             self.record = self._take_up(job_fd)
             self.inode = os.fstat(job_fd).st_ino

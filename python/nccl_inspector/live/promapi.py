@@ -103,7 +103,7 @@ def _samples(body: bytes) -> list[Sample]:
 
 
 def _tracks(body: bytes, refused: Counter[str]) -> list[Track]:
-    """Return the series of an answer. Raises one of _NOT_AN_ANSWER where it is none."""
+    """Return the series of an answer. Raises one of _NOT_AN_ANSWER for anything else."""
     answer = json.loads(body)
     if answer["status"] != "success" or answer["data"]["resultType"] != "matrix":
         raise ValueError("not a matrix")

@@ -8,7 +8,7 @@ and before a job's first file it has none.
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -16,8 +16,14 @@ from nccl_inspector.boxcopy import BOX_BYTES_MAX, read_state
 from nccl_inspector.endedjob import BOXES_MAX
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.exposition import Series, make_series
-from nccl_inspector.hostile import directory, is_locked, open_directory, regular_file
-from nccl_inspector.jobfiles import read_manifest, user_of
+from nccl_inspector.hostile import (
+    directory,
+    directory_of_same_owner,
+    is_locked,
+    open_directory,
+    regular_file,
+)
+from nccl_inspector.jobfiles import read_manifest
 from nccl_inspector.layout import STATE_LIVE
 from nccl_inspector.live.beats import STOPPED_S, Beats, now
 from nccl_inspector.live.pulse import Pulse, read_pulse
@@ -57,22 +63,19 @@ class LiveSignals:
         self._cluster = cluster
         self._beats = Beats()
         self._turns = Turns()
-        self._users: dict[int, int] = {}  # by job id
 
     def configure(self, cluster: str) -> None:
         """Name the cluster so from now on."""
         self._cluster = cluster
 
-    def run_pass(self, job_ids: Iterable[int]) -> list[Series]:
-        """Return the series of these jobs; none of one that cannot be read or was not reached."""
-        known_uids = {job_id: uid for job_id, uid in self._users.items() if uid >= 0}
-        self._users = {
-            job_id: known_uids[job_id] if job_id in known_uids else user_of(job_id, self._jobs_fd)
-            for job_id in job_ids
-        }
+    def run_pass(self, users: Mapping[int, int]) -> list[Series]:
+        """Return the series of these jobs; none of one that cannot be read or was not reached.
+
+        `users`: the uid of each job.
+        """
         found: dict[int, list[Series]] = {}
         known: set[Inode] = set()
-        for job_id, end_s in self._turns.share(self._users, PASS_S):
+        for job_id, end_s in self._turns.share(users, PASS_S):
             # Publishing says why; and a job may end at any time.
             with suppress(RefusedError, OSError):
                 found[job_id] = self._job(job_id, known, end_s)
@@ -86,7 +89,7 @@ class LiveSignals:
         os.close(self._jobs_fd)
 
     def _job(self, job_id: int, known: set[Inode], end_s: float) -> list[Series]:
-        with directory(str(job_id), os.fstat(self._jobs_fd).st_uid, self._jobs_fd) as job_fd:
+        with directory_of_same_owner(str(job_id), self._jobs_fd) as job_fd:
             manifest, _ = read_manifest(job_fd)
             if manifest.job_id != job_id:
                 return []
