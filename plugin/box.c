@@ -54,19 +54,8 @@ static bool is_memory_fs(int fd)
 	return fstatfs(fd, &fs) == 0 && (fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC);
 }
 
-/* Applications close 0 to 2 and then write to what they think is stdout: never be that. */
-int box_move_fd(int fd)
-{
-	int higher;
-
-	if (fd < 0 || fd > 2)
-		return fd;
-	higher = fcntl(fd, F_DUPFD_CLOEXEC, 3);
-	close(fd);
-	return higher;
-}
-
-/* Exclusive creation: pid 1 of one container must not take the file of pid 1 of another. */
+/* Exclusive creation: pid 1 of one container must not take the file of pid 1 of another. Nobody but us may write to it,
+ * not even its owner: a file that becomes shorter would end the process with SIGBUS. */
 static int create_file(struct box *box, int dir_fd, const char *step)
 {
 	char name[sizeof(box->stem) + 8];
@@ -78,10 +67,10 @@ static int create_file(struct box *box, int dir_fd, const char *step)
 		if (length < 0 || (size_t)length >= sizeof(box->stem))
 			return -ENAMETOOLONG;
 		snprintf(name, sizeof(name), "%s.box", box->stem);
-		int fd = openat(dir_fd, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+		int fd = openat(dir_fd, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0400);
 
 		if (fd >= 0)
-			return box_move_fd(fd); /* before it is locked: closing any descriptor unlocks */
+			return descriptor_move(fd); /* before it is locked: closing any descriptor unlocks */
 		if (errno != EEXIST)
 			return -errno;
 	}
@@ -136,19 +125,20 @@ int box_open(struct box *box, int dir_fd, const char *step, int *file_error)
 
 	lay_out(&layout);
 	memset(box, 0, sizeof(*box));
-	box->fd = -1;
+	box->file.fd = -1;
 	box->bytes = layout.file_bytes;
 	snprintf(box->stem, sizeof(box->stem), "%s%s_%d", BOX_STEM, step, (int)getpid());
 	*file_error = 0;
 	if (dir_fd >= 0) {
-		box->fd = make_file(box, dir_fd, step, box->bytes);
-		if (box->fd < 0)
-			*file_error = box->fd;
+		int fd = make_file(box, dir_fd, step, box->bytes);
+
+		if (!descriptor_take(&box->file, fd))
+			*file_error = fd < 0 ? fd : -EIO;
 	}
-	box->mapped = box->fd >= 0 && is_memory_fs(box->fd);
+	box->mapped = box->file.fd >= 0 && is_memory_fs(box->file.fd);
 	map = mmap(NULL, box->bytes, PROT_READ | PROT_WRITE,
 		   box->mapped ? MAP_SHARED | MAP_POPULATE : MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE,
-		   box->mapped ? box->fd : -1, 0);
+		   box->mapped ? box->file.fd : -1, 0);
 	if (map == MAP_FAILED)
 		return -errno;
 	memcpy(map, &layout, sizeof(layout));
@@ -169,11 +159,12 @@ int box_open(struct box *box, int dir_fd, const char *step, int *file_error)
 int box_snapshot(struct box *box)
 {
 	const char *from = (const char *)box->header;
+	int fd = box->mapped ? -1 : descriptor_fd(&box->file, NULL);
 
-	if (box->mapped || box->fd < 0)
+	if (fd < 0)
 		return 0;
 	for (uint64_t done = 0; done < box->bytes;) {
-		ssize_t n = pwrite(box->fd, from + done, box->bytes - done, (off_t)done);
+		ssize_t n = pwrite(fd, from + done, box->bytes - done, (off_t)done);
 
 		if (n == 0 || (n < 0 && errno != EINTR))
 			return n ? -errno : -EIO;
@@ -185,8 +176,10 @@ int box_snapshot(struct box *box)
 void box_set_state(struct box *box, enum box_state state)
 {
 	atomic_store(&box->header->state, state);
-	if (!box->mapped && box->fd >= 0 &&
-	    pwrite(box->fd, &box->header->state, sizeof(box->header->state),
+	int fd = box->mapped ? -1 : descriptor_fd(&box->file, NULL);
+
+	if (fd >= 0 &&
+	    pwrite(fd, &box->header->state, sizeof(box->header->state),
 		   offsetof(struct box_header, state)) < 0)
 		return; /* the file then says "killed": there is nobody left to tell */
 }

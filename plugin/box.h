@@ -20,6 +20,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "descriptor.h"
 #include "hist.h"
 
 #define BOX_MAGIC "NCCLIBOX"
@@ -402,7 +403,7 @@ struct box {
 	struct box_sample_kind *sample_kinds;
 	struct box_union *unions;
 	uint64_t bytes;
-	int fd; /* holds the record lock that says "alive"; -1 without a file */
+	struct descriptor file; /* holds the record lock that says "alive" */
 	bool mapped;
 	char stem[96]; /* name of the file in the directory, without ".box" */
 };
@@ -423,9 +424,6 @@ int box_snapshot(struct box *box);
 
 /* Stores the state, in the file too when it is not mapped. */
 void box_set_state(struct box *box, enum box_state state);
-
-/* The same file as a descriptor above 2 (and -1 as it is): applications that close stdout write to 1. */
-int box_move_fd(int fd);
 
 /* Word for a number, as NCCL writes it ("AllReduce", "RING", "SIMPLE"; "Unknown"). */
 const char *box_func_name(unsigned func);

@@ -97,18 +97,17 @@ static const char *get_environment(const char *name)
 
 /* False when there is nowhere to write anything. A directory of the user's own is made and opened by the threads that
  * write there: it may be on a file system that hangs. */
-static bool find_dir(int *dir_fd)
+static bool find_dir(struct descriptor *dir)
 {
 	struct config *config = &self.config;
 	char message[512];
 
-	*dir_fd = -1;
+	dir->fd = -1;
 	if (config->make_dir) {
 		makedir_absolute(config->dir, sizeof(config->dir));
 		return true;
 	}
-	*dir_fd = box_move_fd(open(config->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-	if (*dir_fd >= 0)
+	if (descriptor_take(dir, open(config->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC)))
 		return true;
 	snprintf(message, sizeof(message), "%.400s: %s: %s", config->dir, strerror(errno),
 		 config->json ? "there will be JSON lines only" : "nothing is measured");
@@ -175,7 +174,7 @@ static void keep_refused(void)
 /* Once in the life of the process. */
 static void set_up(const struct inspector_comm *comm)
 {
-	int dir_fd;
+	struct descriptor *dir = &self.writer.dir;
 
 	self.tried = true;
 	config_load(&self.config, get_environment);
@@ -185,11 +184,10 @@ static void set_up(const struct inspector_comm *comm)
 		return;
 	self.pid = getpid();
 	log2_init();
-	if (!find_dir(&dir_fd))
+	if (!find_dir(dir))
 		return;
-	if (!make_box(dir_fd)) {
-		if (dir_fd >= 0)
-			close(dir_fd);
+	if (!make_box(dir->fd)) {
+		descriptor_close(dir);
 		return;
 	}
 	header_fill(self.box.header, &self.config, comm->api, comm->caller);
@@ -205,7 +203,6 @@ static void set_up(const struct inspector_comm *comm)
 	self.writer.track = &inspector_track;
 	self.writer.config = &self.config;
 	self.writer.tables = &self.lock;
-	self.writer.dir_fd = dir_fd;
 	self.writer.log = say;
 	self.writer.net = &inspector_net;
 	self.writer.ask_anew = ask_anew;

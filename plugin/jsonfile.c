@@ -6,12 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <sys/sysmacros.h>
 #include <unistd.h>
 
-#include "box.h"
 #include "makedir.h"
 
 #define NAME_TRIES 1000u
@@ -22,7 +18,7 @@ void jsonfile_init(struct jsonfile *file, const char *dir, const char *stem)
 	memset(file, 0, sizeof(*file));
 	snprintf(file->dir, sizeof(file->dir), "%s", dir);
 	snprintf(file->stem, sizeof(file->stem), "%s", stem);
-	file->dir_fd = file->fd = -1;
+	file->at.fd = file->log.fd = -1;
 	file->file_bytes = UINT64_MAX;
 	file->files = 1;
 }
@@ -37,76 +33,15 @@ static void file_name(const struct jsonfile *file, unsigned number, char *name)
 		snprintf(name, NAME_ROOM, "%s.%s", file->stem, end);
 }
 
-static void close_fd(int *fd)
-{
-	if (*fd >= 0)
-		close(*fd);
-	*fd = -1;
-}
-
-struct found {
-	struct jsonfile_identity identity;
-	uint64_t bytes;
-	bool has_name;
-};
-
-/* Where old container runtimes refuse statx. By number: fstat as a symbol is younger than the glibc of old containers. */
-static bool look_the_old_way(int dir_fd, const char *name, struct found *found)
-{
-	struct stat old;
-
-	if (syscall(SYS_newfstatat, dir_fd, name, &old, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW))
-		return false;
-	*found = (struct found){ { major(old.st_dev), minor(old.st_dev), old.st_ino }, (uint64_t)old.st_size,
-				 old.st_nlink > 0 };
-	return true;
-}
-
-static bool look(int dir_fd, const char *name, struct found *found)
-{
-	struct statx now;
-
-	if (dir_fd < 0 || statx(dir_fd, name, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW,
-				STATX_NLINK | STATX_INO | STATX_SIZE, &now))
-		return dir_fd >= 0 && look_the_old_way(dir_fd, name, found);
-	*found = (struct found){ { now.stx_dev_major, now.stx_dev_minor, now.stx_ino }, now.stx_size, now.stx_nlink > 0 };
-	return true;
-}
-
-static bool is_same(const struct jsonfile_identity *known, const struct found *found)
-{
-	return known->device_major == found->identity.device_major &&
-	       known->device_minor == found->identity.device_minor && known->inode == found->identity.inode;
-}
-
-/* What the application has made of our descriptor is left to it. */
-static bool is_ours(int *fd, const struct jsonfile_identity *known, struct found *found)
-{
-	if (look(*fd, "", found) && is_same(known, found))
-		return true;
-	*fd = -1;
-	return false;
-}
-
 static int open_dir(struct jsonfile *file)
 {
-	struct found found;
-
-	if (is_ours(&file->dir_fd, &file->dir_identity, &found))
+	if (descriptor_fd(&file->at, NULL) >= 0)
 		return 0;
-	file->dir_fd = makedir_open(file->dir);
-	if (file->dir_fd < 0) {
-		int error = file->dir_fd;
+	int fd = makedir_open(file->dir);
 
-		file->dir_fd = -1;
-		return error;
-	}
-	if (!look(file->dir_fd, "", &found)) {
-		close_fd(&file->dir_fd);
-		return -EIO;
-	}
-	file->dir_identity = found.identity;
-	return 0;
+	if (fd < 0)
+		return fd;
+	return descriptor_take(&file->at, fd) ? 0 : -EIO;
 }
 
 static struct jsonfile_kept *newest(struct jsonfile *file)
@@ -118,44 +53,41 @@ static struct jsonfile_kept *newest(struct jsonfile *file)
 static bool reopen(struct jsonfile *file)
 {
 	char name[NAME_ROOM];
-	struct found found;
+	struct file_found found;
 
 	if (!file->kept_count)
 		return false;
 	file_name(file, newest(file)->number, name);
-	file->fd = box_move_fd(openat(file->dir_fd, name, O_WRONLY | O_APPEND | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
-	if (look(file->fd, "", &found) && is_same(&newest(file)->identity, &found)) {
+	descriptor_take(&file->log, openat(file->at.fd, name, O_WRONLY | O_APPEND | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+	if (descriptor_fd(&file->log, &found) >= 0 && file_is_same(&newest(file)->identity, &found)) {
 		file->offset = found.bytes;
 		return true;
 	}
-	close_fd(&file->fd);
+	descriptor_close(&file->log);
 	return false;
 }
 
 static void forget_oldest(struct jsonfile *file)
 {
 	char name[NAME_ROOM];
-	struct found found;
+	struct file_found found;
 
 	file_name(file, file->kept[0].number, name);
-	if (look(file->dir_fd, name, &found) && is_same(&file->kept[0].identity, &found))
-		unlinkat(file->dir_fd, name, 0);
+	if (file_look(file->at.fd, name, &found) && file_is_same(&file->kept[0].identity, &found))
+		unlinkat(file->at.fd, name, 0);
 	file->kept_count--;
 	memmove(file->kept, file->kept + 1, file->kept_count * sizeof(*file->kept));
 }
 
 /* A file that cannot be looked at could not be removed later: better none. */
-static int keep(struct jsonfile *file, unsigned number, const char *name)
+static int keep(struct jsonfile *file, int fd, unsigned number, const char *name)
 {
-	struct found made;
-
-	if (!look(file->fd, "", &made)) {
-		unlinkat(file->dir_fd, name, 0);
-		close_fd(&file->fd);
+	if (!descriptor_take(&file->log, fd)) {
+		unlinkat(file->at.fd, name, 0);
 		return -EIO;
 	}
 	file->offset = 0;
-	file->kept[file->kept_count++] = (struct jsonfile_kept){ number, made.identity };
+	file->kept[file->kept_count++] = (struct jsonfile_kept){ number, file->log.identity };
 	return 0;
 }
 
@@ -170,15 +102,14 @@ static int create_next(struct jsonfile *file)
 		unsigned number = file->next_number++;
 
 		file_name(file, number, name);
-		file->fd = box_move_fd(openat(file->dir_fd, name,
-					      O_WRONLY | O_APPEND | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
-					      0644));
-		if (file->fd < 0 && errno != EEXIST) {
+		int fd = openat(file->at.fd, name, O_WRONLY | O_APPEND | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+
+		if (fd >= 0)
+			return keep(file, fd, number, name);
+		if (errno != EEXIST) {
 			file->next_number = number;
 			return -errno;
 		}
-		if (file->fd >= 0)
-			return keep(file, number, name);
 	}
 	return -EEXIST;
 }
@@ -195,7 +126,7 @@ static int open_file(struct jsonfile *file, bool next)
 	if (error != -ENOENT)
 		return error;
 	/* The directory was removed: make it anew. */
-	close_fd(&file->dir_fd);
+	descriptor_close(&file->at);
 	error = open_dir(file);
 	return error ? error : create_next(file);
 }
@@ -217,7 +148,7 @@ static int append(struct jsonfile *file, const char *data, size_t length)
 	int error = 0;
 
 	for (size_t done = 0; done < length && !error;) {
-		ssize_t n = write(file->fd, data + done, length - done);
+		ssize_t n = write(file->log.fd, data + done, length - done);
 
 		if (n > 0)
 			done += (size_t)n;
@@ -227,21 +158,21 @@ static int append(struct jsonfile *file, const char *data, size_t length)
 	if (!error)
 		file->offset += length;
 	else
-		file->torn = ftruncate(file->fd, (off_t)file->offset) != 0;
+		file->torn = ftruncate(file->log.fd, (off_t)file->offset) != 0;
 	return error;
 }
 
 /* The user may have emptied the file, or removed it or its directory: then nobody would see what is written. */
 static void look_again(struct jsonfile *file)
 {
-	struct found now;
+	struct file_found now;
 
-	if (file->fd < 0 || !is_ours(&file->fd, &newest(file)->identity, &now))
+	if (descriptor_fd(&file->log, &now) < 0)
 		return;
 	if (now.has_name)
 		file->offset = now.bytes;
 	else
-		close_fd(&file->fd);
+		descriptor_close(&file->log);
 }
 
 size_t jsonfile_room(const struct jsonfile *file, bool ending)
@@ -265,10 +196,10 @@ int jsonfile_write(struct jsonfile *file, const char *lines, size_t length)
 	if (length > limit)
 		return -EFBIG;
 	look_again(file);
-	if (file->fd < 0)
+	if (file->log.fd < 0)
 		error = open_file(file, false);
 	if (!error && (file->torn || file->offset + length > limit)) {
-		close_fd(&file->fd);
+		descriptor_close(&file->log);
 		error = open_file(file, true);
 		file->torn = error && file->torn;
 	}
@@ -278,26 +209,28 @@ int jsonfile_write(struct jsonfile *file, const char *lines, size_t length)
 /* The directory of the files if it is still there; it is not made for this. */
 static bool open_old_dir(struct jsonfile *file)
 {
-	struct found found;
+	struct file_identity before = file->at.identity;
+	struct file_found found;
 
-	if (is_ours(&file->dir_fd, &file->dir_identity, &found))
+	if (descriptor_fd(&file->at, NULL) >= 0)
 		return true;
-	file->dir_fd = box_move_fd(open(file->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-	if (look(file->dir_fd, "", &found) && is_same(&file->dir_identity, &found))
+	descriptor_take(&file->at, open(file->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+	if (descriptor_fd(&file->at, &found) >= 0 && file_is_same(&before, &found))
 		return true;
-	close_fd(&file->dir_fd);
+	descriptor_close(&file->at);
+	file->at.identity = before;
 	return false;
 }
 
 /* The last file that has lines, if its name is still its own: so `.end` behind it is nobody else's. */
 static bool end_name(struct jsonfile *file, char *name)
 {
-	struct found found;
+	struct file_found found;
 
 	if (!file->kept_count || !open_old_dir(file))
 		return false;
 	file_name(file, newest(file)->number, name);
-	if (!look(file->dir_fd, name, &found) || !is_same(&newest(file)->identity, &found))
+	if (!file_look(file->at.fd, name, &found) || !file_is_same(&newest(file)->identity, &found))
 		return false;
 	size_t length = strlen(name);
 
@@ -313,15 +246,15 @@ void jsonfile_put_end(struct jsonfile *file, const char *text, size_t length)
 
 	if (length > limit_bytes(file) || !end_name(file, name))
 		return;
-	unlinkat(file->dir_fd, name, 0);
-	int fd = box_move_fd(openat(file->dir_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
+	unlinkat(file->at.fd, name, 0);
+	int fd = descriptor_move(openat(file->at.fd, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
 
 	if (fd < 0)
 		return;
 	file->ended = write(fd, text, length) == (ssize_t)length;
 	if (!file->ended)
-		unlinkat(file->dir_fd, name, 0);
-	close_fd(&fd);
+		unlinkat(file->at.fd, name, 0);
+	close(fd);
 }
 
 void jsonfile_remove_end(struct jsonfile *file)
@@ -329,16 +262,13 @@ void jsonfile_remove_end(struct jsonfile *file)
 	char name[NAME_ROOM];
 
 	if (file->ended && end_name(file, name))
-		unlinkat(file->dir_fd, name, 0);
+		unlinkat(file->at.fd, name, 0);
 	file->ended = false;
 }
 
 void jsonfile_close(struct jsonfile *file)
 {
-	struct found found;
-
 	look_again(file);
-	is_ours(&file->dir_fd, &file->dir_identity, &found);
-	close_fd(&file->fd);
-	close_fd(&file->dir_fd);
+	descriptor_close(&file->log);
+	descriptor_close(&file->at);
 }

@@ -14,6 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "descriptor.h"
 #include "gzip.h"
 
 #define JSONFILE_KEPT 16u
@@ -21,14 +22,9 @@
 #define JSONFILE_LAST_BYTES ((size_t)4096) /* the kernel looks for the death of a process page by page */
 #define JSONFILE_LAST_PACKED_BYTES ((size_t)16 * 1024)
 
-struct jsonfile_identity {
-	uint32_t device_major, device_minor;
-	uint64_t inode;
-};
-
 struct jsonfile_kept {
 	unsigned number;
-	struct jsonfile_identity identity;
+	struct file_identity identity;
 };
 
 struct jsonfile {
@@ -37,8 +33,7 @@ struct jsonfile {
 	uint64_t file_bytes; /* of one file */
 	unsigned files;      /* kept, 1 to JSONFILE_KEPT */
 	struct gzip *gzip;   /* NULL: plain */
-	int dir_fd, fd;      /* -1: not open. Applications close descriptors that are not theirs: it may be another file now */
-	struct jsonfile_identity dir_identity;
+	struct descriptor at, log; /* the directory and the file */
 	uint64_t offset;     /* end of the whole lines */
 	bool torn;           /* beyond them is half a line that could not be taken back */
 	bool ended;          /* there is a file that says so */

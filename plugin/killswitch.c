@@ -4,35 +4,50 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
+#include <stddef.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#include "box.h"
-
-bool killswitch_look(struct killswitch *killswitch)
+static void look(struct killswitch *killswitch)
 {
-	if (killswitch->dir_fd < 0)
-		return killswitch->disabled;
-	if (faccessat(killswitch->dir_fd, "disabled", F_OK, 0) == 0)
+	if (faccessat(killswitch->dir.fd, "disabled", F_OK, 0) == 0)
 		killswitch->disabled = true;
 	else if (errno == ENOENT)
 		killswitch->disabled = false;
+}
+
+/* Whether there is a directory in memory now. */
+static bool open_dir(struct killswitch *killswitch)
+{
+	struct statfs where;
+	const char *path = killswitch->path;
+
+	if (!*path || !descriptor_take(&killswitch->dir, open(path, O_PATH | O_DIRECTORY | O_CLOEXEC)))
+		return false;
+	look(killswitch);
+	if (fstatfs(killswitch->dir.fd, &where) == 0 &&
+	    (where.f_type == TMPFS_MAGIC || where.f_type == RAMFS_MAGIC))
+		return true;
+	descriptor_close(&killswitch->dir);
+	killswitch->looks = false;
+	return false;
+}
+
+bool killswitch_look(struct killswitch *killswitch)
+{
+	if (!killswitch->looks)
+		return killswitch->disabled;
+	if (descriptor_fd(&killswitch->dir, NULL) >= 0)
+		look(killswitch);
+	else
+		open_dir(killswitch);
 	return killswitch->disabled;
 }
 
 void killswitch_open(struct killswitch *killswitch, const char *dir)
 {
-	struct statfs where;
-	int fd = *dir ? open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC) : -1;
-
+	killswitch->path = dir;
 	killswitch->disabled = false;
-	killswitch->dir_fd = box_move_fd(fd);
-	if (killswitch->dir_fd < 0)
-		return;
-	killswitch_look(killswitch);
-	if (fstatfs(killswitch->dir_fd, &where) == 0 &&
-	    (where.f_type == TMPFS_MAGIC || where.f_type == RAMFS_MAGIC))
-		return;
-	close(killswitch->dir_fd);
-	killswitch->dir_fd = -1;
+	killswitch->dir.fd = -1;
+	killswitch->looks = open_dir(killswitch);
 }

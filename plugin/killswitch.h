@@ -5,15 +5,19 @@
 
 #include <stdbool.h>
 
+#include "descriptor.h"
+
 struct killswitch {
-	int dir_fd;    /* on tmpfs, where a look never blocks; -1: there is nothing to look at any more */
-	bool disabled; /* as seen last */
+	const char *path;
+	struct descriptor dir; /* opened again where the application has closed it */
+	bool looks;            /* it is on tmpfs, where a look never blocks */
+	bool disabled;         /* as seen last */
 };
 
-/* Takes the first look at <dir>/disabled. Where the directory is not on tmpfs that is also the last one. */
+/* Takes the first look at <dir>/disabled; `dir` must stay. Where it is not on tmpfs that is also the last look. */
 void killswitch_open(struct killswitch *killswitch, const char *dir);
 
-/* Looks again, in one system call; an answer that tells nothing changes nothing. Returns `disabled`. */
+/* Looks again, in two system calls; an answer that tells nothing changes nothing. Returns `disabled`. */
 bool killswitch_look(struct killswitch *killswitch);
 
 #endif

@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "box.h"
+#include "descriptor.h"
 
 int makedir_open(const char *path)
 {
@@ -26,7 +26,7 @@ int makedir_open(const char *path)
 	}
 	if (mkdir(part, 0755) && errno != EEXIST)
 		return -errno;
-	fd = box_move_fd(open(part, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+	fd = descriptor_move(open(part, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
 	return fd < 0 ? -errno : fd;
 }
 

@@ -26,16 +26,51 @@ static void prom_name(const struct writer *writer, unsigned gpu, char *name, siz
 		 box_process(writer->box));
 }
 
+static void log_failure(struct writer *writer, const char *name, int error)
+{
+	char message[320];
+
+	if (!writer->failing && writer->log) {
+		snprintf(message, sizeof(message), "cannot write %.200s: %s; its metrics are withdrawn until it can",
+			 name, strerror(-error));
+		writer->log(message);
+	}
+	writer->failing = true;
+}
+
+/* The directory, opened anew where the application has closed it; -1: none. The user's own is made and opened here, by
+ * the thread: it may be on a file system that hangs. */
+static int open_dir(struct writer *writer)
+{
+	struct file_identity before = writer->dir.identity;
+	const char *path = writer->config->dir;
+	struct file_found found;
+	int fd = descriptor_fd(&writer->dir, NULL);
+
+	if (fd >= 0)
+		return fd;
+	fd = writer->config->make_dir ? makedir_open(path) : open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (!descriptor_take(&writer->dir, fd) && writer->config->make_dir)
+		log_failure(writer, path, fd < 0 ? fd : -EIO);
+	/* The job's directory is what it was when the process began, or gone. */
+	if (!writer->config->make_dir && descriptor_fd(&writer->dir, &found) >= 0 && !file_is_same(&before, &found)) {
+		descriptor_close(&writer->dir);
+		writer->dir.identity = before;
+	}
+	return writer->dir.fd;
+}
+
 static void unpublish(struct writer *writer)
 {
 	uint32_t published = atomic_exchange(&writer->published, 0);
+	int dir_fd = published ? open_dir(writer) : -1;
 	char name[192];
 
 	for (unsigned gpu = 0; gpu < BOX_GPUS; gpu++) {
 		if (!(published & 1u << gpu))
 			continue;
 		prom_name(writer, gpu, name, sizeof(name));
-		promfile_remove(writer->dir_fd, name);
+		promfile_remove(dir_fd, name);
 	}
 }
 
@@ -54,49 +89,29 @@ void writer_close(struct writer *writer, uint64_t due_ns)
 		unpublish(writer);
 }
 
-static void log_failure(struct writer *writer, const char *name, int error)
-{
-	char message[320];
-
-	if (!writer->failing && writer->log) {
-		snprintf(message, sizeof(message), "cannot write %.200s: %s; its metrics are withdrawn until it can",
-			 name, strerror(-error));
-		writer->log(message);
-	}
-	writer->failing = true;
-}
-
-/* The user's own directory is made and opened by the thread: it may be on a file system that hangs. */
-static bool has_dir(struct writer *writer)
-{
-	if (writer->dir_fd < 0 && writer->config->make_dir) {
-		writer->dir_fd = makedir_open(writer->config->dir);
-		if (writer->dir_fd < 0)
-			log_failure(writer, writer->config->dir, writer->dir_fd);
-	}
-	return writer->dir_fd >= 0;
-}
-
 static void publish_gpu(struct writer *writer, unsigned gpu)
 {
+	int error, dir_fd = open_dir(writer);
 	char name[192];
-	int error;
 
 	prom_name(writer, gpu, name, sizeof(name));
-	error = writer->text[gpu].failed ? -ENOMEM :
-					   promfile_replace(writer->dir_fd, name, &writer->text[gpu],
-							    !writer->config->make_dir);
+	if (dir_fd < 0)
+		error = -ENOENT;
+	else if (writer->text[gpu].failed)
+		error = -ENOMEM;
+	else
+		error = promfile_replace(dir_fd, name, &writer->text[gpu], !writer->config->make_dir);
 	if (!error) {
 		atomic_fetch_or(&writer->published, 1u << gpu);
 		writer->failing = false;
 	} else {
 		/* What cannot be renewed would be a stale number: better none. */
-		promfile_remove(writer->dir_fd, name);
+		promfile_remove(dir_fd, name);
 		atomic_fetch_and(&writer->published, ~(1u << gpu));
 		log_failure(writer, name, error);
 	}
 	if (atomic_load(&writer->closing)) /* writer_close may have come before the file */
-		promfile_remove(writer->dir_fd, name);
+		promfile_remove(dir_fd, name);
 }
 
 /* Texts of all GPUs under one hold of the lock: they are of the same window and the same communicators. */
@@ -104,7 +119,7 @@ static void publish(struct writer *writer)
 {
 	uint32_t gpus = 0;
 
-	if (!has_dir(writer))
+	if (open_dir(writer) < 0)
 		return;
 	pthread_mutex_lock(writer->tables);
 	sweep_count(writer->track);
@@ -190,7 +205,7 @@ static void *thread_main(void *argument)
 	/* The application's locale may write a comma into numbers. */
 	uselocale(newlocale(LC_ALL_MASK, "C", (locale_t)0));
 	if (writer->config->prom)
-		has_dir(writer); /* or the user hears of it at once */
+		open_dir(writer); /* or the user hears of it at once */
 	for (;;) {
 		uint64_t due = next_write < next_beat ? next_write : next_beat;
 		bool stop = worker_sleep(&writer->worker, next_drain < due ? next_drain : due);

@@ -18,7 +18,7 @@ struct writer {
 	const struct config *config;
 	struct control *control;
 	pthread_mutex_t *tables; /* held while the tables are read, never over I/O */
-	int dir_fd;              /* -1: nowhere to write; config.make_dir: the thread's own business */
+	struct descriptor dir;   /* none: nowhere to write; config.make_dir: the thread's own business */
 	uint64_t own_ns;         /* CPU time of the thread so far */
 	struct worker worker;    /* init, start, stop and wait for it as for any worker */
 	_Atomic uint32_t published; /* bit i: the file of GPU i is there */

@@ -62,7 +62,7 @@ static void test_on_tmpfs(void)
 	fstatat(dir_fd, name, &st, 0);
 	ok((uint64_t)st.st_size == boxes[0].header->file_bytes && st.st_blocks * 512 >= st.st_size,
 	   "every page is there from the start (%lld bytes)", (long long)st.st_size);
-	ok((st.st_mode & 0777) == 0600, "nobody else may read it");
+	ok((st.st_mode & 0777) == 0400, "nobody else may read it, and nobody else may write to it");
 	ok(st.st_size <= 4 << 20, "it has at most 4 MiB");
 	ok(is_locked(dir_fd, boxes[0].stem), "it is locked while its process lives");
 	pid_t child = fork();
@@ -86,9 +86,58 @@ static void test_elsewhere(void)
 	ok(box_snapshot(&box) == 0, "a copy is written instead");
 	snprintf(name, sizeof(name), "%s.box", box.stem);
 	fstatat(dir_fd, name, &st, 0);
-	ok(pread(box.fd, magic, 8, 0) == 8 && !memcmp(magic, BOX_MAGIC, 8) && (uint64_t)st.st_size == box.bytes,
+	ok(pread(box.file.fd, magic, 8, 0) == 8 && !memcmp(magic, BOX_MAGIC, 8) && (uint64_t)st.st_size == box.bytes,
 	   "whole");
 	remove_place(dir_fd, path, &box, 1);
+}
+
+/* The application closes what it has not opened, and its checkpoint gets the number. */
+static void test_taken_descriptor(void)
+{
+	struct box box;
+	char path[64], mine_name[96], magic[8];
+	int error, dir_fd = open_place("/var/tmp", path);
+
+	box_open(&box, dir_fd, "x", &error);
+	snprintf(mine_name, sizeof(mine_name), "%s/checkpoint", path);
+	int mine = open(mine_name, O_CREAT | O_RDWR, 0600), number = box.file.fd;
+
+	ok(pwrite(mine, "weights", 8, 0) == 8 && dup2(mine, number) == number, "a checkpoint has the box's descriptor");
+	ok(box_snapshot(&box) == 0, "then there is nowhere to write a copy");
+	box_set_state(&box, BOX_EXITED);
+	ok(pread(mine, magic, 8, 0) == 8 && !strcmp(magic, "weights") && lseek(mine, 0, SEEK_END) == 8,
+	   "and the checkpoint is as it was");
+	ok(fcntl(number, F_GETFD) >= 0, "and open");
+	close(number);
+	close(mine);
+	unlink(mine_name);
+	remove_place(dir_fd, path, &box, 1);
+}
+
+/* As a user, not as root, who may do anything. */
+static void test_truncating(void)
+{
+	struct box box;
+	char path[64], name[256];
+	int error, status, dir_fd = open_place("/dev/shm", path);
+
+	fchmod(dir_fd, 0777);
+	pid_t child = fork();
+
+	if (!child) {
+		if (setgid(65534) || setuid(65534) || box_open(&box, dir_fd, "0", &error) || error)
+			_exit(1);
+		snprintf(name, sizeof(name), "%s/%s.box", path, box.stem);
+		if (!truncate(name, 0) || errno != EACCES)
+			_exit(2);
+		if (open(name, O_WRONLY | O_TRUNC) >= 0 || open(name, O_RDONLY) < 0)
+			_exit(3);
+		box.header->dropped[0] = 1; /* the memory is the plugin's to write */
+		_exit(unlink(name) ? 4 : 0);
+	}
+	waitpid(child, &status, 0);
+	ok(WIFEXITED(status) && !WEXITSTATUS(status), "its user cannot shorten the file under the process (%x)", status);
+	remove_place(dir_fd, path, NULL, 0);
 }
 
 static void test_nowhere(void)
@@ -138,7 +187,7 @@ static void test_closed_descriptors(void)
 
 		snprintf(name, sizeof(name), "%s.box", box.stem);
 		unlinkat(dir_fd, name, 0);
-		_exit(box.fd > 2 ? 0 : 1);
+		_exit(box.file.fd > 2 ? 0 : 1);
 	}
 	waitpid(child, &status, 0);
 	ok(WIFEXITED(status) && !WEXITSTATUS(status), "the box is never the application's stdout");
@@ -149,6 +198,8 @@ int main(void)
 {
 	test_on_tmpfs();
 	test_elsewhere();
+	test_taken_descriptor();
+	test_truncating();
 	test_nowhere();
 	test_a_limit_on_files();
 	test_closed_descriptors();

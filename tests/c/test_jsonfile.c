@@ -101,7 +101,7 @@ static void test_place(void)
 	ok(add(&file, "one\n") == 0 && !strcmp(content("a/b/c/vm-pid7.log"), "one\n"), "the directory is made, with its parents");
 	ok(stat(path_of("a/b"), &found) == 0 && (found.st_mode & 0777) == 0755, "for others to read");
 	ok(stat(path_of("a/b/c/vm-pid7.log"), &found) == 0 && (found.st_mode & 0777) == 0644, "like the file");
-	ok(fcntl(file.fd, F_GETFD) == FD_CLOEXEC && file.fd > 2, "which programs that the job starts do not get");
+	ok(fcntl(file.log.fd, F_GETFD) == FD_CLOEXEC && file.log.fd > 2, "which programs that the job starts do not get");
 	ok(add(&other, "x\n") == 0 && !strcmp(content("a/b/c/vm-pid7.1.log"), "x\n"), "a name that is taken is left alone");
 	ok(add(&file, "two\n") == 0 && !strcmp(content("a/b/c/vm-pid7.log"), "one\ntwo\n"), "lines are appended");
 	jsonfile_close(&file);
@@ -268,8 +268,8 @@ static void test_taken_descriptors(void)
 
 	mkdir(path_of("other"), 0755);
 	add(&file, "one\n");
-	file_fd = file.fd;
-	dir_fd = file.dir_fd;
+	file_fd = file.log.fd;
+	dir_fd = file.at.fd;
 	mine = open(path_of("mine"), O_CREAT | O_RDWR | O_CLOEXEC, 0644);
 	dup2(mine, file_fd);
 	close(mine);
@@ -280,7 +280,7 @@ static void test_taken_descriptors(void)
 	   "a descriptor that is the application's now is not written to");
 	ok(rmdir(path_of("other")) == 0, "nor is a file made in its directory");
 	ok(fcntl(file_fd, F_GETFD) >= 0 && fcntl(dir_fd, F_GETFD) >= 0, "and neither is closed");
-	int ours = file.fd, our_dir = file.dir_fd;
+	int ours = file.log.fd, our_dir = file.at.fd;
 
 	dup2(file_fd, ours);
 	dup2(file_fd, our_dir);

@@ -75,22 +75,29 @@ static void test_killswitch(void)
 	struct killswitch ks;
 
 	killswitch_open(&ks, dir);
-	ok(!ks.disabled && ks.dir_fd > 2, "nothing is disabled");
+	ok(!ks.disabled && ks.dir.fd > 2, "nothing is disabled");
 	switch_on();
 	ok(killswitch_look(&ks), "now it is");
 	switch_off();
 	ok(!killswitch_look(&ks), "and no more");
 	switch_on();
 	killswitch_look(&ks);
-	close(ks.dir_fd); /* as applications do that close what they do not know */
-	ok(killswitch_look(&ks), "where nobody can look everything stays as it was");
+	close(ks.dir.fd); /* as applications do that close what they do not know */
+	ok(killswitch_look(&ks), "what the application has closed is opened again");
+	int mine = open("/proc/self", O_RDONLY | O_DIRECTORY), number = ks.dir.fd;
+
+	dup2(mine, number);
 	switch_off();
+	ok(!killswitch_look(&ks) && ks.dir.fd != number, "what it has made of the descriptor is not looked at");
+	ok(fcntl(number, F_GETFD) >= 0, "nor closed");
+	close(number);
+	close(mine);
 	killswitch_open(&ks, "");
-	ok(!killswitch_look(&ks) && ks.dir_fd < 0, "without a directory there is nothing to look at");
+	ok(!killswitch_look(&ks) && ks.dir.fd < 0, "without a directory there is nothing to look at");
 	killswitch_open(&ks, "/nonexistent/control");
-	ok(!killswitch_look(&ks) && ks.dir_fd < 0, "nor where it is missing");
+	ok(!killswitch_look(&ks) && ks.dir.fd < 0, "nor where it is missing");
 	killswitch_open(&ks, "/proc/self/fdinfo");
-	ok(!killswitch_look(&ks) && ks.dir_fd < 0, "elsewhere than on tmpfs it is looked at once");
+	ok(!killswitch_look(&ks) && ks.dir.fd < 0, "elsewhere than on tmpfs it is looked at once");
 }
 
 int main(void)

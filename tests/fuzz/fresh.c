@@ -7,12 +7,6 @@
 
 #include <sys/mman.h>
 
-static void close_if_open(int fd)
-{
-	if (fd >= 0)
-		close(fd);
-}
-
 static void give_back_comms(void)
 {
 	jsoncomms_trim(&self.json.comms); /* takes in what waits */
@@ -32,7 +26,6 @@ static void give_back_json(void)
 {
 	give_back_comms();
 	jsonfile_close(&self.json.file);
-	close_if_open(self.json.file.dir_fd);
 	jsonring_free(&self.json.ring);
 	if (inspector_track.traces)
 		munmap(inspector_track.traces, BOX_OPS * sizeof(struct trace_op));
@@ -47,7 +40,7 @@ void fresh_inspector(void)
 	if (self.ready) {
 		for (unsigned gpu = 0; gpu < BOX_GPUS; gpu++)
 			free(self.writer.text[gpu].data);
-		close_if_open(self.writer.dir_fd);
+		descriptor_close(&self.writer.dir);
 	}
 	if (self.box.header)
 		munmap(self.box.header, self.box.bytes);
