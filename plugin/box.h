@@ -109,6 +109,7 @@ enum box_silent {
 	BOX_SILENT_NOT,
 	BOX_SILENT_DISABLED, /* the site's kill switch */
 	BOX_SILENT_DENIED,   /* this NCCL is on the site's list */
+	BOX_SILENT_RCCL,     /* AMD's library: its times are of another clock, and its words mean something else */
 };
 
 enum box_state {

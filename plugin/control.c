@@ -19,7 +19,7 @@ static enum box_silent silence_of(const struct control *control)
 
 bool control_is_denied(const struct control *control)
 {
-	return silence_of(control) == BOX_SILENT_DENIED;
+	return silence_of(control) >= BOX_SILENT_DENIED;
 }
 
 bool control_is_silent(const struct control *control)
@@ -54,6 +54,10 @@ void control_init(struct control *control, const struct config *config, struct t
 	killswitch_open(&control->killswitch, config->control_dir);
 	guard_init(&control->guard, config->budget_ppm);
 	atomic_store(&control->header->sampling, 1);
+	if (control_is_denied(control)) {
+		say(control, "RCCL is not supported yet: nothing is measured");
+		return;
+	}
 	if (deny_lists(config->deny_nccl, control->header->nccl_version, bad, sizeof(bad))) {
 		atomic_store(&control->header->silent, BOX_SILENT_DENIED);
 		say(control, "this NCCL is on the site's list NCCL_INSPECTOR_DENY_NCCL: nothing is measured");

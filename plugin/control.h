@@ -45,10 +45,10 @@ struct control {
 	char message[CONTROL_MESSAGE_BYTES];
 };
 
-/* Once, with a track that is set up and a header that has the version. */
+/* Once, with a track that is set up and a header that has the version, and knows RCCL. */
 void control_init(struct control *control, const struct config *config, struct track *track);
 
-/* This NCCL is not to be measured, ever. */
+/* This NCCL is not to be measured, ever: the site says so, or it is RCCL. */
 bool control_is_denied(const struct control *control);
 
 /* Nothing is measured at present. */

@@ -8,29 +8,51 @@
 #include "clock.h"
 #include "gpu.h"
 
-/* Version of the libnccl that called us; 0 when it does not tell. */
-static uint32_t nccl_version(void *address)
+struct library {
+	uint32_t version; /* 0: it does not tell */
+	bool is_rccl;
+};
+
+/* AMD's library is loaded under its own name, or is part of something that uses HIP. */
+static bool is_rccl(const char *path, void *handle)
 {
-	int (*get_version)(int *) = NULL;
-	void *library = NULL;
+	const char *slash = path ? strrchr(path, '/') : NULL;
+	const char *name = slash ? slash + 1 : path;
+
+	return (name && !strncmp(name, "librccl", strlen("librccl"))) ||
+	       (dlsym(handle, "hipGetDevice") && !dlsym(handle, "cudaGetDevice"));
+}
+
+/* The library that called us. */
+static struct library library_of(void *address)
+{
+	struct library found = { 0 };
+	int (*get_version)(int *);
+	const char *path = NULL;
+	void *handle = NULL;
 	Dl_info info;
 	int version = 0;
 
-	if (dladdr(address, &info) && info.dli_fname)
-		library = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
-	if (!library)
-		library = dlopen(NULL, RTLD_LAZY);
-	if (library)
-		get_version = (int (*)(int *))dlsym(library, "ncclGetVersion");
-	if (get_version && get_version(&version) != 0)
-		version = 0;
-	if (library)
-		dlclose(library);
-	return version > 0 ? (uint32_t)version : 0;
+	if (dladdr(address, &info))
+		path = info.dli_fname;
+	if (path)
+		handle = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
+	if (!handle)
+		handle = dlopen(NULL, RTLD_LAZY);
+	if (!handle)
+		return found;
+	get_version = (int (*)(int *))dlsym(handle, "ncclGetVersion");
+	if (get_version && get_version(&version) == 0 && version > 0)
+		found.version = (uint32_t)version;
+	found.is_rccl = is_rccl(path, handle);
+	dlclose(handle);
+	return found;
 }
 
 void header_fill(struct box_header *header, const struct config *config, unsigned api, void *caller)
 {
+	struct library library = library_of(caller);
+
 	header->pid = (uint32_t)getpid();
 	header->uid = (uint32_t)getuid();
 	header->job_id = config->job_id;
@@ -41,7 +63,9 @@ void header_fill(struct box_header *header, const struct config *config, unsigne
 	header->array_task_id = config->array_task_id;
 	header->api_version = api;
 	header->timing = api <= 2 ? BOX_TIMING_NONE : api == 3 ? BOX_TIMING_CPU : BOX_TIMING_GPU;
-	header->nccl_version = nccl_version(caller);
+	header->nccl_version = library.version;
+	if (library.is_rccl)
+		atomic_store(&header->silent, BOX_SILENT_RCCL);
 	config_copy_text(header->plugin_version, sizeof(header->plugin_version), NCCL_INSPECTOR_VERSION);
 	config_copy_text(header->node, sizeof(header->node), config->node);
 	header->clock.ns_per_tick_q32 = clock_calibrate();

@@ -284,7 +284,7 @@ def test_a_process_that_died_while_folding_is_flagged() -> None:
         {"net_count": 1025},
         {"net_offset": 0xFFFFFFF8},
         {"timing": 3},
-        {"silent": 3},
+        {"silent": 4},
         {"op_bytes": 0x80000000},
         {"state": 0},
         {"state": 77},

@@ -24,7 +24,7 @@ from nccl_inspector.card.model import (
     LastCall,
     Period,
 )
-from nccl_inspector.model import DENIED, DISABLED, FINALIZED, KILLED, Process
+from nccl_inspector.model import DENIED, DISABLED, FINALIZED, KILLED, RCCL, Process
 from tests.boxes import NOW_NS
 from tests.synthetic.jobs import flat_job
 
@@ -277,6 +277,9 @@ def test_silence_is_told_with_how_long_it_was() -> None:
     one, two = processes_of(FINALIZED, FINALIZED)
     denied = replace(one, facts=replace(one.facts, silent=DENIED, silent_ns=S))
     off = replace(two, facts=replace(two.facts, silent=DISABLED, silent_ns=90 * S))
+    foreign = replace(one, facts=replace(one.facts, silent=RCCL, silent_ns=S))
+    (finding,) = unmeasured([foreign])
+    assert finding.title == "1 process with RCCL 2.30.7 not measured: RCCL is not supported yet"
     found = unmeasured([denied, off])
     assert [(finding.rule, finding.severity) for finding in found] == [
         ("no-times", WARNING), ("silent", INFO),

@@ -27,18 +27,16 @@ from nccl_inspector.model import (
     ALGOS,
     COMM_FOLDED,
     CPU_TIMED,
-    DENIED,
-    DISABLED,
     DROP_REASONS,
     EXITED,
     FINALIZED,
     FUNCS,
     GPU_TIMED,
     KILLED,
-    MEASURING,
     OPERATIONS_MAX,
     PROTOS,
     RUNNING,
+    SILENCES,
     UNTIMED,
     Comm,
     Facts,
@@ -51,7 +49,6 @@ READS = 3
 
 # By the numbers of plugin/box.h.
 _TIMINGS = (UNTIMED, GPU_TIMED, CPU_TIMED)
-_SILENCES = (MEASURING, DISABLED, DENIED)
 
 _COMM_USED = COMM.reader("state", "generation")
 _COMM = COMM.reader(
@@ -81,7 +78,7 @@ def _facts(copy: BoxCopy, name: str, alive: bool) -> Facts:
     if word not in ends:
         raise RefusedError("bad_box", "neither live nor at its end")
     timing, silent = HEADER.number(data, "timing"), HEADER.number(data, "silent")
-    if timing >= len(_TIMINGS) or silent >= len(_SILENCES):
+    if timing >= len(_TIMINGS) or silent >= len(SILENCES):
         raise RefusedError("bad_box", "an odd clock, or an odd reason not to measure")
     return Facts(
         name=name,
@@ -95,7 +92,7 @@ def _facts(copy: BoxCopy, name: str, alive: bool) -> Facts:
         node=HEADER.text(data, "node"),
         beat_ns=HEADER.number(data, "beat_real_ns"),
         timing=_TIMINGS[timing],
-        silent=_SILENCES[silent],
+        silent=SILENCES[silent],
         **{
             word: HEADER.number(data, word)
             for word in (

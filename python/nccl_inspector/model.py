@@ -56,8 +56,11 @@ RUNNING, FINALIZED, EXITED, KILLED = "running", "finalized", "exited", "killed"
 # Whose clock timed the operations of a process: nobody's, then they were counted only.
 TIMINGS = UNTIMED, GPU_TIMED, CPU_TIMED = "none", "gpu", "cpu"
 
-# Why nothing was measured at the end: it was; the kill switch; the site's list of NCCL versions.
-SILENCES = MEASURING, DISABLED, DENIED = "", "disabled", "denied"
+# Why nothing was measured at the end: it was; the kill switch; the site's list of NCCL versions;
+# AMD's library.
+SILENCES = MEASURING, DISABLED, DENIED, RCCL = "", "disabled", "denied", "rccl"
+# From its first communicator to its end.
+NEVER_MEASURED = frozenset({DENIED, RCCL})
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,11 +271,12 @@ class Facts:
 
     @property
     def nccl(self) -> str:
-        """`NCCL 2.30.7`, as far as it is known."""
+        """`NCCL 2.30.7`, as far as it is known. RCCL has NCCL's numbers."""
+        library = "RCCL" if self.silent == RCCL else "NCCL"
         if not self.nccl_version:
-            return "an NCCL of unknown version"
+            return f"an {library} of unknown version"
         major, rest = divmod(self.nccl_version, 10000)
-        return f"NCCL {major}.{rest // 100}.{rest % 100}"
+        return f"{library} {major}.{rest // 100}.{rest % 100}"
 
     @property
     def array_task(self) -> str:

@@ -46,9 +46,11 @@ static void switch_off(void)
 	unlink(path);
 }
 
+static enum box_silent library_says; /* as header_fill leaves it */
+
 static void start(void)
 {
-	box.header->silent = BOX_SILENT_NOT;
+	box.header->silent = library_says;
 	box.header->silent_ns = box.header->sampled_ns = box.header->hot_ns = 0;
 	track_init(&track, &box, 1ull << 32, &(struct track_options){ .p2p = true, .timing = BOX_TIMING_GPU });
 	control_init(&control, &config, &track);
@@ -263,6 +265,20 @@ static void test_denied(void)
 	config.deny_nccl[0] = '\0';
 }
 
+static void test_rccl(void)
+{
+	library_says = BOX_SILENT_RCCL;
+	begin();
+	ok(mask == 0 && control_is_denied(&control) && strstr(message, "RCCL is not supported yet"),
+	   "RCCL gets no mask, and one line: %s", message);
+	switch_on();
+	rounds(1, 0);
+	switch_off();
+	rounds(1, 0);
+	ok(mask == 0 && box.header->silent == BOX_SILENT_RCCL, "whatever the switch says");
+	library_says = BOX_SILENT_NOT;
+}
+
 static void test_budget(void)
 {
 	begin();
@@ -376,6 +392,7 @@ int main(void)
 	test_two_libraries();
 	test_too_many_libraries();
 	test_denied();
+	test_rccl();
 	test_budget();
 	test_a_racing_hot_path();
 	rmdir(dir);

@@ -12,6 +12,8 @@ from nccl_inspector.model import (
     DROP_REASONS,
     DROPS_IN_PART,
     FUNCS,
+    NEVER_MEASURED,
+    RCCL,
     UNTIMED,
     Process,
 )
@@ -36,6 +38,7 @@ class Coverage:
     counted_only: ByNccl
     cpu_timed: ByNccl
     denied: ByNccl
+    rccl: ByNccl
     disabled: Spell  # while the kill switch was on
     sampled: Spell  # while not all operations were timed
     sampling: int  # at the end one in so many was
@@ -76,13 +79,13 @@ def find_coverage(processes: Sequence[Process], names: Sequence[str]) -> Coverag
         drops.update(dict(zip(DROP_REASONS, process.dropped, strict=False)))
     counts = {reason: count for reason, count in drops.items() if count}
     # A list of versions is read once, so that silence was from the start; a switch comes and goes.
-    denied = [(name, one) for name, one in named if one.facts.silent == DENIED]
-    others = [(name, one) for name, one in named if one.facts.silent != DENIED]
+    others = [(name, one) for name, one in named if one.facts.silent not in NEVER_MEASURED]
     return Coverage(
         untimed=_untimed(processes),
         counted_only=_by_nccl((name, one) for name, one in named if one.facts.timing == UNTIMED),
         cpu_timed=_by_nccl((name, one) for name, one in named if one.facts.timing == CPU_TIMED),
-        denied=_by_nccl(denied),
+        denied=_by_nccl((name, one) for name, one in named if one.facts.silent == DENIED),
+        rccl=_by_nccl((name, one) for name, one in named if one.facts.silent == RCCL),
         disabled=_spell(
             (name, one.facts.silent_ns, one.facts.silent == DISABLED) for name, one in others
         ),

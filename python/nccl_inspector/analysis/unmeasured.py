@@ -170,8 +170,9 @@ def _dropped(dropped: Mapping[str, int], operations: int) -> Iterator[Finding]:
 
 def _unheard(coverage: Coverage, processes: int) -> Iterator[Finding]:
     for words, found, severity in (
-        ("were not measured: the site's list deny_nccl has their NCCL", coverage.denied, WARNING),
-        ("have counts but no times: their NCCL gives none", coverage.counted_only, WARNING),
+        ("not measured: the site's list deny_nccl has this NCCL", coverage.denied, WARNING),
+        ("not measured: RCCL is not supported yet", coverage.rccl, WARNING),
+        ("counted without times: this NCCL gives none", coverage.counted_only, WARNING),
     ):
         for nccl, names in found.items():
             yield Finding(

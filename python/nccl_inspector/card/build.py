@@ -73,6 +73,8 @@ def _no_data(coverage: Coverage) -> str:
     why = ""
     if coverage.denied:
         why = f": {', '.join(coverage.denied)} is on the site's list deny_nccl"
+    elif coverage.rccl:
+        why = ": RCCL is not supported yet"
     elif coverage.disabled.names:
         why = ": the site's kill switch was on"
     return f"no operation was measured{why}"

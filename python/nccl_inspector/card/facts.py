@@ -106,6 +106,8 @@ def _of_processes(words: str, names: Sequence[str]) -> Gap:
 def _silence(coverage: Coverage) -> Iterator[Gap]:
     for nccl, names in coverage.denied.items():
         yield _of_processes(f"not measured, {nccl} is on the site's list deny_nccl", names)
+    for nccl, names in coverage.rccl.items():
+        yield _of_processes(f"not measured, {nccl} is not supported yet", names)
     spell = coverage.disabled
     if spell.names:
         longest = _spell(spell.longest_ns)

@@ -23,7 +23,7 @@ from nccl_inspector.live.troubles import (
     troubles_of,
 )
 from nccl_inspector.manifest import Manifest
-from nccl_inspector.model import DENIED, KILLED, Process
+from nccl_inspector.model import KILLED, NEVER_MEASURED, Process
 from nccl_inspector.tally import Inode
 
 _WAIT_NOTE = (
@@ -78,7 +78,7 @@ class NodeView:
 
     def _silent_s(self, box: Seen) -> float | None:
         facts = box.process.facts
-        if facts.silent == DENIED:
+        if facts.silent in NEVER_MEASURED:
             return None  # nothing beats in it
         # The tick is not kept with a process; its Unix time is another at each beat, too.
         return self._beats.silent_s(box.inode, facts.beat_ns, facts.beat_ns, box.at)

@@ -10,12 +10,13 @@ from nccl_inspector.boxcopy import BOX_BYTES_MAX, NS_MAX, Table, check_header, f
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.hostile import read_at
 from nccl_inspector.layout import COMM, HEADER, OP, OP_STATE_MASK, OP_USED
-from nccl_inspector.model import COMM_LIVE
+from nccl_inspector.model import COMM_LIVE, NEVER_MEASURED, SILENCES
 
 _COMM_LIFE = COMM.reader("state", "generation")
 _OP_LIFE = OP.reader("comm", "comm_generation", "peer", "enqueue_tick")
 _IN_USE = bytes(byte & OP_STATE_MASK == OP_USED for byte in range(256))
-_DENIED = 2  # box_silent: no thread was started, so nothing beats
+# box_silent: no thread was started, so nothing beats
+_NEVER_MEASURED = {SILENCES.index(one) for one in NEVER_MEASURED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ def read_pulse(fd: int, size: int) -> Pulse:
     own = Table(0, ops.count, OP)  # the copy has nothing else
     collective, p2p = _oldest_ticks(lives, own, _read_table(fd, ops))
     return Pulse(
-        HEADER.number(header, "silent") != _DENIED,
+        HEADER.number(header, "silent") not in _NEVER_MEASURED,
         HEADER.number(header, "beat_tick"),
         HEADER.number(header, "beat_real_ns"),
         _age_ns(collective, header),

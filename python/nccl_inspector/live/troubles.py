@@ -15,6 +15,7 @@ from nccl_inspector.model import (
     DROPS_IN_PART,
     FUNCS,
     KILLED,
+    RCCL,
     Comm,
     Operation,
     Process,
@@ -102,6 +103,8 @@ def _measuring(process: Process) -> Iterator[Trouble]:
         yield Trouble(Kind.UNMEASURED, 2, "is not measured: the node is disabled")
     elif facts.silent == DENIED:
         yield Trouble(Kind.UNMEASURED, 3, f"is not measured: {facts.nccl} is on the deny list")
+    elif facts.silent == RCCL:
+        yield Trouble(Kind.UNMEASURED, 3, "is not measured: RCCL is not supported yet")
     elif facts.sampling > 1:
         words = f"has times for one operation in {facts.sampling} only, to spare the application"
         yield Trouble(Kind.UNMEASURED, 1, words)
