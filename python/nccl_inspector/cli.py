@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `nccl-inspector`: parse, call one function, print."""
+"""The command `nccl-inspector`: parse, call one function, print.
+
+The agent is imported where it is run: it takes longer to import than most commands take.
+"""
 
 import logging
 import os
@@ -11,7 +14,6 @@ from pathlib import Path
 import click
 
 from nccl_inspector import __version__
-from nccl_inspector.agent import run_agent, run_collect
 from nccl_inspector.capture.command import analyze
 from nccl_inspector.card.command import show_command
 from nccl_inspector.card.mailprog import mailprog_command
@@ -65,6 +67,8 @@ def cli() -> None:
 @click.option("--once", is_flag=True, help="One pass, for a look or a test.")
 def agent(conf: Path | None, run_dir: Path | None, report_dir: Path | None, once: bool) -> None:
     """Publish the metrics of this node's jobs and collect the ended ones (a service)."""
+    from nccl_inspector.agent import run_agent
+
     logging.basicConfig(format="%(name)s: %(message)s", level=logging.INFO)
     reread = partial(_config, conf, run_dir, report_dir)
     run_agent(reread(), once, reread)
@@ -79,6 +83,8 @@ def collect(conf: Path | None, run_dir: Path | None, report_dir: Path | None) ->
 
     Exit status 1: some are left that were due.
     """
+    from nccl_inspector.agent import run_collect
+
     logging.basicConfig(format="%(name)s: %(message)s", level=logging.INFO)
     left = run_collect(_config(conf, run_dir, report_dir))
     if left.overdue:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows of a node summary's JSON: number, types and ranges of their values are checked."""
 
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import cache
+from operator import itemgetter
 from typing import Any, get_args, get_origin
 
 from nccl_inspector.errors import RefusedError
@@ -32,11 +33,18 @@ def _members(cls: Any) -> tuple[tuple[str, Any], ...]:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What is to be looked at in a row whose values are of known types."""
+
+    texts: tuple[int, ...]
+    numbers: Callable[[Sequence[Any]], tuple[int, ...]] | None  # two and more, if there are any
+    limits: tuple[tuple[int, int, int], ...]  # places of numbers, the least and most of each
+
+
 @cache
-def _texts_and_numbers(
-    cls: Any, kinds: tuple[type, ...]
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the places of texts, and those of whole numbers, among values of these types.
+def _look(cls: Any, kinds: tuple[type, ...]) -> _Look:
+    """Return what is to be looked at. Nearly all rows of a class have the same types.
 
     Raises:
         RefusedError: they are not those of the class.
@@ -49,14 +57,15 @@ def _texts_and_numbers(
         if not any(issubclass(kind, one) for one in allowed):
             raise RefusedError("bad_summary", f"odd {cls.__name__}.{name}")
     texts = tuple(place for place, kind in enumerate(kinds) if kind is str)
-    return texts, tuple(place for place, kind in enumerate(kinds) if kind is int)
-
-
-@cache
-def _limits(cls: Any) -> tuple[tuple[int, tuple[int, int]], ...]:
-    """Return the places of numbers with limits of their own, and these."""
-    names = [name for name, _ in _members(cls)]
-    return tuple((names.index(name), limits) for name, limits in _LIMITS.get(cls, {}).items())
+    numbers = [place for place, kind in enumerate(kinds) if kind is int]
+    names = [name for name, _ in members]
+    limits = [(names.index(name), *most) for name, most in _LIMITS.get(cls, {}).items()]
+    return _Look(
+        texts,
+        # Of one place itemgetter gives no tuple.
+        itemgetter(numbers[0], *numbers) if numbers else None,
+        tuple(limit for limit in limits if kinds[limit[0]] is int),
+    )
 
 
 def take_row(cls: Any, values: Any) -> Any:
@@ -67,15 +76,15 @@ def take_row(cls: Any, values: Any) -> Any:
     """
     if not isinstance(values, list):
         raise RefusedError("bad_summary", f"odd {cls.__name__}")
-    # Alike for all rows but a few.
-    texts, places = _texts_and_numbers(cls, tuple(map(type, values)))
-    numbers = [values[place] for place in places]
-    if numbers and (min(numbers) < -WORD_MAX or max(numbers) > WORD_MAX):
-        raise RefusedError("bad_summary", f"odd number in {cls.__name__}")
-    for place, (least, most) in _limits(cls):
-        if values[place] is not None and not least <= values[place] <= most:
+    look = _look(cls, tuple(map(type, values)))
+    if look.numbers:
+        numbers = look.numbers(values)
+        if min(numbers) < -WORD_MAX or max(numbers) > WORD_MAX:
             raise RefusedError("bad_summary", f"odd number in {cls.__name__}")
-    for place in texts:
+    for place, least, most in look.limits:
+        if not least <= values[place] <= most:
+            raise RefusedError("bad_summary", f"odd number in {cls.__name__}")
+    for place in look.texts:
         values[place] = printable(values[place])
     return cls(*values)
 

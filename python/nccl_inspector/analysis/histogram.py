@@ -84,8 +84,8 @@ def quantile_error_ns(histogram: Histogram, share: float) -> float:
 
 def merge(histograms: Iterable[Histogram]) -> Histogram:
     """Return the sum."""
-    sums: dict[int, int] = {}
+    sums = [0] * HIST_BUCKETS
     for buckets, counts in histograms:
         for bucket, count in zip(buckets, counts, strict=True):
-            sums[bucket] = sums.get(bucket, 0) + count
-    return Histogram.of(sums.items())
+            sums[bucket] += count
+    return Histogram.of((bucket, count) for bucket, count in enumerate(sums) if count)
