@@ -26,27 +26,36 @@ static bool are_alike(const struct box_comm *a, const struct box_comm *b)
 	       !strcmp(a->name, b->name);
 }
 
-/* The record that collects communicators like this one; the last collects all that find no other. */
-static unsigned folded_record(struct box *box, const struct box_comm *comm)
+/* The last record collects those that find no other. */
+static unsigned others_record(struct box *box)
 {
-	for (unsigned i = BOX_LIVE_COMMS; i < BOX_COMMS - 1; i++) {
-		struct box_comm *folded = &box->comms[i];
-
-		if (state_of(folded) == BOX_COMM_FREE) {
-			folded->id = comm->id;
-			folded->nranks = comm->nranks;
-			folded->nnodes = comm->nnodes;
-			folded->rank = comm->rank;
-			folded->gpu = comm->gpu;
-			folded->created_real_ns = comm->created_real_ns;
-			memcpy(folded->name, comm->name, sizeof(folded->name));
-			return i;
-		}
-		if (are_alike(folded, comm))
-			return i;
-	}
 	config_copy_text(box->comms[BOX_COMMS - 1].name, sizeof(box->comms->name), "(others)");
 	return BOX_COMMS - 1;
+}
+
+/* The record that collects communicators like this one. */
+static unsigned folded_record(struct box *box, const struct box_comm *comm)
+{
+	unsigned unused = BOX_COMMS;
+
+	for (unsigned i = BOX_LIVE_COMMS; i < BOX_COMMS - 1; i++) {
+		if (state_of(&box->comms[i]) == BOX_COMM_FREE)
+			unused = unused < i ? unused : i;
+		else if (are_alike(&box->comms[i], comm))
+			return i;
+	}
+	if (unused == BOX_COMMS)
+		return others_record(box);
+	struct box_comm *folded = &box->comms[unused];
+
+	folded->id = comm->id;
+	folded->nranks = comm->nranks;
+	folded->nnodes = comm->nnodes;
+	folded->rank = comm->rank;
+	folded->gpu = comm->gpu;
+	folded->created_real_ns = comm->created_real_ns;
+	memcpy(folded->name, comm->name, sizeof(folded->name));
+	return unused;
 }
 
 static void add_to(_Atomic uint64_t *to, _Atomic uint64_t *from)
@@ -63,6 +72,20 @@ static bool enter_patiently(struct box_comm *comm)
 		sched_yield();
 	}
 	return false;
+}
+
+/* Adds what one record counted to another. */
+static void add_counts(struct box_comm *to, struct box_comm *from)
+{
+	add_to(&to->enqueued, &from->enqueued);
+	add_to(&to->started, &from->started);
+	add_to(&to->completed, &from->completed);
+	add_to(&to->untimed, &from->untimed);
+	add_to(&to->lost, &from->lost);
+	add_to(&to->looks, &from->looks);
+	word_raise(&to->last_progress_tick, atomic_load_explicit(&from->last_progress_tick, relaxed));
+	if (to->destroyed_real_ns < from->destroyed_real_ns)
+		to->destroyed_real_ns = from->destroyed_real_ns;
 }
 
 static bool fold(struct track *track, unsigned index)
@@ -86,19 +109,54 @@ static bool fold(struct track *track, unsigned index)
 	word_raise(&comm->enqueued, atomic_load_explicit(&comm->completed, relaxed) +
 					    atomic_load_explicit(&comm->untimed, relaxed) +
 					    atomic_load_explicit(&comm->lost, relaxed));
-	add_to(&folded->enqueued, &comm->enqueued);
-	add_to(&folded->started, &comm->started);
-	add_to(&folded->completed, &comm->completed);
-	add_to(&folded->untimed, &comm->untimed);
-	add_to(&folded->lost, &comm->lost);
-	add_to(&folded->looks, &comm->looks);
-	word_raise(&folded->last_progress_tick, atomic_load_explicit(&comm->last_progress_tick, relaxed));
-	folded->destroyed_real_ns = comm->destroyed_real_ns;
+	add_counts(folded, comm);
 	folded->folded++;
 	atomic_store_explicit(&folded->state, BOX_COMM_FOLDED, memory_order_release);
 	atomic_store_explicit(&comm->state, BOX_COMM_FREE, memory_order_release);
 	atomic_fetch_add(&box->header->layout_seq, 1);
 	track_leave(comm);
+	return true;
+}
+
+static bool has_few_keys(const struct track *track)
+{
+	return atomic_load(&track->keys.taken) > BOX_KEYS - FEW_KEYS;
+}
+
+/* Puts the oldest folded record to "(others)": of communicators that all have other names, each keeps its keys, and the
+ * living would find none. Returns whether there was one. */
+static bool fold_further(struct track *track)
+{
+	struct box *box = track->box;
+	struct box_comm *oldest = NULL;
+
+	for (unsigned i = BOX_LIVE_COMMS; i < BOX_COMMS - 1; i++) {
+		struct box_comm *folded = &box->comms[i];
+
+		if (state_of(folded) == BOX_COMM_FOLDED &&
+		    (!oldest || folded->destroyed_real_ns < oldest->destroyed_real_ns))
+			oldest = folded;
+	}
+	if (!oldest)
+		return false;
+	unsigned to = others_record(box);
+
+	atomic_fetch_add(&box->header->layout_seq, 1);
+	keys_fold(&track->keys, box, (unsigned)(oldest - box->comms), to);
+	add_counts(&box->comms[to], oldest);
+	box->comms[to].folded += oldest->folded;
+	atomic_store_explicit(&box->comms[to].state, BOX_COMM_FOLDED, memory_order_release);
+	atomic_store_explicit(&oldest->state, BOX_COMM_FREE, memory_order_release);
+	memset(oldest->name, 0, sizeof(oldest->name));
+	oldest->destroyed_real_ns = oldest->folded = 0;
+	atomic_store_explicit(&oldest->enqueued, 0, relaxed);
+	atomic_store_explicit(&oldest->started, 0, relaxed);
+	atomic_store_explicit(&oldest->completed, 0, relaxed);
+	atomic_store_explicit(&oldest->untimed, 0, relaxed);
+	atomic_store_explicit(&oldest->lost, 0, relaxed);
+	atomic_store_explicit(&oldest->looks, 0, relaxed);
+	atomic_store_explicit(&oldest->last_progress_tick, 0, relaxed);
+	atomic_fetch_add(&box->header->layout_seq, 1);
 	return true;
 }
 
@@ -129,12 +187,14 @@ static unsigned find_record(struct track *track)
 			if (state_of(&box->comms[i]) == BOX_COMM_FREE)
 				free_record = i;
 		oldest = oldest_destroyed(box, busy);
-		if (oldest == UINT32_MAX ||
-		    (free_record != UINT32_MAX && atomic_load(&track->keys.taken) <= BOX_KEYS - FEW_KEYS))
-			return free_record;
+		if (oldest == UINT32_MAX || (free_record != UINT32_MAX && !has_few_keys(track)))
+			break;
 		if (!fold(track, oldest))
 			busy |= 1ull << oldest;
 	}
+	while (has_few_keys(track) && fold_further(track))
+		;
+	return free_record;
 }
 
 void *comms_add(struct track *track, const struct comm_words *words)

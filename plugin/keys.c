@@ -145,7 +145,8 @@ static void forget_calls(struct keys *keys, uint32_t index)
 
 void keys_fold(struct keys *keys, struct box *box, unsigned from, unsigned to)
 {
-	forget(keys, from);
+	if (from < BOX_LIVE_COMMS) /* nobody looks for a folded one's */
+		forget(keys, from);
 	for (uint32_t i = 0; i < BOX_KEYS; i++) {
 		struct box_key *key = &box->keys[i];
 		uint32_t twin = 0;

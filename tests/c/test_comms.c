@@ -103,6 +103,45 @@ static void test_keys_of_the_destroyed(void)
 	ok(!dropped(BOX_DROP_NO_KEY), "destroyed communicators give their keys back in time");
 }
 
+/* Each with a name of its own: none gives its keys to one that was like it. */
+static void test_keys_of_the_destroyed_with_other_names(void)
+{
+	uint64_t ops = 0, completed_ops = 0, folded = 0;
+	char name[16];
+
+	begin();
+	for (unsigned i = 0; i < 200; i++) {
+		snprintf(name, sizeof(name), "n%u", i);
+		comm = comms_add(&track, &(struct comm_words){ .id = i, .nranks = 2, .name = name });
+		for (unsigned k = 0; k < 10; k++) {
+			void *op = start(comm, 1, 4ull << k);
+
+			stop(kernel(op, 0, 1000), 2000);
+		}
+		comms_remove(&track, comm);
+	}
+	for (unsigned i = 0; i < BOX_KEYS; i++)
+		ops += box.keys[i].ops;
+	for (unsigned i = 0; i < BOX_COMMS; i++) {
+		if (box.comms[i].state == BOX_COMM_FREE)
+			continue;
+		completed_ops += box.comms[i].completed;
+		folded += box.comms[i].folded;
+	}
+	ok(!dropped(BOX_DROP_NO_KEY), "200 communicators with 200 names leave keys to each other (%llu dropped)",
+	   (unsigned long long)dropped(BOX_DROP_NO_KEY));
+	ok(ops == 2000 && completed_ops == 2000, "and all operations are kept (%llu, %llu)", (unsigned long long)ops,
+	   (unsigned long long)completed_ops);
+	ok(!strcmp(box.comms[BOX_COMMS - 1].name, "(others)") && box.comms[BOX_COMMS - 1].state == BOX_COMM_FOLDED &&
+		   box.comms[BOX_COMMS - 1].folded > 100 && folded > box.comms[BOX_COMMS - 1].folded,
+	   "those of long ago together, the latest by name");
+	unsigned named = 0;
+
+	for (unsigned i = BOX_LIVE_COMMS; i < BOX_COMMS - 1; i++)
+		named += box.comms[i].state == BOX_COMM_FREE && box.comms[i].completed;
+	ok(!named, "and a record that is free has nothing");
+}
+
 static void test_a_life_of_communicators(void)
 {
 	char name[16];
@@ -131,6 +170,7 @@ int main(void)
 	test_communicators();
 	test_a_destroyed_one_that_is_busy();
 	test_keys_of_the_destroyed();
+	test_keys_of_the_destroyed_with_other_names();
 	test_a_life_of_communicators();
 	return done_testing();
 }
