@@ -131,7 +131,7 @@ void track_coll_call(struct track *track, void *context, const struct event *eve
 	unsigned comm = handle_context_comm(context, &generation);
 	uint8_t func = words_number(WORDS_FUNC, event->func);
 
-	if (comm == UINT32_MAX || !atomic_load_explicit(&track->active, relaxed) ||
+	if (comm == UINT32_MAX || !atomic_load_explicit(&track->follows, relaxed) ||
 	    atomic_load_explicit(&track->box->comms[comm].generation, relaxed) != generation)
 		return;
 	if (atomic_load_explicit(&track->comms[comm].seen_funcs, relaxed) & 1u << func) {

@@ -55,10 +55,12 @@ void control_init(struct control *control, const struct config *config, struct t
 	guard_init(&control->guard, config->budget_ppm);
 	atomic_store(&control->header->sampling, 1);
 	if (control_is_denied(control)) {
+		track_follow(track, false);
 		say(control, "RCCL is not supported yet: nothing is measured");
 		return;
 	}
 	if (deny_lists(config->deny_nccl, control->header->nccl_version, bad, sizeof(bad))) {
+		track_follow(track, false);
 		atomic_store(&control->header->silent, BOX_SILENT_DENIED);
 		say(control, "this NCCL is on the site's list NCCL_INSPECTOR_DENY_NCCL: nothing is measured");
 	} else if (*bad) {
@@ -86,6 +88,7 @@ static void fall_silent(struct control *control)
 	for (unsigned i = 0; i < CONTROL_LIBRARIES; i++)
 		if (control->library[i].comms)
 			silence(&control->library[i]);
+	track_follow(control->track, false);
 	atomic_store(&control->header->silent, BOX_SILENT_DISABLED);
 	say(control, "disabled by the site: nothing is measured until it is enabled again");
 }
@@ -102,6 +105,7 @@ static void speak(struct control_library *library)
 static void begin_again(struct control *control, uint64_t now_ns)
 {
 	atomic_store(&control->track->sample_every, control->guard.every);
+	track_follow(control->track, true);
 	for (unsigned i = 0; i < CONTROL_LIBRARIES; i++)
 		if (control->library[i].comms)
 			speak(&control->library[i]);

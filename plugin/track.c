@@ -51,6 +51,7 @@ void track_init(struct track *track, struct box *box, uint64_t ns_per_tick_q32,
 	ends_init(&track->ends);
 	words_forget();
 	atomic_store(&track->active, true);
+	atomic_store(&track->follows, true);
 }
 
 struct box_op track_no_ops[BOX_OPS];
@@ -60,7 +61,26 @@ void track_silence(struct track *track)
 	for (unsigned comm = 0; comm < BOX_LIVE_COMMS; comm++)
 		track_end_comm(track, comm);
 	atomic_store(&track->fast_ops, track_no_ops);
+	atomic_store(&track->follows, false);
 	atomic_store(&track->active, false);
+}
+
+/* Whether the fast functions may be used for a communicator that is there now. */
+static bool is_fast(const struct track *track)
+{
+	return track->options.timing != BOX_TIMING_NONE && !track->traces && atomic_load_explicit(&track->follows, relaxed);
+}
+
+void track_follow(struct track *track, bool follows)
+{
+	atomic_store(&track->follows, follows);
+	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++) {
+		const struct box_comm *comm = &track->box->comms[i];
+		bool lives = atomic_load_explicit(&comm->state, relaxed) == BOX_COMM_LIVE;
+		void *context = handle_context(i, atomic_load_explicit(&comm->generation, relaxed));
+
+		atomic_store_explicit(&track->comms[i].context, lives && is_fast(track) ? context : NULL, relaxed);
+	}
 }
 
 void track_trace(struct track *track, struct trace_op *traces)
@@ -143,8 +163,6 @@ static uint32_t group_of(struct track *track, unsigned comm, const struct event 
 void track_new_comm(struct track *track, unsigned comm, void *context)
 {
 	struct track_comm *app = &track->comms[comm];
-	bool fast = track->options.timing != BOX_TIMING_NONE && !track->traces &&
-		    atomic_load_explicit(&track->active, relaxed);
 
 	for (unsigned i = 0; i < TRACK_KNOWN; i++)
 		atomic_store_explicit(&app->known[i], NULL, relaxed);
@@ -154,7 +172,7 @@ void track_new_comm(struct track *track, unsigned comm, void *context)
 	groups_new_comm(&track->groups, comm);
 	for (unsigned i = 0; i < TRACK_MEMOS; i++)
 		atomic_store_explicit(&app->memos[i].func, NULL, relaxed);
-	atomic_store_explicit(&app->context, fast ? context : NULL, relaxed);
+	atomic_store_explicit(&app->context, is_fast(track) ? context : NULL, relaxed);
 }
 
 void track_end_comm(struct track *track, unsigned comm)
@@ -229,7 +247,7 @@ INLINE void *operation(struct track *track, void *context, const struct event *e
 	uint32_t comm_generation, generation, every, group = 0;
 	bool is_p2p = event->peer != EVENT_NO_PEER;
 
-	if (!atomic_load_explicit(&track->active, relaxed) || (is_p2p && !track->options.p2p))
+	if (!atomic_load_explicit(&track->follows, relaxed) || (is_p2p && !track->options.p2p))
 		return NULL;
 	unsigned comm_index = handle_context_comm(context, &comm_generation);
 	struct box_comm *comm = &track->box->comms[comm_index % BOX_LIVE_COMMS];
@@ -405,7 +423,7 @@ void track_copy_engine(struct track *track, void *context, const struct event *e
 {
 	uint32_t generation;
 
-	if (!atomic_load_explicit(&track->active, relaxed))
+	if (!atomic_load_explicit(&track->follows, relaxed))
 		return;
 	struct box_comm *comm = comm_of(track, context, &generation);
 

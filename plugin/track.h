@@ -81,6 +81,7 @@ struct track {
 	_Atomic(struct box_op *) fast_ops; /* ops; slots that are all free while the fast functions must do nothing */
 	struct box_op *ops;             /* box->ops */
 	_Atomic bool active;            /* false in a forked child: the box is the parent's */
+	_Atomic bool follows;           /* new operations; what is in flight is followed while `active` */
 	_Atomic bool full;              /* the pool was, and nothing has been freed since */
 	bool has_popcnt;                /* the processor has that instruction */
 	struct track_options options;
@@ -129,6 +130,9 @@ void track_init(struct track *track, struct box *box, uint64_t ns_per_tick_q32,
 
 /* Follows nothing from now on: this is a forked child. */
 void track_silence(struct track *track);
+/* Whether to follow new operations. NCCL freezes its activation mask into a captured graph: whatever it is set to later,
+ * each replay tells of its operations. Callers hold the inspector's lock. */
+void track_follow(struct track *track, bool follows);
 /* Follows the times of all events, too; before the first event. */
 void track_trace(struct track *track, struct trace_op *traces);
 
