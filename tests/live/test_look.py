@@ -8,6 +8,8 @@ import pytest
 
 from nccl_inspector.box import read_box
 from nccl_inspector.errors import RefusedError
+from nccl_inspector.layout import STATE_FINALIZED
+from tests.boxes import BoxOf, write_box
 from tests.live.helpers import Node, only, rank_box
 
 
@@ -43,3 +45,23 @@ def test_a_box_that_is_refused_is_not_read_again_by_its_other_names(
     os.link(path, path.with_name("nccl_inspector_0_2.box"))
     node.look()
     assert len(reads) == 1
+
+
+def test_boxes_of_ended_processes_leave_no_living_one_out(node: Node) -> None:
+    raw = node.job()
+    for number in range(300):
+        write_box(raw, f"0_{1000 + number}", BoxOf(state=STATE_FINALIZED))
+    node.start(raw, "9_5", rank_box(0))
+    view = node.look()
+    assert len(only(view).ranks) == 1
+    assert view.unread == ()
+
+
+def test_living_ones_beyond_the_limit_are_said(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nccl_inspector.live.look.BOXES_MAX", 2)
+    raw = node.job()
+    for number in range(3):
+        node.start(raw, f"0_{number + 1}", rank_box(number))
+    view = node.look()
+    assert len(only(view).ranks) == 2
+    assert any("the rest is left out" in one for one in view.unread)

@@ -8,6 +8,7 @@ import pytest
 from nccl_inspector.agent import run_agent
 from nccl_inspector.config import parse_config
 from nccl_inspector.killswitch import disable
+from nccl_inspector.layout import STATE_FINALIZED
 from nccl_inspector.live.signals import LiveSignals
 from tests.boxes import JOB_UID, BoxOf, CommOf, metrics_text, write_box, write_user_file
 from tests.live.helpers import Node, beating, op, rank_box
@@ -96,6 +97,14 @@ def test_operations_of_another_life_of_a_communicator_do_not_count(
     node.start(raw, "0_1", rank_box(0, operations=[op(40, comm_generation=3), op(90, comm=95)]))
     node.start(raw, "0_2", gone)
     assert values(signals)["inflight"] == 0
+
+
+def test_ended_processes_leave_no_living_one_out(node: Node, signals: LiveSignals) -> None:
+    raw = publishing(node)
+    for number in range(300):
+        write_box(raw, f"0_{1000 + number}", BoxOf(state=STATE_FINALIZED))
+    node.start(raw, "9_5", rank_box(0))
+    assert values(signals)["running"] == 1
 
 
 def test_a_denied_process_runs_though_it_never_beats(node: Node, signals: LiveSignals) -> None:

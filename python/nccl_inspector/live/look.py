@@ -17,7 +17,7 @@ from nccl_inspector.jobnames import JOB_NAME, PUBLISHED_NAME
 from nccl_inspector.live.beats import Now, now
 from nccl_inspector.manifest import Manifest
 from nccl_inspector.model import Process
-from nccl_inspector.rawdir import Life, life_of, list_raw
+from nccl_inspector.rawdir import Life, in_turns, life_of, list_raw
 from nccl_inspector.tally import Inode
 
 
@@ -83,15 +83,22 @@ def _read_boxes(raw_fd: int, uid: int) -> tuple[tuple[Seen, ...], tuple[str, ...
     found: list[Seen] = []
     known: set[Inode] = set()
     problems = []
-    for name, stem in listing.boxes[:BOXES_MAX]:
+    tried, left_out = 0, listing.overflow
+    for name, stem in in_turns(listing.boxes):
+        if tried == BOXES_MAX:
+            left_out = True
+            break
         try:
             seen = _read_box(raw_fd, name, stem, uid, known)
         except RefusedError as err:
+            tried += 1
             if err.reason != "gone":
                 problems.append(f"{name} is refused: {err}")
             continue
-        found += [seen] if seen else []
-    if len(listing.boxes) > BOXES_MAX or listing.overflow:
+        if seen:  # else it has ended: its box stays until the job ends, and is not counted
+            tried += 1
+            found.append(seen)
+    if left_out:
         problems.append(f"more than {BOXES_MAX} processes, the rest is left out")
     return tuple(found), tuple(problems)
 

@@ -100,9 +100,11 @@ class LiveSignals:
                 if not listing.metrics:
                     return []
                 end_s = min(end_s, time.thread_time() + JOB_S)
-                for _, stem in in_turns(listing.boxes, BOXES_MAX):
+                for _, stem in in_turns(listing.boxes):
                     if time.thread_time() > end_s:
                         return []
+                    if len(seen) >= BOXES_MAX:  # that say they live; ended ones stay until the end
+                        break
                     with suppress(RefusedError):
                         self._process(raw_fd, stem, manifest.uid, count, seen)
         known |= seen
