@@ -224,11 +224,7 @@ OTHER static int coll_call(void *context, void **handle, const struct abi_coll_a
 
 OTHER static int copy_engine(void *context, const struct abi_ce_coll *ce)
 {
-	track_copy_engine(TRACK, context,
-			  &(struct event){ .peer = EVENT_NO_PEER,
-					   .func = ce->func,
-					   .datatype = ce->datatype,
-					   .count = ce->count });
+	track_copy_engine(TRACK, context, ce);
 	return NCCL_SUCCESS;
 }
 

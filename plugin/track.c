@@ -419,8 +419,18 @@ void *track_old_group_start(struct track *track, void *context)
 	return handle_of((uint64_t)number << HANDLE_NUMBER_SHIFT | (uint64_t)comm << HANDLE_COMM_SHIFT | HANDLE_GROUP);
 }
 
-void track_copy_engine(struct track *track, void *context, const struct event *event)
+/* How many parts of that size this rank sends or gets, its own included. */
+static uint64_t parts_of(const struct box_comm *comm, const struct abi_ce_coll *ce)
 {
+	uint8_t func = words_number(WORDS_FUNC, ce->func);
+	bool is_roots = (func == BOX_FUNC_GATHER || func == BOX_FUNC_SCATTER) && ce->root == comm->rank;
+
+	return (func == BOX_FUNC_ALLTOALL || is_roots) && comm->nranks > 0 ? (uint64_t)comm->nranks : 1;
+}
+
+void track_copy_engine(struct track *track, void *context, const struct abi_ce_coll *ce)
+{
+	const struct event event = { .peer = EVENT_NO_PEER, .func = ce->func, .datatype = ce->datatype, .count = ce->count };
 	uint32_t generation;
 
 	if (!atomic_load_explicit(&track->follows, relaxed))
@@ -429,8 +439,8 @@ void track_copy_engine(struct track *track, void *context, const struct event *e
 
 	if (!comm)
 		return;
-	uint64_t bytes = event->count * words_bytes(event->datatype);
-	struct key_words words = kinds_words(track_comm_index(track, comm), event, bytes);
+	uint64_t bytes = event.count * words_bytes(event.datatype) * parts_of(comm, ce);
+	struct key_words words = kinds_words(track_comm_index(track, comm), &event, bytes);
 
 	words.algo = BOX_ALGO_CE;
 	kinds_mark_seen(&track->comms[words.comm], words.func);

@@ -146,8 +146,9 @@ TRACK_HOT int track_coll(struct track *track, void *context, const struct abi_co
 int track_symmetric_coll(struct track *track, void *context, void *call, const struct abi_coll *coll, void **handle);
 /* A call of a collective, for which an operation is to follow, or not. */
 void track_coll_call(struct track *track, void *context, const struct event *event);
-/* A collective that copy engines run: it is counted, without a time. */
-void track_copy_engine(struct track *track, void *context, const struct event *event);
+/* A collective that copy engines run: it is counted, without a time. NCCL's count is that of one peer where each has its
+ * part; the bytes are those of all, as of a group of Sends and Recvs (groups.h). */
+void track_copy_engine(struct track *track, void *context, const struct abi_ce_coll *ce);
 /* v1 to v3: id, name and rank come with each event. True for the one that named the communicator. */
 bool track_name(struct track *track, void *context, uint64_t id, const char *name, int rank);
 /* A phase of a channel (v7) ended: the one of waiting for the peers. */

@@ -252,8 +252,7 @@ static void test_untimed(void)
 
 	operate(comm, "Send", 5, 65536, 1000);
 	operate(comm, "Send", 5, 65536, 1000);
-	track_copy_engine(&track, comm, &(struct event){ .peer = EVENT_NO_PEER, .func = "AllGather",
-							 .datatype = "ncclInt8", .count = 65536 });
+	track_copy_engine(&track, comm, &(struct abi_ce_coll){ .func = "AllGather", .datatype = "ncclInt8", .count = 65536 });
 	operate(comm, "AllReduce", -1, 65536, 1000);
 	render();
 	ok(value_of("nccl_p2p_untimed_operations_total") == 2 && value_of("nccl_p2p_untimed_bytes_total") == 131072,
@@ -442,8 +441,7 @@ static void test_all_metrics(const char *path)
 	operate_in_phases(comm, "AllReduce", EVENT_NO_PEER);
 	operate_in_phases(comm, "Send", 6);
 	operate(comm, "Send", 5, 65536, 1000);
-	track_copy_engine(&track, comm, &(struct event){ .peer = EVENT_NO_PEER, .func = "AllGather",
-							 .datatype = "ncclInt8", .count = 65536 });
+	track_copy_engine(&track, comm, &(struct abi_ce_coll){ .func = "AllGather", .datatype = "ncclInt8", .count = 65536 });
 	add_net(0, 0, 6, true, 1000000000);
 	add_net(1, 0, 4, false, 1000000000);
 	render();

@@ -146,10 +146,17 @@ static void test_what_has_no_time(void)
 	ok(box.comms[0].untimed == 3 && enqueued(0) == 3, "but counted");
 	ok(key_of(BOX_FUNC_SEND)->untimed_ops == 1 && key_of(BOX_FUNC_SEND)->untimed_bytes == 99 &&
 		   key_of(BOX_FUNC_SEND)->ops == 0, "with its bytes, by kind, apart from what has a time");
-	track_copy_engine(&track, comm, &(struct event){ .peer = EVENT_NO_PEER, .func = "AllGather",
-							 .datatype = "ncclFloat32", .count = 100 });
+	track_copy_engine(&track, comm, &(struct abi_ce_coll){ .func = "AllGather", .datatype = "ncclFloat32", .count = 100 });
 	ok(key_of(BOX_FUNC_ALLGATHER)->algo == BOX_ALGO_CE && key_of(BOX_FUNC_ALLGATHER)->untimed_bytes == 400,
 	   "so are those of copy engines");
+	track_copy_engine(&track, comm, &(struct abi_ce_coll){ .func = "AlltoAll", .datatype = "ncclFloat32", .count = 100 });
+	ok(key_of(BOX_FUNC_ALLTOALL)->untimed_bytes == 8 * 400, "of an all-to-all the parts of all eight ranks");
+	track_copy_engine(&track, comm, &(struct abi_ce_coll){ .func = "Scatter", .datatype = "ncclInt8", .count = 100,
+							       .root = 3 });
+	ok(key_of(BOX_FUNC_SCATTER)->untimed_bytes == 800, "of a Scatter the root's parts of all");
+	track_copy_engine(&track, comm, &(struct abi_ce_coll){ .func = "Gather", .datatype = "ncclInt8", .count = 100,
+							       .root = 2 });
+	ok(key_of(BOX_FUNC_GATHER)->untimed_bytes == 100, "and of a Gather one's own, to another root");
 }
 
 static void call(const char *func)
