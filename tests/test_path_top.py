@@ -158,12 +158,10 @@ def test_the_slow_rank_is_named_on_its_node(sight: Sight) -> None:
 
 def test_the_cluster_waits_for_the_slow_rank(sight: Sight) -> None:
     (job,) = sight.slow["jobs"]
-    # How much depends on the machine's speed; the boxes of a node with the slow rank say it too.
-    share, of_node = (
-        flow["waiting_s"] / flow["waitable_s"] for flow in (job["flow"], sight.job("slow")["flow"])
-    )
-    assert 0.3 < share < 0.95
-    assert share == pytest.approx(of_node, abs=0.15)
+    # How much depends on the machine's speed, which differs between the seconds that Prometheus
+    # looked at and those in which the boxes of a node with the slow rank were looked at.
+    for flow in (job["flow"], sight.job("slow")["flow"]):
+        assert 0.3 < flow["waiting_s"] / flow["waitable_s"] < 0.95
     first = job["ranks"][0]
     assert (first["name"], first["node"]) == ("rank 5", "n3")
     assert "it may be late" in first["troubles"][0]["words"]
