@@ -118,12 +118,14 @@ def data_parallel(
     ranks: int = 16, steps: int = 80, fault: Fault = Fault(), uneven: float = 0.0, seed: int = 0,
     transfer_s: float = 0.02, node_uneven: float = 0.0, of_node: int = 4, pauses: int = 0,
     pauses_of: Sequence[int] = (), input_s: float = 0.0, work: float = 1.0,
+    late: tuple[int, float] = (0, 0.0),
 ) -> StepJob:  # fmt: skip
     """Eight buckets are reduced while the backward pass goes on; all wait for the last one.
 
     `uneven`: by how much the ranks' work differs by chance, `node_uneven`: that of whole nodes.
     `pauses`: of a second, each of one of some ranks. `input_s`: for which all wait at the begin of
-    a step; `work`: how much more there is of it.
+    a step; `work`: how much more there is of it. `late`: a rank, and how many seconds its host
+    comes late to each step.
     """
     rng = np.random.default_rng(seed)
     other = np.random.default_rng((seed, 1))  # the same noise with pauses and without
@@ -140,6 +142,7 @@ def data_parallel(
         )
         noise = 1 + 0.01 * rng.standard_normal((9, ranks))
         ready, free = now + input_s + 0.2 * paces * noise[8], now.copy()
+        ready[late[0]] += late[1]
         if step in paused:
             ready[paused[step]] += 1.0
         for bucket in range(8):

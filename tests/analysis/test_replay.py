@@ -136,6 +136,18 @@ def test_one_rank_whose_pauses_are_rare_is_named_and_pauses_of_all_are_nobodys()
     assert _warned(_judge(job(range(16)))) == []
 
 
+@pytest.mark.parametrize("late_s", [0.06, 0.09])
+def test_a_rank_late_by_the_same_time_at_each_step_is_not_taken_for_a_slower_one(
+    late_s: float,
+) -> None:
+    # The others wait behind it in the queue all the time, but for steps in which one paused.
+    job = partial(data_parallel, steps=160, pauses=16, pauses_of=range(8, 16), seed=5)
+    (found,) = _warned(_judge(job(late=(5, late_s))))
+    assert found.members == (5,)
+    cost = 1 - job().end_s / job(late=(5, late_s)).end_s
+    assert found.cost_share == pytest.approx(cost, rel=0.15)
+
+
 def test_two_nodes_whose_work_differs_by_chance_are_not_accused() -> None:
     for seed in range(6):
         job = data_parallel(ranks=8, steps=120, node_uneven=0.15, of_node=4, seed=seed)

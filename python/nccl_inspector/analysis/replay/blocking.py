@@ -29,6 +29,9 @@ PAIR_ROWS_MIN = 8  # fewer observations of a pair of kinds tell nothing
 _WAIT_NS_MIN = 10_000.0  # variation of the waiting that is too small to test anything by
 _CLEARLY = 0.35  # two spreads whose logarithms differ by more do not differ by chance
 _SLOPE_ERROR_MAX = 0.2
+_SLOPE_AWAY_MAX = 1.0  # from 0 or -1: neither explains more
+_SLOPE_CLEAR_MAX = 0.25
+_MUCH_SHARE = 0.005  # of the time from an end to the next begin, that is waited
 _ODD_TIMES, _WIDE_TIMES = 4.0, 8.0  # of the middle deviation
 _BLOCKS_SLOPE = 0.5  # of the next begin against the waiting: 0 blocks, 1 does not
 
@@ -89,16 +92,23 @@ class _Evidence:
     seen: Ints
     told: Mask
     blocks: Mask
+    clear: Mask  # what waiting changes is what one of the answers says
 
 
-def _slopes(classes: Ints, moved: Floats, delayed: Floats, count: int) -> tuple[Floats, Floats]:
-    """Return by class the slope of one against the other, and its standard error."""
-    moved, delayed = _residual(moved, classes), _residual(delayed, classes)
+def _slopes(
+    classes: Ints, alike: Ints, moved: Floats, delayed: Floats, count: int
+) -> tuple[Floats, Floats]:
+    """Return by class the slope of one against the other, and its standard error.
+
+    `alike`: groups in which they are compared; what one stage of the job takes is not what another
+    takes.
+    """
+    moved, delayed = _residual(moved, alike), _residual(delayed, alike)
     # What neither answer explains, a pause or the slow first steps of a job, must not decide it.
     odd = np.minimum(np.abs(moved), np.abs(moved + delayed))
     used = odd <= _ODD_TIMES * medians(classes, odd, count)[classes] + 1e3
-    classes, moved, delayed = classes[used], moved[used], delayed[used]
-    moved, delayed = _residual(moved, classes), _residual(delayed, classes)
+    classes, alike, moved, delayed = classes[used], alike[used], moved[used], delayed[used]
+    moved, delayed = _residual(moved, alike), _residual(delayed, alike)
     # A few moments must not decide it either.
     wide = medians(classes, np.abs(delayed), count)[classes] * _WIDE_TIMES + 1e3
     scale = medians(classes, np.abs(moved), count)[classes] * _WIDE_TIMES + 1e3
@@ -115,8 +125,8 @@ def _slopes(classes: Ints, moved: Floats, delayed: Floats, count: int) -> tuple[
     return slope, error
 
 
-def _by_slope(place: Ints, classes: Ints, pairs: Ints, rows: Ints, far: Floats, waited: Floats,
-              count: int) -> _Evidence:  # fmt: skip
+def _by_slope(place: Ints, stage: Ints, classes: Ints, pairs: Ints, rows: Ints, far: Floats,
+              waited: Floats, count: int) -> _Evidence:  # fmt: skip
     """Ask whether what follows comes as much closer as the ranks had to wait.
 
     That is asked of the middle of the ranks that waited, from one time to the next: how long they
@@ -129,22 +139,25 @@ def _by_slope(place: Ints, classes: Ints, pairs: Ints, rows: Ints, far: Floats, 
     held = rows[waited[rows] > least[place[rows]]]
     seen = np.bincount(classes[rows], minlength=count)
     if not len(held):
-        return _Evidence(seen, np.zeros(count, bool), np.ones(count, bool))
+        return _Evidence(seen, np.zeros(count, bool), np.ones(count, bool), np.zeros(count, bool))
     here = number_rows(classes[held], place[held])
     size = int(here.max()) + 1
     moved, delayed = medians(here, far[held], size), medians(here, waited[held], size)
     one = first_rows(here)
     fine, coarse = classes[held][one], pairs[held][one]
-    slope, error = _slopes(fine, moved, delayed, count)
+    alike = number_rows(fine, stage[held][one])
+    slope, error = _slopes(fine, alike, moved, delayed, count)
     of_pair = np.zeros(count, np.int64)
     of_pair[classes[rows]] = pairs[rows]
     many = int(pairs.max()) + 1
-    middle = medians(fine, moved, count), medians(fine, delayed, count)
-    slope2, error2 = _slopes(coarse, moved - middle[0][fine], delayed - middle[1][fine], many)
+    slope2, error2 = _slopes(coarse, alike, moved, delayed, many)
     poor = ~(error < _SLOPE_ERROR_MAX)
     slope = np.where(poor, slope2[of_pair], slope)
     error = np.where(poor, error2[of_pair], error)
-    return _Evidence(seen, error < _SLOPE_ERROR_MAX, ~(slope < -_BLOCKS_SLOPE))
+    # Of any other slope neither is the reason.
+    away = np.minimum(np.abs(slope), np.abs(slope + 1))
+    told = (error < _SLOPE_ERROR_MAX) & (away <= _SLOPE_AWAY_MAX)
+    return _Evidence(seen, told, ~(slope < -_BLOCKS_SLOPE), away <= _SLOPE_CLEAR_MAX)
 
 
 def _by_constancy(records: Records, classes: Ints, rows: Ints, far: Floats, count: int,
@@ -154,17 +167,17 @@ def _by_constancy(records: Records, classes: Ints, rows: Ints, far: Floats, coun
     rows = rows[other[rows] >= 0]
     seen = np.bincount(classes[rows], minlength=count)
     if not len(rows):
-        return _Evidence(seen, np.zeros(count, bool), np.ones(count, bool))
+        return _Evidence(seen, np.zeros(count, bool), np.ones(count, bool), np.zeros(count, bool))
     farther = (records.begin[follower[rows]] - records.end[other[rows]]).astype(float)
     own = number_rows(classes[rows], records.member[rows])
     here = medians(classes[rows], np.abs(_residual(far[rows], own)), count)
     there = medians(classes[rows], np.abs(_residual(farther, own)), count)
     told = (seen >= PAIR_ROWS_MIN) & (np.abs(np.log((here + 500) / (there + 500))) > _CLEARLY)
-    return _Evidence(seen, told, here < there)
+    return _Evidence(seen, told, here < there, told)
 
 
 def blocking(
-    records: Records, place: Ints, kind: Ints, position: Ints, waited: Floats
+    records: Records, place: Ints, stage: Ints, kind: Ints, position: Ints, waited: Floats
 ) -> tuple[Mask, float]:
     """Return which rows block what follows, and the share of rows of which that is known."""
     follower = _followers(records)
@@ -179,9 +192,15 @@ def blocking(
     queued = np.bincount(classes[at_once], minlength=count) > 0.5 * np.maximum(every, 1)
     if not len(rows):
         return ~queued[classes] & (follower >= 0), 0.0
-    slope = _by_slope(place, classes, number_rows(kind, kind[after]), rows, far, waited, count)
+    pairs = number_rows(kind, kind[after])
+    slope = _by_slope(place, stage, classes, pairs, rows, far, waited, count)
     constant = _by_constancy(records, classes, rows, far, count, follower)
-    blocks = np.where(constant.told, constant.blocks, np.where(slope.told, slope.blocks, True))
+    # Nearer to this end than to that of the other stream may still be near to neither. That takes
+    # a clear answer: where hardly anybody waits chance decides what waiting changes.
+    much = medians(classes[rows], waited[rows] - _MUCH_SHARE * far[rows], count) > 0
+    elsewhere = constant.told & ~constant.blocks
+    free = slope.told & ~slope.blocks & (~constant.told | (much & slope.clear))
+    blocks = ~elsewhere & ~free
     told = constant.told | slope.told | queued
     known = float(every[told].sum()) / max(float(every.sum()), 1.0)
     return (blocks & ~queued)[classes] & (follower >= 0), known

@@ -9,6 +9,7 @@ from nccl_inspector.analysis.replay.arrays import (
     Floats,
     Ints,
     Mask,
+    first_rows,
     medians,
     medians_of_others,
     number_rows,
@@ -18,6 +19,9 @@ from nccl_inspector.analysis.replay.arrays import (
 from nccl_inspector.analysis.replay.blocking import QUEUED_NS
 from nccl_inspector.analysis.replay.order import Order
 from nccl_inspector.analysis.replay.records import Records
+
+_PACE_OTHERS_MIN = 2  # whose steps are known at the same place of the pattern
+_PACE_STEPS_MIN = 8  # of the process itself, at such places
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +100,35 @@ def _ratio(own: Floats, usual: Floats, at: Ints) -> Floats:
     return np.where(fine, np.clip(found, 0.5, 2.0), 1.0)
 
 
+def _pace_seen(records: Records, order: Order, previous: Ints, step: Floats) -> Floats:
+    """Return each process's steps between operations, against those of others at any time.
+
+    Who always waits behind a late process shows its own pace only when it was itself late for once,
+    by a pause say. Without that a rank that is late by the same time at each step, and one that is
+    slower in all that it does, look the same. NaN: it is not known of enough others.
+    """
+    before = np.maximum(previous, 0)
+    clear = (previous >= 0) & ~order.queued & ~order.queued[before] & (step > QUEUED_NS)
+    rows = np.flatnonzero(clear)
+    found = np.full(records.members, np.nan)
+    if not len(rows):
+        return found
+    pair = number_rows(order.spot[rows], order.spot[before[rows]])
+    cell = number_rows(pair, records.member[rows])
+    cells = int(cell.max()) + 1
+    middle, count = medians(cell, step[rows], cells), np.bincount(cell, minlength=cells)
+    one = first_rows(cell)
+    pair_of, member_of = pair[one], records.member[rows][one]
+    # Those who are hardly ever seen there are no less good: each has one voice.
+    others = medians_of_others(pair_of, middle)
+    enough = np.bincount(pair_of)[pair_of] > _PACE_OTHERS_MIN
+    told = enough & ~np.isnan(others) & (others > 0)
+    ratio = middle[told] / others[told]
+    seen = medians(member_of[told], ratio, records.members)
+    often = np.bincount(member_of[told], count[told], minlength=records.members)
+    return np.where(often >= _PACE_STEPS_MIN, seen, np.nan)
+
+
 def _carry_on(
     records: Records, order: Order, place: Ints, gaps: Gaps, murky: Mask, queued: Mask
 ) -> Gaps:
@@ -120,6 +153,8 @@ def _carry_on(
         ratio = np.where(clear, step / usual_step, np.nan)
     fine = ~np.isnan(ratio)
     pace = medians(records.member[fine], ratio[fine], records.members)
+    seen = _pace_seen(records, order, previous, step)
+    pace = np.where(np.isnan(seen), pace, seen)
     pace = np.clip(np.nan_to_num(pace, nan=1.0), 0.25, 4.0)
     depth = np.zeros(len(records), np.int64)
     begin_of_run = np.ones(len(by_run), dtype=bool)

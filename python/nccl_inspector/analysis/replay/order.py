@@ -193,17 +193,18 @@ def find_order(records: Records) -> Order:
     position = positions(records, number_rows(classes, records.func))
     before = _before(kernel, stream, in_stream)
     queued = (before >= 0) & (records.begin - records.end[np.maximum(before, 0)] < QUEUED_NS)
+    owner = number_rows(records.run, records.member)
+    handed = _handed_on(records, kind, owner, before)
     delayed = _delays(in_stream, queued, waited)
-    blocks, sure = blocking(records, place, kind, position, delayed)
+    delayed = np.where(handed >= 0, delayed + delayed[np.maximum(handed, 0)], delayed)
+    blocks, sure = blocking(records, place, stage[records.member], kind, position, delayed)
     # What follows differs by rank where streams run beside each other; the program does not.
     agree = np.bincount(place, blocks, minlength=int(place.max()) + 1) > 0.5 * np.bincount(place)
     blocks = agree[place]
     spot = number_rows(stage[records.member], kind, position)
-    owner = number_rows(records.run, records.member)
     held = np.flatnonzero(blocks)
     cause = last_before(owner[held], records.end[held], owner, records.begin)
     cause = np.where(cause >= 0, held[np.maximum(cause, 0)] if len(held) else -1, -1)
-    handed = _handed_on(records, kind, owner, before)
     cause = np.where(handed >= 0, handed, cause)
     # A process without a record in a whole piece of a run lacks some: its gap is not known.
     cause = np.where(records.piece - records.piece[np.maximum(cause, 0)] <= 1, cause, -1)
