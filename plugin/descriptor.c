@@ -67,9 +67,10 @@ bool descriptor_take(struct descriptor *descriptor, int fd)
 int descriptor_fd(struct descriptor *descriptor, struct file_found *found)
 {
 	int fd = atomic_load(&descriptor->fd);
-	struct file_found here;
+	struct file_found here = {0};
 
-	found = found ? found : &here;
+	if (!found)
+		found = &here;
 	if (fd < 0 || (file_look(fd, "", found) && file_is_same(&descriptor->identity, found)))
 		return fd;
 	atomic_store(&descriptor->fd, -1);
