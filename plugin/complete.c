@@ -53,6 +53,23 @@ static void compare_clocks(struct track *track, struct box_comm *comm, uint64_t 
 		atomic_store_explicit(&comm->clock_ahead_ns, ahead, relaxed);
 }
 
+/* Nothing can have lasted longer than it has been known (`since`), */
+INLINE bool lasted_longer(const struct track *track, uint64_t start, uint64_t stop, uint64_t since)
+{
+	return !likely(stop - start <= PLAUSIBLE_SLACK_NS) &&
+	       stop - start > clock_ticks_to_ns(clock_ticks() - since, track->ns_per_tick_q32) + PLAUSIBLE_SLACK_NS;
+}
+
+/* nor have begun before. */
+INLINE bool began_before(const struct track *track, const struct box_comm *comm, uint64_t start, uint64_t since)
+{
+	int64_t least = atomic_load_explicit(&comm->clock_ahead_ns, relaxed);
+	int64_t before = atomic_load_explicit(&comm->clock_ahead_before_ns, relaxed);
+	int64_t began_ns = (int64_t)(start + (uint64_t)(before < least ? before : least)); /* by our clock */
+
+	return began_ns + PLAUSIBLE_SLACK_NS < (int64_t)clock_ticks_to_ns(since, track->ns_per_tick_q32);
+}
+
 /* Duration and clocks of an operation that is over, against when we can have come to know of it. */
 INLINE bool is_plausible(struct track *track, struct box_comm *comm, const struct box_op *op)
 {
@@ -63,22 +80,29 @@ INLINE bool is_plausible(struct track *track, struct box_comm *comm, const struc
 	uint64_t index = atomic_load_explicit(&op->index, relaxed);
 	uint64_t compared = atomic_load_explicit(&comm->clock_since_tick, relaxed);
 
-	if (stop <= start)
-		return false;
 	if (!since)
 		since = round;
-	if (!likely(stop - start <= PLAUSIBLE_SLACK_NS) &&
-	    stop - start > clock_ticks_to_ns(clock_ticks() - since, track->ns_per_tick_q32) + PLAUSIBLE_SLACK_NS)
+	if (stop <= start || lasted_longer(track, start, stop, since))
 		return false;
 	/* The last round's time will do to see that it is long ago. */
 	if (!likely(index % CLOCKS_EVERY && compared &&
 		    (int64_t)(round - compared) < (int64_t)track->clocks_ticks))
 		compare_clocks(track, comm, stop);
-	int64_t least = atomic_load_explicit(&comm->clock_ahead_ns, relaxed);
-	int64_t before = atomic_load_explicit(&comm->clock_ahead_before_ns, relaxed);
-	int64_t began_ns = (int64_t)(start + (uint64_t)(before < least ? before : least)); /* by our clock */
+	return !began_before(track, comm, start, since);
+}
 
-	return began_ns + PLAUSIBLE_SLACK_NS >= (int64_t)clock_ticks_to_ns(since, track->ns_per_tick_q32);
+/* The same of a group's members without a slot. */
+static bool is_slotless_plausible(struct track *track, struct box_comm *comm, uint64_t token)
+{
+	uint64_t start, stop, since;
+
+	if (!groups_slotless_times(&track->groups, token, &start, &stop, &since))
+		return true; /* there is nothing to tell */
+	if (stop <= start || lasted_longer(track, start, stop, since))
+		return false;
+	if (!atomic_load_explicit(&comm->clock_since_tick, relaxed))
+		compare_clocks(track, comm, stop);
+	return !began_before(track, comm, start, since);
 }
 
 static uint16_t json_flags(const struct track *track)
@@ -326,6 +350,24 @@ int track_last_kernel(struct track *track, struct box_op *op, uint32_t generatio
 	return 0;
 }
 
+bool track_slotless_over(struct track *track, uint64_t token, bool timed)
+{
+	unsigned index = (unsigned)(token & 0xffff) % BOX_LIVE_COMMS;
+	struct box_comm *comm = &track->box->comms[index];
+	struct group_facts facts;
+
+	if (!track_enter(comm))
+		return false;
+	if (timed && !is_slotless_plausible(track, comm, token)) {
+		track_drop(track, BOX_DROP_IMPLAUSIBLE);
+		timed = false;
+	}
+	if (groups_slotless_over(&track->groups, token, timed, comm->nranks, &facts))
+		group_account(track, index, &facts);
+	track_leave(comm);
+	return true;
+}
+
 static void group_over(struct track *track, uint64_t word)
 {
 	unsigned index = handle_comm(word) % BOX_LIVE_COMMS;
@@ -335,8 +377,11 @@ static void group_over(struct track *track, uint64_t word)
 		return;
 	struct box_comm *comm = &track->box->comms[index];
 
-	if (!groups_close(&track->groups, word >> HANDLE_COMM_SHIFT, comm->nranks, &facts))
+	if (!groups_close(&track->groups, word >> HANDLE_COMM_SHIFT, comm->nranks, &facts)) {
+		if (groups_slotless_ended(&track->groups, word >> HANDLE_COMM_SHIFT))
+			track_slotless_over(track, word >> HANDLE_COMM_SHIFT, true);
 		return;
+	}
 	/* All members were over before the call returned, so the other thread is hardly busy with the next. */
 	if (track_enter(comm)) {
 		group_account(track, index, &facts);

@@ -79,6 +79,64 @@ void groups_add(struct groups *groups, uint32_t number, bool is_send, uint64_t b
 	atomic_fetch_add_explicit(&group->word, ONE_JOINED, memory_order_release);
 }
 
+void groups_add_slotless(struct groups *groups, uint32_t number, const struct slotless *member)
+{
+	struct group *group = &groups->group[number - 1];
+
+	word_raise(&group->last_index, member->index);
+	word_lower(&group->enqueue_tick, member->enqueue_tick);
+	word_lower(&group->known_tick, member->known_tick);
+	atomic_store_explicit(&group->comm_generation, member->comm_generation, relaxed);
+	word_add(&group->announced_channels, member->channels);
+	atomic_fetch_add_explicit(&group->slotless, 1, relaxed);
+	atomic_store_explicit(&groups->has_slotless, true, relaxed);
+}
+
+bool groups_slotless_start(struct groups *groups, uint64_t token, uint64_t gpu_ns)
+{
+	struct group *group = group_of(groups, token);
+
+	if (!group || !atomic_load_explicit(&group->slotless, relaxed))
+		return false;
+	word_lower(&group->start_ns, gpu_ns);
+	word_add(&group->started_channels, 1);
+	return true;
+}
+
+bool groups_is_closed(const struct group *group)
+{
+	return atomic_load(&group->word) & CLOSED;
+}
+
+static bool has_all_channels(const struct group *group)
+{
+	return atomic_load(&group->stopped_channels) >= atomic_load_explicit(&group->announced_channels, relaxed);
+}
+
+/* Whoever comes second, who closes the group or who ends its last channel, finds the other's word. */
+static bool is_slotless_due(const struct group *group)
+{
+	return group && atomic_load_explicit(&group->slotless, relaxed) && groups_is_closed(group) && has_all_channels(group);
+}
+
+bool groups_slotless_stop(struct groups *groups, uint64_t token, uint64_t gpu_ns)
+{
+	struct group *group = group_of(groups, token);
+
+	if (!group || !atomic_load_explicit(&group->slotless, relaxed) ||
+	    atomic_load_explicit(&group->stopped_channels, relaxed) >=
+		    atomic_load_explicit(&group->started_channels, relaxed))
+		return false;
+	word_raise(&group->stop_ns, gpu_ns);
+	atomic_fetch_add(&group->stopped_channels, 1);
+	return is_slotless_due(group);
+}
+
+bool groups_slotless_ended(struct groups *groups, uint64_t token)
+{
+	return atomic_load_explicit(&groups->has_slotless, relaxed) && is_slotless_due(group_of(groups, token));
+}
+
 void groups_new_comm(struct groups *groups, unsigned comm)
 {
 	for (unsigned func = 0; func < BOX_FUNCS; func++)
@@ -130,6 +188,10 @@ static bool end(struct groups *groups, struct group *group, uint64_t word, int n
 	atomic_store_explicit(&group->stop_ns, 0, relaxed);
 	atomic_store_explicit(&group->last_index, 0, relaxed);
 	atomic_store_explicit(&group->enqueue_tick, 0, relaxed);
+	atomic_store_explicit(&group->known_tick, 0, relaxed);
+	atomic_store_explicit(&group->announced_channels, 0, relaxed);
+	atomic_store_explicit(&group->started_channels, 0, relaxed);
+	atomic_store_explicit(&group->stopped_channels, 0, relaxed);
 	atomic_store_explicit(&group->word, 0, relaxed);
 	atomic_store_explicit(&group->token, 0, memory_order_release);
 	return !(word & SPOILED) && sends + receives > 1;
@@ -152,6 +214,32 @@ bool groups_member_over(struct groups *groups, uint32_t number, uint64_t start_n
 	return is_over(word) && end(groups, group, word, nranks, facts);
 }
 
+bool groups_slotless_times(struct groups *groups, uint64_t token, uint64_t *start_ns, uint64_t *stop_ns, uint64_t *known_tick)
+{
+	const struct group *group = group_of(groups, token);
+
+	if (!group || !atomic_load_explicit(&group->slotless, relaxed))
+		return false;
+	*start_ns = atomic_load_explicit(&group->start_ns, relaxed);
+	*stop_ns = atomic_load_explicit(&group->stop_ns, relaxed);
+	*known_tick = atomic_load_explicit(&group->known_tick, relaxed);
+	return true;
+}
+
+bool groups_slotless_over(struct groups *groups, uint64_t token, bool timed, int nranks, struct group_facts *facts)
+{
+	struct group *group = group_of(groups, token);
+	uint32_t count = group ? atomic_exchange_explicit(&group->slotless, 0, relaxed) : 0;
+
+	if (!count)
+		return false;
+	if (!timed)
+		atomic_fetch_or_explicit(&group->word, SPOILED, relaxed);
+	uint64_t word = atomic_fetch_add_explicit(&group->word, count, memory_order_acq_rel) + count;
+
+	return is_over(word) && end(groups, group, word, nranks, facts);
+}
+
 bool groups_close(struct groups *groups, uint64_t token, int nranks, struct group_facts *facts)
 {
 	struct group *group = group_of(groups, token);
@@ -159,7 +247,7 @@ bool groups_close(struct groups *groups, uint64_t token, int nranks, struct grou
 
 	if (!group)
 		return false;
-	word = atomic_fetch_or_explicit(&group->word, CLOSED, memory_order_acq_rel) | CLOSED;
+	word = atomic_fetch_or(&group->word, CLOSED) | CLOSED;
 	return is_over(word) && end(groups, group, word, nranks, facts);
 }
 

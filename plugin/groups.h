@@ -6,6 +6,9 @@
  * has returned, or belongs to another communicator, the kernel's plan (Group of v5 and later). A group is over
  * when its call has returned, or its plan is told, and all its members are over. Its time is from the first start to
  * the last stop.
+ *
+ * A group may have more members than there are slots (an all-to-all of more than a thousand ranks). Those without one have
+ * no time of their own; the group adds up their channels, so that its time is that of all.
  */
 #ifndef NCCL_INSPECTOR_GROUPS_H
 #define NCCL_INSPECTOR_GROUPS_H
@@ -27,11 +30,17 @@ struct group {
 	_Alignas(64) _Atomic uint64_t start_ns, stop_ns;
 	_Atomic uint64_t last_index;
 	_Atomic uint64_t enqueue_tick; /* of its first member; 0: none yet */
+	/* The members that have no slot. */
+	_Atomic uint32_t slotless;      /* 0 once they are over */
+	_Atomic uint32_t comm_generation;
+	_Atomic uint64_t announced_channels, started_channels, stopped_channels;
+	_Atomic uint64_t known_tick; /* of the sweep's round before the first of them came */
 };
 
 struct groups {
 	struct group group[GROUPS];
 	_Atomic uint32_t over[BOX_LIVE_COMMS][BOX_FUNCS]; /* groups of each communicator and function so far */
+	_Atomic bool has_slotless; /* some group once had members without a slot */
 };
 
 /* What a group was, once it is over. */
@@ -58,10 +67,39 @@ void groups_add(struct groups *groups, uint32_t number, bool is_send, uint64_t b
 bool groups_member_over(struct groups *groups, uint32_t number, uint64_t start_ns, uint64_t stop_ns,
 			uint64_t index, uint64_t enqueue_tick, int nranks, struct group_facts *facts);
 
+/* A member, already added, that has got no slot. */
+struct slotless {
+	uint64_t index, enqueue_tick, known_tick;
+	uint32_t channels; /* that NCCL announced */
+	uint32_t comm_generation;
+};
+void groups_add_slotless(struct groups *groups, uint32_t number, const struct slotless *member);
+
+/* A channel of a member without a slot begins on the GPU. False: its group is over. One thread reports a group's channels. */
+bool groups_slotless_start(struct groups *groups, uint64_t token, uint64_t gpu_ns);
+
+/* One ended. True if that was the last one of a group that has been closed: groups_slotless_over is due. False for one that
+ * did not begin, too. */
+bool groups_slotless_stop(struct groups *groups, uint64_t token, uint64_t gpu_ns);
+
+/* Whether all channels of its members without a slot had ended when the group was closed. */
+bool groups_slotless_ended(struct groups *groups, uint64_t token);
+
+/* When the members without a slot began and ended so far, by the GPU's clock, and the tick when they had yet to come. False:
+ * there are none. */
+bool groups_slotless_times(struct groups *groups, uint64_t token, uint64_t *start_ns, uint64_t *stop_ns, uint64_t *known_tick);
+
+/* The members without a slot are over, all of them; not `timed`: some have no time, which spoils the group. The
+ * caller has the communicator to itself; else as groups_member_over. */
+bool groups_slotless_over(struct groups *groups, uint64_t token, bool timed, int nranks, struct group_facts *facts);
+
 /* For sweep.c, once a second: closes what was left open for a whole round though its communicator's open group
  * (by number; in the token's upper bits) is another: its call was aborted. `strays` is what the round before found. */
 void groups_close_strays(struct groups *groups, uint64_t strays[GROUPS],
 			 uint32_t (*open_number)(const void *argument, unsigned comm), const void *argument);
+
+/* A group may be closed and take no more members. */
+bool groups_is_closed(const struct group *group);
 
 /* How many members have joined a group (by its number + 1) that has unfinished ones. */
 static inline uint64_t groups_joined(const struct groups *groups, uint32_t number)

@@ -332,7 +332,9 @@ TRACK_HOT static int stop_event(void *handle)
 
 static int stop_event_v3(void *handle)
 {
-	if (handle_kind(handle_word(handle)) == HANDLE_KERNEL)
+	unsigned kind = handle_kind(handle_word(handle));
+
+	if (kind == HANDLE_KERNEL || kind == HANDLE_SLOTLESS_KERNEL)
 		track_kernel_stop(TRACK, handle, track_now_ns(TRACK));
 	return stop_event(handle);
 }

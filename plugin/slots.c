@@ -9,7 +9,6 @@
 #define CROWDED 8u /* slots in use, one after the other */
 #define MOVES 8u
 #define WINDOW 64u
-#define OVERTAKEN_OPS 64u
 #define GIVEN_UP_AT_ONCE 64u
 /* One communicator has no more of them, so that one that is stuck leaves some to the others. */
 #define IN_FLIGHT_MAX (BOX_OPS / 2)
@@ -20,7 +19,7 @@ bool slots_left_behind(const struct track *track, const struct box_op *op)
 	const struct box_comm *comm = &track->box->comms[index % BOX_COMMS];
 
 	return atomic_load_explicit(&comm->last_sequence, relaxed) >
-	       atomic_load_explicit(&op->index, relaxed) + OVERTAKEN_OPS;
+	       atomic_load_explicit(&op->index, relaxed) + SLOTS_OVERTAKEN_OPS;
 }
 
 bool slots_overtaken(const struct track *track, const struct box_op *op)
@@ -40,7 +39,7 @@ static bool is_settled(const struct track *track, const struct box_op *op)
 	return is_untold && started &&
 	       started == atomic_load_explicit(&op->stopped_channels, memory_order_acquire) &&
 	       atomic_load_explicit(&track->comms[comm % BOX_LIVE_COMMS].index, relaxed) >
-		       atomic_load_explicit(&op->index, relaxed) + OVERTAKEN_OPS;
+		       atomic_load_explicit(&op->index, relaxed) + SLOTS_OVERTAKEN_OPS;
 }
 
 static bool take_shared(struct box_op *op)

@@ -100,6 +100,9 @@ static inline void slots_rest(struct box_op *op, uint32_t generation)
 	atomic_store_explicit(&op->generation, generation | BOX_OP_GIVEN_UP, memory_order_release);
 }
 
+/* So many later operations of a communicator that are over overtook an earlier one. */
+#define SLOTS_OVERTAKEN_OPS 64u
+
 /* Whether an operation has no kernel event and later ones of its communicator are over: it will get none (a lost
  * start, a part without work). */
 bool slots_overtaken(const struct track *track, const struct box_op *op);

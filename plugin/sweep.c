@@ -267,6 +267,7 @@ void sweep_round(struct sweep *sweep, struct track *track, uint64_t now_tick)
 			sweep_slot(sweep, track, slot, used_shared > BOX_OPS - SLOTS_SHARED - SHORT_POOL, now_tick);
 	settle_calls(sweep, track);
 	groups_close_strays(&track->groups, sweep->strays, open_number, track);
+	slotless_round(&sweep->slotless, track, now_tick, SETTLED_NS, OVERTAKEN_NS);
 	note_progress(sweep, track->box, now_tick);
 	if (used) {
 		uint64_t past_ns = age_ns(track, &track->sweep_tick, now_tick);

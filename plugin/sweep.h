@@ -3,6 +3,7 @@
 #ifndef NCCL_INSPECTOR_SWEEP_H
 #define NCCL_INSPECTOR_SWEEP_H
 
+#include "slotless.h"
 #include "track.h"
 
 struct sweep {
@@ -12,6 +13,7 @@ struct sweep {
 	uint64_t called_bytes[BOX_KEYS];
 	uint32_t called_in[BOX_KEYS]; /* generation of the key's communicator */
 	uint64_t strays[GROUPS];
+	struct slotless_sweep slotless;
 	uint64_t completed[BOX_LIVE_COMMS]; /* one round ago */
 	bool moves[BOX_LIVE_COMMS]; /* something has completed since then */
 	/* Of rounds since a communicator last moved: looks, and what they found. */

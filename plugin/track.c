@@ -12,6 +12,7 @@
 #include "config.h"
 #include "kinds.h"
 #include "peers.h"
+#include "slotless.h"
 #include "slots.h"
 #include "words.h"
 
@@ -206,18 +207,15 @@ INLINE struct peer_call call_peer(struct track *track, const struct key_words *w
 	return call;
 }
 
-/* The application's part of an operation with a time. NULL: counted as dropped. */
-INLINE struct box_op *follow(struct track *track, struct box_comm *comm, const struct event *event,
+/* The application's part of an operation with a time. NULL: there is no slot. */
+INLINE struct box_op *follow(struct track *track, const struct event *event,
 			     const struct key_words *words, const struct peer_call *peer, uint8_t channels,
 			     uint64_t begin_tick)
 {
 	struct box_op *op = slots_take(track, words->comm);
 
-	if (!op) {
-		track_drop(track, BOX_DROP_NO_SLOT);
-		atomic_fetch_add_explicit(&comm->lost, 1, relaxed);
+	if (!op)
 		return NULL;
-	}
 	if (event->peer != EVENT_NO_PEER && peer->entry == PEERS_NONE)
 		track_drop(track, BOX_DROP_NO_PEER);
 	atomic_store_explicit(&op->peer_entry, peer->entry, relaxed);
@@ -240,6 +238,19 @@ __attribute__((noinline)) static uint8_t untold_channels(const struct track *tra
 	if (!channels_untold(words->algo, comm->nnodes))
 		return 0;
 	return index % CHANNELS_PROBE ? channels_expected(&track->channels, key, bytes) : EVENT_CHANNELS_UNKNOWN;
+}
+
+/* Of a group's member the group has the time, and it is counted; any other is lost. */
+__attribute__((noinline)) static void *without_slot(struct track *track, struct box_comm *comm, uint32_t key, uint32_t group,
+						    uint64_t bytes, const struct slotless *member)
+{
+	if (!group) {
+		track_drop(track, BOX_DROP_NO_SLOT);
+		atomic_fetch_add_explicit(&comm->lost, 1, relaxed);
+		return NULL;
+	}
+	count_untimed(track, comm, key, bytes);
+	return slotless_member(track, group, member);
 }
 
 INLINE void *operation(struct track *track, void *context, const struct event *event)
@@ -291,17 +302,14 @@ INLINE void *operation(struct track *track, void *context, const struct event *e
 			atomic_fetch_add_explicit(&track->hot_ticks, clock_ticks() - begin_tick, relaxed);
 		return NULL;
 	}
-	struct box_op *op = follow(track, comm, event, &words, &peer, channels, begin_tick);
+	struct box_op *op = follow(track, event, &words, &peer, channels, begin_tick);
 
+	if (!likely(op))
+		return without_slot(track, comm, key, group, bytes,
+				    &(struct slotless){ .index = index, .enqueue_tick = begin_tick,
+							.channels = channels, .comm_generation = comm_generation });
 	if (key == KEYS_NONE)
 		track_drop(track, BOX_DROP_NO_KEY);
-	if (!op) {
-		struct group_facts facts;
-
-		if (group) /* its call has not returned, so this cannot end it */
-			groups_member_over(&track->groups, group, 0, 0, index, 0, comm->nranks, &facts);
-		return NULL;
-	}
 	atomic_store_explicit(&op->comm_generation, comm_generation, relaxed);
 	atomic_store_explicit(&op->key, key, relaxed);
 	atomic_store_explicit(&op->group, group, relaxed);
@@ -347,6 +355,9 @@ static struct box_op *op_of(struct track *track, uint64_t word, enum handle_kind
 void *track_kernel_start_slowly(struct track *track, void *operation, unsigned channel, uint64_t gpu_ns)
 {
 	uint64_t word = handle_word(operation);
+
+	if (handle_kind(word) == HANDLE_SLOTLESS)
+		return slotless_kernel_start(track, word, gpu_ns);
 	struct box_op *op = op_of(track, word, HANDLE_OPERATION);
 
 	if (!op)
@@ -365,6 +376,9 @@ void *track_kernel_start_slowly(struct track *track, void *operation, unsigned c
 int track_kernel_stop_slowly(struct track *track, void *kernel, uint64_t gpu_ns)
 {
 	uint64_t word = handle_word(kernel), bit = 1ull << handle_channel(word);
+
+	if (handle_kind(word) == HANDLE_SLOTLESS_KERNEL)
+		return slotless_kernel_stop(track, word, gpu_ns);
 	struct box_op *op = op_of(track, word, HANDLE_KERNEL);
 
 	if (!op)

@@ -372,6 +372,10 @@ bool track_complete(struct track *track, struct box_op *op, uint32_t generation,
 bool track_expire(struct track *track, struct box_op *op, uint32_t generation, enum track_slot after);
 bool track_end_untimed(struct track *track, struct box_op *op, uint32_t generation, enum track_slot after);
 
+/* The members without a slot of the group with that token are over (groups_slotless_over). False: somebody else is busy
+ * with its communicator, the sweep will do it. */
+bool track_slotless_over(struct track *track, uint64_t token, bool timed);
+
 /* Whether the caller has the figures of a communicator to itself now; then track_leave. Never waits. */
 bool track_enter(struct box_comm *comm);
 void track_leave(struct box_comm *comm);

@@ -191,6 +191,113 @@ static void test_many_groups_at_a_time(void)
 	   (unsigned long long)all_to_alls(0));
 }
 
+#define MANY 3000u /* ranks of an all-to-all: its parts are more than the slots */
+
+static void all_to_all_of_many(void *parts[2 * MANY])
+{
+	void *group = track_group_start(&track, comm), *call = track_p2p_call(&track, comm, group);
+	unsigned count = 0;
+
+	for (int peer = 0; peer < (int)MANY; peer++) {
+		if (peer == 3)
+			continue;
+		parts[count++] = p2p(call, "Send", peer, 10);
+		parts[count++] = p2p(call, "Recv", peer, 10);
+	}
+	track_group_stop(&track, group);
+}
+
+static void begin_with_many_ranks(void)
+{
+	begin();
+	comms_remove(&track, comm);
+	comm = comms_add(&track, &(struct comm_words){ .id = 8, .name = "m", .nranks = MANY, .nnodes = MANY / 8, .rank = 3 });
+}
+
+static uint64_t parts_counted(void)
+{
+	return key_of(BOX_FUNC_SEND)->ops + key_of(BOX_FUNC_SEND)->untimed_ops + key_of(BOX_FUNC_RECV)->ops +
+	       key_of(BOX_FUNC_RECV)->untimed_ops;
+}
+
+static void test_more_members_than_slots(void)
+{
+	static void *parts[2 * MANY], *channels[2 * MANY];
+	const unsigned last = 2 * (MANY - 1);
+
+	begin_with_many_ranks();
+	for (unsigned turn = 0; turn < 20; turn++) {
+		all_to_all_of_many(parts);
+		for (unsigned i = 0; i < last; i++)
+			channels[i] = kernel(parts[i], i % 64, 1000 + i);
+		for (unsigned i = 0; i < last; i++)
+			stop(channels[i], i == last - 1 ? 77000 : 50000); /* the last one has no slot */
+	}
+	struct box_key *key = key_of(BOX_FUNC_ALLTOALL);
+
+	ok(key && key->ops == 20 && key->bytes == 20ull * 10 * (MANY - 1) && key->busy_ns == 20ull * 76000,
+	   "an all-to-all with more parts than slots has its count, bytes and time (%llu ns)",
+	   key ? (unsigned long long)key->busy_ns : 0);
+	ok(parts_counted() == 20ull * last && !dropped(BOX_DROP_NO_SLOT) && !box.comms[key->comm].lost,
+	   "no part is lost (%llu)", (unsigned long long)parts_counted());
+	ok(enqueued(key->comm) == 20ull * last, "nor counted twice");
+}
+
+static void test_members_without_slots_that_say_little(void)
+{
+	static void *parts[2 * MANY];
+	const unsigned last = 2 * (MANY - 1);
+
+	begin_with_many_ranks();
+	all_to_all_of_many(parts);
+	for (unsigned i = 0; i < last; i++)
+		if (i != last - 3) /* NCCL announces more channels of a Send than come */
+			stop(kernel(parts[i], i % 64, 1000 + i), 50000);
+	ok(!key_of(BOX_FUNC_ALLTOALL), "a channel may yet come");
+	for (unsigned round = 1; round <= 5; round++)
+		sweep_round(&sweep, &track, clock_ticks() + round * ticks_a_second());
+	ok(key_of(BOX_FUNC_ALLTOALL) && key_of(BOX_FUNC_ALLTOALL)->ops == 1, "what is still with all channels ended is over");
+	begin_with_many_ranks();
+	all_to_all_of_many(parts);
+	void *stuck = kernel(parts[last - 1], 1, 90000);
+
+	for (unsigned i = 0; i + 1 < last; i++)
+		stop(kernel(parts[i], i % 64, 91000 + i), 95000);
+	for (unsigned round = 1; round <= 7; round++)
+		sweep_round(&sweep, &track, clock_ticks() + round * ticks_a_second());
+	ok(!key_of(BOX_FUNC_ALLTOALL), "one that has not ended keeps the group open");
+	stop(stuck, 99000);
+	stop(stuck, 99500);
+	ok(key_of(BOX_FUNC_ALLTOALL) && key_of(BOX_FUNC_ALLTOALL)->busy_ns == 99000 - 90000,
+	   "and its end, told twice, is the group's");
+}
+
+static void test_members_without_slots_of_hostile_clocks_and_dead_communicators(void)
+{
+	static void *parts[2 * MANY];
+	const unsigned last = 2 * (MANY - 1);
+
+	begin_with_many_ranks();
+	all_to_all_of_many(parts);
+	stop(kernel(parts[last - 1], 1, 1000), 3600000000000ull);
+	for (unsigned i = 0; i + 1 < last; i++)
+		stop(kernel(parts[i], i % 64, 1000), 2000);
+	ok(!key_of(BOX_FUNC_ALLTOALL) && dropped(BOX_DROP_IMPLAUSIBLE), "an hour in a second is no time");
+	all_to_all_of_many(parts);
+	comms_remove(&track, comm);
+	for (unsigned i = 0; i < BOX_LIVE_COMMS + 1; i++) /* until the record serves another one */
+		comms_remove(&track, comms_add(&track, &(struct comm_words){ .id = 90 + i, .name = "o", .nranks = 8 }));
+	sweep_round(&sweep, &track, clock_ticks() + 20 * ticks_a_second());
+	sweep_round(&sweep, &track, clock_ticks() + 21 * ticks_a_second());
+	unsigned open = 0;
+
+	for (unsigned i = 0; i < GROUPS; i++)
+		open += track.groups.group[i].token != 0;
+	ok(!open, "a communicator that is gone leaves no group behind (%u)", open);
+	stop(kernel(parts[last - 1], 1, 1000), 2000);
+	ok(dropped(BOX_DROP_STALE), "nor does a late event reach one");
+}
+
 static void test_plans_without_sends(void)
 {
 	begin();
@@ -278,6 +385,9 @@ int main(void)
 	test_tasks_after_the_call();
 	test_a_group_of_several_communicators();
 	test_many_groups_at_a_time();
+	test_more_members_than_slots();
+	test_members_without_slots_that_say_little();
+	test_members_without_slots_of_hostile_clocks_and_dead_communicators();
 	test_plans_without_sends();
 	test_phases();
 	test_sampling();
