@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from nccl_inspector.condensed import FILE
+from nccl_inspector.condenser import KEPT_MAX
 from nccl_inspector.model import KILLED
 from nccl_inspector.report import build_report, load_summaries
 from tests import jobs, truth
@@ -318,3 +320,30 @@ def test_a_requeued_job_has_a_report_of_each_attempt(healthy_cluster: Cluster) -
     assert "MISSING nothing" in second
     for text in (first, second):
         assert "2 nodes, 4 ranks" in text
+
+
+# Many steps.
+
+
+def test_a_job_of_many_short_steps_is_measured_to_its_end(healthy_cluster: Cluster) -> None:
+    """Boxes of the first steps' processes have gone by then, so that they do not fill the tmpfs."""
+    cluster, steps = healthy_cluster, KEPT_MAX // 2 + 4
+    one = jobs.standin(cluster, "--steps", "1", *jobs.QUICK)
+    script = f"for step in $(seq {steps}); do srun {one}; done; echo all; sleep 600"
+    job_id = jobs.submit(cluster, *ONE_NODE, script=script)
+
+    def listing() -> list[str]:
+        return [one for one in cluster.node("n1").run_dir_listing() if f"/{job_id}/" in one]
+
+    wait_until(lambda: f"jobs/{job_id}/{FILE}" in listing(), 90, "the first boxes to be condensed")
+    wait_until(lambda: "all\n" in jobs.output(cluster, job_id), 60, "the last step's end")
+    wait_until(
+        lambda: sum(one.endswith(".box") for one in listing()) == KEPT_MAX, 30, "the others to stay"
+    )
+    cluster.run_as("root", ["scancel", str(job_id)])
+    jobs.finish(cluster, job_id)
+    (summary,) = jobs.summaries(cluster, job_id).values()
+    found = Counter(process.facts.step for process in summary.processes)
+    assert found == dict.fromkeys(range(steps), 2)
+    assert {len(process.keys) for process in summary.processes} == {3}
+    assert f"{2 * steps} processes in {steps} steps" in jobs.report(cluster, job_id)

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from nccl_inspector.atwork import AtWork
 from nccl_inspector.collect import Collector, Left
+from nccl_inspector.condenser import Condenser
 from nccl_inspector.config import Config
 from nccl_inspector.counters.series import counters_series
 from nccl_inspector.counters.sources import Readers
@@ -59,6 +60,7 @@ class Agent:
         self._at_work = AtWork(run_fd)
         self._publisher = Publisher(run_fd, config.cluster, self._tally, self._at_work)
         self._collector = Collector(run_fd, config, self._tally, self._at_work, watching=True)
+        self._condenser = Condenser(run_fd, self._tally, self._at_work)
         self._sweeper = Sweeper(run_fd, config, self._tally)
         self._live = LiveSignals(run_fd, config.cluster)
         self._run_fd = run_fd
@@ -106,6 +108,8 @@ class Agent:
         if watch := self._watch:
             self._try("sample counters", lambda: watch.begin_pass(disabled))
         jobs = self._try("publish", lambda: self._publisher.run_pass(disabled))
+        users = self._publisher.users
+        self._try("condense boxes of ended processes", lambda: self._condenser.run_pass(users))
         if watch:
             self._try("take counters", watch.end_pass)
         held = (watch and self._try("wait for counters", watch.held)) or set()
@@ -129,6 +133,7 @@ class Agent:
         """Close the directories."""
         self._publisher.close()
         self._collector.close()
+        self._condenser.close()
         self._sweeper.close()
         self._live.close()
         if self._watch:

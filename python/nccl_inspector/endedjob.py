@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from nccl_inspector.box import read_box
 from nccl_inspector.boxcopy import BOX_BYTES_MAX
 from nccl_inspector.boxsamples import add_samples
+from nccl_inspector.condensed import Condensed, read_condensed
 from nccl_inspector.counters.model import NodeCounters
 from nccl_inspector.counters.watched import read_record
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.hostile import directory, is_locked, regular_file
+from nccl_inspector.hostile import directory, is_locked, regular_file, stamp_of
 from nccl_inspector.jobfiles import read_manifest
 from nccl_inspector.jobnames import JOB_NAME
 from nccl_inspector.manifest import Manifest
-from nccl_inspector.model import KILLED
+from nccl_inspector.model import KILLED, Process
 from nccl_inspector.rawdir import in_turns, list_raw
 from nccl_inspector.summary import Head, encode, encode_process
 from nccl_inspector.tally import Tally
@@ -57,6 +58,19 @@ def parse_ended(name: str) -> Ended | None:
     """Return what the name of a directory of `ended/` says, None when it is not an ended job's."""
     match = _ENDED.fullmatch(name)
     return Ended(name, int(match[1]), int(match[2]) // 10**9) if match else None
+
+
+def read_block(
+    fd: int, status: os.stat_result, stem: str, locked: bool, ranks: int
+) -> tuple[Process, bytes]:
+    """Return the process of an open box, and its block; `ranks`: processes of the job, about.
+
+    Raises:
+        RefusedError: the box cannot be read or contradicts itself.
+    """
+    process = read_box(fd, status.st_size, stem, locked)
+    process = add_samples(fd, status.st_size, process, ranks)
+    return process, encode_process(process)
 
 
 def _head(manifest: Manifest, ended: Ended, problems: list[str], array_task: str) -> Head:
@@ -103,9 +117,11 @@ class Reading:
                 raise RefusedError("bad_manifest", "it is another job's")
             counters = self._counters(job_fd) if self._wants_counters else None
             vendor = self._vendor(job_fd)
+            condensed = self._condensed(job_fd)
+            blocks += condensed.blocks
             with directory("raw", manifest.uid, job_fd) as raw_fd:
-                boxes = self._boxes(raw_fd, manifest.uid)
-                ranks = len(boxes) * manifest.num_nodes
+                boxes = self._boxes(raw_fd, manifest.uid, condensed)
+                ranks = (len(boxes) + len(condensed.lines)) * manifest.num_nodes
                 for name, stem in boxes:
                     block = self._block(raw_fd, name, stem, manifest.uid, ranks)
                     blocks += [block] if block else []
@@ -131,13 +147,28 @@ class Reading:
             return None
         return record.means() if record else None
 
+    def _condensed(self, job_fd: int) -> Condensed:
+        """Return the processes that ended long before their job (condenser.py)."""
+        try:
+            condensed = read_condensed(job_fd)
+        except RefusedError as err:
+            self._refuse("what is kept of ended processes", err)
+            return Condensed()
+        tasks = (line.array_task for line in condensed.lines)
+        self._array_task = next(filter(None, tasks), "")
+        return condensed
+
     def _refuse(self, name: str, err: RefusedError) -> None:
         self._tally.refuse(self.ended.job_id, name, err)
         self._problems.append(f"{name} is refused: {err}")
 
-    def _boxes(self, raw_fd: int, uid: int) -> list[tuple[str, str]]:
-        """Return the boxes to read, each inode once, when none of them is held any more."""
+    def _boxes(self, raw_fd: int, uid: int, condensed: Condensed) -> list[tuple[str, str]]:
+        """Return the boxes to read, each inode once, when none of them is held any more.
+
+        Those that are `condensed` may still be there: the agent was killed in between.
+        """
         listing = list_raw(raw_fd)
+        known = {line.stamp for line in condensed.lines}
         found: list[tuple[str, str]] = []
         inodes: set[int] = set()
         for name, stem in listing.boxes:
@@ -147,6 +178,8 @@ class Reading:
                         raise NotYetError
             except RefusedError as err:
                 self._refuse(name, err)
+                continue
+            if stamp_of(status) in known:
                 continue
             if status.st_ino in inodes:
                 self._refuse(name, RefusedError("same_file"))
@@ -160,8 +193,7 @@ class Reading:
     def _block(self, raw_fd: int, name: str, stem: str, uid: int, ranks: int) -> bytes | None:
         try:
             with regular_file(name, uid, BOX_BYTES_MAX, raw_fd) as (fd, status):
-                process = read_box(fd, status.st_size, stem, is_locked(fd))
-                process = add_samples(fd, status.st_size, process, ranks)
+                process, block = read_block(fd, status, stem, is_locked(fd), ranks)
         except RefusedError as err:
             self._refuse(name, err)
             return None
@@ -169,4 +201,4 @@ class Reading:
         if process.facts.state == KILLED:
             inode = status.st_dev, status.st_ino
             self._tally.lose(self.ended.job_id, stem, inode)
-        return encode_process(process)
+        return block

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TypeVar
 
 from nccl_inspector.model import Key, Line, Net, Peer, Process
+from nccl_inspector.packedlines import Stream
 from nccl_inspector.packedsamples import (
     PackedSamples,
     pack_facts,
@@ -114,7 +115,7 @@ def pack_process(process: Process, room: int) -> tuple[list[bytes], list[str]]:
     return [*(packed for packed, _ in cuts), *thin], flags
 
 
-def _packed(data: bytes) -> bytes:
+def _packed(data: Stream) -> bytes:
     """Return four bytes of length and what is packed already."""
     return _LENGTH.pack(len(data)) + data
 

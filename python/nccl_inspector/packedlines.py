@@ -9,11 +9,13 @@ from nccl_inspector.errors import RefusedError
 from nccl_inspector.model import Line
 from nccl_inspector.packing import LINE_BYTES_MAX, LINE_HEAD_BYTES, line_head, unpack_line
 
+# Of a summary: a view of it, so that what nobody unpacks is never copied.
+Stream = bytes | memoryview
 # A line's communicator, function and size class.
 Kind = tuple[int, int, int]
 
 
-def inflate(data: bytes, most: int) -> bytes:
+def inflate(data: Stream, most: int) -> bytes:
     """Return what a whole zlib stream unpacks to, fewer bytes than `most`.
 
     Raises:
@@ -37,7 +39,7 @@ class PackedLines(Sequence[Line]):
 
     __slots__ = ("_streams",)
 
-    def __init__(self, streams: Sequence[bytes]) -> None:
+    def __init__(self, streams: Sequence[Stream]) -> None:
         """Take the streams, of which nothing is known yet."""
         self._streams = tuple(streams)
 
@@ -68,7 +70,7 @@ class PackedLines(Sequence[Line]):
         return repr(tuple(self))
 
     @staticmethod
-    def _unpack(stream: bytes) -> Line:
+    def _unpack(stream: Stream) -> Line:
         return unpack_line(inflate(stream, LINE_BYTES_MAX))
 
     def packed_of_kinds(

@@ -30,7 +30,7 @@ from nccl_inspector.model import (
     UnionWindow,
     clocks_of,
 )
-from nccl_inspector.packedlines import inflate
+from nccl_inspector.packedlines import Stream, inflate
 from nccl_inspector.packing import (
     START_S_MAX,
     WORD_MAX,
@@ -189,7 +189,7 @@ class PackedSamples:
 
     __slots__ = ("_columns", "_facts", "_known", "_unions")
 
-    def __init__(self, facts: bytes, columns: bytes, unions: Sequence[Union]) -> None:
+    def __init__(self, facts: Stream, columns: Stream, unions: Sequence[Union]) -> None:
         """Take the zlib streams of both pieces, of which nothing is known yet.
 
         `unions`: of the same process.
@@ -237,7 +237,7 @@ class PackedSamples:
         return self._unions
 
     @property
-    def streams(self) -> tuple[bytes, bytes]:
+    def streams(self) -> tuple[Stream, Stream]:
         """Both pieces, as they were given."""
         return self._facts, self._columns
 
@@ -328,7 +328,7 @@ class PackedUnions(Sequence[Union]):
 
     __slots__ = ("_stream",)
 
-    def __init__(self, stream: bytes) -> None:
+    def __init__(self, stream: Stream) -> None:
         """Take the zlib stream, of which nothing is known yet."""
         self._stream = stream
 

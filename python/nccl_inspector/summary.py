@@ -66,14 +66,15 @@ from nccl_inspector.vendormeans import VendorMeans
 FORMAT = "nccl-inspector-node-summary/7"
 BLOCK_BYTES_MAX = 32 << 10  # design.md 5: at most 32 KiB a rank, without samples and unions
 SAMPLES_BYTES_MAX = SAMPLE_FACTS_BYTES_MAX + samples_room(SAMPLES_MAX) + UNIONS_BYTES_MAX
-PROCESSES_MAX = 1024
+PROCESSES_MAX = 8192
+_FULL_PROCESSES_MAX = 1024  # for which there is room if each has all that it may have
 _PARTS_BYTES_MAX = COUNTERS_BYTES_MAX + VENDOR_BYTES_MAX
 # A node has at most as many samples as a job should have.
-_SAMPLES_BYTES_MAX = samples_room(JOB_SAMPLES_MAX) + PROCESSES_MAX * (
+_SAMPLES_BYTES_MAX = samples_room(JOB_SAMPLES_MAX) + _FULL_PROCESSES_MAX * (
     SAMPLE_FACTS_BYTES_MAX + samples_room(0) + UNIONS_BYTES_MAX
 )
 SUMMARY_BYTES_MAX = (
-    PROCESSES_MAX * (BLOCK_BYTES_MAX + 4) + _SAMPLES_BYTES_MAX + _PARTS_BYTES_MAX + (2 << 20)
+    _FULL_PROCESSES_MAX * (BLOCK_BYTES_MAX + 4) + _SAMPLES_BYTES_MAX + _PARTS_BYTES_MAX + (2 << 20)
 )
 
 HEAD_BYTES_MAX = 2 << 20  # a node list may be long
@@ -83,7 +84,7 @@ _RAW_BYTES_MAX = 4 << 20  # of one table, unpacked
 _JSON_TIMES = 8  # in memory a byte of JSON takes so many at most
 _TABLES = 7
 _SAMPLES = slice(4, 7)  # samples and unions among the pieces
-_WHOLE_BYTES_MAX = BLOCK_BYTES_MAX + SAMPLES_BYTES_MAX + 3 * 4
+WHOLE_BLOCK_BYTES_MAX = BLOCK_BYTES_MAX + SAMPLES_BYTES_MAX + 3 * 4
 _PIECES_MAX = _TABLES + 64  # a time line each; the plugin has 8
 _load = Checks("bad_summary").load
 _LENGTH = struct.Struct("<I")
@@ -185,9 +186,9 @@ def encode(
     return b"".join(parts)
 
 
-def _pieces(block: bytes) -> list[bytes]:
+def _pieces(block: memoryview) -> list[memoryview]:
     """Return the pieces of a block, packed as they are."""
-    found: list[bytes] = []
+    found: list[memoryview] = []
     end, size = 0, len(block)
     while end < size:
         at = end + _LENGTH.size
@@ -210,11 +211,11 @@ _EMPTY = {
 }
 
 
-def _inflated_rows(cls: Any, data: bytes) -> bytes:
+def _inflated_rows(cls: Any, data: memoryview) -> bytes:
     return b"" if data == _EMPTY[cls] else inflate(data, _RAW_BYTES_MAX)
 
 
-def _process(block: bytes, budget: Budget) -> Process | None:
+def _process(block: memoryview, budget: Budget) -> Process | None:
     """Return a process; None: it would take more memory than the budget has."""
     pieces = _pieces(block)
     raw_meta, raw_keys = (inflate(one, _RAW_BYTES_MAX) for one in pieces[:2])
@@ -304,15 +305,16 @@ def decode(data: bytes, budget: Budget | None = None) -> NodeSummary:
     if at > len(data):
         raise RefusedError("bad_summary", "torn")
     counters, vendor = unpack_counters(data[end + 1 : middle]), unpack_vendor(data[middle:at])
+    view = memoryview(data)  # whose slices are no copies: most of a large job are samples
     while at < len(data):
         if at + _LENGTH.size > len(data):
             raise RefusedError("bad_summary", "torn")
         size = _LENGTH.unpack_from(data, at)[0]
         at += _LENGTH.size
         count = len(processes) + left_out
-        if size > _WHOLE_BYTES_MAX or at + size > len(data) or count == PROCESSES_MAX:
+        if size > WHOLE_BLOCK_BYTES_MAX or at + size > len(data) or count == PROCESSES_MAX:
             raise RefusedError("bad_summary", "torn, or a block too long")
-        process = _process(data[at : at + size], budget)
+        process = _process(view[at : at + size], budget)
         if process is None:
             left_out += 1
         else:
