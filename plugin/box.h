@@ -30,6 +30,10 @@
 #define BOX_LIVE_COMMS 64u    /* communicators counted in full at one time */
 #define BOX_FOLDED_COMMS 32u  /* destroyed ones, folded by (name, nranks, nnodes, rank) */
 #define BOX_COMMS (BOX_LIVE_COMMS + BOX_FOLDED_COMMS)
+/* The last two are of no communicator alone: "(others)" has folded ones that find no other record, "(more kinds)" what live
+ * communicators do beyond the kinds that have a key of their own (keys.h). */
+#define BOX_COMM_OTHERS (BOX_COMMS - 1)
+#define BOX_COMM_MORE (BOX_COMMS - 2)
 #define BOX_KEYS 256u
 #define BOX_OPS 4096u /* operations in flight; a power of two */
 #define BOX_GPUS 16u

@@ -26,11 +26,10 @@ static bool are_alike(const struct box_comm *a, const struct box_comm *b)
 	       !strcmp(a->name, b->name);
 }
 
-/* The last record collects those that find no other. */
 static unsigned others_record(struct box *box)
 {
-	config_copy_text(box->comms[BOX_COMMS - 1].name, sizeof(box->comms->name), "(others)");
-	return BOX_COMMS - 1;
+	config_copy_text(box->comms[BOX_COMM_OTHERS].name, sizeof(box->comms->name), "(others)");
+	return BOX_COMM_OTHERS;
 }
 
 /* The record that collects communicators like this one. */
@@ -38,7 +37,7 @@ static unsigned folded_record(struct box *box, const struct box_comm *comm)
 {
 	unsigned unused = BOX_COMMS;
 
-	for (unsigned i = BOX_LIVE_COMMS; i < BOX_COMMS - 1; i++) {
+	for (unsigned i = BOX_LIVE_COMMS; i < BOX_COMM_MORE; i++) {
 		if (state_of(&box->comms[i]) == BOX_COMM_FREE)
 			unused = unused < i ? unused : i;
 		else if (are_alike(&box->comms[i], comm))
@@ -130,7 +129,7 @@ static bool fold_further(struct track *track)
 	struct box *box = track->box;
 	struct box_comm *oldest = NULL;
 
-	for (unsigned i = BOX_LIVE_COMMS; i < BOX_COMMS - 1; i++) {
+	for (unsigned i = BOX_LIVE_COMMS; i < BOX_COMM_MORE; i++) {
 		struct box_comm *folded = &box->comms[i];
 
 		if (state_of(folded) == BOX_COMM_FOLDED &&

@@ -94,6 +94,8 @@ static unsigned find_comms(const struct box *box, unsigned gpu, bool *visible)
 		if (box->comms[i].gpu == gpu && (state == BOX_COMM_LIVE || state == BOX_COMM_DESTROYED))
 			found[count++] = &box->comms[i];
 	}
+	/* All GPUs' together: in the first one's file. */
+	visible[BOX_COMM_MORE] = !gpu && atomic_load_explicit(&box->comms[BOX_COMM_MORE].state, memory_order_acquire);
 	for (unsigned i = 0; i < count; i++) {
 		unsigned other = 0;
 
@@ -108,7 +110,7 @@ static unsigned find_comms(const struct box *box, unsigned gpu, bool *visible)
 static void rank_comms(const struct box *box, const bool *visible, struct candidates *all)
 {
 	all->count = 0;
-	for (unsigned i = 0; i < BOX_COMMS; i++)
+	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++)
 		if (visible[i])
 			add_candidate(all, i, atomic_load_explicit(&box->comms[i].enqueued, relaxed),
 				      COMM_SERIES);

@@ -1,12 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "keys.h"
 
+#include "config.h"
+
 #define relaxed memory_order_relaxed
+#define TRIES 64u /* of an exchange that another thread was faster with */
 
 /* A free key with the words in it, not yet valid. */
 static uint32_t key_take(struct keys *keys, struct box *box, const struct key_words *words)
 {
-	if (atomic_load_explicit(&keys->taken, relaxed) >= BOX_KEYS)
+	uint32_t most = words->comm == BOX_COMM_MORE ? BOX_KEYS : BOX_KEYS - KEYS_SHARED;
+
+	if (atomic_load_explicit(&keys->taken, relaxed) >= most)
 		return KEYS_NONE;
 	for (unsigned i = 0; i < BOX_KEYS; i++) {
 		struct box_key *key = &box->keys[i];
@@ -32,10 +37,11 @@ static void key_give_back(struct keys *keys, struct box *box, uint32_t index)
 	atomic_fetch_sub_explicit(&keys->taken, 1, relaxed);
 }
 
-uint32_t keys_find_or_make(struct keys *keys, struct box *box, const struct key_words *words)
+/* The communicator's own key; KEYS_NONE when none is left for it. */
+static uint32_t find_or_make(struct keys *keys, struct box *box, const struct key_words *words)
 {
-	_Atomic uint16_t *place =
-		&keys->direct[words->comm][words->func % KEYS_FUNCS][words->size_class % KEYS_CLASSES];
+	unsigned row = words->comm < BOX_LIVE_COMMS ? words->comm : BOX_LIVE_COMMS;
+	_Atomic uint16_t *place = &keys->direct[row][words->func % KEYS_FUNCS][words->size_class % KEYS_CLASSES];
 	uint16_t first = atomic_load_explicit(place, memory_order_acquire);
 	uint32_t mine = KEYS_NONE;
 
@@ -63,6 +69,71 @@ uint32_t keys_find_or_make(struct keys *keys, struct box *box, const struct key_
 	}
 	key_give_back(keys, box, mine);
 	return KEYS_NONE;
+}
+
+/* One thread names the record, and nobody waits for that. */
+static void show_more(struct box *box)
+{
+	struct box_comm *comm = &box->comms[BOX_COMM_MORE];
+	uint32_t unnamed = BOX_COMM_NAMELESS;
+
+	if (!atomic_compare_exchange_strong(&comm->named, &unnamed, BOX_COMM_BEING_NAMED))
+		return;
+	config_copy_text(comm->name, sizeof(comm->name), "(more kinds)");
+	comm->rank = -1;
+	atomic_store_explicit(&comm->state, BOX_COMM_FOLDED, memory_order_release);
+	atomic_store_explicit(&comm->named, BOX_COMM_NAMED, memory_order_release);
+}
+
+uint32_t keys_find_or_make(struct keys *keys, struct box *box, const struct key_words *words)
+{
+	uint32_t own = find_or_make(keys, box, words);
+
+	if (own != KEYS_NONE)
+		return own;
+	const struct key_words shared = { .comm = BOX_COMM_MORE, .func = words->func, .size_class = words->size_class };
+
+	show_more(box);
+	return find_or_make(keys, box, &shared);
+}
+
+static void lower_shared(_Atomic uint64_t *word, uint64_t value)
+{
+	uint64_t old = atomic_load_explicit(word, relaxed);
+
+	for (unsigned tries = 0; old - 1 >= value && tries < TRIES; tries++) /* 0 is "none yet" */
+		if (atomic_compare_exchange_weak_explicit(word, &old, value, relaxed, relaxed))
+			return;
+}
+
+static void raise_shared(_Atomic uint64_t *word, uint64_t value)
+{
+	uint64_t old = atomic_load_explicit(word, relaxed);
+
+	for (unsigned tries = 0; old < value && tries < TRIES; tries++)
+		if (atomic_compare_exchange_weak_explicit(word, &old, value, relaxed, relaxed))
+			return;
+}
+
+void keys_account_shared(struct box *box, uint32_t index, const struct finished *op)
+{
+	struct box_key *key = &box->keys[index];
+	_Atomic uint32_t *bucket = &box->hists[index].count[hist_bucket(op->time_ns)];
+	int64_t rate_q20 = log2_q20(op->rate_bytes) - log2_q20(op->time_ns);
+
+	atomic_fetch_add_explicit(&key->begun, 1, memory_order_acq_rel);
+	if (atomic_load_explicit(bucket, relaxed) < UINT32_MAX)
+		atomic_fetch_add_explicit(bucket, 1, relaxed);
+	atomic_fetch_add_explicit(&key->bytes, op->bytes, relaxed);
+	atomic_fetch_add_explicit(&key->busy_ns, op->time_ns, relaxed);
+	atomic_fetch_add_explicit(&key->log2_rate_q20, rate_q20, relaxed);
+	lower_shared(&key->min_ns, op->time_ns);
+	raise_shared(&key->max_ns, op->time_ns);
+	if (op->phased) {
+		atomic_fetch_add_explicit(&key->phased_ops, 1, relaxed);
+		atomic_fetch_add_explicit(&key->wait_ns, op->wait_ns, relaxed);
+	}
+	atomic_fetch_add_explicit(&key->ops, 1, memory_order_release);
 }
 
 void keys_add_untimed(struct box *box, uint32_t index, uint64_t ops, uint64_t bytes)

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* keys.h - the kinds of operation: finding the one of an event, adding a finished operation to it. No lock. */
+/* keys.h - the kinds of operation: finding the one of an event, adding a finished operation to it. No lock.
+ *
+ * Many communicators with many sizes have more kinds than there are keys. The last ones are kept for what comes then: a key
+ * for each function and size class, of all communicators together (BOX_COMM_MORE), so that bytes and times are not lost.
+ */
 #ifndef NCCL_INSPECTOR_KEYS_H
 #define NCCL_INSPECTOR_KEYS_H
 
@@ -9,12 +13,13 @@
 #define KEYS_NONE UINT32_MAX
 #define KEYS_FUNCS 16u /* of the direct table */
 #define KEYS_CLASSES 64u
+#define KEYS_SHARED 48u /* the last keys: for those of BOX_COMM_MORE only */
 
 _Static_assert((unsigned)BOX_FUNCS <= KEYS_FUNCS, "every function has a place in the direct table");
 
 struct keys {
 	/* The latest key, + 1, of (communicator, function, size class); others of the same follow in `next`. */
-	_Atomic uint16_t direct[BOX_LIVE_COMMS][KEYS_FUNCS][KEYS_CLASSES];
+	_Atomic uint16_t direct[BOX_LIVE_COMMS + 1][KEYS_FUNCS][KEYS_CLASSES]; /* the last row: BOX_COMM_MORE's */
 	_Atomic uint16_t next[BOX_KEYS];
 	_Atomic uint32_t taken; /* of BOX_KEYS; a full table is not searched for every operation */
 	/* Calls for which NCCL may yet give an event: sweep.c makes untimed operations of them when it does not. */
@@ -49,7 +54,13 @@ static inline bool key_matches(const struct box_key *key, const struct key_words
 /* For keys_find: looks further than at the latest key, and makes one. */
 uint32_t keys_find_or_make(struct keys *keys, struct box *box, const struct key_words *words);
 
-/* Index in box->keys, a new one if need be; KEYS_NONE when all are taken. */
+/* Whether operations of several communicators, and so of several threads, are added to it. */
+static inline bool keys_is_shared(const struct box *box, uint32_t index)
+{
+	return index != KEYS_NONE && box->keys[index].comm == BOX_COMM_MORE;
+}
+
+/* Index in box->keys, a new one if need be, or a shared one; KEYS_NONE when all are taken. */
 static inline uint32_t keys_find(struct keys *keys, struct box *box, const struct key_words *words)
 {
 	uint16_t first = atomic_load_explicit(
@@ -107,6 +118,9 @@ static inline void keys_add_to_bucket(_Atomic uint32_t *bucket, uint32_t count)
 	atomic_store_explicit(bucket, old <= UINT32_MAX - count ? old + count : UINT32_MAX, memory_order_relaxed);
 }
 
+/* For keys_account. */
+void keys_account_shared(struct box *box, uint32_t index, const struct finished *op);
+
 /* Adds one operation. The caller has the communicator to itself (box_comm.busy). */
 static inline __attribute__((always_inline)) void keys_account(struct box *box, uint32_t index, const struct finished *op)
 {
@@ -114,6 +128,12 @@ static inline __attribute__((always_inline)) void keys_account(struct box *box, 
 	uint64_t ops = atomic_load_explicit(&key->ops, memory_order_relaxed);
 	int64_t rate_q20 = log2_q20(op->rate_bytes) - log2_q20(op->time_ns);
 
+	if (__builtin_expect(key->comm == BOX_COMM_MORE, 0)) {
+		const struct finished copy = *op; /* so that the other stays in registers */
+
+		keys_account_shared(box, index, &copy);
+		return;
+	}
 	atomic_store_explicit(&key->begun, ops + 1, memory_order_relaxed);
 	word_order();
 	keys_add_to_bucket(&box->hists[index].count[hist_bucket(op->time_ns)], 1);

@@ -77,8 +77,8 @@ static bool may_settle(const struct track *track, const struct box_op *op)
 /* What is still is over; how many channels came is learned where NCCL does not say. */
 static void settle(struct track *track, struct box_op *op, uint32_t generation, uint64_t stopped)
 {
-	bool is_lesson = is_untold(track, op);
 	uint32_t key = atomic_load_explicit(&op->key, relaxed);
+	bool is_lesson = is_untold(track, op) && !keys_is_shared(track->box, key);
 	uint64_t bytes = atomic_load_explicit(&op->bytes, relaxed);
 
 	if (track_complete(track, op, generation, TRACK_SLOT_RESTS) && is_lesson)
@@ -123,23 +123,35 @@ static void sweep_slot(struct sweep *sweep, struct track *track, unsigned slot, 
 	}
 }
 
+/* Whether NCCL gives events of a function's operations: in any communicator, for a shared key. */
+static bool has_seen(const struct track *track, const struct box_key *key)
+{
+	uint32_t seen = 0;
+
+	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++)
+		if (i == key->comm || key->comm == BOX_COMM_MORE)
+			seen |= atomic_load_explicit(&track->comms[i].seen_funcs, relaxed);
+	return seen & 1u << key->func;
+}
+
 /* Calls that were followed by no operation for a whole round, nor while their group is open (NCCL may connect for
  * long before the first), will get none. */
 static void settle_calls(struct sweep *sweep, struct track *track)
 {
 	for (uint32_t i = 0; i < BOX_KEYS; i++) {
 		struct box_key *key = &track->box->keys[i];
-		bool used = atomic_load_explicit(&key->used, memory_order_acquire) == 1 && key->comm < BOX_LIVE_COMMS;
-		struct track_comm *app = &track->comms[used ? key->comm : 0];
-		uint32_t generation = atomic_load_explicit(&track->box->comms[used ? key->comm : 0].generation, relaxed);
+		bool used = atomic_load_explicit(&key->used, memory_order_acquire) == 1;
+		bool lives = used && key->comm < BOX_LIVE_COMMS;
+		uint32_t generation = used ? atomic_load_explicit(&track->box->comms[key->comm].generation, relaxed) : 0;
 
-		if (used && atomic_load_explicit(&app->open_group, relaxed) && sweep->called_in[i] == generation)
+		if (lives && atomic_load_explicit(&track->comms[key->comm].open_group, relaxed) &&
+		    sweep->called_in[i] == generation)
 			continue;
 		uint64_t bytes = atomic_exchange_explicit(&track->keys.called_bytes[i], 0, relaxed);
 		uint32_t ops = atomic_exchange_explicit(&track->keys.called_ops[i], 0, relaxed);
 
-		if (sweep->called_ops[i] && used && sweep->called_in[i] == generation &&
-		    !(atomic_load_explicit(&app->seen_funcs, relaxed) & 1u << key->func))
+		if (sweep->called_ops[i] && (lives || (used && keys_is_shared(track->box, i))) &&
+		    sweep->called_in[i] == generation && !has_seen(track, key))
 			keys_add_untimed(track->box, i, sweep->called_ops[i], sweep->called_bytes[i]);
 		sweep->called_ops[i] = ops;
 		sweep->called_bytes[i] = bytes;
