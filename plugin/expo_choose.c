@@ -2,6 +2,7 @@
 /* expo_choose.c - which series a GPU has: the busiest, within bounds. */
 #include <string.h>
 
+#include "bandwidth.h"
 #include "expo_prom.h"
 
 #define relaxed memory_order_relaxed
@@ -138,7 +139,8 @@ static void rank_keys(const struct expo *expo, const bool *visible, struct candi
 	all->count = 0;
 	for (unsigned i = 0; i < BOX_KEYS; i++) {
 		const struct box_key *key = &expo->box->keys[i];
-		unsigned series = (expo->now[i].ops ? TIMED_SERIES : 0) +
+		bool has_rate = bandwidth_bus_factor(key->func, expo->box->comms[key->comm].nranks) > 0;
+		unsigned series = (expo->now[i].ops ? TIMED_SERIES - !has_rate : 0) +
 				  (expo->more[i].untimed_ops ? UNTIMED_SERIES : 0) +
 				  (expo->more[i].phased_ops ? PHASED_SERIES : 0);
 

@@ -91,7 +91,9 @@ uint32_t keys_find_or_make(struct keys *keys, struct box *box, const struct key_
 
 	if (own != KEYS_NONE)
 		return own;
-	const struct key_words shared = { .comm = BOX_COMM_MORE, .func = words->func, .size_class = words->size_class };
+	/* What a group did is counted by its members, too: whoever adds up must be able to tell. */
+	const struct key_words shared = { .comm = BOX_COMM_MORE, .func = words->func, .size_class = words->size_class,
+					  .algo = words->algo == BOX_ALGO_GROUP ? BOX_ALGO_GROUP : BOX_ALGO_UNKNOWN };
 
 	show_more(box);
 	return find_or_make(keys, box, &shared);
