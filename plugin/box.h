@@ -27,7 +27,7 @@
 #define BOX_VERSION 4u
 #define BOX_STEM "nccl_inspector_"
 
-#define BOX_LIVE_COMMS 64u    /* communicators counted in full at one time */
+#define BOX_LIVE_COMMS 128u   /* communicators counted in full at one time: sixteen of each of eight GPUs */
 #define BOX_FOLDED_COMMS 32u  /* destroyed ones, folded by (name, nranks, nnodes, rank) */
 #define BOX_COMMS (BOX_LIVE_COMMS + BOX_FOLDED_COMMS)
 /* The last two are of no communicator alone: "(others)" has folded ones that find no other record, "(more kinds)" what live

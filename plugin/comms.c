@@ -159,27 +159,25 @@ static bool fold_further(struct track *track)
 	return true;
 }
 
-/* The record of the communicator that was destroyed first, but for those with a bit in `without`; UINT32_MAX for none. */
-static unsigned oldest_destroyed(const struct box *box, uint64_t without)
+/* The record of the communicator that was destroyed first, but for those `without`; UINT32_MAX for none. */
+static unsigned oldest_destroyed(const struct box *box, const bool without[BOX_LIVE_COMMS])
 {
 	unsigned oldest = UINT32_MAX;
 
 	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++)
-		if (state_of(&box->comms[i]) == BOX_COMM_DESTROYED && !(without >> i & 1) &&
+		if (state_of(&box->comms[i]) == BOX_COMM_DESTROYED && !without[i] &&
 		    (oldest == UINT32_MAX ||
 		     box->comms[i].destroyed_real_ns < box->comms[oldest].destroyed_real_ns))
 			oldest = i;
 	return oldest;
 }
 
-_Static_assert(BOX_LIVE_COMMS <= 64, "a bit for each record");
-
 /* A free record, UINT32_MAX when all live. Makes room where there is little: for records and for keys. */
 static unsigned find_record(struct track *track)
 {
 	struct box *box = track->box;
 	unsigned free_record = UINT32_MAX, oldest;
-	uint64_t busy = 0; /* a late end is being added just there */
+	bool busy[BOX_LIVE_COMMS] = { false }; /* a late end is being added just there */
 
 	for (;;) {
 		for (unsigned i = BOX_LIVE_COMMS; i-- > 0;)
@@ -189,7 +187,7 @@ static unsigned find_record(struct track *track)
 		if (oldest == UINT32_MAX || (free_record != UINT32_MAX && !has_few_keys(track)))
 			break;
 		if (!fold(track, oldest))
-			busy |= 1ull << oldest;
+			busy[oldest] = true;
 	}
 	while (has_few_keys(track) && fold_further(track))
 		;

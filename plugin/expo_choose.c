@@ -92,7 +92,9 @@ static unsigned find_comms(const struct box *box, unsigned gpu, bool *visible)
 	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++) {
 		uint32_t state = atomic_load_explicit(&box->comms[i].state, memory_order_acquire);
 
-		if (box->comms[i].gpu == gpu && (state == BOX_COMM_LIVE || state == BOX_COMM_DESTROYED))
+		/* What is being named just now has series in the next text. */
+		if (box->comms[i].gpu == gpu && (state == BOX_COMM_LIVE || state == BOX_COMM_DESTROYED) &&
+		    atomic_load_explicit(&box->comms[i].named, memory_order_acquire) != BOX_COMM_BEING_NAMED)
 			found[count++] = &box->comms[i];
 	}
 	/* All GPUs' together: in the first one's file. */

@@ -187,8 +187,14 @@ void *net_op_start(struct net *net, void *context, const struct abi_proxy_op *to
 	if (!is_active(net) || (uint32_t)told->pid != net->pid)
 		return NULL;
 	wanted.comm = handle_context_comm(context, &wanted.comm_generation);
-	if (wanted.comm == UINT32_MAX || atomic_load_explicit(&net->track->box->comms[wanted.comm].generation,
-							      relaxed) != wanted.comm_generation)
+	if (wanted.comm == UINT32_MAX)
+		return NULL;
+	const struct box_comm *comm = &net->track->box->comms[wanted.comm];
+
+	/* CollNet's peer is the switch, by the number behind the last rank's (src/graph/connect.cc): NCCL calls all of it
+	 * receives, and tells of no step. */
+	if (atomic_load_explicit(&comm->generation, relaxed) != wanted.comm_generation || told->peer < 0 ||
+	    (comm->nranks > 0 && told->peer >= comm->nranks))
 		return NULL;
 	entry = find_entry(net, &wanted);
 	if (entry == BOX_NETS)

@@ -39,7 +39,7 @@ from nccl_inspector.metrics import load_metrics
 JOB_UID = 65534 if os.geteuid() == 0 else os.getuid()
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
-COMMS, KEYS, OPS, PEERS, LINES, NETS = 96, 256, 4096, 1024, 8, 256
+COMMS, KEYS, OPS, PEERS, LINES, NETS = 160, 256, 4096, 1024, 8, 256
 SAMPLES, SAMPLE_KINDS, UNIONS = 32768, 256, 8
 HEADER_BYTES = 4096
 MS = 1_000_000

@@ -354,6 +354,15 @@ def test_ranks_that_cannot_be_are_left_out_and_flagged() -> None:
     assert len(process.flags) == 2
 
 
+def test_a_communicator_that_is_just_being_named_has_no_name_yet() -> None:
+    """NCCL before 2.27 tells it with the first operation; half of a name is none."""
+    data = full_box()
+    put(data, layout.COMM, COMM_AT, named=2)
+    (comm, other) = read(bytes(data)).comms
+    assert (comm.name, comm.id, comm.rank) == ("", 0, -1)
+    assert other.id == 8
+
+
 def test_text_of_a_box_cannot_move_a_terminals_cursor() -> None:
     process = read(bytes(box_bytes(BoxOf([CommOf(7, 0, 1, name="\x1b[2J\n")]))))
     assert process.comms[0].name == "?[2J?"

@@ -54,8 +54,9 @@ _COMM_USED = COMM.reader("state", "generation")
 _COMM = COMM.reader(
     "id", "state", "generation", "nranks", "nnodes", "rank", "gpu", "created_real_ns",
     "destroyed_real_ns", "folded", "enqueued", "untimed", "lost", "started", "completed",
-    "last_sequence", "last_progress_tick", "looks",
+    "last_sequence", "last_progress_tick", "looks", "named",
 )  # fmt: skip
+_BEING_NAMED = 2  # enum box_comm_named: NCCL before 2.27 tells the name with the first operation
 _OP = OP.reader("comm", "kind", "peer", "index", "sequence", "bytes")
 _OP_LIFE = OP.reader(
     "comm", "comm_generation", "kind", "peer", "index", "enqueue_tick", "started_channels"
@@ -196,13 +197,18 @@ def _comm(copy: BoxCopy, index: int, gpus: int, counts: _Counts) -> Comm | None:
     ended = words["completed"] + words["untimed"] + words["lost"]
     words["enqueued"] = max(words["enqueued"], ended + counts.all[life])
     gpu = words.pop("gpu")
+    if words.pop("named") == _BEING_NAMED:
+        words |= {"id": 0, "rank": -1}
+        name = ""
+    else:
+        name = COMM.text(copy.data, "name", base)
     return Comm(
         index=index,
         gpu=gpu if gpu < gpus else None,
         created_ns=words.pop("created_real_ns"),
         destroyed_ns=words.pop("destroyed_real_ns"),
         last_progress_ns=copy.real_ns(words.pop("last_progress_tick")),
-        name=COMM.text(copy.data, "name", base),
+        name=name,
         **words,
     )
 

@@ -114,6 +114,8 @@ static void test_whose_operations(void)
 	   "another process' operation (PXN) is not ours, whatever its context");
 	ok(!op_of(NULL, 1, true) && !op_of(handle_context_beyond(), 1, true) && !op_of((void *)0x7f0012345678, 1, true),
 	   "nor one of a communicator that has no record");
+	ok(!op_of(comm, 8, false) && op_of(comm, 7, false),
+	   "nor what CollNet exchanges with the switch: to NCCL a receive from the rank behind the last one");
 	ok(!net_step_start(&net, NULL), "a step without an operation is not followed");
 	track.active = false;
 	ok(!send_to(1), "nor anything in a forked child");
@@ -173,6 +175,7 @@ static void test_full_pool(void)
 static void test_full_table(void)
 {
 	begin();
+	comm = comms_add(&track, &(struct comm_words){ .id = 8, .name = "large", .nranks = 1000, .rank = 3 });
 	unsigned had = 0;
 
 	for (int peer = 0; peer < 1000; peer++) {

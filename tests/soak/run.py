@@ -223,7 +223,11 @@ def _in_time(fact: Callable[[], bool], seconds: float) -> bool:
 
 
 def _innermost(pid: int) -> int:
-    """Return the last of the processes that became one another's only child."""
-    while children := Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        pid = int(children[0])
+    """Return the first Python process of a chain of only children: the others enter namespaces.
+
+    It has children of its own, which come and go.
+    """
+    while not Path(f"/proc/{pid}/exe").readlink().name.startswith("python"):
+        (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        pid = int(child)
     return pid

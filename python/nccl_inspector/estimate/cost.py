@@ -31,7 +31,7 @@ from nccl_inspector.summary import BLOCK_BYTES_MAX
 # plugin/box.h: the header, and how many records each table has.
 HEADER_BYTES = 4096
 BOX_ROWS = {
-    "COMMS": 96, "KEYS": 256, "OPS": 4096, "PEERS": 1024, "LINES": 8, "NETS": 256,
+    "COMMS": 160, "KEYS": 256, "OPS": 4096, "PEERS": 1024, "LINES": 8, "NETS": 256,
     "SAMPLES": 32768, "SAMPLE_KINDS": 256, "UNIONS": 8,
 }  # fmt: skip
 # plugin/promfile.c: what a file of a process gets, twice.

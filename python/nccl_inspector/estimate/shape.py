@@ -9,7 +9,7 @@ from nccl_inspector.model import DROP_REASONS
 
 # plugin/expo_prom.h, of a GPU; plugin/box.h, of a process.
 GPU_SERIES_MAX, GPU_COMMS_MAX = 250, 16
-LIVE_COMMS_MAX, KINDS_MAX = 64, 256
+LIVE_COMMS_MAX, KINDS_MAX = 128, 256
 
 # Series that a kind of operation has in some cases only: without a time, with phases.
 _IN_SOME_CASES = ("throughput", "_untimed_", "_wait_")
