@@ -12,7 +12,7 @@
 #include "words.h"
 
 #define relaxed memory_order_relaxed
-#define FEW_KEYS (BOX_KEYS / 4) /* left: then destroyed communicators give theirs back */
+#define FEW_KEYS 64u /* left: then destroyed communicators give theirs back */
 #define ENTER_TRIES 1000
 
 static uint32_t state_of(const struct box_comm *comm)
@@ -119,7 +119,7 @@ static bool fold(struct track *track, unsigned index)
 
 static bool has_few_keys(const struct track *track)
 {
-	return atomic_load(&track->keys.taken) > BOX_KEYS - FEW_KEYS;
+	return atomic_load(&track->keys.taken) > KEYS_OWN - FEW_KEYS;
 }
 
 /* Puts the oldest folded record to "(others)": of communicators that all have other names, each keeps its keys, and the

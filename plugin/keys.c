@@ -6,21 +6,29 @@
 #define relaxed memory_order_relaxed
 #define TRIES 64u /* of an exchange that another thread was faster with */
 
+/* How many are taken of those to which a key belongs. */
+static _Atomic uint32_t *taken_of(struct keys *keys, bool is_shared)
+{
+	return is_shared ? &keys->taken_shared : &keys->taken;
+}
+
 /* A free key with the words in it, not yet valid. */
 static uint32_t key_take(struct keys *keys, struct box *box, const struct key_words *words)
 {
-	uint32_t most = words->comm == BOX_COMM_MORE ? BOX_KEYS : BOX_KEYS - KEYS_SHARED;
+	bool is_shared = words->comm == BOX_COMM_MORE;
+	uint32_t first = is_shared ? KEYS_OWN : 0, end = is_shared ? BOX_KEYS : KEYS_OWN;
+	_Atomic uint32_t *taken = taken_of(keys, is_shared);
 
-	if (atomic_load_explicit(&keys->taken, relaxed) >= most)
+	if (atomic_load_explicit(taken, relaxed) >= end - first)
 		return KEYS_NONE;
-	for (unsigned i = 0; i < BOX_KEYS; i++) {
+	for (uint32_t i = first; i < end; i++) {
 		struct box_key *key = &box->keys[i];
 		uint32_t unused = KEY_FREE;
 
 		if (atomic_load_explicit(&key->used, relaxed) != KEY_FREE ||
 		    !atomic_compare_exchange_strong(&key->used, &unused, KEY_TAKEN))
 			continue;
-		atomic_fetch_add_explicit(&keys->taken, 1, relaxed);
+		atomic_fetch_add_explicit(taken, 1, relaxed);
 		key->comm = words->comm;
 		key->func = words->func;
 		key->size_class = words->size_class;
@@ -34,7 +42,7 @@ static uint32_t key_take(struct keys *keys, struct box *box, const struct key_wo
 static void key_give_back(struct keys *keys, struct box *box, uint32_t index)
 {
 	atomic_store_explicit(&box->keys[index].used, KEY_FREE, memory_order_release);
-	atomic_fetch_sub_explicit(&keys->taken, 1, relaxed);
+	atomic_fetch_sub_explicit(taken_of(keys, keys_is_shared(index)), 1, relaxed);
 }
 
 /* The communicator's own key; KEYS_NONE when none is left for it. */

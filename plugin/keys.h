@@ -13,7 +13,7 @@
 #define KEYS_NONE UINT32_MAX
 #define KEYS_FUNCS 16u /* of the direct table */
 #define KEYS_CLASSES 64u
-#define KEYS_SHARED 48u /* the last keys: for those of BOX_COMM_MORE only */
+#define KEYS_OWN (BOX_KEYS - 48u) /* those behind them are BOX_COMM_MORE's */
 
 _Static_assert((unsigned)BOX_FUNCS <= KEYS_FUNCS, "every function has a place in the direct table");
 
@@ -21,7 +21,7 @@ struct keys {
 	/* The latest key, + 1, of (communicator, function, size class); others of the same follow in `next`. */
 	_Atomic uint16_t direct[BOX_LIVE_COMMS + 1][KEYS_FUNCS][KEYS_CLASSES]; /* the last row: BOX_COMM_MORE's */
 	_Atomic uint16_t next[BOX_KEYS];
-	_Atomic uint32_t taken; /* of BOX_KEYS; a full table is not searched for every operation */
+	_Atomic uint32_t taken, taken_shared; /* a full table is not searched for every operation */
 	/* Calls for which NCCL may yet give an event: sweep.c makes untimed operations of them when it does not. */
 	_Atomic uint32_t called_ops[BOX_KEYS];
 	_Atomic uint64_t called_bytes[BOX_KEYS];
@@ -55,9 +55,9 @@ static inline bool key_matches(const struct box_key *key, const struct key_words
 uint32_t keys_find_or_make(struct keys *keys, struct box *box, const struct key_words *words);
 
 /* Whether operations of several communicators, and so of several threads, are added to it. */
-static inline bool keys_is_shared(const struct box *box, uint32_t index)
+static inline bool keys_is_shared(uint32_t index)
 {
-	return index != KEYS_NONE && box->keys[index].comm == BOX_COMM_MORE;
+	return index >= KEYS_OWN && index != KEYS_NONE;
 }
 
 /* Index in box->keys, a new one if need be, or a shared one; KEYS_NONE when all are taken. */
@@ -128,7 +128,7 @@ static inline __attribute__((always_inline)) void keys_account(struct box *box, 
 	uint64_t ops = atomic_load_explicit(&key->ops, memory_order_relaxed);
 	int64_t rate_q20 = log2_q20(op->rate_bytes) - log2_q20(op->time_ns);
 
-	if (__builtin_expect(key->comm == BOX_COMM_MORE, 0)) {
+	if (__builtin_expect(index >= KEYS_OWN, 0)) {
 		const struct finished copy = *op; /* so that the other stays in registers */
 
 		keys_account_shared(box, index, &copy);

@@ -78,7 +78,7 @@ static bool may_settle(const struct track *track, const struct box_op *op)
 static void settle(struct track *track, struct box_op *op, uint32_t generation, uint64_t stopped)
 {
 	uint32_t key = atomic_load_explicit(&op->key, relaxed);
-	bool is_lesson = is_untold(track, op) && !keys_is_shared(track->box, key);
+	bool is_lesson = is_untold(track, op) && !keys_is_shared(key);
 	uint64_t bytes = atomic_load_explicit(&op->bytes, relaxed);
 
 	if (track_complete(track, op, generation, TRACK_SLOT_RESTS) && is_lesson)
@@ -150,7 +150,7 @@ static void settle_calls(struct sweep *sweep, struct track *track)
 		uint64_t bytes = atomic_exchange_explicit(&track->keys.called_bytes[i], 0, relaxed);
 		uint32_t ops = atomic_exchange_explicit(&track->keys.called_ops[i], 0, relaxed);
 
-		if (sweep->called_ops[i] && (lives || (used && keys_is_shared(track->box, i))) &&
+		if (sweep->called_ops[i] && (lives || (used && keys_is_shared(i))) &&
 		    sweep->called_in[i] == generation && !has_seen(track, key))
 			keys_add_untimed(track->box, i, sweep->called_ops[i], sweep->called_bytes[i]);
 		sweep->called_ops[i] = ops;

@@ -172,7 +172,7 @@ static void test_cap(void)
 	render();
 	unsigned series = count("\n") - count("# "), of_comms = 7 * 40;
 	/* 280 kinds: the last ones share a key for each size, without a bus bandwidth. */
-	unsigned of_keys = 5 * (BOX_KEYS - KEYS_SHARED) + 4 * 7;
+	unsigned of_keys = 5 * KEYS_OWN + 4 * 7;
 	uint64_t dropped = atomic_load(&box.header->series_dropped);
 
 	ok(series <= EXPO_MAX_SERIES && series > EXPO_MAX_SERIES - 5, "a GPU has at most %u series (%u)",
