@@ -83,12 +83,11 @@ void slotless_round(struct slotless_sweep *sweep, struct track *track, uint64_t 
 		uint64_t stopped = atomic_load(&group->stopped_channels);
 		uint64_t still = still_ns(sweep, track, i, token, started << 32 ^ stopped, now_tick);
 
-		if (is_gone(track, group, token))
+		bool settled = groups_is_closed(group) && started && started == stopped && still > settled_ns;
+
+		if (is_gone(track, group, token) || (!started && still > overtaken_ns && is_overtaken(track, group, token)))
 			track_slotless_over(track, token, false);
-		else if (groups_slotless_ended(&track->groups, token) ||
-			 (groups_is_closed(group) && started && started == stopped && still > settled_ns))
+		else if (settled || groups_slotless_ended(&track->groups, token))
 			track_slotless_over(track, token, true);
-		else if (!started && still > overtaken_ns && is_overtaken(track, group, token))
-			track_slotless_over(track, token, false);
 	}
 }
