@@ -141,7 +141,9 @@ static void rank_keys(const struct expo *expo, const bool *visible, struct candi
 	all->count = 0;
 	for (unsigned i = 0; i < BOX_KEYS; i++) {
 		const struct box_key *key = &expo->box->keys[i];
-		bool has_rate = bandwidth_bus_factor(key->func, expo->box->comms[key->comm].nranks) > 0;
+		/* What is not used is not looked at: a thread may be filling it in. */
+		bool has_rate = expo->now[i].ops &&
+				bandwidth_bus_factor(key->func, expo->box->comms[key->comm].nranks) > 0;
 		unsigned series = (expo->now[i].ops ? TIMED_SERIES - !has_rate : 0) +
 				  (expo->more[i].untimed_ops ? UNTIMED_SERIES : 0) +
 				  (expo->more[i].phased_ops ? PHASED_SERIES : 0);
