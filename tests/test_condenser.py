@@ -168,6 +168,21 @@ def test_where_nothing_is_free_a_box_makes_room_for_what_is_kept_of_it(open_path
         node.close()
 
 
+@as_root
+def test_what_a_user_keeps_from_being_removed_holds_up_nobody_else(
+    node: Node, tmp_path: Path
+) -> None:
+    for number in range(STEPS):
+        node.step(number)
+    series = write_user_file(node.raw / "nccl_inspector_metrics_GPU0_0_1000.prom", b"# EOF\n")
+    other = tmp_path / "other"
+    other.touch()
+    with mounted(series, "--bind", str(other)):
+        assert len(node.condense()) == STEPS - 1
+        assert len(node.condense()) == KEPT_MAX, "its box is gone: it holds up nothing more"
+    assert steps_of(node.summary()) == list(range(STEPS))
+
+
 def test_a_box_whose_process_is_kept_already_is_not_counted_twice(node: Node) -> None:
     """The agent is killed between its two steps."""
     boxes = [node.step(number) for number in range(STEPS)]

@@ -39,4 +39,5 @@ def test_kinds_beyond_the_table_are_in_the_box_the_series_and_the_figures(tmp_pa
     assert more.state == COMM_FOLDED
     (joined,) = (one for one in join_communicators([("n1", process)]) if one.name == more.name)
     assert sum(one.ranks_operations for one in joined.figures) > OPERATIONS / 3
+    assert joined.notes[0].startswith("further kinds of all communicators")
     assert not any(one.waits or one.compared for one in joined.figures), "nobody is judged by it"

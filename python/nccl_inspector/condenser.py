@@ -80,11 +80,7 @@ class Condenser:
         self._sizes: dict[int, int] = {}  # bytes of each job's record
 
     def run_pass(self, users: Mapping[int, int]) -> None:
-        """Condense what should be; `users`: the uid of each job.
-
-        Raises:
-            OSError: the record of the agent's work cannot be written.
-        """
+        """Condense what should be; `users`: the uid of each job."""
         self._refused = {job: self._refused.get(job, set()) for job in users}
         self._sizes = {job: self._sizes.get(job, 0) for job in users}
         for job_id, end_s in self._turns.share(users, PASS_S):
@@ -93,8 +89,12 @@ class Condenser:
                 for other, uid in users.items()
                 if uid == users[job_id] and other != job_id
             )
-            with suppress(RefusedError):  # publishing says why, and a job may end at any time
+            try:
                 self._job(job_id, end_s, CONDENSED_BYTES_MAX - others)
+            except RefusedError:  # publishing says why, and a job may end at any time
+                continue
+            except OSError as err:  # of one job: a user can mount something over a file
+                self._tally.say(job_id, f"boxes of ended processes stay: {err.strerror}")
 
     def close(self) -> None:
         """Close the directory."""

@@ -194,9 +194,11 @@ def _join(comm_id: int, found: list[Member], *, is_told: bool) -> Communicator:
 
 
 def _together(found: list[Member]) -> Communicator:
-    """Return destroyed communicators of one shape, of which each rank kept the sum.
+    """Return what is of no communicator alone, of which each rank kept the sum.
 
-    Which of them a rank has in its sum is not known, so nobody is compared with anybody.
+    That is destroyed communicators of one shape, or what live ones did beyond the kinds that have a
+    place of their own. Which of them a rank has in its sum is not known, so nobody is compared
+    with anybody.
     """
     first = found[0].comm
     members = dict(enumerate(found))
@@ -223,7 +225,8 @@ def _together(found: list[Member]) -> Communicator:
         for (func, size, algo_proto), keys in kinds.items()
     )
     count = max(member.comm.folded for member in found)
-    notes = (f"{count} destroyed communicators taken together: times with waiting, not judged",)
+    whose = f"{count} destroyed communicators" if count else "further kinds of all communicators"
+    notes = (f"{whose} taken together: times with waiting, not judged",)
     return Communicator(0, first.name, first.nranks, first.nnodes, members, figures, notes)
 
 
