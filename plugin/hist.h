@@ -20,7 +20,7 @@
 #define HIST_BUCKETS (HIST_SUB * (1u + HIST_LAST_BITS - HIST_FIRST_BITS)) /* 896 */
 
 struct hist {
-	_Atomic uint32_t count[HIST_BUCKETS]; /* stays at UINT32_MAX when full */
+	_Atomic uint32_t count[HIST_BUCKETS]; /* when one is full all are halved: their shape is what is wanted of them */
 };
 
 static inline unsigned hist_bucket(uint64_t ns)

@@ -107,6 +107,12 @@ uint32_t keys_find_or_make(struct keys *keys, struct box *box, const struct key_
 	return find_or_make(keys, box, &shared);
 }
 
+void keys_halve(struct hist *hist)
+{
+	for (unsigned i = 0; i < HIST_BUCKETS; i++)
+		atomic_store_explicit(&hist->count[i], atomic_load_explicit(&hist->count[i], relaxed) / 2, relaxed);
+}
+
 static void lower_shared(_Atomic uint64_t *word, uint64_t value)
 {
 	uint64_t old = atomic_load_explicit(word, relaxed);
@@ -132,6 +138,7 @@ void keys_account_shared(struct box *box, uint32_t index, const struct finished 
 	int64_t rate_q20 = log2_q20(op->rate_bytes) - log2_q20(op->time_ns);
 
 	atomic_fetch_add_explicit(&key->begun, 1, memory_order_acq_rel);
+	/* Halving needs the key for oneself, so a full one stays full. */
 	if (atomic_load_explicit(bucket, relaxed) < UINT32_MAX)
 		atomic_fetch_add_explicit(bucket, 1, relaxed);
 	atomic_fetch_add_explicit(&key->bytes, op->bytes, relaxed);
@@ -188,6 +195,22 @@ static void add_to(_Atomic uint64_t *to, _Atomic uint64_t *from)
 	atomic_fetch_add_explicit(to, atomic_load_explicit(from, relaxed), relaxed);
 }
 
+/* Adds one histogram to another; both halved if that makes room. */
+static void hist_merge(struct hist *to, const struct hist *from)
+{
+	bool is_full = false;
+
+	for (unsigned i = 0; i < HIST_BUCKETS; i++)
+		is_full |= atomic_load_explicit(&to->count[i], relaxed) >
+			   UINT32_MAX - atomic_load_explicit(&from->count[i], relaxed);
+	if (is_full)
+		keys_halve(to);
+	for (unsigned i = 0; i < HIST_BUCKETS; i++)
+		atomic_store_explicit(&to->count[i],
+				      atomic_load_explicit(&to->count[i], relaxed) +
+					      (atomic_load_explicit(&from->count[i], relaxed) >> is_full), relaxed);
+}
+
 /* Adds what key `from` has to key `to`; operation indices of other communicators do not compare, so they go. */
 static void key_merge(struct box *box, uint32_t from, uint32_t to)
 {
@@ -197,9 +220,7 @@ static void key_merge(struct box *box, uint32_t from, uint32_t to)
 
 	atomic_fetch_add_explicit(&target->begun, ops, relaxed);
 	word_order();
-	for (unsigned i = 0; i < HIST_BUCKETS; i++)
-		keys_add_to_bucket(&box->hists[to].count[i],
-			   atomic_load_explicit(&box->hists[from].count[i], relaxed));
+	hist_merge(&box->hists[to], &box->hists[from]);
 	add_to(&target->bytes, &source->bytes);
 	add_to(&target->busy_ns, &source->busy_ns);
 	atomic_fetch_add_explicit(&target->log2_rate_q20,

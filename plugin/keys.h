@@ -111,12 +111,8 @@ static inline void word_raise(_Atomic uint64_t *word, uint64_t value)
 		atomic_store_explicit(word, value, memory_order_relaxed);
 }
 
-static inline void keys_add_to_bucket(_Atomic uint32_t *bucket, uint32_t count)
-{
-	uint32_t old = atomic_load_explicit(bucket, memory_order_relaxed);
-
-	atomic_store_explicit(bucket, old <= UINT32_MAX - count ? old + count : UINT32_MAX, memory_order_relaxed);
-}
+/* For keys_account. */
+void keys_halve(struct hist *hist);
 
 /* For keys_account. */
 void keys_account_shared(struct box *box, uint32_t index, const struct finished *op);
@@ -136,7 +132,11 @@ static inline __attribute__((always_inline)) void keys_account(struct box *box, 
 	}
 	atomic_store_explicit(&key->begun, ops + 1, memory_order_relaxed);
 	word_order();
-	keys_add_to_bucket(&box->hists[index].count[hist_bucket(op->time_ns)], 1);
+	_Atomic uint32_t *bucket = &box->hists[index].count[hist_bucket(op->time_ns)];
+
+	if (__builtin_expect(atomic_load_explicit(bucket, memory_order_relaxed) == UINT32_MAX, 0))
+		keys_halve(&box->hists[index]);
+	atomic_store_explicit(bucket, atomic_load_explicit(bucket, memory_order_relaxed) + 1, memory_order_relaxed);
 	word_add(&key->bytes, op->bytes);
 	word_add(&key->busy_ns, op->time_ns);
 	atomic_store_explicit(&key->log2_rate_q20,

@@ -61,15 +61,29 @@ static uint64_t middle_ns(unsigned bucket)
 	return bucket + 1 < HIST_BUCKETS ? (low + hist_lower_ns(bucket + 1)) / 2 : low;
 }
 
+/* A histogram with a full bucket is halved (hist.h): then half of what was there is left. */
+static bool is_halved(const struct line_base *now, const struct line_base *base)
+{
+	for (unsigned b = 0; b < HIST_BUCKETS; b++)
+		if (now->count[b] < base->count[b])
+			return true;
+	return false;
+}
+
 static void write_times(struct box_window *window, const struct line_base *now, const struct line_base *base)
 {
 	uint64_t all = 0, seen = 0;
-	bool first = true;
+	bool first = true, halved = is_halved(now, base);
+	uint32_t counts[HIST_BUCKETS];
 
-	for (unsigned b = 0; b < HIST_BUCKETS; b++)
-		all += now->count[b] - base->count[b];
 	for (unsigned b = 0; b < HIST_BUCKETS; b++) {
-		uint32_t count = now->count[b] - base->count[b];
+		uint32_t before = base->count[b] >> halved;
+
+		counts[b] = now->count[b] > before ? now->count[b] - before : 0;
+		all += counts[b];
+	}
+	for (unsigned b = 0; b < HIST_BUCKETS; b++) {
+		uint32_t count = counts[b];
 
 		if (count && first)
 			set(&window->min_ns, middle_ns(b));

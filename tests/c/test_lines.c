@@ -2,6 +2,7 @@
 /* Time lines: who has one, what is in it, and what becomes of it when it is full. */
 #include <string.h>
 
+#include "keys.h"
 #include "lines.h"
 #include "tap.h"
 
@@ -164,11 +165,33 @@ static void test_a_clock_that_is_set_back(void)
 	ok(is_rising(line) && ops_in(line) == 1 && line->since_s == NOW_S + 20, "by more, it begins anew and says so");
 }
 
+static void test_a_histogram_that_is_halved_spoils_no_window(void)
+{
+	begin();
+	operate(20, 4000000000u, 2 * MS);
+	operate(20, 1000, 9 * MS);
+	round_at(0);
+	operate(20, 400, 2 * MS);
+	round_at(10);
+	keys_halve(&box.hists[20]);
+	operate(20, 300, 4 * MS);
+	round_at(20);
+	operate(20, 300, 3 * MS);
+	round_at(30);
+	const struct box_line *line = line_of(20);
+	const struct box_window *window = &line->window[atomic_load(&line->windows) - 2];
+
+	ok(hist_bucket(window[0].median_ns) == hist_bucket(4 * MS) && hist_bucket(window[1].median_ns) == hist_bucket(3 * MS),
+	   "the window in which it was halved has the times of its own operations (%llu, %llu)",
+	   (unsigned long long)window[0].median_ns, (unsigned long long)window[1].median_ns);
+}
+
 int main(void)
 {
 	test_the_busiest_have_lines_with_all_of_theirs();
 	test_only_one_that_is_twice_as_busy_takes_over();
 	test_a_full_line_has_longer_windows_and_loses_nothing();
+	test_a_histogram_that_is_halved_spoils_no_window();
 	test_operations_far_between();
 	test_a_clock_that_is_set_back();
 	return done_testing();

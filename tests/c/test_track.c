@@ -311,6 +311,20 @@ static void test_overtaken(void)
 	ok(box.comms[0].untimed == 1 && box.keys[0].untimed_ops == 1, "and let go when a hundred later ones are over");
 }
 
+static void test_a_full_bucket(void)
+{
+	begin();
+	whole_operation(1000, 6000);
+	whole_operation(7000, 7500);
+	_Atomic uint32_t *bucket = &box.hists[0].count[hist_bucket(5000)], *other = &box.hists[0].count[hist_bucket(500)];
+
+	atomic_store(bucket, UINT32_MAX);
+	atomic_store(other, 1000);
+	whole_operation(8000, 13000);
+	ok(*bucket == UINT32_MAX / 2 + 1 && *other == 500 && box.keys[0].ops == 3,
+	   "when a bucket is full all are halved, and the shape stays (%u, %u)", *bucket, *other);
+}
+
 int main(void)
 {
 	log2_init();
@@ -330,5 +344,6 @@ int main(void)
 	test_missing_channels();
 	test_channels_that_never_begin();
 	test_overtaken();
+	test_a_full_bucket();
 	return done_testing();
 }
