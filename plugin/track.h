@@ -40,7 +40,7 @@ struct track_memo {
 	_Atomic uint32_t kind;              /* func | algo << 8 | proto << 16 | size class << 24 */
 	_Atomic uint32_t datatype_bytes;
 };
-#define TRACK_MEMOS 4u /* of a communicator */
+#define TRACK_MEMOS 16u /* of a communicator */
 
 #define TRACK_KNOWN 3u
 

@@ -69,7 +69,8 @@ def _warm(folder: Path, rounds: int) -> list[Figure]:
         of_kernel("kernel events per channel, 8 channels", slope[8], 10, "~165"),
         of_kernel("kernel events per channel, 32 channels", slope[32], 7, "~165"),
         of_kernel("kernel events per operation, besides", net[1] - slope[8], 40),
-        _net(played, "sends_app/8", "application thread per lone Send or Recv, one core"),
+        _net(played, "mixed_app/8", "application thread per operation, sizes mixed, one core", 45),
+        _net(played, "sends_app/8", "application thread per lone Send or Recv, one core", 40),
         _net(played, "sends_kernel/8", "kernel events per lone Send or Recv of 8 channels"),
     ]
 
@@ -79,9 +80,13 @@ def _pairs(folder: Path, rounds: int) -> list[Figure]:
     # 5 s, the guard would let half of them be untimed, which is neither lost nor the whole work.
     unguarded = {"NCCL_INSPECTOR_BUDGET_PERCENT": "0"}
     played = _thrice(folder, "pairs", max(1, rounds // 100) * BLOCK, unguarded)
-    row, what = "app_two_cores", "application thread per operation, two cores"
-    middle = _middle(played.blocks(row, 50), lambda block: block.net)
-    figures = [_net(played, row, what, 60, "~200", middle)]
+    figures = []
+    for row, what, vendor in (
+        ("app_two_cores", "application thread per operation, two cores", "~200"),
+        ("sends_two_cores", "application thread per lone Send or Recv, two cores", ""),
+    ):
+        middle = _middle(played.blocks(row, 50), lambda block: block.net)
+        figures.append(_net(played, row, what, 60, vendor, middle))
     for pairs in (1, 2, 4):
         row = f"throughput/{pairs}"
         # Threads that share cores: the least disturbed rounds of one are not those of the other.

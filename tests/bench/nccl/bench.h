@@ -39,9 +39,9 @@ void sides_close(void);
 extern uint64_t told_ours;
 
 /* The `number`-th operation of the load: collectives of 3 functions and 3 sizes over the
- * communicators; with load_sends Sends and Recvs, each a group of its own as NCCL makes it of a lone
- * call. */
-extern bool load_sends;
+ * communicators; LOAD_MIXED: of 16 sizes, hardly ever the one that the communicator had before;
+ * LOAD_SENDS: Sends and Recvs, each a group of its own as NCCL makes it of a lone call. */
+extern enum load { LOAD_COLLS, LOAD_MIXED, LOAD_SENDS } load;
 struct player_op load_op(unsigned number, unsigned channels);
 struct player_comm *load_comm(struct side *side, unsigned number);
 

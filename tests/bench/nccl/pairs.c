@@ -131,7 +131,7 @@ static uint64_t play(struct side *side, unsigned pairs, unsigned n_ops, bool pin
 	return now_ns() - begin;
 }
 
-static void measure_pinned(unsigned rounds)
+static void measure_pinned(unsigned rounds, const char *row)
 {
 	for (unsigned r = 0; r < rounds + 2; r++) {
 		unsigned first = coin();
@@ -141,7 +141,7 @@ static void measure_pinned(unsigned rounds)
 
 			play(side, 1, PINNED_OPS, true);
 			if (r >= 2)
-				say("app_two_cores", side->word,
+				say(row, side->word,
 				    (double)all[0].app_ticks * ns_per_tick() / PINNED_OPS);
 		}
 	}
@@ -151,7 +151,10 @@ void measure_pairs(unsigned rounds)
 {
 	char row[32];
 
-	measure_pinned(rounds);
+	measure_pinned(rounds, "app_two_cores");
+	load = LOAD_SENDS;
+	measure_pinned(rounds, "sends_two_cores");
+	load = LOAD_COLLS;
 	for (unsigned pairs = 1; pairs <= PAIRS_MAX; pairs *= 2) {
 		snprintf(row, sizeof(row), "throughput/%u", pairs);
 		for (unsigned r = 0; r < rounds; r++) {

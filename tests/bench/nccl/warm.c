@@ -38,7 +38,8 @@ static void play_round(struct side *side, unsigned channels, double *app_ns, dou
 static void measure(unsigned channels, unsigned rounds)
 {
 	char app_row[32], kernel_row[32];
-	const char *kind = load_sends ? "sends_" : "";
+	static const char *const kinds[] = { [LOAD_COLLS] = "", [LOAD_MIXED] = "mixed_", [LOAD_SENDS] = "sends_" };
+	const char *kind = kinds[load];
 
 	snprintf(app_row, sizeof(app_row), "%sapp/%u", kind, channels);
 	snprintf(kernel_row, sizeof(kernel_row), "%skernel/%u", kind, channels);
@@ -66,6 +67,8 @@ void measure_warm(unsigned rounds)
 	measure(1, rounds);
 	measure(8, rounds);
 	measure(32, rounds);
-	load_sends = true;
+	load = LOAD_MIXED;
+	measure(8, rounds);
+	load = LOAD_SENDS;
 	measure(8, rounds);
 }
