@@ -76,7 +76,11 @@ void groups_add(struct groups *groups, uint32_t number, bool is_send, uint64_t b
 	}
 	word_add(is_send ? &group->sent : &group->received, bytes);
 	atomic_store_explicit(count, atomic_load_explicit(count, relaxed) + 1, relaxed);
-	atomic_fetch_add_explicit(&group->word, ONE_JOINED, memory_order_release);
+	/* No member of a group without any can be over: nobody else writes the word yet. (Most groups are lone Sends.) */
+	if (!atomic_load_explicit(&group->word, relaxed))
+		atomic_store_explicit(&group->word, ONE_JOINED, memory_order_release);
+	else
+		atomic_fetch_add_explicit(&group->word, ONE_JOINED, memory_order_release);
 }
 
 void groups_add_slotless(struct groups *groups, uint32_t number, const struct slotless *member)

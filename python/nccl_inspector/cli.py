@@ -1,37 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command `nccl-inspector`: parse, call one function, print.
 
-The agent is imported where it is run: it takes longer to import than most commands take.
+Most commands are imported when they are asked for: a job that runs `mark` in each step must not
+wait for what only a report needs.
 """
 
 import logging
-import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 import click
 
 from nccl_inspector import __version__
-from nccl_inspector.capture.command import analyze
-from nccl_inspector.card.command import show_command
-from nccl_inspector.card.mailprog import mailprog_command
 from nccl_inspector.config import Config, read_config
-from nccl_inspector.controller.command import controller
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.estimate.command import estimate
-from nccl_inspector.jobargument import optional_job_id
 from nccl_inspector.killswitch import disable as switch_off
 from nccl_inspector.killswitch import enable as switch_on
-from nccl_inspector.live.promview import window_s
-from nccl_inspector.live.top import Wish, run_top
-from nccl_inspector.marking import UNITS, MarkError, check_mark, mark_dir, write_mark
-from nccl_inspector.monitoring.command import setup
 from nccl_inspector.nodestatus import describe, read_status, render_status
-from nccl_inspector.reportcommand import ask_slurm, find_for_mail, report, report_text
-from nccl_inspector.store.command import compare, history, nodes
-from nccl_inspector.usermode.command import make_run
 
 _path = click.Path(path_type=Path)
 _conf = click.option("--conf", type=_path, help="Configuration file in place of the usual one.")
@@ -48,13 +37,66 @@ def _config(conf: Path | None, run_dir: Path | None, report_dir: Path | None) ->
     )
 
 
-def _window(_context: click.Context, _parameter: click.Parameter, text: str) -> str:
-    if not window_s(text):
-        raise click.BadParameter("not a time like 90s, 2m or 1h")
-    return text
+def _named(module: str, name: str) -> Callable[[], click.Command]:
+    def load() -> click.Command:
+        found: click.Command = getattr(import_module(f"nccl_inspector.{module}"), name)
+        return found
+
+    return load
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def _load_run() -> click.Command:
+    from nccl_inspector.reportcommand import report_text
+    from nccl_inspector.usermode.command import make_run
+
+    return make_run(report_text)
+
+
+def _load_show() -> click.Command:
+    from nccl_inspector.card.command import show_command
+    from nccl_inspector.reportcommand import ask_slurm
+
+    return show_command(ask_slurm)
+
+
+def _load_mailprog() -> click.Command:
+    from nccl_inspector.card.mailprog import mailprog_command
+    from nccl_inspector.reportcommand import find_for_mail
+
+    return mailprog_command(find_for_mail)
+
+
+# The commands that are not in this module, and how to get them.
+_ELSEWHERE: dict[str, Callable[[], click.Command]] = {
+    "analyze": _named("capture.command", "analyze"),
+    "compare": _named("store.command", "compare"),
+    "controller": _named("controller.command", "controller"),
+    "estimate": _named("estimate.command", "estimate"),
+    "history": _named("store.command", "history"),
+    "mailprog": _load_mailprog,
+    "mark": _named("markcommand", "mark"),
+    "nodes": _named("store.command", "nodes"),
+    "report": _named("reportcommand", "report"),
+    "run": _load_run,
+    "setup": _named("monitoring.command", "setup"),
+    "show": _load_show,
+    "top": _named("live.command", "top"),
+}
+
+
+class _Commands(click.Group):
+    """Commands that are imported when they are asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *_ELSEWHERE})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if load := _ELSEWHERE.get(cmd_name):
+            return load()
+        return super().get_command(ctx, cmd_name)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="nccl-inspector")
 def cli() -> None:
     """What did NCCL do in a Slurm job, and who was slow?"""
@@ -123,77 +165,6 @@ def status(context: click.Context, conf: Path | None, run_dir: Path | None) -> N
     found = read_status(config.run_dir, config.agent_interval_s)
     click.echo(render_status(found), nl=False)
     context.exit(found.exit_code)
-
-
-@cli.command("mark")
-@_conf
-@click.option("--throughput", default="", help="A number that is not negative.")
-@click.option("--unit", default="TFLOP/s/GPU", show_default=True, help=", ".join(UNITS) + ".")
-@click.pass_context
-def mark_command(context: click.Context, conf: Path | None, throughput: str, unit: str) -> None:
-    """Tell this job's throughput, from inside it; the last one counts.
-
-    Exit status 2: it is no throughput.
-    """
-    try:
-        number = check_mark(float(throughput), unit)
-    except ValueError as err:
-        words = str(err) if isinstance(err, MarkError) else "the throughput is not a number"
-        click.echo(f"nccl-inspector: {words}", err=True)
-        context.exit(2)
-    try:
-        write_mark(number, unit, mark_dir(os.environ, str(read_config(conf).run_dir)))
-    except (MarkError, OSError) as err:
-        raise InspectorError(f"not marked: {err}") from err
-
-
-@cli.command()
-@click.argument("job_id", callback=optional_job_id, required=False)
-@_conf
-@_run_dir
-@click.option(
-    "--prometheus", metavar="URL", default="", help="Of the cluster's jobs, by its series."
-)
-@click.option("--window", default="2m", callback=_window, help="What Prometheus takes rates over.")
-@click.option(
-    "--interval",
-    type=click.FloatRange(min=0.1, max=3600),
-    help="Seconds between two looks: 2 at boxes, 10 with Prometheus.",
-)
-@click.option("--once", is_flag=True, help="One table; without a terminal always so.")
-@click.option("--json", "as_json", is_flag=True, help="The figures, once.")
-@click.pass_context
-def top(
-    context: click.Context,
-    job_id: int | None,
-    conf: Path | None,
-    run_dir: Path | None,
-    prometheus: str,
-    window: str,
-    interval: float | None,
-    once: bool,
-    as_json: bool,
-) -> None:
-    """Show what this node's jobs do now, the worst first; with JOB_ID its ranks, too.
-
-    A user sees his own jobs, root all. Exit status 1: the job asked for is not there.
-    """
-    config = _config(conf, run_dir, None)
-    wish = Wish(config.run_dir, job_id, prometheus, window, interval, once, as_json)
-    context.exit(0 if run_top(wish) else 1)
-
-
-cli.add_command(analyze)
-cli.add_command(compare)
-cli.add_command(controller)
-cli.add_command(estimate)
-cli.add_command(history)
-cli.add_command(nodes)
-cli.add_command(report)
-cli.add_command(setup)
-cli.add_command(make_run(report_text))
-cli.add_command(show_command(ask_slurm))
-cli.add_command(mailprog_command(find_for_mail))
 
 
 def main() -> None:
