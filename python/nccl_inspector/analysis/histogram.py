@@ -3,7 +3,7 @@
 
 from bisect import bisect_left
 from collections.abc import Iterable
-from itertools import accumulate
+from itertools import accumulate, compress
 from math import sqrt
 
 from nccl_inspector.layout import HIST_BUCKETS
@@ -88,4 +88,4 @@ def merge(histograms: Iterable[Histogram]) -> Histogram:
     for buckets, counts in histograms:
         for bucket, count in zip(buckets, counts, strict=True):
             sums[bucket] += count
-    return Histogram.of((bucket, count) for bucket, count in enumerate(sums) if count)
+    return Histogram(tuple(compress(range(HIST_BUCKETS), sums)), tuple(filter(None, sums)))
