@@ -352,7 +352,7 @@ int track_last_kernel(struct track *track, struct box_op *op, uint32_t generatio
 
 bool track_slotless_over(struct track *track, uint64_t token, bool timed)
 {
-	unsigned index = (unsigned)(token & 0xffff) % BOX_LIVE_COMMS;
+	unsigned index = groups_comm(token);
 	struct box_comm *comm = &track->box->comms[index];
 	struct group_facts facts;
 

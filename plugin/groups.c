@@ -150,7 +150,7 @@ void groups_new_comm(struct groups *groups, unsigned comm)
 /* Those that are not worth an operation of their own have no number; a spoiled one has. */
 static void number(struct groups *groups, uint64_t token, struct group_facts *facts)
 {
-	_Atomic uint32_t *over = &groups->over[(token & 0xffff) % BOX_LIVE_COMMS][facts->func];
+	_Atomic uint32_t *over = &groups->over[groups_comm(token)][facts->func];
 
 	facts->number = atomic_fetch_add_explicit(over, 1, relaxed) + 1;
 }
@@ -264,7 +264,7 @@ void groups_close_strays(struct groups *groups, uint64_t strays[GROUPS],
 		uint64_t word = atomic_load_explicit(&group->word, relaxed);
 		struct group_facts facts;
 
-		if (!token || word & CLOSED || open_number(argument, (unsigned)(token & 0xffff)) == token >> 16) {
+		if (!token || word & CLOSED || open_number(argument, groups_comm(token)) == token >> 16) {
 			strays[i] = 0;
 		} else if (strays[i] != token) {
 			strays[i] = token;

@@ -55,6 +55,12 @@ struct group_facts {
 /* A communicator begins in that record: its groups are counted from 1. */
 void groups_new_comm(struct groups *groups, unsigned comm);
 
+/* The record of struct box_comm that a group's token names. */
+static inline unsigned groups_comm(uint64_t token)
+{
+	return (unsigned)(token & 0xffff) % BOX_LIVE_COMMS;
+}
+
 /* Number (+ 1) of the open group of `token` (not 0), a new entry for its first member; 0 when there is no place. */
 uint32_t groups_join(struct groups *groups, uint64_t token, bool is_first);
 
@@ -85,8 +91,8 @@ bool groups_slotless_stop(struct groups *groups, uint64_t token, uint64_t gpu_ns
 /* Whether all channels of its members without a slot had ended when the group was closed. */
 bool groups_slotless_ended(struct groups *groups, uint64_t token);
 
-/* When the members without a slot began and ended so far, by the GPU's clock, and the tick when they had yet to come. False:
- * there are none. */
+/* When the members without a slot began and ended so far, by the GPU's clock, and a tick before they came. Returns false
+ * if the group has no such members. */
 bool groups_slotless_times(struct groups *groups, uint64_t token, uint64_t *start_ns, uint64_t *stop_ns, uint64_t *known_tick);
 
 /* The members without a slot are over, all of them; not `timed`: some have no time, which spoils the group. The

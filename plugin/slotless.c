@@ -57,14 +57,14 @@ static uint64_t still_ns(struct slotless_sweep *sweep, struct track *track, unsi
 /* Its communicator's record serves another one. */
 static bool is_gone(const struct track *track, const struct group *group, uint64_t token)
 {
-	const struct box_comm *comm = &track->box->comms[(token & 0xffff) % BOX_LIVE_COMMS];
+	const struct box_comm *comm = &track->box->comms[groups_comm(token)];
 
 	return atomic_load_explicit(&comm->generation, relaxed) != atomic_load_explicit(&group->comm_generation, relaxed);
 }
 
 static bool is_overtaken(const struct track *track, const struct group *group, uint64_t token)
 {
-	const struct box_comm *comm = &track->box->comms[(token & 0xffff) % BOX_LIVE_COMMS];
+	const struct box_comm *comm = &track->box->comms[groups_comm(token)];
 
 	return atomic_load_explicit(&comm->last_sequence, relaxed) >
 	       atomic_load_explicit(&group->last_index, relaxed) + SLOTS_OVERTAKEN_OPS;

@@ -163,7 +163,7 @@ static uint32_t open_number(const void *argument, unsigned comm)
 {
 	const struct track *track = argument;
 
-	return atomic_load_explicit(&track->comms[comm % BOX_LIVE_COMMS].open_group, relaxed);
+	return atomic_load_explicit(&track->comms[comm].open_group, relaxed);
 }
 
 void sweep_count(struct track *track)

@@ -355,7 +355,7 @@ def test_ranks_that_cannot_be_are_left_out_and_flagged() -> None:
 
 
 def test_a_communicator_that_is_just_being_named_has_no_name_yet() -> None:
-    """NCCL before 2.27 tells it with the first operation; half of a name is none."""
+    """NCCL before 2.27 tells it with the first operation. A half-written name is not shown."""
     data = full_box()
     put(data, layout.COMM, COMM_AT, named=2)
     (comm, other) = read(bytes(data)).comms

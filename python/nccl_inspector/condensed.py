@@ -59,7 +59,7 @@ def _take_line(data: bytes, at: int) -> tuple[Line, int] | None:
         return None
     values: Any = _load(data[at:end])
     if not isinstance(values, dict):
-        raise RefusedError("bad_condensed", "odd line")
+        raise RefusedError("bad_condensed", "not a line of this record")
     line: Line = take_row(Line, [values.get(field.name) for field in fields(Line)])
     return (line, end + 1) if end + 1 + line.block_bytes <= len(data) else None
 

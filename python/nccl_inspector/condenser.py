@@ -63,6 +63,23 @@ class _Dead:
     stem: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A job's directory, and what is in its `raw`."""
+
+    manifest: Manifest
+    fd: int
+    raw_fd: int
+    listing: Listing
+
+    def remove(self, box: _Dead) -> None:
+        """Remove a box, and the series of its process, which nobody publishes any more."""
+        series = [name for name, stem in self.listing.metrics if stem == box.stem]
+        for name in (box.name, *series):
+            with suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=self.raw_fd)
+
+
 class Condenser:
     """Looks after the boxes of all jobs of a node."""
 
@@ -116,7 +133,7 @@ class Condenser:
                         self._condense(job, dead[: len(dead) - most], end_s, bytes_max)
                         self._sizes[job_id] = size_of(job_fd)
 
-    def _condense(self, job: "_Job", boxes: list[_Dead], end_s: float, bytes_max: int) -> None:
+    def _condense(self, job: _Job, boxes: list[_Dead], end_s: float, bytes_max: int) -> None:
         kept = read_condensed(job.fd)
         count, end = len(kept.lines), kept.end
         known = {line.stamp for line in kept.lines}
@@ -136,7 +153,7 @@ class Condenser:
             else:
                 job.remove(box)
 
-    def _keep(self, job: "_Job", box: _Dead, count: int, end: int) -> int:
+    def _keep(self, job: _Job, box: _Dead, count: int, end: int) -> int:
         """Add a process to the record of `count` that ends at `end`; return where it ends now."""
         ranks = (count + len(job.listing.boxes)) * job.manifest.num_nodes
         with regular_file(box.name, job.manifest.uid, BOX_BYTES_MAX, job.raw_fd) as (fd, status):
@@ -156,32 +173,13 @@ class Condenser:
         return append(job.fd, end, line, block)
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """A job's directory, and what is in its `raw`."""
-
-    manifest: Manifest
-    fd: int
-    raw_fd: int
-    listing: Listing
-
-    def remove(self, box: _Dead) -> None:
-        """Remove a box, and the series of its process, which nobody publishes any more."""
-        series = [name for name, stem in self.listing.metrics if stem == box.stem]
-        for name in (box.name, *series):
-            with suppress(FileNotFoundError):
-                os.unlink(name, dir_fd=self.raw_fd)
-
-
 def _is_full(fd: int) -> bool:
     size = os.fstatvfs(fd)
     return size.f_bfree < size.f_blocks * (1 - FULL_SHARE)
 
 
-def _is_silent(fd: int, killed: bool) -> bool:
-    """Tell whether a box without a lock is left behind: its process does not beat any more."""
-    if not killed:
-        return True
+def _is_silent(fd: int) -> bool:
+    """Tell whether the process of a box does not beat any more."""
     header = read_at(fd, HEADER.size, 0)
     return (
         len(header) == HEADER.size
@@ -190,13 +188,13 @@ def _is_silent(fd: int, killed: bool) -> bool:
 
 
 def _dead(raw_fd: int, uid: int, listing: Listing, refused: Container[Stamp]) -> list[_Dead]:
-    """Return the boxes of processes that have ended: those that died last, then by age."""
+    """Return the boxes of ended processes: the oldest first, those that were killed last."""
     found = []
     for name, stem in listing.boxes:
         with suppress(RefusedError), regular_file(name, uid, BOX_BYTES_MAX, raw_fd) as (fd, status):
             life, stamp = life_of(fd), stamp_of(status)
             killed = life is Life.KILLED
-            over = killed or (life is Life.ENDED and not is_locked(fd))
-            if over and stamp not in refused and _is_silent(fd, killed):
+            over = _is_silent(fd) if killed else life is Life.ENDED and not is_locked(fd)
+            if over and stamp not in refused:
                 found.append(_Dead(killed, stamp, name, stem))
     return sorted(found, key=lambda box: (box.killed, box.stamp))

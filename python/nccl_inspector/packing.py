@@ -53,7 +53,6 @@ _WINDOW_S_MAX = 1 << 34
 # _make counts once more what there is.
 _MAKE_WINDOW = cast(Callable[[Iterable[int]], Window], partial(tuple.__new__, Window))
 _MAKE_KEY = cast(Callable[[Iterable[Any]], Key], partial(tuple.__new__, Key))
-
 _MAKE_HISTOGRAM = cast(Callable[[Iterable[Any]], Histogram], partial(tuple.__new__, Histogram))
 
 _Row = TypeVar("_Row", Peer, Net)
@@ -144,31 +143,8 @@ def take_columns(
     data: bytes, at: int, number: int, rows_max: int
 ) -> tuple[list[Sequence[int]], int]:
     """Return so many columns that begin there, and where they end."""
-    # As take_planes and unpack_column do, in one loop: a large job has half a million columns.
-    size = len(data)
-    if at + _COUNT.size > size:
-        raise _refuse("ends within a table")
-    (count,) = _COUNT.unpack_from(data, at)
-    if count > rows_max:
-        raise _refuse("too many rows")
-    zeros, words = bytes(count), f"<{count}Q"
-    columns: list[Sequence[int]] = []
-    at += _COUNT.size
-    for _ in range(number):
-        width = data[at] if at < size else _WORD_BYTES + 1
-        begin = at + 1
-        at = begin + width * count
-        if width > _WORD_BYTES or at > size:
-            raise _refuse("ends within a column")
-        if width < 2:
-            columns.append(data[begin:at] or zeros)
-            continue
-        raw = bytearray(_WORD_BYTES * count)
-        for place in range(width):
-            raw[place::_WORD_BYTES] = data[begin : begin + count]
-            begin += count
-        columns.append(struct.unpack(words, raw))
-    return columns, at
+    planes, end = take_planes(data, at, number, rows_max)
+    return [unpack_column(raw, width, planes.rows) for width, raw in planes.columns], end
 
 
 def unpack_column(planes: bytes, width: int, count: int) -> Sequence[int]:

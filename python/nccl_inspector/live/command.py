@@ -48,8 +48,8 @@ def top(
 ) -> None:
     """Show what this node's jobs do now, the worst first; with JOB_ID its ranks, too.
 
-    A user sees his own jobs, root all. Exit status 1: the job asked for is not there.
+    Users see their own jobs, root sees all. Exit status 1: the job asked for is not there.
     """
-    place = run_dir or read_config(conf).run_dir
-    wish = Wish(place, job_id, prometheus, window, interval, once, as_json)
+    config = read_config(conf)
+    wish = Wish(run_dir or config.run_dir, job_id, prometheus, window, interval, once, as_json)
     context.exit(0 if run_top(wish) else 1)

@@ -95,7 +95,7 @@ def _read_boxes(raw_fd: int, uid: int) -> tuple[tuple[Seen, ...], tuple[str, ...
             if err.reason != "gone":
                 problems.append(f"{name} is refused: {err}")
             continue
-        if seen:  # else it has ended: its box stays until the job ends, and is not counted
+        if seen:  # else it has ended: its box may stay for long, and is not counted
             tried += 1
             found.append(seen)
     if left_out:

@@ -103,7 +103,7 @@ class LiveSignals:
                 for _, stem in in_turns(listing.boxes):
                     if time.thread_time() > end_s:
                         return []
-                    if len(seen) >= BOXES_MAX:  # that say they live; ended ones stay until the end
+                    if len(seen) >= BOXES_MAX:  # that say they live; ended ones may stay for long
                         break
                     with suppress(RefusedError):
                         self._process(raw_fd, stem, manifest.uid, count, seen)
