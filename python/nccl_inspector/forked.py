@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A part of a computation on another processor: in a child that has all there is when it begins."""
 
+import fcntl
 import os
 import pickle
 import signal
@@ -10,6 +11,7 @@ from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 _Found = TypeVar("_Found")
+_PIPE_BYTES = 1 << 20  # as much as Linux allows; a large job's records are 60 MB
 
 
 class Forked(Generic[_Found]):
@@ -48,6 +50,8 @@ class Forked(Generic[_Found]):
 
     def _begin(self) -> None:
         read_fd, write_fd = os.pipe2(os.O_CLOEXEC)
+        with suppress(OSError):  # the user has many pipes already
+            fcntl.fcntl(write_fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         try:
             pid = os.fork()
         except OSError:
