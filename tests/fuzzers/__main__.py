@@ -1,6 +1,7 @@
 """Run fuzzers: python -m tests.fuzzers --seconds N [--seed S] [names]."""
 
 import argparse
+import math
 import sys
 from pathlib import Path
 
@@ -14,6 +15,7 @@ FOLDER = Path(__file__).parents[2] / "build" / "fuzz" / "python"
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzzers", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60, help="for all targets together")
+    parser.add_argument("--cpu-seconds", type=float, help="of each target, in place of --seconds")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--replay", type=Path, help="one saved input of the target that is named")
     known = [one.name for one in TARGETS]
@@ -32,7 +34,9 @@ def main() -> int:
         return int(result.kind != "ok")
     outcomes: list[Outcome] = []
     for target in targets:
-        outcomes.append(Campaign(target, words.seed, FOLDER).run(words.seconds / len(targets)))
+        seconds = words.seconds / len(targets) if words.cpu_seconds is None else math.inf
+        campaign = Campaign(target, words.seed, FOLDER)
+        outcomes.append(campaign.run(seconds, cpu_s=words.cpu_seconds or math.inf))
         print(outcomes[-1].row, flush=True)
     failures = [failure for one in outcomes for failure in one.failures.values()]
     for failure in failures:

@@ -1,6 +1,7 @@
 """One target for a while: mutate, run, judge, keep what takes a new way, save what fails."""
 
 import hashlib
+import math
 import re
 import time
 from collections import Counter
@@ -62,6 +63,7 @@ class Outcome:
     target: str
     runs: int = 0
     seconds: float = 0.0
+    cpu_s: float = 0.0  # of the inputs, and of what makes them
     ways: Counter[str] = field(default_factory=Counter)
     failures: dict[tuple[str, str, str], Failure] = field(default_factory=dict)
     dearest_cpu: float = 0.0  # share of its budget
@@ -72,6 +74,7 @@ class Outcome:
         """A line of the table."""
         return (
             f"{self.target:<12} {self.runs:>8} runs {self.runs / max(self.seconds, 1e-9):>8.1f}/s "
+            f"{self.cpu_s:>6.0f} s CPU "
             f"{len(self.ways):>6} ways {self.dearest_cpu:>5.0%} CPU "
             f"{self.dearest_memory:>5.0%} memory "
             f"{len(self.failures):>3} findings"
@@ -109,23 +112,31 @@ class Campaign:
         self._seeds = [*target.seeds()]
         self._corpus = [*self._seeds]
         self._corpus_bytes = sum(map(len, self._corpus))
+        self._inputs_cpu_s = 0.0
         self.outcome = Outcome(target.name)
 
     def run(
-        self, seconds: float, runs: int | None = None, *, until_failure: bool = False
+        self,
+        seconds: float,
+        runs: int | None = None,
+        *,
+        cpu_s: float = math.inf,
+        until_failure: bool = False,
     ) -> Outcome:
-        """Run inputs for so long, or so many, or until one fails."""
+        """Run inputs for so long, or so many, or for so much CPU time, or until one fails."""
         with Worker(self._target) as worker:
             limits = measured(self._target, worker, self._seeds)
-            begin_s = time.monotonic()
-            while time.monotonic() - begin_s < seconds and self.outcome.runs != runs:
-                self._step(worker, limits)
+            begin_s, used_s = time.monotonic(), time.process_time()
+            while self.outcome.seconds < seconds and self.outcome.runs != runs:
+                self._inputs_cpu_s += self._step(worker, limits)
                 self.outcome.seconds = time.monotonic() - begin_s
-                if until_failure and self.outcome.failures:
+                self.outcome.cpu_s = self._inputs_cpu_s + time.process_time() - used_s
+                if self.outcome.cpu_s >= cpu_s or (until_failure and self.outcome.failures):
                     break
         return self.outcome
 
-    def _step(self, worker: Worker, limits: Limits) -> None:
+    def _step(self, worker: Worker, limits: Limits) -> float:
+        """Run one input, and return its seconds of CPU time."""
         # A seed as often as one of all that was kept: else rare ways would be all.
         pool = self._seeds if self._chance.random() < 0.4 else self._corpus
         data = self._target.mutate(self._chance, self._chance.choice(pool), self._corpus)
@@ -144,6 +155,7 @@ class Campaign:
             outcome.ways[way] += 1
         else:
             self._fail(data, result)
+        return result.cpu_s
 
     def _fail(self, data: bytes, result: Result) -> None:
         last = result.words.strip().splitlines()[-1:] if result.kind == "exception" else []
