@@ -14,6 +14,7 @@ from nccl_inspector import layout, model
 from nccl_inspector.box import read_box
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.model import OPERATIONS_MAX, Process
+from nccl_inspector.packing import WORD_MAX
 from tests.boxes import (
     BOX_BYTES,
     COMM_AT,
@@ -223,6 +224,17 @@ def test_what_was_enqueued_since_the_last_round_is_added() -> None:
     data = box_bytes(BoxOf([CommOf(7, 0, 2)], [], [{"comm": 0, "enqueue_tick": 0}] * 3))
     put(data, layout.COMM, COMM_AT, enqueued=10, completed=9, untimed=5, lost=2)
     assert read(bytes(data)).comms[0].enqueued == 9 + 5 + 2 + 3
+
+
+@pytest.mark.parametrize("words", [{"completed": 1 << 63, "lost": 1 << 63}, {"started": WORD_MAX}])
+def test_a_communicator_whose_counts_have_no_sum_is_left_out(words: dict[str, int]) -> None:
+    """A summary has no room for it: the other processes of the node would be lost with it."""
+    operations = [{"comm": 0, "started_channels": 1}]
+    data = box_bytes(BoxOf([CommOf(7, 0, 2), CommOf(8, 0, 2)], [], operations))
+    put(data, layout.COMM, COMM_AT, **words)
+    process = read(bytes(data))
+    assert [comm.id for comm in process.comms] == [8]
+    assert process.flags == ("a communicator is odd and left out",)
 
 
 def test_an_operation_of_the_records_earlier_communicator_is_left_out() -> None:

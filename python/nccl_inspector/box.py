@@ -44,6 +44,7 @@ from nccl_inspector.model import (
     Operation,
     Process,
 )
+from nccl_inspector.packing import WORD_MAX
 
 READS = 3
 
@@ -196,6 +197,8 @@ def _comm(copy: BoxCopy, index: int, gpus: int, counts: _Counts) -> Comm | None:
     words["started"] += counts.begun[life]
     ended = words["completed"] + words["untimed"] + words["lost"]
     words["enqueued"] = max(words["enqueued"], ended + counts.all[life])
+    if max(words["enqueued"], words["started"]) > WORD_MAX:
+        return None
     gpu = words.pop("gpu")
     if words.pop("named") == _BEING_NAMED:
         words |= {"id": 0, "rank": -1}

@@ -10,6 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from nccl_inspector.analysis.columns import common_window_s
 from nccl_inspector.card import schema
 from nccl_inspector.card.comment import make_comment
 from nccl_inspector.card.html import render_html
@@ -17,6 +18,7 @@ from nccl_inspector.card.model import SCHEMA_VERSION, Card
 from nccl_inspector.card.schema import card_from_json, make_schema, schema_text, to_json
 from nccl_inspector.card.text import render_text
 from nccl_inspector.errors import RefusedError
+from nccl_inspector.packing import START_S_MAX
 from nccl_inspector.store.rows import rows_of
 from tests import cards
 from tests.cards import CARDS
@@ -74,6 +76,14 @@ def test_the_schema_finds_what_is_wrong(path: tuple[Any, ...], value: Any) -> No
 @pytest.mark.parametrize("name", SMALL)
 def test_a_card_is_read_back_the_same(name: str) -> None:
     card = CARDS[name]()
+    assert card_from_json(to_json(card, NOW)) == card
+
+
+def test_the_longest_window_that_lines_can_have_in_common_is_read_back() -> None:
+    """It is a multiple of all lengths that boxes claim, doubled while there are too many windows."""
+    longest = 2 * common_window_s([START_S_MAX - 1, START_S_MAX])
+    card = CARDS["hostile"]()
+    card = replace(card, timeline=replace(card.timeline, window_s=longest))
     assert card_from_json(to_json(card, NOW)) == card
 
 
