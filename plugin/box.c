@@ -37,6 +37,7 @@ static void lay_out(struct box_header *header)
 	TABLE(sample, struct box_sample, BOX_SAMPLES);
 	TABLE(sample_kind, struct box_sample_kind, BOX_SAMPLE_KINDS);
 	TABLE(union, struct box_union, BOX_UNIONS);
+	TABLE(skew, struct box_skew, BOX_LIVE_COMMS);
 #undef TABLE
 	memcpy(header->magic, BOX_MAGIC, sizeof(header->magic));
 	header->version = BOX_VERSION;
@@ -153,6 +154,7 @@ int box_open(struct box *box, int dir_fd, const char *step, int *file_error)
 	box->samples = (struct box_sample *)(map + layout.sample_offset);
 	box->sample_kinds = (struct box_sample_kind *)(map + layout.sample_kind_offset);
 	box->unions = (struct box_union *)(map + layout.union_offset);
+	box->skews = (struct box_skew *)(map + layout.skew_offset);
 	return 0;
 }
 

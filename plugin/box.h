@@ -49,6 +49,7 @@
 #define BOX_SAMPLE_PERIOD_BITS_MAX 48u
 #define BOX_UNIONS 8u         /* GPUs whose busy time is followed */
 #define BOX_UNION_WINDOWS 384u /* of each; an even number */
+#define BOX_CHANNELS 64u      /* of an operation, at most */
 #define BOX_UNION_S 10u       /* length of a window while there is room for all */
 
 /* Why an event could not be measured: index of box_header.dropped, and the label
@@ -137,6 +138,7 @@ struct box_header { /* 4096 bytes */
 	uint32_t sample_offset, sample_bytes, sample_count;
 	uint32_t sample_kind_offset, sample_kind_bytes, sample_kind_count;
 	uint32_t union_offset, union_bytes, union_count;
+	uint32_t skew_offset, skew_bytes, skew_count;
 	uint32_t pid, uid, step_id, procid, localid;  /* UINT32_MAX: not known */
 	uint32_t api_version, nccl_version;           /* NCCL: 23007 is 2.30.7, 0 not known */
 	uint32_t array_job_id, array_task_id;         /* as in 810_3; UINT32_MAX: no array */
@@ -208,6 +210,16 @@ struct box_comm { /* 256 bytes */
 	_Atomic int64_t clock_ahead_ns, clock_ahead_before_ns;
 	_Atomic uint64_t clock_since_tick;
 	_Alignas(64) char name[64]; /* printable ASCII */
+};
+
+/* How much later than its first one each channel of a communicator ended: sums over the collectives that were looked at
+ * (skew.h), of two channels and more. Forgotten when the communicator is folded. */
+struct box_skew { /* 576 bytes, at the place of the communicator */
+	_Atomic uint64_t ops;      /* stored last */
+	_Atomic uint64_t time_ns;  /* from the first begin of a channel to the last end */
+	_Atomic uint64_t channels; /* a bit each: of any of these operations */
+	uint64_t reserved[5];
+	_Atomic uint64_t late_ns[BOX_CHANNELS];
 };
 
 struct box_key { /* 128 bytes: one kind of operation of one communicator */
@@ -381,6 +393,7 @@ struct box_union { /* 64 bytes, then its windows */
 #define BOX_ASSERT(name, bytes) _Static_assert(sizeof(struct name) == (bytes), #name " is a wire format")
 BOX_ASSERT(box_gpu, 128);
 BOX_ASSERT(box_comm, 256);
+BOX_ASSERT(box_skew, 576);
 BOX_ASSERT(box_key, 128);
 BOX_ASSERT(box_op, 128);
 BOX_ASSERT(box_peer, 64);
@@ -407,6 +420,7 @@ struct box {
 	struct box_sample *samples;
 	struct box_sample_kind *sample_kinds;
 	struct box_union *unions;
+	struct box_skew *skews; /* of live communicators */
 	uint64_t bytes;
 	struct descriptor file; /* holds the record lock that says "alive" */
 	bool mapped;

@@ -89,6 +89,7 @@ APART int coll_sampled(struct track *track, void *context, const struct abi_coll
 
 	if (!coll_fast(track, app, comm, generation, coll, index, begin_tick, handle))
 		return coll_slowly(track, context, coll, false, handle); /* takes its own time */
+	skew_begin(track, comm, *handle);
 	if (index % TRACK_HOT_SAMPLE == 0)
 		atomic_fetch_add_explicit(&track->hot_ticks, clock_ticks() - begin_tick, relaxed);
 	return 0;

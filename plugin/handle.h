@@ -24,6 +24,7 @@ enum handle_kind {
 #define HANDLE_SLOT_SHIFT 7
 #define HANDLE_CHANNEL_SHIFT 19 /* six bits */
 #define HANDLE_GENERATION_SHIFT 32
+#define HANDLE_LOOKED_AT (1ull << 25) /* in box_op.handle only: no handle is the same (skew.h) */
 #define HANDLE_COMM_SHIFT 4 /* sixteen bits */
 #define HANDLE_NUMBER_SHIFT 20
 

@@ -71,6 +71,7 @@ static inline void slots_make_stale(struct box_op *op)
 {
 	uint64_t handle = atomic_load_explicit(&op->handle, memory_order_relaxed);
 
+	handle &= ~HANDLE_LOOKED_AT;
 	atomic_store_explicit(&op->handle, handle + (4ull << HANDLE_GENERATION_SHIFT), memory_order_relaxed);
 }
 

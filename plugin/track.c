@@ -171,6 +171,7 @@ void track_new_comm(struct track *track, unsigned comm, void *context)
 	atomic_store_explicit(&app->index, 0, relaxed);
 	atomic_store_explicit(&app->has_p2p, false, relaxed);
 	groups_new_comm(&track->groups, comm);
+	skew_new_comm(track, comm);
 	for (unsigned i = 0; i < TRACK_MEMOS; i++)
 		atomic_store_explicit(&app->memos[i].func, NULL, relaxed);
 	atomic_store_explicit(&app->context, is_fast(track) ? context : NULL, relaxed);
@@ -319,9 +320,13 @@ INLINE void *operation(struct track *track, void *context, const struct event *e
 	if (!likely(!track->traces))
 		trace_begin(&track->traces[op - track->ops], generation);
 	atomic_store_explicit(&op->generation, generation, memory_order_release);
+	void *handle = handle_of(handle_of_use((unsigned)(op - track->ops), generation));
+
+	if (!likely(!begin_tick || is_p2p))
+		skew_begin(track, comm_index, handle);
 	if (!likely(!is_hot_sample))
 		atomic_fetch_add_explicit(&track->hot_ticks, clock_ticks() - begin_tick, relaxed);
-	return handle_of(handle_of_use((unsigned)(op - track->ops), generation));
+	return handle;
 }
 
 void *track_operation(struct track *track, void *context, const struct event *event)
@@ -391,12 +396,14 @@ int track_kernel_stop_slowly(struct track *track, void *kernel, uint64_t gpu_ns)
 		return 0;
 	}
 	word_raise(&op->gpu_stop_ns, gpu_ns);
+	skew_stop(track, op, word, gpu_ns);
 	atomic_store_explicit(&op->stopped_channels, stopped | bit, memory_order_release);
 	if (track->traces)
 		trace_kernel_stop(&track->traces[handle_slot(word)], handle_channel(word));
-	if (started == (stopped | bit) && track_count(track, started) >= atomic_load_explicit(&op->kind, relaxed) >> 24)
-		return track_last_kernel(track, op, handle_generation(word));
-	return 0;
+	if (started != (stopped | bit) || track_count(track, started) < atomic_load_explicit(&op->kind, relaxed) >> 24)
+		return 0;
+	skew_over(track, op, word);
+	return track_last_kernel(track, op, handle_generation(word));
 }
 
 void track_enqueued(struct track *track, void *operation)

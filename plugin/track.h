@@ -28,6 +28,7 @@
 #include "handle.h"
 #include "jsonring.h"
 #include "keys.h"
+#include "skew.h"
 #include "thread.h"
 #include "words.h"
 
@@ -101,6 +102,7 @@ struct track {
 	_Alignas(64) struct keys keys;
 	struct groups groups;
 	struct channels channels;
+	struct skew_open skews[BOX_LIVE_COMMS];
 	/* Sends and Recvs that were called so far, by entry of box->peers: the application's side. */
 	_Atomic uint32_t peer_calls[BOX_PEERS];
 	struct samples *samples; /* who takes what is in `ends`; NULL: nobody */

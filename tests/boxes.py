@@ -27,6 +27,7 @@ from nccl_inspector.layout import (
     PEER,
     SAMPLE,
     SAMPLE_KIND,
+    SKEW,
     UNION,
     UNION_WINDOW,
     VERSION,
@@ -40,7 +41,7 @@ JOB_UID = 65534 if os.geteuid() == 0 else os.getuid()
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
 COMMS, KEYS, OPS, PEERS, LINES, NETS = 160, 256, 4096, 1024, 8, 256
-SAMPLES, SAMPLE_KINDS, UNIONS = 32768, 256, 8
+SAMPLES, SAMPLE_KINDS, UNIONS, SKEWS = 32768, 256, 8, 128
 HEADER_BYTES = 4096
 MS = 1_000_000
 NOW_S = 1_700_000_000
@@ -58,7 +59,8 @@ NET_AT = LINE_AT + LINES * LINE.size
 SAMPLE_AT = NET_AT + NETS * NET.size
 SAMPLE_KIND_AT = SAMPLE_AT + SAMPLES * SAMPLE.size
 UNION_AT = SAMPLE_KIND_AT + SAMPLE_KINDS * SAMPLE_KIND.size
-BOX_BYTES = UNION_AT + UNIONS * UNION.size
+SKEW_AT = UNION_AT + UNIONS * UNION.size
+BOX_BYTES = -(-(SKEW_AT + SKEWS * SKEW.size) // 4096) * 4096
 
 
 @dataclass(frozen=True)
@@ -153,6 +155,7 @@ def _put_header(data: bytearray, box: BoxOf) -> None:
         "sample_kind_offset": SAMPLE_KIND_AT, "sample_kind_bytes": SAMPLE_KIND.size,
         "sample_kind_count": SAMPLE_KINDS,
         "union_offset": UNION_AT, "union_bytes": UNION.size, "union_count": UNIONS,
+        "skew_offset": SKEW_AT, "skew_bytes": SKEW.size, "skew_count": SKEWS,
         "sample_length_bits": 34, "sample_period_bits": 34,
         "pid": 100 + box.procid, "uid": JOB_UID, "step_id": 0, "procid": box.procid, "localid": 0,
         "array_job_id": NOT_KNOWN, "array_task_id": NOT_KNOWN,

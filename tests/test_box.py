@@ -54,6 +54,7 @@ RECORDS = {
     "box_sample": layout.SAMPLE,
     "box_sample_kind": layout.SAMPLE_KIND,
     "box_union": layout.UNION,
+    "box_skew": layout.SKEW,
     "box_union_window": layout.UNION_WINDOW,
 }
 

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from nccl_inspector.analysis.channels import late_channels_note
 from nccl_inspector.box import read_box
+from nccl_inspector.boxsamples import add_samples
 from nccl_inspector.model import DROP_REASONS, FUNCS, Process
 from tests.defects.stage import OURS
 from tests.standin.harness import BUILD
@@ -42,7 +44,8 @@ class Played:
         (path,) = self._place.glob("*.box")
         fd = os.open(path, os.O_RDONLY)
         try:
-            return read_box(fd, path.stat().st_size, path.stem, alive=False)
+            size = path.stat().st_size
+            return add_samples(fd, size, read_box(fd, size, path.stem, alive=False), 32)
         finally:
             os.close(fd)
 
@@ -83,6 +86,20 @@ def test_an_operation_of_which_announced_channels_never_began_is_in_flight(
     assert not timed(process)
     (comm,) = process.comms
     assert (comm.enqueued, comm.started, comm.completed) == (1, 1, 0)
+
+
+@ALL
+def test_the_channels_of_a_slow_rail_are_named(played: Played, api: int) -> None:
+    process = played("slow_rail", api)
+    assert timed(process) == {"AllReduce": 1280}
+    assert not dropped(process)
+    (comm,) = process.comms
+    assert (comm.looked_ops, comm.looked_ns) == (1280 // 64, 1280 // 64 * 10_000)
+    assert (comm.channels, comm.late_channels) == (0b1111_1111, 0b0100_0100)
+    assert late_channels_note([comm]) == [
+        "channels 2, 6 of 8 end 4 us after the others, 40% of an operation, on 1 of 1 ranks: what "
+        "only these channels use is slow, a rail of network adapters or a link"
+    ]
 
 
 def test_symmetric_collectives_of_a_graph_are_untimed_and_leave_room(played: Played) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Copy a box out of its process's reach and check that its header and tables fit the file.
 
-Samples and unions are not copied: boxsamples.py reads them when a job has ended.
+Samples, unions and channels are not copied: boxsamples.py reads them when a job has ended.
 
 Bounded in memory by BOX_BYTES_MAX, read with pread only: a mapping would let the
 user end the reader with SIGBUS by cutting the file.
@@ -29,7 +29,7 @@ from nccl_inspector.layout import (
     Record,
 )
 
-BOX_BYTES_MAX = 8 << 20  # the plugin's own is 2.8 MiB, design.md allows it 4 MiB
+BOX_BYTES_MAX = 8 << 20  # the plugin's own is 2.9 MiB, design.md allows it 4 MiB
 NS_MAX = (1 << 63) - 1
 
 _HEADER_BYTES_MAX = 1 << 16
@@ -45,6 +45,7 @@ _ROWS_MAX = {
     "sample": SAMPLES_MAX,
     "sample_kind": 1024,
     "union": 16,
+    "skew": 1024,
 }
 # For Table.places: records that are in use have 1 in `used`.
 USED = bytes(byte == 1 for byte in range(256))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The samples and unions of a box, which only collection reads: they are a third of it.
+"""The samples, unions and channels of a box, which only collection reads: a third of it.
 
 What cannot be true is left out record by record, and a flag says how much.
 """
@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import compress, pairwise
 from operator import sub
 
+from nccl_inspector.boxchannels import with_channels
 from nccl_inspector.boxcopy import NS_MAX, USED, Table, check_header, find_table
 from nccl_inspector.boxlines import BEAT_LATE_S, WINDOW_S_MAX
 from nccl_inspector.errors import RefusedError
@@ -276,7 +277,7 @@ def _samples(
 
 
 def add_samples(fd: int, size: int, process: Process, ranks: int) -> Process:
-    """Return the process with the samples and unions of its box of `size` bytes.
+    """Return the process with samples, unions and channels of its box of `size` bytes.
 
     Samples are thinned to its share of those of a job with `ranks` processes, or as many as its
     largest communicator has.
@@ -309,6 +310,7 @@ def add_samples(fd: int, size: int, process: Process, ranks: int) -> Process:
         samples = thin(samples, samples_of_each(max(ranks, largest)))
     return replace(
         process,
+        comms=with_channels(fd, copy.header, size, process.comms),
         samples=samples if samples or (samples is not None and samples.lost) else None,
         unions=unions,
         flags=tuple(dict.fromkeys((*process.flags, *flags))),

@@ -3,7 +3,7 @@
 
 On disk it is `jobs/<id>/condensed`, the agent's own: of each process a line of JSON (its box's name
 and stamp, the task of a job array, how long the block is), then its block of the node summary. A
-box takes 2.8 MiB, its block some kilobytes. What an agent that was killed has left half written is
+box takes 2.9 MiB, its block some kilobytes. What an agent that was killed has left half written is
 overwritten by the next.
 """
 

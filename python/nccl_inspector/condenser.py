@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Condense the boxes of processes that ended while their job goes on, before they fill the tmpfs.
 
-A job of many short steps leaves a box of 2.8 MiB for each process of each step. While there is room
+A job of many short steps leaves a box of 2.9 MiB for each process of each step. While there is room
 they stay as they are: who died is seen in them until the job ends. What is condensed is
 in the job's summary all the same.
 """

@@ -85,6 +85,7 @@ HEADER = _record(
     "sample_offset:I", "sample_bytes:I", "sample_count:I",
     "sample_kind_offset:I", "sample_kind_bytes:I", "sample_kind_count:I",
     "union_offset:I", "union_bytes:I", "union_count:I",
+    "skew_offset:I", "skew_bytes:I", "skew_count:I",
     "pid:I", "uid:I", "step_id:I", "procid:I", "localid:I", "api_version:I", "nccl_version:I",
     "array_job_id:I", "array_task_id:I", "timing:I",
     "job_id:Q", "plugin_version:16s", "node:64s",
@@ -138,6 +139,7 @@ SAMPLE_KIND = _record(
     "func:B", "size_class:B", "algo:B", "proto:B", "used:I", "reserved0:I", "reserved1:2Q",
     "name:64s",
 )  # fmt: skip
+SKEW = _record("ops:Q", "time_ns:Q", "channels:Q", "reserved:5Q", "late_ns:64Q")
 SAMPLE = _record(
     "start_ns:Q", "stop_ns:Q", "index:I", "kind:H", "peer:H", "queued_us:I", "mantissa:H",
     "flags:B", "channels:B",

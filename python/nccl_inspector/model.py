@@ -96,6 +96,13 @@ class Comm:
     folded: int
     name: str
     looks: int = 0  # how often the plugin looked how many operations were queued
+    # Of some collectives (boxchannels.py) how many they were, their time, and a bit for each of
+    # their channels; which of these end late, and how much later than the middle one, summed.
+    looked_ops: int = 0
+    looked_ns: int = 0
+    channels: int = 0
+    late_channels: int = 0
+    late_ns: int = 0
 
 
 class Histogram(NamedTuple):

@@ -80,7 +80,7 @@ def test_a_card_is_read_back_the_same(name: str) -> None:
 
 
 def test_the_longest_window_that_lines_can_have_in_common_is_read_back() -> None:
-    """It is a multiple of all lengths that boxes claim, doubled while there are too many windows."""
+    """A multiple of all lengths that boxes claim, doubled while there are too many windows."""
     longest = 2 * common_window_s([START_S_MAX - 1, START_S_MAX])
     card = CARDS["hostile"]()
     card = replace(card, timeline=replace(card.timeline, window_s=longest))

@@ -23,7 +23,7 @@ _FILE = "n1.0.nodesummary"
 _TABLES: dict[str, Record] = {
     "comm": layout.COMM, "key": layout.KEY, "hist": layout.HIST, "op": layout.OP,
     "peer": layout.PEER, "line": layout.LINE, "net": layout.NET, "sample": layout.SAMPLE,
-    "sample_kind": layout.SAMPLE_KIND, "union": layout.UNION,
+    "sample_kind": layout.SAMPLE_KIND, "union": layout.UNION, "skew": layout.SKEW,
 }  # fmt: skip
 # Tables within a record.
 _INNER = {"line": layout.WINDOW, "union": layout.UNION_WINDOW}

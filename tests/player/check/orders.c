@@ -71,6 +71,25 @@ static void order_collnet(void)
 	player_finalize(&comm);
 }
 
+/* Two channels of eight have to share a slow adapter: they end 4 of 10 us after the others. */
+static void order_slow_rail(void)
+{
+	struct player_comm comm = make_comm(1, "dp", 4, 32);
+	struct player_op op = player_coll(PLAYER_ALLREDUCE, 1 << 20);
+
+	op.channels = 8;
+	for (unsigned i = 0; i < 1280; i++) {
+		uint64_t end_ns = now_ns();
+
+		player_enqueue(&comm, &op);
+		for (unsigned channel = 0; channel < op.channels; channel++)
+			player_kernel_start(&comm, &op, channel, end_ns - 10000);
+		for (unsigned channel = 0; channel < op.channels; channel++)
+			player_kernel_stop(&comm, &op, channel, channel % 4 == 2 ? end_ns : end_ns - 4000);
+	}
+	player_finalize(&comm);
+}
+
 /* Two of four announced channels begin, and end; the others wait for a rank that does not come. */
 static void order_half(void)
 {
@@ -228,6 +247,7 @@ static const struct {
 } orders[] = {
 	{ "collnet", order_collnet },
 	{ "half", order_half },
+	{ "slow_rail", order_slow_rail },
 	{ "symmetric_graph", order_symmetric_graph },
 	{ "late_group", order_late_group },
 	{ "groups_of_many", order_groups_of_many },
