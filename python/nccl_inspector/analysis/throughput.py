@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import islice, pairwise
-from math import inf, isfinite
+from math import inf
 from statistics import median
 
 from nccl_inspector.card.model import Period
@@ -21,6 +21,9 @@ LINES_MAX = 4_000_000  # some 10 s
 READINGS_MAX = 20_000  # when there are more, every second one goes
 UNIT_CHARS_MAX = 24
 TOGETHER_S = 1.0
+# No throughput of anything, in any unit, is beyond these; sums and shares of what is between them
+# are numbers still.
+_VALUES = 1e-12, 1e24
 SLACK_S = 120.0  # by which readings may lie outside of the job
 
 # Possessive (`++`), here and below: no character is looked at twice, whatever follows it.
@@ -137,7 +140,7 @@ def _value(match: re.Match[str]) -> tuple[float, str] | None:
     except (ValueError, TypeError, ZeroDivisionError, OverflowError):
         return None
     unit = "".join(char for char in unit if char.isprintable())[:UNIT_CHARS_MAX]
-    return (value, unit) if isfinite(value) and value > 0 else None
+    return (value, unit) if _VALUES[0] <= value <= _VALUES[1] else None
 
 
 class _Finder:
