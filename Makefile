@@ -227,12 +227,19 @@ test: setup build san aarch64
 	$(PY) -m tests.again -m 'not long and alone' $(PYTEST_ARGS)
 # Hundreds of seeded jobs and the planted defects of the fuzzers, without a cluster: side by side.
 TRIALS := tests/test_hang.py tests/analysis tests/test_fuzzers.py
+# Of the long tests one part of so many, as CI takes it: TURN=K/N. Without it all are run.
+TURN_ARGS = $(if $(TURN),--turn $(TURN))
+#: make test-all     all tests there are, in an hour: what a change that is said to be done has passed
+test-all:
+	@$(MAKE) --no-print-directory test
+	@$(MAKE) --no-print-directory test-long
+.PHONY: test-all
 #: make test-long    the rest; also on other releases of Slurm, as far as a mirror gives them
 test-long: setup build san aarch64
 	-@$(PY) -m tests.cluster tree
-	$(PY) -m tests.again -m long -n 2 $(TRIALS) $(PYTEST_ARGS)
-	$(PY) -m tests.again -m long $(TRIALS:%=--ignore=%) $(PYTEST_ARGS)
-	$(PY) -m tests.releases
+	$(PY) -m tests.again -m long -n 2 $(TRIALS) $(TURN_ARGS) $(PYTEST_ARGS)
+	$(PY) -m tests.again -m long $(TRIALS:%=--ignore=%) $(TURN_ARGS) $(PYTEST_ARGS)
+	$(PY) -m tests.releases $(TURN_ARGS)
 
 #: make verified     packaging/doc/verified.md anew: every case on every release of Slurm
 verified: setup build

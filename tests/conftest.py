@@ -12,6 +12,7 @@ from tests.cases import SESSION
 from tests.cluster import Cluster
 from tests.cluster.host import missing
 from tests.journey import Journey, travel
+from tests.turns import Turn
 
 
 def pytest_configure() -> None:
@@ -19,6 +20,28 @@ def pytest_configure() -> None:
     for number in (signal.SIGHUP, signal.SIGINT):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """CI has less time than the long tests take: commits take turns (.ci/run)."""
+    parser.addoption("--turn", type=Turn.of, help="K/N: of the long tests the K-th part of N")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the long tests whose turn it is not; cases are always run, for the page's sake."""
+    turn: Turn | None = config.getoption("turn")
+    if not turn:
+        return
+    left_out = [
+        item
+        for item in items
+        if item.get_closest_marker("long")
+        and not item.get_closest_marker("case")
+        and not turn.has(item.nodeid.partition("[")[0])
+    ]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture(autouse=True)

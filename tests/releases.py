@@ -1,28 +1,33 @@
 """Run what is marked as a case on every other release of Slurm: python -m tests.releases.
 
-Words behind it go to pytest. The releases run side by side: most of a case is waiting for Slurm. A
-release that no mirror gives is said loudly and left out.
+With `--turn K/N` on one of them, which is another one for another K. Other words go to pytest. The
+releases run side by side: most of a case is waiting for Slurm. A release that no mirror gives is
+said loudly and left out.
 """
 
+import argparse
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from tests.cluster import ClusterError, tree
+from tests.turns import Turn
 
 REPO = Path(__file__).resolve().parents[1]
 
 
-def run(suite: str) -> bool:
+def run(suite: str, words: Sequence[str]) -> bool:
     """Run the cases on one release and print what pytest says; False when one failed."""
     try:
         made = tree.make(suite)
     except ClusterError as err:
         print(f"NOT RUN on another release: {err}", file=sys.stderr, flush=True)
         return True
-    argv = [sys.executable, "-m", "tests.again", "-q", "-m", "case", *sys.argv[1:]]
+    argv = [sys.executable, "-m", "tests.again", "-q", "-m", "case", *words]
     env = os.environ | {"NCCL_INSPECTOR_SLURM_TREE": suite}
     done = subprocess.run(
         argv, cwd=REPO, env=env, check=False, text=True,
@@ -34,8 +39,12 @@ def run(suite: str) -> bool:
 
 def main() -> int:
     """Exit status 1 when a case failed on one of them."""
-    with ThreadPoolExecutor(len(tree.SUITES)) as pool:
-        return 0 if all(list(pool.map(run, tree.SUITES))) else 1
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--turn", type=Turn.of)
+    known, words = parser.parse_known_args()
+    suites = [known.turn.choose(list(tree.SUITES))] if known.turn else list(tree.SUITES)
+    with ThreadPoolExecutor(len(suites)) as pool:
+        return 0 if all(list(pool.map(partial(run, words=words), suites))) else 1
 
 
 if __name__ == "__main__":
