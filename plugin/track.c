@@ -133,6 +133,20 @@ void track_sample_next(struct track *track)
 		__atomic_compare_exchange_n(mask, &had, full ? all : light, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }
 
+/* Whether a Send or Recv, which is told now, is the only one of its group: then nobody needs the group. One that is told
+ * after that is counted, and has no group either. */
+static bool is_lone(struct track *track, struct track_comm *app, uint32_t number)
+{
+	bool was_lone = !likely(atomic_load_explicit(&app->lone_group, relaxed) != number);
+
+	if (!was_lone && !track_is_lone(app, number))
+		return false;
+	if (was_lone)
+		track_drop(track, BOX_DROP_NO_GROUP);
+	atomic_store_explicit(&app->lone_group, number, relaxed);
+	return true;
+}
+
 /* The group that a Send or Recv belongs to; 0: none, or (counted) it has no place. */
 static uint32_t group_of(struct track *track, unsigned comm, const struct event *event)
 {
@@ -146,6 +160,8 @@ static uint32_t group_of(struct track *track, unsigned comm, const struct event 
 		return 0;
 	/* A group over several communicators has the first one's token. */
 	if (handle_comm(word) == comm && atomic_load_explicit(&app->open_group, relaxed) == handle_number(word)) {
+		if (kind == HANDLE_P2P_CALL && is_lone(track, app, handle_number(word)))
+			return 0;
 		number = groups_join(&track->groups, word >> HANDLE_COMM_SHIFT,
 				     !atomic_load_explicit(&app->members, relaxed));
 		if (number)

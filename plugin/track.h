@@ -60,6 +60,10 @@ struct track_comm {
 	_Atomic uint32_t plan_joined;         /* the latest plan (its number) that Sends or Recvs joined */
 	_Atomic(const char *) known[TRACK_KNOWN]; /* words of functions of seen_funcs; NULL: none */
 	struct track_memo memos[TRACK_MEMOS];
+	/* Of NCCL 2.28 and later: each Send and Recv is called in its GroupApi before any of them is told. */
+	_Atomic uint32_t call_group;    /* number of the GroupApi of the latest call */
+	_Atomic uint32_t group_calls;   /* so far in that one */
+	_Atomic uint32_t lone_group;    /* the latest one with a single call, which was told */
 	_Atomic uint32_t seen_funcs;    /* a bit each: NCCL gives events of its operations */
 	_Atomic uint32_t shared_cursor; /* slot of everybody's to look at first */
 };
@@ -333,6 +337,26 @@ static inline void *track_plan_start(struct track *track, void *context)
 /* All of it is told. */
 void track_plan_stop(struct track *track, void *plan);
 
+/* A Send or Recv is called in the GroupApi of that number. */
+static inline void track_count_call(struct track_comm *app, uint32_t number)
+{
+	bool is_next = atomic_load_explicit(&app->call_group, memory_order_relaxed) == number;
+	uint32_t calls = is_next ? atomic_load_explicit(&app->group_calls, memory_order_relaxed) : 0;
+
+	atomic_store_explicit(&app->group_calls, calls + 1, memory_order_relaxed);
+	if (!is_next)
+		atomic_store_explicit(&app->call_group, number, memory_order_relaxed);
+	if (!atomic_load_explicit(&app->has_p2p, memory_order_relaxed))
+		atomic_store_explicit(&app->has_p2p, true, memory_order_relaxed);
+}
+
+/* Whether the GroupApi of that number has a single call, so that it need not be followed. */
+static inline bool track_is_lone(const struct track_comm *app, uint32_t number)
+{
+	return atomic_load_explicit(&app->call_group, memory_order_relaxed) == number &&
+	       atomic_load_explicit(&app->group_calls, memory_order_relaxed) == 1;
+}
+
 /* A call of Send or Recv in a group: for struct event.parent. */
 static inline void *track_p2p_call(struct track *track, void *context, void *group)
 {
@@ -340,8 +364,8 @@ static inline void *track_p2p_call(struct track *track, void *context, void *gro
 	uint32_t generation;
 	unsigned comm = handle_context_comm(context, &generation);
 
-	if (comm != UINT32_MAX && !atomic_load_explicit(&track->comms[comm].has_p2p, memory_order_relaxed))
-		atomic_store_explicit(&track->comms[comm].has_p2p, true, memory_order_relaxed);
+	if (comm != UINT32_MAX)
+		track_count_call(&track->comms[comm], handle_number(word));
 	return handle_kind(word) == HANDLE_GROUP && track->options.p2p ?
 		       handle_of(handle_as(word, HANDLE_P2P_CALL)) : NULL;
 }

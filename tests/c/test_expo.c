@@ -270,13 +270,15 @@ static void test_untimed(void)
 static void test_grouped(void)
 {
 	begin();
-	void *comm = add_comm("moe"), *group = track_group_start(&track, comm), *ops[8];
+	void *comm = add_comm("moe"), *group = track_group_start(&track, comm), *call = NULL, *ops[8];
 	uint64_t now = track_now_ns(&track);
 
 	for (int peer = 0; peer < 8; peer++)
+		call = track_p2p_call(&track, comm, group);
+	for (int peer = 0; peer < 8; peer++)
 		ops[peer] = track_operation(&track, comm, &(struct event){
 					.peer = peer, .func = "Send", .datatype = "ncclInt8", .count = 65536,
-					.channels = 1, .parent = track_p2p_call(&track, comm, group) });
+					.channels = 1, .parent = call });
 	track_group_stop(&track, group);
 	for (int peer = 0; peer < 8; peer++)
 		track_kernel_stop(&track, track_kernel_start(&track, ops[peer], 0, now), now + 1000);

@@ -21,16 +21,25 @@ static void test_peers(void)
 	ok(one && one->best_rate_q20 == 2 * LOG2_ONE, "the best one's rate is kept (4000 bytes in 1000 ns: 2^2)");
 }
 
+static unsigned groups_in_use(void)
+{
+	unsigned open = 0;
+
+	for (unsigned i = 0; i < GROUPS; i++)
+		open += track.groups.group[i].token != 0;
+	return open;
+}
+
 static void test_all_to_all(void)
 {
 	begin();
 	void *group = track_group_start(&track, comm);
-	void *parts[16];
+	void *parts[16], *call = p2p_calls(comm, group, 16);
 	unsigned count = 0;
 
 	for (int peer = 0; peer < 8; peer++) {
-		parts[count++] = p2p(track_p2p_call(&track, comm, group), "Send", peer, 1000);
-		parts[count++] = p2p(track_p2p_call(&track, comm, group), "Recv", peer, 1000);
+		parts[count++] = p2p(call, "Send", peer, 1000);
+		parts[count++] = p2p(call, "Recv", peer, 1000);
 	}
 	for (unsigned i = 0; i < count; i++)
 		if (parts[i])
@@ -45,7 +54,7 @@ static void test_all_to_all(void)
 	ok(key_of(BOX_FUNC_SEND)->ops == 7 && key_of(BOX_FUNC_SEND)->untimed_ops == 1,
 	   "its parts are counted as before");
 	ok(key_of(BOX_FUNC_ALLTOALL)->algo == BOX_ALGO_GROUP, "and it says what it is");
-	void *late = p2p(track_p2p_call(&track, comm, group), "Send", 4, 1);
+	void *late = p2p(call, "Send", 4, 1);
 
 	ok(late && dropped(BOX_DROP_NO_GROUP) == 1, "to NCCL 2.27 a part that comes after the call is counted apart");
 	group = track_group_start(&track, comm);
@@ -60,11 +69,29 @@ static void test_all_to_all(void)
 	stop(kernel(p2p(group, "Send", 4, 5000), 1, 300000), 301000);
 	track_group_stop(&track, group);
 	ok(key_of(BOX_FUNC_SENDRECV)->ops == 1, "a lone Send is not a group");
-	unsigned open = 0;
+	ok(!groups_in_use(), "all groups are over");
+}
 
-	for (unsigned i = 0; i < GROUPS; i++)
-		open += track.groups.group[i].token != 0;
-	ok(!open, "all groups are over");
+static void test_a_lone_call_has_no_group(void)
+{
+	begin();
+	void *group = track_group_start(&track, comm), *call = p2p_calls(comm, group, 1), *lone = p2p(call, "Send", 4, 5000);
+
+	ok(lone && !groups_in_use(), "of a single call no group is made");
+	track_group_stop(&track, group);
+	stop(kernel(lone, 1, 1000), 2000);
+	ok(key_of(BOX_FUNC_SEND)->ops == 1 && !dropped(BOX_DROP_NO_GROUP), "it is counted as what it is");
+	group = track_group_start(&track, comm);
+	lone = p2p(p2p_calls(comm, group, 1), "Send", 4, 5000);
+	void *second = p2p(p2p_calls(comm, group, 1), "Recv", 4, 5000), *third = p2p(p2p_calls(comm, group, 1), "Recv", 5, 5000);
+
+	track_group_stop(&track, group);
+	stop(kernel(lone, 1, 3000), 4000);
+	stop(kernel(second, 1, 3000), 4000);
+	stop(kernel(third, 1, 3000), 4000);
+	ok(dropped(BOX_DROP_NO_GROUP) == 2 && !groups_in_use() && !key_of(BOX_FUNC_SENDRECV),
+	   "a call after the first was told, which NCCL never makes, gives no group without its first member");
+	ok(completed() == 4, "and all are counted");
 }
 
 static void *part_of(void *context, void *call, void *plan, const char *func, int peer)
@@ -118,7 +145,7 @@ static void test_tasks_after_the_call(void)
 	void *parts[14];
 
 	begin();
-	void *group = track_group_start(&track, comm), *call = track_p2p_call(&track, comm, group);
+	void *group = track_group_start(&track, comm), *call = p2p_calls(comm, group, 14);
 
 	track_group_stop(&track, group); /* it does not block */
 	all_to_all_in_plan(comm, call, parts);
@@ -136,7 +163,7 @@ static void test_tasks_after_the_call(void)
 	   (unsigned long long)all_to_alls(0));
 	group = track_group_start(&track, comm);
 	ok(!track_plan_start(&track, comm), "in the thread of the call the plan needs no group of its own");
-	all_to_all_in_plan(comm, track_p2p_call(&track, comm, group), parts);
+	all_to_all_in_plan(comm, p2p_calls(comm, group, 14), parts);
 	run_parts(parts);
 	track_group_stop(&track, group);
 	ok(all_to_alls(0) == 102, "what is told while it lasts is the call's");
@@ -159,7 +186,7 @@ static void test_a_group_of_several_communicators(void)
 		void *group = track_group_start(&track, comm), *calls[8];
 
 		for (unsigned i = 0; i < 8; i++)
-			calls[i] = track_p2p_call(&track, comms[i], group);
+			calls[i] = p2p_calls(comms[i], group, 14);
 		for (unsigned i = 0; i < 8; i++)
 			all_to_all_in_plan(comms[i], calls[i], parts[i]);
 		track_group_stop(&track, group);
@@ -181,7 +208,7 @@ static void test_many_groups_at_a_time(void)
 		for (unsigned i = 0; i < GROUPS / 2; i++) {
 			void *group = track_group_start(&track, comm);
 
-			all_to_all_in_plan(comm, track_p2p_call(&track, comm, group), parts[i]);
+			all_to_all_in_plan(comm, p2p_calls(comm, group, 14), parts[i]);
 			track_group_stop(&track, group);
 		}
 		for (unsigned i = 0; i < GROUPS / 2; i++)
@@ -195,7 +222,7 @@ static void test_many_groups_at_a_time(void)
 
 static void all_to_all_of_many(void *parts[2 * MANY])
 {
-	void *group = track_group_start(&track, comm), *call = track_p2p_call(&track, comm, group);
+	void *group = track_group_start(&track, comm), *call = p2p_calls(comm, group, 2 * MANY);
 	unsigned count = 0;
 
 	for (int peer = 0; peer < (int)MANY; peer++) {
@@ -382,6 +409,7 @@ int main(void)
 	log2_init();
 	test_peers();
 	test_all_to_all();
+	test_a_lone_call_has_no_group();
 	test_tasks_after_the_call();
 	test_a_group_of_several_communicators();
 	test_many_groups_at_a_time();

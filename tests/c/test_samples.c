@@ -97,7 +97,7 @@ static void test_peers(void)
 /* A call with so many Sends and as many Recvs. */
 static void group_of(unsigned peers)
 {
-	void *group = track_group_start(&track, comm), *call = track_p2p_call(&track, comm, group);
+	void *group = track_group_start(&track, comm), *call = p2p_calls(comm, group, 2 * peers);
 	void *ops[2 * BOX_FUNCS];
 
 	for (unsigned i = 0; i < peers; i++) {

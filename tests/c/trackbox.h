@@ -49,6 +49,17 @@ static void *start(void *context, unsigned channels, uint64_t count)
 						.count = count, .channels = (uint8_t)channels });
 }
 
+/* So many Sends and Recvs are called in a group, before any of them is told, as NCCL does it (src/enqueue.cc:
+ * p2pTaskAppend; their tasks are told when the group ends). For the parent of each. */
+static void *p2p_calls(void *context, void *group, unsigned count)
+{
+	void *call = NULL;
+
+	while (count--)
+		call = track_p2p_call(&track, context, group);
+	return call;
+}
+
 static void *p2p(void *call, const char *func, int peer, uint64_t bytes)
 {
 	return track_operation(&track, comm,

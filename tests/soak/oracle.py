@@ -19,6 +19,7 @@ from nccl_inspector.card.model import (
 from nccl_inspector.card.schema import card_from_json
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.hostlist import expand
+from nccl_inspector.model import EXITED, FINALIZED
 from nccl_inspector.report import load_summaries
 from nccl_inspector.summary import NodeSummary
 from tests import jobs
@@ -81,7 +82,7 @@ def judge(cluster: Cluster, store: Path, job: Ended) -> Iterator[str]:
         yield str(err)
     if job.spec.measured:
         yield from _operations(cluster, loaded.summaries, job)
-        yield from _verdict(card, job)
+        yield from _verdict(card, job, all_ended=_all_ended(loaded.summaries, job))
     yield from _stored(store, job)
 
 
@@ -120,8 +121,16 @@ def _operations(cluster: Cluster, summaries: tuple[NodeSummary, ...], job: Ended
             yield f"rank {rank}: {ops} operations counted, {least} logged"
 
 
-def _verdict(card: Card, job: Ended) -> Iterator[str]:
+def _all_ended(summaries: tuple[NodeSummary, ...], job: Ended) -> bool:
+    """Whether all ranks were done with NCCL: what ends a task after that is no fault of it."""
+    states = [one.facts.state for summary in summaries for one in summary.processes]
+    return len(states) == job.spec.ranks and {FINALIZED, EXITED}.issuperset(states)
+
+
+def _verdict(card: Card, job: Ended, *, all_ended: bool) -> Iterator[str]:
     faults = job.faults or ({""} if job.state == "COMPLETED" else {"scancel"})
+    if all_ended:
+        faults |= {""}
     allowed = set().union(*(_ALLOWED[one] for one in faults))
     status = card.verdict.status
     if status not in allowed:
