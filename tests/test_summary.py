@@ -284,6 +284,17 @@ def test_a_number_that_is_no_place_in_a_table_is_refused(table: str, words: dict
         decode(encode(HEAD, [encode_process(odd)]))
 
 
+@pytest.mark.parametrize("share", [-0.1, 1.5, True, "0.5", 10**400])
+def test_a_share_of_time_that_cannot_be_is_refused(share: object) -> None:
+    block = encode_process(read(bytes(full_box())))
+    size = int.from_bytes(block[:4], "little")
+    meta = json.loads(zlib.decompress(block[4 : 4 + size]))
+    decode(encode(HEAD, [piece(json.dumps([*meta[:-1], 1]).encode()) + block[4 + size :]]))
+    odd = piece(json.dumps([*meta[:-1], share]).encode()) + block[4 + size :]
+    with pytest.raises(RefusedError):
+        decode(encode(HEAD, [odd]))
+
+
 def test_a_block_of_too_few_or_too_many_pieces_is_refused() -> None:
     (block,) = {encode_process(read(bytes(full_box())))}
     for odd in (b"", piece(b"[]"), block + EMPTY[0] * 65, block + b"\xff\xff\xff\xff"):

@@ -6,7 +6,7 @@ thousands there are named tuples: they are made in a third of the time of a froz
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
@@ -379,6 +379,14 @@ class Union:
     windows: tuple[UnionWindow, ...]  # rising; those in which it did nothing may be missing
 
     @property
+    def busy_share(self) -> float:
+        """The share of the time from its first window to its last in which the GPU was inside."""
+        if not self.windows:
+            return 0.0
+        span_s = self.windows[-1].start_s - self.windows[0].start_s + self.window_s
+        return min(sum(window.busy_ns for window in self.windows) / (span_s * NS_PER_S), 1.0)
+
+    @property
     def clock(self) -> GpuClock:
         """How to put times of the GPU's clock on Unix time."""
         begins = [window.start_s * NS_PER_S - window.ahead_ns for window in self.windows]
@@ -407,3 +415,6 @@ class Process:
     flags: tuple[str, ...]  # what makes these figures less than whole, in words
     samples: Samples | None = None  # None: none was taken
     unions: Sequence[Union] = ()  # of a summary: packedsamples.PackedUnions
+    # The highest busy_share of the unions, where somebody has looked already (of a summary: who
+    # wrote it); None: look at them.
+    busy_share: float | None = field(default=None, compare=False)

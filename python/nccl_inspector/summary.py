@@ -143,7 +143,8 @@ def _meta(process: Process, flags: Sequence[str]) -> bytes:
         [astuple(row) for row in table]
         for table in (process.gpus, process.comms, process.operations)
     ]
-    values = [astuple(process.facts), process.dropped, flags, *rows]
+    busy_share = max((union.busy_share for union in process.unions), default=None)
+    values = [astuple(process.facts), process.dropped, flags, *rows, busy_share]
     return piece(json.dumps(values, separators=(",", ":")).encode())
 
 
@@ -230,9 +231,9 @@ def _process(block: memoryview, budget: Budget) -> Process | None:
     if not budget.take(memory):
         return None
     meta = _load(raw_meta)
-    if not isinstance(meta, list) or len(meta) != 6:
+    if not isinstance(meta, list) or len(meta) != 7:
         raise RefusedError("bad_summary", "odd block")
-    facts, dropped, flags, gpus, comms, operations = meta
+    facts, dropped, flags, gpus, comms, operations, busy_share = meta
     sample_facts, sample_columns, union_stream = pieces[_SAMPLES]
     unions = PackedUnions(union_stream) if union_stream else ()
     return Process(
@@ -248,7 +249,14 @@ def _process(block: memoryview, budget: Budget) -> Process | None:
         flags=take_list(str, flags),
         samples=PackedSamples(sample_facts, sample_columns, unions) if sample_facts else None,
         unions=unions,
+        busy_share=_share(busy_share),
     )
+
+
+def _share(value: Any) -> float | None:
+    if value is not None and (type(value) not in (int, float) or not 0 <= value <= 1):
+        raise RefusedError("bad_summary", "odd share")
+    return None if value is None else float(value)
 
 
 def _part_bytes(values: Mapping[str, Any], name: str) -> int:

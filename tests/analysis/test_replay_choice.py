@@ -7,7 +7,6 @@ import pytest
 
 from nccl_inspector.analysis.replay import choice
 from nccl_inspector.analysis.replay.choice import choose
-from nccl_inspector.analysis.samplecolumns import busy_share
 from nccl_inspector.card import build
 from nccl_inspector.card.build import build_card
 from nccl_inspector.card.model import DEGRADED
@@ -70,7 +69,9 @@ def test_whole_nodes_are_read_with_the_first_and_that_of_who_waited_least(loaded
 
 @pytest.mark.usefixtures("few")
 def test_without_unions_nodes_are_read_evenly_and_that_is_known(loaded: Loaded) -> None:
-    placed = [(node, replace(process, unions=())) for node, process in placed_of(loaded)]
+    placed = [
+        (node, replace(process, unions=(), busy_share=None)) for node, process in placed_of(loaded)
+    ]
     found = choose(placed)
     assert not found.by_busy
     assert len(found.members) == READ
@@ -121,7 +122,15 @@ def test_records_that_cannot_be_read_are_counted_and_the_others_are_judged(
     assert card.data_quality.refused == {"bad_summary": 1}
 
 
-def test_how_busy_a_gpu_was_is_the_same_of_packed_windows(loaded: Loaded) -> None:
+def test_a_summary_says_how_busy_its_processes_were(loaded: Loaded) -> None:
+    """Nobody need unpack the windows of all processes to choose some."""
     for _, process in placed_of(loaded)[:LOCAL]:
-        assert busy_share(process.unions) == pytest.approx(busy_share(tuple(process.unions)))
-    assert busy_share(()) != busy_share(())  # not known
+        (union,) = process.unions
+        assert process.busy_share == union.busy_share
+        assert 0 < union.busy_share < 1
+
+
+def test_the_same_are_chosen_where_only_the_windows_say_how_busy_they_were(loaded: Loaded) -> None:
+    placed = placed_of(loaded)
+    unsaid = [(node, replace(process, busy_share=None)) for node, process in placed]
+    assert choose(unsaid) == choose(placed)

@@ -122,48 +122,6 @@ def unix_ns(times_ns: Ints, clock: GpuClock) -> Ints:
     return _columns_of_clock(clock).unix_ns(times_ns)
 
 
-def busy_share(unions: Sequence[Union]) -> float:
-    """Return the share of its life in which the busiest GPU was in operations; NaN: not known.
-
-    Raises:
-        RefusedError: what a node summary has are no unions; the reason is `bad_summary`.
-    """
-    if not isinstance(unions, PackedUnions):
-        found = [(int(one.start_s[-1] - one.start_s[0]) + one.window_s, int(one.busy_ns.sum()))
-                 for one in map(_columns_of_union, unions) if len(one.start_s)]  # fmt: skip
-    else:
-        found = _busy_of_packed(unions.raw())
-    shares = [busy_ns / (span_s * NS_PER_S) for span_s, busy_ns in found if span_s > 0]
-    return min(max(shares), 1.0) if shares else np.nan
-
-
-def _busy_of_packed(raw: bytes) -> list[tuple[int, int]]:
-    """Return seconds from the first window to the end of the last, and busy ns, of each union.
-
-    Of one union (a process hardly has two) only sums are made, and nothing is checked but its form.
-    """
-    heads, end = take_planes(raw, 0, 3, UNIONS_MAX)
-    if heads.rows != 1:
-        columns = _unpack_union_columns(raw)
-        return [(int(one.start_s[-1] - one.start_s[0]) + one.window_s, int(one.busy_ns.sum()))
-                for one in columns if len(one.start_s)]  # fmt: skip
-    window_s = int.from_bytes(heads.columns[1][1], "little")
-    windows, _ = take_planes(raw, end, 5, UNION_WINDOWS)
-    if not windows.rows:
-        return []
-    (width, gaps), _, _, (busy_width, busy), _ = windows.columns
-    first = int.from_bytes(gaps[:: windows.rows], "little")
-    steps = _sum_of_planes(width, gaps, windows.rows) - first + 1
-    return [(steps * window_s, _sum_of_planes(busy_width, busy, windows.rows))]
-
-
-def _sum_of_planes(width: int, planes: bytes, rows: int) -> int:
-    """Return the sum of the numbers of a packed column."""
-    table = np.frombuffer(planes, dtype=np.uint8).reshape(width, rows)
-    sums = table.sum(axis=1, dtype=np.int64).tolist()
-    return sum(one << 8 * place for place, one in enumerate(sums))
-
-
 def _columns_of_union(union: Union) -> UnionColumns:
     table = np.array(union.windows, dtype=np.int64).reshape(-1, len(UnionWindow._fields)).T
     return UnionColumns(union.gpu, union.window_s, *table)

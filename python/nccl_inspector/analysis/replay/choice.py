@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from nccl_inspector.analysis.replay.arrays import Floats, Ints, medians_of_others
-from nccl_inspector.analysis.samplecolumns import busy_share
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.model import COMM_FOLDED, Process
 
@@ -53,8 +52,11 @@ def choose(placed: Sequence[tuple[str, Process]]) -> Choice:
 
 
 def _busy(process: Process) -> float:
+    """Return the share of its life in which its busiest GPU was in operations; NaN: not known."""
+    if process.busy_share is not None:
+        return process.busy_share
     try:
-        return busy_share(process.unions)
+        return max((union.busy_share for union in process.unions), default=np.nan)
     except RefusedError:
         return np.nan
 
