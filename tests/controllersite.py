@@ -31,6 +31,7 @@ class Service:
     cluster: Cluster
     process: subprocess.Popen[str] | None = None
     settings: dict[str, str] = field(default_factory=dict)
+    wait_s: int = WAIT_S  # for summaries, of which the product's default is a quarter of an hour
 
     @property
     def folder(self) -> Path:
@@ -57,7 +58,7 @@ class Service:
             path.chmod(mode)
         self.settings = {
             "controller_dir": str(self.folder), "store_dir": str(self.store),
-            "controller_wait": f"{WAIT_S}s", "report_group": grp.getgrgid(0).gr_name,
+            "controller_wait": f"{self.wait_s}s", "report_group": grp.getgrgid(0).gr_name,
             "admin_comment": "1",
         }  # fmt: skip
         self.conf.write_text(product_conf(self.cluster.layout, self.settings))
@@ -98,7 +99,9 @@ class Service:
 
 
 @contextmanager
-def controlled(place: Path, *slurm_lines: str, monitoring: bool = False) -> Iterator[Service]:
+def controlled(
+    place: Path, *slurm_lines: str, monitoring: bool = False, wait_s: int = WAIT_S
+) -> Iterator[Service]:
     """Give a cluster of its own below `place`, with the service's directories."""
     with tempfile.TemporaryDirectory(prefix="nccl-inspector-epilogctld-", dir=place) as name:
         folder = Path(name)
@@ -115,7 +118,7 @@ def controlled(place: Path, *slurm_lines: str, monitoring: bool = False) -> Iter
         cluster = Cluster.up(state, Options(monitoring=monitoring, slurm_lines=lines))
         try:
             root.write_text(f"{cluster.layout.root}\n")
-            found = Service(cluster)
+            found = Service(cluster, wait_s=wait_s)
             found.prepare()
             yield found
         finally:

@@ -25,7 +25,9 @@ def main() -> int:
     print(f"seed {words.seed}", flush=True)
     with tempfile.TemporaryDirectory(prefix="nccl-inspector-soak-", dir="/tmp") as name:
         Path(name).chmod(0o755)
-        with controlled(Path(name), "MinJobAge=600", "MaxJobCount=20000") as service:
+        # An agent that was killed, on a machine at work, may tell of an ended job after a while.
+        lines = "MinJobAge=600", "MaxJobCount=20000"
+        with controlled(Path(name), *lines, wait_s=60) as service:
             service.start()
             soak = Soak(service, words.seed)
             try:

@@ -186,7 +186,7 @@ class Soak:
         self._service_leftovers()
 
     def _service_leftovers(self) -> None:
-        if not _in_time(lambda: not self.service.queued(), 90):
+        if not _in_time(lambda: not self.service.queued(), 90 + self.service.wait_s):
             self._differ(0, f"queued: {self.service.queued()[:5]}")
         for job_id in sorted(self._complete):
             if not (self.service.store / str(job_id) / "0.json").exists():
