@@ -20,6 +20,7 @@ enum abi_event {
 	ABI_PROXY_OP = 0x8,
 	ABI_PROXY_STEP = 0x10,
 	ABI_KERNEL_CH = 0x40,      /* v3 */
+	ABI_NET_PLUGIN = 0x80,     /* v3 */
 	ABI_GROUP_API = 0x100,     /* v5 */
 	ABI_COLL_API = 0x200,      /* v5 */
 	ABI_P2P_API = 0x400,       /* v5 */
@@ -28,7 +29,7 @@ enum abi_event {
 };
 
 /* What comes many times an operation. */
-#define ABI_DETAIL (ABI_PROXY_OP | ABI_PROXY_STEP | ABI_KERNEL_CH | ABI_KERNEL_PHASE)
+#define ABI_DETAIL (ABI_PROXY_OP | ABI_PROXY_STEP | ABI_NET_PLUGIN | ABI_KERNEL_CH | ABI_KERNEL_PHASE)
 
 enum abi_state {
 	ABI_STATE_SEND_GPU_WAIT = 8,
@@ -86,6 +87,28 @@ struct abi_proxy_op { /* all versions */
 struct abi_kernel_ch { /* v3: without the clock */
 	uint8_t channel;
 	uint64_t gpu_ns;
+};
+
+struct abi_net_plugin { /* v3 */
+	int64_t id;       /* the network's kind, and above that the version of what it tells */
+	const void *data; /* of that kind and version, valid during the call */
+};
+
+/* The two networks that NCCL has itself: kind << 16 | version. Both only tell if NCCL was built with NET_PROFILER=1. */
+enum abi_net_id { ABI_NET_IB_V1 = 1 << 16 | 1, ABI_NET_SOCKET_V1 = 2 << 16 | 1 };
+enum { ABI_NET_IB_QP = 1 }; /* abi_net_ib.type */
+
+struct abi_ib_qp {
+	int device;      /* index into the adapters of the connection, not NCCL's number of the adapter */
+	uint64_t wr_id;
+	int opcode;      /* of a send only */
+	int number;
+	uint64_t length; /* of a send only: of a receive it is left from an earlier one */
+};
+
+struct abi_net_ib {
+	uint8_t type;
+	struct abi_ib_qp qp;
 };
 
 struct abi_group_api {
@@ -146,6 +169,7 @@ union abi_body {
 	struct abi_coll coll;
 	struct abi_p2p p2p;
 	struct abi_proxy_op proxy_op;
+	struct abi_net_plugin net_plugin;
 	struct abi_kernel_ch kernel_ch;
 };
 
@@ -419,6 +443,8 @@ ABI_AT(abi_descriptor_v4, body.proxy_op.peer, 32);
 ABI_AT(abi_descriptor_v4, body.proxy_op.steps, 36);
 ABI_AT(abi_descriptor_v4, body.proxy_op.chunk_bytes, 40);
 ABI_AT(abi_descriptor_v4, body.proxy_op.is_send, 44);
+ABI_AT(abi_descriptor_v4, body.net_plugin.id, 24);
+ABI_AT(abi_descriptor_v4, body.net_plugin.data, 32);
 ABI_AT(abi_descriptor_v4, body.kernel_ch.channel, 24);
 ABI_AT(abi_descriptor_v4, body.kernel_ch.gpu_ns, 32);
 
@@ -448,6 +474,14 @@ ABI_AT(abi_descriptor_v7, kernel_phase.channel, 24);
 ABI_AT(abi_descriptor_v7, kernel_phase.phase, 25);
 ABI_AT(abi_descriptor_v7, kernel_phase.name, 32);
 ABI_AT(abi_descriptor_v7, kernel_phase.gpu_ns, 40);
+
+ABI_AT(abi_net_ib, type, 0);
+ABI_AT(abi_net_ib, qp.device, 8);
+ABI_AT(abi_net_ib, qp.wr_id, 16);
+ABI_AT(abi_net_ib, qp.opcode, 24);
+ABI_AT(abi_net_ib, qp.number, 28);
+ABI_AT(abi_net_ib, qp.length, 32);
+ABI_SIZE(abi_net_ib, 40);
 
 ABI_SIZE(abi_table_v1, 48);
 ABI_SIZE(abi_table_v4, 48);

@@ -42,6 +42,7 @@
 #define BOX_LINE_WINDOWS 384u /* of each; an even number */
 #define BOX_LINE_S 10u        /* length of a window while there is room for all */
 #define BOX_NETS 256u         /* (communicator, direction, peer) of network detail */
+#define BOX_NET_QUEUES 4u     /* queue pairs of each that are told apart */
 #define BOX_SAMPLES 32768u    /* exact records of operations */
 #define BOX_SAMPLE_KINDS 256u
 #define BOX_SAMPLE_BITS 34u   /* length and period of the first bursts: 17 s, without a gap */
@@ -316,17 +317,34 @@ enum box_net_state {
 	BOX_NET_STATES,
 };
 
+/* What went over one queue pair of NCCL's InfiniBand transport. Each adapter numbers its own pairs. */
+struct box_net_queue { /* 24 bytes */
+	_Atomic uint64_t requests; /* that were posted */
+	_Atomic uint64_t bytes;    /* that they sent; NCCL does not tell how many a receive takes */
+	/* device << BOX_QUEUE_NUMBER_BITS | number of the queue pair; 0: free. The device is which one of the adapters that
+	 * NCCL has merged for this connection, from 0; a connection of one adapter only has device 0. */
+	_Atomic uint32_t pair;
+	uint32_t reserved;
+};
+#define BOX_QUEUE_NUMBER_BITS 24
+#define BOX_QUEUE_DEVICES 4u /* that NCCL merges at most */
+
 /* One direction between this rank and one peer. The time of a channel counts for the state of its oldest unfinished
  * step: those behind it are said to wait for the GPU, whatever they wait for. The writer thread adds what is waited for
  * just now. */
-struct box_net { /* 64 bytes */
+struct box_net { /* 192 bytes */
 	_Atomic uint64_t steps; /* that were followed */
 	_Atomic uint64_t ns[BOX_NET_STATES]; /* summed over channels */
 	_Atomic uint32_t used; /* 1: valid, if the communicator's record still has the generation */
 	uint32_t comm, comm_generation;
 	int32_t peer;
 	uint32_t is_send;
-	uint32_t reserved;
+	_Atomic uint32_t refused; /* what NCCL told of them and cannot be true, or is of a network that we do not know */
+	_Atomic uint64_t bytes;   /* on the network, as NCCL told of each step: with the flags of LL and LL128 */
+	/* The rest only comes from an NCCL that was built with NET_PROFILER=1. */
+	_Atomic uint64_t socket_requests; /* of NCCL's socket transport */
+	_Atomic uint64_t other_requests, other_bytes; /* over queue pairs beyond those below */
+	struct box_net_queue queues[BOX_NET_QUEUES];
 };
 
 /* A kind of sampled operation. Kinds are never changed nor used again, so that samples outlive their communicator. */
@@ -399,7 +417,8 @@ BOX_ASSERT(box_op, 128);
 BOX_ASSERT(box_peer, 64);
 BOX_ASSERT(box_window, 64);
 BOX_ASSERT(box_line, 64 + 64 * BOX_LINE_WINDOWS);
-BOX_ASSERT(box_net, 64);
+BOX_ASSERT(box_net_queue, 24);
+BOX_ASSERT(box_net, 192);
 BOX_ASSERT(box_sample_kind, 128);
 BOX_ASSERT(box_sample, 32);
 BOX_ASSERT(box_union_window, 32);

@@ -195,6 +195,8 @@ TRACK_HOT OTHER static int start_other_v4(void *context, void **handle, const st
 		*handle = net_step_start(NET, event->parent);
 	else if (event->type == ABI_PROXY_OP)
 		*handle = net_op_start(NET, context, &event->body.proxy_op);
+	else if (event->type == ABI_NET_PLUGIN)
+		net_plugin_start(NET, event->parent, &event->body.net_plugin);
 	return NCCL_SUCCESS;
 }
 
@@ -234,6 +236,8 @@ OTHER static int start_proxy(void *context, void **handle, uint64_t type, void *
 		*handle = net_step_start(NET, parent);
 	else if (type == ABI_PROXY_OP)
 		*handle = net_op_start(NET, context, &body->common.proxy_op);
+	else if (type == ABI_NET_PLUGIN)
+		net_plugin_start(NET, parent, &body->common.net_plugin);
 	return NCCL_SUCCESS;
 }
 
@@ -352,7 +356,7 @@ TRACK_HOT OTHER static int other_state(void *handle, int state, union abi_state_
 	if (state == ABI_STATE_KERNEL_PHASE_STOP && args)
 		track_phase_stop(TRACK, handle, args->gpu_ns);
 	else if (net_is_handle(handle))
-		net_step_state(NET, handle, state);
+		net_step_state(NET, handle, state, args);
 	return NCCL_SUCCESS;
 }
 

@@ -18,6 +18,9 @@
 /* Handles: kind (enum net_handle), number of the step, slot, generation. */
 #define NUMBERS 64u
 
+/* The most that NCCL hands to a network at once (NCCL_MAX_NET_SIZE_BYTES). */
+#define STEP_BYTES_MAX (1ull << 40)
+
 enum { STEP_OVER };
 
 _Static_assert(TRACK_HOT_SAMPLE % TURN_SAMPLE == 0, "samples of turns are a part of those of operations");
@@ -50,7 +53,7 @@ void net_begin(struct net *net)
 
 int net_events(const struct net *net)
 {
-	return atomic_load(&net->on) ? ABI_PROXY_OP | ABI_PROXY_STEP : 0;
+	return atomic_load(&net->on) ? ABI_PROXY_OP | ABI_PROXY_STEP | ABI_NET_PLUGIN : 0;
 }
 
 static bool is_active(const struct net *net)
@@ -162,8 +165,7 @@ static void turn(struct net *net, struct net_op *op, unsigned state)
 					  (clock_ticks() - now) / (TRACK_HOT_SAMPLE / TURN_SAMPLE), relaxed);
 }
 
-/* The slot of a handle of that kind; NULL, and counted, when its operation is over. */
-static struct net_op *op_of(struct net *net, uint64_t word, enum net_handle kind)
+struct net_op *net_op_of(struct net *net, uint64_t word, enum net_handle kind)
 {
 	unsigned slot = handle_slot(word);
 
@@ -230,7 +232,7 @@ static void set_state(struct net_op *op, uint32_t number, unsigned state)
 void *net_step_start(struct net *net, void *parent)
 {
 	uint64_t word = (uintptr_t)parent;
-	struct net_op *op = op_of(net, word, NET_HANDLE_OP);
+	struct net_op *op = net_op_of(net, word, NET_HANDLE_OP);
 
 	if (!op)
 		return NULL;
@@ -264,7 +266,20 @@ static bool find_step(struct net *net, const struct net_op *op, uint64_t word, u
 	return false;
 }
 
-void net_step_state(struct net *net, void *step, int told)
+/* Bytes that were on the network: as the step is sent, or has come. */
+static void add_bytes(const struct net *net, const struct net_op *op, int state, const union abi_state_args *args)
+{
+	struct box_net *entry = net_entry(net, op);
+
+	if (state != (entry->is_send ? ABI_STATE_SEND_WAIT : ABI_STATE_RECV_FLUSH_WAIT) || !args)
+		return;
+	if (args->transferred <= STEP_BYTES_MAX)
+		atomic_fetch_add_explicit(&entry->bytes, args->transferred, relaxed);
+	else
+		atomic_fetch_add_explicit(&entry->refused, 1, relaxed);
+}
+
+void net_step_state(struct net *net, void *step, int told, const union abi_state_args *args)
 {
 	static const uint8_t states[] = {
 		[ABI_STATE_SEND_GPU_WAIT] = BOX_NET_GPU + 1,   [ABI_STATE_SEND_PEER_WAIT] = BOX_NET_PEER + 1,
@@ -273,13 +288,14 @@ void net_step_state(struct net *net, void *step, int told)
 	};
 	uint64_t word = (uintptr_t)step;
 	unsigned state = told >= 0 && (size_t)told < sizeof(states) ? states[told] : 0;
-	struct net_op *op = state ? op_of(net, word, NET_HANDLE_STEP) : NULL;
+	struct net_op *op = state ? net_op_of(net, word, NET_HANDLE_STEP) : NULL;
 	uint32_t number;
 
 	/* While a peer gives no credit NCCL tells so each time that it looks. */
 	if (!op || !find_step(net, op, word, &number) || state_of(op, number) == state)
 		return;
 	set_state(op, number, state);
+	add_bytes(net, op, told, args);
 	if (number == atomic_load_explicit(&op->first, relaxed))
 		turn(net, op, state);
 }
@@ -314,7 +330,7 @@ void net_stop(struct net *net, void *handle)
 {
 	uint64_t word = (uintptr_t)handle;
 	enum net_handle kind = (enum net_handle)handle_kind(word);
-	struct net_op *op = net_is_handle(handle) ? op_of(net, word, kind) : NULL;
+	struct net_op *op = net_is_handle(handle) ? net_op_of(net, word, kind) : NULL;
 
 	if (op && kind == NET_HANDLE_STEP)
 		stop_step(net, op, word);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* net.h - network detail: for what the operations of NCCL's proxy wait, by peer.
+/* net.h - network detail: for what the operations of NCCL's proxy wait, and what they move, by peer.
  *
  * A proxied operation is what one channel sends to one peer, or receives from it. Up to eight steps of it are under way
  * at a time; they end in the order in which they began, and of one that is behind another NCCL tells that it waits for
@@ -60,7 +60,11 @@ int net_events(const struct net *net);
 
 void *net_op_start(struct net *net, void *context, const struct abi_proxy_op *op);
 void *net_step_start(struct net *net, void *op);
-void net_step_state(struct net *net, void *step, int state);
+/* `args`: of v4 and later, or NULL. They have the bytes of the step with ABI_STATE_SEND_WAIT and
+ * ABI_STATE_RECV_FLUSH_WAIT; with other states those of an earlier step. */
+void net_step_state(struct net *net, void *step, int state, const union abi_state_args *args);
+/* What the network tells of a step (netqueues.c). Without a handle: nothing is to be learned from its end. */
+void net_plugin_start(struct net *net, void *step, const struct abi_net_plugin *told);
 /* Of an operation or a step. */
 void net_stop(struct net *net, void *handle);
 
@@ -77,7 +81,10 @@ static inline bool net_is_handle(const void *handle)
  * just now, gives up what will never end, and with CONFIG_NET_AUTO decides. Returns whether net_events has changed. */
 bool net_round(struct net *net, uint64_t now_tick);
 
-/* The rest is for net.c and netround.c. */
+/* The rest is for net.c, netqueues.c and netround.c. */
+
+/* The slot of a handle of that kind; NULL, and counted, when its operation is over. */
+struct net_op *net_op_of(struct net *net, uint64_t word, enum net_handle kind);
 
 #define NET_HEAD_BITS 3
 #define NET_HEAD_STATE ((1u << NET_HEAD_BITS) - 1)

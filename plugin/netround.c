@@ -71,6 +71,22 @@ static void look_after(struct net *net, struct net_op *op, uint64_t now_tick, bo
 	add_running(net, op, now_tick);
 }
 
+static void clear_moved(struct box_net *entry)
+{
+	atomic_store_explicit(&entry->refused, 0, relaxed);
+	atomic_store_explicit(&entry->bytes, 0, relaxed);
+	atomic_store_explicit(&entry->socket_requests, 0, relaxed);
+	atomic_store_explicit(&entry->other_requests, 0, relaxed);
+	atomic_store_explicit(&entry->other_bytes, 0, relaxed);
+	for (unsigned i = 0; i < BOX_NET_QUEUES; i++) {
+		struct box_net_queue *queue = &entry->queues[i];
+
+		atomic_store_explicit(&queue->requests, 0, relaxed);
+		atomic_store_explicit(&queue->bytes, 0, relaxed);
+		atomic_store_explicit(&queue->pair, 0, relaxed);
+	}
+}
+
 /* Entries of communicators whose record serves another by now. A thread that found one just before may add a little
  * to the next of that place. */
 static void free_entries(struct box *box, const bool *needed)
@@ -86,6 +102,7 @@ static void free_entries(struct box *box, const bool *needed)
 		atomic_store_explicit(&entry->steps, 0, relaxed);
 		for (unsigned state = 0; state < BOX_NET_STATES; state++)
 			atomic_store_explicit(&entry->ns[state], 0, relaxed);
+		clear_moved(entry);
 		atomic_store_explicit(&entry->used, NET_ENTRY_FREE, memory_order_release);
 	}
 }

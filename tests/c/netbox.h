@@ -30,7 +30,7 @@ static struct track track;
 static struct net net;
 static void *comm;
 
-static void pass(uint64_t ns)
+static inline void pass(uint64_t ns)
 {
 	atomic_fetch_add(&clock_now, ns);
 }
@@ -64,7 +64,12 @@ static inline void *send_to(int peer)
 
 static void tell(void *step, int state)
 {
-	net_step_state(&net, step, state);
+	net_step_state(&net, step, state, NULL);
+}
+
+static inline void tell_bytes(void *step, int state, size_t bytes)
+{
+	net_step_state(&net, step, state, &(union abi_state_args){ .transferred = bytes });
 }
 
 static void round_now(void)
@@ -83,13 +88,13 @@ static inline const struct box_net *entry(int peer, bool is_send)
 	return &none;
 }
 
-static bool waited(const struct box_net *entry, uint64_t gpu_ms, uint64_t peer_ms, uint64_t wire_ms, uint64_t flush_ms)
+static inline bool waited(const struct box_net *entry, uint64_t gpu_ms, uint64_t peer_ms, uint64_t wire_ms, uint64_t flush_ms)
 {
 	return entry->ns[BOX_NET_GPU] == gpu_ms * MS && entry->ns[BOX_NET_PEER] == peer_ms * MS &&
 	       entry->ns[BOX_NET_WIRE] == wire_ms * MS && entry->ns[BOX_NET_FLUSH] == flush_ms * MS;
 }
 
-static uint64_t all_ns(const struct box_net *entry)
+static inline uint64_t all_ns(const struct box_net *entry)
 {
 	uint64_t sum = 0;
 
@@ -103,7 +108,7 @@ static uint64_t stale(void)
 	return box.header->dropped[BOX_DROP_STALE];
 }
 
-static unsigned slots_in_use(void)
+static inline unsigned slots_in_use(void)
 {
 	unsigned used = 0;
 

@@ -133,7 +133,7 @@ static void test_by_itself(void)
 	pass(9 * SECOND);
 	ok(!net_round(&net, clock_now), "nor while no operation is old");
 	pass(2 * SECOND);
-	ok(net_round(&net, clock_now) && net_events(&net) == (ABI_PROXY_OP | ABI_PROXY_STEP),
+	ok(net_round(&net, clock_now) && net_events(&net) == (ABI_PROXY_OP | ABI_PROXY_STEP | ABI_NET_PLUGIN),
 	   "a hang is suspected when one has been in flight for 10 s");
 	pass(30 * SECOND);
 	ok(!net_round(&net, clock_now) && box.header->net_on && box.header->net_ns == 30 * SECOND,
@@ -158,7 +158,7 @@ static void test_modes(void)
 	begin_as(CONFIG_NET_ON, 3);
 	ok(!net_events(&net) && !net.ops, "nor does an interface that does not tell the states");
 	begin_as(CONFIG_NET_ON, 4);
-	ok(net_events(&net) == (ABI_PROXY_OP | ABI_PROXY_STEP) && box.header->net_on, "on asks from the start");
+	ok(net_events(&net) == (ABI_PROXY_OP | ABI_PROXY_STEP | ABI_NET_PLUGIN) && box.header->net_on, "on asks from the start");
 	box.header->silent = BOX_SILENT_DISABLED;
 	round_now();
 	ok(!box.header->net_on, "while the site has it silenced nothing is taken");
