@@ -6,7 +6,7 @@ import pwd
 import random
 import signal
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fcntl import LOCK_EX, lockf
@@ -22,6 +22,7 @@ from nccl_inspector.layout import (
     LINE,
     MAGIC,
     NET,
+    NET_QUEUE,
     NOT_KNOWN,
     OP,
     PEER,
@@ -61,6 +62,10 @@ SAMPLE_KIND_AT = SAMPLE_AT + SAMPLES * SAMPLE.size
 UNION_AT = SAMPLE_KIND_AT + SAMPLE_KINDS * SAMPLE_KIND.size
 SKEW_AT = UNION_AT + UNIONS * UNION.size
 BOX_BYTES = -(-(SKEW_AT + SKEWS * SKEW.size) // 4096) * 4096
+
+
+# Words of an entry of network detail, and under "queues" those of its queue pairs.
+NetWords = Mapping[str, int | Sequence[Mapping[str, int]]]
 
 
 @dataclass(frozen=True)
@@ -113,7 +118,7 @@ class BoxOf:
     operations: Sequence[dict[str, int]] = ()
     peers: Sequence[dict[str, int]] = ()
     lines: Sequence[LineOf] = ()
-    nets: Sequence[dict[str, int]] = ()
+    nets: Sequence[NetWords] = ()
     sample_kinds: Sequence[dict[str, int | str]] = ()
     samples: Sequence[dict[str, int]] = ()
     unions: Sequence[UnionOf] = ()
@@ -222,6 +227,16 @@ def _put_samples(data: bytearray, box: BoxOf) -> None:
             put(data, UNION_WINDOW, at, **window)
 
 
+def _put_net(data: bytearray, index: int, words: NetWords) -> None:
+    base = NET_AT + index * NET.size
+    own = {name: word for name, word in words.items() if isinstance(word, int)}
+    put(data, NET, base, **{"used": 1, **own})
+    struct.pack_into("<4Q", data, base + NET.offsets["ns"], *NET_NS)
+    queues = words.get("queues", ())
+    for place, queue in enumerate(() if isinstance(queues, int) else queues):
+        put(data, NET_QUEUE, base + NET.offsets["queues"] + place * NET_QUEUE.size, **queue)
+
+
 def box_bytes(box: BoxOf) -> bytearray:
     """Return a box of the plugin's own dimensions."""
     data = bytearray(BOX_BYTES)
@@ -242,10 +257,8 @@ def box_bytes(box: BoxOf) -> bytearray:
         put(data, PEER, PEER_AT + index * PEER.size, **{"used": 1, "func": 9, **words})
     for index, one in enumerate(box.lines):
         _put_line(data, index, one)
-    for index, words in enumerate(box.nets):
-        base = NET_AT + index * NET.size
-        put(data, NET, base, **{"used": 1, **words})
-        struct.pack_into("<4Q", data, base + NET.offsets["ns"], *NET_NS)
+    for index, net in enumerate(box.nets):
+        _put_net(data, index, net)
     _put_samples(data, box)
     return data
 

@@ -14,6 +14,7 @@ from nccl_inspector import layout, model
 from nccl_inspector.box import read_box
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.model import OPERATIONS_MAX, Process
+from nccl_inspector.netmodel import Net
 from nccl_inspector.packing import WORD_MAX
 from tests.boxes import (
     BOX_BYTES,
@@ -23,7 +24,6 @@ from tests.boxes import (
     LINE_AT,
     MS,
     NET_AT,
-    NET_NS,
     NOW_NS,
     NOW_S,
     OP_AT,
@@ -51,6 +51,7 @@ RECORDS = {
     "box_window": layout.WINDOW,
     "box_line": layout.LINE,
     "box_net": layout.NET,
+    "box_net_queue": layout.NET_QUEUE,
     "box_sample": layout.SAMPLE,
     "box_sample_kind": layout.SAMPLE_KIND,
     "box_union": layout.UNION,
@@ -142,7 +143,7 @@ def test_a_whole_box_is_read_as_it_was_written() -> None:
 def test_peers_time_lines_and_network_detail_are_read_as_they_were_written() -> None:
     process = read(bytes(full_box()))
     assert process.peers == (model.Peer(0, 9, 3, 5, 500, 50, 0, 0),)
-    assert process.nets == (model.Net(1, 1, 1, 17, *NET_NS),)
+    assert process.nets == (Net(1, 1, 1, 17, 1000, 2000, 3000, 4000),)
     (line,) = process.lines
     assert (line.comm_id, line.rank, line.func, line.window_s) == (7, 0, 1, 10)
     assert line.windows[1] == model.Window(NOW_S, 0, 4, 4 << 20, 8 * MS, MS, 2 * MS, 1, 4)

@@ -4,7 +4,8 @@
 import pytest
 
 from nccl_inspector import layout, model
-from tests.boxes import MS, NET_NS, NOW_S, BoxOf, CommOf, LineOf, box_bytes, window
+from nccl_inspector.netmodel import Net, NetQueue
+from tests.boxes import MS, NOW_S, BoxOf, CommOf, LineOf, NetWords, box_bytes, window
 from tests.test_box import read
 
 
@@ -91,13 +92,34 @@ def test_two_entries_of_one_direction_are_added_up_and_a_step_that_hangs_counts(
     nets = [{**words, "steps": 3}, {**words, "steps": 0}, {**words, "is_send": 0}]
     process = read(bytes(box_bytes(BoxOf([CommOf(7, 0, 2)], nets=nets))))
     assert process.nets == (
-        model.Net(0, 1, 1, 3, *(2 * ns for ns in NET_NS)),
-        model.Net(0, 1, 0, 0, *NET_NS),
+        Net(0, 1, 1, 3, 2000, 4000, 6000, 8000),
+        Net(0, 1, 0, 0, 1000, 2000, 3000, 4000),
     )
 
 
-@pytest.mark.parametrize("words", [{"is_send": 2}, {"peer": 2}, {"peer": -1}, {"comm": 9}])
-def test_network_detail_that_cannot_be_is_left_out_and_flagged(words: dict[str, int]) -> None:
-    nets = [{"comm": 0, "peer": 1, "steps": 1, **words}]
+def test_bytes_and_queue_pairs_of_two_entries_are_added_up() -> None:
+    pair = 2 << 24 | 100
+    words = {
+        "comm": 0, "peer": 1, "is_send": 1, "steps": 3, "bytes": 1 << 40, "refused": 2,
+        "socket_requests": 3, "other_requests": 4, "other_bytes": 5,
+    }  # fmt: skip
+    queues = [{"pair": pair, "requests": 6, "bytes": 7}, {"pair": 101, "requests": 1}]
+    nets: list[NetWords] = [{**words, "queues": queues}, {**words, "queues": queues[:1]}]
+    (found,) = read(bytes(box_bytes(BoxOf([CommOf(7, 0, 2)], nets=nets)))).nets
+    assert (found.bytes, found.refused, found.socket_requests) == (2 << 40, 4, 6)
+    assert (found.other_requests, found.other_bytes) == (8, 10)
+    assert found.queues == (NetQueue(2, 100, 12, 14), NetQueue(0, 101, 1, 0))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"is_send": 2}, {"peer": 2}, {"peer": -1}, {"comm": 9},
+        {"queues": [{"pair": 4 << 24 | 1, "requests": 1}]},
+        {"queues": [{"pair": 1 << 24, "requests": 1}]},
+    ],
+)  # fmt: skip
+def test_network_detail_that_cannot_be_is_left_out_and_flagged(words: NetWords) -> None:
+    nets: list[NetWords] = [{"comm": 0, "peer": 1, "steps": 1, **words}]
     process = read(bytes(box_bytes(BoxOf([CommOf(7, 0, 2)], nets=nets))))
     assert (process.nets, process.flags) == ((), ("network detail is odd and left out",))

@@ -22,7 +22,8 @@ from nccl_inspector.card.model import (
     TRANSPORT,
     Hang,
 )
-from nccl_inspector.model import DISABLED, FUNCS, KILLED, RUNNING, Histogram, Net, Peer, Process
+from nccl_inspector.model import DISABLED, FUNCS, KILLED, RUNNING, Histogram, Peer, Process
+from nccl_inspector.netmodel import Net
 from tests.boxes import NOW_NS
 from tests.synthetic.jobs import Group, Model, through_summaries
 from tests.synthetic.standstill import STOOD_NS, SYNC, Call, Standstill, parallel_programs

@@ -15,16 +15,18 @@ from nccl_inspector import summary
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.fitting import NOTHING, piece
 from nccl_inspector.layout import LINE_WINDOWS
-from nccl_inspector.model import FUNCS, Histogram, Line, Net, Peer, Process
+from nccl_inspector.model import FUNCS, Histogram, Line, Peer, Process
+from nccl_inspector.netmodel import Net, NetQueue
 from nccl_inspector.packedlines import PackedLines
+from nccl_inspector.packednets import pack_nets, unpack_nets
 from nccl_inspector.packing import (
     line_head,
     pack_keys,
     pack_line,
-    pack_rows,
+    pack_peers,
     unpack_keys,
     unpack_line,
-    unpack_rows,
+    unpack_peers,
 )
 from nccl_inspector.summary import (
     BLOCK_BYTES_MAX,
@@ -49,7 +51,7 @@ from tests.test_box import full_box, read
 from tests.test_collect import HEAD
 
 EMPTY = [
-    *(piece(pack_keys([])), piece(pack_rows(Peer, [])), piece(pack_rows(Net, []))),
+    *(piece(pack_keys([])), piece(pack_peers([])), piece(pack_nets([]))),
     *[NOTHING] * 3,
 ]
 
@@ -95,7 +97,10 @@ def big_process(keys: int = 240, peers: int = PEERS, windows: int = LINE_WINDOWS
         for number in range(peers)
     ]
     lines = [some_line(1 + number, windows) for number in range(8)] if windows else []
-    nets = [{"comm": n % 8, "peer": n, "steps": n} for n in range(256)]
+    nets = [
+        {"comm": n % 8, "peer": n, "steps": n, "bytes": n << 20, "refused": n % 3}
+        for n in range(256)
+    ]
     return read(bytes(box_bytes(BoxOf(comms, some_keys, (), some_peers, lines, nets))))
 
 
@@ -234,19 +239,48 @@ def test_spoilt_tables_are_refused_or_read_and_nothing_else_happens() -> None:
     for spoilt in spoil(pack_keys(process.keys), 7):
         with suppress(RefusedError):
             unpack_keys(spoilt)
-    for spoilt in spoil(pack_rows(Peer, process.peers), 8):
+    for spoilt in spoil(pack_peers(process.peers), 8):
         with suppress(RefusedError):
-            unpack_rows(Peer, spoilt)
+            unpack_peers(spoilt)
+    for spoilt in spoil(pack_nets(process.nets), 10):
+        with suppress(RefusedError):
+            assert all(queue.device < 4 for net in unpack_nets(spoilt) for queue in net.queues)
     for spoilt in spoil(pack_line(process.lines[0]), 9):
         with suppress(RefusedError):
             line = unpack_line(spoilt)
             assert all(one.ops > 0 <= one.bytes for one in line.windows)
 
 
-def test_more_rows_than_there_can_be_are_refused() -> None:
-    many = pack_rows(Peer, [Peer(0, 9, 1, 1, 1, 1, 1, 1)] * 8193)
+def test_network_detail_is_read_with_its_queue_pairs() -> None:
+    queues = NetQueue(0, 100, 7, 9 << 40), NetQueue(3, (1 << 24) - 1, 1, 0)
+    nets = (
+        Net(0, 1, 1, 2, 3, 4, 5, 6, 7 << 50, 1, 2, 3, 4, queues),
+        Net(0, 1, 0, 2, 3, 4, 5, 6),
+        Net(1, 9, 1, 2, 3, 4, 5, 6, queues=queues[:1]),
+    )
+    assert unpack_nets(pack_nets(nets)) == nets
+
+
+@pytest.mark.parametrize(
+    ("net", "why"),
+    [
+        (Net(0, 1, 2, 1, 1, 1, 1, 1), "too large"),
+        (Net(0, 1, 1, 1, 1, 1, 1, 1, queues=(NetQueue(4, 1, 1, 1),)), "too large"),
+        (Net(0, 1, 1, 1, 1, 1, 1, 1, queues=(NetQueue(0, 1 << 24, 1, 1),)), "too large"),
+    ],
+)
+def test_network_detail_that_cannot_be_is_refused(net: Net, why: str) -> None:
+    with pytest.raises(RefusedError, match=why):
+        unpack_nets(pack_nets([net]))
+    nets = [Net(0, 1, 1, 1, 1, 1, 1, 1)] * 2049
     with pytest.raises(RefusedError, match="too many rows"):
-        unpack_rows(Peer, many)
+        unpack_nets(pack_nets(nets))
+
+
+def test_more_rows_than_there_can_be_are_refused() -> None:
+    many = pack_peers([Peer(0, 9, 1, 1, 1, 1, 1, 1)] * 8193)
+    with pytest.raises(RefusedError, match="too many rows"):
+        unpack_peers(many)
     keys = read(bytes(full_box())).keys * 600
     with pytest.raises(RefusedError, match="too many rows"):
         unpack_keys(pack_keys(keys))

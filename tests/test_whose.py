@@ -22,7 +22,7 @@ from nccl_inspector.analysis.whose import (
     find_culprit,
 )
 from nccl_inspector.card.model import HIGH, LOW, MEDIUM
-from nccl_inspector.model import Net
+from nccl_inspector.netmodel import Net
 from tests.boxes import MS, fixed_chance
 from tests.synthetic.jobs import FACTS, US, Job, join, through_summaries
 

@@ -5,12 +5,22 @@ Each function returns what can be true, and in words what is odd with the rest.
 """
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import compress
+from itertools import chain, compress
+from typing import Any
 
 from nccl_inspector.boxcopy import NS_MAX, USED, BoxCopy
-from nccl_inspector.layout import HIST, KEY, NET, PEER
+from nccl_inspector.layout import (
+    HIST,
+    KEY,
+    NET,
+    NET_QUEUE,
+    NET_QUEUES,
+    PEER,
+    QUEUE_DEVICES,
+    QUEUE_NUMBER_BITS,
+)
 from nccl_inspector.model import (
     ALGOS,
     COMM_FOLDED,
@@ -20,9 +30,9 @@ from nccl_inspector.model import (
     Comm,
     Histogram,
     Key,
-    Net,
     Peer,
 )
+from nccl_inspector.netmodel import Net, NetQueue
 
 _WORD_MAX = (1 << 64) - 1
 _P2P_FUNCS = frozenset(FUNCS.index(name) for name in P2P)
@@ -35,7 +45,13 @@ _KEY = KEY.reader(
 _PEER = PEER.reader(
     "used", "comm", "func", "peer", "ops", "bytes", "busy_ns", "log2_rate_q20", "best_rate_q20"
 )
-_NET = NET.reader("used", "steps", "comm", "comm_generation", "peer", "is_send")
+_NET = NET.reader(
+    "used", "steps", "comm", "comm_generation", "peer", "is_send", "refused", "bytes",
+    "socket_requests", "other_requests", "other_bytes",
+)  # fmt: skip
+_NET_QUEUE = NET_QUEUE.reader("pair", "requests", "bytes")
+_NET_SUMS = ("steps", "bytes", "refused", "socket_requests", "other_requests", "other_bytes")
+_NET_TIMES = ("gpu_ns", "peer_ns", "wire_ns", "flush_ns")
 
 
 def _histogram(copy: BoxCopy, base: int) -> Histogram:
@@ -122,19 +138,49 @@ def read_peers(copy: BoxCopy, comms: Mapping[int, Comm]) -> tuple[tuple[Peer, ..
     return tuple(found.values()), flags
 
 
-def _add_net(one: Net | None, words: Mapping[str, int], ns: tuple[int, ...]) -> Net:
+def _queues(data: bytes, base: int) -> list[NetQueue]:
+    """Return the queue pairs of the entry of network detail that begins at `base`."""
+    found = []
+    for index in range(NET_QUEUES):
+        words = _NET_QUEUE.at(data, base + NET.offsets["queues"] + index * NET_QUEUE.size)
+        pair, requests = words["pair"], words["requests"]
+        if pair and requests:
+            device, number = pair >> QUEUE_NUMBER_BITS, pair & ((1 << QUEUE_NUMBER_BITS) - 1)
+            found.append(NetQueue(device, number, requests, words["bytes"]))
+    return found
+
+
+def _add_queues(one: Iterable[NetQueue], other: Iterable[NetQueue]) -> tuple[NetQueue, ...]:
+    found: dict[tuple[int, int], NetQueue] = {}
+    for queue in chain(one, other):
+        place = queue.device, queue.number
+        before = found.get(place, NetQueue(*place, 0, 0))
+        requests, size = before.requests + queue.requests, before.bytes + queue.bytes
+        found[place] = NetQueue(*place, requests, size)
+    return tuple(found.values())
+
+
+def _net(words: Mapping[str, int], ns: Sequence[int], queues: Iterable[NetQueue]) -> Net:
+    times = dict(zip(_NET_TIMES, ns, strict=True))
+    sums = {name: words[name] for name in _NET_SUMS}
+    own: dict[str, Any] = {name: words[name] for name in ("comm", "peer", "is_send")}
+    return Net(**own, **sums, **times, queues=_add_queues(queues, ()))
+
+
+def _add_net(one: Net | None, other: Net) -> Net:
     """Return the sum, as of peers."""
     if one is None:
-        return Net(words["comm"], words["peer"], words["is_send"], words["steps"], *ns)
-    gpu_ns, peer_ns, wire_ns, flush_ns = ns
-    return replace(
-        one,
-        steps=one.steps + words["steps"],
-        gpu_ns=one.gpu_ns + gpu_ns,
-        peer_ns=one.peer_ns + peer_ns,
-        wire_ns=one.wire_ns + wire_ns,
-        flush_ns=one.flush_ns + flush_ns,
-    )
+        return other
+    names = (*_NET_SUMS, *_NET_TIMES)
+    sums = {name: getattr(one, name) + getattr(other, name) for name in names}
+    return replace(one, queues=_add_queues(one.queues, other.queues), **sums)
+
+
+def _net_fits(net: Net) -> bool:
+    sums = (getattr(net, name) for name in (*_NET_SUMS, *_NET_TIMES))
+    queues = ((one.requests, one.bytes) for one in net.queues)
+    known = all(one.device < QUEUE_DEVICES and one.number for one in net.queues)
+    return known and max(*sums, *chain.from_iterable(queues)) <= _WORD_MAX and net.is_send <= 1
 
 
 def read_nets(
@@ -155,9 +201,8 @@ def read_nets(
             continue
         comm = comms.get(words["comm"])
         place = words["comm"], words["peer"], words["is_send"]
-        both = _add_net(found.get(place), words, ns)
-        fits = max(both.steps, both.gpu_ns, both.peer_ns, both.wire_ns, both.flush_ns) <= _WORD_MAX
-        if comm and _is_rank_of(words["peer"], comm) and words["is_send"] <= 1 and fits:
+        both = _add_net(found.get(place), _net(words, ns, _queues(copy.data, base)))
+        if comm and _is_rank_of(words["peer"], comm) and _net_fits(both):
             found[place] = both
         else:
             flags.append("network detail is odd and left out")

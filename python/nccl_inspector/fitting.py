@@ -4,18 +4,19 @@
 import struct
 import zlib
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TypeVar
 
-from nccl_inspector.model import Key, Line, Net, Peer, Process
+from nccl_inspector.model import Key, Line, Peer, Process
+from nccl_inspector.netmodel import Net
 from nccl_inspector.packedlines import Stream
+from nccl_inspector.packednets import pack_nets
 from nccl_inspector.packedsamples import (
     PackedSamples,
     pack_facts,
     pack_sample_columns,
     pack_unions,
 )
-from nccl_inspector.packing import pack_keys, pack_line, pack_rows
+from nccl_inspector.packing import pack_keys, pack_line, pack_peers
 from nccl_inspector.sampletable import SampleTable, thin, without_unused_kinds
 from nccl_inspector.timeline import halve
 
@@ -90,8 +91,8 @@ def pack_process(process: Process, room: int) -> tuple[list[bytes], list[str]]:
     nets = sorted(process.nets, key=lambda net: -net.waited_ns)
     whole = (
         piece(pack_keys(keys)),
-        piece(pack_rows(Peer, peers)),
-        piece(pack_rows(Net, nets)),
+        piece(pack_peers(peers)),
+        piece(pack_nets(nets)),
     )
     lines = [piece(pack_line(line)) for line in process.lines]
     keys_room, lines_room, peers_room, nets_room = _rooms(
@@ -99,8 +100,8 @@ def pack_process(process: Process, room: int) -> tuple[list[bytes], list[str]]:
     )
     cuts = (
         _cut(keys, pack_keys, whole[0], keys_room),
-        _cut(peers, partial(pack_rows, Peer), whole[1], peers_room),
-        _cut(nets, partial(pack_rows, Net), whole[2], nets_room),
+        _cut(peers, pack_peers, whole[1], peers_room),
+        _cut(nets, pack_nets, whole[2], nets_room),
     )
     thin, coarse = _thin_out(process.lines, lines, lines_room)
     words = ("kinds of operation", "peers", "entries of network detail")

@@ -11,6 +11,8 @@ HIST_BUCKETS = 896
 OP_STATE_MASK, OP_USED = 3, 2
 LINE_WINDOWS = 384
 UNION_WINDOWS = 384
+NET_QUEUES = 4
+QUEUE_NUMBER_BITS, QUEUE_DEVICES = 24, 4
 SAMPLES_MAX = 32768
 STATE_LIVE, STATE_FINALIZED, STATE_EXITED = 1, 2, 3
 
@@ -130,9 +132,11 @@ LINE = _record(
     "rank:i", "func:B", "size_class:B", "reserved0:2B", "reserved1:3Q",
     f"window:{LINE_WINDOWS * WINDOW.size}s",
 )  # fmt: skip
+NET_QUEUE = _record("requests:Q", "bytes:Q", "pair:I", "reserved:I")
 NET = _record(
     "steps:Q", "ns:4Q", "used:I", "comm:I", "comm_generation:I", "peer:i", "is_send:I",
-    "reserved:I",
+    "refused:I", "bytes:Q", "socket_requests:Q", "other_requests:Q", "other_bytes:Q",
+    f"queues:{NET_QUEUES * NET_QUEUE.size}s",
 )  # fmt: skip
 SAMPLE_KIND = _record(
     "comm_id:Q", "created_real_ns:Q", "nranks:i", "nnodes:i", "rank:i", "gpu:I", "incarnation:I",

@@ -11,6 +11,8 @@ from functools import cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
+from nccl_inspector.netmodel import Net
+
 if TYPE_CHECKING:
     from nccl_inspector.analysis.samplecolumns import (
         SampleColumns,
@@ -206,28 +208,6 @@ class Line:
     def busy_ns(self) -> int:
         """The time of all its operations."""
         return sum(window.busy_ns for window in self.windows)
-
-
-@dataclass(frozen=True, slots=True)
-class Net:
-    """What the network proxy waited for with one peer in one direction; `comm` is Comm.index.
-
-    Summed over channels, each by its oldest unfinished step.
-    """
-
-    comm: int
-    peer: int  # rank
-    is_send: int
-    steps: int
-    gpu_ns: int  # for the GPU's data, or for the GPU to take them
-    peer_ns: int  # for the receiver's credit
-    wire_ns: int  # sending, or for the data, whoever is late
-    flush_ns: int
-
-    @property
-    def waited_ns(self) -> int:
-        """All of it."""
-        return self.gpu_ns + self.peer_ns + self.wire_ns + self.flush_ns
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,16 +12,16 @@ from dataclasses import fields
 from functools import partial
 from itertools import accumulate, pairwise
 from operator import add, sub
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, cast
 
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.layout import HIST_BUCKETS
-from nccl_inspector.model import ALGOS, FUNCS, PROTOS, Histogram, Key, Line, Net, Peer, Window
+from nccl_inspector.model import ALGOS, FUNCS, PROTOS, Histogram, Key, Line, Peer, Window
 
 WORD_MAX = (1 << 64) - 1
 SIZE_CLASS_MAX = 63
 KEYS_MAX = 1024  # of a process; the plugin has 256
-ROWS_MAX = 8192  # peers or nets; the plugin has 1024 and 256
+ROWS_MAX = 8192  # peers; the plugin has 1024
 WINDOWS_MAX = 4096  # of a line; the plugin has 384
 
 _COUNT = struct.Struct("<I")
@@ -29,7 +29,7 @@ _WORD_BYTES = 8
 # In memory: of a row its object, of a number up to 255 a reference, of others the number, too.
 _ROW_BYTES, _POINTER_BYTES, _NUMBER_BYTES = 64, 8, 40
 _KEY_NAMES = tuple(name for name in Key._fields if name != "histogram")
-_ROW_NAMES = {cls: tuple(field.name for field in fields(cls)) for cls in (Peer, Net)}
+_PEER_NAMES = tuple(field.name for field in fields(Peer))
 _KEY_HISTOGRAM = Key._fields.index("histogram")
 _KEY_RATE = _KEY_NAMES.index("log2_rate_q20")  # the one signed word
 _LIMITS = {
@@ -37,7 +37,6 @@ _LIMITS = {
     "size_class": SIZE_CLASS_MAX,
     "algo": len(ALGOS) - 1,
     "proto": len(PROTOS) - 1,
-    "is_send": 1,
 }
 _KEY_LIMITS = tuple(
     (place, _LIMITS[name]) for place, name in enumerate(_KEY_NAMES) if name in _LIMITS
@@ -54,8 +53,6 @@ _WINDOW_S_MAX = 1 << 34
 _MAKE_WINDOW = cast(Callable[[Iterable[int]], Window], partial(tuple.__new__, Window))
 _MAKE_KEY = cast(Callable[[Iterable[Any]], Key], partial(tuple.__new__, Key))
 _MAKE_HISTOGRAM = cast(Callable[[Iterable[Any]], Histogram], partial(tuple.__new__, Histogram))
-
-_Row = TypeVar("_Row", Peer, Net)
 
 
 class Planes(NamedTuple):
@@ -167,11 +164,7 @@ def unpack_columns(data: bytes, number: int, rows_max: int) -> list[Sequence[int
 
 # Of a table of keys, and that of all their histograms.
 KEY_TABLES = len(_KEY_NAMES) + 1, 2
-
-
-def row_tables(cls: type[Peer] | type[Net]) -> tuple[int, ...]:
-    """Return how many columns the table of peers, or of nets, has."""
-    return (len(_ROW_NAMES[cls]),)
+PEER_TABLES = (len(_PEER_NAMES),)
 
 
 def pack_keys(keys: Sequence[Key]) -> bytes:
@@ -218,28 +211,29 @@ def unpack_keys(data: bytes) -> tuple[Key, ...]:
     return tuple(map(_MAKE_KEY, zip(*before, histograms, *after, strict=True)))
 
 
-def pack_rows(cls: type[_Row], rows: Sequence[_Row]) -> bytes:
-    """Return the bytes of peers, or of nets."""
+def pack_peers(peers: Sequence[Peer]) -> bytes:
+    """Return the bytes of peers."""
     columns: list[Sequence[int]] = []
-    for name in _ROW_NAMES[cls]:
-        column = [getattr(row, name) for row in rows]
+    for name in _PEER_NAMES:
+        column = [getattr(peer, name) for peer in peers]
         columns.append([fold(word) for word in column] if name in _SIGNED else column)
     return pack_columns(columns)
 
 
-def unpack_rows(cls: type[_Row], data: bytes) -> tuple[_Row, ...]:
-    """Return what `pack_rows` was given.
+def unpack_peers(data: bytes) -> tuple[Peer, ...]:
+    """Return what `pack_peers` was given.
 
     Raises:
         RefusedError: these are none.
     """
-    names = _ROW_NAMES[cls]
     columns = []
-    for name, column in zip(names, unpack_columns(data, len(names), ROWS_MAX), strict=True):
+    for name, column in zip(
+        _PEER_NAMES, unpack_columns(data, len(_PEER_NAMES), ROWS_MAX), strict=True
+    ):
         if max(column, default=0) > _LIMITS.get(name, WORD_MAX):
             raise _refuse("a number is too large")
         columns.append(unfold(column) if name in _SIGNED else column)
-    return tuple(cls(*row) for row in zip(*columns, strict=True))
+    return tuple(Peer(*row) for row in zip(*columns, strict=True))
 
 
 def _indices(windows: Sequence[Window]) -> Iterator[tuple[int, int]]:

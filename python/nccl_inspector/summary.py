@@ -36,9 +36,7 @@ from nccl_inspector.model import (
     Comm,
     Facts,
     Gpu,
-    Net,
     Operation,
-    Peer,
     Process,
 )
 from nccl_inspector.nodeparts import (
@@ -50,14 +48,15 @@ from nccl_inspector.nodeparts import (
     unpack_vendor,
 )
 from nccl_inspector.packedlines import PackedLines, inflate
+from nccl_inspector.packednets import NET_TABLES, pack_nets, unpack_nets
 from nccl_inspector.packedsamples import PackedSamples, PackedUnions
 from nccl_inspector.packing import (
     KEY_TABLES,
+    PEER_TABLES,
     memory_of,
-    pack_rows,
-    row_tables,
+    pack_peers,
     unpack_keys,
-    unpack_rows,
+    unpack_peers,
 )
 from nccl_inspector.sampletable import JOB_SAMPLES_MAX
 from nccl_inspector.summaryrows import take_list, take_row, take_rows
@@ -206,26 +205,24 @@ def _pieces(block: memoryview) -> list[memoryview]:
 
 
 # As most processes have them.
-_EMPTY = {
-    Peer: zlib.compress(pack_rows(Peer, ())),
-    Net: zlib.compress(pack_rows(Net, ())),
-}
+_NO_PEERS, _NO_NETS = zlib.compress(pack_peers(())), zlib.compress(pack_nets(()))
 
 
-def _inflated_rows(cls: Any, data: memoryview) -> bytes:
-    return b"" if data == _EMPTY[cls] else inflate(data, _RAW_BYTES_MAX)
+def _inflated_rows(data: memoryview, empty: bytes) -> bytes:
+    return b"" if data == empty else inflate(data, _RAW_BYTES_MAX)
 
 
 def _process(block: memoryview, budget: Budget) -> Process | None:
     """Return a process; None: it would take more memory than the budget has."""
     pieces = _pieces(block)
     raw_meta, raw_keys = (inflate(one, _RAW_BYTES_MAX) for one in pieces[:2])
-    raw_peers, raw_nets = _inflated_rows(Peer, pieces[2]), _inflated_rows(Net, pieces[3])
+    raw_peers = _inflated_rows(pieces[2], _NO_PEERS)
+    raw_nets = _inflated_rows(pieces[3], _NO_NETS)
     memory = (
         _JSON_TIMES * len(raw_meta)
         + memory_of(raw_keys, KEY_TABLES)
-        + memory_of(raw_peers, row_tables(Peer))
-        + memory_of(raw_nets, row_tables(Net))
+        + memory_of(raw_peers, PEER_TABLES)
+        + memory_of(raw_nets, NET_TABLES)
         + len(block)
     )
     if not budget.take(memory):
@@ -242,8 +239,8 @@ def _process(block: memoryview, budget: Budget) -> Process | None:
         gpus=take_rows(Gpu, gpus),
         comms=take_rows(Comm, comms),
         keys=unpack_keys(raw_keys),
-        peers=unpack_rows(Peer, raw_peers) if raw_peers else (),
-        nets=unpack_rows(Net, raw_nets) if raw_nets else (),
+        peers=unpack_peers(raw_peers) if raw_peers else (),
+        nets=unpack_nets(raw_nets) if raw_nets else (),
         lines=PackedLines(pieces[_TABLES:]),
         operations=take_rows(Operation, operations),
         flags=take_list(str, flags),

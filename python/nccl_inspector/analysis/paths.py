@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from nccl_inspector.analysis.bandwidth import size_class
 from nccl_inspector.analysis.join import Communicator
 from nccl_inspector.analysis.lateness import SYNCHRONISING
-from nccl_inspector.model import FUNCS, Net, Peer, Process
+from nccl_inspector.model import FUNCS, Peer, Process
+from nccl_inspector.netmodel import Net
 
 _OPERATIONS_MIN = 8  # the first ones carry the start-up of the job
 _SIZE_CLASS_MIN = 16  # from 64 KiB on: the time of shorter messages is latency, and noise
