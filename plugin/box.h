@@ -165,7 +165,7 @@ struct box_header { /* 4096 bytes */
 	_Atomic uint64_t sampled_ns; /* how long `sampling` was above 1, summed */
 	_Atomic uint64_t json_lines;
 	_Atomic uint32_t net_on;   /* network detail is being taken; net_ns: summed */
-	uint32_t reserved0;
+	_Atomic uint32_t net_missed; /* operations and steps of the proxy that were told meanwhile and not followed */
 	_Atomic uint64_t net_ns;
 	/* Samples: struct box_sample, and struct box_union. */
 	_Atomic uint32_t sample_seq; /* odd while samples are dropped or windows moved */

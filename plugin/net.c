@@ -180,13 +180,19 @@ struct net_op *net_op_of(struct net *net, uint64_t word, enum net_handle kind)
 	return &net->ops[slot];
 }
 
-void *net_op_start(struct net *net, void *context, const struct abi_proxy_op *told)
+static void *miss(struct net *net)
+{
+	atomic_fetch_add_explicit(&net->track->box->header->net_missed, 1, relaxed);
+	return NULL;
+}
+
+static void *follow(struct net *net, void *context, const struct abi_proxy_op *told)
 {
 	struct box_net wanted = { .peer = told->peer, .is_send = told->is_send != 0 };
 	uint32_t entry, generation;
 
 	/* PXN: another process' operation. Its context is as valid here, and means something else. */
-	if (!is_active(net) || (uint32_t)told->pid != net->pid)
+	if ((uint32_t)told->pid != net->pid)
 		return NULL;
 	wanted.comm = handle_context_comm(context, &wanted.comm_generation);
 	if (wanted.comm == UINT32_MAX)
@@ -213,6 +219,15 @@ void *net_op_start(struct net *net, void *context, const struct abi_proxy_op *to
 	atomic_store_explicit(&op->generation, generation, memory_order_release);
 	return (void *)(uintptr_t)((uint64_t)generation << HANDLE_GENERATION_SHIFT |
 				   (uint64_t)(op - net->ops) << HANDLE_SLOT_SHIFT | NET_HANDLE_OP);
+}
+
+void *net_op_start(struct net *net, void *context, const struct abi_proxy_op *told)
+{
+	if (!is_active(net))
+		return NULL;
+	void *handle = follow(net, context, told);
+
+	return handle ? handle : miss(net);
 }
 
 static unsigned state_of(const struct net_op *op, uint32_t number)
@@ -242,7 +257,7 @@ void *net_step_start(struct net *net, void *parent)
 	unsigned state = 1u + (entry->is_send ? BOX_NET_GPU : BOX_NET_WIRE); /* NCCL says so at once */
 
 	if (number - first >= STEPS)
-		return NULL;
+		return miss(net);
 	atomic_fetch_add_explicit(&entry->steps, 1, relaxed);
 	set_state(op, number, state);
 	atomic_store_explicit(&op->next, number + 1, relaxed);

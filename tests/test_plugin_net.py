@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from nccl_inspector.box import read_box
 from nccl_inspector.layout import HEADER, NET
+from nccl_inspector.netmodel import Net, NetQueue
 from tests import truth
 from tests.standin.harness import BUILD, until
 
@@ -20,6 +22,7 @@ PLUGIN = BUILD / "libnccl-profiler-inspector.so"
 STATES = ["gpu", "peer", "wire", "flush"]
 SLOW_US, FAST_US, NEVER_US = 4000, 20, 3_600_000_000
 STEPS = 16
+MOVED = 4096 * sum(range(1, STEPS + 1))  # bytes in one direction
 SENT_TO, RECEIVED_FROM = 5, 2
 LIMIT_S = 30.0
 ALL = pytest.mark.parametrize("api", [4, 5, 6, 7])
@@ -48,7 +51,7 @@ def raw() -> Iterator[Path]:
 
 @contextmanager
 def playing(
-    raw: Path, *, net: str, api: int = 7, wait_s: int = 0, **slow_us: int
+    raw: Path, *, net: str, api: int = 7, wait_s: int = 0, queues: str = "0", **slow_us: int
 ) -> Iterator[subprocess.Popen[str]]:
     """Start the program; gpu, other and wire are times of a step, in microseconds."""
     stages = [str(slow_us.get(stage, FAST_US)) for stage in ("gpu", "other", "wire")]
@@ -61,7 +64,7 @@ def playing(
         "SLURM_JOB_ID": "4711",
     }
     process = subprocess.Popen(
-        [PROGRAM, PLUGIN, str(api), *stages, str(wait_s)],
+        [PROGRAM, PLUGIN, str(api), *stages, str(wait_s), queues],
         env=env,
         stdout=subprocess.PIPE,
         text=True,
@@ -73,9 +76,11 @@ def playing(
         process.communicate()
 
 
-def played(raw: Path, *, net: str, api: int = 7, wait_s: int = 0, **slow_us: int) -> str:
+def played(
+    raw: Path, *, net: str, api: int = 7, wait_s: int = 0, queues: str = "0", **slow_us: int
+) -> str:
     """Run the program to its end; returns what it says of the profiler."""
-    with playing(raw, net=net, api=api, wait_s=wait_s, **slow_us) as process:
+    with playing(raw, net=net, api=api, wait_s=wait_s, queues=queues, **slow_us) as process:
         said, _ = process.communicate(timeout=LIMIT_S)
         assert process.returncode == 0
     return said.strip()
@@ -117,6 +122,59 @@ def test_the_slow_one_is_blamed(
         assert sum(one.seconds.values()) > 0.9 * STEPS * SLOW_US / 1e6
     assert found["send", SENT_TO].blamed == sending
     assert found["receive", RECEIVED_FROM].blamed == receiving
+
+
+def nets(raw: Path) -> dict[tuple[bool, int], Net]:
+    """Network detail as the report reads it, by whether it sends and peer."""
+    (path,) = raw.glob("*.box")
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        process = read_box(fd, os.fstat(fd).st_size, "0_1", False)
+    finally:
+        os.close(fd)
+    assert not process.flags
+    assert process.facts.net_missed == 0
+    return {(bool(net.is_send), net.peer): net for net in process.nets}
+
+
+@ALL
+def test_bytes_on_the_network_are_known_by_peer(raw: Path, api: int) -> None:
+    played(raw, net="on", api=api)
+    found = nets(raw)
+    assert found[True, SENT_TO].bytes == found[False, RECEIVED_FROM].bytes == MOVED
+    assert not any(net.queues or net.refused for net in found.values())
+
+
+@ALL
+def test_queue_pairs_are_known_where_nccl_tells_them(raw: Path, api: int) -> None:
+    played(raw, net="on", api=api, queues="2")
+    found = nets(raw)
+    assert found[True, SENT_TO].queues == (
+        NetQueue(0, 1000, STEPS, MOVED // 2),
+        NetQueue(1, 1001, STEPS, MOVED // 2),
+    )
+    # The length that NCCL leaves there of a receive is not of this request.
+    assert found[False, RECEIVED_FROM].queues == (
+        NetQueue(0, 1000, STEPS, 0),
+        NetQueue(1, 1001, STEPS, 0),
+    )
+    assert not any(net.refused for net in found.values())
+
+
+@ALL
+def test_hostile_payloads_are_counted_and_not_believed(raw: Path, api: int) -> None:
+    played(raw, net="on", api=api, queues="hostile")
+    found = nets(raw)
+    assert found[True, SENT_TO].refused == 6 * STEPS
+    assert found[True, SENT_TO].queues == (NetQueue(0, 1000, STEPS, MOVED),)
+    assert found[True, SENT_TO].bytes == MOVED
+
+
+def test_of_more_queue_pairs_than_four_the_rest_is_counted_together(raw: Path) -> None:
+    played(raw, net="on", queues="8")
+    net = nets(raw)[True, SENT_TO]
+    assert [one.number for one in net.queues] == [1000, 1001, 1002, 1003]
+    assert (net.other_requests, net.other_bytes) == (4 * STEPS, MOVED // 2)
 
 
 @pytest.mark.parametrize(("stuck", "blamed"), [("gpu", "gpu"), ("other", "peer"), ("wire", "wire")])

@@ -99,7 +99,7 @@ def _facts(copy: BoxCopy, name: str, alive: bool) -> Facts:
             word: HEADER.number(data, word)
             for word in (
                 "pid", "api_version", "nccl_version", "series_dropped",
-                "silent_ns", "sampling", "sampled_ns", "json_lines", "net_ns",
+                "silent_ns", "sampling", "sampled_ns", "json_lines", "net_ns", "net_missed",
                 "self_ns", "hot_ns", "comms_created", "comms_destroyed",
             )
         },

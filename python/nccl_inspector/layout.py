@@ -95,7 +95,7 @@ HEADER = _record(
     f"gpu:{GPUS * GPU.size}s", "state:I", "layout_seq:I", "beat_tick:Q", "beat_real_ns:Q",
     "dropped:16Q", "series_dropped:Q", "self_ns:Q", "comms_created:Q", "comms_destroyed:Q",
     "hot_ns:Q", "silent:I", "sampling:I", "silent_ns:Q", "sampled_ns:Q", "json_lines:Q",
-    "net_on:I", "reserved0:I", "net_ns:Q",
+    "net_on:I", "net_missed:I", "net_ns:Q",
     "sample_seq:I", "sample_length_bits:I", "sample_period_bits:I", "reserved1:I",
     "samples_kept:Q", "samples_lost:Q", "samples_unkinded:Q",
 )  # fmt: skip

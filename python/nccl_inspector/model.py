@@ -255,6 +255,7 @@ class Facts:
     hot_ns: int  # time of the plugin inside NCCL's calls, from samples
     comms_created: int
     comms_destroyed: int
+    net_missed: int = 0  # operations of the network proxy that network detail lacks
 
     @property
     def nccl(self) -> str:

@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* proxy.c LIBRARY VERSION GPU_US OTHER_US WIRE_US WAIT_S - NCCL's proxy, sending to rank 5 and receiving from rank 2.
+/* proxy.c LIBRARY VERSION GPU_US OTHER_US WIRE_US WAIT_S QUEUES - NCCL's proxy, sending to rank 5 and receiving from rank 2.
  *
  * Sixteen steps each, up to eight under way, as NCCL's network transport has them. Each takes so long on the GPU, on
  * the wire, and otherwise: the credit of the receiver, or the flush of what was received. Waits up to WAIT_S for the
- * profiler to ask for steps, with an operation in flight that does not end; prints whether it has. */
+ * profiler to ask for steps, with an operation in flight that does not end; prints whether it has.
+ *
+ * As an NCCL that was built with NET_PROFILER=1 the InfiniBand transport tells of each step on every of QUEUES queue
+ * pairs, on two devices in turns; QUEUES 0: it does not, as in NVIDIA's builds. "hostile": payloads that nobody should
+ * believe, besides. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -13,9 +18,23 @@
 
 #define STEPS 16u
 #define AHEAD 8u
-#define ASKED (PROF_PROXY_OP | PROF_PROXY_STEP)
+#define ASKED (PROF_PROXY_OP | PROF_PROXY_STEP | PROF_NET_PLUGIN)
+#define STEP_BYTES 4096u
+#define FIRST_QUEUE 1000
+#define IB_V1 (1 << 16 | 1)
 
 enum { SEND_GPU_WAIT = 8, SEND_WAIT = 9, RECV_WAIT = 10, RECV_FLUSH_WAIT = 11, RECV_GPU_WAIT = 12, SEND_PEER_WAIT = 20 };
+
+/* What NCCL's InfiniBand transport tells of a work request (net_ib_v1.h). */
+struct ib_told {
+	uint8_t type;
+	struct {
+		int device;
+		uint64_t wr_id;
+		int opcode, number;
+		size_t length;
+	} qp;
+};
 
 /* Of one step. */
 struct pace {
@@ -32,6 +51,9 @@ struct stage {
 static struct player player;
 static struct player_comm comm = { .name = "net", .id = 7, .n_nodes = 2, .n_ranks = 8, .rank = 3 };
 static void *handles[AHEAD];
+static size_t last_size; /* of the step that was sent or received last: it comes with every state */
+static int queues;
+static bool is_hostile;
 
 static uint64_t now_ns(void)
 {
@@ -63,12 +85,49 @@ static bool is_through(struct stage *stage, unsigned come)
 
 static void tell(unsigned step, int state)
 {
-	play_state(&comm, handles[step % AHEAD], state, 4096);
+	if (state == SEND_WAIT || state == RECV_FLUSH_WAIT)
+		last_size = STEP_BYTES * (step + 1);
+	play_state(&comm, handles[step % AHEAD], state, last_size);
+}
+
+/* One work request; the end of the event comes with its completion, with whatever handle there is. */
+static void tell_net(unsigned step, int64_t id, const struct ib_told *told)
+{
+	play_stop(&comm, play_net_plugin(&comm, handles[step % AHEAD], id, (void *)told));
+}
+
+static void tell_hostile(unsigned step)
+{
+	const struct ib_told good = { 1, { 0, 0, 0, FIRST_QUEUE, 1 } }, device = { 1, { 1 << 30, 0, 0, FIRST_QUEUE, 1 } },
+			     length = { 1, { 0, 0, 0, FIRST_QUEUE, (size_t)1 << 63 } };
+
+	tell_net(step, IB_V1, NULL);
+	tell_net(step, IB_V1, &device);
+	tell_net(step, IB_V1, &length);
+	tell_net(step, IB_V1 + 1, &good);
+	tell_net(step, 77 << 16 | 1, &good);
+	tell_net(step, 77 << 16 | 1, (const void *)~(uintptr_t)0);
+}
+
+/* A step is split over the queue pairs. Of a receive NCCL sets neither opcode nor length. */
+static void post_requests(unsigned step, bool is_send)
+{
+	for (int i = 0; i < queues; i++) {
+		struct ib_told told = { 1, { i % 2, step, 1, FIRST_QUEUE + i, (size_t)1 << 62 } };
+
+		if (is_send)
+			told.qp.length = STEP_BYTES * (step + 1) / (unsigned)queues;
+		tell_net(step, IB_V1, &told);
+	}
+	if (is_hostile && is_send)
+		tell_hostile(step);
 }
 
 static void post(void *op, unsigned step, int state)
 {
 	handles[step % AHEAD] = play_proxy_step(&comm, op, (int)step);
+	if (state == RECV_WAIT)
+		post_requests(step, false);
 	tell(step, state);
 }
 
@@ -83,8 +142,10 @@ static void play_sending(void *op, const struct pace *pace)
 		is_through(&gpu, posted);
 		if (credit.steps < gpu.steps) {
 			tell(credit.steps, SEND_PEER_WAIT); /* at each attempt */
-			if (is_through(&credit, gpu.steps))
+			if (is_through(&credit, gpu.steps)) {
+				post_requests(credit.steps - 1, true);
 				tell(credit.steps - 1, SEND_WAIT);
+			}
 		}
 		if (is_through(&wire, credit.steps))
 			play_stop(&comm, handles[(wire.steps - 1) % AHEAD]);
@@ -129,12 +190,14 @@ int main(int argc, char **argv)
 {
 	struct player_op op = player_coll(PLAYER_ALLREDUCE, 1 << 20);
 
-	if (argc != 7 || !player_open(&player, argv[1], atoi(argv[2])))
+	if (argc != 8 || !player_open(&player, argv[1], atoi(argv[2])))
 		return 1;
 	struct pace pace = { strtoull(argv[3], NULL, 10) * 1000, strtoull(argv[4], NULL, 10) * 1000,
 		             strtoull(argv[5], NULL, 10) * 1000 };
 	uint64_t end_ns;
 
+	is_hostile = !strcmp(argv[7], "hostile");
+	queues = is_hostile ? 1 : atoi(argv[7]);
 	player_init(&player, &comm);
 	player_enqueue(&comm, &op);
 	end_ns = now_ns() + strtoull(argv[6], NULL, 10) * 1000000000u;
