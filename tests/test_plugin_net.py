@@ -24,6 +24,7 @@ SLOW_US, FAST_US, NEVER_US = 4000, 20, 3_600_000_000
 STEPS = 16
 MOVED = 4096 * sum(range(1, STEPS + 1))  # bytes in one direction
 SENT_TO, RECEIVED_FROM = 5, 2
+HOSTILE = -1
 LIMIT_S = 30.0
 ALL = pytest.mark.parametrize("api", [4, 5, 6, 7])
 
@@ -51,7 +52,7 @@ def raw() -> Iterator[Path]:
 
 @contextmanager
 def playing(
-    raw: Path, *, net: str, api: int = 7, wait_s: int = 0, queues: str = "0", **slow_us: int
+    raw: Path, *, net: str, api: int = 7, wait_s: int = 0, queues: int = 0, **slow_us: int
 ) -> Iterator[subprocess.Popen[str]]:
     """Start the program; gpu, other and wire are times of a step, in microseconds."""
     stages = [str(slow_us.get(stage, FAST_US)) for stage in ("gpu", "other", "wire")]
@@ -64,7 +65,7 @@ def playing(
         "SLURM_JOB_ID": "4711",
     }
     process = subprocess.Popen(
-        [PROGRAM, PLUGIN, str(api), *stages, str(wait_s), queues],
+        [PROGRAM, PLUGIN, str(api), *stages, str(wait_s), str(queues)],
         env=env,
         stdout=subprocess.PIPE,
         text=True,
@@ -77,7 +78,7 @@ def playing(
 
 
 def played(
-    raw: Path, *, net: str, api: int = 7, wait_s: int = 0, queues: str = "0", **slow_us: int
+    raw: Path, *, net: str, api: int = 7, wait_s: int = 0, queues: int = 0, **slow_us: int
 ) -> str:
     """Run the program to its end; returns what it says of the profiler."""
     with playing(raw, net=net, api=api, wait_s=wait_s, queues=queues, **slow_us) as process:
@@ -147,7 +148,7 @@ def test_bytes_on_the_network_are_known_by_peer(raw: Path, api: int) -> None:
 
 @ALL
 def test_queue_pairs_are_known_where_nccl_tells_them(raw: Path, api: int) -> None:
-    played(raw, net="on", api=api, queues="2")
+    played(raw, net="on", api=api, queues=2)
     found = nets(raw)
     assert found[True, SENT_TO].queues == (
         NetQueue(0, 1000, STEPS, MOVED // 2),
@@ -163,7 +164,7 @@ def test_queue_pairs_are_known_where_nccl_tells_them(raw: Path, api: int) -> Non
 
 @ALL
 def test_hostile_payloads_are_counted_and_not_believed(raw: Path, api: int) -> None:
-    played(raw, net="on", api=api, queues="hostile")
+    played(raw, net="on", api=api, queues=HOSTILE)
     found = nets(raw)
     assert found[True, SENT_TO].refused == 6 * STEPS
     assert found[True, SENT_TO].queues == (NetQueue(0, 1000, STEPS, MOVED),)
@@ -171,7 +172,7 @@ def test_hostile_payloads_are_counted_and_not_believed(raw: Path, api: int) -> N
 
 
 def test_of_more_queue_pairs_than_four_the_rest_is_counted_together(raw: Path) -> None:
-    played(raw, net="on", queues="8")
+    played(raw, net="on", queues=8)
     net = nets(raw)[True, SENT_TO]
     assert [one.number for one in net.queues] == [1000, 1001, 1002, 1003]
     assert (net.other_requests, net.other_bytes) == (4 * STEPS, MOVED // 2)

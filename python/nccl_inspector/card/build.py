@@ -54,6 +54,7 @@ from nccl_inspector.card.model import (
     Finding,
     TimeLine,
 )
+from nccl_inspector.card.network import describe_network
 from nccl_inspector.card.overtime import OverTime, look_over_time, unpack
 from nccl_inspector.card.progressdips import join_progress
 from nccl_inspector.card.vendor import vendor_card
@@ -379,4 +380,7 @@ def _build(
         hangs=hangs,
         heat=tuple(row for row in over_time.heat if row[0] in accused),
         counters=hardware.counters,
+        network=describe_network(
+            placed, report.names, {one.head.node: one.counters for one in summaries}
+        ),
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from nccl_inspector.analysis.coverage import Coverage
 from nccl_inspector.card.model import Component, DataQuality, Environment, Gap, Input, Job
-from nccl_inspector.card.words import digits, duration
+from nccl_inspector.card.words import duration, volume
 from nccl_inspector.model import CPU_TIMED, GPU_TIMED, Process
 from nccl_inspector.report import Report
 from nccl_inspector.summary import UID_UNKNOWN, NodeSummary
@@ -22,13 +22,6 @@ _IN_PART = {
 def _spell(ns: int) -> str:
     """Return a time of silence: whole minutes of a longer one."""
     return duration(ns) if ns < 120e9 else f"{ns / 60e9:.0f} min"
-
-
-def _size(size_bytes: int) -> str:
-    for unit, each in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
-        if size_bytes >= each:
-            return f"{digits(size_bytes / each, 3)} {unit}"
-    return f"{size_bytes} B"
 
 
 def describe_job(report: Report, summaries: Sequence[NodeSummary]) -> Job:
@@ -133,7 +126,7 @@ def _gaps(report: Report) -> Iterator[Gap]:
         yield _of_processes(words, names)
     if coverage.untimed:
         funcs = ", ".join(
-            f"{func} {count} ({_size(size)})" for func, (count, size) in coverage.untimed.items()
+            f"{func} {count} ({volume(size)})" for func, (count, size) in coverage.untimed.items()
         )
         yield Gap(f"operations without a time, counted over all ranks: {funcs}", "process", ())
     for reason, count in coverage.in_part.items():

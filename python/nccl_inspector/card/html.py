@@ -16,6 +16,7 @@ from nccl_inspector.card import charts, tables
 from nccl_inspector.card.limits import PAGE
 from nccl_inspector.card.missing import missing_lines, source_words
 from nccl_inspector.card.model import CRITICAL, DEGRADED, FAILED, HEALTHY, HUNG, WARNING, Card
+from nccl_inspector.card.networktable import network
 from nccl_inspector.card.strip import slow_lines
 from nccl_inspector.card.text import (
     data_words,
@@ -92,8 +93,8 @@ def _facts(card: Card) -> list[tuple[str, str]]:
 
 def _view(card: Card, generated: datetime) -> dict[str, Any]:
     sections = (
-        tables.communicators, tables.transports, tables.stragglers, tables.hangs, tables.links,
-        tables.baseline,
+        tables.communicators, tables.transports, tables.stragglers, tables.hangs, network,
+        tables.links, tables.baseline,
     )  # fmt: skip
     grids = [make(card, PAGE) for make in sections]
     return {

@@ -21,6 +21,7 @@ class Limits:
     lines: int  # of what is missing
     series: int
     periods: int
+    peers: int  # of network detail
     everybody: bool  # also who was only the slowest
     hint: str
 
@@ -29,6 +30,6 @@ class Limits:
         return f"and {words} more{self.hint}"
 
 
-TERMINAL = Limits(5, 16, 12, 12, 5, 4, 12, 300, 12, 3, 8, False, " (--all shows all)")
-EVERYTHING = Limits(*(_BIG,) * 11, True, "")
-PAGE = Limits(50, 64, 24, 64, 32, 16, 24, 600, 64, 6, 24, False, " (report --json has all)")
+TERMINAL = Limits(5, 16, 12, 12, 5, 4, 12, 300, 12, 3, 8, 8, False, " (--all shows all)")
+EVERYTHING = Limits(*(_BIG,) * 12, True, "")
+PAGE = Limits(50, 64, 24, 64, 32, 16, 24, 600, 64, 6, 24, 48, False, " (report --json has all)")

@@ -7,6 +7,8 @@ and deltas are fractions of one. None: not known, or not defined; never a made-u
 
 from dataclasses import dataclass, field
 
+from nccl_inspector.card.networkmodel import Network
+
 SCHEMA_VERSION = "1.0.0"
 
 HEALTHY, DEGRADED, HUNG, FAILED = "HEALTHY", "DEGRADED", "HUNG", "FAILED"
@@ -455,6 +457,7 @@ class Card:
     heat: tuple[
         tuple[str, tuple[float | None, ...]], ...
     ] = ()  # process in words, lateness ns per window
+    network: Network | None = None  # None: no network detail was taken
 
     @property
     def exit_code(self) -> int:

@@ -15,7 +15,7 @@ from math import isfinite
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
 from nccl_inspector import __version__
-from nccl_inspector.card import model
+from nccl_inspector.card import model, networkmodel
 from nccl_inspector.card.model import SCHEMA_VERSION, Card
 from nccl_inspector.card.words import instant
 from nccl_inspector.errors import RefusedError
@@ -36,6 +36,7 @@ _WORDS = {
     ("Finding", "confidence"): model.CONFIDENCES,
     ("Finding", "cause"): ("", *model.CAUSES),
     ("Counter", "severity"): model.SEVERITIES,
+    ("NetworkPeer", "direction"): networkmodel.DIRECTIONS,
 }
 # Least and most of numbers from which a place in a table or a length of time is made.
 _RANKS = 0, (1 << 31) - 1

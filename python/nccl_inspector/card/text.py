@@ -19,6 +19,7 @@ from nccl_inspector.card.model import (
     Card,
     Finding,
 )
+from nccl_inspector.card.networktable import network
 from nccl_inspector.card.strip import draw_timeline
 from nccl_inspector.card.words import (
     cut_list,
@@ -212,6 +213,7 @@ def render_text(card: Card, everything: bool = False, colour: bool = False) -> s
         draw_timeline(card, limits),
         section(tables.stragglers(card, limits)),
         section(tables.hangs(card, limits)),
+        section(network(card, limits)),
         section(tables.links(card, limits)),
         section(tables.baseline(card, limits)),
         list(_missing(card, limits)),

@@ -77,6 +77,14 @@ def number(count: int, word: str) -> str:
     return f"{count:,} {word}{plural}"
 
 
+def volume(size_bytes: int) -> str:
+    """Return `12.3 GB`; units are powers of 1000."""
+    for unit, each in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+        if size_bytes >= each:
+            return f"{digits(size_bytes / each, 3)} {unit}"
+    return f"{size_bytes} B"
+
+
 def bandwidth(gbs: float | None) -> str:
     """Return GB/s without the unit, which the table's head has."""
     return UNKNOWN if gbs is None else digits(gbs)

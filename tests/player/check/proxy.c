@@ -6,11 +6,10 @@
  * profiler to ask for steps, with an operation in flight that does not end; prints whether it has.
  *
  * As an NCCL that was built with NET_PROFILER=1 the InfiniBand transport tells of each step on every of QUEUES queue
- * pairs, on two devices in turns; QUEUES 0: it does not, as in NVIDIA's builds. "hostile": payloads that nobody should
- * believe, besides. */
+ * pairs, on two devices in turns; QUEUES 0: it does not, as in NVIDIA's builds. QUEUES below 0: on one queue pair, and
+ * besides payloads that nobody should believe. */
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -196,8 +195,10 @@ int main(int argc, char **argv)
 		             strtoull(argv[5], NULL, 10) * 1000 };
 	uint64_t end_ns;
 
-	is_hostile = !strcmp(argv[7], "hostile");
-	queues = is_hostile ? 1 : atoi(argv[7]);
+	queues = atoi(argv[7]);
+	is_hostile = queues < 0;
+	if (is_hostile)
+		queues = 1;
 	player_init(&player, &comm);
 	player_enqueue(&comm, &op);
 	end_ns = now_ns() + strtoull(argv[6], NULL, 10) * 1000000000u;
