@@ -14,7 +14,7 @@ from nccl_inspector import layout, model
 from nccl_inspector.box import read_box
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.model import OPERATIONS_MAX, Process
-from nccl_inspector.netmodel import Net
+from nccl_inspector.netmodel import Net, NetQueue
 from nccl_inspector.packing import WORD_MAX
 from tests.boxes import (
     BOX_BYTES,
@@ -33,6 +33,7 @@ from tests.boxes import (
     CommOf,
     KeyOf,
     LineOf,
+    NetWords,
     box_bytes,
     fixed_chance,
     put,
@@ -65,7 +66,10 @@ def full_box(**words: int) -> bytearray:
     keys = [KeyOf(0, [5 * MS] * 20), KeyOf(1, [MS, 2 * MS, 3 * MS], func=9, size=4096)]
     operations = [{"comm": 0, "kind": 1 | 2 << 8 | 3 << 16, "index": 9, "enqueue_tick": TICK0}]
     peers = [{"comm": 0, "peer": 3, "begun": 5, "ops": 5, "bytes": 500, "busy_ns": 50}]
-    nets = [{"comm": 1, "peer": 1, "is_send": 1, "steps": 17}]
+    queues = [{"pair": 1 << 24 | 4711, "requests": 17, "bytes": 5 << 20}]
+    nets: list[NetWords] = [
+        {"comm": 1, "peer": 1, "is_send": 1, "steps": 17, "bytes": 5 << 20, "queues": queues}
+    ]
     lines = [LineOf([window(NOW_S - 20), window(NOW_S)])]
     return box_bytes(BoxOf(comms, keys, operations, peers, lines, nets, header=words))
 
@@ -143,7 +147,9 @@ def test_a_whole_box_is_read_as_it_was_written() -> None:
 def test_peers_time_lines_and_network_detail_are_read_as_they_were_written() -> None:
     process = read(bytes(full_box()))
     assert process.peers == (model.Peer(0, 9, 3, 5, 500, 50, 0, 0),)
-    assert process.nets == (Net(1, 1, 1, 17, 1000, 2000, 3000, 4000),)
+    queues = (NetQueue(1, 4711, 17, 5 << 20),)
+    net = Net(1, 1, 1, 17, 1000, 2000, 3000, 4000, 5 << 20, queues=queues)
+    assert process.nets == (net,)
     (line,) = process.lines
     assert (line.comm_id, line.rank, line.func, line.window_s) == (7, 0, 1, 10)
     assert line.windows[1] == model.Window(NOW_S, 0, 4, 4 << 20, 8 * MS, MS, 2 * MS, 1, 4)

@@ -131,6 +131,19 @@ static int start_v3(void *context, void **handle, uint64_t type, void *parent, c
 	return ncclProfiler_v3.start_event(context, handle, &event);
 }
 
+/* Mostly of a network that is known. Its payload is really there: a wild address nobody could tell from a good one. */
+static struct abi_net_plugin net_of(const struct calls_words *w)
+{
+	static const int64_t ids[] = { ABI_NET_IB_V1, ABI_NET_IB_V1, ABI_NET_SOCKET_V1, ABI_NET_IB_V1 + 1 };
+	static _Thread_local struct abi_net_ib told;
+
+	told = (struct abi_net_ib){ .type = w->captured ? 2 : ABI_NET_IB_QP,
+				    .qp = { .device = w->peer,
+					    .number = (int)((uint32_t)w->sequence << (w->channels & 31)),
+					    .length = w->count } };
+	return (struct abi_net_plugin){ ids[w->channels % 4], w->foreign ? NULL : &told };
+}
+
 static union abi_body body_of(uint64_t type, const struct calls_words *w)
 {
 	union abi_body body = { .coll = { 0 } };
@@ -154,6 +167,8 @@ static union abi_body body_of(uint64_t type, const struct calls_words *w)
 						       .channel = w->channel,
 						       .peer = w->peer,
 						       .is_send = w->is_send };
+	else if (type == ABI_NET_PLUGIN)
+		body.net_plugin = net_of(w);
 	else if (type == ABI_KERNEL_CH)
 		body.kernel_ch = (struct abi_kernel_ch){ w->channel, w->gpu_ns };
 	return body;

@@ -65,7 +65,7 @@ static void start_one(uint64_t type)
 static void start_any(void)
 {
 	static const uint64_t types[] = { ABI_GROUP, ABI_COLL_API, ABI_P2P_API, ABI_CE_COLL, ABI_GROUP_API,
-		                          ABI_PROXY_OP, ABI_PROXY_STEP, 0x20, 0x80, 0x800, 0x2000, 0 };
+		                          ABI_PROXY_OP, ABI_PROXY_STEP, 0x20, ABI_NET_PLUGIN, 0x800, 0x2000, 0 };
 	uint8_t byte = bytes_u8(&run.in);
 
 	start_one(byte < 0xf0 ? PICK(types, byte) : bytes_u64(&run.in));

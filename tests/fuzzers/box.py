@@ -13,8 +13,9 @@ from nccl_inspector import layout
 from nccl_inspector.box import read_box
 from nccl_inspector.boxsamples import add_samples
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.layout import HEADER, Record
+from nccl_inspector.layout import COMM, HEADER, NET, NET_QUEUE, Record
 from nccl_inspector.summary import decode, encode, encode_process
+from tests.boxes import put
 from tests.fuzzers import mutation, seeds
 from tests.fuzzers.summary import Report
 from tests.fuzzers.target import Budget, Run, Target
@@ -25,8 +26,12 @@ _TABLES: dict[str, Record] = {
     "peer": layout.PEER, "line": layout.LINE, "net": layout.NET, "sample": layout.SAMPLE,
     "sample_kind": layout.SAMPLE_KIND, "union": layout.UNION, "skew": layout.SKEW,
 }  # fmt: skip
-# Tables within a record.
-_INNER = {"line": layout.WINDOW, "union": layout.UNION_WINDOW}
+# Tables within a record: what of, under which name, and how many are worth a change.
+_INNER = {
+    "line": (layout.WINDOW, "window", layout.LINE_WINDOWS // 8),
+    "union": (layout.UNION_WINDOW, "window", layout.UNION_WINDOWS // 8),
+    "net": (layout.NET_QUEUE, "queues", layout.NET_QUEUES),
+}
 _WEIGHTS = {"comm": 4, "op": 4, "key": 2}  # those that most of a report is about; others 1
 _SUMMED = 1 << 16  # bytes whose sum decides how an input is read
 _LOOKED_AT = 256  # records at the beginning of a table
@@ -80,9 +85,9 @@ def _change(chance: Random, found: bytearray) -> None:
         found[base : base + record.size] = found[source : source + record.size]
         _put(chance, found, record, base)
     elif word in _INNER and where < 0.7:
-        inner = _INNER[word]
-        first = base + record.offsets["window"]
-        _put(chance, found, inner, first + inner.size * chance.randrange(layout.LINE_WINDOWS // 8))
+        inner, name, places = _INNER[word]
+        first = base + record.offsets[name]
+        _put(chance, found, inner, first + inner.size * chance.randrange(places))
     elif where < 0.75:
         first, second = (at + record.size * chance.randrange(min(count, 8)) for _ in range(2))
         found[first : first + record.size], found[second : second + record.size] = (
@@ -102,10 +107,31 @@ def mutate(chance: Random, data: bytes, corpus: Sequence[bytes]) -> bytes:
     return bytes(found)
 
 
+def _with_network(data: bytes) -> bytes:
+    """Return a box with network detail, which the simulation does not play."""
+    found = bytearray(data)
+    at, _ = _table(found, "net")
+    comm, _ = _table(found, "comm")
+    generation = COMM.number(data, "generation", comm)
+    for place, (peer, is_send) in enumerate(((1, 1), (3, 0), (2, 1))):
+        base = at + place * NET.size
+        put(
+            found, NET, base,
+            steps=1000, used=1, comm=0, comm_generation=generation, peer=peer, is_send=is_send,
+            bytes=5 << 30, socket_requests=place, other_requests=3, other_bytes=4, refused=place,
+        )  # fmt: skip
+        struct.pack_into("<4Q", found, base + NET.offsets["ns"], 10**9, 10**8, 10**7, 10**6)
+        for number in range(layout.NET_QUEUES - place):
+            queue = base + NET.offsets["queues"] + number * NET_QUEUE.size
+            put(found, NET_QUEUE, queue, requests=500, bytes=1 << 30, pair=number << 24 | 4711)
+    return bytes(found)
+
+
 @cache
 def _seeds() -> list[bytes]:
     # Of each job one: a box is large.
-    return [job.boxes()[at % 4] for at, job in enumerate(seeds.all_played())]
+    boxes = [job.boxes()[at % 4] for at, job in enumerate(seeds.all_played())]
+    return [_with_network(box) if at % 2 else box for at, box in enumerate(boxes)]
 
 
 def _job_of(data: bytes) -> str:
