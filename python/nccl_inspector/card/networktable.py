@@ -31,7 +31,7 @@ _NO_ADAPTERS = (
 )
 _WHICH_ADAPTER = (
     "NCCL does not name adapters, it numbers those of a connection. While a job runs, `rdma "
-    "resource show qp lqpn NUMBER` on its node says to which adapter a queue pair belongs."
+    "resource show qp` on its node says to which adapter a queue pair (lqpn) belongs."
 )
 _UNSEEN = (
     "What the Device API, GIN and one-sided operations move is not in these figures: no profiler "
