@@ -4,6 +4,7 @@
 import json
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -41,6 +42,7 @@ def network_of(
     received: Net = RECEIVED,
     counters: NodeCounters | None = None,
     missed: int = 0,
+    **facts_words: Any,
 ) -> tuple[Network, str, str]:
     """Return the section of a job of two nodes, as data, text and JSON; rank 0 sends to rank 1."""
     job = Job(fixed_chance(1), 2, 1)
@@ -49,7 +51,7 @@ def network_of(
         job.compute(20 * MS, {}, 20 * US)
         job.collective(group, "AllReduce", 1 << 24, 4 * MS)
     first, second = job.processes()
-    facts = replace(first.facts, net_missed=missed)
+    facts = replace(first.facts, net_missed=missed, **facts_words)
     processes = [replace(first, nets=(sent,), facts=facts), replace(second, nets=(received,))]
     nodes = {one.facts.node: counters for one in processes} if counters else {}
     card = build_card(Loaded(tuple(through_summaries(processes, nodes)), (0,), ()))
@@ -116,6 +118,13 @@ def test_what_is_not_in_the_figures_is_said() -> None:
     assert "8 requests over TCP sockets" in text
     assert "9 operations of the network proxy not in these figures" in text
     assert "6 events refused" in text
+
+
+def test_how_much_of_the_job_it_is_is_said() -> None:
+    network, text, _ = network_of(net_ns=90 * 10**9, sampled_ns=1)
+    assert (network.taken_s, network.sampled) == (90.0, 1)
+    assert "received by NCCL's network proxies in 1 min 30 s, and" in text
+    assert "1 process took this of some operations only" in text
 
 
 def test_the_length_of_a_receive_is_not_told() -> None:

@@ -93,4 +93,6 @@ def describe_network(
         received_bytes=sum(one.bytes for one in found if one.direction == RECEIVE),
         not_followed=sum(process.facts.net_missed for _, process in placed),
         refused=sum(one.refused for one in found),
+        taken_s=max(process.facts.net_ns for _, process in placed) / _NS,
+        sampled=sum(process.facts.sampled_ns > 0 for _, process in placed),
     )

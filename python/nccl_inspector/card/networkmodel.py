@@ -60,3 +60,5 @@ class Network:
     received_bytes: int
     not_followed: int  # operations of the proxy that are in none of these figures
     refused: int
+    taken_s: float = 0.0  # for how long it was taken, of the process with most
+    sampled: int = 0  # processes that took it of some operations only, to spare the application

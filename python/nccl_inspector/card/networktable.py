@@ -7,7 +7,7 @@ from nccl_inspector.card.limits import Limits
 from nccl_inspector.card.model import Card
 from nccl_inspector.card.networkmodel import SEND, Network, NetworkPeer, QueuePair
 from nccl_inspector.card.tables import Grid, Row
-from nccl_inspector.card.words import compact, cut_list, duration, number, volume
+from nccl_inspector.card.words import compact, cut_list, duration, elapsed, number, volume
 from nccl_inspector.columns import Column
 
 _NS = 1e9
@@ -85,6 +85,11 @@ def _lines(found: Network, limits: Limits) -> Iterator[str]:
         yield _NO_ADAPTERS
     if any(not queue.adapter for queue in pairs):
         yield _WHICH_ADAPTER
+    if found.sampled:
+        yield (
+            f"{number(found.sampled, 'process')} took this of some operations only, to spare the "
+            "application: their bytes are too few"
+        )
     if found.not_followed:
         yield (
             f"{number(found.not_followed, 'operation')} of the network proxy not in these figures: "
@@ -101,10 +106,11 @@ def network(card: Card, limits: Limits) -> Grid:
     found = card.network
     if found is None:
         return Grid("NETWORK")
+    taken = f" in {elapsed(found.taken_s)}" if found.taken_s else ""
     names = {one.id: one.name for one in card.communicators}
     rows = [row for one in found.peers[: limits.peers] for row in _rows(one, names, limits)]
     about = (
         f"({volume(found.sent_bytes)} sent and {volume(found.received_bytes)} received by NCCL's "
-        "network proxies, and what these waited for, summed over channels)"
+        f"network proxies{taken}, and what these waited for, summed over channels)"
     )
     return Grid("NETWORK", about, _COLUMNS, tuple(rows), tuple(_lines(found, limits)))
