@@ -34,7 +34,9 @@ PLUGIN_OBJ := $(PLUGIN_SRC:%.c=$(B)/%.o)
 SPANK_OBJ := $(SPANK_SRC:%.c=$(SB)/%.o)
 PLAYER_OBJ := $(patsubst %.c,$(B)/%.o,$(wildcard tests/player/*.c))
 STANDIN_OBJ := $(STANDIN_SRC:%.c=$(B)/%.o)
-UNIT_OBJ := $(filter-out $(B)/spank/spank_nccl_inspector.o,$(PLUGIN_OBJ) $(SPANK_SRC:%.c=$(B)/%.o))
+# Callbacks need Slurm around them.
+CALLBACK_OBJ := $(B)/spank/spank_nccl_inspector.o $(B)/spank/job_script.o
+UNIT_OBJ := $(filter-out $(CALLBACK_OBJ),$(PLUGIN_OBJ) $(SPANK_SRC:%.c=$(B)/%.o))
 UNIT_BIN := $(patsubst tests/c/%.c,$(B)/c/%,$(wildcard tests/c/test_*.c))
 HOST_BIN := $(patsubst tests/host/%.c,$(B)/host/%,$(wildcard tests/host/*.c))
 PLAYER_CHECK_BIN := $(patsubst tests/player/check/%.c,$(B)/player/%,$(wildcard tests/player/check/*.c))

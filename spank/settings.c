@@ -43,6 +43,7 @@ static const struct {
 	{ "budget", offsetof(struct settings, budget_millipercent) },
 	{ "profiler", offsetof(struct settings, profiler) },
 	{ "run_dir", offsetof(struct settings, run_dir) },
+	{ "hooks", offsetof(struct settings, hooks) },
 };
 
 void settings_quote(char out[SETTINGS_QUOTE_BYTES], const char *text)

@@ -85,6 +85,7 @@ struct settings {
 	uint64_t budget_millipercent;
 	char profiler[SETTINGS_TEXT_BYTES];
 	char run_dir[SETTINGS_TEXT_BYTES];
+	char hooks[SETTINGS_TEXT_BYTES]; /* a directory: prolog/ and epilog/ in it */
 };
 
 /* The table; ends with a NULL name. */

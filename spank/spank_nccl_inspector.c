@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* spank_nccl_inspector.c - every callback of the SPANK plugin, thin.
+/* spank_nccl_inspector.c - the callbacks of the SPANK plugin in commands and steps, thin.
  *
  * Where the job is submitted it checks the option and tells the hooks the mode. In slurmstepd it
  * gives the tasks their variables. It creates nothing and, but for a bad option at submit, refuses
- * nothing: a job without metrics is better than no job. There are no job_prolog and job_epilog
- * callbacks, because those cost a process per job and an accident there drains the node.
+ * nothing: a job without metrics is better than no job. The callbacks around each job are in
+ * job_script.c.
  */
 #include <inttypes.h>
 #include <stdio.h>

@@ -182,7 +182,7 @@ def test_an_epilog_that_runs_twice_has_nothing_to_say(healthy_cluster: Cluster) 
 @pytest.mark.case("Lifecycle", "no prolog")
 def test_an_epilog_without_a_prolog_has_nothing_to_do(healthy_cluster: Cluster) -> None:
     cluster = healthy_cluster
-    (cluster.layout.root / "etc" / "prolog.d" / HOOK).unlink()
+    cluster.take_hook("prolog")
     note = cluster.layout.root / "log" / "alone"
     cluster.add_hook("epilog", "60-alone.sh", hook_script(cluster, "epilog", note))
     job_id, state = run(cluster, *ONE_NODE)
@@ -221,7 +221,7 @@ def test_a_mode_that_a_users_own_plugin_injects_costs_only_his_metrics(
 ) -> None:
     cluster = healthy_cluster
     note = cluster.layout.root / "log" / "injected"
-    (cluster.layout.root / "etc" / "prolog.d" / HOOK).unlink()
+    cluster.take_hook("prolog")
     cluster.add_hook("prolog", "50-noted.sh", hook_script(cluster, "prolog", note))
     env = {"SLURM_CONF": str(injecting_conf(cluster)), "SLURM_NCCL_INSPECTOR": "prom"}
     script = f"srun {jobs.standin(cluster, *SHORT)}"

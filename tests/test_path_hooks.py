@@ -8,7 +8,6 @@ import pytest
 
 from tests import jobs
 from tests.cluster import Cluster, wait_until
-from tests.cluster.product import HOOK
 from tests.hooks import EPILOG, PROLOG, with_stubs
 from tests.test_path_ends import ENDLESS, ONE_NODE, SHORT, run
 from tests.test_path_lifecycle import assert_next_job_is_measured
@@ -31,7 +30,7 @@ def die_at(cluster: Cluster, kind: str, program: str) -> Path:
     died = folder / "died"
     copy = with_stubs(folder, hook, **{program: f": >{died}\n{DIE}"})
     wrapper = f"#!/bin/sh\n/usr/bin/setsid -w /bin/sh {copy}\nexit 0\n"
-    (cluster.layout.root / "etc" / f"{kind}.d" / HOOK).unlink()
+    cluster.take_hook(kind)
     cluster.add_hook(kind, "50-dying.sh", wrapper)
     return died
 
@@ -39,7 +38,7 @@ def die_at(cluster: Cluster, kind: str, program: str) -> Path:
 @pytest.mark.case(LIFECYCLE, "no prolog")
 def test_without_a_prolog_the_job_runs_without_metrics(healthy_cluster: Cluster) -> None:
     cluster = healthy_cluster
-    (cluster.layout.root / "etc" / "prolog.d" / HOOK).unlink()
+    cluster.take_hook("prolog")
     job_id, state = run(cluster, *ONE_NODE)
     assert (state, cluster.job(job_id).exit_code) == ("COMPLETED", "0:0")
     assert jobs.summaries(cluster, job_id) == {}

@@ -13,7 +13,6 @@ import pytest
 from nccl_inspector.manifest import parse_manifest
 from tests import jobs, truth
 from tests.cluster import JOB_USER, Cluster, wait_until
-from tests.cluster.product import HOOK
 from tests.test_path_ends import ENDLESS, ONE_NODE, SHORT, hook_script
 from tests.test_path_tenants import assert_exporter_is_well
 
@@ -125,7 +124,7 @@ def test_an_injected_word_costs_only_the_metrics_of_its_job(
 ) -> None:
     cluster = healthy_cluster
     note = cluster.layout.root / "log" / "said"
-    (cluster.layout.root / "etc" / "prolog.d" / HOOK).unlink()
+    cluster.take_hook("prolog")
     cluster.add_hook("prolog", "50-noted.sh", hook_script(cluster, "prolog", note))
     word = word.replace("CANARY", str(canary))
     env = {"SLURM_CONF": str(injecting_conf), "INJECTED": word, "SLURM_NCCL_INSPECTOR": "prom"}

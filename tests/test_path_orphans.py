@@ -8,7 +8,6 @@ import pytest
 
 from tests import jobs, truth
 from tests.cluster import JOB_USER, Cluster, Node, wait_until
-from tests.cluster.product import HOOK
 from tests.test_path_ends import ENDLESS, ONE_NODE, RANKS, SHORT, TWO_NODES
 
 SOON = {"sweep_after": "1s"}
@@ -31,7 +30,7 @@ def soon(healthy_cluster: Cluster) -> Iterator[Cluster]:
 
 
 def take_epilog_away(cluster: Cluster) -> None:
-    (cluster.layout.root / "etc" / "epilog.d" / HOOK).unlink()
+    cluster.take_hook("epilog")
 
 
 def counter(node: Node, name: str, **labels: str) -> float:

@@ -10,7 +10,6 @@ import pytest
 
 from tests import jobs
 from tests.cluster import Cluster, wait_until
-from tests.cluster.product import HOOK
 from tests.test_path_ends import ENDLESS, ONE_NODE, SHORT, hook_script, run
 from tests.test_path_lifecycle import SMALL
 from tests.test_path_orphans import soon
@@ -79,7 +78,7 @@ def bad(cluster: Cluster, name: str) -> Iterator[None]:
 def noted(cluster: Cluster, kind: str) -> Path:
     """Let the product's hook write what it says to `<path>-<job id>`."""
     note = cluster.layout.root / "log" / f"said-{kind}"
-    (cluster.layout.root / "etc" / f"{kind}.d" / HOOK).unlink()
+    cluster.take_hook(kind)
     cluster.add_hook(kind, "50-noted.sh", hook_script(cluster, kind, note))
     return note
 

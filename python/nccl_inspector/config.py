@@ -72,6 +72,7 @@ class Config:
     budget_percent: float
     profiler: Path
     run_dir: Path
+    hooks: Path
     cluster: str
     node_name: str
     report_dir: Path

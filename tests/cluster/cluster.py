@@ -171,8 +171,14 @@ class Cluster:
         """With or without the product's prolog and epilog, for hooks that start from now on."""
         product.set_hooks(self.layout, on=on)
 
+    def take_hook(self, kind: str) -> None:
+        """Without the product's `prolog` or `epilog`, for hooks that start from now on."""
+        product.hook(self.layout, kind).unlink()
+
     def add_hook(self, kind: str, name: str, script: str | None) -> None:
-        """One more script before (`prolog`) or after (`epilog`) every job; None takes it away."""
+        """One more script before (`prolog`) or after (`epilog`) every job, after the product's;
+        None takes it away.
+        """
         path = self.layout.root / "etc" / f"{kind}.d" / name
         if script is None:
             path.unlink(missing_ok=True)
@@ -219,8 +225,7 @@ class Cluster:
             node.start_missing()
         for kind in ("prolog", "epilog"):
             for hook in (self.layout.root / "etc" / f"{kind}.d").iterdir():
-                # Ours stays: a job that ends just now must have its epilog.
-                if hook.name not in ("00-nothing", product.HOOK):
+                if hook.name != "00-nothing":
                     hook.unlink()
         self.set_prolog(on=self.layout.options.prolog)
         self.set_plugstack(*self.layout.options.plugstack)

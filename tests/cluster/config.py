@@ -14,7 +14,9 @@ _FIRST_BUS = 0x10
 
 
 def slurm_conf(layout: Layout) -> str:
-    """slurm.conf. The hooks are patterns, so that a change of them needs no reconfiguration."""
+    """slurm.conf. The hooks in it are those of tests, the product's come by the SPANK plugin; they
+    are patterns, so that a change of them needs no reconfiguration.
+    """
     root = layout.root
     flags = layout.options.prolog_flags
     lines = [
@@ -140,6 +142,7 @@ def product_conf(layout: Layout, changes: Mapping[str, str]) -> str:
         "interval": "1s",
         "agent_interval": "500ms",
         "report_dir": str(layout.reports),
+        "hooks": str(layout.hooks),
         "profiler": "/usr/lib/nccl-inspector/libnccl-profiler-inspector.so",
     }
     return "".join(f"{key} = {value}\n" for key, value in (settings | dict(changes)).items())
@@ -204,8 +207,8 @@ def gpu_bus_id(minor: int) -> str:
 def write_all(layout: Layout) -> None:
     """Write every file that daemons or users read; the plugin's are written with the product."""
     etc = layout.root / "etc"
-    for folder in (etc / "nccl-inspector", etc / "prolog.d", etc / "epilog.d", etc / "rules"):
-        folder.mkdir(parents=True, exist_ok=True)
+    for name in ("nccl-inspector", "prolog.d", "epilog.d", "hooks/prolog", "hooks/epilog", "rules"):
+        (etc / name).mkdir(parents=True, exist_ok=True)
     layout.slurm_conf.write_text(slurm_conf(layout))
     (etc / "gres.conf").write_text(gres_conf(layout))
     if layout.options.accounting:

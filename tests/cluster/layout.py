@@ -88,6 +88,11 @@ class Layout:
         return self.root / "root"
 
     @property
+    def hooks(self) -> Path:
+        """The setting `hooks`: links to the product's hooks, which a test may take away."""
+        return self.root / "etc" / "hooks"
+
+    @property
     def tools(self) -> Path:
         """The stand-ins for NCCL and CUDA."""
         return self.root / "tools"

@@ -73,15 +73,20 @@ def set_plugstack(layout: Layout, words: tuple[str, ...]) -> None:
     replace_text(layout.root / "etc" / "plugstack.conf", text)
 
 
+def hook(layout: Layout, kind: str) -> Path:
+    """What the SPANK plugin runs as `prolog` or `epilog`: a link to the product's script."""
+    return layout.hooks / kind / HOOK
+
+
 def set_hooks(layout: Layout, *, on: bool) -> None:
     """Put the product's prolog and epilog around jobs, or take them away, from now on."""
     for kind in ("prolog", "epilog"):
-        # A pattern that matches nothing is a failed prolog for Slurm 22.05, and drains the node.
+        # A pattern in slurm.conf that matches nothing is a failed prolog, and drains the node.
         nothing = layout.root / "etc" / f"{kind}.d" / "00-nothing"
         if not nothing.exists():
             nothing.symlink_to("/bin/true")
         script = layout.product_root / _LIB / kind / HOOK
-        link = layout.root / "etc" / f"{kind}.d" / HOOK
+        link = hook(layout, kind)
         if not (on and script.exists()):
             link.unlink(missing_ok=True)
         elif not link.is_symlink():

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* fake_slurm.c - loads the SPANK plugin as srun, sbatch, slurmd and slurmstepd do, without Slurm.
  *
- *   fake_slurm PLUGIN [--context=local|allocator|remote|slurmd] [--job=ID] [--array=ID_TASK] [--step=ID] [--node=N]
+ *   fake_slurm PLUGIN [--context=local|allocator|remote|slurmd|prolog|epilog] [--job=ID] [--array=ID_TASK] [--step=ID] [--node=N]
  *              [--word=WORD]... [--option=VALUE]... [--env=NAME=VALUE]... [--fail-setenv]
  *              [--time=N]
  *
@@ -44,6 +44,7 @@ static struct spank_option *registered;
 static uint32_t job_id = 1, array_id = 1, array_task = 0xfffffffe; /* NO_VAL */
 static uint32_t step_id = 0xfffffffb /* the batch step */, node_id;
 static bool fail_setenv;
+static const char *job_script; /* the one callback of `slurmstepd spank prolog` or epilog */
 static unsigned int rounds; /* 0: say what happens; else only how long it takes */
 static uint64_t callbacks_ns;
 static char *words[MAX_WORDS + 1], *options[MAX_WORDS], *job_env[MAX_ENV];
@@ -134,7 +135,7 @@ spank_err_t spank_get_item(spank_t spank, spank_item_t item, ...)
 	va_list args;
 
 	check(spank);
-	if (context != S_CTX_REMOTE)
+	if (context != S_CTX_REMOTE && (context != S_CTX_JOB_SCRIPT || item != S_JOB_ID))
 		return ESPANK_NOT_REMOTE;
 	if (item != S_JOB_ID && item != S_JOB_STEPID && item != S_JOB_NODEID &&
 	    item != S_JOB_ARRAY_ID && item != S_JOB_ARRAY_TASK_ID)
@@ -263,6 +264,11 @@ static bool set_context(const char *name)
 {
 	static const char *const names[] = { "", "local", "remote", "allocator", "slurmd" };
 
+	if (!strcmp(name, "prolog") || !strcmp(name, "epilog")) {
+		job_script = *name == 'p' ? "slurm_spank_job_prolog" : "slurm_spank_job_epilog";
+		context = S_CTX_JOB_SCRIPT;
+		return true;
+	}
 	for (int i = S_CTX_LOCAL; i <= S_CTX_SLURMD; i++)
 		if (!strcmp(names[i], name)) {
 			context = (enum spank_context)i;
@@ -307,6 +313,10 @@ static bool parse_argument(const char *arg)
 
 static int drive(void *plugin)
 {
+	if (job_script) {
+		call(plugin, job_script, PHASE_OTHER);
+		return 0;
+	}
 	call(plugin, "slurm_spank_init", PHASE_INIT);
 	if (!pass_options())
 		return 255;
