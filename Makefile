@@ -272,7 +272,7 @@ previews: setup build
 
 C_SRC := $(shell git ls-files '*.c' '*.h' 2>/dev/null)
 SH_SRC := $(shell git ls-files '*.sh' epilog/nccl-inspector-epilogctld packaging/mount.nccl-inspector \
-	.ci/run 2>/dev/null)
+	packaging/nccl-inspector-hook .ci/run 2>/dev/null)
 FUZZ_SECONDS ?= 600
 FUZZ_RUN = ASAN_OPTIONS=detect_leaks=0 build/fuzz/fuzz_$(1) -max_total_time=$$(($(FUZZ_SECONDS) * $(2) / 12)) -timeout=30 \
 	-print_final_stats=1 -artifact_prefix=build/fuzz/$(1)- $(3) build/fuzz/corpus/$(1)
@@ -328,6 +328,7 @@ install: product build/gen/nccl-inspector.conf.sample
 	install -D -m 0755 epilog/50-nccl-inspector.sh $(DESTDIR)$(LIBDIR)/epilog/50-nccl-inspector.sh
 	install -D -m 0755 epilog/nccl-inspector-epilogctld $(DESTDIR)$(LIBDIR)/epilogctld/nccl-inspector-epilogctld
 	install -D -m 0755 packaging/nccl-inspector-mail $(DESTDIR)$(LIBDIR)/nccl-inspector-mail
+	install -D -m 0755 packaging/nccl-inspector-hook $(DESTDIR)$(LIBDIR)/nccl-inspector-hook
 	install -D -m 0644 build/gen/nccl-inspector.conf.sample $(DESTDIR)$(LIBDIR)/nccl-inspector.conf.sample
 	install -D -m 0644 packaging/plugstack.conf $(DESTDIR)$(LIBDIR)/plugstack.conf.sample
 	install -D -m 0644 packaging/nccl-inspector-agent.service \

@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # 50-nccl-inspector.sh - give each job a directory that its tasks may write into.
 #
-# slurmd runs this as root before a job's first task, and drains the node if it exits non-zero. So
-# it exits 0 whatever happens: it logs, and the job runs without metrics. What comes from the job
-# is hostile: numbers are checked, texts only copied. packaging/doc/internals.md has the contract.
+# The SPANK plugin runs this as root before a job's first task, or slurm.conf's Prolog does: then
+# the node drains if it exits non-zero. So it exits 0 whatever happens: it logs, and the job runs
+# without metrics. What comes from the job is hostile: numbers are checked, texts only copied.
+# packaging/doc/internals.md has the contract.
 # Plain sh, for every job waits for it: dash starts in a fifth of bash's time.
 trap 'exit 0' EXIT HUP INT PIPE TERM
 set -fu

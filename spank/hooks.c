@@ -118,9 +118,12 @@ static int highest_descriptor(void)
 	const struct dirent *entry;
 	int highest = dir ? 2 : 1023;
 
-	while (dir && (entry = readdir(dir)))
-		if (atoi(entry->d_name) > highest)
-			highest = atoi(entry->d_name);
+	while (dir && (entry = readdir(dir))) {
+		int fd = (int)strtol(entry->d_name, NULL, 10);
+
+		if (fd > highest)
+			highest = fd;
+	}
 	if (dir)
 		closedir(dir);
 	return highest;
@@ -149,12 +152,12 @@ static char *find_variable(const char *name)
 	return NULL;
 }
 
-int hooks_become(const char *path)
+int hooks_become(char *path)
 {
-	char *env[VARIABLES], *argv[] = { strdup(path), NULL };
+	char *env[VARIABLES], *argv[] = { path, NULL };
 	size_t found = 0;
 
-	if (access(path, X_OK) || !argv[0])
+	if (access(path, X_OK))
 		return -errno;
 	for (size_t i = 0; hooks_variables[i]; i++)
 		if ((env[found] = find_variable(hooks_variables[i])))

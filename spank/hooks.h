@@ -23,6 +23,6 @@ int hooks_run(void (*work)(void *arg), void *arg, unsigned int deadline_ms);
 /* Turns this process into the script `path`, which gets `hooks_variables` of the environment and
  * nothing else of it; its input is empty, its output is thrown away, its directory is the root.
  * Returns -errno only if that is not possible; then nothing has been changed. */
-int hooks_become(const char *path);
+int hooks_become(char *path);
 
 #endif

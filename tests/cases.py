@@ -19,7 +19,9 @@ REPO = Path(__file__).resolve().parents[1]
 PAGE = REPO / "packaging" / "doc" / "verified.md"
 RESULTS = REPO / "build" / "verified"
 
-SECTIONS = ("Options", "Policy of a site's default", "Identities", "Lifecycle", "Bad input")
+SECTIONS = (
+    "Options", "Policy of a site's default", "Identities", "Installation", "Lifecycle", "Bad input",
+)  # fmt: skip
 _WORDS = {"passed": "yes", "failed": "**NO**", "skipped": "n/a"}
 _RANK = ("skipped", "passed", "failed")  # of several tests of a line the last of these counts
 

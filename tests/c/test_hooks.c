@@ -17,7 +17,7 @@
 #define SOON_MS 200u
 #define LATER_MS 20000u
 
-static char folder[] = "/tmp/nccl-inspector-hooks-XXXXXX", script[64], note[64];
+static char missing[] = "/nonexistent/hook", folder[] = "/tmp/nccl-inspector-hooks-XXXXXX", script[64], note[64];
 
 static unsigned int now_ms(void)
 {
@@ -96,7 +96,7 @@ static void ends(void)
 	ok(hooks_run(hang, NULL, SOON_MS) == -ETIME, "what hangs is killed");
 	ok(now_ms() - begun >= SOON_MS && now_ms() - begun < LATER_MS, "at the deadline");
 	ok(waitpid(-1, NULL, WNOHANG) < 0 && errno == ECHILD, "no child is left");
-	rc = hooks_run(become, (void *)(uintptr_t) "/nonexistent/hook", LATER_MS);
+	rc = hooks_run(become, missing, LATER_MS);
 	ok(WEXITSTATUS(rc) == 99, "a script that is not there is -ENOENT");
 	write_script("exit 0");
 	chmod(script, 0644);
@@ -197,7 +197,7 @@ static void signals(void)
 	sigset_t all;
 	char text[256];
 
-	snprintf(text, sizeof(text), "grep '^Sig\\(Blk\\|Ign\\)' /proc/$$/status >%s", note);
+	snprintf(text, sizeof(text), "exec grep '^Sig\\(Blk\\|Ign\\)' /proc/self/status >%s", note);
 	write_script(text);
 	sigfillset(&all);
 	sigprocmask(SIG_SETMASK, &all, NULL);

@@ -108,9 +108,12 @@ def slurmdbd_conf(layout: Layout) -> str:
 
 
 def merged(lines: Sequence[str], changes: Sequence[str]) -> list[str]:
-    """Lines of slurm.conf in which each change replaces the line of its key, or comes last."""
-    found = {_key(line): line for line in lines}
-    return list((found | {_key(line): line for line in changes}).values())
+    """Lines of slurm.conf in which each change replaces the line of its key, or comes last.
+
+    A change without a value takes the line out.
+    """
+    found = {_key(line): line for line in [*lines, *changes]}
+    return [line for line in found.values() if not line.endswith("=")]
 
 
 def _key(line: str) -> str:
