@@ -215,6 +215,7 @@ static void signals(void)
 
 int main(void)
 {
+	setvbuf(stdout, NULL, _IONBF, 0); /* or a sanitizer writes it once more in each child */
 	if (!mkdtemp(folder))
 		return 1;
 	snprintf(script, sizeof(script), "%s/hook", folder);
