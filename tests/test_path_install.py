@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests import jobs
+from tests.cases import SESSION
 from tests.cluster import Cluster, Options
 from tests.cluster.config import replace_text
 from tests.test_path_ends import ONE_NODE, SHORT, run
@@ -44,6 +45,7 @@ def site(cluster_dir: Path) -> Iterator[Cluster]:
     root = Path(tempfile.mkdtemp(prefix="nccl-inspector-test-", dir=cluster_dir.parent))
     lines = "Prolog=", "Epilog=", "PrologEpilogTimeout=20", *recommended()
     cluster = Cluster.up(root, Options(monitoring=False, slurm_lines=lines))
+    SESSION.slurm = cluster.layout.slurm
     try:
         yield cluster
     finally:
