@@ -3,8 +3,9 @@
 # 50-nccl-inspector.sh - take a job's directory away: the agent collects it from ended/.
 #
 # The SPANK plugin runs this as root after a job's last task, or slurm.conf's Epilog does: then the
-# node drains if it exits non-zero. So it exits 0 whatever happens. It goes by the directory, never by a variable that a user can inject:
-# without one (mode off, no prolog, a second run) it has nothing to do and says nothing.
+# node drains if it exits non-zero. So it exits 0 whatever happens. It goes by the directory, never
+# by a variable that a user can inject: without one (mode off, no prolog, a second run) it has
+# nothing to do and says nothing.
 # Plain sh, for every job waits for it: dash starts in a fifth of bash's time.
 trap 'exit 0' EXIT HUP INT PIPE TERM
 set -fu
