@@ -192,6 +192,9 @@ static void descriptors(void)
 	close(high);
 }
 
+/* 32 and 33: the C library keeps them to itself, and make leaves them ignored. */
+#define OF_GLIBC (3ull << 31)
+
 static void signals(void)
 {
 	sigset_t all;
@@ -206,8 +209,10 @@ static void signals(void)
 	hooks_run(become, script, LATER_MS);
 	sigemptyset(&all);
 	sigprocmask(SIG_SETMASK, &all, NULL);
-	ok(strstr(read_note(), "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000") != NULL,
-	   "no signal is blocked or ignored");
+	unsigned long long blocked = 1, ignored = 1;
+
+	ok(sscanf(read_note(), "SigBlk: %llx SigIgn: %llx", &blocked, &ignored) == 2 && !blocked && !(ignored & ~OF_GLIBC),
+	   "no signal is blocked or ignored (%llx, %llx)", blocked, ignored);
 	signal(SIGCHLD, SIG_IGN);
 	ok(hooks_run(nothing, NULL, LATER_MS) == 0, "a host that ignores SIGCHLD is not waited for");
 	signal(SIGCHLD, SIG_DFL);

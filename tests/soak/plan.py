@@ -21,7 +21,7 @@ ATTACKS = {
     ">$d/nccl_inspector_metrics_unknown_0_1.prom; echo '# EOF' "
     ">>$d/nccl_inspector_metrics_unknown_0_1.prom",
     "mark": "printf 'throughput=1e15\\nunit=MFU\\nend\\n' >$d/nccl_inspector_mark; chmod 0 $d",
-    "gone": "rm -rf $d/*; rmdir $d",
+    "gone": "rm -rf ${d:?}/*; rmdir $d",
     "slow output": "for n in $(seq 300); do printf 'throughput per GPU: ~%4000s\\n' x; done",
     "names": "for n in $(seq 300); do : >\"$d/nccl_inspector_$(printf '\\033[2J%d' $n).box\"; done",
 }

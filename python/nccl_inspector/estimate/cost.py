@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from nccl_inspector.admission import LEFT_OUT
 from nccl_inspector.estimate.pages import MTIME_SERIES, Files, make_files
-from nccl_inspector.estimate.shape import Shape
+from nccl_inspector.estimate.shape import LIVE_COMMS_MAX, Shape
 from nccl_inspector.exposition import Series
 from nccl_inspector.fitting import SAMPLE_FACTS_BYTES_MAX, UNIONS_BYTES_MAX, samples_room
 from nccl_inspector.layout import (
@@ -18,6 +18,7 @@ from nccl_inspector.layout import (
     PEER,
     SAMPLE,
     SAMPLE_KIND,
+    SKEW,
     UNION,
 )
 from nccl_inspector.live.signals import STATES
@@ -32,13 +33,13 @@ from nccl_inspector.summary import BLOCK_BYTES_MAX
 HEADER_BYTES = 4096
 BOX_ROWS = {
     "COMMS": 160, "KEYS": 256, "OPS": 4096, "PEERS": 1024, "LINES": 8, "NETS": 256,
-    "SAMPLES": 32768, "SAMPLE_KINDS": 256, "UNIONS": 8,
+    "SAMPLES": 32768, "SAMPLE_KINDS": 256, "UNIONS": 8, "LIVE_COMMS": LIVE_COMMS_MAX,
 }  # fmt: skip
 # plugin/promfile.c: what a file of a process gets, twice.
 ROOM_STEP_BYTES = 16384
 _RECORDS = {
     "COMMS": COMM, "KEYS": KEY, "OPS": OP, "PEERS": PEER, "LINES": LINE, "NETS": NET,
-    "SAMPLES": SAMPLE, "SAMPLE_KINDS": SAMPLE_KIND, "UNIONS": UNION,
+    "SAMPLES": SAMPLE, "SAMPLE_KINDS": SAMPLE_KIND, "UNIONS": UNION, "LIVE_COMMS": SKEW,
 }  # fmt: skip
 
 _PAGE_BYTES = 4096  # of tmpfs: a file takes whole ones
@@ -94,7 +95,7 @@ class Cost:
 def box_bytes() -> int:
     """Return the size of a box."""
     tables = sum(count * _RECORDS[name].size for name, count in BOX_ROWS.items())
-    return HEADER_BYTES + tables + BOX_ROWS["KEYS"] * HIST.size
+    return _pages(HEADER_BYTES + tables + BOX_ROWS["KEYS"] * HIST.size)
 
 
 def _pages(size_bytes: int) -> int:
