@@ -50,6 +50,10 @@ SPANK := $(SB)/spank_nccl_inspector.so
 STANDIN := $(B)/nccl-standin
 FAKECUDA := $(B)/fakecuda/libcuda.so.1
 PLAYED_NCCL := $(B)/player/libnccl.so.2
+# A CUDA runtime to put into NVIDIA's libnccl.so.2, and the NVML that it asks for. x86-64 only, and not part of `build`.
+NCCL_CUDA := $(B)/nccl-played/libplayed-cuda.so
+NCCL_CUDA_OBJ := $(patsubst %,$(B)/tests/nccl/played/%.o,cuda driver gpu graph patch)
+NCCL_NVML := $(B)/nccl-played/libnvidia-ml.so.1
 FAKENVML := $(B)/fakenvml/libnvidia-ml.so.1
 RECORDER := $(B)/recorder.so
 RIVAL_SRC := $(wildcard tests/rival/*.c)
@@ -127,6 +131,14 @@ $(FAKENVML): tests/fakenvml/fakenvml.c
 	@mkdir -p $(@D)
 	@echo LD $@
 	@$(CC) $(CFLAGS_ALL) -shared -Wl,-soname,libnvidia-ml.so.1 -o $@ $< -ldl
+$(NCCL_CUDA): $(NCCL_CUDA_OBJ)
+	@mkdir -p $(@D)
+	@echo LD $@
+	@$(CC) $(CFLAGS_ALL) -shared -o $@ $^ -ldl
+$(NCCL_NVML): $(B)/tests/nccl/played/nvml.o
+	@mkdir -p $(@D)
+	@echo LD $@
+	@$(CC) $(CFLAGS_ALL) -shared -Wl,-soname,libnvidia-ml.so.1 -o $@ $^
 $(RECORDER): tests/standin/recorder/recorder.c
 	@mkdir -p $(@D)
 	@echo LD $@
@@ -264,6 +276,12 @@ GPU_PY ?= python3
 test-gpu: $(PROFILER)
 	PYTHONPATH=python:.:$$PYTHONPATH $(GPU_PY) -m tests.gpu.run $(GPU_ARGS)
 .PHONY: test-gpu
+
+#: make test-nccl    NVIDIA's own releases of NCCL call the plugin, without a GPU; pip downloads them (300 MB each). Writes packaging/doc/nccl-releases.md. NCCL_RELEASES="2.27.7 2.32.3" tries some and writes nothing
+NCCL_RELEASES ?=
+test-nccl: setup $(PROFILER) $(FAKECUDA) $(NCCL_CUDA) $(NCCL_NVML)
+	PYTHONPATH=python:. $(PY) -m tests.nccl.run $(if $(NCCL_RELEASES),--releases $(NCCL_RELEASES),--table packaging/doc/nccl-releases.md) $(NCCL_ARGS)
+.PHONY: test-nccl
 
 #: make previews     pictures of the dashboards for the docs, by Grafana's own components; needs npm and Chromium
 previews: setup build

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the plugin counted against what was called."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from nccl_inspector.model import DROP_REASONS, Process
+from tests.nccl.box import Called, Counts, Kind, called, counted, counted_pairs, pairs
+from tests.nccl.scenes import OVERRUN
+
+# From here on NCCL tells of a Broadcast only that it was called.
+BROADCAST_UNTIMED_SINCE = 22900
+
+
+@dataclass
+class Verdict:
+    """One release."""
+
+    release: str
+    api: int = 0
+    called: int = 0
+    counted: int = 0
+    timed: int = 0
+    untimed: int = 0
+    implausible: int = 0  # NCCL gave the time of another operation, and the plugin saw it
+    bytes: int = 0
+    differences: list[str] = field(default_factory=list)
+
+
+def _untimed_wanted(calls: Sequence[Called], rank: int, nccl: int) -> dict[Kind, int]:
+    """Return how many operations of a kind NCCL gives no kernel event of."""
+    found: dict[Kind, int] = {}
+    for call in calls:
+        silent = call.func == "Broadcast" and nccl >= BROADCAST_UNTIMED_SINCE
+        if silent or call.peer == rank:
+            kind = (call.comm, call.func)
+            found[kind] = found.get(kind, 0) + 1
+    return found
+
+
+def _judge_kinds(verdict: Verdict, rank: int, calls: Sequence[Called], box: Process) -> None:
+    wanted, found = called(calls), counted(box)
+    implausible = box.dropped[DROP_REASONS.index("implausible")]
+    verdict.implausible += implausible
+    untimed = _untimed_wanted(calls, rank, box.facts.nccl_version)
+    for kind in sorted(wanted.keys() | found.keys()):
+        want, have = wanted.get(kind, Counts()), found.get(kind, Counts())
+        verdict.called += want.ops
+        verdict.counted += have.ops + have.untimed
+        verdict.timed += have.ops
+        verdict.untimed += have.untimed
+        verdict.bytes += want.bytes
+        at = f"rank {rank}, {kind[0]}, {kind[1]}"
+        if kind[0] == OVERRUN:
+            have.ops += implausible
+            have.bytes += implausible * want.bytes // max(want.ops, 1)
+        if (want.ops, want.bytes) != (have.ops + have.untimed, have.bytes):
+            verdict.differences.append(
+                f"{at}: called {want.ops} with {want.bytes} bytes, "
+                f"counted {have.ops + have.untimed} with {have.bytes}"
+            )
+        if have.untimed != untimed.get(kind, 0):
+            verdict.differences.append(
+                f"{at}: {have.untimed} without a time, should be {untimed.get(kind, 0)}"
+            )
+
+
+def judge_rank(verdict: Verdict, rank: int, calls: Sequence[Called], box: Process) -> None:
+    """Add what one rank's box says."""
+    verdict.api = box.facts.api_version
+    _judge_kinds(verdict, rank, calls, box)
+    wanted, found = pairs(calls, rank), counted_pairs(box)
+    for name, func, peer in sorted(wanted.keys() | found.keys()):
+        want, have = wanted[name, func, peer], found[name, func, peer]
+        if want != have:
+            verdict.differences.append(
+                f"rank {rank}, {name}: {func} with rank {peer}: called {want}, counted {have}"
+            )
+    for reason, count in zip(DROP_REASONS, box.dropped, strict=False):
+        if count and reason != "implausible":
+            verdict.differences.append(f"rank {rank}: {count} dropped: {reason}")
+    for comm in box.comms:
+        if comm.enqueued != comm.completed + comm.untimed or comm.lost:
+            verdict.differences.append(
+                f"rank {rank}, {comm.name}: {comm.enqueued} enqueued, {comm.completed} completed, "
+                f"{comm.untimed} untimed, {comm.lost} lost"
+            )

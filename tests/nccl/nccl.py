@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""libnccl.so.2 with a played CUDA runtime in it, and what one rank calls of it."""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ctypes import CDLL, byref, c_char_p, c_size_t, c_void_p
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.gpu.libnccl import PROTOTYPES, SUM, TYPES, Nccl
+from tests.nccl.box import Called, find_box, in_flight
+from tests.standin.harness import BUILD
+
+PLAYED = BUILD / "nccl-played" / "libplayed-cuda.so"
+STREAM = 0x5CA0
+BUFFER_BYTES = 1 << 24
+DECOMPOSED_SINCE = 22800
+SETTLE_S, LOOK_S = 10.0, 0.01
+# One call of which NCCL makes Sends and Recvs.
+_DECOMPOSED = {
+    "AlltoAll": PROTOTYPES["ncclAllGather"],
+    "Gather": PROTOTYPES["ncclBroadcast"],
+    "Scatter": PROTOTYPES["ncclBroadcast"],
+}
+
+
+class PlayedNccl(Nccl):
+    """A release of NCCL on a played GPU, as one rank calls it."""
+
+    def __init__(self, path: str, boxes: Path) -> None:
+        """Load it; `boxes`: where the plugin puts its own.
+
+        Raises:
+            OSError: it cannot be loaded, or its CUDA runtime cannot be replaced.
+        """
+        super().__init__(path)
+        self.called: list[Called] = []
+        self.boxes = boxes
+        self.played = CDLL(str(PLAYED))
+        self.played.patch_cuda.argtypes = [c_char_p]
+        if self.played.patch_cuda(path.encode()) <= 0:
+            raise OSError(f"{path}: its CUDA runtime cannot be replaced")
+        if self.version() >= DECOMPOSED_SINCE:
+            for func, arguments in _DECOMPOSED.items():
+                getattr(self.c, f"nccl{func}").argtypes = list(arguments)
+        place = c_void_p()
+        self.played.cudaMalloc(byref(place), c_size_t(BUFFER_BYTES))
+        self.buffer = place.value or 0
+
+    def wait(self) -> None:
+        """Wait until all kernels are over."""
+        self.played.cudaDeviceSynchronize()
+
+    def settle(self) -> None:
+        """Wait until the plugin was told so of all, too; not for ever: it may never be."""
+        self.wait()
+        end = time.monotonic() + SETTLE_S
+        while time.monotonic() < end:
+            process = find_box(self.boxes, os.getpid())
+            if process and not any(in_flight(comm) for comm in process.comms):
+                return
+            time.sleep(LOOK_S)
+
+    @contextmanager
+    def capture(self, launches: int) -> Iterator[None]:
+        """Capture the calls inside into a graph, launch it so often, and destroy it."""
+        before = len(self.called)
+        self.played.played_capture_begin()
+        yield
+        self.played.played_capture_end()
+        once = self.called[before:]
+        for _ in range(launches):
+            self.played.played_graph_launch()
+            self.settle()
+        self.called += once * (launches - 1)
+        self.played.played_graph_destroy()
+
+    @contextmanager
+    def group(self) -> Iterator[None]:
+        """Make one group of the calls inside."""
+        self.call("ncclGroupStart")
+        yield
+        self.call("ncclGroupEnd")
+
+
+@dataclass(frozen=True, slots=True)
+class Comm:
+    """A communicator; each call is noted in `nccl.called`."""
+
+    nccl: PlayedNccl
+    name: str
+    handle: int
+    nranks: int
+    rank: int
+
+    @property
+    def others(self) -> list[int]:
+        """The other ranks."""
+        return [peer for peer in range(self.nranks) if peer != self.rank]
+
+    def collective(self, func: str, count: int, dtype: str = "float32", root: int = 0) -> None:
+        """Call AllReduce, AllGather, ReduceScatter, Reduce or Broadcast."""
+        number, width = TYPES[dtype]
+        more = {
+            "AllReduce": (SUM,), "ReduceScatter": (SUM,), "AllGather": (),
+            "Reduce": (SUM, root), "Broadcast": (root,),
+        }[func]  # fmt: skip
+        both = (self.nccl.buffer, self.nccl.buffer)
+        self.nccl.call(f"nccl{func}", *both, count, number, *more, self.handle, STREAM)
+        self._note(func, count * width)
+
+    def send(self, peer: int, count: int) -> None:
+        """Call Send."""
+        self._call_pair("Send", peer, count)
+
+    def receive(self, peer: int, count: int) -> None:
+        """Call Recv."""
+        self._call_pair("Recv", peer, count)
+
+    def _call_pair(self, func: str, peer: int, count: int) -> None:
+        number, width = TYPES["float32"]
+        # Not the same place: NCCL leaves out what a rank sends to itself in place.
+        buffer = self.nccl.buffer + (0 if func == "Send" else BUFFER_BYTES // 2)
+        self.nccl.call(f"nccl{func}", buffer, count, number, peer, self.handle, STREAM)
+        self._note(func, count * width, peer)
+
+    def decomposed(self, func: str, count: int, root: int = 0) -> None:
+        """Call AlltoAll, Gather or Scatter, and note the Sends and Recvs that NCCL makes of it."""
+        number, width = TYPES["float32"]
+        both = (self.nccl.buffer, self.nccl.buffer + BUFFER_BYTES // 2)
+        more = () if func == "AlltoAll" else (root,)
+        self.nccl.call(f"nccl{func}", *both, count, number, *more, self.handle, STREAM)
+        ranks, is_root = range(self.nranks), self.rank == root
+        to = {"AlltoAll": ranks, "Gather": [root], "Scatter": ranks if is_root else []}[func]
+        by = {"AlltoAll": ranks, "Gather": ranks if is_root else [], "Scatter": [root]}[func]
+        for peer in to:
+            self._note("Send", count * width, peer)
+        for peer in by:
+            self._note("Recv", count * width, peer)
+
+    def note_group(self, func: str, size: int) -> None:
+        """Note that the Sends and Recvs of a call are an operation, too."""
+        self.nccl.called.append(Called(self.name, func, size, whole=True))
+
+    def _note(self, func: str, size: int, peer: int = -1) -> None:
+        self.nccl.called.append(Called(self.name, func, size, peer))

@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* gpu.c - a queue, a thread that works it off, and what NCCL's kernels tell the profiler.
+ *
+ * The layouts below are those of the debug information in libnccl.so.2 of 2.27.7 to 2.32.3. */
+#include "gpu.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define CHANNELS 64
+#define RING 64
+#define RINGS 128
+#define KERNEL_US 30
+
+struct stamp {
+	volatile uint64_t counter, timestamp;
+};
+
+/* ncclDevProfiler, one for each channel. */
+struct ring {
+	struct stamp data[RING];
+};
+
+/* ncclDevWorkBatch: bits 0 to 13 of the flags are nextJump, bit 14 is nextExtends. */
+struct batch {
+	uint32_t flags, offset_base;
+	uint64_t offset_bitset;
+};
+
+/* ncclKernelComm, called ncclDevComm before 2.28. */
+struct kernel_comm {
+	char head[72];
+	struct ring *started, *completed;
+};
+
+/* ncclDevKernelArgs and what follows it. */
+struct kernel_args {
+	struct kernel_comm *comm;
+	uint64_t channel_mask;
+	uint64_t work[2];
+	struct batch batches[];
+};
+
+struct item {
+	struct item *next;
+	void (*function)(void *);
+	void *data;
+	uint64_t args[];
+};
+
+/* What a kernel keeps in the memory of the device between launches. */
+static struct {
+	const struct ring *ring;
+	uint64_t counter[CHANNELS];
+} works[RINGS];
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static struct item *first, **end = &first;
+static uint64_t queued, done;
+static bool running;
+
+static uint64_t *counters_of(const struct ring *ring)
+{
+	for (unsigned i = 0; i < RINGS; i++)
+		if (works[i].ring == ring)
+			return works[i].counter;
+	for (unsigned i = 0; i < RINGS; i++)
+		if (!works[i].ring) {
+			works[i].ring = ring;
+			memset(works[i].counter, 0, sizeof(works[i].counter));
+			return works[i].counter;
+		}
+	fprintf(stderr, "more than %d communicators\n", RINGS);
+	_exit(3);
+}
+
+void gpu_forget(const void *memory)
+{
+	pthread_mutex_lock(&lock);
+	for (unsigned i = 0; i < RINGS; i++)
+		if (works[i].ring == memory)
+			works[i].ring = NULL;
+	pthread_mutex_unlock(&lock);
+}
+
+static void stamp(struct ring *ring, uint64_t from, uint64_t to)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_REALTIME, &now);
+	for (uint64_t i = from; i <= to; i++) {
+		ring->data[i % RING].timestamp =
+			(uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+		atomic_thread_fence(memory_order_seq_cst);
+		ring->data[i % RING].counter = i;
+	}
+}
+
+/* Works of the batch at *at and of those that extend it; *at goes on to the next, or to NULL. */
+static unsigned take_batch(const struct batch **at)
+{
+	unsigned n = 0;
+	bool extends = true;
+
+	while (*at && extends) {
+		uint32_t jump = (*at)->flags & 0x3fff;
+
+		n += (unsigned)__builtin_popcountll((*at)->offset_bitset);
+		extends = (*at)->flags >> 14 & 1;
+		*at = jump ? *at + jump : NULL;
+	}
+	return n;
+}
+
+/* Each channel takes its batches one after the other; all channels work at the same time. */
+static void run_kernel(const struct kernel_args *args)
+{
+	const struct kernel_comm *comm = args->comm;
+	uint64_t *counter = counters_of(comm->started);
+	const struct batch *at[CHANNELS] = {0};
+	const struct batch *batch = args->batches;
+	bool more = true;
+
+	for (unsigned c = 0; c < CHANNELS; c++)
+		if (args->channel_mask >> c & 1)
+			at[c] = batch++;
+	while (more) {
+		unsigned n[CHANNELS] = {0};
+
+		more = false;
+		for (unsigned c = 0; c < CHANNELS; c++)
+			if (at[c]) {
+				n[c] = take_batch(&at[c]);
+				stamp(&comm->started[c], counter[c] + 1, counter[c] + n[c]);
+				more |= at[c] != NULL;
+			}
+		usleep(KERNEL_US);
+		for (unsigned c = 0; c < CHANNELS; c++) {
+			stamp(&comm->completed[c], counter[c] + 1, counter[c] + n[c]);
+			counter[c] += n[c];
+		}
+	}
+}
+
+static void *work_off(void *unused)
+{
+	(void)unused;
+	for (;;) {
+		struct item *item;
+
+		pthread_mutex_lock(&lock);
+		while (!first)
+			pthread_cond_wait(&changed, &lock);
+		item = first;
+		pthread_mutex_unlock(&lock);
+		if (item->function)
+			item->function(item->data);
+		else
+			run_kernel((const struct kernel_args *)(const void *)item->args);
+		pthread_mutex_lock(&lock);
+		first = item->next;
+		if (!first)
+			end = &first;
+		done++;
+		pthread_cond_broadcast(&changed);
+		pthread_mutex_unlock(&lock);
+		free(item);
+	}
+	return NULL;
+}
+
+static void put(struct item *item)
+{
+	pthread_t thread;
+
+	pthread_mutex_lock(&lock);
+	if (!running)
+		running = !pthread_create(&thread, NULL, work_off, NULL);
+	*end = item;
+	end = &item->next;
+	queued++;
+	pthread_cond_broadcast(&changed);
+	pthread_mutex_unlock(&lock);
+}
+
+void gpu_launch(const void *args, size_t bytes)
+{
+	struct item *item = calloc(1, sizeof(*item) + bytes);
+
+	memcpy(item->args, args, bytes);
+	put(item);
+}
+
+void gpu_call(void (*function)(void *), void *data)
+{
+	struct item *item = calloc(1, sizeof(*item));
+
+	item->function = function;
+	item->data = data;
+	put(item);
+}
+
+uint64_t gpu_last(void)
+{
+	uint64_t number;
+
+	pthread_mutex_lock(&lock);
+	number = queued;
+	pthread_mutex_unlock(&lock);
+	return number;
+}
+
+bool gpu_is_done(uint64_t number)
+{
+	bool is;
+
+	pthread_mutex_lock(&lock);
+	is = done >= number;
+	pthread_mutex_unlock(&lock);
+	return is;
+}
+
+void gpu_wait(uint64_t number)
+{
+	pthread_mutex_lock(&lock);
+	while (done < number)
+		pthread_cond_wait(&changed, &lock);
+	pthread_mutex_unlock(&lock);
+}

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`make test-nccl`: NVIDIA's releases of NCCL call the plugin; what it counted must be exact."""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from nccl_inspector.box import read_box
+from tests.nccl.box import Called
+from tests.nccl.judge import Verdict, judge_rank
+from tests.nccl.nccl import PLAYED
+from tests.nccl.table import write_table
+from tests.nccl.wheels import RELEASES, fetch
+from tests.standin.harness import BUILD
+
+PLUGIN = BUILD / "libnccl-profiler-inspector.so"
+ROOT = BUILD.parent
+RANKS = 3
+LIMIT_S = 240.0
+# All ranks on one host, which talk through its memory.
+_NCCL = {
+    "NCCL_SOCKET_IFNAME": "lo",
+    "NCCL_IB_DISABLE": "1",
+    "NCCL_P2P_DISABLE": "1",
+    "NCCL_NVLS_ENABLE": "0",
+    "NCCL_CUMEM_ENABLE": "0",
+    "NCCL_CUMEM_HOST_ENABLE": "0",
+    "NCCL_RAS_ENABLE": "0",
+    "NCCL_DEBUG": "WARN",
+}
+
+
+def rank_env(boxes: Path, rank: int) -> dict[str, str]:
+    """Return a rank's environment: ours without Slurm's and NCCL's, and what is to be loaded."""
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "NCCL"))
+    }
+    return inherited | _NCCL | {
+        "PYTHONPATH": f"{ROOT}:{ROOT / 'python'}",
+        "LD_LIBRARY_PATH": f"{PLAYED.parent}:{BUILD / 'fakecuda'}",
+        "CUDA_VISIBLE_DEVICES": str(rank),
+        "NCCL_PROFILER_PLUGIN": str(PLUGIN),
+        "NCCL_INSPECTOR_ENABLE": "1",
+        "NCCL_INSPECTOR_RUN_DIR": str(boxes),
+        "NCCL_INSPECTOR_PROM_DUMP": "1",
+        "NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES": "0",
+    }  # fmt: skip
+
+
+def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Wait for all; when one fails or time is over the others are ended: they would wait for it."""
+    end = time.monotonic() + LIMIT_S
+    while any(process.poll() is None for process in processes):
+        if time.monotonic() > end or any(process.returncode for process in processes):
+            for process in processes:
+                process.kill()
+        time.sleep(0.05)
+
+
+def play(library: Path, directory: Path) -> list[str]:
+    """Run the ranks; return what those said that failed."""
+    (directory / "boxes").mkdir()
+    processes = []
+    for rank in range(RANKS):
+        words = ["tests.nccl.rank", str(library), str(directory), str(rank), str(RANKS)]
+        with (directory / f"log.{rank}").open("wb") as log:
+            processes.append(
+                subprocess.Popen(
+                    [sys.executable, "-m", *words],
+                    env=rank_env(directory / "boxes", rank),
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                )
+            )
+    _wait(processes)
+    return [
+        f"rank {rank} ended with {process.returncode}: "
+        + (directory / f"log.{rank}").read_text(errors="replace")[-800:].strip()
+        for rank, process in enumerate(processes)
+        if process.returncode
+    ]
+
+
+def judge(verdict: Verdict, directory: Path) -> None:
+    """Compare what the ranks left."""
+    for rank in range(RANKS):
+        said = json.loads((directory / f"{rank}.json").read_text())
+        calls = [Called(**one) for one in said["called"]]
+        paths = list((directory / "boxes").glob(f"*_{said['pid']}.box"))
+        if not paths:
+            verdict.differences.append(f"rank {rank} left no box")
+            continue
+        fd = os.open(paths[0], os.O_RDONLY)
+        try:
+            box = read_box(fd, paths[0].stat().st_size, paths[0].stem, alive=False)
+        finally:
+            os.close(fd)
+        judge_rank(verdict, rank, calls, box)
+
+
+def try_release(release: str, keep: Path | None) -> Verdict:
+    """Return what one release did."""
+    verdict = Verdict(release)
+    library = fetch(release)
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as place:
+        directory = Path(place)
+        verdict.differences = play(library, directory)
+        if not verdict.differences:
+            judge(verdict, directory)
+        if keep:
+            shutil.copytree(directory, keep / release, dirs_exist_ok=True)
+    return verdict
+
+
+def main() -> int:
+    """Return 1 when a release was counted wrongly."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--releases", nargs="+", default=RELEASES)
+    parser.add_argument("--table", type=Path, help="write the page of the docs here")
+    parser.add_argument("--keep", type=Path, help="copy logs and boxes here")
+    options = parser.parse_args()
+    verdicts = []
+    for release in options.releases:
+        began = time.monotonic()
+        verdict = try_release(release, options.keep)
+        verdicts.append(verdict)
+        print(
+            f"NCCL {release}: v{verdict.api}, called {verdict.called}, counted {verdict.counted}, "
+            f"timed {verdict.timed}, {len(verdict.differences)} differences "
+            f"({time.monotonic() - began:.0f} s)",
+            flush=True,
+        )
+        for line in verdict.differences:
+            print(f"  {line}")
+    if options.table:
+        write_table(options.table, verdicts)
+    return 1 if any(verdict.differences for verdict in verdicts) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the ranks call, each scene on a communicator of its own."""
+
+from collections.abc import Callable
+
+from tests.nccl.nccl import DECOMPOSED_SINCE, Comm
+
+KIB = 1 << 10
+FLOAT = 4
+ROUNDS = 20
+BURST = 60  # a channel's last 64 works are those whose times NCCL can still read
+OVERRUN = "overrun"
+
+Scene = Callable[[Comm], None]
+
+
+def every_collective(comm: Comm) -> None:
+    """Each function in several sizes; NCCL has no name for uint8."""
+    for _ in range(ROUNDS):
+        for count in (16, 4 * KIB, 256 * KIB):
+            comm.collective("AllReduce", count)
+            comm.collective("ReduceScatter", count)
+            comm.collective("AllGather", count)
+            comm.collective("Reduce", count, root=1)
+            comm.collective("Broadcast", count, root=2)
+        comm.collective("AllReduce", 9000, "uint8")
+        comm.nccl.settle()
+
+
+def aggregated(comm: Comm) -> None:
+    """Several collectives in one group: NCCL launches them together."""
+    for _ in range(ROUNDS):
+        with comm.nccl.group():
+            for count in (16, 16, KIB, 64 * KIB):
+                comm.collective("AllReduce", count)
+            comm.collective("AllGather", 8 * KIB)
+        comm.nccl.settle()
+
+
+def burst(comm: Comm) -> None:
+    """Calls without a pause, as many as NCCL can tell the times of."""
+    for _ in range(ROUNDS // 4):
+        for _ in range(BURST):
+            comm.collective("AllReduce", 2 * KIB)
+        comm.nccl.settle()
+
+
+def overrun(comm: Comm) -> None:
+    """More: where NCCL's thread comes late it reads the time of a later operation."""
+    for _ in range(10 * BURST):
+        comm.collective("AllReduce", 2 * KIB)
+
+
+def ring(comm: Comm) -> None:
+    """A Send to the next rank and a Recv from the one before, in a group."""
+    for _ in range(ROUNDS):
+        with comm.nccl.group():
+            comm.send((comm.rank + 1) % comm.nranks, 5000)
+            comm.receive((comm.rank - 1) % comm.nranks, 5000)
+        comm.note_group("SendRecv", 5000 * FLOAT)
+        comm.nccl.wait()
+
+
+def lone_pairs(comm: Comm) -> None:
+    """Sends and Recvs that are calls of their own."""
+    for _ in range(ROUNDS):
+        if comm.rank == 0:
+            comm.send(1, 3 * KIB)
+        if comm.rank == 1:
+            comm.receive(0, 3 * KIB)
+        comm.nccl.wait()
+
+
+def all_to_all(comm: Comm) -> None:
+    """What PyTorch's all_to_all is: a group with all ranks, oneself among them."""
+    for _ in range(ROUNDS):
+        with comm.nccl.group():
+            for peer in range(comm.nranks):
+                comm.send(peer, KIB)
+                comm.receive(peer, KIB)
+        comm.note_group("AlltoAll", comm.nranks * KIB * FLOAT)
+        comm.nccl.wait()
+
+
+def mixed_group(comm: Comm) -> None:
+    """Collectives, Sends and Recvs in one group."""
+    for _ in range(ROUNDS):
+        with comm.nccl.group():
+            comm.collective("AllReduce", 32 * KIB)
+            for peer in comm.others:
+                comm.send(peer, 2 * KIB)
+                comm.receive(peer, 2 * KIB)
+        comm.note_group("AlltoAll", len(comm.others) * 2 * KIB * FLOAT)
+        comm.nccl.wait()
+
+
+def decomposed(comm: Comm) -> None:
+    """NCCL's own AlltoAll, Gather and Scatter."""
+    share = KIB * FLOAT
+    for _ in range(ROUNDS):
+        comm.decomposed("AlltoAll", KIB)
+        comm.note_group("AlltoAll", comm.nranks * share)
+        comm.decomposed("Gather", KIB)
+        comm.decomposed("Scatter", KIB)
+        if comm.rank == 0:
+            comm.note_group("Gather", comm.nranks * share)
+            comm.note_group("Scatter", comm.nranks * share)
+        comm.nccl.wait()
+
+
+def graph(comm: Comm) -> None:
+    """A captured graph, launched again and again."""
+    with comm.nccl.capture(ROUNDS):
+        comm.collective("AllReduce", KIB)
+        comm.collective("ReduceScatter", 16 * KIB)
+        with comm.nccl.group():
+            comm.send((comm.rank + 1) % comm.nranks, 5000)
+            comm.receive((comm.rank - 1) % comm.nranks, 5000)
+        comm.note_group("SendRecv", 5000 * FLOAT)
+    comm.collective("AllReduce", KIB)
+    comm.nccl.settle()
+
+
+def scenes(nccl_version: int) -> dict[str, Scene]:
+    """Return the scenes that a release can play, by the name of their communicator."""
+    found: dict[str, Scene] = {
+        one.__name__: one
+        for one in (
+            *(every_collective, aggregated, burst, overrun),
+            *(ring, lone_pairs, all_to_all, mixed_group, graph),
+        )
+    }
+    if nccl_version >= DECOMPOSED_SINCE:
+        found["decomposed"] = decomposed
+    return found
