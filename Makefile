@@ -52,7 +52,7 @@ FAKECUDA := $(B)/fakecuda/libcuda.so.1
 PLAYED_NCCL := $(B)/player/libnccl.so.2
 # A CUDA runtime to put into NVIDIA's libnccl.so.2, and the NVML that it asks for. x86-64 only, and not part of `build`.
 NCCL_CUDA := $(B)/nccl-played/libplayed-cuda.so
-NCCL_CUDA_OBJ := $(patsubst %,$(B)/tests/nccl/played/%.o,cuda driver gpu graph patch)
+NCCL_CUDA_OBJ := $(patsubst %,$(B)/tests/nccl/played/%.o,cuda driver gpu graph net patch)
 NCCL_NVML := $(B)/nccl-played/libnvidia-ml.so.1
 FAKENVML := $(B)/fakenvml/libnvidia-ml.so.1
 RECORDER := $(B)/recorder.so

@@ -52,6 +52,11 @@ def in_flight(comm: Comm) -> int:
     return comm.enqueued - comm.completed - comm.untimed - comm.lost
 
 
+def sent_steps(process: Process | None) -> int:
+    """Return how many steps of sending over the network a box has."""
+    return sum(one.steps for one in process.nets if one.is_send) if process else 0
+
+
 def counted(process: Process) -> dict[Kind, Counts]:
     """Return what a box has; the function of a group of Sends and Recvs is `group AlltoAll`."""
     names = {comm.index: comm.name for comm in process.comms}
@@ -65,6 +70,11 @@ def counted(process: Process) -> dict[Kind, Counts]:
         one.untimed += key.untimed_ops
         one.bytes += key.bytes + key.untimed_bytes
     return dict(table)
+
+
+def all_ops(process: Process) -> int:
+    """Return how many operations a box has, with those that were dropped."""
+    return sum(one.ops + one.untimed for one in counted(process).values()) + sum(process.dropped)
 
 
 def called(calls: Iterable[Called]) -> dict[Kind, Counts]:

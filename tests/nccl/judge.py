@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from nccl_inspector.model import DROP_REASONS, Process
-from tests.nccl.box import Called, Counts, Kind, called, counted, counted_pairs, pairs
+from tests.nccl.box import Called, Counts, Kind, called, counted, counted_pairs, pairs, sent_steps
 from tests.nccl.scenes import OVERRUN
 
 # From here on NCCL tells of a Broadcast only that it was called.
@@ -24,6 +24,8 @@ class Verdict:
     untimed: int = 0
     implausible: int = 0  # NCCL gave the time of another operation, and the plugin saw it
     bytes: int = 0
+    sent: int = 0  # pieces that NCCL sent over the network
+    steps: int = 0  # those that were counted
     differences: list[str] = field(default_factory=list)
 
 
@@ -85,3 +87,12 @@ def judge_rank(verdict: Verdict, rank: int, calls: Sequence[Called], box: Proces
                 f"rank {rank}, {comm.name}: {comm.enqueued} enqueued, {comm.completed} completed, "
                 f"{comm.untimed} untimed, {comm.lost} lost"
             )
+
+
+def judge_steps(verdict: Verdict, rank: int, sent: int, box: Process) -> None:
+    """Add what one rank sent over the network."""
+    counted_steps = sent_steps(box)
+    verdict.sent += sent
+    verdict.steps += counted_steps
+    if sent != counted_steps:
+        verdict.differences.append(f"rank {rank}: {sent} steps sent, counted {counted_steps}")

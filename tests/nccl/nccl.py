@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from ctypes import CDLL, byref, c_char_p, c_size_t, c_void_p
+from ctypes import CDLL, byref, c_char_p, c_size_t, c_uint64, c_void_p
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ PLAYED = BUILD / "nccl-played" / "libplayed-cuda.so"
 STREAM = 0x5CA0
 BUFFER_BYTES = 1 << 24
 DECOMPOSED_SINCE = 22800
+WIDE_FIFO_SINCE = 23100
 SETTLE_S, LOOK_S = 10.0, 0.01
 # One call of which NCCL makes Sends and Recvs.
 _DECOMPOSED = {
@@ -62,6 +63,15 @@ class PlayedNccl(Nccl):
             if process and not any(in_flight(comm) for comm in process.comms):
                 return
             time.sleep(LOOK_S)
+
+    def network_begin(self) -> None:
+        """Play the GPU's side of connections over the network."""
+        self.played.played_net_begin(32 if self.version() >= WIDE_FIFO_SINCE else 24)
+
+    def network_end(self) -> int:
+        """Return how many pieces NCCL has sent."""
+        self.played.played_net_end.restype = c_uint64
+        return int(self.played.played_net_end())
 
     @contextmanager
     def capture(self, launches: int) -> Iterator[None]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank: `python -m tests.nccl.rank LIBRARY DIRECTORY RANK RANKS`.
+"""One rank: `python -m tests.nccl.rank LIBRARY DIRECTORY RANK RANKS PLACE`.
 
 Plays all scenes, waits until its box has them, and writes what it called to <RANK>.json.
 """
@@ -12,13 +12,14 @@ from dataclasses import asdict
 from pathlib import Path
 
 from tests.gpu.rank import share_id
-from tests.nccl.box import counted, find_box
+from tests.nccl.box import all_ops, find_box, sent_steps
 from tests.nccl.nccl import Comm, PlayedNccl
-from tests.nccl.scenes import scenes
+from tests.nccl.scenes import NETWORK, scenes
 
 # The plugin looks each second whether calls without an operation stay so, and needs two looks.
 PATIENCE_S = 20.0
 LOOK_S = 0.2
+QUIET_S = 0.5
 
 
 def open_comm(nccl: PlayedNccl, directory: Path, name: str, rank: int, nranks: int) -> Comm:
@@ -34,29 +35,42 @@ def await_box(boxes: Path, called: int) -> None:
     end = time.monotonic() + PATIENCE_S
     while time.monotonic() < end:
         process = find_box(boxes, os.getpid())
-        if process and sum(one.ops + one.untimed for one in counted(process).values()) >= called:
+        if process and all_ops(process) >= called:
             return
         time.sleep(LOOK_S)
 
 
-def main(library: str, directory: Path, rank: int, nranks: int) -> None:
-    """Be a rank."""
-    boxes = Path(os.environ["NCCL_INSPECTOR_RUN_DIR"])
-    nccl = PlayedNccl(library, boxes)
+def end_network(nccl: PlayedNccl) -> int:
+    """Return how many pieces NCCL has sent, once it sends no more."""
+    before = -1
+    while (now := sent_steps(find_box(nccl.boxes, os.getpid()))) != before:
+        before = now
+        time.sleep(QUIET_S)
+    return nccl.network_end()
+
+
+def perform(nccl: PlayedNccl, directory: Path, rank: int, nranks: int, place: str) -> None:
+    """Play the scenes of `place`, HOST or NETWORK."""
     comms = []
-    only = os.environ.get("TEST_NCCL_SCENES", "").split()
-    for name, play in scenes(nccl.version()).items():
-        if only and name not in only:
-            continue
+    if place == NETWORK:
+        nccl.network_begin()
+    for name, play in scenes(place, nccl.version()).items():
         comms.append(open_comm(nccl, directory, name, rank, nranks))
         play(comms[-1])
     nccl.wait()
-    await_box(boxes, len(nccl.called))
+    await_box(nccl.boxes, len(nccl.called))
+    steps = end_network(nccl) if place == NETWORK else 0
     for comm in comms:
         nccl.destroy(comm.handle)
-    said = {"pid": os.getpid(), "called": [asdict(one) for one in nccl.called]}
+    said = {"pid": os.getpid(), "steps": steps, "called": [asdict(one) for one in nccl.called]}
     (directory / f"{rank}.json").write_text(json.dumps(said))
 
 
+def main(library: str, directory: Path, rank: int, nranks: int, place: str) -> None:
+    """Be a rank."""
+    nccl = PlayedNccl(library, Path(os.environ["NCCL_INSPECTOR_RUN_DIR"]))
+    perform(nccl, directory, rank, nranks, place)
+
+
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
+    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), sys.argv[5])

@@ -14,8 +14,9 @@ from pathlib import Path
 
 from nccl_inspector.box import read_box
 from tests.nccl.box import Called
-from tests.nccl.judge import Verdict, judge_rank
+from tests.nccl.judge import Verdict, judge_rank, judge_steps
 from tests.nccl.nccl import PLAYED
+from tests.nccl.scenes import HOST, NETWORK
 from tests.nccl.table import write_table
 from tests.nccl.wheels import RELEASES, fetch
 from tests.standin.harness import BUILD
@@ -24,7 +25,7 @@ PLUGIN = BUILD / "libnccl-profiler-inspector.so"
 ROOT = BUILD.parent
 RANKS = 3
 LIMIT_S = 240.0
-# All ranks on one host, which talk through its memory.
+# No GPU of another rank is reached directly: ranks talk through the host's memory, or sockets.
 _NCCL = {
     "NCCL_SOCKET_IFNAME": "lo",
     "NCCL_IB_DISABLE": "1",
@@ -37,12 +38,13 @@ _NCCL = {
 }
 
 
-def rank_env(boxes: Path, rank: int) -> dict[str, str]:
+def rank_env(boxes: Path, rank: int, place: str) -> dict[str, str]:
     """Return a rank's environment: ours without Slurm's and NCCL's, and what is to be loaded."""
     inherited = {
         name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "NCCL"))
     }
-    return inherited | _NCCL | {
+    apart = {"NCCL_HOSTID": f"host-{rank}", "NCCL_PROTO": "Simple", "NCCL_INSPECTOR_NET": "on"}
+    return inherited | _NCCL | (apart if place == NETWORK else {}) | {
         "PYTHONPATH": f"{ROOT}:{ROOT / 'python'}",
         "LD_LIBRARY_PATH": f"{PLAYED.parent}:{BUILD / 'fakecuda'}",
         "CUDA_VISIBLE_DEVICES": str(rank),
@@ -64,17 +66,17 @@ def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> None:
         time.sleep(0.05)
 
 
-def play(library: Path, directory: Path) -> list[str]:
+def play(library: Path, directory: Path, place: str) -> list[str]:
     """Run the ranks; return what those said that failed."""
     (directory / "boxes").mkdir()
     processes = []
     for rank in range(RANKS):
-        words = ["tests.nccl.rank", str(library), str(directory), str(rank), str(RANKS)]
+        words = ["tests.nccl.rank", str(library), str(directory), str(rank), str(RANKS), place]
         with (directory / f"log.{rank}").open("wb") as log:
             processes.append(
                 subprocess.Popen(
                     [sys.executable, "-m", *words],
-                    env=rank_env(directory / "boxes", rank),
+                    env=rank_env(directory / "boxes", rank, place),
                     stdout=log,
                     stderr=subprocess.STDOUT,
                 )
@@ -103,20 +105,33 @@ def judge(verdict: Verdict, directory: Path) -> None:
         finally:
             os.close(fd)
         judge_rank(verdict, rank, calls, box)
+        judge_steps(verdict, rank, said["steps"], box)
 
 
 def try_release(release: str, keep: Path | None) -> Verdict:
     """Return what one release did."""
     verdict = Verdict(release)
     library = fetch(release)
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as place:
-        directory = Path(place)
-        verdict.differences = play(library, directory)
-        if not verdict.differences:
-            judge(verdict, directory)
-        if keep:
-            shutil.copytree(directory, keep / release, dirs_exist_ok=True)
+    for place in HOST, NETWORK:
+        with tempfile.TemporaryDirectory(dir="/dev/shm") as path:
+            directory = Path(path)
+            failed = play(library, directory, place)
+            if failed:
+                verdict.differences += failed
+            else:
+                judge(verdict, directory)
+            if keep:
+                shutil.copytree(directory, keep / f"{release}-{place}", dirs_exist_ok=True)
     return verdict
+
+
+def spell(one: Verdict) -> str:
+    """Return a line for the terminal."""
+    return (
+        f"NCCL {one.release}: v{one.api}, called {one.called}, counted {one.counted}, "
+        f"timed {one.timed}, steps {one.sent}, counted {one.steps}, "
+        f"{len(one.differences)} differences"
+    )
 
 
 def main() -> int:
@@ -131,12 +146,7 @@ def main() -> int:
         began = time.monotonic()
         verdict = try_release(release, options.keep)
         verdicts.append(verdict)
-        print(
-            f"NCCL {release}: v{verdict.api}, called {verdict.called}, counted {verdict.counted}, "
-            f"timed {verdict.timed}, {len(verdict.differences)} differences "
-            f"({time.monotonic() - began:.0f} s)",
-            flush=True,
-        )
+        print(f"{spell(verdict)} ({time.monotonic() - began:.0f} s)", flush=True)
         for line in verdict.differences:
             print(f"  {line}")
     if options.table:

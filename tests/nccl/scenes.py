@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the ranks call, each scene on a communicator of its own."""
 
+import os
 from collections.abc import Callable
 
 from tests.nccl.nccl import DECOMPOSED_SINCE, Comm
 
+# The ranks are on one host, or each on one of its own.
+HOST, NETWORK = "host", "network"
 KIB = 1 << 10
 FLOAT = 4
 ROUNDS = 20
@@ -121,15 +124,14 @@ def graph(comm: Comm) -> None:
     comm.nccl.settle()
 
 
-def scenes(nccl_version: int) -> dict[str, Scene]:
+def scenes(place: str, nccl_version: int) -> dict[str, Scene]:
     """Return the scenes that a release can play, by the name of their communicator."""
-    found: dict[str, Scene] = {
-        one.__name__: one
-        for one in (
-            *(every_collective, aggregated, burst, overrun),
-            *(ring, lone_pairs, all_to_all, mixed_group, graph),
-        )
-    }
-    if nccl_version >= DECOMPOSED_SINCE:
-        found["decomposed"] = decomposed
-    return found
+    if place == NETWORK:
+        chosen = [every_collective, ring, all_to_all, graph]
+    else:
+        chosen = [every_collective, aggregated, burst, overrun, ring, lone_pairs, all_to_all]
+        chosen += [mixed_group, graph]
+        if nccl_version >= DECOMPOSED_SINCE:
+            chosen.append(decomposed)
+    only = os.environ.get("TEST_NCCL_SCENES", "").split()
+    return {one.__name__: one for one in chosen if not only or one.__name__ in only}

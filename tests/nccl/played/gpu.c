@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* gpu.c - a queue, a thread that works it off, and what NCCL's kernels tell the profiler.
  *
- * The layouts below are those of the debug information in libnccl.so.2 of 2.27.7 to 2.32.3. */
+ * NCCL's kernels count the works of each channel, whether they are profiled or not. */
 #include "gpu.h"
 
 #include <pthread.h>
@@ -12,39 +12,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#define CHANNELS 64
-#define RING 64
+#include "layout.h"
+#include "net.h"
+
 #define RINGS 128
 #define KERNEL_US 30
-
-struct stamp {
-	volatile uint64_t counter, timestamp;
-};
-
-/* ncclDevProfiler, one for each channel. */
-struct ring {
-	struct stamp data[RING];
-};
-
-/* ncclDevWorkBatch: bits 0 to 13 of the flags are nextJump, bit 14 is nextExtends. */
-struct batch {
-	uint32_t flags, offset_base;
-	uint64_t offset_bitset;
-};
-
-/* ncclKernelComm, called ncclDevComm before 2.28. */
-struct kernel_comm {
-	char head[72];
-	struct ring *started, *completed;
-};
-
-/* ncclDevKernelArgs and what follows it. */
-struct kernel_args {
-	struct kernel_comm *comm;
-	uint64_t channel_mask;
-	uint64_t work[2];
-	struct batch batches[];
-};
 
 struct item {
 	struct item *next;
@@ -127,6 +99,7 @@ static void run_kernel(const struct kernel_args *args)
 	const struct batch *batch = args->batches;
 	bool more = true;
 
+	net_serve(comm);
 	for (unsigned c = 0; c < CHANNELS; c++)
 		if (args->channel_mask >> c & 1)
 			at[c] = batch++;
