@@ -4,12 +4,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from nccl_inspector.model import DROP_REASONS, Process
+from nccl_inspector.model import DROP_REASONS, FUNCS, Process
 from tests.nccl.box import Called, Counts, Kind, called, counted, counted_pairs, pairs, sent_steps
-from tests.nccl.scenes import OVERRUN
+from tests.nccl.scenes import AGGREGATED, BROADCAST_UNTOLD_SINCE, OVERRUN
 
-# From here on NCCL tells of a Broadcast only that it was called.
-BROADCAST_UNTIMED_SINCE = 22900
+BATCH_NS = 30_000  # KERNEL_NS of tests/nccl/played/gpu.c
+BATCHES_MAX = 5  # there are as many operations in a group
 
 
 @dataclass
@@ -17,6 +17,7 @@ class Verdict:
     """One release."""
 
     release: str
+    by_name: bool = False  # the plugin is loaded by its name, not by its path
     api: int = 0
     called: int = 0
     counted: int = 0
@@ -33,7 +34,7 @@ def _untimed_wanted(calls: Sequence[Called], rank: int, nccl: int) -> dict[Kind,
     """Return how many operations of a kind NCCL gives no kernel event of."""
     found: dict[Kind, int] = {}
     for call in calls:
-        silent = call.func == "Broadcast" and nccl >= BROADCAST_UNTIMED_SINCE
+        silent = call.func == "Broadcast" and nccl >= BROADCAST_UNTOLD_SINCE
         if silent or call.peer == rank:
             kind = (call.comm, call.func)
             found[kind] = found.get(kind, 0) + 1
@@ -67,10 +68,27 @@ def _judge_kinds(verdict: Verdict, rank: int, calls: Sequence[Called], box: Proc
             )
 
 
+def _judge_times(verdict: Verdict, rank: int, box: Process) -> None:
+    """An operation takes the time of a batch, or of as many as NCCL has spread it over."""
+    names = {comm.index: comm.name for comm in box.comms}
+    for key in box.keys:
+        name = names.get(key.comm, "?")
+        if not key.ops or name == OVERRUN:
+            continue
+        most = BATCHES_MAX if name == AGGREGATED else 1
+        times = (key.min_ns, key.max_ns)
+        if any(time % BATCH_NS or not 0 < time <= most * BATCH_NS for time in times):
+            verdict.differences.append(
+                f"rank {rank}, {name}, {FUNCS[key.func]}: times of {times[0]} to {times[1]} ns, "
+                f"should be {BATCH_NS}"
+            )
+
+
 def judge_rank(verdict: Verdict, rank: int, calls: Sequence[Called], box: Process) -> None:
     """Add what one rank's box says."""
     verdict.api = box.facts.api_version
     _judge_kinds(verdict, rank, calls, box)
+    _judge_times(verdict, rank, box)
     wanted, found = pairs(calls, rank), counted_pairs(box)
     for name, func, peer in sorted(wanted.keys() | found.keys()):
         want, have = wanted[name, func, peer], found[name, func, peer]

@@ -16,14 +16,13 @@ from nccl_inspector.box import read_box
 from tests.nccl.box import Called
 from tests.nccl.judge import Verdict, judge_rank, judge_steps
 from tests.nccl.nccl import PLAYED
-from tests.nccl.scenes import HOST, NETWORK
+from tests.nccl.scenes import HOST, NETWORK, RANKS
 from tests.nccl.table import write_table
-from tests.nccl.wheels import RELEASES, fetch
+from tests.nccl.wheels import NAME_ONLY, RELEASES, fetch
 from tests.standin.harness import BUILD
 
 PLUGIN = BUILD / "libnccl-profiler-inspector.so"
 ROOT = BUILD.parent
-RANKS = 3
 LIMIT_S = 240.0
 # No GPU of another rank is reached directly: ranks talk through the host's memory, or sockets.
 _NCCL = {
@@ -38,7 +37,7 @@ _NCCL = {
 }
 
 
-def rank_env(boxes: Path, rank: int, place: str) -> dict[str, str]:
+def rank_env(boxes: Path, rank: int, place: str, by_name: bool) -> dict[str, str]:
     """Return a rank's environment: ours without Slurm's and NCCL's, and what is to be loaded."""
     inherited = {
         name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "NCCL"))
@@ -46,9 +45,9 @@ def rank_env(boxes: Path, rank: int, place: str) -> dict[str, str]:
     apart = {"NCCL_HOSTID": f"host-{rank}", "NCCL_PROTO": "Simple", "NCCL_INSPECTOR_NET": "on"}
     return inherited | _NCCL | (apart if place == NETWORK else {}) | {
         "PYTHONPATH": f"{ROOT}:{ROOT / 'python'}",
-        "LD_LIBRARY_PATH": f"{PLAYED.parent}:{BUILD / 'fakecuda'}",
+        "LD_LIBRARY_PATH": f"{PLAYED.parent}:{BUILD / 'fakecuda'}:{PLUGIN.parent}",
         "CUDA_VISIBLE_DEVICES": str(rank),
-        "NCCL_PROFILER_PLUGIN": str(PLUGIN),
+        "NCCL_PROFILER_PLUGIN": PLUGIN.name if by_name else str(PLUGIN),
         "NCCL_INSPECTOR_ENABLE": "1",
         "NCCL_INSPECTOR_RUN_DIR": str(boxes),
         "NCCL_INSPECTOR_PROM_DUMP": "1",
@@ -66,7 +65,7 @@ def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> None:
         time.sleep(0.05)
 
 
-def play(library: Path, directory: Path, place: str) -> list[str]:
+def play(library: Path, directory: Path, place: str, by_name: bool) -> list[str]:
     """Run the ranks; return what those said that failed."""
     (directory / "boxes").mkdir()
     processes = []
@@ -76,7 +75,7 @@ def play(library: Path, directory: Path, place: str) -> list[str]:
             processes.append(
                 subprocess.Popen(
                     [sys.executable, "-m", *words],
-                    env=rank_env(directory / "boxes", rank, place),
+                    env=rank_env(directory / "boxes", rank, place, by_name),
                     stdout=log,
                     stderr=subprocess.STDOUT,
                 )
@@ -110,12 +109,12 @@ def judge(verdict: Verdict, directory: Path) -> None:
 
 def try_release(release: str, keep: Path | None) -> Verdict:
     """Return what one release did."""
-    verdict = Verdict(release)
+    verdict = Verdict(release, by_name=release in NAME_ONLY)
     library = fetch(release)
     for place in HOST, NETWORK:
         with tempfile.TemporaryDirectory(dir="/dev/shm") as path:
             directory = Path(path)
-            failed = play(library, directory, place)
+            failed = play(library, directory, place, verdict.by_name)
             if failed:
                 verdict.differences += failed
             else:

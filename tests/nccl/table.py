@@ -5,37 +5,58 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.nccl.judge import Verdict
+from tests.nccl.scenes import RANKS
 from tests.nccl.wheels import PACKAGE
 
+BY_NAME = r"\*"
 HEAD = f"""# NCCL's own releases
 
 Made by `make test-nccl`; no line is written by hand. Each line is NVIDIA's unmodified
-`libnccl.so.2` of that release, from the wheel `{PACKAGE}`, with this plugin loaded by it. NCCL
-itself makes communicators, chooses algorithms, plans and launches kernels, runs its proxy and
-profiler threads, and calls the plugin. There is no GPU: the CUDA runtime inside the library is
-replaced in memory by one that keeps device memory on the host, and whose kernels move no data
-but tell the profiler when they began and ended, as NCCL's kernels do.
+`libnccl.so.2` of that release, from the wheel `{PACKAGE}`, which loads this plugin. {RANKS} ranks
+play the same calls twice: on one host, and each on a host of its own, which talk over NCCL's
+sockets.
 
-- *called*: operations that the ranks called, and each group of Sends and Recvs once more
-  as the plugin does. Bytes, and operations with each peer, are compared, too.
-- *timed*: counted with a time of the (played) GPU's clock.
-- *untimed*: counted without one, where NCCL tells of no kernel: Broadcast from 2.29 on, and what
-  a rank sends to itself.
-- *implausible*: dropped. NCCL reads the clocks of the last 64 works of a channel; when its
-  thread comes late it gives the time of a later one. Provoked here by 600 calls without a pause.
-- *differences*: between what was called and what was counted, other than these. The run fails
-  unless it is 0.
+**What is real:** NCCL makes the communicators, chooses algorithms, plans and launches kernels,
+captures CUDA graphs, runs its proxy and profiler threads, and calls the plugin.
 
-| NCCL | interface | called | counted | timed | untimed | implausible | differences |
-| --- | --- | --- | --- | --- | --- | --- | --- |
+**What is played:** there is no GPU. The CUDA runtime inside the library is replaced in memory
+(`tests/nccl/played`). Device memory is memory of the host. Kernels move no data; they tell the
+profiler when each channel's work began and ended, as NCCL's kernels do. So no result of a
+collective and no bandwidth is tested here, nor NVLink, CollNet, symmetric kernels, copy engines
+or the phases of kernels.
+
+The run fails unless all of these are exact, rank by rank: operations and bytes of each function
+of each communicator; operations with each peer; which of them have a time, and that time to the
+nanosecond; the steps of the network; and that nothing was dropped or lost. *Differences* counts
+what was not.
+
+- *called*: operations that the ranks called. A group of Sends and Recvs is one more, as in the
+  plugin's figures.
+- *timed*: counted with a time of the GPU's clock.
+- *untimed*: counted without a time, where NCCL tells of no kernel: Broadcast from 2.29 on, and
+  what a rank sends to itself.
+- *implausible*: dropped, and not among the counted. NCCL can read the clocks of a channel's last
+  64 works only. When its thread is later than that, it gives the time of a later work. Provoked
+  here by 600 calls without a pause, and allowed there only.
+- *steps*: pieces that NCCL's proxy sent over the network, counted of sent.
+- {BY_NAME}: this release opens no profiler that `NCCL_PROFILER_PLUGIN` gives by a path, as Slurm's
+  side does. Here it was given by its name, with its folder in `LD_LIBRARY_PATH`.
+
+| NCCL | interface | called | counted | timed | untimed | implausible | steps | differences |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- |
 """
 
 
 def write_table(path: Path, verdicts: Sequence[Verdict]) -> None:
     """Write it."""
-    rows = [
-        f"| {one.release} | v{one.api} | {one.called} | {one.counted} | {one.timed} "
-        f"| {one.untimed} | {one.implausible} | {len(one.differences)} |\n"
-        for one in verdicts
-    ]
+    rows = []
+    for one in verdicts:
+        cells = [
+            one.release + (BY_NAME if one.by_name else ""),
+            f"v{one.api}",
+            *(one.called, one.counted, one.timed, one.untimed, one.implausible),
+            f"{one.steps} of {one.sent}",
+            len(one.differences),
+        ]
+        rows.append("| " + " | ".join(map(str, cells)) + " |\n")
     path.write_text(HEAD + "".join(rows))

@@ -16,7 +16,7 @@
 #include "net.h"
 
 #define RINGS 128
-#define KERNEL_US 30
+#define KERNEL_NS 30000
 
 struct item {
 	struct item *next;
@@ -61,14 +61,19 @@ void gpu_forget(const void *memory)
 	pthread_mutex_unlock(&lock);
 }
 
-static void stamp(struct ring *ring, uint64_t from, uint64_t to)
+static uint64_t now_ns(void)
 {
 	struct timespec now;
 
 	clock_gettime(CLOCK_REALTIME, &now);
-	for (uint64_t i = from; i <= to; i++) {
-		ring->data[i % RING].timestamp =
-			(uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* Works from + 1 to from + n of a channel. NCCL reads a time when it has seen the counter. */
+static void stamp(struct ring *ring, uint64_t from, unsigned n, uint64_t at_ns)
+{
+	for (uint64_t i = from + 1; i <= from + n; i++) {
+		ring->data[i % RING].timestamp = at_ns;
 		atomic_thread_fence(memory_order_seq_cst);
 		ring->data[i % RING].counter = i;
 	}
@@ -90,13 +95,15 @@ static unsigned take_batch(const struct batch **at)
 	return n;
 }
 
-/* Each channel takes its batches one after the other; all channels work at the same time. */
+/* Each channel takes its batches one after the other; all channels work at the same time, and each
+ * batch for KERNEL_NS to the nanosecond, so that the time of an operation is a multiple of it. */
 static void run_kernel(const struct kernel_args *args)
 {
 	const struct kernel_comm *comm = args->comm;
 	uint64_t *counter = counters_of(comm->started);
 	const struct batch *at[CHANNELS] = {0};
 	const struct batch *batch = args->batches;
+	uint64_t start_ns = now_ns();
 	bool more = true;
 
 	net_serve(comm);
@@ -110,14 +117,15 @@ static void run_kernel(const struct kernel_args *args)
 		for (unsigned c = 0; c < CHANNELS; c++)
 			if (at[c]) {
 				n[c] = take_batch(&at[c]);
-				stamp(&comm->started[c], counter[c] + 1, counter[c] + n[c]);
+				stamp(&comm->started[c], counter[c], n[c], start_ns);
 				more |= at[c] != NULL;
 			}
-		usleep(KERNEL_US);
+		usleep(KERNEL_NS / 1000);
 		for (unsigned c = 0; c < CHANNELS; c++) {
-			stamp(&comm->completed[c], counter[c] + 1, counter[c] + n[c]);
+			stamp(&comm->completed[c], counter[c], n[c], start_ns + KERNEL_NS);
 			counter[c] += n[c];
 		}
+		start_ns += KERNEL_NS;
 	}
 }
 
