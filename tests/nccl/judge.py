@@ -6,7 +6,13 @@ from dataclasses import dataclass, field
 
 from nccl_inspector.model import DROP_REASONS, FUNCS, Process
 from tests.nccl.box import Called, Counts, Kind, called, counted, counted_pairs, pairs, sent_steps
-from tests.nccl.scenes import AGGREGATED, BROADCAST_UNTOLD_SINCE, OVERRUN
+from tests.nccl.scenes import (
+    AGGREGATED,
+    BROADCAST_UNTOLD_SINCE,
+    OVERRUN,
+    SELF_COUNTED_SINCE,
+    WITH_SELF,
+)
 
 BATCH_NS = 30_000  # KERNEL_NS of tests/nccl/played/gpu.c
 BATCHES_MAX = 5  # there are as many operations in a group
@@ -24,6 +30,7 @@ class Verdict:
     timed: int = 0
     untimed: int = 0
     implausible: int = 0  # NCCL gave the time of another operation, and the plugin saw it
+    foreign: int = 0  # kinds of a rank with times of other operations, by NCCL's own mistake
     bytes: int = 0
     sent: int = 0  # pieces that NCCL sent over the network
     steps: int = 0  # those that were counted
@@ -77,7 +84,11 @@ def _judge_times(verdict: Verdict, rank: int, box: Process) -> None:
             continue
         most = BATCHES_MAX if name == AGGREGATED else 1
         times = (key.min_ns, key.max_ns)
-        if any(time % BATCH_NS or not 0 < time <= most * BATCH_NS for time in times):
+        if not any(time % BATCH_NS or not 0 < time <= most * BATCH_NS for time in times):
+            continue
+        if name in WITH_SELF and box.facts.nccl_version < SELF_COUNTED_SINCE:
+            verdict.foreign += 1
+        else:
             verdict.differences.append(
                 f"rank {rank}, {name}, {FUNCS[key.func]}: times of {times[0]} to {times[1]} ns, "
                 f"should be {BATCH_NS}"

@@ -38,12 +38,15 @@ what was not.
 - *implausible*: dropped, and not among the counted. NCCL can read the clocks of a channel's last
   64 works only. When its thread is later than that, it gives the time of a later work. Provoked
   here by 600 calls without a pause, and allowed there only.
+- *foreign*: kinds of operation of a rank that have times of other operations. Up to 2.30 NCCL
+  does not count the work of what a rank sends to itself, but its kernel does; from then on that
+  communicator's operations on that channel get the clocks of earlier ones. Counts are right.
 - *steps*: pieces that NCCL's proxy sent over the network, counted of sent.
 - {BY_NAME}: this release opens no profiler that `NCCL_PROFILER_PLUGIN` gives by a path, as Slurm's
   side does. Here it was given by its name, with its folder in `LD_LIBRARY_PATH`.
 
-| NCCL | interface | called | counted | timed | untimed | implausible | steps | differences |
-| --- | --- | --- | --- | --- | --- | --- | --- | --- |
+| NCCL | interface | called | counted | timed | untimed | implausible | foreign | steps | differences |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
 """
 
 
@@ -54,7 +57,7 @@ def write_table(path: Path, verdicts: Sequence[Verdict]) -> None:
         cells = [
             one.release + (BY_NAME if one.by_name else ""),
             f"v{one.api}",
-            *(one.called, one.counted, one.timed, one.untimed, one.implausible),
+            *(one.called, one.counted, one.timed, one.untimed, one.implausible, one.foreign),
             f"{one.steps} of {one.sent}",
             len(one.differences),
         ]

@@ -9,8 +9,8 @@ from tests.standin.harness import BUILD
 
 PACKAGE = "nvidia-nccl-cu12"
 LIBRARY = Path("nvidia", "nccl", "lib", "libnccl.so.2")
-# The first and the last of each interface from 2.27 on, and the newest.
-RELEASES = ("2.27.3", "2.27.7", "2.28.3", "2.28.9", "2.29.7", "2.30.7", "2.31.2", "2.32.3")
+# The last of each minor release from 2.27 on, and the first.
+RELEASES = ("2.27.3", "2.27.7", "2.28.9", "2.29.7", "2.30.7", "2.31.2", "2.32.3")
 # NCCL_PROFILER_PLUGIN with a path opens nothing there; `libX.so` on the loader's path does.
 NAME_ONLY = ("2.27.3",)
 

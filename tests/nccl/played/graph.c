@@ -158,6 +158,22 @@ CUDA(cudaStreamUpdateCaptureDependencies_v2, void *stream, void **nodes, const v
 	return cudaStreamUpdateCaptureDependencies(stream, nodes, n, flags);
 }
 
+CUDA(cudaGraphAddDependencies, void *which, const void **from, const void **to, size_t n)
+{
+	(void)which;
+	(void)from;
+	(void)to;
+	(void)n;
+	return SUCCESS;
+}
+
+CUDA(cudaGraphAddDependencies_v2, void *which, const void **from, const void **to,
+     const void *edges, size_t n)
+{
+	(void)edges;
+	return cudaGraphAddDependencies(which, from, to, n);
+}
+
 CUDA(cudaGraphAddEventRecordNode, void **node, void *which, const void **after, size_t n,
      void *event)
 {

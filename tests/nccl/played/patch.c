@@ -24,7 +24,7 @@ static unsigned n_stubs;
 
 __attribute__((noreturn, used)) static void not_played(const char *name)
 {
-	fprintf(stderr, "NCCL calls %s(), which tests/nccl/cuda.c does not have\n", name);
+	fprintf(stderr, "NCCL calls %s(), which tests/nccl/played does not have\n", name);
 	_exit(3);
 }
 
