@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The page of the docs: what the plugin counted of each release."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tests.nccl.judge import Verdict
@@ -45,14 +45,22 @@ what was not.
 - {BY_NAME}: this release opens no profiler that `NCCL_PROFILER_PLUGIN` gives by a path, as Slurm's
   side does. Here it was given by its name, with its folder in `LD_LIBRARY_PATH`.
 
-| NCCL | interface | called | counted | timed | untimed | implausible | foreign | steps | differences |
-| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
 """
+
+
+COLUMNS = (
+    *("NCCL", "interface", "called", "counted", "timed", "untimed", "implausible", "foreign"),
+    *("steps", "differences"),
+)
+
+
+def _row(cells: Iterable[object]) -> str:
+    return "| " + " | ".join(map(str, cells)) + " |\n"
 
 
 def write_table(path: Path, verdicts: Sequence[Verdict]) -> None:
     """Write it."""
-    rows = []
+    rows = [_row(COLUMNS), _row(["---"] * len(COLUMNS))]
     for one in verdicts:
         cells = [
             one.release + (BY_NAME if one.by_name else ""),
@@ -61,5 +69,5 @@ def write_table(path: Path, verdicts: Sequence[Verdict]) -> None:
             f"{one.steps} of {one.sent}",
             len(one.differences),
         ]
-        rows.append("| " + " | ".join(map(str, cells)) + " |\n")
+        rows.append(_row(cells))
     path.write_text(HEAD + "".join(rows))
