@@ -66,6 +66,10 @@ class PlayedNccl(Nccl):
             time.sleep(LOOK_S)
         self.patience_s = 0.0  # something is counted wrongly: the end of the run says what
 
+    def batch_ns(self, duration_ns: int) -> None:
+        """Let each operation of later kernels last so long."""
+        self.played.played_batch_ns(duration_ns)
+
     def network_begin(self) -> None:
         """Play the GPU's side of connections over the network."""
         self.played.played_net_begin(32 if self.version() >= WIDE_FIFO_SINCE else 24)

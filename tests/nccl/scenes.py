@@ -18,7 +18,8 @@ BURST = 60  # a channel's last 64 works are those whose times NCCL can still rea
 # Before, NCCL's host does not count the work of what a rank sends to itself, and its kernel does:
 # what comes later on that channel gets the clocks of an earlier work.
 SELF_COUNTED_SINCE = 23100
-WITH_SELF = ("all_to_all", "decomposed")
+WITH_SELF = ("all_to_all", "after_self", "decomposed")
+BATCH_NS, LONG_NS = 30_000, 300_000
 OVERRUN, AGGREGATED = "overrun", "aggregated"
 
 Scene = Callable[[Comm], None]
@@ -99,6 +100,17 @@ def all_to_all(comm: Comm) -> None:
         comm.nccl.wait()
 
 
+def after_self(comm: Comm) -> None:
+    """Longer operations after some with oneself: each must have the time of its own kernel."""
+    all_to_all(comm)
+    comm.nccl.settle()
+    comm.nccl.batch_ns(LONG_NS)
+    for _ in range(ROUNDS):
+        comm.collective("AllReduce", 2 * KIB)
+        comm.nccl.settle()
+    comm.nccl.batch_ns(BATCH_NS)
+
+
 def mixed_group(comm: Comm) -> None:
     """Collectives, Sends and Recvs in one group."""
     for _ in range(ROUNDS):
@@ -146,7 +158,7 @@ def scenes(place: str, nccl_version: int) -> dict[str, Scene]:
             chosen.append(broadcasts)
     else:
         chosen = [collectives, broadcasts, aggregated, burst, overrun, ring, lone_pairs]
-        chosen += [all_to_all, mixed_group, graph]
+        chosen += [all_to_all, after_self, mixed_group, graph]
         if nccl_version >= DECOMPOSED_SINCE:
             chosen.append(decomposed)
     only = os.environ.get("TEST_NCCL_SCENES", "").split()

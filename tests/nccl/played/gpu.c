@@ -16,7 +16,6 @@
 #include "net.h"
 
 #define RINGS 128
-#define KERNEL_NS 30000
 
 struct item {
 	struct item *next;
@@ -24,6 +23,8 @@ struct item {
 	void *data;
 	uint64_t args[];
 };
+
+static volatile unsigned batch_ns = 30000; /* how long one lasts */
 
 /* What a kernel keeps in the memory of the device between launches. */
 static struct {
@@ -96,7 +97,7 @@ static unsigned take_batch(const struct batch **at)
 }
 
 /* Each channel takes its batches one after the other; all channels work at the same time, and each
- * batch for KERNEL_NS to the nanosecond, so that the time of an operation is a multiple of it. */
+ * batch for batch_ns to the nanosecond, so that the time of an operation is a multiple of it. */
 static void run_kernel(const struct kernel_args *args)
 {
 	const struct kernel_comm *comm = args->comm;
@@ -120,12 +121,12 @@ static void run_kernel(const struct kernel_args *args)
 				stamp(&comm->started[c], counter[c], n[c], start_ns);
 				more |= at[c] != NULL;
 			}
-		usleep(KERNEL_NS / 1000);
+		usleep(batch_ns / 1000);
 		for (unsigned c = 0; c < CHANNELS; c++) {
-			stamp(&comm->completed[c], counter[c], n[c], start_ns + KERNEL_NS);
+			stamp(&comm->completed[c], counter[c], n[c], start_ns + batch_ns);
 			counter[c] += n[c];
 		}
-		start_ns += KERNEL_NS;
+		start_ns += batch_ns;
 	}
 }
 
@@ -185,6 +186,12 @@ void gpu_call(void (*function)(void *), void *data)
 	item->function = function;
 	item->data = data;
 	put(item);
+}
+
+void played_batch_ns(unsigned ns)
+{
+	gpu_wait(gpu_last());
+	batch_ns = ns;
 }
 
 uint64_t gpu_last(void)

@@ -20,6 +20,9 @@ uint64_t gpu_last(void);
 bool gpu_is_done(uint64_t number);
 void gpu_wait(uint64_t number);
 
+/* For the ranks: from now on a batch of works lasts so long (30,000 ns at first). */
+void played_batch_ns(unsigned ns);
+
 /* The memory is free again: a ring that was there is none any more. */
 void gpu_forget(const void *memory);
 
