@@ -10,9 +10,10 @@ from tests.nccl.scenes import (
     AGGREGATED,
     BATCH_NS,
     BROADCAST_UNTOLD_SINCE,
+    CLOCKS_RIGHT_SINCE,
     LONG_NS,
     OVERRUN,
-    SELF_COUNTED_SINCE,
+    SHORT_NS,
     WITH_SELF,
 )
 
@@ -30,7 +31,8 @@ class Verdict:
     counted: int = 0
     timed: int = 0
     untimed: int = 0
-    implausible: int = 0  # NCCL gave the time of another operation, and the plugin saw it
+    implausible: int = 0  # NCCL gave clocks that cannot be true
+    unstarted: int = 0  # NCCL told an end without a start
     foreign: int = 0  # kinds of a rank with times of other operations, by NCCL's own mistake
     bytes: int = 0
     sent: int = 0  # pieces that NCCL sent over the network
@@ -49,11 +51,19 @@ def _untimed_wanted(calls: Sequence[Called], rank: int, nccl: int) -> dict[Kind,
     return found
 
 
+def _dropped(box: Process, reason: str) -> int:
+    return box.dropped[DROP_REASONS.index(reason)]
+
+
+def _may_lack(comm: str, nccl: int) -> bool:
+    """Tell whether NCCL gives clocks there that cannot be true, so that operations are dropped."""
+    return comm == OVERRUN or (comm in WITH_SELF and nccl < CLOCKS_RIGHT_SINCE)
+
+
 def _judge_kinds(verdict: Verdict, rank: int, calls: Sequence[Called], box: Process) -> None:
     wanted, found = called(calls), counted(box)
-    implausible = box.dropped[DROP_REASONS.index("implausible")]
-    verdict.implausible += implausible
     untimed = _untimed_wanted(calls, rank, box.facts.nccl_version)
+    lacking = unstarted = 0
     for kind in sorted(wanted.keys() | found.keys()):
         want, have = wanted.get(kind, Counts()), found.get(kind, Counts())
         verdict.called += want.ops
@@ -61,26 +71,36 @@ def _judge_kinds(verdict: Verdict, rank: int, calls: Sequence[Called], box: Proc
         verdict.timed += have.ops
         verdict.untimed += have.untimed
         verdict.bytes += want.bytes
-        at = f"rank {rank}, {kind[0]}, {kind[1]}"
-        if kind[0] == OVERRUN:
-            have.ops += implausible
-            have.bytes += implausible * want.bytes // max(want.ops, 1)
-        if (want.ops, want.bytes) != (have.ops + have.untimed, have.bytes):
+        at, is_group = f"rank {rank}, {kind[0]}, {kind[1]}", kind[1].startswith("group ")
+        lack = want.ops - have.ops - have.untimed
+        if lack > 0 and _may_lack(kind[0], box.facts.nccl_version):
+            lacking += 0 if is_group else lack
+        elif (lack, want.bytes) != (0, have.bytes):
             verdict.differences.append(
                 f"{at}: called {want.ops} with {want.bytes} bytes, "
-                f"counted {have.ops + have.untimed} with {have.bytes}"
+                f"counted {want.ops - lack} with {have.bytes}"
             )
-        if have.untimed != untimed.get(kind, 0):
+        more = have.untimed - untimed.get(kind, 0)
+        if more < 0 or more > _dropped(box, "stale"):
             verdict.differences.append(
                 f"{at}: {have.untimed} without a time, should be {untimed.get(kind, 0)}"
             )
+        unstarted += 0 if is_group else max(more, 0)
+    verdict.implausible += lacking
+    verdict.unstarted += unstarted
+    if lacking != _dropped(box, "implausible"):
+        verdict.differences.append(
+            f"rank {rank}: {lacking} operations lacking, "
+            f"{_dropped(box, 'implausible')} dropped: implausible"
+        )
 
 
 def _is_right(name: str, func: str, time_ns: int) -> bool:
     """An operation takes the time of a batch, or of as many as NCCL has spread it over."""
     if name == AGGREGATED:
         return time_ns % BATCH_NS == 0 and 0 < time_ns <= BATCHES_MAX * BATCH_NS
-    return time_ns == (LONG_NS if (name, func) == ("after_self", "AllReduce") else BATCH_NS)
+    special = {("after_self", "AllReduce"): LONG_NS, ("instant", "AllReduce"): SHORT_NS}
+    return time_ns == special.get((name, func), BATCH_NS)
 
 
 def _judge_times(verdict: Verdict, rank: int, box: Process) -> None:
@@ -90,7 +110,7 @@ def _judge_times(verdict: Verdict, rank: int, box: Process) -> None:
         times = (key.min_ns, key.max_ns)
         if not key.ops or name == OVERRUN or all(_is_right(name, func, time) for time in times):
             continue
-        if name in WITH_SELF and box.facts.nccl_version < SELF_COUNTED_SINCE:
+        if name in WITH_SELF and box.facts.nccl_version < CLOCKS_RIGHT_SINCE:
             verdict.foreign += 1
         else:
             verdict.differences.append(
@@ -110,8 +130,11 @@ def judge_rank(verdict: Verdict, rank: int, calls: Sequence[Called], box: Proces
             verdict.differences.append(
                 f"rank {rank}, {name}: {func} with rank {peer}: called {want}, counted {have}"
             )
+    forgiven = {"implausible"}  # by _judge_kinds
+    if box.facts.nccl_version < CLOCKS_RIGHT_SINCE:
+        forgiven.add("stale")  # an end without a start
     for reason, count in zip(DROP_REASONS, box.dropped, strict=False):
-        if count and reason != "implausible":
+        if count and reason not in forgiven:
             verdict.differences.append(f"rank {rank}: {count} dropped: {reason}")
     for comm in box.comms:
         if comm.enqueued != comm.completed + comm.untimed or comm.lost:

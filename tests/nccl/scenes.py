@@ -16,10 +16,11 @@ FLOAT = 4
 ROUNDS = 12
 BURST = 60  # a channel's last 64 works are those whose times NCCL can still read
 # Before, NCCL's host does not count the work of what a rank sends to itself, and its kernel does:
-# what comes later on that channel gets the clocks of an earlier work.
-SELF_COUNTED_SINCE = 23100
+# what comes later on that channel gets the clocks of an earlier work. And a kernel that begins and
+# ends between two looks of NCCL's thread has an end without a start.
+CLOCKS_RIGHT_SINCE = 23100
 WITH_SELF = ("all_to_all", "after_self", "decomposed")
-BATCH_NS, LONG_NS = 30_000, 300_000
+BATCH_NS, LONG_NS, SHORT_NS = 30_000, 300_000, 900
 OVERRUN, AGGREGATED = "overrun", "aggregated"
 
 Scene = Callable[[Comm], None]
@@ -111,6 +112,16 @@ def after_self(comm: Comm) -> None:
     comm.nccl.batch_ns(BATCH_NS)
 
 
+def instant(comm: Comm) -> None:
+    """Operations so short that NCCL may see start and end in one look."""
+    comm.nccl.batch_ns(SHORT_NS)
+    for _ in range(ROUNDS):
+        for _ in range(BURST):
+            comm.collective("AllReduce", 16)
+        comm.nccl.settle()
+    comm.nccl.batch_ns(BATCH_NS)
+
+
 def mixed_group(comm: Comm) -> None:
     """Collectives, Sends and Recvs in one group."""
     for _ in range(ROUNDS):
@@ -158,7 +169,7 @@ def scenes(place: str, nccl_version: int) -> dict[str, Scene]:
             chosen.append(broadcasts)
     else:
         chosen = [collectives, broadcasts, aggregated, burst, overrun, ring, lone_pairs]
-        chosen += [all_to_all, after_self, mixed_group, graph]
+        chosen += [all_to_all, after_self, instant, mixed_group, graph]
         if nccl_version >= DECOMPOSED_SINCE:
             chosen.append(decomposed)
     only = os.environ.get("TEST_NCCL_SCENES", "").split()
