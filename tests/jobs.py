@@ -8,6 +8,7 @@ from pathlib import Path
 
 from nccl_inspector.summary import NodeSummary, decode
 from tests.cluster import JOB_USER, Cluster, Node, wait_until
+from tests.cluster.layout import REPO
 from tests.cluster.processes import Process, members
 
 STANDIN = "nccl-standin"
@@ -83,6 +84,13 @@ def wait_for_operations(cluster: Cluster, job_id: int, ranks: int, least: int = 
         lambda: all(path.exists() and path.read_text().count("\n") >= least for path in paths),
         15, f"{least} operations of every rank of job {job_id}",
     )  # fmt: skip
+
+
+def set_stub(cluster: Cluster, kinds: tuple[str, ...] = ("prolog", "epilog")) -> None:
+    """packaging/nccl-inspector-hook as this cluster's Prolog and Epilog."""
+    text = (REPO / "packaging" / "nccl-inspector-hook").read_text()
+    for kind in kinds:
+        cluster.add_hook(kind, "50-stub", text)
 
 
 def tasks(cluster: Cluster) -> list[Process]:

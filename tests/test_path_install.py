@@ -234,17 +234,10 @@ def test_a_hook_that_hangs_costs_seconds_and_drains_nothing(at_site: Cluster) ->
 # Both ways at once, and the other way alone.
 
 
-def set_stub(cluster: Cluster, kinds: tuple[str, ...] = ("prolog", "epilog")) -> None:
-    """packaging/nccl-inspector-hook as this cluster's Prolog and Epilog."""
-    text = (REPO / "packaging" / "nccl-inspector-hook").read_text()
-    for kind in kinds:
-        cluster.add_hook(kind, "50-stub", text)
-
-
 @case("callbacks and slurm.conf's Prolog at once: the hooks run twice")
 def test_hooks_that_run_twice_make_one_directory_and_one_report(healthy_cluster: Cluster) -> None:
     cluster = healthy_cluster
-    set_stub(cluster)
+    jobs.set_stub(cluster)
     job_id, state = run(cluster, *ONE_NODE)
     assert state == "COMPLETED"
     assert jobs.summaries(cluster, job_id).keys() == {"n1"}
@@ -260,7 +253,7 @@ def test_the_stub_measures_with_the_package_and_does_nothing_without(
     cluster = healthy_cluster
     cluster.set_prolog(on=False)
     assert_unmeasured(cluster)
-    set_stub(cluster)
+    jobs.set_stub(cluster)
     assert_measured(cluster)
     with without_package(cluster, "n1"):
         job_id = jobs.submit(
