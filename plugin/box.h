@@ -216,7 +216,7 @@ struct box_comm { /* 256 bytes */
 /* How much later than its first one each channel of a communicator ended: sums over the collectives that were looked at
  * (skew.h), of two channels and more. Forgotten when the communicator is folded. */
 struct box_skew { /* 576 bytes, at the place of the communicator */
-	_Atomic uint64_t ops;      /* stored last */
+	_Atomic uint64_t ops;
 	_Atomic uint64_t time_ns;  /* from the first begin of a channel to the last end */
 	_Atomic uint64_t channels; /* a bit each: of any of these operations */
 	uint64_t reserved[5];

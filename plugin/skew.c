@@ -7,18 +7,17 @@
 /* Nothing that is believed takes longer than this: 18 minutes. */
 #define TIME_NS_MAX (1ull << 40)
 
-/* What the handle of an operation has in common with those of its channels. */
-static uint64_t operation_of(uint64_t kernel)
+static unsigned comm_of(const struct box_op *op)
 {
-	return handle_as(kernel, HANDLE_OPERATION) & ~(63ull << HANDLE_CHANNEL_SHIFT);
+	return atomic_load_explicit(&op->comm, relaxed) % BOX_LIVE_COMMS;
 }
 
-/* Where the times of an operation go; NULL: it is not looked at. */
-static struct skew_open *open_of(struct track *track, const struct box_op *op, uint64_t kernel)
+/* Where the times of an operation go, and which of its channels `kernel` is; NULL: it is not looked at. */
+static struct skew_open *open_of(struct track *track, const struct box_op *op, uint64_t kernel, unsigned *channel)
 {
-	struct skew_open *open = &track->skews[atomic_load_explicit(&op->comm, relaxed) % BOX_LIVE_COMMS];
+	struct skew_open *open = &track->skews[comm_of(op)];
 
-	return atomic_load_explicit(&open->operation, relaxed) == operation_of(kernel) ? open : NULL;
+	return handle_is_channel_of(kernel, atomic_load_explicit(&open->operation, relaxed), channel) ? open : NULL;
 }
 
 void skew_begin(struct track *track, unsigned comm, void *operation)
@@ -34,10 +33,11 @@ void skew_begin(struct track *track, unsigned comm, void *operation)
 
 void skew_stop(struct track *track, const struct box_op *op, uint64_t kernel, uint64_t gpu_ns)
 {
-	struct skew_open *open = open_of(track, op, kernel);
+	unsigned channel;
+	struct skew_open *open = open_of(track, op, kernel, &channel);
 
 	if (open)
-		atomic_store_explicit(&open->stop_ns[handle_channel(kernel)], gpu_ns, relaxed);
+		atomic_store_explicit(&open->stop_ns[channel], gpu_ns, relaxed);
 }
 
 /* Adds the times of the channels with those bits, of which the first one ended at `first_ns`. */
@@ -56,11 +56,11 @@ static void add(struct box_skew *skew, const struct skew_open *open, uint64_t ch
 
 void skew_over(struct track *track, const struct box_op *op, uint64_t kernel)
 {
-	struct skew_open *open = open_of(track, op, kernel);
+	unsigned comm = comm_of(op), channel;
+	struct skew_open *open = open_of(track, op, kernel, &channel);
 	uint64_t channels = atomic_load_explicit(&op->started_channels, relaxed);
 	uint64_t start = atomic_load_explicit(&op->gpu_start_ns, relaxed);
 	uint64_t first = UINT64_MAX, last = 0;
-	unsigned comm = atomic_load_explicit(&op->comm, relaxed) % BOX_LIVE_COMMS;
 
 	if (!open)
 		return;

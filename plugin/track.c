@@ -138,8 +138,10 @@ void track_sample_next(struct track *track)
 static bool is_lone(struct track *track, struct track_comm *app, uint32_t number)
 {
 	bool was_lone = !likely(atomic_load_explicit(&app->lone_group, relaxed) != number);
+	bool one_call = atomic_load_explicit(&app->call_group, relaxed) == number &&
+			atomic_load_explicit(&app->group_calls, relaxed) == 1;
 
-	if (!was_lone && !track_is_lone(app, number))
+	if (!was_lone && !one_call)
 		return false;
 	if (was_lone)
 		track_drop(track, BOX_DROP_NO_GROUP);

@@ -350,13 +350,6 @@ static inline void track_count_call(struct track_comm *app, uint32_t number)
 		atomic_store_explicit(&app->has_p2p, true, memory_order_relaxed);
 }
 
-/* Whether the GroupApi of that number has a single call, so that it need not be followed. */
-static inline bool track_is_lone(const struct track_comm *app, uint32_t number)
-{
-	return atomic_load_explicit(&app->call_group, memory_order_relaxed) == number &&
-	       atomic_load_explicit(&app->group_calls, memory_order_relaxed) == 1;
-}
-
 /* A call of Send or Recv in a group: for struct event.parent. */
 static inline void *track_p2p_call(struct track *track, void *context, void *group)
 {

@@ -41,7 +41,7 @@ static void become_hook(void *arg)
 	options_load_site(&settings, hook->word_count, hook->words, why);
 	snprintf(path, sizeof(path), "%s/%s/" HOOK_NAME, settings.hooks, hook->kind);
 	rc = hooks_become(path);
-	/* That there is none may be the site's choice, and the steps say it of a measured job. */
+	/* A site may choose to have no script; the steps of a measured job say so in the log. */
 	if (rc == -ENOENT)
 		slurm_debug(PREFIX "job %" PRIu32 ": there is no %s", hook->job_id, path);
 	else

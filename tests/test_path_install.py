@@ -16,10 +16,11 @@ from tests import jobs
 from tests.cases import SESSION
 from tests.cluster import Cluster, Options
 from tests.cluster.config import replace_text
+from tests.cluster.layout import REPO
+from tests.cluster.lifetime import wait_until
 from tests.test_path_ends import ONE_NODE, SHORT, run
 
 pytestmark = pytest.mark.long  # all of them together
-REPO = Path(__file__).resolve().parents[1]
 PACKAGE = "usr/lib/nccl-inspector"
 SECTION = "Installation"
 DEADLINE_S = 5
@@ -65,6 +66,12 @@ def restart_slurmd(cluster: Cluster, name: str) -> None:
     assert cluster.node(name).stop("slurmd")
     cluster.node(name).start_slurmd()
     cluster.wait_idle()
+
+
+def slurmd_start(cluster: Cluster, name: str) -> str:
+    """When the node's slurmd started, in Slurm's words (to the second)."""
+    shown = cluster.run_as("root", ["scontrol", "--oneliner", "show", "node", name]).stdout
+    return re.findall(r"\bSlurmdStartTime=(\S+)", shown)[0]
 
 
 def hide_package(cluster: Cluster, name: str) -> None:
@@ -159,8 +166,9 @@ def test_a_package_that_is_installed_while_slurmd_runs_waits_for_its_restart(
     assert jobs.finish(cluster, job_id) == "COMPLETED"
     assert_unmeasured(cluster)
     if cluster.layout.release >= RECONFIGURE_STARTS_ANEW:
+        started = slurmd_start(cluster, "n1")
         assert cluster.run_as("root", ["scontrol", "reconfigure"]).returncode == 0
-        time.sleep(2)  # slurmctld answers before its nodes have done it
+        wait_until(lambda: slurmd_start(cluster, "n1") != started, 30, "slurmd starts anew")
         cluster.wait_idle()
     else:
         restart_slurmd(cluster, "n1")

@@ -9,16 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from nccl_inspector.boxcopy import NS_MAX, find_table
-from nccl_inspector.errors import RefusedError
-from nccl_inspector.hostile import read_at
+from nccl_inspector.boxcopy import NS_MAX, find_table, read_table
 from nccl_inspector.layout import SKEW
 from nccl_inspector.model import COMM_FOLDED, Comm
 
 # Of the operations' time, that a channel ends after the one in the middle. NCCL gives the first
 # and the last channel of an operation less to do than the others, and none more.
 LATE_SHARE = 0.1
-_OPS_MIN = 10  # that were looked at: fewer say nothing of a channel
+OPS_MIN = 10  # that were looked at: fewer say nothing of a channel
 
 _SUMS = SKEW.reader("ops", "time_ns", "channels")
 
@@ -41,15 +39,15 @@ def late_channels(ops: int, time_ns: int, used: int, late_ns: Sequence[int]) -> 
     late = {
         place: int(late_ns[place] - middle)
         for place in places
-        if ops >= _OPS_MIN and late_ns[place] - middle >= LATE_SHARE * time_ns
+        if ops >= OPS_MIN and late_ns[place] - middle >= LATE_SHARE * time_ns
     }
     return LateChannels(sum(1 << place for place in late), min(late.values(), default=0))
 
 
-def _with_channels(comm: Comm, data: bytes) -> Comm:
-    """Return the communicator with what its record says, if that can be true."""
-    words = _SUMS.at(data, 0)
-    late_ns = SKEW.numbers(data, "late_ns")
+def _with_channels(comm: Comm, data: bytes, base: int) -> Comm:
+    """Return the communicator with what the record at `base` says, if that can be true."""
+    words = _SUMS.at(data, base)
+    late_ns = SKEW.numbers(data, "late_ns", base)
     ops, time_ns, used = words["ops"], words["time_ns"], words["channels"]
     if not ops or time_ns > NS_MAX or max(late_ns) > time_ns:
         return comm
@@ -71,15 +69,10 @@ def with_channels(fd: int, header: bytes, size: int, comms: Sequence[Comm]) -> t
         RefusedError: the box contradicts itself; the reason is `bad_box`.
     """
     table = find_table(header, size, "skew", SKEW)
-    data = read_at(fd, table.length, table.offset)
-    if len(data) != table.length:
-        raise RefusedError("bad_box", "cut short while it was read")
-    records = {
-        place: data[place * SKEW.size : (place + 1) * SKEW.size] for place in range(table.count)
-    }
+    data = read_table(fd, table)
     return tuple(
-        _with_channels(comm, records[comm.index])
-        if comm.index in records and comm.state != COMM_FOLDED
+        _with_channels(comm, data, comm.index * SKEW.size)
+        if comm.index < table.count and comm.state != COMM_FOLDED
         else comm
         for comm in comms
     )

@@ -143,6 +143,18 @@ def find_table(header: bytes, size: int, word: str, record: Record) -> Table:
     return Table(offset, count, record)
 
 
+def read_table(fd: int, table: Table) -> bytes:
+    """Return the bytes of one table, as they are now.
+
+    Raises:
+        RefusedError: the box is shorter than that by now; the reason is `bad_box`.
+    """
+    data = read_at(fd, table.length, table.offset)
+    if len(data) != table.length:
+        raise RefusedError("bad_box", "cut short while it was read")
+    return data
+
+
 def check_header(data: bytes, size: int) -> None:
     """Check what a box of `size` bytes begins with.
 

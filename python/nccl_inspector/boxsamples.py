@@ -13,7 +13,7 @@ from itertools import compress, pairwise
 from operator import sub
 
 from nccl_inspector.boxchannels import with_channels
-from nccl_inspector.boxcopy import NS_MAX, USED, Table, check_header, find_table
+from nccl_inspector.boxcopy import NS_MAX, USED, Table, check_header, find_table, read_table
 from nccl_inspector.boxlines import BEAT_LATE_S, WINDOW_S_MAX
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.hostile import read_at
@@ -79,13 +79,6 @@ class _Copy:
         return HEADER.number(self.header, "beat_real_ns")
 
 
-def _read_table(fd: int, table: Table) -> bytes:
-    data = read_at(fd, table.length, table.offset)
-    if len(data) != table.length:
-        raise RefusedError("bad_box", "cut short while it was read")
-    return data
-
-
 def _read_header(fd: int) -> bytes:
     header = read_at(fd, HEADER.size, 0)
     if len(header) != HEADER.size:
@@ -97,9 +90,9 @@ def _copy(fd: int, size: int) -> _Copy:
     """Copy the tables; samples before their kinds, which are there before them."""
     header = _read_header(fd)
     check_header(header, size)
-    samples = _read_table(fd, find_table(header, size, "sample", SAMPLE))
-    kinds = _read_table(fd, find_table(header, size, "sample_kind", SAMPLE_KIND))
-    unions = _read_table(fd, find_table(header, size, "union", UNION))
+    samples = read_table(fd, find_table(header, size, "sample", SAMPLE))
+    kinds = read_table(fd, find_table(header, size, "sample_kind", SAMPLE_KIND))
+    unions = read_table(fd, find_table(header, size, "union", UNION))
     before = HEADER.number(header, "sample_seq")
     moving = before % 2 == 1 or before != HEADER.number(_read_header(fd), "sample_seq")
     return _Copy(header, samples, kinds, unions, moving)

@@ -8,9 +8,8 @@ all ranks. Nobody is accused by that: the report says it beside the communicator
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from nccl_inspector.boxchannels import OPS_MIN
 from nccl_inspector.model import Comm
-
-_LOOKED_MIN = 10  # operations of a rank
 
 
 def _places(mask: int) -> Iterator[int]:
@@ -25,7 +24,7 @@ def late_channels_note(members: Sequence[Comm]) -> list[str]:
 
     `members`: a communicator as each of its ranks saw it.
     """
-    looked = [one for one in members if one.looked_ops >= _LOOKED_MIN and one.looked_ns]
+    looked = [one for one in members if one.looked_ops >= OPS_MIN and one.looked_ns]
     votes = Counter(place for one in looked for place in _places(one.late_channels))
     late = sorted(place for place, ranks in votes.items() if 2 * ranks >= len(looked))
     if not late:

@@ -292,7 +292,8 @@ def _build(
     if report.dumps and not processes:
         return vendor_card(report, summaries, report.dumps, given)
     gpus = {one.head.node: gpus_of(one.counters) for one in summaries}
-    places = Places(placed, report.names, {one.head.node: one.counters for one in summaries})
+    counted = {one.head.node: one.counters for one in summaries}
+    places = Places(placed, report.names, counted)
     transports = {comm_id(comm): transport_of(comm, gpus).transport for comm in comms}
     job = with_record(describe_job(report, summaries), given)
     looked = Forked(
@@ -380,7 +381,5 @@ def _build(
         hangs=hangs,
         heat=tuple(row for row in over_time.heat if row[0] in accused),
         counters=hardware.counters,
-        network=describe_network(
-            placed, report.names, {one.head.node: one.counters for one in summaries}
-        ),
+        network=describe_network(placed, report.names, counted),
     )

@@ -75,7 +75,7 @@ def describe_network(
     names: Sequence[str],
     counters: Mapping[str, NodeCounters | None],
 ) -> Network | None:
-    """Return what the processes' network detail says; None: there is none.
+    """Return what the processes' network detail says, or None if none was taken.
 
     `placed` are the processes with their nodes, `names` theirs, `counters` those of each node.
     """

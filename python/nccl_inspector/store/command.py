@@ -59,7 +59,7 @@ def history(
 ) -> None:
     """List jobs with their verdicts, the latest first; the tasks of an array together.
 
-    A user sees his own jobs, members of report_group all. Exit status 1: there is no index.
+    Users see their own jobs, members of report_group see all. Exit status 1: there is no index.
     """
     from nccl_inspector.store.index import reading
     from nccl_inspector.store.queries import Wish, find_jobs
