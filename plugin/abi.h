@@ -125,6 +125,14 @@ struct abi_coll_api {
 	bool captured;
 };
 
+struct abi_p2p_api {
+	const char *func;
+	size_t count;
+	const char *datatype;
+	void *stream;
+	bool captured;
+};
+
 struct abi_ce_coll {
 	uint64_t sequence;
 	const char *func;
@@ -178,6 +186,7 @@ union abi_body_v5 {
 	struct abi_coll_v5 coll_v5;
 	struct abi_p2p_v5 p2p_v5;
 	struct abi_group_api group_api;
+	struct abi_p2p_api p2p_api;
 	struct abi_coll_api coll_api;
 	struct abi_ce_coll ce_coll; /* v6 */
 };
@@ -459,6 +468,7 @@ ABI_AT(abi_descriptor_v5, body.coll_api.datatype, 40);
 ABI_AT(abi_descriptor_v5, body.coll_api.root, 48);
 ABI_AT(abi_descriptor_v5, body.coll_api.stream, 56);
 ABI_AT(abi_descriptor_v5, body.coll_api.captured, 64);
+ABI_AT(abi_descriptor_v5, body.p2p_api.captured, 56);
 ABI_AT(abi_descriptor_v5, body.ce_coll.sequence, 24);
 ABI_AT(abi_descriptor_v5, body.ce_coll.func, 32);
 ABI_AT(abi_descriptor_v5, body.ce_coll.count, 56);

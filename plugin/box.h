@@ -181,6 +181,15 @@ enum box_comm_state { BOX_COMM_FREE, BOX_COMM_LIVE, BOX_COMM_DESTROYED, BOX_COMM
 /* v1 to v3: the first event tells id, name and rank. */
 enum box_comm_named { BOX_COMM_NAMELESS, BOX_COMM_NAMED, BOX_COMM_BEING_NAMED };
 
+/* Why NCCL gives the operations of a communicator the times of other ones (clockmix.h). */
+enum box_mixed {
+	BOX_MIXED_NOT,
+	BOX_MIXED_SELF,      /* to 2.30: a rank sent something to itself */
+	BOX_MIXED_GRAPH,     /* to 2.30: a CUDA graph was launched between other calls */
+	BOX_MIXED_BROADCAST, /* from 2.31 on: a Broadcast was called */
+	BOX_MIXED_UNASKED,   /* NCCL was not asked for kernel events for a time, or while a graph was captured */
+};
+
 struct box_comm { /* 256 bytes */
 	uint64_t id;
 	_Atomic uint32_t state;      /* enum box_comm_state */
@@ -199,7 +208,10 @@ struct box_comm { /* 256 bytes */
 	_Atomic uint64_t untimed; /* of these: NCCL gives no time for them (struct box_key.untimed_ops) */
 	_Atomic uint64_t lost;    /* of these: not followed, or given up: the reason is in box_header.dropped */
 	_Atomic uint64_t looks;   /* rounds of the writer thread up to the last in which something had completed: struct box_key.queued_ns */
-	uint64_t reserved1[4];
+	_Atomic uint64_t mixed_since; /* operations from this index on have no time; 0: all have */
+	_Atomic uint32_t mixed_why;   /* enum box_mixed */
+	uint32_t reserved1;
+	uint64_t reserved2[2];
 	/* The kernel-event side. In flight is what has a struct box_op. */
 	_Alignas(64) _Atomic uint32_t busy; /* odd while somebody adds: exactly one does */
 	_Atomic uint32_t end_place;         /* the plugin's own (ends.h) */
@@ -258,7 +270,7 @@ struct box_op { /* 128 bytes: one operation in flight */
 	_Atomic uint32_t kind;       /* func | algo << 8 | proto << 16 | channels << 24 */
 	_Atomic int32_t peer;        /* -1: a collective */
 	_Atomic uint32_t peer_entry; /* index of struct box_peer, UINT32_MAX: none */
-	_Atomic uint32_t group;      /* the plugin's own number of its group + 1, 0: none */
+	_Atomic uint32_t group;      /* the plugin's own: number of its group + 1, 0: none | of its plan << 16 */
 	_Atomic uint64_t index;      /* struct box_comm */
 	_Atomic uint64_t sequence;   /* NCCL's seqNumber, from 0: per communicator and function. Of a Send or Recv its number
 				      * among those of this function with this peer, from 1 */

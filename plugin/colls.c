@@ -69,7 +69,7 @@ INLINE bool coll_fast(struct track *track, struct track_comm *app, unsigned comm
 	atomic_store_explicit(&op->kind, (kind & 0xffffffu) | (uint32_t)coll->channels << 24, relaxed);
 	atomic_store_explicit(&op->peer, EVENT_NO_PEER, relaxed);
 	atomic_store_explicit(&op->peer_entry, PEERS_NONE, relaxed);
-	atomic_store_explicit(&op->group, 0, relaxed);
+	atomic_store_explicit(&op->group, track_group_word(app, 0), relaxed);
 	atomic_store_explicit(&op->index, index, relaxed);
 	atomic_store_explicit(&op->sequence, coll->sequence, relaxed);
 	atomic_store_explicit(&op->bytes, bytes, relaxed);
@@ -120,6 +120,8 @@ static void know(struct track_comm *app, const char *func)
 {
 	unsigned place = 0;
 
+	if (atomic_load_explicit(&app->graph, relaxed) != CLOCKMIX_NO_GRAPH)
+		return; /* each call is looked at */
 	while (place < TRACK_KNOWN && atomic_load_explicit(&app->known[place], relaxed))
 		place++;
 	/* A fourth one takes turns with the third. */
@@ -135,10 +137,13 @@ void track_coll_call(struct track *track, void *context, const struct event *eve
 	if (comm == UINT32_MAX || !atomic_load_explicit(&track->follows, relaxed) ||
 	    atomic_load_explicit(&track->box->comms[comm].generation, relaxed) != generation)
 		return;
+	clockmix_called(track, comm);
 	if (atomic_load_explicit(&track->comms[comm].seen_funcs, relaxed) & 1u << func) {
 		know(&track->comms[comm], event->func);
 		return;
 	}
+	if (func == BOX_FUNC_BROADCAST)
+		clockmix_broadcast(track, comm);
 	uint64_t bytes = event->count * words_bytes(event->datatype);
 	struct key_words words = kinds_words(comm, event, bytes);
 
@@ -147,4 +152,16 @@ void track_coll_call(struct track *track, void *context, const struct event *eve
 		return; /* if an operation follows, that counts */
 	atomic_fetch_add_explicit(&track->keys.called_bytes[key], bytes, relaxed);
 	atomic_fetch_add_explicit(&track->keys.called_ops[key], 1, relaxed);
+}
+
+void track_captured_call(struct track *track, void *context, const struct event *event)
+{
+	uint32_t generation;
+	unsigned comm = handle_context_comm(context, &generation);
+	uint8_t func = words_number(WORDS_FUNC, event->func);
+
+	clockmix_captured(track, context);
+	if (comm != UINT32_MAX && func == BOX_FUNC_BROADCAST &&
+	    !(atomic_load_explicit(&track->comms[comm].seen_funcs, relaxed) & 1u << func))
+		clockmix_broadcast(track, comm);
 }

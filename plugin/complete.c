@@ -151,7 +151,7 @@ static void group_account(struct track *track, unsigned comm, const struct group
 
 static void leave_group(struct track *track, struct box_comm *comm, struct box_op *op, bool timed)
 {
-	uint32_t number = atomic_load_explicit(&op->group, relaxed);
+	uint32_t number = track_group_of(op);
 	struct group_facts facts;
 
 	if (number &&
@@ -261,6 +261,36 @@ __attribute__((noinline)) static void end_of_gone(struct track *track, struct bo
 	track_leave(comm);
 }
 
+static void add_untimed(struct track *track, const struct box_op *op)
+{
+	uint32_t key = atomic_load_explicit(&op->key, relaxed);
+
+	if (key != KEYS_NONE)
+		keys_add_untimed(track->box, key, 1, atomic_load_explicit(&op->bytes, relaxed));
+}
+
+INLINE bool has_plausible_times(struct track *track, struct box_comm *comm, const struct box_op *op)
+{
+	bool plausible = is_plausible(track, comm, op);
+
+	if (!likely(plausible))
+		track_drop(track, BOX_DROP_IMPLAUSIBLE);
+	return plausible;
+}
+
+/* It is over, but its times are not its own or cannot be true. */
+__attribute__((noinline)) static bool complete_untimed(struct track *track, struct box_comm *comm, struct box_op *op,
+						       uint32_t generation, enum track_slot after)
+{
+	add_untimed(track, op);
+	leave_group(track, comm, op, false);
+	let_go(op, generation, after);
+	count_over(&comm->started);
+	count_given_up(&comm->untimed);
+	track_leave(comm);
+	return true;
+}
+
 INLINE bool complete(struct track *track, struct box_op *op, uint32_t generation, enum track_slot after)
 {
 	bool same, timed;
@@ -272,14 +302,13 @@ INLINE bool complete(struct track *track, struct box_op *op, uint32_t generation
 		end_of_gone(track, comm, op, generation, after);
 		return true;
 	}
-	timed = is_plausible(track, comm, op);
-	if (timed)
-		account(track, op);
-	else
-		track_drop(track, BOX_DROP_IMPLAUSIBLE);
+	timed = clockmix_is_own(track, track_comm_index(track, comm), op) && has_plausible_times(track, comm, op);
 	word_raise(&comm->last_sequence, atomic_load_explicit(&op->index, relaxed));
-	if (!likely(!atomic_load_explicit(&op->group, relaxed)))
-		leave_group(track, comm, op, timed);
+	if (!likely(timed))
+		return complete_untimed(track, comm, op, generation, after);
+	account(track, op);
+	if (!likely(!track_group_of(op)))
+		leave_group(track, comm, op, true);
 	let_go(op, generation, after);
 	count_over(&comm->started);
 	count_over(&comm->completed);
@@ -314,16 +343,14 @@ bool track_expire(struct track *track, struct box_op *op, uint32_t generation, e
 
 bool track_end_untimed(struct track *track, struct box_op *op, uint32_t generation, enum track_slot after)
 {
-	uint32_t key;
 	bool same;
 	struct box_comm *comm = enter_of(track, op, generation, &same);
 
 	if (!comm)
 		return false;
-	key = atomic_load_explicit(&op->key, relaxed);
-	if (same && key != KEYS_NONE)
-		keys_add_untimed(track->box, key, 1, atomic_load_explicit(&op->bytes, relaxed));
-	if (!same)
+	if (same)
+		add_untimed(track, op);
+	else
 		track_drop(track, BOX_DROP_EXPIRED);
 	leave_group(track, comm, op, false);
 	let_go(op, generation, after);

@@ -172,6 +172,14 @@ static void look_for_late_stores(const struct control *control, struct control_l
 	}
 }
 
+/* From 2.31 on the RAS client may take away kernel events for a whole job. */
+static void look_for_masking(const struct control *control, const struct control_library *library)
+{
+	if (library->comms && !control_is_silent(control) && library->wanted & ABI_KERNEL_CH &&
+	    control->track->options.api >= 7 && !(__atomic_load_n(library->mask, __ATOMIC_RELAXED) & ABI_KERNEL_CH))
+		clockmix_unasked(control->track);
+}
+
 unsigned control_begin(struct control *control, int *mask, int wanted, uint64_t now_ns)
 {
 	unsigned number = find_library(control, mask), before = control->current;
@@ -278,8 +286,10 @@ void control_round(struct control *control, uint64_t now_ns, uint64_t own_ns)
 	look_at_switch(control, now_ns);
 	if (has_comms(control) && !control_is_silent(control))
 		keep_budget(control, now_ns);
-	for (unsigned i = 0; i < CONTROL_LIBRARIES; i++)
+	for (unsigned i = 0; i < CONTROL_LIBRARIES; i++) {
 		look_for_late_stores(control, &control->library[i]);
+		look_for_masking(control, &control->library[i]);
+	}
 }
 
 void control_take_message(struct control *control, char message[CONTROL_MESSAGE_BYTES])

@@ -16,7 +16,7 @@
 /* 6 and 7 are net.h's: a slot of its own, and a step's number for the channel. */
 enum handle_kind {
 	HANDLE_OPERATION = 1, HANDLE_KERNEL, HANDLE_PHASE, HANDLE_GROUP, HANDLE_P2P_CALL, HANDLE_PLAN = 8,
-	HANDLE_CAPTURED, /* a call of a collective into a graph; without a number */
+	HANDLE_CAPTURED, /* a call into a graph; without a number */
 	HANDLE_SLOTLESS, HANDLE_SLOTLESS_KERNEL, /* a group's: a member without a slot, and its channels (slotless.h) */
 };
 

@@ -149,7 +149,9 @@ static void set_up_json(void)
 /* Each interface gets the bits that it knows. Asking for an operation brings the calls around it. */
 static int wanted_events(unsigned api)
 {
-	return ABI_COLL | (self.config.p2p ? ABI_P2P : 0) | (api >= 3 ? ABI_KERNEL_CH : 0) |
+	bool needs_p2p = api >= 3 && api <= 6; /* what a rank sends to itself must be known: clockmix.h */
+
+	return ABI_COLL | (self.config.p2p || needs_p2p ? ABI_P2P : 0) | (api >= 3 ? ABI_KERNEL_CH : 0) |
 	       (api >= 6 ? ABI_CE_COLL : 0) | (api >= 7 && self.config.phases ? ABI_KERNEL_PHASE : 0) |
 	       net_events(&inspector_net);
 }
@@ -193,6 +195,7 @@ static void set_up(const struct inspector_comm *comm)
 	header_fill(self.box.header, &self.config, comm->api, comm->caller);
 	track_init(&inspector_track, &self.box, self.box.header->clock.ns_per_tick_q32,
 		   &(struct track_options){ .p2p = self.config.p2p,
+					    .api = comm->api,
 					    .timing = (enum box_timing)self.box.header->timing });
 	samples_init(&self.writer.samples, &inspector_track);
 	control_init(&self.control, &self.config, &inspector_track);

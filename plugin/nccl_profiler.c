@@ -213,15 +213,40 @@ TRACK_HOT static int start_event_v4(void *context, void **handle, struct abi_des
 /* A captured call runs later, if at all, and tells nothing of when: its operations are to know of it. */
 OTHER static int coll_call(void *context, void **handle, const struct abi_coll_api *call)
 {
-	if (call->captured)
+	const struct event event = {
+		.peer = EVENT_NO_PEER, .func = call->func, .datatype = call->datatype, .count = call->count
+	};
+
+	if (call->captured) {
 		*handle = handle_of(HANDLE_CAPTURED);
-	else
-		track_coll_call(TRACK, context,
-				&(struct event){ .peer = EVENT_NO_PEER,
-						 .func = call->func,
-						 .datatype = call->datatype,
-						 .count = call->count });
+		track_captured_call(TRACK, context, &event);
+	} else {
+		track_coll_call(TRACK, context, &event);
+	}
 	return NCCL_SUCCESS;
+}
+
+static inline void group_call(void *context, void **handle, const struct abi_group_api *call)
+{
+	*handle = track_group_start(TRACK, context);
+	if (!track_likely(!call->captured))
+		clockmix_captured(TRACK, context);
+}
+
+/* Into a graph: in which group its operations are tells their plan, at each launch. */
+static inline void *p2p_call(void *context, void *group, const struct abi_p2p_api *call)
+{
+	if (track_likely(!call->captured))
+		return track_p2p_call(TRACK, context, group);
+	track_captured_p2p(TRACK, context);
+	return handle_of(HANDLE_CAPTURED);
+}
+
+/* `call`: what the call of an operation got that is told now. */
+static inline void replayed(void *context, void *call)
+{
+	if (!track_likely(handle_kind(handle_word(call)) != HANDLE_CAPTURED))
+		clockmix_replayed(TRACK, context);
 }
 
 OTHER static int copy_engine(void *context, const struct abi_ce_coll *ce)
@@ -245,20 +270,24 @@ static inline int start_other(void *context, void **handle, uint64_t type, void 
 			      const union abi_body_v5 *body, bool symmetric)
 {
 	*handle = NULL;
-	if (type == ABI_COLL)
+	if (type == ABI_COLL) {
+		if (!track_likely(!parent))
+			replayed(context, parent);
 		return symmetric ? track_symmetric_coll(TRACK, context, parent, &body->common.coll, handle) :
 				   track_coll(TRACK, context, &body->common.coll, handle);
+	}
 	if (type == ABI_GROUP)
 		*handle = track_plan_start(TRACK, context);
 	else if (type == ABI_GROUP_API)
-		*handle = track_group_start(TRACK, context);
+		group_call(context, handle, &body->group_api);
 	else if (type == ABI_COLL_API)
 		return track_likely(!body->coll_api.captured) && track_knows(TRACK, context, body->coll_api.func) ?
 			       NCCL_SUCCESS : coll_call(context, handle, &body->coll_api);
-	else if (type == ABI_P2P)
+	else if (type == ABI_P2P) {
+		replayed(context, parent);
 		return start_p2p(context, handle, parent, body->p2p_v5.parent_group, &body->p2p_v5.p2p);
-	else if (type == ABI_P2P_API)
-		*handle = track_p2p_call(TRACK, context, parent);
+	} else if (type == ABI_P2P_API)
+		*handle = p2p_call(context, parent, &body->p2p_api);
 	else if (type == ABI_CE_COLL)
 		return copy_engine(context, &body->ce_coll);
 	else if (type == ABI_KERNEL_CH)

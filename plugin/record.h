@@ -46,7 +46,7 @@ static inline __attribute__((always_inline)) void record_operation(struct track 
 								    uint64_t bytes)
 {
 	unsigned comm = atomic_load_explicit(&op->comm, memory_order_relaxed) % BOX_LIVE_COMMS;
-	uint32_t group = atomic_load_explicit(&op->group, memory_order_relaxed);
+	uint32_t group = track_group_of(op);
 
 	if (!track_likely(!group) && groups_joined(&track->groups, group) > TRACK_GROUP_SAMPLES)
 		return;

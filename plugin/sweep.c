@@ -54,6 +54,17 @@ static bool is_stuck(struct track *track, struct box_op *op, uint64_t age, uint6
 	return age_ns(track, &op->event_tick, now_tick) > SHORT_POOL_NS && slots_left_behind(track, op);
 }
 
+/* Whether it has no kernel event though a later kernel of its communicator is over: to 2.30 NCCL may tell the end of a
+ * kernel without its begin. */
+static bool is_passed(const struct track *track, const struct box_op *op)
+{
+	const struct clockmix *mix = &track->mixes[atomic_load_explicit(&op->comm, relaxed) % BOX_LIVE_COMMS];
+
+	return !atomic_load_explicit(&op->started_channels, relaxed) &&
+	       clockmix_is_later(atomic_load_explicit(&mix->plan, relaxed),
+				 clockmix_plan(atomic_load_explicit(&op->group, relaxed)));
+}
+
 /* Whether its channels are such as NCCL does not announce. */
 static bool is_untold(const struct track *track, const struct box_op *op)
 {
@@ -118,7 +129,8 @@ static void sweep_slot(struct sweep *sweep, struct track *track, unsigned slot, 
 		settle(track, op, generation, stopped);
 	} else if (orphaned || (pool_is_short && is_stuck(track, op, age, now_tick))) {
 		track_expire(track, op, generation, TRACK_SLOT_RESTS);
-	} else if (age > OVERTAKEN_NS && slots_overtaken(track, op)) {
+	} else if (age > OVERTAKEN_NS && (slots_overtaken(track, op) || is_passed(track, op))) {
+		clockmix_untold(track, op);
 		track_end_untimed(track, op, generation, TRACK_SLOT_RESTS);
 	}
 }

@@ -72,16 +72,23 @@ static bool is_fast(const struct track *track)
 	return track->options.timing != BOX_TIMING_NONE && !track->traces && atomic_load_explicit(&track->follows, relaxed);
 }
 
+void track_follow_comm(struct track *track, unsigned comm)
+{
+	const struct box_comm *record = &track->box->comms[comm];
+	bool lives = atomic_load_explicit(&record->state, relaxed) == BOX_COMM_LIVE;
+	bool is_mixed = atomic_load_explicit(&track->mixes[comm].since, relaxed);
+	void *context = handle_context(comm, atomic_load_explicit(&record->generation, relaxed));
+
+	atomic_store_explicit(&track->comms[comm].context, lives && is_fast(track) && !is_mixed ? context : NULL, relaxed);
+}
+
 void track_follow(struct track *track, bool follows)
 {
+	if (follows && !atomic_load_explicit(&track->follows, relaxed))
+		clockmix_unasked(track);
 	atomic_store(&track->follows, follows);
-	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++) {
-		const struct box_comm *comm = &track->box->comms[i];
-		bool lives = atomic_load_explicit(&comm->state, relaxed) == BOX_COMM_LIVE;
-		void *context = handle_context(i, atomic_load_explicit(&comm->generation, relaxed));
-
-		atomic_store_explicit(&track->comms[i].context, lives && is_fast(track) ? context : NULL, relaxed);
-	}
+	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++)
+		track_follow_comm(track, i);
 }
 
 void track_trace(struct track *track, struct trace_op *traces)
@@ -109,12 +116,18 @@ static struct box_comm *comm_of(struct track *track, const void *context, uint32
 	return comm;
 }
 
+/* From 2.31 on an operation without kernel events would mix up the times of all later ones (clockmix.h): they are asked for
+ * and not followed. */
+#define KEEPS_MASK_SINCE 7u
+
 /* While sampling: whether NCCL was asked for the kernel events of this operation. It looked at the mask when the group
  * began, and until the group ends nobody changes it. */
 static bool is_sampled(struct track *track)
 {
 	int *mask = atomic_load_explicit(&track->mask, relaxed);
 
+	if (track->options.api >= KEEPS_MASK_SINCE)
+		return !atomic_load_explicit(&track->leaves_out, relaxed);
 	return !mask || __atomic_load_n(mask, __ATOMIC_RELAXED) & ABI_KERNEL_CH;
 }
 
@@ -128,6 +141,10 @@ void track_sample_next(struct track *track)
 	int all = atomic_load_explicit(&track->mask_all, relaxed), light = all & ~ABI_DETAIL;
 	int had = full ? light : all;
 
+	if (track->options.api >= KEEPS_MASK_SINCE) {
+		atomic_store_explicit(&track->leaves_out, !full, relaxed);
+		return;
+	}
 	/* Only between our own two words: any other is somebody else's, and stays. */
 	if (mask && all)
 		__atomic_compare_exchange_n(mask, &had, full ? all : light, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
@@ -161,7 +178,7 @@ static uint32_t group_of(struct track *track, unsigned comm, const struct event 
 	if (kind != HANDLE_P2P_CALL && kind != HANDLE_GROUP && !has_plan)
 		return 0;
 	/* A group over several communicators has the first one's token. */
-	if (handle_comm(word) == comm && atomic_load_explicit(&app->open_group, relaxed) == handle_number(word)) {
+	if (kind != HANDLE_CAPTURED && handle_comm(word) == comm && atomic_load_explicit(&app->open_group, relaxed) == handle_number(word)) {
 		if (kind == HANDLE_P2P_CALL && is_lone(track, app, handle_number(word)))
 			return 0;
 		number = groups_join(&track->groups, word >> HANDLE_COMM_SHIFT,
@@ -183,13 +200,13 @@ void track_new_comm(struct track *track, unsigned comm, void *context)
 {
 	struct track_comm *app = &track->comms[comm];
 
-	for (unsigned i = 0; i < TRACK_KNOWN; i++)
-		atomic_store_explicit(&app->known[i], NULL, relaxed);
+	track_forget_known(app);
 	atomic_store_explicit(&app->seen_funcs, 0, relaxed);
 	atomic_store_explicit(&app->index, 0, relaxed);
 	atomic_store_explicit(&app->has_p2p, false, relaxed);
 	groups_new_comm(&track->groups, comm);
 	skew_new_comm(track, comm);
+	clockmix_new_comm(track, comm);
 	for (unsigned i = 0; i < TRACK_MEMOS; i++)
 		atomic_store_explicit(&app->memos[i].func, NULL, relaxed);
 	atomic_store_explicit(&app->context, is_fast(track) ? context : NULL, relaxed);
@@ -277,7 +294,7 @@ INLINE void *operation(struct track *track, void *context, const struct event *e
 	uint32_t comm_generation, generation, every, group = 0;
 	bool is_p2p = event->peer != EVENT_NO_PEER;
 
-	if (!atomic_load_explicit(&track->follows, relaxed) || (is_p2p && !track->options.p2p))
+	if (!atomic_load_explicit(&track->follows, relaxed))
 		return NULL;
 	unsigned comm_index = handle_context_comm(context, &comm_generation);
 	struct box_comm *comm = &track->box->comms[comm_index % BOX_LIVE_COMMS];
@@ -290,6 +307,12 @@ INLINE void *operation(struct track *track, void *context, const struct event *e
 	struct track_comm *app = &track->comms[comm_index];
 	uint64_t index = atomic_load_explicit(&app->index, relaxed) + 1;
 	bool is_hot_sample = !likely(index % TRACK_HOT_SAMPLE);
+	bool to_self = is_p2p && event->peer == comm->rank;
+
+	if (to_self)
+		clockmix_self(track, comm_index, index);
+	if (is_p2p && !track->options.p2p)
+		return NULL;
 	uint64_t begin_tick = likely(index % TRACK_CALL_SAMPLE) ? 0 : clock_ticks();
 	struct peer_call peer = { .entry = PEERS_NONE };
 	struct kind kind;
@@ -299,11 +322,12 @@ INLINE void *operation(struct track *track, void *context, const struct event *e
 	const struct key_words words = kind.words;
 	uint64_t bytes = event->count * kind.datatype_bytes;
 	uint32_t key = kind.key;
-	bool to_self = is_p2p && event->peer == comm->rank;
 	uint8_t channels = likely(event->channels) ? event->channels :
 						     untold_channels(track, comm, &words, key, bytes, index);
 	bool timed = track->options.timing != BOX_TIMING_NONE && channels && bytes && !to_self;
 
+	if (!likely(!atomic_load_explicit(&track->mixes[comm_index].since, relaxed)))
+		timed = timed && words.func == BOX_FUNC_BROADCAST && clockmix_broadcast_told(track, comm_index);
 	atomic_store_explicit(&app->index, index, relaxed);
 	every = atomic_load_explicit(&track->sample_every, relaxed);
 	if (!likely(every <= 1))
@@ -331,7 +355,7 @@ INLINE void *operation(struct track *track, void *context, const struct event *e
 		track_drop(track, BOX_DROP_NO_KEY);
 	atomic_store_explicit(&op->comm_generation, comm_generation, relaxed);
 	atomic_store_explicit(&op->key, key, relaxed);
-	atomic_store_explicit(&op->group, group, relaxed);
+	atomic_store_explicit(&op->group, track_group_word(app, group), relaxed);
 	atomic_store_explicit(&op->index, index, relaxed);
 	atomic_store_explicit(&op->bytes, bytes, relaxed);
 	generation = (atomic_load_explicit(&op->generation, relaxed) & ~BOX_OP_STATE_MASK) | BOX_OP_USED;
@@ -453,6 +477,7 @@ void *track_old_group_start(struct track *track, void *context)
 	struct track_comm *app = &track->comms[comm];
 	uint32_t number = track_next_group(app);
 
+	track_next_plan(app);
 	atomic_store_explicit(&app->open_group, number, relaxed);
 	atomic_store_explicit(&app->members, false, relaxed);
 	return handle_of((uint64_t)number << HANDLE_NUMBER_SHIFT | (uint64_t)comm << HANDLE_COMM_SHIFT | HANDLE_GROUP);

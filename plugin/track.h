@@ -22,6 +22,7 @@
 #include "box.h"
 #include "channels.h"
 #include "clock.h"
+#include "clockmix.h"
 #include "ends.h"
 #include "event.h"
 #include "groups.h"
@@ -56,6 +57,7 @@ struct track_comm {
 	_Atomic uint32_t open_group;          /* the one that has not returned; 0: none */
 	_Atomic bool members;                 /* Sends or Recvs joined it */
 	_Atomic bool has_p2p;                 /* some were called */
+	_Atomic uint16_t plan;                /* counts what NCCL launches: of the operations that are told now */
 	_Atomic uint32_t group_thread;        /* who opened it, or a thread that looks the same */
 	_Atomic uint32_t plan_joined;         /* the latest plan (its number) that Sends or Recvs joined */
 	_Atomic(const char *) known[TRACK_KNOWN]; /* words of functions of seen_funcs; NULL: none */
@@ -66,6 +68,7 @@ struct track_comm {
 	_Atomic uint32_t lone_group;    /* the latest one with a single call, which was told */
 	_Atomic uint32_t seen_funcs;    /* a bit each: NCCL gives events of its operations */
 	_Atomic uint32_t shared_cursor; /* slot of everybody's to look at first */
+	_Atomic uint8_t graph;          /* enum clockmix_graph */
 };
 _Static_assert(offsetof(struct track_comm, memos) == 64, "what every operation needs of it is one line");
 
@@ -78,6 +81,7 @@ struct track_ring {
 
 struct track_options {
 	bool p2p;                 /* follow Sends and Recvs */
+	unsigned api;             /* NCCL's interface; 0: not known */
 	enum box_timing timing;
 };
 
@@ -97,6 +101,7 @@ struct track {
 	struct trace_op *traces;        /* one for each slot; NULL unless verbose */
 	uint64_t clocks_ticks;          /* how long a comparison of the clocks holds */
 	_Atomic uint64_t sweep_tick;    /* when the last round began: what it did not see is younger */
+	_Atomic bool leaves_out;        /* while sampling without the mask: the operations of the next group */
 	_Atomic(int *) mask;            /* NCCL's activation mask; NULL while it may be gone */
 	_Atomic int mask_all;           /* what we want of it, kernel events and all */
 	_Alignas(64) _Atomic uint32_t sample_count; /* groups while sample_every > 1 */
@@ -107,6 +112,7 @@ struct track {
 	struct groups groups;
 	struct channels channels;
 	struct skew_open skews[BOX_LIVE_COMMS];
+	struct clockmix mixes[BOX_LIVE_COMMS];
 	/* Sends and Recvs that were called so far, by entry of box->peers: the application's side. */
 	_Atomic uint32_t peer_calls[BOX_PEERS];
 	struct samples *samples; /* who takes what is in `ends`; NULL: nobody */
@@ -139,6 +145,8 @@ void track_silence(struct track *track);
 /* Whether to follow new operations. NCCL freezes its activation mask into a captured graph: whatever it is set to later,
  * each replay tells of its operations. Callers hold the inspector's lock. */
 void track_follow(struct track *track, bool follows);
+/* The same for one communicator that is there now. */
+void track_follow_comm(struct track *track, unsigned comm);
 /* Follows the times of all events, too; before the first event. */
 void track_trace(struct track *track, struct trace_op *traces);
 
@@ -152,6 +160,8 @@ TRACK_HOT int track_coll(struct track *track, void *context, const struct abi_co
 int track_symmetric_coll(struct track *track, void *context, void *call, const struct abi_coll *coll, void **handle);
 /* A call of a collective, for which an operation is to follow, or not. */
 void track_coll_call(struct track *track, void *context, const struct event *event);
+/* A call into a graph: its operations follow at each launch. */
+void track_captured_call(struct track *track, void *context, const struct event *event);
 /* A collective that copy engines run: it is counted, without a time. NCCL's count is that of one peer where each has its
  * part; the bytes are those of all, as of a group of Sends and Recvs (groups.h). */
 void track_copy_engine(struct track *track, void *context, const struct abi_ce_coll *ce);
@@ -276,6 +286,26 @@ static inline uint32_t track_thread(void)
 	return (uint32_t)(thread_word() >> 6);
 }
 
+/* What is told from now on is launched as another kernel. Two threads at the same time may give one number twice. */
+static inline void track_next_plan(struct track_comm *app)
+{
+	uint16_t plan = atomic_load_explicit(&app->plan, memory_order_relaxed);
+
+	atomic_store_explicit(&app->plan, (uint16_t)(plan + 1), memory_order_relaxed);
+}
+
+/* box_op.group of an operation that is told now. */
+static inline uint32_t track_group_word(const struct track_comm *app, uint32_t group)
+{
+	return group | (uint32_t)atomic_load_explicit(&app->plan, memory_order_relaxed) << CLOCKMIX_PLAN_SHIFT;
+}
+
+/* The number of its group + 1; 0: none. */
+static inline uint32_t track_group_of(const struct box_op *op)
+{
+	return atomic_load_explicit(&op->group, memory_order_relaxed) & ((1u << CLOCKMIX_PLAN_SHIFT) - 1);
+}
+
 /* A GroupApi begins. NCCL lets one thread at a time call it for a communicator. */
 static inline void *track_group_start(struct track *track, void *context)
 {
@@ -326,6 +356,7 @@ static inline void *track_plan_start(struct track *track, void *context)
 		return NULL;
 	struct track_comm *app = &track->comms[comm];
 
+	track_next_plan(app);
 	if (!atomic_load_explicit(&app->has_p2p, memory_order_relaxed) ||
 	    (atomic_load_explicit(&app->open_group, memory_order_relaxed) &&
 	     atomic_load_explicit(&app->group_thread, memory_order_relaxed) == track_thread()))
@@ -357,10 +388,29 @@ static inline void *track_p2p_call(struct track *track, void *context, void *gro
 	uint32_t generation;
 	unsigned comm = handle_context_comm(context, &generation);
 
-	if (comm != UINT32_MAX)
+	if (comm != UINT32_MAX) {
 		track_count_call(&track->comms[comm], handle_number(word));
+		clockmix_called(track, comm);
+	}
 	return handle_kind(word) == HANDLE_GROUP && track->options.p2p ?
 		       handle_of(handle_as(word, HANDLE_P2P_CALL)) : NULL;
+}
+
+static inline void track_forget_known(struct track_comm *app)
+{
+	for (unsigned i = 0; i < TRACK_KNOWN; i++)
+		atomic_store_explicit(&app->known[i], NULL, memory_order_relaxed);
+}
+
+/* A call of Send or Recv into a graph. */
+static inline void track_captured_p2p(struct track *track, void *context)
+{
+	uint32_t generation;
+	unsigned comm = handle_context_comm(context, &generation);
+
+	clockmix_captured(track, context);
+	if (comm != UINT32_MAX)
+		atomic_store_explicit(&track->comms[comm].has_p2p, true, memory_order_relaxed);
 }
 
 /* Whether NCCL is known to give events of the operations of a collective's calls: then a call tells nothing. */

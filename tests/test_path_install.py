@@ -71,7 +71,7 @@ def restart_slurmd(cluster: Cluster, name: str) -> None:
 def slurmd_start(cluster: Cluster, name: str) -> str:
     """When the node's slurmd started, in Slurm's words (to the second)."""
     shown = cluster.run_as("root", ["scontrol", "--oneliner", "show", "node", name]).stdout
-    return re.findall(r"\bSlurmdStartTime=(\S+)", shown)[0]
+    return str(re.findall(r"\bSlurmdStartTime=(\S+)", shown)[0])
 
 
 def hide_package(cluster: Cluster, name: str) -> None:

@@ -55,7 +55,7 @@ _COMM_USED = COMM.reader("state", "generation")
 _COMM = COMM.reader(
     "id", "state", "generation", "nranks", "nnodes", "rank", "gpu", "created_real_ns",
     "destroyed_real_ns", "folded", "enqueued", "untimed", "lost", "started", "completed",
-    "last_sequence", "last_progress_tick", "looks", "named",
+    "last_sequence", "last_progress_tick", "looks", "named", "mixed_since", "mixed_why",
 )  # fmt: skip
 _BEING_NAMED = 2  # enum box_comm_named: NCCL before 2.27 tells the name with the first operation
 _OP = OP.reader("comm", "kind", "peer", "index", "sequence", "bytes")
@@ -197,7 +197,7 @@ def _comm(copy: BoxCopy, index: int, gpus: int, counts: _Counts) -> Comm | None:
     words["started"] += counts.begun[life]
     ended = words["completed"] + words["untimed"] + words["lost"]
     words["enqueued"] = max(words["enqueued"], ended + counts.all[life])
-    if max(words["enqueued"], words["started"]) > WORD_MAX:
+    if max(words["enqueued"], words["started"], words["mixed_since"]) > WORD_MAX:
         return None
     gpu = words.pop("gpu")
     if words.pop("named") == _BEING_NAMED:

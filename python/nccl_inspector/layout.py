@@ -102,7 +102,8 @@ HEADER = _record(
 COMM = _record(
     "id:Q", "state:I", "generation:I", "nranks:i", "nnodes:i", "rank:i", "gpu:I",
     "created_real_ns:Q", "destroyed_real_ns:Q", "folded:Q", "named:I", "reserved0:I",
-    "enqueued:Q", "untimed:Q", "lost:Q", "looks:Q", "reserved1:4Q",
+    "enqueued:Q", "untimed:Q", "lost:Q", "looks:Q", "mixed_since:Q",
+    "mixed_why:I", "reserved1:I", "reserved2:2Q",
     "busy:I", "end_place:I", "completed:Q", "started:Q", "last_sequence:Q", "last_progress_tick:Q",
     "clock_ahead_ns:q", "clock_ahead_before_ns:q", "clock_since_tick:Q",
     "name:64s",

@@ -105,6 +105,9 @@ class Comm:
     channels: int = 0
     late_channels: int = 0
     late_ns: int = 0
+    # NCCL gives operations from this index on the times of other ones (analysis/mixedclocks.py).
+    mixed_since: int = 0  # 0: none
+    mixed_why: int = 0
 
 
 class Histogram(NamedTuple):

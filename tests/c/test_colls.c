@@ -84,7 +84,7 @@ static uint64_t passed_s; /* since the box was new */
 static void seconds_pass(unsigned seconds)
 {
 	for (; seconds; seconds--, gpu_ns += 1000000000)
-		sweep_round(&sweep, &track, clock_ticks() + ++passed_s * ticks_a_second());
+		round_at(clock_ticks() + ++passed_s * ticks_a_second());
 }
 
 /* Its channels one after the other, as NCCL's thread may find them. */

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nccl_inspector.box import read_box
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.model import ALGOS, DROP_REASONS, FUNCS, Comm, Process
+from nccl_inspector.model import ALGOS, FUNCS, Comm, Process
 
 Kind = tuple[str, str]  # communicator and function
 
@@ -73,9 +73,8 @@ def counted(process: Process) -> dict[Kind, Counts]:
 
 
 def all_ops(process: Process) -> int:
-    """Return how many operations a box has, with those that were dropped for their clocks."""
-    dropped = process.dropped[DROP_REASONS.index("implausible")]
-    return sum(one.ops + one.untimed for one in counted(process).values()) + dropped
+    """Return how many operations a box has."""
+    return sum(one.ops + one.untimed for one in counted(process).values())
 
 
 def called(calls: Iterable[Called]) -> dict[Kind, Counts]:

@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the plugin counted against what was called."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from nccl_inspector.model import DROP_REASONS, FUNCS, Process
 from tests.nccl.box import Called, Counts, Kind, called, counted, counted_pairs, pairs, sent_steps
 from tests.nccl.scenes import (
+    AFTERWARDS,
     AGGREGATED,
     BATCH_NS,
     BROADCAST_UNTOLD_SINCE,
-    CLOCKS_RIGHT_SINCE,
     LONG_NS,
+    MIXED,
     OVERRUN,
     SHORT_NS,
-    WITH_SELF,
+    STARTS_TOLD_SINCE,
 )
 
 BATCHES_MAX = 5  # there are as many operations in a group
@@ -31,9 +32,9 @@ class Verdict:
     counted: int = 0
     timed: int = 0
     untimed: int = 0
-    implausible: int = 0  # NCCL gave clocks that cannot be true
-    unstarted: int = 0  # NCCL told an end without a start
-    foreign: int = 0  # kinds of a rank with times of other operations, by NCCL's own mistake
+    implausible: int = 0  # of these: NCCL gave times that cannot be true
+    unstarted: int = 0  # of these: NCCL told an end without a start
+    mixed: int = 0  # communicators of a rank whose later operations have no times (box_mixed)
     bytes: int = 0
     sent: int = 0  # pieces that NCCL sent over the network
     steps: int = 0  # those that were counted
@@ -55,43 +56,74 @@ def _dropped(box: Process, reason: str) -> int:
     return box.dropped[DROP_REASONS.index(reason)]
 
 
-def _may_lack(comm: str, nccl: int) -> bool:
-    """Tell whether NCCL gives clocks there that cannot be true, so that operations are dropped."""
-    return comm == OVERRUN or (comm in WITH_SELF and nccl < CLOCKS_RIGHT_SINCE)
+def _mixed_comms(box: Process) -> dict[str, int]:
+    """Return why, of the communicators that have operations without times for it."""
+    return {
+        comm.name: comm.mixed_why
+        for comm in box.comms
+        if comm.mixed_why and comm.mixed_since <= comm.enqueued
+    }
+
+
+def _wanted_mixed(names: Iterable[str], nccl: int) -> dict[str, int]:
+    return {
+        name: MIXED[name][0]
+        for name in names
+        if name in MIXED and MIXED[name][1] <= nccl < MIXED[name][2]
+    }
+
+
+def _judge_mixed(verdict: Verdict, rank: int, box: Process) -> None:
+    wanted = _wanted_mixed((comm.name for comm in box.comms), box.facts.nccl_version)
+    found = _mixed_comms(box)
+    verdict.mixed += len(found)
+    for name in sorted(wanted.keys() | found.keys()):
+        if wanted.get(name, 0) != found.get(name, 0):
+            verdict.differences.append(
+                f"rank {rank}, {name}: times are mixed up for reason {wanted.get(name, 0)}, "
+                f"the box says {found.get(name, 0)}"
+            )
 
 
 def _judge_kinds(verdict: Verdict, rank: int, calls: Sequence[Called], box: Process) -> None:
-    wanted, found = called(calls), counted(box)
+    wanted, found, mixed = called(calls), counted(box), _mixed_comms(box)
     untimed = _untimed_wanted(calls, rank, box.facts.nccl_version)
-    lacking = unstarted = 0
+    implausible = 0
     for kind in sorted(wanted.keys() | found.keys()):
         want, have = wanted.get(kind, Counts()), found.get(kind, Counts())
+        name, func = kind
+        is_whole = func.startswith("group ")
+        if is_whole and name in mixed:  # its members are counted, and no group is made of them
+            continue
         verdict.called += want.ops
         verdict.counted += have.ops + have.untimed
         verdict.timed += have.ops
         verdict.untimed += have.untimed
         verdict.bytes += want.bytes
-        at, is_group = f"rank {rank}, {kind[0]}, {kind[1]}", kind[1].startswith("group ")
-        lack = want.ops - have.ops - have.untimed
-        if lack > 0 and _may_lack(kind[0], box.facts.nccl_version):
-            lacking += 0 if is_group else lack
-        elif (lack, want.bytes) != (0, have.bytes):
+        at = f"rank {rank}, {name}, {func}"
+        if (want.ops, want.bytes) != (have.ops + have.untimed, have.bytes):
             verdict.differences.append(
                 f"{at}: called {want.ops} with {want.bytes} bytes, "
-                f"counted {want.ops - lack} with {have.bytes}"
+                f"counted {have.ops + have.untimed} with {have.bytes}"
             )
         more = have.untimed - untimed.get(kind, 0)
+        if name in mixed:
+            if name in AFTERWARDS and func == "AllReduce" and have.ops:
+                verdict.differences.append(f"{at}: {have.ops} have times of earlier operations")
+            continue
+        if name == OVERRUN:
+            implausible += more
+            continue
         if more < 0 or more > _dropped(box, "stale"):
             verdict.differences.append(
                 f"{at}: {have.untimed} without a time, should be {untimed.get(kind, 0)}"
             )
-        unstarted += 0 if is_group else max(more, 0)
-    verdict.implausible += lacking
-    verdict.unstarted += unstarted
-    if lacking != _dropped(box, "implausible"):
+        verdict.unstarted += 0 if is_whole else max(more, 0)
+    verdict.implausible += implausible
+    if implausible < _dropped(box, "implausible"):
         verdict.differences.append(
-            f"rank {rank}: {lacking} operations lacking, "
-            f"{_dropped(box, 'implausible')} dropped: implausible"
+            f"rank {rank}: {_dropped(box, 'implausible')} operations had times that cannot be "
+            f"true, {implausible} were provoked"
         )
 
 
@@ -99,8 +131,12 @@ def _is_right(name: str, func: str, time_ns: int) -> bool:
     """An operation takes the time of a batch, or of as many as NCCL has spread it over."""
     if name == AGGREGATED:
         return time_ns % BATCH_NS == 0 and 0 < time_ns <= BATCHES_MAX * BATCH_NS
-    special = {("after_self", "AllReduce"): LONG_NS, ("instant", "AllReduce"): SHORT_NS}
-    return time_ns == special.get((name, func), BATCH_NS)
+    if name == "instant":
+        return time_ns == SHORT_NS
+    is_long = (name, func) == ("graph_and_calls", "AllGather") or (
+        name in AFTERWARDS and func == "AllReduce"
+    )
+    return time_ns == (LONG_NS if is_long else BATCH_NS)
 
 
 def _judge_times(verdict: Verdict, rank: int, box: Process) -> None:
@@ -108,11 +144,7 @@ def _judge_times(verdict: Verdict, rank: int, box: Process) -> None:
     for key in box.keys:
         name, func = names.get(key.comm, "?"), FUNCS[key.func]
         times = (key.min_ns, key.max_ns)
-        if not key.ops or name == OVERRUN or all(_is_right(name, func, time) for time in times):
-            continue
-        if name in WITH_SELF and box.facts.nccl_version < CLOCKS_RIGHT_SINCE:
-            verdict.foreign += 1
-        else:
+        if key.ops and name != OVERRUN and not all(_is_right(name, func, time) for time in times):
             verdict.differences.append(
                 f"rank {rank}, {name}, {func}: times of {times[0]} to {times[1]} ns"
             )
@@ -121,17 +153,19 @@ def _judge_times(verdict: Verdict, rank: int, box: Process) -> None:
 def judge_rank(verdict: Verdict, rank: int, calls: Sequence[Called], box: Process) -> None:
     """Add what one rank's box says."""
     verdict.api = box.facts.api_version
+    _judge_mixed(verdict, rank, box)
     _judge_kinds(verdict, rank, calls, box)
     _judge_times(verdict, rank, box)
+    mixed = _mixed_comms(box)
     wanted, found = pairs(calls, rank), counted_pairs(box)
     for name, func, peer in sorted(wanted.keys() | found.keys()):
         want, have = wanted[name, func, peer], found[name, func, peer]
-        if want != have:
+        if want != have and name not in mixed:  # of each with a time
             verdict.differences.append(
                 f"rank {rank}, {name}: {func} with rank {peer}: called {want}, counted {have}"
             )
     forgiven = {"implausible"}  # by _judge_kinds
-    if box.facts.nccl_version < CLOCKS_RIGHT_SINCE:
+    if box.facts.nccl_version < STARTS_TOLD_SINCE:
         forgiven.add("stale")  # an end without a start
     for reason, count in zip(DROP_REASONS, box.dropped, strict=False):
         if count and reason not in forgiven:

@@ -3,7 +3,7 @@
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from ctypes import CDLL, byref, c_char_p, c_size_t, c_uint64, c_void_p
 from dataclasses import dataclass
@@ -19,6 +19,7 @@ BUFFER_BYTES = 1 << 24
 DECOMPOSED_SINCE = 22800
 WIDE_FIFO_SINCE = 23100
 SETTLE_S, LOOK_S = 10.0, 0.01
+SWITCHED_S = 2.5  # the plugin looks at its switch once a second
 # One call of which NCCL makes Sends and Recvs.
 _DECOMPOSED = {
     "AlltoAll": PROTOTYPES["ncclAllGather"],
@@ -80,8 +81,11 @@ class PlayedNccl(Nccl):
         return int(self.played.played_net_end())
 
     @contextmanager
-    def capture(self, launches: int) -> Iterator[None]:
-        """Capture the calls inside into a graph, launch it so often, and destroy it."""
+    def capture(self, launches: int, between: Callable[[], None] | None = None) -> Iterator[None]:
+        """Capture the calls inside into a graph, launch it so often, and destroy it.
+
+        `between` is called after each launch.
+        """
         before = len(self.called)
         self.played.played_capture_begin()
         yield
@@ -90,8 +94,20 @@ class PlayedNccl(Nccl):
         for _ in range(launches):
             self.played.played_graph_launch()
             self.settle()
+            if between:
+                between()
         self.called += once * (launches - 1)
         self.played.played_graph_destroy()
+
+    @contextmanager
+    def switched_off(self) -> Iterator[None]:
+        """Disable the plugin as a site does, and enable it again."""
+        switch = Path(os.environ["NCCL_INSPECTOR_CONTROL_DIR"], "disabled")
+        switch.touch()
+        time.sleep(SWITCHED_S)
+        yield
+        switch.unlink()
+        time.sleep(SWITCHED_S)
 
     @contextmanager
     def group(self) -> Iterator[None]:
@@ -116,8 +132,16 @@ class Comm:
         """The other ranks."""
         return [peer for peer in range(self.nranks) if peer != self.rank]
 
-    def collective(self, func: str, count: int, dtype: str = "float32", root: int = 0) -> None:
-        """Call AllReduce, AllGather, ReduceScatter, Reduce or Broadcast."""
+    def collective(
+        self,
+        func: str,
+        count: int,
+        dtype: str = "float32",
+        root: int = 0,
+        *,
+        unseen: bool = False,
+    ) -> None:
+        """Call AllReduce, AllGather, ReduceScatter, Reduce or Broadcast; `unseen`: while silent."""
         number, width = TYPES[dtype]
         more = {
             "AllReduce": (SUM,), "ReduceScatter": (SUM,), "AllGather": (),
@@ -125,7 +149,8 @@ class Comm:
         }[func]  # fmt: skip
         both = (self.nccl.buffer, self.nccl.buffer)
         self.nccl.call(f"nccl{func}", *both, count, number, *more, self.handle, STREAM)
-        self._note(func, count * width)
+        if not unseen:
+            self._note(func, count * width)
 
     def send(self, peer: int, count: int) -> None:
         """Call Send."""

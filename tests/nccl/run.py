@@ -51,6 +51,7 @@ def rank_env(boxes: Path, rank: int, place: str, by_name: bool) -> dict[str, str
         "NCCL_PROFILER_PLUGIN": PLUGIN.name if by_name else str(PLUGIN),
         "NCCL_INSPECTOR_ENABLE": "1",
         "NCCL_INSPECTOR_RUN_DIR": str(boxes),
+        "NCCL_INSPECTOR_CONTROL_DIR": str(boxes / f"control.{rank}"),
         "NCCL_INSPECTOR_PROM_DUMP": "1",
         "NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES": "0",
     }  # fmt: skip
@@ -71,6 +72,7 @@ def play(library: Path, directory: Path, place: str, by_name: bool) -> list[str]
     (directory / "boxes").mkdir()
     processes = []
     for rank in range(RANKS):
+        (directory / "boxes" / f"control.{rank}").mkdir()
         words = ["tests.nccl.rank", str(library), str(directory), str(rank), str(RANKS), place]
         with (directory / f"log.{rank}").open("wb") as log:
             processes.append(

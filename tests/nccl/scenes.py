@@ -15,11 +15,22 @@ KIB = 1 << 10
 FLOAT = 4
 ROUNDS = 12
 BURST = 60  # a channel's last 64 works are those whose times NCCL can still read
-# Before, NCCL's host does not count the work of what a rank sends to itself, and its kernel does:
-# what comes later on that channel gets the clocks of an earlier work. And a kernel that begins and
-# ends between two looks of NCCL's thread has an end without a start.
-CLOCKS_RIGHT_SINCE = 23100
-WITH_SELF = ("all_to_all", "after_self", "decomposed")
+# Before, a kernel that begins and ends between two looks of NCCL's thread has an end and no start.
+STARTS_TOLD_SINCE = 23100
+# What makes NCCL's host and its kernels count differently, so that later operations get the times
+# of earlier ones: enum box_mixed of plugin/box.h, and the releases.
+SELF, GRAPH, BROADCAST, UNASKED = 1, 2, 3, 4
+FIXED, EVER = 23100, 99999
+MIXED = {
+    "all_to_all": (SELF, 0, FIXED),
+    "after_self": (SELF, 0, FIXED),
+    "decomposed": (SELF, 0, FIXED),
+    "graph_and_calls": (GRAPH, 0, FIXED),
+    "after_broadcast": (BROADCAST, FIXED, EVER),
+    "switched_off": (UNASKED, 0, EVER),
+}
+# Of these every time would be another operation's: they last longer than those before.
+AFTERWARDS = ("after_self", "after_broadcast", "switched_off")
 BATCH_NS, LONG_NS, SHORT_NS = 30_000, 300_000, 900
 OVERRUN, AGGREGATED = "overrun", "aggregated"
 
@@ -161,6 +172,46 @@ def graph(comm: Comm) -> None:
     comm.nccl.settle()
 
 
+def after_broadcast(comm: Comm) -> None:
+    """Longer operations after Broadcasts, as when a training begins."""
+    for _ in range(ROUNDS):
+        comm.collective("Broadcast", 4 * KIB)
+        comm.nccl.settle()
+    comm.nccl.batch_ns(LONG_NS)
+    for _ in range(ROUNDS):
+        comm.collective("AllReduce", 2 * KIB)
+        comm.nccl.settle()
+    comm.nccl.batch_ns(BATCH_NS)
+
+
+def switched_off(comm: Comm) -> None:
+    """The site's kill switch, on and off again; last of all, for it is of all communicators."""
+    comm.collective("AllGather", KIB)
+    comm.nccl.settle()
+    with comm.nccl.switched_off():
+        for _ in range(ROUNDS):
+            comm.collective("AllGather", KIB, unseen=True)
+        comm.nccl.wait()
+    comm.nccl.batch_ns(LONG_NS)
+    for _ in range(ROUNDS):
+        comm.collective("AllReduce", 2 * KIB)
+        comm.nccl.settle()
+    comm.nccl.batch_ns(BATCH_NS)
+
+
+def graph_and_calls(comm: Comm) -> None:
+    """A graph is launched between calls on the same communicator, which take longer."""
+
+    def call() -> None:
+        comm.nccl.batch_ns(LONG_NS)
+        comm.collective("AllGather", KIB)
+        comm.nccl.settle()
+        comm.nccl.batch_ns(BATCH_NS)
+
+    with comm.nccl.capture(ROUNDS, call):
+        comm.collective("AllReduce", KIB)
+
+
 def scenes(place: str, nccl_version: int) -> dict[str, Scene]:
     """Return the scenes that a release can play, by the name of their communicator."""
     if place == NETWORK:
@@ -169,8 +220,10 @@ def scenes(place: str, nccl_version: int) -> dict[str, Scene]:
             chosen.append(broadcasts)
     else:
         chosen = [collectives, broadcasts, aggregated, burst, overrun, ring, lone_pairs]
-        chosen += [all_to_all, after_self, instant, mixed_group, graph]
+        chosen += [all_to_all, after_self, instant, mixed_group, graph, graph_and_calls]
+        chosen.append(after_broadcast)
         if nccl_version >= DECOMPOSED_SINCE:
             chosen.append(decomposed)
+        chosen.append(switched_off)
     only = os.environ.get("TEST_NCCL_SCENES", "").split()
     return {one.__name__: one for one in chosen if not only or one.__name__ in only}

@@ -34,17 +34,18 @@ what was not.
   plugin's figures.
 - *timed*: counted with a time of the GPU's clock.
 - *untimed*: counted without a time, where NCCL tells of no kernel: Broadcast from 2.29 on, and
-  what a rank sends to itself.
-- *implausible*: dropped with their bytes, and not among the counted: NCCL gave a start and an end
-  that cannot both be true. It can read the clocks of a channel's last 64 works only; when its
-  thread is later than that, it gives the time of a later work. Provoked here by 600 calls without
-  a pause, and allowed there and where there are *foreign* times.
-- *unstarted*: counted without a time, because up to 2.30 NCCL may tell the end of a kernel without
-  its start, when both come between two looks of its thread. It depends on luck.
-- *foreign*: kinds of operation of a rank that have times of other operations. Up to 2.30 NCCL
-  does not count the work of what a rank sends to itself, but its kernel does; from then on that
-  communicator's operations on that channel get the clocks of earlier ones: here, AllReduces of
-  300 us that follow AlltoAlls of 30 us have 30 us. From 2.31 on it must be 0.
+  what a rank sends to itself; and these three:
+- *implausible*: NCCL gave a start and an end that cannot both be true. It can read the clocks of a
+  channel's last 64 works only; when its thread is later than that, it gives the time of a later
+  work. Provoked here by 600 calls without a pause, and allowed there only.
+- *unstarted*: up to 2.30 NCCL may tell the end of a kernel without its start, when both come
+  between two looks of its thread. It depends on luck.
+- *mixed*: communicators (of a rank) whose later operations are all counted without times, because
+  NCCL gives them the times of earlier ones. NCCL's host and its kernels both count works, and find
+  the times by that number. The two numbers fall apart when a rank sends to itself (up to 2.30, an
+  AlltoAll does), when a CUDA graph is launched between other calls (up to 2.30), when a Broadcast
+  is called (from 2.31 on), and when the plugin was switched off for a while. Operations of 300 us
+  that follow others of 30 us are called after each of these: NCCL says 30 us, the plugin nothing.
 - *steps*: pieces that NCCL's proxy sent over the network, counted of sent.
 - {BY_NAME}: this release opens no profiler that `NCCL_PROFILER_PLUGIN` gives by a path, as Slurm's
   side does. Here it was given by its name, with its folder in `LD_LIBRARY_PATH`.
@@ -54,7 +55,7 @@ what was not.
 
 COLUMNS = (
     *("NCCL", "interface", "called", "counted", "timed", "untimed", "implausible"),
-    *("unstarted", "foreign", "steps", "differences"),
+    *("unstarted", "mixed", "steps", "differences"),
 )
 
 
@@ -70,7 +71,7 @@ def write_table(path: Path, verdicts: Sequence[Verdict]) -> None:
             one.release + (BY_NAME if one.by_name else ""),
             f"v{one.api}",
             *(one.called, one.counted, one.timed, one.untimed, one.implausible),
-            *(one.unstarted, one.foreign),
+            *(one.unstarted, one.mixed),
             f"{one.steps} of {one.sent}",
             len(one.differences),
         ]

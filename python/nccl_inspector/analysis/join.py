@@ -17,6 +17,7 @@ from nccl_inspector.analysis.bandwidth import bus_factor
 from nccl_inspector.analysis.channels import late_channels_note
 from nccl_inspector.analysis.histogram import median_ns, merge, quantile_error_ns, quantile_ns
 from nccl_inspector.analysis.lateness import SYNCHRONISING, comparable
+from nccl_inspector.analysis.mixedclocks import mixed_clocks_note
 from nccl_inspector.analysis.naming import name_processes
 from nccl_inspector.model import COMM_FOLDED, FUNCS, P2P, Comm, Key, Process
 
@@ -182,7 +183,8 @@ def _join(comm_id: int, found: list[Member], *, is_told: bool) -> Communicator:
         notes.append(f"how many ranks there are is not known{why}")
     if len(members) < first.nranks:
         notes.append(f"{first.nranks - len(members)} of {first.nranks} ranks missing")
-    notes += late_channels_note([member.comm for member in members.values()])
+    seen = [member.comm for member in members.values()]
+    notes += mixed_clocks_note(seen) + late_channels_note(seen)
     figures = _figures(members, first.nranks)
     return Communicator(
         comm_id,

@@ -15,6 +15,7 @@ from nccl_inspector.analysis.expected import expected, port_gbps
 from nccl_inspector.analysis.hang import find_hangs, find_stopped, may_hang
 from nccl_inspector.analysis.hangwords import HungJob, describe_hangs, describe_stopped
 from nccl_inspector.analysis.hardware import find_hardware
+from nccl_inspector.analysis.mixedclocks import why_waiting_is_hidden
 from nccl_inspector.analysis.paths import compare, time_communicators, time_network, time_pairs
 from nccl_inspector.analysis.places import Places, gpu_of
 from nccl_inspector.analysis.replay.choice import choose
@@ -146,6 +147,9 @@ def _expectation(
 
 def _judge_samples(placed: Sequence[tuple[str, Process]], given: Given) -> Judged:
     """Return what the exact records of processes say together: of all, if these are not many."""
+    hidden = why_waiting_is_hidden([process for _, process in placed])
+    if hidden:
+        return Judged(why_not=hidden)
     choice = choose(placed)
     sources = [
         Source(member, samples)
