@@ -33,6 +33,7 @@ enum setting_type {
 	SETTING_TYPE_DIR,      /* a directory; from the task's own where it does not begin with / */
 	SETTING_TYPE_SWITCH,   /* enum settings_switch */
 	SETTING_TYPE_VERSIONS, /* 2.28.0-2.28.5,2.31.2 */
+	SETTING_TYPE_LIBRARY,  /* a path, or a name that the loader looks for */
 };
 
 /* Bits, so that a caller can say which ones it accepts. */

@@ -8,6 +8,8 @@
 
 #define HASH_DIGITS 16u
 
+#define PROFILER_NAME "libnccl-profiler-inspector.so"
+
 /* The profiler comes first: whether it is the user's decides about all others. */
 enum variable {
 	PROFILER,
@@ -139,13 +141,15 @@ static uint64_t find_number(enum variable variable, const struct settings *setti
 	return number[variable];
 }
 
-/* A profiler of another directory is taken for NVIDIA's: its file has the same name. */
+/* A profiler of another directory is taken for NVIDIA's: its file has the same name. A name alone is ours: the loader finds
+ * it where the site has told it to look. */
 static bool is_ours(const char *profiler)
 {
-	static const char tail[] = "/nccl-inspector/libnccl-profiler-inspector.so";
+	static const char tail[] = "/nccl-inspector/" PROFILER_NAME;
 	size_t len = strlen(profiler), tail_len = sizeof(tail) - 1;
 
-	return len >= tail_len && !strcmp(profiler + len - tail_len, tail);
+	return !strcmp(profiler, PROFILER_NAME) ||
+	       (len >= tail_len && !strcmp(profiler + len - tail_len, tail));
 }
 
 /* Writes a variable's value; empty: this job has none. */

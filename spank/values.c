@@ -74,11 +74,20 @@ static bool parse_name(const char *text, const char *const names[], size_t count
 	return false;
 }
 
+/* What NCCL takes for a file's name: libX.so */
+static bool is_library_name(const char *text)
+{
+	size_t len = strlen(text);
+
+	return len > 6 && !strncmp(text, "lib", 3) && !strcmp(text + len - 3, ".so") && !strchr(text, '/');
+}
+
 static bool parse_text(enum setting_type type, const char *text)
 {
 	size_t len = strnlen(text, SETTINGS_TEXT_BYTES);
 
-	if (len == SETTINGS_TEXT_BYTES || (type == SETTING_TYPE_PATH && *text != '/'))
+	if (len == SETTINGS_TEXT_BYTES || (type == SETTING_TYPE_PATH && *text != '/') ||
+	    (type == SETTING_TYPE_LIBRARY && *text != '/' && !is_library_name(text)))
 		return false;
 	for (size_t i = 0; i < len; i++)
 		if ((unsigned char)text[i] < ' ' || text[i] == 0x7f ||
@@ -149,6 +158,7 @@ bool values_parse(enum setting_type type, const char *text, uint64_t *number)
 	case SETTING_TYPE_VERSIONS:
 		return parse_versions(text);
 	case SETTING_TYPE_PATH:
+	case SETTING_TYPE_LIBRARY:
 	case SETTING_TYPE_DIR:
 	case SETTING_TYPE_WORD:
 	case SETTING_TYPE_ADDRESS:
@@ -160,7 +170,8 @@ bool values_parse(enum setting_type type, const char *text, uint64_t *number)
 bool values_are_text(enum setting_type type)
 {
 	return type == SETTING_TYPE_PATH || type == SETTING_TYPE_DIR || type == SETTING_TYPE_WORD ||
-	       type == SETTING_TYPE_ADDRESS || type == SETTING_TYPE_VERSIONS;
+	       type == SETTING_TYPE_ADDRESS || type == SETTING_TYPE_VERSIONS ||
+	       type == SETTING_TYPE_LIBRARY;
 }
 
 const char *values_help(enum setting_type type)
@@ -178,6 +189,8 @@ const char *values_help(enum setting_type type)
 		return "bytes, with K, M, G or T";
 	case SETTING_TYPE_PATH:
 		return "a path that begins with /";
+	case SETTING_TYPE_LIBRARY:
+		return "a path that begins with /, or a name such as libX.so";
 	case SETTING_TYPE_DIR:
 		return "a path without control characters";
 	case SETTING_TYPE_WORD:

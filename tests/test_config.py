@@ -39,6 +39,8 @@ from nccl_inspector.errors import InspectorError
         ("listen = 127.0.0.1:65536", "x.conf:1: listen: not an address such as"),
         ("listen = 127.0.0.256:9435", "x.conf:1: listen: 127.0.0.256 is not an IP address"),
         ("cluster = a b", "x.conf:1: cluster: not one word"),
+        ("profiler = lib/x.so", "x.conf:1: profiler: not an absolute path"),
+        ("profiler = x.so", "x.conf:1: profiler: not an absolute path"),
     ],
 )
 def test_a_mistake_is_told_with_file_line_and_reason(text: str, reason: str) -> None:
@@ -51,6 +53,11 @@ def test_every_setting_of_the_table_has_its_field() -> None:
     assert [setting.field for setting in load_settings().values()] == [
         field.name for field in fields(Config)
     ]
+
+
+def test_the_loader_may_look_for_the_profiler() -> None:
+    config = parse_config("profiler = libnccl-profiler-inspector.so", "x.conf")
+    assert config.profiler == Path("libnccl-profiler-inspector.so")
 
 
 def test_an_empty_file_gives_the_defaults_of_the_table() -> None:

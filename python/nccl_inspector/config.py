@@ -138,6 +138,12 @@ def _path(text: str) -> Path:
     return Path(text)
 
 
+def _library(text: str) -> Path:
+    """Return a path, or a name that the loader looks for."""
+    is_name = re.fullmatch(r"lib[^/]+\.so", text) and text.isprintable()
+    return Path(text) if is_name else _path(text)
+
+
 def _dir(text: str) -> str:
     if any(not char.isprintable() for char in text):
         raise ValueError("not a path without control characters")
@@ -204,6 +210,7 @@ _TEXTS: dict[str, Callable[[str], str | bool | Path]] = {
     "dir": _dir,
     "bool": _flag,
     "path": _path,
+    "library": _library,
     "word": _word,
     "address": _address,
 }

@@ -197,6 +197,16 @@ static void test_json(void)
 	   "where ours would not go his is no news");
 }
 
+/* As a site with NCCL 2.27.3 sets it, which opens no path. */
+static void test_a_profiler_that_the_loader_finds(void)
+{
+	begin();
+	snprintf(settings.profiler, sizeof(settings.profiler), "libnccl-profiler-inspector.so");
+	step(MODE_PROM, 42);
+	ok(has("NCCL_PROFILER_PLUGIN", "libnccl-profiler-inspector.so") && has("NCCL_INSPECTOR_DUMP_DIR", NULL),
+	   "a profiler without a path is ours");
+}
+
 static void test_steps(void)
 {
 	begin();
@@ -279,6 +289,7 @@ int main(void)
 	test_spoilt_markers();
 	test_values();
 	test_json();
+	test_a_profiler_that_the_loader_finds();
 	test_steps();
 	test_arrays();
 	test_users_own();

@@ -45,7 +45,7 @@ def mixed_clocks_note(members: Sequence[Comm]) -> list[str]:
     if not mixed:
         return []
     first = min(mixed, key=lambda one: one.mixed_since)
-    who = "" if len(mixed) == len(members) else f" on {len(mixed)} of {len(members)} ranks"
+    who = "" if len(mixed) == len(members) else f", on {len(mixed)} of {len(members)} ranks"
     return [f"no times from operation {first.mixed_since:,} on{who}: {_reason(first)}"]
 
 

@@ -16,6 +16,7 @@ from nccl_inspector.usermode.launch import measured, run_command, why_not
 # Text of a report, from a job's number and the directory with its summaries.
 Show = Callable[[int, Path], str]
 _TRIES = 1000
+PACKAGE_DIR = Path("/usr/lib/nccl-inspector")
 
 
 def _say(words: str) -> None:
@@ -57,7 +58,8 @@ def _report(directory: Path, start_s: int, show: Show) -> None:
 def _prepare(profiler: Path | None, wanted: Path | None) -> tuple[dict[str, str], Path | None]:
     """Return the environment of the command, and where its boxes will be; None: nowhere."""
     try:
-        plugin = (profiler or read_config(None).profiler).resolve()
+        # Of a name that the loader looks for it is known where the package has the file.
+        plugin = (profiler or PACKAGE_DIR / read_config(None).profiler).resolve()
         reason = why_not(os.environ, plugin)
         if not reason:
             directory = _make_directory(wanted, os.environ)
