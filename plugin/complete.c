@@ -285,7 +285,6 @@ __attribute__((noinline)) static bool complete_untimed(struct track *track, stru
 	add_untimed(track, op);
 	leave_group(track, comm, op, false);
 	let_go(op, generation, after);
-	count_over(&comm->started);
 	count_given_up(&comm->untimed);
 	track_leave(comm);
 	return true;

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nccl_inspector import boxsamples, hostile
+from nccl_inspector import hostile
 from nccl_inspector.analysis.samplecolumns import SampleColumns, union_columns, unix_ns
 from nccl_inspector.box import read_box
 from nccl_inspector.boxsamples import add_samples
@@ -316,7 +316,12 @@ def test_who_looks_at_living_processes_does_not_read_samples(
         return read_at(fd, count, offset)
 
     monkeypatch.setattr("nccl_inspector.boxcopy.read_at", noted)
-    read(bytes(box_bytes(BoxOf())))
+    fd = os.memfd_create("box")
+    try:
+        size = os.write(fd, box_bytes(BoxOf()))
+        read_box(fd, size, "0_1", alive=True)
+    finally:
+        os.close(fd)
     assert max(ends) == SAMPLE_AT
 
 
@@ -339,7 +344,7 @@ def test_samples_that_are_dropped_meanwhile_are_read_again(monkeypatch: pytest.M
                 os.pwrite(fd, (2 * next(turns)).to_bytes(4, "little"), at)
             return found
 
-        monkeypatch.setattr(boxsamples, "read_at", busy_process)
+        monkeypatch.setattr("nccl_inspector.boxcopy.read_at", busy_process)
         until = 2
         assert add_samples(fd, len(data), process, 4).flags == ()
         until = 100

@@ -142,7 +142,7 @@ static const char *laws_add_up(const struct box *box, bool races, struct laws_su
 /* What the keys have against what the communicators have. */
 static const char *laws_of_sums(const struct box *box, const struct laws_told *told, const struct laws_sums *sums)
 {
-	uint64_t implausible = box->header->dropped[BOX_DROP_IMPLAUSIBLE], no_key = box->header->dropped[BOX_DROP_NO_KEY];
+	uint64_t no_key = box->header->dropped[BOX_DROP_NO_KEY];
 	uint64_t given_up = box->header->dropped[BOX_DROP_EXPIRED] + box->header->dropped[BOX_DROP_NO_SLOT];
 	uint64_t missing = sums->completed - sums->ops;
 
@@ -150,15 +150,13 @@ static const char *laws_of_sums(const struct box *box, const struct laws_told *t
 		return laws_say("told of %llu operations: %llu completed, %llu untimed, %llu in flight, %llu given up",
 				(laws_number)told->ops, (laws_number)sums->completed, (laws_number)sums->untimed,
 				(laws_number)sums->in_flight, (laws_number)given_up);
-	if (sums->ops > sums->completed || missing > implausible + no_key ||
-	    (!no_key && !told->channels_beyond && missing != implausible))
-		return laws_say("%llu completed, %llu of them in keys, %llu implausible, %llu without a key",
-				(laws_number)sums->completed, (laws_number)sums->ops, (laws_number)implausible,
-				(laws_number)no_key);
+	if (sums->ops > sums->completed || missing > no_key)
+		return laws_say("%llu completed, %llu of them in keys, %llu without a key", (laws_number)sums->completed,
+				(laws_number)sums->ops, (laws_number)no_key);
 	if (!told->calls && (sums->untimed_ops > sums->untimed || (!no_key && sums->untimed_ops != sums->untimed)))
 		return laws_say("%llu untimed, %llu of them in keys", (laws_number)sums->untimed,
 				(laws_number)sums->untimed_ops);
-	if (!told->calls && !no_key && !implausible && !given_up &&
+	if (!told->calls && !no_key && !given_up &&
 	    sums->bytes + sums->untimed_bytes + sums->bytes_in_flight != told->bytes)
 		return laws_say("told of %llu bytes: %llu in keys, %llu untimed, %llu in flight", (laws_number)told->bytes,
 				(laws_number)sums->bytes, (laws_number)sums->untimed_bytes,

@@ -17,7 +17,7 @@ from typing import Any
 
 from tests.gpu.cuda import Cuda
 from tests.gpu.libnccl import SUM, TYPES, Nccl
-from tests.gpu.plan import HALF, WORLD, Op, Plan, read_plan
+from tests.gpu.plan import APART, HALF, WORLD, Op, Plan, read_plan
 from tests.truth import read_prom
 
 ID_WAIT_S = 60
@@ -52,8 +52,8 @@ def share_id(directory: Path, rank: int, make: Callable[[], bytes]) -> bytes:
 class Rank:
     """A rank with its communicators, two buffers and a stream for NCCL."""
 
-    def __init__(self, plan: Plan, rank: int, nccl: Nccl, cuda: Cuda, unique_id: bytes) -> None:
-        """Make them; returns when all ranks are there."""
+    def __init__(self, plan: Plan, rank: int, nccl: Nccl, cuda: Cuda, directory: Path) -> None:
+        """Make them; returns when all ranks are there. They find each other in the directory."""
         self.plan, self.rank, self.nccl, self.cuda = plan, rank, nccl, cuda
         self.send = cuda.allocate(plan.buffer_bytes)
         self.recv = cuda.allocate(plan.buffer_bytes)
@@ -62,11 +62,16 @@ class Rank:
         for buffer in (self.send, self.recv):
             cuda.fill(buffer, 1.0, plan.buffer_bytes // 4, self.stream)
         cuda.wait(self.stream)
-        world = nccl.init(plan.nranks, unique_id, rank, WORLD)
+        world = nccl.init(plan.nranks, share_id(directory, rank, nccl.unique_id), rank, WORLD)
         self.comms = {WORLD: (world, rank, plan.nranks)}
-        if plan.has_half:
+        if plan.uses(HALF):  # even and odd ranks
             half = nccl.split(world, rank % 2, rank, HALF)
             self.comms[HALF] = (half, rank // 2, (plan.nranks + 1 - rank % 2) // 2)
+        if plan.uses(APART):
+            place = directory / APART
+            place.mkdir(exist_ok=True)
+            apart_id = share_id(place, rank, nccl.unique_id)
+            self.comms[APART] = (nccl.init(plan.nranks, apart_id, rank, APART), rank, plan.nranks)
 
     def issue(self, op: Op) -> None:
         """Give an operation to NCCL."""
@@ -223,8 +228,7 @@ def main(directory: Path, rank: int) -> None:
     cuda, nccl = Cuda(plan.libcuda), Nccl(plan.libnccl)
     ordinal = rank % cuda.count()
     cuda.use(ordinal)
-    unique_id = share_id(directory, rank, nccl.unique_id)
-    said = perform(plan, directory, Rank(plan, rank, nccl, cuda, unique_id))
+    said = perform(plan, directory, Rank(plan, rank, nccl, cuda, directory))
     said |= {"gpu": cuda.name(ordinal), "bus_id": cuda.bus_id(ordinal), "cuda": cuda.version()}
     (directory / f"{rank}.json").write_text(json.dumps(said))
 

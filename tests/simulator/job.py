@@ -87,4 +87,4 @@ class Job:
     silent_nodes: tuple[str, ...] = ()  # whose summaries never arrived
     state: str = "COMPLETED"  # Slurm's word
     throughput: tuple[tuple[float, float], ...] = ()  # (true s, value) as the job printed it
-    nccl_api: int = 5
+    nccl_api: int = 7

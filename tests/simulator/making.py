@@ -52,7 +52,7 @@ class Scenario:
     counters: bool | None = None  # None: chance says whether there are any
     prints: bool | None = None  # its throughput; None: chance says whether it does
     counted_when: Callable[[Run], tuple[Event, ...]] | None = None  # the same, of the run
-    nccl_api: int = 5
+    nccl_api: int = 7
     second: Plan | None = None  # another training in the same job
 
 

@@ -49,7 +49,7 @@ def operations(rank: int, seconds: int) -> NDArray[np.void]:
     return rows
 
 
-def small_job(seconds: int = 120, states: tuple[str, ...] = ("finalized",), api: int = 5) -> Job:
+def small_job(seconds: int = 120, states: tuple[str, ...] = ("finalized",), api: int = 7) -> Job:
     """Four ranks on two nodes; the second node's clock is ahead, and runs fast."""
     ranks = []
     for rank in range(RANKS):
@@ -258,12 +258,16 @@ def test_other_interfaces_of_nccl_are_spoken(api: int, tmp_path: Path) -> None:
     def words(key: Key) -> tuple[str, int]:
         return BOX_FUNCS[key.func], key.ops
 
+    of_world = {
+        ("AllReduce", 50): 1, ("SendRecv", 50): 1, ("Send", 50): 1, ("Recv", 50): 1,
+    }  # fmt: skip
+    # Up to 2.30 what a rank sends to itself mixes up the times of its communicator.
+    of_ep = {("AlltoAll", 50): 1, ("Send", 150): 1, ("Recv", 150): 1} if api >= 7 else {}
     for process in processes(tmp_path):
         assert process.facts.api_version == api
-        assert Counter(map(words, process.keys)) == {
-            ("AllReduce", 50): 1, ("AlltoAll", 50): 1, ("SendRecv", 50): 1,
-            ("Send", 50): 1, ("Recv", 50): 1, ("Send", 150): 1, ("Recv", 150): 1,
-        }  # fmt: skip
+        timed = [key for key in process.keys if key.ops]
+        assert Counter(map(words, timed)) == of_world | of_ep
+        assert sum(comm.untimed for comm in process.comms) == (100 if api >= 7 else 400)
 
 
 def test_impossible_operations_are_refused(tmp_path: Path) -> None:

@@ -79,7 +79,10 @@ const char *ncclGetErrorString(int result)
 
 int ncclGetUniqueId(struct unique_id *id)
 {
+	static char made;
+
 	memset(id, 1, sizeof(*id));
+	id->internal[1] = made++;
 	return SUCCESS;
 }
 
@@ -113,18 +116,23 @@ static struct comm *make_comm(int ranks, int rank, uint64_t id, const struct con
 	return comm;
 }
 
+static uint64_t number_of(const struct unique_id *id)
+{
+	return WORLD_ID + 256 * (uint64_t)id->internal[1];
+}
+
 int ncclCommInitRankConfig(struct comm **comm, int ranks, struct unique_id id, int rank,
                            const struct config *config)
 {
 	if (id.internal[0] != 1 || config->magic != 0xcafebeefu || config->version != NAMED_SINCE)
 		return INVALID_ARGUMENT;
-	*comm = make_comm(ranks, rank, WORLD_ID, config);
+	*comm = make_comm(ranks, rank, number_of(&id), config);
 	return *comm ? SUCCESS : INVALID_ARGUMENT;
 }
 
 int ncclCommInitRank(struct comm **comm, int ranks, struct unique_id id, int rank)
 {
-	*comm = id.internal[0] == 1 ? make_comm(ranks, rank, WORLD_ID, NULL) : NULL;
+	*comm = id.internal[0] == 1 ? make_comm(ranks, rank, number_of(&id), NULL) : NULL;
 	return *comm ? SUCCESS : INVALID_ARGUMENT;
 }
 
@@ -134,7 +142,7 @@ int ncclCommSplit(struct comm *parent, int color, int key, struct comm **comm,
 {
 	int ranks = (parent->played.n_ranks + 1 - color) / 2;
 
-	*comm = make_comm(ranks, key / 2, WORLD_ID + 1 + (uint64_t)color, config);
+	*comm = make_comm(ranks, key / 2, parent->played.id + 1 + (uint64_t)color, config);
 	return *comm ? SUCCESS : INVALID_ARGUMENT;
 }
 

@@ -161,8 +161,12 @@ static void fill_unit(struct unit *unit)
 		fill_op(&unit->ops[0], row, func_of(row->func), row->peer);
 		return;
 	}
+	const struct script_comm *comm = &script.comms[row->comm];
+
+	/* NCCL's schedule begins with the rank itself (src/init.cc, p2pSchedule). */
 	for (unsigned i = 0; i < unit->count; i++)
-		fill_op(&unit->ops[i], row, i % 2 ? PLAYER_RECV : PLAYER_SEND, (int)(i / 2));
+		fill_op(&unit->ops[i], row, i % 2 ? PLAYER_RECV : PLAYER_SEND,
+			(int)(((unsigned)comm->rank + i / 2) % (unit->count / 2)));
 }
 
 /* What a rank sends to itself is copied without a kernel that is told of. */
