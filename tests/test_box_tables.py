@@ -38,6 +38,7 @@ HUGE = (1 << 64) - 1
         [{"comm": 0, "peer": 1, "ops": 1, "func": 1}],
         [{"comm": 0, "peer": 1, "ops": 1, "func": 200}],
         [{"comm": 0, "peer": 1, "ops": 1, "log2_rate_q20": -(1 << 63)}],
+        [{"comm": 0, "peer": 1, "ops": 3, "log2_rate_q20": 3 * 65 << 20}],
     ],
 )
 def test_a_peer_that_cannot_be_is_left_out_and_flagged(peers: list[dict[str, int]]) -> None:

@@ -88,7 +88,7 @@ def big_process(keys: int = 240, peers: int = PEERS, windows: int = LINE_WINDOWS
             "comm": number // 256,
             "func": 9 + number // 128 % 2,
             "peer": number % 128,
-            "ops": 1 + chance.randrange(1 << 20),
+            "ops": (1 << 20) + chance.randrange(1 << 20),
             "bytes": chance.randrange(1 << 40),
             "busy_ns": chance.randrange(1 << 40),
             "log2_rate_q20": -chance.randrange(1 << 40),

@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import chain, compress
 from typing import Any
 
-from nccl_inspector.boxcopy import NS_MAX, USED, BoxCopy
+from nccl_inspector.boxcopy import USED, BoxCopy
 from nccl_inspector.layout import (
     HIST,
     KEY,
@@ -110,9 +110,7 @@ def _add(one: Peer | None, words: Mapping[str, int]) -> Peer:
 
 
 def _fits(peer: Peer) -> bool:
-    return max(peer.ops, peer.bytes, peer.busy_ns) <= _WORD_MAX and (
-        abs(peer.log2_rate_q20) <= NS_MAX
-    )
+    return max(peer.ops, peer.bytes, peer.busy_ns) <= _WORD_MAX and peer.has_possible_rate()
 
 
 def read_peers(copy: BoxCopy, comms: Mapping[int, Comm]) -> tuple[tuple[Peer, ...], list[str]]:

@@ -180,6 +180,10 @@ class Peer:
     log2_rate_q20: int  # sum over operations of log2(bytes / ns), in 2^-20
     best_rate_q20: int  # the highest of them
 
+    def has_possible_rate(self) -> bool:
+        """Tell whether sizes and times of 64 bits can give this sum, and there are any."""
+        return self.ops > 0 and abs(self.log2_rate_q20) <= self.ops * (64 << 20)
+
 
 class Window(NamedTuple):
     """What ended in one window of a time line."""

@@ -233,7 +233,10 @@ def unpack_peers(data: bytes) -> tuple[Peer, ...]:
         if max(column, default=0) > _LIMITS.get(name, WORD_MAX):
             raise _refuse("a number is too large")
         columns.append(unfold(column) if name in _SIGNED else column)
-    return tuple(Peer(*row) for row in zip(*columns, strict=True))
+    peers = tuple(Peer(*row) for row in zip(*columns, strict=True))
+    if not all(peer.has_possible_rate() for peer in peers):
+        raise _refuse("a rate cannot be true")
+    return peers
 
 
 def _indices(windows: Sequence[Window]) -> Iterator[tuple[int, int]]:
