@@ -43,6 +43,10 @@ def report_text(job_id: int, report_dir: Path) -> str:
     return render_text(build_card(load_summaries(job_id, report_dir, None)))
 
 
+# Until the process ends: to free the records of a large job takes as long as to write its report.
+_kept: list[object] = []
+
+
 def _make(source: _Source, config: Config) -> Card:
     from nccl_inspector.card.given import Asked
     from nccl_inspector.card.make import make_card
@@ -64,6 +68,7 @@ def _make(source: _Source, config: Config) -> Card:
         return prometheus_card(source.prometheus, job)
     job_id = job if isinstance(job, int) else find_array_task(job, config.report_dir, slurms_number)
     loaded = load_summaries(job_id, config.report_dir, source.attempt)
+    _kept.append(loaded)
     asked = Asked(True, source.output, source.patterns)
     return make_card(loaded, config, asked, second_process=True)
 

@@ -11,6 +11,7 @@ import random
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
@@ -171,12 +172,16 @@ def _report(reports: Path) -> tuple[float, float, bytes]:
     command = [
         sys.executable, "-c", _CHILD, "report", str(JOB), "--report-dir", str(reports), "--json",
     ]  # fmt: skip
-    begin = time.perf_counter()
-    done = subprocess.run(command, capture_output=True, check=False)
-    seconds = time.perf_counter() - begin
-    if done.returncode not in (0, 1, 2):
-        raise subprocess.CalledProcessError(done.returncode, command, done.stdout, done.stderr)
-    return seconds, float(done.stderr.rsplit(maxsplit=1)[-1]), done.stdout
+    with tempfile.TemporaryFile() as out:
+        begin = time.perf_counter()
+        child = subprocess.Popen(command, stdout=out)
+        _, ended, used = os.wait4(child.pid, 0)  # with those that it has waited for
+        seconds = time.perf_counter() - begin
+        child.returncode = status = os.waitstatus_to_exitcode(ended)
+        if status not in (0, 1, 2):
+            raise subprocess.CalledProcessError(status, command)
+        out.seek(0)
+        return seconds, used.ru_maxrss / 1024, out.read()
 
 
 def measure(folder: Path, nodes: int) -> list[Figure]:
@@ -200,12 +205,7 @@ def measure(folder: Path, nodes: int) -> list[Figure]:
     return found
 
 
-# The command itself, and at its end the most memory that it or its child had.
 _CHILD = """
-import atexit, resource, sys
-who = resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN
-atexit.register(lambda: print(max(resource.getrusage(one).ru_maxrss for one in who) / 1024,
-                              file=sys.stderr))
 from nccl_inspector.cli import main
 main()
 """
