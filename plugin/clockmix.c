@@ -138,16 +138,11 @@ static bool is_in_order(struct track *track, unsigned comm, bool is_next, uint64
 	return true;
 }
 
-bool clockmix_is_own(struct track *track, unsigned comm, const struct box_op *op)
+bool clockmix_look(struct track *track, unsigned comm, const struct box_op *op, bool is_next)
 {
-	struct clockmix *mix = &track->mixes[comm];
-	uint16_t plan = clockmix_plan(atomic_load_explicit(&op->group, relaxed));
-	uint64_t since = atomic_load_explicit(&mix->since, relaxed);
+	uint64_t since = atomic_load_explicit(&track->mixes[comm].since, relaxed);
 	uint64_t index = atomic_load_explicit(&op->index, relaxed);
-	bool is_next = clockmix_is_later(plan, atomic_load_explicit(&mix->plan, relaxed));
 
-	if (is_next)
-		atomic_store_explicit(&mix->plan, plan, relaxed);
 	if (since && index >= since)
 		return false;
 	if (!is_between(track, 4, 4) || is_in_order(track, comm, is_next, index, atomic_load_explicit(&op->gpu_start_ns, relaxed)))

@@ -76,9 +76,9 @@ void clockmix_unasked(struct track *track);
 /* An operation whose times NCCL announced got none, though later ones are over. */
 void clockmix_untold(struct track *track, const struct box_op *op);
 
-/* For complete.c: notes the times of an operation that is over, and tells whether they can be its own. The caller has the
- * communicator to itself. */
-bool clockmix_is_own(struct track *track, unsigned comm, const struct box_op *op);
+/* For complete.c, where either is to be looked at: notes the times of an operation that is over, and tells whether they can be
+ * its own. `is_next`: it is the first one that is over of its plan. The caller has the communicator to itself. */
+bool clockmix_look(struct track *track, unsigned comm, const struct box_op *op, bool is_next);
 
 /* A communicator begins in that record. */
 void clockmix_new_comm(struct track *track, unsigned comm);

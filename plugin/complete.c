@@ -261,6 +261,19 @@ __attribute__((noinline)) static void end_of_gone(struct track *track, struct bo
 	track_leave(comm);
 }
 
+/* Whether the times of an operation that is over can be its own. */
+INLINE bool has_own_times(struct track *track, unsigned comm, const struct box_op *op)
+{
+	struct clockmix *mix = &track->mixes[comm];
+	uint16_t plan = clockmix_plan(atomic_load_explicit(&op->group, relaxed));
+	bool is_next = clockmix_is_later(plan, atomic_load_explicit(&mix->plan, relaxed));
+
+	if (is_next)
+		atomic_store_explicit(&mix->plan, plan, relaxed);
+	return likely(!atomic_load_explicit(&mix->since, relaxed) && track->options.api != 4) ||
+	       clockmix_look(track, comm, op, is_next);
+}
+
 static void add_untimed(struct track *track, const struct box_op *op)
 {
 	uint32_t key = atomic_load_explicit(&op->key, relaxed);
@@ -301,7 +314,7 @@ INLINE bool complete(struct track *track, struct box_op *op, uint32_t generation
 		end_of_gone(track, comm, op, generation, after);
 		return true;
 	}
-	timed = clockmix_is_own(track, track_comm_index(track, comm), op) && has_plausible_times(track, comm, op);
+	timed = has_own_times(track, track_comm_index(track, comm), op) && has_plausible_times(track, comm, op);
 	word_raise(&comm->last_sequence, atomic_load_explicit(&op->index, relaxed));
 	if (!likely(timed))
 		return complete_untimed(track, comm, op, generation, after);

@@ -195,7 +195,7 @@ static void set_up(const struct inspector_comm *comm)
 	header_fill(self.box.header, &self.config, comm->api, comm->caller);
 	track_init(&inspector_track, &self.box, self.box.header->clock.ns_per_tick_q32,
 		   &(struct track_options){ .p2p = self.config.p2p,
-					    .api = comm->api,
+					    .api = (uint8_t)comm->api,
 					    .timing = (enum box_timing)self.box.header->timing });
 	samples_init(&self.writer.samples, &inspector_track);
 	control_init(&self.control, &self.config, &inspector_track);

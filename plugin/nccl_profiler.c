@@ -226,20 +226,18 @@ OTHER static int coll_call(void *context, void **handle, const struct abi_coll_a
 	return NCCL_SUCCESS;
 }
 
-static inline void group_call(void *context, void **handle, const struct abi_group_api *call)
+OTHER static int captured_group(void *context)
 {
-	*handle = track_group_start(TRACK, context);
-	if (!track_likely(!call->captured))
-		clockmix_captured(TRACK, context);
+	clockmix_captured(TRACK, context);
+	return NCCL_SUCCESS;
 }
 
-/* Into a graph: in which group its operations are tells their plan, at each launch. */
-static inline void *p2p_call(void *context, void *group, const struct abi_p2p_api *call)
+/* In which group its operations are tells their plan, at each launch of the graph. */
+OTHER static int captured_p2p(void *context, void **handle)
 {
-	if (track_likely(!call->captured))
-		return track_p2p_call(TRACK, context, group);
 	track_captured_p2p(TRACK, context);
-	return handle_of(HANDLE_CAPTURED);
+	*handle = handle_of(HANDLE_CAPTURED);
+	return NCCL_SUCCESS;
 }
 
 /* `call`: what the call of an operation got that is told now. */
@@ -247,6 +245,19 @@ static inline void replayed(void *context, void *call)
 {
 	if (!track_likely(handle_kind(handle_word(call)) != HANDLE_CAPTURED))
 		clockmix_replayed(TRACK, context);
+}
+
+OTHER static int start_captured_coll(void *context, void **handle, void *call, const struct abi_coll *coll, bool symmetric)
+{
+	replayed(context, call);
+	return symmetric ? track_symmetric_coll(TRACK, context, call, coll, handle) : track_coll(TRACK, context, coll, handle);
+}
+
+OTHER static int start_p2p_v5(void *context, void **handle, void *call, const struct abi_p2p_v5 *p2p)
+{
+	replayed(context, call);
+	*handle = p2p_v4(context, call, p2p->parent_group, &p2p->p2p);
+	return NCCL_SUCCESS;
 }
 
 OTHER static int copy_engine(void *context, const struct abi_ce_coll *ce)
@@ -266,28 +277,41 @@ OTHER static int start_proxy(void *context, void **handle, uint64_t type, void *
 	return NCCL_SUCCESS;
 }
 
+static inline int start_group_api(void *context, void **handle, const struct abi_group_api *call)
+{
+	*handle = track_group_start(TRACK, context);
+	return track_likely(!call->captured) ? NCCL_SUCCESS : captured_group(context);
+}
+
+static inline int start_p2p_api(void *context, void **handle, void *group, const struct abi_p2p_api *call)
+{
+	if (!track_likely(!call->captured))
+		return captured_p2p(context, handle);
+	*handle = track_p2p_call(TRACK, context, group);
+	return NCCL_SUCCESS;
+}
+
 static inline int start_other(void *context, void **handle, uint64_t type, void *parent,
 			      const union abi_body_v5 *body, bool symmetric)
 {
 	*handle = NULL;
 	if (type == ABI_COLL) {
 		if (!track_likely(!parent))
-			replayed(context, parent);
+			return start_captured_coll(context, handle, parent, &body->common.coll, symmetric);
 		return symmetric ? track_symmetric_coll(TRACK, context, parent, &body->common.coll, handle) :
 				   track_coll(TRACK, context, &body->common.coll, handle);
 	}
 	if (type == ABI_GROUP)
 		*handle = track_plan_start(TRACK, context);
 	else if (type == ABI_GROUP_API)
-		group_call(context, handle, &body->group_api);
+		return start_group_api(context, handle, &body->group_api);
 	else if (type == ABI_COLL_API)
 		return track_likely(!body->coll_api.captured) && track_knows(TRACK, context, body->coll_api.func) ?
 			       NCCL_SUCCESS : coll_call(context, handle, &body->coll_api);
-	else if (type == ABI_P2P) {
-		replayed(context, parent);
-		return start_p2p(context, handle, parent, body->p2p_v5.parent_group, &body->p2p_v5.p2p);
-	} else if (type == ABI_P2P_API)
-		*handle = p2p_call(context, parent, &body->p2p_api);
+	else if (type == ABI_P2P)
+		return start_p2p_v5(context, handle, parent, &body->p2p_v5);
+	else if (type == ABI_P2P_API)
+		return start_p2p_api(context, handle, parent, &body->p2p_api);
 	else if (type == ABI_CE_COLL)
 		return copy_engine(context, &body->ce_coll);
 	else if (type == ABI_KERNEL_CH)

@@ -326,7 +326,8 @@ INLINE void *operation(struct track *track, void *context, const struct event *e
 						     untold_channels(track, comm, &words, key, bytes, index);
 	bool timed = track->options.timing != BOX_TIMING_NONE && channels && bytes && !to_self;
 
-	if (!likely(!atomic_load_explicit(&track->mixes[comm_index].since, relaxed)))
+	/* Not in `mixes`, which the thread of the kernels writes all the time. */
+	if (!likely(!atomic_load_explicit(&comm->mixed_since, relaxed)))
 		timed = timed && words.func == BOX_FUNC_BROADCAST && clockmix_broadcast_told(track, comm_index);
 	atomic_store_explicit(&app->index, index, relaxed);
 	every = atomic_load_explicit(&track->sample_every, relaxed);

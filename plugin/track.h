@@ -81,7 +81,7 @@ struct track_ring {
 
 struct track_options {
 	bool p2p;                 /* follow Sends and Recvs */
-	unsigned api;             /* NCCL's interface; 0: not known */
+	uint8_t api;              /* NCCL's interface; 0: not known */
 	enum box_timing timing;
 };
 
@@ -101,9 +101,9 @@ struct track {
 	struct trace_op *traces;        /* one for each slot; NULL unless verbose */
 	uint64_t clocks_ticks;          /* how long a comparison of the clocks holds */
 	_Atomic uint64_t sweep_tick;    /* when the last round began: what it did not see is younger */
-	_Atomic bool leaves_out;        /* while sampling without the mask: the operations of the next group */
 	_Atomic(int *) mask;            /* NCCL's activation mask; NULL while it may be gone */
 	_Atomic int mask_all;           /* what we want of it, kernel events and all */
+	_Atomic bool leaves_out;        /* while sampling without the mask: the operations of the next group */
 	_Alignas(64) _Atomic uint32_t sample_count; /* groups while sample_every > 1 */
 	_Alignas(64) _Atomic uint64_t hot_ticks; /* in our functions, of one operation in TRACK_HOT_SAMPLE */
 	struct track_ring rings[TRACK_RINGS];
