@@ -34,7 +34,8 @@ static bool has_popcnt(void)
 void track_init(struct track *track, struct box *box, uint64_t ns_per_tick_q32,
 		const struct track_options *options)
 {
-	memset(track, 0, sizeof(*track));
+	if (track->box) /* a process's own is zero, and takes no memory until it is touched */
+		memset(track, 0, sizeof(*track));
 	track->box = box;
 	track->ops = box->ops;
 	atomic_store(&track->fast_ops, box->ops);

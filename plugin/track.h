@@ -136,7 +136,7 @@ _Static_assert(TRACK_HOT_SAMPLE % TRACK_CALL_SAMPLE == 0, "whose time in our fun
 /* Slots that are all free and stay so: for struct track.fast_ops. They take no memory until they are read. */
 extern struct box_op track_no_ops[BOX_OPS];
 
-/* Makes every slot free. The box must be new. */
+/* Makes every slot free. The box must be new, and `track` zero or of an earlier box. */
 void track_init(struct track *track, struct box *box, uint64_t ns_per_tick_q32,
 		const struct track_options *options);
 
