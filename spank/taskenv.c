@@ -30,6 +30,7 @@ enum variable {
 	DENY_NCCL,
 	BUDGET,
 	ARRAY_TASK,
+	ALLGATHERV, /* NCCL's own */
 };
 
 static const char *const names[TASKENV_VARIABLES] = {
@@ -51,6 +52,7 @@ static const char *const names[TASKENV_VARIABLES] = {
 	[DENY_NCCL] = "NCCL_INSPECTOR_DENY_NCCL",
 	[BUDGET] = "NCCL_INSPECTOR_BUDGET_PERCENT",
 	[ARRAY_TASK] = "NCCL_INSPECTOR_ARRAY_TASK",
+	[ALLGATHERV] = "NCCL_ALLGATHERV_ENABLE",
 };
 
 enum owner {
@@ -164,6 +166,8 @@ static void make_value(char out[TASKENV_VALUE_BYTES], enum variable variable,
 		variable = RUN_DIR;
 	if (variable >= DUMP_DIR && variable <= JSON_MAX && !has_json(settings))
 		return;
+	if (variable == ALLGATHERV && !settings->broadcasts)
+		return;
 	if (variable == PROFILER)
 		text = settings->profiler;
 	else if (variable == DUMP_DIR)
@@ -172,6 +176,8 @@ static void make_value(char out[TASKENV_VALUE_BYTES], enum variable variable,
 		text = values_switch_name((enum settings_switch)settings->net);
 	else if (variable == DENY_NCCL)
 		text = settings->deny_nccl;
+	else if (variable == ALLGATHERV)
+		text = "0";
 	if (text)
 		snprintf(out, TASKENV_VALUE_BYTES, "%s", text);
 	else if (variable == RUN_DIR)

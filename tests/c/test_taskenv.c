@@ -156,6 +156,7 @@ static void test_values(void)
 	memset(settings.dir, 'j', sizeof(settings.dir) - 1);
 	memset(settings.deny_nccl, '2', sizeof(settings.deny_nccl) - 1);
 	settings.interval_us = settings.min_size_bytes = settings.json_max_bytes = UINT64_MAX;
+	settings.broadcasts = 1;
 	settings.budget_millipercent = UINT64_MAX;
 	job = (struct taskenv_job){ .batch_step = true, .array_id = UINT32_MAX };
 	step(MODE_PROM_JSON, UINT32_MAX);
@@ -195,6 +196,21 @@ static void test_json(void)
 	step(MODE_PROM, 42);
 	ok(has("NCCL_INSPECTOR_DUMP_DIR", "/mine") && !is_own("NCCL_INSPECTOR_DUMP_DIR"),
 	   "where ours would not go his is no news");
+}
+
+static void test_times_of_broadcasts(void)
+{
+	begin();
+	settings.broadcasts = 1;
+	step(MODE_PROM, 42);
+	ok(has("NCCL_ALLGATHERV_ENABLE", "0"), "NCCL is told to run Broadcasts as other collectives");
+	settings.broadcasts = 0;
+	step(MODE_PROM, 42);
+	ok(has("NCCL_ALLGATHERV_ENABLE", NULL), "a step that does not want it has nothing of it");
+	put("NCCL_ALLGATHERV_ENABLE", "1");
+	settings.broadcasts = 1;
+	step(MODE_PROM, 42);
+	ok(has("NCCL_ALLGATHERV_ENABLE", "1") && is_own("NCCL_ALLGATHERV_ENABLE"), "the user's own word wins");
 }
 
 /* As a site with NCCL 2.27.3 sets it, which opens no path. */
@@ -290,6 +306,7 @@ int main(void)
 	test_values();
 	test_json();
 	test_a_profiler_that_the_loader_finds();
+	test_times_of_broadcasts();
 	test_steps();
 	test_arrays();
 	test_users_own();

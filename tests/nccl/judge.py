@@ -10,6 +10,7 @@ from tests.nccl.scenes import (
     AFTERWARDS,
     AGGREGATED,
     BATCH_NS,
+    BROADCAST,
     BROADCAST_UNTOLD_SINCE,
     LONG_NS,
     MIXED,
@@ -41,11 +42,13 @@ class Verdict:
     differences: list[str] = field(default_factory=list)
 
 
-def _untimed_wanted(calls: Sequence[Called], rank: int, nccl: int) -> dict[Kind, int]:
+def _untimed_wanted(
+    calls: Sequence[Called], rank: int, nccl: int, *, told: bool
+) -> dict[Kind, int]:
     """Return how many operations of a kind NCCL gives no kernel event of."""
     found: dict[Kind, int] = {}
     for call in calls:
-        silent = call.func == "Broadcast" and nccl >= BROADCAST_UNTOLD_SINCE
+        silent = call.func == "Broadcast" and nccl >= BROADCAST_UNTOLD_SINCE and not told
         if silent or call.peer == rank:
             kind = (call.comm, call.func)
             found[kind] = found.get(kind, 0) + 1
@@ -65,16 +68,18 @@ def _mixed_comms(box: Process) -> dict[str, int]:
     }
 
 
-def _wanted_mixed(names: Iterable[str], nccl: int) -> dict[str, int]:
-    return {
+def _wanted_mixed(names: Iterable[str], nccl: int, *, told: bool) -> dict[str, int]:
+    found = {
         name: MIXED[name][0]
         for name in names
         if name in MIXED and MIXED[name][1] <= nccl < MIXED[name][2]
     }
+    return {name: why for name, why in found.items() if not (told and why == BROADCAST)}
 
 
-def _judge_mixed(verdict: Verdict, rank: int, box: Process) -> None:
-    wanted = _wanted_mixed((comm.name for comm in box.comms), box.facts.nccl_version)
+def _judge_mixed(verdict: Verdict, rank: int, box: Process, *, told: bool) -> None:
+    names = (comm.name for comm in box.comms)
+    wanted = _wanted_mixed(names, box.facts.nccl_version, told=told)
     found = _mixed_comms(box)
     verdict.mixed += len(found)
     for name in sorted(wanted.keys() | found.keys()):
@@ -85,9 +90,11 @@ def _judge_mixed(verdict: Verdict, rank: int, box: Process) -> None:
             )
 
 
-def _judge_kinds(verdict: Verdict, rank: int, calls: Sequence[Called], box: Process) -> None:
+def _judge_kinds(
+    verdict: Verdict, rank: int, calls: Sequence[Called], box: Process, *, told: bool
+) -> None:
     wanted, found, mixed = called(calls), counted(box), _mixed_comms(box)
-    untimed = _untimed_wanted(calls, rank, box.facts.nccl_version)
+    untimed = _untimed_wanted(calls, rank, box.facts.nccl_version, told=told)
     implausible = 0
     for kind in sorted(wanted.keys() | found.keys()):
         want, have = wanted.get(kind, Counts()), found.get(kind, Counts())
@@ -150,11 +157,13 @@ def _judge_times(verdict: Verdict, rank: int, box: Process) -> None:
             )
 
 
-def judge_rank(verdict: Verdict, rank: int, calls: Sequence[Called], box: Process) -> None:
-    """Add what one rank's box says."""
+def judge_rank(
+    verdict: Verdict, rank: int, calls: Sequence[Called], box: Process, *, told: bool
+) -> None:
+    """Add what one rank's box says; `told`: NCCL was to tell of Broadcasts."""
     verdict.api = box.facts.api_version
-    _judge_mixed(verdict, rank, box)
-    _judge_kinds(verdict, rank, calls, box)
+    _judge_mixed(verdict, rank, box, told=told)
+    _judge_kinds(verdict, rank, calls, box, told=told)
     _judge_times(verdict, rank, box)
     mixed = _mixed_comms(box)
     wanted, found = pairs(calls, rank), counted_pairs(box)

@@ -17,7 +17,7 @@ from nccl_inspector.box import read_box
 from tests.nccl.box import Called
 from tests.nccl.judge import Verdict, judge_rank, judge_steps
 from tests.nccl.nccl import PLAYED
-from tests.nccl.scenes import HOST, NETWORK, RANKS
+from tests.nccl.scenes import HOST, NETWORK, RANKS, TOLD
 from tests.nccl.table import write_table
 from tests.nccl.wheels import NAME_ONLY, RELEASES, fetch
 from tests.standin.harness import BUILD
@@ -43,8 +43,16 @@ def rank_env(boxes: Path, rank: int, place: str, by_name: bool) -> dict[str, str
     inherited = {
         name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "NCCL"))
     }
-    apart = {"NCCL_HOSTID": f"host-{rank}", "NCCL_PROTO": "Simple", "NCCL_INSPECTOR_NET": "on"}
-    return inherited | _NCCL | (apart if place == NETWORK else {}) | {
+    more = {
+        HOST: {},
+        TOLD: {"NCCL_ALLGATHERV_ENABLE": "0"},
+        NETWORK: {
+            "NCCL_HOSTID": f"host-{rank}",
+            "NCCL_PROTO": "Simple",
+            "NCCL_INSPECTOR_NET": "on",
+        },
+    }
+    return inherited | _NCCL | more[place] | {
         "PYTHONPATH": f"{ROOT}:{ROOT / 'python'}",
         "LD_LIBRARY_PATH": f"{PLAYED.parent}:{BUILD / 'fakecuda'}:{PLUGIN.parent}",
         "CUDA_VISIBLE_DEVICES": str(rank),
@@ -92,7 +100,7 @@ def play(library: Path, directory: Path, place: str, by_name: bool) -> list[str]
     ]
 
 
-def judge(verdict: Verdict, directory: Path) -> None:
+def judge(verdict: Verdict, directory: Path, place: str) -> None:
     """Compare what the ranks left."""
     for rank in range(RANKS):
         said = json.loads((directory / f"{rank}.json").read_text())
@@ -106,7 +114,7 @@ def judge(verdict: Verdict, directory: Path) -> None:
             box = read_box(fd, paths[0].stat().st_size, paths[0].stem, alive=False)
         finally:
             os.close(fd)
-        judge_rank(verdict, rank, calls, box)
+        judge_rank(verdict, rank, calls, box, told=place == TOLD)
         judge_steps(verdict, rank, said["steps"], box)
 
 
@@ -114,14 +122,14 @@ def try_release(release: str, keep: Path | None) -> Verdict:
     """Return what one release did."""
     verdict = Verdict(release, by_name=release in NAME_ONLY)
     library = fetch(release)
-    for place in HOST, NETWORK:
+    for place in HOST, TOLD, NETWORK:
         with tempfile.TemporaryDirectory(dir="/dev/shm") as path:
             directory = Path(path)
             failed = play(library, directory, place, verdict.by_name)
             if failed:
                 verdict.differences += failed
             else:
-                judge(verdict, directory)
+                judge(verdict, directory, place)
             if keep:
                 shutil.copytree(directory, keep / f"{release}-{place}", dirs_exist_ok=True)
     return verdict

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from tests.nccl.nccl import DECOMPOSED_SINCE, Comm
 
 # The ranks are on one host, or each on one of its own.
-HOST, NETWORK = "host", "network"
+# Or on one host, with the setting `broadcasts`.
+HOST, NETWORK, TOLD = "host", "network", "told"
 RANKS = 3
 # From here on NCCL tells of a Broadcast only that it was called.
 BROADCAST_UNTOLD_SINCE = 22900
@@ -214,7 +215,9 @@ def graph_and_calls(comm: Comm) -> None:
 
 def scenes(place: str, nccl_version: int) -> dict[str, Scene]:
     """Return the scenes that a release can play, by the name of their communicator."""
-    if place == NETWORK:
+    if place == TOLD:
+        chosen = [broadcasts, after_broadcast]
+    elif place == NETWORK:
         chosen = [collectives, ring, all_to_all, graph]
         if nccl_version < BROADCAST_UNTOLD_SINCE:  # its steps neither
             chosen.append(broadcasts)

@@ -14,7 +14,7 @@ HEAD = f"""# NCCL's own releases
 Made by `make test-nccl`; no line is written by hand. Each line is NVIDIA's unmodified
 `libnccl.so.2` of that release, from the wheel `{PACKAGE}`, which loads this plugin. {RANKS} ranks
 play the same calls twice: on one host, and each on a host of its own, which talk over NCCL's
-sockets.
+sockets. Broadcasts, and what follows them, are played once more with the setting `broadcasts`.
 
 **What is real:** NCCL makes the communicators, chooses algorithms, plans and launches kernels,
 captures CUDA graphs, runs its proxy and profiler threads, and calls the plugin.

@@ -21,7 +21,7 @@ _REASONS = (
     "NCCL up to 2.30 mixes up the times of a communicator once a CUDA graph is launched between"
     " other calls",
     "NCCL 2.31 and later mixes up the times of a communicator once a Broadcast was called;"
-    " NCCL_ALLGATHERV_ENABLE=0 in the job's environment prevents it",
+    " --nccl-inspector=...,broadcasts=1 prevents it",
     "NCCL mixes up the times of a communicator once it was not asked for kernel events for a while,"
     " as by the kill switch",
 )
