@@ -1,40 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operations that NCCL gives the times of other ones: they are counted, and have none."""
 
-import os
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from nccl_inspector.analysis.mixedclocks import mixed_clocks_note, why_waiting_is_hidden
-from nccl_inspector.box import read_box
 from nccl_inspector.model import FUNCS, Comm, Process
-from tests.defects.stage import OURS
-from tests.standin.harness import BUILD
+from tests.works import LONG_NS, SHORT_NS, TURNS, play_works
 
-WORKS = BUILD / "player" / "works"
 ALL = pytest.mark.parametrize("api", [4, 5, 6, 7])
-# AllReduces take the one, ReduceScatters the other: tests/player/check/works.c.
-SHORT_NS, LONG_NS = 5_000, 50_000
-TURNS = 100
 NOT, SELF, GRAPH, BROADCAST = range(4)  # enum box_mixed
-
-
-def play(place: Path, order: str, api: int, **more: str) -> Process:
-    env = os.environ | {
-        "NCCL_INSPECTOR_ENABLE": "1",
-        "NCCL_INSPECTOR_RUN_DIR": str(place),
-        "NCCL_INSPECTOR_PROM_DUMP": "1",
-    }
-    subprocess.run([WORKS, OURS, str(api), order], env=env | more, check=True)
-    (path,) = place.glob("*.box")
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        return read_box(fd, path.stat().st_size, path.stem, alive=False)
-    finally:
-        os.close(fd)
 
 
 def the_comm(process: Process) -> Comm:
@@ -56,7 +33,7 @@ def counts(process: Process, func: str) -> tuple[int, int]:
 def test_after_a_send_to_oneself_nothing_has_the_time_of_an_earlier_operation(
     tmp_path: Path, api: int, p2p: str
 ) -> None:
-    process = play(tmp_path, "self", api, NCCL_INSPECTOR_ENABLE_P2P=p2p)
+    process = play_works(tmp_path, "self", api, NCCL_INSPECTOR_ENABLE_P2P=p2p)
     assert counts(process, "AllReduce") == (TURNS, 0)
     right = api >= 7
     assert counts(process, "ReduceScatter") == ((TURNS, 0) if right else (0, TURNS))
@@ -66,14 +43,14 @@ def test_after_a_send_to_oneself_nothing_has_the_time_of_an_earlier_operation(
 
 @ALL
 def test_a_graph_that_is_launched_alone_has_times(tmp_path: Path, api: int) -> None:
-    process = play(tmp_path, "graph", api)
+    process = play_works(tmp_path, "graph", api)
     assert counts(process, "AllReduce") == (TURNS, 0)
     assert the_comm(process).mixed_why == NOT
 
 
 @ALL
 def test_a_graph_between_calls_has_times_until_they_are_mixed_up(tmp_path: Path, api: int) -> None:
-    process = play(tmp_path, "graph_and_calls", api)
+    process = play_works(tmp_path, "graph_and_calls", api)
     timed, untimed = counts(process, "AllReduce")
     calls, without = counts(process, "ReduceScatter")
     assert (timed + untimed, calls + without) == (TURNS, TURNS + 1)
@@ -87,7 +64,7 @@ def test_a_graph_between_calls_has_times_until_they_are_mixed_up(tmp_path: Path,
 def test_after_a_broadcast_that_nccl_does_not_count_nothing_has_a_time(
     tmp_path: Path, api: int
 ) -> None:
-    process = play(tmp_path, "broadcast", api)
+    process = play_works(tmp_path, "broadcast", api)
     assert counts(process, "AllReduce") == (TURNS, 0)
     right = api < 7
     assert counts(process, "ReduceScatter") == ((TURNS, 0) if right else (0, TURNS))
@@ -96,20 +73,20 @@ def test_after_a_broadcast_that_nccl_does_not_count_nothing_has_a_time(
 
 @ALL
 def test_a_broadcast_that_is_told_mixes_up_nothing(tmp_path: Path, api: int) -> None:
-    process = play(tmp_path, "told_broadcast", api)
+    process = play_works(tmp_path, "told_broadcast", api)
     assert counts(process, "ReduceScatter") == (TURNS, 0)
     assert the_comm(process).mixed_why == NOT
 
 
 @ALL
 def test_a_late_thread_of_nccl_mixes_up_nothing_for_good(tmp_path: Path, api: int) -> None:
-    process = play(tmp_path, "late_thread", api)
+    process = play_works(tmp_path, "late_thread", api)
     assert counts(process, "ReduceScatter") == (TURNS, 0)
     assert the_comm(process).mixed_why == NOT
 
 
 def test_the_report_says_from_where_on_and_why(tmp_path: Path) -> None:
-    process = play(tmp_path, "self", 6)
+    process = play_works(tmp_path, "self", 6)
     comm = the_comm(process)
     assert mixed_clocks_note([comm, replace(comm, mixed_since=0, mixed_why=0)]) == [
         "no times from operation 101 on, on 1 of 2 ranks: NCCL up to 2.30 mixes up the times of a "
@@ -119,7 +96,7 @@ def test_the_report_says_from_where_on_and_why(tmp_path: Path) -> None:
 
 
 def test_nobody_is_accused_where_many_operations_have_no_times(tmp_path: Path) -> None:
-    process = play(tmp_path, "self", 6)
+    process = play_works(tmp_path, "self", 6)
     assert why_waiting_is_hidden([process]).startswith("many operations of 1 of 1 processes")
     few = replace(the_comm(process), mixed_since=the_comm(process).enqueued - 50)
     assert not why_waiting_is_hidden([replace(process, comms=(few,))])

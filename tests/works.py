@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plays how NCCL finds the times of operations (tests/player/check/works.c) to the plugin."""
+
+import os
+import subprocess
+from pathlib import Path
+
+from nccl_inspector.box import read_box
+from nccl_inspector.model import Process
+from tests.defects.stage import OURS
+from tests.standin.harness import BUILD
+
+WORKS = BUILD / "player" / "works"
+# AllReduces take the one, ReduceScatters the other.
+SHORT_NS, LONG_NS = 5_000, 50_000
+TURNS = 100
+
+
+def play_works(place: Path, order: str, api: int, **more: str) -> Process:
+    """Play an order to that interface; return what the plugin's box says. `more`: environment."""
+    env = os.environ | {
+        "NCCL_INSPECTOR_ENABLE": "1",
+        "NCCL_INSPECTOR_RUN_DIR": str(place),
+        "NCCL_INSPECTOR_PROM_DUMP": "1",
+    }
+    subprocess.run([WORKS, OURS, str(api), order], env=env | more, check=True)
+    (path,) = place.glob("*.box")
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return read_box(fd, path.stat().st_size, path.stem, alive=False)
+    finally:
+        os.close(fd)
