@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `make test-nccl` says of a box in which something is wrong; NCCL itself it tries elsewhere."""
+"""What `make test-nccl` says of a box in which something is wrong. NCCL itself is tried there."""
 
 from pathlib import Path
 
