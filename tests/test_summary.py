@@ -318,6 +318,13 @@ def test_a_number_that_is_no_place_in_a_table_is_refused(table: str, words: dict
         decode(encode(HEAD, [encode_process(odd)]))
 
 
+def test_a_truth_value_is_no_number() -> None:
+    process = read(bytes(full_box()))
+    odd = replace(process, facts=replace(process.facts, procid=True))
+    with pytest.raises(RefusedError, match=r"odd Facts\.procid"):
+        decode(encode(HEAD, [encode_process(odd)]))
+
+
 @pytest.mark.parametrize("share", [-0.1, 1.5, True, "0.5", 10**400])
 def test_a_share_of_time_that_cannot_be_is_refused(share: object) -> None:
     block = encode_process(read(bytes(full_box())))

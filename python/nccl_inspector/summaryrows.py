@@ -54,7 +54,8 @@ def _look(cls: Any, kinds: tuple[type, ...]) -> _Look:
         raise RefusedError("bad_summary", f"odd {cls.__name__}")
     for (name, wanted), kind in zip(members, kinds, strict=True):
         allowed = get_args(wanted) or (wanted,)
-        if not any(issubclass(kind, one) for one in allowed):
+        # Python takes a bool for an int; JSON does not.
+        if not any(issubclass(kind, one) and (kind is not bool or one is bool) for one in allowed):
             raise RefusedError("bad_summary", f"odd {cls.__name__}.{name}")
     texts = tuple(place for place, kind in enumerate(kinds) if kind is str)
     numbers = [place for place, kind in enumerate(kinds) if kind is int]

@@ -224,6 +224,14 @@ def test_a_stored_card_with_any_number_that_is_taken_is_shown_in_every_form(
         card_from_json(json.dumps(put(found, limit + (2 * least_or_most - 1))))
 
 
+def test_a_large_count_as_evidence_is_read_back_as_it_was_written() -> None:
+    card = CARDS["straggler"]()
+    finding = next(one for one in card.findings if one.evidence)
+    large = replace(finding.evidence[0], value=(1 << 63) - 1)
+    text = to_json(replace(card, findings=(replace(finding, evidence=(large,)),)), NOW)
+    assert json.loads(to_json(card_from_json(text), NOW)) == json.loads(text)
+
+
 def test_a_sum_of_claims_beyond_64_bits_is_written_so_that_it_can_be_read() -> None:
     card = cards.healthy()
     quality = replace(card.data_quality, dropped={"pool": 1 << 70})

@@ -24,6 +24,8 @@ from nccl_inspector.packing import SIZE_CLASS_MAX
 BYTES_MAX = 256 << 20
 _TEXT_MAX = 1 << 20
 _INTEGER_MAX = (1 << 63) - 1
+_EXACT_MAX = 1 << 53  # an integer that a float has exactly
+_FLOATS = (float, float | None)
 # Fields that are Unix times, whatever they are of.
 _TIMES = {"start_s": "start", "end_s": "end", "since_s": "since"}
 _ISO = r"^-?[0-9]{4,}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?Z$"
@@ -96,6 +98,8 @@ def _members(one: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for field in dataclasses.fields(one):
         value = getattr(one, field.name)
+        if type(value) is int and abs(value) > _EXACT_MAX and field.type in _FLOATS:
+            value = float(value)  # as it will be when it is read again
         found[field.name] = _value(value)
         if field.name in _TIMES:
             found[_TIMES[field.name]] = iso(value)
