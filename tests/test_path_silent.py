@@ -34,7 +34,7 @@ def logged(cluster: Cluster, job_id: int) -> int:
 def measured(cluster: Cluster, job_id: int) -> int:
     """Operations in the node summaries, timed or not."""
     return sum(
-        comm.completed
+        comm.completed + comm.untimed
         for summary in jobs.summaries(cluster, job_id).values()
         for process in summary.processes
         for comm in process.comms
