@@ -105,6 +105,9 @@ PROMISED = {
 }
 
 
+# It plays for half a minute alone, and for minutes where three other tests do.
+@pytest.mark.alone
+@pytest.mark.timeout(400)
 @pytest.mark.skipif(os.geteuid() != 0, reason="slurmd runs the hooks as root")
 def test_the_bench_measures_everything_that_has_a_limit() -> None:
     done = subprocess.run(
