@@ -63,19 +63,18 @@ INLINE bool coll_fast(struct track *track, struct track_comm *app, unsigned comm
 	if (!likely(op))
 		return false;
 	atomic_store_explicit(&app->index, index, relaxed);
-	atomic_store_explicit(&op->comm, comm, relaxed);
-	atomic_store_explicit(&op->comm_generation, comm_generation, relaxed);
-	atomic_store_explicit(&op->key, key, relaxed);
-	atomic_store_explicit(&op->kind, (kind & 0xffffffu) | (uint32_t)coll->channels << 24, relaxed);
-	atomic_store_explicit(&op->peer, EVENT_NO_PEER, relaxed);
-	atomic_store_explicit(&op->peer_entry, PEERS_NONE, relaxed);
-	atomic_store_explicit(&op->group, track_group_word(app, 0), relaxed);
-	atomic_store_explicit(&op->index, index, relaxed);
-	atomic_store_explicit(&op->sequence, coll->sequence, relaxed);
-	atomic_store_explicit(&op->bytes, bytes, relaxed);
-	atomic_store_explicit(&op->enqueue_tick, tick, relaxed);
-	atomic_store_explicit(&op->generation, generation | BOX_OP_USED, memory_order_release);
-	*handle = handle_of(handle_of_use(slot, generation | BOX_OP_USED));
+	*handle = slots_use(op, slot, generation | BOX_OP_USED,
+			    &(struct slots_use){ .comm = comm,
+				    .comm_generation = comm_generation,
+				    .key = key,
+				    .kind = (kind & 0xffffffu) | (uint32_t)coll->channels << 24,
+				    .peer = EVENT_NO_PEER,
+				    .peer_entry = PEERS_NONE,
+				    .group = track_group_word(app, 0),
+				    .index = index,
+				    .sequence = coll->sequence,
+				    .bytes = bytes,
+				    .enqueue_tick = tick });
 	return true;
 }
 

@@ -104,7 +104,7 @@ static bool fold(struct track *track, unsigned index)
 	atomic_fetch_add(&comm->generation, 1);
 	track_end_comm(track, index);
 	keys_fold(&track->keys, box, index, to);
-	peers_forget(box, index, track->peer_calls);
+	peers_forget(&track->peers, box, index);
 	word_raise(&comm->enqueued, atomic_load_explicit(&comm->completed, relaxed) +
 					    atomic_load_explicit(&comm->untimed, relaxed) +
 					    atomic_load_explicit(&comm->lost, relaxed));

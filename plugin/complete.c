@@ -118,7 +118,7 @@ static void group_account(struct track *track, unsigned comm, const struct group
 	uint32_t key = keys_find(&track->keys, track->box, &words);
 	struct finished finished = {
 		.bytes = facts->bytes,
-		.rate_bytes = facts->rate_bytes,
+		.rate_q20 = keys_rate_q20(facts->rate_bytes, facts->stop_ns - facts->start_ns),
 		.time_ns = facts->stop_ns - facts->start_ns,
 		.index = facts->last_index,
 	};
@@ -194,7 +194,7 @@ INLINE void account(struct track *track, struct box_op *op)
 	uint64_t bytes = atomic_load_explicit(&op->bytes, relaxed);
 	struct finished finished = {
 		.bytes = bytes,
-		.rate_bytes = bytes,
+		.rate_q20 = keys_rate_q20(bytes, stop - start),
 		.time_ns = stop - start,
 		.index = atomic_load_explicit(&op->index, relaxed),
 		.phased = synced >= start && synced <= stop,
@@ -203,11 +203,8 @@ INLINE void account(struct track *track, struct box_op *op)
 
 	if (key != KEYS_NONE)
 		keys_account(track->box, key, &finished);
-	if (peer != PEERS_NONE) {
-		const struct finished copy = finished; /* so that the other needs no address, and stays in registers */
-
-		peers_account(track->box, peer, &copy);
-	}
+	if (peer != PEERS_NONE)
+		peers_account(track->box, peer, bytes, finished.time_ns, finished.rate_q20);
 	record_operation(track, op, key, start, stop, bytes);
 	if (!likely(!track->json))
 		hand_over(track, op, finished.time_ns);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #define relaxed memory_order_relaxed
+#define AHEAD 8u
 #define TRIES 8 /* for each word of chunks; each failure means that another thread got one */
 
 _Static_assert(ENDS_CHUNKS % 64 == 0, "a bit for each chunk");
@@ -75,7 +76,12 @@ const struct box_sample *ends_peek(struct ends *ends, unsigned comm, uint32_t un
 		turn_page(ends, comm);
 	if (reader->chunk - 1u == last && reader->read == until - last * ENDS_CHUNK)
 		return NULL;
-	return &ends->ends[(reader->chunk - 1u) * ENDS_CHUNK + reader->read];
+	const struct box_sample *end = &ends->ends[(reader->chunk - 1u) * ENDS_CHUNK + reader->read];
+
+	/* Two to a line of the cache, which NCCL's thread has written: so it is here when it is wanted. */
+	if (reader->read + AHEAD < ENDS_CHUNK)
+		__builtin_prefetch(end + AHEAD);
+	return end;
 }
 
 void ends_release(struct ends *ends, unsigned comm)

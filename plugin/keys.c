@@ -135,7 +135,6 @@ void keys_account_shared(struct box *box, uint32_t index, const struct finished 
 {
 	struct box_key *key = &box->keys[index];
 	_Atomic uint32_t *bucket = &box->hists[index].count[hist_bucket(op->time_ns)];
-	int64_t rate_q20 = log2_q20(op->rate_bytes) - log2_q20(op->time_ns);
 
 	atomic_fetch_add_explicit(&key->begun, 1, memory_order_acq_rel);
 	/* Halving needs the key for oneself, so a full one stays full. */
@@ -143,7 +142,7 @@ void keys_account_shared(struct box *box, uint32_t index, const struct finished 
 		atomic_fetch_add_explicit(bucket, 1, relaxed);
 	atomic_fetch_add_explicit(&key->bytes, op->bytes, relaxed);
 	atomic_fetch_add_explicit(&key->busy_ns, op->time_ns, relaxed);
-	atomic_fetch_add_explicit(&key->log2_rate_q20, rate_q20, relaxed);
+	atomic_fetch_add_explicit(&key->log2_rate_q20, op->rate_q20, relaxed);
 	lower_shared(&key->min_ns, op->time_ns);
 	raise_shared(&key->max_ns, op->time_ns);
 	if (op->phased) {

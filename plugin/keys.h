@@ -35,11 +35,17 @@ struct key_words {
 /* A finished operation. */
 struct finished {
 	uint64_t bytes;      /* as the caller counts them */
-	uint64_t rate_bytes; /* what the bandwidth is of: the same but for groups */
 	uint64_t time_ns, index;
+	int32_t rate_q20;    /* keys_rate_q20 of what the bandwidth is of: of `bytes` but for groups */
 	uint64_t wait_ns;    /* of the time, with `phased` */
 	bool phased;
 };
+
+/* log2(bytes / ns), in 2^-20. */
+static inline int32_t keys_rate_q20(uint64_t bytes, uint64_t time_ns)
+{
+	return log2_q20(bytes) - log2_q20(time_ns);
+}
 
 enum key_used { KEY_FREE = 0, KEY_VALID = 1, KEY_TAKEN = 2 };
 
@@ -122,7 +128,6 @@ static inline __attribute__((always_inline)) void keys_account(struct box *box, 
 {
 	struct box_key *key = &box->keys[index];
 	uint64_t ops = atomic_load_explicit(&key->ops, memory_order_relaxed);
-	int64_t rate_q20 = log2_q20(op->rate_bytes) - log2_q20(op->time_ns);
 
 	if (__builtin_expect(index >= KEYS_OWN, 0)) {
 		const struct finished copy = *op; /* so that the other stays in registers */
@@ -140,7 +145,7 @@ static inline __attribute__((always_inline)) void keys_account(struct box *box, 
 	word_add(&key->bytes, op->bytes);
 	word_add(&key->busy_ns, op->time_ns);
 	atomic_store_explicit(&key->log2_rate_q20,
-			      atomic_load_explicit(&key->log2_rate_q20, memory_order_relaxed) + rate_q20,
+			      atomic_load_explicit(&key->log2_rate_q20, memory_order_relaxed) + op->rate_q20,
 			      memory_order_relaxed);
 	word_lower(&key->min_ns, op->time_ns);
 	word_raise(&key->max_ns, op->time_ns);

@@ -62,18 +62,6 @@ INIT_V5(5)
 INIT_V5(6)
 INIT_V5(7)
 
-static void *p2p_v4(void *context, void *parent, void *plan, const struct abi_p2p *p2p)
-{
-	return track_operation(TRACK, context,
-			       &(struct event){ .peer = p2p->peer,
-						.func = p2p->func,
-						.datatype = p2p->datatype,
-						.count = p2p->count,
-						.parent = parent,
-						.plan = plan,
-						.channels = p2p->channels });
-}
-
 /* v1 to v3 say with each operation whose it is. */
 static void *old_operation(void *context, const char *comm_name, uint64_t comm_hash, int rank,
 			   const struct event *event)
@@ -167,12 +155,6 @@ static int start_event_v3(void *context, void **handle, struct abi_descriptor_v3
 #define OTHER __attribute__((noinline))
 
 /* What follows ends with a jump wherever it can: no frame, no way back. */
-OTHER static int start_p2p(void *context, void **handle, void *parent, void *plan, const struct abi_p2p *p2p)
-{
-	*handle = p2p_v4(context, parent, plan, p2p);
-	return NCCL_SUCCESS;
-}
-
 OTHER static int start_kernel_slowly(void **handle, void *operation, const struct abi_kernel_ch *kernel)
 {
 	*handle = track_kernel_start_slowly(TRACK, operation, kernel->channel, kernel->gpu_ns);
@@ -188,7 +170,7 @@ TRACK_HOT OTHER static int start_other_v4(void *context, void **handle, const st
 	if (event->type == ABI_GROUP)
 		*handle = track_old_group_start(TRACK, context);
 	else if (event->type == ABI_P2P)
-		return start_p2p(context, handle, event->parent, NULL, &event->body.p2p);
+		return track_p2p(TRACK, context, event->parent, NULL, &event->body.p2p, handle);
 	else if (event->type == ABI_KERNEL_CH)
 		return start_kernel_slowly(handle, event->parent, &event->body.kernel_ch);
 	else if (event->type == ABI_PROXY_STEP)
@@ -253,11 +235,17 @@ OTHER static int start_captured_coll(void *context, void **handle, void *call, c
 	return symmetric ? track_symmetric_coll(TRACK, context, call, coll, handle) : track_coll(TRACK, context, coll, handle);
 }
 
-OTHER static int start_p2p_v5(void *context, void **handle, void *call, const struct abi_p2p_v5 *p2p)
+OTHER static int start_captured_p2p(void *context, void **handle, void *call, const struct abi_p2p_v5 *p2p)
 {
 	replayed(context, call);
-	*handle = p2p_v4(context, call, p2p->parent_group, &p2p->p2p);
-	return NCCL_SUCCESS;
+	return track_p2p(TRACK, context, call, p2p->parent_group, &p2p->p2p, handle);
+}
+
+static inline int start_p2p(void *context, void **handle, void *call, const struct abi_p2p_v5 *p2p)
+{
+	return track_likely(handle_kind(handle_word(call)) != HANDLE_CAPTURED) ?
+		       track_p2p(TRACK, context, call, p2p->parent_group, &p2p->p2p, handle) :
+		       start_captured_p2p(context, handle, call, p2p);
 }
 
 OTHER static int copy_engine(void *context, const struct abi_ce_coll *ce)
@@ -309,7 +297,7 @@ static inline int start_other(void *context, void **handle, uint64_t type, void 
 		return track_likely(!body->coll_api.captured) && track_knows(TRACK, context, body->coll_api.func) ?
 			       NCCL_SUCCESS : coll_call(context, handle, &body->coll_api);
 	else if (type == ABI_P2P)
-		return start_p2p_v5(context, handle, parent, &body->p2p_v5);
+		return start_p2p(context, handle, parent, &body->p2p_v5);
 	else if (type == ABI_P2P_API)
 		return start_p2p_api(context, handle, parent, &body->p2p_api);
 	else if (type == ABI_CE_COLL)

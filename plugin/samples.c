@@ -342,37 +342,65 @@ static void count_lost(struct samples *samples, unsigned comm, const struct cloc
 			   missing < UINT32_MAX ? (uint32_t)missing : UINT32_MAX);
 }
 
+/* The communicators with operations that are over, and when the oldest one of each was. */
+struct heads {
+	unsigned count;
+	uint8_t comms[BOX_LIVE_COMMS];
+	uint64_t stop_ns[BOX_LIVE_COMMS];
+};
+
+static const struct box_sample *peek(struct samples *samples, unsigned comm)
+{
+	return ends_peek(&samples->track->ends, comm, samples->comms[comm].until);
+}
+
+static void find_heads(struct samples *samples, struct heads *heads)
+{
+	heads->count = 0;
+	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++) {
+		samples->comms[i].until = atomic_load_explicit(&samples->box->comms[i].end_place, memory_order_acquire);
+		const struct box_sample *end = peek(samples, i);
+
+		if (!end)
+			continue;
+		heads->comms[heads->count] = (uint8_t)i;
+		heads->stop_ns[heads->count++] = end->stop_ns;
+	}
+}
+
+static unsigned oldest_head(const struct heads *heads)
+{
+	unsigned oldest = 0;
+
+	for (unsigned i = 1; i < heads->count; i++)
+		if (heads->stop_ns[i] < heads->stop_ns[oldest])
+			oldest = i;
+	return oldest;
+}
+
 unsigned samples_round(struct samples *samples)
 {
 	const struct clocks now = read_clocks(samples);
-	uint8_t open[BOX_LIVE_COMMS];
-	unsigned count = 0, taken = 0;
+	struct heads heads;
+	unsigned taken = 0;
 
-	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++) {
-		samples->comms[i].until = atomic_load_explicit(&samples->box->comms[i].end_place, memory_order_acquire);
-		if (ends_peek(&samples->track->ends, i, samples->comms[i].until))
-			open[count++] = (uint8_t)i;
-	}
+	find_heads(samples, &heads);
 	compare_clocks(samples, &now);
 	/* About in the order of their ends: then a union needs few gaps. */
-	while (count) {
-		const struct box_sample *next = NULL;
-		unsigned at = 0;
+	while (heads.count) {
+		unsigned at = oldest_head(&heads);
 
-		for (unsigned i = 0; i < count; i++) {
-			const struct box_sample *end =
-				ends_peek(&samples->track->ends, open[i], samples->comms[open[i]].until);
-
-			if (!next || end->stop_ns < next->stop_ns) {
-				next = end;
-				at = i;
-			}
-		}
-		take(samples, open[at], next, &now);
-		ends_release(&samples->track->ends, open[at]);
+		take(samples, heads.comms[at], peek(samples, heads.comms[at]), &now);
+		ends_release(&samples->track->ends, heads.comms[at]);
 		taken++;
-		if (!ends_peek(&samples->track->ends, open[at], samples->comms[open[at]].until))
-			open[at] = open[--count];
+		const struct box_sample *next = peek(samples, heads.comms[at]);
+
+		if (next) {
+			heads.stop_ns[at] = next->stop_ns;
+			continue;
+		}
+		heads.comms[at] = heads.comms[--heads.count];
+		heads.stop_ns[at] = heads.stop_ns[heads.count];
 	}
 	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++)
 		count_lost(samples, i, &now);

@@ -56,6 +56,38 @@ static inline __attribute__((always_inline)) struct box_op *slots_take_next(stru
 	return op;
 }
 
+/* What the application's thread says of an operation. */
+struct slots_use {
+	uint32_t comm, comm_generation, key, kind, peer_entry, group;
+	int peer;
+	uint64_t index, sequence, bytes, enqueue_tick;
+};
+
+/* Of the use that begins of a slot, which is being filled. */
+static inline uint32_t slots_generation(const struct box_op *op)
+{
+	return (atomic_load_explicit(&op->generation, memory_order_relaxed) & ~BOX_OP_STATE_MASK) | BOX_OP_USED;
+}
+
+/* Gives the slot to an operation. Returns its handle. */
+static inline __attribute__((always_inline)) void *slots_use(struct box_op *op, uint32_t slot, uint32_t generation,
+							      const struct slots_use *use)
+{
+	atomic_store_explicit(&op->comm, use->comm, memory_order_relaxed);
+	atomic_store_explicit(&op->comm_generation, use->comm_generation, memory_order_relaxed);
+	atomic_store_explicit(&op->key, use->key, memory_order_relaxed);
+	atomic_store_explicit(&op->kind, use->kind, memory_order_relaxed);
+	atomic_store_explicit(&op->peer, use->peer, memory_order_relaxed);
+	atomic_store_explicit(&op->peer_entry, use->peer_entry, memory_order_relaxed);
+	atomic_store_explicit(&op->group, use->group, memory_order_relaxed);
+	atomic_store_explicit(&op->index, use->index, memory_order_relaxed);
+	atomic_store_explicit(&op->sequence, use->sequence, memory_order_relaxed);
+	atomic_store_explicit(&op->bytes, use->bytes, memory_order_relaxed);
+	atomic_store_explicit(&op->enqueue_tick, use->enqueue_tick, memory_order_relaxed);
+	atomic_store_explicit(&op->generation, generation, memory_order_release);
+	return handle_of(handle_of_use(slot, generation));
+}
+
 /* A slot for an operation, in the state of being filled; NULL when all are in use. The pool gives up what
  * never got a kernel event and was overtaken by many later operations before it is out of slots. */
 static inline struct box_op *slots_take(struct track *track, unsigned comm)

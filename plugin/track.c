@@ -227,44 +227,23 @@ static void count_untimed(struct track *track, struct box_comm *comm, uint32_t k
 	atomic_fetch_add_explicit(&comm->untimed, 1, relaxed);
 }
 
-/* The entry of a Send's or Recv's peer, and its number there: its peer counts the same. */
-struct peer_call {
-	uint32_t entry; /* PEERS_NONE: none */
-	uint32_t number; /* 0: not known */
-};
-
-INLINE struct peer_call call_peer(struct track *track, const struct key_words *words, int peer)
-{
-	struct peer_call call = { .entry = peers_find(track->box, words->comm, words->func, peer) };
-
-	if (call.entry != PEERS_NONE) {
-		call.number = atomic_load_explicit(&track->peer_calls[call.entry], relaxed) + 1;
-		atomic_store_explicit(&track->peer_calls[call.entry], call.number, relaxed);
-	}
-	return call;
-}
-
 /* The application's part of an operation with a time. NULL: there is no slot. */
-INLINE struct box_op *follow(struct track *track, const struct event *event,
-			     const struct key_words *words, const struct peer_call *peer, uint8_t channels,
-			     uint64_t begin_tick)
+INLINE void *follow(struct track *track, struct slots_use *use)
 {
-	struct box_op *op = slots_take(track, words->comm);
+	struct box_op *op = slots_take(track, use->comm);
 
-	if (!op)
+	if (!likely(op))
 		return NULL;
-	if (event->peer != EVENT_NO_PEER && peer->entry == PEERS_NONE)
+	if (use->peer != EVENT_NO_PEER && use->peer_entry == PEERS_NONE)
 		track_drop(track, BOX_DROP_NO_PEER);
-	atomic_store_explicit(&op->peer_entry, peer->entry, relaxed);
-	atomic_store_explicit(&op->comm, words->comm, relaxed);
-	atomic_store_explicit(&op->kind,
-			      (uint32_t)(words->func | words->algo << 8 | words->proto << 16) |
-				      (uint32_t)channels << 24, relaxed);
-	atomic_store_explicit(&op->peer, event->peer, relaxed);
-	atomic_store_explicit(&op->sequence, event->sequence + peer->number, relaxed);
+	if (use->key == KEYS_NONE)
+		track_drop(track, BOX_DROP_NO_KEY);
 	/* Else the sweep says when it saw the operation first: a clock costs as much as all the rest. */
-	atomic_store_explicit(&op->enqueue_tick, likely(begin_tick || !track->json) ? begin_tick : clock_ticks(), relaxed);
-	return op;
+	if (!likely(use->enqueue_tick || !track->json))
+		use->enqueue_tick = clock_ticks();
+	if (!likely(!track->traces))
+		trace_begin(&track->traces[op - track->ops], slots_generation(op));
+	return slots_use(op, (uint32_t)(op - track->ops), slots_generation(op), use);
 }
 
 /* Of an operation for which NCCL announces none: 0 where none come. */
@@ -292,7 +271,7 @@ __attribute__((noinline)) static void *without_slot(struct track *track, struct 
 
 INLINE void *operation(struct track *track, void *context, const struct event *event)
 {
-	uint32_t comm_generation, generation, every, group = 0;
+	uint32_t comm_generation, every, group = 0;
 	bool is_p2p = event->peer != EVENT_NO_PEER;
 
 	if (!atomic_load_explicit(&track->follows, relaxed))
@@ -315,7 +294,7 @@ INLINE void *operation(struct track *track, void *context, const struct event *e
 	if (is_p2p && !track->options.p2p)
 		return NULL;
 	uint64_t begin_tick = likely(index % TRACK_CALL_SAMPLE) ? 0 : clock_ticks();
-	struct peer_call peer = { .entry = PEERS_NONE };
+	struct peers_call peer = { .entry = PEERS_NONE };
 	struct kind kind;
 
 	if (!likely(kinds_remember(app, comm_index, event, &kind)))
@@ -335,7 +314,7 @@ INLINE void *operation(struct track *track, void *context, const struct event *e
 	if (!likely(every <= 1))
 		timed = timed && is_sampled(track);
 	if (is_p2p && !to_self && track->options.timing != BOX_TIMING_NONE)
-		peer = call_peer(track, &words, event->peer);
+		peer = peers_call(&track->peers, track->box, comm_index, words.func, event->peer);
 	if (is_p2p && (event->parent || event->plan) && (timed || to_self)) {
 		group = group_of(track, comm_index, event);
 		if (group)
@@ -347,25 +326,25 @@ INLINE void *operation(struct track *track, void *context, const struct event *e
 			atomic_fetch_add_explicit(&track->hot_ticks, clock_ticks() - begin_tick, relaxed);
 		return NULL;
 	}
-	struct box_op *op = follow(track, event, &words, &peer, channels, begin_tick);
+	struct slots_use use = {
+		.comm = comm_index,
+		.comm_generation = comm_generation,
+		.key = key,
+		.kind = (uint32_t)(words.func | words.algo << 8 | words.proto << 16) | (uint32_t)channels << 24,
+		.peer = event->peer,
+		.peer_entry = peer.entry,
+		.group = track_group_word(app, group),
+		.index = index,
+		.sequence = event->sequence + peer.number,
+		.bytes = bytes,
+		.enqueue_tick = begin_tick,
+	};
+	void *handle = follow(track, &use);
 
-	if (!likely(op))
+	if (!likely(handle))
 		return without_slot(track, comm, key, group, bytes,
 				    &(struct slotless){ .index = index, .enqueue_tick = begin_tick,
 							.channels = channels, .comm_generation = comm_generation });
-	if (key == KEYS_NONE)
-		track_drop(track, BOX_DROP_NO_KEY);
-	atomic_store_explicit(&op->comm_generation, comm_generation, relaxed);
-	atomic_store_explicit(&op->key, key, relaxed);
-	atomic_store_explicit(&op->group, track_group_word(app, group), relaxed);
-	atomic_store_explicit(&op->index, index, relaxed);
-	atomic_store_explicit(&op->bytes, bytes, relaxed);
-	generation = (atomic_load_explicit(&op->generation, relaxed) & ~BOX_OP_STATE_MASK) | BOX_OP_USED;
-	if (!likely(!track->traces))
-		trace_begin(&track->traces[op - track->ops], generation);
-	atomic_store_explicit(&op->generation, generation, memory_order_release);
-	void *handle = handle_of(handle_of_use((unsigned)(op - track->ops), generation));
-
 	if (!likely(!begin_tick || is_p2p))
 		skew_begin(track, comm_index, handle);
 	if (!likely(!is_hot_sample))

@@ -29,6 +29,7 @@
 #include "handle.h"
 #include "jsonring.h"
 #include "keys.h"
+#include "peers.h"
 #include "skew.h"
 #include "thread.h"
 #include "words.h"
@@ -113,8 +114,7 @@ struct track {
 	struct channels channels;
 	struct skew_open skews[BOX_LIVE_COMMS];
 	struct clockmix mixes[BOX_LIVE_COMMS];
-	/* Sends and Recvs that were called so far, by entry of box->peers: the application's side. */
-	_Atomic uint32_t peer_calls[BOX_PEERS];
+	struct peers peers;
 	struct samples *samples; /* who takes what is in `ends`; NULL: nobody */
 	struct ends ends;
 };
@@ -156,6 +156,8 @@ void track_trace(struct track *track, struct trace_op *traces);
 void *track_operation(struct track *track, void *context, const struct event *event);
 /* The same for a Coll of v4 and later. Gives 0. */
 TRACK_HOT int track_coll(struct track *track, void *context, const struct abi_coll *coll, void **handle);
+/* The same for a P2p of v4 and later. `call` and `plan`: what its call and its plan got. Gives 0. */
+TRACK_HOT int track_p2p(struct track *track, void *context, void *call, void *plan, const struct abi_p2p *p2p, void **handle);
 /* One that a symmetric-memory kernel runs; `call`: what its call got. */
 int track_symmetric_coll(struct track *track, void *context, void *call, const struct abi_coll *coll, void **handle);
 /* A call of a collective, for which an operation is to follow, or not. */
