@@ -39,6 +39,8 @@ WINDOWED = ("--ops", "allreduce,allgather", "--sizes", "256K", "--seconds", "165
 FROM_S, UNTIL_S = 60, 100
 HANGS_S = 75  # an operation is suspect after 60 s
 
+PHASES = ("--sizes", "1M,2M", "--compute-ms", "2", "--seconds", "22")
+
 # One after the other: two of them would make each other slow on two cores.
 ALONE = {
     # Large enough that what rank 0 does for the others between two operations is nothing beside.
@@ -47,6 +49,9 @@ ALONE = {
         ("--ops", "allreduce,allgather", "--sizes", "1M", "--seconds", "30",
          "--comms", "node,cross,world"),
     ),
+    # Each step is three phases with a barrier that is not NCCL's after each.
+    "phases": (ALL_NODES, PHASES),
+    "late in phases": (ALL_NODES, (*PHASES, "--slow-rank", "5:40")),
     "slow rank": (ALL_NODES, (*LONGER, "--comms", "node,world", "--slow-rank", "5:40")),
     "slow GPU": (
         ALL_NODES,
@@ -87,6 +92,12 @@ class Ended:
     job_id: int
     state: str
     card: Card
+    output: str
+
+    @property
+    def steps_per_s(self) -> float:
+        """By the job's own count."""
+        return float(self.output.split()[-2])
 
     @property
     def text(self) -> str:
@@ -112,7 +123,8 @@ def _submit(cluster: Cluster, where: tuple[str, ...], words: tuple[str, ...]) ->
 
 def _end(cluster: Cluster, job_id: int) -> Ended:
     state = jobs.finish(cluster, job_id, 240)
-    return Ended(job_id, state, build_card(load_summaries(job_id, cluster.layout.reports, None)))
+    card = build_card(load_summaries(job_id, cluster.layout.reports, None))
+    return Ended(job_id, state, card, jobs.output(cluster, job_id))
 
 
 def _kill_rank(cluster: Cluster, job_id: int, rank: int) -> None:
@@ -157,6 +169,12 @@ def test_a_planted_slow_rank_is_named(ended: Mapping[str, Ended]) -> None:
     # 40 ms late in two operations or three of a step that takes 60 ms without it.
     assert (card.verdict.cost_share or 0.0) > 0.5
     assert card.exit_code == EXIT_CRITICAL
+
+
+def test_a_late_rank_costs_what_the_same_job_gains_without_it(ended: Mapping[str, Ended]) -> None:
+    late = ended["late in phases"]
+    truth = 1 - late.steps_per_s / ended["phases"].steps_per_s
+    assert late.card.verdict.cost_share == pytest.approx(truth, rel=0.2), late.text
 
 
 def test_a_rank_whose_gpu_is_slow_is_told_from_one_that_calls_late(

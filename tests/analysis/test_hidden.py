@@ -5,12 +5,27 @@ from dataclasses import replace
 
 import numpy as np
 
+from nccl_inspector.analysis.replay.arrays import Ints
 from nccl_inspector.analysis.replay.hidden import fill_holes
 from nccl_inspector.analysis.replay.records import Comm, Records
 from nccl_inspector.model import PEER_NONE
 
 MS = 10**6
 RANKS, STEPS = 4, 100
+
+
+def of_rows(rows: list[tuple[int, int, int, float, float]], sizes: Ints) -> Records:
+    """Return records of (rank, pair, number, begin, end), whose size goes round with the number."""
+    rows.sort(key=lambda row: (row[0], row[3]))
+    member, comm, number, begin, end = np.array(rows).astype(np.int64).T
+    same = np.zeros(len(rows), np.int64)
+    return Records(
+        comms=tuple(Comm(at + 1, "tp", 2, 1, 0, (2 * at, 2 * at + 1)) for at in range(2)),
+        member=member, comm=comm, func=same + 1, size_class=sizes[number % len(sizes)],
+        number=number, peer=same + PEER_NONE, bytes=same + (1 << 24), begin=begin, end=end,
+        queued=same, joined=number * 2 + comm, piece=same, run=same, members=RANKS, shift=same,
+        lost=0,
+    )  # fmt: skip
 
 
 def records(synchronised: bool, late_ms: float = 0) -> Records:
@@ -44,15 +59,7 @@ def records(synchronised: bool, late_ms: float = 0) -> Records:
             ready[:] = ready.max() + 50_000
         if late_ms and busy:
             ready[2:] += MS / 3
-    rows.sort(key=lambda row: (row[0], row[3]))
-    member, comm, number, begin, end = np.array(rows).astype(np.int64).T
-    same = np.zeros(len(rows), np.int64)
-    return Records(
-        comms=tuple(Comm(at + 1, "tp", 2, 1, 0, (2 * at, 2 * at + 1)) for at in range(2)),
-        member=member, comm=comm, func=same + 1, size_class=24 - 4 * (number % 2), number=number,
-        peer=same + PEER_NONE, bytes=same + (1 << 24), begin=begin, end=end, queued=same,
-        joined=number * 2 + comm, piece=same, run=same, members=RANKS, shift=same, lost=0,
-    )  # fmt: skip
+    return of_rows(rows, np.array([24, 20]))
 
 
 def test_a_point_where_all_wait_becomes_an_operation() -> None:
@@ -71,6 +78,40 @@ def test_who_is_always_last_there_says_nothing_against_it() -> None:
     assert (found.comm == 2).sum() == RANKS * (STEPS - 1)
     apart = records(False, late_ms=40)
     assert fill_holes(apart) is apart
+
+
+def phases(steps: int) -> Records:
+    """Two pairs of ranks meet five times a step, and all meet after that; rank 3 is always late.
+
+    Nearly by the same time at each operation, so that all its ends before the point come as much
+    after the other pair's as the last one, but for a constant.
+    """
+    chance = np.random.default_rng(18)
+    ready = np.zeros(RANKS)
+    rows = []
+    for step in range(steps):
+        for part in range(5):
+            ready += 2 * MS + chance.normal(0, MS / 20, RANKS)
+            ready[3] += 40 * MS + chance.normal(0, MS / 2)
+            for pair in ((0, 1), (2, 3)):
+                begin = ready[list(pair)].copy()
+                ready[list(pair)] = end = begin.max() + 20 * MS
+                rows += [
+                    (rank, pair[0] // 2, 5 * step + part, begin[rank % 2], end) for rank in pair
+                ]
+        ready[:] = ready.max() + 50_000
+    return of_rows(rows, np.array([24, 23, 22, 21, 20]))
+
+
+def test_the_point_is_where_the_last_one_came_and_not_where_it_looks_alike() -> None:
+    given = phases(12)
+    found = fill_holes(given)
+    hidden = found.comm == 2
+    assert hidden.sum() == RANKS * 11
+    last = given.end[(given.member == 3) & (given.number % 5 == 4)]
+    assert (np.sort(found.begin[hidden & (found.member == 3)]) - last[:-1] < MS).all()
+    waits = found.end[hidden & (found.member == 0)] - found.begin[hidden & (found.member == 0)]
+    assert (waits > 150 * MS).all()
 
 
 def test_ranks_that_do_not_wait_for_each_other_are_left_alone() -> None:

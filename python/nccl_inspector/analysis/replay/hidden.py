@@ -21,7 +21,8 @@ from nccl_inspector.analysis.replay.records import Comm, Records
 from nccl_inspector.analysis.replay.stages import comm_classes
 from nccl_inspector.model import FUNCS, PEER_NONE
 
-_TIMES_MIN = 20  # that it must be seen
+_TIMES_MIN = 10  # that it must be seen
+_TOLD_MIN = 8  # of these, by a process
 _COVERED = 0.5  # of the times at which a rank is at that place
 _MOST = 0.95  # of the points, and of the processes, which a rule must hold for
 _FAR = 8.0  # of the usual gap: a pause, or the end of a burst
@@ -102,7 +103,7 @@ def _synchronised(arrived: Floats, gap: Floats) -> int:
     x, y = (np.where(used, one - (one * used).sum(axis=0) / many, 0.0) for one in (x, y))
     square = (x * x).sum(axis=0)
     spread = np.sqrt(square / many)
-    told = count >= _TIMES_MIN / 2
+    told = count >= _TOLD_MIN
     told &= spread > max(_SPREAD_NS_MIN, _SPREAD_MIN * float(np.median(spread)))
     if not told.any():
         return 0
@@ -116,6 +117,16 @@ def _synchronised(arrived: Floats, gap: Floats) -> int:
     return int(good.sum()) if np.mean(good) >= _MOST else 0
 
 
+def _explained(arrived: Floats, gap: Floats) -> float:
+    """Return what part of the gaps is waiting for the last one, if all left together.
+
+    Where the same rank is late by the same time at each operation, moments long before the point
+    look like it but for this.
+    """
+    early = arrived.max(axis=1, keepdims=True) - arrived
+    return float(np.minimum(early, gap).sum() / max(float(gap.sum()), 1.0))
+
+
 def _hidden(records: Records, points: _Points) -> Mask:
     """Return at which points all processes left an operation together."""
     classes = comm_classes(records)[records.comm]
@@ -124,7 +135,7 @@ def _hidden(records: Records, points: _Points) -> Mask:
     )
     place = number_rows(kind, positions(records, number_rows(classes, records.func)))
     classes, every = _steps(records, points, place)
-    sure: list[tuple[int, Ints]] = []
+    sure: list[tuple[float, Ints]] = []
     low = int(records.begin.min())
     for number in np.flatnonzero(np.bincount(classes) >= _TIMES_MIN).tolist():
         mine = np.flatnonzero(classes == number)
@@ -139,7 +150,8 @@ def _hidden(records: Records, points: _Points) -> Mask:
         middle = np.median(gap, axis=1)
         near = middle <= _FAR * np.median(middle)
         if near.sum() >= _TIMES_MIN:
-            sure.append((_synchronised(arrived[near], gap[near]) * int(near.sum()), mine[near]))
+            told = _synchronised(arrived[near], gap[near]) * int(near.sum())
+            sure.append((told * _explained(arrived[near], gap[near]), mine[near]))
     found = np.zeros(len(classes), dtype=bool)
     taken = np.zeros(len(records), dtype=bool)
     # Moments just before and after such a point look nearly like it: the surest one stands.
