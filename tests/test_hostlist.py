@@ -60,3 +60,17 @@ def test_a_long_name_times_many_numbers_does_not_fill_the_memory() -> None:
 
 def test_many_names_that_fit_are_made_short_as_a_whole() -> None:
     assert compress_within(expand("n[1-65536]x"), 100) == ("n[1-65536]x", 0)
+
+
+def test_as_many_names_as_fit_are_shown_whatever_they_are() -> None:
+    chance = fixed_chance(7)
+    for _ in range(300):
+        names = {
+            chance.choice(("n", "r1n", "")) + chance.choice(("", "0", "7")) + str(number)
+            for number in chance.sample(range(40), 20)
+        } | {"n", "7x"}
+        chars = chance.randrange(60)
+        order = expand(compress_within(names, 10_000)[0])
+        fitting = max(at for at in range(len(order) + 1) if len(compress(order[:at])) <= chars)
+        text, rest = compress_within(names, chars)
+        assert (expand(text), rest) == (order[:fitting], len(order) - fitting)

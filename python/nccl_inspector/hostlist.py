@@ -83,12 +83,17 @@ def _ranges(numbers: Iterable[str]) -> str:
     return ",".join(run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
+def _parts(node: str) -> tuple[str, str, str]:
+    """Return what is before its last number, the number, and what is behind."""
+    match = _NUMBERED.fullmatch(node)
+    return (match[1], match[2], match[3]) if match else (node, "", "")
+
+
 def compress(nodes: Iterable[str]) -> str:
     """Return a node list of these names, each once; names count up by their last number."""
     groups: dict[tuple[str, str], set[str]] = {}
     for node in nodes:
-        match = _NUMBERED.fullmatch(node)
-        prefix, number, suffix = match.groups() if match else (node, "", "")
+        prefix, number, suffix = _parts(node)
         groups.setdefault((prefix, suffix), set()).add(number)
     pieces = []
     for (prefix, suffix), numbers in groups.items():
@@ -102,25 +107,40 @@ def compress(nodes: Iterable[str]) -> str:
     return ",".join(pieces)
 
 
-def _natural(node: str) -> tuple[str, str, int, str]:
-    match = _NUMBERED.fullmatch(node)
-    return (match[1], match[3], int(match[2]), node) if match else (node, "", -1, node)
+def _natural(parts: tuple[str, str, str]) -> tuple[str, str, int, int]:
+    prefix, number, suffix = parts
+    return prefix, suffix, int(number or -1), len(number)
+
+
+def _fitting(names: Iterable[tuple[str, str, str]], chars: int) -> int:
+    """Return how many names, from the first on, have a node list of so many characters.
+
+    `names`: their parts, in natural order; each makes the list longer.
+    """
+    size = fitting = before = numbers = closed = 0
+    first = last = ""
+    group: tuple[str, str, bool] | None = None
+    for prefix, number, suffix in names:
+        if group != (group := (prefix, suffix, bool(number))):
+            before = size + bool(size)  # a comma
+            numbers = closed = 0
+            first = last = ""
+        if first and number == str(int(last) + 1).zfill(len(first)):
+            last = number
+        else:
+            closed += len(first) + (1 + len(last) if first != last else 0) + 1 if first else 0
+            first = last = number
+        numbers += 1
+        inner = closed + len(first) + (1 + len(last) if first != last else 0)
+        size = before + len(prefix) + inner + len(suffix) + (2 if numbers > 1 else 0)
+        if size > chars:
+            break
+        fitting += 1
+    return fitting
 
 
 def compress_within(nodes: Iterable[str], chars: int) -> tuple[str, int]:
     """Return a node list of the first names that fit, and how many names are left out."""
-    names = sorted(set(nodes), key=_natural)
-    if len(text := compress(names)) <= chars:
-        return text, 0
-    # With names in order one more never shortens the text by much.
-    low, high = 0, 1
-    while high < len(names) and len(compress(names[:high])) <= chars:
-        low, high = high, 2 * high
-    high = min(high, len(names)) - 1
-    while low < high:
-        middle = (low + high + 1) // 2
-        if len(compress(names[:middle])) <= chars:
-            low = middle
-        else:
-            high = middle - 1
-    return compress(names[:low]), len(names) - low
+    parts = sorted(map(_parts, set(nodes)), key=_natural)
+    fitting = _fitting(parts, chars)
+    return compress(map("".join, parts[:fitting])), len(parts) - fitting
