@@ -262,6 +262,9 @@ struct box_key { /* 128 bytes: one kind of operation of one communicator */
 enum box_op_state { BOX_OP_FREE, BOX_OP_FILLING, BOX_OP_USED, BOX_OP_GIVEN_UP };
 #define BOX_OP_STATE_MASK 3u
 
+#define BOX_ENTRY_NONE UINT32_MAX
+#define BOX_ENTRY_PLAN (UINT32_MAX - 1) /* one of several collectives that one kernel runs: its times are theirs together */
+
 struct box_op { /* 128 bytes: one operation in flight */
 	_Atomic uint32_t generation; /* counts up by four a use, + enum box_op_state */
 	_Atomic uint32_t comm;       /* index of struct box_comm */
@@ -269,7 +272,7 @@ struct box_op { /* 128 bytes: one operation in flight */
 	_Atomic uint32_t key;        /* index of struct box_key, UINT32_MAX: none */
 	_Atomic uint32_t kind;       /* func | algo << 8 | proto << 16 | channels << 24 */
 	_Atomic int32_t peer;        /* -1: a collective */
-	_Atomic uint32_t peer_entry; /* index of struct box_peer, UINT32_MAX: none */
+	_Atomic uint32_t peer_entry; /* index of struct box_peer, BOX_ENTRY_NONE, BOX_ENTRY_PLAN */
 	_Atomic uint32_t group;      /* the plugin's own: number of its group + 1, 0: none | of its plan << 16 */
 	_Atomic uint64_t index;      /* struct box_comm */
 	_Atomic uint64_t sequence;   /* NCCL's seqNumber, from 0: per communicator and function. Of a Send or Recv its number

@@ -29,14 +29,38 @@ APART int coll_slowly(struct track *track, void *context, const struct abi_coll 
 	return 0;
 }
 
-/* NCCL 2.31 and later run a captured one by a kernel that tells nothing, whatever channels are announced. */
+/* Whether the symmetric collective that is told now is in the same plan as the one before. */
+static bool is_of_same_plan(struct track *track, const struct track_comm *app)
+{
+	uint64_t before = atomic_load_explicit(&app->symmetric, relaxed);
+
+	if (!before || atomic_load_explicit(&app->symmetric_plan, relaxed) != atomic_load_explicit(&app->plan, relaxed))
+		return false;
+	struct box_op *op = &track->ops[handle_slot(before)];
+
+	/* Whose slot serves another by now has ended before NCCL told all of its plan: too late. */
+	if (atomic_load_explicit(&op->generation, memory_order_acquire) == handle_generation(before))
+		atomic_store_explicit(&op->peer_entry, BOX_ENTRY_PLAN, relaxed);
+	return true;
+}
+
+/* NCCL 2.31 and later run a captured one by a kernel that tells nothing, whatever channels are announced. Those of one plan
+ * are one kernel, whose events are the first one's: nobody knows what each of them took. */
 int track_symmetric_coll(struct track *track, void *context, void *call, const struct abi_coll *coll, void **handle)
 {
 	struct abi_coll told = *coll;
+	uint32_t generation;
+	unsigned comm = handle_context_comm(context, &generation);
+	struct track_comm *app = &track->comms[comm % BOX_LIVE_COMMS];
 
-	if (handle_kind(handle_word(call)) == HANDLE_CAPTURED)
+	if (handle_kind(handle_word(call)) == HANDLE_CAPTURED || (comm != UINT32_MAX && is_of_same_plan(track, app)))
 		told.channels = 0;
-	return coll_slowly(track, context, &told, true, handle);
+	coll_slowly(track, context, &told, true, handle);
+	if (*handle && comm != UINT32_MAX) {
+		atomic_store_explicit(&app->symmetric, handle_word(*handle), relaxed);
+		atomic_store_explicit(&app->symmetric_plan, atomic_load_explicit(&app->plan, relaxed), relaxed);
+	}
+	return 0;
 }
 
 /* What track_operation does for an operation that is followed and like the last one in its memo's place, with what

@@ -311,7 +311,9 @@ INLINE bool complete(struct track *track, struct box_op *op, uint32_t generation
 		end_of_gone(track, comm, op, generation, after);
 		return true;
 	}
-	timed = has_own_times(track, track_comm_index(track, comm), op) && has_plausible_times(track, comm, op);
+	timed = has_own_times(track, track_comm_index(track, comm), op) &&
+		likely(atomic_load_explicit(&op->peer_entry, relaxed) != BOX_ENTRY_PLAN) &&
+		has_plausible_times(track, comm, op);
 	word_raise(&comm->last_sequence, atomic_load_explicit(&op->index, relaxed));
 	if (!likely(timed))
 		return complete_untimed(track, comm, op, generation, after);

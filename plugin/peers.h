@@ -5,7 +5,7 @@
 
 #include "box.h"
 
-#define PEERS_NONE UINT32_MAX
+#define PEERS_NONE BOX_ENTRY_NONE
 
 /* What the application's thread keeps of an entry of box->peers, which the thread of the kernels writes to all the time. */
 struct peers_entry {

@@ -205,6 +205,7 @@ void track_new_comm(struct track *track, unsigned comm, void *context)
 	atomic_store_explicit(&app->seen_funcs, 0, relaxed);
 	atomic_store_explicit(&app->index, 0, relaxed);
 	atomic_store_explicit(&app->has_p2p, false, relaxed);
+	atomic_store_explicit(&app->symmetric, 0, relaxed);
 	groups_new_comm(&track->groups, comm);
 	skew_new_comm(track, comm);
 	clockmix_new_comm(track, comm);

@@ -70,6 +70,8 @@ struct track_comm {
 	_Atomic uint32_t seen_funcs;    /* a bit each: NCCL gives events of its operations */
 	_Atomic uint32_t shared_cursor; /* slot of everybody's to look at first */
 	_Atomic uint8_t graph;          /* enum clockmix_graph */
+	_Atomic uint64_t symmetric;     /* the latest symmetric collective with a time: its handle; 0: none */
+	_Atomic uint16_t symmetric_plan; /* the plan that it is in */
 };
 _Static_assert(offsetof(struct track_comm, memos) == 64, "what every operation needs of it is one line");
 

@@ -110,6 +110,13 @@ def test_symmetric_collectives_of_a_graph_are_untimed_and_leave_room(played: Pla
     assert all(comm.enqueued == comm.completed + comm.untimed for comm in process.comms)
 
 
+def test_symmetric_collectives_that_are_one_kernel_have_no_times(played: Played) -> None:
+    process = played("symmetric_plan", 7)
+    assert untimed(process) == 300
+    assert timed(process) == {"AllReduce": 100}
+    assert not dropped(process)
+
+
 @ALL
 @pytest.mark.parametrize("order", ["late_group", "groups_of_many"])
 def test_groups_are_seen_whenever_their_tasks_are_told(

@@ -166,6 +166,33 @@ static void test_captured_symmetric_ones(void)
 	ok(completed() == 1, "one that is not captured has its time");
 }
 
+/* NCCL runs several symmetric collectives of one call as one kernel, and gives its events to the first. */
+static void test_symmetric_ones_of_one_kernel(void)
+{
+	struct abi_coll words = like_the_load();
+	void *first, *handle, *many[10];
+
+	begin();
+	for (unsigned i = 0; i < 10; i++) {
+		track_plan_start(&track, comm);
+		track_symmetric_coll(&track, comm, NULL, &words, &first);
+		for (unsigned others = 0; others < 2; others++) {
+			track_symmetric_coll(&track, comm, NULL, &words, &handle);
+			ok(!handle, "what has no events of its own is not waited for");
+		}
+		run_channels(first, 8);
+	}
+	ok(!completed() && box.comms[0].untimed == 30 && enqueued(0) == 30, "none of them has the time of all");
+	ok(box.keys[0].untimed_bytes == 30 * words.count * 4, "their bytes are counted");
+	for (unsigned i = 0; i < 10; i++) {
+		track_plan_start(&track, comm);
+		track_symmetric_coll(&track, comm, NULL, &words, &many[i]);
+	}
+	for (unsigned i = 0; i < 10; i++)
+		run_channels(many[i], 8);
+	ok(completed() == 10, "one a kernel has its time, however many are in flight");
+}
+
 static void test_one_communicator_leaves_room(void)
 {
 	struct abi_coll words = like_the_load();
@@ -392,6 +419,7 @@ int main(void)
 	test_channels_that_are_not_announced("NVLS");
 	test_nvls_inside_of_a_node();
 	test_captured_symmetric_ones();
+	test_symmetric_ones_of_one_kernel();
 	test_one_communicator_leaves_room();
 	test_without_kernel_events();
 	test_many_sizes();

@@ -127,6 +127,22 @@ static void order_symmetric_graph(void)
 	player_finalize(&comm);
 }
 
+/* Three symmetric collectives of one call are one kernel, which tells of the first only; then each has its own. */
+static void order_symmetric_plan(void)
+{
+	struct player_comm comm = make_comm(1, "symmetric", 1, RANKS);
+	struct player_op ops[3] = { player_coll(PLAYER_ALLREDUCE, 4096), player_coll(PLAYER_ALLREDUCE, 8192),
+		                    player_coll(PLAYER_ALLREDUCE, 65536) };
+
+	for (unsigned i = 0; i < 3; i++)
+		ops[i].symmetric = true;
+	for (unsigned i = 0; i < 200; i++) {
+		player_enqueue_group(&comm, ops, i < 100 ? 3 : 1);
+		run_kernel(&comm, &ops[0]);
+	}
+	player_finalize(&comm);
+}
+
 /* Sends to all others and Recvs of all others. */
 static unsigned make_parts(struct player_op *parts, int n_ranks)
 {
@@ -249,6 +265,7 @@ static const struct {
 	{ "half", order_half },
 	{ "slow_rail", order_slow_rail },
 	{ "symmetric_graph", order_symmetric_graph },
+	{ "symmetric_plan", order_symmetric_plan },
 	{ "late_group", order_late_group },
 	{ "groups_of_many", order_groups_of_many },
 	{ "large_group", order_large_group },
