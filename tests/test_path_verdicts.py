@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Faults planted in real jobs, and what their report cards say of them: who, and what it was."""
 
+import re
 import signal
 import time
 from collections.abc import Mapping
@@ -175,6 +176,7 @@ def test_a_late_rank_costs_what_the_same_job_gains_without_it(ended: Mapping[str
     late = ended["late in phases"]
     truth = 1 - late.steps_per_s / ended["phases"].steps_per_s
     assert late.card.verdict.cost_share == pytest.approx(truth, rel=0.2), late.text
+    assert re.search(r"in (9[5-9]|100)% of its gaps", late.card.findings[0].title), late.text
 
 
 def test_a_rank_whose_gpu_is_slow_is_told_from_one_that_calls_late(

@@ -73,8 +73,12 @@ def own_excess(order: Order, usual: Floats) -> tuple[Floats, Mask]:
 
 
 def _runs(records: Records, order: Order, excess: Floats, known: Mask) -> tuple[Ints, Floats]:
-    """Return process and excess of each run of operations with one cause: its longest excess."""
-    rows = np.flatnonzero(known & (order.cause >= 0))
+    """Return process and excess of each run of operations with one cause: its longest excess.
+
+    Nobody is late for an operation that was put in (hidden.py): it begins when the one before ends.
+    """
+    told = ~np.array([comm.hidden for comm in records.comms])[records.comm]
+    rows = np.flatnonzero(known & (order.cause >= 0) & told)
     if not len(rows):
         return np.zeros(0, np.int64), np.zeros(0)
     at = np.lexsort((excess[rows], order.cause[rows]))
