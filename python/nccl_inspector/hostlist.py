@@ -9,7 +9,8 @@ from nccl_inspector.errors import InspectorError
 NODES_MAX = 65536
 _TEXT_MAX = 1 << 20
 _NAME_MAX = 255  # as in manifest.py: else a long name times many numbers would fill the memory
-_NUMBERED = re.compile(r"(.*?)([0-9]{1,18})([^0-9]*)")
+_NUMBERED = re.compile(r"(.*[^0-9\n])?([0-9]+)([^0-9]*)")
+_DIGITS_MAX = 18  # of a number that counts up; what is before them belongs to the name
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 
 
@@ -86,14 +87,20 @@ def _ranges(numbers: Iterable[str]) -> str:
 def _parts(node: str) -> tuple[str, str, str]:
     """Return what is before its last number, the number, and what is behind."""
     match = _NUMBERED.fullmatch(node)
-    return (match[1], match[2], match[3]) if match else (node, "", "")
+    if not match:
+        return node, "", ""
+    prefix, number, suffix = match[1] or "", match[2], match[3]
+    return prefix + number[:-_DIGITS_MAX], number[-_DIGITS_MAX:], suffix
 
 
 def compress(nodes: Iterable[str]) -> str:
     """Return a node list of these names, each once; names count up by their last number."""
+    return _text(map(_parts, nodes))
+
+
+def _text(names: Iterable[tuple[str, str, str]]) -> str:
     groups: dict[tuple[str, str], set[str]] = {}
-    for node in nodes:
-        prefix, number, suffix = _parts(node)
+    for prefix, number, suffix in names:
         groups.setdefault((prefix, suffix), set()).add(number)
     pieces = []
     for (prefix, suffix), numbers in groups.items():
@@ -143,4 +150,4 @@ def compress_within(nodes: Iterable[str], chars: int) -> tuple[str, int]:
     """Return a node list of the first names that fit, and how many names are left out."""
     parts = sorted(map(_parts, set(nodes)), key=_natural)
     fitting = _fitting(parts, chars)
-    return compress(map("".join, parts[:fitting])), len(parts) - fitting
+    return _text(parts[:fitting]), len(parts) - fitting
