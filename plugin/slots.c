@@ -10,8 +10,10 @@
 #define MOVES 8u
 #define WINDOW 64u
 #define GIVEN_UP_AT_ONCE 64u
-/* One communicator has no more of them, so that one that is stuck leaves some to the others. */
-#define IN_FLIGHT_MAX (BOX_OPS / 2)
+/* An application that runs far ahead of its GPU has all slots of its thread in use, for long: it gets more rings, while
+ * some are left to other threads, and then everybody's. */
+#define RINGS_LEFT 4u
+#define CROWDED_FOR 32u
 
 bool slots_left_behind(const struct track *track, const struct box_op *op)
 {
@@ -54,37 +56,41 @@ static bool take_shared(struct box_op *op)
 	return true;
 }
 
-/* The calling thread's ring, a new one if need be; TRACK_RINGS when all are other threads'. */
-static uint32_t ring_of_thread(struct track *track)
+/* Whether an operation could have that ring's next slot at once. */
+static bool has_next(const struct track *track, const struct track_ring *ring)
 {
-	uint64_t self = thread_word();
-	uint32_t ring = 0;
+	const struct box_op *op = &track->ops[atomic_load_explicit(&ring->cursor, relaxed)];
 
-	while (ring < TRACK_RINGS && atomic_load_explicit(&track->rings[ring].owner, relaxed) != self)
-		ring++;
-	if (ring < TRACK_RINGS)
-		return ring;
-	for (ring = 0; ring < TRACK_RINGS; ring++) {
-		uint64_t nobody = 0;
-
-		if (!atomic_load_explicit(&track->rings[ring].owner, relaxed) &&
-		    atomic_compare_exchange_strong(&track->rings[ring].owner, &nobody, self))
-			break;
-	}
-	return ring;
+	return (atomic_load_explicit(&op->generation, memory_order_acquire) & BOX_OP_STATE_MASK) == BOX_OP_FREE;
 }
 
-/* The next free slot of the thread's own. */
-static struct box_op *take_own(struct track *track, unsigned comm)
+/* A ring that is nobody's, if so many are left over then; TRACK_RINGS when there is none. */
+static uint32_t new_ring(struct track *track, uint64_t self, uint32_t left)
 {
-	uint32_t mine = ring_of_thread(track);
+	uint32_t found = TRACK_RINGS, nobodys = 0;
 
-	if (mine == TRACK_RINGS)
-		return NULL;
-	struct track_ring *ring = &track->rings[mine];
+	for (uint32_t ring = 0; ring < TRACK_RINGS; ring++)
+		if (!atomic_load_explicit(&track->rings[ring].owner, relaxed)) {
+			nobodys++;
+			found = found == TRACK_RINGS ? ring : found;
+		}
+	if (nobodys <= left)
+		return TRACK_RINGS;
+	for (; found < TRACK_RINGS; found++) {
+		uint64_t nobody = 0;
+
+		if (!atomic_load_explicit(&track->rings[found].owner, relaxed) &&
+		    atomic_compare_exchange_strong(&track->rings[found].owner, &nobody, self))
+			break;
+	}
+	return found;
+}
+
+/* A free slot of a ring, among the next ones. */
+static struct box_op *take_of_ring(struct track *track, struct track_ring *ring)
+{
 	uint32_t at = atomic_load_explicit(&ring->cursor, relaxed);
 
-	atomic_store_explicit(&track->comms[comm].ring, mine, relaxed);
 	for (unsigned i = 0; i < LOOKS; i++, at = slots_next(at)) {
 		struct box_op *op = &track->ops[at];
 		uint32_t generation = atomic_load_explicit(&op->generation, memory_order_acquire);
@@ -97,6 +103,52 @@ static struct box_op *take_own(struct track *track, unsigned comm)
 	}
 	atomic_store_explicit(&ring->cursor, at, relaxed);
 	return NULL;
+}
+
+/* Another ring of the thread's whose next slot is free; TRACK_RINGS: there is none. */
+static uint32_t other_ring(const struct track *track, uint64_t self)
+{
+	uint32_t ring = 0;
+
+	while (ring < TRACK_RINGS && !(atomic_load_explicit(&track->rings[ring].owner, relaxed) == self &&
+				       has_next(track, &track->rings[ring])))
+		ring++;
+	return ring;
+}
+
+/* The thread's ring in that communicator; a new one if it has none. */
+static uint32_t ring_of_thread(struct track *track, const struct track_comm *app, uint64_t self)
+{
+	uint32_t ring = atomic_load_explicit(&app->ring, relaxed);
+
+	if (atomic_load_explicit(&track->rings[ring].owner, relaxed) == self)
+		return ring;
+	for (ring = 0; ring < TRACK_RINGS; ring++)
+		if (atomic_load_explicit(&track->rings[ring].owner, relaxed) == self)
+			return ring;
+	return new_ring(track, self, 0);
+}
+
+/* The next free slot of the thread's own. */
+static struct box_op *take_own(struct track *track, struct track_comm *app)
+{
+	uint64_t self = thread_word();
+	uint32_t mine = ring_of_thread(track, app, self), other;
+
+	if (mine == TRACK_RINGS)
+		return NULL;
+	other = has_next(track, &track->rings[mine]) ? mine : other_ring(track, self);
+	if (other < TRACK_RINGS)
+		mine = other;
+	struct box_op *op = take_of_ring(track, &track->rings[mine]);
+
+	if (!op) {
+		mine = new_ring(track, self, RINGS_LEFT);
+		op = mine < TRACK_RINGS ? take_of_ring(track, &track->rings[mine]) : NULL;
+	}
+	if (op)
+		atomic_store_explicit(&app->ring, mine, relaxed);
+	return op;
 }
 
 /* A window of the shared half that stays in the cache; on to another one where it is crowded. */
@@ -140,35 +192,65 @@ static struct box_op *take_any(struct track *track, unsigned comm)
 	struct box_op *op = NULL;
 
 	for (unsigned i = 0; i < SLOTS_RING / LOOKS && !op; i++)
-		op = take_own(track, comm);
+		op = take_own(track, &track->comms[comm]);
 	for (unsigned i = SLOTS_SHARED; i < BOX_OPS && !op; i++)
 		if (take_shared(&track->ops[i]))
 			op = &track->ops[i];
 	return op;
 }
 
-/* With the one that wants a slot. */
-static bool has_share(const struct track *track, unsigned comm)
+/* How many more a communicator may have in flight. */
+static uint32_t share_left(const struct track *track, unsigned comm)
 {
 	const struct box_comm *own = &track->box->comms[comm];
 	uint64_t over = atomic_load_explicit(&own->completed, relaxed) + atomic_load_explicit(&own->untimed, relaxed) +
 			atomic_load_explicit(&own->lost, relaxed);
+	/* With the one that wants a slot. */
 	uint64_t called = atomic_load_explicit(&track->comms[comm].index, relaxed);
 
-	return called <= over + IN_FLIGHT_MAX;
+	return called > over + SLOTS_OF_COMM ? 0 : called <= over ? SLOTS_OF_COMM : (uint32_t)(over + SLOTS_OF_COMM - called + 1);
+}
+
+/* Looks for a free slot of the thread's own first, and then of everybody's. */
+static struct box_op *take(struct track *track, unsigned comm, uint32_t left)
+{
+	struct track_comm *app = &track->comms[comm];
+	struct box_op *op = take_own(track, app);
+
+	if (op)
+		return op;
+	op = take_near(track, app);
+	if (op)
+		atomic_store_explicit(&app->crowded, left <= CROWDED_FOR ? left - 1 : CROWDED_FOR, relaxed);
+	return op;
+}
+
+/* As it was a few operations ago: without a look at the thread's own slots, nor at its share. */
+static struct box_op *take_again(struct track *track, struct track_comm *app)
+{
+	uint32_t crowded = atomic_load_explicit(&app->crowded, relaxed);
+	const struct track_ring *ring = &track->rings[atomic_load_explicit(&app->ring, relaxed)];
+
+	if (!crowded || atomic_load_explicit(&ring->owner, relaxed) != thread_word())
+		return NULL;
+	atomic_store_explicit(&app->crowded, crowded - 1, relaxed);
+	return take_near(track, app);
 }
 
 struct box_op *slots_search(struct track *track, unsigned comm)
 {
-	bool may_take = has_share(track, comm);
-	struct box_op *op = may_take ? take_own(track, comm) : NULL;
+	struct box_op *op = take_again(track, &track->comms[comm]);
 
-	if (!op && may_take)
-		op = take_near(track, &track->comms[comm]);
+	if (op)
+		return op;
+	uint32_t left = share_left(track, comm);
+
+	if (left)
+		op = take(track, comm, left);
 	if (op || atomic_load_explicit(&track->full, relaxed))
 		return op;
 	give_up(track);
-	op = has_share(track, comm) ? take_any(track, comm) : NULL;
+	op = share_left(track, comm) ? take_any(track, comm) : NULL;
 	if (!op)
 		atomic_store_explicit(&track->full, true, relaxed);
 	return op;

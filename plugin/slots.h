@@ -8,11 +8,13 @@
 
 /* Half of the pool is in rings. Of a ring only one thread takes, so it needs no atomic exchange, which would make it wait
  * for all its stores to arrive: 0.1 us when the other thread has their lines. One communicator is often called by two
- * threads in turns (forward and backward pass), so a ring is a thread's. It stays with who has the thread's word: the C
- * library gives that of a thread that ended to a later one, and who finds no ring takes of the other half, which is
- * everybody's. */
+ * threads in turns (forward and backward pass), so a ring is a thread's. A thread that runs far ahead of its GPU gets more
+ * of them, while some are left to other threads. They stay with who has the thread's word: the C library gives that of a
+ * thread that ended to a later one, and who finds no ring takes of the other half, which is everybody's. */
 #define SLOTS_SHARED (BOX_OPS / 2) /* the first of these */
 #define SLOTS_RING (SLOTS_SHARED / TRACK_RINGS)
+/* One communicator has no more of all slots, so that one that is stuck leaves some to the others. */
+#define SLOTS_OF_COMM (BOX_OPS / 2)
 
 _Static_assert((SLOTS_RING & (SLOTS_RING - 1)) == 0, "a ring wraps by a mask");
 

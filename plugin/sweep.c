@@ -13,7 +13,7 @@
 /* No kernel event at all, while later operations completed: it will not come (a lost start, a part without work). */
 #define OVERTAKEN_NS 3000000000ull
 /* A hung operation is worth keeping: it goes only when the pool is nearly empty. */
-#define SHORT_POOL ((BOX_OPS - SLOTS_SHARED) / 4) /* free slots that are everybody's */
+#define SHORT_POOL ((BOX_OPS - SLOTS_SHARED) / 4) /* free slots that are everybody's, or of a communicator's share */
 #define SHORT_POOL_NS 60000000000ull
 #define STANDING_LOOKS 120u /* rounds: a longer wait is a hang */
 #define LOOK_NS_MAX 2000000000ull
@@ -94,6 +94,11 @@ static void settle(struct track *track, struct box_op *op, uint32_t generation, 
 
 	if (track_complete(track, op, generation, TRACK_SLOT_RESTS) && is_lesson)
 		channels_learn(&track->channels, key, bytes, (uint8_t)__builtin_popcountll(stopped));
+}
+
+static uint32_t comm_in(const struct box_op *op)
+{
+	return atomic_load_explicit(&op->comm, relaxed) % BOX_LIVE_COMMS;
 }
 
 static void sweep_slot(struct sweep *sweep, struct track *track, unsigned slot, bool pool_is_short,
@@ -276,6 +281,7 @@ static void count_queues(struct sweep *sweep, struct box *box)
 void sweep_round(struct sweep *sweep, struct track *track, uint64_t now_tick)
 {
 	unsigned used = 0, used_shared = 0;
+	uint16_t held[BOX_LIVE_COMMS] = { 0 };
 
 	for (unsigned slot = 0; slot < BOX_OPS; slot++) {
 		uint32_t generation = generation_of(&track->ops[slot]);
@@ -285,10 +291,14 @@ void sweep_round(struct sweep *sweep, struct track *track, uint64_t now_tick)
 			slots_clear(&track->ops[slot], generation);
 		used += in_use;
 		used_shared += slot >= SLOTS_SHARED ? in_use : 0;
+		held[comm_in(&track->ops[slot])] += (uint16_t)in_use;
 	}
 	for (unsigned slot = 0; used && slot < BOX_OPS; slot++)
 		if (track_in_use(generation_of(&track->ops[slot])))
-			sweep_slot(sweep, track, slot, used_shared > BOX_OPS - SLOTS_SHARED - SHORT_POOL, now_tick);
+			sweep_slot(sweep, track, slot,
+				   used_shared > BOX_OPS - SLOTS_SHARED - SHORT_POOL ||
+					   held[comm_in(&track->ops[slot])] > SLOTS_OF_COMM - SHORT_POOL,
+				   now_tick);
 	settle_calls(sweep, track);
 	groups_close_strays(&track->groups, sweep->strays, open_number, track);
 	slotless_round(&sweep->slotless, track, now_tick, SETTLED_NS, OVERTAKEN_NS);

@@ -69,6 +69,7 @@ struct track_comm {
 	_Atomic uint32_t lone_group;    /* the latest one with a single call, which was told */
 	_Atomic uint32_t seen_funcs;    /* a bit each: NCCL gives events of its operations */
 	_Atomic uint32_t shared_cursor; /* slot of everybody's to look at first */
+	_Atomic uint32_t crowded;       /* for so many operations more the thread's own slots are not searched */
 	_Atomic uint8_t graph;          /* enum clockmix_graph */
 	_Atomic uint64_t symmetric;     /* the latest symmetric collective with a time: its handle; 0: none */
 	_Atomic uint16_t symmetric_plan; /* the plan that it is in */

@@ -71,6 +71,7 @@ def _warm(folder: Path, rounds: int) -> list[Figure]:
         of_kernel("kernel events per operation, besides", net[1] - slope[8], 40),
         _net(played, "mixed_app/8", "application thread per operation, sizes mixed, one core", 45),
         _net(played, "sends_app/8", "application thread per lone Send or Recv, one core", 40),
+        _net(played, "deep_app/8", "application thread per operation, 1,900 in flight", 45),
         _net(played, "sends_kernel/8", "kernel events per lone Send or Recv of 8 channels"),
     ]
 

@@ -80,6 +80,7 @@ PROMISED = {
     "agent, 8 processes of 250 series: peak RSS",
     "application thread per operation, one core",
     "application thread per operation, two cores",
+    "application thread per operation, 1,900 in flight",
     "kernel events per channel, 8 channels",
     "kernel events per channel, 32 channels",
     "kernel events per operation, besides",

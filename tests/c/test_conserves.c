@@ -72,6 +72,8 @@ static void one_operation(struct pair *pair, void *group, bool stays)
 	words.symmetric = api == 7 && !is_p2p && !draw(random, 20);
 	if (words.symmetric && draw(random, 2))
 		words.channels = 0; /* as NCCL 2.30 tells of them */
+	/* Each has a kernel of its own. */
+	void *plan = words.symmetric ? calls_start(api, pair->comm, ABI_GROUP, NULL, &words) : NULL;
 	void *handle = calls_start(api, pair->comm, is_p2p ? ABI_P2P : ABI_COLL, parent, &words);
 	struct driver_op op = { .handle = handle,
 				.bytes = 4 * words.count,
@@ -80,6 +82,8 @@ static void one_operation(struct pair *pair, void *group, bool stays)
 				.fate = choose_fate(random, stays && (is_p2p || api == 3), &words) };
 
 	calls_stop(api, handle);
+	if (plan)
+		calls_stop(api, plan);
 	pair->now.ops++;
 	pair->now.bytes += op.bytes;
 	if (!op.bytes || !op.channels || (is_p2p && words.peer == RANK)) {

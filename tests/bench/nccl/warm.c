@@ -4,11 +4,12 @@
 
 #include "bench.h"
 
-#define DEPTH 16u   /* operations in flight: as many enqueued, then as many completed */
-#define REPEAT 12u  /* times DEPTH: one round of one side */
+#define DEEP 1900u  /* operations in flight: an application that runs far ahead of its GPU */
 #define WARM_UP 30u /* rounds */
 
-static struct player_op ops[DEPTH];
+static struct player_op ops[DEEP];
+static unsigned depth = 16;  /* operations in flight: as many enqueued, then as many completed */
+static unsigned repeat = 12; /* times `depth`: one round of one side */
 
 /* Adds one round's time per operation; returns both halves in ns. */
 static void play_round(struct side *side, unsigned channels, double *app_ns, double *kernel_ns)
@@ -16,30 +17,30 @@ static void play_round(struct side *side, unsigned channels, double *app_ns, dou
 	static unsigned number;
 	uint64_t app = 0, kernel = 0, begin, middle;
 
-	for (unsigned r = 0; r < REPEAT; r++) {
+	for (unsigned r = 0; r < repeat; r++) {
 		unsigned first = number;
 
-		for (unsigned i = 0; i < DEPTH; i++)
+		for (unsigned i = 0; i < depth; i++)
 			ops[i] = load_op(first + i, channels);
 		begin = ticks();
-		for (unsigned i = 0; i < DEPTH; i++)
+		for (unsigned i = 0; i < depth; i++)
 			player_enqueue(load_comm(side, first + i), &ops[i]);
 		middle = ticks();
-		for (unsigned i = 0; i < DEPTH; i++)
+		for (unsigned i = 0; i < depth; i++)
 			load_kernel(side, &ops[i], first + i);
 		app += middle - begin;
 		kernel += ticks() - middle;
-		number += DEPTH;
+		number += depth;
 	}
-	*app_ns = (double)app * ns_per_tick() / (DEPTH * REPEAT);
-	*kernel_ns = (double)kernel * ns_per_tick() / (DEPTH * REPEAT);
+	*app_ns = (double)app * ns_per_tick() / (depth * repeat);
+	*kernel_ns = (double)kernel * ns_per_tick() / (depth * repeat);
 }
 
 static void measure(unsigned channels, unsigned rounds)
 {
 	char app_row[32], kernel_row[32];
 	static const char *const kinds[] = { [LOAD_COLLS] = "", [LOAD_MIXED] = "mixed_", [LOAD_SENDS] = "sends_" };
-	const char *kind = kinds[load];
+	const char *kind = depth == DEEP ? "deep_" : kinds[load];
 
 	snprintf(app_row, sizeof(app_row), "%sapp/%u", kind, channels);
 	snprintf(kernel_row, sizeof(kernel_row), "%skernel/%u", kind, channels);
@@ -52,7 +53,7 @@ static void measure(unsigned channels, unsigned rounds)
 
 			play_round(side, channels, &app_ns, &kernel_ns);
 			if (side == &sides[OURS])
-				told_ours += DEPTH * REPEAT;
+				told_ours += depth * repeat;
 			if (r < WARM_UP)
 				continue;
 			say(app_row, side->word, app_ns);
@@ -71,4 +72,8 @@ void measure_warm(unsigned rounds)
 	measure(8, rounds);
 	load = LOAD_SENDS;
 	measure(8, rounds);
+	load = LOAD_COLLS;
+	depth = DEEP;
+	repeat = 1;
+	measure(8, rounds / 4 + 1);
 }
