@@ -59,15 +59,15 @@ def _waits(records: Records) -> tuple[Floats, Floats]:
     return transfer, np.where(waits, times - transfer, np.nan)
 
 
-def _kernels(records: Records, stream: Ints, in_stream: Ints) -> Ints:
+def _kernels(records: Records, stream: Ints, in_stream: Ints, piece: Ints) -> Ints:
     """Return the number of each row's kernel.
 
     A stream runs one kernel at a time, so Sends and Recvs that overlap on it are one: its end is
-    that of the last of them.
+    that of the last of them. Those of two pieces (`piece`) are two.
     """
     paired = (records.peer != PEER_NONE)[in_stream]
     same = (stream[in_stream][1:] == stream[in_stream][:-1]) & paired[1:] & paired[:-1]
-    same &= records.piece[in_stream][1:] == records.piece[in_stream][:-1]
+    same &= piece[in_stream][1:] == piece[in_stream][:-1]
     same &= records.begin[in_stream][1:] < records.end[in_stream][:-1] - _OVERLAP_NS
     found = np.zeros(len(records), np.int64)
     found[in_stream] = np.append(0, np.cumsum(~same))
@@ -179,8 +179,9 @@ def find_order(records: Records) -> Order:
     """Return what each row depends on."""
     stream = number_rows(records.run, records.member, records.comm)
     in_stream = order_rows(stream, records.begin, records.end)
-    kernel = _kernels(records, stream, in_stream)
-    stage = stages(records, kernel)
+    kernel = _kernels(records, stream, in_stream, records.piece)
+    # The border of two pieces may lie between a Send and a Recv of one call.
+    stage = stages(records, _kernels(records, stream, in_stream, records.run))
     classes = comm_classes(records)[records.comm]
     kind = number_rows(
         classes, records.func, records.size_class, (records.peer != PEER_NONE).astype(np.int64)
