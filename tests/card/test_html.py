@@ -158,3 +158,6 @@ def test_bars_are_shares_of_the_longest() -> None:
     assert bars[0].words == "338 GB/s, 92% of expected, -2% against baseline"
     assert [bar.words for bar in waiting_bars(cards.network())] == ["18%", "11%", "4%"]
     assert bandwidth_bars(cards.nothing()) == []
+    card = cards.network()
+    negative = tuple(replace(one, bus_gbs=-1.0) for one in card.operations)
+    assert bandwidth_bars(replace(card, operations=negative)) == []

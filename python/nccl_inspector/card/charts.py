@@ -227,7 +227,7 @@ def _said_bandwidth(one: Operations) -> str:
 
 def bandwidth_bars(card: Card) -> list[Bar]:
     """Return the bus bandwidth of the kinds of operation that took longest."""
-    known = [one for one in card.operations if one.bus_gbs]
+    known = [one for one in card.operations if (one.bus_gbs or 0) > 0]
     longest = sorted(known, key=lambda one: -one.count * one.time_ns)[:_BARS]
     names = {one.id: one.name for one in card.communicators}
     shown: list[tuple[Operations, float, float | None, float | None]] = []
