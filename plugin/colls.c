@@ -51,12 +51,15 @@ int track_symmetric_coll(struct track *track, void *context, void *call, const s
 	struct abi_coll told = *coll;
 	uint32_t generation;
 	unsigned comm = handle_context_comm(context, &generation);
-	struct track_comm *app = &track->comms[comm % BOX_LIVE_COMMS];
 
-	if (handle_kind(handle_word(call)) == HANDLE_CAPTURED || (comm != UINT32_MAX && is_of_same_plan(track, app)))
+	if (comm == UINT32_MAX)
+		return coll_slowly(track, context, coll, true, handle);
+	struct track_comm *app = &track->comms[comm];
+
+	if (handle_kind(handle_word(call)) == HANDLE_CAPTURED || is_of_same_plan(track, app))
 		told.channels = 0;
 	coll_slowly(track, context, &told, true, handle);
-	if (*handle && comm != UINT32_MAX) {
+	if (*handle) {
 		atomic_store_explicit(&app->symmetric, handle_word(*handle), relaxed);
 		atomic_store_explicit(&app->symmetric_plan, atomic_load_explicit(&app->plan, relaxed), relaxed);
 	}

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #define relaxed memory_order_relaxed
-#define AHEAD 8u
+#define AHEAD 8u /* records that are asked for before they are wanted */
 #define TRIES 8 /* for each word of chunks; each failure means that another thread got one */
 
 _Static_assert(ENDS_CHUNKS % 64 == 0, "a bit for each chunk");

@@ -15,9 +15,7 @@ static void memorize(struct track_comm *app, const struct event *event, const st
 		return;
 	atomic_store_explicit(&memo->key, kind->key, memory_order_release);
 	atomic_store_explicit(&memo->datatype_bytes, kind->datatype_bytes, memory_order_release);
-	atomic_store_explicit(&memo->kind,
-			      (uint32_t)(kind->words.func | kind->words.algo << 8 | kind->words.proto << 16) |
-				      (uint32_t)kind->words.size_class << 24, memory_order_release);
+	atomic_store_explicit(&memo->kind, kinds_pack(&kind->words, kind->words.size_class), memory_order_release);
 	atomic_store_explicit(&memo->func, event->func, memory_order_release);
 	atomic_store_explicit(&memo->datatype, event->datatype, memory_order_release);
 	atomic_store_explicit(&memo->algo, event->algo, memory_order_release);

@@ -13,6 +13,12 @@ struct kind {
 	struct key_words words;
 };
 
+/* box_op.kind, with the channels in `last`; track_memo.kind, with the size class. */
+static inline uint32_t kinds_pack(const struct key_words *words, uint8_t last)
+{
+	return (uint32_t)(words->func | words->algo << 8 | words->proto << 16) | (uint32_t)last << 24;
+}
+
 static inline struct track_memo *kinds_memo(struct track_comm *app, const char *func, uint64_t count)
 {
 	uint64_t spread = ((uintptr_t)func >> 4) + log2_floor(count | 1);

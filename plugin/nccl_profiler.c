@@ -237,7 +237,7 @@ OTHER static int start_captured_coll(void *context, void **handle, void *call, c
 
 OTHER static int start_captured_p2p(void *context, void **handle, void *call, const struct abi_p2p_v5 *p2p)
 {
-	replayed(context, call);
+	clockmix_replayed(TRACK, context);
 	return track_p2p(TRACK, context, call, p2p->parent_group, &p2p->p2p, handle);
 }
 

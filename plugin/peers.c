@@ -24,7 +24,7 @@ uint32_t peers_find_or_make(struct peers *peers, struct box *box, uint64_t words
 		if (atomic_load_explicit(&peers->entries[place].words, relaxed) ||
 		    !atomic_compare_exchange_strong(&peers->entries[place].words, &nobody, words))
 			continue;
-		entry->comm = (uint16_t)(words >> 32);
+		entry->comm = peers_comm_of(words);
 		entry->func = (uint8_t)(words >> 48);
 		entry->peer = (int32_t)(uint32_t)words;
 		atomic_store_explicit(&entry->used, PEER_VALID, memory_order_release);
@@ -56,7 +56,7 @@ void peers_forget(struct peers *peers, struct box *box, unsigned comm)
 		struct box_peer *entry = &box->peers[i];
 		uint64_t words = atomic_load_explicit(&side->words, relaxed);
 
-		if (!words || (uint16_t)(words >> 32) != comm)
+		if (!words || peers_comm_of(words) != comm)
 			continue;
 		atomic_store_explicit(&entry->used, PEER_FREE, relaxed);
 		atomic_store_explicit(&entry->begun, 0, relaxed);

@@ -22,6 +22,11 @@ static inline uint64_t peers_words(unsigned comm, unsigned func, int peer)
 	return 1ull << 63 | (uint64_t)func << 48 | (uint64_t)comm << 32 | (uint32_t)peer;
 }
 
+static inline unsigned peers_comm_of(uint64_t words)
+{
+	return (uint16_t)(words >> 32);
+}
+
 static inline uint32_t peers_first_place(uint64_t words)
 {
 	return (uint32_t)(words * 0x9e3779b97f4a7c15u >> 32) % BOX_PEERS;

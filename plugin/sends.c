@@ -78,8 +78,7 @@ int track_p2p(struct track *track, void *context, void *call, void *plan, const 
 			    &(struct slots_use){ .comm = comm,
 				    .comm_generation = comm_generation,
 				    .key = kind.key,
-				    .kind = (uint32_t)(kind.words.func | kind.words.algo << 8 | kind.words.proto << 16) |
-					    (uint32_t)event.channels << 24,
+				    .kind = kinds_pack(&kind.words, event.channels),
 				    .peer = event.peer,
 				    .peer_entry = peer.entry,
 				    .group = track_group_word(app, 0),

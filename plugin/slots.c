@@ -64,26 +64,23 @@ static bool has_next(const struct track *track, const struct track_ring *ring)
 	return (atomic_load_explicit(&op->generation, memory_order_acquire) & BOX_OP_STATE_MASK) == BOX_OP_FREE;
 }
 
-/* A ring that is nobody's, if so many are left over then; TRACK_RINGS when there is none. */
+/* Gives the thread a ring that no thread has, unless fewer than `left` would remain. TRACK_RINGS: it got none. */
 static uint32_t new_ring(struct track *track, uint64_t self, uint32_t left)
 {
-	uint32_t found = TRACK_RINGS, nobodys = 0;
+	uint32_t unowned = 0, ring;
 
-	for (uint32_t ring = 0; ring < TRACK_RINGS; ring++)
-		if (!atomic_load_explicit(&track->rings[ring].owner, relaxed)) {
-			nobodys++;
-			found = found == TRACK_RINGS ? ring : found;
-		}
-	if (nobodys <= left)
+	for (ring = 0; ring < TRACK_RINGS; ring++)
+		unowned += !atomic_load_explicit(&track->rings[ring].owner, relaxed);
+	if (unowned <= left)
 		return TRACK_RINGS;
-	for (; found < TRACK_RINGS; found++) {
+	for (ring = 0; ring < TRACK_RINGS; ring++) {
 		uint64_t nobody = 0;
 
-		if (!atomic_load_explicit(&track->rings[found].owner, relaxed) &&
-		    atomic_compare_exchange_strong(&track->rings[found].owner, &nobody, self))
+		if (!atomic_load_explicit(&track->rings[ring].owner, relaxed) &&
+		    atomic_compare_exchange_strong(&track->rings[ring].owner, &nobody, self))
 			break;
 	}
-	return found;
+	return ring;
 }
 
 /* A free slot of a ring, among the next ones. */
@@ -105,7 +102,7 @@ static struct box_op *take_of_ring(struct track *track, struct track_ring *ring)
 	return NULL;
 }
 
-/* Another ring of the thread's whose next slot is free; TRACK_RINGS: there is none. */
+/* A ring that the thread already has and whose next slot is free. TRACK_RINGS: it has no such ring. */
 static uint32_t other_ring(const struct track *track, uint64_t self)
 {
 	uint32_t ring = 0;
@@ -199,20 +196,19 @@ static struct box_op *take_any(struct track *track, unsigned comm)
 	return op;
 }
 
-/* How many more a communicator may have in flight. */
-static uint32_t share_left(const struct track *track, unsigned comm)
+/* How many operations a communicator may still have in flight, the one that wants a slot included. */
+static uint64_t share_left(const struct track *track, unsigned comm)
 {
 	const struct box_comm *own = &track->box->comms[comm];
 	uint64_t over = atomic_load_explicit(&own->completed, relaxed) + atomic_load_explicit(&own->untimed, relaxed) +
 			atomic_load_explicit(&own->lost, relaxed);
-	/* With the one that wants a slot. */
-	uint64_t called = atomic_load_explicit(&track->comms[comm].index, relaxed);
+	uint64_t called = atomic_load_explicit(&track->comms[comm].index, relaxed), end = over + SLOTS_OF_COMM + 1;
 
-	return called > over + SLOTS_OF_COMM ? 0 : called <= over ? SLOTS_OF_COMM : (uint32_t)(over + SLOTS_OF_COMM - called + 1);
+	return called < end ? end - called : 0;
 }
 
 /* Looks for a free slot of the thread's own first, and then of everybody's. */
-static struct box_op *take(struct track *track, unsigned comm, uint32_t left)
+static struct box_op *take(struct track *track, unsigned comm, uint64_t left)
 {
 	struct track_comm *app = &track->comms[comm];
 	struct box_op *op = take_own(track, app);
@@ -221,7 +217,7 @@ static struct box_op *take(struct track *track, unsigned comm, uint32_t left)
 		return op;
 	op = take_near(track, app);
 	if (op)
-		atomic_store_explicit(&app->crowded, left <= CROWDED_FOR ? left - 1 : CROWDED_FOR, relaxed);
+		atomic_store_explicit(&app->crowded, left <= CROWDED_FOR ? (uint32_t)left - 1 : CROWDED_FOR, relaxed);
 	return op;
 }
 
@@ -243,7 +239,7 @@ struct box_op *slots_search(struct track *track, unsigned comm)
 
 	if (op)
 		return op;
-	uint32_t left = share_left(track, comm);
+	uint64_t left = share_left(track, comm);
 
 	if (left)
 		op = take(track, comm, left);

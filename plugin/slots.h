@@ -8,9 +8,10 @@
 
 /* Half of the pool is in rings. Of a ring only one thread takes, so it needs no atomic exchange, which would make it wait
  * for all its stores to arrive: 0.1 us when the other thread has their lines. One communicator is often called by two
- * threads in turns (forward and backward pass), so a ring is a thread's. A thread that runs far ahead of its GPU gets more
- * of them, while some are left to other threads. They stay with who has the thread's word: the C library gives that of a
- * thread that ended to a later one, and who finds no ring takes of the other half, which is everybody's. */
+ * threads in turns (forward and backward pass), so a ring belongs to a thread. A thread that runs far ahead of its GPU gets
+ * more rings, but some are kept for other threads. No ring is given back when its thread ends: it belongs to the thread's
+ * word (thread.h), which the C library gives to a later thread. A thread without a ring uses the other half of the pool,
+ * which all threads share. */
 #define SLOTS_SHARED (BOX_OPS / 2) /* the first of these */
 #define SLOTS_RING (SLOTS_SHARED / TRACK_RINGS)
 /* One communicator has no more of all slots, so that one that is stuck leaves some to the others. */

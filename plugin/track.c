@@ -331,7 +331,7 @@ INLINE void *operation(struct track *track, void *context, const struct event *e
 		.comm = comm_index,
 		.comm_generation = comm_generation,
 		.key = key,
-		.kind = (uint32_t)(words.func | words.algo << 8 | words.proto << 16) | (uint32_t)channels << 24,
+		.kind = kinds_pack(&words, channels),
 		.peer = event->peer,
 		.peer_entry = peer.entry,
 		.group = track_group_word(app, group),
