@@ -13,6 +13,7 @@ from fcntl import LOCK_EX, lockf
 from pathlib import Path
 
 from nccl_inspector.analysis.histogram import bucket_of
+from nccl_inspector.box import read_box
 from nccl_inspector.layout import (
     COMM,
     GPU,
@@ -36,6 +37,7 @@ from nccl_inspector.layout import (
     Record,
 )
 from nccl_inspector.metrics import load_metrics
+from nccl_inspector.model import Process
 
 # Root's tests use another user's files; without root our own must do.
 JOB_UID = 65534 if os.geteuid() == 0 else os.getuid()
@@ -369,3 +371,12 @@ def lock_held(path: Path) -> Iterator[int]:
         os.waitpid(pid, 0)
         os.close(ready)
         os.close(told)
+
+
+def read_dead_box(path: Path, stem: str = "") -> Process:
+    """Return what the box of a process that is over says; `stem`: in place of its file's name."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return read_box(fd, path.stat().st_size, stem or path.stem, alive=False)
+    finally:
+        os.close(fd)

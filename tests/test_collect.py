@@ -9,7 +9,6 @@ import pytest
 
 from nccl_inspector import acl, collect, endedjob, handover
 from nccl_inspector.atwork import AtWork
-from nccl_inspector.box import read_box
 from nccl_inspector.collect import Collector
 from nccl_inspector.config import Config, parse_config
 from nccl_inspector.hostile import is_locked
@@ -31,6 +30,7 @@ from tests.boxes import (
     make_reports,
     make_run_dir,
     names,
+    read_dead_box,
     write_box,
 )
 
@@ -74,11 +74,7 @@ def ended(run_dir: Path) -> list[str]:
 
 
 def read_process(path: Path) -> Process:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        return read_box(fd, path.stat().st_size, "0_77", alive=False)
-    finally:
-        os.close(fd)
+    return read_dead_box(path, "0_77")
 
 
 def test_an_ended_job_becomes_a_summary_and_its_directory_goes(

@@ -1,6 +1,5 @@
 """The built profiler plugin in a real application (the stand-in), against the latter's own log."""
 
-import os
 import re
 import signal
 import tempfile
@@ -10,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.box import read_box
 from nccl_inspector.model import ALGOS, EXITED, FINALIZED, FUNCS, KILLED, Process
 from tests import truth
+from tests.boxes import read_dead_box
 from tests.standin.harness import BUILD, Run, collect, finished, started, until
 
 RANKS = 8
@@ -45,11 +44,7 @@ def boxes(raw: Path, run: Run) -> dict[int, Process]:
     found = {}
     for rank, process in enumerate(run.processes):
         path = raw / f"nccl_inspector_0_{process.pid}.box"
-        fd = os.open(path, os.O_RDONLY)
-        try:
-            found[rank] = read_box(fd, path.stat().st_size, path.stem, alive=False)
-        finally:
-            os.close(fd)
+        found[rank] = read_dead_box(path)
     return found
 
 

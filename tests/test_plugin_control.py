@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.box import read_box
 from nccl_inspector.layout import HEADER, MAGIC
 from nccl_inspector.model import EXITED, FINALIZED, FUNCS, Process
 from tests import truth
+from tests.boxes import read_dead_box
 from tests.defects.stage import OURS, Facts, Stage, step
 from tests.standin import harness
 from tests.standin.harness import BUILD, Run, collect, finished, started, until
@@ -230,15 +230,9 @@ def standin_environment(node: Node, **more: str) -> dict[str, str]:
 
 
 def read_boxes(node: Node, run: Run) -> list[Process]:
-    boxes = []
-    for process in run.processes:
-        path = node.raw / f"nccl_inspector_0_{process.pid}.box"
-        fd = os.open(path, os.O_RDONLY)
-        try:
-            boxes.append(read_box(fd, path.stat().st_size, path.stem, alive=False))
-        finally:
-            os.close(fd)
-    return boxes
+    return [
+        read_dead_box(node.raw / f"nccl_inspector_0_{process.pid}.box") for process in run.processes
+    ]
 
 
 @pytest.mark.long

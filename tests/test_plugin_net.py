@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.box import read_box
 from nccl_inspector.layout import HEADER, NET
 from nccl_inspector.netmodel import Net, NetQueue
 from tests import truth
+from tests.boxes import read_dead_box
 from tests.standin.harness import BUILD, until
 
 PROGRAM = BUILD / "player" / "proxy"
@@ -128,11 +128,7 @@ def test_the_slow_one_is_blamed(
 def nets(raw: Path) -> dict[tuple[bool, int], Net]:
     """Network detail as the report reads it, by whether it sends and peer."""
     (path,) = raw.glob("*.box")
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        process = read_box(fd, os.fstat(fd).st_size, "0_1", False)
-    finally:
-        os.close(fd)
+    process = read_dead_box(path, "0_1")
     assert not process.flags
     assert process.facts.net_missed == 0
     return {(bool(net.is_send), net.peer): net for net in process.nets}

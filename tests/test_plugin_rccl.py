@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from nccl_inspector.analysis.coverage import find_coverage
-from nccl_inspector.box import read_box
 from nccl_inspector.model import MEASURING, RCCL, Process
+from tests.boxes import read_dead_box
 from tests.defects.stage import OURS
 from tests.standin.harness import BUILD
 
@@ -53,11 +53,7 @@ def run(library: Path, folder: Path) -> Process:
         check=True,
     )
     (path,) = place.glob("*.box")
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        return read_box(fd, path.stat().st_size, path.stem, alive=False)
-    finally:
-        os.close(fd)
+    return read_dead_box(path)
 
 
 def linked_with_hip(folder: Path) -> Path:

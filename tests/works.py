@@ -5,8 +5,8 @@ import os
 import subprocess
 from pathlib import Path
 
-from nccl_inspector.box import read_box
 from nccl_inspector.model import Process
+from tests.boxes import read_dead_box
 from tests.defects.stage import OURS
 from tests.standin.harness import BUILD
 
@@ -25,8 +25,4 @@ def play_works(place: Path, order: str, api: int, **more: str) -> Process:
     }
     subprocess.run([WORKS, OURS, str(api), order], env=env | more, check=True)
     (path,) = place.glob("*.box")
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        return read_box(fd, path.stat().st_size, path.stem, alive=False)
-    finally:
-        os.close(fd)
+    return read_dead_box(path)

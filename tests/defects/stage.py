@@ -13,10 +13,10 @@ from select import select
 from types import MappingProxyType
 from typing import Any
 
-from nccl_inspector.box import read_box
 from nccl_inspector.layout import HEADER, KEY
 from nccl_inspector.model import FUNCS, Process
 from tests import truth
+from tests.boxes import read_dead_box
 from tests.standin.harness import BUILD
 
 PLAY = BUILD / "defects" / "play"
@@ -191,14 +191,7 @@ class Stage:
 
     def boxes(self) -> list[Process]:
         """What the boxes say, if there are any; their processes are dead."""
-        found = []
-        for path in sorted(self.out.glob("*.box")):
-            fd = os.open(path, os.O_RDONLY)
-            try:
-                found.append(read_box(fd, path.stat().st_size, path.stem, alive=False))
-            finally:
-                os.close(fd)
-        return found
+        return [read_dead_box(path) for path in sorted(self.out.glob("*.box"))]
 
     def untimed(self, func: str) -> tuple[int, int]:
         """Operations and bytes of that function for which NCCL gave no time."""
