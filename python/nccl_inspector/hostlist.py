@@ -73,15 +73,24 @@ def expand(nodelist: str) -> list[str]:
     return [node for node in nodes if node]
 
 
+def _follows(number: str, first: str, last: str) -> bool:
+    """Tell whether a number is the next one of a range."""
+    return number == str(int(last) + 1).zfill(len(first))
+
+
+def _range(first: str, last: str) -> str:
+    return first if first == last else f"{first}-{last}"
+
+
 def _ranges(numbers: Iterable[str]) -> str:
     """Return `1-4,07`; only numbers that `_numbers` would give back the same are in one range."""
     runs: list[list[str]] = []
     for text in sorted(numbers, key=lambda one: (int(one), len(one))):
-        if runs and text == str(int(runs[-1][-1]) + 1).zfill(len(runs[-1][0])):
+        if runs and _follows(text, runs[-1][0], runs[-1][-1]):
             runs[-1].append(text)
         else:
             runs.append([text])
-    return ",".join(run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    return ",".join(_range(run[0], run[-1]) for run in runs)
 
 
 def _parts(node: str) -> tuple[str, str, str]:
@@ -124,7 +133,7 @@ def _fitting(names: Iterable[tuple[str, str, str]], chars: int) -> int:
 
     `names`: their parts, in natural order; each makes the list longer.
     """
-    size = fitting = before = numbers = closed = 0
+    size = fitting = before = numbers = closed = 0  # closed: of the ranges before the last one
     first = last = ""
     group: tuple[str, str, bool] | None = None
     for prefix, number, suffix in names:
@@ -132,14 +141,14 @@ def _fitting(names: Iterable[tuple[str, str, str]], chars: int) -> int:
             before = size + bool(size)  # a comma
             numbers = closed = 0
             first = last = ""
-        if first and number == str(int(last) + 1).zfill(len(first)):
+        if first and _follows(number, first, last):
             last = number
         else:
-            closed += len(first) + (1 + len(last) if first != last else 0) + 1 if first else 0
+            closed += len(_range(first, last)) + 1 if first else 0
             first = last = number
         numbers += 1
-        inner = closed + len(first) + (1 + len(last) if first != last else 0)
-        size = before + len(prefix) + inner + len(suffix) + (2 if numbers > 1 else 0)
+        inner = closed + len(_range(first, last)) + (2 if numbers > 1 else 0)
+        size = before + len(prefix) + inner + len(suffix)
         if size > chars:
             break
         fitting += 1

@@ -56,7 +56,10 @@ def _insert(table: str, columns: tuple[str, ...]) -> str:
 _INSERT_JOB = _insert("jobs", JOB_COLUMNS)
 _INSERT_KIND = _insert("kinds", ("job", *_KIND_COLUMNS))
 _INSERT_ENTITY = _insert("entities", ("job", "rule", "severity", "kind", "name"))
-_INSERT_NODE = _insert("job_nodes", ("job", "node", "local", "named"))
+_INSERT_NODE = (
+    "INSERT INTO job_nodes (job, node, local, named) "
+    "VALUES (?, (SELECT id FROM nodes WHERE name=?), ?, ?)"
+)
 
 
 def share(path: Path, uid: int | None, gid: int | None) -> None:
@@ -101,12 +104,6 @@ def _values(*values: object) -> tuple[object, ...]:
     )
 
 
-def _node_id(index: sqlite3.Connection, name: str) -> int:
-    index.execute("INSERT OR IGNORE INTO nodes (name) VALUES (?)", _values(name))
-    (number,) = index.execute("SELECT id FROM nodes WHERE name=?", _values(name)).fetchone()
-    return int(number)
-
-
 def _delete(index: sqlite3.Connection, key: int) -> None:
     for table in _TABLES:
         index.execute(f"DELETE FROM {table} WHERE job=?", (key,))
@@ -123,9 +120,11 @@ def put(index: sqlite3.Connection, rows: Rows) -> None:
     if old:
         _delete(index, old[0])
     key = index.execute(_INSERT_JOB, _values(*astuple(job))).lastrowid
+    names = [_values(one.node) for one in rows.nodes]
+    index.executemany("INSERT OR IGNORE INTO nodes (name) VALUES (?)", names)
     index.executemany(
         _INSERT_NODE,
-        [(key, _node_id(index, one.node), one.local, one.named) for one in rows.nodes],
+        [(key, *name, one.local, one.named) for name, one in zip(names, rows.nodes, strict=True)],
     )
     index.executemany(_INSERT_ENTITY, [(key, *_values(*astuple(one))) for one in rows.entities])
     index.executemany(
