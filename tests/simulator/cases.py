@@ -38,7 +38,9 @@ from tests.simulator.job import Clock, Job
 from tests.simulator.machine import S
 from tests.simulator.making import WELL, Scenario, make_job
 from tests.simulator.plans import Chance, Sizes
+from tests.simulator.programs import MB
 from tests.simulator.running import Phases, Plan, Run
+from tests.simulator.solvers import EACH_OPERATION, EACH_PHASE, EACH_STEP
 from tests.simulator.truth import Name, Truth, gpu_name, node_names, port_name, rank_names
 
 ALWAYS = When()
@@ -158,6 +160,21 @@ def long_steps(chance: Chance, seed: int) -> Plan:
     return replace(found, program=lambda: replace(program))
 
 
+def of_few_steps(planner: Planner) -> Planner:
+    """Return jobs of 8 to 30 steps."""
+    return lambda chance, seed: plans.of_steps(planner(chance, seed), chance)
+
+
+def with_halo(meets: str) -> Planner:
+    """Return solvers whose hosts meet there."""
+    return lambda chance, seed: plans.halo(chance, seed, meets=meets)
+
+
+def with_phases_of(meets: str, *, on_gpu: bool = False) -> Planner:
+    """Return phases of operations; where the hosts meet, and what computes."""
+    return lambda chance, seed: plans.phased(chance, seed, meets=meets, on_gpu=on_gpu)
+
+
 def clocks_off(planner: Planner, offset_s: float, drift_ppm: float = 0.0) -> Make:
     """Return healthy jobs with a node whose clock is wrong."""
 
@@ -264,6 +281,11 @@ def host(rank: int) -> Fault:
     return LateHost(0.05, ranks=(rank,))
 
 
+def steady(rank: int) -> Fault:
+    """Return a host that comes late by the same time each time."""
+    return LateHost(0.05, ranks=(rank,), spread=0.0)
+
+
 def pauses(rank: int) -> Fault:
     """Return a host that stands still for two seconds a minute."""
     return Pauses(2.0, ranks=(rank,))
@@ -317,6 +339,24 @@ def two_gpus(chance: Chance, seed: int) -> Scenario:
     return made
 
 
+def slow_gpus_of_node(chance: Chance, seed: int) -> Scenario:
+    """Return a node all of whose GPUs are slow."""
+    planner = (plans.ddp, plans.tensor_data)[int(chance.integers(2))]
+    plan = planner(chance, seed)
+    node, gpus = a_node(chance, plan), plan.machine.gpus
+    ranks = tuple(range(node * gpus, node * gpus + gpus))
+    name = node_names([plan.node_names[node]])
+    return Scenario(
+        plan, (SlowGpu(0.05, ranks=ranks),), float(chance.uniform(0.02, 0.08)), LATE, SLOW,
+        name | all_of(plan, node), name,
+    )  # fmt: skip
+
+
+def growing(rank: int) -> Fault:
+    """Return a GPU that gets slower all the time."""
+    return SlowGpu(0.05, ranks=(rank,), grows=True)
+
+
 def busy_node(chance: Chance, seed: int) -> Scenario:
     """Return a node whose CPUs are busy with something else."""
     plan = plans.ddp(chance, seed)
@@ -342,6 +382,15 @@ def on_silent_node(chance: Chance, seed: int) -> Scenario:
     made.silent = tuple(name for kind, name in made.related if kind == "node")
     made.statuses = frozenset({truth.DEGRADED, truth.CANNOT_TELL})
     made.causes = made.causes | {truth.UNKNOWN, truth.OTHER, truth.COMMUNICATION}
+    made.nameable = False
+    return made
+
+
+def agreed(chance: Chance, seed: int) -> Scenario:
+    """Return a late host where hosts meet before each operation: NCCL does not know who it is."""
+    made = straggler(with_phases_of(EACH_OPERATION), steady, 0.05, 0.3)(chance, seed)
+    made.statuses = frozenset({truth.DEGRADED, truth.CANNOT_TELL})
+    made.causes = made.causes | {truth.UNKNOWN, truth.OTHER, truth.OUTSIDE}
     made.nameable = False
     return made
 
@@ -399,13 +448,15 @@ def slow_nic(planner: Planner, *, everywhere: bool = False, told: bool = False) 
             guilty |= {port_name(plan.node_names[node], nic)}
             guilty |= node_names([plan.node_names[node]]) if told else NOBODY
             related |= near | node_names([plan.node_names[node]])
+        # Where all transfers pass one port all the time, nothing shows what they would take.
+        unsure = SLOW | {truth.CANNOT_TELL}
         counted = (
             Event(node, "port", hardware.port(nic), "symbol_error", 5000),
             Event(node, "port", hardware.port(nic), "link_error_recovery", 12),
         )
         return Scenario(
             plan, (SlowNic(0.5, nodes=slow, nic=nic),), float(chance.uniform(0.02, 0.06)),
-            frozenset({truth.NETWORK}), SLOW, guilty, related,
+            frozenset({truth.NETWORK}), unsure if told else SLOW, guilty, related,
             counted=counted if told else (), counters=True if told else None,
         )  # fmt: skip
 
@@ -420,6 +471,23 @@ def slow_node(chance: Chance, seed: int) -> Scenario:
         plan, (SlowNic(0.4, nodes=(node,)),), float(chance.uniform(0.02, 0.08)),
         frozenset({truth.NETWORK}), SLOW, node_names([plan.node_names[node]]),
         ports_of(plan, node),
+    )  # fmt: skip
+
+
+def slow_halo(chance: Chance, seed: int) -> Scenario:
+    """Return a solver of which a node's adapters are slow: two of its paths between nodes."""
+    plan = plans.halo(chance, seed, Sizes(nodes=(6, 8)))
+    program = replace(plan.program(), border_bytes=int(chance.choice([64, 256])) * MB)  # type: ignore[call-arg]
+    plan = replace(plan, program=lambda: replace(program))
+    node = a_node(chance, plan)
+    near = frozenset(
+        name for rank in range(plan.machine.ranks) if rank // plan.machine.gpus == node
+        for name in who_is(plan, rank)[0]
+    )  # fmt: skip
+    return Scenario(
+        plan, (SlowNic(0.4, nodes=(node,)),), float(chance.uniform(0.02, 0.08)),
+        frozenset({truth.NETWORK}), SLOW, node_names([plan.node_names[node]]),
+        ports_of(plan, node) | near,
     )  # fmt: skip
 
 
@@ -634,6 +702,29 @@ _HEALTHY = (
          time_limit(of_size(plans.ddp, **_SHORT), 1, offset_s=30.0),
          "time limit, and a clock is 30 s off"),
 )  # fmt: skip
+_HEALTHY_SOLVERS = (
+    Case("healthy-phases", "healthy", healthy(plans.phased),
+         "phases of operations, hosts meet by MPI after each", True),
+    Case("healthy-phases-few", "healthy", healthy(of_few_steps(plans.phased)),
+         "the same, 8 to 30 steps"),
+    Case("healthy-agreed", "healthy", healthy(with_phases_of(EACH_OPERATION)),
+         "hosts agree on each operation, as Horovod's do"),
+    Case("healthy-halo", "healthy", healthy(plans.halo), "neighbours exchange borders"),
+    Case("healthy-halo-mpi", "healthy", healthy(with_halo(EACH_STEP)),
+         "neighbours exchange borders, hosts meet by MPI after each step"),
+    Case("healthy-few-steps", "healthy", healthy(of_few_steps(plans.ddp)), "8 to 30 steps"),
+    Case("healthy-accumulated", "healthy", healthy(plans.accumulated),
+         "gradients of 4 or 8 batches are added up first"),
+    Case("healthy-tails", "healthy", healthy(with_noise(plans.ddp, batch_tail=0.25)),
+         "some batches are twice as large as others"),
+    Case("healthy-compile", "healthy", healthy(with_phases(plans.fsdp, compile_s=60.0)),
+         "compiles for a minute, some ranks longer than others"),
+    Case("healthy-ring-attention", "healthy", healthy(plans.ring_attention),
+         "keys go round a ring while they are computed on"),
+    Case("healthy-rollout", "healthy", healthy(plans.rollout),
+         "reinforcement learning: ranks write for a while, then learn"),
+    Case("healthy-benchmark", "healthy", healthy(plans.benchmark), "nccl-tests"),
+)  # fmt: skip
 _STRAGGLERS = (
     Case("gpu-ddp", "gpu", straggler(plans.ddp, gpu), "a GPU is slower", True),
     Case("gpu-ddp-1-2", "gpu", straggler(plans.ddp, gpu, 0.01, 0.02), "a bit slower: 1 to 2 %"),
@@ -671,6 +762,29 @@ _STRAGGLERS = (
          "a data loader stalls for a fifth of the job"),
     Case("host-every-tenth", "host", straggler(plans.tensor_data, host, 0.02, 0.03, _TENTH),
          "late by a quarter of a step in every tenth"),
+    Case("host-phases", "host", straggler(plans.phased, steady, 0.02, 0.3),
+         "late by the same time for each operation, hosts meet by MPI"),
+    Case("host-phases-few", "host", straggler(of_few_steps(plans.phased), steady, 0.05, 0.5),
+         "the same, 8 to 30 steps", True),
+    Case("gpu-phases", "gpu", straggler(with_phases_of(EACH_PHASE, on_gpu=True), gpu),
+         "a GPU is slower, hosts meet by MPI"),
+    Case("gpu-few-steps", "gpu", straggler(of_few_steps(plans.ddp), gpu, 0.05, 0.4),
+         "a GPU is slower, 8 to 30 steps"),
+    Case("gpu-halo", "gpu", straggler(plans.halo, gpu), "a GPU is slower, neighbours exchange"),
+    Case("host-halo-mpi", "host", straggler(with_halo(EACH_STEP), steady, 0.02, 0.2),
+         "late by the same time in each step, neighbours exchange, hosts meet by MPI"),
+    Case("gpu-accumulated", "gpu", straggler(plans.accumulated, gpu),
+         "a GPU is slower, gradients are added up first"),
+    Case("gpu-tails", "gpu", straggler(with_noise(plans.ddp, batch_tail=0.15), gpu, 0.03, 0.1),
+         "a GPU is slower, and batches differ with a tail"),
+    Case("gpu-ring-attention", "gpu", straggler(plans.ring_attention, gpu),
+         "a GPU is slower, keys go round a ring"),
+    Case("gpu-rollout", "gpu", straggler(plans.rollout, gpu),
+         "a GPU is slower, ranks write and learn"),
+    Case("gpu-node", "gpu", slow_gpus_of_node, "all GPUs of a node are slower"),
+    Case("gpu-growing", "gpu", straggler(plans.tensor_data, growing),
+         "a GPU gets slower all the time"),
+    Case("host-agreed", "host", agreed, "late before hosts agree on each operation"),
     Case("host-pauses", "host", straggler(plans.tensor_data, pauses, 0, 0),
          "stands still for 2 s a minute"),
     Case("host-busy-node", "host", busy_node, "CPUs of a node are busy"),
@@ -685,6 +799,7 @@ _PATHS = (
     Case("nic-node", "network", slow_node, "all adapters of a node are slow"),
     Case("nic-node-misled", "network", misled_node,
          "all adapters of a node are slow, another node's port has errors"),
+    Case("nic-halo", "network", slow_halo, "a node's adapters are slow, neighbours exchange"),
     Case("network-half", "network",
          slow_network(plans.net_bound, SlowNetwork(1.0), 0, 0), "all paths at half of their speed"),
     Case("network-dip", "network",
@@ -719,7 +834,7 @@ _HANGS = (
     Case("hang-network", "hang", lost_path, "a transfer never ends"),
     Case("hang-xid", "hang", lost_gpu, "a GPU falls off its bus"),
 )  # fmt: skip
-CASES = (*_HEALTHY, *_STRAGGLERS, *_PATHS, *_HANGS)
+CASES = (*_HEALTHY, *_HEALTHY_SOLVERS, *_STRAGGLERS, *_PATHS, *_HANGS)
 
 
 def case_of(name: str) -> Case:

@@ -12,7 +12,7 @@ rank alone: a fault does not change what chance does to everybody else.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,8 @@ LAUNCH_US = 7.0  # from a launch to the earliest begin of its kernel
 GAP_US = 2.5  # between two kernels of a stream, or an event and what waits for it
 CALL_US = 22.0  # of the host, for a collective
 KERNEL_US = 4.5  # of the host, for a kernel
+BUFFER_BYTES = 4 << 20  # of a channel between two neighbours (NCCL_BUFFSIZE)
+MEETING_US = 40.0  # of hosts, by MPI or Gloo
 EAGER_BYTES = 64 << 10
 _ROWS = 128
 
@@ -45,6 +47,7 @@ class Noise:
     bursts_per_hour: float = 6.0  # of other people's traffic
     burst_times: float = 1.5  # at most: how much longer transfers take in them
     batches: float = 0.0  # batches differ, per replica and step
+    batch_tail: float = 0.0  # the same, with a tail: of the logarithm
     crowding: float = 0.0  # computing is slower while a communicator's kernel runs beside it
 
 
@@ -62,7 +65,7 @@ class Transfer:
 
     func: str
     peers: Ints
-    place: int  # the peers' rank in the communicator
+    place: int | Ints  # the peers' rank in the communicator
     nbytes: int
 
 
@@ -77,6 +80,10 @@ class Posted:
     begin: Floats
     z: Floats
     number: Any
+
+    def seen_from(self, peers: Ints) -> "Posted":
+        """Return what it is to ranks that have these ranks of it as their peers."""
+        return replace(self, begin=self.begin[peers], z=self.z[peers])
 
 
 @dataclass
@@ -250,6 +257,11 @@ class World:
         where = self.every if ranks is None else ranks
         self.host[where] += ns
 
+    def compute_on_host(self, ns: float) -> None:
+        """Let all hosts compute something themselves."""
+        noise = np.exp(self.noise.compute * self._row())
+        self.host += ns * self.batch * self.host_slow * noise
+
     def sync(self, ranks: Ints | None = None) -> None:
         """Let hosts wait for what they gave their computing stream."""
         where = self.every if ranks is None else ranks
@@ -306,7 +318,12 @@ class World:
         if self.mortal:
             dead = self.death[ranks].reshape(part.shape).min(axis=1)
             done = np.where(done > dead, NEVER_NS, done)
-        end = np.repeat(done, part.shape[1]) + noise.end_us * US * np.abs(z[::-1])
+        held = np.repeat(done, part.shape[1])
+        if func == "Broadcast" and size <= BUFFER_BYTES * group.channels:
+            # It goes round from the first rank; who has handed on its part to buffers is done.
+            after_last = begin.reshape(part.shape) - latest[:, None]
+            held = held + np.maximum.accumulate(after_last, axis=1).ravel()
+        end = held + noise.end_us * US * np.abs(z[::-1])
         if func == "AlltoAll":  # each ends when what it gets is there: not at once
             end += 0.05 * np.repeat(took, part.shape[1]) * np.abs(z)
         group.free[ranks] = end
@@ -326,6 +343,11 @@ class World:
         """Let hosts meet, by a small AllReduce as PyTorch does."""
         handle = self.collective(part, "AllReduce", 4, after=False)
         self.host[handle.ranks] = np.maximum(self.host[handle.ranks], handle.end + 10 * US)
+
+    def meet(self) -> None:
+        """Let all hosts meet by another library, of which NCCL knows nothing: MPI, Gloo."""
+        left = self.host.max() + MEETING_US * US
+        self.host[:] = left + 3 * US * np.abs(self._row())
 
     def post(self, part: Part, ranks: Ints, sends: Sequence[Transfer]) -> Posted:
         """Call Sends and Recvs of these ranks as one group; `complete` makes them end."""

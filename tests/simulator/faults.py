@@ -37,6 +37,7 @@ class Fault(ABC):
 
     size: float = 0.05
     when: When = When()
+    grows: bool = False  # from nothing at the job's begin to twice the size at its end
 
     @abstractmethod
     def act(self, world: World) -> None:
@@ -45,7 +46,8 @@ class Fault(ABC):
     def begin_step(self, world: World, place: float) -> None:
         """Act if it is time."""
         if self.when.now(world, place):
-            self.act(world)
+            now = self.with_size(2 * place * self.size) if self.grows else self
+            now.act(world)
 
     def with_size(self, size: float) -> Self:
         """Return the same fault, as bad as this."""

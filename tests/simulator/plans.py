@@ -19,6 +19,16 @@ from tests.simulator.programs import (
     TensorData,
 )
 from tests.simulator.running import Phases, Plan
+from tests.simulator.solvers import (
+    EACH_PHASE,
+    EXCHANGE,
+    NOWHERE,
+    Benchmark,
+    Halo,
+    Phased,
+    RingAttention,
+    Rollout,
+)
 
 Chance = np.random.Generator
 
@@ -301,3 +311,103 @@ def nvlink_bound(chance: Chance, seed: int, sizes: Sizes = _ANY) -> Plan:
         layer_bytes=int(traffic), grads_bytes=400 * MB, sequence=bool(chance.random() < 0.4),
     )  # fmt: skip
     return _plan(chance, seed, sizes, where, program)
+
+
+_OPERATIONS = (
+    ("AllReduce", 2 * MB),
+    ("AllGather", MB),
+    ("ReduceScatter", MB),
+    ("Broadcast", 2 * MB),
+    (EXCHANGE, MB),
+    ("AllReduce", 64 * MB),
+    ("AllReduce", 8),
+)
+
+
+def phased(
+    chance: Chance, seed: int, sizes: Sizes = _ANY, meets: str = EACH_PHASE, on_gpu: bool = False
+) -> Plan:
+    """Return phases of operations between which the hosts meet by another library."""
+    where = replace(machine(chance, sizes.nodes), gpus=int(chance.choice([2, 4, 8])))
+    where = replace(where, nics=min(where.nics, where.gpus))
+    kinds = (("world",), ("world", "node"), ("world", "pair", "node"))[int(chance.integers(3))]
+    chosen = chance.choice(len(_OPERATIONS), int(chance.integers(2, 6)), replace=False)
+    program = Phased(
+        where,
+        step_s=float(chance.uniform(0.3, 3.0)),
+        kinds=kinds,
+        operations=tuple(_OPERATIONS[one] for one in chosen.tolist()),
+        meets=meets,
+        on_gpu=on_gpu,
+        waits=bool(chance.random() < 0.7),
+    )
+    return _plan(chance, seed, sizes, where, program)
+
+
+def halo(chance: Chance, seed: int, sizes: Sizes = _ANY, meets: str = NOWHERE) -> Plan:
+    """Return a solver whose ranks exchange with their neighbours."""
+    where = machine(chance, sizes.nodes)
+    program = Halo(
+        where,
+        step_s=float(chance.uniform(0.05, 1.0)),
+        border_bytes=int(chance.choice([1, 4, 16, 64])) * MB,
+        norm_every=int(chance.choice([1, 1, 10])),
+        loader_ms=0.05,
+        meets=meets,
+    )
+    plan = _plan(chance, seed, replace(sizes, wall_s=(300.0, 900.0)), where, program)
+    return replace(plan, phases=Phases(warm_up=plan.phases.warm_up, log_every=100, log_ms=1.0))
+
+
+def accumulated(chance: Chance, seed: int, sizes: Sizes = _ANY) -> Plan:
+    """Return a data-parallel training that adds up gradients of some batches first."""
+    found = ddp(chance, seed, sizes)
+    program = replace(found.program(), batches=int(chance.choice([4, 8])))  # type: ignore[call-arg]
+    return replace(found, program=lambda: replace(program))
+
+
+def ring_attention(chance: Chance, seed: int, sizes: Sizes = _ANY) -> Plan:
+    """Return a training whose ranks have parts of one sequence."""
+    del sizes
+    where = machine(chance, (1, 2))
+    program = RingAttention(
+        where,
+        step_s=float(chance.uniform(1.0, 3.0)),
+        layers=int(chance.choice([2, 4])),
+        keys_bytes=int(chance.choice([4, 16, 64])) * MB,
+    )
+    return _plan(chance, seed, Sizes(wall_s=(600.0, 1200.0)), where, program)
+
+
+def rollout(chance: Chance, seed: int, sizes: Sizes = _ANY) -> Plan:
+    """Return reinforcement learning: ranks write answers for a while, and learn from them."""
+    found = (ddp, fsdp)[int(chance.integers(2))](chance, seed, sizes)
+    program = Rollout(
+        found.machine,
+        learning=found.program(),
+        write_s=float(chance.uniform(3, 15)),
+        steps_each=int(chance.integers(3, 10)),
+        uneven=float(chance.uniform(0.02, 0.3)),
+    )
+    quiet = Phases(warm_up=found.phases.warm_up, log_every=0)
+    return replace(found, program=lambda: replace(program), phases=quiet)
+
+
+def benchmark(chance: Chance, seed: int, sizes: Sizes = _ANY) -> Plan:
+    """Return a run of nccl-tests: some rounds through all sizes."""
+    where = machine(chance, sizes.nodes)
+    func = str(chance.choice(["AllReduce", "AllGather", "ReduceScatter", "AlltoAll"]))
+    program = Benchmark(where, func=func, step_s=0.1)
+    if func != "AllReduce":  # of which a rank has a share
+        shares = tuple(max(4, one // where.ranks) for one in program.sizes)
+        program = replace(program, sizes=shares)
+    plan = _plan(chance, seed, sizes, where, program)
+    rounds = int(chance.choice([1, 1, 3]))
+    quiet = Phases(warm_up=1.0, log_every=0)
+    return replace(plan, steps=rounds * len(program.sizes), phases=quiet)
+
+
+def of_steps(plan: Plan, chance: Chance) -> Plan:
+    """Return the same job, but of few steps, as a try or a test has."""
+    quiet = Phases(warm_up=plan.phases.warm_up, log_every=0)
+    return replace(plan, steps=int(chance.integers(8, 31)), phases=quiet)

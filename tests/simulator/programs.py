@@ -64,6 +64,7 @@ class Ddp(Program):
     bucket_bytes: int = 100 * MB
     sync_every: int = 1  # steps between two looks at the loss
     name: str = "default_pg"
+    batches: int = 1  # whose gradients are added up before they are summed over the ranks
 
     def setup(self, world: World) -> None:
         """Make one communicator of all."""
@@ -71,6 +72,10 @@ class Ddp(Program):
 
     def step(self, world: World, scale: float, forward_only: bool = False) -> None:
         """Forward, backward with its buckets, optimizer."""
+        for _ in range(0 if forward_only else self.batches - 1):
+            self.fetch(world)
+            for _ in range(6):
+                world.compute(self.step_s * S * scale * 0.93 / 6, kernels=60)
         self.fetch(world)
         pieces = self.buckets
         forward = self.step_s * S * scale * 0.31

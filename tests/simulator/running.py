@@ -10,7 +10,7 @@ from tests.simulator.endings import Ending
 from tests.simulator.engine import Noise, World
 from tests.simulator.faults import Fault
 from tests.simulator.job import FUNCS, NEVER, OPERATIONS, Clock, Comm, Job, Rank
-from tests.simulator.machine import MS, Floats, Machine, S
+from tests.simulator.machine import MS, Floats, Ints, Machine, S
 from tests.simulator.programs import Program
 
 START_UNIX_S = 1_785_679_200
@@ -22,6 +22,7 @@ class Phases:
     """What happens besides steps. `settle` makes steps of the times between; 0: never."""
 
     warm_up: float = 3.0  # how many times longer the first step takes
+    compile_s: float = 0.0  # before it, about
     evaluate_every_s: float = 0.0
     evaluate_steps: int = 8
     save_every_s: float = 0.0
@@ -152,13 +153,12 @@ def run(
         begins[step] = world.step_begin
         same = clean is not None and step < len(clean.begins)
         world.clean_begin = float(clean.begins[step]) if clean and same else world.step_begin
-        if plan.noise.batches:
-            drawn = np.random.default_rng((plan.seed, 11, step)).uniform(-1, 1, world.n)
-            world.batch = 1 + plan.noise.batches * drawn[replica]
+        world.batch = _batches(plan, step, replica)
         for fault in faults:
             fault.begin_step(world, step / steps)
         if step == 0:
             world.wait_on_host(chance.exponential(0.8 * S, world.n))
+            world.wait_on_host(plan.phases.compile_s * S * chance.uniform(0.6, 1.4, world.n))
         world.links.settle()
         if ending is not None:
             ending.begin_step(world, program, step, steps)
@@ -170,6 +170,16 @@ def run(
         if step % 4 == 3:
             _hold_back(world)
     return _finish(plan, world, program, begins[:done], ending)
+
+
+def _batches(plan: Plan, step: int, replica: Ints) -> Floats:
+    """Return how much larger than usual each rank's share of the batch is in a step."""
+    chance = np.random.default_rng((plan.seed, 11, step))
+    noise = plan.noise
+    even = 1 + noise.batches * chance.uniform(-1, 1, len(replica))
+    tailed = np.exp(noise.batch_tail * chance.standard_normal(len(replica)))
+    found: Floats = (even * tailed)[replica]
+    return found
 
 
 def _hold_back(world: World) -> None:
@@ -201,8 +211,10 @@ def _rows(world: World) -> dict[int, np.ndarray[tuple[int], np.dtype[np.void]]]:
     rows = [row for row in world.log if len(row[0])]
     lengths = np.array([len(row[0]) for row in rows])
     flat = {"rank": np.concatenate([row[0] for row in rows]).astype(np.float64)}
-    for at, name in ((1, "comm"), (2, "func"), (3, "bytes"), (5, "peer")):
+    for at, name in ((1, "comm"), (2, "func"), (3, "bytes")):
         flat[name] = np.repeat(np.array([row[at] for row in rows], dtype=np.float64), lengths)
+    peers = [np.broadcast_to(row[5], len(row[0])) for row in rows]
+    flat["peer"] = np.concatenate(peers).astype(np.float64)
     for at, name in ((6, "call"), (7, "begin"), (8, "end")):
         flat[name] = np.concatenate([row[at] for row in rows])
     flat["group"] = np.zeros(len(flat["rank"]))

@@ -1,25 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """The simulated jobs are what they say: hand calculations, and what a fault must change."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from tests.simulator.cases import CASES, make
 from tests.simulator.endings import Dies, StopsCalling
 from tests.simulator.engine import Noise, World
-from tests.simulator.faults import LateHost, SlowGpu, SlowNic, When
+from tests.simulator.faults import Fault, LateHost, SlowGpu, SlowNic, When
 from tests.simulator.job import FUNCS, NEVER, Job
-from tests.simulator.machine import GB, MS, US, Machine, S
+from tests.simulator.machine import GB, MS, US, Floats, Machine, S
 from tests.simulator.programs import (
     MB,
     Ddp,
     Pipeline,
+    Program,
     TensorData,
     one_forward_one_backward,
 )
 from tests.simulator.running import Phases, Plan, Run, run, to_job, transfer_times
+from tests.simulator.solvers import EACH_PHASE, Halo, Phased
 
 MACHINE = Machine(nodes=2, gpus=4, nics=4)
 QUIET = Noise(
@@ -238,3 +242,45 @@ def test_names_of_cases_are_their_own() -> None:
 def test_steps_are_those_of_the_plan() -> None:
     plan = replace(ddp(steps=0), wall_s=120.0)
     assert run(plan).wall_ns / S == pytest.approx(120, rel=0.15)
+
+
+def solver(program: Program, noise: Noise = QUIET, steps: int = 12) -> Plan:
+    return Plan(MACHINE, lambda: replace(program), 1, steps=steps, noise=noise, phases=PLAIN)
+
+
+def operations(plan: Plan, faults: Sequence[Fault] = ()) -> list[NDArray[np.void]]:
+    """The operations of each rank."""
+    return [one.operations for one in to_job(plan, run(plan, faults)).ranks]
+
+
+def test_a_small_broadcast_lets_those_before_the_late_one_go() -> None:
+    def ends(nbytes: int) -> Floats:
+        program = Phased(MACHINE, kinds=("world",), operations=(("Broadcast", nbytes),))
+        rows = operations(solver(program), [LateHost(0.05, ranks=(5,), spread=0.0)])
+        return np.array([one["end_ns"][4] - rows[5]["begin_ns"][4] for one in rows])
+
+    small, large = ends(MB), ends(1024 * MB)
+    assert (small[:5] < -40 * MS).all()
+    assert (small[5:] > 0).all()
+    assert (large > 0).all()
+
+
+def test_who_meets_outside_nccl_leaves_no_trace_in_it() -> None:
+    program = Phased(MACHINE, kinds=("node",), operations=(("AllReduce", MB),), meets=EACH_PHASE)
+    rows = operations(solver(program), [LateHost(0.05, ranks=(5,), spread=0.0)])
+    begins = np.array([one["begin_ns"][6] for one in rows])
+    # The node of the first ranks has nobody that is late, and waits for the other outside.
+    assert np.ptp(begins[:5]) < MS
+    assert begins[5] - begins[0] == pytest.approx(50 * MS, rel=0.02)
+    gaps = [float(one["begin_ns"][6] - one["end_ns"][5]) for one in (rows[0], rows[6])]
+    assert gaps[0] - gaps[1] == pytest.approx(50 * MS, rel=0.02)
+
+
+def test_neighbours_of_a_late_rank_wait_for_it_and_nobody_else_does() -> None:
+    program = Halo(MACHINE, step_s=0.1, norm_every=100)
+    rows = operations(solver(program), [LateHost(0.05, ranks=(3,), spread=0.0)])
+    took = [one["end_ns"] - one["begin_ns"] for one in rows]
+    sends = FUNCS.index("Send")
+    # All make the communicator together in the first step.
+    second = [t[one["func"] == sends][2:4].max() for t, one in zip(took, rows, strict=True)]
+    assert [rank for rank, ns in enumerate(second) if ns > 30 * MS] == [2, 4]
