@@ -4,11 +4,12 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from nccl_inspector.analysis.replay.arrays import Ints
 from nccl_inspector.analysis.replay.hidden import fill_holes
 from nccl_inspector.analysis.replay.records import Comm, Records
-from nccl_inspector.model import PEER_NONE
+from nccl_inspector.model import FUNCS, PEER_NONE
 
 MS = 10**6
 RANKS, STEPS = 4, 100
@@ -80,11 +81,11 @@ def test_who_is_always_last_there_says_nothing_against_it() -> None:
     assert fill_holes(apart) is apart
 
 
-def phases(steps: int) -> Records:
+def phases(steps: int, varies_ns: float = MS / 2) -> Records:
     """Two pairs of ranks meet five times a step, and all meet after that; rank 3 is always late.
 
     Nearly by the same time at each operation, so that all its ends before the point come as much
-    after the other pair's as the last one, but for a constant.
+    after the other pair's as the last one, but for a constant. `varies_ns`: by how much it is not.
     """
     chance = np.random.default_rng(18)
     ready = np.zeros(RANKS)
@@ -92,7 +93,7 @@ def phases(steps: int) -> Records:
     for step in range(steps):
         for part in range(5):
             ready += 2 * MS + chance.normal(0, MS / 20, RANKS)
-            ready[3] += 40 * MS + chance.normal(0, MS / 2)
+            ready[3] += 40 * MS + chance.normal(0, varies_ns)
             for pair in ((0, 1), (2, 3)):
                 begin = ready[list(pair)].copy()
                 ready[list(pair)] = end = begin.max() + 20 * MS
@@ -112,6 +113,42 @@ def test_the_point_is_where_the_last_one_came_and_not_where_it_looks_alike() -> 
     assert (np.sort(found.begin[hidden & (found.member == 3)]) - last[:-1] < MS).all()
     waits = found.end[hidden & (found.member == 0)] - found.begin[hidden & (found.member == 0)]
     assert (waits > 150 * MS).all()
+
+
+@pytest.mark.parametrize("steps", [8, 40])
+def test_the_point_is_found_though_the_late_one_is_late_by_the_same_time_always(steps: int) -> None:
+    given = phases(steps, varies_ns=0)
+    found = fill_holes(given)
+    hidden = found.comm == 2
+    assert hidden.sum() == RANKS * (steps - 1)
+    last = given.end[(given.member == 3) & (given.number % 5 == 4)]
+    assert (np.sort(found.begin[hidden & (found.member == 3)]) - last[:-1] < MS).all()
+
+
+def test_which_send_of_one_call_ends_last_changes_nothing() -> None:
+    # The last operation of each step is a Send and a Recv of one kernel; which ends last is chance.
+    given = phases(12)
+    chance = np.random.default_rng(3)
+    rows = np.flatnonzero(given.number % 5 == 4)
+    both = np.sort(np.concatenate((np.arange(len(given)), rows)))
+    second = np.append(False, both[1:] == both[:-1])
+    parts = second | np.append(second[1:], False)
+    peers = given.member ^ 1
+    columns = {
+        name: getattr(given, name)[both]
+        for name in given.__slots__
+        if isinstance(getattr(given, name), np.ndarray)
+    }
+    columns["func"] = np.where(parts, FUNCS.index("Send") + second, columns["func"])
+    columns["peer"] = np.where(parts, peers[both], PEER_NONE)
+    first_ends_last = (chance.random(len(both)) < 0.5) ^ second
+    columns["end"] = columns["end"] - np.where(parts & first_ends_last, 2_000, 0)
+    way = np.where(parts, 1 + (second ^ (columns["member"] % 2 == 1)), 0)
+    columns["joined"] = columns["joined"] * 3 + way
+    step, part = np.divmod(columns["number"], 5)
+    columns["number"] = np.where(parts, step, 4 * step + part)  # of each function
+    found = fill_holes(replace(given, **columns))
+    assert (found.comm == 2).sum() == RANKS * 11
 
 
 def test_ranks_that_do_not_wait_for_each_other_are_left_alone() -> None:

@@ -14,7 +14,7 @@ from nccl_inspector.analysis.replay.cause import COST_MIN, LATE, OUTSIDE, TRANSF
 from nccl_inspector.analysis.replay.gaps import find_gaps
 from nccl_inspector.analysis.replay.judge import Judged, judge_records
 from nccl_inspector.analysis.replay.order import find_order
-from nccl_inspector.analysis.replay.records import gather
+from nccl_inspector.analysis.replay.records import Source, gather
 from nccl_inspector.analysis.replay.whatif import Replay
 from tests.analysis.stepjobs import Fault, Floats, StepJob, data_parallel, tensor_and_data_parallel
 
@@ -146,6 +146,13 @@ def test_a_rank_late_by_the_same_time_at_each_step_is_not_taken_for_a_slower_one
     assert found.members == (5,)
     cost = 1 - job().end_s / job(late=(5, late_s)).end_s
     assert found.cost_share == pytest.approx(cost, rel=0.15)
+
+
+def test_what_a_slow_gpu_costs_is_known_though_batches_are_of_very_different_size() -> None:
+    fault, uneven = Fault((5,), 1.3), partial(data_parallel, uneven=0.15, steps=400)
+    (found,) = _warned(_judge(uneven(fault=fault)))
+    assert found.members == (5,)
+    assert found.cost_share == pytest.approx(_true_cost(uneven, fault), rel=0.15)
 
 
 def test_two_nodes_whose_work_differs_by_chance_are_not_accused() -> None:
@@ -281,6 +288,39 @@ def test_transfers_that_are_slow_for_a_while_are_told_with_their_time() -> None:
     assert end_s == pytest.approx(fast.end_s + slow.end_s, abs=18)
     usual = slow.end_s - data_parallel(steps=60, seed=1).end_s
     assert found.cost_share * shift == pytest.approx(usual, rel=0.3)
+
+
+def _by_one_host(steps: int, spread_s: float) -> StepJob:
+    """Operations before which the hosts met outside NCCL; by how much ranks then come apart."""
+    rng = np.random.default_rng(2)
+    now, found = 0.0, []
+    for step in range(steps):
+        begins = now + 0.3 * (1 + 0.1 * rng.random()) + spread_s * rng.random(8)
+        now = float(begins.max()) + 0.005
+        found.append((step + 1, begins, np.full(8, now)))
+    return StepJob({tuple(range(8)): found}, now, 8)
+
+
+def test_where_all_come_at_one_moment_each_time_nobody_can_be_seen_to_be_late() -> None:
+    judged = _judge(_by_one_host(60, spread_s=20e-6))
+    assert not judged.seen
+    assert "meet outside NCCL" in judged.why_not
+    assert _judge(_by_one_host(60, spread_s=2e-3)).seen
+
+
+def test_what_the_records_stand_for_is_the_time_with_operations() -> None:
+    job = data_parallel(steps=80)
+    judged = _judge(job)
+    assert judged.active_s == pytest.approx(job.end_s, rel=0.01)
+    # Bursts of a quarter of the time.
+    sources = [
+        Source(one.member, replace(one.samples, length_bits=30, period_bits=32))  # type: ignore[type-var]
+        for one in job.sources()
+    ]
+    some = judge_records(sources, ["n0"] * job.ranks, list(range(job.ranks)))
+    assert some.records is not None
+    assert len(some.records) < 0.5 * len(judged.records or ())
+    assert some.active_s == pytest.approx(job.end_s, rel=0.15)
 
 
 def test_records_that_no_others_join_say_that_a_fault_might_not_have_shown() -> None:

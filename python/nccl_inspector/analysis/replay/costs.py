@@ -40,16 +40,14 @@ def standard_error(shares: Floats, lengths: Floats) -> float:
     return float(np.sqrt(np.sum(weights**2 * apart**2) / (1 - even)))
 
 
-def felt_later(replay: Replay, members: Sequence[int]) -> float:
-    """Return the factor by which late processes cost more than the replay of pieces says.
+def felt_later(replay: Replay, whole: Question, first_half: Question) -> float:
+    """Return the factor by which a cause costs more than the replay of pieces says.
 
     A delay makes others wait some time after it happened, in a pipeline some seconds: of the last
     ones in a piece nothing is seen there. How much that is shows in the middle of the pieces, as
-    what the first half saves after its end.
+    what the first half (`first_half`: the same question, of that) saves after its end.
     """
-    gap = replay.to_peers_pace(members)
-    only_first = np.where(replay.in_first_half(), gap, 0.0)
-    answers = replay.ask([Question(gap=gap), Question(gap=only_first)])
+    answers = replay.ask([whole, first_half])
     saved = sum(float(one.saved[1]) for one in answers)
     at_half = sum(float(one.parts[: PARTS // 2, 1].sum()) for one in answers)
     later = sum(float(one.saved[2]) for one in answers) - at_half

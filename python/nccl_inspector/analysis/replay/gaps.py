@@ -16,10 +16,12 @@ from nccl_inspector.analysis.replay.arrays import (
     order_groups,
     order_rows,
 )
+from nccl_inspector.analysis.replay.batchsize import ready_by_batch
 from nccl_inspector.analysis.replay.blocking import QUEUED_NS
 from nccl_inspector.analysis.replay.order import Order
 from nccl_inspector.analysis.replay.records import Records
 
+_MOSTLY = 0.8
 _PACE_OTHERS_MIN = 2  # whose steps are known at the same place of the pattern
 _PACE_STEPS_MIN = 8  # of the process itself, at such places
 
@@ -57,12 +59,25 @@ def find_gaps(records: Records, order: Order) -> Gaps:
     # Gaps of one place of the pattern that are counted from another place are no comparison.
     spot = number_rows(order.spot, np.where(order.cause >= 0, order.spot[order.cause], -1))
     usual_there = _usual_at_other_times(records, order, spot, known)
+    own_ready, usual_ready = ready_by_batch(records, order, usual)
+    by_batch = murky & ~np.isnan(own_ready) & ~np.isnan(usual_ready)
+    by_batch &= _mostly(np.where(order.cause >= 0, order.spot[order.cause], -1), murky, by_batch)
+    usual_there = np.where(by_batch, usual_ready, usual_there)
     filled = murky & ~np.isnan(usual_there)
     usual = np.where(filled, np.minimum(usual_there, order.gap), usual)
     murky &= ~filled
-    own = order.gap.copy()
-    queued = order.queued & ~np.isnan(usual)
+    own = np.where(by_batch & order.queued, own_ready, order.gap)
+    queued = order.queued & ~np.isnan(usual) & ~by_batch
     return _carry_on(records, order, place, Gaps(own, usual), murky, queued & ~murky)
+
+
+def _mostly(groups: Ints, of: Mask, good: Mask) -> Mask:
+    """Tell which rows are of groups most of whose rows are good: two ways do not fit together."""
+    group = number_rows(groups)
+    count = int(group.max()) + 1
+    every, known = (np.bincount(group[some], minlength=count) for some in (of, good))
+    found: Mask = (known >= _MOSTLY * every)[group]
+    return found
 
 
 def _usual_at_other_times(records: Records, order: Order, spot: Ints, known: Mask) -> Floats:

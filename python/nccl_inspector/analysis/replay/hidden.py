@@ -15,19 +15,22 @@ from typing import Any
 
 import numpy as np
 
-from nccl_inspector.analysis.replay.arrays import Floats, Ints, Mask, number_rows
+from nccl_inspector.analysis.replay.arrays import Floats, Ints, Mask, medians, number_rows
+from nccl_inspector.analysis.replay.kernels import kernels, streams
 from nccl_inspector.analysis.replay.pattern import positions
 from nccl_inspector.analysis.replay.records import Comm, Records
-from nccl_inspector.analysis.replay.stages import comm_classes
+from nccl_inspector.analysis.replay.stages import comm_classes, stages
 from nccl_inspector.model import FUNCS, PEER_NONE
 
-_TIMES_MIN = 10  # that it must be seen
-_TOLD_MIN = 8  # of these, by a process
+_TIMES_MIN = 6  # that it must be seen
+_TOLD_MIN = 5  # of these, by a process
 _COVERED = 0.5  # of the times at which a rank is at that place
 _MOST = 0.95  # of the points, and of the processes, which a rule must hold for
 _FAR = 8.0  # of the usual gap: a pause, or the end of a burst
 _SLOPE, _SLOPE_TOLERANCE, _SLOPE_ERROR = 1.0, 0.3, 0.15  # of gaps against how early one came
-_USUAL, _PAUSE = 0.9, 4.0  # what is longer than so many times that quantile is a pause
+_PAUSE = 10.0  # what is odd by more than so many times what is usual is a pause
+_CLEARLY = 4.0  # standard errors
+_OFTEN = 0.9  # of how often the one is last who is so most often
 _SPREAD_NS_MIN = 20_000.0  # of the arrivals; clocks are aligned less exactly
 _SPREAD_MIN = 0.25  # of the processes' usual: who is nearly always last waits for nobody
 _AFTER_NS, _TRANSFER_NS = 1_000, 5_000  # begin after the operation before, and time, of the found
@@ -87,17 +90,27 @@ def _steps(records: Records, points: _Points, place: Ints) -> tuple[Ints, Ints]:
     return number_rows((parts * weights).sum(axis=1, dtype=np.uint64)), every
 
 
-def _synchronised(arrived: Floats, gap: Floats) -> int:
-    """Return of how many processes gaps are longer by as much as the last one came later.
+def _of_kernels(records: Records, place: Ints) -> Ints:
+    """Return the places of rows, of which those of one kernel share one.
 
-    Both are points x processes, ns. It must hold for every process whose arrivals differ enough to
-    tell, else 0.
+    Which of the Sends and Recvs of one call ends last is chance.
     """
-    early = arrived.max(axis=1, keepdims=True) - arrived
+    kernel = kernels(records, *streams(records), records.run)
+    least = np.full(int(kernel.max()) + 1, int(place.max()))
+    np.minimum.at(least, kernel, place)
+    return least[kernel]
+
+
+def _by_time(early: Floats, gap: Floats) -> tuple[int, int]:
+    """Return for how many processes the gap is longer by as much as they come earlier than usual.
+
+    And of how many that is known: whose arrivals differ enough from one time to the other. Both are
+    points x processes, ns.
+    """
     x, y = early, gap
     # A pause between the two operations is explained by neither answer.
     odd = np.minimum(np.abs(y - np.median(y, axis=0)), np.abs(y - x - np.median(y - x, axis=0)))
-    used = odd <= _PAUSE * np.quantile(odd, _USUAL) + 1e3
+    used = odd <= _PAUSE * np.median(odd, axis=0) + 1e3
     count = used.sum(axis=0)
     many = np.maximum(count, 1)
     x, y = (np.where(used, one - (one * used).sum(axis=0) / many, 0.0) for one in (x, y))
@@ -105,16 +118,56 @@ def _synchronised(arrived: Floats, gap: Floats) -> int:
     spread = np.sqrt(square / many)
     told = count >= _TOLD_MIN
     told &= spread > max(_SPREAD_NS_MIN, _SPREAD_MIN * float(np.median(spread)))
-    if not told.any():
-        return 0
     x, y, square = x[:, told], y[:, told], square[told]
     slope = (x * y).sum(axis=0) / square
     error = np.sqrt(((y - slope * x) ** 2).sum(axis=0) / count[told] / square)
     sure = error <= _SLOPE_ERROR
-    if sure.sum() < 2:
-        return 0
-    good = np.abs(slope[sure] - _SLOPE) <= _SLOPE_TOLERANCE
-    return int(good.sum()) if np.mean(good) >= _MOST else 0
+    return int(np.sum(np.abs(slope[sure] - _SLOPE) <= _SLOPE_TOLERANCE)), int(sure.sum())
+
+
+def _by_process(early: Floats, gap: Floats, alike: Ints) -> int:
+    """Return how many processes have a longer gap than others by as much as they come earlier.
+
+    Less those whose gap is as long as that of others though they come earlier or later: below 0,
+    all did not leave together. `alike`: by process, those of one stage.
+    """
+    x, y = np.median(early, axis=0), np.median(gap, axis=0)
+    left = np.median(np.abs(gap - y), axis=0) / np.sqrt(len(gap))
+    many = int(alike.max()) + 1
+    x, y = x - medians(alike, x, many)[alike], y - medians(alike, y, many)[alike]
+    told = np.abs(x) > np.maximum(_SPREAD_NS_MIN, _CLEARLY * left)
+    x, y = x[told], y[told]
+    near = _SLOPE_TOLERANCE * np.abs(x)
+    return int(np.sum(np.abs(y - x) < near)) - int(np.sum(np.abs(y) < near))
+
+
+def _synchronised(arrived: Floats, gap: Floats, stage: Ints, latest: int) -> int:
+    """Return of how many processes gaps are longer by as much as the last one came later.
+
+    Both are points x processes, ns. 0: all did not leave together, or it is not known. `stage`: by
+    process; `latest`: the process that the others wait for most, whose own gaps are longer.
+    """
+    early = arrived.max(axis=1, keepdims=True) - arrived
+    good, sure = _by_time(early, gap)
+    others = np.delete(np.arange(early.shape[1]), latest)
+    apart = _by_process(early[:, others], gap[:, others], stage[others])
+    if sure >= 2 and good >= _MOST * sure and apart >= 0:
+        return max(good, apart)
+    # Who is late by the same time each time is seen beside the others only.
+    return max(apart, 0) if 2 * good >= sure else 0
+
+
+def _at_one_place(stage: Ints, before: Ints, after: Ints) -> bool:
+    """Tell whether the ranks of each stage are between the same places: there they would meet."""
+    return int(number_rows(stage, before, after).max()) == len(np.unique(stage)) - 1
+
+
+def _latest(early: Floats, gap: Floats) -> int:
+    """Return the process that is last most often; of several that which has the longest gaps."""
+    apart = early.max(axis=1) > _SPREAD_NS_MIN
+    last = np.mean(early[apart] < _SPREAD_NS_MIN, axis=0) if apart.any() else np.ones(len(early[0]))
+    often = last >= _OFTEN * last.max()
+    return int(np.argmax(np.where(often, np.median(gap, axis=0), -1.0)))
 
 
 def _explained(arrived: Floats, gap: Floats) -> float:
@@ -134,9 +187,14 @@ def _hidden(records: Records, points: _Points) -> Mask:
         classes, records.func, records.size_class, (records.peer != PEER_NONE).astype(np.int64)
     )
     place = number_rows(kind, positions(records, number_rows(classes, records.func)))
+    place = _of_kernels(records, place)
     classes, every = _steps(records, points, place)
     sure: list[tuple[float, Ints]] = []
     low = int(records.begin.min())
+    arrivals = (records.end[points.before] - low).astype(float)
+    gaps = (records.begin[points.after] - records.end[points.before]).astype(float)
+    latest = _latest(arrivals.max(axis=1, keepdims=True) - arrivals, gaps)
+    stage = stages(records, kernels(records, *streams(records), records.run))[points.present]
     for number in np.flatnonzero(np.bincount(classes) >= _TIMES_MIN).tolist():
         mine = np.flatnonzero(classes == number)
         before, after = points.before[mine], points.after[mine]
@@ -144,13 +202,14 @@ def _hidden(records: Records, points: _Points) -> Mask:
         moved = (before[1:] != before[:-1]).all(axis=1)
         if len(mine) < _COVERED * every[mine[0]] or np.mean(moved) < _MOST:
             continue
-        arrived = (records.end[before] - low).astype(float)
-        gap = (records.begin[after] - records.end[before]).astype(float)
+        if not _at_one_place(stage, place[before[0]], place[after[0]]):
+            continue
+        arrived, gap = arrivals[mine], gaps[mine]
         # Between two bursts is more than one operation.
         middle = np.median(gap, axis=1)
         near = middle <= _FAR * np.median(middle)
         if near.sum() >= _TIMES_MIN:
-            told = _synchronised(arrived[near], gap[near]) * int(near.sum())
+            told = _synchronised(arrived[near], gap[near], stage, latest) * int(near.sum())
             sure.append((told * _explained(arrived[near], gap[near]), mine[near]))
     found = np.zeros(len(classes), dtype=bool)
     taken = np.zeros(len(records), dtype=bool)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """All causes of lost time that exact records show, each with its cost, and whether one would show.
 
-The cost is the share of the wall time that the job would not have taken without the cause, by
-replaying the sampled pieces of time. What several causes cost together is shared out, so that no
-second is counted twice.
+The cost is the share of the time with operations that the job would not have taken without the
+cause, by replaying the sampled pieces of time. What several causes cost together is shared out, so
+that no second is counted twice.
 """
 
 from collections import Counter
@@ -26,11 +26,13 @@ from nccl_inspector.analysis.replay.order import Order, find_order
 from nccl_inspector.analysis.replay.outsidecauses import outside_causes
 from nccl_inspector.analysis.replay.paths import Spot
 from nccl_inspector.analysis.replay.records import Records, Source, gather
+from nccl_inspector.analysis.replay.together import met_before
 from nccl_inspector.analysis.replay.transfercauses import ask_transfers, transfer_causes
 from nccl_inspector.analysis.replay.whatif import Replay
 
 # Evidence that a fault of 5 % would have shown.
 SEEN_RANKS_MIN, SEEN_JOINED_MIN, SEEN_SECONDS_MIN, SEEN_UNLIKE_MAX = 0.5, 0.5, 5.0, 0.7
+SEEN_TOGETHER_MAX = 0.8  # of the ranks' long work, after which all come to NCCL at one moment
 # By how much a job may be longer, by the replay, if all ranks took what is usual: else it is wrong.
 _AGAINST_MAX = 0.03
 
@@ -52,6 +54,11 @@ class Judged:
     faster: Floats | None = None  # what to add to gaps where transfers are faster (bound.py)
     looked: int = 0  # processes whose records were looked at
     refused: Mapping[str, int] = field(default_factory=dict)  # of which they could not be read
+
+    @property
+    def active_s(self) -> float:
+        """Return for how long the job had operations: costs are shares of that time."""
+        return self.records.active_ns / 1e9 if self.records is not None else 0.0
 
     def below(self, factors: Mapping[tuple[int, int, int], float]) -> tuple[float, float]:
         """Return what slow transfers cost all the time: share and standard error.
@@ -104,6 +111,8 @@ def _seen(records: Records, order: Order, usual: Floats, found: Found, looked: i
         return "what the operations depend on could not be found out"
     if not np.any(~np.isnan(order.waited)):
         return "no operation in which ranks wait for each other"
+    if met_before(records, order) > SEEN_TOGETHER_MAX:
+        return "ranks meet outside NCCL before their operations: who is late there does not show"
     return ""
 
 

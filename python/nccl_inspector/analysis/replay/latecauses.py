@@ -74,6 +74,12 @@ def _victims(records: Records, culprit: tuple[int, ...]) -> tuple[int, ...]:
     return ()
 
 
+def _felt_later(replay: Replay, guilty: tuple[int, ...]) -> float:
+    gap = replay.to_peers_pace(guilty)
+    first_half = np.where(replay.in_first_half(), gap, 0.0)
+    return felt_later(replay, Question(gap=gap), Question(gap=first_half))
+
+
 def late_causes(
     records: Records, order: Order, usual: Floats, nodes: Sequence[str], replay: Replay
 ) -> tuple[list[Cause], Found]:
@@ -89,7 +95,7 @@ def late_causes(
     causes = []
     proved = [one for one in found.culprits if _is_proved(one, spread, usual_late)]
     guilty = tuple({member for one in proved for member in one.members})
-    factor = felt_later(replay, guilty) if guilty else 1.0
+    factor = _felt_later(replay, guilty) if guilty else 1.0
     broken = (int(records.run.max()) + 1) / max(found.pieces, 1)
     for one in proved:
         cost = (one.cost_share - max(one.typical_share, 0.0)) * factor

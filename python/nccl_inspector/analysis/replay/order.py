@@ -15,15 +15,15 @@ from nccl_inspector.analysis.replay.arrays import (
     first_rows,
     last_before,
     number_rows,
-    order_rows,
 )
 from nccl_inspector.analysis.replay.blocking import PAIR_ROWS_MIN, QUEUED_NS, blocking
+from nccl_inspector.analysis.replay.kernels import kernels, streams
 from nccl_inspector.analysis.replay.pattern import positions
 from nccl_inspector.analysis.replay.records import SYNCHRONISING, Records
 from nccl_inspector.analysis.replay.stages import comm_classes, stages
 from nccl_inspector.model import PEER_NONE
 
-_OVERLAP_NS = 1_000  # by which two operations of a stream overlap that are one kernel
+_LEAVES_MAX = 0.02  # of a kind's rows, that end before the last rank begins
 _HANDED_SHARE = 0.8  # of the operations of a kind that are not queued, and of their numbers
 
 
@@ -45,7 +45,27 @@ class Order:
     sure: float  # share of the pairs of kinds, by rows, for which the data told
 
 
-def _waits(records: Records) -> tuple[Floats, Floats]:
+def _held_together(records: Records, kind: Ints, whole: Mask) -> Mask:
+    """Tell which rows are of kinds of operations of which no rank leaves before the last has come.
+
+    Of most functions that is so. Who sends in a Broadcast or Reduce may leave when others' buffers
+    have all of it: whether it does depends on size and algorithm, and is seen.
+    """
+    sure: Mask = np.isin(records.func, list(SYNCHRONISING)) | (records.peer != PEER_NONE)
+    asked = np.flatnonzero(whole & ~sure)
+    if not len(asked):
+        return sure
+    last = np.full(int(records.joined.max()) + 1, records.begin.min())
+    np.maximum.at(last, records.joined, records.begin)
+    early = records.end[asked] < last[records.joined[asked]]
+    many = int(kind.max()) + 1
+    seen = np.bincount(kind[asked], minlength=many)
+    left = np.bincount(kind[asked], early, minlength=many)
+    stays: Mask = (seen > 0) & (left <= _LEAVES_MAX * seen)
+    return sure | (whole & stays[kind])
+
+
+def _waits(records: Records, kind: Ints) -> tuple[Floats, Floats]:
     """Return T of each row's operation, and how long the row waited in it; NaN: not known."""
     count = int(records.joined.max()) + 1
     times = (records.end - records.begin).astype(float)
@@ -54,24 +74,9 @@ def _waits(records: Records) -> tuple[Floats, Floats]:
     have = np.bincount(records.joined, minlength=count)
     nranks = np.array([comm.looked for comm in records.comms], np.int64)[records.comm]
     whole = have[records.joined] >= np.where(records.peer != PEER_NONE, 2, nranks)
-    waits = np.isin(records.func, list(SYNCHRONISING)) | (records.peer != PEER_NONE)
+    waits = _held_together(records, kind, whole)
     transfer = np.where(whole, shortest[records.joined], np.nan)
     return transfer, np.where(waits, times - transfer, np.nan)
-
-
-def _kernels(records: Records, stream: Ints, in_stream: Ints, piece: Ints) -> Ints:
-    """Return the number of each row's kernel.
-
-    A stream runs one kernel at a time, so Sends and Recvs that overlap on it are one: its end is
-    that of the last of them. Those of two pieces (`piece`) are two.
-    """
-    paired = (records.peer != PEER_NONE)[in_stream]
-    same = (stream[in_stream][1:] == stream[in_stream][:-1]) & paired[1:] & paired[:-1]
-    same &= piece[in_stream][1:] == piece[in_stream][:-1]
-    same &= records.begin[in_stream][1:] < records.end[in_stream][:-1] - _OVERLAP_NS
-    found = np.zeros(len(records), np.int64)
-    found[in_stream] = np.append(0, np.cumsum(~same))
-    return found
 
 
 def _before(kernel: Ints, stream: Ints, in_stream: Ints) -> Ints:
@@ -177,11 +182,10 @@ def _of_those_not_queued(
 
 def find_order(records: Records) -> Order:
     """Return what each row depends on."""
-    stream = number_rows(records.run, records.member, records.comm)
-    in_stream = order_rows(stream, records.begin, records.end)
-    kernel = _kernels(records, stream, in_stream, records.piece)
+    stream, in_stream = streams(records)
+    kernel = kernels(records, stream, in_stream, records.piece)
     # The border of two pieces may lie between a Send and a Recv of one call.
-    stage = stages(records, _kernels(records, stream, in_stream, records.run))
+    stage = stages(records, kernels(records, stream, in_stream, records.run))
     classes = comm_classes(records)[records.comm]
     kind = number_rows(
         classes, records.func, records.size_class, (records.peer != PEER_NONE).astype(np.int64)
@@ -190,7 +194,7 @@ def find_order(records: Records) -> Order:
         stage[records.member], records.run, classes, records.func, records.number,
         (records.peer != PEER_NONE).astype(np.int64),
     )  # fmt: skip
-    transfer, waited = _waits(records)
+    transfer, waited = _waits(records, kind)
     position = positions(records, number_rows(classes, records.func))
     before = _before(kernel, stream, in_stream)
     queued = (before >= 0) & (records.begin - records.end[np.maximum(before, 0)] < QUEUED_NS)
@@ -207,6 +211,10 @@ def find_order(records: Records) -> Order:
     cause = last_before(owner[held], records.end[held], owner, records.begin)
     cause = np.where(cause >= 0, held[np.maximum(cause, 0)] if len(held) else -1, -1)
     cause = np.where(handed >= 0, handed, cause)
+    # A point at which all met was put in right after the operation before it.
+    held = np.flatnonzero(np.array([comm.hidden for comm in records.comms])[records.comm])
+    if len(held):
+        cause[held] = last_before(owner, records.end, owner[held], records.begin[held])
     # A process without a record in a whole piece of a run lacks some: its gap is not known.
     cause = np.where(records.piece - records.piece[np.maximum(cause, 0)] <= 1, cause, -1)
     queued &= before != cause

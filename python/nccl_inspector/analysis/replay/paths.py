@@ -86,17 +86,29 @@ def members_of_paths(records: Records, path: Ints) -> list[frozenset[int]]:
     return [frozenset(one.tolist()) for one in np.split(members, cuts)]
 
 
-def _ratios(records: Records, order: Order, path: Ints) -> tuple[Floats, Floats, Ints]:
-    """Return by path: T beside its siblings' (middle, lower quarter), and of how many of them."""
+def inside_nodes(members: Sequence[frozenset[int]], spots: Sequence[Spot]) -> Mask:
+    """Tell by path whether all processes on it are on one node."""
+    found: Mask = np.array([len({spots[one].node for one in own}) == 1 for own in members])
+    return found
+
+
+def _ratios(
+    records: Records, order: Order, path: Ints, inside: Mask
+) -> tuple[Floats, Floats, Ints]:
+    """Return by path: T beside its siblings' (middle, lower quarter), and of how many of them.
+
+    `inside`: by path. Of Sends round a ring some stay within a node; those have other siblings.
+    """
     count = int(path.max()) + 1
     known = np.flatnonzero(~np.isnan(order.transfer) & (order.transfer > 0))
     # One row for each operation.
     rows = known[first_rows(records.joined[known])]
     rate = cost_of_bytes(records, order.transfer)[rows]
     # The ranks of an operation are of one stage but for Sends: the sender's counts there.
-    usual = medians_of_others(order.place[rows], rate)
+    near = inside[path[rows]].astype(np.int64)
+    usual = medians_of_others(number_rows(order.place[rows], near), rate)
     # Where all of one stage share a node, or a link, they are as slow: others are asked, too.
-    usual = np.fmin(usual, _usual_of_kin(records, rows, path[rows], rate))
+    usual = np.fmin(usual, _usual_of_kin(records, rows, path[rows], rate, near))
     fine = ~np.isnan(usual) & (usual > 0)
     rows, ratio = rows[fine], (rate[fine] / usual[fine])
     middle = medians(path[rows], ratio, count)
@@ -108,7 +120,7 @@ def _ratios(records: Records, order: Order, path: Ints) -> tuple[Floats, Floats,
     return middle, quarter, np.bincount(path[rows], minlength=count)
 
 
-def _usual_of_kin(records: Records, rows: Ints, path: Ints, rate: Floats) -> Floats:
+def _usual_of_kin(records: Records, rows: Ints, path: Ints, rate: Floats, inside: Ints) -> Floats:
     """Return what is usual on the better paths of one shape, whatever their stage; NaN: few."""
     if not len(rows):
         return np.zeros(0)
@@ -116,7 +128,7 @@ def _usual_of_kin(records: Records, rows: Ints, path: Ints, rate: Floats) -> Flo
     paired = (records.peer[rows] != PEER_NONE).astype(np.int64)
     kin = number_rows(
         shapes[records.comm[rows]], comm_classes(records)[records.comm[rows]],
-        records.func[rows], records.size_class[rows], paired,
+        records.func[rows], records.size_class[rows], paired, inside,
     )  # fmt: skip
     cell = number_rows(kin, path)
     middle = medians(cell, rate, int(cell.max(initial=-1)) + 1)
@@ -180,11 +192,11 @@ def find_slow_paths(records: Records, order: Order, spots: Sequence[Spot]) -> tu
     """
     path = path_numbers(records)
     members = members_of_paths(records, path)
-    middle, quarter, operations = _ratios(records, order, path)
+    inside_of = inside_nodes(members, spots)
+    middle, quarter, operations = _ratios(records, order, path, inside_of)
     known = (operations >= _OPERATIONS_MIN) & _has_transfers(records, path)
     slow = known & (middle >= SLOW) & (quarter >= _QUARTER)
     found = []
-    inside_of = np.array([len({spots[one].node for one in own}) == 1 for own in members])
     for inside in (False, True):
         mine = np.flatnonzero(slow & (inside_of == inside))
         rest = np.flatnonzero(known & ~slow & (inside_of == inside))

@@ -38,8 +38,9 @@ def _phase(pattern: Floats, logs: Floats, period: int) -> int:
 def positions(records: Records, classes: Ints) -> Ints:
     """Return for each row its place in the pattern of its class of operations.
 
-    One process and communicator speak for all; where the pattern is found in the piece of time with
-    most operations, the others are held against it: an evaluation shifts all that follow.
+    One process and communicator (of Sends and Recvs: and one peer) speak for all; where the pattern
+    is found in the piece of time with most operations, the others are held against it: an
+    evaluation shifts all that follow.
     """
     found = np.zeros(len(records), np.int64)
     for one in np.unique(classes):
@@ -48,6 +49,7 @@ def positions(records: Records, classes: Ints) -> Ints:
         rows = of_class[
             (records.member[of_class] == records.member[first])
             & (records.comm[of_class] == records.comm[first])
+            & (records.peer[of_class] == records.peer[first])
         ]
         pieces = np.bincount(records.piece[rows])
         template = rows[records.piece[rows] == int(pieces.argmax())][:_PERIOD_ROWS]

@@ -91,6 +91,7 @@ class Records:
     members: int  # processes of the job, with records or without
     shift: Ints  # ns that its process's own clock lacked to the common time line
     lost: int
+    active_ns: int = 0  # for which the job had operations: what the records stand for
 
     def __len__(self) -> int:
         """Return how many rows there are."""
@@ -268,6 +269,22 @@ def _join(raw: _Raw) -> Ints:
     return number_rows(raw.comm, line, family, raw.number)
 
 
+def _active_ns(raw: _Raw, bursts: _Bursts) -> int:
+    """Return for how long a job had operations: about that of the process that had them longest.
+
+    Records of all the time cover it from the first to the last. Of bursts each stands for the time
+    until the next one; where there are no operations, in a long break, there is none.
+    """
+    if bursts.length == bursts.period:
+        first = np.full(int(raw.member.max()) + 1, np.iinfo(np.int64).max)
+        last = np.zeros(len(first), np.int64)
+        np.minimum.at(first, raw.member, raw.begin)
+        np.maximum.at(last, raw.member, raw.end)
+        return int((last - first).max())
+    members, _ = distinct_pairs(raw.member, raw.end >> bursts.period)
+    return int(np.bincount(members).max()) << bursts.period
+
+
 def _disown(raw: _Raw, joined: Ints) -> Ints:
     """Give rows an operation of their own where others say that it was another one.
 
@@ -372,6 +389,7 @@ def gather(
     raw = _raw(sources, ids, bursts, refused)
     if raw is None:
         return None
+    active_ns = _active_ns(raw, bursts)
     # By operation, not by row: a node's clock may be half a minute off.
     joined = _join(raw)
     all_pieces = None  # where all are judged
@@ -407,4 +425,5 @@ def gather(
         members=members,
         shift=shift[order],
         lost=sum(source.samples.lost for source in sources),
+        active_ns=active_ns,
     )

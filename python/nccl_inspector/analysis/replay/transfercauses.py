@@ -12,6 +12,7 @@ from nccl_inspector.analysis.replay.changes import LONGER, Changes
 from nccl_inspector.analysis.replay.costs import (
     WHOLE,
     cost_then,
+    felt_later,
     period_of,
     replayed_s,
     saved_share,
@@ -23,7 +24,10 @@ from nccl_inspector.analysis.replay.paths import (
     Spot,
     Where,
     find_slow_paths,
+    inside_nodes,
     locate,
+    members_of_paths,
+    path_numbers,
     slow_then,
 )
 from nccl_inspector.analysis.replay.records import Records
@@ -60,12 +64,14 @@ def transfer_causes(
     found = []
     for place, one in enumerate(beside):
         cost, error, rows = saved_share(answers, place)
+        later = _felt_later(replay, one.factor) if cost >= TOLD_MIN else 1.0
+        cost = min(max(cost * later, 0.0), 1.0)
         start, end, _ = period_of(rows)
         found.append(
             Cause(
                 TRANSFER,
-                max(cost, 0.0),
-                error,
+                cost,
+                error * later,
                 start,
                 end,
                 True,
@@ -83,6 +89,11 @@ def transfer_causes(
             if then and not any(_same_place(then.where, other.where) for other in found):
                 found.append(then)
     return found
+
+
+def _felt_later(replay: Replay, factor: Floats) -> float:
+    first_half = np.where(replay.in_first_half(), factor, 1.0)
+    return felt_later(replay, Question(transfer=factor), Question(transfer=first_half))
 
 
 def _slower_then(
@@ -125,9 +136,7 @@ def _same_place(one: Where | None, other: Where | None) -> bool:
 
 
 def _is_inside(records: Records, spots: Sequence[Spot]) -> Mask:
-    """Tell for each row whether all of its communicator's processes are on one node."""
-    by_comm = np.array(
-        [len({spots[one].node for one in comm.members}) == 1 for comm in records.comms]
-    )
-    found: Mask = by_comm[records.comm]
+    """Tell for each row whether all processes on its path are on one node."""
+    path = path_numbers(records)
+    found: Mask = inside_nodes(members_of_paths(records, path), spots)[path]
     return found

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long ranks would have taken that had to queue, by how large their share of the work was.
+
+Where batches differ much from step to step, a rank is seen late in a step (not queued there) when
+its own batch was a large one: what such ranks take is not usual. But all that a rank does in a step
+grows with its batch, and how large it is shows early, before its operations have to queue.
+"""
+
+import numpy as np
+
+from nccl_inspector.analysis.replay.arrays import (
+    Floats,
+    Ints,
+    first_rows,
+    medians,
+    medians_of_others,
+    number_rows,
+)
+from nccl_inspector.analysis.replay.blocking import QUEUED_NS
+from nccl_inspector.analysis.replay.order import Order
+from nccl_inspector.analysis.replay.records import Records
+
+_SEEN_MIN = 4  # times that a process is seen at a place
+_OTHERS_MIN = 2  # processes that are
+_UNEVEN_MIN = 0.02  # by which first gaps differ from the middle, usually
+_BETTER = 0.6  # of the spread of gaps, that is left beside the first gap
+
+
+def _first_of_run(records: Records, order: Order) -> Ints:
+    """Return for each row the first one of its process that is counted from the same end."""
+    run = number_rows(records.member, order.cause)
+    by_run = np.lexsort((records.begin, run))
+    starts = np.append(True, np.diff(run[by_run]) != 0)[: len(run)]
+    at = np.maximum.accumulate(np.where(starts, np.arange(len(run)), 0))
+    found = np.empty(len(run), np.int64)
+    found[by_run] = by_run[at]
+    return found
+
+
+def _spread(cell: Ints, values: Floats, count: int) -> Floats:
+    """Return by cell the middle deviation from the middle."""
+    return medians(cell, np.abs(values - medians(cell, values, count)[cell]), count)
+
+
+def ready_by_batch(records: Records, order: Order, usual: Floats) -> tuple[Floats, Floats]:
+    """Return what each rank itself took to be ready, and what would have been usual, both ns.
+
+    `usual`: of each row what others took at the same time. NaN where it is not known by this: the
+    spread of what ranks take at a place must be the batches', for the most part.
+    """
+    own = np.full(len(records), np.nan)
+    others = own.copy()
+    first = _first_of_run(records, order)
+    base = np.where(order.queued[first] | (order.gap[first] < QUEUED_NS), np.nan, order.gap[first])
+    known = (first != np.arange(len(first))) & (order.cause >= 0) & ~np.isnan(base)
+    seen = np.flatnonzero(known & ~order.queued & (order.gap > 0))
+    if not len(seen):
+        return own, others
+    spot = number_rows(order.spot, order.spot[first], order.spot[np.maximum(order.cause, 0)])
+    cell = number_rows(spot, records.member)
+    many = int(cell.max()) + 1
+    times = np.log(order.gap[seen] / base[seen])
+    often = np.bincount(cell[seen], minlength=many)
+    left = _spread(cell[seen], times, many)
+    by_batch = left <= _BETTER * _spread(cell[seen], np.log(order.gap[seen]), many)
+    by_batch &= _spread(cell[seen], np.log(base[seen]), many) >= _UNEVEN_MIN
+    one = first_rows(cell)  # in the order of cells
+    told = np.flatnonzero((often >= _SEEN_MIN) & by_batch)
+    if not len(told):
+        return own, others
+    spot_of, spots = spot[one], int(spot.max()) + 1
+    middle = medians(cell[seen], times, many)
+    factor = medians(spot_of[told], middle[told], spots)[spot_of]
+    factor[told] = medians_of_others(spot_of[told], middle[told])
+    voices = np.bincount(spot_of[told], minlength=spots)[spot_of]
+    voices[told] -= 1
+    factor[voices < _OTHERS_MIN] = np.nan
+    by_row = np.where(known, np.exp(factor[cell]), np.nan)
+    own = np.fmin(order.gap, by_row * base)
+    own[np.isnan(by_row)] = np.nan
+    return own, by_row * usual[first]
