@@ -51,6 +51,7 @@ def _ops(capture: Capture) -> int:
 
 
 STEP_US, LATE_US = 200_000, 8_000  # an operation each 200 ms; how late a late rank is
+APART_US = 400  # by which ranks that nobody is late among come apart, at most
 
 
 def _random_times(operations: int, late_rank: int | None = None) -> list[list[int]]:
@@ -58,7 +59,7 @@ def _random_times(operations: int, late_rank: int | None = None) -> list[list[in
     rng = random.Random(7)  # noqa: S311
     times: list[list[int]] = [[] for _ in range(4)]
     for _ in range(operations):
-        late = [rng.randrange(5) + (LATE_US if rank == late_rank else 0) for rank in range(4)]
+        late = [rng.randrange(APART_US) + LATE_US * (rank == late_rank) for rank in range(4)]
         for rank in range(4):
             times[rank].append(100 + rng.randrange(10) + max(late) - late[rank])
     return times

@@ -63,6 +63,7 @@ def tell_below(
             for one in slow
         }  # fmt: skip
         share, error = judged.below(factors)
+        share = view.of_job(share)
         if share < TOLD_MIN:
             continue
         worst = max(slow, key=lambda one: one.count * one.time_ns)

@@ -58,6 +58,7 @@ from nccl_inspector.card.model import (
 from nccl_inspector.card.network import describe_network
 from nccl_inspector.card.overtime import OverTime, look_over_time, unpack
 from nccl_inspector.card.progressdips import join_progress
+from nccl_inspector.card.unseenport import unseen_port
 from nccl_inspector.card.vendor import vendor_card
 from nccl_inspector.card.verdict import judge
 from nccl_inspector.errors import RefusedError
@@ -334,6 +335,7 @@ def _build(
         job.wall_s or 0.0,
         comms,
         given.cost_min,
+        sampled.active_s,
     )
     told = _tell(sampled, view, slow_hardware, over_time, lasting)
     accused = [one.rank for one in told.stragglers if one.flagged]
@@ -343,6 +345,7 @@ def _build(
         accused,
     )
     below = tell_below(sampled, operations, transports, view, hardware.findings)
+    port = unseen_port(sampled, operations, transports, view, hardware.findings)
     causes, counters = with_counters([*told.findings, *below], hardware.findings)
     timeline = _confirmed(over_time.timeline, causes, sampled)
     running_job = None if ending.is_over else job.job_id
@@ -370,6 +373,7 @@ def _build(
         waiting_share=total_waiting(comms),
         sampled=sampled,
         cost_min=given.cost_min,
+        unseen=port,
     )
     return Card(
         job=job,

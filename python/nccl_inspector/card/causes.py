@@ -48,10 +48,20 @@ class JobView:
     wall_s: float
     communicators: Sequence[Communicator]
     cost_min: float = COST_MIN  # share of the job's time that makes a cause a warning
+    active_s: float = 0.0  # of it, with operations; 0: all
 
     def place(self, member: int) -> str:
         """Return `n02 GPU7`."""
         return f"{self.processes[member][0]} {self.gpus[member]}".strip()
+
+    def of_job(self, share: float) -> float:
+        """Return what a share of the time with operations is of the job's time.
+
+        What a job does before its first operation and after its last one no cause made longer.
+        """
+        if not self.wall_s or not self.active_s:
+            return share
+        return share * min(1.0, self.active_s / self.wall_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +76,8 @@ def _cost(cause: Cause, view: JobView) -> tuple[float, float]:
     """Return share and seconds of the job's time. What happened once is not made more of."""
     if cause.once and view.wall_s:
         return cause.saved_s / view.wall_s, cause.saved_s
-    return cause.cost_share, cause.cost_share * view.wall_s
+    share = view.of_job(cause.cost_share)
+    return share, share * view.wall_s
 
 
 def severity(share: float, cost_min: float, *, excused: bool = False) -> str:
@@ -83,9 +94,13 @@ def _confidence(cause: Cause) -> str:
 
 
 def saved(share: float, seconds: float, view: JobView, error: float) -> str:
-    """Return a sentence that says what a cause cost: how long, and which share of the job."""
+    """Return a sentence that says what a cause cost: how long, and which share of the job.
+
+    `error`: of the share of the time with operations.
+    """
     would = view.wall_s - seconds
-    plus = f" +-{error:.1%}" if error >= 0.001 else ""
+    of_job = view.of_job(error)
+    plus = f" +-{of_job:.1%}" if of_job >= 0.001 else ""
     return (
         f"It cost about {elapsed(seconds)} ({share:.1%}{plus} of the job's time): "
         f"{elapsed(view.wall_s)} would have been {elapsed(would)}."

@@ -135,12 +135,14 @@ def judge(
     waiting_share: float | None,
     sampled: Judged,
     cost_min: float = COST_MIN,
+    unseen: str = "",
 ) -> Verdict:
     """Return the verdict.
 
     `no_data`: why nothing was measured, empty when something was; `most_missing`: half of the ranks
     or more were not measured; `sampled`: what the exact records say, and whether they would have
-    shown a fault; `cost_min`: the share of the job's time from which on a cause is a warning.
+    shown a fault; `cost_min`: the share of the job's time from which on a cause is a warning;
+    `unseen`: what may have slowed the job and would not have shown.
     """
     if no_data:
         return Verdict(NO_DATA, "", LOW, no_data)
@@ -160,5 +162,8 @@ def judge(
     if most_missing or not sampled.seen:
         why = "half of the ranks or more were not measured" if most_missing else sampled.why_not
         summary = f"nothing slow was found, but a slow rank might not have shown: {why}"
+        return Verdict(CANNOT_TELL, "", LOW, summary, waiting_share=waiting_share)
+    if unseen:
+        summary = f"nothing slow was found, but it might not have shown: {unseen}"
         return Verdict(CANNOT_TELL, "", LOW, summary, waiting_share=waiting_share)
     return _healthy(findings, wall_s, waiting_share, sampled, cost_min)
