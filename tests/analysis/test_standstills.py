@@ -56,6 +56,22 @@ def test_steps_that_all_wait_for_storage_cost_what_they_took_longer() -> None:
     assert found.steps
 
 
+def test_a_time_that_is_as_usual_now_and_then_is_one_slow_time() -> None:
+    job = Job()
+    job.slow(40, 49, 10)
+    job.slow(51, 59, 10)
+    (found,) = find_standstills(job.unions())
+    assert (found.start_s, found.end_s) == (START_S + 400, START_S + 600)
+
+
+def test_slow_and_usual_windows_that_take_turns_are_no_long_slow_time() -> None:
+    # As when ranks write for some seconds, learn for some, and the clock drifts along with it.
+    job = Job()
+    for window in range(30, 70, 2):
+        job.slow(window, window, 10)
+    assert {one.end_s - one.start_s for one in find_standstills(job.unions())} == {WINDOW_S}
+
+
 def test_a_rest_without_any_operation_has_no_steps() -> None:
     job = Job()
     job.slow(40, 59, 0)

@@ -20,6 +20,7 @@ from nccl_inspector.model import NS_PER_S
 
 _LOW = 0.5  # of the usual operations in a window, below which it is slow
 _APART_MAX = 1  # windows that are as usual between two slow ones of one time
+_DENSE = 0.8  # of the windows of such a time, that are slow: else the program goes now and then
 _WHOLE_LIFE = 0.9  # of the job, that a process must have windows of
 _WINDOWS_MIN, _WINDOWS_MAX = 16, 2 * UNION_WINDOWS
 _ALL_QUANTILE, _ALL_SHARE = 0.1, 0.5  # nearly all processes stand still for most of the time
@@ -84,15 +85,22 @@ def _on_grid(unions: Sequence[Sequence[UnionColumns]]) -> _Windows | None:
 
 
 def _slow_times(low: NDArray[np.bool_]) -> Iterable[tuple[int, int]]:
-    """Yield first and last window of each slow time, without those at the job's begin and end."""
-    at = np.flatnonzero(low)
-    if not len(at):
-        return
-    cuts = np.flatnonzero(np.diff(at) > _APART_MAX + 1) + 1
-    for some in np.split(at, cuts):
-        first, last = int(some[0]), int(some[-1])
-        if first > 0 and last < len(low) - 1:
-            yield first, last
+    """Yield first and last window of each slow time, without those at the job's begin and end.
+
+    A few windows in a slow time may be as usual. Where slow and usual windows take turns, as in a
+    program that writes for some seconds and learns for some, each slow one is a time of its own.
+    """
+    for some in _split(np.flatnonzero(low), _APART_MAX + 1):
+        dense = len(some) >= _DENSE * (some[-1] - some[0] + 1)
+        for each in [some] if dense else _split(some, 1):
+            first, last = int(each[0]), int(each[-1])
+            if first > 0 and last < len(low) - 1:
+                yield first, last
+
+
+def _split(at: NDArray[np.intp], apart: int) -> list[NDArray[np.intp]]:
+    """Return ascending places in groups, in which two neighbours are at most so far apart."""
+    return np.split(at, np.flatnonzero(np.diff(at) > apart) + 1) if len(at) else []
 
 
 def find_standstills(unions: Sequence[Sequence[UnionColumns]]) -> tuple[Standstill, ...]:
