@@ -185,3 +185,11 @@ void box_set_state(struct box *box, enum box_state state)
 		   offsetof(struct box_header, state)) < 0)
 		return; /* the file then says "killed": there is nobody left to tell */
 }
+
+void box_leave(struct box *box)
+{
+	if (box->mapped && mmap(box->header, box->bytes, PROT_READ | PROT_WRITE,
+				MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) != MAP_FAILED)
+		box->mapped = false;
+	descriptor_close(&box->file);
+}

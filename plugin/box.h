@@ -478,6 +478,10 @@ int box_snapshot(struct box *box);
 /* Stores the state, in the file too when it is not mapped. */
 void box_set_state(struct box *box, enum box_state state);
 
+/* For a forked child: gives the file and its memory back, which it would keep for as long as it lives. The parent's lock
+ * stays. The tables are empty memory then, of which nothing is taken until it is written. Safe right after fork(). */
+void box_leave(struct box *box);
+
 /* Word for a number, as NCCL writes it ("AllReduce", "RING", "SIMPLE"; "Unknown"). */
 const char *box_func_name(unsigned func);
 const char *box_algo_name(unsigned algo);

@@ -74,6 +74,7 @@ static void after_fork_in_child(void)
 {
 	atomic_store(&self.forked, true);
 	track_silence(&inspector_track);
+	box_leave(&self.box);
 }
 
 /* exit() without ncclCommDestroy, as many applications do it: in order, not killed. */

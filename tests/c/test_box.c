@@ -74,6 +74,48 @@ static void test_on_tmpfs(void)
 	remove_place(dir_fd, path, boxes, 2);
 }
 
+/* Whether a line of a file of ours in /proc has the box's name. */
+static bool has_name(const char *list, const char *stem)
+{
+	char line[512];
+	bool found = false;
+	FILE *file = fopen(list, "r");
+
+	while (file && fgets(line, sizeof(line), file))
+		found = found || strstr(line, stem);
+	if (file)
+		fclose(file);
+	return found;
+}
+
+static void test_a_child_that_lives_on(void)
+{
+	struct box box;
+	char path[64];
+	int status, error, dir_fd = open_place("/dev/shm", path);
+
+	box_open(&box, dir_fd, "4", &error);
+	box.header->dropped[0] = 7;
+	ok(has_name("/proc/self/maps", box.stem), "a process maps its box");
+	pid_t child = fork();
+
+	if (!child) {
+		int number = box.file.fd;
+
+		box_leave(&box);
+		if (has_name("/proc/self/maps", box.stem) || fcntl(number, F_GETFD) >= 0)
+			_exit(1);
+		if (box.header->dropped[0] || box.header->state)
+			_exit(2);
+		box.header->dropped[0] = 99; /* what comes late must hit nobody */
+		_exit(0);
+	}
+	waitpid(child, &status, 0);
+	ok(WIFEXITED(status) && !WEXITSTATUS(status), "a child that leaves it keeps nothing of it (%x)", status);
+	ok(box.header->dropped[0] == 7 && is_locked(dir_fd, box.stem), "and the parent keeps all, with its lock");
+	remove_place(dir_fd, path, &box, 1);
+}
+
 static void test_elsewhere(void)
 {
 	struct box box;
@@ -197,6 +239,7 @@ static void test_closed_descriptors(void)
 int main(void)
 {
 	test_on_tmpfs();
+	test_a_child_that_lives_on();
 	test_elsewhere();
 	test_taken_descriptor();
 	test_truncating();

@@ -109,6 +109,23 @@ static void test_the_mask_of_others(void)
 	inspector_finalize(mine);
 }
 
+/* Whether a child of ours, which runs no other program, still maps a box. */
+static bool inherits_box(void)
+{
+	pid_t child = fork();
+
+	if (!child) {
+		char line[512];
+		FILE *maps = fopen("/proc/self/maps", "r");
+
+		while (fgets(line, sizeof(line), maps))
+			if (strstr(line, ".box"))
+				_exit(1);
+		_exit(0);
+	}
+	return child_status(child) != 0;
+}
+
 static void test_children(void)
 {
 	void *mine = make(4);
@@ -132,6 +149,7 @@ static void test_children(void)
 	atomic_store(&over, true);
 	pthread_join(maker, NULL);
 	ok(bad == 0, "a forked child neither hangs nor measures (%d of 20)", bad);
+	ok(!inherits_box(), "nor does it keep the box's memory");
 	pid_t child = fork();
 
 	if (!child)
