@@ -235,9 +235,30 @@ def test_a_wait_of_all_ranks_at_one_place_of_a_step_is_told_from_more_work() -> 
     lost_s = waits.end_s - data_parallel(steps=150, seed=2).end_s
     all_s = 2 * usual.end_s + waits.end_s
     assert waited.cost_share == pytest.approx(lost_s / all_s, rel=0.2)
-    assert not waited.whole
+    assert not waited.evenly
     (grown,) = _outside([(usual, True), (more, False), (usual, True)])
-    assert grown.whole  # it may be another phase
+    assert grown.evenly
+
+
+def _without_pattern(input_s: float, work: float = 1.0, seed: int = 1) -> StepJob:
+    """Steps of now more and now fewer operations, so that nobody knows which is which."""
+    rng = np.random.default_rng(seed)
+    now, number, found = 0.0, 0, []
+    for _ in range(100):
+        for part in range(int(rng.integers(10, 30))):
+            took = 0.01 * work if part else 0.3 * work + input_s
+            begins = now + took * (1 + 0.02 * rng.standard_normal(16))
+            now, number = float(begins.max()) + 0.002, number + 1
+            found.append((number, begins, np.full(16, now)))
+    return StepJob({tuple(range(16)): found}, now, 16)
+
+
+def test_a_wait_is_told_from_more_work_where_operations_have_no_pattern() -> None:
+    usual = _without_pattern(0.0)
+    (waited,) = _outside([(usual, True), (_without_pattern(0.6, seed=2), False), (usual, True)])
+    assert not waited.evenly
+    (grown,) = _outside([(usual, True), (_without_pattern(0, 1.6, seed=2), False), (usual, True)])
+    assert grown.evenly
 
 
 def test_a_stop_of_all_ranks_that_is_longer_than_a_piece_is_counted_whole() -> None:
@@ -306,6 +327,30 @@ def test_where_all_come_at_one_moment_each_time_nobody_can_be_seen_to_be_late() 
     assert not judged.seen
     assert "meet outside NCCL" in judged.why_not
     assert _judge(_by_one_host(60, spread_s=2e-3)).seen
+
+
+def _late_once_a_step(rank: int, late_s: float) -> StepJob:
+    """Steps of fifty operations; a rank's host comes late to the first of them."""
+    rng = np.random.default_rng(4)
+    now, number, found = np.zeros(8), 0, []
+    for _ in range(80):
+        now[rank] += late_s
+        for _ in range(50):
+            begins = now + 0.01 * (1 + 0.02 * rng.standard_normal(8))
+            now = np.full(8, begins.max() + 0.002)
+            number += 1
+            found.append((number, begins, now.copy()))
+    return StepJob({tuple(range(8)): found}, float(now.max()), 8)
+
+
+def test_a_rank_0_that_is_late_once_in_each_step_saves_no_checkpoints() -> None:
+    (found,) = _warned(_judge(_late_once_a_step(0, 0.06)))
+    assert found.leader
+    assert not found.rare
+    assert found.late_ns == pytest.approx(0.06e9, rel=0.1)
+    assert found.late_share == pytest.approx(1 / 50, rel=0.2)
+    true = 1 - _late_once_a_step(0, 0.0).end_s / _late_once_a_step(0, 0.06).end_s
+    assert found.cost_share == pytest.approx(true, rel=0.1)
 
 
 def test_what_the_records_stand_for_is_the_time_with_operations() -> None:

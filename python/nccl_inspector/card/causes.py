@@ -183,8 +183,9 @@ def _late_title(cause: Cause, view: JobView) -> str:
     member = cause.members[0]
     who = f"{view.names[member]} ({view.place(member)})"
     if cause.rare:
-        return f"{who} makes the others wait now and then"
-    return f"{who} is late {by}, in {cause.late_share:.0%} of its gaps between operations"
+        return f"{who} makes the others wait now and then, {by}"
+    often = f"{cause.late_share:.0%}" if cause.late_share >= 0.01 else "less than 1%"
+    return f"{who} is late {by}, in {often} of its gaps between operations"
 
 
 def _late_finding(
@@ -350,27 +351,32 @@ def _what(cause: Cause) -> str:
     return f"all ranks take {cause.ratio:.2f} times as long between operations"
 
 
+def _own_doing(cause: Cause) -> str:
+    """Return why a slow time may be the program's own doing, as a sentence; empty: it is not."""
+    if cause.whole:
+        return " It does not come back to what it was: it may be another phase."
+    if cause.rare:
+        return " It comes again and again, as a part of the program does."
+    if cause.still:
+        return " No training step ended in it: an evaluation or a checkpoint looks the same."
+    if cause.evenly:
+        return " All parts of a step take longer by as much: it may be more work."
+    if cause.end - cause.start < OUTSIDE_S_MIN * 1e9:
+        return " It was short: a part of the program, as a checkpoint, looks the same."
+    return ""
+
+
 def _outside_finding(cause: Cause, view: JobView) -> Finding:
     share, seconds = _cost(cause, view)
     lasted = elapsed((cause.end - cause.start) / 1e9)
-    short = cause.end - cause.start < OUTSIDE_S_MIN * 1e9
-    own = cause.whole or cause.rare or cause.still or short
+    own = _own_doing(cause)
     return Finding(
         rule="slow-outside-communication",
-        # What does not come back to what it was may be another phase of the program.
         severity=INFO if own else severity(share, view.cost_min),
         confidence=LOW if own else MEDIUM,
         title=f"slower outside communication for {lasted}: {_what(cause)}",
         detail=f"{saved(share, seconds, view, 0.0)} T is as ever, and nobody waits for one rank."
-        + (
-            " It does not come back to what it was: it may be another phase."
-            if cause.whole
-            else " It comes again and again, as a part of the program does."
-            if cause.rare
-            else " No training step ended in it: an evaluation or a checkpoint looks the same."
-            if cause.still
-            else ""
-        ),
+        + own,
         period=_period(cause),
         evidence=(
             Evidence("boxes", "time outside of operations, more than usual", seconds, "s")

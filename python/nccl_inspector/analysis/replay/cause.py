@@ -35,3 +35,4 @@ class Cause:
     saved_s: float = 0.0  # in the pieces that were replayed
     part: int = 0  # processes of the part of the job that it costs time; 0: of all
     still: bool = False  # of OUTSIDE: no usual operation ended in that time
+    evenly: bool = False  # of OUTSIDE: all parts of a step took longer by as much

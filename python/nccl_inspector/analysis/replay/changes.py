@@ -17,6 +17,7 @@ from nccl_inspector.analysis.replay.arrays import (
     medians,
     number_rows,
     order_rows,
+    order_within,
     quantiles,
 )
 from nccl_inspector.analysis.replay.gaps import Gaps
@@ -30,7 +31,8 @@ _BASE_QUANTILE = 0.25  # of the pieces, the middle of whose better half is the b
 _LARGE_CLASS = 20  # from 1 MB on a transfer takes a time by its bytes
 _PIECES_MIN = 4
 GAP_NS_MIN = 50_000.0  # shorter own gaps are launches, not work
-_ALIKE_PARTS = 0.5  # of what parts of a step added, in proportion to what they are usually
+_ALIKE_PARTS = 0.7  # of what parts of a step added, in proportion to what they are usually
+_LENGTHS = (0.5, 0.9)  # quantiles that part short, longer and the longest parts of one place
 _ALIKE_MAX = 3.0  # the upper quarter of a place's gaps beside the lower, where it can be compared
 
 
@@ -140,27 +142,45 @@ def _gaps(records: Records, order: Order, gaps: Gaps, pieces: int) -> tuple[Floa
     part = np.empty(len(rows))
     part[in_run] = usual[rows][in_run]
     part[in_run[1:]] -= np.where(begins[1:], 0.0, usual[rows][in_run[:-1]])
-    cells = _Cells(cell, spots, at_piece)
-    return found, grown, _in_proportion(np.maximum(part, 0.0), cells, count, pieces)
+    part = np.maximum(part, 0.0)
+    return found, grown, _in_proportion(part, _cells(cell, spots, at_piece, part), pieces)
 
 
 @dataclass(frozen=True, slots=True)
 class _Cells:
-    """Rows by their place of the pattern in a piece: the cell of each row, and what cells are."""
+    """Parts of one sort in a piece: the cell of each row, and what cells are."""
 
     of_row: Ints
-    spot: Ints
+    sort: Ints
     piece: Ints
 
 
-def _in_proportion(part: Floats, cells: _Cells, spots: int, pieces: int) -> Mask:
+def _cells(cell: Ints, spots: Ints, pieces: Ints, part: Floats) -> _Cells:
+    """Return cells of which each has parts of about the same length, too.
+
+    `cell`: of each row, by its place of the pattern (`spots`) and piece (`pieces`). Where the
+    pattern is not known, many short parts of a step and a long one are at one place.
+    """
+    rank = np.empty(len(cell))
+    order = order_within(cell, part)
+    size = np.bincount(cell)
+    first = np.cumsum(size) - size
+    rank[order] = np.arange(len(cell)) - first[cell[order]]
+    length = np.searchsorted(_LENGTHS, (rank + 0.5) / size[cell], side="right")
+    finer = number_rows(cell, length)
+    one = first_rows(finer)
+    return _Cells(finer, number_rows(spots[cell[one]], length[one]), pieces[cell[one]])
+
+
+def _in_proportion(part: Floats, cells: _Cells, pieces: int) -> Mask:
     """Tell by piece whether all parts of a step grew alike, as with more work.
 
     A wait for storage is at one place. It is in all gaps that are counted from there, so `part` is
     what each row adds to the gap before it, ns. True where that cannot be told.
     """
     count, now = np.bincount(cells.of_row), np.bincount(cells.of_row, part)
-    base = quantiles(cells.spot, now / count, spots, _BASE_QUANTILE)[cells.spot] * count
+    sorts = int(cells.sort.max()) + 1
+    base = quantiles(cells.sort, now / count, sorts, _BASE_QUANTILE)[cells.sort] * count
     more = np.maximum(now - base, 0.0)
     all_more = np.bincount(cells.piece, more, minlength=pieces)[cells.piece]
     all_base = np.bincount(cells.piece, base, minlength=pieces)[cells.piece]

@@ -48,8 +48,9 @@ class Culprit:
     typical_share: float  # what the same question says of a process of this job in the middle
     once: bool  # one single piece has most of it: it may have happened once
     saved_ns: float  # in the pieces that were replayed
-    late_ns: float  # the middle excess of the gaps that were too long
-    late_share: float  # of its gaps, those that were
+    late_ns: float  # the middle excess of the gaps that have most of what it was late by
+    most_share: float  # of its gaps, those
+    late_share: float  # of its gaps, all that were too long
     # Of each piece begin and end (ns), and the share that it cost.
     pieces: tuple[tuple[int, int, float], ...]
     steady: float = 0.0  # standard errors above 0, without the part that stands out most
@@ -160,7 +161,7 @@ def find_culprits(
     excess, known = own_excess(order, usual)
     present = np.unique(records.member)
     owner, longest = _runs(records, order, excess, known)
-    span = _spans(records)
+    span = spans(records)
     wall = np.zeros(records.members)
     np.add.at(wall, owner, longest)
     wall = np.divide(wall, span, out=np.zeros_like(wall), where=span > 0)
@@ -244,7 +245,7 @@ def _typical(
     return dict(zip(sort, np.nan_to_num(others).tolist(), strict=True))
 
 
-def _spans(records: Records) -> Floats:
+def spans(records: Records) -> Floats:
     """Return by process how long its records reach, summed over pieces, ns."""
     key = records.piece * records.members + records.member
     first = np.full(int(key.max()) + 1, np.inf)
@@ -316,6 +317,18 @@ def _merge(
     return found
 
 
+def _half_of_all(amounts: Floats) -> float:
+    """Return the amount from which on amounts have half of the sum of all.
+
+    A rank that is late once a step is also late by a little at many operations after it.
+    """
+    if not len(amounts):
+        return 0.0
+    ordered = np.sort(amounts)
+    total = np.cumsum(ordered)
+    return float(ordered[np.searchsorted(total, total[-1] / 2)])
+
+
 def _culprit(
     answers: Sequence[Piece],
     members: tuple[int, ...],
@@ -330,7 +343,8 @@ def _culprit(
     weights = np.array([one.length for one in answers])
     mine = np.isin(owner, members)
     late = mine & (longest >= LATE_NS_MIN)
-    amounts = longest[late]
+    most = longest[late]
+    most = most[most >= _half_of_all(most) / 2]
     parts = shares * weights
     total = float(parts.sum())
     once = len(parts) >= _ONCE_PIECES and total > 0 and float(parts.max()) > _ONCE_SHARE * total
@@ -342,7 +356,8 @@ def _culprit(
         typical_share=typical,
         once=once,
         saved_ns=total,
-        late_ns=float(np.median(amounts)) if len(amounts) else 0.0,
+        late_ns=float(np.median(most)) if len(most) else 0.0,
+        most_share=len(most) / max(int(mine.sum()), 1),
         late_share=float(late.sum()) / max(int(mine.sum()), 1),
         pieces=tuple(
             (one.start, one.end, float(share)) for one, share in zip(answers, shares, strict=True)

@@ -13,6 +13,7 @@ from nccl_inspector.analysis.replay.culprits import (
     Found,
     find_culprits,
     own_excess,
+    spans,
     spread_of,
 )
 from nccl_inspector.analysis.replay.order import Order
@@ -25,6 +26,7 @@ _SPREADS = 5.0  # of what the same question says of the other processes
 _LATE_SHARE, _LATE_APART = 0.6, 0.3  # of its gaps, and beyond what is usual in the job
 _WHOLE_PIECE, _UNSEEN_MAX = 0.9, 0.5  # quantile of their lengths; of the long delays
 _RARE_SHARE, _RARE_TIMES = 0.03, 8.0  # of a process's gaps; of its usual excess
+_RARE_APART_S = 20.0  # on average; who is late once in each step is not late now and then
 
 
 def _leader(records: Records) -> int:
@@ -33,19 +35,22 @@ def _leader(records: Records) -> int:
     return min(largest.members) if largest is not None and largest.members else -1
 
 
-def _rare_gap(records: Records, order: Order, usual: Floats, member: int) -> Floats | None:
+def _rare_gap(
+    records: Records, order: Order, usual: Floats, member: int, replay: Replay
+) -> Floats | None:
     """Return what to add to gaps to remove a process's rare long delays; None: it has none."""
     excess, known = own_excess(order, usual)
     mine = np.flatnonzero(known & (records.member == member))
     if len(mine) < 1 / _RARE_SHARE:
         return None
     high = float(np.quantile(np.abs(excess[mine]), 1 - _RARE_SHARE))
-    rare = mine[excess[mine] > _RARE_TIMES * max(high, 1e5)]
-    if not len(rare):
+    long_ = _RARE_TIMES * max(high, 1e5)
+    # A delay is in all gaps that are counted from there.
+    times = len(np.unique(order.cause[mine[excess[mine] > long_]]))
+    if not times or spans(records)[member] < _RARE_APART_S * 1e9 * times:
         return None
-    found = np.zeros(len(records))
-    found[rare] = -excess[rare]
-    return found
+    pace = replay.to_peers_pace((member,))  # also of operations that were queued
+    return np.where(pace < -long_, pace, 0.0)
 
 
 def _is_proved(one: Culprit, spread: float, usual_late: float) -> bool:
@@ -118,7 +123,7 @@ def late_causes(
                 members=one.members,
                 node=one.node,
                 late_ns=one.late_ns,
-                late_share=one.late_share,
+                late_share=one.most_share,
                 rare=rare,
                 once=one.once,
                 leader=one.members == (leader,),
@@ -134,7 +139,7 @@ def _mostly_rare(
     records: Records, order: Order, usual: Floats, one: Culprit, replay: Replay
 ) -> tuple[bool, float]:
     """Tell whether most of a process's cost is from rare long delays, and how long they are, ns."""
-    gap = _rare_gap(records, order, usual, one.members[0])
+    gap = _rare_gap(records, order, usual, one.members[0], replay)
     if gap is None:
         return False, 0.0
     saved = total_share(replay.ask([Question(gap=gap)]), 1)

@@ -34,7 +34,7 @@ def outside_causes(records: Records, replay: Replay, changes: Changes) -> list[C
         grown = changes.grown[pieces]
         ends = slow[0] > 0 and slow[-1] < len(rows) - 1
         # Longer by as much everywhere in a step is more work, as of longer sequences.
-        ends = ends and float(np.mean(changes.evenly[pieces])) < 0.5
+        evenly = float(np.mean(changes.evenly[pieces])) >= 0.5
         if cost >= TOLD_MIN and np.isfinite(grown).any():
             found.append(
                 Cause(
@@ -44,13 +44,14 @@ def outside_causes(records: Records, replay: Replay, changes: Changes) -> list[C
                     rows[slow[0]][0],
                     rows[slow[-1]][1],
                     not ends,
+                    evenly=evenly,
                     ratio=float(np.nanmedian(grown)),
                     late_share=len(slow) / len(rows),
                     saved_s=cost * replayed_s(answers),
                     once=len(slow) == 1,
                 )
             )
-    if sum(not one.whole for one in found) >= HABIT_TIMES:
+    if sum(not one.whole and not one.evenly for one in found) >= HABIT_TIMES:
         return [replace(one, rare=True) for one in found]
     return found
 
