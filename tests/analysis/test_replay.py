@@ -269,6 +269,14 @@ def test_a_stop_of_all_ranks_that_is_longer_than_a_piece_is_counted_whole() -> N
     assert stopped.cost_share == pytest.approx(80 / all_s, rel=0.1)
     assert stopped.end - stopped.start >= 80e9
     assert not stopped.whole
+    assert not stopped.still
+
+
+def test_one_stop_of_all_ranks_between_two_steps_may_be_an_evaluation() -> None:
+    usual = data_parallel(steps=200, seed=1)
+    stop = data_parallel(steps=1, seed=2, input_s=80.0)
+    (stopped,) = _outside([(usual, True), (stop, False), (usual, True)])
+    assert stopped.still
 
 
 def test_what_comes_again_and_again_is_a_habit() -> None:

@@ -144,7 +144,7 @@ def judge_records(
     causes = [
         *late,
         *transfer_causes(records, order, faster, replay, changes, spots),
-        *outside_causes(records, replay, changes),
+        *outside_causes(records, order, replay, changes),
     ]
     looked = len(choice.members) if choice and choice.some else len(nodes)
     must = looked if choice and choice.by_busy else len(nodes)

@@ -6,19 +6,41 @@ from dataclasses import replace
 
 import numpy as np
 
+from nccl_inspector.analysis.replay.arrays import Floats, first_rows, number_rows
 from nccl_inspector.analysis.replay.cause import HABIT_TIMES, OUTSIDE, TOLD_MIN, Cause
 from nccl_inspector.analysis.replay.changes import GROWN, Changes
 from nccl_inspector.analysis.replay.costs import cost_then, replayed_s, saved_share, slow_times
+from nccl_inspector.analysis.replay.order import Order
 from nccl_inspector.analysis.replay.records import Records
 from nccl_inspector.analysis.replay.whatif import Question, Replay
 from nccl_inspector.analysis.standstills import Standstill
 
 # What all ranks do between operations differs by chance, too: it is grown beside much that is not.
 _OUTSIDE_PIECES_MIN, _OUTSIDE_SHARE_MAX = 8, 0.6
+_ONE_STOP = 0.8  # of what each rank took longer: it stopped once
 STANDSTILL_S_MIN = 60.0  # a shorter one is part of many programs
 
 
-def outside_causes(records: Records, replay: Replay, changes: Changes) -> list[Cause]:
+def _stops_once(records: Records, order: Order, more: Floats, pieces: Sequence[int]) -> bool:
+    """Tell whether all that ranks took longer in some pieces was one stop of each.
+
+    `more`: how much longer, ns by row. A stop is in all gaps that are counted from one operation.
+    """
+    rows = np.flatnonzero(np.isin(records.piece, pieces) & (more > 0))
+    if not len(rows):
+        return False
+    stop = number_rows(records.member[rows], order.cause[rows])
+    longest = np.zeros(int(stop.max()) + 1)
+    np.maximum.at(longest, stop, more[rows])
+    member = records.member[rows][first_rows(stop)]
+    every, most = np.zeros(records.members), np.zeros(records.members)
+    np.add.at(every, member, longest)
+    np.maximum.at(most, member, longest)
+    some = every > 0
+    return bool(np.median(most[some] / every[some]) >= _ONE_STOP)
+
+
+def outside_causes(records: Records, order: Order, replay: Replay, changes: Changes) -> list[Cause]:
     """Return the times in which all ranks took longer, with what that cost."""
     grown_at = changes.grown[np.isfinite(changes.grown)]
     grown_often = float(np.mean(grown_at >= GROWN)) if len(grown_at) else 0.0
@@ -45,6 +67,7 @@ def outside_causes(records: Records, replay: Replay, changes: Changes) -> list[C
                     rows[slow[-1]][1],
                     not ends,
                     evenly=evenly,
+                    still=_stops_once(records, order, -changes.gap, pieces),
                     ratio=float(np.nanmedian(grown)),
                     late_share=len(slow) / len(rows),
                     saved_s=cost * replayed_s(answers),
