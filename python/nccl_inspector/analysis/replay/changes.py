@@ -132,6 +132,9 @@ def _gaps(records: Records, order: Order, gaps: Gaps, pieces: int) -> tuple[Floa
     # All of them: one long stop between two steps is no middle of anything.
     now = np.bincount(records.piece[rows[longest]], usual[rows[longest]], minlength=pieces)
     grown = np.divide(now, was, out=np.full(pieces, np.nan), where=was > 0)
+    # Where places are mixed up, the better half of each is better than any whole piece.
+    better = _better_half(grown)
+    grown, base = grown / better, base * better
     found = np.zeros(len(records))
     slow = grown[records.piece] >= GROWN
     # In proportion: what holds all ranks up holds up one more than another.
@@ -144,6 +147,12 @@ def _gaps(records: Records, order: Order, gaps: Gaps, pieces: int) -> tuple[Floa
     part[in_run[1:]] -= np.where(begins[1:], 0.0, usual[rows][in_run[:-1]])
     part = np.maximum(part, 0.0)
     return found, grown, _in_proportion(part, _cells(cell, spots, at_piece, part), pieces)
+
+
+def _better_half(grown: Floats) -> float:
+    """Return what the better pieces have of what is usual at each place alone; 1 at least."""
+    known = grown[np.isfinite(grown)]
+    return max(1.0, float(np.quantile(known, _BASE_QUANTILE))) if len(known) else 1.0
 
 
 @dataclass(frozen=True, slots=True)
