@@ -272,6 +272,16 @@ def test_a_stop_of_all_ranks_that_is_longer_than_a_piece_is_counted_whole() -> N
     assert not stopped.still
 
 
+def test_ranks_that_wait_now_longer_and_now_shorter_have_no_slow_time() -> None:
+    # As servers do, for requests.
+    chance = np.random.default_rng(5)
+    parts = []
+    for seed in range(60):
+        longer_s = float(chance.uniform(0, 0.6)) if chance.random() < 0.45 else 0.0
+        parts.append((data_parallel(steps=20, seed=seed, input_s=longer_s), True))
+    assert _outside(parts) == []
+
+
 def test_one_stop_of_all_ranks_between_two_steps_may_be_an_evaluation() -> None:
     usual = data_parallel(steps=200, seed=1)
     stop = data_parallel(steps=1, seed=2, input_s=80.0)
