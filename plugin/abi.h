@@ -24,6 +24,7 @@ enum abi_event {
 	ABI_GROUP_API = 0x100,     /* v5 */
 	ABI_COLL_API = 0x200,      /* v5 */
 	ABI_P2P_API = 0x400,       /* v5 */
+	ABI_KERNEL_LAUNCH = 0x800, /* v5 */
 	ABI_CE_COLL = 0x1000,      /* v6 */
 	ABI_KERNEL_PHASE = 0x8000, /* v7 */
 };
@@ -39,6 +40,7 @@ enum abi_state {
 	ABI_STATE_RECV_GPU_WAIT = 12,
 	ABI_STATE_SEND_PEER_WAIT = 20,     /* v4 */
 	ABI_STATE_KERNEL_CH_STOP = 22,     /* v4: carries the GPU clock */
+	ABI_STATE_GROUP_END_BEGINS = 24,   /* v5: of a GroupApi */
 	ABI_STATE_KERNEL_PHASE_STOP = 31,  /* v7: too */
 };
 

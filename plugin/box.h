@@ -24,7 +24,7 @@
 #include "hist.h"
 
 #define BOX_MAGIC "NCCLIBOX"
-#define BOX_VERSION 4u
+#define BOX_VERSION 5u
 #define BOX_STEM "nccl_inspector_"
 
 #define BOX_LIVE_COMMS 128u   /* communicators counted in full at one time: sixteen of each of eight GPUs */
@@ -124,6 +124,11 @@ enum box_state {
 	BOX_EXITED = 3,    /* the process ended in order, communicators and all */
 };
 
+/* How often something was done on the host, and how long that took; `max_ns`: at most. */
+struct box_host_time { /* 24 bytes */
+	_Atomic uint64_t count, ns, max_ns;
+};
+
 struct box_header { /* 4096 bytes */
 	char magic[8];
 	uint32_t version;
@@ -174,6 +179,7 @@ struct box_header { /* 4096 bytes */
 	_Atomic uint64_t samples_kept;     /* how many are in the table now */
 	_Atomic uint64_t samples_lost;     /* operations that were over and found no room on their way to the table */
 	_Atomic uint64_t samples_unkinded; /* of an operation for which no kind was left, or no union */
+	struct box_host_time calls, launches; /* with the setting `host_time` (hosttime.h) */
 };
 
 enum box_comm_state { BOX_COMM_FREE, BOX_COMM_LIVE, BOX_COMM_DESTROYED, BOX_COMM_FOLDED };

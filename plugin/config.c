@@ -261,6 +261,7 @@ void config_load(struct config *config, config_getenv get)
 	config->enabled = flag(from, "NCCL_INSPECTOR_ENABLE", false);
 	config->prom = flag(from, "NCCL_INSPECTOR_PROM_DUMP", false);
 	config->p2p = flag(from, "NCCL_INSPECTOR_ENABLE_P2P", true);
+	config->host_time = flag(from, "NCCL_INSPECTOR_HOST_TIME", false);
 	config->phases = flag(from, "NCCL_INSPECTOR_PHASES", false);
 	config->net = load_net(from);
 	min_bytes = number(from, "NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES", MIN_BYTES_DEFAULT);

@@ -18,6 +18,7 @@ struct config {
 	bool enabled;        /* NCCL_INSPECTOR_ENABLE */
 	bool prom;           /* NCCL_INSPECTOR_PROM_DUMP */
 	bool p2p;            /* NCCL_INSPECTOR_ENABLE_P2P */
+	bool host_time;      /* NCCL_INSPECTOR_HOST_TIME: time inside NCCL's calls, from NCCL 2.28 on */
 	bool phases;         /* NCCL_INSPECTOR_PHASES: kernel phases, from NCCL 2.31 on */
 	bool make_dir;       /* the directory is the user's own: make it if need be */
 	enum config_net net; /* NCCL_INSPECTOR_NET: off, auto, on; from NCCL 2.27 on */

@@ -18,6 +18,7 @@ enum handle_kind {
 	HANDLE_OPERATION = 1, HANDLE_KERNEL, HANDLE_PHASE, HANDLE_GROUP, HANDLE_P2P_CALL, HANDLE_PLAN = 8,
 	HANDLE_CAPTURED, /* a call into a graph; without a number */
 	HANDLE_SLOTLESS, HANDLE_SLOTLESS_KERNEL, /* a group's: a member without a slot, and its channels (slotless.h) */
+	HANDLE_LAUNCH, /* of a communicator's kernel (hosttime.h) */
 };
 
 #define HANDLE_KIND_MASK 0xfu

@@ -23,6 +23,7 @@
 /* Somebody else's bits in NCCL's mask bring events even when nothing was set up. */
 struct track inspector_track = { .fast_ops = track_no_ops };
 struct net inspector_net;
+struct hosttime inspector_hosttime;
 
 static struct {
 	pthread_mutex_t lock; /* of all below, and of communicators and keys while they are folded */
@@ -154,7 +155,7 @@ static int wanted_events(unsigned api)
 
 	return ABI_COLL | (self.config.p2p || needs_p2p ? ABI_P2P : 0) | (api >= 3 ? ABI_KERNEL_CH : 0) |
 	       (api >= 6 ? ABI_CE_COLL : 0) | (api >= 7 && self.config.phases ? ABI_KERNEL_PHASE : 0) |
-	       net_events(&inspector_net);
+	       net_events(&inspector_net) | hosttime_events(&inspector_hosttime, api);
 }
 
 /* Under the lock. */
@@ -196,12 +197,14 @@ static void set_up(const struct inspector_comm *comm)
 	header_fill(self.box.header, &self.config, comm->api, comm->caller);
 	track_init(&inspector_track, &self.box, self.box.header->clock.ns_per_tick_q32,
 		   &(struct track_options){ .p2p = self.config.p2p,
+					    .host_time = self.config.host_time,
 					    .api = (uint8_t)comm->api,
 					    .timing = (enum box_timing)self.box.header->timing });
 	samples_init(&self.writer.samples, &inspector_track);
 	control_init(&self.control, &self.config, &inspector_track);
 	if (net_init(&inspector_net, &inspector_track, self.config.net, comm->api))
 		keep("no memory for network detail: it is not taken");
+	inspector_hosttime.track = &inspector_track;
 	self.writer.box = &self.box;
 	self.writer.control = &self.control;
 	self.writer.track = &inspector_track;

@@ -5,6 +5,7 @@
 
 #include "abi.h"
 #include "comms.h"
+#include "hosttime.h"
 #include "net.h"
 
 /* What NCCL says when it makes a communicator. */
@@ -24,6 +25,9 @@ void inspector_named(const void *context);
 
 /* Takes any context. After the last one waits at most 100 ms for the writer thread. */
 void inspector_finalize(void *context);
+
+/* What the hot path takes of the host's time; nothing unless the configuration asks for it. */
+extern struct hosttime inspector_hosttime;
 
 /* The hot path's state; inactive before the first inspector_init and in a forked child. */
 extern struct track inspector_track;

@@ -12,6 +12,7 @@ enum { NCCL_SUCCESS = 0 };
 
 #define TRACK (&inspector_track)
 #define NET (&inspector_net)
+#define HOST (&inspector_hosttime)
 
 static int finalize(void *context)
 {
@@ -262,6 +263,8 @@ OTHER static int start_proxy(void *context, void **handle, uint64_t type, void *
 		*handle = net_op_start(NET, context, &body->common.proxy_op);
 	else if (type == ABI_NET_PLUGIN)
 		net_plugin_start(NET, parent, &body->common.net_plugin);
+	else if (type == ABI_KERNEL_LAUNCH)
+		*handle = hosttime_launch_begins(HOST, context);
 	return NCCL_SUCCESS;
 }
 
@@ -353,13 +356,23 @@ TRACK_HOT static int start_event_v7(void *context, void **handle, struct abi_des
 
 OTHER static int stop_other(void *handle)
 {
-	if (handle_kind(handle_word(handle)) == HANDLE_PLAN)
+	unsigned kind = handle_kind(handle_word(handle));
+
+	if (kind == HANDLE_PLAN)
 		track_plan_stop(TRACK, handle);
+	else if (kind == HANDLE_LAUNCH)
+		hosttime_launch_over(HOST, handle);
 	else
 		track_enqueued(TRACK, handle);
 	if (net_is_handle(handle))
 		net_stop(NET, handle);
 	return NCCL_SUCCESS;
+}
+
+OTHER static int stop_timed_group(void *handle)
+{
+	hosttime_call_over(HOST, handle);
+	return track_group_stop(TRACK, handle);
 }
 
 TRACK_HOT static int stop_event(void *handle)
@@ -369,7 +382,7 @@ TRACK_HOT static int stop_event(void *handle)
 	if (track_likely(kind == HANDLE_KERNEL)) /* its end came with state 22 */
 		return NCCL_SUCCESS;
 	if (kind == HANDLE_GROUP)
-		return track_group_stop(TRACK, handle);
+		return track_likely(!TRACK->options.host_time) ? track_group_stop(TRACK, handle) : stop_timed_group(handle);
 	if (kind != HANDLE_OPERATION || TRACK->traces)
 		return stop_other(handle);
 	return NCCL_SUCCESS;
@@ -398,6 +411,8 @@ TRACK_HOT OTHER static int other_state(void *handle, int state, union abi_state_
 		track_phase_stop(TRACK, handle, args->gpu_ns);
 	else if (net_is_handle(handle))
 		net_step_state(NET, handle, state, args);
+	else if (state == ABI_STATE_GROUP_END_BEGINS)
+		hosttime_call_begins(HOST, handle);
 	return NCCL_SUCCESS;
 }
 

@@ -85,6 +85,7 @@ struct track_ring {
 
 struct track_options {
 	bool p2p;                 /* follow Sends and Recvs */
+	bool host_time;           /* hosttime.h */
 	uint8_t api;              /* NCCL's interface; 0: not known */
 	enum box_timing timing;
 };

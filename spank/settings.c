@@ -38,6 +38,7 @@ static const struct {
 	{ "gzip", offsetof(struct settings, gzip) },
 	{ "json_max", offsetof(struct settings, json_max_bytes) },
 	{ "phases", offsetof(struct settings, phases) },
+	{ "host_time", offsetof(struct settings, host_time) },
 	{ "broadcasts", offsetof(struct settings, broadcasts) },
 	{ "net", offsetof(struct settings, net) },
 	{ "deny_nccl", offsetof(struct settings, deny_nccl) },

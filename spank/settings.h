@@ -81,6 +81,7 @@ struct settings {
 	uint64_t gzip;
 	uint64_t json_max_bytes;
 	uint64_t phases;
+	uint64_t host_time;
 	uint64_t broadcasts;
 	uint64_t net; /* enum settings_switch */
 	char deny_nccl[SETTINGS_TEXT_BYTES];

@@ -26,6 +26,7 @@ enum variable {
 	P2P,
 	MIN_SIZE,
 	PHASES,
+	HOST_TIME,
 	NET,
 	DENY_NCCL,
 	BUDGET,
@@ -48,6 +49,7 @@ static const char *const names[TASKENV_VARIABLES] = {
 	[P2P] = "NCCL_INSPECTOR_ENABLE_P2P",
 	[MIN_SIZE] = "NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES",
 	[PHASES] = "NCCL_INSPECTOR_PHASES",
+	[HOST_TIME] = "NCCL_INSPECTOR_HOST_TIME",
 	[NET] = "NCCL_INSPECTOR_NET",
 	[DENY_NCCL] = "NCCL_INSPECTOR_DENY_NCCL",
 	[BUDGET] = "NCCL_INSPECTOR_BUDGET_PERCENT",
@@ -138,6 +140,7 @@ static uint64_t find_number(enum variable variable, const struct settings *setti
 		[P2P] = settings->p2p,
 		[MIN_SIZE] = settings->min_size_bytes,
 		[PHASES] = settings->phases,
+		[HOST_TIME] = settings->host_time,
 	};
 
 	return number[variable];

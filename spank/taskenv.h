@@ -16,7 +16,7 @@
 #include "settings.h"
 
 #define TASKENV_MARKER "NCCL_INSPECTOR_SET_BY_SLURM"
-#define TASKENV_VARIABLES 19u     /* without the marker */
+#define TASKENV_VARIABLES 20u     /* without the marker */
 #define TASKENV_VALUE_BYTES 1280u /* of each that we set, with its NUL */
 #define TASKENV_PATH_BYTES (SETTINGS_TEXT_BYTES + 32u)
 

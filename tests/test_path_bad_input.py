@@ -8,7 +8,10 @@ from tests import jobs
 from tests.cluster import JOB_USER, Cluster
 
 MODES = "modes: prom, json, prom+json, report, off"
-KEYS = "keys: interval, p2p, min_size, verbose, dir, gzip, json_max, phases, broadcasts, net"
+KEYS = (
+    "keys: interval, p2p, min_size, verbose, dir, gzip, json_max, phases, host_time, "
+    "broadcasts, net"
+)
 BAD_VALUES = {
     "bogus": ("bogus", 'unknown mode "bogus"', MODES),
     "negative": ("prom,interval=-3", 'interval="-3" is not a number', KEYS),

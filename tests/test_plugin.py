@@ -86,6 +86,24 @@ def test_every_interface_measures_every_operation_truly(
     assert not list(raw.glob("*.prom")), "the last destroy takes the metrics away"
 
 
+@pytest.mark.parametrize("api", [4, 5, 7])
+def test_the_hosts_time_in_nccl_is_taken_where_it_is_asked_for(
+    raw: Path, tmp_path: Path, api: int
+) -> None:
+    args = ("--steps", "8", "--sizes", "64K", "--ops", "allreduce", "--api", str(api))
+    run = finished(tmp_path, *args, ranks=2, env=environment(raw, NCCL_INSPECTOR_HOST_TIME="1"))
+    for rank, box in boxes(raw, run).items():
+        calls = [op for ops in truth.by_kind(run.log(rank)).values() for op in ops]
+        slow = sum(op["seq"] % 4 == 3 for op in calls)  # of the stand-in's: 1 ms longer
+        facts = box.facts
+        assert slow > 1
+        # NCCL tells of its calls from v5 on.
+        count = len(calls) if api >= 5 else 0
+        assert (facts.calls, facts.launches) == (count, count)
+        assert facts.call_ns >= facts.launch_ns + (slow * 1_000_000 if count else 0)
+        assert facts.call_max_ns <= facts.call_ns
+
+
 def test_bandwidth_is_within_2_percent_of_the_applications_own_log(
     raw: Path, tmp_path: Path
 ) -> None:

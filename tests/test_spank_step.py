@@ -42,6 +42,7 @@ def test_the_tasks_get_every_variable_of_the_contract(node: Node) -> None:
         "NCCL_INSPECTOR_PROM_DUMP": "1",
         "NCCL_INSPECTOR_JSON": "0",
         "NCCL_INSPECTOR_PHASES": "0",
+        "NCCL_INSPECTOR_HOST_TIME": "0",
         "NCCL_INSPECTOR_NET": "off",
         "NCCL_INSPECTOR_BUDGET_PERCENT": "1.000",
         INTERVAL: "2000000",
@@ -130,13 +131,14 @@ def test_the_users_own_directory_wins(node: Node) -> None:
 
 def test_what_the_site_sets_for_the_plugin_reaches_the_task(node: Node) -> None:
     denied = "2.28.0-2.28.5,2.31.2"
-    words = ["default=json", "dir=/scratch", "net=auto", "phases=1", "budget=0.25"]
+    words = ["default=json", "dir=/scratch", "net=auto", "phases=1", "host_time=1", "budget=0.25"]
     words.append(f"deny_nccl={denied}")
     env = node.step(*(f"--word={word}" for word in words)).env
     assert env["NCCL_INSPECTOR_JSON"] == "1"
     assert env["NCCL_INSPECTOR_DUMP_DIR"] == "/scratch"
     assert env["NCCL_INSPECTOR_NET"] == "auto"
     assert env["NCCL_INSPECTOR_PHASES"] == "1"
+    assert env["NCCL_INSPECTOR_HOST_TIME"] == "1"
     assert env["NCCL_INSPECTOR_BUDGET_PERCENT"] == "0.250"
     assert env["NCCL_INSPECTOR_DENY_NCCL"] == denied
 

@@ -47,6 +47,10 @@ from nccl_inspector.model import (
 from nccl_inspector.packing import WORD_MAX
 
 READS = 3
+_HOST_TIMES = {
+    "calls": {"count": "calls", "ns": "call_ns", "max_ns": "call_max_ns"},
+    "launches": {"count": "launches", "ns": "launch_ns", "max_ns": "launch_max_ns"},
+}
 
 # By the numbers of plugin/box.h.
 _TIMINGS = (UNTIMED, GPU_TIMED, CPU_TIMED)
@@ -95,6 +99,11 @@ def _facts(copy: BoxCopy, name: str, alive: bool) -> Facts:
         beat_ns=HEADER.number(data, "beat_real_ns"),
         timing=_TIMINGS[timing],
         silent=SILENCES[silent],
+        **{
+            word: HEADER.number(data, f"{table}.{column}")
+            for table, words in _HOST_TIMES.items()
+            for column, word in words.items()
+        },
         **{
             word: HEADER.number(data, word)
             for word in (

@@ -67,6 +67,7 @@ class Config:
     gzip: bool
     json_max_bytes: int
     phases: bool
+    host_time: bool
     broadcasts: bool
     net: str
     deny_nccl: str

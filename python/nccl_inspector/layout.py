@@ -5,7 +5,7 @@ import struct
 from dataclasses import dataclass
 
 MAGIC = b"NCCLIBOX"
-VERSION = 4
+VERSION = 5
 NOT_KNOWN = 0xFFFFFFFF
 HIST_BUCKETS = 896
 OP_STATE_MASK, OP_USED = 3, 2
@@ -98,6 +98,8 @@ HEADER = _record(
     "net_on:I", "net_missed:I", "net_ns:Q",
     "sample_seq:I", "sample_length_bits:I", "sample_period_bits:I", "reserved1:I",
     "samples_kept:Q", "samples_lost:Q", "samples_unkinded:Q",
+    "calls.count:Q", "calls.ns:Q", "calls.max_ns:Q",
+    "launches.count:Q", "launches.ns:Q", "launches.max_ns:Q",
 )  # fmt: skip
 COMM = _record(
     "id:Q", "state:I", "generation:I", "nranks:i", "nnodes:i", "rank:i", "gpu:I",

@@ -263,6 +263,14 @@ class Facts:
     comms_created: int
     comms_destroyed: int
     net_missed: int = 0  # operations of the network proxy that network detail lacks
+    # With the setting `host_time`: calls of NCCL, from the begin of ncclGroupEnd to its end, and
+    # launches of its kernels; how many, and how long they took on the host in all and at most.
+    calls: int = 0
+    call_ns: int = 0
+    call_max_ns: int = 0
+    launches: int = 0
+    launch_ns: int = 0
+    launch_max_ns: int = 0
 
     @property
     def nccl(self) -> str:

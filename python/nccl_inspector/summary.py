@@ -62,7 +62,7 @@ from nccl_inspector.sampletable import JOB_SAMPLES_MAX
 from nccl_inspector.summaryrows import take_list, take_row, take_rows
 from nccl_inspector.vendormeans import VendorMeans
 
-FORMAT = "nccl-inspector-node-summary/8"
+FORMAT = "nccl-inspector-node-summary/9"
 BLOCK_BYTES_MAX = 32 << 10  # design.md 5: at most 32 KiB a rank, without samples and unions
 SAMPLES_BYTES_MAX = SAMPLE_FACTS_BYTES_MAX + samples_room(SAMPLES_MAX) + UNIONS_BYTES_MAX
 PROCESSES_MAX = 8192

@@ -108,6 +108,7 @@ def test_every_unix_time_of_the_model_is_one_of_the_names_with_an_iso_form() -> 
     names = {field.name for kind in kinds for field in fields(kind)}
     durations = {"busy_s", "cost_s", "age_s", "window_s"}
     durations |= {"gpu_s", "credit_s", "wire_s", "flush_s", "taken_s"}
+    durations |= {"call_s", "call_max_s", "launch_s", "launch_max_s", "usual_call_s"}
     assert {name for name in names if name.endswith("_s")} - durations == set(schema._TIMES)
 
 

@@ -206,6 +206,7 @@ static void choose_environment(void)
 	set("NCCL_INSPECTOR_DUMP_VERBOSE", (byte & 0x3c) == 0x3c);
 	set("NCCL_INSPECTOR_ENABLE_P2P", !(byte & 64) || byte & 32);
 	set("NCCL_INSPECTOR_PHASES", byte & 128);
+	set("NCCL_INSPECTOR_HOST_TIME", more & 16);
 	setenv("NCCL_INSPECTOR_NET", more & 1 ? "on" : more & 2 ? "auto" : "off", 1);
 	setenv("NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS", more & 4 ? "1000000" : "-1", 1);
 	setenv("NCCL_INSPECTOR_BUDGET_PERCENT", more & 8 ? "0.001" : "1", 1);

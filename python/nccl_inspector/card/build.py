@@ -44,6 +44,7 @@ from nccl_inspector.card.figures import (
     total_waiting,
 )
 from nccl_inspector.card.given import Given, with_record
+from nccl_inspector.card.hosttime import describe_hosts
 from nccl_inspector.card.model import (
     CRITICAL,
     INFO,
@@ -390,4 +391,5 @@ def _build(
         heat=tuple(row for row in over_time.heat if row[0] in accused),
         counters=hardware.counters,
         network=describe_network(placed, report.names, counted),
+        hosts=describe_hosts(placed, report.names),
     )

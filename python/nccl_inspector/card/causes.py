@@ -7,6 +7,7 @@ that speak for it become its evidence.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 
 from nccl_inspector.analysis.join import Communicator
 from nccl_inspector.analysis.queued import GPU, HOST, LateCall, Queued, queue_of
@@ -153,6 +154,23 @@ _LATE_ACTIONS = {
 }
 
 
+def _host_time(member: int, view: JobView) -> list[Evidence]:
+    """Return what a process's calls of NCCL take on its host, where that was measured.
+
+    No proof of a slow host: a call also blocks where its GPU is far behind.
+    """
+    each = [
+        one.facts.call_ns / one.facts.calls if one.facts.calls else None
+        for _, one in view.processes
+    ]
+    own = each.pop(member)
+    others = [one for one in each if one is not None]
+    if own is None or not others:
+        return []
+    words = "mean time of its host in a call of NCCL"
+    return [Evidence("boxes", words, own, "ns", median(others), len(others))]
+
+
 def _next_of(kind: str, node: str, uuid: str) -> str:
     if kind == HOST:
         return f"ssh {node} 'uptime; ps -eo pid,psr,pcpu,comm --sort=-pcpu | head -20'"
@@ -205,7 +223,7 @@ def _late_finding(
             Evidence("boxes", "mean wait in its GPU's queue", queued.wait_ns, "ns",
                      queued.peers_ns, queued.looks)
         )  # fmt: skip
-    evidence += slow.evidence(node, view.gpus[member])
+    evidence += [*_host_time(member, view), *slow.evidence(node, view.gpus[member])]
     why = _WHY[kind] + "."
     if excused:
         why = "Rank 0 is where programs log, evaluate and save: this is how a checkpoint looks."

@@ -7,6 +7,7 @@ and deltas are fractions of one. None: not known, or not defined; never a made-u
 
 from dataclasses import dataclass, field
 
+from nccl_inspector.card.hostmodel import HostTimes
 from nccl_inspector.card.networkmodel import Network
 
 SCHEMA_VERSION = "1.0.0"
@@ -458,6 +459,7 @@ class Card:
         tuple[str, tuple[float | None, ...]], ...
     ] = ()  # process in words, lateness ns per window
     network: Network | None = None  # None: no network detail was taken
+    hosts: HostTimes | None = None  # None: the host's time in NCCL was not measured
 
     @property
     def exit_code(self) -> int:
