@@ -115,6 +115,46 @@ def test_the_point_is_where_the_last_one_came_and_not_where_it_looks_alike() -> 
     assert (waits > 150 * MS).all()
 
 
+def exchanges(ranks: int, steps: int, late_ms: float) -> Records:
+    """Each rank sends to and receives from both neighbours in one call; all meet after that.
+
+    The ranks work at different speeds, and rank 3 comes late to each call.
+    """
+    chance = np.random.default_rng(7)
+    speed = 1 + 0.002 * chance.standard_normal(ranks)
+    ready, rows = np.zeros(ranks), []
+    send, recv = FUNCS.index("Send"), FUNCS.index("Recv")
+    for step in range(steps):
+        ready += 1000 * MS * speed + chance.normal(0, MS / 5, ranks)
+        ready[3] += late_ms * MS
+        begin = ready.copy()
+        end = np.maximum(np.maximum(np.roll(begin, 1), np.roll(begin, -1)), begin) + MS
+        for rank in range(ranks):
+            for way in (1, -1):
+                peer = (rank + way) % ranks
+                for func, first in ((send, rank), (recv, peer)):
+                    joined = (step * ranks + first) * 2 + ((func == send) == (way == 1))
+                    rows.append((rank, func, peer, step, begin[rank], end[rank], joined))
+        ready[:] = (end + 200 * MS * speed).max() + 50_000
+    rows.sort(key=lambda row: (row[0], row[4]))
+    member, func_of, peer_of, number, began, ended, joint = np.array(rows).astype(np.int64).T
+    same = np.zeros(len(rows), np.int64)
+    return Records(
+        comms=(Comm(1, "world", ranks, 1, 0, tuple(range(ranks))),), member=member, comm=same,
+        func=func_of, size_class=same + 22, number=number, peer=peer_of, bytes=same + (1 << 22),
+        begin=began, end=ended, queued=same, joined=joint, piece=same, run=same, members=ranks,
+        shift=same, lost=0,
+    )  # fmt: skip
+
+
+def test_the_point_is_found_where_neighbours_exchange_and_ranks_differ_in_speed() -> None:
+    found = fill_holes(exchanges(32, 40, late_ms=150))
+    hidden = found.comm == 1
+    assert hidden.sum() == 32 * 39
+    waits = (found.end - found.begin)[hidden & (found.member == 20)]
+    assert waits == pytest.approx(150 * MS, rel=0.1)
+
+
 @pytest.mark.parametrize("steps", [8, 40])
 def test_the_point_is_found_though_the_late_one_is_late_by_the_same_time_always(steps: int) -> None:
     given = phases(steps, varies_ns=0)

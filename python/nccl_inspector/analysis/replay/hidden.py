@@ -73,10 +73,11 @@ def _find_points(records: Records) -> _Points | None:
     return _Points(before[whole], after[whole], present) if whole.sum() >= _TIMES_MIN else None
 
 
-def _steps(records: Records, points: _Points, place: Ints) -> tuple[Ints, Ints]:
+def _steps(records: Records, points: _Points, place: Ints, kernel: Ints) -> tuple[Ints, Ints]:
     """Return the class of each point, and how often the first process is at such a place.
 
-    Points are alike where all processes are between the same two places of their program.
+    Points are alike where all processes are between the same two places of their program, of which
+    none is within a kernel.
     """
     many = int(place.max()) + 1
     between = place[points.before] * many + place[points.after]
@@ -84,18 +85,18 @@ def _steps(records: Records, points: _Points, place: Ints) -> tuple[Ints, Ints]:
     parts = parts.reshape(points.before.shape).astype(np.uint64) + np.uint64(1)
     weights = np.random.default_rng(1).integers(1, 1 << 62, parts.shape[1]).astype(np.uint64)
     own = np.flatnonzero(records.member == points.present[0])
+    own = own[np.append(True, kernel[own[1:]] != kernel[own[:-1]])]
     steps, counts = np.unique(place[own[:-1]] * many + place[own[1:]], return_counts=True)
     at = np.minimum(np.searchsorted(steps, between[:, 0]), len(steps) - 1)
     every = np.where(steps[at] == between[:, 0], counts[at], len(own))
     return number_rows((parts * weights).sum(axis=1, dtype=np.uint64)), every
 
 
-def _of_kernels(records: Records, place: Ints) -> Ints:
+def _of_kernels(kernel: Ints, place: Ints) -> Ints:
     """Return the places of rows, of which those of one kernel share one.
 
     Which of the Sends and Recvs of one call ends last is chance.
     """
-    kernel = kernels(records, *streams(records), records.run)
     least = np.full(int(kernel.max()) + 1, int(place.max()))
     np.minimum.at(least, kernel, place)
     return least[kernel]
@@ -135,7 +136,9 @@ def _by_process(early: Floats, gap: Floats, alike: Ints) -> int:
     left = np.median(np.abs(gap - y), axis=0) / np.sqrt(len(gap))
     many = int(alike.max()) + 1
     x, y = x - medians(alike, x, many)[alike], y - medians(alike, y, many)[alike]
-    told = np.abs(x) > np.maximum(_SPREAD_NS_MIN, _CLEARLY * left)
+    # By how much gaps differ from one process to another by their own work.
+    own = min(float(np.median(np.abs(y))), float(np.median(np.abs(y - x))))
+    told = np.abs(x) > np.maximum(_SPREAD_NS_MIN, _CLEARLY * np.maximum(left, own))
     x, y = x[told], y[told]
     near = _SLOPE_TOLERANCE * np.abs(x)
     return int(np.sum(np.abs(y - x) < near)) - int(np.sum(np.abs(y) < near))
@@ -187,14 +190,15 @@ def _hidden(records: Records, points: _Points) -> Mask:
         classes, records.func, records.size_class, (records.peer != PEER_NONE).astype(np.int64)
     )
     place = number_rows(kind, positions(records, number_rows(classes, records.func)))
-    place = _of_kernels(records, place)
-    classes, every = _steps(records, points, place)
+    kernel = kernels(records, *streams(records), records.run)
+    place = _of_kernels(kernel, place)
+    classes, every = _steps(records, points, place, kernel)
     sure: list[tuple[float, Ints]] = []
     low = int(records.begin.min())
     arrivals = (records.end[points.before] - low).astype(float)
     gaps = (records.begin[points.after] - records.end[points.before]).astype(float)
     latest = _latest(arrivals.max(axis=1, keepdims=True) - arrivals, gaps)
-    stage = stages(records, kernels(records, *streams(records), records.run))[points.present]
+    stage = stages(records, kernel)[points.present]
     for number in np.flatnonzero(np.bincount(classes) >= _TIMES_MIN).tolist():
         mine = np.flatnonzero(classes == number)
         before, after = points.before[mine], points.after[mine]
