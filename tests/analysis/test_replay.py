@@ -60,6 +60,16 @@ def test_a_slower_gpu_is_named_with_what_it_costs_and_nobody_else_is(
     assert all(one.cost_share < COST_MIN / 2 for one in found[1:])
 
 
+@pytest.mark.parametrize("work", [1.0, 4.0, 8.0])
+def test_what_a_rank_costs_does_not_depend_on_where_records_are_cut_into_pieces(
+    work: float,
+) -> None:
+    # A piece has three of the longest steps, and the rank's delay goes on through its borders.
+    fault, make = Fault((5,), 1.08), partial(data_parallel, steps=100, work=work)
+    (found,) = _warned(_judge(make(fault=fault)))
+    assert found.cost_share == pytest.approx(_true_cost(make, fault), rel=0.04)
+
+
 @pytest.mark.parametrize("make", [data_parallel, tensor_and_data_parallel])
 def test_clocks_that_are_seconds_apart_change_nothing(make: Make) -> None:
     job = make(fault=Fault((5,), 1.05))

@@ -164,6 +164,7 @@ def _carry_on(
     usual_step = np.where(has, usual - usual[np.maximum(previous, 0)], usual)
     # A rank's pace: its own steps against the usual ones, where both are known.
     clear = ~murky & ~order.queued & ~np.isnan(step) & (usual_step > QUEUED_NS)
+    clear &= ~(has & order.queued[np.maximum(previous, 0)])
     with np.errstate(invalid="ignore", divide="ignore"):
         ratio = np.where(clear, step / usual_step, np.nan)
     fine = ~np.isnan(ratio)
@@ -193,14 +194,15 @@ def _carry_on(
         base = np.where(has[todo], usual[before], 0.0)
         # Those who were not queued tell how long the step takes: all take the middle of them.
         told = ~order.queued[todo]
-        ready = base + step[todo] / pace[records.member[todo]]
+        # From when it was ready there, not from when its stream was free.
+        own_base = np.where(has[todo], own[before], 0.0)
+        ready = base + (order.gap[todo] - own_base) / pace[records.member[todo]]
         here = number_rows(place[todo])
         middle = medians(here[told], ready[told], int(here.max()) + 1)[here]
         nobody = np.isnan(middle)
         # Where all were queued they were ready at any time since the operation before: at once.
         # Most were ready when most began, at the latest: who alone was not queued is late.
         usual[todo] = np.fmin(np.where(nobody, base, middle), usual[todo])
-        own_base = np.where(has[todo], own[before], 0.0)
         by_ratio = np.fmin(order.gap[todo], middle * _ratio(own, usual, previous[todo]))
         queued_own = np.where(nobody, own_base, by_ratio)
         own[todo] = np.where(told, order.gap[todo], queued_own)

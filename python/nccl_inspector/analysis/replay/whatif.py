@@ -6,7 +6,7 @@ end that it depends on. It ends on all its ranks T after the last one has begun.
 gaps and T the replay gives the recorded times; each question changes some of them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -29,6 +29,8 @@ from nccl_inspector.analysis.replay.records import Records
 from nccl_inspector.analysis.replay.stages import parts_of_job
 
 PARTS = 4  # of a piece, that are looked at one by one
+_MOST_OF_PIECE = 0.5
+_NOBODY = np.zeros(0, np.int64)
 _ENDS_MAX = 1 << 22  # times that are held at once
 
 
@@ -54,6 +56,9 @@ class Piece:
     length: float  # that the replay could have changed
     saved: Floats  # by question: how much sooner it would have ended
     parts: Floats  # parts of equal length x questions: by how much more in each
+    # The end of each part, and the begin x questions: how much sooner the processes that are asked
+    # about were there than the middle one. The others have not felt that yet.
+    ahead: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,19 +101,21 @@ def _replay(
     records: Records,
     plan: Plan,
     program: Program,
-    gaps: tuple[Floats, Floats],
+    gaps: tuple[Floats, Floats, Floats],
     questions: Sequence[Question],
     ends: Floats,
 ) -> None:
     """Fill in the ends of a program's rows (places x questions), ns since its piece's first begin.
 
-    `gaps`: own and at the peers' pace, by row of the records. `ends` has one more row.
+    `gaps`: own and at the peers' pace, by row of the records, and which share of a gap may change.
+    `ends` has one more row.
     """
     at = program.at
     rows = plan.rows[at]
     changed = _changed(program, records.member[rows], questions)
     begin, taken, beyond = plan.begin[at], plan.taken[at], plan.beyond[at]
-    own, fixed = gaps[0][rows], gaps[1][rows][changed.place]
+    own, share = gaps[0][rows], gaps[2][rows]
+    fixed = (own + (gaps[1][rows] - own) * share)[changed.place]
     ended, caused = plan.ended[at], plan.caused[at]
     held, free = (plan.cause[at] < 0) & (caused == EARLY), plan.free[at]
     # What nothing is known of before it, and what needs something of the piece before.
@@ -120,7 +127,7 @@ def _replay(
     longer = []
     for column, question in enumerate(questions):
         if question.gap is not None:
-            more = question.gap[rows]
+            more = question.gap[rows] * share
             longer.append((column, np.maximum(own + more, 0.0)))
             mine = changed.column == column
             fixed[mine] = np.maximum(fixed[mine] + more[changed.place[mine]], 0.0)
@@ -164,7 +171,9 @@ class Replay:
         self._gaps = gaps.own, np.where(np.isnan(gaps.usual), gaps.own, gaps.usual)
         self._plan = make_plan(records, order)
         self.part = parts_of_job(records)  # by process
-        self._pieces = _pieces(records, self._plan, self.part)
+        self._pieces = _pieces(records, self._plan, self.part, order.blocks)
+        # A gap that began in the piece before is of this piece in part only.
+        self._inside = self._share_since(lambda one: one.start)
         self._programs: dict[tuple[int, int], Program] = {}
 
     def to_peers_pace(self, members: Sequence[int]) -> Floats:
@@ -173,12 +182,23 @@ class Replay:
         mine = np.isin(self._records.member, members)
         return np.where(mine, np.nan_to_num(usual - own), 0.0)
 
+    def _share_since(self, moment: Callable[["_Known"], int]) -> Floats:
+        """Return by row which share of its own gap lies after a moment of its piece."""
+        moments = np.full(len(self._plan.bounds) - 1, -(1 << 62), np.int64)
+        for piece, one in self._pieces.items():
+            moments[piece] = moment(one)
+        since = (self._records.begin - moments[self._records.piece]).astype(float)
+        own = np.maximum(np.nan_to_num(self._gaps[0]), 1.0)
+        found: Floats = np.clip(since / own, 0.0, 1.0)
+        return found
+
+    def _member_at(self, positions: Ints) -> Ints:
+        found: Ints = self._records.member[self._plan.rows[positions]]
+        return found
+
     def in_first_half(self) -> Mask:
         """Tell which rows begin in the first half of their piece."""
-        middle = np.full(len(self._plan.bounds) - 1, np.iinfo(np.int64).max)
-        for piece, one in self._pieces.items():
-            middle[piece] = one.end - int(one.length / 2)
-        found: Mask = self._records.begin < middle[self._records.piece]
+        found: Mask = self._share_since(_middle) == 0
         return found
 
     def ask(self, questions: Sequence[Question]) -> list[Piece]:
@@ -198,7 +218,8 @@ class Replay:
                 self._programs[low, high] = make_program(self._plan, low, high)
             program = self._programs[low, high]
             ends = room[: high - low + 1]
-            _replay(self._records, self._plan, program, self._gaps, everything, ends)
+            gaps = *self._gaps, self._inside
+            _replay(self._records, self._plan, program, gaps, everything, ends)
             place = np.empty(high - low, np.int64)
             place[program.at - low] = np.arange(high - low)
             for piece in some:
@@ -206,13 +227,39 @@ class Replay:
                     known = self._pieces[piece]
                     last = [[place[one - low] for one in parts] for parts in known.last]
                     sooner = _sooner(ends, last)
+                    whose = [
+                        np.concatenate([self._member_at(one) for one in parts] or [_NOBODY])
+                        for parts in known.last
+                    ]
                     found.append(
                         Piece(
                             piece, known.start, known.end, known.length, sooner[-1],
-                            np.diff(sooner, axis=0),
+                            np.diff(sooner, axis=0), _ahead(ends, last, whose, everything, sooner),
                         )
                     )  # fmt: skip
         return found
+
+
+def _ahead(
+    ends: Floats,
+    last: Sequence[Sequence[Ints]],
+    whose: Sequence[Ints],
+    questions: Sequence[Question],
+    sooner: Floats,
+) -> Floats:
+    """Return by moment and question how much more its own processes were sooner; 0: it has none.
+
+    `whose`: by moment the processes of the rows in `last`.
+    """
+    found = np.zeros(sooner.shape)
+    for column, question in enumerate(questions):
+        for moment, parts in enumerate(last if question.members else ()):
+            rows = np.concatenate([*parts, _NOBODY])
+            own = rows[np.isin(whose[moment], question.members)]
+            if len(own):
+                middle = float(np.median(ends[own, 0] - ends[own, column]))
+                found[moment, column] = middle - sooner[moment, column]
+    return found
 
 
 def _sooner(ends: Floats, last: Sequence[Sequence[Ints]]) -> Floats:
@@ -250,6 +297,10 @@ class _Known:
     length: float
 
 
+def _middle(piece: _Known) -> int:
+    return piece.end - int(piece.length / 2)
+
+
 def _by_part(last: Ints, part: Ints) -> tuple[Ints, ...]:
     """Group positions by the part of the job whose rows they are, without those that are -1."""
     last = last[last >= 0]
@@ -257,10 +308,20 @@ def _by_part(last: Ints, part: Ints) -> tuple[Ints, ...]:
     return tuple(last[part == one] for one in np.unique(part).tolist())
 
 
-def _pieces(records: Records, plan: Plan, part: Ints) -> dict[int, _Known]:
+def _medians_by_piece(pieces: Ints, values: Ints) -> dict[int, int]:
+    """Return the middle value of each piece that has one; a value for each process."""
+    order = order_groups(pieces)
+    cuts = np.flatnonzero(np.diff(pieces[order])) + 1
+    groups = np.split(order, cuts) if len(order) else []
+    return {int(pieces[one[0]]): int(np.median(values[one])) for one in groups}
+
+
+def _pieces(records: Records, plan: Plan, part: Ints, blocks: Mask) -> dict[int, _Known]:
     """Return the pieces that can be replayed: those of more than one row.
 
-    `part`: of the job, by process.
+    `part`: of the job, by process. `blocks`: by row of the records. From one blocking operation to
+    another, where that is most of a piece: what happened after the last one the others have felt in
+    part only.
     """
     rows = plan.rows
     member = records.member[rows]
@@ -271,19 +332,31 @@ def _pieces(records: Records, plan: Plan, part: Ints) -> dict[int, _Known]:
     owner = number_rows(plan.piece, member)
     # What begins before anything that it could depend on is known stays where it was.
     held = np.flatnonzero(plan.cause >= 0)
+    by_work = blocks[rows[plan.cause[held]]]
+    held = held[by_work] if by_work.any() else held
     since = end[plan.cause[held]]
     order = order_rows(owner[held], since, since)
     order = order[np.append(True, np.diff(owner[held][order]) != 0)[: len(order)]]
     first_of, since = plan.piece[held][order], since[order]
+    begins = _medians_by_piece(first_of, since)
+    holds = np.flatnonzero(blocks[rows])
+    latest = np.full(int(owner.max()) + 1, -1, np.int64)
+    np.maximum.at(latest, owner[holds], end[holds])
+    has = latest >= 0
+    of_owner = np.empty(len(latest), np.int64)
+    of_owner[owner] = plan.piece
+    holding = _medians_by_piece(of_owner[has], latest[has])
     found: dict[int, tuple[int, int, Ints]] = {}
     for piece, (low, high) in enumerate(pairwise(plan.bounds.tolist())):
         if high - low > 1:
             until = int(end[low:high].max())
-            own = since[first_of == piece]
             if piece - 1 in found and run[low - 1] == run[low]:
                 first = found[piece - 1][1]
             else:
-                first = int(np.median(own)) if len(own) else until
+                first = begins.get(piece, until)
+            held_until = holding.get(piece, until)
+            if held_until - first >= _MOST_OF_PIECE * (until - first):
+                until = held_until
             moments = np.linspace(first, until, PARTS + 1).astype(np.int64)
             found[piece] = min(int(plan.start[piece]), first), until, moments
     asked = np.isin(pieces, list(found))
