@@ -76,6 +76,7 @@ def measure(folder: Path, cycles: int) -> list[Figure]:
     pause_s = 0.1
     with _agent(folder, f"agent_interval = {pause_s}\n") as (process, raw, run_dir):
         own = run_dir / "prom" / "nccl_inspector_agent.prom"
+        _until(own.exists, "the agent's own file", process)
         begun_s, passes = _cpu_s(process.pid), 0
         for cycle in range(cycles):
             for number in range(PROCESSES):
