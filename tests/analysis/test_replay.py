@@ -11,9 +11,11 @@ import pytest
 from nccl_inspector.analysis.replay import records as records_module
 from nccl_inspector.analysis.replay.bound import gaps_if_faster
 from nccl_inspector.analysis.replay.cause import COST_MIN, LATE, OUTSIDE, TRANSFER, Cause
+from nccl_inspector.analysis.replay.changes import find_changes
 from nccl_inspector.analysis.replay.gaps import find_gaps
 from nccl_inspector.analysis.replay.judge import Judged, judge_records
 from nccl_inspector.analysis.replay.order import find_order
+from nccl_inspector.analysis.replay.outsidecauses import outside_causes
 from nccl_inspector.analysis.replay.records import Source, gather
 from nccl_inspector.analysis.replay.whatif import Replay
 from tests.analysis.stepjobs import Fault, Floats, StepJob, data_parallel, tensor_and_data_parallel
@@ -224,16 +226,20 @@ def test_a_gap_that_operations_fill_is_no_work_of_the_rank() -> None:
     assert not gaps_if_faster(idle, order, find_gaps(idle, order)).any()
 
 
-def _outside(parts: Sequence[tuple[StepJob, bool]]) -> list[Cause]:
-    """What is said of a job whose parts follow each other."""
+def _one_after_the_other(parts: Sequence[StepJob]) -> StepJob:
     operations: list[tuple[int, Floats, Floats]] = []
     shift = 0.0
-    for part, _ in parts:
+    for part in parts:
         (own,) = part.comms.values()
         first = len(operations)
         operations += [(first + n, begin + shift, end + shift) for n, begin, end in own]
         shift += part.end_s
-    found = _judge(StepJob({tuple(range(16)): operations}, shift, 16)).causes
+    return StepJob({tuple(range(16)): operations}, shift, 16)
+
+
+def _outside(parts: Sequence[tuple[StepJob, bool]]) -> list[Cause]:
+    """What is said of a job whose parts follow each other."""
+    found = _judge(_one_after_the_other([part for part, _ in parts])).causes
     return [one for one in found if one.kind == OUTSIDE]
 
 
@@ -280,6 +286,21 @@ def test_a_stop_of_all_ranks_that_is_longer_than_a_piece_is_counted_whole() -> N
     assert stopped.end - stopped.start >= 80e9
     assert not stopped.whole
     assert not stopped.still
+
+
+def test_a_slow_time_stands_out_of_what_pieces_differ_by_chance() -> None:
+    usual, waits = data_parallel(steps=200, seed=1), data_parallel(steps=60, seed=2, input_s=0.15)
+    job = _one_after_the_other([usual, waits, usual])
+    records = gather(job.sources(), 16)
+    assert records is not None
+    order = find_order(records)
+    gaps = find_gaps(records, order)
+    replay, changes = Replay(records, order, gaps), find_changes(records, order, gaps)
+    (found,) = outside_causes(records, order, replay, changes)
+    assert found.ratio == pytest.approx(1.2, abs=0.05)
+    noise = 0.2 * np.random.default_rng(3).standard_normal(len(changes.grown))
+    apart = np.where(changes.grown < 1.05, changes.grown + noise, changes.grown)
+    assert outside_causes(records, order, replay, replace(changes, grown=apart)) == []
 
 
 def test_ranks_that_wait_now_longer_and_now_shorter_have_no_slow_time() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from nccl_inspector.analysis.replay.arrays import Floats, Mask, first_rows, number_rows
+from nccl_inspector.analysis.replay.arrays import Floats, first_rows, number_rows
 from nccl_inspector.analysis.replay.cause import HABIT_TIMES, OUTSIDE, TOLD_MIN, Cause
 from nccl_inspector.analysis.replay.changes import GROWN, Changes
 from nccl_inspector.analysis.replay.costs import cost_then, replayed_s, saved_share, slow_times
@@ -19,6 +19,7 @@ from nccl_inspector.analysis.standstills import Standstill
 _OUTSIDE_PIECES_MIN, _OUTSIDE_SHARE_MAX = 8, 0.6
 # A server waits for requests now longer and now shorter: its slow pieces are scattered.
 _DENSE, _ELSEWHERE = 0.7, 0.3
+_ERRORS, _SPREAD_MIN, _REST_MIN = 4.0, 0.01, 4
 _ONE_STOP = 0.8  # of what each rank took longer: it stopped once
 STANDSTILL_S_MIN = 60.0  # a shorter one is part of many programs
 
@@ -42,9 +43,19 @@ def _stops_once(records: Records, order: Order, more: Floats, pieces: Sequence[i
     return bool(np.median(most[some] / every[some]) >= _ONE_STOP)
 
 
-def _is_time(grown: Mask, slow: Sequence[int]) -> bool:
+def _is_time(grown: Floats, slow: Sequence[int]) -> bool:
     """Tell whether nearly all pieces from the first to the last of a slow time have grown."""
-    return bool(np.mean(grown[slow[0] : slow[-1] + 1]) >= _DENSE)
+    return bool(np.mean(grown[slow[0] : slow[-1] + 1] >= GROWN) >= _DENSE)
+
+
+def _stands_out(slow: Floats, rest: Floats) -> bool:
+    """Tell whether a slow time's pieces have grown by more than pieces differ by chance."""
+    rest = rest[np.isfinite(rest)]
+    if len(rest) < _REST_MIN:
+        return True
+    # With the tails: a few long waits in it do not make a time slow.
+    error = max(float(np.std(rest)), _SPREAD_MIN) / len(slow) ** 0.5
+    return bool(np.nanmedian(slow) - np.median(rest) >= _ERRORS * error)
 
 
 def outside_causes(records: Records, order: Order, replay: Replay, changes: Changes) -> list[Cause]:
@@ -55,11 +66,12 @@ def outside_causes(records: Records, order: Order, replay: Replay, changes: Chan
         return []
     answers = replay.ask([Question(gap=changes.gap)])
     _, _, rows = saved_share(answers, 1)
-    grown_in = changes.grown[[one.piece for one in answers]] >= GROWN
+    grown_in = changes.grown[[one.piece for one in answers]]
     times = [one for one in slow_times(rows) if _is_time(grown_in, one)]
     rest = np.delete(grown_in, [at for one in times for at in range(one[0], one[-1] + 1)])
-    if len(rest) and np.mean(rest) > _ELSEWHERE:
+    if len(rest) and np.mean(rest >= GROWN) > _ELSEWHERE:
         return []
+    times = [one for one in times if _stands_out(grown_in[one], rest)]
     found = []
     for slow in times:
         # Where all ranks wait by chance for one thing, who waited how long is mostly hidden.
