@@ -26,7 +26,7 @@ def unseen_port(
     view: JobView,
     hardware: Sequence[Finding],
 ) -> str:
-    """Return why a slow port might not have shown; empty: there is none.
+    """Return why a slow port might not have shown, or an empty text if there is no such port.
 
     `transports`: class by communicator. `hardware`: what counters say.
     """

@@ -272,8 +272,8 @@ def _join(raw: _Raw) -> Ints:
 def _active_ns(raw: _Raw, bursts: _Bursts) -> int:
     """Return for how long a job had operations: about that of the process that had them longest.
 
-    Records of all the time cover it from the first to the last. Of bursts each stands for the time
-    until the next one; where there are no operations, in a long break, there is none.
+    Unbroken records cover the time from their first operation to their last one. A burst stands for
+    the time until the next burst. A long break without operations does not count.
     """
     if bursts.length == bursts.period:
         first = np.full(int(raw.member.max()) + 1, np.iinfo(np.int64).max)
