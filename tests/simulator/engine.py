@@ -320,7 +320,8 @@ class World:
             done = np.where(done > dead, NEVER_NS, done)
         held = np.repeat(done, part.shape[1])
         if func == "Broadcast" and size <= BUFFER_BYTES * group.channels:
-            # It goes round from the first rank. A rank is done when its part is in its neighbour's buffers.
+            # It goes round from the first rank. A rank is done when its part is in the buffers of
+            # the next one.
             after_last = begin.reshape(part.shape) - latest[:, None]
             held = held + np.maximum.accumulate(after_last, axis=1).ravel()
         end = held + noise.end_us * US * np.abs(z[::-1])

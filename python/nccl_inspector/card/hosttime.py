@@ -8,7 +8,7 @@ from nccl_inspector.card.hostmodel import HostTime, HostTimes
 from nccl_inspector.card.limits import Limits
 from nccl_inspector.card.model import Card
 from nccl_inspector.card.tables import Grid, Row
-from nccl_inspector.card.words import compact, duration, number, percent
+from nccl_inspector.card.words import compact, duration, elapsed, number
 from nccl_inspector.columns import Column
 from nccl_inspector.model import Process
 
@@ -21,7 +21,7 @@ _COLUMNS = (
     Column("calls"),
     Column("mean"),
     Column("longest"),
-    Column("of its time"),
+    Column("in all"),
     Column("launches"),
     Column("mean"),
     Column("longest"),
@@ -47,7 +47,7 @@ def describe_hosts(placed: Sequence[tuple[str, Process]], names: Sequence[str]) 
     return HostTimes(tuple(slowest), len(found), median(one.mean_s for one in found))
 
 
-def _cells(one: HostTime, wall_s: float | None) -> tuple[str, ...]:
+def _cells(one: HostTime) -> tuple[str, ...]:
     launch_s = one.launch_s / one.launches if one.launches else 0.0
     return (
         one.process,
@@ -55,7 +55,7 @@ def _cells(one: HostTime, wall_s: float | None) -> tuple[str, ...]:
         compact(one.calls),
         duration(one.mean_s * _NS),
         duration(one.call_max_s * _NS),
-        percent(one.call_s / wall_s) if wall_s else "-",
+        elapsed(one.call_s),
         compact(one.launches),
         duration(launch_s * _NS),
         duration(one.launch_max_s * _NS),
@@ -72,7 +72,7 @@ def host_times(card: Card, limits: Limits) -> Grid:
         return Grid("HOST")
     least_s = _SLOW_TIMES * found.usual_call_s
     slow = [one for one in found.processes if one.mean_s >= least_s] or found.processes[:1]
-    rows = tuple(Row(_cells(one, card.job.wall_s)) for one in slow[: limits.hosts])
+    rows = tuple(Row(_cells(one)) for one in slow[: limits.hosts])
     about = (
         "(how long the application was inside NCCL's calls, launches of kernels among it; the "
         f"middle process {duration(found.usual_call_s * _NS)} a call)"
