@@ -4,6 +4,7 @@ import random
 from dataclasses import replace
 from functools import cache
 
+from nccl_inspector.card.hostmodel import HostTime, HostTimes
 from nccl_inspector.card.model import (
     CANNOT_TELL,
     COMMUNICATION,
@@ -46,6 +47,7 @@ from nccl_inspector.card.model import (
     Transport,
     Verdict,
 )
+from nccl_inspector.card.networkmodel import SEND, Network, NetworkPeer, QueuePair
 
 START_S = 1785679200  # 2026-08-02 14:00:00 UTC
 WINDOW_S = 10
@@ -471,6 +473,11 @@ def hostile(text: str = NASTY) -> Card:
         (Counter(text, text, text, text, 1.0, text, WARNING, text),),
         Baseline(5, (text,), (BaselineMetric(text, 1.0, text, 1.0, 1.0, 1.0),)),
         ((text, wave(1e5, 3)),),
+        Network(
+            (NetworkPeer(text, text, text, 0, 1, text, SEND, 9, 9, 1.0, 1.0, 1.0, 1.0,
+                         (QueuePair(1, 0, 9, 9, text),)),), 1, 9, 9, 0, 0, 1.0,
+        ),
+        HostTimes((HostTime(text, text, 9, 1.0, 1.0, 9, 1.0, 1.0),), 1, 0.1),
     )  # fmt: skip
 
 
@@ -514,6 +521,10 @@ def huge() -> Card:
         ),
         counters=tuple(replace(card.counters[0], node=node) for node in nodes),
         heat=tuple((f"rank {n}", heat[n % 32][1]) for n in range(8192)),
+        hosts=HostTimes(
+            tuple(HostTime(f"rank {n}", nodes[n], 10**18, 1e18, 1e18, 10**18, 1e18, 1e18)
+                  for n in range(256)), 8192, 1e18,
+        ),
     )  # fmt: skip
 
 
