@@ -366,6 +366,26 @@ def test_the_same_file_twice_counts_once(good: Path) -> None:
         assert capture.refused == {"duplicate": 8}
 
 
+def test_communicators_have_the_same_place_in_each_process_whichever_began_first(
+    tmp_path: Path,
+) -> None:
+    # Two of one size: many operations of the one, few of the other, which half of the ranks
+    # happened to begin first.
+    for rank in range(4):
+        lines = []
+        for comm, every in (("0xa", 1), ("0xb", 10)):
+            early_us = 5_000 if (comm == "0xb") == (rank < 2) else 0
+            for number in range(1, 201, every):
+                start_us = START_US + number * 20_000 - early_us
+                line = ours(number, rank, 2_000_000, start_us)
+                lines.append(line | {"header": header(rank, comm=comm)})
+        write(tmp_path, f"{rank}.log", lines)
+    with load(tmp_path) as capture:
+        found = sample_lines(capture).by_process
+    places = {(kind.comm_id, kind.created_ns) for one in found.values() for kind in one.kinds}
+    assert len(places) == 2
+
+
 def test_a_communicator_of_many_ranks_has_no_repeated_operations_until_one_is(
     tmp_path: Path,
 ) -> None:

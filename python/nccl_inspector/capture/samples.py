@@ -39,6 +39,7 @@ from nccl_inspector.sampletable import LENGTH_BITS_MIN, PERIOD_BITS_MAX, PERIODS
 _PROCESS_ROWS_MAX, _PROCESS_ROWS_MIN = 8192, 256
 ALL_BITS = 34  # length and period of bursts where all operations are taken
 SLOT_BITS = 28  # operations are counted by slots of so many ns (2^n) to choose bursts
+_APART = 0.3  # of logarithms of how many operations communicators have, to differ by that
 _GROUP_MEMBERS_MAX = 8  # the plugin keeps no records of the members of larger groups
 _CLOCK_WINDOW_NS = 60 * NS_PER_S
 _ONE_CLOCK_NS = NS_PER_S // 10  # GPUs of a process whose clocks differ by less have one clock
@@ -323,14 +324,19 @@ def _on_unix_time(rows: _Rows) -> _Rows:
 def _ordinals(rows: _Rows, kinds: _Kinds) -> Ints:
     """Return for each kind the place of its communicator among those of its process.
 
-    Lines do not say when a communicator was made: by the first operation.
+    Lines do not say when a communicator was made. Which of two had an operation first may differ
+    from one process to another: so by how many they had, and by the first one where that is alike.
     """
     first = np.full(int(kinds.stream.max()) + 1, np.iinfo(np.int64).max)
     np.minimum.at(first, rows.stream, rows.start_ns)
     found = np.zeros(len(first), np.int64)
     process = np.zeros(len(first), np.int64)
     process[kinds.stream] = kinds.process
-    order = np.lexsort((first, process))
+    many = np.log(np.maximum(np.bincount(rows.stream, minlength=len(first)), 1))
+    by_many = np.argsort(many)
+    alike = np.zeros(len(first), np.int64)
+    alike[by_many[1:]] = np.cumsum(np.diff(many[by_many]) > _APART)
+    order = np.lexsort((first, alike, process))
     begins = np.append(0, np.flatnonzero(np.diff(process[order])) + 1)
     found[order] = np.arange(len(order)) - np.repeat(begins, np.diff(np.append(begins, len(order))))
     return found[kinds.stream]
