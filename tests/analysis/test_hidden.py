@@ -115,27 +115,29 @@ def test_the_point_is_where_the_last_one_came_and_not_where_it_looks_alike() -> 
     assert (waits > 150 * MS).all()
 
 
-def exchanges(ranks: int, steps: int, late_ms: float) -> Records:
+def exchanges(ranks: int, speeds: float, apart_ns: float, seed: int = 7) -> Records:
     """Each rank sends to and receives from both neighbours in one call; all meet after that.
 
-    The ranks work at different speeds, and rank 3 comes late to each call.
+    The ranks work at different speeds, and rank 3 comes 150 ms late to each call. `apart_ns`: by
+    how much each comes to the point and leaves it at a time of its own.
     """
-    chance = np.random.default_rng(7)
-    speed = 1 + 0.002 * chance.standard_normal(ranks)
+    steps, chance = 40, np.random.default_rng(seed)
+    speed = 1 + speeds * chance.standard_normal(ranks)
+    come, leave = (apart_ns * chance.standard_normal(ranks) for _ in range(2))
     ready, rows = np.zeros(ranks), []
     send, recv = FUNCS.index("Send"), FUNCS.index("Recv")
     for step in range(steps):
-        ready += 1000 * MS * speed + chance.normal(0, MS / 5, ranks)
-        ready[3] += late_ms * MS
+        ready += 1000 * MS * speed + chance.normal(0, MS / 50 if apart_ns else MS / 5, ranks)
+        ready[3] += 150 * MS
         begin = ready.copy()
-        end = np.maximum(np.maximum(np.roll(begin, 1), np.roll(begin, -1)), begin) + MS
+        end = np.maximum(np.maximum(np.roll(begin, 1), np.roll(begin, -1)), begin) + MS + come
         for rank in range(ranks):
             for way in (1, -1):
                 peer = (rank + way) % ranks
                 for func, first in ((send, rank), (recv, peer)):
                     joined = (step * ranks + first) * 2 + ((func == send) == (way == 1))
                     rows.append((rank, func, peer, step, begin[rank], end[rank], joined))
-        ready[:] = (end + 200 * MS * speed).max() + 50_000
+        ready[:] = (end + 200 * MS * speed).max() + 50_000 + come + leave
     rows.sort(key=lambda row: (row[0], row[4]))
     member, func_of, peer_of, number, began, ended, joint = np.array(rows).astype(np.int64).T
     same = np.zeros(len(rows), np.int64)
@@ -148,11 +150,19 @@ def exchanges(ranks: int, steps: int, late_ms: float) -> Records:
 
 
 def test_the_point_is_found_where_neighbours_exchange_and_ranks_differ_in_speed() -> None:
-    found = fill_holes(exchanges(32, 40, late_ms=150))
+    found = fill_holes(exchanges(32, speeds=0.002, apart_ns=0))
     hidden = found.comm == 1
     assert hidden.sum() == 32 * 39
     waits = (found.end - found.begin)[hidden & (found.member == 20)]
     assert waits == pytest.approx(150 * MS, rel=0.1)
+
+
+@pytest.mark.parametrize("seed", [2, 5, 10])
+def test_who_comes_a_little_earlier_than_others_does_not_outvote_who_comes_much_later(
+    seed: int,
+) -> None:
+    found = fill_holes(exchanges(8, speeds=0, apart_ns=80_000, seed=seed))
+    assert (found.comm == 1).sum() == 8 * 39
 
 
 @pytest.mark.parametrize("steps", [8, 40])

@@ -129,8 +129,9 @@ def _by_time(early: Floats, gap: Floats) -> tuple[int, int]:
 def _by_process(early: Floats, gap: Floats, alike: Ints) -> int:
     """Return how many processes have a longer gap than others by as much as they come earlier.
 
-    Less those whose gap is as long as that of others though they come earlier or later: below 0,
-    all did not leave together. `alike`: by process, those of one stage.
+    Below 0: so many have gaps as long as those of others though they come earlier or later, so all
+    did not leave together. Who comes earlier or later by much says more than who does by little.
+    `alike`: by process, those of one stage.
     """
     x, y = np.median(early, axis=0), np.median(gap, axis=0)
     left = np.median(np.abs(gap - y), axis=0) / np.sqrt(len(gap))
@@ -140,8 +141,13 @@ def _by_process(early: Floats, gap: Floats, alike: Ints) -> int:
     own = min(float(np.median(np.abs(y))), float(np.median(np.abs(y - x))))
     told = np.abs(x) > np.maximum(_SPREAD_NS_MIN, _CLEARLY * np.maximum(left, own))
     x, y = x[told], y[told]
+    if not len(x):
+        return 0
+    slope = float((x * y).sum() / (x * x).sum())
     near = _SLOPE_TOLERANCE * np.abs(x)
-    return int(np.sum(np.abs(y - x) < near)) - int(np.sum(np.abs(y) < near))
+    if abs(slope - _SLOPE) <= _SLOPE_TOLERANCE:
+        return int(np.sum(np.abs(y - x) < near))
+    return -int(np.sum(np.abs(y) < near)) if abs(slope) <= _SLOPE_TOLERANCE else 0
 
 
 def _synchronised(arrived: Floats, gap: Floats, stage: Ints, latest: int) -> int:
