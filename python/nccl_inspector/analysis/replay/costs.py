@@ -46,7 +46,7 @@ def felt_later(replay: Replay, whole: Question, first_half: Question) -> float:
     A delay makes others wait some time after it happened, in a pipeline some seconds: of the last
     ones in a piece nothing is seen there. How much that is shows in the middle of the pieces, as
     what the first half (`first_half`: the same question, of that) saves after its end. Where the
-    question is about processes, it is that share of what they are ahead of the others.
+    question follows its processes, it is that share of what they are ahead of the others.
     """
     answers = replay.ask([whole, first_half])
     saved = sum(float(one.saved[1]) for one in answers)
@@ -54,7 +54,7 @@ def felt_later(replay: Replay, whole: Question, first_half: Question) -> float:
         return 1.0
     at_half = sum(float(one.parts[: PARTS // 2, 1].sum()) for one in answers)
     later = max(sum(float(one.saved[2]) for one in answers) - at_half, 0.0)
-    if whole.members:
+    if whole.follows:
         at_half, at_end = (
             sum(float(one.ahead[at, 1]) for one in answers) for at in (PARTS // 2, -1)
         )

@@ -82,7 +82,7 @@ def _victims(records: Records, culprit: tuple[int, ...]) -> tuple[int, ...]:
 def _felt_later(replay: Replay, guilty: tuple[int, ...]) -> float:
     gap = replay.to_peers_pace(guilty)
     first_half = np.where(replay.in_first_half(), gap, 0.0)
-    return felt_later(replay, Question(members=guilty), Question(gap=first_half))
+    return felt_later(replay, Question(members=guilty, follows=True), Question(gap=first_half))
 
 
 def late_causes(

@@ -44,6 +44,7 @@ class Question:
     members: tuple[int, ...] = ()
     transfer: Floats | None = None
     gap: Floats | None = None
+    follows: bool = False  # Piece.ahead is wanted, which takes its time
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +57,8 @@ class Piece:
     length: float  # that the replay could have changed
     saved: Floats  # by question: how much sooner it would have ended
     parts: Floats  # parts of equal length x questions: by how much more in each
-    # The end of each part, and the begin x questions: how much sooner the processes that are asked
-    # about were there than the middle one. The others have not felt that yet.
+    # The begin and the end of each part x questions that follow, else 0: how much sooner their
+    # processes were there than the middle one. The others have not felt that yet.
     ahead: Floats
 
 
@@ -173,7 +174,8 @@ class Replay:
         self.part = parts_of_job(records)  # by process
         self._pieces = _pieces(records, self._plan, self.part, order.blocks)
         # A gap that began in the piece before is of this piece in part only.
-        self._inside = self._share_since(lambda one: one.start)
+        since = (records.begin - self._moments(lambda one: one.start)).astype(float)
+        self._inside = np.clip(since / np.maximum(np.nan_to_num(gaps.own), 1.0), 0.0, 1.0)
         self._programs: dict[tuple[int, int], Program] = {}
 
     def to_peers_pace(self, members: Sequence[int]) -> Floats:
@@ -182,23 +184,30 @@ class Replay:
         mine = np.isin(self._records.member, members)
         return np.where(mine, np.nan_to_num(usual - own), 0.0)
 
-    def _share_since(self, moment: Callable[["_Known"], int]) -> Floats:
-        """Return by row which share of its own gap lies after a moment of its piece."""
+    def _moments(self, moment: Callable[["_Known"], int]) -> Ints:
+        """Return by row a moment of its piece."""
         moments = np.full(len(self._plan.bounds) - 1, -(1 << 62), np.int64)
         for piece, one in self._pieces.items():
             moments[piece] = moment(one)
-        since = (self._records.begin - moments[self._records.piece]).astype(float)
-        own = np.maximum(np.nan_to_num(self._gaps[0]), 1.0)
-        found: Floats = np.clip(since / own, 0.0, 1.0)
-        return found
+        return moments[self._records.piece]
 
-    def _member_at(self, positions: Ints) -> Ints:
-        found: Ints = self._records.member[self._plan.rows[positions]]
+    def _own_rows(
+        self,
+        last: Sequence[Sequence[Ints]],
+        rows: Sequence[Sequence[Ints]],
+        members: Sequence[int],
+    ) -> list[Ints]:
+        """Return by moment the rows of `ends` that are some processes'; `last`: their positions."""
+        found = []
+        for at, of_ends in zip(last, rows, strict=True):
+            own = self._records.member[self._plan.rows[np.concatenate([*at, _NOBODY])]]
+            found.append(np.concatenate([*of_ends, _NOBODY])[np.isin(own, members)])
         return found
 
     def in_first_half(self) -> Mask:
         """Tell which rows begin in the first half of their piece."""
-        found: Mask = self._share_since(_middle) == 0
+        middle = self._moments(lambda one: one.end - int(one.length / 2))
+        found: Mask = self._records.begin <= middle
         return found
 
     def ask(self, questions: Sequence[Question]) -> list[Piece]:
@@ -227,38 +236,29 @@ class Replay:
                     known = self._pieces[piece]
                     last = [[place[one - low] for one in parts] for parts in known.last]
                     sooner = _sooner(ends, last)
-                    whose = [
-                        np.concatenate([self._member_at(one) for one in parts] or [_NOBODY])
-                        for parts in known.last
-                    ]
+                    ahead = np.zeros(sooner.shape)
+                    for column, question in enumerate(everything):
+                        if question.follows:
+                            own = self._own_rows(known.last, last, question.members)
+                            ahead[:, column] = _ahead(ends[:, [0, column]], own, sooner[:, column])
                     found.append(
                         Piece(
                             piece, known.start, known.end, known.length, sooner[-1],
-                            np.diff(sooner, axis=0), _ahead(ends, last, whose, everything, sooner),
+                            np.diff(sooner, axis=0), ahead,
                         )
                     )  # fmt: skip
         return found
 
 
-def _ahead(
-    ends: Floats,
-    last: Sequence[Sequence[Ints]],
-    whose: Sequence[Ints],
-    questions: Sequence[Question],
-    sooner: Floats,
-) -> Floats:
-    """Return by moment and question how much more its own processes were sooner; 0: it has none.
+def _ahead(ends: Floats, own: Sequence[Ints], sooner: Floats) -> Floats:
+    """Return by moment how much more some processes were sooner than the middle one.
 
-    `whose`: by moment the processes of the rows in `last`.
+    `ends`: as it was, and by the question. `own`: by moment their rows, 0 where they have none.
     """
-    found = np.zeros(sooner.shape)
-    for column, question in enumerate(questions):
-        for moment, parts in enumerate(last if question.members else ()):
-            rows = np.concatenate([*parts, _NOBODY])
-            own = rows[np.isin(whose[moment], question.members)]
-            if len(own):
-                middle = float(np.median(ends[own, 0] - ends[own, column]))
-                found[moment, column] = middle - sooner[moment, column]
+    found = np.zeros(len(sooner))
+    for moment, rows in enumerate(own):
+        if len(rows):
+            found[moment] = np.median(ends[rows, 0] - ends[rows, 1]) - sooner[moment]
     return found
 
 
@@ -295,10 +295,6 @@ class _Known:
     start: int
     end: int
     length: float
-
-
-def _middle(piece: _Known) -> int:
-    return piece.end - int(piece.length / 2)
 
 
 def _by_part(last: Ints, part: Ints) -> tuple[Ints, ...]:
