@@ -13,11 +13,11 @@ from nccl_inspector.card.network import only_adapter
 from nccl_inspector.card.networkmodel import Network, NetworkPeer, QueuePair
 from nccl_inspector.card.schema import card_from_json, to_json
 from nccl_inspector.card.text import render_text
-from nccl_inspector.counters.model import Change, DeviceCounters, NodeCounters
+from nccl_inspector.counters.model import Change, Count, DeviceCounters, NodeCounters
 from nccl_inspector.netmodel import Net, NetQueue
 from nccl_inspector.report import Loaded
 from tests import cardsof
-from tests.boxes import MS, fixed_chance
+from tests.boxes import MS, NOW_NS, fixed_chance
 from tests.synthetic.jobs import US, Job, through_summaries
 
 GB = 10**9
@@ -148,3 +148,39 @@ def test_of_many_directions_those_with_most_bytes_are_shown() -> None:
     assert "to rank 8" not in text
     assert "and 292 directions with fewer bytes more" in text
     assert "to rank 255" in " ".join(render_text(card, everything=True).split())
+
+
+def with_ports(sent_bytes: int, **words: Any) -> tuple[Network, str, str]:
+    """Return the section of a job whose nodes have one port each, which sent so much."""
+    counts = {"port_xmit_data": Count(sent_bytes // 4)}
+    counters = NodeCounters(devices=(DeviceCounters("port", "mlx5_0/1", counts, {}, {}),))
+    took = {"net_ns": 90 * 10**9, "beat_ns": NOW_NS + 95 * 10**9}
+    return network_of(counters=counters, **took | words)
+
+
+def test_how_much_more_the_ports_sent_is_told() -> None:
+    network, text, written = with_ports(15 * GB)
+    (told,) = network.ports  # of the other node's process there is no network detail
+    assert (told.node, told.sent_bytes, told.seen_bytes, told.other_bytes) == (
+        "n1", 15 * GB, 12 * GB, 3 * GB,
+    )  # fmt: skip
+    assert "ports of 1 node sent 15.0 GB, of which 3.00 GB (20%) are not in these figures" in text
+    assert card_from_json(written).network == network
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"net_ns": 10 * MS},  # of 95 s
+        {"sampled_ns": 1},
+        {"missed": 1},
+        {"sent": replace(SENT, socket_requests=1)},
+        {"sent": replace(SENT, bytes=16 * GB)},  # more than the ports: they are not what was used
+    ],
+)
+def test_what_else_the_ports_sent_is_not_told_where_the_figures_are_not_whole(
+    words: dict[str, Any],
+) -> None:
+    network, text, _ = with_ports(15 * GB, **words)
+    assert not network.ports
+    assert "ports of" not in text

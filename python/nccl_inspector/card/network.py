@@ -4,6 +4,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from nccl_inspector.card.networkmodel import RECEIVE, SEND, Network, NetworkPeer, QueuePair
+from nccl_inspector.card.portbytes import port_bytes
 from nccl_inspector.counters.model import NodeCounters
 from nccl_inspector.model import Comm, Process
 from nccl_inspector.netmodel import Net, NetQueue
@@ -95,4 +96,5 @@ def describe_network(
         refused=sum(one.refused for one in found),
         taken_s=max(process.facts.net_ns for _, process in placed) / _NS,
         sampled=sum(process.facts.sampled_ns > 0 for _, process in placed),
+        ports=tuple(port_bytes(placed, counters)),
     )

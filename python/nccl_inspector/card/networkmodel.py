@@ -51,6 +51,20 @@ class NetworkPeer:
 
 
 @dataclass(frozen=True, slots=True)
+class PortBytes:
+    """What the InfiniBand ports of a node sent, and how much of it network detail has."""
+
+    node: str
+    sent_bytes: int
+    seen_bytes: int
+
+    @property
+    def other_bytes(self) -> int:
+        """Return what else they sent: headers, storage, other programs, what no plugin sees."""
+        return self.sent_bytes - self.seen_bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Network:
     """Network detail: `peers` are those with most bytes, `directions` how many there are in all."""
 
@@ -62,3 +76,4 @@ class Network:
     refused: int
     taken_s: float = 0.0  # for how long it was taken, of the process with most
     sampled: int = 0  # processes that took it of some operations only, to spare the application
+    ports: tuple[PortBytes, ...] = ()  # of nodes with network detail all the time

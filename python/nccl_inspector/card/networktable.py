@@ -7,7 +7,7 @@ from nccl_inspector.card.limits import Limits
 from nccl_inspector.card.model import Card
 from nccl_inspector.card.networkmodel import SEND, Network, NetworkPeer, QueuePair
 from nccl_inspector.card.tables import Grid, Row
-from nccl_inspector.card.words import compact, cut_list, duration, elapsed, number, volume
+from nccl_inspector.card.words import compact, cut_list, duration, elapsed, number, percent, volume
 from nccl_inspector.columns import Column
 
 _NS = 1e9
@@ -76,6 +76,22 @@ def _rows(one: NetworkPeer, names: dict[str, str], limits: Limits) -> Iterator[R
         yield Row(between=f"     {words}")
 
 
+def _ports(found: Network) -> Iterator[str]:
+    """Say how much more the ports sent than these figures have."""
+    if not found.ports:
+        return
+    sent = sum(one.sent_bytes for one in found.ports)
+    other = sum(one.other_bytes for one in found.ports)
+    most = max(found.ports, key=lambda one: one.other_bytes / one.sent_bytes)
+    share = percent(most.other_bytes / most.sent_bytes)
+    on_most = f", most on {most.node} ({share})" if len(found.ports) > 1 else ""
+    yield (
+        f"The InfiniBand ports of {number(len(found.ports), 'node')} sent {volume(sent)}, of which "
+        f"{volume(other)} ({percent(other / sent)}) are not in these figures{on_most}: "
+        "headers, storage, other programs, or what no plugin sees."
+    )
+
+
 def _lines(found: Network, limits: Limits) -> Iterator[str]:
     if found.directions > limits.peers:
         left = number(found.directions - min(limits.peers, len(found.peers)), "direction")
@@ -98,6 +114,7 @@ def _lines(found: Network, limits: Limits) -> Iterator[str]:
     if found.refused:
         refused = number(found.refused, "event")
         yield f"{refused} refused: they cannot be true, or are of a network that is not known"
+    yield from _ports(found)
     yield _UNSEEN
 
 
