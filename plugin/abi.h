@@ -152,6 +152,15 @@ struct abi_kernel_phase {
 	uint64_t gpu_ns;
 };
 
+struct abi_ce_coll_v7 {
+	struct abi_ce_coll v6;
+	const char *sync_strategy;
+	bool sync_in_batch;
+	uint32_t batch_bytes, batches, ce_sequence;
+	void *stream;
+	uint64_t user_tag;
+};
+
 struct abi_coll_v5 {
 	struct abi_coll coll;
 	void *parent_group;
@@ -215,6 +224,7 @@ struct abi_descriptor_v7 {
 		union abi_body_v5 body;
 		struct abi_coll_v7 coll_v7;
 		struct abi_p2p_v7 p2p_v7;
+		struct abi_ce_coll_v7 ce_coll_v7;
 		struct abi_kernel_phase kernel_phase;
 	};
 };
@@ -482,6 +492,7 @@ ABI_AT(abi_descriptor_v7, coll_v7.is_symmetric, 120);
 ABI_AT(abi_descriptor_v7, coll_v7.user_tag, 128);
 ABI_AT(abi_descriptor_v7, p2p_v7.parent_group, 64);
 ABI_AT(abi_descriptor_v7, p2p_v7.user_tag, 72);
+ABI_AT(abi_descriptor_v7, ce_coll_v7.user_tag, 112);
 ABI_AT(abi_descriptor_v7, kernel_phase.channel, 24);
 ABI_AT(abi_descriptor_v7, kernel_phase.phase, 25);
 ABI_AT(abi_descriptor_v7, kernel_phase.name, 32);

@@ -38,6 +38,7 @@ static void lay_out(struct box_header *header)
 	TABLE(sample_kind, struct box_sample_kind, BOX_SAMPLE_KINDS);
 	TABLE(union, struct box_union, BOX_UNIONS);
 	TABLE(skew, struct box_skew, BOX_LIVE_COMMS);
+	TABLE(label, struct box_label, BOX_LABELS);
 #undef TABLE
 	memcpy(header->magic, BOX_MAGIC, sizeof(header->magic));
 	header->version = BOX_VERSION;
@@ -155,6 +156,7 @@ int box_open(struct box *box, int dir_fd, const char *step, int *file_error)
 	box->sample_kinds = (struct box_sample_kind *)(map + layout.sample_kind_offset);
 	box->unions = (struct box_union *)(map + layout.union_offset);
 	box->skews = (struct box_skew *)(map + layout.skew_offset);
+	box->labels = (struct box_label *)(map + layout.label_offset);
 	return 0;
 }
 

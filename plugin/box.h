@@ -24,7 +24,7 @@
 #include "hist.h"
 
 #define BOX_MAGIC "NCCLIBOX"
-#define BOX_VERSION 5u
+#define BOX_VERSION 6u
 #define BOX_STEM "nccl_inspector_"
 
 #define BOX_LIVE_COMMS 128u   /* communicators counted in full at one time: sixteen of each of eight GPUs */
@@ -52,6 +52,11 @@
 #define BOX_UNION_WINDOWS 384u /* of each; an even number */
 #define BOX_CHANNELS 64u      /* of an operation, at most */
 #define BOX_UNION_S 10u       /* length of a window while there is room for all */
+#define BOX_LABEL_USER_TAGS 24u /* places of each kind of label; the last one is of all others of the kind */
+#define BOX_LABEL_KERNELS 16u
+#define BOX_LABEL_ROOTS 24u
+#define BOX_LABELS (BOX_LABEL_USER_TAGS + BOX_LABEL_KERNELS + BOX_LABEL_ROOTS)
+#define BOX_LABEL_TEXT 40u
 
 /* Why an event could not be measured: index of box_header.dropped, and the label
  * `reason` of nccl_inspector_events_dropped_total. */
@@ -145,6 +150,7 @@ struct box_header { /* 4096 bytes */
 	uint32_t sample_kind_offset, sample_kind_bytes, sample_kind_count;
 	uint32_t union_offset, union_bytes, union_count;
 	uint32_t skew_offset, skew_bytes, skew_count;
+	uint32_t label_offset, label_bytes, label_count;
 	uint32_t pid, uid, step_id, procid, localid;  /* UINT32_MAX: not known */
 	uint32_t api_version, nccl_version;           /* NCCL: 23007 is 2.30.7, 0 not known */
 	uint32_t array_job_id, array_task_id;         /* as in 810_3; UINT32_MAX: no array */
@@ -429,6 +435,30 @@ struct box_union { /* 64 bytes, then its windows */
 	struct box_union_window window[BOX_UNION_WINDOWS];
 };
 
+/* What NCCL says of operations besides their kind (labels.h). */
+enum box_label_kind {
+	BOX_LABEL_USER_TAG, /* v7: the application's tag of its call */
+	BOX_LABEL_KERNEL,   /* v7: the kernel of a symmetric collective */
+	BOX_LABEL_ROOT,     /* of a Broadcast or Reduce: by communicator and function */
+	BOX_LABEL_KINDS,
+};
+#define BOX_LABEL_ALL_COMMS UINT32_MAX
+#define BOX_LABEL_OTHERS UINT64_MAX
+
+struct box_label { /* 128 bytes */
+	_Atomic uint32_t used; /* 1: the words of this half are valid */
+	uint8_t kind, func;    /* enum box_label_kind; enum box_func, of a root only */
+	uint8_t reserved0[2];
+	_Atomic uint32_t comm; /* of a root: index of struct box_comm; else BOX_LABEL_ALL_COMMS */
+	uint32_t reserved1;
+	uint64_t value;        /* tag or root; BOX_LABEL_OTHERS: all others of the kind */
+	char text[BOX_LABEL_TEXT]; /* of a kernel */
+	/* Operations, their bytes, and the time of those that have one. Parts of a group have none: their times overlap. */
+	_Atomic uint64_t ops, bytes, timed_ops, busy_ns;
+	_Atomic uint64_t called_ops, called_bytes; /* calls; to be read only if there are no `ops`: then NCCL tells no more */
+	_Atomic uint64_t first_tick, last_tick;    /* the writer thread's rounds before the first and the last one */
+};
+
 #define BOX_ASSERT(name, bytes) _Static_assert(sizeof(struct name) == (bytes), #name " is a wire format")
 BOX_ASSERT(box_gpu, 128);
 BOX_ASSERT(box_comm, 256);
@@ -442,6 +472,7 @@ BOX_ASSERT(box_net_queue, 24);
 BOX_ASSERT(box_net, 192);
 BOX_ASSERT(box_sample_kind, 128);
 BOX_ASSERT(box_sample, 32);
+BOX_ASSERT(box_label, 128);
 BOX_ASSERT(box_union_window, 32);
 BOX_ASSERT(box_union, 64 + 32 * BOX_UNION_WINDOWS);
 _Static_assert(sizeof(struct box_header) <= 4096, "box_header fits its page");
@@ -461,6 +492,7 @@ struct box {
 	struct box_sample_kind *sample_kinds;
 	struct box_union *unions;
 	struct box_skew *skews; /* of live communicators */
+	struct box_label *labels;
 	uint64_t bytes;
 	struct descriptor file; /* holds the record lock that says "alive" */
 	bool mapped;

@@ -24,6 +24,7 @@ APART int coll_slowly(struct track *track, void *context, const struct abi_coll 
 					  .proto = coll->proto,
 					  .count = coll->count,
 					  .sequence = coll->sequence,
+					  .root = coll->root,
 					  .symmetric = symmetric,
 					  .channels = coll->channels });
 	return 0;
@@ -102,6 +103,8 @@ INLINE bool coll_fast(struct track *track, struct track_comm *app, unsigned comm
 				    .sequence = coll->sequence,
 				    .bytes = bytes,
 				    .enqueue_tick = tick });
+	if (!likely(!labels_is_rooted(kind & 0xffu)))
+		labels_root(track, comm, (uint8_t)kind, coll->root, bytes, *handle);
 	return true;
 }
 
@@ -173,6 +176,8 @@ void track_coll_call(struct track *track, void *context, const struct event *eve
 	uint64_t bytes = event->count * words_bytes(event->datatype);
 	struct key_words words = kinds_words(comm, event, bytes);
 
+	if (labels_is_rooted(func))
+		labels_called(track, comm, func, event->root, bytes);
 	key = keys_find(&track->keys, track->box, &words);
 	if (key == KEYS_NONE)
 		return; /* if an operation follows, that counts */

@@ -104,6 +104,7 @@ static bool fold(struct track *track, unsigned index)
 	atomic_fetch_add(&comm->generation, 1);
 	track_end_comm(track, index);
 	keys_fold(&track->keys, box, index, to);
+	labels_fold(box, index, to);
 	peers_forget(&track->peers, box, index);
 	word_raise(&comm->enqueued, atomic_load_explicit(&comm->completed, relaxed) +
 					    atomic_load_explicit(&comm->untimed, relaxed) +
@@ -142,6 +143,7 @@ static bool fold_further(struct track *track)
 
 	atomic_fetch_add(&box->header->layout_seq, 1);
 	keys_fold(&track->keys, box, (unsigned)(oldest - box->comms), to);
+	labels_fold(box, (unsigned)(oldest - box->comms), to);
 	add_counts(&box->comms[to], oldest);
 	box->comms[to].folded += oldest->folded;
 	atomic_store_explicit(&box->comms[to].state, BOX_COMM_FOLDED, memory_order_release);

@@ -16,6 +16,7 @@ struct event {
 	void *parent;      /* Send, Recv: what its call, or its group, got from us */
 	void *plan;        /* and what the kernel's plan got in which it is; NULL before v5 */
 	int peer;          /* EVENT_NO_PEER: a collective */
+	int root;          /* of a Broadcast or Reduce */
 	bool symmetric;    /* run by a symmetric-memory kernel (v7 tells) */
 	uint8_t channels;  /* that NCCL announces; at most (v1 to v3) or exactly so many come */
 };

@@ -4,6 +4,8 @@
 
 #include "bandwidth.h"
 #include "expo_prom.h"
+#include "keys.h"
+#include "labels.h"
 
 #define relaxed memory_order_relaxed
 #define PROCESS_SERIES (8u + BOX_DROPS) /* with the first GPU only */
@@ -13,6 +15,7 @@
 #define UNTIMED_SERIES 2u /* of one with others */
 #define PHASED_SERIES 2u
 #define NET_SERIES 4u
+#define LABEL_SERIES 3u
 #define LARGEST_WEIGHT ((1ull << 54) - 1)
 
 _Static_assert(BOX_COMMS <= EXPO_ROWS && BOX_KEYS <= EXPO_ROWS && BOX_NETS <= EXPO_ROWS, "a row of every table");
@@ -136,6 +139,31 @@ static void rank_nets(const struct box *box, const bool *visible, struct candida
 	}
 }
 
+/* Several places of one label have one series: the first one's. */
+static bool is_repeated(const struct box *box, unsigned index)
+{
+	for (unsigned i = 0; i < index; i++)
+		if (labels_are_same(&box->labels[i], &box->labels[index]))
+			return true;
+	return false;
+}
+
+static void rank_labels(const struct box *box, unsigned gpu, const bool *visible, struct candidates *all)
+{
+	all->count = 0;
+	for (unsigned i = 0; i < BOX_LABELS; i++) {
+		const struct box_label *label = &box->labels[i];
+		uint64_t weight = atomic_load_explicit(&label->ops, relaxed) +
+				  atomic_load_explicit(&label->called_ops, relaxed);
+		uint32_t comm = atomic_load_explicit(&label->comm, relaxed);
+
+		if (atomic_load_explicit(&label->used, memory_order_acquire) != KEY_VALID || is_repeated(box, i))
+			continue;
+		if (label->kind == BOX_LABEL_ROOT ? comm < BOX_COMMS && visible[comm] : !gpu)
+			add_candidate(all, i, weight, LABEL_SERIES);
+	}
+}
+
 static void rank_keys(const struct expo *expo, const bool *visible, struct candidates *all)
 {
 	all->count = 0;
@@ -156,7 +184,7 @@ static void rank_keys(const struct expo *expo, const bool *visible, struct candi
 void expo_choose(struct expo *expo, unsigned gpu)
 {
 	unsigned room = EXPO_MAX_SERIES - GPU_SERIES - (gpu ? 0 : PROCESS_SERIES);
-	unsigned comm_room = COMM_SERIES * EXPO_MAX_COMMS, net_room = EXPO_MAX_NET, left_out;
+	unsigned comm_room = COMM_SERIES * EXPO_MAX_COMMS, net_room = EXPO_MAX_NET, label_room = EXPO_MAX_LABELS, left_out;
 	struct candidates all;
 	bool visible[BOX_COMMS];
 
@@ -165,7 +193,9 @@ void expo_choose(struct expo *expo, unsigned gpu)
 	left_out += choose(&all, &comm_room, &expo->comms);
 	rank_nets(expo->box, visible, &all);
 	left_out += choose(&all, &net_room, &expo->nets);
-	room -= COMM_SERIES * expo->comms.count + NET_SERIES * expo->nets.count;
+	rank_labels(expo->box, gpu, visible, &all);
+	left_out += choose(&all, &label_room, &expo->labels);
+	room -= COMM_SERIES * expo->comms.count + NET_SERIES * expo->nets.count + LABEL_SERIES * expo->labels.count;
 	rank_keys(expo, visible, &all);
 	left_out += choose(&all, &room, &expo->keys);
 	atomic_fetch_add_explicit(&expo->box->header->series_dropped, left_out, relaxed);

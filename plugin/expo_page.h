@@ -44,6 +44,9 @@ void expo_comm_labels(struct expo_page *page, unsigned comm);
 /* `,rank`, `,comm` and `,comm_name`. */
 void expo_comm_words(struct expo_page *page, const struct box_comm *comm);
 
+/* expo_labels.c */
+void expo_labels(struct expo_page *page);
+
 /* expo_keys.c: the means of the window, and what was counted. */
 void expo_key_gauges(struct expo_page *page);
 void expo_key_counters(struct expo_page *page);

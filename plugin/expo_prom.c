@@ -211,6 +211,7 @@ void expo_prom_write(struct expo *expo, unsigned gpu, struct text *text)
 	write_comm_family(&page, METRIC_NCCL_COMMUNICATOR_OPERATIONS_STARTED_TOTAL);
 	write_comm_family(&page, METRIC_NCCL_COMMUNICATOR_OPERATIONS_COMPLETED_TOTAL);
 	write_nets(&page);
+	expo_labels(&page);
 	write_gpu_info(&page);
 	if (gpu == 0) {
 		write_process_families(&page);

@@ -14,6 +14,7 @@
 #define EXPO_MAX_SERIES 250u /* a GPU */
 #define EXPO_MAX_COMMS 16u   /* with series of their own, a GPU: the busiest */
 #define EXPO_MAX_NET 64u     /* of the series, for network detail */
+#define EXPO_MAX_LABELS 48u  /* of the series, for tags, kernels and roots */
 #define EXPO_ROWS 256u       /* of the longest table */
 
 /* What a key had at one time, and whose it was: a key may serve another kind later. */
@@ -45,7 +46,7 @@ struct expo {
 	/* Operations whose kernel began, over or in flight: of that use of the record it never falls. */
 	uint64_t started[BOX_COMMS];
 	uint32_t started_generation[BOX_COMMS];
-	struct expo_rows comms, keys, nets; /* of one GPU: expo_choose() */
+	struct expo_rows comms, keys, nets, labels; /* of one GPU: expo_choose() */
 };
 
 /* Closes the window: what follows describes the time since the call before. The caller holds the inspector's

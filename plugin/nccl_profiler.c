@@ -82,6 +82,7 @@ static void *old_operation(void *context, const char *comm_name, uint64_t comm_h
 				       .proto = (coll)->proto,                                     \
 				       .count = (coll)->count,                                     \
 				       .sequence = (coll)->sequence,                               \
+				       .root = (coll)->root,                                       \
 				       .channels = (coll)->channels })
 
 static int start_event_v1(void *context, void **handle, struct abi_descriptor_v1 *event)
@@ -98,6 +99,7 @@ static int start_event_v1(void *context, void **handle, struct abi_descriptor_v1
 							 .proto = words_v1_proto(coll->proto),
 							 .count = coll->count,
 							 .sequence = coll->sequence,
+							 .root = coll->root,
 							 .channels = coll->channels });
 	} else if (event->type == ABI_P2P) {
 		const struct abi_p2p_v1 *p2p = &event->p2p;
@@ -197,7 +199,7 @@ TRACK_HOT static int start_event_v4(void *context, void **handle, struct abi_des
 OTHER static int coll_call(void *context, void **handle, const struct abi_coll_api *call)
 {
 	const struct event event = {
-		.peer = EVENT_NO_PEER, .func = call->func, .datatype = call->datatype, .count = call->count
+		.peer = EVENT_NO_PEER, .func = call->func, .datatype = call->datatype, .count = call->count, .root = call->root
 	};
 
 	if (call->captured) {
@@ -327,6 +329,34 @@ TRACK_HOT static int start_event_v5(void *context, void **handle, struct abi_des
 	return start_other_v5(context, handle, event);
 }
 
+/* Labels, which few operations have. */
+OTHER static int told_v7(const void *context, const void *handle, const struct abi_descriptor_v7 *event)
+{
+	if (event->type == ABI_COLL) {
+		const struct abi_coll_v7 *coll = &event->coll_v7;
+
+		labels_told(TRACK, context, coll->user_tag, coll->is_symmetric ? coll->kernel_variant : NULL,
+			    coll->v5.coll.count * words_bytes(coll->v5.coll.datatype), handle);
+	} else if (event->type == ABI_P2P) {
+		const struct abi_p2p *p2p = &event->p2p_v7.p2p;
+
+		if (TRACK->options.p2p)
+			labels_told(TRACK, context, event->p2p_v7.user_tag, NULL, p2p->count * words_bytes(p2p->datatype), handle);
+	} else {
+		labels_told(TRACK, context, event->ce_coll_v7.user_tag, NULL,
+			    track_copy_engine_bytes(TRACK, context, &event->ce_coll_v7.v6), NULL);
+	}
+	return NCCL_SUCCESS;
+}
+
+static inline bool is_labelled(const struct abi_descriptor_v7 *event)
+{
+	if (event->type == ABI_COLL)
+		return event->coll_v7.user_tag || event->coll_v7.is_symmetric;
+	return (event->type == ABI_P2P && event->p2p_v7.user_tag) ||
+	       (event->type == ABI_CE_COLL && event->ce_coll_v7.user_tag);
+}
+
 TRACK_HOT OTHER static int start_other_v7(void *context, void **handle, const struct abi_descriptor_v7 *event)
 {
 	if (event->type == ABI_KERNEL_PHASE) {
@@ -335,6 +365,8 @@ TRACK_HOT OTHER static int start_other_v7(void *context, void **handle, const st
 	}
 	start_other(context, handle, event->type, event->parent, &event->body,
 		    event->type == ABI_COLL && event->coll_v7.is_symmetric);
+	if (!track_likely(!is_labelled(event)))
+		told_v7(context, *handle, event);
 	if (track_likely(!TRACK->traces))
 		return NCCL_SUCCESS;
 	if (event->type == ABI_COLL)

@@ -323,6 +323,8 @@ INLINE void *operation(struct track *track, void *context, const struct event *e
 	}
 	if (!timed) {
 		count_untimed(track, comm, key, bytes);
+		if (!likely(!labels_is_rooted(words.func)))
+			labels_root(track, comm_index, words.func, event->root, bytes, NULL);
 		if (!likely(!is_hot_sample))
 			atomic_fetch_add_explicit(&track->hot_ticks, clock_ticks() - begin_tick, relaxed);
 		return NULL;
@@ -342,6 +344,8 @@ INLINE void *operation(struct track *track, void *context, const struct event *e
 	};
 	void *handle = follow(track, &use);
 
+	if (!likely(!labels_is_rooted(words.func)))
+		labels_root(track, comm_index, words.func, event->root, bytes, handle);
 	if (!likely(handle))
 		return without_slot(track, comm, key, group, bytes,
 				    &(struct slotless){ .index = index, .enqueue_tick = begin_tick,
@@ -474,6 +478,19 @@ static uint64_t parts_of(const struct box_comm *comm, const struct abi_ce_coll *
 	return (func == BOX_FUNC_ALLTOALL || is_roots) && comm->nranks > 0 ? (uint64_t)comm->nranks : 1;
 }
 
+static uint64_t copy_engine_bytes(const struct box_comm *comm, const struct abi_ce_coll *ce)
+{
+	return ce->count * words_bytes(ce->datatype) * parts_of(comm, ce);
+}
+
+uint64_t track_copy_engine_bytes(const struct track *track, const void *context, const struct abi_ce_coll *ce)
+{
+	uint32_t generation;
+	unsigned comm = handle_context_comm(context, &generation);
+
+	return comm == UINT32_MAX ? 0 : copy_engine_bytes(&track->box->comms[comm], ce);
+}
+
 void track_copy_engine(struct track *track, void *context, const struct abi_ce_coll *ce)
 {
 	const struct event event = { .peer = EVENT_NO_PEER, .func = ce->func, .datatype = ce->datatype, .count = ce->count };
@@ -485,7 +502,7 @@ void track_copy_engine(struct track *track, void *context, const struct abi_ce_c
 
 	if (!comm)
 		return;
-	uint64_t bytes = event.count * words_bytes(event.datatype) * parts_of(comm, ce);
+	uint64_t bytes = copy_engine_bytes(comm, ce);
 	struct key_words words = kinds_words(track_comm_index(track, comm), &event, bytes);
 
 	words.algo = BOX_ALGO_CE;

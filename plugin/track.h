@@ -29,6 +29,7 @@
 #include "handle.h"
 #include "jsonring.h"
 #include "keys.h"
+#include "labels.h"
 #include "peers.h"
 #include "skew.h"
 #include "thread.h"
@@ -119,6 +120,7 @@ struct track {
 	struct skew_open skews[BOX_LIVE_COMMS];
 	struct clockmix mixes[BOX_LIVE_COMMS];
 	struct peers peers;
+	struct labels labels;
 	struct samples *samples; /* who takes what is in `ends`; NULL: nobody */
 	struct ends ends;
 };
@@ -171,6 +173,8 @@ void track_captured_call(struct track *track, void *context, const struct event 
 /* A collective that copy engines run: it is counted, without a time. NCCL's count is that of one peer where each has its
  * part; the bytes are those of all, as of a group of Sends and Recvs (groups.h). */
 void track_copy_engine(struct track *track, void *context, const struct abi_ce_coll *ce);
+/* Those bytes. */
+uint64_t track_copy_engine_bytes(const struct track *track, const void *context, const struct abi_ce_coll *ce);
 /* v1 to v3: id, name and rank come with each event. True for the one that named the communicator. */
 bool track_name(struct track *track, void *context, uint64_t id, const char *name, int rank);
 /* A phase of a channel (v7) ended: the one of waiting for the peers. */

@@ -20,6 +20,7 @@ from nccl_inspector.layout import (
     HEADER,
     HIST,
     KEY,
+    LABEL,
     LINE,
     MAGIC,
     NET,
@@ -44,7 +45,7 @@ JOB_UID = 65534 if os.geteuid() == 0 else os.getuid()
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
 COMMS, KEYS, OPS, PEERS, LINES, NETS = 160, 256, 4096, 1024, 8, 256
-SAMPLES, SAMPLE_KINDS, UNIONS, SKEWS = 32768, 256, 8, 128
+SAMPLES, SAMPLE_KINDS, UNIONS, SKEWS, LABELS = 32768, 256, 8, 128, 64
 HEADER_BYTES = 4096
 MS = 1_000_000
 NOW_S = 1_700_000_000
@@ -63,7 +64,8 @@ SAMPLE_AT = NET_AT + NETS * NET.size
 SAMPLE_KIND_AT = SAMPLE_AT + SAMPLES * SAMPLE.size
 UNION_AT = SAMPLE_KIND_AT + SAMPLE_KINDS * SAMPLE_KIND.size
 SKEW_AT = UNION_AT + UNIONS * UNION.size
-BOX_BYTES = -(-(SKEW_AT + SKEWS * SKEW.size) // 4096) * 4096
+LABEL_AT = SKEW_AT + SKEWS * SKEW.size
+BOX_BYTES = -(-(LABEL_AT + LABELS * LABEL.size) // 4096) * 4096
 
 
 # Words of an entry of network detail, and under "queues" those of its queue pairs.
@@ -124,6 +126,7 @@ class BoxOf:
     sample_kinds: Sequence[dict[str, int | str]] = ()
     samples: Sequence[dict[str, int]] = ()
     unions: Sequence[UnionOf] = ()
+    labels: Sequence[dict[str, int | str]] = ()
     procid: int = 0
     state: int = 2
     gpu: str = "GPU0"
@@ -163,6 +166,7 @@ def _put_header(data: bytearray, box: BoxOf) -> None:
         "sample_kind_count": SAMPLE_KINDS,
         "union_offset": UNION_AT, "union_bytes": UNION.size, "union_count": UNIONS,
         "skew_offset": SKEW_AT, "skew_bytes": SKEW.size, "skew_count": SKEWS,
+        "label_offset": LABEL_AT, "label_bytes": LABEL.size, "label_count": LABELS,
         "sample_length_bits": 34, "sample_period_bits": 34,
         "pid": 100 + box.procid, "uid": JOB_UID, "step_id": 0, "procid": box.procid, "localid": 0,
         "array_job_id": NOT_KNOWN, "array_task_id": NOT_KNOWN,
@@ -262,6 +266,9 @@ def box_bytes(box: BoxOf) -> bytearray:
     for index, net in enumerate(box.nets):
         _put_net(data, index, net)
     _put_samples(data, box)
+    for index, label in enumerate(box.labels):
+        base = LABEL_AT + index * LABEL.size
+        put(data, LABEL, base, **{"used": 1, "comm": NOT_KNOWN, "first_tick": TICK0, **label})
     return data
 
 

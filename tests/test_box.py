@@ -57,6 +57,7 @@ RECORDS = {
     "box_sample_kind": layout.SAMPLE_KIND,
     "box_union": layout.UNION,
     "box_skew": layout.SKEW,
+    "box_label": layout.LABEL,
     "box_union_window": layout.UNION_WINDOW,
 }
 

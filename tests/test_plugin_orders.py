@@ -13,6 +13,7 @@ import pytest
 from nccl_inspector.analysis.channels import late_channels_note
 from nccl_inspector.box import read_box
 from nccl_inspector.boxsamples import add_samples
+from nccl_inspector.labelmodel import LABEL_KINDS
 from nccl_inspector.model import DROP_REASONS, FUNCS, Process
 from tests.defects.stage import OURS
 from tests.standin.harness import BUILD
@@ -108,6 +109,39 @@ def test_symmetric_collectives_of_a_graph_are_untimed_and_leave_room(played: Pla
     assert timed(process) == {"AllReduce": 100}
     assert not dropped(process)
     assert all(comm.enqueued == comm.completed + comm.untimed for comm in process.comms)
+
+
+def labels(process: Process) -> dict[str, tuple[int, int, int]]:
+    """Operations, bytes and operations with a time, by label."""
+    return {
+        f"{LABEL_KINDS[one.kind]} {one.text or one.value}": (one.ops, one.bytes, one.timed_ops)
+        for one in process.labels
+    }
+
+
+@ALL
+def test_operations_are_told_by_tag_kernel_and_root(played: Played, api: int) -> None:
+    process = played("labels", api)
+    roots = {f"root {root}": (40, 40 * 4096, 40) for root in range(3)}
+    told = {
+        "user_tag 1": (120, 120 * 4096, 120),
+        "user_tag 2": (240, 240 * 4096, 120),  # half of them by copy engines, without a time
+        "kernel LDMC": (60, 60 * 4096, 60),
+    }
+    assert labels(process) == (roots | told if api == 7 else roots)
+    assert not dropped(process)
+    for one in process.labels:
+        assert 5000 * one.timed_ops <= one.busy_ns < 6000 * one.timed_ops
+        assert one.first_ns <= one.last_ns
+
+
+@pytest.mark.parametrize("api", [5, 7])
+def test_a_broadcast_of_which_nccl_tells_the_call_alone_has_a_root(
+    played: Played, api: int
+) -> None:
+    process = played("broadcast_calls", api)
+    assert labels(process) == {f"root {root}": (30, 30 * 4096, 0) for root in range(4)}
+    assert untimed(process) == 120
 
 
 def test_symmetric_collectives_that_are_one_kernel_have_no_times(played: Played) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector import model, netmodel
+from nccl_inspector import labelmodel, model, netmodel
 
 _ROOT = Path(__file__).parents[1]
 _PAGE = _ROOT / "packaging" / "doc" / "security.md"
@@ -17,8 +17,8 @@ _TEST = re.compile(r"`(tests/[a-z_/]+\.py)(?:::(\w+))?`")
 # What a box's records are made of, but for what is not a field of theirs.
 _RECORDS = (
     model.Facts, model.Gpu, model.Comm, model.Key, model.Histogram, model.Peer, model.Line,
-    model.Window, netmodel.Net, netmodel.NetQueue, model.Operation, model.SampleKind, model.Union,
-    model.UnionWindow, model.Process,
+    model.Window, labelmodel.Label, netmodel.Net, netmodel.NetQueue, model.Operation,
+    model.SampleKind, model.Union, model.UnionWindow, model.Process,
 )  # fmt: skip
 
 

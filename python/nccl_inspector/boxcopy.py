@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Copy a box out of its process's reach and check that its header and tables fit the file.
 
-Samples, unions and channels are not copied: boxsamples.py reads them when a job has ended.
+Samples, unions, channels and labels are not copied: boxsamples.py reads them when a job has ended.
 
 Bounded in memory by BOX_BYTES_MAX, read with pread only: a mapping would let the
 user end the reader with SIGBUS by cutting the file.
@@ -46,6 +46,7 @@ _ROWS_MAX = {
     "sample_kind": 1024,
     "union": 16,
     "skew": 1024,
+    "label": 256,
 }
 # For Table.places: records that are in use have 1 in `used`.
 USED = bytes(byte == 1 for byte in range(256))
@@ -102,16 +103,25 @@ class BoxCopy:
 
     def real_ns(self, tick: int) -> int:
         """Return the Unix time of a tick, 0 for no tick, counted from the nearest known."""
-        if not tick:
-            return 0
-        near = HEADER.number(self.data, "beat_tick")
-        since, base = ("beat_tick", "beat_real_ns") if near else ("clock.tick0", "clock.real0_ns")
-        return min(max(HEADER.number(self.data, base) + self.span_ns(since, tick), 0), NS_MAX)
+        return real_ns(self.data, tick)
 
     def span_ns(self, since: str, tick: int) -> int:
         """Return the time from the tick in the header's member `since` to `tick`."""
-        ticks = tick - HEADER.number(self.data, since)
-        return ticks * HEADER.number(self.data, "clock.ns_per_tick_q32") >> 32
+        return _span_ns(self.data, since, tick)
+
+
+def _span_ns(header: bytes, since: str, tick: int) -> int:
+    ticks = tick - HEADER.number(header, since)
+    return ticks * HEADER.number(header, "clock.ns_per_tick_q32") >> 32
+
+
+def real_ns(header: bytes, tick: int) -> int:
+    """Return the Unix time of a tick by a box's header, as BoxCopy.real_ns."""
+    if not tick:
+        return 0
+    near = HEADER.number(header, "beat_tick")
+    since, base = ("beat_tick", "beat_real_ns") if near else ("clock.tick0", "clock.real0_ns")
+    return min(max(HEADER.number(header, base) + _span_ns(header, since, tick), 0), NS_MAX)
 
 
 def read_state(fd: int) -> int:

@@ -14,6 +14,7 @@ from operator import sub
 
 from nccl_inspector.boxchannels import with_channels
 from nccl_inspector.boxcopy import NS_MAX, USED, Table, check_header, find_table, read_table
+from nccl_inspector.boxlabels import read_labels
 from nccl_inspector.boxlines import BEAT_LATE_S, WINDOW_S_MAX
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.hostile import read_at
@@ -270,7 +271,7 @@ def _samples(
 
 
 def add_samples(fd: int, size: int, process: Process, ranks: int) -> Process:
-    """Return the process with samples, unions and channels of its box of `size` bytes.
+    """Return the process with samples, unions, channels and labels of its box of `size` bytes.
 
     Samples are thinned to its share of those of a job with `ranks` processes, or as many as its
     largest communicator has.
@@ -301,8 +302,11 @@ def add_samples(fd: int, size: int, process: Process, ranks: int) -> Process:
         flags += sample_flags
         largest = max((comm.nranks for comm in process.comms), default=0)
         samples = thin(samples, samples_of_each(max(ranks, largest)))
+    labels, label_flags = read_labels(fd, copy.header, size, process.comms)
+    flags += label_flags
     return replace(
         process,
+        labels=labels,
         comms=with_channels(fd, copy.header, size, process.comms),
         samples=samples if samples or (samples is not None and samples.lost) else None,
         unions=unions,

@@ -5,7 +5,7 @@ import struct
 from dataclasses import dataclass
 
 MAGIC = b"NCCLIBOX"
-VERSION = 5
+VERSION = 6
 NOT_KNOWN = 0xFFFFFFFF
 HIST_BUCKETS = 896
 OP_STATE_MASK, OP_USED = 3, 2
@@ -88,6 +88,7 @@ HEADER = _record(
     "sample_kind_offset:I", "sample_kind_bytes:I", "sample_kind_count:I",
     "union_offset:I", "union_bytes:I", "union_count:I",
     "skew_offset:I", "skew_bytes:I", "skew_count:I",
+    "label_offset:I", "label_bytes:I", "label_count:I",
     "pid:I", "uid:I", "step_id:I", "procid:I", "localid:I", "api_version:I", "nccl_version:I",
     "array_job_id:I", "array_task_id:I", "timing:I",
     "job_id:Q", "plugin_version:16s", "node:64s",
@@ -147,6 +148,11 @@ SAMPLE_KIND = _record(
     "name:64s",
 )  # fmt: skip
 SKEW = _record("ops:Q", "time_ns:Q", "channels:Q", "reserved:5Q", "late_ns:64Q")
+LABEL = _record(
+    "used:I", "kind:B", "func:B", "reserved0:2B", "comm:I", "reserved1:I", "value:Q", "text:40s",
+    "ops:Q", "bytes:Q", "timed_ops:Q", "busy_ns:Q", "called_ops:Q", "called_bytes:Q",
+    "first_tick:Q", "last_tick:Q",
+)  # fmt: skip
 SAMPLE = _record(
     "start_ns:Q", "stop_ns:Q", "index:I", "kind:H", "peer:H", "queued_us:I", "mantissa:H",
     "flags:B", "channels:B",

@@ -11,6 +11,7 @@ from functools import cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
+from nccl_inspector.labelmodel import Label
 from nccl_inspector.netmodel import Net
 
 if TYPE_CHECKING:
@@ -414,3 +415,4 @@ class Process:
     # The highest busy_share of the unions, where somebody has looked already (of a summary: who
     # wrote it); None: look at them.
     busy_share: float | None = field(default=None, compare=False)
+    labels: tuple[Label, ...] = ()

@@ -6,7 +6,7 @@ what NVIDIA's plugin wrote (nodeparts.py: each as many bytes as the line says), 
 a block for each process: four bytes of length, little-endian, and pieces, at most
 BLOCK_BYTES_MAX without samples and unions. A piece is four
 bytes of length and zlib data: JSON (facts, dropped, flags, GPUs, communicators,
-operations in flight), keys, peers, nets, samples (two pieces) and unions
+operations in flight, labels), keys, peers, nets, samples (two pieces) and unions
 (packedsamples.py; bytes of their own bounds; empty where there are none), then one for each time
 line (packing.py). What does not fit is left out or made coarser, the least busy first; flags say
 so.
@@ -31,6 +31,7 @@ from nccl_inspector.fitting import (
     samples_room,
 )
 from nccl_inspector.jobbudget import JOB_BYTES_MAX, Budget
+from nccl_inspector.labelmodel import Label
 from nccl_inspector.layout import SAMPLES_MAX
 from nccl_inspector.model import (
     Comm,
@@ -62,7 +63,7 @@ from nccl_inspector.sampletable import JOB_SAMPLES_MAX
 from nccl_inspector.summaryrows import take_list, take_row, take_rows
 from nccl_inspector.vendormeans import VendorMeans
 
-FORMAT = "nccl-inspector-node-summary/9"
+FORMAT = "nccl-inspector-node-summary/10"
 BLOCK_BYTES_MAX = 32 << 10  # design.md 5: at most 32 KiB a rank, without samples and unions
 SAMPLES_BYTES_MAX = SAMPLE_FACTS_BYTES_MAX + samples_room(SAMPLES_MAX) + UNIONS_BYTES_MAX
 PROCESSES_MAX = 8192
@@ -140,7 +141,7 @@ class NodeSummary:
 def _meta(process: Process, flags: Sequence[str]) -> bytes:
     rows = [
         [astuple(row) for row in table]
-        for table in (process.gpus, process.comms, process.operations)
+        for table in (process.gpus, process.comms, process.operations, process.labels)
     ]
     busy_share = max((union.busy_share for union in process.unions), default=None)
     values = [astuple(process.facts), process.dropped, flags, *rows, busy_share]
@@ -151,8 +152,9 @@ def _bare(process: Process) -> Process:
     """Return what is kept of a process with more communicators than can be: that there was one."""
     flags = (*process.flags[:8], "its communicators did not fit")
     return replace(
-        process, comms=(), keys=(), peers=(), lines=(), nets=(), operations=(), flags=flags
-    )
+        process, comms=(), keys=(), peers=(), lines=(), nets=(), operations=(), labels=(),
+        flags=flags,
+    )  # fmt: skip
 
 
 def encode_process(process: Process) -> bytes:
@@ -228,9 +230,9 @@ def _process(block: memoryview, budget: Budget) -> Process | None:
     if not budget.take(memory):
         return None
     meta = _load(raw_meta)
-    if not isinstance(meta, list) or len(meta) != 7:
+    if not isinstance(meta, list) or len(meta) != 8:
         raise RefusedError("bad_summary", "odd block")
-    facts, dropped, flags, gpus, comms, operations, busy_share = meta
+    facts, dropped, flags, gpus, comms, operations, labels, busy_share = meta
     sample_facts, sample_columns, union_stream = pieces[_SAMPLES]
     unions = PackedUnions(union_stream) if union_stream else ()
     return Process(
@@ -247,6 +249,7 @@ def _process(block: memoryview, budget: Budget) -> Process | None:
         samples=PackedSamples(sample_facts, sample_columns, unions) if sample_facts else None,
         unions=unions,
         busy_share=_share(busy_share),
+        labels=take_rows(Label, labels),
     )
 
 

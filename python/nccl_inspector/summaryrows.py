@@ -8,6 +8,7 @@ from operator import itemgetter
 from typing import Any, get_args, get_origin
 
 from nccl_inspector.errors import RefusedError
+from nccl_inspector.labelmodel import LABEL_KINDS, Label
 from nccl_inspector.layout import GPUS
 from nccl_inspector.model import ALGOS, FUNCS, PROTOS, Comm, Operation
 from nccl_inspector.packing import WORD_MAX
@@ -19,6 +20,8 @@ _RANKS_MAX = (1 << 31) - 1
 _LIMITS: Mapping[type, Mapping[str, tuple[int, int]]] = {
     Comm: {"nranks": (0, _RANKS_MAX), "nnodes": (0, _RANKS_MAX), "rank": (-1, _RANKS_MAX),
            "gpu": (0, GPUS - 1)},
+    Label: {"kind": (0, len(LABEL_KINDS) - 1), "func": (0, len(FUNCS) - 1), "ops": (0, WORD_MAX),
+            "timed_ops": (0, WORD_MAX)},
     Operation: {"func": (0, len(FUNCS) - 1), "algo": (0, len(ALGOS) - 1),
                 "proto": (0, len(PROTOS) - 1), "peer": (-1, _RANKS_MAX)},
 }  # fmt: skip

@@ -15,9 +15,11 @@ from nccl_inspector.model import ALGOS, DROP_REASONS, FUNCS, PROTOS
 OTHER = "other"
 # Different names of communicators that a job may have on a node; further ones become `other`.
 COMM_NAMES_MAX = 128
+LABEL_VALUES_MAX = 64  # the same of tags and kernels
 
 NET_STATES = ("gpu", "peer", "wire", "flush")
 DIRECTIONS = ("send", "receive")
+LABELS = ("user_tag", "kernel")
 
 _UUID = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 _NUMBER = "-?[0-9]{1,9}"
@@ -33,6 +35,7 @@ _PATTERNS = {
         "peer": _NUMBER,
         "nranks": _NUMBER,
         "n_nodes": _NUMBER,
+        "root": "[0-9]{1,9}",
     }.items()
 }
 _WORDS = {
@@ -43,6 +46,7 @@ _WORDS = {
     "reason": frozenset(DROP_REASONS),
     "state": frozenset(NET_STATES),
     "direction": frozenset(DIRECTIONS),
+    "label": frozenset(LABELS),
 }
 _SIZE_CLASSES = frozenset(size_label(class_) for class_ in range(SIZE_CLASS_MAX + 1))
 # NVIDIA's: from a whole number of a unit to the next.
@@ -60,8 +64,8 @@ def _is_size(value: str) -> bool:
 def checked_word(label: str, value: str) -> str:
     """Return the value of a label, or `other` if no plugin writes it.
 
-    The values are escaped. A label without a vocabulary (`comm_name`, and the versions of
-    `build`, which have a syntax of their own) keeps its value.
+    The values are escaped. A label without a vocabulary (`comm_name`, `value`, and the versions
+    of `build`, which have a syntax of their own) keeps its value.
     """
     if label in _PATTERNS:
         return value if _PATTERNS[label].fullmatch(value) else OTHER
@@ -72,18 +76,22 @@ def checked_word(label: str, value: str) -> str:
     return value
 
 
+_CHOSEN_MAX = {"comm_name": COMM_NAMES_MAX, "value": LABEL_VALUES_MAX}
+
+
 class Vocabulary:
-    """The words of one job's labels: fixed ones, and the first names of its communicators."""
+    """The words of one job's labels: fixed ones, and the first of those that it chooses."""
 
     def __init__(self) -> None:
-        self._comm_names: set[str] = set()
+        self._chosen: dict[str, set[str]] = {label: set() for label in _CHOSEN_MAX}
 
     def word(self, label: str, value: str) -> str:
         """Return what a label says, or `other`; the values are escaped."""
-        if label != "comm_name":
+        chosen = self._chosen.get(label)
+        if chosen is None:
             return checked_word(label, value)
-        if value not in self._comm_names:
-            if len(self._comm_names) >= COMM_NAMES_MAX:
+        if value not in chosen:
+            if len(chosen) >= _CHOSEN_MAX[label]:
                 return OTHER
-            self._comm_names.add(value)
+            chosen.add(value)
         return value

@@ -32,6 +32,7 @@ struct laws_sums {
 	uint64_t completed, untimed, lost, in_flight;
 	uint64_t ops, bytes, untimed_ops, untimed_bytes; /* of keys, without groups of Sends and Recvs */
 	uint64_t bytes_in_flight, group_ops, peer_ops;
+	uint64_t labelled[BOX_LABEL_KINDS];
 	uint64_t in_flight_of[BOX_LIVE_COMMS]; /* of the communicator that has the record now */
 };
 
@@ -119,6 +120,24 @@ static const char *laws_of_comm(const struct box *box, unsigned index, struct la
 	return NULL;
 }
 
+static const char *laws_of_label(const struct box *box, unsigned index, struct laws_sums *sums)
+{
+	const struct box_label *label = &box->labels[index];
+
+	if (!label->used)
+		return NULL;
+	if (label->used != 1 || label->kind >= BOX_LABEL_KINDS)
+		return laws_say("label %u is half made", index);
+	if (label->timed_ops > label->ops || (label->ops && label->busy_ns && !label->timed_ops))
+		return laws_say("label %u: %llu operations, %llu of them with a time", index, (laws_number)label->ops,
+				(laws_number)label->timed_ops);
+	if (label->comm != BOX_LABEL_ALL_COMMS &&
+	    (label->comm >= BOX_COMMS || box->comms[label->comm].state == BOX_COMM_FREE))
+		return laws_say("label %u is of record %u, which is nobody's", index, label->comm);
+	sums->labelled[label->kind] += label->ops;
+	return NULL;
+}
+
 /* Adds up the tables. NULL, or what is wrong in them already. */
 static const char *laws_add_up(const struct box *box, bool races, struct laws_sums *sums)
 {
@@ -136,6 +155,8 @@ static const char *laws_add_up(const struct box *box, bool races, struct laws_su
 		if (box->peers[i].begun != box->peers[i].ops)
 			wrong = laws_say("peer %u is left half added", i);
 	}
+	for (unsigned i = 0; i < BOX_LABELS && !wrong; i++)
+		wrong = laws_of_label(box, i, sums);
 	return wrong;
 }
 
@@ -161,6 +182,10 @@ static const char *laws_of_sums(const struct box *box, const struct laws_told *t
 		return laws_say("told of %llu bytes: %llu in keys, %llu untimed, %llu in flight", (laws_number)told->bytes,
 				(laws_number)sums->bytes, (laws_number)sums->untimed_bytes,
 				(laws_number)sums->bytes_in_flight);
+	for (unsigned kind = 0; kind < BOX_LABEL_KINDS; kind++)
+		if (sums->labelled[kind] > told->ops)
+			return laws_say("%llu operations with a label of kind %u, of %llu", (laws_number)sums->labelled[kind],
+					kind, (laws_number)told->ops);
 	return sums->peer_ops > sums->ops ? laws_say("more operations with peers than operations") : NULL;
 }
 

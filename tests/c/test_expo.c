@@ -347,6 +347,46 @@ static void test_network(void)
 	   "many peers: %u series of those that waited longest", EXPO_MAX_NET);
 }
 
+static void tell(void *comm, uint64_t user_tag, const char *kernel)
+{
+	labels_told(&track, comm, user_tag, kernel, 64, NULL);
+}
+
+static void test_labels(void)
+{
+	begin();
+	void *comm = add_comm("dp");
+
+	operate(comm, "AllReduce", -1, 65536, 1000);
+	render();
+	ok(!count("nccl_label_") && !count("nccl_root_"), "without labels there is none");
+	tell(comm, 7, "LDMC");
+	tell(comm, 7, NULL);
+	operate(comm, "Broadcast", -1, 65536, 500000000);
+	render();
+	ok(count("process=\"0_") && count(",label=\"user_tag\",value=\"7\"} 2\n") == 1 &&
+		   count(",label=\"user_tag\",value=\"7\"} 128\n") == 1 && count(",label=\"kernel\",value=\"LDMC\"} 1\n") == 1,
+	   "operations and bytes have the application's tag, and the kernel");
+	ok(count(",comm_name=\"dp\",collective=\"Broadcast\",root=\"0\"} 1\n") == 1 &&
+		   value_of("nccl_root_busy_seconds_total") == 0.5,
+	   "a Broadcast has its root");
+	box.labels[BOX_LABEL_USER_TAGS - 2] = box.labels[0];
+	render();
+	ok(count("label=\"user_tag\",value=\"7\"} 4\n") == 1 && count("label=\"user_tag\"") == 3,
+	   "one that has two places has one series with what both have");
+	box.comms[0].gpu = 1;
+	render();
+	ok(!count("root=") && count("value=\"7\""), "roots are with the GPU of their communicator");
+	box.comms[0].gpu = 0;
+	for (unsigned i = 1; i < 100; i++)
+		for (unsigned j = 0; j < i; j++)
+			tell(comm, i, NULL);
+	render();
+	ok(count("\nnccl_label_") + count("\nnccl_root_") == EXPO_MAX_LABELS && count("value=\"other\"} ") == 3 &&
+		   !count("value=\"2\""),
+	   "many labels: %u series, of those with most operations", EXPO_MAX_LABELS);
+}
+
 static void test_process(void)
 {
 	begin();
@@ -448,6 +488,8 @@ static void test_all_metrics(const char *path)
 	track_copy_engine(&track, comm, &(struct abi_ce_coll){ .func = "AllGather", .datatype = "ncclInt8", .count = 65536 });
 	add_net(0, 0, 6, true, 1000000000);
 	add_net(1, 0, 4, false, 1000000000);
+	operate(comm, "Broadcast", EVENT_NO_PEER, 65536, 1000);
+	tell(comm, 7, "LDMC");
 	render();
 	FILE *file = path ? fopen(path, "w") : NULL;
 
@@ -470,6 +512,7 @@ int main(int argc, char **argv)
 	test_grouped();
 	test_waiting();
 	test_network();
+	test_labels();
 	test_process();
 	test_aborted();
 	test_in_flight();

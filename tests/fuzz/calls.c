@@ -152,6 +152,7 @@ static union abi_body body_of(uint64_t type, const struct calls_words *w)
 		body.coll = (struct abi_coll){ .sequence = w->sequence,
 					       .func = w->func,
 					       .count = w->count,
+					       .root = w->root,
 					       .datatype = w->datatype,
 					       .channels = w->channels,
 					       .algo = w->algo,
@@ -181,6 +182,7 @@ static union abi_body_v5 body_of_v5(uint64_t type, const struct calls_words *w)
 	if (type == ABI_COLL_API)
 		body.coll_api = (struct abi_coll_api){ .func = w->func,
 						       .count = w->count,
+						       .root = w->root,
 						       .datatype = w->datatype,
 						       .captured = w->captured };
 	else if (type == ABI_CE_COLL)
@@ -202,10 +204,17 @@ static int start_v7(void *context, void **handle, uint64_t type, void *parent, c
 	struct abi_descriptor_v7 event = { .type = type, .parent = parent, .rank = w->rank };
 
 	event.body = body_of_v5(type, w);
-	if (type == ABI_COLL)
+	if (type == ABI_COLL) {
 		event.coll_v7.is_symmetric = w->symmetric;
-	else if (type == ABI_KERNEL_PHASE)
+		event.coll_v7.kernel_variant = w->kernel;
+		event.coll_v7.user_tag = w->user_tag;
+	} else if (type == ABI_P2P) {
+		event.p2p_v7.user_tag = w->user_tag;
+	} else if (type == ABI_CE_COLL) {
+		event.ce_coll_v7.user_tag = w->user_tag;
+	} else if (type == ABI_KERNEL_PHASE) {
 		event.kernel_phase = (struct abi_kernel_phase){ w->channel, w->phase, NULL, w->gpu_ns };
+	}
 	return ncclProfiler_v7.start_event(context, handle, &event);
 }
 

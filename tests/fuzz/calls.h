@@ -16,6 +16,9 @@ struct calls_words {
 	int rank, nranks, nnodes, peer;
 	uint8_t channels, channel, phase;
 	bool symmetric, captured, is_send, foreign;
+	int root;
+	uint64_t user_tag;
+	const char *kernel; /* may be NULL */
 	void *plan; /* of a P2p of v5 and later: what its Group got */
 };
 

@@ -51,6 +51,9 @@ struct calls_words driver_words(void)
 		.captured = what & 128,
 		.is_send = what & 1,
 		.foreign = channels == 200,
+		.root = (int)(int8_t)what,
+		.user_tag = channels & 16 ? (uint64_t)(int64_t)(int8_t)what : 0,
+		.kernel = PICK(names, how >> 4),
 	};
 }
 

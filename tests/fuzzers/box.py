@@ -25,6 +25,7 @@ _TABLES: dict[str, Record] = {
     "comm": layout.COMM, "key": layout.KEY, "hist": layout.HIST, "op": layout.OP,
     "peer": layout.PEER, "line": layout.LINE, "net": layout.NET, "sample": layout.SAMPLE,
     "sample_kind": layout.SAMPLE_KIND, "union": layout.UNION, "skew": layout.SKEW,
+    "label": layout.LABEL,
 }  # fmt: skip
 # Tables within a record: what of, under which name, and how many are worth a change.
 _INNER = {

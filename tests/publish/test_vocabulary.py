@@ -7,12 +7,19 @@ import pytest
 
 from nccl_inspector.metrics import load_metrics
 from nccl_inspector.processfile import parse_file
-from nccl_inspector.vocabulary import COMM_NAMES_MAX, NET_STATES, OTHER, Vocabulary, checked_word
+from nccl_inspector.vocabulary import (
+    COMM_NAMES_MAX,
+    LABEL_VALUES_MAX,
+    NET_STATES,
+    OTHER,
+    Vocabulary,
+    checked_word,
+)
 from tests.boxes import line, metrics_text
 from tests.publish.helpers import GAUGE
 
 REPO = Path(__file__).parents[2]
-FREE = {"comm_name", "plugin_version", "nccl_version"}
+FREE = {"comm_name", "value", "plugin_version", "nccl_version"}
 IDENTITY = {"cluster", "slurm_job_id", "slurm_nodelist", "node", "process"}
 
 
@@ -60,12 +67,15 @@ def test_any_other_word_becomes_other(label: str, value: str) -> None:
     assert checked_word(label, value) == OTHER
 
 
-def test_only_the_first_names_of_communicators_of_a_job_are_shown() -> None:
+@pytest.mark.parametrize(
+    ("label", "most"), [("comm_name", COMM_NAMES_MAX), ("value", LABEL_VALUES_MAX)]
+)
+def test_of_words_that_a_job_chooses_only_the_first_are_shown(label: str, most: int) -> None:
     words = Vocabulary()
-    names = [f"pg {number}" for number in range(COMM_NAMES_MAX)]
-    assert [words.word("comm_name", name) for name in names] == names
-    assert words.word("comm_name", "one more") == OTHER
-    assert words.word("comm_name", names[3]) == names[3], "those that were first stay"
+    names = [f"pg {number}" for number in range(most)]
+    assert [words.word(label, name) for name in names] == names
+    assert words.word(label, "one more") == OTHER
+    assert words.word(label, names[3]) == names[3], "those that were first stay"
 
 
 def test_a_made_up_collective_is_published_as_other() -> None:

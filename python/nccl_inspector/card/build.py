@@ -45,6 +45,7 @@ from nccl_inspector.card.figures import (
 )
 from nccl_inspector.card.given import Given, with_record
 from nccl_inspector.card.hosttime import describe_hosts
+from nccl_inspector.card.labels import describe_labels
 from nccl_inspector.card.model import (
     CRITICAL,
     INFO,
@@ -392,4 +393,5 @@ def _build(
         counters=hardware.counters,
         network=describe_network(placed, report.names, counted),
         hosts=describe_hosts(placed, report.names),
+        labels=describe_labels([process for _, process in placed]),
     )

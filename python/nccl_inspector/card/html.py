@@ -14,6 +14,7 @@ from markupsafe import Markup
 from nccl_inspector import __version__
 from nccl_inspector.card import charts, tables
 from nccl_inspector.card.hosttime import host_times
+from nccl_inspector.card.labels import labels
 from nccl_inspector.card.limits import PAGE
 from nccl_inspector.card.missing import missing_lines, source_words
 from nccl_inspector.card.model import CRITICAL, DEGRADED, FAILED, HEALTHY, HUNG, WARNING, Card
@@ -95,7 +96,7 @@ def _facts(card: Card) -> list[tuple[str, str]]:
 def _view(card: Card, generated: datetime) -> dict[str, Any]:
     sections = (
         tables.communicators, tables.transports, tables.stragglers, tables.hangs, network,
-        host_times, tables.links, tables.baseline,
+        host_times, labels, tables.links, tables.baseline,
     )  # fmt: skip
     grids = [make(card, PAGE) for make in sections]
     return {

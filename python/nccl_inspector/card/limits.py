@@ -23,6 +23,7 @@ class Limits:
     periods: int
     peers: int  # of network detail
     hosts: int
+    labels: int  # of each kind
     everybody: bool  # also who was only the slowest
     hint: str
 
@@ -31,6 +32,8 @@ class Limits:
         return f"and {words} more{self.hint}"
 
 
-TERMINAL = Limits(5, 16, 12, 12, 5, 4, 12, 300, 12, 3, 8, 8, 8, False, " (--all shows all)")
-EVERYTHING = Limits(*(_BIG,) * 13, True, "")
-PAGE = Limits(50, 64, 24, 64, 32, 16, 24, 600, 64, 6, 24, 48, 48, False, " (report --json has all)")
+TERMINAL = Limits(5, 16, 12, 12, 5, 4, 12, 300, 12, 3, 8, 8, 8, 8, False, " (--all shows all)")
+EVERYTHING = Limits(*(_BIG,) * 14, True, "")
+PAGE = Limits(
+    50, 64, 24, 64, 32, 16, 24, 600, 64, 6, 24, 48, 48, 24, False, " (report --json has all)"
+)

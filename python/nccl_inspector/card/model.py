@@ -8,6 +8,7 @@ and deltas are fractions of one. None: not known, or not defined; never a made-u
 from dataclasses import dataclass, field
 
 from nccl_inspector.card.hostmodel import HostTimes
+from nccl_inspector.card.labelrows import Labels
 from nccl_inspector.card.networkmodel import Network
 
 SCHEMA_VERSION = "1.0.0"
@@ -460,6 +461,7 @@ class Card:
     ] = ()  # process in words, lateness ns per window
     network: Network | None = None  # None: no network detail was taken
     hosts: HostTimes | None = None  # None: the host's time in NCCL was not measured
+    labels: Labels | None = None  # None: NCCL told no tag, symmetric kernel or root
 
     @property
     def exit_code(self) -> int:

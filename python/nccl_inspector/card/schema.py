@@ -19,6 +19,7 @@ from nccl_inspector.card import model, networkmodel
 from nccl_inspector.card.model import SCHEMA_VERSION, Card
 from nccl_inspector.card.words import instant
 from nccl_inspector.errors import RefusedError
+from nccl_inspector.labelmodel import LABEL_KINDS
 from nccl_inspector.packing import SIZE_CLASS_MAX
 
 BYTES_MAX = 256 << 20
@@ -39,6 +40,7 @@ _WORDS = {
     ("Finding", "cause"): ("", *model.CAUSES),
     ("Counter", "severity"): model.SEVERITIES,
     ("NetworkPeer", "direction"): networkmodel.DIRECTIONS,
+    ("LabelRow", "kind"): LABEL_KINDS,
 }
 # Least and most of numbers from which a place in a table or a length of time is made.
 _RANKS = 0, (1 << 31) - 1

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from nccl_inspector.card import tables
 from nccl_inspector.card.hosttime import host_times
+from nccl_inspector.card.labels import labels
 from nccl_inspector.card.layout import Line, Paint, bullet, join, paragraph, section
 from nccl_inspector.card.limits import EVERYTHING, TERMINAL, Limits
 from nccl_inspector.card.means import NOT_TOLD
@@ -216,6 +217,7 @@ def render_text(card: Card, everything: bool = False, colour: bool = False) -> s
         section(tables.hangs(card, limits)),
         section(network(card, limits)),
         section(host_times(card, limits)),
+        section(labels(card, limits)),
         section(tables.links(card, limits)),
         section(tables.baseline(card, limits)),
         list(_missing(card, limits)),

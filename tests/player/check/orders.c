@@ -143,6 +143,49 @@ static void order_symmetric_plan(void)
 	player_finalize(&comm);
 }
 
+/* A program that names its phases (NCCL 2.32's userProfilerTag), some symmetric kernels, and three roots. */
+static void order_labels(void)
+{
+	struct player_comm comm = make_comm(1, "dp", 2, RANKS);
+	struct player_op gradients = player_coll(PLAYER_ALLREDUCE, 4096), activations = player_p2p(PLAYER_SEND, 4, 4096);
+	struct player_op copied = player_coll(PLAYER_ALLGATHER, 4096), reduce = player_coll(PLAYER_REDUCE, 4096);
+	struct player_op plain = player_coll(PLAYER_ALLREDUCE, 4096);
+
+	gradients.user_tag = 1;
+	activations.user_tag = copied.user_tag = 2;
+	plain.user_tag = 1ull << 63; /* NCCL's own */
+	for (unsigned i = 0; i < 120; i++) {
+		gradients.symmetric = i % 2;
+		gradients.kernel_variant = i % 2 ? "LDMC" : "Generic";
+		player_enqueue(&comm, &gradients);
+		run_kernel(&comm, &gradients);
+		player_enqueue(&comm, &activations);
+		run_kernel(&comm, &activations);
+		player_enqueue(&comm, &plain);
+		run_kernel(&comm, &plain);
+		reduce.root = (int)(i % 3);
+		player_enqueue(&comm, &reduce);
+		run_kernel(&comm, &reduce);
+		if (player.version >= 6)
+			player_enqueue_ce(&comm, &copied);
+	}
+	player_finalize(&comm);
+}
+
+/* NCCL 2.29 and later tells no more of a Broadcast than its call. */
+static void order_broadcast_calls(void)
+{
+	struct player_comm comm = make_comm(1, "dp", 2, RANKS);
+	struct player_op op = player_coll(PLAYER_BROADCAST, 4096);
+
+	for (unsigned i = 0; i < 120; i++) {
+		op.root = (int)(i % 4);
+		player_enqueue_api_only(&comm, &op);
+	}
+	pause_s(3);
+	player_finalize(&comm);
+}
+
 /* Sends to all others and Recvs of all others. */
 static unsigned make_parts(struct player_op *parts, int n_ranks)
 {
@@ -266,6 +309,8 @@ static const struct {
 	{ "slow_rail", order_slow_rail },
 	{ "symmetric_graph", order_symmetric_graph },
 	{ "symmetric_plan", order_symmetric_plan },
+	{ "labels", order_labels },
+	{ "broadcast_calls", order_broadcast_calls },
 	{ "late_group", order_late_group },
 	{ "groups_of_many", order_groups_of_many },
 	{ "large_group", order_large_group },
