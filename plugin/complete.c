@@ -206,7 +206,7 @@ INLINE void account(struct track *track, struct box_op *op)
 	if (peer != PEERS_NONE)
 		peers_account(track->box, peer, bytes, finished.time_ns, finished.rate_q20);
 	record_operation(track, op, key, start, stop, bytes);
-	if (!likely(!atomic_load_explicit(&track->labels.any, relaxed)))
+	if (!likely(!atomic_load_explicit(&track->labelled, relaxed)))
 		labels_over(track, op, finished.time_ns);
 	if (!likely(!track->json))
 		hand_over(track, op, finished.time_ns);

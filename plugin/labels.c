@@ -85,7 +85,7 @@ static void note(struct track *track, const void *operation, uint32_t place)
 	if (!handle_is_used(word, HANDLE_OPERATION) || track_group_of(&track->ops[handle_slot(word)]))
 		return;
 	atomic_store_explicit(noted, generation << 32 | before << PLACE_BITS | (place + 1), relaxed);
-	atomic_store_explicit(&track->labels.any, true, relaxed);
+	atomic_store_explicit(&track->labelled, true, relaxed);
 }
 
 static void seen(struct track *track, struct box_label *label)

@@ -12,10 +12,9 @@
 
 struct track;
 
-struct labels {
-	_Atomic bool any; /* some operation has one: until then nothing below is touched */
+struct labels { /* not touched until track.labelled */
 	/* By slot: generation of its use << 32, and the places + 1 in the box, a byte each. */
-	_Atomic uint64_t noted[BOX_OPS];
+	_Alignas(64) _Atomic uint64_t noted[BOX_OPS];
 };
 
 struct label_words {

@@ -98,6 +98,7 @@ struct track {
 	_Atomic bool active;            /* false in a forked child: the box is the parent's */
 	_Atomic bool follows;           /* new operations; what is in flight is followed while `active` */
 	_Atomic bool full;              /* the pool was, and nothing has been freed since */
+	_Atomic bool labelled;          /* some operation had a label (labels.h) */
 	bool has_popcnt;                /* the processor has that instruction */
 	struct track_options options;
 	_Atomic uint32_t sample_every;  /* kernel events for one operation in so many; 0 and 1: for all */
