@@ -72,6 +72,14 @@ def test_nobody_is_accused_in_a_healthy_job(planner: object, tmp_path: Path) -> 
     assert culprits(analyze) == set()
 
 
+def test_servers_whose_requests_came_more_seldom_for_a_while_are_not_slow(tmp_path: Path) -> None:
+    job, _ = make("healthy-inference", 1)
+    play(job, tmp_path, json=True)
+    card = analyzed(tmp_path)
+    assert card.verdict.status == "HEALTHY"
+    assert all(one.severity == INFO for one in card.findings)
+
+
 @pytest.mark.parametrize("case", ["hang-ddp", "hang-dies"])
 def test_a_job_that_did_not_end_is_not_healthy(case: str, tmp_path: Path) -> None:
     job, _ = make(case, 1)

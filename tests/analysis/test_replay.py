@@ -256,6 +256,18 @@ def test_a_wait_of_all_ranks_at_one_place_of_a_step_is_told_from_more_work() -> 
     assert grown.evenly
 
 
+@pytest.mark.parametrize("always", [False, True])
+def test_who_is_late_in_the_first_steps_alone_is_told_from_who_is_late_in_all(always: bool) -> None:
+    fault = Fault((5, 11), 1.6)
+    first = data_parallel(steps=1, seed=7)
+    # Programs compile in it.
+    second = data_parallel(steps=1, work=6.0, fault=fault)
+    rest = data_parallel(steps=11, seed=1, fault=fault if always else Fault())
+    causes = _judge(_one_after_the_other([first, second, rest])).causes
+    assert {one.members for one in causes} == {(5,), (11,)}
+    assert all(one.starting is not always for one in causes)
+
+
 def _without_pattern(input_s: float, work: float = 1.0, seed: int = 1) -> StepJob:
     """Steps of now more and now fewer operations, so that nobody knows which is which."""
     rng = np.random.default_rng(seed)

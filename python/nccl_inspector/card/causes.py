@@ -213,7 +213,7 @@ def _late_finding(
     member = cause.members[0]
     kind, queued = _kind(cause, member, view, slow)
     node = view.processes[member][0]
-    excused = cause.leader and cause.rare
+    excused = (cause.leader and cause.rare) or cause.starting
     evidence = [
         Evidence("samples", "late, by its own gaps beside its peers'", cause.late_ns, "ns"),
         Evidence("samples", "what it cost of the job's time, by replay without it", share, "share"),
@@ -225,11 +225,15 @@ def _late_finding(
         )  # fmt: skip
     evidence += [*_host_time(member, view), *slow.evidence(node, view.gpus[member])]
     why = _WHY[kind] + "."
-    if excused:
+    if cause.starting:
+        why = "Programs compile, allocate and fill caches there."
+    elif excused:
         why = "Rank 0 is where programs log, evaluate and save: this is how a checkpoint looks."
     elif cause.rare:
         why = "Its delays are long and rare. " + why
     lasting = "for all of the job" if cause.whole else "in the time given"
+    if cause.starting:
+        lasting = "in the job's first steps only"
     victims = tuple(Entity("rank", view.names[one]) for one in cause.victims)
     waited = (
         f" Late only because of it: {cut_list([one.name for one in victims], _SHOWN)}."

@@ -31,7 +31,8 @@ def join_progress(
             continue
         place = next(
             (at for at, (kind, one) in enumerate(found)
-             if (one.severity != INFO or kind == card.OUTSIDE) and _explains(one, dip.period)),
+             if (one.severity != INFO or kind == card.OUTSIDE)
+             and _explains(one, dip.period, -figure.value * lasted_s)),
             None,
         )  # fmt: skip
         if place is not None:
@@ -63,10 +64,15 @@ def _figure_of(dip: Finding) -> Evidence | None:
     return next((one for one in dip.evidence if one.source == "throughput" and one.value < 0), None)
 
 
-def _explains(one: Finding, period: Period) -> bool:
-    """Tell whether a cause lasted for most of a time, and for little else."""
+def _explains(one: Finding, period: Period, lost_s: float) -> bool:
+    """Tell whether a cause lasted for most of a dip, and for little else, or cost most of it.
+
+    The job's own figure is of long windows: one stop makes all of such a window a dip.
+    """
     if one.period is None:
         return False
     common = min(one.period.end_s, period.end_s) - max(one.period.start_s, period.start_s)
-    length = period.end_s - period.start_s
-    return common >= 0.5 * length and one.period.end_s - one.period.start_s <= 4 * length
+    length, own = period.end_s - period.start_s, one.period.end_s - one.period.start_s
+    if common >= 0.5 * length:
+        return own <= 4 * length
+    return common >= 0.5 * own and (one.cost_s or 0.0) >= 0.5 * lost_s

@@ -31,6 +31,7 @@ class Cause:
     victims: tuple[int, ...] = ()  # who were late because they waited for it
     rare: bool = False  # seldom and long, as checkpoints are; of OUTSIDE: again and again
     once: bool = False
+    starting: bool = False  # nearly all of it in the job's first steps
     leader: bool = False  # rank 0 of the largest communicator, which logs and saves for all
     saved_s: float = 0.0  # in the pieces that were replayed
     part: int = 0  # processes of the part of the job that it costs time; 0: of all

@@ -6,8 +6,10 @@ better pieces of time. What is slow all the time has no better time to be compar
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nccl_inspector.analysis.replay.arrays import (
     Floats,
@@ -33,6 +35,7 @@ _PIECES_MIN = 4
 GAP_NS_MIN = 50_000.0  # shorter own gaps are launches, not work
 _ALIKE_PARTS = 0.7  # of what parts of a step added, in proportion to what they are usually
 _LENGTHS = (0.5, 0.9)  # quantiles that part short, longer and the longest parts of one place
+_PARTS = 32  # of a piece, by which it is told how much of its growth may be chance
 _ALIKE_MAX = 3.0  # the upper quarter of a place's gaps beside the lower, where it can be compared
 
 
@@ -41,12 +44,13 @@ class Changes:
     """Factors and differences that undo what changed, by row, and how large it was by piece.
 
     `transfer`: factor of T; `gap`: ns to add to own gaps. `grown`: own gaps of all ranks by piece,
-    beside what is usual (NaN: nothing to compare).
+    beside what is usual (NaN: nothing to compare); `error`: how far that may be off by chance.
     """
 
     transfer: Floats
     gap: Floats
     grown: Floats
+    error: Floats
     evenly: Mask  # by piece: gaps grew in proportion, as with more work, or it cannot be told
 
 
@@ -79,8 +83,7 @@ def find_changes(records: Records, order: Order, gaps: Gaps) -> Changes:
     with np.errstate(invalid="ignore"):
         undo = np.fmin(np.where(slow, fair[kinds] / middle, 1.0), 1.0)
     factor[rows] = undo[cell]
-    gap, grown, evenly = _gaps(records, order, gaps, pieces)
-    return Changes(factor, gap, grown, evenly)
+    return Changes(factor, *_gaps(records, order, gaps, pieces))
 
 
 def _in_slow_runs(ratio: Floats, kinds: Ints, pieces: Ints) -> Mask:
@@ -105,12 +108,15 @@ def _by_run(records: Records, order: Order, rows: Ints) -> tuple[Ints, Mask]:
     return in_run, np.append(True, run[in_run][1:] != run[in_run][:-1])
 
 
-def _gaps(records: Records, order: Order, gaps: Gaps, pieces: int) -> tuple[Floats, Floats, Mask]:
-    """Return what to add to own gaps so that all ranks have those of the better pieces."""
+def _gaps(
+    records: Records, order: Order, gaps: Gaps, pieces: int
+) -> tuple[Floats, Floats, Floats, Mask]:
+    """Return the fields of Changes from `gap` on."""
     usual = gaps.usual
     rows = np.flatnonzero(~np.isnan(usual))
     if not len(rows):
-        return np.zeros(len(records)), np.full(pieces, np.nan), np.ones(pieces, dtype=bool)
+        nothing = np.full(pieces, np.nan)
+        return np.zeros(len(records)), nothing, nothing, np.ones(pieces, dtype=bool)
     cell = number_rows(order.spot[rows], records.piece[rows])
     size = int(cell.max()) + 1
     mean = np.bincount(cell, usual[rows]) / np.bincount(cell)
@@ -132,9 +138,11 @@ def _gaps(records: Records, order: Order, gaps: Gaps, pieces: int) -> tuple[Floa
     # All of them: one long stop between two steps is no middle of anything.
     now = np.bincount(records.piece[rows[longest]], usual[rows[longest]], minlength=pieces)
     grown = np.divide(now, was, out=np.full(pieces, np.nan), where=was > 0)
+    expected = base[spots][cell[longest]] * grown[records.piece[rows[longest]]]
+    error = _by_chance(records, rows[longest], usual[rows[longest]] - expected, was)
     # Where places are mixed up, the better half of each is better than any whole piece.
     better = _better_half(grown)
-    grown, base = grown / better, base * better
+    grown, error, base = grown / better, error / better, base * better
     found = np.zeros(len(records))
     slow = grown[records.piece] >= GROWN
     # In proportion: what holds all ranks up holds up one more than another.
@@ -146,7 +154,27 @@ def _gaps(records: Records, order: Order, gaps: Gaps, pieces: int) -> tuple[Floa
     part[in_run] = usual[rows][in_run]
     part[in_run[1:]] -= np.where(begins[1:], 0.0, usual[rows][in_run[:-1]])
     part = np.maximum(part, 0.0)
-    return found, grown, _in_proportion(part, _cells(cell, spots, at_piece, part), pieces)
+    return found, grown, error, _in_proportion(part, _cells(cell, spots, at_piece, part), pieces)
+
+
+def _by_chance(records: Records, rows: Ints, more: Floats, was: NDArray[Any]) -> Floats:
+    """Return how much of what each piece has grown by may be chance, in the same measure.
+
+    `more`: how much longer gaps (of some rows) are than their piece's growth makes them, ns; `was`:
+    what all of a piece usually are. Gaps of one time are one event, of whichever ranks: parts of a
+    piece are independent of each other, steps that are longer than these hardly occur.
+    """
+    piece = records.piece[rows]
+    begin = records.begin[rows]
+    first, last = np.full(len(was), np.inf), np.full(len(was), -np.inf)
+    np.minimum.at(first, piece, begin)
+    np.maximum.at(last, piece, begin)
+    place = (begin - first[piece]) / np.maximum(last - first, 1.0)[piece]
+    part = np.minimum((place * _PARTS).astype(np.int64), _PARTS - 1)
+    sums = np.bincount(piece * _PARTS + part, more, minlength=len(was) * _PARTS)
+    squares = (sums.reshape(len(was), _PARTS) ** 2).sum(axis=1)
+    found: Floats = np.divide(np.sqrt(squares), was, out=np.full(len(was), np.nan), where=was > 0)
+    return found
 
 
 def _better_half(grown: Floats) -> float:

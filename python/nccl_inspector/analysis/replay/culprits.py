@@ -22,6 +22,7 @@ from nccl_inspector.analysis.replay.costs import (
 )
 from nccl_inspector.analysis.replay.order import Order
 from nccl_inspector.analysis.replay.records import Records
+from nccl_inspector.analysis.replay.startup import in_first_steps
 from nccl_inspector.analysis.replay.whatif import Piece, Question, Replay
 
 SINGLES_MAX, NODES_MAX = 96, 64  # that are asked about one by one, the most suspicious
@@ -51,6 +52,7 @@ class Culprit:
     late_ns: float  # the middle excess of the gaps that have most of what it was late by
     most_share: float  # of its gaps, those
     late_share: float  # of its gaps, all that were too long
+    start_share: float  # of what it was late by in those, in the job's first steps
     # Of each piece begin and end (ns), and the share that it cost.
     pieces: tuple[tuple[int, int, float], ...]
     steady: float = 0.0  # standard errors above 0, without the part that stands out most
@@ -73,19 +75,28 @@ def own_excess(order: Order, usual: Floats) -> tuple[Floats, Mask]:
     return np.where(known, order.gap - usual, 0.0), known
 
 
-def _runs(records: Records, order: Order, excess: Floats, known: Mask) -> tuple[Ints, Floats]:
-    """Return process and excess of each run of operations with one cause: its longest excess.
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """Runs of operations with one cause: whose, their longest excess, whether at the job's start.
 
     Nobody is late for an operation that was put in (hidden.py): it begins when the one before ends.
     """
+
+    owner: Ints
+    longest: Floats
+    starting: Mask
+
+
+def _runs(records: Records, order: Order, excess: Floats, known: Mask) -> _Runs:
     told = ~np.array([comm.hidden for comm in records.comms])[records.comm]
     rows = np.flatnonzero(known & (order.cause >= 0) & told)
     if not len(rows):
-        return np.zeros(0, np.int64), np.zeros(0)
+        return _Runs(np.zeros(0, np.int64), np.zeros(0), np.zeros(0, bool))
     at = np.lexsort((excess[rows], order.cause[rows]))
     last = np.append(np.flatnonzero(np.diff(order.cause[rows][at])), len(rows) - 1)
     chosen = rows[at[last]]
-    return records.member[chosen], excess[chosen]
+    starting = in_first_steps(records, order)[chosen]
+    return _Runs(records.member[chosen], excess[chosen], starting)
 
 
 def spread_of(values: Floats) -> tuple[float, float]:
@@ -160,13 +171,13 @@ def find_culprits(
     """Return who cost how much; `nodes` by process."""
     excess, known = own_excess(order, usual)
     present = np.unique(records.member)
-    owner, longest = _runs(records, order, excess, known)
+    runs = _runs(records, order, excess, known)
     span = spans(records)
     wall = np.zeros(records.members)
-    np.add.at(wall, owner, longest)
+    np.add.at(wall, runs.owner, runs.longest)
     wall = np.divide(wall, span, out=np.zeros_like(wall), where=span > 0)
     positive = np.zeros(records.members)
-    np.add.at(positive, owner, np.maximum(longest, 0.0))
+    np.add.at(positive, runs.owner, np.maximum(runs.longest, 0.0))
     singles = [(int(one),) for one in present[np.argsort(-positive[present])][:SINGLES_MAX]]
     by_node: dict[str, list[int]] = defaultdict(list)
     for one in present.tolist():
@@ -222,7 +233,7 @@ def find_culprits(
             error = hypot(standard_error(own, lengths), common_error)
             steady = _steady(own - among, lengths)
         common = typical.get(members, 0.0)
-        one = _culprit(answers, members, nodes, cost, shares, common, error, owner, longest)
+        one = _culprit(answers, members, nodes, cost, shares, common, error, runs)
         single = len(members) == 1 and column is not None
         chance = _chance(piece_shares(answers, columns[members]), by_piece) if single else 1.0
         found.append(replace(one, steady=steady, chance=chance))
@@ -337,14 +348,13 @@ def _culprit(
     shares: Floats,
     typical: float,
     error: float,
-    owner: Ints,
-    longest: Floats,
+    runs: _Runs,
 ) -> Culprit:
     weights = np.array([one.length for one in answers])
-    mine = np.isin(owner, members)
-    late = mine & (longest >= LATE_NS_MIN)
-    most = longest[late]
-    most = most[most >= _half_of_all(most) / 2]
+    mine = np.isin(runs.owner, members)
+    late = mine & (runs.longest >= LATE_NS_MIN)
+    some = late & (runs.longest >= _half_of_all(runs.longest[late]) / 2)
+    most = runs.longest[some]
     parts = shares * weights
     total = float(parts.sum())
     once = len(parts) >= _ONCE_PIECES and total > 0 and float(parts.max()) > _ONCE_SHARE * total
@@ -359,6 +369,7 @@ def _culprit(
         late_ns=float(np.median(most)) if len(most) else 0.0,
         most_share=len(most) / max(int(mine.sum()), 1),
         late_share=float(late.sum()) / max(int(mine.sum()), 1),
+        start_share=float(most[runs.starting[some]].sum()) / max(float(most.sum()), 1.0),
         pieces=tuple(
             (one.start, one.end, float(share)) for one, share in zip(answers, shares, strict=True)
         ),

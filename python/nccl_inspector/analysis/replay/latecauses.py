@@ -26,6 +26,7 @@ _SPREADS = 5.0  # of what the same question says of the other processes
 _LATE_SHARE, _LATE_APART = 0.6, 0.3  # of its gaps, and beyond what is usual in the job
 _WHOLE_PIECE, _UNSEEN_MAX = 0.9, 0.5  # quantile of their lengths; of the long delays
 _RARE_SHARE, _RARE_TIMES = 0.03, 8.0  # of a process's gaps; of its usual excess
+_AT_START = 0.8  # of what it was late by
 _RARE_APART_S = 20.0  # on average; who is late once in each step is not late now and then
 
 
@@ -126,6 +127,7 @@ def late_causes(
                 late_share=one.most_share,
                 rare=rare,
                 once=one.once,
+                starting=one.start_share >= _AT_START,
                 leader=one.members == (leader,),
                 victims=_victims(records, one.members),
                 saved_s=one.saved_ns * factor / 1e9,

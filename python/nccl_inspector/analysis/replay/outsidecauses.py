@@ -48,14 +48,19 @@ def _is_time(grown: Floats, slow: Sequence[int]) -> bool:
     return bool(np.mean(grown[slow[0] : slow[-1] + 1] >= GROWN) >= _DENSE)
 
 
-def _stands_out(slow: Floats, rest: Floats) -> bool:
-    """Tell whether a slow time's pieces have grown by more than pieces differ by chance."""
+def _stands_out(slow: Floats, errors: Floats, rest: Floats) -> bool:
+    """Tell whether a slow time's pieces have grown by more than pieces differ by chance.
+
+    `errors`: what may be chance in each of them. The rest alone would not say it: from among many
+    pieces the slow ones are chosen because they are slow.
+    """
     rest = rest[np.isfinite(rest)]
     if len(rest) < _REST_MIN:
         return True
     # With the tails: a few long waits in it do not make a time slow.
-    error = max(float(np.std(rest)), _SPREAD_MIN) / len(slow) ** 0.5
-    return bool(np.nanmedian(slow) - np.median(rest) >= _ERRORS * error)
+    apart = max(float(np.std(rest)), _SPREAD_MIN) * len(slow) ** 0.5
+    error = max(apart, float(np.nansum(errors**2)) ** 0.5) / len(slow)
+    return bool(np.nanmean(slow) - np.median(rest) >= _ERRORS * error)
 
 
 def outside_causes(records: Records, order: Order, replay: Replay, changes: Changes) -> list[Cause]:
@@ -66,17 +71,24 @@ def outside_causes(records: Records, order: Order, replay: Replay, changes: Chan
         return []
     answers = replay.ask([Question(gap=changes.gap)])
     _, _, rows = saved_share(answers, 1)
-    grown_in = changes.grown[[one.piece for one in answers]]
+    grown_in, error_in = (
+        values[[one.piece for one in answers]] for values in (changes.grown, changes.error)
+    )
     times = [one for one in slow_times(rows) if _is_time(grown_in, one)]
     rest = np.delete(grown_in, [at for one in times for at in range(one[0], one[-1] + 1)])
     if len(rest) and np.mean(rest >= GROWN) > _ELSEWHERE:
         return []
-    times = [one for one in times if _stands_out(grown_in[one], rest)]
     found = []
     for slow in times:
+        pieces = [answers[at].piece for at in slow]
+        still = _stops_once(records, order, -changes.gap, pieces)
+        some = slice(slow[0], slow[-1] + 1)
+        # One stop is no chance of many waits, however little is known of such stops.
+        errors = np.zeros(1) if still else error_in[some]
+        if not _stands_out(grown_in[some], errors, rest):
+            continue
         # Where all ranks wait by chance for one thing, who waited how long is mostly hidden.
         cost = cost_then(records, answers, rows, slow, times_most=np.inf)
-        pieces = [answers[at].piece for at in slow]
         grown = changes.grown[pieces]
         ends = slow[0] > 0 and slow[-1] < len(rows) - 1
         # Longer by as much everywhere in a step is more work, as of longer sequences.
@@ -91,7 +103,7 @@ def outside_causes(records: Records, order: Order, replay: Replay, changes: Chan
                     rows[slow[-1]][1],
                     not ends,
                     evenly=evenly,
-                    still=_stops_once(records, order, -changes.gap, pieces),
+                    still=still,
                     ratio=float(np.nanmedian(grown)),
                     late_share=len(slow) / len(rows),
                     saved_s=cost * replayed_s(answers),
