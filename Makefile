@@ -76,14 +76,14 @@ build:
 product: $(PROFILER) $(SPANK)
 testparts: $(STANDIN) $(FAKECUDA) $(PLAYED_NCCL) $(FAKENVML) $(RECORDER) $(RIVAL) $(DEFECTS_PLAY) $(SIMULATOR_PLAY) $(HOST_BIN) $(UNIT_BIN) $(PLAYER_CHECK_BIN) $(PLAYER_CHECK_SO) $(BENCH_BIN)
 
-build/gen/settings_table.h: python/nccl_inspector/settings.tsv packaging/gen-settings.awk
+build/gen/settings_table.h: python/nccl_inspector/settings/settings.tsv packaging/gen-settings.awk
 	@mkdir -p $(@D)
 	@awk -f packaging/gen-settings.awk $< >$@.tmp && mv $@.tmp $@
-build/gen/metrics_table.h: python/nccl_inspector/metrics.tsv packaging/gen-metrics.awk
+build/gen/metrics_table.h: python/nccl_inspector/exposition/metrics.tsv packaging/gen-metrics.awk
 	@mkdir -p $(@D)
 	@awk -f packaging/gen-metrics.awk $< >$@.tmp && mv $@.tmp $@
 
-build/gen/nccl-inspector.conf.sample: python/nccl_inspector/settings.tsv packaging/gen-conf.awk
+build/gen/nccl-inspector.conf.sample: python/nccl_inspector/settings/settings.tsv packaging/gen-conf.awk
 	@mkdir -p $(@D)
 	@awk -f packaging/gen-conf.awk $< >$@
 
@@ -313,6 +313,7 @@ soak: setup build
 lint: setup $(GEN)
 	$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
 	shellcheck -S style $(SH_SRC)
 	cppcheck --quiet --error-exitcode=1 --enable=warning,performance,portability --inline-suppr \
 		'-DSPANK_PLUGIN(n,v)=' '-DNCCL_INSPECTOR_VERSION=""' -Iplugin -Ispank -Itests/standin -Ibuild/gen \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bandwidth.h - bus bandwidth and size classes (arithmetic only).
  *
- * The factors are those of nccl-tests (doc/PERFORMANCE.md); python/nccl_inspector/analysis/bandwidth.py has the
+ * The factors are those of nccl-tests (doc/PERFORMANCE.md); python/nccl_inspector/model/bandwidth.py has the
  * same rules and a test compares the two.
  */
 #ifndef NCCL_INSPECTOR_BANDWIDTH_H

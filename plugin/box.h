@@ -3,7 +3,7 @@
  *
  * The hot path adds to these tables with relaxed atomics, so whatever kills the
  * process, everything up to its last event is in the file. This header is a wire
- * format: python/nccl_inspector/box.py reads it, and packaging/doc/internals.md
+ * format: python/nccl_inspector/box/reader.py reads it, and packaging/doc/internals.md
  * describes it. All numbers are little-endian. A reader uses pread, never mmap.
  *
  * Words only grow, except where a comment says otherwise. An operation is added to
@@ -55,7 +55,7 @@
 #define BOX_LABEL_USER_TAGS 24u /* places of each kind of label; the last one is of all others of the kind */
 #define BOX_LABEL_KERNELS 16u
 #define BOX_LABEL_ROOTS 24u
-#define BOX_LABELS (BOX_LABEL_USER_TAGS + BOX_LABEL_KERNELS + BOX_LABEL_ROOTS)
+#define BOX_LABELS 64u
 #define BOX_LABEL_TEXT 40u
 
 /* Why an event could not be measured: index of box_header.dropped, and the label
@@ -473,6 +473,7 @@ BOX_ASSERT(box_net, 192);
 BOX_ASSERT(box_sample_kind, 128);
 BOX_ASSERT(box_sample, 32);
 BOX_ASSERT(box_label, 128);
+_Static_assert(BOX_LABEL_USER_TAGS + BOX_LABEL_KERNELS + BOX_LABEL_ROOTS == BOX_LABELS, "each kind has its places");
 BOX_ASSERT(box_union_window, 32);
 BOX_ASSERT(box_union, 64 + 32 * BOX_UNION_WINDOWS);
 _Static_assert(sizeof(struct box_header) <= 4096, "box_header fits its page");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* expo_prom.h - the tables of the box as Prometheus text, one for each GPU of the process.
  *
- * Names, types and help come from python/nccl_inspector/metrics.tsv. Values are rounded
+ * Names, types and help come from python/nccl_inspector/exposition/metrics.tsv. Values are rounded
  * to few binary digits, because such numbers take a third of the disk in Prometheus.
  */
 #ifndef NCCL_INSPECTOR_EXPO_PROM_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* settings.h - the settings of a site: one table, one parser, one file.
  *
- * The table is generated from python/nccl_inspector/settings.tsv. Every parser
+ * The table is generated from python/nccl_inspector/settings/settings.tsv. Every parser
  * here takes strings and fills a struct; a refusal is one printable line, which
  * the caller logs. Settings of the node agent are checked, too, so that a broken
  * file is found by whoever reads it first, but their values are not kept.

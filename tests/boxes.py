@@ -13,8 +13,7 @@ from fcntl import LOCK_EX, lockf
 from pathlib import Path
 
 from nccl_inspector.analysis.histogram import bucket_of
-from nccl_inspector.box import read_box
-from nccl_inspector.layout import (
+from nccl_inspector.box.layout import (
     COMM,
     GPU,
     HEADER,
@@ -37,8 +36,9 @@ from nccl_inspector.layout import (
     WINDOW,
     Record,
 )
-from nccl_inspector.metrics import load_metrics
-from nccl_inspector.model import Process
+from nccl_inspector.box.reader import read_box
+from nccl_inspector.exposition.metrics import load_metrics
+from nccl_inspector.model.process import Process
 
 # Root's tests use another user's files; without root our own must do.
 JOB_UID = 65534 if os.geteuid() == 0 else os.getuid()

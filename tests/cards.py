@@ -4,8 +4,7 @@ import random
 from dataclasses import replace
 from functools import cache
 
-from nccl_inspector.card.hostmodel import HostTime, HostTimes
-from nccl_inspector.card.model import (
+from nccl_inspector.model.card import (
     CANNOT_TELL,
     COMMUNICATION,
     CRITICAL,
@@ -47,7 +46,8 @@ from nccl_inspector.card.model import (
     Transport,
     Verdict,
 )
-from nccl_inspector.card.networkmodel import SEND, Network, NetworkPeer, QueuePair
+from nccl_inspector.model.card_hosts import HostTime, HostTimes
+from nccl_inspector.model.card_network import SEND, Network, NetworkPeer, QueuePair
 
 START_S = 1785679200  # 2026-08-02 14:00:00 UTC
 WINDOW_S = 10

@@ -7,7 +7,7 @@ from dataclasses import astuple
 from pathlib import Path
 
 from nccl_inspector.analysis.kinds import KindKey
-from nccl_inspector.card.model import (
+from nccl_inspector.model.card import (
     DEGRADED,
     HEALTHY,
     MEDIUM,

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nccl_inspector.card.model import Card
-from nccl_inspector.card.schema import card_from_json
+from nccl_inspector.model.card import Card
+from nccl_inspector.render.json import card_from_json
 from tests.cluster import Cluster, Options, wait_until
 from tests.cluster.config import product_conf
 from tests.cluster.layout import REPO, REPORT_USER

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from nccl_inspector.card.model import EXIT_WARNING
+from nccl_inspector.model.card import EXIT_WARNING
 from tests.cluster import Cluster
 from tests.cluster.errors import ClusterError
 from tests.cluster.layout import JOB_USER, NODES, default_root

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from ctypes import CDLL
 from pathlib import Path
 
-from nccl_inspector.counters.gpu import read_gpus
+from nccl_inspector.agent.counters.gpu import read_gpus
 from nccl_inspector.counters.sample import Sample
 
 FAKE_NVML = Path(__file__).parents[1] / "build" / "fakenvml" / "libnvidia-ml.so.1"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from nccl_inspector.summary import NodeSummary, decode
+from nccl_inspector.summary.codec import NodeSummary, decode
 from tests.cluster import JOB_USER, Cluster, Node, wait_until
 from tests.cluster.layout import REPO
 from tests.cluster.processes import Process, members

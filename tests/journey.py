@@ -3,10 +3,10 @@
 import re
 from dataclasses import dataclass
 
-from nccl_inspector.card.build import build_card
-from nccl_inspector.card.model import Card
-from nccl_inspector.report import load_summaries
-from nccl_inspector.summary import NodeSummary
+from nccl_inspector.model.card import Card
+from nccl_inspector.report.assemble import build_card
+from nccl_inspector.summary.attempts import load_summaries
+from nccl_inspector.summary.codec import NodeSummary
 from tests import jobs, truth
 from tests.cluster import Cluster, NodeState, Sample, wait_until
 

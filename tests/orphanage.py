@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.config import Config, parse_config
+from nccl_inspector.settings.config import Config, parse_config
 from tests.boxes import make_run_dir, names
 from tests.test_slurmjob import record
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The samples and unions of a box, read straight from its tables by layout.py."""
+"""The samples and unions of a box, read straight from its tables by box/layout.py."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from nccl_inspector.layout import (
+from nccl_inspector.box.layout import (
     HEADER,
     SAMPLE,
     SAMPLE_KIND,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.model import ALGOS, FINALIZED, FUNCS
+from nccl_inspector.model.process import ALGOS, FINALIZED, FUNCS
 from tests import truth
 from tests.standin import harness
 from tests.test_c import REPO, SOURCES, exported, needed_glibc, run_tap

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from nccl_inspector import publish
-from nccl_inspector.agent import Agent, run_agent, run_collect
-from nccl_inspector.collect import Left
-from nccl_inspector.config import Config, parse_config
+from nccl_inspector.agent import publish
+from nccl_inspector.agent.collect import Left
+from nccl_inspector.agent.service import Agent, run_agent, run_collect
 from nccl_inspector.errors import InspectorError
+from nccl_inspector.settings.config import Config, parse_config
 from tests.boxes import (
     BoxOf,
     line,

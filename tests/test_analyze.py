@@ -18,8 +18,8 @@ from click.testing import CliRunner
 
 from nccl_inspector.analysis.histogram import bucket_of
 from nccl_inspector.capture import collectives
+from nccl_inspector.capture.analyze import analyze_directory
 from nccl_inspector.capture.card import waiting_share
-from nccl_inspector.capture.command import analyze_directory
 from nccl_inspector.capture.engine import Capture, load
 from nccl_inspector.capture.joined import join
 from nccl_inspector.capture.members import columns

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nccl_inspector.card.model import INFO, Card
+from nccl_inspector.model.card import INFO, Card
 from tests.simulator import plans
 from tests.simulator.cases import Make, gpu, healthy, host, make, of_size, straggler
 from tests.simulator.making import make_job

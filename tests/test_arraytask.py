@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from nccl_inspector.arraytask import find_array_task
+from nccl_inspector.commands.report import report
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.reportcommand import report
+from nccl_inspector.slurm.array_task import find_array_task
 from nccl_inspector.slurm.record import ACCOUNTING, JobRecord
-from nccl_inspector.summary import encode
+from nccl_inspector.summary.codec import encode
 from tests.test_collect import HEAD
 
 

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector import endedjob, jobfiles
-from nccl_inspector.agent import run_agent
-from nccl_inspector.box import read_box
-from nccl_inspector.config import Config, parse_config
-from nccl_inspector.processfile import parse_file
+from nccl_inspector.agent import ended_job as endedjob
+from nccl_inspector.agent import job_files as jobfiles
+from nccl_inspector.agent.service import run_agent
+from nccl_inspector.box.reader import read_box
+from nccl_inspector.exposition.process_file import parse_file
+from nccl_inspector.settings.config import Config, parse_config
 from tests.boxes import (
     BoxOf,
     line,

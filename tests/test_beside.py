@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.card import tables
-from nccl_inspector.card.limits import PAGE
-from nccl_inspector.card.model import DEGRADED, HEALTHY, INFO, WARNING, Card
+from nccl_inspector.model.card import DEGRADED, HEALTHY, INFO, WARNING, Card
+from nccl_inspector.render import tables
+from nccl_inspector.render.limits import PAGE
 from nccl_inspector.store.beside import beside_similar
 from nccl_inspector.store.index import INDEX, put, writing
 from nccl_inspector.store.rows import rows_of

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector import layout, model
-from nccl_inspector.box import read_box
+from nccl_inspector.box import layout
+from nccl_inspector.box.layout import WORD_MAX
+from nccl_inspector.box.reader import read_box
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.model import OPERATIONS_MAX, Process
-from nccl_inspector.netmodel import Net, NetQueue
-from nccl_inspector.packing import WORD_MAX
+from nccl_inspector.model import process as model
+from nccl_inspector.model.network import Net, NetQueue
+from nccl_inspector.model.process import OPERATIONS_MAX, Process
 from tests.boxes import (
     BOX_BYTES,
     COMM_AT,

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from nccl_inspector.box import read_box
-from nccl_inspector.boxcopy import read_state
-from nccl_inspector.model import ALGOS, CPU_TIMED, FUNCS, GPU_TIMED, UNTIMED, Key, Process
-from nccl_inspector.summary import decode, encode, encode_process
+from nccl_inspector.box.copy import read_state
+from nccl_inspector.box.reader import read_box
+from nccl_inspector.model.process import ALGOS, CPU_TIMED, FUNCS, GPU_TIMED, UNTIMED, Key, Process
+from nccl_inspector.summary.codec import decode, encode, encode_process
 from tests.defects.stage import OURS, Stage, step
 from tests.standin.harness import finished, started
 from tests.test_collect import HEAD

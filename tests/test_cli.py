@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nccl_inspector import __version__
-from nccl_inspector.card.comment import make_comment
+from nccl_inspector.render.comment import make_comment
 from tests import cards
 from tests.slurm.recorded import load
 from tests.slurm.test_find import Slurm
@@ -42,7 +42,7 @@ def test_an_unknown_job_is_one_line_and_no_exit_status_that_judges_it(tmp_path: 
 def test_a_report_that_may_not_be_read_says_so(open_path: Path) -> None:
     (open_path / "7").mkdir(mode=0o700)
     code = "import os, sys; from pathlib import Path\n"
-    code += "from nccl_inspector.report import load_summaries as load\n"
+    code += "from nccl_inspector.summary.attempts import load_summaries as load\n"
     code += "os.setuid(65534); load(7, Path(sys.argv[1]), None)"
     told = subprocess.run(
         [sys.executable, "-c", code, open_path],
@@ -85,7 +85,7 @@ def test_what_becomes_of_the_agent_needs_nothing_of_the_report() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True,
         env=os.environ | {"PYTHONPATH": str(PYTHON_DIR)},
     )  # fmt: skip
-    for name in ("numpy", "jinja2", "sqlite3", "nccl_inspector.card.build"):
+    for name in ("numpy", "jinja2", "sqlite3", "nccl_inspector.report.assemble"):
         assert f"'{name}'" not in done.stdout
 
 

@@ -7,18 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector import acl, collect, endedjob, handover
-from nccl_inspector.atwork import AtWork
-from nccl_inspector.collect import Collector
-from nccl_inspector.config import Config, parse_config
-from nccl_inspector.hostile import is_locked
-from nccl_inspector.model import Process
-from nccl_inspector.removal import remove_tree
-from nccl_inspector.summary import (
+from nccl_inspector.agent import collect
+from nccl_inspector.agent import ended_job as endedjob
+from nccl_inspector.agent.collect import Collector
+from nccl_inspector.agent.crash_guard import AtWork
+from nccl_inspector.agent.log_once import Tally
+from nccl_inspector.model.process import Process
+from nccl_inspector.settings.config import Config, parse_config
+from nccl_inspector.summary.codec import (
     Head,
     decode,
 )
-from nccl_inspector.tally import Tally
+from nccl_inspector.system import acl
+from nccl_inspector.system import write_as_user as handover
+from nccl_inspector.system.remove_tree import remove_tree
+from nccl_inspector.system.safe_files import is_locked
 from tests.boxes import (
     JOB_UID,
     MS,

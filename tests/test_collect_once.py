@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector import agent, collect, handover
-from nccl_inspector.agent import run_collect
-from nccl_inspector.collect import Left
-from nccl_inspector.config import Config
+from nccl_inspector.agent import collect
+from nccl_inspector.agent import service as agent
+from nccl_inspector.agent.collect import Left
+from nccl_inspector.agent.service import run_collect
+from nccl_inspector.settings.config import Config
+from nccl_inspector.system import write_as_user as handover
 from tests.boxes import lock_held, names, write_box
 from tests.test_cli import run
 from tests.test_collect import BOX, end_job, ended

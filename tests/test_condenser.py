@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector import condenser as condenser_module
-from nccl_inspector.atwork import AtWork
-from nccl_inspector.collect import Collector
-from nccl_inspector.condensed import CONDENSED_BYTES_MAX, FILE
-from nccl_inspector.condenser import KEPT_MAX, Condenser
-from nccl_inspector.config import parse_config
-from nccl_inspector.layout import STATE_FINALIZED, STATE_LIVE
-from nccl_inspector.summary import NodeSummary, decode
-from nccl_inspector.tally import Tally
+from nccl_inspector.agent import condenser as condenser_module
+from nccl_inspector.agent.collect import Collector
+from nccl_inspector.agent.condensed import CONDENSED_BYTES_MAX, FILE
+from nccl_inspector.agent.condenser import KEPT_MAX, Condenser
+from nccl_inspector.agent.crash_guard import AtWork
+from nccl_inspector.agent.log_once import Tally
+from nccl_inspector.box.layout import STATE_FINALIZED, STATE_LIVE
+from nccl_inspector.settings.config import parse_config
+from nccl_inspector.summary.codec import NodeSummary, decode
 from tests.boxes import (
     BOX_BYTES,
     JOB_UID,

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.config import Config, load_settings, parse_config, read_config
 from nccl_inspector.errors import InspectorError
+from nccl_inspector.settings.config import Config, load_settings, parse_config, read_config
 
 
 @pytest.mark.parametrize(

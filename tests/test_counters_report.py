@@ -9,11 +9,8 @@ from typing import Any
 
 import pytest
 
-from nccl_inspector import nodeparts
-from nccl_inspector.analysis.hardware import find_hardware
-from nccl_inspector.analysis.links import find_links
-from nccl_inspector.card.build import build_card
-from nccl_inspector.card.text import render_text
+from nccl_inspector.analysis.hardware.findings import find_hardware
+from nccl_inspector.analysis.hardware.links import find_links
 from nccl_inspector.counters.delta import RESET, STUCK
 from nccl_inspector.counters.model import (
     Change,
@@ -27,8 +24,11 @@ from nccl_inspector.counters.model import (
     to_json,
 )
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.report import load_summaries
-from nccl_inspector.summary import Head, NodeSummary, decode, encode
+from nccl_inspector.render.text import render_text
+from nccl_inspector.report.assemble import build_card
+from nccl_inspector.summary import node_parts as nodeparts
+from nccl_inspector.summary.attempts import load_summaries
+from nccl_inspector.summary.codec import Head, NodeSummary, decode, encode
 
 START_S = 1_700_000_000
 HEAD = Head(

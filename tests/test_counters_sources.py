@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.counters import gpu, sources
-from nccl_inspector.counters.child import DIED, HUNG, Asked
-from nccl_inspector.counters.infiniband import PORTS_MAX, read_ports
-from nccl_inspector.counters.pressure import parse_pressure, read_pressure
+from nccl_inspector.agent.counters import gpu, sources
+from nccl_inspector.agent.counters.child import DIED, HUNG, Asked
+from nccl_inspector.agent.counters.infiniband import PORTS_MAX, read_ports
+from nccl_inspector.agent.counters.pressure import parse_pressure, read_pressure
+from nccl_inspector.agent.counters.sources import Readers, Sources
+from nccl_inspector.counters.pci import pci_address
 from nccl_inspector.counters.sample import (
     GPU,
     INFINIBAND,
@@ -23,7 +25,6 @@ from nccl_inspector.counters.sample import (
     decode,
     encode,
 )
-from nccl_inspector.counters.sources import Readers, Sources
 from tests.cluster import wait_until
 from tests.hardware import gpu_lines, make_port, read_fake_gpus, write, write_nvml
 
@@ -214,7 +215,7 @@ def test_without_the_python_module_it_is_said(
     ],
 )
 def test_the_place_of_a_gpu_has_one_name(text: str, found: str) -> None:
-    assert gpu.pci_address(text) == found
+    assert pci_address(text) == found
 
 
 def test_a_sample_goes_through_the_childs_memory_as_it_is(tmp_path: Path) -> None:

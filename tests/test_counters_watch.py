@@ -11,19 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.agent import Agent, run_agent, run_collect
-from nccl_inspector.config import Config, parse_config
-from nccl_inspector.counters import sources, watched
-from nccl_inspector.counters import watch as watch_module
+from nccl_inspector.agent.counters import sources, watched
+from nccl_inspector.agent.counters import watch as watch_module
+from nccl_inspector.agent.counters.sources import Readers
+from nccl_inspector.agent.counters.watch import Watch
+from nccl_inspector.agent.counters.watched import FILE, job_gpus
+from nccl_inspector.agent.counters.xid import Heard, Xid
+from nccl_inspector.agent.kill_switch import disable, enable
+from nccl_inspector.agent.service import Agent, run_agent, run_collect
 from nccl_inspector.counters.model import NodeCounters
 from nccl_inspector.counters.record import Record
 from nccl_inspector.counters.sample import GPU, Device, Sample, boot_clock_s
-from nccl_inspector.counters.sources import Readers
-from nccl_inspector.counters.watch import Watch
-from nccl_inspector.counters.watched import FILE, job_gpus
-from nccl_inspector.counters.xid import Heard, Xid
-from nccl_inspector.killswitch import disable, enable
-from nccl_inspector.summary import NodeSummary, decode
+from nccl_inspector.settings.config import Config, parse_config
+from nccl_inspector.summary.codec import NodeSummary, decode
 from tests.boxes import make_job, make_reports, make_run_dir, names, write_box
 from tests.cluster import wait_until
 from tests.hardware import make_port, write
@@ -352,7 +352,7 @@ def test_numbers_that_nobody_renews_are_no_series(
 ) -> None:
     node.start_job()
     node.sampled()
-    monkeypatch.setattr("nccl_inspector.counters.series.OLD_INTERVALS", -1)
+    monkeypatch.setattr("nccl_inspector.agent.counters.series.OLD_INTERVALS", -1)
     node.agent.run_pass(10)
     assert "nccl_node_" not in node.text()
 

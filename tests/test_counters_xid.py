@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.counters.xid import Heard, KernelLog, Xid, parse_record
+from nccl_inspector.agent.counters.xid import Heard, KernelLog, Xid, parse_record
 
 TEXT = "NVRM: Xid (PCI:0000:65:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus"
 
@@ -87,7 +87,7 @@ def test_records_that_were_overwritten_are_counted(log: tuple[KernelLog, socket.
 def test_a_flood_is_read_in_parts(
     log: tuple[KernelLog, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nccl_inspector.counters.xid.RECORDS_MAX", 3)
+    monkeypatch.setattr("nccl_inspector.agent.counters.xid.RECORDS_MAX", 3)
     one, feed = log
     for sequence in range(5):
         feed.send(record(sequence=sequence))

@@ -19,11 +19,11 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector import collect
-from nccl_inspector.agent import Agent
-from nccl_inspector.config import Config, parse_config
-from nccl_inspector.layout import HEADER
-from nccl_inspector.summary import decode
+from nccl_inspector.agent import collect
+from nccl_inspector.agent.service import Agent
+from nccl_inspector.box.layout import HEADER
+from nccl_inspector.settings.config import Config, parse_config
+from nccl_inspector.summary.codec import decode
 from tests.boxes import (
     JOB_UID,
     MS,

@@ -5,12 +5,12 @@ import subprocess
 from pathlib import Path
 
 from nccl_inspector import __version__
-from nccl_inspector.config import read_config
-from nccl_inspector.metrics import load_metrics
-from nccl_inspector.model import DROP_REASONS
+from nccl_inspector.exposition.metrics import load_metrics
+from nccl_inspector.model.process import DROP_REASONS
+from nccl_inspector.settings.config import read_config
 
 REPO = Path(__file__).parent.parent
-TABLE = REPO / "python" / "nccl_inspector" / "settings.tsv"
+TABLE = REPO / "python" / "nccl_inspector" / "settings" / "settings.tsv"
 
 
 def settings() -> list[list[str]]:

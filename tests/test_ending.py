@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from nccl_inspector.card.build import build_card
-from nccl_inspector.card.given import Given
-from nccl_inspector.card.model import CANNOT_TELL, FAILED, HUNG, Card
-from nccl_inspector.card.text import render_text
-from nccl_inspector.model import KILLED, Process
-from nccl_inspector.report import Loaded
+from nccl_inspector.model.card import CANNOT_TELL, FAILED, HUNG, Card
+from nccl_inspector.model.process import KILLED, Process
+from nccl_inspector.render.text import render_text
+from nccl_inspector.report.assemble import build_card
+from nccl_inspector.report.sources import Given
 from nccl_inspector.slurm.record import JobRecord
+from nccl_inspector.summary.attempts import Loaded
 from tests.boxes import NOW_NS
 from tests.synthetic.jobs import Group, through_summaries
 from tests.synthetic.standstill import STOOD_NS, Call, Standstill

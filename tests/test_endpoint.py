@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from nccl_inspector import httpserver
-from nccl_inspector.endpoint import Endpoint
+from nccl_inspector.agent import http_server as httpserver
+from nccl_inspector.agent.endpoint import Endpoint
+from nccl_inspector.agent.page import merge
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.exposition import make_series, render
-from nccl_inspector.metrics import load_metrics
-from nccl_inspector.page import merge
+from nccl_inspector.exposition.metrics import load_metrics
+from nccl_inspector.exposition.text import make_series, render
 from tests.boxes import make_run_dir
 from tests.cluster import wait_until
 from tests.publish.helpers import as_root

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from nccl_inspector.agent.counters.series import sample_series
 from nccl_inspector.cli import cli
 from nccl_inspector.counters.sample import Device, Sample
-from nccl_inspector.counters.series import sample_series
 from nccl_inspector.counters.table import names_of
 from nccl_inspector.estimate.cost import BOX_ROWS, HEADER_BYTES, add_up, box_bytes
 from nccl_inspector.estimate.pages import go_number, make_files
@@ -24,8 +24,8 @@ from nccl_inspector.estimate.shape import (
     Shape,
     usual_metrics,
 )
-from nccl_inspector.exposition import Series
-from nccl_inspector.processfile import parse_file
+from nccl_inspector.exposition.process_file import parse_file
+from nccl_inspector.exposition.text import Series
 from tests import boxes
 
 added = cache(add_up)

@@ -7,11 +7,11 @@ import pytest
 
 from nccl_inspector.analysis.clocks import Clock, silences_ns
 from nccl_inspector.analysis.coverage import find_coverage
-from nccl_inspector.analysis.ending import Ending
-from nccl_inspector.analysis.hangwords import HungJob, describe_hangs
+from nccl_inspector.analysis.hang.ending import Ending
+from nccl_inspector.analysis.hang.findings import HungJob, describe_hangs
+from nccl_inspector.analysis.hang.unmeasured import Ends, find_unmeasured
 from nccl_inspector.analysis.places import Places
-from nccl_inspector.analysis.unmeasured import Ends, find_unmeasured
-from nccl_inspector.card.model import (
+from nccl_inspector.model.card import (
     CRITICAL,
     HANG_VERDICTS,
     HIGH,
@@ -24,7 +24,7 @@ from nccl_inspector.card.model import (
     LastCall,
     Period,
 )
-from nccl_inspector.model import DENIED, DISABLED, FINALIZED, KILLED, RCCL, Process
+from nccl_inspector.model.process import DENIED, DISABLED, FINALIZED, KILLED, RCCL, Process
 from tests.boxes import NOW_NS
 from tests.synthetic.jobs import flat_job
 

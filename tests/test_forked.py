@@ -9,10 +9,10 @@ from typing import TypeVar
 
 import pytest
 
-from nccl_inspector.card import build
-from nccl_inspector.card.overtime import OverTime
-from nccl_inspector.forked import Forked
-from nccl_inspector.report import Loaded
+from nccl_inspector.report import assemble as build
+from nccl_inspector.report.over_time import OverTime
+from nccl_inspector.summary.attempts import Loaded
+from nccl_inspector.system.forked import Forked
 from tests.boxes import MS
 from tests.standin.harness import until
 from tests.synthetic.jobs import flat_job, through_summaries

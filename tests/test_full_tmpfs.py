@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.jobfiles import JobFiles, read_manifest
-from nccl_inspector.publish import NODE_BYTES_MAX
-from nccl_inspector.tally import Tally
+from nccl_inspector.agent.job_files import JobFiles, read_manifest
+from nccl_inspector.agent.log_once import Tally
+from nccl_inspector.agent.publish import NODE_BYTES_MAX
 from tests.boxes import make_job
 from tests.publish.helpers import as_root
 from tests.publish.test_mounts import mounted

@@ -11,14 +11,17 @@ from typing import Any
 
 import pytest
 
-from nccl_inspector import boxrows, processfile, summaryrows, vendorfile
-from nccl_inspector.analysis import throughput
+from nccl_inspector.agent.nvidia import file as vendorfile
+from nccl_inspector.analysis.slow_times import throughput
+from nccl_inspector.box import rows as boxrows
 from nccl_inspector.capture import restore
-from nccl_inspector.card import schema
-from nccl_inspector.checkedjson import Checks
-from nccl_inspector.live import promapi
-from nccl_inspector.model import Comm
+from nccl_inspector.exposition import process_file as processfile
+from nccl_inspector.model.process import Comm
+from nccl_inspector.prometheus import api as promapi
+from nccl_inspector.render import json as schema
 from nccl_inspector.slurm import accounting
+from nccl_inspector.summary import rows as summaryrows
+from nccl_inspector.system.checked_json import Checks
 from tests.fuzzers import seeds
 from tests.fuzzers.campaign import Campaign, SeedFailsError, judged, measured
 from tests.fuzzers.catalog import TARGETS, find

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from nccl_inspector.model import Gpu, Process
+from nccl_inspector.model.process import Gpu, Process
 from tests import jsonlines
 from tests.boxes import MS, fixed_chance
 from tests.gpu import cuda, nvml

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from nccl_inspector.analysis.clocks import in_common_time, read_clocks, silences_ns
-from nccl_inspector.analysis.ending import Ending
-from nccl_inspector.analysis.hang import find_hangs, find_stopped
-from nccl_inspector.analysis.naming import name_processes
-from nccl_inspector.analysis.waitfor import find_ends, successors
-from nccl_inspector.card.model import (
+from nccl_inspector.analysis.hang.ending import Ending
+from nccl_inspector.analysis.hang.find import find_hangs, find_stopped
+from nccl_inspector.analysis.hang.wait_for import find_ends, successors
+from nccl_inspector.analysis.process_names import name_processes
+from nccl_inspector.model.card import (
     BLOCKED,
     DEAD,
     DEADLOCK,
@@ -22,8 +22,8 @@ from nccl_inspector.card.model import (
     TRANSPORT,
     Hang,
 )
-from nccl_inspector.model import DISABLED, FUNCS, KILLED, RUNNING, Histogram, Peer, Process
-from nccl_inspector.netmodel import Net
+from nccl_inspector.model.network import Net
+from nccl_inspector.model.process import DISABLED, FUNCS, KILLED, RUNNING, Histogram, Peer, Process
 from tests.boxes import NOW_NS
 from tests.synthetic.jobs import Group, Model, through_summaries
 from tests.synthetic.standstill import STOOD_NS, SYNC, Call, Standstill, parallel_programs

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.analysis.ending import Ending
-from nccl_inspector.analysis.hang import find_hangs
-from nccl_inspector.analysis.naming import name_processes
-from nccl_inspector.card.model import DIVERGENT, MISMATCHED, Hang
+from nccl_inspector.analysis.hang.ending import Ending
+from nccl_inspector.analysis.hang.find import find_hangs
+from nccl_inspector.analysis.process_names import name_processes
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.model import Process
+from nccl_inspector.model.card import DIVERGENT, MISMATCHED, Hang
+from nccl_inspector.model.process import Process
 from tests.standin.harness import BUILD, started, until
 from tests.test_collect import read_process
 

@@ -3,10 +3,9 @@
 
 import pytest
 
-from nccl_inspector.analysis.hardware import Hardware, find_hardware
-from nccl_inspector.analysis.hardwarerules import RULES
-from nccl_inspector.analysis.slowhardware import find_slow_hardware
-from nccl_inspector.card.model import CRITICAL, INFO, WARNING, Period
+from nccl_inspector.analysis.hardware.findings import Hardware, find_hardware
+from nccl_inspector.analysis.hardware.rules import RULES
+from nccl_inspector.analysis.hardware.slow import find_slow_hardware
 from nccl_inspector.counters.delta import RESET
 from nccl_inspector.counters.model import (
     Change,
@@ -19,7 +18,8 @@ from nccl_inspector.counters.model import (
     XidSeen,
 )
 from nccl_inspector.counters.table import load_counters
-from nccl_inspector.summary import NodeSummary
+from nccl_inspector.model.card import CRITICAL, INFO, WARNING, Period
+from nccl_inspector.summary.codec import NodeSummary
 from tests.test_counters_report import SPANS, START_S, on
 
 HOUR = tuple(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nccl_inspector.analysis.histogram import quantile_ns
-from nccl_inspector.model import Histogram
+from nccl_inspector.model.process import Histogram
 
 PLUGIN = Path(__file__).parents[1] / "plugin"
 SHARES = (0.5, 0.95, 0.99)

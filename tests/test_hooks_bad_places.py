@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.manifest import parse_manifest
+from nccl_inspector.agent.manifest import parse_manifest
 from tests.hooks import EMPTY, EPILOG, JOB, NOBODY, PROLOG, SHELLS, Node, sh, with_stubs
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="slurmd runs the hooks as root")

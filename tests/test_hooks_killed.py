@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector import collect
-from nccl_inspector.agent import Agent
-from nccl_inspector.config import parse_config
+from nccl_inspector.agent import collect
+from nccl_inspector.agent.manifest import parse_manifest
+from nccl_inspector.agent.service import Agent
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.manifest import parse_manifest
+from nccl_inspector.settings.config import parse_config
 from tests.hooks import EMPTY, EPILOG, JOB, PROLOG, ROOT, Node, sh
 
 KILL_AT = ROOT / "build" / "host" / "kill_at"

@@ -4,7 +4,7 @@
 import pytest
 
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.hostlist import compress, compress_within, expand
+from nccl_inspector.model.hostlist import compress, compress_within, expand
 from tests.boxes import fixed_chance
 
 

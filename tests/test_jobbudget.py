@@ -8,11 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.jobbudget import JOB_BYTES_MAX, NODE_BYTES, Budget, larger_share, node_share
-from nccl_inspector.layout import HIST_BUCKETS
-from nccl_inspector.model import Histogram, Process
-from nccl_inspector.report import load_summaries
-from nccl_inspector.summary import decode, encode, encode_process
+from nccl_inspector.box.layout import HIST_BUCKETS
+from nccl_inspector.model.process import Histogram, Process
+from nccl_inspector.summary.attempts import load_summaries
+from nccl_inspector.summary.budget import (
+    JOB_BYTES_MAX,
+    NODE_BYTES,
+    Budget,
+    larger_share,
+    node_share,
+)
+from nccl_inspector.summary.codec import decode, encode, encode_process
 from tests.boxes import MS, BoxOf, CommOf, KeyOf, write_box
 from tests.test_collect import HEAD, read_process
 
@@ -22,8 +28,8 @@ MANY = 256
 _LOAD = """
 import resource, sys
 from pathlib import Path
-from nccl_inspector.card.build import build_card
-from nccl_inspector.report import load_summaries
+from nccl_inspector.report.assemble import build_card
+from nccl_inspector.summary.attempts import load_summaries
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (512 << 20),) * 2)
 card = build_card(load_summaries(42, Path(sys.argv[1]), None))
@@ -85,7 +91,7 @@ def test_what_others_leave_over_is_for_a_node_that_needs_more(
     budget = Budget(JOB_BYTES_MAX)
     decode(encode(HEAD, [big]), budget)
     one = JOB_BYTES_MAX - budget.left
-    monkeypatch.setattr("nccl_inspector.jobbudget.JOB_BYTES_MAX", 5 * one)
+    monkeypatch.setattr("nccl_inspector.summary.budget.JOB_BYTES_MAX", 5 * one)
     write_nodes(tmp_path, {"n1": [big] * 3, "n2": [good], "n3": [good], "n4": [good]})
     loaded = load_summaries(42, tmp_path, None)
     assert loaded.problems == ()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from nccl_inspector.capture.ends import parse_end
-from nccl_inspector.model import DROP_REASONS
+from nccl_inspector.model.process import DROP_REASONS
 from tests import jsonlines, truth
 from tests.defects.stage import OURS, Stage, step
 from tests.standin import harness

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.agent import Agent, run_agent, run_collect
-from nccl_inspector.collect import Left
-from nccl_inspector.config import Config, parse_config
+from nccl_inspector.agent.collect import Left
+from nccl_inspector.agent.kill_switch import Disabled, disable, enable, is_disabled, read_switch
+from nccl_inspector.agent.service import Agent, run_agent, run_collect
+from nccl_inspector.agent.status import find_flock, read_status
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.killswitch import Disabled, disable, enable, is_disabled, read_switch
-from nccl_inspector.nodestatus import find_flock, read_status
+from nccl_inspector.settings.config import Config, parse_config
 from tests.boxes import (
     BoxOf,
     line,
@@ -276,7 +276,7 @@ def test_an_agent_of_another_pid_namespace_is_known_by_what_it_renews(run_dir: P
     hidden = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c"]
     look = f"""
 from pathlib import Path
-from nccl_inspector.nodestatus import read_status
+from nccl_inspector.agent.status import read_status
 print(read_status(Path({str(run_dir)!r}), 5).agent_pid)
 """
     if subprocess.run([*hidden, ""], check=False).returncode:

@@ -3,8 +3,8 @@ from contextlib import suppress
 
 import pytest
 
+from nccl_inspector.agent.manifest import parse_manifest
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.manifest import parse_manifest
 from tests.boxes import JOB_UID, fixed_chance, manifest_text
 
 

@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from nccl_inspector import mark, markfile, marking
+from nccl_inspector import mark, marking
+from nccl_inspector.agent import mark_file as markfile
+from nccl_inspector.agent.log_once import Tally
+from nccl_inspector.agent.publish import Publisher
 from nccl_inspector.cli import cli, main
-from nccl_inspector.publish import Publisher
-from nccl_inspector.tally import Tally
 from tests.boxes import give, make_job, make_run_dir, manifest_text, names, write_user_file
 from tests.publish.helpers import published, publisher
 
@@ -80,7 +81,8 @@ def test_an_old_mark_goes(run_dir: Path, raw: Path, monkeypatch: pytest.MonkeyPa
         assert GAUGE in published(run_dir)
         now_s = time.monotonic()
         monkeypatch.setattr(
-            "nccl_inspector.markfile.time.monotonic", lambda: now_s + markfile.MARK_STALE_S + 1
+            "nccl_inspector.agent.mark_file.time.monotonic",
+            lambda: now_s + markfile.MARK_STALE_S + 1,
         )
         one.run_pass()
         assert published(run_dir) == ""

@@ -3,8 +3,8 @@ import re
 import subprocess
 from pathlib import Path
 
-from nccl_inspector.metrics import load_metrics
-from nccl_inspector.processfile import parse_file
+from nccl_inspector.exposition.metrics import load_metrics
+from nccl_inspector.exposition.process_file import parse_file
 
 EXPO = Path(__file__).parents[1] / "build/c/test_expo"
 

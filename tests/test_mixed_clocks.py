@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.analysis.mixedclocks import mixed_clocks_note, why_waiting_is_hidden
-from nccl_inspector.model import FUNCS, Comm, Process
+from nccl_inspector.analysis.transport.mixed_clocks import mixed_clocks_note, why_waiting_is_hidden
+from nccl_inspector.model.process import FUNCS, Comm, Process
 from tests.works import LONG_NS, SHORT_NS, TURNS, play_works
 
 ALL = pytest.mark.parametrize("api", [4, 5, 6, 7])

@@ -4,10 +4,10 @@
 from dataclasses import replace
 from pathlib import Path
 
-from nccl_inspector.analysis.naming import name_processes
-from nccl_inspector.layout import NOT_KNOWN
-from nccl_inspector.model import Process
-from nccl_inspector.summary import NodeSummary
+from nccl_inspector.analysis.process_names import name_processes
+from nccl_inspector.box.layout import NOT_KNOWN
+from nccl_inspector.model.process import Process
+from nccl_inspector.summary.codec import NodeSummary
 from tests.boxes import BoxOf, CommOf, KeyOf, write_box
 from tests.test_collect import read_process
 from tests.test_report import FIRST, text_of

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.model import Process
+from nccl_inspector.model.process import Process
 from tests.nccl.box import Called
 from tests.nccl.judge import Verdict, judge_rank, judge_steps
 from tests.works import TURNS, play_works

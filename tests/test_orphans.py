@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector import jobdir, orphans
-from nccl_inspector.agent import Agent
-from nccl_inspector.config import Config
-from nccl_inspector.orphans import Sweeper
-from nccl_inspector.scontrol import Question
+from nccl_inspector.agent import job_dir as jobdir
+from nccl_inspector.agent import orphans
+from nccl_inspector.agent.log_once import Tally
+from nccl_inspector.agent.orphans import Sweeper
+from nccl_inspector.agent.service import Agent
+from nccl_inspector.settings.config import Config
 from nccl_inspector.slurm import command
-from nccl_inspector.tally import Tally
+from nccl_inspector.slurm.scontrol import Question
 from tests.boxes import BoxOf, lock_held, make_job, names, write_box
 from tests.cluster.lifetime import wait_until
 from tests.orphanage import UNKNOWN, Clock, Scontrol, configured, ended, jobs

@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
-from nccl_inspector.config import Config
-from nccl_inspector.orphans import Sweeper
+from nccl_inspector.agent.log_once import Tally
+from nccl_inspector.agent.orphans import Sweeper
+from nccl_inspector.settings.config import Config
 from nccl_inspector.slurm import command
-from nccl_inspector.tally import Tally
 from tests.boxes import make_job
 from tests.cluster.lifetime import wait_until
 from tests.orphanage import DOWN, UNKNOWN, Clock, Scontrol, ended, jobs

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector import orphans
-from nccl_inspector.agent import run_collect
-from nccl_inspector.config import Config
+from nccl_inspector.agent import orphans
+from nccl_inspector.agent.service import run_collect
+from nccl_inspector.settings.config import Config
 from tests.boxes import BoxOf, give, lock_held, make_job, names, write_box
 from tests.orphanage import DOWN, UNKNOWN, Scontrol, configured, ended, jobs
 from tests.test_slurmjob import record

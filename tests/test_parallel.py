@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector import reportdir
 from nccl_inspector.controller.looking import look_at
 from nccl_inspector.controller.queue import Entry
-from nccl_inspector.hostile import read_at
-from nccl_inspector.parallel import in_parallel
-from nccl_inspector.report import load_summaries
-from nccl_inspector.summary import encode
+from nccl_inspector.summary import directory as reportdir
+from nccl_inspector.summary.attempts import load_summaries
+from nccl_inspector.summary.codec import encode
+from nccl_inspector.system.parallel import in_parallel
+from nccl_inspector.system.safe_files import read_at
 from tests.test_collect import HEAD
 
 AT_ONCE = 4

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.condensed import FILE
-from nccl_inspector.condenser import KEPT_MAX
-from nccl_inspector.model import KILLED
-from nccl_inspector.report import build_report, load_summaries
+from nccl_inspector.agent.condensed import FILE
+from nccl_inspector.agent.condenser import KEPT_MAX
+from nccl_inspector.model.process import KILLED
+from nccl_inspector.report.joined import build_report
+from nccl_inspector.summary.attempts import load_summaries
 from tests import jobs, truth
 from tests.cluster import JOB_USER, NODES, Cluster, Node, wait_until
 from tests.cluster.product import HOOK

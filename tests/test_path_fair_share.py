@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from nccl_inspector.agent.publish import NODE_BYTES_MAX
 from nccl_inspector.estimate.cost import head_series_max
-from nccl_inspector.publish import NODE_BYTES_MAX
 from tests import jobs
 from tests.cluster import OTHER_USER, Cluster, Node, prometheus, wait_until
 from tests.publish.enemy import full_box, page_text

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.manifest import parse_manifest
+from nccl_inspector.agent.manifest import parse_manifest
 from tests import jobs, truth
 from tests.cluster import JOB_USER, Cluster, wait_until
 from tests.test_path_ends import ENDLESS, ONE_NODE, SHORT, hook_script

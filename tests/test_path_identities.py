@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.model import Process
+from nccl_inspector.model.process import Process
 from tests import jobs, truth
 from tests.cluster import Cluster, Options, wait_until
 

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from nccl_inspector.model import KILLED
+from nccl_inspector.model.process import KILLED
 from tests import jobs
 from tests.cluster import JOB_USER, Cluster, Node, wait_until
 from tests.cluster.processes import Process, members

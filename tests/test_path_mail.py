@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.card.schema import to_json
+from nccl_inspector.render.json import to_json
 from tests import cards, jobs
 from tests.card.mailsite import Site
 from tests.cluster import Cluster

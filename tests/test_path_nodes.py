@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.model import KILLED
+from nccl_inspector.model.process import KILLED
 from tests import jobs
 from tests.cluster import Cluster, Options, wait_until
 from tests.cluster.processes import members

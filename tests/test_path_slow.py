@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from nccl_inspector.model import FUNCS, KILLED
-from nccl_inspector.summary import NodeSummary, decode
+from nccl_inspector.model.process import FUNCS, KILLED
+from nccl_inspector.summary.codec import NodeSummary, decode
 from tests import jobs
 from tests.cluster import Cluster, wait_until
 from tests.cluster.processes import Process

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from nccl_inspector.model import FINALIZED, FUNCS
+from nccl_inspector.model.process import FINALIZED, FUNCS
 from tests import truth
 from tests.journey import INTERVAL_S, RANKS, Journey, Task
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from nccl_inspector.card.build import build_card
-from nccl_inspector.card.model import (
+from nccl_inspector.model.card import (
     CANNOT_TELL,
     DEGRADED,
     EXIT_CRITICAL,
@@ -23,8 +22,9 @@ from nccl_inspector.card.model import (
     STRAGGLER,
     Card,
 )
-from nccl_inspector.card.text import render_text
-from nccl_inspector.report import load_summaries
+from nccl_inspector.render.text import render_text
+from nccl_inspector.report.assemble import build_card
+from nccl_inspector.summary.attempts import load_summaries
 from tests import jobs
 from tests.cluster import Cluster
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.model import ALGOS, EXITED, FINALIZED, FUNCS, KILLED, Process
+from nccl_inspector.model.process import ALGOS, EXITED, FINALIZED, FUNCS, KILLED, Process
 from tests import truth
 from tests.boxes import read_dead_box
 from tests.standin.harness import BUILD, Run, collect, finished, started, until

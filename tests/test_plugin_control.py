@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.layout import HEADER, MAGIC
-from nccl_inspector.model import EXITED, FINALIZED, FUNCS, Process
+from nccl_inspector.box.layout import HEADER, MAGIC
+from nccl_inspector.model.process import EXITED, FINALIZED, FUNCS, Process
 from tests import truth
 from tests.boxes import read_dead_box
 from tests.defects.stage import OURS, Facts, Stage, step

@@ -4,8 +4,8 @@
 from pathlib import Path
 
 from nccl_inspector.analysis.join import join_communicators
-from nccl_inspector.model import COMM_FOLDED, DROP_REASONS
-from nccl_inspector.processfile import parse_file
+from nccl_inspector.exposition.process_file import parse_file
+from nccl_inspector.model.process import COMM_FOLDED, DROP_REASONS
 from tests.defects.stage import OURS, Stage, step
 
 COMMS, SIZES, TIMES = 33, 20, 3

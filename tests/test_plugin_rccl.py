@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nccl_inspector.analysis.coverage import find_coverage
-from nccl_inspector.model import MEASURING, RCCL, Process
+from nccl_inspector.model.process import MEASURING, RCCL, Process
 from tests.boxes import read_dead_box
 from tests.defects.stage import OURS
 from tests.standin.harness import BUILD

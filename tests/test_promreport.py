@@ -11,11 +11,11 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from nccl_inspector.card.model import Card
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.kindlabels import size_class_of
-from nccl_inspector.live.promapi import Api
-from nccl_inspector.promreport.source import prometheus_card
+from nccl_inspector.model.card import Card
+from nccl_inspector.model.kind_labels import size_class_of
+from nccl_inspector.prometheus.api import Api
+from nccl_inspector.prometheus.source import prometheus_card
 from tests.backfill import STEP_S, line, prometheus_with
 
 MINUTES, RANKS, BYTES = 20, 4, 1 << 20

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.analysis.bandwidth import bus_factor, size_class, size_label
 from nccl_inspector.analysis.histogram import bucket_of, lower_ns, median_ns, merge, quantile_ns
 from nccl_inspector.analysis.join import Communicator, join_communicators
-from nccl_inspector.card.build import build_card
-from nccl_inspector.card.model import CANNOT_TELL, HEALTHY
-from nccl_inspector.card.text import render_text
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.hostlist import expand
-from nccl_inspector.model import FUNCS, KILLED, Histogram, Process
-from nccl_inspector.report import Loaded, load_summaries
-from nccl_inspector.summary import NodeSummary, encode, encode_process
+from nccl_inspector.model.bandwidth import bus_factor, size_class, size_label
+from nccl_inspector.model.card import CANNOT_TELL, HEALTHY
+from nccl_inspector.model.hostlist import expand
+from nccl_inspector.model.process import FUNCS, KILLED, Histogram, Process
+from nccl_inspector.render.text import render_text
+from nccl_inspector.report.assemble import build_card
+from nccl_inspector.summary.attempts import Loaded, load_summaries
+from nccl_inspector.summary.codec import NodeSummary, encode, encode_process
 from tests.boxes import MS, BoxOf, CommOf, KeyOf, fixed_chance, write_box
 from tests.synthetic.jobs import Job
 from tests.test_box import run_c

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from nccl_inspector.errors import InspectorError, RefusedError
-from nccl_inspector.report import Loaded, load_summaries
-from nccl_inspector.summary import NodeSummary, decode_head, encode
+from nccl_inspector.summary.attempts import Loaded, load_summaries
+from nccl_inspector.summary.codec import NodeSummary, decode_head, encode
 from tests.test_cli import PYTHON_DIR
 from tests.test_report import FIRST, write_summary
 
@@ -136,7 +136,7 @@ def test_the_older_jobs_summaries_are_not_the_new_users_to_read(open_path: Path)
     put(open_path, "n2", start=FIRST_S + DAY_S)
     (open_path / "42" / "n2.0.nodesummary").chmod(0o644)
     code = "import os, sys; from pathlib import Path\n"
-    code += "from nccl_inspector.report import load_summaries as load\n"
+    code += "from nccl_inspector.summary.attempts import load_summaries as load\n"
     code += "os.setuid(65534); loaded = load(42, Path(sys.argv[1]), None)\n"
     code += "print(loaded.head.user, loaded.head.restart, loaded.problems)"
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.model import DROP_REASONS, FUNCS, Process
-from nccl_inspector.summary import NodeSummary, decode, encode, encode_process
+from nccl_inspector.model.process import DROP_REASONS, FUNCS, Process
+from nccl_inspector.summary.codec import NodeSummary, decode, encode, encode_process
 from tests.boxes import BoxOf, CommOf, KeyOf
 from tests.test_report import FIRST, process_of, text_of, times
 

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.card.build import build_card
-from nccl_inspector.card.text import render_text
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.hostile import read_at
-from nccl_inspector.hostlist import expand
-from nccl_inspector.model import Process
-from nccl_inspector.report import Report, build_report, load_summaries
-from nccl_inspector.summary import Head, NodeSummary
+from nccl_inspector.model.hostlist import expand
+from nccl_inspector.model.process import Process
+from nccl_inspector.render.text import render_text
+from nccl_inspector.report.assemble import build_card
+from nccl_inspector.report.joined import Report, build_report
+from nccl_inspector.summary.attempts import load_summaries
+from nccl_inspector.summary.codec import Head, NodeSummary
+from nccl_inspector.system.safe_files import read_at
 from tests.boxes import BoxOf, CommOf, KeyOf
 from tests.test_report import FIRST, process_of, times, write_summary
 
@@ -197,7 +198,7 @@ class Counted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reads = self.bytes = 0
-        monkeypatch.setattr("nccl_inspector.reportdir.read_at", self)
+        monkeypatch.setattr("nccl_inspector.summary.directory.read_at", self)
 
     def __call__(self, fd: int, count: int, offset: int) -> bytes:
         data = read_at(fd, count, offset)

@@ -13,14 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nccl_inspector import hostile
-from nccl_inspector.analysis.samplecolumns import SampleColumns, union_columns, unix_ns
-from nccl_inspector.box import read_box
-from nccl_inspector.boxsamples import add_samples
+from nccl_inspector.box.layout import HEADER, SAMPLE, SAMPLES_MAX
+from nccl_inspector.box.reader import read_box
+from nccl_inspector.box.sample_table import SampleTable, samples_of_each, thin, unix_ends_ns
+from nccl_inspector.box.samples import add_samples
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.fitting import NOTHING, piece, samples_room
-from nccl_inspector.layout import HEADER, SAMPLE, SAMPLES_MAX
-from nccl_inspector.model import (
+from nccl_inspector.model.process import (
     PEER_BEYOND,
     PEER_NONE,
     SAMPLE_GROUP,
@@ -30,7 +28,10 @@ from nccl_inspector.model import (
     Union,
     UnionWindow,
 )
-from nccl_inspector.packedsamples import (
+from nccl_inspector.summary.codec import SAMPLES_BYTES_MAX, decode, encode, encode_process
+from nccl_inspector.summary.fit import NOTHING, piece, samples_room
+from nccl_inspector.summary.sample_columns import SampleColumns, union_columns, unix_ns
+from nccl_inspector.summary.samples import (
     PackedSamples,
     PackedUnions,
     pack_facts,
@@ -39,8 +40,7 @@ from nccl_inspector.packedsamples import (
     unpack_facts,
     unpack_unions,
 )
-from nccl_inspector.sampletable import SampleTable, samples_of_each, thin, unix_ends_ns
-from nccl_inspector.summary import SAMPLES_BYTES_MAX, decode, encode, encode_process
+from nccl_inspector.system import safe_files as hostile
 from tests.boxes import (
     BOX_BYTES,
     MS,
@@ -315,7 +315,7 @@ def test_who_looks_at_living_processes_does_not_read_samples(
         ends.append(offset + count)
         return read_at(fd, count, offset)
 
-    monkeypatch.setattr("nccl_inspector.boxcopy.read_at", noted)
+    monkeypatch.setattr("nccl_inspector.box.copy.read_at", noted)
     fd = os.memfd_create("box")
     try:
         size = os.write(fd, box_bytes(BoxOf()))
@@ -344,7 +344,7 @@ def test_samples_that_are_dropped_meanwhile_are_read_again(monkeypatch: pytest.M
                 os.pwrite(fd, (2 * next(turns)).to_bytes(4, "little"), at)
             return found
 
-        monkeypatch.setattr("nccl_inspector.boxcopy.read_at", busy_process)
+        monkeypatch.setattr("nccl_inspector.box.copy.read_at", busy_process)
         until = 2
         assert add_samples(fd, len(data), process, 4).flags == ()
         until = 100
@@ -612,7 +612,9 @@ def test_samples_of_other_facts_are_refused() -> None:
 
 
 def test_what_collects_samples_needs_no_numpy() -> None:
-    modules = "nccl_inspector.collect, nccl_inspector.agent, nccl_inspector.boxsamples"
+    modules = (
+        "nccl_inspector.agent.collect, nccl_inspector.agent.service, nccl_inspector.box.samples"
+    )
     code = f"import sys, {modules}\nprint('numpy' in sys.modules)"
     env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1] / "python")}
     done = subprocess.run(

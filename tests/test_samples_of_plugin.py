@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nccl_inspector.analysis.samplecolumns import SampleColumns, unix_ns
-from nccl_inspector.box import read_box
-from nccl_inspector.boxsamples import add_samples
-from nccl_inspector.model import (
+from nccl_inspector.box.reader import read_box
+from nccl_inspector.box.samples import add_samples
+from nccl_inspector.model.process import (
     FUNCS,
     NS_PER_S,
     PEER_NONE,
@@ -19,7 +18,8 @@ from nccl_inspector.model import (
     SAMPLE_GROUP,
     Process,
 )
-from nccl_inspector.summary import decode, encode, encode_process
+from nccl_inspector.summary.codec import decode, encode, encode_process
+from nccl_inspector.summary.sample_columns import SampleColumns, unix_ns
 from tests.defects.stage import OURS, Stage, step
 from tests.standin.harness import finished
 from tests.test_collect import HEAD

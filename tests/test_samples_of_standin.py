@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.layout import HEADER, MAGIC
-from nccl_inspector.model import FUNCS
+from nccl_inspector.box.layout import HEADER, MAGIC
+from nccl_inspector.model.process import FUNCS
 from tests.sampleboxes import GROUP, Row, SampleBox, read_samples
 from tests.standin.harness import Run, finished, started, until
 from tests.test_plugin import environment, raw

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector import labelmodel, model, netmodel
+from nccl_inspector.model import labels as labelmodel
+from nccl_inspector.model import network as netmodel
+from nccl_inspector.model import process as model
 
 _ROOT = Path(__file__).parents[1]
 _PAGE = _ROOT / "packaging" / "doc" / "security.md"

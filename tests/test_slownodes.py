@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from nccl_inspector.analysis.baseline import (
+from nccl_inspector.analysis.history.baseline import (
     OTHERS_MIN,
     PastKind,
     beside_others,
@@ -15,7 +15,7 @@ from nccl_inspector.analysis.baseline import (
     compare_kinds,
     make_baseline,
 )
-from nccl_inspector.analysis.compare import (
+from nccl_inspector.analysis.history.compare import (
     FASTER,
     NOISE,
     ONLY_B,
@@ -24,9 +24,9 @@ from nccl_inspector.analysis.compare import (
     Difference,
     compare,
 )
+from nccl_inspector.analysis.history.slow_nodes import JobSeen, NodeScore, score_nodes
 from nccl_inspector.analysis.kinds import KindKey, KindRow
-from nccl_inspector.analysis.slownodes import JobSeen, NodeScore, score_nodes
-from nccl_inspector.card.model import Card, Environment
+from nccl_inspector.model.card import Card, Environment
 from nccl_inspector.store.rows import nodes_of
 from nccl_inspector.store.text import COLUMNS, difference_text, nodes_text
 from tests.boxes import fixed_chance

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from nccl_inspector.card.model import Card, Environment
-from nccl_inspector.card.schema import to_json
-from nccl_inspector.config import parse_config
+from nccl_inspector.commands.nodes import nodes as nodes_command
 from nccl_inspector.controller.making import rebuild
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.store.command import nodes as nodes_command
+from nccl_inspector.model.card import Card, Environment
+from nccl_inspector.render.json import to_json
+from nccl_inspector.settings.config import parse_config
 from nccl_inspector.store.index import (
     INDEX,
     BrokenIndexError,

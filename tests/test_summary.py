@@ -11,15 +11,20 @@ from typing import Any
 
 import pytest
 
-from nccl_inspector import summary
+from nccl_inspector.box.layout import LINE_WINDOWS
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.fitting import NOTHING, piece
-from nccl_inspector.layout import LINE_WINDOWS
-from nccl_inspector.model import FUNCS, Histogram, Line, Peer, Process
-from nccl_inspector.netmodel import Net, NetQueue
-from nccl_inspector.packedlines import PackedLines
-from nccl_inspector.packednets import pack_nets, unpack_nets
-from nccl_inspector.packing import (
+from nccl_inspector.model.network import Net, NetQueue
+from nccl_inspector.model.process import FUNCS, Histogram, Line, Peer, Process
+from nccl_inspector.model.timeline import halve
+from nccl_inspector.summary import codec as summary
+from nccl_inspector.summary.codec import (
+    BLOCK_BYTES_MAX,
+    NodeSummary,
+    decode,
+    encode,
+    encode_process,
+)
+from nccl_inspector.summary.columns import (
     line_head,
     pack_keys,
     pack_line,
@@ -28,14 +33,9 @@ from nccl_inspector.packing import (
     unpack_line,
     unpack_peers,
 )
-from nccl_inspector.summary import (
-    BLOCK_BYTES_MAX,
-    NodeSummary,
-    decode,
-    encode,
-    encode_process,
-)
-from nccl_inspector.timeline import halve
+from nccl_inspector.summary.fit import NOTHING, piece
+from nccl_inspector.summary.lazy_lines import PackedLines
+from nccl_inspector.summary.nets import pack_nets, unpack_nets
 from tests.boxes import (
     NOW_S,
     PEERS,

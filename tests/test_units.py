@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.killswitch import Disabled, read_switch
+from nccl_inspector.agent.kill_switch import Disabled, read_switch
 
 ROOT = Path(__file__).parent.parent
 AGENT, COLLECT = (

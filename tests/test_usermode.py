@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.usermode import gather
-from nccl_inspector.usermode.gather import Found, job_head, write_summaries
+from nccl_inspector.run import gather
+from nccl_inspector.run.gather import Found, job_head, write_summaries
 from tests.boxes import MS, BoxOf, CommOf, KeyOf, write_box
 from tests.cluster.lifetime import wait_until
 from tests.standin.harness import BUILD, STANDIN

@@ -14,26 +14,27 @@ import jsonschema
 import pytest
 from click.testing import CliRunner
 
-from nccl_inspector import nodeparts, vendorrecord
-from nccl_inspector.atwork import AtWork
-from nccl_inspector.card.build import build_card
-from nccl_inspector.card.comment import make_comment
-from nccl_inspector.card.html import render_html
-from nccl_inspector.card.model import CANNOT_TELL, LOW, NO_DATA, Card
-from nccl_inspector.card.schema import card_from_json, make_schema, to_json
-from nccl_inspector.card.text import render_text
-from nccl_inspector.collect import Collector
-from nccl_inspector.config import Config, parse_config
+from nccl_inspector.agent.collect import Collector
+from nccl_inspector.agent.crash_guard import AtWork
+from nccl_inspector.agent.log_once import Tally
+from nccl_inspector.agent.nvidia import record as vendorrecord
+from nccl_inspector.agent.nvidia.record import VendorRecord
+from nccl_inspector.agent.publish import Publisher
+from nccl_inspector.commands.report import report
 from nccl_inspector.counters.model import NodeCounters, Span, XidSeen
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.publish import Publisher
-from nccl_inspector.report import Loaded
-from nccl_inspector.reportcommand import report
+from nccl_inspector.model.card import CANNOT_TELL, LOW, NO_DATA, Card
+from nccl_inspector.render.comment import make_comment
+from nccl_inspector.render.html import render_html
+from nccl_inspector.render.json import card_from_json, make_schema, to_json
+from nccl_inspector.render.text import render_text
+from nccl_inspector.report.assemble import build_card
+from nccl_inspector.settings.config import Config, parse_config
 from nccl_inspector.store.rows import rows_of
-from nccl_inspector.summary import NodeSummary, decode, encode
-from nccl_inspector.tally import Tally
-from nccl_inspector.vendormeans import VendorMeans, means_to_json
-from nccl_inspector.vendorrecord import VendorRecord
+from nccl_inspector.summary import node_parts as nodeparts
+from nccl_inspector.summary.attempts import Loaded
+from nccl_inspector.summary.codec import NodeSummary, decode, encode
+from nccl_inspector.summary.vendor_means import VendorMeans, means_to_json
 from tests.boxes import BoxOf, make_job, make_reports, make_run_dir, names, write_box
 from tests.cluster import wait_until
 from tests.defects.stage import RIVAL, Stage, step
@@ -321,7 +322,7 @@ def test_a_job_that_failed_is_not_said_to_have_communicated_well(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        "nccl_inspector.card.vendor.with_record", lambda job, _: replace(job, state="FAILED")
+        "nccl_inspector.report.nvidia.with_record", lambda job, _: replace(job, state="FAILED")
     )
     card = card_of(on("n1", MEANS))
     assert (card.verdict.status, card.exit_code) == (CANNOT_TELL, 3)

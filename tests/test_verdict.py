@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from nccl_inspector.analysis.replay.judge import Judged
-from nccl_inspector.card.build import build_card
-from nccl_inspector.card.model import (
+from nccl_inspector.errors import InspectorError
+from nccl_inspector.model.card import (
     CANNOT_TELL,
     CRITICAL,
     DEGRADED,
@@ -22,11 +22,11 @@ from nccl_inspector.card.model import (
     Hang,
     Verdict,
 )
-from nccl_inspector.card.verdict import judge
-from nccl_inspector.errors import InspectorError
-from nccl_inspector.model import COMM_FOLDED, FUNCS, Process
-from nccl_inspector.report import Loaded, load_summaries
-from nccl_inspector.summary import NodeSummary
+from nccl_inspector.model.process import COMM_FOLDED, FUNCS, Process
+from nccl_inspector.report.assemble import build_card
+from nccl_inspector.report.verdict import judge
+from nccl_inspector.summary.attempts import Loaded, load_summaries
+from nccl_inspector.summary.codec import NodeSummary
 from tests.boxes import BoxOf, CommOf, KeyOf, write_box
 from tests.synthetic.jobs import Model, flat_job, parallel_job, through_summaries
 from tests.test_collect import read_process

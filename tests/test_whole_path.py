@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from nccl_inspector.card.model import EXIT_CRITICAL
+from nccl_inspector.model.card import EXIT_CRITICAL
 from tests import truth
 from tests.cluster import JOB_USER, NODES, config
 from tests.journey import RANKS, SLOW_RANK, Journey

@@ -6,14 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from nccl_inspector.analysis.paths import (
-    Path,
-    compare,
-    time_communicators,
-    time_network,
-    time_pairs,
-)
-from nccl_inspector.analysis.whose import (
+from nccl_inspector.analysis.straggler.culprit import (
     NODE,
     PAIR,
     UNDETERMINED,
@@ -21,8 +14,15 @@ from nccl_inspector.analysis.whose import (
     describe_culprit,
     find_culprit,
 )
-from nccl_inspector.card.model import HIGH, LOW, MEDIUM
-from nccl_inspector.netmodel import Net
+from nccl_inspector.analysis.transport.paths import (
+    Path,
+    compare,
+    time_communicators,
+    time_network,
+    time_pairs,
+)
+from nccl_inspector.model.card import HIGH, LOW, MEDIUM
+from nccl_inspector.model.network import Net
 from tests.boxes import MS, fixed_chance
 from tests.synthetic.jobs import FACTS, US, Job, join, through_summaries
 

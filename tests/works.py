@@ -5,7 +5,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from nccl_inspector.model import Process
+from nccl_inspector.model.process import Process
 from tests.boxes import read_dead_box
 from tests.defects.stage import OURS
 from tests.standin.harness import BUILD

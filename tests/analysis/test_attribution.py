@@ -8,14 +8,24 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
-from nccl_inspector.analysis.attribution import WORKLOAD, Attribution, attribute, slowdown
-from nccl_inspector.analysis.changes import Change, Changes, compare
-from nccl_inspector.analysis.columns import Floats, columns_of
-from nccl_inspector.analysis.degradation import find_degradations
-from nccl_inspector.analysis.progress import Progress, on_windows, progress_of, segment_progress
-from nccl_inspector.analysis.series import Track, make_tracks
-from nccl_inspector.analysis.throughput import read_throughput
-from nccl_inspector.card import model as card
+from nccl_inspector.analysis.slow_times.attribution import (
+    WORKLOAD,
+    Attribution,
+    attribute,
+    slowdown,
+)
+from nccl_inspector.analysis.slow_times.changes import Change, Changes, compare
+from nccl_inspector.analysis.slow_times.columns import Floats, columns_of
+from nccl_inspector.analysis.slow_times.degradation import find_degradations
+from nccl_inspector.analysis.slow_times.progress import (
+    Progress,
+    on_windows,
+    progress_of,
+    segment_progress,
+)
+from nccl_inspector.analysis.slow_times.series import Track, make_tracks
+from nccl_inspector.analysis.slow_times.throughput import read_throughput
+from nccl_inspector.model import card
 from tests.synthetic.lines import START_S, WINDOW_S, Made, carried, lines_of, noise, slower
 
 MS = 1e6

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from nccl_inspector.analysis.arrival import Meeting, Place, find_meetings
 from nccl_inspector.analysis.claims import (
     RANKS_A_NODE_MAX,
     RANKS_MAX,
@@ -16,7 +15,8 @@ from nccl_inspector.analysis.claims import (
     gaps,
     name_runs,
 )
-from nccl_inspector.model import Process
+from nccl_inspector.analysis.hang.arrival import Meeting, Place, find_meetings
+from nccl_inspector.model.process import Process
 from tests.synthetic.jobs import Model
 from tests.synthetic.standstill import parallel_programs
 from tests.test_hang import in_last_step, stood
@@ -26,9 +26,9 @@ HUGE = 2**31 - 1
 _REPORT = f"""
 import resource
 from dataclasses import replace
-from nccl_inspector.card.build import build_card
-from nccl_inspector.report import Loaded
-from nccl_inspector.summary import NodeSummary
+from nccl_inspector.report.assemble import build_card
+from nccl_inspector.summary.attempts import Loaded
+from nccl_inspector.summary.codec import NodeSummary
 from tests.analysis.test_claims import claiming
 from tests.test_collect import HEAD
 loaded = Loaded((NodeSummary(HEAD, tuple(claiming({HUGE}))),), (0,), ())

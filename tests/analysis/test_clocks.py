@@ -8,7 +8,7 @@ from math import inf, isinf
 import pytest
 
 from nccl_inspector.analysis.clocks import Clock, in_common_time, read_clocks, silences_ns
-from nccl_inspector.model import FUNCS, Line, Process, Window
+from nccl_inspector.model.process import FUNCS, Line, Process, Window
 from tests.boxes import NOW_NS, NOW_S
 from tests.synthetic.jobs import Group
 from tests.synthetic.standstill import Call, Standstill

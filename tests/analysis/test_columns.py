@@ -7,10 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from nccl_inspector.analysis.columns import columns_of, columns_of_packed, common_window_s
-from nccl_inspector.analysis.series import WINDOWS_MAX, make_track
+from nccl_inspector.analysis.slow_times.columns import (
+    columns_of,
+    columns_of_packed,
+    common_window_s,
+)
+from nccl_inspector.analysis.slow_times.series import WINDOWS_MAX, make_track
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.packing import START_S_MAX, pack_line, unpack_line
+from nccl_inspector.summary.columns import START_S_MAX, pack_line, unpack_line
 from tests.test_box import full_box, read
 from tests.test_summary import big_process, spoil
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from nccl_inspector.analysis.columns import Floats, columns_of
-from nccl_inspector.analysis.degradation import Judged, find_degradations, severity_of
-from nccl_inspector.analysis.series import Track, make_tracks
+from nccl_inspector.analysis.slow_times.columns import Floats, columns_of
+from nccl_inspector.analysis.slow_times.degradation import Judged, find_degradations, severity_of
+from nccl_inspector.analysis.slow_times.series import Track, make_tracks
 from tests.synthetic.lines import START_S, WINDOW_S, Made, carried, lines_of, noise, slower
 
 MS = 1e6

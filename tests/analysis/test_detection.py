@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from nccl_inspector.analysis.columns import columns_of
-from nccl_inspector.analysis.degradation import find_degradations
-from nccl_inspector.analysis.series import make_tracks
+from nccl_inspector.analysis.slow_times.columns import columns_of
+from nccl_inspector.analysis.slow_times.degradation import find_degradations
+from nccl_inspector.analysis.slow_times.series import make_tracks
 from tests.synthetic.lines import START_S, WINDOW_S, Made, carried, lines_of, noise, slower
 
 WINDOWS, DIP, RANKS = 360, 12, 4

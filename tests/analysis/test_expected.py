@@ -3,7 +3,7 @@
 
 import pytest
 
-from nccl_inspector.analysis.expected import expected, port_gbps
+from nccl_inspector.analysis.transport.expected import expected, port_gbps
 
 H100 = "NVIDIA H100 80GB HBM3"
 LARGE, SMALL, MEDIUM = 1 << 30, 1 << 20, 16 << 20

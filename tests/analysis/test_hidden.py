@@ -9,7 +9,7 @@ import pytest
 from nccl_inspector.analysis.replay.arrays import Ints
 from nccl_inspector.analysis.replay.hidden import fill_holes
 from nccl_inspector.analysis.replay.records import Comm, Records
-from nccl_inspector.model import FUNCS, PEER_NONE
+from nccl_inspector.model.process import FUNCS, PEER_NONE
 
 MS = 10**6
 RANKS, STEPS = 4, 100

@@ -5,10 +5,10 @@ from collections import Counter
 
 import numpy as np
 
-from nccl_inspector.analysis.columns import columns_of
 from nccl_inspector.analysis.join import Communicator
-from nccl_inspector.analysis.throughput import Reading, Readings
-from nccl_inspector.card.overtime import OverTime, Unpacked, look_over_time
+from nccl_inspector.analysis.slow_times.columns import columns_of
+from nccl_inspector.analysis.slow_times.throughput import Reading, Readings
+from nccl_inspector.report.over_time import OverTime, Unpacked, look_over_time
 from tests.synthetic.lines import START_S, Made, carried, lines_of, noise, slower
 
 MS = 1e6

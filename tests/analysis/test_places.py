@@ -3,15 +3,15 @@
 
 from dataclasses import replace
 
-from nccl_inspector.analysis.commands import suggest
-from nccl_inspector.analysis.hardware import find_hardware
+from nccl_inspector.analysis.hardware.findings import find_hardware
+from nccl_inspector.analysis.next_command import suggest
 from nccl_inspector.analysis.places import Places
-from nccl_inspector.card.build import build_card
-from nccl_inspector.card.comment import make_comment, read_comment
-from nccl_inspector.card.model import Entity, Finding, Period
 from nccl_inspector.counters.model import Change, Count, DeviceCounters, NodeCounters, XidSeen
-from nccl_inspector.model import Gpu
-from nccl_inspector.report import Loaded
+from nccl_inspector.model.card import Entity, Finding, Period
+from nccl_inspector.model.process import Gpu
+from nccl_inspector.render.comment import make_comment, read_comment
+from nccl_inspector.report.assemble import build_card
+from nccl_inspector.summary.attempts import Loaded
 from tests.synthetic.jobs import flat_job
 from tests.test_counters_report import SPANS, START_S, on
 

@@ -3,8 +3,8 @@
 
 import numpy as np
 
-from nccl_inspector.analysis.progress import Progress
-from nccl_inspector.card.model import Period
+from nccl_inspector.analysis.slow_times.progress import Progress
+from nccl_inspector.model.card import Period
 
 WINDOW_S, WINDOWS, START_S = 10, 200, 1_000_000
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from nccl_inspector.analysis.join import Communicator, Member, Place
-from nccl_inspector.analysis.queued import GPU, HOST, LateCall, Queued, queue_of
-from nccl_inspector.card.model import UNKNOWN
-from nccl_inspector.model import COMM_LIVE, FUNCS, Comm, Histogram, Key
+from nccl_inspector.analysis.straggler.queue_waits import GPU, HOST, LateCall, Queued, queue_of
+from nccl_inspector.model.card import UNKNOWN
+from nccl_inspector.model.process import COMM_LIVE, FUNCS, Comm, Histogram, Key
 
 MS = 1_000_000
 KIND = "AllReduce", 20, "RING_SIMPLE"

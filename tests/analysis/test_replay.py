@@ -15,9 +15,9 @@ from nccl_inspector.analysis.replay.changes import find_changes
 from nccl_inspector.analysis.replay.gaps import find_gaps
 from nccl_inspector.analysis.replay.judge import Judged, judge_records
 from nccl_inspector.analysis.replay.order import find_order
-from nccl_inspector.analysis.replay.outsidecauses import outside_causes
+from nccl_inspector.analysis.replay.outside_causes import outside_causes
 from nccl_inspector.analysis.replay.records import Source, gather
-from nccl_inspector.analysis.replay.whatif import Replay
+from nccl_inspector.analysis.replay.what_if import Replay
 from tests.analysis.stepjobs import Fault, Floats, StepJob, data_parallel, tensor_and_data_parallel
 
 Make = Callable[..., StepJob]

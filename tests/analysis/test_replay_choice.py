@@ -7,12 +7,12 @@ import pytest
 
 from nccl_inspector.analysis.replay import choice
 from nccl_inspector.analysis.replay.choice import choose
-from nccl_inspector.card import build
-from nccl_inspector.card.build import build_card
-from nccl_inspector.card.model import DEGRADED
-from nccl_inspector.model import Process
-from nccl_inspector.packedsamples import PackedSamples
-from nccl_inspector.report import Loaded, load_summaries
+from nccl_inspector.model.card import DEGRADED
+from nccl_inspector.model.process import Process
+from nccl_inspector.report import assemble as build
+from nccl_inspector.report.assemble import build_card
+from nccl_inspector.summary.attempts import Loaded, load_summaries
+from nccl_inspector.summary.samples import PackedSamples
 from tests.bench.card import JOB, MANY, write_job
 from tests.bench.sampled import LOCAL
 

@@ -7,7 +7,7 @@ import pytest
 from nccl_inspector.analysis.replay.order import find_order
 from nccl_inspector.analysis.replay.paths import NODE, Spot, find_slow_paths
 from nccl_inspector.analysis.replay.records import Comm, Records
-from nccl_inspector.model import FUNCS
+from nccl_inspector.model.process import FUNCS
 
 MS = 10**6
 NODES, GPUS, STEPS = 6, 4, 40

@@ -7,8 +7,8 @@ from math import log
 import numpy as np
 import pytest
 
-from nccl_inspector.analysis.columns import Floats
-from nccl_inspector.analysis.segment import (
+from nccl_inspector.analysis.slow_times.columns import Floats
+from nccl_inspector.analysis.slow_times.segment import (
     NOISE_MIN,
     PENALTY,
     SEGMENT_MIN,

@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from nccl_inspector.analysis.bandwidth import bus_factor
-from nccl_inspector.analysis.columns import coarsen, columns_of
-from nccl_inspector.analysis.series import Track, make_tracks
-from nccl_inspector.model import Line
-from nccl_inspector.timeline import halve
+from nccl_inspector.analysis.slow_times.columns import coarsen, columns_of
+from nccl_inspector.analysis.slow_times.series import Track, make_tracks
+from nccl_inspector.model.bandwidth import bus_factor
+from nccl_inspector.model.process import Line
+from nccl_inspector.model.timeline import halve
 from tests.synthetic.lines import SHORTEST, START_S, WINDOW_S, Made, carried, lines_of
 
 MS = 1e6

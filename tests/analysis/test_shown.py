@@ -4,13 +4,13 @@
 import numpy as np
 import pytest
 
-from nccl_inspector.analysis.columns import columns_of
-from nccl_inspector.analysis.degradation import find_degradations
-from nccl_inspector.analysis.progress import Progress
-from nccl_inspector.analysis.series import Track, make_tracks
-from nccl_inspector.analysis.shown import SHOWN_MAX, show
-from nccl_inspector.card.model import TimeLine
-from nccl_inspector.timeline import halve
+from nccl_inspector.analysis.slow_times.columns import columns_of
+from nccl_inspector.analysis.slow_times.degradation import find_degradations
+from nccl_inspector.analysis.slow_times.progress import Progress
+from nccl_inspector.analysis.slow_times.series import Track, make_tracks
+from nccl_inspector.analysis.slow_times.shown import SHOWN_MAX, show
+from nccl_inspector.model.card import TimeLine
+from nccl_inspector.model.timeline import halve
 from tests.synthetic.lines import SHORTEST, START_S, WINDOW_S, Made, lines_of
 
 MS = 1e6

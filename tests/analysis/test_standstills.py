@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from nccl_inspector.analysis.replay.cause import LATE, OUTSIDE, Cause
-from nccl_inspector.analysis.replay.outsidecauses import with_standstills
-from nccl_inspector.analysis.samplecolumns import UnionColumns
-from nccl_inspector.analysis.standstills import Standstill, find_standstills
+from nccl_inspector.analysis.replay.outside_causes import with_standstills
+from nccl_inspector.analysis.slow_times.standstills import Standstill, find_standstills
+from nccl_inspector.summary.sample_columns import UnionColumns
 
 WINDOW_S, WINDOWS, START_S = 10, 100, 1_795_000_000
 OPERATIONS, BUSY_S = 100, 2.0  # of a usual window

@@ -8,9 +8,9 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 
-from nccl_inspector.analysis import throughput
-from nccl_inspector.analysis.progress import on_windows, segment_progress
-from nccl_inspector.analysis.throughput import (
+from nccl_inspector.analysis.slow_times import throughput
+from nccl_inspector.analysis.slow_times.progress import on_windows, segment_progress
+from nccl_inspector.analysis.slow_times.throughput import (
     LINE_BYTES_MAX,
     Reading,
     Readings,
@@ -18,7 +18,7 @@ from nccl_inspector.analysis.throughput import (
     read_lines,
     read_throughput,
 )
-from nccl_inspector.card.model import Period
+from nccl_inspector.model.card import Period
 
 BERLIN = ZoneInfo("Europe/Berlin")
 AT = 1_773_931_187.0  # 2026-03-19 14:39:47 UTC

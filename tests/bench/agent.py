@@ -7,10 +7,10 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from nccl_inspector.atwork import AtWork
-from nccl_inspector.live.signals import LiveSignals
-from nccl_inspector.publish import Publisher
-from nccl_inspector.tally import Tally
+from nccl_inspector.agent.crash_guard import AtWork
+from nccl_inspector.agent.log_once import Tally
+from nccl_inspector.agent.publish import Publisher
+from nccl_inspector.agent.signals import LiveSignals
 from tests.bench.sample import Sample
 from tests.boxes import (
     BOX_BYTES,

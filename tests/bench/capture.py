@@ -108,7 +108,7 @@ def _plain(directory: Path) -> float:
 
 
 def _ours(directory: Path) -> float:
-    from nccl_inspector.capture.command import analyze_directory
+    from nccl_inspector.capture.analyze import analyze_directory
 
     card = analyze_directory(directory, None)
     return card.operations[0].time_ns / 1000

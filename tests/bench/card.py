@@ -22,8 +22,9 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from nccl_inspector.analysis.histogram import bucket_of
-from nccl_inspector.layout import LINE_WINDOWS
-from nccl_inspector.model import (
+from nccl_inspector.box.layout import LINE_WINDOWS
+from nccl_inspector.box.sample_table import SampleTable
+from nccl_inspector.model.process import (
     COMM_LIVE,
     FUNCS,
     Comm,
@@ -36,8 +37,7 @@ from nccl_inspector.model import (
     Union,
     Window,
 )
-from nccl_inspector.sampletable import SampleTable
-from nccl_inspector.summary import Head, encode, encode_process
+from nccl_inspector.summary.codec import Head, encode, encode_process
 from tests.bench.figure import Figure
 from tests.bench.sampled import LOCAL, Bursts, Played, play, samples_of
 

@@ -6,11 +6,11 @@ import struct
 import time
 from pathlib import Path
 
-from nccl_inspector.box import read_box
-from nccl_inspector.boxsamples import add_samples
-from nccl_inspector.layout import SAMPLE, SAMPLES_MAX
-from nccl_inspector.sampletable import MANTISSA_BITS
-from nccl_inspector.summary import encode_process
+from nccl_inspector.box.layout import SAMPLE, SAMPLES_MAX
+from nccl_inspector.box.reader import read_box
+from nccl_inspector.box.sample_table import MANTISSA_BITS
+from nccl_inspector.box.samples import add_samples
+from nccl_inspector.summary.codec import encode_process
 from tests.bench.figure import Figure
 from tests.boxes import MS, NOW_NS, NOW_S, SAMPLE_AT, BoxOf, CommOf, UnionOf, box_bytes
 

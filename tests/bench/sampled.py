@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from nccl_inspector.layout import UNION_WINDOWS
-from nccl_inspector.model import FUNCS, SampleKind, Union, UnionWindow, clocks_of
-from nccl_inspector.sampletable import MANTISSA_BITS, SampleTable, samples_of_each, thin
+from nccl_inspector.box.layout import UNION_WINDOWS
+from nccl_inspector.box.sample_table import MANTISSA_BITS, SampleTable, samples_of_each, thin
+from nccl_inspector.model.process import FUNCS, SampleKind, Union, UnionWindow, clocks_of
 
 LOCAL = 8
 WINDOW_S = 10

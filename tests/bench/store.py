@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from nccl_inspector.analysis.slownodes import score_nodes
+from nccl_inspector.analysis.history.slow_nodes import score_nodes
 from nccl_inspector.store.index import INDEX, reading
 from nccl_inspector.store.queries import Wish, find_jobs, last_jobs
 from tests.bench.figure import Figure

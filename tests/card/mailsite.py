@@ -24,14 +24,15 @@ COMMAND = """
 import sys
 from pathlib import Path
 import click
-from nccl_inspector.card.mailprog import mailprog_command
-from nccl_inspector.card.schema import card_from_json
+from nccl_inspector.commands import mailprog
+from nccl_inspector.render.json import card_from_json
 
 def find(_config, _job_id, _restart):
     path = Path({path!r})
     return card_from_json(path.read_bytes()) if path.exists() else None
 
-cli = click.Group(commands=[mailprog_command(find)])
+mailprog.find_for_mail = find
+cli = click.Group(commands=[mailprog.mailprog])
 sys.argv[2:2] = ["--conf", {conf!r}]
 cli()
 """

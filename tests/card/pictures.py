@@ -4,7 +4,7 @@ import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
-from nccl_inspector.card.html import render_html
+from nccl_inspector.render.html import render_html
 from tests import cards
 from tests.cluster.layout import REPO
 from tests.picture import screenshot

@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 
 from nccl_inspector.analysis.claims import RANKS_MAX
-from nccl_inspector.card.believed import allocation_of, believable
-from nccl_inspector.card.build import build_card
-from nccl_inspector.card.given import Given
-from nccl_inspector.report import Loaded
+from nccl_inspector.report.assemble import build_card
+from nccl_inspector.report.believed import allocation_of, believable
+from nccl_inspector.report.sources import Given
 from nccl_inspector.slurm.record import ACCOUNTING, SUMMARY, JobRecord
-from nccl_inspector.summary import NodeSummary
+from nccl_inspector.summary.attempts import Loaded
+from nccl_inspector.summary.codec import NodeSummary
 from tests.test_collect import HEAD
 
 CLAIMS = Loaded((NodeSummary(replace(HEAD, array_task="100_3"), ()),), (0,), ())

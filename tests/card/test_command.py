@@ -10,10 +10,11 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from nccl_inspector.card.command import Wish, card_options, show_command, write_card
-from nccl_inspector.card.comment import make_comment
-from nccl_inspector.card.text import render_text
+from nccl_inspector.commands import show as show_module
+from nccl_inspector.commands.card_output import Wish, card_options, write_card
 from nccl_inspector.errors import InspectorError
+from nccl_inspector.render.comment import make_comment
+from nccl_inspector.render.text import render_text
 from tests import cards
 from tests.cards import CARDS
 
@@ -82,7 +83,9 @@ def test_a_mail_is_sent_and_a_page_written_at_once(tmp_path: Path) -> None:
 
 
 def show(*words: str, text: str | None = None, known: str | None = LINE) -> Result:
-    return CliRunner().invoke(show_command(lambda _job_id, _conf: known), words, input=text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(show_module, "ask_slurm", lambda _job_id, _conf: known)
+        return CliRunner().invoke(show_module.show, words, input=text)
 
 
 def test_show_takes_a_text_a_job_and_the_input() -> None:

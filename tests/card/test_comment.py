@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from nccl_inspector.card.comment import make_comment, read_comment, render_summary, summarize
-from nccl_inspector.card.model import Entity
 from nccl_inspector.errors import RefusedError
+from nccl_inspector.model.card import Entity
+from nccl_inspector.render.comment import make_comment, read_comment, render_summary, summarize
 from tests import cards
 from tests.cards import CARDS, NASTY
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.card.given import Asked, gather
-from nccl_inspector.config import parse_config
+from nccl_inspector.report.sources import Asked, gather
+from nccl_inspector.settings.config import parse_config
 from tests.test_collect import HEAD
 
 CONFIG = parse_config("", "none")

@@ -3,9 +3,9 @@
 
 import pytest
 
-from nccl_inspector.card.build import build_card
-from nccl_inspector.card.model import CANNOT_TELL, DEGRADED, HEALTHY, Card
-from nccl_inspector.report import Loaded
+from nccl_inspector.model.card import CANNOT_TELL, DEGRADED, HEALTHY, Card
+from nccl_inspector.report.assemble import build_card
+from nccl_inspector.summary.attempts import Loaded
 from tests.boxes import MS, fixed_chance
 from tests.synthetic.jobs import Job
 

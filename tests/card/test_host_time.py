@@ -8,13 +8,13 @@ from types import MappingProxyType
 
 import pytest
 
-from nccl_inspector.card.build import build_card
-from nccl_inspector.card.hostmodel import HostTimes
-from nccl_inspector.card.html import render_html
-from nccl_inspector.card.model import Card
-from nccl_inspector.card.schema import card_from_json, to_json
-from nccl_inspector.card.text import render_text
-from nccl_inspector.report import Loaded
+from nccl_inspector.model.card import Card
+from nccl_inspector.model.card_hosts import HostTimes
+from nccl_inspector.render.html import render_html
+from nccl_inspector.render.json import card_from_json, to_json
+from nccl_inspector.render.text import render_text
+from nccl_inspector.report.assemble import build_card
+from nccl_inspector.summary.attempts import Loaded
 from tests.boxes import MS, fixed_chance
 from tests.synthetic.jobs import US, Job, through_summaries
 

@@ -8,11 +8,11 @@ from html.parser import HTMLParser
 
 import pytest
 
-from nccl_inspector.card.charts import bandwidth_bars, heat_map, plots, ticks, waiting_bars
-from nccl_inspector.card.heat import bound_heat
-from nccl_inspector.card.html import render_html
-from nccl_inspector.card.limits import PAGE
-from nccl_inspector.card.model import Series, TimeLine
+from nccl_inspector.model.card import Series, TimeLine
+from nccl_inspector.render.charts import bandwidth_bars, heat_map, plots, ticks, waiting_bars
+from nccl_inspector.render.heat import bound_heat
+from nccl_inspector.render.html import render_html
+from nccl_inspector.render.limits import PAGE
 from tests import cards
 from tests.cards import CARDS, START_S
 

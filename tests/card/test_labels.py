@@ -9,19 +9,19 @@ from datetime import UTC, datetime
 
 import pytest
 
-from nccl_inspector.box import read_box
-from nccl_inspector.boxsamples import add_samples
-from nccl_inspector.card.build import build_card
-from nccl_inspector.card.html import render_html
-from nccl_inspector.card.labelrows import Labels
-from nccl_inspector.card.labels import LABELS_MAX, describe_labels
-from nccl_inspector.card.model import Card
-from nccl_inspector.card.schema import card_from_json, to_json
-from nccl_inspector.card.text import render_text
-from nccl_inspector.labelmodel import ALL_COMMS, OTHERS, Label
-from nccl_inspector.model import Process
-from nccl_inspector.report import Loaded
-from nccl_inspector.summary import decode, encode, encode_process
+from nccl_inspector.box.reader import read_box
+from nccl_inspector.box.samples import add_samples
+from nccl_inspector.model.card import Card
+from nccl_inspector.model.card_labels import Labels
+from nccl_inspector.model.labels import ALL_COMMS, OTHERS, Label
+from nccl_inspector.model.process import Process
+from nccl_inspector.render.html import render_html
+from nccl_inspector.render.json import card_from_json, to_json
+from nccl_inspector.render.labels import LABELS_MAX, describe_labels
+from nccl_inspector.render.text import render_text
+from nccl_inspector.report.assemble import build_card
+from nccl_inspector.summary.attempts import Loaded
+from nccl_inspector.summary.codec import decode, encode, encode_process
 from tests.boxes import MS, NOW_NS, TICK0, BoxOf, CommOf, KeyOf, box_bytes, fixed_chance
 from tests.synthetic.jobs import HEAD, US, Job, through_summaries
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.card.mail import make_mail, send, subject
-from nccl_inspector.card.mailprog import read_slurm_mail, wait_for
-from nccl_inspector.card.schema import to_json
+from nccl_inspector.commands.mailprog import read_slurm_mail, wait_for
 from nccl_inspector.errors import InspectorError
+from nccl_inspector.render.json import to_json
+from nccl_inspector.render.mail import make_mail, send, subject
 from tests import cards
 from tests.card.mailsite import WRAPPER, Site, program
 from tests.cards import CARDS

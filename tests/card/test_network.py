@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from nccl_inspector.card.build import build_card
-from nccl_inspector.card.network import only_adapter
-from nccl_inspector.card.networkmodel import Network, NetworkPeer, QueuePair
-from nccl_inspector.card.schema import card_from_json, to_json
-from nccl_inspector.card.text import render_text
 from nccl_inspector.counters.model import Change, Count, DeviceCounters, NodeCounters
-from nccl_inspector.netmodel import Net, NetQueue
-from nccl_inspector.report import Loaded
+from nccl_inspector.model.card_network import Network, NetworkPeer, QueuePair
+from nccl_inspector.model.network import Net, NetQueue
+from nccl_inspector.render.json import card_from_json, to_json
+from nccl_inspector.render.text import render_text
+from nccl_inspector.report.assemble import build_card
+from nccl_inspector.report.network import only_adapter
+from nccl_inspector.summary.attempts import Loaded
 from tests import cardsof
 from tests.boxes import MS, NOW_NS, fixed_chance
 from tests.synthetic.jobs import US, Job, through_summaries

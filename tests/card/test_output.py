@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.analysis.throughput import LINE_BYTES_MAX, compile_pattern
-from nccl_inspector.card import output as module
-from nccl_inspector.card.given import Asked, gather
-from nccl_inspector.card.model import Period
-from nccl_inspector.card.output import CPU_S_MIN, Output, read_output
+from nccl_inspector.analysis.slow_times.throughput import LINE_BYTES_MAX, compile_pattern
+from nccl_inspector.model.card import Period
+from nccl_inspector.report import output as module
+from nccl_inspector.report.output import CPU_S_MIN, Output, read_output
+from nccl_inspector.report.sources import Asked, gather
 from tests.card.test_given import CONFIG, LINES, WEEK
 
 PERIOD = Period(WEEK.start, WEEK.end)
@@ -31,7 +31,7 @@ HOSTILE = (
 _READ = """
 import resource, sys
 from datetime import UTC
-from nccl_inspector.analysis.throughput import read_throughput
+from nccl_inspector.analysis.slow_times.throughput import read_throughput
 from tests.card.test_output import HOSTILE, LINE_BYTES_MAX
 resource.setrlimit(resource.RLIMIT_CPU, (30, 30))
 read_throughput([line[:LINE_BYTES_MAX] for line in HOSTILE] * 400, UTC)

@@ -3,8 +3,8 @@
 
 import pytest
 
-from nccl_inspector.card.model import INFO, LOW, OUTSIDE, WARNING, Evidence, Finding, Period
-from nccl_inspector.card.progressdips import join_progress
+from nccl_inspector.model.card import INFO, LOW, OUTSIDE, WARNING, Evidence, Finding, Period
+from nccl_inspector.report.progress_dips import join_progress
 
 WALL_S, COST_MIN = 1800.0, 0.01
 DIP = Finding(

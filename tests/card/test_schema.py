@@ -10,16 +10,16 @@ from typing import Any
 import jsonschema
 import pytest
 
-from nccl_inspector.analysis.columns import common_window_s
-from nccl_inspector.card import schema
-from nccl_inspector.card.comment import make_comment
-from nccl_inspector.card.html import render_html
-from nccl_inspector.card.model import SCHEMA_VERSION, Card
-from nccl_inspector.card.schema import card_from_json, make_schema, schema_text, to_json
-from nccl_inspector.card.text import render_text
+from nccl_inspector.analysis.slow_times.columns import common_window_s
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.packing import START_S_MAX
+from nccl_inspector.model.card import SCHEMA_VERSION, Card
+from nccl_inspector.render import json as schema
+from nccl_inspector.render.comment import make_comment
+from nccl_inspector.render.html import render_html
+from nccl_inspector.render.json import card_from_json, make_schema, schema_text, to_json
+from nccl_inspector.render.text import render_text
 from nccl_inspector.store.rows import rows_of
+from nccl_inspector.summary.columns import START_S_MAX
 from tests import cards
 from tests.cards import CARDS
 from tests.cluster.layout import REPO
@@ -36,7 +36,7 @@ def written(name: str) -> dict[str, Any]:
 
 def test_the_published_schema_is_that_of_the_model() -> None:
     assert PUBLISHED.read_text("ascii") == schema_text(), (
-        "python -m nccl_inspector.card.schema >packaging/doc/report.schema.json"
+        "python -m nccl_inspector.render.json >packaging/doc/report.schema.json"
     )
 
 

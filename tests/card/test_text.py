@@ -6,10 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from nccl_inspector.card.model import Degradation, Period, TimeLine
-from nccl_inspector.card.strip import tracks
-from nccl_inspector.card.text import render_text
-from nccl_inspector.card.words import (
+from nccl_inspector.model.card import Degradation, Period, TimeLine
+from nccl_inspector.model.wording import (
     amount,
     change,
     clock,
@@ -19,7 +17,9 @@ from nccl_inspector.card.words import (
     from_to,
     percent,
 )
-from nccl_inspector.printable import plain, visible
+from nccl_inspector.render.strip import tracks
+from nccl_inspector.render.text import render_text
+from nccl_inspector.system.printable import plain, visible
 from tests import cards
 from tests.cards import CARDS, DIP, START_S, WINDOW_S
 

@@ -4,19 +4,19 @@
 from dataclasses import replace
 from pathlib import Path
 
-from nccl_inspector.analysis.attribution import attribute
-from nccl_inspector.analysis.changes import Change, Changes
-from nccl_inspector.analysis.counterwords import count_words
-from nccl_inspector.analysis.slowhardware import find_slow_hardware
-from nccl_inspector.card.build import build_card
-from nccl_inspector.card.model import Card, Entity, Evidence, Finding
-from nccl_inspector.card.text import render_text
-from nccl_inspector.card.words import said_evidence
+from nccl_inspector.analysis.hardware.counter_words import count_words
+from nccl_inspector.analysis.hardware.slow import find_slow_hardware
+from nccl_inspector.analysis.slow_times.attribution import attribute
+from nccl_inspector.analysis.slow_times.changes import Change, Changes
 from nccl_inspector.counters.model import Count, DeviceCounters, NodeCounters
 from nccl_inspector.counters.table import load_counters
-from nccl_inspector.report import Loaded
-from nccl_inspector.summary import NodeSummary
-from nccl_inspector.usermode.gather import job_head
+from nccl_inspector.model.card import Card, Entity, Evidence, Finding
+from nccl_inspector.model.wording import said_evidence
+from nccl_inspector.render.text import render_text
+from nccl_inspector.report.assemble import build_card
+from nccl_inspector.run.gather import job_head
+from nccl_inspector.summary.attempts import Loaded
+from nccl_inspector.summary.codec import NodeSummary
 from tests import cards
 from tests.boxes import MS, BoxOf, CommOf, KeyOf
 from tests.test_counters_report import SPANS, on

@@ -7,12 +7,12 @@ from typing import cast
 
 import pytest
 
-from nccl_inspector.analysis.hardwarerules import CABLE
+from nccl_inspector.analysis.hardware.rules import CABLE
 from nccl_inspector.analysis.join import Communicator, Figures, Member, Place
 from nccl_inspector.analysis.replay.judge import Judged
-from nccl_inspector.card.causes import JobView
-from nccl_inspector.card.model import HIGH, INFO, WARNING, Entity, Finding, Operations, Period
-from nccl_inspector.card.unseenport import unseen_port
+from nccl_inspector.model.card import HIGH, INFO, WARNING, Entity, Finding, Operations, Period
+from nccl_inspector.report.causes import JobView
+from nccl_inspector.report.unseen_port import unseen_port
 
 WALL_S = 1000.0
 PORT = Finding(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.config import Config, parse_config
+from nccl_inspector.settings.config import Config, parse_config
 
 
 @pytest.fixture

@@ -5,13 +5,13 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from nccl_inspector.config import Config
 from nccl_inspector.controller.making import Makers, make_report
 from nccl_inspector.controller.queue import Queue
 from nccl_inspector.controller.service import Controller
+from nccl_inspector.settings.config import Config
 from nccl_inspector.store.index import reading
 from nccl_inspector.store.queries import Wish, find_jobs
-from nccl_inspector.summary import encode, encode_process
+from nccl_inspector.summary.codec import encode, encode_process
 from tests.boxes import MS, BoxOf, CommOf, KeyOf, write_box
 from tests.test_collect import HEAD, read_process
 

@@ -12,9 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.card.model import Card
-from nccl_inspector.childprocess import start_child
-from nccl_inspector.config import Config
 from nccl_inspector.controller import children, service
 from nccl_inspector.controller.avoided import AVOID_S, MOUNT_USERS_MIN, Avoided, mount_of
 from nccl_inspector.controller.children import Children, Left, NoAnswerError
@@ -24,9 +21,12 @@ from nccl_inspector.controller.outcome import DONE, FAILED, LATER, Outcome
 from nccl_inspector.controller.queue import Queue
 from nccl_inspector.controller.service import Controller
 from nccl_inspector.controller.wiring import usual_makers
-from nccl_inspector.report import Loaded
-from nccl_inspector.visiting import AvoidedError, visiting
-from nccl_inspector.visiting import hangs as hangs_on_path
+from nccl_inspector.model.card import Card
+from nccl_inspector.report.visiting import AvoidedError, visiting
+from nccl_inspector.report.visiting import hangs as hangs_on_path
+from nccl_inspector.settings.config import Config
+from nccl_inspector.summary.attempts import Loaded
+from nccl_inspector.system.child_process import start_child
 from tests.cluster import wait_until
 from tests.controller.ended import ended_job, left, stored
 from tests.test_collect import HEAD

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.config import Config
 from nccl_inspector.controller import making
 from nccl_inspector.controller.wiring import usual_makers
+from nccl_inspector.settings.config import Config
 from tests.controller.ended import enqueue, left, run_pass, stored, summarize
 
 SCONTROL = """#!/bin/sh

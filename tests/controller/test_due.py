@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from nccl_inspector.controller.due import SETTLE_S, Due, Look, find_due
 from nccl_inspector.controller.queue import Entry
-from nccl_inspector.reportdir import SummaryFile
+from nccl_inspector.summary.directory import SummaryFile
 
 NOW_S = 1_700_000_000.0
 WAIT_S = 900.0

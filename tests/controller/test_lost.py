@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.config import Config
 from nccl_inspector.controller import lost
 from nccl_inspector.controller.children import Children
 from nccl_inspector.controller.lost import (
@@ -26,6 +25,7 @@ from nccl_inspector.controller.lost import (
 from nccl_inspector.controller.queue import QUEUED_MAX, USER_QUEUED_MAX, Entry, Queue
 from nccl_inspector.controller.status import read_status, status_text
 from nccl_inspector.controller.wiring import usual_makers
+from nccl_inspector.settings.config import Config
 from nccl_inspector.slurm.accounting import read_rows
 from nccl_inspector.slurm.ended import ask_ended, has_ended
 from tests.controller.ended import left, run_pass, stored, summarize

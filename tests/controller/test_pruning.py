@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.config import Config
 from nccl_inspector.controller import pruning
 from nccl_inspector.controller.pruning import CLOCK, prune
 from nccl_inspector.controller.wiring import usual_makers
-from nccl_inspector.removal import remove_tree
+from nccl_inspector.settings.config import Config
 from nccl_inspector.store.index import INDEX, reading, user_index, writing
 from nccl_inspector.store.queries import Wish, find_jobs
+from nccl_inspector.system.remove_tree import remove_tree
 from tests.controller.ended import enqueue, run_pass, stored, summarize
 from tests.test_collect import HEAD
 

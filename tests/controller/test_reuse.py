@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.config import Config
 from nccl_inspector.controller.outcome import DONE, Outcome
 from nccl_inspector.controller.reuse import revoke
 from nccl_inspector.controller.wiring import usual_makers
 from nccl_inspector.errors import InspectorError
+from nccl_inspector.settings.config import Config
 from nccl_inspector.store.index import INDEX, export_user, put, reading, user_index, writing
 from nccl_inspector.store.queries import Wish, find_jobs
 from nccl_inspector.store.rows import rows_of

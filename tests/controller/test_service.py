@@ -12,9 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.card.model import Card
-from nccl_inspector.card.schema import card_from_json
-from nccl_inspector.config import Config
 from nccl_inspector.controller import children, service
 from nccl_inspector.controller.children import Children
 from nccl_inspector.controller.due import SETTLE_S
@@ -24,9 +21,12 @@ from nccl_inspector.controller.queue import TORN_S, Queue
 from nccl_inspector.controller.service import TRIES_MAX, Controller, alone
 from nccl_inspector.controller.wiring import usual_makers
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.report import Loaded, load_summaries
+from nccl_inspector.model.card import Card
+from nccl_inspector.render.json import card_from_json
+from nccl_inspector.settings.config import Config
 from nccl_inspector.store.index import INDEX
-from nccl_inspector.summary import encode
+from nccl_inspector.summary.attempts import Loaded, load_summaries
+from nccl_inspector.summary.codec import encode
 from tests.cluster import wait_until
 from tests.controller.ended import ended_job, enqueue, left, run_pass, stored, summarize
 from tests.publish.vendor import UUID, bucket, record_of

@@ -8,10 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.card.build import build_card
-from nccl_inspector.card.given import Asked
-from nccl_inspector.card.model import Card
-from nccl_inspector.config import Config
 from nccl_inspector.controller import service
 from nccl_inspector.controller.children import Children
 from nccl_inspector.controller.due import Due
@@ -21,7 +17,11 @@ from nccl_inspector.controller.queue import Entry, Queue
 from nccl_inspector.controller.service import Controller
 from nccl_inspector.controller.shares import JOB_S, PERIOD_S, USER_S, Shares, in_turns
 from nccl_inspector.controller.wiring import usual_makers
-from nccl_inspector.report import Loaded
+from nccl_inspector.model.card import Card
+from nccl_inspector.report.assemble import build_card
+from nccl_inspector.report.sources import Asked
+from nccl_inspector.settings.config import Config
+from nccl_inspector.summary.attempts import Loaded
 from tests.controller.ended import ended_job, enqueue, summarize
 
 HOSTILE, HONEST = 1002, 1001

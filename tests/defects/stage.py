@@ -13,8 +13,8 @@ from select import select
 from types import MappingProxyType
 from typing import Any
 
-from nccl_inspector.layout import HEADER, KEY
-from nccl_inspector.model import FUNCS, Process
+from nccl_inspector.box.layout import HEADER, KEY
+from nccl_inspector.model.process import FUNCS, Process
 from tests import truth
 from tests.boxes import read_dead_box
 from tests.standin.harness import BUILD

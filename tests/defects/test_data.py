@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from nccl_inspector.model import EXITED, KILLED
+from nccl_inspector.model.process import EXITED, KILLED
 from tests.defects.defect import defect
 from tests.defects.stage import LIMIT_S, Stage, Step, step
 

@@ -9,12 +9,12 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
-from nccl_inspector import layout
-from nccl_inspector.box import read_box
-from nccl_inspector.boxsamples import add_samples
+from nccl_inspector.box import layout
+from nccl_inspector.box.layout import COMM, HEADER, NET, NET_QUEUE, Record
+from nccl_inspector.box.reader import read_box
+from nccl_inspector.box.samples import add_samples
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.layout import COMM, HEADER, NET, NET_QUEUE, Record
-from nccl_inspector.summary import decode, encode, encode_process
+from nccl_inspector.summary.codec import decode, encode, encode_process
 from tests.boxes import put
 from tests.fuzzers import mutation, seeds
 from tests.fuzzers.summary import Report

@@ -10,14 +10,14 @@ from email.policy import default
 from functools import cache
 from html.parser import HTMLParser
 
-from nccl_inspector.analysis.compare import compare
-from nccl_inspector.analysis.slownodes import score_nodes
-from nccl_inspector.card.comment import BYTES_MAX, make_comment, read_comment, render_summary
-from nccl_inspector.card.html import render_html
-from nccl_inspector.card.mail import make_mail
-from nccl_inspector.card.model import Card
-from nccl_inspector.card.schema import card_from_json, to_json
-from nccl_inspector.card.text import render_text
+from nccl_inspector.analysis.history.compare import compare
+from nccl_inspector.analysis.history.slow_nodes import score_nodes
+from nccl_inspector.model.card import Card
+from nccl_inspector.render.comment import BYTES_MAX, make_comment, read_comment, render_summary
+from nccl_inspector.render.html import render_html
+from nccl_inspector.render.json import card_from_json, to_json
+from nccl_inspector.render.mail import make_mail
+from nccl_inspector.render.text import render_text
 from nccl_inspector.store.index import put
 from nccl_inspector.store.queries import Wish, find_jobs, last_jobs
 from nccl_inspector.store.rows import nodes_of, rows_of

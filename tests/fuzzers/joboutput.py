@@ -8,8 +8,8 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
-from nccl_inspector.analysis.throughput import read_lines, read_throughput
-from nccl_inspector.card.model import Input, Period
+from nccl_inspector.analysis.slow_times.throughput import read_lines, read_throughput
+from nccl_inspector.model.card import Input, Period
 from tests.fuzzers import mutation, seeds
 from tests.fuzzers.summary import Report
 from tests.fuzzers.target import Budget, Run, Target

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
-from nccl_inspector.capture.command import analyze_directory
+from nccl_inspector.capture.analyze import analyze_directory
 from nccl_inspector.errors import InspectorError
 from tests import captures
 from tests.fuzzers import mutation, seeds

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
+from nccl_inspector.agent.page import merge
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.exposition import render
-from nccl_inspector.page import merge
-from nccl_inspector.processfile import FILE_BYTES_MAX, Known, parse_file
+from nccl_inspector.exposition.process_file import FILE_BYTES_MAX, Known, parse_file
+from nccl_inspector.exposition.text import render
 from tests.fuzzers import mutation, seeds
 from tests.fuzzers.forms import check_text, expect
 from tests.fuzzers.target import Run, Target

@@ -9,12 +9,12 @@ from typing import Any
 from unittest.mock import patch
 
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.exposition import unescape
-from nccl_inspector.live.promapi import Api
-from nccl_inspector.live.promview import PrometheusView
+from nccl_inspector.exposition.process_file import parse_file
+from nccl_inspector.exposition.text import unescape
 from nccl_inspector.live.table import render
-from nccl_inspector.processfile import parse_file
-from nccl_inspector.promreport.source import prometheus_card
+from nccl_inspector.prometheus.api import Api
+from nccl_inspector.prometheus.node_view import PrometheusView
+from nccl_inspector.prometheus.source import prometheus_card
 from tests.fuzzers import mutation, seeds
 from tests.fuzzers.forms import check_card, check_text
 from tests.fuzzers.page import _LABEL, IDENTITY

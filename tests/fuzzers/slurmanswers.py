@@ -11,8 +11,8 @@ from pathlib import Path
 from random import Random
 from unittest.mock import patch
 
-from nccl_inspector.config import parse_config
 from nccl_inspector.errors import InspectorError
+from nccl_inspector.settings.config import parse_config
 from nccl_inspector.slurm import accounting, controller, pyslurmprobe, topology
 from nccl_inspector.slurm.command import Said
 from nccl_inspector.slurm.find import find_record

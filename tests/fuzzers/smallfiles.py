@@ -5,18 +5,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 
+from nccl_inspector.agent.ended_job import parse_ended
+from nccl_inspector.agent.manifest import parse_manifest
+from nccl_inspector.agent.mark_file import parse_mark
+from nccl_inspector.agent.nvidia.record import VendorRecord
 from nccl_inspector.capture.ends import parse_end
-from nccl_inspector.card.comment import make_comment, read_comment, render_summary
 from nccl_inspector.counters.model import to_json
 from nccl_inspector.counters.record import FORMAT, Record
-from nccl_inspector.endedjob import parse_ended
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.exposition import make_series, render
-from nccl_inspector.hostlist import compress, compress_within, expand
-from nccl_inspector.manifest import parse_manifest
-from nccl_inspector.markfile import parse_mark
+from nccl_inspector.exposition.text import make_series, render
+from nccl_inspector.model.hostlist import compress, compress_within, expand
+from nccl_inspector.render.comment import make_comment, read_comment, render_summary
 from nccl_inspector.slurm.jobid import parse_job
-from nccl_inspector.vendorrecord import VendorRecord
 from tests import cards
 from tests.boxes import manifest_text
 from tests.fuzzers import mutation, seeds
@@ -118,7 +118,7 @@ def mutate(chance: Random, data: bytes, corpus: Sequence[bytes]) -> bytes:
     return name + b"\n" + mutation.several(chance, rest, others, mutation.TEXT)
 
 
-# A list of nodes is as long as Slurm allows, whatever its length: NODES_MAX of hostlist.py.
+# A list of nodes is as long as Slurm allows, whatever its length: NODES_MAX of model/hostlist.py.
 TARGET = Target(
     "files", _seeds, mutate, prepare, Budget(cpu_s=1.0, memory_bytes=128 << 20), most_bytes=1 << 20
 )

@@ -6,9 +6,9 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
-from nccl_inspector.card.schema import card_from_json, to_json
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.hostlist import NODES_MAX
+from nccl_inspector.model.hostlist import NODES_MAX
+from nccl_inspector.render.json import card_from_json, to_json
 from tests import cards
 from tests.fuzzers import mutation
 from tests.fuzzers.forms import NOW, check_card

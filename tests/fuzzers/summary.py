@@ -11,11 +11,11 @@ from pathlib import Path
 from random import Random
 from typing import Self
 
-from nccl_inspector.card.build import build_card
-from nccl_inspector.card.given import Given
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.report import load_summaries
-from nccl_inspector.summary import decode, encode, encode_process
+from nccl_inspector.report.assemble import build_card
+from nccl_inspector.report.sources import Given
+from nccl_inspector.summary.attempts import load_summaries
+from nccl_inspector.summary.codec import decode, encode, encode_process
 from tests.fuzzers import mutation, seeds
 from tests.fuzzers.forms import check_card
 from tests.fuzzers.target import Budget, Run, Target

@@ -5,11 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
+from nccl_inspector.agent.nvidia.file import parse_vendor
+from nccl_inspector.agent.nvidia.record import VendorRecord
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.exposition import render
-from nccl_inspector.summary import decode, encode
-from nccl_inspector.vendorfile import parse_vendor
-from nccl_inspector.vendorrecord import VendorRecord
+from nccl_inspector.exposition.text import render
+from nccl_inspector.summary.codec import decode, encode
 from tests.boxes import NOW_S
 from tests.fuzzers import mutation, seeds
 from tests.fuzzers.forms import expect

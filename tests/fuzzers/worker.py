@@ -48,7 +48,7 @@ class Result:
 
     @property
     def frames(self) -> tuple[str, ...]:
-        """`analysis/arrival.py:find`, from the outside to the inside."""
+        """`analysis/hang/arrival.py:find`, from the outside to the inside."""
         return tuple(f"{path}:{name}" for path, _, name in _FRAME.findall(self.words))
 
     @property

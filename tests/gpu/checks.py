@@ -7,7 +7,15 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
 
-from nccl_inspector.model import ALGOS, DROP_REASONS, FINALIZED, FUNCS, GPU_TIMED, Key, Process
+from nccl_inspector.model.process import (
+    ALGOS,
+    DROP_REASONS,
+    FINALIZED,
+    FUNCS,
+    GPU_TIMED,
+    Key,
+    Process,
+)
 from tests import truth
 from tests.truth import Record
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from statistics import median
 
 from nccl_inspector.analysis.histogram import median_ns
-from nccl_inspector.card.build import build_card
-from nccl_inspector.card.model import Card
-from nccl_inspector.card.text import render_text
-from nccl_inspector.model import ALGOS, FUNCS, Histogram, Process
-from nccl_inspector.report import Loaded
-from nccl_inspector.summary import Head, NodeSummary
+from nccl_inspector.model.card import Card
+from nccl_inspector.model.process import ALGOS, FUNCS, Histogram, Process
+from nccl_inspector.render.text import render_text
+from nccl_inspector.report.assemble import build_card
+from nccl_inspector.summary.attempts import Loaded
+from nccl_inspector.summary.codec import Head, NodeSummary
 from tests.gpu.checks import Check
 from tests.gpu.plan import WORLD
 

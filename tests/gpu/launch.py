@@ -9,9 +9,9 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nccl_inspector.box import read_box
-from nccl_inspector.boxsamples import add_samples
-from nccl_inspector.model import Process
+from nccl_inspector.box.reader import read_box
+from nccl_inspector.box.samples import add_samples
+from nccl_inspector.model.process import Process
 from tests.gpu.plan import Plan
 from tests.gpu.rank import Record
 from tests.truth import read_log

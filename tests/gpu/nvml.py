@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from nccl_inspector.model import Gpu, Process
+from nccl_inspector.model.process import Gpu, Process
 from tests.gpu.checks import Check
 
 PROC_GPUS = Path("/proc/driver/nvidia/gpus")

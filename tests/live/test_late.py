@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from nccl_inspector.analysis.join import join_communicators
-from nccl_inspector.analysis.lateness import comparable, find_late
+from nccl_inspector.analysis.straggler.lateness import comparable, find_late
 from nccl_inspector.live.late import Late, late_processes
-from nccl_inspector.model import FUNCS, Process
+from nccl_inspector.model.process import FUNCS, Process
 from tests.boxes import MS, BoxOf, CommOf, KeyOf
 from tests.test_report import joined, process_of
 

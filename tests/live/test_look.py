@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from nccl_inspector.box import read_box
+from nccl_inspector.box.layout import STATE_FINALIZED
+from nccl_inspector.box.reader import read_box
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.layout import STATE_FINALIZED
 from tests.boxes import BoxOf, write_box
 from tests.live.helpers import Node, only, rank_box
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from nccl_inspector.agent.beats import Now
+from nccl_inspector.box.layout import COMM, HEADER
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.layout import COMM, HEADER
-from nccl_inspector.live.beats import Now
 from nccl_inspector.live.model import LOCAL, Kind
 from nccl_inspector.live.nodeview import NodeView
 from tests.boxes import COMM_AT, JOB_UID, KeyOf, write_box, write_user_file

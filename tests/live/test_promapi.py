@@ -8,8 +8,8 @@ from threading import Thread
 import pytest
 
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.live import promapi
-from nccl_inspector.live.promapi import Api, Sample, check_url
+from nccl_inspector.prometheus import api as promapi
+from nccl_inspector.prometheus.api import Api, Sample, check_url
 
 Serve = Callable[[int, bytes], str]
 

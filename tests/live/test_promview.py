@@ -6,8 +6,8 @@ from collections.abc import Mapping
 import pytest
 
 from nccl_inspector.live.model import Kind, View
-from nccl_inspector.live.promapi import Api, Sample
-from nccl_inspector.live.promview import PrometheusView, window_s
+from nccl_inspector.prometheus.api import Api, Sample
+from nccl_inspector.prometheus.node_view import PrometheusView, window_s
 
 JOB = {"cluster": "c1", "slurm_job_id": "42"}
 Answers = Mapping[str, list[Sample]]  # by a part of the question

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.agent import run_agent
-from nccl_inspector.config import parse_config
-from nccl_inspector.killswitch import disable
-from nccl_inspector.layout import STATE_FINALIZED
-from nccl_inspector.live.signals import LiveSignals
+from nccl_inspector.agent.kill_switch import disable
+from nccl_inspector.agent.service import run_agent
+from nccl_inspector.agent.signals import LiveSignals
+from nccl_inspector.box.layout import STATE_FINALIZED
+from nccl_inspector.settings.config import parse_config
 from tests.boxes import JOB_UID, BoxOf, CommOf, metrics_text, write_box, write_user_file
 from tests.live.helpers import Node, beating, op, rank_box
 

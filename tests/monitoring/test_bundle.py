@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from nccl_inspector.cli import cli
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.metrics import load_metrics
+from nccl_inspector.exposition.metrics import load_metrics
 from nccl_inspector.monitoring.bundle import make_bundle
 from nccl_inspector.monitoring.site import load_settings, make_site
 

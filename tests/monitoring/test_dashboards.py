@@ -11,7 +11,7 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from nccl_inspector.metrics import load_metrics
+from nccl_inspector.exposition.metrics import load_metrics
 from nccl_inspector.monitoring.bundle import make_bundle
 from nccl_inspector.monitoring.panels import COLUMNS
 from nccl_inspector.monitoring.rules import render

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from nccl_inspector.box import read_box
+from nccl_inspector.box.reader import read_box
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.model import ALGOS, FUNCS, Comm, Process
+from nccl_inspector.model.process import ALGOS, FUNCS, Comm, Process
 
 Kind = tuple[str, str]  # communicator and function
 

@@ -4,7 +4,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from nccl_inspector.model import DROP_REASONS, FUNCS, Process
+from nccl_inspector.model.process import DROP_REASONS, FUNCS, Process
 from tests.nccl.box import Called, Counts, Kind, called, counted, counted_pairs, pairs, sent_steps
 from tests.nccl.scenes import (
     AFTERWARDS,

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from nccl_inspector.box import read_box
+from nccl_inspector.box.reader import read_box
 from tests.nccl.box import Called
 from tests.nccl.judge import Verdict, judge_rank, judge_steps
 from tests.nccl.nccl import PLAYED

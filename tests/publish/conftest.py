@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector import vendorfiles
-from nccl_inspector.publish import Publisher
-from nccl_inspector.tally import Tally
+from nccl_inspector.agent.log_once import Tally
+from nccl_inspector.agent.nvidia import files as vendorfiles
+from nccl_inspector.agent.publish import Publisher
 from tests.boxes import (
     BoxOf,
     lock_held,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a hostile job has in its directory: full queues, the longest labels."""
 
-from nccl_inspector.layout import OP
+from nccl_inspector.box.layout import OP
 from tests.boxes import OP_AT, OPS, BoxOf, box_bytes, line, metrics_text, put
 
 RATE = "nccl_bus_bandwidth_gbs"

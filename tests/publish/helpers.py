@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.atwork import AtWork
-from nccl_inspector.publish import Publisher
-from nccl_inspector.tally import Tally
+from nccl_inspector.agent.crash_guard import AtWork
+from nccl_inspector.agent.log_once import Tally
+from nccl_inspector.agent.publish import Publisher
 from tests.boxes import (
     line,
     metrics_text,

@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector import publish
-from nccl_inspector.agent import Agent
-from nccl_inspector.config import Config, parse_config
+from nccl_inspector.agent import publish, signals
+from nccl_inspector.agent.publish import NODE_BYTES_MAX
+from nccl_inspector.agent.series_budget import series_limit
+from nccl_inspector.agent.service import Agent
 from nccl_inspector.estimate.cost import head_series_max
-from nccl_inspector.live import signals
-from nccl_inspector.publish import NODE_BYTES_MAX
-from nccl_inspector.seriesbudget import series_limit
+from nccl_inspector.settings.config import Config, parse_config
 from tests.boxes import (
     BoxOf,
     give,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-from nccl_inspector.fairshare import fair_job_shares, fair_shares
+from nccl_inspector.agent.fair_share import fair_job_shares, fair_shares
 from tests.boxes import fixed_chance
 
 

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector import jobfiles, publish
-from nccl_inspector.hostile import read_at
-from nccl_inspector.publish import Publisher
-from nccl_inspector.tally import Tally
+from nccl_inspector.agent import job_files as jobfiles
+from nccl_inspector.agent import publish
+from nccl_inspector.agent.log_once import Tally
+from nccl_inspector.agent.publish import Publisher
+from nccl_inspector.system.safe_files import read_at
 from tests.boxes import line, metrics_text, names, write_user_file
 from tests.publish.helpers import GAUGE, GOOD, OPS, PROM, as_root, one_pass, published, publisher
 from tests.publish.test_mounts import mounted

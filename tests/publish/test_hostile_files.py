@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.tally import Tally
+from nccl_inspector.agent.log_once import Tally
 from tests.boxes import (
     JOB_UID,
     line,
@@ -150,7 +150,7 @@ def test_a_raw_directory_of_another_owner_is_not_read(run_dir: Path, raw: Path) 
 def test_a_flood_of_files_is_cut_and_counted(
     run_dir: Path, raw: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nccl_inspector.rawdir.ENTRIES_MAX", 3)
+    monkeypatch.setattr("nccl_inspector.agent.raw_dir.ENTRIES_MAX", 3)
     for number in range(5):
         write_user_file(raw / f"junk{number}", b"")
     assert one_pass(run_dir).rejected["too_many_files"] == 1

@@ -11,11 +11,11 @@ from threading import Timer
 
 import pytest
 
-from nccl_inspector import jobdir
+from nccl_inspector.agent import job_dir as jobdir
+from nccl_inspector.agent.log_once import Tally
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.hostile import directory, regular_file
-from nccl_inspector.removal import remove_tree
-from nccl_inspector.tally import Tally
+from nccl_inspector.system.remove_tree import remove_tree
+from nccl_inspector.system.safe_files import directory, regular_file
 from tests.boxes import JOB_UID, BoxOf, lock_held, make_job, names, write_box, write_user_file
 from tests.publish.helpers import GAUGE, GOOD, PROM, STEM, as_root, published, publisher
 

@@ -13,11 +13,11 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from nccl_inspector.agent import Agent, run_agent
-from nccl_inspector.config import Config
-from nccl_inspector.endpoint import Endpoint
+from nccl_inspector.agent.endpoint import Endpoint
+from nccl_inspector.agent.service import Agent, run_agent
+from nccl_inspector.agent.status import read_status
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.nodestatus import read_status
+from nccl_inspector.settings.config import Config
 from tests.boxes import BoxOf, lock_held, make_job, make_run_dir, write_box, write_user_file
 from tests.publish.helpers import GAUGE, GOOD, PROM, STEM, as_root
 from tests.publish.test_fair_share import config_of

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector import publish
-from nccl_inspector.atomic import replace_file
+from nccl_inspector.agent import publish
+from nccl_inspector.agent.log_once import Tally
+from nccl_inspector.agent.raw_dir import box_name, in_turns
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.exposition import cut_nodelist, make_series, render
-from nccl_inspector.metrics import load_metrics
-from nccl_inspector.processfile import parse_file
-from nccl_inspector.rawdir import box_name, in_turns
-from nccl_inspector.tally import Tally
+from nccl_inspector.exposition.metrics import load_metrics
+from nccl_inspector.exposition.process_file import parse_file
+from nccl_inspector.exposition.text import cut_nodelist, make_series, render
+from nccl_inspector.system.atomic import replace_file
 from tests.boxes import (
     BoxOf,
     fixed_chance,
@@ -190,7 +190,7 @@ def test_a_requeued_job_begins_anew(run_dir: Path, raw: Path) -> None:
 def test_a_jobs_series_are_capped_by_whole_files(
     run_dir: Path, raw: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nccl_inspector.jobfiles.JOB_SERIES_MAX", 3)
+    monkeypatch.setattr("nccl_inspector.agent.job_files.JOB_SERIES_MAX", 3)
     two = metrics_text(line(GAUGE, rank="1"), line(GAUGE, rank="2"))
     write_user_file(raw / PROM, two)
     write_user_file(raw / f"nccl_inspector_metrics_unknown_{STEM}.prom", two)
@@ -223,7 +223,7 @@ def test_build_information_is_bounded(run_dir: Path, raw: Path) -> None:
 def test_boxes_that_die_under_new_names_count_once_and_are_bounded(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nccl_inspector.tally._LOST_A_JOB", 3)
+    monkeypatch.setattr("nccl_inspector.agent.log_once._LOST_A_JOB", 3)
     raw, tally = make_job(run_dir / "jobs" / "42"), Tally()
     box = write_box(raw, "0_1", BoxOf(state=1))
     with publisher(run_dir, tally) as one:
@@ -246,7 +246,7 @@ def test_many_names_of_one_file_are_one_file(run_dir: Path, raw: Path) -> None:
 
 
 def test_a_jobs_files_are_capped(run_dir: Path, raw: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nccl_inspector.jobfiles.JOB_FILES_MAX", 2)
+    monkeypatch.setattr("nccl_inspector.agent.job_files.JOB_FILES_MAX", 2)
     for number in range(5):
         name = f"nccl_inspector_metrics_n{number}_{STEM}.prom"
         write_user_file(raw / name, metrics_text(line(GAUGE, rank=str(number))))
@@ -265,7 +265,7 @@ def test_a_process_with_many_boxes_hides_no_other_process() -> None:
 def test_what_counts_against_a_job_is_kept_where_only_root_reads_it(
     run_dir: Path, raw: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nccl_inspector.seriesbudget.GPU_SERIES_MAX", 1)  # of two GPUs
+    monkeypatch.setattr("nccl_inspector.agent.series_budget.GPU_SERIES_MAX", 1)  # of two GPUs
     three = [line(GAUGE, rank=str(rank)) for rank in range(3)]
     write_user_file(raw / PROM, metrics_text(*three))
     one_pass(run_dir)
@@ -283,7 +283,7 @@ def test_what_counts_against_a_job_is_kept_where_only_root_reads_it(
 def test_a_job_that_takes_too_long_is_cut(
     run_dir: Path, raw: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nccl_inspector.jobfiles.JOB_S", -1)
+    monkeypatch.setattr("nccl_inspector.agent.job_files.JOB_S", -1)
     write_user_file(raw / PROM, GOOD)
     assert dict(one_pass(run_dir).rejected) == {"too_slow": 1}
     assert published(run_dir) == ""

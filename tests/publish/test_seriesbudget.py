@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from nccl_inspector.errors import RefusedError
-from nccl_inspector.seriesbudget import (
+from nccl_inspector.agent.series_budget import (
     FORGET_S,
     GPU_SERIES_MAX,
     LOOK_S,
     SeriesBudget,
     series_limit,
 )
+from nccl_inspector.errors import RefusedError
 
 
 class Watch:

@@ -3,10 +3,10 @@ import re
 
 import pytest
 
-from nccl_inspector.exposition import Series, render
-from nccl_inspector.metrics import load_metrics
-from nccl_inspector.processfile import parse_file
-from nccl_inspector.thinning import importance, text_bytes, thin
+from nccl_inspector.exposition.metrics import load_metrics
+from nccl_inspector.exposition.process_file import parse_file
+from nccl_inspector.exposition.text import Series, render
+from nccl_inspector.exposition.thinning import importance, text_bytes, thin
 from tests.boxes import fixed_chance, line, metrics_text
 
 PLUGINS = [metric.name for metric in load_metrics().values() if metric.source == "plugin"]

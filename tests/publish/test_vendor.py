@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector import vendorfiles
-from nccl_inspector.publish import Publisher
-from nccl_inspector.tally import Tally
-from nccl_inspector.vendorfile import gpu_label, parse_vendor
+from nccl_inspector.agent.log_once import Tally
+from nccl_inspector.agent.nvidia import files as vendorfiles
+from nccl_inspector.agent.nvidia.file import gpu_label, parse_vendor
+from nccl_inspector.agent.publish import Publisher
 from tests.boxes import names, write_user_file
 from tests.publish.helpers import published
 from tests.publish.vendor import FILE, RATE, UUID, Clock, Writer, bucket, passes

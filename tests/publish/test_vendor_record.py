@@ -11,14 +11,15 @@ from typing import Any
 
 import pytest
 
-from nccl_inspector import vendorfiles, vendorrecord
+from nccl_inspector.agent.log_once import Tally
+from nccl_inspector.agent.nvidia import files as vendorfiles
+from nccl_inspector.agent.nvidia import record as vendorrecord
+from nccl_inspector.agent.nvidia.file import parse_vendor
+from nccl_inspector.agent.nvidia.record import RECORD_BYTES_MAX, VendorRecord, read_record
+from nccl_inspector.agent.publish import Publisher
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.kindlabels import Comm, Kind
-from nccl_inspector.publish import Publisher
-from nccl_inspector.tally import Tally
-from nccl_inspector.vendorfile import parse_vendor
-from nccl_inspector.vendormeans import Spread, VendorMeans
-from nccl_inspector.vendorrecord import RECORD_BYTES_MAX, VendorRecord, read_record
+from nccl_inspector.model.kind_labels import Comm, Kind
+from nccl_inspector.summary.vendor_means import Spread, VendorMeans
 from tests.boxes import give, names, write_user_file
 from tests.publish.helpers import publisher
 from tests.publish.vendor import FILE, RATE, UUID, Clock, Writer, bucket, passes

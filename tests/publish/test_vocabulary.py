@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.metrics import load_metrics
-from nccl_inspector.processfile import parse_file
-from nccl_inspector.vocabulary import (
+from nccl_inspector.exposition.metrics import load_metrics
+from nccl_inspector.exposition.process_file import parse_file
+from nccl_inspector.exposition.vocabulary import (
     COMM_NAMES_MAX,
     LABEL_VALUES_MAX,
     NET_STATES,

@@ -5,9 +5,9 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from nccl_inspector.publish import Publisher
-from nccl_inspector.vendorfile import parse_vendor
-from nccl_inspector.vendorrecord import VendorRecord
+from nccl_inspector.agent.nvidia.file import parse_vendor
+from nccl_inspector.agent.nvidia.record import VendorRecord
+from nccl_inspector.agent.publish import Publisher
 from tests.boxes import NOW_S, give
 
 UUID = "GPU-1a2b3c4d-0000-1111-2222-333344445555"

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from nccl_inspector.card.model import CRITICAL, INFO, WARNING, Card, Entity, Finding
+from nccl_inspector.model.card import CRITICAL, INFO, WARNING, Card, Entity, Finding
 from tests.simulator import truth
 from tests.simulator.truth import Name, Truth
 

@@ -20,22 +20,22 @@ from math import isfinite
 from pathlib import Path
 from typing import Final
 
-from nccl_inspector.analysis.throughput import Reading, Readings
-from nccl_inspector.atwork import AtWork
-from nccl_inspector.capture.command import analyze_directory
-from nccl_inspector.card.build import build_card
-from nccl_inspector.card.given import Given
-from nccl_inspector.card.model import Card, Input
-from nccl_inspector.checkedjson import dump
-from nccl_inspector.collect import Collector
-from nccl_inspector.config import parse_config
+from nccl_inspector.agent.collect import Collector
+from nccl_inspector.agent.counters.watched import FILE as COUNTERS_FILE
+from nccl_inspector.agent.crash_guard import AtWork
+from nccl_inspector.agent.log_once import Tally
+from nccl_inspector.analysis.slow_times.throughput import Reading, Readings
+from nccl_inspector.capture.analyze import analyze_directory
 from nccl_inspector.counters import model as counters_model
 from nccl_inspector.counters.record import FORMAT as COUNTERS_FORMAT
-from nccl_inspector.counters.watched import FILE as COUNTERS_FILE
-from nccl_inspector.hostlist import compress
-from nccl_inspector.report import load_summaries
+from nccl_inspector.model.card import Card, Input
+from nccl_inspector.model.hostlist import compress
+from nccl_inspector.report.assemble import build_card
+from nccl_inspector.report.sources import Given
+from nccl_inspector.settings.config import parse_config
 from nccl_inspector.slurm.record import ACCOUNTING, JobRecord
-from nccl_inspector.tally import Tally
+from nccl_inspector.summary.attempts import load_summaries
+from nccl_inspector.system.checked_json import dump
 from tests.boxes import manifest_text
 from tests.simulator.job import Clock, Job, Rank
 from tests.simulator.script import World, write_script

@@ -3,7 +3,7 @@
 
 from dataclasses import replace
 
-from nccl_inspector.card.model import (
+from nccl_inspector.model.card import (
     DEGRADED,
     HIGH,
     INFO,

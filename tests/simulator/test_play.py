@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from nccl_inspector.analysis.histogram import bucket_of
 from nccl_inspector.counters.model import Count, DeviceCounters, NodeCounters, Span
-from nccl_inspector.model import FUNCS as BOX_FUNCS
-from nccl_inspector.model import KILLED, Key, Process
-from nccl_inspector.report import load_summaries
+from nccl_inspector.model.process import FUNCS as BOX_FUNCS
+from nccl_inspector.model.process import KILLED, Key, Process
+from nccl_inspector.summary.attempts import load_summaries
 from tests.simulator.job import FUNCS, NEVER, OPERATIONS, Clock, Comm, Job, Rank
 from tests.simulator.play import JOB_ID, CannotPlayError, analyzed, card_of, node_unix_ns, play
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nccl_inspector.card.build import build_card
-from nccl_inspector.card.model import Card, Operations
-from nccl_inspector.report import Loaded, load_summaries
+from nccl_inspector.model.card import Card, Operations
+from nccl_inspector.report.assemble import build_card
+from nccl_inspector.summary.attempts import Loaded, load_summaries
 from tests.simulator import plans
 from tests.simulator.cases import Planner, healthy, of_size, with_noise
 from tests.simulator.making import make_job

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.config import Config, parse_config
+from nccl_inspector.settings.config import Config, parse_config
 from nccl_inspector.slurm import topology
 from nccl_inspector.slurm.ended import ask_ended
 from nccl_inspector.slurm.find import find_record

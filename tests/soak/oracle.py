@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nccl_inspector.card.build import build_card
-from nccl_inspector.card.model import (
+from nccl_inspector.errors import InspectorError
+from nccl_inspector.model.card import (
     CANNOT_TELL,
     DEGRADED,
     FAILED,
@@ -16,12 +16,12 @@ from nccl_inspector.card.model import (
     WARNING,
     Card,
 )
-from nccl_inspector.card.schema import card_from_json
-from nccl_inspector.errors import InspectorError
-from nccl_inspector.hostlist import expand
-from nccl_inspector.model import EXITED, FINALIZED
-from nccl_inspector.report import load_summaries
-from nccl_inspector.summary import NodeSummary
+from nccl_inspector.model.hostlist import expand
+from nccl_inspector.model.process import EXITED, FINALIZED
+from nccl_inspector.render.json import card_from_json
+from nccl_inspector.report.assemble import build_card
+from nccl_inspector.summary.attempts import load_summaries
+from nccl_inspector.summary.codec import NodeSummary
 from tests import jobs
 from tests.cluster import Cluster
 from tests.fuzzers.forms import UnsafeOutputError, check_card

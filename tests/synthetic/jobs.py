@@ -12,12 +12,13 @@ from dataclasses import dataclass, field, replace
 from math import ceil, log2
 from random import Random
 
-from nccl_inspector.analysis.bandwidth import size_class
 from nccl_inspector.analysis.histogram import bucket_of, lower_ns
 from nccl_inspector.analysis.join import Communicator, join_communicators
-from nccl_inspector.analysis.naming import name_processes
+from nccl_inspector.analysis.process_names import name_processes
+from nccl_inspector.box.sample_table import MANTISSA_BITS, SampleTable
 from nccl_inspector.counters.model import NodeCounters
-from nccl_inspector.model import (
+from nccl_inspector.model.bandwidth import size_class
+from nccl_inspector.model.process import (
     COMM_LIVE,
     FINALIZED,
     FUNCS,
@@ -34,8 +35,7 @@ from nccl_inspector.model import (
     SampleKind,
     Window,
 )  # fmt: skip
-from nccl_inspector.sampletable import MANTISSA_BITS, SampleTable
-from nccl_inspector.summary import Head, NodeSummary, decode, encode, encode_process
+from nccl_inspector.summary.codec import Head, NodeSummary, decode, encode, encode_process
 from tests.boxes import MS, NOW_NS, NOW_S, fixed_chance
 
 US = 1000

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nccl_inspector.analysis.histogram import bucket_of, lower_ns
-from nccl_inspector.model import FINALIZED, FUNCS, GPU_TIMED, Facts, Line, Process, Window
-from nccl_inspector.summary import Head, decode, encode, encode_process
+from nccl_inspector.model.process import FINALIZED, FUNCS, GPU_TIMED, Facts, Line, Process, Window
+from nccl_inspector.summary.codec import Head, decode, encode, encode_process
 from tests.boxes import NOW_S
 
 WINDOW_S = 10

@@ -9,9 +9,9 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from nccl_inspector.analysis.bandwidth import size_class
 from nccl_inspector.analysis.histogram import bucket_of
-from nccl_inspector.model import (
+from nccl_inspector.model.bandwidth import size_class
+from nccl_inspector.model.process import (
     COMM_LIVE,
     FUNCS,
     KILLED,

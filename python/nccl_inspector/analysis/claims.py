@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from nccl_inspector.model import COMM_FOLDED, Comm, Process
+from nccl_inspector.model.process import COMM_FOLDED, Comm, Process
 
 RANKS_MAX = 1 << 20  # of a communicator, whatever Slurm says of the job
 RANKS_A_NODE_MAX = 256  # as many as a job may have boxes on a node

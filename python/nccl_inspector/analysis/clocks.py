@@ -16,9 +16,9 @@ from itertools import islice
 from math import inf, isfinite
 from statistics import median
 
-from nccl_inspector.analysis.lateness import SYNCHRONISING
+from nccl_inspector.analysis.straggler.lateness import SYNCHRONISING
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.model import COMM_FOLDED, FUNCS, P2P, Comm, Process
+from nccl_inspector.model.process import COMM_FOLDED, FUNCS, P2P, Comm, Process
 
 _SYNCHRONISING = frozenset(FUNCS.index(name) for name in SYNCHRONISING)
 _P2P = frozenset(FUNCS.index(name) for name in P2P)

@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from nccl_inspector.model import (
+from nccl_inspector.model.process import (
     CPU_TIMED,
     DENIED,
     DISABLED,

@@ -5,10 +5,10 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from nccl_inspector.card.words import number
-from nccl_inspector.kindlabels import Comm, Kind
-from nccl_inspector.summary import NodeSummary
-from nccl_inspector.vendormeans import Row, Spread
+from nccl_inspector.model.kind_labels import Comm, Kind
+from nccl_inspector.model.wording import number
+from nccl_inspector.summary.codec import NodeSummary
+from nccl_inspector.summary.vendor_means import Row, Spread
 
 
 @dataclass(frozen=True, slots=True)

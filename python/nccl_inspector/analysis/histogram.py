@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from itertools import accumulate, compress
 from math import sqrt
 
-from nccl_inspector.layout import HIST_BUCKETS
-from nccl_inspector.model import Histogram
+from nccl_inspector.box.layout import HIST_BUCKETS
+from nccl_inspector.model.process import Histogram
 
 _SUB_BITS = 5
 _SUB = 1 << _SUB_BITS

@@ -6,27 +6,27 @@ the waiting for the last rank (NCCL waits inside the kernel). T is the transfer:
 rank that came last, which did not wait. Histograms do not tell which rank that was. But of n ranks
 one is last each time, so one time in n of all ranks' times has no waiting in it, and the median of
 those is the quantile 0.5 / n of all. Where the ranks hardly wait that is too short, by about the
-spread of T itself; exact records (analysis/transfers.py) are better.
+spread of T itself; exact records (analysis/transport/transfers.py) are better.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from nccl_inspector.analysis.bandwidth import bus_factor
-from nccl_inspector.analysis.channels import late_channels_note
 from nccl_inspector.analysis.histogram import median_ns, merge, quantile_error_ns, quantile_ns
-from nccl_inspector.analysis.lateness import SYNCHRONISING, comparable
-from nccl_inspector.analysis.mixedclocks import mixed_clocks_note
-from nccl_inspector.analysis.naming import name_processes
-from nccl_inspector.model import COMM_FOLDED, FUNCS, P2P, Comm, Key, Process
+from nccl_inspector.analysis.process_names import name_processes
+from nccl_inspector.analysis.straggler.lateness import SYNCHRONISING, comparable
+from nccl_inspector.analysis.transport.channels import late_channels_note
+from nccl_inspector.analysis.transport.mixed_clocks import mixed_clocks_note
+from nccl_inspector.model.bandwidth import bus_factor
+from nccl_inspector.model.process import COMM_FOLDED, FUNCS, P2P, Comm, Key, Process
 
 _TELLS_RANKS = 22700  # the first NCCL that does
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Place:
-    """A process of the job, in words (analysis/naming.py), and where it ran."""
+    """A process of the job, in words (analysis/process_names.py), and where it ran."""
 
     node: str
     process: str
@@ -239,7 +239,7 @@ def join_communicators(
 ) -> list[Communicator]:
     """Join processes, each with its node's name, by communicator; the largest come first.
 
-    `names`: words for each process (analysis/naming.py); of one job's when not given.
+    `names`: words for each process (analysis/process_names.py); of one job's when not given.
     """
     listed = list(processes)
     if names is None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import log
 from statistics import median
 
-from nccl_inspector.card.model import Card, Communicator, Operations
+from nccl_inspector.model.card import Card, Communicator, Operations
 
 KINDS_MAX = 32  # of a job, the busiest
 _VERSION = re.compile(r"(\d+\.\d+)")

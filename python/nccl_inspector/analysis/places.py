@@ -8,10 +8,10 @@ rest, so that every finding names node, GPU, UUID, PCI address and process id th
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from nccl_inspector.card.model import Entity, Finding
-from nccl_inspector.counters.gpu import pci_address
 from nccl_inspector.counters.model import DeviceCounters, NodeCounters
-from nccl_inspector.model import COMM_FOLDED, Gpu, Process
+from nccl_inspector.counters.pci import pci_address
+from nccl_inspector.model.card import Entity, Finding
+from nccl_inspector.model.process import COMM_FOLDED, Gpu, Process
 
 _UNKNOWN_GPU = "unknown"
 
@@ -86,7 +86,7 @@ class Places:
         )
 
     def rank(self, name: str) -> Entity:
-        """Return a process by its name in the report (analysis/naming.py)."""
+        """Return a process by its name in the report (analysis/process_names.py)."""
         return self._ranks.get(name) or Entity("rank", name)
 
     def gpu(self, node: str, label: str) -> Entity:

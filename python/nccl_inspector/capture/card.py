@@ -4,14 +4,12 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from nccl_inspector.analysis.naming import name_processes
+from nccl_inspector.analysis.process_names import name_processes
 from nccl_inspector.capture.ending import why_unfinished
 from nccl_inspector.capture.engine import Capture, Process
 from nccl_inspector.capture.joined import Joined
 from nccl_inspector.capture.processes import node_of
-from nccl_inspector.card.build import build_card
-from nccl_inspector.card.given import Given
-from nccl_inspector.card.model import (
+from nccl_inspector.model.card import (
     CANNOT_TELL,
     HEALTHY,
     LOW,
@@ -23,8 +21,10 @@ from nccl_inspector.card.model import (
     Operations,
     Verdict,
 )
-from nccl_inspector.printable import visible
-from nccl_inspector.report import Loaded
+from nccl_inspector.report.assemble import build_card
+from nccl_inspector.report.sources import Given
+from nccl_inspector.summary.attempts import Loaded
+from nccl_inspector.system.printable import visible
 
 _DROPPED = {
     "untimed": "lines without a time",

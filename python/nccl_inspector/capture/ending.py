@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nccl_inspector.capture.engine import Capture, Process
-from nccl_inspector.card.words import cut_list, elapsed
-from nccl_inspector.printable import visible
+from nccl_inspector.model.wording import cut_list, elapsed
+from nccl_inspector.system.printable import visible
 
 _SHOWN = 4
 # Unfinished operations are in order just before an exit: NCCL reports an end some time after it.

@@ -14,7 +14,7 @@ from nccl_inspector.capture.joined import WINDOW_S
 from nccl_inspector.capture.samples import Sampled
 from nccl_inspector.capture.schema import SIZE_CLASS
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.model import (
+from nccl_inspector.model.process import (
     ALGOS,
     COMM_LIVE,
     CPU_TIMED,
@@ -33,9 +33,9 @@ from nccl_inspector.model import (
     Process,
     Window,
 )
-from nccl_inspector.printable import visible
-from nccl_inspector.report import Loaded
-from nccl_inspector.summary import UID_UNKNOWN, Head, NodeSummary
+from nccl_inspector.summary.attempts import Loaded
+from nccl_inspector.summary.codec import UID_UNKNOWN, Head, NodeSummary
+from nccl_inspector.system.printable import visible
 
 _LINES_MAX = 8  # of a process, as in a box
 _COMMS = """

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from nccl_inspector.analysis.replay.arrays import Ints, Mask, medians, number_rows
 from nccl_inspector.analysis.replay.records import RECORDS_MAX
-from nccl_inspector.analysis.samplecolumns import SampleColumns
+from nccl_inspector.box.sample_table import LENGTH_BITS_MIN, PERIOD_BITS_MAX, PERIODS_MIN
 from nccl_inspector.capture.collectives import NUMBERED
 from nccl_inspector.capture.engine import Capture, Process
 from nccl_inspector.capture.ids import comm_id, index_of
 from nccl_inspector.capture.records import RANKS_MAX
 from nccl_inspector.capture.schema import SIZE_CLASS
-from nccl_inspector.model import (
+from nccl_inspector.model.process import (
     ALGOS,
     FUNCS,
     NS_PER_S,
@@ -32,8 +32,8 @@ from nccl_inspector.model import (
     GpuClock,
     SampleKind,
 )
-from nccl_inspector.printable import visible
-from nccl_inspector.sampletable import LENGTH_BITS_MIN, PERIOD_BITS_MAX, PERIODS_MIN
+from nccl_inspector.summary.sample_columns import SampleColumns
+from nccl_inspector.system.printable import visible
 
 # Operations of each process that are judged; replay.records says how many of all together.
 _PROCESS_ROWS_MAX, _PROCESS_ROWS_MIN = 8192, 256

@@ -3,8 +3,8 @@
 
 A child has bounds of time and memory. One that does not come to an end in time is killed, and one
 that even then does not end, because it hangs in a file system, is left behind: it is counted, and
-taken note of whenever it ends. What a child opens of a user's it says before (visiting.py), so that
-the user whose path it was is known, and is not asked again for a while (avoided.py).
+taken note of whenever it ends. Before a child opens a user's path it says so (report/visiting.py):
+the user whose path it was is known then, and is not asked again for a while (avoided.py).
 """
 
 import os
@@ -21,15 +21,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from nccl_inspector.childprocess import start_child
 from nccl_inspector.controller.avoided import Avoided
 from nccl_inspector.controller.outcome import FAILED, LATER, Outcome
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.printable import printable
-from nccl_inspector.visiting import AvoidedError, tell
+from nccl_inspector.report.visiting import AvoidedError, tell
+from nccl_inspector.system.child_process import start_child
+from nccl_inspector.system.printable import printable
 
 CHILD_S = 300.0
-VISIT_S = 75.0  # to open and read what a user chose; card/output.py gives up before
+VISIT_S = 75.0  # to open and read what a user chose; report/output.py gives up before
 ASK_S = 120.0
 REAP_S = 3.0  # a process that is killed ends within milliseconds, or hangs
 LEFT_MAX = 16

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from nccl_inspector.controller.queue import Entry
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.hostlist import expand
-from nccl_inspector.reportdir import SummaryFile
+from nccl_inspector.model.hostlist import expand
+from nccl_inspector.summary.directory import SummaryFile
 
 # Components of a heterogeneous job are queued within moments of each other.
 SETTLE_S = 2.0

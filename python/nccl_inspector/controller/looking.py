@@ -11,8 +11,8 @@ from pathlib import Path
 from nccl_inspector.controller.due import Look, find_due
 from nccl_inspector.controller.queue import Entry
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.parallel import in_parallel
-from nccl_inspector.reportdir import written
+from nccl_inspector.summary.directory import written
+from nccl_inspector.system.parallel import in_parallel
 
 
 def stored_ns(leader: int, store_dir: Path) -> dict[int, int] | InspectorError:

@@ -16,16 +16,16 @@ from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Self
 
-from nccl_inspector.config import Config
 from nccl_inspector.controller.children import Children, NoAnswerError
 from nccl_inspector.controller.looking import stored_ns
 from nccl_inspector.controller.queue import QUEUED_MAX, USER_QUEUED_MAX, Entry, Queue
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.parallel import in_parallel
-from nccl_inspector.reportdir import written
+from nccl_inspector.settings.config import Config
 from nccl_inspector.slurm.accounting import Row, identity
 from nccl_inspector.slurm.ended import ask_ended
 from nccl_inspector.slurm.values import moment, number, optional, plain
+from nccl_inspector.summary.directory import written
+from nccl_inspector.system.parallel import in_parallel
 
 SLICE_S = 3600.0  # that accounting is asked about at a time
 SLICES_MAX = 3  # with each pass

@@ -14,20 +14,20 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from nccl_inspector.card.fingerprint import script_fingerprint
-from nccl_inspector.card.model import Card
-from nccl_inspector.card.schema import BYTES_MAX, card_from_json
-from nccl_inspector.config import Config
 from nccl_inspector.controller.admincomment import Refusal, write_comment
 from nccl_inspector.controller.due import Due
 from nccl_inspector.controller.outcome import DONE, FAILED, LATER, Outcome
 from nccl_inspector.controller.queue import Entry
 from nccl_inspector.errors import InspectorError, RefusedError
-from nccl_inspector.handover import Target, write_report_file
-from nccl_inspector.report import Loaded, load_summaries
+from nccl_inspector.model.card import Card
+from nccl_inspector.render.json import BYTES_MAX, card_from_json
+from nccl_inspector.report.fingerprint import script_fingerprint
+from nccl_inspector.settings.config import Config
 from nccl_inspector.store.index import INDEX, BrokenIndexError, export_user, put, writing
 from nccl_inspector.store.reuse import is_owner
 from nccl_inspector.store.rows import rows_of
+from nccl_inspector.summary.attempts import Loaded, load_summaries
+from nccl_inspector.system.write_as_user import Target, write_report_file
 
 # Since the job's end. Each try for a comment makes the report anew.
 COMMENT_WAIT_S = 3600

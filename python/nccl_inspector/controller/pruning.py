@@ -15,17 +15,17 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from nccl_inspector.atomic import replace_file
-from nccl_inspector.card.words import number
-from nccl_inspector.config import Config
 from nccl_inspector.controller.making import group_id
 from nccl_inspector.controller.outcome import DONE, LATER, Outcome
 from nccl_inspector.controller.queue import STATE
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.hostile import entry_names
-from nccl_inspector.jobnames import JOB_NAME
-from nccl_inspector.removal import remove_tree
+from nccl_inspector.model.wording import number
+from nccl_inspector.settings.config import Config
+from nccl_inspector.slurm.job_names import JOB_NAME
 from nccl_inspector.store.index import INDEX, export_user, forget, user_index, writing
+from nccl_inspector.system.atomic import replace_file
+from nccl_inspector.system.remove_tree import remove_tree
+from nccl_inspector.system.safe_files import entry_names
 
 GO_S = 20.0  # in which no report is made
 STEADY_S, BREAK_S = 6 * 3600.0, 2 * 86400.0

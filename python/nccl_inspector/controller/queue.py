@@ -18,10 +18,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from nccl_inspector.atomic import replace_file
 from nccl_inspector.errors import InspectorError, RefusedError
-from nccl_inspector.hostile import read_at
-from nccl_inspector.printable import printable
+from nccl_inspector.system.atomic import replace_file
+from nccl_inspector.system.printable import printable
+from nccl_inspector.system.safe_files import read_at
 
 QUEUE, FAILED, DROPPED, STATE = "queue", "failed", "dropped", "state"
 # As the epilog has them. A user with less than the least has room in a full queue, too.

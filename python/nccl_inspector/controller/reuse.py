@@ -13,16 +13,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from nccl_inspector.acl import allow
-from nccl_inspector.card.words import number
-from nccl_inspector.config import Config
 from nccl_inspector.controller.making import group_id
 from nccl_inspector.controller.outcome import DONE, LATER, Outcome
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.report import COMPONENTS_MAX
-from nccl_inspector.reportdir import peek
+from nccl_inspector.model.wording import number
+from nccl_inspector.settings.config import Config
 from nccl_inspector.store.index import INDEX, export_user, user_index, writing
 from nccl_inspector.store.reuse import is_owner
+from nccl_inspector.summary.attempts import COMPONENTS_MAX
+from nccl_inspector.summary.directory import peek
+from nccl_inspector.system.acl import allow
 
 GO_S = 20.0
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -18,8 +18,6 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 
-from nccl_inspector.card.output import CPU_S as OUTPUT_CPU_S
-from nccl_inspector.config import Config
 from nccl_inspector.controller.children import Children, NoAnswerError
 from nccl_inspector.controller.due import Due, Look, group
 from nccl_inspector.controller.looking import look_at
@@ -32,7 +30,9 @@ from nccl_inspector.controller.queue import Entry, Queue
 from nccl_inspector.controller.reuse import revoke
 from nccl_inspector.controller.shares import Shares, in_turns
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.wakeup import Wakeup
+from nccl_inspector.report.output import CPU_S as OUTPUT_CPU_S
+from nccl_inspector.settings.config import Config
+from nccl_inspector.system.wakeup import Wakeup
 
 PASS_S = 5.0
 PASS_MAX_S = 30.0  # then the queue is read again, and the order of users made anew

@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nccl_inspector.atomic import replace_file
-from nccl_inspector.card.words import number
 from nccl_inspector.controller.queue import STATE
 from nccl_inspector.errors import InspectorError
+from nccl_inspector.model.wording import number
+from nccl_inspector.system.atomic import replace_file
 
 FILE = "status.json"
 _BYTES_MAX = 4 << 20

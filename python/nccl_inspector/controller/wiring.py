@@ -3,15 +3,15 @@
 
 from datetime import UTC, datetime
 
-from nccl_inspector.card.comment import make_comment
-from nccl_inspector.card.given import Asked
-from nccl_inspector.card.html import render_html
-from nccl_inspector.card.make import make_card
-from nccl_inspector.card.model import Card
-from nccl_inspector.card.schema import to_json
-from nccl_inspector.config import Config
 from nccl_inspector.controller.making import Makers
-from nccl_inspector.report import Loaded
+from nccl_inspector.model.card import Card
+from nccl_inspector.render.comment import make_comment
+from nccl_inspector.render.html import render_html
+from nccl_inspector.render.json import to_json
+from nccl_inspector.report.make import make_card
+from nccl_inspector.report.sources import Asked
+from nccl_inspector.settings.config import Config
+from nccl_inspector.summary.attempts import Loaded
 
 
 def usual_makers(config: Config) -> Makers:

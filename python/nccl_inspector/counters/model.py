@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from nccl_inspector.checkedjson import Checks
+from nccl_inspector.system.checked_json import Checks
 
 _WORD_MAX = 1 << 80  # 64 bits of words of four bytes
 CHECKS = Checks("bad_counters")

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Self
 
-from nccl_inspector.checkedjson import TEXT_CHARS_MAX, dump
 from nccl_inspector.counters.delta import rise
 from nccl_inspector.counters.model import (
     CHECKS,
@@ -27,6 +26,7 @@ from nccl_inspector.counters.model import (
 from nccl_inspector.counters.sample import Device, Sample
 from nccl_inspector.counters.table import load_counters
 from nccl_inspector.errors import RefusedError
+from nccl_inspector.system.checked_json import TEXT_CHARS_MAX, dump
 
 FORMAT = 1
 RECORD_BYTES_MAX = 2 << 20  # all the devices there may be, with all their counters

@@ -3,7 +3,8 @@
 
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
+
+from nccl_inspector.system.tsv import read_tsv
 
 # How much of the unit in which a report speaks one of the table's unit is.
 UNITS = {
@@ -43,15 +44,12 @@ class Counter:
 @cache
 def load_counters() -> dict[tuple[str, str], Counter]:
     """Return every counter by kind and name, in the order of the table."""
-    text = Path(__file__).with_name("counters.tsv").read_text("ascii")
     found = {}
-    for line in text.splitlines():
-        if line and not line.startswith("#"):
-            kind, name, bits, full, unit, field, told = line.split("\t")
-            number = None if field == "-" else int(field)
-            found[kind, name] = Counter(
-                kind, name, int(bits), full == "sticks", unit, number, told == "yes"
-            )
+    for kind, name, bits, full, unit, field, told in read_tsv("counters/counters.tsv"):
+        number = None if field == "-" else int(field)
+        found[kind, name] = Counter(
+            kind, name, int(bits), full == "sticks", unit, number, told == "yes"
+        )
     return found
 
 

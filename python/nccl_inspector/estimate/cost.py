@@ -3,15 +3,15 @@
 
 from dataclasses import dataclass
 
-from nccl_inspector.admission import LEFT_OUT
-from nccl_inspector.estimate.pages import MTIME_SERIES, Files, make_files
-from nccl_inspector.estimate.shape import LIVE_COMMS_MAX, Shape
-from nccl_inspector.exposition import Series
-from nccl_inspector.fitting import SAMPLE_FACTS_BYTES_MAX, UNIONS_BYTES_MAX, samples_room
-from nccl_inspector.layout import (
+from nccl_inspector.agent.admission import LEFT_OUT
+from nccl_inspector.agent.publish import NODE_BYTES_MAX
+from nccl_inspector.agent.series_budget import FORGET_S, series_limit
+from nccl_inspector.agent.signals import STATES
+from nccl_inspector.box.layout import (
     COMM,
     HIST,
     KEY,
+    LABEL,
     LINE,
     NET,
     OP,
@@ -21,25 +21,28 @@ from nccl_inspector.layout import (
     SKEW,
     UNION,
 )
-from nccl_inspector.live.signals import STATES
+from nccl_inspector.box.sample_table import samples_of_each
+from nccl_inspector.estimate.pages import MTIME_SERIES, Files, make_files
+from nccl_inspector.estimate.shape import LIVE_COMMS_MAX, Shape
+from nccl_inspector.exposition.metrics import load_metrics
+from nccl_inspector.exposition.text import Series
 from nccl_inspector.marking import UNITS
-from nccl_inspector.metrics import load_metrics
-from nccl_inspector.publish import NODE_BYTES_MAX
-from nccl_inspector.sampletable import samples_of_each
-from nccl_inspector.seriesbudget import FORGET_S, series_limit
-from nccl_inspector.summary import BLOCK_BYTES_MAX
+from nccl_inspector.summary.codec import BLOCK_BYTES_MAX
+from nccl_inspector.summary.fit import SAMPLE_FACTS_BYTES_MAX, UNIONS_BYTES_MAX, samples_room
 
 # plugin/box.h: the header, and how many records each table has.
 HEADER_BYTES = 4096
 BOX_ROWS = {
     "COMMS": 160, "KEYS": 256, "OPS": 4096, "PEERS": 1024, "LINES": 8, "NETS": 256,
     "SAMPLES": 32768, "SAMPLE_KINDS": 256, "UNIONS": 8, "LIVE_COMMS": LIVE_COMMS_MAX,
+    "LABELS": 64,
 }  # fmt: skip
 # plugin/promfile.c: what a file of a process gets, twice.
 ROOM_STEP_BYTES = 16384
 _RECORDS = {
     "COMMS": COMM, "KEYS": KEY, "OPS": OP, "PEERS": PEER, "LINES": LINE, "NETS": NET,
     "SAMPLES": SAMPLE, "SAMPLE_KINDS": SAMPLE_KIND, "UNIONS": UNION, "LIVE_COMMS": SKEW,
+    "LABELS": LABEL,
 }  # fmt: skip
 
 _PAGE_BYTES = 4096  # of tmpfs: a file takes whole ones

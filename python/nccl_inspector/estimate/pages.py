@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from decimal import Decimal
 from math import frexp, ldexp
 
-from nccl_inspector.admission import LEFT_OUT
-from nccl_inspector.analysis.bandwidth import size_label
+from nccl_inspector.agent.admission import LEFT_OUT
+from nccl_inspector.agent.counters.series import GPU_EVENTS, PORT_EVENTS, THROTTLES
+from nccl_inspector.agent.signals import STATES
 from nccl_inspector.counters.sample import SOURCES
-from nccl_inspector.counters.series import GPU_EVENTS, PORT_EVENTS, THROTTLES
 from nccl_inspector.estimate.shape import Shape, usual_metrics
-from nccl_inspector.exposition import Series, cut_nodelist, make_series, render
-from nccl_inspector.hostlist import compress
-from nccl_inspector.live.signals import STATES
-from nccl_inspector.model import DROP_REASONS, FUNCS
+from nccl_inspector.exposition.text import Series, cut_nodelist, make_series, render
+from nccl_inspector.model.bandwidth import size_label
+from nccl_inspector.model.hostlist import compress
+from nccl_inspector.model.process import DROP_REASONS, FUNCS
 
 _SMALLEST_CLASS = 16  # 64-128KB
 _GBS = (38.3, 171.7, 352.6)  # bus bandwidths, in turns

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from nccl_inspector.analysis.histogram import median_error_ns
 from nccl_inspector.analysis.join import Communicator, Figures
-from nccl_inspector.analysis.lateness import LATE_NS_MIN, comparable, find_late
-from nccl_inspector.model import FUNCS, Key
+from nccl_inspector.analysis.straggler.lateness import LATE_NS_MIN, comparable, find_late
+from nccl_inspector.model.process import FUNCS, Key
 
 
 @dataclass(frozen=True, slots=True)

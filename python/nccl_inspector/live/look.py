@@ -7,18 +7,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from nccl_inspector.box import read_box
-from nccl_inspector.boxcopy import BOX_BYTES_MAX
-from nccl_inspector.endedjob import BOXES_MAX
+from nccl_inspector.agent.beats import Now, now
+from nccl_inspector.agent.ended_job import BOXES_MAX
+from nccl_inspector.agent.job_files import read_manifest
+from nccl_inspector.agent.log_once import Inode
+from nccl_inspector.agent.manifest import Manifest
+from nccl_inspector.agent.raw_dir import Life, in_turns, life_of, list_raw
+from nccl_inspector.box.copy import BOX_BYTES_MAX
+from nccl_inspector.box.reader import read_box
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.hostile import directory, entry_names, regular_file
-from nccl_inspector.jobfiles import read_manifest
-from nccl_inspector.jobnames import JOB_NAME, PUBLISHED_NAME
-from nccl_inspector.live.beats import Now, now
-from nccl_inspector.manifest import Manifest
-from nccl_inspector.model import Process
-from nccl_inspector.rawdir import Life, in_turns, life_of, list_raw
-from nccl_inspector.tally import Inode
+from nccl_inspector.model.process import Process
+from nccl_inspector.slurm.job_names import JOB_NAME, PUBLISHED_NAME
+from nccl_inspector.system.safe_files import directory, entry_names, regular_file
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Self
 
-from nccl_inspector.model import P2P as P2P_FUNCS
+from nccl_inspector.model.process import P2P as P2P_FUNCS
 
 # Of a communicator, as far as its size tells: on one node, one rank a node, several on several.
 LOCAL, NET, MIXED, P2P, UNKNOWN = "local", "net", "mixed", "p2p", "unknown"

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from nccl_inspector.agent.beats import Beats
+from nccl_inspector.agent.log_once import Inode
+from nccl_inspector.agent.manifest import Manifest
 from nccl_inspector.analysis.join import join_communicators
-from nccl_inspector.analysis.naming import name_processes
+from nccl_inspector.analysis.process_names import name_processes
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.live.beats import Beats
 from nccl_inspector.live.late import Late, late_processes
 from nccl_inspector.live.look import JobSeen, NodeSeen, Seen, look
 from nccl_inspector.live.model import Flow, Job, Rank, View, gather, natural, order_of
@@ -22,9 +24,7 @@ from nccl_inspector.live.troubles import (
     states,
     troubles_of,
 )
-from nccl_inspector.manifest import Manifest
-from nccl_inspector.model import KILLED, NEVER_MEASURED, Process
-from nccl_inspector.tally import Inode
+from nccl_inspector.model.process import KILLED, NEVER_MEASURED, Process
 
 _WAIT_NOTE = (
     "WAIT: share of the time in collectives; against the fastest rank of this node, "

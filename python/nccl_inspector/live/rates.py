@@ -5,11 +5,20 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from nccl_inspector.analysis.bandwidth import bus_factor
 from nccl_inspector.analysis.join import Communicator
-from nccl_inspector.analysis.lateness import SYNCHRONISING
+from nccl_inspector.analysis.straggler.lateness import SYNCHRONISING
 from nccl_inspector.live.model import Flow, class_of
-from nccl_inspector.model import ALGOS, COMM_FOLDED, FUNCS, P2P, Comm, Histogram, Key, Process
+from nccl_inspector.model.bandwidth import bus_factor
+from nccl_inspector.model.process import (
+    ALGOS,
+    COMM_FOLDED,
+    FUNCS,
+    P2P,
+    Comm,
+    Histogram,
+    Key,
+    Process,
+)
 
 _GROUP = ALGOS.index("GROUP")
 # What tells a communicator from another that has its place in the box.

@@ -11,7 +11,7 @@ from types import FrameType
 
 from nccl_inspector.live.model import Kind
 from nccl_inspector.live.table import Line
-from nccl_inspector.wakeup import Wakeup
+from nccl_inspector.system.wakeup import Wakeup
 
 _ENTER = "\x1b[?1049h\x1b[?25l\x1b[H\x1b[2J"  # the other screen, no cursor, empty
 _LEAVE = "\x1b[?25h\x1b[?1049l"

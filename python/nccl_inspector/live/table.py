@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from nccl_inspector.columns import Column, cut, fit_columns, row_text
 from nccl_inspector.live.model import CLASSES, Flow, Job, Kind, Rank, Trouble, View
-from nccl_inspector.printable import plain
+from nccl_inspector.model.table_columns import Column, cut, fit_columns, row_text
+from nccl_inspector.system.printable import plain
 
 COLUMNS_MIN = 40
 _BESIDE_MIN = 40  # columns that are free beside the table, for what is wrong to stand there

@@ -7,12 +7,10 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Protocol
 
 from nccl_inspector.live.model import View
 from nccl_inspector.live.nodeview import NodeView
-from nccl_inspector.live.promview import PrometheusView
 from nccl_inspector.live.screen import Draw, can_redraw, print_once, watch
 from nccl_inspector.live.table import Line, render
 
@@ -20,29 +18,29 @@ INTERVAL_S, PROMETHEUS_INTERVAL_S = 2.0, 10.0
 WIDE_COLUMNS = 200  # where nobody says how wide it is
 
 
-class _Source(Protocol):
-    def look(self) -> View: ...
+class Source(Protocol):
+    """What can be looked at again and again."""
+
+    def look(self) -> View:
+        """Return what the jobs do now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
     """What the command was asked for."""
 
-    run_dir: Path
     job_id: int | None
-    prometheus: str  # its URL; empty: this node's boxes
-    window: str  # what a Prometheus takes rates over, `2m`
-    interval_s: float | None
+    interval_s: float
     once: bool
     as_json: bool
 
 
-def _is_complete(view: View, source: _Source) -> bool:
+def _is_complete(view: View, source: Source) -> bool:
     """Tell whether a view has its rates; boxes need two looks."""
     return view.span_s is not None or not isinstance(source, NodeView)
 
 
-def _look_once(source: _Source, interval_s: float) -> View:
+def _look_once(source: Source, interval_s: float) -> View:
     view = source.look()
     if not _is_complete(view, source) and view.jobs:
         time.sleep(interval_s)
@@ -54,21 +52,14 @@ def _lines(view: View, wish: Wish, columns: int) -> Sequence[Line]:
     return render(view, wish.job_id is not None, columns)
 
 
-def run_top(wish: Wish) -> bool:
+def run_top(source: Source, wish: Wish) -> bool:
     """Show what the jobs do; False: asked for one job, and it is not there.
 
     Raises:
         InspectorError: there is no run directory, or the Prometheus does not answer.
     """
-    source: _Source
-    if wish.prometheus:
-        source = PrometheusView(wish.prometheus, wish.job_id, wish.window)
-    else:
-        source = NodeView(wish.run_dir, wish.job_id)
-    usual_s = PROMETHEUS_INTERVAL_S if wish.prometheus else INTERVAL_S
-    interval_s = wish.interval_s or usual_s
     if wish.once or wish.as_json or not can_redraw():
-        view = _look_once(source, interval_s)
+        view = _look_once(source, wish.interval_s)
         if wish.as_json:
             json.dump(asdict(view), sys.stdout)
             sys.stdout.write("\n")
@@ -81,5 +72,5 @@ def run_top(wish: Wish) -> bool:
         view = source.look()
         return lambda columns: _lines(view, wish, columns)
 
-    watch(look, interval_s)
+    watch(look, wish.interval_s)
     return True

@@ -3,12 +3,12 @@
 
 from collections.abc import Iterator, Sequence
 
-from nccl_inspector.analysis.bandwidth import size_class, size_label
-from nccl_inspector.analysis.suspect import is_suspect
-from nccl_inspector.live.beats import STOPPED_S
+from nccl_inspector.agent.beats import STOPPED_S
+from nccl_inspector.analysis.hang.age import is_suspect
 from nccl_inspector.live.late import Late
 from nccl_inspector.live.model import Kind, Trouble
-from nccl_inspector.model import (
+from nccl_inspector.model.bandwidth import size_class, size_label
+from nccl_inspector.model.process import (
     DENIED,
     DISABLED,
     DROP_REASONS,

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.metrics import load_metrics, read_table
+from nccl_inspector.exposition.metrics import load_metrics
+from nccl_inspector.system.tsv import read_tsv
 
 # What a value of each kind looks like. All of it goes into PromQL, YAML and JSON: nothing there
 # may end a string, a line or a template's expression.
@@ -40,7 +41,7 @@ class SiteSetting:
 @cache
 def load_settings() -> dict[str, SiteSetting]:
     """Return what may be set, by name, in the order of the table."""
-    return {row[0]: SiteSetting(*row) for row in read_table("monitoring/site.tsv")}
+    return {row[0]: SiteSetting(*row) for row in read_tsv("monitoring/site.tsv")}
 
 
 def _check_labels(site: Site) -> None:

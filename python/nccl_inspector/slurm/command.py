@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from nccl_inspector.printable import printable
+from nccl_inspector.system.printable import printable
 
 ANSWER_S = 10.0
 _REAP_S = 0.2

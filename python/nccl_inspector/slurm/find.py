@@ -11,7 +11,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from nccl_inspector.config import Config
+from nccl_inspector.settings.config import Config
 from nccl_inspector.slurm import accounting
 from nccl_inspector.slurm.controller import ask_controller
 from nccl_inspector.slurm.jobid import parse_job
@@ -26,7 +26,7 @@ from nccl_inspector.slurm.record import (
     Run,
 )
 from nccl_inspector.slurm.values import Facts
-from nccl_inspector.summary import Head
+from nccl_inspector.summary.codec import Head
 
 _CLOCKS_APART_S = 300
 

@@ -9,7 +9,7 @@ import re
 from pathlib import PurePosixPath
 
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.hostlist import expand
+from nccl_inspector.model.hostlist import expand
 from nccl_inspector.slurm.record import JobRecord
 from nccl_inspector.slurm.values import path
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.hostlist import expand
+from nccl_inspector.model.hostlist import expand
 from nccl_inspector.slurm.command import ask
 
 _LEAF = re.compile(r"SwitchName=(\S+) Level=0 .*?Nodes=(\S+)")

@@ -7,8 +7,8 @@ None is for what is not there, and for what is not to be understood.
 import re
 from collections.abc import Sequence
 
-from nccl_inspector.printable import printable
 from nccl_inspector.slurm.record import OVER
+from nccl_inspector.system.printable import printable
 
 Value = int | str | tuple[int, ...] | None
 Facts = dict[str, Value]  # by names of JobRecord's fields; without what was not said

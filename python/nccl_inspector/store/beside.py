@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from nccl_inspector.analysis.bandwidth import size_label
-from nccl_inspector.analysis.baseline import (
+from nccl_inspector.analysis.history.baseline import (
     JOBS_MIN,
     Compared,
     Others,
@@ -19,7 +18,9 @@ from nccl_inspector.analysis.baseline import (
     make_baseline,
 )
 from nccl_inspector.analysis.kinds import KindKey, key_of, kinds_of
-from nccl_inspector.card.model import (
+from nccl_inspector.errors import InspectorError
+from nccl_inspector.model.bandwidth import size_label
+from nccl_inspector.model.card import (
     DEGRADED,
     HEALTHY,
     INFO,
@@ -35,7 +36,6 @@ from nccl_inspector.card.model import (
     Operations,
     Verdict,
 )
-from nccl_inspector.errors import InspectorError
 from nccl_inspector.store.index import reading
 from nccl_inspector.store.queries import Owner, others_past, own_past
 

@@ -15,12 +15,12 @@ from dataclasses import astuple, fields
 from pathlib import Path
 from urllib.parse import quote
 
-from nccl_inspector.acl import allow
 from nccl_inspector.analysis.kinds import KindKey
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.store.reuse import current_name, is_owner
 from nccl_inspector.store.rows import JobRow, Rows
 from nccl_inspector.store.schema import VERSION, migrate, version_of
+from nccl_inspector.system.acl import allow
 
 INDEX = "index.db"
 USERS = "users"

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, fields
 from typing import Any, NamedTuple
 
-from nccl_inspector.analysis.baseline import JOBS_MAX, PastKind
+from nccl_inspector.analysis.history.baseline import JOBS_MAX, PastKind
+from nccl_inspector.analysis.history.slow_nodes import JobSeen
 from nccl_inspector.analysis.kinds import KindKey
-from nccl_inspector.analysis.slownodes import JobSeen
 from nccl_inspector.store.index import JOB_COLUMNS
 from nccl_inspector.store.rows import JobRow
 
@@ -118,7 +118,7 @@ def own_past(
 ) -> dict[KindKey, list[PastKind]]:
     """Return what successful jobs of one user had of each kind's function and size.
 
-    The latest first, without the job itself; analysis/baseline.py chooses the similar ones.
+    The latest first, without the job itself; analysis/history/baseline.py chooses the similar ones.
     """
     found: dict[KindKey, list[PastKind]] = {key: [] for key in keys}
     if owner.uid is None:

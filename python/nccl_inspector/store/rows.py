@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from nccl_inspector.analysis.kinds import KindRow, kinds_of, local_scores
-from nccl_inspector.card.model import CRITICAL, INFO, WARNING, Card
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.hostlist import expand
+from nccl_inspector.model.card import CRITICAL, INFO, WARNING, Card
+from nccl_inspector.model.hostlist import expand
 
 ENTITIES_MAX = 64
 _WORD = re.compile(r"[A-Za-z0-9._-]+")

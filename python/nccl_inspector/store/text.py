@@ -4,15 +4,22 @@
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from nccl_inspector.analysis.bandwidth import size_label
-from nccl_inspector.analysis.compare import FASTER, NOISE, SLOWER, Difference, KindChange, Side
-from nccl_inspector.analysis.slownodes import NodeScore
-from nccl_inspector.card.words import bandwidth, change, clock, elapsed, number, percent
-from nccl_inspector.columns import Column, fit_columns, row_text
-from nccl_inspector.hostlist import compress_within
-from nccl_inspector.printable import plain
+from nccl_inspector.analysis.history.compare import (
+    FASTER,
+    NOISE,
+    SLOWER,
+    Difference,
+    KindChange,
+    Side,
+)
+from nccl_inspector.analysis.history.slow_nodes import NodeScore
+from nccl_inspector.model.bandwidth import size_label
+from nccl_inspector.model.hostlist import compress_within
+from nccl_inspector.model.table_columns import Column, fit_columns, row_text
+from nccl_inspector.model.wording import bandwidth, change, clock, elapsed, number, percent
 from nccl_inspector.store.rollup import Rolled, roll_up, singly
 from nccl_inspector.store.rows import JobRow
+from nccl_inspector.system.printable import plain
 
 COLUMNS = 100
 KINDS_SHOWN, NODES_SHOWN = 24, 12

@@ -13,7 +13,7 @@ import numpy as np
 
 from nccl_inspector.analysis.replay.arrays import Floats, Ints, medians_of_others
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.model import COMM_FOLDED, Process
+from nccl_inspector.model.process import COMM_FOLDED, Process
 
 PROCESSES_MAX = 384  # that are read
 _SUSPECTS_MAX = 24  # nodes

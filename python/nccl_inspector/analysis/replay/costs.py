@@ -8,7 +8,7 @@ import numpy as np
 from nccl_inspector.analysis.replay.arrays import Floats
 from nccl_inspector.analysis.replay.cause import TOLD_MIN
 from nccl_inspector.analysis.replay.records import Records
-from nccl_inspector.analysis.replay.whatif import PARTS, Piece, Question, Replay
+from nccl_inspector.analysis.replay.what_if import PARTS, Piece, Question, Replay
 
 _PIECE_SLOW = 0.25  # of the usual cost of its worst pieces, for a piece to be in the period
 WHOLE = 0.8  # of the pieces

@@ -12,7 +12,6 @@ from math import comb, hypot
 
 import numpy as np
 
-from nccl_inspector.analysis.lateness import MAD_TO_SIGMA
 from nccl_inspector.analysis.replay.arrays import Floats, Ints, Mask, medians_of_others
 from nccl_inspector.analysis.replay.costs import (
     piece_shares,
@@ -23,7 +22,8 @@ from nccl_inspector.analysis.replay.costs import (
 from nccl_inspector.analysis.replay.order import Order
 from nccl_inspector.analysis.replay.records import Records
 from nccl_inspector.analysis.replay.startup import in_first_steps
-from nccl_inspector.analysis.replay.whatif import Piece, Question, Replay
+from nccl_inspector.analysis.replay.what_if import Piece, Question, Replay
+from nccl_inspector.analysis.straggler.lateness import MAD_TO_SIGMA
 
 SINGLES_MAX, NODES_MAX = 96, 64  # that are asked about one by one, the most suspicious
 _SUSPECT_SHARE = 0.01  # of the time, by which a suspect's own gaps are longer than its peers'

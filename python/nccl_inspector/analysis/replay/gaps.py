@@ -16,7 +16,7 @@ from nccl_inspector.analysis.replay.arrays import (
     order_groups,
     order_rows,
 )
-from nccl_inspector.analysis.replay.batchsize import ready_by_batch
+from nccl_inspector.analysis.replay.batch_size import ready_by_batch
 from nccl_inspector.analysis.replay.blocking import QUEUED_NS
 from nccl_inspector.analysis.replay.order import Order
 from nccl_inspector.analysis.replay.records import Records

@@ -20,7 +20,7 @@ from nccl_inspector.analysis.replay.kernels import kernels, streams
 from nccl_inspector.analysis.replay.pattern import positions
 from nccl_inspector.analysis.replay.records import Comm, Records
 from nccl_inspector.analysis.replay.stages import comm_classes, stages
-from nccl_inspector.model import FUNCS, PEER_NONE
+from nccl_inspector.model.process import FUNCS, PEER_NONE
 
 _TIMES_MIN = 6  # that it must be seen
 _TOLD_MIN = 5  # of these, by a process

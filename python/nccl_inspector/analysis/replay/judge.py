@@ -21,14 +21,14 @@ from nccl_inspector.analysis.replay.costs import saved_share
 from nccl_inspector.analysis.replay.culprits import Found
 from nccl_inspector.analysis.replay.gaps import find_gaps
 from nccl_inspector.analysis.replay.hidden import fill_holes
-from nccl_inspector.analysis.replay.latecauses import late_causes
+from nccl_inspector.analysis.replay.late_causes import late_causes
 from nccl_inspector.analysis.replay.order import Order, find_order
-from nccl_inspector.analysis.replay.outsidecauses import outside_causes
+from nccl_inspector.analysis.replay.outside_causes import outside_causes
 from nccl_inspector.analysis.replay.paths import Spot
 from nccl_inspector.analysis.replay.records import Records, Source, gather
 from nccl_inspector.analysis.replay.together import met_before
-from nccl_inspector.analysis.replay.transfercauses import ask_transfers, transfer_causes
-from nccl_inspector.analysis.replay.whatif import Replay
+from nccl_inspector.analysis.replay.transfer_causes import ask_transfers, transfer_causes
+from nccl_inspector.analysis.replay.what_if import Replay
 
 # Evidence that a fault of 5 % would have shown.
 SEEN_RANKS_MIN, SEEN_JOINED_MIN, SEEN_SECONDS_MIN, SEEN_UNLIKE_MAX = 0.5, 0.5, 5.0, 0.7

@@ -5,7 +5,7 @@ import numpy as np
 
 from nccl_inspector.analysis.replay.arrays import Ints, number_rows, order_rows
 from nccl_inspector.analysis.replay.records import Records
-from nccl_inspector.model import PEER_NONE
+from nccl_inspector.model.process import PEER_NONE
 
 _OVERLAP_NS = 1_000  # by which two operations of a stream overlap that are one kernel
 

@@ -21,7 +21,7 @@ from nccl_inspector.analysis.replay.kernels import kernels, streams
 from nccl_inspector.analysis.replay.pattern import positions
 from nccl_inspector.analysis.replay.records import SYNCHRONISING, Records
 from nccl_inspector.analysis.replay.stages import comm_classes, stages
-from nccl_inspector.model import PEER_NONE
+from nccl_inspector.model.process import PEER_NONE
 
 _LEAVES_MAX = 0.02  # of a kind's rows, that end before the last rank begins
 _HANDED_SHARE = 0.8  # of the operations of a kind that are not queued, and of their numbers

@@ -27,7 +27,7 @@ from nccl_inspector.analysis.replay.changes import cost_of_bytes
 from nccl_inspector.analysis.replay.order import Order
 from nccl_inspector.analysis.replay.records import Records
 from nccl_inspector.analysis.replay.stages import comm_classes
-from nccl_inspector.model import PEER_NONE
+from nccl_inspector.model.process import PEER_NONE
 
 SLOW = 1.15  # T beside that of the siblings
 _QUARTER = 1.05  # which three quarters of the operations must exceed

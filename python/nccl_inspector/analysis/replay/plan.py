@@ -20,7 +20,7 @@ from nccl_inspector.analysis.replay.arrays import (
 )
 from nccl_inspector.analysis.replay.order import Order
 from nccl_inspector.analysis.replay.records import Records
-from nccl_inspector.model import PEER_NONE
+from nccl_inspector.model.process import PEER_NONE
 
 EARLY = -1e18  # the end of nothing
 _PARTS_MAX = 8  # Sends and Recvs of one kernel

@@ -7,7 +7,7 @@ import numpy as np
 
 from nccl_inspector.analysis.replay.arrays import Ints, distinct_pairs, first_rows, number_rows
 from nccl_inspector.analysis.replay.records import Records
-from nccl_inspector.model import FUNCS, PEER_NONE
+from nccl_inspector.model.process import FUNCS, PEER_NONE
 
 _SEND, _RECV = FUNCS.index("Send"), FUNCS.index("Recv")
 _EXCHANGE_SHARE = 0.98  # of the kernels with Sends or Recvs, those with both

@@ -9,7 +9,7 @@ import numpy as np
 
 from nccl_inspector.analysis.replay.order import Order
 from nccl_inspector.analysis.replay.records import Records
-from nccl_inspector.model import PEER_NONE
+from nccl_inspector.model.process import PEER_NONE
 
 # Work of this length never takes several GPUs the same time to these: clocks alone differ by more.
 _LONG_NS = 20e6

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which of the series that a job's files hold the agent keeps, and how many it left out."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+from nccl_inspector.agent.series_budget import FILE_BYTES_MAX, SeriesBudget
+from nccl_inspector.exposition.text import Series
+from nccl_inspector.exposition.thinning import importance, series_bytes
+from nccl_inspector.system.atomic import replace_file
+from nccl_inspector.system.safe_files import read_owners
+
+# What counts against the job, in its directory: the next agent goes on with it.
+FILE = "series"
+# Why series are left out: the job has had too many different ones, or its share of the node's page
+# has no room for them.
+LEFT_OUT = LIFE, SHARE = "life", "share"
+
+_Key = TypeVar("_Key")
+
+
+class Admission:
+    """What one job may have published: different series over its life, and bytes at a time."""
+
+    def __init__(self, limit: int) -> None:
+        """Begin with a job that has published nothing; `limit`: of different series."""
+        self._budget = SeriesBudget(limit)
+        self._bytes: dict[str, int] = {}  # kept of each source
+        self.left_out: Counter[str] = Counter(dict.fromkeys(LEFT_OUT, 0))
+
+    def take_up(self, job_fd: int) -> None:
+        """Go on with what an earlier agent has published of the job.
+
+        Raises:
+            RefusedError: what it left cannot be read.
+        """
+        data = read_owners(FILE, FILE_BYTES_MAX, job_fd)
+        if data is not None:
+            self._budget.restore(data)
+
+    def keep(self, job_fd: int) -> None:
+        """Write what the next agent must know, if it has changed.
+
+        Raises:
+            OSError: it is not written, and is the next time.
+        """
+        if self._budget.is_changed:
+            replace_file(job_fd, FILE, self._budget.encode(), 0o600)
+            self._budget.is_changed = False
+
+    def choose(
+        self,
+        source: str,
+        series: Mapping[_Key, Series],
+        known: Mapping[_Key, Series],
+        room_bytes: int,
+    ) -> dict[_Key, Series]:
+        """Return those of a source's series that are kept; what is left out is counted.
+
+        `known`: those that were kept of it before. `room_bytes`: for all sources of the job.
+        The most important ones are chosen first.
+        """
+        kept = {key: one for key, one in series.items() if key in known}
+        if len(kept) == len(series) == len(known):
+            return kept
+        size = sum(map(series_bytes, kept.values()))
+        room = room_bytes - sum(self._bytes.values()) + self._bytes.get(source, 0)
+        new = [(key, one) for key, one in series.items() if key not in known]
+        for key, one in sorted(new, key=lambda item: -importance(item[1].metric)):
+            if size + series_bytes(one) > room:
+                self.left_out[SHARE] += 1
+            elif not self._budget.admit(one.text):
+                self.left_out[LIFE] += 1
+            else:
+                size += series_bytes(one)
+                kept[key] = one
+        self._bytes[source] = size
+        return {key: one for key, one in series.items() if key in kept}
+
+    def drop(self, sources: Iterable[str]) -> None:
+        """Forget the bytes of all other sources, which have gone; their series still count."""
+        kept = set(sources)
+        self._bytes = {source: size for source, size in self._bytes.items() if source in kept}
+
+    @property
+    def wants_look(self) -> bool:
+        """Whether `look` should be called."""
+        return self._budget.wants_look
+
+    def look(self, series: Iterable[Series]) -> None:
+        """Note which series are there."""
+        self._budget.look(one.text for one in series)

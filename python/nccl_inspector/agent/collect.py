@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turn the boxes of ended jobs into node summaries on shared storage, then delete them."""
+
+import os
+import time
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass
+
+from nccl_inspector.agent.crash_guard import AtWork
+from nccl_inspector.agent.ended_job import LINGER_S, Ended, Made, NotYetError, Reading, parse_ended
+from nccl_inspector.agent.log_once import Tally
+from nccl_inspector.errors import RefusedError
+from nccl_inspector.settings.config import Config
+from nccl_inspector.system.remove_tree import remove_tree
+from nccl_inspector.system.safe_files import entry_names, open_directory
+from nccl_inspector.system.write_as_user import (
+    DONE,
+    DONE_WITHOUT_ACL,
+    Child,
+    Target,
+    reap,
+    start,
+    wait,
+)
+
+# How long a torn manifest is kept: its job cannot be known, but somebody may want to look.
+TORN_S = 3600
+# One pass stops here, so that publishing goes on.
+PASS_S = 5
+RETRY_FIRST_S, RETRY_LAST_S = 5, 600
+
+_DONE_PREFIX = ".done-"
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Ended jobs that a pass has left, by the reason."""
+
+    failed: int  # not handed over, to be tried again
+    untried: int  # there was no time for them, or none was left by the one at work
+    waiting: int  # for their processes, or a torn manifest for its hour
+
+    @property
+    def overdue(self) -> int:
+        """How many should be gone."""
+        return self.failed + self.untried
+
+
+@dataclass(frozen=True, slots=True)
+class _Retry:
+    due: float  # of time.monotonic()
+    delay_s: int
+
+
+def _follows_held(ended: Ended, known: list[Ended], held: Collection[str]) -> bool:
+    """Whether one that ended earlier under the same id is held: its summary may have the name of
+    this one's, and the last that is handed over stays."""
+    before = known[: known.index(ended)]
+    return any(one.job_id == ended.job_id and one.name in held for one in before)
+
+
+class Collector:
+    """The ended jobs of this node, one handed over at a time."""
+
+    def __init__(
+        self, run_fd: int, config: Config, tally: Tally, at_work: AtWork, *, watching: bool = False
+    ) -> None:
+        """Open `ended` below the run directory.
+
+        `watching`: what waits ages by our own watch, which no setting of the clock changes.
+        A collector of one pass only has the time in the directory's name.
+
+        Raises:
+            OSError: it is not there.
+        """
+        self._ended_fd = open_directory("ended", run_fd)
+        self._config = config
+        self._tally = tally
+        self._retries: dict[str, _Retry] = {}
+        self._working: tuple[Ended, Child] | None = None
+        self._cut_short = False
+        self._waiting: set[str] = set()  # names that the last pass found not to be due yet
+        self._reading: Reading | None = None
+        self._watching = watching
+        self._at_work = at_work
+        self._first_seen: dict[str, float] = {}  # of time.monotonic(), by name
+        self._done: set[str] = set()  # dealt with, still under their names
+        self._deadline = 0.0
+        self._answered: list[int] = []
+        self._said_no_acl = False
+
+    def configure(self, config: Config) -> None:
+        """Work by another configuration from now on."""
+        self._config = config
+
+    def close(self) -> None:
+        """Close the directory."""
+        self._reading = None
+        os.close(self._ended_fd)
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether the last pass ended for want of time, and not because storage hangs."""
+        return self._cut_short and self._working is None
+
+    def left(self) -> Left:
+        """Return what the last pass has left."""
+        names = {ended.name for ended in self._list()}
+        failed, waiting = names & self._retries.keys(), names & self._waiting
+        return Left(len(failed), len(names - failed - waiting), len(waiting))
+
+    def jobs(self) -> set[int]:
+        """Return the ids of the jobs that wait."""
+        return {ended.job_id for ended in self._list()}
+
+    def run_pass(self, wait_s: float, held: Collection[str] = ()) -> int:
+        """Collect what is due, wait up to `wait_s` for each child; return how many are left.
+
+        `held`: names that somebody else still writes to, so that they are not due.
+        """
+        self._deadline = time.monotonic() + PASS_S
+        self._answered = reap(self._answered)
+        self._remove_done()
+        known = self._list()
+        now = time.monotonic()
+        self._first_seen = {one.name: self._first_seen.get(one.name, now) for one in known}
+        self._retries = {
+            ended.name: self._retries[ended.name] for ended in known if ended.name in self._retries
+        }
+        self._waiting = {ended.name for ended in known if ended.name in held}
+        self._cut_short = True
+        if self._working is None or self._finish(wait_s):
+            for ended in self._due([one for one in known if one.name not in held]):
+                if _follows_held(ended, known, held):
+                    self._waiting.add(ended.name)
+                    continue
+                if not self._try(ended, wait_s) or time.monotonic() > self._deadline:
+                    break
+            else:
+                self._cut_short = False
+        return len(self._list())
+
+    def _list(self) -> list[Ended]:
+        found = (parse_ended(name) for name in entry_names(self._ended_fd))
+        waiting = (ended for ended in found if ended and ended.name not in self._done)
+        return sorted(waiting, key=lambda ended: (ended.end_s, ended.name))
+
+    def _age_s(self, ended: Ended) -> float:
+        """Return how long the job has waited here; below 0 when the clock was set back."""
+        if self._watching:
+            return time.monotonic() - self._first_seen[ended.name]
+        return time.time() - ended.end_s
+
+    def _due(self, known: list[Ended]) -> list[Ended]:
+        """Return the jobs to try, the one that is half read first."""
+        half = self._reading.ended.name if self._reading else ""
+        now = time.monotonic()
+        due = [
+            ended
+            for ended in known
+            if ended.name not in self._retries or self._retries[ended.name].due <= now
+        ]
+        return sorted(due, key=lambda ended: ended.name != half)
+
+    def _try(self, ended: Ended, wait_s: float) -> bool:
+        """Collect one directory; False when it, or its child, is still at work."""
+        try:
+            made = self._read(ended)
+            if made is None:
+                return False
+            if not made.data:
+                self._discard(ended)
+                return True
+            self._start(ended, made)
+        except NotYetError:
+            self._waiting.add(ended.name)
+            return True
+        except RefusedError as err:
+            self._give_up(ended, err)
+            return True
+        except OSError as err:
+            self._fail(ended, str(err))
+            return True
+        return self._finish(wait_s)
+
+    def _read(self, ended: Ended) -> Made | None:
+        """Return the summary of a job, None when the pass ends before it is whole.
+
+        Raises:
+            RefusedError: there is no manifest that can be trusted.
+            NotYetError: processes are still at work.
+        """
+        if self._reading and self._reading.ended != ended:
+            self._reading = None
+        lingers = self._age_s(ended) < LINGER_S
+        reading = self._reading or Reading(
+            ended, self._ended_fd, self._tally, lingers, counters=self._config.counters
+        )
+        self._reading = None
+        with self._at_work.on(f"collect {ended.name}", NotYetError):
+            for _ in reading.steps:
+                if time.monotonic() > self._deadline:
+                    self._reading = reading
+                    return None
+        return reading.made
+
+    def _start(self, ended: Ended, made: Made) -> None:
+        manifest = made.manifest
+        name = f"{manifest.node}.{manifest.restart}.nodesummary"
+        target = Target(self._config.report_dir, manifest.job_id, name, manifest.uid)
+        self._working = ended, start(self._config.report_user, target, made.data)
+
+    def _give_up(self, ended: Ended, err: RefusedError) -> None:
+        old = self._age_s(ended) > TORN_S
+        self._tally.say(
+            ended.job_id,
+            f"cannot be collected ({err}); its directory goes {'now' if old else 'in an hour'}",
+        )
+        if old:
+            self._discard(ended)
+        else:
+            self._waiting.add(ended.name)
+
+    def _fail(self, ended: Ended, why: str) -> None:
+        last = self._retries.get(ended.name)
+        delay_s = min(last.delay_s * 2, RETRY_LAST_S) if last else RETRY_FIRST_S
+        self._retries[ended.name] = _Retry(time.monotonic() + delay_s, delay_s)
+        self._tally.collect_failures += 1
+        self._tally.say(ended.job_id, f"its summary is not handed over, will try again: {why}")
+
+    def _discard(self, ended: Ended) -> None:
+        """Remove a directory that is dealt with; from here on it is never summarized again."""
+        self._done.add(ended.name)
+        self._remove_done()
+
+    def _remove_done(self) -> None:
+        """Remove what is dealt with; what cannot be removed is tried again in the next pass."""
+        for name in sorted(self._done):
+            with suppress(OSError):
+                os.rename(
+                    name,
+                    _DONE_PREFIX + name,
+                    src_dir_fd=self._ended_fd,
+                    dst_dir_fd=self._ended_fd,
+                )
+        names = entry_names(self._ended_fd)
+        self._done.intersection_update(names)
+        for name in names:
+            if name.startswith(_DONE_PREFIX):
+                with suppress(OSError):
+                    remove_tree(name, self._ended_fd)
+
+    def _finish(self, wait_s: float) -> bool:
+        """Wait for the child at work; False when it still is."""
+        if self._working is None:
+            return True
+        ended, child = self._working
+        message = wait(child, wait_s)
+        if message is None:
+            return False
+        self._working = None
+        self._answered = reap([*self._answered, child.pid])
+        if message not in (DONE, DONE_WITHOUT_ACL):
+            self._fail(ended, message.decode("ascii", "replace") or "the child that writes it died")
+            return True
+        if message == DONE_WITHOUT_ACL and not self._said_no_acl:
+            self._said_no_acl = True
+            self._tally.say(ended.job_id, message.decode("ascii"))
+        self._discard(ended)
+        return True

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""XIDs, the GPU driver's words for an error, from the kernel log.
+
+Only what the kernel itself says at the beginning of a record counts: what root writes into
+/dev/kmsg has another facility, and a process's name, which users choose, comes later in the line.
+"""
+
+import errno
+import os
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from nccl_inspector.counters.pci import pci_address
+
+KMSG = Path("/dev/kmsg")
+# Looked at in one go; the rest in the next.
+RECORDS_MAX = 20_000
+READ_S = 0.1
+
+_RECORD_BYTES = 16 << 10  # the kernel refuses to give a record to less than it needs
+_HEADER = re.compile(rb"([0-9]{1,10}),([0-9]{1,20}),([0-9]{1,20}),[^;\n]*;([^\n]*)")
+_XID = re.compile(rb"NVRM: Xid \(PCI:([0-9A-Fa-f:.]{7,16})[^)]*\): ([0-9]{1,5}),")
+_KERNEL = 0  # facility
+
+
+@dataclass(frozen=True, slots=True)
+class Xid:
+    """An error of the GPU at this PCI address."""
+
+    sequence: int  # of the record in the kernel log
+    boot_us: int  # the kernel's own clock
+    pci: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What came since the last look."""
+
+    xids: tuple[Xid, ...]
+    lost: int  # records that were overwritten before they were read
+
+
+def parse_record(data: bytes) -> tuple[int, Xid | None]:
+    """Return a record's sequence number (-1: it is none) and its XID, if it tells one."""
+    header = _HEADER.match(data)
+    if header is None:
+        return -1, None
+    priority, sequence, boot_us = (int(part) for part in header.groups()[:3])
+    match = _XID.match(header[4])
+    if match is None or priority >> 3 != _KERNEL:
+        return sequence, None
+    pci = pci_address(match[1].decode("ascii"))
+    return sequence, Xid(sequence, boot_us, pci, int(match[2])) if pci else None
+
+
+class KernelLog:
+    """The log from its oldest record on. `trouble` says why it cannot be read, if so."""
+
+    def __init__(self, path: Path = KMSG) -> None:
+        self.trouble = ""
+        self._next: int | None = None  # sequence number
+        self._fd = -1
+        try:
+            self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as err:
+            self.trouble = f"{path}: {err.strerror}"
+
+    def close(self) -> None:
+        """Close it."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def read(self) -> Heard:
+        """Return what is new, as far as it can be read without waiting, in READ_S."""
+        xids: list[Xid] = []
+        lost = 0
+        deadline = time.monotonic() + READ_S
+        for _ in range(RECORDS_MAX):
+            if self._fd < 0 or time.monotonic() > deadline:
+                break
+            try:
+                data = os.read(self._fd, _RECORD_BYTES)
+            except BlockingIOError:
+                break
+            except OSError as err:
+                if err.errno == errno.EPIPE:  # overwritten; the next read goes on behind them
+                    continue
+                self.trouble = f"the kernel log: {err.strerror}"
+                self.close()
+                break
+            if not data:
+                break
+            sequence, xid = parse_record(data)
+            if sequence < 0:
+                continue
+            if self._next is not None and sequence > self._next:
+                lost += sequence - self._next
+            self._next = sequence + 1
+            xids += [xid] if xid else []
+        return Heard(tuple(xids), lost)

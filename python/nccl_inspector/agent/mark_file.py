@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a job has marked (marking.py), as the agent takes it."""
+
+import re
+import time
+from collections.abc import Mapping
+
+from nccl_inspector.errors import RefusedError
+from nccl_inspector.exposition.process_file import check_value
+from nccl_inspector.exposition.text import Series, make_series
+from nccl_inspector.marking import MARK_FILE, THROUGHPUT_MAX, UNITS
+from nccl_inspector.system.safe_files import Stamp, read_at, regular_file, stamp_of
+
+MARK_BYTES_MAX = 256
+# A job that says nothing for so long has stopped or forgotten: no figure is better than an old one.
+MARK_STALE_S = 600.0
+
+_TEXT = re.compile(rb"throughput=([ -~]{1,64})\nunit=([ -~]{1,64})\nend\n")
+
+
+def parse_mark(data: bytes) -> tuple[str, str]:
+    """Return the number's text, and the unit.
+
+    Raises:
+        RefusedError: anything else.
+    """
+    match = _TEXT.fullmatch(data)
+    if match is None:
+        raise RefusedError("bad_mark", "not as `nccl-inspector mark` writes it")
+    value, unit = (part.decode("ascii") for part in match.groups())
+    check_value(value)
+    if float(value) > THROUGHPUT_MAX:
+        raise RefusedError("bad_mark", "the throughput is too large")
+    if unit not in UNITS:
+        raise RefusedError("bad_mark", "unknown unit")
+    return value, unit
+
+
+class MarkWatch:
+    """The mark of one job, from pass to pass. Whether it is old is known by our own watch."""
+
+    def __init__(self, identity: Mapping[str, str]) -> None:
+        self._identity = dict(identity)
+        self._stamp: Stamp | None = None
+        self._found: tuple[str, str] | None = None
+        self._error: RefusedError | None = None
+        self._marked_unix_s = self._marked_s = 0.0
+
+    def stamp(self) -> Stamp | None:
+        """Return what tells the published mark from another; None: nothing is published."""
+        return self._stamp if self._is_fresh() else None
+
+    def series(self) -> list[Series]:
+        """Return the throughput and when it was told, none when there is no mark or an old one."""
+        if self._found is None or not self._is_fresh():
+            return []
+        value, unit = self._found
+        name, when = "nccl_inspector_job_throughput", f"{self._marked_unix_s:.3f}"
+        return [
+            make_series(name, self._identity | {"unit": unit}, value),
+            make_series(f"{name}_timestamp_seconds", self._identity, when),
+        ]
+
+    def refresh(self, raw_fd: int, uid: int) -> None:
+        """Look whether there is another mark.
+
+        Raises:
+            RefusedError: it is none; in each pass until there is another. `gone`: there is none.
+        """
+        try:
+            with regular_file(MARK_FILE, uid, MARK_BYTES_MAX, raw_fd) as (fd, status):
+                stamp = stamp_of(status)
+                if stamp != self._stamp:
+                    now = time.time()
+                    self._marked_unix_s = min(max(status.st_mtime, 0.0), now)
+                    age_s = now - self._marked_unix_s if self._stamp is None else 0.0
+                    self._marked_s = time.monotonic() - age_s
+                    self._stamp, self._found, self._error = stamp, None, None
+                    self._take(read_at(fd, MARK_BYTES_MAX, 0))
+        except RefusedError:
+            self._stamp, self._found, self._error = None, None, None
+            raise
+        if self._error:
+            raise self._error.with_traceback(None)  # else it grows with each raise
+
+    def _take(self, data: bytes) -> None:
+        try:
+            self._found = parse_mark(data)
+        except RefusedError as err:
+            self._error = err.with_traceback(None)
+
+    def _is_fresh(self) -> bool:
+        return self._found is not None and time.monotonic() - self._marked_s <= MARK_STALE_S

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files of NVIDIA's Inspector in one job's `raw/`, kept from pass to pass.
+
+What they say now is published; what they said is folded into a record of the job for its report.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from nccl_inspector.agent.nvidia.file import Watch, gpu_info, parse_vendor, vendor_gpu
+from nccl_inspector.agent.nvidia.record import FILE, VendorRecord, read_record
+from nccl_inspector.errors import RefusedError
+from nccl_inspector.exposition.process_file import FILE_BYTES_MAX
+from nccl_inspector.exposition.text import Series
+from nccl_inspector.exposition.vocabulary import Vocabulary
+from nccl_inspector.summary.vendor_means import GPUS_MAX
+from nccl_inspector.system.safe_files import Stamp, read_at, regular_file, stamp_of
+
+VENDOR_FILES_MAX = GPUS_MAX
+# As many series as of our own plugin; a bucket has two.
+VENDOR_BUCKETS_MAX = 16 * 300 // 2
+
+Refuse = Callable[[str, Stamp | None, RefusedError], None]
+
+
+class VendorFiles:
+    """What NVIDIA's plugin says of a job's GPUs now."""
+
+    def __init__(self, identity: Mapping[str, str], refuse: Refuse, vocabulary: Vocabulary) -> None:
+        """Begin with no file; `refuse` is told, in each pass, what is not taken and why."""
+        self._identity = dict(identity)
+        self._vocabulary = vocabulary
+        self._refuse = refuse
+        self._watches: dict[str, Watch] = {}
+        self._bad: dict[str, RefusedError] = {}  # of texts that stand still and are none
+        self._record: VendorRecord | None = None  # from the first file on
+
+    def __len__(self) -> int:
+        """Return how many buckets are kept."""
+        return sum(len(watch.taken) for watch in self._watches.values())
+
+    def stamps(self) -> dict[str, Stamp]:
+        """Return what tells the present content from another."""
+        now_s = time.monotonic()
+        return {
+            name: watch.taken_stamp
+            for name, watch in self._watches.items()
+            if watch.taken_stamp and watch.taken and watch.is_fresh(now_s)
+        }
+
+    def series(self) -> list[tuple[str, Series]]:
+        """Return the series of the files that stand still and are not too old, with their file."""
+        found: list[tuple[str, Series]] = []
+        for name in self.stamps():
+            found.append((name, gpu_info(vendor_gpu(name) or "", self._identity)))
+            for bucket in self._watches[name].taken:
+                found += [(name, one) for one in bucket.series]
+        return found
+
+    def keep(self, job_fd: int) -> None:
+        """Write the record in the job's directory if there is something new in it.
+
+        Raises:
+            OSError: it is not written, and is the next time.
+        """
+        if self._record and self._record.is_changed:
+            self._record.write(job_fd)
+
+    def refresh(
+        self, job_fd: int, raw_fd: int, names: Iterable[str], uid: int, deadline_s: float
+    ) -> None:
+        """Read what has changed or was read only once; `deadline_s` is of time.monotonic()."""
+        wanted = sorted(names)
+        if wanted and self._record is None:
+            self._record = self._take_up(job_fd)
+        if len(wanted) > VENDOR_FILES_MAX:
+            self._refuse("metrics", None, RefusedError("too_many_files"))
+            wanted = wanted[:VENDOR_FILES_MAX]
+        self._watches = {name: self._watches.get(name, Watch()) for name in wanted}
+        self._bad = {name: err for name, err in self._bad.items() if name in self._watches}
+        for name in wanted:
+            if time.monotonic() > deadline_s:
+                self._refuse(name, None, RefusedError("too_slow"))
+                continue
+            try:
+                self._look(raw_fd, name, uid)
+            except RefusedError as err:
+                self._watches[name] = Watch()
+                if err.reason != "gone":
+                    self._refuse(name, None, err)
+
+    def _look(self, raw_fd: int, name: str, uid: int) -> None:
+        watch, now_s = self._watches[name], time.monotonic()
+        with regular_file(name, uid, FILE_BYTES_MAX, raw_fd) as (fd, status):
+            stamp = stamp_of(status)
+            if watch.needs(stamp):
+                data = read_at(fd, status.st_size, 0)
+                if stamp_of(os.fstat(fd)) == stamp:
+                    age_s = max(0.0, time.time() - status.st_mtime)
+                    if watch.saw(data, stamp, age_s, now_s):
+                        self._take(name, watch, data)
+        if name in self._bad:
+            self._refuse(name, watch.taken_stamp, self._bad[name])
+        elif watch.taken and not watch.is_fresh(now_s):
+            self._refuse(
+                name, watch.taken_stamp, RefusedError("stale", "its writer does not go on")
+            )
+
+    def _take_up(self, job_fd: int) -> VendorRecord:
+        """Return the record that an earlier agent has begun, else a new one."""
+        try:
+            return read_record(job_fd) or VendorRecord()
+        except RefusedError as err:
+            self._refuse(FILE, None, err)
+            record = VendorRecord()
+            record.note(f"what NVIDIA's plugin wrote before cannot be read: {err}")
+            return record
+
+    def _take(self, name: str, watch: Watch, data: bytes) -> None:
+        self._bad.pop(name, None)
+        gpu = vendor_gpu(name) or ""
+        try:
+            buckets = parse_vendor(data, gpu, self._identity, self._vocabulary)
+            if len(self) - len(watch.taken) + len(buckets) > VENDOR_BUCKETS_MAX:
+                raise RefusedError("job_series")
+        except RefusedError as err:
+            self._bad[name] = err.with_traceback(None)  # its frames hold the whole text
+            buckets = ()
+        watch.take(buckets)
+        if self._record and watch.taken_stamp:
+            if name in self._bad:
+                self._record.refuse(gpu, watch.taken_stamp, self._bad[name].reason)
+            else:
+                time_s = max(0, int(time.time()))
+                self._record.add(gpu, watch.taken_stamp, time_s, buckets)

@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs' directories whose epilog never came: end them, and never one of a job that lives.
+
+Another boot of the node is enough. Else Slurm is asked, and only about a job of
+which no process has held a box for a while; without an answer everything stays.
+"""
+
+import logging
+import os
+import random
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from nccl_inspector.agent.job_dir import DisplacedError, Look, look, move_to_ended
+from nccl_inspector.agent.last_question import read_last_question, write_last_question
+from nccl_inspector.agent.log_once import Tally
+from nccl_inspector.settings.config import Config
+from nccl_inspector.slurm.ended_job import Answer, Attempt
+from nccl_inspector.slurm.job_names import JOB_NAME
+from nccl_inspector.slurm.scontrol import Question
+from nccl_inspector.system.safe_files import entry_names, open_directory
+
+# How long a directory without a manifest is left alone: a prolog needs milliseconds for one.
+TORN_S = 3600.0
+# Questions about a job become rarer, down to one in this time and up to half of it more.
+ALIVE_LAST_S = 3600.0
+# So do all of them while Slurm does not answer.
+SILENT_FIRST_S, SILENT_LAST_S = 60.0, 600.0
+# After so many questions without an answer it is Slurm that is silent, not one job.
+UNHEARD_MAX = 3
+# Locks are looked at so often, however long sweep_after is.
+LOOK_S = 60.0
+# What a single collection spends on questions in all.
+ONCE_S = 60.0
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_POLL_S = 0.02
+
+log = logging.getLogger("nccl-inspector")
+
+
+@dataclass(slots=True)
+class _Watch:
+    """A directory in which nothing lives; times are of time.monotonic()."""
+
+    seen: Look
+    asked: float  # when Slurm may be asked, at the earliest
+    delay_s: float
+    looked: float
+    unheard: bool = False  # the last question about it had no answer
+
+
+def _jittered(seconds: float) -> float:
+    """Spread by half: a thousand nodes must not ask at once."""
+    return seconds * (1 + random.random() / 2)  # noqa: S311
+
+
+def read_boot_id() -> str:
+    """Return this boot's id; empty where the kernel does not say it."""
+    try:
+        return _BOOT_ID.read_text("ascii").strip()
+    except OSError:
+        return ""
+
+
+def _order(found: tuple[float, str, Look, float]) -> tuple[float, str]:
+    return found[:2]
+
+
+def _attempt(name: str, seen: Look) -> Attempt:
+    manifest = seen.manifest
+    if manifest is None:
+        return Attempt(int(name))
+    return Attempt(int(name), manifest.node, manifest.restart, manifest.cluster)
+
+
+class Sweeper:
+    """The watch over `jobs/`, one question to Slurm at a time."""
+
+    def __init__(self, run_fd: int, config: Config, tally: Tally) -> None:
+        """Watch below `run_fd`, which stays the caller's.
+
+        Raises:
+            OSError: there is no `jobs`.
+        """
+        self._run_fd = run_fd
+        self._jobs_fd = open_directory("jobs", run_fd)
+        self._config = config
+        self._tally = tally
+        self._boot_id = read_boot_id()
+        self._watched: dict[str, _Watch] = {}
+        self._question: tuple[Question, Look] | None = None  # with what it was asked about
+        self._silent_s = 0.0
+        self._silent_until = 0.0
+        self._unheard = 0  # questions without an answer since the last one that had one
+        self._said_silent = False
+
+    def configure(self, config: Config) -> None:
+        """Work by another configuration from now on."""
+        self._config = config
+
+    def close(self) -> None:
+        """Close the directory; a question at work is given up."""
+        if self._question:
+            self._question[0].stop()
+            self._question = None
+        os.close(self._jobs_fd)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no question is at work."""
+        return self._question is None
+
+    def run_pass(self) -> None:
+        """Look at every directory, hear what Slurm has said, ask the next question.
+
+        Raises:
+            OSError: `jobs` cannot be listed.
+        """
+        names = set(filter(JOB_NAME.fullmatch, entry_names(self._jobs_fd)))
+        for name in self._watched.keys() - names:
+            del self._watched[name]
+        for name in sorted(names):
+            self._look(name)
+        self._hear()
+        self._ask()
+
+    def run_once(self) -> None:
+        """Ask about every directory that has been still for sweep_after, for ONCE_S in all.
+
+        The age is that of the youngest file. The clock may have been set: only Slurm's
+        answer ends a job, the age just spares questions. About a job that stays the next
+        collections ask ever more rarely, and after the others.
+
+        Raises:
+            OSError: `jobs` cannot be listed.
+        """
+        deadline = time.monotonic() + ONCE_S
+        for name, seen, delay_s in self._due_once():
+            write_last_question(name, self._jobs_fd, delay_s)
+            there = self._start(name, seen)
+            while self._question and time.monotonic() < deadline:
+                time.sleep(_POLL_S)
+                self._hear()
+            if not there or self._unheard >= UNHEARD_MAX or time.monotonic() >= deadline:
+                return
+
+    def _due_once(self) -> list[tuple[str, Look, float]]:
+        """Return whom to ask about, the longest unasked first, and how long that is good for."""
+        found = []
+        for name in filter(JOB_NAME.fullmatch, entry_names(self._jobs_fd)):
+            seen = self._see(name)
+            if seen is None or self._rebooted(name, seen) or seen.locked:
+                continue
+            first_s = self._first_s(seen)
+            if abs(time.time() - seen.newest_s) < first_s:
+                continue
+            last = read_last_question(name, self._jobs_fd)
+            if last and last.is_fresh:
+                continue
+            delay_s = min(last.delay_s * 2, self._last_s()) if last else first_s
+            found.append((last.asked_s if last else 0, name, seen, delay_s))
+        return [(name, seen, delay_s) for _, name, seen, delay_s in sorted(found, key=_order)]
+
+    def _first_s(self, seen: Look) -> float:
+        return self._config.sweep_after_s if seen.manifest else TORN_S
+
+    def _last_s(self) -> float:
+        return max(ALIVE_LAST_S, self._config.sweep_after_s)
+
+    def _see(self, name: str) -> Look | None:
+        try:
+            return look(name, self._jobs_fd)
+        except OSError as err:
+            self._tally.say(int(name), f"its directory cannot be looked at: {err.strerror}")
+            return None
+
+    def _rebooted(self, name: str, seen: Look) -> bool:
+        """End the directory of an attempt that another boot of the node has seen."""
+        manifest = seen.manifest
+        if not manifest or not manifest.boot_id or not self._boot_id or seen.locked:
+            return False
+        if manifest.boot_id == self._boot_id:
+            return False
+        self._end(name, seen, "the node was rebooted while it ran")
+        return True
+
+    def _look(self, name: str) -> None:
+        """Keep the watch over one directory up to date."""
+        now, watch = time.monotonic(), self._watched.get(name)
+        every_s = min(LOOK_S, self._config.sweep_after_s / 10)
+        if watch and now < watch.looked + every_s:
+            return
+        seen = self._see(name)
+        if seen is None or self._rebooted(name, seen):
+            self._watched.pop(name, None)
+            return
+        if watch and seen.same(watch.seen) and not seen.locked:
+            watch.looked = now
+            return
+        first_s = self._first_s(seen)
+        self._watched[name] = _Watch(seen, now + _jittered(first_s), first_s, now)
+
+    def _ask(self) -> None:
+        """Start the question that has waited longest, if one is due."""
+        now = time.monotonic()
+        if self._question or now < self._silent_until or not self._watched:
+            return
+        name = min(self._watched, key=lambda one: self._watched[one].asked)
+        watch = self._watched[name]
+        if now < watch.asked:
+            return
+        self._start(name, watch.seen)
+
+    def _start(self, name: str, seen: Look) -> bool:
+        """Begin to ask; False when there is nothing to ask with."""
+        try:
+            self._question = Question(self._config.scontrol, _attempt(name, seen)), seen
+        except OSError as err:
+            self._tally.answers[Answer.NONE.value] += 1
+            self._silence(name, f"{self._config.scontrol}: {err.strerror}")
+            return False
+        return True
+
+    def _hear(self) -> None:
+        """Act on the answer, if it is there."""
+        if self._question is None:
+            return
+        question, seen = self._question
+        heard = question.answer()
+        if heard is None:
+            return
+        answer, words = heard
+        self._question = None
+        self._tally.answers[answer.value] += 1
+        name = str(question.attempt.job_id)
+        if answer is Answer.NONE:
+            self._silence(name, words)
+            return
+        self._end_silence(name)
+        if answer is Answer.OTHER:
+            self._tally.say(question.attempt.job_id, f"its directory stays: {words}")
+        if answer is not Answer.ENDED:
+            self._put_off(name)
+            return
+        # Meanwhile the job may have been started again, or a process of it.
+        now = self._see(name)
+        if now and seen.same(now) and not now.locked:
+            self._end(name, now, "Slurm says that it has ended, and no epilog came")
+        self._watched.pop(name, None)
+
+    def _put_off(self, name: str) -> None:
+        """Ask about a job again, but more rarely, and after those that wait already."""
+        if watch := self._watched.get(name):
+            watch.asked = time.monotonic() + _jittered(watch.delay_s)
+            watch.delay_s = min(watch.delay_s * 2, self._last_s())
+
+    def _silence(self, name: str, why: str) -> None:
+        """Leave Slurm alone for a while; said once until it answers.
+
+        Nor said anew of a job about which alone Slurm does not answer.
+        """
+        watch = self._watched.get(name)
+        self._unheard += 1
+        known = watch is not None and watch.unheard and self._unheard < UNHEARD_MAX
+        if not self._said_silent and not known:
+            log.warning("cannot ask Slurm about jobs without an epilog, they stay: %s", why)
+            self._said_silent = True
+        if watch:
+            watch.unheard = True
+        self._put_off(name)
+        first_s = min(SILENT_FIRST_S, self._config.sweep_after_s)
+        self._silent_s = min(self._silent_s * 2, SILENT_LAST_S) or first_s
+        self._silent_until = time.monotonic() + _jittered(self._silent_s)
+
+    def _end_silence(self, name: str) -> None:
+        """Take note that Slurm has answered, and of whom."""
+        if self._said_silent:
+            log.warning("Slurm answers again")
+        self._said_silent, self._unheard = False, 0
+        self._silent_s = self._silent_until = 0.0
+        if watch := self._watched.get(name):
+            watch.unheard = False
+
+    def _end(self, name: str, seen: Look, why: str) -> None:
+        try:
+            moved = move_to_ended(name, seen, self._run_fd)
+        except DisplacedError as err:
+            self._tally.swept += 1
+            self._tally.say(
+                int(name), f"{why}; but in its place was another attempt's, which now ends: {err}"
+            )
+            return
+        except OSError as err:
+            self._tally.say(int(name), f"{why}, but its directory stays: {err.strerror}")
+            return
+        if moved:
+            self._tally.swept += 1
+            torn = "" if seen.manifest else "; its manifest cannot be read"
+            self._tally.say(int(name), f"{why}{torn}: its directory is collected")

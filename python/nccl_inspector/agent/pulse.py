@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The few words of a box that tell whether its process is alive and gets on.
+
+A fifth of a box is read and next to nothing of it is decoded: the agent does this in every pass.
+"""
+
+from dataclasses import dataclass
+
+from nccl_inspector.box.copy import BOX_BYTES_MAX, NS_MAX, Table, check_header, find_table
+from nccl_inspector.box.layout import COMM, HEADER, OP, OP_STATE_MASK, OP_USED
+from nccl_inspector.errors import RefusedError
+from nccl_inspector.model.process import COMM_LIVE, NEVER_MEASURED, SILENCES
+from nccl_inspector.system.safe_files import read_at
+
+_COMM_LIFE = COMM.reader("state", "generation")
+_OP_LIFE = OP.reader("comm", "comm_generation", "peer", "enqueue_tick")
+_IN_USE = bytes(byte & OP_STATE_MASK == OP_USED for byte in range(256))
+# box_silent: no thread was started, so nothing beats
+_NEVER_MEASURED = {SILENCES.index(one) for one in NEVER_MEASURED}
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """What a box says of its process now."""
+
+    beats: bool  # it has a thread that should beat
+    beat_tick: int
+    beat_real_ns: int  # Unix time
+    # Ages at that beat of the oldest in flight; None: there is none.
+    oldest_ns: int | None  # of collectives
+    oldest_p2p_ns: int | None  # of Sends and Recvs: one may be posted long before its partner
+
+
+def _read_table(fd: int, table: Table) -> bytes:
+    data = read_at(fd, table.length, table.offset)
+    if len(data) != table.length:
+        raise RefusedError("bad_box", "cut short while it was read")
+    return data
+
+
+def _oldest_ticks(
+    comms: list[tuple[int, ...]], ops: Table, data: bytes
+) -> tuple[int | None, int | None]:
+    """Return when the oldest collective, and Send or Recv, was seen first; 0: only just.
+
+    Those of live communicators.
+    """
+    collectives: list[int] = []
+    p2p: list[int] = []
+    for place in ops.places(data, "generation", _IN_USE):
+        comm, generation, peer, tick = _OP_LIFE.words.unpack_from(data, place * OP.size)
+        if comm < len(comms) and comms[comm] == (COMM_LIVE, generation):
+            (collectives if peer < 0 else p2p).append(tick)
+    return _first(collectives), _first(p2p)
+
+
+def _first(ticks: list[int]) -> int | None:
+    seen = [tick for tick in ticks if tick]
+    return min(seen) if seen else (0 if ticks else None)
+
+
+def _age_ns(tick: int | None, header: bytes) -> int | None:
+    """Return how old it is at the latest beat."""
+    if not tick:
+        return tick
+    behind = HEADER.number(header, "beat_tick") - tick
+    ns = behind * HEADER.number(header, "clock.ns_per_tick_q32") >> 32
+    return min(max(ns, 0), NS_MAX)
+
+
+def read_pulse(fd: int, size: int) -> Pulse:
+    """Return what a box of `size` bytes says.
+
+    Raises:
+        RefusedError: not a box, or one that contradicts itself; the reason is `bad_box`.
+    """
+    if not HEADER.size <= size <= BOX_BYTES_MAX:
+        raise RefusedError("bad_box", f"{size} bytes")
+    header = read_at(fd, HEADER.size, 0)
+    if len(header) != HEADER.size:
+        raise RefusedError("bad_box", "cut short while it was read")
+    check_header(header, size)
+    comms = find_table(header, size, "comm", COMM)
+    ops = find_table(header, size, "op", OP)
+    lives = list(_COMM_LIFE.words.iter_unpack(_read_table(fd, comms)))
+    own = Table(0, ops.count, OP)  # the copy has nothing else
+    collective, p2p = _oldest_ticks(lives, own, _read_table(fd, ops))
+    return Pulse(
+        HEADER.number(header, "silent") not in _NEVER_MEASURED,
+        HEADER.number(header, "beat_tick"),
+        HEADER.number(header, "beat_real_ns"),
+        _age_ns(collective, header),
+        _age_ns(p2p, header),
+    )

@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the agent's process costs, as prometheus-client reads it from /proc."""
+
+from collections.abc import Mapping
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+
+from nccl_inspector.exposition.metrics import load_metrics
+from nccl_inspector.exposition.text import Series, make_series
+
+_COLLECTOR = ProcessCollector("nccl_inspector_agent", registry=CollectorRegistry())
+
+
+def own_process(who: Mapping[str, str]) -> list[Series]:
+    """Return those of its series that our table has, with the labels `who`."""
+    return [
+        make_series(sample.name, who, repr(float(sample.value)))
+        for family in _COLLECTOR.collect()
+        for sample in family.samples
+        if sample.name in load_metrics()
+    ]

@@ -1,0 +1,400 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The service of a node: publish, collect, and say how it fares, again and again."""
+
+import fcntl
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from typing import TypeVar
+
+from nccl_inspector.agent.collect import Collector, Left
+from nccl_inspector.agent.condenser import Condenser
+from nccl_inspector.agent.counters.series import counters_series
+from nccl_inspector.agent.counters.sources import Readers
+from nccl_inspector.agent.counters.watch import Watch
+from nccl_inspector.agent.crash_guard import AtWork
+from nccl_inspector.agent.endpoint import Endpoint
+from nccl_inspector.agent.kill_switch import is_disabled
+from nccl_inspector.agent.last_collection import forget_collection, note_collection
+from nccl_inspector.agent.log_once import Tally
+from nccl_inspector.agent.orphans import Sweeper
+from nccl_inspector.agent.prom_access import group_id, set_access
+from nccl_inspector.agent.publish import Publisher
+from nccl_inspector.agent.self_metrics import own_process
+from nccl_inspector.agent.signals import LiveSignals
+from nccl_inspector.errors import InspectorError
+from nccl_inspector.exposition.text import Series, make_series
+from nccl_inspector.settings.config import Config
+from nccl_inspector.system.wakeup import Wakeup
+from nccl_inspector.system.write_as_user import CHILD_S
+
+log = logging.getLogger("nccl-inspector")
+_T = TypeVar("_T")
+
+# How long a pass waits for the child that writes a summary; the next pass looks after a slow one.
+HANDOVER_WAIT_S = 1.0
+# A single collection begins no further pass after this, so that the timer's next one finds it done.
+COLLECT_S = 240.0
+
+
+class Agent:
+    """Publisher and collector of one run directory, sharing one tally."""
+
+    def __init__(
+        self, config: Config, run_fd: int, *, watching: bool = True, readers: Readers | None = None
+    ) -> None:
+        """Take up the work of a run directory.
+
+        `watching`: there are more passes to come, so that counters can be sampled.
+
+        Raises:
+            OSError: a directory of it is not there.
+            InspectorError: there is no group `prom_group`.
+        """
+        self._tally = Tally()
+        self._at_work = AtWork(run_fd)
+        self._publisher = Publisher(run_fd, config.cluster, self._tally, self._at_work)
+        self._collector = Collector(run_fd, config, self._tally, self._at_work, watching=True)
+        self._condenser = Condenser(run_fd, self._tally, self._at_work)
+        self._sweeper = Sweeper(run_fd, config, self._tally)
+        self._live = LiveSignals(run_fd, config.cluster)
+        self._run_fd = run_fd
+        self._watching, self._readers = watching, readers
+        self._watch: Watch | None = None
+        self._set_watch(config)
+        self._who = agent_labels(config)
+        self._prom_gid = group_id(config.prom_group)
+        self._troubles: set[str] = set()
+
+    def configure(self, config: Config) -> None:
+        """Work by another configuration from the next pass on.
+
+        Raises:
+            InspectorError: there is no group `prom_group`; nothing has changed then.
+        """
+        self._set_prom_access(group_id(config.prom_group))
+        self._publisher.configure(config.cluster)
+        self._collector.configure(config)
+        self._sweeper.configure(config)
+        self._live.configure(config.cluster)
+        self._set_watch(config)
+        self._who = agent_labels(config)
+
+    def _set_prom_access(self, gid: int | None) -> None:
+        if gid is not None or self._prom_gid is not None:
+            what = "set who may read the published files"
+            self._try(what, lambda: set_access(self._run_fd, gid))
+        self._prom_gid = gid
+
+    def _set_watch(self, config: Config) -> None:
+        wanted = config.counters and self._watching
+        if wanted and not self._watch:
+            self._watch = Watch(self._run_fd, self._tally, self._readers)
+        elif self._watch and not wanted:
+            self._watch.close()
+            self._watch = None
+
+    def run_pass(self, wait_s: float) -> None:
+        """Sweep, publish and collect once; what the system refuses is said and tried again."""
+        begun = time.monotonic()
+        disabled = is_disabled(self._run_fd)
+        self._set_prom_access(self._prom_gid)
+        self._try("look for jobs without an epilog", self._sweeper.run_pass)
+        if watch := self._watch:
+            self._try("sample counters", lambda: watch.begin_pass(disabled))
+        jobs = self._try("publish", lambda: self._publisher.run_pass(disabled))
+        users = self._publisher.users
+        self._try("condense boxes of ended processes", lambda: self._condenser.run_pass(users))
+        if watch:
+            self._try("take counters", watch.end_pass)
+        held = (watch and self._try("wait for counters", watch.held)) or set()
+        waiting = self._try("collect", lambda: self._collector.run_pass(wait_s, held))
+        if jobs is None or waiting is None:
+            withdraw = self.stop if jobs is None else self._publisher.withdraw_own
+            self._try("withdraw", withdraw)
+            return
+        self._tally.forget(jobs | self._collector.jobs())
+        live = self._try("look at boxes", lambda: self._live.run_pass(self._publisher.users))
+        series = self._series(len(jobs), waiting, time.monotonic() - begun, disabled)
+        self._try(
+            "publish its own state", lambda: self._publisher.write_own([*series, *(live or ())])
+        )
+
+    def stop(self) -> None:
+        """Withdraw what was published."""
+        self._publisher.stop()
+
+    def close(self) -> None:
+        """Close the directories."""
+        self._publisher.close()
+        self._collector.close()
+        self._condenser.close()
+        self._sweeper.close()
+        self._live.close()
+        if self._watch:
+            self._watch.close()
+
+    def forgive(self) -> None:
+        """The agent ends in order: what ended earlier ones is read again by the next."""
+        self._try("clear the record", self._at_work.forgive)
+
+    def _try(self, what: str, act: Callable[[], _T]) -> _T | None:
+        """Do it; None, and one line in the log until it works again, when the system refuses."""
+        try:
+            result = act()
+        except OSError as err:
+            if what not in self._troubles:
+                self._troubles.add(what)
+                log.warning("cannot %s: %s", what, err)
+            return None
+        self._troubles.discard(what)
+        return result
+
+    def _series(self, jobs: int, waiting: int, pass_s: float, disabled: bool) -> list[Series]:
+        who = self._who
+        values = {
+            "jobs": str(jobs),
+            "ended_jobs_waiting": str(waiting),
+            "collect_failures_total": str(self._tally.collect_failures),
+            "publish_failures_total": str(self._tally.publish_failures),
+            "ranks_lost_total": str(self._tally.lost),
+            "last_pass_timestamp_seconds": f"{time.time():.3f}",
+            "pass_seconds": f"{pass_s:.6f}",
+            "swept_jobs_total": str(self._tally.swept),
+            "disabled": str(int(disabled)),
+        }
+        series = [
+            make_series(f"nccl_inspector_agent_{name}", who, value)
+            for name, value in values.items()
+        ]
+        counted = {"rejected_files": self._tally.rejected, "slurm_answers": self._tally.answers}
+        for what, counts in counted.items():
+            name = f"nccl_inspector_agent_{what}_total"
+            for reason, number in sorted(counts.items()):
+                series.append(make_series(name, who | {"reason": reason}, str(number)))
+        if self._watch:
+            series += counters_series(self._watch, who)
+        return [
+            *series,
+            *own_process(who),
+            *self._publisher.build_info(),
+            *self._publisher.left_out(),
+        ]
+
+
+def agent_labels(config: Config) -> dict[str, str]:
+    """Return the labels of the agent's own series.
+
+    The setting and not what jobs say: a series must not change its name when a job comes.
+    """
+    node = config.node_name or socket.gethostname().split(".")[0]
+    return {"cluster": config.cluster, "node": node}
+
+
+def _lock(run_fd: int, config: Config) -> int:
+    """Return a descriptor that keeps a second agent out of the run directory.
+
+    It is of `jobs`, which only root may open: a user's lock would keep us out.
+    """
+    fd = os.open("jobs", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=run_fd)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        raise InspectorError(f"another agent runs on {config.run_dir}") from None
+    return fd
+
+
+def _opened(config: Config, run_fd: int) -> list[tuple[int, int]]:
+    """Return which directories are in the places of those that an agent opens.
+
+    Raises:
+        OSError: one is not there.
+    """
+    found = [config.run_dir.stat()]
+    found += [
+        os.stat(name, dir_fd=run_fd, follow_symlinks=False) for name in ("jobs", "ended", "prom")
+    ]
+    return [(one.st_dev, one.st_ino) for one in found]
+
+
+@contextmanager
+def _run_dir(config: Config) -> Iterator[int]:
+    fds = []
+    try:
+        fds.append(os.open(config.run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        fds.append(_lock(fds[0], config))
+        yield fds[0]
+    except OSError as err:
+        where = config.run_dir / (err.filename or "")
+        raise InspectorError(f"{where}: {err.strerror}") from err
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
+class _Signals:
+    """What the service was told by signals; made in the main thread."""
+
+    def __init__(self, rereads: bool) -> None:
+        self.ended = self._reload = False
+        self._wakeup = Wakeup()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._end)
+        if rereads:
+            signal.signal(signal.SIGHUP, self._reread)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for that time or a signal; return whether the configuration is to be read again."""
+        end = time.monotonic() + seconds
+        while not (self.ended or self._reload) and (left := end - time.monotonic()) > 0:
+            self._wakeup.wait(left)
+        reload, self._reload = self._reload, False
+        return reload
+
+    def close(self) -> None:
+        """Be told of no more."""
+        self._wakeup.close()
+
+    def _end(self, *_: object) -> None:
+        self.ended = True
+
+    def _reread(self, *_: object) -> None:
+        self._reload = True
+
+
+class _Service:
+    """An agent, its HTTP endpoint, and the configuration that they work by."""
+
+    def __init__(self, config: Config, run_fd: int, watching: bool) -> None:
+        self.config = config
+        self._run_fd = run_fd
+        gid = group_id(config.prom_group)
+        if gid is not None:  # before the endpoint's child gives its rights away
+            set_access(run_fd, gid)
+        self._endpoint = self._listen(config)
+        try:
+            self.agent = Agent(config, run_fd, watching=watching)
+        except OSError:
+            self._hang_up()
+            raise
+
+    def _listen(self, config: Config) -> Endpoint | None:
+        if not config.listen:
+            return None
+        return Endpoint(config.listen, self._run_fd, agent_labels(config))
+
+    def _hang_up(self) -> None:
+        if self._endpoint:
+            self._endpoint.close()
+            self._endpoint = None
+
+    def keep(self) -> None:
+        """Look after the endpoint."""
+        if self._endpoint:
+            try:
+                self._endpoint.keep()
+            except OSError as err:  # publishing goes on without it, the next pass tries again
+                log.warning("the HTTP endpoint cannot be started: %s", err)
+
+    def reload(self, reread: Callable[[], Config]) -> None:
+        """Work by the configuration as it is now; a broken one changes nothing but the log."""
+        try:
+            new = reread()
+            if new.run_dir != self.config.run_dir:
+                raise InspectorError("run_dir is another: that needs a restart")
+            group_id(new.prom_group)
+            self._listen_anew(new)
+        except InspectorError as err:
+            log.warning("the old configuration stays: %s", err)
+            return
+        self.agent.configure(new)
+        if new.prom_group != self.config.prom_group and self._endpoint:
+            self._endpoint.rename(agent_labels(new))  # its child must have the new group
+        self.config = new
+        log.info("the configuration was read again")
+
+    def _listen_anew(self, new: Config) -> None:
+        """Raises InspectorError: the new address cannot be had, and the old one is kept."""
+        old = self.config
+        if (new.listen, agent_labels(new)) == (old.listen, agent_labels(old)):
+            return
+        if new.listen == old.listen and self._endpoint:
+            self._endpoint.rename(agent_labels(new))  # `keep` starts the child again
+            return
+        endpoint = self._listen(new)
+        self._hang_up()
+        self._endpoint = endpoint
+
+    def close(self, withdraw: bool) -> None:
+        """End; `withdraw`: nothing that was published stays."""
+        self._hang_up()
+        if withdraw:
+            self.agent.stop()
+        self.agent.close()
+
+
+def run_agent(config: Config, once: bool, reread: Callable[[], Config] | None = None) -> None:
+    """Publish and collect each agent_interval until SIGTERM or SIGINT; at SIGHUP `reread`.
+
+    A directory that was removed or made anew ends it too: it would look into the
+    old one for ever. The unit starts it again, and makes what is missing.
+
+    `once`: a single pass without the HTTP endpoint, and what it publishes stays. Else
+    nothing published stays, however this ends: nobody would renew it.
+
+    Raises:
+        InspectorError: the run directory or one in it is not there or not the one that was
+            opened, another agent works on it, or the address of `listen` cannot be had.
+    """
+    with closing(_Signals(reread is not None)) as signals, _run_dir(config) as run_fd:
+        service = _Service(replace(config, listen="") if once else config, run_fd, not once)
+        forget_collection(run_fd)
+        opened = _opened(config, run_fd)
+        finished = False
+        try:
+            service.agent.run_pass(CHILD_S if once else HANDOVER_WAIT_S)
+            while not once and not signals.ended:
+                if signals.wait(service.config.agent_interval_s) and reread:
+                    service.reload(reread)
+                if signals.ended:
+                    break
+                if _opened(config, run_fd) != opened:
+                    raise InspectorError(f"{config.run_dir}: its directories were made anew")
+                service.keep()
+                service.agent.run_pass(HANDOVER_WAIT_S)
+            finished = True
+            if not once:
+                service.agent.forgive()
+        finally:
+            service.close(withdraw=not (once and finished))
+
+
+def run_collect(config: Config) -> Left:
+    """Sweep and collect once, for a site without the agent; return which ended jobs are left.
+
+    Raises:
+        InspectorError: the run directory is not there or does not work, or an agent works on it.
+    """
+    tally = Tally()
+    with _run_dir(config) as run_fd:
+        collector = Collector(run_fd, config, tally, AtWork(run_fd))
+        try:
+            sweeper = Sweeper(run_fd, config, tally)
+            try:
+                sweeper.run_once()
+            finally:
+                sweeper.close()
+            deadline = time.monotonic() + COLLECT_S
+            collector.run_pass(CHILD_S)
+            while collector.wants_more and time.monotonic() < deadline:
+                collector.run_pass(CHILD_S)
+            note_collection(run_fd)
+            return collector.left()
+        finally:
+            collector.close()

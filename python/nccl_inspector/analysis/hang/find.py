@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operations that never ended: what became of each, and who is at the root of all.
+
+From boxes read at the end. An operation is suspect by its age alone (age.py), so a job
+that is killed in the middle of a healthy one has no hang. A Send or Recv may be posted long before
+it is due: it counts only when nothing went on in the whole job, and is followed all the same.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from nccl_inspector.analysis.claims import name_runs
+from nccl_inspector.analysis.hang.age import GIVEN_UP_S, SUSPECT_S, is_suspect
+from nccl_inspector.analysis.hang.arrival import Meeting, Place, Seat, find_meetings
+from nccl_inspector.analysis.hang.ending import BEATS_APART_S, Ending
+from nccl_inspector.analysis.hang.wait_graph import (
+    FOLLOWED,
+    Picture,
+    Signs,
+    Wait,
+    WaitGraph,
+    find_waits,
+)
+from nccl_inspector.model.card import (
+    BLOCKED,
+    DEAD,
+    DEADLOCK,
+    DIVERGENT,
+    MISMATCHED,
+    NETWORK,
+    NOT_MEASURED,
+    TRANSPORT,
+    Hang,
+    LastCall,
+)
+from nccl_inspector.model.process import (
+    COMM_FOLDED,
+    FUNCS,
+    KILLED,
+    RUNNING,
+    Comm,
+    Operation,
+    Process,
+)
+
+CONFIRMED_S = 300.0
+_TOLD = (DEAD, DIVERGENT, BLOCKED, MISMATCHED, DEADLOCK)  # what says who it was
+ROUND_NS = 1.5e9  # of the writer thread, with some room
+# A younger operation is unheard of in so much longer a life, where none took a third as long.
+LIFE_TIMES, UNHEARD_TIMES = 20, 3
+
+
+def _verdict(graph: WaitGraph, place: Place, picture: Picture, roots: Sequence[int]) -> str:
+    ends = graph.ends.get(place, frozenset())
+    knots = [end for end in ends if len(end) > 1]
+    if picture.mismatched:
+        return MISMATCHED
+    if any(place in knot and not graph.stopped_in(knot) for knot in knots):
+        one_comm = all(
+            node.comm_id == place.comm_id and not node.pair
+            for knot in knots
+            for node in knot
+            if isinstance(node, Place)
+        )
+        return MISMATCHED if one_comm else DEADLOCK
+    if set(picture.dead) & set(roots):
+        return DEAD
+    if set(picture.absent) & set(roots):
+        return DIVERGENT
+    if picture.absent or picture.queued or picture.dead:
+        return BLOCKED
+    if picture.not_measured:
+        return NOT_MEASURED
+    return graph.stuck(graph.waits[place])[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """All processes with their names, and how the job ended."""
+
+    processes: Sequence[Process]
+    names: Sequence[str]
+    ending: Ending
+
+
+def _called_last(process: Process, hung_id: int) -> tuple[Comm, int, int, int] | None:
+    """Return a process's last call: communicator, index, function, and when at the latest (ns).
+
+    What is in flight was called when it was enqueued; what is over, before its end was noted. Ends
+    are noted in rounds: of several in the last round that of the communicator that hangs is told,
+    else that of the largest, for in a program smaller ones come before larger ones.
+    """
+    found = []
+    for comm in process.comms:
+        if comm.state == COMM_FOLDED or not comm.enqueued:
+            continue
+        mine = [one for one in process.operations if one.comm == comm.index]
+        if mine:
+            last = max(mine, key=lambda one: one.index)
+            at_ns = max(process.facts.beat_ns - last.age_ns, comm.last_progress_ns)
+            found.append((at_ns, last.index, comm, last.func))
+        elif comm.last_progress_ns:
+            func = next(
+                (key.func for key in process.keys
+                 if key.comm == comm.index and key.last_index == comm.enqueued),
+                0,
+            )  # fmt: skip
+            found.append((comm.last_progress_ns, comm.enqueued, comm, func))
+    if not found:
+        return None
+    latest_ns = max(at_ns for at_ns, _, _, _ in found)
+    _, index, comm, func = max(
+        (row for row in found if row[0] > latest_ns - ROUND_NS),
+        key=lambda row: (row[2].id == hung_id, row[2].nranks, row[0], row[1]),
+    )
+    return comm, index, func, latest_ns
+
+
+def _is_in(process: Process, _hung_id: int) -> tuple[Comm, int, int, int] | None:
+    """Return the operation that a process has been in for longest, as `_called_last` does."""
+    begun = [one for one in process.operations if one.started] or process.operations
+    if not begun:
+        return None
+    first = max(begun, key=lambda one: one.age_ns)
+    comm = next((comm for comm in process.comms if comm.index == first.comm), None)
+    at_ns = process.facts.beat_ns - first.age_ns
+    return (comm, first.index, first.func, at_ns) if comm else None
+
+
+def _last_calls(roots: Sequence[int], job: _Job, hung_id: int, verdict: str) -> Iterator[LastCall]:
+    """Return what the roots did last; in a wrong order or kind, what they are in."""
+    look = _is_in if verdict in (MISMATCHED, DEADLOCK) else _called_last
+    for who in roots:
+        found = look(job.processes[who], hung_id)
+        if found:
+            comm, index, func, at_ns = found
+            at_s = at_ns / 1e9 if at_ns else None
+            yield LastCall(job.names[who], hex(comm.id), index, FUNCS[func] if func else "", at_s)
+
+
+def _is_unheard_of(wait: Wait) -> bool:
+    """Tell whether nothing in a long life of the communicator took nearly as long.
+
+    A job that is ended at some moment is seldom in its first long pause then: by chance in one of
+    so many cases as the pause is shorter than the life.
+    """
+    seats = [seat for seat, _ in wait.seats]
+    life_ns = max(seat.process.facts.beat_ns - seat.comm.created_ns for seat in seats)
+    longest_ns = max(
+        (key.max_ns for seat in seats for key in seat.process.keys
+         if key.comm == seat.comm.index),
+        default=0,
+    )  # fmt: skip
+    return life_ns > LIFE_TIMES * wait.age_ns and longest_ns * UNHEARD_TIMES < wait.age_ns
+
+
+def _is_confirmed(verdict: str, wait: Wait, ending: Ending) -> bool:
+    """Tell whether an operation would never have ended.
+
+    A job that is ended from outside may have been in a long checkpoint, for which the others
+    waited. What cannot end at all, what is very old or unheard of, and what the application itself
+    gave up, hung.
+    """
+    if verdict in (DEAD, MISMATCHED, DEADLOCK) or wait.age_ns > CONFIRMED_S * 1e9:
+        return True
+    return ending.was_given_up or (ending.is_over and _is_unheard_of(wait))
+
+
+def _hang(graph: WaitGraph, wait: Wait, job: _Job) -> Hang:
+    names = job.names
+    picture, roots = graph.pictures[wait.place], graph.roots(wait.place)
+    verdict = _verdict(graph, wait.place, picture, roots)
+
+    def named(found: Iterable[int]) -> tuple[str, ...]:
+        return tuple(names[who] for who in found)
+
+    comm = wait.meeting.name or hex(wait.meeting.id)
+    funcs = Counter(one.func for _, one in wait.seats)
+    return Hang(
+        communicator=hex(wait.meeting.id),
+        op_index=min(one.index for _, one in wait.seats),
+        func=FUNCS[funcs.most_common(1)[0][0]],
+        since_s=wait.since_ns / 1e9,
+        age_s=wait.age_ns / 1e9,
+        verdict=verdict,
+        waiting=named(who for who in wait.begun() if who not in picture.dead),
+        never_issued=named(picture.absent),
+        mismatched=named(picture.mismatched),
+        not_started=named(picture.queued),
+        dead=named(picture.dead),
+        roots=named(roots),
+        not_measured=(
+            *(f"{words} of {comm}" for words in name_runs(picture.missing)),
+            *named(picture.unknown),
+        ),
+        confirmed=_is_confirmed(verdict, wait, job.ending),
+        last=tuple(_last_calls(roots, job, wait.meeting.id, verdict)),
+    )
+
+
+def _last_progress_ns(processes: Iterable[Process]) -> int:
+    return max((comm.last_progress_ns for one in processes for comm in one.comms), default=0)
+
+
+def _anchors(meeting: Meeting, still: bool, least_s: float) -> bool:
+    """Tell whether a communicator has an operation that is suspect."""
+
+    def counts(seat: Seat, operation: Operation) -> bool:
+        return operation.peer < 0 or (still and seat.process.facts.state in (KILLED, RUNNING))
+
+    return any(
+        counts(seat, one) and is_suspect(one, one.age_ns / 1e9, seat.process, least_s)
+        for seat in meeting.seats.values()
+        for one in seat.operations
+    )
+
+
+def _worst(waits: Sequence[Wait], graph: WaitGraph) -> Wait:
+    """Return what stands for its communicator: of collectives the first, else the oldest."""
+
+    def order(wait: Wait) -> tuple[bool, bool, int]:
+        reached = bool(graph.roots(wait.place))
+        return wait.place.pair is None, reached, wait.age_ns
+
+    return max(waits, key=order)
+
+
+def _queued_only(meeting: Meeting, least_s: float) -> Wait | None:
+    """Return the first operation of a communicator whose ranks all wait for their streams."""
+    rows = [(seat, one) for seat in meeting.seats.values() for one in seat.operations]
+    old = [row for row in rows if row[1].age_ns >= FOLLOWED * least_s * 1e9]
+    if not old:
+        return None
+    seat, first = min(old, key=lambda row: row[1].index)
+    place = meeting.place_of(seat, first)
+    found = ((s, meeting.operation_at(s, place)) for s in meeting.seats.values())
+    seats = tuple((s, one) for s, one in found if one)
+    # None: what a box said of the operation does not go together.
+    return Wait(meeting, place, seats) if seats else None
+
+
+def may_hang(processes: Iterable[Process], least_s: float = SUSPECT_S) -> bool:
+    """Tell whether there is anything to look at: most jobs have no old operation at all."""
+    return any(
+        is_suspect(op, op.age_ns / 1e9, one, least_s) for one in processes for op in one.operations
+    )
+
+
+def find_hangs(
+    processes: Sequence[Process],
+    names: Sequence[str],
+    ending: Ending,
+    silences_ns: Sequence[float],
+) -> tuple[Hang, ...]:
+    """Return what never ended, one for each communicator, those of the roots first.
+
+    `processes` are in common time, `silences_ns` is how long each gave no sign of life before the
+    last one did (analysis/clocks.py), `names` are theirs.
+    """
+    return _find_all(_Job(processes, names, ending), silences_ns, SUSPECT_S)
+
+
+def find_stopped(
+    processes: Sequence[Process],
+    names: Sequence[str],
+    ending: Ending,
+    silences_ns: Sequence[float],
+) -> tuple[Hang, ...]:
+    """Return, of a job that failed by itself, what others waited in for who stopped first.
+
+    These operations are too young to hang. They count where they say who it was. The arguments are
+    those of `find_hangs`.
+    """
+    if not ending.was_given_up:
+        return ()
+    found = _find_all(_Job(processes, names, ending), silences_ns, GIVEN_UP_S)
+    return tuple(one for one in found if one.roots and one.verdict in _TOLD)
+
+
+def _find_all(job: _Job, silences_ns: Sequence[float], least_s: float) -> tuple[Hang, ...]:
+    """Return a hang for each communicator with an operation that is older than `least_s`."""
+    processes = job.processes
+    if not may_hang(processes, least_s):
+        return ()
+    last_beat_ns = max((one.facts.beat_ns for one in processes), default=0)
+    still = last_beat_ns - _last_progress_ns(processes) > least_s * 1e9
+    meetings = find_meetings(processes)
+    hung = [meeting for meeting in meetings if _anchors(meeting, still, least_s)]
+    if not hung:
+        return ()
+    by_meeting = {meeting.id: list(find_waits(meeting, FOLLOWED * least_s)) for meeting in meetings}
+    for meeting in hung:
+        extra = None if by_meeting[meeting.id] else _queued_only(meeting, least_s)
+        by_meeting[meeting.id] += [extra] if extra else []
+    signs = Signs(last_beat_ns, silences_ns, min(least_s, BEATS_APART_S))
+    graph = WaitGraph((w for waits in by_meeting.values() for w in waits), signs, meetings)
+    found = [
+        _hang(graph, _worst(by_meeting[meeting.id], graph), job)
+        for meeting in hung
+        if by_meeting[meeting.id]
+    ]
+    return tuple(sorted(found, key=_order))
+
+
+def _order(hang: Hang) -> tuple[bool, bool, float, str]:
+    """Sort what names a root itself and has somebody in it first, then by since when.
+
+    What was called and is entered by nobody only stands in the queue behind what is stuck.
+    """
+    direct = {*hang.never_issued, *hang.not_started, *hang.dead, *hang.mismatched}
+    is_root = bool(direct & set(hang.roots)) or hang.verdict in (NETWORK, TRANSPORT, NOT_MEASURED)
+    return not (is_root and hang.waiting), not is_root, hang.since_s or 0.0, hang.communicator

@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hangs as findings: who did what last, who waits where since when, and what to run next."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from nccl_inspector.analysis.hang.ending import Ending
+from nccl_inspector.analysis.next_command import show_journal, show_stack
+from nccl_inspector.analysis.places import Places
+from nccl_inspector.model.card import (
+    BLOCKED,
+    CRITICAL,
+    DEAD,
+    DEADLOCK,
+    DIVERGENT,
+    HIGH,
+    LOW,
+    MEDIUM,
+    MISMATCHED,
+    NETWORK,
+    NOT_MEASURED,
+    TRANSPORT,
+    WARNING,
+    Entity,
+    Evidence,
+    Finding,
+    Hang,
+    LastCall,
+    Period,
+)
+from nccl_inspector.model.wording import clock, cut_list, elapsed, said_entity
+
+_NAMES_SHOWN = 4
+_VICTIMS_SHOWN = 1024  # in a finding: the table of hangs has all
+_CODE_AT_FAULT = (MISMATCHED, DEADLOCK)  # nothing on a node would tell more
+_ACTIONS = {
+    DIVERGENT: "look at what this rank did instead: its stack, its log, its input",
+    MISMATCHED: "look for a branch of the program that not all ranks take",
+    BLOCKED: "look at what its GPU was busy with: a kernel, a copy, an XID",
+    DEAD: "look for an error, a signal or the OOM killer on its node",
+    DEADLOCK: "look for communicators that ranks use in different orders",
+    NETWORK: "check ports, cables and switch between them",
+    TRANSPORT: "look for XIDs and NVLink or port errors on these nodes; NCCL_INSPECTOR_NET=auto "
+    "would say where the network stands",
+    NOT_MEASURED: "see what became of them in Slurm's and the node's logs",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class HungJob:
+    """What is known of a job in which something hangs; `names` of its communicators by id."""
+
+    places: Places
+    ending: Ending
+    job_id: int
+    names: dict[str, str]
+
+    def comm(self, comm_id: str) -> str:
+        """Return how a communicator is called in the report."""
+        return self.names.get(comm_id) or comm_id
+
+
+def _who(hang: Hang) -> tuple[str, ...]:
+    """Return whom a finding is about: the roots, else those who are known not to have come.
+
+    Nobody, where all have come, or where what holds them up is not known.
+    """
+    if hang.roots or hang.verdict in (TRANSPORT, NETWORK, BLOCKED):
+        return hang.roots
+    if hang.verdict == NOT_MEASURED and hang.not_measured:
+        return hang.not_measured
+    return hang.dead or hang.never_issued or hang.mismatched or hang.not_measured
+
+
+def _operation(hang: Hang, job: HungJob) -> str:
+    return f"{hang.func} {hang.op_index} of {job.comm(hang.communicator)}"
+
+
+def _call(last: LastCall, job: HungJob) -> str:
+    """Return `ReduceScatter 300 of dp`."""
+    func = f"{last.func} " if last.func else "operation "
+    return f"{func}{last.op_index} of {job.comm(last.communicator)}"
+
+
+def _briefly(hang: Hang, last: LastCall | None, job: HungJob) -> str:
+    """Return the operation, shorter where one of its kind has just been named."""
+    if last is None or last.communicator != hang.communicator:
+        return _operation(hang, job)
+    return str(hang.op_index) if last.func == hang.func else f"{hang.func} {hang.op_index}"
+
+
+def _waiters(hang: Hang) -> int:
+    """Return how many wait in the operation besides those whom the finding is about."""
+    return len(set(hang.waiting) - set(_who(hang)))
+
+
+def _others_wait(hang: Hang, operation: str) -> str:
+    count = _waiters(hang)
+    if not count:
+        return f"nobody is in {operation} yet"
+    return f"{count:,} {'other waits' if count == 1 else 'others wait'} in {operation}"
+
+
+def _time(at_s: float | None) -> str:
+    return clock(at_s, "%H:%M:%S")
+
+
+def _stopped(who: str, hang: Hang, job: HungJob) -> str:
+    """Return what became of ranks that did not come to an operation."""
+    last = max(hang.last, key=lambda one: one.since_s or 0.0, default=None)
+    if last is None or last.since_s is None:
+        return f"{who} never called {_operation(hang, job)}; {_others_wait(hang, 'it')}"
+    called = f"{who} called nothing after {_time(last.since_s)}; last: {_call(last, job)}"
+    return f"{called}; {_others_wait(hang, _briefly(hang, last, job))}"
+
+
+def _in_orders(hang: Hang, job: HungJob) -> str:
+    """Return in what each of those is who took another order than the others."""
+    where = {last.process: f"is in {_call(last, job)}" for last in hang.last}
+    who = _who(hang)
+    parts = [
+        f"{said_entity(job.places.rank(name))} {where.get(name, 'waits')}"
+        for name in who[:_NAMES_SHOWN]
+    ]
+    if len(who) > len(parts):
+        parts.append(f"{len(who) - len(parts):,} more wait")
+    count = _waiters(hang)
+    if count:
+        others = f"{count:,} {'other is' if count == 1 else 'others are'}"
+        parts.append(f"{others} in {_operation(hang, job)}")
+    comms = {hang.communicator, *(last.communicator for last in hang.last)}
+    why = "communicators used in different orders" if len(comms) > 1 else "each waits for another"
+    return f"{', '.join(parts)}: {why}"
+
+
+def _nobody_named(hang: Hang, job: HungJob) -> str:
+    """Return what stands still where no process is known to hold it up."""
+    count, operation = len(hang.waiting), _operation(hang, job)
+    if not count:
+        return f"nobody that was measured is in {operation}"
+    ranks = f"{count:,} {'rank' if count == 1 else 'ranks'}"
+    if hang.verdict in (TRANSPORT, NETWORK):
+        verb = "does" if count == 1 else "do"
+        return f"{ranks} {verb} not come out of {operation}, to which all have come"
+    return f"{ranks} {'waits' if count == 1 else 'wait'} in {operation}"
+
+
+def _title(hang: Hang, job: HungJob) -> str:
+    if not _who(hang):
+        return _nobody_named(hang, job)
+    who = cut_list((said_entity(job.places.rank(one)) for one in _who(hang)), _NAMES_SHOWN)
+    many, operation = len(_who(hang)) > 1 or who.startswith("ranks "), _operation(hang, job)
+    roots = set(_who(hang))
+    match hang.verdict:
+        case "dead":
+            last = max(hang.last, key=lambda one: one.since_s or 0.0, default=None)
+            did = f"; last: {_call(last, job)}" if last else ""
+            return f"{who} died{did}; {_others_wait(hang, operation)}"
+        case "mismatched":
+            called = {_call(last, job) for last in hang.last}
+            what = f"{min(called)}, not" if len(called) == 1 else "something else than"
+            return f"{who} called {what} {operation}; {_others_wait(hang, 'it')}"
+        case "deadlock":
+            return _in_orders(hang, job)
+        case "network":
+            verb = (
+                "do not come on over the network" if many else "does not come on over the network"
+            )
+            return f"{who} {verb} in {operation}; {_others_wait(hang, 'it')}"
+        case "transport":
+            verb = "do not come out of" if many else "does not come out of"
+            return f"{who} {verb} {operation}, to which all have come"
+        case "dead or not measured":
+            verb = "are" if many else "is"
+            come = f"{who} {verb} not measured and may not have come to {operation}"
+            return f"{come}; {_others_wait(hang, 'it')}"
+    if roots & set(hang.not_started):
+        have = "their GPUs have" if many else "its GPU has"
+        return f"{who} called {operation}, but {have} not started it; {_others_wait(hang, 'it')}"
+    return _stopped(who, hang, job)
+
+
+def _next(hang: Hang, job: HungJob) -> str:
+    """Return the command that tells more: a stack while the job runs, else what the node wrote."""
+    root = next((one for name in _who(hang) if (one := job.places.rank(name)).node), None)
+    if root is None:
+        return f"sacct -j {job.job_id} --format=JobID,State,ExitCode,NodeList"
+    if not job.ending.is_over and root.pid is not None and hang.verdict != DEAD:
+        return show_stack(root.node, root.pid, job.job_id)
+    if hang.verdict in _CODE_AT_FAULT:
+        # Nothing is left of the stacks: a second run says which rank calls what.
+        return "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=COLL sbatch --export=ALL SCRIPT"
+    times = [one.since_s for one in hang.last if one.process == root.name and one.since_s]
+    at_s = max(times, default=hang.since_s)
+    if at_s is None:
+        return f"sacct -j {job.job_id} --format=JobID,State,ExitCode,NodeList"
+    return show_journal(root.node, at_s, max(at_s, hang.since_s or at_s))
+
+
+def _detail(hang: Hang, behind: Sequence[Hang]) -> str:
+    waited = f"{len(hang.waiting):,} waited in it for {elapsed(hang.age_s)}."
+    if not hang.waiting:
+        waited = f"It was called {elapsed(hang.age_s)} before the end, and nobody was in it."
+    others = len(behind)
+    if others:
+        waited += (
+            f" {others:,} other communicator{' stands' if others == 1 else 's stand'} behind it."
+        )
+    if not hang.confirmed:
+        waited += " That is suspect, no more: it might have ended, had the job gone on."
+    return waited
+
+
+def _finding(hang: Hang, behind: Sequence[Hang], job: HungJob) -> Finding:
+    who, sure = _who(hang), "" if hang.confirmed else "perhaps hung: "
+    confidence = MEDIUM if hang.confirmed else LOW
+    if hang.verdict == DEAD:
+        confidence = HIGH  # it did not come, and gave no sign of life
+    since_s, comm = hang.since_s, job.comm(hang.communicator)
+    waiting = dict.fromkeys(name for one in (hang, *behind) for name in one.waiting)
+    victims = [name for name in waiting if name not in who]
+    in_it = len(hang.waiting) or None
+    return Finding(
+        rule=f"hang-{hang.verdict.replace(' ', '-')}",
+        severity=CRITICAL if hang.confirmed else WARNING,
+        confidence=LOW if hang.verdict in (TRANSPORT, NOT_MEASURED) else confidence,
+        title=f"{sure}{_title(hang, job)}",
+        detail=_detail(hang, behind),
+        period=Period(since_s, since_s + hang.age_s) if since_s is not None else None,
+        entities=(*map(job.places.rank, who), Entity("communicator", comm)),
+        evidence=(Evidence("boxes", "in flight", hang.age_s, "s", count=in_it),),
+        actions=(_ACTIONS[hang.verdict],),
+        cost_s=hang.age_s if hang.confirmed else None,
+        victims=tuple(map(job.places.rank, victims[:_VICTIMS_SHOWN])),
+        next=_next(hang, job),
+    )  # fmt: skip
+
+
+def describe_stopped(stopped: Sequence[Hang], job: HungJob) -> Iterator[Finding]:
+    """Return the finding of who stopped first when a job failed: of the first operation."""
+    for one in describe_hangs(stopped[:1], job):
+        yield replace(
+            one,
+            rule="stopped-first",
+            severity=WARNING,
+            confidence=MEDIUM,
+            detail=f"{one.detail} The job failed then; what it wrote last may say why.",
+            cost_s=None,
+        )
+
+
+def describe_hangs(hangs: Sequence[Hang], job: HungJob) -> Iterator[Finding]:
+    """Return a finding for each root, of the first operation that it holds up.
+
+    What stands still for a reason that no box tells stands behind the ranks that have none, else
+    behind the operation that nobody comes out of.
+    """
+    unnamed = {one.verdict for one in hangs if not one.roots}
+    behind = next((one for one in (NOT_MEASURED, TRANSPORT, NETWORK) if one in unnamed), BLOCKED)
+    by_root: dict[tuple[str, ...], list[Hang]] = {}
+    for hang in hangs:
+        unknown = behind if hang.verdict == BLOCKED else hang.verdict
+        by_root.setdefault(hang.roots or (unknown,), []).append(hang)
+    for found in by_root.values():
+        first = next((one for one in found if one.verdict == NOT_MEASURED), found[0])
+        if first.roots:
+            first = found[0]
+        yield _finding(first, [one for one in found if one is not first], job)

@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The processes and operations of a job that stands still, as a graph of who waits for what."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from nccl_inspector.analysis.claims import Run
+from nccl_inspector.analysis.hang.age import SUSPECT_S
+from nccl_inspector.analysis.hang.arrival import Arrival, Meeting, Place, Seat
+from nccl_inspector.analysis.hang.ending import BEATS_APART_S
+from nccl_inspector.analysis.hang.wait_for import End, find_ends, successors
+from nccl_inspector.analysis.hang.waits import CREDIT, GPU, find_stuck_peer
+from nccl_inspector.model.card import NETWORK, TRANSPORT
+from nccl_inspector.model.process import FUNCS, Operation
+
+FOLLOWED = 0.5  # of the age that makes one suspect; what blocks the rest came before it
+
+# Of the graph: a process by its place in the list, or an operation.
+_Node: TypeAlias = int | Place
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Ranks that are in an operation; `since_ns` is Unix time, of the first of them."""
+
+    meeting: Meeting
+    place: Place
+    seats: tuple[tuple[Seat, Operation], ...]
+
+    @property
+    def since_ns(self) -> int:
+        """Since when the first of them is."""
+        return min(seat.process.facts.beat_ns - one.age_ns for seat, one in self.seats)
+
+    def begun(self) -> list[int]:
+        """Return the processes whose kernel has begun: the others wait for something else."""
+        return [seat.who for seat, one in self.seats if one.started]
+
+    @property
+    def age_ns(self) -> int:
+        """For how long the first of them was when its box was written last."""
+        return max(one.age_ns for _, one in self.seats)
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Who has come to an operation, by the place in the list of processes."""
+
+    absent: tuple[int, ...]
+    queued: tuple[int, ...]
+    dead: tuple[int, ...]
+    mismatched: tuple[int, ...]
+    missing: tuple[Run, ...]  # ranks of the communicator without a box
+    unknown: tuple[int, ...]  # silent for a time, so that their counts do not compare
+
+    @property
+    def not_measured(self) -> bool:
+        """Whether some may not have come, and all that are known have."""
+        late = self.absent or self.queued or self.dead or self.mismatched
+        return bool(self.missing or self.unknown) and not late
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """Signs of life: the latest of all, and how long each process gave none before that.
+
+    See `silences_ns` in analysis/clocks.py. A shorter silence than `least_s` tells nothing.
+    """
+
+    last_ns: int
+    silences_ns: Sequence[float]
+    least_s: float = BEATS_APART_S
+
+    def is_dead(self, who: int, since_ns: int) -> bool:
+        """Tell whether a process was gone for most of the time that others waited for it."""
+        return self.silences_ns[who] > max(self.least_s * 1e9, (self.last_ns - since_ns) / 2)
+
+
+def _find_mismatched(wait: Wait) -> tuple[int, ...]:
+    """Return who called something else at a place that only the index tells."""
+    if wait.place.pair:
+        return ()
+    called: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for seat in wait.meeting.seats.values():
+        operation = wait.meeting.operation_at(seat, wait.place)
+        if operation:
+            called[operation.func, operation.bytes].append(seat.who)
+    if len(called) < 2:
+        return ()
+    most = max(len(who) for who in called.values())
+    usual = [kind for kind, who in called.items() if len(who) == most]
+    odd = (who for kind, who in called.items() if len(usual) > 1 or kind != usual[0])
+    return tuple(sorted(who for found in odd for who in found))
+
+
+def _look(wait: Wait, signs: Signs) -> Picture:
+    """Return who has come to an operation and who has not."""
+    found: dict[str, list[int]] = defaultdict(list)
+    since_ns = wait.since_ns
+    for seat in wait.meeting.expected_seats(wait.place):
+        arrival = wait.meeting.arrival(seat, wait.place)
+        in_it = wait.meeting.operation_at(seat, wait.place) is not None
+        dead = signs.is_dead(seat.who, since_ns)
+        if dead and (in_it or arrival is not Arrival.STARTED):
+            found["dead"].append(seat.who)
+        elif arrival is Arrival.ABSENT:
+            found["absent"].append(seat.who)
+        elif arrival is Arrival.QUEUED:
+            found["queued"].append(seat.who)
+        elif arrival is Arrival.UNKNOWN:
+            found["unknown"].append(seat.who)
+    return Picture(
+        tuple(found["absent"]),
+        tuple(found["queued"]),
+        tuple(found["dead"]),
+        _find_mismatched(wait),
+        wait.meeting.missing(wait.place),
+        tuple(found["unknown"]),
+    )
+
+
+def _waited_in(seat: Seat, least_s: float) -> Iterator[Operation]:
+    """Return the operations in which a rank is: its first collective, and every Send and Recv."""
+    begun = [one for one in seat.operations if one.started and one.age_ns >= least_s * 1e9]
+    yield from (one for one in begun if one.peer >= 0)
+    yield from [one for one in begun if one.peer < 0][:1]
+
+
+def find_waits(meeting: Meeting, least_s: float = FOLLOWED * SUSPECT_S) -> Iterator[Wait]:
+    """Return what ranks of a communicator have been in for so long (s) at least."""
+    places: dict[Place, list[tuple[Seat, Operation]]] = defaultdict(list)
+    for seat in meeting.seats.values():
+        for operation in _waited_in(seat, least_s):
+            places[meeting.place_of(seat, operation)].append((seat, operation))
+    for place, seats in places.items():
+        yield Wait(meeting, place, tuple(seats))
+
+
+class WaitGraph:
+    """Waiting processes and operations, and where the paths from each end."""
+
+    def __init__(
+        self, waits: Iterable[Wait], signs: Signs, meetings: Sequence[Meeting] = ()
+    ) -> None:
+        """Look at all that ranks are in; the latest sign of life of all processes is now."""
+        self.waits = {wait.place: wait for wait in waits}
+        self.pictures = {place: _look(wait, signs) for place, wait in self.waits.items()}
+        self._called: dict[tuple[str, int], list[Meeting]] = defaultdict(list)
+        for meeting in meetings:
+            self._called[meeting.name, meeting.nranks].append(meeting)
+        edges: list[tuple[_Node, _Node]] = []
+        for place, wait in self.waits.items():
+            picture = self.pictures[place]
+            # The dead wait for nobody, whatever they were in.
+            edges += [(who, place) for who in wait.begun() if who not in picture.dead]
+            if not picture.mismatched:
+                late = (*picture.dead, *picture.absent, *picture.queued)
+                edges += [(place, who) for who in late]
+        self.ends = find_ends(successors(edges))
+        self._blamed: dict[End[_Node], set[int]] = {}  # many paths have one end
+
+    def roots(self, place: Place) -> tuple[int, ...]:
+        """Return the processes at which the paths from an operation end."""
+        found: set[int] = set()
+        for end in self.ends.get(place, frozenset()):
+            found |= self.blamed(end)
+        return tuple(sorted(found))
+
+    def blamed(self, end: End[_Node]) -> set[int]:
+        """Return the processes behind one end."""
+        if end not in self._blamed:
+            self._blamed[end] = self._find_blamed(end)
+        return self._blamed[end]
+
+    def _find_blamed(self, end: End[_Node]) -> set[int]:
+        if len(end) > 1:
+            return self._of_knot(end)
+        (node,) = end
+        if isinstance(node, int):
+            return {node}
+        if self.pictures[node].not_measured:
+            return set()
+        return set(self.pictures[node].mismatched) or set(self.stuck(self.waits[node])[1])
+
+    def stuck(self, wait: Wait) -> tuple[str, tuple[int, ...]]:
+        """Return why an operation to which all have come does not end, and between whom."""
+        seats = wait.meeting.seats
+        found = find_stuck_peer((seat for seat, _ in wait.seats), wait.age_ns)
+        if found is not None and found.peer in seats:
+            rank, peer = seats[found.rank].who, seats[found.peer].who
+            between = {GPU: (rank,), CREDIT: (peer,)}.get(found.state, (rank, peer))
+            return (TRANSPORT if found.state == GPU else NETWORK), between
+        pair = wait.place.pair or ()
+        return TRANSPORT, tuple(seats[rank].who for rank in pair if rank in seats)
+
+    def _of_knot(self, end: End[_Node]) -> set[int]:
+        """Return who stopped calling, else who is in another order than most, else everybody."""
+        processes = {node for node in end if isinstance(node, int)}
+        return self.stopped_in(end) or self._out_of_order(end) or self._minority(end) or processes
+
+    def _out_of_order(self, end: End[_Node]) -> set[int]:
+        """Return who took two operations of a knot in another order than most did.
+
+        Of each two operations some are in the one and have not begun the other, and some the other
+        way round. So did replicas that came through, which are not in the knot.
+        """
+        places = [node for node in end if isinstance(node, Place) and node in self.waits]
+        inside = {place: set(self.waits[place].begun()) for place in places}
+        held: dict[int, list[Place]] = defaultdict(list)
+        for place, begun in inside.items():
+            for who in begun:
+                held[who].append(place)
+        first: dict[tuple[Place, Place], set[int]] = defaultdict(set)  # came to the former first
+        for other in places:
+            picture = self.pictures[other]
+            for who in {*picture.absent, *picture.queued} - inside[other]:
+                for one in held.get(who, ()):
+                    first[one, other].add(who)
+        found: set[int] = set()
+        for (one, other), came in first.items():
+            against = first.get((other, one))
+            if against:
+                for_it = len(came) + self._through(one, other)
+                if for_it < len(against) + self._through(other, one):
+                    found |= came
+        return found
+
+    def _through(self, done: Place, stuck: Place) -> int:
+        """Return how many are in `stuck` and have what is like `done` behind them.
+
+        That is a communicator called the same, and of the same size, of which they are.
+        """
+        like = self.waits[done].meeting
+        if like.mixed or not like.name:
+            return 0
+        inside = set(self.waits[stuck].begun())
+        return sum(
+            seat.who in inside and seat.comm.last_sequence >= done.ordinal
+            for meeting in self._called.get((like.name, like.nranks), ())
+            if meeting is not like and not meeting.mixed
+            for seat in meeting.seats.values()
+        )
+
+    def _minority(self, end: End[_Node]) -> set[int]:
+        """Return who is not where most of its communicator are, of the knot's processes.
+
+        Where most ranks of a communicator are in one operation and the rest are in others, the
+        rest took another order.
+        """
+        lacking: set[int] = set()
+        inside: set[int] = set()
+        for place in end:
+            if not isinstance(place, Place) or place not in self.waits:
+                continue
+            wait = self.waits[place]
+            begun = set(wait.begun())
+            if 2 * len(begun) > wait.meeting.expected_count(place):
+                inside |= begun
+                lacking |= {seat.who for seat in wait.meeting.expected_seats(place)} - begun
+        return {node for node in end if isinstance(node, int)} & lacking - inside
+
+    def stopped_in(self, end: End[_Node]) -> set[int]:
+        """Return who did not call what others of a knot are in, and is in Recvs alone itself.
+
+        A Recv may be posted ahead of time, so a process that is in Recvs alone may still have
+        stopped calling: then a collective or Send lacks it, and not all of the knot.
+        """
+        processes = {node for node in end if isinstance(node, int)}
+        held = {
+            seat.who
+            for place, wait in self.waits.items()
+            if place in end and not is_recv(place)
+            for seat, _ in wait.seats
+        }
+        lacking = {
+            who
+            for place, picture in self.pictures.items()
+            if not is_recv(place)
+            for who in picture.absent
+        }
+        return (processes & lacking) - held
+
+
+def is_recv(place: Place) -> bool:
+    return place.pair is not None and FUNCS[place.func] == "Recv"

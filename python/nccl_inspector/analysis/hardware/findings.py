@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the counters of links and GPUs mean for a job: findings, and the counters themselves.
+
+Ports and pressure are the node's, so what rose did so during the job, not by it. A port or GPU is
+compared with its like in the job: what all have is noise, what one has is not.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from nccl_inspector.analysis.hardware.counter_words import (
+    State,
+    clock,
+    count_words,
+    device_name,
+    elapsed_of,
+    states_of,
+    xid_words,
+)
+from nccl_inspector.analysis.hardware.rules import OTHER_XID, RULES, XIDS, Rule
+from nccl_inspector.analysis.next_command import show_gpu, show_nvlinks, show_port
+from nccl_inspector.analysis.straggler.lateness import MAD_TO_SIGMA
+from nccl_inspector.counters.delta import STUCK
+from nccl_inspector.counters.model import Count, DeviceCounters, NodeCounters, XidSeen
+from nccl_inspector.counters.record import THERE, YES
+from nccl_inspector.counters.table import load_counters
+from nccl_inspector.model.card import (
+    CRITICAL,
+    INFO,
+    MEDIUM,
+    SEVERITIES,
+    WARNING,
+    Counter,
+    Entity,
+    Evidence,
+    Finding,
+    Period,
+)
+from nccl_inspector.summary.codec import NodeSummary
+
+Z_MIN, TIMES_MIN = 5.0, 3.0  # what stands out: so far from the others in their spread, and so high
+_GB = 1e9
+_SLOWER = frozenset({"rate", "firmware", "link_layer", "interface"})  # facts whose change is no end
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """The worst first."""
+
+    findings: tuple[Finding, ...]
+    counters: tuple[Counter, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rise:
+    """A counter of one device; `weighed`: its rise by GB moved (ports) or by second."""
+
+    node: str
+    device: DeviceCounters
+    name: str
+    count: Count
+    elapsed_s: int
+    weighed: float
+
+
+def _moved(device: DeviceCounters, what: str) -> int:
+    """Return the bytes or packets that a port sent and received."""
+    found = 0
+    for way in ("xmit", "rcv"):
+        count = device.counts.get(f"port_{way}_{what}")
+        if count:
+            found += load_counters()["port", f"port_{way}_{what}"].said(count.total)
+    return found
+
+
+def _rises(node: str, counters: NodeCounters) -> Iterator[_Rise]:
+    for device in counters.devices:
+        elapsed_s = elapsed_of(counters.spans, device.kind)
+        moved_gb = _moved(device, "data") / _GB
+        for name, count in device.counts.items():
+            if (device.kind, name) in RULES:
+                weighed = count.total / (moved_gb or max(elapsed_s, 1))
+                yield _Rise(node, device, name, count, elapsed_s, weighed)
+
+
+def _stands_out(value: float, others: Sequence[float]) -> bool:
+    """Tell whether a device has much more than its like."""
+    if not others:
+        return False
+    middle = median(others)
+    spread = MAD_TO_SIGMA * median(abs(one - middle) for one in others)
+    return value > TIMES_MIN * middle and value - middle > Z_MIN * spread
+
+
+def _severity(rise: _Rise, rule: Rule, others: Sequence[float]) -> str:
+    if rule.alone and not _stands_out(rise.weighed, others):
+        return INFO
+    if rule.share and not _is_share(rise, rule.share):
+        return INFO
+    if rule.per_hour and rise.count.total <= rule.per_hour * max(rise.elapsed_s / 3600, 1):
+        return INFO
+    return rule.severity
+
+
+def _is_share(rise: _Rise, share: float) -> bool:
+    """Tell whether a rise is above a share: of the time, or of what the port moved meanwhile.
+
+    What the port moved is not known where no such counter was read: then the share is not either,
+    and says nothing.
+    """
+    counter = load_counters()[rise.device.kind, rise.name]
+    if counter.said_unit == "ns":
+        whole = rise.elapsed_s * 1e9
+    else:
+        whole = _moved(rise.device, "packets")
+    return whole > 0 and counter.said(rise.count.total) > share * whole
+
+
+def _period(counts: Iterable[Count]) -> Period | None:
+    risen = [one for count in counts for one in count.risen]
+    if not risen:
+        return None
+    return Period(min(one.from_s for one in risen), max(one.to_s for one in risen))
+
+
+def _worst(severities: Iterable[str]) -> str:
+    return max(severities, key=SEVERITIES.index, default=INFO)
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """A rise with how bad it is, and what the others of its like have."""
+
+    rise: _Rise
+    severity: str
+    others: int
+    others_median: float
+
+    def counter(self) -> Counter:
+        """Return it for the card."""
+        rise = self.rise
+        known = load_counters()[rise.device.kind, rise.name]
+        delta = known.said(rise.count.total)
+        words = count_words(known, rise.count, rise.elapsed_s)
+        return Counter(
+            rise.node, device_name(rise.device), rise.device.kind, rise.name, delta,
+            known.said_unit, self.severity, words,
+        )  # fmt: skip
+
+    def evidence(self) -> Evidence:
+        """Return it as evidence, beside its like."""
+        one = self.counter()
+        return Evidence(
+            "counters", one.name, one.delta, one.unit, self.others_median if self.others else None,
+            self.others or None,
+        )  # fmt: skip
+
+
+def _judge(rises: Sequence[_Rise]) -> Iterator[_Told]:
+    """Return what rose, with how bad it is; the like of a counter are all devices that have it."""
+    like: dict[tuple[str, str], list[_Rise]] = defaultdict(list)
+    for rise in rises:
+        like[rise.device.kind, rise.name].append(rise)
+    for (kind, name), group in like.items():
+        known = load_counters()[kind, name]
+        for rise in group:
+            # A reset alone is no event; one that counts no further may hide some.
+            if not rise.count.total and STUCK not in rise.count.flags:
+                continue
+            others = [one for one in group if one is not rise]
+            weighed = [one.weighed for one in others]
+            totals = [float(known.said(one.count.total)) for one in others]
+            severity = _severity(rise, RULES[kind, name], weighed) if rise.count.total else INFO
+            yield _Told(rise, severity, len(others), median(totals) if totals else 0.0)
+
+
+def _beside(told: _Told) -> str:
+    """Return a counter in words, and what the others have."""
+    words = told.counter().words
+    if not told.others:
+        return words
+    others = f"{told.others} other{'' if told.others == 1 else 's'}"
+    return f"{words}, median of {others}: {told.others_median:.3g}"
+
+
+def _finding(node: str, device: DeviceCounters, told: Sequence[_Told]) -> Finding | None:
+    """Return what is to be said of one device; None: nothing but information."""
+    bad = [one for one in told if one.severity != INFO]
+    found = [(_severity_of(device, state), state) for state in states_of(device)]
+    severity = _worst([*(one.severity for one in bad), *(bad_by for bad_by, _ in found)])
+    if severity == INFO:
+        return None
+    states = [state.words for _, state in found]
+    name = f"{node} {device_name(device)}"
+    first = [*states, *(f"{one.rise.name} rose" for one in bad)][0]
+    more = len(states) + len(bad) - 1
+    actions = dict.fromkeys(RULES[device.kind, one.rise.name].action for one in bad)
+    return Finding(
+        rule=f"hardware-{device.kind}",
+        severity=severity,
+        confidence=MEDIUM,
+        title=f"{name}: {first}{f' and {more} more' if more else ''}",
+        detail="; ".join([*states, *map(_beside, bad)]) + ". Other jobs on the node count too.",
+        period=_period(one.rise.count for one in bad),
+        entities=(Entity("port" if device.kind == "port" else "gpu", name),),
+        evidence=tuple(one.evidence() for one in bad),
+        actions=tuple(action for action in actions if action),
+        next=_next(node, device),
+    )
+
+
+def _next(node: str, device: DeviceCounters) -> str:
+    """Return the command that shows a device as it is now."""
+    if device.kind == "port":
+        return show_port(node, device.name)
+    if device.kind == "nvlink":
+        return show_nvlinks(node, device.name.partition("/")[0].removeprefix("GPU"))
+    return show_gpu(node, _address(device))
+
+
+def _address(device: DeviceCounters) -> str:
+    """Return a GPU's PCI address, else its index."""
+    found = device.facts.get("pci")
+    return found[-1].text if found else device.name.removeprefix("GPU")
+
+
+def _seen(xids: Iterable[XidSeen]) -> dict[tuple[str, int], list[int]]:
+    """Return the times of each XID of each GPU."""
+    seen: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for xid in xids:
+        seen[xid.gpu, xid.number].append(xid.time_s)
+    return seen
+
+
+def _xid_findings(node: str, found: NodeCounters) -> Iterator[Finding]:
+    gpus = {one.name: _address(one) for one in found.devices if one.kind == "gpu"}
+    for (gpu, number), times in _seen(found.xids).items():
+        rule = XIDS.get(number, OTHER_XID)
+        yield Finding(
+            rule="hardware-xid",
+            severity=rule.severity,
+            confidence=MEDIUM,
+            title=f"{node} {gpu}: XID {number}, {rule.words}",
+            detail=f"{len(times)} in the kernel log, the first at {clock(min(times))}.",
+            period=Period(min(times), max(times)),
+            entities=(Entity("gpu", f"{node} {gpu}"),),
+            evidence=(Evidence("counters", f"XID {number}", len(times), "events"),),
+            actions=(rule.action,) if rule.action else (),
+            next=show_gpu(node, gpus.get(gpu, gpu.removeprefix("GPU"))),
+        )
+
+
+def _severity_of(device: DeviceCounters, state: State) -> str:
+    if state.name.startswith("pcie_") or state.name in _SLOWER:
+        return WARNING
+    back = state.name == THERE and device.facts[THERE][-1].text == YES
+    return WARNING if back else CRITICAL
+
+
+def _rows(node: str, counters: NodeCounters, told: Iterable[_Told]) -> Iterator[Counter]:
+    """Return all that is to be told of a node's links and GPUs, bad or not."""
+    for one in told:
+        known = load_counters()[one.rise.device.kind, one.rise.name]
+        if known.told or one.severity != INFO:
+            yield one.counter()
+    for device in counters.devices:
+        for state in states_of(device):
+            yield Counter(
+                node, device_name(device), device.kind, state.name, state.delta, state.unit,
+                _severity_of(device, state), state.words,
+            )  # fmt: skip
+    for (gpu, number), times in _seen(counters.xids).items():
+        severity = XIDS.get(number, OTHER_XID).severity
+        words = xid_words(number, times)
+        yield Counter(node, gpu, "xid", f"XID {number}", len(times), "events", severity, words)
+
+
+def _kept(counters: Mapping[str, NodeCounters]) -> Iterator[tuple[str, DeviceCounters]]:
+    for node, one in counters.items():
+        for device in one.devices:
+            if device.kind != "node":
+                yield node, device
+
+
+def find_hardware(summaries: Sequence[NodeSummary]) -> Hardware:
+    """Return what links and GPUs of a job's nodes say."""
+    counters = {one.head.node: one.counters for one in summaries if one.counters is not None}
+    rises = [rise for node, one in counters.items() for rise in _rises(node, one)]
+    by_device: dict[tuple[str, str, str], list[_Told]] = defaultdict(list)
+    by_node: dict[str, list[_Told]] = defaultdict(list)
+    for told in _judge(rises):
+        by_device[told.rise.node, told.rise.device.kind, told.rise.device.name].append(told)
+        by_node[told.rise.node].append(told)
+    findings: list[Finding] = []
+    for node, device in _kept(counters):
+        finding = _finding(node, device, by_device[node, device.kind, device.name])
+        findings += [finding] if finding else []
+    for node, one in counters.items():
+        findings += _xid_findings(node, one)
+    rows = [row for node, one in counters.items() for row in _rows(node, one, by_node[node])]
+    return Hardware(
+        tuple(sorted(findings, key=lambda one: (-SEVERITIES.index(one.severity), one.title))),
+        tuple(
+            sorted(rows, key=lambda one: (-SEVERITIES.index(one.severity), one.node, one.device))
+        ),
+    )

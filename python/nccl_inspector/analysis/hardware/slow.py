@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a late process was late by its GPU or by its host, as far as the counters say.
+
+They do not prove it: a GPU whose clocks were held, and a node whose CPUs were short, compute later.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from nccl_inspector.analysis.hardware.counter_words import elapsed_of, share_of_time
+from nccl_inspector.analysis.hardware.rules import THROTTLES, XIDS
+from nccl_inspector.analysis.straggler.queue_waits import GPU, HOST
+from nccl_inspector.counters.model import NodeCounters
+from nccl_inspector.counters.table import load_counters
+from nccl_inspector.model.card import CRITICAL, UNKNOWN, Evidence
+from nccl_inspector.summary.codec import NodeSummary
+
+THROTTLED_MIN = 0.01  # of the time
+POWER_CAPPED_MIN = 0.05
+CPU_SHORT_MIN = 0.10  # of the time, in which some task waited for a CPU
+TIMES_MIN = 2.0  # as much as is usual in the job
+
+
+@dataclass(frozen=True, slots=True)
+class SlowHardware:
+    """GPUs and nodes that were slowed, with the evidence."""
+
+    gpus: dict[tuple[str, str], tuple[Evidence, ...]]  # by node and GPU
+    hosts: dict[str, tuple[Evidence, ...]]
+
+    def kind_of(self, node: str, gpu: str) -> str:
+        """Return host, gpu or unknown; unknown also where both speak."""
+        by_gpu, by_host = (node, gpu) in self.gpus, node in self.hosts
+        if by_gpu == by_host:
+            return UNKNOWN
+        return GPU if by_gpu else HOST
+
+    def evidence(self, node: str, gpu: str) -> tuple[Evidence, ...]:
+        """Return what speaks for either."""
+        return (*self.gpus.get((node, gpu), ()), *self.hosts.get(node, ()))
+
+
+def _share(node: NodeCounters, kind: str, name: str) -> dict[str, float]:
+    """Return the share of the time that a counter of time stands for, by device."""
+    elapsed_s = elapsed_of(node.spans, kind)
+    known = load_counters()[kind, name]
+    return {
+        device.name: share
+        for device in node.devices
+        if device.kind == kind
+        and name in device.counts
+        and (share := share_of_time(known, device.counts[name].total, elapsed_s)) is not None
+    }
+
+
+def _high(
+    counters: dict[str, NodeCounters], kind: str, name: str, least: float
+) -> dict[tuple[str, str], Evidence]:
+    """Return the devices that have much of it, by node and name, beside the others' median."""
+    shares = {
+        (node, device): share
+        for node, one in counters.items()
+        for device, share in _share(one, kind, name).items()
+    }
+    found = {}
+    for key, share in shares.items():
+        others = [value for other, value in shares.items() if other != key]
+        usual = median(others) if others else 0.0
+        if share >= max(least, TIMES_MIN * usual):
+            reference = usual if others else None
+            count = len(others) or None
+            found[key] = Evidence("counters", name, share, "share", reference, count)
+    return found
+
+
+def find_slow_hardware(summaries: Sequence[NodeSummary]) -> SlowHardware:
+    """Return which GPUs were throttled or had an error, and which nodes were short of CPU."""
+    counters = {one.head.node: one.counters for one in summaries if one.counters is not None}
+    gpus: dict[tuple[str, str], tuple[Evidence, ...]] = {}
+    for name in (*THROTTLES, "power_cap"):
+        least = POWER_CAPPED_MIN if name == "power_cap" else THROTTLED_MIN
+        for key, one in _high(counters, "gpu", name, least).items():
+            gpus[key] = (*gpus.get(key, ()), one)
+    for node, found in counters.items():
+        for xid in found.xids:
+            if xid.number in XIDS and XIDS[xid.number].severity == CRITICAL:
+                seen = Evidence("counters", f"XID {xid.number}", 1, "events")
+                gpus[node, xid.gpu] = (*gpus.get((node, xid.gpu), ()), seen)
+    hosts: dict[str, tuple[Evidence, ...]] = {
+        node: (one,)
+        for (node, _), one in _high(counters, "node", "cpu_some", CPU_SHORT_MIN).items()
+    }
+    return SlowHardware(gpus, hosts)

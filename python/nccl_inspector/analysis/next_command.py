@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one command to run next: made for the reader to copy, of names that the site itself gave.
+
+No text that a user's process chose goes into a command: only node names, numbers, and addresses of
+devices that were read from the driver.
+"""
+
+import re
+from dataclasses import replace
+from datetime import UTC, datetime
+from shlex import quote
+
+from nccl_inspector.model.card import INFO, NVLINK, Entity, Finding
+
+_MARGIN_S = 60
+_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]*")
+
+
+def on_node(node: str, command: str, job_id: int | None = None) -> str:
+    """Return a command on a node: within the job while that runs (`job_id`), else over ssh."""
+    where = quote(node)
+    if job_id is None:
+        return f"ssh {where} {command}"
+    return f"srun --jobid={job_id} --overlap -N1 -n1 -w {where} {command}"
+
+
+def show_stack(node: str, pid: int, job_id: int) -> str:
+    """Return what shows where a process of a running job is in its program."""
+    return on_node(node, f"py-spy dump --pid {pid}", job_id)
+
+
+def show_journal(node: str, from_s: float, to_s: float) -> str:
+    """Return what shows a node's own log of that time: kills, errors of GPUs, lost mounts."""
+
+    def moment(unix_s: float) -> str:
+        return f"{datetime.fromtimestamp(unix_s, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+    since, until = moment(from_s - _MARGIN_S), moment(to_s + _MARGIN_S)
+    words = f"journalctl --utc --no-pager --since '{since}' --until '{until}'"
+    return f'ssh {quote(node)} "{words}"'
+
+
+def show_gpu(node: str, address: str) -> str:
+    """Return what shows a GPU's state; `address`: its PCI address or index."""
+    which = f" -i {address}" if _PLAIN.fullmatch(address) else ""
+    return on_node(node, f"nvidia-smi -q{which}")
+
+
+def show_nvlinks(node: str, address: str) -> str:
+    """Return what shows the errors of a GPU's NVLinks."""
+    which = f" -i {address}" if _PLAIN.fullmatch(address) else ""
+    return on_node(node, f"nvidia-smi nvlink -e{which}")
+
+
+def show_port(node: str, port: str) -> str:
+    """Return what shows the counters of a network port, `mlx5_0/1`."""
+    which = f" link {port}" if _PLAIN.fullmatch(port) else ""
+    return on_node(node, f"rdma statistic show{which}")
+
+
+def show_clocks(node: str, address: str) -> str:
+    """Return what shows what a GPU's clocks are held by."""
+    which = f" -i {address}" if _PLAIN.fullmatch(address) else ""
+    return on_node(node, f"nvidia-smi -q -d CLOCK,PERFORMANCE,POWER,TEMPERATURE{which}")
+
+
+def _for_rank(one: Entity, finding: Finding, running_job: int | None) -> str:
+    if running_job is not None and one.pid is not None:
+        return show_stack(one.node, one.pid, running_job)
+    if one.pci_bus_id:
+        return show_clocks(one.node, one.pci_bus_id)
+    if finding.period:
+        return show_journal(one.node, finding.period.start_s, finding.period.end_s)
+    return ""
+
+
+def suggest(finding: Finding, running_job: int | None) -> Finding:
+    """Return a finding with a command to run next, where its rule has given it none.
+
+    `running_job`: the job's id while it runs, None once it is over. The entities are located.
+    """
+    if finding.next or finding.severity == INFO:
+        return finding
+    for one in finding.entities:
+        command = ""
+        if one.kind == "rank" and one.node:
+            command = _for_rank(one, finding, running_job)
+        elif one.kind == "node" and finding.rule == "not-measured":
+            command = on_node(one.name, "nccl-inspector status")
+        elif one.kind == "node" and finding.rule == f"slow-{NVLINK}":
+            command = show_nvlinks(one.name, "")
+        elif one.kind in ("node", "pair") and finding.rule.startswith("slow-"):
+            command = show_port(one.name.split(" - ")[0], "")
+        if command:
+            return replace(finding, next=command)
+    return finding

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who was late by its own doing, and made the others wait: one rank, or all of a node."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from nccl_inspector.analysis.replay.arrays import Floats
+from nccl_inspector.analysis.replay.cause import LATE, TOLD_MIN, Cause
+from nccl_inspector.analysis.replay.costs import felt_later, period_of, total_share
+from nccl_inspector.analysis.replay.culprits import (
+    Culprit,
+    Found,
+    find_culprits,
+    own_excess,
+    spans,
+    spread_of,
+)
+from nccl_inspector.analysis.replay.order import Order
+from nccl_inspector.analysis.replay.records import Records
+from nccl_inspector.analysis.replay.what_if import Question, Replay
+
+_ERRORS = 4.0  # standard errors that a cost must be above nothing
+_CHANCE_MAX = 1e-4  # that long delays are by chance always the same one's
+_SPREADS = 5.0  # of what the same question says of the other processes
+_LATE_SHARE, _LATE_APART = 0.6, 0.3  # of its gaps, and beyond what is usual in the job
+_WHOLE_PIECE, _UNSEEN_MAX = 0.9, 0.5  # quantile of their lengths; of the long delays
+_RARE_SHARE, _RARE_TIMES = 0.03, 8.0  # of a process's gaps; of its usual excess
+_AT_START = 0.8  # of what it was late by
+_RARE_APART_S = 20.0  # on average; who is late once in each step is not late now and then
+
+
+def _leader(records: Records) -> int:
+    """Return the process that is rank 0 of the largest communicator; -1: none."""
+    largest = max(records.comms, key=lambda comm: (comm.nranks, -comm.ordinal), default=None)
+    return min(largest.members) if largest is not None and largest.members else -1
+
+
+def _rare_gap(
+    records: Records, order: Order, usual: Floats, member: int, replay: Replay
+) -> Floats | None:
+    """Return what to add to gaps to remove a process's rare long delays; None: it has none."""
+    excess, known = own_excess(order, usual)
+    mine = np.flatnonzero(known & (records.member == member))
+    if len(mine) < 1 / _RARE_SHARE:
+        return None
+    high = float(np.quantile(np.abs(excess[mine]), 1 - _RARE_SHARE))
+    long_ = _RARE_TIMES * max(high, 1e5)
+    # A delay is in all gaps that are counted from there.
+    times = len(np.unique(order.cause[mine[excess[mine] > long_]]))
+    if not times or spans(records)[member] < _RARE_APART_S * 1e9 * times:
+        return None
+    pace = replay.to_peers_pace((member,))  # also of operations that were queued
+    return np.where(pace < -long_, pace, 0.0)
+
+
+def _is_proved(one: Culprit, spread: float, usual_late: float) -> bool:
+    cost = one.cost_share - max(one.typical_share, 0.0)
+    if cost < max(TOLD_MIN, _SPREADS * spread):
+        return False
+    # In a short job the cost of few parts varies; who nearly always is late, and alone, is late.
+    always = one.late_share >= max(_LATE_SHARE, usual_late + _LATE_APART)
+    return (
+        always
+        or one.once
+        or cost >= _ERRORS * one.error_share
+        or one.steady >= 2 * _ERRORS
+        or one.chance <= _CHANCE_MAX
+    )
+
+
+def _victims(records: Records, culprit: tuple[int, ...]) -> tuple[int, ...]:
+    """Return who works most closely with a culprit, and so was late with it."""
+    mine = np.isin(records.member, culprit)
+    often = np.bincount(records.comm[mine], minlength=len(records.comms))
+    for comm in np.argsort(-often).tolist():
+        members = set(records.comms[comm].members)
+        if often[comm] and len(members) < len(np.unique(records.member)) / 2:
+            return tuple(sorted(members - set(culprit)))
+    return ()
+
+
+def _felt_later(replay: Replay, guilty: tuple[int, ...]) -> float:
+    gap = replay.to_peers_pace(guilty)
+    first_half = np.where(replay.in_first_half(), gap, 0.0)
+    return felt_later(replay, Question(members=guilty, follows=True), Question(gap=first_half))
+
+
+def late_causes(
+    records: Records, order: Order, usual: Floats, nodes: Sequence[str], replay: Replay
+) -> tuple[list[Cause], Found]:
+    """Return who is proved to have been late, and all that was asked; `nodes` by process."""
+    found = find_culprits(records, order, usual, nodes, replay)
+    # Who is early in all that it does would make the job longer at the usual pace: no spread.
+    costs = np.array([max(one.cost_share, 0.0) for one in found.culprits if len(one.members) == 1])
+    spread = spread_of(costs)[1] if len(costs) > 3 else 0.0
+    late = [one.late_share for one in found.culprits if len(one.members) == 1]
+    usual_late = float(np.median(late)) if late else 0.0
+    leader = _leader(records)
+    parts = replay.part[np.unique(records.member)]
+    causes = []
+    proved = [one for one in found.culprits if _is_proved(one, spread, usual_late)]
+    guilty = tuple({member for one in proved for member in one.members})
+    factor = _felt_later(replay, guilty) if guilty else 1.0
+    broken = (int(records.run.max()) + 1) / max(found.pieces, 1)
+    for one in proved:
+        cost = (one.cost_share - max(one.typical_share, 0.0)) * factor
+        rare = False
+        if len(one.members) == 1:
+            rare, long_ns = _mostly_rare(records, order, usual, one, replay)
+            cost = min(cost * (_unseen(one, long_ns * broken) if rare else 1.0), 1.0)
+        start, end, whole = period_of(one.pieces)
+        if one.once:
+            best = max(one.pieces, key=lambda piece: piece[2] * (piece[1] - piece[0]))
+            start, end, whole = best[0], best[1], False
+        causes.append(
+            Cause(
+                LATE,
+                cost,
+                one.error_share * factor,
+                start,
+                end,
+                whole,
+                members=one.members,
+                node=one.node,
+                late_ns=one.late_ns,
+                late_share=one.most_share,
+                rare=rare,
+                once=one.once,
+                starting=one.start_share >= _AT_START,
+                leader=one.members == (leader,),
+                victims=_victims(records, one.members),
+                saved_s=one.saved_ns * factor / 1e9,
+                part=int(np.sum(parts == replay.part[one.members[0]])) if np.ptp(parts) else 0,
+            )
+        )
+    return causes, found
+
+
+def _mostly_rare(
+    records: Records, order: Order, usual: Floats, one: Culprit, replay: Replay
+) -> tuple[bool, float]:
+    """Tell whether most of a process's cost is from rare long delays, and how long they are, ns."""
+    gap = _rare_gap(records, order, usual, one.members[0], replay)
+    if gap is None:
+        return False, 0.0
+    saved = total_share(replay.ask([Question(gap=gap)]), 1)
+    return saved > one.cost_share / 2, float(-gap[gap < 0].mean())
+
+
+def _unseen(one: Culprit, long_ns: float) -> float:
+    """Return the factor by which a cost of long delays is more than what was seen of them.
+
+    A delay that reaches over the border of a piece is not seen: the longer, the more often. And the
+    time that it takes there is not among what could be replayed.
+    """
+    whole_ns = float(np.quantile([end - start for start, end, _ in one.pieces], _WHOLE_PIECE))
+    if not whole_ns or not one.cost_share:
+        return 1.0
+    replayed = one.saved_ns / one.cost_share / (whole_ns * len(one.pieces))
+    return max(1.0, min(replayed, 1.0) / (1 - min(long_ns / whole_ns, _UNSEEN_MAX)))

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Transfers that were slow: beside their siblings all the time, or beside other times."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from nccl_inspector.analysis.replay.arrays import Floats, Mask
+from nccl_inspector.analysis.replay.cause import TOLD_MIN, TRANSFER, Cause
+from nccl_inspector.analysis.replay.changes import LONGER, Changes
+from nccl_inspector.analysis.replay.costs import (
+    WHOLE,
+    cost_then,
+    felt_later,
+    period_of,
+    replayed_s,
+    saved_share,
+    slow_times,
+)
+from nccl_inspector.analysis.replay.order import Order
+from nccl_inspector.analysis.replay.paths import (
+    SlowPaths,
+    Spot,
+    Where,
+    find_slow_paths,
+    inside_nodes,
+    locate,
+    members_of_paths,
+    path_numbers,
+    slow_then,
+)
+from nccl_inspector.analysis.replay.records import Records
+from nccl_inspector.analysis.replay.what_if import Piece, Question, Replay
+
+
+def ask_transfers(replay: Replay, factors: Sequence[Floats], faster: Floats | None) -> list[Piece]:
+    """Return what other times T would have saved, by factor.
+
+    The gaps of `faster` transfers alone save a little, too, which is not the transfers' doing.
+    """
+    questions = [Question(gap=faster)]
+    questions += [Question(transfer=factor, gap=faster) for factor in factors]
+    return [
+        replace(one, saved=one.saved[2:] - one.saved[1], parts=one.parts[:, 2:] - one.parts[:, 1:2])
+        for one in replay.ask(questions)
+    ]
+
+
+def transfer_causes(
+    records: Records,
+    order: Order,
+    faster: Floats,
+    replay: Replay,
+    changes: Changes,
+    spots: Sequence[Spot],
+) -> list[Cause]:
+    """Return the slow transfers with what they cost. `faster`: gaps_if_faster of bound.py."""
+    beside: tuple[SlowPaths, ...] = find_slow_paths(records, order, spots)
+    inner = _is_inside(records, spots)
+    changed = [np.where(inner == inside, changes.transfer, 1.0) for inside in (False, True)]
+    factors = [*(one.factor for one in beside), *changed]
+    answers = ask_transfers(replay, factors, faster)
+    found = []
+    for place, one in enumerate(beside):
+        cost, error, rows = saved_share(answers, place)
+        later = _felt_later(replay, one.factor) if cost >= TOLD_MIN else 1.0
+        cost = min(max(cost * later, 0.0), 1.0)
+        start, end, _ = period_of(rows)
+        found.append(
+            Cause(
+                TRANSFER,
+                cost,
+                error * later,
+                start,
+                end,
+                True,
+                members=one.where.members,
+                where=one.where,
+                inside=one.inside,
+                ratio=one.ratio,
+                saved_s=cost * replayed_s(answers),
+            )
+        )
+    for place, factor in enumerate(changed):
+        _, _, rows = saved_share(answers, len(beside) + place)
+        for slow in slow_times(rows):
+            then = _slower_then(records, answers, rows, slow, factor, spots, bool(place))
+            if then and not any(_same_place(then.where, other.where) for other in found):
+                found.append(then)
+    return found
+
+
+def _felt_later(replay: Replay, factor: Floats) -> float:
+    first_half = np.where(replay.in_first_half(), factor, 1.0)
+    return felt_later(replay, Question(transfer=factor), Question(transfer=first_half))
+
+
+def _slower_then(
+    records: Records,
+    answers: Sequence[Piece],
+    rows: Sequence[tuple[int, int, float]],
+    slow: Sequence[int],
+    factor: Floats,
+    spots: Sequence[Spot],
+    inside: bool,
+) -> Cause | None:
+    """Return the cause of a time in which transfers were slower; None: it cost too little."""
+    cost = cost_then(records, answers, rows, slow)
+    if cost < TOLD_MIN:
+        return None
+    numbers = [answers[at].piece for at in slow]
+    paths, rest = slow_then(records, factor, numbers)
+    where = locate(paths, rest, spots) if paths and rest else None
+    here = np.isin(records.piece, numbers) & (factor < 1)
+    return Cause(
+        TRANSFER,
+        cost,
+        0.0,
+        rows[slow[0]][0],
+        rows[slow[-1]][1],
+        len(slow) >= WHOLE * len(rows),
+        members=where.members if where else (),
+        where=where,
+        inside=inside,
+        ratio=float(np.median(1 / factor[here])) if here.any() else LONGER,
+        saved_s=cost * replayed_s(answers),
+        once=len(slow) == 1,
+    )
+
+
+def _same_place(one: Where | None, other: Where | None) -> bool:
+    return (
+        one is not None and other is not None and (one.kind, one.nodes) == (other.kind, other.nodes)
+    )
+
+
+def _is_inside(records: Records, spots: Sequence[Spot]) -> Mask:
+    """Tell for each row whether all processes on its path are on one node."""
+    path = path_numbers(records)
+    found: Mask = inside_nodes(members_of_paths(records, path), spots)[path]
+    return found

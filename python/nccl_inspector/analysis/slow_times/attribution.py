@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a time of less progress came from, by arithmetic: said only where the figures agree.
+
+Communication that takes the share f of the wall time, at a bandwidth lower by d (negative),
+makes an iteration longer by f * (1 / (1 + d) - 1). That is held against the iteration's own
+dip: of the throughput lines, or where there are none of the operations a second.
+"""
+
+from dataclasses import dataclass
+
+from nccl_inspector.analysis.slow_times.changes import DOWN, Changes
+from nccl_inspector.analysis.transport.classes import HOST, MIXED, NET, NVLINK
+from nccl_inspector.model import card
+
+SAME = 0.05  # by which a bandwidth that is as ever may differ
+LESS_MIN = 0.02  # a smaller dip in progress cannot be explained
+EXPLAINED_MIN = 0.5  # below it nothing is said of the cause
+WAITING_MIN = 0.03  # of the wall time, by which the waiting must have grown
+WORKLOAD = "workload phase"
+
+
+@dataclass(frozen=True, slots=True)
+class Attribution:
+    """The answer. `cause`: of card.model.CAUSES or WORKLOAD; shares None where not defined."""
+
+    cause: str
+    confidence: str
+    why: str
+    node: str = ""
+    longer: float | None = None  # an iteration, as seen
+    predicted: float | None = None  # as the communication alone makes it
+    explained: float | None = None  # predicted by longer, 1 at most
+
+
+def slowdown(share: float, bandwidth: float) -> float:
+    """Return by what share an iteration becomes longer; both as in Change."""
+    return share * (1 / (1 + bandwidth) - 1) if bandwidth > -1 else float("inf")
+
+
+def _percent(share: float) -> str:
+    return f"{share:+.0%}" if abs(share) >= 0.005 else "0%"
+
+
+def _by_table(changes: Changes) -> Attribution:
+    """Return the cause by which classes are slow, before the arithmetic."""
+    by_class = {one.transport: one for one in changes.classes}
+    slow = [one for one in changes.classes if one.bandwidth <= DOWN]
+    said = ", ".join(f"{one.transport} {_percent(one.bandwidth)}" for one in changes.classes)
+    if slow and changes.mix:
+        return Attribution(WORKLOAD, card.MEDIUM, f"{said}, with another workload: {changes.mix}")
+    inner = [by_class[name] for name in (NVLINK, HOST) if name in by_class]
+    slow_inner = [one for one in inner if one.bandwidth <= DOWN or one.slowed]
+    if slow_inner:
+        nodes = {node for one in slow_inner for node in one.slowed}
+        if len(nodes) == 1:
+            node = min(nodes)
+            return Attribution(
+                card.NVLINK, card.MEDIUM, f"{said}; inside of node {node} alone", node
+            )
+        return Attribution(card.UNKNOWN, card.LOW, f"{said}: inside of {len(nodes)} nodes alike")
+    if any(one.transport in (NET, MIXED) for one in slow):
+        if inner and all(abs(one.bandwidth) <= SAME for one in inner):
+            return Attribution(card.NETWORK, card.MEDIUM, said)
+        if not inner and any(one.transport == NET for one in slow):
+            return Attribution(
+                card.NETWORK, card.MEDIUM, f"{said}: all its hops are on the network"
+            )
+        return Attribution(
+            card.NETWORK, card.LOW, f"{said}; nothing tells how links inside of nodes did"
+        )
+    if slow:
+        return Attribution(card.UNKNOWN, card.LOW, said)
+    if (changes.waiting or 0.0) >= WAITING_MIN:
+        why = f"{said}; waiting {changes.waiting:+.0%} of the wall time"
+        return Attribution(card.STRAGGLER, card.MEDIUM, why)
+    flat = bool(changes.classes) and all(abs(one.bandwidth) <= SAME for one in changes.classes)
+    if flat and (changes.progress or 0.0) <= -LESS_MIN:
+        confidence = card.MEDIUM if changes.throughput is not None else card.LOW
+        return Attribution(card.OUTSIDE, confidence, f"{said}, and no more waiting")
+    return Attribution(card.UNKNOWN, card.LOW, said)
+
+
+def attribute(changes: Changes) -> Attribution:
+    """Return what the time came from; the cause is not said where it explains less than half."""
+    found = _by_table(changes)
+    longer = None
+    if changes.progress is not None and -1 < changes.progress <= -LESS_MIN:
+        longer = 1 / (1 + changes.progress) - 1
+    if found.cause in (card.UNKNOWN, card.OUTSIDE, WORKLOAD):
+        return _with(found, longer, None)
+    if found.cause == card.STRAGGLER:
+        # More waiting, as a share of the wall time that has become longer itself.
+        predicted = (changes.waiting or 0.0) * (1 + (longer or 0.0))
+    else:
+        predicted = sum(
+            slowdown(one.share, one.bandwidth) for one in changes.classes if one.bandwidth <= DOWN
+        )
+    if longer is None:
+        return _with(found, None, predicted)
+    if predicted / longer < EXPLAINED_MIN:
+        why = f"{found.why}: that makes {predicted:.1%} of the {longer:.1%} by which it was slower"
+        return _with(Attribution(card.UNKNOWN, card.LOW, why), longer, predicted)
+    # Two sources that agree: the boxes and the job's own figure.
+    agree = changes.throughput is not None and found.confidence == card.MEDIUM
+    confidence = card.HIGH if agree else found.confidence
+    return _with(Attribution(found.cause, confidence, found.why, found.node), longer, predicted)
+
+
+def _with(found: Attribution, longer: float | None, predicted: float | None) -> Attribution:
+    # A dip cannot be explained by more than all of itself, however rough the prediction.
+    explained = min(1.0, predicted / longer) if longer and predicted is not None else None
+    return Attribution(
+        found.cause, found.confidence, found.why, found.node, longer, predicted, explained
+    )

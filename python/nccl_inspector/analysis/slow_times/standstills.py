@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Times in which a whole job stood still outside communication, by how long its GPUs were busy.
+
+Exact records are of short bursts, and a stop that is longer than a burst is in none of them. How
+many operations ended in each window of time, and how long each GPU was in operations, is known for
+the whole job. Where few operations end and nobody waits in one, all ranks wait for something else:
+storage, a host's service, or a part of the program that does not communicate.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nccl_inspector.analysis.slow_times.columns import Floats
+from nccl_inspector.box.layout import UNION_WINDOWS
+from nccl_inspector.model.process import NS_PER_S
+from nccl_inspector.summary.sample_columns import UnionColumns
+
+_LOW = 0.5  # of the usual operations in a window, below which it is slow
+_APART_MAX = 1  # windows that are as usual between two slow ones of one time
+_DENSE = 0.8  # of the windows of such a time, that are slow: else the program goes now and then
+_WHOLE_LIFE = 0.9  # of the job, that a process must have windows of
+_WINDOWS_MIN, _WINDOWS_MAX = 16, 2 * UNION_WINDOWS
+_ALL_QUANTILE, _ALL_SHARE = 0.1, 0.5  # nearly all processes stand still for most of the time
+_STEPS_MIN = 3  # windows within a time in which operations ended
+_ALIKE_MIN = 0.5  # of the usual time in an operation, for it to be one of the same steps
+
+
+@dataclass(frozen=True, slots=True)
+class Standstill:
+    """A time in which hardly any operation ended and nearly no process waited in one. Unix time.
+
+    `lost_s`: by how much longer the middle process was outside operations than usual for as many.
+    `lost_share`: of the job's time. `ratio`: its time outside operations for each of them, beside
+    what is usual.
+    `steps`: the job's usual operations went on in that time, each of them late. Without them a
+    checkpoint, an evaluation or a rest of the program looks the same.
+    """
+
+    start_s: int
+    end_s: int
+    lost_s: float
+    lost_share: float
+    ratio: float
+    steps: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Windows:
+    """Processes x windows of one grid: operations that ended, and seconds inside operations."""
+
+    start_s: int
+    window_s: int
+    operations: Floats
+    busy_s: Floats
+
+
+def _on_grid(unions: Sequence[Sequence[UnionColumns]]) -> _Windows | None:
+    """Return the windows of the processes that have them for nearly all of the job."""
+    used = [[one for one in some if len(one.start_s)] for some in unions]
+    used = [some for some in used if some]
+    if len(used) < 2:
+        return None
+    window_s = max(one.window_s for some in used for one in some)
+    firsts = np.array([min(int(one.start_s[0]) for one in some) for some in used]) // window_s
+    lasts = np.array([max(int(one.start_s[-1]) for one in some) for some in used]) // window_s
+    first, count = int(np.median(firsts)), int(np.median(lasts)) - int(np.median(firsts)) + 1
+    if not _WINDOWS_MIN <= count <= _WINDOWS_MAX:
+        return None
+    operations, busy_s = np.zeros((len(used), count)), np.zeros((len(used), count))
+    for place, some in enumerate(used):
+        for one in some:
+            at = one.start_s // window_s - first
+            inside = (at >= 0) & (at < count)
+            operations[place] += np.bincount(at[inside], one.operations[inside], count)
+            busy_s[place] += np.bincount(at[inside], one.busy_ns[inside] / NS_PER_S, count)
+    whole = np.minimum(lasts, first + count - 1) - np.maximum(firsts, first)
+    kept = whole >= _WHOLE_LIFE * (count - 1)
+    if kept.sum() < 2:
+        return None
+    busy_s = np.minimum(busy_s[kept], float(window_s))
+    return _Windows(first * window_s, window_s, operations[kept], busy_s)
+
+
+def _slow_times(low: NDArray[np.bool_]) -> Iterable[tuple[int, int]]:
+    """Yield first and last window of each slow time, without those at the job's begin and end.
+
+    A few windows in a slow time may be as usual. Where slow and usual windows take turns, as in a
+    program that writes for some seconds and learns for some, each slow one is a time of its own.
+    """
+    for some in _split(np.flatnonzero(low), _APART_MAX + 1):
+        dense = len(some) >= _DENSE * (some[-1] - some[0] + 1)
+        for each in [some] if dense else _split(some, 1):
+            first, last = int(each[0]), int(each[-1])
+            if first > 0 and last < len(low) - 1:
+                yield first, last
+
+
+def _split(at: NDArray[np.intp], apart: int) -> list[NDArray[np.intp]]:
+    """Return ascending places in groups, in which two neighbours are at most so far apart."""
+    return np.split(at, np.flatnonzero(np.diff(at) > apart) + 1) if len(at) else []
+
+
+def find_standstills(unions: Sequence[Sequence[UnionColumns]]) -> tuple[Standstill, ...]:
+    """Return the times in which a job stood still, in the order of time.
+
+    `unions`: of each process. The begin and the end of a job are left out: data and caches warm up,
+    and what it writes at last belongs to it.
+    """
+    windows = _on_grid(unions)
+    if windows is None:
+        return ()
+    pooled = windows.operations.sum(axis=0)
+    usual = float(np.median(pooled[pooled > 0])) if (pooled > 0).any() else 0.0
+    low = pooled < _LOW * usual
+    if not usual or low.mean() > _LOW:
+        return ()
+    return tuple(
+        found
+        for first, last in _slow_times(low)
+        if (found := _standstill(windows, low, first, last)) is not None
+    )
+
+
+def _standstill(
+    windows: _Windows, low: NDArray[np.bool_], first: int, last: int
+) -> Standstill | None:
+    """Return what a slow time is; None: ranks waited in operations, so it has another cause."""
+    idle_s = windows.window_s - windows.busy_s
+    many = windows.operations
+    fair = ~low
+    with np.errstate(invalid="ignore", divide="ignore"):
+        each_s = idle_s[:, fair].sum(axis=1) / many[:, fair].sum(axis=1)
+        in_operation = windows.busy_s[:, fair].sum(axis=1) / many[:, fair].sum(axis=1)
+    # The windows beside it are partly of it.
+    there = slice(first - 1, last + 2)
+    idle, done = idle_s[:, there].sum(axis=1), many[:, there].sum(axis=1)
+    lost = idle - done * each_s
+    known = np.isfinite(lost)
+    if known.sum() < 2:
+        return None
+    middle = float(np.median(lost[known]))
+    if middle <= 0 or float(np.quantile(lost[known], _ALL_QUANTILE)) < _ALL_SHARE * middle:
+        return None
+    due_s = np.maximum((done * each_s)[known], windows.window_s)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        core = slice(first, last + 1)
+        alike = windows.busy_s[:, core].sum(axis=1) / many[:, core].sum(axis=1) / in_operation
+    inner = many[:, first + 1 : last].sum(axis=0)
+    steps = int((inner > 0).sum()) >= _STEPS_MIN and bool(np.nanmedian(alike[known]) >= _ALIKE_MIN)
+    return Standstill(
+        windows.start_s + first * windows.window_s,
+        windows.start_s + (last + 1) * windows.window_s,
+        middle,
+        middle / (len(low) * windows.window_s),
+        float(np.median(idle[known] / due_s)),
+        steps,
+    )

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who is behind a slow transport: the node or pair whose paths are slow while all others are not.
+
+Each source votes alone: communicators that share some nodes, Sends and Recvs, the network proxy.
+Where every path goes over every node, as with rings over all of them, nobody can be told.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from math import sqrt
+from statistics import median
+
+from nccl_inspector.analysis.straggler.lateness import MAD_TO_SIGMA
+from nccl_inspector.analysis.transport.paths import Path
+from nccl_inspector.model.card import (
+    HIGH,
+    LOW,
+    MEDIUM,
+    NETWORK,
+    WARNING,
+    Entity,
+    Evidence,
+    Finding,
+)
+
+SCORE_MIN = 1.15  # of the times over what is blamed, those elsewhere
+# Of fewer paths elsewhere the spread is not known, so that the distance must be larger.
+OUTSIDE_MIN, SCORE_OF_FEW_MIN = 4, 1.3
+Z_MIN = 3.0  # each ratio is of a median of many operations; a ring carries some slowness on
+SHARE_MIN = 0.8  # of the slow paths that it must be in, and of its paths that must be slow
+NODES_OF_PAIRS_MAX = 16  # of a path whose pairs are looked at
+NODE, PAIR, UNDETERMINED = "node", "pair", "undetermined"
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """Nodes and what one source says of them; `score`: median ratio there over that elsewhere."""
+
+    nodes: frozenset[str]
+    score: float
+    inside: int  # paths
+    outside: int
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit:
+    """Who it is. `others`: nodes that are on the same paths, so that it may as well be they."""
+
+    kind: str  # NODE, PAIR or UNDETERMINED
+    nodes: tuple[str, ...]
+    others: tuple[str, ...]
+    confidence: str
+    suspects: Mapping[str, Suspect]  # by source: communicators, sends, network
+
+
+def _weigh(nodes: frozenset[str], paths: Sequence[Path]) -> Suspect | None:
+    """Return how slow the paths over all of these nodes are; None: that explains nothing."""
+    inside = [path.ratio for path in paths if nodes <= path.nodes]
+    outside = [path.ratio for path in paths if not nodes <= path.nodes]
+    if not inside or not outside:
+        return None
+    there, elsewhere = median(inside), median(outside)
+    if there < (SCORE_MIN if len(outside) >= OUTSIDE_MIN else SCORE_OF_FEW_MIN) * elsewhere:
+        return None
+    if there - elsewhere <= Z_MIN * MAD_TO_SIGMA * median(abs(one - elsewhere) for one in outside):
+        return None
+    limit = sqrt(there * elsewhere)
+    slow_inside = sum(ratio > limit for ratio in inside)
+    slow = slow_inside + sum(ratio > limit for ratio in outside)
+    if slow_inside < SHARE_MIN * slow or slow_inside < SHARE_MIN * len(inside):
+        return None
+    return Suspect(nodes, there / elsewhere, len(inside), len(outside))
+
+
+def _best(suspects: Iterable[Suspect | None]) -> list[Suspect]:
+    """Return the one with the highest score, and those that share it."""
+    found = [one for one in suspects if one]
+    top = max((one.score for one in found), default=0.0)
+    return [one for one in found if one.score == top]
+
+
+def _often(slow: Sequence[Path], size: int, all_slow: int) -> list[frozenset[str]]:
+    """Return the nodes, or pairs of them, that so many of the slow paths have as to be blamed.
+
+    A large job has a thousand nodes and ten thousand paths, and nearly none comes to that.
+    """
+    counts = Counter(some for path in slow for some in combinations(sorted(path.nodes), size))
+    least = SHARE_MIN / 2 * all_slow  # which of them are slow depends on who is blamed
+    return [frozenset(some) for some, count in sorted(counts.items()) if count >= least]
+
+
+def _vote(paths: Sequence[Path]) -> list[Suspect]:
+    """Return who is behind slow paths: one, or several that nothing tells apart.
+
+    What stays within a node says nothing of its network, so it has a vote only where all do.
+    """
+    paths = [path for path in paths if len(path.nodes) > 1] or paths
+    best = _vote_of(paths, SCORE_MIN)
+    # A ring carries the slowness of one pair on to its other paths, which then are less slow.
+    worst = max((path.ratio for path in paths), default=0.0)
+    return best or _vote_of(paths, sqrt(worst))
+
+
+def _vote_of(paths: Sequence[Path], least: float) -> list[Suspect]:
+    """Return who is behind the paths whose ratio is at least so high."""
+    slow = [path for path in paths if path.ratio >= max(least, SCORE_MIN)]
+    best = _best(_weigh(nodes, paths) for nodes in _often(slow, 1, len(slow)))
+    of_two = [path for path in slow if len(path.nodes) == 2]
+    few = of_two if best else [path for path in slow if len(path.nodes) <= NODES_OF_PAIRS_MAX]
+    of_pairs = _best(_weigh(pair, paths) for pair in _often(few, 2, len(slow)))
+    # A node of which there is one path only is no more likely than that path.
+    narrow = best and all(any(one.nodes < pair.nodes for one in best) and
+                          pair.inside == best[0].inside for pair in of_pairs)  # fmt: skip
+    return of_pairs if of_pairs and (not best or narrow) else best
+
+
+def _agree(one: Suspect, other: Suspect) -> bool:
+    return one.nodes <= other.nodes or other.nodes <= one.nodes
+
+
+def find_culprit(sources: Mapping[str, Sequence[Path]], known_slow: bool = False) -> Culprit | None:
+    """Return who is behind slow paths; None: nothing is slow.
+
+    `sources`: the paths of one transport class by source, the most direct first. `known_slow`: it
+    is slow beside a reference from outside of the job, or before, so somebody is behind it.
+    """
+    votes = {source: _vote(paths) for source, paths in sources.items() if paths}
+    voted = {source: found for source, found in votes.items() if found}
+    if not voted:
+        return Culprit(UNDETERMINED, (), (), LOW, {}) if known_slow else None
+    chosen = next((found for found in voted.values() if len(found) == 1), None)
+    suspects = {source: found[0] for source, found in voted.items()}
+    if chosen is None:
+        first = next(iter(voted.values()))
+        nodes = sorted(frozenset[str]().union(*(one.nodes for one in first)))
+        return Culprit(UNDETERMINED, (), tuple(nodes), LOW, suspects)
+    (who,) = chosen
+    agreeing = [one for one in suspects.values() if _agree(one, who)]
+    confidence = HIGH if len(agreeing) > 1 else MEDIUM
+    if len(agreeing) < len(suspects):
+        confidence = LOW
+    kind = NODE if len(who.nodes) == 1 else PAIR
+    return Culprit(kind, tuple(sorted(who.nodes)), (), confidence, suspects)
+
+
+def describe_culprit(culprit: Culprit, transport: str) -> Finding:
+    """Return the finding; `transport` is the class of the paths (model/card.py)."""
+    evidence = tuple(
+        Evidence("boxes", f"time over these nodes beside others, by {source}", one.score, "x",
+                 1.0, one.inside)
+        for source, one in culprit.suspects.items()
+    )  # fmt: skip
+    figures = "; ".join(
+        f"{one.score:.2f} times as long on {one.inside} of its paths as on {one.outside} others"
+        f" ({source})"
+        for source, one in culprit.suspects.items()
+    )
+    if culprit.kind == UNDETERMINED:
+        who = (
+            f"one of {', '.join(culprit.others)}, which are always on the same paths"
+            if culprit.others
+            else "who is behind it cannot be told: every path goes over the same nodes"
+        )
+        detail = f"{who}. {figures}".rstrip(" .") + "."
+        title = f"{transport} transport slow, entity not determinable"
+        entities = tuple(Entity(NODE, name) for name in culprit.others)
+        return Finding(
+            f"slow-{NETWORK}", WARNING, LOW, title, detail, None, entities, evidence,
+            ("a job over some of these nodes alone would tell which one it is",),
+        )  # fmt: skip
+    name = " - ".join(culprit.nodes)
+    what = "node" if culprit.kind == NODE else "path between"
+    return Finding(
+        f"slow-{NETWORK}", WARNING, culprit.confidence,
+        f"{what} {name}: {transport} transport slow", f"{figures}.", None,
+        (Entity(culprit.kind, name),), evidence,
+        (f"check ports, cables and switch of {' and '.join(culprit.nodes)}",),
+    )  # fmt: skip

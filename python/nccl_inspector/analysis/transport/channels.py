@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which channels of a communicator end after the others: a slow rail, without any network event.
+
+A ring passes through all nodes once for each channel, so a slow adapter makes its channels late on
+all ranks. Nobody is accused by that: the report says it beside the communicator.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from nccl_inspector.box.channels import OPS_MIN
+from nccl_inspector.model.process import Comm
+
+
+def _places(mask: int) -> Iterator[int]:
+    """Return the bits that are set."""
+    while mask:
+        yield (mask & -mask).bit_length() - 1
+        mask &= mask - 1
+
+
+def late_channels_note(members: Sequence[Comm]) -> list[str]:
+    """Return a sentence about the channels that end late on half of the ranks or more, if any do.
+
+    `members`: a communicator as each of its ranks saw it.
+    """
+    looked = [one for one in members if one.looked_ops >= OPS_MIN and one.looked_ns]
+    votes = Counter(place for one in looked for place in _places(one.late_channels))
+    late = sorted(place for place, ranks in votes.items() if 2 * ranks >= len(looked))
+    if not late:
+        return []
+    mask = sum(1 << place for place in late)
+    telling = [one for one in looked if one.late_channels & mask]
+    used = max(one.channels.bit_count() for one in telling)
+    late_us = sum(one.late_ns / one.looked_ops for one in telling) / len(telling) / 1e3
+    share = sum(one.late_ns / one.looked_ns for one in telling) / len(telling)
+    numbers = ", ".join(map(str, late))
+    who = (
+        f"channel {numbers} of {used} ends"
+        if len(late) == 1
+        else f"channels {numbers} of {used} end"
+    )
+    return [
+        f"{who} {late_us:,.0f} us after the others, "
+        f"{share:.0%} of an operation, on {len(telling)} of {len(looked)} ranks: what only "
+        "these channels use is slow, a rail of network adapters or a link"
+    ]

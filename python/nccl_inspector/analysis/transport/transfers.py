@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""T of each kind of operation by exact records: the time of the rank that came last, each time."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import sqrt
+
+import numpy as np
+
+from nccl_inspector.analysis.join import Communicator
+from nccl_inspector.analysis.replay.arrays import first_rows, medians, number_rows
+from nccl_inspector.analysis.replay.judge import Judged
+from nccl_inspector.analysis.replay.records import SYNCHRONISING
+from nccl_inspector.model.process import FUNCS, PEER_NONE
+
+SAMPLED_MIN = 5  # operations: fewer say less than the histograms of all of them
+# Records are not told apart by algorithm: that of nearly all operations of a kind is theirs.
+ALGORITHM_SHARE_MIN = 0.95
+_MEDIAN_ERROR = 1.253 * 1.4826  # standard error of a median, in median deviations / sqrt(n)
+
+Kind = tuple[int, str, int]  # communicator's id, function, size class
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """The median of T over the sampled operations of which all ranks have a record. Times: ns."""
+
+    time_ns: float
+    error_ns: float  # standard error
+    operations: int
+
+
+def find_transfers(judged: Judged) -> dict[Kind, Transfer]:
+    """Return T by kind of operation, where enough operations were sampled."""
+    records, order = judged.records, judged.order
+    if records is None or order is None:
+        return {}
+    waits = np.isin(records.func, list(SYNCHRONISING)) | (records.peer != PEER_NONE)
+    # Where not all ranks were looked at the last one may be another.
+    all_ranks = np.array([not comm.left_out for comm in records.comms])[records.comm]
+    known = np.flatnonzero(waits & all_ranks & ~np.isnan(order.transfer))
+    if not len(known):
+        return {}
+    # One row of each operation, but of a Send and its Recv both.
+    rows = known[first_rows(number_rows(records.joined[known], records.func[known]))]
+    ids = [comm.id for comm in records.comms]  # one that came again has several places
+    place = {comm_id: number for number, comm_id in enumerate(dict.fromkeys(ids))}
+    comm = np.array([place[comm_id] for comm_id in ids], np.int64)[records.comm[rows]]
+    func, size = records.func[rows], records.size_class[rows]
+    kind = number_rows(comm, func, size)
+    count = int(kind.max()) + 1
+    times = order.transfer[rows]
+    middle = medians(kind, times, count)
+    apart = medians(kind, np.abs(times - middle[kind]), count)
+    seen = np.bincount(kind, minlength=count)
+    head = first_rows(kind)
+    return {
+        (ids[records.comm[rows[at]]], FUNCS[func[at]], int(size[at])): Transfer(
+            float(middle[number]),
+            _MEDIAN_ERROR * float(apart[number]) / sqrt(float(seen[number])),
+            int(seen[number]),
+        )
+        for number, at in enumerate(head.tolist())
+        if seen[number] >= SAMPLED_MIN
+    }
+
+
+def with_transfers(
+    comms: Sequence[Communicator], found: Mapping[Kind, Transfer]
+) -> tuple[Communicator, ...]:
+    """Return the communicators with T of `find_transfers` where there is one."""
+    return tuple(_with(comm, found) if found else comm for comm in comms)
+
+
+def _with(comm: Communicator, found: Mapping[Kind, Transfer]) -> Communicator:
+    counts: Counter[tuple[str, int]] = Counter()
+    for one in comm.figures:
+        counts[one.func, one.size_class] += one.operations
+    figures = []
+    for one in comm.figures:
+        transfer = found.get((comm.id, one.func, one.size_class))
+        share = one.operations / counts[one.func, one.size_class]
+        if transfer is not None and share >= ALGORITHM_SHARE_MIN:
+            figures.append(one.timed(transfer.time_ns, transfer.error_ns))
+        else:
+            figures.append(one)
+    return replace(comm, figures=tuple(figures))

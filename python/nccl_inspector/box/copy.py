@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Copy a box out of its process's reach and check that its header and tables fit the file.
+
+Samples, unions, channels and labels are not copied: box/samples.py reads them when a job has ended.
+
+Bounded in memory by BOX_BYTES_MAX, read with pread only: a mapping would let the
+user end the reader with SIGBUS by cutting the file.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import compress
+
+from nccl_inspector.box.layout import (
+    COMM,
+    HEADER,
+    HIST,
+    KEY,
+    LINE,
+    MAGIC,
+    NET,
+    OP,
+    PEER,
+    SAMPLES_MAX,
+    VERSION,
+    Reader,
+    Record,
+)
+from nccl_inspector.errors import RefusedError
+from nccl_inspector.system.safe_files import read_at
+
+BOX_BYTES_MAX = 8 << 20  # the plugin's own is 2.9 MiB, design.md allows it 4 MiB
+NS_MAX = (1 << 63) - 1
+
+_HEADER_BYTES_MAX = 1 << 16
+# Four times the plugin's own tables and more: a later release may have larger ones.
+_ROWS_MAX = {
+    "comm": 1024,
+    "key": 1024,
+    "hist": 1024,
+    "op": 65536,
+    "peer": 8192,
+    "line": 64,
+    "net": 1024,
+    "sample": SAMPLES_MAX,
+    "sample_kind": 1024,
+    "union": 16,
+    "skew": 1024,
+    "label": 256,
+}
+# For Table.places: records that are in use have 1 in `used`.
+USED = bytes(byte == 1 for byte in range(256))
+
+_KEY_OPS, _KEY_BEGUN = KEY.reader("ops"), KEY.reader("begun")
+_PEER_OPS, _PEER_BEGUN = PEER.reader("ops"), PEER.reader("begun")
+_COMM_OPS = COMM.reader("enqueued", "completed")
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table of a box, inside the file and aligned."""
+
+    offset: int
+    count: int
+    record: Record
+
+    def bases(self) -> range:
+        """Return where each record begins."""
+        return range(self.offset, self.offset + self.length, self.record.size)
+
+    @property
+    def length(self) -> int:
+        """How many bytes it has."""
+        return self.count * self.record.size
+
+    def places(self, data: bytes, member: str, wanted: bytes) -> Iterator[int]:
+        """Return the indices of the records whose `member` may be wanted, by its lowest byte.
+
+        `wanted`: of 256 bytes those that are not 0. Most of a box is unused: this passes it
+        over faster than any look at each record.
+        """
+        first = self.offset + self.record.offsets[member]
+        lowest = data[first : self.offset + self.length : self.record.size]
+        return compress(range(self.count), lowest.translate(wanted))
+
+    def rows(self, data: bytes, reader: Reader) -> Iterator[tuple[int, ...]]:
+        """Return some integers of each record, in the order of the record."""
+        return reader.words.iter_unpack(memoryview(data)[self.offset : self.offset + self.length])
+
+
+@dataclass(frozen=True, slots=True)
+class BoxCopy:
+    """A copy of a box whose header and tables fit the file."""
+
+    data: bytes
+    comms: Table
+    keys: Table
+    hists: Table
+    ops: Table
+    peers: Table
+    lines: Table
+    nets: Table
+
+    def real_ns(self, tick: int) -> int:
+        """Return the Unix time of a tick, 0 for no tick, counted from the nearest known."""
+        return real_ns(self.data, tick)
+
+    def span_ns(self, since: str, tick: int) -> int:
+        """Return the time from the tick in the header's member `since` to `tick`."""
+        return _span_ns(self.data, since, tick)
+
+
+def _span_ns(header: bytes, since: str, tick: int) -> int:
+    ticks = tick - HEADER.number(header, since)
+    return ticks * HEADER.number(header, "clock.ns_per_tick_q32") >> 32
+
+
+def real_ns(header: bytes, tick: int) -> int:
+    """Return the Unix time of a tick by a box's header, as BoxCopy.real_ns."""
+    if not tick:
+        return 0
+    near = HEADER.number(header, "beat_tick")
+    since, base = ("beat_tick", "beat_real_ns") if near else ("clock.tick0", "clock.real0_ns")
+    return min(max(HEADER.number(header, base) + _span_ns(header, since, tick), 0), NS_MAX)
+
+
+def read_state(fd: int) -> int:
+    """Return the state word of a box; 0 when it has none yet.
+
+    Raises:
+        RefusedError: the file cannot be read.
+    """
+    data = read_at(fd, HEADER.offsets["state"] + 4, 0)
+    whole = len(data) == HEADER.offsets["state"] + 4 and data.startswith(MAGIC)
+    return HEADER.number(data, "state") if whole else 0
+
+
+def find_table(header: bytes, size: int, word: str, record: Record) -> Table:
+    """Return where a table is, by the header of a box of `size` bytes.
+
+    Raises:
+        RefusedError: it is not within the box, or of another release; the reason is `bad_box`.
+    """
+    offset, bytes_each, count = (
+        HEADER.number(header, f"{word}_{part}") for part in ("offset", "bytes", "count")
+    )
+    if count > _ROWS_MAX[word]:
+        raise RefusedError("bad_box", f"{count} {word}s")
+    if bytes_each != record.size or offset % 8 or offset < HEADER.number(header, "header_bytes"):
+        raise RefusedError("bad_box", f"odd table of {word}s")
+    if offset + bytes_each * count > size:
+        raise RefusedError("bad_box", f"the table of {word}s goes beyond the file")
+    return Table(offset, count, record)
+
+
+def read_table(fd: int, table: Table) -> bytes:
+    """Return the bytes of one table, as they are now.
+
+    Raises:
+        RefusedError: the box is shorter than that by now; the reason is `bad_box`.
+    """
+    data = read_at(fd, table.length, table.offset)
+    if len(data) != table.length:
+        raise RefusedError("bad_box", "cut short while it was read")
+    return data
+
+
+def check_header(data: bytes, size: int) -> None:
+    """Check what a box of `size` bytes begins with.
+
+    Raises:
+        RefusedError: it is none of ours, or of another release; the reason is `bad_box`.
+    """
+    if not data.startswith(MAGIC):
+        raise RefusedError("bad_box", "no magic word")
+    if HEADER.number(data, "version") != VERSION:
+        raise RefusedError("bad_box", f"version {HEADER.number(data, 'version')}")
+    if not HEADER.size <= HEADER.number(data, "header_bytes") <= _HEADER_BYTES_MAX:
+        raise RefusedError("bad_box", "odd header")
+    if HEADER.number(data, "file_bytes") != size:
+        raise RefusedError("bad_box", "not of the size that it says")
+
+
+def _find_tables(data: bytes, size: int) -> dict[str, Table]:
+    """Return the tables of a BoxCopy, within the first `size` bytes of a box."""
+    records = {
+        "comm": COMM, "key": KEY, "hist": HIST, "op": OP, "peer": PEER, "line": LINE, "net": NET,
+    }  # fmt: skip
+    return {f"{word}s": find_table(data, size, word, one) for word, one in records.items()}
+
+
+def copy_box(fd: int, size: int) -> BoxCopy:
+    """Return a copy of a box of `size` bytes.
+
+    Raises:
+        RefusedError: not a box, or one that contradicts itself; the reason is `bad_box`.
+    """
+    if not HEADER.size <= size <= BOX_BYTES_MAX:
+        raise RefusedError("bad_box", f"{size} bytes")
+    header = read_at(fd, HEADER.size, 0)
+    if len(header) != HEADER.size:
+        raise RefusedError("bad_box", "cut short while it was read")
+    check_header(header, size)
+    # Those that this is about come first in a box: what is behind them is not read.
+    end = max(table.offset + table.length for table in _find_tables(header, size).values())
+    data = read_at(fd, max(end, HEADER.size), 0)
+    if len(data) < end:
+        raise RefusedError("bad_box", "cut short while it was read")
+    check_header(data, size)
+    copy = BoxCopy(data, **_find_tables(data, len(data)))
+    if copy.hists.count != copy.keys.count:
+        raise RefusedError("bad_box", "not one histogram for each key")
+    return copy
+
+
+def _was_adding(fd: int, copy: BoxCopy, table: Table, ops: Reader, begun: Reader) -> bool:
+    """Tell whether something was added to a table while the copy was made, or half of it was."""
+    again = read_at(fd, table.length, table.offset)
+    if len(again) < table.length:
+        return True
+    before = table.rows(copy.data, ops)
+    return any(row != now for row, now in zip(before, begun.words.iter_unpack(again), strict=True))
+
+
+def has_moved(fd: int, copy: BoxCopy, alive: bool) -> bool:
+    """Tell whether anything was enqueued, completed or folded while the copy was made.
+
+    A process that died while adding left one operation half added, which is no more
+    than its due; one that died while folding left figures that belong to nobody.
+    """
+    if not alive:
+        return HEADER.number(copy.data, "layout_seq") % 2 == 1
+    if _was_adding(fd, copy, copy.keys, _KEY_OPS, _KEY_BEGUN):
+        return True
+    if _was_adding(fd, copy, copy.peers, _PEER_OPS, _PEER_BEGUN):
+        return True
+    if _was_adding(fd, copy, copy.comms, _COMM_OPS, _COMM_OPS):
+        return True
+    # Last of all, so that nothing was folded since the copy began, with its header.
+    header = read_at(fd, HEADER.size, 0)
+    sequence = HEADER.number(copy.data, "layout_seq")
+    return (
+        len(header) < HEADER.size
+        or sequence % 2 == 1
+        or sequence != HEADER.number(header, "layout_seq")
+    )

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `nccl-inspector analyze`.
+
+It imports what it needs itself, because the agent runs through the same cli.py.
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from nccl_inspector.commands.card_output import Wish, card_options, exit_judging, write_card
+from nccl_inspector.settings.config import read_config
+
+if TYPE_CHECKING:
+    from nccl_inspector.capture.engine import Progress
+
+_path = click.Path(path_type=Path)
+
+
+@contextmanager
+def _bar() -> "Iterator[Progress | None]":
+    """Give what draws a bar on a terminal; elsewhere nothing."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    with click.progressbar(length=1, label="reading", file=sys.stderr) as bar:
+
+        def show(done: int, total: int) -> None:
+            bar.length = total
+            bar.update(done - bar.pos)
+
+        yield show
+
+
+@click.command()
+@click.argument("directory", type=_path)
+@click.option("--parquet", type=_path, help="Write all operations to this file, too.")
+@click.option("--conf", type=_path, help="Configuration file in place of the usual one.")
+@card_options
+@click.pass_context
+def analyze(
+    context: click.Context,
+    /,
+    directory: Path,
+    parquet: Path | None,
+    conf: Path | None,
+    **wished: Any,
+) -> None:
+    """Judge a job by the JSON lines below DIRECTORY, ours or NVIDIA's (v4.0 to v4.4).
+
+    Operations are joined over the ranks by their numbers, so the figures are exact. In TMPDIR it
+    needs some 30 bytes for each operation. Exit status as of report.
+    """
+
+    from nccl_inspector.capture.analyze import analyze_directory
+
+    def make() -> int:
+        wish = Wish(sendmail=read_config(conf).sendmail, **wished)
+        return write_card(analyze_directory(directory, parquet, _bar()), wish)
+
+    exit_judging(context, make)

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `nccl-inspector compare`: what changed from one job to another.
+
+It imports what it needs itself: the agent runs through the same cli.py and needs no memory for
+SQLite and the analysis.
+"""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from nccl_inspector.commands.options import all_option, conf_option, json_option
+from nccl_inspector.settings.config import read_config
+
+
+@click.command()
+@click.argument("a")
+@click.argument("b")
+@conf_option
+@all_option
+@json_option
+def compare(a: str, b: str, conf: Path | None, everything: bool, as_json: bool) -> None:
+    """Say what changed from job A to job B, such as the same script yesterday and today.
+
+    JOB.ATTEMPT means an earlier attempt. Times are compared with what the histograms can tell
+    apart, the rest is called noise.
+    """
+    from nccl_inspector.analysis.history.compare import compare as compare_cards
+    from nccl_inspector.report.stored import find_card
+    from nccl_inspector.store.rows import nodes_of
+    from nccl_inspector.store.text import difference_text
+
+    config = read_config(conf)
+    first, second = (find_card(words, config.report_dir, config.store_dir) for words in (a, b))
+    difference = compare_cards(first, second, set(nodes_of(first)), set(nodes_of(second)))
+    if as_json:
+        click.echo(json.dumps(asdict(difference)))
+    else:
+        click.echo(difference_text(difference, everything), nl=False)

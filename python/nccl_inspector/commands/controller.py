@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `nccl-inspector controller`."""
+
+import logging
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from nccl_inspector.errors import InspectorError
+from nccl_inspector.settings.config import read_config
+
+_path = click.Path(path_type=Path)
+
+
+@click.command()
+@click.option("--conf", type=_path, help="Configuration file in place of the usual one.")
+@click.option("--once", is_flag=True, help="What is due now, then end: for a timer.")
+@click.option("--rebuild", is_flag=True, help="Make the index anew of the stored reports, and end.")
+@click.option("--status", "show", is_flag=True, help="Say how the service fares, and end.")
+@click.option("--controller-dir", type=_path, help="In place of the setting controller_dir.")
+def controller(
+    conf: Path | None, once: bool, rebuild: bool, show: bool, controller_dir: Path | None
+) -> None:
+    """Make and keep the reports of ended jobs, beside slurmctld (a service; never as root).
+
+    It takes what EpilogSlurmctld queued, waits for the nodes' summaries (controller_wait), and
+    stores the report where the job's user and report_group can read it.
+    """
+    # Here, because the agent runs through the same cli.py and needs no memory for SQLite.
+    import sqlite3
+
+    from nccl_inspector.controller.making import rebuild as rebuild_index
+    from nccl_inspector.controller.service import alone, run_controller
+    from nccl_inspector.controller.status import read_status, status_text
+    from nccl_inspector.controller.wiring import usual_makers
+
+    logging.basicConfig(format="%(name)s: %(message)s", level=logging.INFO)
+    config = read_config(conf)
+    config = replace(config, controller_dir=controller_dir or config.controller_dir)
+    if show:
+        click.echo(status_text(read_status(config.controller_dir), time.time()), nl=False)
+        return
+    if rebuild:
+        with alone(config):
+            try:
+                done, refused = rebuild_index(config)
+            except (OSError, sqlite3.Error) as err:
+                raise InspectorError(f"{config.store_dir}: not rebuilt: {err}") from err
+        click.echo(f"{done} reports are in the index, {refused} could not be read")
+        return
+    left = run_controller(config, usual_makers(config), once)
+    if once and left:
+        click.echo(f"{left} ended jobs wait for their nodes' summaries, or for another try")

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `nccl-inspector nodes`: on which nodes jobs were slow again and again.
+
+It imports what it needs itself: the agent runs through the same cli.py and needs no memory for
+SQLite and the analysis.
+"""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from nccl_inspector.commands.options import all_option, conf_option, json_option
+from nccl_inspector.settings.config import read_config
+
+
+@click.command()
+@conf_option
+@click.option("--last", type=click.IntRange(1, 100_000), default=1000, show_default=True,
+              help="How many jobs are looked at.")  # fmt: skip
+@click.option("--each-job", is_flag=True,
+              help="Count jobs, not users: where all jobs are one account's.")  # fmt: skip
+@all_option
+@json_option
+def nodes(conf: Path | None, last: int, each_job: bool, everything: bool, as_json: bool) -> None:
+    """Name nodes on which jobs were slow again and again, with the evidence.
+
+    A hint for a health check, never a reason to drain: a node is compared with others by how the
+    jobs of each user fared there beside the same user's other jobs. Two users at least must have
+    fared badly; of your own jobs alone, each counts.
+    """
+    from nccl_inspector.analysis.history.slow_nodes import score_nodes
+    from nccl_inspector.store.index import reading
+    from nccl_inspector.store.queries import last_jobs
+    from nccl_inspector.store.text import nodes_text
+
+    with reading(read_config(conf).store_dir) as (index, all_jobs):
+        jobs = last_jobs(index, last)
+    each_job |= not all_jobs
+    scores = score_nodes(jobs, each_job=each_job)
+    if as_json:
+        click.echo(json.dumps({"jobs": len(jobs), "nodes": [asdict(one) for one in scores]}))
+    else:
+        click.echo(nodes_text(scores, len(jobs), everything, each_job=each_job), nl=False)

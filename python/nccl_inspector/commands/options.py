@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options that several commands have."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from nccl_inspector.settings.config import Config, read_config
+
+path_type = click.Path(path_type=Path)
+conf_option = click.option(
+    "--conf", type=path_type, help="Configuration file in place of the usual one."
+)
+run_dir_option = click.option("--run-dir", type=path_type, help="In place of the setting run_dir.")
+report_dir_option = click.option(
+    "--report-dir", type=path_type, help="In place of the setting report_dir."
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="The figures, as JSON.")
+all_option = click.option("--all", "everything", is_flag=True, help="Cut no table short.")
+
+
+def read_settings(
+    conf: Path | None, run_dir: Path | None = None, report_dir: Path | None = None
+) -> Config:
+    """Return the settings, with directories from the command line in place of theirs."""
+    config = read_config(conf)
+    return replace(
+        config,
+        run_dir=run_dir or config.run_dir,
+        report_dir=report_dir or config.report_dir,
+    )

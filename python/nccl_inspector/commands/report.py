@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `nccl-inspector report`.
+
+What makes a card is imported when it is needed, because the agent runs through the same cli.py and
+has no use for the analysis.
+"""
+
+import gc
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from nccl_inspector.commands.card_output import Wish, card_options, exit_judging, write_card
+from nccl_inspector.errors import InspectorError
+from nccl_inspector.model.card import Card
+from nccl_inspector.settings.config import Config, read_config
+from nccl_inspector.slurm.array_task import find_array_task
+from nccl_inspector.slurm.job_argument import job_or_task
+
+_path = click.Path(path_type=Path)
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """What a card is to be made of."""
+
+    job: int | str
+    attempt: int | None
+    prometheus: str
+    output: Path | None
+    patterns: tuple[re.Pattern[str], ...]
+
+
+# Until the process ends: to free the records of a large job takes as long as to write its report.
+_kept: list[object] = []
+
+
+def _make(source: _Source, config: Config) -> Card:
+    from nccl_inspector.report.make import make_card
+    from nccl_inspector.report.sources import Asked
+    from nccl_inspector.summary.attempts import load_summaries
+
+    def slurms_number(task: str) -> int | None:
+        from nccl_inspector.slurm.find import find_record
+
+        record, _ = find_record(task, config)
+        # One that asks for the array itself, or for a task that has no number yet, gets no other's.
+        return record.job_id if record and record.array_task == task else None
+
+    job = source.job
+    if source.prometheus:
+        from nccl_inspector.prometheus.source import prometheus_card
+
+        if not isinstance(job, int):
+            raise InspectorError("of an array's task give its own number, sacct's JobIDRaw")
+        return prometheus_card(source.prometheus, job)
+    job_id = job if isinstance(job, int) else find_array_task(job, config.report_dir, slurms_number)
+    loaded = load_summaries(job_id, config.report_dir, source.attempt)
+    _kept.append(loaded)
+    asked = Asked(True, source.output, source.patterns)
+    return make_card(loaded, config, asked, second_process=True)
+
+
+def _patterns(
+    _context: click.Context, _parameter: click.Parameter, texts: tuple[str, ...]
+) -> tuple[re.Pattern[str], ...]:
+    if not texts:
+        return ()
+    from nccl_inspector.analysis.slow_times.throughput import compile_pattern
+
+    try:
+        return tuple(map(compile_pattern, texts))
+    except ValueError as err:
+        raise click.BadParameter(str(err)) from err
+
+
+@click.command()
+@click.argument("job", metavar="JOB_ID|ARRAY_TASK", callback=job_or_task)
+@click.option("--conf", type=_path, help="Configuration file in place of the usual one.")
+@click.option("--report-dir", type=_path, help="In place of the setting report_dir.")
+@click.option(
+    "--attempt",
+    type=click.IntRange(min=0),
+    help="Of a requeued job: which; the latest when not given.",
+)
+@click.option(
+    "--prometheus", metavar="URL", default="", help="By its series, where its files are gone."
+)
+@click.option(
+    "--output", type=_path, help="The job's output, for its throughput; else where Slurm says."
+)
+@click.option(
+    "--throughput",
+    "patterns",
+    metavar="REGEX",
+    multiple=True,
+    callback=_patterns,
+    help="How a line of it tells that: a group named value, seconds or milliseconds.",
+)
+@card_options
+@click.pass_context
+def report(
+    context: click.Context,
+    /,
+    job: int | str,
+    conf: Path | None,
+    report_dir: Path | None,
+    attempt: int | None,
+    prometheus: str,
+    output: Path | None,
+    patterns: tuple[re.Pattern[str], ...],
+    **wished: Any,
+) -> None:
+    """Judge an ended job: who was slow, since when, why, and what to do.
+
+    Exit status 0: healthy; 1: warnings; 2: critical, or a wrong option; 3: not enough data to tell,
+    or no report, and standard error says why.
+    """
+
+    def make() -> int:
+        gc.disable()  # for a second or ten, in which nearly all that is made stays
+        config = read_config(conf)
+        config = replace(config, report_dir=report_dir or config.report_dir)
+        card = _make(_Source(job, attempt, prometheus, output, patterns), config)
+        return write_card(card, Wish(sendmail=config.sendmail, **wished))
+
+    exit_judging(context, make)

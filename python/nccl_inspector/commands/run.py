@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `nccl-inspector run`."""
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+
+from nccl_inspector.errors import InspectorError
+from nccl_inspector.run.gather import job_head, read_boxes, write_summaries
+from nccl_inspector.run.launch import measured, run_command, why_not
+from nccl_inspector.settings.config import read_config
+
+_TRIES = 1000
+PACKAGE_DIR = Path("/usr/lib/nccl-inspector")
+
+
+def _say(words: str) -> None:
+    click.echo(f"nccl-inspector: {words}", err=True)
+
+
+def _make_directory(wanted: Path | None, environ: Mapping[str, str]) -> Path:
+    """Return a new directory, open to its user alone."""
+    if wanted:
+        wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return wanted.resolve()
+    stem = f"nccl-inspector-{environ.get('SLURM_JOB_ID') or os.getpid()}"
+    for number in range(_TRIES):
+        path = Path(stem + (f".{number}" if number else "")).resolve()
+        try:
+            path.mkdir(mode=0o700)
+        except FileExistsError:
+            continue
+        return path
+    raise InspectorError(f"there are {_TRIES} directories {stem}.* already")
+
+
+def _report_text(job_id: int, report_dir: Path) -> str:
+    """Return the report of a job as text, by its summaries alone: the job still runs."""
+    from nccl_inspector.render.text import render_text
+    from nccl_inspector.report.assemble import build_card
+    from nccl_inspector.summary.attempts import load_summaries
+
+    return render_text(build_card(load_summaries(job_id, report_dir, None)))
+
+
+def _report(directory: Path, start_s: int) -> None:
+    head = job_head(os.environ, start_s)
+    found = read_boxes(directory)
+    if not found.nodes:
+        _say(
+            "; ".join(found.problems)
+            or "no process has used NCCL, or its directory cannot be seen from the nodes "
+            f"({directory})"
+        )
+        return
+    write_summaries(found, head, directory)
+    click.echo(_report_text(head.job_id, directory), err=True, nl=False)
+    again = f"nccl-inspector report {head.job_id} --report-dir {directory}"
+    _say(f"the report again: {again}")
+
+
+def _prepare(profiler: Path | None, wanted: Path | None) -> tuple[dict[str, str], Path | None]:
+    """Return the environment of the command, and where its boxes will be; None: nowhere."""
+    try:
+        # Of a name that the loader looks for it is known where the package has the file.
+        plugin = (profiler or PACKAGE_DIR / read_config(None).profiler).resolve()
+        reason = why_not(os.environ, plugin)
+        if not reason:
+            directory = _make_directory(wanted, os.environ)
+            return measured(os.environ, plugin, directory), directory
+    except OSError as err:
+        reason = f"{err.filename}: {err.strerror}"
+    except InspectorError as err:
+        reason = str(err)
+    _say(f"not measured: {reason}")
+    return dict(os.environ), None
+
+
+@click.command("run", context_settings={"ignore_unknown_options": True})
+@click.option(
+    "--dir",
+    "wanted",
+    type=click.Path(path_type=Path),
+    help="Where the figures go: a directory that all nodes see. "
+    "[default: a new nccl-inspector-JOBID here]",
+)
+@click.option(
+    "--profiler",
+    type=click.Path(path_type=Path),
+    help="The profiler plugin. [default: the site's]",
+)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.pass_context
+def run(
+    context: click.Context, wanted: Path | None, profiler: Path | None, command: tuple[str, ...]
+) -> None:
+    """Run COMMAND with the profiler plugin, then print its report to standard error.
+
+    For jobs that the site does not measure: no root, no hooks, no agent. As in `nccl-inspector
+    run -- srun python train.py`. The command is run whatever happens, and the exit status is
+    its own.
+    """
+    start_s = int(time.time())
+    environ, directory = _prepare(profiler, wanted)
+    status, why = run_command(command, environ)
+    if why:
+        _say(why)
+    if directory:
+        try:
+            _report(directory, start_s)
+        except InspectorError as err:
+            _say(f"no report: {err}")
+    context.exit(status)

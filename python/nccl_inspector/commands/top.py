@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `nccl-inspector top`."""
+
+from pathlib import Path
+
+import click
+
+from nccl_inspector.live.nodeview import NodeView
+from nccl_inspector.live.top import INTERVAL_S, PROMETHEUS_INTERVAL_S, Source, Wish, run_top
+from nccl_inspector.prometheus.node_view import PrometheusView, window_s
+from nccl_inspector.settings.config import read_config
+from nccl_inspector.slurm.job_argument import optional_job_id
+
+_path = click.Path(path_type=Path)
+
+
+def _window(_context: click.Context, _parameter: click.Parameter, text: str) -> str:
+    if not window_s(text):
+        raise click.BadParameter("not a time like 90s, 2m or 1h")
+    return text
+
+
+@click.command()
+@click.argument("job_id", callback=optional_job_id, required=False)
+@click.option("--conf", type=_path, help="Configuration file in place of the usual one.")
+@click.option("--run-dir", type=_path, help="In place of the setting run_dir.")
+@click.option(
+    "--prometheus", metavar="URL", default="", help="Of the cluster's jobs, by its series."
+)
+@click.option("--window", default="2m", callback=_window, help="What Prometheus takes rates over.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.1, max=3600),
+    help="Seconds between two looks: 2 at boxes, 10 with Prometheus.",
+)
+@click.option("--once", is_flag=True, help="One table; without a terminal always so.")
+@click.option("--json", "as_json", is_flag=True, help="The figures, once.")
+@click.pass_context
+def top(
+    context: click.Context,
+    job_id: int | None,
+    conf: Path | None,
+    run_dir: Path | None,
+    prometheus: str,
+    window: str,
+    interval: float | None,
+    once: bool,
+    as_json: bool,
+) -> None:
+    """Show what this node's jobs do now, the worst first; with JOB_ID its ranks, too.
+
+    Users see their own jobs, root sees all. Exit status 1: the job asked for is not there.
+    """
+    source: Source
+    if prometheus:
+        source = PrometheusView(prometheus, job_id, window)
+    else:
+        source = NodeView(run_dir or read_config(conf).run_dir, job_id)
+    usual_s = PROMETHEUS_INTERVAL_S if prometheus else INTERVAL_S
+    wish = Wish(job_id, interval or usual_s, once, as_json)
+    context.exit(0 if run_top(source, wish) else 1)

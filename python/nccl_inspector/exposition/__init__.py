@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prometheus' text: the tables of metrics and labels, writing and reading it."""

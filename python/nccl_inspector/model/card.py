@@ -1,0 +1,475 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The report card as data. Its fields are the keys of `report --json` (render/json.py).
+
+Times are Unix seconds, durations `_ns` or `_s`, bandwidths `_gbs` are GB/s of 1e9 bytes, shares
+and deltas are fractions of one. None: not known, or not defined; never a made-up number.
+"""
+
+from dataclasses import dataclass, field
+
+from nccl_inspector.model.card_hosts import HostTimes
+from nccl_inspector.model.card_labels import Labels
+from nccl_inspector.model.card_network import Network
+
+SCHEMA_VERSION = "1.0.0"
+
+HEALTHY, DEGRADED, HUNG, FAILED = "HEALTHY", "DEGRADED", "HUNG", "FAILED"
+NO_DATA, CANNOT_TELL = "NO DATA", "CANNOT TELL"
+STATUSES = HEALTHY, DEGRADED, HUNG, FAILED, NO_DATA, CANNOT_TELL
+
+# What a DEGRADED or FAILED job suffered from.
+NETWORK, NVLINK, STRAGGLER, OUTSIDE = "network", "nvlink", "straggler", "outside communication"
+COMMUNICATION, OTHER, UNKNOWN = "communication", "other", "unknown"
+CAUSES = NETWORK, NVLINK, STRAGGLER, OUTSIDE, COMMUNICATION, OTHER, UNKNOWN
+
+INFO, WARNING, CRITICAL = "I", "W", "C"
+SEVERITIES = INFO, WARNING, CRITICAL
+# high: two independent sources agree; medium: one that is strong; low: inference.
+HIGH, MEDIUM, LOW = "high", "medium", "low"
+CONFIDENCES = HIGH, MEDIUM, LOW
+
+# What became of an operation that never ended. DIVERGENT: some never called it. BLOCKED: some
+# called it and are elsewhere, or wait in another communicator. TRANSPORT: all are in it.
+DIVERGENT, MISMATCHED, BLOCKED, TRANSPORT = "divergent", "mismatched", "blocked", "transport"
+DEAD, NOT_MEASURED, DEADLOCK = "dead", "dead or not measured", "deadlock"
+HANG_VERDICTS = DIVERGENT, MISMATCHED, BLOCKED, NETWORK, TRANSPORT, DEAD, NOT_MEASURED, DEADLOCK
+
+# What operations of a communicator go over.
+CLASSES = "nvlink", "host", "net", "mixed", "unknown"
+
+EXIT_HEALTHY, EXIT_WARNING, EXIT_CRITICAL, EXIT_NO_DATA = 0, 1, 2, 3
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """From when to when."""
+
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Entity:
+    """Who or what a finding is about; `kind`: rank, node, gpu, port, pair, communicator, job.
+
+    Kind and name say which it is. The other fields say where to find it, as far as that is known.
+    """
+
+    kind: str
+    name: str
+    node: str = ""
+    gpu: str = ""  # as `nvidia-smi` and the counters number it: `GPU7`
+    gpu_uuid: str = ""
+    pci_bus_id: str = ""
+    pid: int | None = None
+    procid: int | None = None  # SLURM_PROCID
+    port: str = ""  # of a network adapter: `mlx5_4/1`
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """A figure that a finding stands on.
+
+    `source`: boxes, counters, throughput, slurm, baseline, prometheus or json. `reference` is what
+    the value is compared with, in the same unit.
+    """
+
+    source: str
+    metric: str
+    value: float
+    unit: str
+    reference: float | None = None
+    count: int | None = None  # of what the value was taken from
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that the reader should know, with who, since when, why, and what to do.
+
+    `cost_s` is wall time of the job, `cost_share` that of all its time. `victims` are those that
+    only waited for the entities, who are the cause.
+    """
+
+    rule: str  # a word that does not change between releases
+    severity: str
+    confidence: str
+    title: str  # a line: what and who
+    detail: str  # the figures in words
+    period: Period | None = None
+    entities: tuple[Entity, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+    actions: tuple[str, ...] = ()
+    cost_s: float | None = None
+    cost_share: float | None = None
+    cause: str = ""  # of CAUSES; empty: the rule says it
+    victims: tuple[Entity, ...] = ()
+    next: str = ""  # one command to run next
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The one answer. `cost_s`: what it cost the job in wall time, `cost_share` of that time."""
+
+    status: str
+    cause: str  # of CAUSES; empty when healthy or without data
+    confidence: str
+    summary: str
+    cost_s: float | None = None
+    cost_share: float | None = None
+    waiting_share: float | None = None  # of the ranks' time in collectives
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """A component of a heterogeneous job; the nodes that have no summary are among its own."""
+
+    job_id: int
+    nodelist: str
+    nodes_missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What Slurm and the hooks say of the job; texts are empty and numbers None where they do not.
+
+    `attempts` are those with summaries, `restart` the one that is shown.
+    """
+
+    job_id: int
+    name: str = ""
+    user: str = ""
+    account: str = ""
+    partition: str = ""
+    cluster: str = ""
+    state: str = ""  # Slurm's word, such as COMPLETED
+    exit_code: str = ""  # `0:15`: code and signal
+    start_s: float | None = None
+    end_s: float | None = None
+    num_nodes: int | None = None
+    nodelist: str = ""
+    array_task: str = ""  # `810_3`
+    het_components: tuple[int, ...] = ()
+    restart: int = 0
+    attempts: tuple[int, ...] = ()
+    steps: int = 0
+    submit_line: str = ""
+    switches_asked: str = ""  # `1@10:00`: --switches
+    segment_asked: int | None = None  # --segment
+    switches_used: tuple[str, ...] = ()  # leaf switches or blocks of its nodes
+    components: tuple[Component, ...] = ()  # those of het_components
+    uid: int | None = None
+    script: str = ""  # fingerprint of what was submitted: alike for the same script
+    by_slurm: bool = True  # else job_id is a process id of `nccl-inspector run`; 0: not known
+
+    @property
+    def wall_s(self) -> float | None:
+        """How long it ran; None: it is not known."""
+        if self.start_s is None or self.end_s is None:
+            return None
+        return self.end_s - self.start_s
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What it ran with."""
+
+    nccl: tuple[str, ...] = ()  # versions, as `2.30.7`
+    plugin_versions: tuple[str, ...] = ()
+    gpu_models: tuple[str, ...] = ()
+    gpus: int = 0
+    ports: tuple[str, ...] = ()  # kinds of network ports with their number, as `8 x 400 Gb/s IB`
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A source and whether it was there: present, partial, absent; `detail` in words."""
+
+    source: str
+    state: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Something that was not measured, or otherwise, and of whom; `kind`: process or node."""
+
+    words: str
+    kind: str
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DataQuality:
+    """What the card rests on, and what it lacks."""
+
+    ranks_expected: int | None
+    ranks_seen: int
+    nodes_missing: tuple[str, ...]
+    killed: tuple[str, ...]  # processes that died without finalizing, in words
+    dropped: dict[str, int]  # events that were not measured, by reason
+    refused: dict[str, int]  # records that could not be read, by reason
+    timing: str  # gpu, cpu, mixed or none
+    inputs: tuple[Input, ...]
+    missing: tuple[str, ...]  # what else is missing or odd, in words
+    gaps: tuple[Gap, ...] = ()
+    counters_nodes: int | None = None  # whose links and GPUs were sampled; None: not known
+
+
+@dataclass(frozen=True, slots=True)
+class Communicator:
+    """A communicator as all its ranks together saw it; `transport` of CLASSES."""
+
+    id: str  # hexadecimal, `0x5e1f`
+    name: str
+    transport: str
+    nranks: int
+    nnodes: int
+    nodes: tuple[str, ...]
+    ranks_seen: int
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """One kind of operation of one communicator, over its ranks."""
+
+    communicator: str  # its id
+    func: str
+    size_class: int  # floor(log2(bytes))
+    algo_proto: str
+    count: int  # of the busiest rank
+    time_ns: float  # T, without waiting; of Send and Recv where nothing tells it the median
+    bus_gbs: float | None
+    waiting_share: float | None
+    waiting_included: bool = False  # the time is not T: nothing told the ranks' times apart
+    expected_gbs: float | None = None
+    expected_source: str = ""
+    baseline_delta: float | None = None
+    notes: tuple[str, ...] = ()
+    waited_for: str = ""  # the process, in words; empty: nobody stands out
+    waited_for_node: str = ""
+    time_error_ns: float | None = None  # standard error of `time_ns`
+
+
+@dataclass(frozen=True, slots=True)
+class Transport:
+    """One transport class, of the busiest rank.
+
+    `busy_s` is summed over its operations, which overlap where it has several streams.
+    `wall_share` is of the job's time, so at most 1; where operations overlap it is an upper bound.
+    """
+
+    transport: str
+    busy_s: float
+    wall_share: float | None
+    waiting_share: float | None
+    bus_gbs: float | None
+    baseline_delta: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A line of the time line: the bus bandwidth by T in each window, None where there is none."""
+
+    transport: str
+    communicator: str
+    func: str
+    size_class: int
+    bus_gbs: tuple[float | None, ...]
+    operations: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Degradation:
+    """A time in which something was slow. `depth` is negative: -0.28 of the baseline.
+
+    `kind`: transport, straggler or both. The bandwidths of a straggler's are those that the typical
+    rank felt, waiting included. Cost: wall time of the process that lost most, at most: what the
+    application hid behind computing is in it.
+    """
+
+    period: Period
+    transport: str
+    communicator: str
+    func: str
+    size_class: int
+    depth: float
+    baseline_gbs: float
+    bus_gbs: float
+    explained_share: float | None = None  # of the dip in throughput, where that is known
+    kind: str = "transport"
+    communicators: tuple[str, ...] = ()  # ids of all that were slow then
+    cost_s: float | None = None
+    cost_share: float | None = None  # of the job's wall time
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """The job's own figure of progress over the same windows."""
+
+    unit: str
+    source: str  # stdout, mark
+    values: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TimeLine:
+    """Windows of one length; `too_short`: fewer than the detector needs."""
+
+    window_s: int = 0
+    start_s: int = 0
+    windows: int = 0
+    series: tuple[Series, ...] = ()
+    throughput: Throughput | None = None
+    degradations: tuple[Degradation, ...] = ()
+    too_short: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Straggler:
+    """A process that its peers waited for. `kind`: host, gpu or unknown."""
+
+    rank: str  # in words, as `rank 17`
+    node: str
+    gpu: str
+    late_ns: float  # median
+    z: float | None
+    windows_share: float | None  # of those with enough operations
+    waited_ns: float  # by all peers together
+    kind: str
+    communicators: tuple[str, ...]  # ids in which it is named
+    flagged: bool  # by all the rules; else only the slowest
+    member_of: int = 0  # communicators that it is in and that have figures; 0: not known
+    confidence: str = LOW  # of CONFIDENCES
+    windows: int = 0  # with enough operations; 0: no time line told when
+    period: Period | None = None  # from the first window in which it was late to the last
+    queued_ns: float | None = None  # its mean wait in its GPU's queue, if that tells a kind
+    peers_queued_ns: float | None = None  # that of its peers
+    queue_looks: int = 0  # on how many looks that stands
+
+
+@dataclass(frozen=True, slots=True)
+class LastCall:
+    """The last operation that a process called, or the one that it is in.
+
+    `since_s`: it called nothing after that, Unix time. `func` is empty where it is not known.
+    """
+
+    process: str
+    communicator: str
+    op_index: int
+    func: str
+    since_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Hang:
+    """An operation that some wait for and others never came to. Names are of processes."""
+
+    communicator: str
+    op_index: int
+    func: str
+    since_s: float | None
+    age_s: float
+    verdict: str  # of HANG_VERDICTS
+    waiting: tuple[str, ...] = ()
+    never_issued: tuple[str, ...] = ()
+    mismatched: tuple[str, ...] = ()
+    not_started: tuple[str, ...] = ()
+    dead: tuple[str, ...] = ()  # gone, stopped, or without a sign of life
+    roots: tuple[str, ...] = ()  # over all communicators; none: not known
+    not_measured: tuple[str, ...] = ()  # of which it is not known whether they called it
+    confirmed: bool = True  # else only suspected: it might have ended, had the job gone on
+    last: tuple[LastCall, ...] = ()  # of the roots
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """What a link or a GPU counted while the job ran, where it means something."""
+
+    node: str
+    device: str
+    kind: str
+    name: str
+    delta: float
+    unit: str
+    severity: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineMetric:
+    """A figure of this job beside those of similar ones."""
+
+    name: str
+    value: float
+    unit: str
+    median: float
+    mad: float
+    z: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class OthersMetric:
+    """A figure of this job beside other users' jobs: information, never part of a verdict.
+
+    `median` is that of the users' own medians: each user counts once, however many jobs they ran.
+    """
+
+    name: str
+    value: float
+    unit: str
+    median: float
+    users: int
+    jobs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """Similar jobs of the same user; `differs`: fields of the key that were allowed to differ.
+
+    `others`: similar jobs of at least five other users, as information.
+    """
+
+    jobs: int
+    differs: tuple[str, ...]
+    metrics: tuple[BaselineMetric, ...]
+    others_jobs: int = 0
+    others_users: int = 0
+    others: tuple[OthersMetric, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """Everything."""
+
+    job: Job
+    verdict: Verdict
+    environment: Environment
+    data_quality: DataQuality
+    findings: tuple[Finding, ...] = ()
+    communicators: tuple[Communicator, ...] = ()
+    operations: tuple[Operations, ...] = ()
+    transports: tuple[Transport, ...] = ()
+    timeline: TimeLine = field(default_factory=TimeLine)
+    stragglers: tuple[Straggler, ...] = ()
+    hangs: tuple[Hang, ...] = ()
+    counters: tuple[Counter, ...] = ()
+    baseline: Baseline | None = None
+    heat: tuple[
+        tuple[str, tuple[float | None, ...]], ...
+    ] = ()  # process in words, lateness ns per window
+    network: Network | None = None  # None: no network detail was taken
+    hosts: HostTimes | None = None  # None: the host's time in NCCL was not measured
+    labels: Labels | None = None  # None: NCCL told no tag, symmetric kernel or root
+
+    @property
+    def exit_code(self) -> int:
+        """0 healthy, 1 warnings, 2 critical, 3 not enough data."""
+        if any(one.severity == CRITICAL for one in self.findings):
+            return EXIT_CRITICAL
+        if self.verdict.status in (NO_DATA, CANNOT_TELL):
+            return EXIT_NO_DATA
+        if any(one.severity == WARNING for one in self.findings):
+            return EXIT_WARNING
+        return EXIT_HEALTHY

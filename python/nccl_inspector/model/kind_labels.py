@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Communicators and kinds of operation as the labels of our series, or of NVIDIA's, tell them."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nccl_inspector.model.bandwidth import UNITS, size_class
+from nccl_inspector.system.printable import visible
+
+TEXT_CHARS_MAX = 256
+SIZE_CLASS_MAX = 63
+# A number of ranks or nodes, in text and as such.
+_WHOLE = re.compile("[0-9]{1,9}")
+WHOLE_MAX = 10**9 - 1
+_SIZE = re.compile(rf"([0-9]{{1,9}})-[0-9]{{1,9}}({'|'.join(UNITS)})")
+
+NET, MIXED, UNKNOWN = "net", "mixed", "unknown"
+
+
+def transport_by_shape(nranks: int, nnodes: int) -> str:
+    """Return what a communicator goes over, as far as so many ranks on so many nodes tell.
+
+    The ranks of one node may use NVLink or not: only what is known of its GPUs tells
+    (analysis/transport/classes.py).
+    """
+    if not nranks or nnodes <= 1:
+        return UNKNOWN
+    return NET if nnodes == nranks else MIXED
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Comm:
+    """A communicator by its labels; `id` is empty where NVIDIA's plugin measured."""
+
+    id: str
+    name: str
+    nranks: int
+    nnodes: int
+
+    @property
+    def shown(self) -> str:
+        """What stands for it in the card."""
+        return self.id or f"{self.name or 'unknown'} ({self.nranks} ranks, {self.nnodes} nodes)"
+
+    @property
+    def transport(self) -> str:
+        """What it goes over, as far as its shape tells."""
+        return transport_by_shape(self.nranks, self.nnodes)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Kind:
+    """A kind of operation of a communicator."""
+
+    comm: Comm
+    func: str
+    size_class: int
+    algo_proto: str
+
+
+def size_class_of(label: str) -> int | None:
+    """Return the class of the label `message_size`, ours or NVIDIA's; None: it is none."""
+    match = _SIZE.fullmatch(label)
+    if not match:
+        return None
+    found = size_class(int(match[1]) << (10 * UNITS.index(match[2])))
+    return found if found <= SIZE_CLASS_MAX else None
+
+
+def comm_of(labels: Mapping[str, str]) -> Comm | None:
+    """Return the communicator, None where the labels are not ours or NVIDIA's."""
+    sizes = labels.get("nranks", ""), labels.get("n_nodes", "")
+    if not all(map(_WHOLE.fullmatch, sizes)):
+        return None
+    id_, name = (visible(labels.get(one, ""))[:TEXT_CHARS_MAX] for one in ("comm", "comm_name"))
+    return Comm(id_, name, int(sizes[0]), int(sizes[1]))
+
+
+def kind_of(labels: Mapping[str, str], func_label: str) -> Kind | None:
+    """Return the kind, None where the labels are not ours or NVIDIA's."""
+    comm, size = comm_of(labels), size_class_of(labels.get("message_size", ""))
+    func = visible(labels.get(func_label, ""))[:TEXT_CHARS_MAX]
+    if comm is None or size is None or not func:
+        return None
+    return Kind(comm, func, size, visible(labels.get("algo_proto", ""))[:TEXT_CHARS_MAX])

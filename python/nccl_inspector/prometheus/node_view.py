@@ -1,0 +1,331 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The live view of a cluster, by the series in its Prometheus."""
+
+import re
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
+
+from nccl_inspector.analysis.hang.age import SUSPECT_S
+from nccl_inspector.errors import InspectorError
+from nccl_inspector.live.model import (
+    P2P,
+    Flow,
+    Job,
+    Kind,
+    Rank,
+    Trouble,
+    View,
+    class_of,
+    gather,
+    natural,
+    order_of,
+)
+from nccl_inspector.live.troubles import age_words
+from nccl_inspector.model.bandwidth import bus_factor
+from nccl_inspector.prometheus.api import Api, Sample
+from nccl_inspector.prometheus.promql import GPU, JOB, Questions
+
+Row = tuple[str, ...]  # the values of the labels that a row is about
+
+# Who waits least is named when the others do at all, and twice as much.
+LATE_RANKS_MIN, LATE_WAITING_MIN = 3, 0.1
+
+_WINDOW_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_WINDOW = re.compile(r"([1-9][0-9]{0,5})(ms|s|m|h)")
+_STATES = {
+    "lost": (Kind.LOST, "died without finalizing"),
+    "stopped": (Kind.STOPPED, "no longer beat: stopped, or starved of CPU"),
+}
+_NOTES = (
+    "WAIT: share of the time in collectives, all ranks, against the fastest rank's mean",
+    "GB/s: mean bus bandwidth of a rank while in operations of the class, waiting included",
+    "BEAT: since its metrics were last written; values are as old as the last scrape",
+)
+
+
+def window_s(window: str) -> float:
+    """Return a window like `2m` in seconds; 0: it is none."""
+    match = _WINDOW.fullmatch(window)
+    return int(match[1]) * _WINDOW_S[match[2]] if match else 0.0
+
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch("-?[0-9]{1,10}", text) is not None
+
+
+def _row(sample: Sample, by: str) -> Row:
+    return tuple(sample.labels.get(label, "") for label in by.split(", "))
+
+
+def _values(samples: Iterable[Sample], by: str) -> dict[Row, float]:
+    found: dict[Row, float] = defaultdict(float)
+    for sample in samples:
+        found[_row(sample, by)] += sample.value
+    return found
+
+
+@dataclass
+class _Job:
+    """What the answers say of one job, while they are put together."""
+
+    user: str = "-"
+    partition: str = ""
+    nodes: int = 0
+    states: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    troubles: list[Trouble] = field(default_factory=list)
+
+
+class PrometheusView:
+    """Questions to a Prometheus."""
+
+    def __init__(self, url: str, wanted: int | None, window: str) -> None:
+        """Ask nothing yet; `wanted`: of one job only, and of its ranks.
+
+        Raises:
+            InspectorError: it is no address of a Prometheus.
+        """
+        self._api = Api(url)
+        self._wanted = wanted
+        self._window = window
+        self._jobs = Questions(wanted, window, JOB)
+        self._gpus = Questions(wanted, window, GPU)
+
+    def look(self) -> View:
+        """Return the view.
+
+        Raises:
+            InspectorError: it does not answer as a Prometheus does.
+        """
+        jobs = self._find_jobs()
+        flows = self._flows(self._jobs) if jobs else {}
+        drops = _values(self._api.query(self._jobs.drops()), JOB) if jobs else {}
+        oldest = _values(self._api.query(self._jobs.oldest()), JOB) if jobs else {}
+        self._find_hangs(jobs, oldest)
+        ranks = self._ranks() if self._wanted and jobs else {}
+        found = [
+            _as_job(row, job, flows.get(row), oldest.get(row), drops.get(row), ranks.get(row, ()))
+            for row, job in jobs.items()
+        ]
+        return View(
+            self._api.url,
+            time.time(),
+            window_s(self._window),
+            tuple(sorted(found, key=lambda job: job.order)),
+            (),
+            _NOTES if self._wanted else _NOTES[:2],
+        )
+
+    def _find_jobs(self) -> dict[Row, _Job]:
+        """Return the jobs that have series now: rates also speak of those that have just ended."""
+        jobs: dict[Row, _Job] = defaultdict(_Job)
+        for sample in self._api.query(self._jobs.information()):
+            job = jobs[_row(sample, JOB)]
+            job.user = sample.labels.get("user", "-")
+            job.partition = sample.labels.get("partition", "")
+            job.nodes += int(sample.value)
+        for sample in self._api.query(self._jobs.processes()):
+            job = jobs[_row(sample, JOB)]
+            state = sample.labels.get("state", "")
+            job.states[state] += sample.value
+            if state in _STATES and sample.value > 0:
+                kind, words = _STATES[state]
+                node, count = sample.labels.get("node", ""), int(sample.value)
+                many = "1 process" if count == 1 else f"{count} processes"
+                job.troubles.append(Trouble(kind, count, f"{many} of {node}: {words}"))
+        found = {row: job for row, job in jobs.items() if row[1].isdigit()}
+        if jobs and not found:
+            raise InspectorError("this Prometheus has jobs, but not by a label slurm_job_id")
+        return found
+
+    def _find_hangs(self, jobs: Mapping[Row, _Job], oldest: Mapping[Row, float]) -> None:
+        """Note the oldest operation in flight of each job that has a suspect one."""
+        worst: dict[Row, Sample] = {}
+        for sample in self._api.query(self._jobs.oldest_of_ranks(SUSPECT_S)) if jobs else ():
+            row = _row(sample, JOB)
+            if row in jobs and (row not in worst or sample.value > worst[row].value):
+                worst[row] = sample
+        for row, sample in worst.items():
+            own = sample.labels
+            words = (
+                f"rank {own.get('rank')} of {own.get('comm_name')} ({own.get('node')}, "
+                f"{own.get('gpu')}) has waited {age_words(sample.value)}"
+            )
+            jobs[row].troubles.append(Trouble(Kind.HUNG, sample.value, words))
+        for row, age_s in oldest.items():  # where the ranks' own series do not tell
+            if row in jobs and row not in worst and age_s > SUSPECT_S:
+                words = f"a rank has waited {age_words(age_s)} in an operation"
+                jobs[row].troubles.append(Trouble(Kind.HUNG, age_s, words))
+
+    def _flows(self, ask: Questions) -> dict[Row, Flow]:
+        """Return the rates by row, a second being the span."""
+        query, by = self._api.query, ask.by
+        operations: dict[Row, float] = defaultdict(float)
+        for part in ask.operations():
+            for row, value in _values(query(part), by).items():
+                operations[row] += value
+        bus_bytes = _by_class(query(ask.collectives("bytes")), by, _bus_bytes)
+        busy_s = _by_class(query(ask.collectives("busy_seconds")), by, _same)
+        for table, what in ((bus_bytes, "bytes"), (busy_s, "busy_seconds")):
+            for row, value in _values(query(ask.p2p(what)), by).items():
+                table[row][P2P] = value
+        waitable = _values(query(ask.waitable()), by)
+        transfer = _values(query(ask.transfer()), by)
+        return {
+            row: Flow(
+                value,
+                bus_bytes[row],
+                busy_s[row],
+                max(0.0, waitable.get(row, 0.0) - transfer.get(row, 0.0)),
+                waitable.get(row, 0.0),
+            )
+            for row, value in operations.items()
+        }
+
+    def _ranks(self) -> dict[Row, list[Rank]]:
+        """Return the ranks of the job, by the GPUs that they use."""
+        flows = self._flows(self._gpus)
+        drops = _values(self._api.query(self._gpus.drops()), GPU)
+        written = _values(self._api.query(self._gpus.written()), GPU)
+        oldest: dict[Row, Sample] = {}
+        for sample in self._api.query(self._gpus.oldest_of_ranks(0.0)):
+            row = _row(sample, GPU)
+            if row not in oldest or sample.value > oldest[row].value:
+                oldest[row] = sample
+        found: dict[Row, list[Rank]] = defaultdict(list)
+        for row, name in _names(self._api.query(self._gpus.ranks())).items():
+            found[row[:2]].append(
+                _rank(name, row, flows.get(row), oldest.get(row), written.get(row), drops.get(row))
+            )
+        for ranks in found.values():
+            ranks[:] = _mark_late(ranks)
+            ranks.sort(key=lambda rank: (*order_of(rank.troubles), natural(rank.name)))
+        return found
+
+
+def _same(_labels: Mapping[str, str], value: float) -> float:
+    return value
+
+
+def _bus_bytes(labels: Mapping[str, str], value: float) -> float:
+    return value * bus_factor(labels.get("collective", ""), int(labels["nranks"]))
+
+
+def _by_class(
+    samples: Iterable[Sample], by: str, weigh: Callable[[Mapping[str, str], float], float]
+) -> dict[Row, dict[str, float]]:
+    """Return sums by row and class; what has no bus bandwidth is left out."""
+    found: dict[Row, dict[str, float]] = defaultdict(dict)
+    for sample in samples:
+        own = sample.labels
+        sizes = own.get("nranks", ""), own.get("n_nodes", "")
+        if not all(map(_is_number, sizes)):
+            continue
+        nranks, nnodes = map(int, sizes)
+        func = own.get("collective", "")
+        if not bus_factor(func, nranks):
+            continue
+        word, row = class_of(func, nranks, nnodes), _row(sample, by)
+        found[row][word] = found[row].get(word, 0.0) + weigh(own, sample.value)
+    return found
+
+
+def _names(samples: Iterable[Sample]) -> dict[Row, str]:
+    """Return the rank, or ranks, of each GPU in its largest communicator."""
+    largest: dict[Row, tuple[int, str, set[str]]] = {}
+    for sample in samples:
+        own = sample.labels
+        if not (_is_number(own.get("nranks", "")) and _is_number(own.get("rank", ""))):
+            continue
+        row, nranks, comm = _row(sample, GPU), int(own["nranks"]), own.get("comm", "")
+        known = largest.get(row)
+        if known is None or nranks > known[0]:
+            largest[row] = nranks, comm, {own["rank"]}
+        elif (nranks, comm) == known[:2]:
+            known[2].add(own["rank"])
+    return {
+        row: f"rank {','.join(sorted(ranks, key=int))}" for row, (_, _, ranks) in largest.items()
+    }
+
+
+def _rank(
+    name: str,
+    row: Row,
+    flow: Flow | None,
+    oldest: Sample | None,
+    written_s: float | None,
+    drops: float | None,
+) -> Rank:
+    troubles = []
+    where = oldest.labels.get("comm_name", "") if oldest else ""
+    if oldest and oldest.value > SUSPECT_S:
+        words = f"has waited {age_words(oldest.value)} in {where}"
+        troubles.append(Trouble(Kind.HUNG, oldest.value, words))
+    if drops:
+        words = f"has {drops:.0f} events that were not measured"
+        troubles.append(Trouble(Kind.DROPS, drops, words))
+    return Rank(
+        name=name,
+        node=row[2],
+        gpu=row[3],
+        flow=flow,
+        oldest_s=oldest.value if oldest and oldest.value else None,
+        oldest=where,
+        beat_s=written_s,
+        drops=None if drops is None else int(drops),
+        troubles=tuple(troubles),
+    )
+
+
+def _mark_late(ranks: Sequence[Rank]) -> list[Rank]:
+    """Return the ranks; of the one that waits least, while the others do, it is said."""
+    # By place: two programs of a job number their ranks alike.
+    shares = {
+        at: rank.flow.waiting
+        for at, rank in enumerate(ranks)
+        if rank.flow and rank.flow.waiting is not None
+    }
+    if len(shares) < LATE_RANKS_MIN:
+        return list(ranks)
+    usual = median(shares.values())
+    least = min(shares, key=lambda at: shares[at])
+    if usual < LATE_WAITING_MIN or shares[least] > usual / 2:
+        return list(ranks)
+    words = f"waits least, {shares[least]:.0%} where others do {usual:.0%}: it may be late"
+    late = Trouble(Kind.LATE, usual, words)
+    return [
+        replace(rank, troubles=(*rank.troubles, late)) if at == least else rank
+        for at, rank in enumerate(ranks)
+    ]
+
+
+def _as_job(
+    row: Row,
+    job: _Job,
+    flow: Flow | None,
+    oldest_s: float | None,
+    drops: float | None,
+    ranks: Sequence[Rank],
+) -> Job:
+    troubles = list(job.troubles)
+    troubles += [one for one in gather(ranks) if one.kind == Kind.LATE]
+    if drops:
+        words = f"{drops:.0f} events were not measured"
+        troubles.append(Trouble(Kind.DROPS, drops, words))
+    worst = {trouble.kind: trouble for trouble in sorted(troubles, key=lambda one: one.weight)}
+    return Job(
+        id=int(row[1]),
+        cluster=row[0],
+        user=job.user,
+        partition=job.partition,
+        nodes=job.nodes,
+        alive=int(job.states["running"]),
+        expected=int(sum(job.states.values())),
+        flow=flow,
+        oldest_s=oldest_s or None,
+        drops=None if drops is None else int(drops),
+        troubles=tuple(worst[kind] for kind in sorted(worst)),
+        ranks=tuple(ranks),
+    )

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The questions that a live view asks a Prometheus, as PromQL."""
+
+from dataclasses import dataclass
+
+from nccl_inspector.analysis.straggler.lateness import SYNCHRONISING
+from nccl_inspector.model.process import DROPS_IN_PART
+
+JOB = "cluster, slurm_job_id"
+GPU = f"{JOB}, node, gpu"
+# What tells a kind of operation of one communicator.
+_KIND = f"{JOB}, comm, collective, message_size, algo_proto"
+
+
+@dataclass(frozen=True, slots=True)
+class Questions:
+    """Expressions for all jobs or one; `by`: the labels of what a row is about."""
+
+    job_id: int | None
+    window: str
+    by: str
+
+    def _selector(self, *matchers: str) -> str:
+        own = (f'slurm_job_id="{self.job_id}"',) if self.job_id else ()
+        return "{" + ",".join((*own, *matchers)) + "}"
+
+    def _rate(self, metric: str, *matchers: str) -> str:
+        return f"rate({metric}{self._selector(*matchers)}[{self.window}])"
+
+    def information(self) -> str:
+        """Nodes of each job by user and partition."""
+        labels = f"{JOB}, user, partition"
+        return f"count by ({labels}) (nccl_inspector_job_info{self._selector()})"
+
+    def processes(self) -> str:
+        """Processes of each job by node and state."""
+        return f"sum by ({JOB}, node, state) (nccl_inspector_job_processes{self._selector()})"
+
+    def oldest(self) -> str:
+        """Age of the oldest collective in flight of each job."""
+        return f"max by ({JOB}) (nccl_inspector_job_inflight_seconds{self._selector()})"
+
+    def oldest_of_ranks(self, least_s: float) -> str:
+        """The communicators in which a collective is in flight, of the ranks that publish."""
+        return f"nccl_collective_inflight_seconds{self._selector()} >= {least_s:g}"
+
+    def operations(self) -> list[str]:
+        """Operations a second, in parts to be added up."""
+        collective, p2p = ('algo_proto!="GROUP"',), ('p2p_operation=~"Send|Recv"',)
+        parts = [
+            self._rate(f"nccl_{what}_{untimed}operations_total", *matchers)
+            for what, matchers in (("collective", collective), ("p2p", p2p))
+            for untimed in ("", "untimed_")
+        ]
+        return [f"sum by ({self.by}) ({part})" for part in parts]
+
+    def collectives(self, what: str) -> str:
+        """`bytes` or `busy_seconds` a second by what the bus factor depends on."""
+        rate = self._rate(f"nccl_collective_{what}_total", 'algo_proto!="GROUP"')
+        return f"sum by ({self.by}, n_nodes, nranks, collective) ({rate})"
+
+    def p2p(self, what: str) -> str:
+        """The same of Sends and Recvs."""
+        rate = self._rate(f"nccl_p2p_{what}_total", 'p2p_operation=~"Send|Recv"')
+        return f"sum by ({self.by}) ({rate})"
+
+    def waitable(self) -> str:
+        """Seconds a second in collectives in which all wait for all, seen on two ranks or more."""
+        return f"sum by ({self.by}) ({self._busy()} and on ({_KIND}) {self._shared()})"
+
+    def transfer(self) -> str:
+        """Of these, what they would be if no rank had waited for the last: the least mean time."""
+        ops = f"({self._ops()} and on ({_KIND}) {self._shared()})"
+        mean = f"{self._busy()} / ({self._ops()} > 0)"
+        return f"sum by ({self.by}) ({ops} * on ({_KIND}) group_left () min by ({_KIND}) ({mean}))"
+
+    def _matchers(self) -> tuple[str, ...]:
+        return (f'collective=~"{"|".join(sorted(SYNCHRONISING))}"',)
+
+    def _busy(self) -> str:
+        return self._rate("nccl_collective_busy_seconds_total", *self._matchers())
+
+    def _ops(self) -> str:
+        return self._rate("nccl_collective_operations_total", *self._matchers())
+
+    def _shared(self) -> str:
+        return f"(count by ({_KIND}) ({self._ops()} > 0) > 1)"
+
+    def drops(self) -> str:
+        """Events that were not measured."""
+        reasons = f'reason!~"{"|".join(sorted(DROPS_IN_PART))}"'
+        metric = f"nccl_inspector_events_dropped_total{self._selector(reasons)}"
+        return f"sum by ({self.by}) ({metric})"
+
+    def ranks(self) -> str:
+        """Who is where: the ranks of each GPU by communicator."""
+        labels = f"{GPU}, rank, nranks, comm, comm_name"
+        return f"group by ({labels}) (nccl_collective_operations_total{self._selector()})"
+
+    def written(self) -> str:
+        """Seconds since the processes of each GPU wrote their metrics."""
+        metric = f"nccl_inspector_last_write_timestamp_seconds{self._selector()}"
+        return f"time() - min by ({GPU}) ({metric})"

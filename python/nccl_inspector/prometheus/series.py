@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a Prometheus' answers to kinds of operation, record by record."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from nccl_inspector.model.bandwidth import bus_factor
+from nccl_inspector.model.card import Operations, Series
+from nccl_inspector.model.kind_labels import Kind, kind_of
+from nccl_inspector.prometheus.api import Track
+from nccl_inspector.prometheus.questions import Questions
+from nccl_inspector.render.means import longest_first, operations
+
+
+@dataclass
+class Windows:
+    """What is known of a kind by window: its number, then the figure."""
+
+    time_ns: dict[int, float] = field(default_factory=dict)
+    bus_gbs: dict[int, float] = field(default_factory=dict)
+    operations: dict[int, float] = field(default_factory=dict)
+    size_bytes: dict[int, float] = field(default_factory=dict)
+    count: int | None = None  # of the busiest rank in the whole job
+
+
+@dataclass
+class Found:
+    """All kinds, and what was refused of the answers."""
+
+    start_s: int
+    window_s: int
+    windows: int
+    refused: Counter[str]
+    kinds: dict[Kind, Windows] = field(default_factory=dict)
+
+    def put(self, tracks: Iterable[Track], family: str, what: str, scale: float = 1.0) -> None:
+        """Note a figure of each window: that which ends at the point's time."""
+        for track in tracks:
+            kind = kind_of(track.labels, Questions.func(family))
+            if kind is None:
+                self.refused["odd_labels"] += 1
+                continue
+            figures = getattr(self.kinds.setdefault(kind, Windows()), what)
+            for at_s, value in track.points:
+                number = round((at_s - self.start_s) / self.window_s) - 1
+                if not 0 <= number < self.windows or not 0 <= value * scale < 1e18:
+                    self.refused["implausible"] += 1
+                elif value > 0:
+                    figures[number] = value * scale
+
+    def finish(self) -> None:
+        """Work out the bandwidth where sizes and times are known."""
+        for kind, own in self.kinds.items():
+            factor = bus_factor(kind.func, kind.comm.nranks)
+            for number, size in own.size_bytes.items():
+                if factor and number in own.time_ns:
+                    own.bus_gbs[number] = size * factor / own.time_ns[number]
+
+
+def _weighted(figures: Mapping[int, float], weights: Mapping[int, float]) -> float | None:
+    pairs = [(value, weights.get(number, 1.0)) for number, value in figures.items()]
+    total = sum(weight for _, weight in pairs)
+    return sum(value * weight for value, weight in pairs) / total if total else None
+
+
+def operations_of(found: Found) -> tuple[Operations, ...]:
+    """Return the kinds as rows of the card, that which took longest first."""
+    rows = []
+    for kind, own in found.kinds.items():
+        time_ns = _weighted(own.time_ns, own.operations)
+        if time_ns is None:
+            continue
+        bus_gbs = _weighted(own.bus_gbs, own.operations)
+        rows.append(operations(kind, time_ns, bus_gbs, own.count))
+    return longest_first(rows)
+
+
+def series_of(found: Found, most: int) -> tuple[Series, ...]:
+    """Return the lines of the time line, the busiest first."""
+
+    def busy(item: tuple[Kind, Windows]) -> float:
+        own = item[1]
+        return -sum(ns * own.operations.get(at, 1.0) for at, ns in own.time_ns.items())
+
+    numbers = range(found.windows)
+    return tuple(
+        Series(
+            kind.comm.transport, kind.comm.shown, kind.func, kind.size_class,
+            tuple(own.bus_gbs.get(at) for at in numbers),
+            tuple(round(own.operations.get(at, 0.0)) for at in numbers),
+        )
+        for kind, own in sorted(found.kinds.items(), key=busy)[:most]
+        if own.bus_gbs
+    )  # fmt: skip

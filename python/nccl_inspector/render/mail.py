@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A card as a mail: the verdict in the subject, the report as text, the page beside it."""
+
+import subprocess
+from datetime import datetime
+from email.message import EmailMessage
+from email.policy import SMTP
+from pathlib import Path
+
+from nccl_inspector.errors import InspectorError
+from nccl_inspector.model.card import Card
+from nccl_inspector.model.wording import said_job, said_status
+from nccl_inspector.render.html import render_html
+from nccl_inspector.render.mail_headers import (
+    SUBJECT_CHARS_MAX,
+    header_lines,
+    header_text,
+    read_addresses,
+)
+from nccl_inspector.render.text import render_text
+from nccl_inspector.system.printable import plain
+
+SENDMAIL_TIMEOUT_S = 60
+_SUBJECT_CHARS_TAKEN = 500
+_BODY_CHARS_MAX = 1 << 20
+_POLICY = SMTP.clone(linesep="\n")  # what sendmail reads
+
+
+def subject(card: Card) -> str:
+    """Return `NCCL DEGRADED (network): job 48213 gpt-pretrain`, cut to what fits."""
+    name = f" {card.job.name}" if card.job.name else ""
+    return header_text(
+        f"NCCL {said_status(card.verdict)}: {said_job(card)}{name}", SUBJECT_CHARS_MAX
+    )
+
+
+def make_mail(
+    card: Card, to: str, generated: datetime, own: tuple[str, str] | None = None
+) -> bytes:
+    """Return a mail without a sender, which sendmail adds; `to`: addresses that commas separate.
+
+    `own`: the subject and the body of the mail that the report is added to: Slurm's. People sort
+    their mail by its subject, so that stays at the front. Lines end as sendmail reads them.
+
+    Raises:
+        InspectorError: the addresses cannot be those of a mail.
+    """
+    addresses = read_addresses(to)
+    text, about = render_text(card), subject(card)
+    if own:
+        about = f"{own[0][:_SUBJECT_CHARS_TAKEN]}, NCCL {said_status(card.verdict)}"
+        body = own[1].strip()[:_BODY_CHARS_MAX]
+        text = f"{plain(own[0][:_SUBJECT_CHARS_TAKEN])}\n\n{body}\n\n{text}"
+    # What the package makes are the parts and the headers that describe them: no user's text.
+    message = EmailMessage(_POLICY)
+    message.set_content(text.encode("utf-8", "replace").decode())  # arguments may be no Unicode
+    message.add_attachment(
+        render_html(card, generated), subtype="html", filename=f"nccl-job-{card.job.job_id}.html"
+    )
+    return header_lines(addresses, about) + message.as_bytes()
+
+
+def send(message: bytes, sendmail: Path) -> None:
+    """Give a mail to the site's sendmail, which finds the addresses in it.
+
+    Raises:
+        InspectorError: it is not there, it failed, or it took longer than a minute.
+    """
+    try:
+        done = subprocess.run(
+            [sendmail, "-t", "-i"],
+            input=message,
+            capture_output=True,
+            check=False,
+            timeout=SENDMAIL_TIMEOUT_S,
+        )
+    except (OSError, subprocess.TimeoutExpired) as err:
+        raise InspectorError(f"{sendmail}: {plain(str(err))}") from err
+    if done.returncode != 0:
+        why = plain(done.stderr.decode("ascii", "replace").strip().replace("\n", "; "))[-300:]
+        raise InspectorError(
+            f"{sendmail} failed with {done.returncode}: {why or 'it says nothing'}"
+        )

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job's time line in characters, and in steps for a chart."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import quantiles
+
+from nccl_inspector.model.bandwidth import size_label
+from nccl_inspector.model.card import Card, Degradation, Series, Throughput, TimeLine
+from nccl_inspector.model.wording import change, clock, digits, elapsed, from_to, number, percent
+from nccl_inspector.render.heat import merged
+from nccl_inspector.render.layout import Line, Paint, bullet, paragraph
+from nccl_inspector.render.limits import Limits
+
+_ACROSS = 72
+_LINES_MAX = 3
+_STEPS_S = (10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400)
+_LEVELS = ((0.95, "#"), (0.85, "+"), (0.70, "-"), (0.0, "."))
+_LEGEND = (
+    "# from 95% of what is usual on, + 85% to 95%, - 70% to 85%, . less; ^ bandwidth found slow"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """A series of the time line, whatever it is of."""
+
+    name: str
+    unit: str
+    values: tuple[float | None, ...]
+    baseline: float | None
+    slow: tuple[Degradation, ...]  # its own; of a throughput those of all series
+
+
+def _baseline(values: Sequence[float | None]) -> float | None:
+    """Return the 70th percentile: what the series reached while nothing was wrong."""
+    known = [value for value in values if value is not None]
+    if len(known) < 2:
+        return known[0] if known else None
+    return quantiles(known, n=10, method="inclusive")[6]
+
+
+def _of_series(one: Series, line: TimeLine) -> Track:
+    own = (one.transport, one.communicator, one.func, one.size_class)
+    slow = tuple(
+        d for d in line.degradations if (d.transport, d.communicator, d.func, d.size_class) == own
+    )
+    baseline = slow[0].baseline_gbs if slow else _baseline(one.bus_gbs)
+    name = f"{one.transport} {one.func} {size_label(one.size_class)}"
+    return Track(name, "GB/s", one.bus_gbs, baseline, slow)
+
+
+def _of_throughput(one: Throughput, line: TimeLine) -> Track:
+    baseline, name = _baseline(one.values), f"throughput ({one.source})"
+    return Track(name, one.unit, one.values, baseline, line.degradations)
+
+
+def tracks(line: TimeLine, shown: int) -> list[Track]:
+    """Return the throughput, the slow series, then the first of each transport class.
+
+    `shown`: at most so many series besides the throughput.
+    """
+    slow = {(d.communicator, d.func, d.size_class) for d in line.degradations}
+    first: dict[str, Series] = {}
+    for one in line.series:
+        first.setdefault(one.transport, one)
+
+    def order(one: Series) -> tuple[bool, bool]:
+        return (one.communicator, one.func, one.size_class) not in slow, one is not first[
+            one.transport
+        ]
+
+    chosen = sorted(line.series, key=order)[:shown]
+    found = [_of_throughput(line.throughput, line)] if line.throughput else []
+    return found + [_of_series(one, line) for one in chosen if any(one.bus_gbs)]
+
+
+def _mark(value: float | None, baseline: float) -> str:
+    if value is None:
+        return " "
+    return next((mark for level, mark in _LEVELS if value >= level * baseline), ".")
+
+
+def _step_s(line: TimeLine) -> int:
+    """Return how long a character is: a round time, and a multiple of the windows' length."""
+    least = line.windows * line.window_s / (_ACROSS * _LINES_MAX)
+    fits = (step for step in _STEPS_S if step >= least and step % line.window_s == 0)
+    return next(fits, line.window_s * max(1, -(-int(least) // line.window_s)))
+
+
+def _is_slow(track: Track, start_s: float, end_s: float) -> bool:
+    return any(d.period.start_s < end_s and d.period.end_s > start_s for d in track.slow)
+
+
+def _drawn(track: Track, line: TimeLine, step_s: int) -> Iterator[Line]:
+    if not track.baseline:
+        return
+    yield from bullet(f"{track.name}, usually {digits(track.baseline)} {track.unit}")
+    marks = [
+        _mark(value, track.baseline) for value in merged(track.values, step_s // line.window_s)
+    ]
+    form = "%H:%M" if line.windows * line.window_s < 20 * 3600 else "%m-%d %H:%M"
+    for at in range(0, len(marks), _ACROSS):
+        start_s = line.start_s + at * step_s
+        row = "".join(marks[at : at + _ACROSS])
+        label = f"   {clock(start_s, form)} "
+        yield Line(f"{label}{row}")
+        found = "".join(
+            "^" if _is_slow(track, start_s + n * step_s, start_s + (n + 1) * step_s) else " "
+            for n in range(len(row))
+        )
+        if found.strip():
+            yield Line(" " * len(label) + found.rstrip(), Paint.WARNING)
+
+
+def said_slow(one: Degradation, names: dict[str, str]) -> str:
+    """Return a degradation as a sentence; `names`: of communicators by id."""
+    explained = (
+        f", which explains {percent(one.explained_share)} of the dip in throughput"
+        if one.explained_share is not None
+        else ""
+    )
+    kind = f"{one.transport} {one.func} {size_label(one.size_class)}"
+    waiting = ", waiting for a late rank included" if one.kind == "straggler" else ""
+    return (
+        f"{from_to(one.period)}: {kind} of {names.get(one.communicator) or one.communicator} "
+        f"{digits(one.baseline_gbs)} -> {digits(one.bus_gbs)} GB/s ({change(one.depth)}{waiting})"
+        f"{explained}"
+    )
+
+
+def slow_lines(card: Card, limits: Limits) -> Iterator[str]:
+    """Return a line for each degradation."""
+    names = {one.id: one.name for one in card.communicators}
+    found = card.timeline.degradations
+    for one in found[: limits.periods]:
+        yield said_slow(one, names)
+    if len(found) > limits.periods:
+        yield limits.more(number(len(found) - limits.periods, "slow time"))
+
+
+def draw_timeline(card: Card, limits: Limits) -> list[Line]:
+    """Return the section TIMELINE; none when the job has no time line."""
+    line = card.timeline
+    if not line.windows or not line.window_s:
+        return []
+    found = tracks(line, limits.series)
+    if line.too_short:
+        length = elapsed(line.windows * line.window_s)
+        return list(
+            paragraph("TIMELINE  ", f"{length}: too short to find slow times in", Paint.TITLE)
+        )
+    if not found:
+        return []
+    step_s = _step_s(line)
+    head = f"{elapsed(step_s)} a character from {clock(line.start_s)} UTC on"
+    lines = [*paragraph("TIMELINE  ", head, Paint.TITLE), *bullet(_LEGEND)]
+    for track in found:
+        lines += _drawn(track, line, step_s)
+    for text in slow_lines(card, limits):
+        lines += bullet(text)
+    return lines

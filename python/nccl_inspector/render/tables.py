@@ -1,0 +1,326 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables of a report for a terminal, one function a section."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from nccl_inspector.model.bandwidth import size_label
+from nccl_inspector.model.card import (
+    Baseline,
+    Card,
+    Communicator,
+    Counter,
+    Hang,
+    Operations,
+    Straggler,
+    Transport,
+)
+from nccl_inspector.model.table_columns import Column
+from nccl_inspector.model.wording import (
+    amount,
+    bandwidth,
+    change,
+    clock,
+    compact,
+    cut_list,
+    duration,
+    elapsed,
+    expected,
+    node_list,
+    number,
+    percent,
+)
+from nccl_inspector.render.limits import Limits
+
+_NAME_CHARS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Cells of a table, or a text that stands between its rows (`between`)."""
+
+    cells: tuple[str, ...] = ()
+    between: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A section: a title and what it needs to be understood, a table, lines below it."""
+
+    title: str
+    about: str = ""
+    columns: tuple[Column, ...] = ()
+    rows: tuple[Row, ...] = ()
+    lines: tuple[str, ...] = ()
+
+
+_OPERATIONS = (
+    Column("operation", is_text=True),
+    Column("size", is_text=True),
+    Column("algorithm", is_text=True),
+    Column("count"),
+    Column("time T"),
+    Column("bus GB/s"),
+    Column("expect"),
+    Column("base"),
+    Column("waiting"),
+    Column("waited for", is_text=True),
+)
+_TRANSPORTS = (
+    Column("class", is_text=True),
+    Column("busy"),
+    Column("of the job's time"),
+    Column("waiting"),
+    Column("bus GB/s"),
+    Column("vs baseline"),
+    Column("worst window", is_text=True),
+)
+_STRAGGLERS = (
+    Column("process", is_text=True),
+    Column("node", is_text=True),
+    Column("gpu", is_text=True),
+    Column("late (median)"),
+    Column("of windows"),
+    Column("peers waited"),
+    Column("in comms"),
+    Column("kind", is_text=True),
+    Column("", is_text=True),
+)
+_BASELINE = (
+    Column("figure", is_text=True),
+    Column("this job"),
+    Column("median"),
+    Column("spread (MAD)"),
+    Column("z"),
+    Column("other users"),
+)
+
+
+def used_columns(grid: Grid) -> list[int]:
+    """Return which columns to show: those that some row has something in."""
+    filled = [row.cells for row in grid.rows if row.cells]
+    return [
+        at for at in range(len(grid.columns)) if any(row[at] not in ("", "-") for row in filled)
+    ]
+
+
+def _reached(one: Operations) -> float | None:
+    """Return the bandwidth as a share of the expected one."""
+    return one.bus_gbs / one.expected_gbs if one.bus_gbs and one.expected_gbs else None
+
+
+def _operations(one: Operations) -> Row:
+    cells = (
+        one.func,
+        size_label(one.size_class),
+        one.algo_proto.replace("COLLNET_", "CN_"),
+        compact(one.count) if one.count else "-",
+        duration(one.time_ns) + ("*" if one.waiting_included else ""),
+        bandwidth(one.bus_gbs),
+        expected(_reached(one), one.size_class),
+        change(one.baseline_delta),
+        percent(one.waiting_share),
+        f"{one.waited_for} {one.waited_for_node}".rstrip() or "-",
+    )
+    return Row(cells)
+
+
+def _head(one: Communicator) -> str:
+    name = one.name if len(one.name) <= _NAME_CHARS else f"{one.name[: _NAME_CHARS - 2]}.."
+    place = f" on {number(one.nnodes, 'node')}" if one.nnodes else ""
+    # Those that are taken together have no id of NCCL's.
+    own_id = one.id if one.id.startswith("0x") else ""
+    seen = f", {one.ranks_seen} of them seen" if 0 < one.ranks_seen < one.nranks else ""
+    words = [name or "(no name)", own_id, one.transport if one.transport != "unknown" else ""]
+    ranks = number(one.nranks or one.ranks_seen, "rank")
+    return f" {'  '.join(word for word in words if word)}  {ranks}{place}{seen}"
+
+
+def _communicator(one: Communicator, found: Sequence[Operations], limits: Limits) -> Iterator[Row]:
+    yield Row(between=_head(one))
+    for operations in found[: limits.kinds]:
+        yield _operations(operations)
+        for note in operations.notes:
+            if note not in one.notes:
+                yield Row(between=f"     ({note})")
+    if len(found) > limits.kinds:
+        left = number(len(found) - limits.kinds, "kind")
+        yield Row(between=f"     {limits.more(f'{left} of operation that took less time')}")
+    for note in one.notes:
+        yield Row(between=f"     ({note})")
+
+
+def communicators(card: Card, limits: Limits) -> Grid:
+    """Return the section COMMUNICATORS."""
+    by_id: dict[str, list[Operations]] = {}
+    for one in card.operations:
+        by_id.setdefault(one.communicator, []).append(one)
+    rows = [
+        row
+        for one in card.communicators[: limits.communicators]
+        for row in _communicator(one, by_id.get(one.id, []), limits)
+    ]
+    lines = []
+    if any(one.waiting_included for one in card.operations):
+        lines.append("* waiting for late ranks is in this time")
+    if any((_reached(one) or 0.0) >= 1.005 for one in card.operations):
+        lines.append("expect: above 100% is faster than what its source measured")
+    if len(card.communicators) > limits.communicators:
+        left = number(len(card.communicators) - limits.communicators, "smaller communicator")
+        lines.append(limits.more(left))
+    about = "(time T: the transfer itself, without the waiting for the last rank)"
+    if card.operations and all(one.waiting_included for one in card.operations):
+        about = ""
+    return Grid("COMMUNICATORS", about, _OPERATIONS, tuple(rows), tuple(lines))
+
+
+def _transport(one: Transport, card: Card) -> Row:
+    depths = [d.depth for d in card.timeline.degradations if d.transport == one.transport]
+    cells = (
+        one.transport,
+        elapsed(one.busy_s),
+        percent(one.wall_share),
+        percent(one.waiting_share),
+        bandwidth(one.bus_gbs),
+        change(one.baseline_delta),
+        change(min(depths)) if depths else "-",
+    )
+    return Row(cells)
+
+
+def transports(card: Card, _limits: Limits) -> Grid:
+    """Return the section TRANSPORT."""
+    rows = tuple(_transport(one, card) for one in card.transports)
+    wall_s = card.job.wall_s
+    lines: tuple[str, ...] = ()
+    if wall_s and any(one.busy_s > wall_s for one in card.transports):
+        lines = (
+            "busy: summed over operations, which overlap here, so it is more than the job's time",
+        )
+    return Grid("TRANSPORT", "(times of the busiest rank)", _TRANSPORTS, rows, lines)
+
+
+def _straggler(one: Straggler) -> Row:
+    groups = str(len(one.communicators))
+    cells = (
+        one.rank,
+        one.node,
+        one.gpu,
+        duration(one.late_ns),
+        percent(one.windows_share),
+        duration(one.waited_ns),
+        f"{groups} of {one.member_of}" if one.member_of else groups,
+        {"host": "host-late", "gpu": "GPU-late"}.get(one.kind, "-"),
+        "" if one.flagged else "not significant",
+    )
+    return Row(cells)
+
+
+def stragglers(card: Card, limits: Limits) -> Grid:
+    """Return the section STRAGGLERS; of a job in which nobody is named only where all is shown."""
+    named = any(one.flagged for one in card.stragglers)
+    late = [one for one in card.stragglers if one.flagged or one.late_ns > 0]
+    listed = late if named or limits.everybody else []
+    rows = tuple(_straggler(one) for one in listed[: limits.stragglers])
+    lines = []
+    if len(listed) > limits.stragglers:
+        lines.append(limits.more(number(len(listed) - limits.stragglers, "process")))
+    if sum(one.flagged for one in listed) > 1:
+        lines.append("Ranks that were only late because they waited for these are not named.")
+    about = "(peers waited: all of them together)"
+    return Grid("STRAGGLERS", about, _STRAGGLERS, rows, tuple(lines))
+
+
+def _hang(one: Hang, names: dict[str, str], limits: Limits) -> Iterator[str]:
+    since = f", since {clock(one.since_s)} UTC" if one.since_s is not None else ""
+    name = names.get(one.communicator) or one.communicator
+    sure = "" if one.confirmed else " (suspected)"
+    yield (
+        f"{one.func} {one.op_index} of {name}: {one.verdict}{sure}, in flight for "
+        f"{elapsed(one.age_s)}{since}"
+    )
+    for words, who in (
+        ("root", one.roots),
+        ("never issued it", one.never_issued),
+        ("called something else", one.mismatched),
+        ("issued it, but their GPU never started it", one.not_started),
+        ("dead", one.dead),
+        ("not measured", one.not_measured),
+        ("waiting", one.waiting),
+    ):
+        if who:
+            count = f" ({len(who):,})" if len(who) > 1 else ""
+            yield f"  {words}{count}: {cut_list(who, limits.names)}"
+
+
+def hangs(card: Card, limits: Limits) -> Grid:
+    """Return the section HANGS."""
+    names = {one.id: one.name for one in card.communicators}
+    lines = [text for one in card.hangs[: limits.hangs] for text in _hang(one, names, limits)]
+    if len(card.hangs) > limits.hangs:
+        lines.append(limits.more(number(len(card.hangs) - limits.hangs, "operation")))
+    return Grid("HANGS", lines=tuple(lines))
+
+
+def links(card: Card, limits: Limits) -> Grid:
+    """Return the section LINKS AND GPUS."""
+    sampled = card.data_quality.counters_nodes
+    devices: dict[tuple[str, str], list[Counter]] = {}
+    for one in card.counters:
+        devices.setdefault((one.node, one.device), []).append(one)
+    said = [
+        f"{node} {device}: {'; '.join(one.words or amount(one.delta, one.unit) for one in found)}"
+        for (node, device), found in devices.items()
+    ]
+    lines = said[: limits.devices]
+    if len(said) > limits.devices:
+        lines.append(limits.more(number(len(said) - limits.devices, "device")))
+    if sampled and not said:
+        lines.append(f"no error on {number(sampled, 'node')}")
+    for gap in card.data_quality.gaps:
+        if gap.kind == "node":
+            lines.append(f"{gap.words}: {node_list(gap.names, limits.node_chars)}")
+    about = "(the hardware's counters while the job ran; other jobs are in them too)"
+    return Grid("LINKS AND GPUS", about, lines=tuple(lines))
+
+
+def _whose(found: Baseline) -> str:
+    """Return whose jobs this one was compared with."""
+    own = f"{number(found.jobs, 'earlier job')} of the same user" if found.jobs else ""
+    if found.differs:
+        own += f", which differ in: {', '.join(found.differs)}"
+    others = ""
+    if found.others_users:
+        others = (
+            f"{number(found.others_jobs, 'job')} of {number(found.others_users, 'other user')} "
+            "as information"
+        )
+    return "; ".join(filter(None, (own, others)))
+
+
+def baseline(card: Card, _limits: Limits) -> Grid:
+    """Return the section BASELINE."""
+    found = card.baseline
+    if found is None:
+        return Grid("BASELINE")
+    others = {one.name: amount(one.median, one.unit) for one in found.others}
+    own = {one.name for one in found.metrics}
+    rows = [
+        Row(
+            (
+                one.name,
+                amount(one.value, one.unit),
+                amount(one.median, one.unit),
+                amount(one.mad, one.unit),
+                "-" if one.z is None else f"{one.z:+.1f}",
+                others.get(one.name, ""),
+            )
+        )
+        for one in found.metrics
+    ]
+    rows += [
+        Row((one.name, amount(one.value, one.unit), "", "", "", others[one.name]))
+        for one in found.others
+        if one.name not in own
+    ]
+    return Grid("BASELINE", _whose(found), _BASELINE, tuple(rows))

@@ -1,0 +1,403 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Make the report card of one attempt of a job from its node summaries and what else is known."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+
+from nccl_inspector.analysis import join
+from nccl_inspector.analysis.clocks import Clock, in_common_time, read_clocks, silences_ns
+from nccl_inspector.analysis.coverage import Coverage
+from nccl_inspector.analysis.hang.ending import Ending
+from nccl_inspector.analysis.hang.find import find_hangs, find_stopped, may_hang
+from nccl_inspector.analysis.hang.findings import HungJob, describe_hangs, describe_stopped
+from nccl_inspector.analysis.hang.unmeasured import Ends, find_unmeasured
+from nccl_inspector.analysis.hardware.findings import find_hardware
+from nccl_inspector.analysis.hardware.slow import SlowHardware, find_slow_hardware
+from nccl_inspector.analysis.next_command import suggest
+from nccl_inspector.analysis.places import Places, gpu_of
+from nccl_inspector.analysis.replay.choice import choose
+from nccl_inspector.analysis.replay.judge import Judged, judge_records
+from nccl_inspector.analysis.replay.outside_causes import with_standstills
+from nccl_inspector.analysis.replay.records import Source
+from nccl_inspector.analysis.slow_times.standstills import find_standstills
+from nccl_inspector.analysis.slow_times.throughput import Readings
+from nccl_inspector.analysis.straggler.culprit import describe_culprit, find_culprit
+from nccl_inspector.analysis.transport.classes import gpus_of, transport_of
+from nccl_inspector.analysis.transport.expected import expected, port_gbps
+from nccl_inspector.analysis.transport.mixed_clocks import why_waiting_is_hidden
+from nccl_inspector.analysis.transport.paths import (
+    compare,
+    time_communicators,
+    time_network,
+    time_pairs,
+)
+from nccl_inspector.analysis.transport.transfers import find_transfers, with_transfers
+from nccl_inspector.errors import RefusedError
+from nccl_inspector.model.card import (
+    CRITICAL,
+    INFO,
+    NETWORK,
+    NVLINK,
+    SEVERITIES,
+    Card,
+    Entity,
+    Finding,
+    TimeLine,
+)
+from nccl_inspector.model.process import KILLED, Process
+from nccl_inspector.render.hosts import describe_hosts
+from nccl_inspector.render.labels import describe_labels
+from nccl_inspector.report.believed import believable
+from nccl_inspector.report.below_ports import tell_below
+from nccl_inspector.report.causes import JobView, Told, tell_causes
+from nccl_inspector.report.counter_evidence import with_counters
+from nccl_inspector.report.facts import describe_environment, describe_job, describe_quality
+from nccl_inspector.report.figures import (
+    comm_id,
+    list_communicators,
+    list_operations,
+    name_communicators,
+    sum_transports,
+    total_waiting,
+)
+from nccl_inspector.report.joined import Report, build_report
+from nccl_inspector.report.network import describe_network
+from nccl_inspector.report.nvidia import vendor_card
+from nccl_inspector.report.over_time import OverTime, look_over_time, unpack
+from nccl_inspector.report.progress_dips import join_progress
+from nccl_inspector.report.sources import Given, with_record
+from nccl_inspector.report.unseen_port import unseen_port
+from nccl_inspector.report.verdict import judge
+from nccl_inspector.summary.attempts import Loaded
+from nccl_inspector.summary.codec import NodeSummary
+from nccl_inspector.summary.sample_columns import UnionColumns, union_columns
+from nccl_inspector.system.forked import Forked
+
+_MANY_PROCESSES = 1024  # from here on a second processor is worth a child of its own
+
+
+def _no_data(coverage: Coverage) -> str:
+    if coverage.untimed:
+        return "no times: operations were counted, but none has a time"
+    why = ""
+    if coverage.denied:
+        why = f": {', '.join(coverage.denied)} is on the site's list deny_nccl"
+    elif coverage.rccl:
+        why = ": RCCL is not supported yet"
+    elif coverage.disabled.names:
+        why = ": the site's kill switch was on"
+    return f"no operation was measured{why}"
+
+
+def _lasting_slowness(
+    comms: Sequence[join.Communicator],
+    transports: Mapping[str, str],
+    placed: Sequence[tuple[str, Process]],
+) -> list[tuple[str, Finding]]:
+    """Return who was slow all the time, beside its like in the same job."""
+    found: dict[tuple[Entity, ...], tuple[str, Finding]] = {}
+    between = {"sends": compare(time_pairs(placed)), "network": compare(time_network(placed))}
+    for transport in dict.fromkeys(transports.values()):
+        of_class = [comm for comm in comms if transports[comm_id(comm)] == transport]
+        sources = {"communicators": compare(time_communicators(of_class))}
+        if transport in ("net", "mixed"):
+            sources |= between
+        culprit = find_culprit(sources)
+        if culprit is not None:
+            cause = NETWORK if transport in ("net", "mixed") else NVLINK
+            finding = describe_culprit(culprit, transport)
+            found.setdefault(finding.entities, (cause, finding))
+    return list(found.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Nodes:
+    """GPU model and ports of nodes."""
+
+    models: tuple[str, ...]
+    ports_gbps: tuple[int, ...]  # of the node with least
+    gpus: int  # of a node
+
+
+def _nodes(summaries: Sequence[NodeSummary], models: tuple[str, ...]) -> _Nodes:
+    ports = []
+    for summary in summaries:
+        devices = summary.counters.devices if summary.counters else ()
+        rates = [
+            gbps
+            for one in devices
+            if one.kind == "port" and (rate := one.facts.get("rate"))
+            if (gbps := port_gbps(rate[-1].text))
+        ]
+        ports.append(tuple(sorted(rates)))
+    gpus = max(
+        (sum(len(process.gpus) for process in summary.processes) for summary in summaries),
+        default=0,
+    )
+    return _Nodes(models, min(ports, key=sum, default=()), gpus)
+
+
+def _expectation(
+    comm: join.Communicator, one: join.Figures, transport: str, nodes: _Nodes
+) -> tuple[float, str] | None:
+    if len(nodes.models) != 1 or not comm.nnodes:
+        return None
+    size = float(1 << one.size_class)
+    if one.func in ("AllGather", "ReduceScatter"):
+        size *= comm.nranks
+    found = expected(
+        transport, one.func, one.algo_proto, comm.nranks, comm.nnodes, size, nodes.models[0],
+        nodes.ports_gbps, nodes.gpus,
+    )  # fmt: skip
+    return (found.gbs, found.source) if found and found.firm else None
+
+
+def _judge_samples(placed: Sequence[tuple[str, Process]], given: Given) -> Judged:
+    """Return what the exact records of processes say together: of all, if these are not many."""
+    hidden = why_waiting_is_hidden([process for _, process in placed])
+    if hidden:
+        return Judged(why_not=hidden)
+    choice = choose(placed)
+    sources = [
+        Source(member, samples)
+        for member in choice.members
+        if (samples := placed[member][1].samples) is not None
+    ]
+    nodes = [node for node, _ in placed]
+    locals_ = [_local(process, place) for place, (_, process) in enumerate(placed)]
+    found = judge_records(sources, nodes, locals_, choice=choice)
+    if found.records is None:
+        return replace(found, why_not=given.why_no_samples) if given.why_no_samples else found
+    standstills = find_standstills([_unions(placed[member][1]) for member in choice.members])
+    return replace(found, causes=with_standstills(found.causes, standstills))
+
+
+def _unions(process: Process) -> list[UnionColumns]:
+    """Return how long a process's GPUs were in operations; empty: not known."""
+    try:
+        return union_columns(process.unions)
+    except RefusedError:
+        return []
+
+
+def _local(process: Process, place: int) -> int:
+    """Return the place of a process on its node: its GPU's number, else its SLURM_LOCALID."""
+    gpu = gpu_of(process)
+    if gpu is not None and gpu.minor >= 0:
+        return gpu.minor
+    return place if process.facts.localid is None else process.facts.localid
+
+
+def _gpu_label(process: Process) -> str:
+    gpu = gpu_of(process)
+    return gpu.label if gpu is not None and gpu.label != "unknown" else ""
+
+
+def _tell(
+    sampled: Judged,
+    view: JobView,
+    slow: SlowHardware,
+    over_time: OverTime,
+    lasting: Sequence[tuple[str, Finding]],
+) -> Told:
+    """Return the findings of causes. Without samples figures are told, and nobody is accused."""
+    if sampled.records is None:
+        rest = [*lasting, *over_time.causes]
+        return Told(tuple((kind, replace(one, severity=INFO)) for kind, one in rest), ())
+    told = tell_causes(sampled, view, slow)
+    return Told(
+        join_progress(told.findings, over_time.causes, view.wall_s, view.cost_min), told.stragglers
+    )
+
+
+def _confirmed(
+    timeline: TimeLine, causes: Sequence[tuple[str, Finding]], sampled: Judged
+) -> TimeLine:
+    """Return the time line with the slow times that a cause stands for."""
+    if sampled.records is None:
+        return timeline
+    periods = [one.period for _, one in causes if one.severity != INFO and one.period]
+    kept = tuple(
+        one
+        for one in timeline.degradations
+        if any(
+            min(one.period.end_s, other.end_s) > max(one.period.start_s, other.start_s)
+            for other in periods
+        )
+    )
+    return replace(timeline, degradations=kept)
+
+
+def _over_time(
+    report: Report,
+    transports: Mapping[str, str],
+    placed: Sequence[tuple[str, Process]],
+    wall_s: float,
+    readings: Readings | None,
+) -> OverTime:
+    by_id = {comm.id: transports[comm_id(comm)] for comm in report.communicators if comm.id}
+    lines = unpack(report.communicators, by_id, placed)
+    nodes = {number: node for number, (node, _) in enumerate(placed)}
+    names = dict(enumerate(report.names))
+    return look_over_time(lines, report.communicators, by_id, nodes, names, wall_s, readings)
+
+
+def _sorted(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    return tuple(sorted(findings, key=lambda one: -SEVERITIES.index(one.severity)))
+
+
+def _ending(state: str, given: Given) -> Ending:
+    record = given.record
+    if record is None:
+        return Ending(state)
+    return Ending(state, record.end_s, record.exit_code, record.signal)
+
+
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    """The processes with their times by one clock, and how long each gave no sign of life."""
+
+    processes: list[Process]
+    silences_ns: list[float]
+    doubt_ns: float
+
+
+def _in_time(placed: Sequence[tuple[str, Process]], ending: Ending) -> _Timed:
+    """Return the processes in common time; of a job that ended in order nobody asks for that."""
+    processes = [process for _, process in placed]
+    if not may_hang(processes) and all(one.facts.state != KILLED for one in processes):
+        return _Timed(processes, [0.0] * len(processes), 0.0)
+    clocks = read_clocks(placed)
+    common = in_common_time(placed, clocks)
+    nodes = [node for node, _ in placed]
+    silences = silences_ns(list(zip(nodes, common, strict=True)), clocks, ending.until_ns)
+    doubts = sorted((clocks.get(node, Clock()).error_ns for node in set(nodes)), reverse=True)
+    return _Timed(common, silences, sum(doubts[:2]))
+
+
+def build_card(loaded: Loaded, given: Given | None = None, *, second_process: bool = False) -> Card:
+    """Return the card of the attempt that was loaded.
+
+    `second_process`: children may look at the records and the time lines of a large job meanwhile,
+    if nothing bounds the caller's time and memory, which would not bound these.
+    """
+    given = given or Given()
+    loaded = believable(loaded, given)
+    placed = [(one.head.node, process) for one in loaded.summaries for process in one.processes]
+    forking = second_process and len(placed) >= _MANY_PROCESSES
+    with Forked(lambda: _judge_samples(placed, given), worthwhile=forking) as judging:
+        return _build(loaded, given, placed, judging, forking=forking)
+
+
+def _build(
+    loaded: Loaded,
+    given: Given,
+    placed: Sequence[tuple[str, Process]],
+    judging: Forked[Judged],
+    *,
+    forking: bool,
+) -> Card:
+    report, summaries = build_report(loaded), loaded.summaries
+    processes = [process for _, process in placed]
+    comms = report.communicators
+    if report.dumps and not processes:
+        return vendor_card(report, summaries, report.dumps, given)
+    gpus = {one.head.node: gpus_of(one.counters) for one in summaries}
+    counted = {one.head.node: one.counters for one in summaries}
+    places = Places(placed, report.names, counted)
+    transports = {comm_id(comm): transport_of(comm, gpus).transport for comm in comms}
+    job = with_record(describe_job(report, summaries), given)
+    looked = Forked(
+        lambda: _over_time(report, transports, placed, job.wall_s or 0.0, given.readings),
+        worthwhile=forking,
+    )
+    ending = _ending(job.state, given)
+    environment = describe_environment(summaries)
+    nodes = _nodes(summaries, environment.gpu_models)
+    with looked:
+        hardware, slow_hardware = find_hardware(summaries), find_slow_hardware(summaries)
+        timed = _in_time(placed, ending)
+        at_end = timed.processes, report.names, ending, timed.silences_ns
+        hangs = find_hangs(*at_end)
+        sampled = judging.result()
+        comms = with_transfers(comms, find_transfers(sampled))
+        lasting = _lasting_slowness(comms, transports, placed)
+        comm_names = name_communicators(comms)
+        sums = sum_transports(comms, transports, job.wall_s)
+        over_time = looked.result()
+    refused = Counter(given.refused) + Counter(over_time.refused) + Counter(sampled.refused)
+    quality = describe_quality(
+        report, summaries, given.inputs, refused, given.from_boxes, sampled.looked
+    )
+    missing = dict.fromkeys(chain.from_iterable(report.nodes_missing.values()))
+    unmeasured = find_unmeasured(
+        timed.processes, report.names, report.coverage, tuple(missing), quality.ranks_expected,
+        Ends(places, ending, timed.silences_ns, timed.doubt_ns),
+    )  # fmt: skip
+    view = JobView(
+        placed,
+        report.names,
+        [_gpu_label(process) for process in processes],
+        job.wall_s or 0.0,
+        comms,
+        given.cost_min,
+        sampled.active_s,
+    )
+    told = _tell(sampled, view, slow_hardware, over_time, lasting)
+    accused = [one.rank for one in told.stragglers if one.flagged]
+    operations = list_operations(
+        comms,
+        lambda comm, one: _expectation(comm, one, transports[comm_id(comm)], nodes),
+        accused,
+    )
+    below = tell_below(sampled, operations, transports, view, hardware.findings)
+    port = unseen_port(sampled, operations, transports, view, hardware.findings)
+    causes, counters = with_counters([*told.findings, *below], hardware.findings)
+    timeline = _confirmed(over_time.timeline, causes, sampled)
+    running_job = None if ending.is_over else job.job_id
+    hung_job = HungJob(places, ending, job.job_id, comm_names)
+    died = any(one.rule == "killed" and one.severity == CRITICAL for one in unmeasured)
+    stopped = () if hangs or died else find_stopped(*at_end)
+    located = places.locate(
+        [
+            *describe_hangs(hangs, hung_job),
+            *describe_stopped(stopped, hung_job),
+            *(one for _, one in causes),
+            *counters,
+            *unmeasured,
+        ]
+    )
+    findings = _sorted([suggest(one, running_job) for one in located])
+    measured = any(comm.figures for comm in comms)
+    verdict = judge(
+        state=job.state,
+        no_data="" if measured else _no_data(report.coverage),
+        most_missing=2 * quality.ranks_seen <= (quality.ranks_expected or 0),
+        findings=findings,
+        hangs=hangs,
+        wall_s=job.wall_s,
+        waiting_share=total_waiting(comms),
+        sampled=sampled,
+        cost_min=given.cost_min,
+        unseen=port,
+    )
+    return Card(
+        job=job,
+        verdict=verdict,
+        environment=environment,
+        data_quality=quality,
+        findings=findings,
+        communicators=list_communicators(comms, transports, comm_names),
+        operations=operations,
+        transports=sums,
+        timeline=timeline,
+        stragglers=told.stragglers,
+        hangs=hangs,
+        heat=tuple(row for row in over_time.heat if row[0] in accused),
+        counters=hardware.counters,
+        network=describe_network(placed, report.names, counted),
+        hosts=describe_hosts(placed, report.names),
+        labels=describe_labels([process for _, process in placed]),
+    )

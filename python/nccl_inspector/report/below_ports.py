@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Transfers that are slow everywhere and all the time, beside what the ports can carry."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from nccl_inspector.analysis.hardware.rules import CABLE
+from nccl_inspector.analysis.replay.cause import COST_MIN, TOLD_MIN, TRANSFER, Cause
+from nccl_inspector.analysis.replay.judge import Judged
+from nccl_inspector.analysis.transport.classes import NVLINK as NVLINK_CLASS
+from nccl_inspector.model import card
+from nccl_inspector.model.card import INFO, MEDIUM, Entity, Evidence, Finding, Operations
+from nccl_inspector.model.process import FUNCS
+from nccl_inspector.report.causes import JobView, saved, severity
+
+_QUEUED_MAX = 0.5  # of the operations, that begin as soon as their stream is free
+_AT_MOST = (
+    " That is the most it can have cost: the ranks always wait for these transfers, so how long "
+    "their own work takes is not known."
+)
+# Of what ports or links carry: from where down a path is slow, and what is reached in practice.
+# Inside of nodes much depends on the platform: what others measured is a weaker hint.
+BELOW_NETWORK, BELOW_TOLD, BELOW_LINKS = 0.55, 0.85, 0.4
+_REACHED, _REACHED_TOLD = 0.85, 0.92  # the latter: but for one port, nothing speaks for less
+
+
+def tell_below(
+    judged: Judged,
+    operations: Sequence[Operations],
+    transports: Mapping[str, str],
+    view: JobView,
+    hardware: Sequence[Finding],
+) -> list[tuple[str, Finding]]:
+    """Return the finding of transfers that are slow everywhere and all the time, if they are.
+
+    They have nothing in the job to be compared with, but what the ports of a node can carry.
+    A ring is as fast as its slowest port: where the counters of one speak, less is enough.
+    """
+    found = []
+    port = next((one for one in hardware if _is_of_port(one)), None)
+    for inside in (False, True):
+        # Where some paths are slow beside others it is these, and not the network.
+        if any(_is_located(cause, inside) for cause in judged.causes):
+            continue
+        rows = [
+            one
+            for one in operations
+            if one.expected_gbs
+            and one.bus_gbs
+            and not one.waiting_included
+            and (transports.get(one.communicator) == NVLINK_CLASS) == inside
+        ]
+        busy = sum(one.count * one.time_ns for one in rows)
+        told = None if inside else port
+        least = BELOW_LINKS if inside else BELOW_TOLD if told else BELOW_NETWORK
+        reached = _REACHED_TOLD if told else _REACHED
+        slow = [one for one in rows if (one.bus_gbs or 0.0) < least * (one.expected_gbs or 0.0)]
+        if not slow or sum(one.count * one.time_ns for one in slow) < busy / 2:
+            continue
+        factors = {
+            (int(one.communicator, 16), FUNCS.index(one.func), one.size_class):
+                (one.bus_gbs or 0.0) / (reached * (one.expected_gbs or 1.0))
+            for one in slow
+        }  # fmt: skip
+        share, error = judged.below(factors)
+        share = view.of_job(share)
+        if share < TOLD_MIN:
+            continue
+        worst = max(slow, key=lambda one: one.count * one.time_ns)
+        kind, one = _below_finding(worst, share, error, inside, view)
+        if judged.queued_share(factors) > _QUEUED_MAX:
+            one = replace(one, detail=one.detail + _AT_MOST)
+        if told is not None:
+            nodes = {each.name.partition(" ")[0] for each in told.entities if each.kind == "port"}
+            whose = tuple(Entity("node", node) for node in sorted(nodes))
+            one = replace(one, entities=whose, title=f"{one.title}: {told.title}")
+        found.append((kind, one))
+    return found
+
+
+def _is_located(cause: Cause, inside: bool) -> bool:
+    return (
+        cause.kind == TRANSFER
+        and cause.inside == inside
+        and cause.where is not None
+        and cause.whole
+        and cause.cost_share >= COST_MIN
+    )
+
+
+def _is_of_port(counters: Finding) -> bool:
+    """Tell whether counters say that a port or its cable is bad. Congestion is nobody's fault."""
+    ports = any(one.kind == "port" for one in counters.entities)
+    return ports and counters.severity != INFO and CABLE in counters.actions
+
+
+def _below_finding(
+    worst: Operations, share: float, error: float, inside: bool, view: JobView
+) -> tuple[str, Finding]:
+    seconds = share * view.wall_s
+    kind = card.NVLINK if inside else card.NETWORK
+    link = "links inside of nodes" if inside else "the network"
+    bus, could = worst.bus_gbs or 0.0, worst.expected_gbs or 0.0
+    return kind, Finding(
+        rule="slow-links" if inside else "slow-network",
+        severity=severity(share, view.cost_min),
+        confidence=MEDIUM,
+        title=f"transfers over {link} reach {bus / could:.0%} of what is to be expected, "
+        "everywhere and all the time",
+        detail=f"{saved(share, seconds, view, error)} {worst.func} reaches {bus:.1f} GB/s, where "
+        f"{could:.1f} are to be expected ({worst.expected_source}). No path is faster than others.",
+        evidence=(
+            Evidence("samples", f"{worst.func} bus bandwidth by T", bus, "GB/s", could),
+            Evidence(
+                "samples", "what it cost of the job's time, by replay without it", share, "share"
+            ),
+        ),
+        actions=(
+            "look at NCCL's settings (NCCL_DEBUG=INFO says which adapters it uses), adapters, "
+            "PCIe and GPUDirect RDMA",
+        ),
+        cost_s=seconds,
+        cost_share=share,
+        cause=kind,
+        next="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH,NET srun ...",
+    )

@@ -1,0 +1,434 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Causes of lost time (analysis/replay) as findings: who, since when, what it cost, what to do.
+
+One cause is one finding. Who only waited for the cause is listed in it as a victim, and counters
+that speak for it become its evidence.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from nccl_inspector.analysis.hardware.slow import SlowHardware
+from nccl_inspector.analysis.join import Communicator
+from nccl_inspector.analysis.replay.cause import COST_MIN, LATE, OUTSIDE, TOLD_MIN, Cause
+from nccl_inspector.analysis.replay.judge import Judged
+from nccl_inspector.analysis.replay.paths import ADAPTER, NODE, RAIL
+from nccl_inspector.analysis.straggler.queue_waits import GPU, HOST, LateCall, Queued, queue_of
+from nccl_inspector.model import card
+from nccl_inspector.model.card import (
+    CRITICAL,
+    HIGH,
+    INFO,
+    LOW,
+    MEDIUM,
+    UNKNOWN,
+    WARNING,
+    Entity,
+    Evidence,
+    Finding,
+    Period,
+    Straggler,
+)
+from nccl_inspector.model.process import Process
+from nccl_inspector.model.wording import cut_list, duration, elapsed
+
+CRITICAL_SHARE = 0.5
+_SHOWN = 4
+OUTSIDE_S_MIN = 60.0  # a shorter time outside of communication is part of many programs
+_EARLY_SHARE = 0.3  # of its lateness, that a rank waits less than its peers where it was late
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """What the words need of the job: by process its node, GPU and name, and how long it ran."""
+
+    processes: Sequence[tuple[str, Process]]
+    names: Sequence[str]
+    gpus: Sequence[str]  # `GPU7`, empty: not known
+    wall_s: float
+    communicators: Sequence[Communicator]
+    cost_min: float = COST_MIN  # share of the job's time that makes a cause a warning
+    active_s: float = 0.0  # of it, with operations; 0: all
+
+    def place(self, member: int) -> str:
+        """Return `n02 GPU7`."""
+        return f"{self.processes[member][0]} {self.gpus[member]}".strip()
+
+    def of_job(self, share: float) -> float:
+        """Return what a share of the time with operations is of the job's time.
+
+        What a job does before its first operation and after its last one no cause made longer.
+        """
+        if not self.wall_s or not self.active_s:
+            return share
+        return share * min(1.0, self.active_s / self.wall_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Findings with what each came from, and the late processes as rows of the card."""
+
+    findings: tuple[tuple[str, Finding], ...]
+    stragglers: tuple[Straggler, ...]
+
+
+def _cost(cause: Cause, view: JobView) -> tuple[float, float]:
+    """Return share and seconds of the job's time. What happened once is not made more of."""
+    if cause.once and view.wall_s:
+        return cause.saved_s / view.wall_s, cause.saved_s
+    share = view.of_job(cause.cost_share)
+    return share, share * view.wall_s
+
+
+def severity(share: float, cost_min: float, *, excused: bool = False) -> str:
+    """Return how bad a cause is by its share of the job's time."""
+    if excused or share < cost_min:
+        return INFO
+    return CRITICAL if share >= CRITICAL_SHARE else WARNING
+
+
+def _confidence(cause: Cause) -> str:
+    if cause.once or cause.cost_share < 2 * COST_MIN:
+        return LOW if cause.once else MEDIUM
+    return HIGH if cause.error_share * 8 < cause.cost_share else MEDIUM
+
+
+def saved(share: float, seconds: float, view: JobView, error: float) -> str:
+    """Return a sentence that says what a cause cost: how long, and which share of the job.
+
+    `error`: of the share of the time with operations.
+    """
+    would = view.wall_s - seconds
+    of_job = view.of_job(error)
+    plus = f" +-{of_job:.1%}" if of_job >= 0.001 else ""
+    return (
+        f"It cost about {elapsed(seconds)} ({share:.1%}{plus} of the job's time): "
+        f"{elapsed(view.wall_s)} would have been {elapsed(would)}."
+    )
+
+
+def _period(cause: Cause) -> Period:
+    return Period(cause.start / 1e9, cause.end / 1e9)
+
+
+def _late_calls(cause: Cause, member: int, view: JobView) -> list[LateCall]:
+    """Return the kinds of operation in which a process was late, for what its queue says."""
+    name = view.names[member]
+    found = []
+    for comm in view.communicators:
+        rank = next((r for r, one in comm.members.items() if one.place.name == name), None)
+        for figures in comm.figures if rank is not None else ():
+            own = figures.medians.get(rank) if rank is not None else None
+            others = sorted(ns for other, ns in figures.medians.items() if other != rank)
+            if own is None or not others or rank is None:
+                continue
+            late_ns = others[len(others) // 2] - own
+            if late_ns >= _EARLY_SHARE * cause.late_ns:
+                kind = figures.func, figures.size_class, figures.algo_proto
+                found.append(LateCall(comm, rank, kind, late_ns))
+    return found
+
+
+def _kind(
+    cause: Cause, member: int, view: JobView, slow: SlowHardware
+) -> tuple[str, Queued | None]:
+    queued = queue_of(_late_calls(cause, member, view))
+    by_counters = slow.kind_of(view.processes[member][0], view.gpus[member])
+    if queued is None or queued.kind == UNKNOWN:
+        return by_counters, None
+    if by_counters not in (UNKNOWN, queued.kind):
+        return UNKNOWN, queued
+    return queued.kind, queued
+
+
+_WHY = {
+    GPU: "It called in time and its GPU was behind",
+    HOST: "Its host called late",
+    UNKNOWN: "Whether its host or its GPU was late is not known",
+}
+_LATE_ACTIONS = {
+    GPU: "check clocks, power, temperature and PCIe width of this GPU",
+    HOST: "check the CPUs of this node: data loader, other tasks, binding",
+    UNKNOWN: "compare its input and host with the others': it is late, which need not be a fault",
+}
+
+
+def _host_time(member: int, view: JobView) -> list[Evidence]:
+    """Return what a process's calls of NCCL take on its host, where that was measured.
+
+    No proof of a slow host: a call also blocks where its GPU is far behind.
+    """
+    each = [
+        one.facts.call_ns / one.facts.calls if one.facts.calls else None
+        for _, one in view.processes
+    ]
+    own = each.pop(member)
+    others = [one for one in each if one is not None]
+    if own is None or not others:
+        return []
+    words = "mean time of its host in a call of NCCL"
+    return [Evidence("boxes", words, own, "ns", median(others), len(others))]
+
+
+def _next_of(kind: str, node: str, uuid: str) -> str:
+    if kind == HOST:
+        return f"ssh {node} 'uptime; ps -eo pid,psr,pcpu,comm --sort=-pcpu | head -20'"
+    which = f" -i {uuid}" if uuid else ""
+    return f"ssh {node} nvidia-smi -q -d CLOCK,PERFORMANCE,POWER,TEMPERATURE,ECC{which}"
+
+
+def _entities(cause: Cause, view: JobView) -> tuple[Entity, ...]:
+    if cause.node:
+        return (Entity("node", cause.node),)
+    found = []
+    for member in cause.members:
+        found += [Entity("rank", view.names[member]), Entity("node", view.processes[member][0])]
+        if view.gpus[member]:
+            found.append(Entity("gpu", view.place(member)))
+    return tuple(found)
+
+
+def _uuid(view: JobView, member: int) -> str:
+    process = view.processes[member][1]
+    return next((one.uuid for one in process.gpus if one.label == view.gpus[member]), "")
+
+
+def _late_title(cause: Cause, view: JobView) -> str:
+    by = f"by {duration(cause.late_ns)} (median)"
+    if cause.node:
+        return f"all ranks of node {cause.node} are late {by}"
+    member = cause.members[0]
+    who = f"{view.names[member]} ({view.place(member)})"
+    if cause.rare:
+        return f"{who} makes the others wait now and then, {by}"
+    often = f"{cause.late_share:.0%}" if cause.late_share >= 0.01 else "less than 1%"
+    return f"{who} is late {by}, in {often} of its gaps between operations"
+
+
+def _late_finding(
+    cause: Cause, view: JobView, slow: SlowHardware
+) -> tuple[Finding, list[Straggler]]:
+    share, seconds = _cost(cause, view)
+    member = cause.members[0]
+    kind, queued = _kind(cause, member, view, slow)
+    node = view.processes[member][0]
+    excused = (cause.leader and cause.rare) or cause.starting
+    evidence = [
+        Evidence("samples", "late, by its own gaps beside its peers'", cause.late_ns, "ns"),
+        Evidence("samples", "what it cost of the job's time, by replay without it", share, "share"),
+    ]
+    if queued is not None:
+        evidence.append(
+            Evidence("boxes", "mean wait in its GPU's queue", queued.wait_ns, "ns",
+                     queued.peers_ns, queued.looks)
+        )  # fmt: skip
+    evidence += [*_host_time(member, view), *slow.evidence(node, view.gpus[member])]
+    why = _WHY[kind] + "."
+    if cause.starting:
+        why = "Programs compile, allocate and fill caches there."
+    elif excused:
+        why = "Rank 0 is where programs log, evaluate and save: this is how a checkpoint looks."
+    elif cause.rare:
+        why = "Its delays are long and rare. " + why
+    lasting = "for all of the job" if cause.whole else "in the time given"
+    if cause.starting:
+        lasting = "in the job's first steps only"
+    victims = tuple(Entity("rank", view.names[one]) for one in cause.victims)
+    waited = (
+        f" Late only because of it: {cut_list([one.name for one in victims], _SHOWN)}."
+        if victims
+        else ""
+    )
+    part = (
+        f" That is the time of the {cause.part} ranks that share communicators with it: the others "
+        "do not wait for it."
+        if cause.part
+        else ""
+    )
+    finding = Finding(
+        rule="straggler",
+        severity=severity(share, view.cost_min, excused=excused),
+        confidence=_confidence(cause),
+        title=_late_title(cause, view),
+        detail=f"{saved(share, seconds, view, cause.error_share)} The others wait for it, "
+        f"{lasting}. {why}{waited}{part}",
+        period=_period(cause),
+        entities=_entities(cause, view),
+        evidence=tuple(evidence),
+        actions=(_LATE_ACTIONS[kind],),
+        cost_s=seconds,
+        cost_share=share,
+        cause=card.STRAGGLER,
+        victims=victims,
+        next=_next_of(kind, node, _uuid(view, member)),
+    )
+    rows = [
+        _straggler(cause, one, view, finding, kind, queued, seconds / len(cause.members))
+        for one in cause.members
+    ]
+    return finding, rows
+
+
+def _straggler(
+    cause: Cause, member: int, view: JobView, finding: Finding, kind: str,
+    queued: Queued | None, cost_s: float,
+) -> Straggler:  # fmt: skip
+    name = view.names[member]
+    comms = [
+        comm for comm in view.communicators
+        if comm.figures and any(one.place.name == name for one in comm.members.values())
+    ]  # fmt: skip
+    ranks = max(len(view.processes) - 1, 1)
+    return Straggler(
+        rank=name,
+        node=view.processes[member][0],
+        gpu=view.gpus[member] or UNKNOWN,
+        late_ns=cause.late_ns,
+        z=None,
+        windows_share=None,
+        waited_ns=cost_s * 1e9 * ranks,
+        kind=kind,
+        communicators=tuple(hex(comm.id) for comm in comms if comm.id),
+        flagged=finding.severity != INFO,
+        member_of=len(comms),
+        confidence=finding.confidence,
+        period=finding.period,
+        queued_ns=queued.wait_ns if queued else None,
+        peers_queued_ns=queued.peers_ns if queued else None,
+        queue_looks=queued.looks if queued else 0,
+    )
+
+
+def _pair(nodes: Sequence[str]) -> tuple[Entity, ...]:
+    return (Entity("pair", " - ".join(nodes)),)
+
+
+def _where(cause: Cause, view: JobView) -> tuple[str, tuple[Entity, ...], str]:
+    """Return where transfers were slow in words, as entities, and what to run next."""
+    where = cause.where
+    link = "NVLink and PCIe" if cause.inside else "the network"
+    if where is None:
+        return f"all paths over {link}", (), "nccl-inspector history --since 7d"
+    nodes = ", ".join(where.nodes[:_SHOWN])
+    node = where.nodes[0] if where.nodes else ""
+    look = f"ssh {node} nvidia-smi nvlink -s" if cause.inside else f"ssh {node} ibstat"
+    ranks = tuple(Entity("rank", view.names[one]) for one in where.members)
+    if where.kind == NODE:
+        return f"node {nodes}", (Entity("node", node),), look
+    if where.kind == ADAPTER:
+        found: list[Entity] = [Entity("node", node)]
+        found += [Entity("gpu", view.place(one)) for one in where.members if view.gpus[one]]
+        label = view.gpus[where.members[0]] or f"place {where.local}"
+        return f"{label} of node {node} and its adapter", tuple(found), look
+    if where.kind == RAIL:
+        words = f"rail {where.local} (place {where.local} of {nodes})"
+        return words, (Entity("rail", f"rail {where.local}"),), look
+    if len(where.nodes) == 1:
+        words = f"paths of {cut_list([one.name for one in ranks], _SHOWN)} ({nodes})"
+        return words, (Entity("node", node),), look
+    # Which end of a path is slow is not known.
+    if len(where.nodes) == 2:
+        return f"the path between {' and '.join(where.nodes)}", _pair(where.nodes), look
+    return f"some paths between {cut_list(where.nodes, _SHOWN)}", (), look
+
+
+def _transfer_finding(cause: Cause, view: JobView) -> tuple[str, Finding]:
+    share, seconds = _cost(cause, view)
+    words, entities, look = _where(cause, view)
+    kind = card.NVLINK if cause.inside else card.NETWORK
+    beside = "beside others of their kind" if cause.whole else "beside other times of this job"
+    finding = Finding(
+        rule="slow-links" if cause.inside else "slow-network",
+        severity=severity(share, view.cost_min),
+        confidence=MEDIUM if cause.where is not None else LOW,
+        title=f"transfers over {words} take {cause.ratio:.2f} times as long",
+        detail=f"{saved(share, seconds, view, cause.error_share)} T, the time without waiting, is "
+        f"{cause.ratio:.2f} times as long {beside}.",
+        period=_period(cause),
+        entities=entities,
+        evidence=(
+            Evidence("samples", "T beside what is usual", cause.ratio, "times"),
+            Evidence(
+                "samples", "what it cost of the job's time, by replay without it", share, "share"
+            ),
+        ),
+        actions=(
+            "look at NVLinks, PCIe width and XIDs of this node"
+            if cause.inside
+            else "check ports, cables and switch of these paths",
+        ),
+        cost_s=seconds,
+        cost_share=share,
+        cause=kind,
+        victims=tuple(Entity("rank", view.names[one]) for one in cause.members),
+        next=look,
+    )
+    return kind, finding
+
+
+def _what(cause: Cause) -> str:
+    if cause.still:
+        return "no rank is in an operation"
+    return f"all ranks take {cause.ratio:.2f} times as long between operations"
+
+
+def _own_doing(cause: Cause) -> str:
+    """Return why a slow time may be the program's own doing, as a sentence; empty: it is not."""
+    if cause.whole:
+        return " It does not come back to what it was: it may be another phase."
+    if cause.rare:
+        return " It comes again and again, as a part of the program does."
+    if cause.still:
+        return " No training step ended in it: an evaluation or a checkpoint looks the same."
+    if cause.evenly:
+        return " All parts of a step take longer by as much: it may be more work."
+    if cause.end - cause.start < OUTSIDE_S_MIN * 1e9:
+        return " It was short: a part of the program, as a checkpoint, looks the same."
+    return ""
+
+
+def _outside_finding(cause: Cause, view: JobView) -> Finding:
+    share, seconds = _cost(cause, view)
+    lasted = elapsed((cause.end - cause.start) / 1e9)
+    own = _own_doing(cause)
+    return Finding(
+        rule="slow-outside-communication",
+        severity=INFO if own else severity(share, view.cost_min),
+        confidence=LOW if own else MEDIUM,
+        title=f"slower outside communication for {lasted}: {_what(cause)}",
+        detail=f"{saved(share, seconds, view, 0.0)} T is as ever, and nobody waits for one rank."
+        + own,
+        period=_period(cause),
+        evidence=(
+            Evidence("boxes", "time outside of operations, more than usual", seconds, "s")
+            if cause.still
+            else Evidence("samples", "own gaps of all ranks beside usual", cause.ratio, "times"),
+        ),
+        actions=("look at data loading, storage, checkpoints and GPU clocks of that time",),
+        cost_s=seconds,
+        cost_share=share,
+        cause=card.OUTSIDE,
+        next="nccl-inspector nodes --last 500",
+    )
+
+
+def tell_causes(judged: Judged, view: JobView, slow: SlowHardware) -> Told:
+    """Return the causes as findings, the costliest first, and the late processes."""
+    findings: list[tuple[str, Finding]] = []
+    stragglers: list[Straggler] = []
+    for cause in judged.causes:
+        if _cost(cause, view)[0] < TOLD_MIN:
+            continue
+        if cause.kind == LATE:
+            finding, rows = _late_finding(cause, view, slow)
+            if not judged.seen:  # who is not seen may have come later still
+                finding = replace(finding, severity=INFO, confidence=LOW)
+                rows = [replace(one, flagged=False, confidence=LOW) for one in rows]
+            findings.append((card.STRAGGLER, finding))
+            stragglers += rows
+        elif cause.kind == OUTSIDE:
+            findings.append((card.OUTSIDE, _outside_finding(cause, view)))
+        else:
+            findings.append(_transfer_finding(cause, view))
+    return Told(tuple(findings), tuple(stragglers))

@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tell whether two jobs were submitted alike, without keeping what was submitted."""
+
+from hashlib import sha256
+
+from nccl_inspector.model.card import Job
+
+
+def script_fingerprint(job: Job) -> str:
+    """Return a fingerprint of user and submit line; empty where that is not known."""
+    if not job.submit_line:
+        return ""
+    words = f"{job.uid}\0{' '.join(job.submit_line.split())}"
+    return sha256(words.encode("utf-8", "replace")).hexdigest()[:16]

@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Make a card of everything that this machine knows of a job."""
+
+from nccl_inspector.model.card import Card
+from nccl_inspector.report.assemble import build_card
+from nccl_inspector.report.sources import Asked, gather
+from nccl_inspector.settings.config import Config
+from nccl_inspector.store.beside import beside_similar
+from nccl_inspector.summary.attempts import Loaded
+
+
+def make_card(
+    loaded: Loaded, config: Config, asked: Asked | None = None, *, second_process: bool = False
+) -> Card:
+    """Return the card of the attempt that was loaded: with Slurm's word and similar jobs."""
+    given = gather(loaded.head, config, asked or Asked())
+    card = build_card(loaded, given, second_process=second_process)
+    return beside_similar(card, config.store_dir)

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The throughput lines of a job's own output, read in a child of their own.
+
+The path, the file and each of its lines are the user's: a file system may never answer, and a line
+may be such that a pattern of the site takes hours. The child has a limit of CPU time and one of the
+clock; without its word the report is made without throughput, and says so.
+"""
+
+import json
+import os
+import re
+import select
+import signal
+import stat
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from math import ceil
+from pathlib import Path
+from resource import RLIMIT_CPU, setrlimit
+from typing import Any
+
+from nccl_inspector.analysis.slow_times.throughput import (
+    Reading,
+    Readings,
+    read_lines,
+    read_throughput,
+)
+from nccl_inspector.model.card import Input, Period
+from nccl_inspector.report.local_zone import LocalZone
+from nccl_inspector.report.visiting import hangs
+from nccl_inspector.system.child_process import start_child
+from nccl_inspector.system.safe_files import reopen
+
+CPU_S = 30.0  # four million lines take some 10 s
+CPU_S_MIN = 1.0  # with less the output is not opened
+WALL_S = 60.0
+_OUTPUT_BYTES_MAX = 256 << 20  # the end of a longer output is looked at
+_CHUNK_BYTES = 1 << 20
+_ANSWER_BYTES_MAX = 16 << 20  # 20,000 readings are 1 MB
+_LINES_AT_ONCE = 64  # between two looks at the CPU time
+_REAP_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What is to be read. `uid`: the file must be this user's (None: anybody's).
+
+    `cpu_s`: seconds of CPU time. `patterns`: none stands for the built-in ones.
+    """
+
+    path: Path
+    uid: int | None
+    period: Period
+    patterns: Sequence[re.Pattern[str]] = ()
+    cpu_s: float = CPU_S
+
+
+def read_output(output: Output) -> tuple[Readings | None, Input]:
+    """Return the throughput that an output tells, or None, and how it could be read."""
+    path = output.path
+    if output.cpu_s < CPU_S_MIN:
+        words = "not read: this user's reports have used up their share of the service's time"
+        return None, Input("throughput", "absent", words)
+    answer = _ask_child(output)
+    if isinstance(answer, str):
+        return None, Input("throughput", "absent", f"{path}{answer}")
+    notes = "; ".join(answer.notes)
+    if not answer.found:
+        words = f"{path} has no throughput lines; {notes}".rstrip("; ")
+        return None, Input("throughput", "absent", words)
+    detail = f"{len(answer.found)} readings of the job's output{f'; {notes}' if notes else ''}"
+    return answer, Input("throughput", "present", detail)
+
+
+def _ask_child(output: Output) -> Readings | str:
+    """Return what a child finds, else why it found nothing, as it follows the path's name."""
+    reading, writing = os.pipe2(os.O_CLOEXEC)
+    try:
+        pid = start_child(partial(_work, output, writing), [writing])
+    except OSError as err:
+        os.close(reading)
+        return f" is not read: no process: {err.strerror}"
+    finally:
+        os.close(writing)
+    try:
+        data = _listen(reading, time.monotonic() + WALL_S)
+    finally:
+        os.close(reading)
+    status = _end(pid, kill=data is None)
+    if data is None:
+        hangs(pid)
+        return f" does not answer: left after {WALL_S:.0f} s"
+    if status is not None and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU:
+        return f" is not read: it took more than {output.cpu_s:.0f} s of CPU time"
+    return _from_json(data)
+
+
+def _listen(fd: int, until_s: float) -> bytes | None:
+    """Return what comes until the pipe is closed; None: it was not in time."""
+    parts: list[bytes] = []
+    while select.select([fd], [], [], max(0.0, until_s - time.monotonic()))[0]:
+        part = os.read(fd, _CHUNK_BYTES)
+        parts.append(part)
+        if not part or sum(map(len, parts)) > _ANSWER_BYTES_MAX:
+            return b"".join(parts)
+    return None
+
+
+def _end(pid: int, *, kill: bool) -> int | None:
+    """Return how the child ended; None: it did not, as where a file system hangs: it is left."""
+    until_s = time.monotonic() + _REAP_S
+    if kill:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    with suppress(ChildProcessError):  # SIGCHLD is ignored: nobody is told
+        while time.monotonic() < until_s:
+            found, status = os.waitpid(pid, os.WNOHANG)
+            if found:
+                return status
+            time.sleep(0.01)
+    return None
+
+
+def _from_json(data: bytes) -> Readings | str:
+    """Return what `_work` wrote; of a child that broke off nothing."""
+    try:
+        found: dict[str, Any] = json.loads(data)
+    except ValueError:
+        return " is not read: the process that read it broke off"
+    if why := found.get("why"):
+        return str(why)
+    readings = tuple(Reading(time_s, value) for time_s, value in found["found"])
+    return Readings(found["unit"], readings, found["refused"], tuple(found["notes"]))
+
+
+# In the child.
+
+
+def _work(output: Output, fd: int) -> None:
+    signal.alarm(ceil(WALL_S) + 1)  # when the parent is gone
+    hard_s = ceil(output.cpu_s) + 1
+    setrlimit(RLIMIT_CPU, (hard_s, hard_s + 1))
+    found = _read(output)
+    if isinstance(found, str):
+        answer: dict[str, Any] = {"why": found}
+    else:
+        rows = [(one.time_s, one.value) for one in found.found]
+        answer = {
+            "unit": found.unit, "found": rows, "refused": found.refused, "notes": found.notes,
+        }  # fmt: skip
+    with os.fdopen(fd, "wb") as pipe:
+        pipe.write(json.dumps(answer).encode())
+
+
+def _read(output: Output) -> Readings | str:
+    try:
+        fd = _open_regular(output.path, output.uid)
+        if fd is None:
+            return " is no file of the job's user"
+        clock = _CpuTime(output.cpu_s)
+        lines = clock.within(read_lines(_chunks(fd)))
+        found = read_throughput(lines, LocalZone(), output.period, output.patterns or None)
+    except OSError as err:
+        return f": {err.strerror}"
+    if not clock.is_over:
+        return found
+    cut = f"only the part of it was read for which {output.cpu_s:.0f} s of CPU time were enough"
+    return Readings(found.unit, found.found, found.refused, (*found.notes, cut))
+
+
+class _CpuTime:
+    """The CPU time of this process, and whether it was too much."""
+
+    def __init__(self, seconds: float) -> None:
+        self._until_s = time.process_time() + seconds
+        self.is_over = False
+
+    def within(self, lines: Iterator[str]) -> Iterator[str]:
+        """Yield lines while there is time."""
+        while some := list(islice(lines, _LINES_AT_ONCE)):
+            if time.process_time() > self._until_s:
+                self.is_over = True
+                return
+            yield from some
+
+
+def _chunks(fd: int) -> Iterator[bytes]:
+    size = os.fstat(fd).st_size
+    os.lseek(fd, max(0, size - _OUTPUT_BYTES_MAX), os.SEEK_SET)
+    left = _OUTPUT_BYTES_MAX
+    while left > 0 and (chunk := os.read(fd, min(left, _CHUNK_BYTES))):
+        left -= len(chunk)
+        yield chunk
+
+
+def _open_regular(path: Path, uid: int | None) -> int | None:
+    """Return a descriptor, None where it is no plain file of `uid` (None: of anybody).
+
+    It is looked up before it is opened: to open a device can do something.
+
+    Raises:
+        OSError: it is not there, or may not be read.
+    """
+    path_fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        status = os.fstat(path_fd)
+        if not stat.S_ISREG(status.st_mode) or (uid is not None and status.st_uid != uid):
+            return None
+        return reopen(path_fd)
+    finally:
+        os.close(path_fd)

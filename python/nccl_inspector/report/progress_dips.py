@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Slow times of the job's own figure of progress, beside the causes of lost time."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from nccl_inspector.analysis.replay.cause import HABIT_TIMES
+from nccl_inspector.model import card
+from nccl_inspector.model.card import HIGH, INFO, Evidence, Finding, Period
+from nccl_inspector.model.wording import elapsed
+from nccl_inspector.report.causes import OUTSIDE_S_MIN, severity
+
+
+def join_progress(
+    causes: Sequence[tuple[str, Finding]],
+    over_time: Sequence[tuple[str, Finding]],
+    wall_s: float,
+    cost_min: float,
+) -> tuple[tuple[str, Finding], ...]:
+    """Return the causes with what the job's own figure of progress says of their times.
+
+    A dip of that figure that no cause explains came from outside of communication.
+    """
+    found = list(causes)
+    dips = [(dip, figure) for _, dip in over_time if (figure := _figure_of(dip)) is not None]
+    for dip, figure in dips:
+        if dip.period is None or dip.severity == INFO:
+            continue
+        lasted_s = dip.period.end_s - dip.period.start_s
+        if lasted_s < OUTSIDE_S_MIN:  # as long as an evaluation or a checkpoint takes
+            continue
+        place = next(
+            (at for at, (kind, one) in enumerate(found)
+             if (one.severity != INFO or kind == card.OUTSIDE)
+             and _explains(one, dip.period, -figure.value * lasted_s)),
+            None,
+        )  # fmt: skip
+        if place is not None:
+            kind, one = found[place]
+            sure = one.confidence if one.severity == INFO else HIGH
+            found[place] = kind, replace(one, evidence=(*one.evidence, figure), confidence=sure)
+            continue
+        # What comes again and again as deep is part of the program: an evaluation, a checkpoint.
+        if sum(one.value <= figure.value / 2 for _, one in dips) >= HABIT_TIMES:
+            continue
+        cost_s = -figure.value * lasted_s
+        share = cost_s / wall_s if wall_s else 0.0
+        if share < cost_min:
+            continue
+        found.append((
+            card.OUTSIDE,
+            replace(
+                dip, rule="slow-outside-communication", severity=severity(share, cost_min),
+                title=f"slower outside of communication for {elapsed(lasted_s)}: "
+                f"{figure.metric.removeprefix('change of ')} {figure.value:+.0%}",
+                cause=card.OUTSIDE, cost_s=cost_s, cost_share=share,
+            ),
+        ))  # fmt: skip
+    return tuple(sorted(found, key=lambda one: -(one[1].cost_s or 0.0)))
+
+
+def _figure_of(dip: Finding) -> Evidence | None:
+    """Return by how much the job's own figure of progress fell in a slow time."""
+    return next((one for one in dip.evidence if one.source == "throughput" and one.value < 0), None)
+
+
+def _explains(one: Finding, period: Period, lost_s: float) -> bool:
+    """Tell whether a cause lasted for most of a dip, and for little else, or cost most of it.
+
+    The job's own figure is of long windows: one stop makes all of such a window a dip.
+    """
+    if one.period is None:
+        return False
+    common = min(one.period.end_s, period.end_s) - max(one.period.start_s, period.start_s)
+    length, own = period.end_s - period.start_s, one.period.end_s - one.period.start_s
+    if common >= 0.5 * length:
+        return own <= 4 * length
+    return common >= 0.5 * own and (one.cost_s or 0.0) >= 0.5 * lost_s

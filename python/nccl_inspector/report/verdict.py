@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one answer, from what the findings say."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from nccl_inspector.analysis.replay.cause import COST_MIN
+from nccl_inspector.analysis.replay.judge import Judged
+from nccl_inspector.model.card import (
+    CANNOT_TELL,
+    COMMUNICATION,
+    CONFIDENCES,
+    CRITICAL,
+    DEGRADED,
+    FAILED,
+    HEALTHY,
+    HIGH,
+    HUNG,
+    LOW,
+    MEDIUM,
+    NETWORK,
+    NO_DATA,
+    NVLINK,
+    OTHER,
+    OUTSIDE,
+    STRAGGLER,
+    WARNING,
+    Finding,
+    Hang,
+    Verdict,
+)
+from nccl_inspector.model.wording import elapsed
+
+# Of the job's time. Medians do not see who is late in one operation of ten.
+WAITED_MIN = 0.1
+# Slurm's words for a job that did not end well by itself. A cancelled one was ended by somebody,
+# and many a training run goes on until its time is over.
+FAILED_STATES = frozenset({"FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL"})
+# Rules of findings that are about the measurement, or about the application's own doing.
+_ABOUT_DATA = frozenset({"not-measured", "dropped", "no-times", "silent", "refused"})
+
+
+def _hung(hang: Finding, hangs: Sequence[Hang]) -> Verdict:
+    cost_s = max((one.age_s for one in hangs if one.confirmed), default=None)
+    return Verdict(HUNG, "", hang.confidence, hang.title, cost_s)
+
+
+def _failed(state: str, findings: Sequence[Finding]) -> Verdict | None:
+    """Return the verdict of a job that died, or of which a process died long before the others."""
+    first = next(
+        (one for one in findings if one.rule == "killed" and one.severity == CRITICAL), None
+    )
+    hang = next((one for one in findings if one.rule == "hang-dead"), None)
+    hardware = next(
+        (one for one in findings
+         if one.severity == CRITICAL and any(e.source == "counters" for e in one.evidence)),
+        None,
+    )  # fmt: skip
+    if first is None and state not in FAILED_STATES:
+        return None
+    if hardware is not None:
+        both = first or hang
+        summary = hardware.title + (f"; {both.title}" if both else "")
+        return Verdict(FAILED, COMMUNICATION, HIGH if both else MEDIUM, summary)
+    if first is not None:
+        confidence = HIGH if hang else first.confidence
+        return Verdict(FAILED, OTHER, confidence, first.title)
+    stopped = next((one for one in findings if one.rule == "stopped-first"), None)
+    if stopped is not None:
+        return Verdict(FAILED, OTHER, stopped.confidence, stopped.title)
+    told = state.lower().replace("_", " ")
+    return Verdict(
+        FAILED, OTHER, LOW, f"the job's state is {told}; nothing in its communication explains that"
+    )
+
+
+_CAUSES = (STRAGGLER, NETWORK, NVLINK, OUTSIDE)
+
+
+def _degraded(findings: Sequence[Finding]) -> Verdict | None:
+    """Return what cost most. Counters that rose are no cause: they speak for one."""
+    wrong = [one for one in findings if one.cause in _CAUSES and one.severity != "I"]
+    worst = max(wrong, key=lambda one: one.cost_s or 0.0, default=None)
+    if worst is None:
+        return None
+    # Two late ranks, say: each has its own finding, and what they cost together is the answer.
+    alike = [one for one in wrong if one.cause == worst.cause]
+    seconds = sum(one.cost_s or 0.0 for one in alike)
+    share = min(sum(one.cost_share or 0.0 for one in alike), 1.0)
+    more = f" (and {len(alike) - 1} more like it)" if len(alike) > 1 else ""
+    summary = worst.title + more
+    return Verdict(DEGRADED, worst.cause, worst.confidence, summary, seconds, share)
+
+
+def _healthy(
+    findings: Sequence[Finding],
+    wall_s: float | None,
+    waiting_share: float | None,
+    sampled: Judged,
+    cost_min: float,
+) -> Verdict:
+    """Return that nothing is wrong: a fault that matters would have shown."""
+    about = [one for one in findings if one.rule in _ABOUT_DATA and one.severity == WARNING]
+    confidence = CONFIDENCES[min(1 + len(about), 2)] if about else MEDIUM
+    ran = f" in {elapsed(wall_s)}" if wall_s else ""
+    among = " among what was measured" if about else ""
+    waited = ""
+    if sampled.imbalance_share >= WAITED_MIN:
+        waited = (
+            f"; the ranks waited for each other for {sampled.imbalance_share:.0%} of the time, and "
+            "who is late changes: the work is uneven"
+        )
+    # What a program does of its own accord looks like this, too.
+    told = [one for one in findings if one.cause in _CAUSES and (one.cost_share or 0.0) >= cost_min]
+    own = max(told, key=lambda one: one.cost_share or 0.0, default=None)
+    what = "no rank and no link" if own is None else "nothing that must be a fault"
+    but = (
+        f". What may be the program's own doing: {own.title} ({own.cost_share:.1%})" if own else ""
+    )
+    summary = (
+        f"{what} cost the job {100 * cost_min:g}% or more{ran}{among}: "
+        f"{elapsed(sampled.seconds)} of it were replayed operation by operation{waited}{but}"
+    )
+    return Verdict(HEALTHY, "", confidence, summary, None, None, waiting_share)
+
+
+def judge(
+    *,
+    state: str,
+    no_data: str,
+    most_missing: bool,
+    findings: Sequence[Finding],
+    hangs: Sequence[Hang],
+    wall_s: float | None,
+    waiting_share: float | None,
+    sampled: Judged,
+    cost_min: float = COST_MIN,
+    unseen: str = "",
+) -> Verdict:
+    """Return the verdict.
+
+    `no_data`: why nothing was measured, empty when something was; `most_missing`: half of the ranks
+    or more were not measured; `sampled`: what the exact records say, and whether they would have
+    shown a fault; `cost_min`: the share of the job's time from which on a cause is a warning;
+    `unseen`: what may have slowed the job and would not have shown.
+    """
+    if no_data:
+        return Verdict(NO_DATA, "", LOW, no_data)
+    dead = _failed(state, findings)
+    hang = next((one for one in findings if one.rule.startswith("hang-")), None)
+    if hang is not None and hang.severity == CRITICAL and not (dead and hang.rule == "hang-dead"):
+        return _hung(hang, hangs)
+    if dead and dead.confidence != LOW:
+        return dead
+    found = _degraded(findings)
+    if found is not None:
+        return replace(found, waiting_share=waiting_share)
+    if dead:
+        return dead
+    if hang is not None:  # perhaps: it might have ended, had the job gone on
+        return Verdict(CANNOT_TELL, "", LOW, hang.title, waiting_share=waiting_share)
+    if most_missing or not sampled.seen:
+        why = "half of the ranks or more were not measured" if most_missing else sampled.why_not
+        summary = f"nothing slow was found, but a slow rank might not have shown: {why}"
+        return Verdict(CANNOT_TELL, "", LOW, summary, waiting_share=waiting_share)
+    if unseen:
+        summary = f"nothing slow was found, but it might not have shown: {unseen}"
+        return Verdict(CANNOT_TELL, "", LOW, summary, waiting_share=waiting_share)
+    return _healthy(findings, wall_s, waiting_share, sampled, cost_min)

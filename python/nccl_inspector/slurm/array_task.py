@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which job `810_3` is: a task of an array has a number of its own, which users seldom know."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from nccl_inspector.errors import InspectorError
+from nccl_inspector.slurm.job_names import JOB_NAME
+from nccl_inspector.summary.directory import peek
+
+ARRAY_TASK = re.compile(rf"({JOB_NAME.pattern})_(0|[1-9][0-9]{{0,8}})")
+# Slurm gives the tasks their numbers when they start; each costs some small reads.
+LOOKED_AT_MAX = 4096
+
+
+def find_array_task(
+    task: str, report_dir: Path, ask_slurm: Callable[[str], int | None] = lambda _task: None
+) -> int:
+    """Return the number of a task, such as `810_3`.
+
+    `ask_slurm`: returns the number that Slurm gave a task, None where it does not know. Only then
+    is believed what the processes of later jobs say of themselves: any job can say so.
+
+    Raises:
+        InspectorError: nobody knows it, several jobs say so, or it is no task's name.
+    """
+    match = ARRAY_TASK.fullmatch(task)
+    if not match:
+        raise InspectorError(f"{task} is not a task of an array, as 810_3")
+    known = ask_slurm(task)
+    if known is not None:
+        return known
+    try:
+        names = [one.name for one in report_dir.iterdir() if JOB_NAME.fullmatch(one.name)]
+    except OSError as err:
+        raise InspectorError(f"{report_dir}: {err.strerror}") from err
+    later = sorted(number for number in map(int, names) if number >= int(match[1]))
+    found = [
+        number
+        for number in later[:LOOKED_AT_MAX]
+        if any(head.array_task == task for head in peek(number, report_dir))
+    ]
+    if len(found) > 1:
+        numbers = ", ".join(map(str, found[:8]))
+        raise InspectorError(
+            f"several jobs say that they are {task}: {numbers}; give one of the numbers"
+        )
+    if not found:
+        raise InspectorError(
+            f"no report of {task} in {report_dir}; its own number is sacct's JobIDRaw"
+        )
+    return found[0]

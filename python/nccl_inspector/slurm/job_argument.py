@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs as arguments of commands: callbacks for click."""
+
+import click
+
+from nccl_inspector.slurm.array_task import ARRAY_TASK
+from nccl_inspector.slurm.job_names import JOB_NAME
+
+
+def job_id(_context: click.Context, _parameter: click.Parameter, text: str) -> int:
+    """Return a job's number; click's own integers take 1_2 for 12, another job than task 1_2."""
+    if not JOB_NAME.fullmatch(text):
+        hint = "; of an array's task give its own number, sacct's JobIDRaw" if "_" in text else ""
+        raise click.BadParameter(f"not a job's number{hint}")
+    return int(text)
+
+
+def optional_job_id(
+    context: click.Context, parameter: click.Parameter, text: str | None
+) -> int | None:
+    """Return a job's number, None where none is given."""
+    return None if text is None else job_id(context, parameter, text)
+
+
+def job_or_task(context: click.Context, parameter: click.Parameter, text: str) -> int | str:
+    """Return a job's number, or `810_3`."""
+    return text if ARRAY_TASK.fullmatch(text) else job_id(context, parameter, text)

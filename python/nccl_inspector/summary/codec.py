@@ -1,0 +1,333 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The node summary: what one node's processes did in one attempt of a job.
+
+A line of JSON (the job and the node), what the counters of links and GPUs did and
+what NVIDIA's plugin wrote (summary/node_parts.py: each as many bytes as the line says), then
+a block for each process: four bytes of length, little-endian, and pieces, at most
+BLOCK_BYTES_MAX without samples and unions. A piece is four
+bytes of length and zlib data: JSON (facts, dropped, flags, GPUs, communicators,
+operations in flight, labels), keys, peers, nets, samples (two pieces) and unions
+(summary/samples.py; bytes of their own bounds; empty where there are none), then one for each time
+line (summary/columns.py). What does not fit is left out or made coarser, the least busy first;
+flags say so.
+"""
+
+import json
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, fields, replace
+from typing import Any
+
+from nccl_inspector.box.layout import SAMPLES_MAX
+from nccl_inspector.box.sample_table import JOB_SAMPLES_MAX
+from nccl_inspector.counters.model import NodeCounters
+from nccl_inspector.errors import RefusedError
+from nccl_inspector.model.labels import Label
+from nccl_inspector.model.process import (
+    Comm,
+    Facts,
+    Gpu,
+    Operation,
+    Process,
+)
+from nccl_inspector.summary.budget import JOB_BYTES_MAX, Budget
+from nccl_inspector.summary.columns import (
+    KEY_TABLES,
+    PEER_TABLES,
+    memory_of,
+    pack_peers,
+    unpack_keys,
+    unpack_peers,
+)
+from nccl_inspector.summary.fit import (
+    SAMPLE_FACTS_BYTES_MAX,
+    UNIONS_BYTES_MAX,
+    pack_process,
+    pack_samples,
+    piece,
+    samples_room,
+)
+from nccl_inspector.summary.lazy_lines import PackedLines, inflate
+from nccl_inspector.summary.nets import NET_TABLES, pack_nets, unpack_nets
+from nccl_inspector.summary.node_parts import (
+    COUNTERS_BYTES_MAX,
+    VENDOR_BYTES_MAX,
+    pack_counters,
+    pack_vendor,
+    unpack_counters,
+    unpack_vendor,
+)
+from nccl_inspector.summary.rows import take_list, take_row, take_rows
+from nccl_inspector.summary.samples import PackedSamples, PackedUnions
+from nccl_inspector.summary.vendor_means import VendorMeans
+from nccl_inspector.system.checked_json import Checks
+
+FORMAT = "nccl-inspector-node-summary/10"
+BLOCK_BYTES_MAX = 32 << 10  # design.md 5: at most 32 KiB a rank, without samples and unions
+SAMPLES_BYTES_MAX = SAMPLE_FACTS_BYTES_MAX + samples_room(SAMPLES_MAX) + UNIONS_BYTES_MAX
+PROCESSES_MAX = 8192
+_FULL_PROCESSES_MAX = 1024  # for which there is room if each has all that it may have
+_PARTS_BYTES_MAX = COUNTERS_BYTES_MAX + VENDOR_BYTES_MAX
+# A node has at most as many samples as a job should have.
+_SAMPLES_BYTES_MAX = samples_room(JOB_SAMPLES_MAX) + _FULL_PROCESSES_MAX * (
+    SAMPLE_FACTS_BYTES_MAX + samples_room(0) + UNIONS_BYTES_MAX
+)
+SUMMARY_BYTES_MAX = (
+    _FULL_PROCESSES_MAX * (BLOCK_BYTES_MAX + 4) + _SAMPLES_BYTES_MAX + _PARTS_BYTES_MAX + (2 << 20)
+)
+
+HEAD_BYTES_MAX = 2 << 20  # a node list may be long
+FLAGS_BYTES_MAX = 512  # what the flags of `pack_process` add to the JSON
+PIECES_BYTES_MIN = 2048  # empty ones are less
+_RAW_BYTES_MAX = 4 << 20  # of one table, unpacked
+_JSON_TIMES = 8  # in memory a byte of JSON takes so many at most
+_TABLES = 7
+_SAMPLES = slice(4, 7)  # samples and unions among the pieces
+WHOLE_BLOCK_BYTES_MAX = BLOCK_BYTES_MAX + SAMPLES_BYTES_MAX + 3 * 4
+_PIECES_MAX = _TABLES + 64  # a time line each; the plugin has 8
+_load = Checks("bad_summary").load
+_LENGTH = struct.Struct("<I")
+# How long each part between the first line and the processes is, and may be.
+_PARTS = {"counters_bytes": COUNTERS_BYTES_MAX, "vendor_bytes": VENDOR_BYTES_MAX}
+
+
+UID_UNKNOWN = -1  # of a head that no hook wrote
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The job and the node that a summary is about. Times are Unix seconds."""
+
+    job_id: int
+    uid: int
+    user: str
+    account: str
+    partition: str
+    cluster: str
+    node: str
+    nodelist: str
+    num_nodes: int
+    restart: int
+    start: int  # of the prolog here
+    job_start: int  # as the controller says, so alike on all nodes; 0: it did not
+    end: int  # when the epilog ran here
+    het_job_id: str  # of a heterogeneous job's component: the leader's id; else empty
+    problems: tuple[str, ...]  # what was not taken on this node, in words
+    array_task: str = ""  # `810_3`, as the job's processes say: the hooks do not know it
+
+    @property
+    def by_slurm(self) -> bool:
+        """Whether Slurm gave the job its number: then it said, too, on which nodes the job ran."""
+        return bool(self.job_id and self.nodelist)
+
+    @property
+    def leader(self) -> int:
+        """The id that all components of a heterogeneous job have in common, or its own."""
+        return int(self.het_job_id) if self.het_job_id.isdecimal() else self.job_id
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSummary:
+    """One file of a report's directory."""
+
+    head: Head
+    processes: tuple[Process, ...]
+    counters: NodeCounters | None = None  # None: of a release or a site without them
+    vendor: VendorMeans | None = None  # None: NVIDIA's plugin wrote nothing
+    left_out: int = 0  # processes that would have taken more memory than the job's share
+
+
+def _meta(process: Process, flags: Sequence[str]) -> bytes:
+    rows = [
+        [astuple(row) for row in table]
+        for table in (process.gpus, process.comms, process.operations, process.labels)
+    ]
+    busy_share = max((union.busy_share for union in process.unions), default=None)
+    values = [astuple(process.facts), process.dropped, flags, *rows, busy_share]
+    return piece(json.dumps(values, separators=(",", ":")).encode())
+
+
+def _bare(process: Process) -> Process:
+    """Return what is kept of a process with more communicators than can be: that there was one."""
+    flags = (*process.flags[:8], "its communicators did not fit")
+    return replace(
+        process, comms=(), keys=(), peers=(), lines=(), nets=(), operations=(), labels=(),
+        flags=flags,
+    )  # fmt: skip
+
+
+def encode_process(process: Process) -> bytes:
+    """Return a block, with as much of what is busiest as goes in.
+
+    It has at most BLOCK_BYTES_MAX and what samples and unions take.
+    """
+    room = BLOCK_BYTES_MAX - len(_meta(process, process.flags)) - FLAGS_BYTES_MAX
+    if room < PIECES_BYTES_MIN:
+        process, room = _bare(process), PIECES_BYTES_MIN
+    (keys, peers, nets, *lines), flags = pack_process(process, room)
+    samples, more_flags = pack_samples(process)
+    meta = _meta(process, (*process.flags, *flags, *more_flags))
+    return b"".join((meta, keys, peers, nets, *samples, *lines))
+
+
+def encode(
+    head: Head,
+    blocks: Sequence[bytes],
+    counters: NodeCounters | None = None,
+    vendor: VendorMeans | None = None,
+) -> bytes:
+    """Return the summary's bytes; the blocks are of `encode_process`."""
+    values = {field.name: getattr(head, field.name) for field in fields(Head)}
+    packed = pack_counters(counters), pack_vendor(vendor)
+    sizes = {"processes": len(blocks), **dict(zip(_PARTS, map(len, packed), strict=True))}
+    line = json.dumps({"format": FORMAT, **sizes, **values})
+    parts = [line.encode("ascii"), b"\n", *packed]
+    for block in blocks:
+        parts += [_LENGTH.pack(len(block)), block]
+    return b"".join(parts)
+
+
+def _pieces(block: memoryview) -> list[memoryview]:
+    """Return the pieces of a block, packed as they are."""
+    found: list[memoryview] = []
+    end, size = 0, len(block)
+    while end < size:
+        at = end + _LENGTH.size
+        end = at + _LENGTH.unpack_from(block, end)[0] if at <= size else at
+        if end > size:
+            raise RefusedError("bad_summary", "odd block")
+        found.append(block[at:end])
+    if not _TABLES <= len(found) <= _PIECES_MAX:
+        raise RefusedError("bad_summary", "odd block")
+    own = sum(map(len, found[_SAMPLES]))
+    if own > SAMPLES_BYTES_MAX or size - own > BLOCK_BYTES_MAX + 3 * _LENGTH.size:
+        raise RefusedError("bad_summary", "a block too long")
+    return found
+
+
+# As most processes have them.
+_NO_PEERS, _NO_NETS = zlib.compress(pack_peers(())), zlib.compress(pack_nets(()))
+
+
+def _inflated_rows(data: memoryview, empty: bytes) -> bytes:
+    return b"" if data == empty else inflate(data, _RAW_BYTES_MAX)
+
+
+def _process(block: memoryview, budget: Budget) -> Process | None:
+    """Return a process; None: it would take more memory than the budget has."""
+    pieces = _pieces(block)
+    raw_meta, raw_keys = (inflate(one, _RAW_BYTES_MAX) for one in pieces[:2])
+    raw_peers = _inflated_rows(pieces[2], _NO_PEERS)
+    raw_nets = _inflated_rows(pieces[3], _NO_NETS)
+    memory = (
+        _JSON_TIMES * len(raw_meta)
+        + memory_of(raw_keys, KEY_TABLES)
+        + memory_of(raw_peers, PEER_TABLES)
+        + memory_of(raw_nets, NET_TABLES)
+        + len(block)
+    )
+    if not budget.take(memory):
+        return None
+    meta = _load(raw_meta)
+    if not isinstance(meta, list) or len(meta) != 8:
+        raise RefusedError("bad_summary", "odd block")
+    facts, dropped, flags, gpus, comms, operations, labels, busy_share = meta
+    sample_facts, sample_columns, union_stream = pieces[_SAMPLES]
+    unions = PackedUnions(union_stream) if union_stream else ()
+    return Process(
+        facts=take_row(Facts, facts),
+        dropped=take_list(int, dropped),
+        gpus=take_rows(Gpu, gpus),
+        comms=take_rows(Comm, comms),
+        keys=unpack_keys(raw_keys),
+        peers=unpack_peers(raw_peers) if raw_peers else (),
+        nets=unpack_nets(raw_nets) if raw_nets else (),
+        lines=PackedLines(pieces[_TABLES:]),
+        operations=take_rows(Operation, operations),
+        flags=take_list(str, flags),
+        samples=PackedSamples(sample_facts, sample_columns, unions) if sample_facts else None,
+        unions=unions,
+        busy_share=_share(busy_share),
+        labels=take_rows(Label, labels),
+    )
+
+
+def _share(value: Any) -> float | None:
+    if value is not None and (type(value) not in (int, float) or not 0 <= value <= 1):
+        raise RefusedError("bad_summary", "odd share")
+    return None if value is None else float(value)
+
+
+def _part_bytes(values: Mapping[str, Any], name: str) -> int:
+    """Return how long a part is; one that the line does not name is not there."""
+    size = values.get(name, 0)
+    if not isinstance(size, int) or not 0 <= size <= _PARTS[name]:
+        raise RefusedError("bad_summary", f"odd {name}")
+    return size
+
+
+def _head(line: bytes) -> tuple[Head, Any, list[int]]:
+    """Return the first line's head, how many processes it says there are, bytes of each part."""
+    values = _load(line)
+    if not isinstance(values, dict) or values.get("format") != FORMAT:
+        raise RefusedError("bad_summary", "not a node summary of this release")
+    problems = take_list(str, values.get("problems"))
+    row = [() if field.name == "problems" else values.get(field.name) for field in fields(Head)]
+    head = replace(take_row(Head, row), problems=problems)
+    return head, values.get("processes"), [_part_bytes(values, name) for name in _PARTS]
+
+
+def _head_end(data: bytes) -> int:
+    end = data.find(b"\n", 0, HEAD_BYTES_MAX)
+    if end < 0:
+        raise RefusedError("bad_summary", "no first line")
+    return end
+
+
+def decode_head(data: bytes) -> Head:
+    """Return the head alone; `data` is what the summary begins with, its first line at least.
+
+    Raises:
+        RefusedError: there is no such line, or it says something else; the reason is `bad_summary`.
+    """
+    return _head(data[: _head_end(data)])[0]
+
+
+def decode(data: bytes, budget: Budget | None = None) -> NodeSummary:
+    """Return what `encode` was given.
+
+    `budget`: for what its processes take in memory; one that does not fit is left out and counted.
+
+    Raises:
+        RefusedError: anything else, however it came about; the reason is `bad_summary`.
+    """
+    if len(data) > SUMMARY_BYTES_MAX:
+        raise RefusedError("bad_summary", "too long")
+    end = _head_end(data)
+    head, said, sizes = _head(data[:end])
+    budget = budget or Budget(JOB_BYTES_MAX)
+    processes: list[Process] = []
+    left_out = 0
+    middle, at = end + 1 + sizes[0], end + 1 + sum(sizes)
+    if at > len(data):
+        raise RefusedError("bad_summary", "torn")
+    counters, vendor = unpack_counters(data[end + 1 : middle]), unpack_vendor(data[middle:at])
+    view = memoryview(data)  # whose slices are no copies: most of a large job are samples
+    while at < len(data):
+        if at + _LENGTH.size > len(data):
+            raise RefusedError("bad_summary", "torn")
+        size = _LENGTH.unpack_from(data, at)[0]
+        at += _LENGTH.size
+        count = len(processes) + left_out
+        if size > WHOLE_BLOCK_BYTES_MAX or at + size > len(data) or count == PROCESSES_MAX:
+            raise RefusedError("bad_summary", "torn, or a block too long")
+        process = _process(view[at : at + size], budget)
+        if process is None:
+            left_out += 1
+        else:
+            processes.append(process)
+        at += size
+    if len(processes) + left_out != said:
+        raise RefusedError("bad_summary", "torn")
+    return NodeSummary(head, tuple(processes), counters, vendor, left_out)

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""JSON that is not trusted, value by value: what is of another kind, or too much, is refused."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from nccl_inspector.errors import RefusedError
+from nccl_inspector.system.printable import printable
+
+TEXT_CHARS_MAX = 256
+_ROWS_MAX = 4096
+_TIME_S_MAX = (1 << 32) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """Each returns the value that it was given or raises RefusedError, with this reason."""
+
+    reason: str
+
+    def refused(self, what: str) -> RefusedError:
+        """Return the error."""
+        return RefusedError(self.reason, what)
+
+    def load(self, data: bytes) -> Any:
+        """Return the JSON value of bytes."""
+        try:
+            return json.loads(data)
+        except (ValueError, RecursionError) as err:
+            raise self.refused("odd JSON") from err
+
+    def integer(self, value: Any, most: int) -> int:
+        """Return a whole number from 0 on."""
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+            raise self.refused("odd number")
+        return value
+
+    def figure(self, value: Any, most: float) -> float:
+        """Return a number from 0 on; one that is none is not."""
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= most:
+            raise self.refused("odd number")
+        return float(value)
+
+    def time(self, value: Any) -> int:
+        """Return a Unix time in seconds."""
+        return self.integer(value, _TIME_S_MAX)
+
+    def text(self, value: Any) -> str:
+        """Return a text without what cannot be shown."""
+        if not isinstance(value, str) or len(value) > TEXT_CHARS_MAX:
+            raise self.refused("odd text")
+        return printable(value)
+
+    def rows(self, value: Any, length: int | None = None) -> list[Any]:
+        """Return a list, of `length` values where that is given."""
+        if not isinstance(value, list) or len(value) > _ROWS_MAX:
+            raise self.refused("odd list")
+        if length is not None and len(value) != length:
+            raise self.refused("odd row")
+        return value
+
+    def table(self, value: Any) -> dict[str, Any]:
+        """Return an object with texts for keys."""
+        if not isinstance(value, dict) or len(value) > _ROWS_MAX:
+            raise self.refused("odd table")
+        return {self.text(key): one for key, one in value.items()}
+
+
+def dump(value: Any) -> bytes:
+    """Return a JSON value as compact bytes."""
+    return json.dumps(value, separators=(",", ":")).encode("ascii")

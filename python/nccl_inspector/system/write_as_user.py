@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write a file to shared storage through a child process that has become another account.
+
+Root is often squashed on shared storage, and a dead file server must not stop
+the agent: the child may hang, the agent never waits for it longer than it says.
+"""
+
+import os
+import pwd
+import select
+import signal
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from nccl_inspector.system.acl import allow
+from nccl_inspector.system.child_process import start_child
+from nccl_inspector.system.safe_files import open_directory
+
+DONE = b"done"
+DONE_WITHOUT_ACL = (
+    b"done, but the file system has no access lists: only the service account and root can read it"
+)
+
+CHILD_S = 60
+_MESSAGE_BYTES_MAX = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a file goes and who may read it: `<directory>/<job_id>/<name>`."""
+
+    directory: Path
+    job_id: int
+    name: str
+    reader_uid: int | None
+    reader_gid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A child at work; `deadline` is of time.monotonic()."""
+
+    pid: int
+    pipe_fd: int
+    deadline: float
+
+
+def write_report_file(target: Target, data: bytes) -> bytes:
+    """Write the file, readable by one user or group more; return DONE or DONE_WITHOUT_ACL.
+
+    Raises:
+        OSError: it is not written.
+    """
+    beside = f".{target.name}.{os.getpid()}.tmp"
+    reports_fd = os.open(target.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    with suppress(FileExistsError):
+        os.mkdir(str(target.job_id), 0o700, dir_fd=reports_fd)
+    job_fd = open_directory(str(target.job_id), reports_fd)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(beside, flags, 0o600, dir_fd=job_fd)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+            shared = allow(file.fileno(), 0o6, target.reader_uid, 0o4, target.reader_gid)
+        shared = allow(job_fd, 0o7, target.reader_uid, 0o5, target.reader_gid) and shared
+        os.rename(beside, target.name, src_dir_fd=job_fd, dst_dir_fd=job_fd)
+    except OSError:
+        os.unlink(beside, dir_fd=job_fd)
+        raise
+    return DONE if shared else DONE_WITHOUT_ACL
+
+
+def _become(account: pwd.struct_passwd) -> None:
+    os.setgroups([])
+    os.setgid(account.pw_gid)
+    os.setuid(account.pw_uid)
+
+
+def _child(pipe_fd: int, user: str, target: Target, data: bytes) -> None:
+    signal.alarm(CHILD_S)
+    try:
+        if user:
+            _become(pwd.getpwnam(user))  # may hang with the directory service
+        message = write_report_file(target, data)
+    except KeyError:
+        message = f"report_user: there is no account {user!r}".encode("ascii", "replace")
+    except OSError as err:
+        message = f"{err.filename or target.directory}: {err.strerror}".encode("ascii", "replace")
+    os.write(pipe_fd, message[:_MESSAGE_BYTES_MAX])
+
+
+def start(user: str, target: Target, data: bytes) -> Child:
+    """Start the child; as `user` when we are root, else as we are.
+
+    Raises:
+        OSError: no process or pipe could be had.
+    """
+    reading, writing = os.pipe2(os.O_CLOEXEC)
+    account = user if os.geteuid() == 0 else ""
+    try:
+        pid = start_child(partial(_child, writing, account, target, data), [writing])
+    except OSError:
+        os.close(reading)
+        raise
+    finally:
+        os.close(writing)
+    return Child(pid, reading, time.monotonic() + CHILD_S + 5)
+
+
+def wait(child: Child, seconds: float) -> bytes | None:
+    """Return the child's message (empty: it died), or None when it has not ended within `seconds`.
+
+    A child beyond its deadline is killed; one that even that does not end is
+    still None: it hangs in the file system. `reap` ends what is left of one that has answered.
+    """
+    poll = select.poll()
+    poll.register(child.pipe_fd, select.POLLIN)
+    if poll.poll(seconds * 1000):
+        message = os.read(child.pipe_fd, _MESSAGE_BYTES_MAX)
+        os.close(child.pipe_fd)
+        return message
+    if time.monotonic() > child.deadline:
+        with suppress(OSError):  # it is another account's by now
+            os.kill(child.pid, signal.SIGKILL)
+    return None
+
+
+def reap(pids: Iterable[int]) -> list[int]:
+    """Take note of children that have answered and ended; return those that have not ended yet."""
+    return [pid for pid in pids if os.waitpid(pid, os.WNOHANG)[0] == 0]
