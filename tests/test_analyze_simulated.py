@@ -80,6 +80,32 @@ def test_servers_whose_requests_came_more_seldom_for_a_while_are_not_slow(tmp_pa
     assert all(one.severity == INFO for one in card.findings)
 
 
+FAULTS = {
+    # Its steps end with an operation that has no line, and it is late for a quarter of the job.
+    "host-stall-tp-dp": ("straggler", {"rank 7"}),
+    # Longer than the time between two bursts.
+    "storage-outage": ("outside communication", set()),
+    # Ranks of one place on their nodes share a rail.
+    "nic-rail-all": ("network", {"rail 6"}),
+}
+
+
+@pytest.mark.parametrize("case", FAULTS)
+def test_lines_tell_a_fault_as_boxes_do(case: str, tmp_path: Path) -> None:
+    cause, who = FAULTS[case]
+    job, truth = make(case, 3)
+    play(job, tmp_path, json=True)
+    card = analyzed(tmp_path)
+    assert (card.verdict.status, card.verdict.cause) == ("DEGRADED", cause)
+    found = [one for one in card.findings if one.severity != INFO]
+    named = {entity.name for one in found for entity in one.entities}
+    assert who <= named
+    assert named <= who | {name for _, name in truth.guilty} | {"n02 GPU-0553509f", "n02"}
+    assert card.verdict.cost_share is not None
+    cost = abs(card.verdict.cost_share - truth.cost_share)
+    assert cost <= max(COST_SHARE, COST_RATIO * truth.cost_share)
+
+
 @pytest.mark.parametrize("case", ["hang-ddp", "hang-dies"])
 def test_a_job_that_did_not_end_is_not_healthy(case: str, tmp_path: Path) -> None:
     job, _ = make(case, 1)

@@ -115,6 +115,43 @@ def test_the_point_is_where_the_last_one_came_and_not_where_it_looks_alike() -> 
     assert (waits > 150 * MS).all()
 
 
+def beside(late_ms: float) -> Records:
+    """Pairs meet twice in a step; beside that all reduce something, and meet once more at the end.
+
+    In the middle third of the steps rank 3 comes late to the first: what is reduced is what ends
+    last for the other pair then.
+    """
+    chance = np.random.default_rng(4)
+    ready, rows = np.zeros(RANKS), []
+
+    def meet(number: int) -> None:
+        ready[:] += 50 * MS + chance.normal(0, MS, RANKS)
+        for pair in ((0, 1), (2, 3)):
+            came = ready[list(pair)].copy()
+            ready[list(pair)] = end = came.max() + MS
+            rows.extend((rank, pair[0] // 2, number, came[rank % 2], end) for rank in pair)
+
+    for step in range(STEPS):
+        ready[3] += late_ms * MS if STEPS // 3 <= step < 2 * STEPS // 3 else 0
+        meet(2 * step)
+        end = ready.max() + MS
+        rows += [(rank, 2, step, ready[rank] + 1000, end) for rank in range(RANKS)]
+        meet(2 * step + 1)
+        ready[:] = max(ready.max(), end) + 50_000
+    found = of_rows(rows, np.array([24]))
+    everybody = Comm(3, "dp", RANKS, 1, 0, tuple(range(RANKS)))
+    joined = np.where(found.comm == 2, 1000 + found.number, found.joined)
+    return replace(found, comms=(*found.comms, everybody), joined=joined)
+
+
+def test_it_is_there_each_time_whatever_ended_last_before_it() -> None:
+    for late_ms in (0, 300):
+        found = fill_holes(beside(late_ms))
+        hidden = found.comm == 3
+        assert hidden.sum() == RANKS * (STEPS - 1)
+        assert len(np.unique(found.number[hidden])) == STEPS - 1
+
+
 def exchanges(ranks: int, speeds: float, apart_ns: float, seed: int = 7) -> Records:
     """Each rank sends to and receives from both neighbours in one call; all meet after that.
 

@@ -17,6 +17,7 @@ from nccl_inspector.analysis.replay.judge import Judged, judge_records
 from nccl_inspector.analysis.replay.order import find_order
 from nccl_inspector.analysis.replay.outside_causes import outside_causes
 from nccl_inspector.analysis.replay.records import Source, gather
+from nccl_inspector.analysis.replay.together import met_before
 from nccl_inspector.analysis.replay.what_if import Replay
 from tests.analysis.stepjobs import Fault, Floats, StepJob, data_parallel, tensor_and_data_parallel
 
@@ -388,6 +389,27 @@ def test_where_all_come_at_one_moment_each_time_nobody_can_be_seen_to_be_late() 
     assert not judged.seen
     assert "meet outside NCCL" in judged.why_not
     assert _judge(_by_one_host(60, spread_s=2e-3)).seen
+
+
+def test_where_there_are_only_sends_these_tell_that_all_come_at_one_moment() -> None:
+    def sends(spread_s: float) -> StepJob:
+        rng = np.random.default_rng(3)
+        now, found = 0.0, []
+        for step in range(60):
+            begins = now + 0.3 * (1 + 0.1 * rng.random()) + spread_s * rng.random(2)
+            now = float(begins.max()) + 0.005
+            found.append((step + 1, begins, np.full(2, now)))
+        return StepJob({(0, 1): found}, now, 2)
+
+    def met(spread_s: float) -> float:
+        records = gather(sends(spread_s).sources(), 2)
+        assert records is not None
+        # Of one rank a Send, of the other the Recv.
+        records = replace(records, peer=1 - records.member)
+        return met_before(records, find_order(records))
+
+    assert met(20e-6) > 0.9
+    assert met(5e-3) < 0.2
 
 
 def _late_once_a_step(rank: int, late_s: float) -> StepJob:

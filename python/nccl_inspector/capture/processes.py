@@ -5,6 +5,7 @@ So everything that judges node summaries judges JSON lines too, NVIDIA's as well
 """
 
 from collections import defaultdict
+from math import nan
 from typing import Any
 
 from nccl_inspector.capture.engine import Capture
@@ -13,6 +14,7 @@ from nccl_inspector.capture.ids import comm_id, index_of
 from nccl_inspector.capture.joined import WINDOW_S
 from nccl_inspector.capture.samples import Sampled
 from nccl_inspector.capture.schema import SIZE_CLASS
+from nccl_inspector.capture.unions import find_unions
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.process import (
     ALGOS,
@@ -31,6 +33,7 @@ from nccl_inspector.model.process import (
     Line,
     Peer,
     Process,
+    Union,
     Window,
 )
 from nccl_inspector.summary.attempts import Loaded
@@ -106,6 +109,7 @@ class _Builder:
     def __init__(self, capture: Capture, window_s: int, sampled: Sampled) -> None:
         self._capture = capture
         self._samples = sampled.by_process
+        self._unions = find_unions(capture)
         self._window_s = window_s
         self.comms: dict[ProcessId, list[Comm]] = defaultdict(list)
         self.keys: dict[ProcessId, list[Key]] = defaultdict(list)
@@ -174,6 +178,10 @@ class _Builder:
             Peer(at, index_of(FUNCS, func), peer, count, size_bytes, busy_ns, *rates)
         )
 
+    def _unions_of(self, who: ProcessId) -> tuple[Union, ...]:
+        union = self._unions.get(who)
+        return (union,) if union else ()
+
     def process(self, who: ProcessId) -> Process:
         """Return what is known of one; what only its box would tell is empty or 0."""
         pid = who[1]
@@ -196,7 +204,9 @@ class _Builder:
             facts=facts, dropped=(), gpus=(Gpu(uuid, "", -1, uuid[:12]),) if uuid else (),
             comms=tuple(self.comms[who]), keys=tuple(self.keys[who]),
             peers=tuple(self.peers[who]), lines=tuple(self.lines[who]), nets=(), operations=(),
-            flags=flags, samples=self._samples.get(who),
+            flags=flags, samples=self._samples.get(who), unions=self._unions_of(who),
+            # Operations that overlap count twice: which process is busiest it does not tell.
+            busy_share=nan,
         )  # fmt: skip
 
 

@@ -36,7 +36,7 @@ from nccl_inspector.summary.sample_columns import SampleColumns
 from nccl_inspector.system.printable import visible
 
 # Operations of each process that are judged; replay.records says how many of all together.
-_PROCESS_ROWS_MAX, _PROCESS_ROWS_MIN = 8192, 256
+_PROCESS_ROWS_MAX, _PROCESS_ROWS_MIN = 32768, 256
 ALL_BITS = 34  # length and period of bursts where all operations are taken
 SLOT_BITS = 28  # operations are counted by slots of so many ns (2^n) to choose bursts
 _APART = 0.3  # of logarithms of how many operations communicators have, to differ by that

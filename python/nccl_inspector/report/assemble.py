@@ -166,7 +166,7 @@ def _judge_samples(placed: Sequence[tuple[str, Process]], given: Given) -> Judge
         if (samples := placed[member][1].samples) is not None
     ]
     nodes = [node for node, _ in placed]
-    locals_ = [_local(process, place) for place, (_, process) in enumerate(placed)]
+    locals_ = _places_on_nodes(placed)
     found = judge_records(sources, nodes, locals_, choice=choice)
     if found.records is None:
         return replace(found, why_not=given.why_no_samples) if given.why_no_samples else found
@@ -182,12 +182,28 @@ def _unions(process: Process) -> list[UnionColumns]:
         return []
 
 
-def _local(process: Process, place: int) -> int:
-    """Return the place of a process on its node: its GPU's number, else its SLURM_LOCALID."""
-    gpu = gpu_of(process)
-    if gpu is not None and gpu.minor >= 0:
-        return gpu.minor
-    return place if process.facts.localid is None else process.facts.localid
+def _places_on_nodes(placed: Sequence[tuple[str, Process]]) -> list[int]:
+    """Return the place of each process on its node: its GPU's number, else its SLURM_LOCALID.
+
+    Lines have neither: there it is the place among the node's processes, in Slurm's order of them.
+    """
+    found = [-1] * len(placed)
+    order = sorted(
+        range(len(placed)),
+        key=lambda at: (placed[at][1].facts.procid or 0, placed[at][1].facts.pid),
+    )
+    before: Counter[str] = Counter()
+    for at in order:
+        node, process = placed[at]
+        gpu = gpu_of(process)
+        if gpu is not None and gpu.minor >= 0:
+            found[at] = gpu.minor
+        elif process.facts.localid is not None:
+            found[at] = process.facts.localid
+        else:
+            found[at] = before[node]
+        before[node] += 1
+    return found
 
 
 def _gpu_label(process: Process) -> str:

@@ -81,15 +81,20 @@ def _steps(records: Records, points: _Points, place: Ints, kernel: Ints) -> tupl
     """
     many = int(place.max()) + 1
     between = place[points.before] * many + place[points.after]
-    _, parts = np.unique(between, return_inverse=True)
-    parts = parts.reshape(points.before.shape).astype(np.uint64) + np.uint64(1)
-    weights = np.random.default_rng(1).integers(1, 1 << 62, parts.shape[1]).astype(np.uint64)
     own = np.flatnonzero(records.member == points.present[0])
     own = own[np.append(True, kernel[own[1:]] != kernel[own[:-1]])]
     steps, counts = np.unique(place[own[:-1]] * many + place[own[1:]], return_counts=True)
     at = np.minimum(np.searchsorted(steps, between[:, 0]), len(steps) - 1)
     every = np.where(steps[at] == between[:, 0], counts[at], len(own))
-    return number_rows((parts * weights).sum(axis=1, dtype=np.uint64)), every
+    return _alike(between), every
+
+
+def _alike(rows: Ints) -> Ints:
+    """Return the class of each row of a table: those of one class are equal in all columns."""
+    _, number = np.unique(rows, return_inverse=True)
+    parts = number.reshape(rows.shape).astype(np.uint64) + np.uint64(1)
+    weights = np.random.default_rng(1).integers(1, 1 << 62, parts.shape[1]).astype(np.uint64)
+    return number_rows((parts * weights).sum(axis=1, dtype=np.uint64))
 
 
 def _of_kernels(kernel: Ints, place: Ints) -> Ints:
@@ -200,6 +205,7 @@ def _hidden(records: Records, points: _Points) -> Mask:
     place = _of_kernels(kernel, place)
     classes, every = _steps(records, points, place, kernel)
     sure: list[tuple[float, Ints]] = []
+    asked = np.zeros(len(classes), dtype=bool)
     low = int(records.begin.min())
     arrivals = (records.end[points.before] - low).astype(float)
     gaps = (records.begin[points.after] - records.end[points.before]).astype(float)
@@ -212,6 +218,8 @@ def _hidden(records: Records, points: _Points) -> Mask:
         moved = (before[1:] != before[:-1]).all(axis=1)
         if len(mine) < _COVERED * every[mine[0]] or np.mean(moved) < _MOST:
             continue
+        # What ended last need not be what began last: such places do not follow in the program.
+        asked[mine] = every[mine[0]] >= len(mine)
         if not _at_one_place(stage, place[before[0]], place[after[0]]):
             continue
         arrived, gap = arrivals[mine], gaps[mine]
@@ -223,11 +231,22 @@ def _hidden(records: Records, points: _Points) -> Mask:
             sure.append((told * _explained(arrived[near], gap[near]), mine[near]))
     found = np.zeros(len(classes), dtype=bool)
     taken = np.zeros(len(records), dtype=bool)
+    follows = _alike(place[points.after])
+    middles: Floats = np.median(gaps, axis=1)
     # Moments just before and after such a point look nearly like it: the surest one stands.
     for score, mine in sorted(sure, key=lambda one: -one[0]):
         free = mine[~taken[points.before[mine]].any(axis=1)] if score else mine[:0]
         found[free] = True
         taken[points.before[free]] = True
+        if not len(free):
+            continue
+        # The program has it before the same operations each time, whoever was late to what before:
+        # also where points are seldom alike, and so could not be asked.
+        more = np.flatnonzero((follows == follows[free[0]]) & ~asked)
+        more = more[middles[more] <= _FAR * np.median(middles[free])]
+        more = more[~taken[points.before[more]].any(axis=1)]
+        found[more] = True
+        taken[points.before[more]] = True
     return found
 
 

@@ -22,7 +22,10 @@ def met_before(records: Records, order: Order) -> float:
     Work is what lies between two operations; by its time. NaN: there is no long one.
     """
     hidden = np.array([comm.hidden for comm in records.comms])[records.comm]
-    known = ~np.isnan(order.waited) & ~hidden & (records.peer == PEER_NONE)
+    known = ~np.isnan(order.waited) & ~hidden
+    # A Send tells of two ranks only: it counts where there is nothing else.
+    of_all = known & (records.peer == PEER_NONE)
+    known = of_all if of_all.any() else known
     # Who waited longest tells how far apart all came: also ranks whose own work was short.
     longest = np.zeros(int(records.joined.max()) + 1)
     np.maximum.at(longest, records.joined[known], order.waited[known])
