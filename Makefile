@@ -87,6 +87,12 @@ build/gen/nccl-inspector.conf.sample: python/nccl_inspector/settings/settings.ts
 	@mkdir -p $(@D)
 	@awk -f packaging/gen-conf.awk $< >$@
 
+#: make pages        the pages of packaging/doc that follow from the tables of settings
+pages:
+	awk -f packaging/gen-settings-page.awk python/nccl_inspector/settings/settings.tsv \
+		>packaging/doc/settings.md
+.PHONY: pages
+
 $(B)/%.o: %.c Makefile | $(GEN)
 	@mkdir -p $(@D)
 	@echo CC $<

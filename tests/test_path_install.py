@@ -1,6 +1,6 @@
 """Nodes on which the package is missing, comes, goes or is broken: jobs run, and no node drains.
 
-On a cluster whose slurm.conf and plugstack.conf are as the README says.
+On a cluster whose slurm.conf and plugstack.conf are as install.md says.
 """
 
 import re
@@ -32,8 +32,8 @@ def case(words: str) -> pytest.MarkDecorator:
 
 
 def recommended() -> tuple[str, ...]:
-    """The lines of slurm.conf that the README tells a site to have, for its nodes."""
-    text = (REPO / "README.md").read_text()
+    """The lines of slurm.conf that the page tells a site to have, for its nodes."""
+    text = (REPO / "packaging" / "doc" / "install.md").read_text()
     section = text.partition("\n## Turn on\n")[2].partition("\n## ")[0]
     return tuple(
         re.findall(r"\b(?:Prolog|Epilog|PrologFlags|PrologEpilogTimeout)=[^\s`]+", section)
@@ -42,7 +42,7 @@ def recommended() -> tuple[str, ...]:
 
 @pytest.fixture(scope="module")
 def site(cluster_dir: Path) -> Iterator[Cluster]:
-    """A cluster with the README's lines in slurm.conf, and none for hooks besides."""
+    """A cluster with the page's lines in slurm.conf, and none for hooks besides."""
     root = Path(tempfile.mkdtemp(prefix="nccl-inspector-test-", dir=cluster_dir.parent))
     lines = "Prolog=", "Epilog=", "PrologEpilogTimeout=20", *recommended()
     cluster = Cluster.up(root, Options(monitoring=False, slurm_lines=lines))

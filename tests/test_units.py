@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What systemd is told: units that fit together, and the lines of the README about it."""
+"""What systemd is told: units that fit together, and the lines of the docs about it."""
 
 import re
 import shutil
@@ -28,10 +28,10 @@ def create(root: Path, *words: str) -> None:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A node's root with our package and the README's line that keeps it disabled."""
+    """A node's root with our package and the page's line that keeps it disabled."""
     for name, text in (
         ("usr/lib/tmpfiles.d/nccl-inspector.conf", TMPFILES.read_text("ascii")),
-        ("etc/tmpfiles.d/nccl-inspector-off.conf", readme_line()),
+        ("etc/tmpfiles.d/nccl-inspector-off.conf", page_line()),
     ):
         path = tmp_path / name
         path.parent.mkdir(parents=True)
@@ -40,8 +40,9 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def readme_line() -> str:
-    (line,) = re.findall(r"^    (f! .*)\n", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)
+def page_line() -> str:
+    page = (ROOT / "packaging" / "doc" / "operate.md").read_text("utf-8")
+    (line,) = re.findall(r"^ +(f! .*)\n", page, re.MULTILINE)
     return f"{line}\n"
 
 
