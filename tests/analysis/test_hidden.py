@@ -29,11 +29,12 @@ def of_rows(rows: list[tuple[int, int, int, float, float]], sizes: Ints) -> Reco
     )  # fmt: skip
 
 
-def records(synchronised: bool, late_ms: float = 0) -> Records:
+def records(synchronised: bool, late_ms: float = 0, last_third_ms: float = 0) -> Records:
     """Two pairs of ranks; each pair meets twice a step, all meet after that where they are so.
 
     `late_ms`: by so much the second pair comes last. In a step of ten the machine is busy: the
-    first is as late and a little more, and what the second does next takes longer.
+    first is as late and a little more, and what the second does next takes longer. In the last
+    third of the steps rank 3 is late by `last_third_ms`, and its pair ends that much later.
     """
     chance = np.random.default_rng(5)
     ready = np.zeros(RANKS)
@@ -44,6 +45,7 @@ def records(synchronised: bool, late_ms: float = 0) -> Records:
         for part, work_ms in enumerate((50, 80)):
             ready += work_ms * MS + chance.normal(0, own_ns, RANKS)
             ready += np.repeat(chance.normal(0, pair_ns, 2), 2)
+            ready[3] += last_third_ms * MS * (step >= 2 * STEPS // 3)
             if late_ms and part:
                 busy = chance.random() < 0.1
                 ready[2:] = ready[2:].max() + late_ms * MS
@@ -72,6 +74,15 @@ def test_a_point_where_all_wait_becomes_an_operation() -> None:
         rows = found.joined == joined
         assert len(set(found.end[rows])) == 1
         assert found.end[rows][0] - found.begin[rows].max() <= 50_000
+
+
+def test_it_is_there_too_while_others_wait_many_times_as_long_as_usual() -> None:
+    given = records(True, last_third_ms=500)
+    found = fill_holes(replace(given, piece=given.number // (STEPS // 2)))
+    hidden = found.comm == 2
+    assert hidden.sum() == RANKS * (STEPS - 1)
+    waited = (found.end - found.begin)[hidden & (found.member == 0)]
+    assert waited[-20:] == pytest.approx(1000 * MS, rel=0.05)  # late to both operations of a step
 
 
 def test_who_is_always_last_there_says_nothing_against_it() -> None:
@@ -122,7 +133,8 @@ def beside(late_ms: float) -> Records:
     last for the other pair then.
     """
     chance = np.random.default_rng(4)
-    ready, rows = np.zeros(RANKS), []
+    ready = np.zeros(RANKS)
+    rows: list[tuple[int, int, int, float, float]] = []
 
     def meet(number: int) -> None:
         ready[:] += 50 * MS + chance.normal(0, MS, RANKS)

@@ -2,7 +2,9 @@
 """Put the clocks of all processes on one time line, by the operations that they have in common.
 
 A collective ends on all its ranks within microseconds, so its ends tell how their clocks stand to
-each other: better than any daemon could, and nothing else is believed.
+each other: better than any daemon could, and nothing else is believed. While a link is slow that
+does not hold: the ranks behind it in a ring end a chunk later, which may be 20 ms. The ends of such
+a time contradict each other, so what clocks lack then is taken from the times around it.
 """
 
 from dataclasses import dataclass
@@ -10,13 +12,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from nccl_inspector.analysis.replay.arrays import (
+    Floats,
     Ints,
     Mask,
     first_rows,
     medians,
     number_rows,
     order_groups,
+    quantiles,
 )
+
+_NOISE_QUANTILE = 0.75  # of how far a node's differences are from their middle
+_NOISE_FAR = 4.0  # times the usual, and
+_NOISE_NS_MIN = 100_000.0  # more than this, and a piece's ends do not tell how clocks stand
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +37,7 @@ class _Links:
     bounds: Ints  # where those of each node begin, and the end
     other: Ints
     ns: Ints
+    noise: Floats  # by node: how far apart its differences are, ns; NaN: not known
 
 
 def _links(node: Ints, sure: Mask, joined: Ints, end: Ints) -> _Links:
@@ -50,7 +59,9 @@ def _links(node: Ints, sure: Mask, joined: Ints, end: Ints) -> _Links:
     ))  # fmt: skip
     order = order_groups(here)
     bounds = np.searchsorted(here[order], np.arange(int(node.max()) + 2))
-    return _Links(bounds, there[order], np.stack((ns, -ns), axis=1).ravel()[order])
+    apart = np.abs(delta - middle[pairs])
+    noise = quantiles(own, apart, int(node.max()) + 1, _NOISE_QUANTILE)
+    return _Links(bounds, there[order], np.stack((ns, -ns), axis=1).ravel()[order], noise)
 
 
 def _spread_out(links: _Links, start: int, lacks: Ints, known: Mask) -> Ints:
@@ -97,4 +108,36 @@ def align(member: Ints, end: Ints, sure: Mask, joined: Ints, piece: Ints) -> Int
             went_on = lacks[part[same]] - np.array([before[members[at]] for at in same], np.int64)
             lacks[part] -= round(float(np.median(went_on if same else lacks[part])))
             before.update(zip(members, lacks[part].tolist(), strict=True))
-    return lacks[node]
+    ends = medians(node, end.astype(float), int(node.max()) + 1)
+    one = first_rows(node)
+    return _steady(lacks, ends, member_of, piece[one], links.noise)[node]
+
+
+def _steady(lacks: Ints, when: Floats, member: Ints, piece: Ints, noise: Floats) -> Ints:
+    """Return what clocks lack, by node, where noisy pieces are read off the quiet ones.
+
+    Between two of these a clock drifts evenly, and before the first and after the last as it does
+    over all of them. `when`: the time of a node, ns. Where half of the pieces are noisy, that is
+    how the job is, and nothing is changed.
+    """
+    pieces = number_rows(piece)
+    told = np.flatnonzero(~np.isnan(noise))
+    by_piece = medians(pieces[told], noise[told], int(pieces.max()) + 1)
+    if np.isnan(by_piece).all():
+        return lacks
+    limit = max(_NOISE_FAR * float(np.nanmedian(by_piece)), _NOISE_NS_MIN)
+    noisy = by_piece[pieces] > limit
+    if not noisy.any():
+        return lacks
+    found = lacks.copy()
+    for one in np.unique(member[noisy]).tolist():
+        mine = np.flatnonzero(member == one)
+        quiet, rest = mine[~noisy[mine]], mine[noisy[mine]]
+        if len(quiet) < 2:
+            continue
+        quiet = quiet[np.argsort(when[quiet])]
+        x, y = when[quiet], lacks[quiet].astype(float)
+        slope = (y[-1] - y[0]) / max(x[-1] - x[0], 1.0)
+        beyond = when[rest] - np.clip(when[rest], x[0], x[-1])
+        found[rest] = np.rint(np.interp(when[rest], x, y) + slope * beyond).astype(np.int64)
+    return found

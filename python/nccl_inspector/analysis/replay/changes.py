@@ -23,15 +23,17 @@ from nccl_inspector.analysis.replay.arrays import (
     quantiles,
 )
 from nccl_inspector.analysis.replay.gaps import Gaps
-from nccl_inspector.analysis.replay.order import Order
+from nccl_inspector.analysis.replay.order import Order, cost_of_bytes
+from nccl_inspector.analysis.replay.paths import path_numbers
 from nccl_inspector.analysis.replay.records import Records
+from nccl_inspector.model.process import PEER_NONE
 
 LONGER = 1.15  # T of a piece beside its baseline, from which on it is slow
 _STILL_LONGER = 1.07  # beside such a piece
 GROWN = 1.10  # the own gaps of all ranks, likewise
 _BASE_QUANTILE = 0.25  # of the pieces, the middle of whose better half is the baseline
-_LARGE_CLASS = 20  # from 1 MB on a transfer takes a time by its bytes
 _PIECES_MIN = 4
+_PATH_ROWS_MIN = 8  # of one path in a piece, in the middle: enough to judge the path alone
 GAP_NS_MIN = 50_000.0  # shorter own gaps are launches, not work
 _ALIKE_PARTS = 0.7  # of what parts of a step added, in proportion to what they are usually
 _LENGTHS = (0.5, 0.9)  # quantiles that part short, longer and the longest parts of one place
@@ -54,16 +56,10 @@ class Changes:
     evenly: Mask  # by piece: gaps grew in proportion, as with more work, or it cannot be told
 
 
-def cost_of_bytes(records: Records, transfer: Floats) -> Floats:
-    """Return T, of large operations for each byte: sizes of one class differ by up to two."""
-    large = records.size_class >= _LARGE_CLASS
-    return np.where(large, transfer / np.maximum(records.bytes, 1), transfer)
-
-
 def find_changes(records: Records, order: Order, gaps: Gaps) -> Changes:
     """Return what was slower at some times than at others."""
     pieces = int(records.piece.max()) + 1
-    kind = number_rows(records.comm, records.func, records.size_class)
+    kind = _kinds(records)
     known = ~np.isnan(order.transfer) & (order.transfer > 0)
     rate = cost_of_bytes(records, order.transfer)
     rows = np.flatnonzero(known)
@@ -84,6 +80,25 @@ def find_changes(records: Records, order: Order, gaps: Gaps) -> Changes:
         undo = np.fmin(np.where(slow, fair[kinds] / middle, 1.0), 1.0)
     factor[rows] = undo[cell]
     return Changes(factor, *_gaps(records, order, gaps, pieces))
+
+
+def _kinds(records: Records) -> Ints:
+    """Return by row the number of what is compared with its own past.
+
+    Sends of one size and communicator go over several links, of which one may be slow: each pair
+    that sends often enough is compared alone.
+    """
+    kind = number_rows(records.comm, records.func, records.size_class)
+    paired = np.flatnonzero(records.peer != PEER_NONE)
+    if not len(paired):
+        return kind
+    finer = number_rows(kind, path_numbers(records))
+    cell = number_rows(finer[paired], records.piece[paired])
+    one = first_rows(cell)
+    count = int(finer.max()) + 1
+    often = medians(finer[paired][one], np.bincount(cell).astype(float), count)
+    alone = (records.peer != PEER_NONE) & (often[finer] >= _PATH_ROWS_MIN)
+    return number_rows(kind, np.where(alone, finer, -1))
 
 
 def _in_slow_runs(ratio: Floats, kinds: Ints, pieces: Ints) -> Mask:

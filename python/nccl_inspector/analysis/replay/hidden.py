@@ -26,7 +26,7 @@ _TIMES_MIN = 6  # that it must be seen
 _TOLD_MIN = 5  # of these, by a process
 _COVERED = 0.5  # of the times at which a rank is at that place
 _MOST = 0.95  # of the points, and of the processes, which a rule must hold for
-_FAR = 8.0  # of the usual gap: a pause, or the end of a burst
+_FAR = 8.0  # of what the shortest gap of a point usually is: a pause, or the end of a burst
 _SLOPE, _SLOPE_TOLERANCE, _SLOPE_ERROR = 1.0, 0.3, 0.15  # of gaps against how early one came
 _PAUSE = 10.0  # what is odd by more than so many times what is usual is a pause
 _CLEARLY = 4.0  # standard errors
@@ -223,16 +223,17 @@ def _hidden(records: Records, points: _Points) -> Mask:
         if not _at_one_place(stage, place[before[0]], place[after[0]]):
             continue
         arrived, gap = arrivals[mine], gaps[mine]
-        # Between two bursts is more than one operation.
-        middle = np.median(gap, axis=1)
-        near = middle <= _FAR * np.median(middle)
+        # Between two bursts is more than one operation. There the last rank's gap is long, too;
+        # where others wait for it, theirs alone are.
+        least = gap.min(axis=1)
+        near = least <= _FAR * np.median(least)
         if near.sum() >= _TIMES_MIN:
             told = _synchronised(arrived[near], gap[near], stage, latest) * int(near.sum())
             sure.append((told * _explained(arrived[near], gap[near]), mine[near]))
     found = np.zeros(len(classes), dtype=bool)
     taken = np.zeros(len(records), dtype=bool)
     follows = _alike(place[points.after])
-    middles: Floats = np.median(gaps, axis=1)
+    shortest = gaps.min(axis=1)
     # Moments just before and after such a point look nearly like it: the surest one stands.
     for score, mine in sorted(sure, key=lambda one: -one[0]):
         free = mine[~taken[points.before[mine]].any(axis=1)] if score else mine[:0]
@@ -243,7 +244,7 @@ def _hidden(records: Records, points: _Points) -> Mask:
         # The program has it before the same operations each time, whoever was late to what before:
         # also where points are seldom alike, and so could not be asked.
         more = np.flatnonzero((follows == follows[free[0]]) & ~asked)
-        more = more[middles[more] <= _FAR * np.median(middles[free])]
+        more = more[shortest[more] <= _FAR * np.median(shortest[free])]
         more = more[~taken[points.before[more]].any(axis=1)]
         found[more] = True
         taken[points.before[more]] = True

@@ -25,6 +25,7 @@ from nccl_inspector.model.process import PEER_NONE
 
 _LEAVES_MAX = 0.02  # of a kind's rows, that end before the last rank begins
 _HANDED_SHARE = 0.8  # of the operations of a kind that are not queued, and of their numbers
+_LARGE_CLASS = 20  # from 1 MB on a transfer takes a time by its bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,3 +225,9 @@ def find_order(records: Records) -> Order:
         stage, place, waited, transfer, before, cause, gap.astype(float), queued, blocks, spot,
         kernel, sure,
     )  # fmt: skip
+
+
+def cost_of_bytes(records: Records, transfer: Floats) -> Floats:
+    """Return T, of large operations for each byte: sizes of one class differ by up to two."""
+    large = records.size_class >= _LARGE_CLASS
+    return np.where(large, transfer / np.maximum(records.bytes, 1), transfer)

@@ -25,7 +25,7 @@ from nccl_inspector.analysis.replay.paths import (
     Where,
     find_slow_paths,
     inside_nodes,
-    locate,
+    locate_then,
     members_of_paths,
     path_numbers,
     slow_then,
@@ -85,9 +85,9 @@ def transfer_causes(
     for place, factor in enumerate(changed):
         _, _, rows = saved_share(answers, len(beside) + place)
         for slow in slow_times(rows):
-            then = _slower_then(records, answers, rows, slow, factor, spots, bool(place))
+            then = _slower_then(records, answers, rows, slow, factor, spots, inner == bool(place))
             if then and not any(_same_place(then.where, other.where) for other in found):
-                found.append(then)
+                found.append(replace(then, inside=bool(place)))
     return found
 
 
@@ -103,15 +103,17 @@ def _slower_then(
     slow: Sequence[int],
     factor: Floats,
     spots: Sequence[Spot],
-    inside: bool,
+    side: Mask,
 ) -> Cause | None:
-    """Return the cause of a time in which transfers were slower; None: it cost too little."""
+    """Return the cause of a time in which transfers were slower; None: it cost too little.
+
+    `side`: the rows of paths within nodes, or of those between them: what is asked for.
+    """
     cost = cost_then(records, answers, rows, slow)
     if cost < TOLD_MIN:
         return None
     numbers = [answers[at].piece for at in slow]
-    paths, rest = slow_then(records, factor, numbers)
-    where = locate(paths, rest, spots) if paths and rest else None
+    where = locate_then(slow_then(records, factor, numbers, side), spots)
     here = np.isin(records.piece, numbers) & (factor < 1)
     return Cause(
         TRANSFER,
@@ -122,7 +124,6 @@ def _slower_then(
         len(slow) >= WHOLE * len(rows),
         members=where.members if where else (),
         where=where,
-        inside=inside,
         ratio=float(np.median(1 / factor[here])) if here.any() else LONGER,
         saved_s=cost * replayed_s(answers),
         once=len(slow) == 1,

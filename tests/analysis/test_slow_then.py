@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which node was slow in some time, where Sends round a ring tell what a collective does not."""
+
+import numpy as np
+import pytest
+
+from nccl_inspector.analysis.replay.changes import find_changes
+from nccl_inspector.analysis.replay.gaps import find_gaps
+from nccl_inspector.analysis.replay.order import find_order
+from nccl_inspector.analysis.replay.paths import (
+    SlowThen,
+    Spot,
+    Where,
+    locate_then,
+    slow_then,
+)
+from nccl_inspector.analysis.replay.records import Comm, Records
+from nccl_inspector.model.process import FUNCS, PEER_NONE
+
+MS = 10**6
+RANKS, PIECES, STEPS = 4, 12, 20
+SLOW_PIECES = (5, 6, 7)
+SPOTS = [Spot(f"n{rank}", 0) for rank in range(RANKS)]
+ALL_REDUCE, SEND, RECV = (FUNCS.index(name) for name in ("AllReduce", "Send", "Recv"))
+
+
+def job(direct: float, beside: float) -> Records:
+    """A collective of all, then each rank sends to the next, in one call of all.
+
+    In some pieces the links of n2 take `direct` times as long. So does the collective; a Send
+    beside them takes `beside` times as long, for a call ends when its last transfer does. (So it
+    was on the sandbox cluster: 4 and 2.5 times.)
+    """
+    chance = np.random.default_rng(2)
+    rows, now = [], 0.0
+    for piece in range(PIECES):
+        slow = piece in SLOW_PIECES
+        for step in range(piece * STEPS, (piece + 1) * STEPS):
+            now += 5 * MS
+            end = now + 20 * MS * (direct if slow else 1) * (1 + 0.01 * chance.random())
+            rows += [
+                (rank, now, ALL_REDUCE, PEER_NONE, 2 * step, end, 5 * step, piece)
+                for rank in range(RANKS)
+            ]
+            now = end + 5 * MS
+            for rank in range(RANKS):
+                peer = (rank + 1) % RANKS
+                longer = (direct if 2 in (rank, peer) else beside) if slow else 1
+                end = now + 30 * MS * longer * (1 + 0.01 * chance.random())
+                for member, func, other in ((rank, SEND, peer), (peer, RECV, rank)):
+                    joined = 5 * step + 1 + rank
+                    rows.append((member, now, func, other, 2 * step + 1, end, joined, piece))
+            now += 30 * MS * (direct if slow else 1) * 1.02
+    member, begin, func, peer_of, number, ended, joined_of, piece_of = (
+        np.array(sorted(rows)).astype(np.int64).T
+    )
+    same = np.zeros(len(rows), np.int64)
+    return Records(
+        comms=(Comm(1, "world", RANKS, RANKS, 0, tuple(range(RANKS))),),
+        member=member, comm=same, func=func, size_class=same + 22, number=number, peer=peer_of,
+        bytes=same + (1 << 22), begin=begin, end=ended, queued=same, joined=joined_of,
+        piece=piece_of, run=same, members=RANKS, shift=same, lost=0,
+    )  # fmt: skip
+
+
+def found(direct: float, beside: float) -> tuple[SlowThen, Where | None]:
+    records = job(direct, beside)
+    order = find_order(records)
+    changes = find_changes(records, order, find_gaps(records, order))
+    every = np.ones(len(records), dtype=bool)
+    then = slow_then(records, changes.transfer, SLOW_PIECES, every)
+    return then, locate_then(then, SPOTS)
+
+
+@pytest.mark.parametrize("beside", [1.0, 2.5])
+def test_the_node_is_named_whose_links_were_slowest(beside: float) -> None:
+    then, where = found(direct=4.0, beside=beside)
+    assert where is not None
+    assert where.nodes == ("n2",)
+    # Each pair is undone by what it was itself, not by what Sends were on the whole.
+    by_path = dict(zip(then.slow, then.ratios, strict=True))
+    assert by_path[frozenset({1, 2})] == pytest.approx(4.0, rel=0.03)
+    if beside > 1:
+        assert by_path[frozenset({3, 0})] == pytest.approx(beside, rel=0.03)
+
+
+def test_nobody_is_named_where_all_links_were_as_slow() -> None:
+    _, where = found(direct=4.0, beside=4.0)
+    assert where is None
+
+
+def test_nobody_is_named_where_what_is_beside_is_nearly_as_slow() -> None:
+    _, where = found(direct=4.0, beside=3.4)
+    assert where is None
