@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from nccl_inspector import __version__
+from nccl_inspector.cli import GROUPS
 from nccl_inspector.render.comment import make_comment
 from tests import cards
 from tests.slurm.recorded import load
@@ -65,6 +67,21 @@ def test_a_broken_configuration_is_one_line_and_exit_1(tmp_path: Path) -> None:
 
 def test_the_version_is_told() -> None:
     assert run("--version").stdout == f"nccl-inspector, version {__version__}\n"
+
+
+def test_the_help_shows_every_command_once_in_the_group_of_those_who_need_it() -> None:
+    text = run("--help").stdout
+    found = re.findall(r"^  ([a-z]+) {2,}\S", text[text.index("For users:") :], re.M)
+    assert found == [name for group in GROUPS.values() for name in group]
+    assert len(found) == len(set(found)) > 15
+    titles = re.findall(r"^(\w.*):$", text, re.M)
+    assert titles == ["Options", *GROUPS]
+
+
+def test_no_summary_in_the_help_is_cut() -> None:
+    text = " ".join(run("--help").stdout.partition("For users:")[2].split())
+    assert "..." not in text
+    assert "Judge an ended job: who was slow, since when, why, and what to do" in text
 
 
 def test_the_report_of_a_job_is_printed(tmp_path: Path) -> None:

@@ -15,27 +15,36 @@ import click
 from nccl_inspector import __version__
 from nccl_inspector.errors import InspectorError
 
-# Of each command its module in `commands/`.
-_COMMANDS = {
-    "agent": "agent",
-    "analyze": "analyze",
-    "collect": "collect",
-    "compare": "compare",
-    "controller": "controller",
-    "disable": "kill_switch",
-    "enable": "kill_switch",
-    "estimate": "estimate",
-    "history": "history",
-    "mailprog": "mailprog",
-    "mark": "mark",
-    "nodes": "nodes",
-    "report": "report",
-    "run": "run",
-    "setup": "setup",
-    "show": "show",
-    "status": "status",
-    "top": "top",
+# Of each command its module in `commands/`, in the groups that `--help` shows.
+GROUPS = {
+    "For users": {
+        "analyze": "analyze",
+        "compare": "compare",
+        "history": "history",
+        "mark": "mark",
+        "report": "report",
+        "run": "run",
+        "show": "show",
+        "top": "top",
+    },
+    "For administrators": {
+        "disable": "kill_switch",
+        "enable": "kill_switch",
+        "estimate": "estimate",
+        "nodes": "nodes",
+        "setup": "setup",
+        "status": "status",
+    },
+    "Services, which systemd or Slurm starts": {
+        "agent": "agent",
+        "collect": "collect",
+        "controller": "controller",
+        "mailprog": "mailprog",
+    },
 }
+_COMMANDS = {name: module for group in GROUPS.values() for name, module in group.items()}
+# Longer than any first sentence: click cuts a summary at this length.
+_UNCUT = 1000
 
 
 class _Commands(click.Group):
@@ -50,6 +59,17 @@ class _Commands(click.Group):
             return super().get_command(ctx, cmd_name)
         found: click.Command = getattr(import_module(f"nccl_inspector.commands.{module}"), cmd_name)
         return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write each group with its commands; a summary is its command's first sentence."""
+        for title, names in GROUPS.items():
+            rows = [
+                (name, command.get_short_help_str(_UNCUT))
+                for name in names
+                if (command := self.get_command(ctx, name))
+            ]
+            with formatter.section(title):
+                formatter.write_dl(rows)
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -14,7 +14,10 @@ from nccl_inspector.commands.options import conf_option, read_settings, run_dir_
 @run_dir_option
 @click.pass_context
 def status(context: click.Context, conf: Path | None, run_dir: Path | None) -> None:
-    """Say how this node fares; exit status 0: enabled and well, 3: disabled, 4: not well."""
+    """Say how this node fares.
+
+    Exit status 0: enabled and well; 3: disabled; 4: not well.
+    """
     config = read_settings(conf, run_dir)
     found = read_status(config.run_dir, config.agent_interval_s)
     click.echo(render_status(found), nl=False)
