@@ -294,6 +294,11 @@ previews: setup build
 	$(PY) -m tests.preview
 .PHONY: previews
 
+#: make docs         the documentation site (build/site) and the man pages (build/man); a broken link is an error. DOCS_ARGS=--write renews the page of the commands, "--repository URL" says where a git host shows the files
+docs: venv
+	@$(PY) -m tests.docsite $(DOCS_ARGS)
+.PHONY: docs
+
 C_SRC := $(shell git ls-files '*.c' '*.h' 2>/dev/null)
 SH_SRC := $(shell git ls-files '*.sh' epilog/nccl-inspector-epilogctld packaging/mount.nccl-inspector \
 	packaging/nccl-inspector-hook .ci/run 2>/dev/null)
@@ -315,11 +320,12 @@ soak: setup build
 	PYTHONPATH=python:. $(PY) -m tests.soak $(SOAK_ARGS)
 .PHONY: soak
 
-#: make lint         ruff, mypy, shellcheck, cppcheck, clang-tidy
+#: make lint         ruff, mypy, the documentation, shellcheck, cppcheck, clang-tidy
 lint: setup $(GEN)
 	$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+	$(PY) -m tests.docsite
 	shellcheck -S style $(SH_SRC)
 	cppcheck --quiet --error-exitcode=1 --enable=warning,performance,portability --inline-suppr \
 		'-DSPANK_PLUGIN(n,v)=' '-DNCCL_INSPECTOR_VERSION=""' -Iplugin -Ispank -Itests/standin -Ibuild/gen \
