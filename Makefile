@@ -87,12 +87,6 @@ build/gen/nccl-inspector.conf.sample: python/nccl_inspector/settings/settings.ts
 	@mkdir -p $(@D)
 	@awk -f packaging/gen-conf.awk $< >$@
 
-#: make pages        the pages of packaging/doc that follow from the tables of settings
-pages:
-	awk -f packaging/gen-settings-page.awk python/nccl_inspector/settings/settings.tsv \
-		>packaging/doc/settings.md
-.PHONY: pages
-
 $(B)/%.o: %.c Makefile | $(GEN)
 	@mkdir -p $(@D)
 	@echo CC $<
@@ -267,6 +261,13 @@ verified: setup build
 	$(PY) -m pytest -q -m case
 	$(PY) -m tests.releases
 	$(PY) -m tests.cases
+
+#: make pages        what of packaging/doc follows from tables and the model: settings, findings, report.schema.json
+pages: venv
+	awk -f packaging/gen-settings-page.awk python/nccl_inspector/settings/settings.tsv >packaging/doc/settings.md
+	PYTHONPATH=python $(PY) -m nccl_inspector.render.json >packaging/doc/report.schema.json
+	PYTHONPATH=python $(PY) -m nccl_inspector.render.findings_page >packaging/doc/findings.md
+.PHONY: pages
 
 #: make bench        what hooks, SPANK, a publish pass and the profiler plugin cost here; as root. BENCH_ARGS=--json, --check
 bench: setup build

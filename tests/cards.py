@@ -4,6 +4,7 @@ import random
 from dataclasses import replace
 from functools import cache
 
+from nccl_inspector.model import rules
 from nccl_inspector.model.card import (
     CANNOT_TELL,
     COMMUNICATION,
@@ -233,7 +234,7 @@ def network() -> Card:
         ),
         findings=(
             Finding(
-                "slow_network", WARNING, HIGH,
+                rules.SLOW_NETWORK.id, WARNING, HIGH,
                 "network path slow: mixed ReduceScatter 338 -> 243 GB/s, NVLink alone -1%",
                 "Throughput fell from 314 to 289 TFLOP/s/GPU in the same time; the bandwidth "
                 "explains 99% of that.",
@@ -247,7 +248,7 @@ def network() -> Card:
                 ("check cable and port of n13 mlx5_4 (rail 4); nothing to do in the job",),
             ),
             Finding(
-                "straggler", WARNING, MEDIUM,
+                rules.STRAGGLER.id, WARNING, MEDIUM,
                 "rank 17 is late: its peers wait for it",
                 "Its kernel queue was empty when it arrived: host-late (data loader, CPU).",
                 None,
@@ -256,9 +257,12 @@ def network() -> Card:
                 ("profile the input pipeline of rank 17", "compare its CPU binding with others"),
             ),
             Finding(
-                "environment", INFO, LOW,
-                "NCCL_IB_TIMEOUT=22 is set in the job's environment", "The site has it unset.",
-                entities=(Entity("job", "48213"),),
+                rules.SILENT.id, INFO, HIGH,
+                "2 processes were timed in part, to spare the application",
+                "For up to 12 s. Ranks that counted other operations than their peers are not "
+                "compared with them.",
+                entities=(Entity("rank", "rank 3"), Entity("rank", "rank 4")),
+                evidence=(Evidence("boxes", "the longest", 12.0, "s"),),
             ),
         ),
         timeline=_line(-0.28, throughput),
@@ -318,7 +322,8 @@ def hang() -> Card:
         ),
         findings=(
             Finding(
-                "hang-divergent", CRITICAL, MEDIUM, _HANG_TITLE, "31 waited in it for 37 min.",
+                rules.HANG_DIVERGENT.id, CRITICAL, MEDIUM, _HANG_TITLE,
+                "31 waited in it for 37 min.",
                 Period(START_S + 4364, START_S + 6584),
                 (
                     Entity("rank", "rank 2", "n11", "GPU2", "GPU-2c41", "0000:65:00", 4711, 2),
@@ -361,7 +366,8 @@ def failed() -> Card:
         verdict=Verdict(FAILED, COMMUNICATION, MEDIUM, "n12 GPU2 fell off the bus (XID 79)"),
         findings=(
             Finding(
-                "xid", CRITICAL, HIGH, "XID 79 of n12 GPU2: it fell off the bus", "",
+                rules.HARDWARE_XID.id, CRITICAL, HIGH,
+                "XID 79 of n12 GPU2: it fell off the bus", "",
                 Period(START_S + 5000, START_S + 5000), (Entity("gpu", "n12 GPU2"),),
                 (Evidence("counters", "XID 79", 1, "events"),), ("drain n12",),
             ),
@@ -418,7 +424,7 @@ def bare() -> Card:
         Verdict(DEGRADED, UNKNOWN, LOW, ""),
         Environment(),
         DataQuality(None, 1, (), (), {}, {}, "none", (), ()),
-        (Finding("r", INFO, LOW, "", ""),),
+        (Finding(rules.SILENT.id, INFO, LOW, "", ""),),
         (Communicator("0x1", "", "unknown", 0, 0, (), 0),),
         (Operations("0x1", "AllReduce", 0, "", 0, 0.0, None, None),),
         (Transport("unknown", 0.0, None, None, None),),
@@ -454,7 +460,7 @@ def hostile(text: str = NASTY) -> Card:
         ),
         (
             Finding(
-                text, WARNING, HIGH, text, text, period,
+                rules.STRAGGLER.id, WARNING, HIGH, text, text, period,
                 (Entity(text, text, text, text, text, text, 1, 1, text),),
                 (Evidence(text, text, 1.0, text, 2.0, 3),), (text,), 1.0, 0.1, UNKNOWN,
                 (Entity("rank", text, text, text),), text,

@@ -7,6 +7,7 @@ from dataclasses import astuple
 from pathlib import Path
 
 from nccl_inspector.analysis.kinds import KindKey
+from nccl_inspector.model import rules
 from nccl_inspector.model.card import (
     DEGRADED,
     HEALTHY,
@@ -63,7 +64,7 @@ def card(
         "start_s": 1000.0, "end_s": 2000.0, "nodelist": nodes,
     } | job  # fmt: skip
     finding = Finding(
-        "straggler", WARNING, MEDIUM, "late", "late", entities=(Entity("node", named),)
+        rules.STRAGGLER.id, WARNING, MEDIUM, "late", "late", entities=(Entity("node", named),)
     )
     verdict = Verdict(DEGRADED, STRAGGLER, MEDIUM, "late")
     return Card(

@@ -9,6 +9,7 @@ import pytest
 
 from nccl_inspector.analysis.replay.judge import Judged
 from nccl_inspector.errors import InspectorError
+from nccl_inspector.model import rules
 from nccl_inspector.model.card import (
     CANNOT_TELL,
     CRITICAL,
@@ -20,6 +21,7 @@ from nccl_inspector.model.card import (
     Evidence,
     Finding,
     Hang,
+    Severity,
     Verdict,
 )
 from nccl_inspector.model.process import COMM_FOLDED, FUNCS, Process
@@ -194,9 +196,9 @@ def test_a_job_of_which_half_was_not_measured_is_not_called_healthy() -> None:
 
 
 @pytest.mark.parametrize("severity", [WARNING, CRITICAL])
-def test_counters_alone_make_no_job_degraded(severity: str) -> None:
+def test_counters_alone_make_no_job_degraded(severity: Severity) -> None:
     rose = Finding(
-        "hardware-port", severity, MEDIUM, "n1 mlx5_0/1: local_ack_timeout_err rose", "",
+        rules.HARDWARE_PORT.id, severity, MEDIUM, "n1 mlx5_0/1: local_ack_timeout_err rose", "",
         evidence=(Evidence("counters", "local_ack_timeout_err", 41, "events"),),
     )  # fmt: skip
     assert judged([rose]).status == HEALTHY
@@ -204,7 +206,7 @@ def test_counters_alone_make_no_job_degraded(severity: str) -> None:
 
 def test_a_gpu_that_failed_in_a_job_that_failed_is_what_it_failed_of() -> None:
     fell = Finding(
-        "hardware-xid", CRITICAL, MEDIUM, "n1 GPU3: XID 79, GPU fell off the bus", "",
+        rules.HARDWARE_XID.id, CRITICAL, MEDIUM, "n1 GPU3: XID 79, GPU fell off the bus", "",
         evidence=(Evidence("counters", "XID 79", 1, "events"),),
     )  # fmt: skip
     assert judged([fell], state="FAILED").status == FAILED

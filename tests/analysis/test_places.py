@@ -7,7 +7,8 @@ from nccl_inspector.analysis.hardware.findings import find_hardware
 from nccl_inspector.analysis.next_command import suggest
 from nccl_inspector.analysis.places import Places
 from nccl_inspector.counters.model import Change, Count, DeviceCounters, NodeCounters, XidSeen
-from nccl_inspector.model.card import Entity, Finding, Period
+from nccl_inspector.model import rules
+from nccl_inspector.model.card import INFO, WARNING, Entity, Finding, Period
 from nccl_inspector.model.process import Gpu
 from nccl_inspector.render.comment import make_comment, read_comment
 from nccl_inspector.report.assemble import build_card
@@ -51,7 +52,9 @@ def test_what_is_not_known_stays_as_it_is() -> None:
 
 
 def test_victims_are_located_too() -> None:
-    finding = Finding("x", "W", "low", "", "", victims=(Entity("rank", "rank 15"),))
+    finding = Finding(
+        rules.STRAGGLER.id, WARNING, "low", "", "", victims=(Entity("rank", "rank 15"),)
+    )
     (found,) = places().locate([finding])
     assert found.victims[0].pid == 4711
 
@@ -84,14 +87,14 @@ def test_the_report_of_a_late_rank_names_its_process() -> None:
 
 def test_a_rule_that_gives_no_command_has_one_by_whom_it_names() -> None:
     rank = Entity("rank", "rank 2", node="n1", pid=7)
-    late = Finding("straggler", "W", "low", "", "", Period(60, 120), (rank,))
+    late = Finding(rules.STRAGGLER.id, WARNING, "low", "", "", Period(60, 120), (rank,))
     assert suggest(late, 42).next.endswith("-w n1 py-spy dump --pid 7")
     assert (
         "journalctl --utc --no-pager --since '1970-01-01 00:00:00 UTC'" in suggest(late, None).next
     )
-    pair = replace(late, rule="slow-network", entities=(Entity("pair", "n1 - n2"),))
+    pair = replace(late, rule=rules.SLOW_NETWORK.id, entities=(Entity("pair", "n1 - n2"),))
     assert suggest(pair, None).next == "ssh n1 rdma statistic show"
-    lost = replace(late, rule="not-measured", entities=(Entity("node", "n3"),))
+    lost = replace(late, rule=rules.NOT_MEASURED.id, entities=(Entity("node", "n3"),))
     assert suggest(lost, None).next == "ssh n3 nccl-inspector status"
-    assert suggest(replace(late, severity="I"), None).next == ""
+    assert suggest(replace(late, severity=INFO), None).next == ""
     assert suggest(replace(late, next="mine"), None).next == "mine"

@@ -12,7 +12,7 @@ from tests.picture import screenshot
 PICTURES = REPO / "packaging" / "doc"
 NOW = datetime(2026, 8, 2, 17, tzinfo=UTC)
 # Name, width and height in pixels, whether in dark colours.
-PAGES = (("report-page", 940, 1010, False), ("report-page-dark", 940, 1010, True))
+PAGES = (("report-page", 940, 1110, False), ("report-page-dark", 940, 1110, True))
 _DARK = "@media (prefers-color-scheme: dark)"
 
 

@@ -8,7 +8,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from nccl_inspector.model.card import Series, TimeLine
+from nccl_inspector.model import rules
+from nccl_inspector.model.card import RuleId, Series, TimeLine
 from nccl_inspector.render.charts import bandwidth_bars, heat_map, plots, ticks, waiting_bars
 from nccl_inspector.render.heat import bound_heat
 from nccl_inspector.render.html import render_html
@@ -21,7 +22,8 @@ VOID = {"meta", "br", "link", "img", "input", "hr"}
 TAGS = {
     "html", "head", "meta", "title", "style", "body", "h1", "h2", "small", "section", "strong", "p",
     "dl", "dt", "dd", "ol", "ul", "li", "div", "span", "b", "i", "figure", "figcaption", "svg",
-    "rect", "line", "polyline", "table", "thead", "tbody", "tr", "th", "td", "footer",
+    "rect", "line", "polyline", "table", "thead", "tbody", "tr", "th", "td", "footer", "details",
+    "summary",
 }  # fmt: skip
 
 
@@ -98,6 +100,18 @@ def test_verdict_findings_charts_and_tables_are_there() -> None:
     ):  # fmt: skip
         assert words in text
     assert {"svg", "polyline", "rect"} <= page.tags
+
+
+def test_each_finding_says_what_it_means_and_one_of_a_later_release_nothing() -> None:
+    card = cards.hang()
+    text = " ".join(" ".join(Page(render_html(card, NOW)).texts).split())
+    assert " ".join(rules.HANG_DIVERGENT.meaning.split()) in text
+    assert text.count("what this means") == len(card.findings)
+    odd = RuleId(f"{cards.NASTY} later")
+    later = replace(card, findings=tuple(replace(one, rule=odd) for one in card.findings))
+    page = Page(render_html(later, NOW))
+    assert "what this means" not in " ".join(page.texts)
+    assert "script" not in page.tags
 
 
 def test_a_page_of_8192_ranks_is_bounded() -> None:

@@ -3,21 +3,20 @@
 
 import pytest
 
+from nccl_inspector.model import rules
 from nccl_inspector.model.card import INFO, LOW, OUTSIDE, WARNING, Evidence, Finding, Period
 from nccl_inspector.report.progress_dips import join_progress
 
 WALL_S, COST_MIN = 1800.0, 0.01
 DIP = Finding(
-    "slow-outside-communication", WARNING, LOW, "", "", Period(1000.0, 1080.0),
+    rules.SLOW_OUTSIDE.id, WARNING, LOW, "", "", Period(1000.0, 1080.0),
     evidence=(Evidence("throughput", "change of samples/s", -0.5, "share"),),
 )  # fmt: skip
 
 
 def stop(start_s: float, end_s: float, cost_s: float) -> Finding:
     """Return a stop of all ranks that is taken for a part of the program."""
-    return Finding(
-        "slow-outside-communication", INFO, LOW, "", "", Period(start_s, end_s), cost_s=cost_s
-    )
+    return Finding(rules.SLOW_OUTSIDE.id, INFO, LOW, "", "", Period(start_s, end_s), cost_s=cost_s)
 
 
 def told(*causes: Finding) -> list[tuple[str, int]]:

@@ -12,7 +12,7 @@ import pytest
 
 from nccl_inspector.analysis.slow_times.columns import common_window_s
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.model.card import SCHEMA_VERSION, Card
+from nccl_inspector.model.card import SCHEMA_VERSION, Card, Severity
 from nccl_inspector.render import json as schema
 from nccl_inspector.render.comment import make_comment
 from nccl_inspector.render.html import render_html
@@ -191,6 +191,29 @@ def test_a_card_of_an_earlier_or_later_minor_version_is_read() -> None:
     found["job"]["colour"] = "red"
     found["schema_version"] = "1.9.0"
     assert card_from_json(json.dumps(found)) == cards.straggler()
+
+
+@pytest.mark.parametrize("rule", ["of-a-later-release", cards.NASTY, ""])
+def test_a_card_with_a_finding_that_this_release_does_not_know_is_read_and_shown(rule: str) -> None:
+    found = written("straggler")
+    found["findings"][0]["rule"] = rule
+    card = card_from_json(json.dumps(found))
+    assert card.findings[0].rule == rule
+    assert render_text(card) == render_text(cards.straggler())
+    assert render_html(card, NOW)
+    assert make_comment(card) == make_comment(cards.straggler())
+    assert rows_of(card)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.Draft202012Validator(make_schema()).validate(found)
+
+
+def test_severities_are_the_letters_that_they_were() -> None:
+    found = written("straggler")
+    assert {one["severity"] for one in found["findings"]} <= {"I", "W", "C"}
+    assert f'"severity": "{found["findings"][0]["severity"]}"' in to_json(cards.straggler(), NOW)
+    read = card_from_json(json.dumps(found)).findings[0].severity
+    assert isinstance(read, Severity)
+    assert str(read) == found["findings"][0]["severity"]
 
 
 def test_a_file_beyond_the_cap_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:

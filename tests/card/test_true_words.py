@@ -10,7 +10,8 @@ from nccl_inspector.analysis.slow_times.attribution import attribute
 from nccl_inspector.analysis.slow_times.changes import Change, Changes
 from nccl_inspector.counters.model import Count, DeviceCounters, NodeCounters
 from nccl_inspector.counters.table import load_counters
-from nccl_inspector.model.card import Card, Entity, Evidence, Finding
+from nccl_inspector.model import rules
+from nccl_inspector.model.card import WARNING, Card, Entity, Evidence, Finding
 from nccl_inspector.model.wording import said_evidence
 from nccl_inspector.render.text import render_text
 from nccl_inspector.report.assemble import build_card
@@ -107,6 +108,6 @@ def test_the_line_of_what_is_usual_is_not_called_the_baseline_of_similar_jobs() 
 
 def test_a_finding_names_where_its_entities_are() -> None:
     where = Entity("rank", "rank 15", node="n02", gpu="GPU7", pid=4711)
-    finding = Finding("straggler", "W", "high", "late", "late", entities=(where,))
+    finding = Finding(rules.STRAGGLER.id, WARNING, "high", "late", "late", entities=(where,))
     text = render_text(replace(cards.network(), findings=(finding,)))
     assert "who: rank 15 (n02 GPU7, pid 4711)" in text

@@ -10,13 +10,14 @@ import pytest
 from nccl_inspector.analysis.hardware.rules import CABLE
 from nccl_inspector.analysis.join import Communicator, Figures, Member, Place
 from nccl_inspector.analysis.replay.judge import Judged
+from nccl_inspector.model import rules
 from nccl_inspector.model.card import HIGH, INFO, WARNING, Entity, Finding, Operations, Period
 from nccl_inspector.report.causes import JobView
 from nccl_inspector.report.unseen_port import unseen_port
 
 WALL_S = 1000.0
 PORT = Finding(
-    rule="hardware-port", severity=WARNING, confidence=HIGH, title="n01 mlx5_2/1: symbols",
+    rule=rules.HARDWARE_PORT.id, severity=WARNING, confidence=HIGH, title="n01 mlx5_2/1: symbols",
     detail="",
     entities=(Entity("port", "n01 mlx5_2/1"),), actions=(CABLE,), period=Period(0, WALL_S),
 )  # fmt: skip

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from nccl_inspector.model import rules
 from nccl_inspector.model.card import CRITICAL, INFO, WARNING, Card, Entity, Finding
 from tests.simulator import truth
 from tests.simulator.truth import Name, Truth
@@ -12,10 +13,8 @@ from tests.simulator.truth import Name, Truth
 # What a finding accuses; others, such as `victim`, `communicator` and `job`, are no culprits.
 CULPRITS = frozenset({"rank", "node", "gpu", "port", "nic", "rail", "pair", "link", "nvlink"})
 # Rules of findings that are about the measurement. Who died first is accused, as by any other.
-ABOUT_DATA = frozenset(
-    {"not-measured", "dropped", "no-times", "silent", "refused", "slower-than-similar"}
-)
-HARDWARE = "hardware"  # how rules begin that tell what counters counted
+ABOUT_DATA = rules.ids_about(rules.About.DATA) | {rules.SLOWER_THAN_SIMILAR.id}
+HARDWARE = rules.ids_about(rules.About.HARDWARE)
 
 COST_ERROR_MAX, COST_SHARE_ERROR_MAX = 0.2, 0.005
 INFORMATION_BELOW = 0.01  # of the wall time
@@ -81,7 +80,7 @@ def _innocents(card: Card, true: Truth) -> list[str]:
     noted = known | _without_port_numbers(true.noted)
     found = []
     for finding in accusing(card):
-        allowed = noted if finding.rule.startswith(HARDWARE) else known
+        allowed = noted if finding.rule in HARDWARE else known
         for kind, name in _culprits(finding):
             # JSON lines know a GPU by its UUID only: it is the GPU of the rank beside it.
             if kind == "gpu" and _BY_UUID.search(name):

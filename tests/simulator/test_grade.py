@@ -3,6 +3,7 @@
 
 from dataclasses import replace
 
+from nccl_inspector.model import rules
 from nccl_inspector.model.card import (
     DEGRADED,
     HIGH,
@@ -12,8 +13,10 @@ from nccl_inspector.model.card import (
     Card,
     Entity,
     Finding,
+    Severity,
     Verdict,
 )
+from nccl_inspector.model.rules import Rule
 from tests import cardsof
 from tests.simulator.grade import grade
 from tests.simulator.trials import page, table
@@ -27,11 +30,12 @@ SLOW = Truth(
 
 
 def card(
-    *entities: tuple[str, str], rule: str = "straggler", severity: str = WARNING,
+    *entities: tuple[str, str], rule: Rule = rules.STRAGGLER, severity: Severity = WARNING,
     cost_s: float | None = 48.0,
 ) -> Card:  # fmt: skip
     found = cardsof.card()
-    finding = Finding(rule, severity, HIGH, "t", "d", entities=tuple(Entity(*e) for e in entities))
+    whom = tuple(Entity(*one) for one in entities)
+    finding = Finding(rule.id, severity, HIGH, "t", "d", entities=whom)
     if not entities:
         return found
     verdict = Verdict(DEGRADED, STRAGGLER, HIGH, "late", cost_s=cost_s)
@@ -73,8 +77,8 @@ def test_another_rank_is_innocent_and_a_victim_is_not_accused() -> None:
 def test_errors_of_a_port_may_be_told_where_there_were_some() -> None:
     true = replace(SLOW, noted=frozenset({("port", "n2 mlx5_1/1")}))
     port = ("port", "n2 mlx5_1/1")
-    assert grade(card(port, rule="hardware-port"), true).accused == []
-    assert grade(card(port, rule="slow-network"), true).accused != []
+    assert grade(card(port, rule=rules.HARDWARE_PORT), true).accused == []
+    assert grade(card(port, rule=rules.SLOW_NETWORK), true).accused != []
 
 
 def test_a_cost_that_is_twice_the_truth_is_wrong() -> None:

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nccl_inspector.errors import InspectorError
+from nccl_inspector.model import rules
 from nccl_inspector.model.card import (
     CANNOT_TELL,
     DEGRADED,
     FAILED,
     HEALTHY,
     HUNG,
+    INFO,
     NO_DATA,
     WARNING,
     Card,
@@ -134,11 +136,11 @@ def _verdict(card: Card, job: Ended, *, all_ended: bool) -> Iterator[str]:
     allowed = set().union(*(_ALLOWED[one] for one in faults))
     status = card.verdict.status
     if status not in allowed:
-        found = [one.title for one in card.findings if one.severity != "INFO"]
+        found = [one.title for one in card.findings if one.severity != INFO]
         yield f"verdict {status} ({card.verdict.cause}), allowed {sorted(allowed)}: {found}"
     if status == DEGRADED or (not job.faults and job.state == "COMPLETED"):
         for one in card.findings:
-            if one.severity == WARNING and one.rule in ("straggler", "slow-node"):
+            if one.severity == WARNING and one.rule == rules.STRAGGLER.id:
                 names = ", ".join(entity.name for entity in one.entities)
                 yield f"a healthy job's {names} is accused: {one.title}"
 

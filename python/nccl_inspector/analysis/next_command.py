@@ -10,9 +10,18 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from shlex import quote
 
-from nccl_inspector.model.card import INFO, NVLINK, Entity, Finding
+from nccl_inspector.model import rules
+from nccl_inspector.model.card import INFO, Entity, Finding
 
 _MARGIN_S = 60
+# What may be slow on a node or between two of them, so that its ports are worth a look.
+_SLOW_PATHS = frozenset(
+    one.id
+    for one in (
+        rules.SLOW_NETWORK, rules.SLOW_LINKS, rules.SLOW_OUTSIDE, rules.SLOW_NVLINK,
+        rules.SLOW_STRAGGLER, rules.SLOW_UNKNOWN, rules.SLOW_WORKLOAD,
+    )
+)  # fmt: skip
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]*")
 
 
@@ -85,11 +94,11 @@ def suggest(finding: Finding, running_job: int | None) -> Finding:
         command = ""
         if one.kind == "rank" and one.node:
             command = _for_rank(one, finding, running_job)
-        elif one.kind == "node" and finding.rule == "not-measured":
+        elif one.kind == "node" and finding.rule == rules.NOT_MEASURED.id:
             command = on_node(one.name, "nccl-inspector status")
-        elif one.kind == "node" and finding.rule == f"slow-{NVLINK}":
+        elif one.kind == "node" and finding.rule == rules.SLOW_NVLINK.id:
             command = show_nvlinks(one.name, "")
-        elif one.kind in ("node", "pair") and finding.rule.startswith("slow-"):
+        elif one.kind in ("node", "pair") and finding.rule in _SLOW_PATHS:
             command = show_port(one.name.split(" - ")[0], "")
         if command:
             return replace(finding, next=command)

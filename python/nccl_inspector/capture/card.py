@@ -9,6 +9,7 @@ from nccl_inspector.capture.ending import why_unfinished
 from nccl_inspector.capture.engine import Capture, Process
 from nccl_inspector.capture.joined import Joined
 from nccl_inspector.capture.processes import node_of
+from nccl_inspector.model import rules
 from nccl_inspector.model.card import (
     CANNOT_TELL,
     HEALTHY,
@@ -158,7 +159,7 @@ def _findings(card: Card, joined: Joined, loaded: Loaded) -> tuple[Finding, ...]
             replace(row, source="json") if row.source in _FROM_LINES else row
             for row in one.evidence
         ]
-        if one.rule == "straggler":
+        if one.rule == rules.STRAGGLER.id:
             evidence += _came_last(one, card, joined, ranks)
         found.append(replace(one, evidence=tuple(evidence)))
     return tuple(found)

@@ -6,6 +6,8 @@ and deltas are fractions of one. None: not known, or not defined; never a made-u
 """
 
 from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, NewType
 
 from nccl_inspector.model.card_hosts import HostTimes
 from nccl_inspector.model.card_labels import Labels
@@ -22,8 +24,22 @@ NETWORK, NVLINK, STRAGGLER, OUTSIDE = "network", "nvlink", "straggler", "outside
 COMMUNICATION, OTHER, UNKNOWN = "communication", "other", "unknown"
 CAUSES = NETWORK, NVLINK, STRAGGLER, OUTSIDE, COMMUNICATION, OTHER, UNKNOWN
 
-INFO, WARNING, CRITICAL = "I", "W", "C"
-SEVERITIES = INFO, WARNING, CRITICAL
+
+class Severity(StrEnum):
+    """How bad a finding is, the least first."""
+
+    INFO = "I"
+    WARNING = "W"
+    CRITICAL = "C"
+
+
+INFO: Final = Severity.INFO
+WARNING: Final = Severity.WARNING
+CRITICAL: Final = Severity.CRITICAL
+SEVERITIES = tuple(Severity)
+# Which finding it is. Only model/rules.py makes one, so that each has its entry there.
+RuleId = NewType("RuleId", str)
+
 # high: two independent sources agree; medium: one that is strong; low: inference.
 HIGH, MEDIUM, LOW = "high", "medium", "low"
 CONFIDENCES = HIGH, MEDIUM, LOW
@@ -90,8 +106,8 @@ class Finding:
     only waited for the entities, who are the cause.
     """
 
-    rule: str  # a word that does not change between releases
-    severity: str
+    rule: RuleId  # of model/rules.py; in a card of another release it may be one that is not
+    severity: Severity
     confidence: str
     title: str  # a line: what and who
     detail: str  # the figures in words
@@ -393,7 +409,7 @@ class Counter:
     name: str
     delta: float
     unit: str
-    severity: str
+    severity: Severity
     words: str
 
 

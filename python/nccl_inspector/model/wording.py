@@ -4,7 +4,7 @@
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from nccl_inspector.model.card import Card, Entity, Evidence, Finding, Period, Verdict
+from nccl_inspector.model.card import SEVERITIES, Card, Entity, Evidence, Finding, Period, Verdict
 from nccl_inspector.model.hostlist import compress_within
 
 UNKNOWN = "-"
@@ -191,7 +191,7 @@ def said_cost(verdict: Verdict) -> str:
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
     """Return the findings by severity; those of one severity stay in the order of the analysis."""
-    return sorted(findings, key=lambda one: "CWI".index(one.severity))
+    return sorted(findings, key=lambda one: -SEVERITIES.index(one.severity))
 
 
 def said_job(card: Card) -> str:

@@ -12,7 +12,17 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from nccl_inspector import __version__
-from nccl_inspector.model.card import CRITICAL, DEGRADED, FAILED, HEALTHY, HUNG, WARNING, Card
+from nccl_inspector.model import rules
+from nccl_inspector.model.card import (
+    CRITICAL,
+    DEGRADED,
+    FAILED,
+    HEALTHY,
+    HUNG,
+    WARNING,
+    Card,
+    Finding,
+)
 from nccl_inspector.model.table_columns import cut
 from nccl_inspector.model.wording import (
     clock,
@@ -65,7 +75,8 @@ def _environment() -> Environment:
     )
 
 
-def _finding(one: Any) -> dict[str, Any]:
+def _finding(one: Finding) -> dict[str, Any]:
+    rule = rules.BY_ID.get(one.rule)  # none: a card of a later release
     return {
         "look": _SEVERITIES.get(one.severity, "info"),
         "title": one.title,
@@ -77,6 +88,7 @@ def _finding(one: Any) -> dict[str, Any]:
         "actions": one.actions,
         "victims": cut_list((victim.name for victim in one.victims), PAGE.names),
         "next": one.next,
+        "meaning": rule.meaning.replace("`", "") if rule else "",
     }
 
 

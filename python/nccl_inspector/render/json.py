@@ -10,6 +10,7 @@ import json
 import types
 from collections.abc import Iterator, Mapping
 from datetime import datetime
+from enum import StrEnum
 from functools import cache
 from math import isfinite
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
@@ -18,6 +19,7 @@ from nccl_inspector import __version__
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.model import card as model
 from nccl_inspector.model import card_network as networkmodel
+from nccl_inspector.model import rules
 from nccl_inspector.model.card import SCHEMA_VERSION, Card
 from nccl_inspector.model.labels import LABEL_KINDS
 from nccl_inspector.model.wording import instant
@@ -36,13 +38,13 @@ _WORDS = {
     ("Verdict", "status"): model.STATUSES,
     ("Verdict", "cause"): ("", *model.CAUSES),
     ("Verdict", "confidence"): ("", *model.CONFIDENCES),
-    ("Finding", "severity"): model.SEVERITIES,
     ("Finding", "confidence"): model.CONFIDENCES,
     ("Finding", "cause"): ("", *model.CAUSES),
-    ("Counter", "severity"): model.SEVERITIES,
     ("NetworkPeer", "direction"): networkmodel.DIRECTIONS,
     ("LabelRow", "kind"): LABEL_KINDS,
 }
+# Those that the schema lists and that are read all the same: a later release may have more.
+_OPEN_WORDS = {("Finding", "rule"): tuple(one.id for one in rules.RULES)}
 # Least and most of numbers from which a place in a table or a length of time is made.
 _RANKS = 0, (1 << 31) - 1
 _RANGES = {
@@ -61,7 +63,13 @@ _PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
 @cache
 def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
+    # Of a NewType what it is made of.
+    hints = get_type_hints(kind)
+    return {name: getattr(hint, "__supertype__", hint) for name, hint in hints.items()}
+
+
+def _is_enum(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, StrEnum)
 
 
 def iso(unix_s: float | None) -> str | None:
@@ -132,6 +140,8 @@ def _schema_of(kind: Any) -> dict[str, Any]:
         return {"anyOf": [_schema_of(_without_none(kind)), {"type": "null"}]}
     if kind in _PLAIN:
         return {"type": _PLAIN[kind]}
+    if _is_enum(kind):
+        return {"enum": [one.value for one in kind]}
     if dataclasses.is_dataclass(kind):
         return {"$ref": f"#/$defs/{cast(type, kind).__name__}"}
     words = get_args(kind)
@@ -147,7 +157,8 @@ def _object_of(kind: type) -> dict[str, Any]:
     properties: dict[str, Any] = {}
     for name, hint in _hints(kind).items():
         properties[name] = _schema_of(hint)
-        if words := _WORDS.get((kind.__name__, name)):
+        at = kind.__name__, name
+        if words := _WORDS.get(at) or _OPEN_WORDS.get(at):
             properties[name] = {"enum": list(words)}
         if name in _RANGES:
             integer = properties[name].get("anyOf", [properties[name]])[0]
@@ -232,6 +243,9 @@ def _read(value: Any, kind: Any, where: str) -> Any:
         _expect(type(value) is kind, where, _PLAIN[kind])
         _expect(kind is bool or len(value) <= _TEXT_MAX, where, "a text of this length")
         return value
+    if _is_enum(kind):
+        _expect(type(value) is str and value in list(kind), where, "one of its words")
+        return kind(value)
     if dataclasses.is_dataclass(kind):
         return _read_members(value, cast(type, kind), where)
     words = get_args(kind)

@@ -35,6 +35,7 @@ from nccl_inspector.analysis.transport.paths import (
 )
 from nccl_inspector.analysis.transport.transfers import find_transfers, with_transfers
 from nccl_inspector.errors import RefusedError
+from nccl_inspector.model import rules
 from nccl_inspector.model.card import (
     CRITICAL,
     INFO,
@@ -374,7 +375,7 @@ def _build(
     timeline = _confirmed(over_time.timeline, causes, sampled)
     running_job = None if ending.is_over else job.job_id
     hung_job = HungJob(places, ending, job.job_id, comm_names)
-    died = any(one.rule == "killed" and one.severity == CRITICAL for one in unmeasured)
+    died = any(one.rule == rules.KILLED.id and one.severity == CRITICAL for one in unmeasured)
     stopped = () if hangs or died else find_stopped(*at_end)
     located = places.locate(
         [

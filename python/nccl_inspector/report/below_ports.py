@@ -8,7 +8,7 @@ from nccl_inspector.analysis.hardware.rules import CABLE
 from nccl_inspector.analysis.replay.cause import COST_MIN, TOLD_MIN, TRANSFER, Cause
 from nccl_inspector.analysis.replay.judge import Judged
 from nccl_inspector.analysis.transport.classes import NVLINK as NVLINK_CLASS
-from nccl_inspector.model import card
+from nccl_inspector.model import card, rules
 from nccl_inspector.model.card import INFO, MEDIUM, Entity, Evidence, Finding, Operations
 from nccl_inspector.model.process import FUNCS
 from nccl_inspector.report.causes import JobView, saved, severity
@@ -102,7 +102,7 @@ def _below_finding(
     link = "links inside of nodes" if inside else "the network"
     bus, could = worst.bus_gbs or 0.0, worst.expected_gbs or 0.0
     return kind, Finding(
-        rule="slow-links" if inside else "slow-network",
+        rule=(rules.SLOW_LINKS if inside else rules.SLOW_NETWORK).id,
         severity=severity(share, view.cost_min),
         confidence=MEDIUM,
         title=f"transfers over {link} reach {bus / could:.0%} of what is to be expected, "

@@ -15,7 +15,7 @@ from nccl_inspector.analysis.replay.cause import COST_MIN, LATE, OUTSIDE, TOLD_M
 from nccl_inspector.analysis.replay.judge import Judged
 from nccl_inspector.analysis.replay.paths import ADAPTER, NODE, RAIL
 from nccl_inspector.analysis.straggler.queue_waits import GPU, HOST, LateCall, Queued, queue_of
-from nccl_inspector.model import card
+from nccl_inspector.model import card, rules
 from nccl_inspector.model.card import (
     CRITICAL,
     HIGH,
@@ -28,6 +28,7 @@ from nccl_inspector.model.card import (
     Evidence,
     Finding,
     Period,
+    Severity,
     Straggler,
 )
 from nccl_inspector.model.process import Process
@@ -81,7 +82,7 @@ def _cost(cause: Cause, view: JobView) -> tuple[float, float]:
     return share, share * view.wall_s
 
 
-def severity(share: float, cost_min: float, *, excused: bool = False) -> str:
+def severity(share: float, cost_min: float, *, excused: bool = False) -> Severity:
     """Return how bad a cause is by its share of the job's time."""
     if excused or share < cost_min:
         return INFO
@@ -247,7 +248,7 @@ def _late_finding(
         else ""
     )
     finding = Finding(
-        rule="straggler",
+        rule=rules.STRAGGLER.id,
         severity=severity(share, view.cost_min, excused=excused),
         confidence=_confidence(cause),
         title=_late_title(cause, view),
@@ -339,7 +340,7 @@ def _transfer_finding(cause: Cause, view: JobView) -> tuple[str, Finding]:
     kind = card.NVLINK if cause.inside else card.NETWORK
     beside = "beside others of their kind" if cause.whole else "beside other times of this job"
     finding = Finding(
-        rule="slow-links" if cause.inside else "slow-network",
+        rule=(rules.SLOW_LINKS if cause.inside else rules.SLOW_NETWORK).id,
         severity=severity(share, view.cost_min),
         confidence=MEDIUM if cause.where is not None else LOW,
         title=f"transfers over {words} take {cause.ratio:.2f} times as long",
@@ -393,7 +394,7 @@ def _outside_finding(cause: Cause, view: JobView) -> Finding:
     lasted = elapsed((cause.end - cause.start) / 1e9)
     own = _own_doing(cause)
     return Finding(
-        rule="slow-outside-communication",
+        rule=rules.SLOW_OUTSIDE.id,
         severity=INFO if own else severity(share, view.cost_min),
         confidence=LOW if own else MEDIUM,
         title=f"slower outside communication for {lasted}: {_what(cause)}",
@@ -405,7 +406,7 @@ def _outside_finding(cause: Cause, view: JobView) -> Finding:
             if cause.still
             else Evidence("samples", "own gaps of all ranks beside usual", cause.ratio, "times"),
         ),
-        actions=("look at data loading, storage, checkpoints and GPU clocks of that time",),
+        actions=(rules.SLOW_OUTSIDE.action,),
         cost_s=seconds,
         cost_share=share,
         cause=card.OUTSIDE,

@@ -31,6 +31,7 @@ from nccl_inspector.analysis.slow_times.throughput import Readings
 from nccl_inspector.analysis.straggler.culprit import UNDETERMINED, Culprit, find_culprit
 from nccl_inspector.analysis.transport.paths import Timed
 from nccl_inspector.analysis.transport.paths import compare as compare_paths
+from nccl_inspector.model import rules
 from nccl_inspector.model.bandwidth import size_label
 from nccl_inspector.model.card import (
     INFO,
@@ -111,6 +112,14 @@ def _slow_nodes(
     return find_culprit({"communicators in that time": compare_paths(timed)}, known_slow=True)
 
 
+_CAUSE_RULES = {
+    NETWORK: rules.SLOW_NETWORK,
+    NVLINK: rules.SLOW_NVLINK,
+    STRAGGLER: rules.SLOW_STRAGGLER,
+    UNKNOWN: rules.SLOW_UNKNOWN,
+    OUTSIDE: rules.SLOW_OUTSIDE,
+    WORKLOAD: rules.SLOW_WORKLOAD,
+}
 _CAUSE_TITLES = {
     NETWORK: "network path slow",
     NVLINK: "links inside of a node slow",
@@ -121,10 +130,10 @@ _CAUSE_TITLES = {
 }
 _CAUSE_ACTIONS: dict[str, tuple[str, ...]] = {
     NETWORK: ("look at the ports and switches of that time; nothing to do in the job",),
-    NVLINK: ("look at the GPUs and NVLinks of the node",),
-    STRAGGLER: ("look at what the late ranks did then: data, checkpoint, clocks",),
+    NVLINK: (rules.SLOW_NVLINK.action,),
+    STRAGGLER: (rules.SLOW_STRAGGLER.action,),
     OUTSIDE: ("look at data loading, checkpoints and GPU clocks of that time",),
-    UNKNOWN: ("compare with the node's counters and the fabric's records of that time",),
+    UNKNOWN: (rules.SLOW_UNKNOWN.action,),
 }
 
 
@@ -165,7 +174,7 @@ def _slow_finding(
         explained = f" That explains {percent(found.explained)} of the dip in progress."
     cost = f" It cost at most {elapsed(slow.cost_s)}." if slow.cost_s else ""
     return Finding(
-        f"slow-{found.cause.replace(' ', '-')}",
+        _CAUSE_RULES[found.cause].id,
         INFO if found.cause == WORKLOAD else severity_of(slow),
         found.confidence,
         f"{_CAUSE_TITLES.get(found.cause, found.cause)} for {lasted}: {what} "
@@ -226,7 +235,7 @@ def _dip_finding(
         severity = INFO if excuse else severity
         why += f"; {excuse}" if excuse else ""
     return Finding(
-        f"slow-{found.cause.replace(' ', '-')}",
+        _CAUSE_RULES[found.cause].id,
         severity,
         found.confidence,
         f"{_CAUSE_TITLES.get(found.cause, found.cause)} for {lasted}: {unit} {change(depth)}",

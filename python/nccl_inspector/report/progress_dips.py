@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from nccl_inspector.analysis.replay.cause import HABIT_TIMES
-from nccl_inspector.model import card
+from nccl_inspector.model import card, rules
 from nccl_inspector.model.card import HIGH, INFO, Evidence, Finding, Period
 from nccl_inspector.model.wording import elapsed
 from nccl_inspector.report.causes import OUTSIDE_S_MIN, severity
@@ -50,7 +50,7 @@ def join_progress(
         found.append((
             card.OUTSIDE,
             replace(
-                dip, rule="slow-outside-communication", severity=severity(share, cost_min),
+                dip, rule=rules.SLOW_OUTSIDE.id, severity=severity(share, cost_min),
                 title=f"slower outside of communication for {elapsed(lasted_s)}: "
                 f"{figure.metric.removeprefix('change of ')} {figure.value:+.0%}",
                 cause=card.OUTSIDE, cost_s=cost_s, cost_share=share,

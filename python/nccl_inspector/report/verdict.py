@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from nccl_inspector.analysis.replay.cause import COST_MIN
 from nccl_inspector.analysis.replay.judge import Judged
+from nccl_inspector.model import rules
 from nccl_inspector.model.card import (
     CANNOT_TELL,
     COMMUNICATION,
@@ -16,6 +17,7 @@ from nccl_inspector.model.card import (
     HEALTHY,
     HIGH,
     HUNG,
+    INFO,
     LOW,
     MEDIUM,
     NETWORK,
@@ -29,6 +31,7 @@ from nccl_inspector.model.card import (
     Hang,
     Verdict,
 )
+from nccl_inspector.model.rules import About
 from nccl_inspector.model.wording import elapsed
 
 # Of the job's time. Medians do not see who is late in one operation of ten.
@@ -36,8 +39,8 @@ WAITED_MIN = 0.1
 # Slurm's words for a job that did not end well by itself. A cancelled one was ended by somebody,
 # and many a training run goes on until its time is over.
 FAILED_STATES = frozenset({"FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL"})
-# Rules of findings that are about the measurement, or about the application's own doing.
-_ABOUT_DATA = frozenset({"not-measured", "dropped", "no-times", "silent", "refused"})
+_HANGS = rules.ids_about(About.HANG)
+_ABOUT_DATA = rules.ids_about(About.DATA)
 
 
 def _hung(hang: Finding, hangs: Sequence[Hang]) -> Verdict:
@@ -48,9 +51,9 @@ def _hung(hang: Finding, hangs: Sequence[Hang]) -> Verdict:
 def _failed(state: str, findings: Sequence[Finding]) -> Verdict | None:
     """Return the verdict of a job that died, or of which a process died long before the others."""
     first = next(
-        (one for one in findings if one.rule == "killed" and one.severity == CRITICAL), None
+        (one for one in findings if one.rule == rules.KILLED.id and one.severity == CRITICAL), None
     )
-    hang = next((one for one in findings if one.rule == "hang-dead"), None)
+    hang = next((one for one in findings if one.rule == rules.HANG_DEAD.id), None)
     hardware = next(
         (one for one in findings
          if one.severity == CRITICAL and any(e.source == "counters" for e in one.evidence)),
@@ -65,7 +68,7 @@ def _failed(state: str, findings: Sequence[Finding]) -> Verdict | None:
     if first is not None:
         confidence = HIGH if hang else first.confidence
         return Verdict(FAILED, OTHER, confidence, first.title)
-    stopped = next((one for one in findings if one.rule == "stopped-first"), None)
+    stopped = next((one for one in findings if one.rule == rules.STOPPED_FIRST.id), None)
     if stopped is not None:
         return Verdict(FAILED, OTHER, stopped.confidence, stopped.title)
     told = state.lower().replace("_", " ")
@@ -79,7 +82,7 @@ _CAUSES = (STRAGGLER, NETWORK, NVLINK, OUTSIDE)
 
 def _degraded(findings: Sequence[Finding]) -> Verdict | None:
     """Return what cost most. Counters that rose are no cause: they speak for one."""
-    wrong = [one for one in findings if one.cause in _CAUSES and one.severity != "I"]
+    wrong = [one for one in findings if one.cause in _CAUSES and one.severity != INFO]
     worst = max(wrong, key=lambda one: one.cost_s or 0.0, default=None)
     if worst is None:
         return None
@@ -147,8 +150,12 @@ def judge(
     if no_data:
         return Verdict(NO_DATA, "", LOW, no_data)
     dead = _failed(state, findings)
-    hang = next((one for one in findings if one.rule.startswith("hang-")), None)
-    if hang is not None and hang.severity == CRITICAL and not (dead and hang.rule == "hang-dead"):
+    hang = next((one for one in findings if one.rule in _HANGS), None)
+    if (
+        hang is not None
+        and hang.severity == CRITICAL
+        and not (dead and hang.rule == rules.HANG_DEAD.id)
+    ):
         return _hung(hang, hangs)
     if dead and dead.confidence != LOW:
         return dead

@@ -19,6 +19,7 @@ from nccl_inspector.analysis.history.baseline import (
 )
 from nccl_inspector.analysis.kinds import KindKey, key_of, kinds_of
 from nccl_inspector.errors import InspectorError
+from nccl_inspector.model import rules
 from nccl_inspector.model.bandwidth import size_label
 from nccl_inspector.model.card import (
     DEGRADED,
@@ -55,7 +56,7 @@ def _finding(one: Compared, low_share: float) -> Finding:
     key, gbs = one.kind.key, one.kind.bus_gbs or 0.0
     what = f"{key.transport} {key.func} {size_label(key.size_class)}"
     return Finding(
-        "slower-than-similar", WARNING if low_share >= LOW_SHARE_MIN else INFO, MEDIUM,
+        rules.SLOWER_THAN_SIMILAR.id, WARNING if low_share >= LOW_SHARE_MIN else INFO, MEDIUM,
         f"{what} is slower than in this user's similar jobs: "
         f"{one.median_gbs:.3g} -> {gbs:.3g} GB/s",
         f"{one.delta:+.0%} beside the median of {one.jobs} jobs of this user with as many ranks "
@@ -67,7 +68,7 @@ def _finding(one: Compared, low_share: float) -> Finding:
             Evidence("boxes", f"{what} bus bandwidth", gbs, "GB/s", one.median_gbs, one.jobs),
             Evidence("baseline", "robust z", one.z, "sigma", -3.0, one.jobs),
         ),
-        ("nccl-inspector compare with one of them; nccl-inspector nodes for its nodes",),
+        (rules.SLOWER_THAN_SIMILAR.action,),
         next="nccl-inspector nodes",
     )  # fmt: skip
 

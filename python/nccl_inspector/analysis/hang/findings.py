@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from nccl_inspector.analysis.hang.ending import Ending
 from nccl_inspector.analysis.next_command import show_journal, show_stack
 from nccl_inspector.analysis.places import Places
+from nccl_inspector.model import rules
 from nccl_inspector.model.card import (
     BLOCKED,
-    CRITICAL,
     DEAD,
     DEADLOCK,
     DIVERGENT,
@@ -33,16 +33,16 @@ from nccl_inspector.model.wording import clock, cut_list, elapsed, said_entity
 _NAMES_SHOWN = 4
 _VICTIMS_SHOWN = 1024  # in a finding: the table of hangs has all
 _CODE_AT_FAULT = (MISMATCHED, DEADLOCK)  # nothing on a node would tell more
-_ACTIONS = {
-    DIVERGENT: "look at what this rank did instead: its stack, its log, its input",
-    MISMATCHED: "look for a branch of the program that not all ranks take",
-    BLOCKED: "look at what its GPU was busy with: a kernel, a copy, an XID",
-    DEAD: "look for an error, a signal or the OOM killer on its node",
-    DEADLOCK: "look for communicators that ranks use in different orders",
-    NETWORK: "check ports, cables and switch between them",
-    TRANSPORT: "look for XIDs and NVLink or port errors on these nodes; NCCL_INSPECTOR_NET=auto "
-    "would say where the network stands",
-    NOT_MEASURED: "see what became of them in Slurm's and the node's logs",
+# For each word of HANG_VERDICTS.
+_RULES = {
+    DIVERGENT: rules.HANG_DIVERGENT,
+    MISMATCHED: rules.HANG_MISMATCHED,
+    BLOCKED: rules.HANG_BLOCKED,
+    DEAD: rules.HANG_DEAD,
+    DEADLOCK: rules.HANG_DEADLOCK,
+    NETWORK: rules.HANG_NETWORK,
+    TRANSPORT: rules.HANG_TRANSPORT,
+    NOT_MEASURED: rules.HANG_NOT_MEASURED,
 }
 
 
@@ -220,16 +220,17 @@ def _finding(hang: Hang, behind: Sequence[Hang], job: HungJob) -> Finding:
     waiting = dict.fromkeys(name for one in (hang, *behind) for name in one.waiting)
     victims = [name for name in waiting if name not in who]
     in_it = len(hang.waiting) or None
+    rule = _RULES[hang.verdict]
     return Finding(
-        rule=f"hang-{hang.verdict.replace(' ', '-')}",
-        severity=CRITICAL if hang.confirmed else WARNING,
+        rule=rule.id,
+        severity=rule.severity if hang.confirmed else WARNING,
         confidence=LOW if hang.verdict in (TRANSPORT, NOT_MEASURED) else confidence,
         title=f"{sure}{_title(hang, job)}",
         detail=_detail(hang, behind),
         period=Period(since_s, since_s + hang.age_s) if since_s is not None else None,
         entities=(*map(job.places.rank, who), Entity("communicator", comm)),
         evidence=(Evidence("boxes", "in flight", hang.age_s, "s", count=in_it),),
-        actions=(_ACTIONS[hang.verdict],),
+        actions=(rule.action,),
         cost_s=hang.age_s if hang.confirmed else None,
         victims=tuple(map(job.places.rank, victims[:_VICTIMS_SHOWN])),
         next=_next(hang, job),
@@ -241,8 +242,8 @@ def describe_stopped(stopped: Sequence[Hang], job: HungJob) -> Iterator[Finding]
     for one in describe_hangs(stopped[:1], job):
         yield replace(
             one,
-            rule="stopped-first",
-            severity=WARNING,
+            rule=rules.STOPPED_FIRST.id,
+            severity=rules.STOPPED_FIRST.severity,
             confidence=MEDIUM,
             detail=f"{one.detail} The job failed then; what it wrote last may say why.",
             cost_s=None,

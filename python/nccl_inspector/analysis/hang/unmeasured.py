@@ -9,8 +9,8 @@ from nccl_inspector.analysis.coverage import Coverage
 from nccl_inspector.analysis.hang.ending import Ending
 from nccl_inspector.analysis.next_command import show_journal
 from nccl_inspector.analysis.places import Places
+from nccl_inspector.model import rules
 from nccl_inspector.model.card import (
-    CRITICAL,
     HIGH,
     INFO,
     MEDIUM,
@@ -70,8 +70,8 @@ def _first_death(
     beat_s, before_s = process.facts.beat_ns / 1e9, silent_ns / 1e9
     others = f", and {number(len(early) - 1, 'other')}" if len(early) > 1 else ""
     return Finding(
-        rule="killed",
-        severity=CRITICAL,
+        rule=rules.KILLED.id,
+        severity=rules.KILLED.severity,
         confidence=MEDIUM,
         title=f"{said_entity(who)} died {before_s:.0f} s before the last process{others}",
         detail="It did not end in order; its data are whole up to the last event."
@@ -82,7 +82,7 @@ def _first_death(
             Evidence("boxes", "silent before the last process ended", before_s, "s",
                      ends.ending.silence_s, processes),
         ),
-        actions=("look for an error, a signal or the OOM killer at that time",),
+        actions=(rules.KILLED.action,),
         next=show_journal(who.node, beat_s, beat_s) if who.node else "",
     )  # fmt: skip
 
@@ -101,7 +101,7 @@ def _killed(named: Sequence[tuple[str, Process]], ends: Ends) -> Iterator[Findin
         yield _first_death(early, len(named), ends)
     elif len(killed) == len(named):
         yield Finding(
-            rule="killed",
+            rule=rules.KILLED.id,
             severity=INFO,
             confidence=MEDIUM,
             title="all processes ended at about the same time, none in order",
@@ -114,7 +114,7 @@ def _killed(named: Sequence[tuple[str, Process]], ends: Ends) -> Iterator[Findin
         state = ends.ending.state.lower().replace("_", " ")
         why = f", which Slurm ended (state {state})" if ends.ending.was_from_outside else ""
         yield Finding(
-            rule="killed",
+            rule=rules.KILLED.id,
             severity=INFO if ends.ending.was_from_outside else WARNING,
             confidence=MEDIUM,
             title=f"{number(len(killed), 'process')} of {len(named):,} did not end in order",
@@ -140,16 +140,14 @@ def _missing(
         seen = Evidence("boxes", "ranks measured", ranks_seen, "ranks", float(ranks_expected))
         evidence.append(seen)
     yield Finding(
-        rule="not-measured",
-        severity=WARNING,
+        rule=rules.NOT_MEASURED.id,
+        severity=rules.NOT_MEASURED.severity,
         confidence=HIGH,
         title=f"no data of {' and '.join(parts)}",
         detail="What these did is not known, so the one to blame may be among them.",
         entities=_entities("node", nodes_missing),
         evidence=tuple(evidence),
-        actions=("see whether the agent runs there: nccl-inspector status",)
-        if nodes_missing
-        else (),
+        actions=(rules.NOT_MEASURED.action,) if nodes_missing else (),
     )
 
 
@@ -159,7 +157,7 @@ def _dropped(dropped: Mapping[str, int], operations: int) -> Iterator[Finding]:
         return
     share = lost / (lost + operations)
     yield Finding(
-        rule="dropped",
+        rule=rules.DROPPED.id,
         severity=WARNING if share >= DROPS_SHARE_MIN else INFO,
         confidence=HIGH,
         title=f"{lost:,} events were not measured",
@@ -169,15 +167,15 @@ def _dropped(dropped: Mapping[str, int], operations: int) -> Iterator[Finding]:
 
 
 def _unheard(coverage: Coverage, processes: int) -> Iterator[Finding]:
-    for words, found, severity in (
-        ("not measured: the site's list deny_nccl has this NCCL", coverage.denied, WARNING),
-        ("not measured: RCCL is not supported yet", coverage.rccl, WARNING),
-        ("counted without times: this NCCL gives none", coverage.counted_only, WARNING),
+    for words, found in (
+        ("not measured: the site's list deny_nccl has this NCCL", coverage.denied),
+        ("not measured: RCCL is not supported yet", coverage.rccl),
+        ("counted without times: this NCCL gives none", coverage.counted_only),
     ):
         for nccl, names in found.items():
             yield Finding(
-                rule="no-times",
-                severity=severity,
+                rule=rules.NO_TIMES.id,
+                severity=rules.NO_TIMES.severity,
                 confidence=HIGH,
                 title=f"{number(len(names), 'process')} with {nccl} {words}",
                 detail="They are compared with nobody.",
@@ -193,8 +191,8 @@ def _unheard(coverage: Coverage, processes: int) -> Iterator[Finding]:
         if spell.names:
             longest = Evidence("boxes", "the longest", spell.longest_ns / 1e9, "s")
             yield Finding(
-                rule="silent",
-                severity=INFO,
+                rule=rules.SILENT.id,
+                severity=rules.SILENT.severity,
                 confidence=HIGH,
                 title=f"{number(len(spell.names), 'process')} {words}",
                 detail=f"For up to {spell.longest_ns / 1e9:.0f} s. Ranks that counted other "

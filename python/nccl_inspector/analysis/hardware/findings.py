@@ -26,6 +26,7 @@ from nccl_inspector.counters.delta import STUCK
 from nccl_inspector.counters.model import Count, DeviceCounters, NodeCounters, XidSeen
 from nccl_inspector.counters.record import THERE, YES
 from nccl_inspector.counters.table import load_counters
+from nccl_inspector.model import rules
 from nccl_inspector.model.card import (
     CRITICAL,
     INFO,
@@ -37,11 +38,18 @@ from nccl_inspector.model.card import (
     Evidence,
     Finding,
     Period,
+    Severity,
 )
 from nccl_inspector.summary.codec import NodeSummary
 
 Z_MIN, TIMES_MIN = 5.0, 3.0  # what stands out: so far from the others in their spread, and so high
 _GB = 1e9
+# By kind of device (counters/counters.tsv); pressure of a node has no finding.
+_RULES = {
+    "port": rules.HARDWARE_PORT,
+    "gpu": rules.HARDWARE_GPU,
+    "nvlink": rules.HARDWARE_NVLINK,
+}
 _SLOWER = frozenset({"rate", "firmware", "link_layer", "interface"})  # facts whose change is no end
 
 
@@ -94,7 +102,7 @@ def _stands_out(value: float, others: Sequence[float]) -> bool:
     return value > TIMES_MIN * middle and value - middle > Z_MIN * spread
 
 
-def _severity(rise: _Rise, rule: Rule, others: Sequence[float]) -> str:
+def _severity(rise: _Rise, rule: Rule, others: Sequence[float]) -> Severity:
     if rule.alone and not _stands_out(rise.weighed, others):
         return INFO
     if rule.share and not _is_share(rise, rule.share):
@@ -125,7 +133,7 @@ def _period(counts: Iterable[Count]) -> Period | None:
     return Period(min(one.from_s for one in risen), max(one.to_s for one in risen))
 
 
-def _worst(severities: Iterable[str]) -> str:
+def _worst(severities: Iterable[Severity]) -> Severity:
     return max(severities, key=SEVERITIES.index, default=INFO)
 
 
@@ -134,7 +142,7 @@ class _Told:
     """A rise with how bad it is, and what the others of its like have."""
 
     rise: _Rise
-    severity: str
+    severity: Severity
     others: int
     others_median: float
 
@@ -198,7 +206,7 @@ def _finding(node: str, device: DeviceCounters, told: Sequence[_Told]) -> Findin
     more = len(states) + len(bad) - 1
     actions = dict.fromkeys(RULES[device.kind, one.rise.name].action for one in bad)
     return Finding(
-        rule=f"hardware-{device.kind}",
+        rule=_RULES[device.kind].id,
         severity=severity,
         confidence=MEDIUM,
         title=f"{name}: {first}{f' and {more} more' if more else ''}",
@@ -239,7 +247,7 @@ def _xid_findings(node: str, found: NodeCounters) -> Iterator[Finding]:
     for (gpu, number), times in _seen(found.xids).items():
         rule = XIDS.get(number, OTHER_XID)
         yield Finding(
-            rule="hardware-xid",
+            rule=rules.HARDWARE_XID.id,
             severity=rule.severity,
             confidence=MEDIUM,
             title=f"{node} {gpu}: XID {number}, {rule.words}",
@@ -252,7 +260,7 @@ def _xid_findings(node: str, found: NodeCounters) -> Iterator[Finding]:
         )
 
 
-def _severity_of(device: DeviceCounters, state: State) -> str:
+def _severity_of(device: DeviceCounters, state: State) -> Severity:
     if state.name.startswith("pcie_") or state.name in _SLOWER:
         return WARNING
     back = state.name == THERE and device.facts[THERE][-1].text == YES

@@ -3,7 +3,7 @@
 
 from dataclasses import dataclass
 
-from nccl_inspector.model.card import CRITICAL, INFO, WARNING
+from nccl_inspector.model.card import CRITICAL, INFO, WARNING, Severity
 
 CABLE = "check cable, connector and switch port"
 UPSTREAM = "check the switch's other links: the packets came broken to it"
@@ -27,7 +27,7 @@ class Rule:
     retransmissions, a timeout now and then, and the marks by which congestion control works.
     """
 
-    severity: str
+    severity: Severity
     action: str
     per_hour: float = 0.0
     share: float = 0.0
@@ -112,7 +112,7 @@ THROTTLES = ("thermal", "sw_thermal", "hw_thermal", "power_brake")
 class XidRule:
     """What an XID is in words, how bad, and what to do."""
 
-    severity: str
+    severity: Severity
     words: str
     action: str
 

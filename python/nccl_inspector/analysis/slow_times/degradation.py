@@ -22,7 +22,7 @@ from nccl_inspector.analysis.slow_times.segment import (
 )
 from nccl_inspector.analysis.slow_times.series import Track
 from nccl_inspector.analysis.straggler.lateness import LATE_NS_MIN, LATE_SHARE_MIN, SYNCHRONISING
-from nccl_inspector.model.card import CRITICAL, INFO, WARNING, Degradation, Period
+from nccl_inspector.model.card import CRITICAL, INFO, WARNING, Degradation, Period, Severity
 
 TRANSPORT, STRAGGLER, BOTH, FLAT = "transport", "straggler", "both", "flat"
 # In the others a rank may be done before the last has come, or T is not the transfer.
@@ -231,7 +231,7 @@ def _degradation(group: Sequence[Slow], wall_s: float) -> Degradation:
     )
 
 
-def severity_of(degradation: Degradation) -> str:
+def severity_of(degradation: Degradation) -> Severity:
     """Return how much it matters to the job."""
     share = degradation.cost_share or 0.0
     return CRITICAL if share >= CRITICAL_SHARE else WARNING if share >= WARNING_SHARE else INFO

@@ -14,11 +14,11 @@ from statistics import median
 
 from nccl_inspector.analysis.straggler.lateness import MAD_TO_SIGMA
 from nccl_inspector.analysis.transport.paths import Path
+from nccl_inspector.model import rules
 from nccl_inspector.model.card import (
     HIGH,
     LOW,
     MEDIUM,
-    NETWORK,
     WARNING,
     Entity,
     Evidence,
@@ -167,13 +167,13 @@ def describe_culprit(culprit: Culprit, transport: str) -> Finding:
         title = f"{transport} transport slow, entity not determinable"
         entities = tuple(Entity(NODE, name) for name in culprit.others)
         return Finding(
-            f"slow-{NETWORK}", WARNING, LOW, title, detail, None, entities, evidence,
+            rules.SLOW_NETWORK.id, WARNING, LOW, title, detail, None, entities, evidence,
             ("a job over some of these nodes alone would tell which one it is",),
         )  # fmt: skip
     name = " - ".join(culprit.nodes)
     what = "node" if culprit.kind == NODE else "path between"
     return Finding(
-        f"slow-{NETWORK}", WARNING, culprit.confidence,
+        rules.SLOW_NETWORK.id, WARNING, culprit.confidence,
         f"{what} {name}: {transport} transport slow", f"{figures}.", None,
         (Entity(culprit.kind, name),), evidence,
         (f"check ports, cables and switch of {' and '.join(culprit.nodes)}",),

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page of all findings, packaging/doc/findings.md, made from model/rules.py.
+
+`python -m nccl_inspector.render.findings_page` prints it.
+"""
+
+from collections.abc import Iterator
+from textwrap import fill
+
+from nccl_inspector.model.card import CRITICAL, INFO, WARNING
+from nccl_inspector.model.rules import RULES, About, Rule
+
+_WIDTH = 100
+_SEVERITIES = {CRITICAL: "critical", WARNING: "warning", INFO: "information"}
+_HEAD = """\
+# Findings
+
+<!-- Made by `make pages` from python/nccl_inspector/model/rules.py: change that. -->
+
+Every finding of a report has one of these ids: the key `rule` in `--json`. An id does not change
+between releases. [How the report judges](report.md#how-the-verdict-is-reached) says what decides
+whether there is such a finding, and how severe it is.
+"""
+
+
+def _paragraph(text: str) -> str:
+    return fill(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
+
+
+def _table() -> Iterator[str]:
+    yield "| finding | severity | what it says |"
+    yield "|---|---|---|"
+    for one in RULES:
+        severity = _SEVERITIES[one.severity] + (" \\*" if one.otherwise else "")
+        yield f"| [`{one.id}`](#{one.id}) | {severity} | {one.summary} |"
+    yield ""
+    yield "\\* It depends: the finding's section below says on what."
+
+
+def _section(rule: Rule) -> Iterator[str]:
+    yield f"### {rule.id}"
+    yield ""
+    yield _paragraph(f"**{rule.summary}** {rule.meaning}")
+    yield ""
+    severity = f"Severity: {_SEVERITIES[rule.severity]}"
+    yield _paragraph(f"{severity}; {rule.otherwise}." if rule.otherwise else f"{severity}.")
+    if rule.action:
+        yield ""
+        yield _paragraph(f"What to do: {rule.action}.")
+
+
+def findings_page() -> str:
+    """Return the page."""
+    lines = [_HEAD, *_table()]
+    for about in About:
+        lines += ["", f"## {about}"]
+        for rule in RULES:
+            if rule.about is about:
+                lines += ["", *_section(rule)]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(findings_page(), end="")
