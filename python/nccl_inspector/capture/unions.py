@@ -26,7 +26,7 @@ select hostname, pid, when_us // 1000000 // $1 as place,
 {_ENDED} group by all
 """
 _LONG = f"""
-select hostname, pid, when_us * 1000 as end_ns, time_ns
+select hostname, pid, when_us, time_ns
 {_ENDED} and time_ns >= {_LONG_NS} limit {_LONG_MAX}
 """
 
@@ -60,7 +60,8 @@ def find_unions(capture: Capture) -> dict[Process, Union]:
     for host, pid, place, count, ns in capture.sql.execute(_SHORT, [window_s]).fetchall():
         operations[host, pid][place] = count
         busy_ns[host, pid][place] += ns
-    for host, pid, end_ns, time_ns in capture.sql.execute(_LONG).fetchall():
+    for host, pid, end_us, time_ns in capture.sql.execute(_LONG).fetchall():
+        end_ns = end_us * 1000  # here, since a time that somebody made up overflows in SQL
         begin_ns = max(end_ns - time_ns, first_s * NS_PER_S)  # what it says may be anything
         _add_long(busy_ns[host, pid], end_ns, end_ns - begin_ns, window_ns)
     found = {}
