@@ -295,6 +295,11 @@ previews: setup build
 	$(PY) -m tests.preview
 .PHONY: previews
 
+#: make pictures     pictures of a report's page and of top for the docs, of a job on the sandbox cluster; needs Chromium
+pictures: setup build
+	@$(PY) -m tests.pictures
+.PHONY: pictures
+
 #: make docs         the documentation site (build/site) and the man pages (build/man); a broken link is an error. DOCS_ARGS=--write renews the page of the commands, "--repository URL" says where a git host shows the files
 docs: venv
 	@$(PY) -m tests.docsite $(DOCS_ARGS)

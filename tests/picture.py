@@ -1,6 +1,6 @@
 """A picture of terminal text, for the docs: python -m tests.picture OUT.png <text (needs Chromium).
 
-nccl-inspector report 1 | .venv/bin/python -m tests.picture packaging/doc/report.png
+nccl-inspector report 1 | python -m tests.picture report.png
 """
 
 import html

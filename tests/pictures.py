@@ -1,4 +1,4 @@
-"""Pictures of the docs, of jobs on the sandbox cluster: python -m tests.pictures (needs Chromium).
+"""Pictures of the docs, of jobs on the sandbox cluster: `make pictures` (needs Chromium).
 
 Nothing in them is made up: Slurm, the plugin, the agent and the report are real. NCCL's calls come
 from the stand-in, which moves its bytes over loopback at the rates that it is given; so do the
@@ -60,7 +60,6 @@ def main() -> None:
         draw(shown.stdout, PICTURES / "top.png")
         while not cluster.job(job_id).finished:
             time.sleep(2)
-        draw(cluster.report(job_id).stdout, PICTURES / "report.png")
         draw_page(cluster.report(job_id, "--html", "-").stdout)
     finally:
         cluster.down()

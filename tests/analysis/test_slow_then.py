@@ -20,22 +20,23 @@ from nccl_inspector.model.process import FUNCS, PEER_NONE
 MS = 10**6
 RANKS, PIECES, STEPS = 4, 12, 20
 SLOW_PIECES = (5, 6, 7)
+SLOW_STEPS = range(5 * STEPS, 8 * STEPS)
 SPOTS = [Spot(f"n{rank}", 0) for rank in range(RANKS)]
 ALL_REDUCE, SEND, RECV = (FUNCS.index(name) for name in ("AllReduce", "Send", "Recv"))
 
 
-def job(direct: float, beside: float) -> Records:
+def job(direct: float, beside: float, slow_steps: range = SLOW_STEPS) -> Records:
     """A collective of all, then each rank sends to the next, in one call of all.
 
-    In some pieces the links of n2 take `direct` times as long. So does the collective; a Send
+    In some steps the links of n2 take `direct` times as long. So does the collective; a Send
     beside them takes `beside` times as long, for a call ends when its last transfer does. (So it
     was on the sandbox cluster: 4 and 2.5 times.)
     """
     chance = np.random.default_rng(2)
     rows, now = [], 0.0
     for piece in range(PIECES):
-        slow = piece in SLOW_PIECES
         for step in range(piece * STEPS, (piece + 1) * STEPS):
+            slow = step in slow_steps
             now += 5 * MS
             end = now + 20 * MS * (direct if slow else 1) * (1 + 0.01 * chance.random())
             rows += [
@@ -92,3 +93,17 @@ def test_nobody_is_named_where_all_links_were_as_slow() -> None:
 def test_nobody_is_named_where_what_is_beside_is_nearly_as_slow() -> None:
     _, where = found(direct=4.0, beside=3.4)
     assert where is None
+
+
+def test_a_slow_time_that_begins_and_ends_within_pieces_is_undone_then_and_only_then() -> None:
+    # 8 of the 20 steps of one piece, all of the next, 13 of the one after.
+    slow_steps = range(5 * STEPS + 12, 7 * STEPS + 13)
+    records = job(direct=4.0, beside=1.0, slow_steps=slow_steps)
+    order = find_order(records)
+    factor = find_changes(records, order, find_gaps(records, order)).transfer
+    collective = records.func == ALL_REDUCE
+    slow = np.isin(records.number // 2, list(slow_steps))
+    assert np.median(factor[collective & slow]) == pytest.approx(0.25, rel=0.03)
+    # But for a part in which both are: an eighth of a piece.
+    assert np.mean(factor[collective & slow] < 1) > 0.95
+    assert np.mean(factor[collective & ~slow] < 1) < 0.02

@@ -16,24 +16,19 @@ from nccl_inspector.analysis.replay.arrays import (
     Ints,
     Mask,
     first_rows,
-    medians,
     number_rows,
     order_rows,
     order_within,
     quantiles,
 )
 from nccl_inspector.analysis.replay.gaps import Gaps
-from nccl_inspector.analysis.replay.order import Order, cost_of_bytes
-from nccl_inspector.analysis.replay.paths import path_numbers
+from nccl_inspector.analysis.replay.longer import undo_longer
+from nccl_inspector.analysis.replay.order import Order
 from nccl_inspector.analysis.replay.records import Records
-from nccl_inspector.model.process import PEER_NONE
 
-LONGER = 1.15  # T of a piece beside its baseline, from which on it is slow
-_STILL_LONGER = 1.07  # beside such a piece
 GROWN = 1.10  # the own gaps of all ranks, likewise
 _BASE_QUANTILE = 0.25  # of the pieces, the middle of whose better half is the baseline
 _PIECES_MIN = 4
-_PATH_ROWS_MIN = 8  # of one path in a piece, in the middle: enough to judge the path alone
 GAP_NS_MIN = 50_000.0  # shorter own gaps are launches, not work
 _ALIKE_PARTS = 0.7  # of what parts of a step added, in proportion to what they are usually
 _LENGTHS = (0.5, 0.9)  # quantiles that part short, longer and the longest parts of one place
@@ -59,61 +54,7 @@ class Changes:
 def find_changes(records: Records, order: Order, gaps: Gaps) -> Changes:
     """Return what was slower at some times than at others."""
     pieces = int(records.piece.max()) + 1
-    kind = _kinds(records)
-    known = ~np.isnan(order.transfer) & (order.transfer > 0)
-    rate = cost_of_bytes(records, order.transfer)
-    rows = np.flatnonzero(known)
-    cell = number_rows(kind[rows], records.piece[rows])
-    size = int(cell.max()) + 1 if len(rows) else 0
-    middle = medians(cell, rate[rows], size)
-    one = first_rows(cell)
-    kinds = kind[rows][one]
-    base = quantiles(kinds, middle, int(kind.max()) + 1, _BASE_QUANTILE)
-    enough = np.bincount(kinds, minlength=int(kind.max()) + 1) >= _PIECES_MIN
-    ratio = np.where(enough[kinds], middle / base[kinds], np.nan)
-    factor = np.ones(len(records))
-    slow = _in_slow_runs(ratio, kinds, records.piece[rows][one])
-    # What it would have been is what it was at all other times, better ones and worse ones.
-    fine = ~slow
-    fair = medians(kinds[fine], middle[fine], int(kind.max()) + 1)
-    with np.errstate(invalid="ignore"):
-        undo = np.fmin(np.where(slow, fair[kinds] / middle, 1.0), 1.0)
-    factor[rows] = undo[cell]
-    return Changes(factor, *_gaps(records, order, gaps, pieces))
-
-
-def _kinds(records: Records) -> Ints:
-    """Return by row the number of what is compared with its own past.
-
-    Sends of one size and communicator go over several links, of which one may be slow: each pair
-    that sends often enough is compared alone.
-    """
-    kind = number_rows(records.comm, records.func, records.size_class)
-    paired = np.flatnonzero(records.peer != PEER_NONE)
-    if not len(paired):
-        return kind
-    finer = number_rows(kind, path_numbers(records))
-    cell = number_rows(finer[paired], records.piece[paired])
-    one = first_rows(cell)
-    count = int(finer.max()) + 1
-    often = medians(finer[paired][one], np.bincount(cell).astype(float), count)
-    alone = (records.peer != PEER_NONE) & (often[finer] >= _PATH_ROWS_MIN)
-    return number_rows(kind, np.where(alone, finer, -1))
-
-
-def _in_slow_runs(ratio: Floats, kinds: Ints, pieces: Ints) -> Mask:
-    """Tell which cells are slow, or next to a slow one and longer than by chance.
-
-    A time is slow by one answer: its pieces lie on both sides of any line.
-    """
-    order = order_rows(kinds, pieces, pieces)
-    longer = ratio[order] >= _STILL_LONGER
-    same = longer[1:] & longer[:-1] & (kinds[order][1:] == kinds[order][:-1])
-    run = np.append(0, np.cumsum(~same))[: len(order)]
-    has = np.bincount(run, ratio[order] >= LONGER) > 0
-    found = np.zeros(len(order), dtype=bool)
-    found[order] = longer & has[run]
-    return found
+    return Changes(undo_longer(records, order), *_gaps(records, order, gaps, pieces))
 
 
 def _by_run(records: Records, order: Order, rows: Ints) -> tuple[Ints, Mask]:

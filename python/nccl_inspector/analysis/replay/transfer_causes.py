@@ -8,7 +8,7 @@ import numpy as np
 
 from nccl_inspector.analysis.replay.arrays import Floats, Mask
 from nccl_inspector.analysis.replay.cause import TOLD_MIN, TRANSFER, Cause
-from nccl_inspector.analysis.replay.changes import LONGER, Changes
+from nccl_inspector.analysis.replay.changes import Changes
 from nccl_inspector.analysis.replay.costs import (
     WHOLE,
     cost_then,
@@ -18,6 +18,7 @@ from nccl_inspector.analysis.replay.costs import (
     saved_share,
     slow_times,
 )
+from nccl_inspector.analysis.replay.longer import LONGER
 from nccl_inspector.analysis.replay.order import Order
 from nccl_inspector.analysis.replay.paths import (
     SlowPaths,

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Transfers that took longer at some times than at others, and what they would have taken.
+
+The same kind of operation is held against itself in the better pieces of time. What is slow all the
+time has no better time to be compared with.
+"""
+
+import numpy as np
+
+from nccl_inspector.analysis.replay.arrays import (
+    Floats,
+    Ints,
+    Mask,
+    first_rows,
+    medians,
+    number_rows,
+    order_rows,
+    quantiles,
+)
+from nccl_inspector.analysis.replay.order import Order, cost_of_bytes
+from nccl_inspector.analysis.replay.paths import path_numbers
+from nccl_inspector.analysis.replay.records import Records
+from nccl_inspector.model.process import PEER_NONE
+
+LONGER = 1.15  # T of a piece beside its baseline, from which on it is slow
+_STILL_LONGER = 1.07  # beside such a piece
+_BASE_QUANTILE = 0.25  # of the pieces, the middle of whose better half is the baseline
+_PIECES_MIN = 4
+_PATH_ROWS_MIN = 8  # of one path in a piece, in the middle: enough to judge the path alone
+_EDGE_PARTS = 8  # of a piece in which a slow time begins or ends
+
+
+def undo_longer(records: Records, order: Order) -> Floats:
+    """Return by row the factor that makes its T what it is at other times; 1: it is as ever."""
+    kind = _kinds(records)
+    count = int(kind.max()) + 1
+    factor = np.ones(len(records))
+    rows = np.flatnonzero(~np.isnan(order.transfer) & (order.transfer > 0))
+    if not len(rows):
+        return factor
+    rate = cost_of_bytes(records, order.transfer)[rows]
+    cell = number_rows(kind[rows], records.piece[rows])
+    middle = medians(cell, rate, int(cell.max()) + 1)
+    one = first_rows(cell)
+    kinds, pieces = kind[rows][one], records.piece[rows][one]
+    base = quantiles(kinds, middle, count, _BASE_QUANTILE)
+    enough = np.bincount(kinds, minlength=count) >= _PIECES_MIN
+    ratio = np.where(enough[kinds], middle / base[kinds], np.nan)
+    slow = _in_slow_runs(ratio, kinds, pieces)
+    # What it would have been is what it was at all other times, better ones and worse ones.
+    fine = ~slow
+    fair = medians(kinds[fine], middle[fine], count)
+    with np.errstate(invalid="ignore"):
+        undo = np.fmin(np.where(slow, fair[kinds] / middle, 1.0), 1.0)
+    factor[rows] = undo[cell]
+    edges = np.flatnonzero(_at_edges(slow, kinds, pieces)[cell])
+    if len(edges):
+        part = number_rows(cell[edges], _part_of_piece(records, rows)[edges])
+        middles = medians(part, rate[edges], int(part.max()) + 1)[part]
+        fair_then = fair[kinds][cell[edges]]
+        with np.errstate(invalid="ignore"):
+            longer = middles >= LONGER * fair_then
+        factor[rows[edges]] = np.where(longer, fair_then / middles, 1.0)
+    return factor
+
+
+def _kinds(records: Records) -> Ints:
+    """Return by row the number of what is compared with its own past.
+
+    Sends of one size and communicator go over several links, of which one may be slow: each pair
+    that sends often enough is compared alone.
+    """
+    kind = number_rows(records.comm, records.func, records.size_class)
+    paired = np.flatnonzero(records.peer != PEER_NONE)
+    if not len(paired):
+        return kind
+    finer = number_rows(kind, path_numbers(records))
+    cell = number_rows(finer[paired], records.piece[paired])
+    one = first_rows(cell)
+    count = int(finer.max()) + 1
+    often = medians(finer[paired][one], np.bincount(cell).astype(float), count)
+    alone = (records.peer != PEER_NONE) & (often[finer] >= _PATH_ROWS_MIN)
+    return number_rows(kind, np.where(alone, finer, -1))
+
+
+def _in_slow_runs(ratio: Floats, kinds: Ints, pieces: Ints) -> Mask:
+    """Tell which cells are slow, or next to a slow one and longer than by chance.
+
+    A time is slow by one answer: its pieces lie on both sides of any line.
+    """
+    order = order_rows(kinds, pieces, pieces)
+    longer = ratio[order] >= _STILL_LONGER
+    same = longer[1:] & longer[:-1] & (kinds[order][1:] == kinds[order][:-1])
+    run = np.append(0, np.cumsum(~same))[: len(order)]
+    has = np.bincount(run, ratio[order] >= LONGER) > 0
+    found = np.zeros(len(order), dtype=bool)
+    found[order] = longer & has[run]
+    return found
+
+
+def _at_edges(slow: Mask, kinds: Ints, pieces: Ints) -> Mask:
+    """Tell which cells are the first or last of a slow time, or next to one of these.
+
+    A slow time seldom begins with a piece. One that is slow for less than half of its operations
+    looks fine as a whole, and of one that is slow for more the rest must not be made faster.
+    """
+    order = order_rows(kinds, pieces, pieces)
+    same = kinds[order][1:] == kinds[order][:-1]
+    differ = np.flatnonzero(same & (slow[order][1:] != slow[order][:-1]))
+    found = np.zeros(len(order), dtype=bool)
+    found[order[differ]] = found[order[differ + 1]] = True
+    return found
+
+
+def _part_of_piece(records: Records, rows: Ints) -> Ints:
+    """Return in which part of its piece's time each of some rows begins."""
+    piece, begin = records.piece[rows], records.begin[rows].astype(float)
+    many = int(piece.max()) + 1
+    first, last = np.full(many, np.inf), np.full(many, -np.inf)
+    np.minimum.at(first, piece, begin)
+    np.maximum.at(last, piece, begin)
+    place = (begin - first[piece]) / np.maximum(last - first, 1.0)[piece]
+    found: Ints = np.minimum((place * _EDGE_PARTS).astype(np.int64), _EDGE_PARTS - 1)
+    return found
