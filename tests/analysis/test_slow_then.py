@@ -4,6 +4,7 @@
 import numpy as np
 import pytest
 
+from nccl_inspector.analysis.replay.bound import gaps_if_faster
 from nccl_inspector.analysis.replay.changes import find_changes
 from nccl_inspector.analysis.replay.gaps import find_gaps
 from nccl_inspector.analysis.replay.order import find_order
@@ -15,6 +16,8 @@ from nccl_inspector.analysis.replay.paths import (
     slow_then,
 )
 from nccl_inspector.analysis.replay.records import Comm, Records
+from nccl_inspector.analysis.replay.transfer_causes import transfer_causes
+from nccl_inspector.analysis.replay.what_if import Replay
 from nccl_inspector.model.process import FUNCS, PEER_NONE
 
 MS = 10**6
@@ -107,3 +110,44 @@ def test_a_slow_time_that_begins_and_ends_within_pieces_is_undone_then_and_only_
     # But for a part in which both are: an eighth of a piece.
     assert np.mean(factor[collective & slow] < 1) > 0.95
     assert np.mean(factor[collective & ~slow] < 1) < 0.02
+
+
+def exchanges() -> Records:
+    """Two nodes of two ranks; each rank sends to the next and receives from the last in one call.
+
+    In some steps the links between the nodes are slow. Each kernel has one of these, and one link
+    within the node, and all of it takes the time of the slower one.
+    """
+    chance = np.random.default_rng(6)
+    rows, now = [], 0.0
+    for step in range(PIECES * STEPS):
+        now += 10 * MS
+        end = now + 30 * MS * (4 if step in SLOW_STEPS else 1) * (1 + 0.01 * chance.random())
+        for rank in range(RANKS):
+            peer = (rank + 1) % RANKS
+            for member, func, other in ((rank, SEND, peer), (peer, RECV, rank)):
+                rows.append((member, now, func, other, step, end, RANKS * step + rank))
+        now = end
+    member, begin, func, peer_of, number, ended, joined_of = (
+        np.array(sorted(rows)).astype(np.int64).T
+    )
+    same = np.zeros(len(rows), np.int64)
+    return Records(
+        comms=(Comm(1, "world", RANKS, 2, 0, tuple(range(RANKS))),),
+        member=member, comm=same, func=func, size_class=same + 22, number=number, peer=peer_of,
+        bytes=same + (1 << 22), begin=begin, end=ended, queued=same, joined=joined_of,
+        piece=number // STEPS, run=same, members=RANKS, shift=same, lost=0,
+    )  # fmt: skip
+
+
+def test_what_slow_links_cost_is_told_where_each_kernel_has_a_link_within_the_node_too() -> None:
+    records = exchanges()
+    order = find_order(records)
+    gaps = find_gaps(records, order)
+    (slow,) = transfer_causes(
+        records, order, gaps_if_faster(records, order, gaps), Replay(records, order, gaps),
+        find_changes(records, order, gaps), [Spot(f"n{rank // 2}", rank % 2) for rank in range(4)],
+    )  # fmt: skip
+    assert not slow.inside
+    # 60 of 240 steps took 130 ms in place of 40.
+    assert slow.cost_share == pytest.approx(60 * 90 / (60 * 130 + 180 * 40), rel=0.08)

@@ -33,6 +33,7 @@ from nccl_inspector.analysis.replay.paths import (
 )
 from nccl_inspector.analysis.replay.records import Records
 from nccl_inspector.analysis.replay.what_if import Piece, Question, Replay
+from nccl_inspector.model.process import PEER_NONE
 
 
 def ask_transfers(replay: Replay, factors: Sequence[Floats], faster: Floats | None) -> list[Piece]:
@@ -60,12 +61,19 @@ def transfer_causes(
     beside: tuple[SlowPaths, ...] = find_slow_paths(records, order, spots)
     inner = _is_inside(records, spots)
     changed = [np.where(inner == inside, changes.transfer, 1.0) for inside in (False, True)]
-    factors = [*(one.factor for one in beside), *changed]
+    all_beside = np.minimum.reduce([np.ones(len(records)), *(one.factor for one in beside)])
+    factors = [
+        *(_by_kernel(records, order, one.factor, one.inside, all_beside) for one in beside),
+        *(
+            _by_kernel(records, order, factor, inside, changes.transfer)
+            for factor, inside in zip(changed, (False, True), strict=True)
+        ),
+    ]
     answers = ask_transfers(replay, factors, faster)
     found = []
     for place, one in enumerate(beside):
         cost, error, rows = saved_share(answers, place)
-        later = _felt_later(replay, one.factor) if cost >= TOLD_MIN else 1.0
+        later = _felt_later(replay, factors[place]) if cost >= TOLD_MIN else 1.0
         cost = min(max(cost * later, 0.0), 1.0)
         start, end, _ = period_of(rows)
         found.append(
@@ -89,6 +97,30 @@ def transfer_causes(
             then = _slower_then(records, answers, rows, slow, factor, spots, inner == bool(place))
             if then and not any(_same_place(then.where, other.where) for other in found):
                 found.append(replace(then, inside=bool(place)))
+    return found
+
+
+def _by_kernel(
+    records: Records, order: Order, factor: Floats, inside: bool, of_all: Floats
+) -> Floats:
+    """Return factors of T with which kernels end when the last of their Sends and Recvs would.
+
+    Those of one call have the time of its kernel, also where only one of them was slow. `inside`:
+    the factors are of paths within nodes. `of_all`: of all paths. A path within a node is as slow
+    as one between nodes in the same kernel, which is the one to be asked.
+    """
+    rows = np.flatnonzero((records.peer != PEER_NONE) & (order.transfer > 0))
+    if not len(rows):
+        return factor
+    kernel, transfer = order.kernel[rows], order.transfer[rows]
+    alone = factor[rows] if inside else of_all[rows]
+    count = int(order.kernel.max()) + 1
+    longest, would_be = np.zeros(count), np.zeros(count)
+    np.maximum.at(longest, kernel, transfer)
+    np.maximum.at(would_be, kernel, transfer * alone)
+    slow = np.bincount(kernel, factor[rows] < 1, minlength=count) > 0
+    found = factor.copy()
+    found[rows] = np.where(slow, would_be / np.maximum(longest, 1.0), 1.0)[kernel]
     return found
 
 
