@@ -15,20 +15,17 @@ from tests.cluster.node import agent_program
 from tests.picture import draw, screenshot
 
 PICTURES = REPO / "packaging" / "doc"
-SECONDS, SLOW_FROM_S, SLOW_UNTIL_S = 240, 100, 150
-SLOW_NODE = "n3"
-LOOK_AT_S = 130  # `top`, in the slow time
+SECONDS = 120
+SLOW_RANK, SLOW_NODE = 5, "n3"
+LOOK_AT_S = 60  # at `top`
 SBATCH = ("--nccl-inspector=prom", "-N4", "--ntasks-per-node=2", "--gpus-per-task=1")
 WIDTH_PX, HEIGHT_PX = 940, 1010
 _DARK = "@media (prefers-color-scheme: dark)"
 
 
 def submit(cluster: Cluster) -> int:
-    """Submit a job whose network is slow at one node for a while."""
-    words = (
-        f"--seconds {SECONDS} --sizes 1M,2M --compute-ms 2 "
-        f"--throttle {SLOW_NODE}:10:{SLOW_FROM_S}:{SLOW_UNTIL_S}"
-    )
+    """Submit a job of which one rank is 40 ms late before each operation."""
+    words = f"--seconds {SECONDS} --sizes 1M,2M --compute-ms 2 --slow-rank {SLOW_RANK}:40"
     return cluster.sbatch(
         *SBATCH,
         "--job-name=train",

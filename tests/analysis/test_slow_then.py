@@ -9,11 +9,9 @@ from nccl_inspector.analysis.replay.changes import find_changes
 from nccl_inspector.analysis.replay.gaps import find_gaps
 from nccl_inspector.analysis.replay.order import find_order
 from nccl_inspector.analysis.replay.paths import (
-    SlowThen,
     Spot,
     Where,
     locate_then,
-    slow_then,
 )
 from nccl_inspector.analysis.replay.records import Comm, Records
 from nccl_inspector.analysis.replay.transfer_causes import transfer_causes
@@ -67,35 +65,33 @@ def job(direct: float, beside: float, slow_steps: range = SLOW_STEPS) -> Records
     )  # fmt: skip
 
 
-def found(direct: float, beside: float) -> tuple[SlowThen, Where | None]:
+def named(direct: float, beside: float) -> Where | None:
     records = job(direct, beside)
     order = find_order(records)
     changes = find_changes(records, order, find_gaps(records, order))
     every = np.ones(len(records), dtype=bool)
-    then = slow_then(records, changes.transfer, SLOW_PIECES, every)
-    return then, locate_then(then, SPOTS)
+    return locate_then(records, changes.transfer, SLOW_PIECES, every, SPOTS)
 
 
-@pytest.mark.parametrize("beside", [1.0, 2.5])
-def test_the_node_is_named_whose_links_were_slowest(beside: float) -> None:
-    then, where = found(direct=4.0, beside=beside)
+def test_the_node_is_named_of_whose_links_alone_sends_were_slower() -> None:
+    where = named(direct=4.0, beside=1.0)
     assert where is not None
     assert where.nodes == ("n2",)
-    # Each pair is undone by what it was itself, not by what Sends were on the whole.
-    by_path = dict(zip(then.slow, then.ratios, strict=True))
-    assert by_path[frozenset({1, 2})] == pytest.approx(4.0, rel=0.03)
-    if beside > 1:
-        assert by_path[frozenset({3, 0})] == pytest.approx(beside, rel=0.03)
 
 
-def test_nobody_is_named_where_all_links_were_as_slow() -> None:
-    _, where = found(direct=4.0, beside=4.0)
-    assert where is None
+@pytest.mark.parametrize("beside", [2.5, 4.0])
+def test_nobody_is_named_where_sends_over_all_links_were_slower(beside: float) -> None:
+    assert named(direct=4.0, beside=beside) is None
 
 
-def test_nobody_is_named_where_what_is_beside_is_nearly_as_slow() -> None:
-    _, where = found(direct=4.0, beside=3.4)
-    assert where is None
+def test_each_pair_is_held_against_its_own_past() -> None:
+    records = job(direct=4.0, beside=2.5)
+    order = find_order(records)
+    factor = find_changes(records, order, find_gaps(records, order)).transfer
+    slow = np.isin(records.piece, SLOW_PIECES) & (records.peer != PEER_NONE)
+    of_two = slow & ((records.member == 2) | (records.peer == 2))
+    assert factor[of_two] == pytest.approx(1 / 4, rel=0.03)
+    assert factor[slow & ~of_two] == pytest.approx(1 / 2.5, rel=0.03)
 
 
 def test_a_slow_time_that_begins_and_ends_within_pieces_is_undone_then_and_only_then() -> None:

@@ -33,7 +33,6 @@ _QUARTER = 1.05  # which three quarters of the operations must exceed
 _OPERATIONS_MIN = 12
 _KIN_MIN = 4  # paths of one shape, whose better quarter is usual
 _MOST = 0.8  # of the slow paths, and of a place's own, for the place to explain them
-_APART = 0.75  # of the ratio of the next slower path: no chance of one that is as slow
 NODE, RAIL, ADAPTER, PATHS = "node", "rail", "adapter", "paths"
 
 
@@ -225,20 +224,19 @@ def _has_transfers(records: Records, path: Ints) -> Mask:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class SlowThen:
-    """Paths in some pieces of time, as the processes on each."""
-
-    slow: tuple[frozenset[int], ...]  # slower than at other times
-    ratios: tuple[float, ...]  # of each of these: T beside that of other times
-    rest: tuple[frozenset[int], ...]  # as at other times
-
-
-def slow_then(records: Records, factor: Floats, pieces: Sequence[int], of_these: Mask) -> SlowThen:
-    """Return which paths were slower than at other times in most of some pieces.
+def locate_then(
+    records: Records,
+    factor: Floats,
+    pieces: Sequence[int],
+    of_these: Mask,
+    spots: Sequence[Spot],
+) -> Where | None:
+    """Return what the paths have in common that were slow in most of some pieces; None: all were.
 
     `factor`: of T by row (changes.Changes.transfer). `of_these`: the rows of paths between nodes,
-    or of those within: that a link within a node is fine says nothing of the node's adapters.
+    or of those within: that a link within a node is fine says nothing of the node's adapters. How
+    slow each was says nothing: a Send beside a slow one in its kernel, or of a rank that such a
+    kernel has delayed, is longer, too.
     """
     path = path_numbers(records)
     members = members_of_paths(records, path)
@@ -247,32 +245,6 @@ def slow_then(records: Records, factor: Floats, pieces: Sequence[int], of_these:
     slowed = np.bincount(path[here], factor[here] < 1, minlength=len(members))
     # What has a share of its kinds of operation too small to be judged is neither.
     seen = (count > 0) & _has_transfers(records, path)
-    slow = np.flatnonzero(seen & (slowed >= 0.5 * count))
-    rest = np.flatnonzero(seen & (slowed < 0.2 * count))
-    ratios = medians(path[here], 1 / factor[here], len(members))
-    return SlowThen(
-        tuple(members[one] for one in slow),
-        tuple(ratios[slow].tolist()),
-        tuple(members[one] for one in rest),
-    )
-
-
-def locate_then(then: SlowThen, spots: Sequence[Spot]) -> Where | None:
-    """Return what the paths that were slower in some time have in common; None: all were.
-
-    A Send beside a slow one is slower, too, where both are of one call and so of one kernel. If
-    the slowest paths stand clearly apart from the others, these are what must have a place in
-    common.
-    """
-    where = locate(then.slow, then.rest, spots) if then.slow and then.rest else None
-    if where is not None and where.kind != PATHS:
-        return where
-    order = sorted(range(len(then.slow)), key=lambda at: -then.ratios[at])
-    ratios = [then.ratios[at] for at in order]
-    apart = [n for n in range(1, len(ratios)) if ratios[n] <= _APART * ratios[n - 1]]
-    if not apart:
-        return where
-    slowest = [then.slow[at] for at in order[: apart[0]]]
-    others = [*(then.slow[at] for at in order[apart[0] :]), *then.rest]
-    found = locate(slowest, others, spots)
-    return found if found.kind != PATHS else where
+    slow = [members[one] for one in np.flatnonzero(seen & (slowed >= 0.5 * count))]
+    rest = [members[one] for one in np.flatnonzero(seen & (slowed < 0.2 * count))]
+    return locate(slow, rest, spots) if slow and rest else None

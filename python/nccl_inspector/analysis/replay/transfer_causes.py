@@ -29,7 +29,6 @@ from nccl_inspector.analysis.replay.paths import (
     locate_then,
     members_of_paths,
     path_numbers,
-    slow_then,
 )
 from nccl_inspector.analysis.replay.records import Records
 from nccl_inspector.analysis.replay.what_if import Piece, Question, Replay
@@ -146,7 +145,7 @@ def _slower_then(
     if cost < TOLD_MIN:
         return None
     numbers = [answers[at].piece for at in slow]
-    where = locate_then(slow_then(records, factor, numbers, side), spots)
+    where = locate_then(records, factor, numbers, side, spots)
     here = np.isin(records.piece, numbers) & (factor < 1)
     return Cause(
         TRANSFER,
