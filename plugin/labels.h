@@ -38,7 +38,7 @@ bool labels_are_same(const struct box_label *one, const struct box_label *other)
 void labels_root(struct track *track, unsigned comm, uint8_t func, int root, uint64_t bytes, const void *operation);
 /* A call was told of which no operation may follow. */
 void labels_called(struct track *track, unsigned comm, uint8_t func, int root, uint64_t bytes);
-/* What v7 tells besides: a tag of 0 is none, and NCCL keeps those with the highest bit for itself. `kernel`: NULL or of a
+/* What v7 tells besides: a tag of 0 means no tag, and NCCL keeps those with the highest bit for itself. `kernel`: NULL or of a
  * symmetric collective. `context`: the communicator's; of one that is gone, or while nothing is followed, nothing counts. */
 void labels_told(struct track *track, const void *context, uint64_t user_tag, const char *kernel, uint64_t bytes,
 		 const void *operation);

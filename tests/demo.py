@@ -10,7 +10,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from nccl_inspector.model.card import EXIT_WARNING
 from tests.cluster import Cluster
@@ -52,19 +51,26 @@ def wait_for(what: str, check: Callable[[], bool], timeout: float) -> None:
         time.sleep(0.25)
 
 
-def submit(cluster: Cluster, page: Page) -> int:
-    """The job of the demo: the stand-in on 8 tasks, one of them late for every collective."""
-    standin = cluster.tool("nccl-standin")
-    command = f"srun {standin} --seconds 22 --sizes 1M,2M --compute-ms 2 --slow-rank {SLOW_RANK}:40"
-    page.step(f"sbatch {shlex.join(SBATCH)} --wrap '{Path(standin).name} ...'")
-    page.line(f"rank {SLOW_RANK} computes 40 ms longer than its peers before each operation")
-    job_id = cluster.sbatch(
+def start(cluster: Cluster, seconds: int) -> int:
+    """Submit the stand-in on 8 tasks, one of them 40 ms late before each operation."""
+    command = (
+        f"srun {cluster.tool('nccl-standin')} --seconds {seconds} --sizes 1M,2M --compute-ms 2 "
+        f"--slow-rank {SLOW_RANK}:40"
+    )
+    return cluster.sbatch(
         *SBATCH,
         "--job-name=demo",
         f"--output={cluster.home()}/%j.out",
         f"--wrap={command}",
         env={"NCCL_STANDIN_CUDA": str(cluster.tool("libcuda.so.1"))},
     )
+
+
+def submit(cluster: Cluster, page: Page) -> int:
+    """The job of the demo."""
+    page.step(f"sbatch {shlex.join(SBATCH)} --wrap 'nccl-standin ...'")
+    page.line(f"rank {SLOW_RANK} computes 40 ms longer than its peers before each operation")
+    job_id = start(cluster, seconds=22)
     page.line(f"job {job_id}")
     cluster.wait_for_state(job_id, "RUNNING")
     return job_id

@@ -6,7 +6,7 @@ A fifth of a box is read and next to nothing of it is decoded: the agent does th
 
 from dataclasses import dataclass
 
-from nccl_inspector.box.copy import BOX_BYTES_MAX, NS_MAX, Table, check_header, find_table
+from nccl_inspector.box.copy import NS_MAX, Table, find_table, read_header
 from nccl_inspector.box.layout import COMM, HEADER, OP, OP_STATE_MASK, OP_USED
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.model.process import COMM_LIVE, NEVER_MEASURED, SILENCES
@@ -74,12 +74,7 @@ def read_pulse(fd: int, size: int) -> Pulse:
     Raises:
         RefusedError: not a box, or one that contradicts itself; the reason is `bad_box`.
     """
-    if not HEADER.size <= size <= BOX_BYTES_MAX:
-        raise RefusedError("bad_box", f"{size} bytes")
-    header = read_at(fd, HEADER.size, 0)
-    if len(header) != HEADER.size:
-        raise RefusedError("bad_box", "cut short while it was read")
-    check_header(header, size)
+    header = read_header(fd, size)
     comms = find_table(header, size, "comm", COMM)
     ops = find_table(header, size, "op", OP)
     lives = list(_COMM_LIFE.words.iter_unpack(_read_table(fd, comms)))

@@ -189,8 +189,8 @@ def _find_tables(data: bytes, size: int) -> dict[str, Table]:
     return {f"{word}s": find_table(data, size, word, one) for word, one in records.items()}
 
 
-def copy_box(fd: int, size: int) -> BoxCopy:
-    """Return a copy of a box of `size` bytes.
+def read_header(fd: int, size: int) -> bytes:
+    """Return the header of a box of `size` bytes.
 
     Raises:
         RefusedError: not a box, or one that contradicts itself; the reason is `bad_box`.
@@ -201,6 +201,16 @@ def copy_box(fd: int, size: int) -> BoxCopy:
     if len(header) != HEADER.size:
         raise RefusedError("bad_box", "cut short while it was read")
     check_header(header, size)
+    return header
+
+
+def copy_box(fd: int, size: int) -> BoxCopy:
+    """Return a copy of a box of `size` bytes.
+
+    Raises:
+        RefusedError: not a box, or one that contradicts itself; the reason is `bad_box`.
+    """
+    header = read_header(fd, size)
     # Those that this is about come first in a box: what is behind them is not read.
     end = max(table.offset + table.length for table in _find_tables(header, size).values())
     data = read_at(fd, max(end, HEADER.size), 0)

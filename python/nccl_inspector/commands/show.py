@@ -32,7 +32,7 @@ def ask_slurm(job_id: int, conf: Path | None) -> str | None:
 @click.argument("what", metavar="JOB_ID|TEXT|-")
 @conf_option
 def show(what: str, conf: Path | None) -> None:
-    """Say in words what a job's AdminComment tells of it: of a job, a text, or the input."""
+    """Explain what AdminComment says of a job: by its ID, as a text, or on standard input."""
     from nccl_inspector.render.comment import read_comment, render_summary
 
     text: str | None = what

@@ -22,7 +22,7 @@ from nccl_inspector.analysis.replay.arrays import (
     quantiles,
 )
 from nccl_inspector.analysis.replay.gaps import Gaps
-from nccl_inspector.analysis.replay.longer import undo_longer
+from nccl_inspector.analysis.replay.longer import parts_of_pieces, undo_longer
 from nccl_inspector.analysis.replay.order import Order
 from nccl_inspector.analysis.replay.records import Records
 
@@ -121,12 +121,7 @@ def _by_chance(records: Records, rows: Ints, more: Floats, was: NDArray[Any]) ->
     piece are independent of each other, steps that are longer than these hardly occur.
     """
     piece = records.piece[rows]
-    begin = records.begin[rows]
-    first, last = np.full(len(was), np.inf), np.full(len(was), -np.inf)
-    np.minimum.at(first, piece, begin)
-    np.maximum.at(last, piece, begin)
-    place = (begin - first[piece]) / np.maximum(last - first, 1.0)[piece]
-    part = np.minimum((place * _PARTS).astype(np.int64), _PARTS - 1)
+    part = parts_of_pieces(records, rows, _PARTS)
     sums = np.bincount(piece * _PARTS + part, more, minlength=len(was) * _PARTS)
     squares = (sums.reshape(len(was), _PARTS) ** 2).sum(axis=1)
     found: Floats = np.divide(np.sqrt(squares), was, out=np.full(len(was), np.nan), where=was > 0)

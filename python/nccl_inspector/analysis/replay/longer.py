@@ -55,7 +55,7 @@ def undo_longer(records: Records, order: Order) -> Floats:
     factor[rows] = undo[cell]
     edges = np.flatnonzero(_at_edges(slow, kinds, pieces)[cell])
     if len(edges):
-        part = number_rows(cell[edges], _part_of_piece(records, rows)[edges])
+        part = number_rows(cell[edges], parts_of_pieces(records, rows, _EDGE_PARTS)[edges])
         middles = medians(part, rate[edges], int(part.max()) + 1)[part]
         fair_then = fair[kinds][cell[edges]]
         with np.errstate(invalid="ignore"):
@@ -112,13 +112,16 @@ def _at_edges(slow: Mask, kinds: Ints, pieces: Ints) -> Mask:
     return found
 
 
-def _part_of_piece(records: Records, rows: Ints) -> Ints:
-    """Return in which part of its piece's time each of some rows begins."""
-    piece, begin = records.piece[rows], records.begin[rows].astype(float)
-    many = int(piece.max()) + 1
+def parts_of_pieces(records: Records, rows: Ints, parts: int) -> Ints:
+    """Return in which of so many equal parts of its piece's time each of some rows begins.
+
+    A piece is as long as the rows in it say.
+    """
+    piece, begin = records.piece[rows], records.begin[rows]
+    many = int(piece.max(initial=-1)) + 1
     first, last = np.full(many, np.inf), np.full(many, -np.inf)
     np.minimum.at(first, piece, begin)
     np.maximum.at(last, piece, begin)
     place = (begin - first[piece]) / np.maximum(last - first, 1.0)[piece]
-    found: Ints = np.minimum((place * _EDGE_PARTS).astype(np.int64), _EDGE_PARTS - 1)
+    found: Ints = np.minimum((place * parts).astype(np.int64), parts - 1)
     return found
