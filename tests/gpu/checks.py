@@ -221,8 +221,10 @@ def check_metrics(proms: Mapping[int, str], boxes: Mapping[int, Process]) -> Che
         series_total += len(series)
         found: dict[str, dict[tuple[str, str, str], float]] = defaultdict(dict)
         for one in series:
-            func = one.labels.get("collective") or one.labels.get("p2p_operation")
-            if func and not one.labels.get("algo_proto", "").startswith("GROUP"):
+            if "message_size" not in one.labels:  # of a communicator, a label or a root as a whole
+                continue
+            func = one.labels.get("collective") or one.labels["p2p_operation"]
+            if not one.labels.get("algo_proto", "").startswith("GROUP"):
                 at = one.labels["comm_name"], func, one.labels["message_size"]
                 found[one.name][at] = found[one.name].get(at, 0.0) + one.value
         for kind, of_box in sums(box).items():
