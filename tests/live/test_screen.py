@@ -27,18 +27,29 @@ COLOUR = re.compile(r"\x1b\[[0-9]+m")
 class Terminal:
     """A program on a terminal of its own."""
 
-    def __init__(self, node: Node, *words: str, columns: int = 80, **env: str) -> None:
+    def __init__(
+        self, node: Node, *words: str, columns: int = 80, script: str = "", **env: str
+    ) -> None:
+        """Run it on the terminal itself, or as "$@" of a script of a shell with job control."""
         self.said = ""
         code = "from nccl_inspector.cli import main; main()"
         argv = [sys.executable, "-c", code, "top", "--run-dir", str(node.run_dir), *words]
+        if script:
+            argv = ["/bin/bash", "-mc", script, "-", *argv]
         variables = {"TERM": "xterm", "PYTHONPATH": str(PYTHON_DIR)} | env
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
-            os.execve(sys.executable, argv, variables)  # noqa: S606
+            os.execve(argv[0], argv, variables)  # noqa: S606
         self.resize(columns)
 
     def resize(self, columns: int) -> None:
         fcntl.ioctl(self.fd, termios.TIOCSWINSZ, pack("HHHH", 24, columns, 0, 0))
+
+    def press(self, keys: str) -> None:
+        os.write(self.fd, keys.encode())
+
+    def echoes(self) -> bool:
+        return bool(termios.tcgetattr(self.fd)[3] & termios.ECHO)
 
     def _read(self) -> bool:
         """Take what it has said; False at its end."""
@@ -86,6 +97,42 @@ def test_it_is_drawn_in_place_and_ctrl_c_leaves_the_terminal_as_it_was(busy: Nod
     assert "\x1b[?25h" in terminal.said
     assert "Traceback" not in terminal.said
     assert COLOUR.search(terminal.said)
+
+
+def test_keys_choose_a_job_and_show_its_ranks(busy: Node) -> None:
+    terminal = Terminal(busy, "--interval", "60")
+    terminal.wait_for(lambda said: "q quit" in said)
+    terminal.press("\x1b[B")
+    terminal.wait_for(lambda said: "\x1b[7m" in said)
+    terminal.press("\r")
+    terminal.wait_for(lambda said: "rank 0 GPU0" in said)
+    terminal.press("/gone\r")
+    terminal.wait_for(lambda said: 'only "gone"' in said)
+    terminal.press("q")
+    assert terminal.wait() == 0
+    assert terminal.said.endswith(LEAVE)
+
+
+def test_the_terminal_echoes_again_after_the_last_key(busy: Node) -> None:
+    terminal = Terminal(busy, "--interval", "60")
+    assert terminal.echoes()
+    terminal.wait_for(lambda said: "q quit" in said)
+    assert not terminal.echoes()
+    terminal.press("q")
+    assert terminal.wait() == 0
+    assert terminal.echoes()
+
+
+def test_ctrl_z_gives_the_terminal_to_the_shell_and_fg_draws_again(busy: Node) -> None:
+    terminal = Terminal(busy, "--interval", "60", script='"$@"; stty -a; fg')
+    terminal.wait_for(lambda said: "q quit" in said)
+    terminal.press("\x1a")
+    terminal.wait_for(lambda said: said.count(ENTER) == 2)
+    in_shell = terminal.said[terminal.said.index(LEAVE) : terminal.said.rindex(ENTER)]
+    assert " echo " in in_shell, "stty found it as a shell needs it"
+    terminal.press("q")
+    terminal.wait()
+    assert terminal.said.endswith(LEAVE)
 
 
 @pytest.mark.long

@@ -82,5 +82,17 @@ def test_ages_are_short(seconds: float | None, text: str) -> None:
 
 def test_a_low_terminal_shows_the_worst_and_says_what_is_missing() -> None:
     lines = [Line(str(number)) for number in range(10)]
-    assert texts(fit(lines, 4)) == ["0", "1", "2", "(7 lines more: a higher terminal)"]
+    assert texts(fit(lines, 4)) == ["0", "1", "2", "(7 lines more)"]
     assert fit(lines, 10) == lines
+
+
+def test_a_low_terminal_scrolls_to_the_end_and_no_further() -> None:
+    lines = [Line(str(number)) for number in range(10)]
+    assert texts(fit(lines, 4, 2)) == ["2", "3", "4", "(5 lines more)"]
+    assert texts(fit(lines, 4, 99)) == ["6", "7", "8", "9"]
+
+
+def test_the_chosen_line_is_always_shown() -> None:
+    for at in range(10):
+        lines = [Line(str(number), marked=number == at) for number in range(10)]
+        assert str(at) in texts(fit(lines, 4))

@@ -44,6 +44,10 @@ class NodeView:
         self._before_s: float | None = None
         self._beats = Beats()
 
+    def choose(self, job_id: int | None) -> None:
+        """Look from now on at one job, or at all."""
+        self._wanted = job_id
+
     def look(self) -> View:
         """Return the view.
 

@@ -3,7 +3,7 @@
 
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from nccl_inspector.live.model import CLASSES, Flow, Job, Kind, Rank, Trouble, View
@@ -21,12 +21,14 @@ class Line:
 
     text: str
     kind: Kind | None = Kind.NONE
+    marked: bool = False  # the row that the user has chosen
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
     cells: tuple[str, ...]
     troubles: tuple[Trouble, ...]
+    marked: bool = False
 
 
 _FLOW = (
@@ -87,7 +89,7 @@ def _flow_cells(flow: Flow | None, oldest_s: float | None) -> tuple[str, ...]:
     )
 
 
-def _job_row(job: Job) -> _Row:
+def _job_row(job: Job, marked: bool = False) -> _Row:
     ranks = str(job.alive) if job.alive == job.expected else f"{job.alive}/{job.expected}"
     cells = (
         str(job.id),
@@ -96,7 +98,7 @@ def _job_row(job: Job) -> _Row:
         *_flow_cells(job.flow, job.oldest_s),
         _count(job.drops),
     )
-    return _Row(cells, job.troubles)
+    return _Row(cells, job.troubles, marked)
 
 
 def _rank_row(rank: Rank, with_node: bool) -> _Row:
@@ -124,7 +126,7 @@ def _table(columns: Sequence[Column], rows: Sequence[_Row], width: int) -> Itera
         text = row_text(columns, widths, row.cells)
         worst = row.troubles[0].kind if row.troubles else Kind.NONE
         if not beside:
-            yield Line(text, worst)
+            yield Line(text, worst, row.marked)
             for trouble in row.troubles:
                 yield from _beneath(trouble, width)
             continue
@@ -132,7 +134,7 @@ def _table(columns: Sequence[Column], rows: Sequence[_Row], width: int) -> Itera
         kinds = [
             one.kind for one in row.troubles for _ in textwrap.wrap(one.words, width - own - 2)
         ]
-        yield Line(f"{text.ljust(own)}  {words[0]}" if words else text, worst)
+        yield Line(f"{text.ljust(own)}  {words[0]}" if words else text, worst, row.marked)
         for line, kind in zip(words[1:], kinds[1:], strict=True):
             yield Line(" " * (own + 2) + line, kind)
 
@@ -145,10 +147,11 @@ def _head(view: View) -> str:
     return f"{view.where}  {at:%Y-%m-%d %H:%M:%S} UTC  {jobs} job{many}, {ranks} ranks{over}"
 
 
-def _body(view: View, by_rank: bool, width: int) -> Iterator[Line]:
+def _body(view: View, by_rank: bool, width: int, chosen: int | None) -> Iterator[Line]:
     if not by_rank:
         if view.jobs:
-            yield from _table(_JOB, [_job_row(job) for job in view.jobs], width)
+            rows = [_job_row(job, job.id == chosen) for job in view.jobs]
+            yield from _table(_JOB, rows, width)
         return
     for job in view.jobs:
         yield from _table(_JOB, [_job_row(job)], width)
@@ -159,14 +162,24 @@ def _body(view: View, by_rank: bool, width: int) -> Iterator[Line]:
             yield from _table(_RANK, rows, width)
 
 
-def render(view: View, by_rank: bool, width: int) -> list[Line]:
-    """Return the screen's lines, at most `width` wide; `by_rank`: the ranks of each job, too."""
+def render(
+    view: View,
+    by_rank: bool,
+    width: int,
+    chosen: int | None = None,
+    nothing: str = "no job is measured here",
+) -> list[Line]:
+    """Return the screen's lines, at most `width` wide.
+
+    `by_rank`: with the ranks of each job. `chosen`: the job whose row is marked. `nothing`: what is
+    said where there is no job.
+    """
     width = max(width, COLUMNS_MIN)
     lines = [Line(_head(view), None), Line("")]
-    lines += _body(view, by_rank, width)
+    lines += _body(view, by_rank, width, chosen)
     if not view.jobs and not view.unread:
-        lines.append(Line("no job is measured here"))
+        lines.append(Line(nothing))
     lines.append(Line(""))
     for text in (*view.unread, *(view.notes if view.jobs else ())):
         lines += [Line(line) for line in textwrap.wrap(text, width, subsequent_indent="  ")]
-    return [Line(cut(plain(line.text), width), line.kind) for line in lines]
+    return [replace(line, text=cut(plain(line.text), width)) for line in lines]

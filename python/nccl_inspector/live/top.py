@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Protocol
 
+from nccl_inspector.live.controls import HELP, Controls, arrange, press
 from nccl_inspector.live.model import View
 from nccl_inspector.live.nodeview import NodeView
-from nccl_inspector.live.screen import Draw, can_redraw, print_once, watch
+from nccl_inspector.live.screen import Next, can_redraw, fit, print_once, watch
 from nccl_inspector.live.table import Line, render
+from nccl_inspector.model.table_columns import cut
 
 INTERVAL_S, PROMETHEUS_INTERVAL_S = 2.0, 10.0
 WIDE_COLUMNS = 200  # where nobody says how wide it is
@@ -20,6 +22,9 @@ WIDE_COLUMNS = 200  # where nobody says how wide it is
 
 class Source(Protocol):
     """What can be looked at again and again."""
+
+    def choose(self, job_id: int | None) -> None:
+        """Look from now on at one job, or at all."""
 
     def look(self) -> View:
         """Return what the jobs do now."""
@@ -48,8 +53,52 @@ def _look_once(source: Source, interval_s: float) -> View:
     return view
 
 
-def _lines(view: View, wish: Wish, columns: int) -> Sequence[Line]:
-    return render(view, wish.job_id is not None, columns)
+class _Session:
+    """What is on the screen while the user presses keys."""
+
+    def __init__(self, source: Source, job_id: int | None) -> None:
+        self._source = source
+        self._controls = Controls(job_id=job_id)
+        self._view: View | None = None
+
+    def look(self) -> None:
+        """Read what the chosen jobs do now."""
+        self._view = self._source.look()
+
+    def press(self, key: str) -> Next:
+        """Take a key; another job has to be looked at first."""
+        before = self._controls
+        if self._view is not None:
+            self._controls = press(before, key, self._view)
+        if self._controls.quit:
+            return Next.QUIT
+        if self._controls.job_id == before.job_id:
+            return Next.DRAW
+        self._source.choose(self._controls.job_id)
+        return Next.LOOK
+
+    def draw(self, columns: int, rows: int) -> Sequence[Line]:
+        """Return the view as the user wants it, above one line of keys."""
+        if self._view is None:
+            return []
+        controls = self._controls
+        keys = Line(cut(_keys(controls), columns))
+        if controls.helping:
+            return [*fit([Line(line) for line in HELP], rows - 1), keys]
+        view = arrange(self._view, controls)
+        nothing = {"nothing": f'no job has "{controls.text}"'} if controls.text else {}
+        lines = render(view, controls.job_id is not None, columns, controls.chosen, **nothing)
+        return [*fit(lines, rows - 1, controls.scrolled), keys]
+
+
+def _keys(controls: Controls) -> str:
+    if controls.typing:
+        return f"show only lines with: {controls.text}_   (Enter: done, Esc: all)"
+    if controls.helping:
+        return "any key: back"
+    back = "Esc all jobs" if controls.job_id is not None else "Enter ranks of a job"
+    only = f'  only "{controls.text}" (Esc: all)' if controls.text else ""
+    return f"q quit  s sort: {controls.order}  / filter  {back}  ? keys{only}"
 
 
 def run_top(source: Source, wish: Wish) -> bool:
@@ -65,12 +114,7 @@ def run_top(source: Source, wish: Wish) -> bool:
             sys.stdout.write("\n")
         else:
             columns = shutil.get_terminal_size((WIDE_COLUMNS, 24)).columns
-            print_once(_lines(view, wish, columns))
+            print_once(render(view, wish.job_id is not None, columns))
         return bool(view.jobs) or wish.job_id is None
-
-    def look() -> Draw:
-        view = source.look()
-        return lambda columns: _lines(view, wish, columns)
-
-    watch(look, wish.interval_s)
+    watch(_Session(source, wish.job_id), wish.interval_s)
     return True

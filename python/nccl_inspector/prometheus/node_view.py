@@ -88,10 +88,14 @@ class PrometheusView:
             InspectorError: it is no address of a Prometheus.
         """
         self._api = Api(url)
-        self._wanted = wanted
         self._window = window
-        self._jobs = Questions(wanted, window, JOB)
-        self._gpus = Questions(wanted, window, GPU)
+        self.choose(wanted)
+
+    def choose(self, job_id: int | None) -> None:
+        """Ask from now on of one job and its ranks, or of all jobs."""
+        self._wanted = job_id
+        self._jobs = Questions(job_id, self._window, JOB)
+        self._gpus = Questions(job_id, self._window, GPU)
 
     def look(self) -> View:
         """Return the view.

@@ -17,9 +17,13 @@ class Wakeup:
         self._came, self._told = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(self._told, warn_on_full_buffer=False)
 
-    def wait(self, seconds: float) -> bool:
-        """Wait so long, or until a signal has come; tell whether one has."""
-        if not select.select([self._came], [], [], seconds)[0]:
+    def wait(self, seconds: float, *descriptors: int) -> bool:
+        """Wait for so many seconds at most; tell whether a signal has come.
+
+        Returns early when one of the other descriptors can be read.
+        """
+        ready = select.select([self._came, *descriptors], [], [], seconds)[0]
+        if self._came not in ready:
             return False
         os.read(self._came, 4096)
         return True
