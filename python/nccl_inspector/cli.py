@@ -20,6 +20,7 @@ GROUPS = {
     "For users": {
         "analyze": "analyze",
         "compare": "compare",
+        "explain": "explain",
         "history": "history",
         "mark": "mark",
         "report": "report",

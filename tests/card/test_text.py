@@ -61,7 +61,7 @@ def test_a_finding_has_its_time_who_evidence_and_action() -> None:
     text = flat(render_text(cards.network()))
     assert "1 W 2026-08-02 14:40:10 to 14:46:30 UTC: network path slow" in text
     assert "who: node n13, port n13 mlx5_4" in text
-    assert "bandwidth 243 GB/s (compared with 338 GB/s; of 38; boxes)" in text
+    assert "bandwidth: 243 GB/s (compared with 338 GB/s; of 38; boxes)" in text
     assert "-> check cable and port of n13 mlx5_4" in text
 
 
@@ -180,10 +180,21 @@ def test_a_gap_of_all_processes_does_not_list_them() -> None:
 
 def test_what_is_left_out_is_said_with_its_number_and_all_has_it() -> None:
     text = flat(render_text(cards.huge()))
-    assert "and 84 smaller communicators more (--all shows all)" in text
-    assert "and 8 kinds of operation that took less time more" in text
+    less = (
+        "left out: 1,990 kinds of operation that took less time, among them all of 99 communicators"
+    )
+    assert f"{less} (--all shows all)" in text
     assert "rank 11 and 8,180 more" in text
     assert "rank 8191" in flat(render_text(cards.huge(), everything=True))
+
+
+def test_the_ten_kinds_of_operation_that_took_the_most_time_are_shown() -> None:
+    card = cards.network()
+    few = replace(card, operations=tuple(map(replace, card.operations * 9)))
+    shown = render_text(few).partition("COMMUNICATORS")[2].partition("TRANSPORT")[0]
+    assert len(re.findall(r"^   [A-Z]\w+ .* [0-9]", shown, re.M)) == 10
+    busiest = max(card.operations, key=lambda one: one.count * one.time_ns)
+    assert len(re.findall(rf"^   {busiest.func} ", shown, re.M)) >= 9
 
 
 def test_array_task_steps_attempts_and_components_are_in_the_head() -> None:
@@ -206,7 +217,10 @@ def test_a_degradation_at_the_edge_of_time_does_no_harm() -> None:
     card = replace(
         cards.network(), timeline=TimeLine(WINDOW_S, START_S, 20, (), None, (slow,)), heat=()
     )
-    assert max(map(len, render_text(card).split("\n"))) <= 100
+    for columns in (60, 80, 100):
+        assert max(map(len, render_text(card, columns=columns).split("\n"))) <= columns
+    assert render_text(card, columns=1) == render_text(card, columns=60)
+    assert render_text(card, columns=500) == render_text(card)
 
 
 @pytest.mark.parametrize(

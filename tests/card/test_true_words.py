@@ -66,9 +66,9 @@ def test_a_figure_that_stands_beside_no_others_does_not_say_of_0() -> None:
     busy = DeviceCounters("node", "", {"cpu_some": Count(300 * 10**6)}, {}, {})
     (one,) = find_slow_hardware([on("n1", NodeCounters(SPANS, (busy,)))]).evidence("n1", "")
     assert one.count is None
-    assert said_evidence(one) == "cpu_some 50% (counters)"
+    assert said_evidence(one) == "cpu_some: 50% (counters)"
     assert said_evidence(Evidence("boxes", "in flight", 9.0, "s", count=0)) == (
-        "in flight 9.00 s (boxes)"
+        "in flight: 9.00 s (boxes)"
     )
 
 

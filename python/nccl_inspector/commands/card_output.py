@@ -5,6 +5,7 @@ The forms are imported when one is asked for: the agent runs through the same cl
 """
 
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -81,11 +82,14 @@ def write_card(card: Card, wish: Wish) -> int:
 
         click.echo(to_json(card, now), nl=False)
     elif not wish.mail and wish.html is None:
+        from nccl_inspector.render.layout import COLUMNS_MAX
         from nccl_inspector.render.text import render_text
 
         colour = has_colour(wish.colour)
+        columns = shutil.get_terminal_size((COLUMNS_MAX, 24)).columns
+        text = render_text(card, wish.everything, colour, columns)
         # Click would take the colours away again where there is no terminal.
-        click.echo(render_text(card, wish.everything, colour), nl=False, color=colour)
+        click.echo(text, nl=False, color=colour)
     return card.exit_code
 
 

@@ -372,3 +372,9 @@ BY_ID: Final = {one.id: one for one in RULES}
 def ids_about(about: About) -> frozenset[RuleId]:
     """Return the ids of all rules about one thing."""
     return frozenset(one.id for one in RULES if one.about is about)
+
+
+def severity_words(rule: Rule) -> str:
+    """Return how severe a finding is, with when it is otherwise: `critical`, `warning; ...`."""
+    words = {CRITICAL: "critical", WARNING: "warning", INFO: "information"}[rule.severity]
+    return f"{words}; {rule.otherwise}" if rule.otherwise else words

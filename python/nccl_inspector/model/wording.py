@@ -166,12 +166,12 @@ def said_entity(entity: Entity) -> str:
 
 
 def said_evidence(one: Evidence) -> str:
-    """Return `bus bandwidth 243 GB/s (compared with 338 GB/s; of 38; boxes)`."""
+    """Return `bus bandwidth: 243 GB/s (compared with 338 GB/s; of 38; boxes)`."""
     about = (
         [f"compared with {amount(one.reference, one.unit)}"] if one.reference is not None else []
     )
     about += [f"of {one.count:,}"] if one.count else []
-    return f"{one.metric} {amount(one.value, one.unit)} ({'; '.join([*about, one.source])})"
+    return f"{one.metric}: {amount(one.value, one.unit)} ({'; '.join([*about, one.source])})"
 
 
 def said_status(verdict: Verdict) -> str:

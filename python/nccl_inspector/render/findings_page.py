@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from textwrap import fill
 
 from nccl_inspector.model.card import CRITICAL, INFO, WARNING
-from nccl_inspector.model.rules import RULES, About, Rule
+from nccl_inspector.model.rules import RULES, About, Rule, severity_words
 
 _WIDTH = 100
 _SEVERITIES = {CRITICAL: "critical", WARNING: "warning", INFO: "information"}
@@ -18,8 +18,9 @@ _HEAD = """\
 <!-- Made by `make pages` from python/nccl_inspector/model/rules.py: change that. -->
 
 Every finding of a report has one of these ids: the key `rule` in `--json`. An id does not change
-between releases. [How the report judges](report.md#how-the-verdict-is-reached) says what decides
-whether there is such a finding, and how severe it is.
+between releases. `nccl-inspector explain ID` prints what this page says of it. [How the report
+judges](report.md#how-the-verdict-is-reached) says what decides whether there is such a finding,
+and how severe it is.
 """
 
 
@@ -42,8 +43,7 @@ def _section(rule: Rule) -> Iterator[str]:
     yield ""
     yield _paragraph(f"**{rule.summary}** {rule.meaning}")
     yield ""
-    severity = f"Severity: {_SEVERITIES[rule.severity]}"
-    yield _paragraph(f"{severity}; {rule.otherwise}." if rule.otherwise else f"{severity}.")
+    yield _paragraph(f"Severity: {severity_words(rule)}.")
     if rule.action:
         yield ""
         yield _paragraph(f"What to do: {rule.action}.")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines of a report for a terminal: 100 columns of plain ASCII, and what each is painted with."""
+"""A report for a terminal: plain ASCII in as many columns as are wanted, and its colours."""
 
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -10,12 +10,12 @@ from nccl_inspector.model.table_columns import cut, fit_columns, row_text
 from nccl_inspector.render.tables import Grid, used_columns
 from nccl_inspector.system.printable import plain
 
-COLUMNS = 100
+COLUMNS_MIN, COLUMNS_MAX = 60, 100  # lines that are longer are hard to read
 _TEXT_CHARS_MAX = 1 << 18  # of one paragraph
 
 
 class Paint(Enum):
-    """What a line is painted with: an ANSI sequence; none for plain ones."""
+    """What a line is painted with: an ANSI sequence; empty for plain ones."""
 
     PLAIN = ""
     TITLE = "\x1b[1m"
@@ -26,74 +26,111 @@ class Paint(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line, without its end."""
+    """One line, without its end; it is cut where there is no room."""
 
     text: str
     paint: Paint = Paint.PLAIN
 
+    def lines(self, _columns: int) -> Iterator["Line"]:
+        """Return itself."""
+        yield self
+
+
+@dataclass(frozen=True, slots=True)
+class Paragraph:
+    """Text that is wrapped behind its first words; only the first line is painted."""
+
+    first: str
+    text: str
+    paint: Paint
+    indent: int
+
+    def lines(self, columns: int) -> Iterator[Line]:
+        """Return the lines."""
+        # Before it is wrapped, for a tab or a line's end would be a place to wrap at.
+        safe = cut(plain(self.text), _TEXT_CHARS_MAX)
+        wrapped = textwrap.wrap(
+            safe,
+            columns,
+            initial_indent=self.first,
+            subsequent_indent=" " * self.indent,
+            break_on_hyphens=False,
+        )
+        paint = self.paint
+        for line in wrapped or [self.first]:
+            yield Line(line, paint)
+            paint = Paint.PLAIN
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The rows of a grid, as wide as they need to be; columns of text give way."""
+
+    grid: Grid
+
+    def lines(self, columns: int) -> Iterator[Line]:
+        """Return the lines."""
+        rows, filled = self.grid.rows, [row for row in self.grid.rows if row.cells]
+        kept = used_columns(self.grid)
+        indent = 1 if len(filled) == len(rows) else 3
+        shown = [self.grid.columns[at] for at in kept]
+        cells = [[cut(plain(row.cells[at]), columns) for at in kept] for row in filled]
+        widths = fit_columns(shown, cells, columns - indent)
+        margin = " " * indent
+        gap = 2 if sum(widths) + 2 * len(widths) - 2 <= columns - indent else 1
+        if filled:
+            yield Line(margin + row_text(shown, widths, [one.title for one in shown], gap))
+        of_rows = iter(cells)
+        for row in rows:
+            if row.cells:
+                yield Line(margin + row_text(shown, widths, next(of_rows), gap))
+            else:
+                yield from paragraph("", row.between, indent=5).lines(columns)
+
+
+Item = Line | Paragraph | Table
+
 
 def paragraph(
     first: str, text: str, paint: Paint = Paint.PLAIN, indent: int | None = None
-) -> Iterator[Line]:
+) -> Paragraph:
     """Return text behind its first words; `indent`: of the further lines, else as long as those."""
-    further = " " * (len(first) if indent is None else indent)
-    # Before it is wrapped, for a tab or a line's end would be a place to wrap at.
-    safe = cut(plain(text), _TEXT_CHARS_MAX)
-    lines = textwrap.wrap(
-        safe, COLUMNS, initial_indent=first, subsequent_indent=further, break_on_hyphens=False
-    )
-    for line in lines or [first]:
-        yield Line(line, paint)
-        paint = Paint.PLAIN
+    return Paragraph(first, text, paint, len(first) if indent is None else indent)
 
 
-def bullet(text: str) -> Iterator[Line]:
+def bullet(text: str) -> Paragraph:
     """Return one thing of a list."""
     return paragraph(" ", text, indent=3)
 
 
-def _table(grid: Grid) -> Iterator[Line]:
-    rows, filled = grid.rows, [row for row in grid.rows if row.cells]
-    kept = used_columns(grid)
-    indent = 1 if len(filled) == len(rows) else 3
-    shown = [grid.columns[at] for at in kept]
-    cells = [[cut(plain(row.cells[at]), COLUMNS) for at in kept] for row in filled]
-    widths = fit_columns(shown, cells, COLUMNS - indent)
-    margin = " " * indent
-    gap = 2 if sum(widths) + 2 * len(widths) - 2 <= COLUMNS - indent else 1
-    if filled:
-        yield Line(margin + row_text(shown, widths, [column.title for column in shown], gap))
-    of_rows = iter(cells)
-    for row in rows:
-        if row.cells:
-            yield Line(margin + row_text(shown, widths, next(of_rows), gap))
-        else:
-            yield from paragraph("", row.between, indent=5)
-
-
-def section(grid: Grid) -> list[Line]:
-    """Return a section; nothing when there is nothing in it."""
+def section(grid: Grid) -> list[Item]:
+    """Return a section; empty when there is nothing in it."""
     if not grid.rows and not grid.lines:
         return []
     first = f"{grid.title}  " if grid.about else grid.title
-    lines = [*paragraph(first, grid.about, Paint.TITLE), *_table(grid)]
-    for text in grid.lines:
-        lines += bullet(text)
-    return lines
+    return [paragraph(first, grid.about, Paint.TITLE), Table(grid), *map(bullet, grid.lines)]
 
 
-def join(blocks: Sequence[Sequence[Line]], colour: bool) -> str:
-    """Return the text of all blocks that have lines, an empty one between two."""
+def join(blocks: Sequence[Sequence[Item]], columns: int, colour: bool) -> str:
+    """Return the text of all blocks that have lines, with an empty line between two.
+
+    `columns`: how wide it may be; at least COLUMNS_MIN and at most COLUMNS_MAX are used.
+    """
+    columns = min(max(columns, COLUMNS_MIN), COLUMNS_MAX)
     return (
         "\n\n".join(
-            "\n".join(_painted(line, colour) for line in block) for block in blocks if block
+            "\n".join(
+                _painted(line, columns, colour) for item in block for line in item.lines(columns)
+            )
+            for block in blocks
+            if block
         )
         + "\n"
     )
 
 
-def _painted(line: Line, colour: bool) -> str:
-    text = cut(plain(line.text), COLUMNS).rstrip()
+def _painted(line: Line, columns: int, colour: bool) -> str:
+    text = cut(plain(line.text), columns).rstrip()
     if not colour or line.paint is Paint.PLAIN:
         return text
     return f"{line.paint.value}{text}\x1b[0m"

@@ -13,6 +13,7 @@ class Limits:
     findings: int
     communicators: int
     kinds: int  # of operation, of a communicator
+    operations: int  # kinds of operation, of all communicators together
     devices: int
     stragglers: int
     hangs: int
@@ -32,8 +33,8 @@ class Limits:
         return f"and {words} more{self.hint}"
 
 
-TERMINAL = Limits(5, 16, 12, 12, 5, 4, 12, 300, 12, 3, 8, 8, 8, 8, False, " (--all shows all)")
-EVERYTHING = Limits(*(_BIG,) * 14, True, "")
+TERMINAL = Limits(5, 16, 12, 10, 12, 5, 4, 12, 300, 12, 3, 8, 8, 8, 8, False, " (--all shows all)")
+EVERYTHING = Limits(*(_BIG,) * 15, True, "")
 PAGE = Limits(
-    50, 64, 24, 64, 32, 16, 24, 600, 64, 6, 24, 48, 48, 24, False, " (report --json has all)"
+    50, 64, 24, _BIG, 64, 32, 16, 24, 600, 64, 6, 24, 48, 48, 24, False, " (report --json has all)"
 )

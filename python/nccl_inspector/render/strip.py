@@ -9,10 +9,10 @@ from nccl_inspector.model.bandwidth import size_label
 from nccl_inspector.model.card import Card, Degradation, Series, Throughput, TimeLine
 from nccl_inspector.model.wording import change, clock, digits, elapsed, from_to, number, percent
 from nccl_inspector.render.heat import merged
-from nccl_inspector.render.layout import Line, Paint, bullet, paragraph
+from nccl_inspector.render.layout import Item, Line, Paint, bullet, paragraph
 from nccl_inspector.render.limits import Limits
 
-_ACROSS = 72
+_ACROSS = 60  # with its label within 80 columns
 _LINES_MAX = 3
 _STEPS_S = (10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400)
 _LEVELS = ((0.95, "#"), (0.85, "+"), (0.70, "-"), (0.0, "."))
@@ -92,10 +92,10 @@ def _is_slow(track: Track, start_s: float, end_s: float) -> bool:
     return any(d.period.start_s < end_s and d.period.end_s > start_s for d in track.slow)
 
 
-def _drawn(track: Track, line: TimeLine, step_s: int) -> Iterator[Line]:
+def _drawn(track: Track, line: TimeLine, step_s: int) -> Iterator[Item]:
     if not track.baseline:
         return
-    yield from bullet(f"{track.name}, usually {digits(track.baseline)} {track.unit}")
+    yield bullet(f"{track.name}, usually {digits(track.baseline)} {track.unit}")
     marks = [
         _mark(value, track.baseline) for value in merged(track.values, step_s // line.window_s)
     ]
@@ -139,7 +139,7 @@ def slow_lines(card: Card, limits: Limits) -> Iterator[str]:
         yield limits.more(number(len(found) - limits.periods, "slow time"))
 
 
-def draw_timeline(card: Card, limits: Limits) -> list[Line]:
+def draw_timeline(card: Card, limits: Limits) -> list[Item]:
     """Return the section TIMELINE; none when the job has no time line."""
     line = card.timeline
     if not line.windows or not line.window_s:
@@ -147,16 +147,13 @@ def draw_timeline(card: Card, limits: Limits) -> list[Line]:
     found = tracks(line, limits.series)
     if line.too_short:
         length = elapsed(line.windows * line.window_s)
-        return list(
-            paragraph("TIMELINE  ", f"{length}: too short to find slow times in", Paint.TITLE)
-        )
+        return [paragraph("TIMELINE  ", f"{length}: too short to find slow times in", Paint.TITLE)]
     if not found:
         return []
     step_s = _step_s(line)
     head = f"{elapsed(step_s)} a character from {clock(line.start_s)} UTC on"
-    lines = [*paragraph("TIMELINE  ", head, Paint.TITLE), *bullet(_LEGEND)]
+    lines: list[Item] = [paragraph("TIMELINE  ", head, Paint.TITLE), bullet(_LEGEND)]
     for track in found:
         lines += _drawn(track, line, step_s)
-    for text in slow_lines(card, limits):
-        lines += bullet(text)
+    lines += map(bullet, slow_lines(card, limits))
     return lines

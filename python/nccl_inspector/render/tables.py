@@ -136,38 +136,54 @@ def _head(one: Communicator) -> str:
     return f" {'  '.join(word for word in words if word)}  {ranks}{place}{seen}"
 
 
-def _communicator(one: Communicator, found: Sequence[Operations], limits: Limits) -> Iterator[Row]:
+def _total_ns(one: Operations) -> float:
+    """Return the time that the busiest rank spent in these operations, waiting included."""
+    waiting = 0.0 if one.waiting_included else min(one.waiting_share or 0.0, 0.999)
+    return one.count * one.time_ns / (1.0 - waiting)
+
+
+def _communicator(one: Communicator, found: Sequence[Operations]) -> Iterator[Row]:
     yield Row(between=_head(one))
-    for operations in found[: limits.kinds]:
+    for operations in found:
         yield _operations(operations)
         for note in operations.notes:
             if note not in one.notes:
                 yield Row(between=f"     ({note})")
-    if len(found) > limits.kinds:
-        left = number(len(found) - limits.kinds, "kind")
-        yield Row(between=f"     {limits.more(f'{left} of operation that took less time')}")
     for note in one.notes:
         yield Row(between=f"     ({note})")
 
 
-def communicators(card: Card, limits: Limits) -> Grid:
-    """Return the section COMMUNICATORS."""
+def _longest(card: Card, limits: Limits) -> list[tuple[Communicator, list[Operations]]]:
+    """Return the communicators with the kinds of operation that took most of the time."""
+    by_time = sorted(card.operations, key=_total_ns, reverse=True)[: limits.operations]
+    shown = {id(one) for one in by_time}
     by_id: dict[str, list[Operations]] = {}
     for one in card.operations:
-        by_id.setdefault(one.communicator, []).append(one)
-    rows = [
-        row
-        for one in card.communicators[: limits.communicators]
-        for row in _communicator(one, by_id.get(one.id, []), limits)
-    ]
+        if id(one) in shown:
+            by_id.setdefault(one.communicator, []).append(one)
+    found = [(one, by_id.get(one.id, [])[: limits.kinds]) for one in card.communicators]
+    if len(card.operations) > limits.operations:
+        found = [(one, operations) for one, operations in found if operations]
+    return found[: limits.communicators]
+
+
+def communicators(card: Card, limits: Limits) -> Grid:
+    """Return the section COMMUNICATORS: what took the most time."""
+    found = _longest(card, limits)
+    rows = [row for one, operations in found for row in _communicator(one, operations)]
     lines = []
+    left_out = len(card.operations) - sum(len(operations) for _, operations in found)
+    others = len(card.communicators) - len(found)
+    if left_out:
+        kinds = f"{number(left_out, 'kind')} of operation that took less time"
+        among = f", among them all of {number(others, 'communicator')}" if others else ""
+        lines.append(f"left out: {kinds}{among}{limits.hint}")
+    elif others:
+        lines.append(limits.more(number(others, "communicator")))
     if any(one.waiting_included for one in card.operations):
         lines.append("* waiting for late ranks is in this time")
     if any((_reached(one) or 0.0) >= 1.005 for one in card.operations):
         lines.append("expect: above 100% is faster than what its source measured")
-    if len(card.communicators) > limits.communicators:
-        left = number(len(card.communicators) - limits.communicators, "smaller communicator")
-        lines.append(limits.more(left))
     about = "(time T: the transfer itself, without the waiting for the last rank)"
     if card.operations and all(one.waiting_included for one in card.operations):
         about = ""

@@ -14,6 +14,7 @@ from nccl_inspector.model.card import (
     Card,
     Finding,
 )
+from nccl_inspector.model.rules import BY_ID
 from nccl_inspector.model.table_columns import cut
 from nccl_inspector.model.wording import (
     cut_list,
@@ -31,7 +32,15 @@ from nccl_inspector.model.wording import (
 from nccl_inspector.render import tables
 from nccl_inspector.render.hosts import host_times
 from nccl_inspector.render.labels import labels
-from nccl_inspector.render.layout import Line, Paint, bullet, join, paragraph, section
+from nccl_inspector.render.layout import (
+    COLUMNS_MAX,
+    Item,
+    Paint,
+    bullet,
+    join,
+    paragraph,
+    section,
+)
 from nccl_inspector.render.limits import EVERYTHING, TERMINAL, Limits
 from nccl_inspector.render.means import NOT_TOLD
 from nccl_inspector.render.missing import missing_lines, source_words
@@ -130,17 +139,17 @@ def placement_words(card: Card) -> str:
     return ", ".join(word for word in (said, used) if word)
 
 
-def _head(card: Card) -> Iterator[Line]:
-    yield from paragraph("NCCL JOB REPORT  ", ", ".join(job_words(card)), Paint.TITLE)
+def _head(card: Card) -> Iterator[Item]:
+    yield paragraph("NCCL JOB REPORT  ", ", ".join(job_words(card)), Paint.TITLE)
     if nodes := node_words(card):
-        yield from paragraph("nodes  ", nodes if len(nodes) <= 300 else f"{nodes[:297]}...")
+        yield paragraph("nodes  ", nodes if len(nodes) <= 300 else f"{nodes[:297]}...")
     if environment := environment_words(card):
-        yield from paragraph("ran with  ", environment)
-    yield from paragraph("data  ", data_words(card))
+        yield paragraph("ran with  ", environment)
+    yield paragraph("data  ", data_words(card))
     if sources := source_words(card):
-        yield from paragraph("sources  ", sources)
+        yield paragraph("sources  ", sources)
     if placement := placement_words(card):
-        yield from paragraph("placement  ", placement)
+        yield paragraph("placement  ", placement)
 
 
 def verdict_words(card: Card) -> str:
@@ -154,57 +163,63 @@ def verdict_words(card: Card) -> str:
     return " ".join(part if part.endswith(".") else f"{part}." for part in parts if part)
 
 
-def _verdict(card: Card) -> Iterator[Line]:
+def _verdict(card: Card) -> Iterator[Item]:
     verdict = card.verdict
     sure = f", {verdict.confidence} confidence" if verdict.confidence else ""
     text = f"{said_status(verdict)}{sure}: {verdict_words(card)}".removesuffix(": ")
-    yield from paragraph("VERDICT  ", text, _STATUS_PAINT.get(verdict.status, Paint.TITLE))
+    yield paragraph("VERDICT  ", text, _STATUS_PAINT.get(verdict.status, Paint.TITLE))
 
 
-def _finding(number_: int, one: Finding) -> Iterator[Line]:
+def _finding(number_: int, one: Finding) -> Iterator[Item]:
     when = f"{from_to(one.period)}: " if one.period else ""
     first = f" {number_} {one.severity}  "
     text = f"{when}{one.title} ({one.confidence} confidence)"
-    yield from paragraph(first, text, _SEVERITY_PAINT.get(one.severity, Paint.PLAIN))
+    yield paragraph(first, text, _SEVERITY_PAINT.get(one.severity, Paint.PLAIN))
     margin = " " * len(first)
     if one.entities:
         who = cut_list(map(said_entity, one.entities), _ENTITIES_SHOWN)
-        yield from paragraph(f"{margin}who: ", who)
+        yield paragraph(f"{margin}who: ", who)
     if one.detail:
-        yield from paragraph(margin, one.detail)
+        yield paragraph(margin, one.detail)
     for evidence in one.evidence:
-        yield from paragraph(f"{margin}- ", said_evidence(evidence))
+        yield paragraph(f"{margin}- ", said_evidence(evidence))
     for action in one.actions:
-        yield from paragraph(f"{margin}-> ", action)
+        yield paragraph(f"{margin}-> ", action)
     if one.victims:
         whom = cut_list((victim.name for victim in one.victims), _ENTITIES_SHOWN)
-        yield from paragraph(f"{margin}held up: ", whom)
+        yield paragraph(f"{margin}held up: ", whom)
     if one.next:
-        yield from paragraph(f"{margin}next: ", one.next)
+        yield paragraph(f"{margin}next: ", one.next)
 
 
-def _findings(card: Card, limits: Limits) -> Iterator[Line]:
+def _findings(card: Card, limits: Limits) -> Iterator[Item]:
     if not card.findings:
         return
-    yield from paragraph("FINDINGS", "", Paint.TITLE)
+    yield paragraph("FINDINGS", "", Paint.TITLE)
     listed = worst_first(card.findings)
     for at, one in enumerate(listed[: limits.findings], 1):
         yield from _finding(at, one)
     if len(listed) > limits.findings:
-        yield from bullet(limits.more(number(len(listed) - limits.findings, "finding")))
+        yield bullet(limits.more(number(len(listed) - limits.findings, "finding")))
+    ids = dict.fromkeys(one.rule for one in listed[: limits.findings] if one.rule in BY_ID)
+    if ids:
+        yield paragraph(" what this means: ", f"nccl-inspector explain {' '.join(ids)}", indent=3)
 
 
-def _missing(card: Card, limits: Limits) -> Iterator[Line]:
+def _missing(card: Card, limits: Limits) -> Iterator[Item]:
     lines = missing_lines(card, limits)
-    yield from paragraph(
-        "MISSING" if lines else "MISSING  ", "" if lines else "nothing", Paint.TITLE
-    )
+    yield paragraph("MISSING" if lines else "MISSING  ", "" if lines else "nothing", Paint.TITLE)
     for text in lines:
-        yield from bullet(text)
+        yield bullet(text)
 
 
-def render_text(card: Card, everything: bool = False, colour: bool = False) -> str:
-    """Return the report, at most 100 columns wide; `everything`: no table is cut short."""
+def render_text(
+    card: Card, everything: bool = False, colour: bool = False, columns: int = COLUMNS_MAX
+) -> str:
+    """Return the report; `everything`: no table is cut short.
+
+    `columns`: how wide it may be.
+    """
     limits = EVERYTHING if everything else TERMINAL
     blocks = (
         list(_head(card)),
@@ -222,4 +237,4 @@ def render_text(card: Card, everything: bool = False, colour: bool = False) -> s
         section(tables.baseline(card, limits)),
         list(_missing(card, limits)),
     )
-    return join(blocks, colour)
+    return join(blocks, columns, colour)

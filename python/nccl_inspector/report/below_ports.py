@@ -11,7 +11,7 @@ from nccl_inspector.analysis.transport.classes import NVLINK as NVLINK_CLASS
 from nccl_inspector.model import card, rules
 from nccl_inspector.model.card import INFO, MEDIUM, Entity, Evidence, Finding, Operations
 from nccl_inspector.model.process import FUNCS
-from nccl_inspector.report.causes import JobView, saved, severity
+from nccl_inspector.report.causes import JobView, cost_evidence, saved, severity
 
 _QUEUED_MAX = 0.5  # of the operations, that begin as soon as their stream is free
 _AT_MOST = (
@@ -111,9 +111,7 @@ def _below_finding(
         f"{could:.1f} are to be expected ({worst.expected_source}). No path is faster than others.",
         evidence=(
             Evidence("samples", f"{worst.func} bus bandwidth by T", bus, "GB/s", could),
-            Evidence(
-                "samples", "what it cost of the job's time, by replay without it", share, "share"
-            ),
+            cost_evidence(share),
         ),
         actions=(
             "look at NCCL's settings (NCCL_DEBUG=INFO says which adapters it uses), adapters, "

@@ -109,6 +109,11 @@ def saved(share: float, seconds: float, view: JobView, error: float) -> str:
     )
 
 
+def cost_evidence(share: float) -> Evidence:
+    """Return how a cost was found; `share`: of the job's time."""
+    return Evidence("samples", "cost, by replaying the job without it", share, "share")
+
+
 def _period(cause: Cause) -> Period:
     return Period(cause.start / 1e9, cause.end / 1e9)
 
@@ -216,8 +221,8 @@ def _late_finding(
     node = view.processes[member][0]
     excused = (cause.leader and cause.rare) or cause.starting
     evidence = [
-        Evidence("samples", "late, by its own gaps beside its peers'", cause.late_ns, "ns"),
-        Evidence("samples", "what it cost of the job's time, by replay without it", share, "share"),
+        Evidence("samples", "own gaps longer than its peers' by", cause.late_ns, "ns"),
+        cost_evidence(share),
     ]
     if queued is not None:
         evidence.append(
@@ -308,9 +313,9 @@ def _pair(nodes: Sequence[str]) -> tuple[Entity, ...]:
 def _where(cause: Cause, view: JobView) -> tuple[str, tuple[Entity, ...], str]:
     """Return where transfers were slow in words, as entities, and what to run next."""
     where = cause.where
-    link = "NVLink and PCIe" if cause.inside else "the network"
+    link = "NVLink and PCIe" if cause.inside else "network"
     if where is None:
-        return f"all paths over {link}", (), "nccl-inspector history --since 7d"
+        return f"all {link} paths", (), "nccl-inspector history --since 7d"
     nodes = ", ".join(where.nodes[:_SHOWN])
     node = where.nodes[0] if where.nodes else ""
     look = f"ssh {node} nvidia-smi nvlink -s" if cause.inside else f"ssh {node} ibstat"
@@ -338,21 +343,19 @@ def _transfer_finding(cause: Cause, view: JobView) -> tuple[str, Finding]:
     share, seconds = _cost(cause, view)
     words, entities, look = _where(cause, view)
     kind = card.NVLINK if cause.inside else card.NETWORK
-    beside = "beside others of their kind" if cause.whole else "beside other times of this job"
+    than = "on other paths of their kind" if cause.whole else "at other times of this job"
     finding = Finding(
         rule=(rules.SLOW_LINKS if cause.inside else rules.SLOW_NETWORK).id,
         severity=severity(share, view.cost_min),
         confidence=MEDIUM if cause.where is not None else LOW,
-        title=f"transfers over {words} take {cause.ratio:.2f} times as long",
+        title=f"transfers on {words} take {cause.ratio:.2f} times as long",
         detail=f"{saved(share, seconds, view, cause.error_share)} T, the time without waiting, is "
-        f"{cause.ratio:.2f} times as long {beside}.",
+        f"{cause.ratio:.2f} times what it is {than}.",
         period=_period(cause),
         entities=entities,
         evidence=(
-            Evidence("samples", "T beside what is usual", cause.ratio, "times"),
-            Evidence(
-                "samples", "what it cost of the job's time, by replay without it", share, "share"
-            ),
+            Evidence("samples", "T compared with usual", cause.ratio, "times"),
+            cost_evidence(share),
         ),
         actions=(
             "look at NVLinks, PCIe width and XIDs of this node"
@@ -398,13 +401,15 @@ def _outside_finding(cause: Cause, view: JobView) -> Finding:
         severity=INFO if own else severity(share, view.cost_min),
         confidence=LOW if own else MEDIUM,
         title=f"slower outside communication for {lasted}: {_what(cause)}",
-        detail=f"{saved(share, seconds, view, 0.0)} T is as ever, and nobody waits for one rank."
-        + own,
+        detail=f"{saved(share, seconds, view, 0.0)} T is as usual, and the ranks do not wait for "
+        f"one of them.{own}",
         period=_period(cause),
         evidence=(
-            Evidence("boxes", "time outside of operations, more than usual", seconds, "s")
+            Evidence("boxes", "more time outside operations than usual", seconds, "s")
             if cause.still
-            else Evidence("samples", "own gaps of all ranks beside usual", cause.ratio, "times"),
+            else Evidence(
+                "samples", "time between operations compared with usual", cause.ratio, "times"
+            ),
         ),
         actions=(rules.SLOW_OUTSIDE.action,),
         cost_s=seconds,
