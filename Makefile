@@ -349,11 +349,12 @@ cluster-up: setup build
 cluster-down: venv
 	@$(PY) -m tests.cluster down
 
-#: make install-python  the command nccl-inspector in a venv of its own, linked into PREFIX/bin
+#: make install-python  the command nccl-inspector in a venv of its own, linked into PREFIX/bin, and its man pages
 install-python:
 	python3 -m venv $(LIBDIR)/venv
 	$(LIBDIR)/venv/bin/pip install --quiet --disable-pip-version-check '.[gpu]'
 	ln -sf $(LIBDIR)/venv/bin/nccl-inspector $(PREFIX)/bin/nccl-inspector
+	$(LIBDIR)/venv/bin/python -m tests.docsite.man $(PREFIX)/share/man
 
 # Beside, then renamed: a command that loads a half-written library dies of SIGBUS.
 install_library = install -D -m 0755 $(1) $(2).new && mv -T $(2).new $(2)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from nccl_inspector.settings.config import load_settings
 from tests.docsite.commands import PAGE, commands, commands_page
 from tests.docsite.man import write_man_pages
 from tests.docsite.site import DOC, REPO, build, plain_cells, settle_links, stage, widen_lists
@@ -51,14 +52,23 @@ def test_the_page_of_the_commands_is_what_help_says() -> None:
 
 def test_every_command_has_a_man_page_that_says_what_it_is_for(tmp_path: Path) -> None:
     pages = write_man_pages(tmp_path)
-    assert len(pages) == len(commands()) > 18
+    assert len(pages) == len(commands()) + 1 > 18
+    assert {page.parent.name for page in pages} == {"man1", "man5", "man8"}
     for page in pages:
         text = page.read_text()
         assert re.search(r"^\.SH NAME\n\S+ \\- \S.+$", text, re.M)
         assert not re.search(r"^'", text, re.M)
-    report = (tmp_path / "nccl-inspector-report.1").read_text()
+    report = (tmp_path / "man1" / "nccl-inspector-report.1").read_text()
     assert "\\fB\\-\\-attempt INTEGER RANGE\\fP" in report
     assert "Exit status 0: healthy" in report
+    assert (tmp_path / "man8" / "nccl-inspector-agent.8").exists()
+
+
+def test_the_man_page_of_the_configuration_has_every_setting(tmp_path: Path) -> None:
+    write_man_pages(tmp_path)
+    text = (tmp_path / "man5" / "nccl-inspector.conf.5").read_text()
+    for setting in load_settings().values():
+        assert text.count(f"\n\\fB{setting.name}\\fP") == 1, setting.name
 
 
 @pytest.mark.skipif(not shutil.which("man"), reason="there is no man")

@@ -10,7 +10,7 @@ import pytest
 
 from nccl_inspector.model import rules
 from nccl_inspector.model.card import RuleId, Series, TimeLine
-from nccl_inspector.render.charts import bandwidth_bars, heat_map, plots, ticks, waiting_bars
+from nccl_inspector.render.charts import Plot, bandwidth_bars, heat_map, plots, ticks, waiting_bars
 from nccl_inspector.render.heat import bound_heat
 from nccl_inspector.render.html import render_html
 from nccl_inspector.render.limits import PAGE
@@ -133,10 +133,21 @@ def test_the_dip_is_shaded_where_it_was_and_overlapping_ones_once() -> None:
 
 
 def test_a_window_alone_between_gaps_is_seen() -> None:
-    line = TimeLine(10, START_S, 5, (Series("net", "x", "Send", 20, (None, 3.0, None), (0, 1, 0)),))
+    values = (2.0, 2.0, None, 3.0, None)
+    line = TimeLine(10, START_S, 5, (Series("net", "x", "Send", 20, values, (0, 1, 0)),))
     (plot,) = plots(replace(cards.healthy(), timeline=line), PAGE)
-    ((first, last),) = plot.paths
+    _, (first, last) = plot.paths
     assert first != last
+
+
+def test_a_course_of_two_windows_is_no_chart_and_an_axis_says_where_it_begins() -> None:
+    def plots_of(*values: float) -> list[Plot]:
+        line = TimeLine(10, START_S, 5, (Series("net", "x", "Send", 20, values, (0, 1, 0)),))
+        return plots(replace(cards.healthy(), timeline=line), PAGE)
+
+    assert plots_of(2.0, 3.0) == []
+    assert [one.low for one in plots_of(1.0, 3.0, 2.0)] == ["0"]
+    assert [one.low for one in plots_of(2.9, 3.0, 3.0)] == ["2.52 (not 0)"]
 
 
 def test_ticks_are_at_round_times() -> None:

@@ -91,11 +91,10 @@ def test_the_time_line_shows_the_dip_where_it_was() -> None:
 
 
 def test_slow_series_come_first_and_one_of_each_class_follows() -> None:
-    line = cards.network().timeline
-    assert [track.name.split()[0] for track in tracks(line, 3)] == [
+    assert [track.name.split()[0] for track in tracks(cards.network(), 3)] == [
         "throughput", "mixed", "mixed", "nvlink",
     ]  # fmt: skip
-    assert [track.name.split()[0] for track in tracks(cards.healthy().timeline, 3)] == [
+    assert [track.name.split()[0] for track in tracks(cards.healthy(), 3)] == [
         "mixed", "nvlink", "net",
     ]  # fmt: skip
 

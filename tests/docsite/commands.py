@@ -18,7 +18,7 @@ _COLUMNS = 100
 _HEAD = """# Commands and exit statuses
 
 Made by `make docs DOCS_ARGS=--write` from what `--help` says. The same text is in the man pages,
-which `make docs` writes into `build/man`.
+which `make docs` writes into `build/man` and `make install-python` installs.
 
 ## Exit statuses
 

@@ -133,7 +133,7 @@ def _plot(track: Track, line: TimeLine) -> Plot:
     return Plot(
         track.name,
         track.unit,
-        bandwidth(low),
+        f"{bandwidth(low)} (not 0)" if low else "0",
         bandwidth(high),
         tuple(_paths(values, low, high)),
         None if baseline_y is None else round(baseline_y, 1),
@@ -146,7 +146,7 @@ def plots(card: Card, limits: Limits) -> list[Plot]:
     line = card.timeline
     if not line.windows or not line.window_s:
         return []
-    return [_plot(track, line) for track in tracks(line, limits.series)]
+    return [_plot(track, line) for track in tracks(card, limits.series)]
 
 
 def _runs(levels: Sequence[int | None]) -> Iterator[tuple[int, int, int]]:

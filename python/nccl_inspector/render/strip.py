@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A job's time line in characters, and in steps for a chart."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import quantiles
 
@@ -14,6 +14,7 @@ from nccl_inspector.render.limits import Limits
 
 _ACROSS = 60  # with its label within 80 columns
 _LINES_MAX = 3
+POINTS_MIN = 3
 _STEPS_S = (10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400)
 _LEVELS = ((0.95, "#"), (0.85, "+"), (0.70, "-"), (0.0, "."))
 _LEGEND = (
@@ -40,13 +41,14 @@ def _baseline(values: Sequence[float | None]) -> float | None:
     return quantiles(known, n=10, method="inclusive")[6]
 
 
-def _of_series(one: Series, line: TimeLine) -> Track:
+def _of_series(one: Series, line: TimeLine, names: dict[str, str]) -> Track:
     own = (one.transport, one.communicator, one.func, one.size_class)
     slow = tuple(
         d for d in line.degradations if (d.transport, d.communicator, d.func, d.size_class) == own
     )
     baseline = slow[0].baseline_gbs if slow else _baseline(one.bus_gbs)
-    name = f"{one.transport} {one.func} {size_label(one.size_class)}"
+    whose = names.get(one.communicator) or one.communicator
+    name = f"{one.transport} {one.func} {size_label(one.size_class)} of {whose}"
     return Track(name, "GB/s", one.bus_gbs, baseline, slow)
 
 
@@ -55,11 +57,18 @@ def _of_throughput(one: Throughput, line: TimeLine) -> Track:
     return Track(name, one.unit, one.values, baseline, line.degradations)
 
 
-def tracks(line: TimeLine, shown: int) -> list[Track]:
+def _names(card: Card) -> dict[str, str]:
+    """Return the names of communicators by id."""
+    return {one.id: one.name for one in card.communicators}
+
+
+def tracks(card: Card, shown: int) -> list[Track]:
     """Return the throughput, the slow series, then the first of each transport class.
 
-    `shown`: at most so many series besides the throughput.
+    `shown`: at most so many series besides the throughput. Series of fewer than POINTS_MIN values
+    show no course and are left out.
     """
+    line, names = card.timeline, _names(card)
     slow = {(d.communicator, d.func, d.size_class) for d in line.degradations}
     first: dict[str, Series] = {}
     for one in line.series:
@@ -72,7 +81,12 @@ def tracks(line: TimeLine, shown: int) -> list[Track]:
 
     chosen = sorted(line.series, key=order)[:shown]
     found = [_of_throughput(line.throughput, line)] if line.throughput else []
-    return found + [_of_series(one, line) for one in chosen if any(one.bus_gbs)]
+    found += [_of_series(one, line, names) for one in chosen if any(one.bus_gbs)]
+    return [one for one in found if _known(one.values) >= POINTS_MIN]
+
+
+def _known(values: Iterable[float | None]) -> int:
+    return sum(value is not None for value in values)
 
 
 def _mark(value: float | None, baseline: float) -> str:
@@ -131,7 +145,7 @@ def said_slow(one: Degradation, names: dict[str, str]) -> str:
 
 def slow_lines(card: Card, limits: Limits) -> Iterator[str]:
     """Return a line for each degradation."""
-    names = {one.id: one.name for one in card.communicators}
+    names = _names(card)
     found = card.timeline.degradations
     for one in found[: limits.periods]:
         yield said_slow(one, names)
@@ -144,7 +158,7 @@ def draw_timeline(card: Card, limits: Limits) -> list[Item]:
     line = card.timeline
     if not line.windows or not line.window_s:
         return []
-    found = tracks(line, limits.series)
+    found = tracks(card, limits.series)
     if line.too_short:
         length = elapsed(line.windows * line.window_s)
         return [paragraph("TIMELINE  ", f"{length}: too short to find slow times in", Paint.TITLE)]
