@@ -353,6 +353,7 @@ cluster-down: venv
 install-python:
 	python3 -m venv $(LIBDIR)/venv
 	$(LIBDIR)/venv/bin/pip install --quiet --disable-pip-version-check '.[gpu]'
+	install -d $(PREFIX)/bin
 	ln -sf $(LIBDIR)/venv/bin/nccl-inspector $(PREFIX)/bin/nccl-inspector
 	$(LIBDIR)/venv/bin/python -m tests.docsite.man $(PREFIX)/share/man
 
