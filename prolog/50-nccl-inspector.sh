@@ -5,7 +5,7 @@
 # The SPANK plugin runs this as root before a job's first task, or slurm.conf's Prolog does: then
 # the node drains if it exits non-zero. So it exits 0 whatever happens: it logs, and the job runs
 # without metrics. What comes from the job is hostile: numbers are checked, texts only copied.
-# packaging/doc/internals.md has the contract.
+# packaging/doc/internals/run-directory.md has the contract.
 # Plain sh, for every job waits for it: dash starts in a fifth of bash's time.
 trap 'exit 0' EXIT HUP INT PIPE TERM
 set -fu

@@ -2,7 +2,7 @@
 /* taskenv.h - which variables a step's tasks get, lose and keep.
  *
  * The user's own variables win. What we set is written down in a marker variable
- * (internals.md), because a step inherits what its batch step got from us: without
+ * (internals/hooks.md), because a step inherits what its batch step got from us: without
  * it our own value would look like the user's, and `srun --nccl-inspector=off`
  * could not take it away.
  */

@@ -11,6 +11,16 @@ from nccl_inspector.settings.config import read_config
 
 REPO = Path(__file__).parent.parent
 TABLE = REPO / "python" / "nccl_inspector" / "settings" / "settings.tsv"
+BESIDE = "README", "CONTRIBUTING", "CHANGELOG"
+# Their titles are those of tests, in one line.
+MADE_BY_RUNS = {"verified.md"}
+
+
+def internals() -> str:
+    """The text of all pages of the internals."""
+    pages = sorted((REPO / "packaging" / "doc" / "internals").glob("*.md"))
+    assert len(pages) > 10
+    return "\n".join(page.read_text() for page in pages)
 
 
 def settings() -> list[list[str]]:
@@ -45,7 +55,7 @@ def test_the_sample_configuration_is_valid_with_everything_turned_on(tmp_path: P
 
 
 def test_the_internals_name_every_variable_that_spank_sets() -> None:
-    text = (REPO / "packaging" / "doc" / "internals.md").read_text()
+    text = internals()
     source = (REPO / "spank" / "taskenv.c").read_text() + (REPO / "spank" / "taskenv.h").read_text()
     names = set(re.findall(r'"(NCCL_(?:INSPECTOR|PROFILER)_\w+)"', source))
     assert names
@@ -64,7 +74,7 @@ def test_the_page_of_metrics_is_the_table() -> None:
 
 
 def test_the_internals_name_every_variable_that_the_plugin_reads() -> None:
-    text = (REPO / "packaging" / "doc" / "internals.md").read_text()
+    text = internals()
     source = (REPO / "plugin" / "config.c").read_text()
     names = set(re.findall(r'"(NCCL_INSPECTOR_\w+)"', source))
     assert len(names) > 15
@@ -98,6 +108,19 @@ def test_the_page_of_limits_has_those_of_the_box() -> None:
         f"and {shared} more that all share",
     ):
         assert words in limits
+
+
+def test_the_pages_are_wrapped_at_100_columns() -> None:
+    folder = REPO / "packaging" / "doc"
+    pages = [*folder.rglob("*.md"), *(REPO / f"{name}.md" for name in BESIDE)]
+    long = [
+        f"{page.name}:{number}"
+        for page in pages
+        for number, line in enumerate(page.read_text().splitlines(), 1)
+        if len(line) > 100 and not line.startswith(("|", "    ", "<!--"))
+        if page.name not in MADE_BY_RUNS
+    ]
+    assert long == []
 
 
 def test_the_changelog_knows_this_version() -> None:

@@ -10,7 +10,16 @@ import pytest
 from nccl_inspector.settings.config import load_settings
 from tests.docsite.commands import PAGE, commands, commands_page
 from tests.docsite.man import write_man_pages
-from tests.docsite.site import DOC, REPO, build, plain_cells, settle_links, stage, widen_lists
+from tests.docsite.site import (
+    CONFIG,
+    DOC,
+    REPO,
+    build,
+    plain_cells,
+    settle_links,
+    stage,
+    widen_lists,
+)
 
 _TYPES = """<script>
 setTimeout(() => {
@@ -83,8 +92,8 @@ def test_man_understands_the_pages(tmp_path: Path) -> None:
 
 
 def test_no_page_of_the_site_loads_anything_from_elsewhere(site: Path) -> None:
-    pages = list(site.glob("*.html"))
-    assert len(pages) > 15
+    pages = list(site.rglob("*.html"))
+    assert len(pages) > 30
     for page in pages:
         text = page.read_text("utf-8")
         assert re.findall(r"<(?:script|img|iframe)[^>]+src=.?(?:https?:)?//", text) == []
@@ -124,8 +133,19 @@ def test_a_link_to_a_page_that_is_not_there_ends_the_build(tmp_path: Path) -> No
 def test_a_page_that_the_navigation_does_not_lead_to_is_an_error(tmp_path: Path) -> None:
     pages = with_index(tmp_path / "doc", "")
     (pages / "lost.md").write_text("# Lost\n")
-    with pytest.raises(ValueError, match=r"not in the nav of packaging/mkdocs.yml: lost.md"):
+    (pages / "internals" / "lost.md").write_text("# Lost, too\n")
+    lost = r"not in the nav of packaging/mkdocs.yml: internals/lost.md, lost.md"
+    with pytest.raises(ValueError, match=lost):
         stage(pages, tmp_path / "work")
+
+
+def test_the_navigation_goes_from_the_first_look_to_the_internals() -> None:
+    navigation = CONFIG.read_text("utf-8").partition("\nnav:\n")[2]
+    assert re.findall(r"^  - ([^:]+):", navigation, re.M) == [
+        "Home", "Try", "Install", "Roll out", "Check and troubleshoot", "For users", "Findings",
+        "Monitoring and runbooks", "Containers and launchers", "Security model", "Operate",
+        "Reference", "Internals", "Compared and verified",
+    ]  # fmt: skip
 
 
 def test_a_link_out_of_the_docs_names_the_file_or_leads_to_the_git_host() -> None:
@@ -139,6 +159,13 @@ def test_a_link_out_of_the_docs_names_the_file_or_leads_to_the_git_host() -> Non
 
 def test_a_link_to_a_file_that_is_a_page_of_the_site_leads_to_that_page() -> None:
     assert settle_links("[rules](../../CONTRIBUTING.md)", DOC, "") == "[rules](contributing.md)"
+    inside = settle_links("[rules](../../../CONTRIBUTING.md)", DOC / "internals", "")
+    assert inside == "[rules](../contributing.md)"
+
+
+def test_a_link_from_a_folder_of_pages_to_another_page_stays() -> None:
+    text = "[install](../install.md#remove) and [JSON](../report-json.md)"
+    assert settle_links(text, DOC / "internals", "") == text
 
 
 @pytest.mark.parametrize("target", ["../../nothing.c", "../../../elsewhere"])
@@ -161,5 +188,5 @@ def test_a_bar_in_the_code_of_a_cell_has_no_backslash() -> None:
 
 
 def test_the_pages_say_nothing_of_this_machine() -> None:
-    for page in DOC.glob("*.md"):
+    for page in DOC.rglob("*.md"):
         assert str(REPO) not in page.read_text("utf-8")

@@ -47,7 +47,7 @@ def main() -> int:
     (work / "site").rename(site)
     shutil.rmtree(BUILD / "man", ignore_errors=True)
     pages = write_man_pages(BUILD / "man")
-    print(f"build/site: {len(list(site.glob('*.html')))} pages; build/man: {len(pages)} man pages")
+    print(f"build/site: {len(list(site.rglob('*.html')))} pages; build/man: {len(pages)} man pages")
     return 0
 
 

@@ -17,25 +17,30 @@ _COLUMNS = 100
 
 _HEAD = """# Commands and exit statuses
 
-Made by `make docs DOCS_ARGS=--write` from what `--help` says. The same text is in the man pages,
+Made by `make docs DOCS_ARGS=--write` from what `--help` prints. The same text is in the man pages,
 which `make docs` writes into `build/man` and `make install-python` installs.
 
 ## Exit statuses
 
-Every command: 0 well; 1 an error that one line on standard error tells; 2 a wrong option or
-argument. What is different:
+The exit statuses of every command are:
 
-| command | |
+- 0: success.
+- 1: an error, which one line on standard error explains.
+- 2: a wrong option or argument.
+
+These commands differ:
+
+| command | exit status |
 |---|---|
 {statuses}
 
 ## Completion in the shell
 
-Completion is click's own. For bash, in `~/.bashrc`:
+Completion is click's own. For bash, put this line into `~/.bashrc`:
 
     eval "$(_NCCL_INSPECTOR_COMPLETE=bash_source nccl-inspector)"
 
-For zsh, in `~/.zshrc`, write `zsh_source` in place of `bash_source`. For fish:
+For zsh, put it into `~/.zshrc` with `zsh_source` instead of `bash_source`. For fish:
 
     cd ~/.config/fish/completions
     _NCCL_INSPECTOR_COMPLETE=fish_source nccl-inspector >nccl-inspector.fish

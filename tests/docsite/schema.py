@@ -7,8 +7,9 @@ PAGE = "report-json.md"
 
 _HEAD = """# JSON of a report
 
-`nccl-inspector report JOBID --json` writes one object. [The schema](report.schema.json) is JSON
-Schema 2020-12. Within version 1 members are added, never taken away. Made from the schema:
+`nccl-inspector report JOBID --json` prints one object. [The schema](report.schema.json) is JSON
+Schema 2020-12. Within version 1 members are added, never taken away. This page is made from the
+schema.
 
 """
 

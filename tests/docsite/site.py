@@ -21,11 +21,11 @@ _FETCHED = "https://unpkg.com/iframe-worker/shim"
 _LINK = re.compile(r"\[([^\]]*)\]\((\.\./[^)#\s]+)(#[^)\s]+)?\)")
 _CODE = re.compile(r"`[^`]*`")
 _ITEM = re.compile(r"(?:[-*]|[0-9]+\.) +(?=\S)")
-_NAV_PAGE = re.compile(r"^ +- .*?([\w-]+\.md)$", re.M)
+_NAV_PAGE = re.compile(r"^ +- (?:.*: )?([\w/-]+\.md)$", re.M)
 
 
 def settle_links(text: str, folder: Path, repository: str) -> str:
-    """Return a page whose links to files above its folder lead somewhere.
+    """Return a page of `folder` whose links to files outside packaging/doc lead somewhere.
 
     `repository`: the address below which a git host shows the files. Without it the file is named.
 
@@ -36,11 +36,14 @@ def settle_links(text: str, folder: Path, repository: str) -> str:
     def settle(match: re.Match[str]) -> str:
         words, target, anchor = match[1], match[2], match[3] or ""
         path = (folder / target).resolve()
+        if path.is_relative_to(DOC):
+            return match[0]
         if not path.exists() or not path.is_relative_to(REPO):
             raise ValueError(f"a link to a file that is not there: {target}")
         name = path.relative_to(REPO)
         if str(name) in BESIDE:
-            return f"[{words}]({BESIDE[str(name)]}{anchor})"
+            page = os.path.relpath(DOC / BESIDE[str(name)], folder)
+            return f"[{words}]({page}{anchor})"
         if repository:
             return f"[{words}]({repository.rstrip('/')}/{name}{anchor})"
         return words if words.strip("`") == str(name) else f"{words} (`{name}`)"
@@ -107,14 +110,16 @@ def stage(source: Path, folder: Path, repository: str = "") -> None:
     for name, page_name in BESIDE.items():
         text = (REPO / name).read_text("utf-8").replace("](packaging/doc/", "](")
         (folder / "doc" / page_name).write_text(text, "utf-8")
-    pages = sorted((folder / "doc").glob("*.md"))
-    if lost := lost_pages(config, {page.name for page in pages}):
+    pages = {
+        page.relative_to(folder / "doc"): page for page in sorted((folder / "doc").rglob("*.md"))
+    }
+    if lost := lost_pages(config, {str(name) for name in pages}):
         raise ValueError(f"not in the nav of packaging/mkdocs.yml: {', '.join(lost)}")
-    for page in pages:
+    for place, page in pages.items():
         try:
-            text = settle_links(page.read_text("utf-8"), DOC, repository)
+            text = settle_links(page.read_text("utf-8"), DOC / place.parent, repository)
         except ValueError as err:
-            raise ValueError(f"{page.name}: {err}") from err
+            raise ValueError(f"{place}: {err}") from err
         page.write_text(plain_cells(widen_lists(text)), "utf-8")
 
 
@@ -132,6 +137,7 @@ def build(folder: Path) -> tuple[bool, str]:
 def _fetch_nothing(site: Path) -> None:
     """Give the pages our own script in place of the one that they would fetch from the network."""
     shutil.copy(_WORKER, site / "assets" / "javascripts" / _WORKER.name)
-    for page in site.glob("*.html"):
+    for page in site.rglob("*.html"):
         text = page.read_text("utf-8")
-        page.write_text(text.replace(_FETCHED, f"assets/javascripts/{_WORKER.name}"), "utf-8")
+        script = os.path.relpath(site / "assets" / "javascripts" / _WORKER.name, page.parent)
+        page.write_text(text.replace(_FETCHED, script), "utf-8")

@@ -35,7 +35,7 @@ def test_a_hang_names_the_rank_that_called_fewer_in_whole_numbers(tmp_path: Path
 
 def test_a_hang_in_which_all_called_as_many_names_no_rank(tmp_path: Path) -> None:
     said = hung_text(tmp_path, dict.fromkeys(range(4), MANY))
-    assert "All ranks of it that publish called as many operations." in said
+    assert "All its ranks that publish called the same number of operations." in said
     assert "Fewest" not in said
 
 

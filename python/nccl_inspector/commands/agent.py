@@ -19,9 +19,9 @@ from nccl_inspector.commands.options import (
 @conf_option
 @run_dir_option
 @report_dir_option
-@click.option("--once", is_flag=True, help="One pass, for a look or a test.")
+@click.option("--once", is_flag=True, help="Run one pass, then exit.")
 def agent(conf: Path | None, run_dir: Path | None, report_dir: Path | None, once: bool) -> None:
-    """Publish the metrics of this node's jobs and collect the ended ones (a service)."""
+    """Publish the metrics of this node's jobs and collect ended jobs (a service)."""
     from nccl_inspector.agent.service import run_agent
 
     logging.basicConfig(format="%(name)s: %(message)s", level=logging.INFO)

@@ -38,8 +38,8 @@ def _bar() -> "Iterator[Progress | None]":
 
 @click.command()
 @click.argument("directory", type=_path)
-@click.option("--parquet", type=_path, help="Write all operations to this file, too.")
-@click.option("--conf", type=_path, help="Configuration file in place of the usual one.")
+@click.option("--parquet", type=_path, help="Also write all operations to this file.")
+@click.option("--conf", type=_path, help="Use this configuration file.")
 @card_options
 @click.pass_context
 def analyze(
@@ -52,8 +52,8 @@ def analyze(
 ) -> None:
     """Judge a job by the JSON lines below DIRECTORY, ours or NVIDIA's (v4.0 to v4.4).
 
-    Operations are joined over the ranks by their numbers, so the figures are exact. In TMPDIR it
-    needs some 30 bytes for each operation. Exit status as of report.
+    Operations are joined over the ranks by their numbers, so the figures are exact. It needs some
+    30 bytes in TMPDIR for each operation. The exit status is as for report.
     """
 
     from nccl_inspector.capture.analyze import analyze_directory

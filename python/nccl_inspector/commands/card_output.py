@@ -36,17 +36,17 @@ class Wish:
 def card_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the options of Wish, as as_json, html, mail, colour and everything."""
     options = (
-        click.option("--all", "everything", is_flag=True, help="Cut no table short."),
-        click.option("--json", "as_json", is_flag=True, help="All of it, for programs."),
+        click.option("--all", "everything", is_flag=True, help="Show all rows of all tables."),
+        click.option("--json", "as_json", is_flag=True, help="Print the whole report as JSON."),
         click.option(
             "--html",
             type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
-            help="A page for a browser into this file; - for standard output.",
+            help="Write a page for a browser to this file; - is standard output.",
         ),
-        click.option("--mail", metavar="ADDRESS", default="", help="A mail with text and page."),
+        click.option("--mail", metavar="ADDRESS", default="", help="Send text and page as a mail."),
         click.option(
             "--color", "colour", type=click.Choice(COLOURS), default="auto", show_default=True,
-            help="auto: on a terminal, without NO_COLOR.",
+            help="auto: use colours on a terminal, unless NO_COLOR is set.",
         ),
     )  # fmt: skip
     for option in reversed(options):

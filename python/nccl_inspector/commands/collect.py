@@ -20,9 +20,9 @@ from nccl_inspector.errors import InspectorError
 @run_dir_option
 @report_dir_option
 def collect(conf: Path | None, run_dir: Path | None, report_dir: Path | None) -> None:
-    """Collect this node's ended jobs once, and those without an epilog, where no agent runs.
+    """Collect this node's ended jobs once, also those without an epilog, if no agent runs.
 
-    Exit status 1: some are left that were due.
+    Exit status 1: some jobs that were due could not be collected.
     """
     from nccl_inspector.agent.service import run_collect
 

@@ -24,8 +24,8 @@ from nccl_inspector.settings.config import read_config
 def compare(a: str, b: str, conf: Path | None, everything: bool, as_json: bool) -> None:
     """Say what changed from job A to job B, such as the same script yesterday and today.
 
-    JOB.ATTEMPT means an earlier attempt. Times are compared with what the histograms can tell
-    apart, the rest is called noise.
+    A and B are job IDs; JOB.ATTEMPT names an earlier attempt. Differences that the histograms
+    cannot tell apart are called noise.
     """
     from nccl_inspector.analysis.history.compare import compare as compare_cards
     from nccl_inspector.report.stored import find_card

@@ -15,18 +15,18 @@ _path = click.Path(path_type=Path)
 
 
 @click.command()
-@click.option("--conf", type=_path, help="Configuration file in place of the usual one.")
-@click.option("--once", is_flag=True, help="What is due now, then end: for a timer.")
-@click.option("--rebuild", is_flag=True, help="Make the index anew of the stored reports, and end.")
-@click.option("--status", "show", is_flag=True, help="Say how the service fares, and end.")
-@click.option("--controller-dir", type=_path, help="In place of the setting controller_dir.")
+@click.option("--conf", type=_path, help="Use this configuration file.")
+@click.option("--once", is_flag=True, help="Do what is due now, then exit (for a timer).")
+@click.option("--rebuild", is_flag=True, help="Make the index from the stored reports, then exit.")
+@click.option("--status", "show", is_flag=True, help="Print the state of the service, then exit.")
+@click.option("--controller-dir", type=_path, help="Use this controller_dir.")
 def controller(
     conf: Path | None, once: bool, rebuild: bool, show: bool, controller_dir: Path | None
 ) -> None:
     """Make and keep the reports of ended jobs, beside slurmctld (a service; never as root).
 
-    It takes what EpilogSlurmctld queued, waits for the nodes' summaries (controller_wait), and
-    stores the report where the job's user and report_group can read it.
+    It takes the jobs that EpilogSlurmctld queued, waits for the summaries of their nodes
+    (controller_wait), and stores the report where the job's user and report_group can read it.
     """
     # Here, because the agent runs through the same cli.py and needs no memory for SQLite.
     import sqlite3

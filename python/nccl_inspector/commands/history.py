@@ -36,13 +36,22 @@ def _since(_context: click.Context, _parameter: click.Parameter, text: str) -> f
 
 @click.command()
 @conf_option
-@click.option("--user", default="", help="Jobs of this user.")
-@click.option("--partition", default="", help="Jobs of this partition.")
-@click.option("--verdict", default="", help=f"One of {', '.join([*STATUSES, *CAUSES])}.")
-@click.option("--since", callback=_since, default="", help="Ended since: 12h, 7d or 2026-08-01.")
+@click.option("--user", default="", help="Only jobs of this user.")
+@click.option("--partition", default="", help="Only jobs of this partition.")
+@click.option(
+    "--verdict",
+    default="",
+    help=f"Only jobs with this verdict or cause: {', '.join([*STATUSES, *CAUSES])}.",
+)
+@click.option(
+    "--since",
+    callback=_since,
+    default="",
+    help="Only jobs that ended since: 12h, 7d or 2026-08-01.",
+)
 @click.option("--limit", type=click.IntRange(1, 100_000), default=50, show_default=True,
-              help="So many, the latest.")  # fmt: skip
-@click.option("--tasks", is_flag=True, help="Each task of an array in a line of its own.")
+              help="List this number of jobs, the latest.")  # fmt: skip
+@click.option("--tasks", is_flag=True, help="List each task of an array in its own line.")
 @json_option
 def history(
     conf: Path | None,
@@ -54,9 +63,10 @@ def history(
     tasks: bool,
     as_json: bool,
 ) -> None:
-    """List jobs with their verdicts, the latest first; the tasks of an array together.
+    """List jobs with their verdicts, the latest first; the tasks of an array are one line.
 
-    Users see their own jobs, members of report_group see all. Exit status 1: there is no index.
+    Users see their own jobs; members of report_group see all jobs. Exit status 1: there is no
+    index.
     """
     from nccl_inspector.store.index import reading
     from nccl_inspector.store.queries import Wish, find_jobs

@@ -14,9 +14,11 @@ from nccl_inspector.commands.options import conf_option, read_settings, run_dir_
 @click.command()
 @conf_option
 @run_dir_option
-@click.option("--reason", default="", help="For those who look at the node later; one line.")
+@click.option(
+    "--reason", default="", help="One line that says why, for others who look at the node."
+)
 def disable(conf: Path | None, run_dir: Path | None, reason: str) -> None:
-    """Measure no job on this node: the kill switch, for root."""
+    """Stop measuring on this node, also in running jobs (the kill switch; as root)."""
     state = switch_off(read_settings(conf, run_dir).run_dir, reason)
     click.echo(describe(state))
 
@@ -25,6 +27,6 @@ def disable(conf: Path | None, run_dir: Path | None, reason: str) -> None:
 @conf_option
 @run_dir_option
 def enable(conf: Path | None, run_dir: Path | None) -> None:
-    """Undo `disable`."""
+    """Measure on this node again: undo `disable` (as root)."""
     switch_on(read_settings(conf, run_dir).run_dir)
     click.echo(describe(None))

@@ -68,11 +68,11 @@ def find_for_mail(config: Config, job_id: int, restart: int) -> Card | None:
 
 
 @click.command("mailprog", hidden=True)
-@click.option("-s", "subject", required=True, help="As Slurm calls its MailProg.")
-@click.option("--conf", type=click.Path(path_type=Path), help="Configuration file.")
+@click.option("-s", "subject", required=True, help="Subject, as Slurm gives it to its MailProg.")
+@click.option("--conf", type=click.Path(path_type=Path), help="Use this configuration file.")
 @click.argument("to")
 def mailprog(subject: str, conf: Path | None, to: str) -> None:
-    """Send Slurm's mail of a job's end with the job's report; it waits for that for a while."""
+    """Send Slurm's mail about a job's end with the job's report, for which it waits (mail_wait)."""
     # Here, because the agent runs through the same cli.py and has no use for pages.
     from nccl_inspector.render.mail import make_mail, send
 

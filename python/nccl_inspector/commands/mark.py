@@ -15,15 +15,17 @@ from nccl_inspector.settings.config import read_config
 @click.option(
     "--conf",
     type=click.Path(path_type=Path),
-    help="Configuration file in place of the usual one.",
+    help="Use this configuration file.",
 )
-@click.option("--throughput", default="", help="A number that is not negative.")
-@click.option("--unit", default="TFLOP/s/GPU", show_default=True, help=", ".join(UNITS) + ".")
+@click.option("--throughput", default="", help="The throughput: a number from 0 on.")
+@click.option(
+    "--unit", default="TFLOP/s/GPU", show_default=True, help=f"One of {', '.join(UNITS)}."
+)
 @click.pass_context
 def mark(context: click.Context, conf: Path | None, throughput: str, unit: str) -> None:
-    """Tell this job's throughput, from inside it; the last one counts.
+    """Tell the throughput of the job in which this command runs; the last call counts.
 
-    Exit status 2: it is no throughput.
+    Exit status 2: the throughput is not valid.
     """
     try:
         number = check_mark(float(throughput), unit)

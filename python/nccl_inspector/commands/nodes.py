@@ -18,17 +18,17 @@ from nccl_inspector.settings.config import read_config
 @click.command()
 @conf_option
 @click.option("--last", type=click.IntRange(1, 100_000), default=1000, show_default=True,
-              help="How many jobs are looked at.")  # fmt: skip
+              help="Look at this number of jobs, the latest.")  # fmt: skip
 @click.option("--each-job", is_flag=True,
-              help="Count jobs, not users: where all jobs are one account's.")  # fmt: skip
+              help="Count jobs instead of users, if one account runs all jobs.")  # fmt: skip
 @all_option
 @json_option
 def nodes(conf: Path | None, last: int, each_job: bool, everything: bool, as_json: bool) -> None:
-    """Name nodes on which jobs were slow again and again, with the evidence.
+    """List nodes on which jobs were slow again and again, with the evidence.
 
-    A hint for a health check, never a reason to drain: a node is compared with others by how the
-    jobs of each user fared there beside the same user's other jobs. Two users at least must have
-    fared badly; of your own jobs alone, each counts.
+    This is a hint for a health check, never a reason to drain. The jobs of each user on a node are
+    compared with the same user's other jobs. At least two users must have had slow jobs on the
+    node. If you see only your own jobs, each job counts.
     """
     from nccl_inspector.analysis.history.slow_nodes import score_nodes
     from nccl_inspector.store.index import reading

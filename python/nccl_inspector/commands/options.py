@@ -9,15 +9,11 @@ import click
 from nccl_inspector.settings.config import Config, read_config
 
 path_type = click.Path(path_type=Path)
-conf_option = click.option(
-    "--conf", type=path_type, help="Configuration file in place of the usual one."
-)
-run_dir_option = click.option("--run-dir", type=path_type, help="In place of the setting run_dir.")
-report_dir_option = click.option(
-    "--report-dir", type=path_type, help="In place of the setting report_dir."
-)
-json_option = click.option("--json", "as_json", is_flag=True, help="The figures, as JSON.")
-all_option = click.option("--all", "everything", is_flag=True, help="Cut no table short.")
+conf_option = click.option("--conf", type=path_type, help="Use this configuration file.")
+run_dir_option = click.option("--run-dir", type=path_type, help="Use this run_dir.")
+report_dir_option = click.option("--report-dir", type=path_type, help="Use this report_dir.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+all_option = click.option("--all", "everything", is_flag=True, help="Show all rows of all tables.")
 
 
 def read_settings(

@@ -79,18 +79,23 @@ def _patterns(
 
 @click.command()
 @click.argument("job", metavar="JOB_ID|ARRAY_TASK", callback=job_or_task)
-@click.option("--conf", type=_path, help="Configuration file in place of the usual one.")
-@click.option("--report-dir", type=_path, help="In place of the setting report_dir.")
+@click.option("--conf", type=_path, help="Use this configuration file.")
+@click.option("--report-dir", type=_path, help="Use this report_dir.")
 @click.option(
     "--attempt",
     type=click.IntRange(min=0),
-    help="Of a requeued job: which; the latest when not given.",
+    help="Attempt of a requeued job. [default: the latest]",
 )
 @click.option(
-    "--prometheus", metavar="URL", default="", help="By its series, where its files are gone."
+    "--prometheus",
+    metavar="URL",
+    default="",
+    help="Use the job's series in this Prometheus, if its files are gone.",
 )
 @click.option(
-    "--output", type=_path, help="The job's output, for its throughput; else where Slurm says."
+    "--output",
+    type=_path,
+    help="File with the job's throughput. [default: the output that Slurm knows]",
 )
 @click.option(
     "--throughput",
@@ -98,7 +103,8 @@ def _patterns(
     metavar="REGEX",
     multiple=True,
     callback=_patterns,
-    help="How a line of it tells that: a group named value, seconds or milliseconds.",
+    help="How a line of the output tells the throughput: with a group named value, seconds or "
+    "milliseconds.",
 )
 @card_options
 @click.pass_context
@@ -116,8 +122,8 @@ def report(
 ) -> None:
     """Judge an ended job: who was slow, since when, why, and what to do.
 
-    Exit status 0: healthy; 1: warnings; 2: critical, or a wrong option; 3: not enough data to tell,
-    or no report, and standard error says why.
+    Exit status 0: healthy; 1: warnings; 2: critical, or a wrong option; 3: not enough data to
+    judge, or no report, and standard error says why.
     """
 
     def make() -> int:

@@ -84,13 +84,13 @@ def _prepare(profiler: Path | None, wanted: Path | None) -> tuple[dict[str, str]
     "--dir",
     "wanted",
     type=click.Path(path_type=Path),
-    help="Where the figures go: a directory that all nodes see. "
+    help="Directory for the figures, which all nodes must see. "
     "[default: a new nccl-inspector-JOBID here]",
 )
 @click.option(
     "--profiler",
     type=click.Path(path_type=Path),
-    help="The profiler plugin. [default: the site's]",
+    help="Path of the profiler plugin. [default: the site's]",
 )
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_context
@@ -99,9 +99,9 @@ def run(
 ) -> None:
     """Run COMMAND with the profiler plugin, then print its report to standard error.
 
-    For jobs that the site does not measure: no root, no hooks, no agent. As in `nccl-inspector
-    run -- srun python train.py`. The command is run whatever happens, and the exit status is
-    its own.
+    For jobs that the site does not measure: it needs no root, no hooks and no agent. Example:
+    `nccl-inspector run -- srun python train.py`. The command runs even if measuring fails, and
+    the exit status is the command's own.
     """
     start_s = int(time.time())
     environ, directory = _prepare(profiler, wanted)

@@ -11,14 +11,22 @@ from nccl_inspector.monitoring.site import describe_settings, make_site
 
 @click.group()
 def setup() -> None:
-    """Write what a site needs around this package."""
+    """Write files that a site needs beside this package."""
 
 
 @setup.command()
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Directory to fill.")
+@click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), help="Directory for the files."
+)
 @click.option("--nodes", default="", help="Nodes to scrape, as in Slurm: n[1-512].")
-@click.option("--set", "words", multiple=True, metavar="NAME=VALUE", help="One of --settings.")
-@click.option("--settings", is_flag=True, help="Print all names with their defaults, and end.")
+@click.option(
+    "--set",
+    "words",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Set one of the names that --settings prints.",
+)
+@click.option("--settings", is_flag=True, help="Print all names with their defaults, then exit.")
 def monitoring(out: Path | None, nodes: str, words: tuple[str, ...], settings: bool) -> None:
     """Write Prometheus' scrape configuration, rules and alerts, and Grafana's dashboards."""
     if settings:

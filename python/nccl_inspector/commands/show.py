@@ -32,7 +32,7 @@ def ask_slurm(job_id: int, conf: Path | None) -> str | None:
 @click.argument("what", metavar="JOB_ID|TEXT|-")
 @conf_option
 def show(what: str, conf: Path | None) -> None:
-    """Explain what AdminComment says of a job: by its ID, as a text, or on standard input."""
+    """Explain the AdminComment of a job, given as job ID, as text, or on standard input (-)."""
     from nccl_inspector.render.comment import read_comment, render_summary
 
     text: str | None = what

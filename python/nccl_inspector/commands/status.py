@@ -14,7 +14,7 @@ from nccl_inspector.commands.options import conf_option, read_settings, run_dir_
 @run_dir_option
 @click.pass_context
 def status(context: click.Context, conf: Path | None, run_dir: Path | None) -> None:
-    """Say how this node fares.
+    """Print whether measuring works on this node.
 
     Exit status 0: enabled and well; 3: disabled; 4: not well.
     """

@@ -22,19 +22,30 @@ def _window(_context: click.Context, _parameter: click.Parameter, text: str) -> 
 
 @click.command()
 @click.argument("job_id", callback=optional_job_id, required=False)
-@click.option("--conf", type=_path, help="Configuration file in place of the usual one.")
-@click.option("--run-dir", type=_path, help="In place of the setting run_dir.")
+@click.option("--conf", type=_path, help="Use this configuration file.")
+@click.option("--run-dir", type=_path, help="Use this run_dir.")
 @click.option(
-    "--prometheus", metavar="URL", default="", help="Of the cluster's jobs, by its series."
+    "--prometheus",
+    metavar="URL",
+    default="",
+    help="Show the jobs of all nodes, by their series in this Prometheus.",
 )
-@click.option("--window", default="2m", callback=_window, help="What Prometheus takes rates over.")
+@click.option(
+    "--window",
+    default="2m",
+    callback=_window,
+    show_default=True,
+    help="Time over which Prometheus takes rates.",
+)
 @click.option(
     "--interval",
     type=click.FloatRange(min=0.1, max=3600),
-    help="Seconds between two looks: 2 at boxes, 10 with Prometheus.",
+    help="Seconds between two looks. [default: 2; with Prometheus 10]",
 )
-@click.option("--once", is_flag=True, help="One table; without a terminal always so.")
-@click.option("--json", "as_json", is_flag=True, help="The figures, once.")
+@click.option(
+    "--once", is_flag=True, help="Print one table, then exit. This is always so without a terminal."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the figures once, as JSON.")
 @click.pass_context
 def top(
     context: click.Context,
@@ -47,9 +58,9 @@ def top(
     once: bool,
     as_json: bool,
 ) -> None:
-    """Show what this node's jobs do now, the worst first; with JOB_ID its ranks, too.
+    """Show what this node's jobs do now, the worst first; with JOB_ID also the job's ranks.
 
-    Users see their own jobs, root sees all. Exit status 1: the job asked for is not there.
+    Users see their own jobs; root sees all jobs. Exit status 1: the job with this ID is not there.
     """
     source: Source
     if prometheus:

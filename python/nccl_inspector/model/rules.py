@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every finding that a report can have, once: its id, what it is about, what it means, what to do.
 
-Whoever makes a `Finding` takes its id from here, and the verdict selects findings by these entries.
-`packaging/doc/findings.md` and the ids in the JSON Schema are made from them. What decides whether
-there is such a finding is in `analysis/`, `report/` and `store/`: a meaning says what is decided
-there, and nothing more.
+Code that makes a `Finding` takes its id from here, and the verdict selects findings by these
+entries. `packaging/doc/findings.md` and the ids in the JSON Schema are made from them. `analysis/`,
+`report/` and `store/` decide whether there is such a finding. A meaning says what is decided there,
+and nothing more.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from nccl_inspector.model.card import CRITICAL, INFO, WARNING, RuleId, Severity
 
 
 class About(StrEnum):
-    """What a finding is about; the words are headings of the page of findings."""
+    """What a finding is about; the texts are headings of the page of findings."""
 
     HANG = "An operation that does not end"
     ENDING = "How processes ended"
@@ -28,9 +28,9 @@ class About(StrEnum):
 class Rule:
     """One kind of finding.
 
-    `severity` is what it has as a rule; `otherwise` says when it has another one. `meaning` is what
-    the finding says and what it does not say. Where the report always tells the reader to do the
-    same thing, `action` is what it prints; else it sums up what the report can print.
+    `severity` is the usual one; `otherwise` says when it is another one. `meaning` is what the
+    finding says and what it does not say. If the report always tells the reader to do the same
+    thing, `action` is the text that it prints; otherwise it sums up what the report can print.
     """
 
     id: RuleId  # does not change between releases
@@ -45,7 +45,7 @@ class Rule:
 # Operations that do not end: one rule for each word of HANG_VERDICTS (model/card.py).
 
 _PERHAPS: Final = (
-    "warning, with `perhaps hung` in its title, where the operation might have ended, had the job "
+    "warning, with `perhaps hung` in its title, if the operation might have ended had the job "
     "gone on"
 )
 
@@ -55,7 +55,7 @@ HANG_DEAD: Final = Rule(
     severity=CRITICAL,
     summary="A rank died, and the operation waits for it.",
     meaning="The rank gave no sign of life for more than 15 s, and for more than half of the time "
-    "for which others waited for it. The finding does not say what ended it.",
+    "for which others waited for it. The finding does not say why it died.",
     action="look for an error, a signal or the OOM killer on its node",
 )
 HANG_DIVERGENT: Final = Rule(
@@ -64,8 +64,8 @@ HANG_DIVERGENT: Final = Rule(
     severity=CRITICAL,
     summary="A rank never called the operation in which others wait.",
     meaning="The rank still gave signs of life, and nothing that was measured holds it up. The "
-    "finding says what the rank called last and when, where that is known. It does not say what "
-    "the rank did instead.",
+    "finding says what the rank called last and when, if that is known. It does not say what the "
+    "rank did instead.",
     action="look at what this rank did instead: its stack, its log, its input",
     otherwise=_PERHAPS,
 )
@@ -74,9 +74,9 @@ HANG_BLOCKED: Final = Rule(
     about=About.HANG,
     severity=CRITICAL,
     summary="A rank called the operation, but its GPU has not started it.",
-    meaning="The call waits in the queue of the rank's GPU, and what for was not measured. Where "
-    "no rank is named, the ranks that are missing wait elsewhere, and what holds them up is not "
-    "known.",
+    meaning="The call waits in the queue of the rank's GPU. What it waits for was not measured. "
+    "If the finding names no rank, the missing ranks wait elsewhere, and what holds them up is "
+    "not known.",
     action="look at what its GPU was busy with: a kernel, a copy, an XID",
     otherwise=_PERHAPS,
 )
@@ -84,9 +84,10 @@ HANG_MISMATCHED: Final = Rule(
     id=RuleId("hang-mismatched"),
     about=About.HANG,
     severity=CRITICAL,
-    summary="Ranks called different operations in the same place of one communicator.",
+    summary="Ranks called different operations at the same place of one communicator.",
     meaning="The function or the size differs, or the ranks are in different operations of one "
-    "communicator and wait for each other. This cannot end. The program is at fault, not a node.",
+    "communicator and wait for each other. Such an operation cannot end. The program is at fault, "
+    "not a node.",
     action="look for a branch of the program that not all ranks take",
 )
 HANG_DEADLOCK: Final = Rule(
@@ -94,42 +95,43 @@ HANG_DEADLOCK: Final = Rule(
     about=About.HANG,
     severity=CRITICAL,
     summary="Ranks wait for each other in a circle.",
-    meaning="Each of the ranks is in an operation that another of them has to join first: they use "
-    "communicators, or Sends and Recvs, in different orders. This cannot end. The program is at "
-    "fault, not a node.",
+    meaning="Each of the ranks is in an operation that another of them has to join first: they "
+    "use communicators, or Sends and Recvs, in different orders. Such operations cannot end. The "
+    "program is at fault, not a node.",
     action="look for communicators that ranks use in different orders",
 )
 HANG_NETWORK: Final = Rule(
     id=RuleId("hang-network"),
     about=About.HANG,
     severity=CRITICAL,
-    summary="All ranks came to the operation, and it stands still on the network.",
-    meaning="Network detail (`net=on`, or `auto`) says which rank's proxy has waited for the "
-    "network or for the receiver, and at which peer. It does not say whether a port, a cable or "
-    "a switch is at fault.",
-    action="check ports, cables and switch between them",
+    summary="All ranks called the operation, and it stopped on the network.",
+    meaning="Network detail (`net=on`, or `auto`) says which rank's proxy waits for the network "
+    "or for the receiver, and for which peer. It does not say whether a port, a cable or a switch "
+    "is at fault.",
+    action="check ports, cables and switches between them",
     otherwise=_PERHAPS,
 )
 HANG_TRANSPORT: Final = Rule(
     id=RuleId("hang-transport"),
     about=About.HANG,
     severity=CRITICAL,
-    summary="All ranks came to the operation, and it does not end.",
-    meaning="Nothing that was measured says that they wait for the network. Without network detail "
-    "(`net=on`, or `auto`) nothing says where the operation stands. The confidence is always low.",
-    action="look for XIDs and NVLink or port errors on these nodes; NCCL_INSPECTOR_NET=auto "
-    "would say where the network stands",
+    summary="All ranks called the operation, and it does not end.",
+    meaning="Nothing that was measured shows that they wait for the network. Without network "
+    "detail (`net=on`, or `auto`) nothing shows where the operation stopped. The confidence is "
+    "always low.",
+    action="look for XIDs and for NVLink or port errors on these nodes; with network detail "
+    "(net=on) the report would say where the network stopped",
     otherwise=_PERHAPS,
 )
 HANG_NOT_MEASURED: Final = Rule(
     id=RuleId("hang-dead-or-not-measured"),
     about=About.HANG,
     severity=CRITICAL,
-    summary="A rank that was not measured may not have come to the operation.",
-    meaning="All ranks whose calls are known have come. Others of the communicator have no data, "
-    "or were not measured for a time, so whether they came is not known. The confidence is always "
-    "low.",
-    action="see what became of them in Slurm's and the node's logs",
+    summary="A rank that was not measured may not have called the operation.",
+    meaning="All ranks whose calls are known have called it. Other ranks of the communicator have "
+    "no data, or were not measured for a time, so it is not known whether they called it. The "
+    "confidence is always low.",
+    action="look in Slurm's log and in the node's log for what became of them",
     otherwise=_PERHAPS,
 )
 
@@ -141,33 +143,33 @@ STOPPED_FIRST: Final = Rule(
     severity=WARNING,
     summary="A rank stopped some seconds before the job failed.",
     meaning="The job failed by itself. Others had waited for this rank for 4 s or more, which is "
-    "too short for a hang. The finding says who stopped first, not why.",
-    action="look at what the job wrote last, and do what the report says of this rank",
+    "too short for a hang. The finding says who stopped first, and not why.",
+    action="look at what the job wrote last, and do what the report says about this rank",
 )
 KILLED: Final = Rule(
     id=RuleId("killed"),
     about=About.ENDING,
     severity=CRITICAL,
-    summary="Processes were killed, or left without finalizing NCCL.",
-    meaning="Where it is critical, a process was silent for more than 15 s before the last process "
-    "ended (60 s where Slurm or a time limit ended the job, or where it is not known what did): it "
-    "died first. Where the finding is not critical, the processes died at about the time when the "
-    "others ended. It does not say what killed them. After a node failure nobody is said to have "
+    summary="Processes were killed, or ended without finalizing NCCL.",
+    meaning="If the finding is critical, a process died first: it was silent for more than 15 s "
+    "before the last process ended (60 s if Slurm or a time limit ended the job, or if it is not "
+    "known what did). If it is not critical, the processes died at about the time when the others "
+    "ended. It does not say what killed them. After a node failure it says of no process that it "
     "died first.",
     action="look for an error, a signal or the OOM killer at that time",
-    otherwise="warning where some processes died at about the time when the others ended; "
-    "information where Slurm ended the job, or where all processes died at about the same time",
+    otherwise="warning if some processes died at about the time when the others ended; "
+    "information if Slurm ended the job, or if all processes died at about the same time",
 )
 
 # What cost the job time.
 
 _BY_COST: Final = (
-    "critical where it cost 50 % of the job's time or more, information where it cost less than "
-    "the setting `report_cost` (1 %)"
+    "critical if it cost 50 % of the job's time or more, information if it cost less than the "
+    "setting `report_cost` (1 %)"
 )
-_NO_RECORDS: Final = "information where there are no exact records"
+_NO_RECORDS: Final = "information if there are no exact records"
 _NO_RECORDS_MEANING: Final = (
-    "The report has this finding only where there are no exact records. It comes from time lines, "
+    "The report has this finding only if there are no exact records. It comes from time lines, "
     "and accuses nobody."
 )
 
@@ -175,16 +177,16 @@ STRAGGLER: Final = Rule(
     id=RuleId("straggler"),
     about=About.SLOWNESS,
     severity=WARNING,
-    summary="A rank, or all ranks of a node, come late to operations, and the others wait.",
+    summary="A rank, or every rank of a node, is late to operations, and the others wait.",
     meaning="The time between the rank's operations is longer than that of its peers at the same "
-    "place of the program. The cost is what a replay of the job at the peers' pace saves. Late "
-    "need not be a fault: the rank may have more work. The finding says whether its host or its "
-    "GPU was late, where that is known.",
+    "place of the program. The cost is what a replay of the job with the rank at its peers' pace "
+    "saves. To be late need not be a fault: the rank may have more work. The finding says whether "
+    "its host or its GPU was late, if that is known.",
     action="if the host was late, check the CPUs of the node; if the GPU was late, check its "
     "clocks, power, temperature and PCIe width; if neither is known, compare the rank's input and "
     "host with the others'",
-    otherwise=f"{_BY_COST}; also information where rank 0 is late seldom and for long, where a "
-    "rank is late only in the job's first steps, and where too few records were seen",
+    otherwise=f"{_BY_COST}; also information if rank 0 is late seldom and for long, if a rank is "
+    "late only in the job's first steps, and if there are too few records",
 )
 SLOW_NETWORK: Final = Rule(
     id=RuleId("slow-network"),
@@ -192,11 +194,11 @@ SLOW_NETWORK: Final = Rule(
     severity=WARNING,
     summary="Transfers between nodes are slow.",
     meaning="Transfers take longer than on other paths of their kind or at other times of this "
-    "job; or all of them reach much less than the ports can carry. Waiting for late ranks is not "
-    "in these times. Which end of a path is slow is often not known. Without exact records the "
-    "finding names paths of any transport that look slow, and accuses nobody.",
-    action="check ports, cables and switch of the named paths; where all transfers are slow, look "
-    "at NCCL's settings, adapters, PCIe and GPUDirect RDMA",
+    "job, or all of them reach much less than the ports can carry. These times do not include "
+    "waiting for late ranks. It is often not known which end of a path is slow. Without exact "
+    "records the finding names paths of any transport that look slow, and accuses nobody.",
+    action="check ports, cables and switches of the named paths; if all transfers are slow, check "
+    "NCCL's settings, adapters, PCIe and GPUDirect RDMA",
     otherwise=f"{_BY_COST}; {_NO_RECORDS}",
 )
 SLOW_LINKS: Final = Rule(
@@ -205,10 +207,10 @@ SLOW_LINKS: Final = Rule(
     severity=WARNING,
     summary="Transfers within nodes (NVLink, PCIe) are slow.",
     meaning="Transfers take longer than on other paths of their kind or at other times of this "
-    "job; or all of them reach much less than the links can carry. Waiting for late ranks is not "
-    "in these times.",
-    action="look at NVLinks, PCIe width and XIDs of this node; where all transfers are slow, look "
-    "at NCCL's settings, adapters, PCIe and GPUDirect RDMA",
+    "job, or all of them reach much less than the links can carry. These times do not include "
+    "waiting for late ranks.",
+    action="check NVLinks, PCIe width and XIDs of this node; if all transfers are slow, check "
+    "NCCL's settings, adapters, PCIe and GPUDirect RDMA",
     otherwise=_BY_COST,
 )
 SLOW_OUTSIDE: Final = Rule(
@@ -217,11 +219,11 @@ SLOW_OUTSIDE: Final = Rule(
     severity=WARNING,
     summary="All ranks were slower between their operations for some time, or stood still.",
     meaning="Transfers were as fast as ever, and nobody waited for one rank; or the job's own "
-    "throughput fell and no other cause explains it. What the job did instead is not known. "
+    "throughput fell, and no other cause explains it. It is not known what the job did instead. "
     "An evaluation, a checkpoint or another phase of the program can look the same.",
-    action="look at data loading, storage, checkpoints and GPU clocks of that time",
-    otherwise=f"{_BY_COST}; also information where it may be the program's own doing "
-    "(the finding says why), and where there are no exact records",
+    action="look at data loading, storage, checkpoints and GPU clocks at that time",
+    otherwise=f"{_BY_COST}; also information if it may be the program's own doing (the finding "
+    "says why), and if there are no exact records",
 )
 SLOW_NVLINK: Final = Rule(
     id=RuleId("slow-nvlink"),
@@ -237,22 +239,22 @@ SLOW_STRAGGLER: Final = Rule(
     severity=INFO,
     summary="Ranks waited more for late ranks for some time.",
     meaning=_NO_RECORDS_MEANING,
-    action="look at what the late ranks did then: data, checkpoint, clocks",
+    action="look at what the late ranks did at that time: data, checkpoint, clocks",
 )
 SLOW_UNKNOWN: Final = Rule(
     id=RuleId("slow-unknown"),
     about=About.SLOWNESS,
     severity=INFO,
-    summary="Something was slow for some time, and what it came from is not clear.",
+    summary="Something was slow for some time, and the cause is not known.",
     meaning=_NO_RECORDS_MEANING,
-    action="compare with the node's counters and the fabric's records of that time",
+    action="compare with the node's counters and the fabric's records at that time",
 )
 SLOW_WORKLOAD: Final = Rule(
     id=RuleId("slow-workload-phase"),
     about=About.SLOWNESS,
     severity=INFO,
     summary="Bandwidth was lower while the program did something else.",
-    meaning=f"The mix of operations was another one in that time. {_NO_RECORDS_MEANING}",
+    meaning=f"The mix of operations was different at that time. {_NO_RECORDS_MEANING}",
 )
 SLOWER_THAN_SIMILAR: Final = Rule(
     id=RuleId("slower-than-similar"),
@@ -260,24 +262,24 @@ SLOWER_THAN_SIMILAR: Final = Rule(
     severity=INFO,
     summary="A kind of operation is slower than in this user's similar jobs.",
     meaning="Its bus bandwidth is more than 10 % below the median of at least five jobs of this "
-    "user with as many ranks and nodes and the same GPUs, network and NCCL, and that is more than "
-    "these jobs differ by chance. A warning makes a healthy job DEGRADED. The finding does not say "
-    "what made the operation slow.",
-    action="nccl-inspector compare with one of them; nccl-inspector nodes for its nodes",
-    otherwise="warning where this holds for half or more of the time of the operations that could "
-    "be compared",
+    "user with as many ranks and nodes and the same GPUs, network and NCCL. The difference is "
+    "larger than these jobs differ by chance. A warning makes a healthy job DEGRADED. The finding "
+    "does not say what made the operation slow.",
+    action="run nccl-inspector compare with one of them, and nccl-inspector nodes for its nodes",
+    otherwise="warning if this holds for half or more of the time of the operations that could be "
+    "compared",
 )
 
 # What links and GPUs counted. Which counter means what from which rate on: analysis/hardware.
 
 _COUNTS: Final = (
-    "Counters belong to the node, so other jobs on it count too. By itself the finding does not "
-    "say that the job was slower for it."
+    "Counters belong to the node, so other jobs on it count too. The finding alone does not say "
+    "that the job was slower because of it."
 )
 _BESIDE: Final = (
-    "critical where a single event says that hardware failed; information where nothing that the "
-    "counter explains was slow. If something was, the counter is evidence of that finding instead. "
-    "It stays a warning only in the report of a job that NVIDIA's plugin measured"
+    "critical if a single event means that hardware failed; information if nothing that the "
+    "counter explains was slow. If something was, the counter is evidence of that finding "
+    "instead. It stays a warning only in the report of a job that NVIDIA's plugin measured"
 )
 
 HARDWARE_PORT: Final = Rule(
@@ -285,10 +287,10 @@ HARDWARE_PORT: Final = Rule(
     about=About.HARDWARE,
     severity=WARNING,
     summary="A network port counted errors, drops or congestion, or changed its state.",
-    meaning="A counter of the port rose by more than a healthy fabric counts, or stood out from "
-    f"other ports; or its link, speed or firmware changed while the job ran. {_COUNTS}",
+    meaning="A counter of the port rose by more than in a healthy fabric, or stood out from "
+    f"other ports; or the port's link, speed or firmware changed while the job ran. {_COUNTS}",
     action="do what the report says for the counter: check cable, connector and switch port; look "
-    "for congestion or a slow receiver; or check whether the process or its CPUs were starved",
+    "for congestion or a slow receiver; or check whether the process got too little CPU time",
     otherwise=_BESIDE,
 )
 HARDWARE_GPU: Final = Rule(
@@ -296,9 +298,9 @@ HARDWARE_GPU: Final = Rule(
     about=About.HARDWARE,
     severity=WARNING,
     summary="A GPU counted memory, NVLink or PCIe errors, was throttled, or changed its state.",
-    meaning="A counter of the GPU rose by more than is usual, or stood out from the other GPUs; or "
-    "the GPU went away, lost NVLinks, or lanes or speed of its PCIe link, or has rows of memory to "
-    f"remap. {_COUNTS}",
+    meaning="A counter of the GPU rose by more than is usual, or stood out from the other GPUs; "
+    "or the GPU went away, lost NVLinks, lost lanes or speed of its PCIe link, or has rows of "
+    f"memory to remap. {_COUNTS}",
     action="do what the report says for the counter: check cooling, power supply and power limits; "
     "check NVLinks; reseat or replace the GPU or its riser; or drain the node and reset the GPU",
     otherwise=_BESIDE,
@@ -309,7 +311,7 @@ HARDWARE_NVLINK: Final = Rule(
     severity=WARNING,
     summary="One NVLink of a GPU counted errors.",
     meaning=f"A counter of the link rose by more than is usual. {_COUNTS}",
-    action="check the GPU's NVLinks, both ends, and reset the GPU if it goes on",
+    action="check both ends of the GPU's NVLinks, and reset the GPU if the errors go on",
     otherwise=_BESIDE,
 )
 HARDWARE_XID: Final = Rule(
@@ -318,12 +320,13 @@ HARDWARE_XID: Final = Rule(
     severity=WARNING,
     summary="The kernel log of a node has an XID of a GPU.",
     meaning="The NVIDIA driver reported an error of this GPU while the job ran. Some XIDs are "
-    "faults of an application (13, 31, 43) or follow another error (45, 137): these are "
+    "faults of an application (13, 31, 43) or follow another error (45, 137); these are "
     "information. Others are critical, such as memory errors that were not corrected, or a GPU "
     "that fell off the bus.",
-    action="do what the report says for this XID; of one that it does not know, look it up in "
+    action="do what the report says for this XID; if the report does not know it, look it up in "
     "NVIDIA's catalogue",
-    otherwise="critical or information by the XID; a warning is handled as for `hardware-gpu`",
+    otherwise="critical or information, depending on the XID; a warning is handled as for "
+    "`hardware-gpu`",
 )
 
 # What was not measured.
@@ -332,10 +335,10 @@ NOT_MEASURED: Final = Rule(
     id=RuleId("not-measured"),
     about=About.DATA,
     severity=WARNING,
-    summary="There are no data of some ranks or nodes.",
-    meaning="Nodes of the job have no summary, or fewer ranks were measured than the job has. What "
-    "these did is not known, so the one to blame may be among them.",
-    action="see whether the agent runs there: nccl-inspector status",
+    summary="Data of some ranks or nodes are missing.",
+    meaning="Nodes of the job have no summary, or fewer ranks were measured than the job has. It "
+    "is not known what these did, so the culprit may be among them.",
+    action="check whether the agent runs there: nccl-inspector status",
 )
 DROPPED: Final = Rule(
     id=RuleId("dropped"),
@@ -343,7 +346,7 @@ DROPPED: Final = Rule(
     severity=INFO,
     summary="Some events were not measured.",
     meaning="The plugin counted these events by the reason why it did not measure them, and the "
-    "finding lists the reasons. What was measured stands.",
+    "finding lists the reasons. What was measured is still valid.",
     otherwise="warning from 1 % of all operations on",
 )
 NO_TIMES: Final = Rule(
@@ -351,17 +354,17 @@ NO_TIMES: Final = Rule(
     about=About.DATA,
     severity=WARNING,
     summary="Processes were not measured, or were counted without times, because of their NCCL.",
-    meaning="The site's list `deny_nccl` has this NCCL, it is RCCL, or it tells no times. These "
-    "processes are compared with nobody.",
+    meaning="The site's list `deny_nccl` has this NCCL, or it is RCCL, or it gives no times. "
+    "These processes are compared with no others.",
 )
 SILENT: Final = Rule(
     id=RuleId("silent"),
     about=About.DATA,
     severity=INFO,
     summary="Processes were not measured for a time, or only in part.",
-    meaning="The site's kill switch was on, or only a part of the operations was timed, to spare "
-    "the application. Ranks that counted other operations than their peers are not compared with "
-    "them.",
+    meaning="The site's kill switch was on, or only a part of the operations was timed, to keep "
+    "the cost of measuring low. Ranks that counted other operations than their peers are not "
+    "compared with them.",
 )
 
 # In the order of this file; taken from the module itself, so that no entry is left out.

@@ -28,17 +28,17 @@ def _overview(own: str, site: Site) -> Row:
     return Row(
         "Cluster",
         [
-            number("Jobs", "Measured jobs at present.", "short",
+            number("Jobs", "Measured jobs that run now.", "short",
                    f"count(count by ({job}) ({info}))"),
-            number("Processes", "That publish at present.", "short", f"count({wrote})"),
+            number("Processes", "Processes that publish now.", "short", f"count({wrote})"),
             number("Agents", "Nodes whose agent publishes.", "short",
                    f"count({agent}_jobs{{{own}}})"),
-            number("Switched off", "Nodes with the kill switch on.", "short",
+            number("Switched off", "Nodes on which the kill switch is on.", "short",
                    f"sum({agent}_disabled{{{own}}})"),
             # What the scrapes counted: to count the series themselves would touch all of them.
-            number("Series", "That the scrapes of this cluster bring, the agents' own included.",
+            number("Series", "Series from the scrapes of this cluster, with the agents' own.",
                    "short", f"sum(scrape_samples_post_metric_relabeling{{{scrape}}})"),
-            number("Alerts", "Of this bundle, firing.", "short",
+            number("Alerts", "Alerts of this bundle that fire now.", "short",
                    f"count({_FIRING % own}) or vector(0)"),
         ],
     )  # fmt: skip
@@ -71,8 +71,8 @@ def _jobs(own: str, site: Site) -> Row:
         [
             _worst_jobs(
                 "Bandwidth against their own past",
-                "The ten jobs whose bandwidth fell most, from the recording rules: of network or "
-                "node the lower. Jobs of less than about half an hour have no past yet.",
+                "The ten jobs whose bandwidth fell most, between or within nodes, from the "
+                "recording rules. A job younger than about half an hour has no past yet.",
                 f"bottomk(10, {ratio})",
                 "Bandwidth",
                 "percentunit",
@@ -80,7 +80,8 @@ def _jobs(own: str, site: Site) -> Row:
             ),
             _worst_jobs(
                 "Progress against their own past",
-                "By the throughput that the job marks, else by its operations a second.",
+                "Throughput that the job marks, or else its operations a second, as part of its "
+                "own past.",
                 f"bottomk(10, min by ({on}) (job:nccl_progress:ratio{{{own}}}))",
                 "Progress",
                 "percentunit",
@@ -88,7 +89,7 @@ def _jobs(own: str, site: Site) -> Row:
             ),
             _worst_jobs(
                 "Waiting",
-                "The ten jobs whose ranks wait for one another most, as part of their time in "
+                "The ten jobs whose ranks wait for each other most, as part of their time in "
                 "synchronous collectives; from the recording rules.",
                 f"topk(10, job:nccl_collective_waiting:ratio{{{own}}})",
                 "Waiting",
@@ -97,7 +98,8 @@ def _jobs(own: str, site: Site) -> Row:
             ),
             _worst_jobs(
                 "Oldest operation in flight",
-                "The ten jobs with the oldest collective. Minutes: a hang, or a long checkpoint.",
+                "The ten jobs with the oldest collective. An age of minutes means a hang or a long "
+                "checkpoint.",
                 f"topk(10, max by ({on}) (nccl_collective_inflight_seconds{{{own}}}))",
                 "Age",
                 "s",
@@ -124,23 +126,24 @@ def _nodes(own: str, site: Site) -> Row:
         [
             nodes(
                 "Nodes that jobs wait for",
-                "Part of the wall-clock time that jobs wait for the node's latest GPU, added up "
-                "over jobs; from the recording rules. A node that leads with several jobs is slow "
-                "itself.",
+                "Part of the wall-clock time that jobs wait for the GPU of the node that comes "
+                "last, added up over jobs; from the recording rules. If several jobs wait for a "
+                "node, the node itself is slow.",
                 f"topk(10, sum by ({node}) (clamp_min({late}, 0)))",
                 "Waited for",
                 "percentunit",
             ),
             nodes(
                 "Processes lost, files refused",
-                "Within the time shown.",
+                "Processes that died without finalizing, or files that the agent refused, in the "
+                "time shown.",
                 f"topk(10, sum by ({node}) ({lost} or {refused}))",
                 "Number",
                 "short",
             ),
             nodes(
                 "Agents that are behind",
-                "Since the agent's last pass.",
+                "Time since the agent's last pass.",
                 f"topk(10, max by ({node}) (time() - {last}))",
                 "Age",
                 "s",

@@ -42,7 +42,7 @@ def _whose(own: str) -> Panel:
     }
     return listing(
         "Whose it is",
-        "What Slurm says of the job, and how many of its nodes publish at present.",
+        "What Slurm says of the job, and how many of its nodes publish now.",
         f"count by ({', '.join(list(columns)[:-1])}) (nccl_inspector_job_info{{{own}}})",
         columns,
         width=9,
@@ -57,32 +57,32 @@ def _overview(own: str) -> Row:
         "Job",
         [
             _whose(own),
-            number("Processes", "That publish at present.", "short", f"count({wrote})", 3),
+            number("Processes", "Processes that publish now.", "short", f"count({wrote})", 3),
             number(
                 "Waiting",
                 "Part of the time in AllReduce, AllGather and ReduceScatter in which ranks waited "
-                "for the last one; of the communicator that waits most.",
+                "for the last rank, for the communicator that waits most.",
                 "percentunit",
                 f"max({waiting_ratio(own)})",
                 3,
             ),
             number(
                 "Oldest in flight",
-                "Age of the oldest collective that has not completed. It grows in a hang.",
+                "Age of the oldest collective that has not completed. If it hangs, the age grows.",
                 "s",
                 f"max(nccl_collective_inflight_seconds{{{own}}})",
                 3,
             ),
             number(
                 "Not measured",
-                "Events that could not be measured, since the processes began.",
+                "Events that could not be measured since the processes started.",
                 "short",
                 f"sum({dropped})",
                 3,
             ),
             number(
                 "Oldest figures",
-                "Since the process that is furthest behind last wrote its metrics.",
+                "Time since the process that is furthest behind last wrote its metrics.",
                 "s",
                 f"time() - min({wrote})",
                 3,
@@ -99,8 +99,8 @@ def _collective(own: str) -> Row:
         panels.append(
             graph(
                 f"$collective, {scope}: bus bandwidth",
-                "Of the rank that came last and so did not wait: the transfer alone. Median over "
-                "communicators of one name. No line while none completed.",
+                "Bandwidth of the rank that came last and so did not wait: the transfer alone. "
+                "Median over communicators of one name. There is no line while none completed.",
                 "GBs",
                 [Query(transfer_bandwidth(f"{base}, {nodes}"), "{{message_size}} {{comm_name}}")],
             )
@@ -111,8 +111,8 @@ def _collective(own: str) -> Row:
         panels.append(
             graph(
                 f"$collective, {scope}: time",
-                "Solid: of the rank that did not wait. Dashed: mean over the ranks. What lies "
-                "between is waiting.",
+                "Solid: time of the rank that did not wait. Dashed: mean over the ranks. The "
+                "difference is waiting.",
                 "s",
                 [
                     Query(
@@ -139,8 +139,9 @@ def _ranks(own: str, site: Site) -> Row:
         [
             graph(
                 "Spread of the ranks' times",
-                "Mean time of a synchronous collective, of the ranks with the shortest (solid) and "
-                "the longest. The rank with the shortest is the one that the others wait for.",
+                "Mean time of a synchronous collective, for the rank with the shortest time "
+                "(solid) and the rank with the longest (dashed). The others wait for the rank with "
+                "the shortest time.",
                 "s",
                 [
                     Query(f"min by (comm_name) ({means})", "{{comm_name}} shortest"),
@@ -149,14 +150,15 @@ def _ranks(own: str, site: Site) -> Row:
             ),
             graph(
                 "Waiting",
-                "Part of the time in synchronous collectives in which ranks waited for the last.",
+                "Part of the time in synchronous collectives in which ranks waited for the last "
+                "rank.",
                 "percentunit",
                 [Query(waiting_ratio(own), "{{comm_name}}")],
             ),
             graph(
                 "Who the others wait for",
-                "The five ranks that their communicators wait for most, as part of the wall-clock "
-                "time, from 1 % on. The figure is lateness beyond the median rank.",
+                "The five ranks for which their communicators wait most, as part of the wall-clock "
+                "time, from 1 % on. The figure is how much later they are than the median rank.",
                 "percentunit",
                 [
                     Query(
@@ -167,8 +169,8 @@ def _ranks(own: str, site: Site) -> Row:
             ),
             bars(
                 "Least time in collectives",
-                "Part of the wall-clock time that a GPU spends in synchronous collectives, of "
-                "those with the least: who comes last waits least.",
+                "The GPUs that spend the smallest part of the wall-clock time in synchronous "
+                "collectives. The rank that comes last waits least.",
                 "percentunit",
                 Query(
                     f"sort(bottomk(8, sum by ({node}, gpu) ({busy})))",
@@ -188,15 +190,15 @@ def _everything(own: str) -> Row:
         [
             graph(
                 "Collectives: highest bus bandwidth",
-                "Waiting included. 0 nodes: not known, as with NCCL before 2.27; such "
-                "communicators are in no panel above that is for NVLink or for the network.",
+                "With waiting. 0 nodes means that the number is not known, as with NCCL before "
+                "2.27. Such communicators are in no panel for NVLink or for the network.",
                 "GBs",
                 [Query(bandwidth, "{{collective}} {{comm_name}}, {{n_nodes}} nodes")],
                 8,
             ),
             graph(
                 "Sends and Recvs: highest bandwidth",
-                "Waiting included.",
+                "With waiting.",
                 "GBs",
                 [Query(f"{p2p}{RATE}))", "{{p2p_operation}} {{comm_name}}")],
                 8,
@@ -228,8 +230,8 @@ def _progress(job: str) -> Row:
         [
             graph(
                 "Oldest operation in flight",
-                "By communicator's name. A solid line that rises as fast as time does is a hang. "
-                "Dashed: Sends and Recvs, of which one may be posted long before its partner.",
+                "By the communicator's name. A solid line that rises as fast as the clock is a "
+                "hang. Dashed: Sends and Recvs; one may be posted long before its partner.",
                 "s",
                 [
                     Query(f"max by (comm_name) ({age})", "{{comm_name}}"),
@@ -239,14 +241,15 @@ def _progress(job: str) -> Row:
             ),
             graph(
                 "Since the latest completion",
-                "Of the rank of a communicator that is furthest behind.",
+                "Time since the latest completion, for the rank of a communicator that is furthest "
+                "behind.",
                 "s",
                 [Query(f"time() - min by (comm_name) ({last})", "{{comm_name}}")],
                 6,
             ),
             graph(
                 "Operations",
-                "Handed to NCCL and completed, of all ranks together.",
+                "Operations that were handed to NCCL and that completed, for all ranks together.",
                 "ops",
                 [
                     Query(f"sum({called})", "handed to NCCL", dashed=True),
@@ -256,7 +259,7 @@ def _progress(job: str) -> Row:
             ),
             graph(
                 "Processes",
-                "Of all nodes, those that have not ended in order: running, stopped (no sign of "
+                "Processes on all nodes that have not ended in order: running, stopped (no sign of "
                 "life for 15 s) or lost (died without finalizing).",
                 "short",
                 [Query(f"sum by (state) (nccl_inspector_job_processes{{{job}}})", "{{state}}")],
@@ -276,8 +279,8 @@ def _attribution(own: str) -> Row:
         [
             graph(
                 "The job's throughput and its bandwidth",
-                "At the left what the job marks of itself (nccl-inspector mark), where it does; at "
-                "the right the highest bus bandwidth, dashed between nodes.",
+                "Left axis: the throughput that the job marks (nccl-inspector mark). Right axis: "
+                "the highest bus bandwidth; dashed between nodes.",
                 "short",
                 [
                     Query(f"avg by (unit) ({marked})", "{{unit}}"),
@@ -287,9 +290,9 @@ def _attribution(own: str) -> Row:
             ),
             graph(
                 "Bandwidth and progress against its own past",
-                "From the recording rules; from about half an hour of a job on. Network down and "
-                "node level: the network. Both level and progress down: outside NCCL, or a "
-                "straggler.",
+                "From the recording rules, after about half an hour of a job. If bandwidth fell on "
+                "the network and not within nodes, the network is the cause. If bandwidth is level "
+                "and progress fell, the cause is outside NCCL, or a straggler.",
                 "percentunit",
                 [
                     Query(f"job:nccl_bandwidth:ratio{{{own}}}", "bandwidth, {{scope}}"),
@@ -310,15 +313,16 @@ def _missing(own: str) -> Row:
         [
             graph(
                 "Events not measured",
-                "By reason; packaging/doc/metrics.md says what each means.",
+                "By reason. packaging/doc/metrics.md says what each reason means.",
                 "suffix: events/s",
                 [Query(f"sum by (reason) ({dropped})", "{{reason}}")],
                 8,
             ),
             graph(
                 "Share of operations timed",
-                "Below 1 where timing all would cost more than the budget, of the process with the "
-                "least; and the share of the time in which the site's switch kept it silent.",
+                "Solid: for the process with the smallest share; below 1 if timing all would cost "
+                "more than the budget. Dashed: part of the time in which a process measured "
+                "nothing, because of the kill switch, a denied NCCL, or RCCL.",
                 "percentunit",
                 [
                     Query(f"min(nccl_inspector_sampling_ratio{{{own}}})", "timed"),
@@ -328,7 +332,7 @@ def _missing(own: str) -> Row:
             ),
             graph(
                 "Cost",
-                "CPU time of the plugin's own threads, and time inside NCCL's calls; of the "
+                "CPU time of the plugin's own threads, and its time inside NCCL's calls, for the "
                 "process with the most, as part of one core.",
                 "percentunit",
                 [

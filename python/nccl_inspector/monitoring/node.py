@@ -24,20 +24,20 @@ def _overview(own: str, site: Site) -> Row:
         [
             listing(
                 "Jobs",
-                "Measured jobs on this node at present.",
+                "Measured jobs that run on this node now.",
                 f"count by ({', '.join(columns)}) (nccl_inspector_job_info{{{own}}})",
                 columns,
                 width=9,
                 height=4,
                 link=("Job", link_to("nccl-job", "job", "Job")),
             ),
-            number("Last pass", "Since the agent last looked.", "s",
+            number("Last pass", "Time since the agent's last pass.", "s",
                    f"max(time() - {agent}_last_pass_timestamp_seconds{{{own}}})", 3),
             number("To collect", "Ended jobs whose measurements are not collected yet.",
                    "short", f"max({agent}_ended_jobs_waiting{{{own}}})", 3),
-            number("Processes lost", "That died without finalizing, since the agent began.",
+            number("Processes lost", "Died without finalizing since the agent started.",
                    "short", f"max({agent}_ranks_lost_total{{{own}}})", 3),
-            number("Files refused", "Since the agent began.", "short",
+            number("Files refused", "Files refused since the agent started.", "short",
                    f"sum({agent}_rejected_files_total{{{own}}}) or vector(0)", 3),
             number("Switched off", "1 while the kill switch keeps jobs from being measured.",
                    "short", f"max({agent}_disabled{{{own}}})", 3),
@@ -60,25 +60,25 @@ def _gpus(own: str, site: Site) -> Row:
         [
             graph(
                 "Bus bandwidth",
-                "Highest of a GPU's collectives, waiting for late ranks included.",
+                "Highest bus bandwidth of a GPU's collectives. Waiting for late ranks is included.",
                 "GBs",
                 [Query(highest_bandwidth(own, of_gpu), name)],
             ),
             graph(
                 "Time in collectives",
-                "Part of the wall-clock time; several at once add up.", "percentunit",
+                "Part of the wall-clock time. Collectives at the same time add up.", "percentunit",
                 [total("nccl_collective_busy_seconds_total")],
             ),
             graph(
                 "How long the others wait for it",
-                "Part of the wall-clock time, from the recording rules: in the communicator that "
-                "waits for this GPU most. Below zero: it waits for others.",
+                "Part of the wall-clock time, for the communicator that waits for this GPU most; "
+                "from the recording rules. Below zero: the GPU waits for others.",
                 "percentunit",
                 [highest("rank:nccl_collective_late:ratio")],
             ),
             graph(
                 "Oldest operation in flight",
-                "Of the collectives of all communicators of a GPU.",
+                "Age of the oldest collective of all communicators of a GPU.",
                 "s",
                 [highest("nccl_collective_inflight_seconds")],
             ),
@@ -108,18 +108,18 @@ def _agent(own: str, site: Site) -> Row:
     return Row(
         "Measuring",
         [
-            graph("Duration of the agent's pass", "How long it took to publish and collect.", "s",
+            graph("Duration of the agent's pass", "Time to publish and collect.", "s",
                   [Query(f"max({pass_s})", "pass")], 6),
             graph(
                 "Files refused",
-                "By reason.",
+                "Files of jobs that the agent refused, by reason.",
                 "suffix: files/s",
                 [Query(f"sum by (reason) ({refused} or {none})", "{{reason}}")],
                 6,
             ),
-            graph("Series", "What the jobs here have in Prometheus, by job.", "short",
+            graph("Series", "Series of this node in Prometheus, by job.", "short",
                   [Query(series, f"job {{{{{job}}}}}")], 6),
-            graph("CPU time of the plugin's threads", "As part of one core, of a job's processes.",
+            graph("CPU time of the plugin's threads", "Part of one core, for each job.",
                   "percentunit", [Query(f"sum by ({job}) ({cost})", f"job {{{{{job}}}}}")], 6),
         ],
     )  # fmt: skip
@@ -131,7 +131,7 @@ def node_dashboard(site: Site) -> Dashboard:
     return Dashboard(
         "nccl-node",
         "NCCL node",
-        "What the jobs of one node do in NCCL, and how the node agent fares.",
+        "What the jobs of one node do in NCCL, and whether the node agent is well.",
         [
             Variable("cluster", "Cluster", jobs, site["label_cluster"]),
             Variable("node", "Node", f"{jobs}{{{of_cluster(site)}}}", site["label_node"]),

@@ -17,10 +17,10 @@ _HEAD = """\
 
 <!-- Made by `make pages` from python/nccl_inspector/model/rules.py: change that. -->
 
-Every finding of a report has one of these ids: the key `rule` in `--json`. An id does not change
-between releases. `nccl-inspector explain ID` prints what this page says of it. [How the report
-judges](report.md#how-the-verdict-is-reached) says what decides whether there is such a finding,
-and how severe it is.
+Every finding of a report has one of these ids, in `--json` as the key `rule`. An id does not change
+between releases. `nccl-inspector explain ID` prints what this page says about it. [How the report
+judges](report.md#how-the-verdict-is-reached) says when there is such a finding, and how severe it
+is.
 """
 
 
@@ -35,7 +35,7 @@ def _table() -> Iterator[str]:
         severity = _SEVERITIES[one.severity] + (" \\*" if one.otherwise else "")
         yield f"| [`{one.id}`](#{one.id}) | {severity} | {one.summary} |"
     yield ""
-    yield "\\* It depends: the finding's section below says on what."
+    yield "\\* It depends on the case: see the section of the finding."
 
 
 def _section(rule: Rule) -> Iterator[str]:

@@ -17,8 +17,8 @@ NOT_FOUND, NOT_EXECUTABLE, BY_SIGNAL = 127, 126, 128  # as a shell says it
 def measured(environ: Mapping[str, str], profiler: Path, boxes: Path) -> dict[str, str]:
     """Return the environment of a command whose processes leave their boxes in that directory.
 
-    The variables are in packaging/doc/internals.md. NCCL's own lines and the site's setting are
-    not touched.
+    packaging/doc/internals/plugin-variables.md says what each variable does. Variables of NCCL
+    itself and those that the site has set are not touched.
     """
     return {
         **environ,
