@@ -87,7 +87,7 @@ function Bars({ panel, series, width, height }) {
 
 function Body({ panel, series, width, height }) {
   if (series.length === 0) {
-    return <div style={{ padding: 16, color: theme.colors.text.secondary }}>No data</div>;
+    return <div style={{ padding: 16, color: theme.colors.text.secondary }}>{panel.fieldConfig.defaults.noValue ?? 'No data'}</div>;
   }
   switch (panel.type) {
     case 'timeseries':

@@ -2,6 +2,7 @@
 """The dashboard of one job."""
 
 from nccl_inspector.monitoring.panels import (
+    GBS,
     Dashboard,
     Panel,
     Query,
@@ -101,8 +102,9 @@ def _collective(own: str) -> Row:
                 f"$collective, {scope}: bus bandwidth",
                 "Bandwidth of the rank that came last and so did not wait: the transfer alone. "
                 "Median over communicators of one name. There is no line while none completed.",
-                "GBs",
+                GBS,
                 [Query(transfer_bandwidth(f"{base}, {nodes}"), "{{message_size}} {{comm_name}}")],
+                empty="No such communicator, or no times with this NCCL",
             )
         )
     for scope, nodes in _SCOPES:
@@ -166,6 +168,7 @@ def _ranks(own: str, site: Site) -> Row:
                         f"{{{{{node}}}}} {{{{gpu}}}}, rank {{{{rank}}}} of {{{{comm_name}}}}",
                     )
                 ],
+                empty="Nobody waits for one rank for 1 % of the time",
             ),
             bars(
                 "Least time in collectives",
@@ -192,16 +195,17 @@ def _everything(own: str) -> Row:
                 "Collectives: highest bus bandwidth",
                 "With waiting. 0 nodes means that the number is not known, as with NCCL before "
                 "2.27. Such communicators are in no panel for NVLink or for the network.",
-                "GBs",
+                GBS,
                 [Query(bandwidth, "{{collective}} {{comm_name}}, {{n_nodes}} nodes")],
                 8,
             ),
             graph(
                 "Sends and Recvs: highest bandwidth",
                 "With waiting.",
-                "GBs",
+                GBS,
                 [Query(f"{p2p}{RATE}))", "{{p2p_operation}} {{comm_name}}")],
                 8,
+                "No Sends and Recvs",
             ),
             graph(
                 "Sends and Recvs: bytes",
@@ -278,15 +282,22 @@ def _attribution(own: str) -> Row:
         "Why it is slower",
         [
             graph(
-                "The job's throughput and its bandwidth",
-                "Left axis: the throughput that the job marks (nccl-inspector mark). Right axis: "
-                "the highest bus bandwidth; dashed between nodes.",
+                "The job's own throughput",
+                "What the job says of itself: nccl-inspector mark, or its output.",
                 "short",
+                [Query(f"avg by (unit) ({marked})", "{{unit}}")],
+                8,
+                "This job tells no throughput (nccl-inspector mark)",
+            ),
+            graph(
+                "Highest bus bandwidth",
+                "Of any rank, by collective; dashed between nodes.",
+                GBS,
                 [
-                    Query(f"avg by (unit) ({marked})", "{{unit}}"),
-                    Query(nvlink, "{{collective}} in a node", right="GBs"),
-                    Query(network, "{{collective}} between nodes", dashed=True, right="GBs"),
+                    Query(nvlink, "{{collective}} in a node"),
+                    Query(network, "{{collective}} between nodes", dashed=True),
                 ],
+                8,
             ),
             graph(
                 "Bandwidth and progress against its own past",
@@ -298,6 +309,8 @@ def _attribution(own: str) -> Row:
                     Query(f"job:nccl_bandwidth:ratio{{{own}}}", "bandwidth, {{scope}}"),
                     Query(f"job:nccl_progress:ratio{{{own}}}", "progress by {{by}}", dashed=True),
                 ],
+                8,
+                "No baseline yet: it takes half an hour of a job",
             ),
         ],
     )  # fmt: skip

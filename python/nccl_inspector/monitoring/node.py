@@ -2,6 +2,7 @@
 """The dashboard of one node."""
 
 from nccl_inspector.monitoring.panels import (
+    GBS,
     Dashboard,
     Query,
     Row,
@@ -61,7 +62,7 @@ def _gpus(own: str, site: Site) -> Row:
             graph(
                 "Bus bandwidth",
                 "Highest bus bandwidth of a GPU's collectives. Waiting for late ranks is included.",
-                "GBs",
+                GBS,
                 [Query(highest_bandwidth(own, of_gpu), name)],
             ),
             graph(

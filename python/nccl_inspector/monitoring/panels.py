@@ -6,30 +6,33 @@ would carry for three files; the tests use it to check what is made here.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 Json = dict[str, Any]
 
 SCHEMA = 39
 COLUMNS = 24
+GBS = "suffix: GB/s"  # Grafana's own unit for it would turn into MB/s on the same axis
 DATASOURCE: Json = {"type": "prometheus", "uid": "${datasource}"}
 _TITLE_HEIGHT = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One expression of a panel; `right`: on an axis at the right, with that unit."""
+    """One expression of a panel."""
 
     expr: str
     legend: str = ""
     dashed: bool = False
-    right: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A panel before it has its place; `unit` is one of Grafana's ids of units."""
+    """A panel before it has its place; `unit` is one of Grafana's ids of units.
+
+    `empty`: what the panel shows where there are no series.
+    """
 
     kind: str
     title: str
@@ -39,6 +42,7 @@ class Panel:
     width: int
     height: int = 8
     extra: Json = field(default_factory=dict)  # merged into the panel
+    empty: str = "No data in this time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +77,12 @@ class Dashboard:
     rows: Sequence[Row]
 
 
-def graph(title: str, about: str, unit: str, queries: Sequence[Query], width: int = 12) -> Panel:
+def graph(
+    title: str, about: str, unit: str, queries: Sequence[Query], width: int = 12, empty: str = ""
+) -> Panel:
     """Return a panel with lines over time."""
-    return Panel("timeseries", title, about, unit, queries, width)
+    panel = Panel("timeseries", title, about, unit, queries, width)
+    return replace(panel, empty=empty) if empty else panel
 
 
 def number(title: str, about: str, unit: str, expr: str, width: int = 4) -> Panel:
@@ -139,8 +146,6 @@ def _overrides(panel: Panel) -> list[Json]:
         properties: Json = {}
         if query.dashed:
             properties["custom.lineStyle"] = {"fill": "dash", "dash": [8, 6]}
-        if query.right:
-            properties |= {"custom.axisPlacement": "right", "unit": query.right}
         if properties:
             found.append(_override(ref, "byFrameRefID", properties))
     return found
@@ -171,7 +176,8 @@ def _targets(panel: Panel, interval: str) -> list[Json]:
 _CALC = {"calcs": ["lastNotNull"], "fields": "", "values": False}
 _OPTIONS: dict[str, Json] = {
     "timeseries": {
-        "legend": {"calcs": [], "displayMode": "list", "placement": "bottom", "showLegend": True},
+        # At the side: below the lines Grafana cuts it after three rows.
+        "legend": {"calcs": [], "displayMode": "list", "placement": "right", "showLegend": True},
         "tooltip": {"mode": "multi", "sort": "desc"},
     },
     "stat": {
@@ -216,6 +222,7 @@ def _panel_json(panel: Panel, number_: int, place: Json, interval: str) -> Json:
         "color": color,
         "custom": _CUSTOM.get(panel.kind, {}),
         "thresholds": {"mode": "absolute", "steps": steps},
+        "noValue": panel.empty,
         "unit": panel.unit,
     }
     # A ratio of 0 often is 1e-16 by arithmetic; on the axis of a graph Grafana chooses better.
