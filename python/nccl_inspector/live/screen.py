@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines drawn in place on a terminal, by plain ANSI; afterwards it is as it was before."""
+"""Draw lines in place on a terminal with plain ANSI codes, and restore the terminal afterwards."""
 
 import os
 import shutil
@@ -13,16 +13,16 @@ from nccl_inspector.live.model import Kind
 from nccl_inspector.live.table import Line
 from nccl_inspector.system.wakeup import Wakeup
 
-_ENTER = "\x1b[?1049h\x1b[?25l\x1b[H\x1b[2J"  # the other screen, no cursor, empty
+_ENTER = "\x1b[?1049h\x1b[?25l\x1b[H\x1b[2J"  # alternate screen, no cursor, cleared
 _LEAVE = "\x1b[?25h\x1b[?1049l"
 _BOLD, _RED, _YELLOW, _PLAIN = "\x1b[1m", "\x1b[31m", "\x1b[33m", "\x1b[0m"
 _BAD = (Kind.LOST, Kind.STOPPED, Kind.HUNG)
 
-Draw = Callable[[int], Sequence[Line]]  # the lines for so many columns
+Draw = Callable[[int], Sequence[Line]]  # returns the lines for a number of columns
 
 
 def can_redraw() -> bool:
-    """Tell whether stdout is a terminal that can go back to where it was."""
+    """Tell whether stdout is a terminal that can move its cursor."""
     return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
@@ -40,7 +40,7 @@ def _painted(line: Line, colour: bool) -> str:
 
 
 def fit(lines: Sequence[Line], rows: int) -> list[Line]:
-    """Return as many lines as there are rows; the last then says how many are not there."""
+    """Return at most `rows` lines; if there are more, the last says how many are missing."""
     if len(lines) <= rows:
         return list(lines)
     return [*lines[: rows - 1], Line(f"({len(lines) - rows + 1} lines more: a higher terminal)")]
@@ -60,7 +60,7 @@ def _end(number: int, _frame: FrameType | None) -> None:
 
 @contextmanager
 def _own_screen() -> Iterator[Wakeup]:
-    """Give what is woken by a signal."""
+    """Switch to the alternate screen, and give what wakes up on a signal."""
     wakeup = Wakeup()
     signal.signal(signal.SIGWINCH, lambda *_: None)
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -75,9 +75,9 @@ def _own_screen() -> Iterator[Wakeup]:
 
 
 def watch(look: Callable[[], Draw], interval_s: float) -> None:
-    """Draw what `look` gives, again each interval and when the terminal's size changes.
+    """Draw what `look` returns, again at each interval and when the terminal's size changes.
 
-    Ends with Ctrl-C, or with an error of `look`; the terminal is as before then.
+    It ends with Ctrl-C, or with an error of `look`; the terminal is restored in both cases.
     """
     colour = has_colour()
     try:
@@ -92,7 +92,7 @@ def watch(look: Callable[[], Draw], interval_s: float) -> None:
 
 
 def print_once(lines: Sequence[Line]) -> None:
-    """Print the lines, in colour where stdout is a terminal."""
+    """Print the lines, in colour if stdout is a terminal."""
     colour = has_colour()
     for line in lines:
         sys.stdout.write(_painted(line, colour) + "\n")

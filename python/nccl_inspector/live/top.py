@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `nccl-inspector top`: look, and show what was seen, once or again and again."""
+"""The command `nccl-inspector top`: look and show the result, once or repeatedly."""
 
 import json
 import shutil
@@ -15,11 +15,11 @@ from nccl_inspector.live.screen import Draw, can_redraw, print_once, watch
 from nccl_inspector.live.table import Line, render
 
 INTERVAL_S, PROMETHEUS_INTERVAL_S = 2.0, 10.0
-WIDE_COLUMNS = 200  # where nobody says how wide it is
+WIDE_COLUMNS = 200  # if the width is not known
 
 
 class Source(Protocol):
-    """What can be looked at again and again."""
+    """Something that can be looked at repeatedly."""
 
     def look(self) -> View:
         """Return what the jobs do now."""
@@ -27,7 +27,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the command was asked for."""
+    """The command's arguments."""
 
     job_id: int | None
     interval_s: float
@@ -36,7 +36,7 @@ class Wish:
 
 
 def _is_complete(view: View, source: Source) -> bool:
-    """Tell whether a view has its rates; boxes need two looks."""
+    """Tell whether a view has its rates; boxes need two looks for them."""
     return view.span_s is not None or not isinstance(source, NodeView)
 
 
@@ -53,7 +53,7 @@ def _lines(view: View, wish: Wish, columns: int) -> Sequence[Line]:
 
 
 def run_top(source: Source, wish: Wish) -> bool:
-    """Show what the jobs do; False: asked for one job, and it is not there.
+    """Show what the jobs do; return False if one job was asked for and does not exist.
 
     Raises:
         InspectorError: there is no run directory, or the Prometheus does not answer.
