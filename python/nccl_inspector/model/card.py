@@ -175,7 +175,7 @@ class Job:
     switches_used: tuple[str, ...] = ()  # leaf switches or blocks that its nodes are in
     components: tuple[Component, ...] = ()  # those of het_components
     uid: int | None = None
-    script: str = ""  # fingerprint of the submitted script: equal for equal scripts
+    script: str = ""  # fingerprint of user and submit line: equal for the same script
     by_slurm: bool = True  # False: job_id is the process id of `nccl-inspector run`; 0: not known
 
     @property
