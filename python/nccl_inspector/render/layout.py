@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines of a report for a terminal: 100 columns of plain ASCII, and what each is painted with."""
+"""Lines of a report for a terminal: 100 columns of plain ASCII, and the colour of each."""
 
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ _TEXT_CHARS_MAX = 1 << 18  # of one paragraph
 
 
 class Paint(Enum):
-    """What a line is painted with: an ANSI sequence; none for plain ones."""
+    """The colour of a line, as an ANSI sequence; empty for a plain line."""
 
     PLAIN = ""
     TITLE = "\x1b[1m"
@@ -26,7 +26,7 @@ class Paint(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line, without its end."""
+    """One line, without its line end."""
 
     text: str
     paint: Paint = Paint.PLAIN
@@ -35,9 +35,12 @@ class Line:
 def paragraph(
     first: str, text: str, paint: Paint = Paint.PLAIN, indent: int | None = None
 ) -> Iterator[Line]:
-    """Return text behind its first words; `indent`: of the further lines, else as long as those."""
+    """Yield the lines of a text after its first words.
+
+    `indent`: of the further lines; None: the length of the first words.
+    """
     further = " " * (len(first) if indent is None else indent)
-    # Before it is wrapped, for a tab or a line's end would be a place to wrap at.
+    # Made plain before wrapping, because a tab or line end would be a place to wrap.
     safe = cut(plain(text), _TEXT_CHARS_MAX)
     lines = textwrap.wrap(
         safe, COLUMNS, initial_indent=first, subsequent_indent=further, break_on_hyphens=False
@@ -48,7 +51,7 @@ def paragraph(
 
 
 def bullet(text: str) -> Iterator[Line]:
-    """Return one thing of a list."""
+    """Return the lines of one item of a list."""
     return paragraph(" ", text, indent=3)
 
 
@@ -72,7 +75,7 @@ def _table(grid: Grid) -> Iterator[Line]:
 
 
 def section(grid: Grid) -> list[Line]:
-    """Return a section; nothing when there is nothing in it."""
+    """Return the lines of a section; none if it is empty."""
     if not grid.rows and not grid.lines:
         return []
     first = f"{grid.title}  " if grid.about else grid.title
@@ -83,7 +86,7 @@ def section(grid: Grid) -> list[Line]:
 
 
 def join(blocks: Sequence[Sequence[Line]], colour: bool) -> str:
-    """Return the text of all blocks that have lines, an empty one between two."""
+    """Return the text of all blocks that have lines, with an empty line between two."""
     return (
         "\n\n".join(
             "\n".join(_painted(line, colour) for line in block) for block in blocks if block

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job's time line in characters, and in steps for a chart."""
+"""A job's time line drawn with characters, and its tracks for the charts."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,13 +23,13 @@ _LEGEND = (
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """A series of the time line, whatever it is of."""
+    """A series of the time line: bandwidth or throughput."""
 
     name: str
     unit: str
     values: tuple[float | None, ...]
     baseline: float | None
-    slow: tuple[Degradation, ...]  # its own; of a throughput those of all series
+    slow: tuple[Degradation, ...]  # its own; for a throughput, those of all series
 
 
 def _baseline(values: Sequence[float | None]) -> float | None:
@@ -58,7 +58,7 @@ def _of_throughput(one: Throughput, line: TimeLine) -> Track:
 def tracks(line: TimeLine, shown: int) -> list[Track]:
     """Return the throughput, the slow series, then the first of each transport class.
 
-    `shown`: at most so many series besides the throughput.
+    `shown`: the most series besides the throughput.
     """
     slow = {(d.communicator, d.func, d.size_class) for d in line.degradations}
     first: dict[str, Series] = {}
@@ -82,7 +82,7 @@ def _mark(value: float | None, baseline: float) -> str:
 
 
 def _step_s(line: TimeLine) -> int:
-    """Return how long a character is: a round time, and a multiple of the windows' length."""
+    """Return the seconds of one character: a round time and a multiple of the windows' length."""
     least = line.windows * line.window_s / (_ACROSS * _LINES_MAX)
     fits = (step for step in _STEPS_S if step >= least and step % line.window_s == 0)
     return next(fits, line.window_s * max(1, -(-int(least) // line.window_s)))
@@ -114,7 +114,7 @@ def _drawn(track: Track, line: TimeLine, step_s: int) -> Iterator[Line]:
 
 
 def said_slow(one: Degradation, names: dict[str, str]) -> str:
-    """Return a degradation as a sentence; `names`: of communicators by id."""
+    """Return a sentence about a degradation; `names`: of communicators by id."""
     explained = (
         f", which explains {percent(one.explained_share)} of the dip in throughput"
         if one.explained_share is not None
@@ -130,7 +130,7 @@ def said_slow(one: Degradation, names: dict[str, str]) -> str:
 
 
 def slow_lines(card: Card, limits: Limits) -> Iterator[str]:
-    """Return a line for each degradation."""
+    """Yield a line for each degradation."""
     names = {one.id: one.name for one in card.communicators}
     found = card.timeline.degradations
     for one in found[: limits.periods]:
@@ -140,7 +140,7 @@ def slow_lines(card: Card, limits: Limits) -> Iterator[str]:
 
 
 def draw_timeline(card: Card, limits: Limits) -> list[Line]:
-    """Return the section TIMELINE; none when the job has no time line."""
+    """Return the section TIMELINE; empty if the job has no time line."""
     line = card.timeline
     if not line.windows or not line.window_s:
         return []
