@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The errors of the package: each is one line that a user may see."""
+"""The errors of the package; the text of each is one line that a user may see."""
 
 
 class InspectorError(Exception):
-    """Something that the user or administrator can act on; the text is written for him."""
+    """A problem that the user or administrator can fix; the text is written for that reader."""
 
 
 class RefusedError(InspectorError):
-    """Input of a job that is not taken.
+    """Input of a job that is not accepted.
 
-    `reason` is one of a fixed set of words (it becomes a label's value); the
-    text may say more and holds only printable ASCII.
+    `reason` is one of a fixed set of words, because it becomes a label's value. The text may say
+    more; it holds printable ASCII only.
     """
 
     def __init__(self, reason: str, detail: str = "") -> None:

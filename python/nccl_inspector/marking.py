@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job tells how fast it is, in its own unit: one small file in its `raw/`, the last one counts.
+"""Let a job tell its throughput in a unit of its own; only the last value counts.
 
 In a training loop, on any rank (each node shows its own; that of rank 0 is enough):
 
     from nccl_inspector import mark
     mark(314.0, "TFLOP/s/GPU")
 
-This file needs nothing but Python's own library, so that it may also be copied into a container.
+The value is one small file in the job's `raw/`. This module needs only Python's standard library,
+so that it can also be copied into a container.
 """
 
 import math
@@ -26,15 +27,15 @@ RUN_DIR = "/run/nccl-inspector"
 
 
 class MarkError(ValueError):
-    """What cannot be marked, or where nothing can; one line."""
+    """A value that cannot be marked, or no place to write it to; the text is one line."""
 
 
 def mark(throughput: float, unit: str = "TFLOP/s/GPU") -> bool:
-    """Tell the job's throughput; False when it could not be told, and nothing else happens.
+    """Tell the job's throughput; return False if that was not possible.
 
-    It never raises, because training must not end for a figure, and takes well below a
-    millisecond: a file on a tmpfs. `throughput`: a number, not a tensor, whose value would
-    have to be waited for.
+    It never raises, because a figure must not end a training. It takes well below a millisecond: it
+    writes a file on a tmpfs. `throughput` must be a number, not a tensor: reading a tensor's value
+    would wait for the GPU.
     """
     try:
         write_mark(throughput, unit, mark_dir(os.environ))
@@ -44,10 +45,10 @@ def mark(throughput: float, unit: str = "TFLOP/s/GPU") -> bool:
 
 
 def mark_dir(environ: Mapping[str, str], run_dir: str = RUN_DIR) -> Path:
-    """Return where the job's files are.
+    """Return the directory for the job's files.
 
     Raises:
-        MarkError: this is no job.
+        MarkError: the process is not in a job.
     """
     told = environ.get("NCCL_INSPECTOR_RUN_DIR", "")
     if told.startswith("/"):
@@ -59,10 +60,10 @@ def mark_dir(environ: Mapping[str, str], run_dir: str = RUN_DIR) -> Path:
 
 
 def check_mark(throughput: object, unit: object) -> float:
-    """Return the number.
+    """Return the throughput as a float.
 
     Raises:
-        MarkError: it is none that can be published, or the unit is unknown.
+        MarkError: it is not a number from 0 to THROUGHPUT_MAX, or the unit is unknown.
     """
     if unit not in UNITS:
         raise MarkError(f"unknown unit {str(unit)[:40]!r}; known: {', '.join(UNITS)}")
@@ -78,11 +79,11 @@ def check_mark(throughput: object, unit: object) -> float:
 
 
 def write_mark(throughput: object, unit: object, directory: Path) -> None:
-    """Write the file beside itself, then rename.
+    """Write a file beside the mark, then rename it.
 
     Raises:
-        MarkError: bad input.
-        OSError: the directory is not there, or takes nothing.
+        MarkError: the throughput or the unit is not valid.
+        OSError: the directory does not exist or cannot be written.
     """
     text = f"throughput={check_mark(throughput, unit)!r}\nunit={unit}\nend\n"
     beside = directory / f".{MARK_FILE}.{os.getpid()}.tmp"

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The service on each node: it publishes the metrics of jobs and collects the ended ones."""
+"""The service on each node: it publishes the metrics of running jobs and collects ended ones."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of the series that a job's files hold the agent keeps, and how many it left out."""
+"""Choose which series of a job's files the agent keeps, and count those left out."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -11,39 +11,39 @@ from nccl_inspector.exposition.thinning import importance, series_bytes
 from nccl_inspector.system.atomic import replace_file
 from nccl_inspector.system.safe_files import read_owners
 
-# What counts against the job, in its directory: the next agent goes on with it.
+# File in the job's directory with the series that count against its limit, for the next agent.
 FILE = "series"
-# Why series are left out: the job has had too many different ones, or its share of the node's page
-# has no room for them.
+# Why series are left out. LIFE: the job has had too many different ones. SHARE: they do not fit
+# into its share of the node's page.
 LEFT_OUT = LIFE, SHARE = "life", "share"
 
 _Key = TypeVar("_Key")
 
 
 class Admission:
-    """What one job may have published: different series over its life, and bytes at a time."""
+    """What one job may publish: different series over its life, and bytes at one time."""
 
     def __init__(self, limit: int) -> None:
-        """Begin with a job that has published nothing; `limit`: of different series."""
+        """Start for a job that has published nothing; `limit`: the number of different series."""
         self._budget = SeriesBudget(limit)
-        self._bytes: dict[str, int] = {}  # kept of each source
+        self._bytes: dict[str, int] = {}  # kept for each source
         self.left_out: Counter[str] = Counter(dict.fromkeys(LEFT_OUT, 0))
 
     def take_up(self, job_fd: int) -> None:
-        """Go on with what an earlier agent has published of the job.
+        """Continue with what an earlier agent has published of the job.
 
         Raises:
-            RefusedError: what it left cannot be read.
+            RefusedError: the earlier agent's file cannot be read.
         """
         data = read_owners(FILE, FILE_BYTES_MAX, job_fd)
         if data is not None:
             self._budget.restore(data)
 
     def keep(self, job_fd: int) -> None:
-        """Write what the next agent must know, if it has changed.
+        """Write the file for the next agent, if it has changed.
 
         Raises:
-            OSError: it is not written, and is the next time.
+            OSError: it could not be written; the next call tries again.
         """
         if self._budget.is_changed:
             replace_file(job_fd, FILE, self._budget.encode(), 0o600)
@@ -56,10 +56,10 @@ class Admission:
         known: Mapping[_Key, Series],
         room_bytes: int,
     ) -> dict[_Key, Series]:
-        """Return those of a source's series that are kept; what is left out is counted.
+        """Return the series of a source that are kept, the most important first; count the others.
 
-        `known`: those that were kept of it before. `room_bytes`: for all sources of the job.
-        The most important ones are chosen first.
+        `known`: the series of this source that were kept before. `room_bytes`: for all sources of
+        the job together.
         """
         kept = {key: one for key, one in series.items() if key in known}
         if len(kept) == len(series) == len(known):
@@ -79,7 +79,7 @@ class Admission:
         return {key: one for key, one in series.items() if key in kept}
 
     def drop(self, sources: Iterable[str]) -> None:
-        """Forget the bytes of all other sources, which have gone; their series still count."""
+        """Forget the bytes of sources that are gone; their series still count against the limit."""
         kept = set(sources)
         self._bytes = {source: size for source, size in self._bytes.items() if source in kept}
 
@@ -89,5 +89,5 @@ class Admission:
         return self._budget.wants_look
 
     def look(self, series: Iterable[Series]) -> None:
-        """Note which series are there."""
+        """Note which series exist now."""
         self._budget.look(one.text for one in series)

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a process has not beaten, by our own clock: a step of the system's is no silence."""
+"""How long a process has not beaten, by our own clock, which nobody can set."""
 
 import time
 from collections.abc import Collection, Hashable
 from typing import NamedTuple
 
-# The writer thread beats each second; it has a low priority, so some are late.
+# The writer thread beats once a second, but has a low priority, so some beats are late.
 STOPPED_S = 15.0
 
 
 class Now(NamedTuple):
-    """A moment by both clocks."""
+    """A moment on both clocks."""
 
     real_ns: int  # Unix time
     monotonic_s: float
@@ -23,23 +23,23 @@ def now() -> Now:
 
 class _Beat(NamedTuple):
     tick: int
-    first_s: float  # monotonic: when this beat was first seen
-    aged_s: float  # how old it was then
-    latest_s: float  # monotonic: the latest look
+    first_s: float  # monotonic time at which this beat was first seen
+    aged_s: float  # its age at that time
+    latest_s: float  # monotonic time of the latest look
 
 
 class Beats:
-    """The last beat of every process that was looked at."""
+    """The last beat of each process that was looked at."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Start without any beats."""
         self._beats: dict[Hashable, _Beat] = {}
 
     def silent_s(self, who: Hashable, tick: int, real_ns: int, at: Now) -> float:
-        """Return how long ago the beat was whose tick and Unix time are given.
+        """Return how many seconds ago the beat was that has this tick and Unix time.
 
-        The Unix time counts at the first look only: afterwards a new beat is younger than the
-        look before.
+        Unix time only matters at the first look. Later, a new beat must be younger than the look
+        before.
         """
         before = self._beats.get(who)
         if before and before.tick == tick:
@@ -53,10 +53,10 @@ class Beats:
         return beat.aged_s + at.monotonic_s - beat.first_s
 
     def keep(self, known: Collection[Hashable]) -> None:
-        """Forget the others."""
+        """Forget all processes that are not in `known`."""
         for who in self._beats.keys() - set(known):
             del self._beats[who]
 
     def drop_before(self, latest_s: float) -> None:
-        """Forget those not looked at since (monotonic)."""
+        """Forget processes that were last looked at before this monotonic time."""
         self._beats = {who: one for who, one in self._beats.items() if one.latest_s >= latest_s}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turn the boxes of ended jobs into node summaries on shared storage, then delete them."""
+"""Turn the boxes of ended jobs into node summaries on shared storage, then delete the boxes."""
 
 import os
 import time
@@ -24,9 +24,10 @@ from nccl_inspector.system.write_as_user import (
     wait,
 )
 
-# How long a torn manifest is kept: its job cannot be known, but somebody may want to look.
+# How long a directory with a torn manifest is kept: its job is not known, but somebody may want to
+# look at it.
 TORN_S = 3600
-# One pass stops here, so that publishing goes on.
+# The longest time of one pass, so that publishing goes on.
 PASS_S = 5
 RETRY_FIRST_S, RETRY_LAST_S = 5, 600
 
@@ -35,44 +36,46 @@ _DONE_PREFIX = ".done-"
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """Ended jobs that a pass has left, by the reason."""
+    """Ended jobs that a pass has left, by reason."""
 
-    failed: int  # not handed over, to be tried again
-    untried: int  # there was no time for them, or none was left by the one at work
-    waiting: int  # for their processes, or a torn manifest for its hour
+    failed: int  # could not be handed over; will be tried again
+    untried: int  # there was no time left for them
+    waiting: int  # for their processes, or for the time to delete a torn manifest
 
     @property
     def overdue(self) -> int:
-        """How many should be gone."""
+        """How many should be gone by now."""
         return self.failed + self.untried
 
 
 @dataclass(frozen=True, slots=True)
 class _Retry:
-    due: float  # of time.monotonic()
+    due: float  # by time.monotonic()
     delay_s: int
 
 
 def _follows_held(ended: Ended, known: list[Ended], held: Collection[str]) -> bool:
-    """Whether one that ended earlier under the same id is held: its summary may have the name of
-    this one's, and the last that is handed over stays."""
+    """Tell whether an earlier directory of the same job id is held back.
+
+    Its summary may have the same file name, and the summary that is handed over last remains.
+    """
     before = known[: known.index(ended)]
     return any(one.job_id == ended.job_id and one.name in held for one in before)
 
 
 class Collector:
-    """The ended jobs of this node, one handed over at a time."""
+    """The ended jobs of this node; one at a time is handed over."""
 
     def __init__(
         self, run_fd: int, config: Config, tally: Tally, at_work: AtWork, *, watching: bool = False
     ) -> None:
         """Open `ended` below the run directory.
 
-        `watching`: what waits ages by our own watch, which no setting of the clock changes.
-        A collector of one pass only has the time in the directory's name.
+        `watching`: the waiting time of a job is measured by our own clock, which nobody can set. A
+        collector for a single pass only has the time in the directory's name.
 
         Raises:
-            OSError: it is not there.
+            OSError: there is no such directory.
         """
         self._ended_fd = open_directory("ended", run_fd)
         self._config = config
@@ -80,18 +83,18 @@ class Collector:
         self._retries: dict[str, _Retry] = {}
         self._working: tuple[Ended, Child] | None = None
         self._cut_short = False
-        self._waiting: set[str] = set()  # names that the last pass found not to be due yet
+        self._waiting: set[str] = set()  # names that were not due yet in the last pass
         self._reading: Reading | None = None
         self._watching = watching
         self._at_work = at_work
         self._first_seen: dict[str, float] = {}  # of time.monotonic(), by name
-        self._done: set[str] = set()  # dealt with, still under their names
+        self._done: set[str] = set()  # done, but not renamed yet
         self._deadline = 0.0
         self._answered: list[int] = []
         self._said_no_acl = False
 
     def configure(self, config: Config) -> None:
-        """Work by another configuration from now on."""
+        """Use another configuration from now on."""
         self._config = config
 
     def close(self) -> None:
@@ -101,23 +104,23 @@ class Collector:
 
     @property
     def wants_more(self) -> bool:
-        """Whether the last pass ended for want of time, and not because storage hangs."""
+        """Whether the last pass ended because its time was up, and not because storage hangs."""
         return self._cut_short and self._working is None
 
     def left(self) -> Left:
-        """Return what the last pass has left."""
+        """Return the jobs that the last pass has left."""
         names = {ended.name for ended in self._list()}
         failed, waiting = names & self._retries.keys(), names & self._waiting
         return Left(len(failed), len(names - failed - waiting), len(waiting))
 
     def jobs(self) -> set[int]:
-        """Return the ids of the jobs that wait."""
+        """Return the ids of the waiting jobs."""
         return {ended.job_id for ended in self._list()}
 
     def run_pass(self, wait_s: float, held: Collection[str] = ()) -> int:
-        """Collect what is due, wait up to `wait_s` for each child; return how many are left.
+        """Collect what is due, waiting up to `wait_s` for a child; return how many jobs are left.
 
-        `held`: names that somebody else still writes to, so that they are not due.
+        `held`: names that somebody else still writes to; they are not due.
         """
         self._deadline = time.monotonic() + PASS_S
         self._answered = reap(self._answered)
@@ -147,13 +150,13 @@ class Collector:
         return sorted(waiting, key=lambda ended: (ended.end_s, ended.name))
 
     def _age_s(self, ended: Ended) -> float:
-        """Return how long the job has waited here; below 0 when the clock was set back."""
+        """Return how many seconds the job has waited here; negative if the clock was set back."""
         if self._watching:
             return time.monotonic() - self._first_seen[ended.name]
         return time.time() - ended.end_s
 
     def _due(self, known: list[Ended]) -> list[Ended]:
-        """Return the jobs to try, the one that is half read first."""
+        """Return the jobs to try; one that was partly read comes first."""
         half = self._reading.ended.name if self._reading else ""
         now = time.monotonic()
         due = [
@@ -164,7 +167,7 @@ class Collector:
         return sorted(due, key=lambda ended: ended.name != half)
 
     def _try(self, ended: Ended, wait_s: float) -> bool:
-        """Collect one directory; False when it, or its child, is still at work."""
+        """Collect one directory; return False if the work, or its child, is not finished."""
         try:
             made = self._read(ended)
             if made is None:
@@ -185,11 +188,11 @@ class Collector:
         return self._finish(wait_s)
 
     def _read(self, ended: Ended) -> Made | None:
-        """Return the summary of a job, None when the pass ends before it is whole.
+        """Return the summary of a job, or None if the pass ends before it is complete.
 
         Raises:
             RefusedError: there is no manifest that can be trusted.
-            NotYetError: processes are still at work.
+            NotYetError: processes of the job are still running.
         """
         if self._reading and self._reading.ended != ended:
             self._reading = None
@@ -230,12 +233,12 @@ class Collector:
         self._tally.say(ended.job_id, f"its summary is not handed over, will try again: {why}")
 
     def _discard(self, ended: Ended) -> None:
-        """Remove a directory that is dealt with; from here on it is never summarized again."""
+        """Remove a directory that is done; from now on it is never summarized again."""
         self._done.add(ended.name)
         self._remove_done()
 
     def _remove_done(self) -> None:
-        """Remove what is dealt with; what cannot be removed is tried again in the next pass."""
+        """Remove directories that are done; the next pass tries again if one cannot be removed."""
         for name in sorted(self._done):
             with suppress(OSError):
                 os.rename(
@@ -252,7 +255,7 @@ class Collector:
                     remove_tree(name, self._ended_fd)
 
     def _finish(self, wait_s: float) -> bool:
-        """Wait for the child at work; False when it still is."""
+        """Wait for the running child; return False if it still runs."""
         if self._working is None:
             return True
         ended, child = self._working

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is kept of processes that ended while their job goes on, so that their boxes can go.
+"""What is kept of processes that ended while their job goes on, so that their boxes can be deleted.
 
-On disk it is `jobs/<id>/condensed`, the agent's own: of each process a line of JSON (its box's name
-and stamp, the task of a job array, how long the block is), then its block of the node summary. A
-box takes 2.9 MiB, its block some kilobytes. What an agent that was killed has left half written is
-overwritten by the next.
+It is the agent's own file `jobs/<id>/condensed`. For each process it has a line of JSON (its box's
+name and stamp, the task of a job array, the length of the block), then the process's block of the
+node summary. A box takes 2.9 MiB, its block some kilobytes. If an agent was killed while writing,
+the next one overwrites the incomplete end.
 """
 
 import os
@@ -18,9 +18,10 @@ from nccl_inspector.system.checked_json import Checks, dump
 from nccl_inspector.system.safe_files import Stamp, read_owners
 
 FILE = "condensed"
-# Of one user's jobs on this node. A short step's process has 3 KiB; the tmpfs is everybody's.
+# For one user's jobs on this node. The process of a short step takes 3 KiB, but all share the
+# tmpfs.
 CONDENSED_BYTES_MAX = 32 << 20
-CONDENSED_MAX = 7936  # the summary takes 256 more (summary.PROCESSES_MAX)
+CONDENSED_MAX = 7936  # the summary has room for 256 more (codec.PROCESSES_MAX)
 
 _LINE_BYTES_MAX = 1024
 _load = Checks("bad_condensed").load
@@ -28,7 +29,7 @@ _load = Checks("bad_condensed").load
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What is said of one process; the stamp is hostile.stamp_of its box."""
+    """The facts about one process; the stamp is safe_files.stamp_of its box."""
 
     name: str
     mtime_ns: int
@@ -39,13 +40,13 @@ class Line:
 
     @property
     def stamp(self) -> Stamp:
-        """Tell its box from every other one."""
+        """The stamp, which identifies the box."""
         return self.mtime_ns, self.size, self.inode
 
 
 @dataclass(frozen=True, slots=True)
 class Condensed:
-    """A job's record: the whole processes, and where they end in the file."""
+    """A job's record: the complete processes, and where they end in the file."""
 
     lines: tuple[Line, ...] = ()
     blocks: tuple[bytes, ...] = ()
@@ -53,7 +54,7 @@ class Condensed:
 
 
 def _take_line(data: bytes, at: int) -> tuple[Line, int] | None:
-    """Return a line and where its block begins; None: it is not all there."""
+    """Return a line and where its block begins; None: it is not complete."""
     end = data.find(b"\n", at, at + _LINE_BYTES_MAX)
     if end < 0:
         return None
@@ -65,10 +66,10 @@ def _take_line(data: bytes, at: int) -> tuple[Line, int] | None:
 
 
 def read_condensed(job_fd: int) -> Condensed:
-    """Return what is kept of a job; of one that has nothing, nothing.
+    """Return what is kept of a job; empty if there is no file.
 
     Raises:
-        RefusedError: it is not what `append` writes.
+        RefusedError: the file is not one that `append` wrote.
     """
     data = read_owners(FILE, CONDENSED_BYTES_MAX, job_fd) or b""
     lines, blocks, at = [], [], 0
@@ -81,7 +82,7 @@ def read_condensed(job_fd: int) -> Condensed:
 
 
 def size_of(job_fd: int) -> int:
-    """Return how many bytes the record of a job has."""
+    """Return the size of a job's record in bytes; 0 if there is none."""
     try:
         return os.stat(FILE, dir_fd=job_fd, follow_symlinks=False).st_size
     except OSError:
@@ -89,10 +90,10 @@ def size_of(job_fd: int) -> int:
 
 
 def append(job_fd: int, end: int, line: Line, block: bytes) -> int:
-    """Add a process behind `end`; return where the record ends now.
+    """Add a process at offset `end`; return the new end of the record.
 
     Raises:
-        OSError: there is no room; the record is as it was.
+        OSError: there is no room; the record is unchanged.
     """
     words = {field.name: getattr(line, field.name) for field in fields(Line)}
     data = dump(words) + b"\n" + block

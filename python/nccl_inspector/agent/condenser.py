@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Condense the boxes of processes that ended while their job goes on, before they fill the tmpfs.
 
-A job of many short steps leaves a box of 2.9 MiB for each process of each step. While there is room
-they stay as they are: who died is seen in them until the job ends. What is condensed is
-in the job's summary all the same.
+A job of many short steps leaves a box of 2.9 MiB for each process of each step. As long as there is
+room, boxes stay, because until the job ends they show who died. Condensed processes are in the
+job's summary as well.
 """
 
 import errno
@@ -44,12 +44,14 @@ from nccl_inspector.system.safe_files import (
     stamp_of,
 )
 
-# So many boxes of ended processes a job may have, the youngest; none where the tmpfs is fuller.
+# How many boxes of ended processes a job may keep, the youngest ones; none if the tmpfs is fuller
+# than FULL_SHARE.
 KEPT_MAX = 32
 FULL_SHARE = 0.5
-# No lock and no last word: an application that closes descriptors gave up the lock alone.
+# A box without lock and without a final state counts as killed only after this time: an application
+# that closes descriptors has only given up the lock.
 SILENT_S = 60.0
-# CPU time of a pass. A short step's process takes 7 ms, one with a full box a tenth of a second.
+# CPU time of a pass. The process of a short step takes 7 ms, one with a full box 100 ms.
 PASS_S = 1.0
 
 
@@ -65,7 +67,7 @@ class _Dead:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """A job's directory, and what is in its `raw`."""
+    """A job's directory, and the listing of its `raw`."""
 
     manifest: Manifest
     fd: int
@@ -73,7 +75,7 @@ class _Job:
     listing: Listing
 
     def remove(self, box: _Dead) -> None:
-        """Remove a box, and the series of its process, which nobody publishes any more."""
+        """Remove a box and the series of its process, which are not published any more."""
         series = [name for name, stem in self.listing.metrics if stem == box.stem]
         for name in (box.name, *series):
             with suppress(FileNotFoundError):
@@ -81,23 +83,23 @@ class _Job:
 
 
 class Condenser:
-    """Looks after the boxes of all jobs of a node."""
+    """Condenses the boxes of all jobs of a node."""
 
     def __init__(self, run_fd: int, tally: Tally, at_work: AtWork) -> None:
         """Open `jobs` below the run directory.
 
         Raises:
-            OSError: it is not there.
+            OSError: there is no such directory.
         """
         self._jobs_fd = open_directory("jobs", run_fd)
         self._tally = tally
         self._at_work = at_work
         self._turns = Turns()
-        self._refused: dict[int, set[Stamp]] = {}  # boxes that wait for the end of their job
+        self._refused: dict[int, set[Stamp]] = {}  # refused boxes; they stay until their job ends
         self._sizes: dict[int, int] = {}  # bytes of each job's record
 
     def run_pass(self, users: Mapping[int, int]) -> None:
-        """Condense what should be; `users`: the uid of each job."""
+        """Condense the boxes that should be; `users` has the uid of each job."""
         self._refused = {job: self._refused.get(job, set()) for job in users}
         self._sizes = {job: self._sizes.get(job, 0) for job in users}
         for job_id, end_s in self._turns.share(users, PASS_S):
@@ -108,9 +110,9 @@ class Condenser:
             )
             try:
                 self._job(job_id, end_s, CONDENSED_BYTES_MAX - others)
-            except RefusedError:  # publishing says why, and a job may end at any time
+            except RefusedError:  # publishing reports it, and a job may end at any time
                 continue
-            except OSError as err:  # of one job: a user can mount something over a file
+            except OSError as err:  # only of this job: a user can mount something over a file
                 self._tally.say(job_id, f"boxes of ended processes stay: {err.strerror}")
 
     def close(self) -> None:
@@ -154,7 +156,7 @@ class Condenser:
                 job.remove(box)
 
     def _keep(self, job: _Job, box: _Dead, count: int, end: int) -> int:
-        """Add a process to the record of `count` that ends at `end`; return where it ends now."""
+        """Add a process to the record, which has `count` and ends at `end`; return the new end."""
         ranks = (count + len(job.listing.boxes)) * job.manifest.num_nodes
         with regular_file(box.name, job.manifest.uid, BOX_BYTES_MAX, job.raw_fd) as (fd, status):
             if stamp_of(status) != box.stamp or is_locked(fd):
@@ -169,7 +171,7 @@ class Condenser:
         except OSError as err:
             if err.errno != errno.ENOSPC:
                 raise
-        job.remove(box)  # which makes room
+        job.remove(box)  # this makes room
         return append(job.fd, end, line, block)
 
 
@@ -179,7 +181,7 @@ def _is_full(fd: int) -> bool:
 
 
 def _is_silent(fd: int) -> bool:
-    """Tell whether the process of a box does not beat any more."""
+    """Tell whether the process of a box no longer beats."""
     header = read_at(fd, HEADER.size, 0)
     return (
         len(header) == HEADER.size
@@ -188,7 +190,7 @@ def _is_silent(fd: int) -> bool:
 
 
 def _dead(raw_fd: int, uid: int, listing: Listing, refused: Container[Stamp]) -> list[_Dead]:
-    """Return the boxes of ended processes: the oldest first, those that were killed last."""
+    """Return the boxes of ended processes: the oldest first, and killed processes last."""
     found = []
     for name, stem in listing.boxes:
         with suppress(RefusedError), regular_file(name, uid, BOX_BYTES_MAX, raw_fd) as (fd, status):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the agent was reading when it died, so that it does not die of it again and again.
+"""Remember what the agent was reading when it died, so that it does not die of it again and again.
 
-A job's data can meet a mistake of ours that nobody has thought of. Nothing catches that: the agent
-ends, whole, and its unit starts it again. What it was reading each time is then left out, and
-the other jobs go on. A Python error, a signal and the kernel's memory killer all look alike here.
+A job's data can trigger a bug of ours that nobody knows. Nothing catches it: the agent ends, and
+its unit starts it again. If it dies again while reading the same data, these are left out, and the
+other jobs go on. A Python error, a signal and the kernel's memory killer are all treated alike.
 """
 
 import os
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from nccl_inspector.errors import RefusedError
 
-# The first time may have been anybody's doing: an administrator's kill, another job's memory.
+# The first death may have another cause: an administrator's kill, or another job's memory use.
 DEATHS_MAX = 2
 
 _PATH = "control/at_work"
@@ -25,7 +25,8 @@ _RECORD = re.compile(r"^([1-9]) ([a-z]+ [0-9.]{1,40})$", re.MULTILINE)
 class AtWork:
     """A record in the run directory: whose data are being read, and what was fatal how often.
 
-    What was fatal stays there until it is survived: two of them must not take turns.
+    An entry stays until the same data are read without a death, so that two fatal jobs cannot take
+    turns.
     """
 
     def __init__(self, run_fd: int) -> None:
@@ -38,15 +39,15 @@ class AtWork:
         with self._record(os.O_RDWR | os.O_CREAT) as fd:
             text = os.pread(fd, _RECORD_BYTES, 0).decode("ascii", "replace")
             if not text:
-                self._put(fd, "")  # takes its page of the tmpfs while there is one
+                self._put(fd, "")  # allocates its page of the tmpfs while there is room
         self._deaths = {what: int(deaths) for deaths, what in _RECORD.findall(text)}
 
     @contextmanager
     def on(self, what: str, *harmless: type[Exception]) -> Iterator[None]:
-        """Work on something; `what`: a word and a number. Errors that are caught are `harmless`.
+        """Mark work as running; `what` is a word and a number, `harmless` errors are no deaths.
 
         Raises:
-            RefusedError: the agent died of it DEATHS_MAX times in a row.
+            RefusedError: the agent died of this work DEATHS_MAX times in a row.
         """
         deaths = self._deaths.pop(what, 0)
         if deaths >= DEATHS_MAX:
@@ -65,14 +66,16 @@ class AtWork:
         self._over(what)
 
     def forgive(self) -> None:
-        """Forget all of it: the agent ends in order, and whoever starts it again means it."""
+        """Forget everything: the agent ends normally, and is started again on purpose."""
         self._deaths.clear()
         self._write()
 
     @contextmanager
     def _record(self, flags: int) -> Iterator[int]:
-        """Open it for a moment: who keeps a file open for writing keeps its mount from being made
-        read-only."""
+        """Open the record only for a moment.
+
+        A file that stays open for writing would prevent its mount from being made read-only.
+        """
         flags |= os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(_PATH, flags, 0o600, dir_fd=self._run_fd)
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read the boxes of an ended job, a few at a time, into the bytes of its node summary."""
+"""Read the boxes of an ended job, a few at a time, and make its node summary."""
 
 import os
 import re
@@ -24,9 +24,9 @@ from nccl_inspector.summary.codec import Head, encode, encode_process
 from nccl_inspector.summary.vendor_means import VendorMeans
 from nccl_inspector.system.safe_files import directory, is_locked, regular_file, stamp_of
 
-# How long an ended job's processes may still hold their boxes before they are read all the same.
+# How long an ended job's processes may hold their boxes; after that the boxes are read anyway.
 LINGER_S = 60
-# Sixteen processes on each of sixteen GPUs; a full box takes a tenth of a second.
+# Sixteen processes on each of sixteen GPUs; a full box takes 0.1 s.
 BOXES_MAX = 256
 
 _ENDED = re.compile(rf"({JOB_NAME.pattern})\.([0-9]{{1,19}})")
@@ -48,14 +48,14 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A summary; `data` is empty when neither our plugin nor NVIDIA's measured anything."""
+    """A summary; `data` is empty if neither our plugin nor NVIDIA's measured anything."""
 
     manifest: Manifest
     data: bytes
 
 
 def parse_ended(name: str) -> Ended | None:
-    """Return what the name of a directory of `ended/` says, None when it is not an ended job's."""
+    """Return the parts of a directory name in `ended/`; None if it is not an ended job's."""
     match = _ENDED.fullmatch(name)
     return Ended(name, int(match[1]), int(match[2]) // 10**9) if match else None
 
@@ -63,10 +63,10 @@ def parse_ended(name: str) -> Ended | None:
 def read_block(
     fd: int, status: os.stat_result, stem: str, locked: bool, ranks: int
 ) -> tuple[Process, bytes]:
-    """Return the process of an open box, and its block; `ranks`: processes of the job, about.
+    """Return the process of an open box, and its block; `ranks`: the job's processes, about.
 
     Raises:
-        RefusedError: the box cannot be read or contradicts itself.
+        RefusedError: the box cannot be read, or contradicts itself.
     """
     process = read_box(fd, status.st_size, stem, locked)
     process = add_samples(fd, status.st_size, process, ranks)
@@ -84,15 +84,15 @@ def _head(manifest: Manifest, ended: Ended, problems: list[str], array_task: str
 
 
 class Reading:
-    """The work on one ended job; each item of `steps` is a box done, the last sets `made`."""
+    """The work on one ended job; each item of `steps` is one box done, and the last sets `made`."""
 
     def __init__(
         self, ended: Ended, ended_fd: int, tally: Tally, lingers: bool, *, counters: bool
     ) -> None:
-        """Begin nothing yet; `steps` opens what it needs below `ended_fd`.
+        """Prepare only; `steps` opens what it needs below `ended_fd`.
 
-        `lingers`: the job's processes may still hold their boxes, and are waited for.
-        `counters`: those of links and GPUs are wanted, so that it is said when there are none.
+        `lingers`: the job's processes may still hold their boxes; then they are waited for.
+        `counters`: counters of links and GPUs are wanted, so their absence is reported.
         """
         self.ended = ended
         self._lingers = lingers
@@ -104,11 +104,11 @@ class Reading:
         self.steps = self._steps(ended_fd)
 
     def _steps(self, ended_fd: int) -> Iterator[None]:
-        """Work.
+        """Read the boxes one by one, then set `made`.
 
         Raises:
             RefusedError: there is no manifest that can be trusted.
-            NotYetError: processes are still at work.
+            NotYetError: processes of the job are still running.
         """
         blocks: list[bytes] = []
         with directory(self.ended.name, os.fstat(ended_fd).st_uid, ended_fd) as job_fd:
@@ -139,7 +139,7 @@ class Reading:
         return record.counters() if record else NodeCounters(absent="no agent sampled them")
 
     def _vendor(self, job_fd: int) -> VendorMeans | None:
-        """Return what NVIDIA's plugin wrote, None where it was not the profiler."""
+        """Return what NVIDIA's plugin wrote; None if it was not the profiler."""
         try:
             record = read_vendor(job_fd)
         except RefusedError as err:
@@ -148,7 +148,7 @@ class Reading:
         return record.means() if record else None
 
     def _condensed(self, job_fd: int) -> Condensed:
-        """Return the processes that ended long before their job (agent/condenser.py)."""
+        """Return the processes that ended early and were condensed (agent/condenser.py)."""
         try:
             condensed = read_condensed(job_fd)
         except RefusedError as err:
@@ -163,9 +163,9 @@ class Reading:
         self._problems.append(f"{name} is refused: {err}")
 
     def _boxes(self, raw_fd: int, uid: int, condensed: Condensed) -> list[tuple[str, str]]:
-        """Return the boxes to read, each inode once, when none of them is held any more.
+        """Return the boxes to read, each inode once; all must be unlocked if `lingers`.
 
-        Those that are `condensed` may still be there: the agent was killed in between.
+        Boxes in `condensed` may still exist, if the agent was killed before it could remove them.
         """
         listing = list_raw(raw_fd)
         known = {line.stamp for line in condensed.lines}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent's HTTP endpoint: a child process that has become nobody and only reads `prom/`.
+"""The agent's HTTP endpoint: a child process that runs as nobody and only reads `prom/`.
 
-Whatever clients do to it, the agent publishes meanwhile; and no client ever talks to root.
+Clients cannot stop the agent from publishing, and no client ever talks to a process of root.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ def _listen(address: str) -> socket.socket:
 
 async def _run(listener: socket.socket, alive_fd: int, server: Server) -> None:
     end = asyncio.Event()
-    # The pipe's other end is the agent's: it closes however the agent ends.
+    # The agent has the other end of the pipe, which closes when the agent ends, in whatever way.
     asyncio.get_running_loop().add_reader(alive_fd, end.set)
     await server.serve(listener, end)
 
@@ -67,13 +67,13 @@ def _child(listener: socket.socket, alive_fd: int, prom_fd: int, who: Mapping[st
 
 
 class Endpoint:
-    """The listening socket, and the child that answers there."""
+    """The listening socket, and the child that answers on it."""
 
     def __init__(self, address: str, run_fd: int, who: Mapping[str, str]) -> None:
         """Listen and start the child; `who`: the labels of its own metrics.
 
         Raises:
-            InspectorError: the address cannot be had.
+            InspectorError: the address cannot be used.
         """
         self.address = address
         self._run_fd = run_fd
@@ -91,7 +91,7 @@ class Endpoint:
         """Start the child again if it has ended.
 
         Raises:
-            OSError: no process could be had; there is none until the next call.
+            OSError: no process could be started; the next call tries again.
         """
         if self._pid:
             pid, status = os.waitpid(self._pid, os.WNOHANG)
@@ -103,7 +103,7 @@ class Endpoint:
         self._start()
 
     def rename(self, who: Mapping[str, str]) -> None:
-        """Answer with other labels from now on; the address is never given back for that."""
+        """Use other labels from now on; the address stays bound meanwhile."""
         self._who = who
         self._kill()
 
@@ -114,17 +114,17 @@ class Endpoint:
     def _kill(self) -> None:
         if self._pid:
             with suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGKILL)  # it has nothing to put away
+                os.kill(self._pid, signal.SIGKILL)  # it has nothing to save
             os.waitpid(self._pid, 0)
             self._gone()
 
     def close(self) -> None:
-        """End the child and give the address back."""
+        """End the child and free the address."""
         self._listener.close()
         self._kill()
 
     def _start(self) -> None:
-        with ExitStack() as passed_on:  # closed here once the child has them
+        with ExitStack() as passed_on:  # closed here when the child has them
             prom_fd = open_directory("prom", self._run_fd)
             passed_on.callback(os.close, prom_fd)
             reading, alive_fd = os.pipe2(os.O_CLOEXEC)

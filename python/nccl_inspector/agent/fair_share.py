@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Max-min fair shares: who wants little gets all of it, the others share what is left equally."""
+"""Max-min fair shares: small demands are met in full, the others share the rest equally."""
 
 from collections.abc import Hashable, Mapping
 from typing import TypeVar
@@ -8,10 +8,10 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 def fair_shares(wanted: Mapping[_Key, int], room: int) -> dict[_Key, int]:
-    """Return how much of `room` each may have, never more than it wants; both in the same unit.
+    """Return how much of `room` each gets, never more than it wants; both are in the same unit.
 
-    Nobody gets less than `room` divided by their number unless they want less, and all that get
-    less than they want get the same. What cannot be divided evenly stays unused.
+    Nobody gets less than `room` divided by their number, unless they want less. All who get less
+    than they want get the same. A remainder that cannot be divided evenly stays unused.
     """
     left, count = max(0, room), len(wanted)
     for want in sorted(wanted.values()):
@@ -28,7 +28,7 @@ def fair_shares(wanted: Mapping[_Key, int], room: int) -> dict[_Key, int]:
 def fair_job_shares(
     wanted: Mapping[int, int], users: Mapping[int, int], room: int
 ) -> dict[int, int]:
-    """Return the share of each job: users share `room` fairly, and jobs what their user has.
+    """Return the share of each job: users share `room` fairly, and a user's jobs the user's share.
 
     `wanted`: by job id, in the unit of `room`. `users`: the uid of each of these jobs.
     """

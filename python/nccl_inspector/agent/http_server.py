@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answer `GET /metrics` to whoever asks: with bounded memory, whatever the clients do.
+"""Answer `GET /metrics` to anybody, with bounded memory whatever the clients do.
 
-One thread and no more than CONNECTIONS_MAX connections. When there are more the one that has
-waited longest goes: a client that holds connections open keeps no scraper out.
+There is one thread and at most CONNECTIONS_MAX connections. If there are more, the connection that
+has waited longest is closed, so that a client that holds connections open keeps no scraper out.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ HEAD_BYTES_MAX = 8192
 HEAD_S, ANSWER_S = 5.0, 20.0
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-# More are accepted before those that are too many are closed.
+# Connections that may be accepted before the excess ones are closed.
 _ACCEPTED_AT_ONCE = 32
 _CHUNK_BYTES = 64 << 10
 _REQUEST = re.compile(rb"([A-Z]{1,16}) (\S{1,2048}) HTTP/1\.[01]\r\n")
@@ -41,7 +41,7 @@ class _Own(Collector):
         self.dropped: Counter[str] = Counter()  # by reason
 
     def collect(self) -> Iterator[CounterMetricFamily]:
-        """Give the families, with HELP of the table."""
+        """Yield the families, with HELP from the table."""
         for what, label, counts in (
             ("requests", "code", self.requests),
             ("dropped_connections", "reason", self.dropped),
@@ -58,7 +58,7 @@ class Server:
     """The connections of one listening socket."""
 
     def __init__(self, page: Page, who: Mapping[str, str]) -> None:
-        """Serve this page, and own counters with the labels `who`."""
+        """Serve this page, and our own counters with the labels `who`."""
         self._page = page
         self._own = _Own(who)
         self._registry = CollectorRegistry(auto_describe=False)
@@ -66,7 +66,7 @@ class Server:
         self._open: dict[asyncio.StreamWriter, None] = {}  # the oldest first
 
     async def serve(self, listener: socket.socket, end: asyncio.Event) -> None:
-        """Serve until `end`; the socket is closed then."""
+        """Serve until `end` is set; then the socket is closed."""
         server = await asyncio.start_server(
             self._handle, sock=listener, limit=HEAD_BYTES_MAX, backlog=_ACCEPTED_AT_ONCE
         )
@@ -77,7 +77,7 @@ class Server:
 
     async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._open) >= CONNECTIONS_MAX:
-            # Not by cancelling its task: asyncio logs that, and a client could fill the log.
+            # Its task is not cancelled: asyncio would log that, and a client could fill the log.
             oldest = next(iter(self._open))
             self._drop(oldest, "crowded")
         self._open[writer] = None
@@ -94,7 +94,7 @@ class Server:
             writer.transport.abort()
 
     def _drop(self, writer: asyncio.StreamWriter, reason: str) -> None:
-        """End a connection, and count it once; what a slow client has not taken goes too."""
+        """End a connection and count it once; data that a slow client has not taken are dropped."""
         if writer in self._open:
             del self._open[writer]
             self._own.dropped[reason] += 1
@@ -109,10 +109,10 @@ class Server:
                     writer.write(part[at : at + _CHUNK_BYTES])
                     await writer.drain()
             writer.write_eof()
-            await reader.read(1)  # until the client has all of it and closes
+            await reader.read(1)  # wait until the client has everything and closes
 
     def _answer(self, head: bytes) -> list[memoryview]:
-        """Return the answer's head and body."""
+        """Return the head and body of the answer."""
         request = _REQUEST.match(head)
         if request is None:
             return self._reply(400, b"not understood\n")
@@ -124,7 +124,7 @@ class Server:
         packed = _GZIP.search(head) is not None
         parts = [self._page.text(packed=packed)]
         own = generate_latest(self._registry)
-        # A gzip stream may have several members; the large one is made once for all who ask.
+        # A gzip stream may have several members; the large one is compressed only once.
         parts.append(gzip.compress(own, 1, mtime=0) if packed else own)
         more = b"Content-Encoding: gzip\r\n" if packed else b""
         return _message(200, parts, more, with_body=request[1] == b"GET")

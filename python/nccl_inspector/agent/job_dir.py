@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A directory of `jobs/` seen from outside: whose it is, whether anything in it lives; its end."""
+"""A directory of `jobs/`, seen from outside: whose it is, whether anything lives in it, its end."""
 
 import os
 import stat
@@ -22,26 +22,26 @@ from nccl_inspector.system.safe_files import (
 
 
 class DisplacedError(Exception):
-    """Another attempt's directory was moved, and its place was taken before it could go back."""
+    """Another attempt's directory was moved, and could not be moved back: its place was taken."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a job's directory is now."""
+    """The present state of a job's directory."""
 
     inode: int
-    stamp: Stamp | None  # of the manifest
-    manifest: Manifest | None  # None: there is none that can be trusted
+    stamp: Stamp | None  # the manifest's stamp
+    manifest: Manifest | None  # None: there is no trustworthy one
     locked: bool  # a process holds its box
-    newest_s: float  # Unix time of the youngest of its files; a mapped box does not grow younger
+    newest_s: float  # Unix time of its youngest file; writing to a mapped box does not change this
 
     def same(self, other: "Look | None") -> bool:
-        """Tell whether it is still the same attempt's directory."""
+        """Tell whether it is still the directory of the same attempt."""
         return other is not None and (self.inode, self.stamp) == (other.inode, other.stamp)
 
 
 def _boxes(job_fd: int) -> tuple[bool, float]:
-    """Return whether a box is held, and the youngest file's Unix time."""
+    """Return whether a box is locked, and the Unix time of the youngest file."""
     try:
         with directory("raw", None, job_fd) as raw_fd:
             status = os.fstat(raw_fd)
@@ -57,7 +57,7 @@ def _boxes(job_fd: int) -> tuple[bool, float]:
 
 
 def look(name: str, jobs_fd: int) -> Look | None:
-    """Return what `jobs/<name>` is, None when it is gone or no directory of root's.
+    """Return the state of `jobs/<name>`; None if it is gone, or not a directory of root's.
 
     Raises:
         OSError: the system does not let us look.
@@ -79,15 +79,15 @@ def look(name: str, jobs_fd: int) -> Look | None:
 
 
 def move_to_ended(name: str, seen: Look, run_fd: int) -> bool:
-    """Do what the epilog does: rename the directory, then unpublish; False when it is another's.
+    """Rename the directory and unpublish, as the epilog does; return False if it is another's.
 
-    The prolog of the job's next attempt may come between the last look and the
-    rename: what was moved is looked at again, and put back. Not over what a prolog
-    has made there since: that is the one which the tasks to come are told of.
+    The prolog of the job's next attempt may run between the last look and the rename. Therefore the
+    moved directory is checked again, and moved back if it is another. It does not replace what a
+    prolog has made there since, because the new tasks use that.
 
     Raises:
         OSError: it cannot be renamed, and stays.
-        DisplacedError: what was moved is another's, and stays in `ended`.
+        DisplacedError: the moved directory is another's, and stays in `ended`.
     """
     old, new = f"jobs/{name}", f"ended/{name}.{time.time_ns()}"
     os.rename(old, new, src_dir_fd=run_fd, dst_dir_fd=run_fd)

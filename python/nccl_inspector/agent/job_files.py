@@ -29,26 +29,26 @@ from nccl_inspector.system.safe_files import (
     stamp_of,
 )
 
-# Sixteen GPUs with all their series; node_exporter needs some 20 ms of CPU for each thousand.
+# Sixteen GPUs with all their series; node_exporter needs about 20 ms of CPU for each thousand.
 JOB_SERIES_MAX = 16 * 300
 # Eight processes on each of sixteen GPUs.
 JOB_FILES_MAX = 128
 FILE_READS_MAX = 3
-# What is not read of a job in this time is refused. Sixteen full files need some 0.2 s.
+# Files of a job that are not read in this time are refused. Sixteen full files need about 0.2 s.
 JOB_S = 1.0
-# Containers of one job may have different releases of NCCL; more than these are not shown.
+# Containers of one job may have different releases of NCCL; more than this are not shown.
 JOB_BUILDS_MAX = 4
-# Boxes that are asked whether their process lives; those of processes with series come first.
+# Boxes that are checked for living processes; those of processes with series come first.
 JOB_BOXES_MAX = 256
 
 _GPUS = re.compile(r"[0-9]{1,4}(,[0-9]{1,4})*")
 
 
 def read_manifest(job_fd: int) -> tuple[Manifest, Stamp]:
-    """Return the manifest in a job's directory; both have the same owner, root.
+    """Return the manifest in a job's directory, which must have the same owner, and its stamp.
 
     Raises:
-        RefusedError: there is none, or it is torn or odd.
+        RefusedError: it is missing, torn or invalid.
     """
     owner = os.fstat(job_fd).st_uid
     with regular_file("manifest", owner, MANIFEST_BYTES_MAX, job_fd) as (fd, status):
@@ -56,9 +56,9 @@ def read_manifest(job_fd: int) -> tuple[Manifest, Stamp]:
 
 
 def user_of(job_id: int, jobs_fd: int) -> int:
-    """Return the uid of a job's user by its manifest; where that is odd, a number of its own.
+    """Return the uid of a job's user from its manifest; -job_id if that is invalid.
 
-    Nothing of the user's is asked for it: what is mounted over `raw/` need not answer.
+    This reads none of the user's files, because a file system mounted over `raw/` may never answer.
     """
     name = str(job_id)
     with suppress(RefusedError, OSError), directory_of_same_owner(name, jobs_fd) as job_fd:
@@ -67,23 +67,25 @@ def user_of(job_id: int, jobs_fd: int) -> int:
 
 
 def gpu_count(manifest: Manifest) -> int:
-    """Return how many GPUs Slurm gave the job on this node, 0 if it does not say."""
+    """Return how many GPUs Slurm gave the job on this node; 0 if it does not say."""
     return len(set(manifest.gpus.split(","))) if _GPUS.fullmatch(manifest.gpus) else 0
 
 
 class JobFiles:
-    """What the processes of a job say now. An idle `refresh` reads nothing, but asks every lock."""
+    """The present series of a job's processes; without changes `refresh` only checks locks."""
 
     def __init__(self, manifest: Manifest, stamp: Stamp, cluster: str, tally: Tally) -> None:
-        """Begin with no file; `stamp` is the manifest's."""
+        """Start without files; `stamp` is the manifest's."""
         self.manifest = manifest
         self.stamp = stamp
         self._tally = tally
-        self._files: dict[str, tuple[Stamp, Known, str]] = {}  # and the stem of its process
-        # Files with a series that another has with another value: of which metric.
+        # By file name: the file's stamp, its series, and the stem of its process.
+        self._files: dict[str, tuple[Stamp, Known, str]] = {}
+        # Files with a series that another file has with another value, and the metric of that
+        # series.
         self._doubled: dict[str, str] = {}
         self._doubled_of: dict[str, Stamp] = {}
-        # Refused files, with reason and stamp: those of the last pass, and those of this one.
+        # Refused files with reason and stamp: of the last pass, and of this one.
         self._known: dict[str, tuple[str, Stamp | None]] = {}
         self._refused: dict[str, tuple[str, Stamp | None]] = {}
         self._identity = {
@@ -95,29 +97,29 @@ class JobFiles:
         self._vocabulary = Vocabulary()
         self._admission = Admission(series_limit(gpu_count(manifest)))
         self._vendor = VendorFiles(self._identity, self._refuse, self._vocabulary)
-        self._vendor_series: list[tuple[str, Series]] = []  # that are kept of it
-        self._vendor_stamps: dict[str, Stamp] = {}  # of what these are
+        self._vendor_series: list[tuple[str, Series]] = []  # the ones that are kept
+        self._vendor_stamps: dict[str, Stamp] = {}  # stamps of the files that these are from
         self._mark = MarkWatch(self._identity)
 
     def stamps(self) -> dict[str, Stamp]:
-        """Return what tells the present content from another."""
+        """Return the stamps of all files, which change if the content does."""
         found = {name: file[0] for name, file in self._files.items()} | self._vendor.stamps()
         mark = self._mark.stamp()
         return found | {MARK_FILE: mark} if mark else found
 
     def series(self) -> list[tuple[str, Series]]:
-        """Return the checked series, but for the group `build`, each with the file it is of."""
+        """Return the checked series, each with its file; the group `build` is left out."""
         return [one for one in self._all() if one[1].metric.group != "build"]
 
     def build_info(self) -> list[Series]:
-        """Return the series that say the same for every job on the node; a user's are bounded."""
+        """Return the series that are the same for all jobs on the node, at most JOB_BUILDS_MAX."""
         found = {one.text: one for _, one in self._all() if one.metric.group == "build"}
         return list(found.values())[:JOB_BUILDS_MAX]
 
     def left_out(self, reason_more: Mapping[str, int]) -> list[Series]:
-        """Return how many series of the job were left out, by reason.
+        """Return how many series of the job were left out, as series by reason.
 
-        `reason_more`: how many more than those that were left out here.
+        `reason_more`: how many were left out elsewhere in addition.
         """
         name = "nccl_inspector_job_series_left_out_total"
         return [
@@ -128,7 +130,7 @@ class JobFiles:
         ]
 
     def job_info(self) -> Series:
-        """Return the series that says what Slurm said of the job."""
+        """Return the series with Slurm's facts about the job."""
         manifest = self.manifest
         words = {
             "user": manifest.user,
@@ -138,17 +140,17 @@ class JobFiles:
         return make_series("nccl_inspector_job_info", self._identity | words, "1")
 
     def take_up(self, job_fd: int) -> None:
-        """Go on with what an earlier agent has published of the job."""
+        """Continue with what an earlier agent has published of the job."""
         try:
             self._admission.take_up(job_fd)
         except RefusedError as err:
             self._tally.refuse(self.manifest.job_id, ADMISSION_FILE, err)
 
     def refresh(self, job_fd: int, raw_fd: int, end_s: float, room_bytes: int) -> None:
-        """Bring the series up to date: files of living processes that keep to the rules.
+        """Bring the series up to date, from valid files of living processes.
 
-        `end_s`: when the job's turn ends, of time.thread_time(). `room_bytes`: how much may be
-        kept of its series; what is kept already stays.
+        `end_s`: the end of the job's turn, by time.thread_time(). `room_bytes`: how much of its
+        series may be kept; series that are kept already stay.
         """
         end_s = min(end_s, time.thread_time() + JOB_S)
         self._known, self._refused = self._refused, {}
@@ -169,7 +171,7 @@ class JobFiles:
         self._save(job_fd)
 
     def skip(self, raw_fd: int) -> None:
-        """Only take away the series of processes that live no longer: it is not the job's turn."""
+        """Only remove the series of processes that have ended: it is not the job's turn."""
         self._known = dict(self._refused)
         alive = self._living(raw_fd, {stem for _, _, stem in self._files.values()}, math.inf)
         self._keep_files({name for name, (_, _, stem) in self._files.items() if stem in alive})
@@ -207,7 +209,7 @@ class JobFiles:
         return alive
 
     def _refuse(self, name: str, stamp: Stamp | None, err: RefusedError) -> None:
-        """Count a refusal once, until the file or the reason is another."""
+        """Count a refusal once, until the file or the reason changes."""
         self._refused[name] = err.reason, stamp
         if self._known.get(name) != (err.reason, stamp):
             self._tally.refuse(self.manifest.job_id, name, err)
@@ -215,7 +217,7 @@ class JobFiles:
     def _read_all(
         self, raw_fd: int, wanted: list[tuple[str, str]], end_s: float, room_bytes: int
     ) -> None:
-        """Read what has changed; the first JOB_FILES_MAX files, until `end_s`, each inode once."""
+        """Read changed files until `end_s`: the first JOB_FILES_MAX files, each inode once."""
         inodes: set[int] = set()
         if len(wanted) > JOB_FILES_MAX:
             self._refuse("metrics", None, RefusedError("too_many_files"))
@@ -261,7 +263,7 @@ class JobFiles:
                 self._refuse(MARK_FILE, None, err)
 
     def _refuse_duplicates(self) -> None:
-        """Count files with a series that another has with another value: the first is published."""
+        """Count files with a series that another has with another value; the first is published."""
         if self._doubled_of != self.stamps():
             self._doubled, self._doubled_of = self._find_doubled(), self.stamps()
         for name, metric in self._doubled.items():
@@ -293,7 +295,7 @@ class JobFiles:
                         self._files.pop(name, None)
                         return
                     data = read_at(fd, status.st_size, 0)
-                    # Its process may have put another in its place, and be writing into this one.
+                    # Its process may have replaced it, and may now be writing into this one.
                     if stamp_of(os.fstat(fd)) == stamp:
                         inodes.add(status.st_ino)
                         self._take(name, stem, stamp, data, room_bytes)

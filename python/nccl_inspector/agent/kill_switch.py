@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The kill switch of a node: `control/disabled` below the run directory.
 
-While the file is there prolog and SPANK plugin act as off, and the agent
+While the file exists, prolog and SPANK plugin behave as if measuring were off, and the agent
 publishes no job. It has one line: the Unix time of the switch, and a reason.
 """
 
@@ -25,7 +25,7 @@ _BYTES_MAX = 4096
 
 @dataclass(frozen=True, slots=True)
 class Disabled:
-    """Since when (Unix seconds; 0: the file does not say) and why (may be empty)."""
+    """Since when (Unix seconds; 0: not known), and why (may be empty)."""
 
     since: int
     reason: str
@@ -37,9 +37,9 @@ def _plain(text: str) -> str:
 
 
 def is_disabled(run_fd: int) -> bool:
-    """Tell whether the switch is on; whatever is in the file, and whoever may read it.
+    """Tell whether the switch is on, whatever the file contains and whoever may read it.
 
-    Through links, as the prolog and the SPANK plugin look: one to nowhere is no switch.
+    Links are followed, as the prolog and the SPANK plugin do: a dangling link is no switch.
     """
     try:
         os.stat(f"control/{_NAME}", dir_fd=run_fd)
@@ -49,10 +49,10 @@ def is_disabled(run_fd: int) -> bool:
 
 
 def read_switch(run_dir: Path) -> Disabled | None:
-    """Return what the file says; None: the node is enabled.
+    """Return the content of the file; None: the node is enabled.
 
     Raises:
-        OSError: that cannot be seen.
+        OSError: it is not possible to tell.
     """
     path = run_dir / "control" / _NAME
     try:
@@ -84,10 +84,10 @@ def _control(run_dir: Path) -> Iterator[int]:
 
 
 def disable(run_dir: Path, reason: str) -> Disabled:
-    """Turn the switch on; one that is on keeps its time, and its reason if none is given.
+    """Turn the switch on; if it is on, keep its time, and also its reason if none is given.
 
     Raises:
-        InspectorError: there is no `control`, or it may not be written.
+        InspectorError: there is no `control`, or it cannot be written.
     """
     with _control(run_dir) as fd:
         now = read_switch(run_dir)
@@ -100,10 +100,10 @@ def disable(run_dir: Path, reason: str) -> Disabled:
 
 
 def enable(run_dir: Path) -> None:
-    """Turn the switch off; nothing to do when it is.
+    """Turn the switch off, if it is on.
 
     Raises:
-        InspectorError: there is no `control`, or it may not be written.
+        InspectorError: there is no `control`, or it cannot be written.
     """
     with _control(run_dir) as fd:
         try:

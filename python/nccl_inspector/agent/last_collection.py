@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a node without an agent was last collected: the time of `control/collected`."""
+"""When a node without an agent was last collected: the time of the file `control/collected`."""
 
 import os
 import time
@@ -10,10 +10,10 @@ _PATH = "control/collected"
 
 
 def note_collection(run_fd: int) -> None:
-    """Note that a collection has come to its end.
+    """Note that a collection has finished.
 
     Raises:
-        OSError: that cannot be written.
+        OSError: the note cannot be written.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(_PATH, flags, 0o644, dir_fd=run_fd)
@@ -24,18 +24,18 @@ def note_collection(run_fd: int) -> None:
 
 
 def forget_collection(run_fd: int) -> None:
-    """Take the note away: from here on an agent has to run."""
+    """Remove the note: from now on an agent must run."""
     with suppress(OSError):
         os.unlink(_PATH, dir_fd=run_fd)
 
 
 def collection_age_s(run_dir: Path) -> float | None:
-    """Return the seconds since the last collection, None when there was none.
+    """Return the seconds since the last collection, or None if there was none.
 
-    A clock that was set back makes them as many as it was set back by.
+    If the clock was set back, the age is how far it was set back.
 
     Raises:
-        OSError: that cannot be seen.
+        OSError: it is not possible to tell.
     """
     try:
         return abs(time.time() - (run_dir / _PATH).stat().st_mtime)

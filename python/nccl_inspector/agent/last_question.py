@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a single collection last asked Slurm about a job: `jobs/<id>/asked`, root's own file.
+"""When a collection without an agent last asked Slurm about a job: root's file `jobs/<id>/asked`.
 
-It lies in the job's directory, so it goes when that goes. Its one line is the Unix
-time of the question and the seconds until the next one.
+It is in the job's directory and is deleted with it. Its one line has the Unix time of the question
+and the seconds until the next one.
 """
 
 import os
@@ -22,19 +22,19 @@ _BYTES_MAX = 32
 
 @dataclass(frozen=True, slots=True)
 class LastQuestion:
-    """A question: its Unix time, and how long it is good for."""
+    """A question: its Unix time, and the seconds for which its answer is good."""
 
     asked_s: int
     delay_s: int
 
     @property
     def is_fresh(self) -> bool:
-        """Whether the next one may wait; not when the clock was set in between."""
+        """Whether the next question may wait; not if the clock was set in between."""
         return abs(time.time() - self.asked_s) < self.delay_s
 
 
 def read_last_question(name: str, jobs_fd: int) -> LastQuestion | None:
-    """Return the last question about the job `name`, None when none is known."""
+    """Return the last question about the job `name`, or None."""
     root = os.fstat(jobs_fd).st_uid
     try:
         with (
@@ -48,7 +48,7 @@ def read_last_question(name: str, jobs_fd: int) -> LastQuestion | None:
 
 
 def write_last_question(name: str, jobs_fd: int, delay_s: float) -> None:
-    """Note a question of now. Where that cannot be written the next one just comes too early."""
+    """Note a question asked now. If that cannot be written, the next question comes too early."""
     line = f"{int(time.time())} {max(1, int(delay_s))}\n"
     with suppress(OSError, RefusedError), directory_of_same_owner(name, jobs_fd) as job_fd:
         replace_file(job_fd, _NAME, line.encode("ascii"), 0o600)

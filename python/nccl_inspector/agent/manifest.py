@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What slurmd said of a job: the manifest that the prolog writes."""
+"""slurmd's facts about a job: the manifest that the prolog writes."""
 
 import re
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.system.printable import printable
 
-MANIFEST_BYTES_MAX = 1 << 20  # a node list of ten thousand scattered names is some 100 KB
+MANIFEST_BYTES_MAX = 1 << 20  # a list of ten thousand scattered node names takes about 100 KB
 FORMAT = "1"
 
 _NODE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,254}")
@@ -15,7 +15,7 @@ _NODE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,254}")
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One attempt of one job on this node. Texts are empty where slurmd did not say."""
+    """One attempt of one job on this node; texts that slurmd did not tell are empty."""
 
     job_id: int
     uid: int
@@ -33,8 +33,8 @@ class Manifest:
     het_job_id: str
     work_dir: str
     mode: str
-    start: int  # of the prolog: Unix time, seconds
-    job_start: int  # of the job, as the controller says; 0 before Slurm 23.02
+    start: int  # start of the prolog, Unix seconds
+    job_start: int  # start of the job by the controller; 0 before Slurm 23.02
 
 
 _NUMBERS = {"job_id", "uid", "gid", "num_nodes", "restart", "start", "job_start"}
@@ -64,10 +64,10 @@ def _number(words: dict[str, str], key: str) -> int:
 
 
 def parse_manifest(data: bytes) -> Manifest:
-    """Return the manifest; keys of a later release are passed over.
+    """Return the manifest; unknown keys (of a later release) are ignored.
 
     Raises:
-        RefusedError: torn (no last line `end`), or not a manifest of format 1.
+        RefusedError: it is torn (no last line `end`), or not a manifest of format 1.
     """
     words = _words(data.decode("utf-8", "replace"))
     names = Manifest.__dataclass_fields__.keys()

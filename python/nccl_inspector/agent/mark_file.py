@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a job has marked (marking.py), as the agent takes it."""
+"""The agent's side of a job's mark (marking.py)."""
 
 import re
 import time
@@ -12,17 +12,18 @@ from nccl_inspector.marking import MARK_FILE, THROUGHPUT_MAX, UNITS
 from nccl_inspector.system.safe_files import Stamp, read_at, regular_file, stamp_of
 
 MARK_BYTES_MAX = 256
-# A job that says nothing for so long has stopped or forgotten: no figure is better than an old one.
+# A job that has not marked for this long has stopped or forgotten; no value is better than an old
+# one.
 MARK_STALE_S = 600.0
 
 _TEXT = re.compile(rb"throughput=([ -~]{1,64})\nunit=([ -~]{1,64})\nend\n")
 
 
 def parse_mark(data: bytes) -> tuple[str, str]:
-    """Return the number's text, and the unit.
+    """Return the text of the number, and the unit.
 
     Raises:
-        RefusedError: anything else.
+        RefusedError: the file is invalid.
     """
     match = _TEXT.fullmatch(data)
     if match is None:
@@ -37,7 +38,7 @@ def parse_mark(data: bytes) -> tuple[str, str]:
 
 
 class MarkWatch:
-    """The mark of one job, from pass to pass. Whether it is old is known by our own watch."""
+    """The mark of one job, from pass to pass; its age is measured by our own clock."""
 
     def __init__(self, identity: Mapping[str, str]) -> None:
         self._identity = dict(identity)
@@ -47,11 +48,11 @@ class MarkWatch:
         self._marked_unix_s = self._marked_s = 0.0
 
     def stamp(self) -> Stamp | None:
-        """Return what tells the published mark from another; None: nothing is published."""
+        """Return the stamp of the published mark; None: nothing is published."""
         return self._stamp if self._is_fresh() else None
 
     def series(self) -> list[Series]:
-        """Return the throughput and when it was told, none when there is no mark or an old one."""
+        """Return the throughput and its time as series; none if there is no mark, or an old one."""
         if self._found is None or not self._is_fresh():
             return []
         value, unit = self._found
@@ -62,10 +63,11 @@ class MarkWatch:
         ]
 
     def refresh(self, raw_fd: int, uid: int) -> None:
-        """Look whether there is another mark.
+        """Look for a new mark.
 
         Raises:
-            RefusedError: it is none; in each pass until there is another. `gone`: there is none.
+            RefusedError: the mark is invalid (raised in each pass until there is another), or it
+                does not exist (reason `gone`).
         """
         try:
             with regular_file(MARK_FILE, uid, MARK_BYTES_MAX, raw_fd) as (fd, status):
@@ -81,7 +83,7 @@ class MarkWatch:
             self._stamp, self._found, self._error = None, None, None
             raise
         if self._error:
-            raise self._error.with_traceback(None)  # else it grows with each raise
+            raise self._error.with_traceback(None)  # otherwise the traceback grows with each raise
 
     def _take(self, data: bytes) -> None:
         try:

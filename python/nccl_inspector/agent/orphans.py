@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs' directories whose epilog never came: end them, and never one of a job that lives.
+"""End directories of jobs whose epilog never ran, but never that of a living job.
 
-Another boot of the node is enough. Else Slurm is asked, and only about a job of
-which no process has held a box for a while; without an answer everything stays.
+If the node was booted since, that is enough. Otherwise Slurm is asked, and only about a job of
+which no process has held a box for a while. If Slurm does not answer, nothing is removed.
 """
 
 import logging
@@ -21,17 +21,17 @@ from nccl_inspector.slurm.job_names import JOB_NAME
 from nccl_inspector.slurm.scontrol import Question
 from nccl_inspector.system.safe_files import entry_names, open_directory
 
-# How long a directory without a manifest is left alone: a prolog needs milliseconds for one.
+# How long a directory without a manifest is left alone; a prolog needs milliseconds to write one.
 TORN_S = 3600.0
-# Questions about a job become rarer, down to one in this time and up to half of it more.
+# Questions about a job become rarer, until there is one in this time plus up to half of it.
 ALIVE_LAST_S = 3600.0
-# So do all of them while Slurm does not answer.
+# While Slurm does not answer, all questions become rarer between these.
 SILENT_FIRST_S, SILENT_LAST_S = 60.0, 600.0
-# After so many questions without an answer it is Slurm that is silent, not one job.
+# After this many questions without an answer, the cause is Slurm and not a single job.
 UNHEARD_MAX = 3
-# Locks are looked at so often, however long sweep_after is.
+# Locks are checked at least this often, however long sweep_after is.
 LOOK_S = 60.0
-# What a single collection spends on questions in all.
+# The time that a collection without an agent spends on all questions.
 ONCE_S = 60.0
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -45,19 +45,19 @@ class _Watch:
     """A directory in which nothing lives; times are of time.monotonic()."""
 
     seen: Look
-    asked: float  # when Slurm may be asked, at the earliest
+    asked: float  # the earliest time to ask Slurm
     delay_s: float
     looked: float
-    unheard: bool = False  # the last question about it had no answer
+    unheard: bool = False  # the last question about it was not answered
 
 
 def _jittered(seconds: float) -> float:
-    """Spread by half: a thousand nodes must not ask at once."""
+    """Return the time plus up to half of it, so that a thousand nodes do not ask at once."""
     return seconds * (1 + random.random() / 2)  # noqa: S311
 
 
 def read_boot_id() -> str:
-    """Return this boot's id; empty where the kernel does not say it."""
+    """Return this boot's id; empty if the kernel does not tell it."""
     try:
         return _BOOT_ID.read_text("ascii").strip()
     except OSError:
@@ -76,10 +76,10 @@ def _attempt(name: str, seen: Look) -> Attempt:
 
 
 class Sweeper:
-    """The watch over `jobs/`, one question to Slurm at a time."""
+    """Watches `jobs/`, and asks Slurm one question at a time."""
 
     def __init__(self, run_fd: int, config: Config, tally: Tally) -> None:
-        """Watch below `run_fd`, which stays the caller's.
+        """Watch below `run_fd`, which remains the caller's.
 
         Raises:
             OSError: there is no `jobs`.
@@ -90,18 +90,18 @@ class Sweeper:
         self._tally = tally
         self._boot_id = read_boot_id()
         self._watched: dict[str, _Watch] = {}
-        self._question: tuple[Question, Look] | None = None  # with what it was asked about
+        self._question: tuple[Question, Look] | None = None  # with the state of the directory
         self._silent_s = 0.0
         self._silent_until = 0.0
-        self._unheard = 0  # questions without an answer since the last one that had one
+        self._unheard = 0  # unanswered questions since the last answer
         self._said_silent = False
 
     def configure(self, config: Config) -> None:
-        """Work by another configuration from now on."""
+        """Use another configuration from now on."""
         self._config = config
 
     def close(self) -> None:
-        """Close the directory; a question at work is given up."""
+        """Close the directory; a running question is abandoned."""
         if self._question:
             self._question[0].stop()
             self._question = None
@@ -109,11 +109,11 @@ class Sweeper:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no question is at work."""
+        """Whether no question is running."""
         return self._question is None
 
     def run_pass(self) -> None:
-        """Look at every directory, hear what Slurm has said, ask the next question.
+        """Check every directory, act on Slurm's answer, and ask the next question.
 
         Raises:
             OSError: `jobs` cannot be listed.
@@ -127,11 +127,11 @@ class Sweeper:
         self._ask()
 
     def run_once(self) -> None:
-        """Ask about every directory that has been still for sweep_after, for ONCE_S in all.
+        """Ask about every directory that has been still for sweep_after, for at most ONCE_S in all.
 
-        The age is that of the youngest file. The clock may have been set: only Slurm's
-        answer ends a job, the age just spares questions. About a job that stays the next
-        collections ask ever more rarely, and after the others.
+        The age of a directory is that of its youngest file. The clock may have been set, but only
+        Slurm's answer ends a job; the age just saves questions. Later collections ask ever more
+        rarely about a job that stays, and after the others.
 
         Raises:
             OSError: `jobs` cannot be listed.
@@ -147,7 +147,7 @@ class Sweeper:
                 return
 
     def _due_once(self) -> list[tuple[str, Look, float]]:
-        """Return whom to ask about, the longest unasked first, and how long that is good for."""
+        """Return the jobs to ask about, the longest unasked first, and how long that is good."""
         found = []
         for name in filter(JOB_NAME.fullmatch, entry_names(self._jobs_fd)):
             seen = self._see(name)
@@ -177,7 +177,7 @@ class Sweeper:
             return None
 
     def _rebooted(self, name: str, seen: Look) -> bool:
-        """End the directory of an attempt that another boot of the node has seen."""
+        """End the directory of an attempt from before this boot; return whether it was one."""
         manifest = seen.manifest
         if not manifest or not manifest.boot_id or not self._boot_id or seen.locked:
             return False
@@ -187,7 +187,7 @@ class Sweeper:
         return True
 
     def _look(self, name: str) -> None:
-        """Keep the watch over one directory up to date."""
+        """Update the watch over one directory."""
         now, watch = time.monotonic(), self._watched.get(name)
         every_s = min(LOOK_S, self._config.sweep_after_s / 10)
         if watch and now < watch.looked + every_s:
@@ -214,7 +214,7 @@ class Sweeper:
         self._start(name, watch.seen)
 
     def _start(self, name: str, seen: Look) -> bool:
-        """Begin to ask; False when there is nothing to ask with."""
+        """Start a question; return False if there is nothing to ask with."""
         try:
             self._question = Question(self._config.scontrol, _attempt(name, seen)), seen
         except OSError as err:
@@ -224,7 +224,7 @@ class Sweeper:
         return True
 
     def _hear(self) -> None:
-        """Act on the answer, if it is there."""
+        """Act on the answer, if there is one."""
         if self._question is None:
             return
         question, seen = self._question
@@ -244,22 +244,22 @@ class Sweeper:
         if answer is not Answer.ENDED:
             self._put_off(name)
             return
-        # Meanwhile the job may have been started again, or a process of it.
+        # Meanwhile the job, or a process of it, may have been started again.
         now = self._see(name)
         if now and seen.same(now) and not now.locked:
             self._end(name, now, "Slurm says that it has ended, and no epilog came")
         self._watched.pop(name, None)
 
     def _put_off(self, name: str) -> None:
-        """Ask about a job again, but more rarely, and after those that wait already."""
+        """Ask about a job again later, more rarely, and after those that already wait."""
         if watch := self._watched.get(name):
             watch.asked = time.monotonic() + _jittered(watch.delay_s)
             watch.delay_s = min(watch.delay_s * 2, self._last_s())
 
     def _silence(self, name: str, why: str) -> None:
-        """Leave Slurm alone for a while; said once until it answers.
+        """Stop asking Slurm for a while; log it once until Slurm answers.
 
-        Nor said anew of a job about which alone Slurm does not answer.
+        It is not logged again for a single job about which Slurm does not answer.
         """
         watch = self._watched.get(name)
         self._unheard += 1
@@ -275,7 +275,7 @@ class Sweeper:
         self._silent_until = time.monotonic() + _jittered(self._silent_s)
 
     def _end_silence(self, name: str) -> None:
-        """Take note that Slurm has answered, and of whom."""
+        """Note that Slurm has answered, and about which job."""
         if self._said_silent:
             log.warning("Slurm answers again")
         self._said_silent, self._unheard = False, 0

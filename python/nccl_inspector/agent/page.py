@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `prom/` says, as one text: each family once, with the samples of all files.
+"""All files of `prom/` as one text: each family once, with the samples of all files.
 
-The files one after the other would be no exposition: two jobs have the same families.
+The files cannot just be concatenated, because two jobs have the same families.
 """
 
 import gzip
@@ -13,10 +13,10 @@ from collections.abc import Iterable
 from nccl_inspector.exposition.metrics import load_metrics
 from nccl_inspector.slurm.job_names import JOB_NAME
 
-# What the publisher writes, and no file that somebody else put there.
+# Files that the publisher writes; other files are ignored.
 PUBLISHED = re.compile(rf"(?:{JOB_NAME.pattern}|nccl_inspector_agent)\.prom")
 
-# After so many tries a text is taken whose files are not all of the same moment.
+# After this many tries a text is used even if its files are not all of the same moment.
 _TRIES = 3
 _FAMILY = b"\n# HELP "
 
@@ -24,11 +24,11 @@ Stamps = dict[str, tuple[int, int, int]]
 
 
 def merge(texts: Iterable[bytes]) -> bytes:
-    """Return texts that `exposition.render` made as one: families in the table's order."""
+    """Return texts of `exposition.text.render` as one, with the families in the table's order."""
     heads: dict[bytes, bytes] = {}
     samples: dict[bytes, list[bytes]] = {}
     for text in texts:
-        # A label may hold the words, but never the line's end before them.
+        # A label may contain these words, but never a line end before them.
         for family in (b"\n" + text).split(_FAMILY)[1:]:
             help_line, type_line, rest = family.split(b"\n", 2)
             name = help_line.partition(b" ")[0]
@@ -42,7 +42,7 @@ def merge(texts: Iterable[bytes]) -> bytes:
 
 
 class Page:
-    """The text of a directory of published files, kept while they do not change."""
+    """The text of a directory of published files, kept as long as they do not change."""
 
     def __init__(self, prom_fd: int) -> None:
         self._prom_fd = prom_fd
@@ -51,7 +51,7 @@ class Page:
         self._packed = b""
 
     def text(self, *, packed: bool) -> bytes:
-        """Return what is published now, all files of the same moment; `packed`: with gzip.
+        """Return what is published now, all files of one moment; `packed`: compressed with gzip.
 
         Raises:
             OSError: the directory cannot be read.
@@ -74,7 +74,7 @@ class Page:
                     continue
                 try:
                     status = entry.stat(follow_symlinks=False)
-                except FileNotFoundError:  # its job has ended
+                except FileNotFoundError:  # its job has just ended
                     continue
                 if stat.S_ISREG(status.st_mode):
                     found[entry.name] = status.st_ino, status.st_mtime_ns, status.st_size

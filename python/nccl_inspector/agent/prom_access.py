@@ -13,7 +13,7 @@ _MODE_BITS = 0o7777
 
 
 def group_id(name: str) -> int | None:
-    """Return the number of a group, None for an empty name.
+    """Return the number of a group, or None for an empty name.
 
     Raises:
         InspectorError: there is no such group on this node.
@@ -27,12 +27,12 @@ def group_id(name: str) -> int | None:
 
 
 def set_access(run_fd: int, gid: int | None) -> None:
-    """Give `prom/` to root and this group alone, or, without one, open it to everybody.
+    """Give `prom/` only to root and this group, or to everybody if `gid` is None.
 
-    It is done in each pass, because systemd-tmpfiles may have set the usual mode again.
+    It is done in each pass, because systemd-tmpfiles may have set the default mode again.
 
     Raises:
-        OSError: the directory is not there, or is not root's.
+        OSError: the directory does not exist, or is not root's.
     """
     fd = open_directory("prom", run_fd)
     try:
@@ -47,7 +47,7 @@ def set_access(run_fd: int, gid: int | None) -> None:
 
 
 def _give_to_group(fd: int, gid: int) -> None:
-    """Change the group of a directory of ours without CAP_CHOWN, which the agent's unit lacks."""
+    """Change the group of our directory without CAP_CHOWN, which the agent's unit does not have."""
     before = os.getegid()
     os.setegid(gid)
     try:
@@ -57,9 +57,9 @@ def _give_to_group(fd: int, gid: int) -> None:
 
 
 def groups_of_reader(prom_fd: int) -> list[int]:
-    """Return the groups without which an unprivileged process cannot read this directory.
+    """Return the groups that an unprivileged process needs to read this directory.
 
-    Root's own group is never one of them.
+    Root's own group is never among them.
     """
     status = os.fstat(prom_fd)
     is_closed = status.st_mode & 0o005 != 0o005

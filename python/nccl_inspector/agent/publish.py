@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From raw files of this node's jobs, hostile all, to one clean file a job for node_exporter."""
+"""From the untrusted raw files of this node's jobs to one clean file per job for node_exporter."""
 
 import os
 import re
@@ -31,13 +31,13 @@ Stamps = dict[str, Stamp]
 
 AGENT_FILE = "nccl_inspector_agent.prom"
 
-# CPU time for reading jobs in a pass; those that are left come first in the next.
+# CPU time for reading jobs in a pass; jobs that get no turn come first in the next pass.
 PASS_S = 1.0
-# All jobs of a node together. Eight GPUs have half a MiB, sixteen with long names of nodes 1.3.
+# For all jobs of a node together. Eight GPUs take half a MiB, sixteen with long names of nodes 1.3.
 # node_exporter serves this in 0.2 to 0.3 s on a busy machine with two cores (24 MiB: in 3.2 s).
-# Users share it fairly, and so do the jobs of each.
+# Users share it fairly, and so do the jobs of each user.
 NODE_BYTES_MAX = 2 << 20
-# How much more than its share is kept of a job, so that there is something to choose from.
+# How many times its share is kept of a job's series, so that there is something to choose from.
 _KEPT_SHARES = 2
 
 _LEFTOVER = re.compile(r"\..*\.prom\.tmp")
@@ -55,10 +55,10 @@ class Publisher:
     """The published files of this node, from the first pass until `stop`."""
 
     def __init__(self, run_fd: int, cluster: str, tally: Tally, at_work: AtWork) -> None:
-        """Open `jobs` and `prom` below the run directory; `cluster`: instead of Slurm's name.
+        """Open `jobs` and `prom` below the run directory; `cluster`: overrides Slurm's name.
 
         Raises:
-            OSError: one of them is not there.
+            OSError: one of them does not exist.
         """
         self._jobs_fd = open_directory("jobs", run_fd)
         self._prom_fd = open_directory("prom", run_fd)
@@ -66,22 +66,22 @@ class Publisher:
         self._tally = tally
         self._at_work = at_work
         self._jobs: dict[int, JobFiles] = {}
-        self.users: dict[int, int] = {}  # uid by job id, of all jobs of the latest pass
-        self._wanted: dict[int, tuple[Stamps, int]] = {}  # bytes of all that a job says
-        self._shares: dict[int, int] = {}  # bytes of a job's page, as of the last pass
+        self.users: dict[int, int] = {}  # uid by job id, for all jobs of the latest pass
+        self._wanted: dict[int, tuple[Stamps, int]] = {}  # stamps, and bytes of all series of a job
+        self._shares: dict[int, int] = {}  # bytes of each job's share, from the last pass
         self._published: dict[
             int, tuple[Stamps, int | None]
-        ] = {}  # and the share if it is too small
-        self._thinned: Counter[int] = Counter()  # series left out for a job's share
-        # Jobs that are refused as a whole, by the step that was refused, and why.
+        ] = {}  # stamps, and the share if it was too small
+        self._thinned: Counter[int] = Counter()  # series left out because of the share
+        # Jobs that are refused as a whole: the step that was refused and the job, and why.
         self._odd: dict[tuple[str, int], str] = {}
         self._turns = Turns()
         self._remove(_LEFTOVER)
 
     def run_pass(self, disabled: bool = False) -> set[int]:
-        """Publish every job, withdraw those that are gone; return the jobs with a directory.
+        """Publish every job and withdraw those that are gone; return the ids that have a directory.
 
-        While `disabled` no job's series are published, and none is read.
+        While `disabled`, no job's series are published, and no job is read.
         """
         ids = {int(name) for name in entry_names(self._jobs_fd) if JOB_NAME.fullmatch(name)}
         for job_id in self._jobs.keys() - (set() if disabled else ids):
@@ -91,7 +91,7 @@ class Publisher:
         if disabled:
             self._withdraw(())
             return ids
-        self._withdraw(ids)  # before anything is written: it may be the room that is needed
+        self._withdraw(ids)  # before anything is written, because it may free the needed room
         for job_id, end_s in self._turns.share(self.users, PASS_S):
             self._do("publish", job_id, partial(self._refresh, job_id, end_s))
         for job_id in self._turns.left_out:
@@ -103,7 +103,7 @@ class Publisher:
         return ids
 
     def left_out(self) -> list[Series]:
-        """Return how many series of each job that publishes were left out, by reason."""
+        """Return for each publishing job how many of its series were left out, by reason."""
         return [
             one
             for job_id, job in sorted(self._jobs.items())
@@ -112,21 +112,21 @@ class Publisher:
         ]
 
     def configure(self, cluster: str) -> None:
-        """Publish under another name of the cluster; what is published is made anew."""
+        """Use another name of the cluster; everything published is made again."""
         if cluster != self._cluster:
             self._cluster = cluster
             for job_id in tuple(self._jobs):
                 self._forget(job_id)
 
     def build_info(self) -> list[Series]:
-        """Return the `build` series of all jobs: often the same in each, so they go to one file."""
+        """Return the `build` series of all jobs: they are often equal, so they go into one file."""
         return [one for job in self._jobs.values() for one in job.build_info()]
 
     def write_own(self, series: Iterable[Series]) -> None:
         """Publish the agent's own series.
 
         Raises:
-            OSError: the file cannot be written; the old one is gone then.
+            OSError: the file cannot be written; the old one has been removed.
         """
         self._write(AGENT_FILE, render(series))
 
@@ -135,7 +135,7 @@ class Publisher:
         self._unlink(AGENT_FILE)
 
     def stop(self) -> None:
-        """Remove every published file: nobody would refresh it, and an old number is a lie."""
+        """Remove every published file, because nobody would refresh it and old values are wrong."""
         self._remove(PUBLISHED_NAME)
         self.withdraw_own()
 
@@ -145,7 +145,7 @@ class Publisher:
         os.close(self._prom_fd)
 
     def _do(self, what: str, job_id: int, act: Callable[[], None]) -> None:
-        """Do one step of a job's publishing; a job that is refused or fails is withdrawn."""
+        """Do one step of publishing a job; a job that is refused or fails is withdrawn."""
         try:
             with self._at_work.on(f"{what} {job_id}"):
                 act()
@@ -166,7 +166,7 @@ class Publisher:
             table.pop(job_id, None)
 
     def _share(self) -> None:
-        """Share the node's page among the jobs."""
+        """Divide the node's page among the jobs."""
         for job_id, job in self._jobs.items():
             stamps = job.stamps()
             if job_id not in self._wanted or self._wanted[job_id][0] != stamps:
@@ -177,19 +177,19 @@ class Publisher:
         self._shares = fair_job_shares(wanted, users, NODE_BYTES_MAX)
 
     def _room(self, job_id: int) -> int:
-        """Return how many bytes may be kept of a job's series; of a new one what all may have."""
+        """Return how many bytes of a job's series may be kept; of a new job, the whole page."""
         if job_id not in self._shares:
             return NODE_BYTES_MAX
         return max(_KEPT_SHARES * self._shares[job_id], NODE_BYTES_MAX // len(self._shares))
 
     def _refuse(self, what: str, job_id: int, err: RefusedError) -> None:
-        """Count a job that is not published, once until the reason is another."""
+        """Count a job that is not published, once until the reason changes."""
         if err.reason != "gone" and self._odd.get((what, job_id)) != str(err):
             self._tally.refuse(job_id, "its directory", err)
             self._odd[what, job_id] = str(err)
 
     def _withdraw(self, kept: Container[int]) -> None:
-        """Remove the files of other jobs than these."""
+        """Remove the files of all jobs that are not in `kept`."""
         for name in entry_names(self._prom_fd):
             match = PUBLISHED_NAME.fullmatch(name)
             if match and int(match[1]) not in kept:
@@ -208,13 +208,13 @@ class Publisher:
         try:
             replace_file(self._prom_fd, name, data, 0o644)
         except OSError:
-            self._unlink(name)  # it cannot be renewed, and an old number is a lie
+            self._unlink(name)  # it cannot be renewed, and old values are wrong
             raise
 
     def _refresh(self, job_id: int, end_s: float | None) -> None:
-        """Read the job's files, with a fresh start when the prolog has made the directory anew.
+        """Read the job's files; start again if the prolog has made the directory anew.
 
-        `end_s`: when its turn ends, of time.thread_time(); None: it has none.
+        `end_s`: the end of its turn, by time.thread_time(); None: it has no turn in this pass.
         """
         with directory_of_same_owner(str(job_id), self._jobs_fd) as job_fd:
             manifest, stamp = read_manifest(job_fd)
@@ -232,17 +232,17 @@ class Publisher:
                     job.refresh(job_fd, raw_fd, end_s, self._room(job_id))
 
     def _share_if_small(self, job_id: int) -> int | None:
-        """Return the job's share if it wants more."""
+        """Return the job's share if the job wants more, else None."""
         share = self._shares[job_id]
         return share if share < self._wanted[job_id][1] else None
 
     def _is_published(self, job_id: int) -> bool:
-        """Whether the job's file says what its processes say now."""
+        """Tell whether the job's file has the present values."""
         now = self._wanted[job_id][0], self._share_if_small(job_id)
         return self._published.get(job_id) == now and _exists(self._prom_fd, f"{job_id}.prom")
 
     def _publish(self, job_id: int) -> None:
-        """Write the job's file; remove it when no process has anything to say."""
+        """Write the job's file; remove it if no process has any series."""
         job, name = self._jobs[job_id], f"{job_id}.prom"
         stamps, share = self._wanted[job_id][0], self._share_if_small(job_id)
         found = job.series()
@@ -262,6 +262,6 @@ class Publisher:
             self._tally.fail_to_publish(job_id, why)
             return
         self._published[job_id] = stamps, share
-        # The epilog renames jobs/<id>, then unlinks the file: whoever comes last must unlink.
+        # The epilog renames jobs/<id>, then unlinks the file; whoever comes last must unlink it.
         if not _exists(self._jobs_fd, str(job_id)):
             self._unlink(name)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The few words of a box that tell whether its process is alive and gets on.
+"""The few values of a box that tell whether its process is alive and makes progress.
 
-A fifth of a box is read and next to nothing of it is decoded: the agent does this in every pass.
+A fifth of a box is read and hardly anything decoded, because the agent does this in every pass.
 """
 
 from dataclasses import dataclass
@@ -15,20 +15,20 @@ from nccl_inspector.system.safe_files import read_at
 _COMM_LIFE = COMM.reader("state", "generation")
 _OP_LIFE = OP.reader("comm", "comm_generation", "peer", "enqueue_tick")
 _IN_USE = bytes(byte & OP_STATE_MASK == OP_USED for byte in range(256))
-# box_silent: no thread was started, so nothing beats
+# enum box_silent: in these cases no thread was started, so nothing beats
 _NEVER_MEASURED = {SILENCES.index(one) for one in NEVER_MEASURED}
 
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
-    """What a box says of its process now."""
+    """The present values of a process."""
 
-    beats: bool  # it has a thread that should beat
+    beats: bool  # False: it has no thread that could beat
     beat_tick: int
     beat_real_ns: int  # Unix time
-    # Ages at that beat of the oldest in flight; None: there is none.
-    oldest_ns: int | None  # of collectives
-    oldest_p2p_ns: int | None  # of Sends and Recvs: one may be posted long before its partner
+    # Age, at that beat, of the oldest operation in flight; None: there is none.
+    oldest_ns: int | None  # collectives
+    oldest_p2p_ns: int | None  # Sends and Recvs, which may be posted long before their partner
 
 
 def _read_table(fd: int, table: Table) -> bytes:
@@ -41,9 +41,10 @@ def _read_table(fd: int, table: Table) -> bytes:
 def _oldest_ticks(
     comms: list[tuple[int, ...]], ops: Table, data: bytes
 ) -> tuple[int | None, int | None]:
-    """Return when the oldest collective, and Send or Recv, was seen first; 0: only just.
+    """Return the ticks at which the oldest collective, and the oldest Send or Recv, was first seen.
 
-    Those of live communicators.
+    Only operations of live communicators count. 0: it has not been seen by a round yet; None: there
+    is none.
     """
     collectives: list[int] = []
     p2p: list[int] = []
@@ -60,7 +61,7 @@ def _first(ticks: list[int]) -> int | None:
 
 
 def _age_ns(tick: int | None, header: bytes) -> int | None:
-    """Return how old it is at the latest beat."""
+    """Return the age at the latest beat in ns; 0 and None are returned as they are."""
     if not tick:
         return tick
     behind = HEADER.number(header, "beat_tick") - tick
@@ -69,10 +70,10 @@ def _age_ns(tick: int | None, header: bytes) -> int | None:
 
 
 def read_pulse(fd: int, size: int) -> Pulse:
-    """Return what a box of `size` bytes says.
+    """Return the values of a box of `size` bytes.
 
     Raises:
-        RefusedError: not a box, or one that contradicts itself; the reason is `bad_box`.
+        RefusedError: not a box, or it contradicts itself; the reason is `bad_box`.
     """
     header = read_header(fd, size)
     comms = find_table(header, size, "comm", COMM)

@@ -23,10 +23,10 @@ _METRICS = re.compile(rf"nccl_inspector_metrics_[A-Za-z0-9-]{{1,64}}_{_STEM}\.pr
 
 
 class Life(Enum):
-    """What the lock and the state word of a box say of its process."""
+    """What the lock and the state word of a box tell about its process."""
 
     ALIVE = "alive"
-    ENDED = "ended"  # in order
+    ENDED = "ended"  # it ended normally
     KILLED = "killed"
     STARTING = "starting"
 
@@ -37,8 +37,8 @@ class Listing:
 
     boxes: tuple[tuple[str, str], ...]
     metrics: tuple[tuple[str, str], ...]
-    vendor: tuple[str, ...]  # of NVIDIA's Inspector: a file for each GPU, of no process
-    overflow: bool  # more entries than ENTRIES_MAX, the rest not looked at
+    vendor: tuple[str, ...]  # of NVIDIA's Inspector: one file for each GPU, without a process
+    overflow: bool  # there are more entries than ENTRIES_MAX; the rest was ignored
 
 
 def box_name(stem: str) -> str:
@@ -47,7 +47,7 @@ def box_name(stem: str) -> str:
 
 
 def list_raw(raw_fd: int) -> Listing:
-    """Return our files among the first ENTRIES_MAX entries; others' names are passed over."""
+    """Return our files among the first ENTRIES_MAX entries; other names are ignored."""
     boxes, metrics, vendor, count = [], [], [], 0
     with os.scandir(raw_fd) as entries:
         for entry in entries:
@@ -66,9 +66,9 @@ def list_raw(raw_fd: int) -> Listing:
 
 
 def in_turns(files: Iterable[tuple[str, str]], most: int | None = None) -> list[tuple[str, str]]:
-    """Return files of a listing, at most so many: the first of each process, then the second.
+    """Return up to `most` files of a listing: the first of each process, then the second of each.
 
-    A process that makes many boxes, or names them so that they come first, hides no other.
+    So a process that makes many boxes, or names them to come first, hides no other process.
     """
     before: Counter[str] = Counter()
     order = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the agent's process costs, as prometheus-client reads it from /proc."""
+"""The cost of the agent's own process, as prometheus-client reads it from /proc."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ _COLLECTOR = ProcessCollector("nccl_inspector_agent", registry=CollectorRegistry
 
 
 def own_process(who: Mapping[str, str]) -> list[Series]:
-    """Return those of its series that our table has, with the labels `who`."""
+    """Return prometheus-client's series that our table has, with the labels `who`."""
     return [
         make_series(sample.name, who, repr(float(sample.value)))
         for family in _COLLECTOR.collect()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The service of a node: publish, collect, and say how it fares, again and again."""
+"""The service of a node: it publishes, collects and reports its own state, again and again."""
 
 import fcntl
 import logging
@@ -36,24 +36,25 @@ from nccl_inspector.system.write_as_user import CHILD_S
 log = logging.getLogger("nccl-inspector")
 _T = TypeVar("_T")
 
-# How long a pass waits for the child that writes a summary; the next pass looks after a slow one.
+# How long a pass waits for the child that writes a summary; a later pass looks for a slow one.
 HANDOVER_WAIT_S = 1.0
-# A single collection begins no further pass after this, so that the timer's next one finds it done.
+# A collection without an agent starts no further pass after this time, so that it is done before
+# the timer's next one.
 COLLECT_S = 240.0
 
 
 class Agent:
-    """Publisher and collector of one run directory, sharing one tally."""
+    """Publisher and collector of one run directory, with one tally."""
 
     def __init__(
         self, config: Config, run_fd: int, *, watching: bool = True, readers: Readers | None = None
     ) -> None:
-        """Take up the work of a run directory.
+        """Take over the work in a run directory.
 
-        `watching`: there are more passes to come, so that counters can be sampled.
+        `watching`: there will be more passes, so counters can be sampled.
 
         Raises:
-            OSError: a directory of it is not there.
+            OSError: one of its directories does not exist.
             InspectorError: there is no group `prom_group`.
         """
         self._tally = Tally()
@@ -72,10 +73,10 @@ class Agent:
         self._troubles: set[str] = set()
 
     def configure(self, config: Config) -> None:
-        """Work by another configuration from the next pass on.
+        """Use another configuration from the next pass on.
 
         Raises:
-            InspectorError: there is no group `prom_group`; nothing has changed then.
+            InspectorError: there is no group `prom_group`; then nothing has changed.
         """
         self._set_prom_access(group_id(config.prom_group))
         self._publisher.configure(config.cluster)
@@ -100,7 +101,7 @@ class Agent:
             self._watch = None
 
     def run_pass(self, wait_s: float) -> None:
-        """Sweep, publish and collect once; what the system refuses is said and tried again."""
+        """Sweep, publish and collect once; what the system refuses is logged and tried again."""
         begun = time.monotonic()
         disabled = is_disabled(self._run_fd)
         self._set_prom_access(self._prom_gid)
@@ -140,11 +141,11 @@ class Agent:
             self._watch.close()
 
     def forgive(self) -> None:
-        """The agent ends in order: what ended earlier ones is read again by the next."""
+        """Clear the crash record: the agent ends normally, and the next reads everything again."""
         self._try("clear the record", self._at_work.forgive)
 
     def _try(self, what: str, act: Callable[[], _T]) -> _T | None:
-        """Do it; None, and one line in the log until it works again, when the system refuses."""
+        """Do it; if the system refuses, log that once until it works again, and return None."""
         try:
             result = act()
         except OSError as err:
@@ -190,7 +191,7 @@ class Agent:
 def agent_labels(config: Config) -> dict[str, str]:
     """Return the labels of the agent's own series.
 
-    The setting and not what jobs say: a series must not change its name when a job comes.
+    They come from the settings and not from jobs, so that a series keeps its name when a job comes.
     """
     node = config.node_name or socket.gethostname().split(".")[0]
     return {"cluster": config.cluster, "node": node}
@@ -199,7 +200,7 @@ def agent_labels(config: Config) -> dict[str, str]:
 def _lock(run_fd: int, config: Config) -> int:
     """Return a descriptor that keeps a second agent out of the run directory.
 
-    It is of `jobs`, which only root may open: a user's lock would keep us out.
+    The lock is on `jobs`, which only root may open: otherwise a user's lock could keep us out.
     """
     fd = os.open("jobs", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=run_fd)
     try:
@@ -211,10 +212,10 @@ def _lock(run_fd: int, config: Config) -> int:
 
 
 def _opened(config: Config, run_fd: int) -> list[tuple[int, int]]:
-    """Return which directories are in the places of those that an agent opens.
+    """Return device and inode of the directories that an agent opens, as they are now.
 
     Raises:
-        OSError: one is not there.
+        OSError: one of them does not exist.
     """
     found = [config.run_dir.stat()]
     found += [
@@ -239,7 +240,7 @@ def _run_dir(config: Config) -> Iterator[int]:
 
 
 class _Signals:
-    """What the service was told by signals; made in the main thread."""
+    """The signals that the service has received; must be made in the main thread."""
 
     def __init__(self, rereads: bool) -> None:
         self.ended = self._reload = False
@@ -250,7 +251,7 @@ class _Signals:
             signal.signal(signal.SIGHUP, self._reread)
 
     def wait(self, seconds: float) -> bool:
-        """Wait for that time or a signal; return whether the configuration is to be read again."""
+        """Wait for this time or a signal; return whether to read the configuration again."""
         end = time.monotonic() + seconds
         while not (self.ended or self._reload) and (left := end - time.monotonic()) > 0:
             self._wakeup.wait(left)
@@ -258,7 +259,7 @@ class _Signals:
         return reload
 
     def close(self) -> None:
-        """Be told of no more."""
+        """Stop listening."""
         self._wakeup.close()
 
     def _end(self, *_: object) -> None:
@@ -269,13 +270,13 @@ class _Signals:
 
 
 class _Service:
-    """An agent, its HTTP endpoint, and the configuration that they work by."""
+    """An agent, its HTTP endpoint, and their configuration."""
 
     def __init__(self, config: Config, run_fd: int, watching: bool) -> None:
         self.config = config
         self._run_fd = run_fd
         gid = group_id(config.prom_group)
-        if gid is not None:  # before the endpoint's child gives its rights away
+        if gid is not None:  # before the endpoint's child gives up its rights
             set_access(run_fd, gid)
         self._endpoint = self._listen(config)
         try:
@@ -295,15 +296,15 @@ class _Service:
             self._endpoint = None
 
     def keep(self) -> None:
-        """Look after the endpoint."""
+        """Restart the endpoint if it has ended."""
         if self._endpoint:
             try:
                 self._endpoint.keep()
-            except OSError as err:  # publishing goes on without it, the next pass tries again
+            except OSError as err:  # publishing goes on without it; the next pass tries again
                 log.warning("the HTTP endpoint cannot be started: %s", err)
 
     def reload(self, reread: Callable[[], Config]) -> None:
-        """Work by the configuration as it is now; a broken one changes nothing but the log."""
+        """Use the present configuration; an invalid one is only logged."""
         try:
             new = reread()
             if new.run_dir != self.config.run_dir:
@@ -315,12 +316,16 @@ class _Service:
             return
         self.agent.configure(new)
         if new.prom_group != self.config.prom_group and self._endpoint:
-            self._endpoint.rename(agent_labels(new))  # its child must have the new group
+            self._endpoint.rename(agent_labels(new))  # its child needs the new group
         self.config = new
         log.info("the configuration was read again")
 
     def _listen_anew(self, new: Config) -> None:
-        """Raises InspectorError: the new address cannot be had, and the old one is kept."""
+        """Listen on a new address, if it or the labels have changed.
+
+        Raises:
+            InspectorError: the new address cannot be used; the old one is kept.
+        """
         old = self.config
         if (new.listen, agent_labels(new)) == (old.listen, agent_labels(old)):
             return
@@ -332,7 +337,7 @@ class _Service:
         self._endpoint = endpoint
 
     def close(self, withdraw: bool) -> None:
-        """End; `withdraw`: nothing that was published stays."""
+        """End; `withdraw`: also remove everything that was published."""
         self._hang_up()
         if withdraw:
             self.agent.stop()
@@ -340,17 +345,16 @@ class _Service:
 
 
 def run_agent(config: Config, once: bool, reread: Callable[[], Config] | None = None) -> None:
-    """Publish and collect each agent_interval until SIGTERM or SIGINT; at SIGHUP `reread`.
+    """Publish and collect each agent_interval until SIGTERM or SIGINT; at SIGHUP call `reread`.
 
-    A directory that was removed or made anew ends it too: it would look into the
-    old one for ever. The unit starts it again, and makes what is missing.
-
-    `once`: a single pass without the HTTP endpoint, and what it publishes stays. Else
-    nothing published stays, however this ends: nobody would renew it.
+    It also ends if a directory was removed or made again, because it would keep using the old one.
+    The unit starts it again, and makes what is missing. `once`: a single pass without the HTTP
+    endpoint, and what it publishes stays. Otherwise everything published is removed, however this
+    ends, because nobody would renew it.
 
     Raises:
-        InspectorError: the run directory or one in it is not there or not the one that was
-            opened, another agent works on it, or the address of `listen` cannot be had.
+        InspectorError: a directory is missing or was replaced, another agent uses it, or the
+            address of `listen` cannot be used.
     """
     with closing(_Signals(reread is not None)) as signals, _run_dir(config) as run_fd:
         service = _Service(replace(config, listen="") if once else config, run_fd, not once)
@@ -379,7 +383,7 @@ def run_collect(config: Config) -> Left:
     """Sweep and collect once, for a site without the agent; return which ended jobs are left.
 
     Raises:
-        InspectorError: the run directory is not there or does not work, or an agent works on it.
+        InspectorError: the run directory is missing or unusable, or an agent uses it.
     """
     tally = Tally()
     with _run_dir(config) as run_fd:

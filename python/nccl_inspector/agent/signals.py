@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the agent tells of every running job that publishes, by its boxes: five series.
+"""The agent's own series about every running job that publishes, from its boxes: five series.
 
-The `.prom` files of processes tell more, but not of those that died, not while their writer does
-not run, and only each `interval`. The modes without such files promise that there are no series;
-and before a job's first file it has none.
+The `.prom` files of processes tell more, but nothing about dead processes, nothing while their
+writer does not run, and only once per `interval`. A job without such files gets none of these
+series either: modes without `.prom` files promise that there are no series.
 """
 
 import os
@@ -32,11 +32,11 @@ from nccl_inspector.system.safe_files import (
     regular_file,
 )
 
-# CPU time of a pass; eight processes take some 3 ms.
+# CPU time of a pass; eight processes take about 3 ms.
 PASS_S = 0.5
-# A job whose boxes take longer (the plugin's own take 0.4 ms each) has no signals.
+# A job whose boxes take longer than this gets no series. (The plugin's own boxes take 0.4 ms each.)
 JOB_S = 0.25
-# A process that was not reached for so long is a new one.
+# A process that was not looked at for this long counts as a new one.
 FORGET_S = 300.0
 STATES = RUNNING, STOPPED, LOST = "running", "stopped", "lost"
 
@@ -54,10 +54,10 @@ class LiveSignals:
     """The live signals of the jobs of one run directory."""
 
     def __init__(self, run_fd: int, cluster: str) -> None:
-        """Open `jobs`; `cluster`: instead of Slurm's name.
+        """Open `jobs`; `cluster`: overrides Slurm's name.
 
         Raises:
-            OSError: it is not there.
+            OSError: it does not exist.
         """
         self._jobs_fd = open_directory("jobs", run_fd)
         self._cluster = cluster
@@ -65,18 +65,18 @@ class LiveSignals:
         self._turns = Turns()
 
     def configure(self, cluster: str) -> None:
-        """Name the cluster so from now on."""
+        """Use this name of the cluster from now on."""
         self._cluster = cluster
 
     def run_pass(self, users: Mapping[int, int]) -> list[Series]:
-        """Return the series of these jobs; none of one that cannot be read or was not reached.
+        """Return the series of these jobs; none for a job that cannot be read or had no turn.
 
         `users`: the uid of each job.
         """
         found: dict[int, list[Series]] = {}
         known: set[Inode] = set()
         for job_id, end_s in self._turns.share(users, PASS_S):
-            # Publishing says why; and a job may end at any time.
+            # Publishing reports it, and a job may end at any time.
             with suppress(RefusedError, OSError):
                 found[job_id] = self._job(job_id, known, end_s)
         if not self._turns.left_out:
@@ -103,7 +103,7 @@ class LiveSignals:
                 for _, stem in in_turns(listing.boxes):
                     if time.thread_time() > end_s:
                         return []
-                    if len(seen) >= BOXES_MAX:  # that say they live; ended ones may stay for long
+                    if len(seen) >= BOXES_MAX:  # only living processes; ended ones may stay long
                         break
                     with suppress(RefusedError):
                         self._process(raw_fd, stem, manifest.uid, count, seen)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `nccl-inspector status` says of a node, as far as the caller's permissions go."""
+"""What `nccl-inspector status` says about a node, as far as the caller's permissions allow."""
 
 import os
 import re
@@ -14,14 +14,14 @@ from nccl_inspector.agent.last_collection import collection_age_s
 from nccl_inspector.slurm.job_names import JOB_NAME
 
 EXIT_DISABLED, EXIT_NOT_WELL = 3, 4
-# Twice what the timer needs at most when it has next to nothing to do.
+# Twice the longest time between two collections by the timer if there is hardly anything to do.
 COLLECTED_S = 900.0
 # The agent's own file is renewed each interval; a pass may take a while.
 RENEWED_S, RENEWED_INTERVALS = 30.0, 6
 FILL_MAX = 0.95
 
 _LOCK = re.compile(r"[0-9]+: FLOCK +\S+ +WRITE +(-?[0-9]+) ([0-9a-f]+):([0-9a-f]+):([0-9]+) .*")
-# Of the first pid namespace; /proc/locks hides from another one the locks of those outside.
+# The first pid namespace; in another one, /proc/locks hides the locks of processes outside.
 _FIRST_PID_NS = "pid:[4026531836]"
 _OWN_PID_NS = Path("/proc/self/ns/pid")
 _NO_AGENT = "no agent runs"
@@ -30,18 +30,21 @@ _UNSEEN = "cannot be seen by you"
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """Bytes and inodes of the file system of the run directory; it may be a larger one's."""
+    """Used and total bytes and inodes of the run directory's file system.
+
+    `own` is False if that file system is a larger one that is not only for the run directory.
+    """
 
     used_bytes: int
     size_bytes: int
     used_inodes: int
     inodes: int
     own: bool
-    of: str  # whose file system it is
+    of: str  # which directory it is about
 
     @property
     def trouble(self) -> str:
-        """Say what is nearly used up; empty when nothing is. Some file systems count no inodes."""
+        """What is nearly used up, as text; empty: nothing. Some file systems count no inodes."""
         for what, used, size in (
             ("bytes", self.used_bytes, self.size_bytes),
             ("inodes", self.used_inodes, self.inodes),
@@ -53,14 +56,14 @@ class Fill:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A node; None means not seen, for want of permission or of the thing itself."""
+    """A node; None means not known, for lack of permission or because it does not exist."""
 
     run_dir: Path
     switch_seen: bool
     disabled: Disabled | None
     fill: Fill | None  # None: there is no run directory
-    agent_pid: int | None  # 0: it lives in another pid namespace
-    collected_age_s: float | None  # since a collection without an agent
+    agent_pid: int | None  # 0: it runs in another pid namespace
+    collected_age_s: float | None  # since the last collection without an agent
     jobs: int | None
     ended: int | None
     published: int | None
@@ -76,10 +79,9 @@ class Status:
 
 
 def find_flock(locks: str, device: int, inode: int) -> int | None:
-    """Return who holds an exclusive flock, from the text of /proc/locks; None: nobody we can see.
+    """Return the pid that holds an exclusive flock, from /proc/locks; None: nobody that we can see.
 
-    Looking there does what trying the lock would not: it cannot keep an agent
-    out that starts in this moment.
+    Trying the lock instead could keep out an agent that starts at this moment.
     """
     wanted = os.major(device), os.minor(device), inode
     for match in filter(None, map(_LOCK.fullmatch, locks.splitlines())):
@@ -103,7 +105,7 @@ def _ended(path: Path) -> int | None:
 
 
 def _published(path: Path) -> tuple[int | None, float | None]:
-    """Return how many files are published, and the age of the newest."""
+    """Return the number of published files, and the age of the newest in seconds."""
     try:
         with os.scandir(path) as entries:
             times = [
@@ -111,13 +113,13 @@ def _published(path: Path) -> tuple[int | None, float | None]:
                 for entry in entries
                 if entry.name.endswith(".prom")
             ]
-    except OSError:  # also one that went meanwhile: the next look is right
+    except OSError:  # also if a file was removed meanwhile; the next call is right
         return None, None
     return len(times), max(0.0, time.time() - max(times)) if times else None
 
 
 def _agent(run_dir: Path, is_fresh: bool) -> int | None:
-    """Return the agent's pid; 0 when it only shows in the file that it renews, None without one."""
+    """Return the agent's pid, None without one; 0 if only the file that it renews shows it."""
     status = (run_dir / "jobs").stat()
     pid = find_flock(Path("/proc/locks").read_text("ascii"), status.st_dev, status.st_ino)
     if pid is None and is_fresh and str(_OWN_PID_NS.readlink()) != _FIRST_PID_NS:
@@ -126,9 +128,9 @@ def _agent(run_dir: Path, is_fresh: bool) -> int | None:
 
 
 def _is_fresh(run_dir: Path, agent_interval_s: float) -> bool:
-    """Tell whether the agent's own file is there and has been renewed.
+    """Tell whether the agent's own file exists and was renewed recently.
 
-    Where the caller may not look (setting `prom_group`) it is taken for renewed.
+    If the caller may not look (setting `prom_group`), the answer is True.
     """
     try:
         renewed_s = (run_dir / "prom" / "nccl_inspector_agent.prom").stat().st_mtime
@@ -166,7 +168,7 @@ def _fill(path: Path, of: str) -> Fill:
 
 
 def read_status(run_dir: Path, agent_interval_s: float) -> Status:
-    """Return how the node fares. What is missing or hidden is said, never raised."""
+    """Return the state of the node; missing or hidden things are reported, never raised."""
     switch_seen, disabled, fill, agent_pid, collected_age_s = False, None, None, None, None
     try:
         fill = _fill(run_dir, "the run directory")
@@ -197,7 +199,7 @@ def read_status(run_dir: Path, agent_interval_s: float) -> Status:
 
 
 def describe(disabled: Disabled | None) -> str:
-    """Return one line without its end."""
+    """Return the state of the switch in one line, without a line end."""
     if disabled is None:
         return "enabled"
     since = "at an unknown time"
@@ -240,7 +242,7 @@ def _seen(count: int | None) -> str:
 
 
 def render_status(status: Status) -> str:
-    """Return the table, a line for each fact."""
+    """Return the table, with one line for each fact."""
     published = _seen(status.published)
     if status.newest_age_s is not None:
         published += f", the newest {status.newest_age_s:.1f} s old"

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose turn it is when a pass has not time enough for all jobs of a node.
+"""Whose turn it is if a pass does not have enough time for all jobs of a node.
 
-Time is shared by user first, then by that user's jobs. What one does not need the others may have:
-who took little last time comes first. Who was left out last time comes before that.
+Time is divided among users first, then among a user's jobs. What one does not need, the others may
+use. Jobs that had no turn in the last pass come first, then those that took little time.
 """
 
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-# Less than this is no use to a job: eight processes take some 3 ms to look at, 20 to publish.
+# Shorter turns are useless: eight processes take about 3 ms to look at and 20 ms to publish.
 TURN_S = 0.02
 
 
@@ -17,26 +17,26 @@ TURN_S = 0.02
 class _Past:
     """What is known of a job."""
 
-    cost_s: float = 0.0  # of its latest turn
+    cost_s: float = 0.0  # time of its latest turn
     missed: int = 0  # passes since then
 
 
 class Turns:
-    """The order of jobs, from pass to pass. Times are of `clock`, in seconds.
+    """The order of jobs, from pass to pass; times are of `clock`, in seconds.
 
-    The clock is of this thread's CPU time: on a busy node all would seem to take long.
+    The clock is this thread's CPU time, because by wall time everything takes long on a busy node.
     """
 
     def __init__(self, clock: Callable[[], float] = time.thread_time) -> None:
         self._clock = clock
         self._past: dict[int, _Past] = {}
-        self._any = False  # a job has had its turn in this pass
+        self._any = False  # a job had a turn in this pass
         self.left_out: list[int] = []  # jobs that had no turn in the latest pass
 
     def share(self, users: Mapping[int, int], total_s: float) -> Iterator[tuple[int, float]]:
-        """Yield each job that has a turn, and until when by the clock it may work.
+        """Yield each job that has a turn, and the clock's time until which it may work.
 
-        `users`: the uid of each job. A turn ends when the next one is asked for. One job at least
+        `users`: the uid of each job. A turn ends when the next one is asked for. At least one job
         has a turn, however short the time is.
         """
         end_s = self._clock() + total_s
@@ -62,7 +62,7 @@ class Turns:
             past.cost_s, past.missed = self._clock() - now_s, 0
 
     def _order(self, users: Mapping[int, int]) -> list[list[int]]:
-        """Return the jobs of each user, the users and the jobs that come first at the front."""
+        """Return the jobs of each user; those whose turn is first come first."""
         of_users: dict[int, list[int]] = {}
         for job_id, uid in users.items():
             of_users.setdefault(uid, []).append(job_id)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From node summaries to figures and verdicts; nothing in here reads or prints."""
+"""From node summaries to figures and verdicts; nothing in here reads files or prints."""

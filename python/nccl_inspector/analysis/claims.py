@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a box claims, beside what Slurm knows of the job: how many ranks a communicator has.
+"""Check what a box claims against what Slurm knows: how many ranks a communicator has.
 
-The job's user can write any number into a box. So no loop and no memory of the analysis is bounded
-by a claim, only by records that exist; and a claim that the job cannot make true is not used.
+The job's user can write any number into a box. Therefore loops and memory of the analysis are
+bounded only by records that exist, never by a claim; and a claim that is impossible for the job is
+not used.
 """
 
 from collections import Counter, defaultdict
@@ -12,18 +13,18 @@ from itertools import pairwise
 
 from nccl_inspector.model.process import COMM_FOLDED, Comm, Process
 
-RANKS_MAX = 1 << 20  # of a communicator, whatever Slurm says of the job
-RANKS_A_NODE_MAX = 256  # as many as a job may have boxes on a node
-_NAMED_MAX = 16  # ranks that are named one by one
-_TOLD_MAX = 8  # communicators that are named in a report
+RANKS_MAX = 1 << 20  # for a communicator, whatever Slurm says about the job
+RANKS_A_NODE_MAX = 256  # the most boxes that a job may have on a node
+_NAMED_MAX = 16  # the most ranks that are named one by one
+_TOLD_MAX = 8  # the most communicators that are named in a report
 
-# The first and the last of ranks that follow on each other.
+# The first and the last of consecutive ranks.
 Run = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """What Slurm says of the whole job; 0: it did not say."""
+    """What Slurm says about the whole job; 0: not known."""
 
     nodes: int = 0
     tasks: int = 0
@@ -39,7 +40,7 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class Bounded:
-    """Processes without impossible claims, and what was claimed, as text."""
+    """Processes without impossible claims, and texts about what was claimed."""
 
     processes: list[Process]
     problems: tuple[str, ...]
@@ -48,7 +49,7 @@ class Bounded:
 def gaps(numbers: Collection[int], count: int) -> tuple[Run, ...]:
     """Return the runs of numbers from 0 to `count` - 1 that are not among `numbers`.
 
-    The time it takes depends on how many numbers there are, not on `count`.
+    The time depends on how many numbers there are, not on `count`.
     """
     known = sorted(one for one in numbers if 0 <= one < count)
     return tuple(
@@ -59,7 +60,7 @@ def gaps(numbers: Collection[int], count: int) -> tuple[Run, ...]:
 
 
 def name_runs(runs: Sequence[Run]) -> Iterator[str]:
-    """Yield `rank 5` for each of a few ranks, `ranks 5-4095` for the runs of many."""
+    """Yield `rank 5` for each of a few ranks, or `ranks 5-4095` for the runs of many."""
     one_by_one = sum(last - first + 1 for first, last in runs) <= _NAMED_MAX
     for first, last in runs:
         if one_by_one:
@@ -69,15 +70,15 @@ def name_runs(runs: Sequence[Run]) -> Iterator[str]:
 
 
 def bound_ranks(processes: Sequence[Process], allocation: Allocation) -> Bounded:
-    """Return the processes as they can be believed.
+    """Return the processes with only believable claims.
 
-    A communicator that claims more ranks than the job can have, and than it has records, counts as
-    one whose number of ranks is not known (0).
+    A communicator that claims more ranks than the job can have, and more than it has records, gets
+    0 ranks, which means that the number is not known.
     """
     most = allocation.ranks_max
     if all(comm.nranks <= most for one in processes for comm in one.comms):
         return Bounded(list(processes), ())
-    # More ranks than Slurm's numbers allow are there when they have all left a record.
+    # More ranks than Slurm's numbers allow are believed if each of them has left a record.
     seen: dict[int, set[int]] = defaultdict(set)
     for process in processes:
         for comm in process.comms:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far the clocks of a job's nodes are apart, and its times by one clock.
+"""How far the clocks of a job's nodes are apart, and the job's times by one clock.
 
-A collective in which all ranks wait for all ends on all of them at about the same moment. So where
-two nodes have seen the end of the same operation of a communicator, the difference of what their
-clocks said then is the difference of the clocks. Boxes tell such moments roughly: the last
-completion (`last_progress_ns`, within a round of the writer thread), the windows of time lines,
-and the creation of communicators, which is a barrier too.
+A collective in which all ranks wait for all ends on all of them at about the same moment. If two
+nodes saw the end of the same operation, the difference of their clocks' times for it is the
+difference of the clocks. Boxes tell such moments only roughly: the last completion
+(`last_progress_ns`, exact to a round of the writer thread), the windows of time lines, and the
+creation of communicators, in which all ranks also wait for all.
 """
 
 from collections import defaultdict
@@ -22,20 +22,20 @@ from nccl_inspector.model.process import COMM_FOLDED, FUNCS, P2P, Comm, Process
 
 _SYNCHRONISING = frozenset(FUNCS.index(name) for name in SYNCHRONISING)
 _P2P = frozenset(FUNCS.index(name) for name in P2P)
-# The writer thread notes a completion within a round, and a killed process may lack its last one.
+# The writer thread notes a completion within one round; a killed process may lack its last one.
 _NOTED_NS = 1.5e9
-# From the creation of a communicator on one rank to that on another.
+# The most time between the creation of a communicator on one rank and on another.
 _CREATED_NS = 5e9
-_DRIFT = 100e-6  # of the time since: two clocks without a common source go apart that fast
-_WINDOWS = 3  # of each time line, the last ones
-_FIRM_NS = 5e9  # a clock that is known so well needs no time lines
+_DRIFT = 100e-6  # of the elapsed time: how fast two clocks without a common source drift apart
+_WINDOWS = 3  # the last windows of each time line that are used
+_FIRM_NS = 5e9  # a clock known to this error needs no time lines
 
-Processes = Sequence[tuple[str, Process]]  # each with its node
+Processes = Sequence[tuple[str, Process]]  # (node, process)
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """A node's clock: so far ahead of the job's common time, give or take the error."""
+    """How far a node's clock is ahead of the job's common time, and the error of that."""
 
     ahead_ns: float = 0.0
     error_ns: float = inf  # not known at all
@@ -43,7 +43,7 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """An operation of a communicator ended between these times of a node's clock."""
+    """The time of a node's clock at which an operation ended lies between these two."""
 
     index: int
     low_ns: float
@@ -52,10 +52,10 @@ class _Mark:
 
 @dataclass(frozen=True, slots=True)
 class _Kinds:
-    """What kinds of operation a process had, by its communicators' indices."""
+    """The kinds of operation that a process had, by its communicators' indices."""
 
-    p2p: frozenset[int]  # in these an index is not the same operation on all ranks
-    last: Mapping[tuple[int, int], int]  # function of the last operation of a kind, by its index
+    p2p: frozenset[int]  # here, ranks number their operations differently
+    last: Mapping[tuple[int, int], int]  # function, by communicator and last index of a kind
 
 
 def _kinds(process: Process) -> _Kinds:
@@ -67,7 +67,7 @@ def _kinds(process: Process) -> _Kinds:
 
 
 def _last_mark(process: Process, comm: Comm, kinds: _Kinds) -> _Mark | None:
-    """Return when the last operation of a communicator ended here; None: not all wait in it."""
+    """Return when the last operation of a communicator ended; None if not all wait in it."""
     func = kinds.last.get((comm.index, comm.last_sequence))
     if comm.index in kinds.p2p or not comm.last_progress_ns or func not in _SYNCHRONISING:
         return None
@@ -77,7 +77,7 @@ def _last_mark(process: Process, comm: Comm, kinds: _Kinds) -> _Mark | None:
 
 
 def _first_mark(process: Process, comm: Comm) -> _Mark | None:
-    """Return when a communicator was created here."""
+    """Return when a communicator was created; None if that is not known."""
     if not comm.created_ns:
         return None
     doubt_ns = _CREATED_NS + _DRIFT * max(0, process.facts.beat_ns - comm.created_ns)
@@ -85,7 +85,7 @@ def _first_mark(process: Process, comm: Comm) -> _Mark | None:
 
 
 def _window_marks(process: Process, wanted: Collection[int]) -> list[tuple[int, _Mark]]:
-    """Return what the last windows of a process's time lines tell, each with its communicator."""
+    """Return marks from the last windows of a process's time lines, each with its communicator."""
     found = []
     try:
         for line in process.lines:
@@ -114,7 +114,7 @@ Marks = dict[int, dict[str, _Seen]]  # by communicator and node
 
 
 def _marks(processes: Processes) -> Marks:
-    """Return the marks of all communicators that lie on several nodes."""
+    """Return the marks of all communicators that span several nodes."""
     found: Marks = defaultdict(lambda: defaultdict(_Seen))
     for node, process in processes:
         kinds = _kinds(process)
@@ -130,10 +130,10 @@ def _marks(processes: Processes) -> Marks:
 
 
 def _bounds(one: Sequence[_Mark], other: Sequence[_Mark]) -> tuple[float, float]:
-    """Return between what the other's clock is ahead of the one's.
+    """Return the least and the most that the other's clock can be ahead of this one's.
 
-    Operations end in order: one ended no earlier than those before it and no later than those
-    after it.
+    Operations end in order: each ended no earlier than those before it and no later than those
+    after.
     """
 
     def low(marks: Sequence[_Mark], index: int) -> float:
@@ -152,17 +152,17 @@ Edges = dict[str, list[tuple[str, Clock]]]
 
 
 def _edges(marks: Marks) -> Edges:
-    """Return for each node others whose clocks can be compared with its own."""
+    """Return for each node the other nodes whose clocks can be compared with its own."""
     found: Edges = defaultdict(list)
     for nodes in marks.values():
         first, *rest = nodes
         for node in rest:
-            # A clock may have been set meanwhile: the latest that is known goes before the first.
+            # Ends of operations go before creations: a clock may have been set in between.
             low, high = _bounds(nodes[first].ended, nodes[node].ended)
             if not (isfinite(low) and isfinite(high)):
                 low, high = _bounds(nodes[first].created, nodes[node].created)
             if isfinite(low) and isfinite(high):
-                # Where the bounds contradict each other they are as wrong as they are apart.
+                # If the bounds contradict each other, the error is as large as the contradiction.
                 apart = Clock((low + high) / 2, max(abs(high - low) / 2, _NOTED_NS))
                 found[first].append((node, apart))
                 found[node].append((first, Clock(-apart.ahead_ns, apart.error_ns)))
@@ -170,7 +170,11 @@ def _edges(marks: Marks) -> Edges:
 
 
 def _solve(nodes: Sequence[str], edges: Edges) -> dict[str, Clock]:
-    """Return the clocks beside that of the node that can be compared with most others."""
+    """Return the clock of each node, compared along the chain of nodes with the least error.
+
+    The chains begin at the node that can be compared with most others. A node that no chain reaches
+    has an unknown clock.
+    """
     start = max(nodes, key=lambda node: len(edges.get(node, ())))
     found: dict[str, Clock] = {}
     heap = [(0.0, start, 0.0)]
@@ -192,10 +196,10 @@ def _solve(nodes: Sequence[str], edges: Edges) -> dict[str, Clock]:
 
 
 def read_clocks(processes: Processes) -> dict[str, Clock]:
-    """Return the clock of each node, as far as the operations that nodes have in common tell it.
+    """Return the clock of each node, as far as operations that nodes have in common tell it.
 
-    The common time is that of the middle one of the clocks. A node that has no operation in common
-    with the others has a clock of which nothing is known.
+    The common time is the median of the clocks. The clock of a node that has no operation in common
+    with others is unknown.
     """
     nodes = list(dict.fromkeys(node for node, _ in processes))
     if len(nodes) < 2:
@@ -214,9 +218,9 @@ def read_clocks(processes: Processes) -> dict[str, Clock]:
 
 
 def in_common_time(processes: Processes, clocks: Mapping[str, Clock]) -> list[Process]:
-    """Return the processes with all their single times by one clock; time lines stay as they are.
+    """Return the processes with all single times in common time; time lines stay as they are.
 
-    A node of which nothing is known keeps its own.
+    A node whose clock is unknown keeps its own times.
     """
 
     def moved(at_ns: int, clock: Clock) -> int:
@@ -245,11 +249,11 @@ def in_common_time(processes: Processes, clocks: Mapping[str, Clock]) -> list[Pr
 def silences_ns(
     processes: Processes, clocks: Mapping[str, Clock], until_ns: float = inf
 ) -> list[float]:
-    """Return for how long at least each process gave no sign of life while another still did.
+    """Return for how long, at least, each process gave no sign of life while another still did.
 
-    `processes` are in common time (`in_common_time`). Beats of one node are by one clock. Those of
-    others are compared as well as their clocks are known, and not at all where nothing is known.
-    `until_ns`: what came after does not count, because Slurm was ending the job.
+    `processes` are in common time (`in_common_time`). Beats on one node have the same clock. Beats
+    of different nodes are compared as well as their clocks are known, or not at all if a clock is
+    unknown. `until_ns`: later beats do not count, because Slurm was ending the job.
     """
     of_node: dict[str, float] = defaultdict(float)
     last_ns, last_error_ns = 0.0, 0.0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a report does not rest on: operations without a time, other clocks, times of silence."""
+"""What was not measured, or only partly: operations without a time, other clocks, silent times."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -18,13 +18,13 @@ from nccl_inspector.model.process import (
     Process,
 )
 
-# Names of processes by what NCCL they have, in words.
+# Names of processes by their NCCL version, as text.
 ByNccl = dict[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Spell:
-    """The processes that something befell for a time; `longest_ns` of one of them."""
+    """The processes to which something happened for a time; `longest_ns` is the longest one."""
 
     names: tuple[str, ...]
     longest_ns: int
@@ -32,7 +32,7 @@ class Spell:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """All processes of a report together."""
+    """The figures of all processes of a report together."""
 
     untimed: dict[str, tuple[int, int]]  # operations and bytes by function, most operations first
     counted_only: ByNccl
@@ -41,9 +41,9 @@ class Coverage:
     rccl: ByNccl
     disabled: Spell  # while the kill switch was on
     sampled: Spell  # while not all operations were timed
-    sampling: int  # at the end one in so many was
+    sampling: int  # at the end, one operation in this many was timed
     dropped: dict[str, int]  # events that were not measured, by reason
-    in_part: dict[str, int]  # what is not in every table, by reason
+    in_part: dict[str, int]  # what is missing from some tables, by reason
     json_lines: int
 
 
@@ -66,19 +66,20 @@ def _by_nccl(named: Iterable[tuple[str, Process]]) -> ByNccl:
 
 
 def _spell(spent: Iterable[tuple[str, int, bool]]) -> Spell:
-    """Return names, times and whether it lasts as one; a time may be too short to be counted."""
+    """Return one Spell of (name, time, whether it lasts); a time that still lasts may be 0."""
     found = [(name, ns) for name, ns, lasts in spent if ns or lasts]
     return Spell(tuple(name for name, _ in found), max((ns for _, ns in found), default=0))
 
 
 def find_coverage(processes: Sequence[Process], names: Sequence[str]) -> Coverage:
-    """Return what is to be said of the processes, each with its name."""
+    """Return the coverage of the processes; `names` has the name of each."""
     named = list(zip(names, processes, strict=True))
     drops: Counter[str] = Counter()
     for process in processes:
         drops.update(dict(zip(DROP_REASONS, process.dropped, strict=False)))
     counts = {reason: count for reason, count in drops.items() if count}
-    # A list of versions is read once, so that silence was from the start; a switch comes and goes.
+    # The list of versions is read only once, so those processes were silent from the start. The
+    # kill switch comes and goes.
     others = [(name, one) for name, one in named if one.facts.silent not in NEVER_MEASURED]
     return Coverage(
         untimed=_untimed(processes),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What NVIDIA's plugin wrote of a job, over all its nodes and GPUs."""
+"""What NVIDIA's plugin wrote about a job, over all its nodes and GPUs."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -13,20 +13,20 @@ from nccl_inspector.summary.vendor_means import Row, Spread
 
 @dataclass(frozen=True, slots=True)
 class DumpedKind:
-    """One kind of operation; a GPU's mean is that of all its dumps."""
+    """One kind of operation; a GPU's mean is the mean of all its dumps."""
 
     kind: Kind
     gpus: int
-    dumps: int  # of all these GPUs
+    dumps: int  # of all these GPUs together
     time_us: Spread
     gbs: Spread
-    least_us: float | None  # of the GPUs' means; None: no dump had a time
+    least_us: float | None  # the lowest of the GPUs' means; None: no dump had a time
     best_gbs: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Dumped:
-    """All of it; times are Unix seconds."""
+    """All dumps of a job; times are Unix seconds."""
 
     dumps: int
     gpus: int
@@ -39,7 +39,7 @@ class Dumped:
 
     @property
     def words(self) -> str:
-        """How much there is."""
+        """The number of dumps and of GPUs, as text."""
         return f"{number(self.dumps, 'dump')} of {number(self.gpus, 'GPU')}"
 
 
@@ -67,7 +67,7 @@ def _kind(kind: Kind, rows: Sequence[Row]) -> DumpedKind:
 
 
 def find_dumps(summaries: Sequence[NodeSummary]) -> Dumped | None:
-    """Return what was written; None: nothing was on any node."""
+    """Return the dumps of the job; None if no node has any."""
     found = [(one.head.node, one.vendor) for one in summaries if one.vendor]
     if not found:
         return None

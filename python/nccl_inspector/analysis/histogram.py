@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sparse histograms of times, as plugin/hist.h counts them."""
+"""Sparse histograms of times, with the buckets of plugin/hist.h."""
 
 from bisect import bisect_left
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ _LAST_BITS = 37
 
 
 def bucket_of(ns: int) -> int:
-    """Return the bucket of a time."""
+    """Return the bucket of a time in ns."""
     if ns < 1 << _FIRST_BITS:
         return ns >> (_FIRST_BITS - _SUB_BITS)
     log2 = ns.bit_length() - 1
@@ -26,22 +26,22 @@ def bucket_of(ns: int) -> int:
 
 
 def lower_ns(bucket: int) -> int:
-    """Return the lower bound of a bucket."""
+    """Return the lower bound of a bucket, in ns."""
     if bucket < _SUB:
         return bucket << (_FIRST_BITS - _SUB_BITS)
     log2 = bucket // _SUB - 1 + _FIRST_BITS
     return (_SUB + bucket % _SUB) << (log2 - _SUB_BITS)
 
 
-# Of each bucket, and of the one after the last.
+# The lower bound of each bucket, and the upper bound of the last.
 _LOWER_NS = tuple(map(lower_ns, range(HIST_BUCKETS + 1)))
 
 
 def quantile_ns(histogram: Histogram, share: float) -> float:
-    """Return the time that `share` of the operations stay below; 0 for none.
+    """Return the time below which `share` of the operations lie; 0 for an empty histogram.
 
-    Inside its bucket the operations are taken to lie evenly, so the error is at
-    most the bucket's width, 3.1 % of the time, and half of that in the middle.
+    Operations are assumed to lie evenly inside their bucket. So the error is at most the bucket's
+    width, which is 3.1 % of the time, and half of that for a time in the middle of its bucket.
     """
     sums = list(accumulate(histogram.counts))
     if not sums or not sums[-1]:
@@ -54,14 +54,14 @@ def quantile_ns(histogram: Histogram, share: float) -> float:
 
 
 def median_ns(histogram: Histogram) -> float:
-    """Return the median time; 0 for no operation."""
+    """Return the median time; 0 without operations."""
     return quantile_ns(histogram, 0.5)
 
 
 def median_error_ns(histogram: Histogram) -> float:
     """Return the standard error of the median, from the middle half of the times; 0 for none.
 
-    For a normal distribution: 1.253 sigma / sqrt(n), sigma being the middle half / 1.349.
+    For a normal distribution it is 1.253 sigma / sqrt(n), with sigma = middle half / 1.349.
     """
     total = sum(histogram.counts)
     if not total:
@@ -71,8 +71,9 @@ def median_error_ns(histogram: Histogram) -> float:
 
 
 def quantile_error_ns(histogram: Histogram, share: float) -> float:
-    """Return the standard error of a quantile: how far it moves when chance takes or gives as many
-    operations as sqrt(n share (1 - share)); 0 for none.
+    """Return the standard error of a quantile; 0 without operations.
+
+    It is how far the quantile moves if chance adds or takes sqrt(n share (1 - share)) operations.
     """
     total = sum(histogram.counts)
     if not total:
@@ -83,7 +84,7 @@ def quantile_error_ns(histogram: Histogram, share: float) -> float:
 
 
 def merge(histograms: Iterable[Histogram]) -> Histogram:
-    """Return the sum."""
+    """Return the sum of the histograms."""
     sums = [0] * HIST_BUCKETS
     for buckets, counts in histograms:
         for bucket, count in zip(buckets, counts, strict=True):

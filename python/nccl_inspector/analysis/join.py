@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Join what the ranks of a communicator say: how long its operations take, and the waiting in them.
+"""Join the data of a communicator's ranks: how long its operations take, and the waiting in them.
 
 A collective ends on all ranks at about the same time, so its time on a rank is the transfer plus
 the waiting for the last rank (NCCL waits inside the kernel). T is the transfer: the time of the
-rank that came last, which did not wait. Histograms do not tell which rank that was. But of n ranks
-one is last each time, so one time in n of all ranks' times has no waiting in it, and the median of
-those is the quantile 0.5 / n of all. Where the ranks hardly wait that is too short, by about the
-spread of T itself; exact records (analysis/transport/transfers.py) are better.
+rank that came last and did not wait. Histograms do not tell which rank that was. But of n ranks one
+is last each time. So one in n of all ranks' times has no waiting in it, and the median of those is
+the quantile 0.5 / n of all times. If the ranks hardly wait, this is too short, by about the spread
+of T itself. Exact records (analysis/transport/transfers.py) are better.
 """
 
 from collections import defaultdict
@@ -21,12 +21,12 @@ from nccl_inspector.analysis.transport.mixed_clocks import mixed_clocks_note
 from nccl_inspector.model.bandwidth import bus_factor
 from nccl_inspector.model.process import COMM_FOLDED, FUNCS, P2P, Comm, Key, Process
 
-_TELLS_RANKS = 22700  # the first NCCL that does
+_TELLS_RANKS = 22700  # the first NCCL that tells the number of ranks
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Place:
-    """A process of the job, in words (analysis/process_names.py), and where it ran."""
+    """A process of the job by its name (analysis/process_names.py), and where it ran."""
 
     node: str
     process: str
@@ -34,7 +34,7 @@ class Place:
     name: str
 
     def __hash__(self) -> int:
-        """Return that of the name, which tells processes apart: it is asked a million times."""
+        """Return the hash of the name, which is unique; it is needed a million times."""
         return hash(self.name)
 
 
@@ -55,25 +55,25 @@ class Figures:
     size_class: int
     algo_proto: str
     operations: int  # of the busiest rank
-    time_ns: float  # T; without exact records of Send and Recv the median, with the waiting in it
+    time_ns: float  # T; for Sends and Recvs without exact records, the median with waiting
     error_ns: float | None  # standard error of T; None: not known
     bus_gbs: float  # GB/s (1e9 bytes), 0: not defined
     busy_ns: int  # of all ranks together
     ranks_operations: int  # of all ranks together
-    compared: bool  # at least two ranks counted the same operations, in which all wait for all
+    compared: bool  # at least two ranks counted the same operations, and all wait for all in these
     notes: tuple[str, ...]
     medians: Mapping[int, float]  # by rank
     exact: bool = False  # T is from exact records
 
     @property
     def waits(self) -> bool:
-        """Whether the waiting for the last rank can be told from the transfer."""
+        """Whether the waiting for the last rank can be told apart from the transfer."""
         told = self.func in SYNCHRONISING or (self.exact and self.func not in P2P)
         return told and bool(self.medians)
 
     @property
     def waiting_ns(self) -> float:
-        """The time that all ranks together waited for the last one."""
+        """The time that all ranks together waited for the last one, in ns."""
         return max(0.0, self.busy_ns - self.ranks_operations * self.time_ns) if self.waits else 0.0
 
     @property
@@ -89,7 +89,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Communicator:
-    """A communicator as all its ranks together saw it."""
+    """A communicator, from the data of all its ranks."""
 
     id: int
     name: str
@@ -110,7 +110,7 @@ def _place(node: str, process: Process, comm: Comm, name: str) -> Place:
 
 
 def _range_notes(keys: dict[int, Key], nranks: int) -> tuple[str, ...]:
-    """Say where the ranks' medians are not of the same operations."""
+    """Return texts about ranks whose medians are not of the same operations."""
     notes = []
     if len(keys) < nranks:
         notes.append(f"{nranks - len(keys)} of {nranks} ranks missing")
@@ -130,7 +130,7 @@ def _kind_figures(keys: dict[int, Key], nranks: int) -> Figures:
     some = next(iter(keys.values()))
     func = FUNCS[some.func]
     everything = merge(key.histogram for key in keys.values())
-    # Of a Send and its Recv either may be the one that waits.
+    # Either of a Send and its Recv may be the one that waits.
     share = 0.5 if func in P2P else 0.5 / max(nranks, len(keys))
     time_ns = quantile_ns(everything, share)
     total = sum(key.ops for key in keys.values())
@@ -166,7 +166,7 @@ def _figures(members: dict[int, Member], nranks: int) -> tuple[Figures, ...]:
 
 
 def _join(comm_id: int, found: list[Member], *, is_told: bool) -> Communicator:
-    """Return one communicator; `is_told`: its NCCL tells how many ranks it has."""
+    """Return one communicator; `is_told`: its NCCL tells the number of ranks."""
     first = found[0].comm
     members: dict[int, Member] = {}
     notes = []
@@ -198,11 +198,11 @@ def _join(comm_id: int, found: list[Member], *, is_told: bool) -> Communicator:
 
 
 def _together(found: list[Member]) -> Communicator:
-    """Return what is of no communicator alone, of which each rank kept the sum.
+    """Return one communicator for figures that each rank kept only as a sum.
 
-    That is destroyed communicators of one shape, or what live ones did beyond the kinds that have a
-    place of their own. Which of them a rank has in its sum is not known, so nobody is compared
-    with anybody.
+    These are destroyed communicators of one shape, or what live communicators did beyond the kinds
+    that have a place of their own. Ranks may have different communicators in their sums, so ranks
+    are not compared.
     """
     first = found[0].comm
     members = dict(enumerate(found))
@@ -239,25 +239,25 @@ def join_communicators(
 ) -> list[Communicator]:
     """Join processes, each with its node's name, by communicator; the largest come first.
 
-    `names`: words for each process (analysis/process_names.py); of one job's when not given.
+    `names`: the name of each process (analysis/process_names.py); None: names for one job.
     """
     listed = list(processes)
     if names is None:
         names = name_processes([(0, process) for _, process in listed])
     found: dict[int, list[Member]] = defaultdict(list)
     folded: dict[tuple[str, int, int], list[Member]] = defaultdict(list)
-    told: set[int] = set()  # ids of communicators whose NCCL tells how many ranks they have
+    told: set[int] = set()  # ids of communicators whose NCCL tells the number of ranks
     for (node, process), name in zip(listed, names, strict=True):
         keys: dict[int, list[Key]] = defaultdict(list)
         for key in process.keys:
             keys[key.comm].append(key)
-        places: dict[int | None, Place] = {}  # one for each GPU: they are compared all the time
+        places: dict[int | None, Place] = {}  # one object per GPU: compared very often
         for comm in process.comms:
             if comm.gpu not in places:
                 places[comm.gpu] = _place(node, process, comm, name)
             member = Member(places[comm.gpu], comm, tuple(keys[comm.index]))
             if comm.rank < 0 and comm.state != COMM_FOLDED:
-                continue  # NCCL before 2.27 tells whose it is with the first operation
+                continue  # NCCL before 2.27 tells the communicator only with its first operation
             if comm.state == COMM_FOLDED:
                 folded[comm.name, comm.nranks, comm.nnodes].append(member)
             else:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kinds of operation of a job that can be compared with those of other jobs, and of its nodes."""
+"""Kinds of operation of a job that can be compared with those of other jobs and other nodes."""
 
 import re
 from collections import defaultdict
@@ -10,15 +10,15 @@ from statistics import median
 
 from nccl_inspector.model.card import Card, Communicator, Operations
 
-KINDS_MAX = 32  # of a job, the busiest
+KINDS_MAX = 32  # for a job, the busiest
 _VERSION = re.compile(r"(\d+\.\d+)")
-_PORTS = re.compile(r"^[0-9]+ x ")  # the number in `8 x 400 Gb/s InfiniBand`
+_PORTS = re.compile(r"^[0-9]+ x ")  # the count in `8 x 400 Gb/s InfiniBand`
 _NIC_CHARS_MAX = 200
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class KindKey:
-    """What must be alike for two jobs' figures to be comparable."""
+    """What must be equal for the figures of two jobs to be comparable."""
 
     transport: str
     func: str
@@ -28,12 +28,12 @@ class KindKey:
     gpu: str
     nccl: str  # major.minor
     algo: str  # family: RING, TREE, NVLS ...
-    nic: str = ""  # most frequent kind of network port, by the agent's counters
+    nic: str = ""  # the most frequent kind of network port, from the agent's counters
 
 
 @dataclass(frozen=True, slots=True)
 class KindRow:
-    """A kind of operation: medians over the job's communicators of the kind."""
+    """A kind of operation, with medians over the job's communicators of that kind."""
 
     key: KindKey
     time_ns: float
@@ -43,7 +43,7 @@ class KindRow:
 
 
 def algo_family(algo_proto: str) -> str:
-    """Return `RING` of `RING_LL128`."""
+    """Return `RING` for `RING_LL128`."""
     return algo_proto.partition("_")[0]
 
 
@@ -53,9 +53,9 @@ def _version(card: Card) -> str:
 
 
 def _nic(card: Card) -> str:
-    """Return the most frequent kind of port, without the number, which depends on the nodes.
+    """Return the most frequent kind of port, without its count, which depends on the nodes.
 
-    A port that runs at another rate than the rest is a fault to be seen, not another kind of job.
+    A port with another rate than the rest is a fault that should show, not another kind of job.
     """
     return (
         _PORTS.sub("", card.environment.ports[0])[:_NIC_CHARS_MAX] if card.environment.ports else ""
@@ -63,10 +63,10 @@ def _nic(card: Card) -> str:
 
 
 def key_of(card: Card, comm: Communicator, one: Operations) -> KindKey:
-    """Return what must be alike for operations of a communicator of a card.
+    """Return the key of operations of a communicator in a card.
 
-    GPU models and ports are those of the agent's counters, and nodes are counted by the summaries
-    that came from them. What a box claims of these decides nothing.
+    GPU models and ports come from the agent's counters, and nodes are counted by their summaries. A
+    box's claims about these are not used.
     """
     return KindKey(
         comm.transport, one.func, one.size_class, comm.nranks, len(comm.nodes) or comm.nnodes,
@@ -80,7 +80,7 @@ def _by_kind(card: Card) -> dict[KindKey, list[tuple[Communicator, Operations]]]
     found: dict[KindKey, list[tuple[Communicator, Operations]]] = defaultdict(list)
     for one in card.operations:
         comm = comms.get(one.communicator)
-        # Without some of its ranks T may be the waiting for one of those.
+        # If ranks are missing, T may include waiting for one of them.
         if comm is None or comm.nranks < 2 or comm.ranks_seen < comm.nranks:
             continue
         if not one.waiting_included and one.time_ns > 0:
@@ -94,7 +94,7 @@ def _median(values: Iterable[float | None]) -> float | None:
 
 
 def kinds_of(card: Card) -> tuple[KindRow, ...]:
-    """Return the kinds of operation of a card, the busiest first; those with T only."""
+    """Return the kinds of operation of a card whose T is known, the busiest first."""
     rows = [
         KindRow(
             key,
@@ -109,10 +109,11 @@ def kinds_of(card: Card) -> tuple[KindRow, ...]:
 
 
 def local_scores(card: Card) -> dict[str, float]:
-    """Return for each node how its communicators fared beside their like in the same job.
+    """Return for each node how fast its communicators were, compared with their like in the job.
 
-    The mean of log(bandwidth / median of the kind), by time; 0.1 is about 10 % more. Nodes of
-    which nothing is told apart, as where one communicator spans all, are not there.
+    The score is the mean of log(bandwidth / median of the kind), weighted by time; 0.1 is about 10
+    % more. Nodes that cannot be compared are left out, for example if one communicator spans all
+    nodes.
     """
     sums: dict[str, tuple[float, float]] = {}
     for found in _by_kind(card).values():

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one command to run next: made for the reader to copy, of names that the site itself gave.
+"""Suggest one command to run next, from names that the site itself gave.
 
-No text that a user's process chose goes into a command: only node names, numbers, and addresses of
-devices that were read from the driver.
+Text that a user's process chose never goes into a command: only node names, numbers, and addresses
+of devices that were read from the driver.
 """
 
 import re
@@ -14,7 +14,7 @@ from nccl_inspector.model import rules
 from nccl_inspector.model.card import INFO, Entity, Finding
 
 _MARGIN_S = 60
-# What may be slow on a node or between two of them, so that its ports are worth a look.
+# Findings for which the ports of a node, or of a pair of nodes, are worth a look.
 _SLOW_PATHS = frozenset(
     one.id
     for one in (
@@ -26,7 +26,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]*")
 
 
 def on_node(node: str, command: str, job_id: int | None = None) -> str:
-    """Return a command on a node: within the job while that runs (`job_id`), else over ssh."""
+    """Return a command for a node: inside the running job (`job_id`), or over ssh if None."""
     where = quote(node)
     if job_id is None:
         return f"ssh {where} {command}"
@@ -34,12 +34,12 @@ def on_node(node: str, command: str, job_id: int | None = None) -> str:
 
 
 def show_stack(node: str, pid: int, job_id: int) -> str:
-    """Return what shows where a process of a running job is in its program."""
+    """Return the command that shows where a process of a running job is in its program."""
     return on_node(node, f"py-spy dump --pid {pid}", job_id)
 
 
 def show_journal(node: str, from_s: float, to_s: float) -> str:
-    """Return what shows a node's own log of that time: kills, errors of GPUs, lost mounts."""
+    """Return the command for a node's own log of that time: kills, GPU errors, lost mounts."""
 
     def moment(unix_s: float) -> str:
         return f"{datetime.fromtimestamp(unix_s, UTC):%Y-%m-%d %H:%M:%S} UTC"
@@ -50,25 +50,25 @@ def show_journal(node: str, from_s: float, to_s: float) -> str:
 
 
 def show_gpu(node: str, address: str) -> str:
-    """Return what shows a GPU's state; `address`: its PCI address or index."""
+    """Return the command that shows a GPU's state; `address`: its PCI address or index."""
     which = f" -i {address}" if _PLAIN.fullmatch(address) else ""
     return on_node(node, f"nvidia-smi -q{which}")
 
 
 def show_nvlinks(node: str, address: str) -> str:
-    """Return what shows the errors of a GPU's NVLinks."""
+    """Return the command that shows the errors of a GPU's NVLinks."""
     which = f" -i {address}" if _PLAIN.fullmatch(address) else ""
     return on_node(node, f"nvidia-smi nvlink -e{which}")
 
 
 def show_port(node: str, port: str) -> str:
-    """Return what shows the counters of a network port, `mlx5_0/1`."""
+    """Return the command that shows the counters of a network port such as `mlx5_0/1`."""
     which = f" link {port}" if _PLAIN.fullmatch(port) else ""
     return on_node(node, f"rdma statistic show{which}")
 
 
 def show_clocks(node: str, address: str) -> str:
-    """Return what shows what a GPU's clocks are held by."""
+    """Return the command that shows what holds down a GPU's clocks."""
     which = f" -i {address}" if _PLAIN.fullmatch(address) else ""
     return on_node(node, f"nvidia-smi -q -d CLOCK,PERFORMANCE,POWER,TEMPERATURE{which}")
 
@@ -84,9 +84,10 @@ def _for_rank(one: Entity, finding: Finding, running_job: int | None) -> str:
 
 
 def suggest(finding: Finding, running_job: int | None) -> Finding:
-    """Return a finding with a command to run next, where its rule has given it none.
+    """Return the finding with a command to run next, unless its rule has given it one.
 
-    `running_job`: the job's id while it runs, None once it is over. The entities are located.
+    `running_job`: the job's id while it runs, None after its end. The finding's entities must be
+    located already (`Places.locate`).
     """
     if finding.next or finding.severity == INFO:
         return finding

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the processes, GPUs and ports of a job are: what a reader needs to go there.
+"""Where the processes, GPUs and ports of a job are, for a reader who wants to go there.
 
-Findings name their entities by kind and name alone (card.model.Entity). `Places.found` adds the
-rest, so that every finding names node, GPU, UUID, PCI address and process id the same way.
+Findings name their entities only by kind and name (model.card.Entity). `Places.find` adds the rest,
+so that every finding tells node, GPU, UUID, PCI address and process id in the same way.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ _UNKNOWN_GPU = "unknown"
 
 
 def gpu_of(process: Process) -> Gpu | None:
-    """Return the GPU that a process uses: that of its largest communicator, if it has several."""
+    """Return the GPU of a process; if it uses several, that of its largest communicator."""
     comms = [one for one in process.comms if one.gpu is not None and one.gpu < len(process.gpus)]
     if comms:
         live = [one for one in comms if one.state != COMM_FOLDED] or comms
@@ -32,7 +32,7 @@ def _fact(device: DeviceCounters, name: str) -> str:
 
 
 class Places:
-    """All places of one job."""
+    """The places of one job's entities."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Places:
         names: Sequence[str],
         counters: Mapping[str, NodeCounters | None],
     ) -> None:
-        """Take the processes with their nodes, their names, and what is known by node."""
+        """Take the processes with their nodes, their names, and the counters of each node."""
         self._gpus: dict[tuple[str, str], Entity] = {}
         self._ports: dict[tuple[str, str], Entity] = {}
         self._ranks: dict[str, Entity] = {}
@@ -53,7 +53,7 @@ class Places:
             self._ranks[name] = self._rank(node, process, name)
 
     def _add_gpu(self, node: str, label: str, uuid: str, pci: str) -> None:
-        """Keep a GPU; what the driver told the agent is believed before what a box says."""
+        """Keep a GPU; the agent's data from the driver have priority over a box's."""
         if label == _UNKNOWN_GPU:
             return
         known = self._gpus.get((node, label))
@@ -86,19 +86,19 @@ class Places:
         )
 
     def rank(self, name: str) -> Entity:
-        """Return a process by its name in the report (analysis/process_names.py)."""
+        """Return the entity of a process by its name in the report (analysis/process_names.py)."""
         return self._ranks.get(name) or Entity("rank", name)
 
     def gpu(self, node: str, label: str) -> Entity:
-        """Return a GPU, as `GPU7`, of a node."""
+        """Return the entity of a GPU of a node by its label, such as `GPU7`."""
         return self._gpus.get((node, label)) or Entity("gpu", f"{node} {label}", node=node)
 
     def on_node(self, node: str) -> tuple[Entity, ...]:
-        """Return the processes of a node."""
+        """Return the entities of the processes on a node."""
         return tuple(one for one in self._ranks.values() if one.node == node)
 
     def find(self, entity: Entity) -> Entity:
-        """Return an entity with all that is known of where it is; it keeps what it has."""
+        """Return the entity with everything known about its place; fields that are set stay."""
         if entity.kind == "rank":
             known = self.rank(entity.name)
         elif entity.kind in ("gpu", "port"):
@@ -120,7 +120,7 @@ class Places:
         )
 
     def _device(self, kind: str, node: str, device: str) -> Entity:
-        """Return a GPU or port; an NVLink (`GPU0 NVLink 17`) is its GPU's."""
+        """Return a GPU or port; for an NVLink (`GPU0 NVLink 17`) its GPU."""
         if kind == "port":
             known = self._ports.get((node, device))
         else:
@@ -128,7 +128,7 @@ class Places:
         return known or Entity(kind, f"{node} {device}".rstrip())
 
     def locate(self, findings: Iterable[Finding]) -> list[Finding]:
-        """Return the findings, each with where its entities and victims are."""
+        """Return the findings with the places of their entities and victims."""
         return [
             replace(
                 one,

@@ -13,7 +13,7 @@ def _largest(process: Process) -> Comm | None:
 
 
 def _in_largest(process: Process) -> str:
-    """Return the rank in the largest communicator, for processes that share a Slurm task."""
+    """Return the rank in the largest communicator, as text: for processes of one Slurm task."""
     largest = _largest(process)
     if largest is None:
         return f"process {process.facts.name}"
@@ -21,17 +21,21 @@ def _in_largest(process: Process) -> str:
 
 
 def _world_of(process: Process) -> int | str:
-    """Return what the processes of one application have in common, as far as they say."""
+    """Return the largest communicator's id, which the processes of one application have in common.
+
+    A process without a communicator has only its own name.
+    """
     largest = _largest(process)
     return process.facts.name if largest is None else largest.id
 
 
 def _name_alone(processes: Sequence[Process]) -> list[str]:
-    """Return words for each process that say nothing of other steps.
+    """Return a name for each process that does not mention its step.
 
-    `rank N` is SLURM_PROCID. A launcher starts several processes in one task, and mpirun some in
-    the batch step and some in a step of its own: then the numbers of tasks are not those of ranks,
-    also where a process is alone in its task, and the rank in the communicator is said of all.
+    `rank N` is SLURM_PROCID. A launcher may start several processes in one task, and mpirun starts
+    some in the batch step and some in another step. Then task numbers are not ranks. In that case
+    all processes of the application are named by their rank in the communicator, also those that
+    are alone in their task.
     """
     tasks = Counter((process.facts.step, process.facts.procid) for process in processes)
     steps: dict[int | str, set[int | None]] = {}
@@ -49,7 +53,7 @@ def _name_alone(processes: Sequence[Process]) -> list[str]:
 
 
 def _name_within(processes: Sequence[Process]) -> list[str]:
-    """Return words for each process of one job, different for all: with steps where need be."""
+    """Return a different name for each process of one job, with its step only if necessary."""
     names = _name_alone(processes)
     steps: dict[str, set[int | None]] = {}
     for process, name in zip(processes, names, strict=True):
@@ -67,10 +71,11 @@ def _name_within(processes: Sequence[Process]) -> list[str]:
 
 
 def name_processes(processes: Sequence[tuple[int, Process]]) -> list[str]:
-    """Return words for each process, in the order given; each comes with its job's id.
+    """Return a name for each process, in the same order; each process comes with its job's id.
 
-    The components of a heterogeneous job are jobs of their own. One srun over several
-    counts SLURM_PROCID through; several count anew in each: then the job's id is said.
+    The components of a heterogeneous job are jobs of their own. One srun over several components
+    numbers SLURM_PROCID through all of them; several sruns each begin at 0. Then names repeat, and
+    the job's id is added.
     """
     names = [""] * len(processes)
     owners: dict[str, set[int]] = {}

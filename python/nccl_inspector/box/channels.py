@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How late each channel of a communicator ends (box.h: box_skew), which only collection reads.
+"""How late each channel of a communicator ends (box.h: box_skew); only collection reads this.
 
-Of the 64 channels' sums a communicator keeps what a report needs: which channels end much later
-than the channel in the middle, and by how much. What cannot be true is left out.
+A box has sums for 64 channels. A Comm keeps only what a report needs: which channels end much later
+than the middle one, and by how much. Impossible values are left out.
 """
 
 from collections.abc import Sequence
@@ -13,26 +13,27 @@ from nccl_inspector.box.copy import NS_MAX, find_table, read_table
 from nccl_inspector.box.layout import SKEW
 from nccl_inspector.model.process import COMM_FOLDED, Comm
 
-# Of the operations' time, that a channel ends after the one in the middle. NCCL gives the first
-# and the last channel of an operation less to do than the others, and none more.
+# A channel is late if it ends after the middle one by this share of the operations' time. NCCL
+# gives the first and the last channel of an operation less to do than the others, and none more.
 LATE_SHARE = 0.1
-OPS_MIN = 10  # that were looked at: fewer say nothing of a channel
+OPS_MIN = 10  # fewer operations say nothing about a channel
 
 _SUMS = SKEW.reader("ops", "time_ns", "channels")
 
 
 @dataclass(frozen=True, slots=True)
 class LateChannels:
-    """Channels as bits of a mask, and how much later than the middle one they all end at least."""
+    """The late channels as bits of a mask; each ends at least `late_ns` after the middle one."""
 
     mask: int = 0
     late_ns: int = 0
 
 
 def late_channels(ops: int, time_ns: int, used: int, late_ns: Sequence[int]) -> LateChannels:
-    """Return which of the used channels (a bit each) end late. All times are sums over `ops`.
+    """Return which of the channels end late. All times are sums over `ops` operations.
 
-    `late_ns`: by channel, how much later than the first one it ended.
+    `used` has a bit for each used channel. `late_ns`: for each channel, how much later it ended
+    than the first one to end. With fewer than OPS_MIN operations no channel is late.
     """
     places = [place for place in range(len(late_ns)) if used >> place & 1]
     middle = median(late_ns[place] for place in places) if places else 0
@@ -45,7 +46,7 @@ def late_channels(ops: int, time_ns: int, used: int, late_ns: Sequence[int]) -> 
 
 
 def _with_channels(comm: Comm, data: bytes, base: int) -> Comm:
-    """Return the communicator with what the record at `base` says, if that can be true."""
+    """Return the communicator with the record at `base`; an impossible record is ignored."""
     words = _SUMS.at(data, base)
     late_ns = SKEW.numbers(data, "late_ns", base)
     ops, time_ns, used = words["ops"], words["time_ns"], words["channels"]
@@ -63,7 +64,7 @@ def _with_channels(comm: Comm, data: bytes, base: int) -> Comm:
 
 
 def with_channels(fd: int, header: bytes, size: int, comms: Sequence[Comm]) -> tuple[Comm, ...]:
-    """Return the communicators with what a box of `size` bytes says of their channels.
+    """Return the communicators with what a box of `size` bytes says about their channels.
 
     Raises:
         RefusedError: the box contradicts itself; the reason is `bad_box`.

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copy a box out of its process's reach and check that its header and tables fit the file.
+"""Copy a box into memory that its process cannot change; check its header and tables.
 
 Samples, unions, channels and labels are not copied: box/samples.py reads them when a job has ended.
-
-Bounded in memory by BOX_BYTES_MAX, read with pread only: a mapping would let the
-user end the reader with SIGBUS by cutting the file.
+Memory is bounded by BOX_BYTES_MAX. The box is read with pread and not mapped: a user could end a
+reader of a mapping with SIGBUS by cutting the file.
 """
 
 from collections.abc import Iterator
@@ -29,11 +28,11 @@ from nccl_inspector.box.layout import (
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.system.safe_files import read_at
 
-BOX_BYTES_MAX = 8 << 20  # the plugin's own is 2.9 MiB, design.md allows it 4 MiB
+BOX_BYTES_MAX = 8 << 20  # the plugin's own box is 2.9 MiB
 NS_MAX = (1 << 63) - 1
 
 _HEADER_BYTES_MAX = 1 << 16
-# Four times the plugin's own tables and more: a later release may have larger ones.
+# At least four times the plugin's own tables, because a later release may have larger ones.
 _ROWS_MAX = {
     "comm": 1024,
     "key": 1024,
@@ -48,7 +47,7 @@ _ROWS_MAX = {
     "skew": 1024,
     "label": 256,
 }
-# For Table.places: records that are in use have 1 in `used`.
+# For Table.places: records in use have 1 in `used`.
 USED = bytes(byte == 1 for byte in range(256))
 
 _KEY_OPS, _KEY_BEGUN = KEY.reader("ops"), KEY.reader("begun")
@@ -58,39 +57,39 @@ _COMM_OPS = COMM.reader("enqueued", "completed")
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One table of a box, inside the file and aligned."""
+    """One table of a box; it lies inside the file and is aligned."""
 
     offset: int
     count: int
     record: Record
 
     def bases(self) -> range:
-        """Return where each record begins."""
+        """Return the offset of each record."""
         return range(self.offset, self.offset + self.length, self.record.size)
 
     @property
     def length(self) -> int:
-        """How many bytes it has."""
+        """The size of the table in bytes."""
         return self.count * self.record.size
 
     def places(self, data: bytes, member: str, wanted: bytes) -> Iterator[int]:
-        """Return the indices of the records whose `member` may be wanted, by its lowest byte.
+        """Yield the indices of records whose `member` may be wanted, judged by its lowest byte.
 
-        `wanted`: of 256 bytes those that are not 0. Most of a box is unused: this passes it
-        over faster than any look at each record.
+        `wanted` has 256 bytes; byte values whose entry is not 0 are wanted. Most records of a box
+        are unused, and this skips them faster than a look at each record.
         """
         first = self.offset + self.record.offsets[member]
         lowest = data[first : self.offset + self.length : self.record.size]
         return compress(range(self.count), lowest.translate(wanted))
 
     def rows(self, data: bytes, reader: Reader) -> Iterator[tuple[int, ...]]:
-        """Return some integers of each record, in the order of the record."""
+        """Yield the reader's integers of each record, in the order of the record's members."""
         return reader.words.iter_unpack(memoryview(data)[self.offset : self.offset + self.length])
 
 
 @dataclass(frozen=True, slots=True)
 class BoxCopy:
-    """A copy of a box whose header and tables fit the file."""
+    """A copy of a box; its header and tables fit the file."""
 
     data: bytes
     comms: Table
@@ -102,11 +101,11 @@ class BoxCopy:
     nets: Table
 
     def real_ns(self, tick: int) -> int:
-        """Return the Unix time of a tick, 0 for no tick, counted from the nearest known."""
+        """Return the Unix time of a tick in ns, counted from the nearest known; 0 for tick 0."""
         return real_ns(self.data, tick)
 
     def span_ns(self, since: str, tick: int) -> int:
-        """Return the time from the tick in the header's member `since` to `tick`."""
+        """Return the ns from the tick in the header's member `since` to `tick`; may be negative."""
         return _span_ns(self.data, since, tick)
 
 
@@ -125,7 +124,7 @@ def real_ns(header: bytes, tick: int) -> int:
 
 
 def read_state(fd: int) -> int:
-    """Return the state word of a box; 0 when it has none yet.
+    """Return the state word of a box; 0 if the file has none yet.
 
     Raises:
         RefusedError: the file cannot be read.
@@ -136,10 +135,10 @@ def read_state(fd: int) -> int:
 
 
 def find_table(header: bytes, size: int, word: str, record: Record) -> Table:
-    """Return where a table is, by the header of a box of `size` bytes.
+    """Return the place of a table, from the header of a box of `size` bytes.
 
     Raises:
-        RefusedError: it is not within the box, or of another release; the reason is `bad_box`.
+        RefusedError: it is not within the box, or is of another release; the reason is `bad_box`.
     """
     offset, bytes_each, count = (
         HEADER.number(header, f"{word}_{part}") for part in ("offset", "bytes", "count")
@@ -154,10 +153,10 @@ def find_table(header: bytes, size: int, word: str, record: Record) -> Table:
 
 
 def read_table(fd: int, table: Table) -> bytes:
-    """Return the bytes of one table, as they are now.
+    """Return the current bytes of one table.
 
     Raises:
-        RefusedError: the box is shorter than that by now; the reason is `bad_box`.
+        RefusedError: the box has become shorter than that; the reason is `bad_box`.
     """
     data = read_at(fd, table.length, table.offset)
     if len(data) != table.length:
@@ -166,10 +165,10 @@ def read_table(fd: int, table: Table) -> bytes:
 
 
 def check_header(data: bytes, size: int) -> None:
-    """Check what a box of `size` bytes begins with.
+    """Check the beginning of a box of `size` bytes.
 
     Raises:
-        RefusedError: it is none of ours, or of another release; the reason is `bad_box`.
+        RefusedError: it is not a box, or is of another release; the reason is `bad_box`.
     """
     if not data.startswith(MAGIC):
         raise RefusedError("bad_box", "no magic word")
@@ -182,7 +181,7 @@ def check_header(data: bytes, size: int) -> None:
 
 
 def _find_tables(data: bytes, size: int) -> dict[str, Table]:
-    """Return the tables of a BoxCopy, within the first `size` bytes of a box."""
+    """Return the tables of a BoxCopy; each lies within the first `size` bytes of the box."""
     records = {
         "comm": COMM, "key": KEY, "hist": HIST, "op": OP, "peer": PEER, "line": LINE, "net": NET,
     }  # fmt: skip
@@ -193,7 +192,7 @@ def read_header(fd: int, size: int) -> bytes:
     """Return the header of a box of `size` bytes.
 
     Raises:
-        RefusedError: not a box, or one that contradicts itself; the reason is `bad_box`.
+        RefusedError: not a box, or it contradicts itself; the reason is `bad_box`.
     """
     if not HEADER.size <= size <= BOX_BYTES_MAX:
         raise RefusedError("bad_box", f"{size} bytes")
@@ -208,10 +207,10 @@ def copy_box(fd: int, size: int) -> BoxCopy:
     """Return a copy of a box of `size` bytes.
 
     Raises:
-        RefusedError: not a box, or one that contradicts itself; the reason is `bad_box`.
+        RefusedError: not a box, or it contradicts itself; the reason is `bad_box`.
     """
     header = read_header(fd, size)
-    # Those that this is about come first in a box: what is behind them is not read.
+    # These tables come first in a box; what is behind them is not read.
     end = max(table.offset + table.length for table in _find_tables(header, size).values())
     data = read_at(fd, max(end, HEADER.size), 0)
     if len(data) < end:
@@ -224,7 +223,7 @@ def copy_box(fd: int, size: int) -> BoxCopy:
 
 
 def _was_adding(fd: int, copy: BoxCopy, table: Table, ops: Reader, begun: Reader) -> bool:
-    """Tell whether something was added to a table while the copy was made, or half of it was."""
+    """Tell whether the process added to a table while it was copied, or had added only half."""
     again = read_at(fd, table.length, table.offset)
     if len(again) < table.length:
         return True
@@ -235,8 +234,8 @@ def _was_adding(fd: int, copy: BoxCopy, table: Table, ops: Reader, begun: Reader
 def has_moved(fd: int, copy: BoxCopy, alive: bool) -> bool:
     """Tell whether anything was enqueued, completed or folded while the copy was made.
 
-    A process that died while adding left one operation half added, which is no more
-    than its due; one that died while folding left figures that belong to nobody.
+    A process that died while it added has left one operation half added, which is within the
+    expected error. One that died while it folded has left figures that belong to no communicator.
     """
     if not alive:
         return HEADER.number(copy.data, "layout_seq") % 2 == 1
@@ -246,7 +245,7 @@ def has_moved(fd: int, copy: BoxCopy, alive: bool) -> bool:
         return True
     if _was_adding(fd, copy, copy.comms, _COMM_OPS, _COMM_OPS):
         return True
-    # Last of all, so that nothing was folded since the copy began, with its header.
+    # Read last, so that it covers folding at any time since the copy of the header.
     header = read_at(fd, HEADER.size, 0)
     sequence = HEADER.number(copy.data, "layout_seq")
     return (

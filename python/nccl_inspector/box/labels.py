@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations by tag, kernel and root (box.h: box_label), which only collection reads."""
+"""Operations by tag, kernel and root (box.h: box_label); only collection reads this."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +17,7 @@ _WORDS = LABEL.reader(
 
 
 def _label(header: bytes, words: Mapping[str, int], text: str) -> Label:
-    # Where NCCL tells of calls only, these are the operations.
+    # If NCCL tells only calls, these count as the operations.
     counted = "" if words["ops"] else "called_"
     return Label(
         kind=words["kind"],
@@ -45,7 +45,7 @@ def _is_possible(label: Label, comms: frozenset[int]) -> bool:
 
 
 def _add(one: Label, other: Label) -> Label:
-    """Return the sum: two threads that met a new label at once have made two entries of it."""
+    """Return the sum: two threads that meet a new label at the same time make two entries of it."""
     return replace(
         one,
         ops=one.ops + other.ops,
@@ -60,7 +60,7 @@ def _add(one: Label, other: Label) -> Label:
 def read_labels(
     fd: int, header: bytes, size: int, comms: Sequence[Comm]
 ) -> tuple[tuple[Label, ...], list[str]]:
-    """Return the labels of a box of `size` bytes, and in words what is odd with the rest.
+    """Return the labels of a box of `size` bytes, and a text for each entry that was left out.
 
     Raises:
         RefusedError: the box contradicts itself; the reason is `bad_box`.

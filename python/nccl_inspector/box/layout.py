@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wire format of plugin/box.h: names, types and the offsets that follow from C's alignment."""
+"""The layout of plugin/box.h: names and types of members, and offsets by C's alignment."""
 
 import struct
 from dataclasses import dataclass
 
 MAGIC = b"NCCLIBOX"
 WORD_MAX = (1 << 64) - 1
-AHEAD_NS_MAX = 1 << 62  # that a node's clock and a GPU's may be apart
+AHEAD_NS_MAX = 1 << 62  # the most that a node's clock and a GPU's may differ
 VERSION = 6
 NOT_KNOWN = 0xFFFFFFFF
 HIST_BUCKETS = 896
@@ -21,13 +21,13 @@ STATE_LIVE, STATE_FINALIZED, STATE_EXITED = 1, 2, 3
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Some single integers of a record, read in one go; `names` are in the order of the record."""
+    """Reads some single integers of a record at once; `names` are in the order of the record."""
 
     names: tuple[str, ...]
     words: struct.Struct  # of the size of the record
 
     def at(self, data: bytes, base: int) -> dict[str, int]:
-        """Return them by name, of the record that begins at `base`."""
+        """Return the integers by name, from the record that begins at `base`."""
         return dict(zip(self.names, self.words.unpack_from(data, base), strict=True))
 
 

@@ -132,19 +132,19 @@ def _gpus(data: bytes) -> tuple[Gpu, ...]:
 
 
 def _is_rank(rank: int, nranks: int, state: int) -> bool:
-    """Tell whether the numbers go together; NCCL before 2.27 does not say how many ranks (0)."""
+    """Tell whether a communicator can have this rank; NCCL before 2.27 tells no `nranks` (0)."""
     return 0 <= rank < nranks or (rank >= -1 and nranks == 0) or state == COMM_FOLDED
 
 
 class _InFlight(NamedTuple):
-    """An operation in flight, by `_OP_LIFE`. (A tuple: there may be thousands.)"""
+    """An operation in flight, as `_OP_LIFE` reads it; a tuple, because there may be thousands."""
 
     base: int  # of its record
     comm: int
     comm_generation: int
     kind: int
     peer: int
-    number: int  # of its communicator
+    number: int  # counted within its communicator
     enqueue_tick: int
     started_channels: int
 
@@ -157,15 +157,16 @@ def _in_flight(copy: BoxCopy) -> list[_InFlight]:
 
 
 def _age_order(one: _InFlight) -> int:
-    """Return a number that is small for old operations; tick 0: younger than the last beat."""
+    """Return a smaller number for an older operation; tick 0: younger than the last beat."""
     return one.enqueue_tick or NS_MAX
 
 
 def _kept(in_flight: list[_InFlight]) -> list[_InFlight]:
-    """Return the operations that are kept, the oldest first.
+    """Return the operations to keep (at most OPERATIONS_MAX), the oldest first.
 
-    Of too many those that come first on each communicator, by function and peer: they hold up what
-    is queued behind them. By age that cannot be told: many are enqueued in one round of the writer.
+    If there are more, those first in line for each communicator, function and peer are kept,
+    because they hold up what is queued behind them. Age does not tell that: the writer enqueues
+    many in one round.
     """
     if len(in_flight) > OPERATIONS_MAX:
         before: Counter[tuple[int, int, int, int]] = Counter()
@@ -193,7 +194,7 @@ def _count(in_flight: list[_InFlight]) -> _Counts:
 
 
 def _comm(copy: BoxCopy, index: int, gpus: int, counts: _Counts) -> Comm | None:
-    """Return a communicator, or None when its words cannot be true."""
+    """Return a communicator, or None if its values are impossible."""
     base = copy.comms.offset + index * COMM.size
     words = _COMM.at(copy.data, base)
     if (
@@ -228,7 +229,7 @@ def _comm(copy: BoxCopy, index: int, gpus: int, counts: _Counts) -> Comm | None:
 def _operations(
     copy: BoxCopy, in_flight: list[_InFlight], generations: dict[int, int]
 ) -> tuple[Operation, ...]:
-    """Return operations in flight of the communicators, given as index: generation."""
+    """Return the operations in flight whose communicator still has that generation (by index)."""
     beat = HEADER.number(copy.data, "beat_tick")
     found = []
     for one in _kept(in_flight):
@@ -293,11 +294,11 @@ def _process(copy: BoxCopy, name: str, alive: bool, moving: bool) -> Process:
 def read_box(fd: int, size: int, name: str, alive: bool) -> Process:
     """Return what a box of `size` bytes says; `alive`: its process still holds the lock.
 
-    A box that changes under the reader is read up to three times; then the
-    result carries a flag. A killed process may have left one operation half added.
+    A box that changes during the read is read up to three times; after that the result has a flag.
+    A killed process may have left one operation half added.
 
     Raises:
-        RefusedError: not a box, or one that contradicts itself; the reason is `bad_box`.
+        RefusedError: not a box, or it contradicts itself; the reason is `bad_box`.
     """
     for _ in range(READS):
         copy = copy_box(fd, size)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a box counts by kind of operation, by peer, and on the network: all of its communicators.
+"""A box's figures by kind of operation, by peer, and on the network, for all its communicators.
 
-Each function returns what can be true, and in words what is odd with the rest.
+Each function returns the entries that are possible, and a text for each that was left out.
 """
 
 import struct
@@ -55,7 +55,7 @@ _NET_TIMES = ("gpu_ns", "peer_ns", "wire_ns", "flush_ns")
 
 
 def _histogram(copy: BoxCopy, base: int) -> Histogram:
-    """Return the buckets that have something; most of the 896 have not."""
+    """Return the buckets that are not 0; most of the 896 are."""
     raw = copy.data[base : base + HIST.size].rstrip(b"\0")
     first = (len(raw) - len(raw.lstrip(b"\0"))) // 4
     end = -(-len(raw) // 4)
@@ -74,7 +74,7 @@ def _is_key(words: Mapping[str, int], comms: Mapping[int, Comm]) -> bool:
 
 
 def read_keys(copy: BoxCopy, comms: Mapping[int, Comm]) -> tuple[tuple[Key, ...], list[str]]:
-    """Return the kinds of operation that were seen, with a time or without."""
+    """Return the kinds of operation with at least one operation, with or without a time."""
     found, flags = [], []
     for index in copy.keys.places(copy.data, "used", USED):
         words = _KEY.at(copy.data, copy.keys.offset + index * KEY.size)
@@ -89,12 +89,12 @@ def read_keys(copy: BoxCopy, comms: Mapping[int, Comm]) -> tuple[tuple[Key, ...]
 
 
 def _is_rank_of(rank: int, comm: Comm) -> bool:
-    """Tell whether there may be such a rank; NCCL before 2.27 does not say how many there are."""
+    """Tell whether the rank is possible; NCCL before 2.27 does not tell the number of ranks."""
     return rank >= 0 and (rank < comm.nranks or not comm.nranks or comm.state == COMM_FOLDED)
 
 
 def _add(one: Peer | None, words: Mapping[str, int]) -> Peer:
-    """Return the sum: two threads that met a new peer at once have made two entries of it."""
+    """Return the sum: two threads that meet a new peer at the same time make two entries of it."""
     if one is None:
         return Peer(**words)
     return Peer(
@@ -114,7 +114,7 @@ def _fits(peer: Peer) -> bool:
 
 
 def read_peers(copy: BoxCopy, comms: Mapping[int, Comm]) -> tuple[tuple[Peer, ...], list[str]]:
-    """Return the peers with whom a Send or Recv was over, each once."""
+    """Return the peers with at least one completed Send or Recv, each once."""
     found: dict[tuple[int, int, int], Peer] = {}
     flags = []
     for index in copy.peers.places(copy.data, "used", USED):
@@ -137,7 +137,7 @@ def read_peers(copy: BoxCopy, comms: Mapping[int, Comm]) -> tuple[tuple[Peer, ..
 
 
 def _queues(data: bytes, base: int) -> list[NetQueue]:
-    """Return the queue pairs of the entry of network detail that begins at `base`."""
+    """Return the queue pairs of the network entry that begins at `base`."""
     found = []
     for index in range(NET_QUEUES):
         words = _NET_QUEUE.at(data, base + NET.offsets["queues"] + index * NET_QUEUE.size)
@@ -166,7 +166,7 @@ def _net(words: Mapping[str, int], ns: Sequence[int], queues: Iterable[NetQueue]
 
 
 def _add_net(one: Net | None, other: Net) -> Net:
-    """Return the sum, as of peers."""
+    """Return the sum of two entries, as `_add` does for peers."""
     if one is None:
         return other
     names = (*_NET_SUMS, *_NET_TIMES)
@@ -184,9 +184,10 @@ def _net_fits(net: Net) -> bool:
 def read_nets(
     copy: BoxCopy, comms: Mapping[int, Comm], generations: Mapping[int, int]
 ) -> tuple[tuple[Net, ...], list[str]]:
-    """Return the network detail, each direction of each peer once.
+    """Return the network detail, with each direction of each peer once.
 
-    `generations` are of the communicators by index: one of an earlier is over.
+    `generations`: the current generation of each communicator, by index. Entries of an earlier
+    generation are left out, because that communicator is gone.
     """
     found: dict[tuple[int, int, int], Net] = {}
     flags = []

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples of a process in memory, and how they are thinned so that all ranks keep the same bursts.
+"""Samples of a process in memory, thinned so that all ranks keep the same bursts.
 
-Columns are of `array`, and no loop of Python's own goes over single records: the agent packs eight
-tables of 32,768 records at the end of a job, and may not import numpy.
+The columns are of `array`, and no Python loop goes over single records, because the agent packs
+eight tables of 32,768 records at the end of a job and may not import numpy.
 """
 
 from array import array
@@ -19,20 +19,21 @@ from nccl_inspector.model.process import GpuClock, SampleKind
 if TYPE_CHECKING:
     from nccl_inspector.summary.sample_columns import SampleColumns
 
-# bytes = mantissa << (size class - MANTISSA_BITS), of smaller size classes mantissa itself.
+# bytes = mantissa << (size class - MANTISSA_BITS); for smaller size classes, bytes = mantissa.
 MANTISSA_BITS = 15
-# Of all processes of a job together, and of each of them at least.
+# The most samples of all processes of a job together, and the least for each of them.
 JOB_SAMPLES_MAX, SAMPLES_MIN = 4_000_000, 512
-# Bursts at multiples of the period, as plugin/box.h thins them: a period is doubled while there are
-# records of so many, else the bursts are halved, down to 2^24 ns. No period is beyond 2^48 ns.
+# Bursts begin at multiples of the period. Thinning is as in plugin/box.h: the period is doubled
+# while there are records of at least PERIODS_MIN periods; otherwise the bursts are halved, down to
+# 2^24 ns. No period is longer than 2^48 ns.
 PERIODS_MIN = 16
 LENGTH_BITS_MIN, PERIOD_BITS_MAX = 24, 48
-SIZE_CLASS_MAX = 62  # of bytes that fit a signed word
+SIZE_CLASS_MAX = 62  # the largest whose bytes fit a signed 64-bit integer
 
 
 @dataclass(frozen=True, slots=True)
 class SampleTable:
-    """The samples that a box had, ordered by start: see model.Samples."""
+    """The samples of a box, ordered by start: see model.process.Samples."""
 
     kinds: tuple[SampleKind, ...]
     clocks: tuple[GpuClock, ...]
@@ -59,35 +60,35 @@ class SampleTable:
         return columns_of(self)
 
     def take(self, places: Sequence[int]) -> Self:
-        """Return the records at these places, in this order."""
+        """Return the table with the records at these places, in this order."""
         columns: dict[str, Any] = {name: take(getattr(self, name), places) for name in _COLUMNS}
         return replace(self, **columns)
 
 
-# Those members of SampleTable that have a value for each record.
+# The members of SampleTable that have one value for each record.
 _COLUMNS = ("kind", "index", "peer", "start_ns", "time_ns", "queued_us", "mantissa", "flags")
 
 
 def samples_of_each(ranks: int) -> int:
-    """Return how many samples a node summary has of a process of a job with so many ranks."""
+    """Return how many samples of each process a node summary has, for a job of `ranks` ranks."""
     return min(max(JOB_SAMPLES_MAX // max(ranks, 1), SAMPLES_MIN), SAMPLES_MAX)
 
 
 def take(column: "array[int]", places: Sequence[int]) -> "array[int]":
     """Return the values at these places."""
-    if len(places) < 2:  # itemgetter returns no tuple then
+    if len(places) < 2:  # with one item, itemgetter returns no tuple
         return array(column.typecode, [column[place] for place in places])
     return array(column.typecode, itemgetter(*places)(column))
 
 
-# Of a GPU of which no clock is known: its own counts as Unix time.
+# For a GPU without a known clock: its times are taken as Unix time.
 _UNKNOWN = GpuClock(-1, (), (0,))
 
 
 def unix_ends_ns(table: SampleTable) -> list[int]:
-    """Return the Unix times at which the records end."""
+    """Return the Unix times, in ns, at which the records end."""
     by_gpu: dict[int | None, GpuClock] = {clock.gpu: clock for clock in table.clocks}
-    # Times from the second on decide: earlier ones have the first distance.
+    # Only changes from the second on matter: earlier times also use the first distance.
     changes = [
         (clock.since_ns[1:], clock.ahead_ns)
         for clock in (by_gpu.get(kind.gpu, _UNKNOWN) for kind in table.kinds)
@@ -102,11 +103,11 @@ def unix_ends_ns(table: SampleTable) -> list[int]:
 
 
 def thin(table: SampleTable, most: int) -> SampleTable:
-    """Return at most `most` records, of fewer or shorter bursts by the rules of plugin/box.h.
+    """Return at most `most` records, with fewer or shorter bursts by the rules of plugin/box.h.
 
-    So what two processes keep of bursts is nested, however often each was thinned. Where shorter
-    bursts would have nothing left (all records are of one moment) the first records are kept, and
-    the others are lost.
+    By these rules the bursts of any two processes are nested, however often each was thinned. If
+    shorter bursts would have no records (all are of one moment), the first records are kept and the
+    others count as lost.
     """
     if len(table) <= most:
         return table
@@ -130,7 +131,7 @@ def thin(table: SampleTable, most: int) -> SampleTable:
 
 
 def without_unused_kinds(table: SampleTable) -> SampleTable:
-    """Return the same records, and of the kinds those that they are of."""
+    """Return the same records with only the kinds that they use."""
     used = sorted(set(table.kind))
     if len(used) == len(table.kinds):
         return table

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The samples, unions and channels of a box, which only collection reads: a third of it.
+"""The samples, unions and channels of a box, a third of it; only collection reads them.
 
-What cannot be true is left out record by record, and a flag says how much.
+Impossible records are left out one by one, and a flag says how many.
 """
 
 import struct
@@ -49,7 +49,7 @@ from nccl_inspector.model.process import (
 from nccl_inspector.system.safe_files import read_at
 
 READS = 3
-# A record further than that from the box's last beat is of no clock.
+# A time further than this from the box's last beat cannot come from its clock.
 FAR_NS = 10 * 365 * 86400 * NS_PER_S
 _PEER_BEYOND = 0xFFFF
 _WORD_MAX = (1 << 64) - 1
@@ -66,7 +66,7 @@ _WINDOW = UNION_WINDOW.reader("start_s", "operations", "lost", "busy_ns", "ahead
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """The tables of a box that this is about, and its header."""
+    """The header of a box and the tables that this module reads."""
 
     header: bytes
     samples: bytes
@@ -88,7 +88,7 @@ def _read_header(fd: int) -> bytes:
 
 
 def _copy(fd: int, size: int) -> _Copy:
-    """Copy the tables; samples before their kinds, which are there before them."""
+    """Copy the tables: samples first, because the kind of a sample is written before it."""
     header = _read_header(fd)
     check_header(header, size)
     samples = read_table(fd, find_table(header, size, "sample", SAMPLE))
@@ -111,7 +111,7 @@ def _is_kind(words: dict[str, int]) -> bool:
 
 
 def _kinds(data: bytes, gpus: int) -> dict[int, SampleKind]:
-    """Return the kinds that can be, by their index."""
+    """Return the possible kinds by their index."""
     found = {}
     table = Table(0, len(data) // SAMPLE_KIND.size, SAMPLE_KIND)
     for index in table.places(data, "used", USED):
@@ -129,7 +129,7 @@ def _kinds(data: bytes, gpus: int) -> dict[int, SampleKind]:
 
 
 def _on_grid(windows: Iterable[UnionWindow], window_s: int) -> tuple[UnionWindow, ...]:
-    """Return windows on multiples of `window_s`, those of one place added up."""
+    """Return windows that begin on multiples of `window_s`; those of the same begin are added."""
     found: list[UnionWindow] = []
     for window in windows:
         start_s = window.start_s - window.start_s % window_s
@@ -152,7 +152,7 @@ def _is_window(window: UnionWindow, window_s: int) -> bool:
 
 
 def _union(data: bytes, base: int, latest_s: int) -> Union | None:
-    """Return a union, None when it cannot be true."""
+    """Return a union, or None if it is impossible."""
     words = _UNION.at(data, base)
     window_s, count = words["window_s"], words["windows"]
     if count > UNION_WINDOWS or not 0 < window_s <= WINDOW_S_MAX:
@@ -171,7 +171,7 @@ def _union(data: bytes, base: int, latest_s: int) -> Union | None:
 
 
 def _unions(copy: _Copy, gpus: int) -> tuple[tuple[Union, ...], list[str]]:
-    """Return the unions of the process's GPUs, one each, and what is wrong with others."""
+    """Return one union for each GPU that has one, and a text for each that was left out."""
     found: dict[int, Union] = {}
     flags = []
     table = Table(0, len(copy.unions) // UNION.size, UNION)
@@ -186,7 +186,7 @@ def _unions(copy: _Copy, gpus: int) -> tuple[tuple[Union, ...], list[str]]:
 
 
 def _times(clocks: Sequence[GpuClock], beat_ns: int) -> tuple[int, int]:
-    """Return the earliest and the latest that a GPU's clock can have shown."""
+    """Return the earliest and the latest time in ns that a GPU's clock can have shown."""
     aheads = [ahead_ns for clock in clocks for ahead_ns in clock.ahead_ns]
     if not aheads:
         return 1, NS_MAX
@@ -197,7 +197,7 @@ def _times(clocks: Sequence[GpuClock], beat_ns: int) -> tuple[int, int]:
 
 
 def _columns(data: bytes) -> "dict[str, array[int]]":
-    """Return each member of the samples as a column."""
+    """Return each member of the sample records as a column."""
     wholes = {code: array(code, data) for code in {*SAMPLE.codes.values()}}
     if sys.byteorder == "big":
         for whole in wholes.values():
@@ -210,20 +210,20 @@ def _columns(data: bytes) -> "dict[str, array[int]]":
 
 
 def _has_peer(kind: SampleKind | None, peer: int) -> bool:
-    """Tell whether a record may be of this kind and have the peer (rank + 1)."""
+    """Tell whether a record of this kind can have this peer (rank + 1; 0: none)."""
     if kind is None or kind.func not in _WITH_PEER:
         return kind is not None and peer == 0
     return peer > 0 and (peer <= kind.nranks or peer == _PEER_BEYOND or not kind.nranks)
 
 
 def _ordered(data: bytes, kinds: Mapping[int, SampleKind], times: tuple[int, int]) -> bytes:
-    """Return the records that can be true, ordered by start.
+    """Return the possible records, ordered by start.
 
-    They are moved as they are: columns would have to be ordered one by one.
+    They are moved as whole records: columns would have to be ordered one by one.
     """
     columns = _columns(data)
     starts = columns["start_ns"]
-    # There are few different pairs, which are looked at once each.
+    # There are few different pairs, so each is checked only once.
     pairs = [kind | peer << 16 for kind, peer in zip(columns["kind"], columns["peer"], strict=True)]
     can_be = {pair: _has_peer(kinds.get(pair & 0xFFFF), pair >> 16) for pair in set(pairs)}
     first_ns, last_ns = times
@@ -245,8 +245,8 @@ def _ordered(data: bytes, kinds: Mapping[int, SampleKind], times: tuple[int, int
 def _samples(
     copy: _Copy, kinds: Mapping[int, SampleKind], clocks: tuple[GpuClock, ...]
 ) -> tuple[SampleTable, list[str]]:
-    """Return the records that can be, and how many others there are."""
-    filled = -(-len(copy.samples.rstrip(b"\0")) // SAMPLE.size)  # behind those there are none
+    """Return the possible records, and a flag that says how many others there are."""
+    filled = -(-len(copy.samples.rstrip(b"\0")) // SAMPLE.size)  # no records after these
     data = copy.samples[: filled * SAMPLE.size]
     used = filled - _columns(data)["start_ns"].count(0)
     columns = _columns(_ordered(data, kinds, _times(clocks, copy.beat_ns)))
@@ -261,7 +261,7 @@ def _samples(
         period_bits=HEADER.number(copy.header, "sample_period_bits"),
         lost=min(lost + unkinded, _WORD_MAX),
         kind=array("H", map(new_kinds.__getitem__, columns["kind"])),
-        start_ns=array("q", columns["start_ns"].tobytes()),  # below 2^63 by now
+        start_ns=array("q", columns["start_ns"].tobytes()),  # checked to be below 2^63
         time_ns=array("q", map(sub, columns["stop_ns"], columns["start_ns"])),
         **{name: columns[name] for name in ("index", "peer", "queued_us", "mantissa", "flags")},
     )
@@ -271,13 +271,12 @@ def _samples(
 
 
 def add_samples(fd: int, size: int, process: Process, ranks: int) -> Process:
-    """Return the process with samples, unions, channels and labels of its box of `size` bytes.
+    """Return the process with the samples, unions, channels and labels of its box of `size` bytes.
 
-    Samples are thinned to its share of those of a job with `ranks` processes, or as many as its
-    largest communicator has.
-
-    Samples that the process drops meanwhile are read up to three times. A process that died while
-    it dropped some has left whole records.
+    Samples are thinned to the process's share in a job of `ranks` processes, or of as many as its
+    largest communicator has, if that is more. If the process drops samples during the read, they
+    are read up to three times. A process that died while it dropped some has left only whole
+    records.
 
     Raises:
         RefusedError: the box contradicts itself; the reason is `bad_box`.

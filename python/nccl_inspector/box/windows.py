@@ -8,7 +8,7 @@ from nccl_inspector.box.layout import HEADER, LINE, LINE_WINDOWS, WINDOW
 from nccl_inspector.model.process import FUNCS, Line, Window
 from nccl_inspector.model.timeline import on_grid
 
-# A round of the writer thread writes windows, then the beat; under load it may wait between.
+# A round of the writer thread writes windows, then the beat; under load it may be held up between.
 BEAT_LATE_S = 60
 WINDOW_S_MAX = 1 << 31
 
@@ -20,7 +20,7 @@ _FIRST = LINE.offsets["window"]
 
 
 def _windows(copy: BoxCopy, base: int, count: int, window_s: int) -> tuple[Window, ...] | None:
-    """Return the windows of the line at `base`, or None when they cannot be true."""
+    """Return the windows of the line at `base`, or None if they are impossible."""
     start = base + _FIRST
     view = memoryview(copy.data)[start : start + count * WINDOW.size]
     every = (Window(*row) for row in _WINDOW.words.iter_unpack(view))
@@ -30,12 +30,12 @@ def _windows(copy: BoxCopy, base: int, count: int, window_s: int) -> tuple[Windo
     rising = all(one < next_ for one, next_ in pairwise(starts))
     if not windows or not rising or starts[-1] > latest_s:
         return None
-    # Nothing that lasted for years: later sums and differences of these fit 64 bits.
+    # Limit the sums, so that later sums and differences of them fit 64 bits.
     return windows if max(sum(column) for column in zip(*windows, strict=True)) <= NS_MAX else None
 
 
 def _line(copy: BoxCopy, base: int, words: dict[str, int]) -> Line | None:
-    """Return a time line that has windows, or None when its words cannot be true."""
+    """Return a time line that has windows, or None if its values are impossible."""
     count = words.pop("windows")
     if count > LINE_WINDOWS or not 0 < words["window_s"] <= WINDOW_S_MAX:
         return None
@@ -46,7 +46,7 @@ def _line(copy: BoxCopy, base: int, words: dict[str, int]) -> Line | None:
 
 
 def read_lines(copy: BoxCopy) -> tuple[tuple[Line, ...], list[str]]:
-    """Return the time lines, and in words what is odd with others."""
+    """Return the time lines, and a text for each that was left out."""
     found, flags = [], []
     for base in copy.lines.bases():
         words = _LINE.at(copy.data, base)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON lines of a job, ours and NVIDIA's: one record for each operation of each rank."""
+"""JSON lines of a job, ours or NVIDIA's: one record for each operation of each rank."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a directory of JSON lines to a report card."""
+"""Make a report card from a directory of JSON lines."""
 
 import tempfile
 from collections.abc import Iterator
@@ -25,12 +25,13 @@ def analyze_directory(
     parquet: Path | None,
     bar: "AbstractContextManager[Progress | None] | None" = None,
 ) -> Card:
-    """Return the card of the JSON lines below a directory; write Parquet where asked.
+    """Return the card of the JSON lines below a directory; write Parquet if asked.
 
-    `bar`: gives what is told how much has been read.
+    `bar` gives a function that is called with how much has been read.
 
     Raises:
-        InspectorError: nothing in it can be read, there is no room, or the file cannot be written.
+        InspectorError: nothing in the directory can be read, there is no room, or the Parquet file
+            cannot be written.
     """
     import duckdb
 

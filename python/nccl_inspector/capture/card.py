@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report card of a capture: judged as node summaries are, with exact figures put in."""
+"""The report card of a capture: judged like node summaries, then completed with exact figures."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -34,15 +34,18 @@ _DROPPED = {
     "line_dropped": "lines that the writer lost",
     "unmeasured": "operations without a time, which have no line",
 }
-# Of `dropped`: what was there to read, and says nothing of a loss.
+# Reasons in `dropped` for lines that could be read and do not mean a loss.
 _READ = frozenset({"proxy_trace"})
 _UNKNOWN_SHOWN = 8
-# Sources of evidence that are lines here.
+# Sources of evidence that stand for JSON lines in a capture.
 _FROM_LINES = frozenset({"boxes", "samples"})
 
 
 def waiting_share(joined: Joined) -> float | None:
-    """Return the waiting in all collectives that could be joined, of the ranks' time in them."""
+    """Return the waiting in all joined collectives, as a share of the ranks' time in them.
+
+    None: no collective was joined.
+    """
     return joined.waiting_ns / joined.busy_ns if joined.busy_ns else None
 
 
@@ -73,7 +76,7 @@ def _key(one: Operations) -> tuple[str, str, int, str]:
 
 
 def _exact(card: Card, joined: Joined) -> tuple[Operations, ...]:
-    """Return the joined rows, with what the card knows of them besides."""
+    """Return the joined rows, with what else the card knows about each."""
     known = {_key(one): one for one in card.operations}
     return tuple(
         replace(
@@ -87,7 +90,7 @@ def _exact(card: Card, joined: Joined) -> tuple[Operations, ...]:
 
 
 def _names(capture: Capture, loaded: Loaded) -> dict[Process, str]:
-    """Return the names of the processes by host name and pid."""
+    """Return the names of the processes by (host name, pid)."""
     listed = [(one.head.job_id, process) for one in loaded.summaries for process in one.processes]
     by_node = {
         (process.facts.node, process.facts.pid): name
@@ -98,9 +101,9 @@ def _names(capture: Capture, loaded: Loaded) -> dict[Process, str]:
 
 
 def _judged(card: Card, joined: Joined, unfinished: str) -> Verdict:
-    """Return the verdict with the waiting of the joined operations.
+    """Return the verdict, with the waiting of the joined operations.
 
-    Of a job that did not end in order nobody can say from what completed that it was healthy.
+    If a job did not end in order, the completed operations cannot show that it was healthy.
     """
     verdict = replace(card.verdict, waiting_share=waiting_share(joined))
     if verdict.status == HEALTHY and joined.unrecorded:
@@ -122,7 +125,7 @@ def _judged(card: Card, joined: Joined, unfinished: str) -> Verdict:
 
 
 def _ranks(loaded: Loaded) -> dict[tuple[str, str], int]:
-    """Return the rank of each process in each communicator, by the names that the card has."""
+    """Return the rank of each process in each communicator, by the names that the card uses."""
     listed = [(one.head.job_id, process) for one in loaded.summaries for process in one.processes]
     return {
         (name, hex(comm.id)): comm.rank
@@ -134,7 +137,7 @@ def _ranks(loaded: Loaded) -> dict[tuple[str, str], int]:
 def _came_last(
     finding: Finding, card: Card, joined: Joined, ranks: Mapping[tuple[str, str], int]
 ) -> list[Evidence]:
-    """Return how often a finding's straggler came last, where its peers waited most for it."""
+    """Return how often a finding's straggler came last, in the communicator that waited most."""
     named = {one.name for one in finding.entities if one.kind == "rank"}
     late = next((one for one in card.stragglers if one.rank in named), None)
     if late is None:
@@ -151,7 +154,10 @@ def _came_last(
 
 
 def _findings(card: Card, joined: Joined, loaded: Loaded) -> tuple[Finding, ...]:
-    """Return the findings, with their evidence from lines, and how often a late rank came last."""
+    """Return the findings with JSON lines as the source of their evidence.
+
+    For a late rank, how often it came last is added.
+    """
     found = []
     ranks = _ranks(loaded)
     for one in card.findings:
@@ -166,7 +172,7 @@ def _findings(card: Card, joined: Joined, loaded: Loaded) -> tuple[Finding, ...]
 
 
 def _communicators(card: Card, joined: Joined) -> tuple[Communicator, ...]:
-    """Return the joined ones, each of the class and name under which the card's tables have it."""
+    """Return the joined communicators, with the transport and name that the card's tables use."""
     known = {one.id: one for one in card.communicators}
     return tuple(
         replace(one, transport=own.transport, name=own.name) if (own := known.get(one.id)) else one
@@ -175,9 +181,9 @@ def _communicators(card: Card, joined: Joined) -> tuple[Communicator, ...]:
 
 
 def as_card(capture: Capture, joined: Joined, loaded: Loaded, why_no_samples: str = "") -> Card:
-    """Return the card. Times, waiting and communicators are those of the joined operations.
+    """Return the card; its times, waiting and communicators are those of the joined operations.
 
-    `why_no_samples`: why the processes have no exact records, empty where they have.
+    `why_no_samples`: why the processes have no exact records; empty if they have.
     """
     lost = {name: count for name, count in capture.dropped.items() if name not in _READ}
     partial = any(one.ranks_seen < one.nranks for one in joined.communicators)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A row for each collective of all its ranks: the view `joined`.
+"""One row for each collective of all its ranks: the view `joined`.
 
-A collective is the same on all ranks that have its communicator, function and number. A capture has
-a million of them, so what is kept of each while the lines are read has to be small: with its texts
-ten million lines take four times as long, because the groups no longer fit into memory.
+A collective has the same communicator, function and number on all ranks. A capture can have
+millions of collectives, so what is kept of each while lines are read must be small. With texts
+instead of hashes, ten million lines take four times as long, because the groups no longer fit into
+memory.
 """
 
 import duckdb
@@ -15,11 +16,11 @@ ALGO_PROTO = """case when algo = 'GROUP' then 'GROUP' when algo is null then ''
     else algo || '_' || coalesce(proto, 'Unknown') end"""
 
 _OPERATIONS_AT_ONCE = 5_000_000
-_PARTS_MAX = 64  # each goes through all operations; beyond that DuckDB's own disk is quicker
-# Texts stand for themselves by their hash: 64 bits, and a capture has some thousands.
+_PARTS_MAX = 64  # each part reads all operations; with more parts DuckDB's own spilling is faster
+# Texts are represented by their 64-bit hash; a capture has only some thousands of texts.
 _CALL, _ALGO = "hash(comm, func)", "if(algo is null, null, hash(algo, proto))"
-# `ranks`: a bit for each, those beyond 64 from the first again. `mixed`: ranks whose times are of
-# different clocks cannot be compared.
+# `ranks`: one bit for each rank, modulo 64. `mixed`: the ranks' times are of different clocks and
+# cannot be compared.
 _NUMBERS = f"""
 select {_CALL} as call, sn, max({_ALGO}) as algo, max(nranks::integer) as nranks,
     count(*)::integer as seen, bit_or(1::ubigint << (rank & 63)::ubigint) as ranks,
@@ -43,14 +44,16 @@ select comm, func, coalesce(algo_proto, '') as algo_proto, {SIZE_CLASS} as size_
     total - seen::hugeint * t as waited, numbers.* exclude (call, algo, ranks)
 from numbers join calls using (call) left join algos using (algo)
 """
-# The cheap question first: almost no capture has a collective of more operations than ranks.
+# The cheap query comes first: in almost no capture does a collective have more operations than
+# ranks.
 _MAY_REPEAT = "select coalesce(bool_or(seen <> bit_count(ranks)), false) from numbers"
 _HAS_REPEATED = f"""
 select coalesce(bool_or(n > d), false) from (
     select count(*) as n, count(distinct sn) as d from ops
     where {NUMBERED} group by comm, rank, func)
 """
-# A rank has one collective of a number; of what has no such number all must be alike.
+# A rank has only one collective of each number. Operations without such a number are duplicates if
+# all of their values are equal.
 _ONCE = f"""
 create table once as select * exclude (nth) from (
     select *, row_number() over (
@@ -77,9 +80,9 @@ def _join(sql: duckdb.DuckDBPyConnection) -> None:
 
 
 def join_once(sql: duckdb.DuckDBPyConnection) -> int:
-    """Make `joined` of `ops`, and leave in `ops` one of each operation; return how many go.
+    """Make `joined` from `ops`, remove duplicates from `ops`, and return how many were removed.
 
-    A capture may have the same file twice: its collectives tell.
+    A capture may have the same file twice. That shows in its collectives.
     """
     _join(sql)
     if not _ask(sql, _MAY_REPEAT) or not _ask(sql, _HAS_REPEATED):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many operations of each kind a rank had in each bucket of time: the table `counted`.
+"""The table `counted`: how many operations of each kind a rank had in each time bucket.
 
-Fewer rows than operations by far: most questions about these can be asked of it.
+It has far fewer rows than there are operations, and can answer most questions about them.
 """
 
 import duckdb
@@ -9,7 +9,7 @@ import duckdb
 from nccl_inspector.capture.collectives import NUMBERED
 from nccl_inspector.capture.schema import SIZE_CLASS
 
-# analysis/histogram.py: bucket_of.
+# The same as bucket_of in analysis/histogram.py.
 _BUCKET = """case when time_ns < 1024 then time_ns >> 5
     when time_ns >= 1::bigint << 37 then 895
     else 32 * (floor(log2(time_ns))::integer - 9)
@@ -29,5 +29,5 @@ from ops group by all
 
 
 def count_kinds(sql: duckdb.DuckDBPyConnection) -> None:
-    """Make `counted` of `ops`."""
+    """Make the table `counted` from `ops`."""
     sql.execute(_COUNTED)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the lines of a job go up to its end: lines hold only what completed.
+"""Check whether the lines of a job reach its end: there are lines only for completed operations.
 
-A process that ends in order leaves a file `<newest>.log.end`. One that was killed, or hangs, leaves
-none, and the lines of its ranks often end at different operations.
+A process that ends in order leaves a file `<newest>.log.end`. A process that was killed or hangs
+leaves no such file, and the lines of its ranks often end at different operations.
 """
 
 from collections import defaultdict
@@ -14,9 +14,9 @@ from nccl_inspector.model.wording import cut_list, elapsed
 from nccl_inspector.system.printable import visible
 
 _SHOWN = 4
-# Unfinished operations are in order just before an exit: NCCL reports an end some time after it.
+# Unfinished operations are normal just before an exit: NCCL reports an end some time after it.
 _EXIT_S = 5.0
-_BEHIND_S = 60.0  # clocks of nodes may differ by some
+_BEHIND_S = 60.0  # because clocks of nodes may differ a little
 
 _LAST = """
 select comm, any_value(comm_name), func, rank, hostname, pid, max(last_sn)
@@ -31,11 +31,11 @@ having max(last_us) is not null order by all
 @dataclass(frozen=True, slots=True)
 class _Rank:
     name: str
-    last: int  # number of its last operation, from 1
+    last: int  # number of the last operation, counted from 1
 
 
 def _apart(found: Sequence[_Rank], func: str, comm: str) -> str:
-    """Return where the lines of some ranks of a communicator end before those of others."""
+    """Return as text where the lines of some ranks of a communicator end before those of others."""
     most = max(one.last for one in found)
     behind = sorted((one for one in found if one.last < most), key=lambda one: one.last)
     first = [one.name for one in behind if one.last == behind[0].last]
@@ -46,7 +46,10 @@ def _apart(found: Sequence[_Rank], func: str, comm: str) -> str:
 
 
 def _differ(capture: Capture, names: Mapping[Process, str]) -> str:
-    """Return at which operation ranks of one communicator part; empty: they end alike."""
+    """Return as text where the lines of ranks of one communicator end differently.
+
+    Empty: they all end at the same operation. Processes that lost lines are not compared.
+    """
     ranks: dict[tuple[str, str], list[_Rank]] = defaultdict(list)
     called: dict[str, str] = {}
     for comm, comm_name, func, _, host, pid, last in capture.sql.execute(_LAST).fetchall():
@@ -69,9 +72,9 @@ def _all_or(names: Sequence[str], every: int) -> str:
 
 
 def why_unfinished(capture: Capture, names: Mapping[Process, str]) -> str:
-    """Return what speaks against an end in order, as text; empty: all processes ended so.
+    """Return as text why the job may not have ended in order; empty: all processes did.
 
-    `names`: of the processes.
+    `names`: the names of the processes.
     """
     lasts = {(host, pid): us / 1e6 for host, pid, us in capture.sql.execute(_TIMES).fetchall()}
     latest = max(lasts.values(), default=0.0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a process leaves beside its lines when it ends in order: plugin/jsonwriter.c."""
+"""The file that a process leaves next to its lines if it ends in order (plugin/jsonwriter.c)."""
 
 import json
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ END_BYTES_MAX = 4096
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """What a process said at its end."""
+    """What a process told when it ended."""
 
     end_us: int  # Unix time
-    unfinished: int  # operations that had been called and not come to an end
+    unfinished: int  # operations that were called but not finished
 
 
 def parse_end(data: bytes) -> End | None:
-    """Return what a file says of a process's end, None where it is none of ours."""
+    """Return the contents of such a file; None: it is not valid."""
     try:
         said = json.loads(data)
         end_us, unfinished = said["end_us"], said["operations_unfinished"]

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read a capture into columns with DuckDB: in bounded memory, bad lines counted by reason.
+"""Read a capture into columns with DuckDB, in limited memory; bad lines are counted by reason.
 
-DuckDB is given descriptors of plain files only, and never a user's path. What it cannot read by
-itself (a torn gzip, a line beyond all bounds, lines without a header) is copied line by line first.
+DuckDB gets only descriptors of regular files, never a path that a user controls. Files that it
+cannot read itself are first copied line by line: a truncated gzip file, a line that is too long, or
+lines without a header.
 """
 
 import errno
@@ -36,18 +37,18 @@ from nccl_inspector.capture.schema import (
 )
 from nccl_inspector.errors import InspectorError, RefusedError
 
-MEMORY = "1GB"  # DuckDB's own; the rest of the process needs some 200 MB
+MEMORY = "1GB"  # for DuckDB; the rest of the process needs some 200 MB
 _BATCH_FILES, _BATCH_BYTES = 64, 1 << 30
 _SNIFFED_LINES = 32
 _COPY_BYTES = 1 << 20
 _TAIL_BYTES = 64 << 10
-DISK_FULL = os.strerror(errno.ENOSPC)  # as DuckDB says it among much else
+DISK_FULL = os.strerror(errno.ENOSPC)  # DuckDB's error texts contain it
 
-# Bytes read and bytes in all.
+# Called with the bytes read and all bytes.
 Progress = Callable[[int, int], None]
 Process = tuple[str, int]  # host name and pid
 
-# As plugin/jsonfile.c names files.
+# File names, as plugin/jsonfile.c makes them.
 _FILE = re.compile(
     r"(?P<host>[^/]*)-pid(?P<pid>[0-9]{1,10})(\.(?P<number>[0-9]{1,9}))?\.log(\.gz)?$"
 )
@@ -63,24 +64,24 @@ where reason = '' group by hostname, pid
 
 @dataclass
 class Capture:
-    """What was read.
+    """What was read from a directory of JSON lines.
 
-    The view `ops` has an operation of a rank a row (members.columns()), `joined` a collective of
-    all ranks (collectives.py), and `counted` a kind of operation (counted.py).
+    Each row of the view `ops` is an operation of one rank (members.columns()), of `joined` a
+    collective of all ranks (collectives.py), and of `counted` a kind of operation (counted.py).
     """
 
     sql: duckdb.DuckDBPyConnection
     files: tuple[str, ...]
-    everything: bool  # whether all columns are there
+    everything: bool  # whether all columns were read
     refused: Counter[str] = field(default_factory=Counter)  # lines, by reason
-    dropped: Counter[str] = field(default_factory=Counter)  # operations that have no line
-    unknown: Counter[str] = field(default_factory=Counter)  # members that are in no table
-    # By host name and pid: metadata of the first record, and of the last that was looked at.
+    dropped: Counter[str] = field(default_factory=Counter)  # operations without a line, by reason
+    unknown: Counter[str] = field(default_factory=Counter)  # members not in members.py
+    # By process: metadata of the first record, and of the last one that was looked at.
     first: dict[Process, Json] = field(default_factory=dict)
     last: dict[Process, Json] = field(default_factory=dict)
-    lost: dict[Process, int] = field(default_factory=dict)  # its operations that have no line
-    ends: dict[Process, End] = field(default_factory=dict)  # what processes said at their ends
-    # Processes of which not all operations have a line: some were lost, or went with an old file.
+    lost: dict[Process, int] = field(default_factory=dict)  # operations without a line
+    ends: dict[Process, End] = field(default_factory=dict)  # what each process told at its end
+    # Processes with operations that have no line: it was lost, or removed with an old file.
     holed: set[Process] = field(default_factory=set)
 
 
@@ -91,7 +92,7 @@ def _note(capture: Capture, metadata: Json) -> None:
 
 
 def _sniff(fd: int, file: CaptureFile, capture: Capture) -> bool:
-    """Look at the first lines: return whether they need a header, note what they say of all."""
+    """Look at the first lines and note their metadata; return whether lines need a header."""
     ignored: Counter[str] = Counter()
     first = list(islice(read_lines(fd, file.gzipped, ignored), _SNIFFED_LINES))
     bare = needs_context(first)
@@ -99,14 +100,14 @@ def _sniff(fd: int, file: CaptureFile, capture: Capture) -> bool:
         try:
             record = parse_record(line)
         except RefusedError:
-            continue  # counted where the whole file is read
+            continue  # counted when the whole file is read
         capture.unknown.update(record.unknown)
         _note(capture, record.metadata)
     return bare
 
 
 def _look_at_end(fd: int, size: int, capture: Capture) -> None:
-    """Note what the last whole line says of what was lost up to then."""
+    """Note the metadata of the last complete line; it has the number of lines lost until then."""
     tail = os.pread(fd, _TAIL_BYTES, max(0, size - _TAIL_BYTES))
     for line in reversed(tail.split(b"\n")[-_SNIFFED_LINES:]):
         try:
@@ -117,7 +118,7 @@ def _look_at_end(fd: int, size: int, capture: Capture) -> None:
 
 
 def _copied(fd: int, file: CaptureFile, bare: bool, folder: Path, refused: Counter[str]) -> Path:
-    """Return a file of our own with the lines of one that DuckDB cannot read by itself."""
+    """Return our own copy of the lines of a file that DuckDB cannot read itself."""
     lines = read_lines(fd, file.gzipped, refused)
     handle, name = tempfile.mkstemp(dir=folder)
     with os.fdopen(handle, "wb", buffering=_COPY_BYTES) as copy:
@@ -127,7 +128,7 @@ def _copied(fd: int, file: CaptureFile, bare: bool, folder: Path, refused: Count
 
 
 def _batches(files: Sequence[CaptureFile]) -> Iterator[list[int]]:
-    """Give the numbers of files that are read at one time, of one compression each."""
+    """Yield the indices of files to read together; these are all gzipped, or all plain."""
     for gzipped in (False, True):
         batch: list[int] = []
         size = 0
@@ -144,7 +145,7 @@ def _batches(files: Sequence[CaptureFile]) -> Iterator[list[int]]:
 
 
 class _Loader:
-    """Reads files into Parquet files of its own."""
+    """Reads files into temporary Parquet files."""
 
     def __init__(self, capture: Capture, directory: Path, folder: Path) -> None:
         self._capture = capture
@@ -154,7 +155,7 @@ class _Loader:
         self._written = 0
 
     def read(self, files: Sequence[CaptureFile], batch: Sequence[int]) -> None:
-        """Read these files, together where that goes."""
+        """Read a batch of files, together if that is possible."""
         gzipped = files[batch[0]].gzipped
         with ExitStack() as stack:
             plain: dict[str, int] = {}
@@ -176,7 +177,7 @@ class _Loader:
                         self._read_copy(int(path.rpartition("/")[2]), files[at], at, False)
 
     def _take(self, paths: dict[str, int], gzipped: bool) -> bool:
-        """Return whether DuckDB could read them; if not, it has taken nothing."""
+        """Return whether DuckDB could read these files; if not, nothing was taken from them."""
         everything = self._capture.everything or gzipped
         try:
             part = self._write(select_lines(paths, COLL, everything, gzipped))
@@ -191,7 +192,7 @@ class _Loader:
                 )
         except (duckdb.IOException, duckdb.InvalidInputException) as err:
             if DISK_FULL in str(err):
-                raise  # not the file's fault
+                raise  # the file is not the cause
             return False
         self.parts += parts
         return True
@@ -214,13 +215,13 @@ class _Loader:
 
 
 def _process_of(name: str) -> tuple[Process, int] | None:
-    """Return whose file it is by the name that the plugin gives it, and which of its files."""
+    """Return the process and number in a file's name; None: our plugin makes no such name."""
     said = _FILE.search(name)
     return ((said["host"], int(said["pid"])), int(said["number"] or 0)) if said else None
 
 
 def _read_ends(directory: Path, files: Sequence[CaptureFile]) -> dict[Process, End]:
-    """Return what the processes said at their ends."""
+    """Return what the processes told at their ends."""
     found: dict[Process, End] = {}
     for file in files:
         whose = _process_of(file.name) if file.has_end else None
@@ -237,7 +238,7 @@ def _read_ends(directory: Path, files: Sequence[CaptureFile]) -> dict[Process, E
 
 
 def _rotated(names: Sequence[str]) -> set[Process]:
-    """Return the processes whose first file is not there, by the names that the plugin gives."""
+    """Return the processes whose first file is missing, judged by the file names."""
     found: dict[Process, int] = {}
     for name in names:
         whose = _process_of(name)
@@ -248,7 +249,7 @@ def _rotated(names: Sequence[str]) -> set[Process]:
 
 
 def _count(capture: Capture) -> None:
-    """Count what is refused, and what is only said to be missing."""
+    """Count the refused lines, and the operations that are reported to have no line."""
     sql = capture.sql
     for reason, count in sql.execute(
         "select reason, count(*) from lines group by reason"
@@ -290,14 +291,14 @@ def _connect(folder: Path) -> duckdb.DuckDBPyConnection:
 def load(
     directory: Path, everything: bool = False, progress: Progress | None = None
 ) -> Iterator[Capture]:
-    """Give what the JSON lines below a directory say; it goes when the block is left.
+    """Give the contents of the JSON lines below a directory; they last until the block is left.
 
-    `everything`: with the columns that the analysis does not need. Files in TMPDIR
-    take some 30 bytes an operation.
+    `everything`: also read columns that the analysis does not need. Temporary files in TMPDIR take
+    some 30 bytes for each operation.
 
     Raises:
-        InspectorError: there is no such directory, or nothing in it.
-        OSError, duckdb.Error: TMPDIR is full, or has no room for what memory does not hold.
+        InspectorError: there is no such directory, or no file in it can be read.
+        OSError, duckdb.Error: TMPDIR is full, or has no room for what does not fit into memory.
     """
     refused: Counter[str] = Counter()
     files = find_files(directory, refused)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The JSON files of a capture: which there are, opened without being led elsewhere by them."""
+"""Find and open the JSON files of a capture; symbolic links are never followed."""
 
 import os
 import stat
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from nccl_inspector.errors import InspectorError
 
-END = ".end"  # behind the name of a process's newest file, once it has ended
+END = ".end"  # appended to the name of a process's newest file when the process has ended
 ENDINGS = (".log", ".jsonl", ".log.gz", ".jsonl.gz")
 FILES_MAX = 100_000
 
@@ -21,9 +21,9 @@ _REGULAR = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class CaptureFile:
-    """A file by its name below the directory, and its size in bytes.
+    """A file with its path below the directory and its size in bytes.
 
-    `has_end`: beside it is one that says that its process ended.
+    `has_end`: next to it is a file that says that its process ended.
     """
 
     name: str
@@ -32,15 +32,15 @@ class CaptureFile:
 
     @property
     def gzipped(self) -> bool:
-        """Whether it is compressed, by its name."""
+        """Whether it is compressed, judged by its name."""
         return self.name.endswith(".gz")
 
 
 def find_files(directory: Path, refused: Counter[str]) -> list[CaptureFile]:
-    """Return the files that may have JSON lines; `refused` counts what is none, by reason.
+    """Return the files that may have JSON lines; `refused` counts unusable ones, by reason.
 
     Raises:
-        InspectorError: there is no such directory, nothing in it, or far too much.
+        InspectorError: there is no such directory, no such file, or far too many.
     """
     if not directory.is_dir():
         raise InspectorError(f"{directory}: no such directory")
@@ -56,7 +56,7 @@ def find_files(directory: Path, refused: Counter[str]) -> list[CaptureFile]:
                 continue
             try:
                 status = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
-            except FileNotFoundError:  # a job that runs renames and removes its files
+            except FileNotFoundError:  # a running job renames and removes its files
                 continue
             if not stat.S_ISREG(status.st_mode):
                 refused["file_not_regular"] += 1
@@ -72,10 +72,10 @@ def find_files(directory: Path, refused: Counter[str]) -> list[CaptureFile]:
 
 @contextmanager
 def opened(directory: Path, file: CaptureFile) -> Iterator[int]:
-    """Give a descriptor of a file; no part of its name is followed as a link.
+    """Give the descriptor of a file; no part of its path may be a link.
 
     Raises:
-        OSError: it is not there any more, or not what it was.
+        OSError: the file is gone or is no regular file any more.
     """
     *folders, name = Path(file.name).parts
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The numbers that a box has where a line has text."""
+"""Convert texts in a line to the numbers that a box has instead."""
 
 import hashlib
 
@@ -7,7 +7,7 @@ _WORD_MASK = (1 << 64) - 1
 
 
 def comm_id(text: str) -> int:
-    """Return the number of a communicator; of a text that is none a number made of it."""
+    """Return the number of a communicator; if the text is not hexadecimal, a hash of it."""
     try:
         return int(text, 16) & _WORD_MASK
     except ValueError:
@@ -15,5 +15,5 @@ def comm_id(text: str) -> int:
 
 
 def index_of(words: tuple[str, ...], word: str) -> int:
-    """Return the place of a word in a table of words; 0, which is Unknown, if it is not in it."""
+    """Return the index of a word in a table of words; if it is not there, 0, which is Unknown."""
     return words.index(word) if word in words else 0

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the ranks' collectives say together: exact transfer times, waiting, who came last.
+"""Results from the collectives of all ranks together: transfer times, waiting, who came last.
 
-The rank that came last did not wait, so T, its time, is the transfer (analysis/join.py).
+The rank that came last did not wait, so its time T is the transfer time (analysis/join.py).
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ select comm, func, size_class, algo_proto, max(nranks), count(*), min(seen),
 from joined group by comm, func, size_class, algo_proto
 order by sum(total) desc, comm, func, size_class, algo_proto
 """
-# What has no number that the ranks share: Send, Recv, and several of them in one call.
+# Operations without a number that the ranks share: Send, Recv, and several of them in one call.
 _ALONE = f"""
 with alone as (
     select comm, func, {SIZE_CLASS} as size_class, {ALGO_PROTO} as algo_proto, rank, nranks,
@@ -54,7 +54,7 @@ select comm, sum(n)::hugeint from (
 group by comm having sum(n) > 0
 """
 _UNRECORDED = f"select coalesce(sum(n), 0)::hugeint from ({_GAPS}) as gaps(comm, n)"
-# The collectives in which every rank waits for all others, where that can be compared.
+# The collectives in which every rank waits for all others, and whose times can be compared.
 _WAITS = f"""seen > 1 and not mixed
     and func in ({", ".join(map(quoted, sorted(SYNCHRONISING)))})"""
 _LAST = f"""
@@ -71,27 +71,27 @@ from joined
 
 @dataclass(frozen=True, slots=True)
 class CameLast:
-    """How often a rank came last in a communicator, and what that made its peers wait."""
+    """How often a rank came last in a communicator, and how long its peers waited for it."""
 
     communicator: str
     rank: int
     operations: int
     of_operations: int
-    waited_ns: int  # by all peers together
+    waited_ns: int  # of all peers together
 
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The parts of a report card that a capture tells exactly."""
+    """The parts of a report card that a capture gives exactly."""
 
     communicators: tuple[Communicator, ...]
     operations: tuple[Operations, ...]
     timeline: TimeLine
-    came_last: tuple[CameLast, ...]  # the most waited for first
-    mismatched: int  # collectives of one number whose ranks do not agree on the size
-    waiting_ns: int  # of the ranks, in the collectives in which all wait for all
-    busy_ns: int  # their time in these
-    unrecorded: int = 0  # of the ranks' collectives, those between others that have no line
+    came_last: tuple[CameLast, ...]  # the one that peers waited most for comes first
+    mismatched: int  # collectives whose ranks do not agree on the size
+    waiting_ns: int  # the ranks' waiting in collectives in which every rank waits for all others
+    busy_ns: int  # the ranks' time in these collectives
+    unrecorded: int = 0  # collectives of ranks without a line, but others around them have
 
 
 def _bus_gbs(func: str, nranks: int, mean_bytes: float, time_ns: float) -> float | None:
@@ -102,7 +102,7 @@ def _bus_gbs(func: str, nranks: int, mean_bytes: float, time_ns: float) -> float
 def _notes(
     nranks: int, count: int, least: int, together: int, mismatched: int, mixed: int
 ) -> tuple[str, ...]:
-    """Return what makes the figures of a kind less than exact, in words."""
+    """Return as text what makes the figures of a kind less than exact."""
     notes = []
     if together < count:
         notes.append(f"{count - together} of {count} operations are of one rank alone")
@@ -174,7 +174,7 @@ def _communicators(capture: Capture) -> list[Communicator]:
 
 
 def _timeline(capture: Capture) -> TimeLine:
-    """Return the busiest kinds in windows of one length, a multiple of WINDOW_S."""
+    """Return the busiest kinds in windows of equal length, a multiple of WINDOW_S."""
     first, last = capture.sql.execute(
         "select min(when_us) // 1000000, max(when_us) // 1000000 from joined where seen > 1"
     ).fetchall()[0]
@@ -216,7 +216,7 @@ def _timeline(capture: Capture) -> TimeLine:
 
 
 def join(capture: Capture) -> Joined:
-    """Return what the operations of all ranks together say."""
+    """Return what the operations of all ranks together show."""
     mismatched, waiting_ns, busy_ns = capture.sql.execute(_TOTALS).fetchall()[0]
     came_last = tuple(
         CameLast(visible(comm), rank, count, int(total), waited_ns)

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines of a file that may be anything: bounded, unpacked as far as it goes, counted."""
+"""Read the lines of any file safely: with a length limit, and unpacked as far as possible."""
 
 import os
 import zlib
 from collections import Counter
 from collections.abc import Iterator
 
-# A verbose line of 64 channels has 16 KB, a proxy trace of v4.4 with all its steps some more.
+# A verbose line with 64 channels has 16 KB; a proxy trace of v4.4 with all its steps has a little
+# more.
 LINE_BYTES_MAX = 256 << 10
 _CHUNK_BYTES = 1 << 20
-# Lines alike become a fiftieth at most; a file that unpacks to much more is made to fill a disk.
+# gzip shrinks even lines that are alike at most fiftyfold. A file that unpacks to much more was
+# made to fill a disk.
 _RATIO_MAX, _SMALL_BYTES = 300, 64 << 20
 
 
@@ -21,7 +23,7 @@ def _chunks(fd: int) -> Iterator[bytes]:
 
 
 def _unpacked(packed: Iterator[bytes], refused: Counter[str]) -> Iterator[bytes]:
-    """Give what gzip members hold, up to where they are torn or no more gzip."""
+    """Yield the contents of gzip members, up to where the file is truncated or no valid gzip."""
     unpacker = zlib.decompressobj(wbits=31)
     room = _SMALL_BYTES
     for chunk in packed:
@@ -51,10 +53,10 @@ def _unpacked(packed: Iterator[bytes], refused: Counter[str]) -> Iterator[bytes]
 
 
 def read_lines(fd: int, gzipped: bool, refused: Counter[str]) -> Iterator[bytes]:
-    """Give the lines without their ends; `refused` counts those that are too long, and a torn end.
+    """Yield the lines without their line ends; `refused` counts broken or too long ones, by reason.
 
-    The last line of a process that was killed, or is still writing, is often torn: then it is no
-    record. One without an end that is whole all the same counts as any other.
+    The last line of a process that was killed or is still writing is often truncated and then is no
+    valid record. A last line that only lacks its line end counts like any other.
     """
     chunks = _unpacked(_chunks(fd), refused) if gzipped else _chunks(fd)
     kept, skipping = b"", False

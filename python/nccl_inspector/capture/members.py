@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every member of a JSON line, once: what it is, and the column that it becomes.
+"""All members of a JSON line: what each means, and the column that it becomes.
 
-Ours and those of NVIDIA's Inspector, formats v4.0 to v4.4. From v4.3 on a line of an operation has
-no header and metadata of its own: the marker before it has them (restore.py). In `coll_perf` the
-names begin with `coll_`, in `p2p_perf` with `p2p_`, besides the first, which is that word alone.
+They are ours and those of NVIDIA's Inspector, formats v4.0 to v4.4. From v4.3 on, the line of an
+operation has no header and metadata of its own; they are in the marker before it (restore.py). In
+`coll_perf` all names but the first begin with `coll_`, in `p2p_perf` with `p2p_`. The first name is
+that word alone.
 """
 
 from dataclasses import dataclass
@@ -16,10 +17,10 @@ KINDS = COLL, P2P
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One member: its name, its type in SQL, its column, and what it says.
+    """One member: its name, its SQL type, its column, and its meaning.
 
-    `needed`: an operation without it is refused. `analysed`: read also where no Parquet is asked
-    for, because the analysis goes by it: each member more costs some 4 % of the time.
+    `needed`: an operation without it is refused. `analysed`: the analysis needs it, so it is read
+    even if no Parquet file is wanted. Each such member costs some 4 % of the time.
     """
 
     name: str
@@ -53,7 +54,7 @@ METADATA = (
     Member("lines_dropped", BIGINT, "lines_dropped", "lines that the process lost up to now"),
     Member("operations_unmeasured", BIGINT, "unmeasured", "operations without a time up to now"),
 )
-# After the prefix. `peer` is in p2p_perf alone, `algo` and `proto` in coll_perf alone.
+# Names without the prefix. Only p2p_perf has `peer`; only coll_perf has `algo` and `proto`.
 PERF = (
     Member("", VARCHAR, "func", "function that was called", True, True),
     Member("sn", BIGINT, "sn", "number of the operation", True, True),
@@ -73,13 +74,14 @@ PERF = (
     Member("user_tag", UBIGINT, "user_tag", "the application's tag"),
     Member("kernel_variant", VARCHAR, "kernel_variant", "variant of the kernel"),
 )
-# Of verbose lines, in event_trace_sn (numbers) and event_trace_ts (Unix time, us).
+# Only in verbose lines: event_trace_sn has numbers, event_trace_ts Unix times in us.
 TRACES = ("sn", "ts")
 CALL_EVENTS = ("start", "stop")
 CHANNEL_EVENTS = ("kernel_start", "kernel_stop", "kernel_record")
 CHANNEL = "channel_id"
 
-# A marker of v4.1 and later. Totals are of the communicator up to now; there are more members.
+# A marker of v4.1 and later. The totals count from the begin of the communicator. A marker has more
+# members than these.
 DUMP_STATS = (
     Member("coll_records", BIGINT, "", "collectives that follow"),
     Member("p2p_records", BIGINT, "", "sends and receives that follow"),
@@ -92,7 +94,7 @@ ONLY_IN = {"peer": P2P, "algo": COLL, "proto": COLL}
 
 
 def perf_members(kind: str) -> list[tuple[str, Member]]:
-    """Return the members of `coll_perf` or `p2p_perf` with their whole names."""
+    """Return the members of `coll_perf` or `p2p_perf` with their full names."""
     return [
         (f"{kind}_{member.name}" if member.name else kind, member)
         for member in PERF
@@ -101,7 +103,7 @@ def perf_members(kind: str) -> list[tuple[str, Member]]:
 
 
 def columns() -> list[tuple[str, str, str]]:
-    """Return name, type and meaning of each column of the Parquet file, in its order."""
+    """Return name, type and meaning of each column of the Parquet file, in order."""
     plain = [(member.column, member.type, member.words) for member in (*HEADER, *METADATA, *PERF)]
     traces = [
         (f"trace_{event}_{trace}", BIGINT, f"{event} of the call: {words}")
@@ -124,6 +126,6 @@ def columns() -> list[tuple[str, str, str]]:
 
 
 def channel_type(trace: str) -> str:
-    """Return the SQL type of the list of channels in a trace."""
+    """Return the SQL type of a trace's list of channels."""
     events = ", ".join(f"{event}_{trace} {BIGINT}" for event in CHANNEL_EVENTS)
     return f"STRUCT({CHANNEL} {BIGINT}, {events})[]"

@@ -14,12 +14,13 @@ from nccl_inspector.errors import InspectorError
 
 
 def write_parquet(capture: Capture, path: Path) -> None:
-    """Write all operations, with everything that their lines say; the capture has `everything`.
+    """Write all operations with all members of their lines; the capture must have `everything`.
 
-    Written beside, then renamed. `file` is the name below the directory, `kind` coll or p2p.
+    A temporary file is written and then renamed. The column `file` has the path below the
+    directory, `kind` has coll or p2p.
 
     Raises:
-        InspectorError: it cannot be written.
+        InspectorError: the file cannot be written.
     """
     chosen = [name for name, _, _ in columns() if name != "file"]
     capture.sql.execute("create or replace temp table files (number integer, file varchar)")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A capture as node summaries: what each process's box would have said of these operations.
+"""Turn a capture into node summaries: what each process's box would show for these operations.
 
-So everything that judges node summaries judges JSON lines too, NVIDIA's as well as ours.
+So everything that judges node summaries can judge JSON lines too, NVIDIA's as well as ours.
 """
 
 from collections import defaultdict
@@ -40,7 +40,7 @@ from nccl_inspector.summary.attempts import Loaded
 from nccl_inspector.summary.codec import UID_UNKNOWN, Head, NodeSummary
 from nccl_inspector.system.printable import visible
 
-_LINES_MAX = 8  # of a process, as in a box
+_LINES_MAX = 8  # for each process, as in a box
 _COMMS = """
 select hostname, pid, comm, rank, any_value(comm_name), max(nranks), max(nnodes), min(first_us),
     max(last_us), sum(n)::bigint, max(last_sn), bool_or(by_gpu), bool_or(by_cpu)
@@ -65,7 +65,7 @@ select hostname, pid, comm, rank, func, peer, count(*), sum(bytes)::hugeint,
 from ops where kind = 'p2p' and peer >= 0 group by hostname, pid, comm, rank, func, peer
 order by all
 """
-# Texts stand for themselves by their hash while the operations are gone through.
+# Texts are represented by their hash while the operations are read.
 _LINE = "hash(hostname, pid, comm, rank, func, size_class)"
 _BUSIEST = f"""
 create or replace table busiest as
@@ -99,12 +99,12 @@ def _whole(metadata: dict[str, Any], name: str) -> int | None:
 
 
 def node_of(capture: Capture, who: ProcessId) -> str:
-    """Return the node of a process: Slurm's name of it, else the host name."""
+    """Return the node of a process: Slurm's name of it, otherwise the host name."""
     return _text(capture.first.get(who, {}), "node") or visible(who[0])
 
 
 class _Builder:
-    """Puts together what the queries say of each process."""
+    """Combines the results of the queries for each process."""
 
     def __init__(self, capture: Capture, window_s: int, sampled: Sampled) -> None:
         self._capture = capture
@@ -119,7 +119,7 @@ class _Builder:
         self._index: dict[tuple[str, int, str, int], int] = {}
 
     def fill(self) -> None:
-        """Ask everything."""
+        """Run all queries."""
         sql = self._capture.sql
         for row in sql.execute(_COMMS).fetchall():
             self._comm(*row)
@@ -183,7 +183,7 @@ class _Builder:
         return (union,) if union else ()
 
     def process(self, who: ProcessId) -> Process:
-        """Return what is known of one; what only its box would tell is empty or 0."""
+        """Return a process; what only its box could tell is empty or 0."""
         pid = who[1]
         said = self._capture.first.get(who, {})
         step, uuid = _whole(said, "slurm_step_id"), _text(said, "gpu_uuid")
@@ -205,7 +205,7 @@ class _Builder:
             comms=tuple(self.comms[who]), keys=tuple(self.keys[who]),
             peers=tuple(self.peers[who]), lines=tuple(self.lines[who]), nets=(), operations=(),
             flags=flags, samples=self._samples.get(who), unions=self._unions_of(who),
-            # Operations that overlap count twice: which process is busiest it does not tell.
+            # Overlapping operations count twice, so it would not show which process is busiest.
             busy_share=nan,
         )  # fmt: skip
 
@@ -225,12 +225,12 @@ def _head(node: str, nodes: list[str], processes: list[Process], said: dict[str,
 def as_summaries(
     capture: Capture, window_s: int = WINDOW_S, sampled: Sampled | None = None
 ) -> Loaded:
-    """Return the capture's processes by node; `window_s`: of the time lines.
+    """Return the capture's processes by node; `window_s`: window of their time lines, in seconds.
 
-    User, account and partition are empty, and the nodes are those with records.
+    User, account and partition are empty. The nodes are those with records.
 
     Raises:
-        InspectorError: there is no operation in it.
+        InspectorError: there is no operation in the capture.
     """
     builder = _Builder(capture, window_s, sampled or Sampled())
     builder.fill()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One JSON line as a record: every member of it, known or not."""
+"""Read one JSON line as a record, with all its members, known or not."""
 
 import json
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from nccl_inspector.errors import RefusedError
 
 MARKER, PROXY = "dump_stats", "proxy_trace"
 _BIGINT_MAX, _UBIGINT_MAX = (1 << 63) - 1, (1 << 64) - 1
-# No message and no time is longer: what says so has gone wrong in its writer.
+# Larger messages or times are impossible; a line that has them is an error of its writer.
 BYTES_MAX, TIME_US_MAX, RANKS_MAX = 1 << 50, 10**12, 1 << 24
 WHEN_US_MAX, NUMBER_MAX = 10**16, 1 << 60  # Unix time; number of an operation
 
@@ -33,9 +33,9 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A line. `kind`: coll, p2p, dump_stats or proxy_trace; `values` is that part, as it was.
+    """A line. `kind`: coll, p2p, dump_stats or proxy_trace; `values`: that part, unchanged.
 
-    `unknown`: members that no table of this release has, with the name of their part.
+    `unknown`: members that are not in this release's tables, with the name of their part.
     """
 
     kind: str
@@ -55,21 +55,21 @@ def _is_sound(value: Any, type_: str) -> bool:
 
 
 def _check(part: str, values: Json, members: list[tuple[str, Member]]) -> list[str]:
-    """Return the names of unknown members. Raises RefusedError where one is missing or odd."""
+    """Return the names of unknown members. Raises RefusedError if one is missing or invalid."""
     known = dict(members)
     for name, member in members:
         if name not in values:
             if member.needed:
                 raise RefusedError("incomplete", f"no {part}.{name}")
         elif values[name] is None and not member.needed:
-            continue  # ours say so where Slurm does not tell
+            continue  # our lines have null if Slurm does not tell it
         elif not _is_sound(values[name], member.type):
             raise RefusedError("incomplete", f"odd {part}.{name}")
     return [f"{part}.{name}" for name in values if name not in known]
 
 
 def _check_traces(kind: str, values: Json, unknown: list[str]) -> list[str]:
-    """Return the unknown members less those of the traces that are known."""
+    """Return the unknown members, without the known ones of event traces."""
     found = [name for name in unknown if not name.startswith(f"{kind}_perf.event_trace_")]
     for trace in TRACES:
         name = f"event_trace_{trace}"
@@ -96,7 +96,7 @@ def _part(record: Json, name: str) -> Json:
 
 
 def check_plausible(kind: str, header: Json, values: Json) -> None:
-    """Refuse figures that cannot be true. Raises RefusedError."""
+    """Raise RefusedError for figures that cannot be true."""
     rank, nranks = header["rank"], header["n_ranks"]
     if not 0 <= nranks <= RANKS_MAX or not 0 <= rank < (nranks or RANKS_MAX):
         raise RefusedError("implausible", "rank")
@@ -110,7 +110,7 @@ def check_plausible(kind: str, header: Json, values: Json) -> None:
 
 
 def parse_record(line: bytes) -> Record:
-    """Return what a line with a header says.
+    """Return the record in a line with a header.
 
     Raises:
         RefusedError: `not_a_record`, `incomplete` or `implausible`.
@@ -133,5 +133,5 @@ def parse_record(line: bytes) -> Record:
         unknown += _check_traces(kind, values, odd)
         check_plausible(kind, header, values)
     elif kind == MARKER:
-        _check(MARKER, values, [(one.name, one) for one in DUMP_STATS])  # the rest is of proxies
+        _check(MARKER, values, [(one.name, one) for one in DUMP_STATS])  # others concern proxies
     return Record(kind, header, metadata, values, tuple(unknown))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Give lines of NVIDIA's formats v4.3 and v4.4 the header that the marker before them has.
+"""Add the header of the marker before them to lines of NVIDIA's formats v4.3 and v4.4.
 
-There each dump of a communicator begins with a marker: header, metadata, and how many lines of
-each kind follow, which have nothing but their own figures.
+In these formats each dump of a communicator begins with a marker. The marker has the header, the
+metadata, and how many lines of each kind follow. These lines have nothing but their own figures.
 """
 
 import json
@@ -24,7 +24,7 @@ def _object(line: bytes) -> dict[str, Any] | None:
 
 
 def needs_context(lines: Iterable[bytes]) -> bool:
-    """Whether some of the first lines have no header of their own."""
+    """Tell whether some of the first lines have no header of their own."""
     for _, line in zip(range(_SNIFFED_LINES), lines, strict=False):
         found = _object(line)
         if found and "header" not in found and any(part in found for part in _PARTS):
@@ -33,16 +33,16 @@ def needs_context(lines: Iterable[bytes]) -> bool:
 
 
 class Context:
-    """What the last marker of one file says."""
+    """The contents of a file's last marker."""
 
     def __init__(self, refused: Counter[str]) -> None:
-        """Begin without a marker; `refused` counts lines that belong to none."""
+        """Begin without a marker; `refused` counts lines that no marker announced."""
         self._refused = refused
         self._head = b""
         self._left: dict[str, int] = {}
 
     def _mark(self, record: dict[str, Any]) -> None:
-        """Take a marker; what the one before announced and did not come is counted."""
+        """Take a marker; count the lines that the marker before announced and that did not come."""
         self._refused["lines_missing"] += sum(self._left.values())
         stats = record["dump_stats"]
         counts = {
@@ -56,7 +56,7 @@ class Context:
         self._head = json.dumps(head).encode()[:-1] + b","
 
     def _bare(self, part: str, line: bytes) -> bytes | None:
-        """Return a line with its header, None where no marker announced it."""
+        """Return a line with its header; None: no marker announced it."""
         if self._left.get(part, 0) <= 0:
             self._refused["no_context"] += 1
             return None
@@ -64,7 +64,7 @@ class Context:
         return self._head + line.lstrip()[1:]
 
     def restore(self, line: bytes) -> bytes | None:
-        """Return the line with a header, None where there is none for it."""
+        """Return the line with a header; None: there is no header for it."""
         for begin, part in _BARE.items():
             if line.startswith(begin) and b'"header"' not in line:
                 return self._bare(part, line)
@@ -77,13 +77,13 @@ class Context:
         return self._bare(part, line) if part else line
 
     def end(self) -> None:
-        """Count what was announced last and did not come: the process was killed."""
+        """Count the announced lines that did not come because the process was killed."""
         self._refused["lines_missing"] += sum(self._left.values())
         self._left = {}
 
 
 def restored(lines: Iterable[bytes], refused: Counter[str]) -> Iterator[bytes]:
-    """Give the lines of one file, each with a header."""
+    """Yield the lines of one file, each with a header."""
     context = Context(refused)
     for line in lines:
         whole = context.restore(line)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operations of a capture as the exact records that a process's box keeps: `model.Samples`.
+"""The operations of a capture as the exact records that a box keeps: `model.Samples`.
 
-The records of all ranks are judged together (analysis/replay/), which takes much longer than
-reading a line. Of a large capture only the operations of some bursts of Unix time are taken, the
-same bursts for all processes, by the rule of plugin/box.h.
+The records of all ranks are judged together (analysis/replay/). That takes much longer than reading
+lines. So of a large capture only the operations in some bursts of Unix time are taken. The bursts
+are the same for all processes, by the rule in plugin/box.h.
 """
 
 from dataclasses import dataclass, field
@@ -35,15 +35,16 @@ from nccl_inspector.model.process import (
 from nccl_inspector.summary.sample_columns import SampleColumns
 from nccl_inspector.system.printable import visible
 
-# Operations of each process that are judged; replay.records says how many of all together.
+# Operations of each process that are judged; replay.records has the limit for all processes
+# together.
 _PROCESS_ROWS_MAX, _PROCESS_ROWS_MIN = 32768, 256
-ALL_BITS = 34  # length and period of bursts where all operations are taken
-SLOT_BITS = 28  # operations are counted by slots of so many ns (2^n) to choose bursts
-_APART = 0.3  # of logarithms of how many operations communicators have, to differ by that
+ALL_BITS = 34  # length and period of bursts if all operations are taken
+SLOT_BITS = 28  # to choose bursts, operations are counted in slots of 2^n ns
+_APART = 0.3  # numbers of operations differ if their logarithms differ by more
 _GROUP_MEMBERS_MAX = 8  # the plugin keeps no records of the members of larger groups
 _CLOCK_WINDOW_NS = 60 * NS_PER_S
-_ONE_CLOCK_NS = NS_PER_S // 10  # GPUs of a process whose clocks differ by less have one clock
-_CLOCK_ERROR_MAX_NS = 3600 * NS_PER_S  # a start this far from its end's Unix time cannot be true
+_ONE_CLOCK_NS = NS_PER_S // 10  # GPUs of a process whose clocks differ by less share a clock
+_CLOCK_ERROR_MAX_NS = 3600 * NS_PER_S  # a start that is this far from the end's Unix time is wrong
 
 _KIND = """hash(hostname, pid, comm, rank, func, size_class, coalesce(algo, ''),
     coalesce(proto, ''))"""
@@ -53,7 +54,7 @@ select {_KIND}, hostname, pid, comm, rank, func, size_class, algo, proto, any_va
 from counted group by hostname, pid, comm, rank, func, size_class, algo, proto
 order by hostname, pid, comm, rank, func, size_class, algo, proto
 """
-# A group of Sends and Recvs that is one collective operation, and how many members it has.
+# A group of Sends and Recvs that forms one collective operation, and the number of its members.
 _WHOLE = "coalesce(algo = 'GROUP' and func in ('AlltoAll', 'Gather', 'Scatter'), false)"
 _MEMBERS = "(greatest(nranks, 1) - 1) * if(func = 'AlltoAll', 2, 1)"
 _SLOTS = f"""
@@ -66,14 +67,14 @@ _RECORD = f"""{_KIND} as kind, start_ns, by_gpu_clock, time_ns, when_us * 1000 a
     coalesce(algo = 'GROUP', false) as grouped, source is distinct from 'kernel_gpu' as by_cpu"""
 _OPS = f"(select *, {SIZE_CLASS} as size_class from ops) where start_ns is not null"
 _NUMBERED = f"select {_RECORD}, sn + 1 as number from {_OPS} and {NUMBERED}"
-# What has no number that the ranks share is counted: in the order of the calls of its rank.
+# Operations without a number that the ranks share are numbered in the order of their rank's calls.
 _COUNTED = f"""
 select {_RECORD}, hash(hostname, pid, comm, rank) as stream, {_WHOLE} as whole, row_number() over (
     partition by algo is not null, hash(hostname, pid, comm, rank, func, peer) order by sn
     ) as number
 from {_OPS} and not ({NUMBERED})
 """
-# Members of such a group are within its time, and their numbers are not above its own.
+# The members of such a group lie within its time, and their numbers are not above its number.
 _ALONE = """
 with counted_ as ({counted}), here as (select * from counted_ {within}),
     wholes as (select stream, sn, start_ns, start_ns + time_ns as end_ns from here where whole)
@@ -102,7 +103,7 @@ group by comm, func
 
 @dataclass(frozen=True, slots=True)
 class LineSamples:
-    """The records of a process. Their times are Unix times, so they need no clock."""
+    """The records of a process; their times are Unix times, so they need no clock."""
 
     kinds: tuple[SampleKind, ...]
     length_bits: int
@@ -112,7 +113,7 @@ class LineSamples:
     clocks: tuple[GpuClock, ...] = ()
 
     def __len__(self) -> int:
-        """Return how many records there are."""
+        """Return the number of records."""
         return len(self.table.start_ns)
 
     def columns(self) -> SampleColumns:
@@ -122,7 +123,7 @@ class LineSamples:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """The records of each process, or why there are none, as text."""
+    """The records of each process, or as text why there are none."""
 
     by_process: dict[Process, LineSamples] = field(default_factory=dict)
     why_not: str = ""
@@ -130,7 +131,7 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """One row for each operation of each process, in any order."""
+    """A table with a row for each operation of each process, in any order."""
 
     kind: Ints  # index of the kinds of all processes
     process: Ints
@@ -140,7 +141,7 @@ class _Rows:
     start_ns: Ints
     by_gpu_clock: Mask
     time_ns: Ints
-    heard_ns: Ints  # Unix time at which the process learnt of the end
+    heard_ns: Ints  # Unix time when the process learnt of the end
     bytes: Ints
     sn: Ints
     grouped: Mask
@@ -151,13 +152,14 @@ class _Rows:
 
 
 def choose_bursts(slots: Ints, counts: Ints, most: int) -> tuple[int, int]:
-    """Return length and period (bits) of bursts that have about `most` operations or fewer.
+    """Return length and period, as bits, of bursts with about `most` operations or fewer.
 
-    `slots`: Unix times in units of 2^SLOT_BITS ns, rising; `counts`: operations that ended in each.
+    `slots`: Unix times in units of 2^SLOT_BITS ns, in increasing order. `counts`: the operations
+    that ended in each slot.
     """
     length, period = ALL_BITS, ALL_BITS
     while period < PERIOD_BITS_MAX:
-        part = min(2.0 ** (length - SLOT_BITS), 1.0)  # of a slot that is longer than a burst
+        part = min(2.0 ** (length - SLOT_BITS), 1.0)  # the part of a slot that is in a burst
         if part * int(counts.sum()) <= most:
             break
         periods = len(np.unique(slots >> (period - SLOT_BITS)))
@@ -175,7 +177,7 @@ def _why_unjoinable(capture: Capture) -> str:
     """Return why Sends, Recvs and groups cannot be joined over the ranks; empty: they can.
 
     They are joined by counting, so both sides need the same first line. A rank that was killed
-    lacks the last ones only.
+    lacks only the last lines, which is no problem.
     """
     holed = capture.holed
     if not holed:
@@ -200,7 +202,7 @@ def _fetch(capture: Capture, query: str) -> dict[str, NDArray[Any]]:
 
 @dataclass(frozen=True, slots=True)
 class _Kinds:
-    """All kinds of all processes, by process."""
+    """The kinds of operation of all processes, sorted by process."""
 
     keys: NDArray[np.uint64]
     processes: tuple[Process, ...]
@@ -233,7 +235,7 @@ def _kinds(capture: Capture) -> _Kinds:
 
 
 def _rows(capture: Capture, kinds: _Kinds, length: int, period: int) -> _Rows:
-    """Return the operations of bursts."""
+    """Return the operations in the bursts."""
     within = ""
     if length < period:
         within = f"where heard_ns & {(1 << period) - 1} < {1 << length}"
@@ -249,9 +251,9 @@ def _rows(capture: Capture, kinds: _Kinds, length: int, period: int) -> _Rows:
 
 
 def _without_large_groups(rows: _Rows) -> _Rows:
-    """Leave out the Sends and Recvs of groups with many, as the plugin does.
+    """Leave out the Sends and Recvs of groups with many members, as the plugin does.
 
-    They are within the time of their group, and their numbers are not above its own.
+    They lie within the time of their group, and their numbers are not above its number.
     """
     groups, members = np.flatnonzero(rows.grouped), np.flatnonzero(rows.peer != PEER_NONE)
     if not len(groups) or not len(members):
@@ -273,7 +275,10 @@ def _without_large_groups(rows: _Rows) -> _Rows:
 
 
 def _clock_owners(rows: _Rows, ahead: Ints) -> Ints:
-    """Return the number of the GPU that timed each row: one of a process, or one of each stream."""
+    """Return the clock of each row as a number: one for each process, or for each of its streams.
+
+    A process has several clocks if the times of its streams differ too much.
+    """
     first = int(ahead.min())
     count = int(rows.stream.max()) + 1
     middle = medians(rows.stream, (ahead - first).astype(float), count)
@@ -288,8 +293,9 @@ def _clock_owners(rows: _Rows, ahead: Ints) -> Ints:
 def _on_unix_time(rows: _Rows) -> _Rows:
     """Return the rows with Unix times.
 
-    A process learns of an end only after it, so the least distance of a while is nearest to the
-    truth. Between these the distance goes straight on: a step would be a gap of its rank.
+    A process learns of an end only after it, so the smallest difference between both clocks within
+    a window is closest to the truth. Between these points the difference is interpolated, because a
+    step would look like a gap of the rank.
     """
     gpu = np.flatnonzero(rows.by_gpu_clock)
     if not len(gpu):
@@ -322,10 +328,11 @@ def _on_unix_time(rows: _Rows) -> _Rows:
 
 
 def _ordinals(rows: _Rows, kinds: _Kinds) -> Ints:
-    """Return for each kind the place of its communicator among those of its process.
+    """Return for each kind the position of its communicator among those of its process.
 
-    Lines do not say when a communicator was made. Which of two had an operation first may differ
-    from one process to another: so by how many they had, and by the first one where that is alike.
+    Lines do not say when a communicator was made. Which of two was used first may differ between
+    processes. So they are ordered by their number of operations, and by the first operation if
+    these numbers are similar.
     """
     first = np.full(int(kinds.stream.max()) + 1, np.iinfo(np.int64).max)
     np.minimum.at(first, rows.stream, rows.start_ns)
@@ -372,12 +379,12 @@ def _tables(
 
 
 def _rows_max(processes: int) -> int:
-    """Return how many operations are taken: more say hardly more, and take longer."""
+    """Return how many operations to take; more would hardly improve the result, but take longer."""
     return min(_PROCESS_ROWS_MAX * processes, max(RECORDS_MAX, _PROCESS_ROWS_MIN * processes))
 
 
 def sample_lines(capture: Capture) -> Sampled:
-    """Return the records of each process; of a large capture those of bursts of time."""
+    """Return the records of each process; of a large capture only those in bursts of time."""
     why_not = _why_unjoinable(capture)
     if why_not:
         return Sampled(why_not=why_not)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The SQL that turns JSON lines into columns, made of the table of members.
+"""Make the SQL that turns JSON lines into columns, from the table of members.
 
-A query is of one kind, coll or p2p: expressions over both cost a third of the time, and most
-captures have the first alone.
+Each query is about one kind, coll or p2p: expressions about both cost a third of the time, and most
+captures have only the first.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,15 +32,15 @@ from nccl_inspector.capture.records import (
     WHEN_US_MAX,
 )
 
-# Reasons of lines that are no fault: they speak of something else than an operation with a time.
+# Reasons that are no fault of a line: it is not about an operation with a time.
 MARKER, PROXY, UNTIMED, OTHER_KIND = "dump_stats", "proxy_trace", "untimed", "other_kind"
 
-# Of the column `bytes`: floor(log2), 0 for 0 and 1.
+# The size class of the column `bytes`: floor(log2), and 0 for 0 and 1.
 SIZE_CLASS = "if(bytes > 1, floor(log2(bytes)), 0)::integer"
 
-# Of a trace: when a channel's kernel began.
+# In a trace: when a channel's kernel began.
 _KERNEL_START = "kernel_start_ts"
-# Times up to the year 2096 and durations add up to less than 2^63 ns.
+# With these limits, times (up to the year 2096) and durations add up to less than 2^63 ns.
 _SAMPLE_US_MAX, _GPU_NS_MAX = 4 * 10**15, 1 << 62
 
 _PARTS = (("header", HEADER), ("metadata", METADATA))
@@ -48,7 +48,7 @@ _NEEDED = [one for members in (HEADER, METADATA, PERF) for one in members if one
 
 
 def quoted(text: str) -> str:
-    """Return a string as SQL writes it."""
+    """Return a text as an SQL string."""
     return "'" + text.replace("'", "''") + "'"
 
 
@@ -68,7 +68,7 @@ def _trace_type(kind: str, trace: str, everything: bool) -> str:
 
 
 def _json_columns(kind: str, everything: bool) -> str:
-    """Return what read_json is to look for; all else in a line is passed over."""
+    """Return the columns for read_json; it skips everything else in a line."""
     found = {
         part: _struct([(one.name, one.type) for one in members if _is_wanted(one, everything)])
         for part, members in _PARTS
@@ -84,7 +84,7 @@ def _json_columns(kind: str, everything: bool) -> str:
 
 
 def _selected(kind: str, everything: bool) -> list[tuple[str, str]]:
-    """Return name and expression of each column that is a member."""
+    """Return name and expression of each column that is a member of the line."""
     found = [
         (one.column, f"{part}.{one.name}")
         for part, members in _PARTS
@@ -106,9 +106,9 @@ def _selected(kind: str, everything: bool) -> list[tuple[str, str]]:
 
 
 def _reason() -> str:
-    """Return the expression, over the columns, of why a line is no operation; empty: it is one.
+    """Return the SQL expression for why a line is not an operation; empty: it is one.
 
-    What almost every line is comes first: the rest is then not looked at.
+    The case of almost all lines comes first, so that the others are rarely evaluated.
     """
     ranks = f"""rank >= 0 and rank < if(nranks > 0, nranks, {RANKS_MAX})
         and nranks between 0 and {RANKS_MAX}"""
@@ -129,7 +129,7 @@ def _reason() -> str:
 
 
 def _within(number: str, most: int) -> str:
-    """Return the expression of a number that is null where sums and products could overflow."""
+    """Return the SQL for a number; it is null where sums and products could overflow."""
     return f"if({number} between 0 and {most}, {number}, null)"
 
 
@@ -139,9 +139,9 @@ def _gpu_start_ns(kind: str) -> str:
 
 
 def _start_ns(kind: str, time_ns: str) -> str:
-    """Return the expression of an operation's begin: by the GPU's clock, else as Unix time.
+    """Return the SQL for an operation's begin: by the GPU's clock, otherwise as Unix time.
 
-    Null where the line does not tell: NVIDIA's do so with verbose event traces.
+    It is null if the line does not tell. NVIDIA's lines tell it only with verbose event traces.
     """
     own = f"{kind}_perf"
     traced = f"{own}.event_trace_ts.kernel_events"
@@ -152,7 +152,7 @@ def _start_ns(kind: str, time_ns: str) -> str:
 
 
 def _inner(kind: str, everything: bool) -> str:
-    """Return what is taken of a line as it stands, and two columns made of it."""
+    """Return the SQL for the columns taken from a line, and for those calculated from them."""
     other = P2P if kind == COLL else COLL
     own = f"{kind}_perf"
     exec_ns = f"{own}.{kind}_exec_time_ns"
@@ -170,7 +170,7 @@ def _inner(kind: str, everything: bool) -> str:
         f"if({when_us} between 0 and {_SAMPLE_US_MAX}, {_start_ns(kind, time_ns)}, null)"
         " as start_ns",
         f"{_gpu_start_ns(kind)} is not null as by_gpu_clock",
-        f"if({MARKER} is null, null, {' + '.join(lost)}) as ring_dropped",  # almost no line has it
+        f"if({MARKER} is null, null, {' + '.join(lost)}) as ring_dropped",  # hardly any line has it
         "dump_stats is not null as marker",
         "proxy_trace is not null as proxy",
         f"{own} is not null as called",
@@ -180,9 +180,9 @@ def _inner(kind: str, everything: bool) -> str:
 
 
 def select_lines(paths: Mapping[str, int], kind: str, everything: bool, gzipped: bool) -> str:
-    """Return the query that reads files, a row a line; `paths` are of our own making.
+    """Return the query that reads files, with one row for each line; `paths` must be our own paths.
 
-    Without `everything` what the derived columns are made of is left out.
+    Without `everything`, the columns from which others are calculated are left out.
     """
     values = ", ".join(f"({quoted(path)}, {at})" for path, at in paths.items())
     listed = ", ".join(map(quoted, paths))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long each process was in operations, window by window: `model.Union`, by its lines.
+"""How long each process was in operations, by window: `model.Union`, made from its lines.
 
-A box has this exactly. Of lines it is the sum of the times of operations, at most the window:
-where operations overlap that is too much, and a stop of the job is rather missed than made up.
+A box has this exactly. From lines it is the sum of the operations' times, at most the window. That
+is too much if operations overlap. So a stop of the job may be missed, but is never invented.
 """
 
 from collections import defaultdict
@@ -14,7 +14,7 @@ from nccl_inspector.capture.engine import Capture, Process
 from nccl_inspector.model.process import NS_PER_S, Union, UnionWindow
 
 _WINDOW_S = 10
-# An operation counts in the window in which it ended; a longer one in all that it ran through.
+# An operation counts in the window in which it ended; a longer one in all windows that it ran in.
 _LONG_NS = NS_PER_S
 _LONG_MAX = 1_000_000  # rows
 _ENDED = "from ops where when_us > 0 and time_ns is not null"
@@ -32,7 +32,7 @@ select hostname, pid, when_us, time_ns
 
 
 def _add_long(busy_ns: dict[int, int], end_ns: int, time_ns: int, window_ns: int) -> None:
-    """Spread the time of an operation over the windows that it ran through."""
+    """Spread the time of an operation over the windows that it ran in."""
     start_ns = end_ns - time_ns
     for place in range(start_ns // window_ns, end_ns // window_ns + 1):
         inside = min(end_ns, (place + 1) * window_ns) - max(start_ns, place * window_ns)
@@ -40,7 +40,7 @@ def _add_long(busy_ns: dict[int, int], end_ns: int, time_ns: int, window_ns: int
 
 
 def _window_s(first_s: int, last_s: int) -> int:
-    """Return how long windows are, so that there are no more than a box has."""
+    """Return the length of windows in seconds, so that there are no more windows than a box has."""
     window_s = _WINDOW_S
     while last_s // window_s - first_s // window_s + 1 > UNION_WINDOWS:
         window_s *= 2
@@ -48,7 +48,7 @@ def _window_s(first_s: int, last_s: int) -> int:
 
 
 def find_unions(capture: Capture) -> dict[Process, Union]:
-    """Return the windows of each process; empty where lines do not say when operations ended."""
+    """Return the windows of each process; empty if the lines do not say when operations ended."""
     span = capture.sql.execute(_SPAN).fetchone()
     if span is None or span[0] is None:
         return {}
@@ -61,8 +61,8 @@ def find_unions(capture: Capture) -> dict[Process, Union]:
         operations[host, pid][place] = count
         busy_ns[host, pid][place] += ns
     for host, pid, end_us, time_ns in capture.sql.execute(_LONG).fetchall():
-        end_ns = end_us * 1000  # here, since a time that somebody made up overflows in SQL
-        begin_ns = max(end_ns - time_ns, first_s * NS_PER_S)  # what it says may be anything
+        end_ns = end_us * 1000  # calculated here, because an invented time would overflow in SQL
+        begin_ns = max(end_ns - time_ns, first_s * NS_PER_S)  # the line may give any time
         _add_long(busy_ns[host, pid], end_ns, end_ns - begin_ns, window_ns)
     found = {}
     for who, ended in operations.items():

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The service beside slurmctld that makes and keeps the reports of ended jobs."""
+"""The service next to slurmctld that makes and keeps the reports of ended jobs."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write a job's verdict into its AdminComment, and never over somebody else's words."""
+"""Write a job's verdict into its AdminComment, but never over a comment of somebody else."""
 
 import re
 from enum import Enum
@@ -11,9 +11,9 @@ COMMENT_MAX = 512
 OURS = "NCCL "
 _ANSWER_S = 20
 _THERE = re.compile(r"\bAdminComment=(.*?)(?= [A-Z][A-Za-z:/]*=|$)", re.MULTILINE)
-# slurmctld of 22.05 changes no job that is over, and none changes what it has forgotten.
+# slurmctld 22.05 changes no job that is over. No release changes a job that it has forgotten.
 _OVER = "Job has already finished", "Invalid job id specified"
-# Nothing but another configuration of the site can help: the report does not wait for it.
+# Only a change of the site's configuration can help, so the report does not wait for it.
 _NOT_ALLOWED = re.compile(
     "permission denied|not allowed|Invalid user|not running a supported accounting|privilege|"
     "accounting storage is disabled|No such file or directory",
@@ -33,7 +33,7 @@ _IN_USE = Refusal.NEVER, "AdminComment is in use by others, so it stays"
 
 
 def plain_comment(text: str) -> str:
-    """Return a comment of ours that no reader of scontrol's or sacct's lines stumbles over."""
+    """Return our comment without characters that confuse parsers of Slurm's output."""
     words = " ".join(
         "".join(c if c.isascii() and c.isprintable() and c not in "'\"|\\" else "?" for c in word)
         for word in text.split()
@@ -42,24 +42,26 @@ def plain_comment(text: str) -> str:
 
 
 def _say(scontrol: Path, *words: str) -> tuple[int, str]:
-    """Return exit status and what was said; of a failure, why."""
+    """Return a command's exit status and its output; after a failure, its error text."""
     said = ask(scontrol, *words, seconds=_ANSWER_S)
     return said.status, said.output if said.status == 0 else said.errors or said.output
 
 
 def _is_others(comment: str) -> bool:
-    # sacctmgr makes all letters small.
+    # sacctmgr makes all letters lower-case.
     return bool(comment) and not comment.upper().startswith(OURS)
 
 
 def write_comment(
     scontrol: Path, job_id: int, text: str, array_task: str = ""
 ) -> tuple[Refusal, str]:
-    """Write the comment; return how it went, and in words why not.
+    """Write the comment; return how it went, and why not as text.
 
-    By slurmctld where it takes that, else into the accounting database, by the sacctmgr beside
-    `scontrol`. Where somebody else's comment is, it stays. `array_task`: as `810_3`. The last task
-    has the array's own number, by which Slurm would mean all tasks.
+    slurmctld writes it if it accepts that; otherwise sacctmgr writes it into the accounting
+    database. sacct and sacctmgr are those next to `scontrol`. A comment of somebody else stays.
+
+    `array_task`: the task as text, for example `810_3`. It is needed because the last task of an
+    array has the job id of the whole array, and Slurm would change all tasks.
     """
     words, job = f"AdminComment={plain_comment(text)}", array_task or str(job_id)
     status, said = _say(scontrol, "--oneliner", "show", "job", job)

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Work in processes of their own, of which none holds up the service for longer than it says.
+"""Run work in child processes, so that none of it can block the service for longer than a limit.
 
-A child has bounds of time and memory. One that does not come to an end in time is killed, and one
-that even then does not end, because it hangs in a file system, is left behind: it is counted, and
-taken note of whenever it ends. Before a child opens a user's path it says so (report/visiting.py):
-the user whose path it was is known then, and is not asked again for a while (avoided.py).
+Each child has a time limit and a memory limit. A child that exceeds its time is killed. If it does
+not end even then, because it hangs in a file system, it is left behind: it is counted, and noticed
+when it ends later. Before a child opens a user's path it tells the service (report/visiting.py). So
+the service knows the user of a path that hangs, and opens no path of that user for a while
+(avoided.py).
 """
 
 import os
@@ -29,19 +30,19 @@ from nccl_inspector.system.child_process import start_child
 from nccl_inspector.system.printable import printable
 
 CHILD_S = 300.0
-VISIT_S = 75.0  # to open and read what a user chose; report/output.py gives up before
+VISIT_S = 75.0  # to open and read a path that a user chose; report/output.py gives up earlier
 ASK_S = 120.0
-REAP_S = 3.0  # a process that is killed ends within milliseconds, or hangs
+REAP_S = 3.0  # a killed process ends within milliseconds, or hangs
 LEFT_MAX = 16
-LEFT_VISITS_MAX = 8  # then no user's path is opened any more
-# Of addresses; a report of 8,192 ranks takes less than 1 GiB of memory, and threads that read
-# summaries reserve as much without using it.
+LEFT_VISITS_MAX = 8  # from so many on, no user's path is opened
+# Limit of the address space. A report of 8,192 ranks needs less than 1 GiB of memory; threads that
+# read summaries reserve as much again without using it.
 CHILD_BYTES = 5 << 30
 _DETAIL_CHARS_MAX = 1000
 _ANSWER_BYTES_MAX = 256 << 20
 _CHUNK_BYTES = 1 << 16
 _POLL_S = 0.002
-_FRAME = struct.Struct("!cIq")  # kind, bytes that follow, a user's number
+_FRAME = struct.Struct("!cIq")  # kind, bytes that follow, uid
 _BEGIN, _END, _HUNG, _ANSWER = b"b", b"e", b"h", b"a"
 
 Work = Callable[[], Outcome]
@@ -49,7 +50,7 @@ _Found = TypeVar("_Found")
 
 
 class NoAnswerError(InspectorError):
-    """A child came to no answer; the text says why. `is_stuck`: it hangs in a file system."""
+    """A child gave no answer; the text says why. `is_stuck`: it hangs in a file system."""
 
     def __init__(self, why: str, *, is_stuck: bool = False) -> None:
         super().__init__(why)
@@ -58,7 +59,7 @@ class NoAnswerError(InspectorError):
 
 @dataclass(frozen=True, slots=True)
 class Visited:
-    """A user's path that a child has begun to open; `since_s` is of time.monotonic()."""
+    """A user's path that a child has begun to open; `since_s` is a time of time.monotonic()."""
 
     uid: int
     path: Path
@@ -67,7 +68,7 @@ class Visited:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A child that could not be ended. `uid`: whose path it opened; None: nobody's."""
+    """A child that could not be ended. `uid`: whose path it opened; None: no user's path."""
 
     pid: int
     about: str
@@ -85,12 +86,12 @@ def _send(fd: int, kind: bytes, payload: bytes = b"", uid: int = 0) -> None:
 
 
 class _Heard:
-    """What a child has said so far."""
+    """What a child has sent so far."""
 
     def __init__(self) -> None:
         self.answer: bytes | None = None
         self.visited: Visited | None = None
-        self.hung: list[tuple[Visited, int]] = []  # with the process that hangs on it
+        self.hung: list[tuple[Visited, int]] = []  # with the pid of the hanging process
         self._data = bytearray()
 
     def take(self, data: bytes) -> None:
@@ -136,7 +137,7 @@ class Children:
     """Starts children, waits for them, and remembers those that it had to leave behind."""
 
     def __init__(self, reap: Callable[[int, float], int | None] = _reap) -> None:
-        """Begin without any. `reap`: waits for the end of a child for so many seconds."""
+        """Begin without children. `reap` waits so many seconds for the end of a child."""
         self._reap_child = reap
         self._left: dict[int, Left] = {}
         self.avoided = Avoided()
@@ -148,17 +149,17 @@ class Children:
         return tuple(self._left.values())
 
     def collect(self) -> None:
-        """Take note of the children left behind that have ended since."""
+        """Forget the children left behind that have ended since."""
         for pid in list(self._left):
             try:
                 is_there = os.waitpid(pid, os.WNOHANG)[0] == 0
-            except ChildProcessError:  # it was a child of one of ours
+            except ChildProcessError:  # it was started by one of our children
                 is_there = Path(f"/proc/{pid}").exists()
             if not is_there:
                 del self._left[pid]
 
     def run(self, work: Work, about: str) -> Outcome:
-        """Do a piece of work; `about` says what it is, as text."""
+        """Do a piece of work in a child; `about` describes it, for messages."""
         try:
             found = self._answer(work, about, CHILD_S)
         except NoAnswerError as err:
@@ -166,10 +167,10 @@ class Children:
         return Outcome(found.word, printable(found.detail[:_DETAIL_CHARS_MAX]))
 
     def ask(self, work: Callable[[], _Found], about: str) -> _Found:
-        """Return what `work` returns.
+        """Return what `work` returns in a child.
 
         Raises:
-            NoAnswerError: it raised something, died, or took too long.
+            NoAnswerError: `work` raised an error, the child died, or it took too long.
         """
         return self._answer(work, about, ASK_S)
 
@@ -203,7 +204,7 @@ class Children:
 
     @contextmanager
     def _visit(self, pipe_fd: int, uid: int, path: Path) -> Iterator[None]:
-        """In the child: say which path of a user is opened, unless it is avoided."""
+        """In the child: announce that it opens a user's path, or refuse to open it."""
         why = self.avoided.why_not(uid, path, time.monotonic())
         if not why and len(self._left) >= LEFT_VISITS_MAX:
             why = f"not opened: {len(self._left)} processes hang in a file system"
@@ -216,7 +217,7 @@ class Children:
             _send(pipe_fd, _END)
 
     def _wait(self, pid: int, pipe_fd: int, about: str, seconds: float) -> bytes:
-        """Return the answer of a child, which has ended or is left behind then."""
+        """Return the answer of a child. Afterwards the child has ended or is left behind."""
         heard, until_s = _Heard(), time.monotonic() + seconds + 10
         in_time = self._listen(pipe_fd, heard, until_s)
         status = self._reap_child(pid, REAP_S) if in_time else None
@@ -247,7 +248,7 @@ class Children:
 
     @staticmethod
     def _listen(pipe_fd: int, heard: _Heard, until_s: float) -> bool:
-        """Hear a child until it answers or ends; tell whether it did in time."""
+        """Read from a child until it answers or ends; tell whether that was in time."""
         while heard.answer is None:
             due_s = until_s
             if heard.visited:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which reports can be made now: of attempts whose nodes have all told, or that were waited for."""
+"""Find the reports that can be made now: all nodes have told, or the wait for them is over."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,25 +16,25 @@ SETTLE_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """One attempt of one job, and the files of the queue that are settled by it."""
+    """One attempt of a job to be reported, and the entries of the queue that the report settles."""
 
     leader: int
     attempt: int
     entries: tuple[Entry, ...]
-    complete: bool  # all nodes have told
-    output_s: float | None = None  # CPU time for the job's output; None: as much as usual
+    complete: bool  # the summaries of all nodes are there
+    output_s: float | None = None  # CPU time for reading the job's output; None: the usual time
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What there is to do for one job: an attempt to report, or ends of which nothing came."""
+    """What to do for one job: report an attempt, or remove ends for which no summary came."""
 
     due: Due | None = None
-    empty: tuple[Entry, ...] = ()  # waited for in vain: nobody used NCCL, or no node is left
+    empty: tuple[Entry, ...] = ()  # no summary came in time: NCCL was not used, or no node is left
 
 
 def group(entries: Iterable[Entry]) -> dict[int, list[Entry]]:
-    """Return the queue by job, components with their leader, the oldest first."""
+    """Return the queue by job, the oldest entries first; components are under their leader."""
     groups: dict[int, list[Entry]] = defaultdict(list)
     for entry in entries:
         groups[entry.leader].append(entry)
@@ -49,9 +49,10 @@ def _nodes(entry: Entry) -> set[str]:
 
 
 def _fresh(files: Mapping[SummaryFile, int], stored_ns: Mapping[int, int]) -> dict[int, set[str]]:
-    """Return the nodes of each attempt whose summaries are newer than its stored report.
+    """Return for each attempt the nodes whose summaries are newer than its stored report.
 
-    Each by itself: a node that told late makes an attempt that was reported without it no end.
+    Each node is compared by itself. So a node that told late, after its attempt was reported
+    without it, does not look like a new end of the attempt.
     """
     nodes: dict[int, set[str]] = defaultdict(set)
     for file, at_ns in files.items():
@@ -67,13 +68,14 @@ def find_due(
     now_s: float,
     wait_s: float,
 ) -> Look:
-    """Return what can be done for one job (pure).
+    """Return what can be done for one job. This function is pure.
 
-    `entries`: its part of the queue, the oldest first. `files`: summaries by job id with the time
-    of their writing; `stored_ns`: that of the reports there are, by attempt. An entry with the
-    restart count r is the end of attempt r, or of r - 1 where the job was requeued.
+    `entries`: the job's part of the queue, the oldest first. `files`: the summaries by job id, with
+    the time of writing. `stored_ns`: when the stored reports were written, by attempt. `now_s`:
+    Unix time. `wait_s`: how long to wait for nodes. An entry with the restart count r is the end of
+    attempt r, or of r - 1 if the job was requeued.
     """
-    firsts: dict[int, Entry] = {}  # of each component, the end to be settled next
+    firsts: dict[int, Entry] = {}  # by component: the end to be settled next
     for entry in entries:
         firsts.setdefault(entry.job_id, entry)
     settled = tuple(firsts.values())

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Look at the files of many jobs at once: what is there of each, and so what can be done for it.
+"""Look at the files of many jobs at once, and find what can be done for each job.
 
-Summaries and reports are on storage that may be slow, or not answer: the work of a child.
+Summaries and reports are on storage that may be slow or may hang, so a child does this work.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,10 +16,10 @@ from nccl_inspector.system.parallel import in_parallel
 
 
 def stored_ns(leader: int, store_dir: Path) -> dict[int, int] | InspectorError:
-    """Return when each stored report of a job was written, Unix nanoseconds; by attempt.
+    """Return when each stored report of a job was written, in Unix nanoseconds by attempt.
 
-    A report for which there is something left to do has the time 0. Instead: why the job's
-    directory cannot be looked at.
+    A report with something left to do has the time 0. If the job's directory cannot be read, the
+    error is returned instead.
     """
     folder = store_dir / str(leader)
     try:
@@ -39,9 +39,10 @@ def look_at(
     now_s: float,
     wait_s: float,
 ) -> dict[int, Look | str]:
-    """Return what can be done for each job, or why that cannot be seen; by leader.
+    """Return by leader what can be done for each job, or why that cannot be found out, as text.
 
-    `groups`: the parts of the queue, as due.group makes them. Times in seconds.
+    `groups`: parts of the queue, as due.group returns them. `now_s`: Unix time. `wait_s`: how long
+    to wait for nodes, in seconds.
     """
     leaders = list(groups)
     files = written((one.job_id for its in groups.values() for one in its), report_dir)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ends of jobs that are not in the queue: from accounting, so that their reports are made too.
+"""Find ends of jobs that are missing in the queue, so that these jobs get reports too.
 
-The controller's epilog queues an end only while there is room in the user's share, and not at all
-while its host is down. Accounting knows all ends. Of those the ones that have summaries and no
-report are put into the queue, some with each pass, and each user has a share there.
+The controller's epilog queues an end only if the user's share of the queue has room, and cannot
+queue anything while its host is down. Slurm's accounting knows all ends. The ends that have
+summaries but no report are put into the queue: some with each pass, within each user's share.
 """
 
 import re
@@ -27,23 +27,23 @@ from nccl_inspector.slurm.values import moment, number, optional, plain
 from nccl_inspector.summary.directory import written
 from nccl_inspector.system.parallel import in_parallel
 
-SLICE_S = 3600.0  # that accounting is asked about at a time
-SLICES_MAX = 3  # with each pass
-ADDED_MAX = 4000  # ends, with each pass
+SLICE_S = 3600.0  # the span of one question to accounting
+SLICES_MAX = 3  # in each pass
+ADDED_MAX = 4000  # ends, in each pass
 FIRST_BACK_S = 86400.0  # at the very first start
 BACK_MAX_S = 7 * 86400.0
 AGAIN_S = 1800.0  # between two rounds
-AGAIN_FOR_MORE_S = 180.0  # where there was no room for all
-# Behind the clock: until then an end may still come into the queue by itself.
+AGAIN_FOR_MORE_S = 180.0  # if there was no room for all
+# How far the search stays behind the clock: a newer end may still come into the queue by itself.
 BEHIND_S = 900.0
-# Asked about once more: an end can come to accounting late.
+# This span is asked about once more: an end can be late in accounting.
 OVERLAP_S = 2 * 3600.0
 _CODES = re.compile("[0-9]{1,3}:[0-9]{1,3}")
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """What was found of one span of time."""
+    """The lost ends of one span of time."""
 
     from_s: float
     entries: tuple[Entry, ...]
@@ -59,7 +59,10 @@ class Found:
 
 
 def _entry(rows: Sequence[Row]) -> Entry | None:
-    """Return the end of a job, of its last attempt, from all that accounting has of it."""
+    """Return the end of a job's last attempt, from all rows that accounting has for the job.
+
+    None: the rows do not have a job id or an end.
+    """
     row = max(rows, key=lambda one: moment(one["End"]) or 0)
     ids, end_s = identity(row), moment(row["End"])
     if not isinstance(ids["job_id"], int) or end_s is None:
@@ -77,7 +80,7 @@ def _entry(rows: Sequence[Row]) -> Entry | None:
 
 
 def ends_of(rows: Iterable[Row], known: Collection[int]) -> list[Entry]:
-    """Return one end for each job of accounting's rows; without the jobs that are known."""
+    """Return one end for each job in accounting's rows, without the jobs that are known."""
     of_job: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         of_job[row["JobIDRaw"]].append(row)
@@ -101,7 +104,7 @@ def without_report(ends: Sequence[Entry], report_dir: Path, store_dir: Path) -> 
 
 
 def find_lost(config: Config, from_s: float, to_s: float, known: Collection[int]) -> Found:
-    """Return ends without a report in a span of time (Unix seconds): the work of a child.
+    """Return the ends without a report in a span of time (Unix seconds). A child does this.
 
     `known`: jobs that are in the queue or were set aside.
     """
@@ -119,7 +122,7 @@ def find_lost(config: Config, from_s: float, to_s: float, known: Collection[int]
 
 
 def _in_turns(entries: Iterable[Entry]) -> list[Entry]:
-    """Return the entries of all users in turns, of each the oldest first."""
+    """Return the entries of all users in turns; each user's oldest come first."""
     of_user: dict[int | None, list[Entry]] = defaultdict(list)
     for one in sorted(entries, key=lambda one: one.queued_s):
         of_user[one.uid].append(one)
@@ -129,7 +132,7 @@ def _in_turns(entries: Iterable[Entry]) -> list[Entry]:
 def choose(
     entries: Iterable[Entry], queued: Mapping[int | None, int], most: int = ADDED_MAX
 ) -> list[Entry]:
-    """Return the ends for which there is room in the queue; `queued`: how many each user has."""
+    """Return the ends for which there is room in the queue; `queued`: the entries of each user."""
     room = min(most, max(0, QUEUED_MAX - sum(queued.values())))
     mine = dict(queued)
     chosen: list[Entry] = []
@@ -144,10 +147,11 @@ def choose(
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far accounting was looked at; Unix seconds.
+    """How far accounting has been searched; all times are Unix seconds.
 
-    All ends before `settled_s` have a report or are in the queue. The round is at `scan_s`;
-    `kept_back_s` is the first span in which there was no room for all.
+    All ends before `settled_s` have a report or are in the queue. The present round has come to
+    `scan_s`. `kept_back_s` begins the first span whose ends did not all find room; None: there is
+    none.
     """
 
     settled_s: float
@@ -155,7 +159,7 @@ class Progress:
     kept_back_s: float | None = None
 
     def after(self, found: Found, added: Collection[Entry]) -> Self:
-        """Return how far it is after a look of which these ends were put into the queue."""
+        """Return the progress after a search; `added`: the ends that were put into the queue."""
         whose = set(added)
         incomplete = (one.from_s for one in found.slices if not whose.issuperset(one.entries))
         kept_back_s = self.kept_back_s
@@ -169,7 +173,7 @@ class Progress:
 
 
 def begin_round(settled_s: float | None, now_s: float, report_days: int) -> Progress:
-    """Return where a round begins; `settled_s` None: at the very first start."""
+    """Return where a round begins; `settled_s` None: the service starts for the first time."""
     if settled_s is None or settled_s > now_s:
         settled_s = now_s - FIRST_BACK_S
     back_s = min(BACK_MAX_S, report_days * 43200.0) if report_days else BACK_MAX_S
@@ -178,12 +182,12 @@ def begin_round(settled_s: float | None, now_s: float, report_days: int) -> Prog
 
 
 class LostEnds:
-    """Looks at accounting now and then, some hours of it at a time, and queues what it finds."""
+    """Searches accounting from time to time, some hours of it at once, and queues what it finds."""
 
     def __init__(self, config: Config, queue: Queue, children: Children, settled_s: float | None):
-        """Begin where the last service left off: `settled_s`, Unix seconds; None: it is the first.
+        """Continue at `settled_s` (Unix seconds), where the last service stopped; None: no such.
 
-        A round is begun with the first `look`.
+        The first `look` begins a round.
         """
         self._config, self._queue, self._children = config, queue, children
         self._progress: Progress | None = None
@@ -192,7 +196,7 @@ class LostEnds:
         self.found = 0
 
     def look(self, queued: Sequence[Entry], *, at_once: bool = False) -> str:
-        """Queue some of the ends that are not in the queue; return what went wrong, as text."""
+        """Queue some of the ends that are missing in the queue; return what went wrong, as text."""
         if not at_once and time.monotonic() < self._next_s:
             return ""
         now_s = time.time()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make one report, store it and index it: the work of a child of the controller service.
+"""Make one report, store it and add it to the index; a child of the controller service does this.
 
-Everything may be done twice: files are replaced, rows too, and the comment is the same again.
+All of it can be repeated safely: files and rows are replaced, and the comment is the same.
 """
 
 import errno
@@ -29,9 +29,9 @@ from nccl_inspector.store.rows import rows_of
 from nccl_inspector.summary.attempts import Loaded, load_summaries
 from nccl_inspector.system.write_as_user import Target, write_report_file
 
-# Since the job's end. Each try for a comment makes the report anew.
+# Counted from the end of the job. Each new try for a comment makes the report again.
 COMMENT_WAIT_S = 3600
-# Of the site and not of the job: it is tried again, however often.
+# Errors of the site and not of the job: these are tried again without a limit.
 _SITES_ERRORS = frozenset(
     {
         errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.EACCES,
@@ -42,9 +42,10 @@ _SITES_ERRORS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Makers:
-    """What makes a card and its forms. Without `html` or `comment` that form is not made.
+    """The functions that make a card and its forms; `html` and `comment` are optional.
 
-    `card_within`: as `card`, with so many seconds of CPU time for the job's output.
+    `card_within` is like `card`; its second argument is the CPU time in seconds for the job's
+    output.
     """
 
     card: Callable[[Loaded], Card]
@@ -54,14 +55,14 @@ class Makers:
     card_within: Callable[[Loaded, float], Card] | None = None
 
     def make(self, loaded: Loaded, output_s: float | None) -> Card:
-        """Return the card; `output_s` None: with as much time for the output as usual."""
+        """Return the card; `output_s` None: with the usual time for the output."""
         if output_s is None or self.card_within is None:
             return self.card(loaded)
         return self.card_within(loaded, output_s)
 
 
 def group_id(name: str) -> int | None:
-    """Return the number of the setting report_group; None: it is empty.
+    """Return the gid for the setting report_group; None: the setting is empty.
 
     Raises:
         InspectorError: there is no such group.
@@ -75,13 +76,13 @@ def group_id(name: str) -> int | None:
 
 
 def _slurms_task(card: Card) -> str:
-    """Return the task of an array as Slurm's record says it; of the job's processes no word."""
+    """Return the array task from Slurm's record, but never from the job's processes."""
     asked = any((one.source, one.state) == ("slurm", "present") for one in card.data_quality.inputs)
     return card.job.array_task if asked else ""
 
 
 def _told(card: Card, entry: Entry) -> Card:
-    """Return a card with what the controller's epilog said where nobody else did."""
+    """Return the card, completed with what the controller's epilog said."""
     job = replace(
         card.job,
         name=card.job.name or entry.name,
@@ -95,18 +96,19 @@ def _told(card: Card, entry: Entry) -> Card:
 
 
 def store_card(card: Card, loaded: Loaded, config: Config, makers: Makers) -> str:
-    """Write report files and rows; return in words what an administrator should know.
+    """Write report files and index rows; return what an administrator should know, as text.
 
-    The JSON comes last: with it the report counts as stored, and what is not done by then never is.
+    The JSON file is written last: after it the report counts as stored, and nothing that is missing
+    then is ever made.
 
     Raises:
         InspectorError: a wrong setting, or an index of a newer release.
-        OSError: a file is not written.
+        OSError: a file cannot be written.
         sqlite3.OperationalError: the index is locked or the disk is full.
     """
     gid, head = group_id(config.report_group), loaded.head
     path, name, said = config.store_dir / INDEX, str(head.restart), []
-    # The number may have been given to somebody else since the job began.
+    # The uid may have been given to another user since the job began.
     reader = head.uid if is_owner(head.uid, head.user) else None
 
     def write(file: str, data: bytes) -> None:
@@ -120,19 +122,19 @@ def store_card(card: Card, loaded: Loaded, config: Config, makers: Makers) -> st
             put(index, rows_of(card))
         export_user(path, head.uid, gid)
     except BrokenIndexError as err:
-        said.append(str(err))  # a rebuilt index will have it
+        said.append(str(err))  # a rebuilt index will have the rows
     write(f"{name}.json", makers.json(card))
     return "; ".join(dict.fromkeys(filter(None, said)))
 
 
 def _not_done(config: Config, loaded: Loaded) -> None:
-    """Make a stored report look older than all summaries: there is something left to do for it."""
+    """Make a stored report look older than all summaries, to show that something is left to do."""
     path = config.store_dir / str(loaded.head.leader) / f"{loaded.head.restart}.json"
     os.utime(path, (0, 0))
 
 
 def make_report(due: Due, config: Config, makers: Makers) -> Outcome:
-    """Do everything for one attempt of one job."""
+    """Make, store and index the report of one attempt of a job, and write its comment."""
     entry = due.entries[0]
     try:
         loaded = load_summaries(entry.job_id, config.report_dir, due.attempt)
@@ -152,7 +154,7 @@ def make_report(due: Due, config: Config, makers: Makers) -> Outcome:
             config.scontrol, due.leader, makers.comment(card), entry.array_task
         )
         if refusal is Refusal.LATER and time.time() < entry.queued_s + COMMENT_WAIT_S:
-            with suppress(OSError):  # then it stays without a comment
+            with suppress(OSError):  # then the job stays without a comment
                 _not_done(config, loaded)
             return Outcome(LATER, words)
         said = "; ".join(filter(None, (said, words)))
@@ -160,10 +162,10 @@ def make_report(due: Due, config: Config, makers: Makers) -> Outcome:
 
 
 def rebuild(config: Config) -> tuple[int, int]:
-    """Make the index anew of all stored reports; return how many went in and how many did not.
+    """Make a new index of all stored reports; return how many it has, and how many were unusable.
 
     Raises:
-        OSError, sqlite3.Error: it is not made, and what was there stays.
+        OSError, sqlite3.Error: it could not be made, and the old index stays.
     """
     path, gid = config.store_dir / INDEX, group_id(config.report_group)
     beside = path.with_name(f".{INDEX}.new")
@@ -182,7 +184,7 @@ def rebuild(config: Config) -> tuple[int, int]:
             done += 1
             if rows.job.uid is not None:
                 uids.add(rows.job.uid)
-    # Of a writer that was killed: it would be taken for the new file's.
+    # A journal of a writer that was killed: SQLite would apply it to the new file.
     Path(f"{path}-journal").unlink(missing_ok=True)
     beside.rename(path)
     for uid in sorted(uids):
@@ -191,7 +193,7 @@ def rebuild(config: Config) -> tuple[int, int]:
 
 
 def _stored(store_dir: Path) -> list[Path]:
-    """Return all stored reports, in the order in which they were made."""
+    """Return all stored reports, in the order in which they were written."""
     found = [
         path
         for folder in store_dir.iterdir()

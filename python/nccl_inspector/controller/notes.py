@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the service writes of itself at the end of a pass, and takes up at its next start."""
+"""What the service writes about itself at the end of each pass, and reads at its next start."""
 
 import time
 from collections import Counter
@@ -16,14 +16,14 @@ from nccl_inspector.controller.status import (
 )
 from nccl_inspector.errors import InspectorError
 
-USERS_MAX = 10_000  # whose dropped ends are counted each by themselves
+USERS_MAX = 10_000  # users whose dropped ends are counted separately
 
 
 class Notes:
     """The status file of one service."""
 
     def __init__(self, controller_dir: Path, children: Children) -> None:
-        """Take up what the last service left: whose paths hang, and how far accounting is done."""
+        """Take over from the last service the users to avoid and the search of accounting."""
         self._folder, self._children = controller_dir, children
         try:
             last = read_status(controller_dir)
@@ -36,7 +36,7 @@ class Notes:
             children.avoided.remember(one.uid, one.mount, one.until_s + shift_s, time.monotonic())
 
     def write(self, queued: int, dropped: Counter[str], lost: LostEnds) -> str:
-        """Write how the service fares; return what is new and worth a line in the log, as text."""
+        """Write the status; return what is new and belongs in the log, as text."""
         self._dropped += dropped
         if len(self._dropped) > USERS_MAX:
             self._dropped = Counter(dict(self._dropped.most_common(USERS_MAX)))

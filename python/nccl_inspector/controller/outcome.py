@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a piece of the service's work went."""
+"""The result of a piece of the service's work."""
 
 from dataclasses import dataclass
 
@@ -8,9 +8,9 @@ DONE, LATER, FAILED = "done", "later", "failed"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How it went: DONE, LATER or FAILED, and as text what an administrator should know.
+    """DONE, LATER or FAILED, with what an administrator should know as text.
 
-    LATER: not the fault of the job, so another try does not count.
+    LATER: the job is not the cause, so the try does not count.
     """
 
     word: str

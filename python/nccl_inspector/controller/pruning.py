@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Remove node summaries and stored reports that are older than the site keeps them.
 
-A little at a time, between reports. A job's age is that of its directory, counted from the newest
-of all or from the clock, whichever says less; and nothing goes before the clock has agreed with
-itself for some hours, over restarts too. What goes is gone: a clock that was set ahead must not.
+Some are removed at a time, between reports. The age of a job is that of its directory. It is
+counted from the clock, but at most from a day after the newest directory. Nothing is removed until
+the clock has run for some hours without a jump, also over restarts. Removed files cannot be
+restored, so a clock that was set ahead must not remove them.
 """
 
 import os
@@ -27,17 +28,17 @@ from nccl_inspector.system.atomic import replace_file
 from nccl_inspector.system.remove_tree import remove_tree
 from nccl_inspector.system.safe_files import entry_names
 
-GO_S = 20.0  # in which no report is made
+GO_S = 20.0  # no report is made during this time
 STEADY_S, BREAK_S = 6 * 3600.0, 2 * 86400.0
-# In controller_dir: since when looks have followed each other, and the last one.
+# In controller_dir: the time from which the clock has run steadily, and the time of the last look.
 CLOCK = f"{STATE}/clock"
 _DAY_S = 86400.0
-_STEP_S = 60.0  # back: that is how clocks are put right
+_STEP_S = 60.0  # backwards: corrections of a clock are usually that small
 _BATCH = 100
 
 
 def _is_steady(controller_dir: Path, now_s: float) -> bool:
-    """Note this look; tell whether the clock has gone on without a leap for STEADY_S."""
+    """Note the time of this look; tell whether the clock has run without a jump for STEADY_S."""
     try:
         since_s, last_s = map(float, (controller_dir / CLOCK).read_text("ascii").split())
     except (OSError, ValueError):
@@ -52,7 +53,7 @@ def _is_steady(controller_dir: Path, now_s: float) -> bool:
 
 @contextmanager
 def _opened(directory: Path) -> Iterator[int]:
-    """Give an administrator's directory, which may be a link."""
+    """Give a descriptor of an administrator's directory, which may be a link."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield fd
@@ -61,30 +62,33 @@ def _opened(directory: Path) -> Iterator[int]:
 
 
 class _Shelf:
-    """The jobs' directories below one."""
+    """The directories of jobs in one directory."""
 
     def __init__(self, directory: Path, dir_fd: int, due_s: float) -> None:
-        """Begin nothing; `due_s`, of time.monotonic(), is when to stop."""
+        """Change nothing yet; `due_s` (time.monotonic()) is when to stop."""
         self._directory, self._dir_fd, self._due_s = directory, dir_fd, due_s
         self.removed = 0
         self.problems: list[str] = []
 
     @property
     def is_over(self) -> bool:
-        """Whether this go is."""
+        """Whether the time for this call of `prune` is over."""
         return time.monotonic() >= self._due_s
 
     def _time_of(self, name: str) -> float | None:
         try:
             status = os.stat(name, dir_fd=self._dir_fd, follow_symlinks=False)
         except OSError:
-            return None  # gone meanwhile
+            return None  # removed meanwhile
         return status.st_mtime if stat.S_ISDIR(status.st_mode) else None
 
     def find_old(self, days: int, now_s: float, kept: Collection[int]) -> dict[str, float]:
-        """Return jobs that are too old with their times, the oldest first; at random, of many."""
+        """Return the jobs that are too old, with their times, the oldest first.
+
+        If there are too many for the time, they are a random part.
+        """
         names = [name for name in entry_names(self._dir_fd) if JOB_NAME.fullmatch(name)]
-        random.shuffle(names)  # all have their turn, however many there are
+        random.shuffle(names)  # so that each has a chance, even if there are too many
         times: dict[str, float] = {}
         for name in names:
             at_s = self._time_of(name)
@@ -99,7 +103,7 @@ class _Shelf:
         return dict(sorted(old.items(), key=lambda item: item[1]))
 
     def remove(self, name: str, at_s: float) -> None:
-        """Remove one, unless something has come to it since it was looked at."""
+        """Remove a job's directory, unless it has changed since it was looked at."""
         if self._time_of(name) != at_s:
             return
         try:
@@ -110,7 +114,7 @@ class _Shelf:
 
 
 def _forget(names: Sequence[str], config: Config) -> None:
-    """Take jobs out of the index: what is in it has a report.
+    """Remove jobs from the index, because all jobs in it must have a report.
 
     Raises:
         InspectorError, sqlite3.Error, OSError: nothing was changed.
@@ -124,14 +128,15 @@ def _forget(names: Sequence[str], config: Config) -> None:
         try:
             export_user(path, uid, gid)
         except (sqlite3.Error, OSError):
-            with suppress(OSError):  # it comes with his next job, and names none that is gone
+            # It must not list removed reports; the user's next job makes a new one.
+            with suppress(OSError):
                 user_index(config.store_dir, uid).unlink()
 
 
 def _prune_one(
     directory: Path, days: int, now_s: float, kept: Collection[int], store: Config | None
 ) -> _Shelf:
-    """Remove what is too old; `store`: it is the directory of the reports.
+    """Remove the directories that are too old; `store`: given if `directory` has the reports.
 
     Raises:
         InspectorError, sqlite3.Error, OSError: nothing more can be done here now.
@@ -151,7 +156,7 @@ def _prune_one(
 
 
 def prune(config: Config, now_s: float, kept: Collection[int] = ()) -> Outcome:
-    """Remove what is too old but for the jobs `kept`; LATER: there is more to do, or a problem."""
+    """Remove what is too old, except the jobs `kept`; LATER: there is more to do, or a problem."""
     said: list[str] = []
     problems: list[str] = []
     over = False

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The queue of ended jobs: one small file each, written by the controller's epilog.
+"""The queue of ended jobs: one small file for each end, written by the controller's epilog.
 
-A file is `<job id>.<time>.u<uid>`, with `.try<n>` while its report could not be made n times. It
-stays until the report is stored, so that nothing is forgotten when the service or its host goes
-down.
-What never works goes to `failed/`, with the reason in a file beside; moved back it is tried again.
+The file name is `<job id>.<time>.u<uid>`. After n failed tries to make the report, `.try<n>` is
+added. The file stays until the report is stored, so that no end is forgotten if the service or its
+host goes down.
 
-Each user has a share of the queue. What the epilog could not queue it counts by user in `dropped/`.
+After too many failures the file goes to `failed/`, with the reason in a second file. If it is moved
+back, it is tried again.
+
+Each user has a share of the queue. The epilog counts by user in `dropped/` what it could not queue.
 """
 
 import os
@@ -24,12 +26,13 @@ from nccl_inspector.system.printable import printable
 from nccl_inspector.system.safe_files import read_at
 
 QUEUE, FAILED, DROPPED, STATE = "queue", "failed", "dropped", "state"
-# As the epilog has them. A user with less than the least has room in a full queue, too.
+# The epilog has the same numbers. A user with fewer than USER_QUEUED_MIN entries has room even in a
+# full queue.
 QUEUED_MAX, USER_QUEUED_MAX, USER_QUEUED_MIN = 20_000, 5000, 200
-FAILED_MAX = 1000  # jobs: the oldest go
-UNKNOWN = "unknown"  # a user whom slurmctld did not tell
-TORN_S = 60  # a file without its end is being written, and no longer than this
-_ENTRY_BYTES_MAX = 1 << 20  # a node list may be long
+FAILED_MAX = 1000  # jobs; the oldest are removed
+UNKNOWN = "unknown"  # slurmctld did not tell the user
+TORN_S = 60  # a file without its last line is still being written, but not for longer than this
+_ENTRY_BYTES_MAX = 1 << 20  # because a node list may be long
 _NAME = re.compile(
     r"([1-9][0-9]{0,9})\.([0-9]{1,19})(?:\.u([0-9]{1,10}|unknown))?(?:\.try([0-9]{1,3}))?"
 )
@@ -40,9 +43,10 @@ _REGULAR = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The end of an attempt as slurmctld told it; texts are empty where it did not.
+    """The end of an attempt as slurmctld told it; texts that it did not tell are empty.
 
-    `restart` is no key: slurmctld counts it up before the epilog of the attempt that ended.
+    `restart` does not identify the attempt: slurmctld may have increased it before it runs the
+    epilog.
     """
 
     file: str
@@ -56,11 +60,11 @@ class Entry:
     exit_code: str = ""
     het_job_id: int | None = None
     array_task: str = ""
-    uid: int | None = None  # None: the epilog was not told, or is of an older release
+    uid: int | None = None  # None: slurmctld did not tell it, or the epilog is of an older release
 
     @property
     def leader(self) -> int:
-        """The id that all components of a heterogeneous job have in common, or its own."""
+        """The job id that all components of a heterogeneous job share; of other jobs their own."""
         return self.het_job_id or self.job_id
 
 
@@ -69,10 +73,10 @@ def _count(text: str) -> int | None:
 
 
 def parse_entry(file: str, text: str) -> Entry:
-    """Return what a file says.
+    """Return the entry in a file.
 
     Raises:
-        RefusedError: it is torn, or not of this job.
+        RefusedError: the file is torn, or not about the job in its name.
     """
     match = _NAME.fullmatch(file)
     lines = text.split("\n")
@@ -95,7 +99,7 @@ def parse_entry(file: str, text: str) -> Entry:
 
 
 def entry_text(entry: Entry) -> str:
-    """Return what the file of an entry says."""
+    """Return the file contents for an entry."""
     array, _, task = entry.array_task.partition("_")
     lines = {
         "format": 1, "job_id": entry.job_id, "restart": entry.restart, "cluster": entry.cluster,
@@ -111,13 +115,13 @@ def _names(dir_fd: int) -> list[str]:
 
 
 class Queue:
-    """The two directories, held open."""
+    """The directories `queue` and `failed`, held open."""
 
     def __init__(self, controller_dir: Path) -> None:
-        """Open them; `failed` is made where need be.
+        """Open the directories; `failed` is created if it is missing.
 
         Raises:
-            InspectorError: there is no queue, or it is not ours to change.
+            InspectorError: there is no queue, or this account may not change it.
         """
         self._folder, path = controller_dir, controller_dir / QUEUE
         try:
@@ -134,18 +138,18 @@ class Queue:
 
     @property
     def lock_fd(self) -> int:
-        """What the one service holds a lock on."""
+        """The descriptor that the one running service holds a lock on."""
         return self._queue_fd
 
     def close(self) -> None:
-        """Let the directories, and a lock, go."""
+        """Close the directories; this also releases the lock."""
         os.close(self._queue_fd)
         os.close(self._failed_fd)
 
     def scan(self) -> tuple[list[Entry], list[str]]:
-        """Return what is queued, the oldest first, and in words what cannot be read.
+        """Return the entries of the queue, the oldest first, and what cannot be read, as text.
 
-        Such a file is set aside once it is older than one that is being written.
+        A file that cannot be read is set aside when it is too old to be still in writing.
         """
         entries, problems = [], []
         for name in _names(self._queue_fd):
@@ -184,9 +188,10 @@ class Queue:
         return time.time() - status.st_mtime
 
     def add(self, entries: Iterable[Entry]) -> list[Entry]:
-        """Queue ends that came otherwise than by the epilog; return those that were.
+        """Queue ends that did not come from the epilog; return those that were queued.
 
-        Their files have the time of the end: for one that is there already nothing is changed.
+        The file name has the time of the job's end, so adding the same end again makes no second
+        entry.
         """
         added = []
         for entry in entries:
@@ -196,13 +201,13 @@ class Queue:
                 replace_file(
                     self._queue_fd, name, entry_text(entry).encode("utf-8", "replace"), 0o640
                 )
-            except OSError:  # a full disk: it stays for another time
+            except OSError:  # for example a full disk: the rest is added another time
                 break
             added.append(entry)
         return added
 
     def take_dropped(self) -> Counter[str]:
-        """Return how many ends were not queued since the last time, by the user's number."""
+        """Return how many ends were not queued since the last call, by uid."""
         found: Counter[str] = Counter()
         with suppress(OSError):
             for path in (self._folder / DROPPED).iterdir():
@@ -214,7 +219,7 @@ class Queue:
         return found
 
     def count_try(self, entry: Entry, tries: int) -> Entry:
-        """Note how often it was tried, before the next try: it may take the service down."""
+        """Note the number of tries before the next try, because that may take the service down."""
         base = entry.file.partition(".try")[0]
         name = f"{base}.try{tries}" if tries else base
         with suppress(FileNotFoundError):
@@ -222,18 +227,18 @@ class Queue:
         return replace(entry, file=name, tries=tries)
 
     def remove(self, entry: Entry) -> None:
-        """Its report is stored."""
+        """Remove an entry, because its report is stored."""
         with suppress(FileNotFoundError):
             os.unlink(entry.file, dir_fd=self._queue_fd)
 
     def set_aside(self, entry: Entry, reason: str) -> None:
-        """Keep it for an administrator, out of the way."""
+        """Move an entry to `failed`, for an administrator."""
         self._move(entry.file, reason)
 
     def _move(self, name: str, reason: str) -> None:
         with suppress(FileNotFoundError):
             os.rename(name, name, src_dir_fd=self._queue_fd, dst_dir_fd=self._failed_fd)
-            with suppress(OSError):  # a disk without room must not stop the queue
+            with suppress(OSError):  # a full disk must not stop the queue
                 plain = printable(reason)
                 replace_file(self._failed_fd, f"{name}.why", f"{plain}\n".encode(), 0o640)
         kept = sorted(_names(self._failed_fd), key=self._failed_s)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Take reports from whoever has a number of a user who had it before: the work of a child.
+"""Take away access to reports from a new user of a uid that another user had before.
 
-Where the number has another name today, the job's directories lose the right to be read by it, and
-its row loses the number. Root and report_group see all.
+A child does this work. If a uid belongs to another user name today, its former jobs' directories
+can no longer be read by that uid, and the uid is removed from the rows of the jobs. Root and
+report_group still see all.
 """
 
 import os
@@ -30,14 +31,14 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A directory with one for each job, and the group that may read those."""
+    """A directory with a subdirectory for each job, and the group that may read these."""
 
     directory: Path
     gid: int | None
 
 
 def _former(index: sqlite3.Connection) -> Iterator[tuple[int, str]]:
-    """Yield numbers with the names of users who have them no more."""
+    """Yield the uid and name of users who no longer have that uid."""
     pairs = index.execute("SELECT DISTINCT uid, user FROM jobs WHERE uid IS NOT NULL").fetchall()
     for uid, user in pairs:
         if not is_owner(uid, user):
@@ -45,7 +46,7 @@ def _former(index: sqlite3.Connection) -> Iterator[tuple[int, str]]:
 
 
 def _close(job_id: int, place: Place) -> None:
-    """Let nobody but the owner and the group into a job's directory. Raises OSError."""
+    """Allow only the owner and the group into a job's directory. Raises OSError."""
     with suppress(FileNotFoundError):
         fd = os.open(place.directory / str(job_id), _DIRECTORY)
         try:
@@ -55,7 +56,7 @@ def _close(job_id: int, place: Place) -> None:
 
 
 def _components(leader: int, report_dir: Path) -> list[int]:
-    """Return the job and, of a heterogeneous one, its other components that have summaries."""
+    """Return the job and, if it is heterogeneous, its other components that have summaries."""
     heads = [*peek(leader, report_dir), *peek(leader + 1, report_dir)]
     if not any(head.het_job_id == str(leader) for head in heads):
         return [leader]
@@ -72,7 +73,7 @@ def _components(leader: int, report_dir: Path) -> list[int]:
 
 @dataclass(slots=True)
 class Revoked:
-    """What was done: numbers of users and of their jobs; what went wrong, as text."""
+    """What was done: the uids, the number of jobs, and what went wrong, as text."""
 
     uids: set[int]
     jobs: int = 0
@@ -82,9 +83,9 @@ class Revoked:
 def revoke_former(
     index: sqlite3.Connection, store: Place, summaries: Place, due_s: float
 ) -> Revoked:
-    """Take from numbers what was their former owners', until `due_s` of time.monotonic().
+    """Take the reports of former users away from their uids, until `due_s` (time.monotonic()).
 
-    A job of which a directory could not be closed keeps its number, and is tried again next time.
+    If a directory of a job could not be closed, the job keeps its uid and is tried again next time.
 
     Raises:
         sqlite3.Error: the index is not changed.
@@ -109,7 +110,7 @@ def revoke_former(
 
 
 def revoke(config: Config) -> Outcome:
-    """Close the reports and summaries of former owners of numbers; LATER: something is left."""
+    """Close the reports and summaries of former users of uids; LATER: something is left to do."""
     path = config.store_dir / INDEX
     try:
         if not path.exists():
@@ -119,7 +120,7 @@ def revoke(config: Config) -> Outcome:
         with writing(path, gid) as index:
             done = revoke_former(index, store, summaries, time.monotonic() + GO_S)
         for uid in sorted(done.uids):
-            with suppress(FileNotFoundError):  # the next job of the new owner makes another
+            with suppress(FileNotFoundError):  # the new user's next job makes another
                 user_index(config.store_dir, uid).unlink()
             export_user(path, uid, gid)
     except OSError as err:

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loop: look at the queue, make what is due, one report at a time, each in a child.
-Now and then another child removes what is too old.
+"""The main loop: look at the queue, and make the reports that are due, one at a time in a child.
 
-The loop itself opens nothing but the queue: whatever is on shared storage, or a path of a user's, a
-child looks at (children.py). Whatever a job's files make that do, hang and crash included, the
-service goes on with the next job and comes back to that one a few times.
+From time to time another child removes what is too old.
+
+The loop itself opens nothing but the queue. Everything on shared storage and every path of a user
+is opened by a child (children.py). If the files of a job make a child hang or crash, the service
+goes on with the next job and tries that one again a few times.
 """
 
 import fcntl
@@ -35,13 +36,13 @@ from nccl_inspector.settings.config import Config
 from nccl_inspector.system.wakeup import Wakeup
 
 PASS_S = 5.0
-PASS_MAX_S = 30.0  # then the queue is read again, and the order of users made anew
-LOOK_AGAIN_S = 60.0  # at the latest, however long nothing has come
+PASS_MAX_S = 30.0  # then the queue is read again and users are ordered again
+LOOK_AGAIN_S = 60.0  # the longest pause, even if nothing has come for long
 TRIES_MAX = 5
-PRUNE_S, PRUNE_AGAIN_S = 3600.0, 120.0  # between looks for what is too old; while there is more
-RETRY_S = 30.0  # after the first try, doubled with each
-RETRY_MAX_S = 600.0  # of what is no fault of the job: longer the longer it lasts
-LOOK_JOBS = 64  # that one child looks at
+PRUNE_S, PRUNE_AGAIN_S = 3600.0, 120.0  # between removals of old files; the second if some are left
+RETRY_S = 30.0  # after the first try; doubled after each further one
+RETRY_MAX_S = 600.0  # the longest pause if the job is not the cause
+LOOK_JOBS = 64  # jobs that one child looks at
 _SAID_MAX = 100
 
 Make = Callable[[Due], Outcome]
@@ -49,12 +50,12 @@ log = logging.getLogger("nccl-inspector-controller")
 
 
 def _user(entry: Entry) -> int:
-    """Return whose share a report is made of; where the epilog did not say, the job's own."""
+    """Return the user whose share a report uses; if it is not known, a number for the job."""
     return -entry.leader if entry.uid is None else entry.uid
 
 
 class Controller:
-    """The queue and what is remembered of it between two passes."""
+    """The service: the queue, and what it remembers between two passes."""
 
     def __init__(
         self, config: Config, queue: Queue, make: Make, children: Children | None = None
@@ -63,18 +64,18 @@ class Controller:
         self.children = children or Children()
         self._notes = Notes(config.controller_dir, self.children)
         self._lost = LostEnds(config, queue, self.children, self._notes.accounted_s)
-        self._looked: dict[int, tuple[float, float]] = {}  # when next, and how long the pause is
+        self._looked: dict[int, tuple[float, float]] = {}  # when to look next, and the pause
         self._not_before_s: dict[int, float] = {}  # by job, after a failure
         self._said: set[str] = set()
         self._first_seen_s: dict[str, float] = {}  # by file of the queue, of time.monotonic()
         self._prune_next_s = 0.0  # of time.monotonic()
-        self._storage_next_s = 0.0  # likewise, after storage that did not answer
+        self._storage_next_s = 0.0  # likewise, after the storage did not answer
         self._shares = Shares()
         self.stopping = False
-        self.is_behind = False  # the last pass ended before all was looked at
+        self.is_behind = False  # the last pass ended before it had looked at all jobs
 
     def one_pass(self, *, at_once: bool = False) -> int:
-        """Make what is due; `at_once`: pauses count as over. Returns how many ends are left."""
+        """Make what is due; return how many ends are left. `at_once`: do not wait for pauses."""
         entries, problems = self._queue.scan()
         for problem in problems:
             log.warning("%s", problem)
@@ -93,10 +94,10 @@ class Controller:
                 break
             for leader in batch:
                 if self.stopping or self.is_behind:
-                    self._looked.pop(leader, None)  # its turn is in the next pass
+                    self._looked.pop(leader, None)  # the next pass looks at it
                     continue
                 left -= self._settle(leader, groups[leader], looks.get(leader))
-                # Who comes now has a turn soon, however much others have queued.
+                # So that a new user has a turn soon, however many ends others have queued.
                 self.is_behind = not at_once and time.monotonic() > begun_s + PASS_MAX_S
         if not self.stopping and (at_once or time.monotonic() >= self._prune_next_s):
             self._tidy({number for one in entries for number in (one.job_id, one.leader)})
@@ -104,21 +105,22 @@ class Controller:
         return left
 
     def _in_turns(self, groups: Mapping[int, Sequence[Entry]]) -> list[int]:
-        """Return the jobs in the order in which they are looked at, fair to their users."""
+        """Return the jobs in the order in which to look at them, fair to their users."""
         now_s = time.monotonic()
         users = {leader: _user(its[0]) for leader, its in groups.items()}
         return in_turns(users, lambda user: self._shares.used_s(user, now_s))
 
     def _within_share(self, due: Due) -> Due:
-        """Return what is due with as much time for the job's output as its user has left."""
+        """Return what is due, with the job's output limited to the time that its user has left."""
         user, now_s = _user(due.entries[0]), time.monotonic()
         left_s = self._shares.left_s(user, due.leader, now_s)
         return due if left_s >= OUTPUT_CPU_S else replace(due, output_s=left_s)
 
     def _waiting(self, entries: Sequence[Entry], at_once: bool) -> list[Entry]:
-        """Return the entries; one of the future, by a clock set back, waits since it was seen.
+        """Return the entries; one with a time in the future counts from when it was first seen.
 
-        `at_once`: nobody will see it again, so it has waited.
+        Such an entry is from before the clock was set back. With `at_once` it counts as old,
+        because no later pass will see it.
         """
         seen_s, now_s = time.monotonic(), time.time()
         names = [one.file.partition(".try")[0] for one in entries]
@@ -131,7 +133,7 @@ class Controller:
         ]
 
     def _tidy(self, queued: Collection[int]) -> None:
-        """Close what was a former user's, and remove what is too old."""
+        """Close reports of former users, and remove what is too old."""
         kept = {*queued, *self._queue.failed_jobs()}
         pause_s = PRUNE_S
         for work, about in (
@@ -156,7 +158,7 @@ class Controller:
         return True
 
     def _look(self, groups: Mapping[int, Sequence[Entry]]) -> dict[int, Look | str]:
-        """Return what can be done for jobs; nothing while the storage does not answer."""
+        """Return what can be done for each job; nothing while the storage does not answer."""
         if time.monotonic() < self._storage_next_s:
             return {}
         config = self._config
@@ -172,7 +174,7 @@ class Controller:
             return {}
 
     def _settle(self, leader: int, entries: list[Entry], found: Look | str | None) -> int:
-        """Do what can be done for one job; returns how many of its ends are settled."""
+        """Do what can be done for one job; return how many of its ends are settled."""
         settled = 0
         while isinstance(found, Look):
             gone = self._report(leader, found.due) if found.due else self._drop(found.empty)
@@ -191,7 +193,7 @@ class Controller:
         return empty
 
     def _report(self, leader: int, due: Due) -> tuple[Entry, ...]:
-        """Make a report that is due; returns the ends that are settled, well or not."""
+        """Make a report that is due; return the ends that are settled, with or without success."""
         tries = max(one.tries for one in due.entries) + 1
         marked = [self._queue.count_try(one, tries) for one in due.entries]
         begun_s, work = time.monotonic(), partial(self._make, self._within_share(due))
@@ -205,7 +207,7 @@ class Controller:
             log.info("job %d: report of attempt %d stored%s", leader, due.attempt, some)
             self._say_once(outcome.detail)
             return due.entries
-        if outcome.word == LATER or self.stopping:  # systemd ends the child with us
+        if outcome.word == LATER or self.stopping:  # systemd ends the child together with us
             for entry in marked:
                 self._queue.count_try(entry, tries - 1)
             self._say_once(f"job {leader}: not yet: {outcome.detail}")
@@ -223,7 +225,7 @@ class Controller:
         return due.entries
 
     def _say_once(self, words: str) -> None:
-        """Log what would else be said with every job."""
+        """Log a message only once, if it would otherwise come with every job."""
         if words and words not in self._said:
             if len(self._said) >= _SAID_MAX:
                 self._said.clear()
@@ -233,10 +235,10 @@ class Controller:
 
 @contextmanager
 def alone(config: Config) -> Iterator[Queue]:
-    """Give the queue to one service only.
+    """Give the queue, locked so that only one service uses it.
 
     Raises:
-        InspectorError: there is no queue, another one is at work, or we are root.
+        InspectorError: there is no queue, another service uses it, or this process is root.
     """
     if os.geteuid() == 0:
         raise InspectorError(
@@ -253,10 +255,10 @@ def alone(config: Config) -> Iterator[Queue]:
 
 
 def run_controller(config: Config, makers: Makers, once: bool) -> int:
-    """Serve until a signal comes, or make one pass; returns how many ended jobs are left.
+    """Serve until a signal comes, or make one pass; return how many ended jobs are left.
 
     Raises:
-        InspectorError: as `alone`.
+        InspectorError: as for `alone`.
     """
     with alone(config) as queue:
         controller = Controller(config, queue, lambda due: make_report(due, config, makers))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which user's reports come next, and how much time a user's outputs may still take.
+"""The order of users' reports, and how much time the outputs of a user's jobs may still take.
 
-One service makes all reports, one after the other, and what one costs is up to its user's boxes and
-output. So the time that each user's reports have taken is counted, over all tries, and forgotten
-little by little.
+One service makes all reports, one after the other. The time that a report takes depends on its
+user's boxes and output. So the time of each user's reports is counted, over all tries, and is
+forgotten gradually.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from itertools import chain, zip_longest
 from typing import TypeVar
 
-# Of one user's reports in so much time, and of all tries of one job's report: beyond that outputs
-# are not read.
+# The time for one user's reports in each PERIOD_S, and for all tries of one job's report. When it
+# is used up, outputs are not read.
 USER_S, PERIOD_S, JOB_S = 1800.0, 3600.0, 60.0
 _FORGOTTEN_S = 1e-3
 
@@ -21,9 +21,9 @@ _Job = TypeVar("_Job")
 
 @dataclass(slots=True)
 class Shares:
-    """The time that reports took, in seconds. `now_s`: of one clock that does not go back."""
+    """The time that reports took, in seconds. `now_s`: any clock that never goes back."""
 
-    _users: dict[int, tuple[float, float]] = field(default_factory=dict)  # used, and when that was
+    _users: dict[int, tuple[float, float]] = field(default_factory=dict)  # used, and as of when
     _jobs: dict[int, float] = field(default_factory=dict)
 
     def add(self, user: int, job: int, took_s: float, now_s: float) -> None:
@@ -37,12 +37,12 @@ class Shares:
         return max(0.0, used_s - (now_s - at_s) * USER_S / PERIOD_S)
 
     def left_s(self, user: int, job: int, now_s: float) -> float:
-        """Return what the output of a job may still take, by its user and by itself."""
+        """Return how long a job's output may still take: what the user and the job have left."""
         of_job = JOB_S - self._jobs.get(job, 0.0)
         return max(0.0, min(USER_S - self.used_s(user, now_s), of_job))
 
     def keep(self, jobs: Iterable[int], now_s: float) -> None:
-        """Forget all other jobs, and users who have used nothing."""
+        """Forget the time of all other jobs, and users whose time is all forgotten."""
         kept = set(jobs)
         self._jobs = {job: used for job, used in self._jobs.items() if job in kept}
         self._users = {
@@ -53,9 +53,9 @@ class Shares:
 
 
 def in_turns(jobs: Mapping[_Job, int], used_s: Callable[[int], float]) -> list[_Job]:
-    """Return the jobs, given with their users, one of each user in turn.
+    """Return the jobs in turns, one of each user at a time; `jobs`: each job with its user.
 
-    A user's own jobs keep their order. The user with the least time used comes first.
+    The jobs of one user keep their order. The user who has used the least time comes first.
     """
     by_user: dict[int, list[_Job]] = {}
     for job, user in jobs.items():
@@ -63,4 +63,4 @@ def in_turns(jobs: Mapping[_Job, int], used_s: Callable[[int], float]) -> list[_
     queues = [by_user[user] for user in sorted(by_user, key=used_s)]
     nobody = object()
     turns = chain.from_iterable(zip_longest(*queues, fillvalue=nobody))
-    return [job for job in turns if job is not nobody]  # type: ignore[misc]  # it is no job
+    return [job for job in turns if job is not nobody]  # `nobody` is filtered out

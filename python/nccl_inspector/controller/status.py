@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the controller's service fares: written for administrators, and for its own next start."""
+"""The status of the controller's service, for administrators and for its own next start."""
 
 import json
 import os
@@ -20,7 +20,10 @@ _SHOWN_MAX = 20
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """A process that hangs in a file system; `uid`: whose path it opened; Unix seconds."""
+    """A process that hangs in a file system since `since_s` (Unix seconds).
+
+    `uid`: the user whose path it opened; None: no user's path.
+    """
 
     pid: int
     about: str
@@ -39,7 +42,10 @@ class Shunned:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Times are Unix seconds. `dropped`: ends that were not queued, by the user's number."""
+    """The service's state at the end of a pass; times are Unix seconds.
+
+    `dropped`: ends that were not queued, by uid.
+    """
 
     written_s: float = 0.0
     queued: int = 0
@@ -47,15 +53,15 @@ class Status:
     stuck_in_all: int = 0
     shunned: tuple[Shunned, ...] = ()
     dropped: dict[str, int] = field(default_factory=dict)
-    found: int = 0  # ends that accounting knew and the queue did not
-    accounted_s: float | None = None  # until then all ends have a report or are queued
+    found: int = 0  # ends that were in accounting but not in the queue
+    accounted_s: float | None = None  # all ends before it have a report or are queued
 
 
 def write_status(controller_dir: Path, status: Status) -> None:
-    """Write it beside the queue.
+    """Write the status next to the queue.
 
     Raises:
-        OSError: it is not written.
+        OSError: it could not be written.
     """
     fd = os.open(controller_dir / STATE, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -69,10 +75,10 @@ def _float(value: Any) -> float | None:
 
 
 def _of(value: Any) -> Status:
-    """Return a status from what JSON said.
+    """Return the status in a JSON value.
 
     Raises:
-        KeyError, TypeError, ValueError: it is not what `write_status` writes.
+        KeyError, TypeError, ValueError: the value is not what `write_status` writes.
     """
     return Status(
         written_s=float(value["written_s"]),
@@ -90,7 +96,7 @@ def _of(value: Any) -> Status:
 
 
 def read_status(controller_dir: Path) -> Status:
-    """Return what the service wrote last.
+    """Return the status that the service wrote last.
 
     Raises:
         InspectorError: the service has written nothing yet, or the file cannot be read.
@@ -111,7 +117,7 @@ def _most(counts: Mapping[str, int]) -> str:
 
 
 def status_text(status: Status, now_s: float) -> str:
-    """Return it as lines for a terminal."""
+    """Return the status as lines for a terminal."""
     lines = [
         f"status of {now_s - status.written_s:.0f} s ago",
         f"{number(status.queued, 'end')} of jobs in the queue",

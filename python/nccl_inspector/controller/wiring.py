@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the controller service makes cards with, and the forms in which it keeps them."""
+"""Choose the functions with which the controller service makes cards and their forms."""
 
 from datetime import UTC, datetime
 
@@ -15,7 +15,7 @@ from nccl_inspector.summary.attempts import Loaded
 
 
 def usual_makers(config: Config) -> Makers:
-    """Return what the service is started with."""
+    """Return the makers that the service is started with."""
 
     def make(loaded: Loaded) -> Card:
         return make_card(loaded, config)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counters of links, GPUs and nodes: the table of them, readings, and what a job's record has."""
+"""Counters of links, GPUs and nodes: their table, their readings, and the record of a job."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""By how much a counter rose between two readings."""
+"""Compute by how much a counter rose between two readings."""
 
 from dataclasses import dataclass
 
@@ -10,18 +10,18 @@ RESET, STUCK = "reset", "stuck"
 
 @dataclass(frozen=True, slots=True)
 class Rise:
-    """An amount in the counter's own unit; with a flag it is the least that it can have been."""
+    """An amount in the counter's own unit; with a flag, it is the least possible amount."""
 
     amount: int
-    flag: str = ""  # RESET, STUCK or nothing
+    flag: str = ""  # RESET, STUCK or empty
 
 
 def rise(counter: Counter, before: int, after: int) -> Rise:
     """Return the rise from one reading to the next.
 
-    A counter that wraps is taken to have wrapped where that is less than half its range,
-    and to have been set back to 0 otherwise. One that reads more than its width allows
-    is wider on this machine than the table says, and is neither.
+    If the reading fell, a counter that wraps is taken to have wrapped when that gives less than
+    half its range, and to have been reset to 0 otherwise. A reading above the table's width means
+    that the counter is wider on this machine; then it is not taken to wrap or to stick.
     """
     top = 1 << counter.bits
     fits = before < top and after < top

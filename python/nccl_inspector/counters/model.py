@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the counters of a node did while a job ran: what is kept for its report, and its JSON."""
+"""What the counters of a node did while a job ran, as the report gets it, and its JSON form."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from nccl_inspector.system.checked_json import Checks
 
-_WORD_MAX = 1 << 80  # 64 bits of words of four bytes
+_WORD_MAX = 1 << 80  # 64-bit counters, and room for sums of them
 CHECKS = Checks("bad_counters")
 _time, _str, _list, _dict = CHECKS.time, CHECKS.text, CHECKS.rows, CHECKS.table
 
@@ -21,7 +21,7 @@ class Risen(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A word and since when it is so, Unix seconds."""
+    """A text and since when it holds (Unix seconds)."""
 
     time_s: int
     text: str
@@ -29,16 +29,16 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """A counter; amounts are in the unit of counters.tsv."""
+    """A counter over the job; amounts are in the unit of counters.tsv."""
 
     total: int
-    flags: tuple[str, ...] = ()  # of delta.py: the total is the least that it can be
+    flags: tuple[str, ...] = ()  # of delta.py: then `total` is the least possible amount
     risen: tuple[Risen, ...] = ()  # in order; neighbours are merged when there are many
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """What was seen of a quantity that goes up and down; the mean is sum / samples."""
+    """The readings of a quantity that goes up and down; the mean is sum / samples."""
 
     low: int
     high: int
@@ -48,20 +48,20 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class DeviceCounters:
-    """A port, GPU, NVLink or the node. A counter that is not among `counts` was not to be had."""
+    """A port, GPU, NVLink or the node; a counter that is not in `counts` could not be read."""
 
     kind: str
     name: str
     counts: Mapping[str, Count]
     levels: Mapping[str, Level]
-    facts: Mapping[str, tuple[Change, ...]]  # the first and what it changed to
+    facts: Mapping[str, tuple[Change, ...]]  # the first value and each change
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """From when to when a source was sampled (Unix seconds); `absent`: why it has nothing.
+    """The time over which a source was sampled (Unix seconds); `absent` says why it has no data.
 
-    `elapsed_s` is by a clock that nobody sets.
+    `elapsed_s` is measured by a clock that nobody can set.
     """
 
     source: str
@@ -74,7 +74,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class XidSeen:
-    """An error of a GPU, by the driver's number; `gpu` is its PCI address where it is not known."""
+    """An error of a GPU with the driver's number; `gpu` is a PCI address if its name is unknown."""
 
     time_s: int
     gpu: str
@@ -83,25 +83,25 @@ class XidSeen:
 
 @dataclass(frozen=True, slots=True)
 class NodeCounters:
-    """All of it. `absent`: why there is nothing at all, in words."""
+    """All counters of a node; `absent` says, as text, why there are none."""
 
     spans: tuple[Span, ...] = ()
     devices: tuple[DeviceCounters, ...] = ()
     xids: tuple[XidSeen, ...] = ()
     problems: tuple[str, ...] = ()
     absent: str = ""
-    whole_node: bool = True  # its GPUs are all of the node: which the job's own are is not known
+    whole_node: bool = True  # True: all GPUs of the node, because the job's own are not known
 
 
 def _count_json(count: Count) -> Any:
-    """Return the total alone where there is no more to say, as nearly always."""
+    """Return only the total if there is nothing else, which is nearly always so."""
     if not count.flags and not count.risen:
         return count.total
     return [count.total, list(count.flags), [list(one) for one in count.risen]]
 
 
 def to_json(node: NodeCounters) -> Any:
-    """Return what `from_json` takes."""
+    """Return the JSON value that `from_json` reads."""
     devices = [
         [
             one.kind,
@@ -167,10 +167,10 @@ def _xid(value: Any) -> XidSeen:
 
 
 def from_json(value: Any) -> NodeCounters:
-    """Return the counters, every value looked at.
+    """Return the counters; every value is checked.
 
     Raises:
-        RefusedError: it is not what `to_json` gives; the reason is `bad_counters`.
+        RefusedError: it is not a value of `to_json`; the reason is `bad_counters`.
     """
     words = _dict(value)
     missing = {"spans", "devices", "xids", "problems", "absent", "whole_node"} - words.keys()

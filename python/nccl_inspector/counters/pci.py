@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PCI addresses of GPUs, of which everybody has another form."""
+"""PCI addresses of GPUs; NVML, the kernel and /proc each write them in another form."""
 
 import re
 
@@ -7,7 +7,7 @@ _PCI = re.compile(r"([0-9A-Fa-f]{4,8}):([0-9A-Fa-f]{2}):([0-9A-Fa-f]{2})(?:\.[0-
 
 
 def pci_address(text: str) -> str:
-    """Return `0000:65:00` of what NVML, the kernel or /proc calls a GPU's place, else nothing."""
+    """Return the address as `0000:65:00`, or an empty text if `text` is not a PCI address."""
     match = _PCI.fullmatch(text)
     if match is None:
         return ""

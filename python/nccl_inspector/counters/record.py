@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The samples of one job, folded into what is kept: bounded however long the job runs.
+"""Fold the samples of one job into a record, whose size is bounded however long the job runs.
 
-On disk it is `jobs/<id>/counters`: what the report gets, and the last readings, so that
-an agent that starts again goes on where the other stopped.
+The record is the file `jobs/<id>/counters`. It has what the report gets and the last readings, so
+that an agent that is restarted can go on where the last one stopped.
 """
 
 from collections.abc import Iterable, Mapping
@@ -29,14 +29,14 @@ from nccl_inspector.errors import RefusedError
 from nccl_inspector.system.checked_json import TEXT_CHARS_MAX, dump
 
 FORMAT = 1
-RECORD_BYTES_MAX = 2 << 20  # all the devices there may be, with all their counters
+RECORD_BYTES_MAX = 2 << 20  # enough for DEVICES_MAX devices with all their counters
 RISEN_MAX = 16
 CHANGES_MAX = 8
 XIDS_MAX = 64
 PROBLEMS_MAX = 16
 DEVICES_MAX = 256
 
-# A fact of every device: whether its source had it.
+# A fact of every device: whether its source still has it.
 THERE, YES, NO = "there", "yes", "no"
 
 _SOURCE_KINDS = {"infiniband": ("port",), "gpu": ("gpu", "nvlink"), "pressure": ("node",)}
@@ -44,7 +44,7 @@ _Key = tuple[str, str]  # kind and name of a device
 
 
 def merge_risen(risen: list[Risen], most: int) -> list[Risen]:
-    """Return at most so many: neighbours that together last shortest become one."""
+    """Return at most `most` rises: the two neighbours that together last shortest are merged."""
     if not most:
         return []
     while len(risen) > most:
@@ -71,7 +71,7 @@ def _level(level: Level | None, value: int) -> Level:
 
 
 def _change(changes: tuple[Change, ...], time_s: int, text: str) -> tuple[Change, ...]:
-    """Return the changes with this word; when they are too many the first and last ones stay."""
+    """Return the changes with this text added; of too many, the first and the last stay."""
     text = text[:TEXT_CHARS_MAX]
     if changes and changes[-1].text == text:
         return changes
@@ -80,10 +80,10 @@ def _change(changes: tuple[Change, ...], time_s: int, text: str) -> tuple[Change
 
 
 class Record:
-    """The counters of one job on this node, from its first sample to its last."""
+    """The counters of one job on this node, from the first sample to the last."""
 
     def __init__(self, whole_node: bool = True) -> None:
-        """Begin with nothing; `whole_node`: which GPUs are the job's is not known."""
+        """Make an empty record; `whole_node`: it is not known which GPUs are the job's."""
         self._spans: dict[str, Span] = {}
         self._devices: dict[_Key, DeviceCounters] = {}
         self._last: dict[_Key, dict[str, int]] = {}
@@ -92,10 +92,10 @@ class Record:
         self._xids: list[XidSeen] = []
         self._problems: dict[str, None] = {}
         self.whole_node = whole_node
-        self.kernel_log_next = 0  # sequence number of the first record not yet looked at
+        self.kernel_log_next = 0  # sequence number of the first record not yet read
 
     def add(self, sample: Sample) -> None:
-        """Fold a sample in; its devices are those that are the job's."""
+        """Fold in a sample; its devices must be the job's only."""
         time_s = max(0, int(sample.time_s))
         span = self._spans.get(sample.source)
         absent = "" if sample.devices else sample.absent[:TEXT_CHARS_MAX]
@@ -120,7 +120,7 @@ class Record:
         self._last_s[sample.source] = time_s
 
     def add_xids(self, xids: Iterable[XidSeen]) -> None:
-        """Keep errors of GPUs, the first XIDS_MAX."""
+        """Keep errors of GPUs, at most the first XIDS_MAX."""
         for xid in xids:
             if len(self._xids) < XIDS_MAX:
                 self._xids.append(xid)
@@ -128,12 +128,12 @@ class Record:
                 self.note(f"more than {XIDS_MAX} XIDs, the rest is left out")
 
     def note(self, problem: str) -> None:
-        """Keep a line about what could not be had."""
+        """Keep a line about something that could not be read."""
         if len(self._problems) < PROBLEMS_MAX:
             self._problems[problem[:TEXT_CHARS_MAX]] = None
 
     def counters(self) -> NodeCounters:
-        """Return what the report gets."""
+        """Return the part that the report gets."""
         return NodeCounters(
             tuple(self._spans.values()),
             tuple(self._devices.values()),
@@ -166,7 +166,7 @@ class Record:
         self._devices[key] = DeviceCounters(device.kind, device.name, counts, levels, facts)
 
     def _note_gone(self, sample: Sample, time_s: int) -> None:
-        """Note the devices that the source had and has no more."""
+        """Note devices that the source had before and does not have now."""
         here = {(one.kind, one.name) for one in sample.devices}
         for key, known in list(self._devices.items()):
             if key[0] in _SOURCE_KINDS[sample.source] and key not in here:
@@ -175,10 +175,10 @@ class Record:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Return the record of which `encode` gave the bytes.
+        """Return the record from the bytes of `encode`.
 
         Raises:
-            RefusedError: it is another release's, or spoiled; the reason is `bad_counters`.
+            RefusedError: it is of another release, or damaged; the reason is `bad_counters`.
         """
         value = CHECKS.load(data)
         if not isinstance(value, dict) or value.get("format") != FORMAT:
@@ -199,7 +199,7 @@ class Record:
         return record
 
     def encode(self) -> bytes:
-        """Return the file's bytes; what rose is told coarser where it would be too much."""
+        """Return the bytes of the file; if they are too many, rises are merged."""
         for most in (RISEN_MAX, 4, 1, 0):
             data = dump(self._value(most))
             if len(data) <= RECORD_BYTES_MAX:
@@ -218,7 +218,7 @@ class Record:
 
 
 def coarser(node: NodeCounters, most: int) -> NodeCounters:
-    """Return the counters with at most so many rises of each."""
+    """Return the counters with at most `most` rises of each counter."""
 
     def cut(counts: Mapping[str, Count]) -> dict[str, Count]:
         return {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one source said at one time, and its compact JSON."""
+"""One reading of one source, and its compact JSON form."""
 
 import json
 import time
@@ -12,38 +12,38 @@ SOURCES = (INFINIBAND, GPU, PRESSURE)
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A port, GPU, NVLink or the node: readings in the units of counters.tsv.
+    """A port, GPU, NVLink or the node, with readings in the units of counters.tsv.
 
-    `name`: mlx5_0/1 (a port), GPU0, GPU0/17 (its link), empty (the node).
+    `name`: mlx5_0/1 (a port), GPU0, GPU0/17 (one of its links), empty (the node).
     """
 
     kind: str
     name: str
     counters: Mapping[str, int]
-    levels: Mapping[str, int]  # what goes up and down; the unit ends the name
-    facts: Mapping[str, str]  # what is a word and may change, as a link's state
+    levels: Mapping[str, int]  # quantities that go up and down; their names end in the unit
+    facts: Mapping[str, str]  # texts that may change, such as a link's state
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One reading. Without devices `absent` says why there are none: nothing is wrong then."""
+    """One reading; without devices, `absent` says why, and that is not an error."""
 
     source: str
-    time_s: float  # Unix, when the reading began
-    boot_s: float  # the same on a clock that nobody sets
+    time_s: float  # Unix time at the start of the reading
+    boot_s: float  # the same time on a clock that nobody can set
     devices: tuple[Device, ...]
     absent: str = ""
-    problems: tuple[str, ...] = ()  # what could not be read, in words
+    problems: tuple[str, ...] = ()  # what could not be read, as text
     took_s: float = 0.0
 
 
 def boot_clock_s() -> float:
-    """Return the seconds since boot, suspended ones too."""
+    """Return the seconds since boot, including time suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def encode(sample: Sample) -> bytes:
-    """Return the bytes for `decode`."""
+    """Return the bytes that `decode` reads."""
     rows = [
         [one.kind, one.name, dict(one.counters), dict(one.levels), dict(one.facts)]
         for one in sample.devices
@@ -56,7 +56,7 @@ def encode(sample: Sample) -> bytes:
 
 
 def decode(data: bytes) -> Sample:
-    """Return what `encode` was given: it is our own child's.
+    """Return the sample that `encode` was given; `data` comes from our own child.
 
     Raises:
         ValueError: the child died while it wrote.

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of counters: what is read, how wide it is, in which unit."""
+"""The table of counters: what is read, how wide it is, and in which unit."""
 
 from dataclasses import dataclass
 from functools import cache
 
 from nccl_inspector.system.tsv import read_tsv
 
-# How much of the unit in which a report speaks one of the table's unit is.
+# For each unit of the table: the unit used in reports, and how many of it make one.
 UNITS = {
     "events": ("events", 1),
     "packets": ("packets", 1),
@@ -21,29 +21,29 @@ UNITS = {
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """One line of counters.tsv; `field` is NVML's number, None where NVML is not asked."""
+    """One line of counters.tsv; `field` is NVML's field number, None if NVML does not have it."""
 
     kind: str
     name: str
     bits: int
-    sticks: bool  # at its highest value; else it wraps
-    unit: str  # of what is read
+    sticks: bool  # it stays at its highest value; else it wraps
+    unit: str  # of the reading
     field: int | None
     told: bool  # any rise is worth a line of the report
 
     @property
     def said_unit(self) -> str:
-        """The unit of `said`."""
+        """The unit of `said`, used in reports."""
         return UNITS[self.unit][0]
 
     def said(self, amount: int) -> int:
-        """Return an amount of what is read in the unit that is said."""
+        """Return an amount in the unit used in reports."""
         return amount * UNITS[self.unit][1]
 
 
 @cache
 def load_counters() -> dict[tuple[str, str], Counter]:
-    """Return every counter by kind and name, in the order of the table."""
+    """Return all counters by kind and name, in the order of the table."""
     found = {}
     for kind, name, bits, full, unit, field, told in read_tsv("counters/counters.tsv"):
         number = None if field == "-" else int(field)
@@ -54,5 +54,5 @@ def load_counters() -> dict[tuple[str, str], Counter]:
 
 
 def names_of(kind: str) -> tuple[str, ...]:
-    """Return the counters of one kind."""
+    """Return the names of the counters of one kind."""
     return tuple(name for of, name in load_counters() if of == kind)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prometheus' text: the tables of metrics and labels, writing and reading it."""
+"""Prometheus' text format: the tables of metrics and labels, and how to write and read it."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of metrics and labels: what may be published, under which HELP and TYPE."""
+"""The tables of metrics and labels: what may be published, with which HELP and TYPE."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -9,7 +9,7 @@ from nccl_inspector.system.tsv import read_tsv
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One line of metrics.tsv, with its group's labels in the order in which they are written."""
+    """One line of metrics.tsv, with the labels of its group in the order of writing."""
 
     name: str
     type: str
@@ -21,7 +21,7 @@ class Metric:
 
 @cache
 def load_metrics() -> dict[str, Metric]:
-    """Return every metric by name, in the order of the table."""
+    """Return all metrics by name, in the order of the table."""
     rows = read_tsv("exposition/labels.tsv")
     groups = {group: tuple(labels.split(" ")) for group, labels in rows}
     return {

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file of a process in `raw/`: one strict grammar, and the job's identity put in.
+"""Read the file of a process in `raw/` by a strict grammar, and put in the job's identity.
 
-A file is rewritten each interval with the same series and other values. What a series is named
-by is therefore checked when it is new; of one that was there before only the value is.
+A file is rewritten each interval with the same series and new values. Therefore the name and labels
+of a series are checked only when the series is new; later only its value is checked.
 """
 
 import math
@@ -15,7 +15,7 @@ from nccl_inspector.exposition.metrics import Metric, load_metrics
 from nccl_inspector.exposition.text import NODELIST_CHARS_MAX, Series, escape, series_text
 from nccl_inspector.exposition.vocabulary import Vocabulary
 
-# The plugin stops at 250 series a GPU; the rest is room for its own health.
+# The plugin writes at most 250 series per GPU; the rest is room for series of its own health.
 FILE_SERIES_MAX = 300
 # A series has at most 14 labels of some 20 characters and one node list of 256.
 LINE_CHARS_MAX = 2048
@@ -24,7 +24,8 @@ LABEL_CHARS_MAX = 128
 
 _END = b"# EOF\n"
 
-# By the line's text before the value. It is canonical: one order of labels, one way to escape.
+# Series by the line's text before the value. That text is unique: labels have one order, and there
+# is one way to escape.
 Known = Mapping[str, Series]
 
 _LINE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)\{(.*)\} ([^ ]+)")
@@ -43,7 +44,7 @@ _TIMESTAMP = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*\{.*\} [^ ]+ [^ ]+")
 
 @cache
 def _pattern(labels: tuple[str, ...]) -> re.Pattern[str]:
-    """Return what the text between the braces must match, a group for each value."""
+    """Return the pattern of the text between the braces, with a group for each label's value."""
     values = (_VERSION if label in _VERSIONS else _TEXT for label in labels)
     return re.compile(
         ",".join(f'{label}="{value}"' for label, value in zip(labels, values, strict=True))
@@ -60,7 +61,7 @@ def check_value(text: str) -> None:
     """Check the text of a number.
 
     Raises:
-        RefusedError: it is none, not finite or below 0.
+        RefusedError: it is not a number, not finite, or below 0.
     """
     if _VALUE.fullmatch(text):
         if not math.isfinite(float(text)):
@@ -72,11 +73,11 @@ def check_value(text: str) -> None:
 
 
 def check_labels(text: str, names: tuple[str, ...], metric: str) -> tuple[str, ...]:
-    """Return the values, still escaped, of what stands between the braces.
+    """Return the label values, still escaped, from the text between the braces.
 
     Raises:
-        RefusedError: it is not these labels in this order, or a value is none that a label may
-            have; `metric` is for the message.
+        RefusedError: it does not have exactly these labels in this order, or a value is not
+            allowed. `metric` is for the message.
     """
     match = _pattern(names).fullmatch(text)
     if match is None:
@@ -115,17 +116,17 @@ def _why_not(text: str, wanted: tuple[str, ...], metric: str) -> RefusedError:
 
 
 def _check_comment(line: str, metrics: Mapping[str, Metric]) -> None:
-    """HELP and TYPE of our metrics may stand there; what is published comes from our table."""
+    """Accept only HELP and TYPE of our metrics; what is published comes from our own table."""
     words = line.split(" ", 3)
     if len(words) < 4 or words[:2] not in (["#", "HELP"], ["#", "TYPE"]) or words[2] not in metrics:
         raise RefusedError("comment")
 
 
 def split_line(line: str) -> tuple[Metric, str, str]:
-    """Return the metric of a line, what stands between its braces, and its value, all unchecked.
+    """Return a line's metric, the text between its braces and its value; both texts are unchecked.
 
     Raises:
-        RefusedError: it is no line of a metric that the plugin writes.
+        RefusedError: it is not a line of a metric that the plugin writes.
     """
     match = _LINE.fullmatch(line)
     if match is None:
@@ -148,10 +149,10 @@ def _new_series(line: str, identity: Mapping[str, str], vocabulary: Vocabulary) 
 
 
 def text_lines(data: bytes) -> list[str]:
-    """Return the lines of a file, the last one being what comes after the last line's end.
+    """Return the lines of a file; the last item is what follows the last line end.
 
     Raises:
-        RefusedError: it is not ASCII, or a line is too long.
+        RefusedError: the file is not ASCII, or a line is too long.
     """
     try:
         lines = data.decode("ascii").split("\n")
@@ -167,16 +168,16 @@ def parse_file(
 ) -> dict[str, Series]:
     """Return the series of one process's file, by their text in it.
 
-    `identity`: labels (unescaped) that are put in the place of the file's own. `known`: what
-    this returned for the file's predecessor with the same identity. `vocabulary`: that of the job,
-    None: a new one.
+    `identity`: labels (unescaped) that replace those of the file. `known`: what this function
+    returned for the previous version of the file, with the same identity. `vocabulary`: that of the
+    job; None: a new one.
 
     Raises:
-        RefusedError: anything is not as the plugin writes it; nothing of the file is taken then.
+        RefusedError: something is not as the plugin writes it; then nothing of the file is used.
     """
     if not data.endswith(_END) or data[-len(_END) - 1 : -len(_END)] not in (b"\n", b""):
         raise RefusedError("torn", "no last line `# EOF`")
-    # Blank lines before the last one: a file keeps the room that it has.
+    # The plugin pads a file with blank lines before the last one, so that its size stays the same.
     data = data[: -len(_END)].rstrip(b"\n")
     escaped = {label: escape(value) for label, value in identity.items()}
     vocabulary = vocabulary or Vocabulary()

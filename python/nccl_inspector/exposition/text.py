@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The text that Prometheus reads: one writer of series, of HELP and of TYPE.
+"""Write the text that Prometheus reads: series, HELP and TYPE.
 
-Values are never formatted anew: their text is copied from the process's file.
+Values are never formatted again: their text is copied from the process's file.
 """
 
 import re
@@ -15,7 +15,7 @@ _ESCAPED = re.compile(r"\\(.)")
 
 
 class Series(NamedTuple):
-    """One line: `text` is all of it before the blank and the value."""
+    """One line; `text` is everything before the blank and the value."""
 
     metric: Metric
     text: str
@@ -23,17 +23,17 @@ class Series(NamedTuple):
 
 
 def escape(text: str) -> str:
-    """Return `text` as it stands between the quotes of a label."""
+    """Return `text` in the form that it has between the quotes of a label."""
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def unescape(text: str) -> str:
-    """Return what `escape` was given; `text` has been checked."""
+    """Return the text that `escape` was given; `text` must be checked already."""
     return _ESCAPED.sub(lambda match: "\n" if match[1] == "n" else match[1], text)
 
 
 def cut_nodelist(nodelist: str) -> str:
-    """Return at most 256 characters: whole pieces between commas, then `,+K` for the K left out."""
+    """Return at most 256 characters: whole pieces between commas, then `,+K` for K left out."""
     if len(nodelist) <= NODELIST_CHARS_MAX:
         return nodelist
     room = NODELIST_CHARS_MAX - len(",+99999")
@@ -43,7 +43,7 @@ def cut_nodelist(nodelist: str) -> str:
 
 
 def series_text(metric: Metric, values: Iterable[str]) -> str:
-    """Return name and labels; `values` are escaped, in the order of the metric's labels."""
+    """Return the name with its labels; `values` are escaped, in the order of the labels."""
     pairs = ",".join(
         f'{label}="{value}"' for label, value in zip(metric.labels, values, strict=True)
     )
@@ -64,7 +64,7 @@ def head(metric: Metric) -> str:
 
 
 def render(series: Iterable[Series]) -> bytes:
-    """Return the text: families in the table's order, the first of duplicates, no timestamps."""
+    """Return the text: families in the table's order, the first of equal series, no timestamps."""
     families: dict[str, dict[str, str]] = {}
     for metric, text, value in series:
         families.setdefault(metric.name, {}).setdefault(text, value)

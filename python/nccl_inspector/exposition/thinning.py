@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which series of a job go first when its text is larger than its share of a node's page.
+"""Choose which series of a job to drop if its text exceeds its share of a node's page.
 
-Whole series go, never a part of one. The most detailed go first: what is told by peer, then by
-message size, of those the families that say least; what tells whether the job gets on goes last.
+Series are dropped whole. The most detailed are dropped first: those by peer, then those by message
+size, beginning with the families that say least. The series that tell whether the job makes
+progress are dropped last.
 """
 
 from collections import Counter, defaultdict
@@ -11,11 +12,11 @@ from collections.abc import Iterable, Sequence
 from nccl_inspector.exposition.metrics import Metric, load_metrics
 from nccl_inspector.exposition.text import Series, head
 
-# A series is counted as if its value had so many characters, if it has fewer: a value that gains
-# a digit must not push another series out, and that one back in with the next pass.
+# A value counts as at least this many characters. Otherwise a value that gains a digit could push
+# another series out, which would come back in the next pass.
 VALUE_CHARS = 24
 
-# What goes first comes first; a family is in the first row that it matches.
+# In the order of dropping; a family belongs to the first entry that it matches.
 _GROUPS = ("network_state", "network")
 _BY_SIZE = ("_untimed_bytes", "_untimed_operations", "_wait_", "_busy_seconds", "_exec_time_",
             "_bytes_total", "_operations_total", "_bus_bandwidth_")  # fmt: skip
@@ -25,7 +26,7 @@ _INFLIGHT = ("_inflight_seconds", "_last_progress_", "_last_sequence")
 
 
 def importance(metric: Metric) -> int:
-    """Return a number that is larger for families that should stay longer."""
+    """Return a number that is larger for families that are kept longer."""
     if metric.group in _GROUPS:
         return _GROUPS.index(metric.group)
     if metric.group in ("collective", "p2p"):
@@ -41,15 +42,15 @@ def _head_bytes(metric: Metric) -> int:
 
 
 def series_bytes(series: Series) -> int:
-    """Return how many bytes the line of a series counts for."""
-    # Name and labels may hold what Slurm said, which need not be ASCII.
+    """Return how many bytes the line of a series counts as."""
+    # Name and labels may contain text from Slurm that is not ASCII.
     text = series.text
     size = len(text) if text.isascii() else len(text.encode())
     return size + max(len(series.value), VALUE_CHARS) + 2
 
 
 def text_bytes(series: Iterable[Series]) -> int:
-    """Return how many bytes the text of these series takes at most, with HELP and TYPE."""
+    """Return the most bytes that the text of these series can take, with HELP and TYPE."""
     families: dict[str, Metric] = {}
     size = 0
     for one in series:
@@ -59,7 +60,7 @@ def text_bytes(series: Iterable[Series]) -> int:
 
 
 def _in_turns(family: Sequence[tuple[int, str]]) -> list[int]:
-    """Return the places of a family's series so that the sources take turns."""
+    """Return the places of a family's series in an order in which the sources take turns."""
     before: Counter[str] = Counter()
     order = []
     for place, source in family:
@@ -69,10 +70,10 @@ def _in_turns(family: Sequence[tuple[int, str]]) -> list[int]:
 
 
 def thin(series: Sequence[tuple[str, Series]], room_bytes: int) -> list[Series]:
-    """Return the series whose text fits into `room_bytes`, in the order in which they came.
+    """Return the series whose text fits into `room_bytes`, in their original order.
 
-    `series`: each with its source (the file of a process). Within a family every source loses
-    as many, so no process of a job pushes out another's.
+    `series`: each with its source (the file of a process). Within a family every source loses the
+    same number, so that no process of a job pushes out the series of another.
     """
     families: defaultdict[str, list[tuple[int, str]]] = defaultdict(list)
     for place, (source, one) in enumerate(series):

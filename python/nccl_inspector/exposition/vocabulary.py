@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the labels of a job's series may say.
+"""The values that the labels of a job's series may have.
 
-A job's user writes these labels. A value that neither our plugin nor NVIDIA's could have written
-becomes `other`, so that the number of different values is known in advance.
+A job's user writes these labels. A value that neither our plugin nor NVIDIA's can have written
+becomes `other`, so that the number of different values is bounded.
 """
 
 import re
@@ -13,9 +13,9 @@ from nccl_inspector.model.kind_labels import SIZE_CLASS_MAX
 from nccl_inspector.model.process import ALGOS, DROP_REASONS, FUNCS, PROTOS
 
 OTHER = "other"
-# Different names of communicators that a job may have on a node; further ones become `other`.
+# How many different names of communicators a job may have on a node; more become `other`.
 COMM_NAMES_MAX = 128
-LABEL_VALUES_MAX = 64  # the same of tags and kernels
+LABEL_VALUES_MAX = 64  # the same for tags and kernels
 
 NET_STATES = ("gpu", "peer", "wire", "flush")
 DIRECTIONS = ("send", "receive")
@@ -30,7 +30,7 @@ _PATTERNS = {
         "gpu": f"GPU[0-9]{{1,4}}|GPU-[0-9a-f]{{8}}|(?:GPU|MIG)-{_UUID}|unknown",
         "gpu_uuid": f"(?:GPU|MIG)-{_UUID}|unknown",
         "pci_bus_id": r"[0-9a-f?]{4,8}:[0-9a-f?]{2}:[0-9a-f?]{2}\.[0-9a-f?]|unknown|",
-        "rank": f"{_NUMBER}|",  # NVIDIA's plugin says neither rank nor communicator
+        "rank": f"{_NUMBER}|",  # NVIDIA's plugin tells neither rank nor communicator
         "comm": "0x[0-9a-f]{1,16}|",
         "peer": _NUMBER,
         "nranks": _NUMBER,
@@ -49,7 +49,7 @@ _WORDS = {
     "label": frozenset(LABELS),
 }
 _SIZE_CLASSES = frozenset(size_label(class_) for class_ in range(SIZE_CLASS_MAX + 1))
-# NVIDIA's: from a whole number of a unit to the next.
+# NVIDIA's size classes: from one whole number of a unit to the next.
 _LINEAR_SIZE = re.compile(rf"([0-9]{{1,4}})-([0-9]{{1,4}})(?:{'|'.join(UNITS)})")
 
 
@@ -62,10 +62,10 @@ def _is_size(value: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def checked_word(label: str, value: str) -> str:
-    """Return the value of a label, or `other` if no plugin writes it.
+    """Return the value of a label, or `other` if no plugin writes that value.
 
-    The values are escaped. A label without a vocabulary (`comm_name`, `value`, and the versions
-    of `build`, which have a syntax of their own) keeps its value.
+    Values are escaped. A label without a vocabulary (`comm_name`, `value`, and the versions of
+    `build`, which have a syntax of their own) keeps its value.
     """
     if label in _PATTERNS:
         return value if _PATTERNS[label].fullmatch(value) else OTHER
@@ -80,13 +80,13 @@ _CHOSEN_MAX = {"comm_name": COMM_NAMES_MAX, "value": LABEL_VALUES_MAX}
 
 
 class Vocabulary:
-    """The words of one job's labels: fixed ones, and the first of those that it chooses."""
+    """The allowed label values of one job: fixed ones, and the first ones it chose itself."""
 
     def __init__(self) -> None:
         self._chosen: dict[str, set[str]] = {label: set() for label in _CHOSEN_MAX}
 
     def word(self, label: str, value: str) -> str:
-        """Return what a label says, or `other`; the values are escaped."""
+        """Return the value of a label, or `other`; values are escaped."""
         chosen = self._chosen.get(label)
         if chosen is None:
             return checked_word(label, value)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who the others of a node wait for now, by the ranks' medians since the last look.
+"""Who is late now, from the ranks' medians since the last look.
 
-A report judges by exact records instead (analysis/replay): they tell who was late each time. A view
-that is drawn anew every few seconds has only what was counted meanwhile.
+A report uses exact records instead (analysis/replay), which tell who was late each time. A view
+that is redrawn every few seconds has only what was counted in between.
 """
 
 from collections.abc import Sequence
@@ -19,8 +19,8 @@ class Late:
     """A process that is clearly late in one kind of operation."""
 
     name: str
-    late_ns: float  # median over the others less its own
-    waited_ns: float  # by all others, all operations together
+    late_ns: float  # median of the others minus its own
+    waited_ns: float  # waiting of all others, over all operations
 
 
 def _keys(comm: Communicator, figures: Figures) -> dict[int, Key]:
@@ -34,13 +34,13 @@ def _keys(comm: Communicator, figures: Figures) -> dict[int, Key]:
 
 
 def _last_of(comm: Communicator, figures: Figures) -> Late | None:
-    """Return the last rank of one kind of operation; None: nobody is clearly late."""
+    """Return the last rank of one kind of operation; None: no rank is clearly late."""
     if not figures.compared:
         return None
     keys = _keys(comm, figures)
     alike = sorted(comparable({rank: key.ops for rank, key in keys.items()}, comm.nranks))
     medians = {rank: figures.medians[rank] for rank in alike}
-    # A smaller distance is no clear one, and the errors cost as much as all the rest.
+    # A smaller distance is not clear, and computing the errors takes as long as all the rest.
     if not medians or max(medians.values()) - min(medians.values()) < LATE_NS_MIN:
         return None
     errors = {rank: median_error_ns(keys[rank].histogram) for rank in medians}
@@ -53,7 +53,7 @@ def _last_of(comm: Communicator, figures: Figures) -> Late | None:
 
 
 def late_processes(joined: Sequence[Communicator]) -> dict[str, Late]:
-    """Return who is waited for, by name, with the kind of operation where that is worst."""
+    """Return the late processes by name, with the kind of operation in which they cost most."""
     found: dict[str, Late] = {}
     for comm in joined:
         for figures in comm.figures:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One look at the boxes of the jobs that run on this node, as far as the caller's rights go."""
+"""One look at the boxes of the jobs that run on this node, as far as the caller may read them."""
 
 import os
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from nccl_inspector.system.safe_files import directory, entry_names, regular_fil
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A box that was read: its process lives, or died without finalizing."""
+    """A box that was read; its process is alive, or died without finalizing."""
 
     inode: Inode
     at: Now
@@ -32,7 +32,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class JobSeen:
-    """The processes of one job on this node, but for those that ended in order."""
+    """The processes of one job on this node, without those that ended normally."""
 
     manifest: Manifest
     boxes: tuple[Seen, ...]
@@ -41,7 +41,7 @@ class JobSeen:
 
 @dataclass(frozen=True, slots=True)
 class NodeSeen:
-    """What a look has found."""
+    """The result of a look."""
 
     at: Now
     jobs: tuple[JobSeen, ...]
@@ -50,7 +50,7 @@ class NodeSeen:
 
 @contextmanager
 def _entered(name: str | Path, dir_fd: int | None = None) -> Iterator[int]:
-    """Give a descriptor for what is below a directory that may not be listed."""
+    """Give a descriptor to open things below a directory that may not be listed."""
     flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(name, flags, dir_fd=dir_fd)
     try:
@@ -60,10 +60,10 @@ def _entered(name: str | Path, dir_fd: int | None = None) -> Iterator[int]:
 
 
 def _read_box(raw_fd: int, name: str, stem: str, uid: int, known: set[Inode]) -> Seen | None:
-    """Return the box of a process that has not ended in order and is there in full.
+    """Return a complete box whose process has not ended normally, else None.
 
-    A file that is `known`, by another of its names, is not read: a
-    user can make any number of links to one box.
+    A file that is already `known` under another name is refused, because a user can make any number
+    of links to one box.
     """
     with regular_file(name, uid, BOX_BYTES_MAX, raw_fd) as (fd, status):
         inode = status.st_dev, status.st_ino
@@ -78,7 +78,7 @@ def _read_box(raw_fd: int, name: str, stem: str, uid: int, known: set[Inode]) ->
 
 
 def _read_boxes(raw_fd: int, uid: int) -> tuple[tuple[Seen, ...], tuple[str, ...]]:
-    """Return the boxes, each inode once, and what could not be read."""
+    """Return the boxes, each inode once, and texts about what could not be read."""
     listing = list_raw(raw_fd)
     found: list[Seen] = []
     known: set[Inode] = set()
@@ -95,7 +95,7 @@ def _read_boxes(raw_fd: int, uid: int) -> tuple[tuple[Seen, ...], tuple[str, ...
             if err.reason != "gone":
                 problems.append(f"{name} is refused: {err}")
             continue
-        if seen:  # else it has ended: its box may stay for long, and is not counted
+        if seen:  # None: its process has ended; such boxes may stay long and do not count
             tried += 1
             found.append(seen)
     if left_out:
@@ -116,10 +116,10 @@ def _read_job(name: str, jobs_fd: int) -> JobSeen:
 
 @contextmanager
 def _listed(path: Path) -> Iterator[int | None]:
-    """Give a descriptor of a directory, None where the caller may not list it.
+    """Give a descriptor of a directory, or None if the caller may not list it.
 
     Raises:
-        OSError: it is not there.
+        OSError: it does not exist.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -133,7 +133,7 @@ def _listed(path: Path) -> Iterator[int | None]:
 
 
 def _find_jobs(run_dir: Path) -> tuple[list[str], str]:
-    """Return the jobs of the node, and why these may not be all."""
+    """Return the jobs of the node, and a text if the list may be incomplete."""
     with _listed(run_dir / "jobs") as jobs_fd:
         if jobs_fd is not None:
             return [name for name in entry_names(jobs_fd) if JOB_NAME.fullmatch(name)], ""
@@ -147,7 +147,7 @@ def _find_jobs(run_dir: Path) -> tuple[list[str], str]:
 
 
 def look(run_dir: Path, wanted: int | None) -> NodeSeen:
-    """Look once; `wanted`: at one job only.
+    """Look once; `wanted`: only at this job.
 
     Raises:
         OSError: there is no run directory.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a live view shows, whether it comes from boxes or from a Prometheus."""
+"""What a live view shows, from boxes or from a Prometheus."""
 
 import re
 from collections.abc import Iterable
@@ -9,13 +9,13 @@ from typing import Self
 
 from nccl_inspector.model.process import P2P as P2P_FUNCS
 
-# Of a communicator, as far as its size tells: on one node, one rank a node, several on several.
+# Classes by a communicator's size: on one node; one rank per node; several ranks on several nodes.
 LOCAL, NET, MIXED, P2P, UNKNOWN = "local", "net", "mixed", "p2p", "unknown"
 CLASSES = (LOCAL, NET, MIXED, P2P)
 
 
 def class_of(func: str, nranks: int, nnodes: int) -> str:
-    """Return the class of an operation; UNKNOWN where NCCL (before 2.27) tells no sizes."""
+    """Return the class of an operation; UNKNOWN if NCCL (before 2.27) tells no sizes."""
     if func in P2P_FUNCS:
         return P2P
     if nnodes < 1 or nranks < 1:
@@ -26,7 +26,7 @@ def class_of(func: str, nranks: int, nnodes: int) -> str:
 
 
 class Kind(IntEnum):
-    """Kinds of trouble, the worst first: a view is sorted by them."""
+    """Kinds of trouble, the worst first; views are sorted by them."""
 
     LOST = 0
     STOPPED = 1
@@ -39,7 +39,7 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Something that is wrong with a rank or a job; a larger `weight` of one kind is worse."""
+    """Something wrong with a rank or a job; within a kind, a larger `weight` is worse."""
 
     kind: Kind
     weight: float
@@ -48,17 +48,17 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """What completed in a span of time, of one process or summed over several."""
+    """What completed in a span of time, for one process or summed over several."""
 
     operations_per_s: float = 0.0
     bus_bytes: dict[str, float] = field(default_factory=dict)  # by class
-    busy_s: dict[str, float] = field(default_factory=dict)  # by class, of what bus_bytes counts
-    waiting_s: float = 0.0  # of waitable_s: for the last rank
-    waitable_s: float = 0.0  # in collectives in which every rank waits for all, and can be compared
+    busy_s: dict[str, float] = field(default_factory=dict)  # by class, for the same operations
+    waiting_s: float = 0.0  # the part of waitable_s spent waiting for the last rank
+    waitable_s: float = 0.0  # in collectives where all ranks wait for all and can be compared
 
     @classmethod
     def of(cls, flows: Iterable["Flow"]) -> Self:
-        """Return the sum."""
+        """Return the sum of the flows."""
         total = cls()
         for flow in flows:
             for mine, other in (
@@ -77,7 +77,7 @@ class Flow:
         return total
 
     def gbs(self) -> dict[str, float]:
-        """Return the mean bus bandwidth of a rank while in operations of each class, GB/s (1e9)."""
+        """Return by class the mean bus bandwidth of a rank while in operations, GB/s (1e9)."""
         return {
             word: self.bus_bytes[word] / busy_s / 1e9
             for word, busy_s in self.busy_s.items()
@@ -86,74 +86,74 @@ class Flow:
 
     @property
     def waiting(self) -> float | None:
-        """Share of the ranks' time that was waiting; None: nothing can be compared."""
+        """The share of the ranks' time that was waiting; None: nothing can be compared."""
         return self.waiting_s / self.waitable_s if self.waitable_s > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """One process of a job, or what a Prometheus has of one GPU."""
+    """One process of a job, or what a Prometheus has about one GPU."""
 
     name: str
     node: str
     gpu: str
-    flow: Flow | None  # None: not known yet, or not any more
+    flow: Flow | None  # None: not known yet, or no longer known
     oldest_s: float | None  # age of the oldest operation in flight; None: none
     oldest: str  # what it is
-    beat_s: float | None  # since its last beat; None: it has none
+    beat_s: float | None  # time since its last beat; None: it does not beat
     drops: int | None
     troubles: tuple[Trouble, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job as far as the source sees it: on one node, or everywhere."""
+    """A job as the source sees it: on one node, or on all."""
 
     id: int
     cluster: str
     user: str
     partition: str
     nodes: int
-    alive: int  # processes that live and beat
-    expected: int  # those that live, and those that died without finalizing
+    alive: int  # processes that are alive and beat
+    expected: int  # processes that are alive, or died without finalizing
     flow: Flow | None
     oldest_s: float | None
     drops: int | None
     troubles: tuple[Trouble, ...]
-    ranks: tuple[Rank, ...]  # none where only the job was asked for
+    ranks: tuple[Rank, ...]  # empty if only the job was asked for
 
     @property
     def order(self) -> tuple[int, float, float, int]:
-        """What jobs are sorted by: the worst first, then those that wait most."""
+        """The sort key of jobs: the worst first, then those that wait most."""
         waiting = self.flow.waiting if self.flow else None
         return (*order_of(self.troubles), -(waiting or 0.0), self.id)
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """All of it at one time."""
+    """Everything at one time."""
 
     where: str
     unix_s: float
-    span_s: float | None  # what rates are over; None: there are none yet
+    span_s: float | None  # the time that rates are over; None: there are none yet
     jobs: tuple[Job, ...]
     unread: tuple[str, ...]  # what could not be read, and why
-    notes: tuple[str, ...]  # how to read it
+    notes: tuple[str, ...]  # how to read the view
 
 
 def natural(name: str) -> tuple[int | str, ...]:
-    """Return what names are sorted by: `rank 9` before `rank 10`."""
-    parts = re.split("([0-9]+)", name)  # words and numbers in turns
+    """Return the sort key of a name, which puts `rank 9` before `rank 10`."""
+    parts = re.split("([0-9]+)", name)  # texts and numbers alternate
     return tuple(int(part) if at % 2 else part for at, part in enumerate(parts))
 
 
 def order_of(troubles: Iterable[Trouble]) -> tuple[int, float]:
-    """Return what a thing with these troubles is sorted by."""
+    """Return the sort key of something with these troubles."""
     return min(((trouble.kind, -trouble.weight) for trouble in troubles), default=(Kind.NONE, 0.0))
 
 
 def gather(ranks: Iterable[Rank]) -> tuple[Trouble, ...]:
-    """Return the troubles of the ranks: of each kind the worst, and how many ranks have it."""
+    """Return of each kind of trouble the worst one of the ranks, and how many ranks have it."""
     found: dict[Kind, list[tuple[Trouble, Rank]]] = {}
     for rank in ranks:
         for trouble in rank.troubles:

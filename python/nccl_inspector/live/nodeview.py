@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The live view of this node: what its boxes say now, and have counted since the last look."""
+"""The live view of this node: the present values of its boxes, and changes since the last look."""
 
 import os
 from collections.abc import Sequence
@@ -34,10 +34,10 @@ _RATE_NOTE = "GB/s: mean bus bandwidth of a rank while in operations of the clas
 
 
 class NodeView:
-    """Looks at this node, each compared with the one before."""
+    """Looks at this node repeatedly; each look is compared with the one before."""
 
     def __init__(self, run_dir: Path, wanted: int | None) -> None:
-        """Look at nothing yet; `wanted`: at one job only."""
+        """Prepare only; `wanted`: look only at this job."""
         self._run_dir = run_dir
         self._wanted = wanted
         self._before: dict[Inode, Seen] = {}
@@ -83,8 +83,8 @@ class NodeView:
     def _silent_s(self, box: Seen) -> float | None:
         facts = box.process.facts
         if facts.silent in NEVER_MEASURED:
-            return None  # nothing beats in it
-        # The tick is not kept with a process; its Unix time is another at each beat, too.
+            return None  # no thread of it beats
+        # A process does not keep the tick, but its Unix time also changes with each beat.
         return self._beats.silent_s(box.inode, facts.beat_ns, facts.beat_ns, box.at)
 
     def _job(self, job: JobSeen) -> Job:
@@ -114,14 +114,14 @@ class _Sight:
 
     name: str
     box: Seen
-    silent_s: float | None  # since its last beat
-    delta: Process | None  # with what it has counted since the last look
-    span_s: float  # since then
+    silent_s: float | None  # time since its last beat
+    delta: Process | None  # the process with only its counts since the last look
+    span_s: float  # time since the last look
 
 
 @dataclass(frozen=True, slots=True)
 class _Rates:
-    """What the processes of a job did, by name."""
+    """The rates of a job's processes, by name."""
 
     flows: dict[str, Flow]
     late: dict[str, Late]

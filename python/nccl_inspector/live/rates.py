@@ -21,18 +21,21 @@ from nccl_inspector.model.process import (
 )
 
 _GROUP = ALGOS.index("GROUP")
-# What tells a communicator from another that has its place in the box.
+# Identifies a communicator even if another one has taken its place in the box.
 _CommId = tuple[int, int, int]
 _KeyId = tuple[_CommId, int, int, int, int]
 
 
 def comm_identity(comm: Comm) -> _CommId:
-    """Return what tells a communicator from another in the same place."""
+    """Return what identifies a communicator even if another one takes its place."""
     return comm.id, comm.rank, comm.created_ns
 
 
 def _by_identity(process: Process) -> dict[_KeyId, Key]:
-    """Without records of destroyed communicators: what one brings there is its whole life."""
+    """Return the keys by identity, without records of destroyed communicators.
+
+    When a communicator is folded into such a record, it adds the counts of its whole life.
+    """
     comms = {comm.index: comm for comm in process.comms}
     return {
         (comm_identity(comms[key.comm]), key.func, key.size_class, key.algo, key.proto): key
@@ -42,7 +45,7 @@ def _by_identity(process: Process) -> dict[_KeyId, Key]:
 
 
 def _less(key: Key, before: Key | None) -> Key | None:
-    """Return what was added to a key; None: nothing, or it counts anew."""
+    """Return what was added to a key; None: nothing, or its counts started again."""
     if before is None:
         return key
     ops, busy_ns = key.ops - before.ops, key.busy_ns - before.busy_ns
@@ -62,16 +65,16 @@ def _less(key: Key, before: Key | None) -> Key | None:
 
 
 def since(process: Process, before: Process) -> Process:
-    """Return the process with the keys that have counted since `before`, and by how much."""
+    """Return the process with only the keys that changed since `before`, as increases."""
     old = _by_identity(before)
     changed = (_less(key, old.get(name)) for name, key in _by_identity(process).items())
     return replace(process, keys=tuple(key for key in changed if key))
 
 
 def flow_of(delta: Process, span_s: float, waiting_s: float, waitable_s: float) -> Flow:
-    """Return the rates of a process; `delta` is of `since`.
+    """Return the rates of a process; `delta` comes from `since`.
 
-    What is in a group is there as Sends and Recvs too, so groups are left out.
+    Groups are left out, because their Sends and Recvs are also counted one by one.
     """
     comms = {comm.index: comm for comm in delta.comms}
     operations = 0
@@ -101,15 +104,15 @@ def _name(func: int, size_class: int, algo_proto: str) -> tuple[str, int, str]:
 
 
 def split_waiting(joined: Sequence[Communicator]) -> Mapping[str, tuple[float, float]]:
-    """Return of each process, by its name: seconds that it waited, of so many that could be.
+    """Return for each process, by name, the seconds it waited and the seconds that are comparable.
 
-    Only collectives in which all wait for all, of which at least two ranks are here: the
-    fastest of these has the transfer's time, the rest is waiting (diagnostics, 3.2).
+    Comparable are collectives in which all wait for all and at least two ranks are on this node.
+    The fastest of these ranks has the time of the transfer; what the others took longer is waiting.
     """
     found: dict[str, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
     for comm in joined:
         if not comm.id:
-            continue  # destroyed ones taken together: nobody can be compared
+            continue  # destroyed ones, summed: ranks cannot be compared
         times = {
             (one.func, one.size_class, one.algo_proto): one.time_ns
             for one in comm.figures

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines drawn in place on a terminal, by plain ANSI; afterwards it is as it was before."""
+"""Draw lines in place on a terminal with plain ANSI codes, and restore the terminal afterwards."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ from nccl_inspector.live.model import Kind
 from nccl_inspector.live.table import Line
 from nccl_inspector.system.wakeup import Wakeup
 
-_ENTER = "\x1b[?1049h\x1b[?25l\x1b[H\x1b[2J"  # the other screen, no cursor, empty
+_ENTER = "\x1b[?1049h\x1b[?25l\x1b[H\x1b[2J"  # alternate screen, no cursor, cleared
 _LEAVE = "\x1b[?25h\x1b[?1049l"
 _BOLD, _RED, _YELLOW, _PLAIN = "\x1b[1m", "\x1b[31m", "\x1b[33m", "\x1b[0m"
 _REVERSE = "\x1b[7m"  # of the job that Enter opens; also without colours
@@ -48,7 +48,7 @@ class Screen(Protocol):
 
 
 def can_redraw() -> bool:
-    """Tell whether stdout is a terminal that can go back to where it was."""
+    """Tell whether stdout is a terminal that can move its cursor."""
     return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
@@ -154,7 +154,7 @@ def watch(screen: Screen, interval_s: float) -> None:
 
 
 def print_once(lines: Sequence[Line]) -> None:
-    """Print the lines, in colour where stdout is a terminal."""
+    """Print the lines, in colour if stdout is a terminal."""
     colour = has_colour()
     for line in lines:
         sys.stdout.write(_painted(line, colour) + "\n")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A live view as text for a terminal of any width: plain ASCII, whatever users put into names."""
+"""A live view as text for a terminal of any width, in plain ASCII whatever names users choose."""
 
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -11,13 +11,13 @@ from nccl_inspector.model.table_columns import Column, cut, fit_columns, row_tex
 from nccl_inspector.system.printable import plain
 
 COLUMNS_MIN = 40
-_BESIDE_MIN = 40  # columns that are free beside the table, for what is wrong to stand there
+_BESIDE_MIN = 40  # columns needed beside the table to put troubles there
 _INDENT = "    "
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of the screen; `kind` of the trouble that it tells of, or of a title (None)."""
+    """A line of the screen; `kind` is that of its trouble, or None for a title."""
 
     text: str
     kind: Kind | None = Kind.NONE
@@ -48,7 +48,7 @@ _RANK = (
 
 
 def number(value: float | None) -> str:
-    """Return three digits that mean something, with k, M, G for more; `-` for what is not known."""
+    """Return three significant digits with k, M or G; `-` if it is not known."""
     if value is None:
         return "-"
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
@@ -68,7 +68,7 @@ def _digits(value: float) -> str:
 
 
 def age(seconds: float | None) -> str:
-    """Return `0.4s`, `75s`, `12m`, `3h`; `-` for none."""
+    """Return `0.4s`, `75s`, `12m` or `3h`; `-` for None."""
     if seconds is None:
         return "-"
     if seconds < 9.95:
@@ -115,7 +115,7 @@ def _beneath(trouble: Trouble, width: int) -> Iterator[Line]:
 
 
 def _table(columns: Sequence[Column], rows: Sequence[_Row], width: int) -> Iterator[Line]:
-    """Return title and rows; what is wrong stands beside a row where there is room, else below."""
+    """Yield title and rows; troubles are beside a row if there is room, else below it."""
     widths = fit_columns(columns, [row.cells for row in rows], width)
     own = sum(widths) + len(widths) - 1
     longest = max((len(t.words) for row in rows for t in row.troubles), default=0)

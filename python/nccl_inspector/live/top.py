@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `nccl-inspector top`: look, and show what was seen, once or again and again."""
+"""The command `nccl-inspector top`: look and show the result, once or repeatedly."""
 
 import json
 import shutil
@@ -17,11 +17,11 @@ from nccl_inspector.live.table import Line, render
 from nccl_inspector.model.table_columns import cut
 
 INTERVAL_S, PROMETHEUS_INTERVAL_S = 2.0, 10.0
-WIDE_COLUMNS = 200  # where nobody says how wide it is
+WIDE_COLUMNS = 200  # if the width is not known
 
 
 class Source(Protocol):
-    """What can be looked at again and again."""
+    """Something that can be looked at repeatedly."""
 
     def choose(self, job_id: int | None) -> None:
         """Look from now on at one job, or at all."""
@@ -32,7 +32,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the command was asked for."""
+    """The command's arguments."""
 
     job_id: int | None
     interval_s: float
@@ -41,7 +41,7 @@ class Wish:
 
 
 def _is_complete(view: View, source: Source) -> bool:
-    """Tell whether a view has its rates; boxes need two looks."""
+    """Tell whether a view has its rates; boxes need two looks for them."""
     return view.span_s is not None or not isinstance(source, NodeView)
 
 
@@ -102,7 +102,7 @@ def _keys(controls: Controls) -> str:
 
 
 def run_top(source: Source, wish: Wish) -> bool:
-    """Show what the jobs do; False: asked for one job, and it is not there.
+    """Show what the jobs do; return False if one job was asked for and does not exist.
 
     Raises:
         InspectorError: there is no run directory, or the Prometheus does not answer.

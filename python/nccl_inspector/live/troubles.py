@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with a process, by its box alone and by those of its peers on the node."""
+"""What is wrong with a process, from its box and from those of its peers on the node."""
 
 from collections.abc import Iterator, Sequence
 
@@ -23,7 +23,7 @@ from nccl_inspector.model.process import (
 
 
 def age_words(seconds: float) -> str:
-    """Return `12 s`, `5 min`, `3.0 h`."""
+    """Return `12 s`, `5 min` or `3.0 h`."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
@@ -36,23 +36,23 @@ def count_drops(process: Process) -> int:
 
 
 def oldest_of(process: Process) -> Operation | None:
-    """Return the oldest operation in flight."""
+    """Return the oldest operation in flight, or None."""
     return max(process.operations, key=lambda one: one.age_ns, default=None)
 
 
 def oldest_collective(process: Process) -> Operation | None:
-    """Return the oldest in flight that hangs when it is old: a Recv may be posted for hours."""
+    """Return the oldest collective in flight, or None; a Recv may be posted for hours."""
     collectives = (one for one in process.operations if one.peer < 0)
     return max(collectives, key=lambda one: one.age_ns, default=None)
 
 
 def age_s(operation: Operation, silent_s: float | None) -> float:
-    """Return the age now of an operation, known up to the last beat; 0: it is younger than that."""
+    """Return the present age of an operation in seconds; 0: younger than the last beat."""
     return operation.age_ns / 1e9 + (silent_s or 0.0) if operation.age_ns else 0.0
 
 
 def describe(operation: Operation, process: Process) -> str:
-    """Return `AllReduce of 1-2MB in tp`."""
+    """Return a text such as `AllReduce of 1-2MB in tp`."""
     comm = _comm_of(operation, process)
     where = (comm.name or f"0x{comm.id:x}") if comm else "an unknown communicator"
     label = size_label(size_class(operation.bytes))
@@ -65,7 +65,7 @@ def _comm_of(operation: Operation, process: Process) -> Comm | None:
 
 
 def absentees(comm: Comm, others: Sequence[tuple[str, Process]]) -> list[str]:
-    """Return who on this node has not called what a rank of `comm` waits in, by name."""
+    """Return the processes on this node that have not called what a rank of `comm` waits in."""
     found = []
     for name, process in others:
         for other in process.comms:
@@ -118,7 +118,8 @@ def troubles_of(
 ) -> tuple[Trouble, ...]:
     """Return what is wrong with a process, the worst first.
 
-    `silent_s`: since its last beat, None when it has none; `others`: the job's processes here.
+    `silent_s`: time since its last beat, None if it does not beat. `others`: the job's processes on
+    this node.
     """
     found: list[Trouble] = []
     if process.facts.state == KILLED:
@@ -137,7 +138,10 @@ def troubles_of(
 
 
 def states(processes: Sequence[tuple[Process, float | None]]) -> tuple[int, int]:
-    """Return how many live and beat, and how many should; each with the time since its beat."""
+    """Return how many processes are alive and beat, and how many should be.
+
+    Each process comes with the seconds since its last beat.
+    """
     lost = sum(process.facts.state == KILLED for process, _ in processes)
     stopped = sum(
         process.facts.state != KILLED and (silent_s or 0.0) > STOPPED_S

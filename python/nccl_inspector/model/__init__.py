@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What everybody talks about: processes and their operations, the report card, and words."""
+"""Data that all rooms share: processes and operations, the report card, findings, words."""

@@ -5,10 +5,11 @@ UNITS = ("B", "KB", "MB", "GB", "TB", "PB", "EB")
 
 
 def bus_factor(func: str, nranks: int) -> float:
-    """Return the bus bytes for one message byte as the caller counts it; 0: not defined.
+    """Return the bytes on the bus for one byte of the message; 0: not defined.
 
-    For AllGather and ReduceScatter the caller counts one rank's share. The rate of AlltoAll, Gather
-    and Scatter is already that of the bytes to others (plugin/groups.h).
+    The message is what the caller passes: for AllGather and ReduceScatter, one rank's share. For
+    AlltoAll, Gather and Scatter the factor is 1, because their rate already counts only the bytes
+    that go to other ranks (plugin/groups.h).
     """
     if nranks < 2:
         return 0.0
@@ -26,7 +27,7 @@ def bus_factor(func: str, nranks: int) -> float:
 
 
 def size_class(size_bytes: int) -> int:
-    """Return floor(log2(bytes)), 0 for nothing."""
+    """Return floor(log2(bytes)), and 0 for no bytes."""
     return max(size_bytes.bit_length() - 1, 0)
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The report card as data. Its fields are the keys of `report --json` (render/json.py).
 
-Times are Unix seconds, durations `_ns` or `_s`, bandwidths `_gbs` are GB/s of 1e9 bytes, shares
-and deltas are fractions of one. None: not known, or not defined; never a made-up number.
+Times are Unix seconds, durations `_ns` or `_s`, bandwidths `_gbs` are GB/s of 1e9 bytes, shares and
+deltas are fractions of one. None means not known or not defined; no number is made up.
 """
 
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ CAUSES = NETWORK, NVLINK, STRAGGLER, OUTSIDE, COMMUNICATION, OTHER, UNKNOWN
 
 
 class Severity(StrEnum):
-    """How bad a finding is, the least first."""
+    """How bad a finding is, from the least to the worst."""
 
     INFO = "I"
     WARNING = "W"
@@ -37,20 +37,20 @@ INFO: Final = Severity.INFO
 WARNING: Final = Severity.WARNING
 CRITICAL: Final = Severity.CRITICAL
 SEVERITIES = tuple(Severity)
-# Which finding it is. Only model/rules.py makes one, so that each has its entry there.
+# The id of a kind of finding. Only model/rules.py makes ids, so that each has its entry there.
 RuleId = NewType("RuleId", str)
 
-# high: two independent sources agree; medium: one that is strong; low: inference.
+# high: two independent sources agree; medium: one strong source; low: inference.
 HIGH, MEDIUM, LOW = "high", "medium", "low"
 CONFIDENCES = HIGH, MEDIUM, LOW
 
-# What became of an operation that never ended. DIVERGENT: some never called it. BLOCKED: some
-# called it and are elsewhere, or wait in another communicator. TRANSPORT: all are in it.
+# Why an operation never ended. DIVERGENT: some ranks never called it. BLOCKED: the missing ranks
+# called it but did not start it, or wait in another communicator. TRANSPORT: all ranks are in it.
 DIVERGENT, MISMATCHED, BLOCKED, TRANSPORT = "divergent", "mismatched", "blocked", "transport"
 DEAD, NOT_MEASURED, DEADLOCK = "dead", "dead or not measured", "deadlock"
 HANG_VERDICTS = DIVERGENT, MISMATCHED, BLOCKED, NETWORK, TRANSPORT, DEAD, NOT_MEASURED, DEADLOCK
 
-# What operations of a communicator go over.
+# Transport classes: what carries the operations of a communicator.
 CLASSES = "nvlink", "host", "net", "mixed", "unknown"
 
 EXIT_HEALTHY, EXIT_WARNING, EXIT_CRITICAL, EXIT_NO_DATA = 0, 1, 2, 3
@@ -58,7 +58,7 @@ EXIT_HEALTHY, EXIT_WARNING, EXIT_CRITICAL, EXIT_NO_DATA = 0, 1, 2, 3
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """From when to when."""
+    """A period of time."""
 
     start_s: float
     end_s: float
@@ -66,9 +66,10 @@ class Period:
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """Who or what a finding is about; `kind`: rank, node, gpu, port, pair, communicator, job.
+    """The rank, device or other thing that a finding is about.
 
-    Kind and name say which it is. The other fields say where to find it, as far as that is known.
+    `kind` is one of rank, node, gpu, port, pair, communicator, job. `kind` and `name` identify it;
+    the other fields say where to find it, as far as that is known.
     """
 
     kind: str
@@ -84,7 +85,7 @@ class Entity:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A figure that a finding stands on.
+    """A figure that supports a finding.
 
     `source`: boxes, counters, throughput, slurm, baseline, prometheus or json. `reference` is what
     the value is compared with, in the same unit.
@@ -95,36 +96,36 @@ class Evidence:
     value: float
     unit: str
     reference: float | None = None
-    count: int | None = None  # of what the value was taken from
+    count: int | None = None  # how many things (as `metric` says) `value` comes from
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that the reader should know, with who, since when, why, and what to do.
+    """What happened, to whom, since when, why, and what to do.
 
-    `cost_s` is wall time of the job, `cost_share` that of all its time. `victims` are those that
-    only waited for the entities, who are the cause.
+    `cost_s` is the job's wall time that it cost, `cost_share` the share of all the job's time.
+    `entities` are the cause; `victims` are those that only waited for them.
     """
 
-    rule: RuleId  # of model/rules.py; in a card of another release it may be one that is not
+    rule: RuleId  # of model/rules.py; a card of another release may have an unknown one
     severity: Severity
     confidence: str
-    title: str  # a line: what and who
-    detail: str  # the figures in words
+    title: str  # one line: what and who
+    detail: str  # the figures as text
     period: Period | None = None
     entities: tuple[Entity, ...] = ()
     evidence: tuple[Evidence, ...] = ()
     actions: tuple[str, ...] = ()
     cost_s: float | None = None
     cost_share: float | None = None
-    cause: str = ""  # of CAUSES; empty: the rule says it
+    cause: str = ""  # of CAUSES; empty: the rule implies it
     victims: tuple[Entity, ...] = ()
-    next: str = ""  # one command to run next
+    next: str = ""  # the command to run next
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The one answer. `cost_s`: what it cost the job in wall time, `cost_share` of that time."""
+    """The overall verdict; `cost_s` is lost wall time of the job, `cost_share` its share."""
 
     status: str
     cause: str  # of CAUSES; empty when healthy or without data
@@ -137,7 +138,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """A component of a heterogeneous job; the nodes that have no summary are among its own."""
+    """A component of a heterogeneous job; `nodes_missing` are its nodes that have no summary."""
 
     job_id: int
     nodelist: str
@@ -146,9 +147,9 @@ class Component:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What Slurm and the hooks say of the job; texts are empty and numbers None where they do not.
+    """What Slurm and the hooks say about the job; unknown texts are empty and unknown numbers None.
 
-    `attempts` are those with summaries, `restart` the one that is shown.
+    `attempts` are the restarts that have summaries; `restart` is the one that is shown.
     """
 
     job_id: int
@@ -171,15 +172,15 @@ class Job:
     submit_line: str = ""
     switches_asked: str = ""  # `1@10:00`: --switches
     segment_asked: int | None = None  # --segment
-    switches_used: tuple[str, ...] = ()  # leaf switches or blocks of its nodes
+    switches_used: tuple[str, ...] = ()  # leaf switches or blocks that its nodes are in
     components: tuple[Component, ...] = ()  # those of het_components
     uid: int | None = None
-    script: str = ""  # fingerprint of what was submitted: alike for the same script
-    by_slurm: bool = True  # else job_id is a process id of `nccl-inspector run`; 0: not known
+    script: str = ""  # fingerprint of user and submit line: equal for the same script
+    by_slurm: bool = True  # False: job_id is the process id of `nccl-inspector run`; 0: not known
 
     @property
     def wall_s(self) -> float | None:
-        """How long it ran; None: it is not known."""
+        """How long the job ran, in seconds; None: not known."""
         if self.start_s is None or self.end_s is None:
             return None
         return self.end_s - self.start_s
@@ -187,18 +188,18 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What it ran with."""
+    """The software and hardware that the job ran with."""
 
     nccl: tuple[str, ...] = ()  # versions, as `2.30.7`
     plugin_versions: tuple[str, ...] = ()
     gpu_models: tuple[str, ...] = ()
     gpus: int = 0
-    ports: tuple[str, ...] = ()  # kinds of network ports with their number, as `8 x 400 Gb/s IB`
+    ports: tuple[str, ...] = ()  # kinds of network ports with their count, as `8 x 400 Gb/s IB`
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A source and whether it was there: present, partial, absent; `detail` in words."""
+    """A source of data; `state` is present, partial or absent, `detail` says more as text."""
 
     source: str
     state: str
@@ -207,7 +208,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Something that was not measured, or otherwise, and of whom; `kind`: process or node."""
+    """Something that was not measured, or not as usual; `kind` of `names`: process or node."""
 
     words: str
     kind: str
@@ -216,24 +217,24 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class DataQuality:
-    """What the card rests on, and what it lacks."""
+    """Which data the card is made from, and what is missing."""
 
     ranks_expected: int | None
     ranks_seen: int
     nodes_missing: tuple[str, ...]
-    killed: tuple[str, ...]  # processes that died without finalizing, in words
+    killed: tuple[str, ...]  # processes that died without finalizing, as text
     dropped: dict[str, int]  # events that were not measured, by reason
     refused: dict[str, int]  # records that could not be read, by reason
     timing: str  # gpu, cpu, mixed or none
     inputs: tuple[Input, ...]
-    missing: tuple[str, ...]  # what else is missing or odd, in words
+    missing: tuple[str, ...]  # what else is missing or invalid, as text
     gaps: tuple[Gap, ...] = ()
-    counters_nodes: int | None = None  # whose links and GPUs were sampled; None: not known
+    counters_nodes: int | None = None  # nodes whose links and GPUs were sampled; None: not known
 
 
 @dataclass(frozen=True, slots=True)
 class Communicator:
-    """A communicator as all its ranks together saw it; `transport` of CLASSES."""
+    """A communicator, from the data of all its ranks; `transport` is one of CLASSES."""
 
     id: str  # hexadecimal, `0x5e1f`
     name: str
@@ -247,32 +248,33 @@ class Communicator:
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """One kind of operation of one communicator, over its ranks."""
+    """One kind of operation of one communicator, over all its ranks."""
 
     communicator: str  # its id
     func: str
     size_class: int  # floor(log2(bytes))
     algo_proto: str
     count: int  # of the busiest rank
-    time_ns: float  # T, without waiting; of Send and Recv where nothing tells it the median
+    time_ns: float  # T, the time without waiting; of Sends and Recvs without T, the median
     bus_gbs: float | None
     waiting_share: float | None
-    waiting_included: bool = False  # the time is not T: nothing told the ranks' times apart
+    waiting_included: bool = False  # `time_ns` is not T: the ranks' times could not be told apart
     expected_gbs: float | None = None
     expected_source: str = ""
     baseline_delta: float | None = None
     notes: tuple[str, ...] = ()
-    waited_for: str = ""  # the process, in words; empty: nobody stands out
+    waited_for: str = ""  # the process, as text; empty: no process stands out
     waited_for_node: str = ""
     time_error_ns: float | None = None  # standard error of `time_ns`
 
 
 @dataclass(frozen=True, slots=True)
 class Transport:
-    """One transport class, of the busiest rank.
+    """One transport class; the times are those of its busiest rank.
 
-    `busy_s` is summed over its operations, which overlap where it has several streams.
-    `wall_share` is of the job's time, so at most 1; where operations overlap it is an upper bound.
+    `busy_s` is the sum over its operations, which overlap if the rank uses several streams.
+    `wall_share` is a share of the job's time and at most 1; if operations overlap, it is an upper
+    bound.
     """
 
     transport: str
@@ -285,7 +287,7 @@ class Transport:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A line of the time line: the bus bandwidth by T in each window, None where there is none."""
+    """One line of the time line: the bus bandwidth by T in each window, None without operations."""
 
     transport: str
     communicator: str
@@ -297,11 +299,12 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Degradation:
-    """A time in which something was slow. `depth` is negative: -0.28 of the baseline.
+    """A period in which something was slow.
 
-    `kind`: transport, straggler or both. The bandwidths of a straggler's are those that the typical
-    rank felt, waiting included. Cost: wall time of the process that lost most, at most: what the
-    application hid behind computing is in it.
+    `depth` is the change from the baseline: -0.28 is 28 % less. `kind`: transport, straggler or
+    both. For a straggler, the bandwidths are those of the typical rank, waiting included. `cost_s`
+    is an upper bound: the wall time that the most affected process lost, including what the
+    application hid behind computing.
     """
 
     period: Period
@@ -321,7 +324,7 @@ class Degradation:
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """The job's own figure of progress over the same windows."""
+    """The throughput that the job itself reported, in the same windows."""
 
     unit: str
     source: str  # stdout, mark
@@ -330,7 +333,7 @@ class Throughput:
 
 @dataclass(frozen=True, slots=True)
 class TimeLine:
-    """Windows of one length; `too_short`: fewer than the detector needs."""
+    """Windows of one length; `too_short`: there are fewer than the detector needs."""
 
     window_s: int = 0
     start_s: int = 0
@@ -343,9 +346,9 @@ class TimeLine:
 
 @dataclass(frozen=True, slots=True)
 class Straggler:
-    """A process that its peers waited for. `kind`: host, gpu or unknown."""
+    """A process that its peers waited for; `kind` is host, gpu or unknown."""
 
-    rank: str  # in words, as `rank 17`
+    rank: str  # as text: `rank 17`
     node: str
     gpu: str
     late_ns: float  # median
@@ -354,21 +357,21 @@ class Straggler:
     waited_ns: float  # by all peers together
     kind: str
     communicators: tuple[str, ...]  # ids in which it is named
-    flagged: bool  # by all the rules; else only the slowest
+    flagged: bool  # True: it meets all rules; False: it is only the slowest
     member_of: int = 0  # communicators that it is in and that have figures; 0: not known
     confidence: str = LOW  # of CONFIDENCES
-    windows: int = 0  # with enough operations; 0: no time line told when
+    windows: int = 0  # with enough operations; 0: there was no time line
     period: Period | None = None  # from the first window in which it was late to the last
-    queued_ns: float | None = None  # its mean wait in its GPU's queue, if that tells a kind
-    peers_queued_ns: float | None = None  # that of its peers
-    queue_looks: int = 0  # on how many looks that stands
+    queued_ns: float | None = None  # its mean wait in its GPU's queue, if that decides `kind`
+    peers_queued_ns: float | None = None  # the same of its peers
+    queue_looks: int = 0  # looks at the queue that these means come from
 
 
 @dataclass(frozen=True, slots=True)
 class LastCall:
     """The last operation that a process called, or the one that it is in.
 
-    `since_s`: it called nothing after that, Unix time. `func` is empty where it is not known.
+    `since_s` is Unix time: the process called nothing after it. `func` is empty if it is not known.
     """
 
     process: str
@@ -380,7 +383,10 @@ class LastCall:
 
 @dataclass(frozen=True, slots=True)
 class Hang:
-    """An operation that some wait for and others never came to. Names are of processes."""
+    """An operation in which some processes wait and which others never joined.
+
+    The tuples of texts are names of processes.
+    """
 
     communicator: str
     op_index: int
@@ -393,15 +399,15 @@ class Hang:
     mismatched: tuple[str, ...] = ()
     not_started: tuple[str, ...] = ()
     dead: tuple[str, ...] = ()  # gone, stopped, or without a sign of life
-    roots: tuple[str, ...] = ()  # over all communicators; none: not known
-    not_measured: tuple[str, ...] = ()  # of which it is not known whether they called it
-    confirmed: bool = True  # else only suspected: it might have ended, had the job gone on
+    roots: tuple[str, ...] = ()  # who holds up all others, over all communicators; empty: not known
+    not_measured: tuple[str, ...] = ()  # not known whether these called it
+    confirmed: bool = True  # False: it might have ended, had the job gone on
     last: tuple[LastCall, ...] = ()  # of the roots
 
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """What a link or a GPU counted while the job ran, where it means something."""
+    """What a link or a GPU counted while the job ran, if that is noteworthy."""
 
     node: str
     device: str
@@ -415,7 +421,7 @@ class Counter:
 
 @dataclass(frozen=True, slots=True)
 class BaselineMetric:
-    """A figure of this job beside those of similar ones."""
+    """A figure of this job compared with that of similar jobs."""
 
     name: str
     value: float
@@ -427,9 +433,10 @@ class BaselineMetric:
 
 @dataclass(frozen=True, slots=True)
 class OthersMetric:
-    """A figure of this job beside other users' jobs: information, never part of a verdict.
+    """A figure of this job compared with other users' jobs; it never changes a verdict.
 
-    `median` is that of the users' own medians: each user counts once, however many jobs they ran.
+    `median` is the median of the users' own medians: each user counts once, however many jobs they
+    ran.
     """
 
     name: str
@@ -442,7 +449,7 @@ class OthersMetric:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """Similar jobs of the same user; `differs`: fields of the key that were allowed to differ.
+    """Similar jobs of the same user; `differs` are fields of the key that were allowed to differ.
 
     `others`: similar jobs of at least five other users, as information.
     """
@@ -457,7 +464,7 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """Everything."""
+    """The whole report."""
 
     job: Job
     verdict: Verdict
@@ -474,7 +481,7 @@ class Card:
     baseline: Baseline | None = None
     heat: tuple[
         tuple[str, tuple[float | None, ...]], ...
-    ] = ()  # process in words, lateness ns per window
+    ] = ()  # process as text, lateness in ns per window
     network: Network | None = None  # None: no network detail was taken
     hosts: HostTimes | None = None  # None: the host's time in NCCL was not measured
     labels: Labels | None = None  # None: NCCL told no tag, symmetric kernel or root

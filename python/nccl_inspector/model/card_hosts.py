@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The part of a card that the host's time in NCCL gives (setting `host_time`)."""
+"""The part of a card about the host's time in NCCL (setting `host_time`)."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class HostTime:
-    """What a process's threads took for calls of NCCL, and for launches of its kernels.
+    """How long a process's threads were in calls of NCCL, and in launches of its kernels.
 
-    A call is from the begin of ncclGroupEnd, or of a call outside any group, until it returns: with
-    the launch, and with whatever blocks it.
+    A call lasts from the start of ncclGroupEnd, or of a call outside any group, until it returns.
+    That includes the launch and anything that blocks the call.
     """
 
     process: str
@@ -23,14 +23,14 @@ class HostTime:
 
     @property
     def mean_s(self) -> float:
-        """Return how long a call took on average."""
+        """The average length of a call; 0 without calls."""
         return self.call_s / self.calls if self.calls else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class HostTimes:
-    """Those whose calls take longest on average, of so many processes that were measured."""
+    """`processes`: those with the longest average call, of `measured` processes in all."""
 
     processes: tuple[HostTime, ...]
     measured: int
-    usual_call_s: float  # the average of the process in the middle
+    usual_call_s: float  # the median of the processes' averages

@@ -8,9 +8,9 @@ from nccl_inspector.errors import InspectorError
 
 NODES_MAX = 65536
 _TEXT_MAX = 1 << 20
-_NAME_MAX = 255  # as in agent/manifest.py: many long names would fill the memory
+_NAME_MAX = 255  # as in agent/manifest.py; bounds the memory
 _NUMBERED = re.compile(r"(.*[^0-9\n])?([0-9]+)([^0-9]*)")
-_DIGITS_MAX = 18  # of a number that counts up; what is before them belongs to the name
+_DIGITS_MAX = 18  # of a node's number; digits before these belong to the name
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 
 
@@ -56,10 +56,10 @@ def _expand(piece: str) -> list[str]:
 
 
 def expand(nodelist: str) -> list[str]:
-    """Return the nodes in order; none for an empty list.
+    """Return the node names in order; an empty list for an empty text.
 
     Raises:
-        InspectorError: not a node list, or one of more than NODES_MAX nodes.
+        InspectorError: not a node list, or more than NODES_MAX nodes.
     """
     if len(nodelist) > _TEXT_MAX:
         raise InspectorError("node list: too long")
@@ -83,7 +83,7 @@ def _range(first: str, last: str) -> str:
 
 
 def _ranges(numbers: Iterable[str]) -> str:
-    """Return `1-4,07`; only numbers that `_numbers` would give back the same are in one range."""
+    """Return `1-4,07`; a range holds only numbers that `_numbers` expands to the same texts."""
     runs: list[list[str]] = []
     for text in sorted(numbers, key=lambda one: (int(one), len(one))):
         if runs and _follows(text, runs[-1][0], runs[-1][-1]):
@@ -94,7 +94,7 @@ def _ranges(numbers: Iterable[str]) -> str:
 
 
 def _parts(node: str) -> tuple[str, str, str]:
-    """Return what is before its last number, the number, and what is behind."""
+    """Return the text before the node's last number, the number, and the text after it."""
     match = _NUMBERED.fullmatch(node)
     if not match:
         return node, "", ""
@@ -103,7 +103,7 @@ def _parts(node: str) -> tuple[str, str, str]:
 
 
 def compress(nodes: Iterable[str]) -> str:
-    """Return a node list of these names, each once; names count up by their last number."""
+    """Return a node list of these names, each once; ranges are of a name's last number."""
     return _text(map(_parts, nodes))
 
 
@@ -129,11 +129,11 @@ def _natural(parts: tuple[str, str, str]) -> tuple[str, str, int, int]:
 
 
 def _fitting(names: Iterable[tuple[str, str, str]], chars: int) -> int:
-    """Return how many names, from the first on, have a node list of so many characters.
+    """Return how many of the names, from the first on, fit into a node list of `chars` characters.
 
-    `names`: their parts, in natural order; each makes the list longer.
+    `names` are parts (`_parts`) in natural order; each name makes the list longer.
     """
-    size = fitting = before = numbers = closed = 0  # closed: of the ranges before the last one
+    size = fitting = before = numbers = closed = 0  # closed: length of all ranges but the last
     first = last = ""
     group: tuple[str, str, bool] | None = None
     for prefix, number, suffix in names:
@@ -156,7 +156,7 @@ def _fitting(names: Iterable[tuple[str, str, str]], chars: int) -> int:
 
 
 def compress_within(nodes: Iterable[str], chars: int) -> tuple[str, int]:
-    """Return a node list of the first names that fit, and how many names are left out."""
+    """Return a node list of the first names that fit into `chars`, and how many are left out."""
     parts = sorted(map(_parts, set(nodes)), key=_natural)
     fitting = _fitting(parts, chars)
     return _text(parts[:fitting]), len(parts) - fitting

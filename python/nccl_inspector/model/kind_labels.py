@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Communicators and kinds of operation as the labels of our series, or of NVIDIA's, tell them."""
+"""Communicators and kinds of operation, from the labels of our series or of NVIDIA's."""
 
 import re
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from nccl_inspector.system.printable import visible
 
 TEXT_CHARS_MAX = 256
 SIZE_CLASS_MAX = 63
-# A number of ranks or nodes, in text and as such.
+# A number of ranks or nodes: as text, and as a number.
 _WHOLE = re.compile("[0-9]{1,9}")
 WHOLE_MAX = 10**9 - 1
 _SIZE = re.compile(rf"([0-9]{{1,9}})-[0-9]{{1,9}}({'|'.join(UNITS)})")
@@ -19,9 +19,9 @@ NET, MIXED, UNKNOWN = "net", "mixed", "unknown"
 
 
 def transport_by_shape(nranks: int, nnodes: int) -> str:
-    """Return what a communicator goes over, as far as so many ranks on so many nodes tell.
+    """Return the transport class, as far as the number of ranks and of nodes decides it.
 
-    The ranks of one node may use NVLink or not: only what is known of its GPUs tells
+    Ranks on one node may or may not use NVLink; that depends on their GPUs
     (analysis/transport/classes.py).
     """
     if not nranks or nnodes <= 1:
@@ -31,7 +31,7 @@ def transport_by_shape(nranks: int, nnodes: int) -> str:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Comm:
-    """A communicator by its labels; `id` is empty where NVIDIA's plugin measured."""
+    """A communicator by its labels; `id` is empty if NVIDIA's plugin measured."""
 
     id: str
     name: str
@@ -40,12 +40,12 @@ class Comm:
 
     @property
     def shown(self) -> str:
-        """What stands for it in the card."""
+        """The communicator's name in the card."""
         return self.id or f"{self.name or 'unknown'} ({self.nranks} ranks, {self.nnodes} nodes)"
 
     @property
     def transport(self) -> str:
-        """What it goes over, as far as its shape tells."""
+        """The transport class, as far as the shape decides it."""
         return transport_by_shape(self.nranks, self.nnodes)
 
 
@@ -60,7 +60,7 @@ class Kind:
 
 
 def size_class_of(label: str) -> int | None:
-    """Return the class of the label `message_size`, ours or NVIDIA's; None: it is none."""
+    """Return the class of a label `message_size`, ours or NVIDIA's; None: the label is invalid."""
     match = _SIZE.fullmatch(label)
     if not match:
         return None
@@ -69,7 +69,7 @@ def size_class_of(label: str) -> int | None:
 
 
 def comm_of(labels: Mapping[str, str]) -> Comm | None:
-    """Return the communicator, None where the labels are not ours or NVIDIA's."""
+    """Return the communicator; None: the labels are neither ours nor NVIDIA's."""
     sizes = labels.get("nranks", ""), labels.get("n_nodes", "")
     if not all(map(_WHOLE.fullmatch, sizes)):
         return None
@@ -78,7 +78,7 @@ def comm_of(labels: Mapping[str, str]) -> Comm | None:
 
 
 def kind_of(labels: Mapping[str, str], func_label: str) -> Kind | None:
-    """Return the kind, None where the labels are not ours or NVIDIA's."""
+    """Return the kind; None: the labels are neither ours nor NVIDIA's."""
     comm, size = comm_of(labels), size_class_of(labels.get("message_size", ""))
     func = visible(labels.get(func_label, ""))[:TEXT_CHARS_MAX]
     if comm is None or size is None or not func:

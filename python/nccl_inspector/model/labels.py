@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations of a process by what NCCL says of them besides their kind, as its box tells it."""
+"""Operations of a process by tag, symmetric kernel or root, from its box."""
 
 from dataclasses import dataclass
 
@@ -13,18 +13,19 @@ OTHERS = -1
 class Label:
     """Operations with one tag of the application, of one symmetric kernel, or with one root.
 
-    NCCL tells tags and kernels from 2.31 on, and no more than the call of a Broadcast from 2.29
-    on. Parts of a group of Sends and Recvs count each; their times overlap, and are left out.
+    NCCL tells tags and kernels from 2.31 on; of a Broadcast it tells only the call from 2.29 on.
+    The parts of a group of Sends and Recvs count one by one, but without times, because these
+    overlap.
     """
 
     kind: int  # index of LABEL_KINDS
-    comm: int  # of a root: Comm.index; else ALL_COMMS
-    func: int  # of a root: index of FUNCS; else 0
-    value: int  # tag or root; OTHERS: of all for which there was no place
-    text: str  # of a kernel
+    comm: int  # for a root: Comm.index; else ALL_COMMS
+    func: int  # for a root: index of FUNCS; else 0
+    value: int  # tag or root; OTHERS: all that did not fit
+    text: str  # for a kernel: its name
     ops: int
     bytes: int
     timed_ops: int  # those with a time
-    busy_ns: int  # theirs
-    first_ns: int  # Unix time, to about a second
+    busy_ns: int  # of `timed_ops`
+    first_ns: int  # Unix time, exact to about a second
     last_ns: int

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is known of one process: read from its box, carried by a node summary, judged by the report.
 
-Tuples of words are indexed by the numbers of plugin/box.h. Of what a large job has hundreds of
-thousands there are named tuples: they are made in a third of the time of a frozen dataclass.
+Tuples of words are indexed by the numbers of plugin/box.h. Types of which a large job has hundreds
+of thousands of values are named tuples, which are made in a third of the time of a frozen
+dataclass.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +18,7 @@ from nccl_inspector.model.network import Net
 if TYPE_CHECKING:
     from nccl_inspector.summary.sample_columns import (
         SampleColumns,
-    )  # of numpy, which no agent imports
+    )  # needs numpy, which the agent must not import
 
 FUNCS = (
     "Unknown", "AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce",
@@ -39,10 +40,10 @@ DROP_REASONS = (
     "no_group",
     "json",
 )
-# Reasons that leave nothing unmeasured: what they count is only not in every table.
+# Dropped for these reasons, an operation is measured; it is only missing from some tables.
 DROPS_IN_PART = frozenset({"no_peer", "no_group", "json"})
 P2P = frozenset({"Send", "Recv", "SendRecv"})
-OPERATIONS_MAX = 64  # in flight, that are kept of a process
+OPERATIONS_MAX = 64  # in flight, kept for one process
 
 COMM_LIVE, COMM_DESTROYED, COMM_FOLDED = 1, 2, 3
 
@@ -50,25 +51,26 @@ NS_PER_S = 10**9
 
 # Bits of a sample's flags: a group of Sends and Recvs as one operation; timed by the CPU's clock.
 SAMPLE_GROUP, SAMPLE_CPU_TIMED = 1, 2
-# The peer of a sample: a collective or a group has none; one whose rank the record could not hold.
+# The peer of a sample. PEER_NONE: a collective or a group has none. PEER_BEYOND: the record cannot
+# hold a rank that large.
 PEER_NONE, PEER_BEYOND = -1, 65534
 
-# How a process ended, or that it has not.
+# How a process ended; RUNNING: it has not ended.
 RUNNING, FINALIZED, EXITED, KILLED = "running", "finalized", "exited", "killed"
 
-# Whose clock timed the operations of a process: nobody's, then they were counted only.
+# Whose clock timed the operations of a process; UNTIMED: they were only counted.
 TIMINGS = UNTIMED, GPU_TIMED, CPU_TIMED = "none", "gpu", "cpu"
 
-# Why nothing was measured at the end: it was; the kill switch; the site's list of NCCL versions;
-# AMD's library.
+# Why nothing was measured at the end; MEASURING: it was measured. DISABLED: the kill switch.
+# DENIED: the site's list of NCCL versions. RCCL: AMD's library.
 SILENCES = MEASURING, DISABLED, DENIED, RCCL = "", "disabled", "denied", "rccl"
-# From its first communicator to its end.
+# These reasons hold from the process's first communicator to its end.
 NEVER_MEASURED = frozenset({DENIED, RCCL})
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A physical GPU that the process used; `minor` is -1 and texts are empty where not known."""
+    """A physical GPU that the process used; unknown texts are empty, an unknown `minor` is -1."""
 
     uuid: str
     pci_bus_id: str
@@ -98,43 +100,44 @@ class Comm:
     last_progress_ns: int  # Unix time of the latest completion, 0 before the first
     folded: int
     name: str
-    looks: int = 0  # how often the plugin looked how many operations were queued
-    # Of some collectives (box/channels.py) how many they were, their time, and a bit for each of
-    # their channels; which of these end late, and how much later than the middle one, summed.
+    looks: int = 0  # how often the plugin looked at the number of queued operations
+    # Of the collectives whose channels were looked at (box/channels.py): their number, their time,
+    # a bit for each of their channels, a bit for each channel that ends late, and how much later
+    # than the middle channel these end, summed.
     looked_ops: int = 0
     looked_ns: int = 0
     channels: int = 0
     late_channels: int = 0
     late_ns: int = 0
-    # From this index on NCCL gives operations the times of other ones (mixed_clocks.py).
+    # From this operation's index on, NCCL gives operations the times of others (mixed_clocks.py).
     mixed_since: int = 0  # 0: none
     mixed_why: int = 0
 
 
 class Histogram(NamedTuple):
-    """Times by bucket (analysis/histogram.py). In columns: a job has millions of them."""
+    """Counts of times by bucket (analysis/histogram.py), in columns: a job has millions of them."""
 
-    buckets: tuple[int, ...] = ()  # rising
-    counts: tuple[int, ...] = ()  # none is 0
+    buckets: tuple[int, ...] = ()  # ascending
+    counts: tuple[int, ...] = ()  # all above 0
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[int, int]]) -> Self:
-        """Return that of (bucket, count) pairs in any order, each bucket once."""
+        """Return the histogram of (bucket, count) pairs in any order; each bucket is there once."""
         found = sorted(pairs)
         return cls(tuple(bucket for bucket, _ in found), tuple(count for _, count in found))
 
     def pairs(self) -> Iterator[tuple[int, int]]:
-        """Give (bucket, count), rising."""
+        """Yield (bucket, count), by ascending bucket."""
         return zip(self.buckets, self.counts, strict=True)
 
     def __bool__(self) -> bool:
-        """Whether it has any time."""
+        """Tell whether it has any times."""
         return bool(self.counts)
 
 
 @cache
 def _algo_proto(algo: int, proto: int) -> str:
-    alone = not proto and ALGOS[algo] in ("GROUP", "CE")  # they have no protocol
+    alone = not proto and ALGOS[algo] in ("GROUP", "CE")  # these have no protocol
     return ALGOS[algo] if alone else f"{ALGOS[algo]}_{PROTOS[proto]}"
 
 
@@ -154,13 +157,13 @@ class Key(NamedTuple):
     log2_rate_q20: int
     first_index: int
     last_index: int
-    untimed_ops: int  # without a time, not among `ops` and `bytes`
+    untimed_ops: int  # without a time, not in `ops` and `bytes`
     untimed_bytes: int
-    phased_ops: int  # of `ops`, those that told how long they waited for their peers
-    wait_ns: int  # that time, summed
+    phased_ops: int  # those of `ops` that told how long they waited for their peers
+    wait_ns: int  # sum of that waiting
     histogram: Histogram
-    queued_ns: int = 0  # about what `ops` waited in the GPU's queue, summed (Comm.looks)
-    queued_looks: int = 0  # that found any of them there
+    queued_ns: int = 0  # estimated wait of `ops` in the GPU's queue, summed (Comm.looks)
+    queued_looks: int = 0  # looks that found at least one of them queued
 
     @property
     def algo_proto(self) -> str:
@@ -182,35 +185,35 @@ class Peer:
     best_rate_q20: int  # the highest of them
 
     def has_possible_rate(self) -> bool:
-        """Tell whether sizes and times of 64 bits can give this sum, and there are any."""
+        """Tell whether there are operations and 64-bit sizes and times can give this sum."""
         return self.ops > 0 and abs(self.log2_rate_q20) <= self.ops * (64 << 20)
 
 
 class Window(NamedTuple):
-    """What ended in one window of a time line."""
+    """The operations that ended in one window of a time line."""
 
     start_s: int  # Unix time, a multiple of Line.window_s
-    late_ms: int  # operations that ended up to so much after its end are in it too
+    late_ms: int  # operations that ended up to this much after it are in it too
     ops: int
     bytes: int
     busy_ns: int
     min_ns: int
-    median_ns: int  # of merged windows the mean of their medians
-    first_index: int  # of operations, as Key.first_index; no operation when last_index is lower
+    median_ns: int  # of merged windows: the mean of their medians
+    first_index: int  # as Key.first_index; last_index is lower: no operation
     last_index: int
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The time line of one function and size class of one communicator, which may be gone."""
+    """The time line of a function and size class of a communicator, which may no longer exist."""
 
     comm_id: int
     rank: int
     func: int
     size_class: int
     window_s: int
-    since_s: int  # Unix time: operations before may not be in it
-    windows: tuple[Window, ...]  # rising; those without operations are not there
+    since_s: int  # Unix time; earlier operations may be missing
+    windows: tuple[Window, ...]  # ascending; windows without operations are left out
 
     @property
     def busy_ns(self) -> int:
@@ -230,13 +233,13 @@ class Operation:
     sequence: int
     bytes: int
     peer: int  # -1: a collective
-    age_ns: int  # since it was enqueued, up to the writer thread's last round
-    started: int  # 1: its kernel began
+    age_ns: int  # from its enqueueing to the writer thread's last round
+    started: int  # 1: its kernel has started
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The single values of a process. None and 0 mean not known."""
+    """Single values of a process; None and 0 mean not known."""
 
     name: str  # `<step>_<pid>[.<n>]`
     state: str
@@ -253,19 +256,19 @@ class Facts:
     beat_ns: int  # Unix time of the writer thread's last round
     timing: str  # of TIMINGS
     silent: str  # of SILENCES
-    silent_ns: int  # how long nothing was measured, in all
-    sampling: int  # the last word: kernel events of one operation in so many
-    sampled_ns: int  # how long it was more than one, in all
+    silent_ns: int  # for how long in all nothing was measured
+    sampling: int  # last value: one operation in this many has kernel events
+    sampled_ns: int  # for how long in all it was more than 1
     series_dropped: int
     json_lines: int
-    net_ns: int  # how long network detail was taken
+    net_ns: int  # for how long network detail was taken
     self_ns: int  # CPU time of the plugin's own threads
     hot_ns: int  # time of the plugin inside NCCL's calls, from samples
     comms_created: int
     comms_destroyed: int
     net_missed: int = 0  # operations of the network proxy that network detail lacks
-    # With the setting `host_time`: calls of NCCL, from the begin of ncclGroupEnd to its end, and
-    # launches of its kernels; how many, and how long they took on the host in all and at most.
+    # With the setting `host_time`: calls of NCCL (from the begin of ncclGroupEnd to its end) and
+    # launches of its kernels: their number, their total time on the host and the longest one.
     calls: int = 0
     call_ns: int = 0
     call_max_ns: int = 0
@@ -275,7 +278,7 @@ class Facts:
 
     @property
     def nccl(self) -> str:
-        """`NCCL 2.30.7`, as far as it is known. RCCL has NCCL's numbers."""
+        """The library and its version, as `NCCL 2.30.7`; RCCL has version numbers of NCCL."""
         library = "RCCL" if self.silent == RCCL else "NCCL"
         if not self.nccl_version:
             return f"an {library} of unknown version"
@@ -284,7 +287,7 @@ class Facts:
 
     @property
     def array_task(self) -> str:
-        """`810_3`, Slurm's way to write a task of an array; empty when it is none."""
+        """The task in Slurm's form, as `810_3`; empty if the job is no array task."""
         if self.array_job_id is None or self.array_task_id is None:
             return ""
         return f"{self.array_job_id}_{self.array_task_id}"
@@ -303,57 +306,57 @@ class SampleKind(NamedTuple):
     algo: int
     proto: int
     created_ns: int  # Unix time, of the communicator
-    incarnation: int  # communicators with this id that the process had before
+    incarnation: int  # how many communicators with this id the process had before
     name: str
 
 
 class GpuClock(NamedTuple):
     """Unix time minus the clock of a GPU, which drifts: see Union.clock.
 
-    `ahead_ns[n]` is of times from `since_ns[n]` of the GPU's clock on, the first also of earlier
-    ones.
+    `ahead_ns[n]` is for times from `since_ns[n]` of the GPU's clock on; the first is also for
+    earlier times.
     """
 
     gpu: int  # index of Process.gpus
-    since_ns: tuple[int, ...]  # never falling
+    since_ns: tuple[int, ...]  # never descending
     ahead_ns: tuple[int, ...]
 
 
 class Samples(Protocol):
-    """Exact records of operations in bursts of Unix time that all ranks chose alike.
+    """Exact records of operations in bursts: the same periods of Unix time on all ranks.
 
-    A record was kept if its end, in nanoseconds of Unix time, was below 2^length_bits modulo
-    2^period_bits.
+    A record was kept if the operation's end, in ns of Unix time modulo 2^period_bits, was below
+    2^length_bits.
     """
 
     @property
     def kinds(self) -> tuple[SampleKind, ...]:
-        """What `columns().kind` is an index of."""
+        """The kinds of operation; `columns().kind` is an index into them."""
 
     @property
     def clocks(self) -> tuple[GpuClock, ...]:
-        """How to put times of the GPUs on Unix time."""
+        """The clocks that convert GPU times into Unix time."""
 
     @property
     def length_bits(self) -> int:
-        """How long a burst is: 2^length_bits ns."""
+        """The length of a burst is 2^length_bits ns."""
 
     @property
     def period_bits(self) -> int:
-        """How long it is from one burst to the next: 2^period_bits ns."""
+        """From one burst to the next it is 2^period_bits ns."""
 
     @property
     def lost(self) -> int:
-        """Operations of which there is no record because there was no room for it in time."""
+        """The number of operations that have no record because there was no room for it in time."""
 
     def __len__(self) -> int:
-        """Return how many records there are."""
+        """Return the number of records."""
 
     def columns(self) -> "SampleColumns":
         """Return the records as numpy arrays.
 
         Raises:
-            RefusedError: what a node summary has is no such table; the reason is `bad_summary`.
+            RefusedError: the table in the node summary is invalid; the reason is `bad_summary`.
         """
 
 
@@ -361,23 +364,23 @@ class UnionWindow(NamedTuple):
     """What a GPU did in one window of Unix time."""
 
     start_s: int  # a multiple of Union.window_s
-    operations: int  # that ended in it; 0: one ran through it
-    lost: int  # operations that ended and whose time is not in busy_ns
-    busy_ns: int  # in which the GPU was inside at least one operation
+    operations: int  # that ended in it; 0: one ran all through it
+    lost: int  # operations that ended in it but are not in busy_ns
+    busy_ns: int  # time in which the GPU was in at least one operation
     ahead_ns: int  # Unix time minus the GPU's clock, at the last look in this window
 
 
 @dataclass(frozen=True, slots=True)
 class Union:
-    """How long a GPU was inside at least one operation, over the life of the process."""
+    """How long a GPU was in at least one operation, over the life of the process."""
 
     gpu: int  # index of Process.gpus
     window_s: int
-    windows: tuple[UnionWindow, ...]  # rising; those in which it did nothing may be missing
+    windows: tuple[UnionWindow, ...]  # ascending; windows in which it did nothing may be missing
 
     @property
     def busy_share(self) -> float:
-        """The share of the time from its first window to its last in which the GPU was inside."""
+        """The share of the time, from first to last window, that the GPU was in operations."""
         if not self.windows:
             return 0.0
         span_s = self.windows[-1].start_s - self.windows[0].start_s + self.window_s
@@ -385,14 +388,14 @@ class Union:
 
     @property
     def clock(self) -> GpuClock:
-        """How to put times of the GPU's clock on Unix time."""
+        """The clock that converts times of this GPU into Unix time."""
         begins = [window.start_s * NS_PER_S - window.ahead_ns for window in self.windows]
         aheads = tuple(window.ahead_ns for window in self.windows)
         return GpuClock(self.gpu, tuple(accumulate(begins, max)), aheads)
 
 
 def clocks_of(unions: Iterable[Union]) -> tuple[GpuClock, ...]:
-    """Return the clocks of the GPUs that did anything."""
+    """Return the clocks of the GPUs that were in any operation."""
     return tuple(union.clock for union in unions if union.windows)
 
 
@@ -406,13 +409,13 @@ class Process:
     comms: tuple[Comm, ...]
     keys: tuple[Key, ...]
     peers: tuple[Peer, ...]
-    lines: Sequence[Line]  # of a summary: packedlines.PackedLines
+    lines: Sequence[Line]  # from a summary: lazy_lines.PackedLines
     nets: tuple[Net, ...]
     operations: tuple[Operation, ...]
-    flags: tuple[str, ...]  # what makes these figures less than whole, in words
+    flags: tuple[str, ...]  # why these figures are incomplete, as text
     samples: Samples | None = None  # None: none was taken
-    unions: Sequence[Union] = ()  # of a summary: packedsamples.PackedUnions
-    # The highest busy_share of the unions, where somebody has looked already (of a summary: who
-    # wrote it); None: look at them.
+    unions: Sequence[Union] = ()  # from a summary: samples.PackedUnions
+    # The highest busy_share of the unions if it was computed already (in a summary: by its writer),
+    # or None.
     busy_share: float | None = field(default=None, compare=False)
     labels: tuple[Label, ...] = ()

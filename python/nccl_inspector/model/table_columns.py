@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of text in as many columns of a terminal as there are; those of text give way."""
+"""Fit a text table into a terminal's width by narrowing its text columns."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ class Column:
     """A column of a table."""
 
     title: str
-    is_text: bool = False  # to the left, and cut where there is no room
+    is_text: bool = False  # aligned left, and cut if there is no room
 
 
 def fit_columns(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> list[int]:
-    """Return how wide the columns are; those of text give way."""
+    """Return the width of each column; text columns are narrowed until all fit into `width`."""
     widths = [
         max(len(column.title), *(len(row[at]) for row in rows), 0)
         for at, column in enumerate(columns)
@@ -31,14 +31,14 @@ def fit_columns(columns: Sequence[Column], rows: Sequence[Sequence[str]], width:
 
 
 def cut(text: str, width: int) -> str:
-    """Return at most `width` characters, of a longer text the first and `..`."""
+    """Return at most `width` characters; a longer text ends in `..`."""
     return text if len(text) <= width else text[: max(0, width - 2)] + ".."
 
 
 def row_text(
     columns: Sequence[Column], widths: Sequence[int], cells: Sequence[str], gap: int = 1
 ) -> str:
-    """Return one row, with so many blanks between columns and none at its end."""
+    """Return one row with `gap` blanks between columns and none at its end."""
     parts = [
         cut(cell, width).ljust(width) if column.is_text else cell.rjust(width)
         for column, width, cell in zip(columns, widths, cells, strict=True)

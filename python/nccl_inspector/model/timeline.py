@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Coarser time lines: neighbours become one, by the rules of plugin/lines.c."""
+"""Make time lines coarser by merging neighbouring windows, as plugin/lines.c does."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -24,9 +24,10 @@ def _merge(one: Window, next_: Window) -> Window:
 
 
 def on_grid(windows: Iterable[Window], window_s: int) -> tuple[Window, ...]:
-    """Return windows of `window_s` that begin on its multiples, those of one place merged.
+    """Return windows that begin on multiples of `window_s`; those with the same begin are merged.
 
-    The plugin's windows do so but around a halving of its own. All must have operations.
+    The plugin's own windows are on that grid, except around the time when it doubles their length.
+    Each window must have operations.
     """
     found: list[Window] = []
     for window in windows:
@@ -39,6 +40,6 @@ def on_grid(windows: Iterable[Window], window_s: int) -> tuple[Window, ...]:
 
 
 def halve(line: Line) -> Line:
-    """Return the line with windows of twice the length."""
+    """Return the line with half as many windows, each twice as long."""
     window_s = 2 * line.window_s
     return replace(line, window_s=window_s, windows=on_grid(line.windows, window_s))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures of a card in words: every number with its unit, `-` for what is not known."""
+"""Figures of a card as text: every number with its unit, `-` if it is not known."""
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -9,14 +9,14 @@ from nccl_inspector.model.hostlist import compress_within
 
 UNKNOWN = "-"
 NODES_CHARS = 300
-_FIRM_SIZE_CLASS = 26  # from 64 MiB on an expected bandwidth means something
+_FIRM_SIZE_CLASS = 26  # from 64 MiB on, an expected bandwidth is meaningful
 _DIGITS_MAX = 15
 _TIMES = (("h", 3600e9), ("min", 60e9), ("s", 1e9), ("ms", 1e6), ("us", 1e3))
 _SMALL = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 
 
 def digits(value: float, count: int = 3) -> str:
-    """Return a number with so many digits that mean something; of a larger one all before it."""
+    """Return a number with `count` significant digits, or with all its digits before the point."""
     if not value or abs(value) >= 10**_DIGITS_MAX:
         return f"{value:.{count}g}"
     whole = len(str(int(abs(value)))) if abs(value) >= 1 else 0
@@ -26,14 +26,14 @@ def digits(value: float, count: int = 3) -> str:
 def duration(ns: float) -> str:
     """Return a time with its unit, as `412 us`, `12.1 ms`, `6.33 min`."""
     for unit, size_ns in _TIMES:
-        # A minute and a half is said in seconds.
+        # Below two minutes or hours the smaller unit is used: 90 s, not 1.5 min.
         if abs(ns) >= size_ns * (2 if unit in ("h", "min") else 0.9995):
             return f"{digits(ns / size_ns)} {unit}"
     return f"{ns:.0f} ns"
 
 
 def elapsed(seconds: float) -> str:
-    """Return a longer time as people say it: `38 s`, `6 min 20 s`, `2 h 14 min`, `3 d 2 h`."""
+    """Return a longer time as `38 s`, `6 min 20 s`, `2 h 14 min` or `3 d 2 h`."""
     if seconds < 59.5:
         return duration(seconds * 1e9) if seconds < 10 else f"{seconds:.0f} s"
     total = round(seconds)
@@ -62,7 +62,7 @@ def change(delta: float | None) -> str:
 
 
 def compact(count: int) -> str:
-    """Return a count in six characters: all digits, or `41.2k`."""
+    """Return a count in at most six characters, as `9999` or `41.2k`."""
     if count < 10_000:
         return str(count)
     for unit, size in _SMALL:
@@ -86,12 +86,12 @@ def volume(size_bytes: int) -> str:
 
 
 def bandwidth(gbs: float | None) -> str:
-    """Return GB/s without the unit, which the table's head has."""
+    """Return GB/s without the unit, which the table's head states."""
     return UNKNOWN if gbs is None else digits(gbs)
 
 
 def amount(value: float, unit: str) -> str:
-    """Return a value with its unit; a share in percent, ns and s in what suits them."""
+    """Return a value with its unit; a share in percent, ns and s in a suitable unit of time."""
     match unit:
         case "share":
             return percent(value)
@@ -105,14 +105,14 @@ def amount(value: float, unit: str) -> str:
 
 
 def expected(share: float | None, size_class: int) -> str:
-    """Return the share of the expected bandwidth, in brackets where messages are too short."""
+    """Return the share of the expected bandwidth; in brackets if messages are too short for it."""
     if share is None:
         return UNKNOWN
     return percent(share) if size_class >= _FIRM_SIZE_CLASS else f"({percent(share)})"
 
 
 def instant(unix_s: float) -> datetime | None:
-    """Return a time; None: no calendar has it."""
+    """Return a time in UTC; None: it is outside the calendar."""
     try:
         return datetime.fromtimestamp(unix_s, UTC)
     except (OverflowError, ValueError, OSError):
@@ -120,13 +120,13 @@ def instant(unix_s: float) -> datetime | None:
 
 
 def clock(unix_s: float | None, form: str = "%Y-%m-%d %H:%M:%S") -> str:
-    """Return a time in UTC, without saying so."""
+    """Return a time in UTC, without the word UTC."""
     at = None if unix_s is None else instant(unix_s)
     return UNKNOWN if at is None else at.strftime(form)
 
 
 def from_to(period: Period) -> str:
-    """Return `2026-08-01 14:40:10 to 14:46:30 UTC`, the date twice where there are two."""
+    """Return `2026-08-01 14:40:10 to 14:46:30 UTC`; the second date only if it differs."""
     first, last = clock(period.start_s), clock(period.end_s)
     if first == last:
         return f"{first} UTC"
@@ -135,21 +135,21 @@ def from_to(period: Period) -> str:
 
 
 def cut_list(words: Iterable[str], shown: int) -> str:
-    """Return the first ones and how many more there are."""
+    """Return the first `shown` items and how many more there are."""
     whole = list(words)
     more = f" and {len(whole) - shown:,} more" if len(whole) > shown else ""
     return ", ".join(whole[:shown]) + more
 
 
 def node_list(nodes: Sequence[str], chars: int = NODES_CHARS) -> str:
-    """Return Slurm's short form of the nodes, and how many did not fit."""
+    """Return Slurm's short form of the nodes within `chars`, and how many did not fit."""
     text, rest = compress_within(nodes, chars)
     said = text.replace(",", ", ") or f"{len(nodes):,} nodes"
     return f"{said} and {rest:,} more" if rest and text else said
 
 
 def said_place(entity: Entity) -> str:
-    """Return `n02 GPU7, pid 4711`, as far as it is known and the entity's name does not say it."""
+    """Return `n02 GPU7, pid 4711`: what is known of the place and not in the entity's name."""
     said = entity.name.split()
     hardware = (entity.gpu or entity.port) if entity.kind in ("rank", "gpu", "port") else ""
     place = " ".join(one for one in (entity.node, hardware) if one and one not in said)
@@ -180,7 +180,7 @@ def said_status(verdict: Verdict) -> str:
 
 
 def said_cost(verdict: Verdict) -> str:
-    """Return what it cost the job; empty: nothing, or not known."""
+    """Return a sentence about the cost to the job; empty: no cost, or not known."""
     if not verdict.cost_s:
         return ""
     share = (
@@ -190,14 +190,14 @@ def said_cost(verdict: Verdict) -> str:
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the findings by severity; those of one severity stay in the order of the analysis."""
+    """Return the findings by severity; findings of one severity keep their order."""
     return sorted(findings, key=lambda one: -SEVERITIES.index(one.severity))
 
 
 def said_job(card: Card) -> str:
-    """Return `job 48213 (array task 810_3)`, or the components of a heterogeneous one.
+    """Return `job 48213 (array task 810_3)`, or the components of a heterogeneous job.
 
-    A number that is not Slurm's is not called a job's.
+    A number that does not come from Slurm is not called a job.
     """
     job = card.job
     said = f"job {job.job_id}"

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a Prometheus answers: jobs as they are now, and jobs whose files are gone."""
+"""Views and reports from a Prometheus: of running jobs, and of jobs whose files are gone."""

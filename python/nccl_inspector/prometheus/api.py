@@ -16,11 +16,11 @@ from typing import Any
 from nccl_inspector import __version__
 from nccl_inspector.errors import InspectorError
 
-SOCKET_S = 10.0  # of each wait for the server
-ANSWER_S = 30.0  # of an answer in all
+SOCKET_S = 10.0  # the longest wait for the server to send anything
+ANSWER_S = 30.0  # the longest time for a whole answer
 _ANSWER_BYTES_MAX = 64 << 20
 _CHUNK_BYTES = 1 << 16
-# What reading JSON of any shape, and as deep as it likes, may end in.
+# Errors that parsing a malformed answer can raise, however deeply its JSON is nested.
 _NOT_AN_ANSWER = (
     ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError,
 )  # fmt: skip
@@ -36,7 +36,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """One series of a range: (Unix time, finite value), rising in time."""
+    """One series of a range query: points (Unix time, finite value), in the order of time."""
 
     labels: dict[str, str]
     points: tuple[tuple[float, float], ...]
@@ -46,7 +46,8 @@ def check_url(url: str) -> str:
     """Return the URL of a Prometheus without a slash at its end.
 
     Raises:
-        InspectorError: it is none, or has a password, which everybody sees in `ps`.
+        InspectorError: it is not such a URL, or has a user, query or fragment; a password in it
+            would be visible to everybody in `ps`.
     """
     try:
         parts = urllib.parse.urlsplit(url)
@@ -76,7 +77,7 @@ def _read(answer: Any) -> bytes:
 
 
 def _reason(err: urllib.error.HTTPError) -> str:
-    """Return what a refusal says; Prometheus gives its reason as JSON."""
+    """Return why the server refused a query; Prometheus gives its reason as JSON."""
     try:
         words = json.loads(err.read(_CHUNK_BYTES))["error"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -87,7 +88,7 @@ def _reason(err: urllib.error.HTTPError) -> str:
 
 
 def _samples(body: bytes) -> list[Sample]:
-    """Return the samples of an answer. Raises one of _NOT_AN_ANSWER on anything else."""
+    """Return the samples of an answer. Raises one of _NOT_AN_ANSWER if it is anything else."""
     answer = json.loads(body)
     if answer["status"] != "success" or answer["data"]["resultType"] != "vector":
         raise ValueError("not a vector")
@@ -103,7 +104,10 @@ def _samples(body: bytes) -> list[Sample]:
 
 
 def _tracks(body: bytes, refused: Counter[str]) -> list[Track]:
-    """Return the series of an answer. Raises one of _NOT_AN_ANSWER for anything else."""
+    """Return the series of an answer. Raises one of _NOT_AN_ANSWER if it is anything else.
+
+    A series that cannot be used is left out and counted in `refused`, by reason.
+    """
     answer = json.loads(body)
     if answer["status"] != "success" or answer["data"]["resultType"] != "matrix":
         raise ValueError("not a matrix")
@@ -126,20 +130,20 @@ def _tracks(body: bytes, refused: Counter[str]) -> list[Track]:
 
 
 class Api:
-    """One Prometheus."""
+    """The HTTP interface of one Prometheus."""
 
     def __init__(self, url: str) -> None:
-        """Ask nothing yet.
+        """Check the URL; nothing is asked yet.
 
         Raises:
-            InspectorError: it is no address of a Prometheus.
+            InspectorError: it is not the address of a Prometheus.
         """
         self.url = check_url(url)
 
     def query(self, promql: str, at_s: float | None = None) -> list[Sample]:
-        """Return the samples of an instant query, without those that are no number.
+        """Return the samples of an instant query; values that are not finite are left out.
 
-        `at_s`: Unix time that is asked about; now when not given.
+        `at_s`: the Unix time that the query is about; None: now.
 
         Raises:
             InspectorError: no answer, a refusal, or not the answer of a Prometheus.
@@ -154,7 +158,7 @@ class Api:
     def query_range(
         self, promql: str, start_s: float, end_s: float, step_s: float, refused: Counter[str]
     ) -> list[Track]:
-        """Return the series of a range query; `refused` counts those that are odd, by reason.
+        """Return the series of a range query; `refused` counts the unusable ones, by reason.
 
         Raises:
             InspectorError: no answer, a refusal, or not the answer of a Prometheus.
@@ -185,6 +189,6 @@ class Api:
 
 
 def _line(text: str) -> str:
-    """Return a server's words as one line that does nothing to a terminal."""
+    """Return a server's text as one line of at most 300 characters, without control characters."""
     plain = "".join(char if " " <= char <= "~" else "?" for char in text)
     return plain[:300]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The live view of a cluster, by the series in its Prometheus."""
+"""The live view of a cluster, from the series in its Prometheus."""
 
 import re
 import time
@@ -28,9 +28,10 @@ from nccl_inspector.model.bandwidth import bus_factor
 from nccl_inspector.prometheus.api import Api, Sample
 from nccl_inspector.prometheus.promql import GPU, JOB, Questions
 
-Row = tuple[str, ...]  # the values of the labels that a row is about
+Row = tuple[str, ...]  # the values of the labels that identify a row
 
-# Who waits least is named when the others do at all, and twice as much.
+# From so many ranks on, and if their median share of waiting is at least this, the rank that waits
+# least is called late. It must wait at most half the median.
 LATE_RANKS_MIN, LATE_WAITING_MIN = 3, 0.1
 
 _WINDOW_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -47,7 +48,7 @@ _NOTES = (
 
 
 def window_s(window: str) -> float:
-    """Return a window like `2m` in seconds; 0: it is none."""
+    """Return a window like `2m` in seconds; 0: the text is not a window."""
     match = _WINDOW.fullmatch(window)
     return int(match[1]) * _WINDOW_S[match[2]] if match else 0.0
 
@@ -69,7 +70,7 @@ def _values(samples: Iterable[Sample], by: str) -> dict[Row, float]:
 
 @dataclass
 class _Job:
-    """What the answers say of one job, while they are put together."""
+    """What the answers say about one job, while they are being combined."""
 
     user: str = "-"
     partition: str = ""
@@ -79,13 +80,13 @@ class _Job:
 
 
 class PrometheusView:
-    """Questions to a Prometheus."""
+    """The live view of a cluster, asked of its Prometheus."""
 
     def __init__(self, url: str, wanted: int | None, window: str) -> None:
-        """Ask nothing yet; `wanted`: of one job only, and of its ranks.
+        """Ask nothing yet. `wanted`: show only this job, with its ranks.
 
         Raises:
-            InspectorError: it is no address of a Prometheus.
+            InspectorError: `url` is not the address of a Prometheus.
         """
         self._api = Api(url)
         self._window = window
@@ -98,10 +99,11 @@ class PrometheusView:
         self._gpus = Questions(job_id, self._window, GPU)
 
     def look(self) -> View:
-        """Return the view.
+        """Return the view as it is now.
 
         Raises:
-            InspectorError: it does not answer as a Prometheus does.
+            InspectorError: the Prometheus does not answer, or its answer is not one of a
+                Prometheus.
         """
         jobs = self._find_jobs()
         flows = self._flows(self._jobs) if jobs else {}
@@ -123,7 +125,7 @@ class PrometheusView:
         )
 
     def _find_jobs(self) -> dict[Row, _Job]:
-        """Return the jobs that have series now: rates also speak of those that have just ended."""
+        """Return the jobs that have series now; rates would also show jobs that just ended."""
         jobs: dict[Row, _Job] = defaultdict(_Job)
         for sample in self._api.query(self._jobs.information()):
             job = jobs[_row(sample, JOB)]
@@ -145,7 +147,7 @@ class PrometheusView:
         return found
 
     def _find_hangs(self, jobs: Mapping[Row, _Job], oldest: Mapping[Row, float]) -> None:
-        """Note the oldest operation in flight of each job that has a suspect one."""
+        """Note the oldest operation in flight of each job, if it is suspiciously old."""
         worst: dict[Row, Sample] = {}
         for sample in self._api.query(self._jobs.oldest_of_ranks(SUSPECT_S)) if jobs else ():
             row = _row(sample, JOB)
@@ -158,13 +160,13 @@ class PrometheusView:
                 f"{own.get('gpu')}) has waited {age_words(sample.value)}"
             )
             jobs[row].troubles.append(Trouble(Kind.HUNG, sample.value, words))
-        for row, age_s in oldest.items():  # where the ranks' own series do not tell
+        for row, age_s in oldest.items():  # if the series of the ranks do not say it
             if row in jobs and row not in worst and age_s > SUSPECT_S:
                 words = f"a rank has waited {age_words(age_s)} in an operation"
                 jobs[row].troubles.append(Trouble(Kind.HUNG, age_s, words))
 
     def _flows(self, ask: Questions) -> dict[Row, Flow]:
-        """Return the rates by row, a second being the span."""
+        """Return the flow of each row per second: the span of time is one second."""
         query, by = self._api.query, ask.by
         operations: dict[Row, float] = defaultdict(float)
         for part in ask.operations():
@@ -189,7 +191,7 @@ class PrometheusView:
         }
 
     def _ranks(self) -> dict[Row, list[Rank]]:
-        """Return the ranks of the job, by the GPUs that they use."""
+        """Return the ranks of each job; those that share a GPU make one entry."""
         flows = self._flows(self._gpus)
         drops = _values(self._api.query(self._gpus.drops()), GPU)
         written = _values(self._api.query(self._gpus.written()), GPU)
@@ -220,7 +222,7 @@ def _bus_bytes(labels: Mapping[str, str], value: float) -> float:
 def _by_class(
     samples: Iterable[Sample], by: str, weigh: Callable[[Mapping[str, str], float], float]
 ) -> dict[Row, dict[str, float]]:
-    """Return sums by row and class; what has no bus bandwidth is left out."""
+    """Return sums by row and class; operations without a bus bandwidth are left out."""
     found: dict[Row, dict[str, float]] = defaultdict(dict)
     for sample in samples:
         own = sample.labels
@@ -237,7 +239,7 @@ def _by_class(
 
 
 def _names(samples: Iterable[Sample]) -> dict[Row, str]:
-    """Return the rank, or ranks, of each GPU in its largest communicator."""
+    """Return the name of each GPU's rank, or ranks, in its largest communicator."""
     largest: dict[Row, tuple[int, str, set[str]]] = {}
     for sample in samples:
         own = sample.labels
@@ -284,8 +286,8 @@ def _rank(
 
 
 def _mark_late(ranks: Sequence[Rank]) -> list[Rank]:
-    """Return the ranks; of the one that waits least, while the others do, it is said."""
-    # By place: two programs of a job number their ranks alike.
+    """Return the ranks; one that waits much less than the others gets the trouble LATE."""
+    # By position, not by name: two programs of a job number their ranks alike.
     shares = {
         at: rank.flow.waiting
         for at, rank in enumerate(ranks)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The questions that a live view asks a Prometheus, as PromQL."""
+"""The PromQL queries of a live view."""
 
 from dataclasses import dataclass
 
@@ -8,13 +8,13 @@ from nccl_inspector.model.process import DROPS_IN_PART
 
 JOB = "cluster, slurm_job_id"
 GPU = f"{JOB}, node, gpu"
-# What tells a kind of operation of one communicator.
+# The labels that identify a kind of operation of one communicator.
 _KIND = f"{JOB}, comm, collective, message_size, algo_proto"
 
 
 @dataclass(frozen=True, slots=True)
 class Questions:
-    """Expressions for all jobs or one; `by`: the labels of what a row is about."""
+    """Queries about all jobs or one. `by`: the labels that identify a row of the view."""
 
     job_id: int | None
     window: str
@@ -28,24 +28,27 @@ class Questions:
         return f"rate({metric}{self._selector(*matchers)}[{self.window}])"
 
     def information(self) -> str:
-        """Nodes of each job by user and partition."""
+        """Return the query for the number of nodes of each job, by user and partition."""
         labels = f"{JOB}, user, partition"
         return f"count by ({labels}) (nccl_inspector_job_info{self._selector()})"
 
     def processes(self) -> str:
-        """Processes of each job by node and state."""
+        """Return the query for the processes of each job, by node and state."""
         return f"sum by ({JOB}, node, state) (nccl_inspector_job_processes{self._selector()})"
 
     def oldest(self) -> str:
-        """Age of the oldest collective in flight of each job."""
+        """Return the query for the age (s) of the oldest collective in flight of each job."""
         return f"max by ({JOB}) (nccl_inspector_job_inflight_seconds{self._selector()})"
 
     def oldest_of_ranks(self, least_s: float) -> str:
-        """The communicators in which a collective is in flight, of the ranks that publish."""
+        """Return the query for ranks with a collective in flight for at least `least_s` seconds.
+
+        Only ranks that publish this metric are found.
+        """
         return f"nccl_collective_inflight_seconds{self._selector()} >= {least_s:g}"
 
     def operations(self) -> list[str]:
-        """Operations a second, in parts to be added up."""
+        """Return queries for operations per second; their results are to be added up."""
         collective, p2p = ('algo_proto!="GROUP"',), ('p2p_operation=~"Send|Recv"',)
         parts = [
             self._rate(f"nccl_{what}_{untimed}operations_total", *matchers)
@@ -55,21 +58,27 @@ class Questions:
         return [f"sum by ({self.by}) ({part})" for part in parts]
 
     def collectives(self, what: str) -> str:
-        """`bytes` or `busy_seconds` a second by what the bus factor depends on."""
+        """Return the query for `bytes` or `busy_seconds` per second, for each bus factor."""
         rate = self._rate(f"nccl_collective_{what}_total", 'algo_proto!="GROUP"')
         return f"sum by ({self.by}, n_nodes, nranks, collective) ({rate})"
 
     def p2p(self, what: str) -> str:
-        """The same of Sends and Recvs."""
+        """Return the same query for Sends and Recvs."""
         rate = self._rate(f"nccl_p2p_{what}_total", 'p2p_operation=~"Send|Recv"')
         return f"sum by ({self.by}) ({rate})"
 
     def waitable(self) -> str:
-        """Seconds a second in collectives in which all wait for all, seen on two ranks or more."""
+        """Return the query for the seconds per second spent in synchronising collectives.
+
+        Only kinds of operation that were seen on two ranks or more count.
+        """
         return f"sum by ({self.by}) ({self._busy()} and on ({_KIND}) {self._shared()})"
 
     def transfer(self) -> str:
-        """Of these, what they would be if no rank had waited for the last: the least mean time."""
+        """Return the query for the part of `waitable` that remains if no rank waits.
+
+        It takes the least mean time of the ranks for each operation.
+        """
         ops = f"({self._ops()} and on ({_KIND}) {self._shared()})"
         mean = f"{self._busy()} / ({self._ops()} > 0)"
         return f"sum by ({self.by}) ({ops} * on ({_KIND}) group_left () min by ({_KIND}) ({mean}))"
@@ -87,17 +96,17 @@ class Questions:
         return f"(count by ({_KIND}) ({self._ops()} > 0) > 1)"
 
     def drops(self) -> str:
-        """Events that were not measured."""
+        """Return the query for the number of events that were not measured."""
         reasons = f'reason!~"{"|".join(sorted(DROPS_IN_PART))}"'
         metric = f"nccl_inspector_events_dropped_total{self._selector(reasons)}"
         return f"sum by ({self.by}) ({metric})"
 
     def ranks(self) -> str:
-        """Who is where: the ranks of each GPU by communicator."""
+        """Return the query for the ranks of each GPU, by communicator."""
         labels = f"{GPU}, rank, nranks, comm, comm_name"
         return f"group by ({labels}) (nccl_collective_operations_total{self._selector()})"
 
     def written(self) -> str:
-        """Seconds since the processes of each GPU wrote their metrics."""
+        """Return the query for the seconds since the processes of each GPU wrote their metrics."""
         metric = f"nccl_inspector_last_write_timestamp_seconds{self._selector()}"
         return f"time() - min by ({GPU}) ({metric})"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a Prometheus' answers to kinds of operation, record by record."""
+"""Combine the answers of a Prometheus into the kinds of operation of a report."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -15,18 +15,18 @@ from nccl_inspector.render.means import longest_first, operations
 
 @dataclass
 class Windows:
-    """What is known of a kind by window: its number, then the figure."""
+    """The figures of one kind of operation, by the number of the window."""
 
     time_ns: dict[int, float] = field(default_factory=dict)
     bus_gbs: dict[int, float] = field(default_factory=dict)
     operations: dict[int, float] = field(default_factory=dict)
     size_bytes: dict[int, float] = field(default_factory=dict)
-    count: int | None = None  # of the busiest rank in the whole job
+    count: int | None = None  # operations of the busiest rank in the whole job
 
 
 @dataclass
 class Found:
-    """All kinds, and what was refused of the answers."""
+    """All kinds of operation, and how many parts of the answers were refused, by reason."""
 
     start_s: int
     window_s: int
@@ -35,7 +35,7 @@ class Found:
     kinds: dict[Kind, Windows] = field(default_factory=dict)
 
     def put(self, tracks: Iterable[Track], family: str, what: str, scale: float = 1.0) -> None:
-        """Note a figure of each window: that which ends at the point's time."""
+        """Note a figure for each window; a point belongs to the window that ends at its time."""
         for track in tracks:
             kind = kind_of(track.labels, Questions.func(family))
             if kind is None:
@@ -50,7 +50,7 @@ class Found:
                     figures[number] = value * scale
 
     def finish(self) -> None:
-        """Work out the bandwidth where sizes and times are known."""
+        """Calculate the bandwidth of each window whose size and time are known."""
         for kind, own in self.kinds.items():
             factor = bus_factor(kind.func, kind.comm.nranks)
             for number, size in own.size_bytes.items():
@@ -65,7 +65,7 @@ def _weighted(figures: Mapping[int, float], weights: Mapping[int, float]) -> flo
 
 
 def operations_of(found: Found) -> tuple[Operations, ...]:
-    """Return the kinds as rows of the card, that which took longest first."""
+    """Return the kinds as rows of the card, the one that took longest first."""
     rows = []
     for kind, own in found.kinds.items():
         time_ns = _weighted(own.time_ns, own.operations)
@@ -77,7 +77,7 @@ def operations_of(found: Found) -> tuple[Operations, ...]:
 
 
 def series_of(found: Found, most: int) -> tuple[Series, ...]:
-    """Return the lines of the time line, the busiest first."""
+    """Return at most `most` lines of the time line, the busiest first."""
 
     def busy(item: tuple[Kind, Windows]) -> float:
         own = item[1]

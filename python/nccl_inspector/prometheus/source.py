@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ask a Prometheus about a job that has ended, and make a report card of the answers."""
+"""Ask a Prometheus about a job that has ended, and make a report card from the answers."""
 
 import time
 from collections import Counter
@@ -22,7 +22,7 @@ from nccl_inspector.prometheus.series import Found, operations_of, series_of
 from nccl_inspector.render.means import BY_NVIDIA, NOT_TOLD, communicators, nobody_named
 from nccl_inspector.system.printable import visible
 
-LOOK_BACK_S = 30 * 86400  # where nobody says when the job ran
+LOOK_BACK_S = 30 * 86400  # if nobody says when the job ran
 WINDOWS_MAX, SERIES_MAX = 240, 64
 _WINDOW_S_MIN = 60  # two scrapes of the usual 30 s
 _SEARCHES = 4
@@ -30,10 +30,12 @@ _FAMILIES = "collective", "p2p"
 
 
 def find_period(api: Api, job_id: int, start_s: float, end_s: float) -> tuple[float, float]:
-    """Return when the job had series, to a minute; what is given bounds the search.
+    """Return when the job had series, as Unix times, accurate to about a minute.
+
+    The search is between `start_s` and `end_s`.
 
     Raises:
-        InspectorError: it had none, or the Prometheus does not answer.
+        InspectorError: the job had none, or the Prometheus does not answer.
     """
     for _ in range(_SEARCHES):
         step = max(_WINDOW_S_MIN, round((end_s - start_s) / 1000))
@@ -49,7 +51,7 @@ def find_period(api: Api, job_id: int, start_s: float, end_s: float) -> tuple[fl
 
 
 class _Job:
-    """The answers about one job."""
+    """Asks about one job."""
 
     def __init__(self, api: Api, job_id: int, start_s: float, end_s: float) -> None:
         window_s = max(_WINDOW_S_MIN, -(-int(end_s - start_s) // WINDOWS_MAX))
@@ -73,7 +75,7 @@ class _Job:
         return bool(tracks)
 
     def ask_kinds(self) -> bool:
-        """Ask about the operations; return whether they were counted, by our plugin."""
+        """Ask about the operations; return whether the counters of our plugin were found."""
         counted = False
         for family in _FAMILIES:
             window_s = float(self.found.window_s)
@@ -94,7 +96,7 @@ class _Job:
                 self.found.kinds[kind].count = round(sample.value)
 
     def communicators(self) -> tuple[Communicator, ...]:
-        """Ask who was in each communicator."""
+        """Ask which ranks were in each communicator."""
         members = []
         for metric in (COUNTED, MEANS, P2P_COUNTED, P2P_MEANS):
             for sample in self._now(self._ask.members(metric, self.span_s)):
@@ -107,7 +109,7 @@ class _Job:
         return communicators(members)
 
     def job(self, job_id: int) -> tuple[Job, dict[str, str]]:
-        """Ask what the agents said of the job; the second is the lost processes, in words."""
+        """Ask what the agents told of the job; also return the lost processes, by node."""
         said = [sample.labels for sample in self._now(self._ask.information(self.span_s))]
         first = {name: visible(word) for name, word in (said[0] if said else {}).items()}
         lost = {
@@ -123,14 +125,14 @@ class _Job:
         return job, lost
 
     def drops(self) -> dict[str, int]:
-        """Ask what was not measured."""
+        """Ask how many events were not measured; return them by reason."""
         return {
             visible(sample.labels.get("reason", "")): round(sample.value)
             for sample in self._now(self._ask.drops(self.span_s))
         }
 
     def throughput(self) -> Throughput | None:
-        """Ask what the job said of its throughput."""
+        """Ask for the throughput that the job reported; None: it reported none."""
         step, first = self.found.window_s, self.found.start_s
         tracks = self._api.query_range(
             self._ask.throughput(), first + step, self.end_s, step, self.refused
@@ -168,7 +170,9 @@ def _quality(
 def prometheus_card(
     url: str, job_id: int, start_s: float | None = None, end_s: float | None = None
 ) -> Card:
-    """Return the card of a job by its series; `start_s`, `end_s`: when it ran, as Slurm says.
+    """Return the card of a job, made from its series.
+
+    `start_s`, `end_s`: Unix times between which the job ran, from Slurm; None: not known.
 
     Raises:
         InspectorError: the Prometheus does not answer, or has no series of the job.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The geometry of the page's charts; what draws them is templates/charts.html.j2.
+"""The geometry of the page's charts; templates/charts.html.j2 draws them.
 
-A plot is stretched to the width that there is, so it holds no text: labels stand beside it.
+A plot is stretched to the available width, so it contains no text: labels are beside it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,11 +14,11 @@ from nccl_inspector.render.heat import bound_heat, merged
 from nccl_inspector.render.limits import Limits
 from nccl_inspector.render.strip import Track, tracks
 
-WIDTH, HEIGHT = 1000, 100  # of a plot, in its own units
+WIDTH, HEIGHT = 1000, 100  # size of a plot, in its own units
 _POINTS_MAX = 400
 _HEAT_ROWS, _HEAT_COLUMNS = 40, 96
 _LEVELS = 6
-_CALM_NS = 200e3  # a map of the noise is to look calm
+_CALM_NS = 200e3  # a map of mere noise should look calm
 _BARS = 12
 _TICK_STEPS_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200)
 _TICKS_MAX = 6
@@ -41,25 +41,25 @@ class Plot:
     unit: str
     low: str
     high: str
-    paths: tuple[tuple[str, ...], ...]  # points of a polyline for each time without a gap
+    paths: tuple[tuple[str, ...], ...]  # points of a polyline, for each stretch without a gap
     baseline_y: float | None
     bands: tuple[tuple[float, float], ...]  # x and width of slow times
 
 
 @dataclass(frozen=True, slots=True)
 class HeatMap:
-    """Processes by rows, windows by columns; cells of one level in a row are one rectangle."""
+    """Processes in rows, windows in columns; neighbouring cells of one level are one rectangle."""
 
     names: tuple[str, ...]
     columns: int
     cells: tuple[tuple[float, int, float, int], ...]  # x, row, width in columns, level
-    legend: tuple[tuple[int, str], ...]  # level, from what lateness on
+    legend: tuple[tuple[int, str], ...]  # level, and the lateness from which on it is used
     left_out: int
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A horizontal bar; widths and places in percent of the longest."""
+    """A horizontal bar; widths and places are in percent of the longest."""
 
     name: str
     about: str
@@ -85,13 +85,13 @@ def ticks(line: TimeLine) -> list[Tick]:
 
 
 def _scale(values: Sequence[float], baseline: float | None) -> tuple[float, float]:
-    """Return the ends of the axis: from 0 on, but for a series that stays in its upper part."""
+    """Return the ends of the axis: from 0 on, except for a series that stays in its upper part."""
     high = max(*values, baseline or 0.0, 0.0) * 1.05 or 1.0
     return next((part * high for part in (0.8, 0.5) if min(values) > part * high), 0.0), high
 
 
 def _paths(values: Sequence[float | None], low: float, high: float) -> Iterator[tuple[str, ...]]:
-    """Return the points of each part without a gap; a part of one point is a short line."""
+    """Yield the points of each stretch without a gap; a single point becomes a short line."""
     step = WIDTH / max(1, len(values))
     points: list[str] = []
     for at, value in enumerate((*values, None)):
@@ -107,7 +107,7 @@ def _paths(values: Sequence[float | None], low: float, high: float) -> Iterator[
 
 
 def _apart(periods: Iterable[Period]) -> list[tuple[float, float]]:
-    """Return start and end of the times that the periods cover; those that overlap are one."""
+    """Return start and end of the times that the periods cover; overlapping periods are merged."""
     found: list[tuple[float, float]] = []
     for start, end in sorted((one.start_s, max(one.start_s, one.end_s)) for one in periods):
         if found and start <= found[-1][1]:
@@ -150,7 +150,7 @@ def plots(card: Card, limits: Limits) -> list[Plot]:
 
 
 def _runs(levels: Sequence[int | None]) -> Iterator[tuple[int, int, int]]:
-    """Return place, length and level of the runs of one level; gaps are left out."""
+    """Yield place, length and level of the runs of one level; gaps are left out."""
     start = 0
     for at in range(1, len(levels) + 1):
         if at == len(levels) or levels[at] != levels[start]:
@@ -161,7 +161,7 @@ def _runs(levels: Sequence[int | None]) -> Iterator[tuple[int, int, int]]:
 
 
 def heat_map(card: Card) -> HeatMap | None:
-    """Return the map of the latest processes; None: nothing is known of anybody."""
+    """Return the map of the latest processes; None: no lateness is known."""
     rows = bound_heat(card.heat, _HEAT_ROWS, _HEAT_COLUMNS)
     known = [value for _, values in rows for value in values if value is not None]
     if not known:
@@ -186,7 +186,7 @@ def heat_map(card: Card) -> HeatMap | None:
 
 
 def _waiting(found: Sequence[Operations]) -> float | None:
-    """Return the share of waiting in the time of all kinds, each as much as it took."""
+    """Return the share of waiting over all kinds, each weighted by its time; None: not known."""
     shares = [
         (one.waiting_share, one.count * one.time_ns / max(1e-3, 1 - one.waiting_share))
         for one in found
@@ -250,6 +250,6 @@ def bandwidth_bars(card: Card) -> list[Bar]:
 
 
 def length_words(card: Card) -> str:
-    """Return how long the time line is and of what its windows are."""
+    """Return the length of the time line and of its windows, as text."""
     line = card.timeline
     return f"{elapsed(line.windows * line.window_s)}, windows of {elapsed(line.window_s)}"

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A card in a line for AdminComment: people read it in sacct, `nccl-inspector show` takes it apart.
+"""A card as one line for AdminComment: people read it in sacct, `nccl-inspector show` parses it.
 
     NCCL DEGRADED(network) cost=33s/0.4% slow=2026-08-02T14:40:10Z+380s/-28%
     who=node:n13,port:n13%20mlx5_4 wait=9% ranks=32/32 found=0C,2W,1I conf=high attempt=0 v=1
 
-One line, printable ASCII, at most 512 bytes. What is not known is not there. A site may have
-words of its own before and after it.
+It is one line of printable ASCII with at most 512 bytes. What is not known is left out. A site may
+have text of its own before and after it.
 """
 
 import re
@@ -29,7 +29,7 @@ from nccl_inspector.model.wording import elapsed, instant, number, percent, said
 from nccl_inspector.system.printable import plain
 
 BYTES_MAX = 512
-_TEXT_MAX = 1 << 16  # of a comment that is looked through
+_TEXT_MAX = 1 << 16  # of a comment that is searched
 _NAME_CHARS = 60
 _ENTITIES_MAX = 5
 _COUNT_MAX = 10**9 - 1
@@ -58,7 +58,7 @@ class Slow:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a comment tells of a card."""
+    """What a comment says about a card."""
 
     status: str
     cause: str
@@ -76,7 +76,7 @@ class Summary:
 
 
 def summarize(card: Card) -> Summary:
-    """Return what a comment would tell, the entities of the worst finding first."""
+    """Return what a comment says; the entities of the worst finding come first."""
     verdict, quality = card.verdict, card.data_quality
     entities = tuple(
         dict.fromkeys(
@@ -113,7 +113,7 @@ def summarize(card: Card) -> Summary:
 
 
 def _word(text: str) -> str:
-    """Return a text of a user's without what parts the line; control characters are gone."""
+    """Return a user's text without separators and control characters."""
     return quote(plain(text[:_NAME_CHARS]), safe="._-[]/+")
 
 
@@ -122,7 +122,7 @@ def _share(value: float | None) -> str:
 
 
 def _count(value: int) -> int:
-    """Return a number that can be read again: of at most nine digits, and not negative."""
+    """Return a number that `read_comment` can parse: not negative, and at most nine digits."""
     return min(max(value, 0), _COUNT_MAX)
 
 
@@ -156,7 +156,7 @@ def _tokens(one: Summary, entities: int) -> Iterator[str]:
 
 
 def make_comment(card: Card) -> str:
-    """Return the line; of many entities as many as there is room for."""
+    """Return the line, with as many entities as there is room for."""
     summary = summarize(card)
     lines = (
         " ".join(token for token in _tokens(summary, count) if token)
@@ -192,12 +192,12 @@ def _read_who(words: Mapping[str, str]) -> tuple[tuple[Entity, ...], int]:
 
 
 def read_comment(text: str) -> Summary:
-    """Return what a comment tells, wherever in the text it stands; the last where there are two.
+    """Return what a comment says, wherever it is in the text; if there are two, the last.
 
     Raises:
-        RefusedError: no_comment, bad_comment.
+        RefusedError: the reason is no_comment or bad_comment.
     """
-    # sacctmgr makes all letters small, those of names, too.
+    # sacctmgr makes all letters lower-case, also those of names.
     lines = list(_LINE.finditer(text[:_TEXT_MAX]))
     if not lines:
         raise RefusedError("no_comment", "there is no summary of a report in this text")
@@ -232,7 +232,7 @@ def read_comment(text: str) -> Summary:
 
 
 def render_summary(one: Summary) -> str:
-    """Return a comment in words, a line each."""
+    """Return a comment as text with several lines."""
     cause = f" ({one.cause})" if one.cause else ""
     lines = [f"{one.status}{cause}" + (f", {one.confidence} confidence" if one.confidence else "")]
     if one.cost_s:

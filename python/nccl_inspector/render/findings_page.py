@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of all findings, packaging/doc/findings.md, made from model/rules.py.
+"""Make the page of all findings, packaging/doc/findings.md, from model/rules.py.
 
 `python -m nccl_inspector.render.findings_page` prints it.
 """

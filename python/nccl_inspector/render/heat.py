@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The map of who came late when, kept small: the latest processes, several windows as one."""
+"""The map of who was late when, kept small: only the latest processes, and windows merged."""
 
 from collections.abc import Iterable, Sequence
 from statistics import fmean
@@ -8,7 +8,7 @@ Heat = tuple[tuple[str, tuple[float | None, ...]], ...]
 
 
 def merged(values: Sequence[float | None], steps: int) -> tuple[float | None, ...]:
-    """Return the means of so many values at a time; None where nothing is known."""
+    """Return the means of `steps` values at a time; None if none of them is known."""
     if steps == 1:
         return tuple(values)
     found: list[float | None] = []
@@ -24,9 +24,9 @@ def _lateness(values: Iterable[float | None]) -> float:
 
 
 def bound_heat(heat: Heat, rows: int, windows: int) -> Heat:
-    """Return so many processes at the most, the latest first, in so many windows at the most.
+    """Return at most `rows` processes, the latest first, in at most `windows` windows.
 
-    All rows have the same windows; of a row, so many of them that they fit are taken as one.
+    All rows have the same windows; the same number of them is merged in each row.
     """
     latest = sorted(heat, key=lambda row: -_lateness(row[1]))[:rows]
     longest = max((len(values) for _, values in latest), default=0)

@@ -12,9 +12,9 @@ from nccl_inspector.model.wording import compact, duration, elapsed, number
 from nccl_inspector.render.limits import Limits
 from nccl_inspector.render.tables import Grid, Row
 
-HOSTS_MAX = 256  # of a card: those with the longest calls
+HOSTS_MAX = 256  # in a card: those with the longest calls
 _NS = 1e9
-_SLOW_TIMES = 2.0  # of the middle process's mean, from which on a process is shown
+_SLOW_TIMES = 2.0  # times the median process's mean: slower processes are shown
 _COLUMNS = (
     Column("process", is_text=True),
     Column("node", is_text=True),
@@ -29,9 +29,9 @@ _COLUMNS = (
 
 
 def describe_hosts(placed: Sequence[tuple[str, Process]], names: Sequence[str]) -> HostTimes | None:
-    """Return what the processes' hosts took for NCCL's calls, or None if it was not measured.
+    """Return how long the processes' hosts were in NCCL's calls, or None if it was not measured.
 
-    `placed` are the processes with their nodes, `names` theirs.
+    `placed` are the processes with their nodes, `names` their names.
     """
     found = [
         HostTime(
@@ -63,9 +63,9 @@ def _cells(one: HostTime) -> tuple[str, ...]:
 
 
 def host_times(card: Card, limits: Limits) -> Grid:
-    """Return the section HOST; empty where the host's time was not measured.
+    """Return the section HOST; empty if the host's time was not measured.
 
-    The processes whose calls are far longer than usual, and always the slowest one.
+    It shows the processes whose calls are far longer than usual, or else the slowest one.
     """
     found = card.hosts
     if found is None:

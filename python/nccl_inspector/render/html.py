@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A card as one page that needs nothing but itself: no script, no other file, no network.
+"""A card as one self-contained page: no script, no other file, no network.
 
-Every text that a template prints is made visible (control characters become `?`), then escaped.
+In every text that a template prints, control characters become `?`; then it is escaped.
 """
 
 from datetime import datetime
@@ -51,13 +51,13 @@ from nccl_inspector.render.text import (
 )
 from nccl_inspector.system.printable import visible
 
-_TEXT_CHARS_MAX = 2000  # of one text: a user's is not to fill the page
+_TEXT_CHARS_MAX = 2000  # of one text: a user's must not fill the page
 _LOOKS = {HEALTHY: "good", DEGRADED: "warning", HUNG: "critical", FAILED: "critical"}
 _SEVERITIES = {CRITICAL: "critical", WARNING: "warning"}
 
 
 def _shown(value: object) -> object:
-    """Return what a template prints: what a macro made is done already."""
+    """Return what a template prints; the result of a macro is safe already."""
     if isinstance(value, Markup) or not isinstance(value, str):
         return value
     return visible(cut(value, _TEXT_CHARS_MAX))
@@ -76,7 +76,7 @@ def _environment() -> Environment:
 
 
 def _finding(one: Finding) -> dict[str, Any]:
-    rule = rules.BY_ID.get(one.rule)  # none: a card of a later release
+    rule = rules.BY_ID.get(one.rule)  # None: the card is of a later release
     return {
         "look": _SEVERITIES.get(one.severity, "info"),
         "title": one.title,
@@ -139,7 +139,7 @@ def _view(card: Card, generated: datetime) -> dict[str, Any]:
 
 
 def render_html(card: Card, generated: datetime) -> str:
-    """Return the page; `generated`: when, with a time zone."""
+    """Return the page; `generated`: the time, with a time zone."""
     page = _environment().get_template("report.html.j2").render(_view(card, generated))
-    # A name may have a half of a character (JSON allows it): no encoding has that.
+    # A name may have an unpaired surrogate (JSON allows it), which no encoding can represent.
     return page.encode("utf-8", "replace").decode("utf-8")

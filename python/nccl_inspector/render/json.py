@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A card as JSON, the JSON Schema of that, and back: all three from model/card.py.
+"""A card as JSON, the JSON Schema of that, and reading it back: all three follow model/card.py.
 
-Python's types are JSON's; a tuple is an array, None is null. A Unix time has its ISO-8601 form
-beside it: `start_s` and `start`. `python -m nccl_inspector.render.json` prints the schema.
+Python's types map to JSON's: a tuple is an array, None is null. A Unix time has its ISO-8601 form
+beside it, for example `start_s` and `start`. `python -m nccl_inspector.render.json` prints the
+schema.
 """
 
 import dataclasses
@@ -28,12 +29,12 @@ from nccl_inspector.summary.columns import SIZE_CLASS_MAX
 BYTES_MAX = 256 << 20
 _TEXT_MAX = 1 << 20
 _INTEGER_MAX = (1 << 63) - 1
-_EXACT_MAX = 1 << 53  # an integer that a float has exactly
+_EXACT_MAX = 1 << 53  # up to here a float holds every integer exactly
 _FLOATS = (float, float | None)
-# Fields that are Unix times, whatever they are of.
+# Fields that are Unix times, and the names of their ISO-8601 forms.
 _TIMES = {"start_s": "start", "end_s": "end", "since_s": "since"}
 _ISO = r"^-?[0-9]{4,}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?Z$"
-# Those whose words are a fixed set.
+# Fields whose texts are of a fixed set.
 _WORDS = {
     ("Verdict", "status"): model.STATUSES,
     ("Verdict", "cause"): ("", *model.CAUSES),
@@ -43,9 +44,9 @@ _WORDS = {
     ("NetworkPeer", "direction"): networkmodel.DIRECTIONS,
     ("LabelRow", "kind"): LABEL_KINDS,
 }
-# Those that the schema lists and that are read all the same: a later release may have more.
+# Fields whose texts the schema lists, but any other is accepted: a later release may have more.
 _OPEN_WORDS = {("Finding", "rule"): tuple(one.id for one in rules.RULES)}
-# Least and most of numbers from which a place in a table or a length of time is made.
+# Lowest and highest value of numbers that become an index of a table or a length of time.
 _RANKS = 0, (1 << 31) - 1
 _RANGES = {
     "size_class": (0, SIZE_CLASS_MAX),
@@ -54,7 +55,7 @@ _RANGES = {
     "ranks_expected": _RANKS,
     "ranks_seen": _RANKS,
     "num_nodes": _RANKS,
-    "window_s": (0, 1 << 33),  # of analysis/slow_times/columns.py, whatever lengths boxes claim
+    "window_s": (0, 1 << 33),  # the most in analysis/slow_times/columns.py
     "windows": (0, 1 << 20),
 }
 _PLAIN_KINDS = frozenset({str, int, float, type(None)})
@@ -63,7 +64,7 @@ _PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
 @cache
 def _hints(kind: type) -> dict[str, Any]:
-    # Of a NewType what it is made of.
+    # A NewType is replaced by its base type.
     hints = get_type_hints(kind)
     return {name: getattr(hint, "__supertype__", hint) for name, hint in hints.items()}
 
@@ -73,7 +74,7 @@ def _is_enum(kind: Any) -> bool:
 
 
 def iso(unix_s: float | None) -> str | None:
-    """Return a time as ISO-8601 in UTC; None: not known, or none that a calendar has."""
+    """Return a time as ISO-8601 in UTC; None: not known, or outside the calendar."""
     at = None if unix_s is None else instant(unix_s)
     return None if at is None else at.isoformat().replace("+00:00", "Z")
 
@@ -87,7 +88,7 @@ def _without_none(kind: Any) -> Any:
     return found
 
 
-# Out.
+# Writing.
 
 
 def _value(value: Any) -> Any:
@@ -95,10 +96,10 @@ def _value(value: Any) -> Any:
         return _members(value)
     if isinstance(value, tuple):
         kinds = set(map(type, value))
-        if kinds <= _PLAIN_KINDS and int not in kinds:  # a series: not one by one
+        if kinds <= _PLAIN_KINDS and int not in kinds:  # a long series: not value by value
             return value
         return [_value(one) for one in value]
-    if type(value) is int:  # a sum of what boxes claim may be more than can be read again
+    if type(value) is int:  # a sum of boxes' claims may be too large to read back
         return min(max(value, -_INTEGER_MAX), _INTEGER_MAX)
     if isinstance(value, Mapping):
         return {str(key): _value(one) for key, one in value.items()}
@@ -110,7 +111,7 @@ def _members(one: Any) -> dict[str, Any]:
     for field in dataclasses.fields(one):
         value = getattr(one, field.name)
         if type(value) is int and abs(value) > _EXACT_MAX and field.type in _FLOATS:
-            value = float(value)  # as it will be when it is read again
+            value = float(value)  # the value that reading it back gives
         found[field.name] = _value(value)
         if field.name in _TIMES:
             found[_TIMES[field.name]] = iso(value)
@@ -118,10 +119,10 @@ def _members(one: Any) -> dict[str, Any]:
 
 
 def to_json(card: Card, generated: datetime) -> str:
-    """Return the card as one line of JSON, ASCII only; `generated`: when, with a time zone.
+    """Return the card as one line of ASCII JSON; `generated`: the time, with a time zone.
 
     Raises:
-        ValueError: a figure is not a finite number.
+        ValueError: a figure is not finite.
     """
     head = {
         "schema_version": SCHEMA_VERSION,
@@ -172,13 +173,13 @@ def _object_of(kind: type) -> dict[str, Any]:
         "description": about,
         "properties": properties,
         "required": list(properties),
-        # A later release may add some; 2.0.0 would be one that takes some away.
+        # A later release may add properties; removing one would need version 2.0.0.
         "additionalProperties": True,
     }
 
 
 def _kinds(kind: Any) -> Iterator[type]:
-    """Return the dataclasses that a type is made of, itself the last."""
+    """Yield the dataclasses that a type consists of; the type itself comes last."""
     if dataclasses.is_dataclass(kind):
         for hint in _hints(cast(type, kind)).values():
             yield from _kinds(hint)
@@ -188,7 +189,7 @@ def _kinds(kind: Any) -> Iterator[type]:
 
 
 def make_schema() -> dict[str, Any]:
-    """Return the JSON Schema (2020-12) of what to_json writes."""
+    """Return the JSON Schema (2020-12) of the output of to_json."""
     card = _object_of(Card)
     head = {
         "schema_version": {"type": "string", "pattern": "^1\\.[0-9]+\\.[0-9]+$"},
@@ -208,15 +209,15 @@ def make_schema() -> dict[str, Any]:
 
 
 def schema_text() -> str:
-    """Return the schema as the file of it has it."""
+    """Return the text of the schema's file."""
     return json.dumps(make_schema(), indent=1) + "\n"
 
 
-# Back.
+# Reading.
 
 
 class _BadError(ValueError):
-    """What is wrong with a value, and where."""
+    """What is wrong with a value, and where it is."""
 
 
 def _expect(is_right: bool, where: str, what: str) -> None:
@@ -227,7 +228,7 @@ def _expect(is_right: bool, where: str, what: str) -> None:
 def _number(value: Any, kind: type, where: str) -> Any:
     _expect(type(value) in (int, kind), where, _PLAIN[kind])
     if kind is float:
-        # An int of any length is JSON; not all are floats.
+        # JSON allows integers of any length; not all fit a float.
         _expect(abs(value) < 1 << 1023 and isfinite(value), where, "a finite number")
         return float(value)
     _expect(abs(value) <= _INTEGER_MAX, where, "a 64-bit integer")
@@ -263,7 +264,7 @@ def _read(value: Any, kind: Any, where: str) -> Any:
 
 
 def _read_members(value: Any, kind: type, where: str) -> Any:
-    """Return a dataclass; keys that a later release added are not looked at."""
+    """Return a dataclass; unknown keys (of a later release) are ignored."""
     _expect(isinstance(value, dict), where, "object")
     found = {}
     for field in dataclasses.fields(kind):
@@ -289,10 +290,10 @@ def _no_constant(name: str) -> float:
 
 
 def card_from_json(text: str | bytes) -> Card:
-    """Return the card that to_json wrote, also in a release with other minor versions.
+    """Return the card that to_json wrote, also from a release with another minor version.
 
     Raises:
-        RefusedError: too_big, not_json, version or bad_card.
+        RefusedError: the reason is too_big, not_json, version or bad_card.
     """
     if len(text) > BYTES_MAX:
         raise RefusedError("too_big", f"{len(text)} bytes")

@@ -13,7 +13,7 @@ from nccl_inspector.model.wording import clock, compact, duration, elapsed, numb
 from nccl_inspector.render.limits import Limits
 from nccl_inspector.render.tables import Grid, Row
 
-LABELS_MAX = 256  # of a card: those with most time, tags first
+LABELS_MAX = 256  # in a card: those with the most time, tags first
 _NS = 1e9
 _NAME_CHARS = 16
 _WORDS = {USER_TAG: "tag", KERNEL: "kernel", ROOT: "root"}
@@ -33,7 +33,7 @@ _Name = tuple[int, str, str, str]  # kind, value, communicator, collective
 
 @dataclass(slots=True)
 class _Sum:
-    """What all processes have of one label."""
+    """The sums over all processes for one label."""
 
     processes: set[int] = field(default_factory=set)
     operations: int = 0
@@ -71,7 +71,7 @@ def _name(label: Label, comms: dict[int, Comm]) -> _Name:
 
 
 def describe_labels(processes: Sequence[Process]) -> Labels | None:
-    """Return what the processes did by tag, kernel and root, or None if NCCL told none."""
+    """Return the operations by tag, kernel and root, or None if NCCL told none."""
     sums: dict[_Name, _Sum] = {}
     for place, process in enumerate(processes):
         comms = {comm.index: comm for comm in process.comms} if process.labels else {}
@@ -122,7 +122,7 @@ def _chosen(found: Labels, most: int) -> Iterator[LabelRow]:
 
 
 def labels(card: Card, limits: Limits) -> Grid:
-    """Return the section LABELS; empty where no operation has any."""
+    """Return the section LABELS; empty if no operation has a label."""
     found = card.labels
     if found is None:
         return Grid("LABELS")

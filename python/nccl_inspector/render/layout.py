@@ -15,7 +15,7 @@ _TEXT_CHARS_MAX = 1 << 18  # of one paragraph
 
 
 class Paint(Enum):
-    """What a line is painted with: an ANSI sequence; empty for plain ones."""
+    """The colour of a line, as an ANSI sequence; empty for a plain line."""
 
     PLAIN = ""
     TITLE = "\x1b[1m"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much of a card an output shows."""
+"""How much of a card each kind of output shows."""
 
 from dataclasses import dataclass
 
@@ -8,28 +8,28 @@ _BIG = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Numbers of what is shown; `hint`: where the rest is."""
+    """The most that is shown of each thing; `hint`: where the rest is."""
 
     findings: int
     communicators: int
-    kinds: int  # of operation, of a communicator
+    kinds: int  # kinds of operation for a communicator
     operations: int  # kinds of operation, of all communicators together
     devices: int
     stragglers: int
     hangs: int
-    names: int  # in one line
+    names: int  # names in one line
     node_chars: int
-    lines: int  # of what is missing
+    lines: int  # lines about missing data
     series: int
     periods: int
-    peers: int  # of network detail
+    peers: int  # peers of network detail
     hosts: int
-    labels: int  # of each kind
-    everybody: bool  # also who was only the slowest
+    labels: int  # labels of each kind
+    everybody: bool  # also processes that were only the slowest
     hint: str
 
     def more(self, words: str) -> str:
-        """Return the line that says what is left out."""
+        """Return the line about what is left out."""
         return f"and {words} more{self.hint}"
 
 

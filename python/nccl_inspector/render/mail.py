@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A card as a mail: the verdict in the subject, the report as text, the page beside it."""
+"""A card as a mail: the verdict is the subject, the report the text, and the page an attachment."""
 
 import subprocess
 from datetime import datetime
@@ -27,7 +27,7 @@ _POLICY = SMTP.clone(linesep="\n")  # what sendmail reads
 
 
 def subject(card: Card) -> str:
-    """Return `NCCL DEGRADED (network): job 48213 gpt-pretrain`, cut to what fits."""
+    """Return `NCCL DEGRADED (network): job 48213 gpt-pretrain`, cut to the allowed length."""
     name = f" {card.job.name}" if card.job.name else ""
     return header_text(
         f"NCCL {said_status(card.verdict)}: {said_job(card)}{name}", SUBJECT_CHARS_MAX
@@ -37,13 +37,13 @@ def subject(card: Card) -> str:
 def make_mail(
     card: Card, to: str, generated: datetime, own: tuple[str, str] | None = None
 ) -> bytes:
-    """Return a mail without a sender, which sendmail adds; `to`: addresses that commas separate.
+    """Return a mail without a sender, which sendmail adds; `to`: addresses separated by commas.
 
-    `own`: the subject and the body of the mail that the report is added to: Slurm's. People sort
-    their mail by its subject, so that stays at the front. Lines end as sendmail reads them.
+    `own`: subject and body of Slurm's mail, to which the report is added. People sort their mail by
+    its subject, so that stays in front. Lines end as sendmail reads them.
 
     Raises:
-        InspectorError: the addresses cannot be those of a mail.
+        InspectorError: the addresses are not valid.
     """
     addresses = read_addresses(to)
     text, about = render_text(card), subject(card)
@@ -51,9 +51,9 @@ def make_mail(
         about = f"{own[0][:_SUBJECT_CHARS_TAKEN]}, NCCL {said_status(card.verdict)}"
         body = own[1].strip()[:_BODY_CHARS_MAX]
         text = f"{plain(own[0][:_SUBJECT_CHARS_TAKEN])}\n\n{body}\n\n{text}"
-    # What the package makes are the parts and the headers that describe them: no user's text.
+    # The email package only makes the parts and their headers, which contain no user's text.
     message = EmailMessage(_POLICY)
-    message.set_content(text.encode("utf-8", "replace").decode())  # arguments may be no Unicode
+    message.set_content(text.encode("utf-8", "replace").decode())  # user's text may be invalid
     message.add_attachment(
         render_html(card, generated), subtype="html", filename=f"nccl-job-{card.job.job_id}.html"
     )
@@ -61,10 +61,10 @@ def make_mail(
 
 
 def send(message: bytes, sendmail: Path) -> None:
-    """Give a mail to the site's sendmail, which finds the addresses in it.
+    """Give a mail to the site's sendmail, which takes the addresses from it.
 
     Raises:
-        InspectorError: it is not there, it failed, or it took longer than a minute.
+        InspectorError: sendmail is missing, failed, or took longer than a minute.
     """
     try:
         done = subprocess.run(

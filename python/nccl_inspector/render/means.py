@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all cards of means have: those of a Prometheus' series and those of NVIDIA's dumps.
+"""What all cards from means have in common: those of Prometheus' series and of NVIDIA's dumps.
 
-Nothing in them tells the waiting for late ranks from the transfer, so they name nobody.
+Means do not separate the waiting for late ranks from the transfer, so these cards name no process.
 """
 
 from collections import defaultdict
@@ -20,14 +20,14 @@ NOT_COUNTED = "how many there were is not known: NVIDIA's plugin does not count"
 
 
 def nobody_named(where: str) -> Verdict:
-    """Return the verdict; `where` the waiting is not told apart."""
+    """Return the verdict that nobody can be named; `where`: data that include the waiting."""
     return Verdict(CANNOT_TELL, "", LOW, f"who was waited for is not in {where}")
 
 
 def operations(
     kind: Kind, time_ns: float, bus_gbs: float | None, count: int | None, *notes: str
 ) -> Operations:
-    """Return a row of the card; `count` None: nobody counted."""
+    """Return a row of the card; `count` None: operations were not counted."""
     common = (WAITING_IN_IT,) if count is not None else (WAITING_IN_IT, NOT_COUNTED)
     return Operations(
         communicator=kind.comm.shown, func=kind.func, size_class=kind.size_class,
@@ -37,7 +37,7 @@ def operations(
 
 
 def longest_first(rows: Iterable[Operations]) -> tuple[Operations, ...]:
-    """Return the rows, that which took longest first."""
+    """Return the rows, the one that took longest first."""
     return tuple(sorted(rows, key=lambda one: (-one.time_ns * max(one.count, 1), one.func)))
 
 
@@ -46,8 +46,8 @@ def communicators(
 ) -> tuple[Communicator, ...]:
     """Return the communicators, the largest first; `members`: each with a rank and its node.
 
-    NVIDIA's plugin tells no rank, so that a GPU of a node is one, and communicators by their name
-    and size only.
+    NVIDIA's plugin tells no ranks. There each GPU of a node counts as a rank, and communicators are
+    known only by name and size.
     """
     ranks: dict[Comm, set[str]] = defaultdict(set)
     nodes: dict[Comm, set[str]] = defaultdict(set)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a card rests on, and in lines what it does not: lost nodes and ranks, drops."""
+"""What a card is based on, and lines about missing data: lost nodes and ranks, dropped events."""
 
 from collections.abc import Iterator, Sequence
 
@@ -20,7 +20,7 @@ def _nodes(card: Card, limits: Limits) -> Iterator[str]:
     if card.data_quality.nodes_missing and not of_components:
         yield _lost(card.data_quality.nodes_missing, "", limits)
     if card.job.het_components:
-        # Slurm tells a node the leader's id, not how many components there are.
+        # Slurm tells a node the leader's id, but not how many components there are.
         ids = cut_list(map(str, card.job.het_components), limits.names)
         have = "has" if len(card.job.het_components) == 1 else "have"
         yield (
@@ -42,7 +42,7 @@ def _gap(gap: Gap, processes: int, limits: Limits) -> str:
 
 
 def source_words(card: Card) -> str:
-    """Return what the card was made of, and what could have been more; empty: nobody says."""
+    """Return the card's inputs, and those that were absent, as text; empty: not known."""
     inputs = card.data_quality.inputs
     there = [
         f"{one.source} (in part{f': {one.detail}' if one.detail else ''})"
@@ -61,7 +61,7 @@ def source_words(card: Card) -> str:
 
 
 def missing_lines(card: Card, limits: Limits) -> list[str]:
-    """Return a line for everything that is missing or odd."""
+    """Return a line for everything that is missing or invalid."""
     quality = card.data_quality
     lines = list(_nodes(card, limits))
     if quality.ranks_expected is not None and quality.ranks_seen < quality.ranks_expected:
@@ -74,7 +74,7 @@ def missing_lines(card: Card, limits: Limits) -> list[str]:
         lines.append(f"events that were not measured: {_counts(quality.dropped)}")
     if quality.refused:
         lines.append(f"records that could not be read: {_counts(quality.refused)}")
-    # Those of nodes are about counters, and stand beside these.
+    # Gaps of nodes are about counters, and are shown in the section of these.
     lines += [_gap(gap, quality.ranks_seen, limits) for gap in quality.gaps if gap.kind != "node"]
     lines += quality.missing[: limits.lines]
     if len(quality.missing) > limits.lines:

@@ -85,7 +85,7 @@ def _rows(one: NetworkPeer, names: dict[str, str], limits: Limits) -> Iterator[R
 
 
 def _ports(found: Network) -> Iterator[str]:
-    """Say how much more the ports sent than these figures have."""
+    """Yield a sentence about how much more the ports sent than these figures have."""
     if not found.ports:
         return
     sent = sum(one.sent_bytes for one in found.ports)
@@ -127,7 +127,7 @@ def _lines(found: Network, limits: Limits) -> Iterator[str]:
 
 
 def network(card: Card, limits: Limits) -> Grid:
-    """Return the section NETWORK; empty where no network detail was taken."""
+    """Return the section NETWORK; empty if no network detail was taken."""
     found = card.network
     if found is None:
         return Grid("NETWORK")

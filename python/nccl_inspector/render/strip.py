@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job's time line in characters, and in steps for a chart."""
+"""A job's time line drawn with characters, and its tracks for the charts."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,13 +24,13 @@ _LEGEND = (
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """A series of the time line, whatever it is of."""
+    """A series of the time line: bandwidth or throughput."""
 
     name: str
     unit: str
     values: tuple[float | None, ...]
     baseline: float | None
-    slow: tuple[Degradation, ...]  # its own; of a throughput those of all series
+    slow: tuple[Degradation, ...]  # its own; for a throughput, those of all series
 
 
 def _baseline(values: Sequence[float | None]) -> float | None:
@@ -96,7 +96,7 @@ def _mark(value: float | None, baseline: float) -> str:
 
 
 def _step_s(line: TimeLine) -> int:
-    """Return how long a character is: a round time, and a multiple of the windows' length."""
+    """Return the seconds of one character: a round time and a multiple of the windows' length."""
     least = line.windows * line.window_s / (_ACROSS * _LINES_MAX)
     fits = (step for step in _STEPS_S if step >= least and step % line.window_s == 0)
     return next(fits, line.window_s * max(1, -(-int(least) // line.window_s)))
@@ -128,7 +128,7 @@ def _drawn(track: Track, line: TimeLine, step_s: int) -> Iterator[Item]:
 
 
 def said_slow(one: Degradation, names: dict[str, str]) -> str:
-    """Return a degradation as a sentence; `names`: of communicators by id."""
+    """Return a sentence about a degradation; `names`: of communicators by id."""
     explained = (
         f", which explains {percent(one.explained_share)} of the dip in throughput"
         if one.explained_share is not None

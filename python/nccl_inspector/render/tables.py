@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of a report for a terminal, one function a section."""
+"""The tables of a report for a terminal; each section has a function."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ _NAME_CHARS = 40
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Cells of a table, or a text that stands between its rows (`between`)."""
+    """Cells of a table, or a text that is between its rows (`between`)."""
 
     cells: tuple[str, ...] = ()
     between: str = ""
@@ -45,7 +45,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A section: a title and what it needs to be understood, a table, lines below it."""
+    """A section: a title, an explanation, a table, and lines below it."""
 
     title: str
     about: str = ""
@@ -97,7 +97,7 @@ _BASELINE = (
 
 
 def used_columns(grid: Grid) -> list[int]:
-    """Return which columns to show: those that some row has something in."""
+    """Return the columns to show: those in which some row is not empty."""
     filled = [row.cells for row in grid.rows if row.cells]
     return [
         at for at in range(len(grid.columns)) if any(row[at] not in ("", "-") for row in filled)
@@ -128,7 +128,7 @@ def _operations(one: Operations) -> Row:
 def _head(one: Communicator) -> str:
     name = one.name if len(one.name) <= _NAME_CHARS else f"{one.name[: _NAME_CHARS - 2]}.."
     place = f" on {number(one.nnodes, 'node')}" if one.nnodes else ""
-    # Those that are taken together have no id of NCCL's.
+    # Communicators that were summed have no id of NCCL's.
     own_id = one.id if one.id.startswith("0x") else ""
     seen = f", {one.ranks_seen} of them seen" if 0 < one.ranks_seen < one.nranks else ""
     words = [name or "(no name)", own_id, one.transport if one.transport != "unknown" else ""]
@@ -233,7 +233,7 @@ def _straggler(one: Straggler) -> Row:
 
 
 def stragglers(card: Card, limits: Limits) -> Grid:
-    """Return the section STRAGGLERS; of a job in which nobody is named only where all is shown."""
+    """Return the section STRAGGLERS; if no process is named, only with `limits.everybody`."""
     named = any(one.flagged for one in card.stragglers)
     late = [one for one in card.stragglers if one.flagged or one.late_ns > 0]
     listed = late if named or limits.everybody else []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A card as text for a terminal: the verdict first, then why, then the figures, then what lacks."""
+"""A card as text for a terminal: verdict, findings, figures, and what is missing."""
 
 from collections.abc import Iterator
 
@@ -83,7 +83,7 @@ def _attempt(card: Card) -> str:
 
 
 def job_words(card: Card) -> list[str]:
-    """Return what the job is, in words that a comma parts."""
+    """Return the facts of the job as texts, to be joined by commas."""
     job = card.job
     words = [said_job(card), f"name {cut(job.name, _NAME_CHARS)}" if job.name else ""]
     words += [
@@ -99,14 +99,14 @@ def job_words(card: Card) -> list[str]:
 
 
 def node_words(card: Card) -> str:
-    """Return the node lists, of a heterogeneous job by component."""
+    """Return the node lists; for a heterogeneous job, by component."""
     job = card.job
     lists = [f"{one.job_id}: {one.nodelist}" for one in job.components if one.nodelist]
     return "; ".join(lists or [job.nodelist]).replace(",", ", ")
 
 
 def environment_words(card: Card) -> str:
-    """Return what the job ran with; empty: nothing is known of that."""
+    """Return software and hardware of the job as text; empty: not known."""
     env = card.environment
     gpus = cut_list(env.gpu_models, 4)
     words = [f"NCCL {cut_list(env.nccl, 4)}" if env.nccl else ""]
@@ -118,7 +118,7 @@ def environment_words(card: Card) -> str:
 
 
 def data_words(card: Card) -> str:
-    """Return how much of the job was seen."""
+    """Return how much of the job was measured, as text."""
     quality = card.data_quality
     ranks = number(quality.ranks_seen, "rank")
     if quality.ranks_expected is not None:
@@ -130,7 +130,7 @@ def data_words(card: Card) -> str:
 
 
 def placement_words(card: Card) -> str:
-    """Return what placement was asked for and what was given; empty: neither is known."""
+    """Return the placement that was asked for and given, as text; empty: neither is known."""
     job = card.job
     asked = [f"--switches={job.switches_asked}"] if job.switches_asked else []
     asked += [f"--segment={job.segment_asked}"] if job.segment_asked is not None else []
@@ -153,7 +153,7 @@ def _head(card: Card) -> Iterator[Item]:
 
 
 def verdict_words(card: Card) -> str:
-    """Return the one answer as a sentence or three, without the status."""
+    """Return the verdict as one to three sentences, without the status."""
     verdict = card.verdict
     parts = [verdict.summary, said_cost(verdict)]
     if verdict.waiting_share is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make the report card of one attempt of a job from its node summaries and what else is known."""
+"""Make the report card of one attempt of a job, from its node summaries and what else is known."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -76,7 +76,7 @@ from nccl_inspector.summary.codec import NodeSummary
 from nccl_inspector.summary.sample_columns import UnionColumns, union_columns
 from nccl_inspector.system.forked import Forked
 
-_MANY_PROCESSES = 1024  # from here on a second processor is worth a child of its own
+_MANY_PROCESSES = 1024  # from here on, a child on a second processor is worthwhile
 
 
 def _no_data(coverage: Coverage) -> str:
@@ -97,7 +97,7 @@ def _lasting_slowness(
     transports: Mapping[str, str],
     placed: Sequence[tuple[str, Process]],
 ) -> list[tuple[str, Finding]]:
-    """Return who was slow all the time, beside its like in the same job."""
+    """Return findings about what was slow all the time, compared with its like in the same job."""
     found: dict[tuple[Entity, ...], tuple[str, Finding]] = {}
     between = {"sends": compare(time_pairs(placed)), "network": compare(time_network(placed))}
     for transport in dict.fromkeys(transports.values()):
@@ -115,11 +115,11 @@ def _lasting_slowness(
 
 @dataclass(frozen=True, slots=True)
 class _Nodes:
-    """GPU model and ports of nodes."""
+    """GPU model and ports of the nodes."""
 
     models: tuple[str, ...]
-    ports_gbps: tuple[int, ...]  # of the node with least
-    gpus: int  # of a node
+    ports_gbps: tuple[int, ...]  # those of the node whose ports carry least
+    gpus: int  # the most of any node
 
 
 def _nodes(summaries: Sequence[NodeSummary], models: tuple[str, ...]) -> _Nodes:
@@ -156,7 +156,7 @@ def _expectation(
 
 
 def _judge_samples(placed: Sequence[tuple[str, Process]], given: Given) -> Judged:
-    """Return what the exact records of processes say together: of all, if these are not many."""
+    """Return what the exact records of processes say together; of very many, only some are read."""
     hidden = why_waiting_is_hidden([process for _, process in placed])
     if hidden:
         return Judged(why_not=hidden)
@@ -176,7 +176,7 @@ def _judge_samples(placed: Sequence[tuple[str, Process]], given: Given) -> Judge
 
 
 def _unions(process: Process) -> list[UnionColumns]:
-    """Return how long a process's GPUs were in operations; empty: not known."""
+    """Return how long a process's GPUs were in operations, by window; empty: not known."""
     try:
         return union_columns(process.unions)
     except RefusedError:
@@ -186,7 +186,7 @@ def _unions(process: Process) -> list[UnionColumns]:
 def _places_on_nodes(placed: Sequence[tuple[str, Process]]) -> list[int]:
     """Return the place of each process on its node: its GPU's number, else its SLURM_LOCALID.
 
-    Lines have neither: there it is the place among the node's processes, in Slurm's order of them.
+    JSON lines have neither. Then it is the place among the node's processes, in Slurm's order.
     """
     found = [-1] * len(placed)
     order = sorted(
@@ -219,7 +219,7 @@ def _tell(
     over_time: OverTime,
     lasting: Sequence[tuple[str, Finding]],
 ) -> Told:
-    """Return the findings of causes. Without samples figures are told, and nobody is accused."""
+    """Return the findings of causes; without samples they are information and accuse nobody."""
     if sampled.records is None:
         rest = [*lasting, *over_time.causes]
         return Told(tuple((kind, replace(one, severity=INFO)) for kind, one in rest), ())
@@ -232,7 +232,7 @@ def _tell(
 def _confirmed(
     timeline: TimeLine, causes: Sequence[tuple[str, Finding]], sampled: Judged
 ) -> TimeLine:
-    """Return the time line with the slow times that a cause stands for."""
+    """Return the time line with only those slow times that belong to a cause."""
     if sampled.records is None:
         return timeline
     periods = [one.period for _, one in causes if one.severity != INFO and one.period]
@@ -274,7 +274,7 @@ def _ending(state: str, given: Given) -> Ending:
 
 @dataclass(frozen=True, slots=True)
 class _Timed:
-    """The processes with their times by one clock, and how long each gave no sign of life."""
+    """The processes in common time, and how long each gave no sign of life."""
 
     processes: list[Process]
     silences_ns: list[float]
@@ -282,7 +282,7 @@ class _Timed:
 
 
 def _in_time(placed: Sequence[tuple[str, Process]], ending: Ending) -> _Timed:
-    """Return the processes in common time; of a job that ended in order nobody asks for that."""
+    """Return the processes in common time; if all ended normally, clocks are not compared."""
     processes = [process for _, process in placed]
     if not may_hang(processes) and all(one.facts.state != KILLED for one in processes):
         return _Timed(processes, [0.0] * len(processes), 0.0)
@@ -297,8 +297,9 @@ def _in_time(placed: Sequence[tuple[str, Process]], ending: Ending) -> _Timed:
 def build_card(loaded: Loaded, given: Given | None = None, *, second_process: bool = False) -> Card:
     """Return the card of the attempt that was loaded.
 
-    `second_process`: children may look at the records and the time lines of a large job meanwhile,
-    if nothing bounds the caller's time and memory, which would not bound these.
+    `second_process`: children may examine the records and the time lines of a large job at the same
+    time. Limits on the caller's time and memory do not limit these children, so it is only for a
+    caller without such limits.
     """
     given = given or Given()
     loaded = believable(loaded, given)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The summaries of a job without what its processes claim and Slurm contradicts."""
+"""Remove from a job's summaries what its processes claim and Slurm contradicts."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,11 +12,11 @@ from nccl_inspector.summary.codec import NodeSummary
 
 
 def allocation_of(loaded: Loaded, given: Given) -> Allocation:
-    """Return what Slurm says of the job: its record, else what root's hooks were told.
+    """Return the job's size by Slurm: from its record, else from what root's hooks were told.
 
-    Of a heterogeneous job Slurm's record is of one component; nodes are those of all. Where the
-    summaries were made from something else (JSON lines), they may be of a part of the nodes only,
-    and say nothing of the job's size.
+    For a heterogeneous job, Slurm's record is of one component; the nodes are those of all.
+    Summaries made from something else (JSON lines) may cover only a part of the nodes, and then
+    tell nothing about the job's size.
     """
     record = given.record
     heads = {one.head.job_id: one.head for one in loaded.summaries}
@@ -29,9 +29,9 @@ def allocation_of(loaded: Loaded, given: Given) -> Allocation:
 
 
 def believable(loaded: Loaded, given: Given) -> Loaded:
-    """Return what was loaded with communicators that the job can have.
+    """Return what was loaded, with only communicators that the job can have.
 
-    What was claimed beyond that becomes a problem of the data, which the report lists.
+    Impossible claims become problems of the data, which the report lists.
     """
     processes = [process for one in loaded.summaries for process in one.processes]
     bounded = bound_ranks(processes, allocation_of(loaded, given))
@@ -44,7 +44,7 @@ def believable(loaded: Loaded, given: Given) -> Loaded:
 
 
 def _claimed_tasks(loaded: Loaded, given: Given) -> Iterator[str]:
-    """Return what processes say of their array, where Slurm says otherwise."""
+    """Yield a text if processes claim to be of another array task than Slurm says."""
     record = given.record
     if record is None or not record.by_slurm:
         return

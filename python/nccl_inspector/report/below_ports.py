@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transfers that are slow everywhere and all the time, beside what the ports can carry."""
+"""Transfers that are slow everywhere and all the time, compared with what the ports can carry."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,15 +13,15 @@ from nccl_inspector.model.card import INFO, MEDIUM, Entity, Evidence, Finding, O
 from nccl_inspector.model.process import FUNCS
 from nccl_inspector.report.causes import JobView, cost_evidence, saved, severity
 
-_QUEUED_MAX = 0.5  # of the operations, that begin as soon as their stream is free
+_QUEUED_MAX = 0.5  # share of operations that begin as soon as their stream is free
 _AT_MOST = (
     " That is the most it can have cost: the ranks always wait for these transfers, so how long "
     "their own work takes is not known."
 )
-# Of what ports or links carry: from where down a path is slow, and what is reached in practice.
-# Inside of nodes much depends on the platform: what others measured is a weaker hint.
+# Shares of what ports or links can carry: below BELOW_* a path is slow; _REACHED* is reached in
+# practice. Inside nodes much depends on the platform, so what others measured is a weaker hint.
 BELOW_NETWORK, BELOW_TOLD, BELOW_LINKS = 0.55, 0.85, 0.4
-_REACHED, _REACHED_TOLD = 0.85, 0.92  # the latter: but for one port, nothing speaks for less
+_REACHED, _REACHED_TOLD = 0.85, 0.92  # the second: if counters of a port speak for it
 
 
 def tell_below(
@@ -31,15 +31,15 @@ def tell_below(
     view: JobView,
     hardware: Sequence[Finding],
 ) -> list[tuple[str, Finding]]:
-    """Return the finding of transfers that are slow everywhere and all the time, if they are.
+    """Return the finding about transfers that are slow everywhere and all the time, if any.
 
-    They have nothing in the job to be compared with, but what the ports of a node can carry.
-    A ring is as fast as its slowest port: where the counters of one speak, less is enough.
+    They can only be compared with what the ports of a node can carry. A ring is as fast as its
+    slowest port; if the counters of a port show errors, a smaller difference is enough.
     """
     found = []
     port = next((one for one in hardware if _is_of_port(one)), None)
     for inside in (False, True):
-        # Where some paths are slow beside others it is these, and not the network.
+        # If some paths are slow compared with others, the cause is these paths and not the network.
         if any(_is_located(cause, inside) for cause in judged.causes):
             continue
         rows = [
@@ -89,7 +89,7 @@ def _is_located(cause: Cause, inside: bool) -> bool:
 
 
 def _is_of_port(counters: Finding) -> bool:
-    """Tell whether counters say that a port or its cable is bad. Congestion is nobody's fault."""
+    """Tell whether counters say that a port or its cable is bad; congestion does not count."""
     ports = any(one.kind == "port" for one in counters.entities)
     return ports and counters.severity != INFO and CABLE in counters.actions
 

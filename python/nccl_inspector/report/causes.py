@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Causes of lost time (analysis/replay) as findings: who, since when, what it cost, what to do.
+"""Causes of lost time (analysis/replay) as findings: who, since when, the cost, what to do.
 
-One cause is one finding. Who only waited for the cause is listed in it as a victim, and counters
-that speak for it become its evidence.
+Each cause is one finding. Processes that only waited for the cause are listed in it as victims, and
+counters that support it become its evidence.
 """
 
 from collections.abc import Sequence
@@ -36,13 +36,13 @@ from nccl_inspector.model.wording import cut_list, duration, elapsed
 
 CRITICAL_SHARE = 0.5
 _SHOWN = 4
-OUTSIDE_S_MIN = 60.0  # a shorter time outside of communication is part of many programs
-_EARLY_SHARE = 0.3  # of its lateness, that a rank waits less than its peers where it was late
+OUTSIDE_S_MIN = 60.0  # shorter times outside communication are normal in many programs
+_EARLY_SHARE = 0.3  # share of its lateness by which a late rank waits less than its peers
 
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """What the words need of the job: by process its node, GPU and name, and how long it ran."""
+    """The facts about the job that texts need; sequences are by process."""
 
     processes: Sequence[tuple[str, Process]]
     names: Sequence[str]
@@ -50,16 +50,16 @@ class JobView:
     wall_s: float
     communicators: Sequence[Communicator]
     cost_min: float = COST_MIN  # share of the job's time that makes a cause a warning
-    active_s: float = 0.0  # of it, with operations; 0: all
+    active_s: float = 0.0  # time with operations; 0: all of wall_s
 
     def place(self, member: int) -> str:
-        """Return `n02 GPU7`."""
+        """Return node and GPU of a process, as `n02 GPU7`."""
         return f"{self.processes[member][0]} {self.gpus[member]}".strip()
 
     def of_job(self, share: float) -> float:
-        """Return what a share of the time with operations is of the job's time.
+        """Convert a share of the time with operations into a share of the job's time.
 
-        What a job does before its first operation and after its last one no cause made longer.
+        Causes cannot make the time before a job's first operation and after its last one longer.
         """
         if not self.wall_s or not self.active_s:
             return share
@@ -68,14 +68,14 @@ class JobView:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Findings with what each came from, and the late processes as rows of the card."""
+    """Findings, each with its kind of cause, and the late processes as rows of the card."""
 
     findings: tuple[tuple[str, Finding], ...]
     stragglers: tuple[Straggler, ...]
 
 
 def _cost(cause: Cause, view: JobView) -> tuple[float, float]:
-    """Return share and seconds of the job's time. What happened once is not made more of."""
+    """Return share and seconds of the job's time; a cause seen once is not extrapolated."""
     if cause.once and view.wall_s:
         return cause.saved_s / view.wall_s, cause.saved_s
     share = view.of_job(cause.cost_share)
@@ -83,7 +83,7 @@ def _cost(cause: Cause, view: JobView) -> tuple[float, float]:
 
 
 def severity(share: float, cost_min: float, *, excused: bool = False) -> Severity:
-    """Return how bad a cause is by its share of the job's time."""
+    """Return the severity of a cause from its share of the job's time; `excused`: information."""
     if excused or share < cost_min:
         return INFO
     return CRITICAL if share >= CRITICAL_SHARE else WARNING
@@ -96,9 +96,9 @@ def _confidence(cause: Cause) -> str:
 
 
 def saved(share: float, seconds: float, view: JobView, error: float) -> str:
-    """Return a sentence that says what a cause cost: how long, and which share of the job.
+    """Return a sentence about the cost of a cause: how long, and which share of the job.
 
-    `error`: of the share of the time with operations.
+    `error`: that of the share, in the time with operations.
     """
     would = view.wall_s - seconds
     of_job = view.of_job(error)
@@ -119,7 +119,7 @@ def _period(cause: Cause) -> Period:
 
 
 def _late_calls(cause: Cause, member: int, view: JobView) -> list[LateCall]:
-    """Return the kinds of operation in which a process was late, for what its queue says."""
+    """Return the kinds of operation in which a process was late; their queue waits are compared."""
     name = view.names[member]
     found = []
     for comm in view.communicators:
@@ -161,9 +161,9 @@ _LATE_ACTIONS = {
 
 
 def _host_time(member: int, view: JobView) -> list[Evidence]:
-    """Return what a process's calls of NCCL take on its host, where that was measured.
+    """Return how long a process's calls of NCCL take on its host, if that was measured.
 
-    No proof of a slow host: a call also blocks where its GPU is far behind.
+    This does not prove that the host is slow: a call also blocks if its GPU is far behind.
     """
     each = [
         one.facts.call_ns / one.facts.calls if one.facts.calls else None
@@ -311,7 +311,7 @@ def _pair(nodes: Sequence[str]) -> tuple[Entity, ...]:
 
 
 def _where(cause: Cause, view: JobView) -> tuple[str, tuple[Entity, ...], str]:
-    """Return where transfers were slow in words, as entities, and what to run next."""
+    """Return where transfers were slow, as text and as entities, and the command to run next."""
     where = cause.where
     link = "NVLink and PCIe" if cause.inside else "network"
     if where is None:
@@ -378,7 +378,7 @@ def _what(cause: Cause) -> str:
 
 
 def _own_doing(cause: Cause) -> str:
-    """Return why a slow time may be the program's own doing, as a sentence; empty: it is not."""
+    """Return why a slow time may be the program's own doing, as a sentence; empty: no reason."""
     if cause.whole:
         return " It does not come back to what it was: it may be another phase."
     if cause.rare:
@@ -420,7 +420,7 @@ def _outside_finding(cause: Cause, view: JobView) -> Finding:
 
 
 def tell_causes(judged: Judged, view: JobView, slow: SlowHardware) -> Told:
-    """Return the causes as findings, the costliest first, and the late processes."""
+    """Return the causes as findings, the most costly first, and the late processes."""
     findings: list[tuple[str, Finding]] = []
     stragglers: list[Straggler] = []
     for cause in judged.causes:
@@ -428,7 +428,7 @@ def tell_causes(judged: Judged, view: JobView, slow: SlowHardware) -> Told:
             continue
         if cause.kind == LATE:
             finding, rows = _late_finding(cause, view, slow)
-            if not judged.seen:  # who is not seen may have come later still
+            if not judged.seen:  # a process that was not seen may have been even later
                 finding = replace(finding, severity=INFO, confidence=LOW)
                 rows = [replace(one, flagged=False, confidence=LOW) for one in rows]
             findings.append((card.STRAGGLER, finding))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which counters of the hardware speak for a cause of lost time."""
+"""Which counters of the hardware support a cause of lost time."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,10 +11,10 @@ from nccl_inspector.model.card import CRITICAL, HIGH, INFO, MEDIUM, WARNING, Fin
 def with_counters(
     causes: Sequence[tuple[str, Finding]], hardware: Sequence[Finding]
 ) -> tuple[list[tuple[str, Finding]], list[Finding]]:
-    """Return the causes with the counters that speak for them, and what is left of the counters.
+    """Return the causes with the counters that support them, and the remaining counter findings.
 
-    A port speaks for a slow network, a GPU for slow links inside of its node and for a late rank.
-    What speaks for nothing that was slow is information, unless it is critical.
+    A port supports a slow network; a GPU supports slow links inside its node and a late rank. A
+    remaining finding is information, unless it is critical.
     """
     left = list(hardware)
     found = []

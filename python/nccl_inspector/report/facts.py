@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of a card that need no judgement: the job, what it ran with, what is missing."""
+"""The parts of a card that need no judgement: the job, its environment, and what is missing."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,7 +11,7 @@ from nccl_inspector.model.wording import duration, volume
 from nccl_inspector.report.joined import Report
 from nccl_inspector.summary.codec import UID_UNKNOWN, NodeSummary
 
-# Of DROPS_IN_PART.
+# Texts for the reasons in DROPS_IN_PART.
 _IN_PART = {
     "no_peer": "Sends and Recvs that are not in the figures by peer",
     "no_group": "Sends and Recvs that could not be seen as part of their group",
@@ -20,12 +20,12 @@ _IN_PART = {
 
 
 def _spell(ns: int) -> str:
-    """Return a time of silence: whole minutes of a longer one."""
+    """Return a time of silence as text; longer ones in whole minutes."""
     return duration(ns) if ns < 120e9 else f"{ns / 60e9:.0f} min"
 
 
 def describe_job(report: Report, summaries: Sequence[NodeSummary]) -> Job:
-    """Return what the hooks and the processes say of the job; Slurm's record may add to it."""
+    """Return what the hooks and the processes say about the job; Slurm's record may add to it."""
     head = report.head
     own = [summary.head for summary in summaries]
     missing = {node for nodes in report.nodes_missing.values() for node in nodes}
@@ -68,7 +68,7 @@ def _ports(summaries: Iterable[NodeSummary]) -> tuple[str, ...]:
 
 
 def describe_environment(summaries: Sequence[NodeSummary]) -> Environment:
-    """Return versions and hardware, as far as boxes and counters say."""
+    """Return versions and hardware, from boxes and counters."""
     processes = [process for summary in summaries for process in summary.processes]
     nccl = {one.facts.nccl.removeprefix("NCCL ") for one in processes if one.facts.nccl_version}
     models = {
@@ -153,7 +153,7 @@ def _timing(processes: Iterable[Process]) -> str:
 
 
 def _dumped(report: Report) -> Iterator[str]:
-    """Return what is to be said of NVIDIA's plugin; the figures are of boxes where there are."""
+    """Yield texts about NVIDIA's plugin; if there are boxes, the figures come from these."""
     if report.dumps is None:
         return
     if report.processes:
@@ -169,10 +169,10 @@ def describe_quality(
     from_boxes: bool = True,
     looked: int = 0,
 ) -> DataQuality:
-    """Return what the card rests on; `refused`: records of its inputs that could not be read.
+    """Return what the card is based on; `refused` counts records of its inputs that are unreadable.
 
-    `from_boxes`: the summaries were made from boxes, so that these are one of the inputs.
-    `looked`: how many processes' records of single operations were looked at; 0: nobody's.
+    `from_boxes`: the summaries were made from boxes, so boxes are one of the inputs. `looked`: how
+    many processes' exact records were read; 0: none.
     """
     largest = max((comm.nranks for comm in report.communicators), default=0)
     missing = [node for nodes in report.nodes_missing.values() for node in nodes]
@@ -185,7 +185,7 @@ def describe_quality(
     return DataQuality(
         ranks_expected=expected,
         ranks_seen=report.processes,
-        # One that has a summary of another component is not lost.
+        # A node that has a summary of another component is not missing.
         nodes_missing=tuple(dict.fromkeys(node for node in missing if node not in report.nodes)),
         killed=report.killed,
         dropped=report.coverage.dropped,

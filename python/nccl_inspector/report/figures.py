@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of a card: communicators, their operations, and the transport classes."""
+"""The tables of a card: communicators, operations and transport classes."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,21 +11,22 @@ from nccl_inspector.model.card import Communicator, Operations, Transport
 from nccl_inspector.model.process import P2P
 
 RANKS_ENOUGH = 0.9
-# Of a communicator and one of its kinds of operation: expected bus bandwidth, GB/s, and by what.
+# For a communicator and one of its kinds of operation: expected bus bandwidth in GB/s, and its
+# source.
 Expect = Callable[[join.Communicator, join.Figures], tuple[float, str] | None]
 
 
 def comm_id(comm: join.Communicator) -> str:
-    """Return the id as the card has it; those taken together have one by their shape."""
+    """Return the id in the card; for communicators that were summed, a text about their shape."""
     return hex(comm.id) if comm.id else f"folded {comm.nranks}/{comm.nnodes} {comm.name}".rstrip()
 
 
 def name_communicators(comms: Iterable[join.Communicator]) -> dict[str, str]:
-    """Return the name of each communicator by its id in the card.
+    """Return the name of each communicator, by its id in the card.
 
-    NCCL gives what is split from a communicator the name of that one where it is given none of its
-    own (ncclCommSplit copies the configuration). So smaller ones whose processes are all in a
-    larger one of the same name are said to be split from it.
+    ncclCommSplit copies the name of the communicator that is split, unless a new name is given. So
+    smaller communicators whose processes are all in a larger one of the same name are called
+    splits.
     """
     named: dict[str, list[join.Communicator]] = defaultdict(list)
     found = {}
@@ -72,9 +73,10 @@ def list_communicators(
 def _waited_for(
     comm: join.Communicator, one: join.Figures, accused: Sequence[str]
 ) -> join.Place | None:
-    """Return which of the accused processes the others of a communicator waited for.
+    """Return which of the accused processes the others of a communicator waited for, or None.
 
-    That is one whose own operations are shorter than most of the others': it waits least in them.
+    It is one whose own operations are shorter than most of the others', because it waits least in
+    them.
     """
     if not accused or not one.waits:
         return None
@@ -91,7 +93,7 @@ def _operations(
     comm: join.Communicator, one: join.Figures, expect: Expect, accused: Sequence[str]
 ) -> Operations:
     expected = expect(comm, one)
-    # The rank that came last may be one that is missing: then the shortest time has waiting in it.
+    # The rank that came last may be missing: then even the shortest time includes waiting.
     few = len(comm.members) < RANKS_ENOUGH * comm.nranks
     told = one.exact or (not few and (one.compared or one.waiting > 0))
     included = one.func not in P2P and not told
@@ -120,14 +122,14 @@ def list_operations(
 ) -> tuple[Operations, ...]:
     """Return the rows of operations, by communicator, those that took longest first.
 
-    `accused`: the names of processes that findings say are late, the most costly first. Nobody else
-    is said to be waited for.
+    `accused`: the names of processes that findings call late, the most costly first. The rows name
+    no other process as waited for.
     """
     return tuple(_operations(comm, one, expect, accused) for comm in comms for one in comm.figures)
 
 
 def total_waiting(comms: Iterable[join.Communicator]) -> float | None:
-    """Return the waiting as a share of the ranks' time in operations in which all wait for all."""
+    """Return waiting as a share of the ranks' time in operations where all wait for all."""
     figures = [one for comm in comms for one in comm.figures if one.waits]
     busy_ns = sum(one.busy_ns for one in figures)
     return sum(one.waiting_ns for one in figures) / busy_ns if busy_ns else None
@@ -135,7 +137,7 @@ def total_waiting(comms: Iterable[join.Communicator]) -> float | None:
 
 @dataclass(slots=True)
 class _Sum:
-    """What the operations of one class come to."""
+    """The sums over the operations of one class."""
 
     busy_ns: dict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
     transfer_ns: float = 0.0  # T times operations, of those whose bandwidth is defined
@@ -172,7 +174,8 @@ def sum_transports(
             Transport(
                 transport=transport,
                 busy_s=busy_s,
-                # Those of several streams overlap: together they are busy at most all the time.
+                # Operations of several streams overlap, but together they are busy at most all the
+                # time.
                 wall_share=min(1.0, busy_s / wall_s) if wall_s else None,
                 waiting_share=total.waiting_ns / total.all_ns if total.all_ns else None,
                 bus_gbs=total.bus_bytes / total.transfer_ns if total.transfer_ns else None,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The summaries of one attempt of a job as one: its communicators, and what is missing."""
+"""Join the summaries of one attempt of a job: its communicators, and what is missing."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,22 +18,22 @@ from nccl_inspector.summary.codec import Head, NodeSummary
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One attempt of one job; of a heterogeneous one with all components that were measured."""
+    """One attempt of one job; of a heterogeneous job, all components that were measured."""
 
     head: Head  # of the first component
-    array_task: str  # `810_3`, as the processes say; empty when it is no task of an array
+    array_task: str  # `810_3`, from the processes; empty if it is no array task
     nodelists: dict[int, str]  # of each component, by its job id
-    attempts: tuple[int, ...]  # all that there are
-    nodes: tuple[str, ...]  # with a summary
-    nodes_missing: dict[int, tuple[str, ...]]  # by component, without those that miss none
+    attempts: tuple[int, ...]  # all attempts that have summaries
+    nodes: tuple[str, ...]  # those with a summary
+    nodes_missing: dict[int, tuple[str, ...]]  # by component; complete components are left out
     processes: int
     steps: int
     communicators: tuple[Communicator, ...]
-    killed: tuple[str, ...]  # processes that died without finalizing, in words
+    killed: tuple[str, ...]  # processes that died without finalizing, as text
     coverage: Coverage
-    links: Links | None  # what links and GPUs counted; None: nothing is known of that
+    links: Links | None  # where links and GPUs were sampled; None: not known
     dumps: Dumped | None  # what NVIDIA's plugin wrote; None: nothing
-    problems: tuple[str, ...]  # what else makes the figures less than whole, in words
+    problems: tuple[str, ...]  # what else makes the figures incomplete, as text
     names: tuple[str, ...]  # of the processes, in the order of the summaries
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make a card of everything that this machine knows of a job."""
+"""Make a card from everything that this machine knows about a job."""
 
 from nccl_inspector.model.card import Card
 from nccl_inspector.report.assemble import build_card
@@ -12,7 +12,7 @@ from nccl_inspector.summary.attempts import Loaded
 def make_card(
     loaded: Loaded, config: Config, asked: Asked | None = None, *, second_process: bool = False
 ) -> Card:
-    """Return the card of the attempt that was loaded: with Slurm's word and similar jobs."""
+    """Return the card of the loaded attempt, with Slurm's record and similar jobs."""
     given = gather(loaded.head, config, asked or Asked())
     card = build_card(loaded, given, second_process=second_process)
     return beside_similar(card, config.store_dir)

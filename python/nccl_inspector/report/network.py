@@ -9,7 +9,7 @@ from nccl_inspector.model.network import Net, NetQueue
 from nccl_inspector.model.process import Comm, Process
 from nccl_inspector.report.port_bytes import port_bytes
 
-PEERS_MAX = 256  # of a card: those with most bytes
+PEERS_MAX = 256  # in a card: those with the most bytes
 _NS = 1e9
 _ACTIVE = "ACTIVE"
 
@@ -17,10 +17,10 @@ Nodes = Mapping[tuple[int, int], str]  # by communicator's id and rank
 
 
 def only_adapter(counters: NodeCounters | None) -> str:
-    """Return the adapter that NCCL's InfiniBand transport has used on a node, if it is certain.
+    """Return the adapter that NCCL's InfiniBand transport used on a node, or empty if not certain.
 
-    NCCL takes every adapter with an active port that its settings allow. Which of several carries
-    a connection it does not tell, so it is certain only where one adapter alone was ever active.
+    NCCL uses every adapter with an active port that its settings allow, and does not tell which of
+    several carries a connection. So it is certain only if a single adapter was ever active.
     """
     devices = counters.devices if counters and not counters.absent else ()
     active = {
@@ -78,7 +78,7 @@ def describe_network(
 ) -> Network | None:
     """Return what the processes' network detail says, or None if none was taken.
 
-    `placed` are the processes with their nodes, `names` theirs, `counters` those of each node.
+    `placed` are the processes with their nodes, `names` their names, `counters` those of each node.
     """
     if not any(process.nets or process.facts.net_missed for _, process in placed):
         return None

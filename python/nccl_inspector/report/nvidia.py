@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The card of a job that NVIDIA's plugin measured, not ours: means, and nobody to name."""
+"""The card of a job that NVIDIA's plugin measured, not ours: means only, no process is named."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -40,7 +40,7 @@ from nccl_inspector.summary.codec import NodeSummary
 
 
 def _spread_words(one: DumpedKind) -> str:
-    """Return the least, the mean and the greatest of both means."""
+    """Return the lowest, the mean and the highest of both means, as text."""
     words = [f"{number(one.dumps, 'dump')} of {number(one.gpus, 'GPU')}"]
     time, gbs = one.time_us, one.gbs
     if time.mean is not None:
@@ -82,7 +82,7 @@ def _quality(
 
 
 def _verdict(found: Dumped, findings: Sequence[Finding], job: Job) -> Verdict:
-    """Return what the hardware's counters say of a job that failed, else that nobody can tell."""
+    """Return FAILED if hardware counters explain a failed job, else that nobody can tell."""
     if any(one.severity == CRITICAL for one in findings):
         judged = judge(
             state=job.state, no_data="", most_missing=False, findings=findings, hangs=(),
@@ -98,7 +98,7 @@ def _verdict(found: Dumped, findings: Sequence[Finding], job: Job) -> Verdict:
 def vendor_card(
     report: Report, summaries: Sequence[NodeSummary], found: Dumped, given: Given
 ) -> Card:
-    """Return the card of an attempt of which there are no boxes."""
+    """Return the card of an attempt without boxes."""
     job = with_record(describe_job(report, summaries), given)
     hardware = find_hardware(summaries)
     places = Places((), (), {one.head.node: one.counters for one in summaries})

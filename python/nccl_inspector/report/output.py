@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The throughput lines of a job's own output, read in a child of their own.
+"""Read the throughput lines of a job's own output, in a child process.
 
-The path, the file and each of its lines are the user's: a file system may never answer, and a line
-may be such that a pattern of the site takes hours. The child has a limit of CPU time and one of the
-clock; without its word the report is made without throughput, and says so.
+The path, the file and each of its lines are the user's: a file system may never answer, and with
+some lines a pattern of the site may take hours. The child has limits of CPU time and wall time. If
+it does not answer, the report is made without throughput, and says so.
 """
 
 import json
@@ -35,21 +35,21 @@ from nccl_inspector.report.visiting import hangs
 from nccl_inspector.system.child_process import start_child
 from nccl_inspector.system.safe_files import reopen
 
-CPU_S = 30.0  # four million lines take some 10 s
-CPU_S_MIN = 1.0  # with less the output is not opened
+CPU_S = 30.0  # four million lines take about 10 s
+CPU_S_MIN = 1.0  # with less, the output is not opened
 WALL_S = 60.0
-_OUTPUT_BYTES_MAX = 256 << 20  # the end of a longer output is looked at
+_OUTPUT_BYTES_MAX = 256 << 20  # of a longer output only the end is read
 _CHUNK_BYTES = 1 << 20
 _ANSWER_BYTES_MAX = 16 << 20  # 20,000 readings are 1 MB
-_LINES_AT_ONCE = 64  # between two looks at the CPU time
+_LINES_AT_ONCE = 64  # lines between two checks of the CPU time
 _REAP_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What is to be read. `uid`: the file must be this user's (None: anybody's).
+    """What to read; `uid`: the file must be this user's (None: anybody's).
 
-    `cpu_s`: seconds of CPU time. `patterns`: none stands for the built-in ones.
+    `cpu_s`: seconds of CPU time. `patterns`: empty means the built-in ones.
     """
 
     path: Path
@@ -60,7 +60,7 @@ class Output:
 
 
 def read_output(output: Output) -> tuple[Readings | None, Input]:
-    """Return the throughput that an output tells, or None, and how it could be read."""
+    """Return the throughput in an output, or None; and whether it could be read."""
     path = output.path
     if output.cpu_s < CPU_S_MIN:
         words = "not read: this user's reports have used up their share of the service's time"
@@ -77,7 +77,7 @@ def read_output(output: Output) -> tuple[Readings | None, Input]:
 
 
 def _ask_child(output: Output) -> Readings | str:
-    """Return what a child finds, else why it found nothing, as it follows the path's name."""
+    """Return what a child finds, or why it found nothing; that text follows the path's name."""
     reading, writing = os.pipe2(os.O_CLOEXEC)
     try:
         pid = start_child(partial(_work, output, writing), [writing])
@@ -100,7 +100,7 @@ def _ask_child(output: Output) -> Readings | str:
 
 
 def _listen(fd: int, until_s: float) -> bytes | None:
-    """Return what comes until the pipe is closed; None: it was not in time."""
+    """Return everything until the pipe is closed; None: it was not closed in time."""
     parts: list[bytes] = []
     while select.select([fd], [], [], max(0.0, until_s - time.monotonic()))[0]:
         part = os.read(fd, _CHUNK_BYTES)
@@ -111,12 +111,12 @@ def _listen(fd: int, until_s: float) -> bytes | None:
 
 
 def _end(pid: int, *, kill: bool) -> int | None:
-    """Return how the child ended; None: it did not, as where a file system hangs: it is left."""
+    """Return the child's exit status; None: it has not ended, because a file system hangs."""
     until_s = time.monotonic() + _REAP_S
     if kill:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    with suppress(ChildProcessError):  # SIGCHLD is ignored: nobody is told
+    with suppress(ChildProcessError):  # SIGCHLD is ignored: there is no status
         while time.monotonic() < until_s:
             found, status = os.waitpid(pid, os.WNOHANG)
             if found:
@@ -126,7 +126,7 @@ def _end(pid: int, *, kill: bool) -> int | None:
 
 
 def _from_json(data: bytes) -> Readings | str:
-    """Return what `_work` wrote; of a child that broke off nothing."""
+    """Return what `_work` wrote, or why there is nothing."""
     try:
         found: dict[str, Any] = json.loads(data)
     except ValueError:
@@ -141,7 +141,7 @@ def _from_json(data: bytes) -> Readings | str:
 
 
 def _work(output: Output, fd: int) -> None:
-    signal.alarm(ceil(WALL_S) + 1)  # when the parent is gone
+    signal.alarm(ceil(WALL_S) + 1)  # in case the parent is gone
     hard_s = ceil(output.cpu_s) + 1
     setrlimit(RLIMIT_CPU, (hard_s, hard_s + 1))
     found = _read(output)
@@ -173,14 +173,14 @@ def _read(output: Output) -> Readings | str:
 
 
 class _CpuTime:
-    """The CPU time of this process, and whether it was too much."""
+    """The CPU time of this process, and whether it is used up."""
 
     def __init__(self, seconds: float) -> None:
         self._until_s = time.process_time() + seconds
         self.is_over = False
 
     def within(self, lines: Iterator[str]) -> Iterator[str]:
-        """Yield lines while there is time."""
+        """Yield lines until the time is used up."""
         while some := list(islice(lines, _LINES_AT_ONCE)):
             if time.process_time() > self._until_s:
                 self.is_over = True
@@ -198,12 +198,12 @@ def _chunks(fd: int) -> Iterator[bytes]:
 
 
 def _open_regular(path: Path, uid: int | None) -> int | None:
-    """Return a descriptor, None where it is no plain file of `uid` (None: of anybody).
+    """Return a descriptor; None if it is not a regular file of `uid` (None: of anybody).
 
-    It is looked up before it is opened: to open a device can do something.
+    The path is checked before it is opened, because opening a device can have an effect.
 
     Raises:
-        OSError: it is not there, or may not be read.
+        OSError: it does not exist, or may not be read.
     """
     path_fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the time lines say: when something was slow, what it came from, and who is behind it."""
+"""What the time lines say: when something was slow, what caused it, and who is behind it."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -52,13 +52,13 @@ from nccl_inspector.model.process import Process
 from nccl_inspector.model.wording import bandwidth, change, elapsed, percent
 from nccl_inspector.render.heat import bound_heat
 
-HEAT_ROWS, HEAT_WINDOWS = 256, 120  # of the map of who came late when
-_OVERLAP_MIN = 0.5  # of a dip in progress, which a degradation explains then
+HEAT_ROWS, HEAT_WINDOWS = 256, 120  # size of the map of who was late when
+_OVERLAP_MIN = 0.5  # share of a dip in progress that a degradation must cover to explain it
 
 
 @dataclass(frozen=True, slots=True)
 class Unpacked:
-    """The time lines that were looked at."""
+    """The time lines that were unpacked."""
 
     columns: tuple[Columns, ...]
     refused: Counter[str]
@@ -66,13 +66,13 @@ class Unpacked:
 
 @dataclass(frozen=True, slots=True)
 class OverTime:
-    """What is said of the job's time."""
+    """The results about the job's time."""
 
     timeline: TimeLine
     findings: tuple[Finding, ...]
-    causes: tuple[tuple[str, Finding], ...]  # what each finding of a slow time came from
-    judged: int  # series
-    refused: Mapping[str, int]  # time lines that are none, by reason
+    causes: tuple[tuple[str, Finding], ...]  # each finding of a slow time, with its kind of cause
+    judged: int  # number of series
+    refused: Mapping[str, int]  # invalid time lines, by reason
     heat: LateMap
 
 
@@ -81,7 +81,7 @@ def unpack(
     transports: Mapping[int, str],
     processes: Sequence[tuple[str, Process]],
 ) -> Unpacked:
-    """Unpack the lines that matter; `processes` with their nodes."""
+    """Unpack the lines that matter; `processes` come with their nodes."""
     wanted = choose_lines(comms, transports)
     refused: Counter[str] = Counter()
     columns: list[Columns] = []
@@ -98,7 +98,7 @@ def _slow_nodes(
     slow: Degradation,
     nodes: Mapping[int, str],
 ) -> Culprit | None:
-    """Return who is behind a slow time, by which communicators were slow in it."""
+    """Return who is behind a slow time, from which communicators were slow in it."""
     timed = []
     for track in tracks:
         if transports.get(track.kind[0]) != slow.transport or track.func not in JUDGED:
@@ -138,7 +138,7 @@ _CAUSE_ACTIONS: dict[str, tuple[str, ...]] = {
 
 
 def _said_culprit(culprit: Culprit | None) -> tuple[str, tuple[Entity, ...], tuple[str, ...]]:
-    """Return words, entities and actions."""
+    """Return text, entities and actions."""
     if culprit is None or (culprit.kind == UNDETERMINED and not culprit.others):
         return "entity not determinable: every path goes over the same nodes", (), ()
     if culprit.kind == UNDETERMINED:
@@ -190,13 +190,13 @@ def _slow_finding(
 
 
 def _overlap(one: Period, period: Period) -> bool:
-    """Tell whether a time takes in most of a dip's period."""
+    """Tell whether a time covers most of a dip's period."""
     common = min(period.end_s, one.end_s) - max(period.start_s, one.start_s)
     return common >= _OVERLAP_MIN * (period.end_s - period.start_s)
 
 
 def _dips(progress: Progress | None, known: Sequence[Period]) -> Iterator[tuple[Period, float]]:
-    """Yield the times of less progress that no degradation explains, and by how much it was."""
+    """Yield the periods of less progress that no degradation explains, and their depth."""
     if progress is None:
         return
     cut = segment_progress(progress)
@@ -210,7 +210,7 @@ def _dips(progress: Progress | None, known: Sequence[Period]) -> Iterator[tuple[
 
 
 def _excuse(period: Period, progress: Progress) -> str:
-    """Return why a dip of the job's own figure need not be a fault; empty: it may be one."""
+    """Return why a dip of the job's own throughput need not be a fault; empty: it may be one."""
     if progress.is_at_start(period):
         return "it is the job's start"
     if progress.is_at_end(period):
@@ -250,7 +250,7 @@ def _dip_finding(
 def _progress(
     readings: Readings | None, tracks: Sequence[Track], timeline_of: Track | None
 ) -> tuple[Progress | None, Progress | None]:
-    """Return the job's own figure, and what stands for it: operations a second without one."""
+    """Return the job's own throughput, and the progress to judge: the same, else operations/s."""
     if timeline_of is None:
         return None, None
     if readings and readings.found:
@@ -271,7 +271,7 @@ def look_over_time(
     wall_s: float,
     readings: Readings | None,
 ) -> OverTime:
-    """Judge the time lines; `nodes` and `names` by process, `wall_s` how long the job ran."""
+    """Judge the time lines; `nodes` and `names` are by process, `wall_s` is the job's length."""
     tracks = make_tracks(unpacked.columns, {comm.id: comm.nranks for comm in comms if comm.id})
     judged: Judged = find_degradations(tracks, transports, wall_s)
     busiest = next((one for one in tracks if one.func in JUDGED and one.factor > 0), None)

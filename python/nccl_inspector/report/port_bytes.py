@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much the InfiniBand ports of a node sent that network detail does not have."""
+"""How much of what the InfiniBand ports of a node sent is missing from network detail."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -9,7 +9,7 @@ from nccl_inspector.model.process import Process
 
 _SENT = "port_xmit_data"
 _WORD_BYTES = 4  # the unit of that counter
-_ALL_THE_TIME = 0.9  # of a process's life with communicators
+_ALL_THE_TIME = 0.9  # share of a process's life with communicators
 
 
 def _sent_by_ports(counters: NodeCounters | None) -> int:
@@ -19,7 +19,7 @@ def _sent_by_ports(counters: NodeCounters | None) -> int:
 
 
 def _has_all(process: Process) -> bool:
-    """Tell whether network detail was taken of all that a process did."""
+    """Tell whether network detail covers everything that a process did."""
     facts = process.facts
     if facts.sampled_ns or facts.net_missed or any(one.socket_requests for one in process.nets):
         return False
@@ -32,8 +32,8 @@ def port_bytes(
 ) -> Iterator[PortBytes]:
     """Yield what the ports of each node sent, and how much of it is in network detail.
 
-    Only nodes are told whose processes had network detail all the time. A node whose ports sent
-    less than its processes is left out: they used something else.
+    Only nodes are returned whose processes had network detail all the time. A node whose ports sent
+    less than its processes is left out, because the processes used something else.
     """
     nodes: dict[str, list[Process]] = {}
     for node, process in placed:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slow times of the job's own figure of progress, beside the causes of lost time."""
+"""Slow times of the job's own throughput, compared with the causes of lost time."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,9 +17,9 @@ def join_progress(
     wall_s: float,
     cost_min: float,
 ) -> tuple[tuple[str, Finding], ...]:
-    """Return the causes with what the job's own figure of progress says of their times.
+    """Return the causes, with what the job's own throughput says about their times.
 
-    A dip of that figure that no cause explains came from outside of communication.
+    A dip of the throughput that no cause explains comes from outside communication.
     """
     found = list(causes)
     dips = [(dip, figure) for _, dip in over_time if (figure := _figure_of(dip)) is not None]
@@ -27,7 +27,7 @@ def join_progress(
         if dip.period is None or dip.severity == INFO:
             continue
         lasted_s = dip.period.end_s - dip.period.start_s
-        if lasted_s < OUTSIDE_S_MIN:  # as long as an evaluation or a checkpoint takes
+        if lasted_s < OUTSIDE_S_MIN:  # an evaluation or a checkpoint takes as long
             continue
         place = next(
             (at for at, (kind, one) in enumerate(found)
@@ -40,7 +40,8 @@ def join_progress(
             sure = one.confidence if one.severity == INFO else HIGH
             found[place] = kind, replace(one, evidence=(*one.evidence, figure), confidence=sure)
             continue
-        # What comes again and again as deep is part of the program: an evaluation, a checkpoint.
+        # Dips that come again and again as deep are part of the program: an evaluation, a
+        # checkpoint.
         if sum(one.value <= figure.value / 2 for _, one in dips) >= HABIT_TIMES:
             continue
         cost_s = -figure.value * lasted_s
@@ -60,14 +61,14 @@ def join_progress(
 
 
 def _figure_of(dip: Finding) -> Evidence | None:
-    """Return by how much the job's own figure of progress fell in a slow time."""
+    """Return by how much the job's own throughput fell in a slow time, or None."""
     return next((one for one in dip.evidence if one.source == "throughput" and one.value < 0), None)
 
 
 def _explains(one: Finding, period: Period, lost_s: float) -> bool:
-    """Tell whether a cause lasted for most of a dip, and for little else, or cost most of it.
+    """Tell whether a cause lasted for most of a dip and little else, or cost most of it.
 
-    The job's own figure is of long windows: one stop makes all of such a window a dip.
+    The job's own throughput has long windows, so one stop makes a dip of a whole window.
     """
     if one.period is None:
         return False

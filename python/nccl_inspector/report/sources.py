@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of a job besides its node summaries: Slurm's record, its output, similar jobs."""
+"""What is known of a job besides its node summaries: Slurm's record and the job's output."""
 
 import os
 import re
@@ -30,14 +30,14 @@ class Given:
     readings: Readings | None = None
     inputs: tuple[Input, ...] = ()
     refused: Mapping[str, int] = field(default_factory=dict)
-    from_boxes: bool = True  # else the summaries were made from something else
-    why_no_samples: str = ""  # why no process has exact records, where somebody knows
+    from_boxes: bool = True  # False: the summaries were made from something else
+    why_no_samples: str = ""  # why no process has exact records, if that is known
     cost_min: float = COST_MIN  # share of the job's time that makes a cause a warning
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the user wants to be looked at. `output` None: where Slurm says that it is.
+    """What to look at; `output` None: the output that Slurm names.
 
     `output_cpu_s`: seconds of CPU time for the job's output.
     """
@@ -55,7 +55,7 @@ def _exit_code(record: JobRecord) -> str:
 
 
 def with_record(job: Job, given: Given) -> Job:
-    """Return the job as the hooks saw it with what Slurm says more of it, or better."""
+    """Return the job from the hooks, completed and corrected by Slurm's record."""
     record = given.record
     if record is None:
         return replace(job, switches_used=given.switches_used)
@@ -69,7 +69,7 @@ def with_record(job: Job, given: Given) -> Job:
         exit_code=_exit_code(record) or job.exit_code,
         start_s=record.start_s if record.start_s is not None else job.start_s,
         end_s=record.end_s if record.end_s is not None else job.end_s,
-        # What the job's processes say of it counts only where Slurm says nothing.
+        # What the job's processes say counts only if Slurm says nothing.
         array_task=record.array_task if record.by_slurm else job.array_task,
         submit_line=record.submit_line or job.submit_line,
         switches_asked=record.switches_asked,
@@ -90,9 +90,10 @@ def _places(config: Config, record: JobRecord | None) -> tuple[str, ...]:
 
 
 def gather(head: Head, config: Config, asked: Asked) -> Given:
-    """Ask Slurm, and read the job's output. `head`: of one of the job's summaries.
+    """Ask Slurm, and read the job's output; `head` is of one of the job's summaries.
 
-    Root does not open what a user's job wrote: a path can lead anywhere.
+    Root does not open the output that Slurm names: the user chose its path, which can lead
+    anywhere.
     """
     record: JobRecord | None = None
     inputs: list[Input] = []

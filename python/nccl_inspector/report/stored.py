@@ -16,7 +16,7 @@ _STORED = re.compile(r"[0-9]{1,9}\.json")
 
 
 def stored_card(job_id: int, attempt: int | None, store_dir: Path) -> Card | None:
-    """Return a job's card as it is stored, None where it is not; `attempt` None: the latest.
+    """Return a job's stored card, or None; `attempt` None: the latest.
 
     Raises:
         InspectorError: it cannot be read.
@@ -34,12 +34,12 @@ def stored_card(job_id: int, attempt: int | None, store_dir: Path) -> Card | Non
 
 
 def find_card(words: str, report_dir: Path, store_dir: Path) -> Card:
-    """Return a job's card as it is stored, else made of its node summaries now.
+    """Return a job's stored card, else one made from its node summaries now.
 
-    `words`: `48213`, the latest attempt, or `48213.1`.
+    `words`: `48213` (the latest attempt) or `48213.1`.
 
     Raises:
-        InspectorError: it is no job's number, or nothing is there of it that can be read.
+        InspectorError: it is not a job's number, or nothing readable exists for it.
     """
     match = _ATTEMPT.fullmatch(words)
     if match is None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A port with link errors that all transfers between nodes go over, all the time.
+"""A port with link errors that all transfers between nodes use, all the time.
 
-Whether it slowed them cannot be told: nothing in the job is to be compared with them. So the job is
-not called healthy where they matter.
+Nothing in the job can be compared with these transfers, so it is not known whether the port slowed
+them. If they matter, the job is not called healthy.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,9 +14,9 @@ from nccl_inspector.model.card import INFO, Finding, Operations
 from nccl_inspector.model.process import FUNCS
 from nccl_inspector.report.causes import JobView
 
-_FASTER = 0.5  # of T: what a port with errors may take from it is a half, and more
-_COST_MIN = 0.05  # of the job's time, that a verdict of a healthy job rules out
-_LASTING = 0.5  # of the job's time; else there are other times to compare with
+_FASTER = 0.5  # factor for T: a port with errors may cost half of it or more
+_COST_MIN = 0.05  # share of the job's time that a healthy verdict must rule out
+_LASTING = 0.5  # share of the job's time; with less, there are other times to compare with
 
 
 def unseen_port(
@@ -28,7 +28,7 @@ def unseen_port(
 ) -> str:
     """Return why a slow port might not have shown, or an empty text if there is no such port.
 
-    `transports`: class by communicator. `hardware`: what counters say.
+    `transports`: class by communicator. `hardware`: findings from counters.
     """
     port = next((one for one in hardware if _has_errors(one, view)), None)
     if port is None:

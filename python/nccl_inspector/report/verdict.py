@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one answer, from what the findings say."""
+"""The overall verdict, from the findings."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -34,10 +34,10 @@ from nccl_inspector.model.card import (
 from nccl_inspector.model.rules import About
 from nccl_inspector.model.wording import elapsed
 
-# Of the job's time. Medians do not see who is late in one operation of ten.
+# Share of the job's time. Medians do not show who is late in one operation of ten.
 WAITED_MIN = 0.1
-# Slurm's words for a job that did not end well by itself. A cancelled one was ended by somebody,
-# and many a training run goes on until its time is over.
+# Slurm's states of a job that failed by itself. CANCELLED and TIMEOUT are not among them: somebody
+# cancelled the job, and many training runs go on until their time is over.
 FAILED_STATES = frozenset({"FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL"})
 _HANGS = rules.ids_about(About.HANG)
 _ABOUT_DATA = rules.ids_about(About.DATA)
@@ -49,7 +49,7 @@ def _hung(hang: Finding, hangs: Sequence[Hang]) -> Verdict:
 
 
 def _failed(state: str, findings: Sequence[Finding]) -> Verdict | None:
-    """Return the verdict of a job that died, or of which a process died long before the others."""
+    """Return the verdict if the job died, or one of its processes died long before the others."""
     first = next(
         (one for one in findings if one.rule == rules.KILLED.id and one.severity == CRITICAL), None
     )
@@ -81,12 +81,12 @@ _CAUSES = (STRAGGLER, NETWORK, NVLINK, OUTSIDE)
 
 
 def _degraded(findings: Sequence[Finding]) -> Verdict | None:
-    """Return what cost most. Counters that rose are no cause: they speak for one."""
+    """Return the verdict by what cost most; counters that rose only support a cause."""
     wrong = [one for one in findings if one.cause in _CAUSES and one.severity != INFO]
     worst = max(wrong, key=lambda one: one.cost_s or 0.0, default=None)
     if worst is None:
         return None
-    # Two late ranks, say: each has its own finding, and what they cost together is the answer.
+    # For example two late ranks: each has its own finding, and the answer is their common cost.
     alike = [one for one in wrong if one.cause == worst.cause]
     seconds = sum(one.cost_s or 0.0 for one in alike)
     share = min(sum(one.cost_share or 0.0 for one in alike), 1.0)
@@ -113,7 +113,7 @@ def _healthy(
             f"; the ranks waited for each other for {sampled.imbalance_share:.0%} of the time, and "
             "who is late changes: the work is uneven"
         )
-    # What a program does of its own accord looks like this, too.
+    # What a program does by itself looks like this, too.
     told = [one for one in findings if one.cause in _CAUSES and (one.cost_share or 0.0) >= cost_min]
     own = max(told, key=lambda one: one.cost_share or 0.0, default=None)
     what = "no rank and no link" if own is None else "nothing that must be a fault"
@@ -142,10 +142,10 @@ def judge(
 ) -> Verdict:
     """Return the verdict.
 
-    `no_data`: why nothing was measured, empty when something was; `most_missing`: half of the ranks
-    or more were not measured; `sampled`: what the exact records say, and whether they would have
-    shown a fault; `cost_min`: the share of the job's time from which on a cause is a warning;
-    `unseen`: what may have slowed the job and would not have shown.
+    `no_data`: why nothing was measured; empty if something was. `most_missing`: at least half of
+    the ranks were not measured. `sampled`: what the exact records say, and whether they would have
+    shown a fault. `cost_min`: the share of the job's time from which on a cause is a warning.
+    `unseen`: what may have slowed the job without showing.
     """
     if no_data:
         return Verdict(NO_DATA, "", LOW, no_data)
@@ -164,7 +164,7 @@ def judge(
         return replace(found, waiting_share=waiting_share)
     if dead:
         return dead
-    if hang is not None:  # perhaps: it might have ended, had the job gone on
+    if hang is not None:  # not confirmed: it might have ended, had the job gone on
         return Verdict(CANNOT_TELL, "", LOW, hang.title, waiting_share=waiting_share)
     if most_missing or not sampled.seen:
         why = "half of the ranks or more were not measured" if most_missing else sampled.why_not

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turn the boxes in a directory of the user's own into node summaries, as the agent does on nodes.
+"""Turn the boxes in a directory of the user into node summaries, as the agent does on nodes.
 
-They lie where a report directory has them, `<directory>/<job id>/<node>.<restart>.nodesummary`,
-so that `report --report-dir` finds them later.
+The summaries lie as in a report directory, `<directory>/<job id>/<node>.<restart>.nodesummary`, so
+that `report --report-dir` finds them later.
 """
 
 import os
@@ -26,14 +26,18 @@ from nccl_inspector.system.atomic import replace_file
 from nccl_inspector.system.printable import printable
 from nccl_inspector.system.safe_files import is_locked, regular_file
 
-# A network file system may tell of a lock that is gone a little later.
+# A network file system may report a released lock as held for a little longer.
 HELD_S = 5.0
 _PROBLEMS_MAX = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the boxes say: processes by node, files that nobody writes to, and what is odd."""
+    """What the boxes contain.
+
+    `nodes`: the processes by node. `names`: the box files that nobody writes to any more.
+    `problems`: what could not be read or is incomplete, as text.
+    """
 
     nodes: dict[str, list[Process]]
     names: tuple[str, ...]
@@ -45,9 +49,10 @@ def _number(text: str, otherwise: int) -> int:
 
 
 def job_head(environ: Mapping[str, str], start_s: int) -> Head:
-    """Return what Slurm's variables say of the job; without Slurm this process's own number is it.
+    """Return what Slurm's variables say about the job; without Slurm, the process id is the job id.
 
-    All of them are the user's: the report is for himself.
+    All of these variables can be set by the user. That is safe, because only the user reads the
+    report.
     """
     uid = os.getuid()
     with suppress(KeyError):
@@ -76,7 +81,7 @@ def job_head(environ: Mapping[str, str], start_s: int) -> Head:
 
 
 def _file_name(node: str) -> str:
-    """Return the node's name as it can be part of a file's, which nearly all are."""
+    """Return the node's name as a valid part of a file name; most names stay as they are."""
     return re.sub("[^A-Za-z0-9._-]", "_", node).strip(".-")[:64] or "unknown"
 
 
@@ -89,7 +94,7 @@ def _wait_until_free(fd: int, until: float) -> bool:
 
 
 def read_boxes(directory: Path) -> Found:
-    """Return what the boxes of that directory say; one that is held is waited for a little.
+    """Return what the boxes of a directory contain; wait up to HELD_S for boxes still in use.
 
     Raises:
         InspectorError: there is no such directory.
@@ -115,7 +120,7 @@ def read_boxes(directory: Path) -> Found:
             nodes.setdefault(_file_name(process.facts.node), []).append(process)
             if free:
                 names.append(name)
-            else:  # of another run in this directory, or left in the background
+            else:  # by another run in this directory, or a process left in the background
                 problems.append(f"{name} is still written to: figures up to now, and it stays")
     finally:
         os.close(dir_fd)
@@ -128,12 +133,13 @@ def write_summaries(found: Found, head: Head, directory: Path) -> None:
     """Write a summary for each node, then remove the boxes.
 
     Raises:
-        InspectorError: they cannot be written, or others could change them; the boxes stay.
+        InspectorError: the summaries cannot be written, or the directory belongs to another user.
+            The boxes stay.
     """
     place = directory / str(head.job_id)
     try:
         place.mkdir(mode=0o700, exist_ok=True)
-        # In a directory that others may write to it can be theirs, or a link.
+        # If others may write to `directory`, this one can be theirs, or a link.
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         place_fd = os.open(place, flags)
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run a command with the profiler plugin in its environment; whatever is wrong, it is run."""
+"""Run a command, with the profiler plugin in its environment if that is possible."""
 
 import os
 import signal
@@ -8,17 +8,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
-# The terminal sends these to the command as well, which decides what comes of it.
+# The terminal sends these signals to the command as well, and the command decides what to do.
 _LEFT_TO_IT = (signal.SIGINT, signal.SIGQUIT)
 _PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
-NOT_FOUND, NOT_EXECUTABLE, BY_SIGNAL = 127, 126, 128  # as a shell says it
+NOT_FOUND, NOT_EXECUTABLE, BY_SIGNAL = 127, 126, 128  # the exit statuses that a shell uses
 
 
 def measured(environ: Mapping[str, str], profiler: Path, boxes: Path) -> dict[str, str]:
-    """Return the environment of a command whose processes leave their boxes in that directory.
+    """Return the environment for a command whose processes are to leave their boxes in `boxes`.
 
-    packaging/doc/internals/plugin-variables.md says what each variable does. Variables of NCCL
-    itself and those that the site has set are not touched.
+    packaging/doc/internals/plugin-variables.md says what each variable does. NCCL's own
+    variables and the settings of the site are not changed.
     """
     return {
         **environ,
@@ -31,7 +31,7 @@ def measured(environ: Mapping[str, str], profiler: Path, boxes: Path) -> dict[st
 
 
 def why_not(environ: Mapping[str, str], profiler: Path) -> str:
-    """Return why nothing can be measured; empty when something can."""
+    """Return why nothing can be measured; empty if it can."""
     if environ.get("NCCL_PROFILER_PLUGIN"):
         return "NCCL_PROFILER_PLUGIN is set already"
     if not os.access(profiler, os.R_OK):
@@ -40,7 +40,7 @@ def why_not(environ: Mapping[str, str], profiler: Path) -> str:
 
 
 def run_command(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[int, str]:
-    """Run it to its end; return its exit status as a shell does, and why it could not be run."""
+    """Run a command to its end; return its exit status as a shell does, or why it did not run."""
     command: subprocess.Popen[bytes] | None = None
 
     def pass_on(number: int, _: FrameType | None) -> None:
@@ -51,7 +51,7 @@ def run_command(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[int, s
     before = {
         number: signal.signal(number, handler)
         for number, handler in handlers.items()
-        # What is ignored, as by nohup, the command is to ignore, too.
+        # Signals that are ignored, for example because of nohup, must stay ignored in the command.
         if signal.getsignal(number) != signal.SIG_IGN
     }
     try:

@@ -19,7 +19,7 @@ MODES = ("prom", "json", "prom+json", "report", "off")
 SWITCH = ("off", "auto", "on")
 
 _CONF_BYTES_MAX = 1 << 16  # as the SPANK plugin, which reads the same file
-# Not to wait for a writer where somebody put a FIFO.
+# O_NONBLOCK: open must not wait for a writer if the path is a FIFO.
 _CONF_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _DURATION = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)(ms|s|m|h)?")
 _DURATION_US = {"ms": 1000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000}
@@ -48,7 +48,7 @@ class Setting:
 
     @property
     def field(self) -> str:
-        """Name in Config: the setting's, with its unit."""
+        """The name of the field in Config: the setting's name with its unit."""
         return self.name + _UNIT_SUFFIX.get(self.type, "")
 
 
@@ -137,7 +137,7 @@ def _path(text: str) -> Path:
 
 
 def _library(text: str) -> Path:
-    """Return a path, or a name that the loader looks for."""
+    """Return a path, or the file name of a library that the loader searches for."""
     is_name = re.fullmatch(r"lib[^/]+\.so", text) and text.isprintable()
     return Path(text) if is_name else _path(text)
 
@@ -212,7 +212,7 @@ _TEXTS: dict[str, Callable[[str], str | bool | Path]] = {
     "word": _word,
     "address": _address,
 }
-# How a number is read, and how many of its unit make one of the field's.
+# The parser of a number, and how many of the parsed unit make one unit of the field.
 _NUMBERS: dict[str, tuple[Callable[[str], int], int]] = {
     "duration": (_microseconds, 1_000_000),
     "size": (_bytes, 1),
@@ -239,17 +239,17 @@ def parse_value(setting: Setting, text: str) -> Value:
 
 
 def parse_config(text: str, source: str) -> Config:
-    """Return the configuration in `text`; what it does not name has its default.
+    """Return the configuration in `text`; keys that it does not set have their defaults.
 
     Raises:
-        InspectorError: an unknown key, a key set twice or a bad value, with file, line and reason.
+        InspectorError: an unknown key, a key set twice or an invalid value; the text has file, line
+            and reason.
     """
     settings = load_settings()
     words = {name: setting.default for name, setting in settings.items()}
     lines: dict[str, int] = {}
-    for number, line in enumerate(
-        text.split("\n"), 1
-    ):  # other line ends are none to the SPANK plugin
+    # Not splitlines: the SPANK plugin knows no other line end.
+    for number, line in enumerate(text.split("\n"), 1):
         stripped = line.split("#", 1)[0].strip()
         if not stripped:
             continue
@@ -273,9 +273,14 @@ def parse_config(text: str, source: str) -> Config:
 
 
 def _read_regular(path: Path) -> bytes:
-    """Return what is in a file of acceptable size, and never wait. Raises InspectorError, OSError.
+    """Return the content of a regular file of at most 64 KiB, without ever waiting.
 
-    It reads one byte too many, as the SPANK plugin does, so that both refuse the same files.
+    It reads one byte more than allowed, as the SPANK plugin does, so that both refuse the same
+    files.
+
+    Raises:
+        InspectorError: not a regular file, or too large.
+        OSError: the file cannot be opened or read.
     """
     handle = os.open(path, _CONF_FLAGS)
     try:
@@ -294,7 +299,7 @@ def _read_regular(path: Path) -> bytes:
 
 
 def read_config(path: Path | None) -> Config:
-    """Return the configuration in `path`; None: the usual file, or all defaults when there is none.
+    """Return the configuration in `path`; None: DEFAULT_CONF, or all defaults if that is missing.
 
     Raises:
         InspectorError: the file cannot be read or has a mistake.

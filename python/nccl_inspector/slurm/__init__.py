@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slurm's record of a job, and where its nodes are in the network."""
+"""Slurm's record of a job, and the places of its nodes in the network."""

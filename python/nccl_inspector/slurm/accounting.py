@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `sacct` says of a job, in text columns, which are right in every release.
+"""What `sacct` says about a job, read from its text columns, which are right in every release.
 
-Not its JSON: that of Slurm 22.05 says that failed jobs ended with 0, and has neither the user nor
-the submit line. Users choose names and comments, with newlines too, so a delimiter is drawn for
-each question, and records are told apart by their number of fields alone.
+Its JSON is not used: in Slurm 22.05 that says failed jobs ended with 0, and it has neither the user
+nor the submit line. Names and comments are users' texts and may have newlines. Therefore each
+question uses a new random delimiter, and records are told apart only by their number of fields.
 """
 
 import re
@@ -26,7 +26,7 @@ from nccl_inspector.slurm.values import (
     tres_facts,
 )
 
-# Restarts and StdOut came after 22.05: only what the release knows is asked for.
+# Restarts and StdOut came after 22.05: only columns that the release knows are asked for.
 COLUMNS = (
     "JobIDRaw", "JobID", "User", "UID", "Account", "Partition", "Cluster", "State", "ExitCode",
     "Submit", "Eligible", "Start", "End", "Restarts", "NodeList", "NNodes", "ReqTRES", "AllocTRES",
@@ -40,7 +40,7 @@ Row = dict[str, str]
 
 
 def question(name: JobName, columns: Sequence[str], delimiter: str) -> list[str]:
-    """The words for sacct: all attempts of the job, of an array of all its tasks, no steps."""
+    """Return sacct's arguments for all attempts of a job, or of all tasks of an array; no steps."""
     return [
         "--parsable", "--noheader", "--duplicates", "--allocations", f"--jobs={name}",
         f"--delimiter={delimiter}", f"--format={','.join(columns)}",
@@ -48,13 +48,13 @@ def question(name: JobName, columns: Sequence[str], delimiter: str) -> list[str]
 
 
 def known_columns(helpformat: str) -> list[str]:
-    """Those of COLUMNS that `sacct --helpformat` lists."""
+    """Return those of COLUMNS that `sacct --helpformat` lists."""
     known = set(helpformat.split())
     return [one for one in COLUMNS if one in known]
 
 
 def read_rows(output: str, columns: Sequence[str], delimiter: str) -> list[Row] | None:
-    """Return the records; None when it is not a whole number of them."""
+    """Return the records; None if the output is not a whole number of them."""
     *cells, rest = output.split(delimiter)
     if rest.strip("\n") or len(cells) % len(columns):
         return None
@@ -68,7 +68,7 @@ def read_rows(output: str, columns: Sequence[str], delimiter: str) -> list[Row] 
 
 
 def ask_accounting(sacct: Path, name: JobName) -> tuple[list[Row], str]:
-    """Return a job's records, the oldest first, and, where there is none, why."""
+    """Return a job's records, the oldest first, and the reason if there are none."""
     said = ask(sacct, "--helpformat")
     if said.status != 0:
         return [], said.words
@@ -85,7 +85,7 @@ def ask_accounting(sacct: Path, name: JobName) -> tuple[list[Row], str]:
 
 
 def rows_of(rows: Sequence[Row], name: JobName) -> list[Row]:
-    """Return those of the very job, the oldest first."""
+    """Return the records of exactly this job, the oldest first."""
     if name.tasks:
         mine = [row for row in rows if row["JobID"].startswith(f"{name.job_id}_[")]
     elif name.task is not None or name.offset is not None:
@@ -96,10 +96,11 @@ def rows_of(rows: Sequence[Row], name: JobName) -> list[Row]:
 
 
 def attempts(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows of the newest job of this number, one an attempt, the oldest first.
+    """Return the rows of the newest job with this number, one for each attempt, the oldest first.
 
-    A number may have been given again. What a requeue leaves has the user, the submit line and
-    the directory of what follows it, and ended before that was queued.
+    Slurm may have used the number before. An earlier row is an earlier attempt of the same job if
+    it has the same user, submit line and directory as the next row, and ended before that was
+    submitted.
     """
     chain = list(rows[-1:])
     for row in reversed(rows[:-1]):
@@ -112,7 +113,7 @@ def attempts(rows: Sequence[Row]) -> list[Row]:
 
 
 def identity(row: Row) -> Facts:
-    """Return what the two ids say: JobIDRaw is the job's own, JobID as users write it."""
+    """Return the ids of the job: JobIDRaw is its own, JobID is as users write it."""
     facts: Facts = {"job_id": number(row["JobIDRaw"])}
     if not re.fullmatch("[0-9]+[_+].+", row["JobID"]):
         return facts
@@ -144,12 +145,12 @@ def _run(row: Row, restart: int) -> Run:
 
 
 def runs(rows: Sequence[Row]) -> tuple[Run, ...]:
-    """Return the attempts; without the column Restarts they are numbered as they are there."""
+    """Return the attempts; without the column Restarts they are numbered by their order."""
     return tuple(_run(row, restart) for restart, row in enumerate(attempts(rows)))
 
 
 def facts(row: Row) -> Facts:
-    """Return what does not change from attempt to attempt, of the newest one's row."""
+    """Return the facts that are equal for all attempts; `row` is that of the newest attempt."""
     limit = number(row["TimelimitRaw"])
     found: Facts = {
         "name": plain(row["JobName"]),
@@ -164,7 +165,7 @@ def facts(row: Row) -> Facts:
         "submit_line": plain(row["SubmitLine"]) or None,
         "work_dir": path(row["WorkDir"]),
         "stdout_path": row.get("StdOut") or None,
-        # Stored with AccountingStoreFlags=job_comment only, so that none may be one.
+        # Slurm stores it only with AccountingStoreFlags=job_comment, so an empty one says nothing.
         "comment": plain(row["Comment"]) or None,
         "admin_comment": plain(row["AdminComment"]),
     }

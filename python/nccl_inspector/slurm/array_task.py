@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which job `810_3` is: a task of an array has a number of its own, which users seldom know."""
+"""Find the job id of an array task such as `810_3`: tasks have ids of their own, seldom known."""
 
 import re
 from collections.abc import Callable
@@ -10,20 +10,23 @@ from nccl_inspector.slurm.job_names import JOB_NAME
 from nccl_inspector.summary.directory import peek
 
 ARRAY_TASK = re.compile(rf"({JOB_NAME.pattern})_(0|[1-9][0-9]{{0,8}})")
-# Slurm gives the tasks their numbers when they start; each costs some small reads.
+# The most job ids to look at: Slurm gives tasks their ids when they start. Each costs some small
+# reads.
 LOOKED_AT_MAX = 4096
 
 
 def find_array_task(
     task: str, report_dir: Path, ask_slurm: Callable[[str], int | None] = lambda _task: None
 ) -> int:
-    """Return the number of a task, such as `810_3`.
+    """Return the job id of a task, such as `810_3`.
 
-    `ask_slurm`: returns the number that Slurm gave a task, None where it does not know. Only then
-    is believed what the processes of later jobs say of themselves: any job can say so.
+    `ask_slurm`: returns the id that Slurm gave a task, or None if Slurm does not know. Only in that
+    case is it taken from what later jobs' processes say about themselves, because any job can claim
+    that.
 
     Raises:
-        InspectorError: nobody knows it, several jobs say so, or it is no task's name.
+        InspectorError: the task is not found, several jobs claim to be it, or it is not a task's
+            name.
     """
     match = ARRAY_TASK.fullmatch(task)
     if not match:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run one of Slurm's commands: no shell, an environment of our own, its output and time bounded."""
+"""Run one of Slurm's commands without a shell, with limits on its environment, output and time."""
 
 import os
 import resource
@@ -14,7 +14,7 @@ from nccl_inspector.system.printable import printable
 
 ANSWER_S = 10.0
 _REAP_S = 0.2
-# An array has a record of 1.3 KB for each of its tasks: this is six thousand.
+# Enough for an array of six thousand tasks, each with a record of 1.3 KB.
 OUTPUT_BYTES_MAX = 8 << 20
 TOO_MUCH = "more output than is taken"
 
@@ -27,12 +27,12 @@ def _environment(more: Mapping[str, str]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a command said; `words` is why it did not, in one plain line."""
+    """The result of a command."""
 
     status: int
     output: str
     errors: str
-    cut: bool = False  # it wanted to say more than we take
+    cut: bool = False  # it printed more than OUTPUT_BYTES_MAX
 
     @property
     def words(self) -> str:
@@ -41,15 +41,15 @@ class Said:
 
 
 class Command:
-    """One process at work."""
+    """A running command."""
 
     def __init__(self, program: Path, *words: str, env: Mapping[str, str] | None = None) -> None:
-        """Start it.
+        """Start the command.
 
         Raises:
-            OSError: there is no such program, or no process could be had.
+            OSError: there is no such program, or no process could be started.
         """
-        # Files in memory: nobody need read them while it writes.
+        # Files in memory instead of pipes, so that nobody must read while the command writes.
         self._output_fd = os.memfd_create(program.name)
         self._errors_fd = os.memfd_create(f"{program.name}-errors")
         try:
@@ -62,11 +62,11 @@ class Command:
             self._close()
             raise
         bound = OUTPUT_BYTES_MAX, OUTPUT_BYTES_MAX
-        with suppress(OSError):  # it is over already, or became another account's
+        with suppress(OSError):  # it has ended already, or runs as another account
             resource.prlimit(self._child.pid, resource.RLIMIT_FSIZE, bound)
 
     def said(self) -> Said | None:
-        """Return what it said, once; None while it is at work."""
+        """Return the result, only once; None while the command runs."""
         status = self._child.poll()
         if status is None:
             return None
@@ -79,7 +79,7 @@ class Command:
         return Said(status, output, errors, cut)
 
     def wait(self, seconds: float) -> Said | None:
-        """Return what it said, once; None when it was not over in time and has been ended."""
+        """Return the result, only once; None: it did not end in time and was killed."""
         with suppress(subprocess.TimeoutExpired):
             self._child.wait(seconds)
         said = self.said()
@@ -88,10 +88,10 @@ class Command:
         return said
 
     def stop(self) -> None:
-        """End it, with whatever it has started."""
+        """Kill the command and everything in its process group."""
         with suppress(ProcessLookupError):
             os.killpg(self._child.pid, signal.SIGKILL)
-        # One that hangs in the kernel cannot be waited for; the next Popen reaps it.
+        # A process that hangs in the kernel cannot be waited for; the next Popen reaps it.
         with suppress(subprocess.TimeoutExpired):
             self._child.wait(_REAP_S)
         self._close()
@@ -104,7 +104,7 @@ class Command:
 def ask(
     program: Path, *words: str, env: Mapping[str, str] | None = None, seconds: float = ANSWER_S
 ) -> Said:
-    """Return what a command said; one that gave no whole answer has a status that is not 0."""
+    """Run a command and return its result; without a complete answer the status is not 0."""
     try:
         said = Command(program, *words, env=env).wait(seconds)
     except OSError as err:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What slurmctld still knows of a job: pyslurm of the site's release, else scontrol.
+"""What slurmctld still knows about a job: by pyslurm for the site's release, otherwise by scontrol.
 
-`squeue --json` of 22.05 is not asked: it gives all jobs of the cluster whichever is asked for, no
---switches, and no path of a standard output that has its usual name.
+`squeue --json` of 22.05 is not used: it always returns all jobs of the cluster, has no --switches,
+and has no path of a standard output with the default name.
 """
 
 import re
@@ -22,7 +22,7 @@ _VERSION = re.compile(r"slurm\S* ([0-9]{2})\.([0-9]{1,2})\b")
 
 
 def ask_controller(scontrol: Path, name: JobName) -> tuple[str, Facts, str]:
-    """Return who was asked, what slurmctld knows and, where that is nothing, why."""
+    """Return the source that was asked, what slurmctld knows, and the reason if that is nothing."""
     version = ask(scontrol, "--version")
     match = _VERSION.match(version.output)
     if version.status != 0 or match is None:

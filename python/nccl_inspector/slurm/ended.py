@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which jobs ended in a span of time, by accounting (`sacct`, all users, all attempts)."""
+"""Find the jobs that ended in a span of time, from accounting (`sacct`, all users and attempts)."""
 
 import secrets
 import time
@@ -12,7 +12,7 @@ from nccl_inspector.slurm.values import moment, state_word
 
 ANSWER_S = 30.0
 _SPAN_MIN_S = 60
-_MARGIN_S = 60  # clocks of two hosts, and the time that a question takes
+_MARGIN_S = 60  # for differences of two hosts' clocks, and the time of a query
 _COLUMNS = frozenset(
     {
         "JobIDRaw", "JobID", "User", "UID", "Cluster", "State", "ExitCode", "End", "Restarts",
@@ -22,7 +22,7 @@ _COLUMNS = frozenset(
 
 
 def _words(columns: list[str], delimiter: str, from_s: float, to_s: float) -> list[str]:
-    """The words for sacct. Times are told from now on, so that no time zone matters."""
+    """Return sacct's arguments. Times are relative to now, so that time zones do not matter."""
     now_s = time.time()
     begin, end = (max(1, int(now_s - at)) for at in (from_s - _MARGIN_S, to_s + _MARGIN_S))
     return [
@@ -33,7 +33,7 @@ def _words(columns: list[str], delimiter: str, from_s: float, to_s: float) -> li
 
 
 def has_ended(row: Row, from_s: float, to_s: float) -> bool:
-    """Tell whether this attempt ended in a span (Unix seconds, without its end)."""
+    """Tell whether this attempt ended at a time `from_s <= t < to_s` (Unix seconds)."""
     end_s = moment(row["End"])
     return state_word(row["State"]) in OVER and end_s is not None and from_s <= end_s < to_s
 
@@ -41,8 +41,8 @@ def has_ended(row: Row, from_s: float, to_s: float) -> bool:
 def ask_ended(sacct: Path, from_s: float, to_s: float) -> tuple[list[Row], str]:
     """Return the attempts that ended in a span of time (Unix seconds), and what went wrong.
 
-    Where the answer would be too long, it is asked for in parts; a minute with more than sacct's
-    answer may hold is left out, and said.
+    If the answer would be too long, the span is asked for in parts. If even the answer for one
+    minute is too long, the attempts of that minute are left out.
     """
     said = ask(sacct, "--helpformat")
     if said.status != 0:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Judge from `scontrol --oneliner show job <id>` whether a job's attempt on a node has ended.
 
-The answer holds texts that users choose (names, comments, with blanks and even
-newlines), so a field that is there twice with different values is not believed,
-nor an end while anything else in the answer says that something lives here.
-Every doubt means alive: what is kept too long costs memory, what goes too early is lost.
+The answer contains users' texts (names, comments, with blanks and even newlines). Therefore a field
+that occurs twice with different values is not believed. Nor is an end believed while anything else
+in the answer says that the job still lives here. In doubt the attempt counts as alive: data that
+are kept too long only cost memory, data that are removed too early are lost.
 """
 
 import re
@@ -14,14 +14,14 @@ from enum import Enum
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.hostlist import expand
 
-# Slurm says neither of these while an epilog of the job is still due (then it says COMPLETING).
+# While an epilog of the job is still due, Slurm says COMPLETING and none of these.
 _OVER = frozenset(
     {
         "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL",
         "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT",
     }
 )  # fmt: skip
-# Back in the queue, or held there: the attempt that was here is over.
+# Back in the queue, or held there: the attempt on this node is over.
 _QUEUED = frozenset({"PENDING", "REQUEUE_HOLD", "SPECIAL_EXIT"})
 _UNKNOWN_ID = "Invalid job id specified"
 _FIELD = re.compile(r"(?:^|\s)(JobState|NodeList|Restarts)=(\S*)")
@@ -31,17 +31,17 @@ _CLUSTER = re.compile(r"^ClusterName\s*=\s*(\S+)\s*$", re.MULTILINE)
 
 
 class Answer(Enum):
-    """What Slurm says of an attempt."""
+    """What Slurm says about an attempt."""
 
     ALIVE = "alive"
     ENDED = "ended"
-    NONE = "none"  # Slurm did not answer, or not so that it can be read
-    OTHER = "other_cluster"  # this Slurm is not the job's
+    NONE = "none"  # Slurm did not answer, or its answer is invalid
+    OTHER = "other_cluster"  # this Slurm is of another cluster
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt of a job on this node; texts are empty where the manifest does not say."""
+    """One attempt of a job on this node; texts that the manifest does not have are empty."""
 
     job_id: int
     node: str = ""
@@ -50,7 +50,7 @@ class Attempt:
 
 
 def _fields(text: str) -> dict[str, str]:
-    """Return the fields that have one value."""
+    """Return the fields that have exactly one value."""
     found: dict[str, set[str]] = {}
     for name, value in _FIELD.findall(text):
         found.setdefault(name, set()).add(value)
@@ -58,7 +58,7 @@ def _fields(text: str) -> dict[str, str]:
 
 
 def _runs_elsewhere(nodelist: str | None, node: str) -> bool:
-    """Tell whether the list names nodes, and not this one."""
+    """Tell whether the list has nodes and this node is not among them."""
     if nodelist is None or nodelist in _NO_NODES or not node:
         return False
     try:
@@ -79,11 +79,12 @@ def _judge(fields: dict[str, str], attempt: Attempt) -> Answer:
 
 
 def judge(status: int, output: str, errors: str, attempt: Attempt) -> Answer:
-    """Return what scontrol's exit status and words mean for an attempt.
+    """Return what scontrol's exit status and output mean for an attempt.
 
-    Of an array or a heterogeneous job scontrol shows several records, and a name
-    with a newline can look like some: one must be ours, and every one must say
-    that nothing lives here. So the first task of an array waits for its others on this node.
+    For an array or a heterogeneous job scontrol shows several records, and a job name with a
+    newline can look like one. Exactly one record must be that of the job, and every record must say
+    that nothing lives here. So the first task of an array stays alive as long as the others on this
+    node.
     """
     if status != 0:
         return Answer.ENDED if _UNKNOWN_ID in errors else Answer.NONE
@@ -97,6 +98,6 @@ def judge(status: int, output: str, errors: str, attempt: Attempt) -> Answer:
 
 
 def cluster_name(config: str) -> str:
-    """Return the name in what `scontrol show config` prints; empty when it is not there."""
+    """Return the name in the output of `scontrol show config`; empty if it is missing."""
     found = _CLUSTER.findall(config)
     return found[0] if len(found) == 1 else ""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One record of a job from all that can be asked, and which source is believed for which field.
+"""One record of a job from all sources, and which source is believed for which field.
 
-What is of one attempt comes from slurmctld while that knows the attempt, else from accounting,
-else from a node summary, and never from two of them. All else comes from the first that has it, of
-accounting, slurmctld and the summary: accounting's columns cannot be imitated by a user's text.
+Fields of one attempt come from one source: slurmctld while it knows the attempt, else accounting,
+else a node summary. Each other field comes from the first source that has it: accounting,
+slurmctld, summary. Accounting is first because a user's text cannot imitate its columns.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,14 +34,14 @@ _CLOCKS_APART_S = 300
 def find_record(
     job: int | str, config: Config, head: Head | None = None
 ) -> tuple[JobRecord | None, tuple[str, ...]]:
-    """Return what Slurm says of a job, None when nobody knows it, and what went wrong, in words.
+    """Return Slurm's record of a job (None: not known), and texts about what went wrong.
 
-    `head`, of one of the job's node summaries, says which attempt is meant, tells another job of
-    the same number from it, and is what remains where nobody else knows the job. sacct is looked
-    for beside scontrol. It takes 50 s at most, in practice a tenth of one.
+    `head` is of one of the job's node summaries. It says which attempt is meant, tells the job from
+    another job with the same number, and is used alone if nobody else knows the job. sacct is
+    expected beside scontrol. A call takes 50 s at most, and usually 0.1 s.
 
     Raises:
-        InspectorError: the text names no job.
+        InspectorError: the text is not a job.
     """
     name, scontrol = parse_job(str(job)), Path(config.scontrol)
     said: dict[str, Facts] = {}
@@ -80,8 +80,11 @@ def _of_head(head: Head) -> Facts:
 
 
 def _is_of(facts: Facts, runs: Sequence[Run], head: Head) -> bool:
-    """Tell whether a source speaks of the summary's job: of its user and cluster, and not of a
-    later one. (A requeue is a submission too, and may come after the summary.)"""
+    """Tell whether a source speaks of the summary's job.
+
+    Its user and cluster must be the same, and it must not be submitted after the summary's attempt
+    began. Only a requeue, which also counts as a submission, may come later.
+    """
     cluster, submitted = facts.get("cluster"), facts.get("submit_s")
     if facts.get("uid", head.uid) != head.uid:
         return False
@@ -95,9 +98,9 @@ def _is_of(facts: Facts, runs: Sequence[Run], head: Head) -> bool:
 def believe(
     said: Mapping[str, Facts], runs: Sequence[Run] = (), attempt: int | None = None
 ) -> JobRecord | None:
-    """Return one record of what each source said; None when none did.
+    """Return one record from what each source said; None if no source said anything.
 
-    `attempt`: the one that is meant; None: the newest.
+    `attempt`: the attempt that is meant; None: the newest.
     """
     live = next((one for one in (PYSLURM, CONTROLLER) if one in said), "")
     order = [one for one in (ACCOUNTING, live, SUMMARY) if one in said]
@@ -118,7 +121,7 @@ def believe(
 def _of_attempt(
     said: Mapping[str, Facts], live: str, runs: Sequence[Run], attempt: int | None
 ) -> tuple[str, dict[str, Any]]:
-    """Return who says what is of the attempt, and that."""
+    """Return the source of the attempt's fields, and these fields."""
     known = said.get(live)
     if known and attempt in (None, known.get("restart")):
         return live, {key: known.get(key) for key in OF_ATTEMPT}

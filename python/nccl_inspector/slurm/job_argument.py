@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs as arguments of commands: callbacks for click."""
+"""Callbacks for click: job ids as arguments of commands."""
 
 import click
 
@@ -8,7 +8,7 @@ from nccl_inspector.slurm.job_names import JOB_NAME
 
 
 def job_id(_context: click.Context, _parameter: click.Parameter, text: str) -> int:
-    """Return a job's number; click's own integers take 1_2 for 12, another job than task 1_2."""
+    """Return a job id. click's own integers take 1_2 as 12, which is another job than task 1_2."""
     if not JOB_NAME.fullmatch(text):
         hint = "; of an array's task give its own number, sacct's JobIDRaw" if "_" in text else ""
         raise click.BadParameter(f"not a job's number{hint}")
@@ -18,10 +18,10 @@ def job_id(_context: click.Context, _parameter: click.Parameter, text: str) -> i
 def optional_job_id(
     context: click.Context, parameter: click.Parameter, text: str | None
 ) -> int | None:
-    """Return a job's number, None where none is given."""
+    """Return a job id, or None if none was given."""
     return None if text is None else job_id(context, parameter, text)
 
 
 def job_or_task(context: click.Context, parameter: click.Parameter, text: str) -> int | str:
-    """Return a job's number, or `810_3`."""
+    """Return a job id, or an array task as `810_3`."""
     return text if ARRAY_TASK.fullmatch(text) else job_id(context, parameter, text)

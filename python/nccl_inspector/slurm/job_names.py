@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a job's directory below `jobs/` and its file in `prom/` are called."""
+"""The names of a job's directory below `jobs/` and of its file in `prom/`."""
 
 import re
 

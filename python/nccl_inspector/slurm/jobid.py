@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ways in which Slurm and its users write a job: 810, 810_3, 810_[1-4%2], 811+1."""
+"""The ways to write a job in Slurm: 810, 810_3, 810_[1-4%2], 811+1."""
 
 import re
 from dataclasses import dataclass
@@ -14,25 +14,25 @@ _JOB = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class JobName:
-    """`job_id` is the array's or the leader's where a task or a component is named."""
+    """A parsed job name; for a task or a component, `job_id` is the array's or the leader's."""
 
     job_id: int
     task: int | None = None
-    tasks: str = ""  # of an array, those not yet split off
+    tasks: str = ""  # tasks of an array that have no job id of their own yet
     offset: int | None = None
 
     def __str__(self) -> str:
-        """What goes onto a command line."""
+        """Return the name for a command line."""
         if self.task is not None:
             return f"{self.job_id}_{self.task}"
         return f"{self.job_id}" if self.offset is None else f"{self.job_id}+{self.offset}"
 
 
 def parse_job(text: str) -> JobName:
-    """Return what a text names.
+    """Return the parsed name.
 
     Raises:
-        InspectorError: it names no job.
+        InspectorError: the text is not a job.
     """
     match = _JOB.fullmatch(text)
     if match is None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fill in the patterns in the path of a batch script's standard output, as sbatch(1) has them.
+"""Fill in the patterns in the path of a batch script's standard output, as sbatch(1) does.
 
-slurmctld fills in most of them before 26.05, but never the node's name; from 26.05 on its own
-filled-in path has `(null)` for that.
+Before 26.05 slurmctld fills in most patterns, but never the node's name. From 26.05 on, its own
+filled-in path has `(null)` instead of that name.
 """
 
 import re
@@ -42,8 +42,8 @@ def _meanings(record: JobRecord) -> dict[str, str | int | None]:
 
 
 def fill_in(pattern: str, record: JobRecord) -> str | None:
-    """Return the absolute path; None where a part of it is not known."""
-    if "\\" in pattern:  # sbatch then leaves the rest as it is, in ways that differ
+    """Return the absolute path; None if a part of it is not known."""
+    if "\\" in pattern:  # then sbatch leaves the rest alone, in ways that depend on the release
         return None
     meanings = _meanings(record)
     if any(meanings.get(letter) is None for _, letter in _PATTERN.findall(pattern)):

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process in which pyslurm is imported: its argument is a job's id, its output JSON.
+"""The program of the child in which pyslurm is imported: its argument is a job id, its output JSON.
 
-One of its own, because without a slurm.conf that it can use the import ends the process.
+It is a process of its own because pyslurm's import ends the process if it finds no usable
+slurm.conf.
 """
 
 import json
@@ -10,7 +11,7 @@ from importlib import import_module
 
 
 def main() -> None:
-    """Print the job as slurmctld has it."""
+    """Print slurmctld's record of the job."""
     pyslurm = import_module("pyslurm")
     job = pyslurm.Job.load(int(sys.argv[1]))
     print(json.dumps(job.to_dict(), default=str))

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What slurmctld says through pyslurm, where that is installed and of the site's Slurm release.
+"""Ask slurmctld through pyslurm, if that is installed for the site's Slurm release.
 
-Its versions begin with the year and month of the one release that they are for. It is imported in
-a child only, and what that says is looked at like any other text.
-
-What it says is less than what slurmctld knows (pyslurm/utils/uint.pyx, utils/helpers.pyx,
-core/job/job.pyx): most numbers that are 0 are None, 128 is subtracted from an exit code of 128 or
-more, and the components of a heterogeneous job are not there.
+A version of pyslurm begins with the year and month of the one release that it is for. It is
+imported only in a child, and the child's output is checked like any other text. It tells less than
+slurmctld knows (pyslurm/utils/uint.pyx, utils/helpers.pyx, core/job/job.pyx): most numbers that are
+0 become None, 128 is subtracted from exit codes of 128 or more, and the components of a
+heterogeneous job are missing.
 """
 
 import json
@@ -29,7 +28,7 @@ _NUMBERS = {
     "submit_s": "submit_time", "eligible_s": "eligible_time", "restart": "requeue_count",
     "num_nodes": "num_nodes", "tasks": "ntasks", "switches_wait_s": "max_wait_time_switches",
 }  # fmt: skip
-# Where they are None, slurmctld has 0.
+# None in these means 0 in slurmctld.
 _NUMBERS_OR_0 = {"switches": "required_switches", "segment": "segment_size"}
 _TEXTS = {
     "name": "name", "user": "user_name", "account": "account", "partition": "partition",
@@ -39,7 +38,7 @@ _TEXTS = {
 
 
 def installed() -> tuple[int, int] | None:
-    """The release that the installed pyslurm is for; None without one. Nothing is imported."""
+    """Return the Slurm release that the installed pyslurm is for, or None; nothing is imported."""
     try:
         match = _RELEASE.match(metadata.version("pyslurm"))
     except metadata.PackageNotFoundError:
@@ -48,15 +47,15 @@ def installed() -> tuple[int, int] | None:
 
 
 def is_whole(facts: Facts) -> bool:
-    """Tell whether pyslurm could say what slurmctld knows: the rest is for scontrol to say."""
+    """Tell whether pyslurm could say all that slurmctld knows; otherwise scontrol must be asked."""
     return "het_job_id" not in facts and (facts.get("state") not in OVER or "exit_code" in facts)
 
 
 def ask_pyslurm(
     job_id: int, python: Path = Path(sys.executable), seconds: float = ANSWER_S
 ) -> tuple[Facts, str]:
-    """Return what slurmctld knows and, where that is nothing, why."""
-    # -P: the directory of the child's own file would hide modules of other names.
+    """Return what slurmctld knows, and the reason if that is nothing."""
+    # -P: modules in the directory of the child's own file must not hide others of the same name.
     said = ask(python, "-s", "-P", str(pyslurmchild.__file__), str(job_id), seconds=seconds)
     if said.status != 0:
         return {}, said.words
@@ -70,7 +69,7 @@ def ask_pyslurm(
 
 
 def _codes(job: Mapping[str, Any], state: str) -> Facts:
-    """Return exit code and signal; none where the code may be one that 128 was subtracted from."""
+    """Return exit code and signal; nothing if 128 may have been subtracted from the code."""
     signal = whole(job.get("exit_code_signal"))
     if signal:
         return {"exit_code": 0, "signal": signal}
@@ -80,7 +79,7 @@ def _codes(job: Mapping[str, Any], state: str) -> Facts:
 
 
 def _within(job: Mapping[str, Any]) -> Facts:
-    """Return the place in an array, and in a heterogeneous job: the first one's number is 0."""
+    """Return the place in an array and in a heterogeneous job; the first task or component is 0."""
     found: Facts = {}
     if whole(job.get("array_id")) is not None:
         task = whole(job.get("array_task_id"))

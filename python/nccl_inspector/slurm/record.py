@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Slurm says of one job, whichever of its commands said it.
+"""What Slurm says about one job, from whichever of its commands.
 
-Texts are as users chose them, but for characters that cannot be printed (`?`) and for length.
+Texts are as users chose them, but cut in length and with `?` for unprintable characters.
 """
 
 from dataclasses import dataclass, fields
 
 ACCOUNTING, CONTROLLER, PYSLURM, SUMMARY = "sacct", "scontrol", "pyslurm", "summary"
 
-# The words of an attempt that will not run on. (COMPLETING: epilogs are still due.)
+# States of an attempt that is over. (Not COMPLETING: epilogs are still due then.)
 OVER = frozenset(
     {
         "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL",
@@ -16,12 +16,12 @@ OVER = frozenset(
     }
 )  # fmt: skip
 
-# What is of one attempt, and so comes from one source as a whole.
+# The fields of one attempt, which all come from the same source.
 OF_ATTEMPT = (
     "state", "exit_code", "signal", "start_s", "end_s", "restart", "nodelist", "num_nodes",
     "reason",
 )  # fmt: skip
-# None there may mean that the job has no such thing.
+# In these, None may mean that the job has no such thing.
 _AT_TIMES = frozenset(
     {"array_job_id", "array_task_id", "het_job_id", "het_offset", "gpus", "switches_wait_s"}
 )
@@ -29,7 +29,7 @@ _AT_TIMES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One attempt. Times are Unix seconds; None: not yet, or not known."""
+    """One attempt; times are Unix seconds, None: not yet, or not known."""
 
     restart: int
     state: str
@@ -44,16 +44,16 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """One job. None: nobody said; an empty text: there is none.
+    """One job. In a field, None means that no source told it, and an empty text that there is none.
 
-    The fields named in OF_ATTEMPT are of one attempt, `restart`, and from one source.
-    `runs` are all attempts that accounting has, by their number.
+    The fields in OF_ATTEMPT are of one attempt, `restart`, and from one source. `runs` are all
+    attempts that accounting has, in order.
     """
 
     job_id: int
     array_job_id: int | None = None
     array_task_id: int | None = None
-    array_tasks: str = ""  # those that have no id of their own yet, `1-4%2`
+    array_tasks: str = ""  # those without a job id of their own yet, `1-4%2`
     het_job_id: int | None = None
     het_offset: int | None = None
     het_components: tuple[int, ...] = ()  # job ids
@@ -83,27 +83,27 @@ class JobRecord:
     time_limit_s: int | None = None
     comment: str | None = None
     admin_comment: str | None = None
-    switches: int | None = None  # --switches, its number; 0: not asked for
-    switches_wait_s: int | None = None  # as the controller granted it
-    segment: int | None = None  # --segment; 0: not asked for
+    switches: int | None = None  # number of --switches; 0: not given
+    switches_wait_s: int | None = None  # the time that the controller granted
+    segment: int | None = None  # number of --segment; 0: not given
     runs: tuple[Run, ...] = ()
-    sources: tuple[str, ...] = ()  # that had something to say; first that of the attempt
+    sources: tuple[str, ...] = ()  # that told something; first the source of the attempt
 
     @property
     def by_slurm(self) -> bool:
-        """Whether Slurm itself had something to say, and not a node summary alone."""
+        """Whether Slurm itself told something, and not only a node summary."""
         return bool(set(self.sources) - {SUMMARY})
 
     @property
     def array_task(self) -> str:
-        """`810_3`; empty for what is no task of an array."""
+        """The task as `810_3`; empty if the job is not a task of an array."""
         if self.array_job_id is None or self.array_task_id is None:
             return ""
         return f"{self.array_job_id}_{self.array_task_id}"
 
     @property
     def switches_asked(self) -> str:
-        """`1@5:00` as the option is written; empty when there was none."""
+        """The option --switches as it is written, `1@5:00`; empty if it was not given."""
         if not self.switches:
             return ""
         if not self.switches_wait_s:
@@ -113,7 +113,7 @@ class JobRecord:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """The fields that the record of such a job has and this one has not."""
+        """The fields that a record of such a job should have and this one does not have."""
         excused = _AT_TIMES
         if self.state not in OVER:
             excused |= {"end_s", "exit_code", "signal", "start_s", "nodelist"}

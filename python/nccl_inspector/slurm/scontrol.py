@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ask scontrol about a job without waiting for it: a child at work, looked at again later."""
+"""Ask scontrol about a job without waiting: start it now and look for its answer later."""
 
 import time
 from pathlib import Path
@@ -9,16 +9,16 @@ from nccl_inspector.slurm.ended_job import Answer, Attempt, cluster_name, judge
 
 
 class Question:
-    """What Slurm says of one attempt, and of an end whether it is the job's own Slurm.
+    """Asks Slurm about one attempt; if it ended, also asks whether this Slurm is the job's.
 
-    A slurm.conf of another cluster would make every job here an unknown one.
+    With a slurm.conf of another cluster, every job here would look unknown.
     """
 
     def __init__(self, program: Path, attempt: Attempt) -> None:
-        """Start asking; only the job's number, digits, goes onto a command line.
+        """Start asking; of the attempt only the job id, digits, goes onto a command line.
 
         Raises:
-            OSError: there is no such program, or no process could be had.
+            OSError: there is no such program, or no process could be started.
         """
         self.attempt = attempt
         self._program = program
@@ -27,7 +27,7 @@ class Question:
         self._at_work = Command(program, "--oneliner", "show", "job", str(attempt.job_id))
 
     def answer(self) -> tuple[Answer, str] | None:
-        """Return the answer and, where there is none, why; None while scontrol is at work."""
+        """Return the answer, with the reason if there is none; None while scontrol runs."""
         said = self._at_work.said()
         if said is None:
             if time.monotonic() < self._deadline:
@@ -49,7 +49,7 @@ class Question:
         return None
 
     def _confirm(self, said: Said) -> tuple[Answer, str]:
-        """Return an end as such only when it was the job's own cluster that told it."""
+        """Return ENDED only if the cluster that told it is the job's own."""
         name = cluster_name(said.output) if said.status == 0 else ""
         if not name:
             return Answer.NONE, f"the cluster's name is not known: {said.words}"
@@ -58,5 +58,5 @@ class Question:
         return Answer.OTHER, f"scontrol asks cluster {name!a}, which is not the job's"
 
     def stop(self) -> None:
-        """End it, with whatever it has started."""
+        """Kill scontrol and everything in its process group."""
         self._at_work.stop()

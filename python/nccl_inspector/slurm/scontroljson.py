@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read `scontrol --json show job` of Slurm 23.02 and later, in any of its versions (pure)."""
+"""Parse `scontrol --json show job` of Slurm 23.02 and later, in any version of that JSON."""
 
 import json
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ _NUMBERS_BUT_0 = {
 
 
 def parse_json(output: str, name: JobName) -> Facts:
-    """Return the facts of a job; none when there is not exactly one record of it."""
+    """Return the facts of a job; none unless the output has exactly one record of it."""
     try:
         jobs = json.loads(output)["jobs"]
         mine = [one for one in jobs if isinstance(one, dict) and _is(one, name)]
@@ -59,7 +59,7 @@ def _text(value: object) -> str:
 
 
 def _codes(value: object) -> Facts:
-    """A code or a signal; what is not set of the two is 0."""
+    """Return exit code and signal; the one that is not set is 0."""
     if not isinstance(value, dict):
         return {}
     signal = value.get("signal")
@@ -68,7 +68,7 @@ def _codes(value: object) -> Facts:
 
 
 def _state(value: object) -> str:
-    """The word that the text has: COMPLETING comes beside the state that it will be."""
+    """Return the state; COMPLETING goes before the final state that is listed beside it."""
     words = (
         [plain(word) for word in value if isinstance(word, str)] if isinstance(value, list) else []
     )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read `scontrol --oneliner show job` of releases without its JSON (pure). Times are in %s.
+"""Parse `scontrol --oneliner show job` of releases without its JSON; times are in %s.
 
-Names, comments and paths are users' texts with blanks, newlines, whatever they want.
+Names, comments and paths are users' texts and may contain anything, also blanks and newlines.
 """
 
 import re
@@ -25,7 +25,7 @@ from nccl_inspector.slurm.values import (
     tres_facts,
 )
 
-# All that 22.05 prints, in its order; those in _AT_TIMES only where there is something to print.
+# All fields that 22.05 prints, in its order; those in _AT_TIMES are printed only if they are set.
 _ORDER = (
     "JobId", "ArrayJobId", "ArrayTaskId", "ArrayTaskThrottle", "HetJobId", "HetJobOffset",
     "JobName", "HetJobIdSet", "UserId", "GroupId", "MCS_label", "Priority", "Nice", "Account",
@@ -57,8 +57,9 @@ _NODES = re.compile(r"([0-9]{1,9})(?:-[0-9]{1,9})?")
 def _fields(record: str) -> dict[str, str]:
     """Return the fields that can be believed.
 
-    A text of the user's may look like fields. Then some are there twice, or not in Slurm's order,
-    and nothing is taken but what Slurm always prints and what is there once: that is Slurm's own.
+    A user's text may look like fields. Then some fields occur twice, or out of Slurm's order. In
+    that case only fields are taken that Slurm always prints and that occur once: these are Slurm's
+    own.
     """
     _, *parts = _KEY.split(record.rstrip("\n"))
     keys, values = parts[::2], [value.strip() for value in parts[1::2]]
@@ -84,10 +85,10 @@ def _is(fields: Mapping[str, str], name: JobName) -> bool:
 
 
 def parse_text(output: str, name: JobName) -> Facts:
-    """Return the facts of a job; none when there is not exactly one record of it, and whole."""
+    """Return the facts of a job; none unless the output has exactly one complete record of it."""
     records = [_fields(one) for one in _RECORD.split(output) if one.startswith("JobId=")]
     mine = [one for one in records if _is(one, name)]
-    # A name with a newline and a JobId cuts the job's own record in two.
+    # A job name with a newline and a JobId cuts the job's own record in two.
     if mine and "JobState" not in mine[0]:
         return {}
     return _facts(mine[0]) if len(mine) == 1 else {}
@@ -138,7 +139,7 @@ def _identity(told: Mapping[str, str]) -> Facts:
 
 
 def _asked(told: Mapping[str, str]) -> Facts:
-    """What is printed only where it was given; StdOut tells that the record is whole."""
+    """Return fields that are printed only if set; with StdOut the record is complete."""
     if "StdOut" not in told:
         return {}
     comments: Facts = {

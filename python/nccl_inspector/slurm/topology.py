@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which leaf switches, or blocks, nodes are at: from `scontrol show topology`."""
+"""Find the leaf switch or block of each node, from `scontrol show topology`."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -14,10 +14,10 @@ _BLOCK = re.compile(r"BlockName=(\S+) .*?Nodes=(\S+)")
 
 
 def read_places(output: str) -> dict[str, str]:
-    """Return the leaf switch or the block of each node; what is above them is left out.
+    """Return the leaf switch or block of each node; higher levels are ignored.
 
     Raises:
-        InspectorError: a list of nodes in it is none.
+        InspectorError: a node list in the output is invalid.
     """
     places: dict[str, str] = {}
     for line in output.splitlines():
@@ -28,7 +28,7 @@ def read_places(output: str) -> dict[str, str]:
 
 
 def ask_places(scontrol: Path) -> tuple[dict[str, str], str]:
-    """Return the leaf switch or block of each node of the cluster and, without any, why."""
+    """Return the leaf switch or block of each node of the cluster; without any, also why."""
     said = ask(scontrol, "show", "topology")
     if said.status != 0:
         return {}, said.words
@@ -40,7 +40,7 @@ def ask_places(scontrol: Path) -> tuple[dict[str, str], str]:
 
 
 def used(places: Mapping[str, str], nodes: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Return the nodes at each leaf switch or block; under an empty name those at none."""
+    """Return the nodes at each leaf switch or block; the empty name has the nodes at none."""
     found: dict[str, list[str]] = {}
     for node in nodes:
         found.setdefault(places.get(node, ""), []).append(node)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slurm's spellings of numbers, times, states and lists, as values (pure).
+"""Turn Slurm's texts for numbers, times, states and lists into values.
 
-None is for what is not there, and for what is not to be understood.
+None means that the value is missing or cannot be understood.
 """
 
 import re
@@ -11,7 +11,7 @@ from nccl_inspector.slurm.record import OVER
 from nccl_inspector.system.printable import printable
 
 Value = int | str | tuple[int, ...] | None
-Facts = dict[str, Value]  # by names of JobRecord's fields; without what was not said
+Facts = dict[str, Value]  # keys are fields of JobRecord; values that were not told are missing
 
 _TEXT_CHARS = 4096
 _WHOLE_MAX = 1 << 60
@@ -26,12 +26,12 @@ _IDS_MAX = 1024
 
 
 def number(text: str) -> int | None:
-    """A whole number; None for Slurm's words for none (Unknown, UNLIMITED, Partition_Limit)."""
+    """Return a whole number; None for Slurm's words such as Unknown, UNLIMITED, Partition_Limit."""
     return int(text) if _NUMBER.fullmatch(text) else None
 
 
 def whole(value: object) -> int | None:
-    """A number of JSON's, plain or as {set, infinite, number}; None when it is none."""
+    """Return a number of Slurm's JSON, plain or as {set, infinite, number}; None: it is not set."""
     if isinstance(value, dict):
         value = value.get("number") if value.get("set") and not value.get("infinite") else None
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _WHOLE_MAX:
@@ -40,27 +40,27 @@ def whole(value: object) -> int | None:
 
 
 def plain(text: str) -> str:
-    """A user's text, so that it can be printed."""
+    """Return a user's text, cut and with `?` for unprintable characters."""
     return printable(text[:_TEXT_CHARS])
 
 
 def optional(text: str) -> str:
-    """A text that Slurm writes as (null) when there is none."""
+    """Return a text; empty if Slurm writes that there is none, such as (null)."""
     return "" if text in _NOTHING else plain(text)
 
 
 def path(text: str) -> str | None:
-    """A path that can be looked at: whole, absolute and without odd characters."""
+    """Return an absolute path that is complete and has only printable characters, else None."""
     return text if text == plain(text) and text.startswith("/") else None
 
 
 def moment(text: str) -> int | None:
-    """A time of SLURM_TIME_FORMAT=%s; 0 is none."""
+    """Return a time of SLURM_TIME_FORMAT=%s; 0 means none."""
     return number(text) or None
 
 
 def seconds(text: str) -> int | None:
-    """`1-02:03:04`, `02:03:04` or `03:04`, in seconds."""
+    """Return the seconds of `1-02:03:04`, `02:03:04` or `03:04`."""
     match = _CLOCK.fullmatch(text)
     if match is None:
         return None
@@ -69,18 +69,18 @@ def seconds(text: str) -> int | None:
 
 
 def exit_facts(text: str) -> Facts:
-    """`3:0`: exit code and signal."""
+    """Return exit code and signal from `3:0`."""
     match = _EXIT.fullmatch(text)
     return Facts(exit_code=int(match[1]), signal=int(match[2])) if match else Facts()
 
 
 def state_word(text: str) -> str:
-    """CANCELLED of `CANCELLED by 1000`."""
+    """Return the state's first word: CANCELLED from `CANCELLED by 1000`."""
     return plain(text.split(" ", 1)[0].split("+", 1)[0])
 
 
 def tres_facts(allocated: str, asked: str) -> Facts:
-    """What the job has, else what it asks for, and the GPUs among that."""
+    """Return what the job was allocated, else what it asked for, and the GPUs in that."""
     text = optional(allocated) or optional(asked)
     if not text:
         return {}
@@ -90,7 +90,7 @@ def tres_facts(allocated: str, asked: str) -> Facts:
 
 
 def switches_facts(text: str) -> Facts:
-    """`1@00:05:00`: what --switches asks for, and for how long."""
+    """Return what --switches asks for, and for how long, from `1@00:05:00`."""
     match = _SWITCHES.fullmatch(text)
     if match is None:
         return {}
@@ -99,7 +99,7 @@ def switches_facts(text: str) -> Facts:
 
 
 def id_set(text: str) -> tuple[int, ...]:
-    """`10-11,14`: job ids; none when it is not such a list, or one without end."""
+    """Return job ids from `10-11,14`; none if the list is invalid or too long."""
     ids: list[int] = []
     for part in text.split(","):
         match = _RANGE.fullmatch(part)
@@ -113,9 +113,10 @@ def id_set(text: str) -> tuple[int, ...]:
 
 
 def as_far_as_it_is(found: Facts, state: str, times: Sequence[int | None]) -> Facts:
-    """Return what was said, `times` being start and end.
+    """Return the facts with the state and `times` (start, end), without what is not final.
 
-    Of a job that waits or runs slurmctld gives times that it expects, and codes of nothing.
+    For a job that waits or runs, slurmctld gives the times that it expects, and meaningless exit
+    codes.
     """
     over = state in OVER
     found["state"] = state or None

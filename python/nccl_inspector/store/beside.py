@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Put a card beside those of similar jobs that the store knows.
+"""Compare a card with those of similar jobs in the store.
 
-Only jobs of the same user take part in the verdict. What other users' jobs had is shown with the
-number of users, and decides nothing: everything in it was written by those users' processes.
+Only jobs of the same user can change the verdict. Figures of other users' jobs are shown with the
+number of users and decide nothing, because they come from those users' processes.
 """
 
 from collections.abc import Sequence
@@ -40,13 +40,13 @@ from nccl_inspector.model.card import (
 from nccl_inspector.store.index import reading
 from nccl_inspector.store.queries import Owner, others_past, own_past
 
-# Of the time of the operations that could be compared. Among 32 kinds of a healthy job some one is
-# low by chance: in 40 % of jobs whose like differ by 5 % and are five.
+# Share of the comparable operations' time. Among 32 kinds of a healthy job, some kind is low by
+# chance: in 40 % of jobs, if there are five similar jobs that differ by 5 %.
 LOW_SHARE_MIN = 0.5
 
 
 def _low_share(compared: Sequence[Compared]) -> float:
-    """Return the share of kinds that are low, by the time that they take of the job."""
+    """Return the share of kinds that are low, weighted by their time."""
     alike = [one for one in compared if not one.differs]
     total = sum(one.kind.busy_ns for one in alike)
     return sum(one.kind.busy_ns for one in alike if one.is_low) / total if total else 0.0
@@ -74,7 +74,7 @@ def _finding(one: Compared, low_share: float) -> Finding:
 
 
 def _with_deltas(card: Card, known: dict[KindKey, Compared]) -> tuple[Operations, ...]:
-    """Return the card's operations, each with its difference where it was compared."""
+    """Return the card's operations, with the difference of those that were compared."""
     comms = {comm.id: comm for comm in card.communicators}
 
     def put_in(one: Operations) -> Operations:
@@ -99,9 +99,9 @@ def _verdict(card: Card, low: list[Compared], findings: list[Finding]) -> Verdic
 
 
 def beside_similar(card: Card, store_dir: Path) -> Card:
-    """Return the card with what similar jobs had; without an index it says that there is none.
+    """Return the card with the comparison to similar jobs; without an index the card says so.
 
-    A user's own index and the index of all jobs lead to the same verdict.
+    A user's own index and the index of all jobs give the same verdict.
     """
     kinds = kinds_of(card)
     state, detail = "absent", ""

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The index of all reports: SQLite, written by the controller service alone.
+"""The index of all reports: an SQLite file that only the controller service writes.
 
-It may lie on network storage, so it has a rollback journal and no write-ahead log, which needs
-memory that all readers and the writer share. Readers are the admins' group and close it within
-seconds. A user has a copy of his own jobs' rows in a file of his own, which is replaced and never
-written to: whoever may lock a file could stop its writer.
+It may be on network storage. Therefore it has a rollback journal and no write-ahead log, which
+needs memory shared by all readers and the writer. Its readers are the admins' group and close it
+within seconds. Users have a copy of their own jobs' rows in a file of their own. That file is
+replaced and never changed, because a user who may lock a file could stop its writer.
 """
 
 import os
@@ -24,7 +24,7 @@ from nccl_inspector.system.acl import allow
 
 INDEX = "index.db"
 USERS = "users"
-OWN_JOBS_MAX = 10_000  # in a user's own index, the latest
+OWN_JOBS_MAX = 10_000  # the latest jobs in a user's own index
 _WRITER_WAITS_S, _READER_WAITS_S = 20, 5
 
 JOB_COLUMNS = tuple(field.name for field in fields(JobRow))
@@ -35,7 +35,7 @@ _TABLES = ("job_nodes", "entities", "kinds")
 
 
 class BrokenIndexError(InspectorError):
-    """The file is no index any more; the stored reports are whole, so it can be made anew."""
+    """The file is not a valid index; it can be made again from the stored reports."""
 
 
 def _broken(path: Path, err: sqlite3.Error) -> BrokenIndexError:
@@ -63,7 +63,11 @@ _INSERT_NODE = (
 
 
 def share(path: Path, uid: int | None, gid: int | None) -> None:
-    """Let a user and a group read a file of ours, and nobody else. Raises OSError."""
+    """Let only one user and a group read a file of ours.
+
+    Raises:
+        OSError: its rights cannot be set.
+    """
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         allow(fd, 0o6, uid, 0o4, gid)
@@ -73,13 +77,13 @@ def share(path: Path, uid: int | None, gid: int | None) -> None:
 
 @contextmanager
 def writing(path: Path, gid: int | None) -> Iterator[sqlite3.Connection]:
-    """Give the index for writing, made or brought up to date where need be; commits at the end.
+    """Give the index for writing, create or upgrade it if needed, and commit at the end.
 
     Raises:
-        BrokenIndexError: it is none.
+        BrokenIndexError: it is not a valid index.
         InspectorError: a newer release wrote it.
         sqlite3.OperationalError: it is locked, or the disk is full.
-        OSError: it cannot be shared.
+        OSError: its rights cannot be set.
     """
     before = path.exists()
     try:
@@ -97,7 +101,7 @@ def writing(path: Path, gid: int | None) -> Iterator[sqlite3.Connection]:
 
 
 def _values(*values: object) -> tuple[object, ...]:
-    """Return values that SQLite can keep. (JSON allows halves of characters in texts.)"""
+    """Return values that SQLite can store. (Texts from JSON may have unpaired surrogates.)"""
     return tuple(
         one.encode("utf-8", "replace").decode("utf-8") if isinstance(one, str) else one
         for one in values
@@ -111,7 +115,7 @@ def _delete(index: sqlite3.Connection, key: int) -> None:
 
 
 def put(index: sqlite3.Connection, rows: Rows) -> None:
-    """Write the rows of one attempt in place of what was there of it."""
+    """Write the rows of one attempt, and remove its earlier rows."""
     job = rows.job
     old = index.execute(
         "SELECT key FROM jobs WHERE cluster=? AND job_id=? AND restart=?",
@@ -144,7 +148,7 @@ def put(index: sqlite3.Connection, rows: Rows) -> None:
 
 
 def forget(index: sqlite3.Connection, job_ids: Iterable[int]) -> set[int]:
-    """Take all rows of jobs out; return whose they were."""
+    """Remove all rows of these jobs; return the uids of their users."""
     uids: set[int] = set()
     for job_id in job_ids:
         rows = index.execute("SELECT key, uid FROM jobs WHERE job_id=?", (job_id,)).fetchall()
@@ -155,15 +159,15 @@ def forget(index: sqlite3.Connection, job_ids: Iterable[int]) -> set[int]:
 
 
 def user_index(store_dir: Path, uid: int) -> Path:
-    """Return where a user's own index is."""
+    """Return the path of a user's own index."""
     return store_dir / USERS / f"{uid}.db"
 
 
 def export_user(path: Path, uid: int, gid: int | None) -> None:
-    """Make a user's own index anew from the index at `path`, for him and the group alone.
+    """Make a user's own index again from the index at `path`, readable by that user and the group.
 
     Raises:
-        sqlite3.Error, OSError: it is not made, and what was there stays.
+        sqlite3.Error, OSError: it was not made, and the old one stays.
     """
     own = user_index(path.parent, uid)
     with suppress(FileExistsError):
@@ -174,7 +178,7 @@ def export_user(path: Path, uid: int, gid: int | None) -> None:
     try:
         uri = _uri(beside, "mode=rwc")
         with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as copy:
-            # Nobody sees it before it is whole, and what a power cut leaves is written again.
+            # Nobody sees it before it is complete, and after a power cut it is written again.
             copy.executescript("PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF;")
             migrate(copy, str(beside))
             copy.execute("ATTACH ? AS all_jobs", (_uri(path, "mode=ro"),))
@@ -187,7 +191,7 @@ def export_user(path: Path, uid: int, gid: int | None) -> None:
 
 
 def _owner(index: sqlite3.Connection, schema: str, uid: int) -> str:
-    """Return whose number it is today; where nobody knows, whose job came last."""
+    """Return the present name of a uid; if that is not known, the name in its latest job."""
     if (name := current_name(uid)) is not None:
         return name
     last = f"SELECT user FROM {schema}.jobs WHERE uid=? ORDER BY key DESC LIMIT 1"
@@ -196,7 +200,7 @@ def _owner(index: sqlite3.Connection, schema: str, uid: int) -> str:
 
 
 def _refuse_former(index: sqlite3.Connection, store_dir: Path) -> None:
-    """Raise an InspectorError if the caller's own index is that of another user of the number."""
+    """Raise an InspectorError if the caller's own index is of a former user of the same uid."""
     names = [name for (name,) in index.execute("SELECT DISTINCT user FROM jobs")]
     if not all(is_owner(os.getuid(), name) for name in names):
         raise InspectorError(f"none of your jobs is in the index yet: {store_dir}")
@@ -221,7 +225,7 @@ def _copy_user(copy: sqlite3.Connection, uid: int) -> None:
 
 @contextmanager
 def reading(store_dir: Path) -> Iterator[tuple[sqlite3.Connection, bool]]:
-    """Give the index of all jobs, or where we may not read that our own one; and whether it is all.
+    """Give the index of all jobs (if we may not read it, our own), and whether it has all jobs.
 
     Raises:
         InspectorError: there is none that we may read, or it cannot be read.
@@ -234,7 +238,8 @@ def reading(store_dir: Path) -> Iterator[tuple[sqlite3.Connection, bool]]:
             word = "none of your jobs is in the index yet" if path.exists() else "no index"
             raise InspectorError(f"{word}: {store_dir}")
         path = own
-    # Our own one is replaced, never changed. Of the other a lock must tell that it is not written.
+    # Our own index is replaced and never changed, so it needs no lock. For the index of all jobs a
+    # lock must show that nobody writes it.
     uri = _uri(path, "mode=ro" if all_jobs else "mode=ro&immutable=1")
     try:
         with closing(sqlite3.connect(uri, uri=True, timeout=_READER_WAITS_S)) as index:

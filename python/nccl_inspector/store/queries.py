@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is asked of the index: jobs by their verdicts, what slow nodes show in, similar jobs.
+"""Queries of the index: jobs by their verdicts, jobs on slow nodes, similar jobs.
 
-One user's jobs never displace another's: of similar jobs those of the same user are asked for by
-themselves, and where jobs of many users are looked at, each user has a share of them.
+No user's jobs displace those of another. Similar jobs of the same user are queried separately.
+Where jobs of many users are looked at, each user gets a share.
 """
 
 import sqlite3
@@ -19,13 +19,13 @@ from nccl_inspector.store.rows import JobRow
 
 _KEY_COLUMNS = tuple(f"kinds.{field.name}" for field in fields(KindKey))
 _KEYS = ",".join(_KEY_COLUMNS)
-_PAST_MAX = 400  # of one kind: those just like it, and those of its function and size
-_OWN_JOBS = 2000  # the latest of one user, among which similar ones are looked for
+_PAST_MAX = 400  # for one kind: those of the same key, and those of the same function and size
+_OWN_JOBS = 2000  # the latest of one user, in which similar ones are searched
 _NEAR_JOBS = 5000  # the latest of all users
 _OTHERS_ROWS_MAX = 4000
 _SUCCESSFUL = "(jobs.state = 'COMPLETED' OR (jobs.state = '' AND jobs.status != 'FAILED'))"
-_SHARES = 4  # so many times as many jobs are looked at to give each user a share
-# The latest job of each user, then the one before of each, and so on.
+_SHARES = 4  # times more jobs that are looked at, to give each user a share
+# The latest job of each user, then the second latest of each, and so on.
 _LATEST = """
 SELECT key FROM (
   SELECT key, end_s, row_number() OVER (PARTITION BY uid, user ORDER BY end_s DESC) AS place
@@ -36,7 +36,7 @@ SELECT key FROM (
 
 
 class Owner(NamedTuple):
-    """Whose a job is: the number may be given to somebody else, so the name belongs to it."""
+    """The user of a job; the name matters because a uid may have been given to somebody else."""
 
     uid: int | None
     user: str
@@ -44,17 +44,17 @@ class Owner(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """Which jobs; what is empty or None chooses nothing. `since_s`: that ended then or later."""
+    """Which jobs to find; empty or None means any. `since_s`: jobs that ended then or later."""
 
     user: str = ""
     partition: str = ""
-    verdict: str = ""  # of STATUSES or CAUSES
+    verdict: str = ""  # one of STATUSES or CAUSES
     since_s: float | None = None
     limit: int = 50
 
 
 def find_jobs(index: sqlite3.Connection, wish: Wish) -> list[JobRow]:
-    """Return the latest jobs of a kind, the latest first."""
+    """Return the latest jobs that match, the latest first."""
     where: list[str] = ["end_s IS NOT NULL"]
     values: list[object] = []
     for column, value in (("user", wish.user), ("partition", wish.partition)):
@@ -73,9 +73,9 @@ def find_jobs(index: sqlite3.Connection, wish: Wish) -> list[JobRow]:
 
 
 def last_jobs(index: sqlite3.Connection, limit: int) -> list[JobSeen]:
-    """Return what the last jobs say of their nodes, the latest first, with a share for each user.
+    """Return the last jobs with their nodes, the latest first, with a share for each user.
 
-    Of more jobs than `limit` each user's latest come first.
+    If there are more than `limit` jobs, the latest of each user are chosen.
     """
     index.execute("CREATE TEMP TABLE chosen (key INTEGER PRIMARY KEY)")
     index.execute(f"INSERT INTO chosen {_LATEST}", (limit * _SHARES, limit))
@@ -116,9 +116,10 @@ def _past(rows: Iterable[tuple[Any, ...]]) -> Iterator[PastKind]:
 def own_past(
     index: sqlite3.Connection, keys: Sequence[KindKey], owner: Owner, job_id: int
 ) -> dict[KindKey, list[PastKind]]:
-    """Return what successful jobs of one user had of each kind's function and size.
+    """Return a user's successful jobs with the function and size of each kind.
 
-    The latest first, without the job itself; analysis/history/baseline.py chooses the similar ones.
+    The latest come first, and the job itself is left out. analysis/history/baseline.py chooses the
+    similar ones.
     """
     found: dict[KindKey, list[PastKind]] = {key: [] for key in keys}
     if owner.uid is None:
@@ -147,7 +148,7 @@ def own_past(
 def others_past(
     index: sqlite3.Connection, keys: Sequence[KindKey], owner: Owner, job_id: int
 ) -> dict[KindKey, list[PastKind]]:
-    """Return what successful jobs of other users had of each kind, of each user the latest."""
+    """Return other users' successful jobs of each kind; the latest ones of each user."""
     alike = " AND ".join(f"{column} = ?" for column in _KEY_COLUMNS)
     (last,) = index.execute("SELECT max(key) FROM jobs").fetchone()
     question = (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks of one array as one line: its worst verdict, and how many have it."""
+"""The tasks of an array as one line: the worst verdict, and how many tasks have it."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -19,23 +19,23 @@ class Rolled:
 
     @property
     def latest(self) -> JobRow:
-        """The one that ended last."""
+        """The task that ended last."""
         return self.tasks[0]
 
     @property
     def worst(self) -> JobRow:
-        """The one with the worst verdict, of several the latest."""
+        """The task with the worst verdict; of several, the latest."""
         return min(self.tasks, key=lambda one: _rank(one.status))
 
     @property
     def like_worst(self) -> int:
-        """How many have the worst verdict."""
+        """How many tasks have the worst verdict."""
         worst = self.worst
         return sum((one.status, one.cause) == (worst.status, worst.cause) for one in self.tasks)
 
     @property
     def name(self) -> str:
-        """`4711`, `4711.1` of a later attempt, `810_3`, or `810_*` of several tasks."""
+        """`4711`, `4711.1` for a later attempt, `810_3`, or `810_*` for several tasks."""
         one = self.latest
         attempt = f".{one.restart}" if one.restart else ""
         if len(self.tasks) > 1:
@@ -43,12 +43,12 @@ class Rolled:
         return f"{one.array_task or one.job_id}{attempt}"
 
     def sum_of(self, of: Callable[[JobRow], float | None]) -> float | None:
-        """Return the sum of what is known; None: nothing is."""
+        """Return the sum of the known values; None if there are none."""
         known = [value for one in self.tasks if (value := of(one)) is not None]
         return sum(known) if known else None
 
     def median_of(self, of: Callable[[JobRow], float | None]) -> float | None:
-        """Return the median of what is known; None: nothing is."""
+        """Return the median of the known values; None if there are none."""
         known = [value for one in self.tasks if (value := of(one)) is not None]
         return median(known) if known else None
 
@@ -58,7 +58,7 @@ def _rank(status: str) -> int:
 
 
 def roll_up(jobs: Iterable[JobRow]) -> list[Rolled]:
-    """Return jobs in their order, tasks of an array together where the first of them stands.
+    """Return the jobs in order; an array's tasks are together at the place of the first of them.
 
     Each attempt of a requeued job stays a line of its own.
     """

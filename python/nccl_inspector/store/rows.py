@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the index has of a report card: its job, nodes, findings' entities, kinds of operation."""
+"""The rows of a report card in the index: job, nodes, entities of findings, kinds of operation."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -16,7 +16,7 @@ _WORD = re.compile(r"[A-Za-z0-9._-]+")
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """A job and its verdict. Texts are empty and numbers None where they are not known."""
+    """A job and its verdict; unknown texts are empty and unknown numbers None."""
 
     cluster: str
     job_id: int
@@ -54,7 +54,7 @@ class JobRow:
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """A node of a job; `local` as in analysis/kinds.py, `named`: a warning is about it."""
+    """A node of a job; `local` as in analysis/kinds.py, `named`: a warning is about the node."""
 
     node: str
     local: float
@@ -63,7 +63,7 @@ class NodeRow:
 
 @dataclass(frozen=True, slots=True)
 class EntityRow:
-    """Whom a finding is about."""
+    """What a finding is about."""
 
     rule: str
     severity: str
@@ -73,7 +73,7 @@ class EntityRow:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Everything of one card."""
+    """All rows of one card."""
 
     job: JobRow
     nodes: tuple[NodeRow, ...]
@@ -87,7 +87,7 @@ def _nodelists(card: Card) -> list[str]:
 
 
 def nodes_of(card: Card) -> list[str]:
-    """Return the job's nodes: all that it had, else those that communicators name."""
+    """Return all nodes of the job's node list, and those of its communicators."""
     try:
         listed = [node for nodelist in _nodelists(card) for node in expand(nodelist)]
     except InspectorError:
@@ -97,7 +97,7 @@ def nodes_of(card: Card) -> list[str]:
 
 
 def _named(card: Card, nodes: Iterable[str]) -> set[str]:
-    """Return nodes that a warning is about: by themselves, or by a GPU, port or rank on them."""
+    """Return the nodes that a warning is about, also through a GPU, port or rank on them."""
     known = set(nodes)
     words = {
         word
@@ -114,7 +114,7 @@ def _gbs(card: Card, name: str) -> float | None:
 
 
 def _waiting(card: Card) -> float | None:
-    """Return the waiting share, else that over all operations with one, by their time."""
+    """Return the verdict's waiting share, else the mean over operations, weighted by time."""
     if card.verdict.waiting_share is not None:
         return card.verdict.waiting_share
     known = [
@@ -152,7 +152,7 @@ def _job(card: Card, num_nodes: int) -> JobRow:
 
 
 def rows_of(card: Card) -> Rows:
-    """Return what the index keeps of a card."""
+    """Return the rows of a card."""
     nodes = nodes_of(card)
     named, local = _named(card, nodes), local_scores(card)
     return Rows(

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of the index, and how an older index becomes one of today.
+"""The tables of the index, and how an older index is upgraded.
 
-SQLite's user_version is the schema's. A change adds a step to MIGRATIONS and never alters one:
-an index of an older release is brought up step by step, one of a newer release is not touched.
+SQLite's user_version is the schema's version. A change adds a step to MIGRATIONS and never alters
+an existing one. An older index is upgraded step by step; an index of a newer release is not
+touched.
 """
 
 import sqlite3
@@ -47,10 +48,10 @@ CREATE INDEX kinds_by_key
   ON kinds (func, size_class, transport, nranks, nnodes, gpu, nccl, algo, job);
 """
 
-# A job is also looked for by its number alone, where it goes.
+# When jobs are removed, they are looked up by job id alone.
 _SECOND = "CREATE INDEX jobs_by_id ON jobs (job_id);"
 
-# What the agent's counters know of the network belongs to what makes jobs alike.
+# Network ports, from the agent's counters, also decide whether jobs are similar.
 _THIRD = "ALTER TABLE kinds ADD COLUMN nic TEXT NOT NULL DEFAULT '';"
 
 MIGRATIONS: Sequence[str] = (_FIRST, _SECOND, _THIRD)
@@ -64,11 +65,11 @@ def version_of(index: sqlite3.Connection) -> int:
 
 
 def migrate(index: sqlite3.Connection, path: str) -> None:
-    """Bring an index to today's schema, each step whole or not at all.
+    """Upgrade an index to the present schema; each step is done completely or not at all.
 
     Raises:
         InspectorError: a newer release wrote it.
-        sqlite3.Error: it cannot be written, or is none.
+        sqlite3.Error: it cannot be written, or is not an index.
     """
     version = version_of(index)
     if version > VERSION:

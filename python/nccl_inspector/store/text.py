@@ -78,9 +78,9 @@ def _job_row(one: Rolled) -> tuple[str, ...]:
 
 
 def jobs_text(jobs: Sequence[JobRow], all_jobs: bool, each_task: bool = False) -> str:
-    """Return one line a job, or an array; ASKED and USED: leaf switches, or blocks.
+    """Return one line for each job or array; ASKED and USED are leaf switches or blocks.
 
-    Of several tasks cost is the sum, bandwidth and waiting the median.
+    For several tasks, cost is the sum; bandwidth and waiting are medians.
     """
     if not jobs:
         return "no such job in the index\n"
@@ -125,7 +125,7 @@ def _against(one: NodeScore) -> str:
 def nodes_text(
     scores: Sequence[NodeScore], jobs: int, everything: bool, *, each_job: bool = False
 ) -> str:
-    """Return suspects first, with what speaks against them; a hint, never a reason to drain."""
+    """Return suspects first, with the evidence; it is a hint, never a reason to drain a node."""
     if not scores:
         return "no job in the index\n"
     suspects = [one for one in scores if one.suspect]

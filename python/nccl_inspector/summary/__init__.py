@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The node summary: what the processes of a job did on one node, packed, and its directory."""
+"""The node summary: what a job's processes did on one node, its packed form and its directory."""

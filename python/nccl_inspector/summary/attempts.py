@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which summaries are of one attempt of a job, and read them."""
+"""Find the summaries that belong to one attempt of a job, and read them."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -21,15 +21,15 @@ from nccl_inspector.summary.directory import (
     unreadable,
 )
 
-# Slurm gives a heterogeneous job's components ids that follow on the leader's; it allows 128.
+# Slurm gives the components of a heterogeneous job the ids that follow the leader's; it allows 128.
 COMPONENTS_MAX = 128
-CLOCKS_APART_S = 3600  # two nodes' clocks, at most
+CLOCKS_APART_S = 3600  # the most that the clocks of two nodes may differ
 _NODES_CHARS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The summaries of one attempt, all attempts there are, and what could not be read."""
+    """The summaries of one attempt, all attempts of the job, and texts about unreadable files."""
 
     summaries: tuple[NodeSummary, ...]
     attempts: tuple[int, ...]
@@ -37,7 +37,7 @@ class Loaded:
 
     @property
     def head(self) -> Head:
-        """What the first summary says of the job."""
+        """The head of the first summary."""
         return self.summaries[0].head
 
 
@@ -51,9 +51,9 @@ def _start(head: Head) -> int:
 
 
 def _of_job(head: Head, newest: Head) -> bool:
-    """Tell whether a summary is of the job whose newest summary is given.
+    """Tell whether a summary belongs to the same job as that job's newest summary.
 
-    A higher attempt that began before is of an older job to which this id was given.
+    A higher attempt that began earlier belongs to an older job that had the same id.
     """
     return _identity(head) == _identity(newest) and (
         head.restart <= newest.restart or head.start >= newest.start - CLOCKS_APART_S
@@ -63,10 +63,10 @@ def _of_job(head: Head, newest: Head) -> bool:
 def _components(
     leader: int, own: Shelf | None, report_dir: Path
 ) -> tuple[Head, list[Shelf]] | None:
-    """Return a head and all components of a heterogeneous job, in order; None: it has none.
+    """Return a head and all components of a heterogeneous job, in order; None: there are none.
 
-    One in which nobody used NCCL has no summaries at all, so every id that may be one is
-    looked at. Most are other users' jobs, or nobody's.
+    `leader`: the job id of the leader. A component in which nobody used NCCL has no summaries, so
+    each possible id is looked at. Most of these ids are jobs of other users, or no jobs.
     """
     peeked = {
         job_id: [head for head in peek(job_id, report_dir) if head.het_job_id == str(leader)]
@@ -80,17 +80,17 @@ def _components(
     shelves = [own] if own else []
     for job_id, found in peeked.items():
         if _identity(known) in map(_identity, found):
-            with suppress(InspectorError):  # removed or given again just now
+            with suppress(InspectorError):  # its directory has just been removed or reused
                 shelves.append(look(job_id, report_dir))
     return known, sorted(shelves, key=lambda shelf: shelf.job_id)
 
 
 def _find(job_id: int, report_dir: Path) -> tuple[Head, list[Shelf]]:
-    """Return a head and the summaries of the job, of a heterogeneous one of all components."""
+    """Return a head and the summaries of the job; if it is heterogeneous, of all components."""
     try:
         own = look(job_id, report_dir)
     except AbsentError:
-        # Perhaps a leader in which nobody used NCCL.
+        # It may be the leader of a heterogeneous job that did not itself use NCCL.
         components = _components(job_id, None, report_dir)
         if not components:
             raise
@@ -109,10 +109,10 @@ def _find(job_id: int, report_dir: Path) -> tuple[Head, list[Shelf]]:
 def _choose(
     job_id: int, shelves: Sequence[Shelf], attempts: Sequence[int], asked: int | None
 ) -> int:
-    """Return the attempt to show.
+    """Return the attempt to show; `asked` None: the latest.
 
     Raises:
-        InspectorError: it is not there, or it or a later one cannot be read.
+        InspectorError: there is no such attempt, or it or a later one cannot be read.
     """
     wanted = attempts[-1] if asked is None else asked
     refused = [one for shelf in shelves for one in shelf.refused]
@@ -140,7 +140,7 @@ def _choose(
 
 
 def _others(heads: Sequence[Head], wanted: int) -> Iterator[str]:
-    """Return lines about summaries of other jobs that had this id."""
+    """Yield lines about summaries of other jobs that had this id."""
     jobs: dict[tuple[int, str, str], list[str]] = {}
     for head in heads:
         jobs.setdefault((head.restart, head.user or str(head.uid), head.cluster), []).append(
@@ -158,7 +158,7 @@ def _others(heads: Sequence[Head], wanted: int) -> Iterator[str]:
 
 
 def _unreadable(shelf: Shelf, wanted: int) -> Iterator[str]:
-    """Return lines about summaries that may be of the attempt, or of a newer job with this id."""
+    """Yield lines about unreadable summaries of the attempt, or perhaps of a newer job."""
     for one in shelf.refused:
         if one.file.attempt == wanted:
             yield unreadable(one.file, one.why)
@@ -179,7 +179,7 @@ def _share(shelves: Sequence[Shelf], wanted: int) -> int:
 def _of_attempt(
     shelf: Shelf, newest: Head, wanted: int, report_dir: Path, share: int
 ) -> tuple[list[NodeSummary], list[str]]:
-    """Return one id's summaries of the attempt to show, and in words what is odd with the rest."""
+    """Return one id's summaries of the attempt to show, and texts about summaries not used."""
     problems = list(_unreadable(shelf, wanted))
     mine = {file: head for file, head in shelf.heads.items() if _of_job(head, newest)}
     files = {file: head for file, head in mine.items() if file.attempt == wanted}
@@ -202,9 +202,9 @@ def _of_attempt(
 
 
 def load_summaries(job_id: int, report_dir: Path, attempt: int | None) -> Loaded:
-    """Return the summaries of one attempt, of a heterogeneous job those of all components.
+    """Return the summaries of one attempt; of a heterogeneous job, those of all components.
 
-    `attempt` None: the latest. Where the id was given again, the newest job is meant.
+    `attempt` None: the latest. If Slurm has used the id again, the newest job is meant.
 
     Raises:
         InspectorError: there is no such job or attempt, or none of it can be read.

@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The node summary: what one node's processes did in one attempt of a job.
 
-A line of JSON (the job and the node), what the counters of links and GPUs did and
-what NVIDIA's plugin wrote (summary/node_parts.py: each as many bytes as the line says), then
-a block for each process: four bytes of length, little-endian, and pieces, at most
-BLOCK_BYTES_MAX without samples and unions. A piece is four
-bytes of length and zlib data: JSON (facts, dropped, flags, GPUs, communicators,
-operations in flight, labels), keys, peers, nets, samples (two pieces) and unions
-(summary/samples.py; bytes of their own bounds; empty where there are none), then one for each time
-line (summary/columns.py). What does not fit is left out or made coarser, the least busy first;
-flags say so.
+Its parts, in this order:
+- A line of JSON about the job and the node.
+- The counters of links and GPUs, then what NVIDIA's plugin wrote (summary/node_parts.py); the first
+line says how many bytes each has.
+- A block for each process: four bytes of length, little-endian, then pieces. Without samples and
+unions a block has at most BLOCK_BYTES_MAX.
+
+A piece is four bytes of length and zlib data. The pieces of a block are: JSON (facts, dropped,
+flags, GPUs, communicators, operations in flight, labels), keys, peers, nets, samples (two pieces),
+unions (summary/samples.py; with limits of their own; empty if there are none), then one piece for
+each time line (summary/columns.py). What does not fit is left out or made coarser, the least busy
+first; flags say so.
 """
 
 import json
@@ -64,12 +67,12 @@ from nccl_inspector.summary.vendor_means import VendorMeans
 from nccl_inspector.system.checked_json import Checks
 
 FORMAT = "nccl-inspector-node-summary/10"
-BLOCK_BYTES_MAX = 32 << 10  # design.md 5: at most 32 KiB a rank, without samples and unions
+BLOCK_BYTES_MAX = 32 << 10  # for a process, without samples and unions
 SAMPLES_BYTES_MAX = SAMPLE_FACTS_BYTES_MAX + samples_room(SAMPLES_MAX) + UNIONS_BYTES_MAX
 PROCESSES_MAX = 8192
-_FULL_PROCESSES_MAX = 1024  # for which there is room if each has all that it may have
+_FULL_PROCESSES_MAX = 1024  # there is room for this many processes of the largest size
 _PARTS_BYTES_MAX = COUNTERS_BYTES_MAX + VENDOR_BYTES_MAX
-# A node has at most as many samples as a job should have.
+# The samples of a node are limited to those of a whole job.
 _SAMPLES_BYTES_MAX = samples_room(JOB_SAMPLES_MAX) + _FULL_PROCESSES_MAX * (
     SAMPLE_FACTS_BYTES_MAX + samples_room(0) + UNIONS_BYTES_MAX
 )
@@ -77,27 +80,27 @@ SUMMARY_BYTES_MAX = (
     _FULL_PROCESSES_MAX * (BLOCK_BYTES_MAX + 4) + _SAMPLES_BYTES_MAX + _PARTS_BYTES_MAX + (2 << 20)
 )
 
-HEAD_BYTES_MAX = 2 << 20  # a node list may be long
-FLAGS_BYTES_MAX = 512  # what the flags of `pack_process` add to the JSON
-PIECES_BYTES_MIN = 2048  # empty ones are less
-_RAW_BYTES_MAX = 4 << 20  # of one table, unpacked
-_JSON_TIMES = 8  # in memory a byte of JSON takes so many at most
+HEAD_BYTES_MAX = 2 << 20  # node lists can be long
+FLAGS_BYTES_MAX = 512  # for the flags that `pack_process` adds to the JSON
+PIECES_BYTES_MIN = 2048  # more than empty pieces take
+_RAW_BYTES_MAX = 4 << 20  # one table, unpacked
+_JSON_TIMES = 8  # the most memory for one byte of JSON
 _TABLES = 7
-_SAMPLES = slice(4, 7)  # samples and unions among the pieces
+_SAMPLES = slice(4, 7)  # the pieces with samples and unions
 WHOLE_BLOCK_BYTES_MAX = BLOCK_BYTES_MAX + SAMPLES_BYTES_MAX + 3 * 4
-_PIECES_MAX = _TABLES + 64  # a time line each; the plugin has 8
+_PIECES_MAX = _TABLES + 64  # one for each time line; the plugin writes at most 8
 _load = Checks("bad_summary").load
 _LENGTH = struct.Struct("<I")
-# How long each part between the first line and the processes is, and may be.
+# The largest size of each part between the first line and the processes.
 _PARTS = {"counters_bytes": COUNTERS_BYTES_MAX, "vendor_bytes": VENDOR_BYTES_MAX}
 
 
-UID_UNKNOWN = -1  # of a head that no hook wrote
+UID_UNKNOWN = -1  # in a head that no hook wrote
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The job and the node that a summary is about. Times are Unix seconds."""
+    """The job and the node that a summary is about; times are Unix seconds."""
 
     job_id: int
     uid: int
@@ -110,20 +113,20 @@ class Head:
     num_nodes: int
     restart: int
     start: int  # of the prolog here
-    job_start: int  # as the controller says, so alike on all nodes; 0: it did not
+    job_start: int  # from the controller, so equal on all nodes; 0: not known
     end: int  # when the epilog ran here
     het_job_id: str  # of a heterogeneous job's component: the leader's id; else empty
-    problems: tuple[str, ...]  # what was not taken on this node, in words
-    array_task: str = ""  # `810_3`, as the job's processes say: the hooks do not know it
+    problems: tuple[str, ...]  # what was not collected on this node, as text
+    array_task: str = ""  # `810_3`, from the job's processes: the hooks do not know it
 
     @property
     def by_slurm(self) -> bool:
-        """Whether Slurm gave the job its number: then it said, too, on which nodes the job ran."""
+        """Whether the job has a number of Slurm's; if so, the list of its nodes is known, too."""
         return bool(self.job_id and self.nodelist)
 
     @property
     def leader(self) -> int:
-        """The id that all components of a heterogeneous job have in common, or its own."""
+        """The leader's id for a component of a heterogeneous job, else the job's own id."""
         return int(self.het_job_id) if self.het_job_id.isdecimal() else self.job_id
 
 
@@ -133,9 +136,9 @@ class NodeSummary:
 
     head: Head
     processes: tuple[Process, ...]
-    counters: NodeCounters | None = None  # None: of a release or a site without them
+    counters: NodeCounters | None = None  # None: written by a release or site without counters
     vendor: VendorMeans | None = None  # None: NVIDIA's plugin wrote nothing
-    left_out: int = 0  # processes that would have taken more memory than the job's share
+    left_out: int = 0  # processes left out because they would take too much memory
 
 
 def _meta(process: Process, flags: Sequence[str]) -> bytes:
@@ -149,7 +152,7 @@ def _meta(process: Process, flags: Sequence[str]) -> bytes:
 
 
 def _bare(process: Process) -> Process:
-    """Return what is kept of a process with more communicators than can be: that there was one."""
+    """Return the process without its tables, for one with more communicators than can fit."""
     flags = (*process.flags[:8], "its communicators did not fit")
     return replace(
         process, comms=(), keys=(), peers=(), lines=(), nets=(), operations=(), labels=(),
@@ -177,7 +180,7 @@ def encode(
     counters: NodeCounters | None = None,
     vendor: VendorMeans | None = None,
 ) -> bytes:
-    """Return the summary's bytes; the blocks are of `encode_process`."""
+    """Return the summary's bytes; `blocks` come from `encode_process`."""
     values = {field.name: getattr(head, field.name) for field in fields(Head)}
     packed = pack_counters(counters), pack_vendor(vendor)
     sizes = {"processes": len(blocks), **dict(zip(_PARTS, map(len, packed), strict=True))}
@@ -189,7 +192,7 @@ def encode(
 
 
 def _pieces(block: memoryview) -> list[memoryview]:
-    """Return the pieces of a block, packed as they are."""
+    """Return the pieces of a block, still packed."""
     found: list[memoryview] = []
     end, size = 0, len(block)
     while end < size:
@@ -206,7 +209,7 @@ def _pieces(block: memoryview) -> list[memoryview]:
     return found
 
 
-# As most processes have them.
+# The pieces of most processes, which have no peers and no network detail.
 _NO_PEERS, _NO_NETS = zlib.compress(pack_peers(())), zlib.compress(pack_nets(()))
 
 
@@ -260,7 +263,7 @@ def _share(value: Any) -> float | None:
 
 
 def _part_bytes(values: Mapping[str, Any], name: str) -> int:
-    """Return how long a part is; one that the line does not name is not there."""
+    """Return the size of a part; 0 if the first line does not name it."""
     size = values.get(name, 0)
     if not isinstance(size, int) or not 0 <= size <= _PARTS[name]:
         raise RefusedError("bad_summary", f"odd {name}")
@@ -268,7 +271,7 @@ def _part_bytes(values: Mapping[str, Any], name: str) -> int:
 
 
 def _head(line: bytes) -> tuple[Head, Any, list[int]]:
-    """Return the first line's head, how many processes it says there are, bytes of each part."""
+    """Return from the first line the head, the number of processes, and the size of each part."""
     values = _load(line)
     if not isinstance(values, dict) or values.get("format") != FORMAT:
         raise RefusedError("bad_summary", "not a node summary of this release")
@@ -286,10 +289,10 @@ def _head_end(data: bytes) -> int:
 
 
 def decode_head(data: bytes) -> Head:
-    """Return the head alone; `data` is what the summary begins with, its first line at least.
+    """Return only the head; `data` begins with at least the first line of the summary.
 
     Raises:
-        RefusedError: there is no such line, or it says something else; the reason is `bad_summary`.
+        RefusedError: the line is missing or invalid; the reason is `bad_summary`.
     """
     return _head(data[: _head_end(data)])[0]
 
@@ -297,10 +300,10 @@ def decode_head(data: bytes) -> Head:
 def decode(data: bytes, budget: Budget | None = None) -> NodeSummary:
     """Return what `encode` was given.
 
-    `budget`: for what its processes take in memory; one that does not fit is left out and counted.
+    `budget`: memory for the processes; a process that does not fit is left out and counted.
 
     Raises:
-        RefusedError: anything else, however it came about; the reason is `bad_summary`.
+        RefusedError: the summary is invalid in any way; the reason is `bad_summary`.
     """
     if len(data) > SUMMARY_BYTES_MAX:
         raise RefusedError("bad_summary", "too long")
@@ -313,7 +316,7 @@ def decode(data: bytes, budget: Budget | None = None) -> NodeSummary:
     if at > len(data):
         raise RefusedError("bad_summary", "torn")
     counters, vendor = unpack_counters(data[end + 1 : middle]), unpack_vendor(data[middle:at])
-    view = memoryview(data)  # whose slices are no copies: most of a large job are samples
+    view = memoryview(data)  # slices of it are not copied; most bytes of a large job are samples
     while at < len(data):
         if at + _LENGTH.size > len(data):
             raise RefusedError("bad_summary", "torn")

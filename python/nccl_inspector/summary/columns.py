@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of integers as bytes that compress well: what a node summary is made of.
+"""Turn rows of integers into bytes that compress well; a node summary is made of these.
 
-A table is how many rows it has (four bytes), then of each column one byte, the width of its
-numbers, and their lowest bytes, their next ones and so on. So there is no loop over
-single numbers, of which a job has millions.
+A table begins with its number of rows (four bytes). Each column follows: one byte for the width of
+its numbers in bytes, then the lowest byte of every number, then the next byte of every number, and
+so on. So no Python loop goes over single numbers, of which a job has millions.
 """
 
 import struct
@@ -19,18 +19,18 @@ from nccl_inspector.errors import RefusedError
 from nccl_inspector.model.process import ALGOS, FUNCS, PROTOS, Histogram, Key, Line, Peer, Window
 
 SIZE_CLASS_MAX = 63
-KEYS_MAX = 1024  # of a process; the plugin has 256
-ROWS_MAX = 8192  # peers; the plugin has 1024
-WINDOWS_MAX = 4096  # of a line; the plugin has 384
+KEYS_MAX = 1024  # for a process; the plugin has 256
+ROWS_MAX = 8192  # for peers; the plugin has 1024
+WINDOWS_MAX = 4096  # for a line; the plugin has 384
 
 _COUNT = struct.Struct("<I")
 _WORD_BYTES = 8
-# In memory: of a row its object, of a number up to 255 a reference, of others the number, too.
+# Bytes in memory: the object of a row; a number up to 255 (only a reference); any other number.
 _ROW_BYTES, _POINTER_BYTES, _NUMBER_BYTES = 64, 8, 40
 _KEY_NAMES = tuple(name for name in Key._fields if name != "histogram")
 _PEER_NAMES = tuple(field.name for field in fields(Peer))
 _KEY_HISTOGRAM = Key._fields.index("histogram")
-_KEY_RATE = _KEY_NAMES.index("log2_rate_q20")  # the one signed word
+_KEY_RATE = _KEY_NAMES.index("log2_rate_q20")  # the only signed number
 _LIMITS = {
     "func": len(FUNCS) - 1,
     "size_class": SIZE_CLASS_MAX,
@@ -48,21 +48,21 @@ LINE_BYTES_MAX = LINE_HEAD_BYTES + 5 + len(Window._fields) * (1 + _WORD_BYTES * 
 START_S_MAX = (1 << 32) - 1
 _WINDOW_S_MAX = 1 << 34
 
-# _make counts once more what there is.
+# Faster than `_make`, which checks the number of values again.
 _MAKE_WINDOW = cast(Callable[[Iterable[int]], Window], partial(tuple.__new__, Window))
 _MAKE_KEY = cast(Callable[[Iterable[Any]], Key], partial(tuple.__new__, Key))
 _MAKE_HISTOGRAM = cast(Callable[[Iterable[Any]], Histogram], partial(tuple.__new__, Histogram))
 
 
 class Planes(NamedTuple):
-    """Columns as they are packed: of each its numbers' width, and their bytes by place."""
+    """Packed columns: for each the width of its numbers, and their bytes, plane by plane."""
 
     rows: int
     columns: list[tuple[int, bytes]]
 
 
 class LineHead(NamedTuple):
-    """What a packed time line begins with; `mean` is that of the bytes of an operation."""
+    """The first values of a packed time line; `mean` is the mean size in bytes of an operation."""
 
     comm_id: int
     rank: int
@@ -83,12 +83,12 @@ def fold(number: int) -> int:
 
 
 def unfold(numbers: Iterable[int]) -> list[int]:
-    """Return what `fold` was given."""
+    """Return the numbers that `fold` was given."""
     return [~(number >> 1) if number & 1 else number >> 1 for number in numbers]
 
 
 def pack_columns(columns: Sequence[Sequence[int]]) -> bytes:
-    """Return columns of one length, of numbers from 0 to WORD_MAX, as bytes."""
+    """Return the bytes of columns that have equal lengths and numbers from 0 to WORD_MAX."""
     parts = [_COUNT.pack(len(columns[0]))]
     for column in columns:
         width = -(-max(column, default=0).bit_length() // 8)
@@ -98,7 +98,7 @@ def pack_columns(columns: Sequence[Sequence[int]]) -> bytes:
 
 
 def take_planes(data: bytes, at: int, number: int, rows_max: int) -> tuple[Planes, int]:
-    """Return so many columns that begin there, packed as they are, and where they end."""
+    """Return `number` columns that begin at `at`, still packed, and where they end."""
     if at + _COUNT.size > len(data):
         raise _refuse("ends within a table")
     (count,) = _COUNT.unpack_from(data, at)
@@ -117,9 +117,9 @@ def take_planes(data: bytes, at: int, number: int, rows_max: int) -> tuple[Plane
 
 
 def memory_of(data: bytes, tables: Sequence[int]) -> int:
-    """Return about how many bytes of objects packed tables become; a torn one counts no more.
+    """Return about how many bytes of objects the packed tables become; of torn data, what is there.
 
-    `tables`: how many columns each has. A column of zeros takes no room in a file.
+    `tables`: the number of columns of each. A column of zeros takes no room in the file.
     """
     found = at = 0
     for number in tables:
@@ -138,15 +138,15 @@ def memory_of(data: bytes, tables: Sequence[int]) -> int:
 def take_columns(
     data: bytes, at: int, number: int, rows_max: int
 ) -> tuple[list[Sequence[int]], int]:
-    """Return so many columns that begin there, and where they end."""
+    """Return `number` columns that begin at `at`, and where they end."""
     planes, end = take_planes(data, at, number, rows_max)
     return [unpack_column(raw, width, planes.rows) for width, raw in planes.columns], end
 
 
 def unpack_column(planes: bytes, width: int, count: int) -> Sequence[int]:
-    """Return numbers from their lowest bytes, their next ones and so on."""
+    """Return the numbers of a column from its byte planes, the lowest bytes first."""
     if width < 2:
-        return planes or bytes(count)  # nothing but zeros has no width
+        return planes or bytes(count)  # a column of zeros has width 0
     raw = bytearray(_WORD_BYTES * count)
     for place in range(width):
         raw[place::_WORD_BYTES] = planes[place * count : (place + 1) * count]
@@ -154,20 +154,20 @@ def unpack_column(planes: bytes, width: int, count: int) -> Sequence[int]:
 
 
 def unpack_columns(data: bytes, number: int, rows_max: int) -> list[Sequence[int]]:
-    """Return so many columns; what follows them is refused."""
+    """Return `number` columns; anything after them is refused."""
     columns, end = take_columns(data, 0, number, rows_max)
     if end != len(data):
         raise _refuse("more than its columns")
     return columns
 
 
-# Of a table of keys, and that of all their histograms.
+# Columns of the table of keys, and of the table of all their histograms.
 KEY_TABLES = len(_KEY_NAMES) + 1, 2
 PEER_TABLES = (len(_PEER_NAMES),)
 
 
 def pack_keys(keys: Sequence[Key]) -> bytes:
-    """Return the bytes of keys: a table of them, then one of all their histograms' pairs."""
+    """Return the bytes of keys: a table of keys, then one of the pairs of all histograms."""
     columns: list[Sequence[int]] = []
     for name in _KEY_NAMES:
         column = [getattr(key, name) for key in keys]
@@ -181,10 +181,10 @@ def pack_keys(keys: Sequence[Key]) -> bytes:
 
 
 def unpack_keys(data: bytes) -> tuple[Key, ...]:
-    """Return what `pack_keys` was given.
+    """Return the keys that `pack_keys` was given.
 
     Raises:
-        RefusedError: these are no keys.
+        RefusedError: the bytes are invalid.
     """
     columns, at = take_columns(data, 0, len(_KEY_NAMES) + 1, KEYS_MAX)
     gaps, counts = unpack_columns(data[at:], 2, KEYS_MAX * HIST_BUCKETS)
@@ -220,10 +220,10 @@ def pack_peers(peers: Sequence[Peer]) -> bytes:
 
 
 def unpack_peers(data: bytes) -> tuple[Peer, ...]:
-    """Return what `pack_peers` was given.
+    """Return the peers that `pack_peers` was given.
 
     Raises:
-        RefusedError: these are none.
+        RefusedError: the bytes are invalid.
     """
     columns = []
     for name, column in zip(
@@ -239,7 +239,7 @@ def unpack_peers(data: bytes) -> tuple[Peer, ...]:
 
 
 def _indices(windows: Sequence[Window]) -> Iterator[tuple[int, int]]:
-    """Return first and last index, each from what it would be if no other kind came between."""
+    """Yield first and last index of each window, as differences from an unbroken count."""
     expected = 1
     for window in windows:
         yield (
@@ -275,10 +275,10 @@ def _take_indices(firsts: Sequence[int], lasts: Sequence[int]) -> tuple[list[int
 
 
 def line_head(data: bytes) -> LineHead:
-    """Return what a time line begins with.
+    """Return the first values of a packed time line.
 
     Raises:
-        RefusedError: it is too short, or is of nothing that there is.
+        RefusedError: it is too short, or its values are invalid.
     """
     if len(data) < _LINE.size:
         raise _refuse("ends within a time line")
@@ -291,12 +291,12 @@ def line_head(data: bytes) -> LineHead:
 
 
 def line_planes(data: bytes) -> Planes:
-    """Return the columns of a time line: gaps between windows, then Window's but for the start.
+    """Return the columns of a time line: gaps between windows, then Window's other members.
 
-    Bytes and indices are folded, and told by what they would usually be (`pack_line`).
+    Bytes and indices are folded differences from their expected values (`pack_line`).
 
     Raises:
-        RefusedError: there are none.
+        RefusedError: the columns are invalid or empty.
     """
     planes, end = take_planes(data, _LINE.size, len(Window._fields), WINDOWS_MAX)
     if end != len(data) or not planes.rows:
@@ -305,10 +305,10 @@ def line_planes(data: bytes) -> Planes:
 
 
 def unpack_line(data: bytes) -> Line:
-    """Return what `pack_line` was given.
+    """Return the line that `pack_line` was given.
 
     Raises:
-        RefusedError: this is no time line.
+        RefusedError: the bytes are invalid.
     """
     head, planes = line_head(data), line_planes(data)
     columns = [unpack_column(raw, width, planes.rows) for width, raw in planes.columns]

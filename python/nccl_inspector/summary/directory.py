@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The files of one job id in the report directory: which there are, and what each is about.
 
-The directory may be on slow storage and a job have a thousand summaries, so files are looked at and
-read in threads.
+The directory may be on slow storage, and a job may have a thousand summaries. Therefore files are
+examined and read in threads.
 """
 
 import os
@@ -28,7 +28,7 @@ from nccl_inspector.system.safe_files import read_at
 
 _FILE = re.compile(r"([A-Za-z0-9_][A-Za-z0-9._-]{0,254}?)\.([0-9]{1,9})\.nodesummary")
 _HEAD_BYTES_USUAL = 4096
-_EARLY_BYTES_MAX = 4 << 20  # of a summary that is read before its turn
+_EARLY_BYTES_MAX = 4 << 20  # largest summary that is read ahead of its turn
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _REGULAR = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -39,7 +39,7 @@ class AbsentError(InspectorError):
 
 @dataclass(frozen=True, slots=True)
 class SummaryFile:
-    """A node summary by its name."""
+    """A node summary, by its file name."""
 
     job_id: int
     attempt: int
@@ -58,7 +58,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Shelf:
-    """All summaries of one job id; `written_ns` is of the newest that can be read, or 0."""
+    """All summaries of one job id; `written_ns` is the time of the newest readable one, or 0."""
 
     job_id: int
     heads: dict[SummaryFile, Head]
@@ -84,7 +84,7 @@ def _job_directory(job_id: int, report_dir: Path) -> Iterator[int]:
 
 
 def _files(job_id: int, job_fd: int) -> list[SummaryFile]:
-    """Return the summaries there are, sorted by attempt and node."""
+    """Return the summaries in the directory, sorted by attempt and node."""
     return sorted(
         (
             SummaryFile(job_id, int(match[2]), match[1], match[0])
@@ -130,7 +130,7 @@ def _bytes(file: SummaryFile, job_fd: int, bytes_max: int = SUMMARY_BYTES_MAX) -
 
 
 def _early(files: Sequence[SummaryFile], job_fd: int) -> Iterator[bytes]:
-    """Yield the bytes of each file, empty for one that is large or cannot be read."""
+    """Yield the bytes of each file; empty if it is large or cannot be read."""
 
     def read(file: SummaryFile) -> bytes:
         try:
@@ -150,12 +150,12 @@ def _read(file: SummaryFile, job_fd: int, budget: Budget, data: bytes = b"") -> 
 def _written_ns(file: SummaryFile, job_fd: int) -> int:
     try:
         return os.stat(file.name, dir_fd=job_fd, follow_symlinks=False).st_mtime_ns
-    except OSError:  # renewed or removed just now
+    except OSError:  # it has just been replaced or removed
         return 0
 
 
 def _looked_at(file: SummaryFile, job_fd: int) -> tuple[Head | RefusedError, int]:
-    """Return what a summary is about, or why that is not known, and when it was written."""
+    """Return a summary's head, or why it cannot be read; and when it was written (Unix ns)."""
     try:
         head: Head | RefusedError = _read_head(file, job_fd)
     except RefusedError as err:
@@ -164,11 +164,11 @@ def _looked_at(file: SummaryFile, job_fd: int) -> tuple[Head | RefusedError, int
 
 
 def look(job_id: int, report_dir: Path) -> Shelf:
-    """Return what is there of a job id, from the first lines alone.
+    """Return the summaries of a job id; only their first lines are read.
 
     Raises:
-        AbsentError: nothing is.
-        InspectorError: its directory cannot be read.
+        AbsentError: there are none.
+        InspectorError: the directory cannot be read.
     """
     heads: dict[SummaryFile, Head] = {}
     refused = []
@@ -188,7 +188,7 @@ def look(job_id: int, report_dir: Path) -> Shelf:
 
 
 def _names(job_id: int, report_dir: Path) -> list[SummaryFile] | InspectorError:
-    """Return the summaries of a job id, none where it has no directory."""
+    """Return the summaries of a job id (none without a directory), or why none can be listed."""
     try:
         with _job_directory(job_id, report_dir) as job_fd:
             return _files(job_id, job_fd)
@@ -204,7 +204,7 @@ def _time_of(file: SummaryFile, report_dir: Path) -> int:
     try:
         path = report_dir / str(file.job_id) / file.name
         return path.stat(follow_symlinks=False).st_mtime_ns
-    except OSError:  # renewed or removed just now
+    except OSError:  # it has just been replaced or removed
         return 0
 
 
@@ -213,7 +213,7 @@ def written(
 ) -> dict[int, dict[SummaryFile, int] | InspectorError]:
     """Return the summaries of each job id, unread, with when they were written (Unix nanoseconds).
 
-    Instead: why the directory of a job cannot be read.
+    If the directory of a job cannot be read, its value is the error.
     """
     ids = list(dict.fromkeys(job_ids))
     names = dict(zip(ids, in_parallel(partial(_names, report_dir=report_dir), ids), strict=True))
@@ -230,10 +230,11 @@ def written(
 
 
 def peek(job_id: int, report_dir: Path) -> list[Head]:
-    """Return the heads of a few summaries of a job id: none when there is none that can be read.
+    """Return the heads of up to three summaries of a job id; an empty list if none can be read.
 
-    A neighbour's directory may be large, another user's or gone: it costs three small reads.
-    The last attempt and the first may be of different jobs, where the id was given again.
+    The directory may be a neighbour's: large, another user's or gone; a look costs three small
+    reads. The first, the middle and the last file are read, because the first and the last attempt
+    may be of different jobs if Slurm has used the id again.
     """
     heads = []
     try:
@@ -250,10 +251,10 @@ def peek(job_id: int, report_dir: Path) -> list[Head]:
 def read_summaries(
     files: list[SummaryFile], report_dir: Path, share: int = NODE_BYTES
 ) -> tuple[list[NodeSummary], list[str]]:
-    """Return the whole summaries of files of one job id, and what cannot be read, as text.
+    """Return the whole summaries of one job id's files, and texts about what cannot be read.
 
-    `share`: bytes of memory for each of them (summary/budget.py). What some leave over is for those
-    that need more; processes that do not fit are left out.
+    `share`: bytes of memory for each of them (summary/budget.py). What some leave over goes to
+    those that need more; processes that still do not fit are left out.
     """
     found: dict[SummaryFile, NodeSummary] = {}
     problems, unused = [], []
@@ -269,7 +270,7 @@ def read_summaries(
         lacking = [file for file, one in found.items() if one.left_out]
         larger = larger_share(share, unused, len(lacking))
         for file in lacking if larger > share else ():
-            with suppress(RefusedError):  # renewed or removed just now: the first one stays
+            with suppress(RefusedError):  # just replaced or removed: keep the first reading
                 found[file] = _read(file, job_fd, Budget(larger))
     problems += [_left_out(file, found[file]) for file in lacking if found[file].left_out]
     return list(found.values()), problems
@@ -284,5 +285,5 @@ def _left_out(file: SummaryFile, summary: NodeSummary) -> str:
 
 
 def unreadable(file: SummaryFile, why: str) -> str:
-    """Return the line of a summary that cannot be read."""
+    """Return the text about a summary that cannot be read."""
     return f"{file.node}: its summary cannot be read: {why}"

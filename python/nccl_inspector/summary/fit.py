@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pack the tables of a process into a bounded number of bytes: the least busy goes first."""
+"""Pack the tables of a process into a bounded number of bytes; the least busy rows are dropped."""
 
 import struct
 import zlib
@@ -20,23 +20,23 @@ from nccl_inspector.summary.samples import (
     pack_unions,
 )
 
-# Shares of the room that keys, time lines, peers and nets may always have. What one does not
-# need the others may, in this order.
+# Shares of the room that keys, time lines, peers and nets are each guaranteed. What one does not
+# need goes to the others, in this order.
 _SHARES = (0.4, 0.35, 0.2, 0.05)
 
-# A record usually takes five to six bytes; what does not compress has fewer records.
+# A record usually takes five to six bytes; if records do not compress, fewer are kept.
 SAMPLE_BYTES = 8
 SAMPLES_BYTES_LEAST = 1 << 10
-SAMPLE_FACTS_BYTES_MAX = 32 << 10  # 256 kinds of the longest names are 20 KB
-UNIONS_BYTES_MAX = 32 << 10  # an hour of a GPU is 2 to 3 KB, of which there are at most eight
+SAMPLE_FACTS_BYTES_MAX = 32 << 10  # 256 kinds with the longest names take 20 KB
+UNIONS_BYTES_MAX = 32 << 10  # an hour of a GPU takes 2 to 3 KB, and there are at most eight GPUs
 
 _LENGTH = struct.Struct("<I")
-NOTHING = _LENGTH.pack(0)  # a piece of which there is nothing
+NOTHING = _LENGTH.pack(0)  # an empty piece
 _Row = TypeVar("_Row", Key, Peer, Net)
 
 
 def piece(raw: bytes) -> bytes:
-    """Return four bytes of length and zlib data."""
+    """Return a piece: four bytes of length, then zlib data."""
     data = zlib.compress(raw)
     return _LENGTH.pack(len(data)) + data
 
@@ -44,7 +44,10 @@ def piece(raw: bytes) -> bytes:
 def _cut(
     rows: Sequence[_Row], pack: Callable[[Sequence[_Row]], bytes], whole: bytes, room: int
 ) -> tuple[bytes, int]:
-    """Return the piece of the first rows that fit, and how many do not; `whole`: of all."""
+    """Return the piece of the first rows that fit into `room`, and how many rows do not fit.
+
+    `whole` is the piece of all rows.
+    """
     kept, packed = rows, whole
     while len(packed) > room and kept:
         kept = kept[: len(kept) * room // len(packed) * 9 // 10]
@@ -57,9 +60,10 @@ def _length(pieces: Sequence[bytes]) -> int:
 
 
 def _thin_out(lines: Sequence[Line], whole: Sequence[bytes], room: int) -> tuple[list[bytes], int]:
-    """Return the pieces of time lines, and how many have not the windows that they had.
+    """Return the pieces of time lines, and how many of these became coarser.
 
-    The least busy is halved first, and again when all have been; at last none is left.
+    The least busy line is halved first. When all have been halved, the lines are halved again. If
+    even single windows do not fit, no line is kept.
     """
     found, pieces = list(lines), list(whole)
     order = sorted(range(len(found)), key=lambda place: found[place].busy_ns)
@@ -74,7 +78,7 @@ def _thin_out(lines: Sequence[Line], whole: Sequence[bytes], room: int) -> tuple
 
 
 def _rooms(needs: Sequence[int], room: int) -> list[int]:
-    """Return the room of each table: its need up to its share, then what others do not need."""
+    """Return the room of each table: up to its share, plus what the others do not need."""
     rooms = [min(need, int(share * room)) for need, share in zip(needs, _SHARES, strict=True)]
     for place, need in enumerate(needs):
         rooms[place] += min(need - rooms[place], room - sum(rooms))
@@ -84,7 +88,7 @@ def _rooms(needs: Sequence[int], room: int) -> list[int]:
 def pack_process(process: Process, room: int) -> tuple[list[bytes], list[str]]:
     """Return the pieces of keys, peers, nets and each time line, and flags for what did not fit.
 
-    Together at most `room` bytes, which must do for empty pieces.
+    Together the pieces have at most `room` bytes, which must be enough for empty pieces.
     """
     keys = sorted(process.keys, key=lambda key: -key.busy_ns)
     peers = sorted(process.peers, key=lambda peer: -peer.busy_ns)
@@ -117,12 +121,12 @@ def pack_process(process: Process, room: int) -> tuple[list[bytes], list[str]]:
 
 
 def _packed(data: Stream) -> bytes:
-    """Return four bytes of length and what is packed already."""
+    """Return a piece from data that is compressed already."""
     return _LENGTH.pack(len(data)) + data
 
 
 def samples_room(samples: int) -> int:
-    """Return how many bytes so many samples of a process may take, but for what is said of all."""
+    """Return the most bytes for this many samples of a process, without their facts."""
     return samples * SAMPLE_BYTES + SAMPLES_BYTES_LEAST
 
 
@@ -142,11 +146,11 @@ def _fit_samples(table: SampleTable) -> tuple[bytes, bytes, list[str]]:
 def pack_samples(process: Process) -> tuple[list[bytes], list[str]]:
     """Return the pieces of samples (two) and unions, and flags for what did not fit.
 
-    The samples are fewer where they need more bytes than `samples_room` says.
+    Samples are thinned if they need more bytes than `samples_room` allows.
     """
     facts, columns = NOTHING, NOTHING
     flags: list[str] = []
-    if isinstance(process.samples, PackedSamples):  # of a summary that is written once more
+    if isinstance(process.samples, PackedSamples):  # from a summary that is written again
         facts, columns = map(_packed, process.samples.streams)
     elif isinstance(process.samples, SampleTable):
         facts, columns, flags = _fit_samples(process.samples)

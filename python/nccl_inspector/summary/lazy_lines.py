@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time lines that are unpacked only when they are looked at: a large job has 65,000 of them."""
+"""Time lines that are unpacked only when they are used: a large job has 65,000 of them."""
 
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -9,17 +9,17 @@ from nccl_inspector.errors import RefusedError
 from nccl_inspector.model.process import Line
 from nccl_inspector.summary.columns import LINE_BYTES_MAX, LINE_HEAD_BYTES, line_head, unpack_line
 
-# Of a summary: a view of it, so that what nobody unpacks is never copied.
+# From a summary these are views of it, so that data nobody unpacks is never copied.
 Stream = bytes | memoryview
 # A line's communicator, function and size class.
 Kind = tuple[int, int, int]
 
 
 def inflate(data: Stream, most: int) -> bytes:
-    """Return what a whole zlib stream unpacks to, fewer bytes than `most`.
+    """Return the data of a whole zlib stream, which must be fewer bytes than `most`.
 
     Raises:
-        RefusedError: it is none, or unpacks to more; the reason is `bad_summary`.
+        RefusedError: the stream is invalid or too large; the reason is `bad_summary`.
     """
     try:
         unpacker = zlib.decompressobj()
@@ -34,17 +34,17 @@ def inflate(data: Stream, most: int) -> bytes:
 class PackedLines(Sequence[Line]):
     """The time lines of a process, each a zlib stream of `pack_line`'s bytes.
 
-    What is no time line is found out when it is looked at: RefusedError.
+    An invalid line is noticed only when it is used: RefusedError.
     """
 
     __slots__ = ("_streams",)
 
     def __init__(self, streams: Sequence[Stream]) -> None:
-        """Take the streams, of which nothing is known yet."""
+        """Take the streams, unchecked."""
         self._streams = tuple(streams)
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of lines."""
         return len(self._streams)
 
     @overload
@@ -52,21 +52,21 @@ class PackedLines(Sequence[Line]):
     @overload
     def __getitem__(self, place: slice) -> tuple[Line, ...]: ...
     def __getitem__(self, place: int | slice) -> Line | tuple[Line, ...]:
-        """Return one, unpacked now, or several."""
+        """Return one line, unpacked now, or a tuple of lines."""
         if isinstance(place, slice):
             return tuple(map(self._unpack, self._streams[place]))
         return self._unpack(self._streams[place])
 
     def __eq__(self, other: object) -> bool:
-        """Tell whether the same lines are in it."""
+        """Tell whether both have equal lines."""
         return isinstance(other, Sequence) and tuple(self) == tuple(other)
 
     def __hash__(self) -> int:
-        """Return what equal ones have in common."""
+        """Return the hash of the lines."""
         return hash(tuple(self))
 
     def __repr__(self) -> str:
-        """Return what a tuple of them would."""
+        """Return the text of a tuple of the lines."""
         return repr(tuple(self))
 
     @staticmethod
@@ -76,9 +76,9 @@ class PackedLines(Sequence[Line]):
     def packed_of_kinds(
         self, kinds: Collection[Kind], ranks: Mapping[Kind, Collection[int]] | None = None
     ) -> Iterator[bytes]:
-        """Return what the lines of these kinds unpack to; of the others only heads are looked at.
+        """Yield the uncompressed bytes of the lines of these kinds; only heads of others are read.
 
-        `ranks`: of a kind that is in it only the lines of these.
+        `ranks`: for each kind in it, only the lines of these ranks are returned.
         """
         for stream in self._streams:
             try:
@@ -93,5 +93,5 @@ class PackedLines(Sequence[Line]):
     def of_kinds(
         self, kinds: Collection[Kind], ranks: Mapping[Kind, Collection[int]] | None = None
     ) -> Iterator[Line]:
-        """Return the lines of these kinds, as `packed_of_kinds`."""
+        """Yield the lines of these kinds, as `packed_of_kinds`."""
         return map(unpack_line, self.packed_of_kinds(kinds, ranks))

@@ -11,10 +11,11 @@ from nccl_inspector.errors import RefusedError
 from nccl_inspector.model.network import Net, NetQueue
 from nccl_inspector.summary.columns import pack_columns, take_columns, unpack_columns
 
-NETS_MAX = 2048  # of a process; the plugin has 256
+NETS_MAX = 2048  # for a process; the plugin has 256
 _QUEUES_MAX = 8 * NETS_MAX
 _NAMES = tuple(field.name for field in fields(Net) if field.name != "queues")
-# Of directions and peers, with how many queue pairs each has; and of these.
+# Columns of the table of directions and peers, which has the number of queue pairs of each; and of
+# the table of queue pairs.
 NET_TABLES = len(_NAMES) + 1, len(NetQueue._fields)
 
 
@@ -40,10 +41,10 @@ def _take_queues(data: bytes) -> list[NetQueue]:
 
 
 def unpack_nets(data: bytes) -> tuple[Net, ...]:
-    """Return what `pack_nets` was given.
+    """Return the network detail that `pack_nets` was given.
 
     Raises:
-        RefusedError: this is no network detail.
+        RefusedError: the bytes are invalid.
     """
     (*columns, lengths), at = take_columns(data, 0, len(_NAMES) + 1, NETS_MAX)
     if max(columns[_NAMES.index("is_send")], default=0) > 1:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a node summary has between its first line and its processes: zlib data with JSON.
+"""The parts of a node summary between its first line and its processes: zlib data with JSON.
 
-What counters of links and GPUs did, and what NVIDIA's plugin wrote where that measured.
+These are the counters of links and GPUs, and the means of NVIDIA's plugin if that measured.
 """
 
 import zlib
@@ -39,7 +39,7 @@ def _unpack(data: bytes, from_json: Callable[[Any], _Part]) -> _Part | None:
 
 
 def pack_counters(counters: NodeCounters | None) -> bytes:
-    """Return at most COUNTERS_BYTES_MAX: when each rose is told coarser, at last nothing is."""
+    """Return at most COUNTERS_BYTES_MAX: rises are merged, and at last counters left out."""
     if counters is None:
         return b""
     for most in (RISEN_MAX, 4, 1, 0):
@@ -51,16 +51,16 @@ def pack_counters(counters: NodeCounters | None) -> bytes:
 
 
 def unpack_counters(data: bytes) -> NodeCounters | None:
-    """Return what `pack_counters` was given.
+    """Return the counters that `pack_counters` was given; None for no data.
 
     Raises:
-        RefusedError: it is something else; the reason is `bad_summary`.
+        RefusedError: the data are invalid; the reason is `bad_summary`.
     """
     return _unpack(data, counters_model.from_json)
 
 
 def pack_vendor(means: VendorMeans | None) -> bytes:
-    """Return at most VENDOR_BYTES_MAX: the kinds of which there were most dumps."""
+    """Return at most VENDOR_BYTES_MAX: if necessary, only the kinds with the most dumps."""
     if means is None:
         return b""
     most = ROWS_MAX
@@ -72,9 +72,9 @@ def pack_vendor(means: VendorMeans | None) -> bytes:
 
 
 def unpack_vendor(data: bytes) -> VendorMeans | None:
-    """Return what `pack_vendor` was given.
+    """Return the means that `pack_vendor` was given; None for no data.
 
     Raises:
-        RefusedError: it is something else; the reason is `bad_summary`.
+        RefusedError: the data are invalid; the reason is `bad_summary`.
     """
     return _unpack(data, means_from_json)

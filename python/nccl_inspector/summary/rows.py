@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of a node summary's JSON: number, types and ranges of their values are checked."""
+"""Rows of a node summary's JSON; the number, types and ranges of their values are checked."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -14,7 +14,7 @@ from nccl_inspector.model.process import ALGOS, FUNCS, PROTOS, Comm, Operation
 from nccl_inspector.system.printable import printable
 
 _ROWS_MAX = 4096
-# Least and most of what is a place in a table, or is counted with.
+# Lowest and highest value of fields that are an index into a table, or that are computed with.
 _RANKS_MAX = (1 << 31) - 1
 _LIMITS: Mapping[type, Mapping[str, tuple[int, int]]] = {
     Comm: {"nranks": (0, _RANKS_MAX), "nnodes": (0, _RANKS_MAX), "rank": (-1, _RANKS_MAX),
@@ -28,7 +28,7 @@ _LIMITS: Mapping[type, Mapping[str, tuple[int, int]]] = {
 
 @cache
 def _members(cls: Any) -> tuple[tuple[str, Any], ...]:
-    """Return the fields' names, and what their values are instances of."""
+    """Return the name of each field and the type of its values."""
     return tuple(
         (member.name, tuple if get_origin(member.type) is tuple else member.type)
         for member in fields(cls)
@@ -37,26 +37,28 @@ def _members(cls: Any) -> tuple[tuple[str, Any], ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What is to be looked at in a row whose values are of known types."""
+    """What must be checked in a row whose values have known types."""
 
     texts: tuple[int, ...]
-    numbers: Callable[[Sequence[Any]], tuple[int, ...]] | None  # two and more, if there are any
-    limits: tuple[tuple[int, int, int], ...]  # places of numbers, the least and most of each
+    numbers: Callable[[Sequence[Any]], tuple[int, ...]] | None  # gives two or more, or None
+    limits: tuple[tuple[int, int, int], ...]  # place, lowest and highest value of a number
 
 
 @cache
 def _look(cls: Any, kinds: tuple[type, ...]) -> _Look:
-    """Return what is to be looked at. Nearly all rows of a class have the same types.
+    """Return what must be checked in a row of values of these types.
+
+    It is cached, because nearly all rows of a class have the same types.
 
     Raises:
-        RefusedError: they are not those of the class.
+        RefusedError: the types are not those of the class.
     """
     members = _members(cls)
     if len(kinds) != len(members):
         raise RefusedError("bad_summary", f"odd {cls.__name__}")
     for (name, wanted), kind in zip(members, kinds, strict=True):
         allowed = get_args(wanted) or (wanted,)
-        # Python takes a bool for an int; JSON does not.
+        # In Python a bool is an int; in JSON it is not.
         if not any(issubclass(kind, one) and (kind is not bool or one is bool) for one in allowed):
             raise RefusedError("bad_summary", f"odd {cls.__name__}.{name}")
     texts = tuple(place for place, kind in enumerate(kinds) if kind is str)
@@ -65,17 +67,17 @@ def _look(cls: Any, kinds: tuple[type, ...]) -> _Look:
     limits = [(names.index(name), *most) for name, most in _LIMITS.get(cls, {}).items()]
     return _Look(
         texts,
-        # Of one place itemgetter gives no tuple.
+        # The first place is given twice, because for one place itemgetter returns no tuple.
         itemgetter(numbers[0], *numbers) if numbers else None,
         tuple(limit for limit in limits if kinds[limit[0]] is int),
     )
 
 
 def take_row(cls: Any, values: Any) -> Any:
-    """Return `cls(*values)` after a look at number, types and range of the values.
+    """Return `cls(*values)` after checking the number, types and ranges of the values.
 
     Raises:
-        RefusedError: they are not those of the class; the reason is `bad_summary`.
+        RefusedError: they do not fit the class; the reason is `bad_summary`.
     """
     if not isinstance(values, list):
         raise RefusedError("bad_summary", f"odd {cls.__name__}")
@@ -96,7 +98,7 @@ def take_rows(cls: Any, table: Any) -> tuple[Any, ...]:
     """Return an instance of the class for each row of a table.
 
     Raises:
-        RefusedError: it is no such table; the reason is `bad_summary`.
+        RefusedError: the table is invalid; the reason is `bad_summary`.
     """
     if not isinstance(table, list) or len(table) > _ROWS_MAX:
         raise RefusedError("bad_summary", f"odd table of {cls.__name__}")
@@ -104,10 +106,10 @@ def take_rows(cls: Any, table: Any) -> tuple[Any, ...]:
 
 
 def take_list(cls: type[Any], values: Any) -> tuple[Any, ...]:
-    """Return values that are all of one class, texts without what cannot be shown.
+    """Return values that are all of one class; in texts, unprintable characters become `?`.
 
     Raises:
-        RefusedError: they are not; the reason is `bad_summary`.
+        RefusedError: the list is invalid; the reason is `bad_summary`.
     """
     if not isinstance(values, list) or not {cls}.issuperset(map(type, values)):
         raise RefusedError("bad_summary", "odd list")

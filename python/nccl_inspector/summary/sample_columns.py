@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples as numpy arrays, for the analysis. (What the agent runs must not import this.)"""
+"""Samples as numpy arrays, for the analysis; code that the agent runs must not import this."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,31 +35,31 @@ from nccl_inspector.summary.samples import (
 Ints = NDArray[np.int64]
 
 _UINT32_MAX = (1 << 32) - 1
-_FOLDED_AHEAD_MAX = 4 * AHEAD_NS_MAX >> AHEAD_BITS  # from the lowest to the highest, and folded
+_FOLDED_AHEAD_MAX = 4 * AHEAD_NS_MAX >> AHEAD_BITS  # from the lowest to the highest value, folded
 
 
 @dataclass(frozen=True, slots=True)
 class SampleColumns:
     """The samples of a process as columns of one length, ordered by start.
 
-    Times are exact within 64 ns, `queued_ns` within 1 us.
+    Times are exact to 64 ns, `queued_ns` to 1 us.
     """
 
     kind: NDArray[np.int32]  # index of Samples.kinds
-    # Which operation it is: the same number on all ranks of a communicator's incarnation, from 1,
-    # its low 32 bits. Of a collective: its number among those of this function. Of a Send or Recv:
-    # among those of this function with this peer. Of a group: among the groups of this function.
+    # The number of the operation, from 1, equal on all ranks of a communicator's incarnation; its
+    # low 32 bits. A collective is counted among those of its function; a Send or Recv among those
+    # of its function with the same peer; a group among the groups of its function.
     index: Ints
     peer: NDArray[np.int32]  # rank; PEER_NONE: a collective or group; PEER_BEYOND: not known
     start_ns: Ints  # GPU clock (flag SAMPLE_CPU_TIMED: the host's)
     time_ns: Ints  # from start to end
-    queued_ns: Ints  # from the call to the start; 0: not known
+    queued_ns: Ints  # time from the call to the start; 0: not known
     bytes: Ints
     flags: NDArray[np.uint8]  # bits SAMPLE_GROUP, SAMPLE_CPU_TIMED
 
 
 def bytes_of(mantissas: NDArray[Any], kind: NDArray[Any], kinds: Sequence[SampleKind]) -> Ints:
-    """Return the bytes of samples of these kinds."""
+    """Return the bytes of samples from their mantissas and kinds."""
     shifts = [max(one.size_class - MANTISSA_BITS, 0) for one in kinds]
     found: Ints = mantissas.astype(np.int64) << np.array(shifts, dtype=np.int64)[kind]
     return found
@@ -67,14 +67,14 @@ def bytes_of(mantissas: NDArray[Any], kind: NDArray[Any], kinds: Sequence[Sample
 
 @dataclass(frozen=True, slots=True)
 class ClockColumns:
-    """A model.GpuClock as arrays."""
+    """A GpuClock (model/process.py) as arrays."""
 
     gpu: int
     since_ns: Ints
     ahead_ns: Ints
 
     def unix_ns(self, times_ns: Ints) -> Ints:
-        """Return the Unix times of times of the GPU's clock."""
+        """Return times of the GPU's clock as Unix times, in ns."""
         found: Ints = (
             times_ns + self.ahead_ns[np.searchsorted(self.since_ns[1:], times_ns, side="right")]
         )
@@ -83,7 +83,7 @@ class ClockColumns:
 
 @dataclass(frozen=True, slots=True)
 class UnionColumns:
-    """The windows of a model.Union as columns, and its clock."""
+    """The windows of a Union (model/process.py) as columns, and its clock."""
 
     gpu: int
     window_s: int
@@ -95,16 +95,16 @@ class UnionColumns:
 
     @property
     def clock(self) -> ClockColumns:
-        """How to put times of the GPU on Unix time."""
+        """The clock that converts times of this GPU into Unix time."""
         begins = np.maximum.accumulate(self.start_s * NS_PER_S - self.ahead_ns)
         return ClockColumns(self.gpu, begins, self.ahead_ns)
 
 
 def clock_columns(samples: Samples) -> list[ClockColumns]:
-    """Return `samples.clocks` as columns, in a tenth of the time that these take.
+    """Return `samples.clocks` as columns, in a tenth of the time that `samples.clocks` takes.
 
     Raises:
-        RefusedError: what a node summary has are no unions; the reason is `bad_summary`.
+        RefusedError: the unions in the node summary are invalid; the reason is `bad_summary`.
     """
     if isinstance(samples, PackedSamples):
         return [one.clock for one in union_columns(samples.unions) if len(one.start_s)]
@@ -131,7 +131,7 @@ def union_columns(unions: Sequence[Union]) -> list[UnionColumns]:
     """Return the unions of a process as columns.
 
     Raises:
-        RefusedError: what a node summary has are no unions; the reason is `bad_summary`.
+        RefusedError: the unions in the node summary are invalid; the reason is `bad_summary`.
     """
     if isinstance(unions, PackedUnions):
         return _unpack_union_columns(unions.raw())
@@ -139,7 +139,7 @@ def union_columns(unions: Sequence[Union]) -> list[UnionColumns]:
 
 
 def _unpack_union_columns(raw: bytes) -> list[UnionColumns]:
-    """Return what `union_columns(unpack_unions(raw))` does, in a fifth of its time."""
+    """Return the columns of `unpack_unions(raw)`, in a fifth of the time."""
     _, heads, end = _take(raw, 0, (GPUS - 1, WINDOW_S_MAX, UNION_WINDOWS), UNIONS_MAX)
     mosts = START_S_MAX, WORD_MAX >> 2, WORD_MAX >> 2, WINDOW_S_MAX * NS_PER_S, _FOLDED_AHEAD_MAX
     rows, columns, end = _take(raw, end, mosts, UNIONS_MAX * UNION_WINDOWS)
@@ -156,7 +156,7 @@ def _unpack_union_columns(raw: bytes) -> list[UnionColumns]:
             or not gaps[1:].all()
             or int(gaps.sum()) * window_s > START_S_MAX
             or int(busy_ns.max()) > window_s * NS_PER_S
-            # In floats, which have no overflow.
+            # Added as floats, which do not overflow.
             or np.abs(np.cumsum(steps, dtype=np.float64)).max() > AHEAD_NS_MAX >> AHEAD_BITS
         ):
             raise RefusedError("bad_summary", "invalid union")
@@ -181,7 +181,7 @@ def columns_of(table: SampleTable) -> SampleColumns:
 
 
 def _column(width: int, planes: bytes, rows: int, most: int) -> Ints:
-    """Return the numbers of a packed column, none above `most`."""
+    """Return the numbers of a packed column; none may be above `most`."""
     found: Ints
     if width == 1:
         found = np.frombuffer(planes, dtype=np.uint8).astype(np.int64)
@@ -199,7 +199,10 @@ def _column(width: int, planes: bytes, rows: int, most: int) -> Ints:
 def _take(
     raw: bytes, at: int, mosts: Sequence[int], rows_max: int = SAMPLES_MAX
 ) -> tuple[int, list[Ints], int]:
-    """Return how many rows a packed table has, its columns of such numbers, and where it ends."""
+    """Return the number of rows of a packed table, its columns, and where it ends.
+
+    `mosts`: the highest number allowed in each column.
+    """
     planes, end = take_planes(raw, at, len(mosts), rows_max)
     columns = [
         _column(width, column, planes.rows, most)
@@ -209,10 +212,10 @@ def _take(
 
 
 def unpack_sample_columns(raw: bytes, facts: SampleFacts) -> SampleColumns:
-    """Return the columns of packedsamples.pack_sample_columns' bytes.
+    """Return the columns from the bytes of samples.pack_sample_columns.
 
     Raises:
-        RefusedError: they are none, or do not go with the facts; the reason is `bad_summary`.
+        RefusedError: the bytes are invalid, or do not match the facts; the reason is `bad_summary`.
     """
     rows, (stream, gaps, times, queued_us), end = _take(
         raw, 0, (SAMPLES_MAX, UNITS_MAX, UNITS_MAX, _UINT32_MAX)
@@ -225,13 +228,13 @@ def unpack_sample_columns(raw: bytes, facts: SampleFacts) -> SampleColumns:
         raise RefusedError("bad_summary", "invalid table of samples")
     if rows and int(stream.max()) >= streams:
         raise RefusedError("bad_summary", "invalid table of samples")
-    # No sum of these has an overflow before it is beyond the limit.
+    # Summed as floats, which exceed the limit before they could overflow.
     if facts.first_unit + float(gaps.sum(dtype=np.float64)) > UNITS_MAX:
         raise RefusedError("bad_summary", "invalid times of samples")
     starts = facts.first_unit + np.cumsum(gaps)
     if rows and float((starts + times).max()) > UNITS_MAX:
         raise RefusedError("bad_summary", "invalid times of samples")
-    # As `sorted` of the streams: stable.
+    # A stable order, as `sorted` by stream makes when packing.
     order = np.argsort(stream.astype(np.uint16), kind="stable")
     index, bytes_, flag = (np.empty(rows, dtype=np.int64) for _ in range(3))
     kind = kinds[stream] if rows else stream

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples and unions of a process as a node summary has them: unpacked when they are looked at.
+"""Samples and unions of a process in a node summary; they are unpacked when they are used.
 
-Of samples there are two pieces. The first is JSON: what is said of all of them, then their kinds
-column by column. The second has three tables (summary/columns.py):
+Samples have two pieces. The first is JSON: facts about all samples, then their kinds, column by
+column. The second has three tables (summary/columns.py):
 
-- in the order of start: the stream of the record (index of the second table), units of 64 ns from
-  the start of the record before to its own, units from start to end, microseconds queued;
+- ordered by start: the record's stream (index of the second table), units of 64 ns from the start
+of the record before to its own, units from start to end, microseconds queued;
 - streams, each a kind and a peer;
-- in the order of streams, within a stream in the order of start: index (less that of the record
-  before, modulo 2^32), mantissa and flags, which hardly change there.
+- ordered by stream, and by start within a stream: index (minus that of the record before, modulo
+2^32), mantissa and flags, which hardly change within a stream.
 """
 
 from array import array
@@ -48,7 +48,7 @@ from nccl_inspector.system.checked_json import Checks, dump
 if TYPE_CHECKING:
     from nccl_inspector.summary.sample_columns import SampleColumns
 
-UNIT_BITS = 6  # times in a summary are in units of 2^6 ns
+UNIT_BITS = 6  # times in a summary are in units of 64 ns
 UNITS_MAX = (1 << 63 - UNIT_BITS) - 1
 KINDS_MAX = 1024  # the plugin has 256
 UNIONS_MAX = GPUS
@@ -62,7 +62,7 @@ AHEAD_BITS = 10
 _INDEX_MASK = (1 << 32) - 1
 _check = Checks("bad_summary")
 
-# What the numbers of kinds may be; what is not here may be any from 0 to WORD_MAX.
+# Lowest and highest value of the numbers of kinds; others may be from 0 to WORD_MAX.
 _KIND_LIMITS = {
     "nranks": (0, (1 << 31) - 1),
     "nnodes": (0, (1 << 31) - 1),
@@ -77,10 +77,10 @@ _KIND_LIMITS = {
 
 
 class SampleFacts(NamedTuple):
-    """What the first piece says."""
+    """The first piece: facts about all samples."""
 
     rows: int
-    first_unit: int  # when the first record starts
+    first_unit: int  # start of the first record
     length_bits: int
     period_bits: int
     lost: int
@@ -92,7 +92,7 @@ def _columns(rows: Sequence[Sequence[Any]], width: int) -> list[list[Any]]:
 
 
 def pack_facts(table: SampleTable) -> bytes:
-    """Return the first piece of samples, not yet compressed."""
+    """Return the first piece of samples, uncompressed."""
     kinds = [kind._replace(gpu=-1 if kind.gpu is None else kind.gpu) for kind in table.kinds]
     first_unit = table.start_ns[0] >> UNIT_BITS if table else 0
     return dump(
@@ -114,7 +114,7 @@ def _take_numbers(column: Any, rows: int, limits: tuple[int, int]) -> list[int]:
 def _take_rows(
     columns: Any, names: Sequence[str], limits: dict[str, tuple[int, int]], most: int
 ) -> Iterator[tuple[Any, ...]]:
-    """Return the rows of checked columns; the one called `name` is of text."""
+    """Yield the rows of checked columns; the column `name` has texts."""
     if not isinstance(columns, list) or len(columns) != len(names):
         raise _check.refused("invalid table of samples")
     rows = len(_check.rows(columns[0]))
@@ -130,10 +130,10 @@ def _take_rows(
 
 
 def unpack_facts(raw: bytes) -> SampleFacts:
-    """Return what `pack_facts` was given.
+    """Return the facts of the bytes that `pack_facts` made.
 
     Raises:
-        RefusedError: it is something else; the reason is `bad_summary`.
+        RefusedError: the bytes are invalid; the reason is `bad_summary`.
     """
     rows, first_unit, length_bits, period_bits, lost, kinds = _check.rows(_check.load(raw), 6)
     found = tuple(
@@ -151,13 +151,13 @@ def unpack_facts(raw: bytes) -> SampleFacts:
 
 
 def pack_sample_columns(table: SampleTable) -> bytes:
-    """Return the second piece of samples, not yet compressed."""
+    """Return the second piece of samples, uncompressed."""
     pairs = [kind << 16 | peer for kind, peer in zip(table.kind, table.peer, strict=True)]
     streams = sorted(set(pairs))
     place = {pair: number for number, pair in enumerate(streams)}
     stream = array("H", map(place.__getitem__, pairs))
     starts = [start_ns >> UNIT_BITS for start_ns in table.start_ns]
-    # Of both ends the unit that they are in: what followed without a gap still does.
+    # Start and end are rounded down separately: records without a gap between them still have none.
     times = [
         (start_ns + time_ns >> UNIT_BITS) - start
         for start_ns, time_ns, start in zip(table.start_ns, table.time_ns, starts, strict=True)
@@ -180,18 +180,15 @@ def pack_sample_columns(table: SampleTable) -> bytes:
 
 
 class PackedSamples:
-    """The samples of a process: see model.Samples.
+    """The samples of a process in a node summary: see model.process.Samples.
 
-    Invalid bytes are noticed at the first look: RefusedError, with the reason `bad_summary`.
+    Invalid bytes are noticed when they are first used: RefusedError, with the reason `bad_summary`.
     """
 
     __slots__ = ("_columns", "_facts", "_known", "_unions")
 
     def __init__(self, facts: Stream, columns: Stream, unions: Sequence[Union]) -> None:
-        """Take the zlib streams of both pieces, of which nothing is known yet.
-
-        `unions`: of the same process.
-        """
+        """Take the zlib streams of both pieces, unchecked; `unions` are of the same process."""
         self._unions = unions
         self._facts = facts
         self._columns = columns
@@ -199,39 +196,39 @@ class PackedSamples:
 
     @property
     def facts(self) -> SampleFacts:
-        """What the first piece says."""
+        """The first piece: facts about all samples."""
         if self._known is None:
             self._known = unpack_facts(inflate(self._facts, FACTS_RAW_BYTES_MAX))
         return self._known
 
     @property
     def kinds(self) -> tuple[SampleKind, ...]:
-        """What `columns().kind` is an index of."""
+        """The kinds of operation; `columns().kind` is an index into them."""
         return self.facts.kinds
 
     @property
     def clocks(self) -> tuple[GpuClock, ...]:
-        """How to put times of the GPUs on Unix time."""
+        """The clocks that convert GPU times into Unix time."""
         return clocks_of(self._unions)
 
     @property
     def length_bits(self) -> int:
-        """How long a burst is: 2^length_bits ns."""
+        """The length of a burst is 2^length_bits ns."""
         return self.facts.length_bits
 
     @property
     def period_bits(self) -> int:
-        """How long it is from one burst to the next: 2^period_bits ns."""
+        """From one burst to the next it is 2^period_bits ns."""
         return self.facts.period_bits
 
     @property
     def lost(self) -> int:
-        """Operations of which there is no record because there was no room for it in time."""
+        """The number of operations that have no record because there was no room for it in time."""
         return self.facts.lost
 
     @property
     def unions(self) -> Sequence[Union]:
-        """Of the same process."""
+        """The unions of the same process."""
         return self._unions
 
     @property
@@ -240,24 +237,24 @@ class PackedSamples:
         return self._facts, self._columns
 
     def __len__(self) -> int:
-        """Return how many records there are."""
+        """Return the number of records."""
         return self.facts.rows
 
     def __eq__(self, other: object) -> bool:
-        """Tell whether the same bytes are in it."""
+        """Tell whether both have the same bytes."""
         if not isinstance(other, PackedSamples):
             return NotImplemented
         return self.streams == other.streams
 
     def __hash__(self) -> int:
-        """Return what equal ones have in common."""
+        """Return the hash of the bytes."""
         return hash(self.streams)
 
     def columns(self) -> "SampleColumns":
         """Return the records as numpy arrays, unpacked now.
 
         Raises:
-            RefusedError: there is no such table; the reason is `bad_summary`.
+            RefusedError: the second piece is invalid; the reason is `bad_summary`.
         """
         from nccl_inspector.summary.sample_columns import unpack_sample_columns
 
@@ -265,7 +262,7 @@ class PackedSamples:
 
 
 def pack_unions(unions: Sequence[Union]) -> bytes:
-    """Return the bytes of unions, not yet compressed: a table of them, one of all their windows."""
+    """Return the bytes of unions, uncompressed: a table of unions, then one of all windows."""
     heads = [(union.gpu, union.window_s, len(union.windows)) for union in unions]
     gaps: list[int] = []
     drifts: list[int] = []
@@ -298,10 +295,10 @@ def _take_windows(window_s: int, columns: Sequence[Sequence[int]]) -> tuple[Unio
 
 
 def unpack_unions(raw: bytes) -> tuple[Union, ...]:
-    """Return what `pack_unions` was given, with `ahead_ns` in units of 1024 ns.
+    """Return the unions that `pack_unions` was given; `ahead_ns` is rounded down to 1024 ns.
 
     Raises:
-        RefusedError: these are no unions; the reason is `bad_summary`.
+        RefusedError: the bytes are invalid; the reason is `bad_summary`.
     """
     (gpus, lengths, counts), end = take_columns(raw, 0, 3, UNIONS_MAX)
     columns = unpack_columns(raw[end:], 5, UNIONS_MAX * UNION_WINDOWS)
@@ -319,22 +316,22 @@ def unpack_unions(raw: bytes) -> tuple[Union, ...]:
 
 
 class PackedUnions(Sequence[Union]):
-    """The unions of a process. They are unpacked, and found to be invalid, at each look.
+    """The unions of a process, unpacked and checked at each use.
 
-    (Nothing unpacked is kept: a large job has three million windows.)
+    Nothing unpacked is kept, because a large job has three million windows.
     """
 
     __slots__ = ("_stream",)
 
     def __init__(self, stream: Stream) -> None:
-        """Take the zlib stream, of which nothing is known yet."""
+        """Take the zlib stream, unchecked."""
         self._stream = stream
 
     def raw(self) -> bytes:
         """Return the bytes of `pack_unions`, unchecked.
 
         Raises:
-            RefusedError: the stream is invalid; the reason is `bad_summary`.
+            RefusedError: the zlib stream is invalid; the reason is `bad_summary`.
         """
         return inflate(self._stream, _UNIONS_RAW_BYTES_MAX)
 
@@ -342,11 +339,11 @@ class PackedUnions(Sequence[Union]):
         return unpack_unions(self.raw())
 
     def __iter__(self) -> Iterator[Union]:
-        """Return all of them in turn."""
+        """Yield the unions."""
         return iter(self._all())
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of unions."""
         return len(self._all())
 
     @overload
@@ -354,17 +351,17 @@ class PackedUnions(Sequence[Union]):
     @overload
     def __getitem__(self, place: slice) -> tuple[Union, ...]: ...
     def __getitem__(self, place: int | slice) -> Union | tuple[Union, ...]:
-        """Return one or several."""
+        """Return one union or several."""
         return self._all()[place]
 
     def __eq__(self, other: object) -> bool:
-        """Tell whether the same unions are in it."""
+        """Tell whether both have equal unions."""
         return isinstance(other, Sequence) and tuple(self) == tuple(other)
 
     def __hash__(self) -> int:
-        """Return what equal ones have in common."""
+        """Return the hash of the unions."""
         return hash(tuple(self))
 
     def __repr__(self) -> str:
-        """Return what a tuple of them would."""
+        """Return the text of a tuple of the unions."""
         return repr(tuple(self))

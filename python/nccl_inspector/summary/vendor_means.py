@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What NVIDIA's plugin wrote of a job on one node: what is kept for its report, and its JSON.
+"""What NVIDIA's plugin wrote about a job on one node: the part kept for the report, and its JSON.
 
-A dump of one GPU has two means for each kind of operation: of the bandwidth and of the time since
-the dump before. Of these means the least, the sum and the greatest are kept. Sizes are classes
-between two powers of two: the plugin's own are linear, and there would be a kind for nearly each.
+A dump of one GPU has two means for each kind of operation: of the bandwidth, and of the time since
+the last dump. Of these means the lowest, the sum and the highest are kept. Sizes are put into
+classes between two powers of two. The plugin's own classes are linear, so that nearly every size
+would be a kind of its own.
 """
 
 from collections.abc import Mapping
@@ -14,19 +15,19 @@ from nccl_inspector.model.kind_labels import SIZE_CLASS_MAX, WHOLE_MAX, Comm, Ki
 from nccl_inspector.system.checked_json import Checks
 
 GPUS_MAX = 64
-ROWS_MAX = 2400  # of all GPUs: as many as are published
-GBS_MAX = 1e6  # a hundred times what there is; of sizes that wrapped around it writes 7e17
+ROWS_MAX = 2400  # for all GPUs: as many as are published
+GBS_MAX = 1e6  # a hundred times what exists; for sizes that overflowed, it writes 7e17
 TIME_US_MAX = 1e12
 LEFT_OUT = "too_many_kinds"
 _COUNT_MAX = (1 << 53) - 1
-# What the sum of as many floats may be off.
+# The largest relative error of a sum of floats.
 _ROUNDING = 1e-6
 CHECKS = Checks("bad_vendor_means")
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Means of one kind on one GPU; the mean of them is sum / count."""
+    """The means of one kind on one GPU; their own mean is sum / count."""
 
     count: int = 0
     low: float = 0.0
@@ -34,7 +35,7 @@ class Spread:
     high: float = 0.0
 
     def with_mean(self, value: float) -> Self:
-        """Return it with one more; 0 is none, for the plugin leaves it out of its own means."""
+        """Return it with one more mean; 0 is ignored, as in the plugin's own means."""
         if not value:
             return self
         low = min(self.low, value) if self.count else value
@@ -42,15 +43,15 @@ class Spread:
 
     @property
     def mean(self) -> float | None:
-        """The mean of the means; None: there is none."""
+        """The mean of the means; None: there are none."""
         return self.sum / self.count if self.count else None
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One kind of operation on one GPU; `dumps` are those that it was in."""
+    """One kind of operation on one GPU; `dumps` is the number of dumps that had it."""
 
-    gpu: str  # as the file's name says
+    gpu: str  # from the name of the file
     kind: Kind
     dumps: int
     gbs: Spread
@@ -59,7 +60,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Dumps:
-    """The dumps of one GPU: how many the agent saw, the first and the last of them when (Unix)."""
+    """The dumps of one GPU: how many the agent saw, and the Unix times of the first and last."""
 
     gpu: str
     count: int
@@ -69,7 +70,7 @@ class Dumps:
 
 @dataclass(frozen=True, slots=True)
 class VendorMeans:
-    """All of it; `refused`: dumps, or kinds in them, that were not taken, by reason."""
+    """All means of a node; `refused` counts refused dumps, or kinds in them, by reason."""
 
     dumps: tuple[Dumps, ...] = ()
     rows: tuple[Row, ...] = ()
@@ -78,7 +79,7 @@ class VendorMeans:
 
 
 def busiest(means: VendorMeans, most: int) -> VendorMeans:
-    """Return at most so many kinds, those of most dumps; `refused` tells how many are left out."""
+    """Return at most `most` kinds, those with the most dumps; `refused` counts those left out."""
     left = len(means.rows) - most
     if left <= 0:
         return means
@@ -88,7 +89,7 @@ def busiest(means: VendorMeans, most: int) -> VendorMeans:
 
 
 def means_to_json(means: VendorMeans) -> Any:
-    """Return what `means_from_json` takes."""
+    """Return the JSON value that `means_from_json` reads."""
     named = dict.fromkeys(row.kind.comm for row in means.rows)
     comms = {comm: place for place, comm in enumerate(named)}
     return {
@@ -151,10 +152,10 @@ def _row(value: Any, comms: list[Comm]) -> Row:
 
 
 def means_from_json(value: Any) -> VendorMeans:
-    """Return what was kept, every value looked at.
+    """Return the means; every value is checked.
 
     Raises:
-        RefusedError: it is not what `means_to_json` gives; the reason is `bad_vendor_means`.
+        RefusedError: it is not a value of `means_to_json`; the reason is `bad_vendor_means`.
     """
     words = CHECKS.table(value)
     missing = {"dumps", "comms", "rows", "refused", "problems"} - words.keys()

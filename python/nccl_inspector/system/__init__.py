@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of users, children, locks and text: what the operating system gives, made safe."""
+"""Operating system access made safe: files of users, child processes, locks and text."""

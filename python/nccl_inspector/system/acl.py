@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Let one user, or a group, read what is another account's, through a POSIX access control list."""
+"""Let one user or one group read another account's file, through a POSIX access control list."""
 
 import errno
 import os
@@ -7,15 +7,15 @@ import struct
 
 _ATTRIBUTE = "system.posix_acl_access"
 _VERSION = 2
-_NOBODY = 0xFFFFFFFF  # entries that name no one
+_NOBODY = 0xFFFFFFFF  # in entries that name no user or group
 _USER_OBJ, _USER, _GROUP_OBJ, _GROUP, _MASK, _OTHER = 0x01, 0x02, 0x04, 0x08, 0x10, 0x20
 _ENTRY = struct.Struct("<HHI")
 
 
 def pack(owner: int, uid: int | None, reader: int, gid: int | None = None) -> bytes:
-    """Return the list that gives an owner, a user and a group rights (bits of rwx), others none.
+    """Return the list as bytes: `owner` rights for the owner, `reader` rights for `uid` and `gid`.
 
-    `uid`, `gid` None: no such reader.
+    Rights are bits of rwx; everybody else gets none. `uid` or `gid` None: no such entry.
     """
     entries = [
         (_USER_OBJ, owner, _NOBODY),
@@ -29,12 +29,12 @@ def pack(owner: int, uid: int | None, reader: int, gid: int | None = None) -> by
 
 
 def allow(fd: int, owner: int, uid: int | None, reader: int, gid: int | None = None) -> bool:
-    """Set that list on an open file; False where the file system has none.
+    """Set the list of `pack` on an open file; return False if the file system has no such lists.
 
-    There a group still reads what is made its own, but no single user does.
+    In that case the file is given to the group `gid` instead; a single user `uid` gets no access.
 
     Raises:
-        OSError: it has, but this one cannot be set; or the group is none of ours.
+        OSError: the file system has lists but this one cannot be set, or we may not use the group.
     """
     try:
         os.setxattr(fd, _ATTRIBUTE, pack(owner, uid, reader, gid))

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replace a file so that a reader sees the old one or the new one, whole."""
+"""Replace a file so that a reader sees either all of the old content or all of the new."""
 
 import os
 from contextlib import suppress
 
 
 def replace_file(dir_fd: int, name: str, data: bytes, mode: int) -> None:
-    """Write `name` beside itself below `dir_fd`, then rename; the name beside begins with a dot.
+    """Write `.<name>.tmp` below `dir_fd`, then rename it to `name`.
 
     Raises:
-        OSError: nothing has changed then, and nothing is left over.
+        OSError: the write failed; `name` is unchanged and nothing is left behind.
     """
     beside = f".{name}.tmp"
     with suppress(FileNotFoundError):

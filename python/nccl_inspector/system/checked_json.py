@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON that is not trusted, value by value: what is of another kind, or too much, is refused."""
+"""Check untrusted JSON value by value: a wrong type, or too large a value, is refused."""
 
 import json
 from dataclasses import dataclass
@@ -15,29 +15,29 @@ _TIME_S_MAX = (1 << 32) - 1
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """Each returns the value that it was given or raises RefusedError, with this reason."""
+    """Each check returns the value it was given, or raises RefusedError with this reason."""
 
     reason: str
 
     def refused(self, what: str) -> RefusedError:
-        """Return the error."""
+        """Return the error to raise."""
         return RefusedError(self.reason, what)
 
     def load(self, data: bytes) -> Any:
-        """Return the JSON value of bytes."""
+        """Return the parsed JSON value."""
         try:
             return json.loads(data)
         except (ValueError, RecursionError) as err:
             raise self.refused("odd JSON") from err
 
     def integer(self, value: Any, most: int) -> int:
-        """Return a whole number from 0 on."""
+        """Return a whole number from 0 to `most`."""
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
             raise self.refused("odd number")
         return value
 
     def figure(self, value: Any, most: float) -> float:
-        """Return a number from 0 on; one that is none is not."""
+        """Return a number from 0 to `most` as a float; NaN is refused."""
         if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= most:
             raise self.refused("odd number")
         return float(value)
@@ -47,13 +47,13 @@ class Checks:
         return self.integer(value, _TIME_S_MAX)
 
     def text(self, value: Any) -> str:
-        """Return a text without what cannot be shown."""
+        """Return a text with unprintable characters replaced by `?`."""
         if not isinstance(value, str) or len(value) > TEXT_CHARS_MAX:
             raise self.refused("odd text")
         return printable(value)
 
     def rows(self, value: Any, length: int | None = None) -> list[Any]:
-        """Return a list, of `length` values where that is given."""
+        """Return a list; if `length` is given, a list of exactly that length."""
         if not isinstance(value, list) or len(value) > _ROWS_MAX:
             raise self.refused("odd list")
         if length is not None and len(value) != length:
@@ -61,7 +61,7 @@ class Checks:
         return value
 
     def table(self, value: Any) -> dict[str, Any]:
-        """Return an object with texts for keys."""
+        """Return an object; its keys are checked by `text`."""
         if not isinstance(value, dict) or len(value) > _ROWS_MAX:
             raise self.refused("odd table")
         return {self.text(key): one for key, one in value.items()}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A child process of the agent: it does one thing, and has nothing of the agent's but that."""
+"""Start a child process of the agent that does one thing and inherits only what that needs."""
 
 import os
 import signal
@@ -7,15 +7,16 @@ from collections.abc import Callable, Iterable
 
 
 def start_child(work: Callable[[], None], kept: Iterable[int]) -> int:
-    """Fork, and return the child's pid; the child does `work` and ends, with 0 if that returned.
+    """Fork and return the child's pid; the child runs `work` and exits with 0 if that returned.
 
-    What it creates is its own user's alone, unless it says otherwise.
-    `kept`: the descriptors above 2 that stay open there. The agent's directories are not for
-    whoever the child becomes, its lock must not outlive it in a child that hangs, and a signal
-    must not be written to what has the number of the agent's pipe by then.
+    Files that the child creates are for its own user only, unless it sets other rights. `kept`: the
+    descriptors above 2 that stay open in the child. All others are closed: the account that the
+    child switches to must not reach the agent's directories, a child that hangs must not hold the
+    agent's lock, and Python must not write a signal to a descriptor that has got the number of the
+    agent's wakeup pipe.
 
     Raises:
-        OSError: no process could be had.
+        OSError: no process could be started.
     """
     pid = os.fork()
     if pid:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A part of a computation on another processor: in a child that has all there is when it begins."""
+"""Run a part of a computation on another processor, in a forked child."""
 
 import fcntl
 import os
@@ -15,21 +15,21 @@ _PIPE_BYTES = 1 << 20  # as much as Linux allows; a large job's records are 60 M
 
 
 class Forked(Generic[_Found]):
-    """What `work` returns, made by a child while the caller goes on; the child ends with the block.
+    """A child that computes `work()` while the caller goes on; leaving the block ends it.
 
-    `work` must change nothing that the caller needs. Where there is one processor only, no process
-    can be had, or the child dies, the caller does it itself when it asks. What bounds the time and
-    memory of the caller does not bound a child.
+    `work` must change nothing that the caller needs. If there is only one processor, no process can
+    be started, or the child dies, then `result` computes it in the caller. Limits on the caller's
+    time and memory do not limit the child.
     """
 
     def __init__(self, work: Callable[[], _Found], *, worthwhile: bool = True) -> None:
-        """Begin nothing yet, and no child at all if it is not worth one."""
+        """Start nothing yet; `worthwhile` False: never start a child."""
         self._work = work
         self._worthwhile = worthwhile and len(os.sched_getaffinity(0)) > 1
         self._fd, self._pid = -1, 0
 
     def __enter__(self) -> Self:
-        """Begin."""
+        """Start the child."""
         if self._worthwhile:
             with suppress(OSError):
                 self._begin()
@@ -41,7 +41,7 @@ class Forked(Generic[_Found]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """End the child, if nobody has asked for what it makes."""
+        """Kill the child if `result` was not asked for."""
         if self._pid:
             with suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
@@ -65,20 +65,20 @@ class Forked(Generic[_Found]):
                     pickle.dump(self._work(), stream, pickle.HIGHEST_PROTOCOL)
                 status = 0
             finally:
-                os._exit(status)  # nothing of the caller's is flushed twice, nor said twice
+                os._exit(status)  # do not flush the caller's buffers a second time
         os.close(write_fd)
         self._fd, self._pid = read_fd, pid
 
     def _reap(self) -> bool:
-        """Wait for the child's end, and return whether it went well."""
+        """Wait for the child's end and return whether it exited with 0."""
         pid, self._pid = self._pid, 0
         try:
             return not os.waitpid(pid, 0)[1]
-        except ChildProcessError:  # SIGCHLD is ignored: nobody is told
+        except ChildProcessError:  # SIGCHLD is ignored: there is no status
             return False
 
     def result(self) -> _Found:
-        """Wait for it. To be asked once.
+        """Return what `work` returns, when the child has it. Call this once.
 
         Raises:
             Exception: what `work` raises.

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many small operations on slow storage at once: in threads, their results in order.
+"""Run many small operations on slow storage at once, in threads; the results come in order.
 
-For the waiting alone: what takes processor time is no faster in threads. Where the first
-operations hardly wait (files in the page cache), the others follow one by one: 16 threads that
-take the interpreter's lock from a caller at work cost it a fifth of its time.
+Threads only shorten waiting; they do not speed up computing. If the first operations hardly wait
+(files in the page cache), the others run one by one: 16 threads that compete with a busy caller for
+the interpreter's lock cost it a fifth of its time.
 """
 
 import time
@@ -14,13 +14,13 @@ from itertools import chain, islice
 from typing import TypeVar
 
 THREADS = 16
-WAIT_S = 0.0002  # of an operation: one trip to a server takes no less
+WAIT_S = 0.0002  # of one operation: a request to a server takes at least this long
 _Item = TypeVar("_Item")
 _Found = TypeVar("_Found")
 
 
 def _timed(work: Callable[[_Item], _Found], item: _Item) -> tuple[_Found, float]:
-    """Return `work(item)`, and the seconds in which it did not use the processor."""
+    """Return `work(item)` and the seconds it waited, which is wall time less processor time."""
     begin_s, used_s = time.perf_counter(), time.thread_time()
     found = work(item)
     return found, time.perf_counter() - begin_s - (time.thread_time() - used_s)
@@ -41,9 +41,10 @@ def _together(
 def in_parallel(
     work: Callable[[_Item], _Found], items: Sequence[_Item], threads: int = THREADS
 ) -> Iterator[_Found]:
-    """Yield `work(item)` for each item in order, while up to `threads` of them are at work.
+    """Yield `work(item)` for each item in order, running up to `threads` of them at the same time.
 
-    No more than `threads` results wait to be taken. What `work` raises is raised in its turn.
+    At most `threads` results are kept until the caller takes them. An error of `work` is raised
+    when the caller comes to that item.
     """
     if len(items) < 2:
         yield from map(work, items)
@@ -52,7 +53,7 @@ def in_parallel(
     with ThreadPoolExecutor(min(threads, len(items))) as pool:
         first = [pool.submit(_timed, work, item) for item in islice(rest, threads)]
         wait(first)
-        # The least, because these also wait for each other.
+        # The minimum, because the threads also wait for each other.
         least_s = min((one.result()[1] for one in first if not one.exception()), default=0.0)
         while first:
             yield first.pop(0).result()[0]

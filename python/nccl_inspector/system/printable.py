@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text of users made safe to show: on a terminal, and on a page."""
+"""Make text of users safe to show on a terminal and on a page."""
 
 import unicodedata
 
-# Control, format (the ones that turn the direction of writing are there), surrogates, private use,
+# Control, format (including those that change the direction of writing), surrogates, private use,
 # and the two separators that end a line.
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 
 
 def printable(text: str) -> str:
-    """Return `text` with `?` for what could move a terminal's cursor or end a line."""
+    """Return `text` with `?` for each character that could move a cursor or end a line."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else "?" for char in text)
 
 
 def plain(text: str) -> str:
-    """Return `text` with `?` for all that is not printable ASCII."""
+    """Return `text` with `?` for each character that is not printable ASCII."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(char if " " <= char <= "~" else "?" for char in text)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Remove a directory that a user may have filled, as deep and as full as he liked."""
+"""Remove a directory that a user may have filled, however deep and however full."""
 
 import errno
 import os
@@ -10,13 +10,13 @@ from itertools import count
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.system.safe_files import directory, entry_names
 
-# Entries looked at in one go: some half a second. The next go finds that many fewer.
+# Limit on the entries of one call, about half a second's work. The next call finds fewer.
 ENTRIES_MAX = 50_000
 
 
 @contextmanager
 def _opened(name: str, dir_fd: int) -> Iterator[int]:
-    """What a user has mounted there is neither asked nor emptied, until he unmounts it."""
+    """Open a directory; refuse one that a user has mounted there, until it is unmounted."""
     try:
         with directory(name, None, dir_fd) as fd:
             yield fd
@@ -52,11 +52,11 @@ def _move_up(child: str, fd: int, top_fd: int, fresh: Iterator[int]) -> None:
 def remove_tree(name: str, dir_fd: int) -> None:
     """Remove the directory `name` below `dir_fd` without following a link.
 
-    Neither recursion nor a descriptor for each level: directories are moved up
-    to the top first, because a user's may be nested deeper than either allows.
+    A user's directories may be nested deeper than recursion, or one descriptor per level, allows.
+    Therefore each directory is moved up to the top before it is emptied.
 
     Raises:
-        OSError: it could not be removed; what is gone is gone.
+        OSError: it could not be removed completely; entries removed so far stay removed.
     """
     fresh, seen = count(), 0
     with _opened(name, dir_fd) as top_fd:

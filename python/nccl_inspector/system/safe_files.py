@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Open what a job's user may have put in a directory, without being led anywhere by it."""
+"""Open files in a directory where a job's user may have put anything, without following tricks."""
 
 import errno
 import fcntl
@@ -17,9 +17,9 @@ _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 _FDINFO_BYTES_MAX = 512
 _MOUNT = re.compile(rb"^mnt_id:\s*([0-9]+)$", re.MULTILINE)
 _FLOCK = struct.Struct("hh4xqqi4x")  # struct flock of 64-bit Linux
-_CHUNK_BYTES = 2 << 20  # a box in one
+_CHUNK_BYTES = 2 << 20  # a whole box in one read
 
-# What tells a file from its successor: modification time (ns), size, inode.
+# Identifies one version of a file: modification time (ns), size, inode.
 Stamp = tuple[int, int, int]
 
 
@@ -39,7 +39,7 @@ def _refused(err: OSError) -> RefusedError:
 
 
 def _mount_of(fd: int) -> bytes:
-    """Return the number of the mount that a descriptor is on; asks the kernel, no file system."""
+    """Return the id of the mount a descriptor is on; this asks only the kernel, no file system."""
     info_fd = os.open(f"/proc/self/fdinfo/{fd}", os.O_RDONLY | os.O_CLOEXEC)
     try:
         match = _MOUNT.search(os.read(info_fd, _FDINFO_BYTES_MAX))
@@ -51,7 +51,7 @@ def _mount_of(fd: int) -> bytes:
 
 
 def reopen(path_fd: int) -> int:
-    """Return a descriptor to read what has been looked up; without waiting, whatever it is.
+    """Return a read descriptor of the file behind an O_PATH descriptor; never waits.
 
     Raises:
         OSError: it may not be read, or its owner has a lease on it.
@@ -61,11 +61,11 @@ def reopen(path_fd: int) -> int:
 
 @contextmanager
 def _below(name: str, dir_fd: int, kind: int) -> Iterator[tuple[int, os.stat_result]]:
-    """Give a descriptor and the status of `name`, of this kind (stat.S_IFREG, S_IFDIR).
+    """Give a read descriptor and the status of `name` if it is of `kind` (stat.S_IFREG, S_IFDIR).
 
-    A user can mount a FUSE file system of his own on what is his, and every question to it,
-    open and stat included, waits for his answer. So the name is only looked up first, which
-    asks nothing; what is on another mount than the directory, or of another kind, is not opened.
+    A user can mount a FUSE file system in their own directory. Every request to it, open and stat
+    included, waits for that user's process. Therefore O_PATH looks the name up first, which sends
+    no request; a name on another mount than its directory, or of another kind, is not opened.
     """
     try:
         path_fd = os.open(name, _PATH_FLAGS, dir_fd=dir_fd)
@@ -89,10 +89,10 @@ def _below(name: str, dir_fd: int, kind: int) -> Iterator[tuple[int, os.stat_res
 
 
 def open_directory(name: str, dir_fd: int) -> int:
-    """Return a descriptor of a directory of the agent's own or the service account's.
+    """Return a descriptor of a directory that belongs to the agent or to the service account.
 
     Raises:
-        OSError: it is not there, or is none.
+        OSError: it does not exist, or is not a directory.
     """
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     return os.open(name, flags, dir_fd=dir_fd)
@@ -100,10 +100,10 @@ def open_directory(name: str, dir_fd: int) -> int:
 
 @contextmanager
 def directory(name: str, uid: int | None, dir_fd: int) -> Iterator[int]:
-    """Give a descriptor of the directory `name` below `dir_fd`; `uid` None: whoever owns it.
+    """Give a descriptor of the directory `name` below `dir_fd`; `uid` None: any owner is accepted.
 
     Raises:
-        RefusedError: no such directory, a link, not owned by `uid`, or a mount of its own.
+        RefusedError: there is no such directory, or it is a link, not owned by `uid`, or a mount.
     """
     with _below(name, dir_fd, stat.S_IFDIR) as (fd, status):
         if uid is not None and status.st_uid != uid:
@@ -113,7 +113,7 @@ def directory(name: str, uid: int | None, dir_fd: int) -> Iterator[int]:
 
 @contextmanager
 def directory_of_same_owner(name: str, dir_fd: int) -> Iterator[int]:
-    """As `directory`, of whoever owns the one it is in: below `jobs/` that is root.
+    """As `directory`; the owner must be that of the directory `dir_fd` (root, below `jobs/`).
 
     Raises:
         RefusedError: as `directory`.
@@ -128,12 +128,12 @@ def regular_file(
 ) -> Iterator[tuple[int, os.stat_result]]:
     """Give a descriptor and the status of the regular file `name` below `dir_fd`.
 
-    The link count does not matter: a hard link that another user makes would
-    otherwise spoil the owner's file.
+    The link count is not checked: otherwise another user could make a file unreadable with a hard
+    link to it.
 
     Raises:
-        RefusedError: gone, a link, not regular, not owned by `uid`, larger than `max_bytes`, or a
-            mount of its own.
+        RefusedError: it does not exist, or is a link, not regular, not owned by `uid`, larger than
+            `max_bytes`, or a mount.
     """
     with _below(name, dir_fd, stat.S_IFREG) as (fd, status):
         if status.st_uid != uid:
@@ -144,7 +144,7 @@ def regular_file(
 
 
 def read_at(fd: int, count: int, offset: int) -> bytes:
-    """Return `count` bytes from `offset`; fewer when the file ends before.
+    """Return `count` bytes from `offset`, or fewer if the file ends earlier.
 
     Raises:
         RefusedError: the file cannot be read.
@@ -164,20 +164,20 @@ def read_at(fd: int, count: int, offset: int) -> bytes:
 
 
 def is_locked(fd: int) -> bool:
-    """Tell whether another process holds a record lock on the file, opened for reading or not."""
+    """Tell whether another process holds a record lock on the file; `fd` may be read-only."""
     query = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     kind: int = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, query))[0]
     return kind != fcntl.F_UNLCK
 
 
 def entry_names(dir_fd: int) -> list[str]:
-    """Return the names in a directory, in no order."""
+    """Return the names in a directory, in no particular order."""
     with os.scandir(dir_fd) as entries:
         return [entry.name for entry in entries]
 
 
 def read_owners(name: str, max_bytes: int, dir_fd: int) -> bytes | None:
-    """Return a file of the directory's own owner, None when there is none.
+    """Return the content of a file of the directory's owner, or None if there is no such file.
 
     Raises:
         RefusedError: as `regular_file`.

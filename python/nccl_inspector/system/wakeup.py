@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waiting that a signal ends, in the main thread.
+"""Wait in the main thread until a signal comes.
 
-Not an Event: a handler that comes while its own thread is at the lock of one never returns.
+threading.Event does not work here: if a signal arrives while its own thread holds the event's lock,
+the handler that sets the event never returns.
 """
 
 import os
@@ -13,7 +14,7 @@ class Wakeup:
     """A pipe into which Python writes each signal that has a handler."""
 
     def __init__(self) -> None:
-        """Signals that come from now on are seen by the next `wait`."""
+        """Start listening: the next `wait` notices signals that come from now on."""
         self._came, self._told = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(self._told, warn_on_full_buffer=False)
 
@@ -29,7 +30,7 @@ class Wakeup:
         return True
 
     def close(self) -> None:
-        """Be told of no more signals."""
+        """Stop listening."""
         signal.set_wakeup_fd(-1)
         os.close(self._came)
         os.close(self._told)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write a file to shared storage through a child process that has become another account.
 
-Root is often squashed on shared storage, and a dead file server must not stop
-the agent: the child may hang, the agent never waits for it longer than it says.
+Root is often squashed on shared storage, and a dead file server must not stop the agent. The child
+may hang; the agent waits for it only as long as its calls of `wait` say.
 """
 
 import os
@@ -31,7 +31,7 @@ _MESSAGE_BYTES_MAX = 512
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a file goes and who may read it: `<directory>/<job_id>/<name>`."""
+    """Where a file goes (`<directory>/<job_id>/<name>`) and who may read it."""
 
     directory: Path
     job_id: int
@@ -42,7 +42,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A child at work; `deadline` is of time.monotonic()."""
+    """A running child; `deadline` is a time of time.monotonic()."""
 
     pid: int
     pipe_fd: int
@@ -50,10 +50,10 @@ class Child:
 
 
 def write_report_file(target: Target, data: bytes) -> bytes:
-    """Write the file, readable by one user or group more; return DONE or DONE_WITHOUT_ACL.
+    """Write the file, readable by one more user or group; return DONE or DONE_WITHOUT_ACL.
 
     Raises:
-        OSError: it is not written.
+        OSError: it could not be written.
     """
     beside = f".{target.name}.{os.getpid()}.tmp"
     reports_fd = os.open(target.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -96,10 +96,10 @@ def _child(pipe_fd: int, user: str, target: Target, data: bytes) -> None:
 
 
 def start(user: str, target: Target, data: bytes) -> Child:
-    """Start the child; as `user` when we are root, else as we are.
+    """Start the child; it runs as `user` if we are root, otherwise as ourselves.
 
     Raises:
-        OSError: no process or pipe could be had.
+        OSError: no process or pipe could be made.
     """
     reading, writing = os.pipe2(os.O_CLOEXEC)
     account = user if os.geteuid() == 0 else ""
@@ -114,10 +114,10 @@ def start(user: str, target: Target, data: bytes) -> Child:
 
 
 def wait(child: Child, seconds: float) -> bytes | None:
-    """Return the child's message (empty: it died), or None when it has not ended within `seconds`.
+    """Return the child's message (empty: it died), or None if it has not answered within `seconds`.
 
-    A child beyond its deadline is killed; one that even that does not end is
-    still None: it hangs in the file system. `reap` ends what is left of one that has answered.
+    A child past its deadline is killed: the next call returns an empty message, or None again if
+    the child hangs in the file system and cannot die. After an answer, `reap` collects the child.
     """
     poll = select.poll()
     poll.register(child.pipe_fd, select.POLLIN)
@@ -126,11 +126,11 @@ def wait(child: Child, seconds: float) -> bytes | None:
         os.close(child.pipe_fd)
         return message
     if time.monotonic() > child.deadline:
-        with suppress(OSError):  # it is another account's by now
+        with suppress(OSError):  # it may run as another account by now
             os.kill(child.pid, signal.SIGKILL)
     return None
 
 
 def reap(pids: Iterable[int]) -> list[int]:
-    """Take note of children that have answered and ended; return those that have not ended yet."""
+    """Collect children that have answered and ended; return the pids that have not ended yet."""
     return [pid for pid in pids if os.waitpid(pid, os.WNOHANG)[0] == 0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ask a source that may hang: in a child process, which is never waited for."""
+"""Ask a source that may hang, in a child process that is never waited for."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from functools import partial
 from nccl_inspector.counters.sample import Sample, decode, encode
 from nccl_inspector.system.child_process import start_child
 
-# NVML of a sick GPU takes seconds, and a command to the firmware of a NIC up to a minute.
+# NVML with a sick GPU takes seconds, and a command to a NIC's firmware up to a minute.
 DEADLINE_S = 10.0
 _SAMPLE_BYTES_MAX = 4 << 20
 
@@ -32,16 +32,16 @@ class Asked:
 
     @property
     def is_free(self) -> bool:
-        """Whether no child is at work; one that even SIGKILL does not end still is."""
+        """Whether no child runs; a child that even SIGKILL does not end still counts as running."""
         return self._pid == 0
 
     @property
     def hangs(self) -> bool:
-        """Whether the child at work is beyond its time."""
+        """Whether the running child has exceeded its time."""
         return self._pid != 0 and time.monotonic() - self._begun > self._deadline_s
 
     def ask(self) -> None:
-        """Start a child, unless one is at work.
+        """Start a child, unless one is running.
 
         Raises:
             OSError: no process or memory could be had.
@@ -58,7 +58,7 @@ class Asked:
         self._memory_fd, self._said_hung = memory_fd, False
 
     def poll(self) -> Sample | str | None:
-        """Return the sample once it is there, None before; HUNG (once) or DIED when it never is."""
+        """Return the sample; None: not there yet; HUNG (once) or DIED: it will not come."""
         if self._pid == 0:
             return None
         pid, status = os.waitpid(self._pid, os.WNOHANG)
@@ -72,7 +72,7 @@ class Asked:
         return None if said else HUNG
 
     def close(self) -> None:
-        """End the child, without a wait for one that cannot be ended."""
+        """Kill the child, without waiting for one that cannot be killed."""
         if self._pid:
             with suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
@@ -80,7 +80,7 @@ class Asked:
             self._forget()
 
     def _work(self, memory_fd: int) -> None:
-        signal.alarm(int(self._deadline_s) + 1)  # it must not outlive an agent that was killed
+        signal.alarm(int(self._deadline_s) + 1)  # a child must not outlive an agent that was killed
         sample = self._read()
         data = encode(replace(sample, took_s=time.monotonic() - self._begun))
         with os.fdopen(memory_fd, "wb") as file:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPUs and their NVLinks through NVML. Any call may be unsupported, fail, or never come back."""
+"""GPUs and their NVLinks through NVML; any call may be unsupported, fail, or never return."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -13,7 +13,7 @@ from nccl_inspector.system.printable import printable
 
 LINKS_MAX = 18
 _LIBRARY = "libnvidia-ml.so.1"  # as pynvml loads it
-# Values asked for in one call.
+# The most values in one call.
 _FIELDS_MAX = 64
 _NO_SCOPE = 0
 _LINK_COUNT, _LINK_SPEED = 91, 164
@@ -23,9 +23,9 @@ _LEVEL_FIELDS = {
     _REMAP_PENDING: "row_remap_pending",
     _REMAP_FAILED: "row_remap_failed",
 }
-# Which member of the union a value is in, by NVML_VALUE_TYPE_*; fractions are no counters.
+# The member of the union for each NVML_VALUE_TYPE_*; fractions are not counters.
 _MEMBERS = {1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
-# Bits of why clocks are low: at this moment, where the counters of times are for all of it.
+# Bits of the reasons why clocks are low at this moment; the counters of time cover the whole job.
 _REASONS = {
     0x4: "reason_power_cap",
     0x8: "reason_hw_slowdown",
@@ -38,16 +38,16 @@ Field = tuple[int, int]  # number and scope
 
 
 class _Nvml:
-    """The module pynvml, None in place of what is not supported.
+    """The module pynvml; what it does not support gives None.
 
-    nvidia-ml-py has the calls of all drivers of its time; distributions have older ones.
+    nvidia-ml-py has the calls of all drivers of its time; distributions have older versions.
     """
 
     def __init__(self, module: Any) -> None:
         self.module = module
 
     def ask(self, name: str, *words: Any) -> Any:
-        """Return what a call of this name says, None when it is not there or refuses."""
+        """Return the result of the call with this name; None if it does not exist or fails."""
         call: Callable[..., Any] | None = getattr(self.module, name, None)
         if call is None:
             return None
@@ -57,7 +57,7 @@ class _Nvml:
             return None
 
     def fields(self, handle: Any, wanted: Iterable[Field]) -> dict[Field, int]:
-        """Return the values of those fields that there are."""
+        """Return the values of the fields that exist."""
         asked = list(wanted)
         found: dict[Field, int] = {}
         for at in range(0, len(asked), _FIELDS_MAX):
@@ -78,7 +78,7 @@ def _counters(kind: str) -> Iterator[tuple[int, Counter]]:
 
 
 def _text(value: Any) -> str:
-    """Return text of NVML; older bindings give bytes."""
+    """Return a text from NVML; older bindings return bytes."""
     words = value.decode("ascii", "replace") if isinstance(value, bytes) else str(value or "")
     return printable(words[:96])
 
@@ -109,7 +109,7 @@ def _levels(nvml: _Nvml, handle: Any) -> dict[str, int]:
 
 
 def _fabric(nvml: _Nvml, handle: Any) -> dict[str, str]:
-    """Return state and health mask of the NVLink fabric where the GPU is part of one."""
+    """Return state and health mask of the NVLink fabric; empty if the GPU is not part of one."""
     make = getattr(nvml.module, "c_nvmlGpuFabricInfo_v2_t", None)
     if make is None:
         return {}
@@ -122,14 +122,14 @@ def _fabric(nvml: _Nvml, handle: Any) -> dict[str, str]:
 
 
 def _links(nvml: _Nvml, handle: Any, gpu: str, count: int) -> tuple[list[Device], dict[str, int]]:
-    """Return the links that are up, and levels of the GPU about them."""
+    """Return the links that are up, and the GPU's levels about links."""
     states = {link: nvml.ask("nvmlDeviceGetNvLinkState", handle, link) for link in range(count)}
     active = [link for link, state in states.items() if state]
     levels = {"nvlinks_active": len(active)} if any(s is not None for s in states.values()) else {}
     if not active:
         return [], levels
     counters = dict(_counters("nvlink"))
-    # What the first link does not have the others have not either: less to ask for.
+    # Counters that the first link lacks are missing on the others, too, and are not asked for.
     first = nvml.fields(handle, [(field, active[0]) for field in (*counters, _LINK_SPEED)])
     known = [field for field, _ in first]
     rest = nvml.fields(handle, [(field, link) for link in active[1:] for field in known])
@@ -152,7 +152,7 @@ def _gpu(nvml: _Nvml, index: int, handle: Any) -> list[Device]:
     uuid = _text(nvml.ask("nvmlDeviceGetUUID", handle))
     minor = nvml.ask("nvmlDeviceGetMinorNumber", handle)
     pci = nvml.ask("nvmlDeviceGetPciInfo", handle)
-    # As the plugin's label `gpu`; without either two GPUs must still be two.
+    # As the plugin's label `gpu`. Without minor and UUID the index keeps two GPUs apart.
     name = f"GPU{minor}" if minor is not None else uuid[:12] or f"unknown{index}"
     counters = dict(_counters("gpu"))
     values = nvml.fields(handle, [(field, _NO_SCOPE) for field in (*counters, *_LEVEL_FIELDS)])
@@ -170,7 +170,7 @@ def _gpu(nvml: _Nvml, index: int, handle: Any) -> list[Device]:
 
 
 def _read(nvml: _Nvml) -> tuple[list[Device], list[str]]:
-    """Return all GPUs with their links, and which do not answer."""
+    """Return all GPUs with their links, and texts about those that do not answer."""
     devices: list[Device] = []
     problems: list[str] = []
     for index in range(nvml.ask("nvmlDeviceGetCount") or 0):
@@ -184,14 +184,14 @@ def _read(nvml: _Nvml) -> tuple[list[Device], list[str]]:
 
 
 def read_gpus() -> Sample:
-    """Return a sample of all GPUs. To be called in a child: NVML may hang."""
+    """Return a sample of all GPUs. Call it in a child: NVML may hang."""
     time_s, boot_s = time.time(), boot_clock_s()
     try:
         CDLL(_LIBRARY)
     except OSError:
         return Sample(GPU, time_s, boot_s, (), "no NVIDIA driver")
     try:
-        import pynvml  # 50 ms, which nodes without a driver are spared
+        import pynvml  # takes 50 ms, which nodes without a driver save
     except ImportError:
         return Sample(GPU, time_s, boot_s, (), "the Python module pynvml is not there")
     nvml = _Nvml(pynvml)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ports of InfiniBand and RoCE, from sysfs. A read may take as long as the firmware likes."""
+"""Ports of InfiniBand and RoCE, from sysfs; a read may take as long as the firmware takes."""
 
 import os
 import re
@@ -20,7 +20,7 @@ _WORDS = ("state", "phys_state", "rate", "link_layer")
 
 
 def _text(path: Path) -> str | None:
-    """Return the one line of a file; None: there is none, or its driver has nothing to say."""
+    """Return the one line of a file; None: it does not exist, or its driver gives nothing."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -41,7 +41,7 @@ def _number(path: Path) -> int | None:
 
 
 def _counters(port: Path) -> dict[str, int]:
-    """Return what of the table the port has; `N/A (no PMA)` and the like are no counter."""
+    """Return the port's counters that are in the table; `N/A (no PMA)` and the like are ignored."""
     found = {}
     for name in names_of("port"):
         for folder in ("counters", "hw_counters"):
@@ -53,7 +53,7 @@ def _counters(port: Path) -> dict[str, int]:
 
 
 def _net_device(device: Path, port: Path) -> str:
-    """Return the network interface of a RoCE port, empty when it is not known."""
+    """Return the network interface of a RoCE port; empty if it is not known."""
     if name := _text(port / "gid_attrs" / "ndevs" / "0"):
         return name
     net = device / "device" / "net"
@@ -80,11 +80,11 @@ def _facts(device: Path, port: Path) -> dict[str, str]:
 
 
 def _ports(infiniband: Path) -> Iterator[tuple[Path, Path]]:
-    """Return device and port directories, as many as there are at this moment."""
+    """Yield the device and port directories that exist at this moment."""
     for device in sorted(infiniband.iterdir()):
         try:
             ports = sorted((device / "ports").iterdir())
-        except OSError:  # gone meanwhile
+        except OSError:  # it has just been removed
             continue
         for port in ports:
             if _NUMBER.fullmatch(port.name):

@@ -14,13 +14,13 @@ _TOTAL = re.compile(r"^(some|full) .*\btotal=([0-9]{1,19})$", re.MULTILINE)
 
 
 def parse_pressure(what: str, text: str) -> dict[str, int]:
-    """Return the totals (us) of one file: cpu_some and the like, those of the table."""
+    """Return the totals (us) of one file that are in the table: cpu_some and so on."""
     found = {f"{what}_{kind}": int(total) for kind, total in _TOTAL.findall(text)}
     return {name: total for name, total in found.items() if name in names_of("node")}
 
 
 def read_pressure(proc: Path = PROC) -> Sample:
-    """Return a sample; a kernel may have been built or booted without these."""
+    """Return a sample; it is empty if the kernel was built or booted without this information."""
     time_s, boot_s = time.time(), boot_clock_s()
     counters: dict[str, int] = {}
     for what in ("cpu", "memory", "io"):

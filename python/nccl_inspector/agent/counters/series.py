@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metrics of links and GPUs: what an alert of ours needs and usual exporters do not have.
+"""The metrics of links and GPUs: only what our alerts need and usual exporters lack.
 
-The hardware's own counts, so that neither an agent's restart nor its absence makes a rise.
+The values are the hardware's own counts, so that an agent's restart or absence causes no rise.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ from nccl_inspector.agent.counters.watched import INTERVAL_S
 from nccl_inspector.counters.sample import GPU, INFINIBAND, SOURCES, Device, Sample, boot_clock_s
 from nccl_inspector.exposition.text import Series, make_series
 
-# Beyond this many intervals a sample is old, and nothing is said.
+# A sample older than this many intervals is not published.
 OLD_INTERVALS = 3
 
 # The value of the label `event`, and the counters that it is the sum of.
@@ -39,7 +39,7 @@ GPU_EVENTS = {
     "ecc_corrected": ("ecc_corrected",),
     "ecc_uncorrected": ("ecc_uncorrected",),
 }
-# What the links tell one by one counts where the GPU does not tell all of them together.
+# Sums over the links; used if the GPU itself does not count the event.
 LINK_EVENTS = {
     "nvlink_replay": ("replay",),
     "nvlink_recovery": ("recovery", "recoveries"),
@@ -93,7 +93,7 @@ def _gpu(device: Device, devices: tuple[Device, ...], who: dict[str, str]) -> It
 
 
 def sample_series(sample: Sample, who: dict[str, str]) -> Iterator[Series]:
-    """Yield the series of what one sample read; `who`: the labels of the node."""
+    """Yield the series of one sample; `who`: the labels of the node."""
     for device in sample.devices:
         if device.kind == "port":
             yield from _port(device, who)
@@ -120,9 +120,9 @@ def _health(watch: Watch, who: dict[str, str]) -> Iterator[Series]:
 
 
 def counters_series(watch: Watch, labels: dict[str, str]) -> list[Series]:
-    """Return the node's series of counters; a number that nobody renews is not among them.
+    """Return the node's series of counters, without values that are no longer renewed.
 
-    `labels`: cluster and node, as in the agent's own.
+    `labels`: cluster and node, as in the agent's own series.
     """
     found = list(_health(watch, labels))
     oldest_s = boot_clock_s() - OLD_INTERVALS * INTERVAL_S

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sources of counters: when each is asked, what it said last, and that it does not answer."""
+"""The sources of counters: when each is asked, its latest sample, and whether it answers."""
 
 import logging
 from collections import Counter
@@ -17,8 +17,8 @@ from nccl_inspector.counters.sample import GPU, INFINIBAND, PRESSURE, Sample, bo
 
 log = logging.getLogger("nccl-inspector")
 
-# A source rests so many times as long as its answer took: jobs may start every second. Not for
-# longer than this, or the last sample of a job would come too late.
+# A source rests this many times as long as its answer took, because jobs may start every second;
+# but not longer than REST_MAX_S, so that the last sample of a job is not late.
 REST_TIMES = 20
 REST_MAX_S = 10.0
 FAILURES = (HUNG, DIED)
@@ -26,7 +26,7 @@ FAILURES = (HUNG, DIED)
 
 @dataclass(frozen=True, slots=True)
 class Readers:
-    """Where counters come from; only tests have others."""
+    """Where counters are read; only tests use other places."""
 
     sys: Path = SYS
     proc: Path = PROC
@@ -38,20 +38,20 @@ class Sources:
     """All sources of this node."""
 
     def __init__(self, readers: Readers) -> None:
-        """Ask nothing yet."""
+        """Make the sources; nothing is asked yet."""
         self._readers = readers
         self._asked = {
             INFINIBAND: Asked(partial(read_ports, readers.sys)),
             GPU: Asked(readers.gpus),
         }
         self._ready: list[Sample] = []
-        self._next_s: dict[str, float] = {}  # of the boot clock: not to be asked before
+        self._next_s: dict[str, float] = {}  # boot clock; not asked before
         self._troubles: dict[str, str] = {}
         self.latest: dict[str, Sample] = {}
         self.failures: Counter[tuple[str, str]] = Counter()
 
     def ask(self, wanted: Iterable[str]) -> None:
-        """Ask these sources, as far as they are free and have rested."""
+        """Ask these sources, if they are free and have rested."""
         now = boot_clock_s()
         for name in wanted:
             if now < self._next_s.get(name, 0.0):
@@ -59,12 +59,12 @@ class Sources:
             if name == PRESSURE:
                 self._ready.append(read_pressure(self._readers.proc))
             elif name == INFINIBAND and not (self._readers.sys / "class" / "infiniband").exists():
-                self._ready.append(read_ports(self._readers.sys))  # no need for a child
+                self._ready.append(read_ports(self._readers.sys))  # no ports: no child needed
             else:
                 self._start(name)
 
     def poll(self) -> list[Sample]:
-        """Return the samples that have come since the last call."""
+        """Return the samples that have arrived since the last call."""
         found, self._ready = self._ready, []
         for name, asked in self._asked.items():
             said = asked.poll()
@@ -80,11 +80,11 @@ class Sources:
         return found
 
     def trouble(self, name: str) -> str:
-        """Return why a source does not answer, empty when it does or has not been asked."""
+        """Return why a source does not answer; empty if it does, or was not asked yet."""
         return self._troubles.get(name, "")
 
     def close(self) -> None:
-        """End what is at work."""
+        """Stop all running children."""
         for asked in self._asked.values():
             asked.close()
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When counters are sampled: as a job starts, each minute while it runs, and when it has ended.
+"""When counters are sampled: when a job starts, each minute while it runs, and when it has ended.
 
-The agent's pass asks at its beginning and looks for answers at its end; it never waits. An
-ended job waits in `ended` for its last samples, but not long.
+The agent's pass asks at its beginning and looks for answers at its end; it never waits. An ended
+job waits in `ended` for its last samples, but not long.
 """
 
 import os
@@ -22,16 +22,16 @@ from nccl_inspector.errors import RefusedError
 from nccl_inspector.slurm.job_names import JOB_NAME
 from nccl_inspector.system.safe_files import entry_names, open_directory
 
-# How long an ended job's collection waits for the last samples.
+# The longest time that an ended job's collection waits for the last samples.
 HOLD_S = 15.0
-# More jobs at a time are not followed: a node has fewer.
+# The most jobs that are followed at a time; a node has fewer.
 JOBS_MAX = 256
 RECENT_XIDS = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Recent:
-    """An error of a GPU with the sequence number of its record in the kernel log."""
+    """An error of a GPU, with the sequence number of its record in the kernel log."""
 
     xid: XidSeen
     sequence: int
@@ -39,13 +39,13 @@ class Recent:
 
 
 class Watch:
-    """The jobs of this node and what their links and GPUs count."""
+    """The jobs of this node, and what their links and GPUs count."""
 
     def __init__(self, run_fd: int, tally: Tally, readers: Readers | None = None) -> None:
         """Open `jobs` and `ended` below the run directory.
 
         Raises:
-            OSError: one of them is not there.
+            OSError: one of them does not exist.
         """
         readers = readers or Readers()
         self._jobs_fd = open_directory("jobs", run_fd)
@@ -54,17 +54,17 @@ class Watch:
         self.sources = Sources(readers)
         self._log = KernelLog(readers.kernel_log)
         self._log_next = 0
-        self._jobs: dict[int, Watched] = {}  # by inode of the directory
-        self._gpus: dict[str, str] = {}  # PCI address to label; also of those that are gone since
+        self._jobs: dict[int, Watched] = {}  # by the directory's inode
+        self._gpus: dict[str, str] = {}  # PCI address to label; also of GPUs that are gone
         self.recent: deque[Recent] = deque(maxlen=RECENT_XIDS)
 
     @property
     def is_idle(self) -> bool:
-        """Whether no job is followed: nothing is sampled then, and GPUs are left asleep."""
+        """Whether no job is followed; then nothing is sampled, so that GPUs can sleep."""
         return not self._jobs
 
     def begin_pass(self, disabled: bool = False) -> None:
-        """See which jobs there are and ask for what is due; nothing while `disabled`."""
+        """Find the jobs and ask for the samples that are due; nothing is asked while `disabled`."""
         lost = self._hear()
         if disabled:
             self._drop_all()
@@ -78,7 +78,7 @@ class Watch:
         )
 
     def end_pass(self) -> None:
-        """Take the answers that have come, and let ended jobs go that have all of theirs."""
+        """Take the answers that have arrived, and release ended jobs that have all of theirs."""
         for sample in self.sources.poll():
             self._learn(sample)
             for job in self._jobs.values():
@@ -91,14 +91,14 @@ class Watch:
                 del self._jobs[inode]
 
     def held(self) -> set[str]:
-        """Return the names in `ended` whose last samples are not there yet."""
+        """Return the names in `ended` that still wait for their last samples."""
         ended = {inode for inode, job in self._jobs.items() if job.ended_s}
         if not ended:
             return set()
         return {name for name, inode in self._ended().items() if inode in ended}
 
     def close(self) -> None:
-        """Close everything; the files stay for the agent that starts next."""
+        """Close everything; the files stay for the next agent."""
         self._drop_all()
         self.sources.close()
         self._log.close()
@@ -128,7 +128,7 @@ class Watch:
         now = boot_clock_s()
         for name, inode in here.items():
             if inode not in self._jobs and len(self._jobs) < JOBS_MAX:
-                with suppress(RefusedError):  # the prolog is not done: the next pass
+                with suppress(RefusedError):  # the prolog is not done; the next pass tries again
                     self._jobs[inode] = Watched(name, self._jobs_fd)
         running = set(here.values())
         for inode, job in self._jobs.items():
@@ -136,7 +136,7 @@ class Watch:
                 job.ended_s = now
 
     def _hear(self) -> int:
-        """Read the kernel log; return how many of its records nobody has read."""
+        """Read the kernel log; return how many records were overwritten before they were read."""
         heard = self._log.read()
         offset_s = time.time() - time.monotonic()
         for xid in heard.xids:
@@ -166,7 +166,7 @@ class Watch:
                     self._gpus[pci] = device.name
 
     def _is_over(self, job: Watched) -> bool:
-        """Tell whether an ended job has all its last samples, or as many as it will get."""
+        """Tell whether an ended job has all its last samples, or will not get more."""
         waited_s = boot_clock_s() - job.ended_s
         for source in SOURCES:
             if source in job.last:
@@ -182,7 +182,7 @@ class Watch:
     def _write(self, job: Watched) -> None:
         try:
             job.write()
-        except FileNotFoundError:  # removed meanwhile
+        except FileNotFoundError:  # it has been removed
             return
         except OSError as err:
             self._tally.say(job.job_id, f"its counters cannot be written: {err.strerror}")

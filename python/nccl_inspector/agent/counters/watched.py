@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One job whose counters are followed: its directory, what is its own, its file."""
+"""One job whose counters are followed: its directory, its own devices, its file."""
 
 import os
 import re
@@ -15,32 +15,32 @@ from nccl_inspector.system.safe_files import directory_of_same_owner, read_owner
 
 FILE = "counters"
 INTERVAL_S = 60.0
-# A sample that comes so much early is not put off for a whole interval.
+# A sample that is early by at most this much is taken, instead of one a whole interval later.
 _SLACK_S = 2.0
 
 
 def read_record(job_fd: int) -> Record | None:
-    """Return what an agent has counted in a job's directory, None when it has not.
+    """Return what an agent has counted for a job; None if there is no file.
 
     Raises:
-        RefusedError: it cannot be read, or is another release's.
+        RefusedError: the file cannot be read, or is of another release.
     """
     data = read_owners(FILE, RECORD_BYTES_MAX, job_fd)
     return None if data is None else Record.decode(data)
 
 
 def job_gpus(text: str) -> frozenset[str]:
-    """Return the labels of a job's GPUs by the manifest's word `0,3`, none when it does not say."""
+    """Return the labels of a job's GPUs from the manifest's text `0,3`; empty if it is not told."""
     if not re.fullmatch(r"[0-9]{1,4}(,[0-9]{1,4})*", text):
         return frozenset()
     return frozenset(f"GPU{int(number)}" for number in text.split(","))
 
 
 class Watched:
-    """A job from when it was first seen; its directory stays open, wherever it is moved."""
+    """A job from when it was first seen; its directory stays open wherever it is moved."""
 
     def __init__(self, name: str, jobs_fd: int) -> None:
-        """Take it up, where an earlier agent has begun go on with what it counted.
+        """Open the directory, and continue with what an earlier agent has counted.
 
         Raises:
             RefusedError: it is not a job's directory, or has no manifest yet.
@@ -51,10 +51,10 @@ class Watched:
             self.inode = os.fstat(job_fd).st_ino
             self._fd = os.dup(job_fd)
         self.job_id = int(name)
-        self.ended_s = 0.0  # of the boot clock; 0: it runs
-        self.last: set[str] = set()  # sources that have had their last word
+        self.ended_s = 0.0  # boot clock; 0: the job runs
+        self.last: set[str] = set()  # sources whose last sample has been taken
         self._own = job_gpus(self.manifest.gpus)
-        self._next_s = dict.fromkeys(SOURCES, 0.0)  # of the boot clock
+        self._next_s = dict.fromkeys(SOURCES, 0.0)  # boot clock
 
     def close(self) -> None:
         """Close the directory."""
@@ -67,7 +67,7 @@ class Watched:
         return now_s >= self._next_s[source] - _SLACK_S
 
     def take(self, sample: Sample) -> bool:
-        """Fold a sample in if it is due; tell whether it was."""
+        """Fold a sample in if it is due; return whether it was."""
         if self.ended_s and sample.boot_s >= self.ended_s:
             self.last.add(sample.source)
         elif not self.wants(sample.source, sample.boot_s) or self.ended_s:
@@ -77,9 +77,9 @@ class Watched:
         return True
 
     def hear(self, xid: XidSeen, sequence: int, is_known: bool) -> bool:
-        """Keep an error of a GPU, unless it is known to be of another job; tell whether it was.
+        """Keep an error of a GPU unless it is of another job; return whether it was kept.
 
-        `is_known`: the GPU has a name; one that has fallen off the bus may have none.
+        `is_known`: the GPU has a name; a GPU that has fallen off the bus may have none.
         """
         if sequence < self.record.kernel_log_next or xid.time_s < self.manifest.start:
             return False
@@ -92,7 +92,7 @@ class Watched:
         """Write the file.
 
         Raises:
-            OSError: it is the old one then.
+            OSError: the write failed; the old file stays.
         """
         replace_file(self._fd, FILE, self.record.encode(), 0o600)
 
@@ -105,7 +105,7 @@ class Watched:
             return record
 
     def _own_part(self, sample: Sample) -> Sample:
-        """Return the sample without other jobs' GPUs, as far as it is known which those are."""
+        """Return the sample without other jobs' GPUs, as far as the job's own are known."""
         if sample.source != GPU or not sample.devices:
             return sample
         own = tuple(one for one in sample.devices if one.name.partition("/")[0] in self._own)

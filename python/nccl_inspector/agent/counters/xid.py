@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""XIDs, the GPU driver's words for an error, from the kernel log.
+"""XIDs, which are errors reported by the GPU driver, from the kernel log.
 
-Only what the kernel itself says at the beginning of a record counts: what root writes into
+Only what the kernel itself writes at the beginning of a record counts. Text that root writes into
 /dev/kmsg has another facility, and a process's name, which users choose, comes later in the line.
 """
 
@@ -15,11 +15,11 @@ from pathlib import Path
 from nccl_inspector.counters.pci import pci_address
 
 KMSG = Path("/dev/kmsg")
-# Looked at in one go; the rest in the next.
+# The most records in one read; the rest is for the next.
 RECORDS_MAX = 20_000
 READ_S = 0.1
 
-_RECORD_BYTES = 16 << 10  # the kernel refuses to give a record to less than it needs
+_RECORD_BYTES = 16 << 10  # a read with less room than the record needs fails
 _HEADER = re.compile(rb"([0-9]{1,10}),([0-9]{1,20}),([0-9]{1,20}),[^;\n]*;([^\n]*)")
 _XID = re.compile(rb"NVRM: Xid \(PCI:([0-9A-Fa-f:.]{7,16})[^)]*\): ([0-9]{1,5}),")
 _KERNEL = 0  # facility
@@ -29,22 +29,22 @@ _KERNEL = 0  # facility
 class Xid:
     """An error of the GPU at this PCI address."""
 
-    sequence: int  # of the record in the kernel log
-    boot_us: int  # the kernel's own clock
+    sequence: int  # of its record in the kernel log
+    boot_us: int  # by the kernel's clock
     pci: str
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What came since the last look."""
+    """What is new since the last read."""
 
     xids: tuple[Xid, ...]
     lost: int  # records that were overwritten before they were read
 
 
 def parse_record(data: bytes) -> tuple[int, Xid | None]:
-    """Return a record's sequence number (-1: it is none) and its XID, if it tells one."""
+    """Return a record's sequence number (-1: it is invalid), and its XID if it has one."""
     header = _HEADER.match(data)
     if header is None:
         return -1, None
@@ -57,7 +57,7 @@ def parse_record(data: bytes) -> tuple[int, Xid | None]:
 
 
 class KernelLog:
-    """The log from its oldest record on. `trouble` says why it cannot be read, if so."""
+    """The kernel log from its oldest record on; `trouble` says why it cannot be read."""
 
     def __init__(self, path: Path = KMSG) -> None:
         self.trouble = ""
@@ -69,13 +69,13 @@ class KernelLog:
             self.trouble = f"{path}: {err.strerror}"
 
     def close(self) -> None:
-        """Close it."""
+        """Close the log."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
     def read(self) -> Heard:
-        """Return what is new, as far as it can be read without waiting, in READ_S."""
+        """Return new records that can be read without waiting, within READ_S seconds."""
         xids: list[Xid] = []
         lost = 0
         deadline = time.monotonic() + READ_S
@@ -87,7 +87,7 @@ class KernelLog:
             except BlockingIOError:
                 break
             except OSError as err:
-                if err.errno == errno.EPIPE:  # overwritten; the next read goes on behind them
+                if err.errno == errno.EPIPE:  # overwritten; the next read continues after them
                     continue
                 self.trouble = f"the kernel log: {err.strerror}"
                 self.close()

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What NVIDIA's own Inspector plugin writes beside ours."""
+"""What NVIDIA's own Inspector plugin writes in place of ours."""

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files of NVIDIA's Inspector, where a site has made it the profiler of its jobs.
+"""The files of NVIDIA's Inspector, if a site has made it the profiler of its jobs.
 
 It writes `nccl_inspector_metrics_<GPU>.prom` in place, bucket by bucket, without an end mark, and
-leaves it there: half of a dump looks like a whole one, and the last of a dead process like a new
-one. So a text counts only when it has stood still for a while, and only so long after it changed.
-What it says of job, node and GPU is not asked: the manifest and the file's name say that.
+never removes it. So half of a dump looks like a whole one, and the last dump of a dead process like
+a new one. Therefore a text counts only if it has not changed for a while, and only for some time
+after its last change. Its labels for job, node and GPU are ignored: the manifest and the file's
+name tell these.
 """
 
 import hashlib
@@ -22,7 +23,8 @@ from nccl_inspector.system.safe_files import Stamp
 
 # Its size classes are linear, so it has more series than ours for the same operations.
 VENDOR_SERIES_MAX = 600
-# Between two writes of a dump there is no more; three of its shortest interval of 30 s.
+# STILL_S: longer than the time between two writes of a dump. STALE_S: three of its shortest
+# interval of 30 s.
 STILL_S, STALE_S = 0.2, 90.0
 
 _COLLECTIVE = (
@@ -30,7 +32,7 @@ _COLLECTIVE = (
     "message_size", "algo_proto",
 )  # fmt: skip
 _P2P = (*_COLLECTIVE[:7], "p2p_operation", "message_size")
-# A bucket is a line of one, then of the other.
+# A bucket is a line of the first metric, then a line of the second.
 _PAIRS = {
     "nccl_bus_bandwidth_gbs": "nccl_collective_exec_time_microseconds",
     "nccl_p2p_bus_bandwidth_gbs": "nccl_p2p_exec_time_microseconds",
@@ -44,36 +46,36 @@ class Bucket:
     """One kind of operation in one dump; the texts of its two means are in `series`."""
 
     series: tuple[Series, Series]
-    kind: Kind | None  # None: the labels tell none
+    kind: Kind | None  # None: the labels are invalid
     gbs: float
     time_us: float
 
 
 @dataclass(slots=True)
 class Watch:
-    """One file, from pass to pass. Times are of time.monotonic()."""
+    """One file, from pass to pass; times are of time.monotonic()."""
 
     stamp: Stamp | None = None
-    digest: bytes = b""  # of what was read last: the text itself would be kept for nothing
+    digest: bytes = b""  # of the text read last, so that the text itself need not be kept
     changed_s: float = 0.0
     read_s: float = 0.0
-    # What is published: the buckets of the last text that stood still, and when that had changed.
+    # What is published: the buckets of the last unchanged text, and when that had last changed.
     taken: tuple[Bucket, ...] = ()
     taken_stamp: Stamp | None = None
     taken_s: float = field(default=float("-inf"))
 
     def is_fresh(self, now_s: float) -> bool:
-        """Whether what was taken may still be published."""
+        """Tell whether the published buckets may still be published."""
         return now_s - self.taken_s <= STALE_S
 
     def needs(self, stamp: Stamp) -> bool:
-        """Whether the file must be read: it is another, or has been read only once."""
+        """Tell whether the file must be read: it has changed, or has been read only once."""
         return not stamp == self.stamp == self.taken_stamp
 
     def saw(self, data: bytes, stamp: Stamp, age_s: float, now_s: float) -> bool:
-        """Note what was read; return whether the text has stood still and can be taken.
+        """Note what was read; return whether the text has stayed unchanged long enough to be used.
 
-        `age_s`: since its modification; it counts where the file was not there before.
+        `age_s`: seconds since its modification; this counts only for a file that is new to us.
         """
         digest = hashlib.blake2b(data, digest_size=16).digest()
         if digest == self.digest and stamp == self.stamp:
@@ -84,18 +86,18 @@ class Watch:
         return False
 
     def take(self, buckets: tuple[Bucket, ...]) -> None:
-        """Publish these from now on; they are of what was read last."""
+        """Publish these buckets, which are from the text read last, from now on."""
         self.taken, self.taken_stamp, self.taken_s = buckets, self.stamp, self.changed_s
 
 
 def vendor_gpu(name: str) -> str | None:
-    """Return what a file's name says of the GPU, None when the name is none of NVIDIA's."""
+    """Return the GPU in a file's name; None if it is not a name of NVIDIA's plugin."""
     match = _NAME.fullmatch(name)
     return match[1] if match else None
 
 
 def gpu_label(gpu: str) -> str:
-    """Return the label of a GPU as our plugin makes it where it knows no more than the UUID."""
+    """Return the label of a GPU as our plugin makes it if it knows only the UUID."""
     match = _UUID.fullmatch(gpu)
     return match[1] if match else gpu
 
@@ -108,7 +110,7 @@ def gpu_info(gpu: str, identity: Mapping[str, str]) -> Series:
 
 
 def _identified(metric: Metric, labels: Mapping[str, str], value: str) -> Series:
-    """Return the series as ours are; what NVIDIA's plugin does not tell (rank, comm) is empty."""
+    """Return the series with our labels; those that NVIDIA's plugin lacks are empty."""
     text = series_text(metric, (labels.get(label, "") for label in metric.labels))
     return Series(metric, text, value)
 
@@ -116,12 +118,12 @@ def _identified(metric: Metric, labels: Mapping[str, str], value: str) -> Series
 def parse_vendor(
     data: bytes, gpu: str, identity: Mapping[str, str], vocabulary: Vocabulary | None = None
 ) -> tuple[Bucket, ...]:
-    """Return the buckets of a file of this GPU, with the labels of `identity` (unescaped) put in.
+    """Return the buckets of a GPU's file, with the labels of `identity` (unescaped) put in.
 
-    `vocabulary`: that of the job, None: a new one.
+    `vocabulary`: that of the job; None: a new one.
 
     Raises:
-        RefusedError: anything is not as NVIDIA's plugin writes it; nothing is taken then.
+        RefusedError: something is not as NVIDIA's plugin writes it; then nothing is used.
     """
     lines = text_lines(data)
     if lines.pop() or len(lines) % 2 or not lines:

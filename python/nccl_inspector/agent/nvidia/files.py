@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The files of NVIDIA's Inspector in one job's `raw/`, kept from pass to pass.
 
-What they say now is published; what they said is folded into a record of the job for its report.
+Their present values are published; all their values are folded into a record for the job's report.
 """
 
 import os
@@ -18,30 +18,30 @@ from nccl_inspector.summary.vendor_means import GPUS_MAX
 from nccl_inspector.system.safe_files import Stamp, read_at, regular_file, stamp_of
 
 VENDOR_FILES_MAX = GPUS_MAX
-# As many series as of our own plugin; a bucket has two.
+# As many series as for our own plugin; a bucket has two.
 VENDOR_BUCKETS_MAX = 16 * 300 // 2
 
 Refuse = Callable[[str, Stamp | None, RefusedError], None]
 
 
 class VendorFiles:
-    """What NVIDIA's plugin says of a job's GPUs now."""
+    """The present values of NVIDIA's plugin for a job's GPUs."""
 
     def __init__(self, identity: Mapping[str, str], refuse: Refuse, vocabulary: Vocabulary) -> None:
-        """Begin with no file; `refuse` is told, in each pass, what is not taken and why."""
+        """Start without files; `refuse` is called in each pass for what is refused, and why."""
         self._identity = dict(identity)
         self._vocabulary = vocabulary
         self._refuse = refuse
         self._watches: dict[str, Watch] = {}
-        self._bad: dict[str, RefusedError] = {}  # of texts that stand still and are none
-        self._record: VendorRecord | None = None  # from the first file on
+        self._bad: dict[str, RefusedError] = {}  # of unchanged texts that are invalid
+        self._record: VendorRecord | None = None  # None until there is a file
 
     def __len__(self) -> int:
-        """Return how many buckets are kept."""
+        """Return the number of buckets that are kept."""
         return sum(len(watch.taken) for watch in self._watches.values())
 
     def stamps(self) -> dict[str, Stamp]:
-        """Return what tells the present content from another."""
+        """Return the stamps of the published files, which change if the content does."""
         now_s = time.monotonic()
         return {
             name: watch.taken_stamp
@@ -50,7 +50,7 @@ class VendorFiles:
         }
 
     def series(self) -> list[tuple[str, Series]]:
-        """Return the series of the files that stand still and are not too old, with their file."""
+        """Return the series of the files that are unchanged and not too old, each with its file."""
         found: list[tuple[str, Series]] = []
         for name in self.stamps():
             found.append((name, gpu_info(vendor_gpu(name) or "", self._identity)))
@@ -59,10 +59,10 @@ class VendorFiles:
         return found
 
     def keep(self, job_fd: int) -> None:
-        """Write the record in the job's directory if there is something new in it.
+        """Write the record into the job's directory, if it has changed.
 
         Raises:
-            OSError: it is not written, and is the next time.
+            OSError: it could not be written; the next call tries again.
         """
         if self._record and self._record.is_changed:
             self._record.write(job_fd)
@@ -70,7 +70,7 @@ class VendorFiles:
     def refresh(
         self, job_fd: int, raw_fd: int, names: Iterable[str], uid: int, deadline_s: float
     ) -> None:
-        """Read what has changed or was read only once; `deadline_s` is of time.monotonic()."""
+        """Read files that have changed or were read once; `deadline_s` is of time.monotonic()."""
         wanted = sorted(names)
         if wanted and self._record is None:
             self._record = self._take_up(job_fd)
@@ -108,7 +108,7 @@ class VendorFiles:
             )
 
     def _take_up(self, job_fd: int) -> VendorRecord:
-        """Return the record that an earlier agent has begun, else a new one."""
+        """Return the record that an earlier agent began, else a new one."""
         try:
             return read_record(job_fd) or VendorRecord()
         except RefusedError as err:
@@ -125,7 +125,7 @@ class VendorFiles:
             if len(self) - len(watch.taken) + len(buckets) > VENDOR_BUCKETS_MAX:
                 raise RefusedError("job_series")
         except RefusedError as err:
-            self._bad[name] = err.with_traceback(None)  # its frames hold the whole text
+            self._bad[name] = err.with_traceback(None)  # a traceback would keep the whole text
             buckets = ()
         watch.take(buckets)
         if self._record and watch.taken_stamp:

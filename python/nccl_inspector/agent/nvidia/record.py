@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dumps of NVIDIA's plugin on one node, folded into what is kept of a job while it runs.
+"""The dumps of NVIDIA's plugin on one node, folded into a bounded record while a job runs.
 
-On disk it is `jobs/<id>/vendor`: what the report gets, and which dump of each GPU was the last, so
-that an agent that starts again counts none twice. Bounded, however long the job runs.
+The record is the file `jobs/<id>/vendor`: what the report gets, and which dump of each GPU was the
+last, so that an agent that starts again counts no dump twice.
 """
 
 from collections import Counter
@@ -33,32 +33,32 @@ from nccl_inspector.system.safe_files import Stamp, read_owners
 FILE = "vendor"
 FORMAT = 1
 RECORD_BYTES_MAX = 1 << 20
-# All but the rows; a row's numbers; what is around its texts.
+# Bytes of everything but the rows; bytes of a row without its texts.
 _HEAD_BYTES, _NUMBERS_BYTES = 64 << 10, 384
 _PROBLEMS_MAX = 8
 
 
 def _room(gpu: str, kind: Kind) -> int:
-    """Return more bytes than a row can have."""
+    """Return an upper bound of a row's bytes."""
     texts = gpu, kind.comm.name, kind.func, kind.algo_proto
     return _NUMBERS_BYTES + sum(len(dump(one)) for one in texts)
 
 
 class VendorRecord:
-    """What was written of one job on this node."""
+    """What was written about one job on this node."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
+        """Start empty."""
         self._dumps: dict[str, Dumps] = {}
         self._rows: dict[tuple[str, Kind], Row] = {}
         self._refused: Counter[str] = Counter()
         self._problems: list[str] = []
-        self._last: dict[str, str] = {}  # stamps of each GPU's file, taken or refused
+        self._last: dict[str, str] = {}  # stamp of each GPU's last dump, used or refused
         self._bytes = _HEAD_BYTES
-        self.is_changed = False  # since it was read or written
+        self.is_changed = False  # since the last read or write
 
     def add(self, gpu: str, stamp: Stamp, time_s: int, buckets: Iterable[Bucket]) -> None:
-        """Fold a dump in, unless it is the last one that was."""
+        """Fold in a dump, unless it is the one that was folded in last."""
         if not self._begin(gpu, stamp):
             return
         known = self._dumps.get(gpu, Dumps(gpu, 0, time_s, time_s))
@@ -74,18 +74,18 @@ class VendorRecord:
                 seen.add(one.kind)
 
     def refuse(self, gpu: str, stamp: Stamp, reason: str) -> None:
-        """Count a dump that is not taken, unless it is the last one that was not."""
+        """Count a refused dump, unless it is the one that was refused last."""
         if self._begin(gpu, stamp):
             self._refused[reason] += 1
 
     def note(self, problem: str) -> None:
-        """Keep a line about what could not be had."""
+        """Keep a line about something that could not be read."""
         if len(self._problems) < _PROBLEMS_MAX:
             self._problems.append(problem[:TEXT_CHARS_MAX])
             self.is_changed = True
 
     def means(self) -> VendorMeans:
-        """Return what the report gets."""
+        """Return the part that the report gets."""
         return VendorMeans(
             tuple(self._dumps.values()),
             tuple(self._rows.values()),
@@ -94,7 +94,7 @@ class VendorRecord:
         )
 
     def _begin(self, gpu: str, stamp: Stamp) -> bool:
-        """Tell whether a dump is another than the last, and of no more GPUs than there may be."""
+        """Tell whether a dump is new, and its GPU not beyond the limit."""
         words = " ".join(map(str, stamp))
         if self._last.get(gpu) == words:
             return False
@@ -124,10 +124,10 @@ class VendorRecord:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Return the record of which `encode` gave the bytes.
+        """Return the record from the bytes of `encode`.
 
         Raises:
-            RefusedError: it is another release's, or spoiled; the reason is `bad_vendor_means`.
+            RefusedError: it is of another release, or damaged; the reason is `bad_vendor_means`.
         """
         words = CHECKS.table(CHECKS.load(data))
         if words.get("format") != FORMAT:
@@ -144,25 +144,25 @@ class VendorRecord:
         return record
 
     def encode(self) -> bytes:
-        """Return the file's bytes."""
+        """Return the bytes of the file."""
         means = means_to_json(self.means())
         return dump({"format": FORMAT, "means": means, "last": self._last})
 
     def write(self, job_fd: int) -> None:
-        """Write the file in the job's directory.
+        """Write the file into the job's directory.
 
         Raises:
-            OSError: it is the old one then.
+            OSError: the write failed; the old file stays.
         """
         replace_file(job_fd, FILE, self.encode(), 0o600)
         self.is_changed = False
 
 
 def read_record(job_fd: int) -> VendorRecord | None:
-    """Return what an agent has kept in a job's directory, None when it has not.
+    """Return what an agent has kept for a job; None if there is no file.
 
     Raises:
-        RefusedError: it cannot be read, or is another release's.
+        RefusedError: the file cannot be read, or is of another release.
     """
     data = read_owners(FILE, RECORD_BYTES_MAX, job_fd)
     return None if data is None else VendorRecord.decode(data)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs that stand still: who did not come, and who waits for whom."""
+"""Jobs that stand still: which ranks did not come to an operation, and who waits for whom."""

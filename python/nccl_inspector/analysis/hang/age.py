@@ -5,17 +5,18 @@ from nccl_inspector.analysis.histogram import quantile_ns
 from nccl_inspector.model.bandwidth import size_class
 from nccl_inspector.model.process import Operation, Process
 
-# It is suspect when it is older than both.
+# An operation is suspect if it is older than both of these.
 SUSPECT_S = 60.0
 SUSPECT_TIMES = 20.0  # of the 99th percentile of its kind
-# Of a job that failed by itself: what its ranks were in when it did, and for how long before.
+# For a job that failed by itself: the least age of an operation that its ranks may have given up
+# on.
 GIVEN_UP_S = 4.0
 
 
 def is_suspect(
     operation: Operation, age: float, process: Process, least_s: float = SUSPECT_S
 ) -> bool:
-    """Tell whether an operation of this age (s) is so old that it may never end."""
+    """Tell whether an operation of this age (seconds) is so old that it may never end."""
     if age <= least_s:
         return False
     same = (

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which rank had come to which operation of a communicator when its box was read.
 
-Where a communicator has collectives alone, an operation's index is the same on all ranks. Where it
-has Sends and Recvs too, ranks differ in how many of them they have, so collectives are compared by
-their place among those of their function, and a Send with the Recv of the same place among those
-between the two ranks.
+If a communicator has only collectives, an operation's index is the same on all ranks. If it also
+has Sends and Recvs, ranks differ in how many of these they have. Then a collective is compared by
+its place among those of its function, and a Send with the Recv of the same place between the same
+two ranks.
 """
 
 from collections import Counter, defaultdict
@@ -33,9 +33,9 @@ _OTHER_END = {_SEND: _RECV, _RECV: _SEND}
 
 
 class Arrival(Enum):
-    """How far a rank is with an operation."""
+    """How far a rank has come with an operation."""
 
-    STARTED = "started"  # or over
+    STARTED = "started"  # or ended
     QUEUED = "queued"  # called, but its kernel has not begun
     ABSENT = "absent"  # not called
     UNKNOWN = "unknown"
@@ -43,10 +43,13 @@ class Arrival(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An operation of a communicator, the same on all ranks that take part; `pair`: of p2p."""
+    """An operation of a communicator, the same on all ranks that take part.
+
+    `pair` is set for a Send or Recv only.
+    """
 
     comm_id: int
-    func: int  # of p2p the waiting rank's; -1 where the index counts all functions
+    func: int  # for p2p the waiting rank's; -1 if the index counts all functions
     ordinal: int  # from 1
     pair: tuple[int, int] | None = None  # the waiting rank and its peer
 
@@ -58,17 +61,17 @@ class Seat:
     who: int
     process: Process
     comm: Comm
-    operations: tuple[Operation, ...]  # in flight here, in the order of their calls
-    finished: Mapping[tuple[int, int], int]  # by function and peer; -1: of collectives
+    operations: tuple[Operation, ...]  # in flight in this communicator, in the order of the calls
+    finished: Mapping[tuple[int, int], int]  # by function and peer (-1 for collectives)
 
     @property
     def was_silent(self) -> bool:
-        """Whether there was a time in which nothing was counted, so that counts do not compare."""
+        """Whether nothing was counted for some time, so that counts cannot be compared."""
         return bool(self.process.facts.silent or self.process.facts.silent_ns)
 
     @property
     def was_cut(self) -> bool:
-        """Whether more is in flight than was kept: the rest was called after what is here."""
+        """Whether more is in flight than was kept; the rest was called later than the kept ones."""
         comm = self.comm
         ended = comm.completed + comm.untimed + comm.lost
         cut = len(self.process.operations) >= OPERATIONS_MAX
@@ -76,14 +79,14 @@ class Seat:
 
     @property
     def counts_all(self) -> bool:
-        """Whether what is over is in the tables by function and by peer."""
+        """Whether all ended operations are in the tables by function and by peer."""
         drops = zip(DROP_REASONS, self.process.dropped, strict=False)
         lost = any(count for reason, count in drops if reason not in DROPS_IN_PART - {"no_peer"})
         return not (self.was_silent or lost or self.comm.lost)
 
     @property
     def times_all(self) -> bool:
-        """Whether every operation was followed, not only one in some."""
+        """Whether every operation was followed, not only a part of them."""
         return self.process.facts.sampling <= 1 and not self.process.facts.sampled_ns
 
 
@@ -99,9 +102,10 @@ def _finished(process: Process, comm: Comm) -> Mapping[tuple[int, int], int]:
 
 
 def _was_overtaken(operation: Operation, comm: Comm) -> bool:
-    """Tell whether a later operation is over: then this one is too, and its end was not told.
+    """Tell whether a later operation has ended: then this one has, too, and its end was not told.
 
-    A Recv may be posted on another stream, and be overtaken all the time.
+    This holds only for collectives: a Recv may be posted on another stream and be overtaken all the
+    time.
     """
     return operation.peer < 0 and operation.index < comm.last_sequence
 
@@ -144,7 +148,7 @@ class Meeting:
         return Place(self.id, operation.func, before + like.index(operation) + 1, pair)
 
     def expected_seats(self, place: Place) -> list[Seat]:
-        """Return the seats of the ranks that have to come, by rank; of those with a box."""
+        """Return the seats of the ranks that must come, ordered by rank; only ranks with a box."""
         ranks = sorted(self.seats)
         if self.nranks and place.pair:
             ranks = list(dict.fromkeys(rank for rank in place.pair if rank in self.seats))
@@ -153,16 +157,16 @@ class Meeting:
         return [self.seats[rank] for rank in ranks]
 
     def expected_count(self, place: Place) -> int:
-        """Return how many ranks have to come, with or without a box."""
+        """Return how many ranks must come, with or without a box."""
         if not self.nranks:
             return len(self.seats)
         return len(set(place.pair)) if place.pair else self.nranks
 
     def missing(self, place: Place) -> tuple[Run, ...]:
-        """Return the ranks that have to come and have no box, as runs.
+        """Return the ranks that must come and have no box, as runs.
 
-        How many ranks there are is what a box claims: this looks at the seats alone, and there is
-        at most one run more than seats.
+        The number of ranks is a claim of a box. Therefore this only loops over the seats, and there
+        is at most one run more than there are seats.
         """
         if not self.nranks:
             return ()
@@ -181,7 +185,7 @@ class Meeting:
         return like[at] if 0 <= at < len(like) else None
 
     def arrival(self, seat: Seat, place: Place) -> Arrival:
-        """Return how far this seat's rank is."""
+        """Return how far this seat's rank has come."""
         operation = self.operation_at(seat, place)
         if operation is not None:
             return Arrival.STARTED if operation.started else Arrival.QUEUED
@@ -193,7 +197,7 @@ class Meeting:
         else:
             called = seat.finished.get((func, peer), 0) + len(_like(seat, func, peer))
         if place.ordinal <= called:
-            # What is in flight and was not kept is queued behind what was.
+            # Operations in flight that were not kept are queued behind those that were.
             first = min((one.index for one in seat.operations), default=called + 1)
             behind = func < 0 and seat.was_cut and place.ordinal > first
             return Arrival.QUEUED if behind else Arrival.STARTED
@@ -203,7 +207,7 @@ class Meeting:
         return Arrival.ABSENT if exact else Arrival.UNKNOWN
 
     def _own_end(self, seat: Seat, place: Place) -> tuple[int, int]:
-        """Return the function that this rank calls at a place, and with which peer."""
+        """Return the function that this rank calls at a place, and its peer."""
         if place.pair is None:
             return place.func, -1
         waiter, peer = place.pair

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations that never ended: what became of each, and who is at the root of all.
+"""Find operations that never ended: what happened to each, and which process is the root of all.
 
-From boxes read at the end. An operation is suspect by its age alone (age.py), so a job
-that is killed in the middle of a healthy one has no hang. A Send or Recv may be posted long before
-it is due: it counts only when nothing went on in the whole job, and is followed all the same.
+The boxes are read at the end. An operation is suspect only by its age (age.py), so a healthy job
+that is killed in the middle has no hang. A Send or Recv may be posted long before it is due.
+Therefore it is suspect only if nothing progressed in the whole job; waits in it are followed
+anyway.
 """
 
 from collections import Counter
@@ -45,9 +46,10 @@ from nccl_inspector.model.process import (
 )
 
 CONFIRMED_S = 300.0
-_TOLD = (DEAD, DIVERGENT, BLOCKED, MISMATCHED, DEADLOCK)  # what says who it was
-ROUND_NS = 1.5e9  # of the writer thread, with some room
-# A younger operation is unheard of in so much longer a life, where none took a third as long.
+_TOLD = (DEAD, DIVERGENT, BLOCKED, MISMATCHED, DEADLOCK)  # verdicts that name who it was
+ROUND_NS = 1.5e9  # a round of the writer thread, with some margin
+# A younger operation counts as confirmed if the communicator has lived LIFE_TIMES as long, and none
+# of its operations took a third (1 / UNHEARD_TIMES) as long.
 LIFE_TIMES, UNHEARD_TIMES = 20, 3
 
 
@@ -85,11 +87,12 @@ class _Job:
 
 
 def _called_last(process: Process, hung_id: int) -> tuple[Comm, int, int, int] | None:
-    """Return a process's last call: communicator, index, function, and when at the latest (ns).
+    """Return a process's last call: communicator, index, function, latest possible time (ns).
 
-    What is in flight was called when it was enqueued; what is over, before its end was noted. Ends
-    are noted in rounds: of several in the last round that of the communicator that hangs is told,
-    else that of the largest, for in a program smaller ones come before larger ones.
+    An operation in flight was called when it was enqueued; one that ended, before its end was
+    noted. Ends are noted in rounds. If several operations ended in the last round, that of the
+    communicator that hangs is returned, else that of the largest communicator, because programs
+    usually use smaller communicators before larger ones.
     """
     found = []
     for comm in process.comms:
@@ -118,7 +121,7 @@ def _called_last(process: Process, hung_id: int) -> tuple[Comm, int, int, int] |
 
 
 def _is_in(process: Process, _hung_id: int) -> tuple[Comm, int, int, int] | None:
-    """Return the operation that a process has been in for longest, as `_called_last` does."""
+    """Return the operation that a process has been in for longest, in the form of _called_last."""
     begun = [one for one in process.operations if one.started] or process.operations
     if not begun:
         return None
@@ -129,7 +132,7 @@ def _is_in(process: Process, _hung_id: int) -> tuple[Comm, int, int, int] | None
 
 
 def _last_calls(roots: Sequence[int], job: _Job, hung_id: int, verdict: str) -> Iterator[LastCall]:
-    """Return what the roots did last; in a wrong order or kind, what they are in."""
+    """Yield what the roots did last; for a wrong order or kind, the operation they are in."""
     look = _is_in if verdict in (MISMATCHED, DEADLOCK) else _called_last
     for who in roots:
         found = look(job.processes[who], hung_id)
@@ -142,8 +145,8 @@ def _last_calls(roots: Sequence[int], job: _Job, hung_id: int, verdict: str) -> 
 def _is_unheard_of(wait: Wait) -> bool:
     """Tell whether nothing in a long life of the communicator took nearly as long.
 
-    A job that is ended at some moment is seldom in its first long pause then: by chance in one of
-    so many cases as the pause is shorter than the life.
+    A job that is ended at some moment is seldom in its first long pause at that time. The chance is
+    the length of the pause divided by the life before it.
     """
     seats = [seat for seat, _ in wait.seats]
     life_ns = max(seat.process.facts.beat_ns - seat.comm.created_ns for seat in seats)
@@ -159,8 +162,8 @@ def _is_confirmed(verdict: str, wait: Wait, ending: Ending) -> bool:
     """Tell whether an operation would never have ended.
 
     A job that is ended from outside may have been in a long checkpoint, for which the others
-    waited. What cannot end at all, what is very old or unheard of, and what the application itself
-    gave up, hung.
+    waited. An operation hung if it cannot end at all, if it is very old or unusually old, or if the
+    application itself gave up.
     """
     if verdict in (DEAD, MISMATCHED, DEADLOCK) or wait.age_ns > CONFIRMED_S * 1e9:
         return True
@@ -204,7 +207,7 @@ def _last_progress_ns(processes: Iterable[Process]) -> int:
 
 
 def _anchors(meeting: Meeting, still: bool, least_s: float) -> bool:
-    """Tell whether a communicator has an operation that is suspect."""
+    """Tell whether a communicator has a suspect operation."""
 
     def counts(seat: Seat, operation: Operation) -> bool:
         return operation.peer < 0 or (still and seat.process.facts.state in (KILLED, RUNNING))
@@ -217,7 +220,7 @@ def _anchors(meeting: Meeting, still: bool, least_s: float) -> bool:
 
 
 def _worst(waits: Sequence[Wait], graph: WaitGraph) -> Wait:
-    """Return what stands for its communicator: of collectives the first, else the oldest."""
+    """Return the wait that stands for all: a collective first, then one with a root, the oldest."""
 
     def order(wait: Wait) -> tuple[bool, bool, int]:
         reached = bool(graph.roots(wait.place))
@@ -236,12 +239,12 @@ def _queued_only(meeting: Meeting, least_s: float) -> Wait | None:
     place = meeting.place_of(seat, first)
     found = ((s, meeting.operation_at(s, place)) for s in meeting.seats.values())
     seats = tuple((s, one) for s, one in found if one)
-    # None: what a box said of the operation does not go together.
+    # None: the box contradicts itself about the operation.
     return Wait(meeting, place, seats) if seats else None
 
 
 def may_hang(processes: Iterable[Process], least_s: float = SUSPECT_S) -> bool:
-    """Tell whether there is anything to look at: most jobs have no old operation at all."""
+    """Tell whether any operation is suspect; most jobs have none."""
     return any(
         is_suspect(op, op.age_ns / 1e9, one, least_s) for one in processes for op in one.operations
     )
@@ -253,10 +256,10 @@ def find_hangs(
     ending: Ending,
     silences_ns: Sequence[float],
 ) -> tuple[Hang, ...]:
-    """Return what never ended, one for each communicator, those of the roots first.
+    """Return the operations that never ended, one per communicator; those of roots come first.
 
-    `processes` are in common time, `silences_ns` is how long each gave no sign of life before the
-    last one did (analysis/clocks.py), `names` are theirs.
+    `processes` are in common time, and `names` are their names. `silences_ns`: for how long each
+    gave no sign of life before the last sign of any (analysis/clocks.py).
     """
     return _find_all(_Job(processes, names, ending), silences_ns, SUSPECT_S)
 
@@ -267,10 +270,10 @@ def find_stopped(
     ending: Ending,
     silences_ns: Sequence[float],
 ) -> tuple[Hang, ...]:
-    """Return, of a job that failed by itself, what others waited in for who stopped first.
+    """Return the operations in which ranks waited for the rank that stopped before a failure.
 
-    These operations are too young to hang. They count where they say who it was. The arguments are
-    those of `find_hangs`.
+    These operations are too young to be hangs. They count only if the job failed by itself, and if
+    they name who it was. The arguments are those of `find_hangs`.
     """
     if not ending.was_given_up:
         return ()
@@ -279,7 +282,7 @@ def find_stopped(
 
 
 def _find_all(job: _Job, silences_ns: Sequence[float], least_s: float) -> tuple[Hang, ...]:
-    """Return a hang for each communicator with an operation that is older than `least_s`."""
+    """Return a hang for each communicator that has a suspect operation older than `least_s`."""
     processes = job.processes
     if not may_hang(processes, least_s):
         return ()
@@ -304,9 +307,9 @@ def _find_all(job: _Job, silences_ns: Sequence[float], least_s: float) -> tuple[
 
 
 def _order(hang: Hang) -> tuple[bool, bool, float, str]:
-    """Sort what names a root itself and has somebody in it first, then by since when.
+    """Return a key for sorting: hangs with a root of their own and a process in them, then by time.
 
-    What was called and is entered by nobody only stands in the queue behind what is stuck.
+    An operation that was called and that no process has entered only waits behind what is stuck.
     """
     direct = {*hang.never_issued, *hang.not_started, *hang.dead, *hang.mismatched}
     is_root = bool(direct & set(hang.roots)) or hang.verdict in (NETWORK, TRANSPORT, NOT_MEASURED)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hangs as findings: who did what last, who waits where since when, and what to run next."""
+"""Hangs as findings: who did what last, who waits where and since when, and what to run next."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -31,8 +31,8 @@ from nccl_inspector.model.card import (
 from nccl_inspector.model.wording import clock, cut_list, elapsed, said_entity
 
 _NAMES_SHOWN = 4
-_VICTIMS_SHOWN = 1024  # in a finding: the table of hangs has all
-_CODE_AT_FAULT = (MISMATCHED, DEADLOCK)  # nothing on a node would tell more
+_VICTIMS_SHOWN = 1024  # in a finding; the table of hangs has all
+_CODE_AT_FAULT = (MISMATCHED, DEADLOCK)  # a look at a node would not help
 # For each word of HANG_VERDICTS.
 _RULES = {
     DIVERGENT: rules.HANG_DIVERGENT,
@@ -48,7 +48,7 @@ _RULES = {
 
 @dataclass(frozen=True, slots=True)
 class HungJob:
-    """What is known of a job in which something hangs; `names` of its communicators by id."""
+    """What is known about a job with a hang; `names` has its communicators' names by id."""
 
     places: Places
     ending: Ending
@@ -56,14 +56,14 @@ class HungJob:
     names: dict[str, str]
 
     def comm(self, comm_id: str) -> str:
-        """Return how a communicator is called in the report."""
+        """Return the name of a communicator in the report."""
         return self.names.get(comm_id) or comm_id
 
 
 def _who(hang: Hang) -> tuple[str, ...]:
-    """Return whom a finding is about: the roots, else those who are known not to have come.
+    """Return the processes that a finding is about: the roots, else those known not to have come.
 
-    Nobody, where all have come, or where what holds them up is not known.
+    The answer is empty if all have come, or if what holds them up is not known.
     """
     if hang.roots or hang.verdict in (TRANSPORT, NETWORK, BLOCKED):
         return hang.roots
@@ -83,14 +83,14 @@ def _call(last: LastCall, job: HungJob) -> str:
 
 
 def _briefly(hang: Hang, last: LastCall | None, job: HungJob) -> str:
-    """Return the operation, shorter where one of its kind has just been named."""
+    """Return the operation, in a shorter form if one of its kind has just been named."""
     if last is None or last.communicator != hang.communicator:
         return _operation(hang, job)
     return str(hang.op_index) if last.func == hang.func else f"{hang.func} {hang.op_index}"
 
 
 def _waiters(hang: Hang) -> int:
-    """Return how many wait in the operation besides those whom the finding is about."""
+    """Return how many processes wait in the operation, without those the finding is about."""
     return len(set(hang.waiting) - set(_who(hang)))
 
 
@@ -106,7 +106,7 @@ def _time(at_s: float | None) -> str:
 
 
 def _stopped(who: str, hang: Hang, job: HungJob) -> str:
-    """Return what became of ranks that did not come to an operation."""
+    """Return a text about ranks that did not come to an operation."""
     last = max(hang.last, key=lambda one: one.since_s or 0.0, default=None)
     if last is None or last.since_s is None:
         return f"{who} never called {_operation(hang, job)}; {_others_wait(hang, 'it')}"
@@ -115,7 +115,7 @@ def _stopped(who: str, hang: Hang, job: HungJob) -> str:
 
 
 def _in_orders(hang: Hang, job: HungJob) -> str:
-    """Return in what each of those is who took another order than the others."""
+    """Return a text about processes that used another order: in which operation each is."""
     where = {last.process: f"is in {_call(last, job)}" for last in hang.last}
     who = _who(hang)
     parts = [
@@ -134,7 +134,7 @@ def _in_orders(hang: Hang, job: HungJob) -> str:
 
 
 def _nobody_named(hang: Hang, job: HungJob) -> str:
-    """Return what stands still where no process is known to hold it up."""
+    """Return a text about an operation that no known process holds up."""
     count, operation = len(hang.waiting), _operation(hang, job)
     if not count:
         return f"nobody that was measured is in {operation}"
@@ -181,14 +181,14 @@ def _title(hang: Hang, job: HungJob) -> str:
 
 
 def _next(hang: Hang, job: HungJob) -> str:
-    """Return the command that tells more: a stack while the job runs, else what the node wrote."""
+    """Return the command that tells more: a stack while the job runs, else a log of the node."""
     root = next((one for name in _who(hang) if (one := job.places.rank(name)).node), None)
     if root is None:
         return f"sacct -j {job.job_id} --format=JobID,State,ExitCode,NodeList"
     if not job.ending.is_over and root.pid is not None and hang.verdict != DEAD:
         return show_stack(root.node, root.pid, job.job_id)
     if hang.verdict in _CODE_AT_FAULT:
-        # Nothing is left of the stacks: a second run says which rank calls what.
+        # The stacks are gone; a second run shows which rank calls what.
         return "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=COLL sbatch --export=ALL SCRIPT"
     times = [one.since_s for one in hang.last if one.process == root.name and one.since_s]
     at_s = max(times, default=hang.since_s)
@@ -215,7 +215,7 @@ def _finding(hang: Hang, behind: Sequence[Hang], job: HungJob) -> Finding:
     who, sure = _who(hang), "" if hang.confirmed else "perhaps hung: "
     confidence = MEDIUM if hang.confirmed else LOW
     if hang.verdict == DEAD:
-        confidence = HIGH  # it did not come, and gave no sign of life
+        confidence = HIGH  # two signs: it did not come, and gave no sign of life
     since_s, comm = hang.since_s, job.comm(hang.communicator)
     waiting = dict.fromkeys(name for one in (hang, *behind) for name in one.waiting)
     victims = [name for name in waiting if name not in who]
@@ -238,7 +238,7 @@ def _finding(hang: Hang, behind: Sequence[Hang], job: HungJob) -> Finding:
 
 
 def describe_stopped(stopped: Sequence[Hang], job: HungJob) -> Iterator[Finding]:
-    """Return the finding of who stopped first when a job failed: of the first operation."""
+    """Yield the finding about the process that stopped first when a job failed."""
     for one in describe_hangs(stopped[:1], job):
         yield replace(
             one,
@@ -251,10 +251,10 @@ def describe_stopped(stopped: Sequence[Hang], job: HungJob) -> Iterator[Finding]
 
 
 def describe_hangs(hangs: Sequence[Hang], job: HungJob) -> Iterator[Finding]:
-    """Return a finding for each root, of the first operation that it holds up.
+    """Yield a finding for each root, about the first operation that it holds up.
 
-    What stands still for a reason that no box tells stands behind the ranks that have none, else
-    behind the operation that nobody comes out of.
+    Hangs with an unknown cause are put behind the ranks that were not measured, if any, else behind
+    the operation that no process comes out of.
     """
     unnamed = {one.verdict for one in hangs if not one.roots}
     behind = next((one for one in (NOT_MEASURED, TRANSPORT, NETWORK) if one in unnamed), BLOCKED)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Findings about the measurement itself: who died, who is missing, and what was not counted."""
+"""Findings about the measurement itself: who died, what is missing, and what was not counted."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class Ends:
     """How the processes of a job ended.
 
     `silences_ns`: for how long each gave no sign of life while another still did
-    (analysis/clocks.py); `doubt_ns`: how well the clocks of nodes could be compared for that.
+    (analysis/clocks.py). `doubt_ns`: the error of the comparison of the nodes' clocks.
     """
 
     places: Places
@@ -47,7 +47,7 @@ class Ends:
 def _died_first(
     killed: Sequence[tuple[str, Process, float]], ending: Ending
 ) -> list[tuple[str, Process, float]]:
-    """Return who died before the others, the first one first."""
+    """Return the processes that died before the others, in order of death."""
     if not ending.orders_deaths:
         return []
     early = [row for row in killed if row[2] > ending.silence_s * 1e9]
@@ -88,7 +88,7 @@ def _first_death(
 
 
 def _killed(named: Sequence[tuple[str, Process]], ends: Ends) -> Iterator[Finding]:
-    """Return what there is to say of processes that did not end in order."""
+    """Yield the findings about processes that did not end in order."""
     killed = [
         (name, one, silent_ns)
         for (name, one), silent_ns in zip(named, ends.silences_ns, strict=True)
@@ -210,10 +210,10 @@ def find_unmeasured(
     ranks_expected: int | None,
     ends: Ends,
 ) -> tuple[Finding, ...]:
-    """Return what is to be known of the data before anything is believed.
+    """Return the findings that a reader should know before trusting the others.
 
-    `processes` are in common time (analysis/clocks.py), `names` are theirs; `ranks_expected`: None
-    where it is not known.
+    `processes` are in common time (analysis/clocks.py), `names` are their names. `ranks_expected`
+    None: not known.
     """
     named = list(zip(names, processes, strict=True))
     operations = sum(comm.enqueued for one in processes for comm in one.comms)

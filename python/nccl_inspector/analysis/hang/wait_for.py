@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who waits for whom, over all communicators: a graph, and where its paths end.
 
-A process that waits has an edge to the operation that it waits in, and that has one to each
-process that has not come. So a path ends at a process that waits for nobody, which is the root; at
-an operation to which all have come; or in a knot, of which everybody waits for another in it.
+A process has an edge to the operation that it waits in, and an operation has an edge to each
+process that has not come to it. So a path ends at a process that waits for nobody (the root), at an
+operation to which all have come, or in a knot, in which every node waits for another of the knot.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import TypeAlias, TypeVar
 
 Node = TypeVar("Node", bound=Hashable)
-# One node, or a knot of several.
+# A single node, or a knot of several nodes.
 End: TypeAlias = frozenset[Node]
 
 
 def successors(edges: Iterable[tuple[Node, Node]]) -> dict[Node, list[Node]]:
-    """Return the nodes to which each node has an edge; nodes that have none are there too."""
+    """Return the nodes to which each node has an edge; the list may be empty."""
     found: dict[Node, list[Node]] = {}
     for start, end in edges:
         found.setdefault(start, []).append(end)
@@ -24,7 +24,7 @@ def successors(edges: Iterable[tuple[Node, Node]]) -> dict[Node, list[Node]]:
 
 
 def _components(graph: Mapping[Node, list[Node]]) -> Iterator[frozenset[Node]]:
-    """Return the strongly connected components, each after all that it leads to (Tarjan)."""
+    """Yield the strongly connected components, each after those that it leads to (Tarjan)."""
     number: dict[Node, int] = {}
     lowest: dict[Node, int] = {}
     stack: list[Node] = []
@@ -32,7 +32,7 @@ def _components(graph: Mapping[Node, list[Node]]) -> Iterator[frozenset[Node]]:
     for root in graph:
         if root in number:
             continue
-        # A stack of our own: a chain of processes may be longer than Python's.
+        # No recursion: a chain of processes may be longer than Python's stack.
         work: list[tuple[Node, Iterator[Node]]] = [(root, iter(graph[root]))]
         number[root] = lowest[root] = len(number)
         stack.append(root)
@@ -65,7 +65,7 @@ def _pop_until(stack: list[Node], on_stack: set[Node], node: Node) -> Iterator[N
 
 
 def find_ends(graph: Mapping[Node, list[Node]]) -> dict[Node, frozenset[End[Node]]]:
-    """Return for each node where the paths from it end."""
+    """Return for each node the ends of all paths from it."""
     reached: dict[Node, frozenset[End[Node]]] = {}
     for component in _components(graph):
         onward = {end for node in component for end in graph[node] if end not in component}

@@ -15,15 +15,15 @@ from nccl_inspector.analysis.hang.waits import CREDIT, GPU, find_stuck_peer
 from nccl_inspector.model.card import NETWORK, TRANSPORT
 from nccl_inspector.model.process import FUNCS, Operation
 
-FOLLOWED = 0.5  # of the age that makes one suspect; what blocks the rest came before it
+FOLLOWED = 0.5  # share of the suspect age; the operation that blocks others began before them
 
-# Of the graph: a process by its place in the list, or an operation.
+# A node of the graph: a process, by its place in the list, or an operation.
 _Node: TypeAlias = int | Place
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Ranks that are in an operation; `since_ns` is Unix time, of the first of them."""
+    """Ranks that are in an operation."""
 
     meeting: Meeting
     place: Place
@@ -31,42 +31,42 @@ class Wait:
 
     @property
     def since_ns(self) -> int:
-        """Since when the first of them is."""
+        """The Unix time since which the first of them is in it."""
         return min(seat.process.facts.beat_ns - one.age_ns for seat, one in self.seats)
 
     def begun(self) -> list[int]:
-        """Return the processes whose kernel has begun: the others wait for something else."""
+        """Return the processes whose kernel has begun; the others wait for something else."""
         return [seat.who for seat, one in self.seats if one.started]
 
     @property
     def age_ns(self) -> int:
-        """For how long the first of them was when its box was written last."""
+        """How long the first of them was in it when its box was last written."""
         return max(one.age_ns for _, one in self.seats)
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Who has come to an operation, by the place in the list of processes."""
+    """Who has come to an operation; processes are given by their place in the list."""
 
     absent: tuple[int, ...]
     queued: tuple[int, ...]
     dead: tuple[int, ...]
     mismatched: tuple[int, ...]
-    missing: tuple[Run, ...]  # ranks of the communicator without a box
-    unknown: tuple[int, ...]  # silent for a time, so that their counts do not compare
+    missing: tuple[Run, ...]  # ranks of the communicator that have no box
+    unknown: tuple[int, ...]  # silent for a time, so their counts do not compare
 
     @property
     def not_measured(self) -> bool:
-        """Whether some may not have come, and all that are known have."""
+        """Whether some processes may not have come, and all known ones have."""
         late = self.absent or self.queued or self.dead or self.mismatched
         return bool(self.missing or self.unknown) and not late
 
 
 @dataclass(frozen=True, slots=True)
 class Signs:
-    """Signs of life: the latest of all, and how long each process gave none before that.
+    """Signs of life: the time of the last of all, and how long each process was silent before it.
 
-    See `silences_ns` in analysis/clocks.py. A shorter silence than `least_s` tells nothing.
+    See `silences_ns` in analysis/clocks.py. A silence shorter than `least_s` means nothing.
     """
 
     last_ns: int
@@ -74,12 +74,12 @@ class Signs:
     least_s: float = BEATS_APART_S
 
     def is_dead(self, who: int, since_ns: int) -> bool:
-        """Tell whether a process was gone for most of the time that others waited for it."""
+        """Tell whether a process was silent for most of the time that others waited for it."""
         return self.silences_ns[who] > max(self.least_s * 1e9, (self.last_ns - since_ns) / 2)
 
 
 def _find_mismatched(wait: Wait) -> tuple[int, ...]:
-    """Return who called something else at a place that only the index tells."""
+    """Return the processes that called another operation at this place than most; of a tie, all."""
     if wait.place.pair:
         return ()
     called: dict[tuple[int, int], list[int]] = defaultdict(list)
@@ -122,14 +122,14 @@ def _look(wait: Wait, signs: Signs) -> Picture:
 
 
 def _waited_in(seat: Seat, least_s: float) -> Iterator[Operation]:
-    """Return the operations in which a rank is: its first collective, and every Send and Recv."""
+    """Yield the operations that a rank is in: its first collective, and every Send and Recv."""
     begun = [one for one in seat.operations if one.started and one.age_ns >= least_s * 1e9]
     yield from (one for one in begun if one.peer >= 0)
     yield from [one for one in begun if one.peer < 0][:1]
 
 
 def find_waits(meeting: Meeting, least_s: float = FOLLOWED * SUSPECT_S) -> Iterator[Wait]:
-    """Return what ranks of a communicator have been in for so long (s) at least."""
+    """Yield the operations that ranks of a communicator have been in for `least_s` or longer."""
     places: dict[Place, list[tuple[Seat, Operation]]] = defaultdict(list)
     for seat in meeting.seats.values():
         for operation in _waited_in(seat, least_s):
@@ -144,7 +144,7 @@ class WaitGraph:
     def __init__(
         self, waits: Iterable[Wait], signs: Signs, meetings: Sequence[Meeting] = ()
     ) -> None:
-        """Look at all that ranks are in; the latest sign of life of all processes is now."""
+        """Build the graph from all waits; "now" is the last sign of life of any process."""
         self.waits = {wait.place: wait for wait in waits}
         self.pictures = {place: _look(wait, signs) for place, wait in self.waits.items()}
         self._called: dict[tuple[str, int], list[Meeting]] = defaultdict(list)
@@ -153,13 +153,13 @@ class WaitGraph:
         edges: list[tuple[_Node, _Node]] = []
         for place, wait in self.waits.items():
             picture = self.pictures[place]
-            # The dead wait for nobody, whatever they were in.
+            # A dead process waits for nobody, whatever it was in.
             edges += [(who, place) for who in wait.begun() if who not in picture.dead]
             if not picture.mismatched:
                 late = (*picture.dead, *picture.absent, *picture.queued)
                 edges += [(place, who) for who in late]
         self.ends = find_ends(successors(edges))
-        self._blamed: dict[End[_Node], set[int]] = {}  # many paths have one end
+        self._blamed: dict[End[_Node], set[int]] = {}  # cached: many paths have the same end
 
     def roots(self, place: Place) -> tuple[int, ...]:
         """Return the processes at which the paths from an operation end."""
@@ -169,7 +169,7 @@ class WaitGraph:
         return tuple(sorted(found))
 
     def blamed(self, end: End[_Node]) -> set[int]:
-        """Return the processes behind one end."""
+        """Return the processes that are behind one end."""
         if end not in self._blamed:
             self._blamed[end] = self._find_blamed(end)
         return self._blamed[end]
@@ -185,7 +185,7 @@ class WaitGraph:
         return set(self.pictures[node].mismatched) or set(self.stuck(self.waits[node])[1])
 
     def stuck(self, wait: Wait) -> tuple[str, tuple[int, ...]]:
-        """Return why an operation to which all have come does not end, and between whom."""
+        """Return why an operation to which all have come does not end, and who is involved."""
         seats = wait.meeting.seats
         found = find_stuck_peer((seat for seat, _ in wait.seats), wait.age_ns)
         if found is not None and found.peer in seats:
@@ -196,15 +196,16 @@ class WaitGraph:
         return TRANSPORT, tuple(seats[rank].who for rank in pair if rank in seats)
 
     def _of_knot(self, end: End[_Node]) -> set[int]:
-        """Return who stopped calling, else who is in another order than most, else everybody."""
+        """Return who stopped calling, else who used another order than most, else everybody."""
         processes = {node for node in end if isinstance(node, int)}
         return self.stopped_in(end) or self._out_of_order(end) or self._minority(end) or processes
 
     def _out_of_order(self, end: End[_Node]) -> set[int]:
-        """Return who took two operations of a knot in another order than most did.
+        """Return the processes that took two operations of a knot in another order than most did.
 
-        Of each two operations some are in the one and have not begun the other, and some the other
-        way round. So did replicas that came through, which are not in the knot.
+        For two such operations, some processes are in the first and have not begun the second, and
+        for others it is the other way round. Replicas that came through, outside the knot, are
+        counted, too.
         """
         places = [node for node in end if isinstance(node, Place) and node in self.waits]
         inside = {place: set(self.waits[place].begun()) for place in places}
@@ -212,7 +213,7 @@ class WaitGraph:
         for place, begun in inside.items():
             for who in begun:
                 held[who].append(place)
-        first: dict[tuple[Place, Place], set[int]] = defaultdict(set)  # came to the former first
+        first: dict[tuple[Place, Place], set[int]] = defaultdict(set)  # came to the first one first
         for other in places:
             picture = self.pictures[other]
             for who in {*picture.absent, *picture.queued} - inside[other]:
@@ -228,9 +229,9 @@ class WaitGraph:
         return found
 
     def _through(self, done: Place, stuck: Place) -> int:
-        """Return how many are in `stuck` and have what is like `done` behind them.
+        """Return how many processes are in `stuck` and have the counterpart of `done` behind them.
 
-        That is a communicator called the same, and of the same size, of which they are.
+        The counterpart is the operation of a communicator with the same name and size.
         """
         like = self.waits[done].meeting
         if like.mixed or not like.name:
@@ -244,10 +245,10 @@ class WaitGraph:
         )
 
     def _minority(self, end: End[_Node]) -> set[int]:
-        """Return who is not where most of its communicator are, of the knot's processes.
+        """Return the processes of the knot that are not where most ranks of their communicator are.
 
-        Where most ranks of a communicator are in one operation and the rest are in others, the
-        rest took another order.
+        If most ranks of a communicator are in one operation and the rest are in others, the rest
+        used another order.
         """
         lacking: set[int] = set()
         inside: set[int] = set()
@@ -262,10 +263,10 @@ class WaitGraph:
         return {node for node in end if isinstance(node, int)} & lacking - inside
 
     def stopped_in(self, end: End[_Node]) -> set[int]:
-        """Return who did not call what others of a knot are in, and is in Recvs alone itself.
+        """Return who did not call what others of a knot are in, and is itself only in Recvs.
 
-        A Recv may be posted ahead of time, so a process that is in Recvs alone may still have
-        stopped calling: then a collective or Send lacks it, and not all of the knot.
+        A Recv may be posted ahead of time, so a process that is only in Recvs may still have
+        stopped calling. Then a collective or Send lacks that process, but not the whole knot.
         """
         processes = {node for node in end if isinstance(node, int)}
         held = {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""At which peer a rank's network proxy stands still: from network detail, where it was on."""
+"""At which peer a rank's network proxy stands still; only with network detail."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -8,23 +8,25 @@ from statistics import median
 from nccl_inspector.analysis.hang.arrival import Seat
 from nccl_inspector.model.network import Net
 
-# What one peer was waited for, beyond what is usual in the communicator, of the operation's age.
+# Least share of the operation's age for which one peer was waited for, beyond the usual wait in the
+# communicator.
 _STUCK_SHARE = 0.5
 WIRE, CREDIT, GPU = "wire", "credit", "gpu"
 
 
 @dataclass(frozen=True, slots=True)
 class StuckPeer:
-    """The proxy of `rank` stands at `peer`, both ranks of the communicator.
+    """The proxy of `rank` stands still at `peer`; both are ranks of the communicator.
 
-    `state`: WIRE (sending, or for data), CREDIT (the receiver gives none), GPU (the rank's own).
+    `state`: WIRE (sending, or waiting for data), CREDIT (the receiver gives none), GPU (the rank's
+    own).
     """
 
     rank: int
     peer: int
     state: str
     is_send: bool
-    waited_ns: float  # more than is usual
+    waited_ns: float  # beyond the usual wait
 
 
 def _states(net: Net) -> dict[str, int]:
@@ -42,10 +44,10 @@ def _find(rows: Sequence[tuple[int, Net]], age_ns: float) -> Iterator[StuckPeer]
 
 
 def find_stuck_peer(seats: Iterable[Seat], age_ns: float) -> StuckPeer | None:
-    """Return where the proxies of waiting ranks stand; None: no detail tells it.
+    """Return where the proxies of waiting ranks stand still; None: no network detail tells it.
 
-    A receiver waits for data whoever is late, and a sender for its GPU's data as well: so a
-    sender's word about wire and credit goes before all others.
+    A receiver waits for data whoever is late, and a sender may also wait for its GPU's data. So
+    what a sender tells about wire and credit goes before everything else.
     """
     rows = [
         (seat.comm.rank, net)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the counters of links and GPUs say of a job."""
+"""What the counters of links and GPUs say about a job."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counters of links and GPUs in words; nothing is judged here."""
+"""Counters of links and GPUs as text; nothing is judged here."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,9 +18,9 @@ _FLAGS = {
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Something that changed about a device, or is bad by itself.
+    """Something about a device that changed, or that is bad by itself.
 
-    `delta` with its unit: by how much, or how often.
+    `delta` with its unit: by how much it changed, or how often.
     """
 
     name: str
@@ -30,12 +30,12 @@ class State:
 
 
 def clock(time_s: int) -> str:
-    """Return a time of day with its date, UTC."""
+    """Return date and time, UTC."""
     return f"{datetime.fromtimestamp(time_s, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _from_to(from_s: int, to_s: int) -> str:
-    """Return a time span, the date once where it is one."""
+    """Return a time span; the second date only if it differs."""
     first, last = clock(from_s), clock(to_s)
     date, _, time_of_day = last.partition(" ")
     if first.startswith(date):
@@ -44,10 +44,10 @@ def _from_to(from_s: int, to_s: int) -> str:
 
 
 def share_of_time(counter: Counter, total: int, elapsed_s: int) -> float | None:
-    """Return what share of the time a counter of time stands for; None: how long is not known.
+    """Return the share of the time that a counter of time stands for; None: the time is not known.
 
-    It is at most 1: the counter is read a little after the clock, so that it may have counted a
-    little longer than the time that has passed between the readings of the clock.
+    It is at most 1: the counter is read a little after the clock, so it may have counted a little
+    longer than the time between the readings of the clock.
     """
     return min(1.0, counter.said(total) / 1e9 / elapsed_s) if elapsed_s else None
 
@@ -62,7 +62,7 @@ def _amount(counter: Counter, count: Count, elapsed_s: int) -> str:
 
 
 def count_words(counter: Counter, count: Count, elapsed_s: int) -> str:
-    """Return a counter's rise and when it was; `elapsed_s`: how long it was looked at."""
+    """Return a counter's rise and when it was, as text; `elapsed_s`: how long it was sampled."""
     words = _amount(counter, count, elapsed_s)
     if count.risen:
         words += f" ({_from_to(count.risen[0].from_s, count.risen[-1].to_s)})"
@@ -71,7 +71,7 @@ def count_words(counter: Counter, count: Count, elapsed_s: int) -> str:
 
 
 def states_of(device: DeviceCounters) -> Iterator[State]:
-    """Return what changed about a device or is bad by itself."""
+    """Yield what changed about a device, or is bad by itself."""
     for name, changes in device.facts.items():
         if len(changes) > 1:
             last = changes[-1]
@@ -90,21 +90,21 @@ def states_of(device: DeviceCounters) -> Iterator[State]:
             yield State(name, name.replace("_", " "), level.high, "flag")
     for name in ("pcie_width", "pcie_generation"):
         now, most = device.levels.get(name), device.levels.get(f"{name}_max")
-        # The highest that was seen: an idle GPU lowers its link.
+        # The highest value seen, because an idle GPU lowers its link.
         if now and most and now.high < most.low:
             unit = "lanes" if name == "pcie_width" else "generations"
             yield State(name, f"{name} {now.high} of {most.low}", now.high - most.low, unit)
 
 
 def xid_words(number: int, times: Sequence[int]) -> str:
-    """Return an XID and when it was seen, Unix seconds."""
+    """Return an XID and when it was seen, as text; `times` are Unix seconds."""
     if len(times) == 1:
         return f"XID {number} at {clock(times[0])}"
     return f"XID {number}, {len(times)} times ({_from_to(min(times), max(times))})"
 
 
 def elapsed_of(spans: Iterable[Span], kind: str) -> int:
-    """Return how long (s) devices of a kind were looked at; 0: not known."""
+    """Return for how many seconds devices of a kind were sampled; 0: not known."""
     source = {"port": "infiniband", "node": "pressure"}.get(kind, "gpu")
     return next((span.elapsed_s for span in spans if span.source == source), 0)
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the counters of links and GPUs mean for a job: findings, and the counters themselves.
 
-Ports and pressure are the node's, so what rose did so during the job, not by it. A port or GPU is
-compared with its like in the job: what all have is noise, what one has is not.
+Ports and pressure belong to the node, so they count during the job, not only because of it. A port
+or GPU is compared with the others of its kind in the job: what all have is noise, what only one has
+is not.
 """
 
 from collections import defaultdict
@@ -42,7 +43,8 @@ from nccl_inspector.model.card import (
 )
 from nccl_inspector.summary.codec import NodeSummary
 
-Z_MIN, TIMES_MIN = 5.0, 3.0  # what stands out: so far from the others in their spread, and so high
+# A device stands out if it is this many spreads above the others, and this many times their median.
+Z_MIN, TIMES_MIN = 5.0, 3.0
 _GB = 1e9
 # By kind of device (counters/counters.tsv); pressure of a node has no finding.
 _RULES = {
@@ -50,12 +52,12 @@ _RULES = {
     "gpu": rules.HARDWARE_GPU,
     "nvlink": rules.HARDWARE_NVLINK,
 }
-_SLOWER = frozenset({"rate", "firmware", "link_layer", "interface"})  # facts whose change is no end
+_SLOWER = frozenset({"rate", "firmware", "link_layer", "interface"})  # changes that are warnings
 
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """The worst first."""
+    """Findings and counters, the worst first."""
 
     findings: tuple[Finding, ...]
     counters: tuple[Counter, ...]
@@ -63,7 +65,7 @@ class Hardware:
 
 @dataclass(frozen=True, slots=True)
 class _Rise:
-    """A counter of one device; `weighed`: its rise by GB moved (ports) or by second."""
+    """A counter of one device; `weighed` is its rise per GB moved (ports) or per second."""
 
     node: str
     device: DeviceCounters
@@ -94,7 +96,7 @@ def _rises(node: str, counters: NodeCounters) -> Iterator[_Rise]:
 
 
 def _stands_out(value: float, others: Sequence[float]) -> bool:
-    """Tell whether a device has much more than its like."""
+    """Tell whether a value is much higher than those of the other devices."""
     if not others:
         return False
     middle = median(others)
@@ -113,10 +115,9 @@ def _severity(rise: _Rise, rule: Rule, others: Sequence[float]) -> Severity:
 
 
 def _is_share(rise: _Rise, share: float) -> bool:
-    """Tell whether a rise is above a share: of the time, or of what the port moved meanwhile.
+    """Tell whether a rise is above a share of the time, or of the packets that the port moved.
 
-    What the port moved is not known where no such counter was read: then the share is not either,
-    and says nothing.
+    If the packets were not counted, the share is not known and the answer is False.
     """
     counter = load_counters()[rise.device.kind, rise.name]
     if counter.said_unit == "ns":
@@ -139,7 +140,7 @@ def _worst(severities: Iterable[Severity]) -> Severity:
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """A rise with how bad it is, and what the others of its like have."""
+    """A rise with its severity, and the median of the other devices."""
 
     rise: _Rise
     severity: Severity
@@ -147,7 +148,7 @@ class _Told:
     others_median: float
 
     def counter(self) -> Counter:
-        """Return it for the card."""
+        """Return the counter for the card."""
         rise = self.rise
         known = load_counters()[rise.device.kind, rise.name]
         delta = known.said(rise.count.total)
@@ -158,7 +159,7 @@ class _Told:
         )  # fmt: skip
 
     def evidence(self) -> Evidence:
-        """Return it as evidence, beside its like."""
+        """Return the counter as evidence, with the others' median as reference."""
         one = self.counter()
         return Evidence(
             "counters", one.name, one.delta, one.unit, self.others_median if self.others else None,
@@ -167,14 +168,14 @@ class _Told:
 
 
 def _judge(rises: Sequence[_Rise]) -> Iterator[_Told]:
-    """Return what rose, with how bad it is; the like of a counter are all devices that have it."""
+    """Yield the counters that rose, with their severity compared with the other devices."""
     like: dict[tuple[str, str], list[_Rise]] = defaultdict(list)
     for rise in rises:
         like[rise.device.kind, rise.name].append(rise)
     for (kind, name), group in like.items():
         known = load_counters()[kind, name]
         for rise in group:
-            # A reset alone is no event; one that counts no further may hide some.
+            # A reset alone is no event; a counter that is stuck may hide some.
             if not rise.count.total and STUCK not in rise.count.flags:
                 continue
             others = [one for one in group if one is not rise]
@@ -185,7 +186,7 @@ def _judge(rises: Sequence[_Rise]) -> Iterator[_Told]:
 
 
 def _beside(told: _Told) -> str:
-    """Return a counter in words, and what the others have."""
+    """Return a counter and the others' median, as text."""
     words = told.counter().words
     if not told.others:
         return words
@@ -194,7 +195,7 @@ def _beside(told: _Told) -> str:
 
 
 def _finding(node: str, device: DeviceCounters, told: Sequence[_Told]) -> Finding | None:
-    """Return what is to be said of one device; None: nothing but information."""
+    """Return the finding about one device; None if there is only information."""
     bad = [one for one in told if one.severity != INFO]
     found = [(_severity_of(device, state), state) for state in states_of(device)]
     severity = _worst([*(one.severity for one in bad), *(bad_by for bad_by, _ in found)])
@@ -220,7 +221,7 @@ def _finding(node: str, device: DeviceCounters, told: Sequence[_Told]) -> Findin
 
 
 def _next(node: str, device: DeviceCounters) -> str:
-    """Return the command that shows a device as it is now."""
+    """Return the command that shows the device's present state."""
     if device.kind == "port":
         return show_port(node, device.name)
     if device.kind == "nvlink":
@@ -268,7 +269,7 @@ def _severity_of(device: DeviceCounters, state: State) -> Severity:
 
 
 def _rows(node: str, counters: NodeCounters, told: Iterable[_Told]) -> Iterator[Counter]:
-    """Return all that is to be told of a node's links and GPUs, bad or not."""
+    """Yield the card's counters of a node's links and GPUs, bad or not."""
     for one in told:
         known = load_counters()[one.rise.device.kind, one.rise.name]
         if known.told or one.severity != INFO:
@@ -293,7 +294,7 @@ def _kept(counters: Mapping[str, NodeCounters]) -> Iterator[tuple[str, DeviceCou
 
 
 def find_hardware(summaries: Sequence[NodeSummary]) -> Hardware:
-    """Return what links and GPUs of a job's nodes say."""
+    """Return the findings and counters of the links and GPUs of a job's nodes."""
     counters = {one.head.node: one.counters for one in summaries if one.counters is not None}
     rises = [rise for node, one in counters.items() for rise in _rises(node, one)]
     by_device: dict[tuple[str, str, str], list[_Told]] = defaultdict(list)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Of which nodes the counters of links and GPUs were sampled, and where or when they were not."""
+"""On which nodes the counters of links and GPUs were sampled, and where or when they were not."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from nccl_inspector.counters.model import NodeCounters
 from nccl_inspector.summary.codec import Head, NodeSummary
 
-# Samples are a minute apart: so much later than the job, or earlier, is worth a word.
+# Samples are a minute apart; a gap this long at either end of the job is reported.
 EDGE_S = 90
 
 
@@ -17,12 +17,12 @@ class Links:
     """All nodes of a report together."""
 
     sampled: int  # nodes
-    absent: dict[str, tuple[str, ...]]  # nodes by why they have none, or none of a source
+    absent: dict[str, tuple[str, ...]]  # nodes by why they have no counters, or none of a source
     problems: tuple[str, ...]
 
 
 def _edges(head: Head, counters: NodeCounters) -> Iterator[str]:
-    """Return what part of the job was not sampled."""
+    """Yield texts about parts of the job that were not sampled."""
     spans = [span for span in counters.spans if not span.absent]
     if not spans:
         return
@@ -35,7 +35,7 @@ def _edges(head: Head, counters: NodeCounters) -> Iterator[str]:
 
 
 def find_links(summaries: Sequence[NodeSummary]) -> Links | None:
-    """Return what was sampled; None: no summary has counters or says why it has not."""
+    """Return what was sampled; None: no summary has counters, or a reason for their absence."""
     absent: dict[str, list[str]] = defaultdict(list)
     problems: list[str] = []
     sampled = 0

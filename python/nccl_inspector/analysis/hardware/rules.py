@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rise of each counter, and each XID, means: how bad from how much on, and what to do."""
+"""What a rise of each counter, and each XID, means: when it is bad, and what to do."""
 
 from dataclasses import dataclass
 
@@ -19,12 +19,13 @@ NOTHING = ""
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`severity` holds above so many events an hour, and above that share; else it is information.
+    """`severity` applies above `per_hour` events an hour and `share`; below it is information.
 
-    `share` is of the time for times, of what the port moved for all else. `alone`: only where the
-    device stands out from its like, since all have some. A counter without any of these says by a
-    single event that hardware failed. What a healthy fabric counts every day has a rate: a few
-    retransmissions, a timeout now and then, and the marks by which congestion control works.
+    `share` is of the time for counters of time, and of the packets that the port moved for all
+    others. `alone`: only if the device stands out from its like, because all devices have some. A
+    counter without these limits says by a single event that hardware failed. Counters that also
+    rise on a healthy fabric have a limit: a few retransmissions, a timeout now and then, and the
+    marks of congestion control.
     """
 
     severity: Severity
@@ -49,20 +50,20 @@ _PORT = {
     "out_of_sequence": Rule(WARNING, CONGESTION, per_hour=60, share=1e-6, alone=True),
     "packet_seq_err": Rule(WARNING, CONGESTION, per_hour=60, share=1e-6),
     "implied_nak_seq_err": Rule(WARNING, CONGESTION, per_hour=60, share=1e-6),
-    # Each is a stall of some milliseconds up to seconds.
+    # Each one is a stall of milliseconds to seconds.
     "local_ack_timeout_err": Rule(WARNING, CABLE, per_hour=10),
     "rnr_nak_retry_err": Rule(WARNING, HOST, per_hour=60, share=1e-6),
     "out_of_buffer": Rule(WARNING, HOST, per_hour=60, share=1e-6),
     "req_transport_retries_exceeded": Rule(CRITICAL, CABLE),
     "req_rnr_retries_exceeded": Rule(CRITICAL, HOST),
-    # A process that is killed leaves some of these three.
+    # A killed process causes some of these three.
     "req_remote_access_errors": Rule(WARNING, APPLICATION, per_hour=100),
     "resp_remote_access_errors": Rule(WARNING, APPLICATION, per_hour=100),
     "req_cqe_error": Rule(WARNING, CABLE, per_hour=100),
     "roce_adp_retrans": Rule(WARNING, CONGESTION, per_hour=60, share=1e-6),
     "roce_adp_retrans_to": Rule(WARNING, CONGESTION, per_hour=10),
-    # The marks are how a lossless fabric slows its senders down: only a port of its own kind of
-    # trouble has far more of them than its like.
+    # A lossless fabric slows its senders by these marks; only a port with trouble of its own has
+    # far more of them than other ports.
     "np_ecn_marked_roce_packets": Rule(WARNING, CONGESTION, share=0.05, alone=True),
     "rp_cnp_ignored": Rule(WARNING, CONGESTION, per_hour=100),
     "rx_icrc_encapsulated": Rule(WARNING, CABLE, per_hour=10),
@@ -104,13 +105,13 @@ RULES = {
     for kind, rules in (("port", _PORT), ("gpu", _GPU), ("nvlink", _NVLINK))
     for name, rule in rules.items()
 }
-# What holds the clocks of a GPU, so that it computes later than the others.
+# Reasons that hold down the clocks of a GPU, so that it computes later than others.
 THROTTLES = ("thermal", "sw_thermal", "hw_thermal", "power_brake")
 
 
 @dataclass(frozen=True, slots=True)
 class XidRule:
-    """What an XID is in words, how bad, and what to do."""
+    """What an XID means, how bad it is, and what to do."""
 
     severity: Severity
     words: str

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a late process was late by its GPU or by its host, as far as the counters say.
+"""Whether a late process was late by its GPU or by its host, as far as the counters tell.
 
-They do not prove it: a GPU whose clocks were held, and a node whose CPUs were short, compute later.
+They prove nothing: they only show GPUs whose clocks were held down, and nodes that were short of
+CPUs, which compute more slowly.
 """
 
 from collections.abc import Sequence
@@ -18,8 +19,8 @@ from nccl_inspector.summary.codec import NodeSummary
 
 THROTTLED_MIN = 0.01  # of the time
 POWER_CAPPED_MIN = 0.05
-CPU_SHORT_MIN = 0.10  # of the time, in which some task waited for a CPU
-TIMES_MIN = 2.0  # as much as is usual in the job
+CPU_SHORT_MIN = 0.10  # of the time: some task waited for a CPU
+TIMES_MIN = 2.0  # times the job's usual share
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +31,19 @@ class SlowHardware:
     hosts: dict[str, tuple[Evidence, ...]]
 
     def kind_of(self, node: str, gpu: str) -> str:
-        """Return host, gpu or unknown; unknown also where both speak."""
+        """Return host, gpu or unknown; also unknown if there is evidence for both."""
         by_gpu, by_host = (node, gpu) in self.gpus, node in self.hosts
         if by_gpu == by_host:
             return UNKNOWN
         return GPU if by_gpu else HOST
 
     def evidence(self, node: str, gpu: str) -> tuple[Evidence, ...]:
-        """Return what speaks for either."""
+        """Return the evidence for either."""
         return (*self.gpus.get((node, gpu), ()), *self.hosts.get(node, ()))
 
 
 def _share(node: NodeCounters, kind: str, name: str) -> dict[str, float]:
-    """Return the share of the time that a counter of time stands for, by device."""
+    """Return for each device the share of the time that a counter of time stands for."""
     elapsed_s = elapsed_of(node.spans, kind)
     known = load_counters()[kind, name]
     return {
@@ -57,7 +58,7 @@ def _share(node: NodeCounters, kind: str, name: str) -> dict[str, float]:
 def _high(
     counters: dict[str, NodeCounters], kind: str, name: str, least: float
 ) -> dict[tuple[str, str], Evidence]:
-    """Return the devices that have much of it, by node and name, beside the others' median."""
+    """Return the devices with a high share, by node and name, compared with the others' median."""
     shares = {
         (node, device): share
         for node, one in counters.items()
@@ -75,7 +76,7 @@ def _high(
 
 
 def find_slow_hardware(summaries: Sequence[NodeSummary]) -> SlowHardware:
-    """Return which GPUs were throttled or had an error, and which nodes were short of CPU."""
+    """Return GPUs that were throttled or had an error, and nodes that were short of CPU."""
     counters = {one.head.node: one.counters for one in summaries if one.counters is not None}
     gpus: dict[tuple[str, str], tuple[Evidence, ...]] = {}
     for name in (*THROTTLES, "power_cap"):

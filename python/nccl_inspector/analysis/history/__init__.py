@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job beside earlier ones, and nodes on which jobs are slow again and again."""
+"""Compare a job with earlier ones, and find nodes on which jobs are slow again and again."""

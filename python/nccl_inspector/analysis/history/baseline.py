@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""This job's bandwidth beside that of similar jobs before it.
+"""Compare this job's bandwidth with that of earlier similar jobs.
 
-A verdict rests on jobs of the same user alone. Everything that is compared comes from processes of
-the job's user, so the jobs of others are information: the median of their users' medians, from at
-least OTHERS_MIN users, so that a single one of them cannot move it.
+Only jobs of the same user can change a verdict. Everything that is compared comes from processes of
+a job's user, so the jobs of others are only information: the median of their users' medians, from
+at least OTHERS_MIN users, so that no single user can move it.
 """
 
 from collections import defaultdict
@@ -22,14 +22,14 @@ OTHERS_MIN = 5  # other users
 DELTA_MAX, Z_MAX = -0.10, -3.0
 # Jobs that happen to agree exactly would make any difference significant.
 _SIGMA_SHARE_MIN = 0.01
-# What may differ, the most harmless first; function and size never.
+# What may differ, the most harmless first; function and size must be equal.
 _LET_GO = "nccl", "algo", "nic", "gpu", "nnodes", "nranks", "transport"
-_LET_GO_MAX = 2  # at a time: jobs that differ in more are not similar
+_LET_GO_MAX = 2  # at the same time: jobs that differ in more are not similar
 
 
 @dataclass(frozen=True, slots=True)
 class PastKind:
-    """One kind of operation of one job before."""
+    """One kind of operation of one earlier job."""
 
     key: KindKey
     job_id: int
@@ -40,7 +40,7 @@ class PastKind:
 
 @dataclass(frozen=True, slots=True)
 class Others:
-    """A kind of this job beside that of other users' jobs."""
+    """A kind of this job compared with that of other users' jobs."""
 
     kind: KindRow
     users: int
@@ -50,7 +50,7 @@ class Others:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A kind beside its like; `delta` is a fraction of the median, `differs` as in Baseline."""
+    """A kind and its like; `delta` is relative to the median, `differs` as in Baseline."""
 
     kind: KindRow
     jobs: int
@@ -62,12 +62,12 @@ class Compared:
 
     @property
     def is_low(self) -> bool:
-        """Whether it is worth a word; what differs may be why, so then it never is."""
+        """Whether it is clearly slower; never if something differs, because that may be why."""
         return not self.differs and self.delta < DELTA_MAX and self.z < Z_MAX
 
 
 def _by_job(past: Iterable[PastKind]) -> list[PastKind]:
-    """Return one of each job, the latest jobs only: a requeued job is still one."""
+    """Return one entry for each of the latest jobs; a requeued job counts once."""
     return list({one.job_id: one for one in past}.values())[:JOBS_MAX]
 
 
@@ -79,9 +79,9 @@ def _alike(past: Sequence[PastKind], key: KindKey, differs: Sequence[str]) -> li
 
 
 def find_similar(key: KindKey, past: Sequence[PastKind]) -> tuple[list[PastKind], tuple[str, ...]]:
-    """Return the latest similar jobs, and in what they had to be let differ; none where too few.
+    """Return the latest similar jobs, and the fields that had to differ; none if there are too few.
 
-    `past` is of the same function and size, the latest first.
+    `past` has the same function and size, the latest first.
     """
     for count in range(_LET_GO_MAX + 1):
         for differs in combinations(_LET_GO, count):
@@ -92,15 +92,15 @@ def find_similar(key: KindKey, past: Sequence[PastKind]) -> tuple[list[PastKind]
 
 
 def _few(count: int) -> float:
-    """Return by how much the spread of so few is to be taken for wider.
+    """Return the factor by which the spread of `count` values is widened.
 
-    Their MAD is too small at the mean, and their median is off itself.
+    The MAD of few values is too small on average, and their median has an error of its own.
     """
     return count / (count - 0.8) * sqrt(1 + pi / (2 * count))
 
 
 def compare_kind(kind: KindRow, past: Sequence[PastKind]) -> Compared | None:
-    """Return a kind of this job beside similar jobs; None without enough of them."""
+    """Return a kind of this job compared with similar jobs; None if there are too few."""
     found, differs = find_similar(kind.key, past)
     if not found or not kind.bus_gbs:
         return None
@@ -123,9 +123,9 @@ def compare_kinds(
 
 
 def beside_others(kind: KindRow, past: Sequence[PastKind]) -> Others | None:
-    """Return a kind of this job beside other users' jobs; None where too few users ran its like.
+    """Return a kind of this job compared with other users' jobs; None if too few ran its like.
 
-    `past` is of the same key, of each user the latest first.
+    `past` has the same key; each user's jobs are in order, the latest first.
     """
     of_users: dict[str, list[PastKind]] = defaultdict(list)
     for one in past:
@@ -141,7 +141,7 @@ def _name(key: KindKey) -> str:
 
 
 def make_baseline(compared: Sequence[Compared], others: Sequence[Others] = ()) -> Baseline | None:
-    """Return the card's part; None when nothing could be compared."""
+    """Return the card's baseline; None if nothing could be compared."""
     if not compared and not others:
         return None
     return Baseline(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two jobs beside each other, such as the same script yesterday and today: what changed.
+"""Compare two jobs, such as the same script yesterday and today: what changed.
 
-A time counts as changed when it did by more than chance makes of so many operations, and by more
-than the histograms tell apart. Between two healthy runs the rest is noise.
+A time counts as changed if it differs by more than chance makes for so many operations, and by more
+than the histograms can resolve. Smaller differences between two healthy runs are noise.
 """
 
 from collections import defaultdict
@@ -15,9 +15,9 @@ from nccl_inspector.analysis.kinds import algo_family
 from nccl_inspector.model.card import Card, Operations
 from nccl_inspector.model.hostlist import compress_within
 
-CHANGE_MIN = 0.03  # of T: a bucket of a histogram is as wide
+CHANGE_MIN = 0.03  # of T: the width of a histogram's bucket
 ERRORS_MIN = 5.0  # of the difference of two medians
-WAITING_MIN = 0.05  # points of waiting share
+WAITING_MIN = 0.05  # in points of the waiting share
 SLOWER, FASTER, NOISE, UNKNOWN, ONLY_A, ONLY_B = (
     "slower", "faster", "within noise", "cannot tell", "only in A", "only in B",
 )  # fmt: skip
@@ -26,7 +26,7 @@ _NODES_CHARS = 60
 
 @dataclass(frozen=True, slots=True, order=True)
 class Kind:
-    """What is compared with its like: a communicator's id is another in each run."""
+    """What is compared with its like; not a communicator's id, which differs between runs."""
 
     name: str
     nranks: int
@@ -42,7 +42,7 @@ class Side:
 
     communicators: int
     algos: tuple[str, ...]
-    count: int  # operations, of all these communicators
+    count: int  # operations of all these communicators
     time_ns: float
     error_ns: float | None
     bus_gbs: float | None
@@ -52,7 +52,11 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class KindChange:
-    """A kind in both; `delta` of T: 0.1 is a tenth longer. `waiting_delta` in points of share."""
+    """A kind in both jobs.
+
+    `delta` is the relative change of T: 0.1 is a tenth longer. `waiting_delta` is in points of
+    share.
+    """
 
     kind: Kind
     a: Side | None
@@ -64,7 +68,7 @@ class KindChange:
 
 @dataclass(frozen=True, slots=True)
 class FieldChange:
-    """A word or figure of the job that is another one in B."""
+    """A text or figure of the job that differs in B."""
 
     field: str
     a: str
@@ -73,13 +77,13 @@ class FieldChange:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Everything that is to be said of B beside A."""
+    """All differences between job A and job B."""
 
     a: int
     b: int
     same_script: bool | None  # None: not known
     fields: tuple[FieldChange, ...]
-    kinds: tuple[KindChange, ...]  # what costs most first
+    kinds: tuple[KindChange, ...]  # the largest change of time first
     nodes_gone: tuple[str, ...]
     nodes_new: tuple[str, ...]
     nodes_both: int
@@ -92,7 +96,7 @@ def _middle(values: Sequence[float | None]) -> float | None:
 
 
 def _side(operations: Sequence[Operations]) -> Side:
-    """Several algorithms are several rows of one communicator: their times are weighed by count."""
+    """Return one job's side of a kind; the times of several algorithms are weighted by count."""
     total = sum(one.count for one in operations)
     busy_ns = sum(one.time_ns * one.count for one in operations)
     return Side(
@@ -145,7 +149,7 @@ def _compare(kind: Kind, a: Side | None, b: Side | None) -> KindChange:
 
 
 def _weight(change: KindChange) -> float:
-    """Return what a change cost or saved, ns; of kinds in one job only their whole time."""
+    """Return what a change cost or saved in ns; for a kind in one job only, its whole time."""
     a_ns = change.a.busy_ns if change.a else 0.0
     return abs((change.b.busy_ns if change.b else 0.0) - a_ns)
 
@@ -158,7 +162,7 @@ def _elapsed(card: Card) -> str:
 
 
 def _words(card: Card) -> Iterator[tuple[str, str]]:
-    """Return what is compared as text; empty where it is not known."""
+    """Yield the names and texts of what is compared; a text is empty if it is not known."""
     job, ran = card.job, card.environment
     cause = f" ({card.verdict.cause})" if card.verdict.cause else ""
     yield "verdict", f"{card.verdict.status}{cause}"
@@ -204,7 +208,7 @@ def _same_script(a: Card, b: Card) -> bool | None:
 
 
 def compare(a: Card, b: Card, nodes_a: set[str], nodes_b: set[str]) -> Difference:
-    """Return what is another in B than in A; each comes with all nodes that it had."""
+    """Return how B differs from A; `nodes_a` and `nodes_b` are all nodes of each."""
     of_a, of_b = _sides(a), _sides(b)
     changes = [_compare(kind, of_a.get(kind), of_b.get(kind)) for kind in sorted({*of_a, *of_b})]
     changes.sort(key=lambda one: -_weight(one))

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes on which jobs were slow again and again: suspects, with evidence, and never more.
+"""Nodes on which jobs were slow again and again: suspects with evidence, never more than that.
 
-How a node fared in a job is the log of the job's bandwidth beside that of the same user's other
-jobs with the same kinds of operation, and of the node's communicators beside their like in the job.
-One slow node slows all that it works with, but those work with others most of the time: the median
-tells them apart. Who is never seen without the worst one cannot be told apart from it.
+A node's score in a job has two parts: the log of the job's bandwidth compared with that of the same
+user's other jobs with the same kinds of operation, and that of the node's communicators compared
+with their like in the job. One slow node slows all nodes that it works with, but those work with
+others most of the time: the median tells them apart. A node that is never seen without the worst
+one cannot be told apart from it.
 
-All of this comes from processes of users, so users are counted and not jobs: a node fared in a
-user's jobs as in their median, and over all as in the median of its users. One user's jobs can
-neither accuse a node nor move how another user's job is rated.
+All these data come from processes of users, so users are counted and not jobs. A node's score with
+a user is the median over the user's jobs, and its whole score is the median over its users. The
+jobs of one user can neither accuse a node nor change how another user's jobs are rated.
 """
 
 from collections import Counter, defaultdict
@@ -20,19 +21,20 @@ from statistics import median, median_high
 from nccl_inspector.analysis.kinds import KindKey
 from nccl_inspector.analysis.straggler.lateness import MAD_TO_SIGMA
 
-JOBS_MIN = 5  # of a node, and of a kind to be compared by
-USERS_MIN = 2  # of a node that is to be judged
-KIND_USERS_MIN = 5  # to compare a user with too few jobs of a kind with other users
+JOBS_MIN = 5  # for a node to be judged, and for a kind to be compared
+USERS_MIN = 2  # for a node to be judged
+KIND_USERS_MIN = 5  # to compare a user who has too few jobs of a kind with other users
 DEPTH_MAX, Z_MAX = -0.03, -5.0
-NAMED_MIN, NAMED_CHANCE_MAX = 3, 1e-6  # over all nodes: of ten thousand one in a hundred runs
+# The chance is for one node: of 10,000 nodes, chance names one in one run of a hundred.
+NAMED_MIN, NAMED_CHANCE_MAX = 3, 1e-6
 SUSPECTS_MAX, WORST_SHOWN = 16, 3
-_MEDIAN_ERROR = 1.2533  # of a median, in sigma / sqrt(n)
+_MEDIAN_ERROR = 1.2533  # standard error of a median, in sigma / sqrt(n)
 _SIGMA_MIN = 0.002
 
 
 @dataclass(frozen=True, slots=True)
 class JobSeen:
-    """One job: its nodes with their scores within it, those named, bandwidth and time of kinds."""
+    """One job: scores of its nodes within it, nodes with warnings, its kinds of operation."""
 
     job_id: int
     local: Mapping[str, float]
@@ -43,27 +45,27 @@ class JobSeen:
 
 @dataclass(frozen=True, slots=True)
 class NodeScore:
-    """A node over the jobs that were looked at."""
+    """A node's score over all jobs that were looked at."""
 
     node: str
-    jobs: int  # in which it was
-    compared: int  # of them, those with others to compare with
-    named: int  # of them, those in which a warning was about it
-    depth: float | None  # median bandwidth beside others', a fraction: -0.15
+    jobs: int  # that ran on it
+    compared: int  # of these, those that could be compared with others
+    named: int  # of these, those with a warning about the node
+    depth: float | None  # median bandwidth compared with others, as a fraction: -0.15
     z: float | None
     suspect: bool
     reasons: tuple[str, ...]  # why: slow, named
-    worst: tuple[int, ...]  # ids of the jobs in which it fared worst
+    worst: tuple[int, ...]  # ids of the jobs with its lowest scores
     with_it: tuple[str, ...]  # nodes that cannot be told apart from it
-    users: int = 0  # whose jobs they are
-    named_by: int = 0  # users in whose jobs a warning was about it
+    users: int = 0  # users who ran these jobs
+    named_by: int = 0  # users whose jobs had a warning about the node
 
 
 def _middles(jobs: Sequence[JobSeen]) -> dict[tuple[str, KindKey], float]:
-    """Return by user and kind what bandwidth to expect: the user's own median.
+    """Return the bandwidth to expect, by user and kind: the user's own median.
 
-    A user with too few jobs of a kind is compared with the median of the other users' medians,
-    where there are enough of those.
+    A user with too few jobs of a kind is compared with the median of all users' medians, if there
+    are enough other users.
     """
     rates: dict[KindKey, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for job in jobs:
@@ -81,7 +83,7 @@ def _middles(jobs: Sequence[JobSeen]) -> dict[tuple[str, KindKey], float]:
 
 
 def _job_scores(jobs: Sequence[JobSeen]) -> dict[int, float]:
-    """Return by position how a job fared beside its user's others, by log of bandwidth."""
+    """Return each job's score by position: log of bandwidth compared with the user's other jobs."""
     middles = _middles(jobs)
     scores = {}
     for at, job in enumerate(jobs):
@@ -96,7 +98,7 @@ def _job_scores(jobs: Sequence[JobSeen]) -> dict[int, float]:
 
 
 def _node_jobs(jobs: Sequence[JobSeen]) -> dict[str, dict[int, float]]:
-    """Return for each node how it fared in its jobs, by position."""
+    """Return for each node its score in each of its jobs, by position."""
     whole = _job_scores(jobs)
     found: dict[str, dict[int, float]] = defaultdict(dict)
     for at, job in enumerate(jobs):
@@ -112,7 +114,7 @@ def _spread(values: Sequence[float]) -> float:
 
 
 def _by_voter(found: Mapping[int, float], voters: Sequence[str]) -> list[float]:
-    """Return how a node fared with each voter: the median over the voter's jobs there."""
+    """Return the node's score with each voter: the median over the voter's jobs there."""
     values: dict[str, list[float]] = defaultdict(list)
     for at, value in found.items():
         values[voters[at]].append(value)
@@ -122,9 +124,9 @@ def _by_voter(found: Mapping[int, float], voters: Sequence[str]) -> list[float]:
 def _z_scores(
     fared: Mapping[str, Mapping[int, float]], voters: Sequence[str]
 ) -> dict[str, tuple[float, float]]:
-    """Return depth (log) and z of each node with enough jobs and voters, beside the others.
+    """Return depth (log) and z of each node with enough jobs and voters, compared with the others.
 
-    Of two voters the one with whom the node fared better decides.
+    Of two voters, the one with the node's better score decides.
     """
     votes = {
         node: values
@@ -151,7 +153,7 @@ def _is_slow(score: tuple[float, float]) -> bool:
 def _slow(fared: dict[str, dict[int, float]], voters: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Return the slow nodes, the worst first, each with those that are never seen without it.
 
-    What the worst one explains is taken away before the next is looked for.
+    Jobs of the worst node are left out before the next node is searched for.
     """
     left = {node: dict(found) for node, found in fared.items()}
     slow: dict[str, tuple[str, ...]] = {}
@@ -171,7 +173,7 @@ def _slow(fared: dict[str, dict[int, float]], voters: Sequence[str]) -> dict[str
 
 
 def _chance(named: int, votes: int, rate: float) -> float:
-    """Return how likely so many votes, or more, name a node that is like all others."""
+    """Return the chance that at least `named` of `votes` name a node that is like all others."""
     return sum(
         comb(votes, k) * rate**k * (1 - rate) ** (votes - k) for k in range(named, votes + 1)
     )
@@ -187,13 +189,13 @@ def _votes(jobs: Sequence[JobSeen], voters: Sequence[str]) -> tuple[Counter[str]
 
 
 def _often_named(seen: Counter[str], named: Counter[str]) -> set[str]:
-    """Return the nodes that warnings are about more often than chance can make."""
+    """Return the nodes that have more warnings than chance can explain."""
     total, times = seen.total(), named.total()
     found = set()
     for node, count in named.items():
         others = total - seen[node]
         if count >= NAMED_MIN and others:
-            # One of the others at least: none at all would make any name certain.
+            # At least one warning about others: with none, any warning would look certain.
             rate = max(times - count, 1) / others
             if rate < 1 and _chance(count, seen[node], rate) < NAMED_CHANCE_MAX:
                 found.add(node)
@@ -205,9 +207,9 @@ def _worst(ids: Sequence[int], fared: Mapping[int, float]) -> tuple[int, ...]:
 
 
 def score_nodes(jobs: Sequence[JobSeen], *, each_job: bool = False) -> list[NodeScore]:
-    """Return all nodes of these jobs: suspects first, the worst first.
+    """Return all nodes of these jobs; suspects come first, the worst of them first.
 
-    `each_job`: each job counts as much as a user does otherwise, for jobs of one user.
+    `each_job`: count each job as a user of its own, for the jobs of a single user.
     """
     owners = [job.owner for job in jobs]
     voters = list(map(str, range(len(jobs)))) if each_job else owners

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who was late, by how much, and what it cost: by replaying exact records of operations."""
+"""Who was late, by how much, and what it cost, by replaying exact records of operations."""

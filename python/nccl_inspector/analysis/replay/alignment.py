@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Put the clocks of all processes on one time line, by the operations that they have in common.
+"""Put the clocks of all processes on one time line, from the operations that they have in common.
 
-A collective ends on all its ranks within microseconds, so its ends tell how their clocks stand to
-each other: better than any daemon could, and nothing else is believed. While a link is slow that
-does not hold: the ranks behind it in a ring end a chunk later, which may be 20 ms. The ends of such
-a time contradict each other, so what clocks lack then is taken from the times around it.
+A collective ends on all its ranks within microseconds, so its ends tell how the ranks' clocks
+differ, better than any daemon could; nothing else is believed. This does not hold while a link is
+slow: the ranks behind it in a ring end a chunk later, which may be 20 ms. Then the ends contradict
+each other, so for such a time the clocks are taken from the times around it.
 """
 
 from dataclasses import dataclass
@@ -22,27 +22,27 @@ from nccl_inspector.analysis.replay.arrays import (
     quantiles,
 )
 
-_NOISE_QUANTILE = 0.75  # of how far a node's differences are from their middle
-_NOISE_FAR = 4.0  # times the usual, and
-_NOISE_NS_MIN = 100_000.0  # more than this, and a piece's ends do not tell how clocks stand
+_NOISE_QUANTILE = 0.75  # quantile of the distances of a node's differences from their median
+_NOISE_FAR = 4.0  # a piece is noisy above this many times the usual noise,
+_NOISE_NS_MIN = 100_000.0  # and above this; then its ends do not tell how clocks differ
 
 
 @dataclass(frozen=True, slots=True)
 class _Links:
-    """By node of the alignment, those with which it shares operations, and its lead over each.
+    """For each node of the alignment, the nodes it shares operations with, and its lead over each.
 
-    A node is a process in one piece of time: two clocks drift apart over an hour.
+    A node is a process in one piece of time, because two clocks drift apart over an hour.
     """
 
-    bounds: Ints  # where those of each node begin, and the end
+    bounds: Ints  # where the links of each node begin, and the end
     other: Ints
     ns: Ints
-    noise: Floats  # by node: how far apart its differences are, ns; NaN: not known
+    noise: Floats  # by node: the spread of its differences, ns; NaN: not known
 
 
 def _links(node: Ints, sure: Mask, joined: Ints, end: Ints) -> _Links:
     rows = np.flatnonzero(sure)
-    # No node has an operation twice.
+    # A node has each operation once.
     rows = rows[np.argsort(joined[rows] * (int(node.max()) + 1) + node[rows])]
     new = np.append(True, joined[rows][1:] != joined[rows][:-1])[: len(rows)]
     first = np.maximum.accumulate(np.where(new, np.arange(len(rows)), 0))
@@ -53,7 +53,7 @@ def _links(node: Ints, sure: Mask, joined: Ints, end: Ints) -> _Links:
     middle = medians(pairs, delta.astype(float), int(pairs.max(initial=-1)) + 1)
     one = first_rows(pairs)
     ns = np.rint(middle).astype(np.int64)
-    # Both ways, in the order of pairs.
+    # Each link in both directions, in the order of pairs.
     here, there = (np.stack(both, axis=1).ravel() for both in (
         (head[one], own[one]), (own[one], head[one]),
     ))  # fmt: skip
@@ -65,7 +65,7 @@ def _links(node: Ints, sure: Mask, joined: Ints, end: Ints) -> _Links:
 
 
 def _spread_out(links: _Links, start: int, lacks: Ints, known: Mask) -> Ints:
-    """Find what all nodes lack that are connected with one; return these nodes."""
+    """Fill in `lacks` for all nodes connected with `start`; return these nodes."""
     known[start] = True
     found = [np.array([start], np.int64)]
     while len(found[-1]):
@@ -75,7 +75,7 @@ def _spread_out(links: _Links, start: int, lacks: Ints, known: Mask) -> Ints:
         edge = np.repeat(links.bounds[at], size) + inside
         origin = np.repeat(at, size)
         fresh = np.flatnonzero(~known[links.other[edge]])
-        # The first that reaches a node counts.
+        # The first link that reaches a node counts.
         other, place = np.unique(links.other[edge[fresh]], return_index=True)
         place = np.sort(place)
         edge, origin = edge[fresh[place]], origin[fresh[place]]
@@ -87,24 +87,24 @@ def _spread_out(links: _Links, start: int, lacks: Ints, known: Mask) -> Ints:
 
 
 def align(member: Ints, end: Ints, sure: Mask, joined: Ints, piece: Ints) -> Ints:
-    """Return for each row what its process's clock lacks to the common one, ns.
+    """Return for each row how much must be added to its process's clock for common time, in ns.
 
-    `sure`: rows of operations that end on all ranks at once; `joined`: those of one share it.
-    It goes from process to process by the middle difference of the ends that two have in common.
-    Where nothing connects two parts of a job, each keeps a time of its own.
+    `sure`: rows of operations that end on all ranks at once; `joined`: rows of one operation share
+    it. From process to process, the correction is the median difference of the ends that two have
+    in common. If nothing connects two parts of a job, each part keeps a time of its own.
     """
     node = number_rows(piece, member)
     links = _links(node, sure, joined, end)
     lacks = np.zeros(int(node.max()) + 1, np.int64)
     known = np.diff(links.bounds) == 0
     member_of = member[first_rows(node)]
-    before: dict[int, int] = {}  # by process: what it lacked in the piece before
+    before: dict[int, int] = {}  # by process: its correction in the last piece
     for start in np.flatnonzero(~known).tolist():
         if not known[start]:
             part = _spread_out(links, start, lacks, known)
             members = member_of[part].tolist()
             same = [at for at, one in enumerate(members) if one in before]
-            # The middle clock is nearest to the true time, and goes on as it went.
+            # The median clock is nearest to the true time, and continues from the last piece.
             went_on = lacks[part[same]] - np.array([before[members[at]] for at in same], np.int64)
             lacks[part] -= round(float(np.median(went_on if same else lacks[part])))
             before.update(zip(members, lacks[part].tolist(), strict=True))
@@ -114,11 +114,11 @@ def align(member: Ints, end: Ints, sure: Mask, joined: Ints, piece: Ints) -> Int
 
 
 def _steady(lacks: Ints, when: Floats, member: Ints, piece: Ints, noise: Floats) -> Ints:
-    """Return what clocks lack, by node, where noisy pieces are read off the quiet ones.
+    """Return the corrections by node; those of noisy pieces are derived from quiet ones.
 
-    Between two of these a clock drifts evenly, and before the first and after the last as it does
-    over all of them. `when`: the time of a node, ns. Where half of the pieces are noisy, that is
-    how the job is, and nothing is changed.
+    Between two quiet pieces a clock drifts evenly; before the first and after the last it drifts as
+    it does over all of them. `when`: the time of a node, ns. If half of the pieces are noisy, that
+    is normal for the job, and nothing is changed.
     """
     pieces = number_rows(piece)
     told = np.flatnonzero(~np.isnan(noise))

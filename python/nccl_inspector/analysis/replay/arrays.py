@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arithmetic on arrays that are cut into groups, and that numpy does not have.
+"""Operations on arrays in groups that numpy does not have.
 
-numpy sorts whole numbers ten times as fast as it sorts by several keys: what is sorted here is one
-number of the group and the value wherever both fit into one word.
+numpy sorts integers ten times as fast as it sorts by several keys. Therefore group and value are
+combined into one integer wherever both fit.
 """
 
 import numpy as np
@@ -13,11 +13,11 @@ Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 _TABLE_MAX = 1 << 18
 _WORD_MAX = 1 << 62
-_EXACT_MAX = float(1 << 53)  # up to here a float is any whole number
+_EXACT_MAX = float(1 << 53)  # up to here a float holds every whole number
 
 
 def _dense(values: Ints) -> tuple[Ints, int]:
-    """Return the values as numbers from 0 in their order, and how many different ones there are."""
+    """Return the values as numbers from 0 in the same order, and how many different ones exist."""
     low = int(values.min())
     span = int(values.max()) - low + 1
     if span > max(_TABLE_MAX, 4 * len(values)):
@@ -33,7 +33,7 @@ def _dense(values: Ints) -> tuple[Ints, int]:
 
 
 def number_rows(*columns: Ints) -> Ints:
-    """Return for each row the number of its group: rows with the same values share one, from 0."""
+    """Return for each row the number of its group, from 0; rows with equal values share a group."""
     if not len(columns[0]):
         return np.zeros(0, np.int64)
     found, _ = _dense(columns[0])
@@ -44,7 +44,7 @@ def number_rows(*columns: Ints) -> Ints:
 
 
 def first_rows(groups: Ints) -> Ints:
-    """Return the first row of each group that has any, in the order of the groups."""
+    """Return the first row of each group that has rows, in the order of the groups."""
     if not len(groups):
         return np.zeros(0, np.int64)
     first = np.full(int(groups.max()) + 1, -1, np.int64)
@@ -53,7 +53,7 @@ def first_rows(groups: Ints) -> Ints:
 
 
 def distinct_pairs(first: Ints, second: Ints) -> tuple[Ints, Ints]:
-    """Return each pair of values that a row has, once, in their order. None is negative."""
+    """Return each pair of values that a row has, once and in order; values must not be negative."""
     if not len(first):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     width = int(second.max()) + 1
@@ -62,7 +62,7 @@ def distinct_pairs(first: Ints, second: Ints) -> tuple[Ints, Ints]:
 
 
 def order_groups(groups: Ints) -> Ints:
-    """Return the rows ordered by group; those of one group keep their order. None is negative."""
+    """Return the rows ordered by group, in their order within a group. No group is negative."""
     count = len(groups)
     bits = max(count - 1, 1).bit_length()
     if int(groups.max(initial=0)) >= _WORD_MAX >> bits:
@@ -74,9 +74,9 @@ def order_groups(groups: Ints) -> Ints:
 
 
 def order_within(groups: Ints, values: Floats) -> Ints:
-    """Return the rows ordered by group, and in a group by value; NaN comes last.
+    """Return the rows ordered by group, and within a group by value; NaN comes last.
 
-    Rows with the same value of one group are in any order. No group is negative.
+    Rows with equal values in a group are in any order. Groups must not be negative.
     """
     by_value = np.argsort(values)
     found: Ints = by_value[order_groups(groups[by_value])]
@@ -84,7 +84,7 @@ def order_within(groups: Ints, values: Floats) -> Ints:
 
 
 def order_rows(owner: Ints, begin: Ints, end: Ints) -> Ints:
-    """Return the rows ordered by owner, begin and end; rows that are alike keep their order."""
+    """Return the rows ordered by owner, begin and end; equal rows keep their order."""
     if not len(owner):
         return np.zeros(0, np.int64)
     low = int(begin.min())
@@ -103,9 +103,9 @@ def order_rows(owner: Ints, begin: Ints, end: Ints) -> Ints:
 
 
 def _ordered_within(groups: Ints, values: Floats) -> Floats:
-    """Return the values ordered by group, and in a group by size."""
+    """Return the values ordered by group, and within a group by size."""
     low, high = float(values.min()), float(values.max())
-    # (NaN is not below anything.)
+    # NaN makes these comparisons false.
     if high - low < _EXACT_MAX and abs(low) < _EXACT_MAX and (values == np.rint(values)).all():
         bits = int(high - low).bit_length()
         if int(groups.max()) < _WORD_MAX >> bits:
@@ -116,7 +116,7 @@ def _ordered_within(groups: Ints, values: Floats) -> Floats:
 
 
 def medians(groups: Ints, values: Floats, count: int) -> Floats:
-    """Return the median of the values of each of `count` groups; NaN for one without values."""
+    """Return the median of each of `count` groups; NaN for a group without values."""
     found = np.full(count, np.nan)
     if len(groups):
         ordered, have, first, size = _cut(groups, values, count)
@@ -125,7 +125,7 @@ def medians(groups: Ints, values: Floats, count: int) -> Floats:
 
 
 def quantiles(groups: Ints, values: Floats, count: int, quantile: float) -> Floats:
-    """Return for each of `count` groups the value at a quantile, or the next lower one; or NaN."""
+    """Return a quantile of each of `count` groups, rounded down to a value; NaN without values."""
     found = np.full(count, np.nan)
     if len(groups):
         ordered, have, first, size = _cut(groups, values, count)
@@ -134,7 +134,7 @@ def quantiles(groups: Ints, values: Floats, count: int, quantile: float) -> Floa
 
 
 def _cut(groups: Ints, values: Floats, count: int) -> tuple[Floats, Ints, Ints, Ints]:
-    """Return the values in order; of each group that has any: its number, begin there, and size."""
+    """Return the ordered values; and of each group with values its number, begin there, size."""
     size = np.bincount(groups, minlength=count)
     have = np.flatnonzero(size)
     size = size[have]
@@ -142,7 +142,7 @@ def _cut(groups: Ints, values: Floats, count: int) -> tuple[Floats, Ints, Ints, 
 
 
 def medians_of_others(groups: Ints, values: Floats) -> Floats:
-    """Return for each row the median of the other rows of its group; NaN where it is alone."""
+    """Return for each row the median of the other rows of its group; NaN if it is alone."""
     found = np.full(len(groups), np.nan)
     if not len(groups):
         return found
@@ -167,11 +167,11 @@ def medians_of_others(groups: Ints, values: Floats) -> Floats:
 def last_before(
     owner: Ints, time: Ints, of_owner: Ints, until: Ints, *, strictly: bool = False
 ) -> Ints:
-    """Return for each question the row of the latest event of its owner that is not later.
+    """Return for each question the row of its owner's latest event that is not later than `until`.
 
-    `owner` and `time` are of the events, `of_owner` and `until` of the questions; all times are
-    nanoseconds. -1 where the owner has no such event. `strictly`: earlier than `until`. Of events
-    at the same time the last one counts.
+    `owner` and `time` are of the events, `of_owner` and `until` of the questions; times are ns. The
+    row is -1 if the owner has no such event. `strictly`: the event must be earlier than `until`. Of
+    events at the same time the last one counts.
     """
     found = np.full(len(of_owner), -1, np.int64)
     if not len(owner) or not len(of_owner):
@@ -179,7 +179,7 @@ def last_before(
     low = min(int(time.min()), int(until.min()))
     span = max(int(time.max()), int(until.max())) - low + 2
     if span > _WORD_MAX // (max(int(owner.max()), int(of_owner.max())) + 2):
-        # Days of nanoseconds times thousands of owners: coarser then.
+        # Days of nanoseconds times thousands of owners do not fit an integer; use coarser times.
         return last_before(owner, time >> 10, of_owner, until >> 10, strictly=strictly)
     keys = owner * span + (time - low)
     order = np.argsort(keys, kind="stable")

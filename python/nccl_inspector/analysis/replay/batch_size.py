@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long ranks would have taken that had to queue, by how large their share of the work was.
+"""How long ranks that had to queue would have taken, by how large their share of the work was.
 
-Where batches differ much from step to step, a rank is seen late in a step (not queued there) when
-its own batch was a large one: what such ranks take is not usual. But all that a rank does in a step
-grows with its batch, and how large it is shows early, before its operations have to queue.
+If batches differ much from step to step, a rank that does not queue late in a step usually had a
+large batch of its own, so what such ranks take is not usual. But everything that a rank does in a
+step grows with its batch. How large the batch is shows early in the step, before operations have to
+queue.
 """
 
 import numpy as np
@@ -20,14 +21,14 @@ from nccl_inspector.analysis.replay.blocking import QUEUED_NS
 from nccl_inspector.analysis.replay.order import Order
 from nccl_inspector.analysis.replay.records import Records
 
-_SEEN_MIN = 4  # times that a process is seen at a place
-_OTHERS_MIN = 2  # processes that are
-_UNEVEN_MIN = 0.02  # by which first gaps differ from the middle, usually
-_BETTER = 0.6  # of the spread of gaps, that is left beside the first gap
+_SEEN_MIN = 4  # times that a process must be seen at a place
+_OTHERS_MIN = 2  # other processes that must be seen there
+_UNEVEN_MIN = 0.02  # usual relative spread of the first gaps
+_BETTER = 0.6  # share of the gaps' spread that is left after division by the first gap
 
 
 def _first_of_run(records: Records, order: Order) -> Ints:
-    """Return for each row the first one of its process that is counted from the same end."""
+    """Return for each row the first row of its process that has the same cause."""
     run = number_rows(records.member, order.cause)
     by_run = np.lexsort((records.begin, run))
     starts = np.append(True, np.diff(run[by_run]) != 0)[: len(run)]
@@ -38,15 +39,15 @@ def _first_of_run(records: Records, order: Order) -> Ints:
 
 
 def _spread(cell: Ints, values: Floats, count: int) -> Floats:
-    """Return by cell the middle deviation from the middle."""
+    """Return for each cell the median deviation from the median."""
     return medians(cell, np.abs(values - medians(cell, values, count)[cell]), count)
 
 
 def ready_by_batch(records: Records, order: Order, usual: Floats) -> tuple[Floats, Floats]:
-    """Return what each rank itself took to be ready, and what would have been usual, both ns.
+    """Return what each rank itself took to be ready, and what would have been usual, both in ns.
 
-    `usual`: of each row what others took at the same time. NaN where it is not known by this: the
-    spread of what ranks take at a place must be the batches', for the most part.
+    `usual`: for each row, what others took at the same time. NaN if this method does not tell it:
+    the spread of what ranks take at a place must come mostly from their batches.
     """
     own = np.full(len(records), np.nan)
     others = own.copy()

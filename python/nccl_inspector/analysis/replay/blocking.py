@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which operations a program waits for before it goes on, asked of their times.
+"""Which operations a program waits for before it goes on, found from their times.
 
-An operation *blocks* what follows if the next begin keeps its distance from its end, however long
-it had to wait for its last rank. If it does not (the next one is only queued behind it, or runs
-beside it), the next begin comes as much closer as it waited.
+An operation *blocks* what follows if the next begin keeps its distance from the operation's end,
+however long the operation had to wait for its last rank. If the next one is only queued behind it,
+or runs beside it, its begin comes closer by as much as the operation waited.
 """
 
 from dataclasses import dataclass
@@ -22,25 +22,26 @@ from nccl_inspector.analysis.replay.arrays import (
 from nccl_inspector.analysis.replay.records import Records
 from nccl_inspector.analysis.replay.stages import comm_classes
 
-# A begin this soon after the end before it on the same stream came as soon as the stream was free:
-# when its rank was ready is not known. Kernels follow each other within some microseconds.
+# If an operation begins this soon after the end of the last one on its stream, it began as soon as
+# the stream was free, so it is not known when its rank was ready. Kernels follow each other within
+# some microseconds.
 QUEUED_NS = 25_000
 PAIR_ROWS_MIN = 8  # fewer observations of a pair of kinds tell nothing
-_WAIT_NS_MIN = 10_000.0  # variation of the waiting that is too small to test anything by
-_CLEARLY = 0.35  # two spreads whose logarithms differ by more do not differ by chance
+_WAIT_NS_MIN = 10_000.0  # less variation of the waiting cannot show anything
+_CLEARLY = 0.35  # two spreads whose logarithms differ by more than this do not differ by chance
 _SLOPE_ERROR_MAX = 0.2
-_SLOPE_AWAY_MAX = 1.0  # from 0 or -1: neither explains more
+_SLOPE_AWAY_MAX = 1.0  # distance of the slope from 0 or -1: beyond it, neither answer explains it
 _SLOPE_CLEAR_MAX = 0.25
-_MUCH_SHARE = 0.005  # of the time from an end to the next begin, that is waited
-_ODD_TIMES, _WIDE_TIMES = 4.0, 8.0  # of the middle deviation
-_BLOCKS_SLOPE = 0.5  # of the next begin against the waiting: 0 blocks, 1 does not
+_MUCH_SHARE = 0.005  # waiting, as a share of the time from an end to the next begin
+_ODD_TIMES, _WIDE_TIMES = 4.0, 8.0  # in median deviations
+_BLOCKS_SLOPE = 0.5  # limit of the slope of next begin against waiting: 0 blocks, -1 does not
 
 
 def _followers(records: Records) -> Ints:
     """Return for each row the first row of its process that began after its end; -1: none."""
     count = len(records)
     rows = np.arange(count)
-    # The first begin that is not before an end is the last one of time turned round.
+    # The first begin that is not before an end is the last one if time is reversed.
     turned = int(records.end.max()) - records.begin
     until = int(records.end.max()) - records.end
     found = last_before(records.member, turned, records.member, until)
@@ -51,9 +52,10 @@ def _followers(records: Records) -> Ints:
 
 
 def _pair_classes(follower: Ints, kind: Ints, position: Ints) -> Ints:
-    """Return the class of (row, its follower): both kinds, and where in the pattern it is.
+    """Return the class of each (row, follower): both kinds, and the place in the pattern.
 
-    A program's buckets are of one kind, and only the last one of a step is waited for.
+    The place matters because all buckets of a program are of one kind, and only the last one of a
+    step is waited for.
     """
     after = np.where(follower >= 0, kind[np.maximum(follower, 0)], -1)
     return number_rows(kind, after, position)
@@ -79,7 +81,7 @@ def _elsewhere(records: Records, follower: Ints) -> Ints:
 
 
 def _residual(values: Floats, *groups: Ints) -> Floats:
-    """Return what is left of values when the middle of each of their groups is taken out."""
+    """Return the values after subtracting the median of each of their groups."""
     for one in groups:
         values = values - medians(one, values, int(one.max()) + 1)[one]
     return values
@@ -87,29 +89,29 @@ def _residual(values: Floats, *groups: Ints) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class _Evidence:
-    """By class of (row, follower): what is known of its blocking."""
+    """What is known of the blocking, by class of (row, follower)."""
 
     seen: Ints
     told: Mask
     blocks: Mask
-    clear: Mask  # what waiting changes is what one of the answers says
+    clear: Mask  # the slope is close to one of the two answers
 
 
 def _slopes(
     classes: Ints, alike: Ints, moved: Floats, delayed: Floats, count: int
 ) -> tuple[Floats, Floats]:
-    """Return by class the slope of one against the other, and its standard error.
+    """Return by class the slope of `moved` against `delayed`, and its standard error.
 
-    `alike`: groups in which they are compared; what one stage of the job takes is not what another
-    takes.
+    `alike`: groups within which values are compared, because stages of the job differ.
     """
     moved, delayed = _residual(moved, alike), _residual(delayed, alike)
-    # What neither answer explains, a pause or the slow first steps of a job, must not decide it.
+    # Rows that neither answer explains, such as a pause or the slow first steps, must not decide
+    # it.
     odd = np.minimum(np.abs(moved), np.abs(moved + delayed))
     used = odd <= _ODD_TIMES * medians(classes, odd, count)[classes] + 1e3
     classes, alike, moved, delayed = classes[used], alike[used], moved[used], delayed[used]
     moved, delayed = _residual(moved, alike), _residual(delayed, alike)
-    # A few moments must not decide it either.
+    # Nor must a few extreme values.
     wide = medians(classes, np.abs(delayed), count)[classes] * _WIDE_TIMES + 1e3
     scale = medians(classes, np.abs(moved), count)[classes] * _WIDE_TIMES + 1e3
     moved, delayed = np.clip(moved, -scale, scale), np.clip(delayed, -wide, wide)
@@ -127,12 +129,12 @@ def _slopes(
 
 def _by_slope(place: Ints, stage: Ints, classes: Ints, pairs: Ints, rows: Ints, far: Floats,
               waited: Floats, count: int) -> _Evidence:  # fmt: skip
-    """Ask whether what follows comes as much closer as the ranks had to wait.
+    """Test whether what follows comes closer by as much as the ranks had to wait.
 
-    That is asked of the middle of the ranks that waited, from one time to the next: how long they
-    wait is the last rank's doing. (One rank's own pace would change its waiting and its next begin
-    by the same, whether it is blocked or not.) `pairs`: classes without the place in the pattern,
-    asked where there is too little of a class.
+    The test uses the median of the ranks that waited, from one time to the next, because how long
+    they wait depends on the last rank. (One rank's own pace would change its waiting and its next
+    begin by the same amount, blocked or not.) `pairs`: classes without the place in the pattern,
+    used if a class has too few rows.
     """
     least = np.full(int(place.max()) + 1, np.inf)
     np.minimum.at(least, place[rows], waited[rows])
@@ -154,7 +156,7 @@ def _by_slope(place: Ints, stage: Ints, classes: Ints, pairs: Ints, rows: Ints, 
     poor = ~(error < _SLOPE_ERROR_MAX)
     slope = np.where(poor, slope2[of_pair], slope)
     error = np.where(poor, error2[of_pair], error)
-    # Of any other slope neither is the reason.
+    # Any other slope has another reason.
     away = np.minimum(np.abs(slope), np.abs(slope + 1))
     told = (error < _SLOPE_ERROR_MAX) & (away <= _SLOPE_AWAY_MAX)
     return _Evidence(seen, told, ~(slope < -_BLOCKS_SLOPE), away <= _SLOPE_CLEAR_MAX)
@@ -162,7 +164,7 @@ def _by_slope(place: Ints, stage: Ints, classes: Ints, pairs: Ints, rows: Ints, 
 
 def _by_constancy(records: Records, classes: Ints, rows: Ints, far: Floats, count: int,
                   follower: Ints) -> _Evidence:  # fmt: skip
-    """Ask which end the next begin keeps its distance from: this one, or one of another stream."""
+    """Test from which end the next begin keeps its distance: this one, or one of another stream."""
     other = _elsewhere(records, follower)
     rows = rows[other[rows] >= 0]
     seen = np.bincount(classes[rows], minlength=count)
@@ -179,7 +181,7 @@ def _by_constancy(records: Records, classes: Ints, rows: Ints, far: Floats, coun
 def blocking(
     records: Records, place: Ints, stage: Ints, kind: Ints, position: Ints, waited: Floats
 ) -> tuple[Mask, float]:
-    """Return which rows block what follows, and the share of rows of which that is known."""
+    """Return which rows block what follows, and the share of rows for which that is known."""
     follower = _followers(records)
     classes = _pair_classes(follower, kind, position)
     count = int(classes.max()) + 1
@@ -195,8 +197,8 @@ def blocking(
     pairs = number_rows(kind, kind[after])
     slope = _by_slope(place, stage, classes, pairs, rows, far, waited, count)
     constant = _by_constancy(records, classes, rows, far, count, follower)
-    # Nearer to this end than to that of the other stream may still be near to neither. That takes
-    # a clear answer: where hardly anybody waits chance decides what waiting changes.
+    # Being nearer to this end than to that of the other stream does not prove that either is near.
+    # To overrule it takes a clear slope: if hardly anybody waits, chance decides the slope.
     much = medians(classes[rows], waited[rows] - _MUCH_SHARE * far[rows], count) > 0
     elsewhere = constant.told & ~constant.blocks
     free = slope.told & ~slope.blocks & (~constant.told | (much & slope.clear))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gaps of ranks that wait for transfers though nothing shows that they do.
+"""Gaps of ranks that wait for transfers although nothing shows it.
 
-A program gathers its next layers while it computes, and what it computes needs what it gathered.
-Where its transfers fill nearly all of the time, most of them begin as soon as the stream is free,
-and one that begins a little later seems to depend on nothing but the start of the step. Asked what
-faster transfers would save, such a rank would still take all of that time for itself.
+A program may gather its next layers while it computes, and need them for the computation. If its
+transfers fill nearly all of the time, most of them begin as soon as the stream is free. One that
+begins a little later then seems to depend on nothing but the start of the step, and a replay with
+faster transfers would still count all of its gap as its own time.
 """
 
 import numpy as np
@@ -14,13 +14,14 @@ from nccl_inspector.analysis.replay.gaps import Gaps
 from nccl_inspector.analysis.replay.order import Order
 from nccl_inspector.analysis.replay.records import Records
 
-_FILLED = 0.95  # of a gap, by operations of its own stream: more than that is no coincidence
+_FILLED = 0.95  # share of a gap that operations of its own stream fill; this much is no coincidence
 
 
 def gaps_if_faster(records: Records, order: Order, gaps: Gaps) -> Floats:
-    """Return by row what to add to its own gap (ns, 0 or less) where transfers are faster.
+    """Return for each row what to add to its own gap (ns, at most 0) if transfers are faster.
 
-    Of a gap that operations of the row's own communicator nearly fill, what is left between them.
+    If operations of the row's own communicator nearly fill its gap, only the time between them is
+    left.
     """
     run = number_rows(records.member, order.cause, records.comm)
     in_run = order_rows(run, records.begin, records.end)

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One cause of lost time, as the replay found it, and from which cost on it is told."""
+"""One cause of lost time that the replay found, and the costs from which on it is reported."""
 
 from dataclasses import dataclass
 
 from nccl_inspector.analysis.replay.paths import Where
 
-COST_MIN = 0.01  # of the job's time, from which on a cause is a warning
-HABIT_TIMES = 3  # what comes so often is part of the program
-TOLD_MIN = 0.004  # from which on it is information
+COST_MIN = 0.01  # share of the job's time from which on a cause is a warning
+HABIT_TIMES = 3  # what happens this often is part of the program
+TOLD_MIN = 0.004  # share from which on it is information
 LATE, TRANSFER, OUTSIDE = "late", "transfer", "outside"
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One cause of lost time. Times are ns of Unix time; shares are of the job's time."""
+    """One cause of lost time; times are ns of Unix time, shares are of the job's time."""
 
     kind: str  # LATE, TRANSFER or OUTSIDE
     cost_share: float
@@ -21,19 +21,19 @@ class Cause:
     start: int
     end: int
     whole: bool  # it lasted for (nearly) all of the job
-    members: tuple[int, ...] = ()  # whose doing it is; of TRANSFER those on the slow paths
-    node: str = ""  # all processes of that node are late
-    where: Where | None = None  # of TRANSFER
-    inside: bool = False  # of TRANSFER: within nodes
-    ratio: float = 1.0  # of T, or of own gaps, beside what is usual
+    members: tuple[int, ...] = ()  # processes that cause it; of TRANSFER: those on the slow paths
+    node: str = ""  # not empty: all processes of this node are late
+    where: Where | None = None  # of TRANSFER: what the slow paths have in common
+    inside: bool = False  # of TRANSFER: the paths are within nodes
+    ratio: float = 1.0  # T, or own gaps, compared with what is usual
     late_ns: float = 0.0
     late_share: float = 0.0
-    victims: tuple[int, ...] = ()  # who were late because they waited for it
-    rare: bool = False  # seldom and long, as checkpoints are; of OUTSIDE: again and again
+    victims: tuple[int, ...] = ()  # processes that were late because they waited for it
+    rare: bool = False  # seldom and long, like checkpoints; of OUTSIDE: again and again
     once: bool = False
-    starting: bool = False  # nearly all of it in the job's first steps
-    leader: bool = False  # rank 0 of the largest communicator, which logs and saves for all
-    saved_s: float = 0.0  # in the pieces that were replayed
-    part: int = 0  # processes of the part of the job that it costs time; 0: of all
+    starting: bool = False  # nearly all of it was in the job's first steps
+    leader: bool = False  # it is rank 0 of the largest communicator, which logs and saves for all
+    saved_s: float = 0.0  # time saved in the replayed pieces
+    part: int = 0  # number of processes in the part of the job that it delays; 0: there is one part
     still: bool = False  # of OUTSIDE: no usual operation ended in that time
-    evenly: bool = False  # of OUTSIDE: all parts of a step took longer by as much
+    evenly: bool = False  # of OUTSIDE: all parts of a step became longer in proportion

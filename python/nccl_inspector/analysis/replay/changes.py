@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What changed over a job's time: transfers that took longer, own gaps of all ranks that grew.
+"""What changed over a job's time: transfers that took longer, and own gaps of all ranks that grew.
 
-Both are held against the job itself: the same operation at the same place of the pattern in its
-better pieces of time. What is slow all the time has no better time to be compared with.
+Each operation is compared with itself, at the same place of the pattern, in the better pieces of
+time. What is slow all the time has no better time to be compared with.
 """
 
 from dataclasses import dataclass
@@ -26,29 +26,29 @@ from nccl_inspector.analysis.replay.longer import parts_of_pieces, undo_longer
 from nccl_inspector.analysis.replay.order import Order
 from nccl_inspector.analysis.replay.records import Records
 
-GROWN = 1.10  # the own gaps of all ranks, likewise
-_BASE_QUANTILE = 0.25  # of the pieces, the middle of whose better half is the baseline
+GROWN = 1.10  # own gaps of all ranks this many times the usual are slow
+_BASE_QUANTILE = 0.25  # the baseline's quantile over the pieces: the median of the better half
 _PIECES_MIN = 4
-GAP_NS_MIN = 50_000.0  # shorter own gaps are launches, not work
-_ALIKE_PARTS = 0.7  # of what parts of a step added, in proportion to what they are usually
-_LENGTHS = (0.5, 0.9)  # quantiles that part short, longer and the longest parts of one place
-_PARTS = 32  # of a piece, by which it is told how much of its growth may be chance
-_ALIKE_MAX = 3.0  # the upper quarter of a place's gaps beside the lower, where it can be compared
+GAP_NS_MIN = 50_000.0  # shorter own gaps are launches and not work
+_ALIKE_PARTS = 0.7  # share of what a step's parts added, in proportion to their usual length
+_LENGTHS = (0.5, 0.9)  # quantiles that divide a place's parts into short, longer and longest ones
+_PARTS = 32  # parts of a piece, from which the chance in its growth is estimated
+_ALIKE_MAX = 3.0  # upper quartile of a place's gaps / lower quartile, if they are to be comparable
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Factors and differences that undo what changed, by row, and how large it was by piece.
+    """Factors and differences by row that undo what changed, and how large the change was by piece.
 
-    `transfer`: factor of T; `gap`: ns to add to own gaps. `grown`: own gaps of all ranks by piece,
-    beside what is usual (NaN: nothing to compare); `error`: how far that may be off by chance.
+    `transfer`: factor for T. `gap`: ns to add to own gaps. `grown`: own gaps of all ranks by piece
+    / usual gaps (NaN: nothing to compare). `error`: the part of that which may be chance.
     """
 
     transfer: Floats
     gap: Floats
     grown: Floats
     error: Floats
-    evenly: Mask  # by piece: gaps grew in proportion, as with more work, or it cannot be told
+    evenly: Mask  # by piece: gaps grew in proportion, as with more work, or it is not known
 
 
 def find_changes(records: Records, order: Order, gaps: Gaps) -> Changes:
@@ -58,7 +58,7 @@ def find_changes(records: Records, order: Order, gaps: Gaps) -> Changes:
 
 
 def _by_run(records: Records, order: Order, rows: Ints) -> tuple[Ints, Mask]:
-    """Return some rows in the order of runs with one cause and of time, and which begin a run."""
+    """Return rows ordered by run (of one cause) and time, and a mask of those that begin a run."""
     run = number_rows(records.member[rows], order.cause[rows])
     in_run = order_rows(run, records.begin[rows], records.begin[rows])
     return in_run, np.append(True, run[in_run][1:] != run[in_run][:-1])
@@ -81,27 +81,27 @@ def _gaps(
     count = int(order.spot.max()) + 1
     base = quantiles(spots, mean, count, _BASE_QUANTILE)
     high = quantiles(spots, mean, count, 1 - _BASE_QUANTILE)
-    # Where the program does now this and now that, nothing is usual.
+    # A place where the program does different things at different times has no usual gap.
     with np.errstate(invalid="ignore", divide="ignore"):
         alike = (base >= GAP_NS_MIN) & (high / base <= _ALIKE_MAX)
     enough = (np.bincount(spots, minlength=count) >= _PIECES_MIN) & alike
-    # Of the gaps that are counted from one operation the longest has all the others in it.
+    # Of the gaps that are counted from one operation, the longest includes all others.
     in_run, begins = _by_run(records, order, rows)
     longest = in_run[np.append(begins[1:], True)]
     longest = longest[enough[order.spot[rows[longest]]]]
     all_longest = np.bincount(cell[longest], minlength=size)
     was = np.bincount(at_piece, all_longest * np.nan_to_num(base[spots]), minlength=pieces)
-    # All of them: one long stop between two steps is no middle of anything.
+    # All gaps are summed: the median would miss one long stop between two steps.
     now = np.bincount(records.piece[rows[longest]], usual[rows[longest]], minlength=pieces)
     grown = np.divide(now, was, out=np.full(pieces, np.nan), where=was > 0)
     expected = base[spots][cell[longest]] * grown[records.piece[rows[longest]]]
     error = _by_chance(records, rows[longest], usual[rows[longest]] - expected, was)
-    # Where places are mixed up, the better half of each is better than any whole piece.
+    # If places are mixed up, the better half of each is better than any whole piece.
     better = _better_half(grown)
     grown, error, base = grown / better, error / better, base * better
     found = np.zeros(len(records))
     slow = grown[records.piece] >= GROWN
-    # In proportion: what holds all ranks up holds up one more than another.
+    # In proportion, because what holds up all ranks holds up one more than another.
     with np.errstate(invalid="ignore", divide="ignore"):
         excess = gaps.own * (np.where(enough, base, np.nan)[order.spot] / usual - 1)
     known = slow & np.isfinite(excess)
@@ -114,11 +114,11 @@ def _gaps(
 
 
 def _by_chance(records: Records, rows: Ints, more: Floats, was: NDArray[Any]) -> Floats:
-    """Return how much of what each piece has grown by may be chance, in the same measure.
+    """Return how much of each piece's growth may be chance, in the same unit.
 
-    `more`: how much longer gaps (of some rows) are than their piece's growth makes them, ns; `was`:
-    what all of a piece usually are. Gaps of one time are one event, of whichever ranks: parts of a
-    piece are independent of each other, steps that are longer than these hardly occur.
+    `more`: by how many ns gaps (of the rows) are longer than the growth of their piece explains;
+    `was`: the usual sum for each piece. Gaps at one time are one event, whichever ranks have them.
+    Parts of a piece are independent of each other, because steps longer than a part hardly occur.
     """
     piece = records.piece[rows]
     part = parts_of_pieces(records, rows, _PARTS)
@@ -129,14 +129,14 @@ def _by_chance(records: Records, rows: Ints, more: Floats, was: NDArray[Any]) ->
 
 
 def _better_half(grown: Floats) -> float:
-    """Return what the better pieces have of what is usual at each place alone; 1 at least."""
+    """Return what the better pieces have, relative to the usual at each place alone; at least 1."""
     known = grown[np.isfinite(grown)]
     return max(1.0, float(np.quantile(known, _BASE_QUANTILE))) if len(known) else 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Cells:
-    """Parts of one sort in a piece: the cell of each row, and what cells are."""
+    """Parts of one sort in a piece: the cell of each row, and the sort and piece of each cell."""
 
     of_row: Ints
     sort: Ints
@@ -144,10 +144,11 @@ class _Cells:
 
 
 def _cells(cell: Ints, spots: Ints, pieces: Ints, part: Floats) -> _Cells:
-    """Return cells of which each has parts of about the same length, too.
+    """Return finer cells, in which all parts also have about the same length.
 
-    `cell`: of each row, by its place of the pattern (`spots`) and piece (`pieces`). Where the
-    pattern is not known, many short parts of a step and a long one are at one place.
+    `cell`: of each row, by place of the pattern (`spots`) and piece (`pieces`). Length matters
+    because, if the pattern is not known, many short parts of a step and a long one are at one
+    place.
     """
     rank = np.empty(len(cell))
     order = order_within(cell, part)
@@ -161,10 +162,10 @@ def _cells(cell: Ints, spots: Ints, pieces: Ints, part: Floats) -> _Cells:
 
 
 def _in_proportion(part: Floats, cells: _Cells, pieces: int) -> Mask:
-    """Tell by piece whether all parts of a step grew alike, as with more work.
+    """Tell by piece whether all parts of a step grew in proportion, as with more work.
 
-    A wait for storage is at one place. It is in all gaps that are counted from there, so `part` is
-    what each row adds to the gap before it, ns. True where that cannot be told.
+    A wait for storage is at one place. All gaps that are counted from there contain it, so `part`
+    is what each row adds to the gap before it, in ns. The answer is True if it cannot be told.
     """
     count, now = np.bincount(cells.of_row), np.bincount(cells.of_row, part)
     sorts = int(cells.sort.max()) + 1

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose records are read where a job has too many processes to read those of all.
+"""Choose whose records to read if a job has too many processes to read all.
 
-How long a GPU was in operations is known of every process, for the whole job: who makes the others
-wait is in them for a shorter time than they are. So the nodes of those who were in them least are
-read, with the nodes that share a communicator with them, and others spread evenly as their peers.
+How long a GPU was in operations is known for every process and the whole job. A process that makes
+others wait is in operations for a shorter time than they are. So these are read: the nodes of the
+processes that were in operations least, the nodes that share a communicator with them, and other
+nodes evenly spread, as their peers.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,25 +16,28 @@ from nccl_inspector.analysis.replay.arrays import Floats, Ints, medians_of_other
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.model.process import COMM_FOLDED, Process
 
-PROCESSES_MAX = 384  # that are read
-_SUSPECTS_MAX = 24  # nodes
-_SUSPECTS_SHARE = 0.6  # of those that are read, with the nodes beside them
-_NEAR_MAX = 16  # nodes of a communicator whose others are read, too
-_BUSY_MIN = 0.5  # of the processes, of which it must be known how busy they were
+PROCESSES_MAX = 384  # processes that are read
+_SUSPECTS_MAX = 24  # nodes of suspects
+_SUSPECTS_SHARE = 0.6  # share of the processes read that may be suspects and their neighbours
+_NEAR_MAX = 16  # a communicator on at most this many nodes is read as a whole
+_BUSY_MIN = 0.5  # share of the processes whose busy time must be known
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The processes whose records are read. `left_out`: by communicator's id, how many are not."""
+    """The processes whose records are read.
+
+    `left_out`: how many are not read, by communicator's id.
+    """
 
     members: tuple[int, ...]
-    some: bool = False  # not of all that have records
+    some: bool = False  # True: not all processes with records are read
     left_out: Mapping[int, int] = field(default_factory=dict)
-    by_busy: bool = True  # the others were looked at, too: how busy their GPUs were
+    by_busy: bool = True  # the others were compared by how busy their GPUs were
 
 
 def choose(placed: Sequence[tuple[str, Process]]) -> Choice:
-    """Return whose records are read, of processes with their nodes."""
+    """Return whose records to read; `placed` are the job's processes with their nodes."""
     having = [member for member, (_, one) in enumerate(placed) if one.samples is not None]
     if len(having) <= PROCESSES_MAX:
         return Choice(tuple(having))
@@ -52,7 +56,7 @@ def choose(placed: Sequence[tuple[str, Process]]) -> Choice:
 
 
 def _busy(process: Process) -> float:
-    """Return the share of its life in which its busiest GPU was in operations; NaN: not known."""
+    """Return the share of its life that its busiest GPU was in operations; NaN: not known."""
     if process.busy_share is not None:
         return process.busy_share
     try:
@@ -75,10 +79,10 @@ def _memberships(
 
 
 def _suspects(comm: Ints, member: Ints, busy: Floats) -> Iterator[int]:
-    """Give the processes that were least in operations beside the others of a communicator.
+    """Yield the processes that were in operations least, compared with others of a communicator.
 
-    Communicators of one size are asked together, and each size in turn: one may be of ranks that do
-    different work.
+    Communicators of one size are ranked together, and the sizes take turns, because the ranks of
+    one size may do different work.
     """
     known = np.flatnonzero(~np.isnan(busy[member]))
     if not len(known):
@@ -95,7 +99,7 @@ def _suspects(comm: Ints, member: Ints, busy: Floats) -> Iterator[int]:
 
 
 class _Nodes:
-    """The nodes of a job: all processes of one are read, or none."""
+    """The nodes of a job; of a node either all processes are read or none."""
 
     def __init__(
         self, placed: Sequence[tuple[str, Process]], having: Sequence[int], comm: Ints, member: Ints
@@ -107,7 +111,7 @@ class _Nodes:
         self._members: list[list[int]] = [[] for _ in numbers]
         for one in having:
             self._members[self._node_of[one]].append(one)
-        # By communicator its nodes, and by node its communicators that have few.
+        # The nodes of each communicator, and for each node its communicators with few nodes.
         keys = np.unique(comm * len(numbers) + self._node_of[member])
         self._comm, self._node = keys // len(numbers), keys % len(numbers)
         self._bounds = np.searchsorted(self._comm, np.arange(int(comm.max(initial=0)) + 2))
@@ -117,7 +121,7 @@ class _Nodes:
             self._few[node].append(which)
 
     def _near(self, node: int) -> list[int]:
-        """Return a node and those that share a small communicator with it."""
+        """Return a node and the nodes that share a small communicator with it."""
         beside = [self._node[self._bounds[one] : self._bounds[one + 1]] for one in self._few[node]]
         return [node, *sorted(set(np.concatenate(beside).tolist()) - {node})] if beside else [node]
 
@@ -147,7 +151,7 @@ class _Nodes:
             add(self._near(node), _SUSPECTS_SHARE * PROCESSES_MAX)
         count = len(self._members)
         steps = max(count.bit_length(), 1)
-        # Evenly, however many fit: every 2^k-th, then those in the middle between.
+        # Evenly spread, however many fit: every 2^k-th node, then those halfway between, and so on.
         for node in sorted(range(count), key=lambda one: _turned(one, steps)):
             if many < PROCESSES_MAX:
                 add(self._near(node), PROCESSES_MAX)
@@ -155,5 +159,5 @@ class _Nodes:
 
 
 def _turned(number: int, bits: int) -> int:
-    """Return a number with its bits in the opposite order."""
+    """Return the number with its bits in reverse order."""
     return int(f"{number:0{bits}b}"[::-1], 2)

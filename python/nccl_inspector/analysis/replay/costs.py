@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a question to the replay saved: over all pieces of time, and in which of them."""
+"""What the answers of the replay say: time saved over all pieces, and in which of them."""
 
 from collections.abc import Sequence
 
@@ -10,11 +10,11 @@ from nccl_inspector.analysis.replay.cause import TOLD_MIN
 from nccl_inspector.analysis.replay.records import Records
 from nccl_inspector.analysis.replay.what_if import PARTS, Piece, Question, Replay
 
-_PIECE_SLOW = 0.25  # of the usual cost of its worst pieces, for a piece to be in the period
-WHOLE = 0.8  # of the pieces
-_SLOW_PIECE_MIN = 0.02  # of a piece, that a slow one loses
-_RATE_PIECES_MIN = 4  # whose middle tells how many operations a second there are
-_APART_MAX = 1  # pieces: of a time that is slow some pieces may be as usual
+_PIECE_SLOW = 0.25  # share of the worst pieces' cost for a piece to belong to the period
+WHOLE = 0.8  # share of slow pieces that makes it the whole job
+_SLOW_PIECE_MIN = 0.02  # share of its time that a slow piece loses
+_RATE_PIECES_MIN = 4  # pieces needed for the median rate of operations
+_APART_MAX = 1  # usual pieces that may lie within a slow time
 
 
 def piece_shares(answers: Sequence[Piece], column: int) -> Floats:
@@ -31,9 +31,9 @@ def total_share(answers: Sequence[Piece], column: int) -> float:
 
 
 def standard_error(shares: Floats, lengths: Floats) -> float:
-    """Return the standard error of the mean share of times that have some lengths."""
+    """Return the standard error of the mean share, weighted by lengths."""
     weights = lengths / lengths.sum()
-    even = float(np.sum(weights**2))  # 1 / how many times of equal length would tell as much
+    even = float(np.sum(weights**2))  # 1 / the equivalent number of equal lengths
     if even >= 1:
         return 0.0
     apart = shares - float(np.sum(weights * shares))
@@ -41,12 +41,12 @@ def standard_error(shares: Floats, lengths: Floats) -> float:
 
 
 def felt_later(replay: Replay, whole: Question, first_half: Question) -> float:
-    """Return the factor by which a cause costs more than the replay of pieces says.
+    """Return the factor by which a cause costs more than the replay of pieces shows.
 
-    A delay makes others wait some time after it happened, in a pipeline some seconds: of the last
-    ones in a piece nothing is seen there. How much that is shows in the middle of the pieces, as
-    what the first half (`first_half`: the same question, of that) saves after its end. Where the
-    question follows its processes, it is that share of what they are ahead of the others.
+    A delay makes others wait some time later, in a pipeline some seconds. So a piece does not show
+    the effect of its last delays. How much is missing is measured at the middle of the pieces: it
+    is what delays of the first half (`first_half`: the same question, only for that) save after it.
+    If the question follows its processes, it is that share of their lead over the others.
     """
     answers = replay.ask([whole, first_half])
     saved = sum(float(one.saved[1]) for one in answers)
@@ -59,19 +59,19 @@ def felt_later(replay: Replay, whole: Question, first_half: Question) -> float:
             sum(float(one.ahead[at, 1]) for one in answers) for at in (PARTS // 2, -1)
         )
         later = min(later / at_half, 1.0) * max(at_end, 0.0) if at_half > 0 else 0.0
-    # Half of a piece is the most that this can tell of.
+    # This can measure at most half of a piece.
     return 1 + min(later / saved, 1.0)
 
 
 def replayed_s(answers: Sequence[Piece]) -> float:
-    """Return how much time all pieces have that could be replayed, s."""
+    """Return the total time of all pieces that could be replayed, in seconds."""
     return sum(one.length for one in answers) / 1e9
 
 
 def saved_share(
     answers: Sequence[Piece], column: int
 ) -> tuple[float, float, list[tuple[int, int, float]]]:
-    """Return what a question saves as a share, its standard error, and that by piece."""
+    """Return the share that a question saves, its standard error, and the share by piece."""
     shares = piece_shares(answers, column)
     rows = [
         (one.start, one.end, share) for one, share in zip(answers, shares.tolist(), strict=True)
@@ -81,7 +81,7 @@ def saved_share(
 
 
 def period_of(culprit_pieces: Sequence[tuple[int, int, float]]) -> tuple[int, int, bool]:
-    """Return from when to when a cause cost something, and whether that is nearly all the time."""
+    """Return begin and end of the time in which a cause cost, and whether that is nearly all."""
     shares = np.array([share for _, _, share in culprit_pieces])
     top = float(np.sort(shares)[-max(len(shares) // 4, 1) :].mean())
     slow = np.flatnonzero(shares >= max(_PIECE_SLOW * top, TOLD_MIN))
@@ -92,15 +92,15 @@ def period_of(culprit_pieces: Sequence[tuple[int, int, float]]) -> tuple[int, in
 
 
 def slow_times(rows: Sequence[tuple[int, int, float]]) -> list[list[int]]:
-    """Return the times in which something cost much, each as the places of its pieces.
+    """Return the times in which something cost much, each as a list of its pieces' places.
 
-    Two are one when few pieces between them, beside the first, are as they should be.
+    Two slow times become one if only few pieces between them are as they should be.
     """
     if not rows:
         return []
     shares = np.array([share for _, _, share in rows])
     span = np.array([end - start for start, end, _ in rows], float)
-    # A piece that is cut short, as a job's first one, says little of how slow it may be.
+    # A piece that is cut short, such as a job's first one, tells little about how slow it may be.
     whole = span >= np.median(span) / 2
     slow = np.flatnonzero(shares >= max(_SLOW_PIECE_MIN, 0.3 * float(shares[whole].max())))
     found: list[list[int]] = []
@@ -119,9 +119,10 @@ def cost_then(
     some: Sequence[int],
     times_most: float = 2.0,
 ) -> float:
-    """Return what was lost in some pieces, as a share of the time of all, as far as it is seen.
+    """Return what was lost in some pieces, as a share of the time of all, checked by the rate.
 
-    `times_most`: of what the replay says, that may be told; more has another cause, too.
+    `times_most`: the most that the rate may raise the replay's cost; beyond it, there is another
+    cause.
     """
     factor = _seen_by_rate(records, answers, rows, some, times_most)
     return _cost_of_pieces(answers, rows, some) * factor
@@ -134,10 +135,10 @@ def _seen_by_rate(
     some: Sequence[int],
     times_most: float,
 ) -> float:
-    """Return by what factor a cost in some pieces is to be corrected, 0: it is not believed.
+    """Return the factor that corrects the cost in some pieces; 0: the cost is not believed.
 
-    What costs time makes operations fewer: by how many a second is seen, whatever the replay says.
-    It cannot say what the ranks' own work would have taken that was hidden behind slow transfers.
+    What costs time makes operations rarer, and their number per second is known independently of
+    the replay. It cannot tell what work of the ranks was hidden behind slow transfers.
     """
     there = np.zeros(len(answers), dtype=bool)
     there[list(some)] = True
@@ -150,7 +151,7 @@ def _seen_by_rate(
     fewer = 1 - float(np.median(rate[there])) / float(np.median(rate[~there]))
     if fewer < share / 2:
         return fewer / share if fewer >= _SLOW_PIECE_MIN else 0.0
-    # In few pieces it varies.
+    # With few pieces the rate varies too much.
     exact = min(there.sum(), (~there).sum()) >= _RATE_PIECES_MIN and fewer <= times_most * share
     return fewer / share if exact else 1.0
 
@@ -160,9 +161,9 @@ def _cost_of_pieces(
 ) -> float:
     """Return what was lost in some pieces, as a share of all.
 
-    Pieces are of one length of time, but for those that begin with a long stop. The part of one
-    that can be replayed is smaller where operations are rare, because everything is slow; that must
-    not make it count less.
+    Pieces have equal lengths, except those that begin with a long stop. If operations are rare
+    because everything is slow, a smaller part of the piece can be replayed; that must not make it
+    count less.
     """
     span = np.array([one.end - one.start for one in answers], float)
     weight = np.maximum([one.length for one in answers], float(np.median(span)))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which processes, or all of a node, made the others wait by their own doing, and what that cost.
+"""Which processes, or all of a node, delayed the others by their own doing, and what that cost.
 
-What it cost is asked of the replay: the job with that process at its peers' pace. Its peers who
-are late only because they waited for it elsewhere cost nothing, and are not accused.
+The cost is found by replay: the job with that process at its peers' pace. Peers that are late only
+because they waited for it elsewhere cost nothing, and are not accused.
 """
 
 from collections import defaultdict
@@ -25,61 +25,62 @@ from nccl_inspector.analysis.replay.startup import in_first_steps
 from nccl_inspector.analysis.replay.what_if import Piece, Question, Replay
 from nccl_inspector.analysis.straggler.lateness import MAD_TO_SIGMA
 
-SINGLES_MAX, NODES_MAX = 96, 64  # that are asked about one by one, the most suspicious
-_SUSPECT_SHARE = 0.01  # of the time, by which a suspect's own gaps are longer than its peers'
-_SUSPECT_Z = 6.0  # of the spread over the ranks
-_MEMBER_OF_NODE = 0.7  # of its node's cost, which makes a process the culprit and not its node
-_NODE_SUSPECTS = 0.6  # of a node's processes, that must be suspicious each by itself
+SINGLES_MAX, NODES_MAX = 96, 64  # the most suspicious, which are replayed one by one
+_SUSPECT_SHARE = 0.01  # share of the time by which a suspect's own gaps exceed its peers'
+_SUSPECT_Z = 6.0  # the same in units of the spread over the ranks
+_MEMBER_OF_NODE = 0.7  # share of its node's cost that makes a process, not its node, the culprit
+_NODE_SUSPECTS = 0.6  # share of a node's processes that must be suspicious themselves
 _NODE_Z = 3.0
 _ONCE_PIECES, _ONCE_SHARE = 4, 0.6
 _STEADY_PARTS_MIN = 6
-_ALONE_MIN = 4  # processes, among which always the same one stands out
-_LONG_SHARE, _LONG_MIN = 0.3, 0.02  # of its longest delay, and of a piece
-LATE_NS_MIN = 100_000.0  # a shorter excess is no lateness
+_ALONE_MIN = 4  # processes needed to tell that always the same one stands out
+_LONG_SHARE, _LONG_MIN = 0.3, 0.02  # long delays: least share of the longest one, and of a piece
+LATE_NS_MIN = 100_000.0  # a shorter excess does not count as late
 
 
 @dataclass(frozen=True, slots=True)
 class Culprit:
-    """One cause of delay. Shares are of the job's time."""
+    """One cause of delay; shares are of the job's time."""
 
     members: tuple[int, ...]  # one process, or all of a node
     node: str  # empty: it is one process
     cost_share: float
-    error_share: float  # standard error of the cost, over the pieces of time
-    typical_share: float  # what the same question says of a process of this job in the middle
-    once: bool  # one single piece has most of it: it may have happened once
-    saved_ns: float  # in the pieces that were replayed
-    late_ns: float  # the middle excess of the gaps that have most of what it was late by
-    most_share: float  # of its gaps, those
-    late_share: float  # of its gaps, all that were too long
-    start_share: float  # of what it was late by in those, in the job's first steps
-    # Of each piece begin and end (ns), and the share that it cost.
+    error_share: float  # standard error of the cost, over the pieces
+    typical_share: float  # cost of the median process (or node) of this job
+    once: bool  # one single piece has most of the cost: it may have happened once
+    saved_ns: float  # in the replayed pieces
+    late_ns: float  # median excess of the gaps that make up most of its lateness
+    most_share: float  # share of these gaps among its gaps
+    late_share: float  # share of its gaps that were too long
+    start_share: float  # share of that lateness that was in the job's first steps
+    # Begin and end of each piece (ns), and the share that it cost there.
     pieces: tuple[tuple[int, int, float], ...]
-    steady: float = 0.0  # standard errors above 0, without the part that stands out most
-    chance: float = 1.0  # that it is the same one so often, if it could have been anyone
+    steady: float = 0.0  # standard errors above 0, without the most extreme part
+    chance: float = 1.0  # probability that the same one is late so often, if it could be anyone
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the replay says of a job."""
+    """What the replay says about a job."""
 
-    culprits: tuple[Culprit, ...]  # the most costly first, whatever they cost
-    seconds: float  # that could be replayed
+    culprits: tuple[Culprit, ...]  # the most costly first, also those without any cost
+    seconds: float  # time that could be replayed
     pieces: int
-    imbalance_share: float  # what all processes at the usual pace together would have saved
+    imbalance_share: float  # what all processes together at the usual pace would save
 
 
 def own_excess(order: Order, usual: Floats) -> tuple[Floats, Mask]:
-    """Return by how much each gap is longer than usual, ns, and of which rows that is known."""
+    """Return by how many ns each gap is longer than usual, and a mask of where that is known."""
     known = ~np.isnan(usual) & ~np.isnan(order.gap) & ~order.queued
     return np.where(known, order.gap - usual, 0.0), known
 
 
 @dataclass(frozen=True, slots=True)
 class _Runs:
-    """Runs of operations with one cause: whose, their longest excess, whether at the job's start.
+    """Runs of operations with one cause: owner, longest excess, and whether at the job's start.
 
-    Nobody is late for an operation that was put in (hidden.py): it begins when the one before ends.
+    Operations that were put in (hidden.py) are left out: they begin when the operation before ends,
+    so nobody is late for them.
     """
 
     owner: Ints
@@ -100,27 +101,28 @@ def _runs(records: Records, order: Order, excess: Floats, known: Mask) -> _Runs:
 
 
 def spread_of(values: Floats) -> tuple[float, float]:
-    """Return the middle of values, and their deviation from it as a standard deviation."""
+    """Return the median of values, and their deviation from it as a standard deviation."""
     middle = float(np.median(values))
     return middle, MAD_TO_SIGMA * float(np.median(np.abs(values - middle)))
 
 
 def _parts(pieces: Sequence[Piece], column: int, lengths: Floats) -> Floats:
-    """Return what a question saves, as a share, of each part of the pieces."""
+    """Return the share that a question saves of each part of the pieces."""
     return np.concatenate([one.parts[:, column] for one in pieces]) / lengths
 
 
 def _lengths(pieces: Sequence[Piece]) -> Floats:
-    """Return the length of each part of the pieces, ns."""
+    """Return the length of each part of the pieces, in ns."""
     return np.concatenate(
         [np.full(len(one.parts), max(one.length / len(one.parts), 1.0)) for one in pieces]
     )
 
 
 def _steady(shares: Floats, lengths: Floats) -> float:
-    """Return how many standard errors a mean is above 0 without the part that stands out most.
+    """Return how many standard errors the mean is above 0, without the most extreme part.
 
-    A job's first seconds are like no others, and in a short job they are a large part.
+    One part is left out because a job's first seconds are special, and in a short job they are a
+    large part.
     """
     if len(shares) < _STEADY_PARTS_MIN:
         return 0.0
@@ -130,11 +132,11 @@ def _steady(shares: Floats, lengths: Floats) -> float:
 
 
 def _chance(own: Floats, every: Floats) -> float:
-    """Return how probable it is that one of a job's processes has so many of its long delays.
+    """Return the probability that one of a job's processes has that many long delays by chance.
 
-    Rare delays vary too much for an error of their mean: what counts is that they are always the
-    same one's. As many as are long beside its own are counted of all processes. `own`: what it
-    costs of each piece; `every`: processes x pieces.
+    Rare delays vary too much for a standard error of their mean. What counts is that they always
+    belong to the same process. `own`: what it costs in each piece; `every`: processes x pieces. The
+    long delays of all processes are counted from the shortest of its own long ones on.
     """
     if len(every) < _ALONE_MIN:
         return 1.0
@@ -145,7 +147,7 @@ def _chance(own: Floats, every: Floats) -> float:
 
 
 def _binomial_tail(count: int, trials: int, share: float) -> float:
-    """Return the probability of `count` or more of `trials`, each with the same share."""
+    """Return the probability of `count` or more successes in `trials`, each with chance `share`."""
     return float(
         sum(
             comb(trials, each) * share**each * (1 - share) ** (trials - each)
@@ -168,7 +170,7 @@ def find_culprits(
     nodes: Sequence[str],
     replay: Replay,
 ) -> Found:
-    """Return who cost how much; `nodes` by process."""
+    """Return which processes or nodes cost how much; `nodes` is by process."""
     excess, known = own_excess(order, usual)
     present = np.unique(records.member)
     runs = _runs(records, order, excess, known)
@@ -197,7 +199,7 @@ def find_culprits(
         return Found((), 0.0, 0, 0.0)
     columns = {members: 1 + place for place, members in enumerate(asked)}
     costs = [total_share(answers, 1 + place) for place in range(len(asked))]
-    # What a process or a node of this job costs by chance: as the others of its sort do.
+    # The cost that chance gives a process or a node: the median of the others of its sort.
     typical = _typical(singles, columns, costs) | _typical(groups, columns, costs)
     lengths = _lengths(answers)
     tables = [
@@ -221,8 +223,8 @@ def find_culprits(
         column = columns.get(members)
         shares = piece_shares(answers, column) if column is not None else np.zeros(len(answers))
         if column is not None and abs(total_share(answers, column)) < cost / 2:
-            shares = shares * 0 + cost  # what it does alone was asked in another way
-        # It is held against the others, whose cost is as uncertain.
+            shares = shares * 0 + cost  # its cost alone was found by another question
+        # It is compared with the others, whose cost is as uncertain.
         sort = groups if len(members) > 1 else singles
         rest = np.array([one != members for one in sort])
         table = tables[len(members) > 1]
@@ -250,14 +252,14 @@ def _typical(
     columns: Mapping[tuple[int, ...], int],
     costs: Sequence[float],
 ) -> dict[tuple[int, ...], float]:
-    """Return for each of a sort, processes or nodes, the middle cost of the others."""
+    """Return for each of a sort (processes or nodes) the median cost of the others."""
     own = np.array([costs[columns[members] - 1] for members in sort])
     others = medians_of_others(np.zeros(len(own), np.int64), own)
     return dict(zip(sort, np.nan_to_num(others).tolist(), strict=True))
 
 
 def spans(records: Records) -> Floats:
-    """Return by process how long its records reach, summed over pieces, ns."""
+    """Return by process the time from its first to its last record, summed over pieces, in ns."""
     key = records.piece * records.members + records.member
     first = np.full(int(key.max()) + 1, np.inf)
     last = np.full(len(first), -np.inf)
@@ -273,7 +275,7 @@ def spans(records: Records) -> Floats:
 def _all_of_node(wall: Floats, present: Ints, members: tuple[int, ...]) -> bool:
     """Tell whether nearly all processes of a node have longer gaps than those of other nodes.
 
-    Among many that are late by chance some share a node.
+    This excludes processes that are late by chance and happen to share a node.
     """
     others = present[~np.isin(present, members)]
     middle, spread = spread_of(wall[others])
@@ -286,7 +288,7 @@ def _choose(
     nodes: Mapping[tuple[int, ...], float],
     costs: Sequence[float],
 ) -> dict[tuple[int, ...], float]:
-    """Return the costs of processes, and of a node in place of its own where none stands for it."""
+    """Return the costs of processes; a node replaces its own if none of them explains its cost."""
     found = dict(zip(singles, costs, strict=False))
     for members, cost in nodes.items():
         own = max((found.get((one,), 0.0) for one in members), default=0.0)
@@ -302,8 +304,8 @@ def _alone(
 ) -> dict[tuple[int, ...], float]:
     """Return what each of several suspects costs when the others are at the usual pace.
 
-    Two that are late by the same cost nothing one by one: each hides the other. What they cost
-    together is shared out.
+    Two processes that are late by the same amount cost nothing one by one, because each hides the
+    other. What they cost together is divided between them.
     """
     some = suspects[:SINGLES_MAX]
     rest = [tuple(other for other in suspects if other != one) for one in some]
@@ -319,7 +321,7 @@ def _alone(
 def _merge(
     taken: dict[tuple[int, ...], float], alone: Mapping[tuple[int, ...], float]
 ) -> dict[tuple[int, ...], float]:
-    """Take in what suspects cost alone, but where their node already stands for them."""
+    """Return the costs with those of `alone`, unless a suspect's node already stands for it."""
     inside = {one for members in taken if len(members) > 1 for one in members}
     found = dict(taken)
     for members, cost in alone.items():
@@ -329,9 +331,9 @@ def _merge(
 
 
 def _half_of_all(amounts: Floats) -> float:
-    """Return the amount from which on amounts have half of the sum of all.
+    """Return the amount from which on the larger amounts make up half of the sum.
 
-    A rank that is late once a step is also late by a little at many operations after it.
+    A rank that is late once per step is also a little late at many later operations.
     """
     if not len(amounts):
         return 0.0

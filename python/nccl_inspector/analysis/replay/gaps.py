@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long each rank itself took before an operation, and how long its peers would have."""
+"""How long each rank itself took before an operation, and how long its peers would have taken."""
 
 from dataclasses import dataclass
 
@@ -22,15 +22,16 @@ from nccl_inspector.analysis.replay.order import Order
 from nccl_inspector.analysis.replay.records import Records
 
 _MOSTLY = 0.8
-_PACE_OTHERS_MIN = 2  # whose steps are known at the same place of the pattern
-_PACE_STEPS_MIN = 8  # of the process itself, at such places
+_PACE_OTHERS_MIN = 2  # other processes whose steps must be known at the same place of the pattern
+_PACE_STEPS_MIN = 8  # steps of the process itself at such places
 
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
-    """Own gaps by row, ns. NaN: not known.
+    """Own gaps by row in ns; NaN: not known.
 
-    `own`: what the rank itself took, also where it had to queue; `usual`: at its peers' pace.
+    `own`: what the rank itself took, even if it then had to queue; `usual`: the gap at its peers'
+    pace.
     """
 
     own: Floats
@@ -40,23 +41,23 @@ class Gaps:
 def find_gaps(records: Records, order: Order) -> Gaps:
     """Return the gaps that ranks had, and would have had at their peers' pace.
 
-    The latter is the middle of its peers' at the same place. Where most of them began as soon as
-    their stream was free, nobody knows when they were ready: there it is what is usual at that
-    place of the pattern, else the row's own gap is taken from the place before it, with what came
-    between at the pace that the rank has elsewhere.
+    The usual gap is the median of the peers' gaps at the same place. If most of them began as soon
+    as their stream was free, nobody knows when they were ready. Then what is usual at that place of
+    the pattern is used. If that is not known either, the gap is continued from the place before it,
+    with the time in between at the pace that the rank has elsewhere.
     """
     known = ~np.isnan(order.gap)
     usual = np.full(len(records), np.nan)
     rows = np.flatnonzero(known)
-    # Gaps are compared that are counted from the same operation.
+    # Only gaps that are counted from the same operation are compared.
     place = number_rows(order.place, np.where(order.cause >= 0, order.place[order.cause], -1))
     usual[rows] = medians_of_others(place[rows], order.gap[rows])
     count = int(place.max()) + 1
     clear = np.bincount(place[rows], ~order.queued[rows], minlength=count)[place]
     every = np.bincount(place[rows], minlength=count)[place]
-    # Of the others: whether a rank was late must not be asked of itself.
+    # Only the others count: a rank must not decide itself whether it was late.
     murky = known & (2 * (clear - ~order.queued) < every - 1)
-    # Gaps of one place of the pattern that are counted from another place are no comparison.
+    # Gaps of one place of the pattern are comparable only if they are counted from the same place.
     spot = number_rows(order.spot, np.where(order.cause >= 0, order.spot[order.cause], -1))
     usual_there = _usual_at_other_times(records, order, spot, known)
     own_ready, usual_ready = ready_by_batch(records, order, usual)
@@ -72,7 +73,7 @@ def find_gaps(records: Records, order: Order) -> Gaps:
 
 
 def _mostly(groups: Ints, of: Mask, good: Mask) -> Mask:
-    """Tell which rows are of groups most of whose rows are good: two ways do not fit together."""
+    """Tell which rows are in groups with mostly good rows: a group must not mix two methods."""
     group = number_rows(groups)
     count = int(group.max()) + 1
     every, known = (np.bincount(group[some], minlength=count) for some in (of, good))
@@ -83,7 +84,8 @@ def _mostly(groups: Ints, of: Mask, good: Mask) -> Mask:
 def _usual_at_other_times(records: Records, order: Order, spot: Ints, known: Mask) -> Floats:
     """Return for each row what its peers take at its place of the pattern at most times.
 
-    Of peers that nearly always have to queue there nothing is known. NaN: of half of them or more.
+    Peers that nearly always have to queue there tell nothing. NaN: at least half of them tell
+    nothing.
     """
     cell = number_rows(spot, records.member)
     size = int(cell.max()) + 1
@@ -97,7 +99,7 @@ def _usual_at_other_times(records: Records, order: Order, spot: Ints, known: Mas
     others = medians(spot_of[told], middle[told], int(spot.max()) + 1)[spot_of]
     without = medians_of_others(spot_of[told], middle[told])
     others[told] = without
-    # Who alone does not queue is late: what it takes is not usual.
+    # A process that is the only one not to queue is late; what it takes is not usual.
     spots = int(spot.max()) + 1
     members = np.bincount(spot_of, minlength=spots)[spot_of]
     clear_of = np.bincount(spot_of[told], minlength=spots)[spot_of]
@@ -107,7 +109,7 @@ def _usual_at_other_times(records: Records, order: Order, spot: Ints, known: Mas
 
 
 def _ratio(own: Floats, usual: Floats, at: Ints) -> Floats:
-    """Return what ranks took at some rows beside what is usual there; 1 where that is not known."""
+    """Return own / usual at some rows; 1 if it is not known."""
     there = np.maximum(at, 0)
     with np.errstate(invalid="ignore", divide="ignore"):
         found = own[there] / usual[there]
@@ -116,11 +118,11 @@ def _ratio(own: Floats, usual: Floats, at: Ints) -> Floats:
 
 
 def _pace_seen(records: Records, order: Order, previous: Ints, step: Floats) -> Floats:
-    """Return each process's steps between operations, against those of others at any time.
+    """Return each process's steps between operations, relative to those of others at any time.
 
-    Who always waits behind a late process shows its own pace only when it was itself late for once,
-    by a pause say. Without that a rank that is late by the same time at each step, and one that is
-    slower in all that it does, look the same. NaN: it is not known of enough others.
+    A process that always waits behind a late one shows its own pace only if it was late itself for
+    once, for example by a pause. Without that, a rank that is late by the same time in each step
+    looks like one that is slower in everything. NaN: too few others are known.
     """
     before = np.maximum(previous, 0)
     clear = (previous >= 0) & ~order.queued & ~order.queued[before] & (step > QUEUED_NS)
@@ -134,7 +136,7 @@ def _pace_seen(records: Records, order: Order, previous: Ints, step: Floats) -> 
     middle, count = medians(cell, step[rows], cells), np.bincount(cell, minlength=cells)
     one = first_rows(cell)
     pair_of, member_of = pair[one], records.member[rows][one]
-    # Those who are hardly ever seen there are no less good: each has one voice.
+    # Each process has one vote, however rarely it is seen there.
     others = medians_of_others(pair_of, middle)
     enough = np.bincount(pair_of)[pair_of] > _PACE_OTHERS_MIN
     told = enough & ~np.isnan(others) & (others > 0)
@@ -147,13 +149,13 @@ def _pace_seen(records: Records, order: Order, previous: Ints, step: Floats) -> 
 def _carry_on(
     records: Records, order: Order, place: Ints, gaps: Gaps, murky: Mask, queued: Mask
 ) -> Gaps:
-    """Carry gaps on from the last place at which they are known, operation by operation.
+    """Continue gaps from the last place where they are known, operation by operation.
 
-    `murky`: what is usual there is not known. `queued`: it is, but not what the rank itself took.
-    `place`: rows with the same one are compared.
+    `murky`: the usual gap there is not known. `queued`: it is known, but not what the rank itself
+    took. `place`: rows with the same place are compared.
     """
     usual, own = gaps.usual, gaps.own
-    # The place before, of the same process, with the same cause.
+    # The row before it, of the same process and with the same cause.
     run = number_rows(records.member, order.cause)
     by_run = order_rows(run, records.begin, records.begin)
     previous = np.full(len(records), -1, np.int64)
@@ -162,7 +164,7 @@ def _carry_on(
     has = previous >= 0
     step = np.where(has, order.gap - order.gap[np.maximum(previous, 0)], order.gap)
     usual_step = np.where(has, usual - usual[np.maximum(previous, 0)], usual)
-    # A rank's pace: its own steps against the usual ones, where both are known.
+    # A rank's pace: its own steps / the usual ones, where both are known.
     clear = ~murky & ~order.queued & ~np.isnan(step) & (usual_step > QUEUED_NS)
     clear &= ~(has & order.queued[np.maximum(previous, 0)])
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -180,9 +182,9 @@ def _carry_on(
     by_depth = order_groups(depth)
     cuts = np.flatnonzero(np.diff(depth[by_depth])) + 1
     usual, own = usual.copy(), own.copy()
-    # In the order of time, so that each carries on from the one before.
+    # In the order of time, so that each row continues from the one before.
     for rows in np.split(by_depth, cuts):
-        # A rank that was late or early at the place before is so by as much, in proportion.
+        # A rank that was late or early at the place before is so here, in proportion.
         hidden = rows[queued[rows]]
         own[hidden] = np.fmin(
             order.gap[hidden], usual[hidden] * _ratio(own, usual, previous[hidden])
@@ -192,16 +194,17 @@ def _carry_on(
             continue
         before = np.maximum(previous[todo], 0)
         base = np.where(has[todo], usual[before], 0.0)
-        # Those who were not queued tell how long the step takes: all take the middle of them.
+        # Rows that were not queued tell how long the step takes; all use their median.
         told = ~order.queued[todo]
-        # From when it was ready there, not from when its stream was free.
+        # Counted from when it was ready there, not from when its stream was free.
         own_base = np.where(has[todo], own[before], 0.0)
         ready = base + (order.gap[todo] - own_base) / pace[records.member[todo]]
         here = number_rows(place[todo])
         middle = medians(here[told], ready[told], int(here.max()) + 1)[here]
         nobody = np.isnan(middle)
-        # Where all were queued they were ready at any time since the operation before: at once.
-        # Most were ready when most began, at the latest: who alone was not queued is late.
+        # If all were queued, they may have been ready at any time since the operation before; at
+        # once is assumed. Most were ready, at the latest, when most began: the only one not queued
+        # is late.
         usual[todo] = np.fmin(np.where(nobody, base, middle), usual[todo])
         by_ratio = np.fmin(order.gap[todo], middle * _ratio(own, usual, previous[todo]))
         queued_own = np.where(nobody, own_base, by_ratio)

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Points at which all ranks waited without a record of it, found by what the others show.
+"""Find points at which all ranks waited without leaving a record, from the records around them.
 
-A barrier of another library (MPI, Gloo, a scheduler on the host) leaves no record. JSON lines have
-no small operations, by which programs synchronise (the norm of the gradients, 8 bytes). Without
-these points the replay takes the waiting there for each rank's own work, and who makes the others
-wait seems to cost nothing.
+A barrier of another library (MPI, Gloo, a scheduler on the host) leaves no record. JSON lines lack
+the small operations by which programs synchronise (the norm of the gradients, 8 bytes). Without
+these points the replay takes the waiting there for each rank's own work, and a process that makes
+the others wait seems to cost nothing.
 
-When all ranks are between two operations, such a point may lie there. It does if the gap of a rank
-is shorter by as much as the rank came later: then all of them left it together.
+Such a point may lie wherever all ranks are between two operations. It does if a rank's gap is
+shorter by as much as the rank came later, because then all of them left the point together.
 """
 
 from dataclasses import dataclass, replace
@@ -22,18 +22,18 @@ from nccl_inspector.analysis.replay.records import Comm, Records
 from nccl_inspector.analysis.replay.stages import comm_classes, stages
 from nccl_inspector.model.process import FUNCS, PEER_NONE
 
-_TIMES_MIN = 6  # that it must be seen
-_TOLD_MIN = 5  # of these, by a process
-_COVERED = 0.5  # of the times at which a rank is at that place
-_MOST = 0.95  # of the points, and of the processes, which a rule must hold for
-_FAR = 8.0  # of what the shortest gap of a point usually is: a pause, or the end of a burst
-_SLOPE, _SLOPE_TOLERANCE, _SLOPE_ERROR = 1.0, 0.3, 0.15  # of gaps against how early one came
-_PAUSE = 10.0  # what is odd by more than so many times what is usual is a pause
+_TIMES_MIN = 6  # times that a point must be seen
+_TOLD_MIN = 5  # of these, by each process
+_COVERED = 0.5  # share of the times at which a rank is at that place
+_MOST = 0.95  # share of the points, and of the processes, for which a rule must hold
+_FAR = 8.0  # times the usual shortest gap: a pause, or the end of a burst
+_SLOPE, _SLOPE_TOLERANCE, _SLOPE_ERROR = 1.0, 0.3, 0.15  # slope of gaps against how early one came
+_PAUSE = 10.0  # a deviation of more than this many times the usual is a pause
 _CLEARLY = 4.0  # standard errors
-_OFTEN = 0.9  # of how often the one is last who is so most often
-_SPREAD_NS_MIN = 20_000.0  # of the arrivals; clocks are aligned less exactly
-_SPREAD_MIN = 0.25  # of the processes' usual: who is nearly always last waits for nobody
-_AFTER_NS, _TRANSFER_NS = 1_000, 5_000  # begin after the operation before, and time, of the found
+_OFTEN = 0.9  # share of how often the most frequent last process is last
+_SPREAD_NS_MIN = 20_000.0  # spread of the arrivals; clocks are not aligned more exactly
+_SPREAD_MIN = 0.25  # of the processes' usual spread: one that is nearly always last never waits
+_AFTER_NS, _TRANSFER_NS = 1_000, 5_000  # of a found point: begin after the last end, and duration
 _ORDINAL = 1 << 20
 _ALL_REDUCE = FUNCS.index("AllReduce")
 
@@ -62,7 +62,7 @@ def _find_points(records: Records) -> _Points | None:
     for place in range(len(present)):
         low, high = int(bounds[place]), int(bounds[place + 1])
         next_ = np.searchsorted(records.begin[low:high], moments)
-        # The row that ends last need not be the one that began last.
+        # The row that ends last may have begun earlier than others.
         ends = records.end[low:high]
         longest = ends == np.maximum.accumulate(ends)
         last = np.maximum.accumulate(np.where(longest, np.arange(low, high), low))
@@ -76,8 +76,8 @@ def _find_points(records: Records) -> _Points | None:
 def _steps(records: Records, points: _Points, place: Ints, kernel: Ints) -> tuple[Ints, Ints]:
     """Return the class of each point, and how often the first process is at such a place.
 
-    Points are alike where all processes are between the same two places of their program, of which
-    none is within a kernel.
+    Points are alike if all processes are between the same two places of their program. None of
+    these may be within a kernel.
     """
     many = int(place.max()) + 1
     between = place[points.before] * many + place[points.after]
@@ -90,7 +90,7 @@ def _steps(records: Records, points: _Points, place: Ints, kernel: Ints) -> tupl
 
 
 def _alike(rows: Ints) -> Ints:
-    """Return the class of each row of a table: those of one class are equal in all columns."""
+    """Return the class of each row of a table; rows of one class are equal in all columns."""
     _, number = np.unique(rows, return_inverse=True)
     parts = number.reshape(rows.shape).astype(np.uint64) + np.uint64(1)
     weights = np.random.default_rng(1).integers(1, 1 << 62, parts.shape[1]).astype(np.uint64)
@@ -98,9 +98,9 @@ def _alike(rows: Ints) -> Ints:
 
 
 def _of_kernels(kernel: Ints, place: Ints) -> Ints:
-    """Return the places of rows, of which those of one kernel share one.
+    """Return the places of rows, where rows of one kernel share a place.
 
-    Which of the Sends and Recvs of one call ends last is chance.
+    Otherwise chance decides which of the Sends and Recvs of one call ends last.
     """
     least = np.full(int(kernel.max()) + 1, int(place.max()))
     np.minimum.at(least, kernel, place)
@@ -110,11 +110,11 @@ def _of_kernels(kernel: Ints, place: Ints) -> Ints:
 def _by_time(early: Floats, gap: Floats) -> tuple[int, int]:
     """Return for how many processes the gap is longer by as much as they come earlier than usual.
 
-    And of how many that is known: whose arrivals differ enough from one time to the other. Both are
-    points x processes, ns.
+    The second number is for how many it can be told, because their arrivals vary enough. Both
+    arguments are points x processes, in ns.
     """
     x, y = early, gap
-    # A pause between the two operations is explained by neither answer.
+    # A pause between the two operations fits neither answer.
     odd = np.minimum(np.abs(y - np.median(y, axis=0)), np.abs(y - x - np.median(y - x, axis=0)))
     used = odd <= _PAUSE * np.median(odd, axis=0) + 1e3
     count = used.sum(axis=0)
@@ -132,17 +132,17 @@ def _by_time(early: Floats, gap: Floats) -> tuple[int, int]:
 
 
 def _by_process(early: Floats, gap: Floats, alike: Ints) -> int:
-    """Return how many processes have a longer gap than others by as much as they come earlier.
+    """Return how many processes have gaps longer than others' by as much as they come earlier.
 
-    Below 0: so many have gaps as long as those of others though they come earlier or later, so all
-    did not leave together. Who comes earlier or later by much says more than who does by little.
-    `alike`: by process, those of one stage.
+    Below 0: this many have gaps as long as others although they come earlier or later, so they did
+    not all leave together. A process that comes much earlier or later says more than others.
+    `alike`: by process, the number of its stage.
     """
     x, y = np.median(early, axis=0), np.median(gap, axis=0)
     left = np.median(np.abs(gap - y), axis=0) / np.sqrt(len(gap))
     many = int(alike.max()) + 1
     x, y = x - medians(alike, x, many)[alike], y - medians(alike, y, many)[alike]
-    # By how much gaps differ from one process to another by their own work.
+    # How much gaps differ between processes because of their own work.
     own = min(float(np.median(np.abs(y))), float(np.median(np.abs(y - x))))
     told = np.abs(x) > np.maximum(_SPREAD_NS_MIN, _CLEARLY * np.maximum(left, own))
     x, y = x[told], y[told]
@@ -156,10 +156,11 @@ def _by_process(early: Floats, gap: Floats, alike: Ints) -> int:
 
 
 def _synchronised(arrived: Floats, gap: Floats, stage: Ints, latest: int) -> int:
-    """Return of how many processes gaps are longer by as much as the last one came later.
+    """Return for how many processes gaps are longer by as much as the last one came later.
 
-    Both are points x processes, ns. 0: all did not leave together, or it is not known. `stage`: by
-    process; `latest`: the process that the others wait for most, whose own gaps are longer.
+    Both tables are points x processes, in ns. 0: they did not leave together, or it is not known.
+    `stage`: by process. `latest`: the process that the others wait for most; its own gaps are
+    longer.
     """
     early = arrived.max(axis=1, keepdims=True) - arrived
     good, sure = _by_time(early, gap)
@@ -167,17 +168,17 @@ def _synchronised(arrived: Floats, gap: Floats, stage: Ints, latest: int) -> int
     apart = _by_process(early[:, others], gap[:, others], stage[others])
     if sure >= 2 and good >= _MOST * sure and apart >= 0:
         return max(good, apart)
-    # Who is late by the same time each time is seen beside the others only.
+    # A process that is always late by the same time shows only in comparison with others.
     return max(apart, 0) if 2 * good >= sure else 0
 
 
 def _at_one_place(stage: Ints, before: Ints, after: Ints) -> bool:
-    """Tell whether the ranks of each stage are between the same places: there they would meet."""
+    """Tell whether all ranks of each stage are between the same places, so that they could meet."""
     return int(number_rows(stage, before, after).max()) == len(np.unique(stage)) - 1
 
 
 def _latest(early: Floats, gap: Floats) -> int:
-    """Return the process that is last most often; of several that which has the longest gaps."""
+    """Return the process that is last most often; of several, the one with the longest gaps."""
     apart = early.max(axis=1) > _SPREAD_NS_MIN
     last = np.mean(early[apart] < _SPREAD_NS_MIN, axis=0) if apart.any() else np.ones(len(early[0]))
     often = last >= _OFTEN * last.max()
@@ -185,17 +186,17 @@ def _latest(early: Floats, gap: Floats) -> int:
 
 
 def _explained(arrived: Floats, gap: Floats) -> float:
-    """Return what part of the gaps is waiting for the last one, if all left together.
+    """Return the share of the gaps that is waiting for the last one, if all left together.
 
-    Where the same rank is late by the same time at each operation, moments long before the point
-    look like it but for this.
+    This tells the point from moments long before it, which look alike if the same rank is late by
+    the same time at each operation.
     """
     early = arrived.max(axis=1, keepdims=True) - arrived
     return float(np.minimum(early, gap).sum() / max(float(gap.sum()), 1.0))
 
 
 def _hidden(records: Records, points: _Points) -> Mask:
-    """Return at which points all processes left an operation together."""
+    """Return at which points all processes left an unrecorded operation together."""
     classes = comm_classes(records)[records.comm]
     kind = number_rows(
         classes, records.func, records.size_class, (records.peer != PEER_NONE).astype(np.int64)
@@ -214,17 +215,18 @@ def _hidden(records: Records, points: _Points) -> Mask:
     for number in np.flatnonzero(np.bincount(classes) >= _TIMES_MIN).tolist():
         mine = np.flatnonzero(classes == number)
         before, after = points.before[mine], points.after[mine]
-        # All go on from one such point to the next.
+        # All processes move on from one such point to the next.
         moved = (before[1:] != before[:-1]).all(axis=1)
         if len(mine) < _COVERED * every[mine[0]] or np.mean(moved) < _MOST:
             continue
-        # What ended last need not be what began last: such places do not follow in the program.
+        # What ended last may have begun earlier; such places do not follow each other in the
+        # program.
         asked[mine] = every[mine[0]] >= len(mine)
         if not _at_one_place(stage, place[before[0]], place[after[0]]):
             continue
         arrived, gap = arrivals[mine], gaps[mine]
-        # Between two bursts is more than one operation. There the last rank's gap is long, too;
-        # where others wait for it, theirs alone are.
+        # Between two bursts there is more than one operation. There the last rank's gap is long,
+        # too; at a point where others wait for it, only their gaps are long.
         least = gap.min(axis=1)
         near = least <= _FAR * np.median(least)
         if near.sum() >= _TIMES_MIN:
@@ -234,15 +236,15 @@ def _hidden(records: Records, points: _Points) -> Mask:
     taken = np.zeros(len(records), dtype=bool)
     follows = _alike(place[points.after])
     shortest = gaps.min(axis=1)
-    # Moments just before and after such a point look nearly like it: the surest one stands.
+    # Moments just before and after such a point look nearly like it; the surest one is taken.
     for score, mine in sorted(sure, key=lambda one: -one[0]):
         free = mine[~taken[points.before[mine]].any(axis=1)] if score else mine[:0]
         found[free] = True
         taken[points.before[free]] = True
         if not len(free):
             continue
-        # The program has it before the same operations each time, whoever was late to what before:
-        # also where points are seldom alike, and so could not be asked.
+        # The program has the point before the same operations each time. So it is also taken where
+        # points are too seldom alike to be tested.
         more = np.flatnonzero((follows == follows[free[0]]) & ~asked)
         more = more[shortest[more] <= _FAR * np.median(shortest[free])]
         more = more[~taken[points.before[more]].any(axis=1)]
@@ -254,8 +256,8 @@ def _hidden(records: Records, points: _Points) -> Mask:
 def fill_holes(records: Records) -> Records:
     """Return the records with an operation of all processes wherever they were synchronised.
 
-    It begins where a process's operation before it ends, and ends when the last one has begun.
-    What a process does before it is not told apart from what it does after it.
+    On each process it begins where the operation before it ends, and it ends when the last process
+    has begun it. What a process does before and after it cannot be told apart.
     """
     points = _find_points(records) if len(records) else None
     if points is None or len(points.present) < 2:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All causes of lost time that exact records show, each with its cost, and whether one would show.
+"""All causes of lost time that exact records show, with their costs, and whether one would show.
 
-The cost is the share of the time with operations that the job would not have taken without the
-cause, by replaying the sampled pieces of time. What several causes cost together is shared out, so
-that no second is counted twice.
+The cost is the share of the time with operations that the job would have saved without the cause,
+by replaying the sampled pieces of time. What several causes cost together is divided between them,
+so that no second counts twice.
 """
 
 from collections import Counter
@@ -30,40 +30,41 @@ from nccl_inspector.analysis.replay.together import met_before
 from nccl_inspector.analysis.replay.transfer_causes import ask_transfers, transfer_causes
 from nccl_inspector.analysis.replay.what_if import Replay
 
-# Evidence that a fault of 5 % would have shown.
+# Limits of the evidence needed to say that a fault of 5 % would have shown.
 SEEN_RANKS_MIN, SEEN_JOINED_MIN, SEEN_SECONDS_MIN, SEEN_UNLIKE_MAX = 0.5, 0.5, 5.0, 0.7
-SEEN_TOGETHER_MAX = 0.8  # of the ranks' long work, after which all come to NCCL at one moment
-# By how much a job may be longer, by the replay, if all ranks took what is usual: else it is wrong.
+SEEN_TOGETHER_MAX = 0.8  # share of the ranks' long work after which all come to NCCL together
+# If all ranks took what is usual, the replay must not make the job longer by more than this;
+# otherwise the replay is wrong.
 _AGAINST_MAX = 0.03
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What the records of a job say. `seen`: a fault of 5 % would have shown."""
+    """What the records of a job say; `seen`: a fault of 5 % would have shown."""
 
     causes: tuple[Cause, ...] = ()
     seen: bool = False
-    why_not: str = ""  # seen is False: what is missing
+    why_not: str = ""  # if `seen` is False: what is missing
     pieces: int = 0
-    seconds: float = 0.0  # that were replayed
+    seconds: float = 0.0  # seconds that were replayed
     imbalance_share: float = 0.0
-    clear: float = 0.0  # share of the operations of which it is known what they depend on
+    clear: float = 0.0  # share of the operations for which it is known what they depend on
     records: Records | None = None
     order: Order | None = None
     replay: Replay | None = None
-    faster: Floats | None = None  # what to add to gaps where transfers are faster (bound.py)
-    looked: int = 0  # processes whose records were looked at
-    refused: Mapping[str, int] = field(default_factory=dict)  # of which they could not be read
+    faster: Floats | None = None  # what to add to gaps if transfers are faster (bound.py)
+    looked: int = 0  # processes whose records were read
+    refused: Mapping[str, int] = field(default_factory=dict)  # unreadable ones, by reason
 
     @property
     def active_s(self) -> float:
-        """Return for how long the job had operations: costs are shares of that time."""
+        """For how many seconds the job had operations; costs are shares of that time."""
         return self.records.active_ns / 1e9 if self.records is not None else 0.0
 
     def below(self, factors: Mapping[tuple[int, int, int], float]) -> tuple[float, float]:
-        """Return what slow transfers cost all the time: share and standard error.
+        """Return what it costs that transfers are always slow: the share and its standard error.
 
-        `factors`: of T, by communicator's id, function and size class: what it could be.
+        `factors`: possible T / T, by communicator's id, function and size class.
         """
         if self.records is None or self.replay is None or not factors:
             return 0.0, 0.0
@@ -83,7 +84,7 @@ class Judged:
 
 
 def _of_kind(records: Records, kind: tuple[int, int, int]) -> Mask:
-    """Tell which rows are of a communicator (its id), function and size class."""
+    """Return a mask of the rows of a communicator (its id), function and size class."""
     comm_id, func, size_class = kind
     comms = [place for place, comm in enumerate(records.comms) if comm.id == comm_id]
     found: Mask = (
@@ -93,9 +94,9 @@ def _of_kind(records: Records, kind: tuple[int, int, int]) -> Mask:
 
 
 def _seen(records: Records, order: Order, usual: Floats, found: Found, looked: int) -> str:
-    """Return what is missing for a fault of 5 % to be seen; empty: nothing.
+    """Return what is missing for a fault of 5 % to show; empty: nothing.
 
-    `looked`: of how many processes a fault would have had to show in records.
+    `looked`: in the records of how many processes a fault had to show.
     """
     ranks = len(np.unique(records.member))
     if ranks < SEEN_RANKS_MIN * looked:
@@ -123,9 +124,9 @@ def judge_records(
     *,
     choice: Choice | None = None,
 ) -> Judged:
-    """Return what the samples of a job's processes say; nodes and places there by process.
+    """Return what the samples of a job's processes say; `nodes` and `locals_` are by process.
 
-    `choice`: the sources are of these processes only.
+    `choice`: which processes the sources are from, if not from all.
     """
     refused = Counter[str]()
     records = gather(sources, len(nodes), choice.left_out if choice else {}, refused)

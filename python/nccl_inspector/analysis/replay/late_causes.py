@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who was late by its own doing, and made the others wait: one rank, or all of a node."""
+"""Which ranks, or all ranks of a node, were late by their own doing and made the others wait."""
 
 from collections.abc import Sequence
 
@@ -20,14 +20,14 @@ from nccl_inspector.analysis.replay.order import Order
 from nccl_inspector.analysis.replay.records import Records
 from nccl_inspector.analysis.replay.what_if import Question, Replay
 
-_ERRORS = 4.0  # standard errors that a cost must be above nothing
-_CHANCE_MAX = 1e-4  # that long delays are by chance always the same one's
-_SPREADS = 5.0  # of what the same question says of the other processes
-_LATE_SHARE, _LATE_APART = 0.6, 0.3  # of its gaps, and beyond what is usual in the job
-_WHOLE_PIECE, _UNSEEN_MAX = 0.9, 0.5  # quantile of their lengths; of the long delays
-_RARE_SHARE, _RARE_TIMES = 0.03, 8.0  # of a process's gaps; of its usual excess
-_AT_START = 0.8  # of what it was late by
-_RARE_APART_S = 20.0  # on average; who is late once in each step is not late now and then
+_ERRORS = 4.0  # standard errors that a cost must be above 0
+_CHANCE_MAX = 1e-4  # chance that the long delays are always the same process's
+_SPREADS = 5.0  # in units of the spread of the other processes' costs
+_LATE_SHARE, _LATE_APART = 0.6, 0.3  # share of its gaps, and how much more than usual in the job
+_WHOLE_PIECE, _UNSEEN_MAX = 0.9, 0.5  # quantile of pieces' lengths; most of long delays missed
+_RARE_SHARE, _RARE_TIMES = 0.03, 8.0  # share of a process's gaps; times its usual excess
+_AT_START = 0.8  # share of its lateness
+_RARE_APART_S = 20.0  # average distance; a process that is late once per step is not rarely late
 
 
 def _leader(records: Records) -> int:
@@ -46,11 +46,11 @@ def _rare_gap(
         return None
     high = float(np.quantile(np.abs(excess[mine]), 1 - _RARE_SHARE))
     long_ = _RARE_TIMES * max(high, 1e5)
-    # A delay is in all gaps that are counted from there.
+    # All gaps that are counted from there contain the delay.
     times = len(np.unique(order.cause[mine[excess[mine] > long_]]))
     if not times or spans(records)[member] < _RARE_APART_S * 1e9 * times:
         return None
-    pace = replay.to_peers_pace((member,))  # also of operations that were queued
+    pace = replay.to_peers_pace((member,))  # also for operations that were queued
     return np.where(pace < -long_, pace, 0.0)
 
 
@@ -58,7 +58,8 @@ def _is_proved(one: Culprit, spread: float, usual_late: float) -> bool:
     cost = one.cost_share - max(one.typical_share, 0.0)
     if cost < max(TOLD_MIN, _SPREADS * spread):
         return False
-    # In a short job the cost of few parts varies; who nearly always is late, and alone, is late.
+    # In a short job the cost of its few parts varies; a process that is nearly always late, and the
+    # only one, counts anyway.
     always = one.late_share >= max(_LATE_SHARE, usual_late + _LATE_APART)
     return (
         always
@@ -70,7 +71,7 @@ def _is_proved(one: Culprit, spread: float, usual_late: float) -> bool:
 
 
 def _victims(records: Records, culprit: tuple[int, ...]) -> tuple[int, ...]:
-    """Return who works most closely with a culprit, and so was late with it."""
+    """Return the processes that work most closely with a culprit, and so were late with it."""
     mine = np.isin(records.member, culprit)
     often = np.bincount(records.comm[mine], minlength=len(records.comms))
     for comm in np.argsort(-often).tolist():
@@ -89,9 +90,9 @@ def _felt_later(replay: Replay, guilty: tuple[int, ...]) -> float:
 def late_causes(
     records: Records, order: Order, usual: Floats, nodes: Sequence[str], replay: Replay
 ) -> tuple[list[Cause], Found]:
-    """Return who is proved to have been late, and all that was asked; `nodes` by process."""
+    """Return the causes that are proved, and all that was asked; `nodes` is by process."""
     found = find_culprits(records, order, usual, nodes, replay)
-    # Who is early in all that it does would make the job longer at the usual pace: no spread.
+    # A process that is always early would make the job longer at the usual pace; that is no spread.
     costs = np.array([max(one.cost_share, 0.0) for one in found.culprits if len(one.members) == 1])
     spread = spread_of(costs)[1] if len(costs) > 3 else 0.0
     late = [one.late_share for one in found.culprits if len(one.members) == 1]
@@ -140,7 +141,7 @@ def late_causes(
 def _mostly_rare(
     records: Records, order: Order, usual: Floats, one: Culprit, replay: Replay
 ) -> tuple[bool, float]:
-    """Tell whether most of a process's cost is from rare long delays, and how long they are, ns."""
+    """Tell whether most of a process's cost is of rare long delays, and how long these are (ns)."""
     gap = _rare_gap(records, order, usual, one.members[0], replay)
     if gap is None:
         return False, 0.0
@@ -149,10 +150,10 @@ def _mostly_rare(
 
 
 def _unseen(one: Culprit, long_ns: float) -> float:
-    """Return the factor by which a cost of long delays is more than what was seen of them.
+    """Return the factor by which a cost of long delays is higher than what was seen.
 
-    A delay that reaches over the border of a piece is not seen: the longer, the more often. And the
-    time that it takes there is not among what could be replayed.
+    A delay that reaches over the border of a piece is not seen, and longer delays reach over it
+    more often. The time that such a delay takes is also missing from the replayed time.
     """
     whole_ns = float(np.quantile([end - start for start, end, _ in one.pieces], _WHOLE_PIECE))
     if not whole_ns or not one.cost_share:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Transfers that took longer at some times than at others, and what they would have taken.
 
-The same kind of operation is held against itself in the better pieces of time. What is slow all the
+Each kind of operation is compared with itself in the better pieces of time. What is slow all the
 time has no better time to be compared with.
 """
 
@@ -22,16 +22,16 @@ from nccl_inspector.analysis.replay.paths import path_numbers
 from nccl_inspector.analysis.replay.records import Records
 from nccl_inspector.model.process import PEER_NONE
 
-LONGER = 1.15  # T of a piece beside its baseline, from which on it is slow
-_STILL_LONGER = 1.07  # beside such a piece
-_BASE_QUANTILE = 0.25  # of the pieces, the middle of whose better half is the baseline
+LONGER = 1.15  # T of a piece / its baseline, from which on the piece is slow
+_STILL_LONGER = 1.07  # the same for a neighbour of a slow piece
+_BASE_QUANTILE = 0.25  # the baseline's quantile over the pieces: the median of the better half
 _PIECES_MIN = 4
-_PATH_ROWS_MIN = 8  # of one path in a piece, in the middle: enough to judge the path alone
-_EDGE_PARTS = 8  # of a piece in which a slow time begins or ends
+_PATH_ROWS_MIN = 8  # median rows of one path per piece that are enough to judge the path alone
+_EDGE_PARTS = 8  # parts of a piece in which a slow time begins or ends
 
 
 def undo_longer(records: Records, order: Order) -> Floats:
-    """Return by row the factor that makes its T what it is at other times; 1: it is as ever."""
+    """Return for each row the factor that makes its T that of other times; 1: it is as usual."""
     kind = _kinds(records)
     count = int(kind.max()) + 1
     factor = np.ones(len(records))
@@ -47,7 +47,7 @@ def undo_longer(records: Records, order: Order) -> Floats:
     enough = np.bincount(kinds, minlength=count) >= _PIECES_MIN
     ratio = np.where(enough[kinds], middle / base[kinds], np.nan)
     slow = _in_slow_runs(ratio, kinds, pieces)
-    # What it would have been is what it was at all other times, better ones and worse ones.
+    # It would have been what it was at all other times, better and worse ones.
     fine = ~slow
     fair = medians(kinds[fine], middle[fine], count)
     with np.errstate(invalid="ignore"):
@@ -65,10 +65,10 @@ def undo_longer(records: Records, order: Order) -> Floats:
 
 
 def _kinds(records: Records) -> Ints:
-    """Return by row the number of what is compared with its own past.
+    """Return for each row the number of the kind that is compared with its own past.
 
-    Sends of one size and communicator go over several links, of which one may be slow: each pair
-    that sends often enough is compared alone.
+    Sends of one size and communicator go over several links, one of which may be slow. So each pair
+    that sends often enough is a kind of its own.
     """
     kind = number_rows(records.comm, records.func, records.size_class)
     paired = np.flatnonzero(records.peer != PEER_NONE)
@@ -86,7 +86,7 @@ def _kinds(records: Records) -> Ints:
 def _in_slow_runs(ratio: Floats, kinds: Ints, pieces: Ints) -> Mask:
     """Tell which cells are slow, or next to a slow one and longer than by chance.
 
-    A time is slow by one answer: its pieces lie on both sides of any line.
+    This gives one answer for a slow time whose pieces lie on both sides of the limit.
     """
     order = order_rows(kinds, pieces, pieces)
     longer = ratio[order] >= _STILL_LONGER
@@ -101,8 +101,9 @@ def _in_slow_runs(ratio: Floats, kinds: Ints, pieces: Ints) -> Mask:
 def _at_edges(slow: Mask, kinds: Ints, pieces: Ints) -> Mask:
     """Tell which cells are the first or last of a slow time, or next to one of these.
 
-    A slow time seldom begins with a piece. One that is slow for less than half of its operations
-    looks fine as a whole, and of one that is slow for more the rest must not be made faster.
+    A slow time seldom begins with a piece. A piece that is slow for less than half of its
+    operations looks fine as a whole; if it is slow for more, the rest of it must not be made
+    faster.
     """
     order = order_rows(kinds, pieces, pieces)
     same = kinds[order][1:] == kinds[order][:-1]
@@ -113,9 +114,9 @@ def _at_edges(slow: Mask, kinds: Ints, pieces: Ints) -> Mask:
 
 
 def parts_of_pieces(records: Records, rows: Ints, parts: int) -> Ints:
-    """Return in which of so many equal parts of its piece's time each of some rows begins.
+    """Return for each of some rows in which of `parts` equal parts of its piece's time it begins.
 
-    A piece is as long as the rows in it say.
+    The length of a piece is that of the rows in it.
     """
     piece, begin = records.piece[rows], records.begin[rows]
     many = int(piece.max(initial=-1)) + 1

@@ -23,34 +23,34 @@ from nccl_inspector.analysis.replay.records import SYNCHRONISING, Records
 from nccl_inspector.analysis.replay.stages import comm_classes, stages
 from nccl_inspector.model.process import PEER_NONE
 
-_LEAVES_MAX = 0.02  # of a kind's rows, that end before the last rank begins
-_HANDED_SHARE = 0.8  # of the operations of a kind that are not queued, and of their numbers
-_LARGE_CLASS = 20  # from 1 MB on a transfer takes a time by its bytes
+_LEAVES_MAX = 0.02  # share of a kind's rows that end before the last rank begins
+_HANDED_SHARE = 0.8  # share of a kind's operations that are not queued, and of their numbers
+_LARGE_CLASS = 20  # from 1 MB on, the time of a transfer is proportional to its bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Of each row of `Records`: what it depends on. Times are ns, -1 means no such row."""
+    """What each row of `Records` depends on; times are ns, -1 means no such row."""
 
-    stage: Ints  # by process: those that do the same work share one
+    stage: Ints  # by process; processes that do the same work share one
     place: Ints  # rows at the same place of the program, over all ranks of a stage
-    waited: Floats  # for the last rank of the operation; NaN: not known
+    waited: Floats  # waiting for the last rank of the operation; NaN: not known
     transfer: Floats  # T of its operation; NaN: not known
-    before: Ints  # row before it on the same stream (communicator)
-    cause: Ints  # latest blocking row that ended before it began
+    before: Ints  # the row before it on the same stream (communicator)
+    cause: Ints  # the latest blocking row that ended before it began
     gap: Floats  # begin minus the end of `cause`; NaN without one
-    queued: Mask  # it began when its stream was free: the gap is at most that
+    queued: Mask  # it began as soon as its stream was free, so `gap` is an upper bound
     blocks: Mask  # it blocks what follows
     spot: Ints  # rows at the same place of the repeated pattern, over ranks and time
     kernel: Ints  # rows of one kernel share it: the Sends and Recvs of one call
-    sure: float  # share of the pairs of kinds, by rows, for which the data told
+    sure: float  # share of rows whose pair of kinds the data tell
 
 
 def _held_together(records: Records, kind: Ints, whole: Mask) -> Mask:
-    """Tell which rows are of kinds of operations of which no rank leaves before the last has come.
+    """Tell which rows are of kinds in which no rank leaves before the last has come.
 
-    Of most functions that is so. Who sends in a Broadcast or Reduce may leave when others' buffers
-    have all of it: whether it does depends on size and algorithm, and is seen.
+    That holds for most functions. The sender of a Broadcast or Reduce may leave as soon as others'
+    buffers have all of it. Whether it does depends on size and algorithm, so that is measured.
     """
     sure: Mask = np.isin(records.func, list(SYNCHRONISING)) | (records.peer != PEER_NONE)
     asked = np.flatnonzero(whole & ~sure)
@@ -81,7 +81,7 @@ def _waits(records: Records, kind: Ints) -> tuple[Floats, Floats]:
 
 
 def _before(kernel: Ints, stream: Ints, in_stream: Ints) -> Ints:
-    """Return for each row the last row of the kernel before its own on its stream; -1: none."""
+    """Return for each row the last row of the preceding kernel on its stream; -1: none."""
     ordered = kernel[in_stream]
     first = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
     size = np.diff(np.append(first, len(ordered)))
@@ -94,9 +94,9 @@ def _before(kernel: Ints, stream: Ints, in_stream: Ints) -> Ints:
 
 
 def _delays(in_stream: Ints, queued: Mask, waited: Floats) -> Floats:
-    """Return by how much each end came later because ranks waited: here, or before in the queue.
+    """Return how much later each row ended because ranks waited, in it or before it in the queue.
 
-    `in_stream`: all rows, stream by stream in the order of time. NaN where a waiting is not known.
+    `in_stream`: all rows, ordered by stream and time. NaN if a waiting time is not known.
     """
     waits = waited[in_stream]
     total = np.cumsum(np.nan_to_num(waits))
@@ -111,8 +111,9 @@ def _delays(in_stream: Ints, queued: Mask, waited: Floats) -> Floats:
 def _handed_on(records: Records, kind: Ints, owner: Ints, before: Ints) -> Ints:
     """Return for each row the row of another stream whose result it takes; -1: none is known.
 
-    A reduction within the node and then one between nodes, say: where the second is not queued, it
-    begins when the first has ended. Each operation of the one kind has its own of the other.
+    An example is a reduction within the node followed by one between nodes. If the second is not
+    queued, it begins when the first has ended. Each operation of one kind has its own of the other
+    kind.
     """
     found = np.full(len(records), -1, np.int64)
     latest = last_before(owner, records.end, owner, records.begin)
@@ -139,7 +140,7 @@ def _handed_on(records: Records, kind: Ints, owner: Ints, before: Ints) -> Ints:
 
 
 def _rows_of(records: Records, owner: Ints, source: Ints, asking: Ints, numbers: Ints) -> Ints:
-    """Return of each asking row's process the row among `source` that has a number; -1: none."""
+    """Return for each asking row the row of its process in `source` with this number; -1: none."""
     both = number_rows(
         np.concatenate((owner[source], owner[asking])),
         np.concatenate((records.number[source], numbers)),
@@ -152,16 +153,16 @@ def _rows_of(records: Records, owner: Ints, source: Ints, asking: Ints, numbers:
 def _of_those_not_queued(
     records: Records, place: Ints, owner: Ints, cause: Ints, queued: Mask
 ) -> Ints:
-    """Return the cause of each row; of queued rows that of the ranks that were not queued there.
+    """Return the cause of each row; queued rows get the cause of ranks that were not queued there.
 
-    While an operation waits for its stream, its rank goes on: what ended last before it began may
-    have ended long after its rank was ready. The program is the same on all ranks of a stage.
+    While an operation waits for its stream, its rank goes on. So what ended last before it began
+    may have ended long after its rank was ready. The program is the same on all ranks of a stage.
     """
     told = np.flatnonzero(~queued & (cause >= 0))
     asking = np.flatnonzero(queued)
     if not len(told) or not len(asking):
         return cause
-    # By place the place of the cause that most ranks have.
+    # For each place, the place of the cause that most ranks have.
     pair = number_rows(place[told], place[cause[told]])
     votes = np.bincount(pair)
     one = told[first_rows(pair)]
@@ -171,7 +172,7 @@ def _of_those_not_queued(
     wanted = of_place[place[asking]]
     both = number_rows(np.concatenate((owner, owner[asking])), np.concatenate((place, wanted)))
     table = np.full(int(both.max()) + 1, -1, np.int64)
-    # Of several rows (Sends and Recvs of one call) the last one to end counts.
+    # Of several rows (Sends and Recvs of one call) the one that ends last counts.
     by_end = np.argsort(records.end, kind="stable")
     table[both[by_end]] = by_end
     row = table[both[len(records) :]]
@@ -185,7 +186,8 @@ def find_order(records: Records) -> Order:
     """Return what each row depends on."""
     stream, in_stream = streams(records)
     kernel = kernels(records, stream, in_stream, records.piece)
-    # The border of two pieces may lie between a Send and a Recv of one call.
+    # `run` and not `piece`, because the border of two pieces may lie between a Send and a Recv of
+    # one call.
     stage = stages(records, kernels(records, stream, in_stream, records.run))
     classes = comm_classes(records)[records.comm]
     kind = number_rows(
@@ -204,7 +206,7 @@ def find_order(records: Records) -> Order:
     delayed = _delays(in_stream, queued, waited)
     delayed = np.where(handed >= 0, delayed + delayed[np.maximum(handed, 0)], delayed)
     blocks, sure = blocking(records, place, stage[records.member], kind, position, delayed)
-    # What follows differs by rank where streams run beside each other; the program does not.
+    # If streams run beside each other, what follows differs between ranks; the program does not.
     agree = np.bincount(place, blocks, minlength=int(place.max()) + 1) > 0.5 * np.bincount(place)
     blocks = agree[place]
     spot = number_rows(stage[records.member], kind, position)
@@ -216,7 +218,7 @@ def find_order(records: Records) -> Order:
     held = np.flatnonzero(np.array([comm.hidden for comm in records.comms])[records.comm])
     if len(held):
         cause[held] = last_before(owner, records.end, owner[held], records.begin[held])
-    # A process without a record in a whole piece of a run lacks some: its gap is not known.
+    # A process without a record in a whole piece of a run lacks some, so its gap is not known.
     cause = np.where(records.piece - records.piece[np.maximum(cause, 0)] <= 1, cause, -1)
     queued &= before != cause
     cause = _of_those_not_queued(records, place, owner, cause, queued)
@@ -228,6 +230,6 @@ def find_order(records: Records) -> Order:
 
 
 def cost_of_bytes(records: Records, transfer: Floats) -> Floats:
-    """Return T, of large operations for each byte: sizes of one class differ by up to two."""
+    """Return T; for large operations T per byte: sizes within a class differ by up to two."""
     large = records.size_class >= _LARGE_CLASS
     return np.where(large, transfer / np.maximum(records.bytes, 1), transfer)

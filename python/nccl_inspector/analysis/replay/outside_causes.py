@@ -15,19 +15,22 @@ from nccl_inspector.analysis.replay.records import Records
 from nccl_inspector.analysis.replay.what_if import Question, Replay
 from nccl_inspector.analysis.slow_times.standstills import Standstill
 
-# What all ranks do between operations differs by chance, too: it is grown beside much that is not.
+# What all ranks do between operations also varies by chance. A growth counts only if there are
+# enough pieces, and most of them have not grown.
 _OUTSIDE_PIECES_MIN, _OUTSIDE_SHARE_MAX = 8, 0.6
-# A server waits for requests now longer and now shorter: its slow pieces are scattered.
+# The waits of a server for requests vary, and its slow pieces are scattered. Share of slow pieces
+# that a slow time must have, and that other times may have.
 _DENSE, _ELSEWHERE = 0.7, 0.3
 _ERRORS, _SPREAD_MIN, _REST_MIN = 4.0, 0.01, 4
-_ONE_STOP = 0.8  # of what each rank took longer: it stopped once
-STANDSTILL_S_MIN = 60.0  # a shorter one is part of many programs
+_ONE_STOP = 0.8  # share of a rank's extra time that is one stop
+STANDSTILL_S_MIN = 60.0  # shorter ones are normal in many programs
 
 
 def _stops_once(records: Records, order: Order, more: Floats, pieces: Sequence[int]) -> bool:
-    """Tell whether all that ranks took longer in some pieces was one stop of each.
+    """Tell whether the extra time in some pieces was one single stop of each rank.
 
-    `more`: how much longer, ns by row. A stop is in all gaps that are counted from one operation.
+    `more`: extra time in ns by row. All gaps that are counted from one operation contain the same
+    stop.
     """
     rows = np.flatnonzero(np.isin(records.piece, pieces) & (more > 0))
     if not len(rows):
@@ -51,20 +54,20 @@ def _is_time(grown: Floats, slow: Sequence[int]) -> bool:
 def _stands_out(slow: Floats, errors: Floats, rest: Floats) -> bool:
     """Tell whether a slow time's pieces have grown by more than pieces differ by chance.
 
-    `errors`: what may be chance in each of them. The rest alone would not say it: from among many
-    pieces the slow ones are chosen because they are slow.
+    `errors`: what may be chance in each of them. The rest alone cannot tell that, because the slow
+    pieces were chosen among many for being slow.
     """
     rest = rest[np.isfinite(rest)]
     if len(rest) < _REST_MIN:
         return True
-    # With the tails: a few long waits in it do not make a time slow.
+    # The standard deviation includes the tails: a few long waits do not make a time slow.
     apart = max(float(np.std(rest)), _SPREAD_MIN) * len(slow) ** 0.5
     error = max(apart, float(np.nansum(errors**2)) ** 0.5) / len(slow)
     return bool(np.nanmean(slow) - np.median(rest) >= _ERRORS * error)
 
 
 def outside_causes(records: Records, order: Order, replay: Replay, changes: Changes) -> list[Cause]:
-    """Return the times in which all ranks took longer, with what that cost."""
+    """Return the times in which all ranks took longer, with their cost."""
     grown_at = changes.grown[np.isfinite(changes.grown)]
     grown_often = float(np.mean(grown_at >= GROWN)) if len(grown_at) else 0.0
     if len(grown_at) < _OUTSIDE_PIECES_MIN or not 0 < grown_often <= _OUTSIDE_SHARE_MAX:
@@ -83,15 +86,15 @@ def outside_causes(records: Records, order: Order, replay: Replay, changes: Chan
         pieces = [answers[at].piece for at in slow]
         still = _stops_once(records, order, -changes.gap, pieces)
         some = slice(slow[0], slow[-1] + 1)
-        # One stop is no chance of many waits, however little is known of such stops.
+        # One stop is not a chance sum of many waits, so no error is assumed.
         errors = np.zeros(1) if still else error_in[some]
         if not _stands_out(grown_in[some], errors, rest):
             continue
-        # Where all ranks wait by chance for one thing, who waited how long is mostly hidden.
+        # If all ranks wait for one thing, most of who waited how long is hidden.
         cost = cost_then(records, answers, rows, slow, times_most=np.inf)
         grown = changes.grown[pieces]
         ends = slow[0] > 0 and slow[-1] < len(rows) - 1
-        # Longer by as much everywhere in a step is more work, as of longer sequences.
+        # Equal growth everywhere in a step means more work, such as longer sequences.
         evenly = float(np.mean(changes.evenly[pieces])) >= 0.5
         if cost >= TOLD_MIN and np.isfinite(grown).any():
             found.append(
@@ -118,17 +121,17 @@ def outside_causes(records: Records, order: Order, replay: Replay, changes: Chan
 def with_standstills(
     causes: Sequence[Cause], standstills: Sequence[Standstill]
 ) -> tuple[Cause, ...]:
-    """Return the causes with the times in which the job stood still, the costliest first.
+    """Return the causes with the times in which the job stood still, the most costly first.
 
-    These are of the whole job and exact in their cost, so they replace what the bursts say of the
-    same time.
+    Standstills cover the whole job and have exact costs, so they replace what the bursts say about
+    the same time.
     """
     some = [
         one
         for one in standstills
         if one.end_s - one.start_s >= STANDSTILL_S_MIN and one.lost_share >= TOLD_MIN
     ]
-    # A longer slow time of which a standstill is the worst part is one cause.
+    # A longer slow time whose worst part is a standstill is one cause.
     some = [one for one in some if not any(_holds(cause, one) for cause in causes)]
     kept = [
         cause
@@ -155,12 +158,12 @@ def with_standstills(
 
 
 def _common_s(cause: Cause, one: Standstill) -> float:
-    """Return how long a cause and a standstill have in common, s."""
+    """Return for how many seconds a cause and a standstill overlap."""
     return min(cause.end / 1e9, one.end_s) - max(cause.start / 1e9, one.start_s)
 
 
 def _holds(cause: Cause, one: Standstill) -> bool:
-    """Tell whether a cause is a longer time of the same kind that is as costly as a standstill."""
+    """Tell whether a cause is a longer slow time that contains a standstill and is as costly."""
     length_s = one.end_s - one.start_s
     return (
         cause.kind == OUTSIDE

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slow transfers: beside the same operation of sibling communicators, and beside their own past.
+"""Slow transfers, compared with the same operation of sibling communicators.
 
-Siblings have the same part in the program (the data-parallel groups of the ranks 0, 1, 2 ... of
-their nodes, say), so the same operation takes them the same time. What the slow ones have in
-common, and no other has, is where the link is slow: a node, a GPU with its adapter, a rail.
+Siblings have the same part in the program (for example the data-parallel groups of the ranks 0, 1,
+2 ... of their nodes), so the same operation takes them the same time. The slow link is at what the
+slow paths have in common and no other path has: a node, a GPU with its adapter, or a rail.
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,17 +28,17 @@ from nccl_inspector.analysis.replay.records import Records
 from nccl_inspector.analysis.replay.stages import comm_classes
 from nccl_inspector.model.process import PEER_NONE
 
-SLOW = 1.15  # T beside that of the siblings
-_QUARTER = 1.05  # which three quarters of the operations must exceed
+SLOW = 1.15  # T / that of the siblings
+_QUARTER = 1.05  # three quarters of the operations must exceed this ratio
 _OPERATIONS_MIN = 12
-_KIN_MIN = 4  # paths of one shape, whose better quarter is usual
-_MOST = 0.8  # of the slow paths, and of a place's own, for the place to explain them
+_KIN_MIN = 4  # paths of one shape that are needed; their better quarter is usual
+_MOST = 0.8  # share of the slow paths, and of a place's own paths, for the place to explain them
 NODE, RAIL, ADAPTER, PATHS = "node", "rail", "adapter", "paths"
 
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """Where a process runs: its node, and its place there (which GPU, and so which adapter)."""
+    """Where a process runs: its node, and its index there (which GPU, and so which adapter)."""
 
     node: str
     local: int
@@ -46,28 +46,28 @@ class Spot:
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """What slow paths have in common. `kind`: node, rail, adapter or paths (nothing but itself)."""
+    """What slow paths have in common; `kind`: node, rail, adapter, or paths (nothing in common)."""
 
     kind: str
     nodes: tuple[str, ...]
-    local: int | None  # of a rail or an adapter
+    local: int | None  # for a rail or an adapter
     members: tuple[int, ...]  # processes on the slow paths
 
 
 @dataclass(frozen=True, slots=True)
 class SlowPaths:
-    """Paths that were slow beside their siblings all the time."""
+    """Paths that were slow compared with their siblings all the time."""
 
     where: Where
     inside: bool  # within nodes
-    ratio: float  # T beside the siblings'
+    ratio: float  # T / the siblings'
     paths: int
     siblings: int
-    factor: Floats  # by row, of T, which makes it that of the siblings
+    factor: Floats  # by row: the factor that makes T that of the siblings
 
 
 def path_numbers(records: Records) -> Ints:
-    """Return for each row the number of its path: a communicator, or a pair that sends."""
+    """Return for each row the number of its path: a communicator, or a pair of a Send and Recv."""
     paired = records.peer != PEER_NONE
     ends = np.full((2, int(records.joined.max()) + 1), -1, np.int64)
     ends[0] = records.members
@@ -79,14 +79,14 @@ def path_numbers(records: Records) -> Ints:
 
 
 def members_of_paths(records: Records, path: Ints) -> list[frozenset[int]]:
-    """Return by path the processes on it."""
+    """Return for each path the processes on it."""
     paths, members = distinct_pairs(path, records.member)
     cuts = np.searchsorted(paths, np.arange(1, int(path.max()) + 1))
     return [frozenset(one.tolist()) for one in np.split(members, cuts)]
 
 
 def inside_nodes(members: Sequence[frozenset[int]], spots: Sequence[Spot]) -> Mask:
-    """Tell by path whether all processes on it are on one node."""
+    """Tell for each path whether all processes on it are on one node."""
     found: Mask = np.array([len({spots[one].node for one in own}) == 1 for own in members])
     return found
 
@@ -94,19 +94,20 @@ def inside_nodes(members: Sequence[frozenset[int]], spots: Sequence[Spot]) -> Ma
 def _ratios(
     records: Records, order: Order, path: Ints, inside: Mask
 ) -> tuple[Floats, Floats, Ints]:
-    """Return by path: T beside its siblings' (middle, lower quarter), and of how many of them.
+    """Return for each path T / its siblings' (median, lower quartile), and how many operations.
 
-    `inside`: by path. Of Sends round a ring some stay within a node; those have other siblings.
+    `inside`: by path. Of Sends round a ring some stay within a node; these have other siblings.
     """
     count = int(path.max()) + 1
     known = np.flatnonzero(~np.isnan(order.transfer) & (order.transfer > 0))
     # One row for each operation.
     rows = known[first_rows(records.joined[known])]
     rate = cost_of_bytes(records, order.transfer)[rows]
-    # The ranks of an operation are of one stage but for Sends: the sender's counts there.
+    # All ranks of an operation are in one stage, except for Sends; there the sender's stage counts.
     near = inside[path[rows]].astype(np.int64)
     usual = medians_of_others(number_rows(order.place[rows], near), rate)
-    # Where all of one stage share a node, or a link, they are as slow: others are asked, too.
+    # If all ranks of one stage share a node or a link, they are equally slow; so others are
+    # compared, too.
     usual = np.fmin(usual, _usual_of_kin(records, rows, path[rows], rate, near))
     fine = ~np.isnan(usual) & (usual > 0)
     rows, ratio = rows[fine], (rate[fine] / usual[fine])
@@ -120,7 +121,7 @@ def _ratios(
 
 
 def _usual_of_kin(records: Records, rows: Ints, path: Ints, rate: Floats, inside: Ints) -> Floats:
-    """Return what is usual on the better paths of one shape, whatever their stage; NaN: few."""
+    """Return what is usual on the better paths of one shape, in any stage; NaN: too few paths."""
     if not len(rows):
         return np.zeros(0)
     shapes = np.array([comm.nranks * (1 << 20) + comm.nnodes for comm in records.comms], np.int64)
@@ -152,7 +153,7 @@ def _candidates(spots: Sequence[Spot], members: Iterable[int]) -> list[tuple[str
 def locate(
     slow: Sequence[frozenset[int]], others: Sequence[frozenset[int]], spots: Sequence[Spot]
 ) -> Where:
-    """Return what slow paths have in common that the other paths have not."""
+    """Return what the slow paths have in common that the other paths do not have."""
     everybody = frozenset().union(*slow) if slow else frozenset()
     fits: list[tuple[str, frozenset[int]]] = []
     for kind, own in _candidates(spots, everybody):
@@ -185,9 +186,9 @@ def _where(
 
 
 def find_slow_paths(records: Records, order: Order, spots: Sequence[Spot]) -> tuple[SlowPaths, ...]:
-    """Return the paths that were slow beside their siblings; `spots` by process.
+    """Return the paths that were slow compared with their siblings; `spots` is by process.
 
-    Paths inside of nodes and between them are told apart.
+    Paths within nodes and paths between nodes are judged separately.
     """
     path = path_numbers(records)
     members = members_of_paths(records, path)
@@ -218,7 +219,7 @@ def find_slow_paths(records: Records, order: Order, spots: Sequence[Spot]) -> tu
 
 
 def _has_transfers(records: Records, path: Ints) -> Mask:
-    """Tell which paths are of NCCL's operations: a barrier of something else transfers nothing."""
+    """Tell which paths have operations of NCCL; a barrier of something else transfers nothing."""
     hidden = np.array([comm.hidden for comm in records.comms])
     found: Mask = np.bincount(path, hidden[records.comm]) == 0
     return found
@@ -231,19 +232,19 @@ def locate_then(
     of_these: Mask,
     spots: Sequence[Spot],
 ) -> Where | None:
-    """Return what the paths have in common that were slow in most of some pieces; None: all were.
+    """Return what paths that were slow in most of some pieces have in common; None: all were.
 
-    `factor`: of T by row (changes.Changes.transfer). `of_these`: the rows of paths between nodes,
-    or of those within: that a link within a node is fine says nothing of the node's adapters. How
-    slow each was says nothing: a Send beside a slow one in its kernel, or of a rank that such a
-    kernel has delayed, is longer, too.
+    `factor`: for T by row (changes.Changes.transfer). `of_these`: the rows of paths between nodes,
+    or of those within, because a good link within a node says nothing about the node's adapters.
+    How slow each path was does not count: a Send beside a slow one in the same kernel, or on a rank
+    that such a kernel has delayed, also takes longer.
     """
     path = path_numbers(records)
     members = members_of_paths(records, path)
     here = of_these & np.isin(records.piece, list(pieces))
     count = np.bincount(path[here], minlength=len(members))
     slowed = np.bincount(path[here], factor[here] < 1, minlength=len(members))
-    # What has a share of its kinds of operation too small to be judged is neither.
+    # A path with between 20 and 50 % slow operations counts neither as slow nor as fine.
     seen = (count > 0) & _has_transfers(records, path)
     slow = [members[one] for one in np.flatnonzero(seen & (slowed >= 0.5 * count))]
     rest = [members[one] for one in np.flatnonzero(seen & (slowed < 0.2 * count))]

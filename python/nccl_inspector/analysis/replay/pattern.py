@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where in the repeated pattern of a program each of its operations is."""
+"""The place of each operation in the repeated pattern of its program."""
 
 import numpy as np
 
@@ -10,9 +10,10 @@ _PERIOD_MAX, _PERIOD_ROWS, _PERIOD_SLACK = 160, 2000, 1.25
 
 
 def find_period(logs: Floats) -> int:
-    """Return after how many operations their pattern of intervals (logarithms) comes again.
+    """Return after how many operations the pattern of intervals (logarithms) repeats.
 
-    1 where none does. The shortest period that explains about as much as the best one.
+    The result is 1 if it does not repeat. It is the shortest period that explains about as much as
+    the best one.
     """
     most = min(_PERIOD_MAX, len(logs) // 3)
     if most < 2:
@@ -21,7 +22,7 @@ def find_period(logs: Floats) -> int:
     for period in range(1, most + 1):
         whole = len(logs) // period * period
         table = logs[:whole].reshape(-1, period)
-        # About the middle of a few there is less left than about the true one.
+        # The deviation from the median of a few values is smaller than from the true median.
         few = len(table) / (len(table) - 1)
         left[period - 1] = few * np.mean(np.abs(table - np.median(table, axis=0)))
     good = left <= _PERIOD_SLACK * left.min() + 0.005
@@ -29,7 +30,7 @@ def find_period(logs: Floats) -> int:
 
 
 def _phase(pattern: Floats, logs: Floats, period: int) -> int:
-    """Return by how much a series of intervals is shifted against a pattern."""
+    """Return by how much a series of intervals is shifted against the pattern."""
     shifted = np.stack([np.roll(pattern, -shift) for shift in range(period)])
     wide = np.tile(shifted, -(-len(logs) // period))[:, : len(logs)]
     return int(np.abs(wide - logs).mean(axis=1).argmin())
@@ -38,9 +39,9 @@ def _phase(pattern: Floats, logs: Floats, period: int) -> int:
 def positions(records: Records, classes: Ints) -> Ints:
     """Return for each row its place in the pattern of its class of operations.
 
-    One process and communicator (of Sends and Recvs: and one peer) speak for all; where the pattern
-    is found in the piece of time with most operations, the others are held against it: an
-    evaluation shifts all that follow.
+    One process and communicator (for Sends and Recvs: and one peer) stand for all. The pattern is
+    found in the piece of time with the most operations, and the other pieces are shifted to fit it,
+    because an evaluation shifts everything after it.
     """
     found = np.zeros(len(records), np.int64)
     for one in np.unique(classes):

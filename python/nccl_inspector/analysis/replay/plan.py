@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All rows of the records in the order in which a replay decides them, and what each needs.
+"""All rows of the records in the order in which a replay computes them, and what each needs.
 
-An operation is decided when its last rank begins. Operations that need nothing of each other are
-one batch, of which numpy computes all rows at once.
+An operation is computed when its last rank begins. Operations that need nothing of each other are
+one batch; numpy computes all rows of a batch together.
 """
 
 from dataclasses import dataclass
@@ -22,38 +22,38 @@ from nccl_inspector.analysis.replay.order import Order
 from nccl_inspector.analysis.replay.records import Records
 from nccl_inspector.model.process import PEER_NONE
 
-EARLY = -1e18  # the end of nothing
-_PARTS_MAX = 8  # Sends and Recvs of one kernel
-_TOLERANCE_NS = 50_000.0  # by which ends of one operation differ
+EARLY = -1e18  # the end if nothing is needed
+_PARTS_MAX = 8  # the most Sends and Recvs of one kernel
+_TOLERANCE_NS = 50_000.0  # by which ends of one operation may differ
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All rows piece by piece in the order of replay. Times: ns since the piece's first begin."""
+    """All rows, by piece, in the order of replay; times are ns since the piece's first begin."""
 
     rows: Ints  # of Records
     piece: Ints
-    bounds: Ints  # positions at which pieces begin, and the end
+    bounds: Ints  # positions where pieces begin, and the end
     start: Ints  # by piece: its first begin, ns
     operation: Ints
-    before: Ints  # positions; -1: none of its piece
+    before: Ints  # positions; -1: none in its piece
     cause: Ints
-    ended: Floats  # the recorded end of a `before` of the piece before; EARLY: none
-    caused: Floats  # that of a `cause`
-    parts: Ints | None  # positions x parts of its kernel; None: all kernels have one
-    batch: Ints  # in its piece: rows of one touch only rows of earlier ones
+    ended: Floats  # recorded end of a `before` in an earlier piece; EARLY: none
+    caused: Floats  # the same for `cause`
+    parts: Ints | None  # positions x parts of the kernel; None: all kernels have one part
+    batch: Ints  # number in the piece; rows of a batch need only rows of earlier batches
     begin: Floats
     taken: Floats  # from begin to end
     beyond: Floats  # from the begin of the last rank to the end
-    free: Mask  # it did not wait for the last rank
+    free: Mask  # the row did not wait for the last rank
 
 
 def make_plan(records: Records, order: Order) -> Plan:
-    """Put all rows in the order of replay."""
+    """Return the plan: all rows in the order of replay."""
     joined = records.joined
     last = np.full(int(joined.max()) + 1, -(1 << 62), np.int64)
     np.maximum.at(last, joined, records.begin)
-    # An operation is decided when its last rank begins. All its rows are of one piece.
+    # An operation is computed when its last rank begins. All its rows are in one piece.
     piece_of = np.zeros(len(last), np.int64)
     piece_of[joined] = records.piece
     turn = np.empty(len(last), np.int64)
@@ -64,7 +64,7 @@ def make_plan(records: Records, order: Order) -> Plan:
     position[rows] = np.arange(len(rows))
     before = np.where(order.before[rows] >= 0, position[order.before[rows]], -1)
     cause = np.where(order.cause[rows] >= 0, position[order.cause[rows]], -1)
-    # What would come later than itself is no cause that the replay could follow.
+    # A cause that would come later than the row itself cannot be used in the replay.
     new = np.append(True, joined[1:] != joined[:-1])
     operation = np.cumsum(new) - 1
     first = np.flatnonzero(new)
@@ -88,12 +88,13 @@ def make_plan(records: Records, order: Order) -> Plan:
     end = (records.end[rows] - start[piece]).astype(float)
     beyond = end - np.maximum.reduceat(begin, first)[operation]
     if parts is not None:
-        # One kernel has several pairs: the shorter side of one has less of the others' waiting.
+        # If a kernel has several pairs, the shorter side of a pair contains less of the others'
+        # waiting.
         least = np.minimum.reduceat(beyond, first)[operation]
         several = np.bincount(piece, parts[:, 0] != parts[:, -1], minlength=len(start)) > 0
         pairs = (records.peer[rows] != PEER_NONE) & several[piece]
         beyond = np.where(pairs, np.maximum(least, 0.0), beyond)
-    # Who was done before the last one came did not wait for it.
+    # A rank that ended before the last one came did not wait for it.
     free = beyond < -_TOLERANCE_NS
     return Plan(
         rows,
@@ -115,7 +116,7 @@ def make_plan(records: Records, order: Order) -> Plan:
 
 
 def _ended_earlier(end: Ints, needed: Ints, parts: Ints | None, start: Ints, low: Ints) -> Floats:
-    """Return the recorded ends of what positions need of an earlier piece, ns; EARLY: nothing.
+    """Return the recorded ends of what positions need in earlier pieces, in ns; EARLY: nothing.
 
     `start`, `low`: begin and first position of each position's piece.
     """
@@ -129,14 +130,15 @@ def _ended_earlier(end: Ints, needed: Ints, parts: Ints | None, start: Ints, low
 def _batches(needs: Ints, first: Ints, bounds: Ints) -> Ints:
     """Return the number of each operation's batch in its piece.
 
-    `needs`: the last position that it needs; `first`: its own; `bounds`: of pieces.
+    `needs`: the last position that the operation needs; `first`: its own first position; `bounds`:
+    of pieces.
     """
     found = np.empty(len(first), np.int64)
     ends = np.searchsorted(first, bounds)
     for low, high in pairwise(ends.tolist()):
         at, number, ahead = low, 0, 64
         while at < high:
-            # Up to the first operation that needs one of this batch.
+            # The batch ends before the first operation that needs one of it.
             bad = needs[at + 1 : min(at + ahead, high)] >= first[at]
             end = at + 1 + (int(bad.argmax()) if bad.any() else len(bad))
             if end == at + ahead and end < high:
@@ -148,9 +150,9 @@ def _batches(needs: Ints, first: Ints, bounds: Ints) -> Ints:
 
 
 def _parts(kernel: Ints) -> Ints | None:
-    """Return for each position those of all parts of its kernel; None: each has one.
+    """Return for each position those of all parts of its kernel; None: each kernel has one part.
 
-    Of more than _PARTS_MAX the first are taken.
+    Of more than _PARTS_MAX parts the first ones are used.
     """
     number = number_rows(kernel)
     size = np.bincount(number)
@@ -170,18 +172,18 @@ def _parts(kernel: Ints) -> Ints | None:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """The rows of some pieces, batch by batch: that of all pieces at once."""
+    """The rows of some pieces, batch by batch, so that all these pieces are replayed together."""
 
     at: Ints  # positions in the plan
-    before: Ints  # places here, one behind the last: none. By part of its kernel
+    before: Ints  # places in `at` by part of the kernel; len(at): none
     cause: Ints
-    batches: tuple[tuple[int, int], ...]  # places
+    batches: tuple[tuple[int, int], ...]  # first place and end of each batch
     heads: tuple[Ints, ...]  # by batch: where each operation begins
-    sizes: tuple[Ints, ...]  # by batch: how many rows each operation has
+    sizes: tuple[Ints, ...]  # by batch: the number of rows of each operation
 
 
 def make_program(plan: Plan, low: int, high: int) -> Program:
-    """Return the program of the plan's positions from `low` up to `high`, all of some pieces."""
+    """Return the program of the plan's positions from `low` up to `high`: whole pieces."""
     count = high - low
     at = low + order_groups(plan.batch[low:high])
     place = np.full(high - low + 1, count, np.int64)

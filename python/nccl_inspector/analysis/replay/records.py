@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Put the exact records of all processes into one table: joined by operation, on one time line.
 
-An operation is the same on two ranks when communicator and number agree, whatever their clocks say.
-A collective ends on all its ranks within microseconds, so the ends of joined operations also tell
-how the clocks stand to each other: better than any daemon could, and nothing else is believed.
+Rows of two ranks are the same operation if communicator and number agree, whatever their clocks
+say. A collective ends on all its ranks within microseconds, so the ends of joined operations also
+tell how the clocks differ, better than any daemon could; nothing else is believed.
 """
 
 from collections import Counter
@@ -27,43 +27,43 @@ from nccl_inspector.errors import RefusedError
 from nccl_inspector.model.process import FUNCS, PEER_NONE, SAMPLE_GROUP, SampleKind, Samples
 from nccl_inspector.summary.sample_columns import clock_columns
 
-CommKey = tuple[int, int]  # id, and how many with this id there were before
+CommKey = tuple[int, int]  # id, and how many communicators with this id there were before
 SYNCHRONISING = frozenset(
     FUNCS.index(name) for name in ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll")
-)  # nobody can leave before the last one has come
+)  # no rank can leave before the last one has come
 _SEND, _RECV, _SENDRECV = (FUNCS.index(name) for name in ("Send", "Recv", "SendRecv"))
-_PARTNERS_MAX = 1 << 20  # ranks of a communicator
-# Records of a time that is all kept come as one run; pieces of it are judged like bursts.
+_PARTNERS_MAX = 1 << 20  # the most ranks of a communicator
+# If all records of a time were kept, they come as one run, which is judged in pieces like bursts.
 PIECE_BITS = 34
-# As many records as are judged: more tell hardly more, and take longer.
+# The most records that are judged; more would hardly tell more, and take longer.
 RECORDS_MAX = 300_000
-_READ_MAX = 2_100_000  # that are in memory at a time
+_READ_MAX = 2_100_000  # the most records in memory at a time
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
     """The samples of one process of the job."""
 
-    member: int  # number of the process in the job
+    member: int  # the process's number in the job
     samples: Samples
 
 
 @dataclass(frozen=True, slots=True)
 class Comm:
-    """A communicator that has records. `ordinal`: its place among those of its first member."""
+    """A communicator that has records; `ordinal` is its place among those of its first member."""
 
     id: int
     name: str
     nranks: int
     nnodes: int
     ordinal: int
-    members: tuple[int, ...]  # processes that have records of it
-    left_out: int = 0  # ranks whose records were not looked at
-    hidden: bool = False  # its operations have no record, and were put in (hidden.py)
+    members: tuple[int, ...]  # processes with records of it
+    left_out: int = 0  # ranks whose records were not read
+    hidden: bool = False  # its operations have no records and were put in (hidden.py)
 
     @property
     def looked(self) -> int:
-        """How many ranks have a record of an operation of which none is missing."""
+        """How many ranks have a record of an operation if none is missing."""
         return self.nranks - self.left_out
 
 
@@ -71,7 +71,7 @@ class Comm:
 class Records:
     """One row for each operation of each process, ordered by process and begin.
 
-    Times are nanoseconds on one time line for all processes (`aligned`), near Unix time.
+    Times are ns on one time line for all processes (`align`), near Unix time.
     """
 
     comms: tuple[Comm, ...]
@@ -79,28 +79,28 @@ class Records:
     comm: Ints
     func: Ints
     size_class: Ints
-    number: Ints  # of the operation in its communicator (in its function, of a group and a Send)
+    number: Ints  # operation's number in its communicator (of a group or a Send: in its function)
     peer: Ints
     bytes: Ints
     begin: Ints
     end: Ints
     queued: Ints
     joined: Ints  # rows of one operation share it
-    piece: Ints  # the burst, or the piece of an unbroken run: numbers in the order of time
-    run: Ints  # that all its rows are of without a break: a burst, or all
-    members: int  # processes of the job, with records or without
-    shift: Ints  # ns that its process's own clock lacked to the common time line
+    piece: Ints  # the burst, or the piece of an unbroken run; numbers ascend with time
+    run: Ints  # an unbroken run of records: a burst, or everything
+    members: int  # processes of the job, with or without records
+    shift: Ints  # ns added to the process's own clock to get common time
     lost: int
-    active_ns: int = 0  # for which the job had operations: what the records stand for
+    active_ns: int = 0  # time with operations, for which the records stand
 
     def __len__(self) -> int:
-        """Return how many rows there are."""
+        """Return the number of rows."""
         return len(self.member)
 
 
 @dataclass(frozen=True, slots=True)
 class _Raw:
-    """Columns of all processes one behind the other, each on its own Unix time."""
+    """The columns of all processes one after another, each in its own Unix time."""
 
     member: Ints
     comm: Ints
@@ -120,7 +120,7 @@ class _Raw:
 
 
 def _shifts(samples: Samples, kind: Ints, times: Ints) -> Ints:
-    """Return for each row what its GPU's clock lacks to Unix time at its start, ns."""
+    """Return for each row what to add to its GPU's clock at its start to get Unix time, in ns."""
     found = np.zeros(len(times), np.int64)
     gpu = np.array([0 if one.gpu is None else one.gpu for one in samples.kinds], np.int64)[kind]
     for place, clock in enumerate(clock_columns(samples)):
@@ -137,19 +137,19 @@ def _by_kind(which: Ints, values: list[int]) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class _Bursts:
-    """The bursts that all processes have kept (bits), and the pieces of them that are read."""
+    """The bursts that all processes have kept (in bits), and the share of pieces that is read."""
 
     length: int
     period: int
-    share: float  # of the pieces
+    share: float  # share of the pieces that is read
 
     @property
     def piece(self) -> int:
-        """How long a piece of time is, bits."""
+        """The length of a piece of time, in bits."""
         return self.period if self.length < self.period else PIECE_BITS
 
     def has(self, end: Ints) -> Mask:
-        """Tell of which ends the operations are read."""
+        """Tell for each end whether the operation is read."""
         inside: Mask = (end & ((1 << self.period) - 1)) < (1 << self.length)
         if self.share < 1:
             place = end >> self.piece
@@ -157,14 +157,14 @@ class _Bursts:
         return inside
 
     def _kept(self, piece: Ints) -> Ints:
-        """Return how many pieces are read up to some."""
+        """Return how many pieces are read up to each piece."""
         found: Ints = np.floor(piece.astype(float) * self.share).astype(np.int64)
         return found
 
     def runs(self, pieces: Ints, every: Ints) -> Ints:
-        """Return for each piece the number of its run: nothing is left out between two of one.
+        """Return for each piece the number of its run; within a run no piece is left out.
 
-        `pieces`: that are judged, of `every` one that has records; both in the order of time.
+        `pieces` are those that are judged, `every` are all with records; both are in order of time.
         """
         if self.length < self.period:
             return np.arange(len(pieces))
@@ -174,7 +174,7 @@ class _Bursts:
 
 
 def _columns(source: Source, comms: dict[CommKey, int], bursts: _Bursts) -> list[Ints | Mask]:
-    """Return the columns of Raw of one process."""
+    """Return the columns of _Raw for one process."""
     columns, kinds = source.samples.columns(), source.samples.kinds
     which = columns.kind.astype(np.int64)
     begin = columns.start_ns + _shifts(source.samples, which, columns.start_ns)
@@ -219,7 +219,7 @@ def _raw(
 
 
 def _common_bursts(sources: Sequence[Source]) -> _Bursts:
-    """Return what is read: the bursts that all have, of very many records some pieces."""
+    """Return what is read: the bursts that all have; of very many records only some pieces."""
     taken = [one.samples for one in sources]
     length = min(one.length_bits for one in taken)
     period = max(one.period_bits for one in taken)
@@ -233,8 +233,9 @@ def _common_bursts(sources: Sequence[Source]) -> _Bursts:
 def _without_parts(comm: Ints, func: Ints, group: Mask, begin: Ints, end: Ints) -> Mask:
     """Tell which rows of a process are operations by themselves.
 
-    The Sends and Recvs of an all-to-all are one kernel, and each has the others' waiting in it; of
-    other Sends and Recvs of one call (a pipeline's) the pairs are what ranks have in common.
+    The Sends and Recvs of an all-to-all are one kernel, and each contains the others' waiting, so
+    they count as a group. Other Sends and Recvs of one call (a pipeline's) count as pairs, because
+    pairs are what two ranks have in common.
     """
     kept: Mask = ~(group & (func == _SENDRECV))
     whole = np.flatnonzero(group & kept)
@@ -248,7 +249,7 @@ def _without_parts(comm: Ints, func: Ints, group: Mask, begin: Ints, end: Ints) 
 
 
 def _some_pieces(piece: Ints, most: int) -> Mask:
-    """Tell which rows are in pieces that are looked at: evenly spread ones, about `most` rows."""
+    """Tell which rows are in pieces that are judged: evenly spread ones with about `most` rows."""
     rows = len(piece)
     kept: Mask = (piece * most) // rows != ((piece - 1) * most) // rows
     return kept
@@ -257,23 +258,23 @@ def _some_pieces(piece: Ints, most: int) -> Mask:
 def _join(raw: _Raw) -> Ints:
     """Return the number of each row's operation.
 
-    A collective and a group are known by their number; a Send is that of the Recv on the other side
-    with the same number between the two.
+    A collective or a group is identified by its number; a Send by the Recv on the other side with
+    the same number between the two ranks.
     """
     paired = ((raw.func == _SEND) | (raw.func == _RECV)) & (raw.peer != PEER_NONE) & ~raw.group
     source = np.where(raw.func == _SEND, raw.rank, raw.peer)
     target = np.where(raw.func == _SEND, raw.peer, raw.rank)
     line = np.where(paired, 1 + source * _PARTNERS_MAX + target, 0)
-    # Each function counts by itself, and a Send has the number of its Recv.
+    # Each function counts separately, and a Send has the number of its Recv.
     family = np.where(paired, -1, 2 * raw.func + raw.group)
     return number_rows(raw.comm, line, family, raw.number)
 
 
 def _active_ns(raw: _Raw, bursts: _Bursts) -> int:
-    """Return for how long a job had operations: about that of the process that had them longest.
+    """Return for how long the job had operations, about that of the process that had them longest.
 
-    Unbroken records cover the time from their first operation to their last one. A burst stands for
-    the time until the next burst. A long break without operations does not count.
+    Unbroken records cover the time from their first operation to their last. A burst stands for the
+    time until the next burst. A long break without operations does not count.
     """
     if bursts.length == bursts.period:
         first = np.full(int(raw.member.max()) + 1, np.iinfo(np.int64).max)
@@ -286,16 +287,16 @@ def _active_ns(raw: _Raw, bursts: _Bursts) -> int:
 
 
 def _disown(raw: _Raw, joined: Ints) -> Ints:
-    """Give rows an operation of their own where others say that it was another one.
+    """Return the operations' numbers; rows that differ from the others get a number of their own.
 
-    Numbers differ after a time without measurement. What most rows say stands.
+    Numbers differ after a time without measurement. What most rows say counts.
     """
     said = raw.func * 64 + np.where(raw.group, 0, raw.size_class)
     paired = np.isin(raw.func, (_SEND, _RECV))
     said = np.where(paired, raw.size_class, said)
     usual = medians(joined, said.astype(float), int(joined.max()) + 1)
     odd = said != usual[joined]
-    # One process cannot have an operation twice either (a communicator's id that came again).
+    # Nor can one process have an operation twice (a communicator's id that was used again).
     owner = joined * (int(raw.member.max()) + 1) + raw.member
     ordered = np.sort(owner)
     twice = ordered[1:][ordered[1:] == ordered[:-1]]
@@ -309,7 +310,7 @@ def _disown(raw: _Raw, joined: Ints) -> Ints:
 
 
 def _piece_of(joined: Ints, end: Ints, bits: int) -> Ints:
-    """Return each row's piece of time, counted from 1970: one for all rows of an operation."""
+    """Return each row's piece of time, counted from 1970; rows of one operation have the same."""
     first = int(end.min())
     middle = medians(joined, (end - first).astype(float), int(joined.max()) + 1)
     found: Ints = ((middle.astype(np.int64) + first) >> bits)[joined]
@@ -317,10 +318,10 @@ def _piece_of(joined: Ints, end: Ints, bits: int) -> Ints:
 
 
 def _cut_again(run: Ints, piece: Ints, pieces: Ints, aligned: Ints) -> Ints:
-    """Return the number of each row's piece, cut within its run where the common clock says.
+    """Return the number of each row's piece, cut again within its run by the common clock.
 
-    Where clocks differ by seconds, operations that follow each other would else be in pieces that
-    do not. `piece`: number among `pieces`; `aligned`: of 1970, by the common clock.
+    Otherwise, if clocks differ by seconds, successive operations would be in pieces that are not
+    successive. `piece`: number in `pieces`; `aligned`: pieces from 1970 by the common clock.
     """
     first, last = (np.full(int(run.max()) + 1, value) for value in (pieces[-1], pieces[0]))
     np.minimum.at(first, run, pieces[piece])
@@ -374,11 +375,11 @@ def gather(
     left_out: Mapping[int, int] | None = None,
     refused: Counter[str] | None = None,
 ) -> Records | None:
-    """Return the records of all processes; None where there is none.
+    """Return the records of all processes; None if there are none.
 
-    `members`: how many processes the job has. `left_out`: by communicator's id, how many of those
-    that it connects are not among the sources. Sources that cannot be read are counted in
-    `refused`, by the reason.
+    `members`: the number of processes of the job. `left_out`: by communicator's id, how many of its
+    ranks are not among the sources. Sources that cannot be read are counted in `refused`, by
+    reason.
     """
     refused = Counter() if refused is None else refused
     sources = _with_records(every, refused)
@@ -390,9 +391,9 @@ def gather(
     if raw is None:
         return None
     active_ns = _active_ns(raw, bursts)
-    # By operation, not by row: a node's clock may be half a minute off.
+    # By operation and not by row: a node's clock may be half a minute off.
     joined = _join(raw)
-    all_pieces = None  # where all are judged
+    all_pieces = None  # None: all pieces are judged
     if bursts.share == 1 and len(joined) > RECORDS_MAX:
         piece = _piece_of(joined, raw.end, bursts.piece)
         all_pieces = np.unique(piece)

@@ -10,37 +10,38 @@ from nccl_inspector.analysis.replay.records import Records
 from nccl_inspector.model.process import FUNCS, PEER_NONE
 
 _SEND, _RECV = FUNCS.index("Send"), FUNCS.index("Recv")
-_EXCHANGE_SHARE = 0.98  # of the kernels with Sends or Recvs, those with both
+_EXCHANGE_SHARE = 0.98  # kernels with both / kernels with Sends or Recvs
 
 
 class _Sets:
-    """Numbers that belong together."""
+    """Sets of numbers (union-find)."""
 
     def __init__(self, count: int) -> None:
         self._parent = list(range(count))
 
     def root(self, at: int) -> int:
-        """Return what all numbers of a set have in common."""
+        """Return the number that stands for the set of `at`."""
         while self._parent[at] != at:
             self._parent[at] = self._parent[self._parent[at]]
             at = self._parent[at]
         return at
 
     def join(self, members: Sequence[int]) -> None:
-        """Make one set of those of some numbers."""
+        """Merge the sets of some numbers."""
         for other in members[1:]:
             self._parent[self.root(other)] = self.root(members[0])
 
     def numbers(self) -> Ints:
-        """Return by number that of its set."""
+        """Return for each number the number of its set."""
         return number_rows(np.array([self.root(at) for at in range(len(self._parent))], np.int64))
 
 
 def stages(records: Records, kernel: Ints) -> Ints:
-    """Return by process the number of its stage.
+    """Return for each process the number of its stage.
 
-    Ranks between which Sends and Recvs go, over others or not, are stages of one pipeline. All
-    others that share a communicator do the same work, unless it has two stages of a pipeline.
+    Ranks that are connected by Sends and Recvs, directly or over others, are stages of one
+    pipeline. All others that share a communicator do the same work, unless the communicator
+    contains two stages of a pipeline.
     """
     pipelines, stages = _Sets(records.members), _Sets(records.members)
     for one, others in _partners(records, kernel).items():
@@ -54,8 +55,8 @@ def stages(records: Records, kernel: Ints) -> Ints:
 def _partners(records: Records, kernel: Ints) -> dict[int, set[int]]:
     """Return for each process those with which it works in a pipeline.
 
-    Ranks that always send and receive in one call, round a ring or to and fro, are no stages: all
-    do the same. A pipeline fills and empties, one way at a time.
+    Ranks that always send and receive in one call, round a ring or back and forth, are not stages:
+    all do the same. A pipeline fills and empties, one direction at a time.
     """
     paired = (records.peer != PEER_NONE) & np.isin(records.func, (_SEND, _RECV))
     size = int(kernel.max()) + 1
@@ -79,7 +80,7 @@ def _partners(records: Records, kernel: Ints) -> dict[int, set[int]]:
 
 
 def parts_of_job(records: Records) -> Ints:
-    """Return by process the number of its part of the job: no communicator joins two parts."""
+    """Return for each process the number of its part of the job: no communicator joins parts."""
     parts = _Sets(records.members)
     for comm in records.comms:
         parts.join(comm.members)
@@ -87,7 +88,7 @@ def parts_of_job(records: Records) -> Ints:
 
 
 def comm_classes(records: Records) -> Ints:
-    """Return by communicator its class: those of the same part in the program share one."""
+    """Return for each communicator its class; those with the same part in the program share one."""
     sizes = np.array([comm.nranks for comm in records.comms], np.int64)
     ordinals = np.array([comm.ordinal for comm in records.comms], np.int64)
     return number_rows(sizes, ordinals)

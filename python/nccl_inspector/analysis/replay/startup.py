@@ -8,13 +8,14 @@ from nccl_inspector.analysis.replay.order import Order
 from nccl_inspector.analysis.replay.records import Records
 
 _STEPS = 3
-_NUMBERS_MAX = 480  # of operations in these: of a step as long as a pattern may be (pattern.py)
+# The highest number of an operation in these, for the longest possible pattern (pattern.py).
+_NUMBERS_MAX = 480
 
 
 def in_first_steps(records: Records, order: Order) -> Mask:
-    """Return which operations are of the first steps: the first of their place in the pattern.
+    """Return a mask of the operations in the first steps: the first ones at their place.
 
-    Where the first records are of a later time, none is.
+    If the first records are of a later time, the mask is empty.
     """
     place = number_rows(records.member, records.comm, order.spot)
     rows = order_within(place, records.begin.astype(float))

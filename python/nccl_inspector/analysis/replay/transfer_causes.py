@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transfers that were slow: beside their siblings all the time, or beside other times."""
+"""Transfers that were slow: compared with their siblings all the time, or with other times."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -36,9 +36,10 @@ from nccl_inspector.model.process import PEER_NONE
 
 
 def ask_transfers(replay: Replay, factors: Sequence[Floats], faster: Floats | None) -> list[Piece]:
-    """Return what other times T would have saved, by factor.
+    """Return what another T would have saved, for each factor.
 
-    The gaps of `faster` transfers alone save a little, too, which is not the transfers' doing.
+    The gaps of faster transfers (`faster`) alone also save a little, which is not due to the
+    transfers and is subtracted.
     """
     questions = [Question(gap=faster)]
     questions += [Question(transfer=factor, gap=faster) for factor in factors]
@@ -56,7 +57,7 @@ def transfer_causes(
     changes: Changes,
     spots: Sequence[Spot],
 ) -> list[Cause]:
-    """Return the slow transfers with what they cost. `faster`: gaps_if_faster of bound.py."""
+    """Return the slow transfers with their cost; `faster` is gaps_if_faster of bound.py."""
     beside: tuple[SlowPaths, ...] = find_slow_paths(records, order, spots)
     inner = _is_inside(records, spots)
     changed = [np.where(inner == inside, changes.transfer, 1.0) for inside in (False, True)]
@@ -102,11 +103,12 @@ def transfer_causes(
 def _by_kernel(
     records: Records, order: Order, factor: Floats, inside: bool, of_all: Floats
 ) -> Floats:
-    """Return factors of T with which kernels end when the last of their Sends and Recvs would.
+    """Return factors for T with which kernels end when the last of their Sends and Recvs would.
 
-    Those of one call have the time of its kernel, also where only one of them was slow. `inside`:
-    the factors are of paths within nodes. `of_all`: of all paths. A path within a node is as slow
-    as one between nodes in the same kernel, which is the one to be asked.
+    All Sends and Recvs of one call have the time of their kernel, even if only one of them was
+    slow. `inside`: the factors are of paths within nodes. `of_all`: factors of all paths. In a
+    kernel, a path within a node is as slow as a slow path between nodes; the latter is the one to
+    blame.
     """
     rows = np.flatnonzero((records.peer != PEER_NONE) & (order.transfer > 0))
     if not len(rows):
@@ -137,9 +139,9 @@ def _slower_then(
     spots: Sequence[Spot],
     side: Mask,
 ) -> Cause | None:
-    """Return the cause of a time in which transfers were slower; None: it cost too little.
+    """Return the cause of a time with slower transfers; None: it cost too little.
 
-    `side`: the rows of paths within nodes, or of those between them: what is asked for.
+    `side`: the rows of paths within nodes, or of those between nodes, whichever is asked for.
     """
     cost = cost_then(records, answers, rows, slow)
     if cost < TOLD_MIN:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replay a piece of a job with some causes of delay taken out: how much sooner would it have ended?
+"""Replay a piece of a job without some causes of delay: how much sooner would it have ended?
 
-An operation begins when its stream is free and its rank is ready, which is its own gap after the
-end that it depends on. It ends on all its ranks T after the last one has begun. With the recorded
-gaps and T the replay gives the recorded times; each question changes some of them.
+An operation begins when its stream is free and its rank is ready; the rank is ready its own gap
+after the end that the operation depends on. The operation ends on all its ranks T after the last
+one has begun. With the recorded gaps and T, the replay gives the recorded times; each question
+changes some of them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,43 +29,43 @@ from nccl_inspector.analysis.replay.plan import EARLY, Plan, Program, make_plan,
 from nccl_inspector.analysis.replay.records import Records
 from nccl_inspector.analysis.replay.stages import parts_of_job
 
-PARTS = 4  # of a piece, that are looked at one by one
+PARTS = 4  # parts of a piece for which results are separate
 _MOST_OF_PIECE = 0.5
 _NOBODY = np.zeros(0, np.int64)
-_ENDS_MAX = 1 << 22  # times that are held at once
+_ENDS_MAX = 1 << 22  # the most times that are held at once
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What would have been with these processes at their peers' pace, and other times changed.
+    """What if these processes had had their peers' pace, and other times had been different?
 
-    By row: `transfer` is a factor of T, `gap` is added to the own gap (ns). None: nothing changes.
+    By row: `transfer` is a factor for T, `gap` is added to the own gap (ns). None: no change.
     """
 
     members: tuple[int, ...] = ()
     transfer: Floats | None = None
     gap: Floats | None = None
-    follows: bool = False  # Piece.ahead is wanted, which takes its time
+    follows: bool = False  # compute Piece.ahead, which takes time
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Answers for one piece of time. Times are ns."""
+    """The answers for one piece of time; times are ns."""
 
     piece: int
     start: int
     end: int
-    length: float  # that the replay could have changed
-    saved: Floats  # by question: how much sooner it would have ended
-    parts: Floats  # parts of equal length x questions: by how much more in each
-    # The begin and the end of each part x questions that follow, else 0: how much sooner their
-    # processes were there than the middle one. The others have not felt that yet.
+    length: float  # the time that the replay could have changed
+    saved: Floats  # by question: how much sooner the piece would have ended
+    parts: Floats  # equal parts x questions: by how much more in each part
+    # Borders of the parts x questions with `follows` (else 0): how much sooner their processes were
+    # there than the median process. The others have not felt that yet.
     ahead: Floats
 
 
 @dataclass(frozen=True, slots=True)
 class _Changed:
-    """The places and questions of which the rank is at its peers' pace, in the order of places."""
+    """The places and questions for which the rank has its peers' pace, in order of places."""
 
     place: Ints
     column: Ints
@@ -91,7 +92,7 @@ def _changed(program: Program, member: Ints, questions: Sequence[Question]) -> _
 
 
 def _latest(ends: Floats, needs: Ints, low: int, high: int) -> Floats:
-    """Return the latest end of the parts of what some places need."""
+    """Return the latest end of all parts of what some places need."""
     found: Floats = ends.take(needs[0, low:high], axis=0)
     for part in needs[1:]:
         np.maximum(found, ends.take(part[low:high], axis=0), out=found)
@@ -106,10 +107,10 @@ def _replay(
     questions: Sequence[Question],
     ends: Floats,
 ) -> None:
-    """Fill in the ends of a program's rows (places x questions), ns since its piece's first begin.
+    """Fill in the ends of a program's rows (places x questions), ns since the piece's begin.
 
-    `gaps`: own and at the peers' pace, by row of the records, and which share of a gap may change.
-    `ends` has one more row.
+    `gaps`, by row of the records: own, at the peers' pace, and the share of a gap that may change.
+    `ends` has one extra row.
     """
     at = program.at
     rows = plan.rows[at]
@@ -119,7 +120,7 @@ def _replay(
     fixed = (own + (gaps[1][rows] - own) * share)[changed.place]
     ended, caused = plan.ended[at], plan.caused[at]
     held, free = (plan.cause[at] < 0) & (caused == EARLY), plan.free[at]
-    # What nothing is known of before it, and what needs something of the piece before.
+    # Rows without any known cause, and rows that need something of an earlier piece.
     edge = np.flatnonzero(held | (caused > EARLY) | (ended > EARLY))
     edges = np.searchsorted(edge, [*(low for low, _ in program.batches), len(at)])
     faster = [
@@ -164,28 +165,28 @@ def _replay(
 
 
 class Replay:
-    """The sampled pieces of a job, ready to be asked."""
+    """The sampled pieces of a job, prepared for questions."""
 
     def __init__(self, records: Records, order: Order, gaps: Gaps) -> None:
-        """Plan all pieces."""
+        """Make the plan of all pieces."""
         self._records = records
         self._gaps = gaps.own, np.where(np.isnan(gaps.usual), gaps.own, gaps.usual)
         self._plan = make_plan(records, order)
         self.part = parts_of_job(records)  # by process
         self._pieces = _pieces(records, self._plan, self.part, order.blocks)
-        # A gap that began in the piece before is of this piece in part only.
+        # A gap that began in an earlier piece belongs to this piece only in part.
         since = (records.begin - self._moments(lambda one: one.start)).astype(float)
         self._inside = np.clip(since / np.maximum(np.nan_to_num(gaps.own), 1.0), 0.0, 1.0)
         self._programs: dict[tuple[int, int], Program] = {}
 
     def to_peers_pace(self, members: Sequence[int]) -> Floats:
-        """Return by row what to add to own gaps, ns, for these processes to have their peers'."""
+        """Return by row what to add to gaps (ns) so that `members` have their peers' pace."""
         own, usual = self._gaps
         mine = np.isin(self._records.member, members)
         return np.where(mine, np.nan_to_num(usual - own), 0.0)
 
     def _moments(self, moment: Callable[["_Known"], int]) -> Ints:
-        """Return by row a moment of its piece."""
+        """Return for each row a moment of its piece."""
         moments = np.full(len(self._plan.bounds) - 1, -(1 << 62), np.int64)
         for piece, one in self._pieces.items():
             moments[piece] = moment(one)
@@ -197,7 +198,7 @@ class Replay:
         rows: Sequence[Sequence[Ints]],
         members: Sequence[int],
     ) -> list[Ints]:
-        """Return by moment the rows of `ends` that are some processes'; `last`: their positions."""
+        """Return for each moment the rows of `ends` of some processes; `last`: their positions."""
         found = []
         for at, of_ends in zip(last, rows, strict=True):
             own = self._records.member[self._plan.rows[np.concatenate([*at, _NOBODY])]]
@@ -251,9 +252,10 @@ class Replay:
 
 
 def _ahead(ends: Floats, own: Sequence[Ints], sooner: Floats) -> Floats:
-    """Return by moment how much more some processes were sooner than the middle one.
+    """Return for each moment how much more some processes were sooner than the median one.
 
-    `ends`: as it was, and by the question. `own`: by moment their rows, 0 where they have none.
+    `ends`: as it was, and by the question. `own`: their rows by moment; without any the result is
+    0.
     """
     found = np.zeros(len(sooner))
     for moment, rows in enumerate(own):
@@ -265,8 +267,9 @@ def _ahead(ends: Floats, own: Sequence[Ints], sooner: Floats) -> Floats:
 def _sooner(ends: Floats, last: Sequence[Sequence[Ints]]) -> Floats:
     """Return by moment and question how much sooner the processes' operations ended.
 
-    `last`: by moment and part of the job the rows of `ends` that were the last ones. Parts do not
-    wait for each other, as servers of an inference job: that which changes most counts.
+    `last`: by moment and part of the job, the rows of `ends` that were the last ones. Parts of a
+    job do not wait for each other (for example servers of an inference job); the part that changes
+    most counts.
     """
     found = np.zeros((len(last), ends.shape[1]))
     for moment, parts in enumerate(last):
@@ -277,7 +280,7 @@ def _sooner(ends: Floats, last: Sequence[Sequence[Ints]]) -> Floats:
 
 
 def _together(bounds: Ints, most: int) -> Iterator[range]:
-    """Give pieces that are replayed at once: as many as have `most` rows, one at least."""
+    """Yield ranges of pieces to replay together: up to `most` rows, but at least one piece."""
     begin = 0
     for piece in range(1, len(bounds) - 1):
         if bounds[piece + 1] - bounds[begin] > most:
@@ -288,9 +291,9 @@ def _together(bounds: Ints, most: int) -> Iterator[range]:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What all answers for one piece have in common. Times are ns."""
+    """What all answers for one piece have in common; times are ns."""
 
-    # By moment between its parts, and by part of the job: where processes ended last, positions.
+    # By moment between its parts, and by part of the job: positions where processes ended last.
     last: tuple[tuple[Ints, ...], ...]
     start: int
     end: int
@@ -298,14 +301,14 @@ class _Known:
 
 
 def _by_part(last: Ints, part: Ints) -> tuple[Ints, ...]:
-    """Group positions by the part of the job whose rows they are, without those that are -1."""
+    """Group positions by the part of the job that their rows belong to; -1 is left out."""
     last = last[last >= 0]
     part = part[last]
     return tuple(last[part == one] for one in np.unique(part).tolist())
 
 
 def _medians_by_piece(pieces: Ints, values: Ints) -> dict[int, int]:
-    """Return the middle value of each piece that has one; a value for each process."""
+    """Return the median of each piece that has values, one value for each process."""
     order = order_groups(pieces)
     cuts = np.flatnonzero(np.diff(pieces[order])) + 1
     groups = np.split(order, cuts) if len(order) else []
@@ -313,11 +316,11 @@ def _medians_by_piece(pieces: Ints, values: Ints) -> dict[int, int]:
 
 
 def _pieces(records: Records, plan: Plan, part: Ints, blocks: Mask) -> dict[int, _Known]:
-    """Return the pieces that can be replayed: those of more than one row.
+    """Return the pieces that can be replayed: those with more than one row.
 
-    `part`: of the job, by process. `blocks`: by row of the records. From one blocking operation to
-    another, where that is most of a piece: what happened after the last one the others have felt in
-    part only.
+    `part`: of the job, by process. `blocks`: by row of the records. A piece is replayed from one
+    blocking operation to another, if that is most of the piece, because the others have only partly
+    felt what happened after the last one.
     """
     rows = plan.rows
     member = records.member[rows]
@@ -326,7 +329,7 @@ def _pieces(records: Records, plan: Plan, part: Ints, blocks: Mask) -> dict[int,
     end = records.end[rows]
     pieces, _ = distinct_pairs(plan.piece, member)
     owner = number_rows(plan.piece, member)
-    # What begins before anything that it could depend on is known stays where it was.
+    # A row before anything it could depend on keeps its time.
     held = np.flatnonzero(plan.cause >= 0)
     by_work = blocks[rows[plan.cause[held]]]
     held = held[by_work] if by_work.any() else held

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times of a job that were slower than others, by its time lines and its own figure."""
+"""Times in which a job was slower than at others, from its time lines and its own throughput."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a time of less progress came from, by arithmetic: said only where the figures agree.
+"""The cause of a time with less progress, by arithmetic; it is named only if the figures agree.
 
-Communication that takes the share f of the wall time, at a bandwidth lower by d (negative),
-makes an iteration longer by f * (1 / (1 + d) - 1). That is held against the iteration's own
-dip: of the throughput lines, or where there are none of the operations a second.
+Communication takes the share f of the wall time. If its bandwidth changes by d (negative), an
+iteration becomes longer by f * (1 / (1 + d) - 1). This prediction is compared with the dip that was
+seen: in the throughput that the job printed, or without that, in the operations per second.
 """
 
 from dataclasses import dataclass
@@ -12,28 +12,28 @@ from nccl_inspector.analysis.slow_times.changes import DOWN, Changes
 from nccl_inspector.analysis.transport.classes import HOST, MIXED, NET, NVLINK
 from nccl_inspector.model import card
 
-SAME = 0.05  # by which a bandwidth that is as ever may differ
+SAME = 0.05  # the most by which an unchanged bandwidth may differ
 LESS_MIN = 0.02  # a smaller dip in progress cannot be explained
-EXPLAINED_MIN = 0.5  # below it nothing is said of the cause
-WAITING_MIN = 0.03  # of the wall time, by which the waiting must have grown
+EXPLAINED_MIN = 0.5  # with less, no cause is named
+WAITING_MIN = 0.03  # of the wall time: the least growth of the waiting
 WORKLOAD = "workload phase"
 
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """The answer. `cause`: of card.model.CAUSES or WORKLOAD; shares None where not defined."""
+    """The answer; `cause` is of model.card.CAUSES or WORKLOAD, shares are None if not defined."""
 
     cause: str
     confidence: str
     why: str
     node: str = ""
-    longer: float | None = None  # an iteration, as seen
-    predicted: float | None = None  # as the communication alone makes it
-    explained: float | None = None  # predicted by longer, 1 at most
+    longer: float | None = None  # by how much an iteration became longer, as measured
+    predicted: float | None = None  # the same, as far as communication makes it
+    explained: float | None = None  # predicted / longer, at most 1
 
 
 def slowdown(share: float, bandwidth: float) -> float:
-    """Return by what share an iteration becomes longer; both as in Change."""
+    """Return by which share an iteration becomes longer; the arguments are those of Change."""
     return share * (1 / (1 + bandwidth) - 1) if bandwidth > -1 else float("inf")
 
 
@@ -42,7 +42,7 @@ def _percent(share: float) -> str:
 
 
 def _by_table(changes: Changes) -> Attribution:
-    """Return the cause by which classes are slow, before the arithmetic."""
+    """Return the cause from which classes are slow, before the arithmetic."""
     by_class = {one.transport: one for one in changes.classes}
     slow = [one for one in changes.classes if one.bandwidth <= DOWN]
     said = ", ".join(f"{one.transport} {_percent(one.bandwidth)}" for one in changes.classes)
@@ -81,7 +81,7 @@ def _by_table(changes: Changes) -> Attribution:
 
 
 def attribute(changes: Changes) -> Attribution:
-    """Return what the time came from; the cause is not said where it explains less than half."""
+    """Return the cause; none is named if it explains less than half of the dip."""
     found = _by_table(changes)
     longer = None
     if changes.progress is not None and -1 < changes.progress <= -LESS_MIN:
@@ -89,7 +89,7 @@ def attribute(changes: Changes) -> Attribution:
     if found.cause in (card.UNKNOWN, card.OUTSIDE, WORKLOAD):
         return _with(found, longer, None)
     if found.cause == card.STRAGGLER:
-        # More waiting, as a share of the wall time that has become longer itself.
+        # The growth of the waiting is a share of wall time, which itself has become longer.
         predicted = (changes.waiting or 0.0) * (1 + (longer or 0.0))
     else:
         predicted = sum(
@@ -107,7 +107,7 @@ def attribute(changes: Changes) -> Attribution:
 
 
 def _with(found: Attribution, longer: float | None, predicted: float | None) -> Attribution:
-    # A dip cannot be explained by more than all of itself, however rough the prediction.
+    # At most 1, however rough the prediction is.
     explained = min(1.0, predicted / longer) if longer and predicted is not None else None
     return Attribution(
         found.cause, found.confidence, found.why, found.node, longer, predicted, explained

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was different in a time of a job: bandwidth by transport class, waiting, progress."""
+"""What was different in a period of a job: bandwidth by transport class, waiting, progress."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,36 +14,36 @@ from nccl_inspector.analysis.slow_times.segment import noise_of
 from nccl_inspector.analysis.slow_times.series import Track
 from nccl_inspector.model.card import Period
 
-DOWN = -0.10  # a bandwidth so much lower is slow
-ERRORS_MIN = 4.0  # of a series' noise, before its nodes are named
+DOWN = -0.10  # a bandwidth this much lower is slow
+ERRORS_MIN = 4.0  # in units of a series' noise, for its nodes to be named
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One transport class in a time, compared with the rest of the job.
+    """One transport class in a period, compared with the rest of the job.
 
-    Shares are of the wall time of its busiest process, outside of that time.
+    Shares are of the wall time of its busiest process, outside of the period.
     """
 
     transport: str
-    bandwidth: float  # by T: -0.28 is slower
-    share: float  # of transfer
-    slowed: tuple[str, ...] = ()  # nodes of whose processes some series is slow
+    bandwidth: float  # relative change, by T: -0.28 is slower
+    share: float  # share of the transfer
+    slowed: tuple[str, ...] = ()  # nodes with a process whose series is slow
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Everything that is compared. None: not known."""
+    """All comparisons of a period; None: not known."""
 
     classes: tuple[Change, ...]
-    waiting: float | None  # share of the wall time, inside less outside
-    operations: float | None  # a second: -0.08 is less
+    waiting: float | None  # share of the wall time inside, minus that outside
+    operations: float | None  # relative change per second: -0.08 is less
     throughput: float | None = None  # the job's own figure
-    mix: str = ""  # in what the workload was another, in words
+    mix: str = ""  # how the workload differed, as text; empty: it did not
 
     @property
     def progress(self) -> float | None:
-        """The dip in progress, by the job's own figure where there is one."""
+        """The dip in progress: of the job's own figure if there is one, else of the operations."""
         return self.operations if self.throughput is None else self.throughput
 
 
@@ -63,7 +63,7 @@ def _busy_share(tracks: Sequence[Track], period: Period, within: bool) -> float:
 
 
 def _ratio(track: Track, values: Floats, period: Period) -> float:
-    """Return the median inside by the median outside, less one; NaN where there is none."""
+    """Return (median inside / median outside) - 1; NaN if either is missing."""
     where = inside(track, period)
     known = ~np.isnan(values)
     if not (where & known).any() or not (~where & known).any():
@@ -72,7 +72,7 @@ def _ratio(track: Track, values: Floats, period: Period) -> float:
 
 
 def _chance(track: Track, period: Period) -> float:
-    """Return the share by which the median of so many windows may differ by chance."""
+    """Return the share by which the median inside the period may differ by chance."""
     rates = track.bus_gbs
     count = int((~np.isnan(rates[inside(track, period)])).sum())
     return ERRORS_MIN * noise_of(np.log(rates[rates > 0])) / sqrt(max(count, 1))
@@ -81,7 +81,7 @@ def _chance(track: Track, period: Period) -> float:
 def _change(
     transport: str, tracks: Sequence[Track], period: Period, nodes: Mapping[int, str]
 ) -> Change | None:
-    """Return how a class did: its bandwidth is the mean over its series, by the time in them."""
+    """Return the change of a class: the mean over its series, weighted by their time."""
     ratios = [(track, _ratio(track, track.bus_gbs, period)) for track in tracks]
     known = [(track, ratio) for track, ratio in ratios if not isnan(ratio)]
     weights = [float(np.nansum(track.ops * track.time_ns)) for track, _ in known]
@@ -100,7 +100,7 @@ def _change(
 
 
 def _waiting(tracks: Sequence[Track], period: Period) -> float | None:
-    """Return by how much more of the wall time the typical rank waits, where that grew most."""
+    """Return the largest growth of the typical rank's waiting, as a share of wall time."""
     found: list[float] = []
     for track in tracks:
         where = inside(track, period)
@@ -119,10 +119,10 @@ def compare(
     progress: Progress | None = None,
     mix: str = "",
 ) -> Changes:
-    """Compare a time with the rest of the job.
+    """Compare a period with the rest of the job.
 
-    `transports`: class by communicator's id; `nodes`: node's name by member; `mix`: why it is a
-    Phase.
+    `transports`: class by communicator's id; `nodes`: node's name by member; `mix`: how the
+    workload differed (Phase.why).
     """
     judged = [track for track in tracks if track.func in JUDGED and track.factor > 0]
     by_class: dict[str, list[Track]] = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time lines of a box as columns of numbers: thousands of ranks have millions of windows."""
+"""Time lines of a box as numpy columns: thousands of ranks have millions of windows."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,10 +19,10 @@ Kind = tuple[int, int, int]  # communicator's id, func, size class
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The windows of one rank's line, times as in model.Line.
+    """The windows of one rank's line, with times as in model.process.Line.
 
-    `member` is a process of the job, as the caller counts them: it is in many communicators, with
-    another rank in each.
+    `member` is the number that the caller gave the process; a process is in many communicators,
+    with another rank in each.
     """
 
     kind: Kind
@@ -66,7 +66,7 @@ def _unfold(numbers: Ints) -> Ints:
 
 
 def _column(width: int, planes: bytes, rows: int) -> Ints:
-    """Return the numbers of a packed column; what 62 bits do not hold is none that was counted."""
+    """Return the numbers of a packed column; a number that does not fit 62 bits is refused."""
     raw = np.zeros((rows, 8), dtype=np.uint8)
     raw[:, :width] = np.frombuffer(planes, dtype=np.uint8).reshape(width, rows).T
     found: Ints = raw.view("<i8")[:, 0].astype(np.int64)
@@ -76,10 +76,10 @@ def _column(width: int, planes: bytes, rows: int) -> Ints:
 
 
 def columns_of_packed(data: bytes, member: int) -> Columns:
-    """Return what `columns_of(unpack_line(data), member)` does, in a tenth of its time.
+    """Return `columns_of(unpack_line(data), member)`, in a tenth of the time.
 
     Raises:
-        RefusedError: this is no time line.
+        RefusedError: the bytes are no valid time line.
     """
     head, planes = line_head(data), line_planes(data)
     columns = [_column(width, raw, planes.rows) for width, raw in planes.columns]
@@ -89,7 +89,7 @@ def columns_of_packed(data: bytes, member: int) -> Columns:
     if too_late or max(int(ops.max()), 1) * head.mean >> 62:
         raise RefusedError("bad_summary", "a number is too large")
     places = np.arange(planes.rows)
-    with np.errstate(over="ignore"):  # what is too large comes out below 0, or out of order
+    with np.errstate(over="ignore"):  # an overflow gives a number below 0 or out of order
         start_s = (np.cumsum(gaps) + places) * head.window_s
         size_bytes = _unfold(sizes) + ops * head.mean
         lengths = _unfold(lasts)
@@ -105,14 +105,15 @@ def columns_of_packed(data: bytes, member: int) -> Columns:
 
 
 def _merged(values: Floats, places: NDArray[np.intp]) -> Floats:
-    """Return the sums of neighbours; `places`: where the windows of each sum begin."""
+    """Return the sums of neighbouring windows; `places`: the first window of each sum."""
     return np.add.reduceat(values, places)
 
 
 def coarsen(columns: Columns, window_s: int) -> Columns:
-    """Return windows of `window_s`, a multiple of its own: the rule of timeline.on_grid.
+    """Return windows of `window_s`, a multiple of the line's own, by the rule of timeline.on_grid.
 
-    Several lines with one kind and rank, as of a process that came twice, are not for this.
+    It must be one line: several lines of one kind and rank, as of a process that came twice, do not
+    work.
     """
     if window_s == columns.window_s:
         return columns
@@ -138,17 +139,17 @@ def coarsen(columns: Columns, window_s: int) -> Columns:
 
 
 def common_window_s(lengths_s: Iterable[int]) -> int:
-    """Return the shortest window (s) that is a multiple of all; never more than all of time.
+    """Return the shortest window (s) that is a multiple of all; at most START_S_MAX + 1.
 
-    Lengths are what boxes claim, and may have no common multiple that a word could hold.
+    The lengths are claims of boxes and may have an enormous common multiple.
     """
     return min(lcm(*set(lengths_s)), START_S_MAX + 1)
 
 
 def coarsest_s(lines: Sequence[Columns], windows_max: int) -> int:
-    """Return the window that all lines can be put on with at most so many from first to last.
+    """Return the window length that fits all lines and gives at most `windows_max` windows.
 
-    The windows of a box are 10 s times a power of two; of other lengths this takes a multiple.
+    A box's windows last 10 s times a power of two; for other lengths it is a multiple of all.
     """
     window_s = common_window_s(line.window_s for line in lines)
     first_s = min(int(line.start_s[0]) for line in lines)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """When something was slow: the dips of all series of a job, told apart by two numbers.
 
-T longer and the waiting as ever: the transport was slow. More waiting and T as ever: a straggler.
-A dip that comes with another mix of operations or sizes is a phase of the workload.
+If T became longer and the waiting did not change, the transport was slow. If the waiting grew and T
+did not change, there was a straggler. If the mix or the sizes of operations changed too, it was
+another phase of the workload.
 """
 
 from collections import defaultdict
@@ -25,16 +26,16 @@ from nccl_inspector.analysis.straggler.lateness import LATE_NS_MIN, LATE_SHARE_M
 from nccl_inspector.model.card import CRITICAL, INFO, WARNING, Degradation, Period, Severity
 
 TRANSPORT, STRAGGLER, BOTH, FLAT = "transport", "straggler", "both", "flat"
-# In the others a rank may be done before the last has come, or T is not the transfer.
+# In other functions a rank may end before the last has come, or T is not the transfer.
 JUDGED = SYNCHRONISING | {"AlltoAll"}
-TRACKS_MAX = 1024  # the busiest are judged: a second's work
-MIX_MAX = 0.25  # by which the operations of another kind may differ from these
-MIX_OPS_MIN = 30.0  # expected, or their number says nothing
-SIZE_MAX = 0.05  # by which the mean size may differ
-COMMON_MIN = 0.5  # of the longer of two times, for both to be one
+TRACKS_MAX = 1024  # the busiest are judged; that takes about a second
+MIX_MAX = 0.25  # the most by which operations of other kinds may change
+MIX_OPS_MIN = 30.0  # expected operations; with fewer, their number means nothing
+SIZE_MAX = 0.05  # the most by which the mean size may differ
+COMMON_MIN = 0.5  # overlap, as a share of the longer of two periods, that makes them one
 
-# By what it cost of the job's time. Among many series of a healthy job some minute is slow by
-# chance: 15 % of jobs with 40 series have one, and none costs a twentieth of a percent.
+# Severity by the share of the job's time that it cost. Among the many series of a healthy job, some
+# minute is slow by chance: 15 % of jobs with 40 series have one, but none costs 0.05 %.
 WARNING_SHARE, CRITICAL_SHARE = 0.001, 0.5
 
 Mask = NDArray[np.bool_]
@@ -42,7 +43,7 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Slow:
-    """A time in which one series was slow. `lost_s`: what it cost each of its members, at most."""
+    """A period in which one series was slow; `lost_s`: what each member lost at most."""
 
     track: Track
     transport: str
@@ -56,7 +57,7 @@ class Slow:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A time in which one series was slow because the workload was another; `why` in words."""
+    """A period in which one series was slow because the workload differed; `why` says how."""
 
     track: Track
     transport: str
@@ -66,43 +67,43 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """All series of a job."""
+    """The results for all series of a job."""
 
     degradations: tuple[Degradation, ...] = ()  # the most expensive first
     slows: tuple[Slow, ...] = ()
     phases: tuple[Phase, ...] = ()
-    judged: int = 0  # series
+    judged: int = 0  # number of series
     too_short: int = 0
-    not_judged: int = 0  # of functions in which no rank waits for all others, or too many
+    not_judged: int = 0  # of functions in which ranks do not all wait, or beyond TRACKS_MAX
 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What is known of all series when one is looked at."""
+    """What is known of all series while one is judged."""
 
     transports: Mapping[int, str]
     of_member: dict[int, list[Track]] = field(default_factory=lambda: defaultdict(list))
 
 
 def inside(track: Track, period: Period) -> Mask:
-    """Tell which windows have their middle in a period."""
+    """Return a mask of the windows whose middle is in the period."""
     middles = track.start_s + (np.arange(track.windows) + 0.5) * track.window_s
     found: Mask = (middles >= period.start_s) & (middles < period.end_s)
     return found
 
 
 def _mean(values: Floats, weights: Floats, where: Mask) -> float:
-    """Return a mean over windows that have both, NaN without any."""
+    """Return the weighted mean over windows that have a value and a weight; NaN without any."""
     where = where & (weights > 0) & ~np.isnan(values)
     total = float(weights[where].sum())
     return float((values[where] * weights[where]).sum()) / total if total else float("nan")
 
 
 def two_numbers(track: Track, slow: Mask, other: Mask) -> str:
-    """Return what the windows `slow` suffer from, compared with `other`.
+    """Return what the windows `slow` suffer from, compared with the windows `other`.
 
-    The waiting is that of the typical rank: the longest is that of who came first. The spread of T
-    is in it, too, and grows with T: so much more is no waiting.
+    The waiting is that of the typical rank, because the longest is that of the rank that came
+    first. It contains the spread of T, which grows with T; that growth does not count as waiting.
     """
     rates, waits = track.bus_gbs, track.typical_ns - track.time_ns
     was, now = _mean(rates, track.ops, other), _mean(rates, track.ops, slow)
@@ -117,13 +118,13 @@ def two_numbers(track: Track, slow: Mask, other: Mask) -> str:
 
 
 def _rate(track: Track, where: Mask) -> float:
-    """Return operations a window."""
+    """Return the operations per window."""
     count = np.count_nonzero(where)
     return float(track.ops[where].sum()) / count if count else 0.0
 
 
 def _another_workload(track: Track, period: Period, other: Mask, job: _Job) -> str:
-    """Return in words in what the workload was another, empty when it was the same."""
+    """Return how the workload differed, as text; empty if it did not."""
     slow = inside(track, period)
     sizes = track.bytes / np.maximum(track.ops, 1)
     was, now = _mean(sizes, track.ops, other), _mean(sizes, track.ops, slow)
@@ -133,7 +134,7 @@ def _another_workload(track: Track, period: Period, other: Mask, job: _Job) -> s
     expected = _rate(track, slow) / usual if usual else 1.0
     for sibling in job.of_member[track.members[0]]:
         if sibling is track or sibling.since_s > track.start_s + track.window_s:
-            continue  # followed only from then on: what was before is not known
+            continue  # it is followed only from later on; what was before is not known
         within = inside(sibling, period)
         windows = (period.end_s - period.start_s) / sibling.window_s
         count = _rate(sibling, ~within) * expected * windows
@@ -144,7 +145,7 @@ def _another_workload(track: Track, period: Period, other: Mask, job: _Job) -> s
 
 
 def _lost_s(track: Track, slow: Mask, times_ns: Floats, baseline_gbs: float) -> float:
-    """Return by how much longer the operations took than at the baseline, seconds."""
+    """Return by how many seconds the operations took longer than at the baseline."""
     usual_ns = track.bytes * track.factor / baseline_gbs
     longer = (track.ops * times_ns - usual_ns)[slow & (track.ops > 0)]
     return max(float(np.nansum(longer)) / 1e9, 0.0)
@@ -164,7 +165,7 @@ def _mask(track: Track, dips: Iterable[Dip]) -> Mask:
 def _find(
     track: Track, by_time: Segmentation, by_feel: Segmentation, job: _Job
 ) -> Iterator[Slow | Phase]:
-    """Yield the times in which a series was slow, by T and as the typical rank felt it."""
+    """Yield the periods in which a series was slow, by T and by what the typical rank felt."""
     transport = job.transports.get(track.kind[0], "unknown")
     other = ~_mask(track, (*by_time.dips, *by_feel.dips))
     seen = np.zeros(track.windows, dtype=bool)
@@ -175,7 +176,7 @@ def _find(
         kind = two_numbers(track, slow, other)
         if cut is by_time:
             kind = BOTH if kind == BOTH else TRANSPORT
-        # What the transport explains is felt, too.
+        # A dip that the transport explains is felt as well; it must not count twice.
         elif kind not in (STRAGGLER, BOTH) or (slow & seen).sum() >= COMMON_MIN * slow.sum():
             continue
         seen |= slow
@@ -194,7 +195,7 @@ def _is_one(a: Period, b: Period) -> bool:
 
 
 def _groups(slows: Iterable[Slow]) -> list[list[Slow]]:
-    """Return what belongs together, led by what cost most: one transport class and one time."""
+    """Return groups of slow periods of one transport class and time, the most costly first."""
     found: list[list[Slow]] = []
     for slow in sorted(slows, key=lambda one: (-one.lost_s, one.period.start_s, one.track.kind)):
         for group in found:
@@ -232,7 +233,7 @@ def _degradation(group: Sequence[Slow], wall_s: float) -> Degradation:
 
 
 def severity_of(degradation: Degradation) -> Severity:
-    """Return how much it matters to the job."""
+    """Return the severity by the share of the job's time that it cost."""
     share = degradation.cost_share or 0.0
     return CRITICAL if share >= CRITICAL_SHARE else WARNING if share >= WARNING_SHARE else INFO
 
@@ -240,7 +241,7 @@ def severity_of(degradation: Degradation) -> Severity:
 def find_degradations(
     tracks: Sequence[Track], transports: Mapping[int, str], wall_s: float
 ) -> Judged:
-    """Judge all series of a job, the busiest first (`make_tracks`).
+    """Judge all series of a job; `tracks` have the busiest first (`make_tracks`).
 
     `transports`: class by communicator's id; `wall_s`: how long the job ran.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who came late when: each process beside the middle of its peers, window by window."""
+"""Who was late when: each process compared with the median of its peers, window by window."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,14 +10,14 @@ from nccl_inspector.analysis.slow_times.columns import Columns, Floats, Kind, co
 from nccl_inspector.analysis.straggler.lateness import SYNCHRONISING
 from nccl_inspector.model.process import FUNCS
 
-RANKS_MIN = 3  # of two the late one and the early one cannot be told apart
+RANKS_MIN = 3  # with two, the late one and the early one cannot be told apart
 
-# By a process's name: its lateness in each window, ns, None where it has none.
+# For each process's name its lateness in each window in ns, None if it is not known.
 LateMap = tuple[tuple[str, tuple[float | None, ...]], ...]
 
 
 def _choose(columns: Sequence[Columns], comms: Sequence[Communicator]) -> list[Columns]:
-    """Return the lines of the kind in which most ranks wait for each other, the busiest of such."""
+    """Return the lines of the busiest kind among those in which most ranks wait for each other."""
     by_kind: dict[Kind, list[Columns]] = {}
     for line in columns:
         if FUNCS[line.kind[1]] in SYNCHRONISING:
@@ -31,7 +31,7 @@ def _choose(columns: Sequence[Columns], comms: Sequence[Communicator]) -> list[C
 
 
 def _table(lines: Sequence[Columns], windows_max: int) -> Floats:
-    """Return the medians, a row for each line, on one grid; NaN where there is none."""
+    """Return the medians on one grid, with a row for each line; NaN without a window."""
     window_s = coarsest_s(lines, windows_max)
     coarse = [coarsen(line, window_s) for line in lines]
     first_s = min(int(line.start_s[0]) for line in coarse) // window_s * window_s
@@ -48,7 +48,7 @@ def map_lateness(
     names: Mapping[int, str],
     windows_max: int,
 ) -> LateMap:
-    """Return the map; `names` by member. A rank is late by what the others' middle took longer."""
+    """Return the map; `names` is by member. A rank is late by the median less its own time."""
     lines = _choose(columns, comms)
     if len(lines) < RANKS_MIN:
         return ()

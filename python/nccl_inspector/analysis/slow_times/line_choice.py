@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which time lines are unpacked: a large job has 65,000, and its series need far fewer.
+"""Choose which time lines to unpack: a large job has 65,000, and its series need far fewer.
 
-The kinds of operation that took longest, some of each transport class, and of a large
-communicator a spread of its ranks with the one whose median is least: T is the least time of
-theirs, and one rank may always be the last.
+These are chosen: the kinds of operation that took longest, and some of each transport class. Of a
+large communicator, an even choice of ranks is taken, together with the rank whose median is lowest,
+because T is the lowest time of the ranks, and the same rank may always be the last.
 """
 
 from collections import Counter, defaultdict
@@ -18,14 +18,14 @@ from nccl_inspector.summary.lazy_lines import Kind, PackedLines
 LINES_MAX = 2048
 KINDS_MAX = 64
 KINDS_OF_CLASS = 4
-RANKS_MIN = 16  # of a kind, where it has so many
+RANKS_MIN = 16  # for a kind, if it has so many
 
 # A process by its node and its own name.
 Where = tuple[str, str]
 
 
 def _kinds(comm: Communicator) -> Iterator[tuple[Kind, int]]:
-    """Yield the kinds of a communicator that is one, with what they took in all, ns."""
+    """Yield the kinds of a communicator, each with the total time in it (ns)."""
     busy: Counter[Kind] = Counter()
     for member in comm.members.values():
         for key in member.keys:
@@ -37,7 +37,7 @@ def _kinds(comm: Communicator) -> Iterator[tuple[Kind, int]]:
 def _chosen(
     comms: Sequence[Communicator], transports: Mapping[int, str]
 ) -> list[tuple[Kind, Communicator]]:
-    """Return kinds of operation, those of each class that took longest first."""
+    """Return kinds of operation; first those of each class that took longest."""
     found = sorted(
         ((busy, kind, comm) for comm in comms if comm.id for kind, busy in _kinds(comm)),
         key=lambda one: (-one[0], one[1]),
@@ -53,7 +53,7 @@ def _chosen(
 
 
 def _spread(ranks: Sequence[int], most: int, wanted: Sequence[int]) -> list[int]:
-    """Return at most so many of them, evenly from first to last; those wanted are among them."""
+    """Return about `most` of the ranks, evenly chosen; those in `wanted` are always included."""
     if len(ranks) <= most:
         return list(ranks)
     step = len(ranks) / most
@@ -62,7 +62,7 @@ def _spread(ranks: Sequence[int], most: int, wanted: Sequence[int]) -> list[int]
 
 
 def _fastest(comms: Sequence[Communicator]) -> dict[Kind, int]:
-    """Return the rank with the least median by kind: its time has the least waiting in it."""
+    """Return by kind the rank with the lowest median, whose time has the least waiting in it."""
     return {
         (comm.id, FUNCS.index(one.func), one.size_class): min(
             one.medians, key=lambda rank: (one.medians[rank], rank)
@@ -77,7 +77,7 @@ def _fastest(comms: Sequence[Communicator]) -> dict[Kind, int]:
 def choose_lines(
     comms: Sequence[Communicator], transports: Mapping[int, str]
 ) -> dict[Where, set[Kind]]:
-    """Return which lines of which processes to unpack."""
+    """Return which lines to unpack, by process."""
     chosen = _chosen(comms, transports)
     fastest = _fastest(comms)
     wanted: dict[Where, set[Kind]] = defaultdict(set)
@@ -93,7 +93,7 @@ def choose_lines(
 def unpack_columns(
     process: Process, member: int, kinds: set[Kind], refused: Counter[str]
 ) -> list[Columns]:
-    """Return a process's lines of those kinds; what is none is counted by reason."""
+    """Return a process's lines of these kinds; invalid lines are counted by reason in `refused`."""
     lines = process.lines
     if not isinstance(lines, PackedLines):
         return [

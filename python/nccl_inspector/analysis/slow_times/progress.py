@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job's own figure of progress on windows, to be held against the bandwidth in them."""
+"""The job's own throughput on windows, to be compared with the bandwidth in them."""
 
 from dataclasses import dataclass
 
@@ -12,23 +12,23 @@ from nccl_inspector.analysis.slow_times.series import Track
 from nccl_inspector.analysis.slow_times.throughput import Readings
 from nccl_inspector.model.card import Period
 
-GAP_MAX = 3.0  # times the usual distance of readings: a longer one is a gap
-_AGAIN_TIMES = 3  # that a figure falls at other times, too, which makes that part of the program
-_ERRORS = 3.0  # standard errors of a mean of as many readings, within which a dip is chance
+GAP_MAX = 3.0  # times the usual distance of readings; a longer distance is a gap
+_AGAIN_TIMES = 3  # so many similar falls at other times make a fall part of the program
+_ERRORS = 3.0  # standard errors of the mean of the readings; a dip within these is chance
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The figure in windows of one length, NaN where there is none. `start_s`: Unix time."""
+    """The throughput in windows of one length, NaN without a value; `start_s` is Unix time."""
 
     unit: str
     start_s: int
     window_s: int
-    apart_s: float  # the usual distance of readings
+    apart_s: float  # the usual distance of readings, s
     values: Floats
 
     def dip(self, period: Period) -> float | None:
-        """Return the mean in a time by the median of the rest, less one; None: one is missing."""
+        """Return (mean in the period / median of the rest) - 1; None if one of them is missing."""
         where = self._within(period)
         known = ~np.isnan(self.values)
         if not (where & known).any() or not (~where & known).any():
@@ -37,10 +37,10 @@ class Progress:
         return float(self.values[where & known].mean()) / usual - 1
 
     def stands_out(self, period: Period) -> bool:
-        """Tell whether the figure of a time is lower than it is now and then at other times.
+        """Tell whether the throughput in a period is lower than it also is now and then.
 
-        It is not if it falls by half as much, for half as long, three times or more at other
-        times, or if the mean of as many readings as there are in that time varies by as much.
+        It does not stand out if it falls by half as much, for half as long, three or more times
+        elsewhere, or if the mean of as many readings varies by as much as the dip.
         """
         known = ~np.isnan(self.values)
         there = self._within(period) & known
@@ -56,18 +56,18 @@ class Progress:
         return again < _AGAIN_TIMES and usual - mean > chance
 
     def is_at_start(self, period: Period) -> bool:
-        """Tell whether a time begins with the first figure: data and compilers warm up then."""
+        """Tell whether the period begins with the first value, when data and compilers warm up."""
         known = np.flatnonzero(self.values > 0)
         return period.start_s <= self.start_s + int(known[0]) * self.window_s
 
     def is_at_end(self, period: Period) -> bool:
-        """Tell whether a time lasts until the last figure: it may be another phase."""
+        """Tell whether the period lasts until the last value; it may be another phase."""
         known = np.flatnonzero(self.values > 0)
         return period.end_s > self.start_s + int(known[-1]) * self.window_s
 
     @property
     def weight(self) -> float:
-        """How much of a reading each window is: one that fills several windows counts once."""
+        """How much of a reading each window is; a reading that fills several counts once."""
         return min(1.0, self.window_s / self.apart_s) if self.apart_s else 1.0
 
     def _within(self, period: Period) -> NDArray[np.bool_]:
@@ -77,17 +77,17 @@ class Progress:
 
 
 def _lengths(mask: NDArray[np.bool_]) -> list[int]:
-    """Return how long each run of true values is."""
+    """Return the length of each run of true values."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], mask, [False]))))
     found: list[int] = (edges[1::2] - edges[::2]).tolist()
     return found
 
 
 def on_windows(readings: Readings, start_s: int, window_s: int, windows: int) -> Progress:
-    """Return the figure in each window.
+    """Return the throughput in each window.
 
-    A reading is of the time since the one before; the first, and one after a gap, of as long as
-    readings are usually apart.
+    A reading is for the time since the one before. The first reading, and one after a gap, is for
+    the usual distance of readings.
     """
     values = _values(readings, start_s, window_s, windows)
     return Progress(readings.unit, start_s, window_s, readings.apart_s, values)
@@ -116,9 +116,9 @@ def _values(readings: Readings, start_s: int, window_s: int, windows: int) -> Fl
 
 
 def progress_of(track: Track) -> Progress:
-    """Return the operations a second of a series: what is there where the output tells nothing.
+    """Return the operations per second of a series, for a job whose output has no throughput.
 
-    A window without any is a gap: what the job did then is not known.
+    A window without operations is a gap: what the job did in it is not known.
     """
     values = np.where(track.ops > 0, track.ops / track.window_s, np.nan)
     window_s = track.window_s
@@ -126,6 +126,6 @@ def progress_of(track: Track) -> Progress:
 
 
 def segment_progress(progress: Progress) -> Segmentation:
-    """Cut the figures; a reading that fills several windows counts once."""
+    """Cut the throughput into pieces; a reading that fills several windows counts once."""
     (found,) = segment_all([progress.values], weight=progress.weight)
     return found

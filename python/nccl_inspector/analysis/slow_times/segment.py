@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a series of rates was lower than it mostly was: penalised least squares after the fact.
+"""Where a series of rates was lower than usual, by penalised least squares after the fact.
 
-The logarithm of the values, through a running median of three against single spikes, is cut
-into pieces of one level each: the cut with the least sum of squares plus a penalty a piece,
-found exactly. The noise is taken from differences of neighbours, which steps do not move.
-All series are cut at once, because a job may have thousands.
+The logarithms of the values, after a running median of three against single spikes, are cut into
+pieces of one level each. The cut has the least sum of squares plus a penalty per piece, and is
+found exactly. The noise is estimated from differences of neighbours, which steps do not change. All
+series are cut together, because a job may have thousands.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,26 +17,28 @@ from numpy.typing import NDArray
 
 from nccl_inspector.analysis.straggler.lateness import MAD_TO_SIGMA
 
-WINDOWS_MIN = 12  # with fewer values nothing is said
+WINDOWS_MIN = 12  # with fewer values a series is not judged
 SEGMENT_MIN = 3  # windows with a value
-VALUES_MIN = 384  # for the penalty: a shorter series has not less chance of its own
+VALUES_MIN = 384  # the least number for the penalty: in a shorter series chance dips are not rarer
 PENALTY = 4.0  # times ln(n), in units of the noise's variance
 NOISE_MIN = 0.005
-BASELINE_SHARE = 0.7  # of the time the level is at most the baseline
+BASELINE_SHARE = 0.7  # share of the time in which the level is at most the baseline
 DEPTH_MIN = 0.05
-# Two would do for a piece picked beforehand; this one was picked for being low, and neighbours are
-# alike. In seeded trials 5 costs 0.2 % of the dips of 10 % and half of those that are not there.
+# Two would do for a piece chosen in advance, but this one was chosen because it is low, and
+# neighbouring values are correlated. In seeded trials, 5 loses 0.2 % of the dips of 10 % and
+# removes half of the false ones.
 ERRORS_MIN = 5.0
-_CHUNK = 64  # series cut at once: what they need stays in the cache
-_MEDIAN_ERROR = 1.2533  # the median's standard error, times sigma / sqrt(n)
-_SMALLER, _SMALLER_MEAN = 0.8, 0.5586  # of normal differences that share, and their mean / sigma
+_CHUNK = 64  # series cut together: their data fit the cache
+_MEDIAN_ERROR = 1.2533  # standard error of a median, in units of sigma / sqrt(n)
+# Of normal differences: the share that is taken, of the smaller ones, and its mean / sigma.
+_SMALLER, _SMALLER_MEAN = 0.8, 0.5586
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Dip:
-    """Windows `first` up to `end`, not itself; `depth` is negative, a share of the baseline."""
+    """Windows from `first` to before `end`; `depth` is a negative share of the baseline."""
 
     first: int
     end: int
@@ -46,19 +48,22 @@ class Dip:
 
 @dataclass(frozen=True, slots=True)
 class Segmentation:
-    """One series; `levels` of its pieces are in its unit, `noise` is a share. Nothing if short."""
+    """The result for one series; `levels` are in the series' unit, `noise` is a share.
+
+    If `too_short` is set, the other fields are empty.
+    """
 
     too_short: bool
     baseline: float = 0.0
     noise: float = 0.0
-    cuts: tuple[int, ...] = ()  # where pieces begin, and the end of the last
+    cuts: tuple[int, ...] = ()  # where the pieces begin, and the end of the last one
     levels: tuple[float, ...] = ()
     dips: tuple[Dip, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """The values of one series that there are: their places, logarithms, and these over noise."""
+    """The values of one series: their places, their logarithms, and these scaled by the noise."""
 
     places: NDArray[np.intp]
     logs: Floats
@@ -68,7 +73,7 @@ class _Prepared:
 
 
 def running_median(values: Floats) -> Floats:
-    """Return each value's median with its two neighbours; the ends stay."""
+    """Return the median of each value and its two neighbours; the first and last value stay."""
     if len(values) < 3:
         return values
     found = values.copy()
@@ -78,10 +83,10 @@ def running_median(values: Floats) -> Floats:
 
 
 def noise_of(logs: Floats) -> float:
-    """Return the noise as a standard deviation, by the median of neighbours' differences.
+    """Return the noise as a standard deviation, from the median of neighbours' differences.
 
-    Times of a box are middles of buckets 3 % wide, so that the median may be 0 where there is
-    noise; the mean of the smaller differences is not.
+    Times of a box are middles of buckets 3 % wide, so the median difference may be 0 although there
+    is noise. The mean of the smaller differences is not 0 then.
     """
     apart = np.sort(np.abs(np.diff(logs)))
     small = apart[: max(int(_SMALLER * len(apart)), 1)]
@@ -90,7 +95,7 @@ def noise_of(logs: Floats) -> float:
 
 
 def _prepare(values: Floats, weight: float) -> _Prepared | None:
-    """Return what is needed of a series; None: it has too few values. NaN is none, nor is 0."""
+    """Return what is needed of a series; None: too few values. NaN and 0 count as no value."""
     places = np.flatnonzero(values > 0)
     if len(places) * weight < WINDOWS_MIN:
         return None
@@ -101,10 +106,10 @@ def _prepare(values: Floats, weight: float) -> _Prepared | None:
 
 
 def _best_cuts(prepared: Sequence[_Prepared], looked_at: int) -> list[list[int]]:
-    """Return where the pieces of each series begin, among the values that there are, and its end.
+    """Return for each series where its pieces begin, among its values, and where the last ends.
 
-    best[t] is the least cost of the first t values: over all places s of the last cut,
-    best[s] + squares of s to t about their mean + the penalty.
+    best[t] is the least cost of the first t values: the minimum over all places s of the last cut
+    of best[s] + the squares of s to t about their mean + the penalty.
     """
     rows, longest = len(prepared), max(len(one.logs) for one in prepared)
     weight = prepared[0].weight
@@ -113,7 +118,7 @@ def _best_cuts(prepared: Sequence[_Prepared], looked_at: int) -> list[list[int]]
         values[row, 1 : len(one.logs) + 1] = np.cumsum(weight * one.scaled)
         squares[row, 1 : len(one.logs) + 1] = np.cumsum(weight * one.scaled**2)
     penalty = np.array([PENALTY * log(max(len(one.logs) * weight, looked_at)) for one in prepared])
-    rest = np.full((rows, longest + 1), np.inf)  # best less the squares up to there
+    rest = np.full((rows, longest + 1), np.inf)  # best minus the squares up to there
     rest[:, 0] = 0.0
     last = np.zeros((rows, longest + 1), dtype=np.intp)
     every, cost = np.arange(rows), np.empty((rows, longest))
@@ -138,7 +143,7 @@ def _walk_back(last: NDArray[np.intp], count: int) -> list[int]:
 
 
 def _baseline(levels: Sequence[float], lengths: Sequence[int]) -> float:
-    """Return the level that BASELINE_SHARE of the time is not above."""
+    """Return the level that is not exceeded in BASELINE_SHARE of the time."""
     wanted, seen = BASELINE_SHARE * sum(lengths), 0
     for level, length in sorted(zip(levels, lengths, strict=True)):
         seen += length
@@ -150,7 +155,7 @@ def _baseline(levels: Sequence[float], lengths: Sequence[int]) -> float:
 def _dips(
     one: _Prepared, cuts: Sequence[int], levels: Sequence[float], baseline: float
 ) -> Iterator[Dip]:
-    """Yield what lies far enough below the baseline; neighbours that do are one."""
+    """Yield the pieces far enough below the baseline; neighbouring ones are merged."""
     found: list[list[int]] = []
     for (first, end), level in zip(pairwise(cuts), levels, strict=True):
         error = _MEDIAN_ERROR * one.noise / ((end - first) * one.weight) ** 0.5
@@ -161,7 +166,7 @@ def _dips(
         else:
             found.append([first, end])
     for first, end in found:
-        # Two spikes side by side are a piece of three windows, too.
+        # Two neighbouring spikes also form a piece of three windows; they are no dip.
         if np.count_nonzero(one.logs[first:end] <= baseline + log(1 - DEPTH_MIN)) < SEGMENT_MIN:
             continue
         level = float(np.median(one.logs[first:end]))
@@ -190,13 +195,13 @@ def _judge(one: _Prepared, cuts: Sequence[int]) -> Segmentation:
 def segment_all(
     series: Sequence[Floats], weight: float = 1.0, looked_at: int = VALUES_MIN
 ) -> list[Segmentation]:
-    """Cut every series. A value that is NaN or not positive is a gap, whose neighbours touch.
+    """Cut every series. A value that is NaN or not positive is a gap; its neighbours are joined.
 
-    `weight`: how many independent values one window has, 1/6 where a value lasts for six.
+    `weight`: how many independent values one window has, for example 1/6 if a value lasts for six.
     """
     prepared = [_prepare(values, weight) for values in series]
     found = [Segmentation(too_short=True) for _ in series]
-    # Series of about one length together: the longest of them sets the work.
+    # Series of similar length are cut together, because the longest sets the work for all.
     known = [(place, one) for place, one in enumerate(prepared) if one is not None]
     known.sort(key=lambda pair: len(pair[1].logs))
     for at in range(0, len(known), _CHUNK):

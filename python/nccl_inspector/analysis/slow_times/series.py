@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the ranks' time lines of one kind of operation to one series.
+"""Join the ranks' time lines of one kind of operation into one series.
 
-In each window T is the shortest time of any operation on any rank: the rank that came last did not
-wait, whoever it was in each operation. So it is the fastest transfer of the window, not the usual
-one, and a little shorter than T of the whole job (analysis/join.py); windows are compared with each
-other, never with that. What the typical rank took beyond it is waiting, and the spread of T.
-Only ranks that tell of the same operations are compared: a rank that was silent, began later or has
-another clock has others in its window.
+In each window T is the shortest time of any operation on any rank, because the rank that came last
+did not wait, whichever rank it was. So it is the fastest transfer of the window and not the usual
+one, and a little shorter than T of the whole job (analysis/join.py); windows are compared only with
+each other. What the typical rank took beyond T is waiting, plus the spread of T. Only ranks whose
+windows have the same operations are compared: a rank that was silent, began later or has another
+clock has others.
 """
 
 from collections import defaultdict
@@ -28,16 +28,16 @@ from nccl_inspector.model.bandwidth import bus_factor
 from nccl_inspector.model.process import FUNCS, P2P
 
 WINDOWS_MAX = 1000
-ALIKE_SHARE = 0.5  # of a window's operations, which a rank must have in common with the others
-_SAMPLE_RANKS = 63  # whose middle tells which operations a window is about
-_RANKS_AT_ONCE = 256  # their tables stay in the cache
+ALIKE_SHARE = 0.5  # share of a window's operations that a rank must have in common with the others
+_SAMPLE_RANKS = 63  # their median tells which operations a window has
+_RANKS_AT_ONCE = 256  # their tables fit the cache
 
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """One kind of operation over all ranks. Arrays have a place for each window, NaN without one.
+    """One kind of operation over all ranks. Arrays have a value for each window, or NaN.
 
-    `time_ns` is T; of Send, Recv and SendRecv the ranks' middle, with the waiting in it.
+    `time_ns` is T; for Send, Recv and SendRecv it is the ranks' median, waiting included.
     """
 
     kind: Kind
@@ -45,14 +45,14 @@ class Track:
     window_s: int
     start_s: int  # Unix time of the first window, a multiple of window_s
     time_ns: Floats
-    typical_ns: Floats  # the middle of the ranks' medians
-    spread_ns: Floats  # between the longest and the least of these medians
-    ops: Floats  # of the rank with most; 0 without
+    typical_ns: Floats  # the median of the ranks' medians
+    spread_ns: Floats  # the highest of these medians minus the lowest
+    ops: Floats  # of the rank with most; 0: none
     bytes: Floats
-    busy_ns: Floats  # mean over the ranks, of transfer and waiting
-    ranks: Floats  # that T was taken from
+    busy_ns: Floats  # mean over the ranks: transfer and waiting
+    ranks: Floats  # ranks that T comes from
     members: tuple[int, ...]  # processes whose lines these are
-    since_s: int  # operations before may be missing
+    since_s: int  # earlier operations may be missing
     notes: tuple[str, ...]
 
     @property
@@ -62,12 +62,12 @@ class Track:
 
     @property
     def windows(self) -> int:
-        """How many windows there are, with operations or not."""
+        """The number of windows, with or without operations."""
         return len(self.ops)
 
     @property
     def factor(self) -> float:
-        """Bus bytes for each byte of a message."""
+        """The bytes on the bus for each byte of a message."""
         return bus_factor(self.func, self.nranks)
 
     def _gbs(self, time_ns: Floats) -> Floats:
@@ -79,22 +79,22 @@ class Track:
 
     @property
     def bus_gbs(self) -> Floats:
-        """The bus bandwidth by T, GB/s."""
+        """The bus bandwidth by T, in GB/s."""
         return self._gbs(self.time_ns)
 
     @property
     def felt_gbs(self) -> Floats:
-        """The bus bandwidth that the typical rank saw, waiting included, GB/s."""
+        """The bus bandwidth that the typical rank had, waiting included, in GB/s."""
         return self._gbs(self.typical_ns)
 
 
 @dataclass(frozen=True, slots=True)
 class _Grid:
-    """Where the windows of lines lie on the one grid of all."""
+    """Where the windows of the lines lie on a common grid."""
 
     start_s: int
     windows: int
-    places: dict[int, slice | Ints]  # by line's id(): most lines have no hole
+    places: dict[int, slice | Ints]  # by id() of the line; most lines have no hole
 
 
 def _grid(lines: Sequence[Columns], window_s: int) -> _Grid:
@@ -117,7 +117,7 @@ class _Tables:
         self._grid, self._tables = grid, dict[str, Floats]()
 
     def __getitem__(self, name: str) -> Floats:
-        """Return the table of one column; not to be changed."""
+        """Return the table of one column; do not change it."""
         if name not in self._tables:
             table = np.empty((len(self.lines), self._grid.windows))
             for row, line in enumerate(self.lines):
@@ -130,9 +130,9 @@ class _Tables:
 
 
 def _middle(table: Floats) -> Floats:
-    """Return the median of each column's numbers, NaN where there are none.
+    """Return the median of each column's numbers, NaN if there are none.
 
-    As np.nanmedian, but in a tenth of its time, and without its warning.
+    Like np.nanmedian, but in a tenth of its time and without its warning.
     """
     ordered = np.sort(table, axis=0)  # NaN last
     counts = np.count_nonzero(~np.isnan(table), axis=0)
@@ -143,7 +143,7 @@ def _middle(table: Floats) -> Floats:
 
 
 class _Usual:
-    """What most ranks say of each window: which operations it has, and how many."""
+    """What most ranks have in each window: which operations, and how many."""
 
     def __init__(self, tables: _Tables) -> None:
         self._low = _middle(tables["first_index"])
@@ -151,7 +151,7 @@ class _Usual:
         self._ops = _middle(tables["ops"])
 
     def alike(self, tables: _Tables) -> NDArray[np.bool_]:
-        """Tell which windows of lines are of mostly those operations."""
+        """Return a mask of the lines' windows that have mostly those operations."""
         first, last = tables["first_index"], tables["last_index"]
         longer = np.maximum(self._high - self._low, last - first) + 1
         common = np.minimum(last, self._high) - np.maximum(first, self._low) + 1
@@ -160,7 +160,7 @@ class _Usual:
 
 
 def _sample(grid: _Grid, lines: Sequence[Columns]) -> Sequence[Columns]:
-    """Return some ranks, evenly taken, that speak for all; all where some lack a window."""
+    """Return some ranks, evenly chosen; all ranks if some windows would be missing."""
     some = lines[:: max(len(lines) // _SAMPLE_RANKS, 1)]
     if len(some) == len(lines):
         return lines
@@ -172,14 +172,14 @@ def _sample(grid: _Grid, lines: Sequence[Columns]) -> Sequence[Columns]:
 
 
 class _Sums:
-    """What is found of the windows when the ranks are looked at by and by."""
+    """The results for the windows, while ranks are added bit by bit."""
 
     def __init__(self, windows: int) -> None:
         self.least, self.lowest, self.most = np.full((3, windows), np.nan)
         self.ops, self.bytes, self.busy, self.ranks, self.have = np.zeros((5, windows))
 
     def add(self, tables: _Tables, usual: _Usual) -> None:
-        """Take in some ranks."""
+        """Add some ranks."""
         alike = usual.alike(tables)
         shortest = np.where(alike, tables["min_ns"], np.nan)
         self.least = np.fmin(self.least, np.fmin.reduce(shortest, axis=0))
@@ -215,7 +215,7 @@ def _notes(nranks: int, lines: int, sums: _Sums) -> tuple[str, ...]:
 
 
 def _distinct(lines: Sequence[Columns]) -> tuple[list[Columns], tuple[str, ...]]:
-    """Return one line of each rank: of two, as of ids that came again, the one with more."""
+    """Return one line for each rank; of two (an id that was used again) the busier one."""
     by_rank: dict[int, Columns] = {}
     for line in lines:
         known = by_rank.get(line.rank)
@@ -227,7 +227,7 @@ def _distinct(lines: Sequence[Columns]) -> tuple[list[Columns], tuple[str, ...]]
 
 
 def make_track(given: Sequence[Columns], nranks: int, windows_max: int = WINDOWS_MAX) -> Track:
-    """Return the series of lines of one kind, at least one; `nranks` of its communicator."""
+    """Return the series of at least one line of one kind; `nranks` is that of its communicator."""
     lines, notes = _distinct(given)
     window_s = coarsest_s(lines, windows_max)
     lines = [coarsen(line, window_s) for line in lines]
@@ -259,9 +259,9 @@ def make_track(given: Sequence[Columns], nranks: int, windows_max: int = WINDOWS
 
 
 def make_tracks(lines: Iterable[Columns], nranks: dict[int, int]) -> list[Track]:
-    """Return the series of all kinds, the busiest first; `nranks` by communicator's id.
+    """Return the series of all kinds, the busiest first; `nranks` is by communicator's id.
 
-    Lines of communicators that are not among them, or of no known rank, are left out.
+    Lines of communicators that are not in `nranks`, or without a known rank, are left out.
     """
     kinds: dict[Kind, list[Columns]] = defaultdict(list)
     for line in lines:

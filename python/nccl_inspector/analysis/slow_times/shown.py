@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The series that a report card shows, all on one grid."""
+"""Choose the series that a report card shows, and put them on one grid."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ SHOWN_MAX = 16
 
 
 def choose(tracks: Sequence[Track], transports: Mapping[int, str], judged: Judged) -> list[Track]:
-    """Return the series to show: those that cost most, the busiest of each class, the busiest."""
+    """Return the series to show: the busiest of each class, then slow ones, then the busiest."""
     slow = sorted(judged.slows, key=lambda one: -one.lost_s)
     busiest: dict[str, Track] = {}
     for track in tracks:
@@ -41,12 +41,12 @@ class _Grid:
     windows: int
 
     def places(self, start_s: int, window_s: int, count: int) -> NDArray[np.intp]:
-        """Return in which of them so many others lie; some may be outside."""
+        """Return in which of these windows `count` other windows lie; some may be outside."""
         begins = start_s + np.arange(count, dtype=np.int64) * window_s
         return ((begins - self.start_s) // self.window_s).astype(np.intp)
 
     def means(self, values: Floats, weights: Floats, places: NDArray[np.intp]) -> Floats:
-        """Return weighted means in each window, NaN where there is nothing."""
+        """Return weighted means for each window, NaN without values."""
         known = ~np.isnan(values) & (weights > 0) & (places >= 0) & (places < self.windows)
         found: Floats = np.full(self.windows, np.nan)
         sums, counts = np.zeros((2, self.windows))
@@ -93,7 +93,7 @@ def show(
     progress: Progress | None = None,
     source: str = "stdout",
 ) -> TimeLine:
-    """Return the time line of a card; of `progress` (`on_windows`) what lies in its time."""
+    """Return the time line of a card; `progress` (`on_windows`) is cut to its time."""
     shown = choose(tracks, transports, judged)
     if not shown:
         return TimeLine(too_short=True)

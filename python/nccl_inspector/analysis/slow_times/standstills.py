@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times in which a whole job stood still outside communication, by how long its GPUs were busy.
+"""Times in which a whole job stood still outside communication, from how busy its GPUs were.
 
-Exact records are of short bursts, and a stop that is longer than a burst is in none of them. How
-many operations ended in each window of time, and how long each GPU was in operations, is known for
-the whole job. Where few operations end and nobody waits in one, all ranks wait for something else:
-storage, a host's service, or a part of the program that does not communicate.
+Exact records cover short bursts, and none has a stop that is longer than a burst. But for each
+window of the whole job it is known how many operations ended, and how long each GPU was in
+operations. If few operations end and nobody waits in one, all ranks wait for something else:
+storage, a service of the host, or a part of the program that does not communicate.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,25 +18,25 @@ from nccl_inspector.box.layout import UNION_WINDOWS
 from nccl_inspector.model.process import NS_PER_S
 from nccl_inspector.summary.sample_columns import UnionColumns
 
-_LOW = 0.5  # of the usual operations in a window, below which it is slow
-_APART_MAX = 1  # windows that are as usual between two slow ones of one time
-_DENSE = 0.8  # of the windows of such a time, that are slow: else the program goes now and then
-_WHOLE_LIFE = 0.9  # of the job, that a process must have windows of
+_LOW = 0.5  # a window is slow below this share of the usual operations
+_APART_MAX = 1  # usual windows that may lie between two slow ones of one time
+_DENSE = 0.8  # share of slow windows in such a time; with fewer, the program stops and goes
+_WHOLE_LIFE = 0.9  # share of the job that a process must have windows of
 _WINDOWS_MIN, _WINDOWS_MAX = 16, 2 * UNION_WINDOWS
-_ALL_QUANTILE, _ALL_SHARE = 0.1, 0.5  # nearly all processes stand still for most of the time
-_STEPS_MIN = 3  # windows within a time in which operations ended
-_ALIKE_MIN = 0.5  # of the usual time in an operation, for it to be one of the same steps
+_ALL_QUANTILE, _ALL_SHARE = 0.1, 0.5  # this quantile must lose this share of the median
+_STEPS_MIN = 3  # windows with ended operations within the time
+_ALIKE_MIN = 0.5  # share of the usual time per operation that makes it one of the same steps
 
 
 @dataclass(frozen=True, slots=True)
 class Standstill:
-    """A time in which hardly any operation ended and nearly no process waited in one. Unix time.
+    """A time (Unix) in which hardly any operation ended and nearly no process waited in one.
 
-    `lost_s`: by how much longer the middle process was outside operations than usual for as many.
-    `lost_share`: of the job's time. `ratio`: its time outside operations for each of them, beside
-    what is usual.
-    `steps`: the job's usual operations went on in that time, each of them late. Without them a
-    checkpoint, an evaluation or a rest of the program looks the same.
+    `lost_s`: by how much the median process was outside operations longer than usual for as many.
+    `lost_share`: the same as a share of the job's time. `ratio`: its time outside operations for
+    each of them, compared with the usual. `steps`: the job's usual operations went on in that time,
+    each of them late. Without them, a checkpoint, an evaluation or another part of the program
+    looks the same.
     """
 
     start_s: int
@@ -49,7 +49,7 @@ class Standstill:
 
 @dataclass(frozen=True, slots=True)
 class _Windows:
-    """Processes x windows of one grid: operations that ended, and seconds inside operations."""
+    """Tables of processes x windows: operations that ended, and seconds inside operations."""
 
     start_s: int
     window_s: int
@@ -58,7 +58,7 @@ class _Windows:
 
 
 def _on_grid(unions: Sequence[Sequence[UnionColumns]]) -> _Windows | None:
-    """Return the windows of the processes that have them for nearly all of the job."""
+    """Return the windows of processes that have them for nearly all of the job; None: too few."""
     used = [[one for one in some if len(one.start_s)] for some in unions]
     used = [some for some in used if some]
     if len(used) < 2:
@@ -85,10 +85,10 @@ def _on_grid(unions: Sequence[Sequence[UnionColumns]]) -> _Windows | None:
 
 
 def _slow_times(low: NDArray[np.bool_]) -> Iterable[tuple[int, int]]:
-    """Yield first and last window of each slow time, without those at the job's begin and end.
+    """Yield the first and last window of each slow time, except at the job's begin and end.
 
-    A few windows in a slow time may be as usual. Where slow and usual windows take turns, as in a
-    program that writes for some seconds and learns for some, each slow one is a time of its own.
+    A slow time may contain a few usual windows. If slow and usual windows alternate, as in a
+    program that writes for some seconds and learns for some, each slow window is a time of its own.
     """
     for some in _split(np.flatnonzero(low), _APART_MAX + 1):
         dense = len(some) >= _DENSE * (some[-1] - some[0] + 1)
@@ -99,15 +99,15 @@ def _slow_times(low: NDArray[np.bool_]) -> Iterable[tuple[int, int]]:
 
 
 def _split(at: NDArray[np.intp], apart: int) -> list[NDArray[np.intp]]:
-    """Return ascending places in groups, in which two neighbours are at most so far apart."""
+    """Return ascending places in groups; within a group neighbours are at most `apart` apart."""
     return np.split(at, np.flatnonzero(np.diff(at) > apart) + 1) if len(at) else []
 
 
 def find_standstills(unions: Sequence[Sequence[UnionColumns]]) -> tuple[Standstill, ...]:
-    """Return the times in which a job stood still, in the order of time.
+    """Return the times in which a job stood still, in order.
 
-    `unions`: of each process. The begin and the end of a job are left out: data and caches warm up,
-    and what it writes at last belongs to it.
+    `unions` has those of each process. The begin and the end of a job are left out: at first data
+    and caches warm up, and what the job writes at last is part of it.
     """
     windows = _on_grid(unions)
     if windows is None:
@@ -127,14 +127,14 @@ def find_standstills(unions: Sequence[Sequence[UnionColumns]]) -> tuple[Standsti
 def _standstill(
     windows: _Windows, low: NDArray[np.bool_], first: int, last: int
 ) -> Standstill | None:
-    """Return what a slow time is; None: ranks waited in operations, so it has another cause."""
+    """Return a slow time; None: ranks waited in operations, so it has another cause."""
     idle_s = windows.window_s - windows.busy_s
     many = windows.operations
     fair = ~low
     with np.errstate(invalid="ignore", divide="ignore"):
         each_s = idle_s[:, fair].sum(axis=1) / many[:, fair].sum(axis=1)
         in_operation = windows.busy_s[:, fair].sum(axis=1) / many[:, fair].sum(axis=1)
-    # The windows beside it are partly of it.
+    # The windows next to it belong to it partly.
     there = slice(first - 1, last + 2)
     idle, done = idle_s[:, there].sum(axis=1), many[:, there].sum(axis=1)
     lost = idle - done * each_s

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job's own figure of progress: lines of its output such as `throughput per GPU: 314 TFLOP/s`.
+"""Find the job's own throughput in its output: lines such as `throughput per GPU: 314 TFLOP/s`.
 
-The output is the user's: any bytes, lines without end, escape sequences, prefixes of srun --label
-and torchrun before what is looked for, carriage returns of progress bars.
+The output is the user's and may contain anything: any bytes, endless lines, escape sequences,
+prefixes of srun --label and torchrun, carriage returns of progress bars.
 """
 
 import re
@@ -16,17 +16,16 @@ from statistics import median
 
 from nccl_inspector.model.card import Period
 
-LINE_BYTES_MAX = 4096  # of a longer line only so much is looked at
-LINES_MAX = 4_000_000  # some 10 s
-READINGS_MAX = 20_000  # when there are more, every second one goes
+LINE_BYTES_MAX = 4096  # of a longer line only this much is searched
+LINES_MAX = 4_000_000  # about 10 s of work
+READINGS_MAX = 20_000  # if there are more, every second one is dropped
 UNIT_CHARS_MAX = 24
 TOGETHER_S = 1.0
-# No throughput of anything, in any unit, is beyond these; sums and shares of what is between them
-# are numbers still.
+# No throughput in any unit is beyond these limits; within them, sums and shares do not overflow.
 _VALUES = 1e-12, 1e24
-SLACK_S = 120.0  # by which readings may lie outside of the job
+SLACK_S = 120.0  # readings may lie this far outside of the job
 
-# Possessive (`++`), here and below: no character is looked at twice, whatever follows it.
+# Possessive quantifiers (`++`) here and below: no character is tried twice.
 _NUMBER = r"(?:\d++(?:\.\d*+)?+|\.\d++)(?:[eE][+-]?\d++)?+"
 _TIME = re.compile(
     r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?\s?(Z\b|[+-]\d\d:?\d\d\b)?"
@@ -34,9 +33,9 @@ _TIME = re.compile(
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[@-Z\\^_])|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _BREAKS = re.compile(rb"[\r\n]+")
 
-# What there is to find in a line; the first that finds anything is taken for all lines. Groups:
-# `value` with `unit`, or the time of an iteration as `seconds` or `milliseconds`; `time` where the
-# line's first date is not the one.
+# Patterns of a line with throughput; the first one that finds anything is used for all lines.
+# Groups: `value` with `unit`, or the time of an iteration as `seconds` or `milliseconds`; also
+# `time`, if the line's time is not its first date.
 BUILT_IN = (
     rf"throughput per GPU\s*+:\s*+(?:~\s*+)?+(?P<value>{_NUMBER})\s*+(?P<unit>[A-Za-z][\w/.]*+)",
     # Megatron-LM with --log-throughput
@@ -50,7 +49,7 @@ _CUT = "only the first {:,} lines of what is read of it were looked at"
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A figure, and when it was printed (Unix seconds): it is of the time since the one before."""
+    """A throughput and when it was printed (Unix s); it is for the time since the last one."""
 
     time_s: float
     value: float
@@ -58,7 +57,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """What was found. `refused`: lines that matched and were not taken, by reason."""
+    """All readings; `refused` counts lines that matched but were not used, by reason."""
 
     unit: str
     found: tuple[Reading, ...]
@@ -67,16 +66,16 @@ class Readings:
 
     @property
     def apart_s(self) -> float:
-        """The usual distance of two, 0 for fewer."""
+        """The usual distance of two readings, in seconds; 0 if there are fewer than two."""
         times = [one.time_s for one in self.found]
         return median(two - one for one, two in pairwise(times)) if len(times) > 1 else 0.0
 
 
 def compile_pattern(text: str) -> re.Pattern[str]:
-    """Return the pattern of a site or user.
+    """Return the compiled pattern of a site or user.
 
     Raises:
-        ValueError: it is no regular expression, or has not the groups that are needed.
+        ValueError: it is no regular expression, or does not have the right groups.
     """
     try:
         pattern = re.compile(text)
@@ -92,13 +91,13 @@ def compile_pattern(text: str) -> re.Pattern[str]:
 
 
 def read_lines(chunks: Iterable[bytes]) -> Iterator[str]:
-    """Yield the lines of an output that comes in pieces, without what a terminal would obey."""
+    """Yield the lines of an output that comes in pieces, without control characters."""
     rest = b""
     for chunk in chunks:
         *lines, rest = _BREAKS.split(rest + chunk)
         for line in lines:
             yield _clean(line)
-        # More of a line than is looked at is not kept; where it ends does not matter.
+        # The rest of a long line is not kept; where it ends does not matter.
         rest = rest[: LINE_BYTES_MAX + 1]
     yield _clean(rest)
 
@@ -108,7 +107,7 @@ def _clean(line: bytes) -> str:
 
 
 def _when(text: str, zone: tzinfo, after_s: float) -> tuple[float, bool] | None:
-    """Return the Unix time of the first date, and whether it said its zone."""
+    """Return the Unix time of the first date, and whether it has a zone; None: there is no date."""
     match = _TIME.search(text)
     if match is None:
         return None
@@ -120,7 +119,7 @@ def _when(text: str, zone: tzinfo, after_s: float) -> tuple[float, bool] | None:
             return when.timestamp(), True
         local = when.replace(tzinfo=zone)
         time_s = local.timestamp()
-        # An hour that comes twice, when summer ends: the order of the lines tells which.
+        # When summer time ends, an hour comes twice; the order of the lines tells which one it is.
         return (time_s if time_s >= after_s else max(time_s, local.replace(fold=1).timestamp())), (
             False
         )
@@ -148,11 +147,11 @@ class _Finder:
 
     def __init__(self, pattern: re.Pattern[str], zone: tzinfo) -> None:
         self._pattern, self._zone = pattern, zone
-        self.rows: list[tuple[float, float, str, bool]] = []  # time, value, unit, zone was said
+        self.rows: list[tuple[float, float, str, bool]] = []  # time, value, unit, had a zone
         self.refused, self.matches, self.step = Counter[str](), 0, 1
 
     def take(self, line: str) -> None:
-        """Look at one line."""
+        """Search one line."""
         match = self._pattern.search(line)
         if match is None:
             return
@@ -175,7 +174,7 @@ class _Finder:
 def _in_zone(
     rows: Sequence[tuple[float, float, str, bool]], zone: tzinfo, job: Period | None
 ) -> tuple[list[tuple[float, float]], list[str]]:
-    """Return time and value of what lies within the job, in UTC where only that makes sense."""
+    """Return time and value of the rows within the job; in UTC if that puts more of them there."""
     if job is None:
         return [(time_s, value) for time_s, value, _, _ in rows], []
 
@@ -199,7 +198,7 @@ def _in_zone(
 
 
 def _together(rows: Iterable[tuple[float, float]]) -> Iterator[Reading]:
-    """Yield one reading for all of about one time: every rank may print it."""
+    """Yield one reading (the median) for rows of about the same time: every rank may print it."""
     group: list[tuple[float, float]] = []
     for row in sorted(rows):
         if group and row[0] - group[0][0] >= TOGETHER_S:
@@ -216,9 +215,9 @@ def read_throughput(
     job: Period | None = None,
     patterns: Sequence[re.Pattern[str]] | None = None,
 ) -> Readings:
-    """Return the readings of an output; `zone` is that of times that do not say theirs.
+    """Return the readings of an output; `zone` is used for times without a zone.
 
-    What lies outside of the job is refused; readings of about one time become one, their middle.
+    Lines outside of the job are refused; readings of about the same time become one, their median.
     """
     wanted = patterns or [re.compile(text) for text in BUILT_IN]
     finders = [_Finder(pattern, zone) for pattern in wanted]

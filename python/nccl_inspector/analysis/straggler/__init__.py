@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who comes late, and how long its peers wait."""
+"""Which ranks come late, and how long their peers wait."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is behind a slow transport: the node or pair whose paths are slow while all others are not.
+"""Find what is behind a slow transport: the node or pair whose paths are slow while others are not.
 
-Each source votes alone: communicators that share some nodes, Sends and Recvs, the network proxy.
-Where every path goes over every node, as with rings over all of them, nobody can be told.
+Each source votes for itself: communicators that share some nodes, Sends and Recvs, the network
+proxy. If every path goes over every node, as with rings over all of them, no culprit can be found.
 """
 
 from collections import Counter
@@ -25,28 +25,28 @@ from nccl_inspector.model.card import (
     Finding,
 )
 
-SCORE_MIN = 1.15  # of the times over what is blamed, those elsewhere
-# Of fewer paths elsewhere the spread is not known, so that the distance must be larger.
+SCORE_MIN = 1.15  # the least ratio of the times on the suspect's paths to those elsewhere
+# With fewer paths elsewhere their spread is not known, so the ratio must be larger.
 OUTSIDE_MIN, SCORE_OF_FEW_MIN = 4, 1.3
-Z_MIN = 3.0  # each ratio is of a median of many operations; a ring carries some slowness on
-SHARE_MIN = 0.8  # of the slow paths that it must be in, and of its paths that must be slow
-NODES_OF_PAIRS_MAX = 16  # of a path whose pairs are looked at
+Z_MIN = 3.0  # each ratio is of medians of many operations; in a ring, slowness spreads
+SHARE_MIN = 0.8  # share of slow paths that it must be in, and share of its paths that must be slow
+NODES_OF_PAIRS_MAX = 16  # longer paths are not searched for pairs
 NODE, PAIR, UNDETERMINED = "node", "pair", "undetermined"
 
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """Nodes and what one source says of them; `score`: median ratio there over that elsewhere."""
+    """Nodes and what one source says about them; `score`: median ratio there / elsewhere."""
 
     nodes: frozenset[str]
     score: float
-    inside: int  # paths
+    inside: int  # number of paths over these nodes
     outside: int
 
 
 @dataclass(frozen=True, slots=True)
 class Culprit:
-    """Who it is. `others`: nodes that are on the same paths, so that it may as well be they."""
+    """Who is behind it; `others` are nodes on the same paths that it may be as well."""
 
     kind: str  # NODE, PAIR or UNDETERMINED
     nodes: tuple[str, ...]
@@ -56,7 +56,7 @@ class Culprit:
 
 
 def _weigh(nodes: frozenset[str], paths: Sequence[Path]) -> Suspect | None:
-    """Return how slow the paths over all of these nodes are; None: that explains nothing."""
+    """Return how slow the paths over all of these nodes are; None: they do not explain it."""
     inside = [path.ratio for path in paths if nodes <= path.nodes]
     outside = [path.ratio for path in paths if not nodes <= path.nodes]
     if not inside or not outside:
@@ -75,42 +75,42 @@ def _weigh(nodes: frozenset[str], paths: Sequence[Path]) -> Suspect | None:
 
 
 def _best(suspects: Iterable[Suspect | None]) -> list[Suspect]:
-    """Return the one with the highest score, and those that share it."""
+    """Return the suspects with the highest score; several if they share it."""
     found = [one for one in suspects if one]
     top = max((one.score for one in found), default=0.0)
     return [one for one in found if one.score == top]
 
 
 def _often(slow: Sequence[Path], size: int, all_slow: int) -> list[frozenset[str]]:
-    """Return the nodes, or pairs of them, that so many of the slow paths have as to be blamed.
+    """Return the sets of `size` nodes that are in enough slow paths to be blamed.
 
-    A large job has a thousand nodes and ten thousand paths, and nearly none comes to that.
+    A large job has a thousand nodes and ten thousand paths, but few sets are in so many slow ones.
     """
     counts = Counter(some for path in slow for some in combinations(sorted(path.nodes), size))
-    least = SHARE_MIN / 2 * all_slow  # which of them are slow depends on who is blamed
+    least = SHARE_MIN / 2 * all_slow  # half: what counts as slow depends on who is blamed
     return [frozenset(some) for some, count in sorted(counts.items()) if count >= least]
 
 
 def _vote(paths: Sequence[Path]) -> list[Suspect]:
-    """Return who is behind slow paths: one, or several that nothing tells apart.
+    """Return who is behind slow paths: one suspect, or several that cannot be told apart.
 
-    What stays within a node says nothing of its network, so it has a vote only where all do.
+    Paths within a node say nothing about the network, so they count only if there are no others.
     """
     paths = [path for path in paths if len(path.nodes) > 1] or paths
     best = _vote_of(paths, SCORE_MIN)
-    # A ring carries the slowness of one pair on to its other paths, which then are less slow.
+    # In a ring, the slowness of one pair spreads to its other paths, which are then less slow.
     worst = max((path.ratio for path in paths), default=0.0)
     return best or _vote_of(paths, sqrt(worst))
 
 
 def _vote_of(paths: Sequence[Path], least: float) -> list[Suspect]:
-    """Return who is behind the paths whose ratio is at least so high."""
+    """Return who is behind the paths with a ratio of at least `least`."""
     slow = [path for path in paths if path.ratio >= max(least, SCORE_MIN)]
     best = _best(_weigh(nodes, paths) for nodes in _often(slow, 1, len(slow)))
     of_two = [path for path in slow if len(path.nodes) == 2]
     few = of_two if best else [path for path in slow if len(path.nodes) <= NODES_OF_PAIRS_MAX]
     of_pairs = _best(_weigh(pair, paths) for pair in _often(few, 2, len(slow)))
-    # A node of which there is one path only is no more likely than that path.
+    # A node with only one path is no more likely than the pair of that path.
     narrow = best and all(any(one.nodes < pair.nodes for one in best) and
                           pair.inside == best[0].inside for pair in of_pairs)  # fmt: skip
     return of_pairs if of_pairs and (not best or narrow) else best
@@ -123,8 +123,9 @@ def _agree(one: Suspect, other: Suspect) -> bool:
 def find_culprit(sources: Mapping[str, Sequence[Path]], known_slow: bool = False) -> Culprit | None:
     """Return who is behind slow paths; None: nothing is slow.
 
-    `sources`: the paths of one transport class by source, the most direct first. `known_slow`: it
-    is slow beside a reference from outside of the job, or before, so somebody is behind it.
+    `sources`: the paths of one transport class by source, the most direct source first.
+    `known_slow`: the class is slow compared with a reference outside of the job, or with an earlier
+    time, so there must be a culprit, known or not.
     """
     votes = {source: _vote(paths) for source, paths in sources.items() if paths}
     voted = {source: found for source, found in votes.items() if found}

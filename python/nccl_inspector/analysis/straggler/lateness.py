@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a rank came late: the rules, on the ranks' medians of the same operations.
+"""Rules for when a rank is late, from the ranks' medians of the same operations.
 
-A collective ends on all ranks at about the same time, so the rank with the least median came last,
-by as much as the others' medians are above its own.
+A collective ends on all ranks at about the same time. So the rank with the lowest median came last,
+and it is late by the difference from the others' median.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,37 +10,37 @@ from dataclasses import dataclass
 from math import hypot
 from statistics import median
 
-# A rank waits for all others only in these: elsewhere an early rank is not a late one.
+# Only in these a rank waits for all others; elsewhere the lowest time does not mean a late rank.
 SYNCHRONISING = frozenset({"AllReduce", "AllGather", "ReduceScatter"})
 LATE_NS_MIN = 200_000
-LATE_SHARE_MIN = 0.03  # of T: the histogram knows a median to half of that
+LATE_SHARE_MIN = 0.03  # of T; the histogram's median is exact to half of that
 Z_MIN = 5.0
-Z_RANKS_MIN = 4  # fewer have no spread to speak of
-ERRORS_MIN = 5.0  # of the difference of two medians: chance alone does not get there
+Z_RANKS_MIN = 4  # fewer ranks have no meaningful spread
+ERRORS_MIN = 5.0  # of the difference of two medians: more than chance alone makes
 OPERATIONS_MIN = 5  # the first ones carry the start-up of the job
-# A rank that was killed, or is read while it runs, has some operations less than its peers.
+# A rank that was killed, or is read while it runs, has a few operations less than its peers.
 OPERATIONS_APART_MIN, OPERATIONS_APART_SHARE = 3, 0.05
 MAD_TO_SIGMA = 1.4826
 
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
-    """How a rank stands to the others of its communicator. Times are ns."""
+    """How a rank compares with the others of its communicator; times are ns."""
 
     rank: int
     time_ns: float  # its median
-    late_ns: float  # median over the others less its own
-    z: float | None  # its distance from the median of all, in their spread; None: too few ranks
-    clear: bool  # by all rules: else it is only the last
+    late_ns: float  # the median of the others' medians, minus its own
+    z: float | None  # distance from the median of all, in their spread; None: too few ranks
+    clear: bool  # True: late by all rules; False: it is only the last
 
 
 def floor_ns(time_ns: float) -> float:
-    """Return what a lateness must reach to be one, T being `time_ns`."""
+    """Return the least time in ns that counts as late, for a T of `time_ns`."""
     return max(LATE_SHARE_MIN * time_ns, LATE_NS_MIN)
 
 
 def median_without(ordered: Sequence[float], at: int) -> float:
-    """Return the median of sorted values but for one of them."""
+    """Return the median of sorted values without the one at place `at`."""
     left = len(ordered) - 1
 
     def value(place: int) -> float:
@@ -52,14 +52,14 @@ def median_without(ordered: Sequence[float], at: int) -> float:
 def find_late(medians: Mapping[int, float], errors: Mapping[int, float]) -> tuple[Lateness, ...]:
     """Return the last of at least two ranks, then all others that are clearly late, the last first.
 
-    Both arguments by rank: the median and its standard error, ns.
+    Both arguments are by rank: the median and its standard error, in ns.
     """
     if len(medians) < 2:
         return ()
     order = sorted(medians, key=lambda rank: (medians[rank], rank))
     ordered = [medians[rank] for rank in order]
     shortest, middle, usual_error = ordered[0], median(ordered), median(errors.values())
-    # No spread is taken for less than can be measured.
+    # The spread is at least what can be measured.
     finest = max(LATE_SHARE_MIN * shortest / Z_MIN, 1.0)
     spread = max(MAD_TO_SIGMA * median(abs(value - middle) for value in ordered), finest)
     found: list[Lateness] = []
@@ -76,10 +76,10 @@ def find_late(medians: Mapping[int, float], errors: Mapping[int, float]) -> tupl
 
 
 def comparable(operations: Mapping[int, int], nranks: int) -> frozenset[int]:
-    """Return the ranks that counted the same operations, as far as numbers tell; may be none.
+    """Return the ranks that counted the same operations, judged by their numbers; may be empty.
 
-    Those with other numbers were not measured all the time, as after a kill switch, while only one
-    operation in some was timed, or after a death: their medians are of other operations.
+    Ranks with other numbers were not measured all the time, for example after a kill switch, while
+    only some operations were timed, or after a death. Their medians are of other operations.
     """
     if not operations:
         return frozenset()

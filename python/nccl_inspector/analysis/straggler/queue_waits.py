@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether who is late called late, or its GPU came late to what was called in time.
+"""Decide whether a late rank called late, or its GPU began late what was called in time.
 
-The plugin looks about once a second how many operations were called and have not begun. By
-Little's law that number is their rate times what each waits, so the mean wait is known without a
-clock in any call. Hosts run ahead of their GPUs, all ranks' alike, so only the difference from
-the peers tells: who begins late by L, and waited D longer than they between call and begin, called
-late by L - D.
+About once a second the plugin looks how many operations were called and have not begun. By Little's
+law that number is their rate times the wait of each, so the mean wait is known without reading a
+clock in any call. All hosts run ahead of their GPUs, so only the difference from the peers counts:
+a rank that begins late by L, and whose operations waited D longer between call and begin than its
+peers', called late by L - D.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,10 +21,11 @@ HOST, GPU = "host", "gpu"
 LOOKS_MIN = 30
 LOOK_NS = 0.94e9  # from one look to the next, on average (plugin/writer.c)
 _SIGMAS = 2.0
-# Of n looks none found any: with 95 % chance they would in less than 3 / n of the time. Half of the
-# operations at least are late each by itself, or their median were not.
+# If none of n looks found any, they were queued less than 3 / n of the time with 95 % chance. At
+# least half of the operations are late themselves, otherwise their median would not be.
 _NONE_SEEN = 2 * 3.0
-# Of the looks that would find some if all waited so long. Else it is few that waited very long.
+# Share of the looks that would find some if all operations waited that long. With fewer, a few
+# operations waited very long.
 _FOUND_SHARE_MIN = 0.5
 
 
@@ -40,18 +41,18 @@ class LateCall:
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """What a process's late calls waited for its GPU at the mean, and their peers' (ns)."""
+    """The mean time that a process's late calls waited for its GPU, and that of its peers' (ns)."""
 
     late_ns: float  # of the same operations
     wait_ns: float
     peers_ns: float
-    error_ns: float  # of the difference, two sigma
-    is_steady: bool  # it is not a few operations that waited very long
-    looks: int  # that it stands on
+    error_ns: float  # error of the difference, two sigma
+    is_steady: bool  # False: only a few operations waited very long
+    looks: int  # how many looks it is based on
 
     @property
     def kind(self) -> str:
-        """Host or gpu: where most of the lateness is from; unknown: it cannot be told."""
+        """Where most of the lateness comes from: host or gpu; unknown if it cannot be decided."""
         more_ns = self.wait_ns - self.peers_ns
         if more_ns + self.error_ns <= self.late_ns / 2:
             return HOST
@@ -66,7 +67,7 @@ class _Waits:
 
     ops: int
     queued_ns: int
-    found: int  # looks that found some, of the kind with most: the others are of the same moments
+    found: int  # looks that found some, for the kind with most: the other kinds had the same looks
     looks: int
 
     @property
@@ -75,8 +76,12 @@ class _Waits:
 
     @property
     def error_ns(self) -> float:
-        """Of n looks k found some; their share p is known to sqrt((1 - p) / k), and how many each
-        found about as well as that of k numbers which differ as much as they are large."""
+        """The error of `wait_ns`, two sigma.
+
+        If k of n looks found some, their share p is known to sqrt((1 - p) / k) of itself. The
+        number that each look found is known about as well as the mean of k numbers whose spread
+        equals their size.
+        """
         found = min(self.found, self.looks)
         if not found:
             return _NONE_SEEN * LOOK_NS / self.ops
@@ -84,7 +89,7 @@ class _Waits:
 
 
 def _key(member: Member, call: LateCall) -> Key | None:
-    """Return a rank's operations; None: too few looks, or some never begin, without a time."""
+    """Return a rank's operations; None: too few looks, or some operations have no time."""
     if member.comm.looks < LOOKS_MIN:
         return None
     for key in member.keys:
@@ -103,8 +108,8 @@ def _together(parts: Sequence[tuple[Key, int]]) -> _Waits:
 
 
 def queue_of(calls: Iterable[LateCall]) -> Queued | None:
-    """Return it for all of a process's late calls together; None: too few looks, or no peers."""
-    mine, others = [], []  # of each call its rank's operations, and those of the middle peer
+    """Return the waits over all of a process's late calls; None: too few looks, or no peers."""
+    mine, others = [], []  # for each call: the rank's operations, and those of the median peer
     late_ns = 0.0
     for call in calls:
         member = call.comm.members[call.rank]
@@ -124,7 +129,7 @@ def queue_of(calls: Iterable[LateCall]) -> Queued | None:
         return None
     waits, usual = _together(mine), _together(others)
     late_ns /= waits.ops
-    # Each op that waits for half of it is found by so many looks; never by more than there are.
+    # If each operation waits half of the lateness, this many looks find one; at most all of them.
     wanted = min(1.0, waits.ops * late_ns / 2 / (waits.looks * LOOK_NS)) * waits.looks
     return Queued(
         late_ns, waits.wait_ns, usual.wait_ns, hypot(waits.error_ns, usual.error_ns),

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What communicators go over, how fast that should be, and which paths are slow."""
+"""What carries a communicator's operations, how fast that should be, and which paths are slow."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which channels of a communicator end after the others: a slow rail, without any network event.
+"""Find channels of a communicator that end after the others: a slow rail, without network events.
 
 A ring passes through all nodes once for each channel, so a slow adapter makes its channels late on
-all ranks. Nobody is accused by that: the report says it beside the communicator.
+all ranks. This accuses no node: the report only notes it with the communicator.
 """
 
 from collections import Counter
@@ -20,9 +20,9 @@ def _places(mask: int) -> Iterator[int]:
 
 
 def late_channels_note(members: Sequence[Comm]) -> list[str]:
-    """Return a sentence about the channels that end late on half of the ranks or more, if any do.
+    """Return a sentence about channels that end late on at least half of the ranks, or nothing.
 
-    `members`: a communicator as each of its ranks saw it.
+    `members`: the communicator as each of its ranks saw it.
     """
     looked = [one for one in members if one.looked_ops >= OPS_MIN and one.looked_ns]
     votes = Counter(place for one in looked for place in _places(one.late_channels))

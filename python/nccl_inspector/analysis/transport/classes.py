@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the operations of a communicator go over: nvlink, host, net, mixed, or not known.
+"""The transport class of a communicator: nvlink, host, net, mixed, or unknown.
 
-NCCL's number of nodes counts NVLink domains: a rack of GB200 is one, however many nodes of Slurm
-it has. As many ranks as domains: every hop is on the network. More domains than one and ranks
-that share one: mixed. One domain is NVLink only where something says so, for NCCL goes through
-the host (PCIe, shared memory) without. What the environment forbids (NCCL_P2P_DISABLE) no box
-tells: `nvlink` is what there is, and a communicator that does not use it shows in its bandwidth.
+NCCL's number of nodes counts NVLink domains: a rack of GB200 is one domain, however many Slurm
+nodes it has. If there are as many ranks as domains, every hop is on the network (net). If there are
+several domains and ranks that share one, it is mixed. One domain is nvlink only if something says
+so, because without NVLink NCCL goes through the host (PCIe, shared memory). A box does not tell
+whether the environment forbids NVLink (NCCL_P2P_DISABLE): `nvlink` means that there are links, and
+a communicator that does not use them shows by its bandwidth.
 """
 
 import re
@@ -17,7 +18,7 @@ from nccl_inspector.counters.model import DeviceCounters, NodeCounters
 
 NVLINK, HOST, NET, MIXED, UNKNOWN = "nvlink", "host", "net", "mixed", "unknown"
 
-# Boards on which every GPU reaches every other by NVLink, and GPUs that have none at all.
+# Boards on which every GPU reaches every other by NVLink, and GPUs that have no NVLink.
 _ALL_BY_NVLINK = re.compile(
     r"\b(A100|A800|H100|H200|H800|H20|B200|B300|GB200|GB300)(?!.*(PCI|NVL\b|MIG))", re.IGNORECASE
 )
@@ -27,7 +28,7 @@ _WITHOUT_NVLINK = re.compile(r"\b(T4|L4|L40S?|A2|A10|A10G|A16|P4|P40)\b")
 
 @dataclass(frozen=True, slots=True)
 class GpuSeen:
-    """What is known of a GPU; None: the counters do not say how many NVLinks are up."""
+    """What is known of a GPU; `nvlinks` None: the counters do not tell how many links are up."""
 
     model: str = ""
     nvlinks: int | None = None
@@ -35,7 +36,7 @@ class GpuSeen:
 
 @dataclass(frozen=True, slots=True)
 class Classed:
-    """A transport class (of card.model.CLASSES) and why, in words."""
+    """A transport class (one of model.card.CLASSES), and why, as text."""
 
     transport: str
     why: str
@@ -44,7 +45,7 @@ class Classed:
 def _gpu(device: DeviceCounters) -> GpuSeen:
     changes = device.facts.get("model", ())
     level = device.levels.get("nvlinks_active")
-    # Links that went down while the job ran were there.
+    # The highest count: links that went down while the job ran were there before.
     nvlinks = level.high if level else None
     if nvlinks is None and (level := device.levels.get("nvlinks")):
         nvlinks = 0 if level.high == 0 else None
@@ -52,13 +53,13 @@ def _gpu(device: DeviceCounters) -> GpuSeen:
 
 
 def gpus_of(counters: NodeCounters | None) -> dict[str, GpuSeen]:
-    """Return a node's GPUs by the name that the plugin's label `gpu` has, as `GPU3`."""
+    """Return a node's GPUs by name, which is the value of the plugin's label `gpu`, as `GPU3`."""
     devices = counters.devices if counters else ()
     return {one.name: _gpu(one) for one in devices if one.kind == "gpu"}
 
 
 def _one_domain(gpus: Sequence[GpuSeen | None], nranks: int) -> Classed:
-    """Return the class of ranks that NCCL takes for one NVLink domain, all on one node."""
+    """Return the class of ranks that NCCL counts as one NVLink domain and that are on one node."""
     known = [gpu for gpu in gpus if gpu is not None]
     links = [gpu.nvlinks for gpu in known if gpu.nvlinks is not None]
     models = {gpu.model for gpu in known if gpu.model}
@@ -76,7 +77,7 @@ def _one_domain(gpus: Sequence[GpuSeen | None], nranks: int) -> Classed:
     if links and nranks == 2:
         return Classed(NVLINK, "NVLinks are up on both of its GPUs")
     if links:
-        # Bridges join pairs: between pairs it is PCIe.
+        # Bridges join pairs of GPUs; between pairs there is only PCIe.
         return Classed(UNKNOWN, "NVLinks are up, but whether all its GPUs reach each other is not")
     return Classed(UNKNOWN, "nothing tells whether its GPUs have NVLink")
 
@@ -86,8 +87,8 @@ def classify(
 ) -> Classed:
     """Return the class of a communicator.
 
-    `nnodes` is NCCL's number, 0 where NCCL does not tell; `nodes` are Slurm's of the ranks that
-    were seen, `gpus` what is known of theirs, in the same order.
+    `nnodes` is NCCL's number, or 0 if NCCL does not tell it. `nodes` are the Slurm nodes of the
+    ranks that were seen, `gpus` what is known of their GPUs, in the same order.
     """
     if nranks == 1:
         return Classed(UNKNOWN, "one rank: nothing goes anywhere")
@@ -103,7 +104,7 @@ def classify(
 
 
 def _by_slurm(nranks: int, nodes: Sequence[str], gpus: Sequence[GpuSeen | None]) -> Classed:
-    """Return the class as far as the nodes of Slurm tell it: NCCL before 2.27 says nothing."""
+    """Return the class as far as Slurm's nodes tell it; NCCL before 2.27 tells no number."""
     places = set(nodes)
     if not nranks or len(nodes) < nranks:
         return Classed(UNKNOWN, "NCCL does not tell its size, or not all of its ranks were seen")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What bus bandwidth large messages reach on known platforms, each with who says so.
+"""The bus bandwidth that large messages reach on known platforms, each with its source.
 
-A row is for the shape that its source measured, and for no other: an expectation that is a guess
-would make good links look bad. The best comparison is the same script's earlier jobs.
+A row is only for the shape that its source measured: a guessed expectation would make good links
+look bad. The best comparison is the same script's earlier jobs.
 """
 
 import re
@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from nccl_inspector.analysis.transport.classes import MIXED, NET, NVLINK
 
 MIB = 1 << 20
-FIRM_BYTES, GREY_BYTES = 64 * MIB, 4 * MIB  # from there on shown; shown in grey; below not
+# From FIRM_BYTES on an expectation is shown, from GREY_BYTES on in grey, below not at all.
+FIRM_BYTES, GREY_BYTES = 64 * MIB, 4 * MIB
 RING_FUNCS = frozenset({"AllReduce", "AllGather", "ReduceScatter"})
 _RING, _NVLS = "RING", "NVLS"
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """A bus bandwidth in GB/s. Not `firm`: the message is too small for it to be reached surely."""
+    """A bus bandwidth in GB/s; `firm` False: the message may be too small to reach it."""
 
     gbs: float
     source: str
@@ -29,7 +30,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class _Platform:
-    """One row: GPUs that are all joined by NVLink. `algo` is the family that NCCL chose."""
+    """One row: GPUs that are all joined by NVLink; `algo` is the family that NCCL chose."""
 
     model: re.Pattern[str]
     nranks: int
@@ -43,7 +44,7 @@ def _row(model: str, nranks: int, algo: str, gbs: float, from_mib: int, source: 
     return _Platform(re.compile(model), nranks, algo, gbs, from_mib * MIB, source)
 
 
-# The first that fits; of one shape the row for the largest messages comes first.
+# The first row that fits is used; for one shape, the row for the largest messages comes first.
 _PLATFORMS = (
     _row(r"A100-SXM", 8, _RING, 200, 0, "8 x A100 SXM with NVSwitch: NVIDIA/nccl-tests#149"),
     _row(r"A800-SXM", 8, _RING, 160, 0, "8 x A800: NVIDIA/nccl#412"),
@@ -55,15 +56,15 @@ _PLATFORMS = (
     _row(r"\bGB200", 72, _NVLS, 577, 512, "GB200 NVL72: coreweave/nccl-tests pull 43"),
 )
 
-# Gb/s of a port: what one of them carries, GB/s.
+# By the rate of a port in Gb/s: what one such port carries in GB/s.
 _PORTS = {100: 12.0, 200: 24.0, 400: 47.0}
 _PORTS_SOURCE = "NVIDIA/nccl-tests#119, #290"
-_WIDER_TIMES = 3.0  # by which NVLink must exceed all ports for these to be what limits
+_WIDER_TIMES = 3.0  # NVLink must exceed all ports by this factor, so that the ports are the limit
 _RATE = re.compile(r"([0-9]+)(?:\.[0-9]+)? Gb/sec")
 
 
 def port_gbps(rate: str) -> int | None:
-    """Return Gb/s of what sysfs says of a port, as `400 Gb/sec (4X NDR)`; None: another form."""
+    """Return Gb/s from sysfs's text for a port, as `400 Gb/sec (4X NDR)`; None: not understood."""
     match = _RATE.match(rate)
     return int(match[1]) if match else None
 
@@ -73,7 +74,7 @@ def _family(algo_proto: str) -> str:
 
 
 def _of_platform(model: str, nranks: int, algo: str, size_bytes: int) -> _Platform | None:
-    """Return the row of a shape; those of NVLS are of AllReduce alone."""
+    """Return the row of a shape; rows of NVLS are for AllReduce only."""
     for row in _PLATFORMS:
         fits = (row.nranks, row.algo) == (nranks, algo) and size_bytes >= row.from_bytes
         if fits and row.model.search(model):
@@ -82,16 +83,16 @@ def _of_platform(model: str, nranks: int, algo: str, size_bytes: int) -> _Platfo
 
 
 def _wider(model: str, gbs: float) -> _Platform | None:
-    """Return a row of a model that reaches far more inside of a node than the ports carry.
+    """Return a row of a model that reaches far more inside a node than the ports carry, or None.
 
-    Then these limit a ring over all GPUs of nodes, however many a node has.
+    Then the ports limit a ring over all GPUs of the nodes, however many GPUs a node has.
     """
     rows = (one for one in _PLATFORMS if one.algo == _RING and one.model.search(model))
     return next((row for row in rows if row.gbs >= _WIDER_TIMES * gbs), None)
 
 
 def _of_ports(ports_gbps: Sequence[int]) -> tuple[float, str] | None:
-    """Return what the ports of a node carry together, and in words what they are."""
+    """Return what the ports of a node carry together (GB/s), and their text; None: not known."""
     if not ports_gbps or any(rate not in _PORTS for rate in ports_gbps):
         return None
     words = " + ".join(f"{n} x {rate} Gb/s" for rate, n in sorted(Counter(ports_gbps).items()))
@@ -99,7 +100,7 @@ def _of_ports(ports_gbps: Sequence[int]) -> tuple[float, str] | None:
 
 
 def _one_port(ports_gbps: Sequence[int]) -> float:
-    """Return what the fastest port carries: NCCL gives a GPU one, whatever else the node has."""
+    """Return what the fastest port carries: NCCL gives each GPU one port, of however many."""
     return max(_PORTS[rate] for rate in ports_gbps)
 
 
@@ -114,18 +115,18 @@ def expected(
     ports_gbps: Sequence[int] = (),
     gpus: int = 0,
 ) -> Expected | None:
-    """Return what operations of one kind should reach; None: nothing is known of such.
+    """Return what operations of one kind should reach; None: not known.
 
-    `size_bytes`: all of a message as NCCL counts it for the bandwidth (of AllGather and
-    ReduceScatter the ranks' shares together); `ports_gbps`: active ports of one node, of the
-    slowest where they differ; `gpus`: of that node.
+    `size_bytes`: the message as NCCL counts it for the bandwidth (for AllGather and ReduceScatter,
+    the shares of all ranks together). `ports_gbps`: the active ports of one node; if nodes differ,
+    of the slowest. `gpus`: the number of GPUs of that node.
     """
     size = int(size_bytes)
     if size < GREY_BYTES or func not in RING_FUNCS:
         return None
     firm, algo = size >= FIRM_BYTES, _family(algo_proto)
     if algo == _NVLS and func != "AllReduce" and transport == NVLINK:
-        algo = _RING  # NVLS makes these no faster: their row is the ring's
+        algo = _RING  # NVLS does not make these faster, so their row is the ring's
     if transport == NVLINK:
         row = _of_platform(model, nranks, algo, size)
         return Expected(row.gbs, row.source, firm) if row else None

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Communicators whose operations NCCL gives the times of other ones (plugin/clockmix.h).
+"""Communicators whose operations get the times of other ones from NCCL (plugin/clockmix.h).
 
-The plugin counts their operations without times from then on. Whoever waited in them is not known,
-and rests of that waiting look like somebody's lateness in other communicators: so where there are
-many such operations, nobody is accused.
+From that moment on, the plugin counts their operations without times. Who waited in them is not
+known, and the rest of that waiting looks like lateness in other communicators. So if there are many
+such operations, no rank is accused.
 """
 
 from collections.abc import Sequence
 
 from nccl_inspector.model.process import Comm, Process
 
-_OPS_MIN = 100  # of a process: some Broadcasts and barriers at the beginning hide nothing
-_SHARE_MIN = 0.001  # of its operations
+_OPS_MIN = 100  # for a process: a few Broadcasts and barriers at the beginning hide nothing
+_SHARE_MIN = 0.001  # of the process's operations
 
 # By enum box_mixed of plugin/box.h.
 _REASONS = (
@@ -32,12 +32,12 @@ def _reason(comm: Comm) -> str:
 
 
 def _untimed(comm: Comm) -> int:
-    """Return how many operations came after its times were mixed up."""
+    """Return how many operations came after the communicator's times were mixed up."""
     return max(0, comm.enqueued - comm.mixed_since + 1) if comm.mixed_since else 0
 
 
 def mixed_clocks_note(members: Sequence[Comm]) -> list[str]:
-    """Return a sentence about a communicator whose later operations have no times, if it is one.
+    """Return a sentence about a communicator whose later operations have no times, or nothing.
 
     `members`: the communicator as each of its ranks saw it.
     """
@@ -50,7 +50,7 @@ def mixed_clocks_note(members: Sequence[Comm]) -> list[str]:
 
 
 def why_waiting_is_hidden(processes: Sequence[Process]) -> str:
-    """Return why exact records must not be judged; empty: they may be."""
+    """Return why exact records must not be judged, as text; empty: they can be judged."""
     hidden, why = 0, ""
     for process in processes:
         found = {comm.index: _untimed(comm) for comm in process.comms}

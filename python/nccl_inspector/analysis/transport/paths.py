@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How slow each path of a job was beside its like: communicators, pairs of ranks, the network.
+"""How slow each path of a job was compared with its like: communicators, pairs of ranks, network.
 
-A path is what a time was measured over: the nodes of a communicator, or the two of a pair.
+A path is what a time was measured over: the nodes of a communicator, or the two nodes of a pair.
 """
 
 from collections import defaultdict
@@ -15,7 +15,7 @@ from nccl_inspector.model.network import Net
 from nccl_inspector.model.process import FUNCS, Peer, Process
 
 _OPERATIONS_MIN = 8  # the first ones carry the start-up of the job
-_SIZE_CLASS_MIN = 16  # from 64 KiB on: the time of shorter messages is latency, and noise
+_SIZE_CLASS_MIN = 16  # from 64 KiB on: the time of shorter messages is mostly latency and noise
 _STEPS_MIN = 20
 _Q20 = float(1 << 20)
 _SEND = FUNCS.index("Send")
@@ -23,11 +23,11 @@ _SEND = FUNCS.index("Send")
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """`ratio`: its time over that of the fast ones among its like; 1: as fast as they are."""
+    """A path; `ratio` is its time / that of the fast ones among its like."""
 
     nodes: frozenset[str]
     ratio: float
-    name: str  # in words
+    name: str  # as text
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +36,12 @@ class Timed:
 
     nodes: frozenset[str]
     like: tuple[object, ...]
-    time: float  # ns, or ns a byte, or ns a step: the same in all of its like
+    time: float  # ns, ns per byte or ns per step: the same unit for all of its like
     name: str
 
 
 def compare(timed: Iterable[Timed]) -> list[Path]:
-    """Return paths of all that have a like; the reference is the fastest quarter's slowest."""
+    """Return paths that have others of their like; ratio 1 is the limit of the fastest quarter."""
     groups: dict[tuple[object, ...], list[Timed]] = defaultdict(list)
     for one in timed:
         groups[one.like].append(one)
@@ -54,7 +54,7 @@ def compare(timed: Iterable[Timed]) -> list[Path]:
 
 
 def time_communicators(communicators: Iterable[Communicator]) -> list[Timed]:
-    """Return T of the collectives in which all wait for all, without the waiting."""
+    """Return T, without waiting, of the collectives in which all wait for all."""
     found = []
     for comm in communicators:
         nodes = frozenset(member.place.node for member in comm.members.values())
@@ -68,19 +68,19 @@ def time_communicators(communicators: Iterable[Communicator]) -> list[Timed]:
 
 
 def _rank_nodes(processes: Iterable[tuple[str, Process]]) -> Mapping[tuple[int, int], str]:
-    """Return the node of each communicator's ranks."""
+    """Return the node of each rank, by communicator and rank."""
     return {(comm.id, comm.rank): node for node, one in processes for comm in one.comms}
 
 
 def _ns_a_byte(peer: Peer) -> float:
-    """Return the typical time, as geometric mean of the operations."""
+    """Return the typical time per byte in ns: the geometric mean over the operations."""
     return float(2 ** (-peer.log2_rate_q20 / peer.ops / _Q20))
 
 
 def time_pairs(processes: Sequence[tuple[str, Process]]) -> list[Timed]:
-    """Return the time a byte of Sends and Recvs between ranks of two nodes, in each direction.
+    """Return the time per byte of Sends and Recvs between ranks on two nodes, in each direction.
 
-    Who comes first waits for the other, so of the two ends the one that took less tells it.
+    The end that comes first waits for the other, so the end with the shorter time is used.
     """
     nodes = _rank_nodes(processes)
     best: dict[tuple[int, int, int, int], float] = {}
@@ -110,7 +110,7 @@ def _wire_ns(net: Net) -> float:
 
 
 def time_network(processes: Sequence[tuple[str, Process]]) -> list[Timed]:
-    """Return how long a step of the network proxy was on its way, by the senders' word."""
+    """Return how long a step of the network proxy was on its way, as the senders measured it."""
     nodes = _rank_nodes(processes)
     found = []
     for node, process in processes:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""T of each kind of operation by exact records: the time of the rank that came last, each time."""
+"""T of each kind of operation from exact records: the time of the rank that came last each time."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,8 +14,9 @@ from nccl_inspector.analysis.replay.judge import Judged
 from nccl_inspector.analysis.replay.records import SYNCHRONISING
 from nccl_inspector.model.process import FUNCS, PEER_NONE
 
-SAMPLED_MIN = 5  # operations: fewer say less than the histograms of all of them
-# Records are not told apart by algorithm: that of nearly all operations of a kind is theirs.
+SAMPLED_MIN = 5  # operations: with fewer, the histograms of all operations are better
+# Records have no algorithm. They are used for the algorithm that nearly all operations of a kind
+# have.
 ALGORITHM_SHARE_MIN = 0.95
 _MEDIAN_ERROR = 1.253 * 1.4826  # standard error of a median, in median deviations / sqrt(n)
 
@@ -24,7 +25,7 @@ Kind = tuple[int, str, int]  # communicator's id, function, size class
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """The median of T over the sampled operations of which all ranks have a record. Times: ns."""
+    """The median of T (ns) over the sampled operations of which all ranks have a record."""
 
     time_ns: float
     error_ns: float  # standard error
@@ -32,19 +33,19 @@ class Transfer:
 
 
 def find_transfers(judged: Judged) -> dict[Kind, Transfer]:
-    """Return T by kind of operation, where enough operations were sampled."""
+    """Return T by kind of operation, for kinds with enough sampled operations."""
     records, order = judged.records, judged.order
     if records is None or order is None:
         return {}
     waits = np.isin(records.func, list(SYNCHRONISING)) | (records.peer != PEER_NONE)
-    # Where not all ranks were looked at the last one may be another.
+    # If not all ranks were looked at, the last one may be another.
     all_ranks = np.array([not comm.left_out for comm in records.comms])[records.comm]
     known = np.flatnonzero(waits & all_ranks & ~np.isnan(order.transfer))
     if not len(known):
         return {}
-    # One row of each operation, but of a Send and its Recv both.
+    # One row for each operation, but both rows of a Send and its Recv.
     rows = known[first_rows(number_rows(records.joined[known], records.func[known]))]
-    ids = [comm.id for comm in records.comms]  # one that came again has several places
+    ids = [comm.id for comm in records.comms]  # one that was created again has several places
     place = {comm_id: number for number, comm_id in enumerate(dict.fromkeys(ids))}
     comm = np.array([place[comm_id] for comm_id in ids], np.int64)[records.comm[rows]]
     func, size = records.func[rows], records.size_class[rows]
@@ -69,7 +70,7 @@ def find_transfers(judged: Judged) -> dict[Kind, Transfer]:
 def with_transfers(
     comms: Sequence[Communicator], found: Mapping[Kind, Transfer]
 ) -> tuple[Communicator, ...]:
-    """Return the communicators with T of `find_transfers` where there is one."""
+    """Return the communicators with the T of `find_transfers` for the kinds that have one."""
     return tuple(_with(comm, found) if found else comm for comm in comms)
 
 
