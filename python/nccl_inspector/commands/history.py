@@ -39,7 +39,9 @@ def _since(_context: click.Context, _parameter: click.Parameter, text: str) -> f
 @click.option("--user", default="", help="Only jobs of this user.")
 @click.option("--partition", default="", help="Only jobs of this partition.")
 @click.option(
-    "--verdict", default="", help=f"Only jobs with this verdict or cause: {', '.join([*STATUSES, *CAUSES])}."
+    "--verdict",
+    default="",
+    help=f"Only jobs with this verdict or cause: {', '.join([*STATUSES, *CAUSES])}.",
 )
 @click.option(
     "--since",
