@@ -30,7 +30,9 @@ def hung_text(folder: Path, called: Mapping[int, int]) -> str:
 
 def test_a_hang_names_the_rank_that_called_fewer_in_whole_numbers(tmp_path: Path) -> None:
     said = hung_text(tmp_path, dict.fromkeys(range(4), MANY) | {2: MANY - 1})
-    assert f"Fewest operations called: rank 2 (n2, GPU0), {MANY - 1}. Who called fewer" in said
+    assert (
+        f"Fewest operations called: rank 2 (n2, GPU0), {MANY - 1}. A rank that called fewer" in said
+    )
 
 
 def test_a_hang_in_which_all_called_as_many_names_no_rank(tmp_path: Path) -> None:
