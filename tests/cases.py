@@ -29,9 +29,9 @@ Rows = list[list[str]]
 
 _HEAD = """# Verified
 
-Made by `make verified` from the test runs: what is below was run on a real slurmctld, slurmd and
-munged of that Slurm release, four nodes on one machine. No line is written by hand. n/a: not
-there beside that release (no such flag; Open MPI comes with the first only).
+Made by `make verified` from the test runs; no line is written by hand. Each line was run on a real
+slurmctld, slurmd and munged of that Slurm release, with four nodes on one machine. n/a: this
+release does not have it (no such flag, or no Open MPI, which comes with the first release only).
 """
 
 

@@ -102,7 +102,7 @@ def test_a_broken_file_costs_the_metrics_and_one_line_with_file_line_and_reason(
     assert_no_metrics(cluster, reason)
 
 
-@pytest.mark.case("Bad input", "a configuration file that is a directory, closed, or missing")
+@pytest.mark.case("Bad input", "a configuration file that is a directory, not readable, or missing")
 def test_a_directory_in_the_files_place_costs_the_metrics_and_one_line(
     healthy_cluster: Cluster,
 ) -> None:
@@ -117,7 +117,7 @@ def test_a_directory_in_the_files_place_costs_the_metrics_and_one_line(
         path.rmdir()
 
 
-@pytest.mark.case("Bad input", "a configuration file that is a directory, closed, or missing")
+@pytest.mark.case("Bad input", "a configuration file that is a directory, not readable, or missing")
 def test_a_file_that_users_cannot_read_costs_the_metrics_and_one_line(
     healthy_cluster: Cluster,
 ) -> None:
@@ -135,7 +135,7 @@ def test_who_asked_is_told_of_a_broken_file_on_his_terminal(healthy_cluster: Clu
     assert f'{cluster.layout.product_conf}:1: unknown key "speed"' in done.stderr
 
 
-@pytest.mark.case("Bad input", "a configuration file that is a directory, closed, or missing")
+@pytest.mark.case("Bad input", "a configuration file that is a directory, not readable, or missing")
 def test_without_a_file_the_defaults_hold(healthy_cluster: Cluster) -> None:
     cluster = healthy_cluster
     cluster.layout.product_conf.unlink()

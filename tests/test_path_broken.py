@@ -50,7 +50,7 @@ PLUGSTACK = {
 
 
 @pytest.mark.parametrize(("words", "reason"), PLUGSTACK.values(), ids=PLUGSTACK.keys())
-@case("a line of plugstack.conf with words that are wrong")
+@case("a line in plugstack.conf with wrong words")
 def test_a_bad_plugstack_line_costs_the_metrics_and_one_line_a_step(
     healthy_cluster: Cluster, canary: Path, words: tuple[str, ...], reason: str
 ) -> None:
@@ -66,7 +66,7 @@ def test_a_bad_plugstack_line_costs_the_metrics_and_one_line_a_step(
         assert len(line) < 800
 
 
-@case("a line of plugstack.conf that is too long for Slurm")
+@case("a line in plugstack.conf that is too long for Slurm")
 def test_a_word_of_10_kilobytes_harms_no_job(healthy_cluster: Cluster, canary: Path) -> None:
     assert not canary.exists()
     healthy_cluster.set_plugstack("default=prom", "x" * 10_000)
@@ -125,7 +125,7 @@ def broken_plugin(cluster: Cluster, kind: str) -> Path:
 
 
 @pytest.mark.parametrize("kind", BROKEN)
-@case("a plugin of another Slurm; missing, empty, a directory, no library, closed to users")
+@case("a plugin of another Slurm, missing, empty, a directory, no library, or not readable")
 def test_a_plugin_that_does_not_load_harms_no_job(
     healthy_cluster: Cluster, canary: Path, kind: str
 ) -> None:
@@ -194,7 +194,7 @@ CONFS = {
 
 
 @pytest.mark.parametrize(("kind", "reason"), CONFS.items(), ids=CONFS.keys())
-@case("a configuration file of 1 GB, a FIFO, a device, a link to itself, binary, with a BOM")
+@case("a configuration file of 1 GB, a FIFO, a device, a link to itself, binary, or with a BOM")
 def test_a_strange_configuration_file_costs_the_metrics_and_one_line_a_step(
     healthy_cluster: Cluster, canary: Path, kind: str, reason: str
 ) -> None:
@@ -218,7 +218,7 @@ def test_a_strange_configuration_file_costs_the_metrics_and_one_line_a_step(
     assert path.name in asked.stderr
 
 
-@case("a configuration file with the line ends of Windows: read as any other")
+@case("a configuration file with Windows line ends: read as any other")
 def test_line_ends_of_windows_are_line_ends(healthy_cluster: Cluster, canary: Path) -> None:
     assert not canary.exists()
     cluster, path = healthy_cluster, healthy_cluster.layout.product_conf

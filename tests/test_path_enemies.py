@@ -204,7 +204,7 @@ def unwritten(node: Node) -> list[str]:
     return [one for one in lines if "cannot be written" in one and "its counters" not in one]
 
 
-@pytest.mark.case("Bad input", "a user who fills the tmpfs ends nobody else's series")
+@pytest.mark.case("Bad input", "a user who fills the tmpfs ends no series of other users")
 def test_who_fills_the_tmpfs_ends_nobody_elses_series(battle: Battle) -> None:
     node, names = battle.node, identities(battle.node, battle.victim)
     files = node.metrics().count("node_textfile_mtime_seconds{")

@@ -118,7 +118,7 @@ def injecting_conf(shared_cluster: Cluster) -> Path:
 
 
 @pytest.mark.parametrize("word", INJECTED.values(), ids=INJECTED.keys())
-@case("a user's own plugin tells the hooks what he likes")
+@case("a user's own plugin tells the hooks a made-up mode")
 def test_an_injected_word_costs_only_the_metrics_of_its_job(
     healthy_cluster: Cluster, canary: Path, injecting_conf: Path, word: str
 ) -> None:
@@ -190,7 +190,7 @@ def masked(text: str) -> str:
 
 
 @pytest.mark.parametrize("text", TEXTS)
-@case("job comments, names and accounts with shell syntax, newlines, escapes")
+@case("job comments, names and accounts with shell syntax, newlines or escapes")
 def test_a_hostile_text_costs_nothing(healthy_cluster: Cluster, canary: Path, text: str) -> None:
     cluster = healthy_cluster
     job_id = run_measured(cluster, f"--{text}={evil(canary)}")
@@ -201,7 +201,7 @@ def test_a_hostile_text_costs_nothing(healthy_cluster: Cluster, canary: Path, te
 
 
 @pytest.mark.parametrize("kind", DIRECTORIES)
-@case("working directories with blanks, newlines, shell syntax; missing; closed")
+@case("working directories with blanks, newlines or shell syntax, or missing, or not readable")
 def test_a_hostile_working_directory_costs_nothing(
     healthy_cluster: Cluster, canary: Path, kind: str
 ) -> None:
@@ -266,7 +266,7 @@ def submit_as_odd(cluster: Cluster, script: str) -> int:
 
 
 @pytest.mark.parametrize("odd_name", USER_NAMES.values(), ids=USER_NAMES.keys(), indirect=True)
-@case("user names with blanks, quotes, shell syntax")
+@case("user names with blanks, quotes or shell syntax")
 def test_a_user_of_any_name_is_measured(healthy_cluster: Cluster, odd_name: str) -> None:
     cluster, node = healthy_cluster, healthy_cluster.node("n1")
     job_id = submit_as_odd(cluster, f"srun {jobs.standin(cluster, *ENDLESS)}")

@@ -70,7 +70,7 @@ def array_tasks(cluster: Cluster, array: int) -> dict[int, int]:
     return {int(number): int(job) for number, job in (line.split() for line in lines)}
 
 
-@pytest.mark.case("Identities", "tasks of an array: a job each, with the array's number")
+@pytest.mark.case("Identities", "tasks of an array: each is a job, with the array's number")
 def test_each_task_of_an_array_is_a_job_and_knows_its_number(healthy_cluster: Cluster) -> None:
     cluster = healthy_cluster
     script = f"srun {jobs.standin(cluster, *ENDLESS)}"
@@ -90,7 +90,7 @@ def test_each_task_of_an_array_is_a_job_and_knows_its_number(healthy_cluster: Cl
         assert f"job {job_id} (array task {array}_{number})" in jobs.report(cluster, job_id)
 
 
-@pytest.mark.case("Identities", "a job submitted by an array's task is none of the array")
+@pytest.mark.case("Identities", "a job that an array's task submits does not belong to the array")
 def test_a_job_that_an_arrays_task_submits_is_none_of_the_array(healthy_cluster: Cluster) -> None:
     cluster = healthy_cluster
     inner = f"#!/bin/sh\nsrun {jobs.standin(cluster, *SHORT)}\n"
@@ -228,7 +228,7 @@ def test_what_mpirun_starts_is_one_world(healthy_cluster: Cluster) -> None:
 # Names. Two jobs on a node are in test_path_tenants.
 
 
-@pytest.mark.case("Identities", "NodeName is not the host's name")
+@pytest.mark.case("Identities", "NodeName is not the host name")
 def test_a_node_is_called_by_its_node_name(cluster_dir: Path) -> None:
     root = Path(tempfile.mkdtemp(prefix="nccl-inspector-test-", dir=cluster_dir.parent))
     cluster = Cluster.up(root, Options(monitoring=False, host_prefix="gpu-host-"))

@@ -109,7 +109,7 @@ def assert_measured(cluster: Cluster) -> None:
     assert jobs.summaries(cluster, job_id).keys() == {"n1"}
 
 
-@case("every node has the package: measured, without a line of slurm.conf for hooks")
+@case("every node has the package: measured, without a line in slurm.conf for hooks")
 def test_jobs_are_measured_as_the_readme_says(at_site: Cluster) -> None:
     text = at_site.layout.slurm_conf.read_text()
     assert not re.search(r"(?m)^(Prolog|Epilog)=", text)
@@ -154,7 +154,7 @@ def test_a_package_that_is_removed_while_a_job_runs_drains_nothing(at_site: Clus
     at_site.node("n1").run(["rm", "-r", f"/run/nccl-inspector/jobs/{job_id}"])
 
 
-@case("the package is installed while a job runs: measured once slurmd was restarted")
+@case("the package is installed while a job runs: measured after a restart of slurmd")
 def test_a_package_that_is_installed_while_slurmd_runs_waits_for_its_restart(
     at_site: Cluster,
 ) -> None:
@@ -175,7 +175,7 @@ def test_a_package_that_is_installed_while_slurmd_runs_waits_for_its_restart(
     assert_measured(cluster)
 
 
-@case("the line of plugstack.conf is taken out while slurmd runs")
+@case("the line in plugstack.conf is removed while slurmd runs")
 def test_without_its_line_the_plugin_is_gone_and_nothing_drains(at_site: Cluster) -> None:
     stack = at_site.layout.root / "etc" / "plugstack.conf"
     replace_text(stack, "")
@@ -242,7 +242,7 @@ def test_a_hook_that_hangs_costs_seconds_and_drains_nothing(at_site: Cluster) ->
 # Both ways at once, and the other way alone.
 
 
-@case("callbacks and slurm.conf's Prolog at once: the hooks run twice")
+@case("callbacks and slurm.conf's Prolog together: the hooks run twice")
 def test_hooks_that_run_twice_make_one_directory_and_one_report(healthy_cluster: Cluster) -> None:
     cluster = healthy_cluster
     jobs.set_stub(cluster)

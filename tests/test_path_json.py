@@ -153,7 +153,7 @@ def test_json_may_be_a_sites_default_and_one_step_may_do_without(
     assert Counter(process.facts.step for process in summary.processes) == {0: 2, 1: 2}
 
 
-@pytest.mark.case(OPTIONS, "json into a directory that cannot be costs the lines alone")
+@pytest.mark.case(OPTIONS, "json into a directory that cannot be made: only the lines are lost")
 @pytest.mark.parametrize("place", ["/proc/lines", "/root/lines", "oplog.file/lines", "a" * 300])
 def test_a_directory_that_cannot_be_costs_the_lines_alone(
     healthy_cluster: Cluster, place: str
@@ -164,7 +164,7 @@ def test_a_directory_that_cannot_be_costs_the_lines_alone(
     assert jobs.summaries(cluster, job_id).keys() == {"n1"}
 
 
-@pytest.mark.case(OPTIONS, "the site's deny list and budget reach the task, no key sets them")
+@pytest.mark.case(OPTIONS, "the site's deny list and budget reach the task; no option sets them")
 def test_what_only_the_site_sets_reaches_the_task(healthy_cluster: Cluster) -> None:
     cluster = healthy_cluster
     cluster.set_conf(deny_nccl="2.28.0-2.28.5,2.31.2", budget="0.5")

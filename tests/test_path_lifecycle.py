@@ -287,7 +287,7 @@ def test_a_job_that_ends_without_a_controller_is_collected_when_it_is_back(
 # The agent never comes.
 
 
-@case("no agent at all: `nccl-inspector collect` from a timer")
+@case("no agent: `nccl-inspector collect` from a timer")
 def test_without_an_agent_the_timers_collection_does_it_all(healthy_cluster: Cluster) -> None:
     cluster, node = healthy_cluster, healthy_cluster.node("n1")
     assert node.stop("agent")

@@ -69,7 +69,7 @@ def test_salloc_takes_the_option_for_the_steps_inside(
     assert command(healthy_cluster, *words) == wanted
 
 
-@pytest.mark.case("Options", "who asks for nothing gets nothing")
+@pytest.mark.case("Options", "a job that asks for nothing is not measured")
 def test_a_job_that_asks_for_nothing_gets_nothing(healthy_cluster: Cluster) -> None:
     assert batch(healthy_cluster) == "off"
     assert command(healthy_cluster, "srun", "-N1") == "off"
@@ -81,7 +81,7 @@ def test_a_variable_stands_for_the_option(healthy_cluster: Cluster) -> None:
     assert command(healthy_cluster, "srun", "-N1", "--nccl-inspector=prom", env=wish) == "prom"
 
 
-@pytest.mark.case("Options", "keys reach the task")
+@pytest.mark.case("Options", "options reach the task")
 def test_keys_reach_the_task(healthy_cluster: Cluster) -> None:
     words = ["srun", "-N1", "--nccl-inspector=prom,interval=250ms,p2p=0,min_size=1M"]
     said = healthy_cluster.run_as(JOB_USER, [*words, "sh", "-c", ENVIRONMENT]).stdout.split("\n")
@@ -109,7 +109,7 @@ def test_off_wins_over_the_sites_default(healthy_cluster: Cluster) -> None:
     assert command(healthy_cluster, "salloc", "-N1", "--nccl-inspector=off", "srun") == "off"
 
 
-@pytest.mark.case("Options", "a word in plugstack.conf wins over the file")
+@pytest.mark.case("Options", "a word in plugstack.conf wins over nccl-inspector.conf")
 def test_a_word_in_plugstack_wins_over_the_file(healthy_cluster: Cluster) -> None:
     healthy_cluster.set_conf(default="report")
     assert command(healthy_cluster, "srun", "-N1") == "report"
@@ -161,7 +161,7 @@ def raw_files(cluster: Cluster, job_id: int, ending: str) -> list[str]:
     ]
 
 
-@pytest.mark.case("Options", "report mode: a report, no series")
+@pytest.mark.case("Options", "mode report: a report, no series")
 def test_a_step_in_report_mode_has_a_box_but_no_metrics(healthy_cluster: Cluster) -> None:
     cluster = healthy_cluster
     endless = jobs.standin(cluster, "--steps", "100000", *jobs.QUICK)
@@ -186,7 +186,7 @@ def test_a_step_in_report_mode_has_a_box_but_no_metrics(healthy_cluster: Cluster
     assert operations[1] >= 2 * 60
 
 
-@pytest.mark.case("Options", "report mode: a report, no series")
+@pytest.mark.case("Options", "mode report: a report, no series")
 def test_report_mode_has_a_report_and_no_series(healthy_cluster: Cluster) -> None:
     cluster = healthy_cluster
     job_id = jobs.submit(
@@ -199,7 +199,7 @@ def test_report_mode_has_a_report_and_no_series(healthy_cluster: Cluster) -> Non
     assert cluster.history(f'{{slurm_job_id="{job_id}"}}', 60) == []
 
 
-@pytest.mark.case("Options", "a step that is off leaves no file")
+@pytest.mark.case("Options", "a step with mode off leaves no file")
 def test_a_step_that_is_off_leaves_no_file(healthy_cluster: Cluster) -> None:
     cluster = healthy_cluster
     step = f"srun --nccl-inspector=off {jobs.standin(cluster, *SHORT)}"
@@ -211,7 +211,7 @@ def test_a_step_that_is_off_leaves_no_file(healthy_cluster: Cluster) -> None:
     assert jobs.summaries(cluster, job_id) == {}
 
 
-@pytest.mark.case("Options", "a job that is off has no directory")
+@pytest.mark.case("Options", "a job with mode off has no directory")
 def test_a_job_that_is_off_has_no_directory(healthy_cluster: Cluster) -> None:
     cluster = healthy_cluster
     script = "ls -d /run/nccl-inspector/jobs/$SLURM_JOB_ID"
@@ -265,7 +265,10 @@ def test_a_job_that_a_measured_sallocs_shell_submits_starts_clean(
     assert not re.search("^(NCCL_INSPECTOR|NCCL_PROFILER)", said, re.MULTILINE)
 
 
-@pytest.mark.case("Options", "a het job whose components differ: the first one's, and a line")
+@pytest.mark.case(
+    "Options",
+    "a het job whose components have different modes: the first mode, and a message",
+)
 def test_in_a_het_job_the_first_components_mode_holds_and_a_difference_is_told(
     healthy_cluster: Cluster,
 ) -> None:
@@ -282,7 +285,9 @@ def test_in_a_het_job_the_first_components_mode_holds_and_a_difference_is_told(
 
 
 @pytest.mark.parametrize(("first", "last"), [("prom", "off"), ("off", "prom")])
-@pytest.mark.case("Options", "srun of components that differ: the last one's, and a line")
+@pytest.mark.case(
+    "Options", "srun of components with different modes: the last mode, and a message"
+)
 def test_for_srun_the_last_components_mode_holds_and_a_difference_is_told(
     healthy_cluster: Cluster, first: str, last: str
 ) -> None:
@@ -296,7 +301,7 @@ def test_for_srun_the_last_components_mode_holds_and_a_difference_is_told(
     assert ("NCCL_INSPECTOR_PROM_DUMP=1" in done.stdout) == (last == "prom")
 
 
-@pytest.mark.case("Options", "an unknown mode in the job's environment: off, and a line")
+@pytest.mark.case("Options", "an unknown mode in the job's environment: off, and a message")
 def test_an_unknown_mode_that_reaches_the_node_means_off_and_a_line(
     healthy_cluster: Cluster,
 ) -> None:

@@ -94,7 +94,7 @@ def test_a_job_whose_epilog_never_came_is_collected_and_has_its_report(soon: Clu
     assert counter(soon.node("n1"), "swept_jobs_total") == before + 1
 
 
-@pytest.mark.case("Lifecycle", "an idle salloc is never swept, a later srun is measured")
+@pytest.mark.case("Lifecycle", "an idle salloc is never collected, and a later srun is measured")
 def test_an_idle_salloc_is_never_swept(soon: Cluster) -> None:
     node = soon.node("n1")
     swept = counter(node, "swept_jobs_total")
@@ -122,7 +122,7 @@ def test_a_jobs_name_does_not_end_it(soon: Cluster) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.case("Lifecycle", "slurmctld is down: nothing is swept")
+@pytest.mark.case("Lifecycle", "slurmctld is down: no running job is collected")
 def test_while_the_controller_is_down_everything_stays(soon: Cluster) -> None:
     node = soon.node("n1")
     job_id = idle_allocation(soon)

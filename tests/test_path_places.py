@@ -162,7 +162,7 @@ def test_what_was_measured_before_a_place_went_bad_is_reported(soon: Cluster, na
     assert_next_job_is_published_and_reported(cluster)
 
 
-@pytest.mark.case(LIFECYCLE, "a user takes away his own right to write into raw/")
+@pytest.mark.case(LIFECYCLE, "a user removes their own right to write into raw/")
 def test_a_raw_directory_closed_by_its_owner_costs_his_metrics_only(
     healthy_cluster: Cluster,
 ) -> None:

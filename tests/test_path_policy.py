@@ -27,7 +27,7 @@ def is_measured(cluster: Cluster, *words: str) -> bool:
     return seen > 0
 
 
-@pytest.mark.case("Policy of a site's default", "partitions: of the job's partition only")
+@pytest.mark.case("Policy of a site's default", "partitions: only jobs of these partitions")
 def test_the_default_may_be_for_some_partitions(healthy_cluster: Cluster) -> None:
     cluster = healthy_cluster
     cluster.set_plugstack(DEFAULT, "partitions=debug,cpu")
@@ -38,7 +38,7 @@ def test_the_default_may_be_for_some_partitions(healthy_cluster: Cluster) -> Non
     assert not is_measured(cluster, "--partition=gpu,cpu")
 
 
-@pytest.mark.case("Policy of a site's default", "min_gpus: of larger jobs only")
+@pytest.mark.case("Policy of a site's default", "min_gpus: only larger jobs")
 def test_the_default_may_be_for_large_jobs(healthy_cluster: Cluster) -> None:
     cluster = healthy_cluster
     cluster.set_plugstack(DEFAULT, "min_gpus=8")
@@ -47,7 +47,7 @@ def test_the_default_may_be_for_large_jobs(healthy_cluster: Cluster) -> None:
     assert not is_measured(cluster, "-N2")
 
 
-@pytest.mark.case("Policy of a site's default", "sample: one job in k by its id")
+@pytest.mark.case("Policy of a site's default", "sample: one job in k, by its id")
 def test_the_default_may_be_for_one_job_in_several(healthy_cluster: Cluster) -> None:
     cluster = healthy_cluster
     cluster.set_plugstack(DEFAULT, "sample=3")
@@ -57,7 +57,7 @@ def test_the_default_may_be_for_one_job_in_several(healthy_cluster: Cluster) -> 
         assert (ENABLED in jobs.output(cluster, job_id)) == (job_id % 3 == 0)
 
 
-@pytest.mark.case("Policy of a site's default", "opt-out: by option and by variable")
+@pytest.mark.case("Policy of a site's default", "opt-out by option and by variable")
 def test_a_user_may_opt_out(healthy_cluster: Cluster) -> None:
     cluster = healthy_cluster
     cluster.set_plugstack(DEFAULT)
@@ -100,7 +100,9 @@ COMMANDS = {"sbatch": ["--wrap", "true"], "srun": ["true"], "salloc": ["true"]}
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.case("Policy of a site's default", "job_submit.lua of the docs refuses to opt out")
+@pytest.mark.case(
+    "Policy of a site's default", "job_submit.lua of the docs refuses jobs that opt out"
+)
 def test_the_docs_script_refuses_whoever_opts_out_in_a_measured_partition(
     strict_cluster: Cluster, command: str
 ) -> None:

@@ -41,7 +41,7 @@ def measured(cluster: Cluster, job_id: int) -> int:
     )
 
 
-@pytest.mark.case("Lifecycle", "the kill switch silences processes that run, and lets them go on")
+@pytest.mark.case("Lifecycle", "the kill switch stops measuring in running processes, which go on")
 def test_processes_that_run_are_silent_while_their_node_is_disabled(
     healthy_cluster: Cluster, node: Node
 ) -> None:
@@ -71,7 +71,7 @@ def test_processes_that_run_are_silent_while_their_node_is_disabled(
     assert done > 20, "before and after"
 
 
-@pytest.mark.case("Lifecycle", "an NCCL on the site's list is not measured, its job runs")
+@pytest.mark.case("Lifecycle", "an NCCL on the site's list is not measured, and its job runs")
 def test_an_nccl_on_the_sites_list_is_not_measured(healthy_cluster: Cluster) -> None:
     cluster = healthy_cluster
     cluster.set_conf(deny_nccl="2.20.0-2.99.99")

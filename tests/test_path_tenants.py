@@ -149,7 +149,7 @@ def test_two_jobs_on_a_node_have_series_and_reports_of_their_own(healthy_cluster
     assert_exporter_is_well(node)
 
 
-@pytest.mark.case("Bad input", "another user's files and summaries: closed")
+@pytest.mark.case("Bad input", "another user's files and summaries cannot be read")
 def test_nobody_reads_anothers_files_and_everybody_reads_his_own_summaries(
     healthy_cluster: Cluster,
 ) -> None:
@@ -274,7 +274,7 @@ def test_a_hostile_user_harms_only_himself(healthy_cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("box", ["fifo", "link", "garbage", "truncated"])
-@pytest.mark.case("Bad input", "a box that is a FIFO, a link, garbage, cut")
+@pytest.mark.case("Bad input", "a box that is a FIFO, a link, random bytes, or cut")
 def test_a_spoilt_box_is_told_and_the_job_is_collected_all_the_same(
     healthy_cluster: Cluster, box: str
 ) -> None:

@@ -90,7 +90,7 @@ def test_published_text_is_exactly_this(run_dir: Path, raw: Path) -> None:
         f"# TYPE {GAUGE} gauge\n"
         f'{GAUGE}{{{who},gpu="GPU0",rank="3",comm="0x1f",comm_name="a\\"b\\\\"}} 0.25\n'
         f'{GAUGE}{{{who},gpu="GPU0",rank="4",comm="0x1f",comm_name="x"}} 0\n'
-        "# HELP nccl_gpu_info Which physical GPU a label gpu means; always 1.\n"
+        "# HELP nccl_gpu_info The physical GPU that a value of the label gpu means; always 1.\n"
         "# TYPE nccl_gpu_info gauge\n"
         f'nccl_gpu_info{{{who},gpu="GPU0",gpu_uuid="unknown",pci_bus_id="0000:1b:00.0"}} 1\n'
         "# HELP nccl_inspector_job_info What Slurm says of a measured job; always 1, for joins.\n"
