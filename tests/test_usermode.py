@@ -6,12 +6,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.run import gather
 from nccl_inspector.run.gather import Found, job_head, write_summaries
+from nccl_inspector.run.launch import run_command
 from tests.boxes import MS, BoxOf, CommOf, KeyOf, write_box
 from tests.cluster.lifetime import wait_until
 from tests.standin.harness import BUILD, STANDIN
@@ -125,6 +127,19 @@ def test_slurms_signals_reach_the_command(tmp_path: Path) -> None:
     process.send_signal(signal.SIGUSR1)
     out, _ = process.communicate(timeout=30)
     assert (process.returncode, out) == (3, "told\n")
+
+
+def test_a_signal_that_comes_while_the_command_starts_reaches_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Interrupted(subprocess.Popen[bytes]):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    status, why = run_command(["sleep", "30"], os.environ)
+    assert (status, why) == (128 + signal.SIGTERM, "")
 
 
 def test_a_second_run_in_a_job_has_a_directory_of_its_own(tmp_path: Path) -> None:

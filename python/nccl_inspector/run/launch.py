@@ -42,10 +42,13 @@ def why_not(environ: Mapping[str, str], profiler: Path) -> str:
 def run_command(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[int, str]:
     """Run a command to its end; return its exit status as a shell does, or why it did not run."""
     command: subprocess.Popen[bytes] | None = None
+    early: list[int] = []  # signals that came while the command was being started
 
     def pass_on(number: int, _: FrameType | None) -> None:
         if command is not None:
             command.send_signal(number)
+        else:
+            early.append(number)
 
     handlers = dict.fromkeys(_PASSED_ON, pass_on) | dict.fromkeys(_LEFT_TO_IT, lambda *_: None)
     before = {
@@ -56,6 +59,8 @@ def run_command(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[int, s
     }
     try:
         command = subprocess.Popen(argv, env=dict(environ))
+        for number in early:
+            command.send_signal(number)
         status = command.wait()
     except FileNotFoundError as err:
         return NOT_FOUND, f"{err.filename or argv[0]}: {err.strerror}"
