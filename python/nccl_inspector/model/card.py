@@ -315,7 +315,7 @@ class Degradation:
     depth: float
     baseline_gbs: float
     bus_gbs: float
-    explained_share: float | None = None  # of the dip in throughput, where that is known
+    explained_share: float | None = None  # of the dip in progress, where known
     kind: str = "transport"
     communicators: tuple[str, ...] = ()  # ids of all that were slow then
     cost_s: float | None = None

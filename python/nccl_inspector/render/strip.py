@@ -130,7 +130,7 @@ def _drawn(track: Track, line: TimeLine, step_s: int) -> Iterator[Item]:
 def said_slow(one: Degradation, names: dict[str, str]) -> str:
     """Return a sentence about a degradation; `names`: of communicators by id."""
     explained = (
-        f", which explains {percent(one.explained_share)} of the dip in throughput"
+        f", which explains {percent(one.explained_share)} of the dip in progress"
         if one.explained_share is not None
         else ""
     )
