@@ -13,14 +13,9 @@ from enum import Enum
 
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.hostlist import expand
+from nccl_inspector.slurm.record import ENDED
 
 # Slurm says neither of these while an epilog of the job is still due (then it says COMPLETING).
-_OVER = frozenset(
-    {
-        "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL",
-        "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT",
-    }
-)  # fmt: skip
 # Back in the queue, or held there: the attempt that was here is over.
 _QUEUED = frozenset({"PENDING", "REQUEUE_HOLD", "SPECIAL_EXIT"})
 _UNKNOWN_ID = "Invalid job id specified"
@@ -69,7 +64,7 @@ def _runs_elsewhere(nodelist: str | None, node: str) -> bool:
 
 def _judge(fields: dict[str, str], attempt: Attempt) -> Answer:
     state, nodelist = fields.get("JobState", ""), fields.get("NodeList")
-    if state in _OVER or (state in _QUEUED and nodelist in _NO_NODES):
+    if state in ENDED or (state in _QUEUED and nodelist in _NO_NODES):
         return Answer.ENDED
     if not _runs_elsewhere(nodelist, attempt.node):
         return Answer.ALIVE

@@ -8,13 +8,15 @@ from dataclasses import dataclass, fields
 
 ACCOUNTING, CONTROLLER, PYSLURM, SUMMARY = "sacct", "scontrol", "pyslurm", "summary"
 
-# The words of an attempt that will not run on. (COMPLETING: epilogs are still due.)
-OVER = frozenset(
+# The words of a job that will not run on. (COMPLETING: epilogs are still due.)
+ENDED = frozenset(
     {
         "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL",
-        "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT", "REQUEUED", "REVOKED",
+        "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT",
     }
 )  # fmt: skip
+# And those of an attempt: accounting's. slurmctld says them of a job that may live on.
+OVER = ENDED | {"REQUEUED", "REVOKED"}
 
 # What is of one attempt, and so comes from one source as a whole.
 OF_ATTEMPT = (

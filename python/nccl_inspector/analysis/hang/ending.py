@@ -6,12 +6,10 @@ from math import inf
 
 from nccl_inspector.slurm.record import OVER
 
-# Slurm, or somebody through Slurm, ended the job: its processes die in the order of the signals.
-FROM_OUTSIDE = frozenset(
-    {"TIMEOUT", "CANCELLED", "PREEMPTED", "DEADLINE", "NODE_FAIL", "REQUEUED", "REVOKED"}
-)
 # The job's own processes ended it.
 BY_ITSELF = frozenset({"COMPLETED", "FAILED", "OUT_OF_MEMORY"})
+# Slurm, or somebody through Slurm, ended the job: its processes die in the order of the signals.
+FROM_OUTSIDE = OVER - BY_ITSELF - {"BOOT_FAIL"}
 
 # Exit codes of timeout(1), and of a shell whose command SIGTERM ended: somebody's own time limit.
 _TIMED_OUT = frozenset({124, 143})
