@@ -19,7 +19,7 @@ from nccl_inspector.box.samples import add_samples
 from nccl_inspector.counters.model import NodeCounters
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.model.process import KILLED, Process
-from nccl_inspector.slurm.job_names import JOB_NAME
+from nccl_inspector.slurm.jobid import JOB_ID
 from nccl_inspector.summary.codec import Head, encode, encode_process
 from nccl_inspector.summary.vendor_means import VendorMeans
 from nccl_inspector.system.safe_files import directory, is_locked, regular_file, stamp_of
@@ -29,7 +29,7 @@ LINGER_S = 60
 # Sixteen processes on each of sixteen GPUs; a full box takes a tenth of a second.
 BOXES_MAX = 256
 
-_ENDED = re.compile(rf"({JOB_NAME.pattern})\.([0-9]{{1,19}})")
+_ENDED = re.compile(rf"({JOB_ID.pattern})\.([0-9]{{1,19}})")
 _PROBLEMS_MAX = 32
 
 

@@ -17,7 +17,7 @@ from nccl_inspector.agent.last_question import read_last_question, write_last_qu
 from nccl_inspector.agent.log_once import Tally
 from nccl_inspector.settings.config import Config
 from nccl_inspector.slurm.ended_job import Answer, Attempt
-from nccl_inspector.slurm.job_names import JOB_NAME
+from nccl_inspector.slurm.jobid import JOB_ID
 from nccl_inspector.slurm.scontrol import Question
 from nccl_inspector.system.safe_files import entry_names, open_directory
 
@@ -118,7 +118,7 @@ class Sweeper:
         Raises:
             OSError: `jobs` cannot be listed.
         """
-        names = set(filter(JOB_NAME.fullmatch, entry_names(self._jobs_fd)))
+        names = set(filter(JOB_ID.fullmatch, entry_names(self._jobs_fd)))
         for name in self._watched.keys() - names:
             del self._watched[name]
         for name in sorted(names):
@@ -149,7 +149,7 @@ class Sweeper:
     def _due_once(self) -> list[tuple[str, Look, float]]:
         """Return whom to ask about, the longest unasked first, and how long that is good for."""
         found = []
-        for name in filter(JOB_NAME.fullmatch, entry_names(self._jobs_fd)):
+        for name in filter(JOB_ID.fullmatch, entry_names(self._jobs_fd)):
             seen = self._see(name)
             if seen is None or self._rebooted(name, seen) or seen.locked:
                 continue

@@ -11,10 +11,10 @@ import stat
 from collections.abc import Iterable
 
 from nccl_inspector.exposition.metrics import load_metrics
-from nccl_inspector.slurm.job_names import JOB_NAME
+from nccl_inspector.slurm.jobid import JOB_ID
 
 # What the publisher writes, and no file that somebody else put there.
-PUBLISHED = re.compile(rf"(?:{JOB_NAME.pattern}|nccl_inspector_agent)\.prom")
+PUBLISHED = re.compile(rf"(?:{JOB_ID.pattern}|nccl_inspector_agent)\.prom")
 
 # After so many tries a text is taken whose files are not all of the same moment.
 _TRIES = 3

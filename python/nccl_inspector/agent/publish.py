@@ -17,7 +17,7 @@ from nccl_inspector.agent.turns import Turns
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.exposition.text import Series, render
 from nccl_inspector.exposition.thinning import text_bytes, thin
-from nccl_inspector.slurm.job_names import JOB_NAME, PUBLISHED_NAME
+from nccl_inspector.slurm.jobid import JOB_ID, PUBLISHED_NAME
 from nccl_inspector.system.atomic import replace_file
 from nccl_inspector.system.safe_files import (
     Stamp,
@@ -83,7 +83,7 @@ class Publisher:
 
         While `disabled` no job's series are published, and none is read.
         """
-        ids = {int(name) for name in entry_names(self._jobs_fd) if JOB_NAME.fullmatch(name)}
+        ids = {int(name) for name in entry_names(self._jobs_fd) if JOB_ID.fullmatch(name)}
         for job_id in self._jobs.keys() - (set() if disabled else ids):
             self._forget(job_id)
         self._odd = {step: why for step, why in self._odd.items() if step[1] in ids}

@@ -11,7 +11,7 @@ from pathlib import Path
 from nccl_inspector.agent.ended_job import parse_ended
 from nccl_inspector.agent.kill_switch import Disabled, read_switch
 from nccl_inspector.agent.last_collection import collection_age_s
-from nccl_inspector.slurm.job_names import JOB_NAME
+from nccl_inspector.slurm.jobid import JOB_ID
 
 EXIT_DISABLED, EXIT_NOT_WELL = 3, 4
 # Twice what the timer needs at most when it has next to nothing to do.
@@ -188,7 +188,7 @@ def read_status(run_dir: Path, agent_interval_s: float) -> Status:
         fill,
         agent_pid,
         collected_age_s,
-        _count(run_dir / "jobs", JOB_NAME),
+        _count(run_dir / "jobs", JOB_ID),
         _ended(run_dir / "ended"),
         published,
         newest_age_s,

@@ -9,7 +9,7 @@ import click
 from nccl_inspector.commands.options import conf_option
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.settings.config import read_config
-from nccl_inspector.slurm.job_names import JOB_NAME
+from nccl_inspector.slurm.jobid import JOB_ID
 
 _INPUT_CHARS_MAX = 1 << 16
 
@@ -38,7 +38,7 @@ def show(what: str, conf: Path | None) -> None:
     text: str | None = what
     if what == "-":
         text = sys.stdin.buffer.read(_INPUT_CHARS_MAX).decode("utf-8", "replace")
-    elif JOB_NAME.fullmatch(what):
+    elif JOB_ID.fullmatch(what):
         text = ask_slurm(int(what), conf)
         if not text:
             raise InspectorError(f"Slurm has no AdminComment of job {what}")

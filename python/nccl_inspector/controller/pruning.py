@@ -21,7 +21,7 @@ from nccl_inspector.controller.queue import STATE
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.wording import number
 from nccl_inspector.settings.config import Config
-from nccl_inspector.slurm.job_names import JOB_NAME
+from nccl_inspector.slurm.jobid import JOB_ID
 from nccl_inspector.store.index import INDEX, export_user, forget, user_index, writing
 from nccl_inspector.system.atomic import replace_file
 from nccl_inspector.system.remove_tree import remove_tree
@@ -83,7 +83,7 @@ class _Shelf:
 
     def find_old(self, days: int, now_s: float, kept: Collection[int]) -> dict[str, float]:
         """Return jobs that are too old with their times, the oldest first; at random, of many."""
-        names = [name for name in entry_names(self._dir_fd) if JOB_NAME.fullmatch(name)]
+        names = [name for name in entry_names(self._dir_fd) if JOB_ID.fullmatch(name)]
         random.shuffle(names)  # all have their turn, however many there are
         times: dict[str, float] = {}
         for name in names:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nccl_inspector.errors import InspectorError, RefusedError
+from nccl_inspector.slurm.jobid import JOB_ID
 from nccl_inspector.system.atomic import replace_file
 from nccl_inspector.system.printable import printable
 from nccl_inspector.system.safe_files import read_at
@@ -31,7 +32,7 @@ UNKNOWN = "unknown"  # a user whom slurmctld did not tell
 TORN_S = 60  # a file without its end is being written, and no longer than this
 _ENTRY_BYTES_MAX = 1 << 20  # a node list may be long
 _NAME = re.compile(
-    r"([1-9][0-9]{0,9})\.([0-9]{1,19})(?:\.u([0-9]{1,10}|unknown))?(?:\.try([0-9]{1,3}))?"
+    rf"({JOB_ID.pattern})\.([0-9]{{1,19}})(?:\.u([0-9]{{1,10}}|unknown))?(?:\.try([0-9]{{1,3}}))?"
 )
 _NUMBER = re.compile("0|[1-9][0-9]{0,9}")
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -17,7 +17,7 @@ from nccl_inspector.box.copy import BOX_BYTES_MAX
 from nccl_inspector.box.reader import read_box
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.model.process import Process
-from nccl_inspector.slurm.job_names import JOB_NAME, PUBLISHED_NAME
+from nccl_inspector.slurm.jobid import JOB_ID, PUBLISHED_NAME
 from nccl_inspector.system.safe_files import directory, entry_names, regular_file
 
 
@@ -136,13 +136,13 @@ def _find_jobs(run_dir: Path) -> tuple[list[str], str]:
     """Return the jobs of the node, and why these may not be all."""
     with _listed(run_dir / "jobs") as jobs_fd:
         if jobs_fd is not None:
-            return [name for name in entry_names(jobs_fd) if JOB_NAME.fullmatch(name)], ""
+            return [name for name in entry_names(jobs_fd) if JOB_ID.fullmatch(name)], ""
     found = {os.environ.get("SLURM_JOB_ID", "")}
     with _listed(run_dir / "prom") as prom_fd:
         if prom_fd is not None:
             names = map(PUBLISHED_NAME.fullmatch, entry_names(prom_fd))
             found |= {match[1] for match in names if match}
-    known = [name for name in found if JOB_NAME.fullmatch(name)]
+    known = [name for name in found if JOB_ID.fullmatch(name)]
     return known, "jobs that publish no series are not listed: that takes root"
 
 

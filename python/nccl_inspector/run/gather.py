@@ -20,7 +20,7 @@ from nccl_inspector.box.reader import read_box
 from nccl_inspector.box.samples import add_samples
 from nccl_inspector.errors import InspectorError, RefusedError
 from nccl_inspector.model.process import Process
-from nccl_inspector.slurm.job_names import JOB_NAME
+from nccl_inspector.slurm.jobid import JOB_ID
 from nccl_inspector.summary.codec import Head, encode, encode_process
 from nccl_inspector.system.atomic import replace_file
 from nccl_inspector.system.printable import printable
@@ -41,7 +41,7 @@ class Found:
 
 
 def _number(text: str, otherwise: int) -> int:
-    return int(text) if JOB_NAME.fullmatch(text) else otherwise
+    return int(text) if JOB_ID.fullmatch(text) else otherwise
 
 
 def job_head(environ: Mapping[str, str], start_s: int) -> Head:

@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which job `810_3` is: a task of an array has a number of its own, which users seldom know."""
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.slurm.job_names import JOB_NAME
+from nccl_inspector.slurm.jobid import ARRAY_TASK, JOB_ID
 from nccl_inspector.summary.directory import peek
 
-ARRAY_TASK = re.compile(rf"({JOB_NAME.pattern})_(0|[1-9][0-9]{{0,8}})")
 # Slurm gives the tasks their numbers when they start; each costs some small reads.
 LOOKED_AT_MAX = 4096
 
@@ -32,7 +30,7 @@ def find_array_task(
     if known is not None:
         return known
     try:
-        names = [one.name for one in report_dir.iterdir() if JOB_NAME.fullmatch(one.name)]
+        names = [one.name for one in report_dir.iterdir() if JOB_ID.fullmatch(one.name)]
     except OSError as err:
         raise InspectorError(f"{report_dir}: {err.strerror}") from err
     later = sorted(number for number in map(int, names) if number >= int(match[1]))

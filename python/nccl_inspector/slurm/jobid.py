@@ -6,9 +6,13 @@ from dataclasses import dataclass
 
 from nccl_inspector.errors import InspectorError
 
+JOB_ID = re.compile(r"[1-9][0-9]{0,17}")  # so its directories are called, too
+_TASK = "0|[1-9][0-9]{0,8}"
+ARRAY_TASK = re.compile(rf"({JOB_ID.pattern})_({_TASK})")
+PUBLISHED_NAME = re.compile(rf"({JOB_ID.pattern})\.prom")  # in `prom/`
 _JOB = re.compile(
-    r"([1-9][0-9]{0,17})"
-    r"(?:_([0-9]{1,9})|_\[([0-9,:%-]{1,4096})(?:\.\.\.)?\]|\+([0-9]{1,4}))?"
+    rf"({JOB_ID.pattern})"
+    rf"(?:_({_TASK})|_\[([0-9,:%-]{{1,4096}})(?:\.\.\.)?\]|\+([0-9]{{1,4}}))?"
 )
 
 

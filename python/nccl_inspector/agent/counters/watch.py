@@ -19,7 +19,7 @@ from nccl_inspector.agent.log_once import Tally
 from nccl_inspector.counters.model import XidSeen
 from nccl_inspector.counters.sample import GPU, SOURCES, Sample, boot_clock_s
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.slurm.job_names import JOB_NAME
+from nccl_inspector.slurm.jobid import JOB_ID
 from nccl_inspector.system.safe_files import entry_names, open_directory
 
 # How long an ended job's collection waits for the last samples.
@@ -123,7 +123,7 @@ class Watch:
         return self._inodes(self._ended_fd, names)
 
     def _find_jobs(self) -> None:
-        names = [name for name in entry_names(self._jobs_fd) if JOB_NAME.fullmatch(name)]
+        names = [name for name in entry_names(self._jobs_fd) if JOB_ID.fullmatch(name)]
         here = self._inodes(self._jobs_fd, sorted(names, key=int))
         now = boot_clock_s()
         for name, inode in here.items():
