@@ -8,21 +8,20 @@ from enum import IntEnum
 from typing import Self
 
 from nccl_inspector.model.process import P2P as P2P_FUNCS
+from nccl_inspector.model.transport import MIXED, NET, transport_by_shape
 
-# Of a communicator, as far as its size tells: on one node, one rank a node, several on several.
-LOCAL, NET, MIXED, P2P, UNKNOWN = "local", "net", "mixed", "p2p", "unknown"
+# What has a column: besides the transport that a size tells, what is on one node, and Sends.
+LOCAL, P2P = "local", "p2p"
 CLASSES = (LOCAL, NET, MIXED, P2P)
 
 
 def class_of(func: str, nranks: int, nnodes: int) -> str:
-    """Return the class of an operation; UNKNOWN where NCCL (before 2.27) tells no sizes."""
+    """Return the class of an operation; unknown where NCCL (before 2.27) tells no sizes."""
     if func in P2P_FUNCS:
         return P2P
-    if nnodes < 1 or nranks < 1:
-        return UNKNOWN
-    if nnodes == 1:
+    if nranks > 0 and nnodes == 1:
         return LOCAL
-    return NET if nranks <= nnodes else MIXED
+    return transport_by_shape(nranks, nnodes)
 
 
 class Kind(IntEnum):

@@ -50,9 +50,6 @@ DIVERGENT, MISMATCHED, BLOCKED, TRANSPORT = "divergent", "mismatched", "blocked"
 DEAD, NOT_MEASURED, DEADLOCK = "dead", "dead or not measured", "deadlock"
 HANG_VERDICTS = DIVERGENT, MISMATCHED, BLOCKED, NETWORK, TRANSPORT, DEAD, NOT_MEASURED, DEADLOCK
 
-# What operations of a communicator go over.
-CLASSES = "nvlink", "host", "net", "mixed", "unknown"
-
 EXIT_HEALTHY, EXIT_WARNING, EXIT_CRITICAL, EXIT_NO_DATA = 0, 1, 2, 3
 
 
@@ -233,7 +230,7 @@ class DataQuality:
 
 @dataclass(frozen=True, slots=True)
 class Communicator:
-    """A communicator as all its ranks together saw it; `transport` of CLASSES."""
+    """A communicator as all its ranks saw it; `transport`: nvlink, host, net, mixed or unknown."""
 
     id: str  # hexadecimal, `0x5e1f`
     name: str

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nccl_inspector.model.bandwidth import UNITS, size_class
+from nccl_inspector.model.transport import transport_by_shape
 from nccl_inspector.system.printable import visible
 
 TEXT_CHARS_MAX = 256
@@ -14,19 +15,6 @@ SIZE_CLASS_MAX = 63
 _WHOLE = re.compile("[0-9]{1,9}")
 WHOLE_MAX = 10**9 - 1
 _SIZE = re.compile(rf"([0-9]{{1,9}})-[0-9]{{1,9}}({'|'.join(UNITS)})")
-
-NET, MIXED, UNKNOWN = "net", "mixed", "unknown"
-
-
-def transport_by_shape(nranks: int, nnodes: int) -> str:
-    """Return what a communicator goes over, as far as so many ranks on so many nodes tell.
-
-    The ranks of one node may use NVLink or not: only what is known of its GPUs tells
-    (analysis/transport/classes.py).
-    """
-    if not nranks or nnodes <= 1:
-        return UNKNOWN
-    return NET if nnodes == nranks else MIXED
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -16,6 +16,7 @@ from nccl_inspector.model.card import (
     Transport,
 )
 from nccl_inspector.model.table_columns import Column
+from nccl_inspector.model.transport import UNKNOWN
 from nccl_inspector.model.wording import (
     amount,
     bandwidth,
@@ -131,7 +132,7 @@ def _head(one: Communicator) -> str:
     # Those that are taken together have no id of NCCL's.
     own_id = one.id if one.id.startswith("0x") else ""
     seen = f", {one.ranks_seen} of them seen" if 0 < one.ranks_seen < one.nranks else ""
-    words = [name or "(no name)", own_id, one.transport if one.transport != "unknown" else ""]
+    words = [name or "(no name)", own_id, one.transport if one.transport != UNKNOWN else ""]
     ranks = number(one.nranks or one.ranks_seen, "rank")
     return f" {'  '.join(word for word in words if word)}  {ranks}{place}{seen}"
 

@@ -48,6 +48,7 @@ from nccl_inspector.model.card import (
     TimeLine,
 )
 from nccl_inspector.model.process import KILLED, Process
+from nccl_inspector.model.transport import ON_NETWORK
 from nccl_inspector.render.hosts import describe_hosts
 from nccl_inspector.render.labels import describe_labels
 from nccl_inspector.report.believed import believable
@@ -103,11 +104,11 @@ def _lasting_slowness(
     for transport in dict.fromkeys(transports.values()):
         of_class = [comm for comm in comms if transports[comm_id(comm)] == transport]
         sources = {"communicators": compare(time_communicators(of_class))}
-        if transport in ("net", "mixed"):
+        if transport in ON_NETWORK:
             sources |= between
         culprit = find_culprit(sources)
         if culprit is not None:
-            cause = NETWORK if transport in ("net", "mixed") else NVLINK
+            cause = NETWORK if transport in ON_NETWORK else NVLINK
             finding = describe_culprit(culprit, transport)
             found.setdefault(finding.entities, (cause, finding))
     return list(found.values())

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 
 from nccl_inspector.analysis.hardware.rules import CABLE
 from nccl_inspector.analysis.replay.judge import Judged
-from nccl_inspector.analysis.transport.classes import NVLINK
 from nccl_inspector.model.card import INFO, Finding, Operations
 from nccl_inspector.model.process import FUNCS
+from nccl_inspector.model.transport import NVLINK
 from nccl_inspector.report.causes import JobView
 
 _FASTER = 0.5  # of T: what a port with errors may take from it is a half, and more

@@ -37,6 +37,7 @@ from nccl_inspector.model.card import (
     Operations,
     Verdict,
 )
+from nccl_inspector.model.transport import ON_NETWORK
 from nccl_inspector.store.index import reading
 from nccl_inspector.store.queries import Owner, others_past, own_past
 
@@ -92,7 +93,7 @@ def _verdict(card: Card, low: list[Compared], findings: list[Finding]) -> Verdic
     if not wrong or card.verdict.status != HEALTHY:
         return card.verdict
     transports = {one.kind.key.transport for one in low}
-    cause = NETWORK if transports <= {"net", "mixed"} else UNKNOWN
+    cause = NETWORK if transports <= ON_NETWORK else UNKNOWN
     return replace(
         card.verdict, status=DEGRADED, cause=cause, confidence=MEDIUM, summary=findings[0].title
     )

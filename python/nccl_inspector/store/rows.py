@@ -9,6 +9,7 @@ from nccl_inspector.analysis.kinds import KindRow, kinds_of, local_scores
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.card import CRITICAL, INFO, WARNING, Card
 from nccl_inspector.model.hostlist import expand
+from nccl_inspector.model.transport import MIXED, NET, NVLINK
 
 ENTITIES_MAX = 64
 _WORD = re.compile(r"[A-Za-z0-9._-]+")
@@ -145,7 +146,7 @@ def _job(card: Card, num_nodes: int) -> JobRow:
         summary=verdict.summary, criticals=severities.count(CRITICAL),
         warnings=severities.count(WARNING), infos=severities.count(INFO),
         cost_s=verdict.cost_s, cost_share=verdict.cost_share,
-        mixed_gbs=_gbs(card, "mixed"), net_gbs=_gbs(card, "net"), nvlink_gbs=_gbs(card, "nvlink"),
+        mixed_gbs=_gbs(card, MIXED), net_gbs=_gbs(card, NET), nvlink_gbs=_gbs(card, NVLINK),
         waiting_share=_waiting(card), switches_asked=job.switches_asked,
         segment_asked=job.segment_asked, switches_used=len(job.switches_used) or None,
     )  # fmt: skip

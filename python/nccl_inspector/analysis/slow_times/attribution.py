@@ -9,8 +9,8 @@ dip: of the throughput lines, or where there are none of the operations a second
 from dataclasses import dataclass
 
 from nccl_inspector.analysis.slow_times.changes import DOWN, Changes
-from nccl_inspector.analysis.transport.classes import HOST, MIXED, NET, NVLINK
 from nccl_inspector.model import card
+from nccl_inspector.model.transport import HOST, NET, NVLINK, ON_NETWORK
 
 SAME = 0.05  # by which a bandwidth that is as ever may differ
 LESS_MIN = 0.02  # a smaller dip in progress cannot be explained
@@ -58,7 +58,7 @@ def _by_table(changes: Changes) -> Attribution:
                 card.NVLINK, card.MEDIUM, f"{said}; inside of node {node} alone", node
             )
         return Attribution(card.UNKNOWN, card.LOW, f"{said}: inside of {len(nodes)} nodes alike")
-    if any(one.transport in (NET, MIXED) for one in slow):
+    if any(one.transport in ON_NETWORK for one in slow):
         if inner and all(abs(one.bandwidth) <= SAME for one in inner):
             return Attribution(card.NETWORK, card.MEDIUM, said)
         if not inner and any(one.transport == NET for one in slow):

@@ -13,6 +13,7 @@ from nccl_inspector.analysis.slow_times.progress import Progress
 from nccl_inspector.analysis.slow_times.segment import noise_of
 from nccl_inspector.analysis.slow_times.series import Track
 from nccl_inspector.model.card import Period
+from nccl_inspector.model.transport import UNKNOWN
 
 DOWN = -0.10  # a bandwidth so much lower is slow
 ERRORS_MIN = 4.0  # of a series' noise, before its nodes are named
@@ -127,7 +128,7 @@ def compare(
     judged = [track for track in tracks if track.func in JUDGED and track.factor > 0]
     by_class: dict[str, list[Track]] = {}
     for track in judged:
-        by_class.setdefault(transports.get(track.kind[0], "unknown"), []).append(track)
+        by_class.setdefault(transports.get(track.kind[0], UNKNOWN), []).append(track)
     classes = [_change(name, some, period, nodes) for name, some in by_class.items()]
     rates = [_ratio(track, np.where(track.ops > 0, track.ops, np.nan), period) for track in judged]
     less = [rate for rate in rates if not isnan(rate)]

@@ -23,6 +23,7 @@ from nccl_inspector.analysis.slow_times.segment import (
 from nccl_inspector.analysis.slow_times.series import Track
 from nccl_inspector.analysis.straggler.lateness import LATE_NS_MIN, LATE_SHARE_MIN, SYNCHRONISING
 from nccl_inspector.model.card import CRITICAL, INFO, WARNING, Degradation, Period, Severity
+from nccl_inspector.model.transport import UNKNOWN
 
 TRANSPORT, STRAGGLER, BOTH, FLAT = "transport", "straggler", "both", "flat"
 # In the others a rank may be done before the last has come, or T is not the transfer.
@@ -165,7 +166,7 @@ def _find(
     track: Track, by_time: Segmentation, by_feel: Segmentation, job: _Job
 ) -> Iterator[Slow | Phase]:
     """Yield the times in which a series was slow, by T and as the typical rank felt it."""
-    transport = job.transports.get(track.kind[0], "unknown")
+    transport = job.transports.get(track.kind[0], UNKNOWN)
     other = ~_mask(track, (*by_time.dips, *by_feel.dips))
     seen = np.zeros(track.windows, dtype=bool)
     for cut, dip in [(by_time, one) for one in by_time.dips] + [

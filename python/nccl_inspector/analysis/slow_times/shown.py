@@ -13,6 +13,7 @@ from nccl_inspector.analysis.slow_times.degradation import Judged
 from nccl_inspector.analysis.slow_times.progress import Progress
 from nccl_inspector.analysis.slow_times.series import WINDOWS_MAX, Track
 from nccl_inspector.model.card import Series, Throughput, TimeLine
+from nccl_inspector.model.transport import UNKNOWN
 
 SHOWN_MAX = 16
 
@@ -23,7 +24,7 @@ def choose(tracks: Sequence[Track], transports: Mapping[int, str], judged: Judge
     busiest: dict[str, Track] = {}
     for track in tracks:
         if track.factor > 0:
-            busiest.setdefault(transports.get(track.kind[0], "unknown"), track)
+            busiest.setdefault(transports.get(track.kind[0], UNKNOWN), track)
     wanted = [*busiest.values(), *(one.track for one in slow), *tracks]
     return list({track.kind: track for track in wanted if track.factor > 0}.values())[:SHOWN_MAX]
 
@@ -98,7 +99,7 @@ def show(
     if not shown:
         return TimeLine(too_short=True)
     grid = _grid(shown)
-    series = [_series(one, transports.get(one.kind[0], "unknown"), grid) for one in shown]
+    series = [_series(one, transports.get(one.kind[0], UNKNOWN), grid) for one in shown]
     return TimeLine(
         window_s=grid.window_s,
         start_s=grid.start_s,

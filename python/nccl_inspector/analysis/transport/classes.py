@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 from nccl_inspector.analysis.join import Communicator
 from nccl_inspector.counters.model import DeviceCounters, NodeCounters
-
-NVLINK, HOST, NET, MIXED, UNKNOWN = "nvlink", "host", "net", "mixed", "unknown"
+from nccl_inspector.model.transport import HOST, MIXED, NET, NVLINK, UNKNOWN
 
 # Boards on which every GPU reaches every other by NVLink, and GPUs that have none at all.
 _ALL_BY_NVLINK = re.compile(
@@ -35,7 +34,7 @@ class GpuSeen:
 
 @dataclass(frozen=True, slots=True)
 class Classed:
-    """A transport class (of card.model.CLASSES) and why, in words."""
+    """A transport class (model/transport.py) and why, in words."""
 
     transport: str
     why: str

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nccl_inspector.analysis.transport.classes import MIXED, NET, NVLINK
+from nccl_inspector.model.transport import MIXED, NET, NVLINK
 
 MIB = 1 << 20
 FIRM_BYTES, GREY_BYTES = 64 * MIB, 4 * MIB  # from there on shown; shown in grey; below not
