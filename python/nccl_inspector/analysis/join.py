@@ -19,7 +19,7 @@ from nccl_inspector.analysis.straggler.lateness import SYNCHRONISING, comparable
 from nccl_inspector.analysis.transport.channels import late_channels_note
 from nccl_inspector.analysis.transport.mixed_clocks import mixed_clocks_note
 from nccl_inspector.model.bandwidth import bus_factor
-from nccl_inspector.model.process import COMM_FOLDED, FUNCS, P2P, Comm, Key, Process
+from nccl_inspector.model.process import COMM_FOLDED, FUNCS, P2P, Comm, Key, OpKind, Process
 
 _TELLS_RANKS = 22700  # the first NCCL that does
 
@@ -64,6 +64,11 @@ class Figures:
     notes: tuple[str, ...]
     medians: Mapping[int, float]  # by rank
     exact: bool = False  # T is from exact records
+
+    @property
+    def kind(self) -> OpKind:
+        """What the keys of its ranks have in common."""
+        return self.func, self.size_class, self.algo_proto
 
     @property
     def waits(self) -> bool:
@@ -155,12 +160,11 @@ def _kind_figures(keys: dict[int, Key], nranks: int) -> Figures:
 
 def _figures(members: dict[int, Member], nranks: int) -> tuple[Figures, ...]:
     """Return the figures of each kind of operation, the one that took longest first."""
-    kinds: dict[tuple[int, int, str], dict[int, Key]] = defaultdict(dict)
+    kinds: dict[OpKind, dict[int, Key]] = defaultdict(dict)
     for rank, member in sorted(members.items()):
         for key in member.keys:
             if key.histogram and key.ops:
-                algo_proto = "" if FUNCS[key.func] in P2P else key.algo_proto
-                kinds[key.func, key.size_class, algo_proto].setdefault(rank, key)
+                kinds[key.kind].setdefault(rank, key)
     found = [_kind_figures(keys, nranks) for keys in kinds.values()]
     return tuple(sorted(found, key=lambda one: (-one.busy_ns, one.func)))
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from nccl_inspector.analysis.histogram import median_error_ns
 from nccl_inspector.analysis.join import Communicator, Figures
 from nccl_inspector.analysis.straggler.lateness import LATE_NS_MIN, comparable, find_late
-from nccl_inspector.model.process import FUNCS, Key
+from nccl_inspector.model.process import Key
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +24,11 @@ class Late:
 
 
 def _keys(comm: Communicator, figures: Figures) -> dict[int, Key]:
-    kind = figures.func, figures.size_class, figures.algo_proto
     return {
         rank: key
         for rank, member in comm.members.items()
         for key in member.keys
-        if key.ops and (FUNCS[key.func], key.size_class, key.algo_proto) == kind
+        if key.ops and key.kind == figures.kind
     }
 
 

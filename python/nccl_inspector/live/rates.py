@@ -13,10 +13,10 @@ from nccl_inspector.model.process import (
     ALGOS,
     COMM_FOLDED,
     FUNCS,
-    P2P,
     Comm,
     Histogram,
     Key,
+    OpKind,
     Process,
 )
 
@@ -96,10 +96,6 @@ def flow_of(delta: Process, span_s: float, waiting_s: float, waitable_s: float) 
     )
 
 
-def _name(func: int, size_class: int, algo_proto: str) -> tuple[str, int, str]:
-    return FUNCS[func], size_class, "" if FUNCS[func] in P2P else algo_proto
-
-
 def split_waiting(joined: Sequence[Communicator]) -> Mapping[str, tuple[float, float]]:
     """Return of each process, by its name: seconds that it waited, of so many that could be.
 
@@ -110,17 +106,12 @@ def split_waiting(joined: Sequence[Communicator]) -> Mapping[str, tuple[float, f
     for comm in joined:
         if not comm.id:
             continue  # destroyed ones taken together: nobody can be compared
-        times = {
-            (one.func, one.size_class, one.algo_proto): one.time_ns
-            for one in comm.figures
-            if one.func in SYNCHRONISING
-        }
-        shared: dict[tuple[str, int, str], list[tuple[str, Key]]] = defaultdict(list)
+        times = {one.kind: one.time_ns for one in comm.figures if one.func in SYNCHRONISING}
+        shared: dict[OpKind, list[tuple[str, Key]]] = defaultdict(list)
         for member in comm.members.values():
             for key in member.keys:
-                kind = _name(key.func, key.size_class, key.algo_proto)
-                if kind in times and key.ops:
-                    shared[kind].append((member.place.name, key))
+                if key.kind in times and key.ops:
+                    shared[key.kind].append((member.place.name, key))
         for kind, pairs in shared.items():
             for name, key in pairs if len(pairs) > 1 else ():
                 waited_ns = max(0.0, key.busy_ns - key.ops * times[kind])

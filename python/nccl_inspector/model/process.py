@@ -138,6 +138,10 @@ def _algo_proto(algo: int, proto: int) -> str:
     return ALGOS[algo] if alone else f"{ALGOS[algo]}_{PROTOS[proto]}"
 
 
+# Function, size class, algorithm and protocol: Sends and Recvs are alike whatever these are.
+OpKind = tuple[str, int, str]
+
+
 class Key(NamedTuple):
     """One kind of operation of one communicator; `comm` is Comm.index."""
 
@@ -166,6 +170,12 @@ class Key(NamedTuple):
     def algo_proto(self) -> str:
         """The value of the label `algo_proto`."""
         return _algo_proto(self.algo, self.proto)
+
+    @property
+    def kind(self) -> OpKind:
+        """What is compared between the ranks of a communicator."""
+        func = FUNCS[self.func]
+        return func, self.size_class, "" if func in P2P else self.algo_proto
 
 
 @dataclass(frozen=True, slots=True)

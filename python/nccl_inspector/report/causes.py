@@ -126,8 +126,7 @@ def _late_calls(cause: Cause, member: int, view: JobView) -> list[LateCall]:
                 continue
             late_ns = others[len(others) // 2] - own
             if late_ns >= _EARLY_SHARE * cause.late_ns:
-                kind = figures.func, figures.size_class, figures.algo_proto
-                found.append(LateCall(comm, rank, kind, late_ns))
+                found.append(LateCall(comm, rank, figures.kind, late_ns))
     return found
 
 

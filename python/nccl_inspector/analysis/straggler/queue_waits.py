@@ -15,7 +15,7 @@ from statistics import median_low
 
 from nccl_inspector.analysis.join import Communicator, Member
 from nccl_inspector.model.card import UNKNOWN
-from nccl_inspector.model.process import FUNCS, Key
+from nccl_inspector.model.process import FUNCS, Key, OpKind
 
 HOST, GPU = "host", "gpu"
 LOOKS_MIN = 30
@@ -34,7 +34,7 @@ class LateCall:
 
     comm: Communicator
     rank: int
-    kind: tuple[str, int, str]  # function, size class, algorithm and protocol
+    kind: OpKind
     late_ns: float
 
 
