@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from nccl_inspector.live.model import CLASSES, Flow, Job, Kind, Rank, Trouble, View
-from nccl_inspector.model.table_columns import Column, cut, fit_columns, row_text
+from nccl_inspector.model.table_columns import Column, cut, fit_columns, make_columns, row_text
 from nccl_inspector.system.printable import plain
 
 COLUMNS_MIN = 40
@@ -29,20 +29,9 @@ class _Row:
     troubles: tuple[Trouble, ...]
 
 
-_FLOW = (
-    Column("OPS/S"),
-    *(Column(word.upper()) for word in CLASSES),
-    Column("WAIT"),
-    Column("OLDEST"),
-)
-_JOB = (Column("JOB"), Column("USER", is_text=True), Column("RANKS"), *_FLOW, Column("DROPS"))
-_RANK = (
-    Column("RANK", is_text=True),
-    Column("GPU", is_text=True),
-    *_FLOW,
-    Column("BEAT"),
-    Column("DROPS"),
-)
+_FLOW = ("OPS/S", *map(str.upper, CLASSES), "WAIT", "OLDEST")
+_JOB = make_columns("JOB", "USER:", "RANKS", *_FLOW, "DROPS")
+_RANK = make_columns("RANK:", "GPU:", *_FLOW, "BEAT", "DROPS")
 
 
 def number(value: float | None) -> str:

@@ -15,6 +15,11 @@ class Column:
     is_text: bool = False  # to the left, and cut where there is no room
 
 
+def make_columns(*titles: str) -> tuple[Column, ...]:
+    """Return columns of these titles; a colon behind one says that the column is of text."""
+    return tuple(Column(one.removesuffix(":"), one.endswith(":")) for one in titles)
+
+
 def fit_columns(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> list[int]:
     """Return how wide the columns are; those of text give way."""
     widths = [

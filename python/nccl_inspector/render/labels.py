@@ -8,7 +8,7 @@ from nccl_inspector.model.card import Card
 from nccl_inspector.model.card_labels import LabelRow, Labels
 from nccl_inspector.model.labels import KERNEL, LABEL_KINDS, OTHERS, ROOT, USER_TAG, Label
 from nccl_inspector.model.process import FUNCS, Comm, Process
-from nccl_inspector.model.table_columns import Column
+from nccl_inspector.model.table_columns import make_columns
 from nccl_inspector.model.wording import clock, compact, duration, elapsed, number, volume
 from nccl_inspector.render.limits import Limits
 from nccl_inspector.render.tables import Grid, Row
@@ -18,16 +18,9 @@ _NS = 1e9
 _NAME_CHARS = 16
 _WORDS = {USER_TAG: "tag", KERNEL: "kernel", ROOT: "root"}
 _SEEN = "%m-%d %H:%M"
-_COLUMNS = (
-    Column("label", is_text=True),
-    Column("processes"),
-    Column("operations"),
-    Column("bytes"),
-    Column("mean"),
-    Column("a process"),
-    Column("first (UTC)"),
-    Column("last"),
-)
+_COLUMNS = make_columns(
+    "label:", "processes", "operations", "bytes", "mean", "a process", "first (UTC)", "last",
+)  # fmt: skip
 _Name = tuple[int, str, str, str]  # kind, value, communicator, collective
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from nccl_inspector.model.card import Card
 from nccl_inspector.model.card_network import SEND, Network, NetworkPeer, QueuePair
-from nccl_inspector.model.table_columns import Column
+from nccl_inspector.model.table_columns import make_columns
 from nccl_inspector.model.wording import (
     compact,
     cut_list,
@@ -20,19 +20,10 @@ from nccl_inspector.render.tables import Grid, Row
 
 _NS = 1e9
 _NAME_CHARS = 16
-_COLUMNS = (
-    Column("process", is_text=True),
-    Column("node", is_text=True),
-    Column("peer", is_text=True),
-    Column("its node", is_text=True),
-    Column("communicator", is_text=True),
-    Column("bytes"),
-    Column("steps"),
-    Column("GPU"),
-    Column("receiver"),
-    Column("network"),
-    Column("flush"),
-)
+_COLUMNS = make_columns(
+    "process:", "node:", "peer:", "its node:", "communicator:", "bytes", "steps", "GPU",
+    "receiver", "network", "flush",
+)  # fmt: skip
 _NO_ADAPTERS = (
     "Which adapters carried this is not known: NCCL tells its queue pairs only if it was built "
     "with NET_PROFILER=1."
