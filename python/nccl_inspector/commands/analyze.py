@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from nccl_inspector.commands.card_output import Wish, card_options, exit_judging, write_card
+from nccl_inspector.commands.options import conf_option, path_type
 from nccl_inspector.settings.config import read_config
 
 if TYPE_CHECKING:
     from nccl_inspector.capture.engine import Progress
-
-_path = click.Path(path_type=Path)
 
 
 @contextmanager
@@ -37,9 +36,9 @@ def _bar() -> "Iterator[Progress | None]":
 
 
 @click.command()
-@click.argument("directory", type=_path)
-@click.option("--parquet", type=_path, help="Write all operations to this file, too.")
-@click.option("--conf", type=_path, help="Configuration file in place of the usual one.")
+@click.argument("directory", type=path_type)
+@click.option("--parquet", type=path_type, help="Write all operations to this file, too.")
+@conf_option
 @card_options
 @click.pass_context
 def analyze(

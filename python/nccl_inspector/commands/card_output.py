@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 import click
 
+from nccl_inspector.commands.options import all_option
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.card import EXIT_NO_DATA, Card
 
@@ -35,7 +36,7 @@ class Wish:
 def card_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the options of Wish, as as_json, html, mail, colour and everything."""
     options = (
-        click.option("--all", "everything", is_flag=True, help="Cut no table short."),
+        all_option,
         click.option("--json", "as_json", is_flag=True, help="All of it, for programs."),
         click.option(
             "--html",

@@ -8,18 +8,17 @@ from pathlib import Path
 
 import click
 
+from nccl_inspector.commands.options import conf_option, path_type
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.settings.config import read_config
 
-_path = click.Path(path_type=Path)
-
 
 @click.command()
-@click.option("--conf", type=_path, help="Configuration file in place of the usual one.")
+@conf_option
 @click.option("--once", is_flag=True, help="What is due now, then end: for a timer.")
 @click.option("--rebuild", is_flag=True, help="Make the index anew of the stored reports, and end.")
 @click.option("--status", "show", is_flag=True, help="Say how the service fares, and end.")
-@click.option("--controller-dir", type=_path, help="In place of the setting controller_dir.")
+@click.option("--controller-dir", type=path_type, help="In place of the setting controller_dir.")
 def controller(
     conf: Path | None, once: bool, rebuild: bool, show: bool, controller_dir: Path | None
 ) -> None:

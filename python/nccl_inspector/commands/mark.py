@@ -6,17 +6,14 @@ from pathlib import Path
 
 import click
 
+from nccl_inspector.commands.options import conf_option
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.marking import UNITS, MarkError, check_mark, mark_dir, write_mark
 from nccl_inspector.settings.config import read_config
 
 
 @click.command("mark")
-@click.option(
-    "--conf",
-    type=click.Path(path_type=Path),
-    help="Configuration file in place of the usual one.",
-)
+@conf_option
 @click.option("--throughput", default="", help="A number that is not negative.")
 @click.option("--unit", default="TFLOP/s/GPU", show_default=True, help=", ".join(UNITS) + ".")
 @click.pass_context

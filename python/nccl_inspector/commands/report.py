@@ -7,20 +7,24 @@ has no use for the analysis.
 
 import gc
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
 from nccl_inspector.commands.card_output import Wish, card_options, exit_judging, write_card
+from nccl_inspector.commands.options import (
+    conf_option,
+    path_type,
+    read_settings,
+    report_dir_option,
+)
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.card import Card
-from nccl_inspector.settings.config import Config, read_config
+from nccl_inspector.settings.config import Config
 from nccl_inspector.slurm.array_task import find_array_task
 from nccl_inspector.slurm.job_argument import job_or_task
-
-_path = click.Path(path_type=Path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +83,8 @@ def _patterns(
 
 @click.command()
 @click.argument("job", metavar="JOB_ID|ARRAY_TASK", callback=job_or_task)
-@click.option("--conf", type=_path, help="Configuration file in place of the usual one.")
-@click.option("--report-dir", type=_path, help="In place of the setting report_dir.")
+@conf_option
+@report_dir_option
 @click.option(
     "--attempt",
     type=click.IntRange(min=0),
@@ -90,7 +94,7 @@ def _patterns(
     "--prometheus", metavar="URL", default="", help="By its series, where its files are gone."
 )
 @click.option(
-    "--output", type=_path, help="The job's output, for its throughput; else where Slurm says."
+    "--output", type=path_type, help="The job's output, for its throughput; else where Slurm says."
 )
 @click.option(
     "--throughput",
@@ -122,8 +126,7 @@ def report(
 
     def make() -> int:
         gc.disable()  # for a second or ten, in which nearly all that is made stays
-        config = read_config(conf)
-        config = replace(config, report_dir=report_dir or config.report_dir)
+        config = read_settings(conf, report_dir=report_dir)
         card = _make(_Source(job, attempt, prometheus, output, patterns), config)
         return write_card(card, Wish(sendmail=config.sendmail, **wished))
 

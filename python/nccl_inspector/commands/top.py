@@ -5,13 +5,12 @@ from pathlib import Path
 
 import click
 
+from nccl_inspector.commands.options import conf_option, run_dir_option
 from nccl_inspector.live.nodeview import NodeView
 from nccl_inspector.live.top import INTERVAL_S, PROMETHEUS_INTERVAL_S, Source, Wish, run_top
 from nccl_inspector.prometheus.node_view import PrometheusView, window_s
 from nccl_inspector.settings.config import read_config
 from nccl_inspector.slurm.job_argument import optional_job_id
-
-_path = click.Path(path_type=Path)
 
 
 def _window(_context: click.Context, _parameter: click.Parameter, text: str) -> str:
@@ -22,8 +21,8 @@ def _window(_context: click.Context, _parameter: click.Parameter, text: str) -> 
 
 @click.command()
 @click.argument("job_id", callback=optional_job_id, required=False)
-@click.option("--conf", type=_path, help="Configuration file in place of the usual one.")
-@click.option("--run-dir", type=_path, help="In place of the setting run_dir.")
+@conf_option
+@run_dir_option
 @click.option(
     "--prometheus", metavar="URL", default="", help="Of the cluster's jobs, by its series."
 )
