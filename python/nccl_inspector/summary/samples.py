@@ -42,7 +42,7 @@ from nccl_inspector.summary.columns import (
     unfold,
     unpack_columns,
 )
-from nccl_inspector.summary.lazy_lines import Stream, inflate
+from nccl_inspector.summary.lazy_lines import Packed, Stream, inflate
 from nccl_inspector.system.checked_json import Checks, dump
 
 if TYPE_CHECKING:
@@ -318,7 +318,7 @@ def unpack_unions(raw: bytes) -> tuple[Union, ...]:
     )
 
 
-class PackedUnions(Sequence[Union]):
+class PackedUnions(Packed[Union]):
     """The unions of a process. They are unpacked, and found to be invalid, at each look.
 
     (Nothing unpacked is kept: a large job has three million windows.)
@@ -356,15 +356,3 @@ class PackedUnions(Sequence[Union]):
     def __getitem__(self, place: int | slice) -> Union | tuple[Union, ...]:
         """Return one or several."""
         return self._all()[place]
-
-    def __eq__(self, other: object) -> bool:
-        """Tell whether the same unions are in it."""
-        return isinstance(other, Sequence) and tuple(self) == tuple(other)
-
-    def __hash__(self) -> int:
-        """Return what equal ones have in common."""
-        return hash(tuple(self))
-
-    def __repr__(self) -> str:
-        """Return what a tuple of them would."""
-        return repr(tuple(self))
