@@ -3,9 +3,9 @@
 
 from nccl_inspector.model.card import Card
 from nccl_inspector.report.assemble import build_card
+from nccl_inspector.report.similar import beside_similar
 from nccl_inspector.report.sources import Asked, gather
 from nccl_inspector.settings.config import Config
-from nccl_inspector.store.beside import beside_similar
 from nccl_inspector.summary.attempts import Loaded
 
 
