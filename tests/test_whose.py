@@ -10,7 +10,7 @@ from nccl_inspector.analysis.straggler.culprit import (
     NODE,
     PAIR,
     UNDETERMINED,
-    Culprit,
+    SlowPlace,
     describe_culprit,
     find_culprit,
 )
@@ -53,7 +53,7 @@ def job_of(
     return job
 
 
-def culprit_of(job: Job, known_slow: bool = False) -> Culprit | None:
+def culprit_of(job: Job, known_slow: bool = False) -> SlowPlace | None:
     summaries = through_summaries(job.processes())
     pairs = [(one.head.node, process) for one in summaries for process in one.processes]
     return find_culprit(

@@ -16,7 +16,7 @@ from nccl_inspector.controller.wiring import usual_makers
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.settings.config import Config
 from nccl_inspector.store.index import INDEX, export_user, put, reading, user_index, writing
-from nccl_inspector.store.queries import Wish, find_jobs
+from nccl_inspector.store.queries import JobFilter, find_jobs
 from nccl_inspector.store.rows import rows_of
 from tests.cardsof import UID, card
 from tests.controller.ended import ended_job, enqueue, run_pass, stored, summarize
@@ -106,7 +106,7 @@ def test_the_index_of_whoever_had_the_number_before_is_not_read(
     path.unlink()
     monkeypatch.setattr(os, "getuid", lambda: UID)
     with reading(config.store_dir) as (index, all_jobs):
-        assert (len(find_jobs(index, Wish())), all_jobs) == (1, False)
+        assert (len(find_jobs(index, JobFilter())), all_jobs) == (1, False)
     given_to(monkeypatch, "newcomer")
     with pytest.raises(InspectorError, match="none of your jobs"), reading(config.store_dir):
         pass

@@ -11,7 +11,7 @@ from nccl_inspector.agent.mark_file import parse_mark
 from nccl_inspector.agent.nvidia.record import VendorRecord
 from nccl_inspector.capture.ends import parse_end
 from nccl_inspector.counters.model import to_json
-from nccl_inspector.counters.record import FORMAT, Record
+from nccl_inspector.counters.record import FORMAT, CounterRecord
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.exposition.text import make_series, render
 from nccl_inspector.model.hostlist import compress, compress_within, expand
@@ -40,8 +40,8 @@ def _mark(data: bytes) -> str:
 
 
 def _counters(data: bytes) -> str:
-    record = Record.decode(data)
-    Record.decode(record.encode())
+    record = CounterRecord.decode(data)
+    CounterRecord.decode(record.encode())
     return f"{len(record.counters().devices)} devices"
 
 

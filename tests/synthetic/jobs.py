@@ -13,7 +13,7 @@ from math import ceil, log2
 from random import Random
 
 from nccl_inspector.analysis.histogram import bucket_of, lower_ns
-from nccl_inspector.analysis.join import Communicator, join_communicators
+from nccl_inspector.analysis.join import JoinedComm, join_communicators
 from nccl_inspector.analysis.process_names import name_processes
 from nccl_inspector.box.sample_table import MANTISSA_BITS, SampleTable
 from nccl_inspector.counters.model import NodeCounters
@@ -269,7 +269,7 @@ def through_summaries(
     ]
 
 
-def join(summaries: Iterable[NodeSummary]) -> list[Communicator]:
+def join(summaries: Iterable[NodeSummary]) -> list[JoinedComm]:
     """Return the communicators as a report joins them."""
     pairs = [(one.head.node, process) for one in summaries for process in one.processes]
     return join_communicators(pairs, name_processes([(42, process) for _, process in pairs]))

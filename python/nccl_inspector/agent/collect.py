@@ -8,7 +8,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from nccl_inspector.agent.crash_guard import AtWork
-from nccl_inspector.agent.ended_job import LINGER_S, Ended, Made, NotYetError, Reading, parse_ended
+from nccl_inspector.agent.ended_job import (
+    LINGER_S,
+    Ended,
+    EndedReading,
+    Made,
+    NotYetError,
+    parse_ended,
+)
 from nccl_inspector.agent.log_once import Tally
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.settings.config import Config
@@ -34,7 +41,7 @@ _DONE_PREFIX = ".done-"
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class Backlog:
     """Ended jobs that a pass has left, by the reason."""
 
     failed: int  # not handed over, to be tried again
@@ -81,7 +88,7 @@ class Collector:
         self._working: tuple[Ended, Child] | None = None
         self._cut_short = False
         self._waiting: set[str] = set()  # names that the last pass found not to be due yet
-        self._reading: Reading | None = None
+        self._reading: EndedReading | None = None
         self._watching = watching
         self._at_work = at_work
         self._first_seen: dict[str, float] = {}  # of time.monotonic(), by name
@@ -104,11 +111,11 @@ class Collector:
         """Whether the last pass ended for want of time, and not because storage hangs."""
         return self._cut_short and self._working is None
 
-    def left(self) -> Left:
+    def left(self) -> Backlog:
         """Return what the last pass has left."""
         names = {ended.name for ended in self._list()}
         failed, waiting = names & self._retries.keys(), names & self._waiting
-        return Left(len(failed), len(names - failed - waiting), len(waiting))
+        return Backlog(len(failed), len(names - failed - waiting), len(waiting))
 
     def jobs(self) -> set[int]:
         """Return the ids of the jobs that wait."""
@@ -194,7 +201,7 @@ class Collector:
         if self._reading and self._reading.ended != ended:
             self._reading = None
         lingers = self._age_s(ended) < LINGER_S
-        reading = self._reading or Reading(
+        reading = self._reading or EndedReading(
             ended, self._ended_fd, self._tally, lingers, counters=self._config.counters
         )
         self._reading = None

@@ -27,7 +27,7 @@ _load = Checks("bad_condensed").load
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class CondensedLine:
     """What is said of one process; the stamp is hostile.stamp_of its box."""
 
     name: str
@@ -47,12 +47,12 @@ class Line:
 class Condensed:
     """A job's record: the whole processes, and where they end in the file."""
 
-    lines: tuple[Line, ...] = ()
+    lines: tuple[CondensedLine, ...] = ()
     blocks: tuple[bytes, ...] = ()
     end: int = 0
 
 
-def _take_line(data: bytes, at: int) -> tuple[Line, int] | None:
+def _take_line(data: bytes, at: int) -> tuple[CondensedLine, int] | None:
     """Return a line and where its block begins; None: it is not all there."""
     end = data.find(b"\n", at, at + _LINE_BYTES_MAX)
     if end < 0:
@@ -60,7 +60,9 @@ def _take_line(data: bytes, at: int) -> tuple[Line, int] | None:
     values: Any = _load(data[at:end])
     if not isinstance(values, dict):
         raise RefusedError("bad_condensed", "not a line of this record")
-    line: Line = take_row(Line, [values.get(field.name) for field in fields(Line)])
+    line: CondensedLine = take_row(
+        CondensedLine, [values.get(field.name) for field in fields(CondensedLine)]
+    )
     return (line, end + 1) if end + 1 + line.block_bytes <= len(data) else None
 
 
@@ -88,13 +90,13 @@ def size_of(job_fd: int) -> int:
         return 0
 
 
-def append(job_fd: int, end: int, line: Line, block: bytes) -> int:
+def append(job_fd: int, end: int, line: CondensedLine, block: bytes) -> int:
     """Add a process behind `end`; return where the record ends now.
 
     Raises:
         OSError: there is no room; the record is as it was.
     """
-    words = {field.name: getattr(line, field.name) for field in fields(Line)}
+    words = {field.name: getattr(line, field.name) for field in fields(CondensedLine)}
     data = dump(words) + b"\n" + block
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(FILE, flags, 0o600, dir_fd=job_fd)

@@ -83,7 +83,7 @@ def _head(manifest: Manifest, ended: Ended, problems: list[str], array_task: str
     return Head(**values, end=end_s, problems=kept, array_task=array_task)
 
 
-class Reading:
+class EndedReading:
     """The work on one ended job; each item of `steps` is a box done, the last sets `made`."""
 
     def __init__(

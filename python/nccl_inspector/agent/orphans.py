@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from nccl_inspector.agent.job_dir import DisplacedError, Look, look, move_to_ended
+from nccl_inspector.agent.job_dir import DisplacedError, JobDirState, look, move_to_ended
 from nccl_inspector.agent.last_question import read_last_question, write_last_question
 from nccl_inspector.agent.log_once import Tally
 from nccl_inspector.settings.config import Config
@@ -41,10 +41,10 @@ log = logging.getLogger("nccl-inspector")
 
 
 @dataclass(slots=True)
-class _Watch:
+class _OrphanWatch:
     """A directory in which nothing lives; times are of time.monotonic()."""
 
-    seen: Look
+    seen: JobDirState
     asked: float  # when Slurm may be asked, at the earliest
     delay_s: float
     looked: float
@@ -64,11 +64,11 @@ def read_boot_id() -> str:
         return ""
 
 
-def _order(found: tuple[float, str, Look, float]) -> tuple[float, str]:
+def _order(found: tuple[float, str, JobDirState, float]) -> tuple[float, str]:
     return found[:2]
 
 
-def _attempt(name: str, seen: Look) -> Attempt:
+def _attempt(name: str, seen: JobDirState) -> Attempt:
     manifest = seen.manifest
     if manifest is None:
         return Attempt(int(name))
@@ -89,8 +89,8 @@ class Sweeper:
         self._config = config
         self._tally = tally
         self._boot_id = read_boot_id()
-        self._watched: dict[str, _Watch] = {}
-        self._question: tuple[Question, Look] | None = None  # with what it was asked about
+        self._watched: dict[str, _OrphanWatch] = {}
+        self._question: tuple[Question, JobDirState] | None = None  # with what it was asked about
         self._silent_s = 0.0
         self._silent_until = 0.0
         self._unheard = 0  # questions without an answer since the last one that had one
@@ -146,7 +146,7 @@ class Sweeper:
             if not there or self._unheard >= UNHEARD_MAX or time.monotonic() >= deadline:
                 return
 
-    def _due_once(self) -> list[tuple[str, Look, float]]:
+    def _due_once(self) -> list[tuple[str, JobDirState, float]]:
         """Return whom to ask about, the longest unasked first, and how long that is good for."""
         found = []
         for name in filter(JOB_ID.fullmatch, entry_names(self._jobs_fd)):
@@ -163,20 +163,20 @@ class Sweeper:
             found.append((last.asked_s if last else 0, name, seen, delay_s))
         return [(name, seen, delay_s) for _, name, seen, delay_s in sorted(found, key=_order)]
 
-    def _first_s(self, seen: Look) -> float:
+    def _first_s(self, seen: JobDirState) -> float:
         return self._config.sweep_after_s if seen.manifest else TORN_S
 
     def _last_s(self) -> float:
         return max(ALIVE_LAST_S, self._config.sweep_after_s)
 
-    def _see(self, name: str) -> Look | None:
+    def _see(self, name: str) -> JobDirState | None:
         try:
             return look(name, self._jobs_fd)
         except OSError as err:
             self._tally.say(int(name), f"its directory cannot be looked at: {err.strerror}")
             return None
 
-    def _rebooted(self, name: str, seen: Look) -> bool:
+    def _rebooted(self, name: str, seen: JobDirState) -> bool:
         """End the directory of an attempt that another boot of the node has seen."""
         manifest = seen.manifest
         if not manifest or not manifest.boot_id or not self._boot_id or seen.locked:
@@ -200,7 +200,7 @@ class Sweeper:
             watch.looked = now
             return
         first_s = self._first_s(seen)
-        self._watched[name] = _Watch(seen, now + _jittered(first_s), first_s, now)
+        self._watched[name] = _OrphanWatch(seen, now + _jittered(first_s), first_s, now)
 
     def _ask(self) -> None:
         """Start the question that has waited longest, if one is due."""
@@ -213,7 +213,7 @@ class Sweeper:
             return
         self._start(name, watch.seen)
 
-    def _start(self, name: str, seen: Look) -> bool:
+    def _start(self, name: str, seen: JobDirState) -> bool:
         """Begin to ask; False when there is nothing to ask with."""
         try:
             self._question = Question(self._config.scontrol, _attempt(name, seen)), seen
@@ -283,7 +283,7 @@ class Sweeper:
         if watch := self._watched.get(name):
             watch.unheard = False
 
-    def _end(self, name: str, seen: Look, why: str) -> None:
+    def _end(self, name: str, seen: JobDirState, why: str) -> None:
         try:
             moved = move_to_ended(name, seen, self._run_fd)
         except DisplacedError as err:

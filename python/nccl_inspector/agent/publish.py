@@ -15,7 +15,7 @@ from nccl_inspector.agent.job_files import JobFiles, read_manifest, user_of
 from nccl_inspector.agent.log_once import Tally
 from nccl_inspector.agent.turns import Turns
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.exposition.text import Series, render
+from nccl_inspector.exposition.text import SeriesLine, render
 from nccl_inspector.exposition.thinning import text_bytes, thin
 from nccl_inspector.slurm.jobid import JOB_ID, PUBLISHED_NAME
 from nccl_inspector.system.atomic import replace_file
@@ -102,7 +102,7 @@ class Publisher:
         self._withdraw(self._jobs.keys())
         return ids
 
-    def left_out(self) -> list[Series]:
+    def left_out(self) -> list[SeriesLine]:
         """Return how many series of each job that publishes were left out, by reason."""
         return [
             one
@@ -118,11 +118,11 @@ class Publisher:
             for job_id in tuple(self._jobs):
                 self._forget(job_id)
 
-    def build_info(self) -> list[Series]:
+    def build_info(self) -> list[SeriesLine]:
         """Return the `build` series of all jobs: often the same in each, so they go to one file."""
         return [one for job in self._jobs.values() for one in job.build_info()]
 
-    def write_own(self, series: Iterable[Series]) -> None:
+    def write_own(self, series: Iterable[SeriesLine]) -> None:
         """Publish the agent's own series.
 
         Raises:

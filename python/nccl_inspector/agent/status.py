@@ -52,7 +52,7 @@ class Fill:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class NodeStatus:
     """A node; None means not seen, for want of permission or of the thing itself."""
 
     run_dir: Path
@@ -165,7 +165,7 @@ def _fill(path: Path, of: str) -> Fill:
     )
 
 
-def read_status(run_dir: Path, agent_interval_s: float) -> Status:
+def read_status(run_dir: Path, agent_interval_s: float) -> NodeStatus:
     """Return how the node fares. What is missing or hidden is said, never raised."""
     switch_seen, disabled, fill, agent_pid, collected_age_s = False, None, None, None, None
     try:
@@ -181,7 +181,7 @@ def read_status(run_dir: Path, agent_interval_s: float) -> Status:
     except OSError as err:
         trouble = f"{err.filename}: {err.strerror}"
     published, newest_age_s = _published(run_dir / "prom")
-    return Status(
+    return NodeStatus(
         run_dir,
         switch_seen,
         disabled,
@@ -227,7 +227,7 @@ def _minutes(seconds: float) -> str:
     return f"{seconds / 60:.0f} min"
 
 
-def _agent_words(status: Status) -> str:
+def _agent_words(status: NodeStatus) -> str:
     if status.agent_pid is None:
         if status.collected_age_s is not None:
             return f"not running; last collected without it {_minutes(status.collected_age_s)} ago"
@@ -239,7 +239,7 @@ def _seen(count: int | None) -> str:
     return _UNSEEN if count is None else str(count)
 
 
-def render_status(status: Status) -> str:
+def render_status(status: NodeStatus) -> str:
     """Return the table, a line for each fact."""
     published = _seen(status.published)
     if status.newest_age_s is not None:

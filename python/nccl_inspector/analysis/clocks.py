@@ -51,22 +51,22 @@ class _Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kinds:
+class _KindsOfProcess:
     """What kinds of operation a process had, by its communicators' indices."""
 
     p2p: frozenset[int]  # in these an index is not the same operation on all ranks
     last: Mapping[tuple[int, int], int]  # function of the last operation of a kind, by its index
 
 
-def _kinds(process: Process) -> _Kinds:
+def _kinds(process: Process) -> _KindsOfProcess:
     sends = {key.comm for key in process.keys if key.func in _P2P}
-    return _Kinds(
+    return _KindsOfProcess(
         frozenset(sends | {peer.comm for peer in process.peers}),
         {(key.comm, key.last_index): key.func for key in process.keys},
     )
 
 
-def _last_mark(process: Process, comm: Comm, kinds: _Kinds) -> _Mark | None:
+def _last_mark(process: Process, comm: Comm, kinds: _KindsOfProcess) -> _Mark | None:
     """Return when the last operation of a communicator ended here; None: not all wait in it."""
     func = kinds.last.get((comm.index, comm.last_sequence))
     if comm.index in kinds.p2p or not comm.last_progress_ns or func not in _SYNCHRONISING:
@@ -103,19 +103,19 @@ def _window_marks(process: Process, wanted: Collection[int]) -> list[tuple[int, 
 
 
 @dataclass(slots=True)
-class _Seen:
+class _CommTimes:
     """What a node saw of a communicator: its creation, and ends of its operations."""
 
     created: list[_Mark] = field(default_factory=list)
     ended: list[_Mark] = field(default_factory=list)
 
 
-Marks = dict[int, dict[str, _Seen]]  # by communicator and node
+Marks = dict[int, dict[str, _CommTimes]]  # by communicator and node
 
 
 def _marks(processes: Processes) -> Marks:
     """Return the marks of all communicators that lie on several nodes."""
-    found: Marks = defaultdict(lambda: defaultdict(_Seen))
+    found: Marks = defaultdict(lambda: defaultdict(_CommTimes))
     for node, process in processes:
         kinds = _kinds(process)
         for comm in process.comms:

@@ -93,7 +93,7 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True)
-class Communicator:
+class JoinedComm:
     """A communicator as all its ranks together saw it."""
 
     id: int
@@ -169,7 +169,7 @@ def _figures(members: dict[int, Member], nranks: int) -> tuple[Figures, ...]:
     return tuple(sorted(found, key=lambda one: (-one.busy_ns, one.func)))
 
 
-def _join(comm_id: int, found: list[Member], *, is_told: bool) -> Communicator:
+def _join(comm_id: int, found: list[Member], *, is_told: bool) -> JoinedComm:
     """Return one communicator; `is_told`: its NCCL tells how many ranks it has."""
     first = found[0].comm
     members: dict[int, Member] = {}
@@ -190,7 +190,7 @@ def _join(comm_id: int, found: list[Member], *, is_told: bool) -> Communicator:
     seen = [member.comm for member in members.values()]
     notes += mixed_clocks_note(seen) + late_channels_note(seen)
     figures = _figures(members, first.nranks)
-    return Communicator(
+    return JoinedComm(
         comm_id,
         first.name,
         first.nranks,
@@ -201,7 +201,7 @@ def _join(comm_id: int, found: list[Member], *, is_told: bool) -> Communicator:
     )
 
 
-def _together(found: list[Member]) -> Communicator:
+def _together(found: list[Member]) -> JoinedComm:
     """Return what is of no communicator alone, of which each rank kept the sum.
 
     That is destroyed communicators of one shape, or what live ones did beyond the kinds that have a
@@ -235,12 +235,12 @@ def _together(found: list[Member]) -> Communicator:
     count = max(member.comm.folded for member in found)
     whose = f"{count} destroyed communicators" if count else "further kinds of all communicators"
     notes = (f"{whose} taken together: times with waiting, not judged",)
-    return Communicator(0, first.name, first.nranks, first.nnodes, members, figures, notes)
+    return JoinedComm(0, first.name, first.nranks, first.nnodes, members, figures, notes)
 
 
 def join_communicators(
     processes: Iterable[tuple[str, Process]], names: Sequence[str] | None = None
-) -> list[Communicator]:
+) -> list[JoinedComm]:
     """Join processes, each with its node's name, by communicator; the largest come first.
 
     `names`: words for each process (analysis/process_names.py); of one job's when not given.

@@ -24,7 +24,7 @@ from nccl_inspector.box.layout import (
     SAMPLES_MAX,
     VERSION,
     Reader,
-    Record,
+    Struct,
 )
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.system.safe_files import read_at
@@ -62,7 +62,7 @@ class Table:
 
     offset: int
     count: int
-    record: Record
+    record: Struct
 
     def bases(self) -> range:
         """Return where each record begins."""
@@ -135,7 +135,7 @@ def read_state(fd: int) -> int:
     return HEADER.number(data, "state") if whole else 0
 
 
-def find_table(header: bytes, size: int, word: str, record: Record) -> Table:
+def find_table(header: bytes, size: int, word: str, record: Struct) -> Table:
     """Return where a table is, by the header of a box of `size` bytes.
 
     Raises:

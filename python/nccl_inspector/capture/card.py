@@ -23,7 +23,7 @@ from nccl_inspector.model.card import (
     Verdict,
 )
 from nccl_inspector.report.assemble import build_card
-from nccl_inspector.report.sources import Given
+from nccl_inspector.report.sources import JobContext
 from nccl_inspector.summary.attempts import Loaded
 from nccl_inspector.system.printable import visible
 
@@ -183,7 +183,7 @@ def as_card(capture: Capture, joined: Joined, loaded: Loaded, why_no_samples: st
     partial = any(one.ranks_seen < one.nranks for one in joined.communicators)
     state = "partial" if capture.refused or lost or partial else "present"
     inputs = (Input("json", state, f"{len(capture.files)} files"),)
-    given = Given(
+    given = JobContext(
         inputs=inputs, refused=dict(capture.refused), from_boxes=False,
         why_no_samples=why_no_samples,
     )  # fmt: skip

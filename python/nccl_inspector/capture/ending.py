@@ -29,12 +29,12 @@ having max(last_us) is not null order by all
 
 
 @dataclass(frozen=True, slots=True)
-class _Rank:
+class _RankEnd:
     name: str
     last: int  # number of its last operation, from 1
 
 
-def _apart(found: Sequence[_Rank], func: str, comm: str) -> str:
+def _apart(found: Sequence[_RankEnd], func: str, comm: str) -> str:
     """Return where the lines of some ranks of a communicator end before those of others."""
     most = max(one.last for one in found)
     behind = sorted((one for one in found if one.last < most), key=lambda one: one.last)
@@ -47,12 +47,12 @@ def _apart(found: Sequence[_Rank], func: str, comm: str) -> str:
 
 def _differ(capture: Capture, names: Mapping[Process, str]) -> str:
     """Return at which operation ranks of one communicator part; empty: they end alike."""
-    ranks: dict[tuple[str, str], list[_Rank]] = defaultdict(list)
+    ranks: dict[tuple[str, str], list[_RankEnd]] = defaultdict(list)
     called: dict[str, str] = {}
     for comm, comm_name, func, _, host, pid, last in capture.sql.execute(_LAST).fetchall():
         called[comm] = visible(comm if comm_name in (None, "", "unknown") else comm_name)
         if not capture.lost.get((host, pid)):
-            ranks[comm, func].append(_Rank(names[host, pid], last + 1))
+            ranks[comm, func].append(_RankEnd(names[host, pid], last + 1))
     apart = [
         (len({one.name for one in found}), comm, func, found)
         for (comm, func), found in ranks.items()

@@ -15,7 +15,7 @@ KINDS = COLL, P2P
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class LineMember:
     """One member: its name, its type in SQL, its column, and what it says.
 
     `needed`: an operation without it is refused. `analysed`: read also where no Parquet is asked
@@ -31,47 +31,49 @@ class Member:
 
 
 HEADER = (
-    Member("id", VARCHAR, "comm", "communicator, hexadecimal", True, True),
-    Member("comm_name", VARCHAR, "comm_name", "its name", analysed=True),
-    Member("rank", BIGINT, "rank", "rank in the communicator", True, True),
-    Member("n_ranks", BIGINT, "nranks", "ranks of the communicator; 0: not told", True, True),
-    Member("nnodes", BIGINT, "nnodes", "nodes of the communicator; 0: not told", True, True),
+    LineMember("id", VARCHAR, "comm", "communicator, hexadecimal", True, True),
+    LineMember("comm_name", VARCHAR, "comm_name", "its name", analysed=True),
+    LineMember("rank", BIGINT, "rank", "rank in the communicator", True, True),
+    LineMember("n_ranks", BIGINT, "nranks", "ranks of the communicator; 0: not told", True, True),
+    LineMember("nnodes", BIGINT, "nnodes", "nodes of the communicator; 0: not told", True, True),
 )
 METADATA = (
-    Member("inspector_output_format_version", VARCHAR, "format", "form of the line, as v4.0"),
-    Member("git_rev", VARCHAR, "writer", "version of what wrote it"),
-    Member("rec_mechanism", VARCHAR, "mechanism", "how it was measured"),
-    Member("dump_timestamp_us", BIGINT, "dump_us", "Unix time of writing, us", analysed=True),
-    Member("hostname", VARCHAR, "hostname", "host name", True, True),
-    Member("pid", BIGINT, "pid", "process", True, True),
-    Member("node", VARCHAR, "node", "Slurm's NodeName"),
-    Member("cluster", VARCHAR, "cluster", "Slurm's cluster"),
-    Member("slurm_job_id", BIGINT, "job_id", "Slurm's job"),
-    Member("slurm_step_id", BIGINT, "step_id", "Slurm's step"),
-    Member("slurm_procid", BIGINT, "procid", "Slurm's task"),
-    Member("gpu_uuid", VARCHAR, "gpu_uuid", "GPU"),
-    Member("lines_dropped", BIGINT, "lines_dropped", "lines lost up to now"),
-    Member("operations_unmeasured", BIGINT, "unmeasured", "operations without a time"),
+    LineMember("inspector_output_format_version", VARCHAR, "format", "form of the line, as v4.0"),
+    LineMember("git_rev", VARCHAR, "writer", "version of what wrote it"),
+    LineMember("rec_mechanism", VARCHAR, "mechanism", "how it was measured"),
+    LineMember("dump_timestamp_us", BIGINT, "dump_us", "Unix time of writing, us", analysed=True),
+    LineMember("hostname", VARCHAR, "hostname", "host name", True, True),
+    LineMember("pid", BIGINT, "pid", "process", True, True),
+    LineMember("node", VARCHAR, "node", "Slurm's NodeName"),
+    LineMember("cluster", VARCHAR, "cluster", "Slurm's cluster"),
+    LineMember("slurm_job_id", BIGINT, "job_id", "Slurm's job"),
+    LineMember("slurm_step_id", BIGINT, "step_id", "Slurm's step"),
+    LineMember("slurm_procid", BIGINT, "procid", "Slurm's task"),
+    LineMember("gpu_uuid", VARCHAR, "gpu_uuid", "GPU"),
+    LineMember("lines_dropped", BIGINT, "lines_dropped", "lines lost up to now"),
+    LineMember("operations_unmeasured", BIGINT, "unmeasured", "operations without a time"),
 )
 # After the prefix. `peer` is in p2p_perf alone, `algo` and `proto` in coll_perf alone.
 PERF = (
-    Member("", VARCHAR, "func", "what was called", True, True),
-    Member("sn", BIGINT, "sn", "number of the operation", True, True),
-    Member("peer", BIGINT, "peer", "the other rank", analysed=True),
-    Member("msg_size_bytes", UBIGINT, "bytes", "message as the caller counts it", True, True),
-    Member("exec_time_us", BIGINT, "time_us", "time of the operation, us", True, True),
-    Member("timing_source", VARCHAR, "source", "whose clock", analysed=True),
-    Member("algobw_gbs", DOUBLE, "algobw_gbs", "as the writer counts it, GB/s"),
-    Member("busbw_gbs", DOUBLE, "busbw_gbs", "as the writer counts it, GB/s, with waiting"),
-    Member("algo", VARCHAR, "algo", "algorithm", analysed=True),
-    Member("proto", VARCHAR, "proto", "protocol", analysed=True),
-    Member("channels", BIGINT, "channels", "channels"),
-    Member("exec_time_ns", BIGINT, "exec_ns", "time of the operation, ns", analysed=True),
-    Member("start_us", BIGINT, "start_us", "Unix time of the call, us"),
-    Member("end_us", BIGINT, "end_us", "Unix time of NCCL's word that it is over, us", False, True),
-    Member("gpu_start_ns", BIGINT, "gpu_start_ns", "begin by the GPU's clock, ns", False, True),
-    Member("user_tag", UBIGINT, "user_tag", "the application's tag"),
-    Member("kernel_variant", VARCHAR, "kernel_variant", "variant of the kernel"),
+    LineMember("", VARCHAR, "func", "what was called", True, True),
+    LineMember("sn", BIGINT, "sn", "number of the operation", True, True),
+    LineMember("peer", BIGINT, "peer", "the other rank", analysed=True),
+    LineMember("msg_size_bytes", UBIGINT, "bytes", "message as the caller counts it", True, True),
+    LineMember("exec_time_us", BIGINT, "time_us", "time of the operation, us", True, True),
+    LineMember("timing_source", VARCHAR, "source", "whose clock", analysed=True),
+    LineMember("algobw_gbs", DOUBLE, "algobw_gbs", "as the writer counts it, GB/s"),
+    LineMember("busbw_gbs", DOUBLE, "busbw_gbs", "as the writer counts it, GB/s, with waiting"),
+    LineMember("algo", VARCHAR, "algo", "algorithm", analysed=True),
+    LineMember("proto", VARCHAR, "proto", "protocol", analysed=True),
+    LineMember("channels", BIGINT, "channels", "channels"),
+    LineMember("exec_time_ns", BIGINT, "exec_ns", "time of the operation, ns", analysed=True),
+    LineMember("start_us", BIGINT, "start_us", "Unix time of the call, us"),
+    LineMember(
+        "end_us", BIGINT, "end_us", "Unix time of NCCL's word that it is over, us", False, True
+    ),
+    LineMember("gpu_start_ns", BIGINT, "gpu_start_ns", "begin by the GPU's clock, ns", False, True),
+    LineMember("user_tag", UBIGINT, "user_tag", "the application's tag"),
+    LineMember("kernel_variant", VARCHAR, "kernel_variant", "variant of the kernel"),
 )
 # Of verbose lines, in event_trace_sn (numbers) and event_trace_ts (Unix time, us).
 TRACES = ("sn", "ts")
@@ -81,17 +83,17 @@ CHANNEL = "channel_id"
 
 # A marker of v4.1 and later. Totals are of the communicator up to now; there are more members.
 DUMP_STATS = (
-    Member("coll_records", BIGINT, "", "collectives that follow"),
-    Member("p2p_records", BIGINT, "", "sends and receives that follow"),
-    Member("proxy_records", BIGINT, "", "proxy traces that follow"),
-    Member("coll_dropped_total", BIGINT, "", "collectives that its ring lost"),
-    Member("p2p_dropped_total", BIGINT, "", "sends and receives that its ring lost"),
+    LineMember("coll_records", BIGINT, "", "collectives that follow"),
+    LineMember("p2p_records", BIGINT, "", "sends and receives that follow"),
+    LineMember("proxy_records", BIGINT, "", "proxy traces that follow"),
+    LineMember("coll_dropped_total", BIGINT, "", "collectives that its ring lost"),
+    LineMember("p2p_dropped_total", BIGINT, "", "sends and receives that its ring lost"),
 )
 
 ONLY_IN = {"peer": P2P, "algo": COLL, "proto": COLL}
 
 
-def perf_members(kind: str) -> list[tuple[str, Member]]:
+def perf_members(kind: str) -> list[tuple[str, LineMember]]:
     """Return the members of `coll_perf` or `p2p_perf` with their whole names."""
     return [
         (f"{kind}_{member.name}" if member.name else kind, member)

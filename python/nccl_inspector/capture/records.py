@@ -17,7 +17,7 @@ from nccl_inspector.capture.members import (
     METADATA,
     TRACES,
     UBIGINT,
-    Member,
+    LineMember,
     perf_members,
 )
 from nccl_inspector.errors import RefusedError
@@ -32,7 +32,7 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class LineRecord:
     """A line. `kind`: coll, p2p, dump_stats or proxy_trace; `values` is that part, as it was.
 
     `unknown`: members that no table of this release has, with the name of their part.
@@ -54,7 +54,7 @@ def _is_sound(value: Any, type_: str) -> bool:
     return isinstance(value, str)
 
 
-def _check(part: str, values: Json, members: list[tuple[str, Member]]) -> list[str]:
+def _check(part: str, values: Json, members: list[tuple[str, LineMember]]) -> list[str]:
     """Return the names of unknown members. Raises RefusedError where one is missing or odd."""
     known = dict(members)
     for name, member in members:
@@ -109,7 +109,7 @@ def check_plausible(kind: str, header: Json, values: Json) -> None:
         raise RefusedError("implausible", "time")
 
 
-def parse_record(line: bytes) -> Record:
+def parse_record(line: bytes) -> LineRecord:
     """Return what a line with a header says.
 
     Raises:
@@ -134,4 +134,4 @@ def parse_record(line: bytes) -> Record:
         check_plausible(kind, header, values)
     elif kind == MARKER:
         _check(MARKER, values, [(one.name, one) for one in DUMP_STATS])  # the rest is of proxies
-    return Record(kind, header, metadata, values, tuple(unknown))
+    return LineRecord(kind, header, metadata, values, tuple(unknown))

@@ -129,7 +129,7 @@ class Sampled:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
+class _OpRows:
     """One row for each operation of each process, in any order."""
 
     kind: Ints  # index of the kinds of all processes
@@ -146,8 +146,8 @@ class _Rows:
     grouped: Mask
     by_cpu: Mask
 
-    def take(self, which: Mask | Ints) -> "_Rows":
-        return _Rows(*(getattr(self, name)[which] for name in self.__slots__))
+    def take(self, which: Mask | Ints) -> "_OpRows":
+        return _OpRows(*(getattr(self, name)[which] for name in self.__slots__))
 
 
 def choose_bursts(slots: Ints, counts: Ints, most: int) -> tuple[int, int]:
@@ -232,7 +232,7 @@ def _kinds(capture: Capture) -> _Kinds:
     )  # fmt: skip
 
 
-def _rows(capture: Capture, kinds: _Kinds, length: int, period: int) -> _Rows:
+def _rows(capture: Capture, kinds: _Kinds, length: int, period: int) -> _OpRows:
     """Return the operations of bursts."""
     within = ""
     if length < period:
@@ -245,10 +245,10 @@ def _rows(capture: Capture, kinds: _Kinds, length: int, period: int) -> _Rows:
     order = np.argsort(kinds.keys)
     keys = found.pop("kind").astype(np.uint64)
     kind = order[np.searchsorted(kinds.keys[order], keys)]
-    return _Rows(kind=kind, process=kinds.process[kind], stream=kinds.stream[kind], **found)
+    return _OpRows(kind=kind, process=kinds.process[kind], stream=kinds.stream[kind], **found)
 
 
-def _without_large_groups(rows: _Rows) -> _Rows:
+def _without_large_groups(rows: _OpRows) -> _OpRows:
     """Leave out the Sends and Recvs of groups with many, as the plugin does.
 
     They are within the time of their group, and their numbers are not above its own.
@@ -272,7 +272,7 @@ def _without_large_groups(rows: _Rows) -> _Rows:
     return rows.take(kept)
 
 
-def _clock_owners(rows: _Rows, ahead: Ints) -> Ints:
+def _clock_owners(rows: _OpRows, ahead: Ints) -> Ints:
     """Return the number of the GPU that timed each row: one of a process, or one of each stream."""
     first = int(ahead.min())
     count = int(rows.stream.max()) + 1
@@ -285,7 +285,7 @@ def _clock_owners(rows: _Rows, ahead: Ints) -> Ints:
     return number_rows(rows.process, np.where(several, rows.stream, -1))
 
 
-def _on_unix_time(rows: _Rows) -> _Rows:
+def _on_unix_time(rows: _OpRows) -> _OpRows:
     """Return the rows with Unix times.
 
     A process learns of an end only after it, so the least distance of a while is nearest to the
@@ -317,11 +317,13 @@ def _on_unix_time(rows: _Rows) -> _Rows:
         more = np.interp(end[own] - zero, end[known] - zero, ahead[known] - usual)
         start[gpu[own]] += usual + more.astype(np.int64)
         wrong[gpu[own]] = np.abs(ahead[own] - usual) >= _CLOCK_ERROR_MAX_NS
-    found = _Rows(**{name: getattr(rows, name) for name in _Rows.__slots__} | {"start_ns": start})
+    found = _OpRows(
+        **{name: getattr(rows, name) for name in _OpRows.__slots__} | {"start_ns": start}
+    )
     return found.take(~wrong)
 
 
-def _ordinals(rows: _Rows, kinds: _Kinds) -> Ints:
+def _ordinals(rows: _OpRows, kinds: _Kinds) -> Ints:
     """Return for each kind the place of its communicator among those of its process.
 
     Lines do not say when a communicator was made. Which of two had an operation first may differ
@@ -343,7 +345,7 @@ def _ordinals(rows: _Rows, kinds: _Kinds) -> Ints:
 
 
 def _tables(
-    rows: _Rows, kinds: _Kinds, length: int, period: int, lost: dict[Process, int]
+    rows: _OpRows, kinds: _Kinds, length: int, period: int, lost: dict[Process, int]
 ) -> dict[Process, LineSamples]:
     order = np.lexsort((rows.start_ns, rows.process))
     rows = rows.take(order)

@@ -20,7 +20,7 @@ from nccl_inspector.capture.members import (
     PERF,
     TRACES,
     VARCHAR,
-    Member,
+    LineMember,
     channel_type,
     perf_members,
 )
@@ -56,7 +56,7 @@ def _struct(members: Sequence[tuple[str, str]]) -> str:
     return "STRUCT(" + ", ".join(f'"{name}" {type_}' for name, type_ in members) + ")"
 
 
-def _is_wanted(member: Member, everything: bool) -> bool:
+def _is_wanted(member: LineMember, everything: bool) -> bool:
     return everything or member.analysed or member.needed
 
 

@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nccl_inspector.commands.card_output import Wish, card_options, exit_judging, write_card
+from nccl_inspector.commands.card_output import (
+    OutputOptions,
+    card_options,
+    exit_judging,
+    write_card,
+)
 from nccl_inspector.commands.options import conf_option, path_type
 from nccl_inspector.settings.config import read_config
 
@@ -58,7 +63,7 @@ def analyze(
     from nccl_inspector.capture.analyze import analyze_directory
 
     def make() -> int:
-        wish = Wish(sendmail=read_config(conf).sendmail, **wished)
-        return write_card(analyze_directory(directory, parquet, _bar()), wish)
+        output = OutputOptions(sendmail=read_config(conf).sendmail, **wished)
+        return write_card(analyze_directory(directory, parquet, _bar()), output)
 
     exit_judging(context, make)

@@ -22,7 +22,7 @@ COLOURS = ("auto", "always", "never")
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class OutputOptions:
     """What is to become of a card; with none of json, html and mail it is text."""
 
     as_json: bool
@@ -34,7 +34,7 @@ class Wish:
 
 
 def card_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options of Wish, as as_json, html, mail, colour and everything."""
+    """Give a command OutputOptions, as as_json, html, mail, colour and everything."""
     options = (
         all_option,
         click.option("--json", "as_json", is_flag=True, help="All of it, for programs."),
@@ -62,31 +62,31 @@ def has_colour(choice: str) -> bool:
     return choice == "always"
 
 
-def write_card(card: Card, wish: Wish) -> int:
+def write_card(card: Card, output: OutputOptions) -> int:
     """Write the card as is wished, and return the exit status: 0 to 3.
 
     Raises:
         InspectorError: a file cannot be written, or a mail not be sent.
     """
     now = datetime.now(UTC)
-    if wish.mail:
+    if output.mail:
         from nccl_inspector.render.mail import make_mail, send
 
-        send(make_mail(card, wish.mail, now), wish.sendmail)
-    if wish.html is not None:
+        send(make_mail(card, output.mail, now), output.sendmail)
+    if output.html is not None:
         from nccl_inspector.render.html import render_html
 
-        _write_page(render_html(card, now), wish.html)
-    if wish.as_json:
+        _write_page(render_html(card, now), output.html)
+    if output.as_json:
         from nccl_inspector.render.json import to_json
 
         click.echo(to_json(card, now), nl=False)
-    elif not wish.mail and wish.html is None:
+    elif not output.mail and output.html is None:
         from nccl_inspector.render.text import render_text
 
-        colour = has_colour(wish.colour)
+        colour = has_colour(output.colour)
         # Click would take the colours away again where there is no terminal.
-        click.echo(render_text(card, wish.everything, colour), nl=False, color=colour)
+        click.echo(render_text(card, output.everything, colour), nl=False, color=colour)
     return card.exit_code
 
 

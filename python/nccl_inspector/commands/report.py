@@ -13,7 +13,12 @@ from typing import Any
 
 import click
 
-from nccl_inspector.commands.card_output import Wish, card_options, exit_judging, write_card
+from nccl_inspector.commands.card_output import (
+    OutputOptions,
+    card_options,
+    exit_judging,
+    write_card,
+)
 from nccl_inspector.commands.options import (
     conf_option,
     path_type,
@@ -28,7 +33,7 @@ from nccl_inspector.slurm.job_argument import job_or_task
 
 
 @dataclass(frozen=True, slots=True)
-class _Source:
+class _CardSource:
     """What a card is to be made of."""
 
     job: int | str
@@ -42,9 +47,9 @@ class _Source:
 _kept: list[object] = []
 
 
-def _make(source: _Source, config: Config) -> Card:
+def _make(source: _CardSource, config: Config) -> Card:
     from nccl_inspector.report.make import make_card
-    from nccl_inspector.report.sources import Asked
+    from nccl_inspector.report.sources import RequestedInputs
     from nccl_inspector.summary.attempts import load_summaries
 
     def slurms_number(task: str) -> int | None:
@@ -64,7 +69,7 @@ def _make(source: _Source, config: Config) -> Card:
     job_id = job if isinstance(job, int) else find_array_task(job, config.report_dir, slurms_number)
     loaded = load_summaries(job_id, config.report_dir, source.attempt)
     _kept.append(loaded)
-    asked = Asked(True, source.output, source.patterns)
+    asked = RequestedInputs(True, source.output, source.patterns)
     return make_card(loaded, config, asked, second_process=True)
 
 
@@ -127,7 +132,7 @@ def report(
     def make() -> int:
         gc.disable()  # for a second or ten, in which nearly all that is made stays
         config = read_settings(conf, report_dir=report_dir)
-        card = _make(_Source(job, attempt, prometheus, output, patterns), config)
-        return write_card(card, Wish(sendmail=config.sendmail, **wished))
+        card = _make(_CardSource(job, attempt, prometheus, output, patterns), config)
+        return write_card(card, OutputOptions(sendmail=config.sendmail, **wished))
 
     exit_judging(context, make)

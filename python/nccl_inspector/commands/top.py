@@ -7,7 +7,7 @@ import click
 
 from nccl_inspector.commands.options import conf_option, run_dir_option
 from nccl_inspector.live.nodeview import NodeView
-from nccl_inspector.live.top import INTERVAL_S, PROMETHEUS_INTERVAL_S, Source, Wish, run_top
+from nccl_inspector.live.top import INTERVAL_S, PROMETHEUS_INTERVAL_S, Source, TopOptions, run_top
 from nccl_inspector.prometheus.node_view import PrometheusView, window_s
 from nccl_inspector.settings.config import read_config
 from nccl_inspector.slurm.job_argument import optional_job_id
@@ -56,5 +56,5 @@ def top(
     else:
         source = NodeView(run_dir or read_config(conf).run_dir, job_id)
     usual_s = PROMETHEUS_INTERVAL_S if prometheus else INTERVAL_S
-    wish = Wish(job_id, interval or usual_s, once, as_json)
-    context.exit(0 if run_top(source, wish) else 1)
+    options = TopOptions(job_id, interval or usual_s, once, as_json)
+    context.exit(0 if run_top(source, options) else 1)

@@ -60,7 +60,7 @@ def _opened(directory: Path) -> Iterator[int]:
         os.close(fd)
 
 
-class _Shelf:
+class _JobShelf:
     """The jobs' directories below one."""
 
     def __init__(self, directory: Path, dir_fd: int, due_s: float) -> None:
@@ -130,14 +130,14 @@ def _forget(names: Sequence[str], config: Config) -> None:
 
 def _prune_one(
     directory: Path, days: int, now_s: float, kept: Collection[int], store: Config | None
-) -> _Shelf:
+) -> _JobShelf:
     """Remove what is too old; `store`: it is the directory of the reports.
 
     Raises:
         InspectorError, sqlite3.Error, OSError: nothing more can be done here now.
     """
     with _opened(directory) as dir_fd:
-        shelf = _Shelf(directory, dir_fd, time.monotonic() + GO_S / 2)
+        shelf = _JobShelf(directory, dir_fd, time.monotonic() + GO_S / 2)
         old = list(shelf.find_old(days, now_s, kept).items())
         for first in range(0, len(old), _BATCH):
             if shelf.is_over:

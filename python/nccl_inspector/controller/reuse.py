@@ -29,7 +29,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class JobDirs:
     """A directory with one for each job, and the group that may read those."""
 
     directory: Path
@@ -44,7 +44,7 @@ def _former(index: sqlite3.Connection) -> Iterator[tuple[int, str]]:
             yield uid, user
 
 
-def _close(job_id: int, place: Place) -> None:
+def _close(job_id: int, place: JobDirs) -> None:
     """Let nobody but the owner and the group into a job's directory. Raises OSError."""
     with suppress(FileNotFoundError):
         fd = os.open(place.directory / str(job_id), _DIRECTORY)
@@ -80,7 +80,7 @@ class Revoked:
 
 
 def revoke_former(
-    index: sqlite3.Connection, store: Place, summaries: Place, due_s: float
+    index: sqlite3.Connection, store: JobDirs, summaries: JobDirs, due_s: float
 ) -> Revoked:
     """Take from numbers what was their former owners', until `due_s` of time.monotonic().
 
@@ -115,7 +115,7 @@ def revoke(config: Config) -> Outcome:
         if not path.exists():
             return Outcome(DONE)
         gid = group_id(config.report_group)
-        store, summaries = Place(config.store_dir, gid), Place(config.report_dir, None)
+        store, summaries = JobDirs(config.store_dir, gid), JobDirs(config.report_dir, None)
         with writing(path, gid) as index:
             done = revoke_former(index, store, summaries, time.monotonic() + GO_S)
         for uid in sorted(done.uids):

@@ -38,7 +38,7 @@ class Shunned:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class ServiceStatus:
     """Times are Unix seconds. `dropped`: ends that were not queued, by the user's number."""
 
     written_s: float = 0.0
@@ -51,7 +51,7 @@ class Status:
     accounted_s: float | None = None  # until then all ends have a report or are queued
 
 
-def write_status(controller_dir: Path, status: Status) -> None:
+def write_status(controller_dir: Path, status: ServiceStatus) -> None:
     """Write it beside the queue.
 
     Raises:
@@ -68,13 +68,13 @@ def _float(value: Any) -> float | None:
     return float(value) if type(value) in (int, float) and abs(value) < 1e12 else None
 
 
-def _of(value: Any) -> Status:
+def _of(value: Any) -> ServiceStatus:
     """Return a status from what JSON said.
 
     Raises:
         KeyError, TypeError, ValueError: it is not what `write_status` writes.
     """
-    return Status(
+    return ServiceStatus(
         written_s=float(value["written_s"]),
         queued=int(value["queued"]),
         stuck=tuple(Stuck(**one) for one in value["stuck"]),
@@ -89,7 +89,7 @@ def _of(value: Any) -> Status:
     )
 
 
-def read_status(controller_dir: Path) -> Status:
+def read_status(controller_dir: Path) -> ServiceStatus:
     """Return what the service wrote last.
 
     Raises:
@@ -110,7 +110,7 @@ def _most(counts: Mapping[str, int]) -> str:
     return ", ".join(f"uid {uid}: {count}" for uid, count in first)
 
 
-def status_text(status: Status, now_s: float) -> str:
+def status_text(status: ServiceStatus, now_s: float) -> str:
     """Return it as lines for a terminal."""
     lines = [
         f"status of {now_s - status.written_s:.0f} s ago",

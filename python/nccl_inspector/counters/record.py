@@ -79,7 +79,7 @@ def _change(changes: tuple[Change, ...], time_s: int, text: str) -> tuple[Change
     return (*kept, Change(time_s, text))
 
 
-class Record:
+class CounterRecord:
     """The counters of one job on this node, from its first sample to its last."""
 
     def __init__(self, whole_node: bool = True) -> None:

@@ -20,7 +20,7 @@ UNITS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Counter:
+class CounterSpec:
     """One line of counters.tsv; `field` is NVML's number, None where NVML is not asked."""
 
     kind: str
@@ -42,12 +42,12 @@ class Counter:
 
 
 @cache
-def load_counters() -> dict[tuple[str, str], Counter]:
+def load_counters() -> dict[tuple[str, str], CounterSpec]:
     """Return every counter by kind and name, in the order of the table."""
     found = {}
     for kind, name, bits, full, unit, field, told in read_tsv("counters/counters.tsv"):
         number = None if field == "-" else int(field)
-        found[kind, name] = Counter(
+        found[kind, name] = CounterSpec(
             kind, name, int(bits), full == "sticks", unit, number, told == "yes"
         )
     return found

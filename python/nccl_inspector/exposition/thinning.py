@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 from nccl_inspector.exposition.metrics import Metric, load_metrics
-from nccl_inspector.exposition.text import Series, head
+from nccl_inspector.exposition.text import SeriesLine, head
 
 # A series is counted as if its value had so many characters, if it has fewer: a value that gains
 # a digit must not push another series out, and that one back in with the next pass.
@@ -40,7 +40,7 @@ def _head_bytes(metric: Metric) -> int:
     return len(head(metric).encode()) + 1
 
 
-def series_bytes(series: Series) -> int:
+def series_bytes(series: SeriesLine) -> int:
     """Return how many bytes the line of a series counts for."""
     # Name and labels may hold what Slurm said, which need not be ASCII.
     text = series.text
@@ -48,7 +48,7 @@ def series_bytes(series: Series) -> int:
     return size + max(len(series.value), VALUE_CHARS) + 2
 
 
-def text_bytes(series: Iterable[Series]) -> int:
+def text_bytes(series: Iterable[SeriesLine]) -> int:
     """Return how many bytes the text of these series takes at most, with HELP and TYPE."""
     families: dict[str, Metric] = {}
     size = 0
@@ -68,7 +68,7 @@ def _in_turns(family: Sequence[tuple[int, str]]) -> list[int]:
     return [place for _, place in sorted(order)]
 
 
-def thin(series: Sequence[tuple[str, Series]], room_bytes: int) -> list[Series]:
+def thin(series: Sequence[tuple[str, SeriesLine]], room_bytes: int) -> list[SeriesLine]:
     """Return the series whose text fits into `room_bytes`, in the order in which they came.
 
     `series`: each with its source (the file of a process). Within a family every source loses

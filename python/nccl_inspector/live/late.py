@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nccl_inspector.analysis.histogram import median_error_ns
-from nccl_inspector.analysis.join import Communicator, Figures
+from nccl_inspector.analysis.join import Figures, JoinedComm
 from nccl_inspector.analysis.straggler.lateness import LATE_NS_MIN, comparable, find_late
 from nccl_inspector.model.process import Key
 
@@ -23,7 +23,7 @@ class Late:
     waited_ns: float  # by all others, all operations together
 
 
-def _keys(comm: Communicator, figures: Figures) -> dict[int, Key]:
+def _keys(comm: JoinedComm, figures: Figures) -> dict[int, Key]:
     return {
         rank: key
         for rank, member in comm.members.items()
@@ -32,7 +32,7 @@ def _keys(comm: Communicator, figures: Figures) -> dict[int, Key]:
     }
 
 
-def _last_of(comm: Communicator, figures: Figures) -> Late | None:
+def _last_of(comm: JoinedComm, figures: Figures) -> Late | None:
     """Return the last rank of one kind of operation; None: nobody is clearly late."""
     if not figures.compared:
         return None
@@ -51,7 +51,7 @@ def _last_of(comm: Communicator, figures: Figures) -> Late | None:
     return Late(comm.members[last.rank].place.name, last.late_ns, waited_ns)
 
 
-def late_processes(joined: Sequence[Communicator]) -> dict[str, Late]:
+def late_processes(joined: Sequence[JoinedComm]) -> dict[str, Late]:
     """Return who is waited for, by name, with the kind of operation where that is worst."""
     found: dict[str, Late] = {}
     for comm in joined:

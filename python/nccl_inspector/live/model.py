@@ -24,7 +24,7 @@ def class_of(func: str, nranks: int, nnodes: int) -> str:
     return transport_by_shape(nranks, nnodes)
 
 
-class Kind(IntEnum):
+class TroubleKind(IntEnum):
     """Kinds of trouble, the worst first: a view is sorted by them."""
 
     LOST = 0
@@ -40,7 +40,7 @@ class Kind(IntEnum):
 class Trouble:
     """Something that is wrong with a rank or a job; a larger `weight` of one kind is worse."""
 
-    kind: Kind
+    kind: TroubleKind
     weight: float
     words: str
 
@@ -90,7 +90,7 @@ class Flow:
 
 
 @dataclass(frozen=True, slots=True)
-class Rank:
+class LiveRank:
     """One process of a job, or what a Prometheus has of one GPU."""
 
     name: str
@@ -105,7 +105,7 @@ class Rank:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class LiveJob:
     """A job as far as the source sees it: on one node, or everywhere."""
 
     id: int
@@ -119,7 +119,7 @@ class Job:
     oldest_s: float | None
     drops: int | None
     troubles: tuple[Trouble, ...]
-    ranks: tuple[Rank, ...]  # none where only the job was asked for
+    ranks: tuple[LiveRank, ...]  # none where only the job was asked for
 
     @property
     def order(self) -> tuple[int, float, float, int]:
@@ -135,7 +135,7 @@ class View:
     where: str
     unix_s: float
     span_s: float | None  # what rates are over; None: there are none yet
-    jobs: tuple[Job, ...]
+    jobs: tuple[LiveJob, ...]
     unread: tuple[str, ...]  # what could not be read, and why
     notes: tuple[str, ...]  # how to read it
 
@@ -148,12 +148,14 @@ def natural(name: str) -> tuple[int | str, ...]:
 
 def order_of(troubles: Iterable[Trouble]) -> tuple[int, float]:
     """Return what a thing with these troubles is sorted by."""
-    return min(((trouble.kind, -trouble.weight) for trouble in troubles), default=(Kind.NONE, 0.0))
+    return min(
+        ((trouble.kind, -trouble.weight) for trouble in troubles), default=(TroubleKind.NONE, 0.0)
+    )
 
 
-def gather(ranks: Iterable[Rank]) -> tuple[Trouble, ...]:
+def gather(ranks: Iterable[LiveRank]) -> tuple[Trouble, ...]:
     """Return the troubles of the ranks: of each kind the worst, and how many ranks have it."""
-    found: dict[Kind, list[tuple[Trouble, Rank]]] = {}
+    found: dict[TroubleKind, list[tuple[Trouble, LiveRank]]] = {}
     for rank in ranks:
         for trouble in rank.troubles:
             found.setdefault(trouble.kind, []).append((trouble, rank))

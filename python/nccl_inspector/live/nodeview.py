@@ -13,8 +13,8 @@ from nccl_inspector.analysis.join import join_communicators
 from nccl_inspector.analysis.process_names import name_processes
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.live.late import Late, late_processes
-from nccl_inspector.live.look import JobSeen, NodeSeen, Seen, look
-from nccl_inspector.live.model import Flow, Job, Rank, View, gather, natural, order_of
+from nccl_inspector.live.look import JobBoxes, LiveBox, NodeBoxes, look
+from nccl_inspector.live.model import Flow, LiveJob, LiveRank, View, gather, natural, order_of
 from nccl_inspector.live.rates import flow_of, since, split_waiting
 from nccl_inspector.live.troubles import (
     age_s,
@@ -40,7 +40,7 @@ class NodeView:
         """Look at nothing yet; `wanted`: at one job only."""
         self._run_dir = run_dir
         self._wanted = wanted
-        self._before: dict[Inode, Seen] = {}
+        self._before: dict[Inode, LiveBox] = {}
         self._before_s: float | None = None
         self._beats = Beats()
 
@@ -71,19 +71,19 @@ class NodeView:
             (_WAIT_NOTE, _RATE_NOTE),
         )
 
-    def _remember(self, seen: NodeSeen) -> None:
+    def _remember(self, seen: NodeBoxes) -> None:
         self._before = {box.inode: box for job in seen.jobs for box in job.boxes}
         self._before_s = seen.at.monotonic_s
         self._beats.keep(self._before.keys())
 
-    def _silent_s(self, box: Seen) -> float | None:
+    def _silent_s(self, box: LiveBox) -> float | None:
         facts = box.process.facts
         if facts.silent in NEVER_MEASURED:
             return None  # nothing beats in it
         # The tick is not kept with a process; its Unix time is another at each beat, too.
         return self._beats.silent_s(box.inode, facts.beat_ns, facts.beat_ns, box.at)
 
-    def _job(self, job: JobSeen) -> Job:
+    def _job(self, job: JobBoxes) -> LiveJob:
         sights = self._sights(job)
         rates = _rates(job.manifest.node, [sight for sight in sights if sight.delta])
         peers = [(sight.name, sight.box.process) for sight in sights]
@@ -91,7 +91,7 @@ class NodeView:
         ranks.sort(key=lambda rank: (*order_of(rank.troubles), natural(rank.name)))
         return _as_job(job.manifest, ranks, *states([(s.box.process, s.silent_s) for s in sights]))
 
-    def _sights(self, job: JobSeen) -> list["_Sight"]:
+    def _sights(self, job: JobBoxes) -> list["_Sight"]:
         names = name_processes([(job.manifest.job_id, box.process) for box in job.boxes])
         found = []
         for name, box in zip(names, job.boxes, strict=True):
@@ -109,7 +109,7 @@ class _Sight:
     """A process as it is now."""
 
     name: str
-    box: Seen
+    box: LiveBox
     silent_s: float | None  # since its last beat
     delta: Process | None  # with what it has counted since the last look
     span_s: float  # since then
@@ -135,10 +135,12 @@ def _rates(node: str, sights: Sequence[_Sight]) -> _Rates:
     return _Rates(flows, late_processes(joined))
 
 
-def _rank(sight: _Sight, node: str, rates: _Rates, peers: Sequence[tuple[str, Process]]) -> Rank:
+def _rank(
+    sight: _Sight, node: str, rates: _Rates, peers: Sequence[tuple[str, Process]]
+) -> LiveRank:
     process, silent_s = sight.box.process, sight.silent_s
     oldest = oldest_of(process) if process.facts.state != KILLED else None
-    return Rank(
+    return LiveRank(
         name=sight.name,
         node=node,
         gpu=",".join(gpu.label for gpu in process.gpus),
@@ -151,10 +153,10 @@ def _rank(sight: _Sight, node: str, rates: _Rates, peers: Sequence[tuple[str, Pr
     )
 
 
-def _as_job(manifest: Manifest, ranks: Sequence[Rank], alive: int, expected: int) -> Job:
+def _as_job(manifest: Manifest, ranks: Sequence[LiveRank], alive: int, expected: int) -> LiveJob:
     flows = [rank.flow for rank in ranks if rank.flow]
     ages = [rank.oldest_s for rank in ranks if rank.oldest_s is not None]
-    return Job(
+    return LiveJob(
         id=manifest.job_id,
         cluster=manifest.cluster,
         user=manifest.user or str(manifest.uid),

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from nccl_inspector.analysis.join import Communicator
+from nccl_inspector.analysis.join import JoinedComm
 from nccl_inspector.analysis.straggler.lateness import SYNCHRONISING
 from nccl_inspector.live.model import Flow, class_of
 from nccl_inspector.model.bandwidth import bus_factor
@@ -96,7 +96,7 @@ def flow_of(delta: Process, span_s: float, waiting_s: float, waitable_s: float) 
     )
 
 
-def split_waiting(joined: Sequence[Communicator]) -> Mapping[str, tuple[float, float]]:
+def split_waiting(joined: Sequence[JoinedComm]) -> Mapping[str, tuple[float, float]]:
     """Return of each process, by its name: seconds that it waited, of so many that could be.
 
     Only collectives in which all wait for all, of which at least two ranks are here: the

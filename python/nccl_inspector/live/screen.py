@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
-from nccl_inspector.live.model import Kind
-from nccl_inspector.live.table import Line
+from nccl_inspector.live.model import TroubleKind
+from nccl_inspector.live.table import ScreenLine
 from nccl_inspector.system.wakeup import Wakeup
 
 _ENTER = "\x1b[?1049h\x1b[?25l\x1b[H\x1b[2J"  # the other screen, no cursor, empty
 _LEAVE = "\x1b[?25h\x1b[?1049l"
 _BOLD, _RED, _YELLOW, _PLAIN = "\x1b[1m", "\x1b[31m", "\x1b[33m", "\x1b[0m"
-_BAD = (Kind.LOST, Kind.STOPPED, Kind.HUNG)
+_BAD = (TroubleKind.LOST, TroubleKind.STOPPED, TroubleKind.HUNG)
 
-Draw = Callable[[int], Sequence[Line]]  # the lines for so many columns
+Draw = Callable[[int], Sequence[ScreenLine]]  # the lines for so many columns
 
 
 def can_redraw() -> bool:
@@ -31,19 +31,22 @@ def has_colour() -> bool:
     return can_redraw() and not os.environ.get("NO_COLOR")
 
 
-def _painted(line: Line, colour: bool) -> str:
-    if not colour or line.kind == Kind.NONE or not line.text:
+def _painted(line: ScreenLine, colour: bool) -> str:
+    if not colour or line.kind == TroubleKind.NONE or not line.text:
         return line.text
     if line.kind is None:
         return f"{_BOLD}{line.text}{_PLAIN}"
     return f"{_RED if line.kind in _BAD else _YELLOW}{line.text}{_PLAIN}"
 
 
-def fit(lines: Sequence[Line], rows: int) -> list[Line]:
+def fit(lines: Sequence[ScreenLine], rows: int) -> list[ScreenLine]:
     """Return as many lines as there are rows; the last then says how many are not there."""
     if len(lines) <= rows:
         return list(lines)
-    return [*lines[: rows - 1], Line(f"({len(lines) - rows + 1} lines more: a higher terminal)")]
+    return [
+        *lines[: rows - 1],
+        ScreenLine(f"({len(lines) - rows + 1} lines more: a higher terminal)"),
+    ]
 
 
 def _show(draw: Draw, colour: bool) -> None:
@@ -91,7 +94,7 @@ def watch(look: Callable[[], Draw], interval_s: float) -> None:
         return
 
 
-def print_once(lines: Sequence[Line]) -> None:
+def print_once(lines: Sequence[ScreenLine]) -> None:
     """Print the lines, in colour where stdout is a terminal."""
     colour = has_colour()
     for line in lines:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from nccl_inspector.live.model import CLASSES, Flow, Job, Kind, Rank, Trouble, View
+from nccl_inspector.live.model import CLASSES, Flow, LiveJob, LiveRank, Trouble, TroubleKind, View
 from nccl_inspector.model.table_columns import Column, cut, fit_columns, make_columns, row_text
 from nccl_inspector.system.printable import plain
 
@@ -16,15 +16,15 @@ _INDENT = "    "
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ScreenLine:
     """A line of the screen; `kind` of the trouble that it tells of, or of a title (None)."""
 
     text: str
-    kind: Kind | None = Kind.NONE
+    kind: TroubleKind | None = TroubleKind.NONE
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _ScreenRow:
     cells: tuple[str, ...]
     troubles: tuple[Trouble, ...]
 
@@ -76,7 +76,7 @@ def _flow_cells(flow: Flow | None, oldest_s: float | None) -> tuple[str, ...]:
     )
 
 
-def _job_row(job: Job) -> _Row:
+def _job_row(job: LiveJob) -> _ScreenRow:
     ranks = str(job.alive) if job.alive == job.expected else f"{job.alive}/{job.expected}"
     cells = (
         str(job.id),
@@ -85,35 +85,39 @@ def _job_row(job: Job) -> _Row:
         *_flow_cells(job.flow, job.oldest_s),
         _count(job.drops),
     )
-    return _Row(cells, job.troubles)
+    return _ScreenRow(cells, job.troubles)
 
 
-def _rank_row(rank: Rank, with_node: bool) -> _Row:
+def _rank_row(rank: LiveRank, with_node: bool) -> _ScreenRow:
     place = f"{rank.node} {rank.gpu}" if with_node else rank.gpu
     flow = _flow_cells(rank.flow, rank.oldest_s)
-    return _Row((rank.name, place, *flow, age(rank.beat_s), _count(rank.drops)), rank.troubles)
+    return _ScreenRow(
+        (rank.name, place, *flow, age(rank.beat_s), _count(rank.drops)), rank.troubles
+    )
 
 
-def _beneath(trouble: Trouble, width: int) -> Iterator[Line]:
+def _beneath(trouble: Trouble, width: int) -> Iterator[ScreenLine]:
     for line in textwrap.wrap(
         trouble.words, width, initial_indent="  ! ", subsequent_indent=_INDENT
     ):
-        yield Line(line, trouble.kind)
+        yield ScreenLine(line, trouble.kind)
 
 
-def _table(columns: Sequence[Column], rows: Sequence[_Row], width: int) -> Iterator[Line]:
+def _table(
+    columns: Sequence[Column], rows: Sequence[_ScreenRow], width: int
+) -> Iterator[ScreenLine]:
     """Return title and rows; what is wrong stands beside a row where there is room, else below."""
     widths = fit_columns(columns, [row.cells for row in rows], width)
     own = sum(widths) + len(widths) - 1
     longest = max((len(t.words) for row in rows for t in row.troubles), default=0)
     beside = longest > 0 and width - own - 2 >= min(longest, _BESIDE_MIN)
     title = row_text(columns, widths, [column.title for column in columns])
-    yield Line(title + ("  WHAT IS WRONG" if beside else ""), None)
+    yield ScreenLine(title + ("  WHAT IS WRONG" if beside else ""), None)
     for row in rows:
         text = row_text(columns, widths, row.cells)
-        worst = row.troubles[0].kind if row.troubles else Kind.NONE
+        worst = row.troubles[0].kind if row.troubles else TroubleKind.NONE
         if not beside:
-            yield Line(text, worst)
+            yield ScreenLine(text, worst)
             for trouble in row.troubles:
                 yield from _beneath(trouble, width)
             continue
@@ -121,9 +125,9 @@ def _table(columns: Sequence[Column], rows: Sequence[_Row], width: int) -> Itera
         kinds = [
             one.kind for one in row.troubles for _ in textwrap.wrap(one.words, width - own - 2)
         ]
-        yield Line(f"{text.ljust(own)}  {words[0]}" if words else text, worst)
+        yield ScreenLine(f"{text.ljust(own)}  {words[0]}" if words else text, worst)
         for line, kind in zip(words[1:], kinds[1:], strict=True):
-            yield Line(" " * (own + 2) + line, kind)
+            yield ScreenLine(" " * (own + 2) + line, kind)
 
 
 def _head(view: View) -> str:
@@ -134,7 +138,7 @@ def _head(view: View) -> str:
     return f"{view.where}  {at:%Y-%m-%d %H:%M:%S} UTC  {jobs} job{many}, {ranks} ranks{over}"
 
 
-def _body(view: View, by_rank: bool, width: int) -> Iterator[Line]:
+def _body(view: View, by_rank: bool, width: int) -> Iterator[ScreenLine]:
     if not by_rank:
         if view.jobs:
             yield from _table(_JOB, [_job_row(job) for job in view.jobs], width)
@@ -143,19 +147,19 @@ def _body(view: View, by_rank: bool, width: int) -> Iterator[Line]:
         yield from _table(_JOB, [_job_row(job)], width)
         if job.ranks:
             nodes = {rank.node for rank in job.ranks}
-            yield Line("")
+            yield ScreenLine("")
             rows = [_rank_row(rank, len(nodes) > 1) for rank in job.ranks]
             yield from _table(_RANK, rows, width)
 
 
-def render(view: View, by_rank: bool, width: int) -> list[Line]:
+def render(view: View, by_rank: bool, width: int) -> list[ScreenLine]:
     """Return the screen's lines, at most `width` wide; `by_rank`: the ranks of each job, too."""
     width = max(width, COLUMNS_MIN)
-    lines = [Line(_head(view), None), Line("")]
+    lines = [ScreenLine(_head(view), None), ScreenLine("")]
     lines += _body(view, by_rank, width)
     if not view.jobs and not view.unread:
-        lines.append(Line("no job is measured here"))
-    lines.append(Line(""))
+        lines.append(ScreenLine("no job is measured here"))
+    lines.append(ScreenLine(""))
     for text in (*view.unread, *(view.notes if view.jobs else ())):
-        lines += [Line(line) for line in textwrap.wrap(text, width, subsequent_indent="  ")]
-    return [Line(cut(plain(line.text), width), line.kind) for line in lines]
+        lines += [ScreenLine(line) for line in textwrap.wrap(text, width, subsequent_indent="  ")]
+    return [ScreenLine(cut(plain(line.text), width), line.kind) for line in lines]

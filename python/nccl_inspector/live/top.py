@@ -12,7 +12,7 @@ from typing import Protocol
 from nccl_inspector.live.model import View
 from nccl_inspector.live.nodeview import NodeView
 from nccl_inspector.live.screen import Draw, can_redraw, print_once, watch
-from nccl_inspector.live.table import Line, render
+from nccl_inspector.live.table import ScreenLine, render
 
 INTERVAL_S, PROMETHEUS_INTERVAL_S = 2.0, 10.0
 WIDE_COLUMNS = 200  # where nobody says how wide it is
@@ -26,7 +26,7 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class TopOptions:
     """What the command was asked for."""
 
     job_id: int | None
@@ -48,29 +48,29 @@ def _look_once(source: Source, interval_s: float) -> View:
     return view
 
 
-def _lines(view: View, wish: Wish, columns: int) -> Sequence[Line]:
-    return render(view, wish.job_id is not None, columns)
+def _lines(view: View, options: TopOptions, columns: int) -> Sequence[ScreenLine]:
+    return render(view, options.job_id is not None, columns)
 
 
-def run_top(source: Source, wish: Wish) -> bool:
+def run_top(source: Source, options: TopOptions) -> bool:
     """Show what the jobs do; False: asked for one job, and it is not there.
 
     Raises:
         InspectorError: there is no run directory, or the Prometheus does not answer.
     """
-    if wish.once or wish.as_json or not can_redraw():
-        view = _look_once(source, wish.interval_s)
-        if wish.as_json:
+    if options.once or options.as_json or not can_redraw():
+        view = _look_once(source, options.interval_s)
+        if options.as_json:
             json.dump(asdict(view), sys.stdout)
             sys.stdout.write("\n")
         else:
             columns = shutil.get_terminal_size((WIDE_COLUMNS, 24)).columns
-            print_once(_lines(view, wish, columns))
-        return bool(view.jobs) or wish.job_id is None
+            print_once(_lines(view, options, columns))
+        return bool(view.jobs) or options.job_id is None
 
     def look() -> Draw:
         view = source.look()
-        return lambda columns: _lines(view, wish, columns)
+        return lambda columns: _lines(view, options, columns)
 
-    watch(look, wish.interval_s)
+    watch(look, options.interval_s)
     return True

@@ -27,7 +27,7 @@ _NOT_AN_ANSWER = (
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class PromSample:
     """One series of an answer; its value is finite."""
 
     labels: dict[str, str]
@@ -35,7 +35,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Track:
+class PromTrack:
     """One series of a range: (Unix time, finite value), rising in time."""
 
     labels: dict[str, str]
@@ -86,7 +86,7 @@ def _reason(err: urllib.error.HTTPError) -> str:
     )
 
 
-def _samples(body: bytes) -> list[Sample]:
+def _samples(body: bytes) -> list[PromSample]:
     """Return the samples of an answer. Raises one of _NOT_AN_ANSWER on anything else."""
     answer = json.loads(body)
     if answer["status"] != "success" or answer["data"]["resultType"] != "vector":
@@ -98,11 +98,11 @@ def _samples(body: bytes) -> list[Sample]:
         if not all(isinstance(word, str) for word in labels.values()):
             raise ValueError("odd labels")
         if math.isfinite(value):
-            found.append(Sample(labels, value))
+            found.append(PromSample(labels, value))
     return found
 
 
-def _tracks(body: bytes, refused: Counter[str]) -> list[Track]:
+def _tracks(body: bytes, refused: Counter[str]) -> list[PromTrack]:
     """Return the series of an answer. Raises one of _NOT_AN_ANSWER for anything else."""
     answer = json.loads(body)
     if answer["status"] != "success" or answer["data"]["resultType"] != "matrix":
@@ -121,7 +121,7 @@ def _tracks(body: bytes, refused: Counter[str]) -> list[Track]:
         if any(later[0] <= earlier[0] for earlier, later in pairwise(known)):
             refused["time_goes_back"] += 1
         else:
-            found.append(Track(labels, tuple(known)))
+            found.append(PromTrack(labels, tuple(known)))
     return found
 
 
@@ -136,7 +136,7 @@ class Api:
         """
         self.url = check_url(url)
 
-    def query(self, promql: str, at_s: float | None = None) -> list[Sample]:
+    def query(self, promql: str, at_s: float | None = None) -> list[PromSample]:
         """Return the samples of an instant query, without those that are no number.
 
         `at_s`: Unix time that is asked about; now when not given.
@@ -153,7 +153,7 @@ class Api:
 
     def query_range(
         self, promql: str, start_s: float, end_s: float, step_s: float, refused: Counter[str]
-    ) -> list[Track]:
+    ) -> list[PromTrack]:
         """Return the series of a range query; `refused` counts those that are odd, by reason.
 
         Raises:

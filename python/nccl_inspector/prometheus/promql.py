@@ -13,7 +13,7 @@ _KIND = f"{JOB}, comm, collective, message_size, algo_proto"
 
 
 @dataclass(frozen=True, slots=True)
-class Questions:
+class LiveQuestions:
     """Expressions for all jobs or one; `by`: the labels of what a row is about."""
 
     job_id: int | None

@@ -15,7 +15,7 @@ _COMM = "comm, comm_name, nranks, n_nodes"
 
 
 @dataclass(frozen=True, slots=True)
-class Questions:
+class JobQuestions:
     """Expressions about one job; `window_s` is what rates and means are taken over."""
 
     job_id: int

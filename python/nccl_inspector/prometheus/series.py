@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 
 from nccl_inspector.model.bandwidth import bus_factor
 from nccl_inspector.model.card import Operations, Series
-from nccl_inspector.model.kind_labels import Kind, kind_of
-from nccl_inspector.prometheus.api import Track
-from nccl_inspector.prometheus.questions import Questions
+from nccl_inspector.model.kind_labels import LabelledKind, kind_of
+from nccl_inspector.prometheus.api import PromTrack
+from nccl_inspector.prometheus.questions import JobQuestions
 from nccl_inspector.render.means import longest_first, operations
 
 
 @dataclass
-class Windows:
+class KindWindows:
     """What is known of a kind by window: its number, then the figure."""
 
     time_ns: dict[int, float] = field(default_factory=dict)
@@ -25,23 +25,23 @@ class Windows:
 
 
 @dataclass
-class Found:
+class FoundKinds:
     """All kinds, and what was refused of the answers."""
 
     start_s: int
     window_s: int
     windows: int
     refused: Counter[str]
-    kinds: dict[Kind, Windows] = field(default_factory=dict)
+    kinds: dict[LabelledKind, KindWindows] = field(default_factory=dict)
 
-    def put(self, tracks: Iterable[Track], family: str, what: str, scale: float = 1.0) -> None:
+    def put(self, tracks: Iterable[PromTrack], family: str, what: str, scale: float = 1.0) -> None:
         """Note a figure of each window: that which ends at the point's time."""
         for track in tracks:
-            kind = kind_of(track.labels, Questions.func(family))
+            kind = kind_of(track.labels, JobQuestions.func(family))
             if kind is None:
                 self.refused["odd_labels"] += 1
                 continue
-            figures = getattr(self.kinds.setdefault(kind, Windows()), what)
+            figures = getattr(self.kinds.setdefault(kind, KindWindows()), what)
             for at_s, value in track.points:
                 number = round((at_s - self.start_s) / self.window_s) - 1
                 if not 0 <= number < self.windows or not 0 <= value * scale < 1e18:
@@ -64,7 +64,7 @@ def _weighted(figures: Mapping[int, float], weights: Mapping[int, float]) -> flo
     return sum(value * weight for value, weight in pairs) / total if total else None
 
 
-def operations_of(found: Found) -> tuple[Operations, ...]:
+def operations_of(found: FoundKinds) -> tuple[Operations, ...]:
     """Return the kinds as rows of the card, that which took longest first."""
     rows = []
     for kind, own in found.kinds.items():
@@ -76,10 +76,10 @@ def operations_of(found: Found) -> tuple[Operations, ...]:
     return longest_first(rows)
 
 
-def series_of(found: Found, most: int) -> tuple[Series, ...]:
+def series_of(found: FoundKinds, most: int) -> tuple[Series, ...]:
     """Return the lines of the time line, the busiest first."""
 
-    def busy(item: tuple[Kind, Windows]) -> float:
+    def busy(item: tuple[LabelledKind, KindWindows]) -> float:
         own = item[1]
         return -sum(ns * own.operations.get(at, 1.0) for at, ns in own.time_ns.items())
 

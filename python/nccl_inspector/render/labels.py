@@ -25,7 +25,7 @@ _Name = tuple[int, str, str, str]  # kind, value, communicator, collective
 
 
 @dataclass(slots=True)
-class _Sum:
+class _LabelSum:
     """What all processes have of one label."""
 
     processes: set[int] = field(default_factory=set)
@@ -65,11 +65,11 @@ def _name(label: Label, comms: dict[int, Comm]) -> _Name:
 
 def describe_labels(processes: Sequence[Process]) -> Labels | None:
     """Return what the processes did by tag, kernel and root, or None if NCCL told none."""
-    sums: dict[_Name, _Sum] = {}
+    sums: dict[_Name, _LabelSum] = {}
     for place, process in enumerate(processes):
         comms = {comm.index: comm for comm in process.comms} if process.labels else {}
         for label in process.labels:
-            sums.setdefault(_name(label, comms), _Sum()).add(place, label)
+            sums.setdefault(_name(label, comms), _LabelSum()).add(place, label)
     if not sums:
         return None
     order = sorted(sums, key=lambda name: (name[0], -sums[name].busy_ns, -sums[name].bytes, name))

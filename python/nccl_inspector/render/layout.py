@@ -25,7 +25,7 @@ class Paint(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TextLine:
     """One line, without its end."""
 
     text: str
@@ -34,7 +34,7 @@ class Line:
 
 def paragraph(
     first: str, text: str, paint: Paint = Paint.PLAIN, indent: int | None = None
-) -> Iterator[Line]:
+) -> Iterator[TextLine]:
     """Return text behind its first words; `indent`: of the further lines, else as long as those."""
     further = " " * (len(first) if indent is None else indent)
     # Before it is wrapped, for a tab or a line's end would be a place to wrap at.
@@ -43,16 +43,16 @@ def paragraph(
         safe, COLUMNS, initial_indent=first, subsequent_indent=further, break_on_hyphens=False
     )
     for line in lines or [first]:
-        yield Line(line, paint)
+        yield TextLine(line, paint)
         paint = Paint.PLAIN
 
 
-def bullet(text: str) -> Iterator[Line]:
+def bullet(text: str) -> Iterator[TextLine]:
     """Return one thing of a list."""
     return paragraph(" ", text, indent=3)
 
 
-def _table(grid: Grid) -> Iterator[Line]:
+def _table(grid: Grid) -> Iterator[TextLine]:
     rows, filled = grid.rows, [row for row in grid.rows if row.cells]
     kept = used_columns(grid)
     indent = 1 if len(filled) == len(rows) else 3
@@ -62,16 +62,16 @@ def _table(grid: Grid) -> Iterator[Line]:
     margin = " " * indent
     gap = 2 if sum(widths) + 2 * len(widths) - 2 <= COLUMNS - indent else 1
     if filled:
-        yield Line(margin + row_text(shown, widths, [column.title for column in shown], gap))
+        yield TextLine(margin + row_text(shown, widths, [column.title for column in shown], gap))
     of_rows = iter(cells)
     for row in rows:
         if row.cells:
-            yield Line(margin + row_text(shown, widths, next(of_rows), gap))
+            yield TextLine(margin + row_text(shown, widths, next(of_rows), gap))
         else:
             yield from paragraph("", row.between, indent=5)
 
 
-def section(grid: Grid) -> list[Line]:
+def section(grid: Grid) -> list[TextLine]:
     """Return a section; nothing when there is nothing in it."""
     if not grid.rows and not grid.lines:
         return []
@@ -82,7 +82,7 @@ def section(grid: Grid) -> list[Line]:
     return lines
 
 
-def join(blocks: Sequence[Sequence[Line]], colour: bool) -> str:
+def join(blocks: Sequence[Sequence[TextLine]], colour: bool) -> str:
     """Return the text of all blocks that have lines, an empty one between two."""
     return (
         "\n\n".join(
@@ -92,7 +92,7 @@ def join(blocks: Sequence[Sequence[Line]], colour: bool) -> str:
     )
 
 
-def _painted(line: Line, colour: bool) -> str:
+def _painted(line: TextLine, colour: bool) -> str:
     text = cut(plain(line.text), COLUMNS).rstrip()
     if not colour or line.paint is Paint.PLAIN:
         return text

@@ -9,7 +9,7 @@ from nccl_inspector.model.bandwidth import size_label
 from nccl_inspector.model.card import Card, Degradation, Series, Throughput, TimeLine
 from nccl_inspector.model.wording import change, clock, digits, elapsed, from_to, number, percent
 from nccl_inspector.render.heat import merged
-from nccl_inspector.render.layout import Line, Paint, bullet, paragraph
+from nccl_inspector.render.layout import Paint, TextLine, bullet, paragraph
 from nccl_inspector.render.limits import Limits
 
 _ACROSS = 72
@@ -22,7 +22,7 @@ _LEGEND = (
 
 
 @dataclass(frozen=True, slots=True)
-class Track:
+class StripTrack:
     """A series of the time line, whatever it is of."""
 
     name: str
@@ -40,22 +40,22 @@ def _baseline(values: Sequence[float | None]) -> float | None:
     return quantiles(known, n=10, method="inclusive")[6]
 
 
-def _of_series(one: Series, line: TimeLine) -> Track:
+def _of_series(one: Series, line: TimeLine) -> StripTrack:
     own = (one.transport, one.communicator, one.func, one.size_class)
     slow = tuple(
         d for d in line.degradations if (d.transport, d.communicator, d.func, d.size_class) == own
     )
     baseline = slow[0].baseline_gbs if slow else _baseline(one.bus_gbs)
     name = f"{one.transport} {one.func} {size_label(one.size_class)}"
-    return Track(name, "GB/s", one.bus_gbs, baseline, slow)
+    return StripTrack(name, "GB/s", one.bus_gbs, baseline, slow)
 
 
-def _of_throughput(one: Throughput, line: TimeLine) -> Track:
+def _of_throughput(one: Throughput, line: TimeLine) -> StripTrack:
     baseline, name = _baseline(one.values), f"throughput ({one.source})"
-    return Track(name, one.unit, one.values, baseline, line.degradations)
+    return StripTrack(name, one.unit, one.values, baseline, line.degradations)
 
 
-def tracks(line: TimeLine, shown: int) -> list[Track]:
+def tracks(line: TimeLine, shown: int) -> list[StripTrack]:
     """Return the throughput, the slow series, then the first of each transport class.
 
     `shown`: at most so many series besides the throughput.
@@ -88,11 +88,11 @@ def _step_s(line: TimeLine) -> int:
     return next(fits, line.window_s * max(1, -(-int(least) // line.window_s)))
 
 
-def _is_slow(track: Track, start_s: float, end_s: float) -> bool:
+def _is_slow(track: StripTrack, start_s: float, end_s: float) -> bool:
     return any(d.period.start_s < end_s and d.period.end_s > start_s for d in track.slow)
 
 
-def _drawn(track: Track, line: TimeLine, step_s: int) -> Iterator[Line]:
+def _drawn(track: StripTrack, line: TimeLine, step_s: int) -> Iterator[TextLine]:
     if not track.baseline:
         return
     yield from bullet(f"{track.name}, usually {digits(track.baseline)} {track.unit}")
@@ -104,13 +104,13 @@ def _drawn(track: Track, line: TimeLine, step_s: int) -> Iterator[Line]:
         start_s = line.start_s + at * step_s
         row = "".join(marks[at : at + _ACROSS])
         label = f"   {clock(start_s, form)} "
-        yield Line(f"{label}{row}")
+        yield TextLine(f"{label}{row}")
         found = "".join(
             "^" if _is_slow(track, start_s + n * step_s, start_s + (n + 1) * step_s) else " "
             for n in range(len(row))
         )
         if found.strip():
-            yield Line(" " * len(label) + found.rstrip(), Paint.WARNING)
+            yield TextLine(" " * len(label) + found.rstrip(), Paint.WARNING)
 
 
 def said_slow(one: Degradation, names: dict[str, str]) -> str:
@@ -139,7 +139,7 @@ def slow_lines(card: Card, limits: Limits) -> Iterator[str]:
         yield limits.more(number(len(found) - limits.periods, "slow time"))
 
 
-def draw_timeline(card: Card, limits: Limits) -> list[Line]:
+def draw_timeline(card: Card, limits: Limits) -> list[TextLine]:
     """Return the section TIMELINE; none when the job has no time line."""
     line = card.timeline
     if not line.windows or not line.window_s:

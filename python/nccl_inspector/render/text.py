@@ -31,7 +31,7 @@ from nccl_inspector.model.wording import (
 from nccl_inspector.render import tables
 from nccl_inspector.render.hosts import host_times
 from nccl_inspector.render.labels import labels
-from nccl_inspector.render.layout import Line, Paint, bullet, join, paragraph, section
+from nccl_inspector.render.layout import Paint, TextLine, bullet, join, paragraph, section
 from nccl_inspector.render.limits import EVERYTHING, TERMINAL, Limits
 from nccl_inspector.render.means import NOT_TOLD
 from nccl_inspector.render.missing import missing_lines, source_words
@@ -130,7 +130,7 @@ def placement_words(card: Card) -> str:
     return ", ".join(word for word in (said, used) if word)
 
 
-def _head(card: Card) -> Iterator[Line]:
+def _head(card: Card) -> Iterator[TextLine]:
     yield from paragraph("NCCL JOB REPORT  ", ", ".join(job_words(card)), Paint.TITLE)
     if nodes := node_words(card):
         yield from paragraph("nodes  ", nodes if len(nodes) <= 300 else f"{nodes[:297]}...")
@@ -154,14 +154,14 @@ def verdict_words(card: Card) -> str:
     return " ".join(part if part.endswith(".") else f"{part}." for part in parts if part)
 
 
-def _verdict(card: Card) -> Iterator[Line]:
+def _verdict(card: Card) -> Iterator[TextLine]:
     verdict = card.verdict
     sure = f", {verdict.confidence} confidence" if verdict.confidence else ""
     text = f"{said_status(verdict)}{sure}: {verdict_words(card)}".removesuffix(": ")
     yield from paragraph("VERDICT  ", text, _STATUS_PAINT.get(verdict.status, Paint.TITLE))
 
 
-def _finding(number_: int, one: Finding) -> Iterator[Line]:
+def _finding(number_: int, one: Finding) -> Iterator[TextLine]:
     when = f"{from_to(one.period)}: " if one.period else ""
     first = f" {number_} {one.severity}  "
     text = f"{when}{one.title} ({one.confidence} confidence)"
@@ -183,7 +183,7 @@ def _finding(number_: int, one: Finding) -> Iterator[Line]:
         yield from paragraph(f"{margin}next: ", one.next)
 
 
-def _findings(card: Card, limits: Limits) -> Iterator[Line]:
+def _findings(card: Card, limits: Limits) -> Iterator[TextLine]:
     if not card.findings:
         return
     yield from paragraph("FINDINGS", "", Paint.TITLE)
@@ -194,7 +194,7 @@ def _findings(card: Card, limits: Limits) -> Iterator[Line]:
         yield from bullet(limits.more(number(len(listed) - limits.findings, "finding")))
 
 
-def _missing(card: Card, limits: Limits) -> Iterator[Line]:
+def _missing(card: Card, limits: Limits) -> Iterator[TextLine]:
     lines = missing_lines(card, limits)
     yield from paragraph(
         "MISSING" if lines else "MISSING  ", "" if lines else "nothing", Paint.TITLE

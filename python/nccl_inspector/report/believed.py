@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from nccl_inspector.analysis.claims import Allocation, bound_ranks
 from nccl_inspector.model.process import Process
-from nccl_inspector.report.sources import Given
+from nccl_inspector.report.sources import JobContext
 from nccl_inspector.summary.attempts import Loaded
 from nccl_inspector.summary.codec import NodeSummary
 
 
-def allocation_of(loaded: Loaded, given: Given) -> Allocation:
+def allocation_of(loaded: Loaded, given: JobContext) -> Allocation:
     """Return what Slurm says of the job: its record, else what root's hooks were told.
 
     Of a heterogeneous job Slurm's record is of one component; nodes are those of all. Where the
@@ -28,7 +28,7 @@ def allocation_of(loaded: Loaded, given: Given) -> Allocation:
     return Allocation(max(nodes, record.num_nodes or 0), record.tasks or 0, record.gpus or 0)
 
 
-def believable(loaded: Loaded, given: Given) -> Loaded:
+def believable(loaded: Loaded, given: JobContext) -> Loaded:
     """Return what was loaded with communicators that the job can have.
 
     What was claimed beyond that becomes a problem of the data, which the report lists.
@@ -43,7 +43,7 @@ def believable(loaded: Loaded, given: Given) -> Loaded:
     return replace(loaded, summaries=summaries, problems=problems)
 
 
-def _claimed_tasks(loaded: Loaded, given: Given) -> Iterator[str]:
+def _claimed_tasks(loaded: Loaded, given: JobContext) -> Iterator[str]:
     """Return what processes say of their array, where Slurm says otherwise."""
     record = given.record
     if record is None or not record.by_slurm:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from nccl_inspector.analysis.coverage import Coverage, find_coverage
 from nccl_inspector.analysis.dumps import Dumped, find_dumps
-from nccl_inspector.analysis.hardware.links import Links, find_links
-from nccl_inspector.analysis.join import Communicator, join_communicators
+from nccl_inspector.analysis.hardware.links import SampledNodes, find_links
+from nccl_inspector.analysis.join import JoinedComm, join_communicators
 from nccl_inspector.analysis.process_names import name_processes
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.hostlist import expand
@@ -28,10 +28,10 @@ class Report:
     nodes_missing: dict[int, tuple[str, ...]]  # by component, without those that miss none
     processes: int
     steps: int
-    communicators: tuple[Communicator, ...]
+    communicators: tuple[JoinedComm, ...]
     killed: tuple[str, ...]  # processes that died without finalizing, in words
     coverage: Coverage
-    links: Links | None  # what links and GPUs counted; None: nothing is known of that
+    links: SampledNodes | None  # what links and GPUs counted; None: nothing is known of that
     dumps: Dumped | None  # what NVIDIA's plugin wrote; None: nothing
     problems: tuple[str, ...]  # what else makes the figures less than whole, in words
     names: tuple[str, ...]  # of the processes, in the order of the summaries

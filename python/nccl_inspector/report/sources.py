@@ -22,7 +22,7 @@ from nccl_inspector.summary.codec import Head
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class JobContext:
     """What is known besides the summaries."""
 
     record: JobRecord | None = None
@@ -36,7 +36,7 @@ class Given:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestedInputs:
     """What the user wants to be looked at. `output` None: where Slurm says that it is.
 
     `output_cpu_s`: seconds of CPU time for the job's output.
@@ -54,7 +54,7 @@ def _exit_code(record: JobRecord) -> str:
     return f"{record.exit_code}:{record.signal or 0}"
 
 
-def with_record(job: Job, given: Given) -> Job:
+def with_record(job: Job, given: JobContext) -> Job:
     """Return the job as the hooks saw it with what Slurm says more of it, or better."""
     record = given.record
     if record is None:
@@ -89,7 +89,7 @@ def _places(config: Config, record: JobRecord | None) -> tuple[str, ...]:
     return tuple(place for place in used(places, nodes) if place)
 
 
-def gather(head: Head, config: Config, asked: Asked) -> Given:
+def gather(head: Head, config: Config, asked: RequestedInputs) -> JobContext:
     """Ask Slurm, and read the job's output. `head`: of one of the job's summaries.
 
     Root does not open what a user's job wrote: a path can lead anywhere.
@@ -116,7 +116,7 @@ def gather(head: Head, config: Config, asked: Asked) -> Given:
         inputs.append(seen)
     else:
         inputs.append(Input("throughput", "absent"))
-    return Given(
+    return JobContext(
         record, _places(config, record), readings, tuple(inputs),
         cost_min=config.report_cost_percent / 100,
     )  # fmt: skip

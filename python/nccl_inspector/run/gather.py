@@ -32,7 +32,7 @@ _PROBLEMS_MAX = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundBoxes:
     """What the boxes say: processes by node, files that nobody writes to, and what is odd."""
 
     nodes: dict[str, list[Process]]
@@ -88,7 +88,7 @@ def _wait_until_free(fd: int, until: float) -> bool:
     return True
 
 
-def read_boxes(directory: Path) -> Found:
+def read_boxes(directory: Path) -> FoundBoxes:
     """Return what the boxes of that directory say; one that is held is waited for a little.
 
     Raises:
@@ -121,10 +121,10 @@ def read_boxes(directory: Path) -> Found:
         os.close(dir_fd)
     if listing.overflow:
         problems.append("more files than are looked at: some processes are left out")
-    return Found(nodes, tuple(names), tuple(problems[:_PROBLEMS_MAX]))
+    return FoundBoxes(nodes, tuple(names), tuple(problems[:_PROBLEMS_MAX]))
 
 
-def write_summaries(found: Found, head: Head, directory: Path) -> None:
+def write_summaries(found: FoundBoxes, head: Head, directory: Path) -> None:
     """Write a summary for each node, then remove the boxes.
 
     Raises:

@@ -73,7 +73,7 @@ class EntityRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class CardRows:
     """Everything of one card."""
 
     job: JobRow
@@ -152,11 +152,11 @@ def _job(card: Card, num_nodes: int) -> JobRow:
     )  # fmt: skip
 
 
-def rows_of(card: Card) -> Rows:
+def rows_of(card: Card) -> CardRows:
     """Return what the index keeps of a card."""
     nodes = nodes_of(card)
     named, local = _named(card, nodes), local_scores(card)
-    return Rows(
+    return CardRows(
         _job(card, len(nodes)),
         tuple(NodeRow(node, local.get(node, 0.0), node in named) for node in nodes),
         tuple(dict.fromkeys(_entities(card)))[:ENTITIES_MAX],

@@ -36,7 +36,7 @@ def _members(cls: Any) -> tuple[tuple[str, Any], ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _RowCheck:
     """What is to be looked at in a row whose values are of known types."""
 
     texts: tuple[int, ...]
@@ -45,7 +45,7 @@ class _Look:
 
 
 @cache
-def _look(cls: Any, kinds: tuple[type, ...]) -> _Look:
+def _look(cls: Any, kinds: tuple[type, ...]) -> _RowCheck:
     """Return what is to be looked at. Nearly all rows of a class have the same types.
 
     Raises:
@@ -63,7 +63,7 @@ def _look(cls: Any, kinds: tuple[type, ...]) -> _Look:
     numbers = [place for place, kind in enumerate(kinds) if kind is int]
     names = [name for name, _ in members]
     limits = [(names.index(name), *most) for name, most in _LIMITS.get(cls, {}).items()]
-    return _Look(
+    return _RowCheck(
         texts,
         # Of one place itemgetter gives no tuple.
         itemgetter(numbers[0], *numbers) if numbers else None,

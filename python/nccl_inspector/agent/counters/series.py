@@ -6,10 +6,10 @@ The hardware's own counts, so that neither an agent's restart nor its absence ma
 
 from collections.abc import Iterator, Mapping
 
-from nccl_inspector.agent.counters.watch import Watch
+from nccl_inspector.agent.counters.watch import CounterWatch
 from nccl_inspector.agent.counters.watched import INTERVAL_S
 from nccl_inspector.counters.sample import GPU, INFINIBAND, SOURCES, Device, Sample, boot_clock_s
-from nccl_inspector.exposition.text import Series, make_series
+from nccl_inspector.exposition.text import SeriesLine, make_series
 
 # Beyond this many intervals a sample is old, and nothing is said.
 OLD_INTERVALS = 3
@@ -63,7 +63,7 @@ def _of_links(devices: tuple[Device, ...], gpu: str, names: tuple[str, ...]) -> 
     return sum(found) if found else None
 
 
-def _port(device: Device, who: dict[str, str]) -> Iterator[Series]:
+def _port(device: Device, who: dict[str, str]) -> Iterator[SeriesLine]:
     name, _, port = device.name.partition("/")
     labels = who | {"device": name, "port": port}
     for event, names in PORT_EVENTS.items():
@@ -72,7 +72,7 @@ def _port(device: Device, who: dict[str, str]) -> Iterator[Series]:
             yield make_series("nccl_node_port_events_total", labels | {"event": event}, str(value))
 
 
-def _gpu(device: Device, devices: tuple[Device, ...], who: dict[str, str]) -> Iterator[Series]:
+def _gpu(device: Device, devices: tuple[Device, ...], who: dict[str, str]) -> Iterator[SeriesLine]:
     labels = who | {"gpu": device.name}
     for event, names in GPU_EVENTS.items():
         value = _sum(device.counters, names)
@@ -92,7 +92,7 @@ def _gpu(device: Device, devices: tuple[Device, ...], who: dict[str, str]) -> It
         yield make_series("nccl_node_gpu_nvlinks_active", labels, active)
 
 
-def sample_series(sample: Sample, who: dict[str, str]) -> Iterator[Series]:
+def sample_series(sample: Sample, who: dict[str, str]) -> Iterator[SeriesLine]:
     """Yield the series of what one sample read; `who`: the labels of the node."""
     for device in sample.devices:
         if device.kind == "port":
@@ -101,7 +101,7 @@ def sample_series(sample: Sample, who: dict[str, str]) -> Iterator[Series]:
             yield from _gpu(device, sample.devices, who)
 
 
-def _health(watch: Watch, who: dict[str, str]) -> Iterator[Series]:
+def _health(watch: CounterWatch, who: dict[str, str]) -> Iterator[SeriesLine]:
     sources = watch.sources
     for name in SOURCES:
         sample, trouble = sources.latest.get(name), sources.trouble(name)
@@ -119,7 +119,7 @@ def _health(watch: Watch, who: dict[str, str]) -> Iterator[Series]:
         yield make_series("nccl_inspector_agent_counters_failures_total", labels, str(count))
 
 
-def counters_series(watch: Watch, labels: dict[str, str]) -> list[Series]:
+def counters_series(watch: CounterWatch, labels: dict[str, str]) -> list[SeriesLine]:
     """Return the node's series of counters; a number that nobody renews is not among them.
 
     `labels`: cluster and node, as in the agent's own.

@@ -38,7 +38,7 @@ class Recent:
     is_known: bool
 
 
-class Watch:
+class CounterWatch:
     """The jobs of this node and what their links and GPUs count."""
 
     def __init__(self, run_fd: int, tally: Tally, readers: Readers | None = None) -> None:

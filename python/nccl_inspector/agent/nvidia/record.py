@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Self
 
 from nccl_inspector.agent.nvidia.file import Bucket
-from nccl_inspector.model.kind_labels import Kind
+from nccl_inspector.model.kind_labels import LabelledKind
 from nccl_inspector.summary.vendor_means import (
     CHECKS,
     GBS_MAX,
@@ -20,7 +20,7 @@ from nccl_inspector.summary.vendor_means import (
     ROWS_MAX,
     TIME_US_MAX,
     Dumps,
-    Row,
+    MeansRow,
     Spread,
     VendorMeans,
     means_from_json,
@@ -38,7 +38,7 @@ _HEAD_BYTES, _NUMBERS_BYTES = 64 << 10, 384
 _PROBLEMS_MAX = 8
 
 
-def _room(gpu: str, kind: Kind) -> int:
+def _room(gpu: str, kind: LabelledKind) -> int:
     """Return more bytes than a row can have."""
     texts = gpu, kind.comm.name, kind.func, kind.algo_proto
     return _NUMBERS_BYTES + sum(len(dump(one)) for one in texts)
@@ -50,7 +50,7 @@ class VendorRecord:
     def __init__(self) -> None:
         """Begin with nothing."""
         self._dumps: dict[str, Dumps] = {}
-        self._rows: dict[tuple[str, Kind], Row] = {}
+        self._rows: dict[tuple[str, LabelledKind], MeansRow] = {}
         self._refused: Counter[str] = Counter()
         self._problems: list[str] = []
         self._last: dict[str, str] = {}  # stamps of each GPU's file, taken or refused
@@ -63,7 +63,7 @@ class VendorRecord:
             return
         known = self._dumps.get(gpu, Dumps(gpu, 0, time_s, time_s))
         self._dumps[gpu] = replace(known, count=known.count + 1, last_s=time_s)
-        seen: set[Kind] = set()
+        seen: set[LabelledKind] = set()
         for one in buckets:
             if one.kind is None:
                 self._refused["odd_labels"] += 1
@@ -105,7 +105,7 @@ class VendorRecord:
         self._last[gpu] = words
         return True
 
-    def _fold(self, gpu: str, kind: Kind, one: Bucket, is_first: bool) -> None:
+    def _fold(self, gpu: str, kind: LabelledKind, one: Bucket, is_first: bool) -> None:
         row = self._rows.get((gpu, kind))
         if row is None:
             room = _room(gpu, kind)
@@ -113,8 +113,8 @@ class VendorRecord:
                 self._refused[LEFT_OUT] += 1
                 return
             self._bytes += room
-            row = Row(gpu, kind, 0, Spread(), Spread())
-        self._rows[gpu, kind] = Row(
+            row = MeansRow(gpu, kind, 0, Spread(), Spread())
+        self._rows[gpu, kind] = MeansRow(
             gpu,
             kind,
             row.dumps + is_first,

@@ -42,7 +42,7 @@ class Arrival(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class OpPlace:
     """An operation of a communicator, the same on all ranks that take part; `pair`: of p2p."""
 
     comm_id: int
@@ -134,16 +134,16 @@ class Meeting:
     mixed: bool
     seats: Mapping[int, Seat]
 
-    def place_of(self, seat: Seat, operation: Operation) -> Place:
+    def place_of(self, seat: Seat, operation: Operation) -> OpPlace:
         """Return the place of an operation that is in flight at this seat."""
         pair = (seat.comm.rank, operation.peer) if operation.peer >= 0 else None
         if not self.mixed:
-            return Place(self.id, -1, operation.index)
+            return OpPlace(self.id, -1, operation.index)
         before = seat.finished.get((operation.func, operation.peer), 0)
         like = _like(seat, operation.func, operation.peer)
-        return Place(self.id, operation.func, before + like.index(operation) + 1, pair)
+        return OpPlace(self.id, operation.func, before + like.index(operation) + 1, pair)
 
-    def expected_seats(self, place: Place) -> list[Seat]:
+    def expected_seats(self, place: OpPlace) -> list[Seat]:
         """Return the seats of the ranks that have to come, by rank; of those with a box."""
         ranks = sorted(self.seats)
         if self.nranks and place.pair:
@@ -152,13 +152,13 @@ class Meeting:
             ranks = [rank for rank in ranks if rank < self.nranks]
         return [self.seats[rank] for rank in ranks]
 
-    def expected_count(self, place: Place) -> int:
+    def expected_count(self, place: OpPlace) -> int:
         """Return how many ranks have to come, with or without a box."""
         if not self.nranks:
             return len(self.seats)
         return len(set(place.pair)) if place.pair else self.nranks
 
-    def missing(self, place: Place) -> tuple[Run, ...]:
+    def missing(self, place: OpPlace) -> tuple[Run, ...]:
         """Return the ranks that have to come and have no box, as runs.
 
         How many ranks there are is what a box claims: this looks at the seats alone, and there is
@@ -171,7 +171,7 @@ class Meeting:
             return tuple((rank, rank) for rank in alone)
         return gaps(self.seats, self.nranks)
 
-    def operation_at(self, seat: Seat, place: Place) -> Operation | None:
+    def operation_at(self, seat: Seat, place: OpPlace) -> Operation | None:
         """Return the operation in flight at this seat that has this place."""
         func, peer = self._own_end(seat, place)
         if func < 0:
@@ -180,7 +180,7 @@ class Meeting:
         at = place.ordinal - seat.finished.get((func, peer), 0) - 1
         return like[at] if 0 <= at < len(like) else None
 
-    def arrival(self, seat: Seat, place: Place) -> Arrival:
+    def arrival(self, seat: Seat, place: OpPlace) -> Arrival:
         """Return how far this seat's rank is."""
         operation = self.operation_at(seat, place)
         if operation is not None:
@@ -202,7 +202,7 @@ class Meeting:
         exact = func < 0 or (seat.counts_all and (peer < 0 or seat.times_all))
         return Arrival.ABSENT if exact else Arrival.UNKNOWN
 
-    def _own_end(self, seat: Seat, place: Place) -> tuple[int, int]:
+    def _own_end(self, seat: Seat, place: OpPlace) -> tuple[int, int]:
         """Return the function that this rank calls at a place, and with which peer."""
         if place.pair is None:
             return place.func, -1

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from nccl_inspector.analysis.claims import Run
 from nccl_inspector.analysis.hang.age import SUSPECT_S
-from nccl_inspector.analysis.hang.arrival import Arrival, Meeting, Place, Seat
+from nccl_inspector.analysis.hang.arrival import Arrival, Meeting, OpPlace, Seat
 from nccl_inspector.analysis.hang.ending import BEATS_APART_S
 from nccl_inspector.analysis.hang.wait_for import End, find_ends, successors
 from nccl_inspector.analysis.hang.waits import CREDIT, GPU, find_stuck_peer
@@ -18,7 +18,7 @@ from nccl_inspector.model.process import FUNCS, Operation
 FOLLOWED = 0.5  # of the age that makes one suspect; what blocks the rest came before it
 
 # Of the graph: a process by its place in the list, or an operation.
-_Node: TypeAlias = int | Place
+_Node: TypeAlias = int | OpPlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Wait:
     """Ranks that are in an operation; `since_ns` is Unix time, of the first of them."""
 
     meeting: Meeting
-    place: Place
+    place: OpPlace
     seats: tuple[tuple[Seat, Operation], ...]
 
     @property
@@ -130,7 +130,7 @@ def _waited_in(seat: Seat, least_s: float) -> Iterator[Operation]:
 
 def find_waits(meeting: Meeting, least_s: float = FOLLOWED * SUSPECT_S) -> Iterator[Wait]:
     """Return what ranks of a communicator have been in for so long (s) at least."""
-    places: dict[Place, list[tuple[Seat, Operation]]] = defaultdict(list)
+    places: dict[OpPlace, list[tuple[Seat, Operation]]] = defaultdict(list)
     for seat in meeting.seats.values():
         for operation in _waited_in(seat, least_s):
             places[meeting.place_of(seat, operation)].append((seat, operation))
@@ -161,7 +161,7 @@ class WaitGraph:
         self.ends = find_ends(successors(edges))
         self._blamed: dict[End[_Node], set[int]] = {}  # many paths have one end
 
-    def roots(self, place: Place) -> tuple[int, ...]:
+    def roots(self, place: OpPlace) -> tuple[int, ...]:
         """Return the processes at which the paths from an operation end."""
         found: set[int] = set()
         for end in self.ends.get(place, frozenset()):
@@ -206,13 +206,15 @@ class WaitGraph:
         Of each two operations some are in the one and have not begun the other, and some the other
         way round. So did replicas that came through, which are not in the knot.
         """
-        places = [node for node in end if isinstance(node, Place) and node in self.waits]
+        places = [node for node in end if isinstance(node, OpPlace) and node in self.waits]
         inside = {place: set(self.waits[place].begun()) for place in places}
-        held: dict[int, list[Place]] = defaultdict(list)
+        held: dict[int, list[OpPlace]] = defaultdict(list)
         for place, begun in inside.items():
             for who in begun:
                 held[who].append(place)
-        first: dict[tuple[Place, Place], set[int]] = defaultdict(set)  # came to the former first
+        first: dict[tuple[OpPlace, OpPlace], set[int]] = defaultdict(
+            set
+        )  # came to the former first
         for other in places:
             picture = self.pictures[other]
             for who in {*picture.absent, *picture.queued} - inside[other]:
@@ -227,7 +229,7 @@ class WaitGraph:
                     found |= came
         return found
 
-    def _through(self, done: Place, stuck: Place) -> int:
+    def _through(self, done: OpPlace, stuck: OpPlace) -> int:
         """Return how many are in `stuck` and have what is like `done` behind them.
 
         That is a communicator called the same, and of the same size, of which they are.
@@ -252,7 +254,7 @@ class WaitGraph:
         lacking: set[int] = set()
         inside: set[int] = set()
         for place in end:
-            if not isinstance(place, Place) or place not in self.waits:
+            if not isinstance(place, OpPlace) or place not in self.waits:
                 continue
             wait = self.waits[place]
             begun = set(wait.begun())
@@ -283,5 +285,5 @@ class WaitGraph:
         return (processes & lacking) - held
 
 
-def is_recv(place: Place) -> bool:
+def is_recv(place: OpPlace) -> bool:
     return place.pair is not None and FUNCS[place.func] == "Recv"

@@ -25,7 +25,7 @@ _NODES_CHARS = 60
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Kind:
+class ComparedKind:
     """What is compared with its like: a communicator's id is another in each run."""
 
     name: str
@@ -54,7 +54,7 @@ class Side:
 class KindChange:
     """A kind in both; `delta` of T: 0.1 is a tenth longer. `waiting_delta` in points of share."""
 
-    kind: Kind
+    kind: ComparedKind
     a: Side | None
     b: Side | None
     verdict: str
@@ -107,12 +107,12 @@ def _side(operations: Sequence[Operations]) -> Side:
     )
 
 
-def _sides(card: Card) -> dict[Kind, Side]:
+def _sides(card: Card) -> dict[ComparedKind, Side]:
     comms = {comm.id: comm for comm in card.communicators}
-    found: dict[Kind, list[Operations]] = defaultdict(list)
+    found: dict[ComparedKind, list[Operations]] = defaultdict(list)
     for one in card.operations:
         if (comm := comms.get(one.communicator)) is not None:
-            kind = Kind(
+            kind = ComparedKind(
                 comm.name, comm.nranks, comm.nnodes, comm.transport, one.func, one.size_class
             )
             found[kind].append(one)
@@ -126,7 +126,7 @@ def _waiting_delta(a: Side, b: Side) -> float | None:
     return change if abs(change) >= WAITING_MIN else None
 
 
-def _compare(kind: Kind, a: Side | None, b: Side | None) -> KindChange:
+def _compare(kind: ComparedKind, a: Side | None, b: Side | None) -> KindChange:
     if a is None or b is None:
         return KindChange(kind, a, b, ONLY_B if a is None else ONLY_A)
     waiting = _waiting_delta(a, b)

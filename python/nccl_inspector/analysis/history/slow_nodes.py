@@ -31,7 +31,7 @@ _SIGMA_MIN = 0.002
 
 
 @dataclass(frozen=True, slots=True)
-class JobSeen:
+class ScoredJob:
     """One job: its nodes with their scores within it, those named, bandwidth and time of kinds."""
 
     job_id: int
@@ -59,7 +59,7 @@ class NodeScore:
     named_by: int = 0  # users in whose jobs a warning was about it
 
 
-def _middles(jobs: Sequence[JobSeen]) -> dict[tuple[str, KindKey], float]:
+def _middles(jobs: Sequence[ScoredJob]) -> dict[tuple[str, KindKey], float]:
     """Return by user and kind what bandwidth to expect: the user's own median.
 
     A user with too few jobs of a kind is compared with the median of the other users' medians,
@@ -80,7 +80,7 @@ def _middles(jobs: Sequence[JobSeen]) -> dict[tuple[str, KindKey], float]:
     return middles
 
 
-def _job_scores(jobs: Sequence[JobSeen]) -> dict[int, float]:
+def _job_scores(jobs: Sequence[ScoredJob]) -> dict[int, float]:
     """Return by position how a job fared beside its user's others, by log of bandwidth."""
     middles = _middles(jobs)
     scores = {}
@@ -95,7 +95,7 @@ def _job_scores(jobs: Sequence[JobSeen]) -> dict[int, float]:
     return scores
 
 
-def _node_jobs(jobs: Sequence[JobSeen]) -> dict[str, dict[int, float]]:
+def _node_jobs(jobs: Sequence[ScoredJob]) -> dict[str, dict[int, float]]:
     """Return for each node how it fared in its jobs, by position."""
     whole = _job_scores(jobs)
     found: dict[str, dict[int, float]] = defaultdict(dict)
@@ -177,7 +177,7 @@ def _chance(named: int, votes: int, rate: float) -> float:
     )
 
 
-def _votes(jobs: Sequence[JobSeen], voters: Sequence[str]) -> tuple[Counter[str], Counter[str]]:
+def _votes(jobs: Sequence[ScoredJob], voters: Sequence[str]) -> tuple[Counter[str], Counter[str]]:
     """Return how many voters each node had, and how many of them had a warning about it."""
     pairs = {(node, voters[at]) for at, job in enumerate(jobs) for node in job.local}
     named = {
@@ -204,7 +204,7 @@ def _worst(ids: Sequence[int], fared: Mapping[int, float]) -> tuple[int, ...]:
     return tuple(ids[at] for at in sorted(fared, key=lambda at: (fared[at], at))[:WORST_SHOWN])
 
 
-def score_nodes(jobs: Sequence[JobSeen], *, each_job: bool = False) -> list[NodeScore]:
+def score_nodes(jobs: Sequence[ScoredJob], *, each_job: bool = False) -> list[NodeScore]:
     """Return all nodes of these jobs: suspects first, the worst first.
 
     `each_job`: each job counts as much as a user does otherwise, for jobs of one user.

@@ -28,7 +28,7 @@ _NOISE_NS_MIN = 100_000.0  # more than this, and a piece's ends do not tell how 
 
 
 @dataclass(frozen=True, slots=True)
-class _Links:
+class _NodeLinks:
     """By node of the alignment, those with which it shares operations, and its lead over each.
 
     A node is a process in one piece of time: two clocks drift apart over an hour.
@@ -40,7 +40,7 @@ class _Links:
     noise: Floats  # by node: how far apart its differences are, ns; NaN: not known
 
 
-def _links(node: Ints, sure: Mask, joined: Ints, end: Ints) -> _Links:
+def _links(node: Ints, sure: Mask, joined: Ints, end: Ints) -> _NodeLinks:
     rows = np.flatnonzero(sure)
     # No node has an operation twice.
     rows = rows[np.argsort(joined[rows] * (int(node.max()) + 1) + node[rows])]
@@ -61,10 +61,10 @@ def _links(node: Ints, sure: Mask, joined: Ints, end: Ints) -> _Links:
     bounds = np.searchsorted(here[order], np.arange(int(node.max()) + 2))
     apart = np.abs(delta - middle[pairs])
     noise = quantiles(own, apart, int(node.max()) + 1, _NOISE_QUANTILE)
-    return _Links(bounds, there[order], np.stack((ns, -ns), axis=1).ravel()[order], noise)
+    return _NodeLinks(bounds, there[order], np.stack((ns, -ns), axis=1).ravel()[order], noise)
 
 
-def _spread_out(links: _Links, start: int, lacks: Ints, known: Mask) -> Ints:
+def _spread_out(links: _NodeLinks, start: int, lacks: Ints, known: Mask) -> Ints:
     """Find what all nodes lack that are connected with one; return these nodes."""
     known[start] = True
     found = [np.array([start], np.int64)]

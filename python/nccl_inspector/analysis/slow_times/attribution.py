@@ -8,7 +8,7 @@ dip: of the throughput lines, or where there are none of the operations a second
 
 from dataclasses import dataclass
 
-from nccl_inspector.analysis.slow_times.changes import DOWN, Changes
+from nccl_inspector.analysis.slow_times.changes import DOWN, Comparison
 from nccl_inspector.model import card
 from nccl_inspector.model.transport import HOST, NET, NVLINK, ON_NETWORK
 
@@ -41,7 +41,7 @@ def _percent(share: float) -> str:
     return f"{share:+.0%}" if abs(share) >= 0.005 else "0%"
 
 
-def _by_table(changes: Changes) -> Attribution:
+def _by_table(changes: Comparison) -> Attribution:
     """Return the cause by which classes are slow, before the arithmetic."""
     by_class = {one.transport: one for one in changes.classes}
     slow = [one for one in changes.classes if one.bandwidth <= DOWN]
@@ -80,7 +80,7 @@ def _by_table(changes: Changes) -> Attribution:
     return Attribution(card.UNKNOWN, card.LOW, said)
 
 
-def attribute(changes: Changes) -> Attribution:
+def attribute(changes: Comparison) -> Attribution:
     """Return what the time came from; the cause is not said where it explains less than half."""
     found = _by_table(changes)
     longer = None

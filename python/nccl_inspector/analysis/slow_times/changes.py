@@ -20,7 +20,7 @@ ERRORS_MIN = 4.0  # of a series' noise, before its nodes are named
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ClassChange:
     """One transport class in a time, compared with the rest of the job.
 
     Shares are of the wall time of its busiest process, outside of that time.
@@ -33,10 +33,10 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class Comparison:
     """Everything that is compared. None: not known."""
 
-    classes: tuple[Change, ...]
+    classes: tuple[ClassChange, ...]
     waiting: float | None  # share of the wall time, inside less outside
     operations: float | None  # a second: -0.08 is less
     throughput: float | None = None  # the job's own figure
@@ -81,7 +81,7 @@ def _chance(track: Track, period: Period) -> float:
 
 def _change(
     transport: str, tracks: Sequence[Track], period: Period, nodes: Mapping[int, str]
-) -> Change | None:
+) -> ClassChange | None:
     """Return how a class did: its bandwidth is the mean over its series, by the time in them."""
     ratios = [(track, _ratio(track, track.bus_gbs, period)) for track in tracks]
     known = [(track, ratio) for track, ratio in ratios if not isnan(ratio)]
@@ -97,7 +97,7 @@ def _change(
         if member in nodes
     }
     share = _busy_share([track for track, _ in known], period, within=False)
-    return Change(transport, mean / sum(weights), share, tuple(sorted(slowed)))
+    return ClassChange(transport, mean / sum(weights), share, tuple(sorted(slowed)))
 
 
 def _waiting(tracks: Sequence[Track], period: Period) -> float | None:
@@ -119,7 +119,7 @@ def compare(
     period: Period,
     progress: Progress | None = None,
     mix: str = "",
-) -> Changes:
+) -> Comparison:
     """Compare a time with the rest of the job.
 
     `transports`: class by communicator's id; `nodes`: node's name by member; `mix`: why it is a
@@ -132,7 +132,7 @@ def compare(
     classes = [_change(name, some, period, nodes) for name, some in by_class.items()]
     rates = [_ratio(track, np.where(track.ops > 0, track.ops, np.nan), period) for track in judged]
     less = [rate for rate in rates if not isnan(rate)]
-    return Changes(
+    return Comparison(
         classes=tuple(one for one in classes if one is not None),
         waiting=_waiting(judged, period),
         operations=float(np.median(less)) if less else None,

@@ -42,7 +42,7 @@ Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Slow:
+class SlowSeries:
     """A time in which one series was slow. `lost_s`: what it cost each of its members, at most."""
 
     track: Track
@@ -66,11 +66,11 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedSeries:
     """All series of a job."""
 
     degradations: tuple[Degradation, ...] = ()  # the most expensive first
-    slows: tuple[Slow, ...] = ()
+    slows: tuple[SlowSeries, ...] = ()
     phases: tuple[Phase, ...] = ()
     judged: int = 0  # series
     too_short: int = 0
@@ -78,7 +78,7 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
+class _AllSeries:
     """What is known of all series when one is looked at."""
 
     transports: Mapping[int, str]
@@ -123,7 +123,7 @@ def _rate(track: Track, where: Mask) -> float:
     return float(track.ops[where].sum()) / count if count else 0.0
 
 
-def _another_workload(track: Track, period: Period, other: Mask, job: _Job) -> str:
+def _another_workload(track: Track, period: Period, other: Mask, job: _AllSeries) -> str:
     """Return in words in what the workload was another, empty when it was the same."""
     slow = inside(track, period)
     sizes = track.bytes / np.maximum(track.ops, 1)
@@ -163,8 +163,8 @@ def _mask(track: Track, dips: Iterable[Dip]) -> Mask:
 
 
 def _find(
-    track: Track, by_time: Segmentation, by_feel: Segmentation, job: _Job
-) -> Iterator[Slow | Phase]:
+    track: Track, by_time: Segmentation, by_feel: Segmentation, job: _AllSeries
+) -> Iterator[SlowSeries | Phase]:
     """Yield the times in which a series was slow, by T and as the typical rank felt it."""
     transport = job.transports.get(track.kind[0], UNKNOWN)
     other = ~_mask(track, (*by_time.dips, *by_feel.dips))
@@ -186,7 +186,7 @@ def _find(
             continue
         times_ns = track.time_ns if cut is by_time else track.typical_ns
         lost_s = _lost_s(track, slow, times_ns, cut.baseline)
-        yield Slow(track, transport, kind, period, dip.depth, cut.baseline, dip.level, lost_s)
+        yield SlowSeries(track, transport, kind, period, dip.depth, cut.baseline, dip.level, lost_s)
 
 
 def _is_one(a: Period, b: Period) -> bool:
@@ -194,9 +194,9 @@ def _is_one(a: Period, b: Period) -> bool:
     return common >= COMMON_MIN * max(a.end_s - a.start_s, b.end_s - b.start_s)
 
 
-def _groups(slows: Iterable[Slow]) -> list[list[Slow]]:
+def _groups(slows: Iterable[SlowSeries]) -> list[list[SlowSeries]]:
     """Return what belongs together, led by what cost most: one transport class and one time."""
-    found: list[list[Slow]] = []
+    found: list[list[SlowSeries]] = []
     for slow in sorted(slows, key=lambda one: (-one.lost_s, one.period.start_s, one.track.kind)):
         for group in found:
             same = (group[0].transport, group[0].kind) == (slow.transport, slow.kind)
@@ -208,7 +208,7 @@ def _groups(slows: Iterable[Slow]) -> list[list[Slow]]:
     return found
 
 
-def _degradation(group: Sequence[Slow], wall_s: float) -> Degradation:
+def _degradation(group: Sequence[SlowSeries], wall_s: float) -> Degradation:
     leader = group[0]
     lost: dict[int, float] = defaultdict(float)
     for slow in group:
@@ -240,12 +240,12 @@ def severity_of(degradation: Degradation) -> Severity:
 
 def find_degradations(
     tracks: Sequence[Track], transports: Mapping[int, str], wall_s: float
-) -> Judged:
+) -> JudgedSeries:
     """Judge all series of a job, the busiest first (`make_tracks`).
 
     `transports`: class by communicator's id; `wall_s`: how long the job ran.
     """
-    job = _Job(transports)
+    job = _AllSeries(transports)
     for track in tracks:
         for member in track.members:
             job.of_member[member].append(track)
@@ -258,9 +258,9 @@ def find_degradations(
         one for each in zip(judged, by_time, by_feel, strict=True) for one in _find(*each, job)
     ]
     short = sum(cut.too_short for cut in by_time)
-    slows = [one for one in found if isinstance(one, Slow)]
+    slows = [one for one in found if isinstance(one, SlowSeries)]
     degradations = [_degradation(group, wall_s) for group in _groups(slows)]
-    return Judged(
+    return JudgedSeries(
         degradations=tuple(sorted(degradations, key=lambda one: -(one.cost_s or 0.0))),
         slows=tuple(slows),
         phases=tuple(one for one in found if isinstance(one, Phase)),

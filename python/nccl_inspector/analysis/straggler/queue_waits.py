@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import hypot, sqrt
 from statistics import median_low
 
-from nccl_inspector.analysis.join import Communicator, Member
+from nccl_inspector.analysis.join import JoinedComm, Member
 from nccl_inspector.model.card import UNKNOWN
 from nccl_inspector.model.process import FUNCS, Key, OpKind
 
@@ -32,7 +32,7 @@ _FOUND_SHARE_MIN = 0.5
 class LateCall:
     """A kind of operation in which one rank of a communicator was late, and by how much."""
 
-    comm: Communicator
+    comm: JoinedComm
     rank: int
     kind: OpKind
     late_ns: float

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from nccl_inspector.analysis.join import Communicator
+from nccl_inspector.analysis.join import JoinedComm
 from nccl_inspector.counters.model import DeviceCounters, NodeCounters
 from nccl_inspector.model.transport import HOST, MIXED, NET, NVLINK, UNKNOWN
 
@@ -115,7 +115,7 @@ def _by_slurm(nranks: int, nodes: Sequence[str], gpus: Sequence[GpuSeen | None])
     return Classed(MIXED, f"{len(nodes)} ranks on {len(places)} nodes")
 
 
-def transport_of(comm: Communicator, nodes: Mapping[str, Mapping[str, GpuSeen]]) -> Classed:
+def transport_of(comm: JoinedComm, nodes: Mapping[str, Mapping[str, GpuSeen]]) -> Classed:
     """Return the class of a joined communicator; `nodes`: the GPUs of each node (`gpus_of`)."""
     places = [member.place for member in comm.members.values()]
     gpus = [nodes.get(place.node, {}).get(place.gpu) for place in places]

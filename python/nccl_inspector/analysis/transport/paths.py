@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from nccl_inspector.analysis.join import Communicator
+from nccl_inspector.analysis.join import JoinedComm
 from nccl_inspector.analysis.straggler.lateness import SYNCHRONISING
 from nccl_inspector.model.bandwidth import size_class
 from nccl_inspector.model.network import Net
@@ -31,7 +31,7 @@ class Path:
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class TimedPath:
     """A time to be compared with others of the same `like`; smaller is better."""
 
     nodes: frozenset[str]
@@ -40,9 +40,9 @@ class Timed:
     name: str
 
 
-def compare(timed: Iterable[Timed]) -> list[Path]:
+def compare(timed: Iterable[TimedPath]) -> list[Path]:
     """Return paths of all that have a like; the reference is the fastest quarter's slowest."""
-    groups: dict[tuple[object, ...], list[Timed]] = defaultdict(list)
+    groups: dict[tuple[object, ...], list[TimedPath]] = defaultdict(list)
     for one in timed:
         groups[one.like].append(one)
     found = []
@@ -53,7 +53,7 @@ def compare(timed: Iterable[Timed]) -> list[Path]:
     return found
 
 
-def time_communicators(communicators: Iterable[Communicator]) -> list[Timed]:
+def time_communicators(communicators: Iterable[JoinedComm]) -> list[TimedPath]:
     """Return T of the collectives in which all wait for all, without the waiting."""
     found = []
     for comm in communicators:
@@ -63,7 +63,7 @@ def time_communicators(communicators: Iterable[Communicator]) -> list[Timed]:
             if enough and one.func in SYNCHRONISING and one.compared and one.time_ns > 0:
                 like = (one.func, one.size_class, one.algo_proto, comm.nranks, len(nodes))
                 name = f"{comm.name or 'a communicator'} ({hex(comm.id)})"
-                found.append(Timed(nodes, like, one.time_ns, name))
+                found.append(TimedPath(nodes, like, one.time_ns, name))
     return found
 
 
@@ -77,7 +77,7 @@ def _ns_a_byte(peer: Peer) -> float:
     return float(2 ** (-peer.log2_rate_q20 / peer.ops / _Q20))
 
 
-def time_pairs(processes: Sequence[tuple[str, Process]]) -> list[Timed]:
+def time_pairs(processes: Sequence[tuple[str, Process]]) -> list[TimedPath]:
     """Return the time a byte of Sends and Recvs between ranks of two nodes, in each direction.
 
     Who comes first waits for the other, so of the two ends the one that took less tells it.
@@ -101,7 +101,7 @@ def time_pairs(processes: Sequence[tuple[str, Process]]) -> list[Timed]:
         if None not in ends_on and len(ends_on) == 2:
             name = f"rank {sender} to rank {receiver} in {hex(comm_id)}"
             at = frozenset(node for node in ends_on if node)
-            found.append(Timed(at, ("p2p", class_), time, name))
+            found.append(TimedPath(at, ("p2p", class_), time, name))
     return found
 
 
@@ -109,7 +109,7 @@ def _wire_ns(net: Net) -> float:
     return net.wire_ns / net.steps
 
 
-def time_network(processes: Sequence[tuple[str, Process]]) -> list[Timed]:
+def time_network(processes: Sequence[tuple[str, Process]]) -> list[TimedPath]:
     """Return how long a step of the network proxy was on its way, by the senders' word."""
     nodes = _rank_nodes(processes)
     found = []
@@ -123,5 +123,5 @@ def time_network(processes: Sequence[tuple[str, Process]]) -> list[Timed]:
             if other and other != node:
                 name = f"rank {comm.rank} to rank {net.peer} in {hex(comm.id)}"
                 like = ("net", comm.name, comm.nranks)
-                found.append(Timed(frozenset({node, other}), like, _wire_ns(net), name))
+                found.append(TimedPath(frozenset({node, other}), like, _wire_ns(net), name))
     return found
