@@ -5,7 +5,7 @@ import pytest
 
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.hostlist import expand
-from nccl_inspector.slurm.ended_job import Answer, Attempt, judge
+from nccl_inspector.slurm.attempt import Answer, Attempt, judge
 
 
 @pytest.mark.parametrize(

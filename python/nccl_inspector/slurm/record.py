@@ -8,7 +8,8 @@ from dataclasses import dataclass, fields
 
 ACCOUNTING, CONTROLLER, PYSLURM, SUMMARY = "sacct", "scontrol", "pyslurm", "summary"
 
-# The words of a job that will not run on. (COMPLETING: epilogs are still due.)
+# The words of a job that will not run on. Slurm says none of them while an epilog of the job is
+# still due: then it says COMPLETING.
 ENDED = frozenset(
     {
         "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL",
