@@ -6,9 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from nccl_inspector.counters.delta import RESET, STUCK, Rise, rise
-from nccl_inspector.counters.model import Count, NodeCounters, Risen, Span
-from nccl_inspector.counters.record import (
+from nccl_inspector.counters.counter_record import (
     CHANGES_MAX,
     DEVICES_MAX,
     PROBLEMS_MAX,
@@ -17,8 +15,10 @@ from nccl_inspector.counters.record import (
     CounterRecord,
     merge_risen,
 )
+from nccl_inspector.counters.counter_table import load_counters
+from nccl_inspector.counters.delta import RESET, STUCK, Rise, rise
+from nccl_inspector.counters.node_counters import Count, NodeCounters, Risen, Span
 from nccl_inspector.counters.sample import GPU, INFINIBAND, Device, Sample
-from nccl_inspector.counters.table import load_counters
 from nccl_inspector.errors import RefusedError
 
 TIMEOUTS = load_counters()["port", "local_ack_timeout_err"]  # 32 bits, wraps
@@ -210,7 +210,7 @@ def test_where_there_is_no_room_rises_are_told_coarser_and_totals_stay(
     record = everything(4, 20)
     whole = len(record.encode())
     for room, most in ((whole - 1, 4), (whole // 3, 1), (whole // 5, 0)):
-        monkeypatch.setattr("nccl_inspector.counters.record.RECORD_BYTES_MAX", room)
+        monkeypatch.setattr("nccl_inspector.counters.counter_record.RECORD_BYTES_MAX", room)
         (first, *_) = CounterRecord.decode(record.encode()).counters().devices
         assert len(first.counts["out_of_buffer"].risen) == most
         assert first.counts["out_of_buffer"].total == 19 * 10**15

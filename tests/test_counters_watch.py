@@ -19,8 +19,8 @@ from nccl_inspector.agent.counters.watched import FILE, job_gpus
 from nccl_inspector.agent.counters.xid import NewXids, Xid
 from nccl_inspector.agent.kill_switch import disable, enable
 from nccl_inspector.agent.service import Agent, run_agent, run_collect
-from nccl_inspector.counters.model import NodeCounters
-from nccl_inspector.counters.record import CounterRecord
+from nccl_inspector.counters.counter_record import CounterRecord
+from nccl_inspector.counters.node_counters import NodeCounters
 from nccl_inspector.counters.sample import GPU, Device, Sample, boot_clock_s
 from nccl_inspector.settings.config import Config, parse_config
 from nccl_inspector.summary.codec import NodeSummary, decode
@@ -354,7 +354,7 @@ def test_numbers_that_nobody_renews_are_no_series(
 ) -> None:
     node.start_job()
     node.sampled()
-    monkeypatch.setattr("nccl_inspector.agent.counters.series.OLD_INTERVALS", -1)
+    monkeypatch.setattr("nccl_inspector.agent.counters.device_series.OLD_INTERVALS", -1)
     node.agent.run_pass(10)
     assert "nccl_node_" not in node.text()
 

@@ -10,8 +10,8 @@ from nccl_inspector.model.card import CANNOT_TELL, FAILED, HUNG, Card
 from nccl_inspector.model.process import KILLED, Process
 from nccl_inspector.render.text import render_text
 from nccl_inspector.report.assemble import build_card
-from nccl_inspector.report.sources import JobContext
-from nccl_inspector.slurm.record import JobRecord
+from nccl_inspector.report.job_context import JobContext
+from nccl_inspector.slurm.job_record import JobRecord
 from nccl_inspector.summary.attempts import Loaded
 from tests.boxes import NOW_NS
 from tests.synthetic.jobs import Group, through_summaries

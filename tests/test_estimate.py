@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from nccl_inspector.agent.counters.series import sample_series
+from nccl_inspector.agent.counters.device_series import sample_series
 from nccl_inspector.cli import cli
+from nccl_inspector.counters.counter_table import names_of
 from nccl_inspector.counters.sample import Device, Sample
-from nccl_inspector.counters.table import names_of
 from nccl_inspector.estimate.cost import BOX_ROWS, HEADER_BYTES, add_up, box_bytes
 from nccl_inspector.estimate.pages import go_number, make_files
 from nccl_inspector.estimate.shape import (

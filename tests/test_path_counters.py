@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A job on nodes with adapters and GPUs, from their counters to its report."""
 
-from nccl_inspector.counters.model import NodeCounters
-from nccl_inspector.counters.record import CounterRecord
+from nccl_inspector.counters.counter_record import CounterRecord
+from nccl_inspector.counters.node_counters import NodeCounters
 from tests import hardware, jobs
 from tests.cluster import Cluster, wait_until
 from tests.cluster.config import nvml_lines

@@ -15,8 +15,8 @@ import pytest
 
 from nccl_inspector.box.layout import HEADER, SAMPLE, SAMPLES_MAX
 from nccl_inspector.box.reader import read_box
+from nccl_inspector.box.sample_reader import add_samples
 from nccl_inspector.box.sample_table import SampleTable, samples_of_each, thin, unix_ends_ns
-from nccl_inspector.box.samples import add_samples
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.model.process import (
     PEER_BEYOND,
@@ -612,8 +612,8 @@ def test_samples_of_other_facts_are_refused() -> None:
 
 
 def test_what_collects_samples_needs_no_numpy() -> None:
-    modules = (
-        "nccl_inspector.agent.collect, nccl_inspector.agent.service, nccl_inspector.box.samples"
+    modules = ", ".join(
+        f"nccl_inspector.{name}" for name in ("agent.collect", "agent.service", "box.sample_reader")
     )
     code = f"import sys, {modules}\nprint('numpy' in sys.modules)"
     env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1] / "python")}

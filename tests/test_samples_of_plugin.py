@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from nccl_inspector.box.reader import read_box
-from nccl_inspector.box.samples import add_samples
+from nccl_inspector.box.sample_reader import add_samples
 from nccl_inspector.model.process import (
     FUNCS,
     NS_PER_S,

@@ -27,7 +27,7 @@ from nccl_inspector.analysis.history.compare import (
 from nccl_inspector.analysis.history.slow_nodes import NodeScore, ScoredJob, score_nodes
 from nccl_inspector.analysis.kinds import KindKey, KindRow
 from nccl_inspector.model.card import Card, Environment
-from nccl_inspector.store.rows import nodes_of
+from nccl_inspector.store.card_rows import nodes_of
 from nccl_inspector.store.text import COLUMNS, difference_text, nodes_text
 from tests.boxes import fixed_chance
 from tests.cardsof import card, communicator, operations

@@ -20,6 +20,7 @@ from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.card import Card, Environment
 from nccl_inspector.render.json import to_json
 from nccl_inspector.settings.config import parse_config
+from nccl_inspector.store.card_rows import rows_of
 from nccl_inspector.store.index import (
     INDEX,
     BrokenIndexError,
@@ -30,7 +31,6 @@ from nccl_inspector.store.index import (
     writing,
 )
 from nccl_inspector.store.queries import JobFilter, Owner, find_jobs, last_jobs, own_past
-from nccl_inspector.store.rows import rows_of
 from nccl_inspector.store.schema import VERSION
 from tests.cardsof import UID, card, communicator, operations
 

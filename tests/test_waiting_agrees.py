@@ -14,16 +14,16 @@ import pytest
 
 from nccl_inspector.analysis.join import join_communicators
 from nccl_inspector.analysis.straggler.lateness import SYNCHRONISING
-from nccl_inspector.capture.card import waiting_share
 from nccl_inspector.capture.engine import load
+from nccl_inspector.capture.exact_card import waiting_share
 from nccl_inspector.capture.joined import join
-from nccl_inspector.live.model import Flow
 from nccl_inspector.live.rates import flow_of, since, split_waiting
+from nccl_inspector.live.view import Flow
 from nccl_inspector.model.process import FUNCS, Process
 from nccl_inspector.report.assemble import build_card
 from nccl_inspector.report.figures import total_waiting
+from nccl_inspector.store.card_rows import rows_of
 from nccl_inspector.store.index import INDEX, put, reading, writing
-from nccl_inspector.store.rows import rows_of
 from nccl_inspector.summary.attempts import Loaded
 from tests import captures
 from tests.boxes import MS, fixed_chance

@@ -14,7 +14,7 @@ from nccl_inspector.analysis.straggler.culprit import (
     describe_culprit,
     find_culprit,
 )
-from nccl_inspector.analysis.transport.paths import (
+from nccl_inspector.analysis.transport.timed_paths import (
     Path,
     compare,
     time_communicators,
@@ -22,7 +22,7 @@ from nccl_inspector.analysis.transport.paths import (
     time_pairs,
 )
 from nccl_inspector.model.card import HIGH, LOW, MEDIUM
-from nccl_inspector.model.network import Net
+from nccl_inspector.model.net import Net
 from tests.boxes import MS, fixed_chance
 from tests.synthetic.jobs import FACTS, US, Job, join, through_summaries
 

@@ -14,9 +14,9 @@ from nccl_inspector.analysis.slow_times.attribution import (
     attribute,
     slowdown,
 )
-from nccl_inspector.analysis.slow_times.changes import ClassChange, Comparison, compare
-from nccl_inspector.analysis.slow_times.columns import Floats, columns_of
+from nccl_inspector.analysis.slow_times.comparison import ClassChange, Comparison, compare
 from nccl_inspector.analysis.slow_times.degradation import find_degradations
+from nccl_inspector.analysis.slow_times.line_columns import Floats, columns_of
 from nccl_inspector.analysis.slow_times.progress import (
     Progress,
     on_windows,

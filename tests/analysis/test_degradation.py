@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from nccl_inspector.analysis.slow_times.columns import Floats, columns_of
 from nccl_inspector.analysis.slow_times.degradation import (
     JudgedSeries,
     find_degradations,
     severity_of,
 )
+from nccl_inspector.analysis.slow_times.line_columns import Floats, columns_of
 from nccl_inspector.analysis.slow_times.series import Track, make_tracks
 from tests.synthetic.lines import START_S, WINDOW_S, Made, carried, lines_of, noise, slower
 

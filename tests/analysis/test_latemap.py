@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from nccl_inspector.analysis.join import JoinedComm
-from nccl_inspector.analysis.slow_times.columns import Columns
 from nccl_inspector.analysis.slow_times.late_map import map_lateness
+from nccl_inspector.analysis.slow_times.line_columns import Columns
 from nccl_inspector.model.process import FUNCS
 
 ALL_REDUCE = FUNCS.index("AllReduce")

@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 
 from nccl_inspector.analysis.join import JoinedComm
-from nccl_inspector.analysis.slow_times.columns import columns_of
+from nccl_inspector.analysis.slow_times.line_columns import columns_of
 from nccl_inspector.analysis.slow_times.throughput import Reading, Readings
 from nccl_inspector.report.over_time import OverTime, Unpacked, look_over_time
 from tests.synthetic.lines import START_S, Made, carried, lines_of, noise, slower

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.report.sources import RequestedInputs, gather
+from nccl_inspector.report.job_context import RequestedInputs, gather
 from nccl_inspector.settings.config import parse_config
 from tests.test_collect import HEAD
 

@@ -13,8 +13,8 @@ import pytest
 from nccl_inspector.analysis.slow_times.throughput import LINE_BYTES_MAX, compile_pattern
 from nccl_inspector.model.card import Period
 from nccl_inspector.report import output as module
+from nccl_inspector.report.job_context import RequestedInputs, gather
 from nccl_inspector.report.output import CPU_S_MIN, Output, read_output
-from nccl_inspector.report.sources import RequestedInputs, gather
 from tests.card.test_given import CONFIG, LINES, WEEK
 
 PERIOD = Period(WEEK.start, WEEK.end)

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from nccl_inspector.analysis.hardware.rules import CABLE
+from nccl_inspector.analysis.hardware.counter_rules import CABLE
 from nccl_inspector.analysis.join import Figures, JoinedComm, Member, Place
 from nccl_inspector.analysis.replay.judge import Judged
 from nccl_inspector.model import rules

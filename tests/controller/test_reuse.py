@@ -15,9 +15,9 @@ from nccl_inspector.controller.reuse import revoke
 from nccl_inspector.controller.wiring import usual_makers
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.settings.config import Config
+from nccl_inspector.store.card_rows import rows_of
 from nccl_inspector.store.index import INDEX, export_user, put, reading, user_index, writing
 from nccl_inspector.store.queries import JobFilter, find_jobs
-from nccl_inspector.store.rows import rows_of
 from tests.cardsof import UID, card
 from tests.controller.ended import ended_job, enqueue, run_pass, stored, summarize
 from tests.test_collect import HEAD

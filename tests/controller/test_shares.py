@@ -19,7 +19,7 @@ from nccl_inspector.controller.shares import JOB_S, PERIOD_S, USER_S, Shares, in
 from nccl_inspector.controller.wiring import usual_makers
 from nccl_inspector.model.card import Card
 from nccl_inspector.report.assemble import build_card
-from nccl_inspector.report.sources import RequestedInputs
+from nccl_inspector.report.job_context import RequestedInputs
 from nccl_inspector.settings.config import Config
 from nccl_inspector.summary.attempts import Loaded
 from tests.controller.ended import ended_job, enqueue, summarize

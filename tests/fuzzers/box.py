@@ -12,7 +12,7 @@ from random import Random
 from nccl_inspector.box import layout
 from nccl_inspector.box.layout import COMM, HEADER, NET, NET_QUEUE, Struct
 from nccl_inspector.box.reader import read_box
-from nccl_inspector.box.samples import add_samples
+from nccl_inspector.box.sample_reader import add_samples
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.summary.codec import decode, encode, encode_process
 from tests.boxes import put

@@ -18,9 +18,9 @@ from nccl_inspector.render.html import render_html
 from nccl_inspector.render.json import card_from_json, to_json
 from nccl_inspector.render.mail import make_mail
 from nccl_inspector.render.text import render_text
+from nccl_inspector.store.card_rows import nodes_of, rows_of
 from nccl_inspector.store.index import put
 from nccl_inspector.store.queries import JobFilter, find_jobs, last_jobs
-from nccl_inspector.store.rows import nodes_of, rows_of
 from nccl_inspector.store.schema import migrate
 from nccl_inspector.store.text import difference_text, jobs_text, nodes_text
 

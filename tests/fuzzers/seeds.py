@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from nccl_inspector.report.sources import JobContext
+from nccl_inspector.report.job_context import JobContext
 from tests.simulator import hardware
 from tests.simulator.job import FUNCS, NEVER, OPERATIONS, Comm, Job, Rank
 from tests.simulator.machine import Machine

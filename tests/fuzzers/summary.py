@@ -13,7 +13,7 @@ from typing import Self
 
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.report.assemble import build_card
-from nccl_inspector.report.sources import JobContext
+from nccl_inspector.report.job_context import JobContext
 from nccl_inspector.summary.attempts import load_summaries
 from nccl_inspector.summary.codec import decode, encode, encode_process
 from tests.fuzzers import mutation, seeds

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.live.model import LiveJob, TroubleKind, View
 from nccl_inspector.live.nodeview import NodeView
+from nccl_inspector.live.view import LiveJob, TroubleKind, View
 from tests.boxes import (
     MS,
     TICK0,

@@ -10,8 +10,8 @@ import pytest
 from nccl_inspector.agent.beats import Now
 from nccl_inspector.box.layout import COMM, HEADER
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.live.model import LOCAL, TroubleKind
 from nccl_inspector.live.nodeview import NodeView
+from nccl_inspector.live.view import LOCAL, TroubleKind
 from tests.boxes import COMM_AT, JOB_UID, KeyOf, write_box, write_user_file
 from tests.live.helpers import (
     Node,

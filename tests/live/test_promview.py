@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from nccl_inspector.live.model import TroubleKind, View
+from nccl_inspector.live.view import TroubleKind, View
 from nccl_inspector.prometheus.api import Api, PromSample
 from nccl_inspector.prometheus.node_view import PrometheusView, window_s
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from nccl_inspector.live.model import Flow, LiveJob, LiveRank, Trouble, TroubleKind, View, gather
 from nccl_inspector.live.screen import fit
 from nccl_inspector.live.table import ScreenLine, age, number, render
+from nccl_inspector.live.view import Flow, LiveJob, LiveRank, Trouble, TroubleKind, View, gather
 
 HOSTILE = "\x1b[2J\x07\u202eevil\n\u4e2d"
 FLOW = Flow(1234.5, {"local": 2e12, "net": 3e9}, {"local": 10.0, "net": 1.0}, 3.0, 10.0)

@@ -13,9 +13,9 @@ import pytest
 
 from nccl_inspector.agent.log_once import Tally
 from nccl_inspector.agent.nvidia import files as vendorfiles
-from nccl_inspector.agent.nvidia import record as vendorrecord
+from nccl_inspector.agent.nvidia import vendor_record as vendorrecord
 from nccl_inspector.agent.nvidia.file import parse_vendor
-from nccl_inspector.agent.nvidia.record import RECORD_BYTES_MAX, VendorRecord, read_record
+from nccl_inspector.agent.nvidia.vendor_record import RECORD_BYTES_MAX, VendorRecord, read_record
 from nccl_inspector.agent.publish import Publisher
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.model.kind_labels import LabelledComm, LabelledKind

@@ -26,14 +26,14 @@ from nccl_inspector.agent.crash_guard import AtWork
 from nccl_inspector.agent.log_once import Tally
 from nccl_inspector.analysis.slow_times.throughput import Reading, Readings
 from nccl_inspector.capture.analyze import analyze_directory
-from nccl_inspector.counters import model as counters_model
-from nccl_inspector.counters.record import FORMAT as COUNTERS_FORMAT
+from nccl_inspector.counters import node_counters as counters_model
+from nccl_inspector.counters.counter_record import FORMAT as COUNTERS_FORMAT
 from nccl_inspector.model.card import Card, Input
 from nccl_inspector.model.hostlist import compress
 from nccl_inspector.report.assemble import build_card
-from nccl_inspector.report.sources import JobContext
+from nccl_inspector.report.job_context import JobContext
 from nccl_inspector.settings.config import parse_config
-from nccl_inspector.slurm.record import ACCOUNTING, JobRecord
+from nccl_inspector.slurm.job_record import ACCOUNTING, JobRecord
 from nccl_inspector.summary.attempts import load_summaries
 from nccl_inspector.system.checked_json import dump
 from tests.boxes import manifest_text
@@ -88,7 +88,7 @@ def _environment(job: Job, rank: Rank, run: Path, lines: Path | None) -> dict[st
 
 
 def _counters_bytes(job: Job, node: str) -> bytes:
-    """Return the agent's file of a node (counters/record.py), after the last sample."""
+    """Return the agent's file of a node (counters/counter_record.py), after the last sample."""
     return dump(
         {
             "format": COUNTERS_FORMAT,

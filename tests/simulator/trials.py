@@ -71,7 +71,7 @@ def _facts(job: Any, true: Any) -> Row:
 
 def _judged_again(name: str, seed: int, kept: Path) -> Row:
     """Return the grade of a job's report, which is played only if it was not yet."""
-    from nccl_inspector.report.sources import JobContext
+    from nccl_inspector.report.job_context import JobContext
     from tests.simulator.play import given_of, play, report_of
 
     folder = kept / f"{name}-{seed}"

@@ -16,7 +16,7 @@ from nccl_inspector.analysis.histogram import bucket_of, lower_ns
 from nccl_inspector.analysis.join import JoinedComm, join_communicators
 from nccl_inspector.analysis.process_names import name_processes
 from nccl_inspector.box.sample_table import MANTISSA_BITS, SampleTable
-from nccl_inspector.counters.model import NodeCounters
+from nccl_inspector.counters.node_counters import NodeCounters
 from nccl_inspector.model.bandwidth import size_class
 from nccl_inspector.model.process import (
     COMM_LIVE,

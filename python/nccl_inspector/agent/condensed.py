@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.summary.rows import take_row
+from nccl_inspector.summary.checked_rows import take_row
 from nccl_inspector.system.checked_json import Checks, dump
 from nccl_inspector.system.safe_files import Stamp, read_owners
 

@@ -11,12 +11,12 @@ from nccl_inspector.agent.counters.watched import read_record
 from nccl_inspector.agent.job_files import read_manifest
 from nccl_inspector.agent.log_once import Tally
 from nccl_inspector.agent.manifest import Manifest
-from nccl_inspector.agent.nvidia.record import read_record as read_vendor
+from nccl_inspector.agent.nvidia.vendor_record import read_record as read_vendor
 from nccl_inspector.agent.raw_dir import in_turns, list_raw
 from nccl_inspector.box.copy import BOX_BYTES_MAX
 from nccl_inspector.box.reader import read_box
-from nccl_inspector.box.samples import add_samples
-from nccl_inspector.counters.model import NodeCounters
+from nccl_inspector.box.sample_reader import add_samples
+from nccl_inspector.counters.node_counters import NodeCounters
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.model.process import KILLED, Process
 from nccl_inspector.slurm.jobid import JOB_ID

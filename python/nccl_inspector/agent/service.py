@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from nccl_inspector.agent.collect import Backlog, Collector
 from nccl_inspector.agent.condenser import Condenser
-from nccl_inspector.agent.counters.series import counters_series
+from nccl_inspector.agent.counters.device_series import counters_series
 from nccl_inspector.agent.counters.sources import Readers
 from nccl_inspector.agent.counters.watch import CounterWatch
 from nccl_inspector.agent.crash_guard import AtWork

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from nccl_inspector.analysis.histogram import median_ns, merge, quantile_error_ns, quantile_ns
 from nccl_inspector.analysis.process_names import name_processes
 from nccl_inspector.analysis.straggler.lateness import SYNCHRONISING, comparable
-from nccl_inspector.analysis.transport.channels import late_channels_note
+from nccl_inspector.analysis.transport.late_channels import late_channels_note
 from nccl_inspector.analysis.transport.mixed_clocks import mixed_clocks_note
 from nccl_inspector.model.bandwidth import bus_factor
 from nccl_inspector.model.process import COMM_FOLDED, FUNCS, P2P, Comm, Key, OpKind, Process

@@ -8,7 +8,7 @@ rest, so that every finding names node, GPU, UUID, PCI address and process id th
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from nccl_inspector.counters.model import DeviceCounters, NodeCounters
+from nccl_inspector.counters.node_counters import DeviceCounters, NodeCounters
 from nccl_inspector.counters.pci import pci_address
 from nccl_inspector.model.card import Entity, Finding
 from nccl_inspector.model.process import COMM_FOLDED, Gpu, Process

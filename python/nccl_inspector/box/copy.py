@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Copy a box out of its process's reach and check that its header and tables fit the file.
 
-Samples, unions, channels and labels are not copied: box/samples.py reads them when a job has ended.
+Samples, unions, channels and labels are not copied: box/sample_reader.py reads them when a job has
+ended.
 
 Bounded in memory by BOX_BYTES_MAX, read with pread only: a mapping would let the
 user end the reader with SIGBUS by cutting the file.

@@ -21,7 +21,7 @@ from nccl_inspector.box.layout import (
     QUEUE_DEVICES,
     QUEUE_NUMBER_BITS,
 )
-from nccl_inspector.model.network import Net, NetQueue
+from nccl_inspector.model.net import Net, NetQueue
 from nccl_inspector.model.process import (
     ALGOS,
     COMM_FOLDED,

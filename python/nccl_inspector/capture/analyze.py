@@ -9,13 +9,13 @@ from pathlib import Path
 
 import duckdb
 
-from nccl_inspector.capture.card import as_card
 from nccl_inspector.capture.engine import DISK_FULL, Capture, Progress, load
+from nccl_inspector.capture.exact_card import as_card
 from nccl_inspector.capture.joined import WINDOW_S, join
+from nccl_inspector.capture.line_samples import sample_lines
+from nccl_inspector.capture.line_schema import quoted
 from nccl_inspector.capture.members import columns
 from nccl_inspector.capture.processes import as_summaries
-from nccl_inspector.capture.samples import sample_lines
-from nccl_inspector.capture.schema import quoted
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.card import Card
 from nccl_inspector.system.printable import visible

@@ -7,7 +7,7 @@ Fewer rows than operations by far: most questions about these can be asked of it
 import duckdb
 
 from nccl_inspector.capture.collectives import NUMBERED
-from nccl_inspector.capture.schema import SIZE_CLASS
+from nccl_inspector.capture.line_schema import SIZE_CLASS
 
 # analysis/histogram.py: bucket_of.
 _BUCKET = """case when time_ns < 1024 then time_ns >> 5

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from nccl_inspector.analysis.straggler.lateness import SYNCHRONISING
 from nccl_inspector.capture.collectives import ALGO_PROTO, NUMBERED
 from nccl_inspector.capture.engine import Capture
-from nccl_inspector.capture.schema import SIZE_CLASS, quoted
+from nccl_inspector.capture.line_schema import SIZE_CLASS, quoted
 from nccl_inspector.model.bandwidth import bus_factor
 from nccl_inspector.model.card import Communicator, Operations, Series, TimeLine
 from nccl_inspector.model.transport import transport_by_shape

@@ -48,12 +48,12 @@ _kept: list[object] = []
 
 
 def _make(source: _CardSource, config: Config) -> Card:
+    from nccl_inspector.report.job_context import RequestedInputs
     from nccl_inspector.report.make import make_card
-    from nccl_inspector.report.sources import RequestedInputs
     from nccl_inspector.summary.attempts import load_summaries
 
     def slurms_number(task: str) -> int | None:
-        from nccl_inspector.slurm.find import find_record
+        from nccl_inspector.slurm.find_record import find_record
 
         record, _ = find_record(task, config)
         # One that asks for the array itself, or for a task that has no number yet, gets no other's.

@@ -20,7 +20,7 @@ def ask_slurm(job_id: int, conf: Path | None) -> str | None:
     Raises:
         InspectorError: nobody knows the job.
     """
-    from nccl_inspector.slurm.find import find_record
+    from nccl_inspector.slurm.find_record import find_record
 
     record, problems = find_record(job_id, read_config(conf))
     if record is None:

@@ -23,9 +23,9 @@ from nccl_inspector.errors import InspectorError, RefusedError
 from nccl_inspector.model.card import Card, Job
 from nccl_inspector.render.json import BYTES_MAX, card_from_json
 from nccl_inspector.settings.config import Config
+from nccl_inspector.store.card_rows import rows_of
 from nccl_inspector.store.index import INDEX, BrokenIndexError, export_user, put, writing
-from nccl_inspector.store.reuse import is_owner
-from nccl_inspector.store.rows import rows_of
+from nccl_inspector.store.owner import is_owner
 from nccl_inspector.summary.attempts import Loaded, load_summaries
 from nccl_inspector.system.write_as_user import Target, write_report_file
 

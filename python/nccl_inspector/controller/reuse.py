@@ -19,7 +19,7 @@ from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.wording import number
 from nccl_inspector.settings.config import Config
 from nccl_inspector.store.index import INDEX, export_user, user_index, writing
-from nccl_inspector.store.reuse import is_owner
+from nccl_inspector.store.owner import is_owner
 from nccl_inspector.summary.attempts import COMPONENTS_MAX
 from nccl_inspector.summary.directory import peek
 from nccl_inspector.system.acl import allow

@@ -3,7 +3,7 @@
 
 from dataclasses import dataclass
 
-from nccl_inspector.counters.table import CounterSpec
+from nccl_inspector.counters.counter_table import CounterSpec
 
 RESET, STUCK = "reset", "stuck"
 

@@ -7,7 +7,7 @@ from decimal import Decimal
 from math import frexp, ldexp
 
 from nccl_inspector.agent.admission import LEFT_OUT
-from nccl_inspector.agent.counters.series import GPU_EVENTS, PORT_EVENTS, THROTTLES
+from nccl_inspector.agent.counters.device_series import GPU_EVENTS, PORT_EVENTS, THROTTLES
 from nccl_inspector.agent.signals import STATES
 from nccl_inspector.counters.sample import SOURCES
 from nccl_inspector.estimate.shape import Shape, usual_metrics

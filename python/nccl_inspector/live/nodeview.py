@@ -14,7 +14,6 @@ from nccl_inspector.analysis.process_names import name_processes
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.live.late import Late, late_processes
 from nccl_inspector.live.look import JobBoxes, LiveBox, NodeBoxes, look
-from nccl_inspector.live.model import Flow, LiveJob, LiveRank, View, gather, natural, order_of
 from nccl_inspector.live.rates import flow_of, since, split_waiting
 from nccl_inspector.live.troubles import (
     age_s,
@@ -24,6 +23,7 @@ from nccl_inspector.live.troubles import (
     states,
     troubles_of,
 )
+from nccl_inspector.live.view import Flow, LiveJob, LiveRank, View, gather, natural, order_of
 from nccl_inspector.model.process import KILLED, NEVER_MEASURED, Process
 
 _WAIT_NOTE = (

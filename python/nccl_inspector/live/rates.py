@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from nccl_inspector.analysis.join import JoinedComm
 from nccl_inspector.analysis.straggler.lateness import SYNCHRONISING
-from nccl_inspector.live.model import Flow, class_of
+from nccl_inspector.live.view import Flow, class_of
 from nccl_inspector.model.bandwidth import bus_factor
 from nccl_inspector.model.process import (
     ALGOS,

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
-from nccl_inspector.live.model import TroubleKind
 from nccl_inspector.live.table import ScreenLine
+from nccl_inspector.live.view import TroubleKind
 from nccl_inspector.system.wakeup import Wakeup
 
 _ENTER = "\x1b[?1049h\x1b[?25l\x1b[H\x1b[2J"  # the other screen, no cursor, empty

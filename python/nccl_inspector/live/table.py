@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from nccl_inspector.live.model import CLASSES, Flow, LiveJob, LiveRank, Trouble, TroubleKind, View
+from nccl_inspector.live.view import CLASSES, Flow, LiveJob, LiveRank, Trouble, TroubleKind, View
 from nccl_inspector.model.table_columns import Column, cut, fit_columns, make_columns, row_text
 from nccl_inspector.system.printable import plain
 

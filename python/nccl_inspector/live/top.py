@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Protocol
 
-from nccl_inspector.live.model import View
 from nccl_inspector.live.nodeview import NodeView
 from nccl_inspector.live.screen import Draw, can_redraw, print_once, watch
 from nccl_inspector.live.table import ScreenLine, render
+from nccl_inspector.live.view import View
 
 INTERVAL_S, PROMETHEUS_INTERVAL_S = 2.0, 10.0
 WIDE_COLUMNS = 200  # where nobody says how wide it is

@@ -11,8 +11,8 @@ from functools import cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
-from nccl_inspector.model.labels import Label
-from nccl_inspector.model.network import Net
+from nccl_inspector.model.net import Net
+from nccl_inspector.model.operation_label import Label
 
 if TYPE_CHECKING:
     from nccl_inspector.summary.sample_columns import (

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The dashboard of a cluster: the worst jobs, the worst nodes."""
 
+from nccl_inspector.monitoring.expressions import of_cluster, rate, selector
 from nccl_inspector.monitoring.panels import (
     Dashboard,
     Panel,
@@ -12,7 +13,6 @@ from nccl_inspector.monitoring.panels import (
     listing,
     number,
 )
-from nccl_inspector.monitoring.queries import of_cluster, rate, selector
 from nccl_inspector.monitoring.site import Site
 
 _NODE_LINK = link_to("nccl-node", "node", "Node")

@@ -1,18 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The dashboard of one job."""
 
-from nccl_inspector.monitoring.panels import (
-    Dashboard,
-    Panel,
-    PanelRow,
-    Query,
-    Variable,
-    bars,
-    graph,
-    listing,
-    number,
-)
-from nccl_inspector.monitoring.queries import (
+from nccl_inspector.monitoring.expressions import (
     RATE,
     SYNCHRONOUS,
     highest_bandwidth,
@@ -23,6 +12,17 @@ from nccl_inspector.monitoring.queries import (
     rate,
     transfer_bandwidth,
     waiting_ratio,
+)
+from nccl_inspector.monitoring.panels import (
+    Dashboard,
+    Panel,
+    PanelRow,
+    Query,
+    Variable,
+    bars,
+    graph,
+    listing,
+    number,
 )
 from nccl_inspector.monitoring.site import Site
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The dashboard of one node."""
 
+from nccl_inspector.monitoring.expressions import highest_bandwidth, of_cluster, of_node, rate
 from nccl_inspector.monitoring.panels import (
     Dashboard,
     PanelRow,
@@ -11,7 +12,6 @@ from nccl_inspector.monitoring.panels import (
     listing,
     number,
 )
-from nccl_inspector.monitoring.queries import highest_bandwidth, of_cluster, of_node, rate
 from nccl_inspector.monitoring.site import Site
 
 

@@ -10,7 +10,8 @@ from statistics import median
 
 from nccl_inspector.analysis.hang.age import SUSPECT_S
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.live.model import (
+from nccl_inspector.live.troubles import age_words
+from nccl_inspector.live.view import (
     P2P,
     Flow,
     LiveJob,
@@ -23,7 +24,6 @@ from nccl_inspector.live.model import (
     natural,
     order_of,
 )
-from nccl_inspector.live.troubles import age_words
 from nccl_inspector.model.bandwidth import bus_factor
 from nccl_inspector.prometheus.api import Api, PromSample
 from nccl_inspector.prometheus.promql import GPU, JOB, LiveQuestions

@@ -21,7 +21,7 @@ from nccl_inspector.model import card as model
 from nccl_inspector.model import card_network as networkmodel
 from nccl_inspector.model import rules
 from nccl_inspector.model.card import SCHEMA_VERSION, Card
-from nccl_inspector.model.labels import LABEL_KINDS
+from nccl_inspector.model.operation_label import LABEL_KINDS
 from nccl_inspector.model.wording import instant
 from nccl_inspector.summary.columns import SIZE_CLASS_MAX
 
@@ -54,7 +54,7 @@ _RANGES = {
     "ranks_expected": _RANKS,
     "ranks_seen": _RANKS,
     "num_nodes": _RANKS,
-    "window_s": (0, 1 << 33),  # of analysis/slow_times/columns.py, whatever lengths boxes claim
+    "window_s": (0, 1 << 33),  # of slow_times/line_columns.py, whatever lengths boxes claim
     "windows": (0, 1 << 20),
 }
 _PLAIN_KINDS = frozenset({str, int, float, type(None)})

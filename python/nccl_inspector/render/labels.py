@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from nccl_inspector.model.card import Card
 from nccl_inspector.model.card_labels import LabelRow, Labels
-from nccl_inspector.model.labels import KERNEL, LABEL_KINDS, OTHERS, ROOT, USER_TAG, Label
+from nccl_inspector.model.operation_label import KERNEL, LABEL_KINDS, OTHERS, ROOT, USER_TAG, Label
 from nccl_inspector.model.process import FUNCS, Comm, Process
 from nccl_inspector.model.table_columns import make_columns
 from nccl_inspector.model.wording import clock, compact, duration, elapsed, number, volume

@@ -9,8 +9,8 @@ from nccl_inspector.model.bandwidth import size_label
 from nccl_inspector.model.card import Card, Degradation, Series, Throughput, TimeLine
 from nccl_inspector.model.wording import change, clock, digits, elapsed, from_to, number, percent
 from nccl_inspector.render.heat import merged
-from nccl_inspector.render.layout import Paint, TextLine, bullet, paragraph
 from nccl_inspector.render.limits import Limits
+from nccl_inspector.render.text_layout import Paint, TextLine, bullet, paragraph
 
 _ACROSS = 72
 _LINES_MAX = 3

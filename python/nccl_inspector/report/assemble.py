@@ -9,9 +9,9 @@ from itertools import chain
 from nccl_inspector.analysis import join
 from nccl_inspector.analysis.clocks import Clock, in_common_time, read_clocks, silences_ns
 from nccl_inspector.analysis.coverage import Coverage
+from nccl_inspector.analysis.hang.describe import HungJob, describe_hangs, describe_stopped
 from nccl_inspector.analysis.hang.ending import Ending
 from nccl_inspector.analysis.hang.find import find_hangs, find_stopped, may_hang
-from nccl_inspector.analysis.hang.findings import HungJob, describe_hangs, describe_stopped
 from nccl_inspector.analysis.hang.unmeasured import Ends, find_unmeasured
 from nccl_inspector.analysis.hardware.findings import find_hardware
 from nccl_inspector.analysis.hardware.slow import SlowHardware, find_slow_hardware
@@ -27,7 +27,7 @@ from nccl_inspector.analysis.straggler.culprit import describe_culprit, find_cul
 from nccl_inspector.analysis.transport.classes import gpus_of, transport_of
 from nccl_inspector.analysis.transport.expected import expected, port_gbps
 from nccl_inspector.analysis.transport.mixed_clocks import why_waiting_is_hidden
-from nccl_inspector.analysis.transport.paths import (
+from nccl_inspector.analysis.transport.timed_paths import (
     compare,
     time_communicators,
     time_network,
@@ -64,12 +64,12 @@ from nccl_inspector.report.figures import (
     sum_transports,
     total_waiting,
 )
-from nccl_inspector.report.joined import Report, build_report
+from nccl_inspector.report.job_context import JobContext, with_record
+from nccl_inspector.report.joined_job import Report, build_report
 from nccl_inspector.report.network import describe_network
 from nccl_inspector.report.nvidia import vendor_card
 from nccl_inspector.report.over_time import OverTime, look_over_time, unpack
 from nccl_inspector.report.progress_dips import join_progress
-from nccl_inspector.report.sources import JobContext, with_record
 from nccl_inspector.report.unseen_port import unseen_port
 from nccl_inspector.report.verdict import judge
 from nccl_inspector.summary.attempts import Loaded

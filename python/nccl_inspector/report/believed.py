@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from nccl_inspector.analysis.claims import Allocation, bound_ranks
 from nccl_inspector.model.process import Process
-from nccl_inspector.report.sources import JobContext
+from nccl_inspector.report.job_context import JobContext
 from nccl_inspector.summary.attempts import Loaded
 from nccl_inspector.summary.codec import NodeSummary
 

@@ -4,7 +4,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from nccl_inspector.analysis.hardware.rules import CABLE
+from nccl_inspector.analysis.hardware.counter_rules import CABLE
 from nccl_inspector.analysis.replay.cause import COST_MIN, TOLD_MIN, TRANSFER, Cause
 from nccl_inspector.analysis.replay.judge import Judged
 from nccl_inspector.model import card, rules

@@ -3,8 +3,8 @@
 
 from nccl_inspector.model.card import Card
 from nccl_inspector.report.assemble import build_card
+from nccl_inspector.report.job_context import RequestedInputs, gather
 from nccl_inspector.report.similar import beside_similar
-from nccl_inspector.report.sources import RequestedInputs, gather
 from nccl_inspector.settings.config import Config
 from nccl_inspector.summary.attempts import Loaded
 

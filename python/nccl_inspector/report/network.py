@@ -3,7 +3,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from nccl_inspector.counters.model import NodeCounters
+from nccl_inspector.counters.node_counters import NodeCounters
 from nccl_inspector.model.card_network import (
     RECEIVE,
     SEND,
@@ -12,7 +12,7 @@ from nccl_inspector.model.card_network import (
     PortBytes,
     QueuePair,
 )
-from nccl_inspector.model.network import Net, NetQueue
+from nccl_inspector.model.net import Net, NetQueue
 from nccl_inspector.model.process import Comm, Process
 
 PEERS_MAX = 256  # of a card: those with most bytes

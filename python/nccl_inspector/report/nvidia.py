@@ -33,8 +33,8 @@ from nccl_inspector.render.means import (
     operations,
 )
 from nccl_inspector.report.facts import describe_environment, describe_job, describe_quality
-from nccl_inspector.report.joined import Report
-from nccl_inspector.report.sources import JobContext, with_record
+from nccl_inspector.report.job_context import JobContext, with_record
+from nccl_inspector.report.joined_job import Report
 from nccl_inspector.report.verdict import judge
 from nccl_inspector.summary.codec import NodeSummary
 

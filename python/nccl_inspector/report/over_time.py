@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 
 from nccl_inspector.analysis.join import JoinedComm
 from nccl_inspector.analysis.slow_times.attribution import WORKLOAD, Attribution, attribute
-from nccl_inspector.analysis.slow_times.changes import compare
-from nccl_inspector.analysis.slow_times.columns import Columns
+from nccl_inspector.analysis.slow_times.comparison import compare
 from nccl_inspector.analysis.slow_times.degradation import (
     JUDGED,
     JudgedSeries,
@@ -19,6 +18,7 @@ from nccl_inspector.analysis.slow_times.degradation import (
 from nccl_inspector.analysis.slow_times.degradation import STRAGGLER as WAITED
 from nccl_inspector.analysis.slow_times.late_map import LateMap, map_lateness
 from nccl_inspector.analysis.slow_times.line_choice import choose_lines, unpack_columns
+from nccl_inspector.analysis.slow_times.line_columns import Columns
 from nccl_inspector.analysis.slow_times.progress import (
     Progress,
     on_windows,
@@ -29,8 +29,8 @@ from nccl_inspector.analysis.slow_times.series import Track, make_tracks
 from nccl_inspector.analysis.slow_times.shown import show
 from nccl_inspector.analysis.slow_times.throughput import Readings
 from nccl_inspector.analysis.straggler.culprit import UNDETERMINED, SlowPlace, find_culprit
-from nccl_inspector.analysis.transport.paths import TimedPath
-from nccl_inspector.analysis.transport.paths import compare as compare_paths
+from nccl_inspector.analysis.transport.timed_paths import TimedPath
+from nccl_inspector.analysis.transport.timed_paths import compare as compare_paths
 from nccl_inspector.model import rules
 from nccl_inspector.model.bandwidth import size_label
 from nccl_inspector.model.card import (

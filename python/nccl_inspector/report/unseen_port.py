@@ -7,7 +7,7 @@ not called healthy where they matter.
 
 from collections.abc import Mapping, Sequence
 
-from nccl_inspector.analysis.hardware.rules import CABLE
+from nccl_inspector.analysis.hardware.counter_rules import CABLE
 from nccl_inspector.analysis.replay.judge import Judged
 from nccl_inspector.model.card import INFO, Finding, Operations
 from nccl_inspector.model.process import FUNCS

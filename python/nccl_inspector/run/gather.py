@@ -17,7 +17,7 @@ from pathlib import Path
 from nccl_inspector.agent.raw_dir import list_raw
 from nccl_inspector.box.copy import BOX_BYTES_MAX
 from nccl_inspector.box.reader import read_box
-from nccl_inspector.box.samples import add_samples
+from nccl_inspector.box.sample_reader import add_samples
 from nccl_inspector.errors import InspectorError, RefusedError
 from nccl_inspector.model.process import Process
 from nccl_inspector.slurm.jobid import JOB_ID

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.slurm.command import ask
+from nccl_inspector.slurm.job_record import OVER, Run
 from nccl_inspector.slurm.jobid import JobName, parse_job
-from nccl_inspector.slurm.record import OVER, Run
 from nccl_inspector.slurm.values import (
     Facts,
     moment,

@@ -16,7 +16,7 @@ from pathlib import Path
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.hostlist import expand
 from nccl_inspector.slurm.command import ANSWER_S, Command, Said
-from nccl_inspector.slurm.record import ENDED
+from nccl_inspector.slurm.job_record import ENDED
 
 # Back in the queue, or held there: the attempt that was here is over.
 _QUEUED = frozenset({"PENDING", "REQUEUE_HOLD", "SPECIAL_EXIT"})

@@ -17,8 +17,8 @@ from urllib.parse import quote
 
 from nccl_inspector.analysis.kinds import KindKey
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.store.reuse import current_name, is_owner
-from nccl_inspector.store.rows import CardRows, JobRow
+from nccl_inspector.store.card_rows import CardRows, JobRow
+from nccl_inspector.store.owner import current_name, is_owner
 from nccl_inspector.store.schema import VERSION, migrate, version_of
 from nccl_inspector.system.acl import allow
 

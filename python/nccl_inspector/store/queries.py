@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from nccl_inspector.analysis.history.baseline import JOBS_MAX, PastKind
 from nccl_inspector.analysis.history.slow_nodes import ScoredJob
 from nccl_inspector.analysis.kinds import KindKey
+from nccl_inspector.store.card_rows import JobRow
 from nccl_inspector.store.index import JOB_COLUMNS
-from nccl_inspector.store.rows import JobRow
 
 _KEY_COLUMNS = tuple(f"kinds.{field.name}" for field in fields(KindKey))
 _KEYS = ",".join(_KEY_COLUMNS)

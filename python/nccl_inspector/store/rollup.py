@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from nccl_inspector.model.card import CANNOT_TELL, DEGRADED, FAILED, HEALTHY, HUNG, NO_DATA
-from nccl_inspector.store.rows import JobRow
+from nccl_inspector.store.card_rows import JobRow
 
 _WORST_FIRST = HUNG, FAILED, DEGRADED, CANNOT_TELL, NO_DATA, HEALTHY
 

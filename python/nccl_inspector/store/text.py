@@ -17,8 +17,8 @@ from nccl_inspector.model.bandwidth import size_label
 from nccl_inspector.model.hostlist import compress_within
 from nccl_inspector.model.table_columns import Column, fit_columns, make_columns, row_text
 from nccl_inspector.model.wording import bandwidth, change, clock, elapsed, number, percent
+from nccl_inspector.store.card_rows import JobRow
 from nccl_inspector.store.rollup import Rolled, roll_up, singly
-from nccl_inspector.store.rows import JobRow
 from nccl_inspector.system.printable import plain
 
 COLUMNS = 100

@@ -21,9 +21,9 @@ from typing import Any
 
 from nccl_inspector.box.layout import SAMPLES_MAX
 from nccl_inspector.box.sample_table import JOB_SAMPLES_MAX
-from nccl_inspector.counters.model import NodeCounters
+from nccl_inspector.counters.node_counters import NodeCounters
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.model.labels import Label
+from nccl_inspector.model.operation_label import Label
 from nccl_inspector.model.process import (
     Comm,
     Facts,
@@ -32,6 +32,7 @@ from nccl_inspector.model.process import (
     Process,
 )
 from nccl_inspector.summary.budget import JOB_BYTES_MAX, Budget
+from nccl_inspector.summary.checked_rows import take_list, take_row, take_rows
 from nccl_inspector.summary.columns import (
     KEY_TABLES,
     PEER_TABLES,
@@ -58,7 +59,6 @@ from nccl_inspector.summary.node_parts import (
     unpack_counters,
     unpack_vendor,
 )
-from nccl_inspector.summary.rows import take_list, take_row, take_rows
 from nccl_inspector.summary.samples import PackedSamples, PackedUnions
 from nccl_inspector.summary.vendor_means import VendorMeans
 from nccl_inspector.system.checked_json import Checks

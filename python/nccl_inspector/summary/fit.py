@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from nccl_inspector.box.sample_table import SampleTable, thin, without_unused_kinds
-from nccl_inspector.model.network import Net
+from nccl_inspector.model.net import Net
 from nccl_inspector.model.process import Key, Line, Peer, Process
 from nccl_inspector.model.timeline import halve
 from nccl_inspector.summary.columns import pack_keys, pack_line, pack_peers

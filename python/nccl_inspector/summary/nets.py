@@ -8,7 +8,7 @@ from typing import Any
 
 from nccl_inspector.box.layout import QUEUE_DEVICES, QUEUE_NUMBER_BITS
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.model.network import Net, NetQueue
+from nccl_inspector.model.net import Net, NetQueue
 from nccl_inspector.summary.columns import pack_columns, take_columns, unpack_columns
 
 NETS_MAX = 2048  # of a process; the plugin has 256

@@ -16,7 +16,7 @@ from nccl_inspector.agent.counters.watched import Watched
 from nccl_inspector.agent.counters.xid import KernelLog, Xid
 from nccl_inspector.agent.ended_job import parse_ended
 from nccl_inspector.agent.log_once import Tally
-from nccl_inspector.counters.model import XidSeen
+from nccl_inspector.counters.node_counters import XidSeen
 from nccl_inspector.counters.sample import GPU, SOURCES, Sample, boot_clock_s
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.slurm.jobid import JOB_ID

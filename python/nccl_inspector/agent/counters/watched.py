@@ -6,8 +6,8 @@ import re
 from dataclasses import replace
 
 from nccl_inspector.agent.job_files import read_manifest
-from nccl_inspector.counters.model import XidSeen
-from nccl_inspector.counters.record import RECORD_BYTES_MAX, CounterRecord
+from nccl_inspector.counters.counter_record import RECORD_BYTES_MAX, CounterRecord
+from nccl_inspector.counters.node_counters import XidSeen
 from nccl_inspector.counters.sample import GPU, SOURCES, Sample
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.system.atomic import replace_file

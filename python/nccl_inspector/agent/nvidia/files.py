@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from nccl_inspector.agent.nvidia.file import FileWatch, gpu_info, parse_vendor, vendor_gpu
-from nccl_inspector.agent.nvidia.record import FILE, VendorRecord, read_record
+from nccl_inspector.agent.nvidia.vendor_record import FILE, VendorRecord, read_record
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.exposition.process_file import FILE_BYTES_MAX
 from nccl_inspector.exposition.text import SeriesLine

@@ -4,7 +4,7 @@
 from dataclasses import dataclass
 from math import inf
 
-from nccl_inspector.slurm.record import OVER
+from nccl_inspector.slurm.job_record import OVER
 
 # The job's own processes ended it.
 BY_ITSELF = frozenset({"COMPLETED", "FAILED", "OUT_OF_MEMORY"})

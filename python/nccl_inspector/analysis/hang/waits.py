@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from nccl_inspector.analysis.hang.arrival import Seat
-from nccl_inspector.model.network import Net
+from nccl_inspector.model.net import Net
 
 # What one peer was waited for, beyond what is usual in the communicator, of the operation's age.
 _STUCK_SHARE = 0.5

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from nccl_inspector.counters.counter_record import THERE, YES
+from nccl_inspector.counters.counter_table import CounterSpec
 from nccl_inspector.counters.delta import RESET, STUCK
-from nccl_inspector.counters.model import Count, DeviceCounters, Span
-from nccl_inspector.counters.record import THERE, YES
-from nccl_inspector.counters.table import CounterSpec
+from nccl_inspector.counters.node_counters import Count, DeviceCounters, Span
 
 _FLAGS = {
     RESET: "at least: it was set back",

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from nccl_inspector.analysis.hardware.counter_rules import OTHER_XID, RULES, XIDS, CounterRule
 from nccl_inspector.analysis.hardware.counter_words import (
     State,
     clock,
@@ -19,13 +20,12 @@ from nccl_inspector.analysis.hardware.counter_words import (
     states_of,
     xid_words,
 )
-from nccl_inspector.analysis.hardware.rules import OTHER_XID, RULES, XIDS, CounterRule
 from nccl_inspector.analysis.next_command import show_gpu, show_nvlinks, show_port
 from nccl_inspector.analysis.straggler.lateness import MAD_TO_SIGMA
+from nccl_inspector.counters.counter_record import THERE, YES
+from nccl_inspector.counters.counter_table import load_counters
 from nccl_inspector.counters.delta import STUCK
-from nccl_inspector.counters.model import Count, DeviceCounters, NodeCounters, XidSeen
-from nccl_inspector.counters.record import THERE, YES
-from nccl_inspector.counters.table import load_counters
+from nccl_inspector.counters.node_counters import Count, DeviceCounters, NodeCounters, XidSeen
 from nccl_inspector.model import rules
 from nccl_inspector.model.card import (
     CRITICAL,

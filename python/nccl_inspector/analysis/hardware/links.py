@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from nccl_inspector.counters.model import NodeCounters
+from nccl_inspector.counters.node_counters import NodeCounters
 from nccl_inspector.summary.codec import Head, NodeSummary
 
 # Samples are a minute apart: so much later than the job, or earlier, is worth a word.

@@ -8,7 +8,7 @@ dip: of the throughput lines, or where there are none of the operations a second
 
 from dataclasses import dataclass
 
-from nccl_inspector.analysis.slow_times.changes import DOWN, Comparison
+from nccl_inspector.analysis.slow_times.comparison import DOWN, Comparison
 from nccl_inspector.model import card
 from nccl_inspector.model.transport import HOST, NET, NVLINK, ON_NETWORK
 

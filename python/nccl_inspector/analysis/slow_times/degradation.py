@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from nccl_inspector.analysis.slow_times.columns import Floats
+from nccl_inspector.analysis.slow_times.line_columns import Floats
 from nccl_inspector.analysis.slow_times.segment import (
     DEPTH_MIN,
     VALUES_MIN,

@@ -6,7 +6,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from nccl_inspector.analysis.join import JoinedComm
-from nccl_inspector.analysis.slow_times.columns import Columns, Floats, Kind, coarsen, coarsest_s
+from nccl_inspector.analysis.slow_times.line_columns import (
+    Columns,
+    Floats,
+    Kind,
+    coarsen,
+    coarsest_s,
+)
 from nccl_inspector.analysis.straggler.lateness import SYNCHRONISING
 from nccl_inspector.model.process import FUNCS
 

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from nccl_inspector.analysis.join import JoinedComm
-from nccl_inspector.analysis.slow_times.columns import Columns, columns_of, columns_of_packed
+from nccl_inspector.analysis.slow_times.line_columns import Columns, columns_of, columns_of_packed
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.model.process import FUNCS, Process
 from nccl_inspector.summary.lazy_lines import Kind, PackedLines

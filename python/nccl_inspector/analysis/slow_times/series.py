@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from nccl_inspector.analysis.slow_times.columns import (
+from nccl_inspector.analysis.slow_times.line_columns import (
     Columns,
     Floats,
     Ints,

@@ -8,8 +8,8 @@ from math import isnan
 import numpy as np
 from numpy.typing import NDArray
 
-from nccl_inspector.analysis.slow_times.columns import Floats, common_window_s
 from nccl_inspector.analysis.slow_times.degradation import JudgedSeries
+from nccl_inspector.analysis.slow_times.line_columns import Floats, common_window_s
 from nccl_inspector.analysis.slow_times.progress import Progress
 from nccl_inspector.analysis.slow_times.series import WINDOWS_MAX, Track
 from nccl_inspector.model.card import Series, Throughput, TimeLine

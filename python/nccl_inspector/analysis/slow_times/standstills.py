@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from nccl_inspector.analysis.slow_times.columns import Floats
+from nccl_inspector.analysis.slow_times.line_columns import Floats
 from nccl_inspector.box.layout import UNION_WINDOWS
 from nccl_inspector.model.process import NS_PER_S
 from nccl_inspector.summary.sample_columns import UnionColumns

@@ -13,7 +13,7 @@ from math import sqrt
 from statistics import median
 
 from nccl_inspector.analysis.straggler.lateness import MAD_TO_SIGMA
-from nccl_inspector.analysis.transport.paths import Path
+from nccl_inspector.analysis.transport.timed_paths import Path
 from nccl_inspector.model import rules
 from nccl_inspector.model.card import (
     HIGH,

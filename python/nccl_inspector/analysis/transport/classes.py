@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nccl_inspector.analysis.join import JoinedComm
-from nccl_inspector.counters.model import DeviceCounters, NodeCounters
+from nccl_inspector.counters.node_counters import DeviceCounters, NodeCounters
 from nccl_inspector.model.transport import HOST, MIXED, NET, NVLINK, UNKNOWN
 
 # Boards on which every GPU reaches every other by NVLink, and GPUs that have none at all.

@@ -7,6 +7,13 @@ captures have the first alone.
 
 from collections.abc import Mapping, Sequence
 
+from nccl_inspector.capture.line_records import (
+    BYTES_MAX,
+    NUMBER_MAX,
+    RANKS_MAX,
+    TIME_US_MAX,
+    WHEN_US_MAX,
+)
 from nccl_inspector.capture.lines import LINE_BYTES_MAX
 from nccl_inspector.capture.members import (
     BIGINT,
@@ -23,13 +30,6 @@ from nccl_inspector.capture.members import (
     LineMember,
     channel_type,
     perf_members,
-)
-from nccl_inspector.capture.records import (
-    BYTES_MAX,
-    NUMBER_MAX,
-    RANKS_MAX,
-    TIME_US_MAX,
-    WHEN_US_MAX,
 )
 
 # Reasons of lines that are no fault: they speak of something else than an operation with a time.

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from nccl_inspector.analysis.process_names import name_processes
-from nccl_inspector.capture.ending import why_unfinished
 from nccl_inspector.capture.engine import Capture, Process
 from nccl_inspector.capture.joined import Joined
 from nccl_inspector.capture.processes import node_of
+from nccl_inspector.capture.unfinished import why_unfinished
 from nccl_inspector.model import rules
 from nccl_inspector.model.card import (
     CANNOT_TELL,
@@ -23,7 +23,7 @@ from nccl_inspector.model.card import (
     Verdict,
 )
 from nccl_inspector.report.assemble import build_card
-from nccl_inspector.report.sources import JobContext
+from nccl_inspector.report.job_context import JobContext
 from nccl_inspector.summary.attempts import Loaded
 from nccl_inspector.system.printable import visible
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from nccl_inspector.analysis.join import JoinedComm
 from nccl_inspector.analysis.straggler.lateness import SYNCHRONISING
 from nccl_inspector.model.bandwidth import size_class
-from nccl_inspector.model.network import Net
+from nccl_inspector.model.net import Net
 from nccl_inspector.model.process import FUNCS, Peer, Process
 
 _OPERATIONS_MIN = 8  # the first ones carry the start-up of the job

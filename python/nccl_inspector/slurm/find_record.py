@@ -13,10 +13,7 @@ from typing import Any
 
 from nccl_inspector.settings.config import Config
 from nccl_inspector.slurm import accounting
-from nccl_inspector.slurm.controller import ask_controller
-from nccl_inspector.slurm.jobid import parse_job
-from nccl_inspector.slurm.outputpath import fill_in
-from nccl_inspector.slurm.record import (
+from nccl_inspector.slurm.job_record import (
     ACCOUNTING,
     CONTROLLER,
     OF_ATTEMPT,
@@ -25,6 +22,9 @@ from nccl_inspector.slurm.record import (
     JobRecord,
     Run,
 )
+from nccl_inspector.slurm.jobid import parse_job
+from nccl_inspector.slurm.outputpath import fill_in
+from nccl_inspector.slurm.slurmctld import ask_controller
 from nccl_inspector.slurm.values import Facts
 from nccl_inspector.summary.codec import Head
 

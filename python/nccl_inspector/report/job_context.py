@@ -15,8 +15,8 @@ from nccl_inspector.model.hostlist import expand
 from nccl_inspector.report.output import CPU_S, Output, read_output
 from nccl_inspector.report.visiting import AvoidedError, visiting
 from nccl_inspector.settings.config import Config
-from nccl_inspector.slurm.find import find_record
-from nccl_inspector.slurm.record import JobRecord
+from nccl_inspector.slurm.find_record import find_record
+from nccl_inspector.slurm.job_record import JobRecord
 from nccl_inspector.slurm.topology import ask_places, used
 from nccl_inspector.summary.codec import Head
 

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Self
 
+from nccl_inspector.counters.counter_table import load_counters
 from nccl_inspector.counters.delta import rise
-from nccl_inspector.counters.model import (
+from nccl_inspector.counters.node_counters import (
     CHECKS,
     Change,
     Count,
@@ -24,7 +25,6 @@ from nccl_inspector.counters.model import (
     to_json,
 )
 from nccl_inspector.counters.sample import Device, Sample
-from nccl_inspector.counters.table import load_counters
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.system.checked_json import TEXT_CHARS_MAX, dump
 

@@ -9,7 +9,7 @@ from typing import Any, get_args, get_origin
 
 from nccl_inspector.box.layout import GPUS, WORD_MAX
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.model.labels import LABEL_KINDS, Label
+from nccl_inspector.model.operation_label import LABEL_KINDS, Label
 from nccl_inspector.model.process import ALGOS, FUNCS, PROTOS, Comm, Operation
 from nccl_inspector.system.printable import printable
 

@@ -7,8 +7,8 @@ from math import isnan, sqrt
 
 import numpy as np
 
-from nccl_inspector.analysis.slow_times.columns import Floats
 from nccl_inspector.analysis.slow_times.degradation import JUDGED, inside
+from nccl_inspector.analysis.slow_times.line_columns import Floats
 from nccl_inspector.analysis.slow_times.progress import Progress
 from nccl_inspector.analysis.slow_times.segment import noise_of
 from nccl_inspector.analysis.slow_times.series import Track

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from nccl_inspector.box.copy import find_table, read_table, real_ns
 from nccl_inspector.box.layout import LABEL, NOT_KNOWN, WORD_MAX
-from nccl_inspector.model.labels import ALL_COMMS, KERNEL, LABEL_KINDS, OTHERS, ROOT, Label
+from nccl_inspector.model.operation_label import ALL_COMMS, KERNEL, LABEL_KINDS, OTHERS, ROOT, Label
 from nccl_inspector.model.process import FUNCS, Comm
 
 _ODD = "operations of a tag, kernel or root are odd and left out"

@@ -18,8 +18,8 @@ from nccl_inspector.box.sample_table import LENGTH_BITS_MIN, PERIOD_BITS_MAX, PE
 from nccl_inspector.capture.collectives import NUMBERED
 from nccl_inspector.capture.engine import Capture, Process
 from nccl_inspector.capture.ids import comm_id, index_of
-from nccl_inspector.capture.records import RANKS_MAX
-from nccl_inspector.capture.schema import SIZE_CLASS
+from nccl_inspector.capture.line_records import RANKS_MAX
+from nccl_inspector.capture.line_schema import SIZE_CLASS
 from nccl_inspector.model.process import (
     ALGOS,
     FUNCS,

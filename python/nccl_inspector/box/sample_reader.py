@@ -14,7 +14,7 @@ from operator import sub
 
 from nccl_inspector.box.channels import with_channels
 from nccl_inspector.box.copy import NS_MAX, USED, Table, check_header, find_table, read_table
-from nccl_inspector.box.labels import read_labels
+from nccl_inspector.box.label_table import read_labels
 from nccl_inspector.box.layout import (
     AHEAD_NS_MAX,
     HEADER,
