@@ -28,9 +28,10 @@ from nccl_inspector.model.process import (
     Union,
     UnionWindow,
 )
+from nccl_inspector.model.sample_columns import SampleColumns
 from nccl_inspector.summary.codec import SAMPLES_BYTES_MAX, decode, encode, encode_process
 from nccl_inspector.summary.fit import NOTHING, piece, samples_room
-from nccl_inspector.summary.sample_columns import SampleColumns, union_columns, unix_ns
+from nccl_inspector.summary.sample_columns import union_columns, unix_ns
 from nccl_inspector.summary.samples import (
     PackedSamples,
     PackedUnions,

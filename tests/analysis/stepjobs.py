@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from nccl_inspector.analysis.replay.records import RecordSource
 from nccl_inspector.model.process import FUNCS, PEER_NONE, GpuClock, SampleKind
-from nccl_inspector.summary.sample_columns import SampleColumns
+from nccl_inspector.model.sample_columns import SampleColumns
 
 Floats = NDArray[np.float64]
 START_NS = 1_795_000_000 * 10**9

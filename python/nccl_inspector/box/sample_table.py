@@ -17,10 +17,8 @@ from nccl_inspector.box.layout import SAMPLES_MAX
 from nccl_inspector.model.process import GpuClock, SampleKind
 
 if TYPE_CHECKING:
-    from nccl_inspector.summary.sample_columns import SampleColumns
+    from nccl_inspector.model.sample_columns import SampleColumns
 
-# bytes = mantissa << (size class - MANTISSA_BITS), of smaller size classes mantissa itself.
-MANTISSA_BITS = 15
 # Of all processes of a job together, and of each of them at least.
 JOB_SAMPLES_MAX, SAMPLES_MIN = 4_000_000, 512
 # Bursts at multiples of the period, as plugin/box.h thins them: a period is doubled while there are
@@ -54,9 +52,9 @@ class SampleTable:
 
     def columns(self) -> "SampleColumns":
         """Return the records as numpy arrays."""
-        from nccl_inspector.summary.sample_columns import columns_of
+        from nccl_inspector.model.sample_columns import columns_of
 
-        return columns_of(self)
+        return columns_of(self.kinds, {name: getattr(self, name) for name in _COLUMNS})
 
     def take(self, places: Sequence[int]) -> Self:
         """Return the records at these places, in this order."""

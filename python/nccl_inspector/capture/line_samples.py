@@ -32,7 +32,7 @@ from nccl_inspector.model.process import (
     GpuClock,
     SampleKind,
 )
-from nccl_inspector.summary.sample_columns import SampleColumns
+from nccl_inspector.model.sample_columns import SampleColumns
 from nccl_inspector.system.printable import visible
 
 # Operations of each process that are judged; replay.records says how many of all together.

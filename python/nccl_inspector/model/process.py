@@ -15,9 +15,7 @@ from nccl_inspector.model.net import Net
 from nccl_inspector.model.operation_label import Label
 
 if TYPE_CHECKING:
-    from nccl_inspector.summary.sample_columns import (
-        SampleColumns,
-    )  # of numpy, which no agent imports
+    from nccl_inspector.model.sample_columns import SampleColumns  # of numpy: no agent imports it
 
 FUNCS = (
     "Unknown", "AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce",

@@ -1,25 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples as numpy arrays, for the analysis. (What the agent runs must not import this.)"""
+"""What a node summary has of samples and unions as numpy arrays, for the analysis.
+
+(What the agent runs must not import this.)
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nccl_inspector.box.layout import AHEAD_NS_MAX, GPUS, SAMPLES_MAX, UNION_WINDOWS, WORD_MAX
-from nccl_inspector.box.sample_table import MANTISSA_BITS, SampleTable
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.model.process import (
     NS_PER_S,
     PEER_BEYOND,
     GpuClock,
-    SampleKind,
     Samples,
     Union,
     UnionWindow,
 )
+from nccl_inspector.model.sample_columns import MANTISSA_BITS, Ints, SampleColumns, bytes_of
 from nccl_inspector.summary.columns import START_S_MAX, take_planes
 from nccl_inspector.summary.samples import (
     AHEAD_BITS,
@@ -32,37 +32,8 @@ from nccl_inspector.summary.samples import (
     SampleFacts,
 )
 
-Ints = NDArray[np.int64]
-
 _UINT32_MAX = (1 << 32) - 1
 _FOLDED_AHEAD_MAX = 4 * AHEAD_NS_MAX >> AHEAD_BITS  # from the lowest to the highest, and folded
-
-
-@dataclass(frozen=True, slots=True)
-class SampleColumns:
-    """The samples of a process as columns of one length, ordered by start.
-
-    Times are exact within 64 ns, `queued_ns` within 1 us.
-    """
-
-    kind: NDArray[np.int32]  # index of Samples.kinds
-    # Which operation it is: the same number on all ranks of a communicator's incarnation, from 1,
-    # its low 32 bits. Of a collective: its number among those of this function. Of a Send or Recv:
-    # among those of this function with this peer. Of a group: among the groups of this function.
-    index: Ints
-    peer: NDArray[np.int32]  # rank; PEER_NONE: a collective or group; PEER_BEYOND: not known
-    start_ns: Ints  # GPU clock (flag SAMPLE_CPU_TIMED: the host's)
-    time_ns: Ints  # from start to end
-    queued_ns: Ints  # from the call to the start; 0: not known
-    bytes: Ints
-    flags: NDArray[np.uint8]  # bits SAMPLE_GROUP, SAMPLE_CPU_TIMED
-
-
-def bytes_of(mantissas: NDArray[Any], kind: NDArray[Any], kinds: Sequence[SampleKind]) -> Ints:
-    """Return the bytes of samples of these kinds."""
-    shifts = [max(one.size_class - MANTISSA_BITS, 0) for one in kinds]
-    found: Ints = mantissas.astype(np.int64) << np.array(shifts, dtype=np.int64)[kind]
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,21 +134,6 @@ def _unpack_union_columns(raw: bytes) -> list[UnionColumns]:
         start_s, ahead_ns = np.cumsum(gaps) * window_s, np.cumsum(steps) << AHEAD_BITS
         found.append(UnionColumns(gpu, window_s, start_s, operations, lost, busy_ns, ahead_ns))
     return found
-
-
-def columns_of(table: SampleTable) -> SampleColumns:
-    """Return the columns of samples that were read from a box."""
-    kind = np.array(table.kind, dtype=np.int32)
-    return SampleColumns(
-        kind=kind,
-        index=np.array(table.index, dtype=np.int64),
-        peer=np.array(table.peer, dtype=np.int32) - 1,
-        start_ns=np.array(table.start_ns, dtype=np.int64),
-        time_ns=np.array(table.time_ns, dtype=np.int64),
-        queued_ns=np.array(table.queued_us, dtype=np.int64) * 1000,
-        bytes=bytes_of(np.array(table.mantissa), kind, table.kinds),
-        flags=np.array(table.flags, dtype=np.uint8),
-    )
 
 
 def _column(width: int, planes: bytes, rows: int, most: int) -> Ints:

@@ -46,7 +46,7 @@ from nccl_inspector.summary.lazy_lines import Packed, Stream, inflate
 from nccl_inspector.system.checked_json import Checks, dump
 
 if TYPE_CHECKING:
-    from nccl_inspector.summary.sample_columns import SampleColumns
+    from nccl_inspector.model.sample_columns import SampleColumns
 
 UNIT_BITS = 6  # times in a summary are in units of 2^6 ns
 UNITS_MAX = (1 << 63 - UNIT_BITS) - 1
