@@ -15,8 +15,8 @@ from nccl_inspector.counters.node_counters import to_json
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.exposition.text import make_series, render
 from nccl_inspector.model.hostlist import compress, compress_within, expand
+from nccl_inspector.model.jobid import parse_job
 from nccl_inspector.render.comment import make_comment, read_comment, render_summary
-from nccl_inspector.slurm.jobid import parse_job
 from tests import cards
 from tests.boxes import manifest_text
 from tests.fuzzers import mutation, seeds

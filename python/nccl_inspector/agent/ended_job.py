@@ -18,8 +18,8 @@ from nccl_inspector.box.reader import read_box
 from nccl_inspector.box.sample_reader import add_samples
 from nccl_inspector.counters.node_counters import NodeCounters
 from nccl_inspector.errors import RefusedError
+from nccl_inspector.model.jobid import JOB_ID
 from nccl_inspector.model.process import KILLED, Process
-from nccl_inspector.slurm.jobid import JOB_ID
 from nccl_inspector.summary.codec import Head, encode, encode_process
 from nccl_inspector.summary.vendor_means import VendorMeans
 from nccl_inspector.system.safe_files import directory, is_locked, regular_file, stamp_of

@@ -15,9 +15,9 @@ from pathlib import Path
 from nccl_inspector.agent.job_dir import DisplacedError, JobDirState, look, move_to_ended
 from nccl_inspector.agent.last_question import read_last_question, write_last_question
 from nccl_inspector.agent.log_once import Tally
+from nccl_inspector.model.jobid import JOB_ID
 from nccl_inspector.settings.config import Config
 from nccl_inspector.slurm.attempt import Answer, Attempt, Question
-from nccl_inspector.slurm.jobid import JOB_ID
 from nccl_inspector.system.safe_files import entry_names, open_directory
 
 # How long a directory without a manifest is left alone: a prolog needs milliseconds for one.

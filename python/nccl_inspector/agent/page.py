@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterable
 
 from nccl_inspector.exposition.metrics import load_metrics
-from nccl_inspector.slurm.jobid import JOB_ID
+from nccl_inspector.model.jobid import JOB_ID
 
 # What the publisher writes, and no file that somebody else put there.
 PUBLISHED = re.compile(rf"(?:{JOB_ID.pattern}|nccl_inspector_agent)\.prom")

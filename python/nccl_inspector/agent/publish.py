@@ -17,7 +17,7 @@ from nccl_inspector.agent.turns import Turns
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.exposition.text import SeriesLine, render
 from nccl_inspector.exposition.thinning import text_bytes, thin
-from nccl_inspector.slurm.jobid import JOB_ID, PUBLISHED_NAME
+from nccl_inspector.model.jobid import JOB_ID, PUBLISHED_NAME
 from nccl_inspector.system.atomic import replace_file
 from nccl_inspector.system.safe_files import (
     Stamp,

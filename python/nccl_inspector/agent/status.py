@@ -11,7 +11,7 @@ from pathlib import Path
 from nccl_inspector.agent.ended_job import parse_ended
 from nccl_inspector.agent.kill_switch import Disabled, read_switch
 from nccl_inspector.agent.last_collection import collection_age_s
-from nccl_inspector.slurm.jobid import JOB_ID
+from nccl_inspector.model.jobid import JOB_ID
 
 EXIT_DISABLED, EXIT_NOT_WELL = 3, 4
 # Twice what the timer needs at most when it has next to nothing to do.

@@ -16,8 +16,8 @@ import click
 
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.card import Card
+from nccl_inspector.model.jobid import JOB_ID
 from nccl_inspector.settings.config import Config, read_config
-from nccl_inspector.slurm.jobid import JOB_ID
 
 POLL_S = 2.0
 _BODY_BYTES_MAX = 1 << 20

@@ -8,8 +8,8 @@ import click
 
 from nccl_inspector.commands.options import conf_option
 from nccl_inspector.errors import InspectorError
+from nccl_inspector.model.jobid import JOB_ID
 from nccl_inspector.settings.config import read_config
-from nccl_inspector.slurm.jobid import JOB_ID
 
 _INPUT_CHARS_MAX = 1 << 16
 

@@ -19,9 +19,9 @@ from nccl_inspector.controller.making import group_id
 from nccl_inspector.controller.outcome import DONE, LATER, Outcome
 from nccl_inspector.controller.queue import STATE
 from nccl_inspector.errors import InspectorError
+from nccl_inspector.model.jobid import JOB_ID
 from nccl_inspector.model.wording import number
 from nccl_inspector.settings.config import Config
-from nccl_inspector.slurm.jobid import JOB_ID
 from nccl_inspector.store.index import INDEX, export_user, forget, user_index, writing
 from nccl_inspector.system.atomic import replace_file
 from nccl_inspector.system.remove_tree import remove_tree

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nccl_inspector.errors import InspectorError, RefusedError
-from nccl_inspector.slurm.jobid import JOB_ID
+from nccl_inspector.model.jobid import JOB_ID
 from nccl_inspector.system.atomic import replace_file
 from nccl_inspector.system.printable import printable
 from nccl_inspector.system.safe_files import read_at

@@ -16,8 +16,8 @@ from nccl_inspector.agent.raw_dir import Life, in_turns, life_of, list_raw
 from nccl_inspector.box.copy import BOX_BYTES_MAX
 from nccl_inspector.box.reader import read_box
 from nccl_inspector.errors import RefusedError
+from nccl_inspector.model.jobid import JOB_ID, PUBLISHED_NAME
 from nccl_inspector.model.process import Process
-from nccl_inspector.slurm.jobid import JOB_ID, PUBLISHED_NAME
 from nccl_inspector.system.safe_files import directory, entry_names, regular_file
 
 

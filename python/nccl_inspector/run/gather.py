@@ -19,8 +19,8 @@ from nccl_inspector.box.copy import BOX_BYTES_MAX
 from nccl_inspector.box.reader import read_box
 from nccl_inspector.box.sample_reader import add_samples
 from nccl_inspector.errors import InspectorError, RefusedError
+from nccl_inspector.model.jobid import JOB_ID
 from nccl_inspector.model.process import Process
-from nccl_inspector.slurm.jobid import JOB_ID
 from nccl_inspector.summary.codec import Head, encode, encode_process
 from nccl_inspector.system.atomic import replace_file
 from nccl_inspector.system.printable import printable

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.slurm.jobid import ARRAY_TASK, JOB_ID
+from nccl_inspector.model.jobid import ARRAY_TASK, JOB_ID
 from nccl_inspector.summary.directory import peek
 
 # Slurm gives the tasks their numbers when they start; each costs some small reads.

@@ -11,6 +11,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from nccl_inspector.model.jobid import parse_job
 from nccl_inspector.settings.config import Config
 from nccl_inspector.slurm import accounting
 from nccl_inspector.slurm.job_record import (
@@ -22,7 +23,6 @@ from nccl_inspector.slurm.job_record import (
     JobRecord,
     Run,
 )
-from nccl_inspector.slurm.jobid import parse_job
 from nccl_inspector.slurm.outputpath import fill_in
 from nccl_inspector.slurm.slurmctld import ask_controller
 from nccl_inspector.slurm.values import Facts

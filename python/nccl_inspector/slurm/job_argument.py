@@ -3,7 +3,7 @@
 
 import click
 
-from nccl_inspector.slurm.jobid import ARRAY_TASK, JOB_ID
+from nccl_inspector.model.jobid import ARRAY_TASK, JOB_ID
 
 
 def job_id(_context: click.Context, _parameter: click.Parameter, text: str) -> int:

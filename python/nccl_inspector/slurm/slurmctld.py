@@ -8,10 +8,10 @@
 import re
 from pathlib import Path
 
+from nccl_inspector.model.jobid import JobName
 from nccl_inspector.slurm import pyslurmprobe
 from nccl_inspector.slurm.command import ask
 from nccl_inspector.slurm.job_record import CONTROLLER, PYSLURM
-from nccl_inspector.slurm.jobid import JobName
 from nccl_inspector.slurm.scontroljson import parse_json
 from nccl_inspector.slurm.scontroltext import parse_text
 from nccl_inspector.slurm.values import Facts

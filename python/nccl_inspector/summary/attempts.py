@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.hostlist import compress_within
-from nccl_inspector.slurm.jobid import JOB_ID
+from nccl_inspector.model.jobid import JOB_ID
 from nccl_inspector.summary.budget import node_share
 from nccl_inspector.summary.codec import Head, NodeSummary
 from nccl_inspector.summary.directory import (

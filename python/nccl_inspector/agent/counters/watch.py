@@ -19,7 +19,7 @@ from nccl_inspector.agent.log_once import Tally
 from nccl_inspector.counters.node_counters import XidSeen
 from nccl_inspector.counters.sample import GPU, SOURCES, Sample, boot_clock_s
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.slurm.jobid import JOB_ID
+from nccl_inspector.model.jobid import JOB_ID
 from nccl_inspector.system.safe_files import entry_names, open_directory
 
 # How long an ended job's collection waits for the last samples.
