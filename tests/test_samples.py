@@ -31,7 +31,6 @@ from nccl_inspector.model.process import (
 from nccl_inspector.model.sample_columns import SampleColumns
 from nccl_inspector.summary.codec import SAMPLES_BYTES_MAX, decode, encode, encode_process
 from nccl_inspector.summary.fit import NOTHING, piece, samples_room
-from nccl_inspector.summary.sample_columns import union_columns, unix_ns
 from nccl_inspector.summary.samples import (
     PackedSamples,
     PackedUnions,
@@ -41,6 +40,7 @@ from nccl_inspector.summary.samples import (
     unpack_facts,
     unpack_unions,
 )
+from nccl_inspector.summary.unpacked_samples import union_columns, unix_ns
 from nccl_inspector.system import safe_files as hostile
 from tests.boxes import (
     BOX_BYTES,

@@ -20,7 +20,7 @@ from nccl_inspector.model.process import (
 )
 from nccl_inspector.model.sample_columns import SampleColumns
 from nccl_inspector.summary.codec import decode, encode, encode_process
-from nccl_inspector.summary.sample_columns import unix_ns
+from nccl_inspector.summary.unpacked_samples import unix_ns
 from tests.defects.stage import OURS, Stage, step
 from tests.standin.harness import finished
 from tests.test_collect import HEAD

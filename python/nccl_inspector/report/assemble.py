@@ -74,7 +74,7 @@ from nccl_inspector.report.unseen_port import unseen_port
 from nccl_inspector.report.verdict import judge
 from nccl_inspector.summary.attempts import Loaded
 from nccl_inspector.summary.codec import NodeSummary
-from nccl_inspector.summary.sample_columns import UnionColumns, union_columns
+from nccl_inspector.summary.unpacked_samples import UnionColumns, union_columns
 from nccl_inspector.system.forked import Forked
 
 _MANY_PROCESSES = 1024  # from here on a second processor is worth a child of its own

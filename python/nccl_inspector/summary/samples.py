@@ -259,7 +259,7 @@ class PackedSamples:
         Raises:
             RefusedError: there is no such table; the reason is `bad_summary`.
         """
-        from nccl_inspector.summary.sample_columns import unpack_sample_columns
+        from nccl_inspector.summary.unpacked_samples import unpack_sample_columns
 
         return unpack_sample_columns(inflate(self._columns, COLUMNS_RAW_BYTES_MAX), self.facts)
 

@@ -25,7 +25,7 @@ from nccl_inspector.analysis.replay.arrays import (
 )
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.model.process import FUNCS, PEER_NONE, SAMPLE_GROUP, SampleKind, Samples
-from nccl_inspector.summary.sample_columns import clock_columns
+from nccl_inspector.summary.unpacked_samples import clock_columns
 
 CommKey = tuple[int, int]  # id, and how many with this id there were before
 SYNCHRONISING = frozenset(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from nccl_inspector.analysis.slow_times.line_columns import Floats
 from nccl_inspector.box.layout import UNION_WINDOWS
 from nccl_inspector.model.process import NS_PER_S
-from nccl_inspector.summary.sample_columns import UnionColumns
+from nccl_inspector.summary.unpacked_samples import UnionColumns
 
 _LOW = 0.5  # of the usual operations in a window, below which it is slow
 _APART_MAX = 1  # windows that are as usual between two slow ones of one time
