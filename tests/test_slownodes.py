@@ -27,8 +27,9 @@ from nccl_inspector.analysis.history.compare import (
 from nccl_inspector.analysis.history.slow_nodes import NodeScore, ScoredJob, score_nodes
 from nccl_inspector.analysis.kinds import KindKey, KindRow
 from nccl_inspector.model.card import Card, Environment
+from nccl_inspector.model.table_columns import COLUMNS
 from nccl_inspector.store.card_rows import nodes_of
-from nccl_inspector.store.text import COLUMNS, difference_text, nodes_text
+from nccl_inspector.store.text import difference_text, nodes_text
 from tests.boxes import fixed_chance
 from tests.cardsof import card, communicator, operations
 

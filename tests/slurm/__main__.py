@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from nccl_inspector.model.jobid import JobName
-from nccl_inspector.slurm.accounting import TIME_FORMAT, known_columns, question
+from nccl_inspector.slurm.accounting import known_columns, question
+from nccl_inspector.slurm.command import TIME_FORMAT
 from nccl_inspector.slurm.slurmctld import JSON_SINCE
 from tests.cluster import Cluster
 from tests.slurm import jobs

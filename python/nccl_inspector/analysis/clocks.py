@@ -18,10 +18,9 @@ from statistics import median
 
 from nccl_inspector.analysis.straggler.lateness import SYNCHRONISING
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.model.process import COMM_FOLDED, FUNCS, P2P, Comm, Process
+from nccl_inspector.model.process import COMM_FOLDED, FUNCS, P2P_FUNCS, Comm, Process
 
 _SYNCHRONISING = frozenset(FUNCS.index(name) for name in SYNCHRONISING)
-_P2P = frozenset(FUNCS.index(name) for name in P2P)
 # The writer thread notes a completion within a round, and a killed process may lack its last one.
 _NOTED_NS = 1.5e9
 # From the creation of a communicator on one rank to that on another.
@@ -59,7 +58,7 @@ class _KindsOfProcess:
 
 
 def _kinds(process: Process) -> _KindsOfProcess:
-    sends = {key.comm for key in process.keys if key.func in _P2P}
+    sends = {key.comm for key in process.keys if key.func in P2P_FUNCS}
     return _KindsOfProcess(
         frozenset(sends | {peer.comm for peer in process.peers}),
         {(key.comm, key.last_index): key.func for key in process.keys},

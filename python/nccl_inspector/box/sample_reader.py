@@ -23,6 +23,7 @@ from nccl_inspector.box.layout import (
     UNION,
     UNION_WINDOW,
     UNION_WINDOWS,
+    WORD_MAX,
 )
 from nccl_inspector.box.sample_table import (
     PERIOD_BITS_MAX,
@@ -52,7 +53,6 @@ READS = 3
 # A record further than that from the box's last beat is of no clock.
 FAR_NS = 10 * 365 * 86400 * NS_PER_S
 _PEER_BEYOND = 0xFFFF
-_WORD_MAX = (1 << 64) - 1
 _WITH_PEER = frozenset(map(FUNCS.index, ("Send", "Recv")))  # SendRecv: always a group
 
 _KIND = SAMPLE_KIND.reader(
@@ -259,7 +259,7 @@ def _samples(
         clocks=clocks,
         length_bits=HEADER.number(copy.header, "sample_length_bits"),
         period_bits=HEADER.number(copy.header, "sample_period_bits"),
-        lost=min(lost + unkinded, _WORD_MAX),
+        lost=min(lost + unkinded, WORD_MAX),
         kind=array("H", map(new_kinds.__getitem__, columns["kind"])),
         start_ns=array("q", columns["start_ns"].tobytes()),  # below 2^63 by now
         time_ns=array("q", map(sub, columns["stop_ns"], columns["start_ns"])),

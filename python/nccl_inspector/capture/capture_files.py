@@ -10,13 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nccl_inspector.errors import InspectorError
+from nccl_inspector.system.safe_files import NO_LINK, open_directory
 
 END = ".end"  # behind the name of a process's newest file, once it has ended
 ENDINGS = (".log", ".jsonl", ".log.gz", ".jsonl.gz")
 FILES_MAX = 100_000
-
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_REGULAR = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +79,10 @@ def opened(directory: Path, file: CaptureFile) -> Iterator[int]:
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for folder in folders:
-            below = os.open(folder, _DIRECTORY, dir_fd=fd)
+            below = open_directory(folder, fd)
             os.close(fd)
             fd = below
-        file_fd = os.open(name, _REGULAR, dir_fd=fd)
+        file_fd = os.open(name, NO_LINK, dir_fd=fd)
     finally:
         os.close(fd)
     try:

@@ -23,9 +23,9 @@ from nccl_inspector.store.owner import is_owner
 from nccl_inspector.summary.attempts import COMPONENTS_MAX
 from nccl_inspector.summary.directory import peek
 from nccl_inspector.system.acl import allow
+from nccl_inspector.system.safe_files import open_directory
 
 GO_S = 20.0
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def _former(index: sqlite3.Connection) -> Iterator[tuple[int, str]]:
 def _close(job_id: int, place: JobDirs) -> None:
     """Let nobody but the owner and the group into a job's directory. Raises OSError."""
     with suppress(FileNotFoundError):
-        fd = os.open(place.directory / str(job_id), _DIRECTORY)
+        fd = open_directory(place.directory / str(job_id))
         try:
             allow(fd, 0o7, None, 0o5, place.gid)
         finally:

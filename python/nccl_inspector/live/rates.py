@@ -10,9 +10,9 @@ from nccl_inspector.analysis.straggler.lateness import SYNCHRONISING
 from nccl_inspector.live.view import Flow, class_of
 from nccl_inspector.model.bandwidth import bus_factor
 from nccl_inspector.model.process import (
-    ALGOS,
     COMM_FOLDED,
     FUNCS,
+    GROUP,
     Comm,
     Histogram,
     Key,
@@ -20,7 +20,6 @@ from nccl_inspector.model.process import (
     Process,
 )
 
-_GROUP = ALGOS.index("GROUP")
 # What tells a communicator from another that has its place in the box.
 _CommId = tuple[int, int, int]
 _KeyId = tuple[_CommId, int, int, int, int]
@@ -78,7 +77,7 @@ def flow_of(delta: Process, span_s: float, waiting_s: float, waitable_s: float) 
     bus_bytes: dict[str, float] = defaultdict(float)
     busy_s: dict[str, float] = defaultdict(float)
     for key in delta.keys:
-        if key.algo == _GROUP:
+        if key.algo == GROUP:
             continue
         operations += key.ops + key.untimed_ops
         comm, func = comms[key.comm], FUNCS[key.func]

@@ -16,6 +16,11 @@ _JOB = re.compile(
 )
 
 
+def task_name(array: int | None, task: int | None) -> str:
+    """Return `810_3`, Slurm's way to write a task of an array; empty when it is none."""
+    return "" if array is None or task is None else f"{array}_{task}"
+
+
 @dataclass(frozen=True, slots=True)
 class JobName:
     """`job_id` is the array's or the leader's where a task or a component is named."""

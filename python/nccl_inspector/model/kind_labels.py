@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from nccl_inspector.model.bandwidth import UNITS, size_class
 from nccl_inspector.model.transport import transport_by_shape
+from nccl_inspector.system.checked_json import TEXT_CHARS_MAX
 from nccl_inspector.system.printable import visible
 
-TEXT_CHARS_MAX = 256
 SIZE_CLASS_MAX = 63
 # A number of ranks or nodes, in text and as such.
 _WHOLE = re.compile("[0-9]{1,9}")

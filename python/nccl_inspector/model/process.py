@@ -11,6 +11,7 @@ from functools import cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
+from nccl_inspector.model.jobid import task_name
 from nccl_inspector.model.net import Net
 from nccl_inspector.model.operation_label import Label
 
@@ -40,6 +41,8 @@ DROP_REASONS = (
 # Reasons that leave nothing unmeasured: what they count is only not in every table.
 DROPS_IN_PART = frozenset({"no_peer", "no_group", "json"})
 P2P = frozenset({"Send", "Recv", "SendRecv"})
+P2P_FUNCS = frozenset(map(FUNCS.index, P2P))
+GROUP = ALGOS.index("GROUP")
 OPERATIONS_MAX = 64  # in flight, that are kept of a process
 
 COMM_LIVE, COMM_DESTROYED, COMM_FOLDED = 1, 2, 3
@@ -293,9 +296,7 @@ class Facts:
     @property
     def array_task(self) -> str:
         """`810_3`, Slurm's way to write a task of an array; empty when it is none."""
-        if self.array_job_id is None or self.array_task_id is None:
-            return ""
-        return f"{self.array_job_id}_{self.array_task_id}"
+        return task_name(self.array_job_id, self.array_task_id)
 
 
 class SampleKind(NamedTuple):

@@ -4,6 +4,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+COLUMNS = 100  # of a terminal, where nobody knows how many it has
 _NAME_MIN = 4
 
 

@@ -6,11 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from nccl_inspector.model.table_columns import cut, fit_columns, row_text
+from nccl_inspector.model.table_columns import COLUMNS, cut, fit_columns, row_text
 from nccl_inspector.render.tables import Grid, used_columns
 from nccl_inspector.system.printable import plain
 
-COLUMNS = 100
 _TEXT_CHARS_MAX = 1 << 18  # of one paragraph
 
 

@@ -24,7 +24,7 @@ from nccl_inspector.model.process import Process
 from nccl_inspector.summary.codec import Head, encode, encode_process
 from nccl_inspector.system.atomic import replace_file
 from nccl_inspector.system.printable import printable
-from nccl_inspector.system.safe_files import is_locked, regular_file
+from nccl_inspector.system.safe_files import is_locked, open_directory, regular_file
 
 # A network file system may tell of a lock that is gone a little later.
 HELD_S = 5.0
@@ -134,8 +134,7 @@ def write_summaries(found: FoundBoxes, head: Head, directory: Path) -> None:
     try:
         place.mkdir(mode=0o700, exist_ok=True)
         # In a directory that others may write to it can be theirs, or a link.
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-        place_fd = os.open(place, flags)
+        place_fd = open_directory(place)
         try:
             if os.fstat(place_fd).st_uid != os.getuid():
                 raise InspectorError(f"{place}: another user's directory")

@@ -6,6 +6,8 @@ Texts are as users chose them, but for characters that cannot be printed (`?`) a
 
 from dataclasses import dataclass, fields
 
+from nccl_inspector.model.jobid import task_name
+
 ACCOUNTING, CONTROLLER, PYSLURM, SUMMARY = "sacct", "scontrol", "pyslurm", "summary"
 
 # The words of a job that will not run on. Slurm says none of them while an epilog of the job is
@@ -100,9 +102,7 @@ class JobRecord:
     @property
     def array_task(self) -> str:
         """`810_3`; empty for what is no task of an array."""
-        if self.array_job_id is None or self.array_task_id is None:
-            return ""
-        return f"{self.array_job_id}_{self.array_task_id}"
+        return task_name(self.array_job_id, self.array_task_id)
 
     @property
     def switches_asked(self) -> str:

@@ -10,14 +10,13 @@ from pathlib import Path
 
 from nccl_inspector.model.jobid import JobName
 from nccl_inspector.slurm import pyslurmprobe
-from nccl_inspector.slurm.command import ask
+from nccl_inspector.slurm.command import TIME_FORMAT, ask
 from nccl_inspector.slurm.job_record import CONTROLLER, PYSLURM
 from nccl_inspector.slurm.scontroljson import parse_json
 from nccl_inspector.slurm.scontroltext import parse_text
 from nccl_inspector.slurm.values import Facts
 
 JSON_SINCE = (23, 2)
-TIME_FORMAT = {"SLURM_TIME_FORMAT": "%s"}
 _VERSION = re.compile(r"slurm\S* ([0-9]{2})\.([0-9]{1,2})\b")
 
 

@@ -3,8 +3,8 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from statistics import median
 
+from nccl_inspector.analysis.kinds import middle
 from nccl_inspector.model.card import CANNOT_TELL, DEGRADED, FAILED, HEALTHY, HUNG, NO_DATA
 from nccl_inspector.store.card_rows import JobRow
 
@@ -49,8 +49,7 @@ class Rolled:
 
     def median_of(self, of: Callable[[JobRow], float | None]) -> float | None:
         """Return the median of what is known; None: nothing is."""
-        known = [value for one in self.tasks if (value := of(one)) is not None]
-        return median(known) if known else None
+        return middle(map(of, self.tasks))
 
 
 def _rank(status: str) -> int:

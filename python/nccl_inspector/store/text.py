@@ -15,13 +15,12 @@ from nccl_inspector.analysis.history.compare import (
 from nccl_inspector.analysis.history.slow_nodes import NodeScore
 from nccl_inspector.model.bandwidth import size_label
 from nccl_inspector.model.hostlist import compress_within
-from nccl_inspector.model.table_columns import Column, fit_columns, make_columns, row_text
+from nccl_inspector.model.table_columns import COLUMNS, Column, fit_columns, make_columns, row_text
 from nccl_inspector.model.wording import bandwidth, change, clock, elapsed, number, percent
 from nccl_inspector.store.card_rows import JobRow
 from nccl_inspector.store.rollup import Rolled, roll_up, singly
 from nccl_inspector.system.printable import plain
 
-COLUMNS = 100
 KINDS_SHOWN, NODES_SHOWN = 24, 12
 _NODES_CHARS = 60
 _VALUE_CHARS = 200

@@ -13,7 +13,6 @@ flags say so.
 """
 
 import json
-import struct
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, fields, replace
@@ -42,6 +41,7 @@ from nccl_inspector.summary.columns import (
     unpack_peers,
 )
 from nccl_inspector.summary.fit import (
+    LENGTH,
     SAMPLE_FACTS_BYTES_MAX,
     UNIONS_BYTES_MAX,
     pack_process,
@@ -87,7 +87,6 @@ _SAMPLES = slice(4, 7)  # samples and unions among the pieces
 WHOLE_BLOCK_BYTES_MAX = BLOCK_BYTES_MAX + SAMPLES_BYTES_MAX + 3 * 4
 _PIECES_MAX = _TABLES + 64  # a time line each; the plugin has 8
 _load = Checks("bad_summary").load
-_LENGTH = struct.Struct("<I")
 # How long each part between the first line and the processes is, and may be.
 _PARTS = {"counters_bytes": COUNTERS_BYTES_MAX, "vendor_bytes": VENDOR_BYTES_MAX}
 
@@ -184,7 +183,7 @@ def encode(
     line = json.dumps({"format": FORMAT, **sizes, **values})
     parts = [line.encode("ascii"), b"\n", *packed]
     for block in blocks:
-        parts += [_LENGTH.pack(len(block)), block]
+        parts += [LENGTH.pack(len(block)), block]
     return b"".join(parts)
 
 
@@ -193,15 +192,15 @@ def _pieces(block: memoryview) -> list[memoryview]:
     found: list[memoryview] = []
     end, size = 0, len(block)
     while end < size:
-        at = end + _LENGTH.size
-        end = at + _LENGTH.unpack_from(block, end)[0] if at <= size else at
+        at = end + LENGTH.size
+        end = at + LENGTH.unpack_from(block, end)[0] if at <= size else at
         if end > size:
             raise RefusedError("bad_summary", "odd block")
         found.append(block[at:end])
     if not _TABLES <= len(found) <= _PIECES_MAX:
         raise RefusedError("bad_summary", "odd block")
     own = sum(map(len, found[_SAMPLES]))
-    if own > SAMPLES_BYTES_MAX or size - own > BLOCK_BYTES_MAX + 3 * _LENGTH.size:
+    if own > SAMPLES_BYTES_MAX or size - own > BLOCK_BYTES_MAX + 3 * LENGTH.size:
         raise RefusedError("bad_summary", "a block too long")
     return found
 
@@ -315,10 +314,10 @@ def decode(data: bytes, budget: Budget | None = None) -> NodeSummary:
     counters, vendor = unpack_counters(data[end + 1 : middle]), unpack_vendor(data[middle:at])
     view = memoryview(data)  # whose slices are no copies: most of a large job are samples
     while at < len(data):
-        if at + _LENGTH.size > len(data):
+        if at + LENGTH.size > len(data):
             raise RefusedError("bad_summary", "torn")
-        size = _LENGTH.unpack_from(data, at)[0]
-        at += _LENGTH.size
+        size = LENGTH.unpack_from(data, at)[0]
+        at += LENGTH.size
         count = len(processes) + left_out
         if size > WHOLE_BLOCK_BYTES_MAX or at + size > len(data) or count == PROCESSES_MAX:
             raise RefusedError("bad_summary", "torn, or a block too long")

@@ -30,15 +30,15 @@ SAMPLES_BYTES_LEAST = 1 << 10
 SAMPLE_FACTS_BYTES_MAX = 32 << 10  # 256 kinds of the longest names are 20 KB
 UNIONS_BYTES_MAX = 32 << 10  # an hour of a GPU is 2 to 3 KB, of which there are at most eight
 
-_LENGTH = struct.Struct("<I")
-NOTHING = _LENGTH.pack(0)  # a piece of which there is nothing
+LENGTH = struct.Struct("<I")  # of a piece, before it
+NOTHING = LENGTH.pack(0)  # a piece of which there is nothing
 _Row = TypeVar("_Row", Key, Peer, Net)
 
 
 def piece(raw: bytes) -> bytes:
     """Return four bytes of length and zlib data."""
     data = zlib.compress(raw)
-    return _LENGTH.pack(len(data)) + data
+    return LENGTH.pack(len(data)) + data
 
 
 def _cut(
@@ -118,7 +118,7 @@ def pack_process(process: Process, room: int) -> tuple[list[bytes], list[str]]:
 
 def _packed(data: Stream) -> bytes:
     """Return four bytes of length and what is packed already."""
-    return _LENGTH.pack(len(data)) + data
+    return LENGTH.pack(len(data)) + data
 
 
 def samples_room(samples: int) -> int:

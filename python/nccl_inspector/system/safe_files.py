@@ -9,6 +9,7 @@ import stat
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from nccl_inspector.errors import RefusedError
 
@@ -18,6 +19,9 @@ _FDINFO_BYTES_MAX = 512
 _MOUNT = re.compile(rb"^mnt_id:\s*([0-9]+)$", re.MULTILINE)
 _FLOCK = struct.Struct("hh4xqqi4x")  # struct flock of 64-bit Linux
 _CHUNK_BYTES = 2 << 20  # a box in one
+
+# To open what may be anything, without waiting; whoever opens it looks then what it is.
+NO_LINK = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 # What tells a file from its successor: modification time (ns), size, inode.
 Stamp = tuple[int, int, int]
@@ -88,8 +92,8 @@ def _below(name: str, dir_fd: int, kind: int) -> Iterator[tuple[int, os.stat_res
         os.close(fd)
 
 
-def open_directory(name: str, dir_fd: int) -> int:
-    """Return a descriptor of a directory of the agent's own or the service account's.
+def open_directory(name: str | Path, dir_fd: int | None = None) -> int:
+    """Return a descriptor of a directory of the agent's own or the service account's, and no link.
 
     Raises:
         OSError: it is not there, or is none.

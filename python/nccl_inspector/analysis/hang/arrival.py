@@ -14,21 +14,19 @@ from enum import Enum
 
 from nccl_inspector.analysis.claims import Run, gaps
 from nccl_inspector.model.process import (
-    ALGOS,
     COMM_FOLDED,
     DROP_REASONS,
     DROPS_IN_PART,
     FUNCS,
+    GROUP,
     OPERATIONS_MAX,
-    P2P,
+    P2P_FUNCS,
     Comm,
     Operation,
     Process,
 )
 
-_GROUP = ALGOS.index("GROUP")
 _SEND, _RECV = FUNCS.index("Send"), FUNCS.index("Recv")
-_P2P = frozenset(FUNCS.index(name) for name in P2P)
 _OTHER_END = {_SEND: _RECV, _RECV: _SEND}
 
 
@@ -90,7 +88,7 @@ class Seat:
 def _finished(process: Process, comm: Comm) -> Mapping[tuple[int, int], int]:
     found: Counter[tuple[int, int]] = Counter()
     for key in process.keys:
-        if key.comm == comm.index and key.algo != _GROUP and key.func not in _P2P:
+        if key.comm == comm.index and key.algo != GROUP and key.func not in P2P_FUNCS:
             found[key.func, -1] += key.ops + key.untimed_ops
     for peer in process.peers:
         if peer.comm == comm.index:
@@ -216,7 +214,7 @@ def _is_mixed(seats: Iterable[Seat]) -> bool:
     return any(
         any(peer >= 0 for _, peer in seat.finished)
         or any(one.peer >= 0 for one in seat.operations)
-        or any(key.comm == seat.comm.index and key.func in _P2P for key in seat.process.keys)
+        or any(key.comm == seat.comm.index and key.func in P2P_FUNCS for key in seat.process.keys)
         for seat in seats
     )
 

@@ -9,9 +9,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import hypot
-from statistics import median
 
-from nccl_inspector.analysis.kinds import algo_family
+from nccl_inspector.analysis.kinds import algo_family, middle
 from nccl_inspector.model.card import Card, Operations
 from nccl_inspector.model.hostlist import compress_within
 
@@ -86,11 +85,6 @@ class Difference:
     notes: tuple[str, ...]
 
 
-def _middle(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return median(known) if known else None
-
-
 def _side(operations: Sequence[Operations]) -> Side:
     """Several algorithms are several rows of one communicator: their times are weighed by count."""
     total = sum(one.count for one in operations)
@@ -100,9 +94,9 @@ def _side(operations: Sequence[Operations]) -> Side:
         algos=tuple(sorted({algo_family(one.algo_proto) for one in operations} - {""})),
         count=total,
         time_ns=busy_ns / max(total, 1),
-        error_ns=_middle([one.time_error_ns for one in operations]),
-        bus_gbs=_middle([one.bus_gbs for one in operations]),
-        waiting_share=_middle([one.waiting_share for one in operations]),
+        error_ns=middle([one.time_error_ns for one in operations]),
+        bus_gbs=middle([one.bus_gbs for one in operations]),
+        waiting_share=middle([one.waiting_share for one in operations]),
         busy_ns=busy_ns,
     )
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nccl_inspector.analysis.replay.arrays import Mask
 from nccl_inspector.analysis.slow_times.line_columns import Floats
 from nccl_inspector.analysis.slow_times.segment import (
     DEPTH_MIN,
@@ -37,8 +37,6 @@ COMMON_MIN = 0.5  # of the longer of two times, for both to be one
 # By what it cost of the job's time. Among many series of a healthy job some minute is slow by
 # chance: 15 % of jobs with 40 series have one, and none costs a twentieth of a percent.
 WARNING_SHARE, CRITICAL_SHARE = 0.001, 0.5
-
-Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from math import exp, log
 import numpy as np
 from numpy.typing import NDArray
 
+from nccl_inspector.analysis.slow_times.line_columns import Floats
 from nccl_inspector.analysis.straggler.lateness import MAD_TO_SIGMA
 
 WINDOWS_MIN = 12  # with fewer values nothing is said
@@ -30,8 +31,6 @@ ERRORS_MIN = 5.0
 _CHUNK = 64  # series cut at once: what they need stays in the cache
 _MEDIAN_ERROR = 1.2533  # the median's standard error, times sigma / sqrt(n)
 _SMALLER, _SMALLER_MEAN = 0.8, 0.5586  # of normal differences that share, and their mean / sigma
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
