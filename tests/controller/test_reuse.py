@@ -27,7 +27,7 @@ needs_users = pytest.mark.skipif(os.geteuid() != 0, reason="several users are ne
 
 def given_to(monkeypatch: pytest.MonkeyPatch, name: str | None) -> None:
     """Let every number have this name from now on; None: no name."""
-    for module in ("reuse", "index"):
+    for module in ("owner", "index"):
         monkeypatch.setattr(f"nccl_inspector.store.{module}.current_name", lambda _uid: name)
 
 
