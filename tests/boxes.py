@@ -34,7 +34,7 @@ from nccl_inspector.box.layout import (
     UNION_WINDOW,
     VERSION,
     WINDOW,
-    Record,
+    Struct,
 )
 from nccl_inspector.box.reader import read_box
 from nccl_inspector.exposition.metrics import load_metrics
@@ -142,7 +142,7 @@ def window(start_s: int, ops: int = 4, median_ns: int = 2 * MS, first: int = 1) 
     }  # fmt: skip
 
 
-def put(data: bytearray, record: Record, base: int, **words: int | str) -> None:
+def put(data: bytearray, record: Struct, base: int, **words: int | str) -> None:
     """Write members of a record."""
     for name, value in words.items():
         code = record.codes[name]

@@ -24,8 +24,8 @@ from nccl_inspector.model.card import (
     Operations,
     Verdict,
 )
+from nccl_inspector.store.card_rows import JobRow
 from nccl_inspector.store.index import JOB_COLUMNS, writing
-from nccl_inspector.store.rows import JobRow
 from tests.boxes import fixed_chance
 
 UID = 4711

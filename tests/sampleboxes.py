@@ -10,7 +10,7 @@ from nccl_inspector.box.layout import (
     SAMPLE_KIND,
     UNION,
     UNION_WINDOW,
-    Record,
+    Struct,
 )
 
 GROUP = 1
@@ -32,7 +32,7 @@ class SampleBox:
     windows: list[list[Row]]  # of each union
 
 
-def _rows(data: bytes, word: str, record: Record, names: tuple[str, ...]) -> list[Row]:
+def _rows(data: bytes, word: str, record: Struct, names: tuple[str, ...]) -> list[Row]:
     offset, size, count = (
         HEADER.number(data, f"{word}_{part}") for part in ("offset", "bytes", "count")
     )

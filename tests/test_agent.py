@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from nccl_inspector.agent import publish
-from nccl_inspector.agent.collect import Left
+from nccl_inspector.agent.collect import Backlog
 from nccl_inspector.agent.service import Agent, run_agent, run_collect
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.settings.config import Config, parse_config
@@ -170,7 +170,7 @@ def test_a_second_agent_is_kept_out(tmp_path: Path) -> None:
         with pytest.raises(InspectorError, match=f"another agent runs on {config.run_dir}"):
             run()
     os.close(jobs_fd)
-    assert run_collect(config) == Left(0, 0, 0)
+    assert run_collect(config) == Backlog(0, 0, 0)
 
 
 def test_the_agents_own_series_keep_their_identity(tmp_path: Path) -> None:

@@ -19,13 +19,13 @@ from click.testing import CliRunner
 from nccl_inspector.analysis.histogram import bucket_of
 from nccl_inspector.capture import collectives
 from nccl_inspector.capture.analyze import analyze_directory
-from nccl_inspector.capture.card import waiting_share
 from nccl_inspector.capture.engine import Capture, load
+from nccl_inspector.capture.exact_card import waiting_share
 from nccl_inspector.capture.joined import join
+from nccl_inspector.capture.line_records import BYTES_MAX, NUMBER_MAX, TIME_US_MAX, WHEN_US_MAX
+from nccl_inspector.capture.line_samples import SLOT_BITS, choose_bursts, sample_lines
 from nccl_inspector.capture.members import columns
 from nccl_inspector.capture.processes import as_summaries
-from nccl_inspector.capture.records import BYTES_MAX, NUMBER_MAX, TIME_US_MAX, WHEN_US_MAX
-from nccl_inspector.capture.samples import SLOT_BITS, choose_bursts, sample_lines
 from nccl_inspector.cli import cli
 from tests.captures import (
     START_US,

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from nccl_inspector.commands.report import report
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.slurm.array_task import find_array_task
-from nccl_inspector.slurm.record import ACCOUNTING, JobRecord
+from nccl_inspector.slurm.job_record import ACCOUNTING, JobRecord
 from nccl_inspector.summary.codec import encode
 from tests.test_collect import HEAD
 
@@ -65,12 +65,12 @@ def test_the_command_asks_slurm_which_job_a_task_is(
     put(tmp_path, 813, "")
     put(tmp_path, 820, "810_3")
     known = JobRecord(813, array_job_id=810, array_task_id=3, sources=(ACCOUNTING,))
-    monkeypatch.setattr("nccl_inspector.slurm.find.find_record", lambda *_asked: (known, ()))
+    monkeypatch.setattr("nccl_inspector.slurm.find_record.find_record", lambda *_asked: (known, ()))
     words = ["810_3", "--report-dir", str(tmp_path), "--json"]
     assert json.loads(CliRunner().invoke(report, words).stdout)["job"]["job_id"] == 813
     # What Slurm answers about another job is no answer.
     monkeypatch.setattr(
-        "nccl_inspector.slurm.find.find_record",
+        "nccl_inspector.slurm.find_record.find_record",
         lambda *_asked: (JobRecord(810, array_job_id=810, sources=(ACCOUNTING,)), ()),
     )
     assert json.loads(CliRunner().invoke(report, words).stdout)["job"]["job_id"] == 820

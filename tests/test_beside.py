@@ -10,9 +10,9 @@ import pytest
 from nccl_inspector.model.card import DEGRADED, HEALTHY, INFO, WARNING, Card
 from nccl_inspector.render import tables
 from nccl_inspector.render.limits import PAGE
-from nccl_inspector.store.beside import beside_similar
+from nccl_inspector.report.similar import beside_similar
+from nccl_inspector.store.card_rows import rows_of
 from nccl_inspector.store.index import INDEX, put, writing
-from nccl_inspector.store.rows import rows_of
 from tests import cards
 
 SPREAD = (1.0, 1.01, 0.99, 1.02, 0.98, 1.0)

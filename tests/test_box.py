@@ -15,7 +15,7 @@ from nccl_inspector.box.layout import WORD_MAX
 from nccl_inspector.box.reader import read_box
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.model import process as model
-from nccl_inspector.model.network import Net, NetQueue
+from nccl_inspector.model.net import Net, NetQueue
 from nccl_inspector.model.process import OPERATIONS_MAX, Process
 from tests.boxes import (
     BOX_BYTES,

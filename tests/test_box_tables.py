@@ -5,7 +5,7 @@ import pytest
 
 from nccl_inspector.box import layout
 from nccl_inspector.model import process as model
-from nccl_inspector.model.network import Net, NetQueue
+from nccl_inspector.model.net import Net, NetQueue
 from tests.boxes import MS, NOW_S, BoxOf, CommOf, LineOf, NetWords, box_bytes, window
 from tests.test_box import read
 

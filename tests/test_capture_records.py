@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from nccl_inspector.capture.line_records import parse_record
 from nccl_inspector.capture.lines import LINE_BYTES_MAX, read_lines
 from nccl_inspector.capture.members import KINDS, columns
-from nccl_inspector.capture.records import parse_record
 from nccl_inspector.capture.restore import needs_context, restored
 from nccl_inspector.errors import RefusedError
 from tests.captures import coll, marker, ours, p2p, text, traces, whole

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from nccl_inspector.analysis.transport.channels import late_channels_note
+from nccl_inspector.analysis.transport.late_channels import late_channels_note
 from nccl_inspector.box import layout
 from nccl_inspector.box.channels import LATE_SHARE, late_channels
 from nccl_inspector.box.reader import read_box
-from nccl_inspector.box.samples import add_samples
+from nccl_inspector.box.sample_reader import add_samples
 from nccl_inspector.model.process import Comm
 from nccl_inspector.summary.codec import decode, encode, encode_process
 from tests.boxes import MS, SKEW_AT, BoxOf, CommOf, box_bytes, fixed_chance, put

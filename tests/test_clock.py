@@ -12,7 +12,7 @@ from nccl_inspector.agent import ended_job as endedjob
 from nccl_inspector.agent.collect import Collector
 from nccl_inspector.agent.crash_guard import AtWork
 from nccl_inspector.agent.log_once import Tally
-from nccl_inspector.report.joined import build_report
+from nccl_inspector.report.joined_job import build_report
 from nccl_inspector.settings.config import Config, parse_config
 from nccl_inspector.summary.attempts import load_summaries
 from tests.boxes import BoxOf, lock_held, make_job, make_run_dir, names, write_box

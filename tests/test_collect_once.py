@@ -9,7 +9,7 @@ import pytest
 
 from nccl_inspector.agent import collect
 from nccl_inspector.agent import service as agent
-from nccl_inspector.agent.collect import Left
+from nccl_inspector.agent.collect import Backlog
 from nccl_inspector.agent.service import run_collect
 from nccl_inspector.settings.config import Config
 from nccl_inspector.system import write_as_user as handover
@@ -30,7 +30,7 @@ def test_a_single_collection_goes_on_until_nothing_is_due(
 ) -> None:
     monkeypatch.setattr(collect, "PASS_S", 0)
     end_many(run_dir, 20)
-    assert run_collect(config) == Left(0, 0, 0)
+    assert run_collect(config) == Backlog(0, 0, 0)
     assert ended(run_dir) == []
     assert len(names(config.report_dir)) == 20
 
@@ -41,7 +41,7 @@ def test_a_single_collection_that_has_no_more_time_says_what_it_leaves(
     monkeypatch.setattr(collect, "PASS_S", 0)
     monkeypatch.setattr(agent, "COLLECT_S", 0.0)
     end_many(run_dir, 3)
-    assert run_collect(config) == Left(0, 3, 0)
+    assert run_collect(config) == Backlog(0, 3, 0)
     conf = tmp_path / "conf"
     conf.write_text(f"run_dir = {run_dir}\nreport_dir = {tmp_path}/none\n")
     done = run("collect", "--conf", str(conf))
@@ -60,7 +60,7 @@ def test_a_single_collection_stops_when_storage_hangs(
     monkeypatch.setattr(handover, "CHILD_S", 2)
     end_many(run_dir, 3)
     begun = time.monotonic()
-    assert run_collect(config) == Left(0, 3, 0)
+    assert run_collect(config) == Backlog(0, 3, 0)
     assert time.monotonic() - begun < 5
 
 
@@ -69,4 +69,4 @@ def test_what_still_waits_for_its_processes_is_not_overdue(run_dir: Path, config
     (end_job(run_dir, 43).parent / "manifest").write_text("format=1\n")
     with lock_held(box):
         left = run_collect(config)
-    assert (left, left.overdue) == (Left(0, 0, 2), 0)
+    assert (left, left.overdue) == (Backlog(0, 0, 2), 0)

@@ -6,19 +6,19 @@ from itertools import pairwise
 
 import pytest
 
-from nccl_inspector.counters.delta import RESET, STUCK, Rise, rise
-from nccl_inspector.counters.model import Count, NodeCounters, Risen, Span
-from nccl_inspector.counters.record import (
+from nccl_inspector.counters.counter_record import (
     CHANGES_MAX,
     DEVICES_MAX,
     PROBLEMS_MAX,
     RECORD_BYTES_MAX,
     RISEN_MAX,
-    Record,
+    CounterRecord,
     merge_risen,
 )
+from nccl_inspector.counters.counter_table import load_counters
+from nccl_inspector.counters.delta import RESET, STUCK, Rise, rise
+from nccl_inspector.counters.node_counters import Count, NodeCounters, Risen, Span
 from nccl_inspector.counters.sample import GPU, INFINIBAND, Device, Sample
-from nccl_inspector.counters.table import load_counters
 from nccl_inspector.errors import RefusedError
 
 TIMEOUTS = load_counters()["port", "local_ack_timeout_err"]  # 32 bits, wraps
@@ -32,14 +32,14 @@ def port(time_s: float, counters: dict[str, int], **facts: str) -> Sample:
     return Sample(INFINIBAND, NOW_S + time_s, 100 + time_s, (device,))
 
 
-def folded(*samples: Sample) -> Record:
-    record = Record()
+def folded(*samples: Sample) -> CounterRecord:
+    record = CounterRecord()
     for sample in samples:
         record.add(sample)
     return record
 
 
-def count(record: Record, name: str) -> Count:
+def count(record: CounterRecord, name: str) -> Count:
     (device,) = record.counters().devices
     return device.counts[name]
 
@@ -170,7 +170,7 @@ def test_a_state_that_changes_is_kept_with_its_time_but_not_for_ever() -> None:
 def test_an_agent_that_starts_again_goes_on_where_the_other_stopped() -> None:
     first = folded(port(0, {"out_of_buffer": 1}), port(60, {"out_of_buffer": (1 << 32) - 1}))
     first.kernel_log_next = 12
-    second = Record.decode(first.encode())
+    second = CounterRecord.decode(first.encode())
     for record in (first, second):
         record.add(port(120, {"out_of_buffer": 5}))
     assert second.counters() == first.counters()
@@ -180,13 +180,13 @@ def test_an_agent_that_starts_again_goes_on_where_the_other_stopped() -> None:
 @pytest.mark.parametrize("data", [b"", b"{}", b"[" * 100000, b'{"format":1}', b"\xff", b"3"])
 def test_a_spoiled_record_is_refused(data: bytes) -> None:
     with pytest.raises(RefusedError, match="bad_counters"):
-        Record.decode(data)
+        CounterRecord.decode(data)
 
 
-def everything(devices: int, samples: int) -> Record:
+def everything(devices: int, samples: int) -> CounterRecord:
     """A record of so many ports on which every counter rises all the time."""
     names = [name for kind, name in load_counters() if kind == "port"]
-    record = Record()
+    record = CounterRecord()
     for n in range(samples):
         values = dict.fromkeys(names, n * 10**15)
         ports = [
@@ -210,14 +210,14 @@ def test_where_there_is_no_room_rises_are_told_coarser_and_totals_stay(
     record = everything(4, 20)
     whole = len(record.encode())
     for room, most in ((whole - 1, 4), (whole // 3, 1), (whole // 5, 0)):
-        monkeypatch.setattr("nccl_inspector.counters.record.RECORD_BYTES_MAX", room)
-        (first, *_) = Record.decode(record.encode()).counters().devices
+        monkeypatch.setattr("nccl_inspector.counters.counter_record.RECORD_BYTES_MAX", room)
+        (first, *_) = CounterRecord.decode(record.encode()).counters().devices
         assert len(first.counts["out_of_buffer"].risen) == most
         assert first.counts["out_of_buffer"].total == 19 * 10**15
 
 
 def test_levels_keep_lowest_highest_and_mean() -> None:
-    record = Record()
+    record = CounterRecord()
     for n, clock in enumerate((1980, 300, 1980)):
         device = Device("gpu", "GPU0", {}, {"sm_clock_mhz": clock}, {})
         record.add(Sample(GPU, NOW_S + n, n, (device,)))
@@ -226,4 +226,4 @@ def test_levels_keep_lowest_highest_and_mean() -> None:
 
 
 def test_nothing_at_all_is_no_error() -> None:
-    assert Record().counters() == NodeCounters()
+    assert CounterRecord().counters() == NodeCounters()

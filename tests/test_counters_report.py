@@ -12,7 +12,7 @@ import pytest
 from nccl_inspector.analysis.hardware.findings import find_hardware
 from nccl_inspector.analysis.hardware.links import find_links
 from nccl_inspector.counters.delta import RESET, STUCK
-from nccl_inspector.counters.model import (
+from nccl_inspector.counters.node_counters import (
     Change,
     Count,
     DeviceCounters,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nccl_inspector.agent.counters import gpu, sources
-from nccl_inspector.agent.counters.child import DIED, HUNG, Asked
+from nccl_inspector.agent.counters.child import DIED, HUNG, SourceChild
 from nccl_inspector.agent.counters.infiniband import PORTS_MAX, read_ports
 from nccl_inspector.agent.counters.pressure import parse_pressure, read_pressure
 from nccl_inspector.agent.counters.sources import Readers, Sources
@@ -31,7 +31,7 @@ from tests.hardware import gpu_lines, make_port, read_fake_gpus, write, write_nv
 H100 = "GPU-11111111-2222-3333-4444-555555555555"
 
 
-def answer(asked: Asked, timeout: float = 10.0) -> Sample | str:
+def answer(asked: SourceChild, timeout: float = 10.0) -> Sample | str:
     """What the child says in the end."""
     said: Sample | str | None = None
 
@@ -47,7 +47,7 @@ def answer(asked: Asked, timeout: float = 10.0) -> Sample | str:
 
 def gpus(folder: Path, lines: list[str], count: int = 1) -> Sample:
     """What NVML's stand-in says, read in a child as the agent does."""
-    asked = Asked(partial(read_fake_gpus, write_nvml(folder, lines, count)))
+    asked = SourceChild(partial(read_fake_gpus, write_nvml(folder, lines, count)))
     asked.ask()
     said = answer(asked)
     assert isinstance(said, Sample)
@@ -189,7 +189,7 @@ def test_no_driver_is_normal_and_a_broken_one_is_not(tmp_path: Path) -> None:
 
 
 def test_without_the_library_there_is_no_driver() -> None:
-    asked = Asked(gpu.read_gpus)
+    asked = SourceChild(gpu.read_gpus)
     asked.ask()
     said = answer(asked)
     assert isinstance(said, Sample)
@@ -239,7 +239,7 @@ def fail() -> Sample:
 
 def test_a_hanging_nvml_is_said_once_ended_and_asked_again(tmp_path: Path) -> None:
     library = write_nvml(tmp_path, [*gpu_lines(0, H100), "hang field 1"], 1)
-    asked = Asked(partial(read_fake_gpus, library), deadline_s=0.2)
+    asked = SourceChild(partial(read_fake_gpus, library), deadline_s=0.2)
     asked.ask()
     assert asked.poll() is None  # and does not wait
     assert answer(asked) == HUNG
@@ -251,7 +251,7 @@ def test_a_hanging_nvml_is_said_once_ended_and_asked_again(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("read", [die, fail])
 def test_a_child_that_dies_is_no_more_than_that(read: Callable[[], Sample]) -> None:
-    asked = Asked(read)
+    asked = SourceChild(read)
     asked.ask()
     assert answer(asked) == DIED
     assert asked.is_free
@@ -265,7 +265,7 @@ def test_a_child_has_none_of_the_agents_files(tmp_path: Path) -> None:
         held = [str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.exists()]
         return Sample(GPU, 0, 0, (), problems=tuple(held))
 
-    asked = Asked(look)
+    asked = SourceChild(look)
     asked.ask()
     said = answer(asked)
     os.close(fd)
@@ -275,7 +275,7 @@ def test_a_child_has_none_of_the_agents_files(tmp_path: Path) -> None:
 
 
 def test_an_end_waits_for_no_child() -> None:
-    asked = Asked(hang)
+    asked = SourceChild(hang)
     asked.ask()
     begun = time.monotonic()
     asked.close()

@@ -14,13 +14,13 @@ import pytest
 from nccl_inspector.agent.counters import sources, watched
 from nccl_inspector.agent.counters import watch as watch_module
 from nccl_inspector.agent.counters.sources import Readers
-from nccl_inspector.agent.counters.watch import Watch
+from nccl_inspector.agent.counters.watch import CounterWatch
 from nccl_inspector.agent.counters.watched import FILE, job_gpus
-from nccl_inspector.agent.counters.xid import Heard, Xid
+from nccl_inspector.agent.counters.xid import NewXids, Xid
 from nccl_inspector.agent.kill_switch import disable, enable
 from nccl_inspector.agent.service import Agent, run_agent, run_collect
-from nccl_inspector.counters.model import NodeCounters
-from nccl_inspector.counters.record import Record
+from nccl_inspector.counters.counter_record import CounterRecord
+from nccl_inspector.counters.node_counters import NodeCounters
 from nccl_inspector.counters.sample import GPU, Device, Sample, boot_clock_s
 from nccl_inspector.settings.config import Config, parse_config
 from nccl_inspector.summary.codec import NodeSummary, decode
@@ -75,7 +75,7 @@ class Node:
         os.close(self._run_fd)
 
     @property
-    def watch(self) -> Watch:
+    def watch(self) -> CounterWatch:
         assert self.agent._watch is not None
         return self.agent._watch
 
@@ -106,11 +106,13 @@ class Node:
 
         def enough() -> bool:
             self.agent.run_pass(10)
-            spans = Record.decode(path.read_bytes()).counters().spans if path.exists() else ()
+            spans = (
+                CounterRecord.decode(path.read_bytes()).counters().spans if path.exists() else ()
+            )
             return len(spans) == 3 and all(span.samples >= times for span in spans)
 
         wait_until(enough, 10, "sampled")
-        return Record.decode(path.read_bytes()).counters()
+        return CounterRecord.decode(path.read_bytes()).counters()
 
     def summary(self, job: int = 42) -> NodeSummary:
         """Run passes until the job is collected; return its summary."""
@@ -352,7 +354,7 @@ def test_numbers_that_nobody_renews_are_no_series(
 ) -> None:
     node.start_job()
     node.sampled()
-    monkeypatch.setattr("nccl_inspector.agent.counters.series.OLD_INTERVALS", -1)
+    monkeypatch.setattr("nccl_inspector.agent.counters.device_series.OLD_INTERVALS", -1)
     node.agent.run_pass(10)
     assert "nccl_node_" not in node.text()
 
@@ -370,8 +372,8 @@ def test_xids_go_to_the_job_of_their_gpu_and_are_counted_once(
         Xid(7, now_us, "0001:10:00", 31),
         Xid(8, now_us, "0009:99:00", 79),  # nobody knows whose
     ]
-    answers = iter([Heard(tuple(heard), 2)])
-    monkeypatch.setattr(node.watch._log, "read", lambda: next(answers, Heard((), 0)))
+    answers = iter([NewXids(tuple(heard), 2)])
+    monkeypatch.setattr(node.watch._log, "read", lambda: next(answers, NewXids((), 0)))
     for _ in range(3):
         node.agent.run_pass(10)
     for job, gpu, number in ((42, "GPU0", 79), (43, "GPU1", 31)):
@@ -382,7 +384,7 @@ def test_xids_go_to_the_job_of_their_gpu_and_are_counted_once(
         assert "2 records of the kernel log were overwritten" in " ".join(found.problems)
     assert 'gpu="GPU0",xid="79"' in node.text()
     node.start_again()
-    monkeypatch.setattr(node.watch._log, "read", lambda: Heard(tuple(heard), 0))
+    monkeypatch.setattr(node.watch._log, "read", lambda: NewXids(tuple(heard), 0))
     node.agent.run_pass(10)
     assert len(node.sampled(42).xids) == 2
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.agent.counters.xid import Heard, KernelLog, Xid, parse_record
+from nccl_inspector.agent.counters.xid import KernelLog, NewXids, Xid, parse_record
 
 TEXT = "NVRM: Xid (PCI:0000:65:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus"
 
@@ -79,7 +79,7 @@ def test_records_that_were_overwritten_are_counted(log: tuple[KernelLog, socket.
     heard = one.read()
     assert [xid.sequence for xid in heard.xids] == [100, 101, 105]
     assert heard.lost == 3
-    assert one.read() == Heard((), 0)
+    assert one.read() == NewXids((), 0)
     feed.send(record(sequence=106))
     assert one.read().lost == 0
 
@@ -97,7 +97,7 @@ def test_a_flood_is_read_in_parts(
 
 def test_without_a_kernel_log_it_is_said(tmp_path: Path) -> None:
     log = KernelLog(tmp_path / "none")
-    assert log.read() == Heard((), 0)
+    assert log.read() == NewXids((), 0)
     assert log.trouble.endswith("none: No such file or directory")
     folder = KernelLog(tmp_path)
     folder.read()

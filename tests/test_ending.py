@@ -10,8 +10,8 @@ from nccl_inspector.model.card import CANNOT_TELL, FAILED, HUNG, Card
 from nccl_inspector.model.process import KILLED, Process
 from nccl_inspector.render.text import render_text
 from nccl_inspector.report.assemble import build_card
-from nccl_inspector.report.sources import Given
-from nccl_inspector.slurm.record import JobRecord
+from nccl_inspector.report.job_context import JobContext
+from nccl_inspector.slurm.job_record import JobRecord
 from nccl_inspector.summary.attempts import Loaded
 from tests.boxes import NOW_NS
 from tests.synthetic.jobs import Group, through_summaries
@@ -57,7 +57,7 @@ def ahead(process: Process, by_s: float) -> Process:
 def card_of(found: Sequence[Process], state: str, end_s: int | None = None) -> Card:
     record = JobRecord(42, state=state, end_s=end_s, sources=("sacct",))
     loaded = Loaded(tuple(through_summaries(found)), (0,), ())
-    return build_card(loaded, Given(record=record))
+    return build_card(loaded, JobContext(record=record))
 
 
 @pytest.mark.parametrize("off_s", [30.0, -30.0, 300.0])

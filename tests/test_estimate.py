@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from nccl_inspector.agent.counters.series import sample_series
+from nccl_inspector.agent.counters.device_series import sample_series
 from nccl_inspector.cli import cli
+from nccl_inspector.counters.counter_table import names_of
 from nccl_inspector.counters.sample import Device, Sample
-from nccl_inspector.counters.table import names_of
 from nccl_inspector.estimate.cost import BOX_ROWS, HEADER_BYTES, add_up, box_bytes
 from nccl_inspector.estimate.pages import go_number, make_files
 from nccl_inspector.estimate.shape import (
@@ -25,7 +25,7 @@ from nccl_inspector.estimate.shape import (
     usual_metrics,
 )
 from nccl_inspector.exposition.process_file import parse_file
-from nccl_inspector.exposition.text import Series
+from nccl_inspector.exposition.text import SeriesLine
 from tests import boxes
 
 added = cache(add_up)
@@ -143,7 +143,7 @@ def test_counters_cost_what_a_port_and_a_gpu_that_count_everything_have() -> Non
     def readings(kind: str) -> dict[str, int]:
         return dict.fromkeys(names_of(kind), 0)
 
-    def sample(source: str, *devices: Device) -> list[Series]:
+    def sample(source: str, *devices: Device) -> list[SeriesLine]:
         taken = Sample(source, 0, 0, devices)
         return list(sample_series(taken, {"cluster": "c", "node": "n1"}))
 

@@ -7,8 +7,8 @@ import pytest
 
 from nccl_inspector.analysis.clocks import Clock, silences_ns
 from nccl_inspector.analysis.coverage import find_coverage
+from nccl_inspector.analysis.hang.describe import HungJob, describe_hangs
 from nccl_inspector.analysis.hang.ending import Ending
-from nccl_inspector.analysis.hang.findings import HungJob, describe_hangs
 from nccl_inspector.analysis.hang.unmeasured import Ends, find_unmeasured
 from nccl_inspector.analysis.places import Places
 from nccl_inspector.model.card import (

@@ -20,7 +20,7 @@ from nccl_inspector.model.process import Comm
 from nccl_inspector.prometheus import api as promapi
 from nccl_inspector.render import json as schema
 from nccl_inspector.slurm import accounting
-from nccl_inspector.summary import rows as summaryrows
+from nccl_inspector.summary import checked_rows as summaryrows
 from nccl_inspector.system.checked_json import Checks
 from tests.fuzzers import seeds
 from tests.fuzzers.campaign import Campaign, SeedFailsError, judged, measured

@@ -22,7 +22,7 @@ from nccl_inspector.model.card import (
     TRANSPORT,
     Hang,
 )
-from nccl_inspector.model.network import Net
+from nccl_inspector.model.net import Net
 from nccl_inspector.model.process import DISABLED, FUNCS, KILLED, RUNNING, Histogram, Peer, Process
 from tests.boxes import NOW_NS
 from tests.synthetic.jobs import Group, Model, through_summaries

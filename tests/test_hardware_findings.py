@@ -3,11 +3,12 @@
 
 import pytest
 
+from nccl_inspector.analysis.hardware.counter_rules import RULES
 from nccl_inspector.analysis.hardware.findings import Hardware, find_hardware
-from nccl_inspector.analysis.hardware.rules import RULES
 from nccl_inspector.analysis.hardware.slow import find_slow_hardware
+from nccl_inspector.counters.counter_table import load_counters
 from nccl_inspector.counters.delta import RESET
-from nccl_inspector.counters.model import (
+from nccl_inspector.counters.node_counters import (
     Change,
     Count,
     DeviceCounters,
@@ -17,7 +18,6 @@ from nccl_inspector.counters.model import (
     Span,
     XidSeen,
 )
-from nccl_inspector.counters.table import load_counters
 from nccl_inspector.model.card import CRITICAL, INFO, WARNING, Period
 from nccl_inspector.summary.codec import NodeSummary
 from tests.test_counters_report import SPANS, START_S, on

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.agent.collect import Left
+from nccl_inspector.agent.collect import Backlog
 from nccl_inspector.agent.kill_switch import Disabled, disable, enable, is_disabled, read_switch
 from nccl_inspector.agent.service import Agent, run_agent, run_collect
 from nccl_inspector.agent.status import find_flock, read_status
@@ -249,7 +249,7 @@ def test_a_run_directory_that_is_nearly_full_is_not_well(tiny: Path, what: str) 
 def test_a_node_without_an_agent_is_well_while_the_timer_collects(
     run_dir: Path, tmp_path: Path
 ) -> None:
-    assert run_collect(configured(run_dir, tmp_path)) == Left(0, 0, 0)
+    assert run_collect(configured(run_dir, tmp_path)) == Backlog(0, 0, 0)
     assert call(run_dir, "status").returncode == 0
     collected(run_dir, 181)
     done = call(run_dir, "status")

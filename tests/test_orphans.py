@@ -15,7 +15,7 @@ from nccl_inspector.agent.orphans import Sweeper
 from nccl_inspector.agent.service import Agent
 from nccl_inspector.settings.config import Config
 from nccl_inspector.slurm import command
-from nccl_inspector.slurm.scontrol import Question
+from nccl_inspector.slurm.attempt import Question
 from tests.boxes import BoxOf, lock_held, make_job, names, write_box
 from tests.cluster.lifetime import wait_until
 from tests.orphanage import UNKNOWN, Clock, Scontrol, configured, ended, jobs

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A job on nodes with adapters and GPUs, from their counters to its report."""
 
-from nccl_inspector.counters.model import NodeCounters
-from nccl_inspector.counters.record import Record
+from nccl_inspector.counters.counter_record import CounterRecord
+from nccl_inspector.counters.node_counters import NodeCounters
 from tests import hardware, jobs
 from tests.cluster import Cluster, wait_until
 from tests.cluster.config import nvml_lines
@@ -20,7 +20,7 @@ def is_sampled(cluster: Cluster, job_id: int) -> bool:
     done = cluster.node("n1").run(["cat", f"/run/nccl-inspector/jobs/{job_id}/counters"])
     if done.returncode:
         return False
-    spans = Record.decode(done.stdout.encode()).counters().spans
+    spans = CounterRecord.decode(done.stdout.encode()).counters().spans
     return {"infiniband", "gpu"} <= {span.source for span in spans}
 
 

@@ -11,7 +11,7 @@ import pytest
 from nccl_inspector.agent.condensed import FILE
 from nccl_inspector.agent.condenser import KEPT_MAX
 from nccl_inspector.model.process import KILLED
-from nccl_inspector.report.joined import build_report
+from nccl_inspector.report.joined_job import build_report
 from nccl_inspector.summary.attempts import load_summaries
 from tests import jobs, truth
 from tests.cluster import JOB_USER, NODES, Cluster, Node, wait_until

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from nccl_inspector.box.layout import HEADER, NET
-from nccl_inspector.model.network import Net, NetQueue
+from nccl_inspector.model.net import Net, NetQueue
 from tests import truth
 from tests.boxes import read_dead_box
 from tests.standin.harness import BUILD, until

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.analysis.transport.channels import late_channels_note
+from nccl_inspector.analysis.transport.late_channels import late_channels_note
 from nccl_inspector.box.reader import read_box
-from nccl_inspector.box.samples import add_samples
-from nccl_inspector.model.labels import LABEL_KINDS
+from nccl_inspector.box.sample_reader import add_samples
+from nccl_inspector.model.operation_label import LABEL_KINDS
 from nccl_inspector.model.process import DROP_REASONS, FUNCS, Process
 from tests.defects.stage import OURS
 from tests.standin.harness import BUILD

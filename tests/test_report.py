@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nccl_inspector.analysis.histogram import bucket_of, lower_ns, median_ns, merge, quantile_ns
-from nccl_inspector.analysis.join import Communicator, join_communicators
+from nccl_inspector.analysis.join import JoinedComm, join_communicators
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.bandwidth import bus_factor, size_class, size_label
 from nccl_inspector.model.card import CANNOT_TELL, HEALTHY
@@ -43,7 +43,7 @@ def process_of(folder: Path, box: BoxOf) -> Process:
 
 def joined(
     folder: Path, medians_ms: Mapping[int, float], func: int = 1, size: int = 1 << 20
-) -> Communicator:
+) -> JoinedComm:
     """Return the communicator of ranks with these medians."""
     count = len(medians_ms)
     processes = [

@@ -12,7 +12,7 @@ from nccl_inspector.model.hostlist import expand
 from nccl_inspector.model.process import Process
 from nccl_inspector.render.text import render_text
 from nccl_inspector.report.assemble import build_card
-from nccl_inspector.report.joined import Report, build_report
+from nccl_inspector.report.joined_job import Report, build_report
 from nccl_inspector.summary.attempts import load_summaries
 from nccl_inspector.summary.codec import Head, NodeSummary
 from nccl_inspector.system.safe_files import read_at

@@ -4,8 +4,8 @@
 from dataclasses import replace
 
 from nccl_inspector.model.card import DEGRADED, HEALTHY, STRAGGLER
+from nccl_inspector.store.card_rows import JobRow, rows_of
 from nccl_inspector.store.rollup import roll_up
-from nccl_inspector.store.rows import JobRow, rows_of
 from nccl_inspector.store.text import jobs_text
 from tests.cardsof import card
 

@@ -15,8 +15,8 @@ import pytest
 
 from nccl_inspector.box.layout import HEADER, SAMPLE, SAMPLES_MAX
 from nccl_inspector.box.reader import read_box
+from nccl_inspector.box.sample_reader import add_samples
 from nccl_inspector.box.sample_table import SampleTable, samples_of_each, thin, unix_ends_ns
-from nccl_inspector.box.samples import add_samples
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.model.process import (
     PEER_BEYOND,
@@ -28,9 +28,9 @@ from nccl_inspector.model.process import (
     Union,
     UnionWindow,
 )
+from nccl_inspector.model.sample_columns import SampleColumns
 from nccl_inspector.summary.codec import SAMPLES_BYTES_MAX, decode, encode, encode_process
 from nccl_inspector.summary.fit import NOTHING, piece, samples_room
-from nccl_inspector.summary.sample_columns import SampleColumns, union_columns, unix_ns
 from nccl_inspector.summary.samples import (
     PackedSamples,
     PackedUnions,
@@ -40,6 +40,7 @@ from nccl_inspector.summary.samples import (
     unpack_facts,
     unpack_unions,
 )
+from nccl_inspector.summary.unpacked_samples import union_columns, unix_ns
 from nccl_inspector.system import safe_files as hostile
 from tests.boxes import (
     BOX_BYTES,
@@ -612,8 +613,8 @@ def test_samples_of_other_facts_are_refused() -> None:
 
 
 def test_what_collects_samples_needs_no_numpy() -> None:
-    modules = (
-        "nccl_inspector.agent.collect, nccl_inspector.agent.service, nccl_inspector.box.samples"
+    modules = ", ".join(
+        f"nccl_inspector.{name}" for name in ("agent.collect", "agent.service", "box.sample_reader")
     )
     code = f"import sys, {modules}\nprint('numpy' in sys.modules)"
     env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1] / "python")}

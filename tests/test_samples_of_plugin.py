@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from nccl_inspector.box.reader import read_box
-from nccl_inspector.box.samples import add_samples
+from nccl_inspector.box.sample_reader import add_samples
 from nccl_inspector.model.process import (
     FUNCS,
     NS_PER_S,
@@ -18,8 +18,9 @@ from nccl_inspector.model.process import (
     SAMPLE_GROUP,
     Process,
 )
+from nccl_inspector.model.sample_columns import SampleColumns
 from nccl_inspector.summary.codec import decode, encode, encode_process
-from nccl_inspector.summary.sample_columns import SampleColumns, unix_ns
+from nccl_inspector.summary.unpacked_samples import unix_ns
 from tests.defects.stage import OURS, Stage, step
 from tests.standin.harness import finished
 from tests.test_collect import HEAD

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.model import labels as labelmodel
-from nccl_inspector.model import network as netmodel
+from nccl_inspector.model import net as netmodel
+from nccl_inspector.model import operation_label as labelmodel
 from nccl_inspector.model import process as model
 
 _ROOT = Path(__file__).parents[1]

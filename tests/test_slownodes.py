@@ -24,11 +24,12 @@ from nccl_inspector.analysis.history.compare import (
     Difference,
     compare,
 )
-from nccl_inspector.analysis.history.slow_nodes import JobSeen, NodeScore, score_nodes
+from nccl_inspector.analysis.history.slow_nodes import NodeScore, ScoredJob, score_nodes
 from nccl_inspector.analysis.kinds import KindKey, KindRow
 from nccl_inspector.model.card import Card, Environment
-from nccl_inspector.store.rows import nodes_of
-from nccl_inspector.store.text import COLUMNS, difference_text, nodes_text
+from nccl_inspector.model.table_columns import COLUMNS
+from nccl_inspector.store.card_rows import nodes_of
+from nccl_inspector.store.text import difference_text, nodes_text
 from tests.boxes import fixed_chance
 from tests.cardsof import card, communicator, operations
 
@@ -43,7 +44,9 @@ def key(nodes: int = 8, func: str = "AllReduce", **words: object) -> KindKey:
     return replace(one, **words)  # type: ignore[arg-type]  # words of its fields
 
 
-def job(chance: random.Random, job_id: int, nodes: list[str], slow: Mapping[str, float]) -> JobSeen:
+def job(
+    chance: random.Random, job_id: int, nodes: list[str], slow: Mapping[str, float]
+) -> ScoredJob:
     """A job in a mesh of which the slowest node makes the pace."""
     pace = min([slow.get(node, 1.0) for node in nodes])
     kinds = tuple(
@@ -51,7 +54,7 @@ def job(chance: random.Random, job_id: int, nodes: list[str], slow: Mapping[str,
         for func in ("AllReduce", "AllGather")
     )
     owner = USERS[job_id % len(USERS)]
-    return JobSeen(job_id, dict.fromkeys(nodes, 0.0), frozenset(), kinds, owner)
+    return ScoredJob(job_id, dict.fromkeys(nodes, 0.0), frozenset(), kinds, owner)
 
 
 def fleet(seed: int, jobs: int, slow: Mapping[str, float]) -> list[NodeScore]:
@@ -118,7 +121,7 @@ def test_a_node_of_few_jobs_is_never_judged() -> None:
     assert (scores["n000"].z, scores["n000"].suspect) == (None, False)
 
 
-def of_user(one: JobSeen, owner: str) -> JobSeen:
+def of_user(one: ScoredJob, owner: str) -> ScoredJob:
     return replace(one, owner=owner)
 
 

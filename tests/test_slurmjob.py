@@ -3,7 +3,7 @@
 
 import pytest
 
-from nccl_inspector.slurm.ended_job import Answer, Attempt, cluster_name, judge
+from nccl_inspector.slurm.attempt import Answer, Attempt, cluster_name, judge
 
 HERE = Attempt(42, "n1", 1)
 

@@ -20,6 +20,7 @@ from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.card import Card, Environment
 from nccl_inspector.render.json import to_json
 from nccl_inspector.settings.config import parse_config
+from nccl_inspector.store.card_rows import rows_of
 from nccl_inspector.store.index import (
     INDEX,
     BrokenIndexError,
@@ -29,8 +30,7 @@ from nccl_inspector.store.index import (
     user_index,
     writing,
 )
-from nccl_inspector.store.queries import Owner, Wish, find_jobs, last_jobs, own_past
-from nccl_inspector.store.rows import rows_of
+from nccl_inspector.store.queries import JobFilter, Owner, find_jobs, last_jobs, own_past
 from nccl_inspector.store.schema import VERSION
 from tests.cardsof import UID, card, communicator, operations
 
@@ -52,7 +52,7 @@ def keep(store: Path, *cards: Card, gid: int | None = None) -> None:
             put(index, rows_of(one))
 
 
-def ids(store: Path, wish: Wish) -> list[int]:
+def ids(store: Path, wish: JobFilter) -> list[int]:
     with reading(store) as (index, _):
         return [job.job_id for job in find_jobs(index, wish)]
 
@@ -76,19 +76,19 @@ def test_a_card_is_found_by_user_partition_verdict_and_time(store: Path) -> None
         store, card(1, end_s=100.0), card(2, end_s=300.0, partition="cpu"),
         card(3, end_s=200.0, user="bob", named="n1"),
     )  # fmt: skip
-    assert ids(store, Wish()) == [2, 3, 1]
-    assert ids(store, Wish(user="bob")) == [3]
-    assert ids(store, Wish(partition="cpu")) == [2]
-    assert ids(store, Wish(verdict="degraded")) == [3]
-    assert ids(store, Wish(verdict="straggler")) == [3]
-    assert ids(store, Wish(since_s=200.0)) == [2, 3]
-    assert ids(store, Wish(limit=1)) == [2]
+    assert ids(store, JobFilter()) == [2, 3, 1]
+    assert ids(store, JobFilter(user="bob")) == [3]
+    assert ids(store, JobFilter(partition="cpu")) == [2]
+    assert ids(store, JobFilter(verdict="degraded")) == [3]
+    assert ids(store, JobFilter(verdict="straggler")) == [3]
+    assert ids(store, JobFilter(since_s=200.0)) == [2, 3]
+    assert ids(store, JobFilter(limit=1)) == [2]
 
 
 def test_an_attempt_that_is_stored_again_replaces_its_rows(store: Path) -> None:
     keep(store, card(1, named="n1"), card(1, restart=1), card(1, gbs=50.0))
     with reading(store) as (index, _):
-        assert len(find_jobs(index, Wish())) == 2
+        assert len(find_jobs(index, JobFilter())) == 2
         assert index.execute("SELECT count(*) FROM kinds").fetchone() == (2,)
         assert index.execute("SELECT count(*) FROM entities").fetchone() == (0,)
         assert index.execute("SELECT count(*) FROM job_nodes").fetchone() == (4,)
@@ -182,12 +182,12 @@ def test_an_index_that_is_none_is_said_and_made_anew_of_the_stored_reports(store
     (store / "2" / "1.json").write_bytes(b"{")
     (store / INDEX).write_bytes(b"this is no index" * 100)
     with pytest.raises(BrokenIndexError, match="controller --rebuild"):
-        ids(store, Wish())
+        ids(store, JobFilter())
     with pytest.raises(BrokenIndexError):
         keep(store, card(3))
     config = replace(parse_config("", "none"), store_dir=store)
     assert rebuild(config) == (2, 1)
-    assert sorted(ids(store, Wish())) == [1, 2]
+    assert sorted(ids(store, JobFilter())) == [1, 2]
 
 
 def test_a_writer_that_was_killed_leaves_the_index_as_it_was(store: Path) -> None:
@@ -202,7 +202,7 @@ def test_a_writer_that_was_killed_leaves_the_index_as_it_was(store: Path) -> Non
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
     assert (store / f"{INDEX}-journal").exists()
     keep(store, card(500))
-    assert sorted(ids(store, Wish(limit=1000))) == [1, 500]
+    assert sorted(ids(store, JobFilter(limit=1000))) == [1, 500]
 
 
 def test_an_index_of_a_newer_release_is_not_touched(store: Path) -> None:
@@ -212,12 +212,12 @@ def test_an_index_of_a_newer_release_is_not_touched(store: Path) -> None:
     with pytest.raises(InspectorError, match="newer release"):
         keep(store, card(2))
     with pytest.raises(InspectorError, match="another release"):
-        ids(store, Wish())
+        ids(store, JobFilter())
 
 
 def test_without_an_index_there_is_one_line(store: Path) -> None:
     with pytest.raises(InspectorError, match="no index"):
-        ids(store, Wish())
+        ids(store, JobFilter())
 
 
 def test_nodes_counts_users_and_only_if_asked_each_job(store: Path) -> None:
@@ -245,5 +245,5 @@ def test_nodes_counts_users_and_only_if_asked_each_job(store: Path) -> None:
 def test_half_of_a_character_in_a_text_does_not_stop_the_index(store: Path) -> None:
     keep(store, card(1, user="a\ud800my"))
     with reading(store) as (index, _):
-        (job,) = find_jobs(index, Wish("", "", "", None, 10))
+        (job,) = find_jobs(index, JobFilter("", "", "", None, 10))
     assert job.user == "a?my"

@@ -13,7 +13,7 @@ import pytest
 
 from nccl_inspector.box.layout import LINE_WINDOWS
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.model.network import Net, NetQueue
+from nccl_inspector.model.net import Net, NetQueue
 from nccl_inspector.model.process import FUNCS, Histogram, Line, Peer, Process
 from nccl_inspector.model.timeline import halve
 from nccl_inspector.summary import codec as summary

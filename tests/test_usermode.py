@@ -12,7 +12,7 @@ import pytest
 
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.run import gather
-from nccl_inspector.run.gather import Found, job_head, write_summaries
+from nccl_inspector.run.gather import FoundBoxes, job_head, write_summaries
 from nccl_inspector.run.launch import run_command
 from tests.boxes import MS, BoxOf, CommOf, KeyOf, write_box
 from tests.cluster.lifetime import wait_until
@@ -177,7 +177,7 @@ def test_figures_go_into_no_directory_of_somebody_else(tmp_path: Path, kind: str
     else:
         (boxes / "4711").mkdir()
         os.chown(boxes / "4711", 65534, 65534)
-    found = Found({"n1": [process]}, (), ())
+    found = FoundBoxes({"n1": [process]}, (), ())
     with pytest.raises(InspectorError, match="4711"):
         write_summaries(found, job_head({"SLURM_JOB_ID": "4711"}, 1_700_000_000), boxes)
     assert not [*elsewhere.iterdir(), *(boxes / "4711").iterdir()]

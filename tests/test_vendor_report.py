@@ -17,11 +17,11 @@ from click.testing import CliRunner
 from nccl_inspector.agent.collect import Collector
 from nccl_inspector.agent.crash_guard import AtWork
 from nccl_inspector.agent.log_once import Tally
-from nccl_inspector.agent.nvidia import record as vendorrecord
-from nccl_inspector.agent.nvidia.record import VendorRecord
+from nccl_inspector.agent.nvidia import vendor_record as vendorrecord
+from nccl_inspector.agent.nvidia.vendor_record import VendorRecord
 from nccl_inspector.agent.publish import Publisher
 from nccl_inspector.commands.report import report
-from nccl_inspector.counters.model import NodeCounters, Span, XidSeen
+from nccl_inspector.counters.node_counters import NodeCounters, Span, XidSeen
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.model.card import CANNOT_TELL, LOW, NO_DATA, Card
 from nccl_inspector.render.comment import make_comment
@@ -30,7 +30,7 @@ from nccl_inspector.render.json import card_from_json, make_schema, to_json
 from nccl_inspector.render.text import render_text
 from nccl_inspector.report.assemble import build_card
 from nccl_inspector.settings.config import Config, parse_config
-from nccl_inspector.store.rows import rows_of
+from nccl_inspector.store.card_rows import rows_of
 from nccl_inspector.summary import node_parts as nodeparts
 from nccl_inspector.summary.attempts import Loaded
 from nccl_inspector.summary.codec import NodeSummary, decode, encode

@@ -10,11 +10,11 @@ from nccl_inspector.analysis.straggler.culprit import (
     NODE,
     PAIR,
     UNDETERMINED,
-    Culprit,
+    SlowPlace,
     describe_culprit,
     find_culprit,
 )
-from nccl_inspector.analysis.transport.paths import (
+from nccl_inspector.analysis.transport.timed_paths import (
     Path,
     compare,
     time_communicators,
@@ -22,7 +22,7 @@ from nccl_inspector.analysis.transport.paths import (
     time_pairs,
 )
 from nccl_inspector.model.card import HIGH, LOW, MEDIUM
-from nccl_inspector.model.network import Net
+from nccl_inspector.model.net import Net
 from tests.boxes import MS, fixed_chance
 from tests.synthetic.jobs import FACTS, US, Job, join, through_summaries
 
@@ -53,7 +53,7 @@ def job_of(
     return job
 
 
-def culprit_of(job: Job, known_slow: bool = False) -> Culprit | None:
+def culprit_of(job: Job, known_slow: bool = False) -> SlowPlace | None:
     summaries = through_summaries(job.processes())
     pairs = [(one.head.node, process) for one in summaries for process in one.processes]
     return find_culprit(

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from nccl_inspector.analysis.replay.records import Source
+from nccl_inspector.analysis.replay.records import RecordSource
 from nccl_inspector.model.process import FUNCS, PEER_NONE, GpuClock, SampleKind
-from nccl_inspector.summary.sample_columns import SampleColumns
+from nccl_inspector.model.sample_columns import SampleColumns
 
 Floats = NDArray[np.float64]
 START_NS = 1_795_000_000 * 10**9
@@ -55,10 +55,10 @@ class StepJob:
     end_s: float
     ranks: int
 
-    def sources(self, clocks_s: Sequence[float] = ()) -> list[Source]:
+    def sources(self, clocks_s: Sequence[float] = ()) -> list[RecordSource]:
         """Return the records of all ranks; `clocks_s`: how far their nodes' clocks are ahead."""
         return [
-            Source(rank, self._recorded(rank, clocks_s[rank] if clocks_s else 0.0))
+            RecordSource(rank, self._recorded(rank, clocks_s[rank] if clocks_s else 0.0))
             for rank in range(self.ranks)
         ]
 

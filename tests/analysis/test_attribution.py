@@ -14,9 +14,9 @@ from nccl_inspector.analysis.slow_times.attribution import (
     attribute,
     slowdown,
 )
-from nccl_inspector.analysis.slow_times.changes import Change, Changes, compare
-from nccl_inspector.analysis.slow_times.columns import Floats, columns_of
+from nccl_inspector.analysis.slow_times.comparison import ClassChange, Comparison, compare
 from nccl_inspector.analysis.slow_times.degradation import find_degradations
+from nccl_inspector.analysis.slow_times.line_columns import Floats, columns_of
 from nccl_inspector.analysis.slow_times.progress import (
     Progress,
     on_windows,
@@ -139,7 +139,9 @@ def test_the_arithmetic_is_that_of_the_published_case() -> None:
 
 
 def test_a_small_share_of_slow_links_does_not_explain_a_large_dip() -> None:
-    changes = Changes((Change("mixed", -0.28, 0.02), Change("nvlink", 0.0, 0.1)), 0.0, -0.2)
+    changes = Comparison(
+        (ClassChange("mixed", -0.28, 0.02), ClassChange("nvlink", 0.0, 0.1)), 0.0, -0.2
+    )
     cause = attribute(changes)
     assert cause.cause == card.UNKNOWN
     assert cause.explained == pytest.approx(0.0078 / 0.25, abs=0.001)
@@ -175,17 +177,27 @@ def test_a_job_that_is_as_ever_has_no_cause() -> None:
 @pytest.mark.parametrize(
     ("classes", "cause", "confidence"),
     [
-        ((Change("net", -0.3, 0.3),), card.NETWORK, card.MEDIUM),
-        ((Change("mixed", -0.3, 0.3),), card.NETWORK, card.LOW),
-        ((Change("mixed", -0.3, 0.3), Change("nvlink", -0.08, 0.1)), card.NETWORK, card.LOW),
-        ((Change("mixed", -0.3, 0.3), Change("host", 0.01, 0.1)), card.NETWORK, card.MEDIUM),
-        ((Change("unknown", -0.3, 0.3),), card.UNKNOWN, card.LOW),
-        ((Change("mixed", -0.07, 0.3),), card.UNKNOWN, card.LOW),
+        ((ClassChange("net", -0.3, 0.3),), card.NETWORK, card.MEDIUM),
+        ((ClassChange("mixed", -0.3, 0.3),), card.NETWORK, card.LOW),
+        (
+            (ClassChange("mixed", -0.3, 0.3), ClassChange("nvlink", -0.08, 0.1)),
+            card.NETWORK,
+            card.LOW,
+        ),
+        (
+            (ClassChange("mixed", -0.3, 0.3), ClassChange("host", 0.01, 0.1)),
+            card.NETWORK,
+            card.MEDIUM,
+        ),
+        ((ClassChange("unknown", -0.3, 0.3),), card.UNKNOWN, card.LOW),
+        ((ClassChange("mixed", -0.07, 0.3),), card.UNKNOWN, card.LOW),
         ((), card.UNKNOWN, card.LOW),
     ],
 )
-def test_the_table_is_followed(classes: tuple[Change, ...], cause: str, confidence: str) -> None:
-    found = attribute(Changes(classes, 0.0, None))
+def test_the_table_is_followed(
+    classes: tuple[ClassChange, ...], cause: str, confidence: str
+) -> None:
+    found = attribute(Comparison(classes, 0.0, None))
     assert (found.cause, found.confidence) == (cause, confidence)
-    mixed = attribute(replace(Changes(classes, 0.0, -0.1), mix="other sizes"))
+    mixed = attribute(replace(Comparison(classes, 0.0, -0.1), mix="other sizes"))
     assert mixed.cause in (WORKLOAD, card.UNKNOWN)

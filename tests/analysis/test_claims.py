@@ -15,7 +15,7 @@ from nccl_inspector.analysis.claims import (
     gaps,
     name_runs,
 )
-from nccl_inspector.analysis.hang.arrival import Meeting, Place, find_meetings
+from nccl_inspector.analysis.hang.arrival import Meeting, OpPlace, find_meetings
 from nccl_inspector.model.process import Process
 from tests.synthetic.jobs import Model
 from tests.synthetic.standstill import parallel_programs
@@ -62,7 +62,7 @@ def test_a_claim_of_two_billion_ranks_makes_no_report_larger() -> None:
 
 def test_a_hang_is_looked_at_by_its_records_whatever_number_of_ranks_is_claimed() -> None:
     for meeting in find_meetings(claiming(HUGE)):
-        place = Place(meeting.id, -1, 1)
+        place = OpPlace(meeting.id, -1, 1)
         assert len(meeting.expected_seats(place)) == len(meeting.seats)
         assert meeting.expected_count(place) == HUGE
         assert len(meeting.missing(place)) <= len(meeting.seats) + 1
@@ -116,7 +116,7 @@ def test_missing_ranks_are_told_as_runs_between_those_that_are_there() -> None:
 def test_a_pair_expects_its_two_ranks_once_each() -> None:
     meeting: Meeting = next(iter(find_meetings(claiming(4))))
     rank = min(meeting.seats)
-    alone = Place(meeting.id, 9, 1, (rank, rank))
+    alone = OpPlace(meeting.id, 9, 1, (rank, rank))
     assert [seat.comm.rank for seat in meeting.expected_seats(alone)] == [rank]
     assert meeting.expected_count(alone) == 1
-    assert meeting.missing(Place(meeting.id, 9, 1, (rank, HUGE))) == ((HUGE, HUGE),)
+    assert meeting.missing(OpPlace(meeting.id, 9, 1, (rank, HUGE))) == ((HUGE, HUGE),)

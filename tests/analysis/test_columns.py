@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from nccl_inspector.analysis.slow_times.columns import (
+from nccl_inspector.analysis.slow_times.line_columns import (
     columns_of,
     columns_of_packed,
     common_window_s,

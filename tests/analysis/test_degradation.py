@@ -7,8 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from nccl_inspector.analysis.slow_times.columns import Floats, columns_of
-from nccl_inspector.analysis.slow_times.degradation import Judged, find_degradations, severity_of
+from nccl_inspector.analysis.slow_times.degradation import (
+    JudgedSeries,
+    find_degradations,
+    severity_of,
+)
+from nccl_inspector.analysis.slow_times.line_columns import Floats, columns_of
 from nccl_inspector.analysis.slow_times.series import Track, make_tracks
 from tests.synthetic.lines import START_S, WINDOW_S, Made, carried, lines_of, noise, slower
 
@@ -40,7 +44,7 @@ def tracks_of(mades: Sequence[Made]) -> list[Track]:
     return make_tracks([columns_of(line, member) for member, line in carried(lines)], nranks)
 
 
-def judge(*mades: Made) -> Judged:
+def judge(*mades: Made) -> JudgedSeries:
     return find_degradations(tracks_of(mades), CLASSES, WALL_S)
 
 

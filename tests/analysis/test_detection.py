@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from nccl_inspector.analysis.slow_times.columns import columns_of
 from nccl_inspector.analysis.slow_times.degradation import find_degradations
+from nccl_inspector.analysis.slow_times.line_columns import columns_of
 from nccl_inspector.analysis.slow_times.series import make_tracks
 from tests.synthetic.lines import START_S, WINDOW_S, Made, carried, lines_of, noise, slower
 

@@ -8,7 +8,7 @@ import pytest
 
 from nccl_inspector.analysis.replay.arrays import Ints
 from nccl_inspector.analysis.replay.hidden import fill_holes
-from nccl_inspector.analysis.replay.records import Comm, Records
+from nccl_inspector.analysis.replay.records import RecordedComm, Records
 from nccl_inspector.model.process import FUNCS, PEER_NONE
 
 MS = 10**6
@@ -21,7 +21,7 @@ def of_rows(rows: list[tuple[int, int, int, float, float]], sizes: Ints) -> Reco
     member, comm, number, begin, end = np.array(rows).astype(np.int64).T
     same = np.zeros(len(rows), np.int64)
     return Records(
-        comms=tuple(Comm(at + 1, "tp", 2, 1, 0, (2 * at, 2 * at + 1)) for at in range(2)),
+        comms=tuple(RecordedComm(at + 1, "tp", 2, 1, 0, (2 * at, 2 * at + 1)) for at in range(2)),
         member=member, comm=comm, func=same + 1, size_class=sizes[number % len(sizes)],
         number=number, peer=same + PEER_NONE, bytes=same + (1 << 24), begin=begin, end=end,
         queued=same, joined=number * 2 + comm, piece=same, run=same, members=RANKS, shift=same,
@@ -151,7 +151,7 @@ def beside(late_ms: float) -> Records:
         meet(2 * step + 1)
         ready[:] = max(ready.max(), end) + 50_000
     found = of_rows(rows, np.array([24]))
-    everybody = Comm(3, "dp", RANKS, 1, 0, tuple(range(RANKS)))
+    everybody = RecordedComm(3, "dp", RANKS, 1, 0, tuple(range(RANKS)))
     joined = np.where(found.comm == 2, 1000 + found.number, found.joined)
     return replace(found, comms=(*found.comms, everybody), joined=joined)
 
@@ -191,7 +191,8 @@ def exchanges(ranks: int, speeds: float, apart_ns: float, seed: int = 7) -> Reco
     member, func_of, peer_of, number, began, ended, joint = np.array(rows).astype(np.int64).T
     same = np.zeros(len(rows), np.int64)
     return Records(
-        comms=(Comm(1, "world", ranks, 1, 0, tuple(range(ranks))),), member=member, comm=same,
+        comms=(RecordedComm(1, "world", ranks, 1, 0, tuple(range(ranks))),), member=member,
+        comm=same,
         func=func_of, size_class=same + 22, number=number, peer=peer_of, bytes=same + (1 << 22),
         begin=began, end=ended, queued=same, joined=joint, piece=same, run=same, members=ranks,
         shift=same, lost=0,

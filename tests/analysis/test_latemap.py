@@ -4,13 +4,13 @@
 import numpy as np
 import pytest
 
-from nccl_inspector.analysis.join import Communicator
-from nccl_inspector.analysis.slow_times.columns import Columns
+from nccl_inspector.analysis.join import JoinedComm
 from nccl_inspector.analysis.slow_times.late_map import map_lateness
+from nccl_inspector.analysis.slow_times.line_columns import Columns
 from nccl_inspector.model.process import FUNCS
 
 ALL_REDUCE = FUNCS.index("AllReduce")
-COMM = Communicator(7, "world", 4, 4, {}, (), ())
+COMM = JoinedComm(7, "world", 4, 4, {}, (), ())
 NAMES = {member: f"rank {member}" for member in range(4)}
 
 

@@ -5,8 +5,8 @@ from collections import Counter
 
 import numpy as np
 
-from nccl_inspector.analysis.join import Communicator
-from nccl_inspector.analysis.slow_times.columns import columns_of
+from nccl_inspector.analysis.join import JoinedComm
+from nccl_inspector.analysis.slow_times.line_columns import columns_of
 from nccl_inspector.analysis.slow_times.throughput import Reading, Readings
 from nccl_inspector.report.over_time import OverTime, Unpacked, look_over_time
 from tests.synthetic.lines import START_S, Made, carried, lines_of, noise, slower
@@ -35,7 +35,7 @@ def told(depth: float, ops: int, less: float = 0.0, readings: Readings | None = 
     made = Made(slower(times, 90, 103, depth), ops=counts)
     lines = carried(lines_of(np.random.default_rng(2), made))
     columns = tuple(columns_of(line, member) for member, line in lines)
-    comm = Communicator(7, "world", 4, 4, {}, (), ())
+    comm = JoinedComm(7, "world", 4, 4, {}, (), ())
     nodes = {member: f"n{member}" for member in range(4)}
     unpacked = Unpacked(columns, Counter())
     names = {member: f"rank {member}" for member in range(4)}

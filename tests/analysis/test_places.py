@@ -6,7 +6,13 @@ from dataclasses import replace
 from nccl_inspector.analysis.hardware.findings import find_hardware
 from nccl_inspector.analysis.next_command import suggest
 from nccl_inspector.analysis.places import Places
-from nccl_inspector.counters.model import Change, Count, DeviceCounters, NodeCounters, XidSeen
+from nccl_inspector.counters.node_counters import (
+    Change,
+    Count,
+    DeviceCounters,
+    NodeCounters,
+    XidSeen,
+)
 from nccl_inspector.model import rules
 from nccl_inspector.model.card import INFO, WARNING, Entity, Finding, Period
 from nccl_inspector.model.process import Gpu

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from nccl_inspector.analysis.join import Communicator, Member, Place
+from nccl_inspector.analysis.join import JoinedComm, Member, Place
 from nccl_inspector.analysis.straggler.queue_waits import GPU, HOST, LateCall, Queued, queue_of
 from nccl_inspector.model.card import UNKNOWN
 from nccl_inspector.model.process import COMM_LIVE, FUNCS, Comm, Histogram, Key
@@ -31,7 +31,7 @@ def rank_of(
 
 def call(late_ms: float, *members: Member) -> LateCall:
     """The first rank is late."""
-    comm = Communicator(7, "world", len(members), 2, dict(enumerate(members)), (), ())
+    comm = JoinedComm(7, "world", len(members), 2, dict(enumerate(members)), (), ())
     return LateCall(comm, 0, KIND, late_ms * MS)
 
 

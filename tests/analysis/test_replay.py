@@ -16,7 +16,7 @@ from nccl_inspector.analysis.replay.gaps import find_gaps
 from nccl_inspector.analysis.replay.judge import Judged, judge_records
 from nccl_inspector.analysis.replay.order import find_order
 from nccl_inspector.analysis.replay.outside_causes import outside_causes
-from nccl_inspector.analysis.replay.records import Source, gather
+from nccl_inspector.analysis.replay.records import RecordSource, gather
 from nccl_inspector.analysis.replay.together import met_before
 from nccl_inspector.analysis.replay.what_if import Replay
 from tests.analysis.stepjobs import Fault, Floats, StepJob, data_parallel, tensor_and_data_parallel
@@ -442,7 +442,7 @@ def test_what_the_records_stand_for_is_the_time_with_operations() -> None:
     assert judged.active_s == pytest.approx(job.end_s, rel=0.01)
     # Bursts of a quarter of the time.
     sources = [
-        Source(one.member, replace(one.samples, length_bits=30, period_bits=32))  # type: ignore[type-var]
+        RecordSource(one.member, replace(one.samples, length_bits=30, period_bits=32))  # type: ignore[type-var]
         for one in job.sources()
     ]
     some = judge_records(sources, ["n0"] * job.ranks, list(range(job.ranks)))

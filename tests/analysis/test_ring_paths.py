@@ -6,7 +6,7 @@ import pytest
 
 from nccl_inspector.analysis.replay.order import find_order
 from nccl_inspector.analysis.replay.paths import NODE, Spot, find_slow_paths
-from nccl_inspector.analysis.replay.records import Comm, Records
+from nccl_inspector.analysis.replay.records import RecordedComm, Records
 from nccl_inspector.model.process import FUNCS
 
 MS = 10**6
@@ -37,7 +37,7 @@ def ring(slow_node: int) -> Records:
     member, begin, func, peer, number, end, joined = np.array(sorted(rows)).astype(np.int64).T
     same = np.zeros(len(rows), np.int64)
     return Records(
-        comms=(Comm(1, "cp", RANKS, NODES, 0, tuple(range(RANKS))),),
+        comms=(RecordedComm(1, "cp", RANKS, NODES, 0, tuple(range(RANKS))),),
         member=member, comm=same, func=func, size_class=same + 24, number=number, peer=peer,
         bytes=same + (1 << 24), begin=begin, end=end, queued=same, joined=joined, piece=same,
         run=same, members=RANKS, shift=same, lost=0,

@@ -7,7 +7,7 @@ from math import log
 import numpy as np
 import pytest
 
-from nccl_inspector.analysis.slow_times.columns import Floats
+from nccl_inspector.analysis.slow_times.line_columns import Floats
 from nccl_inspector.analysis.slow_times.segment import (
     NOISE_MIN,
     PENALTY,

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from nccl_inspector.analysis.slow_times.columns import coarsen, columns_of
+from nccl_inspector.analysis.slow_times.line_columns import coarsen, columns_of
 from nccl_inspector.analysis.slow_times.series import Track, make_tracks
 from nccl_inspector.model.bandwidth import bus_factor
 from nccl_inspector.model.process import Line

@@ -4,8 +4,8 @@
 import numpy as np
 import pytest
 
-from nccl_inspector.analysis.slow_times.columns import columns_of
 from nccl_inspector.analysis.slow_times.degradation import find_degradations
+from nccl_inspector.analysis.slow_times.line_columns import columns_of
 from nccl_inspector.analysis.slow_times.progress import Progress
 from nccl_inspector.analysis.slow_times.series import Track, make_tracks
 from nccl_inspector.analysis.slow_times.shown import SHOWN_MAX, show

@@ -13,7 +13,7 @@ from nccl_inspector.analysis.replay.paths import (
     Where,
     locate_then,
 )
-from nccl_inspector.analysis.replay.records import Comm, Records
+from nccl_inspector.analysis.replay.records import RecordedComm, Records
 from nccl_inspector.analysis.replay.transfer_causes import transfer_causes
 from nccl_inspector.analysis.replay.what_if import Replay
 from nccl_inspector.model.process import FUNCS, PEER_NONE
@@ -58,7 +58,7 @@ def job(direct: float, beside: float, slow_steps: range = SLOW_STEPS) -> Records
     )
     same = np.zeros(len(rows), np.int64)
     return Records(
-        comms=(Comm(1, "world", RANKS, RANKS, 0, tuple(range(RANKS))),),
+        comms=(RecordedComm(1, "world", RANKS, RANKS, 0, tuple(range(RANKS))),),
         member=member, comm=same, func=func, size_class=same + 22, number=number, peer=peer_of,
         bytes=same + (1 << 22), begin=begin, end=ended, queued=same, joined=joined_of,
         piece=piece_of, run=same, members=RANKS, shift=same, lost=0,
@@ -129,7 +129,7 @@ def exchanges() -> Records:
     )
     same = np.zeros(len(rows), np.int64)
     return Records(
-        comms=(Comm(1, "world", RANKS, 2, 0, tuple(range(RANKS))),),
+        comms=(RecordedComm(1, "world", RANKS, 2, 0, tuple(range(RANKS))),),
         member=member, comm=same, func=func, size_class=same + 22, number=number, peer=peer_of,
         bytes=same + (1 << 22), begin=begin, end=ended, queued=same, joined=joined_of,
         piece=number // STEPS, run=same, members=RANKS, shift=same, lost=0,

@@ -7,7 +7,7 @@ import pytest
 from nccl_inspector.analysis.replay.cause import LATE, OUTSIDE, Cause
 from nccl_inspector.analysis.replay.outside_causes import with_standstills
 from nccl_inspector.analysis.slow_times.standstills import Standstill, find_standstills
-from nccl_inspector.summary.sample_columns import UnionColumns
+from nccl_inspector.summary.unpacked_samples import UnionColumns
 
 WINDOW_S, WINDOWS, START_S = 10, 100, 1_795_000_000
 OPERATIONS, BUSY_S = 100, 2.0  # of a usual window

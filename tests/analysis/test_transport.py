@@ -4,7 +4,7 @@
 import pytest
 
 from nccl_inspector.analysis.transport.classes import GpuSeen, classify, gpus_of
-from nccl_inspector.counters.model import Change, DeviceCounters, Level, NodeCounters
+from nccl_inspector.counters.node_counters import Change, DeviceCounters, Level, NodeCounters
 
 H100 = GpuSeen("NVIDIA H100 80GB HBM3", 18)
 GB200 = GpuSeen("NVIDIA GB200", 18)

@@ -154,7 +154,7 @@ def _measure_one(reader: str, directory: Path) -> None:
     if reader == "plain":
         import pandas  # noqa: F401
     else:
-        import nccl_inspector.capture.card
+        import nccl_inspector.capture.exact_card
         import nccl_inspector.capture.processes  # noqa: F401
     wall, cpu = time.perf_counter(), time.process_time()
     found = read(directory)

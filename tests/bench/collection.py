@@ -8,8 +8,8 @@ from pathlib import Path
 
 from nccl_inspector.box.layout import SAMPLE, SAMPLES_MAX
 from nccl_inspector.box.reader import read_box
-from nccl_inspector.box.sample_table import MANTISSA_BITS
-from nccl_inspector.box.samples import add_samples
+from nccl_inspector.box.sample_reader import add_samples
+from nccl_inspector.model.sample_columns import MANTISSA_BITS
 from nccl_inspector.summary.codec import encode_process
 from tests.bench.figure import Figure
 from tests.boxes import MS, NOW_NS, NOW_S, SAMPLE_AT, BoxOf, CommOf, UnionOf, box_bytes

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nccl_inspector.box.layout import UNION_WINDOWS
-from nccl_inspector.box.sample_table import MANTISSA_BITS, SampleTable, samples_of_each, thin
+from nccl_inspector.box.sample_table import SampleTable, samples_of_each, thin
 from nccl_inspector.model.process import FUNCS, SampleKind, Union, UnionWindow, clocks_of
+from nccl_inspector.model.sample_columns import MANTISSA_BITS
 
 LOCAL = 8
 WINDOW_S = 10

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nccl_inspector.analysis.history.slow_nodes import score_nodes
 from nccl_inspector.store.index import INDEX, reading
-from nccl_inspector.store.queries import Wish, find_jobs, last_jobs
+from nccl_inspector.store.queries import JobFilter, find_jobs, last_jobs
 from tests.bench.figure import Figure
 from tests.cardsof import fill_index
 
@@ -27,7 +27,7 @@ def measure(folder: Path, jobs: int) -> list[Figure]:
 
     def history() -> object:
         with reading(folder) as (index, _):
-            return find_jobs(index, Wish(user="u7", limit=1000))
+            return find_jobs(index, JobFilter(user="u7", limit=1000))
 
     def nodes(last: int) -> object:
         with reading(folder) as (index, _):

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from nccl_inspector.commands import show as show_module
-from nccl_inspector.commands.card_output import Wish, card_options, write_card
+from nccl_inspector.commands.card_output import OutputOptions, card_options, write_card
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.render.comment import make_comment
 from nccl_inspector.render.text import render_text
@@ -28,7 +28,7 @@ def report(name: str, *words: str, sendmail: Path = Path("/none")) -> Result:
     @card_options
     @click.pass_context
     def command(context: click.Context, /, **options: Any) -> None:
-        context.exit(write_card(CARDS[name](), Wish(sendmail=sendmail, **options)))
+        context.exit(write_card(CARDS[name](), OutputOptions(sendmail=sendmail, **options)))
 
     return CliRunner().invoke(command, words)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.report.sources import Asked, gather
+from nccl_inspector.report.job_context import RequestedInputs, gather
 from nccl_inspector.settings.config import parse_config
 from tests.test_collect import HEAD
 
@@ -36,7 +36,7 @@ def test_times_of_an_output_are_those_of_the_clock_then_not_of_today(
     with monkeypatch.context() as patched:
         patched.setenv("TZ", zone)
         time.tzset()
-        given = gather(WEEK, CONFIG, Asked(slurm=False, output=output))
+        given = gather(WEEK, CONFIG, RequestedInputs(slurm=False, output=output))
     time.tzset()
     assert given.readings
     assert [one.time_s for one in given.readings.found] == [SUMMER, WINTER]
@@ -44,7 +44,7 @@ def test_times_of_an_output_are_those_of_the_clock_then_not_of_today(
 
 def test_a_fifo_of_the_user_in_place_of_his_output_holds_nobody(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "slurm.out")
-    given = gather(WEEK, CONFIG, Asked(slurm=False, output=tmp_path / "slurm.out"))
+    given = gather(WEEK, CONFIG, RequestedInputs(slurm=False, output=tmp_path / "slurm.out"))
     assert given.readings is None
     assert "is no file" in given.inputs[-1].detail
 
@@ -57,7 +57,7 @@ def test_a_lease_of_the_user_on_his_output_holds_nobody(tmp_path: Path) -> None:
         before = signal.signal(signal.SIGIO, signal.SIG_IGN)
         try:
             begin_s = time.monotonic()
-            given = gather(WEEK, CONFIG, Asked(slurm=False, output=output))
+            given = gather(WEEK, CONFIG, RequestedInputs(slurm=False, output=output))
             assert time.monotonic() - begin_s < 5
         finally:
             fcntl.fcntl(held, fcntl.F_SETLEASE, fcntl.F_UNLCK)

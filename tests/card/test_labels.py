@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 import pytest
 
 from nccl_inspector.box.reader import read_box
-from nccl_inspector.box.samples import add_samples
+from nccl_inspector.box.sample_reader import add_samples
 from nccl_inspector.model.card import Card
 from nccl_inspector.model.card_labels import Labels
-from nccl_inspector.model.labels import ALL_COMMS, OTHERS, Label
+from nccl_inspector.model.operation_label import ALL_COMMS, OTHERS, Label
 from nccl_inspector.model.process import Process
 from nccl_inspector.render.html import render_html
 from nccl_inspector.render.json import card_from_json, to_json

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from nccl_inspector.counters.model import Change, Count, DeviceCounters, NodeCounters
+from nccl_inspector.counters.node_counters import Change, Count, DeviceCounters, NodeCounters
 from nccl_inspector.model.card_network import Network, NetworkPeer, QueuePair
-from nccl_inspector.model.network import Net, NetQueue
+from nccl_inspector.model.net import Net, NetQueue
 from nccl_inspector.render.json import card_from_json, to_json
 from nccl_inspector.render.text import render_text
 from nccl_inspector.report.assemble import build_card

@@ -13,8 +13,8 @@ import pytest
 from nccl_inspector.analysis.slow_times.throughput import LINE_BYTES_MAX, compile_pattern
 from nccl_inspector.model.card import Period
 from nccl_inspector.report import output as module
+from nccl_inspector.report.job_context import RequestedInputs, gather
 from nccl_inspector.report.output import CPU_S_MIN, Output, read_output
-from nccl_inspector.report.sources import Asked, gather
 from tests.card.test_given import CONFIG, LINES, WEEK
 
 PERIOD = Period(WEEK.start, WEEK.end)
@@ -118,7 +118,7 @@ def test_without_a_share_of_time_the_output_is_not_opened_and_the_report_says_so
     written: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "start_child", pytest.fail)
-    asked = Asked(slurm=False, output=written, output_cpu_s=CPU_S_MIN / 2)
+    asked = RequestedInputs(slurm=False, output=written, output_cpu_s=CPU_S_MIN / 2)
     given = gather(WEEK, CONFIG, asked)
     assert given.readings is None
     (seen,) = (one for one in given.inputs if one.source == "throughput")

@@ -9,9 +9,9 @@ from typing import get_type_hints
 
 import pytest
 
-from nccl_inspector.analysis.hang import findings as hang_findings
+from nccl_inspector.analysis.hang import describe as hang_findings
 from nccl_inspector.analysis.hardware import findings as hardware_findings
-from nccl_inspector.counters.table import load_counters
+from nccl_inspector.counters.counter_table import load_counters
 from nccl_inspector.model import rules
 from nccl_inspector.model.card import HANG_VERDICTS, Finding, RuleId
 from nccl_inspector.model.rules import BY_ID, RULES, About, Rule

@@ -10,7 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from nccl_inspector.analysis.slow_times.columns import common_window_s
+from nccl_inspector.analysis.slow_times.line_columns import common_window_s
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.model.card import SCHEMA_VERSION, Card, Severity
 from nccl_inspector.render import json as schema
@@ -18,7 +18,7 @@ from nccl_inspector.render.comment import make_comment
 from nccl_inspector.render.html import render_html
 from nccl_inspector.render.json import card_from_json, make_schema, schema_text, to_json
 from nccl_inspector.render.text import render_text
-from nccl_inspector.store.rows import rows_of
+from nccl_inspector.store.card_rows import rows_of
 from nccl_inspector.summary.columns import START_S_MAX
 from tests import cards
 from tests.cards import CARDS

@@ -7,9 +7,9 @@ from pathlib import Path
 from nccl_inspector.analysis.hardware.counter_words import count_words
 from nccl_inspector.analysis.hardware.slow import find_slow_hardware
 from nccl_inspector.analysis.slow_times.attribution import attribute
-from nccl_inspector.analysis.slow_times.changes import Change, Changes
-from nccl_inspector.counters.model import Count, DeviceCounters, NodeCounters
-from nccl_inspector.counters.table import load_counters
+from nccl_inspector.analysis.slow_times.comparison import ClassChange, Comparison
+from nccl_inspector.counters.counter_table import load_counters
+from nccl_inspector.counters.node_counters import Count, DeviceCounters, NodeCounters
 from nccl_inspector.model import rules
 from nccl_inspector.model.card import WARNING, Card, Entity, Evidence, Finding
 from nccl_inspector.model.wording import said_evidence
@@ -46,7 +46,7 @@ def test_operations_that_overlap_take_no_more_than_all_of_the_jobs_time(tmp_path
 
 
 def test_a_dip_is_explained_by_no_more_than_all_of_it() -> None:
-    slow = Changes((Change("net", -0.5, 0.4),), 0.0, -0.1, -0.1)
+    slow = Comparison((ClassChange("net", -0.5, 0.4),), 0.0, -0.1, -0.1)
     found = attribute(slow)
     assert found.predicted is not None
     assert found.longer is not None

@@ -7,8 +7,8 @@ from typing import cast
 
 import pytest
 
-from nccl_inspector.analysis.hardware.rules import CABLE
-from nccl_inspector.analysis.join import Communicator, Figures, Member, Place
+from nccl_inspector.analysis.hardware.counter_rules import CABLE
+from nccl_inspector.analysis.join import Figures, JoinedComm, Member, Place
 from nccl_inspector.analysis.replay.judge import Judged
 from nccl_inspector.model import rules
 from nccl_inspector.model.card import HIGH, INFO, WARNING, Entity, Finding, Operations, Period
@@ -35,17 +35,17 @@ class Asked:
         return (self.saves, 0.0) if factors else (0.0, 0.0)
 
 
-def comm(*nodes: str) -> Communicator:
+def comm(*nodes: str) -> JoinedComm:
     members = {
         rank: Member(Place(node, f"{node}/{rank}", "GPU0", f"rank {rank}"), *[None] * 2)  # type: ignore[arg-type]
         for rank, node in enumerate(nodes)
     }
     figures = cast("tuple[Figures, ...]", ("some",))
-    return Communicator(10, "dp", len(nodes), len(set(nodes)), members, figures, ())
+    return JoinedComm(10, "dp", len(nodes), len(set(nodes)), members, figures, ())
 
 
 def why(
-    port: Finding = PORT, saves: float = 0.2, comms: Sequence[Communicator] = (comm("n01", "n02"),),
+    port: Finding = PORT, saves: float = 0.2, comms: Sequence[JoinedComm] = (comm("n01", "n02"),),
     transport: str = "net",
 ) -> str:  # fmt: skip
     view = JobView((), (), (), WALL_S, comms)

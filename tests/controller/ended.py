@@ -10,7 +10,7 @@ from nccl_inspector.controller.queue import Queue
 from nccl_inspector.controller.service import Controller
 from nccl_inspector.settings.config import Config
 from nccl_inspector.store.index import reading
-from nccl_inspector.store.queries import Wish, find_jobs
+from nccl_inspector.store.queries import JobFilter, find_jobs
 from nccl_inspector.summary.codec import encode, encode_process
 from tests.boxes import MS, BoxOf, CommOf, KeyOf, write_box
 from tests.test_collect import HEAD, read_process
@@ -53,4 +53,4 @@ def left(config: Config, folder: str = "queue") -> list[str]:
 
 def stored(config: Config) -> list[int]:
     with reading(config.store_dir) as (index, _):
-        return sorted(job.job_id for job in find_jobs(index, Wish()))
+        return sorted(job.job_id for job in find_jobs(index, JobFilter()))

@@ -14,7 +14,7 @@ import pytest
 
 from nccl_inspector.controller import children, service
 from nccl_inspector.controller.avoided import AVOID_S, MOUNT_USERS_MIN, Avoided, mount_of
-from nccl_inspector.controller.children import Children, Left, NoAnswerError
+from nccl_inspector.controller.children import Children, LeftChild, NoAnswerError
 from nccl_inspector.controller.looking import look_at
 from nccl_inspector.controller.making import Makers, make_report
 from nccl_inspector.controller.outcome import DONE, FAILED, LATER, Outcome
@@ -90,7 +90,7 @@ def opens(uid: int = HEAD.uid, path: Path = DEAD) -> Outcome:
         return Outcome(DONE, str(err))
 
 
-def remaining(started: Children) -> tuple[Left, ...]:
+def remaining(started: Children) -> tuple[LeftChild, ...]:
     started.collect()
     return started.left
 

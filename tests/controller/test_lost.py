@@ -13,9 +13,9 @@ from nccl_inspector.controller.children import Children
 from nccl_inspector.controller.lost import (
     BACK_MAX_S,
     OVERLAP_S,
-    Found,
+    AccountingProgress,
+    FoundEnds,
     LostEnds,
-    Progress,
     Slice,
     begin_round,
     choose,
@@ -141,12 +141,12 @@ def test_a_user_with_many_lost_ends_displaces_nobody() -> None:
 
 def test_a_span_in_which_there_was_no_room_for_all_is_asked_about_again() -> None:
     first, second = entry(1, 1001), entry(2, 1001)
-    found = Found((Slice(0.0, (first,)), Slice(3600.0, (second,))), 7200.0)
-    all_there = Progress(0.0, 0.0).after(found, [first, second])
+    found = FoundEnds((Slice(0.0, (first,)), Slice(3600.0, (second,))), 7200.0)
+    all_there = AccountingProgress(0.0, 0.0).after(found, [first, second])
     assert (all_there.settled_s, all_there.kept_back_s) == (7200.0, None)
-    some = Progress(0.0, 0.0).after(found, [first])
+    some = AccountingProgress(0.0, 0.0).after(found, [first])
     assert (some.settled_s, some.scan_s, some.kept_back_s) == (3600.0, 7200.0, 3600.0)
-    later = some.after(Found((), 9000.0), [])
+    later = some.after(FoundEnds((), 9000.0), [])
     assert (later.settled_s, later.scan_s) == (3600.0, 9000.0)
 
 

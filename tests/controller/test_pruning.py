@@ -13,7 +13,7 @@ from nccl_inspector.controller.pruning import CLOCK, prune
 from nccl_inspector.controller.wiring import usual_makers
 from nccl_inspector.settings.config import Config
 from nccl_inspector.store.index import INDEX, reading, user_index, writing
-from nccl_inspector.store.queries import Wish, find_jobs
+from nccl_inspector.store.queries import JobFilter, find_jobs
 from nccl_inspector.system.remove_tree import remove_tree
 from tests.controller.ended import enqueue, run_pass, stored, summarize
 from tests.test_collect import HEAD
@@ -69,7 +69,7 @@ def test_a_users_own_index_forgets_the_job_too(kept: Config) -> None:
     alone.mkdir()
     (alone / "index.db").write_bytes(own.read_bytes())
     with reading(alone) as (index, _):
-        assert [job.job_id for job in find_jobs(index, Wish())] == [YOUNG]
+        assert [job.job_id for job in find_jobs(index, JobFilter())] == [YOUNG]
 
 
 def test_nothing_goes_where_all_is_kept(kept: Config) -> None:

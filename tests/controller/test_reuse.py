@@ -15,9 +15,9 @@ from nccl_inspector.controller.reuse import revoke
 from nccl_inspector.controller.wiring import usual_makers
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.settings.config import Config
+from nccl_inspector.store.card_rows import rows_of
 from nccl_inspector.store.index import INDEX, export_user, put, reading, user_index, writing
-from nccl_inspector.store.queries import Wish, find_jobs
-from nccl_inspector.store.rows import rows_of
+from nccl_inspector.store.queries import JobFilter, find_jobs
 from tests.cardsof import UID, card
 from tests.controller.ended import ended_job, enqueue, run_pass, stored, summarize
 from tests.test_collect import HEAD
@@ -27,7 +27,7 @@ needs_users = pytest.mark.skipif(os.geteuid() != 0, reason="several users are ne
 
 def given_to(monkeypatch: pytest.MonkeyPatch, name: str | None) -> None:
     """Let every number have this name from now on; None: no name."""
-    for module in ("reuse", "index"):
+    for module in ("owner", "index"):
         monkeypatch.setattr(f"nccl_inspector.store.{module}.current_name", lambda _uid: name)
 
 
@@ -106,7 +106,7 @@ def test_the_index_of_whoever_had_the_number_before_is_not_read(
     path.unlink()
     monkeypatch.setattr(os, "getuid", lambda: UID)
     with reading(config.store_dir) as (index, all_jobs):
-        assert (len(find_jobs(index, Wish())), all_jobs) == (1, False)
+        assert (len(find_jobs(index, JobFilter())), all_jobs) == (1, False)
     given_to(monkeypatch, "newcomer")
     with pytest.raises(InspectorError, match="none of your jobs"), reading(config.store_dir):
         pass

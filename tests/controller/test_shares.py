@@ -19,7 +19,7 @@ from nccl_inspector.controller.shares import JOB_S, PERIOD_S, USER_S, Shares, in
 from nccl_inspector.controller.wiring import usual_makers
 from nccl_inspector.model.card import Card
 from nccl_inspector.report.assemble import build_card
-from nccl_inspector.report.sources import Asked
+from nccl_inspector.report.job_context import RequestedInputs
 from nccl_inspector.settings.config import Config
 from nccl_inspector.summary.attempts import Loaded
 from tests.controller.ended import ended_job, enqueue, summarize
@@ -133,9 +133,9 @@ def test_the_time_that_is_left_for_an_output_reaches_who_reads_it(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended_job(config, tmp_path, 42)
-    asked = list[Asked | None]()
+    asked = list[RequestedInputs | None]()
 
-    def make(loaded: Loaded, _config: Config, wish: Asked | None = None) -> Card:
+    def make(loaded: Loaded, _config: Config, wish: RequestedInputs | None = None) -> Card:
         asked.append(wish)
         return build_card(loaded)
 
@@ -144,7 +144,7 @@ def test_the_time_that_is_left_for_an_output_reaches_who_reads_it(
     for output_s in (None, 3.5):
         due = Due(42, 0, tuple(_entries(config)), True, output_s)
         assert make_report(due, config, makers).word == DONE
-    assert asked == [None, Asked(output_cpu_s=3.5)]
+    assert asked == [None, RequestedInputs(output_cpu_s=3.5)]
 
 
 def _entries(config: Config) -> list[Entry]:

@@ -10,9 +10,9 @@ from pathlib import Path
 from random import Random
 
 from nccl_inspector.box import layout
-from nccl_inspector.box.layout import COMM, HEADER, NET, NET_QUEUE, Record
+from nccl_inspector.box.layout import COMM, HEADER, NET, NET_QUEUE, Struct
 from nccl_inspector.box.reader import read_box
-from nccl_inspector.box.samples import add_samples
+from nccl_inspector.box.sample_reader import add_samples
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.summary.codec import decode, encode, encode_process
 from tests.boxes import put
@@ -21,7 +21,7 @@ from tests.fuzzers.summary import Report
 from tests.fuzzers.target import Budget, Run, Target
 
 _FILE = "n1.0.nodesummary"
-_TABLES: dict[str, Record] = {
+_TABLES: dict[str, Struct] = {
     "comm": layout.COMM, "key": layout.KEY, "hist": layout.HIST, "op": layout.OP,
     "peer": layout.PEER, "line": layout.LINE, "net": layout.NET, "sample": layout.SAMPLE,
     "sample_kind": layout.SAMPLE_KIND, "union": layout.UNION, "skew": layout.SKEW,
@@ -38,7 +38,7 @@ _SUMMED = 1 << 16  # bytes whose sum decides how an input is read
 _LOOKED_AT = 256  # records at the beginning of a table
 
 
-def _put(chance: Random, found: bytearray, record: Record, base: int) -> None:
+def _put(chance: Random, found: bytearray, record: Struct, base: int) -> None:
     """Give a member of a record another value."""
     name = chance.choice([*record.offsets])
     code, at = record.codes[name], base + record.offsets[name]

@@ -18,9 +18,9 @@ from nccl_inspector.render.html import render_html
 from nccl_inspector.render.json import card_from_json, to_json
 from nccl_inspector.render.mail import make_mail
 from nccl_inspector.render.text import render_text
+from nccl_inspector.store.card_rows import nodes_of, rows_of
 from nccl_inspector.store.index import put
-from nccl_inspector.store.queries import Wish, find_jobs, last_jobs
-from nccl_inspector.store.rows import nodes_of, rows_of
+from nccl_inspector.store.queries import JobFilter, find_jobs, last_jobs
 from nccl_inspector.store.schema import migrate
 from nccl_inspector.store.text import difference_text, jobs_text, nodes_text
 
@@ -150,7 +150,7 @@ def _store(card: Card) -> None:
     index.execute("BEGIN")
     try:
         put(index, rows_of(card))
-        jobs = find_jobs(index, Wish("", "", "", None, 10))
+        jobs = find_jobs(index, JobFilter("", "", "", None, 10))
         check_text("history", jobs_text(jobs, True, True))
         check_text("nodes", nodes_text(score_nodes(last_jobs(index, 10)), 1, True))
     finally:

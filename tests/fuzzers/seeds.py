@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from nccl_inspector.report.sources import Given
+from nccl_inspector.report.job_context import JobContext
 from tests.simulator import hardware
 from tests.simulator.job import FUNCS, NEVER, OPERATIONS, Comm, Job, Rank
 from tests.simulator.machine import Machine
@@ -28,7 +28,7 @@ ALL_REDUCE, ALL_GATHER, ALL_TO_ALL, SEND, RECV = (
 class Played:
     """What a job left: summaries by their file's name, files in raw/ by node and name, lines."""
 
-    given: Given
+    given: JobContext
     summaries: dict[str, bytes]
     raw: dict[str, dict[str, bytes]]
     lines: dict[str, bytes]

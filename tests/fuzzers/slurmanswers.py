@@ -13,9 +13,10 @@ from unittest.mock import patch
 
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.settings.config import parse_config
-from nccl_inspector.slurm import accounting, controller, pyslurmprobe, topology
+from nccl_inspector.slurm import accounting, pyslurmprobe, topology
+from nccl_inspector.slurm import slurmctld as controller
 from nccl_inspector.slurm.command import Said
-from nccl_inspector.slurm.find import find_record
+from nccl_inspector.slurm.find_record import find_record
 from nccl_inspector.slurm.topology import ask_places
 from tests.fuzzers import mutation, seeds
 from tests.fuzzers.summary import Report

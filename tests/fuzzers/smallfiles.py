@@ -8,15 +8,15 @@ from random import Random
 from nccl_inspector.agent.ended_job import parse_ended
 from nccl_inspector.agent.manifest import parse_manifest
 from nccl_inspector.agent.mark_file import parse_mark
-from nccl_inspector.agent.nvidia.record import VendorRecord
+from nccl_inspector.agent.nvidia.vendor_record import VendorRecord
 from nccl_inspector.capture.ends import parse_end
-from nccl_inspector.counters.model import to_json
-from nccl_inspector.counters.record import FORMAT, Record
+from nccl_inspector.counters.counter_record import FORMAT, CounterRecord
+from nccl_inspector.counters.node_counters import to_json
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.exposition.text import make_series, render
 from nccl_inspector.model.hostlist import compress, compress_within, expand
+from nccl_inspector.model.jobid import parse_job
 from nccl_inspector.render.comment import make_comment, read_comment, render_summary
-from nccl_inspector.slurm.jobid import parse_job
 from tests import cards
 from tests.boxes import manifest_text
 from tests.fuzzers import mutation, seeds
@@ -40,8 +40,8 @@ def _mark(data: bytes) -> str:
 
 
 def _counters(data: bytes) -> str:
-    record = Record.decode(data)
-    Record.decode(record.encode())
+    record = CounterRecord.decode(data)
+    CounterRecord.decode(record.encode())
     return f"{len(record.counters().devices)} devices"
 
 

@@ -13,7 +13,7 @@ from typing import Self
 
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.report.assemble import build_card
-from nccl_inspector.report.sources import Given
+from nccl_inspector.report.job_context import JobContext
 from nccl_inspector.summary.attempts import load_summaries
 from nccl_inspector.summary.codec import decode, encode, encode_process
 from tests.fuzzers import mutation, seeds
@@ -54,7 +54,7 @@ class Report:
         finally:
             path.write_bytes(self._summaries[file])
 
-    def said(self, given: Given | None = None) -> str:
+    def said(self, given: JobContext | None = None) -> str:
         """Make the report in every form; return what it says."""
         try:
             loaded = load_summaries(JOB_ID, self._place, None)

@@ -6,7 +6,7 @@ from pathlib import Path
 from random import Random
 
 from nccl_inspector.agent.nvidia.file import parse_vendor
-from nccl_inspector.agent.nvidia.record import VendorRecord
+from nccl_inspector.agent.nvidia.vendor_record import VendorRecord
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.exposition.text import render
 from nccl_inspector.summary.codec import decode, encode

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nccl_inspector.box.reader import read_box
-from nccl_inspector.box.samples import add_samples
+from nccl_inspector.box.sample_reader import add_samples
 from nccl_inspector.model.process import Process
 from tests.gpu.plan import Plan
 from tests.gpu.rank import Record

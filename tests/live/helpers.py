@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.live.model import Job, Kind, View
 from nccl_inspector.live.nodeview import NodeView
+from nccl_inspector.live.view import LiveJob, TroubleKind, View
 from tests.boxes import (
     MS,
     TICK0,
@@ -104,17 +104,17 @@ def running(path: Path) -> Iterator[Node]:
         yield Node(path, alive)
 
 
-def only(view: View) -> Job:
+def only(view: View) -> LiveJob:
     """The one job of a view."""
     (job,) = view.jobs
     return job
 
 
-def kinds(job: Job) -> list[Kind]:
+def kinds(job: LiveJob) -> list[TroubleKind]:
     return [trouble.kind for trouble in job.troubles]
 
 
-def words(job: Job) -> str:
+def words(job: LiveJob) -> str:
     return "\n".join(trouble.words for trouble in job.troubles)
 
 

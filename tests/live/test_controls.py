@@ -3,18 +3,18 @@ import pytest
 
 from nccl_inspector.live.controls import Controls, Order, arrange, press
 from nccl_inspector.live.keyboard import keys_of
-from nccl_inspector.live.model import Flow, Job, Kind, Rank, Trouble, View
+from nccl_inspector.live.view import Flow, LiveJob, LiveRank, Trouble, TroubleKind, View
 
 
-def rank(number: int, node: str, per_s: float | None, *troubles: str) -> Rank:
+def rank(number: int, node: str, per_s: float | None, *troubles: str) -> LiveRank:
     flow = None if per_s is None else Flow(per_s)
-    found = tuple(Trouble(Kind.LATE, 1.0, words) for words in troubles)
-    return Rank(f"rank {number}", node, "GPU0", flow, None, "", None, 0, found)
+    found = tuple(Trouble(TroubleKind.LATE, 1.0, words) for words in troubles)
+    return LiveRank(f"rank {number}", node, "GPU0", flow, None, "", None, 0, found)
 
 
-def job(number: int, user: str, per_s: float, waiting_s: float, *ranks: Rank) -> Job:
+def job(number: int, user: str, per_s: float, waiting_s: float, *ranks: LiveRank) -> LiveJob:
     flow = Flow(per_s, waiting_s=waiting_s, waitable_s=10.0)
-    return Job(number, "c", user, "gpu", 1, 1, 1, flow, None, 0, (), ranks)
+    return LiveJob(number, "c", user, "gpu", 1, 1, 1, flow, None, 0, (), ranks)
 
 
 VIEW = View(

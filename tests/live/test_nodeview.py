@@ -10,8 +10,8 @@ import pytest
 from nccl_inspector.agent.beats import Now
 from nccl_inspector.box.layout import COMM, HEADER
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.live.model import LOCAL, Kind
 from nccl_inspector.live.nodeview import NodeView
+from nccl_inspector.live.view import LOCAL, TroubleKind
 from tests.boxes import COMM_AT, JOB_UID, KeyOf, write_box, write_user_file
 from tests.live.helpers import (
     Node,
@@ -74,7 +74,7 @@ def test_who_comes_late_is_named_and_the_others_wait(node: Node) -> None:
     for rank, path in enumerate(paths):
         rewrite(path, rank_box(rank, [42.0 if rank == 0 else 2.0] * 20))
     job = only(view.look())
-    assert kinds(job) == [Kind.LATE]
+    assert kinds(job) == [TroubleKind.LATE]
     assert words(job).startswith("rank 1 (n1, GPU0) comes late by 40")
     assert job.flow
     assert job.flow.waiting == pytest.approx(40 / 44, rel=0.03)
@@ -122,7 +122,7 @@ def test_a_process_without_beats_has_stopped(node: Node) -> None:
 def test_a_denied_process_never_beats_and_is_not_said_to_have_stopped(node: Node) -> None:
     node.start(node.job(), "0_1", rank_box(0, ago_s=4000, silent=2))
     job = only(node.look())
-    assert kinds(job) == [Kind.UNMEASURED]
+    assert kinds(job) == [TroubleKind.UNMEASURED]
     assert "NCCL 2.30.7 is on the deny list" in words(job)
 
 
@@ -133,7 +133,7 @@ def test_a_receive_posted_for_hours_is_no_trouble_and_hides_none(node: Node) -> 
     assert kinds(only(node.look())) == []
     node.start(raw, "0_2", rank_box(1, operations=[posted, op(90)], ago_s=2))
     job = only(node.look())
-    assert kinds(job) == [Kind.HUNG]
+    assert kinds(job) == [TroubleKind.HUNG]
     assert "AllReduce" in words(job)
 
 
@@ -143,7 +143,7 @@ def test_an_old_operation_is_named_with_who_did_not_call_it(node: Node) -> None:
     node.start(raw, "0_2", rank_box(1))
     put_word(waiting, COMM_AT + COMM.offsets["enqueued"], 12)
     job = only(node.look())
-    assert kinds(job) == [Kind.HUNG]
+    assert kinds(job) == [TroubleKind.HUNG]
     assert words(job) == (
         "rank 0 (n1, GPU0) has waited 92 s in AllReduce of 1-2MB in world, "
         "which rank 1 of this node did not call"
@@ -165,7 +165,7 @@ def test_drops_and_sampling_are_told(node: Node) -> None:
     path = node.start(node.job(), "0_1", rank_box(0, sampling=4))
     put_word(path, HEADER.offsets["dropped"], 3)
     job = only(node.look())
-    assert kinds(job) == [Kind.DROPS, Kind.UNMEASURED]
+    assert kinds(job) == [TroubleKind.DROPS, TroubleKind.UNMEASURED]
     assert job.drops == 3
     assert "one operation in 4" in words(job)
 

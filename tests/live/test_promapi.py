@@ -9,7 +9,7 @@ import pytest
 
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.prometheus import api as promapi
-from nccl_inspector.prometheus.api import Api, Sample, check_url
+from nccl_inspector.prometheus.api import Api, PromSample, check_url
 
 Serve = Callable[[int, bytes], str]
 
@@ -59,7 +59,7 @@ def failure(url: str) -> str:
 
 def test_a_vector_is_taken_without_what_is_no_number(serve: Serve) -> None:
     found = Api(serve(200, vector("1.5", "NaN", "+Inf"))).query("up")
-    assert found == [Sample({"a": "b"}, 1.5)]
+    assert found == [PromSample({"a": "b"}, 1.5)]
 
 
 def test_a_refusal_gives_the_servers_reason(serve: Serve) -> None:

@@ -5,17 +5,17 @@ from collections.abc import Mapping
 
 import pytest
 
-from nccl_inspector.live.model import Kind, View
-from nccl_inspector.prometheus.api import Api, Sample
+from nccl_inspector.live.view import TroubleKind, View
+from nccl_inspector.prometheus.api import Api, PromSample
 from nccl_inspector.prometheus.node_view import PrometheusView, window_s
 
 JOB = {"cluster": "c1", "slurm_job_id": "42"}
-Answers = Mapping[str, list[Sample]]  # by a part of the question
-INFO = {"job_info": [Sample(JOB | {"user": "amy", "partition": "gpu"}, 4.0)]}
+Answers = Mapping[str, list[PromSample]]  # by a part of the question
+INFO = {"job_info": [PromSample(JOB | {"user": "amy", "partition": "gpu"}, 4.0)]}
 
 
 def ask(monkeypatch: pytest.MonkeyPatch, answers: Answers, wanted: int | None = None) -> View:
-    def query(_api: Api, promql: str) -> list[Sample]:
+    def query(_api: Api, promql: str) -> list[PromSample]:
         found = [samples for part, samples in answers.items() if part in promql]
         return found[0] if found else []
 
@@ -28,20 +28,20 @@ def test_without_series_there_are_no_jobs(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_job_that_only_rates_speak_of_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    gone = [Sample(JOB | {"slurm_job_id": "41"}, 5.0)]
+    gone = [PromSample(JOB | {"slurm_job_id": "41"}, 5.0)]
     jobs = ask(monkeypatch, {**INFO, "rate(nccl_collective_operations": gone}).jobs
     assert [job.id for job in jobs] == [42]
 
 
 def test_jobs_of_two_clusters_with_one_number_are_two(monkeypatch: pytest.MonkeyPatch) -> None:
-    both = {"job_info": [Sample(JOB, 1.0), Sample(JOB | {"cluster": "c2"}, 1.0)]}
+    both = {"job_info": [PromSample(JOB, 1.0), PromSample(JOB | {"cluster": "c2"}, 1.0)]}
     assert [job.cluster for job in ask(monkeypatch, both).jobs] == ["c1", "c2"]
 
 
 def test_states_of_the_agents_are_troubles(monkeypatch: pytest.MonkeyPatch) -> None:
     states = {"running": 5.0, "stopped": 1.0, "lost": 2.0}
     samples = [
-        Sample(JOB | {"node": "n3", "state": state}, count) for state, count in states.items()
+        PromSample(JOB | {"node": "n3", "state": state}, count) for state, count in states.items()
     ]
     (job,) = ask(monkeypatch, {**INFO, "job_processes": samples}).jobs
     assert (job.alive, job.expected) == (5, 8)
@@ -53,7 +53,7 @@ def test_states_of_the_agents_are_troubles(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_hang_names_the_rank_that_waits_longest(monkeypatch: pytest.MonkeyPatch) -> None:
     samples = [
-        Sample(JOB | {"node": "n3", "gpu": "GPU1", "rank": rank, "comm_name": "tp"}, age_s)
+        PromSample(JOB | {"node": "n3", "gpu": "GPU1", "rank": rank, "comm_name": "tp"}, age_s)
         for rank, age_s in (("3", 70.0), ("5", 90.0))
     ]
     (job,) = ask(monkeypatch, {**INFO, "collective_inflight": samples}).jobs
@@ -61,21 +61,21 @@ def test_a_hang_names_the_rank_that_waits_longest(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_job_that_only_the_agents_tell_of_hangs_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    oldest = [Sample(JOB, 300.0)]
-    processes = [Sample(JOB | {"node": "n1", "state": "running"}, 8.0)]
+    oldest = [PromSample(JOB, 300.0)]
+    processes = [PromSample(JOB | {"node": "n1", "state": "running"}, 8.0)]
     answers = {"job_inflight": oldest, "job_processes": processes}
     (job,) = ask(monkeypatch, answers).jobs
-    assert [one.kind for one in job.troubles] == [Kind.HUNG]
+    assert [one.kind for one in job.troubles] == [TroubleKind.HUNG]
     assert job.user == "-"
 
 
 def test_hostile_labels_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     odd = [
-        Sample(JOB | {"nranks": nranks, "n_nodes": "1", "collective": "AllReduce"}, 1e9)
+        PromSample(JOB | {"nranks": nranks, "n_nodes": "1", "collective": "AllReduce"}, 1e9)
         for nranks in ("", "x", "1e9", "9" * 30)
     ]
-    answers = {**INFO, "_bytes_total": odd, "_operations_total": [Sample(JOB, 1.0)],
-               "job_processes": [Sample(JOB | {"slurm_job_id": "x"}, 1.0)]}  # fmt: skip
+    answers = {**INFO, "_bytes_total": odd, "_operations_total": [PromSample(JOB, 1.0)],
+               "job_processes": [PromSample(JOB | {"slurm_job_id": "x"}, 1.0)]}  # fmt: skip
     (job,) = ask(monkeypatch, answers).jobs
     assert job.flow
     assert job.flow.gbs() == {}
@@ -84,16 +84,16 @@ def test_hostile_labels_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_who_waits_least_while_the_others_do_may_be_late(monkeypatch: pytest.MonkeyPatch) -> None:
     gpus = [JOB | {"node": f"n{number}", "gpu": "GPU0"} for number in range(4)]
     ranks = [
-        Sample(gpu | {"rank": str(number), "nranks": "4", "comm": "0x1", "comm_name": "w"}, 1.0)
+        PromSample(gpu | {"rank": str(number), "nranks": "4", "comm": "0x1", "comm_name": "w"}, 1.0)
         for number, gpu in enumerate(gpus)
     ]
     share = (0.8, 0.75, 0.02, 0.8)
     answers = {
         **INFO,
         "group by": ranks,
-        "group_left": [Sample(gpu, 1 - one) for gpu, one in zip(gpus, share, strict=True)],
-        "and on": [Sample(gpu, 1.0) for gpu in gpus],
-        "rate(nccl_collective_operations": [Sample(gpu, 5.0) for gpu in gpus],
+        "group_left": [PromSample(gpu, 1 - one) for gpu, one in zip(gpus, share, strict=True)],
+        "and on": [PromSample(gpu, 1.0) for gpu in gpus],
+        "rate(nccl_collective_operations": [PromSample(gpu, 5.0) for gpu in gpus],
     }
     (job,) = ask(monkeypatch, answers, wanted=42).jobs
     assert job.ranks[0].name == "rank 2"

@@ -1,26 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from nccl_inspector.live.model import Flow, Job, Kind, Rank, Trouble, View, gather
 from nccl_inspector.live.screen import fit
-from nccl_inspector.live.table import Line, age, number, render
+from nccl_inspector.live.table import ScreenLine, age, number, render
+from nccl_inspector.live.view import Flow, LiveJob, LiveRank, Trouble, TroubleKind, View, gather
 
 HOSTILE = "\x1b[2J\x07\u202eevil\n\u4e2d"
 FLOW = Flow(1234.5, {"local": 2e12, "net": 3e9}, {"local": 10.0, "net": 1.0}, 3.0, 10.0)
-HUNG = Trouble(Kind.HUNG, 75.0, "has waited 75 s in AllReduce of 1-2MB in tp")
+HUNG = Trouble(TroubleKind.HUNG, 75.0, "has waited 75 s in AllReduce of 1-2MB in tp")
 
 
-def rank(name: str = "rank 3", troubles: tuple[Trouble, ...] = (HUNG,)) -> Rank:
-    return Rank(name, "n1", "GPU3", FLOW, 75.0, "AllReduce", 0.4, 0, troubles)
+def rank(name: str = "rank 3", troubles: tuple[Trouble, ...] = (HUNG,)) -> LiveRank:
+    return LiveRank(name, "n1", "GPU3", FLOW, 75.0, "AllReduce", 0.4, 0, troubles)
 
 
 def view(name: str = "amy", ranks: int = 2) -> View:
     found = tuple(rank(f"rank {number}", (HUNG,) if number else ()) for number in range(ranks))
-    job = Job(4711, "c1", name, "gpu", 4, 7, 8, FLOW, 75.0, 0, gather(found), found)
+    job = LiveJob(4711, "c1", name, "gpu", 4, 7, 8, FLOW, 75.0, 0, gather(found), found)
     return View("n1", 1763723456.0, 2.0, (job,), ("job 12: unreadable",), ("GB/s: a note",))
 
 
-def texts(lines: list[Line]) -> list[str]:
+def texts(lines: list[ScreenLine]) -> list[str]:
     return [line.text for line in lines]
 
 
@@ -50,16 +50,16 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
 
 
 def test_hostile_names_do_not_reach_the_terminal() -> None:
-    bad = Trouble(Kind.LATE, 1.0, HOSTILE)
+    bad = Trouble(TroubleKind.LATE, 1.0, HOSTILE)
     ranks = (rank(HOSTILE, (bad,)),)
-    job = Job(1, HOSTILE, HOSTILE, "", 1, 1, 1, None, None, None, gather(ranks), ranks)
+    job = LiveJob(1, HOSTILE, HOSTILE, "", 1, 1, 1, None, None, None, gather(ranks), ranks)
     lines = render(View(HOSTILE, 0.0, None, (job,), (HOSTILE,), (HOSTILE,)), True, 200)
     assert all(" " <= char <= "~" for line in lines for char in line.text)
     assert any("evil" in line.text for line in lines)
 
 
 def test_what_is_not_known_is_a_dash() -> None:
-    job = Job(1, "", "amy", "", 1, 1, 1, None, None, None, (), ())
+    job = LiveJob(1, "", "amy", "", 1, 1, 1, None, None, None, (), ())
     row = texts(render(View("n1", 0.0, None, (job,), (), ()), False, 80))[3]
     assert row.split() == ["1", "amy", "1", *["-"] * 8]
 
@@ -81,18 +81,18 @@ def test_ages_are_short(seconds: float | None, text: str) -> None:
 
 
 def test_a_low_terminal_shows_the_worst_and_says_what_is_missing() -> None:
-    lines = [Line(str(number)) for number in range(10)]
+    lines = [ScreenLine(str(number)) for number in range(10)]
     assert texts(fit(lines, 4)) == ["0", "1", "2", "(7 lines more)"]
     assert fit(lines, 10) == lines
 
 
 def test_a_low_terminal_scrolls_to_the_end_and_no_further() -> None:
-    lines = [Line(str(number)) for number in range(10)]
+    lines = [ScreenLine(str(number)) for number in range(10)]
     assert texts(fit(lines, 4, 2)) == ["2", "3", "4", "(5 lines more)"]
     assert texts(fit(lines, 4, 99)) == ["6", "7", "8", "9"]
 
 
 def test_the_chosen_line_is_always_shown() -> None:
     for at in range(10):
-        lines = [Line(str(number), marked=number == at) for number in range(10)]
+        lines = [ScreenLine(str(number), marked=number == at) for number in range(10)]
         assert str(at) in texts(fit(lines, 4))

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from nccl_inspector.monitoring.rules import render
+from nccl_inspector.monitoring.bundle import render
 from nccl_inspector.monitoring.site import make_site
 from tests.cluster import Cluster
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nccl_inspector.monitoring.rules import render
+from nccl_inspector.monitoring.bundle import render
 from nccl_inspector.monitoring.site import Site
 
 Labels = dict[str, str]

@@ -10,8 +10,7 @@ from click.testing import CliRunner
 from nccl_inspector.cli import cli
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.exposition.metrics import load_metrics
-from nccl_inspector.monitoring.bundle import make_bundle
-from nccl_inspector.monitoring.rules import render
+from nccl_inspector.monitoring.bundle import make_bundle, render
 from nccl_inspector.monitoring.site import load_settings, make_site
 
 REPO = Path(__file__).parents[2]

@@ -12,9 +12,8 @@ from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from nccl_inspector.exposition.metrics import load_metrics
-from nccl_inspector.monitoring.bundle import make_bundle
+from nccl_inspector.monitoring.bundle import make_bundle, render
 from nccl_inspector.monitoring.panels import COLUMNS
-from nccl_inspector.monitoring.rules import render
 from nccl_inspector.monitoring.site import make_site
 from tests.monitoring.expressions import fill_in, panel_expressions, variable_expressions
 

@@ -5,14 +5,14 @@ import pytest
 
 from nccl_inspector.exposition.metrics import load_metrics
 from nccl_inspector.exposition.process_file import parse_file
-from nccl_inspector.exposition.text import Series, render
+from nccl_inspector.exposition.text import SeriesLine, render
 from nccl_inspector.exposition.thinning import importance, text_bytes, thin
 from tests.boxes import fixed_chance, line, metrics_text
 
 PLUGINS = [metric.name for metric in load_metrics().values() if metric.source == "plugin"]
 
 
-def page(processes: int, kinds: int = 3) -> list[tuple[str, Series]]:
+def page(processes: int, kinds: int = 3) -> list[tuple[str, SeriesLine]]:
     """All metrics of several processes, some kinds or peers of each."""
     found = []
     for process in range(processes):
@@ -27,7 +27,7 @@ def page(processes: int, kinds: int = 3) -> list[tuple[str, Series]]:
     return found
 
 
-def render_page(series: list[Series]) -> str:
+def render_page(series: list[SeriesLine]) -> str:
     return render(series).decode()
 
 

@@ -13,19 +13,19 @@ import pytest
 
 from nccl_inspector.agent.log_once import Tally
 from nccl_inspector.agent.nvidia import files as vendorfiles
-from nccl_inspector.agent.nvidia import record as vendorrecord
+from nccl_inspector.agent.nvidia import vendor_record as vendorrecord
 from nccl_inspector.agent.nvidia.file import parse_vendor
-from nccl_inspector.agent.nvidia.record import RECORD_BYTES_MAX, VendorRecord, read_record
+from nccl_inspector.agent.nvidia.vendor_record import RECORD_BYTES_MAX, VendorRecord, read_record
 from nccl_inspector.agent.publish import Publisher
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.model.kind_labels import Comm, Kind
+from nccl_inspector.model.kind_labels import LabelledComm, LabelledKind
 from nccl_inspector.summary.vendor_means import Spread, VendorMeans
 from tests.boxes import give, names, write_user_file
 from tests.publish.helpers import publisher
 from tests.publish.vendor import FILE, RATE, UUID, Clock, Writer, bucket, passes
 
-WORLD = Comm("", "unknown", 16, 2)
-KIND = Kind(WORLD, "AllReduce", 13, "RING_SIMPLE")
+WORLD = LabelledComm("", "unknown", 16, 2)
+KIND = LabelledKind(WORLD, "AllReduce", 13, "RING_SIMPLE")
 
 
 def record_path(run_dir: Path) -> Path:
@@ -58,7 +58,7 @@ def test_least_sum_and_greatest_of_all_dumps_are_kept_by_kind(
     assert (row.gpu, row.dumps) == (UUID, 3)
     assert (row.gbs, row.time_us) == (Spread(3, 2, 12, 6), Spread(3, 20, 105, 60))
     assert (row.gbs.mean, row.time_us.mean) == (4, 35)
-    assert rows[Kind(WORLD, "Send", 20, "")].dumps == 3
+    assert rows[LabelledKind(WORLD, "Send", 20, "")].dumps == 3
     (dumps,) = found.dumps
     assert (dumps.count, dumps.first_s, dumps.last_s) == (3, 1700001005, 1700001025)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from nccl_inspector.agent.nvidia.file import parse_vendor
-from nccl_inspector.agent.nvidia.record import VendorRecord
+from nccl_inspector.agent.nvidia.vendor_record import VendorRecord
 from nccl_inspector.agent.publish import Publisher
 from tests.boxes import NOW_S, give
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nccl_inspector.counters.model import (
+from nccl_inspector.counters.node_counters import (
     Change,
     Count,
     DeviceCounters,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from nccl_inspector.counters.model import NodeCounters
+from nccl_inspector.counters.node_counters import NodeCounters
 from tests.simulator import hardware, truth
 from tests.simulator.endings import Ending
 from tests.simulator.faults import Fault

@@ -26,14 +26,14 @@ from nccl_inspector.agent.crash_guard import AtWork
 from nccl_inspector.agent.log_once import Tally
 from nccl_inspector.analysis.slow_times.throughput import Reading, Readings
 from nccl_inspector.capture.analyze import analyze_directory
-from nccl_inspector.counters import model as counters_model
-from nccl_inspector.counters.record import FORMAT as COUNTERS_FORMAT
+from nccl_inspector.counters import node_counters as counters_model
+from nccl_inspector.counters.counter_record import FORMAT as COUNTERS_FORMAT
 from nccl_inspector.model.card import Card, Input
 from nccl_inspector.model.hostlist import compress
 from nccl_inspector.report.assemble import build_card
-from nccl_inspector.report.sources import Given
+from nccl_inspector.report.job_context import JobContext
 from nccl_inspector.settings.config import parse_config
-from nccl_inspector.slurm.record import ACCOUNTING, JobRecord
+from nccl_inspector.slurm.job_record import ACCOUNTING, JobRecord
 from nccl_inspector.summary.attempts import load_summaries
 from nccl_inspector.system.checked_json import dump
 from tests.boxes import manifest_text
@@ -88,7 +88,7 @@ def _environment(job: Job, rank: Rank, run: Path, lines: Path | None) -> dict[st
 
 
 def _counters_bytes(job: Job, node: str) -> bytes:
-    """Return the agent's file of a node (counters/record.py), after the last sample."""
+    """Return the agent's file of a node (counters/counter_record.py), after the last sample."""
     return dump(
         {
             "format": COUNTERS_FORMAT,
@@ -238,7 +238,7 @@ def play(
     return reports
 
 
-def given_of(job: Job) -> Given:
+def given_of(job: Job) -> JobContext:
     """Return what `report` would learn of Slurm and of the job's output."""
     record = JobRecord(
         JOB_ID, name="simulated", user="amy", account="phys", partition="gpu", cluster=CLUSTER,
@@ -249,7 +249,7 @@ def given_of(job: Job) -> Given:
     )  # fmt: skip
     inputs = [Input("slurm", "present")]
     if not job.throughput:
-        return Given(record, inputs=(*inputs, Input("throughput", "absent")))
+        return JobContext(record, inputs=(*inputs, Input("throughput", "absent")))
     # The first rank prints it, with the time of its node.
     node = job.ranks[0].node
     found = tuple(
@@ -258,7 +258,7 @@ def given_of(job: Job) -> Given:
         if isfinite(time_s)  # a step that the time limit cut short has no end
     )
     inputs.append(Input("throughput", "present", f"{len(found)} readings of the job's output"))
-    return Given(record, readings=Readings("samples/s", found, {}), inputs=tuple(inputs))
+    return JobContext(record, readings=Readings("samples/s", found, {}), inputs=tuple(inputs))
 
 
 def card_of(job: Job, folder: Path) -> Card:
@@ -266,7 +266,7 @@ def card_of(job: Job, folder: Path) -> Card:
     return report_of(given_of(job), folder)
 
 
-def report_of(given: Given, folder: Path) -> Card:
+def report_of(given: JobContext, folder: Path) -> Card:
     """Return the card of a job that was played into a folder, with what Slurm knows of it."""
     return build_card(load_summaries(JOB_ID, folder / "reports", None), given)
 

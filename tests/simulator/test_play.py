@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from nccl_inspector.analysis.histogram import bucket_of
-from nccl_inspector.counters.model import Count, DeviceCounters, NodeCounters, Span
+from nccl_inspector.counters.node_counters import Count, DeviceCounters, NodeCounters, Span
 from nccl_inspector.model.process import FUNCS as BOX_FUNCS
 from nccl_inspector.model.process import KILLED, Key, Process
 from nccl_inspector.summary.attempts import load_summaries

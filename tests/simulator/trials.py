@@ -71,7 +71,7 @@ def _facts(job: Any, true: Any) -> Row:
 
 def _judged_again(name: str, seed: int, kept: Path) -> Row:
     """Return the grade of a job's report, which is played only if it was not yet."""
-    from nccl_inspector.report.sources import Given
+    from nccl_inspector.report.job_context import JobContext
     from tests.simulator.play import given_of, play, report_of
 
     folder = kept / f"{name}-{seed}"
@@ -85,7 +85,7 @@ def _judged_again(name: str, seed: int, kept: Path) -> Row:
         known = {"record": given.record, "readings": given.readings, "inputs": given.inputs}
         facts.write_bytes(pickle.dumps((_facts(job, true), known, true)))
     row, known, true = pickle.loads(facts.read_bytes())  # noqa: S301 - this program wrote it
-    found: Row = row | asdict(grade(report_of(Given(**known), folder), true))
+    found: Row = row | asdict(grade(report_of(JobContext(**known), folder), true))
     return found
 
 

@@ -10,9 +10,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from nccl_inspector.slurm.accounting import TIME_FORMAT, known_columns, question
-from nccl_inspector.slurm.controller import JSON_SINCE
-from nccl_inspector.slurm.jobid import JobName
+from nccl_inspector.model.jobid import JobName
+from nccl_inspector.slurm.accounting import known_columns, question
+from nccl_inspector.slurm.command import TIME_FORMAT
+from nccl_inspector.slurm.slurmctld import JSON_SINCE
 from tests.cluster import Cluster
 from tests.slurm import jobs
 from tests.slurm.recorded import DELIMITER, folder

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from nccl_inspector.errors import InspectorError
+from nccl_inspector.model.jobid import JobName, parse_job
 from nccl_inspector.settings.config import parse_config
 from nccl_inspector.slurm import accounting, command
-from nccl_inspector.slurm.find import believe, find_record
-from nccl_inspector.slurm.jobid import JobName, parse_job
+from nccl_inspector.slurm.find_record import believe, find_record
+from nccl_inspector.slurm.job_record import ACCOUNTING, CONTROLLER, SUMMARY, JobRecord
 from nccl_inspector.slurm.outputpath import fill_in
-from nccl_inspector.slurm.record import ACCOUNTING, CONTROLLER, SUMMARY, JobRecord
 from nccl_inspector.slurm.scontroltext import parse_text
 from nccl_inspector.slurm.values import seconds
 from nccl_inspector.summary.codec import Head

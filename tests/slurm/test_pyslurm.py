@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from nccl_inspector.model.jobid import JobName
 from nccl_inspector.slurm import pyslurmprobe
-from nccl_inspector.slurm.controller import ask_controller
-from nccl_inspector.slurm.jobid import JobName
+from nccl_inspector.slurm.job_record import CONTROLLER, PYSLURM
 from nccl_inspector.slurm.pyslurmprobe import ask_pyslurm, installed, is_whole
-from nccl_inspector.slurm.record import CONTROLLER, PYSLURM
+from nccl_inspector.slurm.slurmctld import ask_controller
 from nccl_inspector.slurm.values import Facts
 
 JOB = {

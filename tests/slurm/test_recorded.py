@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from nccl_inspector.model.jobid import JobName, parse_job
 from nccl_inspector.slurm import accounting
-from nccl_inspector.slurm.find import believe
-from nccl_inspector.slurm.jobid import JobName, parse_job
-from nccl_inspector.slurm.record import ACCOUNTING, CONTROLLER, JobRecord
+from nccl_inspector.slurm.find_record import believe
+from nccl_inspector.slurm.job_record import ACCOUNTING, CONTROLLER, JobRecord
 from nccl_inspector.slurm.scontroljson import parse_json
 from nccl_inspector.slurm.scontroltext import parse_text
 from nccl_inspector.slurm.topology import read_places, used

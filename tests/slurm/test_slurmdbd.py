@@ -12,8 +12,8 @@ import pytest
 from nccl_inspector.settings.config import Config, parse_config
 from nccl_inspector.slurm import topology
 from nccl_inspector.slurm.ended import ask_ended
-from nccl_inspector.slurm.find import find_record
-from nccl_inspector.slurm.record import ACCOUNTING, CONTROLLER, JobRecord
+from nccl_inspector.slurm.find_record import find_record
+from nccl_inspector.slurm.job_record import ACCOUNTING, CONTROLLER, JobRecord
 from tests.cluster import JOB_USER, Cluster, ClusterError, accounting, wait_until
 from tests.cluster.lifetime import down
 from tests.slurm import jobs

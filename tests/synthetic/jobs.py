@@ -13,10 +13,10 @@ from math import ceil, log2
 from random import Random
 
 from nccl_inspector.analysis.histogram import bucket_of, lower_ns
-from nccl_inspector.analysis.join import Communicator, join_communicators
+from nccl_inspector.analysis.join import JoinedComm, join_communicators
 from nccl_inspector.analysis.process_names import name_processes
-from nccl_inspector.box.sample_table import MANTISSA_BITS, SampleTable
-from nccl_inspector.counters.model import NodeCounters
+from nccl_inspector.box.sample_table import SampleTable
+from nccl_inspector.counters.node_counters import NodeCounters
 from nccl_inspector.model.bandwidth import size_class
 from nccl_inspector.model.process import (
     COMM_LIVE,
@@ -35,6 +35,7 @@ from nccl_inspector.model.process import (
     SampleKind,
     Window,
 )  # fmt: skip
+from nccl_inspector.model.sample_columns import MANTISSA_BITS
 from nccl_inspector.summary.codec import Head, NodeSummary, decode, encode, encode_process
 from tests.boxes import MS, NOW_NS, NOW_S, fixed_chance
 
@@ -269,7 +270,7 @@ def through_summaries(
     ]
 
 
-def join(summaries: Iterable[NodeSummary]) -> list[Communicator]:
+def join(summaries: Iterable[NodeSummary]) -> list[JoinedComm]:
     """Return the communicators as a report joins them."""
     pairs = [(one.head.node, process) for one in summaries for process in one.processes]
     return join_communicators(pairs, name_processes([(42, process) for _, process in pairs]))

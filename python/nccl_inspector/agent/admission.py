@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 from nccl_inspector.agent.series_budget import FILE_BYTES_MAX, SeriesBudget
-from nccl_inspector.exposition.text import Series
+from nccl_inspector.exposition.text import SeriesLine
 from nccl_inspector.exposition.thinning import importance, series_bytes
 from nccl_inspector.system.atomic import replace_file
 from nccl_inspector.system.safe_files import read_owners
@@ -52,10 +52,10 @@ class Admission:
     def choose(
         self,
         source: str,
-        series: Mapping[_Key, Series],
-        known: Mapping[_Key, Series],
+        series: Mapping[_Key, SeriesLine],
+        known: Mapping[_Key, SeriesLine],
         room_bytes: int,
-    ) -> dict[_Key, Series]:
+    ) -> dict[_Key, SeriesLine]:
         """Return the series of a source that are kept, the most important first; count the others.
 
         `known`: the series of this source that were kept before. `room_bytes`: for all sources of
@@ -88,6 +88,6 @@ class Admission:
         """Whether `look` should be called."""
         return self._budget.wants_look
 
-    def look(self, series: Iterable[Series]) -> None:
+    def look(self, series: Iterable[SeriesLine]) -> None:
         """Note which series exist now."""
         self._budget.look(one.text for one in series)

@@ -8,7 +8,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from nccl_inspector.agent.crash_guard import AtWork
-from nccl_inspector.agent.ended_job import LINGER_S, Ended, Made, NotYetError, Reading, parse_ended
+from nccl_inspector.agent.ended_job import (
+    LINGER_S,
+    Ended,
+    EndedReading,
+    Made,
+    NotYetError,
+    parse_ended,
+)
 from nccl_inspector.agent.log_once import Tally
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.settings.config import Config
@@ -35,7 +42,7 @@ _DONE_PREFIX = ".done-"
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class Backlog:
     """Ended jobs that a pass has left, by reason."""
 
     failed: int  # could not be handed over; will be tried again
@@ -84,7 +91,7 @@ class Collector:
         self._working: tuple[Ended, Child] | None = None
         self._cut_short = False
         self._waiting: set[str] = set()  # names that were not due yet in the last pass
-        self._reading: Reading | None = None
+        self._reading: EndedReading | None = None
         self._watching = watching
         self._at_work = at_work
         self._first_seen: dict[str, float] = {}  # of time.monotonic(), by name
@@ -107,11 +114,11 @@ class Collector:
         """Whether the last pass ended because its time was up, and not because storage hangs."""
         return self._cut_short and self._working is None
 
-    def left(self) -> Left:
+    def left(self) -> Backlog:
         """Return the jobs that the last pass has left."""
         names = {ended.name for ended in self._list()}
         failed, waiting = names & self._retries.keys(), names & self._waiting
-        return Left(len(failed), len(names - failed - waiting), len(waiting))
+        return Backlog(len(failed), len(names - failed - waiting), len(waiting))
 
     def jobs(self) -> set[int]:
         """Return the ids of the waiting jobs."""
@@ -197,7 +204,7 @@ class Collector:
         if self._reading and self._reading.ended != ended:
             self._reading = None
         lingers = self._age_s(ended) < LINGER_S
-        reading = self._reading or Reading(
+        reading = self._reading or EndedReading(
             ended, self._ended_fd, self._tally, lingers, counters=self._config.counters
         )
         self._reading = None

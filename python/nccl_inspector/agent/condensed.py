@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.summary.rows import take_row
+from nccl_inspector.summary.checked_rows import take_row
 from nccl_inspector.system.checked_json import Checks, dump
 from nccl_inspector.system.safe_files import Stamp, read_owners
 
@@ -28,7 +28,7 @@ _load = Checks("bad_condensed").load
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class CondensedLine:
     """The facts about one process; the stamp is safe_files.stamp_of its box."""
 
     name: str
@@ -48,12 +48,12 @@ class Line:
 class Condensed:
     """A job's record: the complete processes, and where they end in the file."""
 
-    lines: tuple[Line, ...] = ()
+    lines: tuple[CondensedLine, ...] = ()
     blocks: tuple[bytes, ...] = ()
     end: int = 0
 
 
-def _take_line(data: bytes, at: int) -> tuple[Line, int] | None:
+def _take_line(data: bytes, at: int) -> tuple[CondensedLine, int] | None:
     """Return a line and where its block begins; None: it is not complete."""
     end = data.find(b"\n", at, at + _LINE_BYTES_MAX)
     if end < 0:
@@ -61,7 +61,9 @@ def _take_line(data: bytes, at: int) -> tuple[Line, int] | None:
     values: Any = _load(data[at:end])
     if not isinstance(values, dict):
         raise RefusedError("bad_condensed", "not a line of this record")
-    line: Line = take_row(Line, [values.get(field.name) for field in fields(Line)])
+    line: CondensedLine = take_row(
+        CondensedLine, [values.get(field.name) for field in fields(CondensedLine)]
+    )
     return (line, end + 1) if end + 1 + line.block_bytes <= len(data) else None
 
 
@@ -89,13 +91,13 @@ def size_of(job_fd: int) -> int:
         return 0
 
 
-def append(job_fd: int, end: int, line: Line, block: bytes) -> int:
+def append(job_fd: int, end: int, line: CondensedLine, block: bytes) -> int:
     """Add a process at offset `end`; return the new end of the record.
 
     Raises:
         OSError: there is no room; the record is unchanged.
     """
-    words = {field.name: getattr(line, field.name) for field in fields(Line)}
+    words = {field.name: getattr(line, field.name) for field in fields(CondensedLine)}
     data = dump(words) + b"\n" + block
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(FILE, flags, 0o600, dir_fd=job_fd)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from nccl_inspector.agent.condensed import (
     CONDENSED_BYTES_MAX,
     CONDENSED_MAX,
-    Line,
+    CondensedLine,
     append,
     read_condensed,
     size_of,
@@ -66,7 +66,7 @@ class _Dead:
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
+class _OpenJob:
     """A job's directory, and the listing of its `raw`."""
 
     manifest: Manifest
@@ -131,11 +131,11 @@ class Condenser:
                 dead = _dead(raw_fd, manifest.uid, listing, self._refused[job_id])
                 if len(dead) > most:
                     with self._at_work.on(f"condense {job_id}"):
-                        job = _Job(manifest, job_fd, raw_fd, listing)
+                        job = _OpenJob(manifest, job_fd, raw_fd, listing)
                         self._condense(job, dead[: len(dead) - most], end_s, bytes_max)
                         self._sizes[job_id] = size_of(job_fd)
 
-    def _condense(self, job: _Job, boxes: list[_Dead], end_s: float, bytes_max: int) -> None:
+    def _condense(self, job: _OpenJob, boxes: list[_Dead], end_s: float, bytes_max: int) -> None:
         kept = read_condensed(job.fd)
         count, end = len(kept.lines), kept.end
         known = {line.stamp for line in kept.lines}
@@ -155,7 +155,7 @@ class Condenser:
             else:
                 job.remove(box)
 
-    def _keep(self, job: _Job, box: _Dead, count: int, end: int) -> int:
+    def _keep(self, job: _OpenJob, box: _Dead, count: int, end: int) -> int:
         """Add a process to the record, which has `count` and ends at `end`; return the new end."""
         ranks = (count + len(job.listing.boxes)) * job.manifest.num_nodes
         with regular_file(box.name, job.manifest.uid, BOX_BYTES_MAX, job.raw_fd) as (fd, status):
@@ -165,7 +165,7 @@ class Condenser:
             inode = status.st_dev, status.st_ino
         if process.facts.state == KILLED:
             self._tally.lose(job.manifest.job_id, box.stem, inode)
-        line = Line(box.name, *box.stamp, process.facts.array_task, len(block))
+        line = CondensedLine(box.name, *box.stamp, process.facts.array_task, len(block))
         try:
             return append(job.fd, end, line, block)
         except OSError as err:

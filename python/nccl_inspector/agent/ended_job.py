@@ -11,15 +11,15 @@ from nccl_inspector.agent.counters.watched import read_record
 from nccl_inspector.agent.job_files import read_manifest
 from nccl_inspector.agent.log_once import Tally
 from nccl_inspector.agent.manifest import Manifest
-from nccl_inspector.agent.nvidia.record import read_record as read_vendor
+from nccl_inspector.agent.nvidia.vendor_record import read_record as read_vendor
 from nccl_inspector.agent.raw_dir import in_turns, list_raw
 from nccl_inspector.box.copy import BOX_BYTES_MAX
 from nccl_inspector.box.reader import read_box
-from nccl_inspector.box.samples import add_samples
-from nccl_inspector.counters.model import NodeCounters
+from nccl_inspector.box.sample_reader import add_samples
+from nccl_inspector.counters.node_counters import NodeCounters
 from nccl_inspector.errors import RefusedError
+from nccl_inspector.model.jobid import JOB_ID
 from nccl_inspector.model.process import KILLED, Process
-from nccl_inspector.slurm.job_names import JOB_NAME
 from nccl_inspector.summary.codec import Head, encode, encode_process
 from nccl_inspector.summary.vendor_means import VendorMeans
 from nccl_inspector.system.safe_files import directory, is_locked, regular_file, stamp_of
@@ -29,7 +29,7 @@ LINGER_S = 60
 # Sixteen processes on each of sixteen GPUs; a full box takes 0.1 s.
 BOXES_MAX = 256
 
-_ENDED = re.compile(rf"({JOB_NAME.pattern})\.([0-9]{{1,19}})")
+_ENDED = re.compile(rf"({JOB_ID.pattern})\.([0-9]{{1,19}})")
 _PROBLEMS_MAX = 32
 
 
@@ -83,7 +83,7 @@ def _head(manifest: Manifest, ended: Ended, problems: list[str], array_task: str
     return Head(**values, end=end_s, problems=kept, array_task=array_task)
 
 
-class Reading:
+class EndedReading:
     """The work on one ended job; each item of `steps` is one box done, and the last sets `made`."""
 
     def __init__(

@@ -26,7 +26,7 @@ class DisplacedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class JobDirState:
     """The present state of a job's directory."""
 
     inode: int
@@ -35,7 +35,7 @@ class Look:
     locked: bool  # a process holds its box
     newest_s: float  # Unix time of its youngest file; writing to a mapped box does not change this
 
-    def same(self, other: "Look | None") -> bool:
+    def same(self, other: "JobDirState | None") -> bool:
         """Tell whether it is still the directory of the same attempt."""
         return other is not None and (self.inode, self.stamp) == (other.inode, other.stamp)
 
@@ -56,7 +56,7 @@ def _boxes(job_fd: int) -> tuple[bool, float]:
     return False, newest_s
 
 
-def look(name: str, jobs_fd: int) -> Look | None:
+def look(name: str, jobs_fd: int) -> JobDirState | None:
     """Return the state of `jobs/<name>`; None if it is gone, or not a directory of root's.
 
     Raises:
@@ -75,10 +75,10 @@ def look(name: str, jobs_fd: int) -> Look | None:
     except RefusedError:
         return None
     newest_s = max(newest_s, status.st_mtime)
-    return Look(status.st_ino, stamp, manifest, locked, newest_s)
+    return JobDirState(status.st_ino, stamp, manifest, locked, newest_s)
 
 
-def move_to_ended(name: str, seen: Look, run_fd: int) -> bool:
+def move_to_ended(name: str, seen: JobDirState, run_fd: int) -> bool:
     """Rename the directory and unpublish, as the epilog does; return False if it is another's.
 
     The prolog of the job's next attempt may run between the last look and the rename. Therefore the

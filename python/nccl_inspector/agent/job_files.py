@@ -18,7 +18,7 @@ from nccl_inspector.agent.raw_dir import Life, box_name, in_turns, life, list_ra
 from nccl_inspector.agent.series_budget import series_limit
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.exposition.process_file import FILE_BYTES_MAX, Known, parse_file
-from nccl_inspector.exposition.text import Series, cut_nodelist, make_series
+from nccl_inspector.exposition.text import SeriesLine, cut_nodelist, make_series
 from nccl_inspector.exposition.vocabulary import Vocabulary
 from nccl_inspector.marking import MARK_FILE
 from nccl_inspector.system.safe_files import (
@@ -97,7 +97,7 @@ class JobFiles:
         self._vocabulary = Vocabulary()
         self._admission = Admission(series_limit(gpu_count(manifest)))
         self._vendor = VendorFiles(self._identity, self._refuse, self._vocabulary)
-        self._vendor_series: list[tuple[str, Series]] = []  # the ones that are kept
+        self._vendor_series: list[tuple[str, SeriesLine]] = []  # the ones that are kept
         self._vendor_stamps: dict[str, Stamp] = {}  # stamps of the files that these are from
         self._mark = MarkWatch(self._identity)
 
@@ -107,16 +107,16 @@ class JobFiles:
         mark = self._mark.stamp()
         return found | {MARK_FILE: mark} if mark else found
 
-    def series(self) -> list[tuple[str, Series]]:
+    def series(self) -> list[tuple[str, SeriesLine]]:
         """Return the checked series, each with its file; the group `build` is left out."""
         return [one for one in self._all() if one[1].metric.group != "build"]
 
-    def build_info(self) -> list[Series]:
+    def build_info(self) -> list[SeriesLine]:
         """Return the series that are the same for all jobs on the node, at most JOB_BUILDS_MAX."""
         found = {one.text: one for _, one in self._all() if one.metric.group == "build"}
         return list(found.values())[:JOB_BUILDS_MAX]
 
-    def left_out(self, reason_more: Mapping[str, int]) -> list[Series]:
+    def left_out(self, reason_more: Mapping[str, int]) -> list[SeriesLine]:
         """Return how many series of the job were left out, as series by reason.
 
         `reason_more`: how many were left out elsewhere in addition.
@@ -129,7 +129,7 @@ class JobFiles:
             for why, count in self._admission.left_out.items()
         ]
 
-    def job_info(self) -> Series:
+    def job_info(self) -> SeriesLine:
         """Return the series with Slurm's facts about the job."""
         manifest = self.manifest
         words = {
@@ -187,7 +187,7 @@ class JobFiles:
         self._files = {name: file for name, file in self._files.items() if name in names}
         self._admission.drop(names | self._vendor_stamps.keys())
 
-    def _all(self) -> list[tuple[str, Series]]:
+    def _all(self) -> list[tuple[str, SeriesLine]]:
         own = [(name, one) for name in sorted(self._files) for one in self._files[name][1].values()]
         return own + self._vendor_series + [(MARK_FILE, one) for one in self._mark.series()]
 
@@ -245,8 +245,8 @@ class JobFiles:
             self._vendor_stamps = stamps
             self._vendor_series = self._admit_vendor(room_bytes)
 
-    def _admit_vendor(self, room_bytes: int) -> list[tuple[str, Series]]:
-        found: dict[str, dict[str, Series]] = {}
+    def _admit_vendor(self, room_bytes: int) -> list[tuple[str, SeriesLine]]:
+        found: dict[str, dict[str, SeriesLine]] = {}
         for name, one in self._vendor.series():
             found.setdefault(name, {})[one.text] = one
         return [

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.system.atomic import replace_file
+from nccl_inspector.system.safe_files import open_directory
 
 _NAME = "disabled"
 _LINE = re.compile(r"([0-9]{1,12})(?: ([^\n]*))?\n?")
@@ -74,7 +75,7 @@ def read_switch(run_dir: Path) -> Disabled | None:
 def _control(run_dir: Path) -> Iterator[int]:
     path = run_dir / "control"
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = open_directory(path)
         try:
             yield fd
         finally:

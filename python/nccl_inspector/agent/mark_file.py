@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.exposition.process_file import check_value
-from nccl_inspector.exposition.text import Series, make_series
+from nccl_inspector.exposition.text import SeriesLine, make_series
 from nccl_inspector.marking import MARK_FILE, THROUGHPUT_MAX, UNITS
 from nccl_inspector.system.safe_files import Stamp, read_at, regular_file, stamp_of
 
@@ -51,7 +51,7 @@ class MarkWatch:
         """Return the stamp of the published mark; None: nothing is published."""
         return self._stamp if self._is_fresh() else None
 
-    def series(self) -> list[Series]:
+    def series(self) -> list[SeriesLine]:
         """Return the throughput and its time as series; none if there is no mark, or an old one."""
         if self._found is None or not self._is_fresh():
             return []

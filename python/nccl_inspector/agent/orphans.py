@@ -12,13 +12,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from nccl_inspector.agent.job_dir import DisplacedError, Look, look, move_to_ended
+from nccl_inspector.agent.job_dir import DisplacedError, JobDirState, look, move_to_ended
 from nccl_inspector.agent.last_question import read_last_question, write_last_question
 from nccl_inspector.agent.log_once import Tally
+from nccl_inspector.model.jobid import JOB_ID
 from nccl_inspector.settings.config import Config
-from nccl_inspector.slurm.ended_job import Answer, Attempt
-from nccl_inspector.slurm.job_names import JOB_NAME
-from nccl_inspector.slurm.scontrol import Question
+from nccl_inspector.slurm.attempt import Answer, Attempt, Question
 from nccl_inspector.system.safe_files import entry_names, open_directory
 
 # How long a directory without a manifest is left alone; a prolog needs milliseconds to write one.
@@ -41,10 +40,10 @@ log = logging.getLogger("nccl-inspector")
 
 
 @dataclass(slots=True)
-class _Watch:
+class _OrphanWatch:
     """A directory in which nothing lives; times are of time.monotonic()."""
 
-    seen: Look
+    seen: JobDirState
     asked: float  # the earliest time to ask Slurm
     delay_s: float
     looked: float
@@ -64,11 +63,11 @@ def read_boot_id() -> str:
         return ""
 
 
-def _order(found: tuple[float, str, Look, float]) -> tuple[float, str]:
+def _order(found: tuple[float, str, JobDirState, float]) -> tuple[float, str]:
     return found[:2]
 
 
-def _attempt(name: str, seen: Look) -> Attempt:
+def _attempt(name: str, seen: JobDirState) -> Attempt:
     manifest = seen.manifest
     if manifest is None:
         return Attempt(int(name))
@@ -89,8 +88,10 @@ class Sweeper:
         self._config = config
         self._tally = tally
         self._boot_id = read_boot_id()
-        self._watched: dict[str, _Watch] = {}
-        self._question: tuple[Question, Look] | None = None  # with the state of the directory
+        self._watched: dict[str, _OrphanWatch] = {}
+        self._question: tuple[Question, JobDirState] | None = (
+            None  # with the state of the directory
+        )
         self._silent_s = 0.0
         self._silent_until = 0.0
         self._unheard = 0  # unanswered questions since the last answer
@@ -118,7 +119,7 @@ class Sweeper:
         Raises:
             OSError: `jobs` cannot be listed.
         """
-        names = set(filter(JOB_NAME.fullmatch, entry_names(self._jobs_fd)))
+        names = set(filter(JOB_ID.fullmatch, entry_names(self._jobs_fd)))
         for name in self._watched.keys() - names:
             del self._watched[name]
         for name in sorted(names):
@@ -146,10 +147,10 @@ class Sweeper:
             if not there or self._unheard >= UNHEARD_MAX or time.monotonic() >= deadline:
                 return
 
-    def _due_once(self) -> list[tuple[str, Look, float]]:
+    def _due_once(self) -> list[tuple[str, JobDirState, float]]:
         """Return the jobs to ask about, the longest unasked first, and how long that is good."""
         found = []
-        for name in filter(JOB_NAME.fullmatch, entry_names(self._jobs_fd)):
+        for name in filter(JOB_ID.fullmatch, entry_names(self._jobs_fd)):
             seen = self._see(name)
             if seen is None or self._rebooted(name, seen) or seen.locked:
                 continue
@@ -163,20 +164,20 @@ class Sweeper:
             found.append((last.asked_s if last else 0, name, seen, delay_s))
         return [(name, seen, delay_s) for _, name, seen, delay_s in sorted(found, key=_order)]
 
-    def _first_s(self, seen: Look) -> float:
+    def _first_s(self, seen: JobDirState) -> float:
         return self._config.sweep_after_s if seen.manifest else TORN_S
 
     def _last_s(self) -> float:
         return max(ALIVE_LAST_S, self._config.sweep_after_s)
 
-    def _see(self, name: str) -> Look | None:
+    def _see(self, name: str) -> JobDirState | None:
         try:
             return look(name, self._jobs_fd)
         except OSError as err:
             self._tally.say(int(name), f"its directory cannot be looked at: {err.strerror}")
             return None
 
-    def _rebooted(self, name: str, seen: Look) -> bool:
+    def _rebooted(self, name: str, seen: JobDirState) -> bool:
         """End the directory of an attempt from before this boot; return whether it was one."""
         manifest = seen.manifest
         if not manifest or not manifest.boot_id or not self._boot_id or seen.locked:
@@ -200,7 +201,7 @@ class Sweeper:
             watch.looked = now
             return
         first_s = self._first_s(seen)
-        self._watched[name] = _Watch(seen, now + _jittered(first_s), first_s, now)
+        self._watched[name] = _OrphanWatch(seen, now + _jittered(first_s), first_s, now)
 
     def _ask(self) -> None:
         """Start the question that has waited longest, if one is due."""
@@ -213,7 +214,7 @@ class Sweeper:
             return
         self._start(name, watch.seen)
 
-    def _start(self, name: str, seen: Look) -> bool:
+    def _start(self, name: str, seen: JobDirState) -> bool:
         """Start a question; return False if there is nothing to ask with."""
         try:
             self._question = Question(self._config.scontrol, _attempt(name, seen)), seen
@@ -283,7 +284,7 @@ class Sweeper:
         if watch := self._watched.get(name):
             watch.unheard = False
 
-    def _end(self, name: str, seen: Look, why: str) -> None:
+    def _end(self, name: str, seen: JobDirState, why: str) -> None:
         try:
             moved = move_to_ended(name, seen, self._run_fd)
         except DisplacedError as err:

@@ -11,10 +11,10 @@ import stat
 from collections.abc import Iterable
 
 from nccl_inspector.exposition.metrics import load_metrics
-from nccl_inspector.slurm.job_names import JOB_NAME
+from nccl_inspector.model.jobid import JOB_ID
 
 # Files that the publisher writes; other files are ignored.
-PUBLISHED = re.compile(rf"(?:{JOB_NAME.pattern}|nccl_inspector_agent)\.prom")
+PUBLISHED = re.compile(rf"(?:{JOB_ID.pattern}|nccl_inspector_agent)\.prom")
 
 # After this many tries a text is used even if its files are not all of the same moment.
 _TRIES = 3

@@ -15,9 +15,9 @@ from nccl_inspector.agent.job_files import JobFiles, read_manifest, user_of
 from nccl_inspector.agent.log_once import Tally
 from nccl_inspector.agent.turns import Turns
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.exposition.text import Series, render
+from nccl_inspector.exposition.text import SeriesLine, render
 from nccl_inspector.exposition.thinning import text_bytes, thin
-from nccl_inspector.slurm.job_names import JOB_NAME, PUBLISHED_NAME
+from nccl_inspector.model.jobid import JOB_ID, PUBLISHED_NAME
 from nccl_inspector.system.atomic import replace_file
 from nccl_inspector.system.safe_files import (
     Stamp,
@@ -83,7 +83,7 @@ class Publisher:
 
         While `disabled`, no job's series are published, and no job is read.
         """
-        ids = {int(name) for name in entry_names(self._jobs_fd) if JOB_NAME.fullmatch(name)}
+        ids = {int(name) for name in entry_names(self._jobs_fd) if JOB_ID.fullmatch(name)}
         for job_id in self._jobs.keys() - (set() if disabled else ids):
             self._forget(job_id)
         self._odd = {step: why for step, why in self._odd.items() if step[1] in ids}
@@ -102,7 +102,7 @@ class Publisher:
         self._withdraw(self._jobs.keys())
         return ids
 
-    def left_out(self) -> list[Series]:
+    def left_out(self) -> list[SeriesLine]:
         """Return for each publishing job how many of its series were left out, by reason."""
         return [
             one
@@ -118,11 +118,11 @@ class Publisher:
             for job_id in tuple(self._jobs):
                 self._forget(job_id)
 
-    def build_info(self) -> list[Series]:
+    def build_info(self) -> list[SeriesLine]:
         """Return the `build` series of all jobs: they are often equal, so they go into one file."""
         return [one for job in self._jobs.values() for one in job.build_info()]
 
-    def write_own(self, series: Iterable[Series]) -> None:
+    def write_own(self, series: Iterable[SeriesLine]) -> None:
         """Publish the agent's own series.
 
         Raises:

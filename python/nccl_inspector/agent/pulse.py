@@ -6,11 +6,9 @@ A fifth of a box is read and hardly anything decoded, because the agent does thi
 
 from dataclasses import dataclass
 
-from nccl_inspector.box.copy import NS_MAX, Table, find_table, read_header
+from nccl_inspector.box.copy import NS_MAX, Table, find_table, read_header, read_table
 from nccl_inspector.box.layout import COMM, HEADER, OP, OP_STATE_MASK, OP_USED
-from nccl_inspector.errors import RefusedError
 from nccl_inspector.model.process import COMM_LIVE, NEVER_MEASURED, SILENCES
-from nccl_inspector.system.safe_files import read_at
 
 _COMM_LIFE = COMM.reader("state", "generation")
 _OP_LIFE = OP.reader("comm", "comm_generation", "peer", "enqueue_tick")
@@ -29,13 +27,6 @@ class Pulse:
     # Age, at that beat, of the oldest operation in flight; None: there is none.
     oldest_ns: int | None  # collectives
     oldest_p2p_ns: int | None  # Sends and Recvs, which may be posted long before their partner
-
-
-def _read_table(fd: int, table: Table) -> bytes:
-    data = read_at(fd, table.length, table.offset)
-    if len(data) != table.length:
-        raise RefusedError("bad_box", "cut short while it was read")
-    return data
 
 
 def _oldest_ticks(
@@ -78,9 +69,9 @@ def read_pulse(fd: int, size: int) -> Pulse:
     header = read_header(fd, size)
     comms = find_table(header, size, "comm", COMM)
     ops = find_table(header, size, "op", OP)
-    lives = list(_COMM_LIFE.words.iter_unpack(_read_table(fd, comms)))
+    lives = list(_COMM_LIFE.words.iter_unpack(read_table(fd, comms)))
     own = Table(0, ops.count, OP)  # the copy has nothing else
-    collective, p2p = _oldest_ticks(lives, own, _read_table(fd, ops))
+    collective, p2p = _oldest_ticks(lives, own, read_table(fd, ops))
     return Pulse(
         HEADER.number(header, "silent") not in _NEVER_MEASURED,
         HEADER.number(header, "beat_tick"),

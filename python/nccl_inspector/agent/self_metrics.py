@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from nccl_inspector.exposition.metrics import load_metrics
-from nccl_inspector.exposition.text import Series, make_series
+from nccl_inspector.exposition.text import SeriesLine, make_series
 
 _COLLECTOR = ProcessCollector("nccl_inspector_agent", registry=CollectorRegistry())
 
 
-def own_process(who: Mapping[str, str]) -> list[Series]:
+def own_process(who: Mapping[str, str]) -> list[SeriesLine]:
     """Return prometheus-client's series that our table has, with the labels `who`."""
     return [
         make_series(sample.name, who, repr(float(sample.value)))

@@ -12,11 +12,11 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import TypeVar
 
-from nccl_inspector.agent.collect import Collector, Left
+from nccl_inspector.agent.collect import Backlog, Collector
 from nccl_inspector.agent.condenser import Condenser
-from nccl_inspector.agent.counters.series import counters_series
+from nccl_inspector.agent.counters.device_series import counters_series
 from nccl_inspector.agent.counters.sources import Readers
-from nccl_inspector.agent.counters.watch import Watch
+from nccl_inspector.agent.counters.watch import CounterWatch
 from nccl_inspector.agent.crash_guard import AtWork
 from nccl_inspector.agent.endpoint import Endpoint
 from nccl_inspector.agent.kill_switch import is_disabled
@@ -28,7 +28,7 @@ from nccl_inspector.agent.publish import Publisher
 from nccl_inspector.agent.self_metrics import own_process
 from nccl_inspector.agent.signals import LiveSignals
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.exposition.text import Series, make_series
+from nccl_inspector.exposition.text import SeriesLine, make_series
 from nccl_inspector.settings.config import Config
 from nccl_inspector.system.wakeup import Wakeup
 from nccl_inspector.system.write_as_user import CHILD_S
@@ -66,7 +66,7 @@ class Agent:
         self._live = LiveSignals(run_fd, config.cluster)
         self._run_fd = run_fd
         self._watching, self._readers = watching, readers
-        self._watch: Watch | None = None
+        self._watch: CounterWatch | None = None
         self._set_watch(config)
         self._who = agent_labels(config)
         self._prom_gid = group_id(config.prom_group)
@@ -95,7 +95,7 @@ class Agent:
     def _set_watch(self, config: Config) -> None:
         wanted = config.counters and self._watching
         if wanted and not self._watch:
-            self._watch = Watch(self._run_fd, self._tally, self._readers)
+            self._watch = CounterWatch(self._run_fd, self._tally, self._readers)
         elif self._watch and not wanted:
             self._watch.close()
             self._watch = None
@@ -156,7 +156,7 @@ class Agent:
         self._troubles.discard(what)
         return result
 
-    def _series(self, jobs: int, waiting: int, pass_s: float, disabled: bool) -> list[Series]:
+    def _series(self, jobs: int, waiting: int, pass_s: float, disabled: bool) -> list[SeriesLine]:
         who = self._who
         values = {
             "jobs": str(jobs),
@@ -379,7 +379,7 @@ def run_agent(config: Config, once: bool, reread: Callable[[], Config] | None = 
             service.close(withdraw=not (once and finished))
 
 
-def run_collect(config: Config) -> Left:
+def run_collect(config: Config) -> Backlog:
     """Sweep and collect once, for a site without the agent; return which ended jobs are left.
 
     Raises:

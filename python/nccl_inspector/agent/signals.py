@@ -23,7 +23,7 @@ from nccl_inspector.agent.turns import Turns
 from nccl_inspector.box.copy import BOX_BYTES_MAX, read_state
 from nccl_inspector.box.layout import STATE_LIVE
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.exposition.text import Series, make_series
+from nccl_inspector.exposition.text import SeriesLine, make_series
 from nccl_inspector.system.safe_files import (
     directory,
     directory_of_same_owner,
@@ -42,7 +42,7 @@ STATES = RUNNING, STOPPED, LOST = "running", "stopped", "lost"
 
 
 @dataclass(slots=True)
-class _Count:
+class _Lives:
     """The processes of a job on this node by state, and its oldest operations in flight."""
 
     states: dict[str, int]
@@ -68,12 +68,12 @@ class LiveSignals:
         """Use this name of the cluster from now on."""
         self._cluster = cluster
 
-    def run_pass(self, users: Mapping[int, int]) -> list[Series]:
+    def run_pass(self, users: Mapping[int, int]) -> list[SeriesLine]:
         """Return the series of these jobs; none for a job that cannot be read or had no turn.
 
         `users`: the uid of each job.
         """
-        found: dict[int, list[Series]] = {}
+        found: dict[int, list[SeriesLine]] = {}
         known: set[Inode] = set()
         for job_id, end_s in self._turns.share(users, PASS_S):
             # Publishing reports it, and a job may end at any time.
@@ -88,12 +88,12 @@ class LiveSignals:
         """Close the directory."""
         os.close(self._jobs_fd)
 
-    def _job(self, job_id: int, known: set[Inode], end_s: float) -> list[Series]:
+    def _job(self, job_id: int, known: set[Inode], end_s: float) -> list[SeriesLine]:
         with directory_of_same_owner(str(job_id), self._jobs_fd) as job_fd:
             manifest, _ = read_manifest(job_fd)
             if manifest.job_id != job_id:
                 return []
-            count = _Count(dict.fromkeys(STATES, 0))
+            count = _Lives(dict.fromkeys(STATES, 0))
             with directory("raw", manifest.uid, job_fd) as raw_fd:
                 seen: set[Inode] = set()
                 listing = list_raw(raw_fd)
@@ -110,7 +110,7 @@ class LiveSignals:
         known |= seen
         return self._series(manifest, count)
 
-    def _process(self, raw_fd: int, stem: str, uid: int, count: _Count, seen: set[Inode]) -> None:
+    def _process(self, raw_fd: int, stem: str, uid: int, count: _Lives, seen: set[Inode]) -> None:
         with regular_file(box_name(stem), uid, BOX_BYTES_MAX, raw_fd) as (fd, status):
             inode = status.st_dev, status.st_ino
             locked = is_locked(fd)
@@ -134,7 +134,7 @@ class LiveSignals:
             return 0.0
         return self._beats.silent_s(inode, pulse.beat_tick, pulse.beat_real_ns, now())
 
-    def _series(self, manifest: Manifest, count: _Count) -> list[Series]:
+    def _series(self, manifest: Manifest, count: _Lives) -> list[SeriesLine]:
         who = {
             "cluster": self._cluster or manifest.cluster,
             "slurm_job_id": str(manifest.job_id),

@@ -11,7 +11,7 @@ from pathlib import Path
 from nccl_inspector.agent.ended_job import parse_ended
 from nccl_inspector.agent.kill_switch import Disabled, read_switch
 from nccl_inspector.agent.last_collection import collection_age_s
-from nccl_inspector.slurm.job_names import JOB_NAME
+from nccl_inspector.model.jobid import JOB_ID
 
 EXIT_DISABLED, EXIT_NOT_WELL = 3, 4
 # Twice the longest time between two collections by the timer if there is hardly anything to do.
@@ -55,7 +55,7 @@ class Fill:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class NodeStatus:
     """A node; None means not known, for lack of permission or because it does not exist."""
 
     run_dir: Path
@@ -167,7 +167,7 @@ def _fill(path: Path, of: str) -> Fill:
     )
 
 
-def read_status(run_dir: Path, agent_interval_s: float) -> Status:
+def read_status(run_dir: Path, agent_interval_s: float) -> NodeStatus:
     """Return the state of the node; missing or hidden things are reported, never raised."""
     switch_seen, disabled, fill, agent_pid, collected_age_s = False, None, None, None, None
     try:
@@ -183,14 +183,14 @@ def read_status(run_dir: Path, agent_interval_s: float) -> Status:
     except OSError as err:
         trouble = f"{err.filename}: {err.strerror}"
     published, newest_age_s = _published(run_dir / "prom")
-    return Status(
+    return NodeStatus(
         run_dir,
         switch_seen,
         disabled,
         fill,
         agent_pid,
         collected_age_s,
-        _count(run_dir / "jobs", JOB_NAME),
+        _count(run_dir / "jobs", JOB_ID),
         _ended(run_dir / "ended"),
         published,
         newest_age_s,
@@ -229,7 +229,7 @@ def _minutes(seconds: float) -> str:
     return f"{seconds / 60:.0f} min"
 
 
-def _agent_words(status: Status) -> str:
+def _agent_words(status: NodeStatus) -> str:
     if status.agent_pid is None:
         if status.collected_age_s is not None:
             return f"not running; last collected without it {_minutes(status.collected_age_s)} ago"
@@ -241,7 +241,7 @@ def _seen(count: int | None) -> str:
     return _UNSEEN if count is None else str(count)
 
 
-def render_status(status: Status) -> str:
+def render_status(status: NodeStatus) -> str:
     """Return the table, with one line for each fact."""
     published = _seen(status.published)
     if status.newest_age_s is not None:

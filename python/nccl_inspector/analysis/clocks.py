@@ -18,10 +18,9 @@ from statistics import median
 
 from nccl_inspector.analysis.straggler.lateness import SYNCHRONISING
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.model.process import COMM_FOLDED, FUNCS, P2P, Comm, Process
+from nccl_inspector.model.process import COMM_FOLDED, FUNCS, P2P_FUNCS, Comm, Process
 
 _SYNCHRONISING = frozenset(FUNCS.index(name) for name in SYNCHRONISING)
-_P2P = frozenset(FUNCS.index(name) for name in P2P)
 # The writer thread notes a completion within one round; a killed process may lack its last one.
 _NOTED_NS = 1.5e9
 # The most time between the creation of a communicator on one rank and on another.
@@ -51,22 +50,22 @@ class _Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kinds:
+class _KindsOfProcess:
     """The kinds of operation that a process had, by its communicators' indices."""
 
     p2p: frozenset[int]  # here, ranks number their operations differently
     last: Mapping[tuple[int, int], int]  # function, by communicator and last index of a kind
 
 
-def _kinds(process: Process) -> _Kinds:
-    sends = {key.comm for key in process.keys if key.func in _P2P}
-    return _Kinds(
+def _kinds(process: Process) -> _KindsOfProcess:
+    sends = {key.comm for key in process.keys if key.func in P2P_FUNCS}
+    return _KindsOfProcess(
         frozenset(sends | {peer.comm for peer in process.peers}),
         {(key.comm, key.last_index): key.func for key in process.keys},
     )
 
 
-def _last_mark(process: Process, comm: Comm, kinds: _Kinds) -> _Mark | None:
+def _last_mark(process: Process, comm: Comm, kinds: _KindsOfProcess) -> _Mark | None:
     """Return when the last operation of a communicator ended; None if not all wait in it."""
     func = kinds.last.get((comm.index, comm.last_sequence))
     if comm.index in kinds.p2p or not comm.last_progress_ns or func not in _SYNCHRONISING:
@@ -103,19 +102,19 @@ def _window_marks(process: Process, wanted: Collection[int]) -> list[tuple[int, 
 
 
 @dataclass(slots=True)
-class _Seen:
+class _CommTimes:
     """What a node saw of a communicator: its creation, and ends of its operations."""
 
     created: list[_Mark] = field(default_factory=list)
     ended: list[_Mark] = field(default_factory=list)
 
 
-Marks = dict[int, dict[str, _Seen]]  # by communicator and node
+Marks = dict[int, dict[str, _CommTimes]]  # by communicator and node
 
 
 def _marks(processes: Processes) -> Marks:
     """Return the marks of all communicators that span several nodes."""
-    found: Marks = defaultdict(lambda: defaultdict(_Seen))
+    found: Marks = defaultdict(lambda: defaultdict(_CommTimes))
     for node, process in processes:
         kinds = _kinds(process)
         for comm in process.comms:

@@ -5,17 +5,17 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from nccl_inspector.model.kind_labels import Comm, Kind
+from nccl_inspector.model.kind_labels import LabelledComm, LabelledKind
 from nccl_inspector.model.wording import number
 from nccl_inspector.summary.codec import NodeSummary
-from nccl_inspector.summary.vendor_means import Row, Spread
+from nccl_inspector.summary.vendor_means import MeansRow, Spread
 
 
 @dataclass(frozen=True, slots=True)
 class DumpedKind:
     """One kind of operation; a GPU's mean is the mean of all its dumps."""
 
-    kind: Kind
+    kind: LabelledKind
     gpus: int
     dumps: int  # of all these GPUs together
     time_us: Spread
@@ -33,7 +33,7 @@ class Dumped:
     first_s: int
     last_s: int
     kinds: tuple[DumpedKind, ...]
-    members: Mapping[Comm, tuple[tuple[str, str], ...]]  # node and GPU
+    members: Mapping[LabelledComm, tuple[tuple[str, str], ...]]  # node and GPU
     refused: Mapping[str, int]  # dumps, or kinds in them, by reason
     problems: tuple[str, ...]
 
@@ -53,7 +53,7 @@ def _merge(spreads: Sequence[Spread]) -> Spread:
     )
 
 
-def _kind(kind: Kind, rows: Sequence[Row]) -> DumpedKind:
+def _kind(kind: LabelledKind, rows: Sequence[MeansRow]) -> DumpedKind:
     times, rates = [row.time_us for row in rows], [row.gbs for row in rows]
     return DumpedKind(
         kind,
@@ -71,8 +71,8 @@ def find_dumps(summaries: Sequence[NodeSummary]) -> Dumped | None:
     found = [(one.head.node, one.vendor) for one in summaries if one.vendor]
     if not found:
         return None
-    rows: dict[Kind, list[Row]] = defaultdict(list)
-    members: dict[Comm, dict[tuple[str, str], None]] = defaultdict(dict)
+    rows: dict[LabelledKind, list[MeansRow]] = defaultdict(list)
+    members: dict[LabelledComm, dict[tuple[str, str], None]] = defaultdict(dict)
     refused: Counter[str] = Counter()
     for node, vendor in found:
         refused.update(vendor.refused)

@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 from nccl_inspector.analysis.histogram import median_ns, merge, quantile_error_ns, quantile_ns
 from nccl_inspector.analysis.process_names import name_processes
 from nccl_inspector.analysis.straggler.lateness import SYNCHRONISING, comparable
-from nccl_inspector.analysis.transport.channels import late_channels_note
+from nccl_inspector.analysis.transport.late_channels import late_channels_note
 from nccl_inspector.analysis.transport.mixed_clocks import mixed_clocks_note
 from nccl_inspector.model.bandwidth import bus_factor
-from nccl_inspector.model.process import COMM_FOLDED, FUNCS, P2P, Comm, Key, Process
+from nccl_inspector.model.process import COMM_FOLDED, FUNCS, P2P, Comm, Key, OpKind, Process
 
 _TELLS_RANKS = 22700  # the first NCCL that tells the number of ranks
 
@@ -66,6 +66,11 @@ class Figures:
     exact: bool = False  # T is from exact records
 
     @property
+    def kind(self) -> OpKind:
+        """What the keys of its ranks have in common."""
+        return self.func, self.size_class, self.algo_proto
+
+    @property
     def waits(self) -> bool:
         """Whether the waiting for the last rank can be told apart from the transfer."""
         told = self.func in SYNCHRONISING or (self.exact and self.func not in P2P)
@@ -88,7 +93,7 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True)
-class Communicator:
+class JoinedComm:
     """A communicator, from the data of all its ranks."""
 
     id: int
@@ -155,17 +160,16 @@ def _kind_figures(keys: dict[int, Key], nranks: int) -> Figures:
 
 def _figures(members: dict[int, Member], nranks: int) -> tuple[Figures, ...]:
     """Return the figures of each kind of operation, the one that took longest first."""
-    kinds: dict[tuple[int, int, str], dict[int, Key]] = defaultdict(dict)
+    kinds: dict[OpKind, dict[int, Key]] = defaultdict(dict)
     for rank, member in sorted(members.items()):
         for key in member.keys:
             if key.histogram and key.ops:
-                algo_proto = "" if FUNCS[key.func] in P2P else key.algo_proto
-                kinds[key.func, key.size_class, algo_proto].setdefault(rank, key)
+                kinds[key.kind].setdefault(rank, key)
     found = [_kind_figures(keys, nranks) for keys in kinds.values()]
     return tuple(sorted(found, key=lambda one: (-one.busy_ns, one.func)))
 
 
-def _join(comm_id: int, found: list[Member], *, is_told: bool) -> Communicator:
+def _join(comm_id: int, found: list[Member], *, is_told: bool) -> JoinedComm:
     """Return one communicator; `is_told`: its NCCL tells the number of ranks."""
     first = found[0].comm
     members: dict[int, Member] = {}
@@ -186,7 +190,7 @@ def _join(comm_id: int, found: list[Member], *, is_told: bool) -> Communicator:
     seen = [member.comm for member in members.values()]
     notes += mixed_clocks_note(seen) + late_channels_note(seen)
     figures = _figures(members, first.nranks)
-    return Communicator(
+    return JoinedComm(
         comm_id,
         first.name,
         first.nranks,
@@ -197,7 +201,7 @@ def _join(comm_id: int, found: list[Member], *, is_told: bool) -> Communicator:
     )
 
 
-def _together(found: list[Member]) -> Communicator:
+def _together(found: list[Member]) -> JoinedComm:
     """Return one communicator for figures that each rank kept only as a sum.
 
     These are destroyed communicators of one shape, or what live communicators did beyond the kinds
@@ -231,12 +235,12 @@ def _together(found: list[Member]) -> Communicator:
     count = max(member.comm.folded for member in found)
     whose = f"{count} destroyed communicators" if count else "further kinds of all communicators"
     notes = (f"{whose} taken together: times with waiting, not judged",)
-    return Communicator(0, first.name, first.nranks, first.nnodes, members, figures, notes)
+    return JoinedComm(0, first.name, first.nranks, first.nnodes, members, figures, notes)
 
 
 def join_communicators(
     processes: Iterable[tuple[str, Process]], names: Sequence[str] | None = None
-) -> list[Communicator]:
+) -> list[JoinedComm]:
     """Join processes, each with its node's name, by communicator; the largest come first.
 
     `names`: the name of each process (analysis/process_names.py); None: names for one job.

@@ -88,7 +88,8 @@ def _by_kind(card: Card) -> dict[KindKey, list[tuple[Communicator, Operations]]]
     return found
 
 
-def _median(values: Iterable[float | None]) -> float | None:
+def middle(values: Iterable[float | None]) -> float | None:
+    """Return the median of what is known; None: nothing is."""
     known = [value for value in values if value is not None]
     return median(known) if known else None
 
@@ -99,8 +100,8 @@ def kinds_of(card: Card) -> tuple[KindRow, ...]:
         KindRow(
             key,
             median(one.time_ns for _, one in found),
-            _median(one.bus_gbs for _, one in found),
-            _median(one.waiting_share for _, one in found),
+            middle(one.bus_gbs for _, one in found),
+            middle(one.waiting_share for _, one in found),
             sum(one.time_ns * one.count for _, one in found),
         )
         for key, found in _by_kind(card).items()

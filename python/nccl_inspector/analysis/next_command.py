@@ -7,11 +7,11 @@ of devices that were read from the driver.
 
 import re
 from dataclasses import replace
-from datetime import UTC, datetime
 from shlex import quote
 
 from nccl_inspector.model import rules
 from nccl_inspector.model.card import INFO, Entity, Finding
+from nccl_inspector.model.wording import clock
 
 _MARGIN_S = 60
 # Findings for which the ports of a node, or of a pair of nodes, are worth a look.
@@ -40,12 +40,8 @@ def show_stack(node: str, pid: int, job_id: int) -> str:
 
 def show_journal(node: str, from_s: float, to_s: float) -> str:
     """Return the command for a node's own log of that time: kills, GPU errors, lost mounts."""
-
-    def moment(unix_s: float) -> str:
-        return f"{datetime.fromtimestamp(unix_s, UTC):%Y-%m-%d %H:%M:%S} UTC"
-
-    since, until = moment(from_s - _MARGIN_S), moment(to_s + _MARGIN_S)
-    words = f"journalctl --utc --no-pager --since '{since}' --until '{until}'"
+    since, until = clock(from_s - _MARGIN_S), clock(to_s + _MARGIN_S)
+    words = f"journalctl --utc --no-pager --since '{since} UTC' --until '{until} UTC'"
     return f'ssh {quote(node)} "{words}"'
 
 

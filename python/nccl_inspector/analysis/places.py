@@ -8,7 +8,7 @@ so that every finding tells node, GPU, UUID, PCI address and process id in the s
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from nccl_inspector.counters.model import DeviceCounters, NodeCounters
+from nccl_inspector.counters.node_counters import DeviceCounters, NodeCounters
 from nccl_inspector.counters.pci import pci_address
 from nccl_inspector.model.card import Entity, Finding
 from nccl_inspector.model.process import COMM_FOLDED, Gpu, Process

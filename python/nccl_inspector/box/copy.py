@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Copy a box into memory that its process cannot change; check its header and tables.
 
-Samples, unions, channels and labels are not copied: box/samples.py reads them when a job has ended.
+Samples, unions, channels and labels are not copied: box/sample_reader.py reads them when a job has
+ended.
 Memory is bounded by BOX_BYTES_MAX. The box is read with pread and not mapped: a user could end a
 reader of a mapping with SIGBUS by cutting the file.
 """
@@ -23,7 +24,7 @@ from nccl_inspector.box.layout import (
     SAMPLES_MAX,
     VERSION,
     Reader,
-    Record,
+    Struct,
 )
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.system.safe_files import read_at
@@ -61,7 +62,7 @@ class Table:
 
     offset: int
     count: int
-    record: Record
+    record: Struct
 
     def bases(self) -> range:
         """Return the offset of each record."""
@@ -134,7 +135,7 @@ def read_state(fd: int) -> int:
     return HEADER.number(data, "state") if whole else 0
 
 
-def find_table(header: bytes, size: int, word: str, record: Record) -> Table:
+def find_table(header: bytes, size: int, word: str, record: Struct) -> Table:
     """Return the place of a table, from the header of a box of `size` bytes.
 
     Raises:

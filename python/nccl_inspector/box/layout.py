@@ -32,7 +32,7 @@ class Reader:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class Struct:
     """A C struct: the offset of each member, and how to read its single integers."""
 
     offsets: dict[str, int]
@@ -64,7 +64,7 @@ class Record:
         return "".join(chr(byte) if 0x20 <= byte < 0x7F else "?" for byte in plain)
 
 
-def _record(*members: str) -> Record:
+def _record(*members: str) -> Struct:
     """Lay out `name:code` members (codes of the struct module) as C does."""
     offsets, codes = {}, {}
     at, widest = 0, 1
@@ -75,7 +75,7 @@ def _record(*members: str) -> Record:
         offsets[name], codes[name] = at, code
         at += struct.calcsize("<" + code)
         widest = max(widest, align)
-    return Record(offsets, codes, -(-at // widest) * widest)
+    return Struct(offsets, codes, -(-at // widest) * widest)
 
 
 GPU = _record("uuid:48s", "pci_bus_id:32s", "minor:i", "used:I", "label:40s")

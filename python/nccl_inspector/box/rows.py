@@ -20,22 +20,20 @@ from nccl_inspector.box.layout import (
     PEER,
     QUEUE_DEVICES,
     QUEUE_NUMBER_BITS,
+    WORD_MAX,
 )
-from nccl_inspector.model.network import Net, NetQueue
+from nccl_inspector.model.net import Net, NetQueue
 from nccl_inspector.model.process import (
     ALGOS,
     COMM_FOLDED,
     FUNCS,
-    P2P,
+    P2P_FUNCS,
     PROTOS,
     Comm,
     Histogram,
     Key,
     Peer,
 )
-
-_WORD_MAX = (1 << 64) - 1
-_P2P_FUNCS = frozenset(FUNCS.index(name) for name in P2P)
 
 _KEY = KEY.reader(
     "used", "comm", "func", "size_class", "algo", "proto", "ops", "bytes", "busy_ns", "min_ns",
@@ -110,7 +108,7 @@ def _add(one: Peer | None, words: Mapping[str, int]) -> Peer:
 
 
 def _fits(peer: Peer) -> bool:
-    return max(peer.ops, peer.bytes, peer.busy_ns) <= _WORD_MAX and peer.has_possible_rate()
+    return max(peer.ops, peer.bytes, peer.busy_ns) <= WORD_MAX and peer.has_possible_rate()
 
 
 def read_peers(copy: BoxCopy, comms: Mapping[int, Comm]) -> tuple[tuple[Peer, ...], list[str]]:
@@ -124,12 +122,7 @@ def read_peers(copy: BoxCopy, comms: Mapping[int, Comm]) -> tuple[tuple[Peer, ..
         comm = comms.get(words["comm"])
         place = words["comm"], words["func"], words["peer"]
         both = _add(found.get(place), words)
-        if (
-            comm
-            and words["func"] in _P2P_FUNCS
-            and _is_rank_of(words["peer"], comm)
-            and _fits(both)
-        ):
+        if comm and words["func"] in P2P_FUNCS and _is_rank_of(words["peer"], comm) and _fits(both):
             found[place] = both
         else:
             flags.append("a peer is odd and left out")
@@ -178,7 +171,7 @@ def _net_fits(net: Net) -> bool:
     sums = (getattr(net, name) for name in (*_NET_SUMS, *_NET_TIMES))
     queues = ((one.requests, one.bytes) for one in net.queues)
     known = all(one.device < QUEUE_DEVICES and one.number for one in net.queues)
-    return known and max(*sums, *chain.from_iterable(queues)) <= _WORD_MAX and net.is_send <= 1
+    return known and max(*sums, *chain.from_iterable(queues)) <= WORD_MAX and net.is_send <= 1
 
 
 def read_nets(

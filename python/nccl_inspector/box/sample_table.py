@@ -17,10 +17,8 @@ from nccl_inspector.box.layout import SAMPLES_MAX
 from nccl_inspector.model.process import GpuClock, SampleKind
 
 if TYPE_CHECKING:
-    from nccl_inspector.summary.sample_columns import SampleColumns
+    from nccl_inspector.model.sample_columns import SampleColumns
 
-# bytes = mantissa << (size class - MANTISSA_BITS); for smaller size classes, bytes = mantissa.
-MANTISSA_BITS = 15
 # The most samples of all processes of a job together, and the least for each of them.
 JOB_SAMPLES_MAX, SAMPLES_MIN = 4_000_000, 512
 # Bursts begin at multiples of the period. Thinning is as in plugin/box.h: the period is doubled
@@ -55,9 +53,9 @@ class SampleTable:
 
     def columns(self) -> "SampleColumns":
         """Return the records as numpy arrays."""
-        from nccl_inspector.summary.sample_columns import columns_of
+        from nccl_inspector.model.sample_columns import columns_of
 
-        return columns_of(self)
+        return columns_of(self.kinds, {name: getattr(self, name) for name in _COLUMNS})
 
     def take(self, places: Sequence[int]) -> Self:
         """Return the table with the records at these places, in this order."""

@@ -1,29 +1,63 @@
 # SPDX-License-Identifier: Apache-2.0
 """Make a report card from a directory of JSON lines."""
 
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import duckdb
+
+from nccl_inspector.capture.engine import DISK_FULL, Capture, Progress, load
+from nccl_inspector.capture.exact_card import as_card
+from nccl_inspector.capture.joined import WINDOW_S, join
+from nccl_inspector.capture.line_samples import sample_lines
+from nccl_inspector.capture.line_schema import quoted
+from nccl_inspector.capture.members import columns
+from nccl_inspector.capture.processes import as_summaries
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.card import Card
 from nccl_inspector.system.printable import visible
 
-if TYPE_CHECKING:
-    from nccl_inspector.capture.engine import Progress
-
 
 @contextmanager
-def _nothing() -> "Iterator[Progress | None]":
+def _nothing() -> Iterator[Progress | None]:
     yield None
+
+
+def _write_parquet(capture: Capture, path: Path) -> None:
+    """Write all operations, with everything that their lines say; the capture has `everything`.
+
+    The columns are `members.columns()`. Written beside, then renamed. `file` is the name below the
+    directory, `kind` coll or p2p.
+
+    Raises:
+        InspectorError: it cannot be written.
+    """
+    chosen = [name for name, _, _ in columns() if name != "file"]
+    capture.sql.execute("create or replace temp table files (number integer, file varchar)")
+    capture.sql.executemany("insert into files values (?, ?)", list(enumerate(capture.files)))
+    try:
+        handle, beside = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".parquet")
+        os.close(handle)
+        try:
+            capture.sql.execute(
+                f"copy (select files.file, {', '.join(f'ops.{name}' for name in chosen)} "
+                f"from ops join files on files.number = ops.file) to {quoted(beside)} "
+                "(format parquet, compression zstd)"
+            )
+            Path(beside).replace(path)
+        finally:
+            Path(beside).unlink(missing_ok=True)
+    except (OSError, duckdb.Error) as err:
+        raise InspectorError(f"{path}: cannot be written: {str(err).splitlines()[0]}") from err
 
 
 def analyze_directory(
     directory: Path,
     parquet: Path | None,
-    bar: "AbstractContextManager[Progress | None] | None" = None,
+    bar: AbstractContextManager[Progress | None] | None = None,
 ) -> Card:
     """Return the card of the JSON lines below a directory; write Parquet if asked.
 
@@ -33,22 +67,13 @@ def analyze_directory(
         InspectorError: nothing in the directory can be read, there is no room, or the Parquet file
             cannot be written.
     """
-    import duckdb
-
-    from nccl_inspector.capture.card import as_card
-    from nccl_inspector.capture.engine import DISK_FULL, load
-    from nccl_inspector.capture.joined import WINDOW_S, join
-    from nccl_inspector.capture.parquet import write_parquet
-    from nccl_inspector.capture.processes import as_summaries
-    from nccl_inspector.capture.samples import sample_lines
-
     try:
         with (
             bar or _nothing() as progress,
             load(directory, parquet is not None, progress) as capture,
         ):
             if parquet is not None:
-                write_parquet(capture, parquet)
+                _write_parquet(capture, parquet)
             joined = join(capture)
             sampled = sample_lines(capture)
             window_s = joined.timeline.window_s or WINDOW_S

@@ -9,7 +9,7 @@ memory.
 
 import duckdb
 
-from nccl_inspector.capture.schema import SIZE_CLASS
+from nccl_inspector.capture.line_schema import SIZE_CLASS
 
 NUMBERED = "kind = 'coll' and algo is distinct from 'GROUP'"
 ALGO_PROTO = """case when algo = 'GROUP' then 'GROUP' when algo is null then ''

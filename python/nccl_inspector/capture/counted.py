@@ -7,7 +7,7 @@ It has far fewer rows than there are operations, and can answer most questions a
 import duckdb
 
 from nccl_inspector.capture.collectives import NUMBERED
-from nccl_inspector.capture.schema import SIZE_CLASS
+from nccl_inspector.capture.line_schema import SIZE_CLASS
 
 # The same as bucket_of in analysis/histogram.py.
 _BUCKET = """case when time_ns < 1024 then time_ns >> 5

@@ -19,15 +19,12 @@ from pathlib import Path
 
 import duckdb
 
+from nccl_inspector.capture.capture_files import END, CaptureFile, find_files, opened
 from nccl_inspector.capture.collectives import join_once
 from nccl_inspector.capture.counted import count_kinds
 from nccl_inspector.capture.ends import END_BYTES_MAX, End, parse_end
-from nccl_inspector.capture.files import END, CaptureFile, find_files, opened
-from nccl_inspector.capture.lines import read_lines
-from nccl_inspector.capture.members import COLL, P2P
-from nccl_inspector.capture.records import Json, parse_record
-from nccl_inspector.capture.restore import needs_context, restored
-from nccl_inspector.capture.schema import (
+from nccl_inspector.capture.line_records import Json, parse_record
+from nccl_inspector.capture.line_schema import (
     MARKER,
     OTHER_KIND,
     PROXY,
@@ -35,6 +32,9 @@ from nccl_inspector.capture.schema import (
     quoted,
     select_lines,
 )
+from nccl_inspector.capture.lines import read_lines
+from nccl_inspector.capture.members import COLL, P2P
+from nccl_inspector.capture.restore import needs_context, restored
 from nccl_inspector.errors import InspectorError, RefusedError
 
 MEMORY = "1GB"  # for DuckDB; the rest of the process needs some 200 MB

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from nccl_inspector.analysis.straggler.lateness import SYNCHRONISING
 from nccl_inspector.capture.collectives import ALGO_PROTO, NUMBERED
 from nccl_inspector.capture.engine import Capture
-from nccl_inspector.capture.schema import SIZE_CLASS, quoted
+from nccl_inspector.capture.line_schema import SIZE_CLASS, quoted
 from nccl_inspector.model.bandwidth import bus_factor
 from nccl_inspector.model.card import Communicator, Operations, Series, TimeLine
-from nccl_inspector.model.kind_labels import transport_by_shape
+from nccl_inspector.model.transport import transport_by_shape
 from nccl_inspector.system.printable import visible
 
 WINDOW_S, WINDOWS_MAX, SERIES_MAX = 10, 1000, 64

@@ -16,7 +16,7 @@ KINDS = COLL, P2P
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class LineMember:
     """One member: its name, its SQL type, its column, and its meaning.
 
     `needed`: an operation without it is refused. `analysed`: the analysis needs it, so it is read
@@ -32,47 +32,51 @@ class Member:
 
 
 HEADER = (
-    Member("id", VARCHAR, "comm", "communicator, hexadecimal", True, True),
-    Member("comm_name", VARCHAR, "comm_name", "name of the communicator", analysed=True),
-    Member("rank", BIGINT, "rank", "rank in the communicator", True, True),
-    Member("n_ranks", BIGINT, "nranks", "ranks of the communicator; 0: not known", True, True),
-    Member("nnodes", BIGINT, "nnodes", "nodes of the communicator; 0: not known", True, True),
+    LineMember("id", VARCHAR, "comm", "communicator, hexadecimal", True, True),
+    LineMember("comm_name", VARCHAR, "comm_name", "name of the communicator", analysed=True),
+    LineMember("rank", BIGINT, "rank", "rank in the communicator", True, True),
+    LineMember("n_ranks", BIGINT, "nranks", "ranks of the communicator; 0: not known", True, True),
+    LineMember("nnodes", BIGINT, "nnodes", "nodes of the communicator; 0: not known", True, True),
 )
 METADATA = (
-    Member("inspector_output_format_version", VARCHAR, "format", "format of the line, as v4.0"),
-    Member("git_rev", VARCHAR, "writer", "name and version of the writer"),
-    Member("rec_mechanism", VARCHAR, "mechanism", "how it was measured"),
-    Member("dump_timestamp_us", BIGINT, "dump_us", "Unix time of writing, us", analysed=True),
-    Member("hostname", VARCHAR, "hostname", "host name", True, True),
-    Member("pid", BIGINT, "pid", "process id", True, True),
-    Member("node", VARCHAR, "node", "Slurm's NodeName"),
-    Member("cluster", VARCHAR, "cluster", "Slurm's cluster"),
-    Member("slurm_job_id", BIGINT, "job_id", "Slurm's job id"),
-    Member("slurm_step_id", BIGINT, "step_id", "Slurm's step id"),
-    Member("slurm_procid", BIGINT, "procid", "number of Slurm's task"),
-    Member("gpu_uuid", VARCHAR, "gpu_uuid", "UUID of the GPU"),
-    Member("lines_dropped", BIGINT, "lines_dropped", "lines that the process lost up to now"),
-    Member("operations_unmeasured", BIGINT, "unmeasured", "operations without a time up to now"),
+    LineMember("inspector_output_format_version", VARCHAR, "format", "format of the line, as v4.0"),
+    LineMember("git_rev", VARCHAR, "writer", "name and version of the writer"),
+    LineMember("rec_mechanism", VARCHAR, "mechanism", "how it was measured"),
+    LineMember("dump_timestamp_us", BIGINT, "dump_us", "Unix time of writing, us", analysed=True),
+    LineMember("hostname", VARCHAR, "hostname", "host name", True, True),
+    LineMember("pid", BIGINT, "pid", "process id", True, True),
+    LineMember("node", VARCHAR, "node", "Slurm's NodeName"),
+    LineMember("cluster", VARCHAR, "cluster", "Slurm's cluster"),
+    LineMember("slurm_job_id", BIGINT, "job_id", "Slurm's job id"),
+    LineMember("slurm_step_id", BIGINT, "step_id", "Slurm's step id"),
+    LineMember("slurm_procid", BIGINT, "procid", "number of Slurm's task"),
+    LineMember("gpu_uuid", VARCHAR, "gpu_uuid", "UUID of the GPU"),
+    LineMember("lines_dropped", BIGINT, "lines_dropped", "lines that the process lost up to now"),
+    LineMember(
+        "operations_unmeasured", BIGINT, "unmeasured", "operations without a time up to now"
+    ),
 )
 # Names without the prefix. Only p2p_perf has `peer`; only coll_perf has `algo` and `proto`.
 PERF = (
-    Member("", VARCHAR, "func", "function that was called", True, True),
-    Member("sn", BIGINT, "sn", "number of the operation", True, True),
-    Member("peer", BIGINT, "peer", "rank at the other end", analysed=True),
-    Member("msg_size_bytes", UBIGINT, "bytes", "message size as the caller counts it", True, True),
-    Member("exec_time_us", BIGINT, "time_us", "time of the operation, us", True, True),
-    Member("timing_source", VARCHAR, "source", "clock that timed the operation", analysed=True),
-    Member("algobw_gbs", DOUBLE, "algobw_gbs", "algorithm bandwidth by the writer, GB/s"),
-    Member("busbw_gbs", DOUBLE, "busbw_gbs", "bus bandwidth by the writer, GB/s, with waiting"),
-    Member("algo", VARCHAR, "algo", "algorithm", analysed=True),
-    Member("proto", VARCHAR, "proto", "protocol", analysed=True),
-    Member("channels", BIGINT, "channels", "number of channels"),
-    Member("exec_time_ns", BIGINT, "exec_ns", "time of the operation, ns", analysed=True),
-    Member("start_us", BIGINT, "start_us", "Unix time of the call, us"),
-    Member("end_us", BIGINT, "end_us", "Unix time when NCCL told the end, us", False, True),
-    Member("gpu_start_ns", BIGINT, "gpu_start_ns", "begin by the GPU's clock, ns", False, True),
-    Member("user_tag", UBIGINT, "user_tag", "the application's tag"),
-    Member("kernel_variant", VARCHAR, "kernel_variant", "variant of the kernel"),
+    LineMember("", VARCHAR, "func", "function that was called", True, True),
+    LineMember("sn", BIGINT, "sn", "number of the operation", True, True),
+    LineMember("peer", BIGINT, "peer", "rank at the other end", analysed=True),
+    LineMember(
+        "msg_size_bytes", UBIGINT, "bytes", "message size as the caller counts it", True, True
+    ),
+    LineMember("exec_time_us", BIGINT, "time_us", "time of the operation, us", True, True),
+    LineMember("timing_source", VARCHAR, "source", "clock that timed the operation", analysed=True),
+    LineMember("algobw_gbs", DOUBLE, "algobw_gbs", "algorithm bandwidth by the writer, GB/s"),
+    LineMember("busbw_gbs", DOUBLE, "busbw_gbs", "bus bandwidth by the writer, GB/s, with waiting"),
+    LineMember("algo", VARCHAR, "algo", "algorithm", analysed=True),
+    LineMember("proto", VARCHAR, "proto", "protocol", analysed=True),
+    LineMember("channels", BIGINT, "channels", "number of channels"),
+    LineMember("exec_time_ns", BIGINT, "exec_ns", "time of the operation, ns", analysed=True),
+    LineMember("start_us", BIGINT, "start_us", "Unix time of the call, us"),
+    LineMember("end_us", BIGINT, "end_us", "Unix time when NCCL told the end, us", False, True),
+    LineMember("gpu_start_ns", BIGINT, "gpu_start_ns", "begin by the GPU's clock, ns", False, True),
+    LineMember("user_tag", UBIGINT, "user_tag", "the application's tag"),
+    LineMember("kernel_variant", VARCHAR, "kernel_variant", "variant of the kernel"),
 )
 # Only in verbose lines: event_trace_sn has numbers, event_trace_ts Unix times in us.
 TRACES = ("sn", "ts")
@@ -83,17 +87,17 @@ CHANNEL = "channel_id"
 # A marker of v4.1 and later. The totals count from the begin of the communicator. A marker has more
 # members than these.
 DUMP_STATS = (
-    Member("coll_records", BIGINT, "", "collectives that follow"),
-    Member("p2p_records", BIGINT, "", "sends and receives that follow"),
-    Member("proxy_records", BIGINT, "", "proxy traces that follow"),
-    Member("coll_dropped_total", BIGINT, "", "collectives that its ring lost"),
-    Member("p2p_dropped_total", BIGINT, "", "sends and receives that its ring lost"),
+    LineMember("coll_records", BIGINT, "", "collectives that follow"),
+    LineMember("p2p_records", BIGINT, "", "sends and receives that follow"),
+    LineMember("proxy_records", BIGINT, "", "proxy traces that follow"),
+    LineMember("coll_dropped_total", BIGINT, "", "collectives that its ring lost"),
+    LineMember("p2p_dropped_total", BIGINT, "", "sends and receives that its ring lost"),
 )
 
 ONLY_IN = {"peer": P2P, "algo": COLL, "proto": COLL}
 
 
-def perf_members(kind: str) -> list[tuple[str, Member]]:
+def perf_members(kind: str) -> list[tuple[str, LineMember]]:
     """Return the members of `coll_perf` or `p2p_perf` with their full names."""
     return [
         (f"{kind}_{member.name}" if member.name else kind, member)

@@ -12,8 +12,8 @@ from nccl_inspector.capture.engine import Capture
 from nccl_inspector.capture.engine import Process as ProcessId
 from nccl_inspector.capture.ids import comm_id, index_of
 from nccl_inspector.capture.joined import WINDOW_S
-from nccl_inspector.capture.samples import Sampled
-from nccl_inspector.capture.schema import SIZE_CLASS
+from nccl_inspector.capture.line_samples import Sampled
+from nccl_inspector.capture.line_schema import SIZE_CLASS
 from nccl_inspector.capture.unions import find_unions
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.process import (

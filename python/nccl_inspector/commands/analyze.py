@@ -12,13 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nccl_inspector.commands.card_output import Wish, card_options, exit_judging, write_card
+from nccl_inspector.commands.card_output import (
+    OutputOptions,
+    card_options,
+    exit_judging,
+    write_card,
+)
+from nccl_inspector.commands.options import conf_option, path_type
 from nccl_inspector.settings.config import read_config
 
 if TYPE_CHECKING:
     from nccl_inspector.capture.engine import Progress
-
-_path = click.Path(path_type=Path)
 
 
 @contextmanager
@@ -37,9 +41,9 @@ def _bar() -> "Iterator[Progress | None]":
 
 
 @click.command()
-@click.argument("directory", type=_path)
-@click.option("--parquet", type=_path, help="Also write all operations to this file.")
-@click.option("--conf", type=_path, help="Use this configuration file.")
+@click.argument("directory", type=path_type)
+@click.option("--parquet", type=path_type, help="Also write all operations to this file.")
+@conf_option
 @card_options
 @click.pass_context
 def analyze(
@@ -59,7 +63,7 @@ def analyze(
     from nccl_inspector.capture.analyze import analyze_directory
 
     def make() -> int:
-        wish = Wish(sendmail=read_config(conf).sendmail, **wished)
-        return write_card(analyze_directory(directory, parquet, _bar()), wish)
+        output = OutputOptions(sendmail=read_config(conf).sendmail, **wished)
+        return write_card(analyze_directory(directory, parquet, _bar()), output)
 
     exit_judging(context, make)

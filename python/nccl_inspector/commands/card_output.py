@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 import click
 
+from nccl_inspector.commands.options import all_option
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.card import EXIT_NO_DATA, Card
 
@@ -22,7 +23,7 @@ COLOURS = ("auto", "always", "never")
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class OutputOptions:
     """What is to become of a card; with none of json, html and mail it is text."""
 
     as_json: bool
@@ -34,9 +35,9 @@ class Wish:
 
 
 def card_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options of Wish, as as_json, html, mail, colour and everything."""
+    """Give a command OutputOptions, as as_json, html, mail, colour and everything."""
     options = (
-        click.option("--all", "everything", is_flag=True, help="Show all rows of all tables."),
+        all_option,
         click.option("--json", "as_json", is_flag=True, help="Print the whole report as JSON."),
         click.option(
             "--html",
@@ -62,32 +63,32 @@ def has_colour(choice: str) -> bool:
     return choice == "always"
 
 
-def write_card(card: Card, wish: Wish) -> int:
+def write_card(card: Card, output: OutputOptions) -> int:
     """Write the card as is wished, and return the exit status: 0 to 3.
 
     Raises:
         InspectorError: a file cannot be written, or a mail not be sent.
     """
     now = datetime.now(UTC)
-    if wish.mail:
+    if output.mail:
         from nccl_inspector.render.mail import make_mail, send
 
-        send(make_mail(card, wish.mail, now), wish.sendmail)
-    if wish.html is not None:
+        send(make_mail(card, output.mail, now), output.sendmail)
+    if output.html is not None:
         from nccl_inspector.render.html import render_html
 
-        _write_page(render_html(card, now), wish.html)
-    if wish.as_json:
+        _write_page(render_html(card, now), output.html)
+    if output.as_json:
         from nccl_inspector.render.json import to_json
 
         click.echo(to_json(card, now), nl=False)
-    elif not wish.mail and wish.html is None:
-        from nccl_inspector.render.layout import COLUMNS_MAX
+    elif not output.mail and output.html is None:
         from nccl_inspector.render.text import render_text
+        from nccl_inspector.render.text_layout import COLUMNS_MAX
 
-        colour = has_colour(wish.colour)
+        colour = has_colour(output.colour)
         columns = shutil.get_terminal_size((COLUMNS_MAX, 24)).columns
-        text = render_text(card, wish.everything, colour, columns)
+        text = render_text(card, output.everything, colour, columns)
         # Click would take the colours away again where there is no terminal.
         click.echo(text, nl=False, color=colour)
     return card.exit_code

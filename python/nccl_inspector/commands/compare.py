@@ -29,7 +29,7 @@ def compare(a: str, b: str, conf: Path | None, everything: bool, as_json: bool) 
     """
     from nccl_inspector.analysis.history.compare import compare as compare_cards
     from nccl_inspector.report.stored import find_card
-    from nccl_inspector.store.rows import nodes_of
+    from nccl_inspector.store.card_rows import nodes_of
     from nccl_inspector.store.text import difference_text
 
     config = read_config(conf)

@@ -8,18 +8,17 @@ from pathlib import Path
 
 import click
 
+from nccl_inspector.commands.options import conf_option, path_type
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.settings.config import read_config
 
-_path = click.Path(path_type=Path)
-
 
 @click.command()
-@click.option("--conf", type=_path, help="Use this configuration file.")
+@conf_option
 @click.option("--once", is_flag=True, help="Do what is due now, then exit (for a timer).")
 @click.option("--rebuild", is_flag=True, help="Make the index from the stored reports, then exit.")
 @click.option("--status", "show", is_flag=True, help="Print the state of the service, then exit.")
-@click.option("--controller-dir", type=_path, help="Use this controller_dir.")
+@click.option("--controller-dir", type=path_type, help="Use this controller_dir.")
 def controller(
     conf: Path | None, once: bool, rebuild: bool, show: bool, controller_dir: Path | None
 ) -> None:

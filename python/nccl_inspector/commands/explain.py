@@ -7,7 +7,7 @@ import click
 
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.rules import BY_ID, RULES, Rule, severity_words
-from nccl_inspector.render.layout import COLUMNS_MAX, Item, Paint, join, paragraph
+from nccl_inspector.render.text_layout import COLUMNS_MAX, Item, Paint, join, paragraph
 
 
 def _listed(rule: Rule) -> Item:

@@ -69,14 +69,14 @@ def history(
     index.
     """
     from nccl_inspector.store.index import reading
-    from nccl_inspector.store.queries import Wish, find_jobs
+    from nccl_inspector.store.queries import JobFilter, find_jobs
     from nccl_inspector.store.text import jobs_text
 
     if verdict and verdict.casefold() not in (one.casefold() for one in (*STATUSES, *CAUSES)):
         raise click.BadParameter("not a verdict", param_hint="--verdict")
-    wish = Wish(user, partition, verdict, since, limit)
+    wanted = JobFilter(user, partition, verdict, since, limit)
     with reading(read_config(conf).store_dir) as (index, all_jobs):
-        jobs = find_jobs(index, wish)
+        jobs = find_jobs(index, wanted)
     if as_json:
         click.echo(json.dumps({"all_jobs": all_jobs, "jobs": [asdict(job) for job in jobs]}))
     else:

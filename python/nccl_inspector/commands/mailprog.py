@@ -16,8 +16,8 @@ import click
 
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.card import Card
+from nccl_inspector.model.jobid import JOB_ID
 from nccl_inspector.settings.config import Config, read_config
-from nccl_inspector.slurm.job_names import JOB_NAME
 
 POLL_S = 2.0
 _BODY_BYTES_MAX = 1 << 20
@@ -42,7 +42,7 @@ def read_slurm_mail(subject: str, to: str, body: bytes, env: Mapping[str, str]) 
         InspectorError: there is no job in the environment.
     """
     job_id = env.get("SLURM_JOB_ID", "")
-    if not JOB_NAME.fullmatch(job_id):
+    if not JOB_ID.fullmatch(job_id):
         raise InspectorError("SLURM_JOB_ID is not the number of a job")
     restart = env.get("SLURM_JOB_RESTART_COUNT", "0")
     known = restart.isascii() and restart.isdigit() and int(restart[:9]) <= _RESTARTS_MAX

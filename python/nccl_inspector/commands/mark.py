@@ -6,17 +6,14 @@ from pathlib import Path
 
 import click
 
+from nccl_inspector.commands.options import conf_option
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.marking import UNITS, MarkError, check_mark, mark_dir, write_mark
 from nccl_inspector.settings.config import read_config
 
 
 @click.command("mark")
-@click.option(
-    "--conf",
-    type=click.Path(path_type=Path),
-    help="Use this configuration file.",
-)
+@conf_option
 @click.option("--throughput", default="", help="The throughput: a number from 0 on.")
 @click.option(
     "--unit", default="TFLOP/s/GPU", show_default=True, help=f"One of {', '.join(UNITS)}."

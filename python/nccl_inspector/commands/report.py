@@ -7,24 +7,33 @@ has no use for the analysis.
 
 import gc
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
-from nccl_inspector.commands.card_output import Wish, card_options, exit_judging, write_card
+from nccl_inspector.commands.card_output import (
+    OutputOptions,
+    card_options,
+    exit_judging,
+    write_card,
+)
+from nccl_inspector.commands.options import (
+    conf_option,
+    path_type,
+    read_settings,
+    report_dir_option,
+)
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.card import Card
-from nccl_inspector.settings.config import Config, read_config
+from nccl_inspector.settings.config import Config
 from nccl_inspector.slurm.array_task import find_array_task
 from nccl_inspector.slurm.job_argument import job_or_task
 
-_path = click.Path(path_type=Path)
-
 
 @dataclass(frozen=True, slots=True)
-class _Source:
+class _CardSource:
     """What a card is to be made of."""
 
     job: int | str
@@ -38,13 +47,13 @@ class _Source:
 _kept: list[object] = []
 
 
-def _make(source: _Source, config: Config) -> Card:
+def _make(source: _CardSource, config: Config) -> Card:
+    from nccl_inspector.report.job_context import RequestedInputs
     from nccl_inspector.report.make import make_card
-    from nccl_inspector.report.sources import Asked
     from nccl_inspector.summary.attempts import load_summaries
 
     def slurms_number(task: str) -> int | None:
-        from nccl_inspector.slurm.find import find_record
+        from nccl_inspector.slurm.find_record import find_record
 
         record, _ = find_record(task, config)
         # One that asks for the array itself, or for a task that has no number yet, gets no other's.
@@ -60,7 +69,7 @@ def _make(source: _Source, config: Config) -> Card:
     job_id = job if isinstance(job, int) else find_array_task(job, config.report_dir, slurms_number)
     loaded = load_summaries(job_id, config.report_dir, source.attempt)
     _kept.append(loaded)
-    asked = Asked(True, source.output, source.patterns)
+    asked = RequestedInputs(True, source.output, source.patterns)
     return make_card(loaded, config, asked, second_process=True)
 
 
@@ -79,8 +88,8 @@ def _patterns(
 
 @click.command()
 @click.argument("job", metavar="JOB_ID|ARRAY_TASK", callback=job_or_task)
-@click.option("--conf", type=_path, help="Use this configuration file.")
-@click.option("--report-dir", type=_path, help="Use this report_dir.")
+@conf_option
+@report_dir_option
 @click.option(
     "--attempt",
     type=click.IntRange(min=0),
@@ -94,7 +103,7 @@ def _patterns(
 )
 @click.option(
     "--output",
-    type=_path,
+    type=path_type,
     help="File with the job's throughput. [default: the output that Slurm knows]",
 )
 @click.option(
@@ -128,9 +137,8 @@ def report(
 
     def make() -> int:
         gc.disable()  # for a second or ten, in which nearly all that is made stays
-        config = read_config(conf)
-        config = replace(config, report_dir=report_dir or config.report_dir)
-        card = _make(_Source(job, attempt, prometheus, output, patterns), config)
-        return write_card(card, Wish(sendmail=config.sendmail, **wished))
+        config = read_settings(conf, report_dir=report_dir)
+        card = _make(_CardSource(job, attempt, prometheus, output, patterns), config)
+        return write_card(card, OutputOptions(sendmail=config.sendmail, **wished))
 
     exit_judging(context, make)

@@ -8,8 +8,8 @@ import click
 
 from nccl_inspector.commands.options import conf_option
 from nccl_inspector.errors import InspectorError
+from nccl_inspector.model.jobid import JOB_ID
 from nccl_inspector.settings.config import read_config
-from nccl_inspector.slurm.job_names import JOB_NAME
 
 _INPUT_CHARS_MAX = 1 << 16
 
@@ -20,7 +20,7 @@ def ask_slurm(job_id: int, conf: Path | None) -> str | None:
     Raises:
         InspectorError: nobody knows the job.
     """
-    from nccl_inspector.slurm.find import find_record
+    from nccl_inspector.slurm.find_record import find_record
 
     record, problems = find_record(job_id, read_config(conf))
     if record is None:
@@ -38,7 +38,7 @@ def show(what: str, conf: Path | None) -> None:
     text: str | None = what
     if what == "-":
         text = sys.stdin.buffer.read(_INPUT_CHARS_MAX).decode("utf-8", "replace")
-    elif JOB_NAME.fullmatch(what):
+    elif JOB_ID.fullmatch(what):
         text = ask_slurm(int(what), conf)
         if not text:
             raise InspectorError(f"Slurm has no AdminComment of job {what}")

@@ -5,13 +5,12 @@ from pathlib import Path
 
 import click
 
+from nccl_inspector.commands.options import conf_option, run_dir_option
 from nccl_inspector.live.nodeview import NodeView
-from nccl_inspector.live.top import INTERVAL_S, PROMETHEUS_INTERVAL_S, Source, Wish, run_top
+from nccl_inspector.live.top import INTERVAL_S, PROMETHEUS_INTERVAL_S, Source, TopOptions, run_top
 from nccl_inspector.prometheus.node_view import PrometheusView, window_s
 from nccl_inspector.settings.config import read_config
 from nccl_inspector.slurm.job_argument import optional_job_id
-
-_path = click.Path(path_type=Path)
 
 
 def _window(_context: click.Context, _parameter: click.Parameter, text: str) -> str:
@@ -22,8 +21,8 @@ def _window(_context: click.Context, _parameter: click.Parameter, text: str) -> 
 
 @click.command()
 @click.argument("job_id", callback=optional_job_id, required=False)
-@click.option("--conf", type=_path, help="Use this configuration file.")
-@click.option("--run-dir", type=_path, help="Use this run_dir.")
+@conf_option
+@run_dir_option
 @click.option(
     "--prometheus",
     metavar="URL",
@@ -68,5 +67,5 @@ def top(
     else:
         source = NodeView(run_dir or read_config(conf).run_dir, job_id)
     usual_s = PROMETHEUS_INTERVAL_S if prometheus else INTERVAL_S
-    wish = Wish(job_id, interval or usual_s, once, as_json)
-    context.exit(0 if run_top(source, wish) else 1)
+    options = TopOptions(job_id, interval or usual_s, once, as_json)
+    context.exit(0 if run_top(source, options) else 1)

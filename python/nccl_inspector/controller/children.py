@@ -67,7 +67,7 @@ class Visited:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class LeftChild:
     """A child that could not be ended. `uid`: whose path it opened; None: no user's path."""
 
     pid: int
@@ -85,7 +85,7 @@ def _send(fd: int, kind: bytes, payload: bytes = b"", uid: int = 0) -> None:
     _write_all(fd, _FRAME.pack(kind, len(payload), uid) + payload)
 
 
-class _Heard:
+class _ChildMessage:
     """What a child has sent so far."""
 
     def __init__(self) -> None:
@@ -139,12 +139,12 @@ class Children:
     def __init__(self, reap: Callable[[int, float], int | None] = _reap) -> None:
         """Begin without children. `reap` waits so many seconds for the end of a child."""
         self._reap_child = reap
-        self._left: dict[int, Left] = {}
+        self._left: dict[int, LeftChild] = {}
         self.avoided = Avoided()
         self.left_in_all = 0
 
     @property
-    def left(self) -> tuple[Left, ...]:
+    def left(self) -> tuple[LeftChild, ...]:
         """Return the children that still hang."""
         return tuple(self._left.values())
 
@@ -218,7 +218,7 @@ class Children:
 
     def _wait(self, pid: int, pipe_fd: int, about: str, seconds: float) -> bytes:
         """Return the answer of a child. Afterwards the child has ended or is left behind."""
-        heard, until_s = _Heard(), time.monotonic() + seconds + 10
+        heard, until_s = _ChildMessage(), time.monotonic() + seconds + 10
         in_time = self._listen(pipe_fd, heard, until_s)
         status = self._reap_child(pid, REAP_S) if in_time else None
         if status is None:
@@ -244,10 +244,10 @@ class Children:
     def _leave(self, pid: int, about: str, uid: int | None) -> None:
         """Remember a process that could not be ended."""
         self.left_in_all += 1
-        self._left[pid] = Left(pid, about, time.monotonic(), uid)
+        self._left[pid] = LeftChild(pid, about, time.monotonic(), uid)
 
     @staticmethod
-    def _listen(pipe_fd: int, heard: _Heard, until_s: float) -> bool:
+    def _listen(pipe_fd: int, heard: _ChildMessage, until_s: float) -> bool:
         """Read from a child until it answers or ends; tell whether that was in time."""
         while heard.answer is None:
             due_s = until_s

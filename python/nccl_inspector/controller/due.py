@@ -26,7 +26,7 @@ class Due:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ToDo:
     """What to do for one job: report an attempt, or remove ends for which no summary came."""
 
     due: Due | None = None
@@ -67,7 +67,7 @@ def find_due(
     stored_ns: Mapping[int, int],
     now_s: float,
     wait_s: float,
-) -> Look:
+) -> ToDo:
     """Return what can be done for one job. This function is pure.
 
     `entries`: the job's part of the queue, the oldest first. `files`: the summaries by job id, with
@@ -80,7 +80,7 @@ def find_due(
         firsts.setdefault(entry.job_id, entry)
     settled = tuple(firsts.values())
     if now_s < max(entry.queued_s for entry in settled) + SETTLE_S:
-        return Look()
+        return ToDo()
     fresh = {job_id: _fresh(found, stored_ns) for job_id, found in files.items()}
     meant = sorted({at for one in settled for at in (one.restart - 1, one.restart)})
     there = [at for at in meant if any(at in found for found in fresh.values())]
@@ -94,10 +94,10 @@ def find_due(
     leader = settled[0].leader
     for attempt in there:
         if is_complete(attempt):
-            return Look(Due(leader, attempt, settled, True))
+            return ToDo(Due(leader, attempt, settled, True))
     if now_s < max(entry.queued_s for entry in settled) + wait_s:
-        return Look()
+        return ToDo()
     if there:
         first = min(there, key=lambda at: (at in stored_ns, at))
-        return Look(Due(leader, first, settled, False))
-    return Look(empty=settled)
+        return ToDo(Due(leader, first, settled, False))
+    return ToDo(empty=settled)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from nccl_inspector.controller.due import Look, find_due
+from nccl_inspector.controller.due import ToDo, find_due
 from nccl_inspector.controller.queue import Entry
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.summary.directory import written
@@ -38,7 +38,7 @@ def look_at(
     store_dir: Path,
     now_s: float,
     wait_s: float,
-) -> dict[int, Look | str]:
+) -> dict[int, ToDo | str]:
     """Return by leader what can be done for each job, or why that cannot be found out, as text.
 
     `groups`: parts of the queue, as due.group returns them. `now_s`: Unix time. `wait_s`: how long
@@ -47,7 +47,7 @@ def look_at(
     leaders = list(groups)
     files = written((one.job_id for its in groups.values() for one in its), report_dir)
     stored = in_parallel(partial(stored_ns, store_dir=store_dir), leaders)
-    found: dict[int, Look | str] = {}
+    found: dict[int, ToDo | str] = {}
     for leader, done in zip(leaders, stored, strict=True):
         its = groups[leader]
         seen = {one.job_id: files[one.job_id] for one in its}

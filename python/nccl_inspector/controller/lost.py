@@ -50,7 +50,7 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundEnds:
     """What one look at accounting found, up to `until_s`; `problem`: why it went no further."""
 
     slices: tuple[Slice, ...]
@@ -103,7 +103,7 @@ def without_report(ends: Sequence[Entry], report_dir: Path, store_dir: Path) -> 
     return found
 
 
-def find_lost(config: Config, from_s: float, to_s: float, known: Collection[int]) -> Found:
+def find_lost(config: Config, from_s: float, to_s: float, known: Collection[int]) -> FoundEnds:
     """Return the ends without a report in a span of time (Unix seconds). A child does this.
 
     `known`: jobs that are in the queue or were set aside.
@@ -114,11 +114,11 @@ def find_lost(config: Config, from_s: float, to_s: float, known: Collection[int]
         end_s = min(at_s + SLICE_S, to_s)
         rows, why = ask_ended(sacct, at_s, end_s)
         if why:
-            return Found(tuple(slices), at_s, why)
+            return FoundEnds(tuple(slices), at_s, why)
         ends = without_report(ends_of(rows, known), config.report_dir, config.store_dir)
         slices.append(Slice(at_s, tuple(ends)))
         at_s = end_s
-    return Found(tuple(slices), at_s)
+    return FoundEnds(tuple(slices), at_s)
 
 
 def _in_turns(entries: Iterable[Entry]) -> list[Entry]:
@@ -146,7 +146,7 @@ def choose(
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class AccountingProgress:
     """How far accounting has been searched; all times are Unix seconds.
 
     All ends before `settled_s` have a report or are in the queue. The present round has come to
@@ -158,7 +158,7 @@ class Progress:
     scan_s: float
     kept_back_s: float | None = None
 
-    def after(self, found: Found, added: Collection[Entry]) -> Self:
+    def after(self, found: FoundEnds, added: Collection[Entry]) -> Self:
         """Return the progress after a search; `added`: the ends that were put into the queue."""
         whose = set(added)
         incomplete = (one.from_s for one in found.slices if not whose.issuperset(one.entries))
@@ -172,13 +172,13 @@ class Progress:
         )  # fmt: skip
 
 
-def begin_round(settled_s: float | None, now_s: float, report_days: int) -> Progress:
+def begin_round(settled_s: float | None, now_s: float, report_days: int) -> AccountingProgress:
     """Return where a round begins; `settled_s` None: the service starts for the first time."""
     if settled_s is None or settled_s > now_s:
         settled_s = now_s - FIRST_BACK_S
     back_s = min(BACK_MAX_S, report_days * 43200.0) if report_days else BACK_MAX_S
     settled_s = max(settled_s, now_s - back_s)
-    return Progress(settled_s, settled_s - OVERLAP_S)
+    return AccountingProgress(settled_s, settled_s - OVERLAP_S)
 
 
 class LostEnds:
@@ -190,7 +190,7 @@ class LostEnds:
         The first `look` begins a round.
         """
         self._config, self._queue, self._children = config, queue, children
-        self._progress: Progress | None = None
+        self._progress: AccountingProgress | None = None
         self._next_s = 0.0  # of time.monotonic()
         self.settled_s = settled_s
         self.found = 0
@@ -208,7 +208,7 @@ class LostEnds:
         try:
             found = self._children.ask(work, "asks accounting for ended jobs")
         except NoAnswerError as err:
-            found = Found((), progress.scan_s, str(err))
+            found = FoundEnds((), progress.scan_s, str(err))
         chosen = choose((entry for one in found.slices for entry in one.entries), _held(queued))
         added = self._queue.add(chosen)
         self.found += len(added)

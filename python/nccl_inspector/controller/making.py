@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 
 from nccl_inspector.controller.admincomment import Refusal, write_comment
@@ -19,13 +20,12 @@ from nccl_inspector.controller.due import Due
 from nccl_inspector.controller.outcome import DONE, FAILED, LATER, Outcome
 from nccl_inspector.controller.queue import Entry
 from nccl_inspector.errors import InspectorError, RefusedError
-from nccl_inspector.model.card import Card
+from nccl_inspector.model.card import Card, Job
 from nccl_inspector.render.json import BYTES_MAX, card_from_json
-from nccl_inspector.report.fingerprint import script_fingerprint
 from nccl_inspector.settings.config import Config
+from nccl_inspector.store.card_rows import rows_of
 from nccl_inspector.store.index import INDEX, BrokenIndexError, export_user, put, writing
-from nccl_inspector.store.reuse import is_owner
-from nccl_inspector.store.rows import rows_of
+from nccl_inspector.store.owner import is_owner
 from nccl_inspector.summary.attempts import Loaded, load_summaries
 from nccl_inspector.system.write_as_user import Target, write_report_file
 
@@ -79,6 +79,14 @@ def _slurms_task(card: Card) -> str:
     """Return the array task from Slurm's record, but never from the job's processes."""
     asked = any((one.source, one.state) == ("slurm", "present") for one in card.data_quality.inputs)
     return card.job.array_task if asked else ""
+
+
+def script_fingerprint(job: Job) -> str:
+    """Return a fingerprint of user and submit line; empty where that is not known."""
+    if not job.submit_line:
+        return ""
+    words = f"{job.uid}\0{' '.join(job.submit_line.split())}"
+    return sha256(words.encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def _told(card: Card, entry: Entry) -> Card:

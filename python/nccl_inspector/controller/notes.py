@@ -8,8 +8,8 @@ from pathlib import Path
 from nccl_inspector.controller.children import Children
 from nccl_inspector.controller.lost import LostEnds
 from nccl_inspector.controller.status import (
+    ServiceStatus,
     Shunned,
-    Status,
     Stuck,
     read_status,
     write_status,
@@ -28,7 +28,7 @@ class Notes:
         try:
             last = read_status(controller_dir)
         except InspectorError:
-            last = Status()
+            last = ServiceStatus()
         self.accounted_s = last.accounted_s
         self._dropped: Counter[str] = Counter(last.dropped)
         shift_s = time.monotonic() - time.time()
@@ -42,7 +42,7 @@ class Notes:
             self._dropped = Counter(dict(self._dropped.most_common(USERS_MAX)))
         children, now_s = self._children, time.monotonic()
         shift_s = time.time() - now_s
-        status = Status(
+        status = ServiceStatus(
             written_s=now_s + shift_s,
             queued=queued,
             stuck=tuple(

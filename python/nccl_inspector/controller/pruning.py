@@ -20,9 +20,9 @@ from nccl_inspector.controller.making import group_id
 from nccl_inspector.controller.outcome import DONE, LATER, Outcome
 from nccl_inspector.controller.queue import STATE
 from nccl_inspector.errors import InspectorError
+from nccl_inspector.model.jobid import JOB_ID
 from nccl_inspector.model.wording import number
 from nccl_inspector.settings.config import Config
-from nccl_inspector.slurm.job_names import JOB_NAME
 from nccl_inspector.store.index import INDEX, export_user, forget, user_index, writing
 from nccl_inspector.system.atomic import replace_file
 from nccl_inspector.system.remove_tree import remove_tree
@@ -61,7 +61,7 @@ def _opened(directory: Path) -> Iterator[int]:
         os.close(fd)
 
 
-class _Shelf:
+class _JobShelf:
     """The directories of jobs in one directory."""
 
     def __init__(self, directory: Path, dir_fd: int, due_s: float) -> None:
@@ -87,7 +87,7 @@ class _Shelf:
 
         If there are too many for the time, they are a random part.
         """
-        names = [name for name in entry_names(self._dir_fd) if JOB_NAME.fullmatch(name)]
+        names = [name for name in entry_names(self._dir_fd) if JOB_ID.fullmatch(name)]
         random.shuffle(names)  # so that each has a chance, even if there are too many
         times: dict[str, float] = {}
         for name in names:
@@ -135,14 +135,14 @@ def _forget(names: Sequence[str], config: Config) -> None:
 
 def _prune_one(
     directory: Path, days: int, now_s: float, kept: Collection[int], store: Config | None
-) -> _Shelf:
+) -> _JobShelf:
     """Remove the directories that are too old; `store`: given if `directory` has the reports.
 
     Raises:
         InspectorError, sqlite3.Error, OSError: nothing more can be done here now.
     """
     with _opened(directory) as dir_fd:
-        shelf = _Shelf(directory, dir_fd, time.monotonic() + GO_S / 2)
+        shelf = _JobShelf(directory, dir_fd, time.monotonic() + GO_S / 2)
         old = list(shelf.find_old(days, now_s, kept).items())
         for first in range(0, len(old), _BATCH):
             if shelf.is_over:

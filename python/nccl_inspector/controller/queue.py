@@ -21,9 +21,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nccl_inspector.errors import InspectorError, RefusedError
+from nccl_inspector.model.jobid import JOB_ID, task_name
 from nccl_inspector.system.atomic import replace_file
 from nccl_inspector.system.printable import printable
-from nccl_inspector.system.safe_files import read_at
+from nccl_inspector.system.safe_files import NO_LINK, open_directory, read_at
 
 QUEUE, FAILED, DROPPED, STATE = "queue", "failed", "dropped", "state"
 # The epilog has the same numbers. A user with fewer than USER_QUEUED_MIN entries has room even in a
@@ -34,11 +35,9 @@ UNKNOWN = "unknown"  # slurmctld did not tell the user
 TORN_S = 60  # a file without its last line is still being written, but not for longer than this
 _ENTRY_BYTES_MAX = 1 << 20  # because a node list may be long
 _NAME = re.compile(
-    r"([1-9][0-9]{0,9})\.([0-9]{1,19})(?:\.u([0-9]{1,10}|unknown))?(?:\.try([0-9]{1,3}))?"
+    rf"({JOB_ID.pattern})\.([0-9]{{1,19}})(?:\.u([0-9]{{1,10}}|unknown))?(?:\.try([0-9]{{1,3}}))?"
 )
 _NUMBER = re.compile("0|[1-9][0-9]{0,9}")
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_REGULAR = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +92,7 @@ def parse_entry(file: str, text: str) -> Entry:
         cluster=said.get("cluster", ""), name=said.get("name", ""),
         nodelist=said.get("nodelist", ""), exit_code=said.get("exit_code", ""),
         het_job_id=_count(said.get("het_job_id", "")),
-        array_task="" if array is None or task is None else f"{array}_{task}",
+        array_task=task_name(array, task),
         uid=_count(match[3] or said.get("uid", "")),
     )  # fmt: skip
 
@@ -125,14 +124,14 @@ class Queue:
         """
         self._folder, path = controller_dir, controller_dir / QUEUE
         try:
-            self._queue_fd = os.open(path, _DIRECTORY)
+            self._queue_fd = open_directory(path)
             if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
                 raise PermissionError(0, "this account may not change it", str(path))
             with suppress(FileExistsError):
                 (controller_dir / FAILED).mkdir(0o750)
             with suppress(OSError):  # an installation of an older release
                 (controller_dir / STATE).mkdir(0o750)
-            self._failed_fd = os.open(controller_dir / FAILED, _DIRECTORY)
+            self._failed_fd = open_directory(controller_dir / FAILED)
         except OSError as err:
             raise InspectorError(f"no queue: {err.filename}: {err.strerror}") from err
 
@@ -167,7 +166,7 @@ class Queue:
         if not _NAME.fullmatch(name):
             raise RefusedError("bad_name")
         try:
-            fd = os.open(name, _REGULAR, dir_fd=self._queue_fd)
+            fd = os.open(name, NO_LINK, dir_fd=self._queue_fd)
         except FileNotFoundError:
             raise
         except OSError as err:

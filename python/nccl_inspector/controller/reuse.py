@@ -20,17 +20,17 @@ from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.wording import number
 from nccl_inspector.settings.config import Config
 from nccl_inspector.store.index import INDEX, export_user, user_index, writing
-from nccl_inspector.store.reuse import is_owner
+from nccl_inspector.store.owner import is_owner
 from nccl_inspector.summary.attempts import COMPONENTS_MAX
 from nccl_inspector.summary.directory import peek
 from nccl_inspector.system.acl import allow
+from nccl_inspector.system.safe_files import open_directory
 
 GO_S = 20.0
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class JobDirs:
     """A directory with a subdirectory for each job, and the group that may read these."""
 
     directory: Path
@@ -45,10 +45,10 @@ def _former(index: sqlite3.Connection) -> Iterator[tuple[int, str]]:
             yield uid, user
 
 
-def _close(job_id: int, place: Place) -> None:
+def _close(job_id: int, place: JobDirs) -> None:
     """Allow only the owner and the group into a job's directory. Raises OSError."""
     with suppress(FileNotFoundError):
-        fd = os.open(place.directory / str(job_id), _DIRECTORY)
+        fd = open_directory(place.directory / str(job_id))
         try:
             allow(fd, 0o7, None, 0o5, place.gid)
         finally:
@@ -81,7 +81,7 @@ class Revoked:
 
 
 def revoke_former(
-    index: sqlite3.Connection, store: Place, summaries: Place, due_s: float
+    index: sqlite3.Connection, store: JobDirs, summaries: JobDirs, due_s: float
 ) -> Revoked:
     """Take the reports of former users away from their uids, until `due_s` (time.monotonic()).
 
@@ -116,7 +116,7 @@ def revoke(config: Config) -> Outcome:
         if not path.exists():
             return Outcome(DONE)
         gid = group_id(config.report_group)
-        store, summaries = Place(config.store_dir, gid), Place(config.report_dir, None)
+        store, summaries = JobDirs(config.store_dir, gid), JobDirs(config.report_dir, None)
         with writing(path, gid) as index:
             done = revoke_former(index, store, summaries, time.monotonic() + GO_S)
         for uid in sorted(done.uids):

@@ -20,7 +20,7 @@ from functools import partial
 from itertools import islice
 
 from nccl_inspector.controller.children import Children, NoAnswerError
-from nccl_inspector.controller.due import Due, Look, group
+from nccl_inspector.controller.due import Due, ToDo, group
 from nccl_inspector.controller.looking import look_at
 from nccl_inspector.controller.lost import LostEnds
 from nccl_inspector.controller.making import Makers, make_report
@@ -157,7 +157,7 @@ class Controller:
         self._looked[leader] = now_s + pause_s, pause_s
         return True
 
-    def _look(self, groups: Mapping[int, Sequence[Entry]]) -> dict[int, Look | str]:
+    def _look(self, groups: Mapping[int, Sequence[Entry]]) -> dict[int, ToDo | str]:
         """Return what can be done for each job; nothing while the storage does not answer."""
         if time.monotonic() < self._storage_next_s:
             return {}
@@ -173,10 +173,10 @@ class Controller:
             self._storage_next_s = time.monotonic() + LOOK_AGAIN_S
             return {}
 
-    def _settle(self, leader: int, entries: list[Entry], found: Look | str | None) -> int:
+    def _settle(self, leader: int, entries: list[Entry], found: ToDo | str | None) -> int:
         """Do what can be done for one job; return how many of its ends are settled."""
         settled = 0
-        while isinstance(found, Look):
+        while isinstance(found, ToDo):
             gone = self._report(leader, found.due) if found.due else self._drop(found.empty)
             settled += len(gone)
             entries = [one for one in entries if one not in gone]

@@ -41,7 +41,7 @@ class Shunned:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class ServiceStatus:
     """The service's state at the end of a pass; times are Unix seconds.
 
     `dropped`: ends that were not queued, by uid.
@@ -57,7 +57,7 @@ class Status:
     accounted_s: float | None = None  # all ends before it have a report or are queued
 
 
-def write_status(controller_dir: Path, status: Status) -> None:
+def write_status(controller_dir: Path, status: ServiceStatus) -> None:
     """Write the status next to the queue.
 
     Raises:
@@ -74,13 +74,13 @@ def _float(value: Any) -> float | None:
     return float(value) if type(value) in (int, float) and abs(value) < 1e12 else None
 
 
-def _of(value: Any) -> Status:
+def _of(value: Any) -> ServiceStatus:
     """Return the status in a JSON value.
 
     Raises:
         KeyError, TypeError, ValueError: the value is not what `write_status` writes.
     """
-    return Status(
+    return ServiceStatus(
         written_s=float(value["written_s"]),
         queued=int(value["queued"]),
         stuck=tuple(Stuck(**one) for one in value["stuck"]),
@@ -95,7 +95,7 @@ def _of(value: Any) -> Status:
     )
 
 
-def read_status(controller_dir: Path) -> Status:
+def read_status(controller_dir: Path) -> ServiceStatus:
     """Return the status that the service wrote last.
 
     Raises:
@@ -116,7 +116,7 @@ def _most(counts: Mapping[str, int]) -> str:
     return ", ".join(f"uid {uid}: {count}" for uid, count in first)
 
 
-def status_text(status: Status, now_s: float) -> str:
+def status_text(status: ServiceStatus, now_s: float) -> str:
     """Return the status as lines for a terminal."""
     lines = [
         f"status of {now_s - status.written_s:.0f} s ago",

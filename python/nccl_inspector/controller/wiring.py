@@ -8,8 +8,8 @@ from nccl_inspector.model.card import Card
 from nccl_inspector.render.comment import make_comment
 from nccl_inspector.render.html import render_html
 from nccl_inspector.render.json import to_json
+from nccl_inspector.report.job_context import RequestedInputs
 from nccl_inspector.report.make import make_card
-from nccl_inspector.report.sources import Asked
 from nccl_inspector.settings.config import Config
 from nccl_inspector.summary.attempts import Loaded
 
@@ -21,7 +21,7 @@ def usual_makers(config: Config) -> Makers:
         return make_card(loaded, config)
 
     def make_within(loaded: Loaded, output_s: float) -> Card:
-        return make_card(loaded, config, Asked(output_cpu_s=output_s))
+        return make_card(loaded, config, RequestedInputs(output_cpu_s=output_s))
 
     return Makers(
         card=make,

@@ -3,7 +3,7 @@
 
 from dataclasses import dataclass
 
-from nccl_inspector.counters.table import Counter
+from nccl_inspector.counters.counter_table import CounterSpec
 
 RESET, STUCK = "reset", "stuck"
 
@@ -16,7 +16,7 @@ class Rise:
     flag: str = ""  # RESET, STUCK or empty
 
 
-def rise(counter: Counter, before: int, after: int) -> Rise:
+def rise(counter: CounterSpec, before: int, after: int) -> Rise:
     """Return the rise from one reading to the next.
 
     If the reading fell, a counter that wraps is taken to have wrapped when that gives less than

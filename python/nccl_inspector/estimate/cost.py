@@ -25,7 +25,7 @@ from nccl_inspector.box.sample_table import samples_of_each
 from nccl_inspector.estimate.pages import MTIME_SERIES, Files, make_files
 from nccl_inspector.estimate.shape import LIVE_COMMS_MAX, Shape
 from nccl_inspector.exposition.metrics import load_metrics
-from nccl_inspector.exposition.text import Series
+from nccl_inspector.exposition.text import SeriesLine
 from nccl_inspector.marking import UNITS
 from nccl_inspector.summary.codec import BLOCK_BYTES_MAX
 from nccl_inspector.summary.fit import SAMPLE_FACTS_BYTES_MAX, UNIONS_BYTES_MAX, samples_room
@@ -114,7 +114,7 @@ def _sample_bytes(name: str) -> float:
     return next((size for end, size in _SAMPLE_BYTES if name.endswith(end)), _SAME)
 
 
-def _disk_bytes(series: tuple[Series, ...], shape: Shape) -> float:
+def _disk_bytes(series: tuple[SeriesLine, ...], shape: Shape) -> float:
     """Return the bytes of one scrape of these series on disk; what has not changed costs little."""
     fresh = min(1.0, shape.scrape_s / shape.interval_s)
     return sum(fresh * _sample_bytes(one.metric.name) + (1 - fresh) * _SAME for one in series)

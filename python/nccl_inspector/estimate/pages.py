@@ -7,11 +7,11 @@ from decimal import Decimal
 from math import frexp, ldexp
 
 from nccl_inspector.agent.admission import LEFT_OUT
-from nccl_inspector.agent.counters.series import GPU_EVENTS, PORT_EVENTS, THROTTLES
+from nccl_inspector.agent.counters.device_series import GPU_EVENTS, PORT_EVENTS, THROTTLES
 from nccl_inspector.agent.signals import STATES
 from nccl_inspector.counters.sample import SOURCES
 from nccl_inspector.estimate.shape import Shape, usual_metrics
-from nccl_inspector.exposition.text import Series, cut_nodelist, make_series, render
+from nccl_inspector.exposition.text import SeriesLine, cut_nodelist, make_series, render
 from nccl_inspector.model.bandwidth import size_label
 from nccl_inspector.model.hostlist import compress
 from nccl_inspector.model.process import DROP_REASONS, FUNCS
@@ -33,7 +33,7 @@ class Files:
     published: bytes
     agent: bytes
     page: bytes
-    series: tuple[Series, ...]  # of the page
+    series: tuple[SeriesLine, ...]  # of the page
 
 
 def go_number(value: float) -> str:
@@ -73,7 +73,7 @@ def _text(value: float) -> str:
     return f"{value:.17g}"
 
 
-def _of_kinds(shape: Shape, labels: dict[str, str]) -> Iterator[Series]:
+def _of_kinds(shape: Shape, labels: dict[str, str]) -> Iterator[SeriesLine]:
     own = shape.collectives + shape.p2p
     for kind in range(shape.kinds_shown):
         values = _values(shape, kind)
@@ -100,7 +100,7 @@ def _process_value(name: str) -> str:
     return "1" if name.endswith("_ratio") else "0"
 
 
-def _of_process(shape: Shape, labels: dict[str, str], json: bool) -> Iterator[Series]:
+def _of_process(shape: Shape, labels: dict[str, str], json: bool) -> Iterator[SeriesLine]:
     yield from _of_kinds(shape, labels)
     for comm in range(shape.comms_shown):
         more = {"comm": f"0x{0x9E3779B97F4A7C15 + comm:x}"}
@@ -136,7 +136,7 @@ def _labels(shape: Shape, gpu: int) -> dict[str, str]:
     }  # fmt: skip
 
 
-def _of_hardware(shape: Shape, labels: dict[str, str]) -> Iterator[Series]:
+def _of_hardware(shape: Shape, labels: dict[str, str]) -> Iterator[SeriesLine]:
     """Yield the series of counters, of hardware that counts all that we ask for."""
     if not shape.counters:
         return
@@ -157,7 +157,7 @@ def _of_hardware(shape: Shape, labels: dict[str, str]) -> Iterator[Series]:
         yield make_series("nccl_node_gpu_nvlinks_active", own, "18")
 
 
-def _of_agent(labels: dict[str, str]) -> list[Series]:
+def _of_agent(labels: dict[str, str]) -> list[SeriesLine]:
     found = [make_series(metric.name, labels, "0.123456") for metric in usual_metrics("agent")]
     for group in ("build", "job"):
         found += [make_series(metric.name, labels, "1") for metric in usual_metrics(group)]

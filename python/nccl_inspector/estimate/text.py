@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from nccl_inspector.agent.series_budget import series_limit
 from nccl_inspector.estimate.cost import ACTIVE_BYTES, ACTIVE_BYTES_2_42, Cost
 from nccl_inspector.estimate.shape import GPU_COMMS_MAX, GPU_SERIES_MAX, KINDS_MAX, Shape
+from nccl_inspector.model.table_columns import COLUMNS
 
-COLUMNS = 100
 _NAME = 12
 
 

@@ -12,7 +12,7 @@ from functools import cache
 
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.exposition.metrics import Metric, load_metrics
-from nccl_inspector.exposition.text import NODELIST_CHARS_MAX, Series, escape, series_text
+from nccl_inspector.exposition.text import NODELIST_CHARS_MAX, SeriesLine, escape, series_text
 from nccl_inspector.exposition.vocabulary import Vocabulary
 
 # The plugin writes at most 250 series per GPU; the rest is room for series of its own health.
@@ -26,7 +26,7 @@ _END = b"# EOF\n"
 
 # Series by the line's text before the value. That text is unique: labels have one order, and there
 # is one way to escape.
-Known = Mapping[str, Series]
+Known = Mapping[str, SeriesLine]
 
 _LINE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)\{(.*)\} ([^ ]+)")
 _LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"(,|$)')
@@ -137,7 +137,7 @@ def split_line(line: str) -> tuple[Metric, str, str]:
     return metric, match[2], match[3]
 
 
-def _new_series(line: str, identity: Mapping[str, str], vocabulary: Vocabulary) -> Series:
+def _new_series(line: str, identity: Mapping[str, str], vocabulary: Vocabulary) -> SeriesLine:
     metric, labels, value = split_line(line)
     values = check_labels(labels, metric.labels, metric.name)
     check_value(value)
@@ -145,7 +145,7 @@ def _new_series(line: str, identity: Mapping[str, str], vocabulary: Vocabulary) 
         identity[label] if label in identity else vocabulary.word(label, own)
         for label, own in zip(metric.labels, values, strict=True)
     )
-    return Series(metric, series_text(metric, words), value)
+    return SeriesLine(metric, series_text(metric, words), value)
 
 
 def text_lines(data: bytes) -> list[str]:
@@ -165,7 +165,7 @@ def text_lines(data: bytes) -> list[str]:
 
 def parse_file(
     data: bytes, identity: Mapping[str, str], known: Known, vocabulary: Vocabulary | None = None
-) -> dict[str, Series]:
+) -> dict[str, SeriesLine]:
     """Return the series of one process's file, by their text in it.
 
     `identity`: labels (unescaped) that replace those of the file. `known`: what this function
@@ -181,7 +181,7 @@ def parse_file(
     data = data[: -len(_END)].rstrip(b"\n")
     escaped = {label: escape(value) for label, value in identity.items()}
     vocabulary = vocabulary or Vocabulary()
-    found: dict[str, Series] = {}
+    found: dict[str, SeriesLine] = {}
     for line in text_lines(data) if data else ():
         text, _, value = line.rpartition(" ")
         series = known.get(text)
@@ -192,7 +192,7 @@ def parse_file(
             series = _new_series(line, escaped, vocabulary)
         elif series.value != value:
             check_value(value)
-            series = Series(series.metric, series.text, value)
+            series = SeriesLine(series.metric, series.text, value)
         if text in found:
             raise RefusedError("duplicate_series", series.metric.name)
         if len(found) == FILE_SERIES_MAX:

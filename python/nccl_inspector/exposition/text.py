@@ -14,7 +14,7 @@ NODELIST_CHARS_MAX = 256
 _ESCAPED = re.compile(r"\\(.)")
 
 
-class Series(NamedTuple):
+class SeriesLine(NamedTuple):
     """One line; `text` is everything before the blank and the value."""
 
     metric: Metric
@@ -50,10 +50,10 @@ def series_text(metric: Metric, values: Iterable[str]) -> str:
     return f"{metric.name}{{{pairs}}}"
 
 
-def make_series(name: str, labels: Mapping[str, str], value: str) -> Series:
+def make_series(name: str, labels: Mapping[str, str], value: str) -> SeriesLine:
     """Return a series of our own; `labels` are unescaped."""
     metric = load_metrics()[name]
-    return Series(
+    return SeriesLine(
         metric, series_text(metric, (escape(labels[one]) for one in metric.labels)), value
     )
 
@@ -63,7 +63,7 @@ def head(metric: Metric) -> str:
     return f"# HELP {metric.name} {metric.help}\n# TYPE {metric.name} {metric.type}"
 
 
-def render(series: Iterable[Series]) -> bytes:
+def render(series: Iterable[SeriesLine]) -> bytes:
     """Return the text: families in the table's order, the first of equal series, no timestamps."""
     families: dict[str, dict[str, str]] = {}
     for metric, text, value in series:

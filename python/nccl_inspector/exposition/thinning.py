@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 from nccl_inspector.exposition.metrics import Metric, load_metrics
-from nccl_inspector.exposition.text import Series, head
+from nccl_inspector.exposition.text import SeriesLine, head
 
 # A value counts as at least this many characters. Otherwise a value that gains a digit could push
 # another series out, which would come back in the next pass.
@@ -41,7 +41,7 @@ def _head_bytes(metric: Metric) -> int:
     return len(head(metric).encode()) + 1
 
 
-def series_bytes(series: Series) -> int:
+def series_bytes(series: SeriesLine) -> int:
     """Return how many bytes the line of a series counts as."""
     # Name and labels may contain text from Slurm that is not ASCII.
     text = series.text
@@ -49,7 +49,7 @@ def series_bytes(series: Series) -> int:
     return size + max(len(series.value), VALUE_CHARS) + 2
 
 
-def text_bytes(series: Iterable[Series]) -> int:
+def text_bytes(series: Iterable[SeriesLine]) -> int:
     """Return the most bytes that the text of these series can take, with HELP and TYPE."""
     families: dict[str, Metric] = {}
     size = 0
@@ -69,7 +69,7 @@ def _in_turns(family: Sequence[tuple[int, str]]) -> list[int]:
     return [place for _, place in sorted(order)]
 
 
-def thin(series: Sequence[tuple[str, Series]], room_bytes: int) -> list[Series]:
+def thin(series: Sequence[tuple[str, SeriesLine]], room_bytes: int) -> list[SeriesLine]:
     """Return the series whose text fits into `room_bytes`, in their original order.
 
     `series`: each with its source (the file of a process). Within a family every source loses the

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from nccl_inspector.live.model import Job, Rank, View, natural
+from nccl_inspector.live.view import LiveJob, LiveRank, View, natural
 
-Row = TypeVar("Row", Job, Rank)
+Row = TypeVar("Row", LiveJob, LiveRank)
 
 _FILTER_MAX = 40  # characters
 
@@ -119,16 +119,16 @@ def arrange(view: View, controls: Controls) -> View:
     return replace(view, jobs=tuple(_narrowed(job, controls) for job in view.jobs))
 
 
-def _narrowed(job: Job, controls: Controls) -> Job:
+def _narrowed(job: LiveJob, controls: Controls) -> LiveJob:
     ranks = tuple(rank for rank in job.ranks if _has(controls.text, *_rank_words(rank)))
     return replace(job, ranks=_sorted(ranks, controls.order, lambda rank: natural(rank.name)))
 
 
-def _job_words(job: Job) -> Iterable[str]:
+def _job_words(job: LiveJob) -> Iterable[str]:
     return (job.user, job.partition, job.cluster, *(one.words for one in job.troubles))
 
 
-def _rank_words(rank: Rank) -> Iterable[str]:
+def _rank_words(rank: LiveRank) -> Iterable[str]:
     return (rank.name, rank.node, rank.gpu, *(one.words for one in rank.troubles))
 
 
@@ -148,7 +148,7 @@ def _sorted(
     return tuple(sorted(rows, key=lambda row: -_figure(row, order)))
 
 
-def _figure(row: Job | Rank, order: Order) -> float:
+def _figure(row: LiveJob | LiveRank, order: Order) -> float:
     figure: float | None = None
     if order == Order.OLDEST:
         figure = row.oldest_s

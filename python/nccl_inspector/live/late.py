@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nccl_inspector.analysis.histogram import median_error_ns
-from nccl_inspector.analysis.join import Communicator, Figures
+from nccl_inspector.analysis.join import Figures, JoinedComm
 from nccl_inspector.analysis.straggler.lateness import LATE_NS_MIN, comparable, find_late
-from nccl_inspector.model.process import FUNCS, Key
+from nccl_inspector.model.process import Key
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,17 +23,16 @@ class Late:
     waited_ns: float  # waiting of all others, over all operations
 
 
-def _keys(comm: Communicator, figures: Figures) -> dict[int, Key]:
-    kind = figures.func, figures.size_class, figures.algo_proto
+def _keys(comm: JoinedComm, figures: Figures) -> dict[int, Key]:
     return {
         rank: key
         for rank, member in comm.members.items()
         for key in member.keys
-        if key.ops and (FUNCS[key.func], key.size_class, key.algo_proto) == kind
+        if key.ops and key.kind == figures.kind
     }
 
 
-def _last_of(comm: Communicator, figures: Figures) -> Late | None:
+def _last_of(comm: JoinedComm, figures: Figures) -> Late | None:
     """Return the last rank of one kind of operation; None: no rank is clearly late."""
     if not figures.compared:
         return None
@@ -52,7 +51,7 @@ def _last_of(comm: Communicator, figures: Figures) -> Late | None:
     return Late(comm.members[last.rank].place.name, last.late_ns, waited_ns)
 
 
-def late_processes(joined: Sequence[Communicator]) -> dict[str, Late]:
+def late_processes(joined: Sequence[JoinedComm]) -> dict[str, Late]:
     """Return the late processes by name, with the kind of operation in which they cost most."""
     found: dict[str, Late] = {}
     for comm in joined:

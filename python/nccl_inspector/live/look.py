@@ -16,13 +16,13 @@ from nccl_inspector.agent.raw_dir import Life, in_turns, life_of, list_raw
 from nccl_inspector.box.copy import BOX_BYTES_MAX
 from nccl_inspector.box.reader import read_box
 from nccl_inspector.errors import RefusedError
+from nccl_inspector.model.jobid import JOB_ID, PUBLISHED_NAME
 from nccl_inspector.model.process import Process
-from nccl_inspector.slurm.job_names import JOB_NAME, PUBLISHED_NAME
 from nccl_inspector.system.safe_files import directory, entry_names, regular_file
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class LiveBox:
     """A box that was read; its process is alive, or died without finalizing."""
 
     inode: Inode
@@ -31,20 +31,20 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class JobSeen:
+class JobBoxes:
     """The processes of one job on this node, without those that ended normally."""
 
     manifest: Manifest
-    boxes: tuple[Seen, ...]
+    boxes: tuple[LiveBox, ...]
     problems: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class NodeSeen:
+class NodeBoxes:
     """The result of a look."""
 
     at: Now
-    jobs: tuple[JobSeen, ...]
+    jobs: tuple[JobBoxes, ...]
     unread: tuple[str, ...]
 
 
@@ -59,7 +59,7 @@ def _entered(name: str | Path, dir_fd: int | None = None) -> Iterator[int]:
         os.close(fd)
 
 
-def _read_box(raw_fd: int, name: str, stem: str, uid: int, known: set[Inode]) -> Seen | None:
+def _read_box(raw_fd: int, name: str, stem: str, uid: int, known: set[Inode]) -> LiveBox | None:
     """Return a complete box whose process has not ended normally, else None.
 
     A file that is already `known` under another name is refused, because a user can make any number
@@ -74,13 +74,13 @@ def _read_box(raw_fd: int, name: str, stem: str, uid: int, known: set[Inode]) ->
         if life in (Life.STARTING, Life.ENDED):
             return None
         at, alive = now(), life is Life.ALIVE
-        return Seen(inode, at, read_box(fd, status.st_size, stem, alive))
+        return LiveBox(inode, at, read_box(fd, status.st_size, stem, alive))
 
 
-def _read_boxes(raw_fd: int, uid: int) -> tuple[tuple[Seen, ...], tuple[str, ...]]:
+def _read_boxes(raw_fd: int, uid: int) -> tuple[tuple[LiveBox, ...], tuple[str, ...]]:
     """Return the boxes, each inode once, and texts about what could not be read."""
     listing = list_raw(raw_fd)
-    found: list[Seen] = []
+    found: list[LiveBox] = []
     known: set[Inode] = set()
     problems = []
     tried, left_out = 0, listing.overflow
@@ -103,7 +103,7 @@ def _read_boxes(raw_fd: int, uid: int) -> tuple[tuple[Seen, ...], tuple[str, ...
     return tuple(found), tuple(problems)
 
 
-def _read_job(name: str, jobs_fd: int) -> JobSeen:
+def _read_job(name: str, jobs_fd: int) -> JobBoxes:
     with _entered(name, jobs_fd) as job_fd:
         if os.fstat(job_fd).st_uid != os.fstat(jobs_fd).st_uid:
             raise RefusedError("wrong_owner")
@@ -111,7 +111,7 @@ def _read_job(name: str, jobs_fd: int) -> JobSeen:
         if str(manifest.job_id) != name:
             raise RefusedError("bad_manifest", "it is another job's")
         with directory("raw", manifest.uid, job_fd) as raw_fd:
-            return JobSeen(manifest, *_read_boxes(raw_fd, manifest.uid))
+            return JobBoxes(manifest, *_read_boxes(raw_fd, manifest.uid))
 
 
 @contextmanager
@@ -136,17 +136,17 @@ def _find_jobs(run_dir: Path) -> tuple[list[str], str]:
     """Return the jobs of the node, and a text if the list may be incomplete."""
     with _listed(run_dir / "jobs") as jobs_fd:
         if jobs_fd is not None:
-            return [name for name in entry_names(jobs_fd) if JOB_NAME.fullmatch(name)], ""
+            return [name for name in entry_names(jobs_fd) if JOB_ID.fullmatch(name)], ""
     found = {os.environ.get("SLURM_JOB_ID", "")}
     with _listed(run_dir / "prom") as prom_fd:
         if prom_fd is not None:
             names = map(PUBLISHED_NAME.fullmatch, entry_names(prom_fd))
             found |= {match[1] for match in names if match}
-    known = [name for name in found if JOB_NAME.fullmatch(name)]
+    known = [name for name in found if JOB_ID.fullmatch(name)]
     return known, "jobs that publish no series are not listed: that takes root"
 
 
-def look(run_dir: Path, wanted: int | None) -> NodeSeen:
+def look(run_dir: Path, wanted: int | None) -> NodeBoxes:
     """Look once; `wanted`: only at this job.
 
     Raises:
@@ -166,4 +166,4 @@ def look(run_dir: Path, wanted: int | None) -> NodeSeen:
                     unread.append(f"job {name}: it does not run on this node")
             except OSError as err:
                 unread.append(f"job {name}: {err.strerror}")
-    return NodeSeen(begun, tuple(jobs), (*unread, *([incomplete] if incomplete else [])))
+    return NodeBoxes(begun, tuple(jobs), (*unread, *([incomplete] if incomplete else [])))

@@ -13,8 +13,7 @@ from nccl_inspector.analysis.join import join_communicators
 from nccl_inspector.analysis.process_names import name_processes
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.live.late import Late, late_processes
-from nccl_inspector.live.look import JobSeen, NodeSeen, Seen, look
-from nccl_inspector.live.model import Flow, Job, Rank, View, gather, natural, order_of
+from nccl_inspector.live.look import JobBoxes, LiveBox, NodeBoxes, look
 from nccl_inspector.live.rates import flow_of, since, split_waiting
 from nccl_inspector.live.troubles import (
     age_s,
@@ -24,6 +23,7 @@ from nccl_inspector.live.troubles import (
     states,
     troubles_of,
 )
+from nccl_inspector.live.view import Flow, LiveJob, LiveRank, View, gather, natural, order_of
 from nccl_inspector.model.process import KILLED, NEVER_MEASURED, Process
 
 _WAIT_NOTE = (
@@ -40,7 +40,7 @@ class NodeView:
         """Prepare only; `wanted`: look only at this job."""
         self._run_dir = run_dir
         self._wanted = wanted
-        self._before: dict[Inode, Seen] = {}
+        self._before: dict[Inode, LiveBox] = {}
         self._before_s: float | None = None
         self._beats = Beats()
 
@@ -75,19 +75,19 @@ class NodeView:
             (_WAIT_NOTE, _RATE_NOTE),
         )
 
-    def _remember(self, seen: NodeSeen) -> None:
+    def _remember(self, seen: NodeBoxes) -> None:
         self._before = {box.inode: box for job in seen.jobs for box in job.boxes}
         self._before_s = seen.at.monotonic_s
         self._beats.keep(self._before.keys())
 
-    def _silent_s(self, box: Seen) -> float | None:
+    def _silent_s(self, box: LiveBox) -> float | None:
         facts = box.process.facts
         if facts.silent in NEVER_MEASURED:
             return None  # no thread of it beats
         # A process does not keep the tick, but its Unix time also changes with each beat.
         return self._beats.silent_s(box.inode, facts.beat_ns, facts.beat_ns, box.at)
 
-    def _job(self, job: JobSeen) -> Job:
+    def _job(self, job: JobBoxes) -> LiveJob:
         sights = self._sights(job)
         rates = _rates(job.manifest.node, [sight for sight in sights if sight.delta])
         peers = [(sight.name, sight.box.process) for sight in sights]
@@ -95,7 +95,7 @@ class NodeView:
         ranks.sort(key=lambda rank: (*order_of(rank.troubles), natural(rank.name)))
         return _as_job(job.manifest, ranks, *states([(s.box.process, s.silent_s) for s in sights]))
 
-    def _sights(self, job: JobSeen) -> list["_Sight"]:
+    def _sights(self, job: JobBoxes) -> list["_Sight"]:
         names = name_processes([(job.manifest.job_id, box.process) for box in job.boxes])
         found = []
         for name, box in zip(names, job.boxes, strict=True):
@@ -113,7 +113,7 @@ class _Sight:
     """A process as it is now."""
 
     name: str
-    box: Seen
+    box: LiveBox
     silent_s: float | None  # time since its last beat
     delta: Process | None  # the process with only its counts since the last look
     span_s: float  # time since the last look
@@ -139,10 +139,12 @@ def _rates(node: str, sights: Sequence[_Sight]) -> _Rates:
     return _Rates(flows, late_processes(joined))
 
 
-def _rank(sight: _Sight, node: str, rates: _Rates, peers: Sequence[tuple[str, Process]]) -> Rank:
+def _rank(
+    sight: _Sight, node: str, rates: _Rates, peers: Sequence[tuple[str, Process]]
+) -> LiveRank:
     process, silent_s = sight.box.process, sight.silent_s
     oldest = oldest_of(process) if process.facts.state != KILLED else None
-    return Rank(
+    return LiveRank(
         name=sight.name,
         node=node,
         gpu=",".join(gpu.label for gpu in process.gpus),
@@ -155,10 +157,10 @@ def _rank(sight: _Sight, node: str, rates: _Rates, peers: Sequence[tuple[str, Pr
     )
 
 
-def _as_job(manifest: Manifest, ranks: Sequence[Rank], alive: int, expected: int) -> Job:
+def _as_job(manifest: Manifest, ranks: Sequence[LiveRank], alive: int, expected: int) -> LiveJob:
     flows = [rank.flow for rank in ranks if rank.flow]
     ages = [rank.oldest_s for rank in ranks if rank.oldest_s is not None]
-    return Job(
+    return LiveJob(
         id=manifest.job_id,
         cluster=manifest.cluster,
         user=manifest.user or str(manifest.uid),

@@ -5,22 +5,21 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from nccl_inspector.analysis.join import Communicator
+from nccl_inspector.analysis.join import JoinedComm
 from nccl_inspector.analysis.straggler.lateness import SYNCHRONISING
-from nccl_inspector.live.model import Flow, class_of
+from nccl_inspector.live.view import Flow, class_of
 from nccl_inspector.model.bandwidth import bus_factor
 from nccl_inspector.model.process import (
-    ALGOS,
     COMM_FOLDED,
     FUNCS,
-    P2P,
+    GROUP,
     Comm,
     Histogram,
     Key,
+    OpKind,
     Process,
 )
 
-_GROUP = ALGOS.index("GROUP")
 # Identifies a communicator even if another one has taken its place in the box.
 _CommId = tuple[int, int, int]
 _KeyId = tuple[_CommId, int, int, int, int]
@@ -81,7 +80,7 @@ def flow_of(delta: Process, span_s: float, waiting_s: float, waitable_s: float) 
     bus_bytes: dict[str, float] = defaultdict(float)
     busy_s: dict[str, float] = defaultdict(float)
     for key in delta.keys:
-        if key.algo == _GROUP:
+        if key.algo == GROUP:
             continue
         operations += key.ops + key.untimed_ops
         comm, func = comms[key.comm], FUNCS[key.func]
@@ -99,11 +98,7 @@ def flow_of(delta: Process, span_s: float, waiting_s: float, waitable_s: float) 
     )
 
 
-def _name(func: int, size_class: int, algo_proto: str) -> tuple[str, int, str]:
-    return FUNCS[func], size_class, "" if FUNCS[func] in P2P else algo_proto
-
-
-def split_waiting(joined: Sequence[Communicator]) -> Mapping[str, tuple[float, float]]:
+def split_waiting(joined: Sequence[JoinedComm]) -> Mapping[str, tuple[float, float]]:
     """Return for each process, by name, the seconds it waited and the seconds that are comparable.
 
     Comparable are collectives in which all wait for all and at least two ranks are on this node.
@@ -113,17 +108,12 @@ def split_waiting(joined: Sequence[Communicator]) -> Mapping[str, tuple[float, f
     for comm in joined:
         if not comm.id:
             continue  # destroyed ones, summed: ranks cannot be compared
-        times = {
-            (one.func, one.size_class, one.algo_proto): one.time_ns
-            for one in comm.figures
-            if one.func in SYNCHRONISING
-        }
-        shared: dict[tuple[str, int, str], list[tuple[str, Key]]] = defaultdict(list)
+        times = {one.kind: one.time_ns for one in comm.figures if one.func in SYNCHRONISING}
+        shared: dict[OpKind, list[tuple[str, Key]]] = defaultdict(list)
         for member in comm.members.values():
             for key in member.keys:
-                kind = _name(key.func, key.size_class, key.algo_proto)
-                if kind in times and key.ops:
-                    shared[kind].append((member.place.name, key))
+                if key.kind in times and key.ops:
+                    shared[key.kind].append((member.place.name, key))
         for kind, pairs in shared.items():
             for name, key in pairs if len(pairs) > 1 else ():
                 waited_ns = max(0.0, key.busy_ns - key.ops * times[kind])

@@ -13,15 +13,15 @@ from types import FrameType
 from typing import Protocol
 
 from nccl_inspector.live.keyboard import Keyboard
-from nccl_inspector.live.model import Kind
-from nccl_inspector.live.table import Line
+from nccl_inspector.live.table import ScreenLine
+from nccl_inspector.live.view import TroubleKind
 from nccl_inspector.system.wakeup import Wakeup
 
 _ENTER = "\x1b[?1049h\x1b[?25l\x1b[H\x1b[2J"  # alternate screen, no cursor, cleared
 _LEAVE = "\x1b[?25h\x1b[?1049l"
 _BOLD, _RED, _YELLOW, _PLAIN = "\x1b[1m", "\x1b[31m", "\x1b[33m", "\x1b[0m"
 _REVERSE = "\x1b[7m"  # of the job that Enter opens; also without colours
-_BAD = (Kind.LOST, Kind.STOPPED, Kind.HUNG)
+_BAD = (TroubleKind.LOST, TroubleKind.STOPPED, TroubleKind.HUNG)
 
 ROWS_MIN = 4
 
@@ -40,7 +40,7 @@ class Screen(Protocol):
     def look(self) -> None:
         """Read what is to be shown."""
 
-    def draw(self, columns: int, rows: int) -> Sequence[Line]:
+    def draw(self, columns: int, rows: int) -> Sequence[ScreenLine]:
         """Return at most so many lines of at most so many columns."""
 
     def press(self, key: str) -> Next:
@@ -57,17 +57,17 @@ def has_colour() -> bool:
     return can_redraw() and not os.environ.get("NO_COLOR")
 
 
-def _painted(line: Line, colour: bool) -> str:
+def _painted(line: ScreenLine, colour: bool) -> str:
     if line.marked:
         return f"{_REVERSE}{line.text}{_PLAIN}"
-    if not colour or line.kind == Kind.NONE or not line.text:
+    if not colour or line.kind == TroubleKind.NONE or not line.text:
         return line.text
     if line.kind is None:
         return f"{_BOLD}{line.text}{_PLAIN}"
     return f"{_RED if line.kind in _BAD else _YELLOW}{line.text}{_PLAIN}"
 
 
-def fit(lines: Sequence[Line], rows: int, scrolled: int = 0) -> list[Line]:
+def fit(lines: Sequence[ScreenLine], rows: int, scrolled: int = 0) -> list[ScreenLine]:
     """Return as many lines as there are rows, without the first ones that are scrolled away.
 
     Where lines remain below, the last row says how many. Title and column heads scroll, too. A line
@@ -80,7 +80,10 @@ def fit(lines: Sequence[Line], rows: int, scrolled: int = 0) -> list[Line]:
     if len(lines) - first <= rows:
         return list(lines[first:])
     shown = lines[first : first + rows - 1]
-    return [*shown, Line(f"({len(lines) - first - rows + 1} lines more)")]
+    return [
+        *shown,
+        ScreenLine(f"({len(lines) - first - rows + 1} lines more)"),
+    ]
 
 
 def _show(screen: Screen, colour: bool) -> None:
@@ -153,7 +156,7 @@ def watch(screen: Screen, interval_s: float) -> None:
         return
 
 
-def print_once(lines: Sequence[Line]) -> None:
+def print_once(lines: Sequence[ScreenLine]) -> None:
     """Print the lines, in colour if stdout is a terminal."""
     colour = has_colour()
     for line in lines:

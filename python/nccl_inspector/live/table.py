@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from nccl_inspector.live.model import CLASSES, Flow, Job, Kind, Rank, Trouble, View
-from nccl_inspector.model.table_columns import Column, cut, fit_columns, row_text
+from nccl_inspector.live.view import CLASSES, Flow, LiveJob, LiveRank, Trouble, TroubleKind, View
+from nccl_inspector.model.table_columns import Column, cut, fit_columns, make_columns, row_text
 from nccl_inspector.system.printable import plain
 
 COLUMNS_MIN = 40
@@ -16,35 +16,24 @@ _INDENT = "    "
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ScreenLine:
     """A line of the screen; `kind` is that of its trouble, or None for a title."""
 
     text: str
-    kind: Kind | None = Kind.NONE
+    kind: TroubleKind | None = TroubleKind.NONE
     marked: bool = False  # the row that the user has chosen
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _ScreenRow:
     cells: tuple[str, ...]
     troubles: tuple[Trouble, ...]
     marked: bool = False
 
 
-_FLOW = (
-    Column("OPS/S"),
-    *(Column(word.upper()) for word in CLASSES),
-    Column("WAIT"),
-    Column("OLDEST"),
-)
-_JOB = (Column("JOB"), Column("USER", is_text=True), Column("RANKS"), *_FLOW, Column("DROPS"))
-_RANK = (
-    Column("RANK", is_text=True),
-    Column("GPU", is_text=True),
-    *_FLOW,
-    Column("BEAT"),
-    Column("DROPS"),
-)
+_FLOW = ("OPS/S", *map(str.upper, CLASSES), "WAIT", "OLDEST")
+_JOB = make_columns("JOB", "USER:", "RANKS", *_FLOW, "DROPS")
+_RANK = make_columns("RANK:", "GPU:", *_FLOW, "BEAT", "DROPS")
 
 
 def number(value: float | None) -> str:
@@ -89,7 +78,7 @@ def _flow_cells(flow: Flow | None, oldest_s: float | None) -> tuple[str, ...]:
     )
 
 
-def _job_row(job: Job, marked: bool = False) -> _Row:
+def _job_row(job: LiveJob, marked: bool = False) -> _ScreenRow:
     ranks = str(job.alive) if job.alive == job.expected else f"{job.alive}/{job.expected}"
     cells = (
         str(job.id),
@@ -98,35 +87,39 @@ def _job_row(job: Job, marked: bool = False) -> _Row:
         *_flow_cells(job.flow, job.oldest_s),
         _count(job.drops),
     )
-    return _Row(cells, job.troubles, marked)
+    return _ScreenRow(cells, job.troubles, marked)
 
 
-def _rank_row(rank: Rank, with_node: bool) -> _Row:
+def _rank_row(rank: LiveRank, with_node: bool) -> _ScreenRow:
     place = f"{rank.node} {rank.gpu}" if with_node else rank.gpu
     flow = _flow_cells(rank.flow, rank.oldest_s)
-    return _Row((rank.name, place, *flow, age(rank.beat_s), _count(rank.drops)), rank.troubles)
+    return _ScreenRow(
+        (rank.name, place, *flow, age(rank.beat_s), _count(rank.drops)), rank.troubles
+    )
 
 
-def _beneath(trouble: Trouble, width: int) -> Iterator[Line]:
+def _beneath(trouble: Trouble, width: int) -> Iterator[ScreenLine]:
     for line in textwrap.wrap(
         trouble.words, width, initial_indent="  ! ", subsequent_indent=_INDENT
     ):
-        yield Line(line, trouble.kind)
+        yield ScreenLine(line, trouble.kind)
 
 
-def _table(columns: Sequence[Column], rows: Sequence[_Row], width: int) -> Iterator[Line]:
+def _table(
+    columns: Sequence[Column], rows: Sequence[_ScreenRow], width: int
+) -> Iterator[ScreenLine]:
     """Yield title and rows; troubles are beside a row if there is room, else below it."""
     widths = fit_columns(columns, [row.cells for row in rows], width)
     own = sum(widths) + len(widths) - 1
     longest = max((len(t.words) for row in rows for t in row.troubles), default=0)
     beside = longest > 0 and width - own - 2 >= min(longest, _BESIDE_MIN)
     title = row_text(columns, widths, [column.title for column in columns])
-    yield Line(title + ("  WHAT IS WRONG" if beside else ""), None)
+    yield ScreenLine(title + ("  WHAT IS WRONG" if beside else ""), None)
     for row in rows:
         text = row_text(columns, widths, row.cells)
-        worst = row.troubles[0].kind if row.troubles else Kind.NONE
+        worst = row.troubles[0].kind if row.troubles else TroubleKind.NONE
         if not beside:
-            yield Line(text, worst, row.marked)
+            yield ScreenLine(text, worst, row.marked)
             for trouble in row.troubles:
                 yield from _beneath(trouble, width)
             continue
@@ -134,9 +127,9 @@ def _table(columns: Sequence[Column], rows: Sequence[_Row], width: int) -> Itera
         kinds = [
             one.kind for one in row.troubles for _ in textwrap.wrap(one.words, width - own - 2)
         ]
-        yield Line(f"{text.ljust(own)}  {words[0]}" if words else text, worst, row.marked)
+        yield ScreenLine(f"{text.ljust(own)}  {words[0]}" if words else text, worst, row.marked)
         for line, kind in zip(words[1:], kinds[1:], strict=True):
-            yield Line(" " * (own + 2) + line, kind)
+            yield ScreenLine(" " * (own + 2) + line, kind)
 
 
 def _head(view: View) -> str:
@@ -147,7 +140,7 @@ def _head(view: View) -> str:
     return f"{view.where}  {at:%Y-%m-%d %H:%M:%S} UTC  {jobs} job{many}, {ranks} ranks{over}"
 
 
-def _body(view: View, by_rank: bool, width: int, chosen: int | None) -> Iterator[Line]:
+def _body(view: View, by_rank: bool, width: int, chosen: int | None) -> Iterator[ScreenLine]:
     if not by_rank:
         if view.jobs:
             rows = [_job_row(job, job.id == chosen) for job in view.jobs]
@@ -157,7 +150,7 @@ def _body(view: View, by_rank: bool, width: int, chosen: int | None) -> Iterator
         yield from _table(_JOB, [_job_row(job)], width)
         if job.ranks:
             nodes = {rank.node for rank in job.ranks}
-            yield Line("")
+            yield ScreenLine("")
             rows = [_rank_row(rank, len(nodes) > 1) for rank in job.ranks]
             yield from _table(_RANK, rows, width)
 
@@ -168,18 +161,18 @@ def render(
     width: int,
     chosen: int | None = None,
     nothing: str = "no job is measured here",
-) -> list[Line]:
+) -> list[ScreenLine]:
     """Return the screen's lines, at most `width` wide.
 
     `by_rank`: with the ranks of each job. `chosen`: the job whose row is marked. `nothing`: what is
     said where there is no job.
     """
     width = max(width, COLUMNS_MIN)
-    lines = [Line(_head(view), None), Line("")]
+    lines = [ScreenLine(_head(view), None), ScreenLine("")]
     lines += _body(view, by_rank, width, chosen)
     if not view.jobs and not view.unread:
-        lines.append(Line(nothing))
-    lines.append(Line(""))
+        lines.append(ScreenLine(nothing))
+    lines.append(ScreenLine(""))
     for text in (*view.unread, *(view.notes if view.jobs else ())):
-        lines += [Line(line) for line in textwrap.wrap(text, width, subsequent_indent="  ")]
+        lines += [ScreenLine(line) for line in textwrap.wrap(text, width, subsequent_indent="  ")]
     return [replace(line, text=cut(plain(line.text), width)) for line in lines]

@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass
 from typing import Protocol
 
 from nccl_inspector.live.controls import HELP, Controls, arrange, press
-from nccl_inspector.live.model import View
 from nccl_inspector.live.nodeview import NodeView
 from nccl_inspector.live.screen import Next, can_redraw, fit, print_once, watch
-from nccl_inspector.live.table import Line, render
+from nccl_inspector.live.table import ScreenLine, render
+from nccl_inspector.live.view import View
 from nccl_inspector.model.table_columns import cut
 
 INTERVAL_S, PROMETHEUS_INTERVAL_S = 2.0, 10.0
@@ -31,7 +31,7 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class TopOptions:
     """The command's arguments."""
 
     job_id: int | None
@@ -77,14 +77,14 @@ class _Session:
         self._source.choose(self._controls.job_id)
         return Next.LOOK
 
-    def draw(self, columns: int, rows: int) -> Sequence[Line]:
+    def draw(self, columns: int, rows: int) -> Sequence[ScreenLine]:
         """Return the view as the user wants it, above one line of keys."""
         if self._view is None:
             return []
         controls = self._controls
-        keys = Line(cut(_keys(controls), columns))
+        keys = ScreenLine(cut(_keys(controls), columns))
         if controls.helping:
-            return [*fit([Line(line) for line in HELP], rows - 1), keys]
+            return [*fit([ScreenLine(line) for line in HELP], rows - 1), keys]
         view = arrange(self._view, controls)
         nothing = {"nothing": f'no job has "{controls.text}"'} if controls.text else {}
         lines = render(view, controls.job_id is not None, columns, controls.chosen, **nothing)
@@ -101,20 +101,20 @@ def _keys(controls: Controls) -> str:
     return f"q quit  s sort: {controls.order}  / filter  {back}  ? keys{only}"
 
 
-def run_top(source: Source, wish: Wish) -> bool:
+def run_top(source: Source, options: TopOptions) -> bool:
     """Show what the jobs do; return False if one job was asked for and does not exist.
 
     Raises:
         InspectorError: there is no run directory, or the Prometheus does not answer.
     """
-    if wish.once or wish.as_json or not can_redraw():
-        view = _look_once(source, wish.interval_s)
-        if wish.as_json:
+    if options.once or options.as_json or not can_redraw():
+        view = _look_once(source, options.interval_s)
+        if options.as_json:
             json.dump(asdict(view), sys.stdout)
             sys.stdout.write("\n")
         else:
             columns = shutil.get_terminal_size((WIDE_COLUMNS, 24)).columns
-            print_once(render(view, wish.job_id is not None, columns))
-        return bool(view.jobs) or wish.job_id is None
-    watch(_Session(source, wish.job_id), wish.interval_s)
+            print_once(render(view, options.job_id is not None, columns))
+        return bool(view.jobs) or options.job_id is None
+    watch(_Session(source, options.job_id), options.interval_s)
     return True

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from nccl_inspector.agent.beats import STOPPED_S
 from nccl_inspector.analysis.hang.age import is_suspect
 from nccl_inspector.live.late import Late
-from nccl_inspector.live.model import Kind, Trouble
+from nccl_inspector.live.view import Trouble, TroubleKind
 from nccl_inspector.model.bandwidth import size_class, size_label
 from nccl_inspector.model.process import (
     DENIED,
@@ -92,22 +92,24 @@ def _in_flight(
     if missing:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         words += f", which {', '.join(missing[:3])}{more} of this node did not call"
-    yield Trouble(Kind.HUNG, age, words)
+    yield Trouble(TroubleKind.HUNG, age, words)
 
 
 def _measuring(process: Process) -> Iterator[Trouble]:
     facts, drops = process.facts, count_drops(process)
     if drops:
-        yield Trouble(Kind.DROPS, drops, f"has {drops} events that were not measured")
+        yield Trouble(TroubleKind.DROPS, drops, f"has {drops} events that were not measured")
     if facts.silent == DISABLED:
-        yield Trouble(Kind.UNMEASURED, 2, "is not measured: the node is disabled")
+        yield Trouble(TroubleKind.UNMEASURED, 2, "is not measured: the node is disabled")
     elif facts.silent == DENIED:
-        yield Trouble(Kind.UNMEASURED, 3, f"is not measured: {facts.nccl} is on the deny list")
+        yield Trouble(
+            TroubleKind.UNMEASURED, 3, f"is not measured: {facts.nccl} is on the deny list"
+        )
     elif facts.silent == RCCL:
-        yield Trouble(Kind.UNMEASURED, 3, "is not measured: RCCL is not supported yet")
+        yield Trouble(TroubleKind.UNMEASURED, 3, "is not measured: RCCL is not supported yet")
     elif facts.sampling > 1:
         words = f"has times for one operation in {facts.sampling} only, to spare the application"
-        yield Trouble(Kind.UNMEASURED, 1, words)
+        yield Trouble(TroubleKind.UNMEASURED, 1, words)
 
 
 def troubles_of(
@@ -124,15 +126,15 @@ def troubles_of(
     found: list[Trouble] = []
     if process.facts.state == KILLED:
         last = "" if silent_s is None else f"; its last beat was {age_words(silent_s)} ago"
-        found.append(Trouble(Kind.LOST, 1.0, f"died without finalizing{last}"))
+        found.append(Trouble(TroubleKind.LOST, 1.0, f"died without finalizing{last}"))
     else:
         if silent_s is not None and silent_s > STOPPED_S:
             words = f"has not beaten for {age_words(silent_s)}: stopped, or starved of CPU"
-            found.append(Trouble(Kind.STOPPED, silent_s, words))
+            found.append(Trouble(TroubleKind.STOPPED, silent_s, words))
         found += _in_flight(process, silent_s, others)
     if late:
         words = f"comes late by {late.late_ns / 1e6:.3g} ms at the median"
-        found.append(Trouble(Kind.LATE, late.waited_ns, words))
+        found.append(Trouble(TroubleKind.LATE, late.waited_ns, words))
     found += _measuring(process)
     return tuple(found)
 

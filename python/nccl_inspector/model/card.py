@@ -50,9 +50,6 @@ DIVERGENT, MISMATCHED, BLOCKED, TRANSPORT = "divergent", "mismatched", "blocked"
 DEAD, NOT_MEASURED, DEADLOCK = "dead", "dead or not measured", "deadlock"
 HANG_VERDICTS = DIVERGENT, MISMATCHED, BLOCKED, NETWORK, TRANSPORT, DEAD, NOT_MEASURED, DEADLOCK
 
-# Transport classes: what carries the operations of a communicator.
-CLASSES = "nvlink", "host", "net", "mixed", "unknown"
-
 EXIT_HEALTHY, EXIT_WARNING, EXIT_CRITICAL, EXIT_NO_DATA = 0, 1, 2, 3
 
 
@@ -234,7 +231,10 @@ class DataQuality:
 
 @dataclass(frozen=True, slots=True)
 class Communicator:
-    """A communicator, from the data of all its ranks; `transport` is one of CLASSES."""
+    """A communicator, from the data of all its ranks.
+
+    `transport` is one of nvlink, host, net, mixed and unknown.
+    """
 
     id: str  # hexadecimal, `0x5e1f`
     name: str

@@ -37,7 +37,9 @@ def _numbers(ranges: str) -> list[str]:
         if match is None:
             raise InspectorError("node list: not a range of numbers")
         low, high = int(match[1]), int(match[2] or match[1])
-        if high - low >= NODES_MAX or len(numbers) + high - low >= NODES_MAX:
+        if high < low:
+            raise InspectorError("node list: a range that counts down")
+        if len(numbers) + high - low >= NODES_MAX:
             raise InspectorError("node list: too many nodes")
         numbers += [str(number).zfill(len(match[1])) for number in range(low, high + 1)]
     return numbers
@@ -63,6 +65,8 @@ def expand(nodelist: str) -> list[str]:
     """
     if len(nodelist) > _TEXT_MAX:
         raise InspectorError("node list: too long")
+    if any(map(str.isspace, nodelist)):
+        raise InspectorError("node list: a blank")
     if "[]" in nodelist:
         raise InspectorError("node list: not a range of numbers")
     nodes: list[str] = []

@@ -6,31 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nccl_inspector.model.bandwidth import UNITS, size_class
+from nccl_inspector.model.transport import transport_by_shape
+from nccl_inspector.system.checked_json import TEXT_CHARS_MAX
 from nccl_inspector.system.printable import visible
 
-TEXT_CHARS_MAX = 256
 SIZE_CLASS_MAX = 63
 # A number of ranks or nodes: as text, and as a number.
 _WHOLE = re.compile("[0-9]{1,9}")
 WHOLE_MAX = 10**9 - 1
 _SIZE = re.compile(rf"([0-9]{{1,9}})-[0-9]{{1,9}}({'|'.join(UNITS)})")
 
-NET, MIXED, UNKNOWN = "net", "mixed", "unknown"
-
-
-def transport_by_shape(nranks: int, nnodes: int) -> str:
-    """Return the transport class, as far as the number of ranks and of nodes decides it.
-
-    Ranks on one node may or may not use NVLink; that depends on their GPUs
-    (analysis/transport/classes.py).
-    """
-    if not nranks or nnodes <= 1:
-        return UNKNOWN
-    return NET if nnodes == nranks else MIXED
-
 
 @dataclass(frozen=True, slots=True, order=True)
-class Comm:
+class LabelledComm:
     """A communicator by its labels; `id` is empty if NVIDIA's plugin measured."""
 
     id: str
@@ -50,10 +38,10 @@ class Comm:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Kind:
+class LabelledKind:
     """A kind of operation of a communicator."""
 
-    comm: Comm
+    comm: LabelledComm
     func: str
     size_class: int
     algo_proto: str
@@ -68,19 +56,19 @@ def size_class_of(label: str) -> int | None:
     return found if found <= SIZE_CLASS_MAX else None
 
 
-def comm_of(labels: Mapping[str, str]) -> Comm | None:
+def comm_of(labels: Mapping[str, str]) -> LabelledComm | None:
     """Return the communicator; None: the labels are neither ours nor NVIDIA's."""
     sizes = labels.get("nranks", ""), labels.get("n_nodes", "")
     if not all(map(_WHOLE.fullmatch, sizes)):
         return None
     id_, name = (visible(labels.get(one, ""))[:TEXT_CHARS_MAX] for one in ("comm", "comm_name"))
-    return Comm(id_, name, int(sizes[0]), int(sizes[1]))
+    return LabelledComm(id_, name, int(sizes[0]), int(sizes[1]))
 
 
-def kind_of(labels: Mapping[str, str], func_label: str) -> Kind | None:
+def kind_of(labels: Mapping[str, str], func_label: str) -> LabelledKind | None:
     """Return the kind; None: the labels are neither ours nor NVIDIA's."""
     comm, size = comm_of(labels), size_class_of(labels.get("message_size", ""))
     func = visible(labels.get(func_label, ""))[:TEXT_CHARS_MAX]
     if comm is None or size is None or not func:
         return None
-    return Kind(comm, func, size, visible(labels.get("algo_proto", ""))[:TEXT_CHARS_MAX])
+    return LabelledKind(comm, func, size, visible(labels.get("algo_proto", ""))[:TEXT_CHARS_MAX])

@@ -12,13 +12,12 @@ from functools import cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
-from nccl_inspector.model.labels import Label
-from nccl_inspector.model.network import Net
+from nccl_inspector.model.jobid import task_name
+from nccl_inspector.model.net import Net
+from nccl_inspector.model.operation_label import Label
 
 if TYPE_CHECKING:
-    from nccl_inspector.summary.sample_columns import (
-        SampleColumns,
-    )  # needs numpy, which the agent must not import
+    from nccl_inspector.model.sample_columns import SampleColumns  # needs numpy
 
 FUNCS = (
     "Unknown", "AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce",
@@ -43,6 +42,8 @@ DROP_REASONS = (
 # Dropped for these reasons, an operation is measured; it is only missing from some tables.
 DROPS_IN_PART = frozenset({"no_peer", "no_group", "json"})
 P2P = frozenset({"Send", "Recv", "SendRecv"})
+P2P_FUNCS = frozenset(map(FUNCS.index, P2P))
+GROUP = ALGOS.index("GROUP")
 OPERATIONS_MAX = 64  # in flight, kept for one process
 
 COMM_LIVE, COMM_DESTROYED, COMM_FOLDED = 1, 2, 3
@@ -141,6 +142,10 @@ def _algo_proto(algo: int, proto: int) -> str:
     return ALGOS[algo] if alone else f"{ALGOS[algo]}_{PROTOS[proto]}"
 
 
+# Function, size class, algorithm and protocol: Sends and Recvs are alike whatever these are.
+OpKind = tuple[str, int, str]
+
+
 class Key(NamedTuple):
     """One kind of operation of one communicator; `comm` is Comm.index."""
 
@@ -169,6 +174,12 @@ class Key(NamedTuple):
     def algo_proto(self) -> str:
         """The value of the label `algo_proto`."""
         return _algo_proto(self.algo, self.proto)
+
+    @property
+    def kind(self) -> OpKind:
+        """What is compared between the ranks of a communicator."""
+        func = FUNCS[self.func]
+        return func, self.size_class, "" if func in P2P else self.algo_proto
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,9 +299,7 @@ class Facts:
     @property
     def array_task(self) -> str:
         """The task in Slurm's form, as `810_3`; empty if the job is no array task."""
-        if self.array_job_id is None or self.array_task_id is None:
-            return ""
-        return f"{self.array_job_id}_{self.array_task_id}"
+        return task_name(self.array_job_id, self.array_task_id)
 
 
 class SampleKind(NamedTuple):

@@ -4,6 +4,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+COLUMNS = 100  # of a terminal, where nobody knows how many it has
 _NAME_MIN = 4
 
 
@@ -13,6 +14,11 @@ class Column:
 
     title: str
     is_text: bool = False  # aligned left, and cut if there is no room
+
+
+def make_columns(*titles: str) -> tuple[Column, ...]:
+    """Return columns of these titles; a colon behind one says that the column is of text."""
+    return tuple(Column(one.removesuffix(":"), one.endswith(":")) for one in titles)
 
 
 def fit_columns(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> list[int]:

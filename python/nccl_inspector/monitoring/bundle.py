@@ -1,17 +1,52 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All files of the monitoring bundle of a site, and writing them."""
+"""All files of the monitoring bundle of a site, and writing them.
+
+Prometheus' part is made of templates: scrape configuration, recording rules and alerts.
+"""
 
 import json
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.monitoring.cluster import cluster_dashboard
 from nccl_inspector.monitoring.job import job_dashboard
 from nccl_inspector.monitoring.node import node_dashboard
 from nccl_inspector.monitoring.panels import dashboard_json
-from nccl_inspector.monitoring.rules import TEMPLATES, render, render_targets
 from nccl_inspector.monitoring.site import Site
+
+TEMPLATES = ("scrape", "rules", "alerts")
+
+
+@cache
+def _environment() -> Environment:
+    # Prometheus has {{ }} and {% %} in its own templates. The output is YAML, and every value
+    # was checked when the site was made: nothing is to be escaped.
+    return Environment(  # noqa: S701
+        loader=PackageLoader("nccl_inspector.monitoring"),
+        undefined=StrictUndefined,
+        variable_start_string="<<",
+        variable_end_string=">>",
+        block_start_string="<%",
+        block_end_string="%>",
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+
+
+def render(name: str, site: Site) -> str:
+    """Return the text of one of TEMPLATES for a site."""
+    return _environment().get_template(f"{name}.yml.j2").render(site)
+
+
+def render_targets(nodes: list[str], port: str) -> str:
+    """Return the targets for file_sd_configs; JSON is YAML."""
+    targets = [f"{node}:{port}" for node in nodes]
+    return json.dumps([{"targets": targets}], indent=1) + "\n"
 
 
 def make_bundle(site: Site, nodes: list[str]) -> dict[str, str]:

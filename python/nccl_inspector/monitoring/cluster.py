@@ -1,31 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """The dashboard of a cluster: the worst jobs, the worst nodes."""
 
+from nccl_inspector.monitoring.expressions import of_cluster, rate, selector
 from nccl_inspector.monitoring.panels import (
     Dashboard,
     Panel,
+    PanelRow,
     Query,
-    Row,
     Variable,
     graph,
     link_to,
     listing,
     number,
 )
-from nccl_inspector.monitoring.queries import of_cluster, rate, selector
 from nccl_inspector.monitoring.site import Site
 
 _NODE_LINK = link_to("nccl-node", "node", "Node")
 _FIRING = 'ALERTS{alertname=~"Nccl.+", alertstate="firing", %s}'
 
 
-def _overview(own: str, site: Site) -> Row:
+def _overview(own: str, site: Site) -> PanelRow:
     job, agent = site["label_job"], "nccl_inspector_agent"
     info = f"nccl_inspector_job_info{{{own}}}"
     # No rule of the scrape renames a label of these.
     scrape = selector(cluster="$cluster", job=site["job_name"])
     wrote = f"nccl_inspector_last_write_timestamp_seconds{{{own}}}"
-    return Row(
+    return PanelRow(
         "Cluster",
         [
             number("Jobs", "Measured jobs that run now.", "short",
@@ -63,10 +63,10 @@ def _worst_jobs(title: str, about: str, expr: str, value: str, unit: str, site: 
     )
 
 
-def _jobs(own: str, site: Site) -> Row:
+def _jobs(own: str, site: Site) -> PanelRow:
     on = f"{site['label_cluster']}, {site['label_job']}"
     ratio = f"min by ({on}) (job:nccl_bandwidth:ratio{{{own}}})"
-    return Row(
+    return PanelRow(
         "Worst jobs",
         [
             _worst_jobs(
@@ -109,7 +109,7 @@ def _jobs(own: str, site: Site) -> Row:
     )
 
 
-def _nodes(own: str, site: Site) -> Row:
+def _nodes(own: str, site: Site) -> PanelRow:
     node, job = site["label_node"], site["label_job"]
     late = f"max by ({node}, {job}) (rank:nccl_collective_late:ratio{{{own}}})"
     agent = "nccl_inspector_agent"
@@ -121,7 +121,7 @@ def _nodes(own: str, site: Site) -> Row:
         columns = {node: "Node", "Value": value}
         return listing(title, about, expr, columns, unit=unit, width=8, link=("Node", _NODE_LINK))
 
-    return Row(
+    return PanelRow(
         "Worst nodes",
         [
             nodes(
@@ -152,10 +152,10 @@ def _nodes(own: str, site: Site) -> Row:
     )
 
 
-def _traffic(own: str) -> Row:
+def _traffic(own: str) -> PanelRow:
     data = rate("nccl_collective_bytes_total", own)
     busy = rate("nccl_collective_busy_seconds_total", own)
-    return Row(
+    return PanelRow(
         "All jobs",
         [
             graph(

@@ -1,19 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The dashboard of one job."""
 
-from nccl_inspector.monitoring.panels import (
-    GBS,
-    Dashboard,
-    Panel,
-    Query,
-    Row,
-    Variable,
-    bars,
-    graph,
-    listing,
-    number,
-)
-from nccl_inspector.monitoring.queries import (
+from nccl_inspector.monitoring.expressions import (
     RATE,
     SYNCHRONOUS,
     highest_bandwidth,
@@ -24,6 +12,18 @@ from nccl_inspector.monitoring.queries import (
     rate,
     transfer_bandwidth,
     waiting_ratio,
+)
+from nccl_inspector.monitoring.panels import (
+    GBS,
+    Dashboard,
+    Panel,
+    PanelRow,
+    Query,
+    Variable,
+    bars,
+    graph,
+    listing,
+    number,
 )
 from nccl_inspector.monitoring.site import Site
 
@@ -51,10 +51,10 @@ def _whose(own: str) -> Panel:
     )
 
 
-def _overview(own: str) -> Row:
+def _overview(own: str) -> PanelRow:
     wrote = f"nccl_inspector_last_write_timestamp_seconds{{{own}}}"
     dropped = f"nccl_inspector_events_dropped_total{{{own}}}"
-    return Row(
+    return PanelRow(
         "Job",
         [
             _whose(own),
@@ -92,7 +92,7 @@ def _overview(own: str) -> Row:
     )  # fmt: skip
 
 
-def _collective(own: str) -> Row:
+def _collective(own: str) -> PanelRow:
     """The row that is there once for each collective: bandwidth and time, side by side by scope."""
     base = f'{own}, collective="$collective", {_KIND}'
     panels = []
@@ -129,14 +129,14 @@ def _collective(own: str) -> Row:
                 ],
             )
         )
-    return Row("$collective", panels, repeat="collective")
+    return PanelRow("$collective", panels, repeat="collective")
 
 
-def _ranks(own: str, site: Site) -> Row:
+def _ranks(own: str, site: Site) -> PanelRow:
     node = site["label_node"]
     means = mean_seconds(f"{own}, {SYNCHRONOUS}", "comm, comm_name, rank")
     busy = rate("nccl_collective_busy_seconds_total", f"{own}, {SYNCHRONOUS}")
-    return Row(
+    return PanelRow(
         "Ranks",
         [
             graph(
@@ -184,11 +184,11 @@ def _ranks(own: str, site: Site) -> Row:
     )
 
 
-def _everything(own: str) -> Row:
+def _everything(own: str) -> PanelRow:
     bandwidth = highest_bandwidth(own, "collective, comm_name, n_nodes")
     p2p = f"max by (p2p_operation, comm_name) (avg_over_time(nccl_p2p_bus_bandwidth_gbs{{{own}}}"
     moved = rate("nccl_p2p_bytes_total", own)
-    return Row(
+    return PanelRow(
         "All communicators",
         [
             graph(
@@ -223,13 +223,13 @@ def _everything(own: str) -> Row:
     )
 
 
-def _progress(job: str) -> Row:
+def _progress(job: str) -> PanelRow:
     own = f"{job}, {_COMM}"
     done = rate("nccl_communicator_operations_completed_total", own)
     called = rate("nccl_communicator_operations_enqueued_total", own)
     last = f"nccl_communicator_last_progress_timestamp_seconds{{{own}}}"
     age, p2p_age = (f"nccl_{what}_inflight_seconds{{{own}}}" for what in ("collective", "p2p"))
-    return Row(
+    return PanelRow(
         "Progress",
         [
             graph(
@@ -273,12 +273,12 @@ def _progress(job: str) -> Row:
     )  # fmt: skip
 
 
-def _attribution(own: str) -> Row:
+def _attribution(own: str) -> PanelRow:
     nvlink, network = (
         highest_bandwidth(f"{own}, {_KIND}, {nodes}", "collective") for _, nodes in _SCOPES
     )
     marked = f"nccl_inspector_job_throughput{{{own}}}"
-    return Row(
+    return PanelRow(
         "Why it is slower",
         [
             graph(
@@ -316,12 +316,12 @@ def _attribution(own: str) -> Row:
     )  # fmt: skip
 
 
-def _missing(own: str) -> Row:
+def _missing(own: str) -> PanelRow:
     dropped = rate("nccl_inspector_events_dropped_total", own)
     silent = rate("nccl_inspector_silent_seconds_total", own)
     threads = rate("nccl_inspector_self_seconds_total", own)
     calls = rate("nccl_inspector_hot_seconds_total", own)
-    return Row(
+    return PanelRow(
         "What is not measured, and what measuring costs",
         [
             graph(

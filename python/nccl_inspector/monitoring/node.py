@@ -1,26 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """The dashboard of one node."""
 
+from nccl_inspector.monitoring.expressions import highest_bandwidth, of_cluster, of_node, rate
 from nccl_inspector.monitoring.panels import (
     GBS,
     Dashboard,
+    PanelRow,
     Query,
-    Row,
     Variable,
     graph,
     link_to,
     listing,
     number,
 )
-from nccl_inspector.monitoring.queries import highest_bandwidth, of_cluster, of_node, rate
 from nccl_inspector.monitoring.site import Site
 
 
-def _overview(own: str, site: Site) -> Row:
+def _overview(own: str, site: Site) -> PanelRow:
     job = site["label_job"]
     agent = "nccl_inspector_agent"
     columns = {job: "Job", "user": "User", "account": "Account", "partition": "Partition"}
-    return Row(
+    return PanelRow(
         "Node",
         [
             listing(
@@ -46,7 +46,7 @@ def _overview(own: str, site: Site) -> Row:
     )  # fmt: skip
 
 
-def _gpus(own: str, site: Site) -> Row:
+def _gpus(own: str, site: Site) -> PanelRow:
     job = site["label_job"]
     of_gpu, name = f"{job}, gpu", f"{{{{gpu}}}}, job {{{{{job}}}}}"
 
@@ -56,7 +56,7 @@ def _gpus(own: str, site: Site) -> Row:
     def highest(series: str) -> Query:
         return Query(f"max by ({of_gpu}) ({series}{{{own}}})", name)
 
-    return Row(
+    return PanelRow(
         "GPUs",
         [
             graph(
@@ -99,14 +99,14 @@ def _gpus(own: str, site: Site) -> Row:
     )  # fmt: skip
 
 
-def _agent(own: str, site: Site) -> Row:
+def _agent(own: str, site: Site) -> PanelRow:
     job = site["label_job"]
     pass_s = f"nccl_inspector_agent_pass_seconds{{{own}}}"
     refused = rate("nccl_inspector_agent_rejected_files_total", own)
     none = f'label_replace(0 * {pass_s}, "reason", "none", "", "")'
     cost = rate("nccl_inspector_self_seconds_total", own)
     series = f'count by ({job}) ({{__name__=~"nccl_.+", {job}!="", {own}}})'
-    return Row(
+    return PanelRow(
         "Measuring",
         [
             graph("Duration of the agent's pass", "Time to publish and collect.", "s",

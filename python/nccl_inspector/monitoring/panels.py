@@ -46,7 +46,7 @@ class Panel:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PanelRow:
     """A title and the panels below it; with `repeat`, once for each value of that variable."""
 
     title: str
@@ -74,7 +74,7 @@ class Dashboard:
     title: str
     about: str
     variables: Sequence[Variable]
-    rows: Sequence[Row]
+    rows: Sequence[PanelRow]
 
 
 def graph(
@@ -244,7 +244,7 @@ def _panel_json(panel: Panel, number_: int, place: Json, interval: str) -> Json:
     return made
 
 
-def _row_json(row: Row, number_: int, top: int) -> Json:
+def _row_json(row: PanelRow, number_: int, top: int) -> Json:
     made: Json = {
         "collapsed": False,
         "gridPos": {"h": _TITLE_HEIGHT, "w": COLUMNS, "x": 0, "y": top},
@@ -256,7 +256,7 @@ def _row_json(row: Row, number_: int, top: int) -> Json:
     return made | {"repeat": row.repeat} if row.repeat else made
 
 
-def _lay_out(rows: Sequence[Row], interval: str) -> list[Json]:
+def _lay_out(rows: Sequence[PanelRow], interval: str) -> list[Json]:
     """Return all panels, from left to right and line by line, below their rows' titles."""
     made: list[Json] = []
     top = 0

@@ -27,7 +27,7 @@ _NOT_AN_ANSWER = (
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class PromSample:
     """One series of an answer; its value is finite."""
 
     labels: dict[str, str]
@@ -35,7 +35,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Track:
+class PromTrack:
     """One series of a range query: points (Unix time, finite value), in the order of time."""
 
     labels: dict[str, str]
@@ -87,7 +87,7 @@ def _reason(err: urllib.error.HTTPError) -> str:
     )
 
 
-def _samples(body: bytes) -> list[Sample]:
+def _samples(body: bytes) -> list[PromSample]:
     """Return the samples of an answer. Raises one of _NOT_AN_ANSWER if it is anything else."""
     answer = json.loads(body)
     if answer["status"] != "success" or answer["data"]["resultType"] != "vector":
@@ -99,11 +99,11 @@ def _samples(body: bytes) -> list[Sample]:
         if not all(isinstance(word, str) for word in labels.values()):
             raise ValueError("odd labels")
         if math.isfinite(value):
-            found.append(Sample(labels, value))
+            found.append(PromSample(labels, value))
     return found
 
 
-def _tracks(body: bytes, refused: Counter[str]) -> list[Track]:
+def _tracks(body: bytes, refused: Counter[str]) -> list[PromTrack]:
     """Return the series of an answer. Raises one of _NOT_AN_ANSWER if it is anything else.
 
     A series that cannot be used is left out and counted in `refused`, by reason.
@@ -125,7 +125,7 @@ def _tracks(body: bytes, refused: Counter[str]) -> list[Track]:
         if any(later[0] <= earlier[0] for earlier, later in pairwise(known)):
             refused["time_goes_back"] += 1
         else:
-            found.append(Track(labels, tuple(known)))
+            found.append(PromTrack(labels, tuple(known)))
     return found
 
 
@@ -140,7 +140,7 @@ class Api:
         """
         self.url = check_url(url)
 
-    def query(self, promql: str, at_s: float | None = None) -> list[Sample]:
+    def query(self, promql: str, at_s: float | None = None) -> list[PromSample]:
         """Return the samples of an instant query; values that are not finite are left out.
 
         `at_s`: the Unix time that the query is about; None: now.
@@ -157,7 +157,7 @@ class Api:
 
     def query_range(
         self, promql: str, start_s: float, end_s: float, step_s: float, refused: Counter[str]
-    ) -> list[Track]:
+    ) -> list[PromTrack]:
         """Return the series of a range query; `refused` counts the unusable ones, by reason.
 
         Raises:

@@ -10,23 +10,23 @@ from statistics import median
 
 from nccl_inspector.analysis.hang.age import SUSPECT_S
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.live.model import (
+from nccl_inspector.live.troubles import age_words
+from nccl_inspector.live.view import (
     P2P,
     Flow,
-    Job,
-    Kind,
-    Rank,
+    LiveJob,
+    LiveRank,
     Trouble,
+    TroubleKind,
     View,
     class_of,
     gather,
     natural,
     order_of,
 )
-from nccl_inspector.live.troubles import age_words
 from nccl_inspector.model.bandwidth import bus_factor
-from nccl_inspector.prometheus.api import Api, Sample
-from nccl_inspector.prometheus.promql import GPU, JOB, Questions
+from nccl_inspector.prometheus.api import Api, PromSample
+from nccl_inspector.prometheus.promql import GPU, JOB, LiveQuestions
 
 Row = tuple[str, ...]  # the values of the labels that identify a row
 
@@ -37,8 +37,8 @@ LATE_RANKS_MIN, LATE_WAITING_MIN = 3, 0.1
 _WINDOW_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _WINDOW = re.compile(r"([1-9][0-9]{0,5})(ms|s|m|h)")
 _STATES = {
-    "lost": (Kind.LOST, "died without finalizing"),
-    "stopped": (Kind.STOPPED, "no longer beat: stopped, or starved of CPU"),
+    "lost": (TroubleKind.LOST, "died without finalizing"),
+    "stopped": (TroubleKind.STOPPED, "no longer beat: stopped, or starved of CPU"),
 }
 _NOTES = (
     "WAIT: share of the time in collectives, all ranks, against the fastest rank's mean",
@@ -57,11 +57,11 @@ def _is_number(text: str) -> bool:
     return re.fullmatch("-?[0-9]{1,10}", text) is not None
 
 
-def _row(sample: Sample, by: str) -> Row:
+def _row(sample: PromSample, by: str) -> Row:
     return tuple(sample.labels.get(label, "") for label in by.split(", "))
 
 
-def _values(samples: Iterable[Sample], by: str) -> dict[Row, float]:
+def _values(samples: Iterable[PromSample], by: str) -> dict[Row, float]:
     found: dict[Row, float] = defaultdict(float)
     for sample in samples:
         found[_row(sample, by)] += sample.value
@@ -69,7 +69,7 @@ def _values(samples: Iterable[Sample], by: str) -> dict[Row, float]:
 
 
 @dataclass
-class _Job:
+class _JobAnswers:
     """What the answers say about one job, while they are being combined."""
 
     user: str = "-"
@@ -95,8 +95,8 @@ class PrometheusView:
     def choose(self, job_id: int | None) -> None:
         """Ask from now on of one job and its ranks, or of all jobs."""
         self._wanted = job_id
-        self._jobs = Questions(job_id, self._window, JOB)
-        self._gpus = Questions(job_id, self._window, GPU)
+        self._jobs = LiveQuestions(job_id, self._window, JOB)
+        self._gpus = LiveQuestions(job_id, self._window, GPU)
 
     def look(self) -> View:
         """Return the view as it is now.
@@ -124,9 +124,9 @@ class PrometheusView:
             _NOTES if self._wanted else _NOTES[:2],
         )
 
-    def _find_jobs(self) -> dict[Row, _Job]:
+    def _find_jobs(self) -> dict[Row, _JobAnswers]:
         """Return the jobs that have series now; rates would also show jobs that just ended."""
-        jobs: dict[Row, _Job] = defaultdict(_Job)
+        jobs: dict[Row, _JobAnswers] = defaultdict(_JobAnswers)
         for sample in self._api.query(self._jobs.information()):
             job = jobs[_row(sample, JOB)]
             job.user = sample.labels.get("user", "-")
@@ -146,9 +146,9 @@ class PrometheusView:
             raise InspectorError("this Prometheus has jobs, but not by a label slurm_job_id")
         return found
 
-    def _find_hangs(self, jobs: Mapping[Row, _Job], oldest: Mapping[Row, float]) -> None:
+    def _find_hangs(self, jobs: Mapping[Row, _JobAnswers], oldest: Mapping[Row, float]) -> None:
         """Note the oldest operation in flight of each job, if it is suspiciously old."""
-        worst: dict[Row, Sample] = {}
+        worst: dict[Row, PromSample] = {}
         for sample in self._api.query(self._jobs.oldest_of_ranks(SUSPECT_S)) if jobs else ():
             row = _row(sample, JOB)
             if row in jobs and (row not in worst or sample.value > worst[row].value):
@@ -159,13 +159,13 @@ class PrometheusView:
                 f"rank {own.get('rank')} of {own.get('comm_name')} ({own.get('node')}, "
                 f"{own.get('gpu')}) has waited {age_words(sample.value)}"
             )
-            jobs[row].troubles.append(Trouble(Kind.HUNG, sample.value, words))
+            jobs[row].troubles.append(Trouble(TroubleKind.HUNG, sample.value, words))
         for row, age_s in oldest.items():  # if the series of the ranks do not say it
             if row in jobs and row not in worst and age_s > SUSPECT_S:
                 words = f"a rank has waited {age_words(age_s)} in an operation"
-                jobs[row].troubles.append(Trouble(Kind.HUNG, age_s, words))
+                jobs[row].troubles.append(Trouble(TroubleKind.HUNG, age_s, words))
 
-    def _flows(self, ask: Questions) -> dict[Row, Flow]:
+    def _flows(self, ask: LiveQuestions) -> dict[Row, Flow]:
         """Return the flow of each row per second: the span of time is one second."""
         query, by = self._api.query, ask.by
         operations: dict[Row, float] = defaultdict(float)
@@ -190,17 +190,17 @@ class PrometheusView:
             for row, value in operations.items()
         }
 
-    def _ranks(self) -> dict[Row, list[Rank]]:
+    def _ranks(self) -> dict[Row, list[LiveRank]]:
         """Return the ranks of each job; those that share a GPU make one entry."""
         flows = self._flows(self._gpus)
         drops = _values(self._api.query(self._gpus.drops()), GPU)
         written = _values(self._api.query(self._gpus.written()), GPU)
-        oldest: dict[Row, Sample] = {}
+        oldest: dict[Row, PromSample] = {}
         for sample in self._api.query(self._gpus.oldest_of_ranks(0.0)):
             row = _row(sample, GPU)
             if row not in oldest or sample.value > oldest[row].value:
                 oldest[row] = sample
-        found: dict[Row, list[Rank]] = defaultdict(list)
+        found: dict[Row, list[LiveRank]] = defaultdict(list)
         for row, name in _names(self._api.query(self._gpus.ranks())).items():
             found[row[:2]].append(
                 _rank(name, row, flows.get(row), oldest.get(row), written.get(row), drops.get(row))
@@ -220,7 +220,7 @@ def _bus_bytes(labels: Mapping[str, str], value: float) -> float:
 
 
 def _by_class(
-    samples: Iterable[Sample], by: str, weigh: Callable[[Mapping[str, str], float], float]
+    samples: Iterable[PromSample], by: str, weigh: Callable[[Mapping[str, str], float], float]
 ) -> dict[Row, dict[str, float]]:
     """Return sums by row and class; operations without a bus bandwidth are left out."""
     found: dict[Row, dict[str, float]] = defaultdict(dict)
@@ -238,7 +238,7 @@ def _by_class(
     return found
 
 
-def _names(samples: Iterable[Sample]) -> dict[Row, str]:
+def _names(samples: Iterable[PromSample]) -> dict[Row, str]:
     """Return the name of each GPU's rank, or ranks, in its largest communicator."""
     largest: dict[Row, tuple[int, str, set[str]]] = {}
     for sample in samples:
@@ -260,19 +260,19 @@ def _rank(
     name: str,
     row: Row,
     flow: Flow | None,
-    oldest: Sample | None,
+    oldest: PromSample | None,
     written_s: float | None,
     drops: float | None,
-) -> Rank:
+) -> LiveRank:
     troubles = []
     where = oldest.labels.get("comm_name", "") if oldest else ""
     if oldest and oldest.value > SUSPECT_S:
         words = f"has waited {age_words(oldest.value)} in {where}"
-        troubles.append(Trouble(Kind.HUNG, oldest.value, words))
+        troubles.append(Trouble(TroubleKind.HUNG, oldest.value, words))
     if drops:
         words = f"has {drops:.0f} events that were not measured"
-        troubles.append(Trouble(Kind.DROPS, drops, words))
-    return Rank(
+        troubles.append(Trouble(TroubleKind.DROPS, drops, words))
+    return LiveRank(
         name=name,
         node=row[2],
         gpu=row[3],
@@ -285,7 +285,7 @@ def _rank(
     )
 
 
-def _mark_late(ranks: Sequence[Rank]) -> list[Rank]:
+def _mark_late(ranks: Sequence[LiveRank]) -> list[LiveRank]:
     """Return the ranks; one that waits much less than the others gets the trouble LATE."""
     # By position, not by name: two programs of a job number their ranks alike.
     shares = {
@@ -300,7 +300,7 @@ def _mark_late(ranks: Sequence[Rank]) -> list[Rank]:
     if usual < LATE_WAITING_MIN or shares[least] > usual / 2:
         return list(ranks)
     words = f"waits least, {shares[least]:.0%} where others do {usual:.0%}: it may be late"
-    late = Trouble(Kind.LATE, usual, words)
+    late = Trouble(TroubleKind.LATE, usual, words)
     return [
         replace(rank, troubles=(*rank.troubles, late)) if at == least else rank
         for at, rank in enumerate(ranks)
@@ -309,19 +309,19 @@ def _mark_late(ranks: Sequence[Rank]) -> list[Rank]:
 
 def _as_job(
     row: Row,
-    job: _Job,
+    job: _JobAnswers,
     flow: Flow | None,
     oldest_s: float | None,
     drops: float | None,
-    ranks: Sequence[Rank],
-) -> Job:
+    ranks: Sequence[LiveRank],
+) -> LiveJob:
     troubles = list(job.troubles)
-    troubles += [one for one in gather(ranks) if one.kind == Kind.LATE]
+    troubles += [one for one in gather(ranks) if one.kind == TroubleKind.LATE]
     if drops:
         words = f"{drops:.0f} events were not measured"
-        troubles.append(Trouble(Kind.DROPS, drops, words))
+        troubles.append(Trouble(TroubleKind.DROPS, drops, words))
     worst = {trouble.kind: trouble for trouble in sorted(troubles, key=lambda one: one.weight)}
-    return Job(
+    return LiveJob(
         id=int(row[1]),
         cluster=row[0],
         user=job.user,

@@ -13,7 +13,7 @@ _KIND = f"{JOB}, comm, collective, message_size, algo_proto"
 
 
 @dataclass(frozen=True, slots=True)
-class Questions:
+class LiveQuestions:
     """Queries about all jobs or one. `by`: the labels that identify a row of the view."""
 
     job_id: int | None

@@ -15,7 +15,7 @@ _COMM = "comm, comm_name, nranks, n_nodes"
 
 
 @dataclass(frozen=True, slots=True)
-class Questions:
+class JobQuestions:
     """Queries about one job. `window_s`: the span in seconds of each rate and mean."""
 
     job_id: int

@@ -16,9 +16,9 @@ from nccl_inspector.model.card import (
     TimeLine,
 )
 from nccl_inspector.model.kind_labels import comm_of, kind_of
-from nccl_inspector.prometheus.api import Api, Sample
-from nccl_inspector.prometheus.questions import COUNTED, MEANS, P2P_COUNTED, P2P_MEANS, Questions
-from nccl_inspector.prometheus.series import Found, operations_of, series_of
+from nccl_inspector.prometheus.api import Api, PromSample
+from nccl_inspector.prometheus.kind_windows import FoundKinds, operations_of, series_of
+from nccl_inspector.prometheus.questions import COUNTED, MEANS, P2P_COUNTED, P2P_MEANS, JobQuestions
 from nccl_inspector.render.means import BY_NVIDIA, NOT_TOLD, communicators, nobody_named
 from nccl_inspector.system.printable import visible
 
@@ -39,7 +39,7 @@ def find_period(api: Api, job_id: int, start_s: float, end_s: float) -> tuple[fl
     """
     for _ in range(_SEARCHES):
         step = max(_WINDOW_S_MIN, round((end_s - start_s) / 1000))
-        ask = Questions(job_id, step).presence()
+        ask = JobQuestions(job_id, step).presence()
         tracks = api.query_range(ask, start_s, end_s + step, step, Counter())
         times = [at for track in tracks for at, value in track.points if value > 0]
         if not times:
@@ -50,7 +50,7 @@ def find_period(api: Api, job_id: int, start_s: float, end_s: float) -> tuple[fl
     return start_s, end_s
 
 
-class _Job:
+class _JobSeries:
     """Asks about one job."""
 
     def __init__(self, api: Api, job_id: int, start_s: float, end_s: float) -> None:
@@ -58,13 +58,13 @@ class _Job:
         first = int(start_s) // window_s * window_s
         windows = max(1, -(-int(end_s - first) // window_s))
         self._api = api
-        self._ask = Questions(job_id, window_s)
+        self._ask = JobQuestions(job_id, window_s)
         self.span_s = windows * window_s
         self.end_s = first + self.span_s
         self.refused: Counter[str] = Counter()
-        self.found = Found(first, window_s, windows, self.refused)
+        self.found = FoundKinds(first, window_s, windows, self.refused)
 
-    def _now(self, promql: str) -> list[Sample]:
+    def _now(self, promql: str) -> list[PromSample]:
         return self._api.query(promql, self.end_s)
 
     def _put(self, promql: str, family: str, what: str, scale: float = 1.0) -> bool:
@@ -91,7 +91,7 @@ class _Job:
 
     def _put_counts(self, family: str) -> None:
         for sample in self._now(self._ask.counts(family, self.span_s)):
-            kind = kind_of(sample.labels, Questions.func(family))
+            kind = kind_of(sample.labels, JobQuestions.func(family))
             if kind in self.found.kinds and 0 <= sample.value < 1e18:
                 self.found.kinds[kind].count = round(sample.value)
 
@@ -145,7 +145,7 @@ class _Job:
 
 
 def _quality(
-    asked: _Job, communicators: tuple[Communicator, ...], lost: dict[str, str], counted: bool
+    asked: _JobSeries, communicators: tuple[Communicator, ...], lost: dict[str, str], counted: bool
 ) -> DataQuality:
     largest = max(communicators, key=lambda one: one.nranks, default=None)
     missing = [
@@ -180,7 +180,7 @@ def prometheus_card(
     api = Api(url)
     end = time.time() if end_s is None else end_s
     first, last = find_period(api, job_id, end - LOOK_BACK_S if start_s is None else start_s, end)
-    asked = _Job(api, job_id, first, last)
+    asked = _JobSeries(api, job_id, first, last)
     counted = asked.ask_kinds()
     comms = asked.communicators()
     job, lost = asked.job(job_id)

@@ -12,7 +12,7 @@ from nccl_inspector.model.card import Card, Operations, Period, TimeLine
 from nccl_inspector.model.wording import bandwidth, change, clock, duration, elapsed, percent
 from nccl_inspector.render.heat import bound_heat, merged
 from nccl_inspector.render.limits import Limits
-from nccl_inspector.render.strip import Track, tracks
+from nccl_inspector.render.strip import StripTrack, tracks
 
 WIDTH, HEIGHT = 1000, 100  # size of a plot, in its own units
 _POINTS_MAX = 400
@@ -117,7 +117,7 @@ def _apart(periods: Iterable[Period]) -> list[tuple[float, float]]:
     return found
 
 
-def _plot(track: Track, line: TimeLine) -> Plot:
+def _plot(track: StripTrack, line: TimeLine) -> Plot:
     values = merged(track.values, max(1, -(-len(track.values) // _POINTS_MAX)))
     known = [value for value in values if value is not None]
     low, high = _scale(known or [0.0], track.baseline)

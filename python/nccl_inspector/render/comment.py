@@ -48,7 +48,7 @@ _TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
 @dataclass(frozen=True, slots=True)
-class Slow:
+class SlowTime:
     """The longest slow time; `depth` is negative."""
 
     start_s: float
@@ -65,7 +65,7 @@ class Summary:
     confidence: str
     cost_s: float | None
     cost_share: float | None
-    slow: Slow | None
+    slow: SlowTime | None
     entities: tuple[Entity, ...]
     entities_left: int
     waiting_share: float | None
@@ -88,7 +88,7 @@ def summarize(card: Card) -> Summary:
     )
     slow = max(
         (
-            Slow(one.period.start_s, one.period.end_s - one.period.start_s, one.depth)
+            SlowTime(one.period.start_s, one.period.end_s - one.period.start_s, one.depth)
             for one in card.timeline.degradations
         ),
         key=lambda one: one.length_s,
@@ -126,7 +126,7 @@ def _count(value: int) -> int:
     return min(max(value, 0), _COUNT_MAX)
 
 
-def _slow_word(slow: Slow) -> str:
+def _slow_word(slow: SlowTime) -> str:
     at = instant(slow.start_s)
     if at is None or slow.length_s >= 1e18:
         return ""
@@ -173,7 +173,7 @@ def _part(share: str | None) -> float | None:
     return None if share is None else float(share) / 100
 
 
-def _read_slow(words: Mapping[str, str]) -> Slow | None:
+def _read_slow(words: Mapping[str, str]) -> SlowTime | None:
     found = _SLOW.fullmatch(words.get("slow", ""))
     if found is None:
         return None
@@ -181,7 +181,7 @@ def _read_slow(words: Mapping[str, str]) -> Slow | None:
         at = datetime.strptime(found[1], _TIME).replace(tzinfo=UTC)
     except ValueError as err:
         raise RefusedError("bad_comment", "it has a time that is none") from err
-    return Slow(at.timestamp(), float(found[2]), _part(found[3]))
+    return SlowTime(at.timestamp(), float(found[2]), _part(found[3]))
 
 
 def _read_who(words: Mapping[str, str]) -> tuple[tuple[Entity, ...], int]:

@@ -7,7 +7,7 @@ from statistics import median
 from nccl_inspector.model.card import Card
 from nccl_inspector.model.card_hosts import HostTime, HostTimes
 from nccl_inspector.model.process import Process
-from nccl_inspector.model.table_columns import Column
+from nccl_inspector.model.table_columns import make_columns
 from nccl_inspector.model.wording import compact, duration, elapsed, number
 from nccl_inspector.render.limits import Limits
 from nccl_inspector.render.tables import Grid, Row
@@ -15,17 +15,9 @@ from nccl_inspector.render.tables import Grid, Row
 HOSTS_MAX = 256  # in a card: those with the longest calls
 _NS = 1e9
 _SLOW_TIMES = 2.0  # times the median process's mean: slower processes are shown
-_COLUMNS = (
-    Column("process", is_text=True),
-    Column("node", is_text=True),
-    Column("calls"),
-    Column("mean"),
-    Column("longest"),
-    Column("in all"),
-    Column("launches"),
-    Column("mean"),
-    Column("longest"),
-)
+_COLUMNS = make_columns(
+    "process:", "node:", "calls", "mean", "longest", "in all", "launches", "mean", "longest",
+)  # fmt: skip
 
 
 def describe_hosts(placed: Sequence[tuple[str, Process]], names: Sequence[str]) -> HostTimes | None:

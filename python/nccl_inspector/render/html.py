@@ -39,7 +39,7 @@ from nccl_inspector.render.hosts import host_times
 from nccl_inspector.render.labels import labels
 from nccl_inspector.render.limits import PAGE
 from nccl_inspector.render.missing import missing_lines, source_words
-from nccl_inspector.render.network import network
+from nccl_inspector.render.network_table import network
 from nccl_inspector.render.strip import slow_lines
 from nccl_inspector.render.text import (
     data_words,

@@ -22,9 +22,9 @@ from nccl_inspector.model import card as model
 from nccl_inspector.model import card_network as networkmodel
 from nccl_inspector.model import rules
 from nccl_inspector.model.card import SCHEMA_VERSION, Card
-from nccl_inspector.model.labels import LABEL_KINDS
+from nccl_inspector.model.kind_labels import SIZE_CLASS_MAX
+from nccl_inspector.model.operation_label import LABEL_KINDS
 from nccl_inspector.model.wording import instant
-from nccl_inspector.summary.columns import SIZE_CLASS_MAX
 
 BYTES_MAX = 256 << 20
 _TEXT_MAX = 1 << 20
@@ -55,7 +55,7 @@ _RANGES = {
     "ranks_expected": _RANKS,
     "ranks_seen": _RANKS,
     "num_nodes": _RANKS,
-    "window_s": (0, 1 << 33),  # the most in analysis/slow_times/columns.py
+    "window_s": (0, 1 << 33),  # the most in slow_times/line_columns.py
     "windows": (0, 1 << 20),
 }
 _PLAIN_KINDS = frozenset({str, int, float, type(None)})

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from nccl_inspector.model.card import Card
 from nccl_inspector.model.card_labels import LabelRow, Labels
-from nccl_inspector.model.labels import KERNEL, LABEL_KINDS, OTHERS, ROOT, USER_TAG, Label
+from nccl_inspector.model.operation_label import KERNEL, LABEL_KINDS, OTHERS, ROOT, USER_TAG, Label
 from nccl_inspector.model.process import FUNCS, Comm, Process
-from nccl_inspector.model.table_columns import Column
+from nccl_inspector.model.table_columns import make_columns
 from nccl_inspector.model.wording import clock, compact, duration, elapsed, number, volume
 from nccl_inspector.render.limits import Limits
 from nccl_inspector.render.tables import Grid, Row
@@ -18,21 +18,14 @@ _NS = 1e9
 _NAME_CHARS = 16
 _WORDS = {USER_TAG: "tag", KERNEL: "kernel", ROOT: "root"}
 _SEEN = "%m-%d %H:%M"
-_COLUMNS = (
-    Column("label", is_text=True),
-    Column("processes"),
-    Column("operations"),
-    Column("bytes"),
-    Column("mean"),
-    Column("a process"),
-    Column("first (UTC)"),
-    Column("last"),
-)
+_COLUMNS = make_columns(
+    "label:", "processes", "operations", "bytes", "mean", "a process", "first (UTC)", "last",
+)  # fmt: skip
 _Name = tuple[int, str, str, str]  # kind, value, communicator, collective
 
 
 @dataclass(slots=True)
-class _Sum:
+class _LabelSum:
     """The sums over all processes for one label."""
 
     processes: set[int] = field(default_factory=set)
@@ -72,11 +65,11 @@ def _name(label: Label, comms: dict[int, Comm]) -> _Name:
 
 def describe_labels(processes: Sequence[Process]) -> Labels | None:
     """Return the operations by tag, kernel and root, or None if NCCL told none."""
-    sums: dict[_Name, _Sum] = {}
+    sums: dict[_Name, _LabelSum] = {}
     for place, process in enumerate(processes):
         comms = {comm.index: comm for comm in process.comms} if process.labels else {}
         for label in process.labels:
-            sums.setdefault(_name(label, comms), _Sum()).add(place, label)
+            sums.setdefault(_name(label, comms), _LabelSum()).add(place, label)
     if not sums:
         return None
     order = sorted(sums, key=lambda name: (name[0], -sums[name].busy_ns, -sums[name].bytes, name))

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from nccl_inspector.model.card import CANNOT_TELL, LOW, Communicator, Operations, Verdict
-from nccl_inspector.model.kind_labels import Comm, Kind
+from nccl_inspector.model.kind_labels import LabelledComm, LabelledKind
 
 BY_NVIDIA = (
     "measured by NVIDIA's plugin: no counts, not even of what it dropped, and a rank is only "
@@ -25,7 +25,7 @@ def nobody_named(where: str) -> Verdict:
 
 
 def operations(
-    kind: Kind, time_ns: float, bus_gbs: float | None, count: int | None, *notes: str
+    kind: LabelledKind, time_ns: float, bus_gbs: float | None, count: int | None, *notes: str
 ) -> Operations:
     """Return a row of the card; `count` None: operations were not counted."""
     common = (WAITING_IN_IT,) if count is not None else (WAITING_IN_IT, NOT_COUNTED)
@@ -42,20 +42,20 @@ def longest_first(rows: Iterable[Operations]) -> tuple[Operations, ...]:
 
 
 def communicators(
-    members: Iterable[tuple[Comm, str, str]], notes: tuple[str, ...] = ()
+    members: Iterable[tuple[LabelledComm, str, str]], notes: tuple[str, ...] = ()
 ) -> tuple[Communicator, ...]:
     """Return the communicators, the largest first; `members`: each with a rank and its node.
 
     NVIDIA's plugin tells no ranks. There each GPU of a node counts as a rank, and communicators are
     known only by name and size.
     """
-    ranks: dict[Comm, set[str]] = defaultdict(set)
-    nodes: dict[Comm, set[str]] = defaultdict(set)
+    ranks: dict[LabelledComm, set[str]] = defaultdict(set)
+    nodes: dict[LabelledComm, set[str]] = defaultdict(set)
     for comm, rank, node in members:
         ranks[comm].add(rank)
         nodes[comm].add(node)
 
-    def described(comm: Comm) -> Communicator:
+    def described(comm: LabelledComm) -> Communicator:
         seen = len(ranks[comm])
         several = f"several communicators of one name and size: {seen} GPUs"
         return Communicator(

@@ -9,8 +9,8 @@ from nccl_inspector.model.bandwidth import size_label
 from nccl_inspector.model.card import Card, Degradation, Series, Throughput, TimeLine
 from nccl_inspector.model.wording import change, clock, digits, elapsed, from_to, number, percent
 from nccl_inspector.render.heat import merged
-from nccl_inspector.render.layout import Item, Line, Paint, bullet, paragraph
 from nccl_inspector.render.limits import Limits
+from nccl_inspector.render.text_layout import Item, Paint, TextLine, bullet, paragraph
 
 _ACROSS = 60  # with its label within 80 columns
 _LINES_MAX = 3
@@ -23,7 +23,7 @@ _LEGEND = (
 
 
 @dataclass(frozen=True, slots=True)
-class Track:
+class StripTrack:
     """A series of the time line: bandwidth or throughput."""
 
     name: str
@@ -41,7 +41,7 @@ def _baseline(values: Sequence[float | None]) -> float | None:
     return quantiles(known, n=10, method="inclusive")[6]
 
 
-def _of_series(one: Series, line: TimeLine, names: dict[str, str]) -> Track:
+def _of_series(one: Series, line: TimeLine, names: dict[str, str]) -> StripTrack:
     own = (one.transport, one.communicator, one.func, one.size_class)
     slow = tuple(
         d for d in line.degradations if (d.transport, d.communicator, d.func, d.size_class) == own
@@ -49,12 +49,12 @@ def _of_series(one: Series, line: TimeLine, names: dict[str, str]) -> Track:
     baseline = slow[0].baseline_gbs if slow else _baseline(one.bus_gbs)
     whose = names.get(one.communicator) or one.communicator
     name = f"{one.transport} {one.func} {size_label(one.size_class)} of {whose}"
-    return Track(name, "GB/s", one.bus_gbs, baseline, slow)
+    return StripTrack(name, "GB/s", one.bus_gbs, baseline, slow)
 
 
-def _of_throughput(one: Throughput, line: TimeLine) -> Track:
+def _of_throughput(one: Throughput, line: TimeLine) -> StripTrack:
     baseline, name = _baseline(one.values), f"throughput ({one.source})"
-    return Track(name, one.unit, one.values, baseline, line.degradations)
+    return StripTrack(name, one.unit, one.values, baseline, line.degradations)
 
 
 def _names(card: Card) -> dict[str, str]:
@@ -62,7 +62,7 @@ def _names(card: Card) -> dict[str, str]:
     return {one.id: one.name for one in card.communicators}
 
 
-def tracks(card: Card, shown: int) -> list[Track]:
+def tracks(card: Card, shown: int) -> list[StripTrack]:
     """Return the throughput, the slow series, then the first of each transport class.
 
     `shown`: at most so many series besides the throughput. Series of fewer than POINTS_MIN values
@@ -102,11 +102,11 @@ def _step_s(line: TimeLine) -> int:
     return next(fits, line.window_s * max(1, -(-int(least) // line.window_s)))
 
 
-def _is_slow(track: Track, start_s: float, end_s: float) -> bool:
+def _is_slow(track: StripTrack, start_s: float, end_s: float) -> bool:
     return any(d.period.start_s < end_s and d.period.end_s > start_s for d in track.slow)
 
 
-def _drawn(track: Track, line: TimeLine, step_s: int) -> Iterator[Item]:
+def _drawn(track: StripTrack, line: TimeLine, step_s: int) -> Iterator[Item]:
     if not track.baseline:
         return
     yield bullet(f"{track.name}, usually {digits(track.baseline)} {track.unit}")
@@ -118,13 +118,13 @@ def _drawn(track: Track, line: TimeLine, step_s: int) -> Iterator[Item]:
         start_s = line.start_s + at * step_s
         row = "".join(marks[at : at + _ACROSS])
         label = f"   {clock(start_s, form)} "
-        yield Line(f"{label}{row}")
+        yield TextLine(f"{label}{row}")
         found = "".join(
             "^" if _is_slow(track, start_s + n * step_s, start_s + (n + 1) * step_s) else " "
             for n in range(len(row))
         )
         if found.strip():
-            yield Line(" " * len(label) + found.rstrip(), Paint.WARNING)
+            yield TextLine(" " * len(label) + found.rstrip(), Paint.WARNING)
 
 
 def said_slow(one: Degradation, names: dict[str, str]) -> str:

@@ -15,7 +15,8 @@ from nccl_inspector.model.card import (
     Straggler,
     Transport,
 )
-from nccl_inspector.model.table_columns import Column
+from nccl_inspector.model.table_columns import Column, make_columns
+from nccl_inspector.model.transport import UNKNOWN
 from nccl_inspector.model.wording import (
     amount,
     bandwidth,
@@ -54,46 +55,18 @@ class Grid:
     lines: tuple[str, ...] = ()
 
 
-_OPERATIONS = (
-    Column("operation", is_text=True),
-    Column("size", is_text=True),
-    Column("algorithm", is_text=True),
-    Column("count"),
-    Column("time T"),
-    Column("bus GB/s"),
-    Column("expect"),
-    Column("base"),
-    Column("waiting"),
-    Column("waited for", is_text=True),
-)
-_TRANSPORTS = (
-    Column("class", is_text=True),
-    Column("busy"),
-    Column("of the job's time"),
-    Column("waiting"),
-    Column("bus GB/s"),
-    Column("vs baseline"),
-    Column("worst window", is_text=True),
-)
-_STRAGGLERS = (
-    Column("process", is_text=True),
-    Column("node", is_text=True),
-    Column("gpu", is_text=True),
-    Column("late (median)"),
-    Column("of windows"),
-    Column("peers waited"),
-    Column("in comms"),
-    Column("kind", is_text=True),
-    Column("", is_text=True),
-)
-_BASELINE = (
-    Column("figure", is_text=True),
-    Column("this job"),
-    Column("median"),
-    Column("spread (MAD)"),
-    Column("z"),
-    Column("other users"),
-)
+_OPERATIONS = make_columns(
+    "operation:", "size:", "algorithm:", "count", "time T", "bus GB/s", "expect", "base",
+    "waiting", "waited for:",
+)  # fmt: skip
+_TRANSPORTS = make_columns(
+    "class:", "busy", "of the job's time", "waiting", "bus GB/s", "vs baseline", "worst window:",
+)  # fmt: skip
+_STRAGGLERS = make_columns(
+    "process:", "node:", "gpu:", "late (median)", "of windows", "peers waited", "in comms",
+    "kind:", ":",
+)  # fmt: skip
+_BASELINE = make_columns("figure:", "this job", "median", "spread (MAD)", "z", "other users")
 
 
 def used_columns(grid: Grid) -> list[int]:
@@ -131,7 +104,7 @@ def _head(one: Communicator) -> str:
     # Communicators that were summed have no id of NCCL's.
     own_id = one.id if one.id.startswith("0x") else ""
     seen = f", {one.ranks_seen} of them seen" if 0 < one.ranks_seen < one.nranks else ""
-    words = [name or "(no name)", own_id, one.transport if one.transport != "unknown" else ""]
+    words = [name or "(no name)", own_id, one.transport if one.transport != UNKNOWN else ""]
     ranks = number(one.nranks or one.ranks_seen, "rank")
     return f" {'  '.join(word for word in words if word)}  {ranks}{place}{seen}"
 

@@ -32,7 +32,12 @@ from nccl_inspector.model.wording import (
 from nccl_inspector.render import tables
 from nccl_inspector.render.hosts import host_times
 from nccl_inspector.render.labels import labels
-from nccl_inspector.render.layout import (
+from nccl_inspector.render.limits import EVERYTHING, TERMINAL, Limits
+from nccl_inspector.render.means import NOT_TOLD
+from nccl_inspector.render.missing import missing_lines, source_words
+from nccl_inspector.render.network_table import network
+from nccl_inspector.render.strip import draw_timeline
+from nccl_inspector.render.text_layout import (
     COLUMNS_MAX,
     Item,
     Paint,
@@ -41,11 +46,6 @@ from nccl_inspector.render.layout import (
     paragraph,
     section,
 )
-from nccl_inspector.render.limits import EVERYTHING, TERMINAL, Limits
-from nccl_inspector.render.means import NOT_TOLD
-from nccl_inspector.render.missing import missing_lines, source_words
-from nccl_inspector.render.network import network
-from nccl_inspector.render.strip import draw_timeline
 
 _ENTITIES_SHOWN = 8
 _NAME_CHARS = 80

@@ -9,9 +9,9 @@ from itertools import chain
 from nccl_inspector.analysis import join
 from nccl_inspector.analysis.clocks import Clock, in_common_time, read_clocks, silences_ns
 from nccl_inspector.analysis.coverage import Coverage
+from nccl_inspector.analysis.hang.describe import HungJob, describe_hangs, describe_stopped
 from nccl_inspector.analysis.hang.ending import Ending
 from nccl_inspector.analysis.hang.find import find_hangs, find_stopped, may_hang
-from nccl_inspector.analysis.hang.findings import HungJob, describe_hangs, describe_stopped
 from nccl_inspector.analysis.hang.unmeasured import Ends, find_unmeasured
 from nccl_inspector.analysis.hardware.findings import find_hardware
 from nccl_inspector.analysis.hardware.slow import SlowHardware, find_slow_hardware
@@ -20,14 +20,14 @@ from nccl_inspector.analysis.places import Places, gpu_of
 from nccl_inspector.analysis.replay.choice import choose
 from nccl_inspector.analysis.replay.judge import Judged, judge_records
 from nccl_inspector.analysis.replay.outside_causes import with_standstills
-from nccl_inspector.analysis.replay.records import Source
+from nccl_inspector.analysis.replay.records import RecordSource
 from nccl_inspector.analysis.slow_times.standstills import find_standstills
 from nccl_inspector.analysis.slow_times.throughput import Readings
 from nccl_inspector.analysis.straggler.culprit import describe_culprit, find_culprit
 from nccl_inspector.analysis.transport.classes import gpus_of, transport_of
 from nccl_inspector.analysis.transport.expected import expected, port_gbps
 from nccl_inspector.analysis.transport.mixed_clocks import why_waiting_is_hidden
-from nccl_inspector.analysis.transport.paths import (
+from nccl_inspector.analysis.transport.timed_paths import (
     compare,
     time_communicators,
     time_network,
@@ -48,11 +48,12 @@ from nccl_inspector.model.card import (
     TimeLine,
 )
 from nccl_inspector.model.process import KILLED, Process
+from nccl_inspector.model.transport import ON_NETWORK
 from nccl_inspector.render.hosts import describe_hosts
 from nccl_inspector.render.labels import describe_labels
 from nccl_inspector.report.believed import believable
 from nccl_inspector.report.below_ports import tell_below
-from nccl_inspector.report.causes import JobView, Told, tell_causes
+from nccl_inspector.report.causes import CauseFindings, JobView, tell_causes
 from nccl_inspector.report.counter_evidence import with_counters
 from nccl_inspector.report.facts import describe_environment, describe_job, describe_quality
 from nccl_inspector.report.figures import (
@@ -63,17 +64,17 @@ from nccl_inspector.report.figures import (
     sum_transports,
     total_waiting,
 )
-from nccl_inspector.report.joined import Report, build_report
+from nccl_inspector.report.job_context import JobContext, with_record
+from nccl_inspector.report.joined_job import Report, build_report
 from nccl_inspector.report.network import describe_network
 from nccl_inspector.report.nvidia import vendor_card
 from nccl_inspector.report.over_time import OverTime, look_over_time, unpack
 from nccl_inspector.report.progress_dips import join_progress
-from nccl_inspector.report.sources import Given, with_record
 from nccl_inspector.report.unseen_port import unseen_port
 from nccl_inspector.report.verdict import judge
 from nccl_inspector.summary.attempts import Loaded
 from nccl_inspector.summary.codec import NodeSummary
-from nccl_inspector.summary.sample_columns import UnionColumns, union_columns
+from nccl_inspector.summary.unpacked_samples import UnionColumns, union_columns
 from nccl_inspector.system.forked import Forked
 
 _MANY_PROCESSES = 1024  # from here on, a child on a second processor is worthwhile
@@ -93,7 +94,7 @@ def _no_data(coverage: Coverage) -> str:
 
 
 def _lasting_slowness(
-    comms: Sequence[join.Communicator],
+    comms: Sequence[join.JoinedComm],
     transports: Mapping[str, str],
     placed: Sequence[tuple[str, Process]],
 ) -> list[tuple[str, Finding]]:
@@ -103,18 +104,18 @@ def _lasting_slowness(
     for transport in dict.fromkeys(transports.values()):
         of_class = [comm for comm in comms if transports[comm_id(comm)] == transport]
         sources = {"communicators": compare(time_communicators(of_class))}
-        if transport in ("net", "mixed"):
+        if transport in ON_NETWORK:
             sources |= between
         culprit = find_culprit(sources)
         if culprit is not None:
-            cause = NETWORK if transport in ("net", "mixed") else NVLINK
+            cause = NETWORK if transport in ON_NETWORK else NVLINK
             finding = describe_culprit(culprit, transport)
             found.setdefault(finding.entities, (cause, finding))
     return list(found.values())
 
 
 @dataclass(frozen=True, slots=True)
-class _Nodes:
+class _NodeHardware:
     """GPU model and ports of the nodes."""
 
     models: tuple[str, ...]
@@ -122,7 +123,7 @@ class _Nodes:
     gpus: int  # the most of any node
 
 
-def _nodes(summaries: Sequence[NodeSummary], models: tuple[str, ...]) -> _Nodes:
+def _nodes(summaries: Sequence[NodeSummary], models: tuple[str, ...]) -> _NodeHardware:
     ports = []
     for summary in summaries:
         devices = summary.counters.devices if summary.counters else ()
@@ -137,11 +138,11 @@ def _nodes(summaries: Sequence[NodeSummary], models: tuple[str, ...]) -> _Nodes:
         (sum(len(process.gpus) for process in summary.processes) for summary in summaries),
         default=0,
     )
-    return _Nodes(models, min(ports, key=sum, default=()), gpus)
+    return _NodeHardware(models, min(ports, key=sum, default=()), gpus)
 
 
 def _expectation(
-    comm: join.Communicator, one: join.Figures, transport: str, nodes: _Nodes
+    comm: join.JoinedComm, one: join.Figures, transport: str, nodes: _NodeHardware
 ) -> tuple[float, str] | None:
     if len(nodes.models) != 1 or not comm.nnodes:
         return None
@@ -155,14 +156,14 @@ def _expectation(
     return (found.gbs, found.source) if found and found.firm else None
 
 
-def _judge_samples(placed: Sequence[tuple[str, Process]], given: Given) -> Judged:
+def _judge_samples(placed: Sequence[tuple[str, Process]], given: JobContext) -> Judged:
     """Return what the exact records of processes say together; of very many, only some are read."""
     hidden = why_waiting_is_hidden([process for _, process in placed])
     if hidden:
         return Judged(why_not=hidden)
     choice = choose(placed)
     sources = [
-        Source(member, samples)
+        RecordSource(member, samples)
         for member in choice.members
         if (samples := placed[member][1].samples) is not None
     ]
@@ -218,13 +219,13 @@ def _tell(
     slow: SlowHardware,
     over_time: OverTime,
     lasting: Sequence[tuple[str, Finding]],
-) -> Told:
+) -> CauseFindings:
     """Return the findings of causes; without samples they are information and accuse nobody."""
     if sampled.records is None:
         rest = [*lasting, *over_time.causes]
-        return Told(tuple((kind, replace(one, severity=INFO)) for kind, one in rest), ())
+        return CauseFindings(tuple((kind, replace(one, severity=INFO)) for kind, one in rest), ())
     told = tell_causes(sampled, view, slow)
-    return Told(
+    return CauseFindings(
         join_progress(told.findings, over_time.causes, view.wall_s, view.cost_min), told.stragglers
     )
 
@@ -265,7 +266,7 @@ def _sorted(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(findings, key=lambda one: -SEVERITIES.index(one.severity)))
 
 
-def _ending(state: str, given: Given) -> Ending:
+def _ending(state: str, given: JobContext) -> Ending:
     record = given.record
     if record is None:
         return Ending(state)
@@ -273,7 +274,7 @@ def _ending(state: str, given: Given) -> Ending:
 
 
 @dataclass(frozen=True, slots=True)
-class _Timed:
+class _CommonTime:
     """The processes in common time, and how long each gave no sign of life."""
 
     processes: list[Process]
@@ -281,27 +282,29 @@ class _Timed:
     doubt_ns: float
 
 
-def _in_time(placed: Sequence[tuple[str, Process]], ending: Ending) -> _Timed:
+def _in_time(placed: Sequence[tuple[str, Process]], ending: Ending) -> _CommonTime:
     """Return the processes in common time; if all ended normally, clocks are not compared."""
     processes = [process for _, process in placed]
     if not may_hang(processes) and all(one.facts.state != KILLED for one in processes):
-        return _Timed(processes, [0.0] * len(processes), 0.0)
+        return _CommonTime(processes, [0.0] * len(processes), 0.0)
     clocks = read_clocks(placed)
     common = in_common_time(placed, clocks)
     nodes = [node for node, _ in placed]
     silences = silences_ns(list(zip(nodes, common, strict=True)), clocks, ending.until_ns)
     doubts = sorted((clocks.get(node, Clock()).error_ns for node in set(nodes)), reverse=True)
-    return _Timed(common, silences, sum(doubts[:2]))
+    return _CommonTime(common, silences, sum(doubts[:2]))
 
 
-def build_card(loaded: Loaded, given: Given | None = None, *, second_process: bool = False) -> Card:
+def build_card(
+    loaded: Loaded, given: JobContext | None = None, *, second_process: bool = False
+) -> Card:
     """Return the card of the attempt that was loaded.
 
     `second_process`: children may examine the records and the time lines of a large job at the same
     time. Limits on the caller's time and memory do not limit these children, so it is only for a
     caller without such limits.
     """
-    given = given or Given()
+    given = given or JobContext()
     loaded = believable(loaded, given)
     placed = [(one.head.node, process) for one in loaded.summaries for process in one.processes]
     forking = second_process and len(placed) >= _MANY_PROCESSES
@@ -311,7 +314,7 @@ def build_card(loaded: Loaded, given: Given | None = None, *, second_process: bo
 
 def _build(
     loaded: Loaded,
-    given: Given,
+    given: JobContext,
     placed: Sequence[tuple[str, Process]],
     judging: Forked[Judged],
     *,

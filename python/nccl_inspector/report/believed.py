@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from nccl_inspector.analysis.claims import Allocation, bound_ranks
 from nccl_inspector.model.process import Process
-from nccl_inspector.report.sources import Given
+from nccl_inspector.report.job_context import JobContext
 from nccl_inspector.summary.attempts import Loaded
 from nccl_inspector.summary.codec import NodeSummary
 
 
-def allocation_of(loaded: Loaded, given: Given) -> Allocation:
+def allocation_of(loaded: Loaded, given: JobContext) -> Allocation:
     """Return the job's size by Slurm: from its record, else from what root's hooks were told.
 
     For a heterogeneous job, Slurm's record is of one component; the nodes are those of all.
@@ -28,7 +28,7 @@ def allocation_of(loaded: Loaded, given: Given) -> Allocation:
     return Allocation(max(nodes, record.num_nodes or 0), record.tasks or 0, record.gpus or 0)
 
 
-def believable(loaded: Loaded, given: Given) -> Loaded:
+def believable(loaded: Loaded, given: JobContext) -> Loaded:
     """Return what was loaded, with only communicators that the job can have.
 
     Impossible claims become problems of the data, which the report lists.
@@ -43,7 +43,7 @@ def believable(loaded: Loaded, given: Given) -> Loaded:
     return replace(loaded, summaries=summaries, problems=problems)
 
 
-def _claimed_tasks(loaded: Loaded, given: Given) -> Iterator[str]:
+def _claimed_tasks(loaded: Loaded, given: JobContext) -> Iterator[str]:
     """Yield a text if processes claim to be of another array task than Slurm says."""
     record = given.record
     if record is None or not record.by_slurm:

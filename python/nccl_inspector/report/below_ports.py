@@ -4,13 +4,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from nccl_inspector.analysis.hardware.rules import CABLE
+from nccl_inspector.analysis.hardware.counter_rules import CABLE
 from nccl_inspector.analysis.replay.cause import COST_MIN, TOLD_MIN, TRANSFER, Cause
 from nccl_inspector.analysis.replay.judge import Judged
-from nccl_inspector.analysis.transport.classes import NVLINK as NVLINK_CLASS
 from nccl_inspector.model import card, rules
 from nccl_inspector.model.card import INFO, MEDIUM, Entity, Evidence, Finding, Operations
 from nccl_inspector.model.process import FUNCS
+from nccl_inspector.model.transport import NVLINK as NVLINK_CLASS
 from nccl_inspector.report.causes import JobView, cost_evidence, saved, severity
 
 _QUEUED_MAX = 0.5  # share of operations that begin as soon as their stream is free

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from nccl_inspector.analysis.hardware.slow import SlowHardware
-from nccl_inspector.analysis.join import Communicator
+from nccl_inspector.analysis.join import JoinedComm
 from nccl_inspector.analysis.replay.cause import COST_MIN, LATE, OUTSIDE, TOLD_MIN, Cause
 from nccl_inspector.analysis.replay.judge import Judged
 from nccl_inspector.analysis.replay.paths import ADAPTER, NODE, RAIL
@@ -48,7 +48,7 @@ class JobView:
     names: Sequence[str]
     gpus: Sequence[str]  # `GPU7`, empty: not known
     wall_s: float
-    communicators: Sequence[Communicator]
+    communicators: Sequence[JoinedComm]
     cost_min: float = COST_MIN  # share of the job's time that makes a cause a warning
     active_s: float = 0.0  # time with operations; 0: all of wall_s
 
@@ -67,7 +67,7 @@ class JobView:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class CauseFindings:
     """Findings, each with its kind of cause, and the late processes as rows of the card."""
 
     findings: tuple[tuple[str, Finding], ...]
@@ -131,8 +131,7 @@ def _late_calls(cause: Cause, member: int, view: JobView) -> list[LateCall]:
                 continue
             late_ns = others[len(others) // 2] - own
             if late_ns >= _EARLY_SHARE * cause.late_ns:
-                kind = figures.func, figures.size_class, figures.algo_proto
-                found.append(LateCall(comm, rank, kind, late_ns))
+                found.append(LateCall(comm, rank, figures.kind, late_ns))
     return found
 
 
@@ -419,7 +418,7 @@ def _outside_finding(cause: Cause, view: JobView) -> Finding:
     )
 
 
-def tell_causes(judged: Judged, view: JobView, slow: SlowHardware) -> Told:
+def tell_causes(judged: Judged, view: JobView, slow: SlowHardware) -> CauseFindings:
     """Return the causes as findings, the most costly first, and the late processes."""
     findings: list[tuple[str, Finding]] = []
     stragglers: list[Straggler] = []
@@ -437,4 +436,4 @@ def tell_causes(judged: Judged, view: JobView, slow: SlowHardware) -> Told:
             findings.append((card.OUTSIDE, _outside_finding(cause, view)))
         else:
             findings.append(_transfer_finding(cause, view))
-    return Told(tuple(findings), tuple(stragglers))
+    return CauseFindings(tuple(findings), tuple(stragglers))

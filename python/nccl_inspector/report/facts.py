@@ -8,7 +8,7 @@ from nccl_inspector.analysis.coverage import Coverage
 from nccl_inspector.model.card import Component, DataQuality, Environment, Gap, Input, Job
 from nccl_inspector.model.process import CPU_TIMED, GPU_TIMED, Process
 from nccl_inspector.model.wording import duration, volume
-from nccl_inspector.report.joined import Report
+from nccl_inspector.report.joined_job import Report
 from nccl_inspector.summary.codec import UID_UNKNOWN, NodeSummary
 
 # Texts for the reasons in DROPS_IN_PART.

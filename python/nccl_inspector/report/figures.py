@@ -13,22 +13,22 @@ from nccl_inspector.model.process import P2P
 RANKS_ENOUGH = 0.9
 # For a communicator and one of its kinds of operation: expected bus bandwidth in GB/s, and its
 # source.
-Expect = Callable[[join.Communicator, join.Figures], tuple[float, str] | None]
+Expect = Callable[[join.JoinedComm, join.Figures], tuple[float, str] | None]
 
 
-def comm_id(comm: join.Communicator) -> str:
+def comm_id(comm: join.JoinedComm) -> str:
     """Return the id in the card; for communicators that were summed, a text about their shape."""
     return hex(comm.id) if comm.id else f"folded {comm.nranks}/{comm.nnodes} {comm.name}".rstrip()
 
 
-def name_communicators(comms: Iterable[join.Communicator]) -> dict[str, str]:
+def name_communicators(comms: Iterable[join.JoinedComm]) -> dict[str, str]:
     """Return the name of each communicator, by its id in the card.
 
     ncclCommSplit copies the name of the communicator that is split, unless a new name is given. So
     smaller communicators whose processes are all in a larger one of the same name are called
     splits.
     """
-    named: dict[str, list[join.Communicator]] = defaultdict(list)
+    named: dict[str, list[join.JoinedComm]] = defaultdict(list)
     found = {}
     for comm in comms:
         found[comm_id(comm)] = comm.name
@@ -44,7 +44,7 @@ def name_communicators(comms: Iterable[join.Communicator]) -> dict[str, str]:
     return found
 
 
-def _notes(comm: join.Communicator) -> tuple[str, ...]:
+def _notes(comm: join.JoinedComm) -> tuple[str, ...]:
     if comm.figures:
         return comm.notes
     counted = any(key.untimed_ops for one in comm.members.values() for key in one.keys)
@@ -52,7 +52,7 @@ def _notes(comm: join.Communicator) -> tuple[str, ...]:
 
 
 def list_communicators(
-    comms: Iterable[join.Communicator], transports: Mapping[str, str], names: Mapping[str, str]
+    comms: Iterable[join.JoinedComm], transports: Mapping[str, str], names: Mapping[str, str]
 ) -> tuple[Communicator, ...]:
     """Return the rows of communicators; `transports` and `names` by id."""
     return tuple(
@@ -71,7 +71,7 @@ def list_communicators(
 
 
 def _waited_for(
-    comm: join.Communicator, one: join.Figures, accused: Sequence[str]
+    comm: join.JoinedComm, one: join.Figures, accused: Sequence[str]
 ) -> join.Place | None:
     """Return which of the accused processes the others of a communicator waited for, or None.
 
@@ -90,7 +90,7 @@ def _waited_for(
 
 
 def _operations(
-    comm: join.Communicator, one: join.Figures, expect: Expect, accused: Sequence[str]
+    comm: join.JoinedComm, one: join.Figures, expect: Expect, accused: Sequence[str]
 ) -> Operations:
     expected = expect(comm, one)
     # The rank that came last may be missing: then even the shortest time includes waiting.
@@ -118,7 +118,7 @@ def _operations(
 
 
 def list_operations(
-    comms: Iterable[join.Communicator], expect: Expect, accused: Sequence[str] = ()
+    comms: Iterable[join.JoinedComm], expect: Expect, accused: Sequence[str] = ()
 ) -> tuple[Operations, ...]:
     """Return the rows of operations, by communicator, those that took longest first.
 
@@ -128,7 +128,7 @@ def list_operations(
     return tuple(_operations(comm, one, expect, accused) for comm in comms for one in comm.figures)
 
 
-def total_waiting(comms: Iterable[join.Communicator]) -> float | None:
+def total_waiting(comms: Iterable[join.JoinedComm]) -> float | None:
     """Return waiting as a share of the ranks' time in operations where all wait for all."""
     figures = [one for comm in comms for one in comm.figures if one.waits]
     busy_ns = sum(one.busy_ns for one in figures)
@@ -136,7 +136,7 @@ def total_waiting(comms: Iterable[join.Communicator]) -> float | None:
 
 
 @dataclass(slots=True)
-class _Sum:
+class _ClassSum:
     """The sums over the operations of one class."""
 
     busy_ns: dict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
@@ -146,7 +146,7 @@ class _Sum:
     all_ns: float = 0.0
 
 
-def _add(comm: join.Communicator, total: _Sum) -> None:
+def _add(comm: join.JoinedComm, total: _ClassSum) -> None:
     for member in comm.members.values():
         place = member.place.node, member.place.process
         total.busy_ns[place] += sum(key.busy_ns for key in member.keys)
@@ -160,10 +160,10 @@ def _add(comm: join.Communicator, total: _Sum) -> None:
 
 
 def sum_transports(
-    comms: Sequence[join.Communicator], transports: Mapping[str, str], wall_s: float | None
+    comms: Sequence[join.JoinedComm], transports: Mapping[str, str], wall_s: float | None
 ) -> tuple[Transport, ...]:
     """Return a row for each class, the busiest first; `wall_s`: how long the job ran."""
-    sums: dict[str, _Sum] = defaultdict(_Sum)
+    sums: dict[str, _ClassSum] = defaultdict(_ClassSum)
     for comm in comms:
         if comm.figures:
             _add(comm, sums[transports[comm_id(comm)]])

@@ -3,16 +3,20 @@
 
 from nccl_inspector.model.card import Card
 from nccl_inspector.report.assemble import build_card
-from nccl_inspector.report.sources import Asked, gather
+from nccl_inspector.report.job_context import RequestedInputs, gather
+from nccl_inspector.report.similar import beside_similar
 from nccl_inspector.settings.config import Config
-from nccl_inspector.store.beside import beside_similar
 from nccl_inspector.summary.attempts import Loaded
 
 
 def make_card(
-    loaded: Loaded, config: Config, asked: Asked | None = None, *, second_process: bool = False
+    loaded: Loaded,
+    config: Config,
+    asked: RequestedInputs | None = None,
+    *,
+    second_process: bool = False,
 ) -> Card:
     """Return the card of the loaded attempt, with Slurm's record and similar jobs."""
-    given = gather(loaded.head, config, asked or Asked())
+    given = gather(loaded.head, config, asked or RequestedInputs())
     card = build_card(loaded, given, second_process=second_process)
     return beside_similar(card, config.store_dir)

@@ -3,15 +3,24 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from nccl_inspector.counters.model import NodeCounters
-from nccl_inspector.model.card_network import RECEIVE, SEND, Network, NetworkPeer, QueuePair
-from nccl_inspector.model.network import Net, NetQueue
+from nccl_inspector.counters.node_counters import NodeCounters
+from nccl_inspector.model.card_network import (
+    RECEIVE,
+    SEND,
+    Network,
+    NetworkPeer,
+    PortBytes,
+    QueuePair,
+)
+from nccl_inspector.model.net import Net, NetQueue
 from nccl_inspector.model.process import Comm, Process
-from nccl_inspector.report.port_bytes import port_bytes
 
 PEERS_MAX = 256  # in a card: those with the most bytes
 _NS = 1e9
 _ACTIVE = "ACTIVE"
+_SENT = "port_xmit_data"
+_WORD_BYTES = 4  # the unit of that counter
+_ALL_THE_TIME = 0.9  # of a process's life with communicators
 
 Nodes = Mapping[tuple[int, int], str]  # by communicator's id and rank
 
@@ -71,6 +80,39 @@ def _peers(
                 yield _peer(net, comm, name, node, nodes, adapters.get(node, ""))
 
 
+def _sent_by_ports(counters: NodeCounters | None) -> int:
+    devices = counters.devices if counters and not counters.absent else ()
+    counts = (one.counts.get(_SENT) for one in devices if one.kind == "port")
+    return sum(count.total for count in counts if count) * _WORD_BYTES
+
+
+def _has_all(process: Process) -> bool:
+    """Tell whether network detail was taken of all that a process did."""
+    facts = process.facts
+    if facts.sampled_ns or facts.net_missed or any(one.socket_requests for one in process.nets):
+        return False
+    began_ns = min((comm.created_ns for comm in process.comms), default=facts.beat_ns)
+    return facts.net_ns >= _ALL_THE_TIME * (facts.beat_ns - began_ns) and facts.net_ns > 0
+
+
+def _port_bytes(
+    placed: Sequence[tuple[str, Process]], counters: Mapping[str, NodeCounters | None]
+) -> Iterator[PortBytes]:
+    """Yield what the ports of each node sent, and how much of it is in network detail.
+
+    Only nodes are told whose processes had network detail all the time. A node whose ports sent
+    less than its processes is left out: they used something else.
+    """
+    nodes: dict[str, list[Process]] = {}
+    for node, process in placed:
+        nodes.setdefault(node, []).append(process)
+    for node, processes in nodes.items():
+        sent = _sent_by_ports(counters.get(node))
+        seen = sum(net.bytes for one in processes for net in one.nets if net.is_send)
+        if sent and seen <= sent and all(map(_has_all, processes)):
+            yield PortBytes(node, sent, seen)
+
+
 def describe_network(
     placed: Sequence[tuple[str, Process]],
     names: Sequence[str],
@@ -96,5 +138,5 @@ def describe_network(
         refused=sum(one.refused for one in found),
         taken_s=max(process.facts.net_ns for _, process in placed) / _NS,
         sampled=sum(process.facts.sampled_ns > 0 for _, process in placed),
-        ports=tuple(port_bytes(placed, counters)),
+        ports=tuple(_port_bytes(placed, counters)),
     )

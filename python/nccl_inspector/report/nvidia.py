@@ -33,8 +33,8 @@ from nccl_inspector.render.means import (
     operations,
 )
 from nccl_inspector.report.facts import describe_environment, describe_job, describe_quality
-from nccl_inspector.report.joined import Report
-from nccl_inspector.report.sources import Given, with_record
+from nccl_inspector.report.job_context import JobContext, with_record
+from nccl_inspector.report.joined_job import Report
 from nccl_inspector.report.verdict import judge
 from nccl_inspector.summary.codec import NodeSummary
 
@@ -60,7 +60,7 @@ def _operations(found: Dumped) -> Iterator[Operations]:
 
 
 def _quality(
-    report: Report, summaries: Sequence[NodeSummary], found: Dumped, given: Given
+    report: Report, summaries: Sequence[NodeSummary], found: Dumped, given: JobContext
 ) -> DataQuality:
     inputs = (Input("nvidia", "partial", found.words), *given.inputs)
     refused = {**given.refused, **found.refused}
@@ -96,7 +96,7 @@ def _verdict(found: Dumped, findings: Sequence[Finding], job: Job) -> Verdict:
 
 
 def vendor_card(
-    report: Report, summaries: Sequence[NodeSummary], found: Dumped, given: Given
+    report: Report, summaries: Sequence[NodeSummary], found: Dumped, given: JobContext
 ) -> Card:
     """Return the card of an attempt without boxes."""
     job = with_record(describe_job(report, summaries), given)

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, tzinfo
 from functools import partial
 from itertools import islice
 from math import ceil
@@ -30,7 +31,6 @@ from nccl_inspector.analysis.slow_times.throughput import (
     read_throughput,
 )
 from nccl_inspector.model.card import Input, Period
-from nccl_inspector.report.local_zone import LocalZone
 from nccl_inspector.report.visiting import hangs
 from nccl_inspector.system.child_process import start_child
 from nccl_inspector.system.safe_files import reopen
@@ -170,6 +170,29 @@ def _read(output: Output) -> Readings | str:
         return found
     cut = f"only the part of it was read for which {output.cpu_s:.0f} s of CPU time were enough"
     return Readings(found.unit, found.found, found.refused, (*found.notes, cut))
+
+
+class LocalZone(tzinfo):
+    """The zone of this machine's clock as the C library has it: by TZ, else /etc/localtime.
+
+    `datetime.astimezone().tzinfo` is only what the clock is ahead by at one moment.
+    """
+
+    def utcoffset(self, at: datetime | None) -> timedelta | None:
+        """Return what the clock was ahead by; of an hour that comes twice by `fold`."""
+        return None if at is None else at.replace(tzinfo=None).astimezone().utcoffset()
+
+    def dst(self, _: datetime | None) -> None:
+        """Nobody asks."""
+
+    def tzname(self, at: datetime | None) -> str | None:
+        """Return the name of the time then, such as CEST."""
+        return None if at is None else at.replace(tzinfo=None).astimezone().tzname()
+
+    def fromutc(self, at: datetime) -> datetime:
+        """Return a time in UTC as the clock had it."""
+        local = datetime.fromtimestamp(at.replace(tzinfo=UTC).timestamp())
+        return local.replace(tzinfo=self)
 
 
 class _CpuTime:

@@ -5,13 +5,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from nccl_inspector.analysis.join import Communicator
+from nccl_inspector.analysis.join import JoinedComm
 from nccl_inspector.analysis.slow_times.attribution import WORKLOAD, Attribution, attribute
-from nccl_inspector.analysis.slow_times.changes import compare
-from nccl_inspector.analysis.slow_times.columns import Columns
+from nccl_inspector.analysis.slow_times.comparison import compare
 from nccl_inspector.analysis.slow_times.degradation import (
     JUDGED,
-    Judged,
+    JudgedSeries,
     find_degradations,
     inside,
     severity_of,
@@ -19,6 +18,7 @@ from nccl_inspector.analysis.slow_times.degradation import (
 from nccl_inspector.analysis.slow_times.degradation import STRAGGLER as WAITED
 from nccl_inspector.analysis.slow_times.late_map import LateMap, map_lateness
 from nccl_inspector.analysis.slow_times.line_choice import choose_lines, unpack_columns
+from nccl_inspector.analysis.slow_times.line_columns import Columns
 from nccl_inspector.analysis.slow_times.progress import (
     Progress,
     on_windows,
@@ -28,9 +28,9 @@ from nccl_inspector.analysis.slow_times.progress import (
 from nccl_inspector.analysis.slow_times.series import Track, make_tracks
 from nccl_inspector.analysis.slow_times.shown import show
 from nccl_inspector.analysis.slow_times.throughput import Readings
-from nccl_inspector.analysis.straggler.culprit import UNDETERMINED, Culprit, find_culprit
-from nccl_inspector.analysis.transport.paths import Timed
-from nccl_inspector.analysis.transport.paths import compare as compare_paths
+from nccl_inspector.analysis.straggler.culprit import UNDETERMINED, SlowPlace, find_culprit
+from nccl_inspector.analysis.transport.timed_paths import TimedPath
+from nccl_inspector.analysis.transport.timed_paths import compare as compare_paths
 from nccl_inspector.model import rules
 from nccl_inspector.model.bandwidth import size_label
 from nccl_inspector.model.card import (
@@ -77,7 +77,7 @@ class OverTime:
 
 
 def unpack(
-    comms: Sequence[Communicator],
+    comms: Sequence[JoinedComm],
     transports: Mapping[int, str],
     processes: Sequence[tuple[str, Process]],
 ) -> Unpacked:
@@ -97,7 +97,7 @@ def _slow_nodes(
     transports: Mapping[int, str],
     slow: Degradation,
     nodes: Mapping[int, str],
-) -> Culprit | None:
+) -> SlowPlace | None:
     """Return who is behind a slow time, from which communicators were slow in it."""
     timed = []
     for track in tracks:
@@ -108,7 +108,9 @@ def _slow_nodes(
         if len(within) and len(without):
             ratio = float(without.mean() / within.mean())
             at = frozenset(nodes[member] for member in track.members if member in nodes)
-            timed.append(Timed(at, (track.func, track.kind[2], len(at)), ratio, hex(track.kind[0])))
+            timed.append(
+                TimedPath(at, (track.func, track.kind[2], len(at)), ratio, hex(track.kind[0]))
+            )
     return find_culprit({"communicators in that time": compare_paths(timed)}, known_slow=True)
 
 
@@ -137,7 +139,7 @@ _CAUSE_ACTIONS: dict[str, tuple[str, ...]] = {
 }
 
 
-def _said_culprit(culprit: Culprit | None) -> tuple[str, tuple[Entity, ...], tuple[str, ...]]:
+def _said_culprit(culprit: SlowPlace | None) -> tuple[str, tuple[Entity, ...], tuple[str, ...]]:
     """Return text, entities and actions."""
     if culprit is None or (culprit.kind == UNDETERMINED and not culprit.others):
         return "entity not determinable: every path goes over the same nodes", (), ()
@@ -151,7 +153,7 @@ def _said_culprit(culprit: Culprit | None) -> tuple[str, tuple[Entity, ...], tup
 
 
 def _slow_finding(
-    slow: Degradation, found: Attribution, culprit: Culprit | None, throughput: float | None
+    slow: Degradation, found: Attribution, culprit: SlowPlace | None, throughput: float | None
 ) -> Finding:
     what = f"{slow.transport} {slow.func} {size_label(slow.size_class)}"
     lasted = elapsed(slow.period.end_s - slow.period.start_s)
@@ -264,7 +266,7 @@ def _progress(
 
 def look_over_time(
     unpacked: Unpacked,
-    comms: Sequence[Communicator],
+    comms: Sequence[JoinedComm],
     transports: Mapping[int, str],
     nodes: Mapping[int, str],
     names: Mapping[int, str],
@@ -273,7 +275,7 @@ def look_over_time(
 ) -> OverTime:
     """Judge the time lines; `nodes` and `names` are by process, `wall_s` is the job's length."""
     tracks = make_tracks(unpacked.columns, {comm.id: comm.nranks for comm in comms if comm.id})
-    judged: Judged = find_degradations(tracks, transports, wall_s)
+    judged: JudgedSeries = find_degradations(tracks, transports, wall_s)
     busiest = next((one for one in tracks if one.func in JUDGED and one.factor > 0), None)
     own, progress = _progress(readings, tracks, busiest)
     degradations, causes = [], []

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from nccl_inspector.errors import InspectorError, RefusedError
 from nccl_inspector.model.card import Card
+from nccl_inspector.model.jobid import JOB_ID
 from nccl_inspector.render.json import BYTES_MAX, card_from_json
 from nccl_inspector.report.assemble import build_card
-from nccl_inspector.slurm.job_names import JOB_NAME
 from nccl_inspector.summary.attempts import load_summaries
 
-_ATTEMPT = re.compile(rf"({JOB_NAME.pattern})(?:\.([0-9]{{1,9}}))?")
+_ATTEMPT = re.compile(rf"({JOB_ID.pattern})(?:\.([0-9]{{1,9}}))?")
 _STORED = re.compile(r"[0-9]{1,9}\.json")
 
 

@@ -7,11 +7,11 @@ them. If they matter, the job is not called healthy.
 
 from collections.abc import Mapping, Sequence
 
-from nccl_inspector.analysis.hardware.rules import CABLE
+from nccl_inspector.analysis.hardware.counter_rules import CABLE
 from nccl_inspector.analysis.replay.judge import Judged
-from nccl_inspector.analysis.transport.classes import NVLINK
 from nccl_inspector.model.card import INFO, Finding, Operations
 from nccl_inspector.model.process import FUNCS
+from nccl_inspector.model.transport import NVLINK
 from nccl_inspector.report.causes import JobView
 
 _FASTER = 0.5  # factor for T: a port with errors may cost half of it or more

@@ -17,14 +17,14 @@ from pathlib import Path
 from nccl_inspector.agent.raw_dir import list_raw
 from nccl_inspector.box.copy import BOX_BYTES_MAX
 from nccl_inspector.box.reader import read_box
-from nccl_inspector.box.samples import add_samples
+from nccl_inspector.box.sample_reader import add_samples
 from nccl_inspector.errors import InspectorError, RefusedError
+from nccl_inspector.model.jobid import JOB_ID
 from nccl_inspector.model.process import Process
-from nccl_inspector.slurm.job_names import JOB_NAME
 from nccl_inspector.summary.codec import Head, encode, encode_process
 from nccl_inspector.system.atomic import replace_file
 from nccl_inspector.system.printable import printable
-from nccl_inspector.system.safe_files import is_locked, regular_file
+from nccl_inspector.system.safe_files import is_locked, open_directory, regular_file
 
 # A network file system may report a released lock as held for a little longer.
 HELD_S = 5.0
@@ -32,7 +32,7 @@ _PROBLEMS_MAX = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundBoxes:
     """What the boxes contain.
 
     `nodes`: the processes by node. `names`: the box files that nobody writes to any more.
@@ -45,7 +45,7 @@ class Found:
 
 
 def _number(text: str, otherwise: int) -> int:
-    return int(text) if JOB_NAME.fullmatch(text) else otherwise
+    return int(text) if JOB_ID.fullmatch(text) else otherwise
 
 
 def job_head(environ: Mapping[str, str], start_s: int) -> Head:
@@ -93,7 +93,7 @@ def _wait_until_free(fd: int, until: float) -> bool:
     return True
 
 
-def read_boxes(directory: Path) -> Found:
+def read_boxes(directory: Path) -> FoundBoxes:
     """Return what the boxes of a directory contain; wait up to HELD_S for boxes still in use.
 
     Raises:
@@ -126,10 +126,10 @@ def read_boxes(directory: Path) -> Found:
         os.close(dir_fd)
     if listing.overflow:
         problems.append("more files than are looked at: some processes are left out")
-    return Found(nodes, tuple(names), tuple(problems[:_PROBLEMS_MAX]))
+    return FoundBoxes(nodes, tuple(names), tuple(problems[:_PROBLEMS_MAX]))
 
 
-def write_summaries(found: Found, head: Head, directory: Path) -> None:
+def write_summaries(found: FoundBoxes, head: Head, directory: Path) -> None:
     """Write a summary for each node, then remove the boxes.
 
     Raises:
@@ -140,8 +140,7 @@ def write_summaries(found: Found, head: Head, directory: Path) -> None:
     try:
         place.mkdir(mode=0o700, exist_ok=True)
         # If others may write to `directory`, this one can be theirs, or a link.
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-        place_fd = os.open(place, flags)
+        place_fd = open_directory(place)
         try:
             if os.fstat(place_fd).st_uid != os.getuid():
                 raise InspectorError(f"{place}: another user's directory")

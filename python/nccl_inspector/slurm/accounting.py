@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.slurm.command import ask
-from nccl_inspector.slurm.jobid import JobName, parse_job
-from nccl_inspector.slurm.record import OVER, Run
+from nccl_inspector.model.jobid import JobName, parse_job
+from nccl_inspector.slurm.command import TIME_FORMAT, ask
+from nccl_inspector.slurm.job_record import OVER, Run
 from nccl_inspector.slurm.values import (
     Facts,
     moment,
@@ -33,7 +33,6 @@ COLUMNS = (
     "TimelimitRaw", "Reason", "WorkDir", "StdOut", "SubmitLine", "Comment", "AdminComment",
     "JobName",
 )  # fmt: skip
-TIME_FORMAT = {"SLURM_TIME_FORMAT": "%s"}
 _MINUTE_S = 60
 
 Row = dict[str, str]

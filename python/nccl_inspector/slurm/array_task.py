@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Find the job id of an array task such as `810_3`: tasks have ids of their own, seldom known."""
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.slurm.job_names import JOB_NAME
+from nccl_inspector.model.jobid import ARRAY_TASK, JOB_ID
 from nccl_inspector.summary.directory import peek
 
-ARRAY_TASK = re.compile(rf"({JOB_NAME.pattern})_(0|[1-9][0-9]{{0,8}})")
 # The most job ids to look at: Slurm gives tasks their ids when they start. Each costs some small
 # reads.
 LOOKED_AT_MAX = 4096
@@ -35,7 +33,7 @@ def find_array_task(
     if known is not None:
         return known
     try:
-        names = [one.name for one in report_dir.iterdir() if JOB_NAME.fullmatch(one.name)]
+        names = [one.name for one in report_dir.iterdir() if JOB_ID.fullmatch(one.name)]
     except OSError as err:
         raise InspectorError(f"{report_dir}: {err.strerror}") from err
     later = sorted(number for number in map(int, names) if number >= int(match[1]))

@@ -17,6 +17,7 @@ _REAP_S = 0.2
 # Enough for an array of six thousand tasks, each with a record of 1.3 KB.
 OUTPUT_BYTES_MAX = 8 << 20
 TOO_MUCH = "more output than is taken"
+TIME_FORMAT = {"SLURM_TIME_FORMAT": "%s"}  # Unix seconds
 
 
 def _environment(more: Mapping[str, str]) -> dict[str, str]:

@@ -5,9 +5,9 @@ import secrets
 import time
 from pathlib import Path
 
-from nccl_inspector.slurm.accounting import TIME_FORMAT, Row, known_columns, read_rows
-from nccl_inspector.slurm.command import TOO_MUCH, ask
-from nccl_inspector.slurm.record import OVER
+from nccl_inspector.slurm.accounting import Row, known_columns, read_rows
+from nccl_inspector.slurm.command import TIME_FORMAT, TOO_MUCH, ask
+from nccl_inspector.slurm.job_record import OVER
 from nccl_inspector.slurm.values import moment, state_word
 
 ANSWER_S = 30.0

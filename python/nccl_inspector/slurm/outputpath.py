@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.hostlist import expand
-from nccl_inspector.slurm.record import JobRecord
+from nccl_inspector.slurm.job_record import JobRecord
 from nccl_inspector.slurm.values import path
 
 _PATTERN = re.compile("%([0-9]{0,2})([A-Za-z%])")

@@ -18,7 +18,7 @@ from typing import Any
 
 from nccl_inspector.slurm import pyslurmchild
 from nccl_inspector.slurm.command import ANSWER_S, ask
-from nccl_inspector.slurm.record import OVER
+from nccl_inspector.slurm.job_record import OVER
 from nccl_inspector.slurm.values import Facts, as_far_as_it_is, optional, path, whole
 
 _RELEASE = re.compile(r"([0-9]{2})\.([0-9]{1,2})\.")

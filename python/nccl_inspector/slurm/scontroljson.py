@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from nccl_inspector.slurm.jobid import JobName
+from nccl_inspector.model.jobid import JobName
 from nccl_inspector.slurm.values import (
     Facts,
     as_far_as_it_is,

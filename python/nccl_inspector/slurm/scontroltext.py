@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from itertools import pairwise
 
-from nccl_inspector.slurm.jobid import JobName
+from nccl_inspector.model.jobid import JobName
 from nccl_inspector.slurm.values import (
     Facts,
     as_far_as_it_is,

@@ -7,7 +7,7 @@ None means that the value is missing or cannot be understood.
 import re
 from collections.abc import Sequence
 
-from nccl_inspector.slurm.record import OVER
+from nccl_inspector.slurm.job_record import OVER
 from nccl_inspector.system.printable import printable
 
 Value = int | str | tuple[int, ...] | None

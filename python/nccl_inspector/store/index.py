@@ -17,8 +17,8 @@ from urllib.parse import quote
 
 from nccl_inspector.analysis.kinds import KindKey
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.store.reuse import current_name, is_owner
-from nccl_inspector.store.rows import JobRow, Rows
+from nccl_inspector.store.card_rows import CardRows, JobRow
+from nccl_inspector.store.owner import current_name, is_owner
 from nccl_inspector.store.schema import VERSION, migrate, version_of
 from nccl_inspector.system.acl import allow
 
@@ -114,7 +114,7 @@ def _delete(index: sqlite3.Connection, key: int) -> None:
     index.execute("DELETE FROM jobs WHERE key=?", (key,))
 
 
-def put(index: sqlite3.Connection, rows: Rows) -> None:
+def put(index: sqlite3.Connection, rows: CardRows) -> None:
     """Write the rows of one attempt, and remove its earlier rows."""
     job = rows.job
     old = index.execute(

@@ -12,10 +12,10 @@ from dataclasses import astuple, dataclass, fields
 from typing import Any, NamedTuple
 
 from nccl_inspector.analysis.history.baseline import JOBS_MAX, PastKind
-from nccl_inspector.analysis.history.slow_nodes import JobSeen
+from nccl_inspector.analysis.history.slow_nodes import ScoredJob
 from nccl_inspector.analysis.kinds import KindKey
+from nccl_inspector.store.card_rows import JobRow
 from nccl_inspector.store.index import JOB_COLUMNS
-from nccl_inspector.store.rows import JobRow
 
 _KEY_COLUMNS = tuple(f"kinds.{field.name}" for field in fields(KindKey))
 _KEYS = ",".join(_KEY_COLUMNS)
@@ -43,7 +43,7 @@ class Owner(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class JobFilter:
     """Which jobs to find; empty or None means any. `since_s`: jobs that ended then or later."""
 
     user: str = ""
@@ -53,26 +53,26 @@ class Wish:
     limit: int = 50
 
 
-def find_jobs(index: sqlite3.Connection, wish: Wish) -> list[JobRow]:
+def find_jobs(index: sqlite3.Connection, wanted: JobFilter) -> list[JobRow]:
     """Return the latest jobs that match, the latest first."""
     where: list[str] = ["end_s IS NOT NULL"]
     values: list[object] = []
-    for column, value in (("user", wish.user), ("partition", wish.partition)):
+    for column, value in (("user", wanted.user), ("partition", wanted.partition)):
         if value:
             where.append(f"{column} = ?")
             values.append(value)
-    if wish.verdict:
+    if wanted.verdict:
         where.append("(status = ? COLLATE NOCASE OR cause = ? COLLATE NOCASE)")
-        values += [wish.verdict, wish.verdict]
-    if wish.since_s is not None:
+        values += [wanted.verdict, wanted.verdict]
+    if wanted.since_s is not None:
         where.append("end_s >= ?")
-        values.append(wish.since_s)
+        values.append(wanted.since_s)
     words = f"SELECT {','.join(JOB_COLUMNS)} FROM jobs WHERE {' AND '.join(where)}"
-    rows = index.execute(f"{words} ORDER BY end_s DESC, key DESC LIMIT ?", (*values, wish.limit))
+    rows = index.execute(f"{words} ORDER BY end_s DESC, key DESC LIMIT ?", (*values, wanted.limit))
     return [JobRow(*row) for row in rows]
 
 
-def last_jobs(index: sqlite3.Connection, limit: int) -> list[JobSeen]:
+def last_jobs(index: sqlite3.Connection, limit: int) -> list[ScoredJob]:
     """Return the last jobs with their nodes, the latest first, with a share for each user.
 
     If there are more than `limit` jobs, the latest of each user are chosen.
@@ -99,7 +99,7 @@ def last_jobs(index: sqlite3.Connection, limit: int) -> list[JobSeen]:
         kinds[job].append((KindKey(*key), gbs, busy_ns))
     index.execute("DROP TABLE chosen")
     return [
-        JobSeen(job_id, local[key], frozenset(named[key]), tuple(kinds[key]), _owner(uid, user))
+        ScoredJob(job_id, local[key], frozenset(named[key]), tuple(kinds[key]), _owner(uid, user))
         for key, job_id, uid, user in latest
     ]
 

@@ -3,10 +3,10 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from statistics import median
 
+from nccl_inspector.analysis.kinds import middle
 from nccl_inspector.model.card import CANNOT_TELL, DEGRADED, FAILED, HEALTHY, HUNG, NO_DATA
-from nccl_inspector.store.rows import JobRow
+from nccl_inspector.store.card_rows import JobRow
 
 _WORST_FIRST = HUNG, FAILED, DEGRADED, CANNOT_TELL, NO_DATA, HEALTHY
 
@@ -49,8 +49,7 @@ class Rolled:
 
     def median_of(self, of: Callable[[JobRow], float | None]) -> float | None:
         """Return the median of the known values; None if there are none."""
-        known = [value for one in self.tasks if (value := of(one)) is not None]
-        return median(known) if known else None
+        return middle(map(of, self.tasks))
 
 
 def _rank(status: str) -> int:

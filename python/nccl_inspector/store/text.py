@@ -15,13 +15,12 @@ from nccl_inspector.analysis.history.compare import (
 from nccl_inspector.analysis.history.slow_nodes import NodeScore
 from nccl_inspector.model.bandwidth import size_label
 from nccl_inspector.model.hostlist import compress_within
-from nccl_inspector.model.table_columns import Column, fit_columns, row_text
+from nccl_inspector.model.table_columns import COLUMNS, Column, fit_columns, make_columns, row_text
 from nccl_inspector.model.wording import bandwidth, change, clock, elapsed, number, percent
+from nccl_inspector.store.card_rows import JobRow
 from nccl_inspector.store.rollup import Rolled, roll_up, singly
-from nccl_inspector.store.rows import JobRow
 from nccl_inspector.system.printable import plain
 
-COLUMNS = 100
 KINDS_SHOWN, NODES_SHOWN = 24, 12
 _NODES_CHARS = 60
 _VALUE_CHARS = 200
@@ -45,11 +44,9 @@ def _nodes(nodes: Sequence[str]) -> str:
     return f"{text} and {rest} more" if rest else text
 
 
-_JOBS = (
-    Column("JOB"), Column("USER", is_text=True), Column("PARTITION", is_text=True),
-    Column("NAME", is_text=True), Column("VERDICT", is_text=True), Column("END UTC"),
-    Column("NODES"), Column("COST"), Column("MIXED GB/s"), Column("WAIT"),
-    Column("ASKED", is_text=True), Column("USED"),
+_JOBS = make_columns(
+    "JOB", "USER:", "PARTITION:", "NAME:", "VERDICT:", "END UTC", "NODES", "COST", "MIXED GB/s",
+    "WAIT", "ASKED:", "USED",
 )  # fmt: skip
 
 
@@ -93,10 +90,8 @@ def jobs_text(jobs: Sequence[JobRow], all_jobs: bool, each_task: bool = False) -
     return "\n".join(lines) + "\n"
 
 
-_NODE = (
-    Column("NODE", is_text=True), Column("USERS"), Column("JOBS"), Column("COMPARED"),
-    Column("NAMED IN"),
-    Column("BANDWIDTH"), Column("Z"), Column("WORST JOBS", is_text=True),
+_NODE = make_columns(
+    "NODE:", "USERS", "JOBS", "COMPARED", "NAMED IN", "BANDWIDTH", "Z", "WORST JOBS:",
 )  # fmt: skip
 
 
@@ -148,10 +143,9 @@ def nodes_text(
     return "\n".join(lines) + "\n"
 
 
-_KIND = (
-    Column("COMMUNICATOR", is_text=True), Column("OP", is_text=True), Column("SIZE", is_text=True),
-    Column("T of A ms"), Column("of B"), Column("CHANGE"), Column("A GB/s"), Column("B"),
-    Column("A WAIT"), Column("B"), Column("", is_text=True),
+_KIND = make_columns(
+    "COMMUNICATOR:", "OP:", "SIZE:", "T of A ms", "of B", "CHANGE", "A GB/s", "B", "A WAIT", "B",
+    ":",
 )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.hostlist import compress_within
-from nccl_inspector.slurm.job_names import JOB_NAME
+from nccl_inspector.model.jobid import JOB_ID
 from nccl_inspector.summary.budget import node_share
 from nccl_inspector.summary.codec import Head, NodeSummary
 from nccl_inspector.summary.directory import (
@@ -101,7 +101,7 @@ def _find(job_id: int, report_dir: Path) -> tuple[Head, list[Shelf]]:
             f"the report of job {job_id} cannot be read: {unreadable(first.file, first.why)}"
         )
     known = max(own.heads.values(), key=_start)
-    if not JOB_NAME.fullmatch(known.het_job_id):
+    if not JOB_ID.fullmatch(known.het_job_id):
         return known, [own]
     return _components(int(known.het_job_id), own, report_dir) or (known, [own])
 

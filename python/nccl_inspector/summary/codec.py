@@ -16,7 +16,6 @@ first; flags say so.
 """
 
 import json
-import struct
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, fields, replace
@@ -24,9 +23,9 @@ from typing import Any
 
 from nccl_inspector.box.layout import SAMPLES_MAX
 from nccl_inspector.box.sample_table import JOB_SAMPLES_MAX
-from nccl_inspector.counters.model import NodeCounters
+from nccl_inspector.counters.node_counters import NodeCounters
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.model.labels import Label
+from nccl_inspector.model.operation_label import Label
 from nccl_inspector.model.process import (
     Comm,
     Facts,
@@ -35,6 +34,7 @@ from nccl_inspector.model.process import (
     Process,
 )
 from nccl_inspector.summary.budget import JOB_BYTES_MAX, Budget
+from nccl_inspector.summary.checked_rows import take_list, take_row, take_rows
 from nccl_inspector.summary.columns import (
     KEY_TABLES,
     PEER_TABLES,
@@ -44,6 +44,7 @@ from nccl_inspector.summary.columns import (
     unpack_peers,
 )
 from nccl_inspector.summary.fit import (
+    LENGTH,
     SAMPLE_FACTS_BYTES_MAX,
     UNIONS_BYTES_MAX,
     pack_process,
@@ -61,7 +62,6 @@ from nccl_inspector.summary.node_parts import (
     unpack_counters,
     unpack_vendor,
 )
-from nccl_inspector.summary.rows import take_list, take_row, take_rows
 from nccl_inspector.summary.samples import PackedSamples, PackedUnions
 from nccl_inspector.summary.vendor_means import VendorMeans
 from nccl_inspector.system.checked_json import Checks
@@ -90,7 +90,6 @@ _SAMPLES = slice(4, 7)  # the pieces with samples and unions
 WHOLE_BLOCK_BYTES_MAX = BLOCK_BYTES_MAX + SAMPLES_BYTES_MAX + 3 * 4
 _PIECES_MAX = _TABLES + 64  # one for each time line; the plugin writes at most 8
 _load = Checks("bad_summary").load
-_LENGTH = struct.Struct("<I")
 # The largest size of each part between the first line and the processes.
 _PARTS = {"counters_bytes": COUNTERS_BYTES_MAX, "vendor_bytes": VENDOR_BYTES_MAX}
 
@@ -187,7 +186,7 @@ def encode(
     line = json.dumps({"format": FORMAT, **sizes, **values})
     parts = [line.encode("ascii"), b"\n", *packed]
     for block in blocks:
-        parts += [_LENGTH.pack(len(block)), block]
+        parts += [LENGTH.pack(len(block)), block]
     return b"".join(parts)
 
 
@@ -196,15 +195,15 @@ def _pieces(block: memoryview) -> list[memoryview]:
     found: list[memoryview] = []
     end, size = 0, len(block)
     while end < size:
-        at = end + _LENGTH.size
-        end = at + _LENGTH.unpack_from(block, end)[0] if at <= size else at
+        at = end + LENGTH.size
+        end = at + LENGTH.unpack_from(block, end)[0] if at <= size else at
         if end > size:
             raise RefusedError("bad_summary", "odd block")
         found.append(block[at:end])
     if not _TABLES <= len(found) <= _PIECES_MAX:
         raise RefusedError("bad_summary", "odd block")
     own = sum(map(len, found[_SAMPLES]))
-    if own > SAMPLES_BYTES_MAX or size - own > BLOCK_BYTES_MAX + 3 * _LENGTH.size:
+    if own > SAMPLES_BYTES_MAX or size - own > BLOCK_BYTES_MAX + 3 * LENGTH.size:
         raise RefusedError("bad_summary", "a block too long")
     return found
 
@@ -318,10 +317,10 @@ def decode(data: bytes, budget: Budget | None = None) -> NodeSummary:
     counters, vendor = unpack_counters(data[end + 1 : middle]), unpack_vendor(data[middle:at])
     view = memoryview(data)  # slices of it are not copied; most bytes of a large job are samples
     while at < len(data):
-        if at + _LENGTH.size > len(data):
+        if at + LENGTH.size > len(data):
             raise RefusedError("bad_summary", "torn")
-        size = _LENGTH.unpack_from(data, at)[0]
-        at += _LENGTH.size
+        size = LENGTH.unpack_from(data, at)[0]
+        at += LENGTH.size
         count = len(processes) + left_out
         if size > WHOLE_BLOCK_BYTES_MAX or at + size > len(data) or count == PROCESSES_MAX:
             raise RefusedError("bad_summary", "torn, or a block too long")

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple, cast
 
 from nccl_inspector.box.layout import HIST_BUCKETS, WORD_MAX
 from nccl_inspector.errors import RefusedError
+from nccl_inspector.model.kind_labels import SIZE_CLASS_MAX
 from nccl_inspector.model.process import ALGOS, FUNCS, PROTOS, Histogram, Key, Line, Peer, Window
 
-SIZE_CLASS_MAX = 63
 KEYS_MAX = 1024  # for a process; the plugin has 256
 ROWS_MAX = 8192  # for peers; the plugin has 1024
 WINDOWS_MAX = 4096  # for a line; the plugin has 384
@@ -73,7 +73,8 @@ class LineHead(NamedTuple):
     mean: int
 
 
-def _refuse(what: str) -> RefusedError:
+def refuse(what: str) -> RefusedError:
+    """Return the error of what is no table."""
     return RefusedError("bad_summary", what)
 
 
@@ -100,17 +101,17 @@ def pack_columns(columns: Sequence[Sequence[int]]) -> bytes:
 def take_planes(data: bytes, at: int, number: int, rows_max: int) -> tuple[Planes, int]:
     """Return `number` columns that begin at `at`, still packed, and where they end."""
     if at + _COUNT.size > len(data):
-        raise _refuse("ends within a table")
+        raise refuse("ends within a table")
     (count,) = _COUNT.unpack_from(data, at)
     if count > rows_max:
-        raise _refuse("too many rows")
+        raise refuse("too many rows")
     columns: list[tuple[int, bytes]] = []
     at += _COUNT.size
     for _ in range(number):
         width = data[at] if at < len(data) else _WORD_BYTES + 1
         at += 1
         if width > _WORD_BYTES or at + width * count > len(data):
-            raise _refuse("ends within a column")
+            raise refuse("ends within a column")
         columns.append((width, data[at : at + width * count]))
         at += width * count
     return Planes(count, columns), at
@@ -157,7 +158,7 @@ def unpack_columns(data: bytes, number: int, rows_max: int) -> list[Sequence[int
     """Return `number` columns; anything after them is refused."""
     columns, end = take_columns(data, 0, number, rows_max)
     if end != len(data):
-        raise _refuse("more than its columns")
+        raise refuse("more than its columns")
     return columns
 
 
@@ -190,20 +191,20 @@ def unpack_keys(data: bytes) -> tuple[Key, ...]:
     gaps, counts = unpack_columns(data[at:], 2, KEYS_MAX * HIST_BUCKETS)
     *columns, lengths = columns
     if 0 in counts:
-        raise _refuse("an odd histogram")
+        raise refuse("an odd histogram")
     for place, limit in _KEY_LIMITS:
         if max(columns[place], default=0) > limit:
-            raise _refuse("a number is too large")
+            raise refuse("a number is too large")
     columns[_KEY_RATE] = unfold(columns[_KEY_RATE])
     if sum(lengths) != len(gaps):
-        raise _refuse("other rows than its histograms'")
+        raise refuse("other rows than its histograms'")
     histograms: list[Histogram] = []
     at = 0
     for length in lengths:
         end = at + length
         buckets = tuple(accumulate(gaps[at:end]))
         if length and buckets[-1] >= HIST_BUCKETS:
-            raise _refuse("an odd histogram")
+            raise refuse("an odd histogram")
         histograms.append(_MAKE_HISTOGRAM((buckets, tuple(counts[at:end]))))
         at = end
     before, after = columns[:_KEY_HISTOGRAM], columns[_KEY_HISTOGRAM:]
@@ -230,11 +231,11 @@ def unpack_peers(data: bytes) -> tuple[Peer, ...]:
         _PEER_NAMES, unpack_columns(data, len(_PEER_NAMES), ROWS_MAX), strict=True
     ):
         if max(column, default=0) > _LIMITS.get(name, WORD_MAX):
-            raise _refuse("a number is too large")
+            raise refuse("a number is too large")
         columns.append(unfold(column) if name in _SIGNED else column)
     peers = tuple(Peer(*row) for row in zip(*columns, strict=True))
     if not all(peer.has_possible_rate() for peer in peers):
-        raise _refuse("a rate cannot be true")
+        raise refuse("a rate cannot be true")
     return peers
 
 
@@ -281,12 +282,12 @@ def line_head(data: bytes) -> LineHead:
         RefusedError: it is too short, or its values are invalid.
     """
     if len(data) < _LINE.size:
-        raise _refuse("ends within a time line")
+        raise refuse("ends within a time line")
     comm_id, rank, *rest = _LINE.unpack_from(data)
     head = LineHead(comm_id, rank - 1, *rest)
     known = head.func < len(FUNCS) and head.size_class <= SIZE_CLASS_MAX
     if not 0 < head.window_s <= _WINDOW_S_MAX or not known:
-        raise _refuse("an odd time line")
+        raise refuse("an odd time line")
     return head
 
 
@@ -300,7 +301,7 @@ def line_planes(data: bytes) -> Planes:
     """
     planes, end = take_planes(data, _LINE.size, len(Window._fields), WINDOWS_MAX)
     if end != len(data) or not planes.rows:
-        raise _refuse("an odd time line")
+        raise refuse("an odd time line")
     return planes
 
 
@@ -317,7 +318,7 @@ def unpack_line(data: bytes) -> Line:
     sizes = [size + count * head.mean for size, count in zip(unfold(sizes), ops, strict=True)]
     indices = _take_indices(firsts, lasts)
     if starts[-1] > START_S_MAX or not all(ops) or min(*sizes, *indices[0]) < 0:
-        raise _refuse("an odd time line")
+        raise refuse("an odd time line")
     rows = zip(starts, lates, ops, sizes, *times, *indices, strict=True)
     windows = tuple(map(_MAKE_WINDOW, rows))
     return Line(*head[:-1], windows)

@@ -24,13 +24,12 @@ from nccl_inspector.summary.codec import (
     decode_head,
 )
 from nccl_inspector.system.parallel import in_parallel
-from nccl_inspector.system.safe_files import read_at
+from nccl_inspector.system.safe_files import NO_LINK, read_at
 
 _FILE = re.compile(r"([A-Za-z0-9_][A-Za-z0-9._-]{0,254}?)\.([0-9]{1,9})\.nodesummary")
 _HEAD_BYTES_USUAL = 4096
 _EARLY_BYTES_MAX = 4 << 20  # largest summary that is read ahead of its turn
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_REGULAR = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class AbsentError(InspectorError):
@@ -97,7 +96,7 @@ def _files(job_id: int, job_fd: int) -> list[SummaryFile]:
 @contextmanager
 def _opened(file: SummaryFile, job_fd: int) -> Iterator[int]:
     try:
-        fd = os.open(file.name, _REGULAR, dir_fd=job_fd)
+        fd = os.open(file.name, NO_LINK, dir_fd=job_fd)
     except OSError as err:
         raise RefusedError("unreadable", os.strerror(err.errno or 0)) from err
     try:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from nccl_inspector.box.sample_table import SampleTable, thin, without_unused_kinds
-from nccl_inspector.model.network import Net
+from nccl_inspector.model.net import Net
 from nccl_inspector.model.process import Key, Line, Peer, Process
 from nccl_inspector.model.timeline import halve
 from nccl_inspector.summary.columns import pack_keys, pack_line, pack_peers
@@ -30,15 +30,15 @@ SAMPLES_BYTES_LEAST = 1 << 10
 SAMPLE_FACTS_BYTES_MAX = 32 << 10  # 256 kinds with the longest names take 20 KB
 UNIONS_BYTES_MAX = 32 << 10  # an hour of a GPU takes 2 to 3 KB, and there are at most eight GPUs
 
-_LENGTH = struct.Struct("<I")
-NOTHING = _LENGTH.pack(0)  # an empty piece
+LENGTH = struct.Struct("<I")  # of a piece, before it
+NOTHING = LENGTH.pack(0)  # an empty piece
 _Row = TypeVar("_Row", Key, Peer, Net)
 
 
 def piece(raw: bytes) -> bytes:
     """Return a piece: four bytes of length, then zlib data."""
     data = zlib.compress(raw)
-    return _LENGTH.pack(len(data)) + data
+    return LENGTH.pack(len(data)) + data
 
 
 def _cut(
@@ -122,7 +122,7 @@ def pack_process(process: Process, room: int) -> tuple[list[bytes], list[str]]:
 
 def _packed(data: Stream) -> bytes:
     """Return a piece from data that is compressed already."""
-    return _LENGTH.pack(len(data)) + data
+    return LENGTH.pack(len(data)) + data
 
 
 def samples_room(samples: int) -> int:

@@ -3,7 +3,7 @@
 
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import overload
+from typing import TypeVar, overload
 
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.model.process import Line
@@ -13,6 +13,7 @@ from nccl_inspector.summary.columns import LINE_BYTES_MAX, LINE_HEAD_BYTES, line
 Stream = bytes | memoryview
 # A line's communicator, function and size class.
 Kind = tuple[int, int, int]
+_Item = TypeVar("_Item")
 
 
 def inflate(data: Stream, most: int) -> bytes:
@@ -31,7 +32,25 @@ def inflate(data: Stream, most: int) -> bytes:
     return found
 
 
-class PackedLines(Sequence[Line]):
+class Packed(Sequence[_Item]):
+    """What is unpacked when it is looked at, and equals a tuple of that."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        """Tell whether the same items are in it."""
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        """Return what equal ones have in common."""
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        """Return what a tuple of them would."""
+        return repr(tuple(self))
+
+
+class PackedLines(Packed[Line]):
     """The time lines of a process, each a zlib stream of `pack_line`'s bytes.
 
     An invalid line is noticed only when it is used: RefusedError.
@@ -56,18 +75,6 @@ class PackedLines(Sequence[Line]):
         if isinstance(place, slice):
             return tuple(map(self._unpack, self._streams[place]))
         return self._unpack(self._streams[place])
-
-    def __eq__(self, other: object) -> bool:
-        """Tell whether both have equal lines."""
-        return isinstance(other, Sequence) and tuple(self) == tuple(other)
-
-    def __hash__(self) -> int:
-        """Return the hash of the lines."""
-        return hash(tuple(self))
-
-    def __repr__(self) -> str:
-        """Return the text of a tuple of the lines."""
-        return repr(tuple(self))
 
     @staticmethod
     def _unpack(stream: Stream) -> Line:

@@ -7,9 +7,8 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from nccl_inspector.box.layout import QUEUE_DEVICES, QUEUE_NUMBER_BITS
-from nccl_inspector.errors import RefusedError
-from nccl_inspector.model.network import Net, NetQueue
-from nccl_inspector.summary.columns import pack_columns, take_columns, unpack_columns
+from nccl_inspector.model.net import Net, NetQueue
+from nccl_inspector.summary.columns import pack_columns, refuse, take_columns, unpack_columns
 
 NETS_MAX = 2048  # for a process; the plugin has 256
 _QUEUES_MAX = 8 * NETS_MAX
@@ -28,15 +27,11 @@ def pack_nets(nets: Sequence[Net]) -> bytes:
     return pack_columns(columns) + pack_columns(of_queues)
 
 
-def _refuse(what: str) -> RefusedError:
-    return RefusedError("bad_summary", what)
-
-
 def _take_queues(data: bytes) -> list[NetQueue]:
     devices, numbers, *amounts = unpack_columns(data, len(NetQueue._fields), _QUEUES_MAX)
     largest = max(devices, default=0), max(numbers, default=0)
     if largest[0] >= QUEUE_DEVICES or largest[1] >> QUEUE_NUMBER_BITS:
-        raise _refuse("a number is too large")
+        raise refuse("a number is too large")
     return [NetQueue(*row) for row in zip(devices, numbers, *amounts, strict=True)]
 
 
@@ -48,10 +43,10 @@ def unpack_nets(data: bytes) -> tuple[Net, ...]:
     """
     (*columns, lengths), at = take_columns(data, 0, len(_NAMES) + 1, NETS_MAX)
     if max(columns[_NAMES.index("is_send")], default=0) > 1:
-        raise _refuse("a number is too large")
+        raise refuse("a number is too large")
     queues = _take_queues(data[at:])
     if sum(lengths) != len(queues):
-        raise _refuse("other rows than its queue pairs'")
+        raise refuse("other rows than its queue pairs'")
     ends = [0, *accumulate(lengths)]
     of_nets = [tuple(queues[slice(*place)]) for place in pairwise(ends)]
     rows: Iterable[Any] = zip(*columns, of_nets, strict=True)

@@ -42,11 +42,11 @@ from nccl_inspector.summary.columns import (
     unfold,
     unpack_columns,
 )
-from nccl_inspector.summary.lazy_lines import Stream, inflate
+from nccl_inspector.summary.lazy_lines import Packed, Stream, inflate
 from nccl_inspector.system.checked_json import Checks, dump
 
 if TYPE_CHECKING:
-    from nccl_inspector.summary.sample_columns import SampleColumns
+    from nccl_inspector.model.sample_columns import SampleColumns
 
 UNIT_BITS = 6  # times in a summary are in units of 64 ns
 UNITS_MAX = (1 << 63 - UNIT_BITS) - 1
@@ -256,7 +256,7 @@ class PackedSamples:
         Raises:
             RefusedError: the second piece is invalid; the reason is `bad_summary`.
         """
-        from nccl_inspector.summary.sample_columns import unpack_sample_columns
+        from nccl_inspector.summary.unpacked_samples import unpack_sample_columns
 
         return unpack_sample_columns(inflate(self._columns, COLUMNS_RAW_BYTES_MAX), self.facts)
 
@@ -315,7 +315,7 @@ def unpack_unions(raw: bytes) -> tuple[Union, ...]:
     )
 
 
-class PackedUnions(Sequence[Union]):
+class PackedUnions(Packed[Union]):
     """The unions of a process, unpacked and checked at each use.
 
     Nothing unpacked is kept, because a large job has three million windows.
@@ -353,15 +353,3 @@ class PackedUnions(Sequence[Union]):
     def __getitem__(self, place: int | slice) -> Union | tuple[Union, ...]:
         """Return one union or several."""
         return self._all()[place]
-
-    def __eq__(self, other: object) -> bool:
-        """Tell whether both have equal unions."""
-        return isinstance(other, Sequence) and tuple(self) == tuple(other)
-
-    def __hash__(self) -> int:
-        """Return the hash of the unions."""
-        return hash(tuple(self))
-
-    def __repr__(self) -> str:
-        """Return the text of a tuple of the unions."""
-        return repr(tuple(self))

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from nccl_inspector.model.kind_labels import SIZE_CLASS_MAX, WHOLE_MAX, Comm, Kind
+from nccl_inspector.model.kind_labels import SIZE_CLASS_MAX, WHOLE_MAX, LabelledComm, LabelledKind
 from nccl_inspector.system.checked_json import Checks
 
 GPUS_MAX = 64
@@ -48,11 +48,11 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class MeansRow:
     """One kind of operation on one GPU; `dumps` is the number of dumps that had it."""
 
     gpu: str  # from the name of the file
-    kind: Kind
+    kind: LabelledKind
     dumps: int
     gbs: Spread
     time_us: Spread
@@ -73,7 +73,7 @@ class VendorMeans:
     """All means of a node; `refused` counts refused dumps, or kinds in them, by reason."""
 
     dumps: tuple[Dumps, ...] = ()
-    rows: tuple[Row, ...] = ()
+    rows: tuple[MeansRow, ...] = ()
     refused: Mapping[str, int] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
 
@@ -131,24 +131,24 @@ def _dumps(value: Any) -> Dumps:
     return Dumps(CHECKS.text(gpu), _count(count), CHECKS.time(first_s), CHECKS.time(last_s))
 
 
-def _comm(value: Any) -> Comm:
+def _comm(value: Any) -> LabelledComm:
     name, nranks, nnodes = CHECKS.rows(value, 3)
     sizes = (CHECKS.integer(one, WHOLE_MAX) for one in (nranks, nnodes))
-    return Comm("", CHECKS.text(name), *sizes)
+    return LabelledComm("", CHECKS.text(name), *sizes)
 
 
-def _row(value: Any, comms: list[Comm]) -> Row:
+def _row(value: Any, comms: list[LabelledComm]) -> MeansRow:
     gpu, place, func, size_class, algo_proto, dumps, gbs, time_us = CHECKS.rows(value, 8)
     if CHECKS.integer(place, len(comms)) == len(comms):
         raise CHECKS.refused("no such communicator")
-    kind = Kind(
+    kind = LabelledKind(
         comms[place],
         CHECKS.text(func),
         CHECKS.integer(size_class, SIZE_CLASS_MAX),
         CHECKS.text(algo_proto),
     )
     spreads = _spread(gbs, GBS_MAX), _spread(time_us, TIME_US_MAX)
-    return Row(CHECKS.text(gpu), kind, _count(dumps), *spreads)
+    return MeansRow(CHECKS.text(gpu), kind, _count(dumps), *spreads)
 
 
 def means_from_json(value: Any) -> VendorMeans:

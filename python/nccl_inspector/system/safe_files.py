@@ -9,6 +9,7 @@ import stat
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from nccl_inspector.errors import RefusedError
 
@@ -18,6 +19,9 @@ _FDINFO_BYTES_MAX = 512
 _MOUNT = re.compile(rb"^mnt_id:\s*([0-9]+)$", re.MULTILINE)
 _FLOCK = struct.Struct("hh4xqqi4x")  # struct flock of 64-bit Linux
 _CHUNK_BYTES = 2 << 20  # a whole box in one read
+
+# Opens without waiting, whatever it is; who opens it checks then what it is.
+NO_LINK = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 # Identifies one version of a file: modification time (ns), size, inode.
 Stamp = tuple[int, int, int]
@@ -88,7 +92,7 @@ def _below(name: str, dir_fd: int, kind: int) -> Iterator[tuple[int, os.stat_res
         os.close(fd)
 
 
-def open_directory(name: str, dir_fd: int) -> int:
+def open_directory(name: str | Path, dir_fd: int | None = None) -> int:
     """Return a descriptor of a directory that belongs to the agent or to the service account.
 
     Raises:

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from nccl_inspector.system.acl import allow
+from nccl_inspector.system.atomic import replacing
 from nccl_inspector.system.child_process import start_child
 from nccl_inspector.system.safe_files import open_directory
 
@@ -55,24 +56,16 @@ def write_report_file(target: Target, data: bytes) -> bytes:
     Raises:
         OSError: it could not be written.
     """
-    beside = f".{target.name}.{os.getpid()}.tmp"
     reports_fd = os.open(target.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     with suppress(FileExistsError):
         os.mkdir(str(target.job_id), 0o700, dir_fd=reports_fd)
     job_fd = open_directory(str(target.job_id), reports_fd)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    fd = os.open(beside, flags, 0o600, dir_fd=job_fd)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-            shared = allow(file.fileno(), 0o6, target.reader_uid, 0o4, target.reader_gid)
+    with replacing(job_fd, target.name, f".{os.getpid()}") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+        shared = allow(file.fileno(), 0o6, target.reader_uid, 0o4, target.reader_gid)
         shared = allow(job_fd, 0o7, target.reader_uid, 0o5, target.reader_gid) and shared
-        os.rename(beside, target.name, src_dir_fd=job_fd, dst_dir_fd=job_fd)
-    except OSError:
-        os.unlink(beside, dir_fd=job_fd)
-        raise
     return DONE if shared else DONE_WITHOUT_ACL
 
 

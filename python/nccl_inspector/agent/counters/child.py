@@ -19,7 +19,7 @@ _SAMPLE_BYTES_MAX = 4 << 20
 HUNG, DIED = "hung", "died"
 
 
-class Asked:
+class SourceChild:
     """One source, asked by one child at a time."""
 
     def __init__(self, read: Callable[[], Sample], deadline_s: float = DEADLINE_S) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 from ctypes import CDLL, byref
 from typing import Any
 
+from nccl_inspector.counters.counter_table import CounterSpec, load_counters
 from nccl_inspector.counters.pci import pci_address
 from nccl_inspector.counters.sample import GPU, Device, Sample, boot_clock_s
-from nccl_inspector.counters.table import Counter, load_counters
 from nccl_inspector.system.printable import printable
 
 LINKS_MAX = 18
@@ -71,7 +71,7 @@ class _Nvml:
         return found
 
 
-def _counters(kind: str) -> Iterator[tuple[int, Counter]]:
+def _counters(kind: str) -> Iterator[tuple[int, CounterSpec]]:
     for counter in load_counters().values():
         if counter.kind == kind and counter.field is not None:
             yield counter.field, counter

@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from nccl_inspector.counters.counter_table import names_of
 from nccl_inspector.counters.sample import INFINIBAND, Device, Sample, boot_clock_s
-from nccl_inspector.counters.table import names_of
 from nccl_inspector.system.printable import printable
 
 SYS = Path("/sys")

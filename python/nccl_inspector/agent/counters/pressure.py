@@ -5,8 +5,8 @@ import re
 import time
 from pathlib import Path
 
+from nccl_inspector.counters.counter_table import names_of
 from nccl_inspector.counters.sample import PRESSURE, Device, Sample, boot_clock_s
-from nccl_inspector.counters.table import names_of
 
 PROC = Path("/proc")
 

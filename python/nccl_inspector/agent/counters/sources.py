@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from nccl_inspector.agent.counters.child import DIED, HUNG, Asked
+from nccl_inspector.agent.counters.child import DIED, HUNG, SourceChild
 from nccl_inspector.agent.counters.gpu import read_gpus
 from nccl_inspector.agent.counters.infiniband import SYS, read_ports
 from nccl_inspector.agent.counters.pressure import PROC, read_pressure
@@ -41,8 +41,8 @@ class Sources:
         """Make the sources; nothing is asked yet."""
         self._readers = readers
         self._asked = {
-            INFINIBAND: Asked(partial(read_ports, readers.sys)),
-            GPU: Asked(readers.gpus),
+            INFINIBAND: SourceChild(partial(read_ports, readers.sys)),
+            GPU: SourceChild(readers.gpus),
         }
         self._ready: list[Sample] = []
         self._next_s: dict[str, float] = {}  # boot clock; not asked before

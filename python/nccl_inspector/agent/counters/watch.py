@@ -16,10 +16,10 @@ from nccl_inspector.agent.counters.watched import Watched
 from nccl_inspector.agent.counters.xid import KernelLog, Xid
 from nccl_inspector.agent.ended_job import parse_ended
 from nccl_inspector.agent.log_once import Tally
-from nccl_inspector.counters.model import XidSeen
+from nccl_inspector.counters.node_counters import XidSeen
 from nccl_inspector.counters.sample import GPU, SOURCES, Sample, boot_clock_s
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.slurm.job_names import JOB_NAME
+from nccl_inspector.model.jobid import JOB_ID
 from nccl_inspector.system.safe_files import entry_names, open_directory
 
 # The longest time that an ended job's collection waits for the last samples.
@@ -38,7 +38,7 @@ class Recent:
     is_known: bool
 
 
-class Watch:
+class CounterWatch:
     """The jobs of this node, and what their links and GPUs count."""
 
     def __init__(self, run_fd: int, tally: Tally, readers: Readers | None = None) -> None:
@@ -123,7 +123,7 @@ class Watch:
         return self._inodes(self._ended_fd, names)
 
     def _find_jobs(self) -> None:
-        names = [name for name in entry_names(self._jobs_fd) if JOB_NAME.fullmatch(name)]
+        names = [name for name in entry_names(self._jobs_fd) if JOB_ID.fullmatch(name)]
         here = self._inodes(self._jobs_fd, sorted(names, key=int))
         now = boot_clock_s()
         for name, inode in here.items():

@@ -6,8 +6,8 @@ import re
 from dataclasses import replace
 
 from nccl_inspector.agent.job_files import read_manifest
-from nccl_inspector.counters.model import XidSeen
-from nccl_inspector.counters.record import RECORD_BYTES_MAX, Record
+from nccl_inspector.counters.counter_record import RECORD_BYTES_MAX, CounterRecord
+from nccl_inspector.counters.node_counters import XidSeen
 from nccl_inspector.counters.sample import GPU, SOURCES, Sample
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.system.atomic import replace_file
@@ -19,14 +19,14 @@ INTERVAL_S = 60.0
 _SLACK_S = 2.0
 
 
-def read_record(job_fd: int) -> Record | None:
+def read_record(job_fd: int) -> CounterRecord | None:
     """Return what an agent has counted for a job; None if there is no file.
 
     Raises:
         RefusedError: the file cannot be read, or is of another release.
     """
     data = read_owners(FILE, RECORD_BYTES_MAX, job_fd)
-    return None if data is None else Record.decode(data)
+    return None if data is None else CounterRecord.decode(data)
 
 
 def job_gpus(text: str) -> frozenset[str]:
@@ -96,11 +96,11 @@ class Watched:
         """
         replace_file(self._fd, FILE, self.record.encode(), 0o600)
 
-    def _take_up(self, job_fd: int) -> Record:
+    def _take_up(self, job_fd: int) -> CounterRecord:
         try:
-            return read_record(job_fd) or Record()
+            return read_record(job_fd) or CounterRecord()
         except RefusedError as err:
-            record = Record()
+            record = CounterRecord()
             record.note(f"what was counted before cannot be read: {err}")
             return record
 

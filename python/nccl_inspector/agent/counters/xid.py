@@ -36,7 +36,7 @@ class Xid:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class NewXids:
     """What is new since the last read."""
 
     xids: tuple[Xid, ...]
@@ -74,7 +74,7 @@ class KernelLog:
             os.close(self._fd)
             self._fd = -1
 
-    def read(self) -> Heard:
+    def read(self) -> NewXids:
         """Return new records that can be read without waiting, within READ_S seconds."""
         xids: list[Xid] = []
         lost = 0
@@ -101,4 +101,4 @@ class KernelLog:
                 lost += sequence - self._next
             self._next = sequence + 1
             xids += [xid] if xid else []
-        return Heard(tuple(xids), lost)
+        return NewXids(tuple(xids), lost)

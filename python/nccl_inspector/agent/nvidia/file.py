@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.exposition.metrics import Metric
 from nccl_inspector.exposition.process_file import check_labels, check_value, split_line, text_lines
-from nccl_inspector.exposition.text import Series, escape, make_series, series_text, unescape
+from nccl_inspector.exposition.text import SeriesLine, escape, make_series, series_text, unescape
 from nccl_inspector.exposition.vocabulary import Vocabulary, checked_word
-from nccl_inspector.model.kind_labels import Kind, kind_of
+from nccl_inspector.model.kind_labels import LabelledKind, kind_of
 from nccl_inspector.system.safe_files import Stamp
 
 # Its size classes are linear, so it has more series than ours for the same operations.
@@ -45,14 +45,14 @@ _UUID = re.compile(r"(GPU-[0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a
 class Bucket:
     """One kind of operation in one dump; the texts of its two means are in `series`."""
 
-    series: tuple[Series, Series]
-    kind: Kind | None  # None: the labels are invalid
+    series: tuple[SeriesLine, SeriesLine]
+    kind: LabelledKind | None  # None: the labels are invalid
     gbs: float
     time_us: float
 
 
 @dataclass(slots=True)
-class Watch:
+class FileWatch:
     """One file, from pass to pass; times are of time.monotonic()."""
 
     stamp: Stamp | None = None
@@ -102,17 +102,17 @@ def gpu_label(gpu: str) -> str:
     return match[1] if match else gpu
 
 
-def gpu_info(gpu: str, identity: Mapping[str, str]) -> Series:
+def gpu_info(gpu: str, identity: Mapping[str, str]) -> SeriesLine:
     """Return the series that tells the UUID."""
     label, uuid = checked_word("gpu", gpu_label(gpu)), checked_word("gpu_uuid", gpu)
     own = {"gpu": label, "gpu_uuid": uuid, "pci_bus_id": ""}
     return make_series("nccl_gpu_info", {**identity, **own}, "1")
 
 
-def _identified(metric: Metric, labels: Mapping[str, str], value: str) -> Series:
+def _identified(metric: Metric, labels: Mapping[str, str], value: str) -> SeriesLine:
     """Return the series with our labels; those that NVIDIA's plugin lacks are empty."""
     text = series_text(metric, (labels.get(label, "") for label in metric.labels))
-    return Series(metric, text, value)
+    return SeriesLine(metric, text, value)
 
 
 def parse_vendor(

@@ -8,11 +8,11 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from nccl_inspector.agent.nvidia.file import Watch, gpu_info, parse_vendor, vendor_gpu
-from nccl_inspector.agent.nvidia.record import FILE, VendorRecord, read_record
+from nccl_inspector.agent.nvidia.file import FileWatch, gpu_info, parse_vendor, vendor_gpu
+from nccl_inspector.agent.nvidia.vendor_record import FILE, VendorRecord, read_record
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.exposition.process_file import FILE_BYTES_MAX
-from nccl_inspector.exposition.text import Series
+from nccl_inspector.exposition.text import SeriesLine
 from nccl_inspector.exposition.vocabulary import Vocabulary
 from nccl_inspector.summary.vendor_means import GPUS_MAX
 from nccl_inspector.system.safe_files import Stamp, read_at, regular_file, stamp_of
@@ -32,7 +32,7 @@ class VendorFiles:
         self._identity = dict(identity)
         self._vocabulary = vocabulary
         self._refuse = refuse
-        self._watches: dict[str, Watch] = {}
+        self._watches: dict[str, FileWatch] = {}
         self._bad: dict[str, RefusedError] = {}  # of unchanged texts that are invalid
         self._record: VendorRecord | None = None  # None until there is a file
 
@@ -49,9 +49,9 @@ class VendorFiles:
             if watch.taken_stamp and watch.taken and watch.is_fresh(now_s)
         }
 
-    def series(self) -> list[tuple[str, Series]]:
+    def series(self) -> list[tuple[str, SeriesLine]]:
         """Return the series of the files that are unchanged and not too old, each with its file."""
-        found: list[tuple[str, Series]] = []
+        found: list[tuple[str, SeriesLine]] = []
         for name in self.stamps():
             found.append((name, gpu_info(vendor_gpu(name) or "", self._identity)))
             for bucket in self._watches[name].taken:
@@ -77,7 +77,7 @@ class VendorFiles:
         if len(wanted) > VENDOR_FILES_MAX:
             self._refuse("metrics", None, RefusedError("too_many_files"))
             wanted = wanted[:VENDOR_FILES_MAX]
-        self._watches = {name: self._watches.get(name, Watch()) for name in wanted}
+        self._watches = {name: self._watches.get(name, FileWatch()) for name in wanted}
         self._bad = {name: err for name, err in self._bad.items() if name in self._watches}
         for name in wanted:
             if time.monotonic() > deadline_s:
@@ -86,7 +86,7 @@ class VendorFiles:
             try:
                 self._look(raw_fd, name, uid)
             except RefusedError as err:
-                self._watches[name] = Watch()
+                self._watches[name] = FileWatch()
                 if err.reason != "gone":
                     self._refuse(name, None, err)
 
@@ -117,7 +117,7 @@ class VendorFiles:
             record.note(f"what NVIDIA's plugin wrote before cannot be read: {err}")
             return record
 
-    def _take(self, name: str, watch: Watch, data: bytes) -> None:
+    def _take(self, name: str, watch: FileWatch, data: bytes) -> None:
         self._bad.pop(name, None)
         gpu = vendor_gpu(name) or ""
         try:

@@ -14,21 +14,19 @@ from enum import Enum
 
 from nccl_inspector.analysis.claims import Run, gaps
 from nccl_inspector.model.process import (
-    ALGOS,
     COMM_FOLDED,
     DROP_REASONS,
     DROPS_IN_PART,
     FUNCS,
+    GROUP,
     OPERATIONS_MAX,
-    P2P,
+    P2P_FUNCS,
     Comm,
     Operation,
     Process,
 )
 
-_GROUP = ALGOS.index("GROUP")
 _SEND, _RECV = FUNCS.index("Send"), FUNCS.index("Recv")
-_P2P = frozenset(FUNCS.index(name) for name in P2P)
 _OTHER_END = {_SEND: _RECV, _RECV: _SEND}
 
 
@@ -42,7 +40,7 @@ class Arrival(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class OpPlace:
     """An operation of a communicator, the same on all ranks that take part.
 
     `pair` is set for a Send or Recv only.
@@ -93,7 +91,7 @@ class Seat:
 def _finished(process: Process, comm: Comm) -> Mapping[tuple[int, int], int]:
     found: Counter[tuple[int, int]] = Counter()
     for key in process.keys:
-        if key.comm == comm.index and key.algo != _GROUP and key.func not in _P2P:
+        if key.comm == comm.index and key.algo != GROUP and key.func not in P2P_FUNCS:
             found[key.func, -1] += key.ops + key.untimed_ops
     for peer in process.peers:
         if peer.comm == comm.index:
@@ -138,16 +136,16 @@ class Meeting:
     mixed: bool
     seats: Mapping[int, Seat]
 
-    def place_of(self, seat: Seat, operation: Operation) -> Place:
+    def place_of(self, seat: Seat, operation: Operation) -> OpPlace:
         """Return the place of an operation that is in flight at this seat."""
         pair = (seat.comm.rank, operation.peer) if operation.peer >= 0 else None
         if not self.mixed:
-            return Place(self.id, -1, operation.index)
+            return OpPlace(self.id, -1, operation.index)
         before = seat.finished.get((operation.func, operation.peer), 0)
         like = _like(seat, operation.func, operation.peer)
-        return Place(self.id, operation.func, before + like.index(operation) + 1, pair)
+        return OpPlace(self.id, operation.func, before + like.index(operation) + 1, pair)
 
-    def expected_seats(self, place: Place) -> list[Seat]:
+    def expected_seats(self, place: OpPlace) -> list[Seat]:
         """Return the seats of the ranks that must come, ordered by rank; only ranks with a box."""
         ranks = sorted(self.seats)
         if self.nranks and place.pair:
@@ -156,13 +154,13 @@ class Meeting:
             ranks = [rank for rank in ranks if rank < self.nranks]
         return [self.seats[rank] for rank in ranks]
 
-    def expected_count(self, place: Place) -> int:
+    def expected_count(self, place: OpPlace) -> int:
         """Return how many ranks must come, with or without a box."""
         if not self.nranks:
             return len(self.seats)
         return len(set(place.pair)) if place.pair else self.nranks
 
-    def missing(self, place: Place) -> tuple[Run, ...]:
+    def missing(self, place: OpPlace) -> tuple[Run, ...]:
         """Return the ranks that must come and have no box, as runs.
 
         The number of ranks is a claim of a box. Therefore this only loops over the seats, and there
@@ -175,7 +173,7 @@ class Meeting:
             return tuple((rank, rank) for rank in alone)
         return gaps(self.seats, self.nranks)
 
-    def operation_at(self, seat: Seat, place: Place) -> Operation | None:
+    def operation_at(self, seat: Seat, place: OpPlace) -> Operation | None:
         """Return the operation in flight at this seat that has this place."""
         func, peer = self._own_end(seat, place)
         if func < 0:
@@ -184,7 +182,7 @@ class Meeting:
         at = place.ordinal - seat.finished.get((func, peer), 0) - 1
         return like[at] if 0 <= at < len(like) else None
 
-    def arrival(self, seat: Seat, place: Place) -> Arrival:
+    def arrival(self, seat: Seat, place: OpPlace) -> Arrival:
         """Return how far this seat's rank has come."""
         operation = self.operation_at(seat, place)
         if operation is not None:
@@ -206,7 +204,7 @@ class Meeting:
         exact = func < 0 or (seat.counts_all and (peer < 0 or seat.times_all))
         return Arrival.ABSENT if exact else Arrival.UNKNOWN
 
-    def _own_end(self, seat: Seat, place: Place) -> tuple[int, int]:
+    def _own_end(self, seat: Seat, place: OpPlace) -> tuple[int, int]:
         """Return the function that this rank calls at a place, and its peer."""
         if place.pair is None:
             return place.func, -1
@@ -220,7 +218,7 @@ def _is_mixed(seats: Iterable[Seat]) -> bool:
     return any(
         any(peer >= 0 for _, peer in seat.finished)
         or any(one.peer >= 0 for one in seat.operations)
-        or any(key.comm == seat.comm.index and key.func in _P2P for key in seat.process.keys)
+        or any(key.comm == seat.comm.index and key.func in P2P_FUNCS for key in seat.process.keys)
         for seat in seats
     )
 

@@ -4,14 +4,12 @@
 from dataclasses import dataclass
 from math import inf
 
-from nccl_inspector.slurm.record import OVER
+from nccl_inspector.slurm.job_record import OVER
 
-# Slurm, or a person through Slurm, ended the job; its processes die in the order of the signals.
-FROM_OUTSIDE = frozenset(
-    {"TIMEOUT", "CANCELLED", "PREEMPTED", "DEADLINE", "NODE_FAIL", "REQUEUED", "REVOKED"}
-)
 # The job's own processes ended it.
 BY_ITSELF = frozenset({"COMPLETED", "FAILED", "OUT_OF_MEMORY"})
+# Slurm, or a person through Slurm, ended the job; its processes die in the order of the signals.
+FROM_OUTSIDE = OVER - BY_ITSELF - {"BOOT_FAIL"}
 
 # Exit codes of timeout(1), and of a shell whose command SIGTERM ended: a time limit of the user's
 # own.

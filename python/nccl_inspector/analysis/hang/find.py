@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from nccl_inspector.analysis.claims import name_runs
 from nccl_inspector.analysis.hang.age import GIVEN_UP_S, SUSPECT_S, is_suspect
-from nccl_inspector.analysis.hang.arrival import Meeting, Place, Seat, find_meetings
+from nccl_inspector.analysis.hang.arrival import Meeting, OpPlace, Seat, find_meetings
 from nccl_inspector.analysis.hang.ending import BEATS_APART_S, Ending
 from nccl_inspector.analysis.hang.wait_graph import (
     FOLLOWED,
@@ -53,7 +53,7 @@ ROUND_NS = 1.5e9  # a round of the writer thread, with some margin
 LIFE_TIMES, UNHEARD_TIMES = 20, 3
 
 
-def _verdict(graph: WaitGraph, place: Place, picture: Picture, roots: Sequence[int]) -> str:
+def _verdict(graph: WaitGraph, place: OpPlace, picture: Picture, roots: Sequence[int]) -> str:
     ends = graph.ends.get(place, frozenset())
     knots = [end for end in ends if len(end) > 1]
     if picture.mismatched:
@@ -63,7 +63,7 @@ def _verdict(graph: WaitGraph, place: Place, picture: Picture, roots: Sequence[i
             node.comm_id == place.comm_id and not node.pair
             for knot in knots
             for node in knot
-            if isinstance(node, Place)
+            if isinstance(node, OpPlace)
         )
         return MISMATCHED if one_comm else DEADLOCK
     if set(picture.dead) & set(roots):
@@ -78,7 +78,7 @@ def _verdict(graph: WaitGraph, place: Place, picture: Picture, roots: Sequence[i
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
+class _AtEnd:
     """All processes with their names, and how the job ended."""
 
     processes: Sequence[Process]
@@ -131,7 +131,9 @@ def _is_in(process: Process, _hung_id: int) -> tuple[Comm, int, int, int] | None
     return (comm, first.index, first.func, at_ns) if comm else None
 
 
-def _last_calls(roots: Sequence[int], job: _Job, hung_id: int, verdict: str) -> Iterator[LastCall]:
+def _last_calls(
+    roots: Sequence[int], job: _AtEnd, hung_id: int, verdict: str
+) -> Iterator[LastCall]:
     """Yield what the roots did last; for a wrong order or kind, the operation they are in."""
     look = _is_in if verdict in (MISMATCHED, DEADLOCK) else _called_last
     for who in roots:
@@ -170,7 +172,7 @@ def _is_confirmed(verdict: str, wait: Wait, ending: Ending) -> bool:
     return ending.was_given_up or (ending.is_over and _is_unheard_of(wait))
 
 
-def _hang(graph: WaitGraph, wait: Wait, job: _Job) -> Hang:
+def _hang(graph: WaitGraph, wait: Wait, job: _AtEnd) -> Hang:
     names = job.names
     picture, roots = graph.pictures[wait.place], graph.roots(wait.place)
     verdict = _verdict(graph, wait.place, picture, roots)
@@ -261,7 +263,7 @@ def find_hangs(
     `processes` are in common time, and `names` are their names. `silences_ns`: for how long each
     gave no sign of life before the last sign of any (analysis/clocks.py).
     """
-    return _find_all(_Job(processes, names, ending), silences_ns, SUSPECT_S)
+    return _find_all(_AtEnd(processes, names, ending), silences_ns, SUSPECT_S)
 
 
 def find_stopped(
@@ -277,11 +279,11 @@ def find_stopped(
     """
     if not ending.was_given_up:
         return ()
-    found = _find_all(_Job(processes, names, ending), silences_ns, GIVEN_UP_S)
+    found = _find_all(_AtEnd(processes, names, ending), silences_ns, GIVEN_UP_S)
     return tuple(one for one in found if one.roots and one.verdict in _TOLD)
 
 
-def _find_all(job: _Job, silences_ns: Sequence[float], least_s: float) -> tuple[Hang, ...]:
+def _find_all(job: _AtEnd, silences_ns: Sequence[float], least_s: float) -> tuple[Hang, ...]:
     """Return a hang for each communicator that has a suspect operation older than `least_s`."""
     processes = job.processes
     if not may_hang(processes, least_s):

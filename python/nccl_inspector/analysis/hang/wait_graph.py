@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from nccl_inspector.analysis.claims import Run
 from nccl_inspector.analysis.hang.age import SUSPECT_S
-from nccl_inspector.analysis.hang.arrival import Arrival, Meeting, Place, Seat
+from nccl_inspector.analysis.hang.arrival import Arrival, Meeting, OpPlace, Seat
 from nccl_inspector.analysis.hang.ending import BEATS_APART_S
 from nccl_inspector.analysis.hang.wait_for import End, find_ends, successors
 from nccl_inspector.analysis.hang.waits import CREDIT, GPU, find_stuck_peer
@@ -18,7 +18,7 @@ from nccl_inspector.model.process import FUNCS, Operation
 FOLLOWED = 0.5  # share of the suspect age; the operation that blocks others began before them
 
 # A node of the graph: a process, by its place in the list, or an operation.
-_Node: TypeAlias = int | Place
+_Node: TypeAlias = int | OpPlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Wait:
     """Ranks that are in an operation."""
 
     meeting: Meeting
-    place: Place
+    place: OpPlace
     seats: tuple[tuple[Seat, Operation], ...]
 
     @property
@@ -130,7 +130,7 @@ def _waited_in(seat: Seat, least_s: float) -> Iterator[Operation]:
 
 def find_waits(meeting: Meeting, least_s: float = FOLLOWED * SUSPECT_S) -> Iterator[Wait]:
     """Yield the operations that ranks of a communicator have been in for `least_s` or longer."""
-    places: dict[Place, list[tuple[Seat, Operation]]] = defaultdict(list)
+    places: dict[OpPlace, list[tuple[Seat, Operation]]] = defaultdict(list)
     for seat in meeting.seats.values():
         for operation in _waited_in(seat, least_s):
             places[meeting.place_of(seat, operation)].append((seat, operation))
@@ -161,7 +161,7 @@ class WaitGraph:
         self.ends = find_ends(successors(edges))
         self._blamed: dict[End[_Node], set[int]] = {}  # cached: many paths have the same end
 
-    def roots(self, place: Place) -> tuple[int, ...]:
+    def roots(self, place: OpPlace) -> tuple[int, ...]:
         """Return the processes at which the paths from an operation end."""
         found: set[int] = set()
         for end in self.ends.get(place, frozenset()):
@@ -207,13 +207,15 @@ class WaitGraph:
         for others it is the other way round. Replicas that came through, outside the knot, are
         counted, too.
         """
-        places = [node for node in end if isinstance(node, Place) and node in self.waits]
+        places = [node for node in end if isinstance(node, OpPlace) and node in self.waits]
         inside = {place: set(self.waits[place].begun()) for place in places}
-        held: dict[int, list[Place]] = defaultdict(list)
+        held: dict[int, list[OpPlace]] = defaultdict(list)
         for place, begun in inside.items():
             for who in begun:
                 held[who].append(place)
-        first: dict[tuple[Place, Place], set[int]] = defaultdict(set)  # came to the first one first
+        first: dict[tuple[OpPlace, OpPlace], set[int]] = defaultdict(
+            set
+        )  # came to the first one first
         for other in places:
             picture = self.pictures[other]
             for who in {*picture.absent, *picture.queued} - inside[other]:
@@ -228,7 +230,7 @@ class WaitGraph:
                     found |= came
         return found
 
-    def _through(self, done: Place, stuck: Place) -> int:
+    def _through(self, done: OpPlace, stuck: OpPlace) -> int:
         """Return how many processes are in `stuck` and have the counterpart of `done` behind them.
 
         The counterpart is the operation of a communicator with the same name and size.
@@ -253,7 +255,7 @@ class WaitGraph:
         lacking: set[int] = set()
         inside: set[int] = set()
         for place in end:
-            if not isinstance(place, Place) or place not in self.waits:
+            if not isinstance(place, OpPlace) or place not in self.waits:
                 continue
             wait = self.waits[place]
             begun = set(wait.begun())
@@ -284,5 +286,5 @@ class WaitGraph:
         return (processes & lacking) - held
 
 
-def is_recv(place: Place) -> bool:
+def is_recv(place: OpPlace) -> bool:
     return place.pair is not None and FUNCS[place.func] == "Recv"

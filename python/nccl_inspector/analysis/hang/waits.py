@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from nccl_inspector.analysis.hang.arrival import Seat
-from nccl_inspector.model.network import Net
+from nccl_inspector.model.net import Net
 
 # Least share of the operation's age for which one peer was waited for, beyond the usual wait in the
 # communicator.

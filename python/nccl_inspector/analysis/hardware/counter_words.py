@@ -5,10 +5,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from nccl_inspector.counters.counter_record import THERE, YES
+from nccl_inspector.counters.counter_table import CounterSpec
 from nccl_inspector.counters.delta import RESET, STUCK
-from nccl_inspector.counters.model import Count, DeviceCounters, Span
-from nccl_inspector.counters.record import THERE, YES
-from nccl_inspector.counters.table import Counter
+from nccl_inspector.counters.node_counters import Count, DeviceCounters, Span
 
 _FLAGS = {
     RESET: "at least: it was set back",
@@ -43,7 +43,7 @@ def _from_to(from_s: int, to_s: int) -> str:
     return f"{first.removesuffix(' UTC')} to {last}"
 
 
-def share_of_time(counter: Counter, total: int, elapsed_s: int) -> float | None:
+def share_of_time(counter: CounterSpec, total: int, elapsed_s: int) -> float | None:
     """Return the share of the time that a counter of time stands for; None: the time is not known.
 
     It is at most 1: the counter is read a little after the clock, so it may have counted a little
@@ -52,7 +52,7 @@ def share_of_time(counter: Counter, total: int, elapsed_s: int) -> float | None:
     return min(1.0, counter.said(total) / 1e9 / elapsed_s) if elapsed_s else None
 
 
-def _amount(counter: Counter, count: Count, elapsed_s: int) -> str:
+def _amount(counter: CounterSpec, count: Count, elapsed_s: int) -> str:
     if counter.said_unit != "ns":
         return f"{counter.name} {counter.said(count.total)}"
     seconds = counter.said(count.total) / 1e9
@@ -61,7 +61,7 @@ def _amount(counter: Counter, count: Count, elapsed_s: int) -> str:
     return f"clocks held by {counter.name} for {seconds:.3g} s{share}"
 
 
-def count_words(counter: Counter, count: Count, elapsed_s: int) -> str:
+def count_words(counter: CounterSpec, count: Count, elapsed_s: int) -> str:
     """Return a counter's rise and when it was, as text; `elapsed_s`: how long it was sampled."""
     words = _amount(counter, count, elapsed_s)
     if count.risen:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from nccl_inspector.analysis.hardware.counter_rules import OTHER_XID, RULES, XIDS, CounterRule
 from nccl_inspector.analysis.hardware.counter_words import (
     State,
     clock,
@@ -20,13 +21,12 @@ from nccl_inspector.analysis.hardware.counter_words import (
     states_of,
     xid_words,
 )
-from nccl_inspector.analysis.hardware.rules import OTHER_XID, RULES, XIDS, Rule
 from nccl_inspector.analysis.next_command import show_gpu, show_nvlinks, show_port
 from nccl_inspector.analysis.straggler.lateness import MAD_TO_SIGMA
+from nccl_inspector.counters.counter_record import THERE, YES
+from nccl_inspector.counters.counter_table import load_counters
 from nccl_inspector.counters.delta import STUCK
-from nccl_inspector.counters.model import Count, DeviceCounters, NodeCounters, XidSeen
-from nccl_inspector.counters.record import THERE, YES
-from nccl_inspector.counters.table import load_counters
+from nccl_inspector.counters.node_counters import Count, DeviceCounters, NodeCounters, XidSeen
 from nccl_inspector.model import rules
 from nccl_inspector.model.card import (
     CRITICAL,
@@ -64,7 +64,7 @@ class Hardware:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rise:
+class _DeviceRise:
     """A counter of one device; `weighed` is its rise per GB moved (ports) or per second."""
 
     node: str
@@ -85,14 +85,14 @@ def _moved(device: DeviceCounters, what: str) -> int:
     return found
 
 
-def _rises(node: str, counters: NodeCounters) -> Iterator[_Rise]:
+def _rises(node: str, counters: NodeCounters) -> Iterator[_DeviceRise]:
     for device in counters.devices:
         elapsed_s = elapsed_of(counters.spans, device.kind)
         moved_gb = _moved(device, "data") / _GB
         for name, count in device.counts.items():
             if (device.kind, name) in RULES:
                 weighed = count.total / (moved_gb or max(elapsed_s, 1))
-                yield _Rise(node, device, name, count, elapsed_s, weighed)
+                yield _DeviceRise(node, device, name, count, elapsed_s, weighed)
 
 
 def _stands_out(value: float, others: Sequence[float]) -> bool:
@@ -104,7 +104,7 @@ def _stands_out(value: float, others: Sequence[float]) -> bool:
     return value > TIMES_MIN * middle and value - middle > Z_MIN * spread
 
 
-def _severity(rise: _Rise, rule: Rule, others: Sequence[float]) -> Severity:
+def _severity(rise: _DeviceRise, rule: CounterRule, others: Sequence[float]) -> Severity:
     if rule.alone and not _stands_out(rise.weighed, others):
         return INFO
     if rule.share and not _is_share(rise, rule.share):
@@ -114,7 +114,7 @@ def _severity(rise: _Rise, rule: Rule, others: Sequence[float]) -> Severity:
     return rule.severity
 
 
-def _is_share(rise: _Rise, share: float) -> bool:
+def _is_share(rise: _DeviceRise, share: float) -> bool:
     """Tell whether a rise is above a share of the time, or of the packets that the port moved.
 
     If the packets were not counted, the share is not known and the answer is False.
@@ -139,10 +139,10 @@ def _worst(severities: Iterable[Severity]) -> Severity:
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _JudgedRise:
     """A rise with its severity, and the median of the other devices."""
 
-    rise: _Rise
+    rise: _DeviceRise
     severity: Severity
     others: int
     others_median: float
@@ -167,9 +167,9 @@ class _Told:
         )  # fmt: skip
 
 
-def _judge(rises: Sequence[_Rise]) -> Iterator[_Told]:
+def _judge(rises: Sequence[_DeviceRise]) -> Iterator[_JudgedRise]:
     """Yield the counters that rose, with their severity compared with the other devices."""
-    like: dict[tuple[str, str], list[_Rise]] = defaultdict(list)
+    like: dict[tuple[str, str], list[_DeviceRise]] = defaultdict(list)
     for rise in rises:
         like[rise.device.kind, rise.name].append(rise)
     for (kind, name), group in like.items():
@@ -182,10 +182,10 @@ def _judge(rises: Sequence[_Rise]) -> Iterator[_Told]:
             weighed = [one.weighed for one in others]
             totals = [float(known.said(one.count.total)) for one in others]
             severity = _severity(rise, RULES[kind, name], weighed) if rise.count.total else INFO
-            yield _Told(rise, severity, len(others), median(totals) if totals else 0.0)
+            yield _JudgedRise(rise, severity, len(others), median(totals) if totals else 0.0)
 
 
-def _beside(told: _Told) -> str:
+def _beside(told: _JudgedRise) -> str:
     """Return a counter and the others' median, as text."""
     words = told.counter().words
     if not told.others:
@@ -194,7 +194,7 @@ def _beside(told: _Told) -> str:
     return f"{words}, median of {others}: {told.others_median:.3g}"
 
 
-def _finding(node: str, device: DeviceCounters, told: Sequence[_Told]) -> Finding | None:
+def _finding(node: str, device: DeviceCounters, told: Sequence[_JudgedRise]) -> Finding | None:
     """Return the finding about one device; None if there is only information."""
     bad = [one for one in told if one.severity != INFO]
     found = [(_severity_of(device, state), state) for state in states_of(device)]
@@ -268,7 +268,7 @@ def _severity_of(device: DeviceCounters, state: State) -> Severity:
     return WARNING if back else CRITICAL
 
 
-def _rows(node: str, counters: NodeCounters, told: Iterable[_Told]) -> Iterator[Counter]:
+def _rows(node: str, counters: NodeCounters, told: Iterable[_JudgedRise]) -> Iterator[Counter]:
     """Yield the card's counters of a node's links and GPUs, bad or not."""
     for one in told:
         known = load_counters()[one.rise.device.kind, one.rise.name]
@@ -297,8 +297,8 @@ def find_hardware(summaries: Sequence[NodeSummary]) -> Hardware:
     """Return the findings and counters of the links and GPUs of a job's nodes."""
     counters = {one.head.node: one.counters for one in summaries if one.counters is not None}
     rises = [rise for node, one in counters.items() for rise in _rises(node, one)]
-    by_device: dict[tuple[str, str, str], list[_Told]] = defaultdict(list)
-    by_node: dict[str, list[_Told]] = defaultdict(list)
+    by_device: dict[tuple[str, str, str], list[_JudgedRise]] = defaultdict(list)
+    by_node: dict[str, list[_JudgedRise]] = defaultdict(list)
     for told in _judge(rises):
         by_device[told.rise.node, told.rise.device.kind, told.rise.device.name].append(told)
         by_node[told.rise.node].append(told)

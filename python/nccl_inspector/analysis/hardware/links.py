@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from nccl_inspector.counters.model import NodeCounters
+from nccl_inspector.counters.node_counters import NodeCounters
 from nccl_inspector.summary.codec import Head, NodeSummary
 
 # Samples are a minute apart; a gap this long at either end of the job is reported.
@@ -13,7 +13,7 @@ EDGE_S = 90
 
 
 @dataclass(frozen=True, slots=True)
-class Links:
+class SampledNodes:
     """All nodes of a report together."""
 
     sampled: int  # nodes
@@ -34,7 +34,7 @@ def _edges(head: Head, counters: NodeCounters) -> Iterator[str]:
         yield f"{head.node}: counters until {early_s} s before the job's end"
 
 
-def find_links(summaries: Sequence[NodeSummary]) -> Links | None:
+def find_links(summaries: Sequence[NodeSummary]) -> SampledNodes | None:
     """Return what was sampled; None: no summary has counters, or a reason for their absence."""
     absent: dict[str, list[str]] = defaultdict(list)
     problems: list[str] = []
@@ -55,4 +55,4 @@ def find_links(summaries: Sequence[NodeSummary]) -> Links | None:
     if not sampled and not absent:
         return None
     nodes = {why: tuple(names) for why, names in absent.items()}
-    return Links(sampled, nodes, tuple(problems))
+    return SampledNodes(sampled, nodes, tuple(problems))

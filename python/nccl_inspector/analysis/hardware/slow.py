@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from nccl_inspector.analysis.hardware.counter_rules import THROTTLES, XIDS
 from nccl_inspector.analysis.hardware.counter_words import elapsed_of, share_of_time
-from nccl_inspector.analysis.hardware.rules import THROTTLES, XIDS
 from nccl_inspector.analysis.straggler.queue_waits import GPU, HOST
-from nccl_inspector.counters.model import NodeCounters
-from nccl_inspector.counters.table import load_counters
+from nccl_inspector.counters.counter_table import load_counters
+from nccl_inspector.counters.node_counters import NodeCounters
 from nccl_inspector.model.card import CRITICAL, UNKNOWN, Evidence
 from nccl_inspector.summary.codec import NodeSummary
 

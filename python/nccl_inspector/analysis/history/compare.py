@@ -9,9 +9,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import hypot
-from statistics import median
 
-from nccl_inspector.analysis.kinds import algo_family
+from nccl_inspector.analysis.kinds import algo_family, middle
 from nccl_inspector.model.card import Card, Operations
 from nccl_inspector.model.hostlist import compress_within
 
@@ -25,7 +24,7 @@ _NODES_CHARS = 60
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Kind:
+class ComparedKind:
     """What is compared with its like; not a communicator's id, which differs between runs."""
 
     name: str
@@ -58,7 +57,7 @@ class KindChange:
     share.
     """
 
-    kind: Kind
+    kind: ComparedKind
     a: Side | None
     b: Side | None
     verdict: str
@@ -90,11 +89,6 @@ class Difference:
     notes: tuple[str, ...]
 
 
-def _middle(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return median(known) if known else None
-
-
 def _side(operations: Sequence[Operations]) -> Side:
     """Return one job's side of a kind; the times of several algorithms are weighted by count."""
     total = sum(one.count for one in operations)
@@ -104,19 +98,19 @@ def _side(operations: Sequence[Operations]) -> Side:
         algos=tuple(sorted({algo_family(one.algo_proto) for one in operations} - {""})),
         count=total,
         time_ns=busy_ns / max(total, 1),
-        error_ns=_middle([one.time_error_ns for one in operations]),
-        bus_gbs=_middle([one.bus_gbs for one in operations]),
-        waiting_share=_middle([one.waiting_share for one in operations]),
+        error_ns=middle([one.time_error_ns for one in operations]),
+        bus_gbs=middle([one.bus_gbs for one in operations]),
+        waiting_share=middle([one.waiting_share for one in operations]),
         busy_ns=busy_ns,
     )
 
 
-def _sides(card: Card) -> dict[Kind, Side]:
+def _sides(card: Card) -> dict[ComparedKind, Side]:
     comms = {comm.id: comm for comm in card.communicators}
-    found: dict[Kind, list[Operations]] = defaultdict(list)
+    found: dict[ComparedKind, list[Operations]] = defaultdict(list)
     for one in card.operations:
         if (comm := comms.get(one.communicator)) is not None:
-            kind = Kind(
+            kind = ComparedKind(
                 comm.name, comm.nranks, comm.nnodes, comm.transport, one.func, one.size_class
             )
             found[kind].append(one)
@@ -130,7 +124,7 @@ def _waiting_delta(a: Side, b: Side) -> float | None:
     return change if abs(change) >= WAITING_MIN else None
 
 
-def _compare(kind: Kind, a: Side | None, b: Side | None) -> KindChange:
+def _compare(kind: ComparedKind, a: Side | None, b: Side | None) -> KindChange:
     if a is None or b is None:
         return KindChange(kind, a, b, ONLY_B if a is None else ONLY_A)
     waiting = _waiting_delta(a, b)

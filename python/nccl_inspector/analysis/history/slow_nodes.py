@@ -33,7 +33,7 @@ _SIGMA_MIN = 0.002
 
 
 @dataclass(frozen=True, slots=True)
-class JobSeen:
+class ScoredJob:
     """One job: scores of its nodes within it, nodes with warnings, its kinds of operation."""
 
     job_id: int
@@ -61,7 +61,7 @@ class NodeScore:
     named_by: int = 0  # users whose jobs had a warning about the node
 
 
-def _middles(jobs: Sequence[JobSeen]) -> dict[tuple[str, KindKey], float]:
+def _middles(jobs: Sequence[ScoredJob]) -> dict[tuple[str, KindKey], float]:
     """Return the bandwidth to expect, by user and kind: the user's own median.
 
     A user with too few jobs of a kind is compared with the median of all users' medians, if there
@@ -82,7 +82,7 @@ def _middles(jobs: Sequence[JobSeen]) -> dict[tuple[str, KindKey], float]:
     return middles
 
 
-def _job_scores(jobs: Sequence[JobSeen]) -> dict[int, float]:
+def _job_scores(jobs: Sequence[ScoredJob]) -> dict[int, float]:
     """Return each job's score by position: log of bandwidth compared with the user's other jobs."""
     middles = _middles(jobs)
     scores = {}
@@ -97,7 +97,7 @@ def _job_scores(jobs: Sequence[JobSeen]) -> dict[int, float]:
     return scores
 
 
-def _node_jobs(jobs: Sequence[JobSeen]) -> dict[str, dict[int, float]]:
+def _node_jobs(jobs: Sequence[ScoredJob]) -> dict[str, dict[int, float]]:
     """Return for each node its score in each of its jobs, by position."""
     whole = _job_scores(jobs)
     found: dict[str, dict[int, float]] = defaultdict(dict)
@@ -179,7 +179,7 @@ def _chance(named: int, votes: int, rate: float) -> float:
     )
 
 
-def _votes(jobs: Sequence[JobSeen], voters: Sequence[str]) -> tuple[Counter[str], Counter[str]]:
+def _votes(jobs: Sequence[ScoredJob], voters: Sequence[str]) -> tuple[Counter[str], Counter[str]]:
     """Return how many voters each node had, and how many of them had a warning about it."""
     pairs = {(node, voters[at]) for at, job in enumerate(jobs) for node in job.local}
     named = {
@@ -206,7 +206,7 @@ def _worst(ids: Sequence[int], fared: Mapping[int, float]) -> tuple[int, ...]:
     return tuple(ids[at] for at in sorted(fared, key=lambda at: (fared[at], at))[:WORST_SHOWN])
 
 
-def score_nodes(jobs: Sequence[JobSeen], *, each_job: bool = False) -> list[NodeScore]:
+def score_nodes(jobs: Sequence[ScoredJob], *, each_job: bool = False) -> list[NodeScore]:
     """Return all nodes of these jobs; suspects come first, the worst of them first.
 
     `each_job`: count each job as a user of its own, for the jobs of a single user.

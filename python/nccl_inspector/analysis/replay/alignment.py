@@ -28,7 +28,7 @@ _NOISE_NS_MIN = 100_000.0  # and above this; then its ends do not tell how clock
 
 
 @dataclass(frozen=True, slots=True)
-class _Links:
+class _NodeLinks:
     """For each node of the alignment, the nodes it shares operations with, and its lead over each.
 
     A node is a process in one piece of time, because two clocks drift apart over an hour.
@@ -40,7 +40,7 @@ class _Links:
     noise: Floats  # by node: the spread of its differences, ns; NaN: not known
 
 
-def _links(node: Ints, sure: Mask, joined: Ints, end: Ints) -> _Links:
+def _links(node: Ints, sure: Mask, joined: Ints, end: Ints) -> _NodeLinks:
     rows = np.flatnonzero(sure)
     # A node has each operation once.
     rows = rows[np.argsort(joined[rows] * (int(node.max()) + 1) + node[rows])]
@@ -61,10 +61,10 @@ def _links(node: Ints, sure: Mask, joined: Ints, end: Ints) -> _Links:
     bounds = np.searchsorted(here[order], np.arange(int(node.max()) + 2))
     apart = np.abs(delta - middle[pairs])
     noise = quantiles(own, apart, int(node.max()) + 1, _NOISE_QUANTILE)
-    return _Links(bounds, there[order], np.stack((ns, -ns), axis=1).ravel()[order], noise)
+    return _NodeLinks(bounds, there[order], np.stack((ns, -ns), axis=1).ravel()[order], noise)
 
 
-def _spread_out(links: _Links, start: int, lacks: Ints, known: Mask) -> Ints:
+def _spread_out(links: _NodeLinks, start: int, lacks: Ints, known: Mask) -> Ints:
     """Fill in `lacks` for all nodes connected with `start`; return these nodes."""
     known[start] = True
     found = [np.array([start], np.int64)]

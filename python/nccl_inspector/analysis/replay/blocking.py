@@ -88,7 +88,7 @@ def _residual(values: Floats, *groups: Ints) -> Floats:
 
 
 @dataclass(frozen=True, slots=True)
-class _Evidence:
+class _Clues:
     """What is known of the blocking, by class of (row, follower)."""
 
     seen: Ints
@@ -128,7 +128,7 @@ def _slopes(
 
 
 def _by_slope(place: Ints, stage: Ints, classes: Ints, pairs: Ints, rows: Ints, far: Floats,
-              waited: Floats, count: int) -> _Evidence:  # fmt: skip
+              waited: Floats, count: int) -> _Clues:  # fmt: skip
     """Test whether what follows comes closer by as much as the ranks had to wait.
 
     The test uses the median of the ranks that waited, from one time to the next, because how long
@@ -141,7 +141,7 @@ def _by_slope(place: Ints, stage: Ints, classes: Ints, pairs: Ints, rows: Ints, 
     held = rows[waited[rows] > least[place[rows]]]
     seen = np.bincount(classes[rows], minlength=count)
     if not len(held):
-        return _Evidence(seen, np.zeros(count, bool), np.ones(count, bool), np.zeros(count, bool))
+        return _Clues(seen, np.zeros(count, bool), np.ones(count, bool), np.zeros(count, bool))
     here = number_rows(classes[held], place[held])
     size = int(here.max()) + 1
     moved, delayed = medians(here, far[held], size), medians(here, waited[held], size)
@@ -159,23 +159,23 @@ def _by_slope(place: Ints, stage: Ints, classes: Ints, pairs: Ints, rows: Ints, 
     # Any other slope has another reason.
     away = np.minimum(np.abs(slope), np.abs(slope + 1))
     told = (error < _SLOPE_ERROR_MAX) & (away <= _SLOPE_AWAY_MAX)
-    return _Evidence(seen, told, ~(slope < -_BLOCKS_SLOPE), away <= _SLOPE_CLEAR_MAX)
+    return _Clues(seen, told, ~(slope < -_BLOCKS_SLOPE), away <= _SLOPE_CLEAR_MAX)
 
 
 def _by_constancy(records: Records, classes: Ints, rows: Ints, far: Floats, count: int,
-                  follower: Ints) -> _Evidence:  # fmt: skip
+                  follower: Ints) -> _Clues:  # fmt: skip
     """Test from which end the next begin keeps its distance: this one, or one of another stream."""
     other = _elsewhere(records, follower)
     rows = rows[other[rows] >= 0]
     seen = np.bincount(classes[rows], minlength=count)
     if not len(rows):
-        return _Evidence(seen, np.zeros(count, bool), np.ones(count, bool), np.zeros(count, bool))
+        return _Clues(seen, np.zeros(count, bool), np.ones(count, bool), np.zeros(count, bool))
     farther = (records.begin[follower[rows]] - records.end[other[rows]]).astype(float)
     own = number_rows(classes[rows], records.member[rows])
     here = medians(classes[rows], np.abs(_residual(far[rows], own)), count)
     there = medians(classes[rows], np.abs(_residual(farther, own)), count)
     told = (seen >= PAIR_ROWS_MIN) & (np.abs(np.log((here + 500) / (there + 500))) > _CLEARLY)
-    return _Evidence(seen, told, here < there, told)
+    return _Clues(seen, told, here < there, told)
 
 
 def blocking(

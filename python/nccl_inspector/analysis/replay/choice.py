@@ -43,7 +43,7 @@ def choose(placed: Sequence[tuple[str, Process]]) -> Choice:
         return Choice(tuple(having))
     comm, member, ids = _memberships(placed, having)
     busy = np.array([_busy(process) for _, process in placed])
-    nodes = _Nodes(placed, having, comm, member)
+    nodes = _NodeChoice(placed, having, comm, member)
     chosen = nodes.choose(_suspects(comm, member, busy))
     out = ~np.isin(member, list(chosen))
     left_out = np.bincount(comm[out], minlength=len(ids)).tolist()
@@ -98,7 +98,7 @@ def _suspects(comm: Ints, member: Ints, busy: Floats) -> Iterator[int]:
         yield from (one[place] for one in ranked if place < len(one))
 
 
-class _Nodes:
+class _NodeChoice:
     """The nodes of a job; of a node either all processes are read or none."""
 
     def __init__(

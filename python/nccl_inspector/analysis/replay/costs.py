@@ -8,7 +8,7 @@ import numpy as np
 from nccl_inspector.analysis.replay.arrays import Floats
 from nccl_inspector.analysis.replay.cause import TOLD_MIN
 from nccl_inspector.analysis.replay.records import Records
-from nccl_inspector.analysis.replay.what_if import PARTS, Piece, Question, Replay
+from nccl_inspector.analysis.replay.what_if import PARTS, Piece, Replay, WhatIf
 
 _PIECE_SLOW = 0.25  # share of the worst pieces' cost for a piece to belong to the period
 WHOLE = 0.8  # share of slow pieces that makes it the whole job
@@ -40,7 +40,7 @@ def standard_error(shares: Floats, lengths: Floats) -> float:
     return float(np.sqrt(np.sum(weights**2 * apart**2) / (1 - even)))
 
 
-def felt_later(replay: Replay, whole: Question, first_half: Question) -> float:
+def felt_later(replay: Replay, whole: WhatIf, first_half: WhatIf) -> float:
     """Return the factor by which a cause costs more than the replay of pieces shows.
 
     A delay makes others wait some time later, in a pipeline some seconds. So a piece does not show

@@ -22,7 +22,7 @@ from nccl_inspector.analysis.replay.costs import (
 from nccl_inspector.analysis.replay.order import Order
 from nccl_inspector.analysis.replay.records import Records
 from nccl_inspector.analysis.replay.startup import in_first_steps
-from nccl_inspector.analysis.replay.what_if import Piece, Question, Replay
+from nccl_inspector.analysis.replay.what_if import Piece, Replay, WhatIf
 from nccl_inspector.analysis.straggler.lateness import MAD_TO_SIGMA
 
 SINGLES_MAX, NODES_MAX = 96, 64  # the most suspicious, which are replayed one by one
@@ -60,7 +60,7 @@ class Culprit:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundCulprits:
     """What the replay says about a job."""
 
     culprits: tuple[Culprit, ...]  # the most costly first, also those without any cost
@@ -169,7 +169,7 @@ def find_culprits(
     usual: Floats,
     nodes: Sequence[str],
     replay: Replay,
-) -> Found:
+) -> FoundCulprits:
     """Return which processes or nodes cost how much; `nodes` is by process."""
     excess, known = own_excess(order, usual)
     present = np.unique(records.member)
@@ -194,9 +194,9 @@ def find_culprits(
     asked: list[tuple[int, ...]] = [*singles, *groups, everybody]
     if len(suspects) > 1:
         asked.append(suspects)
-    answers = replay.ask([Question(members) for members in asked])
+    answers = replay.ask([WhatIf(members) for members in asked])
     if not answers:
-        return Found((), 0.0, 0, 0.0)
+        return FoundCulprits((), 0.0, 0, 0.0)
     columns = {members: 1 + place for place, members in enumerate(asked)}
     costs = [total_share(answers, 1 + place) for place in range(len(asked))]
     # The cost that chance gives a process or a node: the median of the others of its sort.
@@ -239,7 +239,7 @@ def find_culprits(
         single = len(members) == 1 and column is not None
         chance = _chance(piece_shares(answers, columns[members]), by_piece) if single else 1.0
         found.append(replace(one, steady=steady, chance=chance))
-    return Found(
+    return FoundCulprits(
         tuple(found),
         replayed_s(answers),
         len(answers),
@@ -309,7 +309,7 @@ def _alone(
     """
     some = suspects[:SINGLES_MAX]
     rest = [tuple(other for other in suspects if other != one) for one in some]
-    answers = replay.ask([Question(members) for members in (suspects, *rest)])
+    answers = replay.ask([WhatIf(members) for members in (suspects, *rest)])
     costs = [
         max(total_share(answers, 1) - total_share(answers, 2 + place), 0.0)
         for place in range(len(some))

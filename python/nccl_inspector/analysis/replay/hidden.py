@@ -18,7 +18,7 @@ import numpy as np
 from nccl_inspector.analysis.replay.arrays import Floats, Ints, Mask, medians, number_rows
 from nccl_inspector.analysis.replay.kernels import kernels, streams
 from nccl_inspector.analysis.replay.pattern import positions
-from nccl_inspector.analysis.replay.records import Comm, Records
+from nccl_inspector.analysis.replay.records import RecordedComm, Records
 from nccl_inspector.analysis.replay.stages import comm_classes, stages
 from nccl_inspector.model.process import FUNCS, PEER_NONE
 
@@ -272,7 +272,7 @@ def fill_holes(records: Records) -> Records:
     end = np.minimum(end, records.begin[points.after[chosen]].min(axis=1, keepdims=True) - 1)
     begin = np.minimum(begin, end - 1)
     members = tuple(points.present.tolist())
-    comm = Comm(0, "", many, 2, _ORDINAL, members, hidden=True)
+    comm = RecordedComm(0, "", many, 2, _ORDINAL, members, hidden=True)
     number = np.repeat(np.arange(1, times + 1), many)
     rows = {
         "member": np.tile(points.present, times),

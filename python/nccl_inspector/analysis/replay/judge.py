@@ -18,14 +18,14 @@ from nccl_inspector.analysis.replay.cause import Cause
 from nccl_inspector.analysis.replay.changes import find_changes
 from nccl_inspector.analysis.replay.choice import Choice
 from nccl_inspector.analysis.replay.costs import saved_share
-from nccl_inspector.analysis.replay.culprits import Found
+from nccl_inspector.analysis.replay.culprits import FoundCulprits
 from nccl_inspector.analysis.replay.gaps import find_gaps
 from nccl_inspector.analysis.replay.hidden import fill_holes
 from nccl_inspector.analysis.replay.late_causes import late_causes
 from nccl_inspector.analysis.replay.order import Order, find_order
 from nccl_inspector.analysis.replay.outside_causes import outside_causes
 from nccl_inspector.analysis.replay.paths import Spot
-from nccl_inspector.analysis.replay.records import Records, Source, gather
+from nccl_inspector.analysis.replay.records import Records, RecordSource, gather
 from nccl_inspector.analysis.replay.together import met_before
 from nccl_inspector.analysis.replay.transfer_causes import ask_transfers, transfer_causes
 from nccl_inspector.analysis.replay.what_if import Replay
@@ -93,7 +93,7 @@ def _of_kind(records: Records, kind: tuple[int, int, int]) -> Mask:
     return found
 
 
-def _seen(records: Records, order: Order, usual: Floats, found: Found, looked: int) -> str:
+def _seen(records: Records, order: Order, usual: Floats, found: FoundCulprits, looked: int) -> str:
     """Return what is missing for a fault of 5 % to show; empty: nothing.
 
     `looked`: in the records of how many processes a fault had to show.
@@ -118,7 +118,7 @@ def _seen(records: Records, order: Order, usual: Floats, found: Found, looked: i
 
 
 def judge_records(
-    sources: Sequence[Source],
+    sources: Sequence[RecordSource],
     nodes: Sequence[str],
     locals_: Sequence[int],
     *,

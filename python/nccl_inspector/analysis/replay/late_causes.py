@@ -10,7 +10,7 @@ from nccl_inspector.analysis.replay.cause import LATE, TOLD_MIN, Cause
 from nccl_inspector.analysis.replay.costs import felt_later, period_of, total_share
 from nccl_inspector.analysis.replay.culprits import (
     Culprit,
-    Found,
+    FoundCulprits,
     find_culprits,
     own_excess,
     spans,
@@ -18,7 +18,7 @@ from nccl_inspector.analysis.replay.culprits import (
 )
 from nccl_inspector.analysis.replay.order import Order
 from nccl_inspector.analysis.replay.records import Records
-from nccl_inspector.analysis.replay.what_if import Question, Replay
+from nccl_inspector.analysis.replay.what_if import Replay, WhatIf
 
 _ERRORS = 4.0  # standard errors that a cost must be above 0
 _CHANCE_MAX = 1e-4  # chance that the long delays are always the same process's
@@ -84,12 +84,12 @@ def _victims(records: Records, culprit: tuple[int, ...]) -> tuple[int, ...]:
 def _felt_later(replay: Replay, guilty: tuple[int, ...]) -> float:
     gap = replay.to_peers_pace(guilty)
     first_half = np.where(replay.in_first_half(), gap, 0.0)
-    return felt_later(replay, Question(members=guilty, follows=True), Question(gap=first_half))
+    return felt_later(replay, WhatIf(members=guilty, follows=True), WhatIf(gap=first_half))
 
 
 def late_causes(
     records: Records, order: Order, usual: Floats, nodes: Sequence[str], replay: Replay
-) -> tuple[list[Cause], Found]:
+) -> tuple[list[Cause], FoundCulprits]:
     """Return the causes that are proved, and all that was asked; `nodes` is by process."""
     found = find_culprits(records, order, usual, nodes, replay)
     # A process that is always early would make the job longer at the usual pace; that is no spread.
@@ -145,7 +145,7 @@ def _mostly_rare(
     gap = _rare_gap(records, order, usual, one.members[0], replay)
     if gap is None:
         return False, 0.0
-    saved = total_share(replay.ask([Question(gap=gap)]), 1)
+    saved = total_share(replay.ask([WhatIf(gap=gap)]), 1)
     return saved > one.cost_share / 2, float(-gap[gap < 0].mean())
 
 

@@ -12,7 +12,7 @@ from nccl_inspector.analysis.replay.changes import GROWN, Changes
 from nccl_inspector.analysis.replay.costs import cost_then, replayed_s, saved_share, slow_times
 from nccl_inspector.analysis.replay.order import Order
 from nccl_inspector.analysis.replay.records import Records
-from nccl_inspector.analysis.replay.what_if import Question, Replay
+from nccl_inspector.analysis.replay.what_if import Replay, WhatIf
 from nccl_inspector.analysis.slow_times.standstills import Standstill
 
 # What all ranks do between operations also varies by chance. A growth counts only if there are
@@ -72,7 +72,7 @@ def outside_causes(records: Records, order: Order, replay: Replay, changes: Chan
     grown_often = float(np.mean(grown_at >= GROWN)) if len(grown_at) else 0.0
     if len(grown_at) < _OUTSIDE_PIECES_MIN or not 0 < grown_often <= _OUTSIDE_SHARE_MAX:
         return []
-    answers = replay.ask([Question(gap=changes.gap)])
+    answers = replay.ask([WhatIf(gap=changes.gap)])
     _, _, rows = saved_share(answers, 1)
     grown_in, error_in = (
         values[[one.piece for one in answers]] for values in (changes.grown, changes.error)

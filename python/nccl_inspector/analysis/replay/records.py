@@ -25,7 +25,7 @@ from nccl_inspector.analysis.replay.arrays import (
 )
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.model.process import FUNCS, PEER_NONE, SAMPLE_GROUP, SampleKind, Samples
-from nccl_inspector.summary.sample_columns import clock_columns
+from nccl_inspector.summary.unpacked_samples import clock_columns
 
 CommKey = tuple[int, int]  # id, and how many communicators with this id there were before
 SYNCHRONISING = frozenset(
@@ -41,7 +41,7 @@ _READ_MAX = 2_100_000  # the most records in memory at a time
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class RecordSource:
     """The samples of one process of the job."""
 
     member: int  # the process's number in the job
@@ -49,7 +49,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Comm:
+class RecordedComm:
     """A communicator that has records; `ordinal` is its place among those of its first member."""
 
     id: int
@@ -74,7 +74,7 @@ class Records:
     Times are ns on one time line for all processes (`align`), near Unix time.
     """
 
-    comms: tuple[Comm, ...]
+    comms: tuple[RecordedComm, ...]
     member: Ints
     comm: Ints
     func: Ints
@@ -173,7 +173,7 @@ class _Bursts:
         return np.append(0, np.cumsum(left_out))
 
 
-def _columns(source: Source, comms: dict[CommKey, int], bursts: _Bursts) -> list[Ints | Mask]:
+def _columns(source: RecordSource, comms: dict[CommKey, int], bursts: _Bursts) -> list[Ints | Mask]:
     """Return the columns of _Raw for one process."""
     columns, kinds = source.samples.columns(), source.samples.kinds
     which = columns.kind.astype(np.int64)
@@ -205,7 +205,10 @@ def _columns(source: Source, comms: dict[CommKey, int], bursts: _Bursts) -> list
 
 
 def _raw(
-    sources: Iterable[Source], comms: dict[CommKey, int], bursts: _Bursts, refused: Counter[str]
+    sources: Iterable[RecordSource],
+    comms: dict[CommKey, int],
+    bursts: _Bursts,
+    refused: Counter[str],
 ) -> _Raw | None:
     parts = []
     for source in sources:
@@ -218,7 +221,7 @@ def _raw(
     return _Raw(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
-def _common_bursts(sources: Sequence[Source]) -> _Bursts:
+def _common_bursts(sources: Sequence[RecordSource]) -> _Bursts:
     """Return what is read: the bursts that all have; of very many records only some pieces."""
     taken = [one.samples for one in sources]
     length = min(one.length_bits for one in taken)
@@ -330,8 +333,8 @@ def _cut_again(run: Ints, piece: Ints, pieces: Ints, aligned: Ints) -> Ints:
 
 
 def _comms(
-    raw: _Raw, ids: dict[CommKey, int], sources: Sequence[Source], left_out: Mapping[int, int]
-) -> tuple[Comm, ...]:
+    raw: _Raw, ids: dict[CommKey, int], sources: Sequence[RecordSource], left_out: Mapping[int, int]
+) -> tuple[RecordedComm, ...]:
     facts: dict[CommKey, SampleKind] = {}
     ordinals: dict[CommKey, int] = {}
     for source in sources:
@@ -345,7 +348,7 @@ def _comms(
     cuts = np.searchsorted(numbers, np.arange(1, len(ids)))
     members = [tuple(one.tolist()) for one in np.split(with_records, cuts)]
     return tuple(
-        Comm(
+        RecordedComm(
             key[0],
             facts[key].name,
             facts[key].nranks,
@@ -358,7 +361,7 @@ def _comms(
     )
 
 
-def _with_records(sources: Iterable[Source], refused: Counter[str]) -> list[Source]:
+def _with_records(sources: Iterable[RecordSource], refused: Counter[str]) -> list[RecordSource]:
     found = []
     for source in sources:
         try:
@@ -370,7 +373,7 @@ def _with_records(sources: Iterable[Source], refused: Counter[str]) -> list[Sour
 
 
 def gather(
-    every: Iterable[Source],
+    every: Iterable[RecordSource],
     members: int,
     left_out: Mapping[int, int] | None = None,
     refused: Counter[str] | None = None,

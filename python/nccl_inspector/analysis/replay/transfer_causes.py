@@ -31,7 +31,7 @@ from nccl_inspector.analysis.replay.paths import (
     path_numbers,
 )
 from nccl_inspector.analysis.replay.records import Records
-from nccl_inspector.analysis.replay.what_if import Piece, Question, Replay
+from nccl_inspector.analysis.replay.what_if import Piece, Replay, WhatIf
 from nccl_inspector.model.process import PEER_NONE
 
 
@@ -41,8 +41,8 @@ def ask_transfers(replay: Replay, factors: Sequence[Floats], faster: Floats | No
     The gaps of faster transfers (`faster`) alone also save a little, which is not due to the
     transfers and is subtracted.
     """
-    questions = [Question(gap=faster)]
-    questions += [Question(transfer=factor, gap=faster) for factor in factors]
+    questions = [WhatIf(gap=faster)]
+    questions += [WhatIf(transfer=factor, gap=faster) for factor in factors]
     return [
         replace(one, saved=one.saved[2:] - one.saved[1], parts=one.parts[:, 2:] - one.parts[:, 1:2])
         for one in replay.ask(questions)
@@ -127,7 +127,7 @@ def _by_kernel(
 
 def _felt_later(replay: Replay, factor: Floats) -> float:
     first_half = np.where(replay.in_first_half(), factor, 1.0)
-    return felt_later(replay, Question(transfer=factor), Question(transfer=first_half))
+    return felt_later(replay, WhatIf(transfer=factor), WhatIf(transfer=first_half))
 
 
 def _slower_then(

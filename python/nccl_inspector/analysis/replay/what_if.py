@@ -36,7 +36,7 @@ _ENDS_MAX = 1 << 22  # the most times that are held at once
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class WhatIf:
     """What if these processes had had their peers' pace, and other times had been different?
 
     By row: `transfer` is a factor for T, `gap` is added to the own gap (ns). None: no change.
@@ -72,7 +72,7 @@ class _Changed:
     bounds: Ints  # by batch, and the end
 
 
-def _changed(program: Program, member: Ints, questions: Sequence[Question]) -> _Changed:
+def _changed(program: Program, member: Ints, questions: Sequence[WhatIf]) -> _Changed:
     by_member = order_groups(member)
     ordered = member[by_member]
     places, columns = [], []
@@ -104,7 +104,7 @@ def _replay(
     plan: Plan,
     program: Program,
     gaps: tuple[Floats, Floats, Floats],
-    questions: Sequence[Question],
+    questions: Sequence[WhatIf],
     ends: Floats,
 ) -> None:
     """Fill in the ends of a program's rows (places x questions), ns since the piece's begin.
@@ -211,9 +211,9 @@ class Replay:
         found: Mask = self._records.begin <= middle
         return found
 
-    def ask(self, questions: Sequence[Question]) -> list[Piece]:
+    def ask(self, questions: Sequence[WhatIf]) -> list[Piece]:
         """Return the answers piece by piece; the first column is the job as it was."""
-        everything = [Question(), *questions]
+        everything = [WhatIf(), *questions]
         bounds = self._plan.bounds
         most = max(_ENDS_MAX // len(everything), 1)
         found: list[Piece] = []

@@ -8,9 +8,9 @@ seen: in the throughput that the job printed, or without that, in the operations
 
 from dataclasses import dataclass
 
-from nccl_inspector.analysis.slow_times.changes import DOWN, Changes
-from nccl_inspector.analysis.transport.classes import HOST, MIXED, NET, NVLINK
+from nccl_inspector.analysis.slow_times.comparison import DOWN, Comparison
 from nccl_inspector.model import card
+from nccl_inspector.model.transport import HOST, NET, NVLINK, ON_NETWORK
 
 SAME = 0.05  # the most by which an unchanged bandwidth may differ
 LESS_MIN = 0.02  # a smaller dip in progress cannot be explained
@@ -41,7 +41,7 @@ def _percent(share: float) -> str:
     return f"{share:+.0%}" if abs(share) >= 0.005 else "0%"
 
 
-def _by_table(changes: Changes) -> Attribution:
+def _by_table(changes: Comparison) -> Attribution:
     """Return the cause from which classes are slow, before the arithmetic."""
     by_class = {one.transport: one for one in changes.classes}
     slow = [one for one in changes.classes if one.bandwidth <= DOWN]
@@ -58,7 +58,7 @@ def _by_table(changes: Changes) -> Attribution:
                 card.NVLINK, card.MEDIUM, f"{said}; inside of node {node} alone", node
             )
         return Attribution(card.UNKNOWN, card.LOW, f"{said}: inside of {len(nodes)} nodes alike")
-    if any(one.transport in (NET, MIXED) for one in slow):
+    if any(one.transport in ON_NETWORK for one in slow):
         if inner and all(abs(one.bandwidth) <= SAME for one in inner):
             return Attribution(card.NETWORK, card.MEDIUM, said)
         if not inner and any(one.transport == NET for one in slow):
@@ -80,7 +80,7 @@ def _by_table(changes: Changes) -> Attribution:
     return Attribution(card.UNKNOWN, card.LOW, said)
 
 
-def attribute(changes: Changes) -> Attribution:
+def attribute(changes: Comparison) -> Attribution:
     """Return the cause; none is named if it explains less than half of the dip."""
     found = _by_table(changes)
     longer = None

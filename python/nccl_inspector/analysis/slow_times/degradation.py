@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
-from nccl_inspector.analysis.slow_times.columns import Floats
+from nccl_inspector.analysis.replay.arrays import Mask
+from nccl_inspector.analysis.slow_times.line_columns import Floats
 from nccl_inspector.analysis.slow_times.segment import (
     DEPTH_MIN,
     VALUES_MIN,
@@ -24,6 +24,7 @@ from nccl_inspector.analysis.slow_times.segment import (
 from nccl_inspector.analysis.slow_times.series import Track
 from nccl_inspector.analysis.straggler.lateness import LATE_NS_MIN, LATE_SHARE_MIN, SYNCHRONISING
 from nccl_inspector.model.card import CRITICAL, INFO, WARNING, Degradation, Period, Severity
+from nccl_inspector.model.transport import UNKNOWN
 
 TRANSPORT, STRAGGLER, BOTH, FLAT = "transport", "straggler", "both", "flat"
 # In other functions a rank may end before the last has come, or T is not the transfer.
@@ -38,11 +39,9 @@ COMMON_MIN = 0.5  # overlap, as a share of the longer of two periods, that makes
 # minute is slow by chance: 15 % of jobs with 40 series have one, but none costs 0.05 %.
 WARNING_SHARE, CRITICAL_SHARE = 0.001, 0.5
 
-Mask = NDArray[np.bool_]
-
 
 @dataclass(frozen=True, slots=True)
-class Slow:
+class SlowSeries:
     """A period in which one series was slow; `lost_s`: what each member lost at most."""
 
     track: Track
@@ -66,11 +65,11 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedSeries:
     """The results for all series of a job."""
 
     degradations: tuple[Degradation, ...] = ()  # the most expensive first
-    slows: tuple[Slow, ...] = ()
+    slows: tuple[SlowSeries, ...] = ()
     phases: tuple[Phase, ...] = ()
     judged: int = 0  # number of series
     too_short: int = 0
@@ -78,7 +77,7 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
+class _AllSeries:
     """What is known of all series while one is judged."""
 
     transports: Mapping[int, str]
@@ -123,7 +122,7 @@ def _rate(track: Track, where: Mask) -> float:
     return float(track.ops[where].sum()) / count if count else 0.0
 
 
-def _another_workload(track: Track, period: Period, other: Mask, job: _Job) -> str:
+def _another_workload(track: Track, period: Period, other: Mask, job: _AllSeries) -> str:
     """Return how the workload differed, as text; empty if it did not."""
     slow = inside(track, period)
     sizes = track.bytes / np.maximum(track.ops, 1)
@@ -163,10 +162,10 @@ def _mask(track: Track, dips: Iterable[Dip]) -> Mask:
 
 
 def _find(
-    track: Track, by_time: Segmentation, by_feel: Segmentation, job: _Job
-) -> Iterator[Slow | Phase]:
+    track: Track, by_time: Segmentation, by_feel: Segmentation, job: _AllSeries
+) -> Iterator[SlowSeries | Phase]:
     """Yield the periods in which a series was slow, by T and by what the typical rank felt."""
-    transport = job.transports.get(track.kind[0], "unknown")
+    transport = job.transports.get(track.kind[0], UNKNOWN)
     other = ~_mask(track, (*by_time.dips, *by_feel.dips))
     seen = np.zeros(track.windows, dtype=bool)
     for cut, dip in [(by_time, one) for one in by_time.dips] + [
@@ -186,7 +185,7 @@ def _find(
             continue
         times_ns = track.time_ns if cut is by_time else track.typical_ns
         lost_s = _lost_s(track, slow, times_ns, cut.baseline)
-        yield Slow(track, transport, kind, period, dip.depth, cut.baseline, dip.level, lost_s)
+        yield SlowSeries(track, transport, kind, period, dip.depth, cut.baseline, dip.level, lost_s)
 
 
 def _is_one(a: Period, b: Period) -> bool:
@@ -194,9 +193,9 @@ def _is_one(a: Period, b: Period) -> bool:
     return common >= COMMON_MIN * max(a.end_s - a.start_s, b.end_s - b.start_s)
 
 
-def _groups(slows: Iterable[Slow]) -> list[list[Slow]]:
+def _groups(slows: Iterable[SlowSeries]) -> list[list[SlowSeries]]:
     """Return groups of slow periods of one transport class and time, the most costly first."""
-    found: list[list[Slow]] = []
+    found: list[list[SlowSeries]] = []
     for slow in sorted(slows, key=lambda one: (-one.lost_s, one.period.start_s, one.track.kind)):
         for group in found:
             same = (group[0].transport, group[0].kind) == (slow.transport, slow.kind)
@@ -208,7 +207,7 @@ def _groups(slows: Iterable[Slow]) -> list[list[Slow]]:
     return found
 
 
-def _degradation(group: Sequence[Slow], wall_s: float) -> Degradation:
+def _degradation(group: Sequence[SlowSeries], wall_s: float) -> Degradation:
     leader = group[0]
     lost: dict[int, float] = defaultdict(float)
     for slow in group:
@@ -240,12 +239,12 @@ def severity_of(degradation: Degradation) -> Severity:
 
 def find_degradations(
     tracks: Sequence[Track], transports: Mapping[int, str], wall_s: float
-) -> Judged:
+) -> JudgedSeries:
     """Judge all series of a job; `tracks` have the busiest first (`make_tracks`).
 
     `transports`: class by communicator's id; `wall_s`: how long the job ran.
     """
-    job = _Job(transports)
+    job = _AllSeries(transports)
     for track in tracks:
         for member in track.members:
             job.of_member[member].append(track)
@@ -258,9 +257,9 @@ def find_degradations(
         one for each in zip(judged, by_time, by_feel, strict=True) for one in _find(*each, job)
     ]
     short = sum(cut.too_short for cut in by_time)
-    slows = [one for one in found if isinstance(one, Slow)]
+    slows = [one for one in found if isinstance(one, SlowSeries)]
     degradations = [_degradation(group, wall_s) for group in _groups(slows)]
-    return Judged(
+    return JudgedSeries(
         degradations=tuple(sorted(degradations, key=lambda one: -(one.cost_s or 0.0))),
         slows=tuple(slows),
         phases=tuple(one for one in found if isinstance(one, Phase)),

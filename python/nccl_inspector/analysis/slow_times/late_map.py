@@ -5,8 +5,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from nccl_inspector.analysis.join import Communicator
-from nccl_inspector.analysis.slow_times.columns import Columns, Floats, Kind, coarsen, coarsest_s
+from nccl_inspector.analysis.join import JoinedComm
+from nccl_inspector.analysis.slow_times.line_columns import (
+    Columns,
+    Floats,
+    Kind,
+    coarsen,
+    coarsest_s,
+)
 from nccl_inspector.analysis.straggler.lateness import SYNCHRONISING
 from nccl_inspector.model.process import FUNCS
 
@@ -16,7 +22,7 @@ RANKS_MIN = 3  # with two, the late one and the early one cannot be told apart
 LateMap = tuple[tuple[str, tuple[float | None, ...]], ...]
 
 
-def _choose(columns: Sequence[Columns], comms: Sequence[Communicator]) -> list[Columns]:
+def _choose(columns: Sequence[Columns], comms: Sequence[JoinedComm]) -> list[Columns]:
     """Return the lines of the busiest kind among those in which most ranks wait for each other."""
     by_kind: dict[Kind, list[Columns]] = {}
     for line in columns:
@@ -44,7 +50,7 @@ def _table(lines: Sequence[Columns], windows_max: int) -> Floats:
 
 def map_lateness(
     columns: Sequence[Columns],
-    comms: Sequence[Communicator],
+    comms: Sequence[JoinedComm],
     names: Mapping[int, str],
     windows_max: int,
 ) -> LateMap:

@@ -9,8 +9,8 @@ because T is the lowest time of the ranks, and the same rank may always be the l
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from nccl_inspector.analysis.join import Communicator
-from nccl_inspector.analysis.slow_times.columns import Columns, columns_of, columns_of_packed
+from nccl_inspector.analysis.join import JoinedComm
+from nccl_inspector.analysis.slow_times.line_columns import Columns, columns_of, columns_of_packed
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.model.process import FUNCS, Process
 from nccl_inspector.summary.lazy_lines import Kind, PackedLines
@@ -24,7 +24,7 @@ RANKS_MIN = 16  # for a kind, if it has so many
 Where = tuple[str, str]
 
 
-def _kinds(comm: Communicator) -> Iterator[tuple[Kind, int]]:
+def _kinds(comm: JoinedComm) -> Iterator[tuple[Kind, int]]:
     """Yield the kinds of a communicator, each with the total time in it (ns)."""
     busy: Counter[Kind] = Counter()
     for member in comm.members.values():
@@ -35,16 +35,16 @@ def _kinds(comm: Communicator) -> Iterator[tuple[Kind, int]]:
 
 
 def _chosen(
-    comms: Sequence[Communicator], transports: Mapping[int, str]
-) -> list[tuple[Kind, Communicator]]:
+    comms: Sequence[JoinedComm], transports: Mapping[int, str]
+) -> list[tuple[Kind, JoinedComm]]:
     """Return kinds of operation; first those of each class that took longest."""
     found = sorted(
         ((busy, kind, comm) for comm in comms if comm.id for kind, busy in _kinds(comm)),
         key=lambda one: (-one[0], one[1]),
     )
     of_class: Counter[str] = Counter()
-    first: list[tuple[Kind, Communicator]] = []
-    rest: list[tuple[Kind, Communicator]] = []
+    first: list[tuple[Kind, JoinedComm]] = []
+    rest: list[tuple[Kind, JoinedComm]] = []
     for _, kind, comm in found:
         transport = transports.get(comm.id, "")
         of_class[transport] += 1
@@ -61,7 +61,7 @@ def _spread(ranks: Sequence[int], most: int, wanted: Sequence[int]) -> list[int]
     return sorted(some | (set(wanted) & set(ranks)))
 
 
-def _fastest(comms: Sequence[Communicator]) -> dict[Kind, int]:
+def _fastest(comms: Sequence[JoinedComm]) -> dict[Kind, int]:
     """Return by kind the rank with the lowest median, whose time has the least waiting in it."""
     return {
         (comm.id, FUNCS.index(one.func), one.size_class): min(
@@ -75,7 +75,7 @@ def _fastest(comms: Sequence[Communicator]) -> dict[Kind, int]:
 
 
 def choose_lines(
-    comms: Sequence[Communicator], transports: Mapping[int, str]
+    comms: Sequence[JoinedComm], transports: Mapping[int, str]
 ) -> dict[Where, set[Kind]]:
     """Return which lines to unpack, by process."""
     chosen = _chosen(comms, transports)

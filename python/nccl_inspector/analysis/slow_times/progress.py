@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from nccl_inspector.analysis.slow_times.columns import Floats
+from nccl_inspector.analysis.slow_times.line_columns import Floats
 from nccl_inspector.analysis.slow_times.segment import Segmentation, segment_all
 from nccl_inspector.analysis.slow_times.series import Track
 from nccl_inspector.analysis.slow_times.throughput import Readings

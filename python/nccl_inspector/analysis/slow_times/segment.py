@@ -15,6 +15,7 @@ from math import exp, log
 import numpy as np
 from numpy.typing import NDArray
 
+from nccl_inspector.analysis.slow_times.line_columns import Floats
 from nccl_inspector.analysis.straggler.lateness import MAD_TO_SIGMA
 
 WINDOWS_MIN = 12  # with fewer values a series is not judged
@@ -32,8 +33,6 @@ _CHUNK = 64  # series cut together: their data fit the cache
 _MEDIAN_ERROR = 1.2533  # standard error of a median, in units of sigma / sqrt(n)
 # Of normal differences: the share that is taken, of the smaller ones, and its mean / sigma.
 _SMALLER, _SMALLER_MEAN = 0.8, 0.5586
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

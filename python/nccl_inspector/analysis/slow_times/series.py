@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from nccl_inspector.analysis.slow_times.columns import (
+from nccl_inspector.analysis.slow_times.line_columns import (
     Columns,
     Floats,
     Ints,
@@ -89,7 +89,7 @@ class Track:
 
 
 @dataclass(frozen=True, slots=True)
-class _Grid:
+class _LineGrid:
     """Where the windows of the lines lie on a common grid."""
 
     start_s: int
@@ -97,7 +97,7 @@ class _Grid:
     places: dict[int, slice | Ints]  # by id() of the line; most lines have no hole
 
 
-def _grid(lines: Sequence[Columns], window_s: int) -> _Grid:
+def _grid(lines: Sequence[Columns], window_s: int) -> _LineGrid:
     start_s = min(int(line.start_s[0]) for line in lines)
     end_s = max(int(line.start_s[-1]) for line in lines) + window_s
     places: dict[int, slice | Ints] = {}
@@ -106,13 +106,13 @@ def _grid(lines: Sequence[Columns], window_s: int) -> _Grid:
         last = (int(line.start_s[-1]) - start_s) // window_s
         whole = last - first + 1 == len(line.start_s)
         places[id(line)] = slice(first, last + 1) if whole else (line.start_s - start_s) // window_s
-    return _Grid(start_s, (end_s - start_s) // window_s, places)
+    return _LineGrid(start_s, (end_s - start_s) // window_s, places)
 
 
 class _Tables:
     """Columns of some lines on the grid: a row for each line, NaN where it has no window."""
 
-    def __init__(self, grid: _Grid, lines: Sequence[Columns]) -> None:
+    def __init__(self, grid: _LineGrid, lines: Sequence[Columns]) -> None:
         self.lines = lines
         self._grid, self._tables = grid, dict[str, Floats]()
 
@@ -159,7 +159,7 @@ class _Usual:
         return enough & (common >= ALIKE_SHARE * longer)
 
 
-def _sample(grid: _Grid, lines: Sequence[Columns]) -> Sequence[Columns]:
+def _sample(grid: _LineGrid, lines: Sequence[Columns]) -> Sequence[Columns]:
     """Return some ranks, evenly chosen; all ranks if some windows would be missing."""
     some = lines[:: max(len(lines) // _SAMPLE_RANKS, 1)]
     if len(some) == len(lines):

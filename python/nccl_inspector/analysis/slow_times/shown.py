@@ -8,22 +8,25 @@ from math import isnan
 import numpy as np
 from numpy.typing import NDArray
 
-from nccl_inspector.analysis.slow_times.columns import Floats, common_window_s
-from nccl_inspector.analysis.slow_times.degradation import Judged
+from nccl_inspector.analysis.slow_times.degradation import JudgedSeries
+from nccl_inspector.analysis.slow_times.line_columns import Floats, common_window_s
 from nccl_inspector.analysis.slow_times.progress import Progress
 from nccl_inspector.analysis.slow_times.series import WINDOWS_MAX, Track
 from nccl_inspector.model.card import Series, Throughput, TimeLine
+from nccl_inspector.model.transport import UNKNOWN
 
 SHOWN_MAX = 16
 
 
-def choose(tracks: Sequence[Track], transports: Mapping[int, str], judged: Judged) -> list[Track]:
+def choose(
+    tracks: Sequence[Track], transports: Mapping[int, str], judged: JudgedSeries
+) -> list[Track]:
     """Return the series to show: the busiest of each class, then slow ones, then the busiest."""
     slow = sorted(judged.slows, key=lambda one: -one.lost_s)
     busiest: dict[str, Track] = {}
     for track in tracks:
         if track.factor > 0:
-            busiest.setdefault(transports.get(track.kind[0], "unknown"), track)
+            busiest.setdefault(transports.get(track.kind[0], UNKNOWN), track)
     wanted = [*busiest.values(), *(one.track for one in slow), *tracks]
     return list({track.kind: track for track in wanted if track.factor > 0}.values())[:SHOWN_MAX]
 
@@ -33,7 +36,7 @@ def _numbers(values: Iterable[float]) -> tuple[float | None, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Grid:
+class _ShownGrid:
     """The windows that are shown."""
 
     start_s: int
@@ -56,17 +59,17 @@ class _Grid:
         return found
 
 
-def _grid(tracks: Sequence[Track]) -> _Grid:
+def _grid(tracks: Sequence[Track]) -> _ShownGrid:
     window_s = common_window_s(track.window_s for track in tracks)
     first_s = min(track.start_s for track in tracks)
     last_s = max(track.start_s + track.windows * track.window_s for track in tracks)
     while last_s // window_s - first_s // window_s >= WINDOWS_MAX:
         window_s *= 2
     start_s = first_s - first_s % window_s
-    return _Grid(start_s, window_s, -(-(last_s - start_s) // window_s))
+    return _ShownGrid(start_s, window_s, -(-(last_s - start_s) // window_s))
 
 
-def _series(track: Track, transport: str, grid: _Grid) -> Series:
+def _series(track: Track, transport: str, grid: _ShownGrid) -> Series:
     places = grid.places(track.start_s, track.window_s, track.windows)
     counts = np.bincount(places, weights=track.ops, minlength=grid.windows)
     comm_id, _, size_class = track.kind
@@ -80,7 +83,7 @@ def _series(track: Track, transport: str, grid: _Grid) -> Series:
     )
 
 
-def _throughput(progress: Progress, source: str, grid: _Grid) -> Throughput:
+def _throughput(progress: Progress, source: str, grid: _ShownGrid) -> Throughput:
     places = grid.places(progress.start_s, progress.window_s, len(progress.values))
     means = grid.means(progress.values, np.ones(len(places)), places)
     return Throughput(progress.unit, source, _numbers(means))
@@ -89,7 +92,7 @@ def _throughput(progress: Progress, source: str, grid: _Grid) -> Throughput:
 def show(
     tracks: Sequence[Track],
     transports: Mapping[int, str],
-    judged: Judged,
+    judged: JudgedSeries,
     progress: Progress | None = None,
     source: str = "stdout",
 ) -> TimeLine:
@@ -98,7 +101,7 @@ def show(
     if not shown:
         return TimeLine(too_short=True)
     grid = _grid(shown)
-    series = [_series(one, transports.get(one.kind[0], "unknown"), grid) for one in shown]
+    series = [_series(one, transports.get(one.kind[0], UNKNOWN), grid) for one in shown]
     return TimeLine(
         window_s=grid.window_s,
         start_s=grid.start_s,

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from nccl_inspector.analysis.slow_times.columns import Floats
+from nccl_inspector.analysis.slow_times.line_columns import Floats
 from nccl_inspector.box.layout import UNION_WINDOWS
 from nccl_inspector.model.process import NS_PER_S
-from nccl_inspector.summary.sample_columns import UnionColumns
+from nccl_inspector.summary.unpacked_samples import UnionColumns
 
 _LOW = 0.5  # a window is slow below this share of the usual operations
 _APART_MAX = 1  # usual windows that may lie between two slow ones of one time
@@ -48,7 +48,7 @@ class Standstill:
 
 
 @dataclass(frozen=True, slots=True)
-class _Windows:
+class _UnionWindows:
     """Tables of processes x windows: operations that ended, and seconds inside operations."""
 
     start_s: int
@@ -57,7 +57,7 @@ class _Windows:
     busy_s: Floats
 
 
-def _on_grid(unions: Sequence[Sequence[UnionColumns]]) -> _Windows | None:
+def _on_grid(unions: Sequence[Sequence[UnionColumns]]) -> _UnionWindows | None:
     """Return the windows of processes that have them for nearly all of the job; None: too few."""
     used = [[one for one in some if len(one.start_s)] for some in unions]
     used = [some for some in used if some]
@@ -81,7 +81,7 @@ def _on_grid(unions: Sequence[Sequence[UnionColumns]]) -> _Windows | None:
     if kept.sum() < 2:
         return None
     busy_s = np.minimum(busy_s[kept], float(window_s))
-    return _Windows(first * window_s, window_s, operations[kept], busy_s)
+    return _UnionWindows(first * window_s, window_s, operations[kept], busy_s)
 
 
 def _slow_times(low: NDArray[np.bool_]) -> Iterable[tuple[int, int]]:
@@ -125,7 +125,7 @@ def find_standstills(unions: Sequence[Sequence[UnionColumns]]) -> tuple[Standsti
 
 
 def _standstill(
-    windows: _Windows, low: NDArray[np.bool_], first: int, last: int
+    windows: _UnionWindows, low: NDArray[np.bool_], first: int, last: int
 ) -> Standstill | None:
     """Return a slow time; None: ranks waited in operations, so it has another cause."""
     idle_s = windows.window_s - windows.busy_s

@@ -13,7 +13,7 @@ from math import sqrt
 from statistics import median
 
 from nccl_inspector.analysis.straggler.lateness import MAD_TO_SIGMA
-from nccl_inspector.analysis.transport.paths import Path
+from nccl_inspector.analysis.transport.timed_paths import Path
 from nccl_inspector.model import rules
 from nccl_inspector.model.card import (
     HIGH,
@@ -45,7 +45,7 @@ class Suspect:
 
 
 @dataclass(frozen=True, slots=True)
-class Culprit:
+class SlowPlace:
     """Who is behind it; `others` are nodes on the same paths that it may be as well."""
 
     kind: str  # NODE, PAIR or UNDETERMINED
@@ -120,7 +120,9 @@ def _agree(one: Suspect, other: Suspect) -> bool:
     return one.nodes <= other.nodes or other.nodes <= one.nodes
 
 
-def find_culprit(sources: Mapping[str, Sequence[Path]], known_slow: bool = False) -> Culprit | None:
+def find_culprit(
+    sources: Mapping[str, Sequence[Path]], known_slow: bool = False
+) -> SlowPlace | None:
     """Return who is behind slow paths; None: nothing is slow.
 
     `sources`: the paths of one transport class by source, the most direct source first.
@@ -130,23 +132,23 @@ def find_culprit(sources: Mapping[str, Sequence[Path]], known_slow: bool = False
     votes = {source: _vote(paths) for source, paths in sources.items() if paths}
     voted = {source: found for source, found in votes.items() if found}
     if not voted:
-        return Culprit(UNDETERMINED, (), (), LOW, {}) if known_slow else None
+        return SlowPlace(UNDETERMINED, (), (), LOW, {}) if known_slow else None
     chosen = next((found for found in voted.values() if len(found) == 1), None)
     suspects = {source: found[0] for source, found in voted.items()}
     if chosen is None:
         first = next(iter(voted.values()))
         nodes = sorted(frozenset[str]().union(*(one.nodes for one in first)))
-        return Culprit(UNDETERMINED, (), tuple(nodes), LOW, suspects)
+        return SlowPlace(UNDETERMINED, (), tuple(nodes), LOW, suspects)
     (who,) = chosen
     agreeing = [one for one in suspects.values() if _agree(one, who)]
     confidence = HIGH if len(agreeing) > 1 else MEDIUM
     if len(agreeing) < len(suspects):
         confidence = LOW
     kind = NODE if len(who.nodes) == 1 else PAIR
-    return Culprit(kind, tuple(sorted(who.nodes)), (), confidence, suspects)
+    return SlowPlace(kind, tuple(sorted(who.nodes)), (), confidence, suspects)
 
 
-def describe_culprit(culprit: Culprit, transport: str) -> Finding:
+def describe_culprit(culprit: SlowPlace, transport: str) -> Finding:
     """Return the finding; `transport` is the class of the paths (model/card.py)."""
     evidence = tuple(
         Evidence("boxes", f"time over these nodes beside others, by {source}", one.score, "x",

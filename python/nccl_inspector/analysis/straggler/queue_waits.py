@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from math import hypot, sqrt
 from statistics import median_low
 
-from nccl_inspector.analysis.join import Communicator, Member
+from nccl_inspector.analysis.join import JoinedComm, Member
 from nccl_inspector.model.card import UNKNOWN
-from nccl_inspector.model.process import FUNCS, Key
+from nccl_inspector.model.process import FUNCS, Key, OpKind
 
 HOST, GPU = "host", "gpu"
 LOOKS_MIN = 30
@@ -33,9 +33,9 @@ _FOUND_SHARE_MIN = 0.5
 class LateCall:
     """A kind of operation in which one rank of a communicator was late, and by how much."""
 
-    comm: Communicator
+    comm: JoinedComm
     rank: int
-    kind: tuple[str, int, str]  # function, size class, algorithm and protocol
+    kind: OpKind
     late_ns: float
 
 

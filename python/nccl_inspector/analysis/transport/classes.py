@@ -13,10 +13,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from nccl_inspector.analysis.join import Communicator
-from nccl_inspector.counters.model import DeviceCounters, NodeCounters
-
-NVLINK, HOST, NET, MIXED, UNKNOWN = "nvlink", "host", "net", "mixed", "unknown"
+from nccl_inspector.analysis.join import JoinedComm
+from nccl_inspector.counters.node_counters import DeviceCounters, NodeCounters
+from nccl_inspector.model.transport import HOST, MIXED, NET, NVLINK, UNKNOWN
 
 # Boards on which every GPU reaches every other by NVLink, and GPUs that have no NVLink.
 _ALL_BY_NVLINK = re.compile(
@@ -36,7 +35,7 @@ class GpuSeen:
 
 @dataclass(frozen=True, slots=True)
 class Classed:
-    """A transport class (one of model.card.CLASSES), and why, as text."""
+    """A transport class (model/transport.py), and why, as text."""
 
     transport: str
     why: str
@@ -117,7 +116,7 @@ def _by_slurm(nranks: int, nodes: Sequence[str], gpus: Sequence[GpuSeen | None])
     return Classed(MIXED, f"{len(nodes)} ranks on {len(places)} nodes")
 
 
-def transport_of(comm: Communicator, nodes: Mapping[str, Mapping[str, GpuSeen]]) -> Classed:
+def transport_of(comm: JoinedComm, nodes: Mapping[str, Mapping[str, GpuSeen]]) -> Classed:
     """Return the class of a joined communicator; `nodes`: the GPUs of each node (`gpus_of`)."""
     places = [member.place for member in comm.members.values()]
     gpus = [nodes.get(place.node, {}).get(place.gpu) for place in places]

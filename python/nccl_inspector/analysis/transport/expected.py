@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nccl_inspector.analysis.transport.classes import MIXED, NET, NVLINK
+from nccl_inspector.analysis.kinds import algo_family
+from nccl_inspector.model.transport import MIXED, NET, NVLINK
 
 MIB = 1 << 20
 # From FIRM_BYTES on an expectation is shown, from GREY_BYTES on in grey, below not at all.
@@ -69,10 +70,6 @@ def port_gbps(rate: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def _family(algo_proto: str) -> str:
-    return algo_proto.partition("_")[0]
-
-
 def _of_platform(model: str, nranks: int, algo: str, size_bytes: int) -> _Platform | None:
     """Return the row of a shape; rows of NVLS are for AllReduce only."""
     for row in _PLATFORMS:
@@ -124,7 +121,7 @@ def expected(
     size = int(size_bytes)
     if size < GREY_BYTES or func not in RING_FUNCS:
         return None
-    firm, algo = size >= FIRM_BYTES, _family(algo_proto)
+    firm, algo = size >= FIRM_BYTES, algo_family(algo_proto)
     if algo == _NVLS and func != "AllReduce" and transport == NVLINK:
         algo = _RING  # NVLS does not make these faster, so their row is the ring's
     if transport == NVLINK:

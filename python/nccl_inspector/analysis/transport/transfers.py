@@ -8,7 +8,7 @@ from math import sqrt
 
 import numpy as np
 
-from nccl_inspector.analysis.join import Communicator
+from nccl_inspector.analysis.join import JoinedComm
 from nccl_inspector.analysis.replay.arrays import first_rows, medians, number_rows
 from nccl_inspector.analysis.replay.judge import Judged
 from nccl_inspector.analysis.replay.records import SYNCHRONISING
@@ -68,13 +68,13 @@ def find_transfers(judged: Judged) -> dict[Kind, Transfer]:
 
 
 def with_transfers(
-    comms: Sequence[Communicator], found: Mapping[Kind, Transfer]
-) -> tuple[Communicator, ...]:
+    comms: Sequence[JoinedComm], found: Mapping[Kind, Transfer]
+) -> tuple[JoinedComm, ...]:
     """Return the communicators with the T of `find_transfers` for the kinds that have one."""
     return tuple(_with(comm, found) if found else comm for comm in comms)
 
 
-def _with(comm: Communicator, found: Mapping[Kind, Transfer]) -> Communicator:
+def _with(comm: JoinedComm, found: Mapping[Kind, Transfer]) -> JoinedComm:
     counts: Counter[tuple[str, int]] = Counter()
     for one in comm.figures:
         counts[one.func, one.size_class] += one.operations

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is known of a job besides its node summaries: Slurm's record and the job's output."""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from nccl_inspector.analysis.replay.cause import COST_MIN
+from nccl_inspector.analysis.slow_times.throughput import Readings
+from nccl_inspector.errors import InspectorError
+from nccl_inspector.model.card import Input, Job, Period
+from nccl_inspector.model.hostlist import expand
+from nccl_inspector.report.output import CPU_S, Output, read_output
+from nccl_inspector.report.visiting import AvoidedError, visiting
+from nccl_inspector.settings.config import Config
+from nccl_inspector.slurm.find_record import find_record
+from nccl_inspector.slurm.job_record import JobRecord
+from nccl_inspector.slurm.topology import ask_places, used
+from nccl_inspector.summary.codec import Head
+
+
+@dataclass(frozen=True, slots=True)
+class JobContext:
+    """What is known besides the summaries."""
+
+    record: JobRecord | None = None
+    switches_used: tuple[str, ...] = ()
+    readings: Readings | None = None
+    inputs: tuple[Input, ...] = ()
+    refused: Mapping[str, int] = field(default_factory=dict)
+    from_boxes: bool = True  # False: the summaries were made from something else
+    why_no_samples: str = ""  # why no process has exact records, if that is known
+    cost_min: float = COST_MIN  # share of the job's time that makes a cause a warning
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedInputs:
+    """What to look at; `output` None: the output that Slurm names.
+
+    `output_cpu_s`: seconds of CPU time for the job's output.
+    """
+
+    slurm: bool = True
+    output: Path | None = None
+    patterns: tuple[re.Pattern[str], ...] = ()
+    output_cpu_s: float = CPU_S
+
+
+def _exit_code(record: JobRecord) -> str:
+    if record.exit_code is None:
+        return ""
+    return f"{record.exit_code}:{record.signal or 0}"
+
+
+def with_record(job: Job, given: JobContext) -> Job:
+    """Return the job from the hooks, completed and corrected by Slurm's record."""
+    record = given.record
+    if record is None:
+        return replace(job, switches_used=given.switches_used)
+    return replace(
+        job,
+        name=record.name or job.name,
+        account=record.account or job.account,
+        partition=record.partition or job.partition,
+        cluster=record.cluster or job.cluster,
+        state=record.state or job.state,
+        exit_code=_exit_code(record) or job.exit_code,
+        start_s=record.start_s if record.start_s is not None else job.start_s,
+        end_s=record.end_s if record.end_s is not None else job.end_s,
+        # What the job's processes say counts only if Slurm says nothing.
+        array_task=record.array_task if record.by_slurm else job.array_task,
+        submit_line=record.submit_line or job.submit_line,
+        switches_asked=record.switches_asked,
+        segment_asked=record.segment or None,
+        switches_used=given.switches_used,
+    )
+
+
+def _places(config: Config, record: JobRecord | None) -> tuple[str, ...]:
+    if record is None or not record.nodelist:
+        return ()
+    places, _ = ask_places(config.scontrol)
+    try:
+        nodes = expand(record.nodelist)
+    except InspectorError:
+        return ()
+    return tuple(place for place in used(places, nodes) if place)
+
+
+def gather(head: Head, config: Config, asked: RequestedInputs) -> JobContext:
+    """Ask Slurm, and read the job's output; `head` is of one of the job's summaries.
+
+    Root does not open the output that Slurm names: the user chose its path, which can lead
+    anywhere.
+    """
+    record: JobRecord | None = None
+    inputs: list[Input] = []
+    if asked.slurm:
+        record, why = find_record(head.job_id, config, head)
+        known = record is not None and record.by_slurm
+        inputs.append(Input("slurm", "present" if known else "absent", "; ".join(why)))
+    start_s = record.start_s if record and record.start_s is not None else head.start
+    end_s = record.end_s if record and record.end_s is not None else head.end
+    readings = None
+    path = asked.output or (Path(record.stdout_path) if record and record.stdout_path else None)
+    if path is not None and (asked.output or os.geteuid() != 0):
+        uid = None if asked.output else head.uid
+        period = Period(start_s, end_s)
+        output = Output(path, uid, period, asked.patterns, asked.output_cpu_s)
+        try:
+            with visiting(head.uid, path):
+                readings, seen = read_output(output)
+        except AvoidedError as err:
+            seen = Input("throughput", "absent", f"{path}: {err}")
+        inputs.append(seen)
+    else:
+        inputs.append(Input("throughput", "absent"))
+    return JobContext(
+        record, _places(config, record), readings, tuple(inputs),
+        cost_min=config.report_cost_percent / 100,
+    )  # fmt: skip
