@@ -28,7 +28,8 @@ from nccl_inspector.monitoring.site import Site
 
 _COMM = 'comm_name=~"$comm_name"'
 _KIND = f'{_COMM}, message_size=~"$message_size"'
-# NCCL before 2.27 does not tell (n_nodes 0): those are in the row of all communicators only.
+# NCCL before 2.27 does not tell it (n_nodes 0). These communicators are only in the row of all
+# communicators.
 _SCOPES = (("NVLink only", 'n_nodes="1"'), ("Mixed and network", 'n_nodes!~"0|1"'))
 
 
@@ -92,7 +93,10 @@ def _overview(own: str) -> Row:
 
 
 def _collective(own: str) -> Row:
-    """The row that is there once for each collective: bandwidth and time, side by side by scope."""
+    """Return the row for one collective, which Grafana repeats for each.
+
+    Bandwidth and time are next to each other, by scope.
+    """
     base = f'{own}, collective="$collective", {_KIND}'
     panels = []
     for scope, nodes in _SCOPES:

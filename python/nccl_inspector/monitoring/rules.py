@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prometheus' part of the bundle: scrape configuration, targets, recording rules and alerts."""
+"""The files for Prometheus: scrape configuration, targets, recording rules and alerts."""
 
 import json
 from functools import cache
@@ -13,8 +13,8 @@ TEMPLATES = ("scrape", "rules", "alerts")
 
 @cache
 def _environment() -> Environment:
-    # Prometheus has {{ }} and {% %} in its own templates. The output is YAML, and every value
-    # was checked when the site was made: nothing is to be escaped.
+    # Other delimiters, because Prometheus' own templates have {{ }} and {% %}. Nothing must be
+    # escaped: the output is YAML, and all values were checked when the site was made.
     return Environment(  # noqa: S701
         loader=PackageLoader("nccl_inspector.monitoring"),
         undefined=StrictUndefined,
@@ -34,6 +34,6 @@ def render(name: str, site: Site) -> str:
 
 
 def render_targets(nodes: list[str], port: str) -> str:
-    """Return the targets for file_sd_configs; JSON is YAML."""
+    """Return the targets for file_sd_configs, as JSON, which is valid YAML."""
     targets = [f"{node}:{port}" for node in nodes]
     return json.dumps([{"targets": targets}], indent=1) + "\n"
