@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command `nccl-inspector report`.
 
-What makes a card is imported when it is needed, because the agent runs through the same cli.py and
-has no use for the analysis.
+It imports what makes a card only when it is needed, because the agent starts through the same
+cli.py and does not need the analysis.
 """
 
 import gc
@@ -25,7 +25,7 @@ _path = click.Path(path_type=Path)
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """What a card is to be made of."""
+    """What a card is made from."""
 
     job: int | str
     attempt: int | None
@@ -34,7 +34,8 @@ class _Source:
     patterns: tuple[re.Pattern[str], ...]
 
 
-# Until the process ends: to free the records of a large job takes as long as to write its report.
+# Kept until the process ends, because freeing the records of a large job takes as long as writing
+# its report.
 _kept: list[object] = []
 
 
@@ -47,7 +48,8 @@ def _make(source: _Source, config: Config) -> Card:
         from nccl_inspector.slurm.find import find_record
 
         record, _ = find_record(task, config)
-        # One that asks for the array itself, or for a task that has no number yet, gets no other's.
+        # Not for the array itself, and not for a task that has no job id yet: Slurm's record would
+        # then be that of another job.
         return record.job_id if record and record.array_task == task else None
 
     job = source.job
@@ -121,7 +123,7 @@ def report(
     """
 
     def make() -> int:
-        gc.disable()  # for a second or ten, in which nearly all that is made stays
+        gc.disable()  # almost nothing of what is made in these 1 to 10 seconds could be freed
         config = read_config(conf)
         config = replace(config, report_dir=report_dir or config.report_dir)
         card = _make(_Source(job, attempt, prometheus, output, patterns), config)
