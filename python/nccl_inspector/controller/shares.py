@@ -63,4 +63,4 @@ def in_turns(jobs: Mapping[_Job, int], used_s: Callable[[int], float]) -> list[_
     queues = [by_user[user] for user in sorted(by_user, key=used_s)]
     nobody = object()
     turns = chain.from_iterable(zip_longest(*queues, fillvalue=nobody))
-    return [job for job in turns if job is not nobody]  # `nobody` is filtered out
+    return [job for job in turns if job is not nobody]  # type: ignore[misc]  # `nobody` is out
