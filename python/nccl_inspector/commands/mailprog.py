@@ -44,7 +44,7 @@ def read_slurm_mail(subject: str, to: str, body: bytes, env: Mapping[str, str]) 
     """
     job_id = env.get("SLURM_JOB_ID", "")
     if not JOB_NAME.fullmatch(job_id):
-        raise InspectorError("SLURM_JOB_ID is not the number of a job")
+        raise InspectorError("SLURM_JOB_ID is not a job id")
     restart = env.get("SLURM_JOB_RESTART_COUNT", "0")
     known = restart.isascii() and restart.isdigit() and int(restart[:9]) <= _RESTARTS_MAX
     text = body.decode("utf-8", "replace")

@@ -57,7 +57,7 @@ def _make(source: _Source, config: Config) -> Card:
         from nccl_inspector.prometheus.source import prometheus_card
 
         if not isinstance(job, int):
-            raise InspectorError("of an array's task give its own number, sacct's JobIDRaw")
+            raise InspectorError("for an array task give its own job id (JobIDRaw of sacct)")
         return prometheus_card(source.prometheus, job)
     job_id = job if isinstance(job, int) else find_array_task(job, config.report_dir, slurms_number)
     loaded = load_summaries(job_id, config.report_dir, source.attempt)

@@ -51,7 +51,7 @@ def unpack_nets(data: bytes) -> tuple[Net, ...]:
         raise _refuse("a number is too large")
     queues = _take_queues(data[at:])
     if sum(lengths) != len(queues):
-        raise _refuse("other rows than its queue pairs'")
+        raise _refuse("the number of rows does not fit the queue pairs")
     ends = [0, *accumulate(lengths)]
     of_nets = [tuple(queues[slice(*place)]) for place in pairwise(ends)]
     rows: Iterable[Any] = zip(*columns, of_nets, strict=True)
