@@ -1,19 +1,20 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# 50-nccl-inspector.sh - give each job a directory that its tasks may write into.
+# 50-nccl-inspector.sh - create a directory for each job in which its tasks may write.
 #
-# The SPANK plugin runs this as root before a job's first task, or slurm.conf's Prolog does: then
-# the node drains if it exits non-zero. So it exits 0 whatever happens: it logs, and the job runs
-# without metrics. What comes from the job is hostile: numbers are checked, texts only copied.
-# packaging/doc/internals/run-directory.md has the contract.
-# Plain sh, for every job waits for it: dash starts in a fifth of bash's time.
+# The SPANK plugin runs this script as root before a job's first task. A site may run it as Prolog
+# in slurm.conf instead; then the node drains if it exits non-zero. So it always exits 0: on an
+# error it writes a log message, and the job runs without metrics. Values from the job are not
+# trusted: numbers are checked, and texts are only copied.
+# packaging/doc/internals/run-directory.md describes the directory. The script is plain sh because
+# every job waits for it, and dash starts five times faster than bash.
 trap 'exit 0' EXIT HUP INT PIPE TERM
 set -fu
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C
-run_dir=${NCCL_INSPECTOR_TEST_RUN_DIR:-/run/nccl-inspector} # slurmd never sets it: for tests
+run_dir=${NCCL_INSPECTOR_TEST_RUN_DIR:-/run/nccl-inspector} # only tests set the variable
 mode=${SPANK_NCCL_INSPECTOR-} job=${SLURM_JOB_ID-} wanted=yes
 if [ "$mode" = off ] || [ -e "$run_dir/control/disabled" ]; then
-	# An earlier attempt's directory must not take in what this one measures later.
+	# Move an earlier attempt's directory away: this attempt may still measure something later.
 	[ -e "$run_dir/jobs/$job" ] || exit 0
 	wanted=''
 fi
@@ -27,13 +28,15 @@ give_up() {
 	exit 0
 }
 
-# No sign, no leading zero (octal to some), not -1 (to chown: change nothing).
+# Accepts no sign, no leading zero (some programs read it as octal) and not -1 as an unsigned number
+# (chown would change nothing).
 is_number() {
 	case $1 in '' | *[!0-9]* | 0?* | ???????????* | 4294967295) return 1 ;; esac
 }
 
-# mkdir -p gives the upper directory what umask leaves: 0711. The + keeps chown from asking a
-# directory service for a user of that name. The manifest's `end` comes last: it says "whole".
+# mkdir -p creates the upper directory with the mode that umask leaves: 0711. Because of the + chown
+# does not ask a directory service for a user with that name. The line `end` is written last: it
+# marks the manifest as complete.
 # shellcheck disable=SC2174
 make_dir() {
 	umask 066 && mkdir -p -m 0700 -- "$dir/raw" &&
@@ -41,7 +44,8 @@ make_dir() {
 		{ printf '%send\n' "$manifest" 2>&- >"$dir/manifest" || ! echo "is $run_dir full?"; }
 }
 
-# Another attempt's or boot's directory, or one half-made, goes to ended/ under an unused name.
+# Moves a directory of another attempt or boot, or an incomplete one, to an unused name in ended/.
+# If the directory is complete and of this attempt, exits.
 move_old() {
 	old=$(cat -- "$dir/manifest" 2>/dev/null && echo .)
 	same="${nl}restart=$restart${nl}boot_id=$boot${nl}job_start=$begun$nl"
@@ -49,7 +53,7 @@ move_old() {
 	if [ -L "$dir" ] || [ ! -d "$dir" ]; then give_up "$dir is not a directory"; fi
 	to=$now
 	while [ -e "$run_dir/ended/$job.$to" ]; do to=$((to + 1)); done
-	# The agent may have swept it meanwhile.
+	# The agent may have moved it meanwhile.
 	reason=$(mv -T -- "$dir" "$run_dir/ended/$job.$to" 2>&1) || [ ! -e "$dir" ] ||
 		give_up "no metrics: $reason"
 }
@@ -58,7 +62,7 @@ case $mode in prom | json | prom+json | report | off | '') ;; *) give_up "unknow
 is_number "$job" || give_up "SLURM_JOB_ID is not a number"
 is_number "$uid" || give_up "SLURM_JOB_UID is not a number"
 is_number "$gid" || gid=
-restart=${SLURM_JOB_RESTART_COUNT-} begun=${SLURM_JOB_START_TIME-} # the latter from 23.02 on
+restart=${SLURM_JOB_RESTART_COUNT-} begun=${SLURM_JOB_START_TIME-} # start: from Slurm 23.02 on
 is_number "$restart" || restart=0
 is_number "$begun" || begun=
 [ -d "$run_dir/jobs" ] || give_up "no metrics: there is no $run_dir/jobs"
@@ -79,5 +83,6 @@ for line in format=1 "job_id=$job" "uid=$uid" "gid=$gid" "user=${SLURM_JOB_USER-
 	case $line in *[[:cntrl:]]*) line=$(printf %s "$line" | tr '[:cntrl:]' '?') ;; esac
 	manifest=$manifest$line$nl
 done
-# Once more when it fails, to hear why: a subshell each time would cost every job.
+# Only after a failure it is done a second time, to get the reason: that needs a subshell, which
+# would delay every job.
 make_dir >/dev/null 2>&1 || reason=$(make_dir 2>&1) || { rm -rf -- "$dir" 2>/dev/null; give_up "no metrics: $reason"; }

@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define KILLED_MS 500u /* how long a killed child may take to end, before it is left alone */
+#define KILLED_MS 500u /* how long to wait for the end of a killed child */
 #define NAP_MAX_US 5000u
 
 const char *const hooks_variables[] = {
@@ -48,8 +48,8 @@ static uint64_t now_us(void)
 	return (uint64_t)now.tv_sec * 1000000u + (uint64_t)now.tv_nsec / 1000u;
 }
 
-/* Whether the child has ended; it is not reaped. Where somebody ignores SIGCHLD there is nothing to
- * reap, and no such child once it has ended. */
+/* Whether the child has ended; it is not reaped. If the host ignores SIGCHLD, the kernel removes
+ * the child when it ends, and waitid says ECHILD. */
 static bool has_ended(pid_t pid)
 {
 	siginfo_t info = { .si_pid = 0 };
@@ -59,8 +59,8 @@ static bool has_ended(pid_t pid)
 	return info.si_pid == pid;
 }
 
-/* Returns false if the child has not ended after so many milliseconds. Asks again and again, for a
- * handler or a mask of signals would be the host's. */
+/* Returns false if the child has not ended after `ms` milliseconds. It polls, because a signal
+ * handler or signal mask would change the host process. */
 static bool wait_for(pid_t pid, unsigned int ms)
 {
 	uint64_t deadline = now_us() + (uint64_t)ms * 1000u;
@@ -76,7 +76,7 @@ static bool wait_for(pid_t pid, unsigned int ms)
 	return true;
 }
 
-/* What the host has set for itself: slurmd blocks or ignores some signals, and that is inherited. */
+/* slurmd blocks or ignores some signals, and the child inherits that. */
 static void restore_signals(void)
 {
 	sigset_t none;
@@ -101,9 +101,9 @@ int hooks_run(void (*work)(void *arg), void *arg, unsigned int deadline_ms)
 		work(arg);
 		_exit(0);
 	}
-	setpgid(pid, pid); /* either may be first */
+	setpgid(pid, pid); /* parent and child both do it, because either may run first */
 	late = !wait_for(pid, deadline_ms);
-	/* Not reaped yet, so that nobody else's group can have this number. */
+	/* The child is not reaped yet, so no other process group can have its number. */
 	kill(-pid, SIGKILL);
 	if (late && !wait_for(pid, KILLED_MS))
 		return -ETIME;
@@ -129,10 +129,10 @@ static int highest_descriptor(void)
 	return highest;
 }
 
-/* Nothing for the script to read, nobody who waits for its output to end. */
+/* The script must have nothing to read, and nobody may wait for the end of its output. */
 static void shut_descriptors(void)
 {
-	int highest = highest_descriptor() + 1; /* that of /dev/null may be one more */
+	int highest = highest_descriptor() + 1; /* /dev/null may get the next one */
 	int null = open("/dev/null", O_RDWR | O_NOCTTY);
 
 	for (int fd = 0; fd <= 2; fd++)

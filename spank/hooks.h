@@ -1,28 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hooks.h - run one of the node's hook scripts so that it can cost its job only some seconds.
+/* hooks.h - run one of the node's hook scripts, so that it can delay its job only by some seconds.
  *
- * slurmd drains a node whose job_prolog or job_epilog callback crashes, or hangs beyond
- * PrologEpilogTimeout. So all work is done in a child: whatever happens to it, the caller goes on.
+ * slurmd drains a node if its job_prolog or job_epilog callback crashes, or hangs for longer than
+ * PrologEpilogTimeout. So a child does all work; whatever happens to it, the caller goes on.
  */
 #ifndef NCCL_INSPECTOR_HOOKS_H
 #define NCCL_INSPECTOR_HOOKS_H
 
 #include <stddef.h>
 
-/* Every variable that the scripts read, and that they are given. Ends with NULL. */
+/* All variables that the scripts read; they get no others. Ends with NULL. */
 extern const char *const hooks_variables[];
 
-/* Calls `work` in a child process: leader of a new process group, every signal as by default, none
- * blocked. Once the child has ended, or after `deadline_ms` milliseconds, everything that is left
- * of its group is killed. The caller must have no other thread.
+/* Calls `work` in a child process. The child leads a new process group; all of its signals have
+ * their default action and none is blocked. When the child has ended, or after `deadline_ms`
+ * milliseconds, all processes left in its group are killed. The caller must have only one thread.
  *
  * Returns the child's wait status, -ETIME if the deadline passed, or another -errno if no child
- * could be made. Never blocks for more than a second beyond the deadline. */
+ * could be started. Never blocks for more than a second beyond the deadline. */
 int hooks_run(void (*work)(void *arg), void *arg, unsigned int deadline_ms);
 
-/* Turns this process into the script `path`, which gets `hooks_variables` of the environment and
- * nothing else of it; its input is empty, its output is thrown away, its directory is the root.
- * Returns -errno only if that is not possible; then nothing has been changed. */
+/* Replaces this process by the script `path`. Of the environment the script gets only
+ * `hooks_variables`; its input is empty, its output is discarded, its directory is /. Returns only
+ * if the script cannot be executed: -errno, and nothing has been changed. */
 int hooks_become(char *path);
 
 #endif

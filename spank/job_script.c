@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/* job_script.c - the callbacks around each job on each node: they run the two hook scripts.
+/* job_script.c - the callbacks before and after each job on a node: they run the two hook scripts.
  *
- * slurmd starts `slurmstepd spank prolog` and `spank epilog` for them, as root, if it found them
- * when it was started itself. A node without this library has no callbacks and runs nothing: so the
- * hooks need no line in slurm.conf, which would drain every node where the package is missing.
- * slurmd drains a node whose callback crashes or hangs: hooks.h says why that cannot come from here.
- * Only spank_get_item may be asked in these two; slurm_spank_init has not been called.
+ * slurmd starts `slurmstepd spank prolog` and `slurmstepd spank epilog` as root, if it found these
+ * callbacks when it started itself. A node without this library has no callbacks and runs nothing.
+ * So the hooks need no line in slurm.conf; with such a line, Slurm would drain every node where the
+ * package is missing. slurmd drains a node if its callback crashes or hangs; hooks.h says why these
+ * callbacks cannot. They may call only spank_get_item; slurm_spank_init has not been called.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -19,18 +19,18 @@
 
 #define PREFIX "nccl-inspector: "
 #define HOOK_NAME "50-nccl-inspector.sh"
-/* The scripts take some milliseconds. PrologEpilogTimeout, where a site has set it, is longer. */
+/* The scripts take some milliseconds. If a site has set PrologEpilogTimeout, that is longer. */
 #define DEADLINE_MS 5000u
 
 struct hook {
-	const char *kind; /* "prolog" or "epilog": the directory that the script is in */
+	const char *kind; /* "prolog" or "epilog": the directory with the script */
 	uint32_t job_id;
-	int word_count; /* those of plugstack.conf */
+	int word_count; /* of `words`, from the line in plugstack.conf */
 	char **words;
 };
 
-/* In the child. A job whose prolog ran must have its epilog, even if somebody has broken the
- * configuration since: then the script is where it is by default. */
+/* Runs in the child. A job whose prolog ran needs its epilog, even if the configuration has become
+ * invalid since; then the default directory is used. */
 static void become_hook(void *arg)
 {
 	const struct hook *hook = arg;
@@ -41,7 +41,7 @@ static void become_hook(void *arg)
 	options_load_site(&settings, hook->word_count, hook->words, why);
 	snprintf(path, sizeof(path), "%s/%s/" HOOK_NAME, settings.hooks, hook->kind);
 	rc = hooks_become(path);
-	/* A site may choose to have no script; the steps of a measured job say so in the log. */
+	/* A site may decide to have no script; then steps of a measured job log that. */
 	if (rc == -ENOENT)
 		slurm_debug(PREFIX "job %" PRIu32 ": there is no %s", hook->job_id, path);
 	else
@@ -49,7 +49,7 @@ static void become_hook(void *arg)
 		            strerror(-rc));
 }
 
-/* Always succeeds: a job without metrics is better than a drained node. */
+/* Always returns success, because a job without metrics is better than a drained node. */
 static int run_hook(spank_t spank, const char *kind, int word_count, char **words)
 {
 	struct hook hook = { .kind = kind, .word_count = word_count, .words = words };

@@ -19,7 +19,7 @@ static int parse_mode(struct settings *settings, const char *word, char *why)
 	return -EINVAL;
 }
 
-/* A bare key means 1, but nobody means a directory of that name. */
+/* A key without a value means 1, but a setting that is a text needs a value. */
 static int set_bare(struct settings *settings, const char *name, char *why)
 {
 	const struct setting *setting = settings_find(SETTING_SCOPE_OPTION, name);
@@ -30,7 +30,7 @@ static int set_bare(struct settings *settings, const char *name, char *why)
 	return -EINVAL;
 }
 
-/* Cuts `item` at its '='. */
+/* Parses `key` or `key=value`; changes `item`. */
 static int parse_key(struct settings *settings, char *item, char *why)
 {
 	char *equals = strchr(item, '=');
@@ -44,7 +44,7 @@ static int parse_key(struct settings *settings, char *item, char *why)
 	if (!rc)
 		return 0;
 	settings_names(SETTING_SCOPE_OPTION, names, sizeof(names));
-	/* An unknown key's reason has the keys already. */
+	/* The reason for an unknown key lists the keys already. */
 	if (strstr(reason, "; keys: "))
 		snprintf(why, SETTINGS_WHY_BYTES, "%s", reason);
 	else

@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Whether a list with commas has this word. */
+/* Whether a comma-separated list has this word. */
 static bool has_word(const char *list, const char *word)
 {
 	size_t len = strlen(word);
@@ -32,7 +32,7 @@ const char *policy_refusal(const struct settings *settings, const struct policy_
 	return NULL;
 }
 
-/* The value of a line `key=value`, up to its newline; NULL when there is none. */
+/* Returns the value in a line `key=value`, up to the newline; NULL if there is no such line. */
 static const char *find_value(const char *text, const char *key)
 {
 	size_t len = strlen(key);
@@ -50,7 +50,7 @@ static uint64_t find_number(const char *text, const char *key)
 	return value && *value >= '0' && *value <= '9' ? strtoull(value, NULL, 10) : 0;
 }
 
-/* Counts the devices of SLURM_JOB_GPUS: `0,1,4-7`. */
+/* Counts the devices in SLURM_JOB_GPUS, which is like `0,1,4-7`. */
 static uint64_t count_gpus(const char *list)
 {
 	uint64_t count = 0;
@@ -91,7 +91,7 @@ int policy_parse_manifest(struct policy_job *job, const char *text)
 	return 0;
 }
 
-/* Returns a text to free, or NULL with errno set. */
+/* Returns the text of a file, to be freed by the caller; NULL with errno set on an error. */
 static char *read_text(int fd)
 {
 	struct stat st;

@@ -21,7 +21,7 @@ const struct setting settings_table[] = {
 
 #define ALL_SCOPES (SETTING_SCOPE_SITE | SETTING_SCOPE_OPTION | SETTING_SCOPE_AGENT)
 
-/* Where a value goes. A setting without a place is checked and forgotten. */
+/* The field for each value. A setting without a field is only checked. */
 static const struct {
 	const char *name;
 	size_t offset;
@@ -118,7 +118,7 @@ void settings_names(unsigned int scopes, char *out, size_t out_bytes)
 	}
 }
 
-/* Returns the entry that ends the table if there is none. */
+/* Returns the setting of this name; if there is none, the entry that ends the table. */
 static const struct setting *find_setting(unsigned int scopes, const char *name)
 {
 	const struct setting *setting = settings_table;
@@ -163,7 +163,7 @@ int settings_set(struct settings *settings, unsigned int scopes, const char *nam
 	return -EINVAL;
 }
 
-/* Takes the blanks off both ends of a string, in place. */
+/* Removes blanks at both ends of a string, in place. */
 static char *trim(char *text)
 {
 	size_t len;
@@ -176,8 +176,8 @@ static char *trim(char *text)
 	return text;
 }
 
-/* A line is nothing or `key = value`; # begins a comment. A key that comes twice is refused, for
- * one of the two is not what the site believes to have. */
+/* Parses a line, which is empty or `key = value`; # begins a comment. A key that comes twice is
+ * refused, because the site cannot mean both values. */
 static int parse_line(struct settings *settings, char *line, unsigned int number,
                       unsigned int set_in[], char *why)
 {
@@ -250,7 +250,7 @@ int settings_parse_text(struct settings *settings, const char *path, const char 
 	return 0;
 }
 
-/* Returns the bytes read, or -errno; -EFBIG if there are more than `room`. */
+/* Returns the number of bytes read, or -errno; -EFBIG if there are `room` bytes or more. */
 static ssize_t read_all(int fd, char *buf, size_t room)
 {
 	size_t len = 0;
@@ -270,7 +270,8 @@ static ssize_t read_all(int fd, char *buf, size_t room)
 
 int settings_read_file(struct settings *settings, const char *path, char *why)
 {
-	/* Not on the stack: slurmstepd's threads may have small ones. One caller per process. */
+	/* Not on the stack, because the stacks of slurmstepd's threads may be small. A process
+	 * calls this from one thread only. */
 	static char text[SETTINGS_FILE_MAX_BYTES + 1];
 	ssize_t len = 0;
 	struct stat st;

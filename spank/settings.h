@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* settings.h - the settings of a site: one table, one parser, one file.
  *
- * The table is generated from python/nccl_inspector/settings/settings.tsv. Every parser
- * here takes strings and fills a struct; a refusal is one printable line, which
- * the caller logs. Settings of the node agent are checked, too, so that a broken
- * file is found by whoever reads it first, but their values are not kept.
+ * The table is generated from python/nccl_inspector/settings/settings.tsv. Every parser here reads
+ * strings and fills a struct; if it refuses one, it gives a printable line for the caller to log.
+ * The settings of the node agent are checked, too, but their values are not kept. So the first
+ * program that reads an invalid file finds the error.
  */
 #ifndef NCCL_INSPECTOR_SETTINGS_H
 #define NCCL_INSPECTOR_SETTINGS_H
@@ -15,10 +15,10 @@
 
 #define SETTINGS_DEFAULT_FILE "/etc/nccl-inspector/nccl-inspector.conf"
 #define SETTINGS_FILE_MAX_BYTES 65536u
-#define SETTINGS_LINE_MAX_BYTES 1024u /* of the file */
-#define SETTINGS_TEXT_BYTES 512u      /* a path or a word, with its NUL */
-#define SETTINGS_WHY_BYTES 768u       /* enough for every reason, with its NUL */
-#define SETTINGS_QUOTE_BYTES 48u      /* a quoted value, with its NUL */
+#define SETTINGS_LINE_MAX_BYTES 1024u /* of a line in the file */
+#define SETTINGS_TEXT_BYTES 512u      /* of a path or a word, with its NUL */
+#define SETTINGS_WHY_BYTES 768u       /* of a reason, with its NUL */
+#define SETTINGS_QUOTE_BYTES 48u      /* of a quoted value, with its NUL */
 
 enum setting_type {
 	SETTING_TYPE_MODE,
@@ -27,16 +27,16 @@ enum setting_type {
 	SETTING_TYPE_SIZE, /* kept in bytes */
 	SETTING_TYPE_PATH,
 	SETTING_TYPE_WORD,
-	SETTING_TYPE_ADDRESS, /* a word; only the agent has a use for it */
+	SETTING_TYPE_ADDRESS, /* a word; only the agent uses it */
 	SETTING_TYPE_COUNT,
 	SETTING_TYPE_PERCENT,  /* kept in thousandths of a percent */
-	SETTING_TYPE_DIR,      /* a directory; from the task's own where it does not begin with / */
+	SETTING_TYPE_DIR,      /* a directory; may be relative to the task's own */
 	SETTING_TYPE_SWITCH,   /* enum settings_switch */
-	SETTING_TYPE_VERSIONS, /* 2.28.0-2.28.5,2.31.2 */
-	SETTING_TYPE_LIBRARY,  /* a path, or a name that the loader looks for */
+	SETTING_TYPE_VERSIONS, /* like 2.28.0-2.28.5,2.31.2 */
+	SETTING_TYPE_LIBRARY,  /* a path, or a name that the loader searches */
 };
 
-/* Bits, so that a caller can say which ones it accepts. */
+/* Bits, so that a caller can accept several. */
 enum setting_scope {
 	SETTING_SCOPE_SITE = 1,
 	SETTING_SCOPE_OPTION = 2,
@@ -67,16 +67,16 @@ struct setting {
 	const char *help;
 };
 
-/* What a job's tasks depend on. */
+/* The settings that matter for a job's tasks. */
 struct settings {
 	enum mode mode;                       /* setting `default`, or what the job asked for */
-	char partitions[SETTINGS_TEXT_BYTES]; /* these three bound the site's default */
+	char partitions[SETTINGS_TEXT_BYTES]; /* these three limit the site's default */
 	uint64_t min_gpus;
 	uint64_t sample;
 	uint64_t interval_us;
 	uint64_t p2p;
 	uint64_t min_size_bytes;
-	uint64_t verbose; /* these four are about JSON lines only */
+	uint64_t verbose; /* these four are only for JSON lines */
 	char dir[SETTINGS_TEXT_BYTES];
 	uint64_t gzip;
 	uint64_t json_max_bytes;
@@ -88,35 +88,35 @@ struct settings {
 	uint64_t budget_millipercent;
 	char profiler[SETTINGS_TEXT_BYTES];
 	char run_dir[SETTINGS_TEXT_BYTES];
-	char hooks[SETTINGS_TEXT_BYTES]; /* a directory: prolog/ and epilog/ in it */
+	char hooks[SETTINGS_TEXT_BYTES]; /* a directory with prolog/ and epilog/ */
 };
 
-/* The table; ends with a NULL name. */
+/* All settings; the last entry has the name NULL. */
 extern const struct setting settings_table[];
 
 void settings_init(struct settings *settings);
 
-/* The setting of this name with one of the scopes; NULL: there is none. */
+/* Returns the setting of this name that has one of the scopes; NULL if there is none. */
 const struct setting *settings_find(unsigned int scopes, const char *name);
 
-/* The names of the settings of these scopes, with commas between. */
+/* Writes the names of all settings of these scopes, separated by commas. */
 void settings_names(unsigned int scopes, char *out, size_t out_bytes);
 
-/* Sets one value if its name has one of the scopes. Returns 0, or -EINVAL with a
- * reason in `why` (SETTINGS_WHY_BYTES) and `settings` unchanged. */
+/* Sets one value; the setting must have one of the scopes. Returns 0, or -EINVAL with a reason in
+ * `why` (SETTINGS_WHY_BYTES) and `settings` unchanged. */
 int settings_set(struct settings *settings, unsigned int scopes, const char *name,
                  const char *value, char *why);
 
-/* Reads the text of a configuration file; `path` is only for the reason. `text` need not end
- * with a NUL and may hold any byte. Returns 0 or -EINVAL; then `settings` is unchanged. */
+/* Parses the text of a configuration file; `path` is only for the reason. `text` may contain any
+ * byte and needs no NUL at its end. Returns 0, or -EINVAL with `settings` unchanged. */
 int settings_parse_text(struct settings *settings, const char *path, const char *text,
                         size_t text_bytes, char *why);
 
-/* Reads a configuration file; a missing one is empty. Returns 0 or -errno as above. Never blocks
- * on a FIFO or a device, never reads more than SETTINGS_FILE_MAX_BYTES. */
+/* Reads a configuration file; a missing file counts as empty. Returns 0 or -errno as above. Never
+ * blocks on a FIFO or a device, and accepts at most SETTINGS_FILE_MAX_BYTES. */
 int settings_read_file(struct settings *settings, const char *path, char *why);
 
-/* Writes `text` fit for a log line: printable ASCII in double quotes, cut when long. */
+/* Writes `text` for a log line: printable ASCII in double quotes, shortened if it is long. */
 void settings_quote(char out[SETTINGS_QUOTE_BYTES], const char *text);
 
 #endif

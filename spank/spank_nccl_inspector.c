@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* spank_nccl_inspector.c - the callbacks of the SPANK plugin in commands and steps, thin.
+/* spank_nccl_inspector.c - the callbacks of the SPANK plugin in commands and steps.
  *
- * Where the job is submitted it checks the option and tells the hooks the mode. In slurmstepd it
- * gives the tasks their variables. It creates nothing and, but for a bad option at submit, refuses
- * nothing: a job without metrics is better than no job. The callbacks around each job are in
- * job_script.c.
+ * In sbatch, salloc and srun it checks the option and tells the hooks the mode. In slurmstepd it
+ * gives the tasks their variables. It creates nothing, and it refuses only an invalid option when a
+ * job is submitted: a job without metrics is better than no job. The callbacks before and after
+ * each job are in job_script.c.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -25,25 +25,25 @@ SPANK_PLUGIN(nccl_inspector, 1)
 #define PREFIX "nccl-inspector: "
 #define SLURM_NO_VAL 0xfffffffeu
 #define SLURM_BATCH_STEP 0xfffffffbu
-#define ENV_BUF_BYTES 2048 /* longer than anything that we set or accept */
+#define ENV_BUF_BYTES 2048 /* longer than all values that we set or accept */
 
 #define WISH_VARIABLE "SLURM_NCCL_INSPECTOR"
-/* What sbatch and salloc leave for the sruns inside. Slurm 22.05 withholds the option itself from
- * the batch step of `sbatch --export=NONE`, but not this variable. */
+/* sbatch and salloc leave the option here for srun inside the job. Slurm 22.05 does not pass the
+ * option to the batch step of `sbatch --export=NONE`, but does pass this variable. */
 #define OPTION_VARIABLE "SLURM_SPANK__SLURM_SPANK_OPTION_nccl_inspector_nccl_inspector"
-/* The same as salloc leaves it for slurmstepd. */
+/* The same, as salloc leaves it for slurmstepd. */
 #define STEPD_OPTION_VARIABLE "_SLURM_SPANK_OPTION_nccl_inspector_nccl_inspector"
-/* How the mode for the hooks comes back to sbatch and salloc inside the job. */
+/* In this variable sbatch and salloc inside the job find the mode for the hooks again. */
 #define HOOKS_WORD "NCCL_INSPECTOR"
 #define HOOKS_VARIABLE "SLURM_SPANK_" HOOKS_WORD
 
-/* The option's value as last given. One byte more than allowed, so that a longer one stays too
- * long. A process of Slurm's that gets the option serves one job. */
+/* The option's last value. The array has room for one byte more than allowed, so that a value that
+ * is cut is still too long. A Slurm process that gets the option serves one job. */
 static char option_value[OPTIONS_MAX_BYTES + 2];
 static bool option_given;
-static bool explicit_option; /* on the command line or in #SBATCH: not the enclosing job's */
+static bool explicit_option; /* given on the command line or in #SBATCH, not by the enclosing job */
 
-/* Slurm passes an enclosing job's option first, then those of the command line. */
+/* Slurm passes the option of an enclosing job first, then those of the command line. */
 static bool is_enclosing_jobs(const char *value)
 {
 	const char *enclosing = getenv(OPTION_VARIABLE);
@@ -62,7 +62,7 @@ static int take_option(int val, const char *value, int remote)
 	option_given = true;
 	snprintf(option_value, sizeof(option_value), "%s", value ? value : "");
 	if (remote)
-		return 0; /* user_init judges it: here an error would cost the step */
+		return 0; /* user_init checks it: an error here would end the step */
 	settings_init(&scratch);
 	if (!options_parse(&scratch, option_value, why))
 		return 0;
@@ -84,9 +84,10 @@ static const char *get_own_variable(void *arg, const char *name)
 	return getenv(name);
 }
 
-/* A job that is submitted from inside a measured one starts clean: Slurm would take the enclosing
- * job's option for a wish of this one, and its tasks would begin with the other's variables. The
- * process is sbatch or salloc, or an srun that makes a job, and has no second thread yet. */
+/* Removes all traces of a measured job in which this process submits another job. Otherwise Slurm
+ * would take the enclosing job's option as one for the new job, and the new job's tasks would start
+ * with the enclosing job's variables. The process is sbatch or salloc, or an srun that creates a
+ * job, and has only one thread yet. */
 static void forget_enclosing_job(void)
 {
 	static const struct settings off = { .mode = MODE_OFF };
@@ -116,8 +117,8 @@ int slurm_spank_init(spank_t spank, int ac, char **av)
 	return ESPANK_SUCCESS;
 }
 
-/* What this command's job will do; `known` is false where nobody asked and the site has no default.
- * A variable that nobody understands means off, here as on the nodes. */
+/* Returns the mode of this command's job; `known` is false if the user asked for none and the site
+ * has no default. An invalid variable means off, here as on the nodes. */
 static enum mode find_mode(int ac, char **av, bool *known)
 {
 	const char *wish = option_given ? option_value : getenv(WISH_VARIABLE);
@@ -136,9 +137,9 @@ static enum mode find_mode(int ac, char **av, bool *known)
 	return MODE_OFF;
 }
 
-/* The mode for the hooks of this component of a het job. The option of sbatch's first component
- * holds for all, of srun's the last: an `off` between must not take the directory from what is
- * measured. */
+/* Returns the mode for the hooks of this component of a heterogeneous job. For sbatch the option of
+ * the first component applies to all, for srun that of the last. So an `off` of another component
+ * must not keep the prolog from making the directory. */
 static enum mode join_components(enum mode mode)
 {
 	static enum mode first, measured;
@@ -154,8 +155,8 @@ static enum mode join_components(enum mode mode)
 	return mode != MODE_OFF ? mode : measured;
 }
 
-/* Tells the hooks the mode, as SPANK_NCCL_INSPECTOR. Only here: elsewhere Slurm crashes. Slurm
- * calls this once for each component of a het job. */
+/* Tells the hooks the mode, as SPANK_NCCL_INSPECTOR. In any other callback Slurm would crash. Slurm
+ * calls this once for each component of a heterogeneous job. */
 int slurm_spank_init_post_opt(spank_t spank, int ac, char **av)
 {
 	spank_context_t context = spank_context();
@@ -164,24 +165,26 @@ int slurm_spank_init_post_opt(spank_t spank, int ac, char **av)
 
 	if (context != S_CTX_LOCAL && context != S_CTX_ALLOCATOR)
 		return ESPANK_SUCCESS;
-	/* The option wins over the variable. In the job the variable wins over the job's option, so
-	 * that a script can set it for its steps: this one must not come along. */
+	/* The option is stronger than the variable. But inside the job the variable is stronger
+	 * than the job's option, so that a script can set it for its steps. So the variable must
+	 * not be passed on into the job. */
 	if (explicit_option)
 		unsetenv(WISH_VARIABLE);
-	/* A step does not speak for its job: without PrologFlags=Alloc the first step's variables
-	 * reach the prolog, and an `off` for one step would leave the others without a directory.
+	/* A step must not decide for its job: without PrologFlags=Alloc the prolog gets the first
+	 * step's variables, and an `off` for that step would leave the others without a directory.
 	 */
 	if (context == S_CTX_LOCAL && getenv("SLURM_JOB_ID"))
 		return ESPANK_SUCCESS;
 	mode = join_components(find_mode(ac, av, &known));
-	/* Nobody asked, and the default here is off: say nothing, or a later
-	 * `srun --nccl-inspector=prom` in this allocation would find no directory. */
+	/* If the user asked for nothing and the default is off, the hooks are told nothing:
+	 * otherwise a later `srun --nccl-inspector=prom` in this job would find no directory. */
 	if (known)
 		spank_job_control_setenv(spank, HOOKS_WORD, values_mode_name(mode), 1);
 	return ESPANK_SUCCESS;
 }
 
-/* A longer value comes back cut; then it is neither ours nor acceptable. */
+/* Returns a variable of the tasks. A value that is too long is cut; we neither set nor accept such
+ * a value. */
 static const char *get_task_variable(void *arg, const char *name)
 {
 	static char value[ENV_BUF_BYTES];
@@ -193,8 +196,9 @@ static const char *get_task_variable(void *arg, const char *name)
 	return rc == ESPANK_SUCCESS || rc == ESPANK_NOSPACE ? value : NULL;
 }
 
-/* The job's own wish. An empty one of a variable is none. Whoever gives an option drops the
- * variable, so one that is here was set below it. */
+/* Returns what the job itself asks for; NULL if it asks for nothing. An empty variable asks for
+ * nothing. A command with an option removes the variable. So if both are there, the variable was
+ * set later, inside the job. */
 static const char *find_wish(spank_t spank)
 {
 	const char *value = get_task_variable(spank, WISH_VARIABLE);
@@ -207,8 +211,8 @@ static const char *find_wish(spank_t spank)
 	return value && *value ? value : NULL;
 }
 
-/* Whoever asked for metrics sees on stderr why there are none, from the first node only; others and
- * other nodes say it in slurmd's log. */
+/* Says why there are no metrics: on stderr if the user asked for them, but only from the first
+ * node; otherwise in slurmd's log. */
 static void tell(bool asked, const struct taskenv_job *job, const char *text)
 {
 	if (asked && job->first_node)
@@ -217,7 +221,7 @@ static void tell(bool asked, const struct taskenv_job *job, const char *text)
 		slurm_info(PREFIX "job %" PRIu32 ": no metrics: %s", job->id, text);
 }
 
-/* Whether the node is ready for this job; if not, `why` says what is missing. */
+/* Whether the node is ready for this job; if not, `why` says the reason. */
 static bool node_ready(const struct settings *settings, const struct taskenv_job *job, char *why)
 {
 	char path[TASKENV_PATH_BYTES];
@@ -228,7 +232,7 @@ static bool node_ready(const struct settings *settings, const struct taskenv_job
 		snprintf(why, SETTINGS_WHY_BYTES, "disabled on this node");
 		return false;
 	}
-	/* Another user's would be a leftover of an earlier job, with no prolog since. */
+	/* A directory of another user is left from an earlier job, and no prolog has run since. */
 	taskenv_job_path(path, settings, job->id, TASKENV_RAW);
 	if (!stat(path, &st) && S_ISDIR(st.st_mode) && st.st_uid == geteuid())
 		return true;
@@ -237,7 +241,7 @@ static bool node_ready(const struct settings *settings, const struct taskenv_job
 	return false;
 }
 
-/* Whether what the prolog wrote is this attempt's; `facts` is what it wrote. */
+/* Whether the prolog wrote the manifest for this attempt of the job; `facts` gets its contents. */
 static bool attempt_fits(spank_t spank, const struct settings *settings,
                          const struct taskenv_job *job, struct policy_job *facts, char *why)
 {
@@ -255,7 +259,8 @@ static bool attempt_fits(spank_t spank, const struct settings *settings,
 	return false;
 }
 
-/* Whether the site's default is for this job. That it is for others is no news. */
+/* Whether the site's default applies to this job. If not, that is normal and only worth a debug
+ * message. */
 static bool default_fits(const struct settings *settings, const struct taskenv_job *job,
                          const struct policy_job *facts)
 {
@@ -266,7 +271,7 @@ static bool default_fits(const struct settings *settings, const struct taskenv_j
 	return !refusal;
 }
 
-/* Fills `settings`; the mode in it is off whenever the job must run without metrics. */
+/* Fills `settings`; their mode is off if the job must run without metrics. */
 static void decide(spank_t spank, int ac, char **av, const struct taskenv_job *job,
                    struct settings *settings)
 {
@@ -274,7 +279,7 @@ static void decide(spank_t spank, int ac, char **av, const struct taskenv_job *j
 	const char *found = find_wish(spank);
 	struct policy_job facts;
 
-	if (found) /* what find_wish returns is gone with the next look at a variable */
+	if (found) /* the next call of get_task_variable overwrites it */
 		snprintf(wish, sizeof(wish), "%s", found);
 	if (!options_load_site(settings, ac, av, why) &&
 	    (!found || !options_parse(settings, wish, why))) {
@@ -314,7 +319,8 @@ static void apply(spank_t spank, const struct taskenv *plan, uint32_t job_id)
 		slurm_info(PREFIX "job %" PRIu32 ": cannot change the environment", job_id);
 }
 
-/* Slurm has no task number for jobs that are no task of an array: NO_VAL. */
+/* Finds out where this step is in its job. If the job is not a task of an array, Slurm gives NO_VAL
+ * as the task's number. */
 static void find_place(spank_t spank, struct taskenv_job *job)
 {
 	uint32_t step = 0, node = 0, task = SLURM_NO_VAL;
@@ -328,10 +334,10 @@ static void find_place(spank_t spank, struct taskenv_job *job)
 		job->array_task = task;
 }
 
-/* Runs in slurmstepd as the user, once per step and node, the batch step included. */
+/* Runs in slurmstepd as the user, once for each step on each node, also for the batch step. */
 int slurm_spank_user_init(spank_t spank, int ac, char **av)
 {
-	/* Not on the stack, which may be small. slurmstepd calls this once. */
+	/* Static, because the stack may be small. slurmstepd calls this only once. */
 	static struct settings settings;
 	static struct taskenv plan;
 	struct taskenv_job job = { .array_task = TASKENV_NO_ARRAY };

@@ -10,7 +10,7 @@
 
 #define PROFILER_NAME "libnccl-profiler-inspector.so"
 
-/* The profiler comes first: whether it is the user's decides about all others. */
+/* The profiler comes first: if it is the user's, none of the others is set. */
 enum variable {
 	PROFILER,
 	ENABLE,
@@ -31,7 +31,7 @@ enum variable {
 	DENY_NCCL,
 	BUDGET,
 	ARRAY_TASK,
-	ALLGATHERV, /* NCCL's own */
+	ALLGATHERV, /* a variable of NCCL itself */
 };
 
 static const char *const names[TASKENV_VARIABLES] = {
@@ -63,7 +63,7 @@ enum owner {
 	OWNER_USER,
 };
 
-/* FNV-1a, 64 bits: enough to tell an untouched value from a changed one. It keeps no secret. */
+/* FNV-1a, 64 bits: it shows whether a value was changed. It is not meant to keep a secret. */
 static void hash_value(char out[HASH_DIGITS + 1], const char *value)
 {
 	uint64_t hash = 0xcbf29ce484222325u;
@@ -73,8 +73,8 @@ static void hash_value(char out[HASH_DIGITS + 1], const char *value)
 	snprintf(out, HASH_DIGITS + 1, "%016" PRIx64, hash);
 }
 
-/* Whether the marker says that we gave this variable this value. A marker that somebody has
- * scribbled on only makes our values look like the user's. */
+/* Whether the marker says that we gave this variable this value. If somebody has changed the
+ * marker, the only effect is that our values look like the user's. */
 static bool marker_has(const char *marker, const char *name, const char *value)
 {
 	char hash[HASH_DIGITS + 1];
@@ -91,7 +91,7 @@ static bool marker_has(const char *marker, const char *name, const char *value)
 	return false;
 }
 
-/* Whose step set what the marker has; 0: nobody's. */
+/* Returns the job whose step wrote the marker; 0 if the marker does not say it. */
 static uint32_t marker_job(const char *marker)
 {
 	uint32_t job_id = 0;
@@ -146,8 +146,8 @@ static uint64_t find_number(enum variable variable, const struct settings *setti
 	return number[variable];
 }
 
-/* A profiler of another directory is taken for NVIDIA's: its file has the same name. A name alone is ours: the loader finds
- * it where the site has told it to look. */
+/* Whether a profiler is our plugin. NVIDIA's file has the same name, so a path must be in our
+ * directory. A name without a directory is ours: the loader searches where the site has told it. */
 static bool is_ours(const char *profiler)
 {
 	static const char tail[] = "/nccl-inspector/" PROFILER_NAME;
@@ -157,14 +157,14 @@ static bool is_ours(const char *profiler)
 	       (len >= tail_len && !strcmp(profiler + len - tail_len, tail));
 }
 
-/* Writes a variable's value; empty: this job has none. */
+/* Writes a variable's value; empty if this job has no value for it. */
 static void make_value(char out[TASKENV_VALUE_BYTES], enum variable variable,
                        const struct settings *settings, const struct taskenv_job *job)
 {
 	const char *text = NULL;
 
 	*out = '\0';
-	/* Ours writes where RUN_DIR says, NVIDIA's knows DUMP_DIR only. */
+	/* Our plugin writes to RUN_DIR; NVIDIA's knows only DUMP_DIR. */
 	if (variable == DUMP_DIR && settings->mode == MODE_PROM && !is_ours(settings->profiler))
 		variable = RUN_DIR;
 	if (variable >= DUMP_DIR && variable <= JSON_MAX && !has_json(settings))
@@ -224,8 +224,8 @@ static void write_marker(struct taskenv *plan, uint32_t job_id)
 	memcpy(add(plan, TASKENV_SET, TASKENV_MARKER)->value, text, sizeof(text));
 }
 
-/* Sets a variable, or takes it away when this job has no value for it: another job's may be there.
- */
+/* Sets a variable. If this job has no value for it, removes a value that we set, because it may be
+ * that of another job. */
 static void replace(struct taskenv *plan, const char *name, const char *value, enum owner owner)
 {
 	if (*value)
@@ -234,8 +234,8 @@ static void replace(struct taskenv *plan, const char *name, const char *value, e
 		add(plan, TASKENV_UNSET, name);
 }
 
-/* What a step is to have in a variable that is not the user's. A step does not know which task of
- * an array it belongs to: it keeps what its batch step said. */
+/* Writes a step's value for a variable that the user did not set. Only the batch step knows the
+ * task of an array, so other steps keep the value that they inherited from it. */
 static void find_value(char out[TASKENV_VALUE_BYTES], enum variable variable, const char *inherited,
                        const struct settings *settings, const struct taskenv_job *job)
 {

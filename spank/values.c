@@ -38,8 +38,8 @@ static const struct unit percent_units[] = { { "", 1000 }, { NULL, 0 } };
 
 static const struct unit plain_units[] = { { "", 1 }, { NULL, 0 } };
 
-/* Parses DIGITS[.DIGITS]UNIT; only durations and percents have a fraction. Fifteen digits and six
- * fit into 64 bits; what the unit makes of them is checked. */
+/* Parses DIGITS[.DIGITS]UNIT; only durations and percents may have a fraction. The limits of 15 and
+ * 6 digits avoid overflow here; the multiplication by the unit is checked. */
 static bool parse_number(const char *text, const struct unit *units, uint64_t *out)
 {
 	uint64_t whole = 0, part = 0, scale = 1;
@@ -63,7 +63,7 @@ static bool parse_number(const char *text, const struct unit *units, uint64_t *o
 	return !__builtin_add_overflow(whole, part * units->factor / scale, out);
 }
 
-/* One of these words; which one goes to `number`. */
+/* Parses one of the words in `names`; `number` gets its index. */
 static bool parse_name(const char *text, const char *const names[], size_t count, uint64_t *number)
 {
 	for (size_t i = 0; i < count; i++)
@@ -74,7 +74,7 @@ static bool parse_name(const char *text, const char *const names[], size_t count
 	return false;
 }
 
-/* What NCCL takes for a file's name: libX.so */
+/* Whether NCCL takes the text as the name of a file: libX.so */
 static bool is_library_name(const char *text)
 {
 	size_t len = strlen(text);
@@ -96,8 +96,8 @@ static bool parse_text(enum setting_type type, const char *text)
 	return true;
 }
 
-/* Reads 2.28.5 and moves on behind it; versions in their order are numbers in theirs. Minor and
- * patch have two digits in NCCL's own number. */
+/* Parses a version like 2.28.5 and moves `text` behind it. `out` gets a number in the order of
+ * versions. Minor and patch have at most two digits, as in NCCL's own version number. */
 static bool parse_version(const char **text, uint32_t *out)
 {
 	*out = 0;

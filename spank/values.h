@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* values.h - one value of a setting: text -> number, by the setting's type. */
+/* values.h - parse one value of a setting, by the setting's type. */
 #ifndef NCCL_INSPECTOR_VALUES_H
 #define NCCL_INSPECTOR_VALUES_H
 
 #include "settings.h"
 
-/* Whether `text` is a value of this type; its number, in the unit of enum setting_type, goes to
- * `number` unless the type is a text. A limit of the setting's is not looked at. */
+/* Whether `text` is a valid value of this type. Unless the type is a text, `number` gets the value
+ * in the unit given at enum setting_type. The limits of a setting are not checked. */
 bool values_parse(enum setting_type type, const char *text, uint64_t *number);
 
-/* Whether values of this type are kept as they are written. */
+/* Whether values of this type are kept as text. */
 bool values_are_text(enum setting_type type);
 
-/* What a value of this type must be, for a reason that ends with it. */
+/* Returns what a value of this type must be, for the end of an error message. */
 const char *values_help(enum setting_type type);
 
-/* As users write it. */
+/* Return the name as users write it. */
 const char *values_mode_name(enum mode mode);
 const char *values_switch_name(enum settings_switch position);
 

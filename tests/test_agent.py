@@ -156,7 +156,7 @@ def test_an_agent_ends_when_its_directories_are_replaced(
             (config.run_dir / f"new-{name}").rename(config.run_dir / name)
 
     monkeypatch.setattr(Agent, "run_pass", replace)
-    why = "its directories were made anew" if anew else f"{config.run_dir}/{name}: No such file"
+    why = "its directories were replaced" if anew else f"{config.run_dir}/{name}: No such file"
     with pytest.raises(InspectorError, match=why):
         run_agent(config, once=False)
     assert passes == [name], "one pass, and no further one in the old place"

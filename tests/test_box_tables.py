@@ -44,7 +44,7 @@ HUGE = (1 << 64) - 1
 )
 def test_a_peer_that_cannot_be_is_left_out_and_flagged(peers: list[dict[str, int]]) -> None:
     process = read(bytes(box_bytes(BoxOf([CommOf(7, 0, 2)], peers=peers))))
-    assert (process.peers, process.flags) == ((), ("a peer is odd and left out",))
+    assert (process.peers, process.flags) == ((), ("an invalid peer is left out",))
 
 
 def test_entries_of_one_peer_that_together_are_too_much_are_flagged() -> None:
@@ -71,7 +71,7 @@ def test_entries_of_one_peer_that_together_are_too_much_are_flagged() -> None:
 )
 def test_a_time_line_that_cannot_be_is_left_out_and_flagged(line: LineOf) -> None:
     process = read(bytes(box_bytes(BoxOf(lines=[line, LineOf([window(NOW_S)])]))))
-    assert (len(process.lines), process.flags) == (1, ("a time line is odd and left out",))
+    assert (len(process.lines), process.flags) == (1, ("an invalid time line is left out",))
 
 
 def test_windows_of_one_place_are_one_window() -> None:
@@ -124,4 +124,4 @@ def test_bytes_and_queue_pairs_of_two_entries_are_added_up() -> None:
 def test_network_detail_that_cannot_be_is_left_out_and_flagged(words: NetWords) -> None:
     nets: list[NetWords] = [{"comm": 0, "peer": 1, "steps": 1, **words}]
     process = read(bytes(box_bytes(BoxOf([CommOf(7, 0, 2)], nets=nets))))
-    assert (process.nets, process.flags) == ((), ("network detail is odd and left out",))
+    assert (process.nets, process.flags) == ((), ("invalid network detail is left out",))

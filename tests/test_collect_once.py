@@ -48,7 +48,7 @@ def test_a_single_collection_that_has_no_more_time_says_what_it_leaves(
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
         "nccl-inspector: 3 ended jobs are left: 3 could not be handed over, "
-        "0 not in the time there was"
+        "0 could not be tried in time"
     )
 
 

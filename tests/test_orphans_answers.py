@@ -58,7 +58,7 @@ def test_silence_is_said_once_and_its_end_too(
     slurm.shows("RUNNING")
     waited()
     assert [one.message.split(":")[0] for one in caplog.records] == [
-        "cannot ask Slurm about jobs without an epilog, they stay",
+        "cannot ask Slurm about jobs without an epilog, so they are not collected yet",
         "Slurm answers again",
     ]
     assert "No such file" in caplog.text, "the first time there was no scontrol at all"

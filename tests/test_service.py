@@ -128,7 +128,7 @@ def test_sighup_makes_the_agent_work_by_the_configuration_as_it_is_now(tmp_path:
         ),
         pytest.param(
             "# no run_dir\n",
-            "run_dir is another: that needs a restart",
+            "run_dir has changed: restart the agent",
             marks=pytest.mark.long,
         ),
     ],
@@ -149,7 +149,7 @@ def test_a_broken_configuration_changes_nothing_but_the_log(
         one.until(lambda: (one.run_dir / "prom" / OWN).stat().st_ino != stamp, "another pass")
         assert 'agent_jobs{cluster="old"' in one.own()
         assert answer(address)
-        assert one.log.read_text().count("the old configuration stays") == 1
+        assert one.log.read_text().count("the old configuration stays in use") == 1
 
 
 def test_the_endpoint_ends_with_the_agent_however_that_ends(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `nccl-inspector`: parse, call one function, print.
+"""The command `nccl-inspector`: parse the command line and call the command.
 
-Most commands are imported when they are asked for: a job that runs `mark` in each step must not
-wait for what only a report needs.
+Commands are imported only when they are used, so that a job that runs `mark` in each step does not
+wait for imports that only a report needs.
 """
 
 import gc
@@ -15,7 +15,7 @@ import click
 from nccl_inspector import __version__
 from nccl_inspector.errors import InspectorError
 
-# Of each command its module in `commands/`, in the groups that `--help` shows.
+# The module in `commands/` for each command, in the groups that `--help` shows.
 GROUPS = {
     "For users": {
         "analyze": "analyze",
@@ -49,7 +49,7 @@ _UNCUT = 1000
 
 
 class _Commands(click.Group):
-    """Commands that are imported when they are asked for."""
+    """A group that imports a command only when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted({*super().list_commands(ctx), *_COMMANDS})
@@ -62,7 +62,7 @@ class _Commands(click.Group):
         return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write each group with its commands; a summary is its command's first sentence."""
+        """Write each group with its commands; a summary is the first sentence of a help text."""
         for title, names in GROUPS.items():
             rows = [
                 (name, command.get_short_help_str(_UNCUT))
@@ -80,25 +80,25 @@ def cli() -> None:
 
 
 def _end_at_once(status: object) -> None:
-    """End the process without freeing what it has, if all that it wrote is written."""
+    """End the process without freeing its memory, if all output has been written."""
     if status is not None and not isinstance(status, int):
         return
     try:
         sys.stdout.flush()
         sys.stderr.flush()
     except OSError:
-        return  # the interpreter's own end says so
+        return  # a normal exit reports this error
     os._exit(status or 0)
 
 
 def main() -> None:
-    """Run the command; an InspectorError is one line on stderr and exit 1."""
+    """Run the command; an InspectorError is printed as one line on stderr, with exit status 1."""
     try:
         cli()
     except InspectorError as err:
         click.echo(f"nccl-inspector: {err}", err=True)
         sys.exit(1)
     except SystemExit as end:
-        if not gc.isenabled():  # a report: half a gigabyte of records
+        if not gc.isenabled():  # a report: freeing its half a gigabyte of records takes long
             _end_at_once(end.code)
         raise

@@ -112,7 +112,7 @@ def test_two_entries_of_one_label_are_one() -> None:
 def test_what_cannot_be_true_is_left_out_and_said(odd: dict[str, int | str]) -> None:
     process = read(label(TAG, 7, 1), odd)
     assert [one.value for one in process.labels] == [7]
-    assert process.flags == ("operations of a tag, kernel or root are odd and left out",)
+    assert process.flags == ("invalid operations of a tag, kernel or root are left out",)
 
 
 def test_sums_beyond_what_a_summary_takes_are_left_out() -> None:

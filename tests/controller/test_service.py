@@ -119,7 +119,7 @@ def raise_error() -> None:
 
 @pytest.mark.parametrize(
     ("deed", "why"),
-    [(crash, "ended by SIGSEGV"), (eat_memory, "more memory"), (raise_error, "broke off")],
+    [(crash, "ended by SIGSEGV"), (eat_memory, "more memory"), (raise_error, "process failed")],
 )
 def test_a_bad_job_stops_no_other_and_is_set_aside_at_last(
     config: Config, tmp_path: Path, deed: Deed, why: str
@@ -255,7 +255,7 @@ def test_a_child_that_says_nothing_has_failed() -> None:
         os._exit(0)
 
     outcome = Children().run(silent, "says nothing")
-    assert (outcome.word, "broke off" in outcome.detail) == ("failed", True)
+    assert (outcome.word, "child process failed" in outcome.detail) == ("failed", True)
 
 
 def test_an_end_of_the_future_waits_from_when_it_was_seen(

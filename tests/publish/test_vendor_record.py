@@ -372,7 +372,7 @@ def test_anything_else_is_refused(path: tuple[Any, ...], value: Any) -> None:
 def test_a_kind_that_is_there_twice_is_refused() -> None:
     found = good()
     found["means"]["rows"] *= 2
-    with pytest.raises(RefusedError, match="a kind twice"):
+    with pytest.raises(RefusedError, match="a kind of operation comes twice"):
         VendorRecord.decode(json.dumps(found).encode())
 
 

@@ -225,7 +225,8 @@ class Collector:
         old = self._age_s(ended) > TORN_S
         self._tally.say(
             ended.job_id,
-            f"cannot be collected ({err}); its directory goes {'now' if old else 'in an hour'}",
+            f"cannot be collected ({err}); its directory is removed "
+            f"{'now' if old else 'in an hour'}",
         )
         if old:
             self._discard(ended)

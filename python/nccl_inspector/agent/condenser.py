@@ -113,7 +113,9 @@ class Condenser:
             except RefusedError:  # publishing reports it, and a job may end at any time
                 continue
             except OSError as err:  # only of this job: a user can mount something over a file
-                self._tally.say(job_id, f"boxes of ended processes stay: {err.strerror}")
+                self._tally.say(
+                    job_id, f"boxes of ended processes cannot be condensed: {err.strerror}"
+                )
 
     def close(self) -> None:
         """Close the directory."""
@@ -143,7 +145,10 @@ class Condenser:
             if time.thread_time() > end_s:
                 return
             if count == CONDENSED_MAX or end > bytes_max - WHOLE_BLOCK_BYTES_MAX:
-                self._tally.say(job.manifest.job_id, "has too many processes: boxes stay")
+                self._tally.say(
+                    job.manifest.job_id,
+                    "has too many ended processes: the boxes of some are not condensed",
+                )
                 return
             try:
                 if box.stamp not in known:

@@ -266,7 +266,10 @@ class Sweeper:
         self._unheard += 1
         known = watch is not None and watch.unheard and self._unheard < UNHEARD_MAX
         if not self._said_silent and not known:
-            log.warning("cannot ask Slurm about jobs without an epilog, they stay: %s", why)
+            log.warning(
+                "cannot ask Slurm about jobs without an epilog, so they are not collected yet: %s",
+                why,
+            )
             self._said_silent = True
         if watch:
             watch.unheard = True
@@ -290,7 +293,8 @@ class Sweeper:
         except DisplacedError as err:
             self._tally.swept += 1
             self._tally.say(
-                int(name), f"{why}; but in its place was another attempt's, which now ends: {err}"
+                int(name),
+                f"{why}; but another attempt's directory was moved and cannot be moved back: {err}",
             )
             return
         except OSError as err:

@@ -308,11 +308,11 @@ class _Service:
         try:
             new = reread()
             if new.run_dir != self.config.run_dir:
-                raise InspectorError("run_dir is another: that needs a restart")
+                raise InspectorError("run_dir has changed: restart the agent")
             group_id(new.prom_group)
             self._listen_anew(new)
         except InspectorError as err:
-            log.warning("the old configuration stays: %s", err)
+            log.warning("the old configuration stays in use: %s", err)
             return
         self.agent.configure(new)
         if new.prom_group != self.config.prom_group and self._endpoint:
@@ -369,7 +369,9 @@ def run_agent(config: Config, once: bool, reread: Callable[[], Config] | None = 
                 if signals.ended:
                     break
                 if _opened(config, run_fd) != opened:
-                    raise InspectorError(f"{config.run_dir}: its directories were made anew")
+                    raise InspectorError(
+                        f"{config.run_dir}: its directories were replaced; start the agent again"
+                    )
                 service.keep()
                 service.agent.run_pass(HANDOVER_WAIT_S)
             finished = True

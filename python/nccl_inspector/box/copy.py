@@ -145,9 +145,9 @@ def find_table(header: bytes, size: int, word: str, record: Struct) -> Table:
         HEADER.number(header, f"{word}_{part}") for part in ("offset", "bytes", "count")
     )
     if count > _ROWS_MAX[word]:
-        raise RefusedError("bad_box", f"{count} {word}s")
+        raise RefusedError("bad_box", f"too many {word}s: {count}")
     if bytes_each != record.size or offset % 8 or offset < HEADER.number(header, "header_bytes"):
-        raise RefusedError("bad_box", f"odd table of {word}s")
+        raise RefusedError("bad_box", f"the table of {word}s is invalid")
     if offset + bytes_each * count > size:
         raise RefusedError("bad_box", f"the table of {word}s goes beyond the file")
     return Table(offset, count, record)
@@ -172,13 +172,13 @@ def check_header(data: bytes, size: int) -> None:
         RefusedError: it is not a box, or is of another release; the reason is `bad_box`.
     """
     if not data.startswith(MAGIC):
-        raise RefusedError("bad_box", "no magic word")
+        raise RefusedError("bad_box", "it does not begin like a box")
     if HEADER.number(data, "version") != VERSION:
-        raise RefusedError("bad_box", f"version {HEADER.number(data, 'version')}")
+        raise RefusedError("bad_box", f"unknown version {HEADER.number(data, 'version')}")
     if not HEADER.size <= HEADER.number(data, "header_bytes") <= _HEADER_BYTES_MAX:
-        raise RefusedError("bad_box", "odd header")
+        raise RefusedError("bad_box", "invalid size of the header")
     if HEADER.number(data, "file_bytes") != size:
-        raise RefusedError("bad_box", "not of the size that it says")
+        raise RefusedError("bad_box", "its size is not the one in its header")
 
 
 def _find_tables(data: bytes, size: int) -> dict[str, Table]:
@@ -196,7 +196,7 @@ def read_header(fd: int, size: int) -> bytes:
         RefusedError: not a box, or it contradicts itself; the reason is `bad_box`.
     """
     if not HEADER.size <= size <= BOX_BYTES_MAX:
-        raise RefusedError("bad_box", f"{size} bytes")
+        raise RefusedError("bad_box", f"impossible size: {size} bytes")
     header = read_at(fd, HEADER.size, 0)
     if len(header) != HEADER.size:
         raise RefusedError("bad_box", "cut short while it was read")
@@ -219,7 +219,7 @@ def copy_box(fd: int, size: int) -> BoxCopy:
     check_header(data, size)
     copy = BoxCopy(data, **_find_tables(data, len(data)))
     if copy.hists.count != copy.keys.count:
-        raise RefusedError("bad_box", "not one histogram for each key")
+        raise RefusedError("bad_box", "the number of histograms does not fit the keys")
     return copy
 
 

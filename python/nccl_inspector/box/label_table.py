@@ -9,7 +9,7 @@ from nccl_inspector.box.layout import LABEL, NOT_KNOWN, WORD_MAX
 from nccl_inspector.model.operation_label import ALL_COMMS, KERNEL, LABEL_KINDS, OTHERS, ROOT, Label
 from nccl_inspector.model.process import FUNCS, Comm
 
-_ODD = "operations of a tag, kernel or root are odd and left out"
+_ODD = "invalid operations of a tag, kernel or root are left out"
 _WORDS = LABEL.reader(
     "used", "kind", "func", "comm", "value", "ops", "bytes", "timed_ops", "busy_ns", "called_ops",
     "called_bytes", "first_tick", "last_tick",

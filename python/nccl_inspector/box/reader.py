@@ -82,10 +82,10 @@ def _facts(copy: BoxCopy, name: str, alive: bool) -> Facts:
         STATE_EXITED: EXITED,
     }
     if word not in ends:
-        raise RefusedError("bad_box", "neither live nor at its end")
+        raise RefusedError("bad_box", "unknown state")
     timing, silent = HEADER.number(data, "timing"), HEADER.number(data, "silent")
     if timing >= len(_TIMINGS) or silent >= len(SILENCES):
-        raise RefusedError("bad_box", "an odd clock, or an odd reason not to measure")
+        raise RefusedError("bad_box", "unknown clock, or unknown reason not to measure")
     return Facts(
         name=name,
         state=ends[word],
@@ -272,7 +272,7 @@ def _process(copy: BoxCopy, name: str, alive: bool, moving: bool) -> Process:
             if comm:
                 comms[index], generations[index] = comm, generation
             else:
-                flags.append("a communicator is odd and left out")
+                flags.append("an invalid communicator is left out")
     keys, odd_keys = read_keys(copy, comms)
     peers, odd_peers = read_peers(copy, comms)
     lines, odd_lines = read_lines(copy)

@@ -82,7 +82,7 @@ def read_keys(copy: BoxCopy, comms: Mapping[int, Comm]) -> tuple[tuple[Key, ...]
             histogram = _histogram(copy, copy.hists.offset + index * HIST.size)
             found.append(Key(histogram=histogram, **words))
         else:
-            flags.append("a kind of operation is odd and left out")
+            flags.append("an invalid kind of operation is left out")
     return tuple(found), flags
 
 
@@ -125,7 +125,7 @@ def read_peers(copy: BoxCopy, comms: Mapping[int, Comm]) -> tuple[tuple[Peer, ..
         if comm and words["func"] in P2P_FUNCS and _is_rank_of(words["peer"], comm) and _fits(both):
             found[place] = both
         else:
-            flags.append("a peer is odd and left out")
+            flags.append("an invalid peer is left out")
     return tuple(found.values()), flags
 
 
@@ -197,5 +197,5 @@ def read_nets(
         if comm and _is_rank_of(words["peer"], comm) and _net_fits(both):
             found[place] = both
         else:
-            flags.append("network detail is odd and left out")
+            flags.append("invalid network detail is left out")
     return tuple(found.values()), flags

@@ -294,7 +294,7 @@ def add_samples(fd: int, size: int, process: Process, ranks: int) -> Process:
         HEADER.number(copy.header, f"sample_{word}_bits") for word in ("length", "period")
     )
     if not 0 < length_bits <= period_bits <= PERIOD_BITS_MAX:
-        flags.append("which operations it has samples of cannot be true: they are left out")
+        flags.append("the bursts of its samples cannot be true: its samples are left out")
     else:
         kinds = _kinds(copy.kinds, len(process.gpus))
         samples, sample_flags = _samples(copy, kinds, clocks_of(unions))

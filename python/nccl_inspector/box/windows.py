@@ -56,5 +56,5 @@ def read_lines(copy: BoxCopy) -> tuple[tuple[Line, ...], list[str]]:
         if line:
             found.append(line)
         else:
-            flags.append("a time line is odd and left out")
+            flags.append("an invalid time line is left out")
     return tuple(found), flags

@@ -64,7 +64,7 @@ def _check(part: str, values: Json, members: list[tuple[str, LineMember]]) -> li
         elif values[name] is None and not member.needed:
             continue  # our lines have null if Slurm does not tell it
         elif not _is_sound(values[name], member.type):
-            raise RefusedError("incomplete", f"odd {part}.{name}")
+            raise RefusedError("incomplete", f"invalid {part}.{name}")
     return [f"{part}.{name}" for name in values if name not in known]
 
 
@@ -77,13 +77,13 @@ def _check_traces(kind: str, values: Json, unknown: list[str]) -> list[str]:
             continue
         own = values[name]
         if not isinstance(own, dict) or not isinstance(own.get("kernel_events", []), list):
-            raise RefusedError("incomplete", f"odd {name}")
+            raise RefusedError("incomplete", f"invalid {name}")
         names = {f"{kind}_{event}_{trace}" for event in CALL_EVENTS} | {"kernel_events"}
         found += [f"{name}.{one}" for one in own if one not in names]
         channel = {CHANNEL, *(f"{event}_{trace}" for event in CHANNEL_EVENTS)}
         for event in own.get("kernel_events", []):
             if not isinstance(event, dict):
-                raise RefusedError("incomplete", f"odd {name}.kernel_events")
+                raise RefusedError("incomplete", f"invalid {name}.kernel_events")
             found += [f"{name}.kernel_events.{one}" for one in event if one not in channel]
     return found
 

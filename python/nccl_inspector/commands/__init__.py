@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands of nccl-inspector, a file for each."""
+"""The commands of nccl-inspector, one file for each."""

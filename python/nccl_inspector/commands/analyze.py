@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command `nccl-inspector analyze`.
 
-It imports what it needs itself, because the agent runs through the same cli.py.
+It imports modules only when it needs them, because the agent starts through the same cli.py.
 """
 
 import sys
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def _bar() -> "Iterator[Progress | None]":
-    """Give what draws a bar on a terminal; elsewhere nothing."""
+    """Give a function that draws a progress bar; None if standard error is no terminal."""
     if not sys.stderr.isatty():
         yield None
         return

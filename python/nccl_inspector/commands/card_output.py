@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a command can do with a report card, as options.
+"""The options for what a command does with a report card.
 
-The forms are imported when one is asked for: the agent runs through the same cli.py.
+The renderers are imported only when they are needed, because the agent starts through the same
+cli.py.
 """
 
 import os
@@ -24,18 +25,18 @@ COLOURS = ("auto", "always", "never")
 
 @dataclass(frozen=True, slots=True)
 class OutputOptions:
-    """What is to become of a card; with none of json, html and mail it is text."""
+    """What to do with a card; without as_json, html and mail it is printed as text."""
 
     as_json: bool
     html: Path | None  # `-`: standard output
-    mail: str  # addresses; empty: no mail
+    mail: str  # the addresses; empty: no mail
     colour: str
     everything: bool
     sendmail: Path
 
 
 def card_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command OutputOptions, as as_json, html, mail, colour and everything."""
+    """Add OutputOptions, as as_json, html, mail, colour and everything."""
     options = (
         all_option,
         click.option("--json", "as_json", is_flag=True, help="Print the whole report as JSON."),
@@ -56,7 +57,7 @@ def card_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def has_colour(choice: str) -> bool:
-    """Tell whether the text is painted (no-color.org)."""
+    """Tell whether to print the text in colour (no-color.org)."""
     if choice == "auto":
         is_dumb = os.environ.get("TERM", "dumb") == "dumb"
         return sys.stdout.isatty() and not is_dumb and not os.environ.get("NO_COLOR")
@@ -64,10 +65,10 @@ def has_colour(choice: str) -> bool:
 
 
 def write_card(card: Card, output: OutputOptions) -> int:
-    """Write the card as is wished, and return the exit status: 0 to 3.
+    """Write the card as wished; return the exit status, 0 to 3.
 
     Raises:
-        InspectorError: a file cannot be written, or a mail not be sent.
+        InspectorError: a file cannot be written or a mail cannot be sent.
     """
     now = datetime.now(UTC)
     if output.mail:
@@ -89,7 +90,7 @@ def write_card(card: Card, output: OutputOptions) -> int:
         colour = has_colour(output.colour)
         columns = shutil.get_terminal_size((COLUMNS_MAX, 24)).columns
         text = render_text(card, output.everything, colour, columns)
-        # Click would take the colours away again where there is no terminal.
+        # Without `color`, click would remove the colours if there is no terminal.
         click.echo(text, nl=False, color=colour)
     return card.exit_code
 
@@ -97,7 +98,8 @@ def write_card(card: Card, output: OutputOptions) -> int:
 def exit_judging(context: click.Context, make: Callable[[], int]) -> NoReturn:
     """End the command with the exit status that `make` returns.
 
-    A user's error is not the usual 1, which would say that the job has warnings.
+    An InspectorError gives EXIT_NO_DATA instead of the usual 1, because 1 would mean that the job
+    has warnings.
     """
     try:
         status = make()

@@ -31,5 +31,5 @@ def collect(conf: Path | None, run_dir: Path | None, report_dir: Path | None) ->
     if left.overdue:
         raise InspectorError(
             f"{left.overdue} ended jobs are left: {left.failed} could not be handed over, "
-            f"{left.untried} not in the time there was"
+            f"{left.untried} could not be tried in time"
         )

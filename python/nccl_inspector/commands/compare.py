@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command `nccl-inspector compare`: what changed from one job to another.
 
-It imports what it needs itself: the agent runs through the same cli.py and needs no memory for
-SQLite and the analysis.
+It imports modules only when it needs them: the agent starts through the same cli.py, and should not
+use memory for SQLite and the analysis.
 """
 
 import json

@@ -27,7 +27,7 @@ def controller(
     It takes the jobs that EpilogSlurmctld queued, waits for the summaries of their nodes
     (controller_wait), and stores the report where the job's user and report_group can read it.
     """
-    # Here, because the agent runs through the same cli.py and needs no memory for SQLite.
+    # Imported here, because the agent starts through the same cli.py and should not load SQLite.
     import sqlite3
 
     from nccl_inspector.controller.making import rebuild as rebuild_index

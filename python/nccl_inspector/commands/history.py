@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command `nccl-inspector history`: jobs with their verdicts.
 
-It imports what it needs itself: the agent runs through the same cli.py and needs no memory for
-SQLite and the analysis.
+It imports modules only when it needs them: the agent starts through the same cli.py, and should not
+use memory for SQLite and the analysis.
 """
 
 import json
@@ -23,7 +23,7 @@ _UNIT_S = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 def _since(_context: click.Context, _parameter: click.Parameter, text: str) -> float | None:
-    """Return a Unix time of `12h` ago, or of a day as `2026-08-01` in UTC."""
+    """Return the Unix time of a text like `12h` (ago) or `2026-08-01` (UTC); None: it is empty."""
     if not text:
         return None
     if match := _SINCE.fullmatch(text):

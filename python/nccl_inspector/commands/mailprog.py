@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What packaging/nccl-inspector-mail calls: Slurm's mail of a job's end, with the job's report.
+"""The command of packaging/nccl-inspector-mail: Slurm's mail of a job's end, with its report.
 
-Exit status 0 means that the mail is sent; with any other the caller sends it as Slurm wrote it.
+Exit status 0 means that the mail was sent. For any other status the caller sends Slurm's mail
+unchanged.
 """
 
 import os
@@ -26,7 +27,7 @@ _RESTARTS_MAX = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class SlurmMail:
-    """What Slurm calls MailProg with."""
+    """The arguments, input and environment of a call of MailProg."""
 
     subject: str
     to: str
@@ -36,14 +37,14 @@ class SlurmMail:
 
 
 def read_slurm_mail(subject: str, to: str, body: bytes, env: Mapping[str, str]) -> SlurmMail:
-    """Return the mail; of a job that was never requeued Slurm does not say the number of restarts.
+    """Return the mail; Slurm tells the number of restarts only for requeued jobs.
 
     Raises:
-        InspectorError: there is no job in the environment.
+        InspectorError: the environment has no valid job id.
     """
     job_id = env.get("SLURM_JOB_ID", "")
     if not JOB_ID.fullmatch(job_id):
-        raise InspectorError("SLURM_JOB_ID is not the number of a job")
+        raise InspectorError("SLURM_JOB_ID is not a job id")
     restart = env.get("SLURM_JOB_RESTART_COUNT", "0")
     known = restart.isascii() and restart.isdigit() and int(restart[:9]) <= _RESTARTS_MAX
     text = body.decode("utf-8", "replace")
@@ -53,7 +54,7 @@ def read_slurm_mail(subject: str, to: str, body: bytes, env: Mapping[str, str]) 
 def wait_for(
     find: Callable[[], Card | None], wait_s: float, sleep: Callable[[float], None] = time.sleep
 ) -> Card | None:
-    """Return what `find` finds within so many seconds; None: nothing."""
+    """Call `find` until it returns a card, for `wait_s` seconds at most; None: it never did."""
     until = time.monotonic() + wait_s
     while (card := find()) is None and time.monotonic() < until:
         sleep(POLL_S)
@@ -61,7 +62,7 @@ def wait_for(
 
 
 def find_for_mail(config: Config, job_id: int, restart: int) -> Card | None:
-    """Return the card that the controller's service has stored; None: not yet."""
+    """Return the card that the controller's service has stored; None: it has stored none yet."""
     from nccl_inspector.report.stored import stored_card
 
     return stored_card(job_id, restart, config.store_dir)
@@ -73,7 +74,7 @@ def find_for_mail(config: Config, job_id: int, restart: int) -> Card | None:
 @click.argument("to")
 def mailprog(subject: str, conf: Path | None, to: str) -> None:
     """Send Slurm's mail about a job's end with the job's report, for which it waits (mail_wait)."""
-    # Here, because the agent runs through the same cli.py and has no use for pages.
+    # Imported here, because the agent starts through the same cli.py and makes no pages.
     from nccl_inspector.render.mail import make_mail, send
 
     config = read_config(conf)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that several commands have."""
+"""Options that several commands have in common."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,7 @@ all_option = click.option("--all", "everything", is_flag=True, help="Show all ro
 def read_settings(
     conf: Path | None, run_dir: Path | None = None, report_dir: Path | None = None
 ) -> Config:
-    """Return the settings, with directories from the command line in place of theirs."""
+    """Return the settings; directories given on the command line replace those in the file."""
     config = read_config(conf)
     return replace(
         config,

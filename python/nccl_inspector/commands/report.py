@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command `nccl-inspector report`.
 
-What makes a card is imported when it is needed, because the agent runs through the same cli.py and
-has no use for the analysis.
+It imports what makes a card only when it is needed, because the agent starts through the same
+cli.py and does not need the analysis.
 """
 
 import gc
@@ -34,7 +34,7 @@ from nccl_inspector.slurm.job_argument import job_or_task
 
 @dataclass(frozen=True, slots=True)
 class _CardSource:
-    """What a card is to be made of."""
+    """What a card is made from."""
 
     job: int | str
     attempt: int | None
@@ -43,7 +43,8 @@ class _CardSource:
     patterns: tuple[re.Pattern[str], ...]
 
 
-# Until the process ends: to free the records of a large job takes as long as to write its report.
+# Kept until the process ends, because freeing the records of a large job takes as long as writing
+# its report.
 _kept: list[object] = []
 
 
@@ -56,7 +57,8 @@ def _make(source: _CardSource, config: Config) -> Card:
         from nccl_inspector.slurm.find_record import find_record
 
         record, _ = find_record(task, config)
-        # One that asks for the array itself, or for a task that has no number yet, gets no other's.
+        # Not for the array itself, and not for a task that has no job id yet: Slurm's record would
+        # then be that of another job.
         return record.job_id if record and record.array_task == task else None
 
     job = source.job
@@ -64,7 +66,7 @@ def _make(source: _CardSource, config: Config) -> Card:
         from nccl_inspector.prometheus.source import prometheus_card
 
         if not isinstance(job, int):
-            raise InspectorError("of an array's task give its own number, sacct's JobIDRaw")
+            raise InspectorError("for an array task give its own job id (JobIDRaw of sacct)")
         return prometheus_card(source.prometheus, job)
     job_id = job if isinstance(job, int) else find_array_task(job, config.report_dir, slurms_number)
     loaded = load_summaries(job_id, config.report_dir, source.attempt)
@@ -136,7 +138,7 @@ def report(
     """
 
     def make() -> int:
-        gc.disable()  # for a second or ten, in which nearly all that is made stays
+        gc.disable()  # almost nothing of what is made in these 1 to 10 seconds could be freed
         config = read_settings(conf, report_dir=report_dir)
         card = _make(_CardSource(job, attempt, prometheus, output, patterns), config)
         return write_card(card, OutputOptions(sendmail=config.sendmail, **wished))

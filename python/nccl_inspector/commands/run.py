@@ -22,7 +22,12 @@ def _say(words: str) -> None:
 
 
 def _make_directory(wanted: Path | None, environ: Mapping[str, str]) -> Path:
-    """Return a new directory, open to its user alone."""
+    """Return a directory for the boxes: `wanted`, or a new one that only its user can read.
+
+    Raises:
+        InspectorError: there are too many such directories.
+        OSError: it cannot be created.
+    """
     if wanted:
         wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
         return wanted.resolve()
@@ -38,7 +43,7 @@ def _make_directory(wanted: Path | None, environ: Mapping[str, str]) -> Path:
 
 
 def _report_text(job_id: int, report_dir: Path) -> str:
-    """Return the report of a job as text, by its summaries alone: the job still runs."""
+    """Return the report of a job as text, only from its summaries, because the job still runs."""
     from nccl_inspector.render.text import render_text
     from nccl_inspector.report.assemble import build_card
     from nccl_inspector.summary.attempts import load_summaries
@@ -63,9 +68,12 @@ def _report(directory: Path, start_s: int) -> None:
 
 
 def _prepare(profiler: Path | None, wanted: Path | None) -> tuple[dict[str, str], Path | None]:
-    """Return the environment of the command, and where its boxes will be; None: nowhere."""
+    """Return the environment for the command and the directory for its boxes.
+
+    None: nothing can be measured; the reason has been printed.
+    """
     try:
-        # Of a name that the loader looks for it is known where the package has the file.
+        # If the setting is a bare file name, the file is where the package installs it.
         plugin = (profiler or PACKAGE_DIR / read_config(None).profiler).resolve()
         reason = why_not(os.environ, plugin)
         if not reason:

@@ -34,7 +34,7 @@ def monitoring(out: Path | None, nodes: str, words: tuple[str, ...], settings: b
         return
     if out is None:
         raise click.UsageError("Missing option '--out'.")
-    # Here, because the agent runs through the same cli.py and needs no memory for jinja2.
+    # Imported here, because the agent starts through the same cli.py and should not load jinja2.
     from nccl_inspector.monitoring.bundle import make_bundle, write_bundle
 
     files = make_bundle(make_site(words), expand(nodes))

@@ -18,7 +18,7 @@ def ask_slurm(job_id: int, conf: Path | None) -> str | None:
     """Return a job's AdminComment; None: it has none.
 
     Raises:
-        InspectorError: nobody knows the job.
+        InspectorError: Slurm does not know the job.
     """
     from nccl_inspector.slurm.find_record import find_record
 

@@ -129,8 +129,8 @@ def _reap(pid: int, seconds: float) -> int | None:
 def _why_ended(status: int) -> str:
     if os.WIFSIGNALED(status):
         name = signal.Signals(os.WTERMSIG(status)).name
-        return f"the process that did it was ended by {name}"
-    return "the process that did it broke off: see the lines before"
+        return f"the child process was ended by {name}"
+    return "the child process failed: see the lines before"
 
 
 class Children:
@@ -183,7 +183,7 @@ class Children:
             pid = start_child(partial(self._child, writing, work, seconds), [writing])
         except OSError as err:
             os.close(reading)
-            raise NoAnswerError(f"no process: {err.strerror}", is_stuck=True) from err
+            raise NoAnswerError(f"no child process: {err.strerror}", is_stuck=True) from err
         finally:
             os.close(writing)
         try:
@@ -238,7 +238,7 @@ class Children:
             self.avoided.add(visited.uid, visited.path, time.monotonic())
             raise NoAnswerError(f"{visited.path}: no answer in {VISIT_S:g} s", is_stuck=True)
         if status is None:
-            raise NoAnswerError("the process that did it hangs in a file system", is_stuck=True)
+            raise NoAnswerError("the child process hangs in a file system", is_stuck=True)
         raise NoAnswerError(_why_ended(status))
 
     def _leave(self, pid: int, about: str, uid: int | None) -> None:

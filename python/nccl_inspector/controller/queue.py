@@ -83,7 +83,7 @@ def parse_entry(file: str, text: str) -> Entry:
         raise RefusedError("torn", "its last line is missing")
     words = dict(line.partition("=")[::2] for line in lines[:-2])
     if words.get("format") != "1" or words.get("job_id") != match[1]:
-        raise RefusedError("bad_entry", "of another format or job")
+        raise RefusedError("bad_entry", "its format is unknown, or its job is not that of its name")
     said = {key: "" if value == "(null)" else printable(value) for key, value in words.items()}
     array, task = (_count(said.get(key, "")) for key in ("array_job_id", "array_task_id"))
     return Entry(

@@ -188,7 +188,7 @@ class Controller:
 
     def _drop(self, empty: tuple[Entry, ...]) -> tuple[Entry, ...]:
         for entry in empty:
-            log.debug("job %d: no summary of it came: it did not use NCCL", entry.job_id)
+            log.debug("job %d: no summary came: it did not use NCCL", entry.job_id)
             self._queue.remove(entry)
         return empty
 
@@ -203,7 +203,7 @@ class Controller:
         if outcome.word == DONE:
             for entry in marked:
                 self._queue.remove(entry)
-            some = "" if due.complete else ", of those nodes that told"
+            some = "" if due.complete else ", without the nodes that sent no summary"
             log.info("job %d: report of attempt %d stored%s", leader, due.attempt, some)
             self._say_once(outcome.detail)
             return due.entries
@@ -249,7 +249,7 @@ def alone(config: Config) -> Iterator[Queue]:
         fcntl.flock(queue.lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield queue
     except BlockingIOError as err:
-        raise InspectorError(f"another one is at work on {config.controller_dir}") from err
+        raise InspectorError(f"another controller service runs on {config.controller_dir}") from err
     finally:
         queue.close()
 
@@ -271,7 +271,7 @@ def run_controller(config: Config, makers: Makers, once: bool) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, stop)
         wakeup = Wakeup()
-        log.info("at work on %s", config.controller_dir)
+        log.info("the service runs on %s", config.controller_dir)
         left = 0
         while not controller.stopping:
             left = controller.one_pass()

@@ -191,7 +191,7 @@ class CounterRecord:
             record._first_boot_s = dict(value["first_boot_s"])
             record.kernel_log_next = int(value["kernel_log_next"])
         except (KeyError, TypeError, ValueError, OverflowError) as err:
-            raise RefusedError("bad_counters", "spoiled") from err
+            raise RefusedError("bad_counters", "damaged") from err
         record._spans = {one.source: one for one in node.spans}
         record._devices = {(one.kind, one.name): one for one in node.devices}
         record._xids = list(node.xids)

@@ -140,7 +140,7 @@ def _count(value: Any) -> Count:
 def _changes(value: Any) -> tuple[Change, ...]:
     rows = [_list(row, 2) for row in _list(value)]
     if not rows:
-        raise CHECKS.refused("a fact without a word")
+        raise CHECKS.refused("a fact without a value")
     return tuple(Change(_time(time_s), _str(text)) for time_s, text in rows)
 
 

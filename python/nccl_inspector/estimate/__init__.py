@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What measuring would cost, before it is switched on."""
+"""Estimate what measuring would cost, before it is switched on."""

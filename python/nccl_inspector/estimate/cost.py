@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the files of a node add up to: on the node, in all, and in a Prometheus."""
+"""Add up the files of a node: on the node, for all nodes, and in a Prometheus."""
 
 from dataclasses import dataclass
 
@@ -30,14 +30,14 @@ from nccl_inspector.marking import UNITS
 from nccl_inspector.summary.codec import BLOCK_BYTES_MAX
 from nccl_inspector.summary.fit import SAMPLE_FACTS_BYTES_MAX, UNIONS_BYTES_MAX, samples_room
 
-# plugin/box.h: the header, and how many records each table has.
+# From plugin/box.h: the size of the header, and the number of records in each table.
 HEADER_BYTES = 4096
 BOX_ROWS = {
     "COMMS": 160, "KEYS": 256, "OPS": 4096, "PEERS": 1024, "LINES": 8, "NETS": 256,
     "SAMPLES": 32768, "SAMPLE_KINDS": 256, "UNIONS": 8, "LIVE_COMMS": LIVE_COMMS_MAX,
     "LABELS": 64,
 }  # fmt: skip
-# plugin/promfile.c: what a file of a process gets, twice.
+# From plugin/promfile.c: the step of the space for a process's file; each file has it twice.
 ROOM_STEP_BYTES = 16384
 _RECORDS = {
     "COMMS": COMM, "KEYS": KEY, "OPS": OP, "PEERS": PEER, "LINES": LINE, "NETS": NET,
@@ -45,16 +45,17 @@ _RECORDS = {
     "LABELS": LABEL,
 }  # fmt: skip
 
-_PAGE_BYTES = 4096  # of tmpfs: a file takes whole ones
+_PAGE_BYTES = 4096  # of tmpfs; a file uses whole pages
 
-# Resident bytes of a Prometheus 3.5.3 for a series that it appends to, after 130 samples (2.42.0:
-# 6,800), and heap for one that ended but is still in the head (2.42.0: 1,700). Measured with two
-# short labels; the node list of 200 bytes on every series adds 700.
+# Resident bytes of Prometheus 3.5.3 for each series that it appends to, after 130 samples (2.42.0:
+# 6,800), and heap for each series that ended but is still in the head (2.42.0: 1,700). Measured
+# with two short labels; a node list of 200 bytes on every series adds 700.
 ACTIVE_BYTES, ACTIVE_BYTES_2_42 = 4700, 6800
 ENDED_BYTES = 1300
-NODELIST_BYTES = 700 / 200  # for each byte of it
+NODELIST_BYTES = 700 / 200  # for each byte of the node list
 HEAD_HOURS = 3.0  # how long an ended series stays in the head
-# Bytes on disk of a sample, measured, by what the number is; the index comes to this.
+# Measured bytes on disk of a sample, by the kind of number. _SAME: an unchanged value. The index is
+# not included.
 _SAME = 0.46
 _SAMPLE_BYTES = (
     ("_timestamp_seconds", 7.0),  # decimal fractions
@@ -72,13 +73,13 @@ _SAMPLE_BYTES = (
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Series, bytes and rates; of a node: one that is full of a job's processes."""
+    """Series, bytes and rates. Figures of a node are of one that is full of a job's processes."""
 
     process_series: int
     kinds: int
     kinds_shown: int
     node_series: int
-    scrape_bytes: int  # of a node, before HTTP's compression
+    scrape_bytes: int  # of a node, before HTTP compresses it
     series: int
     samples_per_s: float
     all_scrape_bytes: int
@@ -89,14 +90,14 @@ class Cost:
     tmpfs_inodes: int
     agent_read_bytes: int  # each interval
     agent_write_bytes: int
-    report_bytes: int  # of a job, at most
-    head_series_max: int  # that a job has in a Prometheus' head at one time, whatever it does
-    life_series_max: int  # that it brings in its whole life
-    page_bytes_max: int  # that a node publishes of its jobs
+    report_bytes: int  # of a job, the most possible
+    head_series_max: int  # of a job, in a Prometheus' head at one time
+    life_series_max: int  # of a job, in its whole life
+    page_bytes_max: int  # published by a node for its jobs
 
 
 def box_bytes() -> int:
-    """Return the size of a box."""
+    """Return the size of a box in bytes."""
     tables = sum(count * _RECORDS[name].size for name, count in BOX_ROWS.items())
     return _pages(HEADER_BYTES + tables + BOX_ROWS["KEYS"] * HIST.size)
 
@@ -106,7 +107,10 @@ def _pages(size_bytes: int) -> int:
 
 
 def _room(size_bytes: int) -> int:
-    """Return the room of a process's file; it may have got it when its text was a bit shorter."""
+    """Return the space in bytes that the plugin reserves for a process's file.
+
+    It can be a little less in reality, if the text was shorter when the space was reserved.
+    """
     return -(-(size_bytes + size_bytes // 4) // ROOM_STEP_BYTES) * ROOM_STEP_BYTES
 
 
@@ -115,30 +119,30 @@ def _sample_bytes(name: str) -> float:
 
 
 def _disk_bytes(series: tuple[SeriesLine, ...], shape: Shape) -> float:
-    """Return the bytes of one scrape of these series on disk; what has not changed costs little."""
+    """Return the bytes on disk for one scrape of these series; unchanged values need little."""
     fresh = min(1.0, shape.scrape_s / shape.interval_s)
     return sum(fresh * _sample_bytes(one.metric.name) + (1 - fresh) * _SAME for one in series)
 
 
 def _report_bytes(ranks: int) -> int:
-    """Return the most that the summaries of a job take, but for what each node has once."""
+    """Return the largest size of a job's summaries, without what each node has only once."""
     samples = SAMPLE_FACTS_BYTES_MAX + samples_room(samples_of_each(ranks)) + UNIONS_BYTES_MAX
     return ranks * (BLOCK_BYTES_MAX + samples)
 
 
 def _agents_series_max() -> int:
-    """Return how many series of a job the agent makes itself, on each of its nodes."""
+    """Return how many series of a job the agent itself makes on each of its nodes."""
     groups = [metric.group for metric in load_metrics().values()]
     counts = {"job_info": 1, "job": 1, "job_state": len(STATES), "job_reason": len(LEFT_OUT),
               "job_unit": len(UNITS)}  # fmt: skip
-    mtime = 1  # node_exporter's, of the job's file
+    mtime = 1  # node_exporter's series for the job's file
     return mtime + sum(groups.count(group) * count for group, count in counts.items())
 
 
 def head_series_max(shape: Shape) -> int:
-    """Return the bound of a job's different series in a Prometheus' head, on all its nodes.
+    """Return the most series that a job can have in a Prometheus' head, on all its nodes.
 
-    A series of a process counts until the agent has not seen it for seriesbudget.FORGET_S, which is
+    A series of a process counts until the agent has not seen it for seriesbudget.FORGET_S. That is
     longer than a Prometheus keeps it in its head.
     """
     full, rest = divmod(shape.ranks, shape.gpus_per_node)
@@ -147,10 +151,10 @@ def head_series_max(shape: Shape) -> int:
 
 
 def _tmpfs(files: Files, here: int) -> tuple[int, int]:
-    """Return bytes and inodes of the files of a node."""
+    """Return the bytes and inodes of a node's files."""
     process = _pages(box_bytes()) + 2 * _room(len(files.raw))
-    own = _pages(len(files.published)) + _pages(len(files.agent)) + _PAGE_BYTES  # and the manifest
-    # The job's directory and raw/ hold no pages.
+    own = _pages(len(files.published)) + _pages(len(files.agent)) + _PAGE_BYTES  # + the manifest
+    # The job's directory and raw/ use inodes, but no pages.
     return here * process + own, 3 * here + 5
 
 
@@ -164,7 +168,7 @@ def add_up(shape: Shape) -> Cost:
     a_node = len(files.series) - shape.shown(here) * shape.process_series + MTIME_SERIES
     series = shape.jobs * (processes * shape.process_series + shape.nodes * a_node)
     node_series = len(files.series) + MTIME_SERIES
-    share = series / node_series  # full nodes that have as much
+    share = series / node_series  # as a number of full nodes
     job_info = next(one.text for one in files.series if one.metric.group == "job_info")
     nodelist = job_info.partition('slurm_nodelist="')[2].partition('"')[0]
     with_nodelist = sum("slurm_nodelist" in one.metric.labels for one in files.series)

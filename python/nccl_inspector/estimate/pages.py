@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files of a node as they would be: made of the same tables, by the same writer."""
+"""Make the files of a node as they would be, from the same tables and with the same writer."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,18 +16,18 @@ from nccl_inspector.model.bandwidth import size_label
 from nccl_inspector.model.hostlist import compress
 from nccl_inspector.model.process import DROP_REASONS, FUNCS
 
-_SMALLEST_CLASS = 16  # 64-128KB
-_GBS = (38.3, 171.7, 352.6)  # bus bandwidths, in turns
+_SMALLEST_CLASS = 16  # 64 to 128 KiB
+_GBS = (38.3, 171.7, 352.6)  # bus bandwidths, used in turns
 _HOUR_S = 3600.0
 _PROM = "/run/nccl-inspector/prom"
-MTIME_SERIES = 2  # node_exporter's own, one for each file
+MTIME_SERIES = 2  # node_exporter's own series, one for each file
 _COLLECTIVES = FUNCS[1:9]
 _P2P = FUNCS[9:]
 
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """The files of a node with one job. `page` is what a scrape of them gives."""
+    """The files of a node with one job. `page` is the result of scraping them."""
 
     raw: bytes  # of one process, as the plugin writes it
     published: bytes
@@ -37,7 +37,7 @@ class Files:
 
 
 def go_number(value: float) -> str:
-    """Return a number as node_exporter writes it: Go's shortest, in `e` from a million on."""
+    """Return a number as node_exporter writes it: Go's shortest form, with `e` from 10^6 on."""
     _, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
     at = len(digits) + int(exponent) - 1
     if value == 0 or -5 < at < 6:
@@ -48,13 +48,13 @@ def go_number(value: float) -> str:
 
 
 def _round_binary(value: float, bits: int) -> float:
-    """Return the nearest number of so many binary digits, as plugin/round.h does."""
+    """Return the nearest number with so many binary digits, as plugin/round.h does."""
     mantissa, exponent = frexp(value)
     return ldexp(round(ldexp(mantissa, bits)), exponent - bits)
 
 
 def _values(shape: Shape, kind: int) -> dict[str, float]:
-    """Return plausible values of a kind after an hour, by what a metric's name ends in."""
+    """Return plausible values of a kind after an hour, by the end of a metric's name."""
     size = (1 << _SMALLEST_CLASS + kind % shape.sizes) * 1.5
     gbs = _GBS[kind % len(_GBS)]
     busy_s = _HOUR_S / 2 / max(1, shape.kinds)
@@ -69,7 +69,7 @@ def _values(shape: Shape, kind: int) -> dict[str, float]:
 
 
 def _text(value: float) -> str:
-    """Return a value as the plugin writes it."""
+    """Return a value in the form in which the plugin writes it."""
     return f"{value:.17g}"
 
 
@@ -117,7 +117,7 @@ def _of_process(shape: Shape, labels: dict[str, str], json: bool) -> Iterator[Se
 
 
 def _nodelist(shape: Shape) -> str:
-    """Return the job's list of nodes as Slurm writes it, for names that count through."""
+    """Return the job's node list as Slurm writes it, if the nodes are numbered from 1."""
     stem = shape.node.rstrip("0123456789")
     digits = len(shape.node) - len(stem) or len(str(shape.nodes))
     names = [f"{stem}{number:0{digits}d}" for number in range(1, shape.nodes + 1)]
@@ -137,7 +137,7 @@ def _labels(shape: Shape, gpu: int) -> dict[str, str]:
 
 
 def _of_hardware(shape: Shape, labels: dict[str, str]) -> Iterator[SeriesLine]:
-    """Yield the series of counters, of hardware that counts all that we ask for."""
+    """Yield the series of counters, for hardware that has all the counters that we ask for."""
     if not shape.counters:
         return
     for source in SOURCES:

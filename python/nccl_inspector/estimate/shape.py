@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What would be measured, and how much of it the plugin and the agent let through."""
+"""The jobs to be measured, and how much of it the plugin and the agent publish."""
 
 from dataclasses import dataclass
 
@@ -7,11 +7,11 @@ from nccl_inspector.agent.job_files import JOB_FILES_MAX, JOB_SERIES_MAX
 from nccl_inspector.exposition.metrics import Metric, load_metrics
 from nccl_inspector.model.process import DROP_REASONS
 
-# plugin/expo_prom.h, of a GPU; plugin/box.h, of a process.
+# Limits of a GPU from plugin/expo_prom.h, and of a process from plugin/box.h.
 GPU_SERIES_MAX, GPU_COMMS_MAX = 250, 16
 LIVE_COMMS_MAX, KINDS_MAX = 128, 256
 
-# Series that a kind of operation has in some cases only: without a time, with phases.
+# Series that a kind of operation has only in some cases: without a time, or with phases.
 _IN_SOME_CASES = ("throughput", "_untimed_", "_wait_")
 
 
@@ -28,52 +28,52 @@ def usual_metrics(group: str, json: bool = False) -> list[Metric]:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Jobs that are all alike, each on nodes of its own, one process a GPU."""
+    """Jobs that are all alike, each on its own nodes, with one process for each GPU."""
 
     jobs: int
     ranks: int  # of a job
     gpus_per_node: int
     ports: int  # of a node's network adapters
-    counters: bool  # the setting: of these ports and of the GPUs
+    counters: bool  # the setting: series of these ports and of the GPUs
     comms: int  # of a rank
     sizes: int  # power-of-two classes of each communicator's operations
-    collectives: int  # functions, or algorithms of one, of each communicator and size
-    p2p: int  # Send, Recv and SendRecv: up to 3 of each communicator and size
+    collectives: int  # functions times algorithms, for each communicator and size
+    p2p: int  # how many of Send, Recv and SendRecv each communicator and size has
     json: bool
     interval_s: float
     scrape_s: float
     job_hours: float
-    days: float  # that a Prometheus keeps
-    job_id: int  # of one
+    days: float  # for which Prometheus keeps its data
+    job_id: int  # of one of the jobs
     cluster: str
-    node: str  # the name of one
+    node: str  # the name of one node
     comm_name: str
 
     @property
     def nodes(self) -> int:
-        """Nodes of a job."""
+        """The nodes of a job."""
         return -(-self.ranks // self.gpus_per_node)
 
     @property
     def kinds(self) -> int:
-        """Kinds of operation that a rank has."""
+        """The number of kinds of operation that a rank has."""
         return min(self.comms, LIVE_COMMS_MAX) * self.sizes * (self.collectives + self.p2p)
 
     @property
     def own_series(self) -> int:
-        """Series of a process that are there whatever it does; `build` goes to another file."""
+        """The series that every process has; `build` is in another file."""
         groups = len(usual_metrics("gpu_info")) + len(usual_metrics("process", self.json))
         return groups + len(usual_metrics("process_reason")) * len(DROP_REASONS)
 
     @property
     def comms_shown(self) -> int:
-        """Communicators with series of their own."""
+        """The number of communicators with series of their own."""
         return min(self.comms, GPU_COMMS_MAX)
 
     @property
     def kinds_shown(self) -> int:
-        """Kinds with series; every kind is taken to have run in each interval."""
-        # The plugin leaves room for the series of JSON lines, and for `build`.
+        """The number of kinds with series, if every kind runs in each interval."""
+        # The plugin keeps room for the series of JSON lines and for `build`.
         room = GPU_SERIES_MAX - len(usual_metrics("process_reason")) * len(DROP_REASONS)
         for group in ("gpu_info", "process", "build"):
             room -= len(usual_metrics(group, json=True))
@@ -82,11 +82,11 @@ class Shape:
 
     @property
     def process_series(self) -> int:
-        """Series of a process in the job's published file."""
+        """The series of a process in the job's published file."""
         kinds = self.kinds_shown * len(usual_metrics("collective"))
         return kinds + self.comms_shown * len(usual_metrics("communicator")) + self.own_series
 
     def shown(self, processes: int) -> int:
-        """Return of how many of a node's processes the agent publishes the series."""
+        """Return for how many of a node's processes the agent publishes series."""
         of_file = self.process_series + len(usual_metrics("build"))
         return min(processes, JOB_FILES_MAX, JOB_SERIES_MAX // of_file)

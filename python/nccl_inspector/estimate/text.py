@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An estimate as a page of text."""
+"""Print an estimate as text."""
 
 import textwrap
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ _NAME = 12
 
 
 def size(count: float) -> str:
-    """Return a number of bytes, 1 kB being 1000, with three digits that mean something."""
+    """Return a number of bytes as text, with three significant digits; 1 kB is 1000 bytes."""
     for unit, each in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= each:
             return f"{count / each:.3g} {unit}"
@@ -95,7 +95,7 @@ def _rows(shape: Shape, cost: Cost) -> Iterator[tuple[str, str]]:
 
 
 def render(shape: Shape, cost: Cost) -> str:
-    """Return the text."""
+    """Return the estimate as lines of text."""
     lines = []
     for name, words in _rows(shape, cost):
         wide = max(_NAME, len(name) + 2)

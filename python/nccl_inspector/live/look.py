@@ -143,7 +143,7 @@ def _find_jobs(run_dir: Path) -> tuple[list[str], str]:
             names = map(PUBLISHED_NAME.fullmatch, entry_names(prom_fd))
             found |= {match[1] for match in names if match}
     known = [name for name in found if JOB_ID.fullmatch(name)]
-    return known, "jobs that publish no series are not listed: that takes root"
+    return known, "jobs that publish no series are listed only for root"
 
 
 def look(run_dir: Path, wanted: int | None) -> NodeBoxes:

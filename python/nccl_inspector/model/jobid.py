@@ -45,7 +45,7 @@ def parse_job(text: str) -> JobName:
     """
     match = _JOB.fullmatch(text)
     if match is None:
-        raise InspectorError(f"not a job: {text[:40]!a}; such as 810, 810_3 or 811+1")
+        raise InspectorError(f"{text[:40]!a} is not a job id such as 810, 810_3 or 811+1")
     task = None if match[2] is None else int(match[2])
     offset = None if match[4] is None else int(match[4])
     return JobName(int(match[1]), task, match[3] or "", offset)

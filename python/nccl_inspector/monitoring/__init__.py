@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The monitoring bundle: Prometheus' scrape configuration and rules, Grafana's dashboards."""
+"""The monitoring bundle: Prometheus' scrape configuration and rules, and Grafana's dashboards."""

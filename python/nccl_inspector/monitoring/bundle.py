@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All files of the monitoring bundle of a site, and writing them.
+"""Make all files of a site's monitoring bundle, and write them.
 
 Prometheus' part is made of templates: scrape configuration, recording rules and alerts.
 """
@@ -50,7 +50,7 @@ def render_targets(nodes: list[str], port: str) -> str:
 
 
 def make_bundle(site: Site, nodes: list[str]) -> dict[str, str]:
-    """Return the text of each file by its path in the bundle."""
+    """Return the text of each file, by its path in the bundle."""
     files = {f"prometheus/nccl-inspector-{name}.yml": render(name, site) for name in TEMPLATES}
     files["prometheus/nccl-inspector-targets.yml"] = render_targets(nodes, site["port"])
     for make in (job_dashboard, node_dashboard, cluster_dashboard):
@@ -61,10 +61,10 @@ def make_bundle(site: Site, nodes: list[str]) -> dict[str, str]:
 
 
 def write_bundle(out: Path, files: Mapping[str, str]) -> None:
-    """Write the files below a directory, which is made if need be; others there stay.
+    """Write the files below a directory, which is created if necessary; other files in it stay.
 
     Raises:
-        InspectorError: the system refuses.
+        InspectorError: a file or directory cannot be written.
     """
     try:
         for name, text in files.items():

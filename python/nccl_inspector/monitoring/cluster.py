@@ -22,7 +22,7 @@ _FIRING = 'ALERTS{alertname=~"Nccl.+", alertstate="firing", %s}'
 def _overview(own: str, site: Site) -> PanelRow:
     job, agent = site["label_job"], "nccl_inspector_agent"
     info = f"nccl_inspector_job_info{{{own}}}"
-    # No rule of the scrape renames a label of these.
+    # These series are made by the scrape itself, and no rule renames their labels.
     scrape = selector(cluster="$cluster", job=site["job_name"])
     wrote = f"nccl_inspector_last_write_timestamp_seconds{{{own}}}"
     return PanelRow(
@@ -35,7 +35,7 @@ def _overview(own: str, site: Site) -> PanelRow:
                    f"count({agent}_jobs{{{own}}})"),
             number("Switched off", "Nodes on which the kill switch is on.", "short",
                    f"sum({agent}_disabled{{{own}}})"),
-            # What the scrapes counted: to count the series themselves would touch all of them.
+            # The scrapes' own count: counting the series themselves would read all of them.
             number("Series", "Series from the scrapes of this cluster, with the agents' own.",
                    "short", f"sum(scrape_samples_post_metric_relabeling{{{scrape}}})"),
             number("Alerts", "Alerts of this bundle that fire now.", "short",
@@ -45,11 +45,12 @@ def _overview(own: str, site: Site) -> PanelRow:
 
 
 def _worst_jobs(title: str, about: str, expr: str, value: str, unit: str, site: Site) -> Panel:
-    """Return a table of jobs with their users; `expr` has one series a job."""
+    """Return a table of jobs with their users; `expr` must give one series for each job."""
     cluster, job = site["label_cluster"], site["label_job"]
     on = f"{cluster}, {job}"
     info = f"nccl_inspector_job_info{{{of_cluster(site)}}}"
-    # One of each job: a heterogeneous one has two partitions, and matching takes but one series.
+    # One series for each job: a heterogeneous job has two partitions, and the match accepts only
+    # one series.
     who = f"topk by ({on}) (1, max by ({on}, user, partition) ({info}))"
     columns = {job: "Job", "user": "User", "partition": "Partition", "Value": value}
     return listing(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The PromQL that several panels share.
+"""PromQL that several panels share.
 
-Bandwidth and times are never averaged over ranks: the rank that comes last is the
-one that does not wait, and only its figures are those of the transfer.
+Bandwidth and times are never averaged over ranks: only the rank that comes last does not wait, so
+only its figures are those of the transfer.
 """
 
 from nccl_inspector.monitoring.site import Site
@@ -10,17 +10,20 @@ from nccl_inspector.monitoring.site import Site
 RATE = "[$__rate_interval]"
 # The collectives in which every rank waits for the last one.
 SYNCHRONOUS = 'collective=~"AllReduce|AllGather|ReduceScatter"'
-# Operations whose times compare: of two sizes the smaller one is the shorter for every rank.
+# Labels of operations with comparable times: the smaller of two sizes takes less time on each rank.
 _KIND = "comm, collective, message_size, algo_proto"
 
 
 def rate(metric: str, labels: str) -> str:
-    """Return how fast a counter grows, a second."""
+    """Return the PromQL for the growth of a counter per second."""
     return f"rate({metric}{{{labels}}}{RATE})"
 
 
 def selector(**labels: str) -> str:
-    """Return `a="x", b=~"y"`; a value that begins with ~, ! is an operator's rest."""
+    """Return a selector like `a="x", b=~"y"`.
+
+    A value that begins with ~ or ! gives the operator =~ or !=.
+    """
     words = []
     for name, value in labels.items():
         sign = value[0] if value[0] in "~!" else ""
@@ -45,7 +48,7 @@ def of_node(site: Site) -> str:
 
 
 def transfer_bandwidth(labels: str) -> str:
-    """Return the bus bandwidth in GB/s, by communicator's name and size of the message."""
+    """Return the PromQL for the bus bandwidth in GB/s, by communicator name and message size."""
     by = "comm_name, nranks, message_size"
     return (
         f"quantile by ({by}) (0.5, max by ({by}, comm) "
@@ -54,13 +57,13 @@ def transfer_bandwidth(labels: str) -> str:
 
 
 def mean_seconds(labels: str, by: str) -> str:
-    """Return the mean time of a collective; nothing for those of which there was none."""
+    """Return the PromQL for the mean time of a collective; no series if there was no operation."""
     busy, done = "nccl_collective_busy_seconds_total", "nccl_collective_operations_total"
     return f"(sum by ({by}) ({rate(busy, labels)}) / (sum by ({by}) ({rate(done, labels)}) > 0))"
 
 
 def late_ratio(site: Site, labels: str) -> str:
-    """Return for how much of the wall-clock time its communicator waits for a rank."""
+    """Return the PromQL for the share of the time that a communicator waits for a rank."""
     rank = f"{site['label_node']}, gpu, rank, comm, comm_name"
     busy = rate("nccl_collective_busy_seconds_total", f"{labels}, {SYNCHRONOUS}")
     done = rate("nccl_collective_operations_total", f"{labels}, {SYNCHRONOUS}")
@@ -72,12 +75,15 @@ def late_ratio(site: Site, labels: str) -> str:
 
 
 def highest_bandwidth(labels: str, by: str) -> str:
-    """Return the highest bus bandwidth in GB/s, waiting included; none while none completed."""
+    """Return the PromQL for the highest bus bandwidth in GB/s, including waiting.
+
+    There is no series while no operation completed.
+    """
     return f"max by ({by}) (avg_over_time(nccl_bus_bandwidth_gbs{{{labels}}}{RATE}))"
 
 
 def waiting_ratio(labels: str) -> str:
-    """Return how much of the time in collectives was waiting, by communicator's name."""
+    """Return the PromQL for the share of waiting in collectives, by communicator name."""
     every = rate("nccl_collective_busy_seconds_total", f"{labels}, {SYNCHRONOUS}")
     busy = f"({every} > 0)"
     kind = f"comm_name, {_KIND}"

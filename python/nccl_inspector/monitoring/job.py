@@ -29,7 +29,8 @@ from nccl_inspector.monitoring.site import Site
 
 _COMM = 'comm_name=~"$comm_name"'
 _KIND = f'{_COMM}, message_size=~"$message_size"'
-# NCCL before 2.27 does not tell (n_nodes 0): those are in the row of all communicators only.
+# NCCL before 2.27 does not tell it (n_nodes 0). These communicators are only in the row of all
+# communicators.
 _SCOPES = (("NVLink only", 'n_nodes="1"'), ("Mixed and network", 'n_nodes!~"0|1"'))
 
 
@@ -93,7 +94,10 @@ def _overview(own: str) -> PanelRow:
 
 
 def _collective(own: str) -> PanelRow:
-    """The row that is there once for each collective: bandwidth and time, side by side by scope."""
+    """Return the row for one collective, which Grafana repeats for each.
+
+    Bandwidth and time are next to each other, by scope.
+    """
     base = f'{own}, collective="$collective", {_KIND}'
     panels = []
     for scope, nodes in _SCOPES:

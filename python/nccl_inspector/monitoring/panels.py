@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Grafana's dashboard model (schema 39, Grafana 10.4 and later), as far as our dashboards use it.
 
-Its own library for this (grafana-foundation-sdk) is 5 MB of generated classes that every node
-would carry for three files; the tests use it to check what is made here.
+Grafana's own library (grafana-foundation-sdk) is 5 MB of generated classes. It would have to be on
+every node for only three files, so only the tests use it, to check what is made here.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A panel before it has its place; `unit` is one of Grafana's ids of units.
+    """A panel without its position; `unit` is one of Grafana's unit ids.
 
     `empty`: what the panel shows where there are no series.
     """
@@ -41,13 +41,13 @@ class Panel:
     queries: Sequence[Query]
     width: int
     height: int = 8
-    extra: Json = field(default_factory=dict)  # merged into the panel
+    extra: Json = field(default_factory=dict)  # its transformations and overrides
     empty: str = "No data in this time"
 
 
 @dataclass(frozen=True, slots=True)
 class PanelRow:
-    """A title and the panels below it; with `repeat`, once for each value of that variable."""
+    """A title and the panels below it; with `repeat`, shown for each value of that variable."""
 
     title: str
     panels: Sequence[Panel]
@@ -56,11 +56,11 @@ class PanelRow:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A label's values, to choose from; `many`: several, or all."""
+    """A variable whose values are those of a label; `many`: several or all can be chosen."""
 
     name: str
     title: str
-    metric: str  # with its selector
+    metric: str  # including its selector
     label: str
     many: bool = False
     hide: bool = False
@@ -96,7 +96,7 @@ def bars(title: str, about: str, unit: str, query: Query, width: int = 12) -> Pa
 
 
 def link_to(uid: str, variable: str, column: str) -> str:
-    """Return the address of a dashboard of the same cluster and time for a table's cell."""
+    """Return the link from a table cell to a dashboard, for the same cluster and time."""
     return (
         f"/d/{uid}?var-datasource=${{datasource}}&var-cluster=${{cluster}}"
         f"&var-{variable}=${{__data.fields.{column}}}&${{__url_time_range}}"
@@ -114,9 +114,9 @@ def listing(
     height: int = 8,
     link: tuple[str, str] = ("", ""),
 ) -> Panel:
-    """Return a table of the present series: `columns` maps labels, and Value, to titles.
+    """Return a table of the present series; `columns` maps labels, and Value, to titles.
 
-    `link`: a column's title and the address that its cells lead to.
+    `link`: the title of a column, and the address that its cells link to.
     """
     organize = {
         "id": "organize",
@@ -225,7 +225,8 @@ def _panel_json(panel: Panel, number_: int, place: Json, interval: str) -> Json:
         "noValue": panel.empty,
         "unit": panel.unit,
     }
-    # A ratio of 0 often is 1e-16 by arithmetic; on the axis of a graph Grafana chooses better.
+    # Because of rounding a ratio of 0 is often 1e-16. For graphs Grafana chooses good decimals
+    # itself.
     if panel.unit == "percentunit" and panel.kind != "timeseries":
         defaults["decimals"] = 1
     made: Json = {
@@ -257,7 +258,7 @@ def _row_json(row: PanelRow, number_: int, top: int) -> Json:
 
 
 def _lay_out(rows: Sequence[PanelRow], interval: str) -> list[Json]:
-    """Return all panels, from left to right and line by line, below their rows' titles."""
+    """Return all panels, placed from left to right and in lines, below the titles of their rows."""
     made: list[Json] = []
     top = 0
     for row in rows:
@@ -284,9 +285,9 @@ def _variable_json(variable: Variable) -> Json:
         "multi": variable.many,
         "name": variable.name,
         "query": {"query": text, "refId": "PrometheusVariableQueryEditor-VariableQuery"},
-        "refresh": 2,  # with the time range: jobs that have ended can be chosen
+        "refresh": 2,  # when the time range changes, so that ended jobs can be chosen
         "regex": "",
-        "sort": 4,  # numerical, the newest job first
+        "sort": 4,  # numerical, descending: the newest job first
         "type": "query",
     }
     if variable.many:
@@ -296,7 +297,7 @@ def _variable_json(variable: Variable) -> Json:
 
 
 def dashboard_json(board: Dashboard, interval: str) -> Json:
-    """Return the dashboard as Grafana imports it; `interval` is that of the scrape."""
+    """Return the dashboard in Grafana's import format; `interval` is that of the scrape."""
     datasource = {
         "hide": 0,
         "includeAll": False,
@@ -312,7 +313,7 @@ def dashboard_json(board: Dashboard, interval: str) -> Json:
         "annotations": {"list": []},
         "description": board.about,
         "editable": True,
-        "graphTooltip": 1,  # the cross hair on all panels
+        "graphTooltip": 1,  # show the cross hair on all panels
         "links": [
             {
                 "asDropdown": True,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a site may say about its monitoring (site.tsv): names, windows and thresholds."""
+"""The settings of a site for its monitoring (site.tsv): names, windows and thresholds."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -10,8 +10,8 @@ from nccl_inspector.errors import InspectorError
 from nccl_inspector.exposition.metrics import load_metrics
 from nccl_inspector.system.tsv import read_tsv
 
-# What a value of each kind looks like. All of it goes into PromQL, YAML and JSON: nothing there
-# may end a string, a line or a template's expression.
+# The valid values of each kind. All of them go into PromQL, YAML and JSON, so no value may contain
+# what ends a string, a line or an expression of a template there.
 _KINDS = {
     "source": re.compile(r"textfile|http"),
     "word": re.compile(r"[A-Za-z0-9_./:#~-]{1,200}"),
@@ -22,10 +22,10 @@ _KINDS = {
     "number": re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,6})?"),
 }
 _HTTP_PORT = "9435"
-# What Prometheus itself puts on every series.
+# Labels that Prometheus itself adds to every series.
 _PROMETHEUS_LABELS = {"job", "instance"}
 
-Site = Mapping[str, str]  # by name, all names of the table
+Site = Mapping[str, str]  # by name, with all names of the table
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +40,12 @@ class SiteSetting:
 
 @cache
 def load_settings() -> dict[str, SiteSetting]:
-    """Return what may be set, by name, in the order of the table."""
+    """Return the settings by name, in the order of the table."""
     return {row[0]: SiteSetting(*row) for row in read_tsv("monitoring/site.tsv")}
 
 
 def _check_labels(site: Site) -> None:
-    """Raise InspectorError where a label's name is that of another label, or Prometheus' own."""
+    """Raise InspectorError if a label has the name of another label or of one of Prometheus."""
     own = {one.name: one.default for one in load_settings().values() if one.kind == "label"}
     taken = {label for metric in load_metrics().values() for label in metric.labels}
     for name, default in own.items():
@@ -56,11 +56,11 @@ def _check_labels(site: Site) -> None:
 
 
 def make_site(words: Iterable[str]) -> Site:
-    """Return the site that `name=value` words describe; what they leave out has its default.
+    """Return the site that words like `name=value` describe; other settings have their defaults.
 
     Raises:
-        InspectorError: an unknown name, a name given twice, a value of another kind or a label's
-            name that another label has.
+        InspectorError: a name is unknown or given twice, a value is invalid, or two labels have the
+            same name.
     """
     known = load_settings()
     values: dict[str, str] = {}
@@ -81,7 +81,7 @@ def make_site(words: Iterable[str]) -> Site:
 
 
 def describe_settings() -> str:
-    """Return what --set takes: each name with its default, and its meaning on the next line."""
+    """Return what --set accepts: each name with its default, and its meaning on the next line."""
     return "".join(
         f"{one.name}={one.default}\n    {one.help}\n" for one in load_settings().values()
     )

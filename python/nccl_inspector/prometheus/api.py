@@ -57,7 +57,7 @@ def check_url(url: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InspectorError(f"{url}: not an address like http://host:9090")
     if parts.username is not None or parts.query or parts.fragment:
-        raise InspectorError("the address of a Prometheus has no user, query or fragment")
+        raise InspectorError("the address of a Prometheus must not have a user, query or fragment")
     return url.rstrip("/")
 
 
@@ -97,7 +97,7 @@ def _samples(body: bytes) -> list[PromSample]:
         value = float(item["value"][1])
         labels = item["metric"]
         if not all(isinstance(word, str) for word in labels.values()):
-            raise ValueError("odd labels")
+            raise ValueError("invalid labels")
         if math.isfinite(value):
             found.append(PromSample(labels, value))
     return found
@@ -116,7 +116,7 @@ def _tracks(body: bytes, refused: Counter[str]) -> list[PromTrack]:
         try:
             labels = item["metric"]
             if not all(isinstance(word, str) for word in labels.values()):
-                raise ValueError("odd labels")
+                raise ValueError("invalid labels")
             points = [(float(at), float(value)) for at, value in item["values"]]
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
             refused["odd_series"] += 1

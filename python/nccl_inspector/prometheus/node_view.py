@@ -143,7 +143,7 @@ class PrometheusView:
                 job.troubles.append(Trouble(kind, count, f"{many} of {node}: {words}"))
         found = {row: job for row, job in jobs.items() if row[1].isdigit()}
         if jobs and not found:
-            raise InspectorError("this Prometheus has jobs, but not by a label slurm_job_id")
+            raise InspectorError("the jobs in this Prometheus have no label slurm_job_id")
         return found
 
     def _find_hangs(self, jobs: Mapping[Row, _JobAnswers], oldest: Mapping[Row, float]) -> None:

@@ -180,7 +180,7 @@ def _read_slow(words: Mapping[str, str]) -> SlowTime | None:
     try:
         at = datetime.strptime(found[1], _TIME).replace(tzinfo=UTC)
     except ValueError as err:
-        raise RefusedError("bad_comment", "it has a time that is none") from err
+        raise RefusedError("bad_comment", "it has an invalid time") from err
     return SlowTime(at.timestamp(), float(found[2]), _part(found[3]))
 
 
@@ -210,7 +210,7 @@ def read_comment(text: str) -> Summary:
     known = known and words.get("conf", "") in ("", *CONFIDENCES)
     attempt = words.get("attempt", "")
     if not known or ranks is None or found is None or not re.fullmatch("[0-9]{1,9}", attempt):
-        raise RefusedError("bad_comment", "it is not as make_comment writes it")
+        raise RefusedError("bad_comment", "it is incomplete or was changed")
     cost = _COST.fullmatch(words.get("cost", ""))
     wait = re.fullmatch(_SHARE, words.get("wait", ""))
     entities, left = _read_who(words)

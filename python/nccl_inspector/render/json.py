@@ -245,7 +245,7 @@ def _read(value: Any, kind: Any, where: str) -> Any:
         _expect(kind is bool or len(value) <= _TEXT_MAX, where, "a text of this length")
         return value
     if _is_enum(kind):
-        _expect(type(value) is str and value in list(kind), where, "one of its words")
+        _expect(type(value) is str and value in list(kind), where, "one of the allowed words")
         return kind(value)
     if dataclasses.is_dataclass(kind):
         return _read_members(value, cast(type, kind), where)
@@ -278,7 +278,7 @@ def _read_members(value: Any, kind: type, where: str) -> Any:
             continue
         found[field.name] = _read(value[field.name], _hints(kind)[field.name], path)
         words = _WORDS.get((kind.__name__, field.name))
-        _expect(words is None or found[field.name] in words, path, "one of its words")
+        _expect(words is None or found[field.name] in words, path, "one of the allowed words")
         if field.name in _RANGES and found[field.name] is not None:
             least, most = _RANGES[field.name]
             _expect(least <= found[field.name] <= most, path, f"from {least} to {most}")
@@ -286,7 +286,7 @@ def _read_members(value: Any, kind: type, where: str) -> Any:
 
 
 def _no_constant(name: str) -> float:
-    raise _BadError(f"{name} is no JSON")
+    raise _BadError(f"{name} is not valid JSON")
 
 
 def card_from_json(text: str | bytes) -> Card:

@@ -49,7 +49,7 @@ def read_addresses(text: str) -> tuple[str, ...]:
     """
     found = tuple(one.strip(" ") for one in text.split(",", _ADDRESSES_MAX))
     if len(found) > _ADDRESSES_MAX or not all(map(_ADDRESS.fullmatch, found)):
-        raise InspectorError("not the address of a mail, as amy or amy@example.org")
+        raise InspectorError("not a mail address such as amy or amy@example.org")
     return found
 
 

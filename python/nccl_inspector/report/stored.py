@@ -43,7 +43,7 @@ def find_card(words: str, report_dir: Path, store_dir: Path) -> Card:
     """
     match = _ATTEMPT.fullmatch(words)
     if match is None:
-        raise InspectorError(f"{words!a:.40} is not a job's number, as 48213 or 48213.1")
+        raise InspectorError(f"{words!a:.40} is not a job id such as 48213 or 48213.1")
     job_id, attempt = int(match[1]), None if match[2] is None else int(match[2])
     card = stored_card(job_id, attempt, store_dir)
     return card or build_card(load_summaries(job_id, report_dir, attempt))

@@ -28,7 +28,7 @@ def find_array_task(
     """
     match = ARRAY_TASK.fullmatch(task)
     if not match:
-        raise InspectorError(f"{task} is not a task of an array, as 810_3")
+        raise InspectorError(f"{task} is not a task of an array, such as 810_3")
     known = ask_slurm(task)
     if known is not None:
         return known
@@ -45,10 +45,10 @@ def find_array_task(
     if len(found) > 1:
         numbers = ", ".join(map(str, found[:8]))
         raise InspectorError(
-            f"several jobs say that they are {task}: {numbers}; give one of the numbers"
+            f"several jobs say that they are {task}: {numbers}; give one of these job ids"
         )
     if not found:
         raise InspectorError(
-            f"no report of {task} in {report_dir}; its own number is sacct's JobIDRaw"
+            f"no report of {task} in {report_dir}; give its own job id (JobIDRaw of sacct)"
         )
     return found[0]

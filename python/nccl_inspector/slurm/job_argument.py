@@ -9,8 +9,8 @@ from nccl_inspector.model.jobid import ARRAY_TASK, JOB_ID
 def job_id(_context: click.Context, _parameter: click.Parameter, text: str) -> int:
     """Return a job id. click's own integers take 1_2 as 12, which is another job than task 1_2."""
     if not JOB_ID.fullmatch(text):
-        hint = "; of an array's task give its own number, sacct's JobIDRaw" if "_" in text else ""
-        raise click.BadParameter(f"not a job's number{hint}")
+        hint = "; for an array task give its own job id (JobIDRaw of sacct)" if "_" in text else ""
+        raise click.BadParameter(f"not a job id{hint}")
     return int(text)
 
 

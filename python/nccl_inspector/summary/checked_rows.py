@@ -55,12 +55,12 @@ def _look(cls: Any, kinds: tuple[type, ...]) -> _RowCheck:
     """
     members = _members(cls)
     if len(kinds) != len(members):
-        raise RefusedError("bad_summary", f"odd {cls.__name__}")
+        raise RefusedError("bad_summary", f"invalid {cls.__name__}")
     for (name, wanted), kind in zip(members, kinds, strict=True):
         allowed = get_args(wanted) or (wanted,)
         # In Python a bool is an int; in JSON it is not.
         if not any(issubclass(kind, one) and (kind is not bool or one is bool) for one in allowed):
-            raise RefusedError("bad_summary", f"odd {cls.__name__}.{name}")
+            raise RefusedError("bad_summary", f"invalid {cls.__name__}.{name}")
     texts = tuple(place for place, kind in enumerate(kinds) if kind is str)
     numbers = [place for place, kind in enumerate(kinds) if kind is int]
     names = [name for name, _ in members]
@@ -80,15 +80,15 @@ def take_row(cls: Any, values: Any) -> Any:
         RefusedError: they do not fit the class; the reason is `bad_summary`.
     """
     if not isinstance(values, list):
-        raise RefusedError("bad_summary", f"odd {cls.__name__}")
+        raise RefusedError("bad_summary", f"invalid {cls.__name__}")
     look = _look(cls, tuple(map(type, values)))
     if look.numbers:
         numbers = look.numbers(values)
         if min(numbers) < -WORD_MAX or max(numbers) > WORD_MAX:
-            raise RefusedError("bad_summary", f"odd number in {cls.__name__}")
+            raise RefusedError("bad_summary", f"invalid number in {cls.__name__}")
     for place, least, most in look.limits:
         if not least <= values[place] <= most:
-            raise RefusedError("bad_summary", f"odd number in {cls.__name__}")
+            raise RefusedError("bad_summary", f"invalid number in {cls.__name__}")
     for place in look.texts:
         values[place] = printable(values[place])
     return cls(*values)
@@ -101,7 +101,7 @@ def take_rows(cls: Any, table: Any) -> tuple[Any, ...]:
         RefusedError: the table is invalid; the reason is `bad_summary`.
     """
     if not isinstance(table, list) or len(table) > _ROWS_MAX:
-        raise RefusedError("bad_summary", f"odd table of {cls.__name__}")
+        raise RefusedError("bad_summary", f"invalid table of {cls.__name__}")
     return tuple(take_row(cls, row) for row in table)
 
 
@@ -112,5 +112,5 @@ def take_list(cls: type[Any], values: Any) -> tuple[Any, ...]:
         RefusedError: the list is invalid; the reason is `bad_summary`.
     """
     if not isinstance(values, list) or not {cls}.issuperset(map(type, values)):
-        raise RefusedError("bad_summary", "odd list")
+        raise RefusedError("bad_summary", "invalid list")
     return tuple(map(printable, values) if cls is str else values)

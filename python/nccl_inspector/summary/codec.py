@@ -198,13 +198,13 @@ def _pieces(block: memoryview) -> list[memoryview]:
         at = end + LENGTH.size
         end = at + LENGTH.unpack_from(block, end)[0] if at <= size else at
         if end > size:
-            raise RefusedError("bad_summary", "odd block")
+            raise RefusedError("bad_summary", "invalid block")
         found.append(block[at:end])
     if not _TABLES <= len(found) <= _PIECES_MAX:
-        raise RefusedError("bad_summary", "odd block")
+        raise RefusedError("bad_summary", "invalid block")
     own = sum(map(len, found[_SAMPLES]))
     if own > SAMPLES_BYTES_MAX or size - own > BLOCK_BYTES_MAX + 3 * LENGTH.size:
-        raise RefusedError("bad_summary", "a block too long")
+        raise RefusedError("bad_summary", "a block is too long")
     return found
 
 
@@ -233,7 +233,7 @@ def _process(block: memoryview, budget: Budget) -> Process | None:
         return None
     meta = _load(raw_meta)
     if not isinstance(meta, list) or len(meta) != 8:
-        raise RefusedError("bad_summary", "odd block")
+        raise RefusedError("bad_summary", "invalid block")
     facts, dropped, flags, gpus, comms, operations, labels, busy_share = meta
     sample_facts, sample_columns, union_stream = pieces[_SAMPLES]
     unions = PackedUnions(union_stream) if union_stream else ()
@@ -257,7 +257,7 @@ def _process(block: memoryview, budget: Budget) -> Process | None:
 
 def _share(value: Any) -> float | None:
     if value is not None and (type(value) not in (int, float) or not 0 <= value <= 1):
-        raise RefusedError("bad_summary", "odd share")
+        raise RefusedError("bad_summary", "invalid busy_share")
     return None if value is None else float(value)
 
 
@@ -265,7 +265,7 @@ def _part_bytes(values: Mapping[str, Any], name: str) -> int:
     """Return the size of a part; 0 if the first line does not name it."""
     size = values.get(name, 0)
     if not isinstance(size, int) or not 0 <= size <= _PARTS[name]:
-        raise RefusedError("bad_summary", f"odd {name}")
+        raise RefusedError("bad_summary", f"invalid {name}")
     return size
 
 
@@ -305,7 +305,7 @@ def decode(data: bytes, budget: Budget | None = None) -> NodeSummary:
         RefusedError: the summary is invalid in any way; the reason is `bad_summary`.
     """
     if len(data) > SUMMARY_BYTES_MAX:
-        raise RefusedError("bad_summary", "too long")
+        raise RefusedError("bad_summary", "the file is too long")
     end = _head_end(data)
     head, said, sizes = _head(data[:end])
     budget = budget or Budget(JOB_BYTES_MAX)
@@ -313,17 +313,17 @@ def decode(data: bytes, budget: Budget | None = None) -> NodeSummary:
     left_out = 0
     middle, at = end + 1 + sizes[0], end + 1 + sum(sizes)
     if at > len(data):
-        raise RefusedError("bad_summary", "torn")
+        raise RefusedError("bad_summary", "incomplete")
     counters, vendor = unpack_counters(data[end + 1 : middle]), unpack_vendor(data[middle:at])
     view = memoryview(data)  # slices of it are not copied; most bytes of a large job are samples
     while at < len(data):
         if at + LENGTH.size > len(data):
-            raise RefusedError("bad_summary", "torn")
+            raise RefusedError("bad_summary", "incomplete")
         size = LENGTH.unpack_from(data, at)[0]
         at += LENGTH.size
         count = len(processes) + left_out
         if size > WHOLE_BLOCK_BYTES_MAX or at + size > len(data) or count == PROCESSES_MAX:
-            raise RefusedError("bad_summary", "torn, or a block too long")
+            raise RefusedError("bad_summary", "incomplete, or a block is too long")
         process = _process(view[at : at + size], budget)
         if process is None:
             left_out += 1
@@ -331,5 +331,5 @@ def decode(data: bytes, budget: Budget | None = None) -> NodeSummary:
             processes.append(process)
         at += size
     if len(processes) + left_out != said:
-        raise RefusedError("bad_summary", "torn")
+        raise RefusedError("bad_summary", "incomplete")
     return NodeSummary(head, tuple(processes), counters, vendor, left_out)

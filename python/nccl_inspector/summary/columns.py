@@ -158,7 +158,7 @@ def unpack_columns(data: bytes, number: int, rows_max: int) -> list[Sequence[int
     """Return `number` columns; anything after them is refused."""
     columns, end = take_columns(data, 0, number, rows_max)
     if end != len(data):
-        raise refuse("more than its columns")
+        raise refuse("data behind the last column")
     return columns
 
 
@@ -191,20 +191,20 @@ def unpack_keys(data: bytes) -> tuple[Key, ...]:
     gaps, counts = unpack_columns(data[at:], 2, KEYS_MAX * HIST_BUCKETS)
     *columns, lengths = columns
     if 0 in counts:
-        raise refuse("an odd histogram")
+        raise refuse("invalid histogram")
     for place, limit in _KEY_LIMITS:
         if max(columns[place], default=0) > limit:
             raise refuse("a number is too large")
     columns[_KEY_RATE] = unfold(columns[_KEY_RATE])
     if sum(lengths) != len(gaps):
-        raise refuse("other rows than its histograms'")
+        raise refuse("the number of rows does not fit the histograms")
     histograms: list[Histogram] = []
     at = 0
     for length in lengths:
         end = at + length
         buckets = tuple(accumulate(gaps[at:end]))
         if length and buckets[-1] >= HIST_BUCKETS:
-            raise refuse("an odd histogram")
+            raise refuse("invalid histogram")
         histograms.append(_MAKE_HISTOGRAM((buckets, tuple(counts[at:end]))))
         at = end
     before, after = columns[:_KEY_HISTOGRAM], columns[_KEY_HISTOGRAM:]
@@ -287,7 +287,7 @@ def line_head(data: bytes) -> LineHead:
     head = LineHead(comm_id, rank - 1, *rest)
     known = head.func < len(FUNCS) and head.size_class <= SIZE_CLASS_MAX
     if not 0 < head.window_s <= _WINDOW_S_MAX or not known:
-        raise refuse("an odd time line")
+        raise refuse("invalid time line")
     return head
 
 
@@ -301,7 +301,7 @@ def line_planes(data: bytes) -> Planes:
     """
     planes, end = take_planes(data, _LINE.size, len(Window._fields), WINDOWS_MAX)
     if end != len(data) or not planes.rows:
-        raise refuse("an odd time line")
+        raise refuse("invalid time line")
     return planes
 
 
@@ -318,7 +318,7 @@ def unpack_line(data: bytes) -> Line:
     sizes = [size + count * head.mean for size, count in zip(unfold(sizes), ops, strict=True)]
     indices = _take_indices(firsts, lasts)
     if starts[-1] > START_S_MAX or not all(ops) or min(*sizes, *indices[0]) < 0:
-        raise refuse("an odd time line")
+        raise refuse("invalid time line")
     rows = zip(starts, lates, ops, sizes, *times, *indices, strict=True)
     windows = tuple(map(_MAKE_WINDOW, rows))
     return Line(*head[:-1], windows)

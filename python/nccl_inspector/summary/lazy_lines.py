@@ -26,9 +26,9 @@ def inflate(data: Stream, most: int) -> bytes:
         unpacker = zlib.decompressobj()
         found = unpacker.decompress(data, most)
     except zlib.error as err:
-        raise RefusedError("bad_summary", "odd block") from err
+        raise RefusedError("bad_summary", "invalid block") from err
     if not unpacker.eof or unpacker.unused_data or len(found) >= most:
-        raise RefusedError("bad_summary", "odd block")
+        raise RefusedError("bad_summary", "invalid block")
     return found
 
 
@@ -91,7 +91,7 @@ class PackedLines(Packed[Line]):
             try:
                 data = zlib.decompressobj().decompress(stream, LINE_HEAD_BYTES)
             except zlib.error as err:
-                raise RefusedError("bad_summary", "odd block") from err
+                raise RefusedError("bad_summary", "invalid block") from err
             head = line_head(data)
             kind = head.comm_id, head.func, head.size_class
             if kind in kinds and (ranks is None or head.rank in ranks.get(kind, (head.rank,))):

@@ -46,7 +46,7 @@ def unpack_nets(data: bytes) -> tuple[Net, ...]:
         raise refuse("a number is too large")
     queues = _take_queues(data[at:])
     if sum(lengths) != len(queues):
-        raise refuse("other rows than its queue pairs'")
+        raise refuse("the number of rows does not fit the queue pairs")
     ends = [0, *accumulate(lengths)]
     of_nets = [tuple(queues[slice(*place)]) for place in pairwise(ends)]
     rows: Iterable[Any] = zip(*columns, of_nets, strict=True)

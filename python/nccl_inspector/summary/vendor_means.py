@@ -122,7 +122,7 @@ def _spread(value: Any, most: float) -> Spread:
     low, high = CHECKS.figure(low, most), CHECKS.figure(high, most)
     total = CHECKS.figure(total, most * max(known, 1) * (1 + _ROUNDING))
     if low > high or not low * (1 - _ROUNDING) * known <= total <= high * (1 + _ROUNDING) * known:
-        raise CHECKS.refused("a mean that is none")
+        raise CHECKS.refused("invalid mean")
     return Spread(known, low, total, high)
 
 
@@ -164,7 +164,7 @@ def means_from_json(value: Any) -> VendorMeans:
     comms = [_comm(one) for one in CHECKS.rows(words["comms"])]
     rows = tuple(_row(one, comms) for one in CHECKS.rows(words["rows"]))
     if len({(row.gpu, row.kind) for row in rows}) < len(rows):
-        raise CHECKS.refused("a kind twice")
+        raise CHECKS.refused("a kind of operation comes twice")
     return VendorMeans(
         dumps=tuple(_dumps(one) for one in CHECKS.rows(words["dumps"])),
         rows=rows,

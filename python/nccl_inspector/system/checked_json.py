@@ -28,18 +28,18 @@ class Checks:
         try:
             return json.loads(data)
         except (ValueError, RecursionError) as err:
-            raise self.refused("odd JSON") from err
+            raise self.refused("invalid JSON") from err
 
     def integer(self, value: Any, most: int) -> int:
         """Return a whole number from 0 to `most`."""
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
-            raise self.refused("odd number")
+            raise self.refused("invalid number")
         return value
 
     def figure(self, value: Any, most: float) -> float:
         """Return a number from 0 to `most` as a float; NaN is refused."""
         if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= most:
-            raise self.refused("odd number")
+            raise self.refused("invalid number")
         return float(value)
 
     def time(self, value: Any) -> int:
@@ -49,21 +49,21 @@ class Checks:
     def text(self, value: Any) -> str:
         """Return a text with unprintable characters replaced by `?`."""
         if not isinstance(value, str) or len(value) > TEXT_CHARS_MAX:
-            raise self.refused("odd text")
+            raise self.refused("invalid text")
         return printable(value)
 
     def rows(self, value: Any, length: int | None = None) -> list[Any]:
         """Return a list; if `length` is given, a list of exactly that length."""
         if not isinstance(value, list) or len(value) > _ROWS_MAX:
-            raise self.refused("odd list")
+            raise self.refused("invalid list")
         if length is not None and len(value) != length:
-            raise self.refused("odd row")
+            raise self.refused("invalid row")
         return value
 
     def table(self, value: Any) -> dict[str, Any]:
         """Return an object; its keys are checked by `text`."""
         if not isinstance(value, dict) or len(value) > _ROWS_MAX:
-            raise self.refused("odd table")
+            raise self.refused("invalid table")
         return {self.text(key): one for key, one in value.items()}
 
 

@@ -98,6 +98,6 @@ class Sources:
     def _fail(self, name: str, why: str) -> None:
         self.failures[name, why] += 1
         if name not in self._troubles:
-            log.warning("counters: what was to read %s %s", name, why)
+            log.warning("counters: the process that reads %s %s", name, why)
         self._troubles[name] = why
         self._next_s[name] = boot_clock_s() + REST_MAX_S

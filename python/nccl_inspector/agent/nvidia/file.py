@@ -127,7 +127,7 @@ def parse_vendor(
     """
     lines = text_lines(data)
     if lines.pop() or len(lines) % 2 or not lines:
-        raise RefusedError("torn", "not whole pairs of lines")
+        raise RefusedError("torn", "its lines are not complete pairs")
     if len(lines) > VENDOR_SERIES_MAX:
         raise RefusedError("too_many_series")
     put = {label: escape(value) for label, value in identity.items()}
@@ -138,7 +138,7 @@ def parse_vendor(
         rate, text, rate_value = split_line(rate_line)
         time, time_text, time_value = split_line(time_line)
         if _PAIRS.get(rate.name) != time.name or time_text != text:
-            raise RefusedError("torn", "not whole pairs of lines")
+            raise RefusedError("torn", "its lines are not complete pairs")
         is_p2p = rate.group == "p2p"
         names = _P2P if is_p2p else _COLLECTIVE
         own = dict(zip(names, check_labels(text, names, rate.name), strict=True))

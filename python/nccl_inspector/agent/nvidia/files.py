@@ -104,7 +104,7 @@ class VendorFiles:
             self._refuse(name, watch.taken_stamp, self._bad[name])
         elif watch.taken and not watch.is_fresh(now_s):
             self._refuse(
-                name, watch.taken_stamp, RefusedError("stale", "its writer does not go on")
+                name, watch.taken_stamp, RefusedError("stale", "it is not written any more")
             )
 
     def _take_up(self, job_fd: int) -> VendorRecord:

@@ -96,7 +96,7 @@ def columns_of_packed(data: bytes, member: int) -> Columns:
         last_index = np.cumsum(_unfold(firsts) + lengths) + places + 1
     first_index = last_index - lengths
     if not ops.all() or min(size_bytes.min(), first_index.min()) < 0:
-        raise RefusedError("bad_summary", "an odd time line")
+        raise RefusedError("bad_summary", "invalid time line")
     counted = (ops, size_bytes, busy_ns, min_ns, median_ns, first_index, last_index)
     return Columns(
         (head.comm_id, head.func, head.size_class), head.rank, member, head.window_s,
