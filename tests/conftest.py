@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.cases import SESSION
-from tests.cluster import Cluster
-from tests.cluster.host import missing
-from tests.journey import Journey, travel
-from tests.turns import Turn
+from tests.sandbox import Cluster
+from tests.sandbox.host import missing
+from tests.support.sandbox.watched_job import Journey, travel
+from tests.tools.turns import Turn
+from tests.tools.verified import SESSION
 
 
 def pytest_configure() -> None:

@@ -15,12 +15,12 @@ from pathlib import Path
 from tests.bench.agent import PROCESSES, SERIES, start_job, write_series
 from tests.bench.figure import Figure
 from tests.bench.sample import Sample
-from tests.boxes import make_run_dir
+from tests.support.boxes import make_run_dir
+from tests.support.repository import REPO
 
 # The plugin's interval, in which each file changes once, and the agent's.
 INTERVAL_S, AGENT_INTERVAL_S = 30, 5
 _PASSES = INTERVAL_S // AGENT_INTERVAL_S
-_REPO = Path(__file__).parents[2]
 
 
 def _until(done: Callable[[], bool], what: str, process: subprocess.Popen[bytes]) -> None:
@@ -33,7 +33,7 @@ def _until(done: Callable[[], bool], what: str, process: subprocess.Popen[bytes]
 
 @contextmanager
 def _daemon(argv: list[str]) -> Iterator[subprocess.Popen[bytes]]:
-    env = os.environ | {"PYTHONPATH": str(_REPO / "python")}
+    env = os.environ | {"PYTHONPATH": str(REPO / "python")}
     quiet = subprocess.DEVNULL
     with subprocess.Popen(argv, env=env, stdout=quiet, stderr=quiet) as process:
         try:

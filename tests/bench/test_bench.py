@@ -9,8 +9,9 @@ import pytest
 
 from tests.bench import figure
 from tests.bench.figure import Figure
-from tests.bench.played import BUILD, Both, Played, play
+from tests.bench.played import Both, Played, play
 from tests.bench.sample import Sample, table
+from tests.support.repository import BUILD
 
 
 def test_a_verdict_is_of_the_net_median() -> None:
