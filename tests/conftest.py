@@ -10,7 +10,7 @@ import pytest
 
 from tests.sandbox import Cluster
 from tests.sandbox.host import missing
-from tests.support.sandbox.watched_job import Journey, travel
+from tests.support.sandbox.watched_job import WatchedJob, watch_job
 from tests.tools.turns import Turn
 from tests.tools.verified import SESSION
 
@@ -107,10 +107,10 @@ def healthy_cluster(cluster: Cluster) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
-def journey(shared_cluster: Cluster) -> Journey:
+def watched_job(shared_cluster: Cluster) -> WatchedJob:
     """One job with a planted slow rank, run to its end; several tests look at it."""
     try:
-        return travel(shared_cluster)
+        return watch_job(shared_cluster)
     finally:
         shared_cluster.reset()
 

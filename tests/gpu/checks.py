@@ -16,7 +16,7 @@ from nccl_inspector.model.process import (
     Key,
     Process,
 )
-from tests.support import application_log
+from tests.support import application_log, exposition
 from tests.support.application_log import Record
 
 PASS, FAIL, SKIP = "pass", "fail", "skip"
@@ -217,7 +217,7 @@ def check_metrics(proms: Mapping[int, str], boxes: Mapping[int, Process]) -> Che
     check = Check("metrics", "Does the .prom say what the box says, with finite bandwidths?")
     series_total = 0
     for rank, box in boxes.items():
-        series = application_log.read_prom(proms.get(rank, ""))
+        series = exposition.read_prom(proms.get(rank, ""))
         series_total += len(series)
         found: dict[str, dict[tuple[str, str, str], float]] = defaultdict(dict)
         for one in series:

@@ -18,7 +18,7 @@ from typing import Any
 from tests.gpu.cuda import Cuda
 from tests.gpu.libnccl import SUM, TYPES, Nccl
 from tests.gpu.plan import APART, HALF, WORLD, Op, Plan, read_plan
-from tests.support.application_log import read_prom
+from tests.support.exposition import read_prom
 
 ID_WAIT_S = 60
 PROM_WAIT_S = 20

@@ -3,29 +3,20 @@
 import re
 import signal
 import subprocess
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from nccl_inspector.model.process import ALGOS, FINALIZED, FUNCS
-from tests.native.plugin.test_figures import boxes, environment
-from tests.native.test_c import SOURCES, exported, needed_glibc, run_tap
 from tests.support import application_log, standin
+from tests.support.native_programs import SOURCES, exported, needed_glibc, run_tap
+from tests.support.plugin_runs import boxes, environment
 from tests.support.repository import BUILD, REPO
 
 ARM = BUILD / "aarch64"
 PROFILER = ARM / "libnccl-profiler-inspector.so"
 SPANK = ARM / "spank_nccl_inspector.so"
 EMULATOR = ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"]
-
-
-@pytest.fixture
-def raw() -> Iterator[Path]:
-    """A directory like a job's raw/: on tmpfs."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as path:
-        yield Path(path)
 
 
 @pytest.mark.parametrize("library", [PROFILER, SPANK], ids=lambda path: path.name)

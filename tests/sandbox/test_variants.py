@@ -1,8 +1,5 @@
 """The sandbox cluster in other shapes: host names, prolog flags, lines of slurm.conf."""
 
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,19 +7,9 @@ import pytest
 
 from tests.sandbox import JOB_USER, NODES, Cluster, ClusterError, Options, tree, wait_until
 from tests.sandbox.config import merged
+from tests.support.sandbox.own_cluster import brought_up
 
 BARE = Options(agents=False, monitoring=False)
-
-
-@contextmanager
-def brought_up(beside: Path, options: Options) -> Iterator[Cluster]:
-    """A cluster of its own."""
-    root = Path(tempfile.mkdtemp(prefix="nccl-inspector-test-", dir=beside.parent))
-    variant = Cluster.up(root, options)
-    try:
-        yield variant
-    finally:
-        variant.down()
 
 
 def directories(cluster: Cluster, job_id: int) -> list[str]:

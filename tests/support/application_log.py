@@ -4,38 +4,15 @@ Nothing here comes from the product, on purpose: a mistake of its must not be ma
 """
 
 import json
-import re
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
 from math import exp, fsum, log
 from pathlib import Path
 from typing import Any
 
 P2P = ("Send", "Recv")
 
-_LINE = re.compile(r"(\w+)(?:\{(.*)\})? (\S+)")
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-
 Record = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Series:
-    """One line of an exposition."""
-
-    name: str
-    labels: dict[str, str]
-    value: float
-
-
-def read_prom(text: str) -> list[Series]:
-    """The series of an exposition; comments are passed over."""
-    return [
-        Series(found[1], dict(_LABEL.findall(found[2] or "")), float(found[3]))
-        for found in map(_LINE.fullmatch, text.splitlines())
-        if found
-    ]
 
 
 def read_log(directory: Path, rank: int) -> list[Record]:

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from nccl_inspector.agent.log_once import Tally
+from nccl_inspector.agent.orphans import Sweeper
 from nccl_inspector.settings.config import Config, parse_config
+from tests.sandbox.lifetime import wait_until
 from tests.support.boxes import make_run_dir, names
-from tests.unit.slurm.test_ended_job import record
 
 UNKNOWN = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
 CLUSTER = "c1"  # of the manifests of tests.support.boxes
@@ -71,3 +73,22 @@ def jobs(config: Config) -> list[str]:
 
 def ended(config: Config) -> list[str]:
     return [name.split(".")[0] for name in names(config.run_dir / "ended")]
+
+
+def answers(sweeper: Sweeper, tally: Tally, count: int) -> None:
+    """Pass until Slurm has answered so often."""
+
+    def answered() -> bool:
+        sweeper.run_pass()
+        return sum(tally.answers.values()) >= count
+
+    wait_until(answered, 10, f"{count} answers", 0.01)
+
+
+def record(state: str, nodes: str = "n[1-4]", restarts: int = 1, job: str = "42") -> str:
+    return (
+        f"JobId={job} JobName=sbatch UserId=amy(1001) GroupId=amy(1001) MCS_label=N/A QOS=(null) "
+        f"JobState={state} Reason=None Dependency=(null) Requeue=1 Restarts={restarts} "
+        f"BatchFlag=1 ExitCode=0:0 ReqNodeList=(null) ExcNodeList=(null) NodeList={nodes} "
+        "BatchHost=n1 NumNodes=4 Command=(null) WorkDir=/home/amy Comment=a b Power= \n"
+    )

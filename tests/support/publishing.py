@@ -7,10 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from nccl_inspector.agent.crash_guard import AtWork
 from nccl_inspector.agent.log_once import Tally
 from nccl_inspector.agent.publish import Publisher
+from nccl_inspector.settings.config import Config, parse_config
 from tests.support.boxes import line, metrics_text
 
 GAUGE = "nccl_collective_inflight_seconds"
@@ -50,3 +52,14 @@ def labelled(pairs: str, value: str = "1") -> bytes:
 
 
 WHOLE = 'cluster="c",slurm_job_id="1",node="n",gpu="GPU0",rank="0",comm="0xc",comm_name="m"'
+
+
+def config_of(run_dir: Path) -> Config:
+    reports = run_dir.parent / "reports"
+    reports.mkdir(exist_ok=True)
+    return parse_config(f"run_dir = {run_dir}\nreport_dir = {reports}\n", "test")
+
+
+def samples(path: Path) -> dict[str, float]:
+    families = text_string_to_metric_families(path.read_text())
+    return {sample.name: sample.value for family in families for sample in family.samples}

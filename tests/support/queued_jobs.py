@@ -13,7 +13,7 @@ from nccl_inspector.store.index import reading
 from nccl_inspector.store.queries import Wish, find_jobs
 from nccl_inspector.summary.codec import encode, encode_process
 from tests.support.boxes import MS, BoxOf, CommOf, KeyOf, write_box
-from tests.unit.agent.collect.test_collect import HEAD, read_process
+from tests.support.summaries import HEAD, read_process
 
 
 def enqueue(config: Config, job_id: int, more: str = "") -> Path:

@@ -15,7 +15,7 @@ from typing import Any
 
 from nccl_inspector.box.layout import HEADER, KEY
 from nccl_inspector.model.process import FUNCS, Process
-from tests.support import application_log
+from tests.support import exposition
 from tests.support.boxes import read_dead_box
 from tests.support.repository import BUILD
 
@@ -159,9 +159,9 @@ class Stage:
                 continue
         return texts
 
-    def series(self) -> list[application_log.Series]:
+    def series(self) -> list[exposition.Series]:
         """All series of all files, as a scrape of the node has them."""
-        return [one for text in self.proms().values() for one in application_log.read_prom(text)]
+        return [one for text in self.proms().values() for one in exposition.read_prom(text)]
 
     def find(self, name: str, **labels: str) -> list[float]:
         """Values of the series of that name with these labels."""

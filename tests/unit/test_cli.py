@@ -11,21 +11,11 @@ from nccl_inspector import __version__
 from nccl_inspector.cli import GROUPS
 from nccl_inspector.render.comment import make_comment
 from tests.support import example_cards
+from tests.support.command_line import run
+from tests.support.fake_slurm import Slurm
 from tests.support.recorded_slurm import load
 from tests.support.repository import PYTHON_DIR
-from tests.unit.report.test_assemble import eight_ranks, write_summary
-from tests.unit.slurm.test_find import Slurm
-
-
-def run(*words: str, **kwargs: object) -> subprocess.CompletedProcess[str]:
-    code = "from nccl_inspector.cli import main; main()"
-    return subprocess.run(  # type: ignore[call-overload, no-any-return]
-        [sys.executable, "-c", code, *words],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(PYTHON_DIR)},
-        **kwargs,
-    )
+from tests.support.summaries import eight_ranks, write_summary
 
 
 @pytest.mark.parametrize("job", ["0", "-1", "x", "../etc", "1_02"])

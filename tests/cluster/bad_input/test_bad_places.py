@@ -8,13 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.lifecycle.test_ends import ENDLESS, ONE_NODE, SHORT, hook_script, run
-from tests.cluster.lifecycle.test_lifecycle import SMALL
-from tests.cluster.lifecycle.test_orphans import soon
 from tests.sandbox import Cluster, wait_until
 from tests.support.sandbox import jobs
-
-__all__ = ["soon"]  # a fixture
+from tests.support.sandbox.small_jobs import ENDLESS, ONE_NODE, SHORT, SMALL, hook_script, run
 
 pytestmark = pytest.mark.long  # all of them together
 LIFECYCLE = "Lifecycle"

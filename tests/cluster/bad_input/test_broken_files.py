@@ -9,14 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.bad_input.test_hostile_texts import assert_measured, canary, case
-from tests.cluster.lifecycle.test_ends import ONE_NODE, SHORT
 from tests.sandbox import JOB_USER, Cluster
 from tests.sandbox.config import replace_text
 from tests.support.repository import REPO
 from tests.support.sandbox import jobs
+from tests.support.sandbox.checks import assert_measured
+from tests.support.sandbox.small_jobs import ONE_NODE, SHORT
 
-__all__ = ["canary"]  # a fixture
+pytestmark = pytest.mark.long  # all of them together
+
+
+def case(words: str) -> pytest.MarkDecorator:
+    return pytest.mark.case("Bad input", words)
+
 
 # plugstack.conf.
 
@@ -38,7 +43,6 @@ def run_plainly(cluster: Cluster) -> tuple[int, str]:
     return job_id, done.stderr + printed.partition("tell me\n")[2]
 
 
-pytestmark = pytest.mark.long  # all of them together
 PLUGSTACK = {
     "an unknown word": (("default=prom", "speed=9"), 'unknown key "speed"'),
     "no equals sign": (("prom",), 'unknown key "prom"'),

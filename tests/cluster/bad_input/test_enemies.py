@@ -7,17 +7,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.cluster.identities.test_tenants import (
-    SHARED,
-    assert_exporter_is_well,
-    ranks,
-    series,
-    wait_for_ranks,
-)
-from tests.cluster.lifecycle.test_ends import ENDLESS
 from tests.sandbox import OTHER_USER, Cluster, ClusterError, Node, lifetime, wait_until
-from tests.support import application_log
+from tests.support import exposition
 from tests.support.sandbox import jobs
+from tests.support.sandbox.checks import assert_exporter_is_well, ranks, series, wait_for_ranks
+from tests.support.sandbox.small_jobs import ENDLESS, SHARED
 
 pytestmark = pytest.mark.long  # all of them together
 OPERATIONS = "nccl_collective_operations_total"
@@ -90,7 +84,7 @@ class Battle:
 
     def rejected(self) -> dict[str, float]:
         """The agent's counts by reason."""
-        found = application_log.read_prom(self.node.metrics())
+        found = exposition.read_prom(self.node.metrics())
         return {one.labels["reason"]: one.value for one in found if one.name == REJECTED}
 
     def attack(self, name: str, command: str) -> None:
@@ -164,8 +158,8 @@ def test_a_forged_identity_is_the_enemys_own(battle: Battle) -> None:
     battle.attack("forged", write(GAUGE))
     name = "nccl_collective_inflight_seconds"
 
-    def forged() -> list[application_log.Series]:
-        found = application_log.read_prom(node.metrics())
+    def forged() -> list[exposition.Series]:
+        found = exposition.read_prom(node.metrics())
         return [one for one in found if one.name == name and one.value == 12345]
 
     wait_until(lambda: bool(forged()), 15, "the forged series", 0.1)

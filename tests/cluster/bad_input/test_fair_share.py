@@ -11,12 +11,12 @@ import pytest
 
 from nccl_inspector.agent.publish import NODE_BYTES_MAX
 from nccl_inspector.estimate.cost import head_series_max
-from tests.cluster.identities.test_tenants import assert_exporter_is_well, wait_for_ranks
-from tests.cluster.lifecycle.test_ends import ENDLESS
 from tests.sandbox import OTHER_USER, Cluster, Node, prometheus, wait_until
+from tests.support.estimated_jobs import SHAPE
 from tests.support.hostile_pages import full_box, page_text
 from tests.support.sandbox import hostile_program, jobs
-from tests.unit.estimate.test_cost import SHAPE
+from tests.support.sandbox.checks import assert_exporter_is_well, wait_for_ranks
+from tests.support.sandbox.small_jobs import ENDLESS
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(240)]
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from nccl_inspector.agent.manifest import parse_manifest
-from tests.cluster.identities.test_tenants import assert_exporter_is_well
-from tests.cluster.lifecycle.test_ends import ENDLESS, ONE_NODE, SHORT, hook_script
 from tests.sandbox import JOB_USER, Cluster, wait_until
-from tests.support import application_log
+from tests.support import exposition
 from tests.support.sandbox import jobs
+from tests.support.sandbox.checks import assert_exporter_is_well, assert_measured
+from tests.support.sandbox.small_jobs import ENDLESS, ONE_NODE, SHORT, hook_script
 
 pytestmark = pytest.mark.long  # all of them together
 BAD_INPUT = "Bad input"
@@ -24,20 +24,6 @@ ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "BOOT_FAIL"
 
 def case(words: str) -> pytest.MarkDecorator:
     return pytest.mark.case(BAD_INPUT, words)
-
-
-@pytest.fixture
-def canary(healthy_cluster: Cluster) -> Iterator[Path]:
-    """A file that appears only when somebody runs a text; around it nothing may change."""
-    cluster = healthy_cluster
-    empty = lambda: jobs.run_dirs_are_empty(cluster)  # noqa: E731
-    wait_until(empty, 20, "agents at work, nothing of earlier jobs", 0.1)
-    path = cluster.layout.root / "log" / "canary"
-    yield path
-    assert not path.exists(), "a text was run"
-    assert not list(cluster.layout.root.glob("log/*canary*"))
-    cluster.wait_idle()
-    wait_until(empty, 15, "nothing is left in the run directories", 0.1)
 
 
 def evil(canary: Path) -> str:
@@ -58,16 +44,6 @@ def finish(cluster: Cluster, job_id: int) -> str:
     wait_until(lambda: state() in ENDED, 30, f"job {job_id} has ended", 0.1)
     jobs.wait_until_clean(cluster, job_id)
     return state()
-
-
-def assert_measured(cluster: Cluster, job_id: int) -> None:
-    """Both ranks on n1 are in its report, which is a text that a terminal may show."""
-    (summary,) = jobs.summaries(cluster, job_id).values()
-    assert {process.facts.procid for process in summary.processes} == {0, 1}
-    report = cluster.report(job_id)
-    assert report.stderr == ""
-    assert "MISSING  nothing" in report.stdout
-    assert all(line.isprintable() for line in report.stdout.splitlines())
 
 
 # What a user's own plugin tells the hooks.
@@ -272,8 +248,8 @@ def test_a_user_of_any_name_is_measured(healthy_cluster: Cluster, odd_name: str)
     cluster, node = healthy_cluster, healthy_cluster.node("n1")
     job_id = submit_as_odd(cluster, f"srun {jobs.standin(cluster, *ENDLESS)}")
 
-    def infos() -> list[application_log.Series]:
-        found = application_log.read_prom(node.metrics())
+    def infos() -> list[exposition.Series]:
+        found = exposition.read_prom(node.metrics())
         return [one for one in found if one.name == "nccl_inspector_job_info"]
 
     wait_until(lambda: bool(infos()), 15, "the job's series", 0.1)

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from tests.cluster.identities.test_tenants import assert_exporter_is_well
-from tests.cluster.lifecycle.test_ends import ENDLESS, TWO_NODES
 from tests.sandbox import NODES, Cluster, wait_until
-from tests.support import application_log
+from tests.support import exposition
 from tests.support.sandbox import jobs
+from tests.support.sandbox.checks import assert_exporter_is_well
+from tests.support.sandbox.small_jobs import ENDLESS, TWO_NODES
 
 RATE = "nccl_bus_bandwidth_gbs"
 # It looks for channels from 0 on, and the stand-in has others too: without the last word no time.
@@ -26,11 +26,9 @@ def vendor_cluster(healthy_cluster: Cluster) -> Cluster:
     return cluster
 
 
-def rates(cluster: Cluster, job_id: int) -> list[application_log.Series]:
+def rates(cluster: Cluster, job_id: int) -> list[exposition.Series]:
     """The job's bandwidths in the answers of all node_exporters."""
-    found = [
-        one for node in NODES for one in application_log.read_prom(cluster.node(node).metrics())
-    ]
+    found = [one for node in NODES for one in exposition.read_prom(cluster.node(node).metrics())]
     return [one for one in found if one.name == RATE and one.labels["slurm_job_id"] == str(job_id)]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from nccl_inspector.model.process import FINALIZED, FUNCS
 from tests.support import application_log
-from tests.support.sandbox.watched_job import INTERVAL_S, RANKS, Journey, Task
+from tests.support.sandbox.watched_job import INTERVAL_S, RANKS, Task, WatchedJob
 
 # Of our own making, from Sends and Recvs of one call: the stand-in logs those one by one.
 GROUPS = frozenset({"AlltoAll", "SendRecv"})
@@ -19,11 +19,11 @@ Label = tuple[str, str, str]  # communicator's name, function, message size
 # Live, in Prometheus.
 
 
-def windows(journey: Journey, task: Task) -> list[tuple[float, float]]:
+def windows(watched_job: WatchedJob, task: Task) -> list[tuple[float, float]]:
     """Scrape times of each two successive writes of a task's file: counters of the first are
     where the gauges of the second begin."""
     first: dict[float, float] = {}  # by time of writing
-    for sample in journey.family("nccl_inspector_last_write_timestamp_seconds"):
+    for sample in watched_job.family("nccl_inspector_last_write_timestamp_seconds"):
         if (sample.labels["node"], sample.labels["gpu"]) == task:
             first.setdefault(sample.value, sample.time)
     writes = sorted(first.items())
@@ -34,10 +34,10 @@ def windows(journey: Journey, task: Task) -> list[tuple[float, float]]:
     ]
 
 
-def values(journey: Journey, task: Task, name: str) -> dict[float, dict[Label, float]]:
+def values(watched_job: WatchedJob, task: Task, name: str) -> dict[float, dict[Label, float]]:
     """By time of the scrape and kind of operation."""
     table: dict[float, dict[Label, float]] = defaultdict(dict)
-    for sample in journey.family(name):
+    for sample in watched_job.family(name):
         own = sample.labels
         if (own["node"], own["gpu"]) == task:
             func = own.get("collective") or own["p2p_operation"]
@@ -47,18 +47,18 @@ def values(journey: Journey, task: Task, name: str) -> dict[float, dict[Label, f
 
 @pytest.mark.parametrize("family", ["collective", "p2p"])
 def test_live_bandwidth_is_within_2_percent_of_the_applications_own_log(
-    journey: Journey, family: str
+    watched_job: WatchedJob, family: str
 ) -> None:
     gauge = "nccl_bus_bandwidth_gbs" if family == "collective" else "nccl_p2p_bus_bandwidth_gbs"
     checked, worst = set(), 0.0
-    for rank, task in journey.tasks.items():
-        counts = values(journey, task, f"nccl_{family}_operations_total")
-        gauges = values(journey, task, gauge)
+    for rank, task in watched_job.tasks.items():
+        counts = values(watched_job, task, f"nccl_{family}_operations_total")
+        gauges = values(watched_job, task, gauge)
         logged = {
             (comm, func, application_log.size_label(class_)): ops
-            for (comm, func, class_), ops in journey.logs[rank].items()
+            for (comm, func, class_), ops in watched_job.logs[rank].items()
         }
-        for before, after in windows(journey, task):
+        for before, after in windows(watched_job, task):
             for kind, count in counts[after].items():
                 if kind[1] in GROUPS:
                     continue
@@ -76,14 +76,14 @@ def test_live_bandwidth_is_within_2_percent_of_the_applications_own_log(
 
 
 @pytest.mark.parametrize("family", ["collective", "p2p"])
-def test_live_counters_are_the_applications_own_log(journey: Journey, family: str) -> None:
+def test_live_counters_are_the_applications_own_log(watched_job: WatchedJob, family: str) -> None:
     checked = 0
-    for rank, task in journey.tasks.items():
+    for rank, task in watched_job.tasks.items():
         table = {
-            what: values(journey, task, f"nccl_{family}_{what}_total")
+            what: values(watched_job, task, f"nccl_{family}_{what}_total")
             for what in ("operations", "bytes", "busy_seconds")
         }
-        for (comm, func, class_), ops in journey.logs[rank].items():
+        for (comm, func, class_), ops in watched_job.logs[rank].items():
             kind = comm, func, application_log.size_label(class_)
             for time in table["operations"]:
                 if kind in table["operations"][time]:
@@ -98,13 +98,13 @@ def test_live_counters_are_the_applications_own_log(journey: Journey, family: st
 # After the end.
 
 
-def test_the_summaries_have_every_operation_of_the_log(journey: Journey) -> None:
+def test_the_summaries_have_every_operation_of_the_log(watched_job: WatchedJob) -> None:
     seen = set()
-    for node, summary in journey.summaries.items():
+    for node, summary in watched_job.summaries.items():
         for process in summary.processes:
             rank = process.facts.procid
             assert rank is not None
-            assert journey.tasks[rank] == (node, process.gpus[0].label)
+            assert watched_job.tasks[rank] == (node, process.gpus[0].label)
             assert process.facts.state == FINALIZED
             assert not process.flags
             assert set(process.dropped) == {0}
@@ -114,8 +114,8 @@ def test_the_summaries_have_every_operation_of_the_log(journey: Journey) -> None
                 for key in process.keys
                 if FUNCS[key.func] not in GROUPS
             }
-            assert keys.keys() == journey.logs[rank].keys()
-            for kind, ops in journey.logs[rank].items():
+            assert keys.keys() == watched_job.logs[rank].keys()
+            for kind, ops in watched_job.logs[rank].items():
                 key = keys[kind]
                 assert (key.ops, key.bytes) == (len(ops), sum(op["bytes"] for op in ops))
                 assert key.busy_ns == application_log.busy_ns(ops)
@@ -129,16 +129,16 @@ def last_times(mine: Sequence[list[application_log.Record]]) -> list[application
 
 
 def test_the_reports_bandwidth_is_within_2_percent_of_the_applications_own_log(
-    journey: Journey,
+    watched_job: WatchedJob,
 ) -> None:
     checked = set()
-    comms = {comm.id: comm for comm in journey.card.communicators}
-    for one in journey.card.operations:
+    comms = {comm.id: comm for comm in watched_job.card.communicators}
+    for one in watched_job.card.operations:
         comm = comms[one.communicator]
         kind = comm.name, one.func, one.size_class
         if one.func in GROUPS:
             continue
-        mine = [log[kind] for log in journey.logs.values() if kind in log]
+        mine = [log[kind] for log in watched_job.logs.values() if kind in log]
         if (
             one.func in application_log.P2P
         ):  # which of a Send and its Recv waits is not followed here
@@ -154,4 +154,4 @@ def test_the_reports_bandwidth_is_within_2_percent_of_the_applications_own_log(
         assert one.bus_gbs is not None
         assert 0.98 * bus_bytes / high <= one.bus_gbs <= 1.02 * bus_bytes / low, kind
         checked.add(kind)
-    assert checked == {kind for log in journey.logs.values() for kind in log}
+    assert checked == {kind for log in watched_job.logs.values() for kind in log}

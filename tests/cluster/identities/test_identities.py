@@ -9,7 +9,7 @@ import pytest
 
 from nccl_inspector.model.process import Process
 from tests.sandbox import Cluster, Options, wait_until
-from tests.support import application_log
+from tests.support import exposition
 from tests.support.sandbox import jobs
 
 ENDLESS = ("--steps", "100000", *jobs.QUICK)
@@ -19,13 +19,13 @@ SHARED = ("--nccl-inspector=prom", "--mem=500")
 COUNTER = "nccl_collective_operations_total"
 
 
-def series(cluster: Cluster, job_id: int) -> list[application_log.Series]:
+def series(cluster: Cluster, job_id: int) -> list[exposition.Series]:
     """Every series that the agents publish of the job now, of all nodes."""
     found = []
     for node in cluster.nodes.values():
         path = f"/run/nccl-inspector/prom/{job_id}.prom"
         text = node.run(["sh", "-c", f"cat {path} 2>/dev/null"]).stdout
-        found += application_log.read_prom(text)
+        found += exposition.read_prom(text)
     return found
 
 

@@ -7,57 +7,17 @@ from collections import defaultdict
 import pytest
 
 from tests.sandbox import JOB_USER, OTHER_USER, Cluster, Node, wait_until
-from tests.support import application_log
+from tests.support import exposition
 from tests.support.sandbox import jobs
+from tests.support.sandbox.checks import assert_exporter_is_well, ranks, series, wait_for_ranks
+from tests.support.sandbox.small_jobs import SHARED
 
 ENDLESS = ("--steps", "100000", *jobs.QUICK)
-# Half a node at most, so that two jobs fit.
-SHARED = ("--nccl-inspector=prom", "--nodelist=n1", "--mem=500", "--gpus-per-task=1")
 # NVIDIA's own names, which dashboards have: promtool would have seconds.
 KEPT = {
     f'{name} use base unit "seconds" instead of "microseconds"'
     for name in ("nccl_collective_exec_time_microseconds", "nccl_p2p_exec_time_microseconds")
 }
-
-
-def series(node: Node, job_id: int) -> list[application_log.Series]:
-    """The job's series in node_exporter's answer."""
-    found = application_log.read_prom(node.metrics())
-    return [one for one in found if one.labels.get("slurm_job_id") == str(job_id)]
-
-
-def ranks(node: Node, job_id: int) -> set[tuple[str, str]]:
-    """Rank and GPU of every series of the job that has operations."""
-    name = "nccl_collective_operations_total"
-    found = (one.labels for one in series(node, job_id) if one.name == name)
-    return {(labels["rank"], labels["gpu"]) for labels in found}
-
-
-def wait_for_ranks(node: Node, job_id: int, count: int) -> None:
-    wait_until(lambda: len(ranks(node, job_id)) == count, 15, f"series of {count} ranks", 0.1)
-
-
-# A file that goes between node_exporter's look at the directory and its look at the file, with its
-# job or with the agent: it says so, and goes on with the next one.
-GONE = re.compile(
-    r"level=error .*/prom/(?:[0-9]+|nccl_inspector_agent)\.prom: no such file or directory"
-)
-
-
-def assert_exporter_is_well(node: Node) -> None:
-    text = node.metrics()
-    assert "node_textfile_scrape_error 0\n" in text
-    errors = [
-        one
-        for one in application_log.read_prom(text)
-        if one.name == "promhttp_metric_handler_errors_total"
-    ]
-    assert {one.labels["cause"] for one in errors} >= {"gathering", "encoding"}
-    assert all(one.value == 0 for one in errors)
-    log = node.exporter_log().splitlines()
-    assert not [
-        one for one in log if re.search("level=error|error gathering", one) and not GONE.search(one)
-    ]
 
 
 # Eight tasks.
@@ -221,7 +181,7 @@ REASONS = {
 
 
 def rejected(node: Node) -> dict[str, float]:
-    found = application_log.read_prom(node.metrics())
+    found = exposition.read_prom(node.metrics())
     name = "nccl_inspector_agent_rejected_files_total"
     return {one.labels["reason"]: one.value for one in found if one.name == name}
 
@@ -258,7 +218,7 @@ def test_a_hostile_user_harms_only_himself(healthy_cluster: Cluster) -> None:
     text = node.metrics()
     assert not re.search(r"^(up|node_load1)\b|__foo|NaN|/bin/", text, re.MULTILINE)
     # The one file that keeps to the rules counts as what it is: his.
-    spoofed = [one for one in application_log.read_prom(text) if one.labels.get("comm") == "0xbad"]
+    spoofed = [one for one in exposition.read_prom(text) if one.labels.get("comm") == "0xbad"]
     assert [one.labels["slurm_job_id"] for one in spoofed] == [str(job_id)]
     assert {one.labels["rank"] for one in series(node, victim) if "rank" in one.labels} == good
     assert len(ranks(node, job_id)) >= 2, "his own true series go on"

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.lifecycle.test_ends import ONE_NODE, SHORT, run
 from tests.sandbox import Cluster, Options
 from tests.sandbox.config import replace_text
 from tests.sandbox.layout import REPO
 from tests.sandbox.lifetime import wait_until
 from tests.support.sandbox import jobs
+from tests.support.sandbox.small_jobs import ONE_NODE, SHORT, run
 from tests.tools.verified import SESSION
 
 pytestmark = pytest.mark.long  # all of them together

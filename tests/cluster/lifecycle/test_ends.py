@@ -14,51 +14,29 @@ from nccl_inspector.model.process import KILLED
 from nccl_inspector.report.joined import build_report
 from nccl_inspector.summary.attempts import load_summaries
 from tests.sandbox import JOB_USER, NODES, Cluster, Node, wait_until
-from tests.sandbox.product import HOOK
-from tests.support import application_log
+from tests.support import application_log, exposition
 from tests.support.sandbox import jobs
-
-ENDLESS = ("--steps", "100000", *jobs.QUICK)
-SHORT = ("--steps", "3", *jobs.QUICK)
-TWO_NODES = ("--nccl-inspector=prom", "-N2", "--ntasks-per-node=2", "--gpus-per-task=1")
-ONE_NODE = ("--nccl-inspector=prom", "--nodelist=n1", "--ntasks=2", "--gpus-per-task=1")
-RANKS = 4
-
-
-def start(cluster: Cluster, *words: str, env: dict[str, str] | None = None) -> int:
-    """An endless job with some operations behind it."""
-    job_id = jobs.submit(cluster, *words, script=f"srun {jobs.standin(cluster, *ENDLESS)}", env=env)
-    jobs.wait_for_operations(cluster, job_id, RANKS)
-    return job_id
-
-
-def run(cluster: Cluster, *words: str, env: dict[str, str] | None = None) -> tuple[int, str]:
-    """A short job to its end, and the state that it ended in."""
-    job_id = jobs.submit(cluster, *words, script=f"srun {jobs.standin(cluster, *SHORT)}", env=env)
-    return job_id, jobs.finish(cluster, job_id)
+from tests.support.sandbox.checks import operations
+from tests.support.sandbox.small_jobs import (
+    ENDLESS,
+    ONE_NODE,
+    RANKS,
+    SHORT,
+    TWO_NODES,
+    hook_script,
+    run,
+    start,
+)
 
 
 def lost(node: Node) -> float:
     # The cluster may be up some moments before its agents have published.
     wait_until(lambda: "nccl_inspector_agent_ranks_lost_total" in node.metrics(), 10, "the agent")
     (sample,) = (
-        one for one in application_log.read_prom(node.metrics())
+        one for one in exposition.read_prom(node.metrics())
         if one.name == "nccl_inspector_agent_ranks_lost_total"
     )  # fmt: skip
     return sample.value
-
-
-def operations(cluster: Cluster, job_id: int) -> dict[int, Counter[str]]:
-    """Operations by rank and communicator, as the node summaries have them."""
-    table = {}
-    for summary in jobs.summaries(cluster, job_id).values():
-        for process in summary.processes:
-            names = {comm.index: comm.name for comm in process.comms}
-            assert process.facts.procid is not None
-            counts = table[process.facts.procid] = Counter[str]()
-            for key in process.keys:
-                counts[names[key.comm]] += key.ops
-    return table
 
 
 def assert_every_operation_is_there(cluster: Cluster, job_id: int) -> None:
@@ -160,13 +138,6 @@ def test_the_users_own_profiler_wins_and_slurmds_log_says_so(healthy_cluster: Cl
 
 
 # Hooks.
-
-
-def hook_script(cluster: Cluster, kind: str, into: Path) -> str:
-    """Run the product's hook and note its exit status and what it said."""
-    path = f"/usr/lib/nccl-inspector/{kind}/{HOOK}"
-    assert cluster.node("n1").run(["test", "-x", path]).returncode == 0
-    return f"#!/bin/sh\n{{ {path}; echo status $?; }} >{into}-$SLURM_JOB_ID 2>&1\n"
 
 
 @pytest.mark.case("Lifecycle", "an epilog that runs twice")

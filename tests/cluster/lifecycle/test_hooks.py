@@ -6,14 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.lifecycle.test_ends import ENDLESS, ONE_NODE, SHORT, run
-from tests.cluster.lifecycle.test_lifecycle import assert_next_job_is_measured
-from tests.cluster.lifecycle.test_orphans import soon, take_epilog_away
 from tests.sandbox import Cluster, wait_until
 from tests.support.hook_scripts import EPILOG, PROLOG, with_stubs
 from tests.support.sandbox import jobs
-
-__all__ = ["soon"]  # a fixture
+from tests.support.sandbox.checks import assert_next_job_is_measured
+from tests.support.sandbox.small_jobs import ENDLESS, ONE_NODE, SHORT, run, take_epilog_away
 
 pytestmark = pytest.mark.long
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster.lifecycle.test_ends import ENDLESS, ONE_NODE, SHORT
 from tests.sandbox import Cluster, Node, wait_until
 from tests.support.sandbox import jobs
+from tests.support.sandbox.small_jobs import ENDLESS, ONE_NODE, SHORT
 
 SMALL = (*ONE_NODE, "--mem=1000")
 

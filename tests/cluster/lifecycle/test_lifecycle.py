@@ -5,50 +5,27 @@ import signal
 import pytest
 
 from nccl_inspector.model.process import KILLED
-from tests.cluster.lifecycle.test_ends import ENDLESS, ONE_NODE, RANKS, SHORT, TWO_NODES, run, start
-from tests.cluster.lifecycle.test_orphans import controller_down
 from tests.sandbox import JOB_USER, Cluster, Node, wait_until
-from tests.sandbox.processes import Process, members
 from tests.support.sandbox import jobs
+from tests.support.sandbox.checks import assert_next_job_is_measured, states
+from tests.support.sandbox.small_jobs import (
+    ENDLESS,
+    ONE_NODE,
+    RANKS,
+    SHORT,
+    SMALL,
+    TWO_NODES,
+    controller_down,
+    run,
+    start,
+    stepd,
+)
 
 LIFECYCLE = "Lifecycle"
-SMALL = (*ONE_NODE, "--mem=1000")
-STEPD = "slurmstepd"
 
 
 def case(words: str) -> pytest.MarkDecorator:
     return pytest.mark.case(LIFECYCLE, words)
-
-
-def stepd(cluster: Cluster, job_id: int, step: str) -> Process:
-    """The slurmstepd of a step on n1, by its title, which may be cut: `[12.bat`."""
-    job = f"{STEPD}: [{job_id}.".encode()
-    whole = job + f"{step}]".encode()
-
-    def is_it(process: Process) -> bool:
-        title = jobs.title(process).partition(b"\0")[0].strip()
-        return len(title) > len(job) and whole.startswith(title)
-
-    on_n1 = (one for one, machine in members(cluster.layout).items() if machine == "n1")
-    (found,) = filter(is_it, on_n1)
-    return found
-
-
-def states(cluster: Cluster, job_id: int) -> list[str]:
-    """How the processes of the job ended, as the node summaries have it."""
-    return [
-        process.facts.state
-        for summary in jobs.summaries(cluster, job_id).values()
-        for process in summary.processes
-    ]
-
-
-def assert_next_job_is_measured(cluster: Cluster) -> None:
-    """The node is as good as before."""
-    job_id, state = run(cluster, *SMALL)
-    assert state == "COMPLETED"
-    assert jobs.summaries(cluster, job_id).keys() == {"n1"}
-    assert "MISSING nothing" in jobs.report(cluster, job_id)
 
 
 # Ends.

@@ -16,12 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.identities.test_tenants import assert_exporter_is_well
-from tests.cluster.lifecycle.test_ends import operations
 from tests.sandbox import JOB_USER, NODES, Cluster, ClusterError, wait_until
 from tests.sandbox.layout import HEAD
 from tests.sandbox.processes import Process, members
 from tests.support.sandbox import jobs
+from tests.support.sandbox.checks import assert_exporter_is_well, operations
 
 JOBS = 200
 SMALL = ("--sizes", "16K", "--comms", "world", "--ops", "allreduce,allgather,reducescatter")

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from nccl_inspector.model.process import KILLED
-from tests.cluster.lifecycle.test_ends import ENDLESS, ONE_NODE, RANKS, SHORT, TWO_NODES, run
-from tests.cluster.lifecycle.test_lifecycle import assert_next_job_is_measured, states
 from tests.sandbox import Cluster, Options, wait_until
 from tests.sandbox.processes import members
-from tests.sandbox.test_variants import brought_up
 from tests.support.sandbox import jobs
+from tests.support.sandbox.checks import assert_next_job_is_measured, states
+from tests.support.sandbox.own_cluster import brought_up
+from tests.support.sandbox.small_jobs import ENDLESS, ONE_NODE, RANKS, SHORT, TWO_NODES, run
 
 pytestmark = pytest.mark.long
 

@@ -1,44 +1,30 @@
 """Jobs whose epilog never comes: the agent asks Slurm, and collects what has ended, only that."""
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
-from tests.cluster.lifecycle.test_ends import ENDLESS, ONE_NODE, RANKS, SHORT, TWO_NODES
 from tests.sandbox import JOB_USER, Cluster, Node, wait_until
-from tests.support import application_log
+from tests.support import exposition
 from tests.support.sandbox import jobs
+from tests.support.sandbox.small_jobs import (
+    ENDLESS,
+    ONE_NODE,
+    RANKS,
+    SHORT,
+    TWO_NODES,
+    controller_down,
+    take_epilog_away,
+)
 
-SOON = {"sweep_after": "1s"}
 ANSWERS_S = 40
-
-
-def restart_agents(cluster: Cluster) -> None:
-    for name in ("n1", "n2"):
-        cluster.node(name).restart_agent()
-
-
-@pytest.fixture
-def soon(healthy_cluster: Cluster) -> Iterator[Cluster]:
-    """The agents of n1 and n2 ask Slurm a second after the last process."""
-    healthy_cluster.set_conf(**SOON)
-    restart_agents(healthy_cluster)
-    yield healthy_cluster
-    healthy_cluster.set_conf()
-    restart_agents(healthy_cluster)
-
-
-def take_epilog_away(cluster: Cluster) -> None:
-    cluster.take_hook("epilog")
 
 
 def counter(node: Node, name: str, **labels: str) -> float:
     """A number that the node's agent publishes of itself; 0 while it does not."""
     return sum(
         one.value
-        for one in application_log.read_prom(node.metrics())
+        for one in exposition.read_prom(node.metrics())
         if one.name == f"nccl_inspector_agent_{name}" and labels.items() <= one.labels.items()
     )
 
@@ -67,19 +53,6 @@ def idle_allocation(cluster: Cluster, *more: str) -> int:
 
 def directory_is_there(cluster: Cluster, job_id: int) -> bool:
     return f"n1:jobs/{job_id}/" in jobs.traces(cluster, job_id)
-
-
-@contextmanager
-def controller_down(cluster: Cluster) -> Iterator[None]:
-    assert cluster.head.stop("slurmctld")
-    try:
-        yield
-    finally:
-        argv = ["slurmctld", "-D", "-f", str(cluster.layout.slurm_conf)]
-        cluster.head.start("slurmctld", argv)
-        wait_until(
-            lambda: cluster.run_as("root", ["scontrol", "ping"]).returncode == 0, 20, "slurmctld"
-        )
 
 
 @pytest.mark.case("Lifecycle", "no epilog")

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster.lifecycle.test_ends import ENDLESS, ONE_NODE, SHORT
-from tests.cluster.options.test_options import raw_files
 from tests.sandbox import Cluster, Node, wait_until
 from tests.support.sandbox import jobs
+from tests.support.sandbox.checks import raw_files
+from tests.support.sandbox.small_jobs import ENDLESS, ONE_NODE, SHORT
 
 pytestmark = pytest.mark.long  # all of them together
 

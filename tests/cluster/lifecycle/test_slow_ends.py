@@ -8,11 +8,10 @@ import pytest
 
 from nccl_inspector.model.process import FUNCS, KILLED
 from nccl_inspector.summary.codec import NodeSummary, decode
-from tests.cluster.lifecycle.test_ends import ENDLESS
-from tests.cluster.lifecycle.test_lifecycle import stepd
 from tests.sandbox import Cluster, wait_until
 from tests.sandbox.processes import Process
 from tests.support.sandbox import jobs
+from tests.support.sandbox.small_jobs import ENDLESS, stepd
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.options.test_options import raw_files
 from tests.sandbox import JOB_USER, Cluster, wait_until
 from tests.support import application_log
 from tests.support.sandbox import jobs
+from tests.support.sandbox.checks import raw_files
 
 pytestmark = pytest.mark.long  # all of them together
 

@@ -6,6 +6,7 @@ import pytest
 
 from tests.sandbox import JOB_USER, Cluster, wait_until
 from tests.support.sandbox import jobs
+from tests.support.sandbox.checks import raw_files
 
 ENVIRONMENT = "env | grep ^NCCL_ | sort"
 SHORT = ("--steps", "3", *jobs.QUICK)
@@ -149,16 +150,6 @@ def test_a_step_may_have_another_mode_than_its_job(healthy_cluster: Cluster) -> 
 def test_a_step_may_be_measured_in_an_unmarked_allocation(healthy_cluster: Cluster) -> None:
     words = "salloc", "-N1", "srun", "--nccl-inspector=prom"
     assert command(healthy_cluster, *words) == "prom"
-
-
-def raw_files(cluster: Cluster, job_id: int, ending: str) -> list[str]:
-    """Names of the job's files on n1 that end so."""
-    listing = cluster.node("n1").run_dir_listing()
-    return [
-        path.rpartition("/")[2]
-        for path in listing
-        if path.startswith(f"jobs/{job_id}/raw/nccl_") and path.endswith(ending)
-    ]
 
 
 @pytest.mark.case("Options", "report mode: a report, no series")

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.lifecycle.test_ends import ONE_NODE, SHORT, TWO_NODES, run, start
-from tests.cluster.lifecycle.test_orphans import controller_down
 from tests.sandbox import JOB_USER, wait_until
 from tests.sandbox.layout import OTHER_USER, REPORT_USER
 from tests.support.sandbox import jobs
 from tests.support.sandbox.controller_site import WAIT_S, Service, controlled
+from tests.support.sandbox.small_jobs import ONE_NODE, SHORT, TWO_NODES, controller_down, run, start
 
 pytestmark = pytest.mark.long
 HET = ("--nccl-inspector=prom", "-N1", "--ntasks=2", "--gpus-per-task=1")

@@ -12,12 +12,9 @@ from tests.support.scripted_nccl import LIMIT_S, OURS, RIVAL, Stage
 
 Check = Callable[[Stage], None]
 
-CHECKED: set[str] = set()  # numbers of the defects that have a check, as far as modules are loaded
-
 
 def defect(number: str, words: str) -> Callable[[Check], Any]:
     """Mark a check of the defect `number`; `words` must be in what is said of the rival."""
-    CHECKED.add(number)
 
     def decorate(check: Check) -> Any:
         @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.native.defects.defect import defect
-from tests.support import application_log
+from tests.support import exposition
 from tests.support.scripted_nccl import Stage, step
 
 MIB = 1 << 20
@@ -19,7 +19,7 @@ FINALIZE = step("finalize")
 ALONE = {"NCCL_INSPECTOR_RUN_DIR": ""}  # files that node_exporter reads as they are
 
 
-def identities(series: list[application_log.Series]) -> list[tuple[str, ...]]:
+def identities(series: list[exposition.Series]) -> list[tuple[str, ...]]:
     """By what Prometheus tells series apart."""
     return [(one.name, *sorted(map(str, one.labels.items()))) for one in series]
 
@@ -84,12 +84,10 @@ def test_a_reader_sees_whole_files_only(stage: Stage) -> None:
 def is_rewritten(stage: Stage) -> bool:
     """Whether all 16 operations of eight communicators are there; what is read must be whole."""
     for text in stage.proms().values():
-        comms = {
-            one.labels["comm_name"] for one in application_log.read_prom(text) if one.name == RATE
-        }
+        comms = {one.labels["comm_name"] for one in exposition.read_prom(text) if one.name == RATE}
         totals = [
             one.value
-            for one in application_log.read_prom(text)
+            for one in exposition.read_prom(text)
             if one.name == "nccl_collective_operations_total"
         ]
         assert len(comms) in (0, 8), "half of a file was read"
@@ -147,7 +145,7 @@ def test_every_family_has_its_help_and_its_type(stage: Stage) -> None:
         playing.until_pause()
         stage.wait(lambda: stage.find(RATE), "no series")
         (text,) = stage.proms().values()
-    for name in {one.name for one in application_log.read_prom(text)}:
+    for name in {one.name for one in exposition.read_prom(text)}:
         assert f"# TYPE {name} " in text, "a family without a type"
         assert f"# HELP {name} " in text
 

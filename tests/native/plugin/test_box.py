@@ -14,12 +14,10 @@ from nccl_inspector.box.copy import read_state
 from nccl_inspector.box.reader import read_box
 from nccl_inspector.model.process import ALGOS, CPU_TIMED, FUNCS, GPU_TIMED, UNTIMED, Key, Process
 from nccl_inspector.summary.codec import decode, encode, encode_process
-from tests.native.plugin.test_figures import boxes, environment, raw
+from tests.support.plugin_runs import boxes, environment
 from tests.support.scripted_nccl import OURS, Stage, step
 from tests.support.standin import finished, started
-from tests.unit.agent.collect.test_collect import HEAD
-
-__all__ = ["raw"]
+from tests.support.summaries import HEAD
 
 MIB = 1 << 20
 ALL = step("coll", func="AllReduce", bytes=MIB, times=20)

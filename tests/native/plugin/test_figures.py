@@ -2,57 +2,26 @@
 
 import re
 import signal
-import tempfile
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from nccl_inspector.model.process import ALGOS, EXITED, FINALIZED, FUNCS, KILLED, Process
-from tests.support import application_log
-from tests.support.boxes import read_dead_box
+from nccl_inspector.model.process import ALGOS, EXITED, FINALIZED, FUNCS, KILLED
+from tests.support import application_log, exposition
+from tests.support.plugin_runs import boxes, environment
 from tests.support.repository import BUILD
-from tests.support.standin import Run, collect, finished, started, until
+from tests.support.standin import collect, finished, started, until
 
 RANKS = 8
-INTERVAL_S = 3
 Key = tuple[str, str, str]  # communicator, function, size class
 Values = dict[str, dict[Key, float]]
-
-
-@pytest.fixture
-def raw() -> Iterator[Path]:
-    """A directory like a job's raw/: on tmpfs."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as path:
-        yield Path(path)
-
-
-def environment(raw: Path, **more: str) -> dict[str, str]:
-    return {
-        "NCCL_PROFILER_PLUGIN": str(BUILD / "libnccl-profiler-inspector.so"),
-        "NCCL_STANDIN_CUDA": str(BUILD / "fakecuda" / "libcuda.so.1"),
-        "NCCL_INSPECTOR_ENABLE": "1",
-        "NCCL_INSPECTOR_RUN_DIR": str(raw),
-        "NCCL_INSPECTOR_PROM_DUMP": "1",
-        "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS": str(INTERVAL_S * 1_000_000),
-        "NCCL_DEBUG": "INFO",
-    } | more
-
-
-def boxes(raw: Path, run: Run) -> dict[int, Process]:
-    """By rank: every process is dead by now."""
-    found = {}
-    for rank, process in enumerate(run.processes):
-        path = raw / f"nccl_inspector_0_{process.pid}.box"
-        found[rank] = read_dead_box(path)
-    return found
 
 
 def keyed(text: str) -> Values:
     """Values by metric and key, of the families that have a key."""
     values: Values = defaultdict(dict)
-    for one in application_log.read_prom(text):
+    for one in exposition.read_prom(text):
         func = one.labels.get("collective") or one.labels.get("p2p_operation")
         if func:
             key = one.labels["comm_name"], func, one.labels["message_size"]
@@ -155,7 +124,7 @@ def test_eight_ranks_on_ordinal_0_have_eight_distinct_sets_of_series(
     names = [
         (one.name, *one.labels.items())
         for text in texts
-        for one in application_log.read_prom(text)
+        for one in exposition.read_prom(text)
         # Eight say the same of one GPU and one build: the agent keeps one.
         if not one.name.endswith("_info")
     ]

@@ -11,31 +11,16 @@ import pytest
 from nccl_inspector.agent.job_files import JobFiles, read_manifest
 from nccl_inspector.agent.log_once import Tally
 from nccl_inspector.agent.publish import NODE_BYTES_MAX
-from tests.native.plugin.test_figures import environment
 from tests.support.boxes import make_job
+from tests.support.mounts import fill, mounted
+from tests.support.plugin_runs import environment
 from tests.support.publishing import as_root
 from tests.support.standin import started, until
-from tests.unit.agent.publish.test_mounts import mounted
 
 pytestmark = as_root
 ENDLESS = ["--steps", "1000000", "--sizes", "64K", "--rate", "400", "--compute-ms", "0"]
 WRITTEN = "nccl_inspector_last_write_timestamp_seconds"
 INTERVAL_US = 200_000
-
-
-def fill(place: Path) -> int:
-    """Take every page that is left, as whoever may write there; return how many bytes."""
-    path = place / "fill"
-    with path.open("wb", buffering=0) as file:
-        for size in (1 << 20, 4096):
-            try:
-                while True:
-                    file.write(bytes(size))
-            except OSError:
-                continue
-    found = os.statvfs(place)
-    assert found.f_bfree == 0
-    return path.stat().st_size
 
 
 @pytest.fixture

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who is at the root of a standstill, from the boxes of the plugin itself."""
 
-import tempfile
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,20 +15,13 @@ from nccl_inspector.model.card import DIVERGENT, MISMATCHED, Hang
 from nccl_inspector.model.process import Process
 from tests.support.repository import BUILD
 from tests.support.standin import started, until
-from tests.unit.agent.collect.test_collect import read_process
+from tests.support.summaries import read_process
 
 PLUGIN = BUILD / "libnccl-profiler-inspector.so"
 RANKS = 8
 S = 10**9
 STOOD_S = 2.0
 TIMES = 200  # so much older than they are the operations are made, not to wait for minutes
-
-
-@pytest.fixture
-def raw() -> Iterator[Path]:
-    """A directory like a job's raw/: on tmpfs."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as path:
-        yield Path(path)
 
 
 def boxes(raw: Path) -> list[Process]:

@@ -2,14 +2,12 @@
 
 import re
 import subprocess
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.native.plugin.test_figures import environment
-from tests.support import application_log
+from tests.support import exposition
+from tests.support.plugin_runs import environment
 from tests.support.standin import started, until
 
 # What many applications do first. It ends the process where the locale is not as wanted.
@@ -30,13 +28,6 @@ __attribute__((constructor)) static void set_locale(void)
 		_exit(71);
 }
 """
-
-
-@pytest.fixture
-def raw() -> Iterator[Path]:
-    """A directory like a job's raw/: on tmpfs."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as path:
-        yield Path(path)
 
 
 @pytest.fixture(scope="module")
@@ -69,4 +60,4 @@ def test_metrics_have_points_in_an_application_with_commas(
     values = [line.rsplit(" ", 1)[1] for line in lines]
     assert [value for value in values if not re.fullmatch(r"[0-9.e+-]+", value)] == []
     assert any("." in value for value in values)
-    assert len(application_log.read_prom(text)) == len(values)
+    assert len(exposition.read_prom(text)) == len(values)

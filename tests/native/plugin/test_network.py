@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ import pytest
 
 from nccl_inspector.box.layout import HEADER, NET
 from nccl_inspector.model.network import Net, NetQueue
-from tests.support import application_log
+from tests.support import exposition
 from tests.support.boxes import read_dead_box
 from tests.support.repository import BUILD
 from tests.support.standin import until
@@ -42,13 +41,6 @@ class Waits:
         """The state with more time than all others together; empty when there is none."""
         total_s = sum(self.seconds.values())
         return next((s for s, value_s in self.seconds.items() if value_s > total_s / 2), "")
-
-
-@pytest.fixture
-def raw() -> Iterator[Path]:
-    """A directory like a job's raw/: on tmpfs."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as path:
-        yield Path(path)
 
 
 @contextmanager
@@ -185,7 +177,7 @@ def test_a_hang_shows_while_it_lasts(raw: Path, stuck: str, blamed: str) -> None
         return [
             one.value
             for path in raw.glob("*.prom")
-            for one in application_log.read_prom(path.read_text())
+            for one in exposition.read_prom(path.read_text())
             if one.name == "nccl_network_wait_seconds_total" and one.labels["state"] == blamed
         ]
 

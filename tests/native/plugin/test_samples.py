@@ -20,12 +20,10 @@ from nccl_inspector.model.process import (
 )
 from nccl_inspector.summary.codec import decode, encode, encode_process
 from nccl_inspector.summary.sample_columns import SampleColumns, unix_ns
-from tests.native.plugin.test_figures import environment, raw
+from tests.support.plugin_runs import environment
 from tests.support.scripted_nccl import OURS, Stage, step
 from tests.support.standin import finished
-from tests.unit.agent.collect.test_collect import HEAD
-
-__all__ = ["raw"]
+from tests.support.summaries import HEAD
 
 MIB = 1 << 20
 COMM, FINALIZE = step("comm", name="world", ranks=4), step("finalize")

@@ -9,11 +9,9 @@ import pytest
 
 from nccl_inspector.box.layout import HEADER, MAGIC
 from nccl_inspector.model.process import FUNCS
-from tests.native.plugin.test_figures import environment, raw
+from tests.support.plugin_runs import environment
 from tests.support.sample_tables import GROUP, Row, SampleBox, read_samples
 from tests.support.standin import Run, finished, started, until
-
-__all__ = ["raw"]
 
 NS = 10**9
 TOLD = ("start_ns", "stop_ns", "bytes", "channels")  # by the stand-in and by a sample

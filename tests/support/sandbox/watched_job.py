@@ -20,7 +20,7 @@ Kind = tuple[str, str, int]  # communicator's name, function, size class
 
 
 @dataclass(frozen=True)
-class Journey:
+class WatchedJob:
     """What was seen of the job while it ran and after its end."""
 
     job_id: int
@@ -49,7 +49,7 @@ def tasks_said(text: str) -> dict[int, Task]:
     return {int(rank): (node, f"GPU{minor}") for rank, node, minor in found}
 
 
-def travel(cluster: Cluster) -> Journey:
+def watch_job(cluster: Cluster) -> WatchedJob:
     """Run the job on an idle cluster, and look all the while."""
     # Longer than between two scrapes, so that Prometheus sees every window.
     cluster.set_conf(interval=f"{INTERVAL_S}s")
@@ -78,7 +78,7 @@ def travel(cluster: Cluster) -> Journey:
     card = build_card(load_summaries(job_id, cluster.layout.reports, None))
     done = cluster.report(job_id)
     directory = jobs.oplog(cluster, job_id)
-    return Journey(
+    return WatchedJob(
         job_id=job_id,
         state=state,
         tasks=tasks_said(jobs.output(cluster, job_id)),

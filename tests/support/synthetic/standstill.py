@@ -268,3 +268,36 @@ def _pass(
         last = program.add(tensor, "AllReduce", 1 << 22, needs=(first,))
         if target is not None:
             program.add(pipe, "Send", 1 << 20, peer=target, stream=f"to {target}", needs=(last,))
+
+
+def stood(
+    programs: Sequence[Sequence[Call]], stops: dict[int, int], stuck: dict[int, int] | None = None
+) -> list[Process]:
+    """Return the boxes when ranks stop before a call, or have one whose kernel never begins."""
+    still = Standstill(programs)
+    for rank, call in stops.items():
+        still.ranks[rank].stop_at = call
+    for rank, call in (stuck or {}).items():
+        still.ranks[rank].stuck_stream = call
+    still.run()
+    return still.processes()
+
+
+def in_last_step(program: Sequence[Call], name: str, func: str, batch: int = 0) -> int:
+    """Return the number of a call in the second of two steps."""
+    found = [
+        number
+        for number, call in enumerate(program)
+        if call.group and call.group.name == name and call.func == func
+    ]
+    return found[len(found) // 2 + batch]
+
+
+def claiming(nranks: int) -> list[Process]:
+    """Return the boxes of a job that stands still, whose communicators claim so many ranks."""
+    programs = parallel_programs(Model(tp=2, dp=2, pp=1))
+    processes = stood(programs, {1: in_last_step(programs[1], "dp", "ReduceScatter")})
+    return [
+        replace(one, comms=tuple(replace(comm, nranks=nranks) for comm in one.comms))
+        for one in processes
+    ]

@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from nccl_inspector.agent import publish
 from nccl_inspector.agent.collect import Left
@@ -28,8 +27,9 @@ from tests.support.boxes import (
     write_box,
     write_user_file,
 )
+from tests.support.ended_jobs import BOX
+from tests.support.publishing import samples
 from tests.support.repository import PYTHON_DIR
-from tests.unit.agent.collect.test_collect import BOX
 
 
 def configured(tmp_path: Path) -> Config:
@@ -38,11 +38,6 @@ def configured(tmp_path: Path) -> Config:
     return parse_config(
         f"run_dir = {run_dir}\nreport_dir = {tmp_path}/reports\nagent_interval = 100ms\n", "test"
     )
-
-
-def samples(path: Path) -> dict[str, float]:
-    families = text_string_to_metric_families(path.read_text())
-    return {sample.name: sample.value for family in families for sample in family.samples}
 
 
 def test_one_pass_publishes_the_agents_own_state(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from tests.support.boxes import (
     write_box,
     write_user_file,
 )
-from tests.unit.agent.collect.test_collect import BOX
+from tests.support.ended_jobs import BOX
 
 OWN = "nccl_inspector_agent.prom"
 FILE = "nccl_inspector_metrics_unknown_0_1.prom"

@@ -23,6 +23,7 @@ from nccl_inspector.exposition.metrics import load_metrics
 from nccl_inspector.exposition.text import make_series, render
 from tests.sandbox import wait_until
 from tests.support.boxes import make_run_dir
+from tests.support.processes import children, free_address
 from tests.support.publishing import as_root
 
 WHO = {"cluster": "c1", "node": "n1"}
@@ -37,12 +38,6 @@ def job_text(job: int, name: str = "comm") -> bytes:
     return render(
         [make_series(GAUGE, labels, "0.25"), make_series("nccl_inspector_job_info", info, "1")]
     )
-
-
-def free_address() -> str:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{one.getsockname()[1]}"
 
 
 @pytest.fixture
@@ -96,11 +91,6 @@ def own(text: str, what: str) -> dict[str, float]:
 def jobs_part(text: str) -> str:
     """The page without the endpoint's own counters."""
     return text.partition("# HELP nccl_inspector_agent_http_")[0]
-
-
-def children(parent: int) -> list[int]:
-    tasks = Path(f"/proc/{parent}/task").glob("*/children")
-    return [int(word) for path in tasks for word in path.read_text().split()]
 
 
 def server_pid() -> int:

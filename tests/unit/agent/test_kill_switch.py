@@ -29,7 +29,7 @@ from tests.support.boxes import (
     write_box,
     write_user_file,
 )
-from tests.unit.test_cli import run
+from tests.support.command_line import run
 
 
 @pytest.fixture

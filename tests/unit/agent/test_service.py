@@ -25,8 +25,8 @@ from tests.support.boxes import (
     write_box,
     write_user_file,
 )
+from tests.support.processes import children, free_address
 from tests.support.repository import PYTHON_DIR
-from tests.unit.agent.test_endpoint import children, free_address
 
 OWN = "nccl_inspector_agent.prom"
 

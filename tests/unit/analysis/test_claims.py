@@ -16,10 +16,7 @@ from nccl_inspector.analysis.claims import (
     name_runs,
 )
 from nccl_inspector.analysis.hang.arrival import Meeting, Place, find_meetings
-from nccl_inspector.model.process import Process
-from tests.support.synthetic.jobs import Model
-from tests.support.synthetic.standstill import parallel_programs
-from tests.unit.analysis.hang.test_find import in_last_step, stood
+from tests.support.synthetic.standstill import claiming
 
 HUGE = 2**31 - 1
 # The report of one operation in flight, of a communicator that claims so many ranks.
@@ -29,8 +26,8 @@ from dataclasses import replace
 from nccl_inspector.report.assemble import build_card
 from nccl_inspector.summary.attempts import Loaded
 from nccl_inspector.summary.codec import NodeSummary
-from tests.unit.analysis.test_claims import claiming
-from tests.unit.agent.collect.test_collect import HEAD
+from tests.support.synthetic.standstill import claiming
+from tests.support.summaries import HEAD
 loaded = Loaded((NodeSummary(HEAD, tuple(claiming({HUGE}))),), (0,), ())
 resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
@@ -38,16 +35,6 @@ resource.setrlimit(resource.RLIMIT_AS, (used + (512 << 20),) * 2)
 card = build_card(loaded)
 print(card.data_quality.missing)
 """
-
-
-def claiming(nranks: int) -> list[Process]:
-    """Return the boxes of a job that stands still, whose communicators claim so many ranks."""
-    programs = parallel_programs(Model(tp=2, dp=2, pp=1))
-    processes = stood(programs, {1: in_last_step(programs[1], "dp", "ReduceScatter")})
-    return [
-        replace(one, comms=tuple(replace(comm, nranks=nranks) for comm in one.comms))
-        for one in processes
-    ]
 
 
 def test_a_claim_of_two_billion_ranks_makes_no_report_larger() -> None:

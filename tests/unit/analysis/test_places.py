@@ -13,8 +13,8 @@ from nccl_inspector.model.process import Gpu
 from nccl_inspector.render.comment import make_comment, read_comment
 from nccl_inspector.report.assemble import build_card
 from nccl_inspector.summary.attempts import Loaded
+from tests.support.counter_summaries import SPANS, START_S, on
 from tests.support.synthetic.jobs import flat_job
-from tests.unit.report.test_counters import SPANS, START_S, on
 
 DRIVER = {"uuid": (Change(1, "GPU-7777"),), "pci": (Change(1, "0000:65:00"),)}
 SEEN = DeviceCounters("gpu", "GPU3", {"ecc_uncorrected": Count(1)}, {}, DRIVER)

@@ -9,8 +9,7 @@ from nccl_inspector.box.layout import NOT_KNOWN
 from nccl_inspector.model.process import Process
 from nccl_inspector.summary.codec import NodeSummary
 from tests.support.boxes import BoxOf, CommOf, KeyOf, write_box
-from tests.unit.agent.collect.test_collect import read_process
-from tests.unit.report.test_assemble import FIRST, text_of
+from tests.support.summaries import FIRST, read_process, text_of
 
 BATCH = NOT_KNOWN  # Slurm gives a batch script no SLURM_STEP_ID
 

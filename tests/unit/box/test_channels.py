@@ -14,7 +14,7 @@ from nccl_inspector.box.samples import add_samples
 from nccl_inspector.model.process import Comm
 from nccl_inspector.summary.codec import decode, encode, encode_process
 from tests.support.boxes import MS, SKEW_AT, BoxOf, CommOf, box_bytes, fixed_chance, put
-from tests.unit.agent.collect.test_collect import HEAD
+from tests.support.summaries import HEAD
 
 EIGHT = 0xFF
 WORD_MAX = (1 << 64) - 1

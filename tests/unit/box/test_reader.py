@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-import os
 import random
 import struct
-import subprocess
 import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,11 +10,10 @@ import pytest
 
 from nccl_inspector.box import layout
 from nccl_inspector.box.layout import WORD_MAX
-from nccl_inspector.box.reader import read_box
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.model import process as model
 from nccl_inspector.model.network import Net, NetQueue
-from nccl_inspector.model.process import OPERATIONS_MAX, Process
+from nccl_inspector.model.process import OPERATIONS_MAX
 from tests.support.boxes import (
     BOX_BYTES,
     COMM_AT,
@@ -33,13 +30,12 @@ from tests.support.boxes import (
     BoxOf,
     CommOf,
     KeyOf,
-    LineOf,
-    NetWords,
     box_bytes,
     fixed_chance,
     put,
-    window,
 )
+from tests.support.c_program import run_c
+from tests.support.full_boxes import full_box, read
 from tests.support.repository import PLUGIN_DIR
 
 RECORDS = {
@@ -61,47 +57,6 @@ RECORDS = {
     "box_label": layout.LABEL,
     "box_union_window": layout.UNION_WINDOW,
 }
-
-
-def full_box(**words: int) -> bytearray:
-    comms = [CommOf(7, 0, 4, name="world"), CommOf(8, 1, 2)]
-    keys = [KeyOf(0, [5 * MS] * 20), KeyOf(1, [MS, 2 * MS, 3 * MS], func=9, size=4096)]
-    operations = [{"comm": 0, "kind": 1 | 2 << 8 | 3 << 16, "index": 9, "enqueue_tick": TICK0}]
-    peers = [{"comm": 0, "peer": 3, "begun": 5, "ops": 5, "bytes": 500, "busy_ns": 50}]
-    queues = [{"pair": 1 << 24 | 4711, "requests": 17, "bytes": 5 << 20}]
-    nets: list[NetWords] = [
-        {"comm": 1, "peer": 1, "is_send": 1, "steps": 17, "bytes": 5 << 20, "queues": queues}
-    ]
-    lines = [LineOf([window(NOW_S - 20), window(NOW_S)])]
-    return box_bytes(BoxOf(comms, keys, operations, peers, lines, nets, header=words))
-
-
-def read(data: bytes, size: int | None = None, alive: bool = False) -> Process:
-    fd = os.memfd_create("box")
-    try:
-        os.write(fd, data)
-        return read_box(fd, len(data) if size is None else size, "0_1", alive)
-    finally:
-        os.close(fd)
-
-
-def run_c(folder: Path, body: str) -> list[str]:
-    """Compile and run a program against the plugin's headers; return the words that it prints."""
-    source = folder / "program.c"
-    includes = '#include "box.h"\n#include "bandwidth.h"\n#include <stddef.h>\n#include <stdio.h>\n'
-    source.write_text(includes + "int main(void)\n{\n" + body + "\treturn 0;\n}\n")
-    command = [
-        "gcc",
-        "-std=gnu11",
-        "-I",
-        str(PLUGIN_DIR),
-        "-o",
-        str(folder / "program"),
-        str(source),
-    ]
-    subprocess.run([*command, str(PLUGIN_DIR / "bandwidth.c"), "-lm"], check=True)
-    done = subprocess.run([folder / "program"], check=True, capture_output=True, text=True)
-    return done.stdout.split()
 
 
 def test_the_layout_is_the_compilers(tmp_path: Path) -> None:

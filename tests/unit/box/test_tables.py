@@ -7,7 +7,7 @@ from nccl_inspector.box import layout
 from nccl_inspector.model import process as model
 from nccl_inspector.model.network import Net, NetQueue
 from tests.support.boxes import MS, NOW_S, BoxOf, CommOf, LineOf, NetWords, box_bytes, window
-from tests.unit.box.test_reader import read
+from tests.support.full_boxes import read
 
 
 def test_two_entries_of_one_peer_are_added_up() -> None:

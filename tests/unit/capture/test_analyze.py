@@ -42,8 +42,8 @@ from tests.support.json_lines import (
     write_end,
     write_job,
 )
+from tests.support.mounts import mounted
 from tests.support.publishing import as_root
-from tests.unit.agent.publish.test_mounts import mounted
 
 
 def _ops(capture: Capture) -> int:

@@ -29,7 +29,7 @@ from nccl_inspector.summary.attempts import Loaded
 from nccl_inspector.system.child_process import start_child
 from tests.sandbox import wait_until
 from tests.support.queued_jobs import ended_job, left, stored
-from tests.unit.agent.collect.test_collect import HEAD
+from tests.support.summaries import HEAD
 
 PTRACE_SEIZE, PR_SET_PTRACER, ANYBODY = 0x4206, 0x59616D61, ctypes.c_ulong(-1)
 OTHER_UID = HEAD.uid + 1

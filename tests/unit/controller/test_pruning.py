@@ -16,7 +16,7 @@ from nccl_inspector.store.index import INDEX, reading, user_index, writing
 from nccl_inspector.store.queries import Wish, find_jobs
 from nccl_inspector.system.remove_tree import remove_tree
 from tests.support.queued_jobs import enqueue, run_pass, stored, summarize
-from tests.unit.agent.collect.test_collect import HEAD
+from tests.support.summaries import HEAD
 
 DAY_S = 86400
 OLD, YOUNG = 41, 42

@@ -20,7 +20,7 @@ from nccl_inspector.store.queries import Wish, find_jobs
 from nccl_inspector.store.rows import rows_of
 from tests.support.queued_jobs import ended_job, enqueue, run_pass, stored, summarize
 from tests.support.stored_cards import UID, card
-from tests.unit.agent.collect.test_collect import HEAD
+from tests.support.summaries import HEAD
 
 needs_users = pytest.mark.skipif(os.geteuid() != 0, reason="several users are needed")
 

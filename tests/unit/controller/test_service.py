@@ -30,7 +30,7 @@ from nccl_inspector.summary.codec import encode
 from tests.sandbox import wait_until
 from tests.support.nvidia_files import UUID, bucket, record_of
 from tests.support.queued_jobs import ended_job, enqueue, left, run_pass, stored, summarize
-from tests.unit.agent.collect.test_collect import HEAD
+from tests.support.summaries import HEAD
 
 Deed = Callable[[], object]
 

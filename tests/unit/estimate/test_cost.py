@@ -20,21 +20,15 @@ from nccl_inspector.estimate.shape import (
     GPU_SERIES_MAX,
     KINDS_MAX,
     LIVE_COMMS_MAX,
-    Shape,
     usual_metrics,
 )
 from nccl_inspector.exposition.process_file import parse_file
 from nccl_inspector.exposition.text import Series
 from tests.support import boxes
+from tests.support.estimated_jobs import SHAPE
 from tests.support.repository import PLUGIN_DIR
 
 added = cache(add_up)
-SHAPE = Shape(
-    jobs=40, ranks=512, gpus_per_node=8, ports=8, counters=False, comms=6,
-    sizes=10, collectives=2, p2p=0, json=False,
-    interval_s=30, scrape_s=30, job_hours=6, days=15, job_id=1234567, cluster="c", node="node0001",
-    comm_name="default_pg",
-)  # fmt: skip
 
 
 def defined(name: str) -> dict[str, int]:

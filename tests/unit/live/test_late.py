@@ -10,7 +10,7 @@ from nccl_inspector.analysis.straggler.lateness import comparable, find_late
 from nccl_inspector.live.late import Late, late_processes
 from nccl_inspector.model.process import FUNCS, Process
 from tests.support.boxes import MS, BoxOf, CommOf, KeyOf
-from tests.unit.report.test_assemble import joined, process_of
+from tests.support.summaries import joined, process_of
 
 
 def late(folder: Path, medians_ms: dict[int, float], func: str = "AllReduce") -> list[Late]:

@@ -1,60 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from nccl_inspector.analysis.histogram import bucket_of, lower_ns, median_ns, merge, quantile_ns
-from nccl_inspector.analysis.join import Communicator, join_communicators
+from nccl_inspector.analysis.join import join_communicators
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.bandwidth import bus_factor, size_class, size_label
 from nccl_inspector.model.card import CANNOT_TELL, HEALTHY
 from nccl_inspector.model.hostlist import expand
-from nccl_inspector.model.process import FUNCS, KILLED, Histogram, Process
-from nccl_inspector.render.text import render_text
+from nccl_inspector.model.process import FUNCS, Histogram
 from nccl_inspector.report.assemble import build_card
 from nccl_inspector.summary.attempts import Loaded, load_summaries
-from nccl_inspector.summary.codec import NodeSummary, encode, encode_process
-from tests.support.boxes import MS, BoxOf, CommOf, KeyOf, fixed_chance, write_box
-from tests.support.synthetic.jobs import Job
-from tests.unit.agent.collect.test_collect import HEAD, read_process
-from tests.unit.box.test_reader import run_c
-
-FIRST = HEAD.__class__(42, 1, "amy", "phys", "gpu", "c1", "n1", "n[1-4]", 4, 0, 1, 1, 2, "", ())
+from nccl_inspector.summary.codec import NodeSummary
+from tests.support.boxes import MS, BoxOf, CommOf, KeyOf, fixed_chance
+from tests.support.c_program import run_c
+from tests.support.summaries import (
+    FIRST,
+    eight_ranks,
+    joined,
+    process_of,
+    text_of,
+    times,
+    write_summary,
+)
 
 
 def head(node: str, restart: int = 0) -> object:
     return FIRST.__class__(
         42, 1, "amy", "phys", "gpu", "c1", node, "n[1-4]", 4, restart, 1, 1, 2, "", ()
     )
-
-
-def times(middle_ms: float, count: int = 50) -> list[int]:
-    """Return times around a middle, two percent apart."""
-    return [int(middle_ms * MS * (0.99 + 0.02 * n / count)) for n in range(count)]
-
-
-def process_of(folder: Path, box: BoxOf) -> Process:
-    folder.mkdir(exist_ok=True)
-    return read_process(write_box(folder, f"0_{box.procid}", box))
-
-
-def joined(
-    folder: Path, medians_ms: Mapping[int, float], func: int = 1, size: int = 1 << 20
-) -> Communicator:
-    """Return the communicator of ranks with these medians."""
-    count = len(medians_ms)
-    processes = [
-        process_of(
-            folder,
-            BoxOf([CommOf(7, rank, count)], [KeyOf(0, times(ms), func, size)], procid=rank),
-        )
-        for rank, ms in medians_ms.items()
-    ]
-    (comm,) = join_communicators(("n1", process) for process in processes)
-    return comm
 
 
 def test_the_time_of_the_last_rank_is_the_transfer_and_the_rest_is_waiting(tmp_path: Path) -> None:
@@ -118,32 +94,6 @@ def test_two_processes_with_the_same_rank_are_noted_and_the_first_counts(tmp_pat
     assert len(comm.notes) == 2
 
 
-def eight_ranks(slow: int | None = 5, *, sampled: bool = True) -> list[NodeSummary]:
-    """Return four nodes of two ranks: a world, a communicator per node, and one per position.
-
-    The slow rank makes its node's other rank late, too, in that one's position. Rank 7 died.
-    """
-    job = Job(fixed_chance(3), 8, 2, sampled=sampled)
-    world = job.group("world", range(8))
-    nodes = [job.group("node", (rank, rank + 1)) for rank in range(0, 8, 2)]
-    positions = [job.group("position", range(place, 8, 2)) for place in range(2)]
-    for _ in range(250):
-        job.compute(80 * MS, {} if slow is None else {slow: 8 * MS})
-        for group in nodes:
-            job.collective(group, "AllGather", 1 << 20, 2 * MS)
-        for group in positions:
-            job.collective(group, "ReduceScatter", 1 << 16, 3 * MS)
-        job.collective(world, "AllReduce", 1 << 22, 4 * MS)
-    found = job.summaries()
-    last = found[-1].processes[-1]
-    died = replace(last, facts=replace(last.facts, state=KILLED))
-    return [*found[:-1], replace(found[-1], processes=(*found[-1].processes[:-1], died))]
-
-
-def text_of(summaries: Sequence[NodeSummary], everything: bool = False) -> str:
-    return render_text(build_card(Loaded(tuple(summaries), (0,), ())), everything)
-
-
 def test_a_late_rank_is_named_with_its_cost_and_its_mate_only_as_its_victim() -> None:
     card = build_card(Loaded(tuple(eight_ranks()), (0,), ()))
     late = next(one for one in card.findings if one.rule == "straggler")
@@ -196,13 +146,6 @@ def test_a_name_that_a_user_chose_cannot_break_the_table(tmp_path: Path) -> None
     text = text_of([NodeSummary(FIRST, (process,))])
     assert "\x1b" not in text
     assert max(map(len, text.splitlines())) <= 100
-
-
-def write_summary(place: Path, summary: NodeSummary) -> None:
-    place.mkdir(exist_ok=True)
-    blocks = [encode_process(process) for process in summary.processes]
-    name = f"{summary.head.node}.{summary.head.restart}.nodesummary"
-    (place / name).write_bytes(encode(summary.head, blocks))
 
 
 def test_the_latest_attempt_is_shown_and_others_on_request(tmp_path: Path) -> None:

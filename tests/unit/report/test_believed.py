@@ -12,7 +12,7 @@ from nccl_inspector.report.sources import Given
 from nccl_inspector.slurm.record import ACCOUNTING, SUMMARY, JobRecord
 from nccl_inspector.summary.attempts import Loaded
 from nccl_inspector.summary.codec import NodeSummary
-from tests.unit.agent.collect.test_collect import HEAD
+from tests.support.summaries import HEAD
 
 CLAIMS = Loaded((NodeSummary(replace(HEAD, array_task="100_3"), ()),), (0,), ())
 NO_TASK = JobRecord(42, num_nodes=4, tasks=8, gpus=32, sources=(ACCOUNTING, SUMMARY))

@@ -3,7 +3,6 @@
 
 import json
 import zlib
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +27,8 @@ from nccl_inspector.render.text import render_text
 from nccl_inspector.report.assemble import build_card
 from nccl_inspector.summary import node_parts as nodeparts
 from nccl_inspector.summary.attempts import load_summaries
-from nccl_inspector.summary.codec import Head, NodeSummary, decode, encode
-
-START_S = 1_700_000_000
-HEAD = Head(
-    42, 1, "amy", "phys", "gpu", "c1", "n1", "n[1-2]", 2, 0, START_S, START_S, START_S + 600, "", ()
-)
-SPANS = tuple(
-    Span(source, START_S + 2, START_S + 598, 596, 11, "")
-    for source in ("infiniband", "gpu", "pressure")
-)
+from nccl_inspector.summary.codec import NodeSummary, decode, encode
+from tests.support.counter_summaries import HEAD, SPANS, START_S, on
 
 
 def port(name: str = "mlx5_0/1", **counts: Count) -> DeviceCounters:
@@ -46,10 +37,6 @@ def port(name: str = "mlx5_0/1", **counts: Count) -> DeviceCounters:
 
 def node(*devices: DeviceCounters, **words: Any) -> NodeCounters:
     return NodeCounters(SPANS, devices, **words)
-
-
-def on(name: str, counters: NodeCounters | None) -> NodeSummary:
-    return NodeSummary(replace(HEAD, node=name), (), counters)
 
 
 def report(tmp_path: Path, *found: NodeSummary) -> str:

@@ -10,7 +10,7 @@ import pytest
 from nccl_inspector.model.process import DROP_REASONS, FUNCS, Process
 from nccl_inspector.summary.codec import NodeSummary, decode, encode, encode_process
 from tests.support.boxes import BoxOf, CommOf, KeyOf
-from tests.unit.report.test_assemble import FIRST, process_of, text_of, times
+from tests.support.summaries import FIRST, process_of, text_of, times
 
 MINUTE_NS = 60 * 10**9
 UNTIMED = {"untimed_ops": 48, "untimed_bytes": 48 << 20}

@@ -17,7 +17,7 @@ from nccl_inspector.summary.attempts import load_summaries
 from nccl_inspector.summary.codec import Head, NodeSummary
 from nccl_inspector.system.safe_files import read_at
 from tests.support.boxes import BoxOf, CommOf, KeyOf
-from tests.unit.report.test_assemble import FIRST, process_of, times, write_summary
+from tests.support.summaries import FIRST, process_of, times, write_summary
 
 ONLY = "other components of the het job, if there were any: only"
 

@@ -37,11 +37,12 @@ from nccl_inspector.summary.codec import NodeSummary, decode, encode
 from nccl_inspector.summary.vendor_means import VendorMeans, means_to_json
 from tests.sandbox import wait_until
 from tests.support.boxes import BoxOf, make_job, make_reports, make_run_dir, names, write_box
+from tests.support.counter_summaries import HEAD, START_S
+from tests.support.ended_jobs import BOX, end_job
 from tests.support.nvidia_files import UUID, bucket, record_of
 from tests.support.publishing import publisher
 from tests.support.scripted_nccl import RIVAL, Stage, step
-from tests.unit.agent.collect.test_collect import BOX, end_job, read_process
-from tests.unit.report.test_counters import HEAD, START_S
+from tests.support.summaries import read_process
 
 NOW = datetime(2026, 8, 2, 17, tzinfo=UTC)
 OTHER = UUID.replace("1a2b", "5e6f")

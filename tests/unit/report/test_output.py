@@ -10,29 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.analysis.slow_times.throughput import LINE_BYTES_MAX, compile_pattern
+from nccl_inspector.analysis.slow_times.throughput import compile_pattern
 from nccl_inspector.model.card import Period
 from nccl_inspector.report import output as module
 from nccl_inspector.report.output import CPU_S_MIN, Output, read_output
 from nccl_inspector.report.sources import Asked, gather
-from tests.unit.report.test_sources import CONFIG, LINES, WEEK
+from tests.support.job_output import CONFIG, LINES, WEEK
 
 PERIOD = Period(WEEK.start, WEEK.end)
-# Each with a part that the built-in patterns once looked at again from each of its places.
-HOSTILE = (
-    "throughput per GPU:" + " " * LINE_BYTES_MAX,
-    "throughput per GPU: ~" + " " * LINE_BYTES_MAX,
-    "throughput per GPU" + " " * LINE_BYTES_MAX,
-    "throughput per GPU: " + "1" * LINE_BYTES_MAX,
-    "throughput per GPU (" * (LINE_BYTES_MAX // 20),
-    "elapsed time per iteration (ms):" + " " * LINE_BYTES_MAX,
-)
 # Lines, and seconds of CPU time that end this process.
 _READ = """
 import resource, sys
 from datetime import UTC
-from nccl_inspector.analysis.slow_times.throughput import read_throughput
-from tests.unit.report.test_output import HOSTILE, LINE_BYTES_MAX
+from nccl_inspector.analysis.slow_times.throughput import LINE_BYTES_MAX, read_throughput
+from tests.support.job_output import HOSTILE
 resource.setrlimit(resource.RLIMIT_CPU, (30, 30))
 read_throughput([line[:LINE_BYTES_MAX] for line in HOSTILE] * 400, UTC)
 """

@@ -5,26 +5,16 @@ import fcntl
 import os
 import signal
 import time
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from nccl_inspector.report.sources import Asked, gather
-from nccl_inspector.settings.config import parse_config
-from tests.unit.agent.collect.test_collect import HEAD
+from tests.support.job_output import CONFIG, LINES, WEEK
 
-CONFIG = parse_config("", "none")
-# A week around the end of summer time, 2026-10-25 01:00 UTC.
-START = int(datetime(2026, 10, 22, tzinfo=UTC).timestamp())
-WEEK = replace(HEAD, job_start=START, start=START, end=START + 7 * 86400)
 SUMMER = datetime(2026, 10, 23, 10, tzinfo=UTC).timestamp()
 WINTER = datetime(2026, 10, 27, 10, tzinfo=UTC).timestamp()
-LINES = (
-    "[2026-10-23 12:00:00] throughput per GPU: 300 TFLOP/s\n"
-    "[2026-10-27 11:00:00] throughput per GPU: 310 TFLOP/s\n"
-)
 
 
 @pytest.mark.parametrize("zone", ["Europe/Berlin", ":Europe/Berlin", "CET-1CEST,M3.5.0,M10.5.0/3"])

@@ -20,8 +20,8 @@ from nccl_inspector.summary.attempts import Loaded
 from nccl_inspector.summary.codec import NodeSummary
 from tests.support import example_cards
 from tests.support.boxes import MS, BoxOf, CommOf, KeyOf
-from tests.unit.report.test_assemble import FIRST, process_of, times
-from tests.unit.report.test_counters import SPANS, on
+from tests.support.counter_summaries import SPANS, on
+from tests.support.summaries import FIRST, process_of, times
 
 HOUR_S = 3600
 

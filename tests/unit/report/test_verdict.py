@@ -30,9 +30,8 @@ from nccl_inspector.report.verdict import judge
 from nccl_inspector.summary.attempts import Loaded, load_summaries
 from nccl_inspector.summary.codec import NodeSummary
 from tests.support.boxes import BoxOf, CommOf, KeyOf, write_box
+from tests.support.summaries import FIRST, read_process, text_of, times, write_summary
 from tests.support.synthetic.jobs import Model, flat_job, parallel_job, through_summaries
-from tests.unit.agent.collect.test_collect import read_process
-from tests.unit.report.test_assemble import FIRST, text_of, times, write_summary
 
 ALL_TO_ALL = FUNCS.index("AlltoAll")
 

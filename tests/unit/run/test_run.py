@@ -16,7 +16,7 @@ from tests.sandbox.lifetime import wait_until
 from tests.support.boxes import MS, BoxOf, CommOf, KeyOf, write_box
 from tests.support.repository import BUILD, PYTHON_DIR
 from tests.support.standin import STANDIN
-from tests.unit.agent.collect.test_collect import read_process
+from tests.support.summaries import read_process
 
 PROFILER = BUILD / "libnccl-profiler-inspector.so"
 RANKS = 4

@@ -13,7 +13,7 @@ from nccl_inspector.errors import InspectorError
 from nccl_inspector.slurm.array_task import find_array_task
 from nccl_inspector.slurm.record import ACCOUNTING, JobRecord
 from nccl_inspector.summary.codec import encode
-from tests.unit.agent.collect.test_collect import HEAD
+from tests.support.summaries import HEAD
 
 
 def put(place: Path, job_id: int, task: str) -> None:

@@ -4,17 +4,9 @@
 import pytest
 
 from nccl_inspector.slurm.ended_job import Answer, Attempt, cluster_name, judge
+from tests.support.fake_scontrol import record
 
 HERE = Attempt(42, "n1", 1)
-
-
-def record(state: str, nodes: str = "n[1-4]", restarts: int = 1, job: str = "42") -> str:
-    return (
-        f"JobId={job} JobName=sbatch UserId=amy(1001) GroupId=amy(1001) MCS_label=N/A QOS=(null) "
-        f"JobState={state} Reason=None Dependency=(null) Requeue=1 Restarts={restarts} "
-        f"BatchFlag=1 ExitCode=0:0 ReqNodeList=(null) ExcNodeList=(null) NodeList={nodes} "
-        "BatchHost=n1 NumNodes=4 Command=(null) WorkDir=/home/amy Comment=a b Power= \n"
-    )
 
 
 def says(text: str, attempt: Attempt = HERE) -> Answer:

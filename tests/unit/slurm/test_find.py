@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.settings.config import parse_config
 from nccl_inspector.slurm import accounting, command
 from nccl_inspector.slurm.find import believe, find_record
 from nccl_inspector.slurm.jobid import JobName, parse_job
@@ -15,40 +14,14 @@ from nccl_inspector.slurm.record import ACCOUNTING, CONTROLLER, SUMMARY, JobReco
 from nccl_inspector.slurm.scontroltext import parse_text
 from nccl_inspector.slurm.values import seconds
 from nccl_inspector.summary.codec import Head
-from tests.support.recorded_slurm import DELIMITER, load
+from tests.support.fake_slurm import Slurm
+from tests.support.recorded_slurm import load
 
 HEAD = Head(
     job_id=4, uid=1001, user="ann", account="proj1", partition="gpu", cluster="sandbox",
     node="n1", nodelist="n[1-2]", num_nodes=2, restart=0, start=1000, job_start=990, end=2000,
     het_job_id="", problems=(),
 )  # fmt: skip
-
-
-class Slurm:
-    """A directory with commands that say what a test wants."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.config = replace(parse_config("", "test"), scontrol=folder / "scontrol")
-        self.put("scontrol", "echo slurm 22.05.8; [ $1 = --version ] || exit 1")
-        self.put("sacct", "exit 1")
-
-    def put(self, name: str, script: str) -> None:
-        path = self.folder / name
-        path.write_text(f"#!/bin/sh\n{script}\n")
-        path.chmod(0o755)
-
-    def says(self, name: str, kind: str) -> None:
-        """Let a program say what it said of a recorded job of 22.05."""
-        said = load("22.05")
-        (self.folder / f"{name}.said").write_text(said.output(kind, name))
-        first = "slurm 22.05.8" if name == "scontrol" else " ".join(said.columns(kind))
-        self.put(
-            name,
-            f'case $1 in --version|--helpformat) echo "{first}"; exit;; esac\n'
-            f"for word; do case $word in --delimiter=*) d=${{word#*=}};; esac; done\n"
-            f'sed "s/{DELIMITER}/$d/g" {self.folder}/{name}.said',
-        )
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from nccl_inspector.errors import InspectorError, RefusedError
 from nccl_inspector.summary.attempts import Loaded, load_summaries
 from nccl_inspector.summary.codec import NodeSummary, decode_head, encode
 from tests.support.repository import PYTHON_DIR
-from tests.unit.report.test_assemble import FIRST, write_summary
+from tests.support.summaries import FIRST, write_summary
 
 DAY_S = 86400
 FIRST_S = 100 * DAY_S

@@ -20,7 +20,7 @@ from nccl_inspector.summary.budget import (
 )
 from nccl_inspector.summary.codec import decode, encode, encode_process
 from tests.support.boxes import MS, BoxOf, CommOf, KeyOf, write_box
-from tests.unit.agent.collect.test_collect import HEAD, read_process
+from tests.support.summaries import HEAD, read_process
 
 # As many processes as a node may have boxes.
 MANY = 256

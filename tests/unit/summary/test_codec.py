@@ -3,15 +3,12 @@
 
 import json
 import zlib
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import pytest
 
-from nccl_inspector.box.layout import LINE_WINDOWS
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.model.network import Net, NetQueue
 from nccl_inspector.model.process import FUNCS, Histogram, Line, Peer, Process
@@ -38,70 +35,19 @@ from nccl_inspector.summary.lazy_lines import PackedLines
 from nccl_inspector.summary.nets import pack_nets, unpack_nets
 from tests.support.boxes import (
     NOW_S,
-    PEERS,
     BoxOf,
-    CommOf,
-    KeyOf,
     LineOf,
     box_bytes,
     fixed_chance,
     window,
 )
-from tests.unit.agent.collect.test_collect import HEAD
-from tests.unit.box.test_reader import full_box, read
+from tests.support.full_boxes import big_process, full_box, read, spoil
+from tests.support.summaries import HEAD
 
 EMPTY = [
     *(piece(pack_keys([])), piece(pack_peers([])), piece(pack_nets([]))),
     *[NOTHING] * 3,
 ]
-
-
-def some_line(seed: int, count: int = LINE_WINDOWS) -> LineOf:
-    """Return a line of a kind that has seed times the time of the first; many windows are full."""
-    chance = fixed_chance(seed)
-    windows = []
-    index = 1
-    for number in range(count):
-        ops = chance.randrange(90, 110)
-        start_s = NOW_S - 10 * (count - number)
-        median_ns = seed * 31_250 * chance.randrange(30, 36)  # the plugin's are of few buckets
-        windows.append(window(start_s, ops, median_ns, index) | {"late_ms": ops})
-        index += ops + chance.randrange(5)
-    return LineOf(windows, {"comm_id": seed, "rank": seed, "since_s": NOW_S - 10 * count})
-
-
-@cache
-def big_process(keys: int = 240, peers: int = PEERS, windows: int = LINE_WINDOWS) -> Process:
-    """Return more than goes into a block, unless asked for less."""
-    chance = fixed_chance(5)
-    some_keys = [
-        KeyOf(
-            number // 30,
-            [chance.randrange(1000, 10**9) for _ in range(300)],
-            size=1 << number % 30,
-        )
-        for number in range(keys)
-    ]
-    comms = [CommOf(chance.randrange(1 << 60), n, 512, name=f"{chance.random()}") for n in range(8)]
-    some_peers = [
-        {
-            "comm": number // 256,
-            "func": 9 + number // 128 % 2,
-            "peer": number % 128,
-            "ops": (1 << 20) + chance.randrange(1 << 20),
-            "bytes": chance.randrange(1 << 40),
-            "busy_ns": chance.randrange(1 << 40),
-            "log2_rate_q20": -chance.randrange(1 << 40),
-            "best_rate_q20": -chance.randrange(1 << 22),
-        }
-        for number in range(peers)
-    ]
-    lines = [some_line(1 + number, windows) for number in range(8)] if windows else []
-    nets = [
-        {"comm": n % 8, "peer": n, "steps": n, "bytes": n << 20, "refused": n % 3}
-        for n in range(256)
-    ]
-    return read(bytes(box_bytes(BoxOf(comms, some_keys, (), some_peers, lines, nets))))
 
 
 def through(process: Process) -> Process:
@@ -215,16 +161,6 @@ def test_a_summary_cut_anywhere_is_refused() -> None:
     for size in range(len(data)):
         with pytest.raises(RefusedError):
             decode(data[:size])
-
-
-def spoil(data: bytes, seed: int) -> Iterator[bytes]:
-    """Yield the data with one to three bytes changed, or cut, or longer."""
-    chance = fixed_chance(seed)
-    for _ in range(1000):
-        spoilt = bytearray(data)
-        for _ in range(chance.randrange(1, 4)):
-            spoilt[chance.randrange(len(data))] = chance.choice((0, 255, chance.randrange(256)))
-        yield bytes(chance.choice((spoilt, spoilt + b"\0", spoilt[: chance.randrange(len(data))])))
 
 
 def test_a_spoilt_summary_is_refused_or_read_and_nothing_else_happens() -> None:

@@ -55,7 +55,7 @@ from tests.support.boxes import (
     fixed_chance,
 )
 from tests.support.repository import PYTHON_DIR
-from tests.unit.agent.collect.test_collect import HEAD
+from tests.support.summaries import HEAD
 
 SEND, SENDRECV = 9, 11
 AHEAD_NS = 3 * 10**17  # what Unix time is ahead of the GPU's clock

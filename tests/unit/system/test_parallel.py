@@ -15,7 +15,7 @@ from nccl_inspector.summary.attempts import load_summaries
 from nccl_inspector.summary.codec import encode
 from nccl_inspector.system.parallel import in_parallel
 from nccl_inspector.system.safe_files import read_at
-from tests.unit.agent.collect.test_collect import HEAD
+from tests.support.summaries import HEAD
 
 AT_ONCE = 4
 PATIENCE_S = 20

@@ -16,7 +16,7 @@ from nccl_inspector.report.joined import build_report
 from nccl_inspector.settings.config import Config, parse_config
 from nccl_inspector.summary.attempts import load_summaries
 from tests.support.boxes import BoxOf, lock_held, make_job, make_run_dir, names, write_box
-from tests.unit.agent.collect.test_collect import BOX
+from tests.support.ended_jobs import BOX
 
 WAIT_S = 10
 STEPS_S = [-(10**6), 10**6]

@@ -12,10 +12,8 @@ from nccl_inspector.agent import ended_job as endedjob
 from nccl_inspector.agent.collect import Collector
 from nccl_inspector.agent.crash_guard import AtWork
 from nccl_inspector.agent.log_once import Tally
-from nccl_inspector.model.process import Process
-from nccl_inspector.settings.config import Config, parse_config
+from nccl_inspector.settings.config import Config
 from nccl_inspector.summary.codec import (
-    Head,
     decode,
 )
 from nccl_inspector.system import acl
@@ -24,33 +22,16 @@ from nccl_inspector.system.remove_tree import remove_tree
 from nccl_inspector.system.safe_files import is_locked
 from tests.support.boxes import (
     JOB_UID,
-    MS,
     BoxOf,
     CommOf,
-    KeyOf,
     lock_held,
-    make_job,
-    make_reports,
-    make_run_dir,
     names,
-    read_dead_box,
     write_box,
 )
+from tests.support.ended_jobs import BOX, end_job, ended
+from tests.support.summaries import read_process
 
 WAIT_S = 10
-BOX = BoxOf([CommOf(7, 0, 2, name="world")], [KeyOf(0, [5 * MS] * 20)])
-HEAD = Head(42, 1, "amy", "phys", "gpu", "c1", "n1", "n[1-4]", 4, 0, 1, 1, 2, "", ("a problem",))
-
-
-@pytest.fixture
-def run_dir(open_path: Path) -> Path:
-    return make_run_dir(open_path / "run")
-
-
-@pytest.fixture
-def config(open_path: Path, run_dir: Path) -> Config:
-    """A configuration whose report directory belongs to an account that has no rights elsewhere."""
-    return parse_config(f"run_dir = {run_dir}\n{make_reports(open_path)}", "test")
 
 
 @pytest.fixture
@@ -65,19 +46,6 @@ def collector(run_dir: Path, config: Config, tally: Tally) -> Iterator[Collector
     yield one
     one.close()
     os.close(run_fd)
-
-
-def end_job(run_dir: Path, job: int = 42, age_s: int = 100, **words: object) -> Path:
-    """Make an ended job's directory; return its raw directory."""
-    return make_job(run_dir / "ended" / f"{job}.{int(time.time() - age_s)}000000000", job, **words)
-
-
-def ended(run_dir: Path) -> list[str]:
-    return names(run_dir / "ended")
-
-
-def read_process(path: Path) -> Process:
-    return read_dead_box(path, "0_77")
 
 
 def test_an_ended_job_becomes_a_summary_and_its_directory_goes(

@@ -18,7 +18,6 @@ from nccl_inspector.agent.log_once import Tally
 from nccl_inspector.box.layout import STATE_FINALIZED, STATE_LIVE
 from nccl_inspector.settings.config import parse_config
 from nccl_inspector.summary.codec import NodeSummary, decode
-from tests.native.plugin.test_full_tmpfs import fill
 from tests.support.boxes import (
     BOX_BYTES,
     JOB_UID,
@@ -34,8 +33,8 @@ from tests.support.boxes import (
     write_box,
     write_user_file,
 )
+from tests.support.mounts import fill, mounted
 from tests.support.publishing import as_root
-from tests.unit.agent.publish.test_mounts import mounted
 
 BOX = BoxOf([CommOf(7, 0, 2, name="world")], [KeyOf(0, [5 * MS] * 20)])
 STEPS = KEPT_MAX + 8

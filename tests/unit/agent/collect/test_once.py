@@ -14,10 +14,10 @@ from nccl_inspector.agent.service import run_collect
 from nccl_inspector.settings.config import Config
 from nccl_inspector.system import write_as_user as handover
 from tests.support.boxes import lock_held, names, write_box
-from tests.unit.agent.collect.test_collect import BOX, end_job, ended
-from tests.unit.agent.collect.test_collect import config as config
-from tests.unit.agent.collect.test_collect import run_dir as run_dir
-from tests.unit.test_cli import run
+from tests.support.command_line import run
+from tests.support.ended_jobs import BOX, end_job, ended
+from tests.unit.agent.collect.conftest import config as config
+from tests.unit.agent.collect.conftest import run_dir as run_dir
 
 
 def end_many(run_dir: Path, count: int) -> None:

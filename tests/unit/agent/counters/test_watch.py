@@ -26,9 +26,9 @@ from nccl_inspector.settings.config import Config, parse_config
 from nccl_inspector.summary.codec import NodeSummary, decode
 from tests.sandbox import wait_until
 from tests.support.boxes import make_job, make_reports, make_run_dir, names, write_box
+from tests.support.ended_jobs import BOX
 from tests.support.fake_hardware import make_port, write
-from tests.unit.agent.collect.test_collect import BOX
-from tests.unit.agent.test_agent import samples
+from tests.support.publishing import samples
 
 PCI = "0000:10:00"
 

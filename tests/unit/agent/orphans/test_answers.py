@@ -12,13 +12,13 @@ from nccl_inspector.slurm import command
 from tests.sandbox.lifetime import wait_until
 from tests.support.boxes import make_job
 from tests.support.fake_scontrol import DOWN, UNKNOWN, Clock, Scontrol, ended, jobs
-from tests.unit.agent.orphans.test_orphans import begun as begun
-from tests.unit.agent.orphans.test_orphans import clock as clock
-from tests.unit.agent.orphans.test_orphans import config as config
-from tests.unit.agent.orphans.test_orphans import slurm as slurm
-from tests.unit.agent.orphans.test_orphans import sweeper as sweeper
-from tests.unit.agent.orphans.test_orphans import tally as tally
-from tests.unit.agent.orphans.test_orphans import waited as waited
+from tests.unit.agent.orphans.conftest import begun as begun
+from tests.unit.agent.orphans.conftest import clock as clock
+from tests.unit.agent.orphans.conftest import config as config
+from tests.unit.agent.orphans.conftest import slurm as slurm
+from tests.unit.agent.orphans.conftest import sweeper as sweeper
+from tests.unit.agent.orphans.conftest import tally as tally
+from tests.unit.agent.orphans.conftest import waited as waited
 
 
 def settle(sweeper: Sweeper) -> None:

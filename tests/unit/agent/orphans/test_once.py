@@ -2,7 +2,6 @@
 """A single collection from a timer, on nodes without an agent, ends orphans too."""
 
 import time
-from pathlib import Path
 
 import pytest
 
@@ -10,18 +9,7 @@ from nccl_inspector.agent import orphans
 from nccl_inspector.agent.service import run_collect
 from nccl_inspector.settings.config import Config
 from tests.support.boxes import BoxOf, give, lock_held, make_job, names, write_box
-from tests.support.fake_scontrol import DOWN, UNKNOWN, Scontrol, configured, ended, jobs
-from tests.unit.slurm.test_ended_job import record
-
-
-@pytest.fixture
-def slurm(tmp_path: Path) -> Scontrol:
-    return Scontrol(tmp_path)
-
-
-@pytest.fixture
-def config(tmp_path: Path, slurm: Scontrol) -> Config:
-    return configured(tmp_path, slurm)
+from tests.support.fake_scontrol import DOWN, UNKNOWN, Scontrol, ended, jobs, record
 
 
 def collect_old(config: Config, monkeypatch: pytest.MonkeyPatch, step_s: float = 700) -> None:

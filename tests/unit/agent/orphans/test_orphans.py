@@ -3,61 +3,20 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from nccl_inspector.agent import job_dir as jobdir
-from nccl_inspector.agent import orphans
 from nccl_inspector.agent.log_once import Tally
 from nccl_inspector.agent.orphans import Sweeper
 from nccl_inspector.agent.service import Agent
 from nccl_inspector.settings.config import Config
 from nccl_inspector.slurm import command
-from nccl_inspector.slurm.scontrol import Question
 from tests.sandbox.lifetime import wait_until
 from tests.support.boxes import BoxOf, lock_held, make_job, names, write_box
-from tests.support.fake_scontrol import UNKNOWN, Clock, Scontrol, configured, ended, jobs
-
-
-@pytest.fixture
-def slurm(tmp_path: Path) -> Scontrol:
-    return Scontrol(tmp_path)
-
-
-@pytest.fixture
-def config(tmp_path: Path, slurm: Scontrol) -> Config:
-    return configured(tmp_path, slurm)
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock(monkeypatch)
-
-
-@pytest.fixture
-def tally() -> Tally:
-    return Tally()
-
-
-@pytest.fixture
-def sweeper(config: Config, tally: Tally) -> Iterator[Sweeper]:
-    run_fd = os.open(config.run_dir, os.O_RDONLY)
-    one = Sweeper(run_fd, config, tally)
-    yield one
-    one.close()
-    os.close(run_fd)
-
-
-def answers(sweeper: Sweeper, tally: Tally, count: int) -> None:
-    """Pass until Slurm has answered so often."""
-
-    def answered() -> bool:
-        sweeper.run_pass()
-        return sum(tally.answers.values()) >= count
-
-    wait_until(answered, 10, f"{count} answers", 0.01)
+from tests.support.fake_scontrol import UNKNOWN, Clock, Scontrol, answers, ended, jobs
 
 
 def ask(sweeper: Sweeper, slurm: Scontrol) -> None:
@@ -68,32 +27,6 @@ def ask(sweeper: Sweeper, slurm: Scontrol) -> None:
         return len(slurm.asked()) == 1
 
     wait_until(asked, 10, "a question", 0.01)
-
-
-@pytest.fixture
-def waited(sweeper: Sweeper, tally: Tally, clock: Clock) -> Callable[[], None]:
-    """One answer more, about a directory in which nothing has lived for long."""
-
-    def wait() -> None:
-        sweeper.run_pass()
-        clock.ahead_s += 7200
-        answers(sweeper, tally, sum(tally.answers.values()) + 1)
-
-    return wait
-
-
-@pytest.fixture
-def begun(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The jobs that questions were begun about; scontrol itself may note one later."""
-    found: list[int] = []
-
-    def question(*words: object) -> Question:
-        one = Question(*words)  # type: ignore[arg-type]  # as it was called
-        found.append(one.attempt.job_id)
-        return one
-
-    monkeypatch.setattr(orphans, "Question", question)
-    return found
 
 
 # Another boot.

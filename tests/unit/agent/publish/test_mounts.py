@@ -25,20 +25,10 @@ from tests.support.boxes import (
     write_box,
     write_user_file,
 )
+from tests.support.mounts import mounted
 from tests.support.publishing import GAUGE, GOOD, PROM, STEM, as_root, published, publisher
 
 pytestmark = as_root
-
-
-@contextmanager
-def mounted(place: Path, *words: str) -> Iterator[None]:
-    done = subprocess.run(["mount", *words, str(place)], capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"mount: {done.stderr.strip()}")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
 @contextmanager

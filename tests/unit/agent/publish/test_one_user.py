@@ -15,7 +15,6 @@ from nccl_inspector.agent.publish import NODE_BYTES_MAX
 from nccl_inspector.agent.series_budget import series_limit
 from nccl_inspector.agent.service import Agent
 from nccl_inspector.estimate.cost import head_series_max
-from nccl_inspector.settings.config import Config, parse_config
 from tests.support.boxes import (
     BoxOf,
     give,
@@ -27,9 +26,9 @@ from tests.support.boxes import (
     write_box,
     write_user_file,
 )
+from tests.support.estimated_jobs import SHAPE
 from tests.support.hostile_pages import full_box, page_text
-from tests.support.publishing import STEM, as_root, publisher
-from tests.unit.estimate.test_cost import SHAPE
+from tests.support.publishing import STEM, as_root, config_of, publisher
 
 HONEST, ENEMY_UID = 900, 65533
 HOSTILE = range(100, 120)
@@ -90,12 +89,6 @@ class Honest:
             rows += [line("nccl_inspector_silent_seconds_total", gpu=f"GPU{gpu}")]
             beside = write_user_file(self._raw / ".beside", metrics_text(*rows))
             beside.rename(self._raw / f"nccl_inspector_metrics_{uuid_name(gpu)}_0_{gpu}.prom")
-
-
-def config_of(run_dir: Path) -> Config:
-    reports = run_dir.parent / "reports"
-    reports.mkdir(exist_ok=True)
-    return parse_config(f"run_dir = {run_dir}\nreport_dir = {reports}\n", "test")
 
 
 @pytest.fixture

@@ -19,9 +19,8 @@ from nccl_inspector.agent.status import read_status
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.settings.config import Config
 from tests.support.boxes import BoxOf, lock_held, make_job, make_run_dir, write_box, write_user_file
-from tests.support.publishing import GAUGE, GOOD, PROM, STEM, as_root
-from tests.unit.agent.publish.test_one_user import config_of
-from tests.unit.agent.test_endpoint import free_address
+from tests.support.processes import free_address
+from tests.support.publishing import GAUGE, GOOD, PROM, STEM, as_root, config_of
 
 pytestmark = as_root
 GROUP = grp.getgrgid(65534).gr_name

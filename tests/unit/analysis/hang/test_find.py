@@ -26,7 +26,14 @@ from nccl_inspector.model.network import Net
 from nccl_inspector.model.process import DISABLED, FUNCS, KILLED, RUNNING, Histogram, Peer, Process
 from tests.support.boxes import NOW_NS
 from tests.support.synthetic.jobs import Group, Model, through_summaries
-from tests.support.synthetic.standstill import STOOD_NS, SYNC, Call, Standstill, parallel_programs
+from tests.support.synthetic.standstill import (
+    STOOD_NS,
+    SYNC,
+    Call,
+    in_last_step,
+    parallel_programs,
+    stood,
+)
 
 UNKNOWN_END = Ending()
 Find = Callable[..., tuple[Hang, ...]]
@@ -50,19 +57,6 @@ def hangs_of(
     return find(common, name_processes([(42, one) for one in common]), ending, silences)
 
 
-def stood(
-    programs: Sequence[Sequence[Call]], stops: dict[int, int], stuck: dict[int, int] | None = None
-) -> list[Process]:
-    """Return the boxes when ranks stop before a call, or have one whose kernel never begins."""
-    still = Standstill(programs)
-    for rank, call in stops.items():
-        still.ranks[rank].stop_at = call
-    for rank, call in (stuck or {}).items():
-        still.ranks[rank].stuck_stream = call
-    still.run()
-    return still.processes()
-
-
 def off_clock(process: Process, ahead_ns: int) -> Process:
     """Return a process as a node says it whose clock is so far ahead."""
     comms = tuple(
@@ -72,16 +66,6 @@ def off_clock(process: Process, ahead_ns: int) -> Process:
     )  # fmt: skip
     beat_ns = process.facts.beat_ns + ahead_ns
     return replace(process, facts=replace(process.facts, beat_ns=beat_ns), comms=comms)
-
-
-def in_last_step(program: Sequence[Call], name: str, func: str, batch: int = 0) -> int:
-    """Return the number of a call in the second of two steps."""
-    found = [
-        number
-        for number, call in enumerate(program)
-        if call.group and call.group.name == name and call.func == func
-    ]
-    return found[len(found) // 2 + batch]
 
 
 def assert_root(hangs: Sequence[Hang], rank: int, verdict: str = DIVERGENT) -> None:

@@ -20,7 +20,7 @@ from nccl_inspector.counters.model import (
 from nccl_inspector.counters.table import load_counters
 from nccl_inspector.model.card import CRITICAL, INFO, WARNING, Period
 from nccl_inspector.summary.codec import NodeSummary
-from tests.unit.report.test_counters import SPANS, START_S, on
+from tests.support.counter_summaries import SPANS, START_S, on
 
 HOUR = tuple(
     Span(source, START_S, START_S + 3600, 3600, 61, "")

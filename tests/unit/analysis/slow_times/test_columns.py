@@ -15,8 +15,7 @@ from nccl_inspector.analysis.slow_times.columns import (
 from nccl_inspector.analysis.slow_times.series import WINDOWS_MAX, make_track
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.summary.columns import START_S_MAX, pack_line, unpack_line
-from tests.unit.box.test_reader import full_box, read
-from tests.unit.summary.test_codec import big_process, spoil
+from tests.support.full_boxes import big_process, full_box, read, spoil
 
 
 def test_both_ways_to_unpack_a_line_agree() -> None:
