@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.analysis.histogram import quantile_ns
-from nccl_inspector.model.process import Histogram
+from nccl_inspector.analysis.histogram import bucket_of, lower_ns, quantile_ns
+from nccl_inspector.model.bandwidth import bus_factor, size_class, size_label
+from nccl_inspector.model.process import FUNCS, Histogram
+from tests.support.boxes import fixed_chance
+from tests.support.c_program import run_c
 from tests.support.repository import PLUGIN_DIR
 
 SHARES = (0.5, 0.95, 0.99)
@@ -94,3 +97,32 @@ def test_quantiles_of_a_million_times_are_within_2_percent(program: Path, shape:
     assert sum(counts) == 1_000_000
     for share, truth in zip(SHARES, exact, strict=True):
         assert quantile_ns(histogram, share) == pytest.approx(truth, rel=0.02)
+
+
+def test_histogram_and_bandwidth_rules_are_the_plugins(tmp_path: Path) -> None:
+    chance = fixed_chance(7)
+    values = [
+        0,
+        1,
+        1023,
+        1024,
+        1 << 37,
+        (1 << 37) - 1,
+        1 << 63,
+        *(chance.randrange(1 << 38) for _ in range(200)),
+    ]
+    body, mine = "char label[32];\n", []
+    for value in values:
+        body += f'printf("%u %u ", hist_bucket({value}ull), bandwidth_size_class({value}ull));\n'
+        mine += [str(bucket_of(value)), str(size_class(value))]
+    for bucket in range(896):
+        body += f'printf("%llu ", (unsigned long long)hist_lower_ns({bucket}));\n'
+        mine.append(str(lower_ns(bucket)))
+    for class_ in range(64):
+        body += f'bandwidth_size_label({class_}, label, sizeof(label)); printf("%s ", label);\n'
+        mine.append(size_label(class_))
+    for func, name in enumerate(FUNCS):
+        for nranks in (0, 1, 2, 7, 64):
+            body += f'printf("%.9f ", bandwidth_bus_factor({func}, {nranks}));\n'
+            mine.append(f"{bus_factor(name, nranks):.9f}")
+    assert run_c(tmp_path, body) == mine

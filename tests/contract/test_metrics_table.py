@@ -5,7 +5,8 @@ from pathlib import Path
 
 from nccl_inspector.exposition.metrics import load_metrics
 from nccl_inspector.exposition.process_file import parse_file
-from tests.support.repository import BUILD
+from nccl_inspector.exposition.vocabulary import NET_STATES
+from tests.support.repository import BUILD, PLUGIN_DIR
 
 EXPO = BUILD / "c" / "test_expo"
 
@@ -45,3 +46,17 @@ def test_families_come_in_the_order_of_the_table(tmp_path: Path) -> None:
     subprocess.run([EXPO, path], check=True, stdout=subprocess.DEVNULL)
     families = re.findall(r"^# HELP (\S+) ", path.read_text(), re.MULTILINE)
     assert families == [one.name for one in load_metrics().values() if one.source == "plugin"]
+
+
+def test_what_the_plugin_writes_stays_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "all.prom"
+    subprocess.run([EXPO, path], check=True, stdout=subprocess.DEVNULL)
+    uuid = b'gpu_uuid="GPU-1a2b3c4d-0000-1111-2222-333344445555"'
+    series = parse_file(path.read_bytes().replace(b'gpu_uuid="GPU-1"', uuid), {}, {})
+    assert len(series) > 50
+    assert [text for text, one in series.items() if one.text != text] == []
+
+
+def test_the_states_of_the_network_are_the_plugins() -> None:
+    source = (PLUGIN_DIR / "expo_prom.c").read_text()
+    assert tuple(re.findall(r'\[BOX_NET_\w+\] = "(\w+)"', source)) == NET_STATES

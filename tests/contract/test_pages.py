@@ -5,10 +5,11 @@ import subprocess
 from pathlib import Path
 
 from nccl_inspector import __version__
+from nccl_inspector.capture.members import columns
 from nccl_inspector.exposition.metrics import load_metrics
 from nccl_inspector.model.process import DROP_REASONS
 from nccl_inspector.settings.config import read_config
-from tests.support.repository import REPO
+from tests.support.repository import DOC, REPO
 
 TABLE = REPO / "python" / "nccl_inspector" / "settings" / "settings.tsv"
 
@@ -104,3 +105,9 @@ def test_the_page_of_limits_has_those_of_the_box() -> None:
 
 def test_the_changelog_knows_this_version() -> None:
     assert f"## {__version__}" in (REPO / "CHANGELOG.md").read_text()
+
+
+def test_the_document_has_every_column() -> None:
+    document = (DOC / "capture.md").read_text(encoding="utf-8")
+    for name, kind, words in columns():
+        assert f"| `{name}` | {kind} | {words} |" in document

@@ -2,7 +2,6 @@
 
 import re
 import shutil
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from nccl_inspector.model.process import Process
 from tests.sandbox import Cluster, Options, wait_until
 from tests.support import exposition
 from tests.support.sandbox import jobs
+from tests.support.sandbox.own_cluster import brought_up
 
 ENDLESS = ("--steps", "100000", *jobs.QUICK)
 SHORT = ("--steps", "3", *jobs.QUICK)
@@ -226,14 +226,13 @@ def test_what_mpirun_starts_is_one_world(healthy_cluster: Cluster) -> None:
     assert_a_world_of_eight(cluster, job_id, "standin_world")
 
 
-# Names. Two jobs on a node are in test_path_tenants.
+# Names. Two jobs on a node are in test_tenants.
 
 
 @pytest.mark.case("Identities", "NodeName is not the host's name")
 def test_a_node_is_called_by_its_node_name(cluster_dir: Path) -> None:
-    root = Path(tempfile.mkdtemp(prefix="nccl-inspector-test-", dir=cluster_dir.parent))
-    cluster = Cluster.up(root, Options(monitoring=False, host_prefix="gpu-host-"))
-    try:
+    options = Options(monitoring=False, host_prefix="gpu-host-")
+    with brought_up(cluster_dir, options) as cluster:
         words = (*SHARED, "--nodelist=n2", "-n2", "--gpus-per-task=1")
         job_id = jobs.submit(cluster, *words, script=f"srun {jobs.standin(cluster, *ENDLESS)}")
         found = wait_for_series(cluster, job_id, 2)
@@ -241,5 +240,3 @@ def test_a_node_is_called_by_its_node_name(cluster_dir: Path) -> None:
         cancel(cluster, job_id)
         assert jobs.summaries(cluster, job_id).keys() == {"n2"}
         assert "rank 0 (n2)" in jobs.report(cluster, job_id)
-    finally:
-        cluster.down()

@@ -4,7 +4,6 @@ On a cluster whose slurm.conf and plugstack.conf are as install.md says.
 """
 
 import re
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from tests.sandbox.config import replace_text
 from tests.sandbox.layout import REPO
 from tests.sandbox.lifetime import wait_until
 from tests.support.sandbox import jobs
+from tests.support.sandbox.own_cluster import brought_up
 from tests.support.sandbox.small_jobs import ONE_NODE, SHORT, run
 from tests.tools.verified import SESSION
 
@@ -43,14 +43,10 @@ def recommended() -> tuple[str, ...]:
 @pytest.fixture(scope="module")
 def site(cluster_dir: Path) -> Iterator[Cluster]:
     """A cluster with the page's lines in slurm.conf, and none for hooks besides."""
-    root = Path(tempfile.mkdtemp(prefix="nccl-inspector-test-", dir=cluster_dir.parent))
     lines = "Prolog=", "Epilog=", "PrologEpilogTimeout=20", *recommended()
-    cluster = Cluster.up(root, Options(monitoring=False, slurm_lines=lines))
-    SESSION.slurm = cluster.layout.slurm
-    try:
+    with brought_up(cluster_dir, Options(monitoring=False, slurm_lines=lines)) as cluster:
+        SESSION.slurm = cluster.layout.slurm
         yield cluster
-    finally:
-        cluster.down()
 
 
 @pytest.fixture

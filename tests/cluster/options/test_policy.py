@@ -1,7 +1,6 @@
 """A site's default for some of its jobs, and a site that lets nobody out of it."""
 
 import re
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 from tests.sandbox import JOB_USER, Cluster, Options
 from tests.sandbox.layout import REPO
 from tests.support.sandbox import jobs
+from tests.support.sandbox.own_cluster import brought_up
 
 DEFAULT = "default=prom"
 ENABLED = "NCCL_INSPECTOR_ENABLE=1\n"
@@ -84,16 +84,12 @@ def snippet() -> str:
 @pytest.fixture(scope="module")
 def strict_cluster(cluster_dir: Path) -> Iterator[Cluster]:
     """A cluster whose job_submit.lua is the docs'."""
-    root = Path(tempfile.mkdtemp(prefix="nccl-inspector-test-", dir=cluster_dir.parent))
     options = Options(
         agents=False, monitoring=False, plugstack=(DEFAULT,),
         slurm_lines=("JobSubmitPlugins=lua",), etc_files=(("job_submit.lua", snippet()),),
     )  # fmt: skip
-    cluster = Cluster.up(root, options)
-    try:
+    with brought_up(cluster_dir, options) as cluster:
         yield cluster
-    finally:
-        cluster.down()
 
 
 COMMANDS = {"sbatch": ["--wrap", "true"], "srun": ["true"], "salloc": ["true"]}

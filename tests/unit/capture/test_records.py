@@ -15,7 +15,6 @@ from nccl_inspector.capture.records import parse_record
 from nccl_inspector.capture.restore import needs_context, restored
 from nccl_inspector.errors import RefusedError
 from tests.support.json_lines import coll, marker, ours, p2p, text, traces, whole
-from tests.support.repository import DOC
 
 VENDOR = [
     whole(0, coll_perf=coll()),
@@ -129,9 +128,3 @@ def test_a_torn_gzip_is_read_up_to_where_it_is_torn(tmp_path: Path) -> None:
 def test_no_two_columns_have_one_name() -> None:
     names = [name for name, _, _ in columns()]
     assert len(set(names)) == len(names)
-
-
-def test_the_document_has_every_column() -> None:
-    document = (DOC / "capture.md").read_text(encoding="utf-8")
-    for name, kind, words in columns():
-        assert f"| `{name}` | {kind} | {words} |" in document

@@ -1,7 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-import re
-import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -10,27 +7,15 @@ from nccl_inspector.exposition.process_file import parse_file
 from nccl_inspector.exposition.vocabulary import (
     COMM_NAMES_MAX,
     LABEL_VALUES_MAX,
-    NET_STATES,
     OTHER,
     Vocabulary,
     checked_word,
 )
 from tests.support.boxes import line, metrics_text
 from tests.support.publishing import GAUGE
-from tests.support.repository import BUILD, PLUGIN_DIR
 
 FREE = {"comm_name", "value", "plugin_version", "nccl_version"}
 IDENTITY = {"cluster", "slurm_job_id", "slurm_nodelist", "node", "process"}
-
-
-def test_what_the_plugin_writes_stays_as_it_is(tmp_path: Path) -> None:
-    path = tmp_path / "all.prom"
-    expo = BUILD / "c" / "test_expo"
-    subprocess.run([expo, path], check=True, stdout=subprocess.DEVNULL)
-    uuid = b'gpu_uuid="GPU-1a2b3c4d-0000-1111-2222-333344445555"'
-    series = parse_file(path.read_bytes().replace(b'gpu_uuid="GPU-1"', uuid), {}, {})
-    assert len(series) > 50
-    assert [text for text, one in series.items() if one.text != text] == []
 
 
 def test_every_label_that_a_user_writes_has_a_vocabulary() -> None:
@@ -38,11 +23,6 @@ def test_every_label_that_a_user_writes_has_a_vocabulary() -> None:
         if metric.source == "plugin":
             for label in {*metric.labels} - FREE - IDENTITY:
                 assert checked_word(label, "no word of any plugin") == OTHER, label
-
-
-def test_the_states_of_the_network_are_the_plugins() -> None:
-    source = (PLUGIN_DIR / "expo_prom.c").read_text()
-    assert tuple(re.findall(r'\[BOX_NET_\w+\] = "(\w+)"', source)) == NET_STATES
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.analysis.histogram import bucket_of, lower_ns, median_ns, merge, quantile_ns
+from nccl_inspector.analysis.histogram import bucket_of, median_ns, merge, quantile_ns
 from nccl_inspector.analysis.join import join_communicators
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.model.bandwidth import bus_factor, size_class, size_label
 from nccl_inspector.model.card import CANNOT_TELL, HEALTHY
 from nccl_inspector.model.hostlist import expand
 from nccl_inspector.model.process import FUNCS, Histogram
@@ -15,7 +14,6 @@ from nccl_inspector.report.assemble import build_card
 from nccl_inspector.summary.attempts import Loaded, load_summaries
 from nccl_inspector.summary.codec import NodeSummary
 from tests.support.boxes import MS, BoxOf, CommOf, KeyOf, fixed_chance
-from tests.support.c_program import run_c
 from tests.support.summaries import (
     FIRST,
     eight_ranks,
@@ -194,35 +192,6 @@ def test_a_node_list_is_expanded_as_slurm_does(text: str, nodes: list[str]) -> N
 def test_a_node_list_that_is_none_or_has_no_end_is_refused(text: str) -> None:
     with pytest.raises(InspectorError, match="node list"):
         expand(text)
-
-
-def test_histogram_and_bandwidth_rules_are_the_plugins(tmp_path: Path) -> None:
-    chance = fixed_chance(7)
-    values = [
-        0,
-        1,
-        1023,
-        1024,
-        1 << 37,
-        (1 << 37) - 1,
-        1 << 63,
-        *(chance.randrange(1 << 38) for _ in range(200)),
-    ]
-    body, mine = "char label[32];\n", []
-    for value in values:
-        body += f'printf("%u %u ", hist_bucket({value}ull), bandwidth_size_class({value}ull));\n'
-        mine += [str(bucket_of(value)), str(size_class(value))]
-    for bucket in range(896):
-        body += f'printf("%llu ", (unsigned long long)hist_lower_ns({bucket}));\n'
-        mine.append(str(lower_ns(bucket)))
-    for class_ in range(64):
-        body += f'bandwidth_size_label({class_}, label, sizeof(label)); printf("%s ", label);\n'
-        mine.append(size_label(class_))
-    for func, name in enumerate(FUNCS):
-        for nranks in (0, 1, 2, 7, 64):
-            body += f'printf("%.9f ", bandwidth_bus_factor({func}, {nranks}));\n'
-            mine.append(f"{bus_factor(name, nranks):.9f}")
-    assert run_c(tmp_path, body) == mine
 
 
 def test_a_median_is_within_two_percent_and_sums_merge() -> None:
