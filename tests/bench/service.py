@@ -5,7 +5,6 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from tests.bench.agent import PROCESSES, SERIES, start_job, write_series
 from tests.bench.figure import Figure
 from tests.bench.sample import Sample
 from tests.support.boxes import make_run_dir
+from tests.support.command_line import COMMAND
 from tests.support.repository import REPO
 
 # The plugin's interval, in which each file changes once, and the agent's.
@@ -62,10 +62,9 @@ def _agent(folder: Path, conf: str) -> Iterator[tuple[subprocess.Popen[bytes], P
     (folder / "x.conf").write_text(
         f"run_dir = {run_dir}\nreport_dir = {folder}\nscontrol = /bin/false\n{conf}"
     )
-    code = "from nccl_inspector.cli import main; main()"
     with ExitStack() as alive:
         raw = start_job(run_dir, 1, alive)
-        argv = [sys.executable, "-c", code, "agent", "--conf", str(folder / "x.conf")]
+        argv = [*COMMAND, "agent", "--conf", str(folder / "x.conf")]
         process = alive.enter_context(_daemon(argv))
         _until((run_dir / "prom" / "1.prom").exists, "published file", process)
         yield process, raw, run_dir

@@ -7,13 +7,16 @@ import sys
 
 from tests.support.repository import PYTHON_DIR
 
+MAIN = "from nccl_inspector.cli import main; main()"
+COMMAND = (sys.executable, "-c", MAIN)
+
+
+def environment() -> dict[str, str]:
+    """Ours, in which a child finds the product."""
+    return os.environ | {"PYTHONPATH": str(PYTHON_DIR)}
+
 
 def run(*words: str, **kwargs: object) -> subprocess.CompletedProcess[str]:
-    code = "from nccl_inspector.cli import main; main()"
     return subprocess.run(  # type: ignore[call-overload, no-any-return]
-        [sys.executable, "-c", code, *words],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(PYTHON_DIR)},
-        **kwargs,
+        [*COMMAND, *words], capture_output=True, text=True, env=environment(), **kwargs
     )

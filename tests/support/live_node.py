@@ -7,8 +7,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import pytest
-
 from nccl_inspector.live.model import Job, Kind, View
 from nccl_inspector.live.nodeview import NodeView
 from tests.support.boxes import (
@@ -24,7 +22,6 @@ from tests.support.boxes import (
     write_box,
 )
 
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 BEAT_TICK = TICK0 + 10**13
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from nccl_inspector.agent.crash_guard import AtWork
@@ -20,8 +19,6 @@ OPS = "nccl_collective_operations_total"
 STEM = "0_77"
 PROM = f"nccl_inspector_metrics_GPU-1a2b_{STEM}.prom"
 GOOD = metrics_text(line(GAUGE, "0.25", rank="3"))
-
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 
 
 @contextmanager

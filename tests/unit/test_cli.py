@@ -11,10 +11,9 @@ from nccl_inspector import __version__
 from nccl_inspector.cli import GROUPS
 from nccl_inspector.render.comment import make_comment
 from tests.support import example_cards
-from tests.support.command_line import run
+from tests.support.command_line import environment, run
 from tests.support.fake_slurm import Slurm
 from tests.support.recorded_slurm import load
-from tests.support.repository import PYTHON_DIR
 from tests.support.summaries import eight_ranks, write_summary
 
 
@@ -39,7 +38,7 @@ def test_a_report_that_may_not_be_read_says_so(open_path: Path) -> None:
         [sys.executable, "-c", code, open_path],
         capture_output=True,
         text=True,
-        env=os.environ | {"PYTHONPATH": str(PYTHON_DIR)},
+        env=environment(),
         check=False,
     )
     assert "the report of job 7 cannot be read" in told.stderr
@@ -89,7 +88,7 @@ def test_what_becomes_of_the_agent_needs_nothing_of_the_report() -> None:
     code = "import sys, nccl_inspector.cli\nprint(sorted(sys.modules))"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True,
-        env=os.environ | {"PYTHONPATH": str(PYTHON_DIR)},
+        env=environment(),
     )  # fmt: skip
     for name in ("numpy", "jinja2", "sqlite3", "nccl_inspector.report.assemble"):
         assert f"'{name}'" not in done.stdout

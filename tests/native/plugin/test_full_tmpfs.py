@@ -12,9 +12,9 @@ from nccl_inspector.agent.job_files import JobFiles, read_manifest
 from nccl_inspector.agent.log_once import Tally
 from nccl_inspector.agent.publish import NODE_BYTES_MAX
 from tests.support.boxes import make_job
+from tests.support.marks import as_root
 from tests.support.mounts import fill, mounted
 from tests.support.plugin_runs import environment
-from tests.support.publishing import as_root
 from tests.support.standin import started, until
 
 pytestmark = as_root

@@ -4,7 +4,6 @@ import grp
 import os
 import pwd
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,9 +16,9 @@ from tests.sandbox import Cluster, Options, wait_until
 from tests.sandbox.config import product_conf
 from tests.sandbox.layout import REPO, REPORT_USER
 from tests.sandbox.machine import as_user
+from tests.support.command_line import COMMAND
 
 HOOK = "usr/lib/nccl-inspector/epilogctld/nccl-inspector-epilogctld"
-CODE = "from nccl_inspector.cli import main; main()"
 ENV = {"PYTHONPATH": str(REPO / "python")}
 WAIT_S = 4
 
@@ -66,7 +65,7 @@ class Service:
     def _argv(self, user: str, *words: str) -> list[str]:
         """The command as this user; his very first program, for the interpreter may be root's."""
         layout = self.cluster.layout
-        program = [str(layout.own_program)] if layout.tree else [sys.executable, "-c", CODE]
+        program = [str(layout.own_program)] if layout.tree else [*COMMAND]
         return [*as_user(user), *program, *words, "--conf", str(self.conf)]
 
     def command(self, user: str, *words: str) -> subprocess.CompletedProcess[str]:

@@ -6,7 +6,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -27,9 +26,9 @@ from tests.support.boxes import (
     write_box,
     write_user_file,
 )
+from tests.support.command_line import COMMAND, environment
 from tests.support.ended_jobs import BOX
 from tests.support.publishing import samples
-from tests.support.repository import PYTHON_DIR
 
 
 def configured(tmp_path: Path) -> Config:
@@ -192,11 +191,10 @@ def test_sigterm_ends_the_service_in_order_and_withdraws_its_files(tmp_path: Pat
     make_job(config.run_dir / "ended" / "41.1", 41)
     conf = tmp_path / "x.conf"
     conf.write_text(f"run_dir = {config.run_dir}\nagent_interval = 100ms\n")
-    code = "from nccl_inspector.cli import main; main()"
     with lock_held(write_box(raw, "0_1", BOX_ALIVE)):
         done = subprocess.Popen(
-            [sys.executable, "-c", code, "agent", "--conf", str(conf)],
-            env=os.environ | {"PYTHONPATH": str(PYTHON_DIR)},
+            [*COMMAND, "agent", "--conf", str(conf)],
+            env=environment(),
         )
         own = config.run_dir / "prom" / "nccl_inspector_agent.prom"
         while not own.exists():

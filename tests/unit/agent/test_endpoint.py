@@ -23,8 +23,8 @@ from nccl_inspector.exposition.metrics import load_metrics
 from nccl_inspector.exposition.text import make_series, render
 from tests.sandbox import wait_until
 from tests.support.boxes import make_run_dir
+from tests.support.marks import as_root
 from tests.support.processes import children, free_address
-from tests.support.publishing import as_root
 
 WHO = {"cluster": "c1", "node": "n1"}
 GAUGE = "nccl_collective_inflight_seconds"

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The agent as a service of its own process: reload, its endpoint, and its end."""
 
-import os
 import signal
 import subprocess
-import sys
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,8 +23,8 @@ from tests.support.boxes import (
     write_box,
     write_user_file,
 )
+from tests.support.command_line import COMMAND, environment
 from tests.support.processes import children, free_address
-from tests.support.repository import PYTHON_DIR
 
 OWN = "nccl_inspector_agent.prom"
 
@@ -69,13 +67,11 @@ def service(tmp_path: Path, text: str = "") -> Iterator[Service]:
     run_dir = make_run_dir(tmp_path / "run")
     conf, log = tmp_path / "x.conf", tmp_path / "log"
     conf.write_text(f"run_dir = {run_dir}\nreport_dir = {run_dir}\nagent_interval = 100ms\n{text}")
-    code = "from nccl_inspector.cli import main; main()"
-    argv = [sys.executable, "-c", code, "agent", "--conf", str(conf)]
-    env = os.environ | {"PYTHONPATH": str(PYTHON_DIR)}
+    argv = [*COMMAND, "agent", "--conf", str(conf)]
     # As from a shell that lets nobody else read: what it publishes is for others all the same.
     with (
         log.open("wb") as out,
-        subprocess.Popen(argv, env=env, stderr=out, umask=0o077) as process,
+        subprocess.Popen(argv, env=environment(), stderr=out, umask=0o077) as process,
     ):
         one = Service(process, run_dir, conf, log)
         try:

@@ -11,7 +11,14 @@ from nccl_inspector.agent.signals import LiveSignals
 from nccl_inspector.box.layout import STATE_FINALIZED
 from nccl_inspector.settings.config import parse_config
 from tests.support.boxes import JOB_UID, BoxOf, CommOf, metrics_text, write_box, write_user_file
-from tests.support.live_node import Node, beating, op, rank_box
+from tests.support.live_node import Node, beating, op, rank_box, running
+
+
+@pytest.fixture
+def node(open_path: Path) -> Iterator[Node]:
+    """A node without jobs."""
+    with running(open_path) as one:
+        yield one
 
 
 @pytest.fixture

@@ -42,8 +42,8 @@ from tests.support.json_lines import (
     write_end,
     write_job,
 )
+from tests.support.marks import as_root
 from tests.support.mounts import mounted
-from tests.support.publishing import as_root
 
 
 def _ops(capture: Capture) -> int:

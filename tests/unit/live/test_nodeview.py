@@ -15,7 +15,6 @@ from nccl_inspector.live.nodeview import NodeView
 from tests.support.boxes import COMM_AT, JOB_UID, KeyOf, write_box, write_user_file
 from tests.support.live_node import (
     Node,
-    as_root,
     give_link,
     kinds,
     only,
@@ -25,6 +24,7 @@ from tests.support.live_node import (
     rewrite,
     words,
 )
+from tests.support.marks import as_root
 from tests.support.repository import PYTHON_DIR
 
 

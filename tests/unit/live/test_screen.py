@@ -16,6 +16,7 @@ from struct import pack
 
 import pytest
 
+from tests.support.command_line import COMMAND
 from tests.support.live_node import Node, rank_box
 from tests.support.repository import PYTHON_DIR
 
@@ -28,8 +29,7 @@ class Terminal:
 
     def __init__(self, node: Node, *words: str, columns: int = 80, **env: str) -> None:
         self.said = ""
-        code = "from nccl_inspector.cli import main; main()"
-        argv = [sys.executable, "-c", code, "top", "--run-dir", str(node.run_dir), *words]
+        argv = [*COMMAND, "top", "--run-dir", str(node.run_dir), *words]
         variables = {"TERM": "xterm", "PYTHONPATH": str(PYTHON_DIR)} | env
         self.pid, self.fd = pty.fork()
         if self.pid == 0:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.publishing import as_root
+from tests.support.marks import as_root
 from tests.support.repository import PACKAGING
 
 pytestmark = as_root

@@ -14,6 +14,7 @@ from nccl_inspector.run import gather
 from nccl_inspector.run.gather import Found, job_head, write_summaries
 from tests.sandbox.lifetime import wait_until
 from tests.support.boxes import MS, BoxOf, CommOf, KeyOf, write_box
+from tests.support.command_line import COMMAND, MAIN, environment
 from tests.support.repository import BUILD, PYTHON_DIR
 from tests.support.standin import STANDIN
 from tests.support.summaries import read_process
@@ -36,9 +37,8 @@ JOB = {"SLURM_JOB_ID": "4711", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_PARTIT
 def started(cwd: Path, *words: str, **environ: str) -> subprocess.Popen[str]:
     """The command with what a job's script has in its environment."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "NCCL"))}
-    code = "from nccl_inspector.cli import main; main()"
     return subprocess.Popen(
-        [sys.executable, "-c", code, "run", *words],
+        [*COMMAND, "run", *words],
         cwd=cwd,
         env=inherited | JOB | {"PYTHONPATH": str(PYTHON_DIR)} | environ,
         stdout=subprocess.PIPE,
@@ -68,9 +68,8 @@ def test_a_job_that_its_user_measures_has_its_report(tmp_path: Path) -> None:
     assert sorted(path.name for path in directory.iterdir()) == ["4711"], "the boxes are gone"
     assert len(list((directory / "4711").iterdir())) == 2, "a summary for each node"
     shown = subprocess.run(
-        [sys.executable, "-c", "from nccl_inspector.cli import main; main()",
-         "report", "4711", "--report-dir", directory],
-        env=os.environ | {"PYTHONPATH": str(PYTHON_DIR)}, capture_output=True, text=True,
+        [*COMMAND, "report", "4711", "--report-dir", directory],
+        env=environment(), capture_output=True, text=True,
         check=False,
     )  # fmt: skip
     assert "4 of 4 ranks" in shown.stdout
@@ -139,12 +138,12 @@ def test_what_is_ignored_stays_ignored_as_by_nohup(tmp_path: Path) -> None:
     code = (
         "import os, signal, sys;"
         "[signal.signal(n, signal.SIG_IGN) for n in (signal.SIGHUP, signal.SIGINT)];"
-        "from nccl_inspector.cli import main; main()"
+        f"{MAIN}"
     )
     script = "kill -HUP $$; kill -INT $$; kill -HUP $PPID; echo alive"
     done = subprocess.run(
         [sys.executable, "-c", code, "run", "--profiler", PROFILER, "--", "sh", "-c", script],
-        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(PYTHON_DIR)}, capture_output=True,
+        cwd=tmp_path, env=environment(), capture_output=True,
         text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "alive\n")

@@ -32,6 +32,7 @@ from nccl_inspector.store.index import (
 from nccl_inspector.store.queries import Owner, Wish, find_jobs, last_jobs, own_past
 from nccl_inspector.store.rows import rows_of
 from nccl_inspector.store.schema import VERSION
+from tests.support.command_line import COMMAND
 from tests.support.stored_cards import UID, card, communicator, operations
 
 OTHER_UID, STRANGER_UID, ADMINS_GID = 4712, 4713, 9999
@@ -61,10 +62,9 @@ def seen_by(uid: int, store: Path) -> str:
     """What `history` says to a user, in a process of his own."""
     conf = store.parent / "x.conf"
     conf.write_text(f"store_dir = {store}\n")
-    code = "from nccl_inspector.cli import main; main()"
-    argv = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", sys.executable]
+    argv = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
     done = subprocess.run(
-        [*argv, "-c", code, "history", "--conf", conf, "--json"],
+        [*argv, *COMMAND, "history", "--conf", conf, "--json"],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip

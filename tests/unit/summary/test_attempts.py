@@ -12,7 +12,7 @@ import pytest
 from nccl_inspector.errors import InspectorError, RefusedError
 from nccl_inspector.summary.attempts import Loaded, load_summaries
 from nccl_inspector.summary.codec import NodeSummary, decode_head, encode
-from tests.support.repository import PYTHON_DIR
+from tests.support.command_line import environment
 from tests.support.summaries import FIRST, write_summary
 
 DAY_S = 86400
@@ -145,7 +145,7 @@ def test_the_older_jobs_summaries_are_not_the_new_users_to_read(open_path: Path)
             [sys.executable, "-c", code, open_path],
             capture_output=True,
             text=True,
-            env=os.environ | {"PYTHONPATH": str(PYTHON_DIR)},
+            env=environment(),
             check=False,
         )
         return done.stdout + done.stderr

@@ -54,7 +54,7 @@ from tests.support.boxes import (
     box_bytes,
     fixed_chance,
 )
-from tests.support.repository import PYTHON_DIR
+from tests.support.command_line import environment
 from tests.support.summaries import HEAD
 
 SEND, SENDRECV = 9, 11
@@ -616,9 +616,8 @@ def test_what_collects_samples_needs_no_numpy() -> None:
         "nccl_inspector.agent.collect, nccl_inspector.agent.service, nccl_inspector.box.samples"
     )
     code = f"import sys, {modules}\nprint('numpy' in sys.modules)"
-    env = os.environ | {"PYTHONPATH": str(PYTHON_DIR)}
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment()
     )
     assert done.stdout == "False\n"
 

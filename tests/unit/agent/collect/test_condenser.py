@@ -33,8 +33,8 @@ from tests.support.boxes import (
     write_box,
     write_user_file,
 )
+from tests.support.marks import as_root
 from tests.support.mounts import fill, mounted
-from tests.support.publishing import as_root
 
 BOX = BoxOf([CommOf(7, 0, 2, name="world")], [KeyOf(0, [5 * MS] * 20)])
 STEPS = KEPT_MAX + 8

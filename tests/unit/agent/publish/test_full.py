@@ -12,8 +12,9 @@ from nccl_inspector.agent.log_once import Tally
 from nccl_inspector.agent.publish import Publisher
 from nccl_inspector.system.safe_files import read_at
 from tests.support.boxes import line, metrics_text, names, write_user_file
+from tests.support.marks import as_root
 from tests.support.mounts import mounted
-from tests.support.publishing import GAUGE, GOOD, OPS, PROM, as_root, one_pass, published, publisher
+from tests.support.publishing import GAUGE, GOOD, OPS, PROM, one_pass, published, publisher
 
 
 @as_root

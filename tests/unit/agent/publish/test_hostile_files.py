@@ -8,12 +8,12 @@ import pytest
 
 from nccl_inspector.agent.log_once import Tally
 from tests.support.boxes import JOB_UID, line, make_job, metrics_text, names, write_user_file
+from tests.support.marks import as_root
 from tests.support.publishing import (
     GAUGE,
     GOOD,
     PROM,
     WHOLE,
-    as_root,
     labelled,
     one_pass,
     published,

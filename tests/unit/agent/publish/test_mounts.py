@@ -25,8 +25,9 @@ from tests.support.boxes import (
     write_box,
     write_user_file,
 )
+from tests.support.marks import as_root
 from tests.support.mounts import mounted
-from tests.support.publishing import GAUGE, GOOD, PROM, STEM, as_root, published, publisher
+from tests.support.publishing import GAUGE, GOOD, PROM, STEM, published, publisher
 
 pytestmark = as_root
 

@@ -28,7 +28,8 @@ from tests.support.boxes import (
 )
 from tests.support.estimated_jobs import SHAPE
 from tests.support.hostile_pages import full_box, page_text
-from tests.support.publishing import STEM, as_root, config_of, publisher
+from tests.support.marks import as_root
+from tests.support.publishing import STEM, config_of, publisher
 
 HONEST, ENEMY_UID = 900, 65533
 HOSTILE = range(100, 120)

@@ -19,8 +19,9 @@ from nccl_inspector.agent.status import read_status
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.settings.config import Config
 from tests.support.boxes import BoxOf, lock_held, make_job, make_run_dir, write_box, write_user_file
+from tests.support.marks import as_root
 from tests.support.processes import free_address
-from tests.support.publishing import GAUGE, GOOD, PROM, STEM, as_root, config_of
+from tests.support.publishing import GAUGE, GOOD, PROM, STEM, config_of
 
 pytestmark = as_root
 GROUP = grp.getgrgid(65534).gr_name
