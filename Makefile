@@ -56,9 +56,8 @@ NCCL_CUDA_OBJ := $(patsubst %,$(B)/tests/nccl/played/%.o,cuda driver gpu graph n
 NCCL_NVML := $(B)/nccl-played/libnvidia-ml.so.1
 FAKENVML := $(B)/fakenvml/libnvidia-ml.so.1
 RECORDER := $(B)/recorder.so
-RIVAL_SRC := $(wildcard tests/native/rival/*.c)
-RIVAL_OBJ := $(RIVAL_SRC:%.c=$(B)/%.o)
-RIVAL := $(B)/rival.so
+NVIDIA_OBJ := $(patsubst %.c,$(B)/%.o,$(wildcard tests/native/nvidia/*.c))
+NVIDIA := $(B)/nvidia-standin.so
 DEFECTS_OBJ := $(patsubst %.c,$(B)/%.o,$(wildcard tests/native/defects/*.c))
 DEFECTS_PLAY := $(B)/defects/play
 SIMULATOR_OBJ := $(patsubst %.c,$(B)/%.o,$(wildcard tests/simulator/play/*.c))
@@ -74,7 +73,7 @@ AT_ONCE = $(MAKE) --no-print-directory -j$(shell nproc)
 build:
 	@$(AT_ONCE) product testparts
 product: $(PROFILER) $(SPANK)
-testparts: $(STANDIN) $(FAKECUDA) $(PLAYED_NCCL) $(FAKENVML) $(RECORDER) $(RIVAL) $(DEFECTS_PLAY) $(SIMULATOR_PLAY) $(HOST_BIN) $(UNIT_BIN) $(PLAYER_CHECK_BIN) $(PLAYER_CHECK_SO) $(BENCH_BIN)
+testparts: $(STANDIN) $(FAKECUDA) $(PLAYED_NCCL) $(FAKENVML) $(RECORDER) $(NVIDIA) $(DEFECTS_PLAY) $(SIMULATOR_PLAY) $(HOST_BIN) $(UNIT_BIN) $(PLAYER_CHECK_BIN) $(PLAYER_CHECK_SO) $(BENCH_BIN)
 
 build/gen/settings_table.h: python/nccl_inspector/settings/settings.tsv packaging/gen-settings.awk
 	@mkdir -p $(@D)
@@ -143,11 +142,11 @@ $(RECORDER): tests/native/standin/recorder/recorder.c
 	@mkdir -p $(@D)
 	@echo LD $@
 	@$(CC) $(CFLAGS_ALL) -Itests/native/standin -shared -o $@ $<
-# A profiler with the habits of NVIDIA's, as the partner of tests/native/defects.
-$(B)/tests/native/rival/%.o: EXTRA = -Itests/native/standin
-$(RIVAL): $(RIVAL_OBJ) tests/native/rival/rival.map
+# A profiler with the habits of NVIDIA's, for sites that use that.
+$(B)/tests/native/nvidia/%.o: EXTRA = -Itests/native/standin
+$(NVIDIA): $(NVIDIA_OBJ) tests/native/nvidia/inspector.map
 	@echo LD $@
-	@$(CC) $(CFLAGS_ALL) -shared -o $@ $(RIVAL_OBJ) -Wl,--version-script=tests/native/rival/rival.map -ldl -lm
+	@$(CC) $(CFLAGS_ALL) -shared -o $@ $(NVIDIA_OBJ) -Wl,--version-script=tests/native/nvidia/inspector.map -ldl -lm
 # -rdynamic: its own write, malloc and so on come before the C library's, for the plugin too.
 $(B)/tests/native/defects/%.o: EXTRA = -Itests/native/standin -Itests/native/player
 $(DEFECTS_PLAY): $(DEFECTS_OBJ) $(PLAYER_OBJ)

@@ -14,7 +14,7 @@ SPANK = "spank_nccl_inspector.so"
 HOOK = "50-nccl-inspector.sh"
 _LIB = "usr/lib/nccl-inspector"
 # What plays NCCL, CUDA, a user's own profiler and NVIDIA's, where job users can reach it.
-_TOOLS = ("nccl-standin", "fakecuda/libcuda.so.1", "recorder.so", "rival.so")
+_TOOLS = ("nccl-standin", "fakecuda/libcuda.so.1", "recorder.so", "nvidia-standin.so")
 
 
 def install(layout: Layout) -> None:

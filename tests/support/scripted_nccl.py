@@ -39,7 +39,7 @@ def step(verb: str, **words: int | str | bytes) -> Step:
 
 
 OURS = BUILD / "libnccl-profiler-inspector.so"
-RIVAL = BUILD / "rival.so"
+NVIDIA_STANDIN = BUILD / "nvidia-standin.so"
 
 
 class Playing:
@@ -48,6 +48,7 @@ class Playing:
     def __init__(self, process: subprocess.Popen[bytes], patience_s: float) -> None:
         self.process = process
         self.facts: list[Facts] = []
+        self.observe: Callable[[Facts, int], Facts] = lambda fact, _nth: fact
         self._patience_s = patience_s
         self._paused = False
 
@@ -57,7 +58,10 @@ class Playing:
         ready, _, _ = select([self.process.stdout], [], [], self._patience_s)
         assert ready, HANGS
         line = self.process.stdout.readline()
-        return json.loads(line) if line else None
+        if not line:
+            return None
+        fact = json.loads(line)
+        return self.observe(fact, sum(one["step"] == fact["step"] for one in self.facts))
 
     def until_pause(self) -> Facts:
         """Wait for the next step `pause`; returns the facts of the step before it."""
@@ -118,7 +122,7 @@ class Stage:
             "NCCL_INSPECTOR_DUMP_DIR": str(self.out),
             "NCCL_INSPECTOR_PROM_DUMP": "1",
             "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS": str(INTERVAL_MS * 1000),
-            "RIVAL_PROM_FLOOR_MICROSECONDS": "1",
+            "NVIDIA_STANDIN_PROM_FLOOR_MICROSECONDS": "1",
             "SLURM_JOB_ID": "4711",
             "SLURM_STEP_ID": "0",
             "SLURM_PROCID": "0",

@@ -13,7 +13,7 @@ from tests.support.sandbox.small_jobs import ENDLESS, TWO_NODES
 RATE = "nccl_bus_bandwidth_gbs"
 # It looks for channels from 0 on, and the stand-in has others too: without the last word no time.
 QUICK_DUMPS = {
-    "RIVAL_PROM_FLOOR_MICROSECONDS": "1000000",
+    "NVIDIA_STANDIN_PROM_FLOOR_MICROSECONDS": "1000000",
     "NCCL_INSPECTOR_REQUIRE_KERNEL_TIMING": "0",
 }
 
@@ -22,7 +22,7 @@ QUICK_DUMPS = {
 def vendor_cluster(healthy_cluster: Cluster) -> Cluster:
     """Jobs load the stand-in of NVIDIA's plugin."""
     cluster = healthy_cluster
-    cluster.set_conf(profiler=str(cluster.tool("rival.so")))
+    cluster.set_conf(profiler=str(cluster.tool("nvidia-standin.so")))
     return cluster
 
 

@@ -1,8 +1,17 @@
 """S1 to S13: what a profiler can do to the job."""
 
+import signal
 from pathlib import Path
 
-from tests.native.defects.defect import defect
+from tests.support.planted_defects import (
+    Plant,
+    defect,
+    dies_of,
+    hangs,
+    observed,
+    preceded,
+    writes_no_file,
+)
 from tests.support.scripted_nccl import Facts, Stage, step
 
 MIB = 1 << 20
@@ -22,13 +31,13 @@ def facts_of(facts: list[Facts], verb: str) -> list[Facts]:
     return [one for one in facts if one["step"] == verb]
 
 
-@defect("S1", "the application hangs")
+@defect("S1", "the application hangs", hangs("finalize"))
 def test_destroying_a_communicator_does_not_wait_for_the_interval(stage: Stage) -> None:
     facts = stage.play(COMM, ALL_REDUCE, FINALIZE, env={INTERVAL: "30000000"})
     assert facts_of(facts, "finalize")[0]["ms"] < 1000
 
 
-@defect("S1", "the application hangs")
+@defect("S1", "the application hangs", hangs("finalize"))
 def test_destroying_a_communicator_does_not_wait_for_lines(stage: Stage) -> None:
     facts = stage.play(COMM, ALL_REDUCE, FINALIZE, env=JSON | {INTERVAL: "30000000"})
     assert facts_of(facts, "finalize")[0]["ms"] < 1000
@@ -44,17 +53,17 @@ def check_name(stage: Stage, name: bytes) -> None:
     assert len(stage.lines()) == 8
 
 
-@defect("S2", "the application hangs")
+@defect("S2", "the application hangs", hangs("finalize"))
 def test_a_name_cut_within_a_character_hangs_nobody(stage: Stage) -> None:
     check_name(stage, "é".encode() * 127 + b"\xc3")
 
 
-@defect("S2", "the application hangs")
+@defect("S2", "the application hangs", hangs("finalize"))
 def test_a_name_with_control_characters_hangs_nobody(stage: Stage) -> None:
     check_name(stage, b"a\x1b[31m\nb")
 
 
-@defect("S3", "the application hangs")
+@defect("S3", "the application hangs", hangs("finalize"))
 def test_output_that_blocks_does_not_block_nccl(stage: Stage) -> None:
     blocked = step("set", write_ms=-1)
     stuck = step("await", stuck=1)
@@ -65,7 +74,7 @@ def test_output_that_blocks_does_not_block_nccl(stage: Stage) -> None:
     assert sum(one["ms"] for one in facts_of(facts, "finalize")) < 1000
 
 
-@defect("S4", "the application hangs")
+@defect("S4", "the application hangs", hangs("finalize"))
 def test_a_handle_of_a_finished_operation_hangs_nobody(stage: Stage) -> None:
     twice = step("coll", func="AllReduce", bytes=MIB, kernel="twice", times=100)
     stage.play(COMM, twice, FINALIZE, env=REPORT_ONLY)
@@ -73,7 +82,7 @@ def test_a_handle_of_a_finished_operation_hangs_nobody(stage: Stage) -> None:
     assert sum(key.ops for key in box.keys) == 100
 
 
-@defect("S5", "memory grows with operations that never end")
+@defect("S5", "memory grows with operations that never end", observed("look", 1, rss_bytes=2 * MIB))
 def test_operations_that_never_end_cost_no_memory(stage: Stage) -> None:
     warm = step("coll", func="AllReduce", bytes=MIB, kernel="none", times=5000)
     silent = step("coll", func="AllReduce", bytes=MIB, kernel="none", times=10_000)
@@ -83,18 +92,18 @@ def test_operations_that_never_end_cost_no_memory(stage: Stage) -> None:
     assert grown < MIB, "memory grows with operations that never end"
 
 
-@defect("S6", "the application died of SIGSEGV")
+@defect("S6", "the application died of SIGSEGV", dies_of(signal.SIGSEGV))
 def test_a_type_that_is_missing_crashes_nobody(stage: Stage) -> None:
     stage.play(COMM, step("coll", null=1, bytes=MIB), step("p2p", null=1, bytes=MIB), FINALIZE)
 
 
-@defect("S6", "the application died of")
+@defect("S6", "the application died of", dies_of(signal.SIGBUS))
 def test_more_channels_than_there_can_be_crash_nobody(stage: Stage) -> None:
     many = step("coll", func="AllReduce", bytes=MIB, channels=200, times=4)
     stage.play(COMM, many, FINALIZE)
 
 
-@defect("S6", "the application died of SIGSEGV")
+@defect("S6", "the application died of SIGSEGV", dies_of(signal.SIGSEGV))
 def test_a_kernel_event_after_the_end_crashes_nobody(stage: Stage) -> None:
     stage.play(COMM, ALL_REDUCE, FINALIZE, step("late"))
 
@@ -104,7 +113,7 @@ def own(where: Path) -> dict[str, str]:
     return {"NCCL_INSPECTOR_RUN_DIR": "", "NCCL_INSPECTOR_DUMP_DIR": str(where)}
 
 
-@defect("S7", "no output where another rank was faster")
+@defect("S7", "no output where another rank was faster", writes_no_file())
 def test_a_directory_that_another_rank_makes_is_used(stage: Stage) -> None:
     where = stage.out / "made"
     race = step("set", mkdir_race=1)
@@ -113,7 +122,7 @@ def test_a_directory_that_another_rank_makes_is_used(stage: Stage) -> None:
         stage.wait(lambda: stage.find(RATE), "no output where another rank was faster")
 
 
-@defect("S7", "no output where a parent is missing")
+@defect("S7", "no output where a parent is missing", writes_no_file())
 def test_a_directory_for_lines_is_made_with_its_parents(stage: Stage) -> None:
     where = own(stage.out / "a" / "b" / "c") | {"NCCL_INSPECTOR_PROM_DUMP": "0"}
     with stage.playing(COMM, ALL_REDUCE, PAUSE, env=where) as playing:
@@ -121,7 +130,7 @@ def test_a_directory_for_lines_is_made_with_its_parents(stage: Stage) -> None:
         stage.wait(stage.lines, "no output where a parent is missing")
 
 
-@defect("S7", "no output where a parent is missing")
+@defect("S7", "no output where a parent is missing", writes_no_file())
 def test_a_directory_for_metrics_is_made_with_its_parents(stage: Stage) -> None:
     where = stage.out / "a" / "b" / "c"
     with stage.playing(COMM, ALL_REDUCE, PAUSE, env=own(where)) as playing:
@@ -129,10 +138,12 @@ def test_a_directory_for_metrics_is_made_with_its_parents(stage: Stage) -> None:
         stage.wait(lambda: stage.find(RATE), "no output where a parent is missing")
 
 
+# A thread of the plugin that does not come back from a write.
+STUCK = (step("set", write_ms=-1), ALL_REDUCE, step("await", stuck=1))
 TWINS = (step("comm", id=7, ranks=4), step("comm", id=7, ranks=4))
 
 
-@defect("S8", "a thread stays behind")
+@defect("S8", "a thread stays behind", preceded("finalize", *STUCK))
 def test_two_communicators_of_one_id_end_like_any_other(stage: Stage) -> None:
     last = step("finalize", comm=1)
     with stage.playing(*TWINS, FINALIZE, last, PAUSE) as playing:
@@ -141,13 +152,13 @@ def test_two_communicators_of_one_id_end_like_any_other(stage: Stage) -> None:
         stage.wait(lambda: len(list(tasks.iterdir())) == 1, "a thread stays behind")
 
 
-@defect("S9", "the handle is left as it was")
+@defect("S9", "the handle is left as it was", observed("stray", unwritten=10))
 def test_a_handle_is_written_for_no_communicator_too(stage: Stage) -> None:
     facts = stage.play(COMM, step("stray", times=10), FINALIZE)
     assert facts_of(facts, "stray")[0]["unwritten"] == 0, "the handle is left as it was"
 
 
-@defect("S10", "locks")
+@defect("S10", "locks", observed("coll", 1, locks=28))
 def test_an_operation_takes_no_lock_and_reads_two_clocks(stage: Stage) -> None:
     ops = step("coll", func="AllReduce", bytes=MIB, channels=8, times=1000)
     facts = stage.play(COMM, ops, ops, FINALIZE, env=REPORT_ONLY)
@@ -156,7 +167,7 @@ def test_an_operation_takes_no_lock_and_reads_two_clocks(stage: Stage) -> None:
     assert last["clocks"] <= 2000
 
 
-@defect("S11", "a core for nothing")
+@defect("S11", "a core for nothing", observed("look", 1, cpu_ms=300))
 def test_no_interval_is_not_a_busy_loop(stage: Stage) -> None:
     wait = step("await", ms=300)
     facts = stage.play(COMM, ALL_REDUCE, LOOK, wait, LOOK, env=JSON | {INTERVAL: "0"})
@@ -164,7 +175,7 @@ def test_no_interval_is_not_a_busy_loop(stage: Stage) -> None:
     assert after["cpu_ms"] - before["cpu_ms"] < 15, "a core for nothing"
 
 
-@defect("S11", "lines without bound")
+@defect("S11", "lines without bound", Plant(environment={"NCCL_INSPECTOR_JSON_MAX_BYTES": ""}))
 def test_lines_take_no_more_room_than_they_may(stage: Stage) -> None:
     ops = step("coll", func="AllReduce", bytes=MIB, times=1000)
     written = step("await", writes=1)
@@ -175,14 +186,14 @@ def test_lines_take_no_more_room_than_they_may(stage: Stage) -> None:
     assert 0 < taken <= 65536, "lines without bound"
 
 
-@defect("S12", "a line for each event")
+@defect("S12", "a line for each event", observed("look", log_lines=1000))
 def test_events_of_an_odd_communicator_fill_no_log(stage: Stage) -> None:
     events = step("stray", comm=1, times=500)
     facts = stage.play(*TWINS, events, step("stray", times=500), LOOK, FINALIZE)
     assert facts_of(facts, "look")[0]["log_lines"] <= 10, "a line for each event"
 
 
-@defect("S13", "the application died of SIGABRT")
+@defect("S13", "the application died of SIGABRT", dies_of(signal.SIGABRT))
 def test_a_lack_of_memory_costs_only_metrics(stage: Stage) -> None:
     short, enough = step("set", short_of_memory=1), step("set", short_of_memory=0)
     written = step("await", writes=2)

@@ -41,7 +41,7 @@ from tests.support.counter_summaries import HEAD, START_S
 from tests.support.ended_jobs import BOX, end_job
 from tests.support.nvidia_files import UUID, bucket, record_of
 from tests.support.publishing import publisher
-from tests.support.scripted_nccl import RIVAL, Stage, step
+from tests.support.scripted_nccl import NVIDIA_STANDIN, Stage, step
 from tests.support.summaries import read_process
 
 NOW = datetime(2026, 8, 2, 17, tzinfo=UTC)
@@ -225,7 +225,7 @@ def test_what_the_stand_in_of_nvidias_plugin_writes_becomes_a_report(
 ) -> None:
     raw = make_job(run_dir / "jobs" / "42", uid=os.getuid(), num_nodes=1, nodelist="n1")
     os.chown(raw, os.getuid(), -1)
-    stage = Stage(RIVAL, raw)
+    stage = Stage(NVIDIA_STANDIN, raw)
     steps = [
         step("comm", name="world", ranks=4),
         *[step("coll", func="AllReduce", bytes=1 << 20, times=8), step("pause")] * 3,

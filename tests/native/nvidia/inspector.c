@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rival.c - the table that NCCL looks for, the communicators, and the thread that dumps. */
+/* inspector.c - the table that NCCL looks for, the communicators, and the thread that dumps. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,35 +7,33 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "rival.h"
+#include "inspector.h"
 
 #define SUBSYSTEM_INIT 1
 
 static pthread_rwlock_t list_lock = PTHREAD_RWLOCK_INITIALIZER;
 static pthread_mutex_t init_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct rival_comm *comms, *deleted;
+static struct nvidia_comm *comms, *deleted;
 static unsigned live;
 static bool ready, dumps;
 static pthread_t thread;
 static _Atomic bool run;
 static prof_logger logger;
 
-#define LOG(...) logger(PROF_LOG_INFO, SUBSYSTEM_INIT, __FILE__, __LINE__, "RIVAL: " __VA_ARGS__)
+#define LOG(...) logger(PROF_LOG_INFO, SUBSYSTEM_INIT, __FILE__, __LINE__, "NVIDIA: " __VA_ARGS__)
 
 /* Writes while the list is locked for init and finalize: S3. And no way to wake it: S1. */
 static void *dump_thread(void *nothing)
 {
 	(void)nothing;
 	do {
-		if (rival_settings.interval_us)
-			usleep((useconds_t)rival_settings.interval_us); /* 0: a core for itself, S11 */
+		if (nvidia_settings.interval_us)
+			usleep((useconds_t)nvidia_settings.interval_us); /* 0: a core for itself, S11 */
 		if (!run)
 			break;
 		pthread_rwlock_rdlock(&list_lock);
-		if (rival_settings.prom)
-			rival_prom_dump(comms);
-		else
-			rival_json_dump(comms);
+		if (nvidia_settings.prom)
+			nvidia_prom_dump(comms);
 		pthread_rwlock_unlock(&list_lock);
 	} while (run);
 	return NULL;
@@ -46,11 +44,11 @@ static bool make_dir(void)
 {
 	struct stat found;
 
-	if (!stat(rival_settings.dir, &found))
+	if (!stat(nvidia_settings.dir, &found))
 		return S_ISDIR(found.st_mode);
-	if (!mkdir(rival_settings.dir, 0777))
+	if (!mkdir(nvidia_settings.dir, 0777))
 		return true;
-	LOG("cannot make %s: %s: no output", rival_settings.dir, strerror(errno));
+	LOG("cannot make %s: %s: no output", nvidia_settings.dir, strerror(errno));
 	return false;
 }
 
@@ -59,11 +57,11 @@ static void set_up(void)
 	int device;
 	char uuid[48];
 
-	rival_settings_load();
-	ready = rival_settings.enable && rival_gpu(&device, uuid);
+	nvidia_settings_load();
+	ready = nvidia_settings.enable && nvidia_gpu(&device, uuid);
 	if (!ready)
 		return;
-	dumps = rival_settings.thread && rival_settings.interval_us >= 0 && make_dir();
+	dumps = nvidia_settings.thread && nvidia_settings.interval_us >= 0 && make_dir();
 	if (!dumps)
 		return;
 	run = true;
@@ -71,9 +69,9 @@ static void set_up(void)
 }
 
 /* NULL for one that is there already. */
-static struct rival_comm *add(uint64_t id, const char *name, int nnodes, int nranks, int rank)
+static struct nvidia_comm *add(uint64_t id, const char *name, int nnodes, int nranks, int rank)
 {
-	struct rival_comm *comm = calloc(1, sizeof(*comm));
+	struct nvidia_comm *comm = calloc(1, sizeof(*comm));
 
 	if (!comm)
 		return NULL;
@@ -82,12 +80,12 @@ static struct rival_comm *add(uint64_t id, const char *name, int nnodes, int nra
 	comm->rank = rank;
 	comm->nranks = nranks;
 	comm->nnodes = nnodes;
-	comm->coll.size = rival_settings.coll_ring;
-	comm->p2p.size = rival_settings.p2p_ring;
-	rival_gpu(&comm->device, comm->uuid);
+	comm->coll.size = nvidia_settings.coll_ring;
+	comm->p2p.size = nvidia_settings.p2p_ring;
+	nvidia_gpu(&comm->device, comm->uuid);
 	pthread_rwlock_init(&comm->lock, NULL);
 	pthread_rwlock_wrlock(&list_lock);
-	for (const struct rival_comm *other = comms; other; other = other->next)
+	for (const struct nvidia_comm *other = comms; other; other = other->next)
 		if (other->id == id && other->rank == rank) {
 			pthread_rwlock_unlock(&list_lock);
 			free(comm);
@@ -109,7 +107,7 @@ static int init(void **context, uint64_t id, int *mask, const char *name, int nn
 	*context = NULL;
 	*mask = 0;
 	if (ready) {
-		*mask = PROF_COLL | PROF_KERNEL_CH | (rival_settings.p2p ? PROF_P2P : 0);
+		*mask = PROF_COLL | PROF_KERNEL_CH | (nvidia_settings.p2p ? PROF_P2P : 0);
 		live++; /* also of one that nobody will take away: S8 */
 		*context = add(id, name, nnodes, nranks, rank);
 		if (!*context)
@@ -127,38 +125,38 @@ static int start(void *context, void **handle, struct prof_descr_v5 *descr)
 	}
 	*handle = NULL;
 	if (descr->type == PROF_COLL || descr->type == PROF_P2P)
-		*handle = rival_op_start(context, descr);
+		*handle = nvidia_op_start(context, descr);
 	else if (descr->type == PROF_KERNEL_CH)
-		*handle = rival_channel_start(descr);
+		*handle = nvidia_channel_start(descr);
 	return 0;
 }
 
 static int stop(void *handle)
 {
-	const enum rival_kind *kind = handle;
+	const enum nvidia_kind *kind = handle;
 
 	if (!handle)
 		return 0;
-	if (*kind == RIVAL_CHANNEL)
-		rival_channel_stop(handle);
+	if (*kind == NVIDIA_CHANNEL)
+		nvidia_channel_stop(handle);
 	else
-		rival_op_stop(handle);
+		nvidia_op_stop(handle);
 	return 0;
 }
 
 static int record(void *handle, int state, union prof_args *args)
 {
-	const enum rival_kind *kind = handle;
+	const enum nvidia_kind *kind = handle;
 
-	if (handle && *kind == RIVAL_CHANNEL && state == PROF_STATE_KERNEL_CH_STOP)
-		rival_channel_clock(handle, args->timer_ns);
+	if (handle && *kind == NVIDIA_CHANNEL && state == PROF_STATE_KERNEL_CH_STOP)
+		nvidia_channel_clock(handle, args->timer_ns);
 	return 0;
 }
 
 static void free_deleted(void)
 {
 	while (deleted) {
-		struct rival_comm *next = deleted->next;
+		struct nvidia_comm *next = deleted->next;
 
 		free(deleted->coll.records);
 		free(deleted->p2p.records);
@@ -174,23 +172,22 @@ static void shut_down(void)
 	if (dumps) {
 		run = false;
 		pthread_join(thread, NULL);
-		rival_prom_end();
-		rival_json_end();
+		nvidia_prom_end();
 	}
 	free_deleted();
-	rival_pools_free();
+	nvidia_pools_free();
 	ready = dumps = false;
 }
 
 static int finalize(void *context)
 {
-	struct rival_comm *comm = context;
+	struct nvidia_comm *comm = context;
 
 	if (!comm)
 		return 0;
 	pthread_mutex_lock(&init_lock);
 	pthread_rwlock_wrlock(&list_lock);
-	for (struct rival_comm **link = &comms; *link; link = &(*link)->next)
+	for (struct nvidia_comm **link = &comms; *link; link = &(*link)->next)
 		if (*link == comm) {
 			*link = comm->next;
 			break;
@@ -206,7 +203,7 @@ static int finalize(void *context)
 
 /* Nothing for NCCL <= 2.27: D12. Nothing of v6, copy engines: D11. */
 const struct prof_table_v5 ncclProfiler_v5 = {
-	.name = "rival",
+	.name = "inspector",
 	.init = init,
 	.start = start,
 	.stop = stop,

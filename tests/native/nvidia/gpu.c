@@ -4,12 +4,12 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "rival.h"
+#include "inspector.h"
 
 typedef int (*get_device)(int *device);
 typedef int (*get_uuid)(unsigned char uuid[16], int device);
 
-bool rival_gpu(int *device, char uuid[48])
+bool nvidia_gpu(int *device, char uuid[48])
 {
 	void *driver = dlopen("libcuda.so", RTLD_LAZY);
 	unsigned char u[16];

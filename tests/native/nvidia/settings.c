@@ -3,11 +3,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "rival.h"
+#include "inspector.h"
 
 #define PROM_FLOOR_US 30000000
 
-struct rival_settings rival_settings;
+struct nvidia_settings nvidia_settings;
 
 static int64_t number(const char *name, int64_t fallback)
 {
@@ -21,18 +21,17 @@ static size_t at_least(size_t least, int64_t value)
 	return value > (int64_t)least ? (size_t)value : least;
 }
 
-void rival_settings_load(void)
+void nvidia_settings_load(void)
 {
-	struct rival_settings *s = &rival_settings;
+	struct nvidia_settings *s = &nvidia_settings;
 	const char *dir = getenv("NCCL_INSPECTOR_DUMP_DIR");
 	const char *job = getenv("SLURM_JOBID");
-	int64_t floor_us = number("RIVAL_PROM_FLOOR_MICROSECONDS", PROM_FLOOR_US);
+	int64_t floor_us = number("NVIDIA_STANDIN_PROM_FLOOR_MICROSECONDS", PROM_FLOOR_US);
 
 	s->enable = number("NCCL_INSPECTOR_ENABLE", 0) != 0;
 	s->thread = number("NCCL_INSPECTOR_DUMP_THREAD_ENABLE", 1) != 0;
 	s->interval_us = number("NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS", -1);
 	s->prom = number("NCCL_INSPECTOR_PROM_DUMP", 0) != 0;
-	s->verbose = number("NCCL_INSPECTOR_DUMP_VERBOSE", 0) != 0;
 	s->p2p = number("NCCL_INSPECTOR_ENABLE_P2P", 1) != 0;
 	s->min_bytes = (size_t)number("NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES", 8192);
 	s->coll_ring = at_least(1, number("NCCL_INSPECTOR_DUMP_COLL_RING_SIZE", 1024));

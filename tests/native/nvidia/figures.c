@@ -4,9 +4,9 @@
 #include <string.h>
 #include <sys/time.h>
 
-#include "rival.h"
+#include "inspector.h"
 
-uint64_t rival_now_us(void)
+uint64_t nvidia_now_us(void)
 {
 	struct timeval now;
 
@@ -14,7 +14,7 @@ uint64_t rival_now_us(void)
 	return (uint64_t)now.tv_sec * 1000000u + (uint64_t)now.tv_usec;
 }
 
-void *rival_memory(void *old, size_t bytes)
+void *nvidia_memory(void *old, size_t bytes)
 {
 	void *memory = realloc(old, bytes);
 
@@ -25,12 +25,12 @@ void *rival_memory(void *old, size_t bytes)
 
 /* Channels are looked for at 0 to n - 1, wherever they are (D1); the longest channel is the time
  * (D13), in whole microseconds, and none of these is no time (D7). */
-bool rival_time(const struct rival_op *op, uint64_t *time_us, enum rival_source *source)
+bool nvidia_time(const struct nvidia_op *op, uint64_t *time_us, enum nvidia_source *source)
 {
 	uint64_t gpu_us = 0, cpu_us = 0;
 
 	for (unsigned i = 0; i < op->channels; i++) {
-		const struct rival_channel *channel = &op->channel[i];
+		const struct nvidia_channel *channel = &op->channel[i];
 		uint64_t us = 0;
 
 		if (channel->gpu_stop_ns > channel->gpu_start_ns && channel->gpu_start_ns)
@@ -40,14 +40,14 @@ bool rival_time(const struct rival_op *op, uint64_t *time_us, enum rival_source 
 		else if (!us && channel->last_us - channel->first_us > cpu_us)
 			cpu_us = channel->last_us - channel->first_us;
 	}
-	*source = gpu_us ? RIVAL_KERNEL_GPU : cpu_us ? RIVAL_KERNEL_CPU : RIVAL_COLLECTIVE_CPU;
+	*source = gpu_us ? NVIDIA_KERNEL_GPU : cpu_us ? NVIDIA_KERNEL_CPU : NVIDIA_COLLECTIVE_CPU;
 	*time_us = gpu_us ? gpu_us : cpu_us;
-	if (*source == RIVAL_COLLECTIVE_CPU)
+	if (*source == NVIDIA_COLLECTIVE_CPU)
 		*time_us = op->last_kernel_us - op->first_kernel_us;
-	return *source == RIVAL_KERNEL_GPU || !rival_settings.kernel_timing;
+	return *source == NVIDIA_KERNEL_GPU || !nvidia_settings.kernel_timing;
 }
 
-void rival_rate(struct rival_record *record, int nranks)
+void nvidia_rate(struct nvidia_record *record, int nranks)
 {
 	double n = nranks, moved = (double)record->bytes, factor = 0;
 	const char *func = record->func;
@@ -67,13 +67,13 @@ void rival_rate(struct rival_record *record, int nranks)
 	record->busbw = record->algbw * factor;
 }
 
-void rival_ring_push(struct rival_comm *comm, const struct rival_record *record)
+void nvidia_ring_push(struct nvidia_comm *comm, const struct nvidia_record *record)
 {
-	struct rival_ring *ring = record->p2p ? &comm->p2p : &comm->coll;
+	struct nvidia_ring *ring = record->p2p ? &comm->p2p : &comm->coll;
 
 	pthread_rwlock_wrlock(&comm->lock);
 	if (!ring->records)
-		ring->records = rival_memory(NULL, ring->size * sizeof(*ring->records));
+		ring->records = nvidia_memory(NULL, ring->size * sizeof(*ring->records));
 	ring->records[(ring->begin + ring->count) % ring->size] = *record;
 	if (ring->count < ring->size)
 		ring->count++;
@@ -82,14 +82,14 @@ void rival_ring_push(struct rival_comm *comm, const struct rival_record *record)
 	pthread_rwlock_unlock(&comm->lock);
 }
 
-struct rival_record *rival_ring_room(void)
+struct nvidia_record *nvidia_ring_room(void)
 {
-	size_t coll = rival_settings.coll_ring, p2p = rival_settings.p2p_ring;
+	size_t coll = nvidia_settings.coll_ring, p2p = nvidia_settings.p2p_ring;
 
-	return rival_memory(NULL, (coll > p2p ? coll : p2p) * sizeof(struct rival_record));
+	return nvidia_memory(NULL, (coll > p2p ? coll : p2p) * sizeof(struct nvidia_record));
 }
 
-size_t rival_ring_take(struct rival_comm *comm, struct rival_ring *ring, struct rival_record *room)
+size_t nvidia_ring_take(struct nvidia_comm *comm, struct nvidia_ring *ring, struct nvidia_record *room)
 {
 	pthread_rwlock_wrlock(&comm->lock);
 	size_t count = ring->count;

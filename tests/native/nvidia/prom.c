@@ -8,13 +8,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "rival.h"
+#include "inspector.h"
 
 #define LINE_BYTES 1024
 
 /* What falls together within a window. Names and sizes only, no rank and no id: P1. */
 struct bucket {
-	const struct rival_comm *comm; /* the first one of its like */
+	const struct nvidia_comm *comm; /* the first one of its like */
 	bool p2p;
 	const char *func;
 	char size[48], algo_proto[48];
@@ -28,7 +28,7 @@ struct file {
 	uint64_t dump_us; /* by the wall clock */
 };
 
-static struct file files[RIVAL_DEVICES];
+static struct file files[NVIDIA_DEVICES];
 static size_t n_files;
 
 /* Linear within a unit: up to 1023 of them (P5). */
@@ -45,7 +45,7 @@ static void size_label(uint64_t bytes, char *label, size_t room)
 
 static bool falls_in(const struct bucket *bucket, const struct bucket *like)
 {
-	const struct rival_comm *a = bucket->comm, *b = like->comm;
+	const struct nvidia_comm *a = bucket->comm, *b = like->comm;
 
 	return bucket->p2p == like->p2p && a->nranks == b->nranks && a->nnodes == b->nnodes &&
 	       !strcmp(a->uuid, b->uuid) && !strcmp(a->name, b->name) &&
@@ -53,8 +53,8 @@ static bool falls_in(const struct bucket *bucket, const struct bucket *like)
 	       !strcmp(bucket->algo_proto, like->algo_proto);
 }
 
-static void add_to_bucket(struct bucket **buckets, size_t *n, const struct rival_comm *comm,
-			  const struct rival_record *record)
+static void add_to_bucket(struct bucket **buckets, size_t *n, const struct nvidia_comm *comm,
+			  const struct nvidia_record *record)
 {
 	struct bucket like = { .comm = comm, .p2p = record->p2p, .func = record->func };
 	size_t i = 0;
@@ -66,7 +66,7 @@ static void add_to_bucket(struct bucket **buckets, size_t *n, const struct rival
 	while (i < *n && !falls_in(&(*buckets)[i], &like))
 		i++;
 	if (i == *n) {
-		*buckets = rival_memory(*buckets, ++*n * sizeof(**buckets));
+		*buckets = nvidia_memory(*buckets, ++*n * sizeof(**buckets));
 		(*buckets)[i] = like;
 	}
 	(*buckets)[i].ops++;
@@ -86,12 +86,12 @@ static int file_of(const char *uuid, uint64_t dump_us)
 	while (file < files + n_files && strcmp(file->uuid, uuid) != 0)
 		file++;
 	if (file == files + n_files) {
-		if (n_files == RIVAL_DEVICES)
+		if (n_files == NVIDIA_DEVICES)
 			return -1;
 		n_files++;
 		memcpy(file->uuid, uuid, sizeof(file->uuid));
 		snprintf(file->path, sizeof(file->path), "%s/nccl_inspector_metrics_%s.prom",
-			 rival_settings.dir, uuid);
+			 nvidia_settings.dir, uuid);
 		file->fd = open(file->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0777);
 		if (file->fd >= 0)
 			fchmod(file->fd, 0777);
@@ -104,7 +104,7 @@ static int file_of(const char *uuid, uint64_t dump_us)
 	return file->fd;
 }
 
-void rival_write(int fd, const char *text, size_t length)
+void nvidia_write(int fd, const char *text, size_t length)
 {
 	while (length) {
 		ssize_t n = write(fd, text, length);
@@ -119,7 +119,7 @@ void rival_write(int fd, const char *text, size_t length)
 /* As they are, quotes and all: P4. */
 static void add_labels(const struct bucket *bucket, char *line, size_t room)
 {
-	const struct rival_comm *comm = bucket->comm;
+	const struct nvidia_comm *comm = bucket->comm;
 	const char *job = getenv("SLURM_JOB_ID");
 	char node[256] = "";
 	int n;
@@ -154,22 +154,22 @@ static void write_bucket(const struct bucket *bucket, uint64_t dump_us)
 		 "%s_bus_bandwidth_gbs%s %.6g\n%s_exec_time_microseconds%s %.6g\n", kind, labels, rate,
 		 bucket->p2p ? kind : "nccl_collective", labels,
 		 bucket->time_us / (double)bucket->ops);
-	rival_write(fd, lines, strlen(lines));
+	nvidia_write(fd, lines, strlen(lines));
 }
 
 /* A GPU of which nothing finished keeps its file as it was: D9. What has not finished is nowhere: D10. */
-void rival_prom_dump(struct rival_comm *comms)
+void nvidia_prom_dump(struct nvidia_comm *comms)
 {
-	uint64_t dump_us = rival_now_us();
-	struct rival_record *room = rival_ring_room();
+	uint64_t dump_us = nvidia_now_us();
+	struct nvidia_record *room = nvidia_ring_room();
 	struct bucket *buckets = NULL;
 	size_t n = 0;
 
-	for (struct rival_comm *comm = comms; comm; comm = comm->next) {
-		struct rival_ring *rings[] = { &comm->coll, &comm->p2p };
+	for (struct nvidia_comm *comm = comms; comm; comm = comm->next) {
+		struct nvidia_ring *rings[] = { &comm->coll, &comm->p2p };
 
 		for (size_t ring = 0; ring < 2; ring++) {
-			size_t count = rival_ring_take(comm, rings[ring], room);
+			size_t count = nvidia_ring_take(comm, rings[ring], room);
 
 			for (size_t i = 0; i < count; i++)
 				add_to_bucket(&buckets, &n, comm, &room[i]);
@@ -181,7 +181,7 @@ void rival_prom_dump(struct rival_comm *comms)
 	free(room);
 }
 
-void rival_prom_end(void)
+void nvidia_prom_end(void)
 {
 	for (size_t i = 0; i < n_files; i++) {
 		unlink(files[i].path);
