@@ -1,5 +1,6 @@
 """The cluster that all tests of a session share."""
 
+import gc
 import os
 import signal
 import tempfile
@@ -51,6 +52,13 @@ def umask_stays() -> Iterator[None]:
     yield
     after = os.umask(before)
     assert after == 0o022, f"left behind: umask {after:03o}"
+
+
+@pytest.fixture(autouse=True)
+def garbage_is_collected() -> Iterator[None]:
+    """`report` stops that for its process, and main() of such a process ends it at once."""
+    yield
+    gc.enable()
 
 
 @pytest.fixture
