@@ -13,7 +13,14 @@ from tests.simulator.faults import Fault
 from tests.simulator.hardware import Event
 from tests.simulator.job import Clock, Job
 from tests.simulator.machine import S
-from tests.simulator.running import Plan, Run, run, settle, to_job, transfer_times
+from tests.simulator.running import (
+    Plan,
+    Run,
+    run,
+    settle,
+    to_job,
+    transfer_times,
+)
 from tests.simulator.truth import Name, Truth
 
 WELL = frozenset({truth.HEALTHY, truth.CANNOT_TELL})
