@@ -29,20 +29,20 @@ PY := $(VENV)/bin/python
 
 PLUGIN_SRC := $(wildcard plugin/*.c)
 SPANK_SRC := $(wildcard spank/*.c)
-STANDIN_SRC := $(wildcard tests/standin/*.c)
+STANDIN_SRC := $(wildcard tests/native/standin/*.c)
 PLUGIN_OBJ := $(PLUGIN_SRC:%.c=$(B)/%.o)
 SPANK_OBJ := $(SPANK_SRC:%.c=$(SB)/%.o)
-PLAYER_OBJ := $(patsubst %.c,$(B)/%.o,$(wildcard tests/player/*.c))
+PLAYER_OBJ := $(patsubst %.c,$(B)/%.o,$(wildcard tests/native/player/*.c))
 STANDIN_OBJ := $(STANDIN_SRC:%.c=$(B)/%.o)
 # Callbacks need Slurm around them.
 CALLBACK_OBJ := $(B)/spank/spank_nccl_inspector.o $(B)/spank/job_script.o
 UNIT_OBJ := $(filter-out $(CALLBACK_OBJ),$(PLUGIN_OBJ) $(SPANK_SRC:%.c=$(B)/%.o))
-UNIT_BIN := $(patsubst tests/c/%.c,$(B)/c/%,$(wildcard tests/c/test_*.c))
-HOST_BIN := $(patsubst tests/host/%.c,$(B)/host/%,$(wildcard tests/host/*.c))
-PLAYER_CHECK_BIN := $(patsubst tests/player/check/%.c,$(B)/player/%,$(wildcard tests/player/check/*.c))
+UNIT_BIN := $(patsubst tests/native/unit/%.c,$(B)/c/%,$(wildcard tests/native/unit/test_*.c))
+HOST_BIN := $(patsubst tests/native/host/%.c,$(B)/host/%,$(wildcard tests/native/host/*.c))
+PLAYER_CHECK_BIN := $(patsubst tests/native/player/check/%.c,$(B)/player/%,$(wildcard tests/native/player/check/*.c))
 BENCH_OBJ := $(patsubst %.c,$(B)/%.o,$(wildcard tests/bench/nccl/*.c))
 BENCH_BIN := $(B)/bench/nccl $(patsubst tests/bench/nccl/lib/%.c,$(B)/bench/%.so,$(wildcard tests/bench/nccl/lib/*.c))
-PLAYER_CHECK_SO := $(patsubst tests/player/check/lib/%.c,$(B)/player/%.so,$(wildcard tests/player/check/lib/*.c))
+PLAYER_CHECK_SO := $(patsubst tests/native/player/check/lib/%.c,$(B)/player/%.so,$(wildcard tests/native/player/check/lib/*.c))
 GEN := build/gen/settings_table.h build/gen/metrics_table.h
 
 PROFILER := $(B)/libnccl-profiler-inspector.so
@@ -56,10 +56,9 @@ NCCL_CUDA_OBJ := $(patsubst %,$(B)/tests/nccl/played/%.o,cuda driver gpu graph n
 NCCL_NVML := $(B)/nccl-played/libnvidia-ml.so.1
 FAKENVML := $(B)/fakenvml/libnvidia-ml.so.1
 RECORDER := $(B)/recorder.so
-RIVAL_SRC := $(wildcard tests/rival/*.c)
-RIVAL_OBJ := $(RIVAL_SRC:%.c=$(B)/%.o)
-RIVAL := $(B)/rival.so
-DEFECTS_OBJ := $(patsubst %.c,$(B)/%.o,$(wildcard tests/defects/*.c))
+NVIDIA_OBJ := $(patsubst %.c,$(B)/%.o,$(wildcard tests/native/nvidia/*.c))
+NVIDIA := $(B)/nvidia-standin.so
+DEFECTS_OBJ := $(patsubst %.c,$(B)/%.o,$(wildcard tests/native/defects/*.c))
 DEFECTS_PLAY := $(B)/defects/play
 SIMULATOR_OBJ := $(patsubst %.c,$(B)/%.o,$(wildcard tests/simulator/play/*.c))
 SIMULATOR_PLAY := $(B)/simulator/play
@@ -74,7 +73,7 @@ AT_ONCE = $(MAKE) --no-print-directory -j$(shell nproc)
 build:
 	@$(AT_ONCE) product testparts
 product: $(PROFILER) $(SPANK)
-testparts: $(STANDIN) $(FAKECUDA) $(PLAYED_NCCL) $(FAKENVML) $(RECORDER) $(RIVAL) $(DEFECTS_PLAY) $(SIMULATOR_PLAY) $(HOST_BIN) $(UNIT_BIN) $(PLAYER_CHECK_BIN) $(PLAYER_CHECK_SO) $(BENCH_BIN)
+testparts: $(STANDIN) $(FAKECUDA) $(PLAYED_NCCL) $(FAKENVML) $(RECORDER) $(NVIDIA) $(DEFECTS_PLAY) $(SIMULATOR_PLAY) $(HOST_BIN) $(UNIT_BIN) $(PLAYER_CHECK_BIN) $(PLAYER_CHECK_SO) $(BENCH_BIN)
 
 build/gen/settings_table.h: python/nccl_inspector/settings/settings.tsv packaging/gen-settings.awk
 	@mkdir -p $(@D)
@@ -118,16 +117,16 @@ $(SPANK): $(SPANK_OBJ) spank/spank.map
 $(STANDIN): $(STANDIN_OBJ)
 	@echo LD $@
 	@$(CC) $(CFLAGS_ALL) -rdynamic -o $@ $(STANDIN_OBJ) -ldl -lm
-$(FAKECUDA): tests/fakecuda/fakecuda.c tests/fakecuda/work.c
+$(FAKECUDA): tests/native/fakecuda/fakecuda.c tests/native/fakecuda/work.c
 	@mkdir -p $(@D)
 	@echo LD $@
 	@$(CC) $(CFLAGS_ALL) -shared -Wl,-soname,libcuda.so.1 -o $@ $^
 # A program loads it instead of NCCL's own: it plays NCCL to the profiler.
-$(PLAYED_NCCL): $(B)/tests/player/lib/libnccl.o $(PLAYER_OBJ)
+$(PLAYED_NCCL): $(B)/tests/native/player/lib/libnccl.o $(PLAYER_OBJ)
 	@mkdir -p $(@D)
 	@echo LD $@
 	@$(CC) $(CFLAGS_ALL) -shared -Wl,-soname,libnccl.so.2 -o $@ $^ -ldl
-$(FAKENVML): tests/fakenvml/fakenvml.c
+$(FAKENVML): tests/native/fakenvml/fakenvml.c
 	@mkdir -p $(@D)
 	@echo LD $@
 	@$(CC) $(CFLAGS_ALL) -shared -Wl,-soname,libnvidia-ml.so.1 -o $@ $< -ldl
@@ -139,47 +138,47 @@ $(NCCL_NVML): $(B)/tests/nccl/played/nvml.o
 	@mkdir -p $(@D)
 	@echo LD $@
 	@$(CC) $(CFLAGS_ALL) -shared -Wl,-soname,libnvidia-ml.so.1 -o $@ $^
-$(RECORDER): tests/standin/recorder/recorder.c
+$(RECORDER): tests/native/standin/recorder/recorder.c
 	@mkdir -p $(@D)
 	@echo LD $@
-	@$(CC) $(CFLAGS_ALL) -Itests/standin -shared -o $@ $<
-# A profiler with the habits of NVIDIA's, as the partner of tests/defects.
-$(B)/tests/rival/%.o: EXTRA = -Itests/standin
-$(RIVAL): $(RIVAL_OBJ) tests/rival/rival.map
+	@$(CC) $(CFLAGS_ALL) -Itests/native/standin -shared -o $@ $<
+# A profiler with the habits of NVIDIA's, for sites that use that.
+$(B)/tests/native/nvidia/%.o: EXTRA = -Itests/native/standin
+$(NVIDIA): $(NVIDIA_OBJ) tests/native/nvidia/inspector.map
 	@echo LD $@
-	@$(CC) $(CFLAGS_ALL) -shared -o $@ $(RIVAL_OBJ) -Wl,--version-script=tests/rival/rival.map -ldl -lm
+	@$(CC) $(CFLAGS_ALL) -shared -o $@ $(NVIDIA_OBJ) -Wl,--version-script=tests/native/nvidia/inspector.map -ldl -lm
 # -rdynamic: its own write, malloc and so on come before the C library's, for the plugin too.
-$(B)/tests/defects/%.o: EXTRA = -Itests/standin -Itests/player
+$(B)/tests/native/defects/%.o: EXTRA = -Itests/native/standin -Itests/native/player
 $(DEFECTS_PLAY): $(DEFECTS_OBJ) $(PLAYER_OBJ)
 	@mkdir -p $(@D)
 	@echo LD $@
 	@$(CC) $(CFLAGS_ALL) -rdynamic -o $@ $^ -ldl
 # The same for clocks, waits and threads: it plays hours in seconds.
-$(B)/tests/simulator/%.o: EXTRA = -Itests/standin -Itests/player
+$(B)/tests/simulator/%.o: EXTRA = -Itests/native/standin -Itests/native/player
 $(SIMULATOR_PLAY): $(SIMULATOR_OBJ) $(PLAYER_OBJ)
 	@mkdir -p $(@D)
 	@echo LD $@
 	@$(CC) $(CFLAGS_ALL) -rdynamic -o $@ $^ -ldl
-$(B)/c/%: $(B)/tests/c/%.o $(UNIT_OBJ)
+$(B)/c/%: $(B)/tests/native/unit/%.o $(UNIT_OBJ)
 	@mkdir -p $(@D)
 	@echo LD $@
 	@$(CC) $(CFLAGS_ALL) -o $@ $^ -ldl -lm
-$(B)/c/test_conserves: $(B)/plugin/nccl_profiler.o $(B)/tests/fuzz/calls.o
-$(B)/host/%: $(B)/tests/host/%.o
+$(B)/c/test_conserves: $(B)/plugin/nccl_profiler.o $(B)/tests/native/fuzz/calls.o
+$(B)/host/%: $(B)/tests/native/host/%.o
 	@mkdir -p $(@D)
 	@echo LD $@
 	@$(CC) $(CFLAGS_ALL) -rdynamic -o $@ $^ -ldl -lm
-# A program of one file that plays NCCL: what it needs of tests/player, and nothing of the plugin.
-$(B)/tests/player/%.o: EXTRA = -Itests/standin -Itests/player
-$(B)/player/%: $(B)/tests/player/check/%.o $(PLAYER_OBJ)
+# A program of one file that plays NCCL: what it needs of tests/native/player, and nothing of the plugin.
+$(B)/tests/native/player/%.o: EXTRA = -Itests/native/standin -Itests/native/player
+$(B)/player/%: $(B)/tests/native/player/check/%.o $(PLAYER_OBJ)
 	@mkdir -p $(@D)
 	@echo LD $@
 	@$(CC) $(CFLAGS_ALL) -o $@ $^ -ldl
-$(B)/player/%.so: tests/player/check/lib/%.c
+$(B)/player/%.so: tests/native/player/check/lib/%.c
 	@mkdir -p $(@D)
 	@echo LD $@
 	@$(CC) $(CFLAGS_ALL) -shared -o $@ $<
-$(B)/tests/bench/nccl/%.o: EXTRA = -Itests/standin -Itests/player -Itests/bench/nccl/lib
+$(B)/tests/bench/nccl/%.o: EXTRA = -Itests/native/standin -Itests/native/player -Itests/bench/nccl/lib
 $(B)/bench/nccl: $(BENCH_OBJ) $(PLAYER_OBJ)
 	@mkdir -p $(@D)
 	@echo LD $@
@@ -187,24 +186,24 @@ $(B)/bench/nccl: $(BENCH_OBJ) $(PLAYER_OBJ)
 $(B)/bench/%.so: tests/bench/nccl/lib/%.c
 	@mkdir -p $(@D)
 	@echo LD $@
-	@$(CC) $(CFLAGS_ALL) -Itests/standin -shared -o $@ $< -ldl
-# The plugin once more, by clang, for libFuzzer. Its clock and its threads are those of tests/fuzz/still.c.
+	@$(CC) $(CFLAGS_ALL) -Itests/native/standin -shared -o $@ $< -ldl
+# The plugin once more, by clang, for libFuzzer. Its clock and its threads are those of tests/native/fuzz/still.c.
 FUZZ_CC := clang
 FUZZ_FLAGS := $(CSTD) -O2 -g -Wall -Wextra -Wshadow -D_GNU_SOURCE -pthread -MMD -MP -fno-omit-frame-pointer \
 	-fsanitize=address,undefined,float-cast-overflow -fno-sanitize-recover=all \
 	-Dclock_gettime=still_clock_gettime -Dpthread_atfork=still_atfork -DNCCL_INSPECTOR_VERSION='"$(VERSION)"'
 FUZZ_OBJ := $(patsubst %.c,build/fuzz/%.o,$(filter-out plugin/inspector.c plugin/worker.c,$(PLUGIN_SRC)) \
-	$(filter-out tests/fuzz/fuzz_%,$(wildcard tests/fuzz/*.c)))
-FUZZ_BIN := $(patsubst tests/fuzz/%.c,build/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
+	$(filter-out tests/native/fuzz/fuzz_%,$(wildcard tests/native/fuzz/*.c)))
+FUZZ_BIN := $(patsubst tests/native/fuzz/%.c,build/fuzz/%,$(wildcard tests/native/fuzz/fuzz_*.c))
 # What reads words is watched comparison by comparison; in the tables of the rest that would take all the time.
 build/fuzz/plugin/%.o: EXTRA = -fsanitize-coverage=inline-8bit-counters,pc-table
 build/fuzz/plugin/config.o build/fuzz/plugin/deny.o: EXTRA = -fsanitize=fuzzer-no-link
-build/fuzz/tests/fuzz/fresh.o: EXTRA = -fsanitize-coverage=inline-8bit-counters,pc-table
+build/fuzz/tests/native/fuzz/fresh.o: EXTRA = -fsanitize-coverage=inline-8bit-counters,pc-table
 build/fuzz/%.o: %.c Makefile | $(GEN)
 	@mkdir -p $(@D)
 	@echo CC $< for the fuzzer
-	@$(FUZZ_CC) $(FUZZ_FLAGS) $(EXTRA) -Ibuild/gen -Iplugin -Itests/c -c -o $@ $<
-build/fuzz/fuzz_%: build/fuzz/tests/fuzz/fuzz_%.o $(FUZZ_OBJ)
+	@$(FUZZ_CC) $(FUZZ_FLAGS) $(EXTRA) -Ibuild/gen -Iplugin -Itests/native/unit -c -o $@ $<
+build/fuzz/fuzz_%: build/fuzz/tests/native/fuzz/fuzz_%.o $(FUZZ_OBJ)
 	@echo LD $@
 	@$(FUZZ_CC) -fsanitize=fuzzer,address,undefined -pthread -o $@ $^ -ldl -lm
 .SECONDARY:
@@ -237,10 +236,10 @@ $(VENV)/.ready: pyproject.toml packaging/dev-packages.sh
 
 #: make test         everything that takes less than 20 s apiece; sets up first
 test: setup build san aarch64
-	$(PY) -m tests.again -m 'not long and not alone' -n 3 --dist loadfile $(PYTEST_ARGS)
-	$(PY) -m tests.again -m 'not long and alone' $(PYTEST_ARGS)
+	$(PY) -m tests.tools.again -m 'not long and not alone' -n 3 --dist loadfile $(PYTEST_ARGS)
+	$(PY) -m tests.tools.again -m 'not long and alone' $(PYTEST_ARGS)
 # Hundreds of seeded jobs and the planted defects of the fuzzers, without a cluster: side by side.
-TRIALS := tests/test_hang.py tests/analysis tests/test_fuzzers.py
+TRIALS := tests/unit/analysis tests/fuzzers/test_fuzzers.py
 # Of the long tests one part of so many, as CI takes it: TURN=K/N. Without it all are run.
 TURN_ARGS = $(if $(TURN),--turn $(TURN))
 #: make test-all     all tests there are, in an hour: what a change that is said to be done has passed
@@ -250,17 +249,17 @@ test-all:
 .PHONY: test-all
 #: make test-long    the rest; also on other releases of Slurm, as far as a mirror gives them
 test-long: setup build san aarch64
-	-@$(PY) -m tests.cluster tree
-	$(PY) -m tests.again -m long -n 2 $(TRIALS) $(TURN_ARGS) $(PYTEST_ARGS)
-	$(PY) -m tests.again -m long $(TRIALS:%=--ignore=%) $(TURN_ARGS) $(PYTEST_ARGS)
-	$(PY) -m tests.releases $(TURN_ARGS)
+	-@$(PY) -m tests.sandbox tree
+	$(PY) -m tests.tools.again -m long -n 2 $(TRIALS) $(TURN_ARGS) $(PYTEST_ARGS)
+	$(PY) -m tests.tools.again -m long $(TRIALS:%=--ignore=%) $(TURN_ARGS) $(PYTEST_ARGS)
+	$(PY) -m tests.tools.releases $(TURN_ARGS)
 
 #: make verified     packaging/doc/verified.md anew: every case on every release of Slurm
 verified: setup build
 	rm -rf build/verified
 	$(PY) -m pytest -q -m case
-	$(PY) -m tests.releases
-	$(PY) -m tests.cases
+	$(PY) -m tests.tools.releases
+	$(PY) -m tests.tools.verified
 
 #: make pages        what of packaging/doc follows from tables and the model: settings, findings, report.schema.json
 pages: venv
@@ -292,12 +291,12 @@ test-nccl: setup $(PROFILER) $(FAKECUDA) $(NCCL_CUDA) $(NCCL_NVML)
 
 #: make previews     pictures of the dashboards for the docs, by Grafana's own components; needs npm and Chromium
 previews: setup build
-	$(PY) -m tests.preview
+	$(PY) -m tests.tools.preview
 .PHONY: previews
 
 #: make pictures     pictures of a report's page and of top for the docs, of a job on the sandbox cluster; needs Chromium
 pictures: setup build
-	@$(PY) -m tests.pictures
+	@$(PY) -m tests.tools.pictures
 .PHONY: pictures
 
 #: make docs         the documentation site (build/site) and the man pages (build/man); a broken link is an error. DOCS_ARGS=--write renews the page of the commands, "--repository URL" says where a git host shows the files
@@ -334,20 +333,20 @@ lint: setup $(GEN)
 	$(PY) -m tests.docsite
 	shellcheck -S style $(SH_SRC)
 	cppcheck --quiet --error-exitcode=1 --enable=warning,performance,portability --inline-suppr \
-		'-DSPANK_PLUGIN(n,v)=' '-DNCCL_INSPECTOR_VERSION=""' -Iplugin -Ispank -Itests/standin -Ibuild/gen \
+		'-DSPANK_PLUGIN(n,v)=' '-DNCCL_INSPECTOR_VERSION=""' -Iplugin -Ispank -Itests/native/standin -Ibuild/gen \
 		$(filter %.c,$(C_SRC))
 	clang-tidy --quiet $(filter plugin/%.c spank/%.c,$(C_SRC)) -- $(CSTD) -D_GNU_SOURCE \
 		-DNCCL_INSPECTOR_VERSION='""' -Ibuild/gen -Iplugin -Ispank
 
 #: make demo         the whole way once, on a sandbox Slurm; KEEP=1 leaves it up
 demo: setup build
-	@$(PY) -m tests.demo $(if $(KEEP),--keep)
+	@$(PY) -m tests.tools.demo $(if $(KEEP),--keep)
 
 #: make cluster-up   the sandbox Slurm by hand; cluster-down ends it
 cluster-up: setup build
-	@$(PY) -m tests.cluster up
+	@$(PY) -m tests.sandbox up
 cluster-down: venv
-	@$(PY) -m tests.cluster down
+	@$(PY) -m tests.sandbox down
 
 #: make install-python  the command nccl-inspector in a venv of its own, linked into PREFIX/bin, and its man pages
 install-python:

@@ -1,5 +1,6 @@
 """The cluster that all tests of a session share."""
 
+import gc
 import os
 import signal
 import tempfile
@@ -8,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.cases import SESSION
-from tests.cluster import Cluster
-from tests.cluster.host import missing
-from tests.journey import Journey, travel
-from tests.turns import Turn
+from tests.sandbox import Cluster
+from tests.sandbox.host import missing
+from tests.support.sandbox.watched_job import WatchedJob, watch_job
+from tests.tools.turns import Turn
+from tests.tools.verified import SESSION
 
 
 def pytest_configure() -> None:
@@ -51,6 +52,13 @@ def umask_stays() -> Iterator[None]:
     yield
     after = os.umask(before)
     assert after == 0o022, f"left behind: umask {after:03o}"
+
+
+@pytest.fixture(autouse=True)
+def garbage_is_collected() -> Iterator[None]:
+    """`report` stops that for its process, and main() of such a process ends it at once."""
+    yield
+    gc.enable()
 
 
 @pytest.fixture
@@ -107,10 +115,10 @@ def healthy_cluster(cluster: Cluster) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
-def journey(shared_cluster: Cluster) -> Journey:
+def watched_job(shared_cluster: Cluster) -> WatchedJob:
     """One job with a planted slow rank, run to its end; several tests look at it."""
     try:
-        return travel(shared_cluster)
+        return watch_job(shared_cluster)
     finally:
         shared_cluster.reset()
 

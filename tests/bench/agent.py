@@ -12,7 +12,7 @@ from nccl_inspector.agent.log_once import Tally
 from nccl_inspector.agent.publish import Publisher
 from nccl_inspector.agent.signals import LiveSignals
 from tests.bench.sample import Sample
-from tests.boxes import (
+from tests.support.boxes import (
     BOX_BYTES,
     HEADER_BYTES,
     JOB_UID,

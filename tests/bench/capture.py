@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench.figure import Figure, table
-from tests.captures import START_US, ours, text
+from tests.support.json_lines import START_US, ours, text
 
 OPERATIONS = 2_000_000
 PLAIN_OPERATIONS = 200_000

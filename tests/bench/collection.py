@@ -12,7 +12,7 @@ from nccl_inspector.box.sample_reader import add_samples
 from nccl_inspector.model.sample_columns import MANTISSA_BITS
 from nccl_inspector.summary.codec import encode_process
 from tests.bench.figure import Figure
-from tests.boxes import MS, NOW_NS, NOW_S, SAMPLE_AT, BoxOf, CommOf, UnionOf, box_bytes
+from tests.support.boxes import MS, NOW_NS, NOW_S, SAMPLE_AT, BoxOf, CommOf, UnionOf, box_bytes
 
 _BOXES = 8
 _AHEAD_NS = 3 * 10**17  # of Unix time, beside the GPU's clock

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 
 from tests.bench.sample import Sample
-from tests.hooks import EPILOG, JOB, PROLOG, SHELLS, Node, sh
+from tests.support.hook_scripts import EPILOG, JOB, PROLOG, SHELLS, Node, sh
 
 ON_MS, OFF_MS = 5.0, 1.0
 TRUE = "spawn /bin/true"

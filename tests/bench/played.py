@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
-from tests.boxes import read_dead_box
-from tests.hooks import ROOT
+from tests.support.boxes import read_dead_box
+from tests.support.repository import BUILD
 
-BUILD = ROOT / "build"
 PROGRAM = BUILD / "bench" / "nccl"
 NOTHING = BUILD / "bench" / "nothing.so"
 OURS = BUILD / "libnccl-profiler-inspector.so"

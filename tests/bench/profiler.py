@@ -16,7 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tests.bench.figure import Figure
-from tests.bench.played import BLOCK, BUILD, Both, Played, arguments, environment, play, raw_dir
+from tests.bench.played import BLOCK, Both, Played, arguments, environment, play, raw_dir
+from tests.support.repository import BUILD
 
 LIB = BUILD / "bench"
 DUMP_INTERVAL_US = 100_000

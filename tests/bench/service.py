@@ -5,7 +5,6 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -15,12 +14,13 @@ from pathlib import Path
 from tests.bench.agent import PROCESSES, SERIES, start_job, write_series
 from tests.bench.figure import Figure
 from tests.bench.sample import Sample
-from tests.boxes import make_run_dir
+from tests.support.boxes import make_run_dir
+from tests.support.command_line import COMMAND
+from tests.support.repository import REPO
 
 # The plugin's interval, in which each file changes once, and the agent's.
 INTERVAL_S, AGENT_INTERVAL_S = 30, 5
 _PASSES = INTERVAL_S // AGENT_INTERVAL_S
-_REPO = Path(__file__).parents[2]
 
 
 def _until(done: Callable[[], bool], what: str, process: subprocess.Popen[bytes]) -> None:
@@ -33,7 +33,7 @@ def _until(done: Callable[[], bool], what: str, process: subprocess.Popen[bytes]
 
 @contextmanager
 def _daemon(argv: list[str]) -> Iterator[subprocess.Popen[bytes]]:
-    env = os.environ | {"PYTHONPATH": str(_REPO / "python")}
+    env = os.environ | {"PYTHONPATH": str(REPO / "python")}
     quiet = subprocess.DEVNULL
     with subprocess.Popen(argv, env=env, stdout=quiet, stderr=quiet) as process:
         try:
@@ -62,10 +62,9 @@ def _agent(folder: Path, conf: str) -> Iterator[tuple[subprocess.Popen[bytes], P
     (folder / "x.conf").write_text(
         f"run_dir = {run_dir}\nreport_dir = {folder}\nscontrol = /bin/false\n{conf}"
     )
-    code = "from nccl_inspector.cli import main; main()"
     with ExitStack() as alive:
         raw = start_job(run_dir, 1, alive)
-        argv = [sys.executable, "-c", code, "agent", "--conf", str(folder / "x.conf")]
+        argv = [*COMMAND, "agent", "--conf", str(folder / "x.conf")]
         process = alive.enter_context(_daemon(argv))
         _until((run_dir / "prom" / "1.prom").exists, "published file", process)
         yield process, raw, run_dir

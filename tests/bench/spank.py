@@ -5,10 +5,10 @@ import subprocess
 from pathlib import Path
 
 from tests.bench.sample import Sample
-from tests.hooks import ROOT
+from tests.support.repository import BUILD
 
-PLUGIN = ROOT / "build" / "spank_nccl_inspector.so"
-FAKE_SLURM = ROOT / "build" / "host" / "fake_slurm"
+PLUGIN = BUILD / "spank_nccl_inspector.so"
+FAKE_SLURM = BUILD / "host" / "fake_slurm"
 LIMIT_MS = 1.0
 
 CASES = [

@@ -9,7 +9,7 @@ from nccl_inspector.analysis.history.slow_nodes import score_nodes
 from nccl_inspector.store.index import INDEX, reading
 from nccl_inspector.store.queries import JobFilter, find_jobs, last_jobs
 from tests.bench.figure import Figure
-from tests.cardsof import fill_index
+from tests.support.stored_cards import fill_index
 
 JOBS, NODES = 100_000, 1000
 LIMIT_S = 2.0

@@ -9,8 +9,9 @@ import pytest
 
 from tests.bench import figure
 from tests.bench.figure import Figure
-from tests.bench.played import BUILD, Both, Played, play
+from tests.bench.played import Both, Played, play
 from tests.bench.sample import Sample, table
+from tests.support.repository import BUILD
 
 
 def test_a_verdict_is_of_the_net_median() -> None:
@@ -49,7 +50,6 @@ def test_the_table_of_figures_names_its_columns_and_has_no_blanks_at_the_end() -
 
 
 def test_the_counts_see_a_profiler_that_locks_and_asks_for_the_time(tmp_path: Path) -> None:
-    rival = BUILD / "rival.so"
     habits = {
         "LD_PRELOAD": str(BUILD / "bench" / "count.so"),
         "LD_LIBRARY_PATH": str(BUILD / "fakecuda"),
@@ -57,7 +57,7 @@ def test_the_counts_see_a_profiler_that_locks_and_asks_for_the_time(tmp_path: Pa
         "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS": "100000",
         "NCCL_INSPECTOR_PROM_DUMP": "0",
     }
-    played = play(tmp_path, "counts", ours=rival, env=habits)
+    played = play(tmp_path, "counts", ours=BUILD / "nvidia-standin.so", env=habits)
     assert played.one("locks") >= 24
     assert played.one("clocks") >= 40
     assert played.one("locks", "nothing") == played.one("clocks", "nothing") == 0

@@ -15,10 +15,10 @@ from nccl_inspector.box.reader import read_box
 from nccl_inspector.box.sample_reader import add_samples
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.summary.codec import decode, encode, encode_process
-from tests.boxes import put
 from tests.fuzzers import mutation, seeds
 from tests.fuzzers.summary import Report
 from tests.fuzzers.target import Budget, Run, Target
+from tests.support.boxes import put
 
 _FILE = "n1.0.nodesummary"
 _TABLES: dict[str, Struct] = {

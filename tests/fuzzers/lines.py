@@ -8,10 +8,10 @@ from random import Random
 
 from nccl_inspector.capture.analyze import analyze_directory
 from nccl_inspector.errors import InspectorError
-from tests import captures
 from tests.fuzzers import mutation, seeds
 from tests.fuzzers.forms import check_card
 from tests.fuzzers.target import Budget, Run, Target
+from tests.support import json_lines
 
 _LINES = 60  # of a file: DuckDB reads millions, but mutation and join take time
 
@@ -32,11 +32,11 @@ def _files() -> dict[str, bytes]:
 @cache
 def _seeds() -> list[bytes]:
     own = next(data for name, data in _files().items() if name.endswith(".log"))
-    verbose = [captures.whole(0, coll_perf={**captures.coll(at), **captures.traces("coll")})
+    verbose = [json_lines.whole(0, coll_perf={**json_lines.coll(at), **json_lines.traces("coll")})
                for at in range(8)]  # fmt: skip
-    bare = [captures.marker(0, 3, 1), *({"coll_perf": captures.coll(at)} for at in range(3)),
-            {"p2p_perf": captures.p2p()}]  # fmt: skip
-    return [own, captures.text(verbose), captures.text(bare), gzip.compress(own, mtime=0)]
+    bare = [json_lines.marker(0, 3, 1), *({"coll_perf": json_lines.coll(at)} for at in range(3)),
+            {"p2p_perf": json_lines.p2p()}]  # fmt: skip
+    return [own, json_lines.text(verbose), json_lines.text(bare), gzip.compress(own, mtime=0)]
 
 
 def prepare(place: Path) -> Run:

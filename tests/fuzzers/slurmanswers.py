@@ -22,7 +22,7 @@ from tests.fuzzers import mutation, seeds
 from tests.fuzzers.summary import Report
 from tests.fuzzers.target import Run, Target
 from tests.simulator.play import JOB_ID
-from tests.slurm.recorded import DELIMITER, load
+from tests.support.recorded_slurm import DELIMITER, load
 
 # First line of an input: whose answer it is. The others say what was recorded of the same job.
 _WHO = ("json", "text", "sacct", "pyslurm", "topology")

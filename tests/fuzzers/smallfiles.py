@@ -17,13 +17,13 @@ from nccl_inspector.exposition.text import make_series, render
 from nccl_inspector.model.hostlist import compress, compress_within, expand
 from nccl_inspector.model.jobid import parse_job
 from nccl_inspector.render.comment import make_comment, read_comment, render_summary
-from tests import cards
-from tests.boxes import manifest_text
 from tests.fuzzers import mutation, seeds
 from tests.fuzzers.forms import check_text
 from tests.fuzzers.page import IDENTITY, check_published
 from tests.fuzzers.target import Budget, Run, Target
-from tests.publish.vendor import UUID, bucket, record_of
+from tests.support import example_cards
+from tests.support.boxes import manifest_text
+from tests.support.nvidia_files import UUID, bucket, record_of
 
 
 def _manifest(data: bytes) -> str:
@@ -88,7 +88,7 @@ def _seeds() -> list[bytes]:
         "mark": b"throughput=314.5\nunit=TFLOP/s/GPU\nend\n",
         "counters": json.dumps(record).encode(),
         "vendor": record_of({UUID: [bucket(), bucket("1-2MB", p2p=True)]}).encode(),
-        "comment": f"site words {make_comment(cards.straggler())} more".encode(),
+        "comment": f"site words {make_comment(example_cards.straggler())} more".encode(),
         "end": end,
         "nodes": b"n[1-4,07,010-012],m01,rack[1-2]n[1-3]x",
         "names": b"4711.1790000000000000000",

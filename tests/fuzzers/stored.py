@@ -9,10 +9,10 @@ from random import Random
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.model.hostlist import NODES_MAX
 from nccl_inspector.render.json import card_from_json, to_json
-from tests import cards
 from tests.fuzzers import mutation
 from tests.fuzzers.forms import NOW, check_card
 from tests.fuzzers.target import Run, Target
+from tests.support import example_cards
 
 _SEED_BYTES_MAX = 150_000  # larger ones only take longer
 
@@ -26,7 +26,7 @@ def _largest_job(data: bytes) -> bytes:
 
 @cache
 def _seeds() -> list[bytes]:
-    made = (to_json(make(), NOW).encode() for make in cards.CARDS.values())
+    made = (to_json(make(), NOW).encode() for make in example_cards.CARDS.values())
     found = [data for data in made if len(data) < _SEED_BYTES_MAX]
     return [*found, _largest_job(min(found, key=len))]
 

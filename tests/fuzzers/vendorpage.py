@@ -10,13 +10,13 @@ from nccl_inspector.agent.nvidia.vendor_record import VendorRecord
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.exposition.text import render
 from nccl_inspector.summary.codec import decode, encode
-from tests.boxes import NOW_S
 from tests.fuzzers import mutation, seeds
 from tests.fuzzers.forms import expect
 from tests.fuzzers.page import IDENTITY, check_published
 from tests.fuzzers.summary import Report
 from tests.fuzzers.target import Run, Target
-from tests.publish.vendor import UUID, bucket
+from tests.support.boxes import NOW_S
+from tests.support.nvidia_files import UUID, bucket
 
 _FILES = ("n1.0.nodesummary", "n2.0.nodesummary")
 

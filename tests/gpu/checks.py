@@ -16,8 +16,8 @@ from nccl_inspector.model.process import (
     Key,
     Process,
 )
-from tests import truth
-from tests.truth import Record
+from tests.support import application_log, exposition
+from tests.support.application_log import Record
 
 PASS, FAIL, SKIP = "pass", "fail", "skip"
 CALL_ONLY_SINCE = 22900  # NCCL from 2.29 on tells nothing of a Broadcast but the call
@@ -96,7 +96,7 @@ def sums(process: Process) -> dict[Kind, Sum]:
 def spelt(kind: Kind) -> str:
     """Return a kind in words."""
     comm, func, size_class = kind
-    return f"{comm} {func} {truth.size_label(size_class)}"
+    return f"{comm} {func} {application_log.size_label(size_class)}"
 
 
 def _has_time(func: str, nccl: int) -> bool:
@@ -114,7 +114,7 @@ def check_counts(boxes: Mapping[int, Process], logs: Mapping[int, list[Record]])
             continue
         wanted = {
             kind: (len(ops), sum(op["bytes"] for op in ops))
-            for kind, ops in truth.by_kind(log).items()
+            for kind, ops in application_log.by_kind(log).items()
         }
         found = {
             kind: (one.ops + one.untimed_ops, one.bytes + one.untimed_bytes)
@@ -152,7 +152,7 @@ def _check_peers(check: Check, rank: int, box: Process, log: Iterable[Record]) -
         found[at] = found[at][0] + peer.ops, found[at][1] + peer.bytes
     wanted: dict[tuple[str, str, int], tuple[int, int]] = defaultdict(lambda: (0, 0))
     for op in log:
-        if op["func"] in truth.P2P:
+        if op["func"] in application_log.P2P:
             at = op["comm_name"], op["func"], op["peer"]
             wanted[at] = wanted[at][0] + 1, wanted[at][1] + op["bytes"]
     check.demand(found == wanted, f"rank {rank}: to peers {dict(wanted)}, box {dict(found)}")
@@ -189,12 +189,12 @@ def check_times(boxes: Mapping[int, Process], logs: Mapping[int, list[Record]]) 
             f"rank {rank}: times are of the clock {box.facts.timing!r}",
         )
         measured = sums(box)
-        for kind, ops in truth.by_kind(logs[rank]).items():
+        for kind, ops in application_log.by_kind(logs[rank]).items():
             one = measured.get(kind, Sum())
             if not one.ops:
                 continue
             where = f"rank {rank}, {spelt(kind)}"
-            brackets = [truth.time_ns(op) for op in ops]
+            brackets = [application_log.time_ns(op) for op in ops]
             check.demand(one.min_ns > 0, f"{where}: shortest time {one.min_ns} ns")
             check.demand(
                 one.max_ns <= within(max(brackets)),
@@ -217,7 +217,7 @@ def check_metrics(proms: Mapping[int, str], boxes: Mapping[int, Process]) -> Che
     check = Check("metrics", "Does the .prom say what the box says, with finite bandwidths?")
     series_total = 0
     for rank, box in boxes.items():
-        series = truth.read_prom(proms.get(rank, ""))
+        series = exposition.read_prom(proms.get(rank, ""))
         series_total += len(series)
         found: dict[str, dict[tuple[str, str, str], float]] = defaultdict(dict)
         for one in series:
@@ -228,8 +228,8 @@ def check_metrics(proms: Mapping[int, str], boxes: Mapping[int, Process]) -> Che
                 at = one.labels["comm_name"], func, one.labels["message_size"]
                 found[one.name][at] = found[one.name].get(at, 0.0) + one.value
         for kind, of_box in sums(box).items():
-            at = kind[0], kind[1], truth.size_label(kind[2])
-            family = "p2p" if kind[1] in truth.P2P else "collective"
+            at = kind[0], kind[1], application_log.size_label(kind[2])
+            family = "p2p" if kind[1] in application_log.P2P else "collective"
             values = {
                 word: found[f"nccl_{family}_{word}_total"].get(at, 0.0)
                 for word in ("operations", "bytes", "untimed_operations", "untimed_bytes")
@@ -268,7 +268,7 @@ def check_lines(lines: Sequence[Record], logs: Mapping[int, list[Record]], nccl:
             if _has_time(op["func"], nccl):
                 wanted[rank, op["comm_name"], op["func"]].append(op)
         for at, ops in wanted.items():
-            prefix = "p2p" if at[2] in truth.P2P else "coll"
+            prefix = "p2p" if at[2] in application_log.P2P else "coll"
             found = sorted(table.get(at, []), key=lambda perf: perf[f"{prefix}_sn"])
             check.demand(len(found) == len(ops), f"{at}: {len(ops)} issued, {len(found)} lines")
             for op, perf in zip(ops, found, strict=False):
@@ -290,8 +290,8 @@ def _check_line(check: Check, at: object, op: Record, perf: Record, prefix: str)
     size, time_ns = perf[f"{prefix}_msg_size_bytes"], perf[f"{prefix}_exec_time_ns"]
     check.demand(size == op["bytes"], f"{at}: issued {op['bytes']} bytes, line {size}")
     check.demand(
-        0 < time_ns <= within(truth.time_ns(op)),
-        f"{at}: {time_ns} ns, the host's bracket {truth.time_ns(op)} ns",
+        0 < time_ns <= within(application_log.time_ns(op)),
+        f"{at}: {time_ns} ns, the host's bracket {application_log.time_ns(op)} ns",
     )
     rate = perf[f"{prefix}_busbw_gbs"]
     check.demand(isfinite(rate) and rate >= 0, f"{at}: bandwidth {rate}")

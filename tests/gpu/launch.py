@@ -14,7 +14,7 @@ from nccl_inspector.box.sample_reader import add_samples
 from nccl_inspector.model.process import Process
 from tests.gpu.plan import Plan
 from tests.gpu.rank import Record
-from tests.truth import read_log
+from tests.support.application_log import read_log
 
 ROOT = Path(__file__).parents[2]
 PLUGIN = ROOT / "build" / "libnccl-profiler-inspector.so"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """One rank: `python -m tests.gpu.rank DIRECTORY RANK`. Does the plan and logs what it issued.
 
-Writes log/<rank>.jsonl (a line for each operation, as tests/truth.py reads it), <rank>.json
-(what it was and, of training-like steps, how long they took) and <rank>.prom (a copy of its
-last metrics file, which the plugin takes away when the communicator is destroyed).
+Writes log/<rank>.jsonl (a line for each operation, as tests/support/application_log.py reads it),
+<rank>.json (what it was and, of training-like steps, how long they took) and <rank>.prom (a copy of
+its last metrics file, which the plugin takes away when the communicator is destroyed).
 """
 
 import json
@@ -18,7 +18,7 @@ from typing import Any
 from tests.gpu.cuda import Cuda
 from tests.gpu.libnccl import SUM, TYPES, Nccl
 from tests.gpu.plan import APART, HALF, WORLD, Op, Plan, read_plan
-from tests.truth import read_prom
+from tests.support.exposition import read_prom
 
 ID_WAIT_S = 60
 PROM_WAIT_S = 20

@@ -16,7 +16,6 @@ from pathlib import Path
 from statistics import median
 
 from nccl_inspector import __version__
-from tests import jsonlines
 from tests.gpu import nvml
 from tests.gpu.checks import (
     Check,
@@ -33,6 +32,7 @@ from tests.gpu.launch import PLUGIN, Ran, profiler_env, run
 from tests.gpu.libnccl import NAMED_SINCE, Nccl, find_libraries, spell
 from tests.gpu.overhead import Turn, check_overhead, order_of_turns
 from tests.gpu.plan import MIXED, PLAIN, WORLD, Op, Plan
+from tests.support import nvidia_json_reader
 
 FORMAT = "nccl-inspector-gpu-results/1"
 RESULTS = Path(__file__).parent / "results"
@@ -113,7 +113,7 @@ def truth_checks(bench: Bench) -> None:
         check_counts(ran.boxes, ran.logs),
         check_times(ran.boxes, ran.logs),
         check_metrics(ran.proms, ran.boxes),
-        check_lines(jsonlines.read(lines), ran.logs, nccl),
+        check_lines(nvidia_json_reader.read(lines), ran.logs, nccl),
     )
     nvml_checks(bench, ran)
 

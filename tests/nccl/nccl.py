@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.gpu.libnccl import PROTOTYPES, SUM, TYPES, Nccl
 from tests.nccl.box import Called, find_box, in_flight
-from tests.standin.harness import BUILD
+from tests.support.repository import BUILD
 
 PLAYED = BUILD / "nccl-played" / "libplayed-cuda.so"
 STREAM = 0x5CA0

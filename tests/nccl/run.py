@@ -20,7 +20,7 @@ from tests.nccl.nccl import PLAYED
 from tests.nccl.scenes import HOST, NETWORK, RANKS, TOLD
 from tests.nccl.table import write_table
 from tests.nccl.wheels import NAME_ONLY, RELEASES, fetch
-from tests.standin.harness import BUILD
+from tests.support.repository import BUILD
 
 PLUGIN = BUILD / "libnccl-profiler-inspector.so"
 ROOT = BUILD.parent

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.standin.harness import BUILD
+from tests.support.repository import BUILD
 
 PACKAGE = "nvidia-nccl-cu12"
 LIBRARY = Path("nvidia", "nccl", "lib", "libnccl.so.2")

@@ -36,9 +36,9 @@ from nccl_inspector.settings.config import parse_config
 from nccl_inspector.slurm.job_record import ACCOUNTING, JobRecord
 from nccl_inspector.summary.attempts import load_summaries
 from nccl_inspector.system.checked_json import dump
-from tests.boxes import manifest_text
 from tests.simulator.job import Clock, Job, Rank
 from tests.simulator.script import World, write_script
+from tests.support.boxes import manifest_text
 
 JOB_ID: Final = 4711
 CLUSTER: Final = "sim"

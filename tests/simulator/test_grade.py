@@ -17,10 +17,10 @@ from nccl_inspector.model.card import (
     Verdict,
 )
 from nccl_inspector.model.rules import Rule
-from tests import cardsof
 from tests.simulator.grade import grade
 from tests.simulator.trials import page, table
 from tests.simulator.truth import HEALTHY, Truth
+from tests.support import stored_cards
 
 WELL = Truth(frozenset({HEALTHY}), wall_s=1000.0)
 SLOW = Truth(
@@ -33,7 +33,7 @@ def card(
     *entities: tuple[str, str], rule: Rule = rules.STRAGGLER, severity: Severity = WARNING,
     cost_s: float | None = 48.0,
 ) -> Card:  # fmt: skip
-    found = cardsof.card()
+    found = stored_cards.card()
     whom = tuple(Entity(*one) for one in entities)
     finding = Finding(rule.id, severity, HIGH, "t", "d", entities=whom)
     if not entities:

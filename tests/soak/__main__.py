@@ -7,9 +7,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.cluster.host import missing
-from tests.controllersite import controlled
+from tests.sandbox.host import missing
 from tests.soak.run import Soak
+from tests.support.sandbox.controller_site import controlled
 
 
 def main() -> int:

@@ -6,10 +6,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from random import Random
 
-from tests import jobs
-from tests.cluster import NODES, Cluster
-from tests.cluster.processes import Process, members
-from tests.controllersite import Service
+from tests.sandbox import NODES, Cluster
+from tests.sandbox.processes import Process, members
+from tests.support.sandbox import jobs
+from tests.support.sandbox.controller_site import Service
 
 # How often each is drawn, of those that can be done.
 KINDS = {"scancel": 4, "task": 6, "batch": 2, "stepd": 1, "agent": 2, "service": 1, "requeue": 2}

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-from tests.cluster.processes import Process
+from tests.sandbox.processes import Process
 
 RSS_MOST_BYTES, RSS_MOST_SHARE = 24 << 20, 0.35
 FDS_MOST = 6

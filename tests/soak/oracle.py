@@ -24,10 +24,10 @@ from nccl_inspector.render.json import card_from_json
 from nccl_inspector.report.assemble import build_card
 from nccl_inspector.summary.attempts import load_summaries
 from nccl_inspector.summary.codec import NodeSummary
-from tests import jobs
-from tests.cluster import Cluster
 from tests.fuzzers.forms import UnsafeOutputError, check_card
+from tests.sandbox import Cluster
 from tests.soak.plan import Spec
+from tests.support.sandbox import jobs
 
 # What the verdict may be, by what was done; of several faults any of theirs.
 _ALLOWED = {

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from random import Random
 
-from tests import jobs
-from tests.cluster import JOB_USER, OTHER_USER, Cluster
+from tests.sandbox import JOB_USER, OTHER_USER, Cluster
+from tests.support.sandbox import jobs
 
 # Every kind of file that a user could put where the plugin's are; $d is raw/.
 ATTACKS = {

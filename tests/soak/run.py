@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from tests import jobs
-from tests.cluster import ClusterError, wait_until
-from tests.cluster.processes import recorded
-from tests.controllersite import Service
+from tests.sandbox import ClusterError, wait_until
+from tests.sandbox.processes import recorded
 from tests.soak.faults import Faults
 from tests.soak.growth import Growth
 from tests.soak.oracle import Ended, judge
 from tests.soak.plan import Spec, draw
+from tests.support.sandbox import jobs
+from tests.support.sandbox.controller_site import Service
 
 ALIVE = 5  # jobs at a time
 LOOK_S, FAULT_S, SAMPLE_S = 0.5, 2.5, 5.0

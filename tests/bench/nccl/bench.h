@@ -13,7 +13,7 @@
 #include "player.h"
 
 #define COMMS 33u
-#define API 5 /* NCCL 2.28; of this load v6 tells the same, and the rival speaks no other */
+#define API 5 /* NCCL 2.28; of this load v6 tells the same, and NVIDIA's speaks no other */
 
 enum which { NOTHING, OURS, SIDES };
 

@@ -30,7 +30,7 @@ int cuda_attribute(int *value, int which)
 	return SUCCESS;
 }
 
-/* As tests/fakecuda, which the plugin asks: the ordinal is the one visible device's. */
+/* As tests/native/fakecuda, which the plugin asks: the ordinal is the one visible device's. */
 unsigned cuda_bus(void)
 {
 	const char *visible = getenv("CUDA_VISIBLE_DEVICES");

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+import re
+import subprocess
+from pathlib import Path
+
+from nccl_inspector.exposition.metrics import load_metrics
+from nccl_inspector.exposition.process_file import parse_file
+from nccl_inspector.exposition.vocabulary import NET_STATES
+from tests.support.repository import BUILD, PLUGIN_DIR
+
+EXPO = BUILD / "c" / "test_expo"
+
+
+def test_names_end_in_what_they_are() -> None:
+    for metric in load_metrics().values():
+        assert re.fullmatch(r"nccl_[a-z0-9_]+", metric.name)
+        assert metric.name.endswith("_total") == (metric.type == "counter"), metric.name
+
+
+def test_help_needs_no_escape_and_is_a_sentence() -> None:
+    for metric in load_metrics().values():
+        assert re.fullmatch(r"[A-Z][ !#-\[\]-~]*\.", metric.help), metric.name
+
+
+def test_no_label_is_one_that_prometheus_reserves() -> None:
+    for metric in load_metrics().values():
+        assert not {"job", "instance", "le", "quantile"} & set(metric.labels)
+        assert not any(label.startswith("__") for label in metric.labels)
+
+
+def test_every_measured_series_names_its_job_and_node() -> None:
+    for metric in load_metrics().values():
+        if metric.source == "plugin" and metric.group != "build":
+            assert {"cluster", "slurm_job_id", "node"} <= set(metric.labels), metric.name
+
+
+def test_the_agent_takes_every_metric_that_the_plugin_writes(tmp_path: Path) -> None:
+    path = tmp_path / "all.prom"
+    subprocess.run([EXPO, path], check=True, stdout=subprocess.DEVNULL)
+    written = {series.metric.name for series in parse_file(path.read_bytes(), {}, {}).values()}
+    assert written == {one.name for one in load_metrics().values() if one.source == "plugin"}
+
+
+def test_families_come_in_the_order_of_the_table(tmp_path: Path) -> None:
+    path = tmp_path / "all.prom"
+    subprocess.run([EXPO, path], check=True, stdout=subprocess.DEVNULL)
+    families = re.findall(r"^# HELP (\S+) ", path.read_text(), re.MULTILINE)
+    assert families == [one.name for one in load_metrics().values() if one.source == "plugin"]
+
+
+def test_what_the_plugin_writes_stays_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "all.prom"
+    subprocess.run([EXPO, path], check=True, stdout=subprocess.DEVNULL)
+    uuid = b'gpu_uuid="GPU-1a2b3c4d-0000-1111-2222-333344445555"'
+    series = parse_file(path.read_bytes().replace(b'gpu_uuid="GPU-1"', uuid), {}, {})
+    assert len(series) > 50
+    assert [text for text, one in series.items() if one.text != text] == []
+
+
+def test_the_states_of_the_network_are_the_plugins() -> None:
+    source = (PLUGIN_DIR / "expo_prom.c").read_text()
+    assert tuple(re.findall(r'\[BOX_NET_\w+\] = "(\w+)"', source)) == NET_STATES

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real Prometheus whose past is made: blocks by promtool, served on loopback."""
+
+import socket
+import subprocess
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.sandbox.lifetime import wait_until
+
+STEP_S = 30
+
+
+def line(metric: str, labels: Mapping[str, str], value: float, at_s: float) -> str:
+    """A line of OpenMetrics."""
+    words = ",".join(f'{name}="{word}"' for name, word in labels.items())
+    return f"{metric}{{{words}}} {value} {at_s}\n"
+
+
+def _is_ready(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/-/ready", timeout=1) as answer:  # noqa: S310
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+@contextmanager
+def prometheus_with(text: str) -> Iterator[str]:
+    """Give the URL of a Prometheus that has these samples and scrapes nothing."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "past.txt").write_text(text + "# EOF\n", encoding="utf-8")
+        subprocess.run(
+            ["promtool", "tsdb", "create-blocks-from", "openmetrics", folder / "past.txt",
+             folder / "data"], check=True, capture_output=True,
+        )  # fmt: skip
+        (folder / "prometheus.yml").write_text("scrape_configs: []\n", encoding="utf-8")
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{free.getsockname()[1]}"
+        server = subprocess.Popen(
+            ["prometheus", f"--config.file={folder / 'prometheus.yml'}",
+             f"--storage.tsdb.path={folder / 'data'}", "--storage.tsdb.retention.time=10y",
+             f"--web.listen-address={address}"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        try:
+            url = f"http://{address}"
+            wait_until(lambda: _is_ready(url), 30, "Prometheus answers")
+            yield url
+        finally:
+            server.terminate()
+            server.wait(10)

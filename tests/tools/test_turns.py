@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What CI leaves out at one commit it runs at another one."""
+
+import pytest
+
+from tests.tools.turns import Turn
+
+TESTS = [f"tests/test_a.py::test_{number}" for number in range(200)]
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3])
+def test_each_test_has_its_turn_once(parts: int) -> None:
+    turns = [Turn.of(f"{part}/{parts}") for part in range(parts)]
+    found = [test for turn in turns for test in TESTS if turn.has(test)]
+    assert sorted(found) == sorted(TESTS)
+
+
+def test_a_commits_number_chooses_a_part_that_is_there() -> None:
+    halves = [[test for test in TESTS if Turn.of(f"{commit}/2").has(test)] for commit in (6, 7)]
+    assert all(60 < len(half) < 140 for half in halves)
+    assert {Turn.of(f"{commit}/2").choose(["trixie", "forky"]) for commit in (0xABC, 0xABD)} == {
+        "trixie", "forky",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("words", ["1", "1/0", "x/2", "1/-1", ""])
+def test_what_is_no_turn_is_refused(words: str) -> None:
+    with pytest.raises(ValueError, match=r"unpack|invalid literal|/"):
+        Turn.of(words)

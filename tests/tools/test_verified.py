@@ -1,0 +1,63 @@
+"""The page of what was verified: made of the runs, and held against them."""
+
+from typing import Any
+
+import pytest
+
+from tests.tools.verified import SECTIONS, Session, check, render
+
+OLD: dict[str, Any] = {
+    "lines": {"Lifecycle": {"a job is requeued": "passed", "prolog in the job": "skipped"}},
+    "tables": {"Modes": [["given", "seen"], ["prom", "prom"]]},
+}
+NEW: dict[str, Any] = {
+    "lines": {"Lifecycle": {"a job is requeued": "passed", "prolog in the job": "passed"}},
+    "tables": {"Modes": [["given", "seen"], ["prom", "prom"]]},
+}
+RUNS = {"22.05": OLD, "24.11": NEW}
+
+
+def test_a_line_of_the_page_says_on_which_releases_it_held() -> None:
+    page = render(RUNS)
+    assert "|  | 22.05 | 24.11 |\n|---|---|---|\n| a job is requeued | yes | yes |\n" in page
+    assert "| prolog in the job | n/a | yes |" in page
+    assert "Modes (Slurm 22.05, 24.11)\n\n| given | seen |\n|---|---|\n| prom | prom |\n" in page
+
+
+def test_the_page_that_was_made_passes_its_check() -> None:
+    assert check(render(RUNS), RUNS) == []
+
+
+def test_a_release_that_could_not_be_run_is_not_held_against_the_page() -> None:
+    assert check(render(RUNS), {"22.05": OLD}) == []
+    assert check(render(RUNS), {"24.11": NEW}) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"lines": {"Lifecycle": {"a job is requeued": "passed"}}},
+        {"lines": {"Lifecycle": OLD["lines"]["Lifecycle"] | {"a job is requeued": "failed"}}},
+        {"lines": {"Lifecycle": OLD["lines"]["Lifecycle"] | {"a new case": "passed"}}},
+        {"tables": {"Modes": [["given", "seen"], ["prom", "off"]]}},
+    ],
+    ids=["line gone", "failure", "new line", "another cell"],
+)
+def test_a_run_that_differs_from_the_page_is_told(change: dict[str, Any]) -> None:
+    assert check(render(RUNS), {"22.05": OLD | change})
+    assert check(render(RUNS), RUNS | {"22.05": OLD | change})
+
+
+def test_of_several_tests_of_a_line_the_worst_counts() -> None:
+    session = Session()
+    for outcome in ("passed", "failed", "passed", "skipped"):
+        session.add("Lifecycle", "a case", outcome)
+    session.add("Lifecycle", "another", "skipped")
+    session.add("Lifecycle", "another", "passed")
+    assert session.lines == {"Lifecycle": {"a case": "failed", "another": "passed"}}
+
+
+def test_a_section_that_the_page_does_not_have_is_a_mistake() -> None:
+    assert "Lifecycle" in SECTIONS
+    with pytest.raises(ValueError, match="not a section"):
+        Session().add("Lifecicle", "a case", "passed")

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent as a service of its own process: reload, its endpoint, and its end."""
+
+import signal
+import subprocess
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.sandbox import ClusterError, wait_until
+from tests.support.boxes import (
+    BoxOf,
+    line,
+    lock_held,
+    make_job,
+    make_run_dir,
+    metrics_text,
+    names,
+    write_box,
+    write_user_file,
+)
+from tests.support.command_line import COMMAND, environment
+from tests.support.processes import children, free_address
+
+OWN = "nccl_inspector_agent.prom"
+
+
+@dataclass
+class Service:
+    """A running agent."""
+
+    process: subprocess.Popen[bytes]
+    run_dir: Path
+    conf: Path
+    log: Path
+
+    def configure(self, text: str) -> None:
+        """Change the configuration and say so."""
+        words = f"run_dir = {self.run_dir}\nreport_dir = {self.run_dir}\n"
+        self.conf.write_text(words + text)
+        self.process.send_signal(signal.SIGHUP)
+
+    def until(self, done: Callable[[], object], what: str) -> None:
+        """Wait for a fact; the agent must live meanwhile."""
+
+        def reached() -> bool:
+            assert self.process.poll() is None, self.log.read_text()
+            return bool(done())
+
+        try:
+            wait_until(reached, 30, what)
+        except ClusterError as error:
+            raise AssertionError(f"{error}; the agent said: {self.log.read_text()}") from error
+
+    def own(self) -> str:
+        """What it publishes of itself."""
+        path = self.run_dir / "prom" / OWN
+        return path.read_text() if path.exists() else ""
+
+
+@contextmanager
+def service(tmp_path: Path, text: str = "") -> Iterator[Service]:
+    run_dir = make_run_dir(tmp_path / "run")
+    conf, log = tmp_path / "x.conf", tmp_path / "log"
+    conf.write_text(f"run_dir = {run_dir}\nreport_dir = {run_dir}\nagent_interval = 100ms\n{text}")
+    argv = [*COMMAND, "agent", "--conf", str(conf)]
+    # As from a shell that lets nobody else read: what it publishes is for others all the same.
+    with (
+        log.open("wb") as out,
+        subprocess.Popen(argv, env=environment(), stderr=out, umask=0o077) as process,
+    ):
+        one = Service(process, run_dir, conf, log)
+        try:
+            one.until(one.own, "the first pass")
+            yield one
+        finally:
+            process.terminate()
+            process.wait(10)
+
+
+def answer(address: str) -> str:
+    try:
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as got:
+            return str(got.read().decode())
+    except OSError:
+        return ""
+
+
+def test_sighup_makes_the_agent_work_by_the_configuration_as_it_is_now(tmp_path: Path) -> None:
+    with service(tmp_path, "cluster = old\n") as one:
+        raw = make_job(one.run_dir / "jobs" / "42")
+        text = metrics_text(line("nccl_gpu_info"))
+        write_user_file(raw / "nccl_inspector_metrics_unknown_0_1.prom", text)
+        prom = one.run_dir / "prom" / "42.prom"
+        with lock_held(write_box(raw, "0_1", BoxOf(state=1))):
+            one.until(prom.exists, "the job")
+            assert 'cluster="old"' in prom.read_text()
+            address = free_address()
+            one.configure(f"cluster = new\nagent_interval = 100ms\nlisten = {address}\n")
+            one.until(lambda: 'cluster="new"' in prom.read_text(), "the new name")
+            one.until(lambda: 'nccl_gpu_info{cluster="new"' in answer(address), "the endpoint")
+            other = free_address()
+            one.configure(f"cluster = new\nagent_interval = 100ms\nlisten = {other}\n")
+            one.until(lambda: answer(other), "the other endpoint")
+            assert answer(address) == ""
+            one.configure("cluster = newest\nagent_interval = 100ms\n")
+            one.until(lambda: 'agent_jobs{cluster="newest"' in one.own(), "its own name")
+            assert answer(other) == ""
+            assert children(one.process.pid) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("intervall = 3\n", "unknown key 'intervall'"),
+        pytest.param(
+            "listen = 192.0.2.1:9435\n",
+            "listen = 192.0.2.1:9435: Cannot assign requested address",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            "# no run_dir\n",
+            "run_dir has changed: restart the agent",
+            marks=pytest.mark.long,
+        ),
+    ],
+)
+def test_a_broken_configuration_changes_nothing_but_the_log(
+    tmp_path: Path, text: str, why: str
+) -> None:
+    address = free_address()
+    with service(tmp_path, f"listen = {address}\ncluster = old\n") as one:
+        one.until(lambda: answer(address), "the endpoint")
+        if text.startswith("#"):
+            one.conf.write_text("agent_interval = 100ms\n")
+            one.process.send_signal(signal.SIGHUP)
+        else:
+            one.configure(f"cluster = new\nagent_interval = 100ms\n{text}")
+        one.until(lambda: why in one.log.read_text(), "a line in the log")
+        stamp = (one.run_dir / "prom" / OWN).stat().st_ino
+        one.until(lambda: (one.run_dir / "prom" / OWN).stat().st_ino != stamp, "another pass")
+        assert 'agent_jobs{cluster="old"' in one.own()
+        assert answer(address)
+        assert one.log.read_text().count("the old configuration stays in use") == 1
+
+
+def test_the_endpoint_ends_with_the_agent_however_that_ends(tmp_path: Path) -> None:
+    address = free_address()
+    with service(tmp_path, f"listen = {address}\n") as one:
+        one.until(lambda: answer(address), "the endpoint")
+        (child,) = children(one.process.pid)
+        one.process.kill()
+        one.process.wait(10)
+        wait_until(lambda: not Path(f"/proc/{child}/exe").exists(), 5, "the child is gone")
+        assert answer(address) == ""
+
+
+def test_the_agent_says_what_it_costs(tmp_path: Path) -> None:
+    with service(tmp_path) as one:
+        values = dict(row.rsplit(" ", 1) for row in one.own().splitlines() if row[0] != "#")
+        found = {row.partition("{")[0]: float(value) for row, value in values.items()}
+    process = "nccl_inspector_agent_process"
+    assert 10e6 < found[f"{process}_resident_memory_bytes"] < 50 * 2**20
+    assert 0 < found[f"{process}_cpu_seconds_total"] < 10
+    assert found[f"{process}_start_time_seconds"] > 1.7e9
+    assert 3 < found[f"{process}_open_fds"] < 50
+    assert names(one.run_dir / "prom") == []

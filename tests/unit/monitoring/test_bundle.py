@@ -1,0 +1,137 @@
+"""The monitoring bundle is what the repository shows, and no setting of a site can break it."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from nccl_inspector.cli import cli
+from nccl_inspector.errors import InspectorError
+from nccl_inspector.exposition.metrics import load_metrics
+from nccl_inspector.monitoring.bundle import make_bundle, render
+from nccl_inspector.monitoring.site import load_settings, make_site
+from tests.support.repository import DOC, PACKAGING
+
+CHECKED_IN = PACKAGING / "monitoring"
+# Everything that has another name or another way.
+OTHER = [
+    "source=http", "cluster=alpha", "job_name=nccl", "label_cluster=site", "label_job=jobid",
+    "label_node=host", "rate_window=20s", "baseline_window=3m", "baseline_offset=30s",
+    "degraded_for=15s", "runbook=https://docs.example.org/nccl/runbook",
+]  # fmt: skip
+# Not ours: Prometheus' and node_exporter's.
+FOREIGN = {"node_textfile_scrape_error", "up"}
+
+
+def promtool(*words: str | Path) -> str:
+    done = subprocess.run(["promtool", *words], capture_output=True, text=True, check=False)
+    return "" if done.returncode == 0 else done.stdout + done.stderr
+
+
+def write(tmp_path: Path, *words: str) -> Path:
+    """The bundle as the command writes it, for these `--set` words."""
+    options = [word for one in words for word in ("--set", one)]
+    argv = ["setup", "monitoring", "--out", str(tmp_path), "--nodes", "n[1-2]", *options]
+    done = CliRunner().invoke(cli, argv, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return tmp_path / "prometheus"
+
+
+def test_the_checked_in_bundle_is_that_of_the_defaults() -> None:
+    files = make_bundle(make_site([]), [])
+    found = {
+        str(path.relative_to(CHECKED_IN)): path.read_text()
+        for path in CHECKED_IN.rglob("*")
+        if path.is_file()
+    }
+    assert found == files, "nccl-inspector setup monitoring --out packaging/monitoring"
+
+
+@pytest.mark.parametrize("words", [[], OTHER], ids=["defaults", "all other"])
+def test_promtool_has_nothing_to_say(tmp_path: Path, words: list[str]) -> None:
+    folder = write(tmp_path, *words)
+    rules = [folder / f"nccl-inspector-{name}.yml" for name in ("rules", "alerts")]
+    assert promtool("check", "rules", *rules) == ""
+    scrape = (folder / "nccl-inspector-scrape.yml").read_text()
+    config = folder / "prometheus.yml"
+    names = "\n".join(f"  - {path.name}" for path in rules)
+    config.write_text(f"rule_files:\n{names}\n{scrape}")
+    assert promtool("check", "config", config) == ""
+
+
+def test_a_sites_names_are_everywhere(tmp_path: Path) -> None:
+    folder = write(tmp_path, *OTHER)
+    names = ("rules", "alerts", "scrape")
+    rules, alerts, scrape = ((folder / f"nccl-inspector-{name}.yml").read_text() for name in names)
+    for text in (rules, alerts):
+        assert re.findall(r"\b(?:cluster|slurm_job_id|node)\b(?=[,)=])", text) == []
+        assert "by (site, jobid" in text
+    assert "textfile" not in scrape + alerts
+    assert "target_label: jobid" in scrape
+    assert "https://docs.example.org/nccl/runbook#ncclstraggler" in alerts
+    targets = (folder / "nccl-inspector-targets.yml").read_text()
+    assert re.findall(r'"(n\d:\d+)"', targets) == ["n1:9435", "n2:9435"]
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["", "rate_window", "colour=red", "rate_window=5", "rate_window=5m]", "label_job=job id",
+     "job_name=a'b", "cluster=a\nb", 'runbook=a"b', "cluster=<<1>>", "degraded_ratio=-1",
+     "source=both", "port=0", "label_job=job", "label_node=instance", "label_job=__name__",
+     "label_node=rank", "label_job=node", "label_cluster=slurm_job_id"],
+)  # fmt: skip
+def test_a_bad_word_is_refused(word: str) -> None:
+    with pytest.raises(InspectorError, match="--set"):
+        make_site([word])
+
+
+def test_a_word_given_twice_is_refused() -> None:
+    with pytest.raises(InspectorError, match="twice"):
+        make_site(["rate_window=5m", "rate_window=6m"])
+
+
+def test_two_labels_of_one_name_are_refused() -> None:
+    with pytest.raises(InspectorError, match="another label"):
+        make_site(["label_job=id", "label_node=id"])
+
+
+def test_a_label_may_keep_its_own_name() -> None:
+    names = ["label_cluster=cluster", "label_job=slurm_job_id", "label_node=hostname"]
+    assert make_site(names)["label_node"] == "hostname"
+
+
+def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "prometheus").write_text("in the way")
+    done = CliRunner().invoke(cli, ["setup", "monitoring", "--out", str(tmp_path)])
+    assert isinstance(done.exception, InspectorError)
+    assert str(tmp_path / "prometheus") in str(done.exception)
+
+
+def test_rules_use_metrics_that_are_there() -> None:
+    used = set()
+    for name in ("rules", "alerts"):
+        text = (CHECKED_IN / "prometheus" / f"nccl-inspector-{name}.yml").read_text()
+        recorded = set(re.findall(r"record: (\S+)", text))
+        assert all(name.startswith(("job:", "rank:")) for name in recorded)
+        used |= set(re.findall(r"(?<![\w:])(?:nccl|node_textfile)_\w+(?![\w:])", text))
+    assert used - load_metrics().keys() - FOREIGN == set()
+
+
+def test_the_runbook_has_every_alert_and_no_other() -> None:
+    assert "runbook_url" not in render("alerts", make_site([]))
+    alerts = render("alerts", make_site(["runbook=https://docs.example.org/runbook"]))
+    names = re.findall(r"alert: (\w+)", alerts)
+    assert re.findall(r"^## (\w+)$", (DOC / "runbook.md").read_text(), re.M) == names
+    anchors = re.findall(r"runbook_url: \S+#(\w+)", alerts)
+    assert anchors == [name.lower() for name in names]
+    for what in ("summary", "description"):
+        assert alerts.count(f"{what}: ") == len(names)
+
+
+def test_the_page_has_every_setting() -> None:
+    rows = re.findall(
+        r"^\| `(\w+)` \| (?:`(\S+)`)? \| (.+) \|$", (DOC / "monitoring.md").read_text(), re.M
+    )
+    assert rows == [(one.name, one.default, one.help) for one in load_settings().values()]

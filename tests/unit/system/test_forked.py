@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A part of a computation in a child beside its caller."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from nccl_inspector.report import assemble as build
+from nccl_inspector.report.over_time import OverTime
+from nccl_inspector.summary.attempts import Loaded
+from nccl_inspector.system.forked import Forked
+from tests.support.boxes import MS
+from tests.support.standin import until
+from tests.support.synthetic.jobs import flat_job, through_summaries
+
+OWN = os.getpid()
+Found = TypeVar("Found")
+
+
+@pytest.fixture(autouse=True)
+def _two_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})
+
+
+def done(work: Callable[[], Found], *, worthwhile: bool = True) -> Found:
+    with Forked(work, worthwhile=worthwhile) as forked:
+        return forked.result()
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def assert_gone(pid: int) -> None:
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_a_part_is_done_in_another_process_which_is_gone_afterwards() -> None:
+    before = descriptors()
+    pid = done(os.getpid)
+    assert pid != OWN
+    assert_gone(pid)
+    assert descriptors() == before
+
+
+def test_more_than_a_pipe_holds_comes_over() -> None:
+    pid, numbers = done(lambda: (os.getpid(), list(range(300_000))))
+    assert pid != OWN
+    assert numbers == list(range(300_000))
+
+
+@pytest.mark.parametrize("worthwhile", [True, False])
+def test_what_it_raises_is_raised_to_who_asks(worthwhile: bool) -> None:
+    with pytest.raises(ZeroDivisionError):
+        done(lambda: 1 // 0, worthwhile=worthwhile)
+
+
+def test_when_the_child_is_killed_the_caller_does_it() -> None:
+    def work() -> int:
+        if os.getpid() != OWN:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return os.getpid()
+
+    assert done(work) == OWN
+
+
+def test_a_child_that_nobody_asks_ends_with_the_block(tmp_path: Path) -> None:
+    def work() -> None:
+        (tmp_path / "new").write_text(str(os.getpid()))
+        (tmp_path / "new").rename(tmp_path / "pid")
+        signal.pause()
+
+    def run_out_of_memory() -> None:
+        with Forked(work):
+            until((tmp_path / "pid").exists, "the child is at work")
+            raise MemoryError
+
+    before = descriptors()
+    with pytest.raises(MemoryError):
+        run_out_of_memory()
+    assert_gone(int((tmp_path / "pid").read_text()))
+    assert descriptors() == before
+
+
+def test_where_nobody_is_told_of_a_childs_end_the_caller_does_it() -> None:
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        assert done(os.getpid) == OWN
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
+def test_when_no_process_can_be_had_the_caller_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> int:
+        raise BlockingIOError
+
+    before = descriptors()
+    monkeypatch.setattr(os, "fork", refuse)
+    assert done(os.getpid) == OWN
+    assert descriptors() == before
+
+
+def test_with_one_processor_or_little_to_do_there_is_no_child(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert done(os.getpid, worthwhile=False) == OWN
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0})
+    assert done(os.getpid) == OWN
+
+
+def test_a_large_jobs_card_is_the_same_whoever_looked_at_its_time_lines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = flat_job(3, {5: 40.0 * MS}, ops=1200, ranks=8)
+    loaded = Loaded(tuple(through_summaries(job.processes())), (0,), ())
+    alone = build.build_card(loaded)
+    assert alone.timeline.series
+
+    def in_a_child(*given: object) -> OverTime:
+        assert os.getpid() != OWN
+        return look(*given)  # type: ignore[arg-type]  # as they are given
+
+    look = build._over_time
+    monkeypatch.setattr(build, "_over_time", in_a_child)
+    monkeypatch.setattr(build, "_MANY_PROCESSES", 1)
+    assert build.build_card(loaded, second_process=True) == alone
+    with pytest.raises(AssertionError):
+        build.build_card(loaded)
