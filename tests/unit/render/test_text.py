@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report for a terminal, of hand-made example_cards."""
+"""The report for a terminal, of hand-made cards."""
 
 import re
 from dataclasses import replace
