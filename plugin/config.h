@@ -32,7 +32,7 @@ struct config {
 	uint64_t json_max_bytes;  /* NCCL_INSPECTOR_JSON_MAX_BYTES, of all files of a process */
 	unsigned json_files;      /* NCCL_INSPECTOR_JSON_FILES: how many of them are kept */
 	char control_dir[4096];  /* NCCL_INSPECTOR_CONTROL_DIR, else the one beside Slurm's RUN_DIR; "": none */
-	char deny_nccl[1024];    /* NCCL_INSPECTOR_DENY_NCCL, see deny.h */
+	char deny_nccl[1024];    /* NCCL_INSPECTOR_DENY_NCCL, see ask/deny.h */
 	uint32_t budget_ppm;     /* NCCL_INSPECTOR_BUDGET_PERCENT, of one core; 0: no limit */
 	uint64_t min_bytes;  /* NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES */
 	uint64_t job_id;     /* 0: not in a job */

@@ -9,13 +9,13 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "clock.h"
-#include "header.h"
-#include "jsonwriter.h"
-#include "log2.h"
-#include "makedir.h"
-#include "notes.h"
-#include "writer.h"
+#include "base/clock.h"
+#include "box/identity.h"
+#include "json/writer.h"
+#include "base/log2.h"
+#include "base/directory.h"
+#include "nccl/log.h"
+#include "beat/beat.h"
 
 #define relaxed memory_order_relaxed
 #define FINALIZE_WAIT_NS 90000000ull /* of the 100 ms that it may take */
@@ -151,7 +151,7 @@ static void set_up_json(void)
 /* Each interface gets the bits that it knows. Asking for an operation brings the calls around it. */
 static int wanted_events(unsigned api)
 {
-	bool needs_p2p = api >= 3 && api <= 6; /* what a rank sends to itself must be known: clockmix.h */
+	bool needs_p2p = api >= 3 && api <= 6; /* what a rank sends to itself must be known: hot/clockmix.h */
 
 	return ABI_COLL | (self.config.p2p || needs_p2p ? ABI_P2P : 0) | (api >= 3 ? ABI_KERNEL_CH : 0) |
 	       (api >= 6 ? ABI_CE_COLL : 0) | (api >= 7 && self.config.phases ? ABI_KERNEL_PHASE : 0) |

@@ -3,10 +3,10 @@
 #ifndef NCCL_INSPECTOR_INSPECTOR_H
 #define NCCL_INSPECTOR_INSPECTOR_H
 
-#include "abi.h"
-#include "comms.h"
-#include "hosttime.h"
-#include "net.h"
+#include "nccl/abi.h"
+#include "upkeep/comms.h"
+#include "hot/hosttime.h"
+#include "net/proxy.h"
 
 /* What NCCL says when it makes a communicator. */
 struct inspector_comm {

@@ -88,10 +88,11 @@ def read(data: bytes, size: int | None = None, alive: bool = False) -> Process:
 def run_c(folder: Path, body: str) -> list[str]:
     """Compile and run a program against the plugin's headers; return the words that it prints."""
     source = folder / "program.c"
-    includes = '#include "box.h"\n#include "bandwidth.h"\n#include <stddef.h>\n#include <stdio.h>\n'
+    headers = ('"box/box.h"', '"box/bandwidth.h"', "<stddef.h>", "<stdio.h>")
+    includes = "".join(f"#include {header}\n" for header in headers)
     source.write_text(includes + "int main(void)\n{\n" + body + "\treturn 0;\n}\n")
     command = ["gcc", "-std=gnu11", "-I", str(PLUGIN), "-o", str(folder / "program"), str(source)]
-    subprocess.run([*command, str(PLUGIN / "bandwidth.c"), "-lm"], check=True)
+    subprocess.run([*command, str(PLUGIN / "box" / "bandwidth.c"), "-lm"], check=True)
     done = subprocess.run([folder / "program"], check=True, capture_output=True, text=True)
     return done.stdout.split()
 
@@ -391,6 +392,6 @@ def test_text_of_a_box_cannot_move_a_terminals_cursor() -> None:
 
 
 def test_reasons_of_drops_are_the_plugins_words() -> None:
-    source = (PLUGIN / "expo_prom.c").read_text()
+    source = (PLUGIN / "prom" / "text_of_gpu.c").read_text()
     for reason in model.DROP_REASONS:
         assert f'"{reason}"' in source

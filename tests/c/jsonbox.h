@@ -10,8 +10,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "clock.h"
-#include "jsonwriter.h"
+#include "base/clock.h"
+#include "json/writer.h"
 #include "tap.h"
 
 static char base[64];

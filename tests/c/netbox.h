@@ -3,9 +3,9 @@
 #ifndef NCCL_INSPECTOR_NETBOX_H
 #define NCCL_INSPECTOR_NETBOX_H
 
-#include "clock.h"
-#include "comms.h"
-#include "net.h"
+#include "base/clock.h"
+#include "upkeep/comms.h"
+#include "net/proxy.h"
 #include "tap.h"
 
 #define MS 1000000ull

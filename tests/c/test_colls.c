@@ -2,7 +2,7 @@
 /* The quick way of a collective against the way of any operation: what the box has of them is the same. */
 #include <pthread.h>
 
-#include "abi.h"
+#include "nccl/abi.h"
 #include "trackbox.h"
 
 static struct abi_coll like_the_load(void)

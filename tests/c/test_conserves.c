@@ -9,12 +9,12 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "clock.h"
-#include "comms.h"
+#include "base/clock.h"
+#include "upkeep/comms.h"
 #include "kernels.h"
 #include "laws.h"
-#include "log2.h"
-#include "sweep.h"
+#include "base/log2.h"
+#include "upkeep/sweep.h"
 #include "tap.h"
 
 #define PAIRS 3u

@@ -8,12 +8,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "abi.h"
-#include "clock.h"
-#include "comms.h"
-#include "control.h"
-#include "log2.h"
-#include "sweep.h"
+#include "nccl/abi.h"
+#include "base/clock.h"
+#include "upkeep/comms.h"
+#include "ask/mask.h"
+#include "base/log2.h"
+#include "upkeep/sweep.h"
 #include "tap.h"
 
 #define SECOND_NS 1000000000ull

@@ -5,8 +5,8 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "decimal.h"
-#include "round.h"
+#include "base/number.h"
+#include "prom/rounding.h"
 #include "tap.h"
 
 static unsigned long wrong, compared;

@@ -4,11 +4,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "clock.h"
-#include "comms.h"
-#include "expo_prom.h"
-#include "log2.h"
-#include "sweep.h"
+#include "base/clock.h"
+#include "upkeep/comms.h"
+#include "prom/window.h"
+#include "base/log2.h"
+#include "upkeep/sweep.h"
 #include "tap.h"
 
 static struct box box;

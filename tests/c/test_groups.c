@@ -2,7 +2,7 @@
 /* Sends and Recvs by peer and by group, what a kernel's phases tell, and measuring one group in so many. */
 #include <pthread.h>
 
-#include "abi.h"
+#include "nccl/abi.h"
 #include "trackbox.h"
 
 static void test_peers(void)

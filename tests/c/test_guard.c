@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The guard of the budget, second by second on a made-up clock. */
-#include "guard.h"
+#include "ask/budget.h"
 #include "tap.h"
 
 #define SECOND_NS 1000000000ull

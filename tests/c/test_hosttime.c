@@ -2,7 +2,7 @@
 /* The host's time inside NCCL's calls and launches. */
 #include <pthread.h>
 
-#include "hosttime.h"
+#include "hot/hosttime.h"
 #include "trackbox.h"
 
 #define MS 1000000ull

@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "box.h"
-#include "digits.h"
-#include "json.h"
+#include "box/box.h"
+#include "base/number.h"
+#include "json/line.h"
 #include "tap.h"
 
 static const struct json_process process = {

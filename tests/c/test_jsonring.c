@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "jsoncomms.h"
-#include "jsonring.h"
+#include "json/comms.h"
+#include "hot/jsonring.h"
 #include "tap.h"
 
 #define PRODUCERS 4u

@@ -2,8 +2,8 @@
 /* Time lines: who has one, what is in it, and what becomes of it when it is full. */
 #include <string.h>
 
-#include "keys.h"
-#include "lines.h"
+#include "hot/keys.h"
+#include "upkeep/timeline.h"
 #include "tap.h"
 
 #define NOW_S 1700000000u /* a multiple of every window here */

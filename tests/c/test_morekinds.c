@@ -2,7 +2,7 @@
 /* More kinds of operation than there are keys: those that come last share some, and nothing is lost. */
 #include <pthread.h>
 
-#include "abi.h"
+#include "nccl/abi.h"
 #include "trackbox.h"
 
 #define COMMS 33u

@@ -4,7 +4,7 @@
 #include <sched.h>
 
 #include "netbox.h"
-#include "sweep.h"
+#include "upkeep/sweep.h"
 
 static void test_a_hang(void)
 {

@@ -4,13 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bandwidth.h"
-#include "box.h"
-#include "hist.h"
-#include "log2.h"
-#include "round.h"
+#include "box/bandwidth.h"
+#include "box/box.h"
+#include "box/histogram.h"
+#include "base/log2.h"
+#include "prom/rounding.h"
 #include "tap.h"
-#include "words.h"
+#include "nccl/strings.h"
 
 static void test_hist(void)
 {

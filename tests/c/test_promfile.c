@@ -8,7 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "promfile.h"
+#include "prom/file.h"
 #include "tap.h"
 
 #define NAME "a.prom"

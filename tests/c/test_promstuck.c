@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "clock.h"
+#include "base/clock.h"
 #include "inspector.h"
 #include "tap.h"
 

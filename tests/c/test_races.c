@@ -5,13 +5,13 @@
 #include <sched.h>
 #include <stdlib.h>
 
-#include "clock.h"
-#include "comms.h"
-#include "expo_prom.h"
-#include "lines.h"
-#include "log2.h"
-#include "samples.h"
-#include "sweep.h"
+#include "base/clock.h"
+#include "upkeep/comms.h"
+#include "prom/window.h"
+#include "upkeep/timeline.h"
+#include "base/log2.h"
+#include "upkeep/samples.h"
+#include "upkeep/sweep.h"
 #include "tap.h"
 
 #define PAIRS 4

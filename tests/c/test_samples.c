@@ -6,8 +6,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "abi.h"
-#include "samples.h"
+#include "nccl/abi.h"
+#include "upkeep/samples.h"
 #include "trackbox.h"
 
 #define S 1000000000ull

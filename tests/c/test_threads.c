@@ -4,7 +4,7 @@
 #include <pthread.h>
 #include <sched.h>
 
-#include "kinds.h"
+#include "hot/memo.h"
 #include "trackbox.h"
 
 #define THREADS 3u

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The hot path against what NCCL does and must not be trusted with: odd orders, stale handles, missing events. */
-#include "abi.h"
+#include "nccl/abi.h"
 #include "trackbox.h"
 
 static void test_time(void)

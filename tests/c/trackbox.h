@@ -5,11 +5,11 @@
 
 #include <string.h>
 
-#include "clock.h"
-#include "comms.h"
-#include "log2.h"
-#include "slots.h"
-#include "sweep.h"
+#include "base/clock.h"
+#include "upkeep/comms.h"
+#include "base/log2.h"
+#include "hot/slots.h"
+#include "upkeep/sweep.h"
 #include "tap.h"
 
 #pragma GCC diagnostic ignored "-Wunused-function" /* no test program needs all of them */

@@ -6,8 +6,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "box.h"
-#include "text.h"
+#include "box/box.h"
+#include "base/textbuf.h"
 
 /* Forgets everything, and gives back its memory and descriptors. */
 void fresh_inspector(void);

@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-#include "worker.h"
+#include "base/thread.h"
 
 extern uint64_t still_now_ns;  /* CLOCK_MONOTONIC; the other clocks follow it */
 extern uint64_t still_step_ns; /* a look at a clock takes so long */

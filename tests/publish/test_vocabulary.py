@@ -41,7 +41,7 @@ def test_every_label_that_a_user_writes_has_a_vocabulary() -> None:
 
 
 def test_the_states_of_the_network_are_the_plugins() -> None:
-    source = (REPO / "plugin" / "expo_prom.c").read_text()
+    source = (REPO / "plugin" / "prom" / "text_of_gpu.c").read_text()
     assert tuple(re.findall(r'\[BOX_NET_\w+\] = "(\w+)"', source)) == NET_STATES
 
 

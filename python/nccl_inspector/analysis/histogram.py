@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sparse histograms of times, as plugin/hist.h counts them."""
+"""Sparse histograms of times, as plugin/box/histogram.h counts them."""
 
 from bisect import bisect_left
 from collections.abc import Iterable

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How late each channel of a communicator ends (box.h: box_skew), which only collection reads.
+"""How late each channel of a communicator ends (box_skew of plugin/box/box.h); only for collection.
 
 Of the 64 channels' sums a communicator keeps what a report needs: which channels end much later
 than the channel in the middle, and by how much. What cannot be true is left out.

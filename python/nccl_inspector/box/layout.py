@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wire format of plugin/box.h: names, types and the offsets that follow from C's alignment."""
+"""The wire format of plugin/box/box.h: names, types, and the offsets that C's alignment gives."""
 
 import struct
 from dataclasses import dataclass

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 MANTISSA_BITS = 15
 # Of all processes of a job together, and of each of them at least.
 JOB_SAMPLES_MAX, SAMPLES_MIN = 4_000_000, 512
-# Bursts at multiples of the period, as plugin/box.h thins them: a period is doubled while there are
-# records of so many, else the bursts are halved, down to 2^24 ns. No period is beyond 2^48 ns.
+# Bursts at multiples of the period, as plugin/box/box.h thins them: a period is doubled while there
+# are records of so many, else the bursts are halved, down to 2^24 ns. No period is beyond 2^48 ns.
 PERIODS_MIN = 16
 LENGTH_BITS_MIN, PERIOD_BITS_MAX = 24, 48
 SIZE_CLASS_MAX = 62  # of bytes that fit a signed word
@@ -102,7 +102,7 @@ def unix_ends_ns(table: SampleTable) -> list[int]:
 
 
 def thin(table: SampleTable, most: int) -> SampleTable:
-    """Return at most `most` records, of fewer or shorter bursts by the rules of plugin/box.h.
+    """Return at most `most` records, of fewer or shorter bursts by the rules of plugin/box/box.h.
 
     So what two processes keep of bursts is nested, however often each was thinned. Where shorter
     bursts would have nothing left (all records are of one moment) the first records are kept, and

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a process leaves beside its lines when it ends in order: plugin/jsonwriter.c."""
+"""What a process leaves beside its lines when it ends in order: plugin/json/writer.c."""
 
 import json
 from dataclasses import dataclass

@@ -47,7 +47,7 @@ DISK_FULL = os.strerror(errno.ENOSPC)  # as DuckDB says it among much else
 Progress = Callable[[int, int], None]
 Process = tuple[str, int]  # host name and pid
 
-# As plugin/jsonfile.c names files.
+# As plugin/json/file.c names files.
 _FILE = re.compile(
     r"(?P<host>[^/]*)-pid(?P<pid>[0-9]{1,10})(\.(?P<number>[0-9]{1,9}))?\.log(\.gz)?$"
 )

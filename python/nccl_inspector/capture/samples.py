@@ -3,7 +3,7 @@
 
 The records of all ranks are judged together (analysis/replay/), which takes much longer than
 reading a line. Of a large capture only the operations of some bursts of Unix time are taken, the
-same bursts for all processes, by the rule of plugin/box.h.
+same bursts for all processes, by the rule of plugin/box/box.h.
 """
 
 from dataclasses import dataclass, field

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bus bandwidth and size classes: the same rules as plugin/bandwidth.c."""
+"""Bus bandwidth and size classes: the same rules as plugin/box/bandwidth.c."""
 
 UNITS = ("B", "KB", "MB", "GB", "TB", "PB", "EB")
 
@@ -8,7 +8,7 @@ def bus_factor(func: str, nranks: int) -> float:
     """Return the bus bytes for one message byte as the caller counts it; 0: not defined.
 
     For AllGather and ReduceScatter the caller counts one rank's share. The rate of AlltoAll, Gather
-    and Scatter is already that of the bytes to others (plugin/groups.h).
+    and Scatter is already that of the bytes to others (plugin/hot/groups.h).
     """
     if nranks < 2:
         return 0.0

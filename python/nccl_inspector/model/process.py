@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is known of one process: read from its box, carried by a node summary, judged by the report.
 
-Tuples of words are indexed by the numbers of plugin/box.h. Of what a large job has hundreds of
+Tuples of words are indexed by the numbers of plugin/box/box.h. Of what a large job has hundreds of
 thousands there are named tuples: they are made in a third of the time of a frozen dataclass.
 """
 

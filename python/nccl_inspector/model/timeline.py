@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Coarser time lines: neighbours become one, by the rules of plugin/lines.c."""
+"""Coarser time lines: neighbours become one, by the rules of plugin/upkeep/timeline.c."""
 
 from collections.abc import Iterable
 from dataclasses import replace

@@ -19,7 +19,7 @@ from nccl_inspector.model.process import FUNCS, Key
 
 HOST, GPU = "host", "gpu"
 LOOKS_MIN = 30
-LOOK_NS = 0.94e9  # from one look to the next, on average (plugin/writer.c)
+LOOK_NS = 0.94e9  # from one look to the next, on average (plugin/beat/beat.c)
 _SIGMAS = 2.0
 # Of n looks none found any: with 95 % chance they would in less than 3 / n of the time. Half of the
 # operations at least are late each by itself, or their median were not.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Communicators whose operations NCCL gives the times of other ones (plugin/clockmix.h).
+"""Communicators whose operations NCCL gives the times of other ones (plugin/hot/clockmix.h).
 
 The plugin counts their operations without times from then on. Whoever waited in them is not known,
 and rests of that waiting look like somebody's lateness in other communicators: so where there are
@@ -13,7 +13,7 @@ from nccl_inspector.model.process import Comm, Process
 _OPS_MIN = 100  # of a process: some Broadcasts and barriers at the beginning hide nothing
 _SHARE_MIN = 0.001  # of its operations
 
-# By enum box_mixed of plugin/box.h.
+# By enum box_mixed of plugin/box/box.h.
 _REASONS = (
     "",
     "NCCL up to 2.30 mixes up the times of a communicator once a rank has sent something to itself,"

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ask/deny.h - the site's list of NCCL versions that are not to be measured. */
+#ifndef NCCL_INSPECTOR_ASK_DENY_H
+#define NCCL_INSPECTOR_ASK_DENY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Whether the list, such as "2.28.0-2.28.5,2.31.2", has the version: 23102 is 2.31.2; 0, not known, is on no list.
+ * A word that is neither a version nor a range lists nothing; the first of them is copied to `bad`, "" when all are good. */
+bool deny_lists(const char *list, uint32_t version, char *bad, size_t room);
+
+#endif

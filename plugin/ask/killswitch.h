@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ask/killswitch.h - the site's kill switch, as a running process sees it. */
+#ifndef NCCL_INSPECTOR_ASK_KILLSWITCH_H
+#define NCCL_INSPECTOR_ASK_KILLSWITCH_H
+
+#include <stdbool.h>
+
+#include "base/descriptor.h"
+
+struct killswitch {
+	const char *path;
+	struct descriptor dir; /* opened again where the application has closed it */
+	bool looks;            /* it is on tmpfs, where a look never blocks */
+	bool disabled;         /* as seen last */
+};
+
+/* Takes the first look at <dir>/disabled; `dir` must stay. Where it is not on tmpfs that is also the last look. */
+void killswitch_open(struct killswitch *killswitch, const char *dir);
+
+/* Looks again, in two system calls; an answer that tells nothing changes nothing. Returns `disabled`. */
+bool killswitch_look(struct killswitch *killswitch);
+
+#endif

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* beat/beat.h - the one thread: once a second it looks after the slots and beats; every interval it replaces the
+ * .prom files. Nothing that NCCL calls ever waits for its I/O, but the last finalize for at most 100 ms. */
+#ifndef NCCL_INSPECTOR_BEAT_BEAT_H
+#define NCCL_INSPECTOR_BEAT_BEAT_H
+
+#include "ask/mask.h"
+#include "prom/window.h"
+#include "upkeep/timeline.h"
+#include "net/proxy.h"
+#include "upkeep/samples.h"
+#include "upkeep/sweep.h"
+#include "base/thread.h"
+
+struct writer {
+	struct box *box;
+	struct track *track;
+	const struct config *config;
+	struct control *control;
+	pthread_mutex_t *tables; /* held while the tables are read, never over I/O */
+	struct descriptor dir;   /* none: nowhere to write; config.make_dir: the thread's own business */
+	uint64_t own_ns;         /* CPU time of the thread so far */
+	struct worker worker;    /* init, start, stop and wait for it as for any worker */
+	_Atomic uint32_t published; /* bit i: the file of GPU i is there */
+	_Atomic bool closing;       /* the process is ending: publish nothing more */
+	bool failing;               /* the last write failed, and was logged */
+	void (*log)(const char *message);
+	struct net *net;
+	void (*ask_anew)(void); /* net_events has changed; called under `tables` */
+	struct expo expo;
+	struct sweep sweep;
+	struct lines lines;
+	struct samples samples; /* of `track`, whose set-up prepares it */
+	struct text text[BOX_GPUS];
+};
+
+/* Prepares `worker`; starts nothing. */
+void writer_init(struct writer *writer);
+/* At exit: has the thread remove the .prom files of this process for good, or write those that come at the end, until
+ * then (CLOCK_MONOTONIC). Waits for no lock. */
+void writer_close(struct writer *writer, uint64_t due_ns);
+
+#endif

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* hot/channels.h - how many channels an operation has where NCCL does not say.
+ *
+ * NCCL 2.27 to 2.30 announces none for what runs on CollNet (SHARP), and for NVLS on several nodes: src/enqueue.cc sets
+ * task->nChannels in its other branch only. The kernel events come all the same. How many belong to an operation
+ * is known when they have been still for long (upkeep/sweep.c); the next one of its kind and size is over with as many.
+ */
+#ifndef NCCL_INSPECTOR_HOT_CHANNELS_H
+#define NCCL_INSPECTOR_HOT_CHANNELS_H
+
+#include "box/box.h"
+#include "nccl/event.h"
+
+#define CHANNELS_LEARNED 256u
+/* One operation in so many is followed until it is still, whatever was learned: more channels would not be seen. */
+#define CHANNELS_PROBE 64u
+
+struct channels {
+	_Atomic uint64_t learned[CHANNELS_LEARNED]; /* hash of a kind and a size, how often fewer came, how many came */
+};
+
+/* Whether the kernel events of an algorithm come although none are announced. */
+static inline bool channels_untold(unsigned algo, int nnodes)
+{
+	return algo == BOX_ALGO_COLLNET_DIRECT || algo == BOX_ALGO_COLLNET_CHAIN || (algo == BOX_ALGO_NVLS && nnodes > 1);
+}
+
+/* So many are expected of an operation of that key and size; EVENT_CHANNELS_UNKNOWN: none was seen to its end. */
+uint8_t channels_expected(const struct channels *channels, uint32_t key, uint64_t bytes);
+
+/* So many (1 to 64) came of one, and no more. One thread calls it. */
+void channels_learn(struct channels *channels, uint32_t key, uint64_t bytes, uint8_t count);
+
+#endif

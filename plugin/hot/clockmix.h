@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* hot/clockmix.h - whether the GPU times that NCCL gives are those of the communicator's own operations.
+ *
+ * NCCL finds the times of an operation by a number: its host and its kernels both count the works of each channel. Where
+ * one of them counts a work that the other does not, every later operation of the communicator gets the times of an
+ * earlier one, and nothing shows it. What makes the two numbers differ is known for each interface (enum box_mixed), so
+ * from then on the communicator's operations are counted without times.
+ *
+ * Sources: NCCL 2.26 to 2.30, src/enqueue.cc and src/proxy.cc (incWorkCounter), src/device/common.h (profiler); for 2.31
+ * and later NVIDIA/nccl #2368 and #2369. All of it can be seen with `make test-nccl`.
+ */
+#ifndef NCCL_INSPECTOR_HOT_CLOCKMIX_H
+#define NCCL_INSPECTOR_HOT_CLOCKMIX_H
+
+#include "box/box.h"
+
+struct track;
+
+/* Of an operation that is over: when its kernel began, and the latest operation that had been told by then. */
+struct clockmix_end {
+	_Atomic uint64_t start_ns, told;
+};
+
+/* What the completion of its operations keeps of a communicator. A plan is what NCCL launches as one kernel: those of a
+ * communicator run one after the other. The number of a plan counts up, and wraps. */
+struct clockmix {
+	_Alignas(64) _Atomic uint64_t since; /* as box_comm.mixed_since */
+	/* v4: of the plan that ended last, of those before, and of those before these: the operation that began last. */
+	struct clockmix_end latest, older, oldest;
+	_Atomic uint16_t plan; /* the latest one of which an operation is over */
+};
+
+/* v5 and v6: what was called of a communicator that CUDA graphs are captured of. */
+enum clockmix_graph {
+	CLOCKMIX_NO_GRAPH,
+	CLOCKMIX_CAPTURED,   /* nothing since the last capture */
+	CLOCKMIX_NOT_LATEST, /* something that is not captured */
+};
+
+/* The upper half of box_op.group. */
+#define CLOCKMIX_PLAN_SHIFT 16u
+
+static inline uint16_t clockmix_plan(uint32_t group)
+{
+	return (uint16_t)(group >> CLOCKMIX_PLAN_SHIFT);
+}
+
+/* Whether a plan is a later one than another. */
+static inline bool clockmix_is_later(uint16_t plan, uint16_t other)
+{
+	return plan != other && (uint16_t)(plan - other) < UINT16_MAX / 2;
+}
+
+/* The times of operation `since` of a communicator and of all later ones are not believed. The first reason stays. */
+void clockmix_mark(struct track *track, unsigned comm, uint64_t since, enum box_mixed why);
+
+/* A rank sends something to itself: operation `index`. */
+void clockmix_self(struct track *track, unsigned comm, uint64_t index);
+
+/* Something is called into a graph. */
+void clockmix_captured(struct track *track, void *context);
+/* Something is called, and not into a graph. */
+void clockmix_called(struct track *track, unsigned comm);
+/* A graph is launched: what was captured is told. */
+void clockmix_replayed(struct track *track, void *context);
+
+/* A Broadcast is called. */
+void clockmix_broadcast(struct track *track, unsigned comm);
+
+/* NCCL tells of a Broadcast as of other operations, so it was counted. True: the communicator's times are right after all. */
+bool clockmix_broadcast_told(struct track *track, unsigned comm);
+
+/* For some time NCCL was not asked for kernel events. Of every communicator that is there. */
+void clockmix_unasked(struct track *track);
+
+/* An operation whose times NCCL announced got none, though later ones are over. */
+void clockmix_untold(struct track *track, const struct box_op *op);
+
+/* For hot/complete.c, where either is to be looked at: notes the times of an operation that is over, and tells whether they can be
+ * its own. `is_next`: it is the first one that is over of its plan. The caller has the communicator to itself. */
+bool clockmix_look(struct track *track, unsigned comm, const struct box_op *op, bool is_next);
+
+/* A communicator begins in that record. */
+void clockmix_new_comm(struct track *track, unsigned comm);
+
+#endif

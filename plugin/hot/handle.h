@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* hot/handle.h - what NCCL carries around for us: numbers in pointers, never addresses.
+ *
+ * Of an operation and its channels: kind, slot, channel and the slot's generation, so that a mask makes the slot's place
+ * in its table of the word. Of a group: kind, record of the communicator and the group's number. Of a communicator
+ * (context): its record and the record's generation.
+ */
+#ifndef NCCL_INSPECTOR_HOT_HANDLE_H
+#define NCCL_INSPECTOR_HOT_HANDLE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "box/box.h"
+
+/* 6 and 7 are net/proxy.h's: a slot of its own, and a step's number for the channel. */
+enum handle_kind {
+	HANDLE_OPERATION = 1, HANDLE_KERNEL, HANDLE_PHASE, HANDLE_GROUP, HANDLE_P2P_CALL, HANDLE_PLAN = 8,
+	HANDLE_CAPTURED, /* a call into a graph; without a number */
+	HANDLE_SLOTLESS, HANDLE_SLOTLESS_KERNEL, /* a group's: a member without a slot, and its channels (hot/slotless.h) */
+	HANDLE_LAUNCH, /* of a communicator's kernel (hot/hosttime.h) */
+};
+
+#define HANDLE_KIND_MASK 0xfu
+#define HANDLE_SLOT_SHIFT 7
+#define HANDLE_CHANNEL_SHIFT 19 /* six bits */
+#define HANDLE_GENERATION_SHIFT 32
+#define HANDLE_LOOKED_AT (1ull << 25) /* in box_op.handle only: no handle is the same (hot/skew.h) */
+#define HANDLE_COMM_SHIFT 4 /* sixteen bits */
+#define HANDLE_NUMBER_SHIFT 20
+
+_Static_assert(BOX_OPS == 1u << (HANDLE_CHANNEL_SHIFT - HANDLE_SLOT_SHIFT), "a slot fits its place");
+_Static_assert(sizeof(struct box_op) == 1u << HANDLE_SLOT_SHIFT, "its place is where it is in the table");
+_Static_assert(BOX_LIVE_COMMS <= 1u << (HANDLE_NUMBER_SHIFT - HANDLE_COMM_SHIFT), "a record fits its place");
+
+static inline uint64_t handle_word(const void *handle)
+{
+	return (uintptr_t)handle;
+}
+
+static inline void *handle_of(uint64_t word)
+{
+	return (void *)(uintptr_t)word;
+}
+
+static inline unsigned handle_kind(uint64_t word)
+{
+	return (unsigned)(word & HANDLE_KIND_MASK);
+}
+
+/* One that stands for a slot in use: a number that is none of ours may have the generation of a free one. */
+static inline bool handle_is_used(uint64_t word, unsigned kind)
+{
+	uint64_t mask = HANDLE_KIND_MASK | (uint64_t)BOX_OP_STATE_MASK << HANDLE_GENERATION_SHIFT;
+
+	return (word & mask) == (kind | (uint64_t)BOX_OP_USED << HANDLE_GENERATION_SHIFT);
+}
+
+static inline uint64_t handle_as(uint64_t word, enum handle_kind kind)
+{
+	return (word & ~(uint64_t)HANDLE_KIND_MASK) | kind;
+}
+
+static inline unsigned handle_channel(uint64_t word)
+{
+	return (unsigned)(word >> HANDLE_CHANNEL_SHIFT) & 63u;
+}
+
+static inline unsigned handle_slot(uint64_t word)
+{
+	return (unsigned)(word >> HANDLE_SLOT_SHIFT) & (BOX_OPS - 1);
+}
+
+/* Of the operation that has that use of a slot. */
+static inline uint64_t handle_of_use(unsigned slot, uint32_t generation)
+{
+	return (uint64_t)generation << HANDLE_GENERATION_SHIFT | (uint64_t)slot << HANDLE_SLOT_SHIFT | HANDLE_OPERATION;
+}
+
+/* The channel of a handle that is of a channel of the operation with that other handle; any other: false. */
+static inline bool handle_is_channel_of(uint64_t word, uint64_t operation, unsigned *channel)
+{
+	uint64_t beyond = word - operation - (HANDLE_KERNEL - HANDLE_OPERATION);
+
+	*channel = (unsigned)(beyond >> HANDLE_CHANNEL_SHIFT);
+	return !(beyond & ~(63ull << HANDLE_CHANNEL_SHIFT));
+}
+
+static inline uint32_t handle_generation(uint64_t word)
+{
+	return (uint32_t)(word >> HANDLE_GENERATION_SHIFT);
+}
+
+static inline unsigned handle_comm(uint64_t word)
+{
+	return (unsigned)(word >> HANDLE_COMM_SHIFT) & 0xffffu;
+}
+
+static inline uint32_t handle_number(uint64_t word)
+{
+	return (uint32_t)(word >> HANDLE_NUMBER_SHIFT);
+}
+
+/* Context of a communicator. Never NULL. */
+static inline void *handle_context(unsigned comm, uint32_t generation)
+{
+	return handle_of((uint64_t)generation << 16 | (comm + 1));
+}
+
+/* Context of one that has no record: its operations are counted as dropped. */
+static inline void *handle_context_beyond(void)
+{
+	return handle_of(0xffff);
+}
+
+/* Record of a context, or UINT32_MAX for one that has none or is not ours. */
+static inline unsigned handle_context_comm(const void *context, uint32_t *generation)
+{
+	uint64_t word = handle_word(context);
+	unsigned comm = (unsigned)(word & 0xffff) - 1;
+
+	*generation = (uint32_t)(word >> 16);
+	return comm < BOX_LIVE_COMMS ? comm : UINT32_MAX;
+}
+
+#endif

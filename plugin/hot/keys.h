@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* hot/keys.h - the kinds of operation: finding the one of an event, adding a finished operation to it. No lock.
+ *
+ * Many communicators with many sizes have more kinds than there are keys. The last ones are kept for what comes then: a key
+ * for each function and size class, of all communicators together (BOX_COMM_MORE), so that bytes and times are not lost.
+ */
+#ifndef NCCL_INSPECTOR_HOT_KEYS_H
+#define NCCL_INSPECTOR_HOT_KEYS_H
+
+#include "box/box.h"
+#include "base/log2.h"
+
+#define KEYS_NONE UINT32_MAX
+#define KEYS_FUNCS 16u /* of the direct table */
+#define KEYS_CLASSES 64u
+#define KEYS_OWN (BOX_KEYS - 48u) /* those behind them are BOX_COMM_MORE's */
+
+_Static_assert((unsigned)BOX_FUNCS <= KEYS_FUNCS, "every function has a place in the direct table");
+
+struct keys {
+	/* The latest key, + 1, of (communicator, function, size class); others of the same follow in `next`. */
+	_Atomic uint16_t direct[BOX_LIVE_COMMS + 1][KEYS_FUNCS][KEYS_CLASSES]; /* the last row: BOX_COMM_MORE's */
+	_Atomic uint16_t next[BOX_KEYS];
+	_Atomic uint32_t taken, taken_shared; /* a full table is not searched for every operation */
+	/* Calls for which NCCL may yet give an event: upkeep/sweep.c makes untimed operations of them when it does not. */
+	_Atomic uint32_t called_ops[BOX_KEYS];
+	_Atomic uint64_t called_bytes[BOX_KEYS];
+};
+
+struct key_words {
+	unsigned comm; /* < BOX_LIVE_COMMS */
+	uint8_t func, size_class, algo, proto;
+};
+
+/* A finished operation. */
+struct finished {
+	uint64_t bytes;      /* as the caller counts them */
+	uint64_t time_ns, index;
+	int32_t rate_q20;    /* keys_rate_q20 of what the bandwidth is of: of `bytes` but for groups */
+	uint64_t wait_ns;    /* of the time, with `phased` */
+	bool phased;
+};
+
+/* log2(bytes / ns), in 2^-20. */
+static inline int32_t keys_rate_q20(uint64_t bytes, uint64_t time_ns)
+{
+	return log2_q20(bytes) - log2_q20(time_ns);
+}
+
+enum key_used { KEY_FREE = 0, KEY_VALID = 1, KEY_TAKEN = 2 };
+
+static inline bool key_matches(const struct box_key *key, const struct key_words *words)
+{
+	return atomic_load_explicit(&key->used, memory_order_acquire) == KEY_VALID &&
+	       key->comm == words->comm && key->func == words->func &&
+	       key->size_class == words->size_class && key->algo == words->algo &&
+	       key->proto == words->proto;
+}
+
+/* For keys_find: looks further than at the latest key, and makes one. */
+uint32_t keys_find_or_make(struct keys *keys, struct box *box, const struct key_words *words);
+
+/* Whether operations of several communicators, and so of several threads, are added to it. */
+static inline bool keys_is_shared(uint32_t index)
+{
+	return index >= KEYS_OWN && index != KEYS_NONE;
+}
+
+/* Index in box->keys, a new one if need be, or a shared one; KEYS_NONE when all are taken. */
+static inline uint32_t keys_find(struct keys *keys, struct box *box, const struct key_words *words)
+{
+	uint16_t first = atomic_load_explicit(
+		&keys->direct[words->comm][words->func % KEYS_FUNCS][words->size_class % KEYS_CLASSES],
+		memory_order_acquire);
+
+	return first && key_matches(&box->keys[first - 1], words) ? first - 1u :
+								    keys_find_or_make(keys, box, words);
+}
+
+/* Adds operations without a time. Callable from everywhere. */
+void keys_add_untimed(struct box *box, uint32_t index, uint64_t ops, uint64_t bytes);
+
+/* Moves every key of record `from` to record `to`, adding up what both have, and forgets which keys `from` had;
+ * only while no operation of it can start, and with the communicator to itself. */
+void keys_fold(struct keys *keys, struct box *box, unsigned from, unsigned to);
+
+/* Words of the box that one thread at a time writes: cheaper than an atomic addition. */
+static inline void word_add(_Atomic uint64_t *word, uint64_t value)
+{
+	atomic_store_explicit(word, atomic_load_explicit(word, memory_order_relaxed) + value,
+			      memory_order_relaxed);
+}
+
+/* What was stored before is seen before what is stored after. TSan does not know fences, and needs none here. */
+static inline void word_order(void)
+{
+#ifndef __SANITIZE_THREAD__
+	atomic_thread_fence(memory_order_release);
+#endif
+}
+
+static inline void word_or(_Atomic uint64_t *word, uint64_t bits)
+{
+	atomic_store_explicit(word, atomic_load_explicit(word, memory_order_relaxed) | bits,
+			      memory_order_relaxed);
+}
+
+static inline void word_lower(_Atomic uint64_t *word, uint64_t value)
+{
+	if (atomic_load_explicit(word, memory_order_relaxed) - 1 >= value) /* 0 is "none yet" */
+		atomic_store_explicit(word, value, memory_order_relaxed);
+}
+
+static inline void word_raise(_Atomic uint64_t *word, uint64_t value)
+{
+	if (atomic_load_explicit(word, memory_order_relaxed) < value)
+		atomic_store_explicit(word, value, memory_order_relaxed);
+}
+
+/* For keys_account. */
+void keys_halve(struct hist *hist);
+
+/* For keys_account. */
+void keys_account_shared(struct box *box, uint32_t index, const struct finished *op);
+
+/* Adds one operation. The caller has the communicator to itself (box_comm.busy). */
+static inline __attribute__((always_inline)) void keys_account(struct box *box, uint32_t index, const struct finished *op)
+{
+	struct box_key *key = &box->keys[index];
+	uint64_t ops = atomic_load_explicit(&key->ops, memory_order_relaxed);
+
+	if (__builtin_expect(index >= KEYS_OWN, 0)) {
+		const struct finished copy = *op; /* so that the other stays in registers */
+
+		keys_account_shared(box, index, &copy);
+		return;
+	}
+	atomic_store_explicit(&key->begun, ops + 1, memory_order_relaxed);
+	word_order();
+	_Atomic uint32_t *bucket = &box->hists[index].count[hist_bucket(op->time_ns)];
+
+	if (__builtin_expect(atomic_load_explicit(bucket, memory_order_relaxed) == UINT32_MAX, 0))
+		keys_halve(&box->hists[index]);
+	atomic_store_explicit(bucket, atomic_load_explicit(bucket, memory_order_relaxed) + 1, memory_order_relaxed);
+	word_add(&key->bytes, op->bytes);
+	word_add(&key->busy_ns, op->time_ns);
+	atomic_store_explicit(&key->log2_rate_q20,
+			      atomic_load_explicit(&key->log2_rate_q20, memory_order_relaxed) + op->rate_q20,
+			      memory_order_relaxed);
+	word_lower(&key->min_ns, op->time_ns);
+	word_raise(&key->max_ns, op->time_ns);
+	word_raise(&key->last_index, op->index);
+	if (!ops)
+		atomic_store_explicit(&key->first_index, op->index, memory_order_relaxed);
+	if (op->phased) {
+		word_add(&key->phased_ops, 1);
+		word_add(&key->wait_ns, op->wait_ns);
+	}
+	atomic_store_explicit(&key->ops, ops + 1, memory_order_release);
+}
+
+#endif

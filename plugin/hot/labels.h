@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* hot/labels.h - operations by what else NCCL says of them: the application's tag, the kernel of a symmetric collective, the
+ * root of a Broadcast or Reduce.
+ *
+ * Each kind of label has a few places in the box, and one for whatever comes when they are taken. An operation counts
+ * when it is told, its time when it is over. The parts of a group run at the same time: they count without theirs.
+ */
+#ifndef NCCL_INSPECTOR_HOT_LABELS_H
+#define NCCL_INSPECTOR_HOT_LABELS_H
+
+#include "box/box.h"
+
+struct track;
+
+struct labels { /* not touched until track.labelled */
+	/* By slot: generation of its use << 32, and the places + 1 in the box, a byte each. */
+	_Alignas(64) _Atomic uint64_t noted[BOX_OPS];
+};
+
+struct label_words {
+	enum box_label_kind kind;
+	uint32_t comm;    /* of a root: its communicator; else BOX_LABEL_ALL_COMMS */
+	uint8_t func;     /* of a root: its function; else BOX_FUNC_UNKNOWN */
+	uint64_t value;   /* tag or root */
+	const char *text; /* of a kernel; else NULL */
+};
+
+/* Whether operations of that function have a root that NCCL tells. */
+static inline bool labels_is_rooted(unsigned func)
+{
+	return func == BOX_FUNC_BROADCAST || func == BOX_FUNC_REDUCE;
+}
+
+/* Whether two places, both in use, are of one label. */
+bool labels_are_same(const struct box_label *one, const struct box_label *other);
+
+/* An operation was told; `operation`: its handle, NULL if it has no slot. */
+void labels_root(struct track *track, unsigned comm, uint8_t func, int root, uint64_t bytes, const void *operation);
+/* A call was told of which no operation may follow. */
+void labels_called(struct track *track, unsigned comm, uint8_t func, int root, uint64_t bytes);
+/* What v7 tells besides: a tag of 0 means no tag, and NCCL keeps those with the highest bit for itself. `kernel`: NULL or of a
+ * symmetric collective. `context`: the communicator's; of one that is gone, or while nothing is followed, nothing counts. */
+void labels_told(struct track *track, const void *context, uint64_t user_tag, const char *kernel, uint64_t bytes,
+		 const void *operation);
+
+/* An operation is over. Before its slot is freed. */
+void labels_over(struct track *track, const struct box_op *op, uint64_t time_ns);
+
+/* Communicators: from now on the roots of record `from` are those of record `to`. As keys_fold. */
+void labels_fold(struct box *box, unsigned from, unsigned to);
+
+#endif

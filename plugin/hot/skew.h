@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* hot/skew.h - how much later than the first one each channel of a communicator ends: a slow rail shows as late channels.
+ *
+ * Looked at for one collective in TRACK_CALL_SAMPLE of a communicator, timed by the GPU's clock. While one is looked at,
+ * a bit of box_op.handle is set, so that its kernel events take the slow way (track_kernel_stop_slowly) and all others
+ * are as quick as before. A communicator has one such operation at a time: a later one takes its place.
+ */
+#ifndef NCCL_INSPECTOR_HOT_SKEW_H
+#define NCCL_INSPECTOR_HOT_SKEW_H
+
+#include "box/box.h"
+#include "hot/handle.h"
+
+struct track;
+
+/* The operation of a communicator that is looked at now. The thread that reports its kernels writes the times. */
+struct skew_open {
+	_Alignas(64) _Atomic uint64_t operation; /* its handle; 0: none */
+	_Atomic uint64_t stop_ns[BOX_CHANNELS];  /* GPU's clock */
+};
+
+/* Look at that operation of the communicator with that record. Before NCCL has its handle. */
+void skew_begin(struct track *track, unsigned comm, void *operation);
+
+/* A channel of an operation ended; `kernel`: its handle. Does nothing for one that is not looked at. */
+void skew_stop(struct track *track, const struct box_op *op, uint64_t kernel, uint64_t gpu_ns);
+
+/* All channels have ended. Before the slot is freed. */
+void skew_over(struct track *track, const struct box_op *op, uint64_t kernel);
+
+/* A communicator begins in that record. */
+void skew_new_comm(struct track *track, unsigned comm);
+
+#endif

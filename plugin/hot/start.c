@@ -1,0 +1,532 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "hot/state.h"
+
+#include <string.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+#include "nccl/abi.h"
+#include "box/bandwidth.h"
+#include "base/clock.h"
+#include "config.h"
+#include "hot/memo.h"
+#include "hot/peers.h"
+#include "hot/slotless.h"
+#include "hot/slots.h"
+#include "nccl/strings.h"
+
+#define relaxed memory_order_relaxed
+#define likely track_likely
+#define INLINE static inline __attribute__((always_inline))
+
+static bool has_popcnt(void)
+{
+#if defined(__x86_64__)
+	unsigned eax, ebx, ecx = 0, edx;
+
+	return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && ecx & bit_POPCNT;
+#else
+	return false;
+#endif
+}
+
+void track_init(struct track *track, struct box *box, uint64_t ns_per_tick_q32,
+		const struct track_options *options)
+{
+	if (track->box) /* a process's own is zero, and takes no memory until it is touched */
+		memset(track, 0, sizeof(*track));
+	track->box = box;
+	track->ops = box->ops;
+	atomic_store(&track->fast_ops, box->ops);
+	atomic_store(&track->sweep_tick, clock_ticks());
+	track->ns_per_tick_q32 = ns_per_tick_q32;
+	track->has_popcnt = has_popcnt();
+	track->options = *options;
+	track->clocks_ticks = (uint64_t)(((unsigned __int128)TRACK_CLOCKS_NS << 32) / ns_per_tick_q32);
+	for (unsigned slot = 0; slot < BOX_OPS; slot++)
+		atomic_store_explicit(&box->ops[slot].handle, handle_of_use(slot, BOX_OP_USED), relaxed);
+	for (unsigned ring = 0; ring < TRACK_RINGS; ring++)
+		atomic_store_explicit(&track->rings[ring].cursor, ring * SLOTS_RING, relaxed);
+	for (unsigned comm = 0; comm < BOX_LIVE_COMMS; comm++)
+		atomic_store_explicit(&track->comms[comm].shared_cursor, comm * 2654435761u, relaxed);
+	ends_init(&track->ends);
+	words_forget();
+	atomic_store(&track->active, true);
+	atomic_store(&track->follows, true);
+}
+
+struct box_op track_no_ops[BOX_OPS];
+
+void track_silence(struct track *track)
+{
+	for (unsigned comm = 0; comm < BOX_LIVE_COMMS; comm++)
+		track_end_comm(track, comm);
+	atomic_store(&track->fast_ops, track_no_ops);
+	atomic_store(&track->follows, false);
+	atomic_store(&track->active, false);
+}
+
+/* Whether the fast functions may be used for a communicator that is there now. */
+static bool is_fast(const struct track *track)
+{
+	return track->options.timing != BOX_TIMING_NONE && !track->traces && atomic_load_explicit(&track->follows, relaxed);
+}
+
+void track_follow_comm(struct track *track, unsigned comm)
+{
+	const struct box_comm *record = &track->box->comms[comm];
+	bool lives = atomic_load_explicit(&record->state, relaxed) == BOX_COMM_LIVE;
+	bool is_mixed = atomic_load_explicit(&track->mixes[comm].since, relaxed);
+	void *context = handle_context(comm, atomic_load_explicit(&record->generation, relaxed));
+
+	atomic_store_explicit(&track->comms[comm].context, lives && is_fast(track) && !is_mixed ? context : NULL, relaxed);
+}
+
+void track_follow(struct track *track, bool follows)
+{
+	if (follows && !atomic_load_explicit(&track->follows, relaxed))
+		clockmix_unasked(track);
+	atomic_store(&track->follows, follows);
+	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++)
+		track_follow_comm(track, i);
+}
+
+void track_trace(struct track *track, struct trace_op *traces)
+{
+	track->traces = traces;
+	atomic_store(&track->fast_ops, traces ? track_no_ops : track->ops);
+}
+
+/* The record of a context, NULL (and counted) when it has none any more. */
+static struct box_comm *comm_of(struct track *track, const void *context, uint32_t *generation)
+{
+	unsigned index = handle_context_comm(context, generation);
+
+	if (index == UINT32_MAX) {
+		if (context)
+			track_drop(track, BOX_DROP_NO_COMM);
+		return NULL;
+	}
+	struct box_comm *comm = &track->box->comms[index];
+
+	if (atomic_load_explicit(&comm->generation, relaxed) != *generation) {
+		track_drop(track, BOX_DROP_STALE); /* the communicator is gone, its record serves another */
+		return NULL;
+	}
+	return comm;
+}
+
+/* From 2.31 on an operation without kernel events would mix up the times of all later ones (hot/clockmix.h): they are asked for
+ * and not followed. */
+#define KEEPS_MASK_SINCE 7u
+
+/* While sampling: whether NCCL was asked for the kernel events of this operation. It looked at the mask when the group
+ * began, and until the group ends nobody changes it. */
+static bool is_sampled(struct track *track)
+{
+	int *mask = atomic_load_explicit(&track->mask, relaxed);
+
+	if (track->options.api >= KEEPS_MASK_SINCE)
+		return !atomic_load_explicit(&track->leaves_out, relaxed);
+	return !mask || __atomic_load_n(mask, __ATOMIC_RELAXED) & ABI_KERNEL_CH;
+}
+
+/* The golden ratio has no period in common with what the application repeats, nor with TRACK_HOT_SAMPLE. */
+void track_sample_next(struct track *track)
+{
+	uint32_t every = atomic_load_explicit(&track->sample_every, relaxed);
+	uint32_t count = atomic_fetch_add_explicit(&track->sample_count, 1, relaxed);
+	bool full = (uint64_t)(count * 0x9e3779b1u) * every >> 32 == 0;
+	int *mask = atomic_load_explicit(&track->mask, relaxed);
+	int all = atomic_load_explicit(&track->mask_all, relaxed), light = all & ~ABI_DETAIL;
+	int had = full ? light : all;
+
+	if (track->options.api >= KEEPS_MASK_SINCE) {
+		atomic_store_explicit(&track->leaves_out, !full, relaxed);
+		return;
+	}
+	/* Only between our own two words: any other is somebody else's, and stays. */
+	if (mask && all)
+		__atomic_compare_exchange_n(mask, &had, full ? all : light, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+}
+
+/* Whether a Send or Recv, which is told now, is the only one of its group: then nobody needs the group. One that is told
+ * after that is counted, and has no group either. */
+static bool is_lone(struct track *track, struct track_comm *app, uint32_t number)
+{
+	bool was_lone = !likely(atomic_load_explicit(&app->lone_group, relaxed) != number);
+	bool one_call = atomic_load_explicit(&app->call_group, relaxed) == number &&
+			atomic_load_explicit(&app->group_calls, relaxed) == 1;
+
+	if (!was_lone && !one_call)
+		return false;
+	if (was_lone)
+		track_drop(track, BOX_DROP_NO_GROUP);
+	atomic_store_explicit(&app->lone_group, number, relaxed);
+	return true;
+}
+
+/* The group that a Send or Recv belongs to; 0: none, or (counted) it has no place. */
+static uint32_t group_of(struct track *track, unsigned comm, const struct event *event)
+{
+	uint64_t word = handle_word(event->parent), plan = handle_word(event->plan);
+	unsigned kind = handle_kind(word);
+	bool has_plan = handle_kind(plan) == HANDLE_PLAN && handle_comm(plan) == comm;
+	struct track_comm *app = &track->comms[comm];
+	uint32_t number = 0;
+
+	if (kind != HANDLE_P2P_CALL && kind != HANDLE_GROUP && !has_plan)
+		return 0;
+	/* A group over several communicators has the first one's token. */
+	if (kind != HANDLE_CAPTURED && handle_comm(word) == comm && atomic_load_explicit(&app->open_group, relaxed) == handle_number(word)) {
+		if (kind == HANDLE_P2P_CALL && is_lone(track, app, handle_number(word)))
+			return 0;
+		number = groups_join(&track->groups, word >> HANDLE_COMM_SHIFT,
+				     !atomic_load_explicit(&app->members, relaxed));
+		if (number)
+			atomic_store_explicit(&app->members, true, relaxed);
+	} else if (has_plan) {
+		number = groups_join(&track->groups, plan >> HANDLE_COMM_SHIFT,
+				     atomic_load_explicit(&app->plan_joined, relaxed) != handle_number(plan));
+		if (number)
+			atomic_store_explicit(&app->plan_joined, handle_number(plan), relaxed);
+	}
+	if (!number)
+		track_drop(track, BOX_DROP_NO_GROUP);
+	return number;
+}
+
+void track_new_comm(struct track *track, unsigned comm, void *context)
+{
+	struct track_comm *app = &track->comms[comm];
+
+	track_forget_known(app);
+	atomic_store_explicit(&app->seen_funcs, 0, relaxed);
+	atomic_store_explicit(&app->index, 0, relaxed);
+	atomic_store_explicit(&app->has_p2p, false, relaxed);
+	atomic_store_explicit(&app->symmetric, 0, relaxed);
+	groups_new_comm(&track->groups, comm);
+	skew_new_comm(track, comm);
+	clockmix_new_comm(track, comm);
+	for (unsigned i = 0; i < TRACK_MEMOS; i++)
+		atomic_store_explicit(&app->memos[i].func, NULL, relaxed);
+	atomic_store_explicit(&app->context, is_fast(track) ? context : NULL, relaxed);
+}
+
+void track_end_comm(struct track *track, unsigned comm)
+{
+	atomic_store_explicit(&track->comms[comm].context, NULL, relaxed);
+}
+
+static void count_untimed(struct track *track, struct box_comm *comm, uint32_t key, uint64_t bytes)
+{
+	if (key == KEYS_NONE)
+		track_drop(track, BOX_DROP_NO_KEY);
+	else
+		keys_add_untimed(track->box, key, 1, bytes);
+	atomic_fetch_add_explicit(&comm->untimed, 1, relaxed);
+}
+
+/* The application's part of an operation with a time. NULL: there is no slot. */
+INLINE void *follow(struct track *track, struct slots_use *use)
+{
+	struct box_op *op = slots_take(track, use->comm);
+
+	if (!likely(op))
+		return NULL;
+	if (use->peer != EVENT_NO_PEER && use->peer_entry == PEERS_NONE)
+		track_drop(track, BOX_DROP_NO_PEER);
+	if (use->key == KEYS_NONE)
+		track_drop(track, BOX_DROP_NO_KEY);
+	/* Else the sweep says when it saw the operation first: a clock costs as much as all the rest. */
+	if (!likely(use->enqueue_tick || !track->json))
+		use->enqueue_tick = clock_ticks();
+	if (!likely(!track->traces))
+		trace_begin(&track->traces[op - track->ops], slots_generation(op));
+	return slots_use(op, (uint32_t)(op - track->ops), slots_generation(op), use);
+}
+
+/* Of an operation for which NCCL announces none: 0 where none come. */
+__attribute__((noinline)) static uint8_t untold_channels(const struct track *track, const struct box_comm *comm,
+							 const struct key_words *words, uint32_t key,
+							 uint64_t bytes, uint64_t index)
+{
+	if (!channels_untold(words->algo, comm->nnodes))
+		return 0;
+	return index % CHANNELS_PROBE ? channels_expected(&track->channels, key, bytes) : EVENT_CHANNELS_UNKNOWN;
+}
+
+/* Of a group's member the group has the time, and it is counted; any other is lost. */
+__attribute__((noinline)) static void *without_slot(struct track *track, struct box_comm *comm, uint32_t key, uint32_t group,
+						    uint64_t bytes, const struct slotless *member)
+{
+	if (!group) {
+		track_drop(track, BOX_DROP_NO_SLOT);
+		atomic_fetch_add_explicit(&comm->lost, 1, relaxed);
+		return NULL;
+	}
+	count_untimed(track, comm, key, bytes);
+	return slotless_member(track, group, member);
+}
+
+INLINE void *operation(struct track *track, void *context, const struct event *event)
+{
+	uint32_t comm_generation, every, group = 0;
+	bool is_p2p = event->peer != EVENT_NO_PEER;
+
+	if (!atomic_load_explicit(&track->follows, relaxed))
+		return NULL;
+	unsigned comm_index = handle_context_comm(context, &comm_generation);
+	struct box_comm *comm = &track->box->comms[comm_index % BOX_LIVE_COMMS];
+
+	if (!likely(comm_index != UINT32_MAX &&
+		    atomic_load_explicit(&comm->generation, relaxed) == comm_generation)) {
+		comm_of(track, context, &comm_generation); /* counts why */
+		return NULL;
+	}
+	struct track_comm *app = &track->comms[comm_index];
+	uint64_t index = atomic_load_explicit(&app->index, relaxed) + 1;
+	bool is_hot_sample = !likely(index % TRACK_HOT_SAMPLE);
+	bool to_self = is_p2p && event->peer == comm->rank;
+
+	if (to_self)
+		clockmix_self(track, comm_index, index);
+	if (is_p2p && !track->options.p2p)
+		return NULL;
+	uint64_t begin_tick = likely(index % TRACK_CALL_SAMPLE) ? 0 : clock_ticks();
+	struct peers_call peer = { .entry = PEERS_NONE };
+	struct kind kind;
+
+	if (!likely(kinds_remember(app, comm_index, event, &kind)))
+		kind = kinds_find(track, comm_index, *event);
+	const struct key_words words = kind.words;
+	uint64_t bytes = event->count * kind.datatype_bytes;
+	uint32_t key = kind.key;
+	uint8_t channels = likely(event->channels) ? event->channels :
+						     untold_channels(track, comm, &words, key, bytes, index);
+	bool timed = track->options.timing != BOX_TIMING_NONE && channels && bytes && !to_self;
+
+	/* Not in `mixes`, which the thread of the kernels writes all the time. */
+	if (!likely(!atomic_load_explicit(&comm->mixed_since, relaxed)))
+		timed = timed && words.func == BOX_FUNC_BROADCAST && clockmix_broadcast_told(track, comm_index);
+	atomic_store_explicit(&app->index, index, relaxed);
+	every = atomic_load_explicit(&track->sample_every, relaxed);
+	if (!likely(every <= 1))
+		timed = timed && is_sampled(track);
+	if (is_p2p && !to_self && track->options.timing != BOX_TIMING_NONE)
+		peer = peers_call(&track->peers, track->box, comm_index, words.func, event->peer);
+	if (is_p2p && (event->parent || event->plan) && (timed || to_self)) {
+		group = group_of(track, comm_index, event);
+		if (group)
+			groups_add(&track->groups, group, words.func == BOX_FUNC_SEND, bytes, to_self);
+	}
+	if (!timed) {
+		count_untimed(track, comm, key, bytes);
+		if (!likely(!labels_is_rooted(words.func)))
+			labels_root(track, comm_index, words.func, event->root, bytes, NULL);
+		if (!likely(!is_hot_sample))
+			atomic_fetch_add_explicit(&track->hot_ticks, clock_ticks() - begin_tick, relaxed);
+		return NULL;
+	}
+	struct slots_use use = {
+		.comm = comm_index,
+		.comm_generation = comm_generation,
+		.key = key,
+		.kind = kinds_pack(&words, channels),
+		.peer = event->peer,
+		.peer_entry = peer.entry,
+		.group = track_group_word(app, group),
+		.index = index,
+		.sequence = event->sequence + peer.number,
+		.bytes = bytes,
+		.enqueue_tick = begin_tick,
+	};
+	void *handle = follow(track, &use);
+
+	if (!likely(!labels_is_rooted(words.func)))
+		labels_root(track, comm_index, words.func, event->root, bytes, handle);
+	if (!likely(handle))
+		return without_slot(track, comm, key, group, bytes,
+				    &(struct slotless){ .index = index, .enqueue_tick = begin_tick,
+							.channels = channels, .comm_generation = comm_generation });
+	if (!likely(!begin_tick || is_p2p))
+		skew_begin(track, comm_index, handle);
+	if (!likely(!is_hot_sample))
+		atomic_fetch_add_explicit(&track->hot_ticks, clock_ticks() - begin_tick, relaxed);
+	return handle;
+}
+
+void *track_operation(struct track *track, void *context, const struct event *event)
+{
+	return operation(track, context, event);
+}
+
+void track_note(struct track *track, void *operation, uint64_t user_tag, const char *kernel_variant)
+{
+	uint64_t word = handle_word(operation);
+
+	if (handle_is_used(word, HANDLE_OPERATION))
+		trace_note(&track->traces[handle_slot(word)], user_tag, kernel_variant);
+}
+
+/* The operation of a handle of that kind, NULL (and counted) when it is over. */
+static struct box_op *op_of(struct track *track, uint64_t word, enum handle_kind kind)
+{
+	if (handle_kind(word) != kind || !atomic_load_explicit(&track->active, relaxed))
+		return NULL;
+	struct box_op *op = &track->ops[handle_slot(word)];
+
+	if (!handle_is_used(word, kind) ||
+	    atomic_load_explicit(&op->generation, memory_order_acquire) != handle_generation(word)) {
+		track_drop(track, BOX_DROP_STALE);
+		return NULL;
+	}
+	return op;
+}
+
+void *track_kernel_start_slowly(struct track *track, void *operation, unsigned channel, uint64_t gpu_ns)
+{
+	uint64_t word = handle_word(operation);
+
+	if (handle_kind(word) == HANDLE_SLOTLESS)
+		return slotless_kernel_start(track, word, gpu_ns);
+	struct box_op *op = op_of(track, word, HANDLE_OPERATION);
+
+	if (!op)
+		return NULL;
+	if (channel >= ABI_MAX_CHANNELS) {
+		track_drop(track, BOX_DROP_IMPLAUSIBLE);
+		return NULL;
+	}
+	word_or(&op->started_channels, 1ull << channel);
+	word_lower(&op->gpu_start_ns, gpu_ns);
+	if (track->traces)
+		trace_kernel_start(&track->traces[handle_slot(word)], channel);
+	return handle_of(handle_as(word, HANDLE_KERNEL) | (uint64_t)channel << HANDLE_CHANNEL_SHIFT);
+}
+
+int track_kernel_stop_slowly(struct track *track, void *kernel, uint64_t gpu_ns)
+{
+	uint64_t word = handle_word(kernel), bit = 1ull << handle_channel(word);
+
+	if (handle_kind(word) == HANDLE_SLOTLESS_KERNEL)
+		return slotless_kernel_stop(track, word, gpu_ns);
+	struct box_op *op = op_of(track, word, HANDLE_KERNEL);
+
+	if (!op)
+		return 0;
+	uint64_t stopped = atomic_load_explicit(&op->stopped_channels, relaxed);
+	uint64_t started = atomic_load_explicit(&op->started_channels, relaxed);
+
+	if (!(started & ~stopped & bit)) {
+		track_drop(track, BOX_DROP_STALE);
+		return 0;
+	}
+	word_raise(&op->gpu_stop_ns, gpu_ns);
+	skew_stop(track, op, word, gpu_ns);
+	atomic_store_explicit(&op->stopped_channels, stopped | bit, memory_order_release);
+	if (track->traces)
+		trace_kernel_stop(&track->traces[handle_slot(word)], handle_channel(word));
+	if (started != (stopped | bit) || track_count(track, started) < atomic_load_explicit(&op->kind, relaxed) >> 24)
+		return 0;
+	skew_over(track, op, word);
+	return track_last_kernel(track, op, handle_generation(word));
+}
+
+void track_enqueued(struct track *track, void *operation)
+{
+	uint64_t word = handle_word(operation);
+
+	if (!likely(!track->traces) && handle_is_used(word, HANDLE_OPERATION) &&
+	    atomic_load_explicit(&track->active, relaxed))
+		trace_app_stop(&track->traces[handle_slot(word)], handle_generation(word));
+}
+
+void track_phase_stop(struct track *track, void *handle, uint64_t gpu_ns)
+{
+	struct box_op *op = op_of(track, handle_word(handle), HANDLE_PHASE);
+
+	if (op)
+		word_lower(&op->synced_ns, gpu_ns);
+}
+
+void *track_old_group_start(struct track *track, void *context)
+{
+	uint32_t generation;
+	unsigned comm = handle_context_comm(context, &generation);
+
+	if (!context || !atomic_load_explicit(&track->active, relaxed))
+		return NULL;
+	if (comm == UINT32_MAX)
+		return handle_of(HANDLE_P2P_CALL); /* a word that means nothing to us */
+	struct track_comm *app = &track->comms[comm];
+	uint32_t number = track_next_group(app);
+
+	track_next_plan(app);
+	atomic_store_explicit(&app->open_group, number, relaxed);
+	atomic_store_explicit(&app->members, false, relaxed);
+	return handle_of((uint64_t)number << HANDLE_NUMBER_SHIFT | (uint64_t)comm << HANDLE_COMM_SHIFT | HANDLE_GROUP);
+}
+
+/* How many parts of that size this rank sends or gets, its own included. */
+static uint64_t parts_of(const struct box_comm *comm, const struct abi_ce_coll *ce)
+{
+	uint8_t func = words_number(WORDS_FUNC, ce->func);
+	bool is_roots = (func == BOX_FUNC_GATHER || func == BOX_FUNC_SCATTER) && ce->root == comm->rank;
+
+	return (func == BOX_FUNC_ALLTOALL || is_roots) && comm->nranks > 0 ? (uint64_t)comm->nranks : 1;
+}
+
+static uint64_t copy_engine_bytes(const struct box_comm *comm, const struct abi_ce_coll *ce)
+{
+	return ce->count * words_bytes(ce->datatype) * parts_of(comm, ce);
+}
+
+uint64_t track_copy_engine_bytes(const struct track *track, const void *context, const struct abi_ce_coll *ce)
+{
+	uint32_t generation;
+	unsigned comm = handle_context_comm(context, &generation);
+
+	return comm == UINT32_MAX ? 0 : copy_engine_bytes(&track->box->comms[comm], ce);
+}
+
+void track_copy_engine(struct track *track, void *context, const struct abi_ce_coll *ce)
+{
+	const struct event event = { .peer = EVENT_NO_PEER, .func = ce->func, .datatype = ce->datatype, .count = ce->count };
+	uint32_t generation;
+
+	if (!atomic_load_explicit(&track->follows, relaxed))
+		return;
+	struct box_comm *comm = comm_of(track, context, &generation);
+
+	if (!comm)
+		return;
+	uint64_t bytes = copy_engine_bytes(comm, ce);
+	struct key_words words = kinds_words(track_comm_index(track, comm), &event, bytes);
+
+	words.algo = BOX_ALGO_CE;
+	kinds_mark_seen(&track->comms[words.comm], words.func);
+	word_add(&track->comms[words.comm].index, 1);
+	count_untimed(track, comm, keys_find(&track->keys, track->box, &words), bytes);
+}
+
+bool track_name(struct track *track, void *context, uint64_t id, const char *name, int rank)
+{
+	uint32_t generation, unnamed = 0;
+	unsigned index = handle_context_comm(context, &generation);
+
+	if (index == UINT32_MAX || !atomic_load_explicit(&track->active, relaxed))
+		return false;
+	struct box_comm *comm = &track->box->comms[index];
+
+	if (atomic_load_explicit(&comm->generation, relaxed) != generation ||
+	    atomic_load_explicit(&comm->named, relaxed) != BOX_COMM_NAMELESS ||
+	    !atomic_compare_exchange_strong(&comm->named, &unnamed, BOX_COMM_BEING_NAMED))
+		return false;
+	comm->id = id;
+	comm->rank = rank;
+	config_copy_text(comm->name, sizeof(comm->name), name);
+	atomic_store_explicit(&comm->named, BOX_COMM_NAMED, memory_order_release);
+	return true;
+}

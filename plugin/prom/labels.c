@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* prom/labels.c - series by the application's tag, the kernel of a symmetric collective, and the root. */
+#include "prom/page.h"
+#include "hot/labels.h"
+#include "prom/rounding.h"
+
+#define relaxed memory_order_relaxed
+
+struct sums {
+	uint64_t ops, bytes, busy_ns;
+};
+
+/* Where NCCL tells of calls only, these are the operations. */
+static void add_up(struct sums *sums, const struct box_label *label)
+{
+	uint64_t ops = atomic_load_explicit(&label->ops, relaxed);
+
+	sums->ops += ops ? ops : atomic_load_explicit(&label->called_ops, relaxed);
+	sums->bytes += atomic_load_explicit(ops ? &label->bytes : &label->called_bytes, relaxed);
+	sums->busy_ns += atomic_load_explicit(&label->busy_ns, relaxed);
+}
+
+/* Two threads may have taken two places for one label: one series has what both have. */
+static struct sums sums_of(const struct box *box, unsigned index)
+{
+	const struct box_label *label = &box->labels[index];
+	struct sums sums = { 0 };
+
+	for (unsigned i = index; i < BOX_LABELS; i++)
+		if (i == index || labels_are_same(&box->labels[i], label))
+			add_up(&sums, &box->labels[i]);
+	return sums;
+}
+
+static void add_labels(struct expo_page *page, const struct box_label *label)
+{
+	if (label->kind == BOX_LABEL_ROOT) {
+		expo_comm_labels(page, atomic_load_explicit(&label->comm, relaxed));
+		text_add_label(page->text, ",collective", box_func_name(label->func));
+		text_add(page->text, ",root=\"%llu\"", (unsigned long long)label->value);
+		return;
+	}
+	expo_job_labels(page);
+	text_add_label(page->text, ",process", box_process(page->expo->box));
+	text_add_label(page->text, ",label", label->kind == BOX_LABEL_KERNEL ? "kernel" : "user_tag");
+	if (label->value == BOX_LABEL_OTHERS)
+		TEXT_ADD(page->text, ",value=\"other\"");
+	else if (label->kind == BOX_LABEL_KERNEL)
+		text_add_label(page->text, ",value", label->text);
+	else
+		text_add(page->text, ",value=\"%llu\"", (unsigned long long)label->value);
+}
+
+static double operations(const struct sums *sums)
+{
+	return (double)sums->ops;
+}
+
+static double bytes(const struct sums *sums)
+{
+	return (double)sums->bytes;
+}
+
+static double busy_seconds(const struct sums *sums)
+{
+	return round_seconds(sums->busy_ns);
+}
+
+static const struct {
+	enum metric label, root;
+	double (*value)(const struct sums *sums);
+} families[] = {
+	{ METRIC_NCCL_LABEL_OPERATIONS_TOTAL, METRIC_NCCL_ROOT_OPERATIONS_TOTAL, operations },
+	{ METRIC_NCCL_LABEL_BYTES_TOTAL, METRIC_NCCL_ROOT_BYTES_TOTAL, bytes },
+	{ METRIC_NCCL_LABEL_BUSY_SECONDS_TOTAL, METRIC_NCCL_ROOT_BUSY_SECONDS_TOTAL, busy_seconds },
+};
+
+static void write_family(struct expo_page *page, unsigned family, bool roots)
+{
+	const struct expo_rows *rows = &page->expo->labels;
+	const struct box *box = page->expo->box;
+	bool begun = false;
+
+	for (unsigned n = 0; n < rows->count; n++) {
+		const struct box_label *label = &box->labels[rows->row[n]];
+		const struct sums sums = sums_of(box, rows->row[n]);
+
+		if ((label->kind == BOX_LABEL_ROOT) != roots)
+			continue;
+		expo_begin(page, roots ? families[family].root : families[family].label, &begun);
+		add_labels(page, label);
+		expo_end(page, families[family].value(&sums));
+	}
+}
+
+void expo_labels(struct expo_page *page)
+{
+	for (unsigned roots = 0; roots < 2; roots++)
+		for (unsigned family = 0; family < sizeof(families) / sizeof(*families); family++)
+			write_family(page, family, roots);
+}

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* prom/window.h - the tables of the box as Prometheus text, one for each GPU of the process.
+ *
+ * Names, types and help come from python/nccl_inspector/exposition/metrics.tsv. Values are rounded
+ * to few binary digits, because such numbers take a third of the disk in Prometheus.
+ */
+#ifndef NCCL_INSPECTOR_PROM_WINDOW_H
+#define NCCL_INSPECTOR_PROM_WINDOW_H
+
+#include "box/box.h"
+#include "config.h"
+#include "base/textbuf.h"
+
+#define EXPO_MAX_SERIES 250u /* a GPU */
+#define EXPO_MAX_COMMS 16u   /* with series of their own, a GPU: the busiest */
+#define EXPO_MAX_NET 64u     /* of the series, for network detail */
+#define EXPO_MAX_LABELS 48u  /* of the series, for tags, kernels and roots */
+#define EXPO_ROWS 256u       /* of the longest table */
+
+/* What a key had at one time, and whose it was: a key may serve another kind later. */
+struct expo_sum {
+	uint32_t comm, comm_generation, words;
+	uint64_t ops, bytes, busy_ns;
+	int64_t log2_rate_q20;
+};
+
+/* What else it has now. */
+struct expo_more {
+	uint64_t untimed_ops, untimed_bytes, phased_ops, wait_ns;
+};
+
+/* Rows of a table that have series, rising. */
+struct expo_rows {
+	uint32_t count;
+	uint16_t row[EXPO_ROWS];
+};
+
+struct expo {
+	struct box *box;
+	const struct config *config;
+	unsigned api; /* NCCL profiler interface in use, for the label `version` */
+	struct expo_sum now[BOX_KEYS], before[BOX_KEYS]; /* sums at this and at the last expo_window */
+	struct expo_more more[BOX_KEYS];
+	/* Ages of the oldest collective in flight, and of the oldest Send or Recv: a Recv may be posted for hours. */
+	uint64_t inflight_ns[BOX_COMMS], p2p_inflight_ns[BOX_COMMS];
+	/* Operations whose kernel began, over or in flight: of that use of the record it never falls. */
+	uint64_t started[BOX_COMMS];
+	uint32_t started_generation[BOX_COMMS];
+	struct expo_rows comms, keys, nets, labels; /* of one GPU: expo_choose() */
+};
+
+/* Closes the window: what follows describes the time since the call before. The caller holds the inspector's
+ * lock until the texts are written, so that no communicator is folded meanwhile. */
+void expo_window(struct expo *expo, uint64_t now_tick, uint64_t ns_per_tick_q32);
+
+/* Chooses the busiest communicators, peers and keys of one GPU; what goes without series is counted. */
+void expo_choose(struct expo *expo, unsigned gpu);
+
+/* Writes the text of one GPU (index of box_header.gpu); process-wide series go with the first. */
+void expo_prom_write(struct expo *expo, unsigned gpu, struct text *text);
+
+#endif

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* upkeep/samples.h - exact records of the operations that end in bursts (struct box_sample), and the GPUs' busy time.
+ *
+ * The writer thread takes the operations that are over from track->ends, several times a second, and gives each to the
+ * union of its GPU (upkeep/union.h). Those that ended in a burst go into the table. When it is full, bursts become shorter or
+ * rarer by a power of two, and what is no longer in one is dropped.
+ */
+#ifndef NCCL_INSPECTOR_UPKEEP_SAMPLES_H
+#define NCCL_INSPECTOR_UPKEEP_SAMPLES_H
+
+#include "hot/state.h"
+#include "upkeep/union.h"
+
+#define SAMPLES_PERIODS 16u /* a full table with fewer distinct periods gets shorter bursts, else rarer ones */
+
+/* What is known of a record of struct box_comm while it serves one communicator. */
+struct samples_comm {
+	bool known;
+	uint32_t incarnation;
+	uint64_t lost, untimed; /* box_comm's, when they were last looked at */
+	uint32_t dropped;       /* ends.lost, the same */
+	uint32_t until;         /* scratch: box_comm.end_place when the round began */
+};
+
+/* What is known of a GPU of box_header.gpu. */
+struct samples_gpu {
+	bool known, has_union;
+	uint8_t place;    /* of its union */
+	int64_t ahead_ns; /* of our clock (clock_ticks_to_ns) before the GPU's */
+};
+
+struct samples {
+	struct track *track;
+	struct box *box;
+	uint32_t cursor;           /* where a free place of the table is looked for first */
+	uint64_t full_burst;       /* of the shortest length: for what ends in it no room can be made */
+	unsigned unions;           /* in use */
+	uint16_t kinds[BOX_KEYS];  /* of a key: index of its box_sample_kind + 1; 0: not known */
+	struct samples_comm comms[BOX_LIVE_COMMS];
+	struct samples_gpu gpus[BOX_GPUS];
+	struct union_state states[BOX_UNIONS];
+};
+
+/* Prepares, and makes track->samples be it. */
+void samples_init(struct samples *samples, struct track *track);
+
+/* Takes all operations that are over by now. Call it while nothing is folded. Returns how many there were. */
+unsigned samples_round(struct samples *samples);
+
+/* A record of struct box_comm, whose caller has it to itself, is about to serve another communicator. */
+void samples_end_comm(struct samples *samples, unsigned comm);
+
+/* Whether a Unix time lies in a burst. */
+static inline bool samples_in_burst(uint64_t real_ns, unsigned length_bits, unsigned period_bits)
+{
+	return (real_ns & ((1ull << period_bits) - 1)) >> length_bits == 0;
+}
+
+#endif

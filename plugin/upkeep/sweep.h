@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* upkeep/sweep.h - the writer thread's care for operations that never complete by themselves. */
+#ifndef NCCL_INSPECTOR_UPKEEP_SWEEP_H
+#define NCCL_INSPECTOR_UPKEEP_SWEEP_H
+
+#include "hot/slotless.h"
+#include "hot/state.h"
+
+struct sweep {
+	uint64_t seen_channels[BOX_OPS]; /* started and stopped channels of the slot, mixed, one round ago */
+	/* Calls of one round ago for which NCCL gives no operation, it seems. */
+	uint32_t called_ops[BOX_KEYS];
+	uint64_t called_bytes[BOX_KEYS];
+	uint32_t called_in[BOX_KEYS]; /* generation of the key's communicator */
+	uint64_t strays[GROUPS];
+	struct slotless_sweep slotless;
+	uint64_t completed[BOX_LIVE_COMMS]; /* one round ago */
+	bool moves[BOX_LIVE_COMMS]; /* something has completed since then */
+	/* Of rounds since a communicator last moved: looks, and what they found. */
+	uint32_t looks[BOX_LIVE_COMMS], found[BOX_KEYS];
+	uint64_t queued_ns[BOX_KEYS];
+};
+
+/* Brings box_comm.enqueued up to date. */
+void sweep_count(struct track *track);
+
+/* One round over the slots; call about once a second. */
+void sweep_round(struct sweep *sweep, struct track *track, uint64_t now_tick);
+
+#endif

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* upkeep/timeline.h - the time lines of the box: how the busiest kinds of operation did in each window.
+ *
+ * The hot path knows nothing of them: once a second the writer thread looks how far the keys have come since the
+ * window began. Who was late, it or its machine, is in the window (late_ms).
+ */
+#ifndef NCCL_INSPECTOR_UPKEEP_TIMELINE_H
+#define NCCL_INSPECTOR_UPKEEP_TIMELINE_H
+
+#include "box/box.h"
+
+/* What the keys of a line had when its present window began. */
+struct line_base {
+	uint32_t window_s; /* CLOCK_REALTIME; 0: no window yet */
+	uint64_t ops, bytes, busy_ns, last_index;
+	uint32_t count[HIST_BUCKETS];
+};
+
+struct lines {
+	struct line_base base[BOX_LINES];
+	struct line_base now; /* scratch */
+};
+
+/* One round; call about once a second, while nothing is folded. */
+void lines_round(struct lines *lines, struct box *box, uint64_t real_ns);
+
+#endif
