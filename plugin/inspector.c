@@ -9,13 +9,17 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "ask/mask.h"
 #include "base/clock.h"
-#include "box/identity.h"
-#include "json/writer.h"
-#include "base/log2.h"
 #include "base/directory.h"
-#include "nccl/log.h"
+#include "base/log2.h"
 #include "beat/beat.h"
+#include "box/identity.h"
+#include "hot/follow.h"
+#include "hot/trace.h"
+#include "json/writer.h"
+#include "nccl/log.h"
+#include "upkeep/comms.h"
 
 #define relaxed memory_order_relaxed
 #define FINALIZE_WAIT_NS 90000000ull /* of the 100 ms that it may take */

@@ -3,10 +3,11 @@
 #ifndef NCCL_INSPECTOR_INSPECTOR_H
 #define NCCL_INSPECTOR_INSPECTOR_H
 
-#include "nccl/abi.h"
-#include "upkeep/comms.h"
 #include "hot/hosttime.h"
+#include "hot/state.h"
+#include "nccl/abi.h"
 #include "net/proxy.h"
+#include "upkeep/comms.h"
 
 /* What NCCL says when it makes a communicator. */
 struct inspector_comm {

@@ -4,9 +4,19 @@
  * After init the functions have nothing to say but success. Every start writes the handle, NULL too: NCCL does
  * not clear it before, and stops whatever it finds.
  */
-#include "nccl/abi.h"
+#include "hot/calls.h"
+#include "hot/clockmix.h"
+#include "hot/coll.h"
+#include "hot/hosttime.h"
+#include "hot/kernels.h"
+#include "hot/labels.h"
+#include "hot/send.h"
+#include "hot/start.h"
 #include "inspector.h"
+#include "nccl/abi.h"
+#include "nccl/event.h"
 #include "nccl/strings.h"
+#include "net/proxy.h"
 
 enum { NCCL_SUCCESS = 0 };
 

@@ -4,8 +4,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "nccl/abi.h"
 #include "ask/deny.h"
+#include "hot/clockmix.h"
+#include "hot/follow.h"
+#include "nccl/abi.h"
 
 #define relaxed memory_order_relaxed
 /* A store is late by less than the hot path takes, unless its thread was preempted just there. */

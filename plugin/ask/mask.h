@@ -15,9 +15,10 @@
 #ifndef NCCL_INSPECTOR_ASK_MASK_H
 #define NCCL_INSPECTOR_ASK_MASK_H
 
-#include "config.h"
 #include "ask/budget.h"
 #include "ask/killswitch.h"
+#include "box/box.h"
+#include "config.h"
 #include "hot/state.h"
 
 #define CONTROL_MESSAGE_BYTES 256u

@@ -5,12 +5,12 @@
 #define NCCL_INSPECTOR_BEAT_BEAT_H
 
 #include "ask/mask.h"
-#include "prom/window.h"
-#include "upkeep/timeline.h"
+#include "base/thread.h"
 #include "net/proxy.h"
+#include "prom/window.h"
 #include "upkeep/samples.h"
 #include "upkeep/sweep.h"
-#include "base/thread.h"
+#include "upkeep/timeline.h"
 
 struct writer {
 	struct box *box;

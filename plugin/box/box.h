@@ -526,17 +526,6 @@ const char *box_func_name(unsigned func);
 const char *box_algo_name(unsigned algo);
 const char *box_proto_name(unsigned proto);
 
-/* Has a line of the cache here, to be written, before it is wanted: the compiler's own way asks for a copy to read
- * only, unless it may assume a processor younger than 2014. Older ones ignore it. */
-static inline void box_prefetch_to_write(const void *line)
-{
-#if defined(__x86_64__)
-	__asm__ volatile("prefetchw %0" : : "m"(*(const char *)line));
-#else
-	__builtin_prefetch(line, 1);
-#endif
-}
-
 static inline bool box_func_is_p2p(unsigned func)
 {
 	return func == BOX_FUNC_SEND || func == BOX_FUNC_RECV || func == BOX_FUNC_SENDRECV;

@@ -2,7 +2,6 @@
 #include "hot/clockmix.h"
 
 #include "nccl/abi.h"
-#include "hot/state.h"
 
 #define relaxed memory_order_relaxed
 

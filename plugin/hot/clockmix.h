@@ -12,33 +12,7 @@
 #ifndef NCCL_INSPECTOR_HOT_CLOCKMIX_H
 #define NCCL_INSPECTOR_HOT_CLOCKMIX_H
 
-#include "box/box.h"
-
-struct track;
-
-/* Of an operation that is over: when its kernel began, and the latest operation that had been told by then. */
-struct clockmix_end {
-	_Atomic uint64_t start_ns, told;
-};
-
-/* What the completion of its operations keeps of a communicator. A plan is what NCCL launches as one kernel: those of a
- * communicator run one after the other. The number of a plan counts up, and wraps. */
-struct clockmix {
-	_Alignas(64) _Atomic uint64_t since; /* as box_comm.mixed_since */
-	/* v4: of the plan that ended last, of those before, and of those before these: the operation that began last. */
-	struct clockmix_end latest, older, oldest;
-	_Atomic uint16_t plan; /* the latest one of which an operation is over */
-};
-
-/* v5 and v6: what was called of a communicator that CUDA graphs are captured of. */
-enum clockmix_graph {
-	CLOCKMIX_NO_GRAPH,
-	CLOCKMIX_CAPTURED,   /* nothing since the last capture */
-	CLOCKMIX_NOT_LATEST, /* something that is not captured */
-};
-
-/* The upper half of box_op.group. */
-#define CLOCKMIX_PLAN_SHIFT 16u
+#include "hot/state.h"
 
 static inline uint16_t clockmix_plan(uint32_t group)
 {

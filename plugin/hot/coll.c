@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hot/coll.c - the application's side of a collective: the quick way for one that is like an earlier one, and its call. */
-#include "nccl/abi.h"
-#include "box/bandwidth.h"
+#include "hot/coll.h"
+
 #include "base/clock.h"
+#include "box/bandwidth.h"
+#include "hot/labels.h"
 #include "hot/memo.h"
-#include "hot/peers.h"
+#include "hot/skew.h"
 #include "hot/slots.h"
-#include "hot/state.h"
-#include "nccl/strings.h"
+#include "hot/start.h"
 
 #define relaxed memory_order_relaxed
 #define likely track_likely
@@ -142,57 +142,4 @@ int track_coll(struct track *track, void *context, const struct abi_coll *coll, 
 	if (likely(coll_fast(track, app, comm, generation, coll, index, 0, handle)))
 		return 0;
 	return coll_slowly(track, context, coll, false, handle);
-}
-
-/* For track_knows: the address of a word stands for it while its communicator lives. */
-static void know(struct track_comm *app, const char *func)
-{
-	unsigned place = 0;
-
-	if (atomic_load_explicit(&app->graph, relaxed) != CLOCKMIX_NO_GRAPH)
-		return; /* each call is looked at */
-	while (place < TRACK_KNOWN && atomic_load_explicit(&app->known[place], relaxed))
-		place++;
-	/* A fourth one takes turns with the third. */
-	atomic_store_explicit(&app->known[place < TRACK_KNOWN ? place : TRACK_KNOWN - 1], func, relaxed);
-}
-
-void track_coll_call(struct track *track, void *context, const struct event *event)
-{
-	uint32_t generation, key;
-	unsigned comm = handle_context_comm(context, &generation);
-	uint8_t func = words_number(WORDS_FUNC, event->func);
-
-	if (comm == UINT32_MAX || !atomic_load_explicit(&track->follows, relaxed) ||
-	    atomic_load_explicit(&track->box->comms[comm].generation, relaxed) != generation)
-		return;
-	clockmix_called(track, comm);
-	if (atomic_load_explicit(&track->comms[comm].seen_funcs, relaxed) & 1u << func) {
-		know(&track->comms[comm], event->func);
-		return;
-	}
-	if (func == BOX_FUNC_BROADCAST)
-		clockmix_broadcast(track, comm);
-	uint64_t bytes = event->count * words_bytes(event->datatype);
-	struct key_words words = kinds_words(comm, event, bytes);
-
-	if (labels_is_rooted(func))
-		labels_called(track, comm, func, event->root, bytes);
-	key = keys_find(&track->keys, track->box, &words);
-	if (key == KEYS_NONE)
-		return; /* if an operation follows, that counts */
-	atomic_fetch_add_explicit(&track->keys.called_bytes[key], bytes, relaxed);
-	atomic_fetch_add_explicit(&track->keys.called_ops[key], 1, relaxed);
-}
-
-void track_captured_call(struct track *track, void *context, const struct event *event)
-{
-	uint32_t generation;
-	unsigned comm = handle_context_comm(context, &generation);
-	uint8_t func = words_number(WORDS_FUNC, event->func);
-
-	clockmix_captured(track, context);
-	if (comm != UINT32_MAX && func == BOX_FUNC_BROADCAST &&
-	    !(atomic_load_explicit(&track->comms[comm].seen_funcs, relaxed) & 1u << func))
-		clockmix_broadcast(track, comm);
 }

@@ -3,7 +3,7 @@
 
 #include <stddef.h>
 
-#include "hot/keys.h"
+#include "hot/atomics.h"
 
 #define relaxed memory_order_relaxed
 

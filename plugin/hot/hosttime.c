@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "hot/hosttime.h"
 
-#include "nccl/abi.h"
 #include "base/clock.h"
+#include "hot/handle.h"
+#include "nccl/abi.h"
 
 #define relaxed memory_order_relaxed
 

@@ -7,8 +7,9 @@
 #ifndef NCCL_INSPECTOR_HOT_KEYS_H
 #define NCCL_INSPECTOR_HOT_KEYS_H
 
-#include "box/box.h"
 #include "base/log2.h"
+#include "box/box.h"
+#include "hot/atomics.h"
 
 #define KEYS_NONE UINT32_MAX
 #define KEYS_FUNCS 16u /* of the direct table */
@@ -83,39 +84,6 @@ void keys_add_untimed(struct box *box, uint32_t index, uint64_t ops, uint64_t by
 /* Moves every key of record `from` to record `to`, adding up what both have, and forgets which keys `from` had;
  * only while no operation of it can start, and with the communicator to itself. */
 void keys_fold(struct keys *keys, struct box *box, unsigned from, unsigned to);
-
-/* Words of the box that one thread at a time writes: cheaper than an atomic addition. */
-static inline void word_add(_Atomic uint64_t *word, uint64_t value)
-{
-	atomic_store_explicit(word, atomic_load_explicit(word, memory_order_relaxed) + value,
-			      memory_order_relaxed);
-}
-
-/* What was stored before is seen before what is stored after. TSan does not know fences, and needs none here. */
-static inline void word_order(void)
-{
-#ifndef __SANITIZE_THREAD__
-	atomic_thread_fence(memory_order_release);
-#endif
-}
-
-static inline void word_or(_Atomic uint64_t *word, uint64_t bits)
-{
-	atomic_store_explicit(word, atomic_load_explicit(word, memory_order_relaxed) | bits,
-			      memory_order_relaxed);
-}
-
-static inline void word_lower(_Atomic uint64_t *word, uint64_t value)
-{
-	if (atomic_load_explicit(word, memory_order_relaxed) - 1 >= value) /* 0 is "none yet" */
-		atomic_store_explicit(word, value, memory_order_relaxed);
-}
-
-static inline void word_raise(_Atomic uint64_t *word, uint64_t value)
-{
-	if (atomic_load_explicit(word, memory_order_relaxed) < value)
-		atomic_store_explicit(word, value, memory_order_relaxed);
-}
 
 /* For keys_account. */
 void keys_halve(struct hist *hist);

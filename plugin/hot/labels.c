@@ -4,8 +4,9 @@
 #include <string.h>
 
 #include "config.h"
+#include "hot/atomics.h"
+#include "hot/handle.h"
 #include "hot/keys.h"
-#include "hot/state.h"
 
 #define relaxed memory_order_relaxed
 #define NONE UINT32_MAX

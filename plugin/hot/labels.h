@@ -8,14 +8,7 @@
 #ifndef NCCL_INSPECTOR_HOT_LABELS_H
 #define NCCL_INSPECTOR_HOT_LABELS_H
 
-#include "box/box.h"
-
-struct track;
-
-struct labels { /* not touched until track.labelled */
-	/* By slot: generation of its use << 32, and the places + 1 in the box, a byte each. */
-	_Alignas(64) _Atomic uint64_t noted[BOX_OPS];
-};
+#include "hot/state.h"
 
 struct label_words {
 	enum box_label_kind kind;

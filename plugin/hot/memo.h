@@ -3,9 +3,11 @@
 #ifndef NCCL_INSPECTOR_HOT_MEMO_H
 #define NCCL_INSPECTOR_HOT_MEMO_H
 
-#include "box/bandwidth.h"
 #include "base/log2.h"
+#include "box/bandwidth.h"
+#include "hot/keys.h"
 #include "hot/state.h"
+#include "nccl/event.h"
 
 /* What the hot path needs of an operation's words. */
 struct kind {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "hot/peers.h"
 
-#include "hot/keys.h"
+#include "hot/atomics.h"
 
 #define relaxed memory_order_relaxed
 #define PLACES 16u /* where an entry may be */

@@ -1,20 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hot/record.h - what the samples are told of an operation that is over. Inline, because each operation passes through it:
- * for hot/complete.c only. */
+/* hot/record.h - what the samples and the JSON lines are told of an operation that is over. Inline, because each operation
+ * passes through it: for hot/complete.c and hot/group_end.c only. The caller has the communicator to itself (hot/owner.h). */
 #ifndef NCCL_INSPECTOR_HOT_RECORD_H
 #define NCCL_INSPECTOR_HOT_RECORD_H
 
-#include "box/bandwidth.h"
 #include "base/clock.h"
+#include "box/bandwidth.h"
+#include "hot/atomics.h"
 #include "hot/ends.h"
+#include "hot/jsonring.h"
 #include "hot/keys.h"
 #include "hot/state.h"
+#include "nccl/event.h"
 
 _Static_assert((uint16_t)KEYS_NONE == ENDS_NO_KEY && BOX_KEYS <= ENDS_NO_KEY, "a key fits into a record");
 
 static inline uint8_t record_flags(const struct track *track)
 {
 	return track->options.timing == BOX_TIMING_CPU ? BOX_SAMPLE_CPU_TIMED : 0;
+}
+
+/* struct json_record.flags, but for JSON_GROUP. */
+static inline uint16_t record_json_flags(const struct track *track)
+{
+	return track->options.timing == BOX_TIMING_CPU ? JSON_CPU_TIMED : 0;
 }
 
 /* The upper 16 bits of a number of bytes: struct box_sample.mantissa. */
@@ -70,7 +79,7 @@ static inline __attribute__((always_inline)) void record_operation(struct track 
 	end->channels = (uint8_t)(atomic_load_explicit(&op->kind, memory_order_relaxed) >> 24);
 	ends_hand_over(track->box, comm, place);
 	/* Two to a line of the cache, which the writer thread has read: have the one after next here when it is wanted. */
-	box_prefetch_to_write(end + 4);
+	prefetch_to_write(end + 4);
 }
 
 /* The same for a group as one operation. */

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hot/send.c - the application's side of a Send or Recv: the quick way for one that is alone in its group and like an
- * earlier one, which pipelines send all the time. */
-#include "nccl/abi.h"
+#include "hot/send.h"
+
 #include "hot/memo.h"
 #include "hot/peers.h"
 #include "hot/slots.h"
-#include "hot/state.h"
+#include "hot/start.h"
 
 #define relaxed memory_order_relaxed
 #define likely track_likely

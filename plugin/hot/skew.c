@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "hot/skew.h"
 
-#include "hot/state.h"
+#include "hot/atomics.h"
+#include "hot/handle.h"
 
 #define relaxed memory_order_relaxed
 /* Nothing that is believed takes longer than this: 18 minutes. */

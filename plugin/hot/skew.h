@@ -8,16 +8,7 @@
 #ifndef NCCL_INSPECTOR_HOT_SKEW_H
 #define NCCL_INSPECTOR_HOT_SKEW_H
 
-#include "box/box.h"
-#include "hot/handle.h"
-
-struct track;
-
-/* The operation of a communicator that is looked at now. The thread that reports its kernels writes the times. */
-struct skew_open {
-	_Alignas(64) _Atomic uint64_t operation; /* its handle; 0: none */
-	_Atomic uint64_t stop_ns[BOX_CHANNELS];  /* GPU's clock */
-};
+#include "hot/state.h"
 
 /* Look at that operation of the communicator with that record. Before NCCL has its handle. */
 void skew_begin(struct track *track, unsigned comm, void *operation);

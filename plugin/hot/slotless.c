@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "hot/slotless.h"
 
-#include "hot/slots.h"
+#include "base/clock.h"
+#include "hot/group_end.h"
+#include "hot/handle.h"
+#include "hot/reclaim.h"
 
 #define relaxed memory_order_relaxed
 

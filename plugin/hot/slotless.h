@@ -3,6 +3,7 @@
 #ifndef NCCL_INSPECTOR_HOT_SLOTLESS_H
 #define NCCL_INSPECTOR_HOT_SLOTLESS_H
 
+#include "hot/groups.h"
 #include "hot/state.h"
 
 /* What a round of the sweep remembers of each group. */

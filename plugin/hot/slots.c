@@ -3,46 +3,18 @@
 
 #include <stddef.h>
 
+#include "hot/owner.h"
+
 #define relaxed memory_order_relaxed
 
 #define LOOKS 16u
 #define CROWDED 8u /* slots in use, one after the other */
 #define MOVES 8u
 #define WINDOW 64u
-#define GIVEN_UP_AT_ONCE 64u
 /* An application that runs far ahead of its GPU has all slots of its thread in use, for long: it gets more rings, while
  * some are left to other threads, and then everybody's. */
 #define RINGS_LEFT 4u
 #define CROWDED_FOR 32u
-
-bool slots_left_behind(const struct track *track, const struct box_op *op)
-{
-	uint32_t index = atomic_load_explicit(&op->comm, relaxed);
-	const struct box_comm *comm = &track->box->comms[index % BOX_COMMS];
-
-	return atomic_load_explicit(&comm->last_sequence, relaxed) >
-	       atomic_load_explicit(&op->index, relaxed) + SLOTS_OVERTAKEN_OPS;
-}
-
-bool slots_overtaken(const struct track *track, const struct box_op *op)
-{
-	return !atomic_load_explicit(&op->started_channels, relaxed) && slots_left_behind(track, op);
-}
-
-/* NCCL does not say how many channels come (by 2.26 of any operation), so the sweep waits for more. Where slots are short
- * that many later ones must do. */
-static bool is_settled(const struct track *track, const struct box_op *op)
-{
-	bool is_untold = track->options.timing == BOX_TIMING_CPU ||
-			 atomic_load_explicit(&op->kind, relaxed) >> 24 == EVENT_CHANNELS_UNKNOWN;
-	uint64_t started = atomic_load_explicit(&op->started_channels, relaxed);
-	uint32_t comm = atomic_load_explicit(&op->comm, relaxed);
-
-	return is_untold && started &&
-	       started == atomic_load_explicit(&op->stopped_channels, memory_order_acquire) &&
-	       atomic_load_explicit(&track->comms[comm % BOX_LIVE_COMMS].index, relaxed) >
-		       atomic_load_explicit(&op->index, relaxed) + SLOTS_OVERTAKEN_OPS;
-}
 
 static bool take_shared(struct box_op *op)
 {
@@ -167,35 +139,6 @@ static struct box_op *take_near(struct track *track, struct track_comm *app)
 	return op;
 }
 
-/* Looks at each slot, and gives up what waits in vain itself. */
-static void give_up(struct track *track)
-{
-	unsigned given_up = 0;
-
-	/* Everybody's first: of another thread's ring the caller may take none. */
-	for (unsigned i = 0; i < BOX_OPS && given_up < GIVEN_UP_AT_ONCE; i++) {
-		struct box_op *used = &track->ops[(SLOTS_SHARED + i) % BOX_OPS];
-		uint32_t found = atomic_load_explicit(&used->generation, memory_order_acquire);
-
-		if (track_in_use(found) && slots_overtaken(track, used))
-			given_up += track_end_untimed(track, used, found, TRACK_SLOT_FREE);
-		else if (track_in_use(found) && is_settled(track, used))
-			given_up += track_complete(track, used, found, TRACK_SLOT_FREE);
-	}
-}
-
-static struct box_op *take_any(struct track *track, unsigned comm)
-{
-	struct box_op *op = NULL;
-
-	for (unsigned i = 0; i < SLOTS_RING / LOOKS && !op; i++)
-		op = take_own(track, &track->comms[comm]);
-	for (unsigned i = SLOTS_SHARED; i < BOX_OPS && !op; i++)
-		if (take_shared(&track->ops[i]))
-			op = &track->ops[i];
-	return op;
-}
-
 /* How many operations a communicator may still have in flight, the one that wants a slot included. */
 static uint64_t share_left(const struct track *track, unsigned comm)
 {
@@ -205,6 +148,20 @@ static uint64_t share_left(const struct track *track, unsigned comm)
 	uint64_t called = atomic_load_explicit(&track->comms[comm].index, relaxed), end = over + SLOTS_OF_COMM + 1;
 
 	return called < end ? end - called : 0;
+}
+
+struct box_op *slots_take_any(struct track *track, unsigned comm)
+{
+	struct box_op *op = NULL;
+
+	if (!share_left(track, comm))
+		return NULL;
+	for (unsigned i = 0; i < SLOTS_RING / LOOKS && !op; i++)
+		op = take_own(track, &track->comms[comm]);
+	for (unsigned i = SLOTS_SHARED; i < BOX_OPS && !op; i++)
+		if (take_shared(&track->ops[i]))
+			op = &track->ops[i];
+	return op;
 }
 
 /* Looks for a free slot of the thread's own first, and then of everybody's. */
@@ -241,13 +198,5 @@ struct box_op *slots_search(struct track *track, unsigned comm)
 		return op;
 	uint64_t left = share_left(track, comm);
 
-	if (left)
-		op = take(track, comm, left);
-	if (op || atomic_load_explicit(&track->full, relaxed))
-		return op;
-	give_up(track);
-	op = share_left(track, comm) ? take_any(track, comm) : NULL;
-	if (!op)
-		atomic_store_explicit(&track->full, true, relaxed);
-	return op;
+	return left ? take(track, comm, left) : NULL;
 }

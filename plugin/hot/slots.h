@@ -1,8 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hot/slots.h - the pool of box_op for hot/start.c. No lock: a slot belongs to who turns its state from free to filling. */
+/* hot/slots.h - the pool of struct box_op: take, free, rest.
+ *
+ * No lock: a slot belongs to the thread that turns its state from free to filling. A pool without a free slot gives none;
+ * what is to be given up then is decided in hot/reclaim.h.
+ */
 #ifndef NCCL_INSPECTOR_HOT_SLOTS_H
 #define NCCL_INSPECTOR_HOT_SLOTS_H
 
+#include "hot/atomics.h"
+#include "hot/handle.h"
 #include "hot/owner.h"
 #include "hot/state.h"
 
@@ -19,8 +25,13 @@
 
 _Static_assert((SLOTS_RING & (SLOTS_RING - 1)) == 0, "a ring wraps by a mask");
 
-/* For slots_take: looks further than at the next slot, for the thread's ring, and gives it one. */
+/* A slot for an operation of that communicator, in the state of being filled. Looks further than slots_take_next, and gives the
+ * thread a ring if it has none. NULL: none is free among those it looks at, or the communicator has its share. By the thread
+ * that calls NCCL. */
 struct box_op *slots_search(struct track *track, unsigned comm);
+
+/* The same, but looks at every slot that the thread may take. */
+struct box_op *slots_take_any(struct track *track, unsigned comm);
 
 /* The next one of a ring. All take their turn: with fewer the next one is the one that the other thread has just now. */
 static inline uint32_t slots_next(uint32_t slot)
@@ -53,7 +64,7 @@ static inline __attribute__((always_inline)) struct box_op *slots_take_next(stru
 	slots_begin(op, generation);
 	atomic_store_explicit(&ring->cursor, next, memory_order_relaxed);
 	/* The next one was last written by the other thread: have it here when it is wanted. */
-	box_prefetch_to_write(&track->ops[next]);
+	prefetch_to_write(&track->ops[next]);
 	*slot = at;
 	*found = generation;
 	return op;
@@ -91,16 +102,6 @@ static inline __attribute__((always_inline)) void *slots_use(struct box_op *op, 
 	return handle_of(handle_of_use(slot, generation));
 }
 
-/* A slot for an operation, in the state of being filled; NULL when all are in use. The pool gives up what
- * never got a kernel event and was overtaken by many later operations before it is out of slots. */
-static inline struct box_op *slots_take(struct track *track, unsigned comm)
-{
-	uint32_t slot, generation;
-	struct box_op *op = slots_take_next(track, &track->comms[comm], &slot, &generation);
-
-	return track_likely(op) ? op : slots_search(track, comm);
-}
-
 /* The caller has ended this use: its handles are stale. */
 static inline void slots_make_stale(struct box_op *op)
 {
@@ -135,15 +136,5 @@ static inline void slots_rest(struct box_op *op, uint32_t generation)
 	slots_make_stale(op);
 	atomic_store_explicit(&op->generation, generation | BOX_OP_GIVEN_UP, memory_order_release);
 }
-
-/* So many later operations of a communicator that are over overtook an earlier one. */
-#define SLOTS_OVERTAKEN_OPS 64u
-
-/* Whether an operation has no kernel event and later ones of its communicator are over: it will get none (a lost
- * start, a part without work). */
-bool slots_overtaken(const struct track *track, const struct box_op *op);
-
-/* Whether many later operations of its communicator are over, whatever its own events. */
-bool slots_left_behind(const struct track *track, const struct box_op *op);
 
 #endif

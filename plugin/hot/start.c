@@ -1,102 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "hot/state.h"
+/* hot/start.c - the application's side of an operation: from what NCCL announces to a slot. */
+#include "hot/start.h"
 
-#include <string.h>
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
-
-#include "nccl/abi.h"
-#include "box/bandwidth.h"
 #include "base/clock.h"
 #include "config.h"
+#include "hot/clockmix.h"
+#include "hot/labels.h"
 #include "hot/memo.h"
-#include "hot/peers.h"
+#include "hot/reclaim.h"
+#include "hot/sampling.h"
+#include "hot/skew.h"
 #include "hot/slotless.h"
 #include "hot/slots.h"
+#include "hot/trace.h"
 #include "nccl/strings.h"
 
 #define relaxed memory_order_relaxed
 #define likely track_likely
 #define INLINE static inline __attribute__((always_inline))
-
-static bool has_popcnt(void)
-{
-#if defined(__x86_64__)
-	unsigned eax, ebx, ecx = 0, edx;
-
-	return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && ecx & bit_POPCNT;
-#else
-	return false;
-#endif
-}
-
-void track_init(struct track *track, struct box *box, uint64_t ns_per_tick_q32,
-		const struct track_options *options)
-{
-	if (track->box) /* a process's own is zero, and takes no memory until it is touched */
-		memset(track, 0, sizeof(*track));
-	track->box = box;
-	track->ops = box->ops;
-	atomic_store(&track->fast_ops, box->ops);
-	atomic_store(&track->sweep_tick, clock_ticks());
-	track->ns_per_tick_q32 = ns_per_tick_q32;
-	track->has_popcnt = has_popcnt();
-	track->options = *options;
-	track->clocks_ticks = (uint64_t)(((unsigned __int128)TRACK_CLOCKS_NS << 32) / ns_per_tick_q32);
-	for (unsigned slot = 0; slot < BOX_OPS; slot++)
-		atomic_store_explicit(&box->ops[slot].handle, handle_of_use(slot, BOX_OP_USED), relaxed);
-	for (unsigned ring = 0; ring < TRACK_RINGS; ring++)
-		atomic_store_explicit(&track->rings[ring].cursor, ring * SLOTS_RING, relaxed);
-	for (unsigned comm = 0; comm < BOX_LIVE_COMMS; comm++)
-		atomic_store_explicit(&track->comms[comm].shared_cursor, comm * 2654435761u, relaxed);
-	ends_init(&track->ends);
-	words_forget();
-	atomic_store(&track->active, true);
-	atomic_store(&track->follows, true);
-}
-
-struct box_op track_no_ops[BOX_OPS];
-
-void track_silence(struct track *track)
-{
-	for (unsigned comm = 0; comm < BOX_LIVE_COMMS; comm++)
-		track_end_comm(track, comm);
-	atomic_store(&track->fast_ops, track_no_ops);
-	atomic_store(&track->follows, false);
-	atomic_store(&track->active, false);
-}
-
-/* Whether the fast functions may be used for a communicator that is there now. */
-static bool is_fast(const struct track *track)
-{
-	return track->options.timing != BOX_TIMING_NONE && !track->traces && atomic_load_explicit(&track->follows, relaxed);
-}
-
-void track_follow_comm(struct track *track, unsigned comm)
-{
-	const struct box_comm *record = &track->box->comms[comm];
-	bool lives = atomic_load_explicit(&record->state, relaxed) == BOX_COMM_LIVE;
-	bool is_mixed = atomic_load_explicit(&track->mixes[comm].since, relaxed);
-	void *context = handle_context(comm, atomic_load_explicit(&record->generation, relaxed));
-
-	atomic_store_explicit(&track->comms[comm].context, lives && is_fast(track) && !is_mixed ? context : NULL, relaxed);
-}
-
-void track_follow(struct track *track, bool follows)
-{
-	if (follows && !atomic_load_explicit(&track->follows, relaxed))
-		clockmix_unasked(track);
-	atomic_store(&track->follows, follows);
-	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++)
-		track_follow_comm(track, i);
-}
-
-void track_trace(struct track *track, struct trace_op *traces)
-{
-	track->traces = traces;
-	atomic_store(&track->fast_ops, traces ? track_no_ops : track->ops);
-}
 
 /* The record of a context, NULL (and counted) when it has none any more. */
 static struct box_comm *comm_of(struct track *track, const void *context, uint32_t *generation)
@@ -115,40 +36,6 @@ static struct box_comm *comm_of(struct track *track, const void *context, uint32
 		return NULL;
 	}
 	return comm;
-}
-
-/* From 2.31 on an operation without kernel events would mix up the times of all later ones (hot/clockmix.h): they are asked for
- * and not followed. */
-#define KEEPS_MASK_SINCE 7u
-
-/* While sampling: whether NCCL was asked for the kernel events of this operation. It looked at the mask when the group
- * began, and until the group ends nobody changes it. */
-static bool is_sampled(struct track *track)
-{
-	int *mask = atomic_load_explicit(&track->mask, relaxed);
-
-	if (track->options.api >= KEEPS_MASK_SINCE)
-		return !atomic_load_explicit(&track->leaves_out, relaxed);
-	return !mask || __atomic_load_n(mask, __ATOMIC_RELAXED) & ABI_KERNEL_CH;
-}
-
-/* The golden ratio has no period in common with what the application repeats, nor with TRACK_HOT_SAMPLE. */
-void track_sample_next(struct track *track)
-{
-	uint32_t every = atomic_load_explicit(&track->sample_every, relaxed);
-	uint32_t count = atomic_fetch_add_explicit(&track->sample_count, 1, relaxed);
-	bool full = (uint64_t)(count * 0x9e3779b1u) * every >> 32 == 0;
-	int *mask = atomic_load_explicit(&track->mask, relaxed);
-	int all = atomic_load_explicit(&track->mask_all, relaxed), light = all & ~ABI_DETAIL;
-	int had = full ? light : all;
-
-	if (track->options.api >= KEEPS_MASK_SINCE) {
-		atomic_store_explicit(&track->leaves_out, !full, relaxed);
-		return;
-	}
-	/* Only between our own two words: any other is somebody else's, and stays. */
-	if (mask && all)
-		__atomic_compare_exchange_n(mask, &had, full ? all : light, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }
 
 /* Whether a Send or Recv, which is told now, is the only one of its group: then nobody needs the group. One that is told
@@ -197,28 +84,6 @@ static uint32_t group_of(struct track *track, unsigned comm, const struct event 
 	return number;
 }
 
-void track_new_comm(struct track *track, unsigned comm, void *context)
-{
-	struct track_comm *app = &track->comms[comm];
-
-	track_forget_known(app);
-	atomic_store_explicit(&app->seen_funcs, 0, relaxed);
-	atomic_store_explicit(&app->index, 0, relaxed);
-	atomic_store_explicit(&app->has_p2p, false, relaxed);
-	atomic_store_explicit(&app->symmetric, 0, relaxed);
-	groups_new_comm(&track->groups, comm);
-	skew_new_comm(track, comm);
-	clockmix_new_comm(track, comm);
-	for (unsigned i = 0; i < TRACK_MEMOS; i++)
-		atomic_store_explicit(&app->memos[i].func, NULL, relaxed);
-	atomic_store_explicit(&app->context, is_fast(track) ? context : NULL, relaxed);
-}
-
-void track_end_comm(struct track *track, unsigned comm)
-{
-	atomic_store_explicit(&track->comms[comm].context, NULL, relaxed);
-}
-
 static void count_untimed(struct track *track, struct box_comm *comm, uint32_t key, uint64_t bytes)
 {
 	if (key == KEYS_NONE)
@@ -231,7 +96,7 @@ static void count_untimed(struct track *track, struct box_comm *comm, uint32_t k
 /* The application's part of an operation with a time. NULL: there is no slot. */
 INLINE void *follow(struct track *track, struct slots_use *use)
 {
-	struct box_op *op = slots_take(track, use->comm);
+	struct box_op *op = reclaim_take(track, use->comm);
 
 	if (!likely(op))
 		return NULL;
@@ -313,7 +178,7 @@ INLINE void *operation(struct track *track, void *context, const struct event *e
 	atomic_store_explicit(&app->index, index, relaxed);
 	every = atomic_load_explicit(&track->sample_every, relaxed);
 	if (!likely(every <= 1))
-		timed = timed && is_sampled(track);
+		timed = timed && track_is_sampled(track);
 	if (is_p2p && !to_self && track->options.timing != BOX_TIMING_NONE)
 		peer = peers_call(&track->peers, track->box, comm_index, words.func, event->peer);
 	if (is_p2p && (event->parent || event->plan) && (timed || to_self)) {
@@ -370,70 +235,6 @@ void track_note(struct track *track, void *operation, uint64_t user_tag, const c
 		trace_note(&track->traces[handle_slot(word)], user_tag, kernel_variant);
 }
 
-/* The operation of a handle of that kind, NULL (and counted) when it is over. */
-static struct box_op *op_of(struct track *track, uint64_t word, enum handle_kind kind)
-{
-	if (handle_kind(word) != kind || !atomic_load_explicit(&track->active, relaxed))
-		return NULL;
-	struct box_op *op = &track->ops[handle_slot(word)];
-
-	if (!handle_is_used(word, kind) ||
-	    atomic_load_explicit(&op->generation, memory_order_acquire) != handle_generation(word)) {
-		track_drop(track, BOX_DROP_STALE);
-		return NULL;
-	}
-	return op;
-}
-
-void *track_kernel_start_slowly(struct track *track, void *operation, unsigned channel, uint64_t gpu_ns)
-{
-	uint64_t word = handle_word(operation);
-
-	if (handle_kind(word) == HANDLE_SLOTLESS)
-		return slotless_kernel_start(track, word, gpu_ns);
-	struct box_op *op = op_of(track, word, HANDLE_OPERATION);
-
-	if (!op)
-		return NULL;
-	if (channel >= ABI_MAX_CHANNELS) {
-		track_drop(track, BOX_DROP_IMPLAUSIBLE);
-		return NULL;
-	}
-	word_or(&op->started_channels, 1ull << channel);
-	word_lower(&op->gpu_start_ns, gpu_ns);
-	if (track->traces)
-		trace_kernel_start(&track->traces[handle_slot(word)], channel);
-	return handle_of(handle_as(word, HANDLE_KERNEL) | (uint64_t)channel << HANDLE_CHANNEL_SHIFT);
-}
-
-int track_kernel_stop_slowly(struct track *track, void *kernel, uint64_t gpu_ns)
-{
-	uint64_t word = handle_word(kernel), bit = 1ull << handle_channel(word);
-
-	if (handle_kind(word) == HANDLE_SLOTLESS_KERNEL)
-		return slotless_kernel_stop(track, word, gpu_ns);
-	struct box_op *op = op_of(track, word, HANDLE_KERNEL);
-
-	if (!op)
-		return 0;
-	uint64_t stopped = atomic_load_explicit(&op->stopped_channels, relaxed);
-	uint64_t started = atomic_load_explicit(&op->started_channels, relaxed);
-
-	if (!(started & ~stopped & bit)) {
-		track_drop(track, BOX_DROP_STALE);
-		return 0;
-	}
-	word_raise(&op->gpu_stop_ns, gpu_ns);
-	skew_stop(track, op, word, gpu_ns);
-	atomic_store_explicit(&op->stopped_channels, stopped | bit, memory_order_release);
-	if (track->traces)
-		trace_kernel_stop(&track->traces[handle_slot(word)], handle_channel(word));
-	if (started != (stopped | bit) || track_count(track, started) < atomic_load_explicit(&op->kind, relaxed) >> 24)
-		return 0;
-	skew_over(track, op, word);
-	return track_last_kernel(track, op, handle_generation(word));
-}
-
 void track_enqueued(struct track *track, void *operation)
 {
 	uint64_t word = handle_word(operation);
@@ -441,32 +242,6 @@ void track_enqueued(struct track *track, void *operation)
 	if (!likely(!track->traces) && handle_is_used(word, HANDLE_OPERATION) &&
 	    atomic_load_explicit(&track->active, relaxed))
 		trace_app_stop(&track->traces[handle_slot(word)], handle_generation(word));
-}
-
-void track_phase_stop(struct track *track, void *handle, uint64_t gpu_ns)
-{
-	struct box_op *op = op_of(track, handle_word(handle), HANDLE_PHASE);
-
-	if (op)
-		word_lower(&op->synced_ns, gpu_ns);
-}
-
-void *track_old_group_start(struct track *track, void *context)
-{
-	uint32_t generation;
-	unsigned comm = handle_context_comm(context, &generation);
-
-	if (!context || !atomic_load_explicit(&track->active, relaxed))
-		return NULL;
-	if (comm == UINT32_MAX)
-		return handle_of(HANDLE_P2P_CALL); /* a word that means nothing to us */
-	struct track_comm *app = &track->comms[comm];
-	uint32_t number = track_next_group(app);
-
-	track_next_plan(app);
-	atomic_store_explicit(&app->open_group, number, relaxed);
-	atomic_store_explicit(&app->members, false, relaxed);
-	return handle_of((uint64_t)number << HANDLE_NUMBER_SHIFT | (uint64_t)comm << HANDLE_COMM_SHIFT | HANDLE_GROUP);
 }
 
 /* How many parts of that size this rank sends or gets, its own included. */

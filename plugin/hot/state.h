@@ -1,39 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hot/state.h - the hot path: from event to counters, in preallocated slots.
+/* hot/state.h - what the hot path keeps, and the small questions about it that all its parts ask.
  *
- * No lock, allocation, system call, log line or unbounded loop. An operation lives
- * in a slot of the box from its start until its last kernel event, which comes from
- * another thread, perhaps before the start has returned. That thread adds it to its
- * key and frees the slot. What NCCL calls the stop of an operation (it is enqueued)
- * tells nothing and is not followed.
+ * The hot path is what runs in NCCL's own threads: from an event to counters, in preallocated slots. It takes no lock, allocates
+ * nothing, makes no system call, logs nothing and has no unbounded loop.
  *
- * Figures of a communicator are added up by one thread at a time: who finds
- * box_comm.busy odd leaves the operation to upkeep/sweep.c, and never waits.
+ * An operation has a slot of the box from its start until its last kernel event. That event comes from another thread,
+ * perhaps before the start has returned; this thread adds the operation to its key and frees the slot. What NCCL calls the
+ * stop of an operation means that it is enqueued, and is not followed.
  *
- * A handle is a number in a pointer: kind, channel, slot and the slot's generation.
- * An event with a handle of an earlier generation is counted and does nothing.
+ * A handle is a number in a pointer (hot/handle.h). An event with the handle of an earlier use of its slot is counted and does
+ * nothing.
  */
 #ifndef NCCL_INSPECTOR_HOT_STATE_H
 #define NCCL_INSPECTOR_HOT_STATE_H
 
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
-#include "nccl/abi.h"
+#include "base/clock.h"
 #include "box/box.h"
 #include "hot/channels.h"
-#include "base/clock.h"
-#include "hot/clockmix.h"
 #include "hot/ends.h"
-#include "nccl/event.h"
 #include "hot/groups.h"
 #include "hot/handle.h"
-#include "hot/jsonring.h"
 #include "hot/keys.h"
-#include "hot/labels.h"
-#include "hot/peers.h"
-#include "hot/skew.h"
 #include "hot/owner.h"
-#include "nccl/strings.h"
+#include "hot/peers.h"
+
+struct jsonring;
+struct samples;
+struct trace_op;
 
 /* The key of an operation that was there before, by the addresses of its words. A line of the cache each, written
  * seldom: whoever reads it looks at `turn` before and after. */
@@ -91,6 +89,39 @@ struct track_options {
 	enum box_timing timing;
 };
 
+/* The operation of a communicator whose channels are looked at now (hot/skew.h). The thread that reports its kernels writes the times. */
+struct skew_open {
+	_Alignas(64) _Atomic uint64_t operation; /* its handle; 0: none */
+	_Atomic uint64_t stop_ns[BOX_CHANNELS];  /* GPU's clock */
+};
+
+/* Of an operation that is over: when its kernel began, and the latest operation that had been told by then. */
+struct clockmix_end {
+	_Atomic uint64_t start_ns, told;
+};
+
+/* What the completion of its operations keeps of a communicator (hot/clockmix.h). A plan is what NCCL launches as one kernel: those of a
+ * communicator run one after the other. The number of a plan counts up, and wraps. */
+struct clockmix {
+	_Alignas(64) _Atomic uint64_t since; /* as box_comm.mixed_since */
+	/* v4: of the plan that ended last, of those before, and of those before these: the operation that began last. */
+	struct clockmix_end latest, older, oldest;
+	_Atomic uint16_t plan; /* the latest one of which an operation is over */
+};
+
+/* v5 and v6: what was called of a communicator that CUDA graphs are captured of. */
+enum clockmix_graph {
+	CLOCKMIX_NO_GRAPH,
+	CLOCKMIX_CAPTURED,   /* nothing since the last capture */
+	CLOCKMIX_NOT_LATEST, /* something that is not captured */
+};
+
+/* Which labels each operation in flight has (hot/labels.h). Not touched until track.labelled. */
+struct labels {
+	/* By slot: generation of its use << 32, and the places + 1 in the box, a byte each. */
+	_Alignas(64) _Atomic uint64_t noted[BOX_OPS];
+};
+
 struct track {
 	/* Read by every event, written hardly ever. */
 	_Atomic(struct box_op *) fast_ops; /* ops; slots that are all free while the fast functions must do nothing */
@@ -140,151 +171,55 @@ _Static_assert(TRACK_HOT_SAMPLE % TRACK_CALL_SAMPLE == 0, "whose time in our fun
  * each time, which doubled the time of a channel. */
 #define TRACK_HOT __attribute__((hot, aligned(64)))
 
-/* Slots that are all free and stay so: for struct track.fast_ops. They take no memory until they are read. */
+/* Slots that are all free and stay so, for struct track.fast_ops while the fast functions must do nothing. They take no
+ * memory until they are read. */
 extern struct box_op track_no_ops[BOX_OPS];
 
-/* Makes every slot free. The box must be new, and `track` zero or of an earlier box. */
-void track_init(struct track *track, struct box *box, uint64_t ns_per_tick_q32,
-		const struct track_options *options);
+/* Whether the fast functions may be used for communicators that live now. */
+static inline bool track_is_fast(const struct track *track)
+{
+	return track->options.timing != BOX_TIMING_NONE && !track->traces &&
+	       atomic_load_explicit(&track->follows, memory_order_relaxed);
+}
 
-/* Follows nothing from now on: this is a forked child. */
-void track_silence(struct track *track);
-/* Whether to follow new operations. NCCL freezes its activation mask into a captured graph: whatever it is set to later,
- * each replay tells of its operations. Callers hold the inspector's lock. */
-void track_follow(struct track *track, bool follows);
-/* The same for one communicator that is there now. */
+/* Lets the fast functions work for the communicator of that record, or not, as its state wants it now. Under the inspector's
+ * lock, or by a thread that calls NCCL for this communicator. */
 void track_follow_comm(struct track *track, unsigned comm);
-/* Follows the times of all events, too; before the first event. */
-void track_trace(struct track *track, struct trace_op *traces);
 
-/* All that follow take any context and any handle, and give NULL when there is nothing to follow. */
+/* The fast functions do nothing for the communicator of that record from now on. Any thread. */
+void track_end_comm(struct track *track, unsigned comm);
 
-/* A Coll or P2p. */
-void *track_operation(struct track *track, void *context, const struct event *event);
-/* The same for a Coll of v4 and later. Gives 0. */
-TRACK_HOT int track_coll(struct track *track, void *context, const struct abi_coll *coll, void **handle);
-/* The same for a P2p of v4 and later. `call` and `plan`: what its call and its plan got. Gives 0. */
-TRACK_HOT int track_p2p(struct track *track, void *context, void *call, void *plan, const struct abi_p2p *p2p, void **handle);
-/* One that a symmetric-memory kernel runs; `call`: what its call got. */
-int track_symmetric_coll(struct track *track, void *context, void *call, const struct abi_coll *coll, void **handle);
-/* A call of a collective, for which an operation is to follow, or not. */
-void track_coll_call(struct track *track, void *context, const struct event *event);
-/* A call into a graph: its operations follow at each launch. */
-void track_captured_call(struct track *track, void *context, const struct event *event);
-/* A collective that copy engines run: it is counted, without a time. NCCL's count is that of one peer where each has its
- * part; the bytes are those of all, as of a group of Sends and Recvs (hot/groups.h). */
-void track_copy_engine(struct track *track, void *context, const struct abi_ce_coll *ce);
-/* Those bytes. */
-uint64_t track_copy_engine_bytes(const struct track *track, const void *context, const struct abi_ce_coll *ce);
-/* v1 to v3: id, name and rank come with each event. True for the one that named the communicator. */
-bool track_name(struct track *track, void *context, uint64_t id, const char *name, int rank);
-/* A phase of a channel (v7) ended: the one of waiting for the peers. */
-void track_phase_stop(struct track *track, void *handle, uint64_t gpu_ns);
-/* What v7 says besides of an operation that has just begun; with traces only. NULL: no variant. */
-void track_note(struct track *track, void *operation, uint64_t user_tag, const char *kernel_variant);
-/* NCCL's stop of a Coll or P2p: a line of the traces. */
-void track_enqueued(struct track *track, void *operation);
-
-/* Whatever the inline functions below cannot do with a few instructions. Like NCCL's own they give 0, so that
- * their caller ends with a jump and needs no frame. */
-void *track_kernel_start_slowly(struct track *track, void *operation, unsigned channel, uint64_t gpu_ns);
-int track_kernel_stop_slowly(struct track *track, void *kernel, uint64_t gpu_ns);
-TRACK_HOT int track_last_kernel(struct track *track, struct box_op *op, uint32_t generation);
-int track_group_stop_slowly(struct track *track, uint64_t word);
-/* While sampling: asks NCCL for the kernel events of the next group, or not. */
-void track_sample_next(struct track *track);
-
-/* The slot of a handle, whatever the handle. */
-static inline struct box_op *track_fast_op(struct track *track, uint64_t word)
+/* Whether a slot with that generation has an operation in flight. */
+static inline bool track_in_use(uint32_t generation)
 {
-	char *ops = (char *)atomic_load_explicit(&track->fast_ops, memory_order_relaxed);
-
-	return (struct box_op *)(ops + (word & (uint64_t)(BOX_OPS - 1) << HANDLE_SLOT_SHIFT));
+	return (generation & BOX_OP_STATE_MASK) == BOX_OP_USED;
 }
 
-/* One channel begins on the GPU. False: not done yet, track_kernel_start_slowly does it.
- *
- * Between its check and its stores the slot may pass to another operation: only if the pool is full and the application's
- * thread gives this one up just now, for what the writer's gives up rests first. Then a channel too many is in that one. The
- * channels of one operation are reported by one thread, so plain loads and stores do. */
-static inline bool track_kernel_start_fast(struct track *track, void *operation, unsigned channel, uint64_t gpu_ns,
-					   void **handle)
+/* The index of a record in box->comms. */
+static inline unsigned track_comm_index(const struct track *track, const struct box_comm *comm)
 {
-	uint64_t word = handle_word(operation);
-	struct box_op *op = track_fast_op(track, word);
-
-	/* Where nothing is to be done all slots have 0 for a handle. */
-	if (!track_likely(word && atomic_load_explicit(&op->handle, memory_order_acquire) == word && channel < 64))
-		return false;
-	uint64_t started = atomic_load_explicit(&op->started_channels, memory_order_relaxed);
-
-	/* What the application's thread has written is wanted at the end: have it here by then. */
-	if (!track_likely(started))
-		box_prefetch_to_write(op);
-	atomic_store_explicit(&op->started_channels, started | 1ull << channel, memory_order_relaxed);
-	word_lower(&op->gpu_start_ns, gpu_ns);
-	*handle = handle_of(word + (HANDLE_KERNEL - HANDLE_OPERATION) + ((uint64_t)channel << HANDLE_CHANNEL_SHIFT));
-	return true;
+	return (unsigned)(comm - track->box->comms);
 }
 
-static inline void *track_kernel_start(struct track *track, void *operation, unsigned channel, uint64_t gpu_ns)
+/* Our own clock in ns, for events without a time of the GPU. */
+static inline uint64_t track_now_ns(const struct track *track)
 {
-	void *handle;
-
-	return track_kernel_start_fast(track, operation, channel, gpu_ns, &handle) ?
-		       handle : track_kernel_start_slowly(track, operation, channel, gpu_ns);
+	return clock_ticks_to_ns(clock_ticks(), track->ns_per_tick_q32);
 }
 
-/* Bits that are set. The oldest processors lack the instruction. */
-static inline unsigned track_count(const struct track *track, uint64_t bits)
+/* Counts an event or an operation that could not be measured. */
+static inline void track_drop(struct track *track, enum box_drop reason)
 {
-#if defined(__x86_64__)
-	if (track_likely(track->has_popcnt)) {
-		__asm__("popcnt %0, %0" : "+r"(bits) : : "cc");
-		return (unsigned)bits;
-	}
-#else
-	(void)track;
-#endif
-	bits -= bits >> 1 & 0x5555555555555555u;
-	bits = (bits & 0x3333333333333333u) + (bits >> 2 & 0x3333333333333333u);
-	return (unsigned)(((bits + (bits >> 4)) & 0x0f0f0f0f0f0f0f0fu) * 0x0101010101010101u >> 56);
+	atomic_fetch_add_explicit(&track->box->header->dropped[reason], 1, memory_order_relaxed);
 }
 
-/* One channel ended. NCCL <= 2.30 can stop what it did not start, with the handle of the channel's last operation. */
-static inline __attribute__((always_inline)) int track_kernel_stop(struct track *track, void *kernel, uint64_t gpu_ns)
+/* The calling thread, in 32 bits: two threads may have the same. */
+static inline uint32_t track_thread(void)
 {
-	uint64_t word = handle_word(kernel);
-	struct box_op *op = track_fast_op(track, word);
-	uint64_t handle = atomic_load_explicit(&op->handle, memory_order_acquire);
-	uint64_t stopped = atomic_load_explicit(&op->stopped_channels, memory_order_relaxed);
-	uint64_t started = atomic_load_explicit(&op->started_channels, memory_order_relaxed);
-
-	unsigned channel;
-
-	if (!track_likely(handle_is_channel_of(word, handle, &channel) && started >> channel & 1 &&
-			  !(stopped >> channel & 1)))
-		return track_kernel_stop_slowly(track, kernel, gpu_ns);
-	stopped |= 1ull << channel;
-	word_raise(&op->gpu_stop_ns, gpu_ns);
-	/* After the time: the sweep completes what it finds stopped. */
-	atomic_store_explicit(&op->stopped_channels, stopped, memory_order_release);
-	if (started == stopped && track_count(track, started) >= atomic_load_explicit(&op->kind, memory_order_relaxed) >> 24)
-		return track_last_kernel(track, op, handle_generation(word));
-	return 0;
+	return (uint32_t)(thread_word() >> 6);
 }
 
-/* A phase of a channel (v7): the first one is waiting for the peers. */
-static inline void *track_phase_start(struct track *track, void *kernel, unsigned phase)
-{
-	uint64_t word = handle_word(kernel);
-
-	return phase == ABI_PHASE_SYNC && handle_is_used(word, HANDLE_KERNEL) &&
-			       atomic_load_explicit(&track->active, memory_order_relaxed) ?
-		       handle_of(handle_as(word, HANDLE_PHASE)) : NULL;
-}
-
-/* The number of a group or plan that CUDA's thread may begin, too. Never 0. */
+/* Returns the number of a group or plan that begins, which CUDA's thread may do at the same time; never 0. */
 static inline uint32_t track_next_group(struct track_comm *app)
 {
 	uint32_t number = atomic_fetch_add_explicit(&app->groups, 1, memory_order_relaxed) + 1;
@@ -292,12 +227,7 @@ static inline uint32_t track_next_group(struct track_comm *app)
 	return number ? number : atomic_fetch_add_explicit(&app->groups, 1, memory_order_relaxed) + 1;
 }
 
-static inline uint32_t track_thread(void)
-{
-	return (uint32_t)(thread_word() >> 6);
-}
-
-/* What is told from now on is launched as another kernel. Two threads at the same time may give one number twice. */
+/* What NCCL tells from now on is launched as another kernel. Two threads at the same time may give one number twice. */
 static inline void track_next_plan(struct track_comm *app)
 {
 	uint16_t plan = atomic_load_explicit(&app->plan, memory_order_relaxed);
@@ -305,180 +235,26 @@ static inline void track_next_plan(struct track_comm *app)
 	atomic_store_explicit(&app->plan, (uint16_t)(plan + 1), memory_order_relaxed);
 }
 
+/* The upper half of box_op.group. */
+#define CLOCKMIX_PLAN_SHIFT 16u
+
 /* box_op.group of an operation that is told now. */
 static inline uint32_t track_group_word(const struct track_comm *app, uint32_t group)
 {
 	return group | (uint32_t)atomic_load_explicit(&app->plan, memory_order_relaxed) << CLOCKMIX_PLAN_SHIFT;
 }
 
-/* The number of its group + 1; 0: none. */
+/* The number of an operation's group + 1; 0: it has none. */
 static inline uint32_t track_group_of(const struct box_op *op)
 {
 	return atomic_load_explicit(&op->group, memory_order_relaxed) & ((1u << CLOCKMIX_PLAN_SHIFT) - 1);
 }
 
-/* A GroupApi begins. NCCL lets one thread at a time call it for a communicator. */
-static inline void *track_group_start(struct track *track, void *context)
-{
-	uint32_t generation;
-	unsigned comm = handle_context_comm(context, &generation);
-
-	if (!track_likely(comm != UINT32_MAX && atomic_load_explicit(&track->active, memory_order_relaxed)))
-		return NULL;
-	struct track_comm *app = &track->comms[comm];
-	uint32_t number = atomic_load_explicit(&app->groups, memory_order_relaxed) + 1;
-
-	number += !number;
-	atomic_store_explicit(&app->groups, number, memory_order_relaxed);
-	atomic_store_explicit(&app->open_group, number, memory_order_relaxed);
-	atomic_store_explicit(&app->members, false, memory_order_relaxed);
-	atomic_store_explicit(&app->group_thread, track_thread(), memory_order_relaxed);
-	return handle_of((uint64_t)number << HANDLE_NUMBER_SHIFT | (uint64_t)comm << HANDLE_COMM_SHIFT | HANDLE_GROUP);
-}
-
-/* A Group of v1 to v4, which CUDA's thread begins, too, when it replays a graph. Never NULL for a communicator of
- * ours, with a record or without: NCCL would not tell of its operations then. */
-void *track_old_group_start(struct track *track, void *context);
-
-/* It has returned. Gives 0. */
-static inline int track_group_stop(struct track *track, void *group)
-{
-	uint64_t word = handle_word(group);
-	struct track_comm *app = &track->comms[handle_comm(word) % BOX_LIVE_COMMS];
-
-	if (!track_likely(handle_kind(word) == HANDLE_GROUP &&
-			  atomic_load_explicit(&app->open_group, memory_order_relaxed) == handle_number(word) &&
-			  atomic_load_explicit(&track->sample_every, memory_order_relaxed) <= 1 &&
-			  !atomic_load_explicit(&app->members, memory_order_relaxed)))
-		return track_group_stop_slowly(track, word);
-	atomic_store_explicit(&app->open_group, 0, memory_order_relaxed);
-	return 0;
-}
-
-/* A Group of v5 and later: the operations of one kernel's plan, which begins here and is told in one go. A Send that is told
- * when its GroupApi is over, or belongs to another communicator than that, is in its plan's group: what a graph replays, a
- * communicator that does not block. NULL where no Sends can come, or they are in their GroupApi. */
-static inline void *track_plan_start(struct track *track, void *context)
-{
-	uint32_t generation;
-	unsigned comm = handle_context_comm(context, &generation);
-
-	if (comm == UINT32_MAX || !atomic_load_explicit(&track->active, memory_order_relaxed))
-		return NULL;
-	struct track_comm *app = &track->comms[comm];
-
-	track_next_plan(app);
-	if (!atomic_load_explicit(&app->has_p2p, memory_order_relaxed) ||
-	    (atomic_load_explicit(&app->open_group, memory_order_relaxed) &&
-	     atomic_load_explicit(&app->group_thread, memory_order_relaxed) == track_thread()))
-		return NULL;
-	return handle_of((uint64_t)track_next_group(app) << HANDLE_NUMBER_SHIFT |
-			 (uint64_t)comm << HANDLE_COMM_SHIFT | HANDLE_PLAN);
-}
-
-/* All of it is told. */
-void track_plan_stop(struct track *track, void *plan);
-
-/* A Send or Recv is called in the GroupApi of that number. */
-static inline void track_count_call(struct track_comm *app, uint32_t number)
-{
-	bool is_next = atomic_load_explicit(&app->call_group, memory_order_relaxed) == number;
-	uint32_t calls = is_next ? atomic_load_explicit(&app->group_calls, memory_order_relaxed) : 0;
-
-	atomic_store_explicit(&app->group_calls, calls + 1, memory_order_relaxed);
-	if (!is_next)
-		atomic_store_explicit(&app->call_group, number, memory_order_relaxed);
-	if (!atomic_load_explicit(&app->has_p2p, memory_order_relaxed))
-		atomic_store_explicit(&app->has_p2p, true, memory_order_relaxed);
-}
-
-/* A call of Send or Recv in a group: for struct event.parent. */
-static inline void *track_p2p_call(struct track *track, void *context, void *group)
-{
-	uint64_t word = handle_word(group);
-	uint32_t generation;
-	unsigned comm = handle_context_comm(context, &generation);
-
-	if (comm != UINT32_MAX) {
-		track_count_call(&track->comms[comm], handle_number(word));
-		clockmix_called(track, comm);
-	}
-	return handle_kind(word) == HANDLE_GROUP && track->options.p2p ?
-		       handle_of(handle_as(word, HANDLE_P2P_CALL)) : NULL;
-}
-
+/* Each call of a collective is looked at from now on (track_knows). */
 static inline void track_forget_known(struct track_comm *app)
 {
 	for (unsigned i = 0; i < TRACK_KNOWN; i++)
 		atomic_store_explicit(&app->known[i], NULL, memory_order_relaxed);
-}
-
-/* A call of Send or Recv into a graph. */
-static inline void track_captured_p2p(struct track *track, void *context)
-{
-	uint32_t generation;
-	unsigned comm = handle_context_comm(context, &generation);
-
-	clockmix_captured(track, context);
-	if (comm != UINT32_MAX)
-		atomic_store_explicit(&track->comms[comm].has_p2p, true, memory_order_relaxed);
-}
-
-/* Whether NCCL is known to give events of the operations of a collective's calls: then a call tells nothing. */
-static inline bool track_knows(struct track *track, const void *context, const char *func)
-{
-	uint32_t generation;
-	unsigned comm = handle_context_comm(context, &generation);
-
-	if (comm == UINT32_MAX || !func)
-		return false;
-	for (unsigned i = 0; i < TRACK_KNOWN; i++)
-		if (atomic_load_explicit(&track->comms[comm].known[i], memory_order_relaxed) == func)
-			return true;
-	return false;
-}
-
-/* A communicator with that context begins in that record, */
-void track_new_comm(struct track *track, unsigned comm, void *context);
-/* and ends. */
-void track_end_comm(struct track *track, unsigned comm);
-
-/* What becomes of a slot: of one that rests the sweep's next round makes a free one (slots_rest). */
-enum track_slot { TRACK_SLOT_FREE, TRACK_SLOT_RESTS };
-
-/* For upkeep/sweep.c. Each takes one use (generation) of a slot to its end, exactly once; false: it is over, or somebody else
- * is busy with its communicator. */
-bool track_complete(struct track *track, struct box_op *op, uint32_t generation, enum track_slot after);
-bool track_expire(struct track *track, struct box_op *op, uint32_t generation, enum track_slot after);
-bool track_end_untimed(struct track *track, struct box_op *op, uint32_t generation, enum track_slot after);
-
-/* The members without a slot of the group with that token are over (groups_slotless_over). False: somebody else is busy
- * with its communicator, the sweep will do it. */
-bool track_slotless_over(struct track *track, uint64_t token, bool timed);
-
-/* Whether the caller has the figures of a communicator to itself now; then track_leave. Never waits. */
-bool track_enter(struct box_comm *comm);
-void track_leave(struct box_comm *comm);
-
-static inline bool track_in_use(uint32_t generation)
-{
-	return (generation & BOX_OP_STATE_MASK) == BOX_OP_USED;
-}
-
-static inline unsigned track_comm_index(const struct track *track, const struct box_comm *comm)
-{
-	return (unsigned)(comm - track->box->comms);
-}
-
-/* Our own clock, for events without one of the GPU. */
-static inline uint64_t track_now_ns(const struct track *track)
-{
-	return clock_ticks_to_ns(clock_ticks(), track->ns_per_tick_q32);
-}
-
-static inline void track_drop(struct track *track, enum box_drop reason)
-{
-	atomic_fetch_add_explicit(&track->box->header->dropped[reason], 1, memory_order_relaxed);
 }
 
 #endif

@@ -3,10 +3,11 @@
 
 #include <stdlib.h>
 
-#include "box/bandwidth.h"
-#include "box/box.h"
 #include "base/clock.h"
 #include "base/number.h"
+#include "box/bandwidth.h"
+#include "box/box.h"
+#include "hot/trace.h"
 
 #define WORD_BYTES 255u  /* of a host name and the like */
 #define COMM_ROOM (1024u + JSON_ESCAPED_ROOM(JSON_NAME_BYTES + 5 * WORD_BYTES))

@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/number.h"
 #include "base/directory.h"
+#include "base/number.h"
 
 #define relaxed memory_order_relaxed
 #define RING_LOG2 14u          /* 1 MiB: 0.8 s at 20,000 operations a second */

@@ -8,10 +8,10 @@
 #ifndef NCCL_INSPECTOR_JSON_WRITER_H
 #define NCCL_INSPECTOR_JSON_WRITER_H
 
+#include "base/thread.h"
 #include "config.h"
 #include "json/comms.h"
 #include "json/file.h"
-#include "base/thread.h"
 
 #define JSONWRITER_BUFFER_BYTES ((size_t)256 * 1024)
 

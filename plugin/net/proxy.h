@@ -12,10 +12,11 @@
 #ifndef NCCL_INSPECTOR_NET_PROXY_H
 #define NCCL_INSPECTOR_NET_PROXY_H
 
-#include "nccl/abi.h"
 #include "base/clock.h"
 #include "config.h"
+#include "hot/handle.h"
 #include "hot/state.h"
+#include "nccl/abi.h"
 
 #define NET_OPS 1024u /* followed at one time; a power of two. What comes while all are in use is not followed */
 

@@ -3,9 +3,9 @@
 #include <string.h>
 
 #include "box/bandwidth.h"
-#include "prom/window.h"
 #include "hot/keys.h"
 #include "hot/labels.h"
+#include "prom/window.h"
 
 #define relaxed memory_order_relaxed
 #define PROCESS_SERIES (8u + BOX_DROPS) /* with the first GPU only */

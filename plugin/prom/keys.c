@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* prom/keys.c - the series of a kind of operation: its values and labels. */
+#include "base/log2.h"
 #include "box/bandwidth.h"
 #include "prom/page.h"
-#include "base/log2.h"
 #include "prom/rounding.h"
 
 #define SCHEMA 1

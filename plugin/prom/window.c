@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* prom/window.c - what an exposition tells of: sums at both ends of the window, and operations in flight. */
+#include "prom/window.h"
+
 #include <string.h>
 
 #include "base/clock.h"
-#include "prom/window.h"
 
 #define relaxed memory_order_relaxed
 

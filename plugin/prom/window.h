@@ -7,9 +7,9 @@
 #ifndef NCCL_INSPECTOR_PROM_WINDOW_H
 #define NCCL_INSPECTOR_PROM_WINDOW_H
 
+#include "base/textbuf.h"
 #include "box/box.h"
 #include "config.h"
-#include "base/textbuf.h"
 
 #define EXPO_MAX_SERIES 250u /* a GPU */
 #define EXPO_MAX_COMMS 16u   /* with series of their own, a GPU: the busiest */

@@ -7,9 +7,14 @@
 
 #include "base/clock.h"
 #include "config.h"
+#include "hot/atomics.h"
+#include "hot/follow.h"
+#include "hot/keys.h"
+#include "hot/labels.h"
+#include "hot/owner.h"
 #include "hot/peers.h"
-#include "upkeep/samples.h"
 #include "nccl/strings.h"
+#include "upkeep/samples.h"
 
 #define relaxed memory_order_relaxed
 #define FEW_KEYS 64u /* left: then destroyed communicators give theirs back */

@@ -3,6 +3,9 @@
 
 #include <string.h>
 
+#include "base/clock.h"
+#include "hot/ends.h"
+
 #define relaxed memory_order_relaxed
 /* A communicator's estimate of the clocks' distance is used for so long. It is renewed every 10 s in which an operation
  * ends. */

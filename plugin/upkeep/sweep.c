@@ -2,7 +2,15 @@
 #include "upkeep/sweep.h"
 
 #include "base/clock.h"
+#include "hot/atomics.h"
+#include "hot/channels.h"
+#include "hot/clockmix.h"
+#include "hot/complete.h"
+#include "hot/groups.h"
+#include "hot/keys.h"
+#include "hot/reclaim.h"
 #include "hot/slots.h"
+#include "nccl/event.h"
 
 #define relaxed memory_order_relaxed
 

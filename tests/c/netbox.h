@@ -4,8 +4,11 @@
 #define NCCL_INSPECTOR_NETBOX_H
 
 #include "base/clock.h"
-#include "upkeep/comms.h"
+#include "hot/complete.h"
+#include "hot/follow.h"
+#include "hot/start.h"
 #include "net/proxy.h"
+#include "upkeep/comms.h"
 #include "tap.h"
 
 #define MS 1000000ull

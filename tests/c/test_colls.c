@@ -2,6 +2,7 @@
 /* The quick way of a collective against the way of any operation: what the box has of them is the same. */
 #include <pthread.h>
 
+#include "hot/jsonring.h"
 #include "nccl/abi.h"
 #include "trackbox.h"
 

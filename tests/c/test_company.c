@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "hot/start.h"
 #include "inspector.h"
 #include "tap.h"
 

@@ -10,11 +10,12 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/log2.h"
+#include "hot/follow.h"
 #include "upkeep/comms.h"
+#include "upkeep/sweep.h"
 #include "kernels.h"
 #include "laws.h"
-#include "base/log2.h"
-#include "upkeep/sweep.h"
 #include "tap.h"
 
 #define PAIRS 3u

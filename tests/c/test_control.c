@@ -8,11 +8,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "nccl/abi.h"
-#include "base/clock.h"
-#include "upkeep/comms.h"
 #include "ask/mask.h"
+#include "base/clock.h"
 #include "base/log2.h"
+#include "hot/calls.h"
+#include "hot/coll.h"
+#include "hot/follow.h"
+#include "hot/kernels.h"
+#include "hot/start.h"
+#include "nccl/abi.h"
+#include "upkeep/comms.h"
 #include "upkeep/sweep.h"
 #include "tap.h"
 

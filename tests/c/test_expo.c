@@ -5,9 +5,14 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "upkeep/comms.h"
-#include "prom/window.h"
 #include "base/log2.h"
+#include "hot/calls.h"
+#include "hot/follow.h"
+#include "hot/kernels.h"
+#include "hot/labels.h"
+#include "hot/start.h"
+#include "prom/window.h"
+#include "upkeep/comms.h"
 #include "upkeep/sweep.h"
 #include "tap.h"
 

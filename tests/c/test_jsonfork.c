@@ -9,6 +9,8 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "hot/kernels.h"
+#include "hot/start.h"
 #include "inspector.h"
 #include "tap.h"
 

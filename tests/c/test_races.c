@@ -6,12 +6,15 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
-#include "upkeep/comms.h"
-#include "prom/window.h"
-#include "upkeep/timeline.h"
 #include "base/log2.h"
+#include "hot/follow.h"
+#include "hot/kernels.h"
+#include "hot/start.h"
+#include "prom/window.h"
+#include "upkeep/comms.h"
 #include "upkeep/samples.h"
 #include "upkeep/sweep.h"
+#include "upkeep/timeline.h"
 #include "tap.h"
 
 #define PAIRS 4

@@ -6,9 +6,19 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "upkeep/comms.h"
 #include "base/log2.h"
+#include "hot/calls.h"
+#include "hot/clockmix.h"
+#include "hot/coll.h"
+#include "hot/complete.h"
+#include "hot/follow.h"
+#include "hot/kernels.h"
+#include "hot/labels.h"
+#include "hot/owner.h"
+#include "hot/send.h"
 #include "hot/slots.h"
+#include "hot/start.h"
+#include "upkeep/comms.h"
 #include "upkeep/sweep.h"
 #include "tap.h"
 
