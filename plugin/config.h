@@ -50,9 +50,6 @@ typedef const char *(*config_getenv)(const char *name);
  * `refused`. */
 void config_load(struct config *config, config_getenv get);
 
-/* Copies printable ASCII, '?' for the rest, cut to fit; "" for NULL. */
-void config_copy_text(char *to, size_t room, const char *from);
-
 /* Copies a node list of at most CONFIG_NODELIST_BYTES whole, else cut at a comma with ",+K" for the K parts left out. */
 void config_cut_nodelist(char *to, const char *nodelist);
 

@@ -25,7 +25,7 @@
 #define FINALIZE_WAIT_NS 90000000ull /* of the 100 ms that it may take */
 
 /* Somebody else's bits in NCCL's mask bring events even when nothing was set up. */
-struct track inspector_track = { .fast_ops = track_no_ops };
+struct track inspector_track = { .fast_ops = all_free_ops };
 struct net inspector_net;
 struct hosttime inspector_hosttime;
 
@@ -38,13 +38,13 @@ static struct {
 	struct {             /* of control.library */
 		abi_logger logger;
 		unsigned api;
-	} library[CONTROL_LIBRARIES];
+	} library[MASK_LIBRARIES];
 	uint8_t library_of[BOX_LIVE_COMMS];
-	struct notes notes;
+	struct log log;
 	struct config config;
 	struct box box;
-	struct control control;
-	struct writer writer;
+	struct mask mask;
+	struct beat beat;
 	bool json_ready;
 	struct jsonwriter json;
 } self = { .lock = PTHREAD_MUTEX_INITIALIZER };
@@ -52,23 +52,23 @@ static struct {
 /* For threads that do not hold the lock. */
 static void say(const char *message)
 {
-	notes_say(&self.notes, message);
+	log_say(&self.log, message);
 }
 
 /* For those that do: say_kept must follow. */
 static void keep(const char *message)
 {
-	notes_keep(&self.notes, message);
+	log_keep(&self.log, message);
 }
 
 static void say_kept(void)
 {
-	char message[NOTES_BYTES];
+	char message[LOG_BYTES];
 	bool any = true;
 
 	while (any) {
 		pthread_mutex_lock(&self.lock);
-		any = notes_take(&self.notes, message);
+		any = log_take(&self.log, message);
 		pthread_mutex_unlock(&self.lock);
 		if (any)
 			say(message);
@@ -91,7 +91,7 @@ __attribute__((destructor)) static void at_exit(void)
 		box_set_state(&self.box, BOX_EXITED);
 	uint64_t due_ns = clock_ns(CLOCK_MONOTONIC) + FINALIZE_WAIT_NS;
 
-	writer_close(&self.writer, due_ns);
+	beat_close(&self.beat, due_ns);
 	if (self.json_ready)
 		jsonwriter_close(&self.json, due_ns);
 }
@@ -110,7 +110,7 @@ static bool find_dir(struct descriptor *dir)
 
 	dir->fd = -1;
 	if (config->make_dir) {
-		makedir_absolute(config->dir, sizeof(config->dir));
+		directory_absolute(config->dir, sizeof(config->dir));
 		return true;
 	}
 	if (descriptor_take(dir, open(config->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC)))
@@ -165,13 +165,13 @@ static int wanted_events(unsigned api)
 /* Under the lock. */
 static void ask_anew(void)
 {
-	for (unsigned i = 0; i < CONTROL_LIBRARIES; i++)
-		control_want(&self.control, i, wanted_events(self.library[i].api));
+	for (unsigned i = 0; i < MASK_LIBRARIES; i++)
+		mask_want(&self.mask, i, wanted_events(self.library[i].api));
 }
 
 static void keep_refused(void)
 {
-	char message[NOTES_BYTES];
+	char message[LOG_BYTES];
 
 	if (!*self.config.refused)
 		return;
@@ -182,11 +182,11 @@ static void keep_refused(void)
 /* Once in the life of the process. */
 static void set_up(const struct inspector_comm *comm)
 {
-	struct descriptor *dir = &self.writer.dir;
+	struct descriptor *dir = &self.beat.dir;
 
 	self.tried = true;
 	config_load(&self.config, get_environment);
-	self.notes.job = self.config.job;
+	self.log.job = self.config.job;
 	keep_refused();
 	if (!self.config.enabled)
 		return;
@@ -198,27 +198,27 @@ static void set_up(const struct inspector_comm *comm)
 		descriptor_close(dir);
 		return;
 	}
-	header_fill(self.box.header, &self.config, comm->api, comm->caller);
+	identity_fill(self.box.header, &self.config, comm->api, comm->caller);
 	track_init(&inspector_track, &self.box, self.box.header->clock.ns_per_tick_q32,
 		   &(struct track_options){ .p2p = self.config.p2p,
 					    .host_time = self.config.host_time,
 					    .api = (uint8_t)comm->api,
 					    .timing = (enum box_timing)self.box.header->timing });
-	samples_init(&self.writer.samples, &inspector_track);
-	control_init(&self.control, &self.config, &inspector_track);
+	samples_init(&self.beat.samples, &inspector_track);
+	mask_init(&self.mask, &self.config, &inspector_track);
 	if (net_init(&inspector_net, &inspector_track, self.config.net, comm->api))
 		keep("no memory for network detail: it is not taken");
 	inspector_hosttime.track = &inspector_track;
-	self.writer.box = &self.box;
-	self.writer.control = &self.control;
-	self.writer.track = &inspector_track;
-	self.writer.config = &self.config;
-	self.writer.tables = &self.lock;
-	self.writer.log = say;
-	self.writer.net = &inspector_net;
-	self.writer.ask_anew = ask_anew;
-	self.writer.expo.api = comm->api;
-	writer_init(&self.writer);
+	self.beat.box = &self.box;
+	self.beat.mask = &self.mask;
+	self.beat.track = &inspector_track;
+	self.beat.config = &self.config;
+	self.beat.tables = &self.lock;
+	self.beat.log = say;
+	self.beat.net = &inspector_net;
+	self.beat.ask_anew = ask_anew;
+	self.beat.prom.api = comm->api;
+	beat_init(&self.beat);
 	if (self.config.json)
 		set_up_json();
 	pthread_atfork(NULL, NULL, after_fork_in_child);
@@ -235,7 +235,7 @@ static void tell_json(const void *context, bool unnamed)
 		return;
 	const struct box_comm *comm = &self.box.comms[index];
 
-	jsonwriter_add_comm(&self.json, &(struct json_comm_words){ .comm = index,
+	jsonwriter_add_comm(&self.json, &(struct json_comm_fields){ .comm = index,
 								   .generation = generation,
 								   .id = comm->id,
 								   .name = comm->name,
@@ -261,7 +261,7 @@ static void start_json(const void *context, unsigned api)
 
 static void start_threads(const void *context, unsigned api)
 {
-	if (worker_start(&self.writer.worker))
+	if (thread_start(&self.beat.thread))
 		keep("no thread for metrics: only the report will have this process");
 	if (self.json_ready)
 		start_json(context, api);
@@ -275,17 +275,17 @@ static bool is_live(unsigned index, uint32_t generation)
 }
 
 /* The library of a communicator, as begin() has kept it: with its record, or in the context of one that has none.
- * CONTROL_LIBRARIES: it is none of ours, or no more. */
+ * MASK_LIBRARIES: it is none of ours, or no more. */
 static unsigned library_of(const void *context)
 {
 	uint32_t generation;
-	unsigned index = handle_context_comm(context, &generation), library = CONTROL_LIBRARIES;
+	unsigned index = handle_context_comm(context, &generation), library = MASK_LIBRARIES;
 
 	if (index != UINT32_MAX && is_live(index, generation))
 		library = self.library_of[index];
-	else if (handle_context_beyond() == handle_of(handle_word(context) & 0xffff) && generation < CONTROL_LIBRARIES)
+	else if (handle_context_beyond() == handle_of(handle_bits(context) & 0xffff) && generation < MASK_LIBRARIES)
 		library = generation;
-	return library < CONTROL_LIBRARIES && self.control.library[library].comms ? library : CONTROL_LIBRARIES;
+	return library < MASK_LIBRARIES && self.mask.library[library].comms ? library : MASK_LIBRARIES;
 }
 
 static void *keep_library(void *context, unsigned library)
@@ -294,7 +294,7 @@ static void *keep_library(void *context, unsigned library)
 	unsigned index = handle_context_comm(context, &generation);
 
 	if (index == UINT32_MAX)
-		return handle_of(handle_word(context) | (uint64_t)library << 16);
+		return handle_of(handle_bits(context) | (uint64_t)library << 16);
 	self.library_of[index] = (uint8_t)library;
 	return context;
 }
@@ -302,11 +302,11 @@ static void *keep_library(void *context, unsigned library)
 /* One of a GPU that has no place in the header has no record: another one's would have its figures. */
 static void *add_comm(const struct inspector_comm *comm)
 {
-	struct comm_words words = comm->words;
+	struct comm_fields fields = comm->fields;
 
-	words.gpu = header_find_gpu(self.box.header);
-	if (words.gpu < BOX_GPUS)
-		return comms_add(&inspector_track, &words);
+	fields.gpu = identity_find_gpu(self.box.header);
+	if (fields.gpu < BOX_GPUS)
+		return comms_add(&inspector_track, &fields);
 	atomic_fetch_add(&self.box.header->comms_created, 1);
 	return handle_context_beyond();
 }
@@ -315,22 +315,22 @@ static void *add_comm(const struct inspector_comm *comm)
 static void *begin(const struct inspector_comm *comm, int *mask)
 {
 	unsigned library =
-		control_begin(&self.control, mask, wanted_events(comm->api), clock_ns(CLOCK_MONOTONIC));
+		mask_begin(&self.mask, mask, wanted_events(comm->api), clock_ns(CLOCK_MONOTONIC));
 	void *context;
 
-	if (library == CONTROL_LIBRARIES) {
+	if (library == MASK_LIBRARIES) {
 		keep("more than one NCCL in this process, and too many of them: this one is not measured");
 		return NULL;
 	}
 	self.library[library].logger = comm->logger;
 	self.library[library].api = comm->api;
-	atomic_store(&self.notes.logger, comm->logger);
+	atomic_store(&self.log.logger, comm->logger);
 	context = keep_library(add_comm(comm), library);
 	if (!self.live++)
 		net_begin(&inspector_net);
 	atomic_store(&self.box.header->state, BOX_LIVE);
 	/* The thread of a process that is silent for now sees when that is over. */
-	if (control_is_denied(&self.control))
+	if (mask_is_denied(&self.mask))
 		box_snapshot(&self.box);
 	else
 		start_threads(context, comm->api);
@@ -339,7 +339,7 @@ static void *begin(const struct inspector_comm *comm, int *mask)
 
 void inspector_init(const struct inspector_comm *comm, void **context, int *mask)
 {
-	char message[CONTROL_MESSAGE_BYTES] = "";
+	char message[MASK_MESSAGE_BYTES] = "";
 
 	*context = NULL;
 	if (atomic_load(&self.forked)) {
@@ -351,9 +351,9 @@ void inspector_init(const struct inspector_comm *comm, void **context, int *mask
 		set_up(comm);
 	if (self.ready && self.pid == getpid()) {
 		*context = begin(comm, mask);
-		control_take_message(&self.control, message);
+		mask_take_message(&self.mask, message);
 	} else {
-		atomic_store(&self.notes.logger, comm->logger);
+		atomic_store(&self.log.logger, comm->logger);
 	}
 	if (!*context)
 		__atomic_store_n(mask, 0, __ATOMIC_RELAXED);
@@ -367,12 +367,12 @@ void inspector_init(const struct inspector_comm *comm, void **context, int *mask
 static void end_all(void)
 {
 	atomic_store(&self.box.header->state, BOX_FINALIZED);
-	if (control_is_denied(&self.control)) /* there is no thread to write a box that is not in memory */
+	if (mask_is_denied(&self.mask)) /* there is no thread to write a box that is not in memory */
 		box_snapshot(&self.box);
 	/* Under the lock: a communicator that comes now must find the thread told to stop, and start it. */
-	worker_ask_to_stop(&self.writer.worker);
+	thread_ask_to_stop(&self.beat.thread);
 	if (self.json_ready)
-		worker_ask_to_stop(&self.json.worker);
+		thread_ask_to_stop(&self.json.thread);
 }
 
 /* Under the lock. Returns whether that libnccl may go now, and its mask and logger with it. */
@@ -381,12 +381,12 @@ static bool end(void *context)
 	unsigned library = library_of(context);
 	bool is_last;
 
-	if (library == CONTROL_LIBRARIES)
+	if (library == MASK_LIBRARIES)
 		return false;
 	comms_remove(&inspector_track, context);
-	is_last = !control_end(&self.control, library, clock_ns(CLOCK_MONOTONIC));
+	is_last = !mask_end(&self.mask, library, clock_ns(CLOCK_MONOTONIC));
 	if (is_last)
-		atomic_store(&self.notes.logger, self.live > 1 ? self.library[self.control.current].logger : NULL);
+		atomic_store(&self.log.logger, self.live > 1 ? self.library[self.mask.current].logger : NULL);
 	if (--self.live == 0)
 		end_all();
 	return is_last;
@@ -409,8 +409,8 @@ void inspector_finalize(void *context)
 	uint64_t due_ns = clock_ns(CLOCK_MONOTONIC) + FINALIZE_WAIT_NS;
 
 	if (is_over)
-		worker_wait(&self.writer.worker, due_ns);
+		thread_wait(&self.beat.thread, due_ns);
 	if (is_over && self.json_ready)
-		worker_wait(&self.json.worker, due_ns);
-	notes_wait(&self.notes, due_ns);
+		thread_wait(&self.json.thread, due_ns);
+	log_wait(&self.log, due_ns);
 }

@@ -12,7 +12,7 @@
 /* What NCCL says when it makes a communicator. */
 struct inspector_comm {
 	unsigned api;
-	struct comm_words words; /* without gpu */
+	struct comm_fields fields; /* without gpu */
 	abi_logger logger;
 	void *caller; /* an address in libnccl */
 };

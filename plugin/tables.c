@@ -35,7 +35,7 @@ static int init(unsigned api, void **context, uint64_t comm_id, int *mask, const
 {
 	struct inspector_comm comm = {
 		.api = api,
-		.words = { .id = comm_id, .name = name, .nranks = nranks, .nnodes = nnodes, .rank = rank },
+		.fields = { .id = comm_id, .name = name, .nranks = nranks, .nnodes = nnodes, .rank = rank },
 		.logger = logger,
 		.caller = caller,
 	};
@@ -103,10 +103,10 @@ static int start_event_v1(void *context, void **handle, struct abi_descriptor_v1
 
 		*handle = old_operation(context, coll->comm_name, coll->comm_hash, event->rank,
 					&(struct event){ .peer = EVENT_NO_PEER,
-							 .func = words_v1_func(coll->func),
-							 .datatype = words_v1_datatype(coll->datatype),
-							 .algo = words_v1_algo(coll->algo),
-							 .proto = words_v1_proto(coll->proto),
+							 .func = strings_v1_func(coll->func),
+							 .datatype = strings_v1_datatype(coll->datatype),
+							 .algo = strings_v1_algo(coll->algo),
+							 .proto = strings_v1_proto(coll->proto),
 							 .count = coll->count,
 							 .sequence = coll->sequence,
 							 .root = coll->root,
@@ -116,8 +116,8 @@ static int start_event_v1(void *context, void **handle, struct abi_descriptor_v1
 
 		*handle = old_operation(context, p2p->comm_name, p2p->comm_hash, event->rank,
 					&(struct event){ .peer = p2p->peer,
-							 .func = words_v1_func(p2p->func),
-							 .datatype = words_v1_datatype(p2p->datatype),
+							 .func = strings_v1_func(p2p->func),
+							 .datatype = strings_v1_datatype(p2p->datatype),
 							 .count = p2p->count,
 							 .parent = event->parent,
 							 .channels = EVENT_CHANNELS_UNKNOWN });
@@ -238,7 +238,7 @@ OTHER static int captured_p2p(void *context, void **handle)
 /* `call`: what the call of an operation got that is told now. */
 static inline void replayed(void *context, void *call)
 {
-	if (!track_likely(handle_kind(handle_word(call)) != HANDLE_CAPTURED))
+	if (!track_likely(handle_kind(handle_bits(call)) != HANDLE_CAPTURED))
 		clockmix_replayed(TRACK, context);
 }
 
@@ -256,7 +256,7 @@ OTHER static int start_captured_p2p(void *context, void **handle, void *call, co
 
 static inline int start_p2p(void *context, void **handle, void *call, const struct abi_p2p_v5 *p2p)
 {
-	return track_likely(handle_kind(handle_word(call)) != HANDLE_CAPTURED) ?
+	return track_likely(handle_kind(handle_bits(call)) != HANDLE_CAPTURED) ?
 		       track_p2p(TRACK, context, call, p2p->parent_group, &p2p->p2p, handle) :
 		       start_captured_p2p(context, handle, call, p2p);
 }
@@ -346,12 +346,12 @@ OTHER static int told_v7(const void *context, const void *handle, const struct a
 		const struct abi_coll_v7 *coll = &event->coll_v7;
 
 		labels_told(TRACK, context, coll->user_tag, coll->is_symmetric ? coll->kernel_variant : NULL,
-			    coll->v5.coll.count * words_bytes(coll->v5.coll.datatype), handle);
+			    coll->v5.coll.count * strings_datatype_bytes(coll->v5.coll.datatype), handle);
 	} else if (event->type == ABI_P2P) {
 		const struct abi_p2p *p2p = &event->p2p_v7.p2p;
 
 		if (TRACK->options.p2p)
-			labels_told(TRACK, context, event->p2p_v7.user_tag, NULL, p2p->count * words_bytes(p2p->datatype), handle);
+			labels_told(TRACK, context, event->p2p_v7.user_tag, NULL, p2p->count * strings_datatype_bytes(p2p->datatype), handle);
 	} else {
 		labels_told(TRACK, context, event->ce_coll_v7.user_tag, NULL,
 			    track_copy_engine_bytes(TRACK, context, &event->ce_coll_v7.v6), NULL);
@@ -398,7 +398,7 @@ TRACK_HOT static int start_event_v7(void *context, void **handle, struct abi_des
 
 OTHER static int stop_other(void *handle)
 {
-	unsigned kind = handle_kind(handle_word(handle));
+	unsigned kind = handle_kind(handle_bits(handle));
 
 	if (kind == HANDLE_PLAN)
 		track_plan_stop(TRACK, handle);
@@ -419,7 +419,7 @@ OTHER static int stop_timed_group(void *handle)
 
 TRACK_HOT static int stop_event(void *handle)
 {
-	unsigned kind = handle_kind(handle_word(handle));
+	unsigned kind = handle_kind(handle_bits(handle));
 
 	if (track_likely(kind == HANDLE_KERNEL)) /* its end came with state 22 */
 		return NCCL_SUCCESS;
@@ -432,7 +432,7 @@ TRACK_HOT static int stop_event(void *handle)
 
 static int stop_event_v3(void *handle)
 {
-	unsigned kind = handle_kind(handle_word(handle));
+	unsigned kind = handle_kind(handle_bits(handle));
 
 	if (kind == HANDLE_KERNEL || kind == HANDLE_SLOTLESS_KERNEL)
 		track_kernel_stop(TRACK, handle, track_now_ns(TRACK));

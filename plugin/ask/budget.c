@@ -11,33 +11,33 @@
 #define LASTING_NS (60 * SECOND_NS)
 #define MILLION 1000000u
 
-void guard_init(struct guard *guard, uint32_t budget_ppm)
+void budget_init(struct budget *budget, uint32_t budget_ppm)
 {
-	memset(guard, 0, sizeof(*guard));
-	guard->budget_ppm = budget_ppm;
-	guard->every = 1;
-	guard->patience_ns = PATIENCE_NS;
+	memset(budget, 0, sizeof(*budget));
+	budget->budget_ppm = budget_ppm;
+	budget->every = 1;
+	budget->patience_ns = PATIENCE_NS;
 }
 
-static void begin_window(struct guard *guard)
+static void begin_window(struct budget *budget)
 {
-	guard->rounds = 0;
-	guard->span_ns = guard->hot_ns = guard->own_ns = 0;
-	guard->worst_hot_ns = guard->worst_span_ns = 0;
+	budget->rounds = 0;
+	budget->span_ns = budget->hot_ns = budget->own_ns = 0;
+	budget->worst_hot_ns = budget->worst_span_ns = 0;
 }
 
-static void set_last(struct guard *guard, uint64_t now_ns, uint64_t hot_ns, uint64_t own_ns)
+static void set_last(struct budget *budget, uint64_t now_ns, uint64_t hot_ns, uint64_t own_ns)
 {
-	guard->last_ns = now_ns;
-	guard->last_hot_ns = hot_ns;
-	guard->last_own_ns = own_ns;
+	budget->last_ns = now_ns;
+	budget->last_hot_ns = hot_ns;
+	budget->last_own_ns = own_ns;
 }
 
-void guard_begin(struct guard *guard, uint64_t now_ns, uint64_t hot_ns, uint64_t own_ns)
+void budget_begin(struct budget *budget, uint64_t now_ns, uint64_t hot_ns, uint64_t own_ns)
 {
-	set_last(guard, now_ns, hot_ns, own_ns);
-	guard->quiet_ns = 0;
-	begin_window(guard);
+	set_last(budget, now_ns, hot_ns, own_ns);
+	budget->quiet_ns = 0;
+	begin_window(budget);
 }
 
 /* ppm of a core, at most one core for each of some thousand threads. */
@@ -48,74 +48,74 @@ static uint32_t share_ppm(uint64_t spent_ns, uint64_t span_ns)
 	return ppm < (double)UINT32_MAX ? (uint32_t)ppm : UINT32_MAX;
 }
 
-static void change(struct guard *guard, uint32_t every, uint64_t now_ns)
+static void change(struct budget *budget, uint32_t every, uint64_t now_ns)
 {
-	guard->lowered = every < guard->every;
-	guard->every = every;
-	guard->changed_ns = now_ns;
-	guard->quiet_ns = 0;
+	budget->lowered = every < budget->every;
+	budget->every = every;
+	budget->changed_ns = now_ns;
+	budget->quiet_ns = 0;
 }
 
-static bool measure_less(struct guard *guard, uint64_t now_ns)
+static bool measure_less(struct budget *budget, uint64_t now_ns)
 {
-	guard->quiet_ns = 0;
-	if (guard->every >= GUARD_MOST)
+	budget->quiet_ns = 0;
+	if (budget->every >= BUDGET_MOST)
 		return false;
-	if (guard->lowered && now_ns - guard->changed_ns < LASTING_NS)
-		guard->patience_ns = guard->patience_ns < MOST_PATIENCE_NS / 2 ? guard->patience_ns * 2 :
+	if (budget->lowered && now_ns - budget->changed_ns < LASTING_NS)
+		budget->patience_ns = budget->patience_ns < MOST_PATIENCE_NS / 2 ? budget->patience_ns * 2 :
 										 MOST_PATIENCE_NS;
 	else
-		guard->patience_ns = PATIENCE_NS;
-	change(guard, guard->every * 2, now_ns);
+		budget->patience_ns = PATIENCE_NS;
+	change(budget, budget->every * 2, now_ns);
 	return true;
 }
 
-static bool measure_more(struct guard *guard, uint64_t now_ns)
+static bool measure_more(struct budget *budget, uint64_t now_ns)
 {
-	guard->quiet_ns += guard->span_ns;
-	if (guard->every <= 1 || guard->quiet_ns < guard->patience_ns)
+	budget->quiet_ns += budget->span_ns;
+	if (budget->every <= 1 || budget->quiet_ns < budget->patience_ns)
 		return false;
-	change(guard, guard->every / 2, now_ns);
+	change(budget, budget->every / 2, now_ns);
 	return true;
 }
 
 /* Of all rounds but the worst: the time in calls comes from a few samples, and one that was preempted would weigh
  * as much as a heavy load. */
-static bool judge(struct guard *guard, uint64_t now_ns)
+static bool judge(struct budget *budget, uint64_t now_ns)
 {
-	uint32_t hot = share_ppm(guard->hot_ns - guard->worst_hot_ns, guard->span_ns - guard->worst_span_ns);
-	uint32_t own = share_ppm(guard->own_ns, guard->span_ns);
-	uint32_t half = guard->budget_ppm / 2;
-	uint32_t allowance = own < guard->budget_ppm - half ? guard->budget_ppm - own : half;
+	uint32_t hot = share_ppm(budget->hot_ns - budget->worst_hot_ns, budget->span_ns - budget->worst_span_ns);
+	uint32_t own = share_ppm(budget->own_ns, budget->span_ns);
+	uint32_t half = budget->budget_ppm / 2;
+	uint32_t allowance = own < budget->budget_ppm - half ? budget->budget_ppm - own : half;
 
-	guard->share_ppm = hot + (own < UINT32_MAX - hot ? own : UINT32_MAX - hot);
+	budget->share_ppm = hot + (own < UINT32_MAX - hot ? own : UINT32_MAX - hot);
 	if (hot > allowance)
-		return measure_less(guard, now_ns);
+		return measure_less(budget, now_ns);
 	if (hot < allowance / 2)
-		return measure_more(guard, now_ns);
-	guard->quiet_ns = 0;
+		return measure_more(budget, now_ns);
+	budget->quiet_ns = 0;
 	return false;
 }
 
-bool guard_round(struct guard *guard, uint64_t now_ns, uint64_t hot_ns, uint64_t own_ns)
+bool budget_round(struct budget *budget, uint64_t now_ns, uint64_t hot_ns, uint64_t own_ns)
 {
-	uint64_t span_ns = now_ns - guard->last_ns, hot_spent_ns = hot_ns - guard->last_hot_ns;
+	uint64_t span_ns = now_ns - budget->last_ns, hot_spent_ns = hot_ns - budget->last_hot_ns;
 	bool changed;
 
-	if (!guard->budget_ppm)
+	if (!budget->budget_ppm)
 		return false;
-	guard->rounds++;
-	guard->span_ns += span_ns;
-	guard->hot_ns += hot_spent_ns;
-	guard->own_ns += own_ns - guard->last_own_ns;
-	if (hot_spent_ns >= guard->worst_hot_ns) {
-		guard->worst_hot_ns = hot_spent_ns;
-		guard->worst_span_ns = span_ns;
+	budget->rounds++;
+	budget->span_ns += span_ns;
+	budget->hot_ns += hot_spent_ns;
+	budget->own_ns += own_ns - budget->last_own_ns;
+	if (hot_spent_ns >= budget->worst_hot_ns) {
+		budget->worst_hot_ns = hot_spent_ns;
+		budget->worst_span_ns = span_ns;
 	}
-	set_last(guard, now_ns, hot_ns, own_ns);
-	if (guard->span_ns < WINDOW_NS)
+	set_last(budget, now_ns, hot_ns, own_ns);
+	if (budget->span_ns < WINDOW_NS)
 		return false;
-	changed = guard->rounds >= FEW_ROUNDS && judge(guard, now_ns);
-	begin_window(guard);
+	changed = budget->rounds >= FEW_ROUNDS && judge(budget, now_ns);
+	begin_window(budget);
 	return changed;
 }

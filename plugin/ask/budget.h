@@ -13,11 +13,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define GUARD_MOST 64u
+#define BUDGET_MOST 64u
 
-struct guard {
+struct budget {
 	uint32_t budget_ppm; /* of one core; 0: no guard */
-	uint32_t every;      /* kernel events for one operation in so many: 1, 2, 4 ... GUARD_MOST */
+	uint32_t every;      /* kernel events for one operation in so many: 1, 2, 4 ... BUDGET_MOST */
 	uint32_t share_ppm;  /* what the last window has shown */
 	uint64_t last_ns, last_hot_ns, last_own_ns; /* of the last round */
 	/* The window: */
@@ -30,12 +30,12 @@ struct guard {
 	bool lowered;         /* then it became less */
 };
 
-void guard_init(struct guard *guard, uint32_t budget_ppm);
+void budget_init(struct budget *budget, uint32_t budget_ppm);
 
 /* Measuring begins or begins again; what was before does not count. Times are totals, `now_ns` is CLOCK_MONOTONIC. */
-void guard_begin(struct guard *guard, uint64_t now_ns, uint64_t hot_ns, uint64_t own_ns);
+void budget_begin(struct budget *budget, uint64_t now_ns, uint64_t hot_ns, uint64_t own_ns);
 
 /* About once a second: time spent in NCCL's calls and by our own thread. Returns whether `every` has changed. */
-bool guard_round(struct guard *guard, uint64_t now_ns, uint64_t hot_ns, uint64_t own_ns);
+bool budget_round(struct budget *budget, uint64_t now_ns, uint64_t hot_ns, uint64_t own_ns);
 
 #endif

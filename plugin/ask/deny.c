@@ -3,7 +3,8 @@
 
 #include <string.h>
 
-#include "config.h"
+#include "base/printable.h"
+
 
 #define MOST_MAJOR 999u
 #define MOST_PART 99u /* minor and patch have two digits in NCCL's own number */
@@ -41,12 +42,12 @@ static bool version_of(const char **text, uint32_t *version)
 	return true;
 }
 
-static bool range_of(const char *word, uint32_t *first, uint32_t *last)
+static bool range_of(const char *item, uint32_t *first, uint32_t *last)
 {
-	if (!version_of(&word, first))
+	if (!version_of(&item, first))
 		return false;
 	*last = *first;
-	return (!skip(&word, '-') || version_of(&word, last)) && !*word && *first <= *last;
+	return (!skip(&item, '-') || version_of(&item, last)) && !*item && *first <= *last;
 }
 
 bool deny_lists(const char *list, uint32_t version, char *bad, size_t room)
@@ -55,19 +56,19 @@ bool deny_lists(const char *list, uint32_t version, char *bad, size_t room)
 
 	*bad = '\0';
 	while (*list) {
-		char word[64];
+		char item[64];
 		size_t length = strcspn(list, ", \t");
 		uint32_t first, last;
 
-		config_copy_text(word, length < sizeof(word) ? length + 1 : sizeof(word), list);
+		printable_copy(item, length < sizeof(item) ? length + 1 : sizeof(item), list);
 		list += length;
 		list += strspn(list, ", \t");
-		if (!*word)
+		if (!*item)
 			continue;
-		if (length < sizeof(word) && range_of(word, &first, &last))
+		if (length < sizeof(item) && range_of(item, &first, &last))
 			found = found || (version && version >= first && version <= last);
 		else if (!*bad)
-			config_copy_text(bad, room, word);
+			printable_copy(bad, room, item);
 	}
 	return found;
 }

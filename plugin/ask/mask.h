@@ -21,54 +21,54 @@
 #include "config.h"
 #include "hot/state.h"
 
-#define CONTROL_MESSAGE_BYTES 256u
-#define CONTROL_LIBRARIES 8u /* at a time */
+#define MASK_MESSAGE_BYTES 256u
+#define MASK_LIBRARIES 8u /* at a time */
 
 /* One libnccl with living communicators. */
-struct control_library {
-	int *mask;
+struct mask_library {
+	int *nccl_mask;
 	unsigned comms; /* living; 0: there is no such library */
 	int wanted;     /* what we want of the mask, kernel events and all */
 	int before;     /* while silent: what the mask was, and will be again */
 	unsigned watch; /* rounds in which late stores are looked for */
 };
 
-struct control {
+struct mask {
 	struct track *track;
 	struct box_header *header;
 	struct killswitch killswitch;
-	struct guard guard;
-	struct control_library library[CONTROL_LIBRARIES];
-	unsigned current;  /* the one whose mask the hot path samples with; CONTROL_LIBRARIES: none */
+	struct budget budget;
+	struct mask_library library[MASK_LIBRARIES];
+	unsigned current;  /* the one whose mask the hot path samples with; MASK_LIBRARIES: none */
 	uint64_t round_ns; /* time is accounted for up to then, while a communicator lives */
 	uint64_t own_ns;   /* CPU time of the writer's thread up to then */
 	uint64_t said_ns;  /* when the guard last said something; 0: never */
-	char message[CONTROL_MESSAGE_BYTES];
+	char message[MASK_MESSAGE_BYTES];
 };
 
 /* Once, with a track that is set up and a header that has the version, and knows RCCL. */
-void control_init(struct control *control, const struct config *config, struct track *track);
+void mask_init(struct mask *mask, const struct config *config, struct track *track);
 
 /* This NCCL is not to be measured, ever: the site says so, or it is RCCL. */
-bool control_is_denied(const struct control *control);
+bool mask_is_denied(const struct mask *mask);
 
 /* Nothing is measured at present. */
-bool control_is_silent(const struct control *control);
+bool mask_is_silent(const struct mask *mask);
 
 /* A communicator comes, with the address of its NCCL's mask and what we want of it. Returns the number of the library,
- * which is the current one now; CONTROL_LIBRARIES when there are too many: its mask is left alone. */
-unsigned control_begin(struct control *control, int *mask, int wanted, uint64_t now_ns);
+ * which is the current one now; MASK_LIBRARIES when there are too many: its mask is left alone. */
+unsigned mask_begin(struct mask *mask, int *nccl_mask, int wanted, uint64_t now_ns);
 
 /* What we want of a library has changed. */
-void control_want(struct control *control, unsigned library, int wanted);
+void mask_want(struct mask *mask, unsigned library, int wanted);
 
 /* A communicator of a library goes, and the mask with the last of them. Returns how many of that library are left. */
-unsigned control_end(struct control *control, unsigned library, uint64_t now_ns);
+unsigned mask_end(struct mask *mask, unsigned library, uint64_t now_ns);
 
 /* About once a second; `own_ns`: CPU time of the writer's thread so far. The header's hot_ns must be fresh. */
-void control_round(struct control *control, uint64_t now_ns, uint64_t own_ns);
+void mask_round(struct mask *mask, uint64_t now_ns, uint64_t own_ns);
 
 /* What there is to be logged, once: "" for nothing. For the caller to log when it has let go of the lock. */
-void control_take_message(struct control *control, char message[CONTROL_MESSAGE_BYTES]);
+void mask_take_message(struct mask *mask, char message[MASK_MESSAGE_BYTES]);
 
 #endif

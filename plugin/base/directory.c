@@ -10,7 +10,7 @@
 
 #include "base/descriptor.h"
 
-int makedir_open(const char *path)
+int directory_open(const char *path)
 {
 	char part[PATH_MAX];
 	size_t length = strlen(path);
@@ -30,7 +30,7 @@ int makedir_open(const char *path)
 	return fd < 0 ? -errno : fd;
 }
 
-void makedir_absolute(char *path, size_t room)
+void directory_absolute(char *path, size_t room)
 {
 	char here[PATH_MAX];
 	size_t length, start;

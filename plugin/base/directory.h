@@ -7,9 +7,9 @@
 
 /* Makes a directory and its parents (0755 and the umask) and opens it. All ranks of a node do this at the same time:
  * that it is there already is as good. Returns a descriptor above 2, or -errno. */
-int makedir_open(const char *path);
+int directory_open(const char *path);
 
 /* The same directory wherever the process goes afterwards; as it is when that has no room. */
-void makedir_absolute(char *path, size_t room);
+void directory_absolute(char *path, size_t room);
 
 #endif

@@ -29,21 +29,21 @@ static bool take_apart(double value, uint64_t *mantissa, int *binary_digits)
 /* digits / 10^decimals; the last digit is not 0. */
 static char *add_fraction(char *to, uint64_t digits, unsigned decimals)
 {
-	unsigned count = digits_count(digits);
+	unsigned count = digits_of(digits);
 
 	if (count <= decimals) {
-		to = DIGITS_WORD(to, "0.");
+		to = PUT_LITERAL(to, "0.");
 		memset(to, '0', decimals - count);
-		return digits_u64(to + (decimals - count), digits);
+		return put_u64(to + (decimals - count), digits);
 	}
-	char *end = digits_u64(to, digits);
+	char *end = put_u64(to, digits);
 
 	memmove(end - decimals + 1, end - decimals, decimals);
 	end[-(int)decimals] = '.';
 	return end + 1;
 }
 
-char *decimal_17g(char *to, double value)
+char *put_17g(char *to, double value)
 {
 	/* A binary digit more is a decimal more: n / 2^k is n * 5^k / 10^k. */
 	static const uint64_t powers_of_5[MAX_BINARY_DIGITS + 1] = {
@@ -56,25 +56,25 @@ char *decimal_17g(char *to, double value)
 	int k;
 
 	if (value == 0 && !__builtin_signbit(value))
-		return DIGITS_WORD(to, "0");
+		return PUT_LITERAL(to, "0");
 	if (take_apart(value, &digits, &k)) {
 		if (k <= 0 && value < (double)DIGITS_17)
-			return digits_u64(to, digits << -k);
+			return put_u64(to, digits << -k);
 		/* Below 10^-4 printf writes an exponent. */
 		if (k > 0 && k <= MAX_BINARY_DIGITS && !__builtin_mul_overflow(digits, powers_of_5[k], &digits) &&
-		    digits < DIGITS_17 && digits_count(digits) + 4 > (unsigned)k)
+		    digits < DIGITS_17 && digits_of(digits) + 4 > (unsigned)k)
 			return add_fraction(to, digits, (unsigned)k);
 	}
-	return to + snprintf(to, DECIMAL_ROOM, "%.17g", value);
+	return to + snprintf(to, PUT_DOUBLE_ROOM, "%.17g", value);
 }
 
-char *decimal_3f(char *to, double value)
+char *put_3f(char *to, double value)
 {
 	uint64_t mantissa, whole, thousandths, rest, half;
 	int k;
 
 	if (!(value >= 1) || !take_apart(value, &mantissa, &k) || k <= 0)
-		return to + snprintf(to, DECIMAL_ROOM, "%.3f", value);
+		return to + snprintf(to, PUT_DOUBLE_ROOM, "%.3f", value);
 	whole = mantissa >> k;
 	rest = (mantissa - (whole << k)) * 1000;
 	thousandths = rest >> k;
@@ -82,9 +82,9 @@ char *decimal_3f(char *to, double value)
 	half = 1ull << (k - 1);
 	/* As printf: to the nearest, and from the middle to the even one. */
 	thousandths += rest > half || (rest == half && thousandths & 1);
-	to = digits_u64(to, whole + thousandths / 1000);
+	to = put_u64(to, whole + thousandths / 1000);
 	*to = '.';
 	to[1] = (char)('0' + thousandths % 1000 / 100);
-	digits_pair(to + 2, (uint32_t)(thousandths % 100));
+	put_pair(to + 2, (uint32_t)(thousandths % 100));
 	return to + 4;
 }

@@ -7,18 +7,18 @@
 #include <stdint.h>
 #include <string.h>
 
-#define DIGITS_ROOM 20u /* of the longest number */
+#define PUT_U64_ROOM 20u /* of the longest number */
 
 /* Each returns the end of what it wrote; no '\0' follows. */
-#define DIGITS_WORD(to, literal) digits_bytes(to, literal, sizeof(literal) - 1)
+#define PUT_LITERAL(to, literal) put_bytes(to, literal, sizeof(literal) - 1)
 
-static inline char *digits_bytes(char *to, const char *from, size_t length)
+static inline char *put_bytes(char *to, const char *from, size_t length)
 {
 	memcpy(to, from, length);
 	return to + length;
 }
 
-static inline void digits_pair(char *to, uint32_t value)
+static inline void put_pair(char *to, uint32_t value)
 {
 	static const char pairs[] = "0001020304050607080910111213141516171819"
 				    "2021222324252627282930313233343536373839"
@@ -30,7 +30,7 @@ static inline void digits_pair(char *to, uint32_t value)
 }
 
 /* How many digits it has: its bits times log10(2), and one more where that power of ten is reached. */
-static inline unsigned digits_count(uint64_t value)
+static inline unsigned digits_of(uint64_t value)
 {
 	static const uint64_t powers[] = {
 		1u, 10u, 100u, 1000u, 10000u, 100000u, 1000000u, 10000000u, 100000000u, 1000000000u, 10000000000u,
@@ -42,52 +42,52 @@ static inline unsigned digits_count(uint64_t value)
 	return about + (value >= powers[about]) + !value;
 }
 
-static inline char *digits_u64(char *to, uint64_t value)
+static inline char *put_u64(char *to, uint64_t value)
 {
-	char *end = to + digits_count(value), *at = end;
+	char *end = to + digits_of(value), *at = end;
 
 	while (value >= 100) {
 		at -= 2;
-		digits_pair(at, (uint32_t)(value % 100));
+		put_pair(at, (uint32_t)(value % 100));
 		value /= 100;
 	}
 	if (value >= 10)
-		digits_pair(at - 2, (uint32_t)value);
+		put_pair(at - 2, (uint32_t)value);
 	else
 		*--at = (char)('0' + value);
 	return end;
 }
 
-static inline char *digits_i64(char *to, int64_t value)
+static inline char *put_i64(char *to, int64_t value)
 {
 	if (value < 0) {
 		*to++ = '-';
-		return digits_u64(to, 0 - (uint64_t)value);
+		return put_u64(to, 0 - (uint64_t)value);
 	}
-	return digits_u64(to, (uint64_t)value);
+	return put_u64(to, (uint64_t)value);
 }
 
 /* Six decimals, rounded; 0 for what is negative or no number, cut at 1e12. */
-static inline char *digits_micro(char *to, double value)
+static inline char *put_micro(char *to, double value)
 {
 	double limited = value > 0 ? value < 1e12 ? value : 1e12 : 0;
 	uint64_t micro = (uint64_t)(limited * 1e6 + 0.5);
 	uint32_t rest = (uint32_t)(micro % 1000000u);
 
-	to = digits_u64(to, micro / 1000000u);
+	to = put_u64(to, micro / 1000000u);
 	*to++ = '.';
-	digits_pair(to, rest / 10000u);
-	digits_pair(to + 2, rest / 100u % 100u);
-	digits_pair(to + 4, rest % 100u);
+	put_pair(to, rest / 10000u);
+	put_pair(to + 2, rest / 100u % 100u);
+	put_pair(to + 4, rest % 100u);
 	return to + 6;
 }
 
 /* Numbers as printf writes them, ten times as fast for those that metrics have: integers, and fractions of few binary digits.
  * Others go to printf itself, whose decimal point is that of the calling thread's locale. */
-#define DECIMAL_ROOM 320u /* of the longest one: "%.3f" of the largest double */
+#define PUT_DOUBLE_ROOM 320u /* of the longest one: "%.3f" of the largest double */
 
-/* Each writes at most DECIMAL_ROOM bytes and returns the end of the number. */
-char *decimal_17g(char *to, double value); /* "%.17g" */
-char *decimal_3f(char *to, double value);  /* "%.3f" */
+/* Each writes at most PUT_DOUBLE_ROOM bytes and returns the end of the number. */
+char *put_17g(char *to, double value); /* "%.17g" */
+char *put_3f(char *to, double value);  /* "%.3f" */
 
 #endif

@@ -11,13 +11,13 @@
 /* Above malloc's threshold for maps of their own: what is never written to costs nothing. Holds most texts. */
 #define FIRST_ROOM (160u << 10)
 
-void text_clear(struct text *text)
+void textbuf_clear(struct textbuf *text)
 {
 	text->length = 0;
 	text->failed = false;
 }
 
-static bool make_room(struct text *text, size_t more)
+static bool make_room(struct textbuf *text, size_t more)
 {
 	size_t room = text->room ? text->room : FIRST_ROOM;
 	char *data;
@@ -36,7 +36,7 @@ static bool make_room(struct text *text, size_t more)
 	return true;
 }
 
-void text_add(struct text *text, const char *format, ...)
+void textbuf_add(struct textbuf *text, const char *format, ...)
 {
 	va_list list;
 
@@ -60,7 +60,7 @@ void text_add(struct text *text, const char *format, ...)
 	text->length += (size_t)length;
 }
 
-void text_add_bytes(struct text *text, const char *bytes, size_t length)
+void textbuf_add_bytes(struct textbuf *text, const char *bytes, size_t length)
 {
 	if (text->failed || !make_room(text, length))
 		return;
@@ -69,15 +69,15 @@ void text_add_bytes(struct text *text, const char *bytes, size_t length)
 	text->data[text->length] = '\0';
 }
 
-void text_repeat(struct text *text, size_t from, size_t length)
+void textbuf_repeat(struct textbuf *text, size_t from, size_t length)
 {
 	/* Room first: it may move the text. */
 	if (text->failed || !make_room(text, length))
 		return;
-	text_add_bytes(text, text->data + from, length);
+	textbuf_add_bytes(text, text->data + from, length);
 }
 
-void text_add_label(struct text *text, const char *name, const char *value)
+void textbuf_add_label(struct textbuf *text, const char *name, const char *value)
 {
 	size_t name_length = strlen(name), length = strlen(value);
 	char *at;
@@ -100,18 +100,18 @@ void text_add_label(struct text *text, const char *name, const char *value)
 	text->length = (size_t)(at - text->data);
 }
 
-void text_add_17g(struct text *text, double value)
+void textbuf_add_17g(struct textbuf *text, double value)
 {
-	if (text->failed || !make_room(text, DECIMAL_ROOM))
+	if (text->failed || !make_room(text, PUT_DOUBLE_ROOM))
 		return;
-	text->length = (size_t)(decimal_17g(text->data + text->length, value) - text->data);
+	text->length = (size_t)(put_17g(text->data + text->length, value) - text->data);
 	text->data[text->length] = '\0';
 }
 
-void text_add_3f(struct text *text, double value)
+void textbuf_add_3f(struct textbuf *text, double value)
 {
-	if (text->failed || !make_room(text, DECIMAL_ROOM))
+	if (text->failed || !make_room(text, PUT_DOUBLE_ROOM))
 		return;
-	text->length = (size_t)(decimal_3f(text->data + text->length, value) - text->data);
+	text->length = (size_t)(put_3f(text->data + text->length, value) - text->data);
 	text->data[text->length] = '\0';
 }

@@ -6,22 +6,22 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-struct text {
+struct textbuf {
 	char *data; /* ends with '\0' once something was added */
 	size_t length, room;
 	bool failed;
 };
 
-void text_clear(struct text *text);
-__attribute__((format(printf, 2, 3))) void text_add(struct text *text, const char *format, ...);
-void text_add_bytes(struct text *text, const char *bytes, size_t length);
-#define TEXT_ADD(text, literal) text_add_bytes(text, literal, sizeof(literal) - 1)
+void textbuf_clear(struct textbuf *text);
+__attribute__((format(printf, 2, 3))) void textbuf_add(struct textbuf *text, const char *format, ...);
+void textbuf_add_bytes(struct textbuf *text, const char *bytes, size_t length);
+#define TEXTBUF_ADD(text, literal) textbuf_add_bytes(text, literal, sizeof(literal) - 1)
 /* Once more what is there: `length` bytes of the text from `from` on. */
-void text_repeat(struct text *text, size_t from, size_t length);
+void textbuf_repeat(struct textbuf *text, size_t from, size_t length);
 /* name="value", escaped as the Prometheus text format wants it. */
-void text_add_label(struct text *text, const char *name, const char *value);
+void textbuf_add_label(struct textbuf *text, const char *name, const char *value);
 /* As "%.17g" and "%.3f". */
-void text_add_17g(struct text *text, double value);
-void text_add_3f(struct text *text, double value);
+void textbuf_add_17g(struct textbuf *text, double value);
+void textbuf_add_3f(struct textbuf *text, double value);
 
 #endif

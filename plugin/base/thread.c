@@ -15,17 +15,17 @@
 #define STACK_BYTES ((size_t)256 * 1024)
 #define NICE 10
 
-void worker_init(struct worker *worker, void *(*main)(void *argument), void *argument)
+void thread_init(struct thread *thread, void *(*main)(void *argument), void *argument)
 {
 	pthread_condattr_t monotonic;
 
-	worker->main = main;
-	worker->argument = argument;
-	pthread_mutex_init(&worker->lock, NULL);
+	thread->main = main;
+	thread->argument = argument;
+	pthread_mutex_init(&thread->lock, NULL);
 	pthread_condattr_init(&monotonic);
 	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-	pthread_cond_init(&worker->wake, &monotonic);
-	pthread_cond_init(&worker->stopped, &monotonic);
+	pthread_cond_init(&thread->wake, &monotonic);
+	pthread_cond_init(&thread->stopped, &monotonic);
 	pthread_condattr_destroy(&monotonic);
 }
 
@@ -40,13 +40,13 @@ static void be_nice(void)
 	setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICE);
 }
 
-static void *worker_main(void *argument)
+static void *run(void *argument)
 {
-	struct worker *worker = argument;
+	struct thread *thread = argument;
 
-	worker->counted_cpu_ns = 0; /* its clock is new with the thread */
+	thread->counted_cpu_ns = 0; /* its clock is new with the thread */
 	be_nice();
-	return worker->main(worker->argument);
+	return thread->main(thread->argument);
 }
 
 /* glibc takes the program's thread-local data out of the stack, and some programs have much of it. */
@@ -59,11 +59,11 @@ static size_t stack_bytes(const pthread_attr_t *attributes)
 }
 
 /* The thread must not run the application's signal handlers: it blocks all signals from birth. */
-static int start_thread(struct worker *worker)
+static int start_thread(struct thread *thread)
 {
 	pthread_attr_t attributes;
 	sigset_t all, old;
-	pthread_t thread;
+	pthread_t started;
 	int error;
 
 	sigfillset(&all);
@@ -71,103 +71,103 @@ static int start_thread(struct worker *worker)
 	pthread_attr_init(&attributes);
 	pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
 	pthread_attr_setstacksize(&attributes, stack_bytes(&attributes));
-	error = pthread_create(&thread, &attributes, worker_main, worker);
+	error = pthread_create(&started, &attributes, run, thread);
 	pthread_attr_destroy(&attributes);
 	if (error) {
-		error = pthread_create(&thread, NULL, worker_main, worker);
+		error = pthread_create(&started, NULL, run, thread);
 		if (!error)
-			pthread_detach(thread);
+			pthread_detach(started);
 	}
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	return -error;
 }
 
-int worker_start(struct worker *worker)
+int thread_start(struct thread *thread)
 {
 	int error = 0;
 
-	pthread_mutex_lock(&worker->lock);
-	worker->stop = false;
-	if (!worker->running) {
-		error = start_thread(worker);
-		worker->running = !error;
+	pthread_mutex_lock(&thread->lock);
+	thread->stop = false;
+	if (!thread->running) {
+		error = start_thread(thread);
+		thread->running = !error;
 	}
-	pthread_mutex_unlock(&worker->lock);
+	pthread_mutex_unlock(&thread->lock);
 	return error;
 }
 
-void worker_ask_to_stop(struct worker *worker)
+void thread_ask_to_stop(struct thread *thread)
 {
-	pthread_mutex_lock(&worker->lock);
-	worker->stop = true;
-	pthread_cond_signal(&worker->wake);
-	pthread_mutex_unlock(&worker->lock);
+	pthread_mutex_lock(&thread->lock);
+	thread->stop = true;
+	pthread_cond_signal(&thread->wake);
+	pthread_mutex_unlock(&thread->lock);
 }
 
-bool worker_try_to_stop(struct worker *worker)
+bool thread_try_to_stop(struct thread *thread)
 {
-	if (pthread_mutex_trylock(&worker->lock))
+	if (pthread_mutex_trylock(&thread->lock))
 		return false;
-	worker->stop = true;
-	pthread_cond_signal(&worker->wake);
-	pthread_mutex_unlock(&worker->lock);
+	thread->stop = true;
+	pthread_cond_signal(&thread->wake);
+	pthread_mutex_unlock(&thread->lock);
 	return true;
 }
 
-void worker_wait(struct worker *worker, uint64_t due_ns)
+void thread_wait(struct thread *thread, uint64_t due_ns)
 {
 	struct timespec due = { (time_t)(due_ns / 1000000000u), (long)(due_ns % 1000000000u) };
 	int error = 0;
 
-	pthread_mutex_lock(&worker->lock);
-	while (worker->running && worker->stop && error != ETIMEDOUT)
-		error = pthread_cond_timedwait(&worker->stopped, &worker->lock, &due);
-	pthread_mutex_unlock(&worker->lock);
+	pthread_mutex_lock(&thread->lock);
+	while (thread->running && thread->stop && error != ETIMEDOUT)
+		error = pthread_cond_timedwait(&thread->stopped, &thread->lock, &due);
+	pthread_mutex_unlock(&thread->lock);
 }
 
-void worker_close(struct worker *worker, uint64_t due_ns)
+void thread_close(struct thread *thread, uint64_t due_ns)
 {
 	struct timespec pause = { 0, 500000 };
 	bool asked = false;
 
-	while (atomic_load(&worker->running) && clock_ns(CLOCK_MONOTONIC) < due_ns) {
-		asked = asked || worker_try_to_stop(worker);
+	while (atomic_load(&thread->running) && clock_ns(CLOCK_MONOTONIC) < due_ns) {
+		asked = asked || thread_try_to_stop(thread);
 		nanosleep(&pause, NULL);
 	}
 }
 
-bool worker_sleep(struct worker *worker, uint64_t due_ns)
+bool thread_sleep(struct thread *thread, uint64_t due_ns)
 {
 	struct timespec due = { (time_t)(due_ns / 1000000000u), (long)(due_ns % 1000000000u) };
 	int error = 0;
 	bool stop;
 
-	pthread_mutex_lock(&worker->lock);
-	while (!worker->stop && error != ETIMEDOUT)
-		error = pthread_cond_timedwait(&worker->wake, &worker->lock, &due);
-	stop = worker->stop;
-	pthread_mutex_unlock(&worker->lock);
+	pthread_mutex_lock(&thread->lock);
+	while (!thread->stop && error != ETIMEDOUT)
+		error = pthread_cond_timedwait(&thread->wake, &thread->lock, &due);
+	stop = thread->stop;
+	pthread_mutex_unlock(&thread->lock);
 	return stop;
 }
 
-bool worker_end(struct worker *worker)
+bool thread_end(struct thread *thread)
 {
 	bool end;
 
-	pthread_mutex_lock(&worker->lock);
-	end = worker->stop;
+	pthread_mutex_lock(&thread->lock);
+	end = thread->stop;
 	if (end) {
-		worker->running = false;
-		pthread_cond_broadcast(&worker->stopped);
+		thread->running = false;
+		pthread_cond_broadcast(&thread->stopped);
 	}
-	pthread_mutex_unlock(&worker->lock);
+	pthread_mutex_unlock(&thread->lock);
 	return end;
 }
 
-uint64_t worker_cpu_ns(struct worker *worker)
+uint64_t thread_cpu_ns(struct thread *thread)
 {
-	uint64_t before = worker->counted_cpu_ns;
+	uint64_t before = thread->counted_cpu_ns;
 
-	worker->counted_cpu_ns = clock_ns(CLOCK_THREAD_CPUTIME_ID);
-	return worker->counted_cpu_ns - before;
+	thread->counted_cpu_ns = clock_ns(CLOCK_THREAD_CPUTIME_ID);
+	return thread->counted_cpu_ns - before;
 }

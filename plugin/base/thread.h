@@ -12,7 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct worker {
+struct thread {
 	pthread_mutex_t lock; /* of the two words below; held for no longer than it takes to look at them */
 	pthread_cond_t wake, stopped;
 	_Atomic bool running;
@@ -23,23 +23,23 @@ struct worker {
 };
 
 /* Prepares; starts nothing. */
-void worker_init(struct worker *worker, void *(*main)(void *argument), void *argument);
+void thread_init(struct thread *thread, void *(*main)(void *argument), void *argument);
 /* Starts the thread unless it runs. Returns 0 or -errno. */
-int worker_start(struct worker *worker);
+int thread_start(struct thread *thread);
 /* Asks for a last round, after which the thread ends by itself. */
-void worker_ask_to_stop(struct worker *worker);
+void thread_ask_to_stop(struct thread *thread);
 /* The same from where the lock may be held by the very caller (exit() in a signal handler). False: try again. */
-bool worker_try_to_stop(struct worker *worker);
+bool thread_try_to_stop(struct thread *thread);
 /* Waits for that end until then (CLOCK_MONOTONIC). */
-void worker_wait(struct worker *worker, uint64_t due_ns);
+void thread_wait(struct thread *thread, uint64_t due_ns);
 /* At exit: asks for the last round and waits for it until then (CLOCK_MONOTONIC). Waits for no lock. */
-void worker_close(struct worker *worker, uint64_t due_ns);
+void thread_close(struct thread *thread, uint64_t due_ns);
 
 /* For the thread itself. Sleeps until then (CLOCK_MONOTONIC); true: asked to stop. */
-bool worker_sleep(struct worker *worker, uint64_t due_ns);
+bool thread_sleep(struct thread *thread, uint64_t due_ns);
 /* Says that the last round is done. False when a new communicator came meanwhile: go on. */
-bool worker_end(struct worker *worker);
+bool thread_end(struct thread *thread);
 /* CPU time that it has used since it asked last. */
-uint64_t worker_cpu_ns(struct worker *worker);
+uint64_t thread_cpu_ns(struct thread *thread);
 
 #endif

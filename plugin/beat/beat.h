@@ -12,32 +12,32 @@
 #include "upkeep/sweep.h"
 #include "upkeep/timeline.h"
 
-struct writer {
+struct beat {
 	struct box *box;
 	struct track *track;
 	const struct config *config;
-	struct control *control;
+	struct mask *mask;
 	pthread_mutex_t *tables; /* held while the tables are read, never over I/O */
 	struct descriptor dir;   /* none: nowhere to write; config.make_dir: the thread's own business */
 	uint64_t own_ns;         /* CPU time of the thread so far */
-	struct worker worker;    /* init, start, stop and wait for it as for any worker */
+	struct thread thread;    /* init, start, stop and wait for it as for any worker */
 	_Atomic uint32_t published; /* bit i: the file of GPU i is there */
 	_Atomic bool closing;       /* the process is ending: publish nothing more */
 	bool failing;               /* the last write failed, and was logged */
 	void (*log)(const char *message);
 	struct net *net;
 	void (*ask_anew)(void); /* net_events has changed; called under `tables` */
-	struct expo expo;
+	struct prom prom;
 	struct sweep sweep;
-	struct lines lines;
+	struct timeline timeline;
 	struct samples samples; /* of `track`, whose set-up prepares it */
-	struct text text[BOX_GPUS];
+	struct textbuf text[BOX_GPUS];
 };
 
 /* Prepares `worker`; starts nothing. */
-void writer_init(struct writer *writer);
+void beat_init(struct beat *beat);
 /* At exit: has the thread remove the .prom files of this process for good, or write those that come at the end, until
  * then (CLOCK_MONOTONIC). Waits for no lock. */
-void writer_close(struct writer *writer, uint64_t due_ns);
+void beat_close(struct beat *beat, uint64_t due_ns);
 
 #endif

@@ -20,11 +20,11 @@ static void lay_out(struct box_header *header)
 {
 	uint32_t end = PAGE;
 
-#define TABLE(word, type, rows)                          \
+#define TABLE(name, type, rows)                          \
 	do {                                             \
-		header->word##_offset = end;             \
-		header->word##_bytes = sizeof(type);     \
-		header->word##_count = (rows);           \
+		header->name##_offset = end;             \
+		header->name##_bytes = sizeof(type);     \
+		header->name##_count = (rows);           \
 		end += (uint32_t)sizeof(type) * (rows);  \
 	} while (0)
 	TABLE(comm, struct box_comm, BOX_COMMS);

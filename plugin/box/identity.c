@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/printable.h"
 #include "box/gpu.h"
 
 struct library {
@@ -49,7 +50,7 @@ static struct library library_of(void *address)
 	return found;
 }
 
-void header_fill(struct box_header *header, const struct config *config, unsigned api, void *caller)
+void identity_fill(struct box_header *header, const struct config *config, unsigned api, void *caller)
 {
 	struct library library = library_of(caller);
 
@@ -66,8 +67,8 @@ void header_fill(struct box_header *header, const struct config *config, unsigne
 	header->nccl_version = library.version;
 	if (library.is_rccl)
 		atomic_store(&header->silent, BOX_SILENT_RCCL);
-	config_copy_text(header->plugin_version, sizeof(header->plugin_version), NCCL_INSPECTOR_VERSION);
-	config_copy_text(header->node, sizeof(header->node), config->node);
+	printable_copy(header->plugin_version, sizeof(header->plugin_version), NCCL_INSPECTOR_VERSION);
+	printable_copy(header->node, sizeof(header->node), config->node);
 	header->clock.ns_per_tick_q32 = clock_calibrate();
 	header->clock.tick0 = clock_ticks();
 	header->clock.real0_ns = clock_ns(CLOCK_REALTIME);
@@ -75,7 +76,7 @@ void header_fill(struct box_header *header, const struct config *config, unsigne
 	atomic_store(&header->beat_real_ns, header->clock.real0_ns);
 }
 
-uint32_t header_find_gpu(struct box_header *header)
+uint32_t identity_find_gpu(struct box_header *header)
 {
 	struct box_gpu gpu;
 

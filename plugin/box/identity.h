@@ -7,9 +7,9 @@
 #include "config.h"
 
 /* Once, in a new box. `caller`: an address in libnccl. */
-void header_fill(struct box_header *header, const struct config *config, unsigned api, void *caller);
+void identity_fill(struct box_header *header, const struct config *config, unsigned api, void *caller);
 
 /* Index of the calling thread's GPU in the header, a new entry if need be; BOX_GPUS when all are others'. */
-uint32_t header_find_gpu(struct box_header *header);
+uint32_t identity_find_gpu(struct box_header *header);
 
 #endif

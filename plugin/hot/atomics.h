@@ -11,35 +11,35 @@
 #include <stdint.h>
 
 /* Adds `value`. */
-static inline void word_add(_Atomic uint64_t *word, uint64_t value)
+static inline void owned_add(_Atomic uint64_t *figure, uint64_t value)
 {
-	atomic_store_explicit(word, atomic_load_explicit(word, memory_order_relaxed) + value,
+	atomic_store_explicit(figure, atomic_load_explicit(figure, memory_order_relaxed) + value,
 			      memory_order_relaxed);
 }
 
 /* Sets those bits. */
-static inline void word_or(_Atomic uint64_t *word, uint64_t bits)
+static inline void owned_or(_Atomic uint64_t *figure, uint64_t bits)
 {
-	atomic_store_explicit(word, atomic_load_explicit(word, memory_order_relaxed) | bits,
+	atomic_store_explicit(figure, atomic_load_explicit(figure, memory_order_relaxed) | bits,
 			      memory_order_relaxed);
 }
 
 /* Makes it `value` if that is smaller, or if it is 0, which means "none yet". */
-static inline void word_lower(_Atomic uint64_t *word, uint64_t value)
+static inline void owned_lower(_Atomic uint64_t *figure, uint64_t value)
 {
-	if (atomic_load_explicit(word, memory_order_relaxed) - 1 >= value)
-		atomic_store_explicit(word, value, memory_order_relaxed);
+	if (atomic_load_explicit(figure, memory_order_relaxed) - 1 >= value)
+		atomic_store_explicit(figure, value, memory_order_relaxed);
 }
 
 /* Makes it `value` if that is larger. */
-static inline void word_raise(_Atomic uint64_t *word, uint64_t value)
+static inline void owned_raise(_Atomic uint64_t *figure, uint64_t value)
 {
-	if (atomic_load_explicit(word, memory_order_relaxed) < value)
-		atomic_store_explicit(word, value, memory_order_relaxed);
+	if (atomic_load_explicit(figure, memory_order_relaxed) < value)
+		atomic_store_explicit(figure, value, memory_order_relaxed);
 }
 
 /* Other threads see the stores before it before those after it. TSan does not know fences, and needs none here. */
-static inline void word_order(void)
+static inline void order_stores(void)
 {
 #ifndef __SANITIZE_THREAD__
 	atomic_thread_fence(memory_order_release);

@@ -29,21 +29,21 @@ void *track_old_group_start(struct track *track, void *context)
 
 void track_plan_stop(struct track *track, void *plan)
 {
-	uint64_t word = handle_word(plan);
-	const struct track_comm *app = &track->comms[handle_comm(word) % BOX_LIVE_COMMS];
+	uint64_t bits = handle_bits(plan);
+	const struct track_comm *app = &track->comms[handle_comm(bits) % BOX_LIVE_COMMS];
 	uint32_t joined = atomic_load_explicit(&app->plan_joined, relaxed);
 
 	/* Where a later one was joined, too, only the entry knows. */
-	if (handle_kind(word) == HANDLE_PLAN && joined - handle_number(word) < UINT32_MAX / 2)
-		track_group_over(track, word);
+	if (handle_kind(bits) == HANDLE_PLAN && joined - handle_number(bits) < UINT32_MAX / 2)
+		track_group_over(track, bits);
 }
 
-int track_group_stop_slowly(struct track *track, uint64_t word)
+int track_group_stop_slowly(struct track *track, uint64_t bits)
 {
-	struct track_comm *app = &track->comms[handle_comm(word) % BOX_LIVE_COMMS];
-	bool is_open = atomic_load_explicit(&app->open_group, relaxed) == handle_number(word);
+	struct track_comm *app = &track->comms[handle_comm(bits) % BOX_LIVE_COMMS];
+	bool is_open = atomic_load_explicit(&app->open_group, relaxed) == handle_number(bits);
 
-	if (handle_kind(word) != HANDLE_GROUP)
+	if (handle_kind(bits) != HANDLE_GROUP)
 		return 0;
 	if (is_open)
 		atomic_store_explicit(&app->open_group, 0, relaxed);
@@ -51,7 +51,7 @@ int track_group_stop_slowly(struct track *track, uint64_t word)
 		track_sample_next(track);
 	/* Another one began meanwhile: whether this one has members only its entry knows. */
 	if (!is_open || atomic_load_explicit(&app->members, relaxed))
-		track_group_over(track, word);
+		track_group_over(track, bits);
 	return 0;
 }
 
@@ -72,7 +72,7 @@ void track_coll_call(struct track *track, void *context, const struct event *eve
 {
 	uint32_t generation, key;
 	unsigned comm = handle_context_comm(context, &generation);
-	uint8_t func = words_number(WORDS_FUNC, event->func);
+	uint8_t func = strings_number(STRINGS_FUNC, event->func);
 
 	if (comm == UINT32_MAX || !atomic_load_explicit(&track->follows, relaxed) ||
 	    atomic_load_explicit(&track->box->comms[comm].generation, relaxed) != generation)
@@ -84,12 +84,12 @@ void track_coll_call(struct track *track, void *context, const struct event *eve
 	}
 	if (func == BOX_FUNC_BROADCAST)
 		clockmix_broadcast(track, comm);
-	uint64_t bytes = event->count * words_bytes(event->datatype);
-	struct key_words words = kinds_words(comm, event, bytes);
+	uint64_t bytes = event->count * strings_datatype_bytes(event->datatype);
+	struct key_fields fields = memo_fields(comm, event, bytes);
 
 	if (labels_is_rooted(func))
 		labels_called(track, comm, func, event->root, bytes);
-	key = keys_find(&track->keys, track->box, &words);
+	key = keys_find(&track->keys, track->box, &fields);
 	if (key == KEYS_NONE)
 		return; /* if an operation follows, that counts */
 	atomic_fetch_add_explicit(&track->keys.called_bytes[key], bytes, relaxed);
@@ -100,7 +100,7 @@ void track_captured_call(struct track *track, void *context, const struct event 
 {
 	uint32_t generation;
 	unsigned comm = handle_context_comm(context, &generation);
-	uint8_t func = words_number(WORDS_FUNC, event->func);
+	uint8_t func = strings_number(STRINGS_FUNC, event->func);
 
 	clockmix_captured(track, context);
 	if (comm != UINT32_MAX && func == BOX_FUNC_BROADCAST &&

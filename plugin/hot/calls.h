@@ -35,19 +35,19 @@ static inline void *track_group_start(struct track *track, void *context)
 void *track_old_group_start(struct track *track, void *context);
 
 /* For track_group_stop, which cannot do with a few instructions. Gives 0. */
-int track_group_stop_slowly(struct track *track, uint64_t word);
+int track_group_stop_slowly(struct track *track, uint64_t bits);
 
 /* A group has returned. Gives 0. */
 static inline int track_group_stop(struct track *track, void *group)
 {
-	uint64_t word = handle_word(group);
-	struct track_comm *app = &track->comms[handle_comm(word) % BOX_LIVE_COMMS];
+	uint64_t bits = handle_bits(group);
+	struct track_comm *app = &track->comms[handle_comm(bits) % BOX_LIVE_COMMS];
 
-	if (!track_likely(handle_kind(word) == HANDLE_GROUP &&
-			  atomic_load_explicit(&app->open_group, memory_order_relaxed) == handle_number(word) &&
+	if (!track_likely(handle_kind(bits) == HANDLE_GROUP &&
+			  atomic_load_explicit(&app->open_group, memory_order_relaxed) == handle_number(bits) &&
 			  atomic_load_explicit(&track->sample_every, memory_order_relaxed) <= 1 &&
 			  !atomic_load_explicit(&app->members, memory_order_relaxed)))
-		return track_group_stop_slowly(track, word);
+		return track_group_stop_slowly(track, bits);
 	atomic_store_explicit(&app->open_group, 0, memory_order_relaxed);
 	return 0;
 }
@@ -92,16 +92,16 @@ static inline void track_count_call(struct track_comm *app, uint32_t number)
 /* A call of Send or Recv in a group. Returns the handle for struct event.parent. */
 static inline void *track_p2p_call(struct track *track, void *context, void *group)
 {
-	uint64_t word = handle_word(group);
+	uint64_t bits = handle_bits(group);
 	uint32_t generation;
 	unsigned comm = handle_context_comm(context, &generation);
 
 	if (comm != UINT32_MAX) {
-		track_count_call(&track->comms[comm], handle_number(word));
+		track_count_call(&track->comms[comm], handle_number(bits));
 		clockmix_called(track, comm);
 	}
-	return handle_kind(word) == HANDLE_GROUP && track->options.p2p ?
-		       handle_of(handle_as(word, HANDLE_P2P_CALL)) : NULL;
+	return handle_kind(bits) == HANDLE_GROUP && track->options.p2p ?
+		       handle_of(handle_as(bits, HANDLE_P2P_CALL)) : NULL;
 }
 
 /* A call of Send or Recv into a graph. */

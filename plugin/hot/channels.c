@@ -19,28 +19,28 @@ static uint64_t hash_of(uint32_t key, uint64_t bytes)
 /* What was learned of that kind and size; 0: nothing. */
 static uint64_t learned(const struct channels *channels, uint64_t hash)
 {
-	uint64_t word = atomic_load_explicit(&channels->learned[hash >> 56], relaxed);
+	uint64_t lesson = atomic_load_explicit(&channels->learned[hash >> 56], relaxed);
 
-	return (word ^ hash) & HASH_MASK ? 0 : word;
+	return (lesson ^ hash) & HASH_MASK ? 0 : lesson;
 }
 
 uint8_t channels_expected(const struct channels *channels, uint32_t key, uint64_t bytes)
 {
-	uint64_t word = learned(channels, hash_of(key, bytes));
+	uint64_t lesson = learned(channels, hash_of(key, bytes));
 
-	return word ? (uint8_t)word : EVENT_CHANNELS_UNKNOWN;
+	return lesson ? (uint8_t)lesson : EVENT_CHANNELS_UNKNOWN;
 }
 
 void channels_learn(struct channels *channels, uint32_t key, uint64_t bytes, uint8_t count)
 {
-	uint64_t hash = hash_of(key, bytes), word = learned(channels, hash);
+	uint64_t hash = hash_of(key, bytes), lesson = learned(channels, hash);
 
 	/* Too few would end operations early, so it takes many to go down. */
-	if (count < (word & COUNT_MASK) && (word & FEWER_MASK) < FEWER_MOST * ONE_FEWER)
-		word += ONE_FEWER;
+	if (count < (lesson & COUNT_MASK) && (lesson & FEWER_MASK) < FEWER_MOST * ONE_FEWER)
+		lesson += ONE_FEWER;
 	else
-		word = (hash & HASH_MASK) | count;
-	atomic_store_explicit(&channels->learned[hash >> 56], word, relaxed);
+		lesson = (hash & HASH_MASK) | count;
+	atomic_store_explicit(&channels->learned[hash >> 56], lesson, relaxed);
 }
 
 _Static_assert(CHANNELS_LEARNED == 256, "eight bits of the hash say where");

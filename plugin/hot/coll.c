@@ -57,11 +57,11 @@ int track_symmetric_coll(struct track *track, void *context, void *call, const s
 		return coll_slowly(track, context, coll, true, handle);
 	struct track_comm *app = &track->comms[comm];
 
-	if (handle_kind(handle_word(call)) == HANDLE_CAPTURED || is_of_same_plan(track, app))
+	if (handle_kind(handle_bits(call)) == HANDLE_CAPTURED || is_of_same_plan(track, app))
 		told.channels = 0;
 	coll_slowly(track, context, &told, true, handle);
 	if (*handle) {
-		atomic_store_explicit(&app->symmetric, handle_word(*handle), relaxed);
+		atomic_store_explicit(&app->symmetric, handle_bits(*handle), relaxed);
 		atomic_store_explicit(&app->symmetric_plan, atomic_load_explicit(&app->plan, relaxed), relaxed);
 	}
 	return 0;
@@ -72,7 +72,7 @@ int track_symmetric_coll(struct track *track, void *context, void *call, const s
 INLINE bool coll_fast(struct track *track, struct track_comm *app, unsigned comm, uint32_t comm_generation,
 		      const struct abi_coll *coll, uint64_t index, uint64_t tick, void **handle)
 {
-	const struct track_memo *memo = kinds_memo(app, coll->func, coll->count);
+	const struct track_memo *memo = memo_place(app, coll->func, coll->count);
 	uint32_t turn = atomic_load_explicit(&memo->turn, memory_order_acquire);
 	uint32_t kind = atomic_load_explicit(&memo->kind, memory_order_acquire);
 	uint32_t key = atomic_load_explicit(&memo->key, memory_order_acquire);
@@ -98,7 +98,7 @@ INLINE bool coll_fast(struct track *track, struct track_comm *app, unsigned comm
 				    .kind = (kind & 0xffffffu) | (uint32_t)coll->channels << 24,
 				    .peer = EVENT_NO_PEER,
 				    .peer_entry = PEERS_NONE,
-				    .group = track_group_word(app, 0),
+				    .group = track_group_and_plan(app, 0),
 				    .index = index,
 				    .sequence = coll->sequence,
 				    .bytes = bytes,

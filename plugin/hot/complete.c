@@ -72,10 +72,10 @@ INLINE struct box_comm *enter_of(struct track *track, struct box_op *op, uint32_
 	uint32_t index = atomic_load_explicit(&op->comm, relaxed);
 	struct box_comm *comm = &track->box->comms[index % BOX_LIVE_COMMS];
 
-	if (!track_enter(comm))
+	if (!comm_enter(comm))
 		return NULL;
 	if (atomic_load_explicit(&op->generation, memory_order_acquire) != generation) {
-		track_leave(comm);
+		comm_leave(comm);
 		return NULL;
 	}
 	*same = atomic_load_explicit(&comm->generation, relaxed) ==
@@ -83,7 +83,7 @@ INLINE struct box_comm *enter_of(struct track *track, struct box_op *op, uint32_
 	return comm;
 }
 
-/* Who counts what is over and then looks at the slots (sweep_count, expo_window) must not find an operation in both, for
+/* Who counts what is over and then looks at the slots (sweep_count, prom_window) must not find an operation in both, for
  * what he has counted stays. So its slot is freed before this. The caller has the communicator to itself. */
 INLINE void count_over(_Atomic uint64_t *figure)
 {
@@ -111,7 +111,7 @@ __attribute__((noinline)) static void end_of_gone(struct track *track, struct bo
 	track_drop(track, BOX_DROP_EXPIRED);
 	track_member_over(track, comm, op, false);
 	let_go(op, generation, after);
-	track_leave(comm);
+	comm_leave(comm);
 }
 
 /* Whether the times of an operation that is over can be its own. */
@@ -152,7 +152,7 @@ __attribute__((noinline)) static bool complete_untimed(struct track *track, stru
 	track_member_over(track, comm, op, false);
 	let_go(op, generation, after);
 	count_given_up(&comm->untimed);
-	track_leave(comm);
+	comm_leave(comm);
 	return true;
 }
 
@@ -170,7 +170,7 @@ INLINE bool complete(struct track *track, struct box_op *op, uint32_t generation
 	timed = has_own_times(track, track_comm_index(track, comm), op) &&
 		likely(atomic_load_explicit(&op->peer_entry, relaxed) != BOX_ENTRY_PLAN) &&
 		has_plausible_times(track, comm, op);
-	word_raise(&comm->last_sequence, atomic_load_explicit(&op->index, relaxed));
+	owned_raise(&comm->last_sequence, atomic_load_explicit(&op->index, relaxed));
 	if (!likely(timed))
 		return complete_untimed(track, comm, op, generation, after);
 	account(track, op);
@@ -179,7 +179,7 @@ INLINE bool complete(struct track *track, struct box_op *op, uint32_t generation
 	let_go(op, generation, after);
 	count_over(&comm->started);
 	count_over(&comm->completed);
-	track_leave(comm);
+	comm_leave(comm);
 	return true;
 }
 
@@ -204,7 +204,7 @@ bool track_expire(struct track *track, struct box_op *op, uint32_t generation, e
 		count_over(&comm->started);
 	if (same)
 		count_given_up(&comm->lost);
-	track_leave(comm);
+	comm_leave(comm);
 	return true;
 }
 
@@ -223,7 +223,7 @@ bool track_end_untimed(struct track *track, struct box_op *op, uint32_t generati
 	let_go(op, generation, after);
 	if (same)
 		count_given_up(&comm->untimed);
-	track_leave(comm);
+	comm_leave(comm);
 	return true;
 }
 

@@ -3,7 +3,7 @@
  *
  * A record is a struct box_sample whose `kind` is the index of its box_key (ENDS_NO_KEY: it has none).
  *
- * Only one thread at a time has a communicator to itself (track_enter), so each record of struct box_comm has a chunk
+ * Only one thread at a time has a communicator to itself (comm_enter), so each record of struct box_comm has a chunk
  * of its own, into which that thread writes without any atomic exchange. It takes a new chunk for every ENDS_CHUNK
  * operations. The consumer follows from chunk to chunk and gives back those that it has read. When no chunk is free the
  * newest operation is dropped and counted. Nobody waits.

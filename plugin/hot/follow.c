@@ -44,7 +44,7 @@ void track_init(struct track *track, struct box *box, uint64_t ns_per_tick_q32,
 	for (unsigned comm = 0; comm < BOX_LIVE_COMMS; comm++)
 		atomic_store_explicit(&track->comms[comm].shared_cursor, comm * 2654435761u, relaxed);
 	ends_init(&track->ends);
-	words_forget();
+	strings_forget();
 	atomic_store(&track->active, true);
 	atomic_store(&track->follows, true);
 }
@@ -53,7 +53,7 @@ void track_silence(struct track *track)
 {
 	for (unsigned comm = 0; comm < BOX_LIVE_COMMS; comm++)
 		track_end_comm(track, comm);
-	atomic_store(&track->fast_ops, track_no_ops);
+	atomic_store(&track->fast_ops, all_free_ops);
 	atomic_store(&track->follows, false);
 	atomic_store(&track->active, false);
 }
@@ -70,7 +70,7 @@ void track_follow(struct track *track, bool follows)
 void track_trace(struct track *track, struct trace_op *traces)
 {
 	track->traces = traces;
-	atomic_store(&track->fast_ops, traces ? track_no_ops : track->ops);
+	atomic_store(&track->fast_ops, traces ? all_free_ops : track->ops);
 }
 
 void track_new_comm(struct track *track, unsigned comm, void *context)

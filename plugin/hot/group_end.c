@@ -12,9 +12,9 @@
 /* The group's members are over: it is one more operation. The caller has the communicator to itself. */
 static void group_account(struct track *track, unsigned comm, const struct group_facts *facts)
 {
-	struct key_words words = { comm, facts->func, (uint8_t)bandwidth_size_class(facts->bytes),
+	struct key_fields fields = { comm, facts->func, (uint8_t)bandwidth_size_class(facts->bytes),
 				   BOX_ALGO_GROUP, BOX_PROTO_UNKNOWN };
-	uint32_t key = keys_find(&track->keys, track->box, &words);
+	uint32_t key = keys_find(&track->keys, track->box, &fields);
 	struct finished finished = {
 		.bytes = facts->bytes,
 		.rate_q20 = keys_rate_q20(facts->rate_bytes, facts->stop_ns - facts->start_ns),
@@ -37,7 +37,7 @@ static void group_account(struct track *track, unsigned comm, const struct group
 			.time_ns = finished.time_ns,
 			.bytes = facts->bytes,
 			.sequence = facts->last_index,
-			.kind = (uint32_t)(words.func | words.algo << 8),
+			.kind = (uint32_t)(fields.func | fields.algo << 8),
 			.others_q31 = (uint32_t)(JSON_ALL_Q31 * (double)facts->rate_bytes / (double)facts->bytes),
 			.comm = (uint16_t)comm,
 			.flags = record_json_flags(track) | JSON_GROUP,
@@ -67,7 +67,7 @@ bool track_slotless_over(struct track *track, uint64_t token, bool timed)
 	struct box_comm *comm = &track->box->comms[index];
 	struct group_facts facts;
 
-	if (!track_enter(comm))
+	if (!comm_enter(comm))
 		return false;
 	if (timed && !plausible_slotless(track, comm, token)) {
 		track_drop(track, BOX_DROP_IMPLAUSIBLE);
@@ -75,28 +75,28 @@ bool track_slotless_over(struct track *track, uint64_t token, bool timed)
 	}
 	if (groups_slotless_over(&track->groups, token, timed, comm->nranks, &facts))
 		group_account(track, index, &facts);
-	track_leave(comm);
+	comm_leave(comm);
 	return true;
 }
 
-void track_group_over(struct track *track, uint64_t word)
+void track_group_over(struct track *track, uint64_t bits)
 {
-	unsigned index = handle_comm(word) % BOX_LIVE_COMMS;
+	unsigned index = handle_comm(bits) % BOX_LIVE_COMMS;
 	struct group_facts facts;
 
 	if (!atomic_load_explicit(&track->active, relaxed))
 		return;
 	struct box_comm *comm = &track->box->comms[index];
 
-	if (!groups_close(&track->groups, word >> HANDLE_COMM_SHIFT, comm->nranks, &facts)) {
-		if (groups_slotless_ended(&track->groups, word >> HANDLE_COMM_SHIFT))
-			track_slotless_over(track, word >> HANDLE_COMM_SHIFT, true);
+	if (!groups_close(&track->groups, bits >> HANDLE_COMM_SHIFT, comm->nranks, &facts)) {
+		if (groups_slotless_ended(&track->groups, bits >> HANDLE_COMM_SHIFT))
+			track_slotless_over(track, bits >> HANDLE_COMM_SHIFT, true);
 		return;
 	}
 	/* All members were over before the call returned, so the other thread is hardly busy with the next. */
-	if (track_enter(comm)) {
+	if (comm_enter(comm)) {
 		group_account(track, index, &facts);
-		track_leave(comm);
+		comm_leave(comm);
 	} else {
 		track_drop(track, BOX_DROP_NO_GROUP);
 	}

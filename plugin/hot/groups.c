@@ -13,14 +13,14 @@
 #define SPOILED (1ull << 62)
 #define CLOSED (1ull << 63)
 
-static uint64_t joined(uint64_t word)
+static uint64_t joined(uint64_t state)
 {
-	return word >> GROUPS_JOINED_SHIFT & COUNT_MASK;
+	return state >> GROUPS_JOINED_SHIFT & COUNT_MASK;
 }
 
-static bool is_over(uint64_t word)
+static bool is_over(uint64_t state)
 {
-	return word & CLOSED && joined(word) == (word & COUNT_MASK);
+	return state & CLOSED && joined(state) == (state & COUNT_MASK);
 }
 
 #define PLACES 8u /* where a group's entry may be */
@@ -71,27 +71,27 @@ void groups_add(struct groups *groups, uint32_t number, bool is_send, uint64_t b
 
 	if (to_self) {
 		if (is_send)
-			word_add(&group->to_self, bytes);
+			owned_add(&group->to_self, bytes);
 		return;
 	}
-	word_add(is_send ? &group->sent : &group->received, bytes);
+	owned_add(is_send ? &group->sent : &group->received, bytes);
 	atomic_store_explicit(count, atomic_load_explicit(count, relaxed) + 1, relaxed);
 	/* No member of a group without any can be over: nobody else writes the word yet. (Most groups are lone Sends.) */
-	if (!atomic_load_explicit(&group->word, relaxed))
-		atomic_store_explicit(&group->word, ONE_JOINED, memory_order_release);
+	if (!atomic_load_explicit(&group->state, relaxed))
+		atomic_store_explicit(&group->state, ONE_JOINED, memory_order_release);
 	else
-		atomic_fetch_add_explicit(&group->word, ONE_JOINED, memory_order_release);
+		atomic_fetch_add_explicit(&group->state, ONE_JOINED, memory_order_release);
 }
 
 void groups_add_slotless(struct groups *groups, uint32_t number, const struct slotless *member)
 {
 	struct group *group = &groups->group[number - 1];
 
-	word_raise(&group->last_index, member->index);
-	word_lower(&group->enqueue_tick, member->enqueue_tick);
-	word_lower(&group->known_tick, member->known_tick);
+	owned_raise(&group->last_index, member->index);
+	owned_lower(&group->enqueue_tick, member->enqueue_tick);
+	owned_lower(&group->known_tick, member->known_tick);
 	atomic_store_explicit(&group->comm_generation, member->comm_generation, relaxed);
-	word_add(&group->announced_channels, member->channels);
+	owned_add(&group->announced_channels, member->channels);
 	atomic_fetch_add_explicit(&group->slotless, 1, relaxed);
 	atomic_store_explicit(&groups->has_slotless, true, relaxed);
 }
@@ -102,14 +102,14 @@ bool groups_slotless_start(struct groups *groups, uint64_t token, uint64_t gpu_n
 
 	if (!group || !atomic_load_explicit(&group->slotless, relaxed))
 		return false;
-	word_lower(&group->start_ns, gpu_ns);
-	word_add(&group->started_channels, 1);
+	owned_lower(&group->start_ns, gpu_ns);
+	owned_add(&group->started_channels, 1);
 	return true;
 }
 
 bool groups_is_closed(const struct group *group)
 {
-	return atomic_load(&group->word) & CLOSED;
+	return atomic_load(&group->state) & CLOSED;
 }
 
 static bool has_all_channels(const struct group *group)
@@ -131,7 +131,7 @@ bool groups_slotless_stop(struct groups *groups, uint64_t token, uint64_t gpu_ns
 	    atomic_load_explicit(&group->stopped_channels, relaxed) >=
 		    atomic_load_explicit(&group->started_channels, relaxed))
 		return false;
-	word_raise(&group->stop_ns, gpu_ns);
+	owned_raise(&group->stop_ns, gpu_ns);
 	atomic_fetch_add(&group->stopped_channels, 1);
 	return is_slotless_due(group);
 }
@@ -156,7 +156,7 @@ static void number(struct groups *groups, uint64_t token, struct group_facts *fa
 }
 
 /* Reads what a group was and frees its entry. */
-static bool end(struct groups *groups, struct group *group, uint64_t word, int nranks, struct group_facts *facts)
+static bool end(struct groups *groups, struct group *group, uint64_t state, int nranks, struct group_facts *facts)
 {
 	uint64_t sent = atomic_load_explicit(&group->sent, relaxed);
 	uint64_t received = atomic_load_explicit(&group->received, relaxed);
@@ -196,26 +196,26 @@ static bool end(struct groups *groups, struct group *group, uint64_t word, int n
 	atomic_store_explicit(&group->announced_channels, 0, relaxed);
 	atomic_store_explicit(&group->started_channels, 0, relaxed);
 	atomic_store_explicit(&group->stopped_channels, 0, relaxed);
-	atomic_store_explicit(&group->word, 0, relaxed);
+	atomic_store_explicit(&group->state, 0, relaxed);
 	atomic_store_explicit(&group->token, 0, memory_order_release);
-	return !(word & SPOILED) && sends + receives > 1;
+	return !(state & SPOILED) && sends + receives > 1;
 }
 
 bool groups_member_over(struct groups *groups, uint32_t number, uint64_t start_ns, uint64_t stop_ns,
 			uint64_t index, uint64_t enqueue_tick, int nranks, struct group_facts *facts)
 {
 	struct group *group = &groups->group[number - 1];
-	uint64_t word;
+	uint64_t state;
 
 	if (stop_ns)
-		word_lower(&group->start_ns, start_ns);
-	word_raise(&group->stop_ns, stop_ns);
-	word_raise(&group->last_index, index);
-	word_lower(&group->enqueue_tick, enqueue_tick);
+		owned_lower(&group->start_ns, start_ns);
+	owned_raise(&group->stop_ns, stop_ns);
+	owned_raise(&group->last_index, index);
+	owned_lower(&group->enqueue_tick, enqueue_tick);
 	if (!stop_ns)
-		atomic_fetch_or_explicit(&group->word, SPOILED, relaxed);
-	word = atomic_fetch_add_explicit(&group->word, 1, memory_order_acq_rel) + 1;
-	return is_over(word) && end(groups, group, word, nranks, facts);
+		atomic_fetch_or_explicit(&group->state, SPOILED, relaxed);
+	state = atomic_fetch_add_explicit(&group->state, 1, memory_order_acq_rel) + 1;
+	return is_over(state) && end(groups, group, state, nranks, facts);
 }
 
 bool groups_slotless_times(struct groups *groups, uint64_t token, uint64_t *start_ns, uint64_t *stop_ns, uint64_t *known_tick)
@@ -238,21 +238,21 @@ bool groups_slotless_over(struct groups *groups, uint64_t token, bool timed, int
 	if (!count)
 		return false;
 	if (!timed)
-		atomic_fetch_or_explicit(&group->word, SPOILED, relaxed);
-	uint64_t word = atomic_fetch_add_explicit(&group->word, count, memory_order_acq_rel) + count;
+		atomic_fetch_or_explicit(&group->state, SPOILED, relaxed);
+	uint64_t state = atomic_fetch_add_explicit(&group->state, count, memory_order_acq_rel) + count;
 
-	return is_over(word) && end(groups, group, word, nranks, facts);
+	return is_over(state) && end(groups, group, state, nranks, facts);
 }
 
 bool groups_close(struct groups *groups, uint64_t token, int nranks, struct group_facts *facts)
 {
 	struct group *group = group_of(groups, token);
-	uint64_t word;
+	uint64_t state;
 
 	if (!group)
 		return false;
-	word = atomic_fetch_or(&group->word, CLOSED) | CLOSED;
-	return is_over(word) && end(groups, group, word, nranks, facts);
+	state = atomic_fetch_or(&group->state, CLOSED) | CLOSED;
+	return is_over(state) && end(groups, group, state, nranks, facts);
 }
 
 void groups_close_strays(struct groups *groups, uint64_t strays[GROUPS],
@@ -261,15 +261,15 @@ void groups_close_strays(struct groups *groups, uint64_t strays[GROUPS],
 	for (unsigned i = 0; i < GROUPS; i++) {
 		struct group *group = &groups->group[i];
 		uint64_t token = atomic_load_explicit(&group->token, memory_order_acquire);
-		uint64_t word = atomic_load_explicit(&group->word, relaxed);
+		uint64_t state = atomic_load_explicit(&group->state, relaxed);
 		struct group_facts facts;
 
-		if (!token || word & CLOSED || open_number(argument, groups_comm(token)) == token >> 16) {
+		if (!token || state & CLOSED || open_number(argument, groups_comm(token)) == token >> 16) {
 			strays[i] = 0;
 		} else if (strays[i] != token) {
 			strays[i] = token;
 		} else {
-			atomic_fetch_or_explicit(&group->word, SPOILED, relaxed);
+			atomic_fetch_or_explicit(&group->state, SPOILED, relaxed);
 			groups_close(groups, token, 0, &facts);
 		}
 	}

@@ -22,7 +22,7 @@
 
 struct group {
 	_Alignas(64) _Atomic uint64_t token; /* 0: free */
-	_Atomic uint64_t word;               /* enum group_word: exactly one caller finds the group over */
+	_Atomic uint64_t state;               /* enum group_word: exactly one caller finds the group over */
 	/* The application's side. */
 	_Atomic uint64_t sent, received, to_self; /* bytes */
 	_Atomic uint32_t sends, receives;         /* without those to itself */
@@ -110,7 +110,7 @@ bool groups_is_closed(const struct group *group);
 /* How many members have joined a group (by its number + 1) that has unfinished ones. */
 static inline uint64_t groups_joined(const struct groups *groups, uint32_t number)
 {
-	return atomic_load_explicit(&groups->group[number - 1].word, memory_order_relaxed) >> GROUPS_JOINED_SHIFT &
+	return atomic_load_explicit(&groups->group[number - 1].state, memory_order_relaxed) >> GROUPS_JOINED_SHIFT &
 	       GROUPS_COUNT_MASK;
 }
 

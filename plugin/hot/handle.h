@@ -33,42 +33,42 @@ _Static_assert(BOX_OPS == 1u << (HANDLE_CHANNEL_SHIFT - HANDLE_SLOT_SHIFT), "a s
 _Static_assert(sizeof(struct box_op) == 1u << HANDLE_SLOT_SHIFT, "its place is where it is in the table");
 _Static_assert(BOX_LIVE_COMMS <= 1u << (HANDLE_NUMBER_SHIFT - HANDLE_COMM_SHIFT), "a record fits its place");
 
-static inline uint64_t handle_word(const void *handle)
+static inline uint64_t handle_bits(const void *handle)
 {
 	return (uintptr_t)handle;
 }
 
-static inline void *handle_of(uint64_t word)
+static inline void *handle_of(uint64_t bits)
 {
-	return (void *)(uintptr_t)word;
+	return (void *)(uintptr_t)bits;
 }
 
-static inline unsigned handle_kind(uint64_t word)
+static inline unsigned handle_kind(uint64_t bits)
 {
-	return (unsigned)(word & HANDLE_KIND_MASK);
+	return (unsigned)(bits & HANDLE_KIND_MASK);
 }
 
 /* One that stands for a slot in use: a number that is none of ours may have the generation of a free one. */
-static inline bool handle_is_used(uint64_t word, unsigned kind)
+static inline bool handle_is_used(uint64_t bits, unsigned kind)
 {
 	uint64_t mask = HANDLE_KIND_MASK | (uint64_t)BOX_OP_STATE_MASK << HANDLE_GENERATION_SHIFT;
 
-	return (word & mask) == (kind | (uint64_t)BOX_OP_USED << HANDLE_GENERATION_SHIFT);
+	return (bits & mask) == (kind | (uint64_t)BOX_OP_USED << HANDLE_GENERATION_SHIFT);
 }
 
-static inline uint64_t handle_as(uint64_t word, enum handle_kind kind)
+static inline uint64_t handle_as(uint64_t bits, enum handle_kind kind)
 {
-	return (word & ~(uint64_t)HANDLE_KIND_MASK) | kind;
+	return (bits & ~(uint64_t)HANDLE_KIND_MASK) | kind;
 }
 
-static inline unsigned handle_channel(uint64_t word)
+static inline unsigned handle_channel(uint64_t bits)
 {
-	return (unsigned)(word >> HANDLE_CHANNEL_SHIFT) & 63u;
+	return (unsigned)(bits >> HANDLE_CHANNEL_SHIFT) & 63u;
 }
 
-static inline unsigned handle_slot(uint64_t word)
+static inline unsigned handle_slot(uint64_t bits)
 {
-	return (unsigned)(word >> HANDLE_SLOT_SHIFT) & (BOX_OPS - 1);
+	return (unsigned)(bits >> HANDLE_SLOT_SHIFT) & (BOX_OPS - 1);
 }
 
 /* Of the operation that has that use of a slot. */
@@ -78,27 +78,27 @@ static inline uint64_t handle_of_use(unsigned slot, uint32_t generation)
 }
 
 /* The channel of a handle that is of a channel of the operation with that other handle; any other: false. */
-static inline bool handle_is_channel_of(uint64_t word, uint64_t operation, unsigned *channel)
+static inline bool handle_is_channel_of(uint64_t bits, uint64_t operation, unsigned *channel)
 {
-	uint64_t beyond = word - operation - (HANDLE_KERNEL - HANDLE_OPERATION);
+	uint64_t beyond = bits - operation - (HANDLE_KERNEL - HANDLE_OPERATION);
 
 	*channel = (unsigned)(beyond >> HANDLE_CHANNEL_SHIFT);
 	return !(beyond & ~(63ull << HANDLE_CHANNEL_SHIFT));
 }
 
-static inline uint32_t handle_generation(uint64_t word)
+static inline uint32_t handle_generation(uint64_t bits)
 {
-	return (uint32_t)(word >> HANDLE_GENERATION_SHIFT);
+	return (uint32_t)(bits >> HANDLE_GENERATION_SHIFT);
 }
 
-static inline unsigned handle_comm(uint64_t word)
+static inline unsigned handle_comm(uint64_t bits)
 {
-	return (unsigned)(word >> HANDLE_COMM_SHIFT) & 0xffffu;
+	return (unsigned)(bits >> HANDLE_COMM_SHIFT) & 0xffffu;
 }
 
-static inline uint32_t handle_number(uint64_t word)
+static inline uint32_t handle_number(uint64_t bits)
 {
-	return (uint32_t)(word >> HANDLE_NUMBER_SHIFT);
+	return (uint32_t)(bits >> HANDLE_NUMBER_SHIFT);
 }
 
 /* Context of a communicator. Never NULL. */
@@ -116,10 +116,10 @@ static inline void *handle_context_beyond(void)
 /* Record of a context, or UINT32_MAX for one that has none or is not ours. */
 static inline unsigned handle_context_comm(const void *context, uint32_t *generation)
 {
-	uint64_t word = handle_word(context);
-	unsigned comm = (unsigned)(word & 0xffff) - 1;
+	uint64_t bits = handle_bits(context);
+	unsigned comm = (unsigned)(bits & 0xffff) - 1;
 
-	*generation = (uint32_t)(word >> 16);
+	*generation = (uint32_t)(bits >> 16);
 	return comm < BOX_LIVE_COMMS ? comm : UINT32_MAX;
 }
 

@@ -36,9 +36,9 @@ static void add(const struct hosttime *host, _Atomic uint64_t *began, struct box
 
 static unsigned comm_of(const void *handle, unsigned kind)
 {
-	uint64_t word = handle_word(handle);
+	uint64_t bits = handle_bits(handle);
 
-	return handle_kind(word) == kind && handle_comm(word) < BOX_LIVE_COMMS ? handle_comm(word) : UINT32_MAX;
+	return handle_kind(bits) == kind && handle_comm(bits) < BOX_LIVE_COMMS ? handle_comm(bits) : UINT32_MAX;
 }
 
 void hosttime_call_begins(struct hosttime *host, const void *group)

@@ -8,14 +8,14 @@
 #define relaxed memory_order_relaxed
 
 /* The operation of a handle of that kind, NULL (and counted) when it is over. */
-static struct box_op *op_of(struct track *track, uint64_t word, enum handle_kind kind)
+static struct box_op *op_of(struct track *track, uint64_t bits, enum handle_kind kind)
 {
-	if (handle_kind(word) != kind || !atomic_load_explicit(&track->active, relaxed))
+	if (handle_kind(bits) != kind || !atomic_load_explicit(&track->active, relaxed))
 		return NULL;
-	struct box_op *op = &track->ops[handle_slot(word)];
+	struct box_op *op = &track->ops[handle_slot(bits)];
 
-	if (!handle_is_used(word, kind) ||
-	    atomic_load_explicit(&op->generation, memory_order_acquire) != handle_generation(word)) {
+	if (!handle_is_used(bits, kind) ||
+	    atomic_load_explicit(&op->generation, memory_order_acquire) != handle_generation(bits)) {
 		track_drop(track, BOX_DROP_STALE);
 		return NULL;
 	}
@@ -24,11 +24,11 @@ static struct box_op *op_of(struct track *track, uint64_t word, enum handle_kind
 
 void *track_kernel_start_slowly(struct track *track, void *operation, unsigned channel, uint64_t gpu_ns)
 {
-	uint64_t word = handle_word(operation);
+	uint64_t bits = handle_bits(operation);
 
-	if (handle_kind(word) == HANDLE_SLOTLESS)
-		return slotless_kernel_start(track, word, gpu_ns);
-	struct box_op *op = op_of(track, word, HANDLE_OPERATION);
+	if (handle_kind(bits) == HANDLE_SLOTLESS)
+		return slotless_kernel_start(track, bits, gpu_ns);
+	struct box_op *op = op_of(track, bits, HANDLE_OPERATION);
 
 	if (!op)
 		return NULL;
@@ -36,20 +36,20 @@ void *track_kernel_start_slowly(struct track *track, void *operation, unsigned c
 		track_drop(track, BOX_DROP_IMPLAUSIBLE);
 		return NULL;
 	}
-	word_or(&op->started_channels, 1ull << channel);
-	word_lower(&op->gpu_start_ns, gpu_ns);
+	owned_or(&op->started_channels, 1ull << channel);
+	owned_lower(&op->gpu_start_ns, gpu_ns);
 	if (track->traces)
-		trace_kernel_start(&track->traces[handle_slot(word)], channel);
-	return handle_of(handle_as(word, HANDLE_KERNEL) | (uint64_t)channel << HANDLE_CHANNEL_SHIFT);
+		trace_kernel_start(&track->traces[handle_slot(bits)], channel);
+	return handle_of(handle_as(bits, HANDLE_KERNEL) | (uint64_t)channel << HANDLE_CHANNEL_SHIFT);
 }
 
 int track_kernel_stop_slowly(struct track *track, void *kernel, uint64_t gpu_ns)
 {
-	uint64_t word = handle_word(kernel), bit = 1ull << handle_channel(word);
+	uint64_t bits = handle_bits(kernel), bit = 1ull << handle_channel(bits);
 
-	if (handle_kind(word) == HANDLE_SLOTLESS_KERNEL)
-		return slotless_kernel_stop(track, word, gpu_ns);
-	struct box_op *op = op_of(track, word, HANDLE_KERNEL);
+	if (handle_kind(bits) == HANDLE_SLOTLESS_KERNEL)
+		return slotless_kernel_stop(track, bits, gpu_ns);
+	struct box_op *op = op_of(track, bits, HANDLE_KERNEL);
 
 	if (!op)
 		return 0;
@@ -60,21 +60,21 @@ int track_kernel_stop_slowly(struct track *track, void *kernel, uint64_t gpu_ns)
 		track_drop(track, BOX_DROP_STALE);
 		return 0;
 	}
-	word_raise(&op->gpu_stop_ns, gpu_ns);
-	skew_stop(track, op, word, gpu_ns);
+	owned_raise(&op->gpu_stop_ns, gpu_ns);
+	skew_stop(track, op, bits, gpu_ns);
 	atomic_store_explicit(&op->stopped_channels, stopped | bit, memory_order_release);
 	if (track->traces)
-		trace_kernel_stop(&track->traces[handle_slot(word)], handle_channel(word));
+		trace_kernel_stop(&track->traces[handle_slot(bits)], handle_channel(bits));
 	if (started != (stopped | bit) || track_count(track, started) < atomic_load_explicit(&op->kind, relaxed) >> 24)
 		return 0;
-	skew_over(track, op, word);
-	return track_last_kernel(track, op, handle_generation(word));
+	skew_over(track, op, bits);
+	return track_last_kernel(track, op, handle_generation(bits));
 }
 
 void track_phase_stop(struct track *track, void *handle, uint64_t gpu_ns)
 {
-	struct box_op *op = op_of(track, handle_word(handle), HANDLE_PHASE);
+	struct box_op *op = op_of(track, handle_bits(handle), HANDLE_PHASE);
 
 	if (op)
-		word_lower(&op->synced_ns, gpu_ns);
+		owned_lower(&op->synced_ns, gpu_ns);
 }

@@ -19,11 +19,11 @@ void *track_kernel_start_slowly(struct track *track, void *operation, unsigned c
 int track_kernel_stop_slowly(struct track *track, void *kernel, uint64_t gpu_ns);
 
 /* The slot of a handle, whatever the handle. */
-static inline struct box_op *track_fast_op(struct track *track, uint64_t word)
+static inline struct box_op *track_fast_op(struct track *track, uint64_t bits)
 {
 	char *ops = (char *)atomic_load_explicit(&track->fast_ops, memory_order_relaxed);
 
-	return (struct box_op *)(ops + (word & (uint64_t)(BOX_OPS - 1) << HANDLE_SLOT_SHIFT));
+	return (struct box_op *)(ops + (bits & (uint64_t)(BOX_OPS - 1) << HANDLE_SLOT_SHIFT));
 }
 
 /* One channel begins on the GPU. False: not done yet, track_kernel_start_slowly does it.
@@ -34,11 +34,11 @@ static inline struct box_op *track_fast_op(struct track *track, uint64_t word)
 static inline bool track_kernel_start_fast(struct track *track, void *operation, unsigned channel, uint64_t gpu_ns,
 					   void **handle)
 {
-	uint64_t word = handle_word(operation);
-	struct box_op *op = track_fast_op(track, word);
+	uint64_t bits = handle_bits(operation);
+	struct box_op *op = track_fast_op(track, bits);
 
 	/* Where nothing is to be done all slots have 0 for a handle. */
-	if (!track_likely(word && atomic_load_explicit(&op->handle, memory_order_acquire) == word && channel < 64))
+	if (!track_likely(bits && atomic_load_explicit(&op->handle, memory_order_acquire) == bits && channel < 64))
 		return false;
 	uint64_t started = atomic_load_explicit(&op->started_channels, memory_order_relaxed);
 
@@ -46,8 +46,8 @@ static inline bool track_kernel_start_fast(struct track *track, void *operation,
 	if (!track_likely(started))
 		prefetch_to_write(op);
 	atomic_store_explicit(&op->started_channels, started | 1ull << channel, memory_order_relaxed);
-	word_lower(&op->gpu_start_ns, gpu_ns);
-	*handle = handle_of(word + (HANDLE_KERNEL - HANDLE_OPERATION) + ((uint64_t)channel << HANDLE_CHANNEL_SHIFT));
+	owned_lower(&op->gpu_start_ns, gpu_ns);
+	*handle = handle_of(bits + (HANDLE_KERNEL - HANDLE_OPERATION) + ((uint64_t)channel << HANDLE_CHANNEL_SHIFT));
 	return true;
 }
 
@@ -79,34 +79,34 @@ static inline unsigned track_count(const struct track *track, uint64_t bits)
 /* One channel ended. Gives 0. NCCL <= 2.30 can stop what it did not start, with the handle of the channel's last operation. */
 static inline __attribute__((always_inline)) int track_kernel_stop(struct track *track, void *kernel, uint64_t gpu_ns)
 {
-	uint64_t word = handle_word(kernel);
-	struct box_op *op = track_fast_op(track, word);
+	uint64_t bits = handle_bits(kernel);
+	struct box_op *op = track_fast_op(track, bits);
 	uint64_t handle = atomic_load_explicit(&op->handle, memory_order_acquire);
 	uint64_t stopped = atomic_load_explicit(&op->stopped_channels, memory_order_relaxed);
 	uint64_t started = atomic_load_explicit(&op->started_channels, memory_order_relaxed);
 
 	unsigned channel;
 
-	if (!track_likely(handle_is_channel_of(word, handle, &channel) && started >> channel & 1 &&
+	if (!track_likely(handle_is_channel_of(bits, handle, &channel) && started >> channel & 1 &&
 			  !(stopped >> channel & 1)))
 		return track_kernel_stop_slowly(track, kernel, gpu_ns);
 	stopped |= 1ull << channel;
-	word_raise(&op->gpu_stop_ns, gpu_ns);
+	owned_raise(&op->gpu_stop_ns, gpu_ns);
 	/* After the time: the sweep completes what it finds stopped. */
 	atomic_store_explicit(&op->stopped_channels, stopped, memory_order_release);
 	if (started == stopped && track_count(track, started) >= atomic_load_explicit(&op->kind, memory_order_relaxed) >> 24)
-		return track_last_kernel(track, op, handle_generation(word));
+		return track_last_kernel(track, op, handle_generation(bits));
 	return 0;
 }
 
 /* A phase of a channel (v7) begins. Returns a handle for the first one only, which is waiting for the peers. */
 static inline void *track_phase_start(struct track *track, void *kernel, unsigned phase)
 {
-	uint64_t word = handle_word(kernel);
+	uint64_t bits = handle_bits(kernel);
 
-	return phase == ABI_PHASE_SYNC && handle_is_used(word, HANDLE_KERNEL) &&
+	return phase == ABI_PHASE_SYNC && handle_is_used(bits, HANDLE_KERNEL) &&
 			       atomic_load_explicit(&track->active, memory_order_relaxed) ?
-		       handle_of(handle_as(word, HANDLE_PHASE)) : NULL;
+		       handle_of(handle_as(bits, HANDLE_PHASE)) : NULL;
 }
 
 /* A phase of a channel ended; `handle`: of track_phase_start. */

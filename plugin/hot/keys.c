@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "hot/keys.h"
 
-#include "config.h"
+#include "base/printable.h"
+
 
 #define relaxed memory_order_relaxed
 #define TRIES 64u /* of an exchange that another thread was faster with */
@@ -13,9 +14,9 @@ static _Atomic uint32_t *taken_of(struct keys *keys, bool is_shared)
 }
 
 /* A free key with the words in it, not yet valid. */
-static uint32_t key_take(struct keys *keys, struct box *box, const struct key_words *words)
+static uint32_t key_take(struct keys *keys, struct box *box, const struct key_fields *fields)
 {
-	bool is_shared = words->comm == BOX_COMM_MORE;
+	bool is_shared = fields->comm == BOX_COMM_MORE;
 	uint32_t first = is_shared ? KEYS_OWN : 0, end = is_shared ? BOX_KEYS : KEYS_OWN;
 	_Atomic uint32_t *taken = taken_of(keys, is_shared);
 
@@ -29,11 +30,11 @@ static uint32_t key_take(struct keys *keys, struct box *box, const struct key_wo
 		    !atomic_compare_exchange_strong(&key->used, &unused, KEY_TAKEN))
 			continue;
 		atomic_fetch_add_explicit(taken, 1, relaxed);
-		key->comm = words->comm;
-		key->func = words->func;
-		key->size_class = words->size_class;
-		key->algo = words->algo;
-		key->proto = words->proto;
+		key->comm = fields->comm;
+		key->func = fields->func;
+		key->size_class = fields->size_class;
+		key->algo = fields->algo;
+		key->proto = fields->proto;
 		return i;
 	}
 	return KEYS_NONE;
@@ -46,10 +47,10 @@ static void key_give_back(struct keys *keys, struct box *box, uint32_t index)
 }
 
 /* The communicator's own key; KEYS_NONE when none is left for it. */
-static uint32_t find_or_make(struct keys *keys, struct box *box, const struct key_words *words)
+static uint32_t find_or_make(struct keys *keys, struct box *box, const struct key_fields *fields)
 {
-	unsigned row = words->comm < BOX_LIVE_COMMS ? words->comm : BOX_LIVE_COMMS;
-	_Atomic uint16_t *place = &keys->direct[row][words->func % KEYS_FUNCS][words->size_class % KEYS_CLASSES];
+	unsigned row = fields->comm < BOX_LIVE_COMMS ? fields->comm : BOX_LIVE_COMMS;
+	_Atomic uint16_t *place = &keys->direct[row][fields->func % KEYS_FUNCS][fields->size_class % KEYS_CLASSES];
 	uint16_t first = atomic_load_explicit(place, memory_order_acquire);
 	uint32_t mine = KEYS_NONE;
 
@@ -58,7 +59,7 @@ static uint32_t find_or_make(struct keys *keys, struct box *box, const struct ke
 		unsigned next = first;
 
 		for (unsigned steps = 0; next && steps < BOX_KEYS; steps++) {
-			if (key_matches(&box->keys[next - 1], words)) {
+			if (key_matches(&box->keys[next - 1], fields)) {
 				if (mine != KEYS_NONE)
 					key_give_back(keys, box, mine);
 				return next - 1;
@@ -66,7 +67,7 @@ static uint32_t find_or_make(struct keys *keys, struct box *box, const struct ke
 			next = atomic_load_explicit(&keys->next[next - 1], memory_order_acquire);
 		}
 		if (mine == KEYS_NONE)
-			mine = key_take(keys, box, words);
+			mine = key_take(keys, box, fields);
 		if (mine == KEYS_NONE)
 			return KEYS_NONE;
 		atomic_store_explicit(&keys->next[mine], first, relaxed);
@@ -87,21 +88,21 @@ static void show_more(struct box *box)
 
 	if (!atomic_compare_exchange_strong(&comm->named, &unnamed, BOX_COMM_BEING_NAMED))
 		return;
-	config_copy_text(comm->name, sizeof(comm->name), "(more kinds)");
+	printable_copy(comm->name, sizeof(comm->name), "(more kinds)");
 	comm->rank = -1;
 	atomic_store_explicit(&comm->state, BOX_COMM_FOLDED, memory_order_release);
 	atomic_store_explicit(&comm->named, BOX_COMM_NAMED, memory_order_release);
 }
 
-uint32_t keys_find_or_make(struct keys *keys, struct box *box, const struct key_words *words)
+uint32_t keys_find_or_make(struct keys *keys, struct box *box, const struct key_fields *fields)
 {
-	uint32_t own = find_or_make(keys, box, words);
+	uint32_t own = find_or_make(keys, box, fields);
 
 	if (own != KEYS_NONE)
 		return own;
 	/* What a group did is counted by its members, too: whoever adds up must be able to tell. */
-	const struct key_words shared = { .comm = BOX_COMM_MORE, .func = words->func, .size_class = words->size_class,
-					  .algo = words->algo == BOX_ALGO_GROUP ? BOX_ALGO_GROUP : BOX_ALGO_UNKNOWN };
+	const struct key_fields shared = { .comm = BOX_COMM_MORE, .func = fields->func, .size_class = fields->size_class,
+					  .algo = fields->algo == BOX_ALGO_GROUP ? BOX_ALGO_GROUP : BOX_ALGO_UNKNOWN };
 
 	show_more(box);
 	return find_or_make(keys, box, &shared);
@@ -113,21 +114,21 @@ void keys_halve(struct hist *hist)
 		atomic_store_explicit(&hist->count[i], atomic_load_explicit(&hist->count[i], relaxed) / 2, relaxed);
 }
 
-static void lower_shared(_Atomic uint64_t *word, uint64_t value)
+static void lower_shared(_Atomic uint64_t *figure, uint64_t value)
 {
-	uint64_t old = atomic_load_explicit(word, relaxed);
+	uint64_t old = atomic_load_explicit(figure, relaxed);
 
 	for (unsigned tries = 0; old - 1 >= value && tries < TRIES; tries++) /* 0 is "none yet" */
-		if (atomic_compare_exchange_weak_explicit(word, &old, value, relaxed, relaxed))
+		if (atomic_compare_exchange_weak_explicit(figure, &old, value, relaxed, relaxed))
 			return;
 }
 
-static void raise_shared(_Atomic uint64_t *word, uint64_t value)
+static void raise_shared(_Atomic uint64_t *figure, uint64_t value)
 {
-	uint64_t old = atomic_load_explicit(word, relaxed);
+	uint64_t old = atomic_load_explicit(figure, relaxed);
 
 	for (unsigned tries = 0; old < value && tries < TRIES; tries++)
-		if (atomic_compare_exchange_weak_explicit(word, &old, value, relaxed, relaxed))
+		if (atomic_compare_exchange_weak_explicit(figure, &old, value, relaxed, relaxed))
 			return;
 }
 
@@ -218,15 +219,15 @@ static void key_merge(struct box *box, uint32_t from, uint32_t to)
 	uint64_t min = atomic_load_explicit(&source->min_ns, relaxed);
 
 	atomic_fetch_add_explicit(&target->begun, ops, relaxed);
-	word_order();
+	order_stores();
 	hist_merge(&box->hists[to], &box->hists[from]);
 	add_to(&target->bytes, &source->bytes);
 	add_to(&target->busy_ns, &source->busy_ns);
 	atomic_fetch_add_explicit(&target->log2_rate_q20,
 				  atomic_load_explicit(&source->log2_rate_q20, relaxed), relaxed);
 	if (min)
-		word_lower(&target->min_ns, min);
-	word_raise(&target->max_ns, atomic_load_explicit(&source->max_ns, relaxed));
+		owned_lower(&target->min_ns, min);
+	owned_raise(&target->max_ns, atomic_load_explicit(&source->max_ns, relaxed));
 	add_to(&target->untimed_bytes, &source->untimed_bytes);
 	add_to(&target->queued_ns, &source->queued_ns);
 	atomic_fetch_add_explicit(&target->queued_looks, atomic_load_explicit(&source->queued_looks, relaxed),
@@ -255,10 +256,10 @@ void keys_fold(struct keys *keys, struct box *box, unsigned from, unsigned to)
 		if (atomic_load_explicit(&key->used, memory_order_acquire) != KEY_VALID ||
 		    key->comm != from)
 			continue;
-		struct key_words words = { to, key->func, key->size_class, key->algo, key->proto };
+		struct key_fields fields = { to, key->func, key->size_class, key->algo, key->proto };
 
 		forget_calls(keys, i);
-		while (twin < BOX_KEYS && !key_matches(&box->keys[twin], &words))
+		while (twin < BOX_KEYS && !key_matches(&box->keys[twin], &fields))
 			twin++;
 		if (twin < BOX_KEYS) {
 			key_merge(box, i, twin);

@@ -28,7 +28,7 @@ struct keys {
 	_Atomic uint64_t called_bytes[BOX_KEYS];
 };
 
-struct key_words {
+struct key_fields {
 	unsigned comm; /* < BOX_LIVE_COMMS */
 	uint8_t func, size_class, algo, proto;
 };
@@ -50,16 +50,16 @@ static inline int32_t keys_rate_q20(uint64_t bytes, uint64_t time_ns)
 
 enum key_used { KEY_FREE = 0, KEY_VALID = 1, KEY_TAKEN = 2 };
 
-static inline bool key_matches(const struct box_key *key, const struct key_words *words)
+static inline bool key_matches(const struct box_key *key, const struct key_fields *fields)
 {
 	return atomic_load_explicit(&key->used, memory_order_acquire) == KEY_VALID &&
-	       key->comm == words->comm && key->func == words->func &&
-	       key->size_class == words->size_class && key->algo == words->algo &&
-	       key->proto == words->proto;
+	       key->comm == fields->comm && key->func == fields->func &&
+	       key->size_class == fields->size_class && key->algo == fields->algo &&
+	       key->proto == fields->proto;
 }
 
 /* For keys_find: looks further than at the latest key, and makes one. */
-uint32_t keys_find_or_make(struct keys *keys, struct box *box, const struct key_words *words);
+uint32_t keys_find_or_make(struct keys *keys, struct box *box, const struct key_fields *fields);
 
 /* Whether operations of several communicators, and so of several threads, are added to it. */
 static inline bool keys_is_shared(uint32_t index)
@@ -68,14 +68,14 @@ static inline bool keys_is_shared(uint32_t index)
 }
 
 /* Index in box->keys, a new one if need be, or a shared one; KEYS_NONE when all are taken. */
-static inline uint32_t keys_find(struct keys *keys, struct box *box, const struct key_words *words)
+static inline uint32_t keys_find(struct keys *keys, struct box *box, const struct key_fields *fields)
 {
 	uint16_t first = atomic_load_explicit(
-		&keys->direct[words->comm][words->func % KEYS_FUNCS][words->size_class % KEYS_CLASSES],
+		&keys->direct[fields->comm][fields->func % KEYS_FUNCS][fields->size_class % KEYS_CLASSES],
 		memory_order_acquire);
 
-	return first && key_matches(&box->keys[first - 1], words) ? first - 1u :
-								    keys_find_or_make(keys, box, words);
+	return first && key_matches(&box->keys[first - 1], fields) ? first - 1u :
+								    keys_find_or_make(keys, box, fields);
 }
 
 /* Adds operations without a time. Callable from everywhere. */
@@ -104,25 +104,25 @@ static inline __attribute__((always_inline)) void keys_account(struct box *box, 
 		return;
 	}
 	atomic_store_explicit(&key->begun, ops + 1, memory_order_relaxed);
-	word_order();
+	order_stores();
 	_Atomic uint32_t *bucket = &box->hists[index].count[hist_bucket(op->time_ns)];
 
 	if (__builtin_expect(atomic_load_explicit(bucket, memory_order_relaxed) == UINT32_MAX, 0))
 		keys_halve(&box->hists[index]);
 	atomic_store_explicit(bucket, atomic_load_explicit(bucket, memory_order_relaxed) + 1, memory_order_relaxed);
-	word_add(&key->bytes, op->bytes);
-	word_add(&key->busy_ns, op->time_ns);
+	owned_add(&key->bytes, op->bytes);
+	owned_add(&key->busy_ns, op->time_ns);
 	atomic_store_explicit(&key->log2_rate_q20,
 			      atomic_load_explicit(&key->log2_rate_q20, memory_order_relaxed) + op->rate_q20,
 			      memory_order_relaxed);
-	word_lower(&key->min_ns, op->time_ns);
-	word_raise(&key->max_ns, op->time_ns);
-	word_raise(&key->last_index, op->index);
+	owned_lower(&key->min_ns, op->time_ns);
+	owned_raise(&key->max_ns, op->time_ns);
+	owned_raise(&key->last_index, op->index);
 	if (!ops)
 		atomic_store_explicit(&key->first_index, op->index, memory_order_relaxed);
 	if (op->phased) {
-		word_add(&key->phased_ops, 1);
-		word_add(&key->wait_ns, op->wait_ns);
+		owned_add(&key->phased_ops, 1);
+		owned_add(&key->wait_ns, op->wait_ns);
 	}
 	atomic_store_explicit(&key->ops, ops + 1, memory_order_release);
 }

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "config.h"
+#include "base/printable.h"
 #include "hot/atomics.h"
 #include "hot/handle.h"
 #include "hot/keys.h"
@@ -35,41 +35,41 @@ bool labels_are_same(const struct box_label *one, const struct box_label *other)
 	       atomic_load_explicit(&one->comm, relaxed) == atomic_load_explicit(&other->comm, relaxed);
 }
 
-static bool is_same(const struct box_label *label, const struct label_words *words)
+static bool is_same(const struct box_label *label, const struct label_fields *fields)
 {
-	return used_of(label) == KEY_VALID && label->value == words->value && label->func == words->func &&
-	       atomic_load_explicit(&label->comm, relaxed) == words->comm &&
-	       (!words->text || !strcmp(label->text, words->text));
+	return used_of(label) == KEY_VALID && label->value == fields->value && label->func == fields->func &&
+	       atomic_load_explicit(&label->comm, relaxed) == fields->comm &&
+	       (!fields->text || !strcmp(label->text, fields->text));
 }
 
 /* False: somebody else has taken the place. */
-static bool take(struct box_label *label, const struct label_words *words)
+static bool take(struct box_label *label, const struct label_fields *fields)
 {
 	uint32_t is_free = KEY_FREE;
 
 	if (!atomic_compare_exchange_strong(&label->used, &is_free, KEY_TAKEN))
 		return false;
-	label->kind = (uint8_t)words->kind;
-	label->func = words->func;
-	label->value = words->value;
-	config_copy_text(label->text, sizeof(label->text), words->text);
-	atomic_store_explicit(&label->comm, words->comm, relaxed);
+	label->kind = (uint8_t)fields->kind;
+	label->func = fields->func;
+	label->value = fields->value;
+	printable_copy(label->text, sizeof(label->text), fields->text);
+	atomic_store_explicit(&label->comm, fields->comm, relaxed);
 	atomic_store_explicit(&label->used, KEY_VALID, memory_order_release);
 	return true;
 }
 
 /* Two threads that meet a new label at once may take two places for it: readers add them up. */
-static struct box_label *find(struct box *box, const struct label_words *words)
+static struct box_label *find(struct box *box, const struct label_fields *fields)
 {
-	struct box_label *first = &box->labels[places[words->kind].first];
-	struct box_label *others = first + places[words->kind].count - 1;
-	const struct label_words rest = { .kind = words->kind, .comm = BOX_LABEL_ALL_COMMS, .value = BOX_LABEL_OTHERS };
+	struct box_label *first = &box->labels[places[fields->kind].first];
+	struct box_label *others = first + places[fields->kind].count - 1;
+	const struct label_fields rest = { .kind = fields->kind, .comm = BOX_LABEL_ALL_COMMS, .value = BOX_LABEL_OTHERS };
 
 	for (struct box_label *label = first; label < others; label++)
-		if (is_same(label, words))
+		if (is_same(label, fields))
 			return label;
 	for (struct box_label *label = first; label < others; label++)
-		if (used_of(label) == KEY_FREE && take(label, words))
+		if (used_of(label) == KEY_FREE && take(label, fields))
 			return label;
 	take(others, &rest);
 	return others;
@@ -78,12 +78,12 @@ static struct box_label *find(struct box *box, const struct label_words *words)
 /* The parts of a group are noted by nobody: their times overlap. */
 static void note(struct track *track, const void *operation, uint32_t place)
 {
-	uint64_t word = handle_word(operation), generation = handle_generation(word);
-	_Atomic uint64_t *noted = &track->labels.noted[handle_slot(word)];
+	uint64_t bits = handle_bits(operation), generation = handle_generation(bits);
+	_Atomic uint64_t *noted = &track->labels.noted[handle_slot(bits)];
 	uint64_t old = atomic_load_explicit(noted, relaxed);
 	uint64_t before = old >> 32 == generation ? old & (UINT32_MAX >> PLACE_BITS) : 0;
 
-	if (!handle_is_used(word, HANDLE_OPERATION) || track_group_of(&track->ops[handle_slot(word)]))
+	if (!handle_is_used(bits, HANDLE_OPERATION) || track_group_of(&track->ops[handle_slot(bits)]))
 		return;
 	atomic_store_explicit(noted, generation << 32 | before << PLACE_BITS | (place + 1), relaxed);
 	atomic_store_explicit(&track->labelled, true, relaxed);
@@ -98,9 +98,9 @@ static void seen(struct track *track, struct box_label *label)
 	atomic_store_explicit(&label->last_tick, tick, relaxed);
 }
 
-static void add(struct track *track, const struct label_words *words, uint64_t bytes, const void *operation)
+static void add(struct track *track, const struct label_fields *fields, uint64_t bytes, const void *operation)
 {
-	struct box_label *label = find(track->box, words);
+	struct box_label *label = find(track->box, fields);
 
 	atomic_fetch_add_explicit(&label->bytes, bytes, relaxed);
 	atomic_fetch_add_explicit(&label->ops, 1, relaxed);
@@ -108,26 +108,26 @@ static void add(struct track *track, const struct label_words *words, uint64_t b
 	note(track, operation, (uint32_t)(label - track->box->labels));
 }
 
-static struct label_words root_words(unsigned comm, uint8_t func, int root)
+static struct label_fields root_fields(unsigned comm, uint8_t func, int root)
 {
-	return (struct label_words){ .kind = BOX_LABEL_ROOT, .comm = comm, .func = func, .value = (uint32_t)root };
+	return (struct label_fields){ .kind = BOX_LABEL_ROOT, .comm = comm, .func = func, .value = (uint32_t)root };
 }
 
 void labels_root(struct track *track, unsigned comm, uint8_t func, int root, uint64_t bytes, const void *operation)
 {
-	const struct label_words words = root_words(comm, func, root);
+	const struct label_fields fields = root_fields(comm, func, root);
 
 	if (root >= 0)
-		add(track, &words, bytes, operation);
+		add(track, &fields, bytes, operation);
 }
 
 void labels_called(struct track *track, unsigned comm, uint8_t func, int root, uint64_t bytes)
 {
-	const struct label_words words = root_words(comm, func, root);
+	const struct label_fields fields = root_fields(comm, func, root);
 
 	if (root < 0)
 		return;
-	struct box_label *label = find(track->box, &words);
+	struct box_label *label = find(track->box, &fields);
 
 	atomic_fetch_add_explicit(&label->called_bytes, bytes, relaxed);
 	atomic_fetch_add_explicit(&label->called_ops, 1, relaxed);
@@ -146,11 +146,11 @@ void labels_told(struct track *track, const void *context, uint64_t user_tag, co
 		return;
 	if (user_tag && !(user_tag >> 63))
 		add(track,
-		    &(struct label_words){ .kind = BOX_LABEL_USER_TAG, .comm = BOX_LABEL_ALL_COMMS, .value = user_tag },
+		    &(struct label_fields){ .kind = BOX_LABEL_USER_TAG, .comm = BOX_LABEL_ALL_COMMS, .value = user_tag },
 		    bytes, operation);
-	config_copy_text(text, sizeof(text), kernel);
+	printable_copy(text, sizeof(text), kernel);
 	if (text[0])
-		add(track, &(struct label_words){ .kind = BOX_LABEL_KERNEL, .comm = BOX_LABEL_ALL_COMMS, .text = text },
+		add(track, &(struct label_fields){ .kind = BOX_LABEL_KERNEL, .comm = BOX_LABEL_ALL_COMMS, .text = text },
 		    bytes, operation);
 }
 
@@ -175,8 +175,8 @@ static void move(_Atomic uint64_t *to, _Atomic uint64_t *from)
 
 static void merge(struct box_label *to, struct box_label *from)
 {
-	word_lower(&to->first_tick, atomic_exchange_explicit(&from->first_tick, 0, relaxed));
-	word_raise(&to->last_tick, atomic_exchange_explicit(&from->last_tick, 0, relaxed));
+	owned_lower(&to->first_tick, atomic_exchange_explicit(&from->first_tick, 0, relaxed));
+	owned_raise(&to->last_tick, atomic_exchange_explicit(&from->last_tick, 0, relaxed));
 	move(&to->ops, &from->ops);
 	move(&to->bytes, &from->bytes);
 	move(&to->timed_ops, &from->timed_ops);
@@ -196,9 +196,9 @@ void labels_fold(struct box *box, unsigned from, unsigned to)
 
 		if (used_of(label) != KEY_VALID || atomic_load_explicit(&label->comm, relaxed) != from)
 			continue;
-		const struct label_words words = root_words(to, label->func, (int)label->value);
+		const struct label_fields fields = root_fields(to, label->func, (int)label->value);
 
-		while (twin < others && !is_same(twin, &words))
+		while (twin < others && !is_same(twin, &fields))
 			twin++;
 		if (twin < others)
 			merge(twin, label);

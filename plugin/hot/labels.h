@@ -10,7 +10,7 @@
 
 #include "hot/state.h"
 
-struct label_words {
+struct label_fields {
 	enum box_label_kind kind;
 	uint32_t comm;    /* of a root: its communicator; else BOX_LABEL_ALL_COMMS */
 	uint8_t func;     /* of a root: its function; else BOX_FUNC_UNKNOWN */

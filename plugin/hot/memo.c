@@ -7,7 +7,7 @@
 
 static void memorize(struct track_comm *app, const struct event *event, const struct kind *kind)
 {
-	struct track_memo *memo = kinds_memo(app, event->func, event->count);
+	struct track_memo *memo = memo_place(app, event->func, event->count);
 	uint32_t turn = atomic_load_explicit(&memo->turn, relaxed);
 
 	if (event->symmetric || kind->key == KEYS_NONE || turn & 1 ||
@@ -15,7 +15,7 @@ static void memorize(struct track_comm *app, const struct event *event, const st
 		return;
 	atomic_store_explicit(&memo->key, kind->key, memory_order_release);
 	atomic_store_explicit(&memo->datatype_bytes, kind->datatype_bytes, memory_order_release);
-	atomic_store_explicit(&memo->kind, kinds_pack(&kind->words, kind->words.size_class), memory_order_release);
+	atomic_store_explicit(&memo->kind, memo_pack(&kind->fields, kind->fields.size_class), memory_order_release);
 	atomic_store_explicit(&memo->func, event->func, memory_order_release);
 	atomic_store_explicit(&memo->datatype, event->datatype, memory_order_release);
 	atomic_store_explicit(&memo->algo, event->algo, memory_order_release);
@@ -23,18 +23,18 @@ static void memorize(struct track_comm *app, const struct event *event, const st
 	atomic_store_explicit(&memo->turn, turn + 2, memory_order_release);
 }
 
-struct key_words kinds_words(unsigned comm, const struct event *event, uint64_t bytes)
+struct key_fields memo_fields(unsigned comm, const struct event *event, uint64_t bytes)
 {
-	return (struct key_words){
+	return (struct key_fields){
 		.comm = comm,
-		.func = words_number(WORDS_FUNC, event->func),
+		.func = strings_number(STRINGS_FUNC, event->func),
 		.size_class = (uint8_t)bandwidth_size_class(bytes),
-		.algo = event->symmetric ? BOX_ALGO_SYM : words_number(WORDS_ALGO, event->algo),
-		.proto = words_number(WORDS_PROTO, event->proto),
+		.algo = event->symmetric ? BOX_ALGO_SYM : strings_number(STRINGS_ALGO, event->algo),
+		.proto = strings_number(STRINGS_PROTO, event->proto),
 	};
 }
 
-void kinds_mark_seen(struct track_comm *app, unsigned func)
+void memo_mark_seen(struct track_comm *app, unsigned func)
 {
 	uint32_t seen = atomic_load_explicit(&app->seen_funcs, relaxed);
 
@@ -42,14 +42,14 @@ void kinds_mark_seen(struct track_comm *app, unsigned func)
 		atomic_fetch_or_explicit(&app->seen_funcs, 1u << func, relaxed);
 }
 
-struct kind kinds_find(struct track *track, unsigned comm, struct event event)
+struct kind memo_find(struct track *track, unsigned comm, struct event event)
 {
 	struct track_comm *app = &track->comms[comm];
-	struct kind kind = { .datatype_bytes = words_bytes(event.datatype) };
+	struct kind kind = { .datatype_bytes = strings_datatype_bytes(event.datatype) };
 
-	kind.words = kinds_words(comm, &event, event.count * kind.datatype_bytes);
-	kind.key = keys_find(&track->keys, track->box, &kind.words);
+	kind.fields = memo_fields(comm, &event, event.count * kind.datatype_bytes);
+	kind.key = keys_find(&track->keys, track->box, &kind.fields);
 	memorize(app, &event, &kind);
-	kinds_mark_seen(app, kind.words.func);
+	memo_mark_seen(app, kind.fields.func);
 	return kind;
 }

@@ -12,16 +12,16 @@
 /* What the hot path needs of an operation's words. */
 struct kind {
 	uint32_t key, datatype_bytes;
-	struct key_words words;
+	struct key_fields fields;
 };
 
 /* box_op.kind, with the channels in `last`; track_memo.kind, with the size class. */
-static inline uint32_t kinds_pack(const struct key_words *words, uint8_t last)
+static inline uint32_t memo_pack(const struct key_fields *fields, uint8_t last)
 {
-	return (uint32_t)(words->func | words->algo << 8 | words->proto << 16) | (uint32_t)last << 24;
+	return (uint32_t)(fields->func | fields->algo << 8 | fields->proto << 16) | (uint32_t)last << 24;
 }
 
-static inline struct track_memo *kinds_memo(struct track_comm *app, const char *func, uint64_t count)
+static inline struct track_memo *memo_place(struct track_comm *app, const char *func, uint64_t count)
 {
 	uint64_t spread = ((uintptr_t)func >> 4) + log2_floor(count | 1);
 
@@ -29,19 +29,19 @@ static inline struct track_memo *kinds_memo(struct track_comm *app, const char *
 }
 
 /* The kind of an operation that is like the last one in its place. */
-static inline __attribute__((always_inline)) bool kinds_remember(struct track_comm *app, unsigned comm, const struct event *event, struct kind *kind)
+static inline __attribute__((always_inline)) bool memo_recall(struct track_comm *app, unsigned comm, const struct event *event, struct kind *kind)
 {
-	const struct track_memo *memo = kinds_memo(app, event->func, event->count);
+	const struct track_memo *memo = memo_place(app, event->func, event->count);
 	uint32_t turn = atomic_load_explicit(&memo->turn, memory_order_acquire);
 	uint32_t packed = atomic_load_explicit(&memo->kind, memory_order_acquire);
 
 	kind->key = atomic_load_explicit(&memo->key, memory_order_acquire);
 	kind->datatype_bytes = atomic_load_explicit(&memo->datatype_bytes, memory_order_acquire);
-	kind->words.comm = comm;
-	kind->words.func = (uint8_t)packed;
-	kind->words.algo = (uint8_t)(packed >> 8);
-	kind->words.proto = (uint8_t)(packed >> 16);
-	kind->words.size_class = (uint8_t)(packed >> 24);
+	kind->fields.comm = comm;
+	kind->fields.func = (uint8_t)packed;
+	kind->fields.algo = (uint8_t)(packed >> 8);
+	kind->fields.proto = (uint8_t)(packed >> 16);
+	kind->fields.size_class = (uint8_t)(packed >> 24);
 	return event->func && atomic_load_explicit(&memo->func, memory_order_acquire) == event->func &&
 	       atomic_load_explicit(&memo->datatype, memory_order_acquire) == event->datatype &&
 	       atomic_load_explicit(&memo->algo, memory_order_acquire) == event->algo &&
@@ -52,11 +52,11 @@ static inline __attribute__((always_inline)) bool kinds_remember(struct track_co
 
 /* Looks for the words, makes a key if need be, and remembers. By value, both ways: nothing of the fast path then needs an
  * address. */
-struct kind kinds_find(struct track *track, unsigned comm, struct event event);
+struct kind memo_find(struct track *track, unsigned comm, struct event event);
 
-struct key_words kinds_words(unsigned comm, const struct event *event, uint64_t bytes);
+struct key_fields memo_fields(unsigned comm, const struct event *event, uint64_t bytes);
 
 /* NCCL gives events of operations of that function. */
-void kinds_mark_seen(struct track_comm *app, unsigned func);
+void memo_mark_seen(struct track_comm *app, unsigned func);
 
 #endif

@@ -15,25 +15,25 @@
 
 /* Returns a number that no two living threads have in common, for the price of a register; never 0. The C library gives the
  * number of a thread that has ended to a later one. */
-static inline uint64_t thread_word(void)
+static inline uint64_t owner_id(void)
 {
-	uint64_t word;
+	uint64_t id;
 
 #if defined(__x86_64__)
-	__asm__("mov %%fs:0, %0" : "=r"(word));
+	__asm__("mov %%fs:0, %0" : "=r"(id));
 #elif defined(__aarch64__)
-	__asm__("mrs %0, tpidr_el0" : "=r"(word));
+	__asm__("mrs %0, tpidr_el0" : "=r"(id));
 #else
-	word = (uint64_t)pthread_self();
+	id = (uint64_t)pthread_self();
 #endif
-	return word;
+	return id;
 }
 
 /* The figures of a communicator are added up by one thread at a time: box_comm.busy is odd meanwhile. A thread that finds it
  * odd leaves the operation to the sweep (upkeep/sweep.h).
  *
- * Returns whether the caller has the figures to itself from now on; then it must call track_leave. Never waits. Any thread. */
-static inline bool track_enter(struct box_comm *comm)
+ * Returns whether the caller has the figures to itself from now on; then it must call comm_leave. Never waits. Any thread. */
+static inline bool comm_enter(struct box_comm *comm)
 {
 	uint32_t busy = atomic_load_explicit(&comm->busy, memory_order_relaxed);
 
@@ -41,8 +41,8 @@ static inline bool track_enter(struct box_comm *comm)
 								      memory_order_acquire, memory_order_relaxed);
 }
 
-/* Gives them back. Only after track_enter has returned true. */
-static inline void track_leave(struct box_comm *comm)
+/* Gives them back. Only after comm_enter has returned true. */
+static inline void comm_leave(struct box_comm *comm)
 {
 	atomic_store_explicit(&comm->busy, atomic_load_explicit(&comm->busy, memory_order_relaxed) + 1,
 			      memory_order_release);

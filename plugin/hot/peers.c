@@ -9,24 +9,24 @@
 enum peer_used { PEER_FREE = 0, PEER_VALID = 1 };
 
 /* Two threads that meet a new peer at once may make two entries of it: readers add them up. */
-uint32_t peers_find_or_make(struct peers *peers, struct box *box, uint64_t words)
+uint32_t peers_find_or_make(struct peers *peers, struct box *box, uint64_t identity)
 {
-	uint32_t first = peers_first_place(words);
+	uint32_t first = peers_first_place(identity);
 
 	for (unsigned i = 0; i < PLACES; i++)
-		if (atomic_load_explicit(&peers->entries[(first + i) % BOX_PEERS].words, relaxed) == words)
+		if (atomic_load_explicit(&peers->entries[(first + i) % BOX_PEERS].identity, relaxed) == identity)
 			return (first + i) % BOX_PEERS;
 	for (unsigned i = 0; i < PLACES; i++) {
 		uint32_t place = (first + i) % BOX_PEERS;
 		struct box_peer *entry = &box->peers[place];
 		uint64_t nobody = 0;
 
-		if (atomic_load_explicit(&peers->entries[place].words, relaxed) ||
-		    !atomic_compare_exchange_strong(&peers->entries[place].words, &nobody, words))
+		if (atomic_load_explicit(&peers->entries[place].identity, relaxed) ||
+		    !atomic_compare_exchange_strong(&peers->entries[place].identity, &nobody, identity))
 			continue;
-		entry->comm = peers_comm_of(words);
-		entry->func = (uint8_t)(words >> 48);
-		entry->peer = (int32_t)(uint32_t)words;
+		entry->comm = peers_comm_of(identity);
+		entry->func = (uint8_t)(identity >> 48);
+		entry->peer = (int32_t)(uint32_t)identity;
 		atomic_store_explicit(&entry->used, PEER_VALID, memory_order_release);
 		return place;
 	}
@@ -39,9 +39,9 @@ void peers_account(struct box *box, uint32_t index, uint64_t bytes, uint64_t tim
 	uint64_t ops = atomic_load_explicit(&entry->ops, relaxed);
 
 	atomic_store_explicit(&entry->begun, ops + 1, relaxed);
-	word_order();
-	word_add(&entry->bytes, bytes);
-	word_add(&entry->busy_ns, time_ns);
+	order_stores();
+	owned_add(&entry->bytes, bytes);
+	owned_add(&entry->busy_ns, time_ns);
 	atomic_store_explicit(&entry->log2_rate_q20,
 			      atomic_load_explicit(&entry->log2_rate_q20, relaxed) + rate_q20, relaxed);
 	if (!ops || rate_q20 > atomic_load_explicit(&entry->best_rate_q20, relaxed))
@@ -54,9 +54,9 @@ void peers_forget(struct peers *peers, struct box *box, unsigned comm)
 	for (unsigned i = 0; i < BOX_PEERS; i++) {
 		struct peers_entry *side = &peers->entries[i];
 		struct box_peer *entry = &box->peers[i];
-		uint64_t words = atomic_load_explicit(&side->words, relaxed);
+		uint64_t identity = atomic_load_explicit(&side->identity, relaxed);
 
-		if (!words || peers_comm_of(words) != comm)
+		if (!identity || peers_comm_of(identity) != comm)
 			continue;
 		atomic_store_explicit(&entry->used, PEER_FREE, relaxed);
 		atomic_store_explicit(&entry->begun, 0, relaxed);
@@ -66,6 +66,6 @@ void peers_forget(struct peers *peers, struct box *box, unsigned comm)
 		atomic_store_explicit(&entry->log2_rate_q20, 0, relaxed);
 		atomic_store_explicit(&entry->best_rate_q20, 0, relaxed);
 		atomic_store_explicit(&side->calls, 0, relaxed);
-		atomic_store_explicit(&side->words, 0, memory_order_release);
+		atomic_store_explicit(&side->identity, 0, memory_order_release);
 	}
 }

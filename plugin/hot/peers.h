@@ -9,7 +9,7 @@
 
 /* What the application's thread keeps of an entry of box->peers, which the thread of the kernels writes to all the time. */
 struct peers_entry {
-	_Atomic uint64_t words; /* what it is of (peers_words); 0: it is free */
+	_Atomic uint64_t identity; /* what it is of (peers_identity); 0: it is free */
 	_Atomic uint32_t calls; /* Sends or Recvs that were called so far */
 };
 
@@ -17,32 +17,32 @@ struct peers {
 	struct peers_entry entries[BOX_PEERS];
 };
 
-static inline uint64_t peers_words(unsigned comm, unsigned func, int peer)
+static inline uint64_t peers_identity(unsigned comm, unsigned func, int peer)
 {
 	return 1ull << 63 | (uint64_t)func << 48 | (uint64_t)comm << 32 | (uint32_t)peer;
 }
 
-static inline unsigned peers_comm_of(uint64_t words)
+static inline unsigned peers_comm_of(uint64_t identity)
 {
-	return (uint16_t)(words >> 32);
+	return (uint16_t)(identity >> 32);
 }
 
-static inline uint32_t peers_first_place(uint64_t words)
+static inline uint32_t peers_first_place(uint64_t identity)
 {
-	return (uint32_t)(words * 0x9e3779b97f4a7c15u >> 32) % BOX_PEERS;
+	return (uint32_t)(identity * 0x9e3779b97f4a7c15u >> 32) % BOX_PEERS;
 }
 
 /* For peers_find: looks further than at the first place, and makes an entry. */
-uint32_t peers_find_or_make(struct peers *peers, struct box *box, uint64_t words);
+uint32_t peers_find_or_make(struct peers *peers, struct box *box, uint64_t identity);
 
 /* Index in box->peers, a new entry if need be; PEERS_NONE when its places are taken. */
 static inline uint32_t peers_find(struct peers *peers, struct box *box, unsigned comm, unsigned func, int peer)
 {
-	uint64_t words = peers_words(comm, func, peer);
-	uint32_t first = peers_first_place(words);
+	uint64_t identity = peers_identity(comm, func, peer);
+	uint32_t first = peers_first_place(identity);
 
-	return __builtin_expect(atomic_load_explicit(&peers->entries[first].words, memory_order_relaxed) == words, 1) ?
-		       first : peers_find_or_make(peers, box, words);
+	return __builtin_expect(atomic_load_explicit(&peers->entries[first].identity, memory_order_relaxed) == identity, 1) ?
+		       first : peers_find_or_make(peers, box, identity);
 }
 
 /* The entry of a Send's or Recv's peer, and its number there: its peer counts the same. */

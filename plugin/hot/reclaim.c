@@ -7,18 +7,18 @@
 #define relaxed memory_order_relaxed
 #define GIVEN_UP_AT_ONCE 64u
 
-bool slots_left_behind(const struct track *track, const struct box_op *op)
+bool reclaim_is_left_behind(const struct track *track, const struct box_op *op)
 {
 	uint32_t index = atomic_load_explicit(&op->comm, relaxed);
 	const struct box_comm *comm = &track->box->comms[index % BOX_COMMS];
 
 	return atomic_load_explicit(&comm->last_sequence, relaxed) >
-	       atomic_load_explicit(&op->index, relaxed) + SLOTS_OVERTAKEN_OPS;
+	       atomic_load_explicit(&op->index, relaxed) + RECLAIM_OVERTAKEN_OPS;
 }
 
-bool slots_overtaken(const struct track *track, const struct box_op *op)
+bool reclaim_is_overtaken(const struct track *track, const struct box_op *op)
 {
-	return !atomic_load_explicit(&op->started_channels, relaxed) && slots_left_behind(track, op);
+	return !atomic_load_explicit(&op->started_channels, relaxed) && reclaim_is_left_behind(track, op);
 }
 
 /* NCCL does not say how many channels come (by 2.26 of any operation), so the sweep waits for more. Where slots are short
@@ -33,7 +33,7 @@ static bool is_settled(const struct track *track, const struct box_op *op)
 	return is_untold && started &&
 	       started == atomic_load_explicit(&op->stopped_channels, memory_order_acquire) &&
 	       atomic_load_explicit(&track->comms[comm % BOX_LIVE_COMMS].index, relaxed) >
-		       atomic_load_explicit(&op->index, relaxed) + SLOTS_OVERTAKEN_OPS;
+		       atomic_load_explicit(&op->index, relaxed) + RECLAIM_OVERTAKEN_OPS;
 }
 
 /* Looks at each slot, and gives up what waits in vain itself. */
@@ -46,7 +46,7 @@ static void give_up(struct track *track)
 		struct box_op *used = &track->ops[(SLOTS_SHARED + i) % BOX_OPS];
 		uint32_t found = atomic_load_explicit(&used->generation, memory_order_acquire);
 
-		if (track_in_use(found) && slots_overtaken(track, used))
+		if (track_in_use(found) && reclaim_is_overtaken(track, used))
 			given_up += track_end_untimed(track, used, found, TRACK_SLOT_FREE);
 		else if (track_in_use(found) && is_settled(track, used))
 			given_up += track_complete(track, used, found, TRACK_SLOT_FREE);

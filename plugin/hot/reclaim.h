@@ -7,14 +7,14 @@
 #include "hot/state.h"
 
 /* An operation is overtaken when so many later ones of its communicator are over. */
-#define SLOTS_OVERTAKEN_OPS 64u
+#define RECLAIM_OVERTAKEN_OPS 64u
 
 /* Whether an operation is overtaken and has no kernel event: it will get none (NCCL lost the start, or its part had no work).
  * Any thread. */
-bool slots_overtaken(const struct track *track, const struct box_op *op);
+bool reclaim_is_overtaken(const struct track *track, const struct box_op *op);
 
 /* Whether an operation is overtaken, whatever its own events. Any thread. */
-bool slots_left_behind(const struct track *track, const struct box_op *op);
+bool reclaim_is_left_behind(const struct track *track, const struct box_op *op);
 
 /* For reclaim_take: looks further than at the next slot, and then gives up what waits in vain. */
 struct box_op *reclaim_search(struct track *track, unsigned comm);

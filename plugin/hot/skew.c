@@ -23,13 +23,13 @@ static struct skew_open *open_of(struct track *track, const struct box_op *op, u
 
 void skew_begin(struct track *track, unsigned comm, void *operation)
 {
-	uint64_t word = handle_word(operation);
-	struct box_op *op = &track->ops[handle_slot(word)];
+	uint64_t bits = handle_bits(operation);
+	struct box_op *op = &track->ops[handle_slot(bits)];
 
-	if (!operation || track->options.timing != BOX_TIMING_GPU || handle_kind(word) != HANDLE_OPERATION)
+	if (!operation || track->options.timing != BOX_TIMING_GPU || handle_kind(bits) != HANDLE_OPERATION)
 		return;
-	atomic_store_explicit(&track->skews[comm].operation, word, relaxed);
-	atomic_store_explicit(&op->handle, word | HANDLE_LOOKED_AT, relaxed);
+	atomic_store_explicit(&track->skews[comm].operation, bits, relaxed);
+	atomic_store_explicit(&op->handle, bits | HANDLE_LOOKED_AT, relaxed);
 }
 
 void skew_stop(struct track *track, const struct box_op *op, uint64_t kernel, uint64_t gpu_ns)
@@ -47,12 +47,12 @@ static void add(struct box_skew *skew, const struct skew_open *open, uint64_t ch
 	for (uint64_t left = channels; left; left &= left - 1) {
 		unsigned channel = (unsigned)__builtin_ctzll(left);
 
-		word_add(&skew->late_ns[channel],
+		owned_add(&skew->late_ns[channel],
 			 atomic_load_explicit(&open->stop_ns[channel], relaxed) - first_ns);
 	}
-	word_or(&skew->channels, channels);
-	word_add(&skew->time_ns, time_ns);
-	word_add(&skew->ops, 1);
+	owned_or(&skew->channels, channels);
+	owned_add(&skew->time_ns, time_ns);
+	owned_add(&skew->ops, 1);
 }
 
 void skew_over(struct track *track, const struct box_op *op, uint64_t kernel)

@@ -25,20 +25,20 @@ static bool is_active(const struct track *track)
 	return atomic_load_explicit(&track->active, relaxed);
 }
 
-void *slotless_kernel_start(struct track *track, uint64_t word, uint64_t gpu_ns)
+void *slotless_kernel_start(struct track *track, uint64_t bits, uint64_t gpu_ns)
 {
 	if (!is_active(track))
 		return NULL;
-	if (!groups_slotless_start(&track->groups, word >> HANDLE_COMM_SHIFT, gpu_ns)) {
+	if (!groups_slotless_start(&track->groups, bits >> HANDLE_COMM_SHIFT, gpu_ns)) {
 		track_drop(track, BOX_DROP_STALE);
 		return NULL;
 	}
-	return handle_of(handle_as(word, HANDLE_SLOTLESS_KERNEL));
+	return handle_of(handle_as(bits, HANDLE_SLOTLESS_KERNEL));
 }
 
-int slotless_kernel_stop(struct track *track, uint64_t word, uint64_t gpu_ns)
+int slotless_kernel_stop(struct track *track, uint64_t bits, uint64_t gpu_ns)
 {
-	uint64_t token = word >> HANDLE_COMM_SHIFT;
+	uint64_t token = bits >> HANDLE_COMM_SHIFT;
 
 	if (is_active(track) && groups_slotless_stop(&track->groups, token, gpu_ns))
 		track_slotless_over(track, token, true);
@@ -70,7 +70,7 @@ static bool is_overtaken(const struct track *track, const struct group *group, u
 	const struct box_comm *comm = &track->box->comms[groups_comm(token)];
 
 	return atomic_load_explicit(&comm->last_sequence, relaxed) >
-	       atomic_load_explicit(&group->last_index, relaxed) + SLOTS_OVERTAKEN_OPS;
+	       atomic_load_explicit(&group->last_index, relaxed) + RECLAIM_OVERTAKEN_OPS;
 }
 
 void slotless_round(struct slotless_sweep *sweep, struct track *track, uint64_t now_tick, uint64_t settled_ns,

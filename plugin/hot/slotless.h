@@ -16,8 +16,8 @@ struct slotless_sweep {
 void *slotless_member(struct track *track, uint32_t group, const struct slotless *member);
 
 /* As track_kernel_start and track_kernel_stop, by the handle's word. */
-void *slotless_kernel_start(struct track *track, uint64_t word, uint64_t gpu_ns);
-int slotless_kernel_stop(struct track *track, uint64_t word, uint64_t gpu_ns);
+void *slotless_kernel_start(struct track *track, uint64_t bits, uint64_t gpu_ns);
+int slotless_kernel_stop(struct track *track, uint64_t bits, uint64_t gpu_ns);
 
 /* For upkeep/sweep.c, once a second: ends those whose announced channels have ended, those that have been still for
  * `settled_ns` with all channels ended that began, and those of which nothing began in `overtaken_ns` while later operations

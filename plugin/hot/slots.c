@@ -24,7 +24,7 @@ static bool take_shared(struct box_op *op)
 	    !atomic_compare_exchange_strong_explicit(&op->generation, &found, found | BOX_OP_FILLING,
 						     memory_order_acquire, relaxed))
 		return false;
-	word_order();
+	order_stores();
 	return true;
 }
 
@@ -101,7 +101,7 @@ static uint32_t ring_of_thread(struct track *track, const struct track_comm *app
 /* The next free slot of the thread's own. */
 static struct box_op *take_own(struct track *track, struct track_comm *app)
 {
-	uint64_t self = thread_word();
+	uint64_t self = owner_id();
 	uint32_t mine = ring_of_thread(track, app, self), other;
 
 	if (mine == TRACK_RINGS)
@@ -184,7 +184,7 @@ static struct box_op *take_again(struct track *track, struct track_comm *app)
 	uint32_t crowded = atomic_load_explicit(&app->crowded, relaxed);
 	const struct track_ring *ring = &track->rings[atomic_load_explicit(&app->ring, relaxed)];
 
-	if (!crowded || atomic_load_explicit(&ring->owner, relaxed) != thread_word())
+	if (!crowded || atomic_load_explicit(&ring->owner, relaxed) != owner_id())
 		return NULL;
 	atomic_store_explicit(&app->crowded, crowded - 1, relaxed);
 	return take_near(track, app);

@@ -43,7 +43,7 @@ static inline uint32_t slots_next(uint32_t slot)
 static inline void slots_begin(struct box_op *op, uint32_t generation)
 {
 	atomic_store_explicit(&op->generation, generation | BOX_OP_FILLING, memory_order_relaxed);
-	word_order();
+	order_stores();
 }
 
 /* The thread's slot that is to be looked at first, in the state of being filled, and its generation; NULL when it is in
@@ -53,7 +53,7 @@ static inline __attribute__((always_inline)) struct box_op *slots_take_next(stru
 {
 	struct track_ring *ring = &track->rings[atomic_load_explicit(&app->ring, memory_order_relaxed)];
 
-	if (!track_likely(atomic_load_explicit(&ring->owner, memory_order_relaxed) == thread_word()))
+	if (!track_likely(atomic_load_explicit(&ring->owner, memory_order_relaxed) == owner_id()))
 		return NULL;
 	uint32_t at = atomic_load_explicit(&ring->cursor, memory_order_relaxed), next = slots_next(at);
 	struct box_op *op = &track->ops[at];

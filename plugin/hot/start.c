@@ -3,7 +3,7 @@
 #include "hot/start.h"
 
 #include "base/clock.h"
-#include "config.h"
+#include "base/printable.h"
 #include "hot/clockmix.h"
 #include "hot/labels.h"
 #include "hot/memo.h"
@@ -57,8 +57,8 @@ static bool is_lone(struct track *track, struct track_comm *app, uint32_t number
 /* The group that a Send or Recv belongs to; 0: none, or (counted) it has no place. */
 static uint32_t group_of(struct track *track, unsigned comm, const struct event *event)
 {
-	uint64_t word = handle_word(event->parent), plan = handle_word(event->plan);
-	unsigned kind = handle_kind(word);
+	uint64_t bits = handle_bits(event->parent), plan = handle_bits(event->plan);
+	unsigned kind = handle_kind(bits);
 	bool has_plan = handle_kind(plan) == HANDLE_PLAN && handle_comm(plan) == comm;
 	struct track_comm *app = &track->comms[comm];
 	uint32_t number = 0;
@@ -66,10 +66,10 @@ static uint32_t group_of(struct track *track, unsigned comm, const struct event 
 	if (kind != HANDLE_P2P_CALL && kind != HANDLE_GROUP && !has_plan)
 		return 0;
 	/* A group over several communicators has the first one's token. */
-	if (kind != HANDLE_CAPTURED && handle_comm(word) == comm && atomic_load_explicit(&app->open_group, relaxed) == handle_number(word)) {
-		if (kind == HANDLE_P2P_CALL && is_lone(track, app, handle_number(word)))
+	if (kind != HANDLE_CAPTURED && handle_comm(bits) == comm && atomic_load_explicit(&app->open_group, relaxed) == handle_number(bits)) {
+		if (kind == HANDLE_P2P_CALL && is_lone(track, app, handle_number(bits)))
 			return 0;
-		number = groups_join(&track->groups, word >> HANDLE_COMM_SHIFT,
+		number = groups_join(&track->groups, bits >> HANDLE_COMM_SHIFT,
 				     !atomic_load_explicit(&app->members, relaxed));
 		if (number)
 			atomic_store_explicit(&app->members, true, relaxed);
@@ -114,10 +114,10 @@ INLINE void *follow(struct track *track, struct slots_use *use)
 
 /* Of an operation for which NCCL announces none: 0 where none come. */
 __attribute__((noinline)) static uint8_t untold_channels(const struct track *track, const struct box_comm *comm,
-							 const struct key_words *words, uint32_t key,
+							 const struct key_fields *fields, uint32_t key,
 							 uint64_t bytes, uint64_t index)
 {
-	if (!channels_untold(words->algo, comm->nnodes))
+	if (!channels_untold(fields->algo, comm->nnodes))
 		return 0;
 	return index % CHANNELS_PROBE ? channels_expected(&track->channels, key, bytes) : EVENT_CHANNELS_UNKNOWN;
 }
@@ -163,33 +163,33 @@ INLINE void *operation(struct track *track, void *context, const struct event *e
 	struct peers_call peer = { .entry = PEERS_NONE };
 	struct kind kind;
 
-	if (!likely(kinds_remember(app, comm_index, event, &kind)))
-		kind = kinds_find(track, comm_index, *event);
-	const struct key_words words = kind.words;
+	if (!likely(memo_recall(app, comm_index, event, &kind)))
+		kind = memo_find(track, comm_index, *event);
+	const struct key_fields fields = kind.fields;
 	uint64_t bytes = event->count * kind.datatype_bytes;
 	uint32_t key = kind.key;
 	uint8_t channels = likely(event->channels) ? event->channels :
-						     untold_channels(track, comm, &words, key, bytes, index);
+						     untold_channels(track, comm, &fields, key, bytes, index);
 	bool timed = track->options.timing != BOX_TIMING_NONE && channels && bytes && !to_self;
 
 	/* Not in `mixes`, which the thread of the kernels writes all the time. */
 	if (!likely(!atomic_load_explicit(&comm->mixed_since, relaxed)))
-		timed = timed && words.func == BOX_FUNC_BROADCAST && clockmix_broadcast_told(track, comm_index);
+		timed = timed && fields.func == BOX_FUNC_BROADCAST && clockmix_broadcast_told(track, comm_index);
 	atomic_store_explicit(&app->index, index, relaxed);
 	every = atomic_load_explicit(&track->sample_every, relaxed);
 	if (!likely(every <= 1))
 		timed = timed && track_is_sampled(track);
 	if (is_p2p && !to_self && track->options.timing != BOX_TIMING_NONE)
-		peer = peers_call(&track->peers, track->box, comm_index, words.func, event->peer);
+		peer = peers_call(&track->peers, track->box, comm_index, fields.func, event->peer);
 	if (is_p2p && (event->parent || event->plan) && (timed || to_self)) {
 		group = group_of(track, comm_index, event);
 		if (group)
-			groups_add(&track->groups, group, words.func == BOX_FUNC_SEND, bytes, to_self);
+			groups_add(&track->groups, group, fields.func == BOX_FUNC_SEND, bytes, to_self);
 	}
 	if (!timed) {
 		count_untimed(track, comm, key, bytes);
-		if (!likely(!labels_is_rooted(words.func)))
-			labels_root(track, comm_index, words.func, event->root, bytes, NULL);
+		if (!likely(!labels_is_rooted(fields.func)))
+			labels_root(track, comm_index, fields.func, event->root, bytes, NULL);
 		if (!likely(!is_hot_sample))
 			atomic_fetch_add_explicit(&track->hot_ticks, clock_ticks() - begin_tick, relaxed);
 		return NULL;
@@ -198,10 +198,10 @@ INLINE void *operation(struct track *track, void *context, const struct event *e
 		.comm = comm_index,
 		.comm_generation = comm_generation,
 		.key = key,
-		.kind = kinds_pack(&words, channels),
+		.kind = memo_pack(&fields, channels),
 		.peer = event->peer,
 		.peer_entry = peer.entry,
-		.group = track_group_word(app, group),
+		.group = track_group_and_plan(app, group),
 		.index = index,
 		.sequence = event->sequence + peer.number,
 		.bytes = bytes,
@@ -209,8 +209,8 @@ INLINE void *operation(struct track *track, void *context, const struct event *e
 	};
 	void *handle = follow(track, &use);
 
-	if (!likely(!labels_is_rooted(words.func)))
-		labels_root(track, comm_index, words.func, event->root, bytes, handle);
+	if (!likely(!labels_is_rooted(fields.func)))
+		labels_root(track, comm_index, fields.func, event->root, bytes, handle);
 	if (!likely(handle))
 		return without_slot(track, comm, key, group, bytes,
 				    &(struct slotless){ .index = index, .enqueue_tick = begin_tick,
@@ -229,25 +229,25 @@ void *track_operation(struct track *track, void *context, const struct event *ev
 
 void track_note(struct track *track, void *operation, uint64_t user_tag, const char *kernel_variant)
 {
-	uint64_t word = handle_word(operation);
+	uint64_t bits = handle_bits(operation);
 
-	if (handle_is_used(word, HANDLE_OPERATION))
-		trace_note(&track->traces[handle_slot(word)], user_tag, kernel_variant);
+	if (handle_is_used(bits, HANDLE_OPERATION))
+		trace_note(&track->traces[handle_slot(bits)], user_tag, kernel_variant);
 }
 
 void track_enqueued(struct track *track, void *operation)
 {
-	uint64_t word = handle_word(operation);
+	uint64_t bits = handle_bits(operation);
 
-	if (!likely(!track->traces) && handle_is_used(word, HANDLE_OPERATION) &&
+	if (!likely(!track->traces) && handle_is_used(bits, HANDLE_OPERATION) &&
 	    atomic_load_explicit(&track->active, relaxed))
-		trace_app_stop(&track->traces[handle_slot(word)], handle_generation(word));
+		trace_app_stop(&track->traces[handle_slot(bits)], handle_generation(bits));
 }
 
 /* How many parts of that size this rank sends or gets, its own included. */
 static uint64_t parts_of(const struct box_comm *comm, const struct abi_ce_coll *ce)
 {
-	uint8_t func = words_number(WORDS_FUNC, ce->func);
+	uint8_t func = strings_number(STRINGS_FUNC, ce->func);
 	bool is_roots = (func == BOX_FUNC_GATHER || func == BOX_FUNC_SCATTER) && ce->root == comm->rank;
 
 	return (func == BOX_FUNC_ALLTOALL || is_roots) && comm->nranks > 0 ? (uint64_t)comm->nranks : 1;
@@ -255,7 +255,7 @@ static uint64_t parts_of(const struct box_comm *comm, const struct abi_ce_coll *
 
 static uint64_t copy_engine_bytes(const struct box_comm *comm, const struct abi_ce_coll *ce)
 {
-	return ce->count * words_bytes(ce->datatype) * parts_of(comm, ce);
+	return ce->count * strings_datatype_bytes(ce->datatype) * parts_of(comm, ce);
 }
 
 uint64_t track_copy_engine_bytes(const struct track *track, const void *context, const struct abi_ce_coll *ce)
@@ -278,12 +278,12 @@ void track_copy_engine(struct track *track, void *context, const struct abi_ce_c
 	if (!comm)
 		return;
 	uint64_t bytes = copy_engine_bytes(comm, ce);
-	struct key_words words = kinds_words(track_comm_index(track, comm), &event, bytes);
+	struct key_fields fields = memo_fields(track_comm_index(track, comm), &event, bytes);
 
-	words.algo = BOX_ALGO_CE;
-	kinds_mark_seen(&track->comms[words.comm], words.func);
-	word_add(&track->comms[words.comm].index, 1);
-	count_untimed(track, comm, keys_find(&track->keys, track->box, &words), bytes);
+	fields.algo = BOX_ALGO_CE;
+	memo_mark_seen(&track->comms[fields.comm], fields.func);
+	owned_add(&track->comms[fields.comm].index, 1);
+	count_untimed(track, comm, keys_find(&track->keys, track->box, &fields), bytes);
 }
 
 bool track_name(struct track *track, void *context, uint64_t id, const char *name, int rank)
@@ -301,7 +301,7 @@ bool track_name(struct track *track, void *context, uint64_t id, const char *nam
 		return false;
 	comm->id = id;
 	comm->rank = rank;
-	config_copy_text(comm->name, sizeof(comm->name), name);
+	printable_copy(comm->name, sizeof(comm->name), name);
 	atomic_store_explicit(&comm->named, BOX_COMM_NAMED, memory_order_release);
 	return true;
 }

@@ -3,7 +3,7 @@
 
 #define relaxed memory_order_relaxed
 
-struct box_op track_no_ops[BOX_OPS];
+struct box_op all_free_ops[BOX_OPS];
 
 void track_follow_comm(struct track *track, unsigned comm)
 {

@@ -77,7 +77,7 @@ _Static_assert(offsetof(struct track_comm, memos) == 64, "what every operation n
 
 /* A thread's own slots, of which it takes in turns. */
 struct track_ring {
-	_Alignas(64) _Atomic uint64_t owner; /* thread_word; 0: nobody's */
+	_Alignas(64) _Atomic uint64_t owner; /* owner_id; 0: nobody's */
 	_Atomic uint32_t cursor;             /* slot to look at first */
 };
 #define TRACK_RINGS 16u
@@ -173,7 +173,7 @@ _Static_assert(TRACK_HOT_SAMPLE % TRACK_CALL_SAMPLE == 0, "whose time in our fun
 
 /* Slots that are all free and stay so, for struct track.fast_ops while the fast functions must do nothing. They take no
  * memory until they are read. */
-extern struct box_op track_no_ops[BOX_OPS];
+extern struct box_op all_free_ops[BOX_OPS];
 
 /* Whether the fast functions may be used for communicators that live now. */
 static inline bool track_is_fast(const struct track *track)
@@ -216,7 +216,7 @@ static inline void track_drop(struct track *track, enum box_drop reason)
 /* The calling thread, in 32 bits: two threads may have the same. */
 static inline uint32_t track_thread(void)
 {
-	return (uint32_t)(thread_word() >> 6);
+	return (uint32_t)(owner_id() >> 6);
 }
 
 /* Returns the number of a group or plan that begins, which CUDA's thread may do at the same time; never 0. */
@@ -239,7 +239,7 @@ static inline void track_next_plan(struct track_comm *app)
 #define CLOCKMIX_PLAN_SHIFT 16u
 
 /* box_op.group of an operation that is told now. */
-static inline uint32_t track_group_word(const struct track_comm *app, uint32_t group)
+static inline uint32_t track_group_and_plan(const struct track_comm *app, uint32_t group)
 {
 	return group | (uint32_t)atomic_load_explicit(&app->plan, memory_order_relaxed) << CLOCKMIX_PLAN_SHIFT;
 }

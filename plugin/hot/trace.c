@@ -6,7 +6,7 @@
 #include <sys/mman.h>
 
 #include "base/clock.h"
-#include "config.h"
+#include "base/printable.h"
 
 #define relaxed memory_order_relaxed
 
@@ -32,7 +32,7 @@ void trace_begin(struct trace_op *op, uint32_t generation)
 void trace_note(struct trace_op *op, uint64_t user_tag, const char *kernel_variant)
 {
 	op->user_tag = user_tag;
-	config_copy_text(op->kernel_variant, sizeof(op->kernel_variant), kernel_variant);
+	printable_copy(op->kernel_variant, sizeof(op->kernel_variant), kernel_variant);
 }
 
 static uint32_t next_number(struct trace_op *op)

@@ -37,7 +37,7 @@ static int open_dir(struct jsonfile *file)
 {
 	if (descriptor_fd(&file->at, NULL) >= 0)
 		return 0;
-	int fd = makedir_open(file->dir);
+	int fd = directory_open(file->dir);
 
 	if (fd < 0)
 		return fd;

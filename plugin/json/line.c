@@ -9,18 +9,18 @@
 #include "box/box.h"
 #include "hot/trace.h"
 
-#define WORD_BYTES 255u  /* of a host name and the like */
-#define COMM_ROOM (1024u + JSON_ESCAPED_ROOM(JSON_NAME_BYTES + 5 * WORD_BYTES))
+#define TEXT_BYTES 255u  /* of a host name and the like */
+#define COMM_ROOM (1024u + JSON_ESCAPED_ROOM(JSON_NAME_BYTES + 5 * TEXT_BYTES))
 #define OPERATION_ROOM 1280u
 #define TRACE_ROOM (512u + TRACE_CHANNELS * 320u)
 
 /* Copied whole, whatever its length: that is two or three moves and no call. */
-#define WORD_ROOM 40u
-struct word {
-	char text[WORD_ROOM];
+#define PIECE_ROOM 40u
+struct piece {
+	char text[PIECE_ROOM];
 	size_t length;
 };
-#define WORD(literal) { literal, sizeof(literal) - 1 }
+#define PIECE(literal) { literal, sizeof(literal) - 1 }
 
 enum key {
 	KEY_FUNC, KEY_SN, KEY_PEER, KEY_BYTES, KEY_TIME_US, KEY_SOURCE, KEY_ALGBW, KEY_BUSBW, KEY_TRACE_SN,
@@ -28,41 +28,41 @@ enum key {
 	KEY_START_US, KEY_END_US, KEY_GPU_START_NS, KEY_USER_TAG, KEY_VARIANT,
 	KEYS,
 };
-#define KEY_WORDS(p) { \
-	[KEY_FUNC] = WORD("},\"" p "_perf\":{\"" p "\":\""), \
-	[KEY_SN] = WORD("\",\"" p "_sn\":"), \
-	[KEY_PEER] = WORD(",\"" p "_peer\":"), \
-	[KEY_BYTES] = WORD(",\"" p "_msg_size_bytes\":"), \
-	[KEY_TIME_US] = WORD(",\"" p "_exec_time_us\":"), \
-	[KEY_SOURCE] = WORD(",\"" p "_timing_source\":\""), \
-	[KEY_ALGBW] = WORD("\",\"" p "_algobw_gbs\":"), \
-	[KEY_BUSBW] = WORD(",\"" p "_busbw_gbs\":"), \
-	[KEY_TRACE_SN] = WORD(",\"event_trace_sn\":{\"" p "_start_sn\":"), \
-	[KEY_TRACE_STOP_SN] = WORD(",\"" p "_stop_sn\":"), \
-	[KEY_TRACE_TS] = WORD(",\"event_trace_ts\":{\"" p "_start_ts\":"), \
-	[KEY_TRACE_STOP_TS] = WORD(",\"" p "_stop_ts\":"), \
-	[KEY_ALGO] = WORD(",\"" p "_algo\":\""), \
-	[KEY_PROTO] = WORD("\",\"" p "_proto\":\""), \
-	[KEY_CHANNELS] = WORD(",\"" p "_channels\":"), \
-	[KEY_TIME_NS] = WORD(",\"" p "_exec_time_ns\":"), \
-	[KEY_START_US] = WORD(",\"" p "_start_us\":"), \
-	[KEY_END_US] = WORD(",\"" p "_end_us\":"), \
-	[KEY_GPU_START_NS] = WORD(",\"" p "_gpu_start_ns\":"), \
-	[KEY_USER_TAG] = WORD(",\"" p "_user_tag\":"), \
-	[KEY_VARIANT] = WORD(",\"" p "_kernel_variant\":\""), \
+#define KEY_PIECES(p) { \
+	[KEY_FUNC] = PIECE("},\"" p "_perf\":{\"" p "\":\""), \
+	[KEY_SN] = PIECE("\",\"" p "_sn\":"), \
+	[KEY_PEER] = PIECE(",\"" p "_peer\":"), \
+	[KEY_BYTES] = PIECE(",\"" p "_msg_size_bytes\":"), \
+	[KEY_TIME_US] = PIECE(",\"" p "_exec_time_us\":"), \
+	[KEY_SOURCE] = PIECE(",\"" p "_timing_source\":\""), \
+	[KEY_ALGBW] = PIECE("\",\"" p "_algobw_gbs\":"), \
+	[KEY_BUSBW] = PIECE(",\"" p "_busbw_gbs\":"), \
+	[KEY_TRACE_SN] = PIECE(",\"event_trace_sn\":{\"" p "_start_sn\":"), \
+	[KEY_TRACE_STOP_SN] = PIECE(",\"" p "_stop_sn\":"), \
+	[KEY_TRACE_TS] = PIECE(",\"event_trace_ts\":{\"" p "_start_ts\":"), \
+	[KEY_TRACE_STOP_TS] = PIECE(",\"" p "_stop_ts\":"), \
+	[KEY_ALGO] = PIECE(",\"" p "_algo\":\""), \
+	[KEY_PROTO] = PIECE("\",\"" p "_proto\":\""), \
+	[KEY_CHANNELS] = PIECE(",\"" p "_channels\":"), \
+	[KEY_TIME_NS] = PIECE(",\"" p "_exec_time_ns\":"), \
+	[KEY_START_US] = PIECE(",\"" p "_start_us\":"), \
+	[KEY_END_US] = PIECE(",\"" p "_end_us\":"), \
+	[KEY_GPU_START_NS] = PIECE(",\"" p "_gpu_start_ns\":"), \
+	[KEY_USER_TAG] = PIECE(",\"" p "_user_tag\":"), \
+	[KEY_VARIANT] = PIECE(",\"" p "_kernel_variant\":\""), \
 }
-static const struct word coll_keys[KEYS] = KEY_WORDS("coll");
-static const struct word p2p_keys[KEYS] = KEY_WORDS("p2p");
+static const struct piece coll_keys[KEYS] = KEY_PIECES("coll");
+static const struct piece p2p_keys[KEYS] = KEY_PIECES("p2p");
 
-static char *put(char *to, const struct word *keys, enum key key)
+static char *put(char *to, const struct piece *keys, enum key key)
 {
-	memcpy(to, keys[key].text, WORD_ROOM);
+	memcpy(to, keys[key].text, PIECE_ROOM);
 	return to + keys[key].length;
 }
 
 static char *put_text(char *to, const char *text)
 {
-	return digits_bytes(to, text, strlen(text));
+	return put_bytes(to, text, strlen(text));
 }
 
 /* Length of the UTF-8 character at `at`, 0 when it is none: too long, too short, a surrogate, beyond U+10FFFF. */
@@ -111,16 +111,16 @@ char *json_escape(char *to, const char *from, size_t bytes)
 		unsigned wide = c < 0x80 ? 1 : utf8_length((const unsigned char *)from + i, length - i);
 
 		if (!wide) {
-			to = DIGITS_WORD(to, "\xef\xbf\xbd");
+			to = PUT_LITERAL(to, "\xef\xbf\xbd");
 			wide = 1;
 		} else if (c < 0x20 || c == 0x7f) {
-			to = DIGITS_WORD(to, "\\u00");
+			to = PUT_LITERAL(to, "\\u00");
 			*to++ = hex[c >> 4];
 			*to++ = hex[c & 15];
 		} else {
 			if (c == '"' || c == '\\')
 				*to++ = '\\';
-			to = digits_bytes(to, from + i, wide);
+			to = put_bytes(to, from + i, wide);
 		}
 		i += wide;
 	}
@@ -131,7 +131,7 @@ static char *put_id(char *to, uint64_t id)
 {
 	unsigned digits = id ? (67u - (unsigned)__builtin_clzll(id)) / 4 : 1;
 
-	to = DIGITS_WORD(to, "0x");
+	to = PUT_LITERAL(to, "0x");
 	while (digits--)
 		*to++ = "0123456789abcdef"[id >> 4 * digits & 15];
 	return to;
@@ -147,56 +147,56 @@ static char *put_string(char *to, const char *key, const char *value, size_t byt
 
 static char *put_number(char *to, const char *key, int64_t value)
 {
-	return digits_i64(put_text(to, key), value);
+	return put_i64(put_text(to, key), value);
 }
 
 static char *put_known(char *to, const char *key, uint64_t value, bool known)
 {
 	to = put_text(to, key);
-	return known ? digits_u64(to, value) : DIGITS_WORD(to, "null");
+	return known ? put_u64(to, value) : PUT_LITERAL(to, "null");
 }
 
-static char *put_head(char *to, const struct json_process *process, const struct json_comm_words *words)
+static char *put_head(char *to, const struct json_process *process, const struct json_comm_fields *fields)
 {
-	to = DIGITS_WORD(to, "{\"header\":{\"id\":\"");
-	to = put_id(to, words->id);
-	to = put_string(to, "\",\"comm_name\":\"", words->name && *words->name ? words->name : "unknown",
+	to = PUT_LITERAL(to, "{\"header\":{\"id\":\"");
+	to = put_id(to, fields->id);
+	to = put_string(to, "\",\"comm_name\":\"", fields->name && *fields->name ? fields->name : "unknown",
 			JSON_NAME_BYTES);
-	to = put_number(to, ",\"rank\":", words->rank);
-	to = put_number(to, ",\"n_ranks\":", words->nranks);
-	to = put_number(to, ",\"nnodes\":", words->nnodes);
-	to = DIGITS_WORD(to, "},\"metadata\":{\"inspector_output_format_version\":\"v4.0\"");
-	to = put_string(to, ",\"git_rev\":\"slurm-nccl-inspector-", process->version, WORD_BYTES);
-	return DIGITS_WORD(to, ",\"rec_mechanism\":\"nccl_profiler_interface\",\"dump_timestamp_us\":");
+	to = put_number(to, ",\"rank\":", fields->rank);
+	to = put_number(to, ",\"n_ranks\":", fields->nranks);
+	to = put_number(to, ",\"nnodes\":", fields->nnodes);
+	to = PUT_LITERAL(to, "},\"metadata\":{\"inspector_output_format_version\":\"v4.0\"");
+	to = put_string(to, ",\"git_rev\":\"slurm-nccl-inspector-", process->version, TEXT_BYTES);
+	return PUT_LITERAL(to, ",\"rec_mechanism\":\"nccl_profiler_interface\",\"dump_timestamp_us\":");
 }
 
-static char *put_tail(char *to, const struct json_process *process, const struct json_comm_words *words)
+static char *put_tail(char *to, const struct json_process *process, const struct json_comm_fields *fields)
 {
-	to = put_string(to, ",\"hostname\":\"", process->hostname, WORD_BYTES);
+	to = put_string(to, ",\"hostname\":\"", process->hostname, TEXT_BYTES);
 	to = put_number(to, ",\"pid\":", process->pid);
-	to = put_string(to, ",\"node\":\"", process->node, WORD_BYTES);
-	to = put_string(to, ",\"cluster\":\"", process->cluster, WORD_BYTES);
+	to = put_string(to, ",\"node\":\"", process->node, TEXT_BYTES);
+	to = put_string(to, ",\"cluster\":\"", process->cluster, TEXT_BYTES);
 	to = put_known(to, ",\"slurm_job_id\":", process->job_id, process->job_id != 0);
 	to = put_known(to, ",\"slurm_step_id\":", process->step_id, process->step_id != UINT32_MAX);
 	to = put_known(to, ",\"slurm_procid\":", process->procid, process->procid != UINT32_MAX);
-	to = put_string(to, ",\"gpu_uuid\":\"", words->gpu_uuid, WORD_BYTES);
-	return DIGITS_WORD(to, ",\"lines_dropped\":");
+	to = put_string(to, ",\"gpu_uuid\":\"", fields->gpu_uuid, TEXT_BYTES);
+	return PUT_LITERAL(to, ",\"lines_dropped\":");
 }
 
-struct json_comm *json_comm_new(const struct json_process *process, const struct json_comm_words *words)
+struct json_comm *json_comm_new(const struct json_process *process, const struct json_comm_fields *fields)
 {
 	char text[COMM_ROOM];
-	char *tail = put_head(text, process, words);
-	char *end = put_tail(tail, process, words);
+	char *tail = put_head(text, process, fields);
+	char *end = put_tail(tail, process, fields);
 	struct json_comm *comm = malloc(sizeof(*comm) + (size_t)(end - text));
 
 	if (!comm)
 		return NULL;
 	comm->next = NULL;
-	comm->comm = words->comm;
-	comm->generation = words->generation;
-	comm->nranks = words->nranks;
-	comm->unnamed = words->unnamed;
+	comm->comm = fields->comm;
+	comm->generation = fields->generation;
+	comm->nranks = fields->nranks;
+	comm->unnamed = fields->unnamed;
 	comm->head_length = (size_t)(tail - text);
 	comm->tail_length = (size_t)(end - tail);
 	memcpy(comm->text, text, (size_t)(end - text));
@@ -224,7 +224,7 @@ static char *put_events(char *to, const struct json_batch *batch, const struct t
 	const char *unit = times ? "_ts\":" : "_sn\":";
 	char *begin;
 
-	to = DIGITS_WORD(to, ",\"kernel_events\":[");
+	to = PUT_LITERAL(to, ",\"kernel_events\":[");
 	begin = to;
 	for (uint64_t left = trace->started & trace->stopped; left; left &= left - 1) {
 		unsigned channel = (unsigned)__builtin_ctzll(left);
@@ -234,32 +234,32 @@ static char *put_events(char *to, const struct json_batch *batch, const struct t
 
 		if (to != begin)
 			*to++ = ',';
-		to = digits_u64(DIGITS_WORD(to, "{\"channel_id\":"), channel);
-		to = digits_u64(put_text(DIGITS_WORD(to, ",\"kernel_start"), unit), start);
-		to = digits_u64(put_text(DIGITS_WORD(to, ",\"kernel_stop"), unit), stop);
+		to = put_u64(PUT_LITERAL(to, "{\"channel_id\":"), channel);
+		to = put_u64(put_text(PUT_LITERAL(to, ",\"kernel_start"), unit), start);
+		to = put_u64(put_text(PUT_LITERAL(to, ",\"kernel_stop"), unit), stop);
 		/* The GPU's clock came just before the stop; an interface without such clocks has no such event. */
 		if (!cpu_timed)
-			to = digits_u64(put_text(DIGITS_WORD(to, ",\"kernel_record"), unit), stop - !times);
+			to = put_u64(put_text(PUT_LITERAL(to, ",\"kernel_record"), unit), stop - !times);
 		*to++ = '}';
 	}
-	return DIGITS_WORD(to, "]}");
+	return PUT_LITERAL(to, "]}");
 }
 
-static char *put_trace(char *to, const struct word *keys, const struct json_record *record,
+static char *put_trace(char *to, const struct piece *keys, const struct json_record *record,
 		       const struct json_batch *batch, const struct trace_op *trace)
 {
 	bool cpu_timed = record->flags & JSON_CPU_TIMED;
 	bool stopped = atomic_load_explicit(&trace->stop_generation, memory_order_relaxed) == trace->generation;
 
-	to = DIGITS_WORD(put(to, keys, KEY_TRACE_SN), "1");
+	to = PUT_LITERAL(put(to, keys, KEY_TRACE_SN), "1");
 	to = put(to, keys, KEY_TRACE_STOP_SN);
-	to = stopped ? digits_u64(to, atomic_load_explicit(&trace->stop_number, memory_order_relaxed)) :
-		       DIGITS_WORD(to, "null"); /* NCCL had not yet said that it is enqueued */
+	to = stopped ? put_u64(to, atomic_load_explicit(&trace->stop_number, memory_order_relaxed)) :
+		       PUT_LITERAL(to, "null"); /* NCCL had not yet said that it is enqueued */
 	to = put_events(to, batch, trace, false, cpu_timed);
-	to = digits_u64(put(to, keys, KEY_TRACE_TS), real_us(batch, trace->start_tick));
+	to = put_u64(put(to, keys, KEY_TRACE_TS), real_us(batch, trace->start_tick));
 	to = put(to, keys, KEY_TRACE_STOP_TS);
-	to = stopped ? digits_u64(to, real_us(batch, atomic_load_explicit(&trace->stop_tick, memory_order_relaxed))) :
-		       DIGITS_WORD(to, "null");
+	to = stopped ? put_u64(to, real_us(batch, atomic_load_explicit(&trace->stop_tick, memory_order_relaxed))) :
+		       PUT_LITERAL(to, "null");
 	return put_events(to, batch, trace, true, cpu_timed);
 }
 
@@ -284,7 +284,7 @@ static bool is_p2p(const struct json_record *record)
 	return !(record->flags & JSON_GROUP) && record->peer >= 0;
 }
 
-static char *put_ours(char *to, const struct word *keys, const struct json_record *record,
+static char *put_ours(char *to, const struct piece *keys, const struct json_record *record,
 		      const struct json_batch *batch)
 {
 	if (!is_p2p(record)) {
@@ -292,19 +292,19 @@ static char *put_ours(char *to, const struct word *keys, const struct json_recor
 		to = put_text(put(to, keys, KEY_PROTO), box_proto_name(record->kind >> 16 & 0xff));
 		*to++ = '"';
 	}
-	to = digits_u64(put(to, keys, KEY_CHANNELS), record->kind >> 24);
-	to = digits_u64(put(to, keys, KEY_TIME_NS), record->time_ns);
-	to = digits_u64(put(to, keys, KEY_START_US), real_us(batch, record->enqueue_tick));
-	to = digits_u64(put(to, keys, KEY_END_US), real_us(batch, record->end_tick));
+	to = put_u64(put(to, keys, KEY_CHANNELS), record->kind >> 24);
+	to = put_u64(put(to, keys, KEY_TIME_NS), record->time_ns);
+	to = put_u64(put(to, keys, KEY_START_US), real_us(batch, record->enqueue_tick));
+	to = put_u64(put(to, keys, KEY_END_US), real_us(batch, record->end_tick));
 	to = put(to, keys, KEY_GPU_START_NS);
-	return record->flags & JSON_CPU_TIMED ? DIGITS_WORD(to, "null") : digits_u64(to, record->gpu_start_ns);
+	return record->flags & JSON_CPU_TIMED ? PUT_LITERAL(to, "null") : put_u64(to, record->gpu_start_ns);
 }
 
 /* What NCCL 2.31 and later say besides, in the traces only. */
-static char *put_note(char *to, const struct word *keys, const struct trace_op *trace)
+static char *put_note(char *to, const struct piece *keys, const struct trace_op *trace)
 {
 	if (trace->user_tag)
-		to = digits_u64(put(to, keys, KEY_USER_TAG), trace->user_tag);
+		to = put_u64(put(to, keys, KEY_USER_TAG), trace->user_tag);
 	if (*trace->kernel_variant) {
 		to = json_escape(put(to, keys, KEY_VARIANT), trace->kernel_variant, sizeof(trace->kernel_variant));
 		*to++ = '"';
@@ -315,31 +315,31 @@ static char *put_note(char *to, const struct word *keys, const struct trace_op *
 char *json_line(char *to, const struct json_record *record, const struct json_comm *comm,
 		const struct json_batch *batch, const struct trace_op *trace)
 {
-	const struct word *keys = is_p2p(record) ? p2p_keys : coll_keys;
+	const struct piece *keys = is_p2p(record) ? p2p_keys : coll_keys;
 	unsigned func = record->kind & 0xff;
 	double gbs = record->time_ns ? (double)record->bytes / (double)record->time_ns : 0;
 	uint64_t time_us = (record->time_ns + 500) / 1000;
 
-	to = digits_bytes(to, comm->text, comm->head_length);
-	to = digits_u64(to, batch->now_real_ns / 1000);
-	to = digits_bytes(to, comm->text + comm->head_length, comm->tail_length);
-	to = digits_u64(to, batch->lines_dropped);
-	to = digits_u64(DIGITS_WORD(to, ",\"operations_unmeasured\":"), batch->operations_unmeasured);
+	to = put_bytes(to, comm->text, comm->head_length);
+	to = put_u64(to, batch->now_real_ns / 1000);
+	to = put_bytes(to, comm->text + comm->head_length, comm->tail_length);
+	to = put_u64(to, batch->lines_dropped);
+	to = put_u64(PUT_LITERAL(to, ",\"operations_unmeasured\":"), batch->operations_unmeasured);
 	to = put_text(put(to, keys, KEY_FUNC), box_func_name(func));
-	to = digits_u64(put(to, keys, KEY_SN), record->sequence);
+	to = put_u64(put(to, keys, KEY_SN), record->sequence);
 	if (is_p2p(record))
-		to = digits_i64(put(to, keys, KEY_PEER), record->peer);
-	to = digits_u64(put(to, keys, KEY_BYTES), record->bytes);
+		to = put_i64(put(to, keys, KEY_PEER), record->peer);
+	to = put_u64(put(to, keys, KEY_BYTES), record->bytes);
 	/* To the vendor's readers 0 means "no time"; the nanoseconds are below. */
-	to = digits_u64(put(to, keys, KEY_TIME_US), time_us ? time_us : 1);
+	to = put_u64(put(to, keys, KEY_TIME_US), time_us ? time_us : 1);
 	to = put(to, keys, KEY_SOURCE);
-	to = record->flags & JSON_CPU_TIMED ? DIGITS_WORD(to, "kernel_cpu") : DIGITS_WORD(to, "kernel_gpu");
-	to = digits_micro(put(to, keys, KEY_ALGBW), gbs * algorithm_factor(func, comm->nranks));
-	to = digits_micro(put(to, keys, KEY_BUSBW), gbs * bus_factor(record, comm->nranks));
+	to = record->flags & JSON_CPU_TIMED ? PUT_LITERAL(to, "kernel_cpu") : PUT_LITERAL(to, "kernel_gpu");
+	to = put_micro(put(to, keys, KEY_ALGBW), gbs * algorithm_factor(func, comm->nranks));
+	to = put_micro(put(to, keys, KEY_BUSBW), gbs * bus_factor(record, comm->nranks));
 	if (trace && trace->generation)
 		to = put_trace(to, keys, record, batch, trace);
 	to = put_ours(to, keys, record, batch);
 	if (trace && trace->generation)
 		to = put_note(to, keys, trace);
-	return DIGITS_WORD(to, "}}\n");
+	return PUT_LITERAL(to, "}}\n");
 }

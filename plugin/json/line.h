@@ -18,7 +18,7 @@ struct json_process { /* the same in every line */
 	uint32_t pid;
 };
 
-struct json_comm_words {
+struct json_comm_fields {
 	unsigned comm;       /* index of box->comms */
 	uint32_t generation;
 	uint64_t id;
@@ -46,7 +46,7 @@ struct json_batch {
 };
 
 /* Renders a communicator; NULL without memory. To be freed with free(). */
-struct json_comm *json_comm_new(const struct json_process *process, const struct json_comm_words *words);
+struct json_comm *json_comm_new(const struct json_process *process, const struct json_comm_fields *fields);
 
 /* Bytes that a line of this communicator needs at most. */
 size_t json_line_room(const struct json_comm *comm, const struct trace_op *trace);

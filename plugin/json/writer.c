@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/directory.h"
 #include "base/number.h"
+#include "base/printable.h"
 
 #define relaxed memory_order_relaxed
 #define RING_LOG2 14u          /* 1 MiB: 0.8 s at 20,000 operations a second */
@@ -26,7 +27,7 @@ static void name_host(struct jsonwriter *writer)
 	char host[sizeof(writer->hostname)] = "";
 
 	gethostname(host, sizeof(host) - 1);
-	config_copy_text(writer->hostname, sizeof(writer->hostname), host);
+	printable_copy(writer->hostname, sizeof(writer->hostname), host);
 }
 
 static void name_file(struct jsonwriter *writer, const struct config *config)
@@ -35,7 +36,7 @@ static void name_file(struct jsonwriter *writer, const struct config *config)
 
 	/* Later changes of the working directory must not move the files. */
 	snprintf(dir, sizeof(dir), "%s", config->json_dir);
-	makedir_absolute(dir, sizeof(dir));
+	directory_absolute(dir, sizeof(dir));
 	snprintf(stem, sizeof(stem), "%s-pid%d", writer->hostname, (int)getpid());
 	for (char *c = strchr(stem, '/'); c; c = strchr(c, '/'))
 		*c = '_';
@@ -44,7 +45,7 @@ static void name_file(struct jsonwriter *writer, const struct config *config)
 	writer->file.file_bytes = config->json_max_bytes / config->json_files;
 }
 
-static void *thread_main(void *argument);
+static void *writer_main(void *argument);
 
 int jsonwriter_open(struct jsonwriter *writer, const struct config *config, const struct box *box,
 		    void (*log)(const char *message))
@@ -63,7 +64,7 @@ int jsonwriter_open(struct jsonwriter *writer, const struct config *config, cons
 		.version = NCCL_INSPECTOR_VERSION, .job_id = config->job_id, .step_id = config->step_id,
 		.procid = config->procid, .pid = (uint32_t)getpid(),
 	};
-	worker_init(&writer->worker, thread_main, writer);
+	thread_init(&writer->thread, writer_main, writer);
 	if (jsonring_open(&writer->ring, log2_count, config->min_bytes, config->verbose,
 			  &box->header->dropped[BOX_DROP_JSON]))
 		return -ENOMEM;
@@ -75,9 +76,9 @@ int jsonwriter_open(struct jsonwriter *writer, const struct config *config, cons
 	return 0;
 }
 
-void jsonwriter_add_comm(struct jsonwriter *writer, const struct json_comm_words *words)
+void jsonwriter_add_comm(struct jsonwriter *writer, const struct json_comm_fields *fields)
 {
-	jsoncomms_add(&writer->comms, json_comm_new(&writer->process, words));
+	jsoncomms_add(&writer->comms, json_comm_new(&writer->process, fields));
 }
 
 /* What has no line because it has no time. Figures move between records while communicators come and go; the sum of all
@@ -295,10 +296,10 @@ static void put_end(struct jsonwriter *writer)
 	char text[160];
 	char *to = text;
 
-	to = digits_u64(DIGITS_WORD(to, "{\"end_us\":"), clock_ns(CLOCK_REALTIME) / 1000);
-	to = digits_u64(DIGITS_WORD(to, ",\"operations_unfinished\":"), count_unfinished(writer->box));
-	to = digits_u64(DIGITS_WORD(to, ",\"lines_dropped\":"), lines_dropped(writer));
-	to = DIGITS_WORD(to, "}\n");
+	to = put_u64(PUT_LITERAL(to, "{\"end_us\":"), clock_ns(CLOCK_REALTIME) / 1000);
+	to = put_u64(PUT_LITERAL(to, ",\"operations_unfinished\":"), count_unfinished(writer->box));
+	to = put_u64(PUT_LITERAL(to, ",\"lines_dropped\":"), lines_dropped(writer));
+	to = PUT_LITERAL(to, "}\n");
 	if (!enter(writer))
 		return;
 	jsonfile_put_end(&writer->file, text, (size_t)(to - text));
@@ -315,7 +316,7 @@ static void last_round(struct jsonwriter *writer, uint64_t now_ns)
 	jsonfile_close(&writer->file);
 }
 
-static void *thread_main(void *argument)
+static void *writer_main(void *argument)
 {
 	struct jsonwriter *writer = argument;
 	uint64_t interval_ns = writer->interval_ns;
@@ -326,13 +327,13 @@ static void *thread_main(void *argument)
 	atomic_store(&writer->idle, false);
 	jsonfile_remove_end(&writer->file);
 	for (;;) {
-		bool stop = worker_sleep(&writer->worker, now + drain_ns);
+		bool stop = thread_sleep(&writer->thread, now + drain_ns);
 
 		now = clock_ns(CLOCK_MONOTONIC);
 		if (stop) {
 			last_round(writer, now);
 			atomic_store(&writer->idle, true);
-			if (worker_end(&writer->worker))
+			if (thread_end(&writer->thread))
 				return NULL;
 			atomic_store(&writer->idle, false);
 			jsonfile_remove_end(&writer->file);
@@ -343,14 +344,14 @@ static void *thread_main(void *argument)
 			if (due)
 				next_write += (1 + (now - next_write) / interval_ns) * interval_ns;
 		}
-		atomic_fetch_add(&writer->box->header->self_ns, worker_cpu_ns(&writer->worker));
+		atomic_fetch_add(&writer->box->header->self_ns, thread_cpu_ns(&writer->thread));
 	}
 }
 
 int jsonwriter_start(struct jsonwriter *writer)
 {
 	atomic_store(&writer->idle, false);
-	int error = worker_start(&writer->worker);
+	int error = thread_start(&writer->thread);
 
 	if (error)
 		atomic_store(&writer->idle, true);
@@ -374,7 +375,7 @@ void jsonwriter_close(struct jsonwriter *writer, uint64_t due_ns)
 
 	atomic_store(&writer->ending, true);
 	while (!atomic_load(&writer->idle) && clock_ns(CLOCK_MONOTONIC) + LAST_NS < due_ns) {
-		asked = asked || worker_try_to_stop(&writer->worker);
+		asked = asked || thread_try_to_stop(&writer->thread);
 		nanosleep(&pause, NULL);
 	}
 	atomic_store(&writer->closed, true);

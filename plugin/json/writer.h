@@ -17,7 +17,7 @@
 
 struct jsonwriter {
 	struct jsonring ring;
-	struct worker worker;
+	struct thread thread;
 	struct jsoncomms comms;
 	struct json_process process;
 	const struct box *box;
@@ -43,7 +43,7 @@ int jsonwriter_open(struct jsonwriter *writer, const struct config *config, cons
 		    void (*log)(const char *message));
 
 /* A communicator whose operations may be handed over. */
-void jsonwriter_add_comm(struct jsonwriter *writer, const struct json_comm_words *words);
+void jsonwriter_add_comm(struct jsonwriter *writer, const struct json_comm_fields *fields);
 
 /* Starts the thread unless it runs. Returns 0 or -errno. */
 int jsonwriter_start(struct jsonwriter *writer);

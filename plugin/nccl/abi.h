@@ -337,7 +337,7 @@ struct abi_descriptor_v3 {
 union abi_state_args {
 	uint64_t gpu_ns;     /* v4 and later: KernelCh and KernelPhase stop */
 	size_t transferred;  /* ProxyStep, v4 and later */
-	uint64_t words_v1[2];
+	uint64_t reserved_v1[2];
 };
 
 #define ABI_TABLE(version, descriptor, init_type)                                                  \

@@ -7,37 +7,37 @@
 
 #include "base/clock.h"
 
-void notes_say(struct notes *notes, const char *text)
+void log_say(struct log *log, const char *text)
 {
-	atomic_fetch_add(&notes->speaking, 1); /* before the look at the logger: notes_wait looks the other way round */
-	abi_logger logger = atomic_load(&notes->logger);
+	atomic_fetch_add(&log->speaking, 1); /* before the look at the logger: log_wait looks the other way round */
+	abi_logger logger = atomic_load(&log->logger);
 
 	if (logger)
 		/* Not WARN: NCCL keeps the last warning as the reason of the next failure. */
-		logger(ABI_LOG_INFO, ABI_LOG_INIT, "nccl-inspector", 0, "nccl-inspector: job %s: %s", notes->job, text);
-	atomic_fetch_sub(&notes->speaking, 1);
+		logger(ABI_LOG_INFO, ABI_LOG_INIT, "nccl-inspector", 0, "nccl-inspector: job %s: %s", log->job, text);
+	atomic_fetch_sub(&log->speaking, 1);
 }
 
-void notes_keep(struct notes *notes, const char *text)
+void log_keep(struct log *log, const char *text)
 {
-	if (notes->kept < NOTES_KEPT)
-		snprintf(notes->text[notes->kept++], NOTES_BYTES, "%s", text);
+	if (log->kept < LOG_KEPT)
+		snprintf(log->text[log->kept++], LOG_BYTES, "%s", text);
 }
 
-bool notes_take(struct notes *notes, char text[NOTES_BYTES])
+bool log_take(struct log *log, char text[LOG_BYTES])
 {
-	if (!notes->kept)
+	if (!log->kept)
 		return false;
-	memcpy(text, notes->text[0], NOTES_BYTES);
-	notes->kept--;
-	memmove(notes->text[0], notes->text[1], notes->kept * sizeof(notes->text[0]));
+	memcpy(text, log->text[0], LOG_BYTES);
+	log->kept--;
+	memmove(log->text[0], log->text[1], log->kept * sizeof(log->text[0]));
 	return true;
 }
 
-void notes_wait(struct notes *notes, uint64_t due_ns)
+void log_wait(struct log *log, uint64_t due_ns)
 {
 	struct timespec pause = { 0, 500000 };
 
-	while (atomic_load(&notes->speaking) && clock_ns(CLOCK_MONOTONIC) < due_ns)
+	while (atomic_load(&log->speaking) && clock_ns(CLOCK_MONOTONIC) < due_ns)
 		nanosleep(&pause, NULL);
 }

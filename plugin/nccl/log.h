@@ -13,28 +13,28 @@
 
 #include "nccl/abi.h"
 
-#define NOTES_KEPT 12u
-#define NOTES_BYTES 512u
+#define LOG_KEPT 12u
+#define LOG_BYTES 512u
 
-struct notes {
+struct log {
 	_Atomic(abi_logger) logger; /* NULL: there is none */
 	_Atomic unsigned speaking;  /* threads that are in a logger, or about to be */
 	const char *job;
 	unsigned kept;
-	char text[NOTES_KEPT][NOTES_BYTES];
+	char text[LOG_KEPT][LOG_BYTES];
 };
 
 /* Says it now. */
-void notes_say(struct notes *notes, const char *text);
+void log_say(struct log *log, const char *text);
 
 /* The following two want the inspector's lock. */
 
 /* Keeps it, to be said later; what finds no room is lost. */
-void notes_keep(struct notes *notes, const char *text);
+void log_keep(struct log *log, const char *text);
 /* Takes the oldest out. False: there is none. */
-bool notes_take(struct notes *notes, char text[NOTES_BYTES]);
+bool log_take(struct log *log, char text[LOG_BYTES]);
 
 /* Waits until nobody is in a logger, at most until then (CLOCK_MONOTONIC): the former one may go now. */
-void notes_wait(struct notes *notes, uint64_t due_ns);
+void log_wait(struct log *log, uint64_t due_ns);
 
 #endif

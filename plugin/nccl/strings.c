@@ -41,20 +41,20 @@ static const char *const protos[BOX_PROTOS] = {
 };
 
 /* The tables are short and most words differ in their first letters. */
-static uint8_t find(const char *const *table, unsigned count, const char *word)
+static uint8_t find(const char *const *table, unsigned count, const char *string)
 {
-	if (!word)
+	if (!string)
 		return 0;
 	for (unsigned i = 1; i < count; i++)
-		if (table[i][0] == word[0] && !strcmp(table[i], word))
+		if (table[i][0] == string[0] && !strcmp(table[i], string))
 			return (uint8_t)i;
 	return 0;
 }
 
-static uint8_t datatype_bytes(const char *word)
+static uint8_t datatype_bytes(const char *string)
 {
 	static const struct {
-		const char *word;
+		const char *string;
 		uint8_t bytes;
 	} types[] = {
 		{ "ncclBfloat16", 2 }, { "ncclFloat32", 4 }, { "ncclFloat16", 2 }, { "ncclInt8", 1 },
@@ -62,31 +62,31 @@ static uint8_t datatype_bytes(const char *word)
 		{ "ncclUint32", 4 },   { "ncclFloat8e4m3", 1 }, { "ncclFloat8e5m2", 1 },
 	};
 
-	for (size_t i = 0; word && i < sizeof(types) / sizeof(*types); i++)
-		if (!strcmp(types[i].word, word))
+	for (size_t i = 0; string && i < sizeof(types) / sizeof(*types); i++)
+		if (!strcmp(types[i].string, string))
 			return types[i].bytes;
 	return 1;
 }
 
-_Atomic uint64_t words_cache[WORDS_TABLES][WORDS_CACHED];
+_Atomic uint64_t strings_cache[STRINGS_TABLES][STRINGS_CACHED];
 
-void words_forget(void)
+void strings_forget(void)
 {
-	for (unsigned table = 0; table < WORDS_TABLES; table++)
-		for (unsigned i = 0; i < WORDS_CACHED; i++)
-			atomic_store_explicit(&words_cache[table][i], 0, memory_order_relaxed);
+	for (unsigned table = 0; table < STRINGS_TABLES; table++)
+		for (unsigned i = 0; i < STRINGS_CACHED; i++)
+			atomic_store_explicit(&strings_cache[table][i], 0, memory_order_relaxed);
 }
 
-uint8_t words_compare(enum words_table table, const char *word)
+uint8_t strings_compare(enum strings_table table, const char *string)
 {
-	uint64_t address = (uintptr_t)word;
-	uint8_t number = table == WORDS_FUNC  ? find(funcs, BOX_FUNCS, word) :
-			 table == WORDS_ALGO  ? find(algos, BOX_ALGO_GROUP, word) : /* not our own words */
-			 table == WORDS_PROTO ? find(protos, BOX_PROTOS, word) :
-						datatype_bytes(word) ^ 1;
+	uint64_t address = (uintptr_t)string;
+	uint8_t number = table == STRINGS_FUNC  ? find(funcs, BOX_FUNCS, string) :
+			 table == STRINGS_ALGO  ? find(algos, BOX_ALGO_GROUP, string) : /* not our own words */
+			 table == STRINGS_PROTO ? find(protos, BOX_PROTOS, string) :
+						datatype_bytes(string) ^ 1;
 
-	if (word && !(address >> 56))
-		atomic_store_explicit(words_place(table, address), address << 8 | number, memory_order_relaxed);
+	if (string && !(address >> 56))
+		atomic_store_explicit(strings_place(table, address), address << 8 | number, memory_order_relaxed);
 	return number;
 }
 
@@ -106,29 +106,29 @@ const char *box_proto_name(unsigned proto)
 }
 
 /* NCCL 2.23's enumerations, which v1 gives as they are. */
-const char *words_v1_func(unsigned number)
+const char *strings_v1_func(unsigned number)
 {
-	static const char *const words[] = { "Broadcast", "Reduce",   "AllGather", "ReduceScatter",
+	static const char *const names[] = { "Broadcast", "Reduce",   "AllGather", "ReduceScatter",
 					     "AllReduce", "SendRecv", "Send",	   "Recv" };
 
-	return number < sizeof(words) / sizeof(*words) ? words[number] : NULL;
+	return number < sizeof(names) / sizeof(*names) ? names[number] : NULL;
 }
 
-const char *words_v1_algo(unsigned number)
+const char *strings_v1_algo(unsigned number)
 {
 	return number < BOX_ALGO_GROUP - 1 ? algos[number + 1] : NULL;
 }
 
-const char *words_v1_proto(unsigned number)
+const char *strings_v1_proto(unsigned number)
 {
 	return number < BOX_PROTOS - 1 ? protos[number + 1] : NULL;
 }
 
-const char *words_v1_datatype(unsigned number)
+const char *strings_v1_datatype(unsigned number)
 {
-	static const char *const words[] = { "ncclInt8",    "ncclUint8",   "ncclInt32",	    "ncclUint32",
+	static const char *const names[] = { "ncclInt8",    "ncclUint8",   "ncclInt32",	    "ncclUint32",
 					     "ncclInt64",   "ncclUint64",  "ncclFloat16",   "ncclFloat32",
 					     "ncclFloat64", "ncclBfloat16", "ncclFloat8e4m3", "ncclFloat8e5m2" };
 
-	return number < sizeof(words) / sizeof(*words) ? words[number] : NULL;
+	return number < sizeof(names) / sizeof(*names) ? names[number] : NULL;
 }

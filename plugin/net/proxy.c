@@ -165,15 +165,15 @@ static void turn(struct net *net, struct net_op *op, unsigned state)
 					  (clock_ticks() - now) / (TRACK_HOT_SAMPLE / TURN_SAMPLE), relaxed);
 }
 
-struct net_op *net_op_of(struct net *net, uint64_t word, enum net_handle kind)
+struct net_op *net_op_of(struct net *net, uint64_t bits, enum net_handle kind)
 {
-	unsigned slot = handle_slot(word);
+	unsigned slot = handle_slot(bits);
 
-	if (handle_kind(word) != (unsigned)kind || !is_active(net))
+	if (handle_kind(bits) != (unsigned)kind || !is_active(net))
 		return NULL;
-	if (slot >= NET_OPS || !handle_is_used(word, kind) ||
+	if (slot >= NET_OPS || !handle_is_used(bits, kind) ||
 	    atomic_load_explicit(&net->ops[slot].generation, memory_order_acquire) !=
-				       handle_generation(word)) {
+				       handle_generation(bits)) {
 		track_drop(net->track, BOX_DROP_STALE);
 		return NULL;
 	}
@@ -246,8 +246,8 @@ static void set_state(struct net_op *op, uint32_t number, unsigned state)
 
 void *net_step_start(struct net *net, void *parent)
 {
-	uint64_t word = (uintptr_t)parent;
-	struct net_op *op = net_op_of(net, word, NET_HANDLE_OP);
+	uint64_t bits = (uintptr_t)parent;
+	struct net_op *op = net_op_of(net, bits, NET_HANDLE_OP);
 
 	if (!op)
 		return NULL;
@@ -263,16 +263,16 @@ void *net_step_start(struct net *net, void *parent)
 	atomic_store_explicit(&op->next, number + 1, relaxed);
 	if (number == first)
 		turn(net, op, state);
-	return (void *)(uintptr_t)((word & ~(uint64_t)HANDLE_KIND_MASK) | (uint64_t)(number % NUMBERS) << HANDLE_CHANNEL_SHIFT |
+	return (void *)(uintptr_t)((bits & ~(uint64_t)HANDLE_KIND_MASK) | (uint64_t)(number % NUMBERS) << HANDLE_CHANNEL_SHIFT |
 				   NET_HANDLE_STEP);
 }
 
 /* Whether the step of a handle is unfinished. */
-static bool find_step(struct net *net, const struct net_op *op, uint64_t word, uint32_t *number)
+static bool find_step(struct net *net, const struct net_op *op, uint64_t bits, uint32_t *number)
 {
 	uint32_t first = atomic_load_explicit(&op->first, relaxed);
 	uint32_t next = atomic_load_explicit(&op->next, relaxed);
-	uint32_t ahead = ((uint32_t)(word >> HANDLE_CHANNEL_SHIFT) - first) % NUMBERS;
+	uint32_t ahead = ((uint32_t)(bits >> HANDLE_CHANNEL_SHIFT) - first) % NUMBERS;
 
 	*number = first + ahead;
 	if (ahead < next - first && state_of(op, *number) != STEP_OVER)
@@ -301,13 +301,13 @@ void net_step_state(struct net *net, void *step, int told, const union abi_state
 		[ABI_STATE_SEND_WAIT] = BOX_NET_WIRE + 1,      [ABI_STATE_RECV_WAIT] = BOX_NET_WIRE + 1,
 		[ABI_STATE_RECV_FLUSH_WAIT] = BOX_NET_FLUSH + 1, [ABI_STATE_RECV_GPU_WAIT] = BOX_NET_GPU + 1,
 	};
-	uint64_t word = (uintptr_t)step;
+	uint64_t bits = (uintptr_t)step;
 	unsigned state = told >= 0 && (size_t)told < sizeof(states) ? states[told] : 0;
-	struct net_op *op = state ? net_op_of(net, word, NET_HANDLE_STEP) : NULL;
+	struct net_op *op = state ? net_op_of(net, bits, NET_HANDLE_STEP) : NULL;
 	uint32_t number;
 
 	/* While a peer gives no credit NCCL tells so each time that it looks. */
-	if (!op || !find_step(net, op, word, &number) || state_of(op, number) == state)
+	if (!op || !find_step(net, op, bits, &number) || state_of(op, number) == state)
 		return;
 	set_state(op, number, state);
 	add_bytes(net, op, told, args);
@@ -315,12 +315,12 @@ void net_step_state(struct net *net, void *step, int told, const union abi_state
 		turn(net, op, state);
 }
 
-static void stop_step(struct net *net, struct net_op *op, uint64_t word)
+static void stop_step(struct net *net, struct net_op *op, uint64_t bits)
 {
 	uint32_t first = atomic_load_explicit(&op->first, relaxed);
 	uint32_t next = atomic_load_explicit(&op->next, relaxed), number;
 
-	if (!find_step(net, op, word, &number))
+	if (!find_step(net, op, bits, &number))
 		return;
 	set_state(op, number, STEP_OVER);
 	if (number != first)
@@ -331,24 +331,24 @@ static void stop_step(struct net *net, struct net_op *op, uint64_t word)
 	turn(net, op, first == next ? STEP_OVER : state_of(op, first));
 }
 
-static void stop_op(struct net *net, struct net_op *op, uint64_t word)
+static void stop_op(struct net *net, struct net_op *op, uint64_t bits)
 {
 	uint32_t entry = atomic_load_explicit(&op->entry, relaxed);
 
 	if (atomic_load_explicit(&op->head, relaxed))
 		turn(net, op, STEP_OVER);
 	atomic_fetch_add_explicit(&net->ended[entry % BOX_NETS], 1, relaxed);
-	net_give_back(op, handle_generation(word));
+	net_give_back(op, handle_generation(bits));
 }
 
 void net_stop(struct net *net, void *handle)
 {
-	uint64_t word = (uintptr_t)handle;
-	enum net_handle kind = (enum net_handle)handle_kind(word);
-	struct net_op *op = net_is_handle(handle) ? net_op_of(net, word, kind) : NULL;
+	uint64_t bits = (uintptr_t)handle;
+	enum net_handle kind = (enum net_handle)handle_kind(bits);
+	struct net_op *op = net_is_handle(handle) ? net_op_of(net, bits, kind) : NULL;
 
 	if (op && kind == NET_HANDLE_STEP)
-		stop_step(net, op, word);
+		stop_step(net, op, bits);
 	else if (op)
-		stop_op(net, op, word);
+		stop_op(net, op, bits);
 }

@@ -85,7 +85,7 @@ bool net_round(struct net *net, uint64_t now_tick);
 /* The rest is for net/proxy.c, net/queues.c and net/proxy_round.c. */
 
 /* The slot of a handle of that kind; NULL, and counted, when its operation is over. */
-struct net_op *net_op_of(struct net *net, uint64_t word, enum net_handle kind);
+struct net_op *net_op_of(struct net *net, uint64_t bits, enum net_handle kind);
 
 #define NET_HEAD_BITS 3
 #define NET_HEAD_STATE ((1u << NET_HEAD_BITS) - 1)

@@ -18,20 +18,20 @@
 #define LABEL_SERIES 3u
 #define LARGEST_WEIGHT ((1ull << 54) - 1)
 
-_Static_assert(BOX_COMMS <= EXPO_ROWS && BOX_KEYS <= EXPO_ROWS && BOX_NETS <= EXPO_ROWS, "a row of every table");
+_Static_assert(BOX_COMMS <= PROM_ROWS && BOX_KEYS <= PROM_ROWS && BOX_NETS <= PROM_ROWS, "a row of every table");
 
 struct candidates { /* in the order of their rows */
 	unsigned count;
-	uint64_t rank[EXPO_ROWS]; /* the larger first; no two are equal, none is 0 */
-	uint16_t row[EXPO_ROWS];
-	uint8_t series[EXPO_ROWS];
+	uint64_t rank[PROM_ROWS]; /* the larger first; no two are equal, none is 0 */
+	uint16_t row[PROM_ROWS];
+	uint8_t series[PROM_ROWS];
 };
 
 static void add_candidate(struct candidates *all, unsigned row, uint64_t weight, unsigned series)
 {
 	if (weight > LARGEST_WEIGHT)
 		weight = LARGEST_WEIGHT;
-	all->rank[all->count] = weight << 9 | (2 * EXPO_ROWS - 1 - row);
+	all->rank[all->count] = weight << 9 | (2 * PROM_ROWS - 1 - row);
 	all->row[all->count] = (uint16_t)row;
 	all->series[all->count] = (uint8_t)series;
 	all->count++;
@@ -60,7 +60,7 @@ static uint64_t find_limit(const struct candidates *all, unsigned room)
 }
 
 /* Takes the first by rank until one finds no room. Returns how many series were left out, *room gets what is left. */
-static unsigned choose(const struct candidates *all, unsigned *room, struct expo_rows *chosen)
+static unsigned choose(const struct candidates *all, unsigned *room, struct prom_rows *chosen)
 {
 	uint64_t limit = find_limit(all, *room);
 	unsigned left_out = 0;
@@ -164,39 +164,39 @@ static void rank_labels(const struct box *box, unsigned gpu, const bool *visible
 	}
 }
 
-static void rank_keys(const struct expo *expo, const bool *visible, struct candidates *all)
+static void rank_keys(const struct prom *prom, const bool *visible, struct candidates *all)
 {
 	all->count = 0;
 	for (unsigned i = 0; i < BOX_KEYS; i++) {
-		const struct box_key *key = &expo->box->keys[i];
+		const struct box_key *key = &prom->box->keys[i];
 		/* What is not used is not looked at: a thread may be filling it in. */
-		bool has_rate = expo->now[i].ops &&
-				bandwidth_bus_factor(key->func, expo->box->comms[key->comm].nranks) > 0;
-		unsigned series = (expo->now[i].ops ? TIMED_SERIES - !has_rate : 0) +
-				  (expo->more[i].untimed_ops ? UNTIMED_SERIES : 0) +
-				  (expo->more[i].phased_ops ? PHASED_SERIES : 0);
+		bool has_rate = prom->now[i].ops &&
+				bandwidth_bus_factor(key->func, prom->box->comms[key->comm].nranks) > 0;
+		unsigned series = (prom->now[i].ops ? TIMED_SERIES - !has_rate : 0) +
+				  (prom->more[i].untimed_ops ? UNTIMED_SERIES : 0) +
+				  (prom->more[i].phased_ops ? PHASED_SERIES : 0);
 
-		if (series && visible[key->comm] && (2ull << key->size_class) > expo->config->min_bytes)
-			add_candidate(all, i, expo->now[i].busy_ns, series);
+		if (series && visible[key->comm] && (2ull << key->size_class) > prom->config->min_bytes)
+			add_candidate(all, i, prom->now[i].busy_ns, series);
 	}
 }
 
-void expo_choose(struct expo *expo, unsigned gpu)
+void prom_choose(struct prom *prom, unsigned gpu)
 {
-	unsigned room = EXPO_MAX_SERIES - GPU_SERIES - (gpu ? 0 : PROCESS_SERIES);
-	unsigned comm_room = COMM_SERIES * EXPO_MAX_COMMS, net_room = EXPO_MAX_NET, label_room = EXPO_MAX_LABELS, left_out;
+	unsigned room = PROM_MAX_SERIES - GPU_SERIES - (gpu ? 0 : PROCESS_SERIES);
+	unsigned comm_room = COMM_SERIES * PROM_MAX_COMMS, net_room = PROM_MAX_NET, label_room = PROM_MAX_LABELS, left_out;
 	struct candidates all;
 	bool visible[BOX_COMMS];
 
-	left_out = COMM_SERIES * find_comms(expo->box, gpu, visible);
-	rank_comms(expo->box, visible, &all);
-	left_out += choose(&all, &comm_room, &expo->comms);
-	rank_nets(expo->box, visible, &all);
-	left_out += choose(&all, &net_room, &expo->nets);
-	rank_labels(expo->box, gpu, visible, &all);
-	left_out += choose(&all, &label_room, &expo->labels);
-	room -= COMM_SERIES * expo->comms.count + NET_SERIES * expo->nets.count + LABEL_SERIES * expo->labels.count;
-	rank_keys(expo, visible, &all);
-	left_out += choose(&all, &room, &expo->keys);
-	atomic_fetch_add_explicit(&expo->box->header->series_dropped, left_out, relaxed);
+	left_out = COMM_SERIES * find_comms(prom->box, gpu, visible);
+	rank_comms(prom->box, visible, &all);
+	left_out += choose(&all, &comm_room, &prom->comms);
+	rank_nets(prom->box, visible, &all);
+	left_out += choose(&all, &net_room, &prom->nets);
+	rank_labels(prom->box, gpu, visible, &all);
+	left_out += choose(&all, &label_room, &prom->labels);
+	room -= COMM_SERIES * prom->comms.count + NET_SERIES * prom->nets.count + LABEL_SERIES * prom->labels.count;
+	rank_keys(prom, visible, &all);
+	left_out += choose(&all, &room, &prom->keys);
+	atomic_fetch_add_explicit(&prom->box->header->series_dropped, left_out, relaxed);
 }

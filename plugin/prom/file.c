@@ -67,7 +67,7 @@ static int open_spare(int dir_fd, const char *beside)
 }
 
 /* The text as it is, or with blank lines before its last line up to the size that the file has. */
-static int write_text(int fd, const struct text *text)
+static int write_text(int fd, const struct textbuf *text)
 {
 	char blank[4096];
 	off_t size = lseek(fd, 0, SEEK_END);
@@ -110,7 +110,7 @@ static int put_in_place(int dir_fd, const char *beside, const char *name, bool k
 	return 0;
 }
 
-int promfile_replace(int dir_fd, const char *name, const struct text *text, bool keeps_room)
+int promfile_replace(int dir_fd, const char *name, const struct textbuf *text, bool keeps_room)
 {
 	char beside[BESIDE_BYTES];
 	int error, fd;

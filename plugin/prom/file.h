@@ -17,7 +17,7 @@
 
 /* Returns 0 or -errno; then the old text is still there. `keeps_room`: the file is filled up with blank lines before
  * the last one, `# EOF`; else it holds just the text, which is written anew and renamed. */
-int promfile_replace(int dir_fd, const char *name, const struct text *text, bool keeps_room);
+int promfile_replace(int dir_fd, const char *name, const struct textbuf *text, bool keeps_room);
 /* Takes both files away. */
 void promfile_remove(int dir_fd, const char *name);
 

@@ -32,23 +32,23 @@ static struct sums sums_of(const struct box *box, unsigned index)
 	return sums;
 }
 
-static void add_labels(struct expo_page *page, const struct box_label *label)
+static void add_labels(struct prom_page *page, const struct box_label *label)
 {
 	if (label->kind == BOX_LABEL_ROOT) {
-		expo_comm_labels(page, atomic_load_explicit(&label->comm, relaxed));
-		text_add_label(page->text, ",collective", box_func_name(label->func));
-		text_add(page->text, ",root=\"%llu\"", (unsigned long long)label->value);
+		prom_comm_labels(page, atomic_load_explicit(&label->comm, relaxed));
+		textbuf_add_label(page->text, ",collective", box_func_name(label->func));
+		textbuf_add(page->text, ",root=\"%llu\"", (unsigned long long)label->value);
 		return;
 	}
-	expo_job_labels(page);
-	text_add_label(page->text, ",process", box_process(page->expo->box));
-	text_add_label(page->text, ",label", label->kind == BOX_LABEL_KERNEL ? "kernel" : "user_tag");
+	prom_job_labels(page);
+	textbuf_add_label(page->text, ",process", box_process(page->prom->box));
+	textbuf_add_label(page->text, ",label", label->kind == BOX_LABEL_KERNEL ? "kernel" : "user_tag");
 	if (label->value == BOX_LABEL_OTHERS)
-		TEXT_ADD(page->text, ",value=\"other\"");
+		TEXTBUF_ADD(page->text, ",value=\"other\"");
 	else if (label->kind == BOX_LABEL_KERNEL)
-		text_add_label(page->text, ",value", label->text);
+		textbuf_add_label(page->text, ",value", label->text);
 	else
-		text_add(page->text, ",value=\"%llu\"", (unsigned long long)label->value);
+		textbuf_add(page->text, ",value=\"%llu\"", (unsigned long long)label->value);
 }
 
 static double operations(const struct sums *sums)
@@ -63,7 +63,7 @@ static double bytes(const struct sums *sums)
 
 static double busy_seconds(const struct sums *sums)
 {
-	return round_seconds(sums->busy_ns);
+	return rounding_seconds(sums->busy_ns);
 }
 
 static const struct {
@@ -75,10 +75,10 @@ static const struct {
 	{ METRIC_NCCL_LABEL_BUSY_SECONDS_TOTAL, METRIC_NCCL_ROOT_BUSY_SECONDS_TOTAL, busy_seconds },
 };
 
-static void write_family(struct expo_page *page, unsigned family, bool roots)
+static void write_family(struct prom_page *page, unsigned family, bool roots)
 {
-	const struct expo_rows *rows = &page->expo->labels;
-	const struct box *box = page->expo->box;
+	const struct prom_rows *rows = &page->prom->labels;
+	const struct box *box = page->prom->box;
 	bool begun = false;
 
 	for (unsigned n = 0; n < rows->count; n++) {
@@ -87,13 +87,13 @@ static void write_family(struct expo_page *page, unsigned family, bool roots)
 
 		if ((label->kind == BOX_LABEL_ROOT) != roots)
 			continue;
-		expo_begin(page, roots ? families[family].root : families[family].label, &begun);
+		prom_begin(page, roots ? families[family].root : families[family].label, &begun);
 		add_labels(page, label);
-		expo_end(page, families[family].value(&sums));
+		prom_end(page, families[family].value(&sums));
 	}
 }
 
-void expo_labels(struct expo_page *page)
+void prom_labels(struct prom_page *page)
 {
 	for (unsigned roots = 0; roots < 2; roots++)
 		for (unsigned family = 0; family < sizeof(families) / sizeof(*families); family++)

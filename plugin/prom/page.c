@@ -13,63 +13,63 @@ static const struct {
 #undef METRIC
 };
 
-bool expo_repeat(struct expo_page *page, struct expo_labels *labels)
+bool prom_repeat(struct prom_page *page, struct prom_part *labels)
 {
 	if (labels->length)
-		text_repeat(page->text, labels->at, labels->length);
+		textbuf_repeat(page->text, labels->at, labels->length);
 	else
 		labels->at = page->text->length;
 	return labels->length != 0;
 }
 
-void expo_rendered(struct expo_page *page, struct expo_labels *labels)
+void prom_rendered(struct prom_page *page, struct prom_part *labels)
 {
 	labels->length = page->text->length - labels->at;
 }
 
-void expo_begin(struct expo_page *page, enum metric metric, bool *begun)
+void prom_begin(struct prom_page *page, enum metric metric, bool *begun)
 {
 	if (!*begun)
-		text_add_bytes(page->text, metrics[metric].head, metrics[metric].head_length);
+		textbuf_add_bytes(page->text, metrics[metric].head, metrics[metric].head_length);
 	*begun = true;
-	text_add_bytes(page->text, metrics[metric].name, metrics[metric].name_length);
+	textbuf_add_bytes(page->text, metrics[metric].name, metrics[metric].name_length);
 }
 
-void expo_end(struct expo_page *page, double value)
+void prom_end(struct prom_page *page, double value)
 {
-	TEXT_ADD(page->text, "} ");
-	text_add_17g(page->text, value);
-	TEXT_ADD(page->text, "\n");
+	TEXTBUF_ADD(page->text, "} ");
+	textbuf_add_17g(page->text, value);
+	TEXTBUF_ADD(page->text, "\n");
 }
 
-void expo_end_time(struct expo_page *page, double unix_s)
+void prom_end_time(struct prom_page *page, double unix_s)
 {
-	TEXT_ADD(page->text, "} ");
-	text_add_3f(page->text, unix_s);
-	TEXT_ADD(page->text, "\n");
+	TEXTBUF_ADD(page->text, "} ");
+	textbuf_add_3f(page->text, unix_s);
+	TEXTBUF_ADD(page->text, "\n");
 }
 
-void expo_job_labels(struct expo_page *page)
+void prom_job_labels(struct prom_page *page)
 {
-	const struct config *config = page->expo->config;
+	const struct config *config = page->prom->config;
 
-	text_add_label(page->text, "{cluster", config->cluster);
-	text_add_label(page->text, ",slurm_job_id", config->job);
-	text_add_label(page->text, ",node", config->node);
-	text_add_label(page->text, ",gpu", page->expo->box->header->gpu[page->gpu].label);
+	textbuf_add_label(page->text, "{cluster", config->cluster);
+	textbuf_add_label(page->text, ",slurm_job_id", config->job);
+	textbuf_add_label(page->text, ",node", config->node);
+	textbuf_add_label(page->text, ",gpu", page->prom->box->header->gpu[page->gpu].label);
 }
 
-void expo_comm_words(struct expo_page *page, const struct box_comm *comm)
+void prom_comm_identity(struct prom_page *page, const struct box_comm *comm)
 {
-	text_add(page->text, ",rank=\"%d\",comm=\"0x%llx\"", comm->rank, (unsigned long long)comm->id);
-	text_add_label(page->text, ",comm_name", comm->name[0] ? comm->name : "unknown");
+	textbuf_add(page->text, ",rank=\"%d\",comm=\"0x%llx\"", comm->rank, (unsigned long long)comm->id);
+	textbuf_add_label(page->text, ",comm_name", comm->name[0] ? comm->name : "unknown");
 }
 
-void expo_comm_labels(struct expo_page *page, unsigned index)
+void prom_comm_labels(struct prom_page *page, unsigned index)
 {
-	if (expo_repeat(page, &page->comms[index]))
+	if (prom_repeat(page, &page->comms[index]))
 		return;
-	expo_job_labels(page);
-	expo_comm_words(page, &page->expo->box->comms[index]);
-	expo_rendered(page, &page->comms[index]);
+	prom_job_labels(page);
+	prom_comm_identity(page, &page->prom->box->comms[index]);
+	prom_rendered(page, &page->comms[index]);
 }

@@ -16,39 +16,39 @@ enum metric {
 	METRICS,
 };
 
-struct expo_labels { /* a part of the text */
+struct prom_part { /* a part of the text */
 	size_t at, length; /* length 0: not rendered yet */
 };
 
-struct expo_page {
-	struct expo *expo;
-	struct text *text;
+struct prom_page {
+	struct prom *prom;
+	struct textbuf *text;
 	unsigned gpu;
-	struct expo_labels comms[BOX_COMMS];     /* of the communicator's own series */
-	struct expo_labels key_comms[BOX_COMMS]; /* what all keys of one communicator begin with */
-	struct expo_labels keys[BOX_KEYS], nets[BOX_NETS];
+	struct prom_part comms[BOX_COMMS];     /* of the communicator's own series */
+	struct prom_part key_comms[BOX_COMMS]; /* what all keys of one communicator begin with */
+	struct prom_part keys[BOX_KEYS], nets[BOX_NETS];
 };
 
-/* True: they were there and are repeated. False: render them, then call expo_rendered. */
-bool expo_repeat(struct expo_page *page, struct expo_labels *labels);
-void expo_rendered(struct expo_page *page, struct expo_labels *labels);
+/* True: they were there and are repeated. False: render them, then call prom_rendered. */
+bool prom_repeat(struct prom_page *page, struct prom_part *labels);
+void prom_rendered(struct prom_page *page, struct prom_part *labels);
 
 /* The beginning of a series, up to its labels; before the first one that of the family. */
-void expo_begin(struct expo_page *page, enum metric metric, bool *begun);
-void expo_end(struct expo_page *page, double value);
-void expo_end_time(struct expo_page *page, double unix_s);
+void prom_begin(struct prom_page *page, enum metric metric, bool *begun);
+void prom_end(struct prom_page *page, double value);
+void prom_end_time(struct prom_page *page, double unix_s);
 
 /* From '{' on. */
-void expo_job_labels(struct expo_page *page);
-void expo_comm_labels(struct expo_page *page, unsigned comm);
+void prom_job_labels(struct prom_page *page);
+void prom_comm_labels(struct prom_page *page, unsigned comm);
 /* `,rank`, `,comm` and `,comm_name`. */
-void expo_comm_words(struct expo_page *page, const struct box_comm *comm);
+void prom_comm_identity(struct prom_page *page, const struct box_comm *comm);
 
 /* prom/labels.c */
-void expo_labels(struct expo_page *page);
+void prom_labels(struct prom_page *page);
 
 /* prom/keys.c: the means of the window, and what was counted. */
-void expo_key_gauges(struct expo_page *page);
-void expo_key_counters(struct expo_page *page);
+void prom_key_gauges(struct prom_page *page);
+void prom_key_counters(struct prom_page *page);
 
 #endif

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-double round_binary(double value, int bits)
+double rounding_binary(double value, int bits)
 {
 	int exponent;
 
@@ -14,12 +14,12 @@ double round_binary(double value, int bits)
 	return ldexp((double)(int64_t)(mantissa + 0.5), exponent - bits);
 }
 
-double round_seconds(uint64_t ns)
+double rounding_seconds(uint64_t ns)
 {
 	return (double)(uint64_t)((double)ns * 1024 / 1e9) / 1024;
 }
 
-double round_exp2(double x)
+double rounding_exp2(double x)
 {
 	int whole = (int)x - (x < 0);
 	double y = (x - whole) * 0.693147180559945309417232;

@@ -6,10 +6,10 @@
 #include <stdint.h>
 
 /* The nearest number with `bits` binary digits: 9 are within 0.2 %, 11 within 0.05 %. */
-double round_binary(double value, int bits);
+double rounding_binary(double value, int bits);
 /* Seconds in steps of 2^-10, rounded down, so that a counter never runs ahead. */
-double round_seconds(uint64_t ns);
+double rounding_seconds(uint64_t ns);
 /* 2^x; within 1e-12. */
-double round_exp2(double x);
+double rounding_exp2(double x);
 
 #endif

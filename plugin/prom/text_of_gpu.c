@@ -19,82 +19,82 @@ static const char *const net_states[BOX_NET_STATES] = {
 	[BOX_NET_GPU] = "gpu", [BOX_NET_PEER] = "peer", [BOX_NET_WIRE] = "wire", [BOX_NET_FLUSH] = "flush",
 };
 
-static double comm_value(const struct expo *expo, unsigned i, enum metric metric)
+static double comm_value(const struct prom *prom, unsigned i, enum metric metric)
 {
-	const struct box_comm *comm = &expo->box->comms[i];
+	const struct box_comm *comm = &prom->box->comms[i];
 
 	switch (metric) {
 	case METRIC_NCCL_COLLECTIVE_INFLIGHT_SECONDS:
-		return round_seconds(expo->inflight_ns[i]);
+		return rounding_seconds(prom->inflight_ns[i]);
 	case METRIC_NCCL_P2P_INFLIGHT_SECONDS:
-		return round_seconds(expo->p2p_inflight_ns[i]);
+		return rounding_seconds(prom->p2p_inflight_ns[i]);
 	case METRIC_NCCL_COMMUNICATOR_LAST_SEQUENCE:
 		return (double)atomic_load_explicit(&comm->last_sequence, relaxed);
 	case METRIC_NCCL_COMMUNICATOR_OPERATIONS_ENQUEUED_TOTAL:
 		return (double)atomic_load_explicit(&comm->enqueued, relaxed);
 	case METRIC_NCCL_COMMUNICATOR_OPERATIONS_STARTED_TOTAL:
-		return (double)expo->started[i];
+		return (double)prom->started[i];
 	default:
 		return (double)atomic_load_explicit(&comm->completed, relaxed);
 	}
 }
 
-static void write_comm_family(struct expo_page *page, enum metric metric)
+static void write_comm_family(struct prom_page *page, enum metric metric)
 {
 	bool begun = false;
 
-	for (unsigned n = 0; n < page->expo->comms.count; n++) {
-		unsigned i = page->expo->comms.row[n];
+	for (unsigned n = 0; n < page->prom->comms.count; n++) {
+		unsigned i = page->prom->comms.row[n];
 
-		expo_begin(page, metric, &begun);
-		expo_comm_labels(page, i);
-		expo_end(page, comm_value(page->expo, i, metric));
+		prom_begin(page, metric, &begun);
+		prom_comm_labels(page, i);
+		prom_end(page, comm_value(page->prom, i, metric));
 	}
 }
 
-static void write_last_progress(struct expo_page *page)
+static void write_last_progress(struct prom_page *page)
 {
-	const struct box_header *header = page->expo->box->header;
+	const struct box_header *header = page->prom->box->header;
 	double beat_s = (double)atomic_load_explicit(&header->beat_real_ns, relaxed) / 1e9;
 	uint64_t beat_tick = atomic_load_explicit(&header->beat_tick, relaxed);
 	bool begun = false;
 
-	for (unsigned n = 0; n < page->expo->comms.count; n++) {
-		unsigned i = page->expo->comms.row[n];
-		uint64_t tick = atomic_load_explicit(&page->expo->box->comms[i].last_progress_tick, relaxed);
+	for (unsigned n = 0; n < page->prom->comms.count; n++) {
+		unsigned i = page->prom->comms.row[n];
+		uint64_t tick = atomic_load_explicit(&page->prom->box->comms[i].last_progress_tick, relaxed);
 		double behind_s = 0;
 
 		if (!tick)
 			continue; /* no progress yet is not progress in 1970 */
 		if (tick < beat_tick)
 			behind_s = (double)clock_ticks_to_ns(beat_tick - tick, header->clock.ns_per_tick_q32) / 1e9;
-		expo_begin(page, METRIC_NCCL_COMMUNICATOR_LAST_PROGRESS_TIMESTAMP_SECONDS, &begun);
-		expo_comm_labels(page, i);
-		expo_end_time(page, beat_s - behind_s);
+		prom_begin(page, METRIC_NCCL_COMMUNICATOR_LAST_PROGRESS_TIMESTAMP_SECONDS, &begun);
+		prom_comm_labels(page, i);
+		prom_end_time(page, beat_s - behind_s);
 	}
 }
 
-static void add_net_labels(struct expo_page *page, unsigned index)
+static void add_net_labels(struct prom_page *page, unsigned index)
 {
-	const struct box_net *net = &page->expo->box->nets[index];
+	const struct box_net *net = &page->prom->box->nets[index];
 
-	if (expo_repeat(page, &page->nets[index]))
+	if (prom_repeat(page, &page->nets[index]))
 		return;
-	expo_comm_labels(page, net->comm);
-	text_add(page->text, ",peer=\"%d\",direction=\"%s\"", net->peer, net->is_send ? "send" : "receive");
-	expo_rendered(page, &page->nets[index]);
+	prom_comm_labels(page, net->comm);
+	textbuf_add(page->text, ",peer=\"%d\",direction=\"%s\"", net->peer, net->is_send ? "send" : "receive");
+	prom_rendered(page, &page->nets[index]);
 }
 
-static void write_nets(struct expo_page *page)
+static void write_nets(struct prom_page *page)
 {
-	const struct expo_rows *rows = &page->expo->nets;
-	const struct box_net *nets = page->expo->box->nets;
+	const struct prom_rows *rows = &page->prom->nets;
+	const struct box_net *nets = page->prom->box->nets;
 	bool begun = false;
 
 	for (unsigned n = 0; n < rows->count; n++) {
-		expo_begin(page, METRIC_NCCL_NETWORK_STEPS_TOTAL, &begun);
+		prom_begin(page, METRIC_NCCL_NETWORK_STEPS_TOTAL, &begun);
 		add_net_labels(page, rows->row[n]);
-		expo_end(page, (double)atomic_load_explicit(&nets[rows->row[n]].steps, relaxed));
+		prom_end(page, (double)atomic_load_explicit(&nets[rows->row[n]].steps, relaxed));
 	}
 	begun = false;
 	for (unsigned n = 0; n < rows->count; n++) {
@@ -104,105 +104,105 @@ static void write_nets(struct expo_page *page)
 			/* A sender flushes nothing, a receiver waits for no credit. */
 			if (state == (net->is_send ? BOX_NET_FLUSH : BOX_NET_PEER))
 				continue;
-			expo_begin(page, METRIC_NCCL_NETWORK_WAIT_SECONDS_TOTAL, &begun);
+			prom_begin(page, METRIC_NCCL_NETWORK_WAIT_SECONDS_TOTAL, &begun);
 			add_net_labels(page, rows->row[n]);
-			text_add_label(page->text, ",state", net_states[state]);
-			expo_end(page, round_seconds(atomic_load_explicit(&net->ns[state], relaxed)));
+			textbuf_add_label(page->text, ",state", net_states[state]);
+			prom_end(page, rounding_seconds(atomic_load_explicit(&net->ns[state], relaxed)));
 		}
 	}
 }
 
 /* Files that nobody merges: two processes may not say the same. */
-static void add_owner_label(struct expo_page *page)
+static void add_owner_label(struct prom_page *page)
 {
-	if (page->expo->config->make_dir)
-		text_add_label(page->text, ",process", box_process(page->expo->box));
+	if (page->prom->config->make_dir)
+		textbuf_add_label(page->text, ",process", box_process(page->prom->box));
 }
 
-static void write_gpu_info(struct expo_page *page)
+static void write_gpu_info(struct prom_page *page)
 {
-	const struct box_gpu *info = &page->expo->box->header->gpu[page->gpu];
+	const struct box_gpu *info = &page->prom->box->header->gpu[page->gpu];
 	bool begun = false;
 
-	expo_begin(page, METRIC_NCCL_GPU_INFO, &begun);
-	expo_job_labels(page);
-	text_add_label(page->text, ",gpu_uuid", info->uuid[0] ? info->uuid : "unknown");
-	text_add_label(page->text, ",pci_bus_id", info->pci_bus_id[0] ? info->pci_bus_id : "unknown");
+	prom_begin(page, METRIC_NCCL_GPU_INFO, &begun);
+	prom_job_labels(page);
+	textbuf_add_label(page->text, ",gpu_uuid", info->uuid[0] ? info->uuid : "unknown");
+	textbuf_add_label(page->text, ",pci_bus_id", info->pci_bus_id[0] ? info->pci_bus_id : "unknown");
 	add_owner_label(page);
-	expo_end(page, 1);
+	prom_end(page, 1);
 }
 
-static void write_build_info(struct expo_page *page)
+static void write_build_info(struct prom_page *page)
 {
-	const struct box_header *header = page->expo->box->header;
+	const struct box_header *header = page->prom->box->header;
 	unsigned version = header->nccl_version;
 	bool begun = false;
 
-	expo_begin(page, METRIC_NCCL_INSPECTOR_BUILD_INFO, &begun);
-	text_add_label(page->text, "{node", page->expo->config->node);
-	text_add_label(page->text, ",plugin_version", header->plugin_version);
+	prom_begin(page, METRIC_NCCL_INSPECTOR_BUILD_INFO, &begun);
+	textbuf_add_label(page->text, "{node", page->prom->config->node);
+	textbuf_add_label(page->text, ",plugin_version", header->plugin_version);
 	if (version)
-		text_add(page->text, ",nccl_version=\"%u.%u.%u\"", version / 10000, version / 100 % 100,
+		textbuf_add(page->text, ",nccl_version=\"%u.%u.%u\"", version / 10000, version / 100 % 100,
 			 version % 100);
 	else
-		TEXT_ADD(page->text, ",nccl_version=\"unknown\"");
+		TEXTBUF_ADD(page->text, ",nccl_version=\"unknown\"");
 	add_owner_label(page);
-	expo_end(page, 1);
+	prom_end(page, 1);
 }
 
 /* A series of the process, up to its value; `reason` NULL: without that label. */
-static void begin_process(struct expo_page *page, enum metric metric, const char *reason, bool *begun)
+static void begin_process(struct prom_page *page, enum metric metric, const char *reason, bool *begun)
 {
-	expo_begin(page, metric, begun);
-	expo_job_labels(page);
-	text_add_label(page->text, ",process", box_process(page->expo->box));
+	prom_begin(page, metric, begun);
+	prom_job_labels(page);
+	textbuf_add_label(page->text, ",process", box_process(page->prom->box));
 	if (reason)
-		text_add_label(page->text, ",reason", reason);
+		textbuf_add_label(page->text, ",reason", reason);
 }
 
-static void write_process(struct expo_page *page, enum metric metric, double value)
+static void write_process(struct prom_page *page, enum metric metric, double value)
 {
 	bool begun = false;
 
 	begin_process(page, metric, NULL, &begun);
-	expo_end(page, value);
+	prom_end(page, value);
 }
 
-static void write_process_families(struct expo_page *page)
+static void write_process_families(struct prom_page *page)
 {
-	const struct box_header *header = page->expo->box->header;
+	const struct box_header *header = page->prom->box->header;
 	uint32_t sampling = atomic_load_explicit(&header->sampling, relaxed);
 	bool begun = false;
 
 	begin_process(page, METRIC_NCCL_INSPECTOR_LAST_WRITE_TIMESTAMP_SECONDS, NULL, &begun);
-	expo_end_time(page, (double)clock_ns(CLOCK_REALTIME) / 1e9);
+	prom_end_time(page, (double)clock_ns(CLOCK_REALTIME) / 1e9);
 	begun = false;
 	for (unsigned reason = 0; reason < BOX_DROPS; reason++) {
 		begin_process(page, METRIC_NCCL_INSPECTOR_EVENTS_DROPPED_TOTAL, drop_names[reason], &begun);
-		expo_end(page, (double)atomic_load_explicit(&header->dropped[reason], relaxed));
+		prom_end(page, (double)atomic_load_explicit(&header->dropped[reason], relaxed));
 	}
 	write_process(page, METRIC_NCCL_INSPECTOR_SERIES_DROPPED_TOTAL,
 		      (double)atomic_load_explicit(&header->series_dropped, relaxed));
 	write_process(page, METRIC_NCCL_INSPECTOR_SELF_SECONDS_TOTAL,
-		      round_seconds(atomic_load_explicit(&header->self_ns, relaxed)));
+		      rounding_seconds(atomic_load_explicit(&header->self_ns, relaxed)));
 	write_process(page, METRIC_NCCL_INSPECTOR_HOT_SECONDS_TOTAL,
-		      round_seconds(atomic_load_explicit(&header->hot_ns, relaxed)));
+		      rounding_seconds(atomic_load_explicit(&header->hot_ns, relaxed)));
 	write_process(page, METRIC_NCCL_INSPECTOR_SILENT_SECONDS_TOTAL,
-		      round_seconds(atomic_load_explicit(&header->silent_ns, relaxed)));
-	write_process(page, METRIC_NCCL_INSPECTOR_SAMPLING_RATIO, round_binary(1.0 / (sampling ? sampling : 1), 11));
-	if (page->expo->config->json)
+		      rounding_seconds(atomic_load_explicit(&header->silent_ns, relaxed)));
+	write_process(page, METRIC_NCCL_INSPECTOR_SAMPLING_RATIO, rounding_binary(1.0 / (sampling ? sampling : 1), 11));
+	if (page->prom->config->json)
 		write_process(page, METRIC_NCCL_INSPECTOR_JSON_LINES_TOTAL,
 			      (double)atomic_load_explicit(&header->json_lines, relaxed));
 }
 
-void expo_prom_write(struct expo *expo, unsigned gpu, struct text *text)
+void prom_text_of_gpu(struct prom *prom, unsigned gpu, struct textbuf *text)
 {
-	struct expo_page page = { .expo = expo, .text = text, .gpu = gpu };
+	struct prom_page page = { .prom = prom, .text = text, .gpu = gpu };
 
-	text_clear(text);
-	expo_choose(expo, gpu);
-	expo_key_gauges(&page);
-	expo_key_counters(&page);
+	textbuf_clear(text);
+	prom_choose(prom, gpu);
+	prom_key_gauges(&page);
+	prom_key_counters(&page);
 	write_comm_family(&page, METRIC_NCCL_COLLECTIVE_INFLIGHT_SECONDS);
 	write_comm_family(&page, METRIC_NCCL_P2P_INFLIGHT_SECONDS);
 	write_comm_family(&page, METRIC_NCCL_COMMUNICATOR_LAST_SEQUENCE);
@@ -211,11 +211,11 @@ void expo_prom_write(struct expo *expo, unsigned gpu, struct text *text)
 	write_comm_family(&page, METRIC_NCCL_COMMUNICATOR_OPERATIONS_STARTED_TOTAL);
 	write_comm_family(&page, METRIC_NCCL_COMMUNICATOR_OPERATIONS_COMPLETED_TOTAL);
 	write_nets(&page);
-	expo_labels(&page);
+	prom_labels(&page);
 	write_gpu_info(&page);
 	if (gpu == 0) {
 		write_process_families(&page);
 		write_build_info(&page);
 	}
-	TEXT_ADD(text, "# EOF\n");
+	TEXTBUF_ADD(text, "# EOF\n");
 }

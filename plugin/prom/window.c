@@ -9,9 +9,9 @@
 #define relaxed memory_order_relaxed
 
 /* Retried while the hot path is adding to the key; after three times what is there must do. */
-static struct expo_sum read_key(const struct box *box, const struct box_key *key, struct expo_more *more)
+static struct prom_sum read_key(const struct box *box, const struct box_key *key, struct prom_more *more)
 {
-	struct expo_sum sum = { 0 };
+	struct prom_sum sum = { 0 };
 
 	for (int tries = 0; tries < 3; tries++) {
 		sum.ops = atomic_load_explicit(&key->ops, memory_order_acquire);
@@ -28,14 +28,14 @@ static struct expo_sum read_key(const struct box *box, const struct box_key *key
 	more->untimed_bytes = atomic_load_explicit(&key->untimed_bytes, relaxed);
 	sum.comm = key->comm;
 	sum.comm_generation = atomic_load_explicit(&box->comms[key->comm].generation, relaxed);
-	sum.words = (uint32_t)(key->func | key->size_class << 8 | key->algo << 16) |
+	sum.packed = (uint32_t)(key->func | key->size_class << 8 | key->algo << 16) |
 		    (uint32_t)key->proto << 24;
 	return sum;
 }
 
-static bool is_same_key(const struct expo_sum *a, const struct expo_sum *b)
+static bool is_same_key(const struct prom_sum *a, const struct prom_sum *b)
 {
-	return a->comm == b->comm && a->comm_generation == b->comm_generation && a->words == b->words;
+	return a->comm == b->comm && a->comm_generation == b->comm_generation && a->packed == b->packed;
 }
 
 static bool is_live(const struct box_comm *comm, uint32_t generation)
@@ -51,26 +51,26 @@ static void read_over(const struct box *box, uint64_t started[BOX_COMMS])
 		started[i] = atomic_load_explicit(&box->comms[i].started, memory_order_acquire);
 }
 
-static void keep_highest(struct expo *expo, const uint64_t started[BOX_COMMS])
+static void keep_highest(struct prom *prom, const uint64_t started[BOX_COMMS])
 {
 	for (unsigned i = 0; i < BOX_COMMS; i++) {
-		uint32_t generation = atomic_load_explicit(&expo->box->comms[i].generation, relaxed);
+		uint32_t generation = atomic_load_explicit(&prom->box->comms[i].generation, relaxed);
 
-		if (expo->started_generation[i] != generation || expo->started[i] < started[i])
-			expo->started[i] = started[i];
-		expo->started_generation[i] = generation;
+		if (prom->started_generation[i] != generation || prom->started[i] < started[i])
+			prom->started[i] = started[i];
+		prom->started_generation[i] = generation;
 	}
 }
 
-static void find_in_flight(struct expo *expo, uint64_t now_tick, uint64_t ns_per_tick_q32)
+static void find_in_flight(struct prom *prom, uint64_t now_tick, uint64_t ns_per_tick_q32)
 {
 	uint64_t started[BOX_COMMS];
 
-	read_over(expo->box, started);
-	memset(expo->inflight_ns, 0, sizeof(expo->inflight_ns));
-	memset(expo->p2p_inflight_ns, 0, sizeof(expo->p2p_inflight_ns));
+	read_over(prom->box, started);
+	memset(prom->inflight_ns, 0, sizeof(prom->inflight_ns));
+	memset(prom->p2p_inflight_ns, 0, sizeof(prom->p2p_inflight_ns));
 	for (unsigned i = 0; i < BOX_OPS; i++) {
-		const struct box_op *op = &expo->box->ops[i];
+		const struct box_op *op = &prom->box->ops[i];
 		uint32_t generation = atomic_load_explicit(&op->generation, memory_order_acquire);
 
 		if ((generation & BOX_OP_STATE_MASK) != BOX_OP_USED)
@@ -84,31 +84,31 @@ static void find_in_flight(struct expo *expo, uint64_t now_tick, uint64_t ns_per
 		/* Unchanged around the reads: they are of one use of the slot. */
 		if (atomic_load_explicit(&op->generation, relaxed) != generation ||
 		    comm >= BOX_LIVE_COMMS || since >= now_tick ||
-		    !is_live(&expo->box->comms[comm], comm_generation))
+		    !is_live(&prom->box->comms[comm], comm_generation))
 			continue;
 		/* 0: so young that the writer thread has not seen it yet. */
 		uint64_t age = since ? clock_ticks_to_ns(now_tick - since, ns_per_tick_q32) : 0;
 
 		started[comm] += channels != 0;
-		uint64_t *oldest = peer < 0 ? expo->inflight_ns : expo->p2p_inflight_ns;
+		uint64_t *oldest = peer < 0 ? prom->inflight_ns : prom->p2p_inflight_ns;
 
 		if (age > oldest[comm])
 			oldest[comm] = age;
 	}
-	keep_highest(expo, started);
+	keep_highest(prom, started);
 }
 
-void expo_window(struct expo *expo, uint64_t now_tick, uint64_t ns_per_tick_q32)
+void prom_window(struct prom *prom, uint64_t now_tick, uint64_t ns_per_tick_q32)
 {
-	memcpy(expo->before, expo->now, sizeof(expo->before));
-	memset(expo->more, 0, sizeof(expo->more));
+	memcpy(prom->before, prom->now, sizeof(prom->before));
+	memset(prom->more, 0, sizeof(prom->more));
 	for (unsigned i = 0; i < BOX_KEYS; i++) {
-		bool used = atomic_load_explicit(&expo->box->keys[i].used, memory_order_acquire) == 1;
+		bool used = atomic_load_explicit(&prom->box->keys[i].used, memory_order_acquire) == 1;
 
-		expo->now[i] = used ? read_key(expo->box, &expo->box->keys[i], &expo->more[i]) :
-				      (struct expo_sum){ 0 };
-		if (!is_same_key(&expo->before[i], &expo->now[i]))
-			expo->before[i] = (struct expo_sum){ 0 };
+		prom->now[i] = used ? read_key(prom->box, &prom->box->keys[i], &prom->more[i]) :
+				      (struct prom_sum){ 0 };
+		if (!is_same_key(&prom->before[i], &prom->now[i]))
+			prom->before[i] = (struct prom_sum){ 0 };
 	}
-	find_in_flight(expo, now_tick, ns_per_tick_q32);
+	find_in_flight(prom, now_tick, ns_per_tick_q32);
 }

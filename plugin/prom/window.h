@@ -11,52 +11,52 @@
 #include "box/box.h"
 #include "config.h"
 
-#define EXPO_MAX_SERIES 250u /* a GPU */
-#define EXPO_MAX_COMMS 16u   /* with series of their own, a GPU: the busiest */
-#define EXPO_MAX_NET 64u     /* of the series, for network detail */
-#define EXPO_MAX_LABELS 48u  /* of the series, for tags, kernels and roots */
-#define EXPO_ROWS 256u       /* of the longest table */
+#define PROM_MAX_SERIES 250u /* a GPU */
+#define PROM_MAX_COMMS 16u   /* with series of their own, a GPU: the busiest */
+#define PROM_MAX_NET 64u     /* of the series, for network detail */
+#define PROM_MAX_LABELS 48u  /* of the series, for tags, kernels and roots */
+#define PROM_ROWS 256u       /* of the longest table */
 
 /* What a key had at one time, and whose it was: a key may serve another kind later. */
-struct expo_sum {
-	uint32_t comm, comm_generation, words;
+struct prom_sum {
+	uint32_t comm, comm_generation, packed;
 	uint64_t ops, bytes, busy_ns;
 	int64_t log2_rate_q20;
 };
 
 /* What else it has now. */
-struct expo_more {
+struct prom_more {
 	uint64_t untimed_ops, untimed_bytes, phased_ops, wait_ns;
 };
 
 /* Rows of a table that have series, rising. */
-struct expo_rows {
+struct prom_rows {
 	uint32_t count;
-	uint16_t row[EXPO_ROWS];
+	uint16_t row[PROM_ROWS];
 };
 
-struct expo {
+struct prom {
 	struct box *box;
 	const struct config *config;
 	unsigned api; /* NCCL profiler interface in use, for the label `version` */
-	struct expo_sum now[BOX_KEYS], before[BOX_KEYS]; /* sums at this and at the last expo_window */
-	struct expo_more more[BOX_KEYS];
+	struct prom_sum now[BOX_KEYS], before[BOX_KEYS]; /* sums at this and at the last prom_window */
+	struct prom_more more[BOX_KEYS];
 	/* Ages of the oldest collective in flight, and of the oldest Send or Recv: a Recv may be posted for hours. */
 	uint64_t inflight_ns[BOX_COMMS], p2p_inflight_ns[BOX_COMMS];
 	/* Operations whose kernel began, over or in flight: of that use of the record it never falls. */
 	uint64_t started[BOX_COMMS];
 	uint32_t started_generation[BOX_COMMS];
-	struct expo_rows comms, keys, nets, labels; /* of one GPU: expo_choose() */
+	struct prom_rows comms, keys, nets, labels; /* of one GPU: prom_choose() */
 };
 
 /* Closes the window: what follows describes the time since the call before. The caller holds the inspector's
  * lock until the texts are written, so that no communicator is folded meanwhile. */
-void expo_window(struct expo *expo, uint64_t now_tick, uint64_t ns_per_tick_q32);
+void prom_window(struct prom *prom, uint64_t now_tick, uint64_t ns_per_tick_q32);
 
 /* Chooses the busiest communicators, peers and keys of one GPU; what goes without series is counted. */
-void expo_choose(struct expo *expo, unsigned gpu);
+void prom_choose(struct prom *prom, unsigned gpu);
 
 /* Writes the text of one GPU (index of box_header.gpu); process-wide series go with the first. */
-void expo_prom_write(struct expo *expo, unsigned gpu, struct text *text);
+void prom_text_of_gpu(struct prom *prom, unsigned gpu, struct textbuf *text);
 
 #endif

@@ -6,7 +6,7 @@
 #include <time.h>
 
 #include "base/clock.h"
-#include "config.h"
+#include "base/printable.h"
 #include "hot/atomics.h"
 #include "hot/follow.h"
 #include "hot/keys.h"
@@ -33,7 +33,7 @@ static bool are_alike(const struct box_comm *a, const struct box_comm *b)
 
 static unsigned others_record(struct box *box)
 {
-	config_copy_text(box->comms[BOX_COMM_OTHERS].name, sizeof(box->comms->name), "(others)");
+	printable_copy(box->comms[BOX_COMM_OTHERS].name, sizeof(box->comms->name), "(others)");
 	return BOX_COMM_OTHERS;
 }
 
@@ -71,7 +71,7 @@ static void add_to(_Atomic uint64_t *to, _Atomic uint64_t *from)
 static bool enter_patiently(struct box_comm *comm)
 {
 	for (unsigned tries = 0; tries < ENTER_TRIES; tries++) {
-		if (track_enter(comm))
+		if (comm_enter(comm))
 			return true;
 		sched_yield();
 	}
@@ -87,7 +87,7 @@ static void add_counts(struct box_comm *to, struct box_comm *from)
 	add_to(&to->untimed, &from->untimed);
 	add_to(&to->lost, &from->lost);
 	add_to(&to->looks, &from->looks);
-	word_raise(&to->last_progress_tick, atomic_load_explicit(&from->last_progress_tick, relaxed));
+	owned_raise(&to->last_progress_tick, atomic_load_explicit(&from->last_progress_tick, relaxed));
 	if (to->destroyed_real_ns < from->destroyed_real_ns)
 		to->destroyed_real_ns = from->destroyed_real_ns;
 }
@@ -111,7 +111,7 @@ static bool fold(struct track *track, unsigned index)
 	keys_fold(&track->keys, box, index, to);
 	labels_fold(box, index, to);
 	peers_forget(&track->peers, box, index);
-	word_raise(&comm->enqueued, atomic_load_explicit(&comm->completed, relaxed) +
+	owned_raise(&comm->enqueued, atomic_load_explicit(&comm->completed, relaxed) +
 					    atomic_load_explicit(&comm->untimed, relaxed) +
 					    atomic_load_explicit(&comm->lost, relaxed));
 	add_counts(folded, comm);
@@ -119,7 +119,7 @@ static bool fold(struct track *track, unsigned index)
 	atomic_store_explicit(&folded->state, BOX_COMM_FOLDED, memory_order_release);
 	atomic_store_explicit(&comm->state, BOX_COMM_FREE, memory_order_release);
 	atomic_fetch_add(&box->header->layout_seq, 1);
-	track_leave(comm);
+	comm_leave(comm);
 	return true;
 }
 
@@ -201,7 +201,7 @@ static unsigned find_record(struct track *track)
 	return free_record;
 }
 
-void *comms_add(struct track *track, const struct comm_words *words)
+void *comms_add(struct track *track, const struct comm_fields *fields)
 {
 	struct box *box = track->box;
 	unsigned index = find_record(track);
@@ -213,16 +213,16 @@ void *comms_add(struct track *track, const struct comm_words *words)
 	struct box_comm *comm = &box->comms[index];
 
 	atomic_fetch_add(&box->header->layout_seq, 1);
-	comm->id = words->id;
-	comm->nranks = words->nranks;
-	comm->nnodes = words->nnodes;
-	comm->rank = words->rank;
-	comm->gpu = words->gpu;
+	comm->id = fields->id;
+	comm->nranks = fields->nranks;
+	comm->nnodes = fields->nnodes;
+	comm->rank = fields->rank;
+	comm->gpu = fields->gpu;
 	comm->created_real_ns = clock_ns(CLOCK_REALTIME);
 	comm->destroyed_real_ns = 0;
 	comm->folded = 0;
-	config_copy_text(comm->name, sizeof(comm->name), words->name);
-	atomic_store_explicit(&comm->named, words->rank >= 0, relaxed);
+	printable_copy(comm->name, sizeof(comm->name), fields->name);
+	atomic_store_explicit(&comm->named, fields->rank >= 0, relaxed);
 	atomic_store_explicit(&comm->enqueued, 0, relaxed);
 	atomic_store_explicit(&comm->untimed, 0, relaxed);
 	atomic_store_explicit(&comm->lost, 0, relaxed);
@@ -234,7 +234,7 @@ void *comms_add(struct track *track, const struct comm_words *words)
 	atomic_store_explicit(&comm->clock_since_tick, 0, relaxed);
 	atomic_store_explicit(&comm->clock_ahead_ns, 0, relaxed);
 	atomic_store_explicit(&comm->clock_ahead_before_ns, 0, relaxed);
-	words_forget(); /* libnccl may be another one by now */
+	strings_forget(); /* libnccl may be another one by now */
 	generation = atomic_fetch_add_explicit(&comm->generation, 1, relaxed) + 1;
 	track_new_comm(track, index, handle_context(index, generation));
 	atomic_store_explicit(&comm->state, BOX_COMM_LIVE, memory_order_release);

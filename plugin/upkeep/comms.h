@@ -5,7 +5,7 @@
 
 #include "hot/state.h"
 
-struct comm_words {
+struct comm_fields {
 	uint64_t id;
 	const char *name; /* NULL or any bytes: the application's */
 	int nranks, nnodes, rank;
@@ -14,7 +14,7 @@ struct comm_words {
 
 /* Records a communicator and returns its context; handle_context_beyond() when BOX_LIVE_COMMS are alive. The
  * record of the one that was destroyed first is folded when there is no other. */
-void *comms_add(struct track *track, const struct comm_words *words);
+void *comms_add(struct track *track, const struct comm_fields *fields);
 
 /* Marks the communicator of a context as destroyed; its figures stay. A context that is not ours is ignored. */
 void comms_remove(struct track *track, const void *context);

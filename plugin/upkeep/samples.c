@@ -13,14 +13,14 @@
 #define CLOCK_LOOKS 3u
 #define FEW (BOX_SAMPLES - BOX_SAMPLES / 4) /* a full table is thinned out until no more are left */
 
-static uint64_t get(const _Atomic uint64_t *word)
+static uint64_t get(const _Atomic uint64_t *figure)
 {
-	return atomic_load_explicit(word, relaxed);
+	return atomic_load_explicit(figure, relaxed);
 }
 
-static void add_to(_Atomic uint64_t *word, uint64_t value)
+static void add_to(_Atomic uint64_t *figure, uint64_t value)
 {
-	atomic_store_explicit(word, get(word) + value, relaxed);
+	atomic_store_explicit(figure, get(figure) + value, relaxed);
 }
 
 /* The two clocks of this host, read together. */

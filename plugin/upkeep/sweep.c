@@ -59,7 +59,7 @@ static bool is_stuck(struct track *track, struct box_op *op, uint64_t age, uint6
 {
 	if (!atomic_load_explicit(&op->started_channels, relaxed))
 		return age > SHORT_POOL_NS;
-	return age_ns(track, &op->event_tick, now_tick) > SHORT_POOL_NS && slots_left_behind(track, op);
+	return age_ns(track, &op->event_tick, now_tick) > SHORT_POOL_NS && reclaim_is_left_behind(track, op);
 }
 
 /* Whether it has no kernel event though a later kernel of its communicator is over: to 2.30 NCCL may tell the end of a
@@ -90,7 +90,7 @@ static bool may_settle(const struct track *track, const struct box_op *op)
 							 atomic_load_explicit(&op->bytes, relaxed));
 
 	return is_expected || channels == EVENT_CHANNELS_UNKNOWN || track->options.timing == BOX_TIMING_CPU ||
-	       atomic_load_explicit(&op->peer, relaxed) != EVENT_NO_PEER || slots_left_behind(track, op);
+	       atomic_load_explicit(&op->peer, relaxed) != EVENT_NO_PEER || reclaim_is_left_behind(track, op);
 }
 
 /* What is still is over; how many channels came is learned where NCCL does not say. */
@@ -142,7 +142,7 @@ static void sweep_slot(struct sweep *sweep, struct track *track, unsigned slot, 
 		settle(track, op, generation, stopped);
 	} else if (orphaned || (pool_is_short && is_stuck(track, op, age, now_tick))) {
 		track_expire(track, op, generation, TRACK_SLOT_RESTS);
-	} else if (age > OVERTAKEN_NS && (slots_overtaken(track, op) || is_passed(track, op))) {
+	} else if (age > OVERTAKEN_NS && (reclaim_is_overtaken(track, op) || is_passed(track, op))) {
 		clockmix_untold(track, op);
 		track_end_untimed(track, op, generation, TRACK_SLOT_RESTS);
 	}
@@ -215,7 +215,7 @@ void sweep_count(struct track *track)
 			     atomic_load_explicit(&track->box->comms[comm].generation, relaxed);
 	}
 	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++)
-		word_raise(&track->box->comms[i].enqueued, sum[i]);
+		owned_raise(&track->box->comms[i].enqueued, sum[i]);
 }
 
 static void note_progress(struct sweep *sweep, struct box *box, uint64_t now_tick)

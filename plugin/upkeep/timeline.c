@@ -7,14 +7,14 @@
 #define NS_A_SECOND 1000000000u
 #define CLOCK_BACK_WINDOWS 2u
 
-static uint64_t get(const _Atomic uint64_t *word)
+static uint64_t get(const _Atomic uint64_t *figure)
 {
-	return atomic_load_explicit(word, relaxed);
+	return atomic_load_explicit(figure, relaxed);
 }
 
-static void set(_Atomic uint64_t *word, uint64_t value)
+static void set(_Atomic uint64_t *figure, uint64_t value)
 {
-	atomic_store_explicit(word, value, relaxed);
+	atomic_store_explicit(figure, value, relaxed);
 }
 
 static bool is_used(const struct box_key *key)
@@ -35,7 +35,7 @@ static bool has_key(const struct box_line *line, const struct box *box, const st
 }
 
 /* Sums over the algorithms and protocols. */
-static void read_keys(struct line_base *sum, const struct box *box, const struct box_line *line)
+static void read_keys(struct timeline_base *sum, const struct box *box, const struct box_line *line)
 {
 	memset(sum, 0, sizeof(*sum));
 	for (unsigned i = 0; i < BOX_KEYS; i++) {
@@ -62,7 +62,7 @@ static uint64_t middle_ns(unsigned bucket)
 }
 
 /* A histogram with a full bucket is halved (box/histogram.h): then half of what was there is left. */
-static bool is_halved(const struct line_base *now, const struct line_base *base)
+static bool is_halved(const struct timeline_base *now, const struct timeline_base *base)
 {
 	for (unsigned b = 0; b < HIST_BUCKETS; b++)
 		if (now->count[b] < base->count[b])
@@ -70,7 +70,7 @@ static bool is_halved(const struct line_base *now, const struct line_base *base)
 	return false;
 }
 
-static void write_times(struct box_window *window, const struct line_base *now, const struct line_base *base)
+static void write_times(struct box_window *window, const struct timeline_base *now, const struct timeline_base *base)
 {
 	uint64_t all = 0, seen = 0;
 	bool first = true, halved = is_halved(now, base);
@@ -154,7 +154,7 @@ static void make_room(struct box_line *line)
 }
 
 /* The entry of the present window, a new one for its first operation. */
-static struct box_window *present(struct box_line *line, const struct line_base *base)
+static struct box_window *present(struct box_line *line, const struct timeline_base *base)
 {
 	uint32_t count = atomic_load_explicit(&line->windows, relaxed);
 	struct box_window *window = &line->window[count ? count - 1 : 0];
@@ -176,7 +176,7 @@ static struct box_window *present(struct box_line *line, const struct line_base 
 	return window;
 }
 
-static void line_round(struct box_line *line, struct line_base *base, struct line_base *now, uint64_t real_ns)
+static void line_round(struct box_line *line, struct timeline_base *base, struct timeline_base *now, uint64_t real_ns)
 {
 	uint32_t now_s = (uint32_t)(real_ns / NS_A_SECOND);
 	uint32_t window_s = atomic_load_explicit(&line->window_s, relaxed);
@@ -261,7 +261,7 @@ static void take_over(struct box_line *line, const struct box *box, const struct
 }
 
 /* What a line has been given so far, also when its communicator is gone. */
-static uint64_t line_busy_ns(const struct box *box, const struct box_line *line, const struct line_base *base)
+static uint64_t line_busy_ns(const struct box *box, const struct box_line *line, const struct timeline_base *base)
 {
 	uint64_t sum = 0;
 
@@ -273,7 +273,7 @@ static uint64_t line_busy_ns(const struct box *box, const struct box_line *line,
 
 /* Gives a line to a kind without one: a free line at once, and then it has all of its operations; that of another
  * only when it has less than half as much, and then from here on. */
-static bool choose(struct lines *lines, struct box *box, uint32_t now_s)
+static bool choose(struct timeline *lines, struct box *box, uint32_t now_s)
 {
 	uint64_t busy_ns, line_ns, least_ns = UINT64_MAX;
 	const struct box_key *key = busiest(box, &busy_ns);
@@ -300,7 +300,7 @@ static bool choose(struct lines *lines, struct box *box, uint32_t now_s)
 	return true;
 }
 
-void lines_round(struct lines *lines, struct box *box, uint64_t real_ns)
+void timeline_round(struct timeline *lines, struct box *box, uint64_t real_ns)
 {
 	uint32_t now_s = (uint32_t)(real_ns / NS_A_SECOND);
 

@@ -10,18 +10,18 @@
 #include "box/box.h"
 
 /* What the keys of a line had when its present window began. */
-struct line_base {
+struct timeline_base {
 	uint32_t window_s; /* CLOCK_REALTIME; 0: no window yet */
 	uint64_t ops, bytes, busy_ns, last_index;
 	uint32_t count[HIST_BUCKETS];
 };
 
-struct lines {
-	struct line_base base[BOX_LINES];
-	struct line_base now; /* scratch */
+struct timeline {
+	struct timeline_base base[BOX_LINES];
+	struct timeline_base now; /* scratch */
 };
 
 /* One round; call about once a second, while nothing is folded. */
-void lines_round(struct lines *lines, struct box *box, uint64_t real_ns);
+void timeline_round(struct timeline *lines, struct box *box, uint64_t real_ns);
 
 #endif

@@ -7,16 +7,16 @@
 #define NS_A_SECOND UINT64_C(1000000000)
 #define CLOCK_BACK_WINDOWS UINT64_C(2)
 
-static void add_to(_Atomic uint64_t *word, uint64_t value)
+static void add_to(_Atomic uint64_t *figure, uint64_t value)
 {
-	atomic_store_explicit(word, atomic_load_explicit(word, relaxed) + value, relaxed);
+	atomic_store_explicit(figure, atomic_load_explicit(figure, relaxed) + value, relaxed);
 }
 
-static void add_to_count(_Atomic uint32_t *word, uint32_t value)
+static void add_to_count(_Atomic uint32_t *figure, uint32_t value)
 {
-	uint32_t old = atomic_load_explicit(word, relaxed);
+	uint32_t old = atomic_load_explicit(figure, relaxed);
 
-	atomic_store_explicit(word, old <= UINT32_MAX - value ? old + value : UINT32_MAX, relaxed);
+	atomic_store_explicit(figure, old <= UINT32_MAX - value ? old + value : UINT32_MAX, relaxed);
 }
 
 static void copy(struct box_union_window *to, const struct box_union_window *from)

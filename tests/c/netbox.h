@@ -45,7 +45,7 @@ static void begin_as(enum config_net mode, unsigned api)
 	box_open(&box, -1, "0", &error);
 	box.header->pid = PID;
 	track_init(&track, &box, 1ull << 32, &(struct track_options){ .timing = BOX_TIMING_GPU });
-	comm = comms_add(&track, &(struct comm_words){ .id = 7, .name = "c", .nranks = 8, .nnodes = 2, .rank = 3 });
+	comm = comms_add(&track, &(struct comm_fields){ .id = 7, .name = "c", .nranks = 8, .nnodes = 2, .rank = 3 });
 	ok(!net_init(&net, &track, mode, api), "the memory is there");
 	net_begin(&net);
 }

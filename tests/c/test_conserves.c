@@ -170,7 +170,7 @@ static void *application(void *argument)
 
 	for (unsigned number = 0; number < COMMS; number++) {
 		bool crowds = is_crowded && number % 24 == 0;
-		struct comm_words words = { .id = number, .name = "c", .nranks = 8, .nnodes = 1, .rank = RANK };
+		struct comm_fields words = { .id = number, .name = "c", .nranks = 8, .nnodes = 1, .rank = RANK };
 
 		memset(&pair->now, 0, sizeof(pair->now));
 		memset(&pair->kernels_now, 0, sizeof(pair->kernels_now));

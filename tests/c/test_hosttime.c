@@ -119,7 +119,7 @@ static void test_threads(void)
 	pthread_t other;
 
 	begin_host(true);
-	void *second = comms_add(&track, &(struct comm_words){ .id = 8, .name = "d", .nranks = 8, .nnodes = 2 });
+	void *second = comms_add(&track, &(struct comm_fields){ .id = 8, .name = "d", .nranks = 8, .nnodes = 2 });
 
 	pthread_create(&other, NULL, many_calls, second);
 	many_calls(comm);

@@ -121,7 +121,7 @@ static struct json_comm *comm_of(unsigned comm, uint32_t generation)
 {
 	static const struct json_process process = { .hostname = "", .node = "", .cluster = "", .version = "" };
 
-	return json_comm_new(&process, &(struct json_comm_words){ .comm = comm, .generation = generation, .gpu_uuid = "" });
+	return json_comm_new(&process, &(struct json_comm_fields){ .comm = comm, .generation = generation, .gpu_uuid = "" });
 }
 
 static void test_communicators(void)

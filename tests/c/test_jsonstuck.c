@@ -47,7 +47,7 @@ static void *make(uint64_t id)
 	int mask;
 	void *context;
 
-	inspector_init(&(struct inspector_comm){ .api = 7, .words = { .id = id, .nranks = 2, .name = "c" } }, &context,
+	inspector_init(&(struct inspector_comm){ .api = 7, .fields = { .id = id, .nranks = 2, .name = "c" } }, &context,
 		       &mask);
 	return context;
 }

@@ -10,7 +10,7 @@
 #define MS 1000000u
 
 static struct box box;
-static struct lines lines;
+static struct timeline lines;
 
 static void begin(void)
 {
@@ -38,7 +38,7 @@ static void operate(unsigned kind, uint64_t ops, uint64_t each_ns)
 
 static void round_at(uint32_t second)
 {
-	lines_round(&lines, &box, (uint64_t)(NOW_S + second) * 1000000000u);
+	timeline_round(&lines, &box, (uint64_t)(NOW_S + second) * 1000000000u);
 }
 
 static const struct box_line *line_of(unsigned kind)

@@ -38,7 +38,7 @@ static void begin_as(enum box_timing timing)
 	track_init(&track, &box, clock_calibrate(), &(struct track_options){ .p2p = true, .timing = timing });
 	memset(&sweep, 0, sizeof(sweep));
 	gpu_ns = 1700000000000000000ull;
-	comm = comms_add(&track, &(struct comm_words){ .id = 7, .name = "c", .nranks = 8, .nnodes = 2, .rank = 3 });
+	comm = comms_add(&track, &(struct comm_fields){ .id = 7, .name = "c", .nranks = 8, .nnodes = 2, .rank = 3 });
 }
 
 static void begin(void)
