@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tables.c - the tables that NCCL looks for: each version's structures to nccl/event.h, nothing more.
- *
- * After init the functions have nothing to say but success. Every start writes the handle, NULL too: NCCL does
- * not clear it before, and stops whatever it finds.
- */
+#include "tables.h"
+
 #include "hot/calls.h"
 #include "hot/clockmix.h"
 #include "hot/coll.h"
@@ -12,25 +9,18 @@
 #include "hot/labels.h"
 #include "hot/send.h"
 #include "hot/start.h"
-#include "inspector.h"
-#include "nccl/abi.h"
 #include "nccl/event.h"
 #include "nccl/strings.h"
 #include "net/proxy.h"
+#include "net/queues.h"
 
-enum { NCCL_SUCCESS = 0 };
-
-#define TRACK (&inspector_track)
-#define NET (&inspector_net)
-#define HOST (&inspector_hosttime)
-
-static int finalize(void *context)
+int tables_finalize(void *context)
 {
 	inspector_finalize(context);
 	return NCCL_SUCCESS;
 }
 
-static int init(unsigned api, void **context, uint64_t comm_id, int *mask, const char *name, int nnodes,
+int tables_init(unsigned api, void **context, uint64_t comm_id, int *mask, const char *name, int nnodes,
 		int nranks, int rank, abi_logger logger, void *caller)
 {
 	struct inspector_comm comm = {
@@ -44,21 +34,10 @@ static int init(unsigned api, void **context, uint64_t comm_id, int *mask, const
 	return NCCL_SUCCESS;
 }
 
-/* v1 to v3: the communicator says who it is with its first operation. */
-#define INIT_V1(version)                                                                           \
-	static int init_v##version(void **context, int *mask)                                      \
-	{                                                                                          \
-		return init(version, context, 0, mask, NULL, 0, 0, -1, NULL,                       \
-			    __builtin_return_address(0));                                          \
-	}
-INIT_V1(1)
-INIT_V1(2)
-INIT_V1(3)
-
 static int init_v4(void **context, int *mask, const char *comm_name, uint64_t comm_hash, int n_nodes,
 		   int nranks, int rank, abi_logger logger)
 {
-	return init(4, context, comm_hash, mask, comm_name, n_nodes, nranks, rank, logger,
+	return tables_init(4, context, comm_hash, mask, comm_name, n_nodes, nranks, rank, logger,
 		    __builtin_return_address(0));
 }
 
@@ -66,103 +45,12 @@ static int init_v4(void **context, int *mask, const char *comm_name, uint64_t co
 	static int init_v##version(void **context, uint64_t comm_id, int *mask, const char *comm_name, \
 				   int n_nodes, int nranks, int rank, abi_logger logger)           \
 	{                                                                                          \
-		return init(version, context, comm_id, mask, comm_name, n_nodes, nranks, rank, logger, \
+		return tables_init(version, context, comm_id, mask, comm_name, n_nodes, nranks, rank, logger, \
 			    __builtin_return_address(0));                                          \
 	}
 INIT_V5(5)
 INIT_V5(6)
 INIT_V5(7)
-
-/* v1 to v3 say with each operation whose it is. */
-static void *old_operation(void *context, const char *comm_name, uint64_t comm_hash, int rank,
-			   const struct event *event)
-{
-	if (track_name(TRACK, context, comm_hash, comm_name, rank))
-		inspector_named(context);
-	return track_operation(TRACK, context, event);
-}
-
-/* What v2 and v3 have in a Coll, at other places. */
-#define OLD_COLL(context, rank, coll)                                                              \
-	old_operation(context, (coll)->comm_name, (coll)->comm_hash, rank,                         \
-		      &(struct event){ .peer = EVENT_NO_PEER,                                      \
-				       .func = (coll)->func,                                       \
-				       .datatype = (coll)->datatype,                               \
-				       .algo = (coll)->algo,                                       \
-				       .proto = (coll)->proto,                                     \
-				       .count = (coll)->count,                                     \
-				       .sequence = (coll)->sequence,                               \
-				       .root = (coll)->root,                                       \
-				       .channels = (coll)->channels })
-
-static int start_event_v1(void *context, void **handle, struct abi_descriptor_v1 *event)
-{
-	*handle = NULL;
-	if (event->type == ABI_COLL) {
-		const struct abi_coll_v1 *coll = &event->coll;
-
-		*handle = old_operation(context, coll->comm_name, coll->comm_hash, event->rank,
-					&(struct event){ .peer = EVENT_NO_PEER,
-							 .func = strings_v1_func(coll->func),
-							 .datatype = strings_v1_datatype(coll->datatype),
-							 .algo = strings_v1_algo(coll->algo),
-							 .proto = strings_v1_proto(coll->proto),
-							 .count = coll->count,
-							 .sequence = coll->sequence,
-							 .root = coll->root,
-							 .channels = coll->channels });
-	} else if (event->type == ABI_P2P) {
-		const struct abi_p2p_v1 *p2p = &event->p2p;
-
-		*handle = old_operation(context, p2p->comm_name, p2p->comm_hash, event->rank,
-					&(struct event){ .peer = p2p->peer,
-							 .func = strings_v1_func(p2p->func),
-							 .datatype = strings_v1_datatype(p2p->datatype),
-							 .count = p2p->count,
-							 .parent = event->parent,
-							 .channels = EVENT_CHANNELS_UNKNOWN });
-	} else if (event->type == ABI_GROUP) {
-		*handle = track_old_group_start(TRACK, context);
-	}
-	return NCCL_SUCCESS;
-}
-
-static void *p2p_v2(void *context, void *parent, int rank, const struct abi_p2p_v2 *p2p)
-{
-	return old_operation(context, p2p->comm_name, p2p->comm_hash, rank,
-			     &(struct event){ .peer = p2p->peer,
-					      .func = p2p->func,
-					      .datatype = p2p->datatype,
-					      .count = p2p->count,
-					      .parent = parent,
-					      .channels = EVENT_CHANNELS_UNKNOWN });
-}
-
-static int start_event_v2(void *context, void **handle, struct abi_descriptor_v2 *event)
-{
-	*handle = NULL;
-	if (event->type == ABI_COLL)
-		*handle = OLD_COLL(context, event->rank, &event->coll);
-	else if (event->type == ABI_P2P)
-		*handle = p2p_v2(context, event->parent, event->rank, &event->p2p);
-	else if (event->type == ABI_GROUP)
-		*handle = track_old_group_start(TRACK, context);
-	return NCCL_SUCCESS;
-}
-
-static int start_event_v3(void *context, void **handle, struct abi_descriptor_v3 *event)
-{
-	*handle = NULL;
-	if (event->type == ABI_KERNEL_CH)
-		*handle = track_kernel_start(TRACK, event->parent, event->kernel_ch.channel, track_now_ns(TRACK));
-	else if (event->type == ABI_COLL)
-		*handle = OLD_COLL(context, event->rank, &event->coll);
-	else if (event->type == ABI_P2P)
-		*handle = p2p_v2(context, event->parent, event->rank, &event->p2p);
-	else if (event->type == ABI_GROUP)
-		*handle = track_old_group_start(TRACK, context);
-	return NCCL_SUCCESS;
-}
 
 /* Kernel events are by far the most: they come first, and need no frame on the stack. */
 #define OTHER __attribute__((noinline))
@@ -417,7 +305,7 @@ OTHER static int stop_timed_group(void *handle)
 	return track_group_stop(TRACK, handle);
 }
 
-TRACK_HOT static int stop_event(void *handle)
+TRACK_HOT int tables_stop_event(void *handle)
 {
 	unsigned kind = handle_kind(handle_bits(handle));
 
@@ -427,23 +315,6 @@ TRACK_HOT static int stop_event(void *handle)
 		return track_likely(!TRACK->options.host_time) ? track_group_stop(TRACK, handle) : stop_timed_group(handle);
 	if (kind != HANDLE_OPERATION || TRACK->traces)
 		return stop_other(handle);
-	return NCCL_SUCCESS;
-}
-
-static int stop_event_v3(void *handle)
-{
-	unsigned kind = handle_kind(handle_bits(handle));
-
-	if (kind == HANDLE_KERNEL || kind == HANDLE_SLOTLESS_KERNEL)
-		track_kernel_stop(TRACK, handle, track_now_ns(TRACK));
-	return stop_event(handle);
-}
-
-static int no_state(void *handle, int state, union abi_state_args *args)
-{
-	(void)handle;
-	(void)state;
-	(void)args;
 	return NCCL_SUCCESS;
 }
 
@@ -465,17 +336,11 @@ TRACK_HOT static int record_event_state(void *handle, int state, union abi_state
 	return track_kernel_stop(TRACK, handle, args->gpu_ns);
 }
 
-#define NAME "slurm-nccl-inspector"
-#define EXPORT __attribute__((visibility("default")))
-
-EXPORT const struct abi_table_v1 ncclProfiler_v1 = { NAME, init_v1, start_event_v1, stop_event, no_state, finalize };
-EXPORT const struct abi_table_v2 ncclProfiler_v2 = { NAME, init_v2, start_event_v2, stop_event, no_state, finalize };
-EXPORT const struct abi_table_v3 ncclProfiler_v3 = { NAME, init_v3, start_event_v3, stop_event_v3, no_state, finalize };
-EXPORT const struct abi_table_v4 ncclProfiler_v4 = { NAME, init_v4, start_event_v4, stop_event,
-						     record_event_state, finalize };
-EXPORT const struct abi_table_v5 ncclProfiler_v5 = { NAME, init_v5, start_event_v5, stop_event,
-						     record_event_state, finalize };
-EXPORT const struct abi_table_v5 ncclProfiler_v6 = { NAME, init_v6, start_event_v5, stop_event,
-						     record_event_state, finalize };
-EXPORT const struct abi_table_v7 ncclProfiler_v7 = { NAME, init_v7, start_event_v7, stop_event,
-						     record_event_state, finalize };
+EXPORT const struct abi_table_v4 ncclProfiler_v4 = { NAME, init_v4, start_event_v4, tables_stop_event,
+						     record_event_state, tables_finalize };
+EXPORT const struct abi_table_v5 ncclProfiler_v5 = { NAME, init_v5, start_event_v5, tables_stop_event,
+						     record_event_state, tables_finalize };
+EXPORT const struct abi_table_v5 ncclProfiler_v6 = { NAME, init_v6, start_event_v5, tables_stop_event,
+						     record_event_state, tables_finalize };
+EXPORT const struct abi_table_v7 ncclProfiler_v7 = { NAME, init_v7, start_event_v7, tables_stop_event,
+						     record_event_state, tables_finalize };

@@ -10,7 +10,9 @@
 
 #include "base/clock.h"
 #include "base/directory.h"
+#include "net/proxy_round.h"
 #include "prom/file.h"
+#include "prom/text_of_gpu.h"
 
 #define ROUND_NS 1000000000ull
 #define ROUND_SPREAD_NS 125000000ull

@@ -5,6 +5,7 @@
 #define NCCL_INSPECTOR_BEAT_BEAT_H
 
 #include "ask/mask.h"
+#include "base/textbuf.h"
 #include "base/thread.h"
 #include "net/proxy.h"
 #include "prom/window.h"

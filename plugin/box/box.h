@@ -521,11 +521,7 @@ void box_set_state(struct box *box, enum box_state state);
  * stays. The tables are empty memory then, of which nothing is taken until it is written. Safe right after fork(). */
 void box_leave(struct box *box);
 
-/* Word for a number, as NCCL writes it ("AllReduce", "RING", "SIMPLE"; "Unknown"). */
-const char *box_func_name(unsigned func);
-const char *box_algo_name(unsigned algo);
-const char *box_proto_name(unsigned proto);
-
+/* Whether a function is Send, Recv or a group of both. */
 static inline bool box_func_is_p2p(unsigned func)
 {
 	return func == BOX_FUNC_SEND || func == BOX_FUNC_RECV || func == BOX_FUNC_SENDRECV;

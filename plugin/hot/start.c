@@ -93,24 +93,19 @@ static void count_untimed(struct track *track, struct box_comm *comm, uint32_t k
 	atomic_fetch_add_explicit(&comm->untimed, 1, relaxed);
 }
 
-/* The application's part of an operation with a time. NULL: there is no slot. */
-INLINE void *follow(struct track *track, struct slots_use *use)
-{
-	struct box_op *op = reclaim_take(track, use->comm);
-
-	if (!likely(op))
-		return NULL;
-	if (use->peer != EVENT_NO_PEER && use->peer_entry == PEERS_NONE)
-		track_drop(track, BOX_DROP_NO_PEER);
-	if (use->key == KEYS_NONE)
-		track_drop(track, BOX_DROP_NO_KEY);
-	/* Else the sweep says when it saw the operation first: a clock costs as much as all the rest. */
-	if (!likely(use->enqueue_tick || !track->json))
-		use->enqueue_tick = clock_ticks();
-	if (!likely(!track->traces))
-		trace_begin(&track->traces[op - track->ops], slots_generation(op));
-	return slots_use(op, (uint32_t)(op - track->ops), slots_generation(op), use);
-}
+/* What is known of an operation that is told now. */
+struct told {
+	struct box_comm *comm;
+	unsigned comm_index;
+	uint32_t comm_generation;
+	bool is_p2p, to_self, is_hot_sample;
+	uint64_t index, begin_tick; /* begin_tick 0: the time of the call is not taken */
+	struct kind kind;
+	uint64_t bytes;
+	uint8_t channels;
+	struct peers_call peer;
+	uint32_t group; /* its number + 1; 0: none */
+};
 
 /* Of an operation for which NCCL announces none: 0 where none come. */
 __attribute__((noinline)) static uint8_t untold_channels(const struct track *track, const struct box_comm *comm,
@@ -135,96 +130,142 @@ __attribute__((noinline)) static void *without_slot(struct track *track, struct 
 	return slotless_member(track, group, member);
 }
 
-INLINE void *operation(struct track *track, void *context, const struct event *event)
+/* Which key it belongs to, its bytes and its channels. */
+INLINE void find_kind(struct track *track, struct told *told, const struct event *event)
 {
-	uint32_t comm_generation, every, group = 0;
-	bool is_p2p = event->peer != EVENT_NO_PEER;
+	if (!likely(memo_recall(&track->comms[told->comm_index], told->comm_index, event, &told->kind)))
+		told->kind = memo_find(track, told->comm_index, *event);
+	told->bytes = event->count * told->kind.datatype_bytes;
+	told->channels = likely(event->channels) ? event->channels :
+						   untold_channels(track, told->comm, &told->kind.fields,
+								   told->kind.key, told->bytes, told->index);
+}
 
-	if (!atomic_load_explicit(&track->follows, relaxed))
-		return NULL;
-	unsigned comm_index = handle_context_comm(context, &comm_generation);
-	struct box_comm *comm = &track->box->comms[comm_index % BOX_LIVE_COMMS];
-
-	if (!likely(comm_index != UINT32_MAX &&
-		    atomic_load_explicit(&comm->generation, relaxed) == comm_generation)) {
-		comm_of(track, context, &comm_generation); /* counts why */
-		return NULL;
-	}
-	struct track_comm *app = &track->comms[comm_index];
-	uint64_t index = atomic_load_explicit(&app->index, relaxed) + 1;
-	bool is_hot_sample = !likely(index % TRACK_HOT_SAMPLE);
-	bool to_self = is_p2p && event->peer == comm->rank;
-
-	if (to_self)
-		clockmix_self(track, comm_index, index);
-	if (is_p2p && !track->options.p2p)
-		return NULL;
-	uint64_t begin_tick = likely(index % TRACK_CALL_SAMPLE) ? 0 : clock_ticks();
-	struct peers_call peer = { .entry = PEERS_NONE };
-	struct kind kind;
-
-	if (!likely(memo_recall(app, comm_index, event, &kind)))
-		kind = memo_find(track, comm_index, *event);
-	const struct key_fields fields = kind.fields;
-	uint64_t bytes = event->count * kind.datatype_bytes;
-	uint32_t key = kind.key;
-	uint8_t channels = likely(event->channels) ? event->channels :
-						     untold_channels(track, comm, &fields, key, bytes, index);
-	bool timed = track->options.timing != BOX_TIMING_NONE && channels && bytes && !to_self;
+/* Whether NCCL gives it times that are its own. From here on it has its place in the order. */
+INLINE bool is_timed(struct track *track, const struct told *told)
+{
+	bool timed = track->options.timing != BOX_TIMING_NONE && told->channels && told->bytes && !told->to_self;
 
 	/* Not in `mixes`, which the thread of the kernels writes all the time. */
-	if (!likely(!atomic_load_explicit(&comm->mixed_since, relaxed)))
-		timed = timed && fields.func == BOX_FUNC_BROADCAST && clockmix_broadcast_told(track, comm_index);
-	atomic_store_explicit(&app->index, index, relaxed);
-	every = atomic_load_explicit(&track->sample_every, relaxed);
-	if (!likely(every <= 1))
+	if (!likely(!atomic_load_explicit(&told->comm->mixed_since, relaxed)))
+		timed = timed && told->kind.fields.func == BOX_FUNC_BROADCAST &&
+			clockmix_broadcast_told(track, told->comm_index);
+	atomic_store_explicit(&track->comms[told->comm_index].index, told->index, relaxed);
+	if (!likely(atomic_load_explicit(&track->sample_every, relaxed) <= 1))
 		timed = timed && track_is_sampled(track);
-	if (is_p2p && !to_self && track->options.timing != BOX_TIMING_NONE)
-		peer = peers_call(&track->peers, track->box, comm_index, fields.func, event->peer);
-	if (is_p2p && (event->parent || event->plan) && (timed || to_self)) {
-		group = group_of(track, comm_index, event);
-		if (group)
-			groups_add(&track->groups, group, fields.func == BOX_FUNC_SEND, bytes, to_self);
+	return timed;
+}
+
+/* Its peer, and the group that it is a member of. */
+INLINE void find_company(struct track *track, struct told *told, const struct event *event, bool timed)
+{
+	unsigned func = told->kind.fields.func;
+
+	if (told->is_p2p && !told->to_self && track->options.timing != BOX_TIMING_NONE)
+		told->peer = peers_call(&track->peers, track->box, told->comm_index, func, event->peer);
+	if (told->is_p2p && (event->parent || event->plan) && (timed || told->to_self)) {
+		told->group = group_of(track, told->comm_index, event);
+		if (told->group)
+			groups_add(&track->groups, told->group, func == BOX_FUNC_SEND, told->bytes, told->to_self);
 	}
+}
+
+INLINE void count_root(struct track *track, const struct told *told, const struct event *event, const void *handle)
+{
+	uint8_t func = told->kind.fields.func;
+
+	if (!likely(!labels_is_rooted(func)))
+		labels_root(track, told->comm_index, func, event->root, told->bytes, handle);
+}
+
+INLINE void count_hot_time(struct track *track, const struct told *told)
+{
+	if (!likely(!told->is_hot_sample))
+		atomic_fetch_add_explicit(&track->hot_ticks, clock_ticks() - told->begin_tick, relaxed);
+}
+
+/* Gives an operation with a time its slot. Returns its handle; NULL: there is no slot. */
+INLINE void *follow(struct track *track, const struct told *told, const struct event *event)
+{
+	struct slots_use use = {
+		.comm = told->comm_index,
+		.comm_generation = told->comm_generation,
+		.key = told->kind.key,
+		.kind = memo_pack(&told->kind.fields, told->channels),
+		.peer = event->peer,
+		.peer_entry = told->peer.entry,
+		.group = track_group_and_plan(&track->comms[told->comm_index], told->group),
+		.index = told->index,
+		.sequence = event->sequence + told->peer.number,
+		.bytes = told->bytes,
+		.enqueue_tick = told->begin_tick,
+	};
+	struct box_op *op = reclaim_take(track, use.comm);
+
+	if (!likely(op))
+		return NULL;
+	if (use.peer != EVENT_NO_PEER && use.peer_entry == PEERS_NONE)
+		track_drop(track, BOX_DROP_NO_PEER);
+	if (use.key == KEYS_NONE)
+		track_drop(track, BOX_DROP_NO_KEY);
+	/* Otherwise the sweep says when it saw the operation first: a clock costs as much as all the rest. */
+	if (!likely(use.enqueue_tick || !track->json))
+		use.enqueue_tick = clock_ticks();
+	if (!likely(!track->traces))
+		trace_begin(&track->traces[op - track->ops], slots_generation(op));
+	return slots_use(op, (uint32_t)(op - track->ops), slots_generation(op), &use);
+}
+
+/* An operation of a communicator of ours. Returns its handle; NULL: it gets no time. */
+INLINE void *operation(struct track *track, struct told *told, const struct event *event)
+{
+	find_kind(track, told, event);
+	bool timed = is_timed(track, told);
+
+	find_company(track, told, event, timed);
 	if (!timed) {
-		count_untimed(track, comm, key, bytes);
-		if (!likely(!labels_is_rooted(fields.func)))
-			labels_root(track, comm_index, fields.func, event->root, bytes, NULL);
-		if (!likely(!is_hot_sample))
-			atomic_fetch_add_explicit(&track->hot_ticks, clock_ticks() - begin_tick, relaxed);
+		count_untimed(track, told->comm, told->kind.key, told->bytes);
+		count_root(track, told, event, NULL);
+		count_hot_time(track, told);
 		return NULL;
 	}
-	struct slots_use use = {
-		.comm = comm_index,
-		.comm_generation = comm_generation,
-		.key = key,
-		.kind = memo_pack(&fields, channels),
-		.peer = event->peer,
-		.peer_entry = peer.entry,
-		.group = track_group_and_plan(app, group),
-		.index = index,
-		.sequence = event->sequence + peer.number,
-		.bytes = bytes,
-		.enqueue_tick = begin_tick,
-	};
-	void *handle = follow(track, &use);
+	void *handle = follow(track, told, event);
 
-	if (!likely(!labels_is_rooted(fields.func)))
-		labels_root(track, comm_index, fields.func, event->root, bytes, handle);
+	count_root(track, told, event, handle);
 	if (!likely(handle))
-		return without_slot(track, comm, key, group, bytes,
-				    &(struct slotless){ .index = index, .enqueue_tick = begin_tick,
-							.channels = channels, .comm_generation = comm_generation });
-	if (!likely(!begin_tick || is_p2p))
-		skew_begin(track, comm_index, handle);
-	if (!likely(!is_hot_sample))
-		atomic_fetch_add_explicit(&track->hot_ticks, clock_ticks() - begin_tick, relaxed);
+		return without_slot(track, told->comm, told->kind.key, told->group, told->bytes,
+				    &(struct slotless){ .index = told->index,
+							.enqueue_tick = told->begin_tick,
+							.channels = told->channels,
+							.comm_generation = told->comm_generation });
+	if (!likely(!told->begin_tick || told->is_p2p))
+		skew_begin(track, told->comm_index, handle);
+	count_hot_time(track, told);
 	return handle;
 }
 
 void *track_operation(struct track *track, void *context, const struct event *event)
 {
-	return operation(track, context, event);
+	struct told told = { .is_p2p = event->peer != EVENT_NO_PEER, .peer = { .entry = PEERS_NONE } };
+
+	if (!atomic_load_explicit(&track->follows, relaxed))
+		return NULL;
+	told.comm_index = handle_context_comm(context, &told.comm_generation);
+	told.comm = &track->box->comms[told.comm_index % BOX_LIVE_COMMS];
+	if (!likely(told.comm_index != UINT32_MAX &&
+		    atomic_load_explicit(&told.comm->generation, relaxed) == told.comm_generation)) {
+		comm_of(track, context, &told.comm_generation); /* counts why */
+		return NULL;
+	}
+	told.index = atomic_load_explicit(&track->comms[told.comm_index].index, relaxed) + 1;
+	told.is_hot_sample = !likely(told.index % TRACK_HOT_SAMPLE);
+	told.to_self = told.is_p2p && event->peer == told.comm->rank;
+	if (told.to_self)
+		clockmix_self(track, told.comm_index, told.index);
+	if (told.is_p2p && !track->options.p2p)
+		return NULL;
+	told.begin_tick = likely(told.index % TRACK_CALL_SAMPLE) ? 0 : clock_ticks();
+	return operation(track, &told, event);
 }
 
 void track_note(struct track *track, void *operation, uint64_t user_tag, const char *kernel_variant)

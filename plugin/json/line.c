@@ -7,6 +7,7 @@
 #include "base/number.h"
 #include "box/bandwidth.h"
 #include "box/box.h"
+#include "box/names.h"
 #include "hot/trace.h"
 
 #define TEXT_BYTES 255u  /* of a host name and the like */

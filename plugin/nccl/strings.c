@@ -5,48 +5,13 @@
 #include <string.h>
 
 #include "box/box.h"
+#include "box/names.h"
 
-static const char *const funcs[BOX_FUNCS] = {
-	[BOX_FUNC_UNKNOWN] = "Unknown",
-	[BOX_FUNC_ALLREDUCE] = "AllReduce",
-	[BOX_FUNC_ALLGATHER] = "AllGather",
-	[BOX_FUNC_REDUCESCATTER] = "ReduceScatter",
-	[BOX_FUNC_BROADCAST] = "Broadcast",
-	[BOX_FUNC_REDUCE] = "Reduce",
-	[BOX_FUNC_ALLTOALL] = "AlltoAll",
-	[BOX_FUNC_GATHER] = "Gather",
-	[BOX_FUNC_SCATTER] = "Scatter",
-	[BOX_FUNC_SEND] = "Send",
-	[BOX_FUNC_RECV] = "Recv",
-	[BOX_FUNC_SENDRECV] = "SendRecv",
-};
-static const char *const algos[BOX_ALGOS] = {
-	[BOX_ALGO_UNKNOWN] = "Unknown",
-	[BOX_ALGO_TREE] = "TREE",
-	[BOX_ALGO_RING] = "RING",
-	[BOX_ALGO_COLLNET_DIRECT] = "COLLNET_DIRECT",
-	[BOX_ALGO_COLLNET_CHAIN] = "COLLNET_CHAIN",
-	[BOX_ALGO_NVLS] = "NVLS",
-	[BOX_ALGO_NVLS_TREE] = "NVLS_TREE",
-	[BOX_ALGO_PAT] = "PAT",
-	[BOX_ALGO_GROUP] = "GROUP",
-	[BOX_ALGO_CE] = "CE",
-	[BOX_ALGO_SYM] = "SYM",
-};
-static const char *const protos[BOX_PROTOS] = {
-	[BOX_PROTO_UNKNOWN] = "Unknown",
-	[BOX_PROTO_LL] = "LL",
-	[BOX_PROTO_LL128] = "LL128",
-	[BOX_PROTO_SIMPLE] = "SIMPLE",
-};
-
-/* The tables are short and most words differ in their first letters. */
-static uint8_t find(const char *const *table, unsigned count, const char *string)
+/* The number below `count` that has that name; 0: none. */
+static uint8_t find(const char *(*name_of)(unsigned number), unsigned count, const char *string)
 {
-	if (!string)
-		return 0;
-	for (unsigned i = 1; i < count; i++)
-		if (table[i][0] == string[0] && !strcmp(table[i], string))
+	for (unsigned i = 1; string && i < count; i++)
+		if (!strcmp(name_of(i), string))
 			return (uint8_t)i;
 	return 0;
 }
@@ -80,29 +45,14 @@ void strings_forget(void)
 uint8_t strings_compare(enum strings_table table, const char *string)
 {
 	uint64_t address = (uintptr_t)string;
-	uint8_t number = table == STRINGS_FUNC  ? find(funcs, BOX_FUNCS, string) :
-			 table == STRINGS_ALGO  ? find(algos, BOX_ALGO_GROUP, string) : /* not our own words */
-			 table == STRINGS_PROTO ? find(protos, BOX_PROTOS, string) :
+	uint8_t number = table == STRINGS_FUNC  ? find(box_func_name, BOX_FUNCS, string) :
+			 table == STRINGS_ALGO  ? find(box_algo_name, BOX_ALGO_GROUP, string) : /* not our own names */
+			 table == STRINGS_PROTO ? find(box_proto_name, BOX_PROTOS, string) :
 						datatype_bytes(string) ^ 1;
 
 	if (string && !(address >> 56))
 		atomic_store_explicit(strings_place(table, address), address << 8 | number, memory_order_relaxed);
 	return number;
-}
-
-const char *box_func_name(unsigned func)
-{
-	return funcs[func < BOX_FUNCS ? func : 0];
-}
-
-const char *box_algo_name(unsigned algo)
-{
-	return algos[algo < BOX_ALGOS ? algo : 0];
-}
-
-const char *box_proto_name(unsigned proto)
-{
-	return protos[proto < BOX_PROTOS ? proto : 0];
 }
 
 /* NCCL 2.23's enumerations, which v1 gives as they are. */
@@ -116,12 +66,12 @@ const char *strings_v1_func(unsigned number)
 
 const char *strings_v1_algo(unsigned number)
 {
-	return number < BOX_ALGO_GROUP - 1 ? algos[number + 1] : NULL;
+	return number < BOX_ALGO_GROUP - 1 ? box_algo_name(number + 1) : NULL;
 }
 
 const char *strings_v1_proto(unsigned number)
 {
-	return number < BOX_PROTOS - 1 ? protos[number + 1] : NULL;
+	return number < BOX_PROTOS - 1 ? box_proto_name(number + 1) : NULL;
 }
 
 const char *strings_v1_datatype(unsigned number)

@@ -64,8 +64,6 @@ void *net_step_start(struct net *net, void *op);
 /* `args`: of v4 and later, or NULL. They have the bytes of the step with ABI_STATE_SEND_WAIT and
  * ABI_STATE_RECV_FLUSH_WAIT; with other states those of an earlier step. */
 void net_step_state(struct net *net, void *step, int state, const union abi_state_args *args);
-/* What the network tells of a step (net/queues.c). Without a handle: nothing is to be learned from its end. */
-void net_plugin_start(struct net *net, void *step, const struct abi_net_plugin *told);
 /* Of an operation or a step. */
 void net_stop(struct net *net, void *handle);
 
@@ -77,10 +75,6 @@ static inline bool net_is_handle(const void *handle)
 {
 	return ((uintptr_t)handle & 0xe) == (NET_HANDLE_OP & NET_HANDLE_STEP);
 }
-
-/* One round of the writer thread (net/proxy_round.c), about once a second, with the tables to itself: adds what is waited for
- * just now, gives up what will never end, and with CONFIG_NET_AUTO decides. Returns whether net_events has changed. */
-bool net_round(struct net *net, uint64_t now_tick);
 
 /* The rest is for net/proxy.c, net/queues.c and net/proxy_round.c. */
 

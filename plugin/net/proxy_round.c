@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* net/proxy_round.c - what the writer thread does for network detail, once a second. */
-#include "net/proxy.h"
+#include "net/proxy_round.h"
 
 #include "base/clock.h"
 

@@ -1,10 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* net/queues.c - what NCCL's network transports tell of a step: the queue pairs of InfiniBand.
- *
- * A library that calls itself NCCL may tell anything. The payload is read only if the id is one that we know, and no
- * number of it is used as an index. Calls for one entry may come from several threads: those of the socket transport.
- */
-#include "net/proxy.h"
+#include "net/queues.h"
 
 #define relaxed memory_order_relaxed
 

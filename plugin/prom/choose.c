@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* prom/choose.c - which series a GPU has: the busiest, within bounds. */
+#include "prom/choose.h"
+
 #include <string.h>
 
 #include "box/bandwidth.h"
 #include "hot/keys.h"
 #include "hot/labels.h"
-#include "prom/window.h"
 
 #define relaxed memory_order_relaxed
 #define PROCESS_SERIES (8u + BOX_DROPS) /* with the first GPU only */

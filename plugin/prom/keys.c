@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* prom/keys.c - the series of a kind of operation: its values and labels. */
+#include "prom/keys.h"
+
 #include "base/log2.h"
 #include "box/bandwidth.h"
-#include "prom/page.h"
+#include "box/names.h"
 #include "prom/rounding.h"
 
 #define SCHEMA 1

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* prom/labels.c - series by the application's tag, the kernel of a symmetric collective, and the root. */
+#include "prom/labels.h"
+
+#include "box/names.h"
 #include "hot/labels.h"
-#include "prom/page.h"
 #include "prom/rounding.h"
 
 #define relaxed memory_order_relaxed

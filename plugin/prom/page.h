@@ -7,6 +7,7 @@
 #ifndef NCCL_INSPECTOR_PROM_PAGE_H
 #define NCCL_INSPECTOR_PROM_PAGE_H
 
+#include "base/textbuf.h"
 #include "prom/window.h"
 
 enum metric {
@@ -29,26 +30,25 @@ struct prom_page {
 	struct prom_part keys[BOX_KEYS], nets[BOX_NETS];
 };
 
-/* True: they were there and are repeated. False: render them, then call prom_rendered. */
+/* Repeats labels that were rendered before. Returns false if they were not: then render them and call prom_rendered. */
 bool prom_repeat(struct prom_page *page, struct prom_part *labels);
+
+/* The labels have been rendered, from where prom_repeat was called to the present end of the text. */
 void prom_rendered(struct prom_page *page, struct prom_part *labels);
 
-/* The beginning of a series, up to its labels; before the first one that of the family. */
+/* Writes a series up to its labels, and before the first one (`*begun` false) the head of its family. */
 void prom_begin(struct prom_page *page, enum metric metric, bool *begun);
+
+/* Write what follows the labels: '}', the value (of a time: seconds since 1970, to the millisecond) and the end of the line. */
 void prom_end(struct prom_page *page, double value);
 void prom_end_time(struct prom_page *page, double unix_s);
 
-/* From '{' on. */
+/* Write labels from '{' on: those of the job, of the node and of the GPU; these and those of a communicator, an index of
+ * box->comms. */
 void prom_job_labels(struct prom_page *page);
 void prom_comm_labels(struct prom_page *page, unsigned comm);
-/* `,rank`, `,comm` and `,comm_name`. */
+
+/* Writes `,rank`, `,comm` and `,comm_name`. */
 void prom_comm_identity(struct prom_page *page, const struct box_comm *comm);
-
-/* prom/labels.c */
-void prom_labels(struct prom_page *page);
-
-/* prom/keys.c: the means of the window, and what was counted. */
-void prom_key_gauges(struct prom_page *page);
-void prom_key_counters(struct prom_page *page);
 
 #endif

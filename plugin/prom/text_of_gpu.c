@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "prom/text_of_gpu.h"
+
 #include <time.h>
 
 #include "base/clock.h"
-#include "prom/page.h"
+#include "prom/choose.h"
+#include "prom/keys.h"
+#include "prom/labels.h"
 #include "prom/rounding.h"
 
 #define relaxed memory_order_relaxed

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* prom/window.c - what an exposition tells of: sums at both ends of the window, and operations in flight. */
 #include "prom/window.h"
 
 #include <string.h>

@@ -1,20 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* prom/window.h - the tables of the box as Prometheus text, one for each GPU of the process.
- *
- * Names, types and help come from python/nccl_inspector/exposition/metrics.tsv. Values are rounded
- * to few binary digits, because such numbers take a third of the disk in Prometheus.
- */
+/* prom/window.h - what the texts for Prometheus tell of: the box's sums at both ends of a window, and operations in flight. */
 #ifndef NCCL_INSPECTOR_PROM_WINDOW_H
 #define NCCL_INSPECTOR_PROM_WINDOW_H
 
-#include "base/textbuf.h"
 #include "box/box.h"
 #include "config.h"
 
-#define PROM_MAX_SERIES 250u /* a GPU */
-#define PROM_MAX_COMMS 16u   /* with series of their own, a GPU: the busiest */
-#define PROM_MAX_NET 64u     /* of the series, for network detail */
-#define PROM_MAX_LABELS 48u  /* of the series, for tags, kernels and roots */
 #define PROM_ROWS 256u       /* of the longest table */
 
 /* What a key had at one time, and whose it was: a key may serve another kind later. */
@@ -49,14 +40,8 @@ struct prom {
 	struct prom_rows comms, keys, nets, labels; /* of one GPU: prom_choose() */
 };
 
-/* Closes the window: what follows describes the time since the call before. The caller holds the inspector's
- * lock until the texts are written, so that no communicator is folded meanwhile. */
+/* Closes the window: the texts that follow describe the time since the call before. `now_tick`: clock_ticks(). The caller holds
+ * the inspector's lock until the texts are written, so that no communicator is folded meanwhile. */
 void prom_window(struct prom *prom, uint64_t now_tick, uint64_t ns_per_tick_q32);
-
-/* Chooses the busiest communicators, peers and keys of one GPU; what goes without series is counted. */
-void prom_choose(struct prom *prom, unsigned gpu);
-
-/* Writes the text of one GPU (index of box_header.gpu); process-wide series go with the first. */
-void prom_text_of_gpu(struct prom *prom, unsigned gpu, struct textbuf *text);
 
 #endif

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "hot/atomics.h"
 #include "hot/ends.h"
 
 #define relaxed memory_order_relaxed
@@ -11,16 +12,10 @@
  * ends. */
 #define ESTIMATE_NS UINT64_C(30000000000)
 #define CLOCK_LOOKS 3u
-#define FEW (BOX_SAMPLES - BOX_SAMPLES / 4) /* a full table is thinned out until no more are left */
 
 static uint64_t get(const _Atomic uint64_t *figure)
 {
 	return atomic_load_explicit(figure, relaxed);
-}
-
-static void add_to(_Atomic uint64_t *figure, uint64_t value)
-{
-	atomic_store_explicit(figure, get(figure) + value, relaxed);
 }
 
 /* The two clocks of this host, read together. */
@@ -52,6 +47,12 @@ static struct clocks read_clocks(const struct samples *samples)
 static unsigned gpu_of(const struct samples *samples, unsigned comm)
 {
 	return samples->box->comms[comm].gpu % BOX_GPUS;
+}
+
+/* The union of a GPU that has one. */
+static struct union_state *state_of(struct samples *samples, unsigned number)
+{
+	return &samples->states[samples->table.union_of_gpu[number]];
 }
 
 /* The distance of the GPU's clock that a communicator has found lately. False: none. */
@@ -86,7 +87,7 @@ static void compare_clocks(struct samples *samples, const struct clocks *now)
 	}
 	for (unsigned i = 0; i < BOX_GPUS; i++)
 		if (samples->gpus[i].known && samples->gpus[i].has_union)
-			union_set_clock(&samples->states[samples->gpus[i].place], now->real_ns,
+			union_set_clock(state_of(samples, i), now->real_ns,
 					now->real_ahead_ns + samples->gpus[i].ahead_ns);
 }
 
@@ -98,17 +99,15 @@ static struct union_state *union_of(struct samples *samples, unsigned number, co
 
 	if (!gpu->has_union && samples->unions < BOX_UNIONS) {
 		gpu->has_union = true;
-		gpu->place = (uint8_t)samples->unions++;
-		union_init(&samples->states[gpu->place], &samples->box->unions[gpu->place],
+		samples->table.union_of_gpu[number] = (uint8_t)samples->unions;
+		union_init(state_of(samples, number), &samples->box->unions[samples->unions++],
 			   &samples->box->header->sample_seq, number);
 		if (!gpu->known) /* as if it had ended just now, until something better is known */
 			gpu->ahead_ns = (int64_t)(now->real_ns - end->stop_ns) - now->real_ahead_ns;
-		union_set_clock(&samples->states[gpu->place], now->real_ns, now->real_ahead_ns + gpu->ahead_ns);
+		union_set_clock(state_of(samples, number), now->real_ns, now->real_ahead_ns + gpu->ahead_ns);
 	}
-	return gpu->has_union ? &samples->states[gpu->place] : NULL;
+	return gpu->has_union ? state_of(samples, number) : NULL;
 }
-
-/* Kinds. */
 
 static uint32_t used(const struct box_sample_kind *kind)
 {
@@ -173,139 +172,6 @@ static uint16_t kind_of(struct samples *samples, unsigned comm, const struct box
 	return samples->kinds[end->kind];
 }
 
-/* The table. */
-
-static unsigned length_bits(const struct samples *samples)
-{
-	return atomic_load_explicit(&samples->box->header->sample_length_bits, relaxed);
-}
-
-static unsigned period_bits(const struct samples *samples)
-{
-	return atomic_load_explicit(&samples->box->header->sample_period_bits, relaxed);
-}
-
-/* Unix time of the end of a sample in the table. */
-static uint64_t ended_real_ns(const struct samples *samples, const struct box_sample *sample)
-{
-	unsigned gpu = samples->box->sample_kinds[sample->kind].gpu % BOX_GPUS;
-
-	return sample->stop_ns +
-	       (uint64_t)union_ahead_at(&samples->box->unions[samples->gpus[gpu].place], sample->stop_ns);
-}
-
-/* How many distinct periods the table has samples of, up to SAMPLES_PERIODS. */
-static unsigned count_periods(const struct samples *samples)
-{
-	uint64_t seen[SAMPLES_PERIODS];
-	unsigned count = 0;
-
-	for (uint32_t i = 0; i < BOX_SAMPLES && count < SAMPLES_PERIODS; i++) {
-		const struct box_sample *sample = &samples->box->samples[i];
-		unsigned at = 0;
-
-		if (!get(&sample->start_ns))
-			continue;
-		seen[count] = ended_real_ns(samples, sample) >> period_bits(samples);
-		while (seen[at] != seen[count])
-			at++;
-		count += at == count;
-	}
-	return count;
-}
-
-/* Drops what no longer ended in a burst. */
-static void drop(struct samples *samples)
-{
-	struct box_header *header = samples->box->header;
-	unsigned length = length_bits(samples), period = period_bits(samples);
-	uint64_t kept = 0;
-
-	for (uint32_t i = 0; i < BOX_SAMPLES; i++) {
-		struct box_sample *sample = &samples->box->samples[i];
-
-		if (!get(&sample->start_ns))
-			continue;
-		if (samples_in_burst(ended_real_ns(samples, sample), length, period))
-			kept++;
-		else
-			atomic_store_explicit(&sample->start_ns, 0, relaxed);
-	}
-	atomic_store_explicit(&header->samples_kept, kept, relaxed);
-}
-
-/* Makes bursts shorter or rarer. False: they can be neither. */
-static bool thin_out(struct samples *samples)
-{
-	struct box_header *header = samples->box->header;
-	unsigned length = length_bits(samples), period = period_bits(samples);
-	unsigned periods = count_periods(samples);
-
-	if (periods < SAMPLES_PERIODS && length > BOX_SAMPLE_LENGTH_BITS_MIN)
-		length--;
-	else if (periods > 1 && period < BOX_SAMPLE_PERIOD_BITS_MAX)
-		period++;
-	else
-		return false;
-	atomic_fetch_add_explicit(&header->sample_seq, 1, memory_order_acq_rel);
-	atomic_store_explicit(&header->sample_length_bits, length, relaxed);
-	atomic_store_explicit(&header->sample_period_bits, period, relaxed);
-	drop(samples);
-	atomic_fetch_add_explicit(&header->sample_seq, 1, memory_order_acq_rel);
-	return true;
-}
-
-/* A free place; NULL where none can be made. */
-static struct box_sample *find_place(struct samples *samples)
-{
-	struct box_header *header = samples->box->header;
-	bool can_thin = get(&header->samples_kept) >= BOX_SAMPLES;
-
-	while (can_thin && get(&header->samples_kept) > FEW)
-		can_thin = thin_out(samples);
-	if (get(&header->samples_kept) >= BOX_SAMPLES)
-		return NULL;
-	for (uint32_t tries = 0; tries < BOX_SAMPLES; tries++) {
-		struct box_sample *place = &samples->box->samples[samples->cursor++ % BOX_SAMPLES];
-
-		if (!get(&place->start_ns))
-			return place;
-	}
-	return NULL;
-}
-
-/* Puts an operation that ended in a burst into the table. */
-static void keep(struct samples *samples, const struct box_sample *end, uint16_t kind, uint64_t real_ns)
-{
-	struct box_header *header = samples->box->header;
-	struct box_sample *place;
-
-	if (!samples_in_burst(real_ns, length_bits(samples), period_bits(samples)))
-		return;
-	/* It takes a look at the whole table to find that nothing can be dropped: once in a burst is enough. */
-	place = samples->full_burst == real_ns >> BOX_SAMPLE_LENGTH_BITS_MIN ? NULL : find_place(samples);
-	if (!place) {
-		samples->full_burst = real_ns >> BOX_SAMPLE_LENGTH_BITS_MIN;
-		add_to(&header->samples_lost, 1);
-		return;
-	}
-	/* Making room may have ended the burst. */
-	if (!samples_in_burst(real_ns, length_bits(samples), period_bits(samples)))
-		return;
-	place->stop_ns = end->stop_ns;
-	place->index = end->index;
-	place->kind = kind;
-	place->peer = end->peer;
-	place->queued_us = end->queued_us;
-	place->mantissa = end->mantissa;
-	place->flags = end->flags;
-	place->channels = end->channels;
-	atomic_store_explicit(&place->start_ns, get(&end->start_ns), memory_order_release);
-	add_to(&header->samples_kept, 1);
-}
-
-/* The round. */
-
 static void take(struct samples *samples, unsigned comm, const struct box_sample *end, const struct clocks *now)
 {
 	struct union_state *state = union_of(samples, gpu_of(samples, comm), end, now);
@@ -314,11 +180,11 @@ static void take(struct samples *samples, unsigned comm, const struct box_sample
 	if (state) {
 		union_add(state, get(&end->start_ns), end->stop_ns);
 		if (kind)
-			keep(samples, end, kind - 1,
+			sample_table_keep(&samples->table, end, kind - 1,
 			     end->stop_ns + (uint64_t)atomic_load_explicit(&state->box->ahead_ns, relaxed));
 	}
 	if (!kind)
-		add_to(&samples->box->header->samples_unkinded, 1);
+		owned_add(&samples->box->header->samples_unkinded, 1);
 }
 
 /* Operations without a time since the last look. While all are to be timed, an untimed one has no kernel. */
@@ -332,7 +198,7 @@ static void count_lost(struct samples *samples, unsigned comm, const struct cloc
 	uint64_t missing = (uint32_t)(dropped - last->dropped);
 
 	last->dropped = dropped;
-	add_to(&samples->box->header->samples_lost, missing);
+	owned_add(&samples->box->header->samples_lost, missing);
 	if (atomic_load_explicit(&record->state, relaxed) == BOX_COMM_FREE) /* its figures are in a folded one */
 		return;
 	missing += lost > last->lost ? lost - last->lost : 0;
@@ -341,7 +207,7 @@ static void count_lost(struct samples *samples, unsigned comm, const struct cloc
 	last->lost = lost;
 	last->untimed = untimed;
 	if (missing && gpu->has_union)
-		union_lose(&samples->states[gpu->place], now->real_ns,
+		union_lose(state_of(samples, gpu_of(samples, comm)), now->real_ns,
 			   missing < UINT32_MAX ? (uint32_t)missing : UINT32_MAX);
 }
 
@@ -423,6 +289,6 @@ void samples_init(struct samples *samples, struct track *track)
 {
 	memset(samples, 0, sizeof(*samples));
 	samples->track = track;
-	samples->box = track->box;
+	samples->box = samples->table.box = track->box;
 	track->samples = samples;
 }

@@ -9,9 +9,8 @@
 #define NCCL_INSPECTOR_UPKEEP_SAMPLES_H
 
 #include "hot/state.h"
+#include "upkeep/sample_table.h"
 #include "upkeep/union.h"
-
-#define SAMPLES_PERIODS 16u /* a full table with fewer distinct periods gets shorter bursts, else rarer ones */
 
 /* What is known of a record of struct box_comm while it serves one communicator. */
 struct samples_comm {
@@ -25,15 +24,13 @@ struct samples_comm {
 /* What is known of a GPU of box_header.gpu. */
 struct samples_gpu {
 	bool known, has_union;
-	uint8_t place;    /* of its union */
 	int64_t ahead_ns; /* of our clock (clock_ticks_to_ns) before the GPU's */
 };
 
 struct samples {
 	struct track *track;
 	struct box *box;
-	uint32_t cursor;           /* where a free place of the table is looked for first */
-	uint64_t full_burst;       /* of the shortest length: for what ends in it no room can be made */
+	struct sample_table table;
 	unsigned unions;           /* in use */
 	uint16_t kinds[BOX_KEYS];  /* of a key: index of its box_sample_kind + 1; 0: not known */
 	struct samples_comm comms[BOX_LIVE_COMMS];
@@ -49,11 +46,5 @@ unsigned samples_round(struct samples *samples);
 
 /* A record of struct box_comm, whose caller has it to itself, is about to serve another communicator. */
 void samples_end_comm(struct samples *samples, unsigned comm);
-
-/* Whether a Unix time lies in a burst. */
-static inline bool samples_in_burst(uint64_t real_ns, unsigned length_bits, unsigned period_bits)
-{
-	return (real_ns & ((1ull << period_bits) - 1)) >> length_bits == 0;
-}
 
 #endif

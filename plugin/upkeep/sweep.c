@@ -23,8 +23,6 @@
 /* A hung operation is worth keeping: it goes only when the pool is nearly empty. */
 #define SHORT_POOL ((BOX_OPS - SLOTS_SHARED) / 4) /* free slots that are everybody's, or of a communicator's share */
 #define SHORT_POOL_NS 60000000000ull
-#define STANDING_LOOKS 120u /* rounds: a longer wait is a hang */
-#define LOOK_NS_MAX 2000000000ull
 
 /* Everything read after it belongs to that use, or ending it fails. */
 static uint32_t generation_of(struct box_op *op)
@@ -218,74 +216,6 @@ void sweep_count(struct track *track)
 		owned_raise(&track->box->comms[i].enqueued, sum[i]);
 }
 
-static void note_progress(struct sweep *sweep, struct box *box, uint64_t now_tick)
-{
-	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++) {
-		uint64_t completed = atomic_load_explicit(&box->comms[i].completed, relaxed);
-
-		/* A record that serves another communicator may come to the number that the last one had. */
-		if (completed && (completed != sweep->completed[i] ||
-				  !atomic_load_explicit(&box->comms[i].last_progress_tick, relaxed)))
-			atomic_store_explicit(&box->comms[i].last_progress_tick, now_tick, relaxed);
-		sweep->moves[i] = completed > sweep->completed[i];
-		sweep->completed[i] = completed;
-		sweep->looks[i]++;
-	}
-}
-
-/* How many operations are in the GPU's queue is looked at now and then; times the time that gives how long they are
- * there, without a clock in any call. What was overtaken gets no kernel event. */
-static void look_at_queues(struct sweep *sweep, struct track *track, uint64_t past_ns)
-{
-	bool found[BOX_KEYS] = { false };
-
-	for (unsigned slot = 0; slot < BOX_OPS; slot++) {
-		struct box_op *op = &track->ops[slot];
-		uint32_t generation = generation_of(op);
-
-		if (!track_in_use(generation))
-			continue;
-		/* Acquired, so that the generation is looked at again behind them. */
-		uint32_t comm = atomic_load_explicit(&op->comm, memory_order_acquire) % BOX_LIVE_COMMS;
-		uint32_t key = atomic_load_explicit(&op->key, memory_order_acquire);
-		uint64_t index = atomic_load_explicit(&op->index, memory_order_acquire);
-		uint64_t started = atomic_load_explicit(&op->started_channels, memory_order_acquire);
-
-		if (key >= BOX_KEYS || started ||
-		    index <= atomic_load_explicit(&track->box->comms[comm].last_sequence, relaxed) ||
-		    atomic_load_explicit(&op->generation, relaxed) != generation ||
-		    atomic_load_explicit(&track->box->keys[key].used, memory_order_acquire) != 1 ||
-		    track->box->keys[key].comm != comm)
-			continue;
-		sweep->queued_ns[key] += past_ns;
-		sweep->found[key] += !found[key];
-		found[key] = true;
-	}
-}
-
-/* What looks found counts once its communicator moves: what never does is a hang and no queue. */
-static void count_queues(struct sweep *sweep, struct box *box)
-{
-	for (unsigned i = 0; i < BOX_KEYS; i++) {
-		struct box_key *key = &box->keys[i];
-		bool used = atomic_load_explicit(&key->used, memory_order_acquire) == 1 && key->comm < BOX_LIVE_COMMS;
-
-		if (used && sweep->moves[key->comm]) {
-			atomic_fetch_add_explicit(&key->queued_ns, sweep->queued_ns[i], relaxed);
-			atomic_fetch_add_explicit(&key->queued_looks, sweep->found[i], relaxed);
-		}
-		if (!used || sweep->moves[key->comm] || sweep->looks[key->comm] >= STANDING_LOOKS)
-			sweep->queued_ns[i] = sweep->found[i] = 0;
-	}
-	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++) {
-		if (sweep->moves[i])
-			atomic_fetch_add_explicit(&box->comms[i].looks, sweep->looks[i], relaxed);
-		if (sweep->moves[i] || sweep->looks[i] >= STANDING_LOOKS ||
-		    atomic_load_explicit(&box->comms[i].state, relaxed) != BOX_COMM_LIVE)
-			sweep->looks[i] = 0;
-	}
-}
-
 void sweep_round(struct sweep *sweep, struct track *track, uint64_t now_tick)
 {
 	unsigned used = 0, used_shared = 0;
@@ -310,14 +240,8 @@ void sweep_round(struct sweep *sweep, struct track *track, uint64_t now_tick)
 	settle_calls(sweep, track);
 	groups_close_strays(&track->groups, sweep->strays, open_number, track);
 	slotless_round(&sweep->slotless, track, now_tick, SETTLED_NS, OVERTAKEN_NS);
-	note_progress(sweep, track->box, now_tick);
-	if (used) {
-		uint64_t past_ns = age_ns(track, &track->sweep_tick, now_tick);
-
-		/* A process that stood still as a whole was not looked at meanwhile. */
-		look_at_queues(sweep, track, past_ns < LOOK_NS_MAX ? past_ns : LOOK_NS_MAX);
-	}
-	count_queues(sweep, track->box);
+	queue_note_progress(&sweep->queue, track->box, now_tick);
+	queue_round(&sweep->queue, track, age_ns(track, &track->sweep_tick, now_tick), used);
 	sweep_count(track);
 	atomic_store_explicit(&track->full, false, relaxed);
 	atomic_store_explicit(&track->sweep_tick, now_tick, memory_order_release);

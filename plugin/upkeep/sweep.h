@@ -5,6 +5,7 @@
 
 #include "hot/slotless.h"
 #include "hot/state.h"
+#include "upkeep/queue.h"
 
 struct sweep {
 	uint64_t seen_channels[BOX_OPS]; /* started and stopped channels of the slot, mixed, one round ago */
@@ -14,11 +15,7 @@ struct sweep {
 	uint32_t called_in[BOX_KEYS]; /* generation of the key's communicator */
 	uint64_t strays[GROUPS];
 	struct slotless_sweep slotless;
-	uint64_t completed[BOX_LIVE_COMMS]; /* one round ago */
-	bool moves[BOX_LIVE_COMMS]; /* something has completed since then */
-	/* Of rounds since a communicator last moved: looks, and what they found. */
-	uint32_t looks[BOX_LIVE_COMMS], found[BOX_KEYS];
-	uint64_t queued_ns[BOX_KEYS];
+	struct queue queue;
 };
 
 /* Brings box_comm.enqueued up to date. */

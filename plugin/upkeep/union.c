@@ -3,14 +3,11 @@
 
 #include <string.h>
 
+#include "hot/atomics.h"
+
 #define relaxed memory_order_relaxed
 #define NS_A_SECOND UINT64_C(1000000000)
 #define CLOCK_BACK_WINDOWS UINT64_C(2)
-
-static void add_to(_Atomic uint64_t *figure, uint64_t value)
-{
-	atomic_store_explicit(figure, atomic_load_explicit(figure, relaxed) + value, relaxed);
-}
 
 static void add_to_count(_Atomic uint32_t *figure, uint32_t value)
 {
@@ -33,7 +30,7 @@ static void merge(struct box_union_window *into, const struct box_union_window *
 {
 	add_to_count(&into->operations, atomic_load_explicit(&from->operations, relaxed));
 	add_to_count(&into->lost, atomic_load_explicit(&from->lost, relaxed));
-	add_to(&into->busy_ns, atomic_load_explicit(&from->busy_ns, relaxed));
+	owned_add(&into->busy_ns, atomic_load_explicit(&from->busy_ns, relaxed));
 	atomic_store_explicit(&into->ahead_ns, atomic_load_explicit(&from->ahead_ns, relaxed), relaxed);
 }
 
@@ -133,7 +130,7 @@ static void count(struct union_state *state, uint64_t start_ns, uint64_t stop_ns
 		uint64_t room = length_ns - busy; /* the clocks are adjusted now and then, so there may be too little */
 
 		atomic_store_explicit(&window->busy_ns, busy + (part < room ? part : room), relaxed);
-		add_to(&state->box->busy_ns, part);
+		owned_add(&state->box->busy_ns, part);
 		from += part;
 	}
 }
@@ -187,7 +184,7 @@ void union_add(struct union_state *state, uint64_t start_ns, uint64_t stop_ns)
 
 	add_to_count(&window->operations, 1);
 	atomic_store_explicit(&window->ahead_ns, atomic_load_explicit(&state->box->ahead_ns, relaxed), relaxed);
-	add_to(&state->box->operations, 1);
+	owned_add(&state->box->operations, 1);
 	close_gaps(state, start_ns, stop_ns);
 	if (stop_ns <= state->end_ns)
 		return;
@@ -202,7 +199,7 @@ void union_lose(struct union_state *state, uint64_t real_ns, uint32_t operations
 	if (!operations)
 		return;
 	add_to_count(&find_window(state, (uint32_t)(real_ns / NS_A_SECOND))->lost, operations);
-	add_to(&state->box->lost, operations);
+	owned_add(&state->box->lost, operations);
 }
 
 void union_init(struct union_state *state, struct box_union *box, _Atomic uint32_t *seq, unsigned gpu)

@@ -8,6 +8,8 @@
 #include "hot/follow.h"
 #include "hot/start.h"
 #include "net/proxy.h"
+#include "net/proxy_round.h"
+#include "net/queues.h"
 #include "upkeep/comms.h"
 #include "tap.h"
 

@@ -12,6 +12,8 @@
 #include "hot/kernels.h"
 #include "hot/labels.h"
 #include "hot/start.h"
+#include "prom/choose.h"
+#include "prom/text_of_gpu.h"
 #include "prom/window.h"
 #include "upkeep/comms.h"
 #include "upkeep/sweep.h"

@@ -5,6 +5,7 @@
 
 #include "box/box.h"
 #include "base/number.h"
+#include "box/names.h"
 #include "json/line.h"
 #include "tap.h"
 

@@ -8,6 +8,7 @@
 #include "box/box.h"
 #include "box/histogram.h"
 #include "base/log2.h"
+#include "box/names.h"
 #include "prom/rounding.h"
 #include "tap.h"
 #include "nccl/strings.h"

@@ -10,6 +10,7 @@
 #include "hot/follow.h"
 #include "hot/kernels.h"
 #include "hot/start.h"
+#include "prom/text_of_gpu.h"
 #include "prom/window.h"
 #include "upkeep/comms.h"
 #include "upkeep/samples.h"

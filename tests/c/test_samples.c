@@ -308,7 +308,7 @@ static struct bursts play(unsigned every, uint64_t spacing_ns)
 /* Neither within the edge of a burst's begin nor of its end. */
 static bool is_at_edge(uint64_t ns, unsigned length_bits, unsigned period_bits)
 {
-	return samples_in_burst(ns - EDGE_NS, length_bits, period_bits) != samples_in_burst(ns + EDGE_NS, length_bits, period_bits);
+	return sample_table_in_burst(ns - EDGE_NS, length_bits, period_bits) != sample_table_in_burst(ns + EDGE_NS, length_bits, period_bits);
 }
 
 static bool has(const struct bursts *bursts, uint64_t index)
@@ -334,7 +334,7 @@ static void test_nested(void)
 		bool in_all = true, at_edge = false;
 
 		for (unsigned r = 0; r < 4; r++) {
-			bool in = samples_in_burst(ns, ranks[r].length_bits, ranks[r].period_bits);
+			bool in = sample_table_in_burst(ns, ranks[r].length_bits, ranks[r].period_bits);
 			bool edge = is_at_edge(ns, ranks[r].length_bits, ranks[r].period_bits);
 
 			is_complete = is_complete && (edge || !in || i % every[r] || has(&ranks[r], i));

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include "box/names.h"
 #include "hot/memo.h"
 #include "trackbox.h"
 
