@@ -326,11 +326,12 @@ soak: setup build
 	PYTHONPATH=python:. $(PY) -m tests.soak $(SOAK_ARGS)
 .PHONY: soak
 
-#: make lint         ruff, mypy, the documentation, shellcheck, cppcheck, clang-tidy
+#: make lint         ruff, mypy, the rooms, the documentation, shellcheck, cppcheck, clang-tidy
 lint: setup $(GEN)
 	$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+	$(PY) plugin/rooms.py
 	$(PY) -m tests.docsite
 	shellcheck -S style $(SH_SRC)
 	cppcheck --quiet --error-exitcode=1 --enable=warning,performance,portability --inline-suppr \
