@@ -21,7 +21,7 @@
 #define BUDGET_DEFAULT_PPM 10000u
 #define BUDGET_MOST_PPM 1000000u
 
-/* Who reads what, and what was wrong with it. */
+/* Where values come from, and which were wrong. */
 struct source {
 	config_getenv get;
 	char *refused; /* names, CONFIG_REFUSED_BYTES */

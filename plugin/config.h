@@ -46,11 +46,12 @@ struct config {
 
 typedef const char *(*config_getenv)(const char *name);
 
-/* Pure but for gethostname where Slurm names no node. A wrong value counts as not set and is named in
- * `refused`. */
+/* Reads everything from `get`, and the host's name where Slurm names no node. A wrong value counts as not set and is named in
+ * `refused`. Once, under the inspector's lock. */
 void config_load(struct config *config, config_getenv get);
 
-/* Copies a node list of at most CONFIG_NODELIST_BYTES whole, else cut at a comma with ",+K" for the K parts left out. */
+/* Copies a node list, printable. One of more than CONFIG_NODELIST_BYTES is cut at a comma, with ",+K" for the K parts left out. `to`
+ * has room for CONFIG_NODELIST_BYTES + 1; `nodelist` may be NULL. */
 void config_cut_nodelist(char *to, const char *nodelist);
 
 #endif

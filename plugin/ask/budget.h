@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ask/budget.h - how many operations are measured, so that the plugin keeps within its share of a core.
  *
- * Above the budget for 5 s: kernel events of half as many. Below half of it for 30 s: of twice as many; where that
- * does not last a minute the next time takes twice as long, up to an hour, so it does not flap.
+ * After 5 s above the budget NCCL is asked for the kernel events of half as many operations, after 30 s below half of it for
+ * those of twice as many. If that does not last a minute, the next time takes twice as long, up to an hour, so that it does
+ * not flap.
  *
- * Only the time in NCCL's calls falls with it. What the plugin's own thread takes lowers what is left for that, but to
- * no less than half of the budget: otherwise a thread that costs too much would take away measurements and save nothing.
+ * Sampling saves only time in NCCL's calls. What the plugin's own threads take lowers what is left for the calls, but to no
+ * less than half of the budget: otherwise a thread that costs too much would take measurements away and save nothing.
+ *
+ * All functions want the inspector's lock. Times are totals in ns; `now_ns` is CLOCK_MONOTONIC.
  */
 #ifndef NCCL_INSPECTOR_ASK_BUDGET_H
 #define NCCL_INSPECTOR_ASK_BUDGET_H
@@ -16,9 +19,9 @@
 #define BUDGET_MOST 64u
 
 struct budget {
-	uint32_t budget_ppm; /* of one core; 0: no guard */
+	uint32_t budget_ppm; /* of one core; 0: no limit */
 	uint32_t every;      /* kernel events for one operation in so many: 1, 2, 4 ... BUDGET_MOST */
-	uint32_t share_ppm;  /* what the last window has shown */
+	uint32_t share_ppm;  /* of one core that measuring took in the last window */
 	uint64_t last_ns, last_hot_ns, last_own_ns; /* of the last round */
 	/* The window: */
 	unsigned rounds;
@@ -30,12 +33,13 @@ struct budget {
 	bool lowered;         /* then it became less */
 };
 
+/* Prepares, with every operation measured. */
 void budget_init(struct budget *budget, uint32_t budget_ppm);
 
-/* Measuring begins or begins again; what was before does not count. Times are totals, `now_ns` is CLOCK_MONOTONIC. */
+/* Measuring begins, or begins again: what was before does not count. */
 void budget_begin(struct budget *budget, uint64_t now_ns, uint64_t hot_ns, uint64_t own_ns);
 
-/* About once a second: time spent in NCCL's calls and by our own thread. Returns whether `every` has changed. */
+/* About once a second, with the time spent in NCCL's calls and by our own threads. Returns whether `every` has changed. */
 bool budget_round(struct budget *budget, uint64_t now_ns, uint64_t hot_ns, uint64_t own_ns);
 
 #endif

@@ -29,7 +29,7 @@ bool mask_is_silent(const struct mask *mask)
 	return silence_of(mask) != BOX_SILENT_NOT;
 }
 
-/* One of the two words that the hot path writes. */
+/* Whether it is one of the two values that the hot path writes. */
 static bool is_ours(const struct mask_library *library, int value)
 {
 	return value == library->wanted || value == (library->wanted & ~ABI_DETAIL);
@@ -170,7 +170,7 @@ static void look_for_late_stores(const struct mask *mask, struct mask_library *l
 		__atomic_compare_exchange_n(library->nccl_mask, &had, want, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 		library->watch = WATCH_ROUNDS;
 	} else {
-		library->watch = 0; /* another one's word */
+		library->watch = 0; /* somebody else's value */
 	}
 }
 

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ask/mask.h - whether NCCL tells us of its operations at present, and of how many it tells the whole story.
+/* ask/mask.h - whether NCCL tells us of its operations at present, and of how many it tells all.
  *
- * Brings the site's kill switch, its list of NCCL versions and the guard of the budget together in NCCL's activation
- * mask, and keeps the box's account of the time in which less was measured.
+ * Brings the site's kill switch, its list of NCCL versions and the budget together in NCCL's activation mask, and keeps the
+ * box's account of the time in which less was measured.
  *
- * The mask is one word of libnccl for the whole process; a process may have more than one libnccl (one is linked into
- * a framework). It is written only while a communicator of that libnccl lives, and when something changes: another
- * one's later word (NCCL's RAS client sets the mask, too) stays. The hot path writes the mask of one of them while it
- * samples (hot/start.c), and a store of it may come late, after the change here; that is looked for in the next rounds, and
- * made good.
+ * The mask is one integer in libnccl for the whole process. A process may have more than one libnccl (one is linked into a
+ * framework). The mask is written only while a communicator of that libnccl lives, and only when something changes, so that a
+ * value which somebody else has set since (NCCL's RAS client sets the mask, too) stays. While it samples, the hot path writes
+ * the mask of one libnccl (hot/sampling.h), and such a store may come after a change here; the next rounds look for that and put
+ * it right.
  *
- * All functions want the inspector's lock, but for the two that only ask. Times are of CLOCK_MONOTONIC.
+ * All functions want the inspector's lock, except those that only ask. Times are CLOCK_MONOTONIC, in ns.
  */
 #ifndef NCCL_INSPECTOR_ASK_MASK_H
 #define NCCL_INSPECTOR_ASK_MASK_H
@@ -41,34 +41,34 @@ struct mask {
 	struct mask_library library[MASK_LIBRARIES];
 	unsigned current;  /* the one whose mask the hot path samples with; MASK_LIBRARIES: none */
 	uint64_t round_ns; /* time is accounted for up to then, while a communicator lives */
-	uint64_t own_ns;   /* CPU time of the writer's thread up to then */
-	uint64_t said_ns;  /* when the guard last said something; 0: never */
+	uint64_t own_ns;   /* CPU time of the beat's thread up to then */
+	uint64_t said_ns;  /* when there was last a message about the budget; 0: never */
 	char message[MASK_MESSAGE_BYTES];
 };
 
-/* Once, with a track that is set up and a header that has the version, and knows RCCL. */
+/* Once, after track_init and identity_fill: `track` and its box's header must be complete. */
 void mask_init(struct mask *mask, const struct config *config, struct track *track);
 
-/* This NCCL is not to be measured, ever: the site says so, or it is RCCL. */
+/* Whether this NCCL is never to be measured: the site says so, or it is RCCL. Any thread. */
 bool mask_is_denied(const struct mask *mask);
 
-/* Nothing is measured at present. */
+/* Whether nothing is measured at present. Any thread. */
 bool mask_is_silent(const struct mask *mask);
 
-/* A communicator comes, with the address of its NCCL's mask and what we want of it. Returns the number of the library,
- * which is the current one now; MASK_LIBRARIES when there are too many: its mask is left alone. */
+/* A communicator comes, with the address of its NCCL's mask and the events that we want. Returns the number of its library, which
+ * is the current one from now on; MASK_LIBRARIES if there are too many: then its mask is left alone. */
 unsigned mask_begin(struct mask *mask, int *nccl_mask, int wanted, uint64_t now_ns);
 
-/* What we want of a library has changed. */
+/* The events that we want of a library have changed. */
 void mask_want(struct mask *mask, unsigned library, int wanted);
 
-/* A communicator of a library goes, and the mask with the last of them. Returns how many of that library are left. */
+/* A communicator of a library goes; with the last one its mask is not ours any more. Returns how many of that library are left. */
 unsigned mask_end(struct mask *mask, unsigned library, uint64_t now_ns);
 
-/* About once a second; `own_ns`: CPU time of the writer's thread so far. The header's hot_ns must be fresh. */
+/* About once a second, by the beat. `own_ns`: CPU time of its thread so far. box_header.hot_ns must be up to date. */
 void mask_round(struct mask *mask, uint64_t now_ns, uint64_t own_ns);
 
-/* What there is to be logged, once: "" for nothing. For the caller to log when it has let go of the lock. */
+/* Takes out what is to be logged, "" for nothing. The caller logs it when it has let go of the lock. */
 void mask_take_message(struct mask *mask, char message[MASK_MESSAGE_BYTES]);
 
 #endif

@@ -12,6 +12,7 @@
 
 extern bool clock_has_counter; /* set once by clock_calibrate; false: ticks are CLOCK_MONOTONIC ns */
 
+/* The time of a clock of the system, in ns. */
 static inline uint64_t clock_ns(clockid_t id)
 {
 	struct timespec ts;
@@ -20,6 +21,7 @@ static inline uint64_t clock_ns(clockid_t id)
 	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
+/* Ticks of the cheapest clock. They never go back within a thread; other threads of the machine read the same clock. */
 static inline uint64_t clock_ticks(void)
 {
 #if defined(__x86_64__)
@@ -36,9 +38,11 @@ static inline uint64_t clock_ticks(void)
 	return clock_ns(CLOCK_MONOTONIC);
 }
 
-/* Nanoseconds in 2^-32 for one tick. Takes 2 ms the first time; call before any clock_ticks. */
+/* Returns the nanoseconds of one tick, in 2^-32. Takes 2 ms the first time. To be called once before any clock_ticks, under the
+ * inspector's lock. */
 uint64_t clock_calibrate(void);
 
+/* `ns_per_tick_q32`: clock_calibrate(). */
 static inline uint64_t clock_ticks_to_ns(uint64_t ticks, uint64_t ns_per_tick_q32)
 {
 	return (uint64_t)(((unsigned __int128)ticks * ns_per_tick_q32) >> 32);

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* base/descriptor.h - descriptors in a process that may close them: which file each is of.
+/* base/descriptor.h - file descriptors in a process that may close them: which file each is of.
  *
- * Some applications close every descriptor that they did not open, and their own files get the numbers. What is ours
- * is asked each time before it is used; a number that is somebody else's now is left alone, and not closed either.
- * Between the question and the use another thread may still do that: there it would hit any library.
+ * Some applications close every descriptor that they did not open, and their own files get the numbers. So we look which file a
+ * descriptor of ours is of each time before we use it. A number that is of another file now is left alone, and not closed
+ * either. Between the look and the use another thread may still close it, as it may do to any library.
+ *
+ * Any thread, unless the caller shares a descriptor between threads: then see each function.
  */
 #ifndef NCCL_INSPECTOR_BASE_DESCRIPTOR_H
 #define NCCL_INSPECTOR_BASE_DESCRIPTOR_H
@@ -22,25 +24,29 @@ struct file_found {
 	bool has_name;
 };
 
-/* Looks at <dir_fd>/<name>, a link itself; with an empty name at what `dir_fd` is of. */
+/* Looks at <dir_fd>/<name>, or with an empty name at what `dir_fd` is of. Does not follow a symbolic link. False: there is no such
+ * file, or it cannot be looked at. */
 bool file_look(int dir_fd, const char *name, struct file_found *found);
 
+/* Whether what was found is that file. */
 bool file_is_same(const struct file_identity *known, const struct file_found *found);
 
 struct descriptor {
-	_Atomic int fd; /* -1: none; to be asked for by descriptor_fd. Two threads may ask, as at exit() */
+	_Atomic int fd; /* -1: none. Read it by descriptor_fd; two threads may do so at a time, as at exit() */
 	struct file_identity identity;
 };
 
-/* Never 0 to 2: applications that close stdout write to 1. Returns the descriptor of the same file (and -1 as it is). */
+/* Moves a descriptor above 2, because an application that has closed stdout may still write to 1. Returns the descriptor that the
+ * file has now; -1 if it could not be moved (then it is closed), or was -1. */
 int descriptor_move(int fd);
 
-/* Takes a descriptor (or -1) over. Returns whether there is one: what cannot be looked at is closed. */
+/* Takes a number (or -1) over, moved above 2. Returns whether there is a descriptor now: one that cannot be looked at is closed. */
 bool descriptor_take(struct descriptor *descriptor, int fd);
 
-/* The number, if it is still of that file; -1: none, for good. `found` may be NULL. */
+/* Returns the number if it is still of that file, and what was found of it (`found` may be NULL); -1: there is none, for good. */
 int descriptor_fd(struct descriptor *descriptor, struct file_found *found);
 
+/* Closes it, if it is still ours. */
 void descriptor_close(struct descriptor *descriptor);
 
 #endif

@@ -5,11 +5,11 @@
 
 #include <stddef.h>
 
-/* Makes a directory and its parents (0755 and the umask) and opens it. All ranks of a node do this at the same time:
- * that it is there already is as good. Returns a descriptor above 2, or -errno. */
+/* Makes a directory and its parents (0755 and the umask) and opens it. All ranks of a node may do so at the same time: a directory
+ * that is there already will do. Returns a descriptor above 2, or -errno. May block: only the threads that write call it. */
 int directory_open(const char *path);
 
-/* The same directory wherever the process goes afterwards; as it is when that has no room. */
+/* Makes a path absolute, so that it means the same wherever the process goes afterwards. Leaves it as it is if there is no room. */
 void directory_absolute(char *path, size_t room);
 
 #endif

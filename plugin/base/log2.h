@@ -16,13 +16,13 @@ extern int32_t log2_table[(1u << LOG2_TABLE_BITS) + 1];
 /* Fills the table; call once before log2_q20. */
 void log2_init(void);
 
-/* Of a value above 0. 63 - x in one instruction. */
+/* The whole part of log2 of a value above 0, in one instruction. */
 static inline unsigned log2_floor(uint64_t value)
 {
 	return 63u ^ (unsigned)__builtin_clzll(value);
 }
 
-/* Off by less than 5 units of 2^-20; 0 for 0. */
+/* log2(value) in 2^-20, with an error of less than 5 units; 0 for 0. After log2_init. */
 static inline int32_t log2_q20(uint64_t value)
 {
 	if (!value)

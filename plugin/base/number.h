@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* base/number.h - numbers and words into a text whose room the caller has seen to: printf is too slow for every operation. */
+/* base/number.h - numbers and pieces of text into a buffer, without printf, which is too slow for every operation.
+ *
+ * The caller has seen to the room. Each function returns the end of what it wrote; no '\0' follows.
+ */
 #ifndef NCCL_INSPECTOR_BASE_NUMBER_H
 #define NCCL_INSPECTOR_BASE_NUMBER_H
 
@@ -9,15 +12,17 @@
 
 #define PUT_U64_ROOM 20u /* of the longest number */
 
-/* Each returns the end of what it wrote; no '\0' follows. */
+/* A string literal. */
 #define PUT_LITERAL(to, literal) put_bytes(to, literal, sizeof(literal) - 1)
 
+/* `length` bytes. */
 static inline char *put_bytes(char *to, const char *from, size_t length)
 {
 	memcpy(to, from, length);
 	return to + length;
 }
 
+/* Two digits of a value below 100. Returns nothing. */
 static inline void put_pair(char *to, uint32_t value)
 {
 	static const char pairs[] = "0001020304050607080910111213141516171819"
@@ -29,7 +34,7 @@ static inline void put_pair(char *to, uint32_t value)
 	memcpy(to, pairs + value * 2, 2);
 }
 
-/* How many digits it has: its bits times log10(2), and one more where that power of ten is reached. */
+/* How many digits a number has: its bits times log10(2), and one more where that power of ten is reached. */
 static inline unsigned digits_of(uint64_t value)
 {
 	static const uint64_t powers[] = {
@@ -42,6 +47,7 @@ static inline unsigned digits_of(uint64_t value)
 	return about + (value >= powers[about]) + !value;
 }
 
+/* A number, at most PUT_U64_ROOM bytes. */
 static inline char *put_u64(char *to, uint64_t value)
 {
 	char *end = to + digits_of(value), *at = end;
@@ -58,6 +64,7 @@ static inline char *put_u64(char *to, uint64_t value)
 	return end;
 }
 
+/* A number with its sign, at most PUT_U64_ROOM bytes. */
 static inline char *put_i64(char *to, int64_t value)
 {
 	if (value < 0) {
@@ -67,7 +74,7 @@ static inline char *put_i64(char *to, int64_t value)
 	return put_u64(to, (uint64_t)value);
 }
 
-/* Six decimals, rounded; 0 for what is negative or no number, cut at 1e12. */
+/* A number with six decimals, rounded; 0 for a negative value or NaN, at most 1e12. */
 static inline char *put_micro(char *to, double value)
 {
 	double limited = value > 0 ? value < 1e12 ? value : 1e12 : 0;
@@ -82,12 +89,12 @@ static inline char *put_micro(char *to, double value)
 	return to + 6;
 }
 
-/* Numbers as printf writes them, ten times as fast for those that metrics have: integers, and fractions of few binary digits.
- * Others go to printf itself, whose decimal point is that of the calling thread's locale. */
 #define PUT_DOUBLE_ROOM 320u /* of the longest one: "%.3f" of the largest double */
 
-/* Each writes at most PUT_DOUBLE_ROOM bytes and returns the end of the number. */
-char *put_17g(char *to, double value); /* "%.17g" */
-char *put_3f(char *to, double value);  /* "%.3f" */
+/* Numbers as printf writes them by "%.17g" and "%.3f", at most PUT_DOUBLE_ROOM bytes. Ten times as fast as printf for those that
+ * metrics have: integers, and fractions of few binary digits. Others go to printf itself, whose decimal point is that of the
+ * calling thread's locale. */
+char *put_17g(char *to, double value);
+char *put_3f(char *to, double value);
 
 #endif

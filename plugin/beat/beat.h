@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* beat/beat.h - the one thread: once a second it looks after the slots and beats; every interval it replaces the
- * .prom files. Nothing that NCCL calls ever waits for its I/O, but the last finalize for at most 100 ms. */
+/* beat/beat.h - the background thread: once a second it looks after the tables and says in the box that the process lives; every
+ * interval it replaces the .prom files.
+ *
+ * Nothing that NCCL calls waits for its I/O, except that the last finalize waits for at most 100 ms.
+ */
 #ifndef NCCL_INSPECTOR_BEAT_BEAT_H
 #define NCCL_INSPECTOR_BEAT_BEAT_H
 
@@ -21,24 +24,26 @@ struct beat {
 	pthread_mutex_t *tables; /* held while the tables are read, never over I/O */
 	struct descriptor dir;   /* none: nowhere to write; config.make_dir: the thread's own business */
 	uint64_t own_ns;         /* CPU time of the thread so far */
-	struct thread thread;    /* init, start, stop and wait for it as for any worker */
+	struct thread thread;    /* to be started, stopped and waited for as any */
 	_Atomic uint32_t published; /* bit i: the file of GPU i is there */
 	_Atomic bool closing;       /* the process is ending: publish nothing more */
 	bool failing;               /* the last write failed, and was logged */
-	void (*log)(const char *message);
+	void (*log)(const char *message); /* without the lock */
 	struct net *net;
 	void (*ask_anew)(void); /* net_events has changed; called under `tables` */
 	struct prom prom;
 	struct sweep sweep;
 	struct timeline timeline;
-	struct samples samples; /* of `track`, whose set-up prepares it */
+	struct samples samples; /* prepared by samples_init */
 	struct textbuf text[BOX_GPUS];
 };
 
-/* Prepares `worker`; starts nothing. */
+/* Prepares the thread; starts nothing. The members from `box` to `own_ns`, `log`, `net`, `ask_anew`, `prom.api` and `samples` must be
+ * set. */
 void beat_init(struct beat *beat);
-/* At exit: has the thread remove the .prom files of this process for good, or write those that come at the end, until
- * then (CLOCK_MONOTONIC). Waits for no lock. */
+
+/* At exit: has the thread remove the .prom files of this process for good, or write those that are written at the end. Waits for
+ * that at most until `due_ns` (CLOCK_MONOTONIC), and for no lock. */
 void beat_close(struct beat *beat, uint64_t due_ns);
 
 #endif

@@ -16,12 +16,13 @@
  * 0 where no bus bandwidth is defined. */
 double bandwidth_bus_factor(unsigned func, int nranks);
 
+/* The size class of a message: floor(log2(bytes)); 0 for 0 and 1. */
 static inline unsigned bandwidth_size_class(uint64_t bytes)
 {
 	return bytes ? log2_floor(bytes) : 0;
 }
 
-/* "64-128KB" for class 16: [2^16, 2^17) bytes, both in the unit of the lower bound. */
+/* Writes the name of a size class, such as "64-128KB" for class 16: [2^16, 2^17) bytes, both in the unit of the lower bound. */
 void bandwidth_size_label(unsigned size_class, char *label, size_t room);
 
 #endif

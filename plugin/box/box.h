@@ -1,17 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* box/box.h - what a process knows of its communication, in one mapped file.
  *
- * The hot path adds to these tables with relaxed atomics, so whatever kills the
- * process, everything up to its last event is in the file. This header is a wire
- * format: python/nccl_inspector/box/reader.py reads it, and packaging/doc/internals.md
- * describes it. All numbers are little-endian. A reader uses pread, never mmap.
+ * The hot path adds to these tables with relaxed atomics, so whatever kills the process, everything up to its last event is in
+ * the file. This header is a wire format: python/nccl_inspector/box/reader.py reads it, and packaging/doc/internals.md describes
+ * it. All numbers are little-endian. A reader uses pread, never mmap.
  *
- * Words only grow, except where a comment says otherwise. An operation is added to
- * a struct box_key (or box_peer) between one more in `begun` and one more in `ops`: a
- * reader that reads ops first and begun last, and finds them equal, has it whole.
+ * Figures only grow, except where a comment says otherwise. An operation is added to a struct box_key (or box_peer) between one
+ * more in `begun` and one more in `ops`: a reader that reads `ops` first and `begun` last, and finds them equal, has it whole.
  *
- * What NCCL's application thread writes and what its kernel-event thread writes lie on
- * cache lines of their own.
+ * What NCCL's application thread writes and what its kernel-event thread writes lie on cache lines of their own.
  */
 #ifndef NCCL_INSPECTOR_BOX_BOX_H
 #define NCCL_INSPECTOR_BOX_BOX_H
@@ -74,7 +71,7 @@ enum box_drop {
 	BOX_DROP_REASONS = 16,
 };
 
-/* Internal numbers of NCCL's words; 0 is always "not known". */
+/* Our numbers for NCCL's names; 0 is always "not known". */
 enum box_func {
 	BOX_FUNC_UNKNOWN, BOX_FUNC_ALLREDUCE, BOX_FUNC_ALLGATHER, BOX_FUNC_REDUCESCATTER,
 	BOX_FUNC_BROADCAST, BOX_FUNC_REDUCE, BOX_FUNC_ALLTOALL, BOX_FUNC_GATHER, BOX_FUNC_SCATTER,
@@ -120,7 +117,7 @@ enum box_silent {
 	BOX_SILENT_NOT,
 	BOX_SILENT_DISABLED, /* the site's kill switch */
 	BOX_SILENT_DENIED,   /* this NCCL is on the site's list */
-	BOX_SILENT_RCCL,     /* AMD's library: its times are of another clock, and its words mean something else */
+	BOX_SILENT_RCCL,     /* AMD's library: its times are of another clock, and its names mean something else */
 };
 
 enum box_state {
@@ -160,10 +157,10 @@ struct box_header { /* 4096 bytes */
 	char node[64];     /* SLURMD_NODENAME, else the host name */
 	struct box_clock clock;
 	struct box_gpu gpu[BOX_GPUS];
-	/* From here on words change while the process runs. */
+	/* What follows changes while the process runs. */
 	_Atomic uint32_t state;      /* enum box_state; goes back to live when NCCL is used again */
 	_Atomic uint32_t layout_seq; /* odd while a communicator is being recorded or folded */
-	_Atomic uint64_t beat_tick;  /* the writer thread's last round; ages count from here */
+	_Atomic uint64_t beat_tick;  /* the beat thread's last round; ages count from here */
 	_Atomic uint64_t beat_real_ns;
 	_Atomic uint64_t dropped[BOX_DROP_REASONS];
 	_Atomic uint64_t series_dropped;
@@ -219,7 +216,7 @@ struct box_comm { /* 256 bytes */
 	_Alignas(64) _Atomic uint64_t enqueued;
 	_Atomic uint64_t untimed; /* of these: NCCL gives no time for them (struct box_key.untimed_ops) */
 	_Atomic uint64_t lost;    /* of these: not followed, or given up: the reason is in box_header.dropped */
-	_Atomic uint64_t looks;   /* rounds of the writer thread up to the last in which something had completed: struct box_key.queued_ns */
+	_Atomic uint64_t looks;   /* rounds of the beat thread up to the last in which something had completed: struct box_key.queued_ns */
 	_Atomic uint64_t mixed_since; /* operations from this index on have no time; 0: all have */
 	_Atomic uint32_t mixed_why;   /* enum box_mixed */
 	uint32_t reserved1;
@@ -230,7 +227,7 @@ struct box_comm { /* 256 bytes */
 	_Atomic uint64_t completed;
 	_Atomic uint64_t started;            /* whose kernel began, among those that are over */
 	_Atomic uint64_t last_sequence;      /* highest index that completed */
-	_Atomic uint64_t last_progress_tick; /* when the writer thread last found one more; 0 before the first */
+	_Atomic uint64_t last_progress_tick; /* when the beat thread last found one more; 0 before the first */
 	/* GPU clock and our clock: smallest distance in the present and in the last 10 s. It may fall. */
 	_Atomic int64_t clock_ahead_ns, clock_ahead_before_ns;
 	_Atomic uint64_t clock_since_tick;
@@ -255,7 +252,7 @@ struct box_key { /* 128 bytes: one kind of operation of one communicator */
 	_Atomic uint64_t min_ns, max_ns; /* min_ns 0 before the first; min only shrinks */
 	_Atomic int64_t log2_rate_q20;   /* sum over operations of log2(bytes / ns), in 2^-20 */
 	_Atomic uint64_t last_index;     /* of the operations in here (struct box_comm) */
-	_Alignas(64) _Atomic uint32_t used; /* 1: the words below are valid */
+	_Alignas(64) _Atomic uint32_t used; /* 1: the members below are valid */
 	uint32_t comm;                      /* index of struct box_comm */
 	uint8_t func, size_class, algo, proto; /* size_class: floor(log2(bytes)); 0 for 0 and 1 */
 	_Atomic uint32_t queued_looks; /* that found any of it in the GPU's queue: see queued_ns */
@@ -269,8 +266,8 @@ struct box_key { /* 128 bytes: one kind of operation of one communicator */
 	_Atomic uint64_t queued_ns;
 };
 
-/* State in the two lower bits of box_op.generation: only what is in use has valid words. What was given up is nobody's for
- * a while: the thread of its kernels may yet write to it. */
+/* State in the two lower bits of box_op.generation: only a slot in use has valid members. One that was given up is nobody's for a
+ * while, because the thread of its kernels may yet write to it. */
 enum box_op_state { BOX_OP_FREE, BOX_OP_FILLING, BOX_OP_USED, BOX_OP_GIVEN_UP };
 #define BOX_OP_STATE_MASK 3u
 
@@ -290,14 +287,14 @@ struct box_op { /* 128 bytes: one operation in flight */
 	_Atomic uint64_t sequence;   /* NCCL's seqNumber, from 0: per communicator and function. Of a Send or Recv its number
 				      * among those of this function with this peer, from 1 */
 	_Atomic uint64_t bytes;
-	_Atomic uint64_t enqueue_tick; /* 0: the writer thread has not seen it yet, and then it says when it did */
+	_Atomic uint64_t enqueue_tick; /* 0: the beat thread has not seen it yet, and then it says when it did */
 	/* 0 in a free slot, and again when it is freed. */
 	_Alignas(64) _Atomic uint64_t gpu_start_ns; /* GPU clock (v3: ours); 0: not yet */
 	_Atomic uint64_t gpu_stop_ns;
 	_Atomic uint64_t started_channels, stopped_channels; /* a bit each */
 	_Atomic uint64_t synced_ns;  /* v7: when the first channel had its peers, GPU clock; 0: not yet */
-	_Atomic uint64_t event_tick; /* when the writer thread last saw the channels change */
-	_Atomic uint64_t known_tick; /* it was enqueued after that; 0: after the writer thread's latest round */
+	_Atomic uint64_t event_tick; /* when the beat thread last saw the channels change */
+	_Atomic uint64_t known_tick; /* it was enqueued after that; 0: after the beat thread's latest round */
 	_Atomic uint64_t handle;     /* the plugin's own: what NCCL is given for this use, or a free slot's next */
 };
 
@@ -306,7 +303,7 @@ struct box_peer { /* 64 bytes: Sends or Recvs between this rank and one other */
 	_Atomic int64_t log2_rate_q20;
 	_Atomic int32_t best_rate_q20; /* highest log2(bytes / ns) */
 	int32_t peer;
-	_Atomic uint32_t used; /* 1: the words around are valid */
+	_Atomic uint32_t used; /* 1: the members around are valid */
 	uint32_t comm;
 	uint32_t func;
 	uint32_t reserved;
@@ -315,7 +312,7 @@ struct box_peer { /* 64 bytes: Sends or Recvs between this rank and one other */
 /* One window of a time line. Windows without operations are not there. */
 struct box_window { /* 64 bytes */
 	_Atomic uint32_t start_s; /* CLOCK_REALTIME, a multiple of the line's window_s */
-	_Atomic uint32_t late_ms; /* the writer thread looked that late: operations from then are in here too */
+	_Atomic uint32_t late_ms; /* the beat thread looked that late: operations from then are in here too */
 	_Atomic uint64_t ops, bytes, busy_ns;
 	_Atomic uint64_t min_ns, median_ns; /* within 1.6 %; of a merged window the median is the mean, by operations, of the parts' */
 	_Atomic uint64_t first_index, last_index;
@@ -357,7 +354,7 @@ struct box_net_queue { /* 24 bytes */
 #define BOX_QUEUE_DEVICES 4u /* that NCCL merges at most */
 
 /* One direction between this rank and one peer. The time of a channel counts for the state of its oldest unfinished
- * step: those behind it are said to wait for the GPU, whatever they wait for. The writer thread adds what is waited for
+ * step: those behind it are said to wait for the GPU, whatever they wait for. The beat thread adds what is waited for
  * just now. */
 struct box_net { /* 192 bytes */
 	_Atomic uint64_t steps; /* that were followed */
@@ -446,7 +443,7 @@ enum box_label_kind {
 #define BOX_LABEL_OTHERS UINT64_MAX
 
 struct box_label { /* 128 bytes */
-	_Atomic uint32_t used; /* 1: the words of this half are valid */
+	_Atomic uint32_t used; /* 1: the members of this half are valid */
 	uint8_t kind, func;    /* enum box_label_kind; enum box_func, of a root only */
 	uint8_t reserved0[2];
 	_Atomic uint32_t comm; /* of a root: index of struct box_comm; else BOX_LABEL_ALL_COMMS */
@@ -456,7 +453,7 @@ struct box_label { /* 128 bytes */
 	/* Operations, their bytes, and the time of those that have one. Parts of a group have none: their times overlap. */
 	_Atomic uint64_t ops, bytes, timed_ops, busy_ns;
 	_Atomic uint64_t called_ops, called_bytes; /* calls; to be read only if there are no `ops`: then NCCL tells no more */
-	_Atomic uint64_t first_tick, last_tick;    /* the writer thread's rounds before the first and the last one */
+	_Atomic uint64_t first_tick, last_tick;    /* the beat thread's rounds before the first and the last one */
 };
 
 #define BOX_ASSERT(name, bytes) _Static_assert(sizeof(struct name) == (bytes), #name " is a wire format")
@@ -500,25 +497,26 @@ struct box {
 	char stem[96]; /* name of the file in the directory, without ".box" */
 };
 
-/* Makes <dir_fd>/nccl_inspector_<step>_<pid>[.<n>].box, locks it and maps it; with dir_fd -1 or when the
- * file cannot be had, plain memory. Returns 0, or -errno when there is not even memory; *file_error gets 0 or
- * -errno of the file. Everything is prefaulted: no later page fault, no later ENOSPC. */
+/* Makes <dir_fd>/nccl_inspector_<step>_<pid>[.<n>].box, locks it and maps it; with dir_fd -1, or if the file cannot be had,
+ * plain memory. Returns 0, or -errno if there is not even memory; *file_error gets 0 or -errno of the file. Everything is
+ * prefaulted: no later page fault, no later ENOSPC. Under the inspector's lock. */
 int box_open(struct box *box, int dir_fd, const char *step, int *file_error);
 
-/* "<step>_<pid>[.<n>]": the process in names and labels. */
+/* Returns "<step>_<pid>[.<n>]": the process in names and labels. */
 static inline const char *box_process(const struct box *box)
 {
 	return box->stem + sizeof(BOX_STEM) - 1;
 }
 
-/* Writes a copy of unmapped tables to the file. Returns 0 or -errno. Nothing to do for a mapped box. */
+/* Writes a copy of unmapped tables to the file; does nothing for a mapped box. Returns 0 or -errno. May block: by the beat, or where
+ * there is no thread. */
 int box_snapshot(struct box *box);
 
-/* Stores the state, in the file too when it is not mapped. */
+/* Stores the state, also in the file of an unmapped box. */
 void box_set_state(struct box *box, enum box_state state);
 
-/* For a forked child: gives the file and its memory back, which it would keep for as long as it lives. The parent's lock
- * stays. The tables are empty memory then, of which nothing is taken until it is written. Safe right after fork(). */
+/* For a forked child: gives back the file and its memory, which the child would keep for as long as it lives. The parent's lock
+ * stays. The tables are empty memory then, which takes no room until it is written to. Safe right after fork(). */
 void box_leave(struct box *box);
 
 /* Whether a function is Send, Recv or a group of both. */

@@ -40,7 +40,7 @@ static void read_uuid(void *driver, int device, struct box_gpu *gpu)
 		 u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
 }
 
-/* The kernel driver's own word; /dev/nvidiaN carries the same number. */
+/* As the kernel driver tells; /dev/nvidiaN has the same number. */
 static int read_minor(const char *pci_bus_id)
 {
 	char path[96], line[256];

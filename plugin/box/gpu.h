@@ -5,8 +5,8 @@
 
 #include "box/box.h"
 
-/* Fills everything but `used`. Label: "GPU<minor>", else "GPU-" and the first eight digits of the UUID, else
- * "unknown". Without a driver: empty uuid, minor -1. Never loads a library. */
+/* Fills in everything but `used`. The label is "GPU<minor>", else "GPU-" and the first eight digits of the UUID, else "unknown".
+ * Without a driver the uuid is empty and minor is -1. Never loads a library. Under the inspector's lock. */
 void gpu_identify(struct box_gpu *gpu);
 
 #endif

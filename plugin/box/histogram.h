@@ -23,6 +23,7 @@ struct hist {
 	_Atomic uint32_t count[HIST_BUCKETS]; /* when one is full all are halved: their shape is what is wanted of them */
 };
 
+/* The bucket of a time. */
 static inline unsigned hist_bucket(uint64_t ns)
 {
 	if (ns < (1u << HIST_FIRST_BITS))

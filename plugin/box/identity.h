@@ -6,10 +6,12 @@
 #include "box/box.h"
 #include "config.h"
 
-/* Once, in a new box. `caller`: an address in libnccl. */
+/* Fills in what does not change while the process lives, in a new box. `caller`: an address in libnccl. Calibrates the clock. Under
+ * the inspector's lock. */
 void identity_fill(struct box_header *header, const struct config *config, unsigned api, void *caller);
 
-/* Index of the calling thread's GPU in the header, a new entry if need be; BOX_GPUS when all are others'. */
+/* Returns the index of the calling thread's GPU in the header, of a new entry if need be; BOX_GPUS: all entries are of other GPUs.
+ * Under the inspector's lock. */
 uint32_t identity_find_gpu(struct box_header *header);
 
 #endif

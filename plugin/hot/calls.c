@@ -17,7 +17,7 @@ void *track_old_group_start(struct track *track, void *context)
 	if (!context || !atomic_load_explicit(&track->active, relaxed))
 		return NULL;
 	if (comm == UINT32_MAX)
-		return handle_of(HANDLE_P2P_CALL); /* a word that means nothing to us */
+		return handle_of(HANDLE_P2P_CALL); /* a number that means nothing to us */
 	struct track_comm *app = &track->comms[comm];
 	uint32_t number = track_next_group(app);
 
@@ -55,7 +55,7 @@ int track_group_stop_slowly(struct track *track, uint64_t bits)
 	return 0;
 }
 
-/* For track_knows: the address of a word stands for it while its communicator lives. */
+/* For track_knows: the address of a name stands for it while its communicator lives. */
 static void know(struct track_comm *app, const char *func)
 {
 	unsigned place = 0;

@@ -52,9 +52,9 @@ static inline int track_group_stop(struct track *track, void *group)
 	return 0;
 }
 
-/* A Group of v5 and later: the operations of one kernel's plan, which begins here and is told in one go. A Send that is told
- * when its GroupApi is over, or belongs to another communicator than that, is in its plan's group: what a graph replays, a
- * communicator that does not block. NULL where no Sends can come, or they are in their GroupApi. */
+/* A Group of v5 and later begins: the operations of one kernel's plan, which NCCL tells of in one go. A Send that is told when its
+ * GroupApi is over, or that belongs to another communicator than it, is in its plan's group: one that a graph replays, or of a
+ * communicator that does not block. Returns the plan's handle; NULL: no Sends can come, or they are in their GroupApi. */
 static inline void *track_plan_start(struct track *track, void *context)
 {
 	uint32_t generation;
@@ -76,7 +76,7 @@ static inline void *track_plan_start(struct track *track, void *context)
 /* All operations of a plan have been told. */
 void track_plan_stop(struct track *track, void *plan);
 
-/* A Send or Recv is called in the GroupApi of that number. */
+/* Counts a Send or Recv that is called in the GroupApi of that number. */
 static inline void track_count_call(struct track_comm *app, uint32_t number)
 {
 	bool is_next = atomic_load_explicit(&app->call_group, memory_order_relaxed) == number;
@@ -104,7 +104,7 @@ static inline void *track_p2p_call(struct track *track, void *context, void *gro
 		       handle_of(handle_as(bits, HANDLE_P2P_CALL)) : NULL;
 }
 
-/* A call of Send or Recv into a graph. */
+/* A Send or Recv is called into a graph. */
 static inline void track_captured_p2p(struct track *track, void *context)
 {
 	uint32_t generation;
@@ -115,7 +115,7 @@ static inline void track_captured_p2p(struct track *track, void *context)
 		atomic_store_explicit(&track->comms[comm].has_p2p, true, memory_order_relaxed);
 }
 
-/* Whether NCCL is known to give events of the operations of a collective's calls: then a call tells nothing. */
+/* Whether NCCL is known to give events of the operations of a collective: then its calls tell us nothing. */
 static inline bool track_knows(struct track *track, const void *context, const char *func)
 {
 	uint32_t generation;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* hot/channels.h - how many channels an operation has where NCCL does not say.
  *
- * NCCL 2.27 to 2.30 announces none for what runs on CollNet (SHARP), and for NVLS on several nodes: src/enqueue.cc sets
- * task->nChannels in its other branch only. The kernel events come all the same. How many belong to an operation
- * is known when they have been still for long (upkeep/sweep.c); the next one of its kind and size is over with as many.
+ * NCCL 2.27 to 2.30 announces no channels for what runs on CollNet (SHARP), and for NVLS on several nodes: src/enqueue.cc sets
+ * task->nChannels in its other branch only. The kernel events come all the same. How many belong to an operation is known once
+ * no more have come for long (upkeep/sweep.c); the next operation of its kind and size is over after as many.
  */
 #ifndef NCCL_INSPECTOR_HOT_CHANNELS_H
 #define NCCL_INSPECTOR_HOT_CHANNELS_H
@@ -25,10 +25,11 @@ static inline bool channels_untold(unsigned algo, int nnodes)
 	return algo == BOX_ALGO_COLLNET_DIRECT || algo == BOX_ALGO_COLLNET_CHAIN || (algo == BOX_ALGO_NVLS && nnodes > 1);
 }
 
-/* So many are expected of an operation of that key and size; EVENT_CHANNELS_UNKNOWN: none was seen to its end. */
+/* Returns how many channels to expect of an operation of that key and size; EVENT_CHANNELS_UNKNOWN: none was seen to its end yet. Any
+ * thread. */
 uint8_t channels_expected(const struct channels *channels, uint32_t key, uint64_t bytes);
 
-/* So many (1 to 64) came of one, and no more. One thread calls it. */
+/* An operation of that key and size had `count` channels (1 to 64). By the sweep only. */
 void channels_learn(struct channels *channels, uint32_t key, uint64_t bytes, uint8_t count);
 
 #endif

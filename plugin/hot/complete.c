@@ -83,8 +83,8 @@ INLINE struct box_comm *enter_of(struct track *track, struct box_op *op, uint32_
 	return comm;
 }
 
-/* Who counts what is over and then looks at the slots (sweep_count, prom_window) must not find an operation in both, for
- * what he has counted stays. So its slot is freed before this. The caller has the communicator to itself. */
+/* sweep_count and prom_window first count what is over and then look at the slots. They must not find an operation in both, because
+ * what they have counted stays: so its slot is freed before this. The caller has the communicator to itself. */
 INLINE void count_over(_Atomic uint64_t *figure)
 {
 	atomic_store_explicit(figure, atomic_load_explicit(figure, relaxed) + 1, memory_order_release);

@@ -5,7 +5,7 @@
 
 #define relaxed memory_order_relaxed
 #define AHEAD 8u /* records that are asked for before they are wanted */
-#define TRIES 8 /* for each word of chunks; each failure means that another thread got one */
+#define TRIES 8 /* for each 64 chunks; each failure means that another thread got one */
 
 _Static_assert(ENDS_CHUNKS % 64 == 0, "a bit for each chunk");
 _Static_assert((ENDS_CHUNK & (ENDS_CHUNK - 1)) == 0, "a chunk begins at a multiple of its size");

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hot/ends.h - operations that are over, on their way from NCCL's threads to the writer thread's samples.
+/* hot/ends.h - operations that are over, on their way from NCCL's threads to the beat thread's samples.
  *
  * A record is a struct box_sample whose `kind` is the index of its box_key (ENDS_NO_KEY: it has none).
  *
- * Only one thread at a time has a communicator to itself (comm_enter), so each record of struct box_comm has a chunk
- * of its own, into which that thread writes without any atomic exchange. It takes a new chunk for every ENDS_CHUNK
- * operations. The consumer follows from chunk to chunk and gives back those that it has read. When no chunk is free the
- * newest operation is dropped and counted. Nobody waits.
+ * One thread at a time has a communicator to itself (hot/owner.h), so each record of struct box_comm has a chunk of its own,
+ * into which that thread writes without any atomic exchange. It takes a new chunk for every ENDS_CHUNK operations. The consumer
+ * follows from chunk to chunk and gives back those that it has read. If no chunk is free the newest operation is dropped and
+ * counted. Nobody waits.
  */
 #ifndef NCCL_INSPECTOR_HOT_ENDS_H
 #define NCCL_INSPECTOR_HOT_ENDS_H
@@ -35,10 +35,10 @@ struct ends {
 	_Alignas(64) struct ends_reader readers[BOX_LIVE_COMMS]; /* the consumer's */
 };
 
-/* Makes all chunks free and all memory present. box_comm.end_place must be 0. */
+/* Makes all chunks free and all memory present. box_comm.end_place must be 0. Before any operation. */
 void ends_init(struct ends *ends);
 
-/* For ends_place: takes a chunk. Returns ENDS_FULL, and counts it, when there is none. */
+/* For ends_place: takes a chunk. Returns ENDS_FULL, and counts the operation as lost, if there is none. */
 uint32_t ends_take_chunk(struct ends *ends, struct box *box, unsigned comm);
 
 /* Returns where the next operation of a communicator goes, an index of ends->ends, or ENDS_FULL. The caller has the
@@ -50,15 +50,17 @@ static inline __attribute__((always_inline)) uint32_t ends_place(struct ends *en
 	return __builtin_expect(place % ENDS_CHUNK, 1) ? place : ends_take_chunk(ends, box, comm);
 }
 
-/* The record at that place is whole: the consumer may have it. */
+/* The record at that place is whole, and the consumer may have it. */
 static inline void ends_hand_over(struct box *box, unsigned comm, uint32_t place)
 {
 	atomic_store_explicit(&box->comms[comm].end_place, place + 1, memory_order_release);
 }
 
-/* The consumer's. Returns the oldest record of a communicator before `until`, a value that box_comm.end_place had
- * (acquired), or NULL. It stays valid until ends_release. */
+/* For the consumer: returns the oldest record of a communicator before `until`, a value that box_comm.end_place had (acquired); NULL:
+ * there is none. It stays valid until ends_release. */
 const struct box_sample *ends_peek(struct ends *ends, unsigned comm, uint32_t until);
+
+/* For the consumer: gives that record back. */
 void ends_release(struct ends *ends, unsigned comm);
 
 #endif

@@ -9,7 +9,7 @@
  * caller has the communicator to itself. */
 void track_member_over(struct track *track, struct box_comm *comm, struct box_op *op, bool timed);
 
-/* The call of a group has returned, or its plan is told; `word`: of its handle. Any thread. */
+/* The call of a group has returned, or its plan is told; `bits`: of its handle. Any thread. */
 void track_group_over(struct track *track, uint64_t bits);
 
 /* The members without a slot of the group with that token are over (groups_slotless_over). False: another thread has the

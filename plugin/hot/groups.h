@@ -16,13 +16,13 @@
 #include "box/box.h"
 
 #define GROUPS 256u /* with unfinished members at one time */
-/* Where struct group.word has how many members joined. */
+/* Where struct group.state has how many members joined. */
 #define GROUPS_JOINED_SHIFT 30u
 #define GROUPS_COUNT_MASK ((1ull << GROUPS_JOINED_SHIFT) - 1)
 
 struct group {
 	_Alignas(64) _Atomic uint64_t token; /* 0: free */
-	_Atomic uint64_t state;               /* enum group_word: exactly one caller finds the group over */
+	_Atomic uint64_t state;               /* joined, over, spoiled, closed: exactly one caller finds the group over */
 	/* The application's side. */
 	_Atomic uint64_t sent, received, to_self; /* bytes */
 	_Atomic uint32_t sends, receives;         /* without those to itself */
@@ -52,7 +52,7 @@ struct group_facts {
 	uint32_t number;     /* among the groups of this function in its communicator, from 1 */
 };
 
-/* A communicator begins in that record: its groups are counted from 1. */
+/* A communicator begins in that record: its groups are counted from 1. Under the inspector's lock. */
 void groups_new_comm(struct groups *groups, unsigned comm);
 
 /* The record of struct box_comm that a group's token names. */
@@ -61,15 +61,16 @@ static inline unsigned groups_comm(uint64_t token)
 	return (unsigned)(token & 0xffff) % BOX_LIVE_COMMS;
 }
 
-/* Number (+ 1) of the open group of `token` (not 0), a new entry for its first member; 0 when there is no place. */
+/* Returns the number + 1 of the open group of `token` (not 0), of a new entry for its first member; 0: there is no place. By the thread
+ * that tells its members. */
 uint32_t groups_join(struct groups *groups, uint64_t token, bool is_first);
 
-/* A member of a group. To itself: it has no kernel and is over at once. */
+/* Adds a member to a group, by its number + 1. One to itself has no kernel and is over at once. By the same thread. */
 void groups_add(struct groups *groups, uint32_t number, bool is_send, uint64_t bytes, bool to_self);
 
-/* A member is over: measured, or (stop_ns 0) gone without a time, which spoils the group. The caller has the
- * communicator to itself. Returns true, with the facts, if that made the group over and it is worth an
- * operation of its own. */
+/* A member is over, by its group's number + 1: measured, or without a time (stop_ns 0), which spoils the group. Times are the GPU's.
+ * Returns true, with the facts, if that made the group over and it is worth an operation of its own. The caller has the
+ * communicator to itself. */
 bool groups_member_over(struct groups *groups, uint32_t number, uint64_t start_ns, uint64_t stop_ns,
 			uint64_t index, uint64_t enqueue_tick, int nranks, struct group_facts *facts);
 
@@ -79,32 +80,35 @@ struct slotless {
 	uint32_t channels; /* that NCCL announced */
 	uint32_t comm_generation;
 };
+
+/* Adds it. By the thread that tells the members. */
 void groups_add_slotless(struct groups *groups, uint32_t number, const struct slotless *member);
 
-/* A channel of a member without a slot begins on the GPU. False: its group is over. One thread reports a group's channels. */
+/* A channel of a member without a slot begins on the GPU. False: its group is over. By the thread that reports the group's channels. */
 bool groups_slotless_start(struct groups *groups, uint64_t token, uint64_t gpu_ns);
 
-/* One ended. True if that was the last one of a group that has been closed: groups_slotless_over is due. False for one that
- * did not begin, too. */
+/* Such a channel ended. Returns true if it was the last one of a group that has been closed: then groups_slotless_over is due. False
+ * also for a channel that did not begin. By the same thread. */
 bool groups_slotless_stop(struct groups *groups, uint64_t token, uint64_t gpu_ns);
 
-/* Whether all channels of its members without a slot had ended when the group was closed. */
+/* Whether all channels of its members without a slot had ended when the group was closed: then groups_slotless_over is due. Any
+ * thread. */
 bool groups_slotless_ended(struct groups *groups, uint64_t token);
 
-/* When the members without a slot began and ended so far, by the GPU's clock, and a tick before they came. Returns false
- * if the group has no such members. */
+/* When the members without a slot began and ended so far, by the GPU's clock, and a tick before they came. False: the group has no such
+ * members. Any thread. */
 bool groups_slotless_times(struct groups *groups, uint64_t token, uint64_t *start_ns, uint64_t *stop_ns, uint64_t *known_tick);
 
-/* The members without a slot are over, all of them; not `timed`: some have no time, which spoils the group. The
- * caller has the communicator to itself; else as groups_member_over. */
+/* All members without a slot are over; not `timed`: some have no time, which spoils the group. Otherwise as groups_member_over. */
 bool groups_slotless_over(struct groups *groups, uint64_t token, bool timed, int nranks, struct group_facts *facts);
 
-/* For upkeep/sweep.c, once a second: closes what was left open for a whole round though its communicator's open group
- * (by number; in the token's upper bits) is another: its call was aborted. `strays` is what the round before found. */
+/* For the sweep, once a second: closes each group that was left open for a whole round though the open group of its communicator is
+ * another one, because its call was aborted. `open_number` returns that open group's number (the token's upper bits). `strays` is what
+ * the round before found. */
 void groups_close_strays(struct groups *groups, uint64_t strays[GROUPS],
 			 uint32_t (*open_number)(const void *argument, unsigned comm), const void *argument);
 
-/* A group may be closed and take no more members. */
+/* Whether a group takes no more members. */
 bool groups_is_closed(const struct group *group);
 
 /* How many members have joined a group (by its number + 1) that has unfinished ones. */
@@ -114,7 +118,7 @@ static inline uint64_t groups_joined(const struct groups *groups, uint32_t numbe
 	       GROUPS_COUNT_MASK;
 }
 
-/* The call has returned. As groups_member_over. Does nothing without an entry of that token. */
+/* The call has returned. Returns as groups_member_over; false if there is no entry of that token. Any thread. */
 bool groups_close(struct groups *groups, uint64_t token, int nranks, struct group_facts *facts);
 
 #endif

@@ -18,14 +18,15 @@ struct hosttime {
 	_Atomic uint64_t call_tick[BOX_LIVE_COMMS], launch_tick[BOX_LIVE_COMMS];
 };
 
-/* The mask's bits for it. */
+/* The bits of the activation mask for it; 0 if it is not asked for. */
 int hosttime_events(const struct hosttime *host, unsigned api);
 
-/* `group`: the handle of the GroupApi. Its ncclGroupEnd() begins, and returns. */
+/* The ncclGroupEnd() of a GroupApi begins, and returns. `group`: any handle. By the thread that calls NCCL. */
 void hosttime_call_begins(struct hosttime *host, const void *group);
 void hosttime_call_over(struct hosttime *host, const void *group);
 
-/* A kernel is launched, from the call to its end. Returns a handle; NULL: it is not followed. */
+/* A kernel's launch begins, and is over. Any context, any handle. The first returns a handle for the second; NULL: it is not followed.
+ * By the thread that calls NCCL. */
 void *hosttime_launch_begins(struct hosttime *host, const void *context);
 void hosttime_launch_over(struct hosttime *host, const void *launch);
 

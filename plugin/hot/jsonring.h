@@ -14,7 +14,7 @@
 
 #include "hot/trace.h"
 
-/* Of the lower eight bits of `flags`; the upper ones are the ring's. */
+/* The lower eight bits of json_record.flags; the upper ones are the ring's. */
 enum json_flag {
 	JSON_CPU_TIMED = 1,
 	JSON_GROUP = 2, /* of Sends and Recvs, as one operation: others_q31 is valid, not peer */
@@ -52,19 +52,25 @@ struct jsonring {
 	_Alignas(64) _Atomic uint64_t head;
 };
 
-/* 2^log2_count records, prefaulted: no page fault later. Returns 0 or -errno. */
+/* Gets memory for 2^log2_count records, prefaulted, so that there is no page fault later. `traced`: with room for traces. Drops are
+ * counted in `*dropped`. Returns 0 or -errno. Before the first operation. */
 int jsonring_open(struct jsonring *ring, unsigned log2_count, uint64_t min_bytes, bool traced,
 		  _Atomic uint64_t *dropped);
+
+/* Gives the memory back. Nobody may use the ring any more. */
 void jsonring_free(struct jsonring *ring);
 
-/* Hands a record over. False when it was dropped (and counted) or is too small for a line. `trace` is NULL unless
- * the ring was opened `traced`; it is copied. */
+/* Hands a record over. False: it was dropped (and counted), or is too small for a line. `trace` is NULL unless the ring was opened
+ * `traced`; it is copied. Any thread. */
 bool jsonring_push(struct jsonring *ring, const struct json_record *record, const struct trace_op *trace);
 
-/* The consumer's: the oldest record, which stays until it is released. False when there is none. */
+/* For the consumer: copies the oldest record, which stays in the ring until it is released. False: there is none. */
 bool jsonring_peek(struct jsonring *ring, struct json_record *record);
-/* Its trace, NULL unless traced. */
+
+/* For the consumer: the trace of the oldest record; NULL unless traced. */
 const struct trace_op *jsonring_trace(const struct jsonring *ring);
+
+/* For the consumer: gives the place of the oldest record back. */
 void jsonring_release(struct jsonring *ring);
 
 #endif

@@ -18,7 +18,7 @@
 void *track_kernel_start_slowly(struct track *track, void *operation, unsigned channel, uint64_t gpu_ns);
 int track_kernel_stop_slowly(struct track *track, void *kernel, uint64_t gpu_ns);
 
-/* The slot of a handle, whatever the handle. */
+/* The slot of a handle: some slot, whatever the handle. */
 static inline struct box_op *track_fast_op(struct track *track, uint64_t bits)
 {
 	char *ops = (char *)atomic_load_explicit(&track->fast_ops, memory_order_relaxed);
@@ -26,11 +26,11 @@ static inline struct box_op *track_fast_op(struct track *track, uint64_t bits)
 	return (struct box_op *)(ops + (bits & (uint64_t)(BOX_OPS - 1) << HANDLE_SLOT_SHIFT));
 }
 
-/* One channel begins on the GPU. False: not done yet, track_kernel_start_slowly does it.
+/* One channel begins on the GPU. False: nothing is done yet, and track_kernel_start_slowly must do it.
  *
- * Between its check and its stores the slot may pass to another operation: only if the pool is full and the application's
- * thread gives this one up just now, for what the writer's gives up rests first. Then a channel too many is in that one. The
- * channels of one operation are reported by one thread, so plain loads and stores do. */
+ * Between its check and its stores the slot may pass to another operation, but only if the pool is full and the application's
+ * thread gives this operation up just now; what the sweep gives up rests first. Then the other operation has a channel too many.
+ * One thread reports the channels of one operation, so plain loads and stores will do. */
 static inline bool track_kernel_start_fast(struct track *track, void *operation, unsigned channel, uint64_t gpu_ns,
 					   void **handle)
 {
@@ -60,7 +60,7 @@ static inline void *track_kernel_start(struct track *track, void *operation, uns
 		       handle : track_kernel_start_slowly(track, operation, channel, gpu_ns);
 }
 
-/* Bits that are set. The oldest processors lack the instruction. */
+/* How many bits are set. The oldest processors lack the instruction. */
 static inline unsigned track_count(const struct track *track, uint64_t bits)
 {
 #if defined(__x86_64__)

@@ -13,7 +13,7 @@ static _Atomic uint32_t *taken_of(struct keys *keys, bool is_shared)
 	return is_shared ? &keys->taken_shared : &keys->taken;
 }
 
-/* A free key with the words in it, not yet valid. */
+/* Takes a free key for that kind, not yet valid. */
 static uint32_t key_take(struct keys *keys, struct box *box, const struct key_fields *fields)
 {
 	bool is_shared = fields->comm == BOX_COMM_MORE;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hot/keys.h - the kinds of operation: finding the one of an event, adding a finished operation to it. No lock.
+/* hot/keys.h - the kinds of operation: finding the key of an event, adding a finished operation to it. No lock.
  *
- * Many communicators with many sizes have more kinds than there are keys. The last ones are kept for what comes then: a key
- * for each function and size class, of all communicators together (BOX_COMM_MORE), so that bytes and times are not lost.
+ * Many communicators with many sizes may have more kinds than there are keys. The last keys are kept for that: one for each
+ * function and size class, of all communicators together (BOX_COMM_MORE), so that bytes and times are not lost.
  */
 #ifndef NCCL_INSPECTOR_HOT_KEYS_H
 #define NCCL_INSPECTOR_HOT_KEYS_H
@@ -23,7 +23,7 @@ struct keys {
 	_Atomic uint16_t direct[BOX_LIVE_COMMS + 1][KEYS_FUNCS][KEYS_CLASSES]; /* the last row: BOX_COMM_MORE's */
 	_Atomic uint16_t next[BOX_KEYS];
 	_Atomic uint32_t taken, taken_shared; /* a full table is not searched for every operation */
-	/* Calls for which NCCL may yet give an event: upkeep/sweep.c makes untimed operations of them when it does not. */
+	/* Calls for which NCCL may yet give an event: the sweep makes untimed operations of them if it does not. */
 	_Atomic uint32_t called_ops[BOX_KEYS];
 	_Atomic uint64_t called_bytes[BOX_KEYS];
 };
@@ -50,6 +50,7 @@ static inline int32_t keys_rate_q20(uint64_t bytes, uint64_t time_ns)
 
 enum key_used { KEY_FREE = 0, KEY_VALID = 1, KEY_TAKEN = 2 };
 
+/* Whether a key is of that kind. Any thread. */
 static inline bool key_matches(const struct box_key *key, const struct key_fields *fields)
 {
 	return atomic_load_explicit(&key->used, memory_order_acquire) == KEY_VALID &&
@@ -58,7 +59,7 @@ static inline bool key_matches(const struct box_key *key, const struct key_field
 	       key->proto == fields->proto;
 }
 
-/* For keys_find: looks further than at the latest key, and makes one. */
+/* For keys_find: looks further than at the latest key, and makes one if there is none. */
 uint32_t keys_find_or_make(struct keys *keys, struct box *box, const struct key_fields *fields);
 
 /* Whether operations of several communicators, and so of several threads, are added to it. */
@@ -67,7 +68,7 @@ static inline bool keys_is_shared(uint32_t index)
 	return index >= KEYS_OWN && index != KEYS_NONE;
 }
 
-/* Index in box->keys, a new one if need be, or a shared one; KEYS_NONE when all are taken. */
+/* Returns the index in box->keys of a kind: of a new key if need be, or of a shared one; KEYS_NONE: all are taken. Any thread. */
 static inline uint32_t keys_find(struct keys *keys, struct box *box, const struct key_fields *fields)
 {
 	uint16_t first = atomic_load_explicit(
@@ -78,20 +79,20 @@ static inline uint32_t keys_find(struct keys *keys, struct box *box, const struc
 								    keys_find_or_make(keys, box, fields);
 }
 
-/* Adds operations without a time. Callable from everywhere. */
+/* Adds operations without a time. Any thread. */
 void keys_add_untimed(struct box *box, uint32_t index, uint64_t ops, uint64_t bytes);
 
-/* Moves every key of record `from` to record `to`, adding up what both have, and forgets which keys `from` had;
- * only while no operation of it can start, and with the communicator to itself. */
+/* Moves every key of record `from` to record `to`, adding up what both have, and forgets which keys `from` had. No operation of `from`
+ * may start meanwhile. Under the inspector's lock, and the caller has the communicator to itself. */
 void keys_fold(struct keys *keys, struct box *box, unsigned from, unsigned to);
 
-/* For keys_account. */
+/* For keys_account: halves a histogram of which a bucket is full. */
 void keys_halve(struct hist *hist);
 
-/* For keys_account. */
+/* For keys_account: adds an operation to a shared key. */
 void keys_account_shared(struct box *box, uint32_t index, const struct finished *op);
 
-/* Adds one operation. The caller has the communicator to itself (box_comm.busy). */
+/* Adds one operation to a key (not KEYS_NONE). The caller has the communicator to itself. */
 static inline __attribute__((always_inline)) void keys_account(struct box *box, uint32_t index, const struct finished *op)
 {
 	struct box_key *key = &box->keys[index];

@@ -24,22 +24,26 @@ static inline bool labels_is_rooted(unsigned func)
 	return func == BOX_FUNC_BROADCAST || func == BOX_FUNC_REDUCE;
 }
 
-/* Whether two places, both in use, are of one label. */
+/* Whether two places are both in use and of one label. */
 bool labels_are_same(const struct box_label *one, const struct box_label *other);
 
-/* An operation was told; `operation`: its handle, NULL if it has no slot. */
+/* The next three are called by the threads that call NCCL. */
+
+/* An operation with a root was told; `operation`: its handle, NULL if it has no slot. */
 void labels_root(struct track *track, unsigned comm, uint8_t func, int root, uint64_t bytes, const void *operation);
-/* A call was told of which no operation may follow. */
+
+/* A call with a root was told, for which no operation may follow. */
 void labels_called(struct track *track, unsigned comm, uint8_t func, int root, uint64_t bytes);
-/* What v7 tells besides: a tag of 0 means no tag, and NCCL keeps those with the highest bit for itself. `kernel`: NULL or of a
- * symmetric collective. `context`: the communicator's; of one that is gone, or while nothing is followed, nothing counts. */
+
+/* What v7 tells besides. A tag of 0 means that there is none, and NCCL keeps those with the highest bit for itself. `kernel`: that of a
+ * symmetric collective, or NULL. Any context; of a communicator that is gone, or while nothing is followed, nothing counts. */
 void labels_told(struct track *track, const void *context, uint64_t user_tag, const char *kernel, uint64_t bytes,
 		 const void *operation);
 
-/* An operation is over. Before its slot is freed. */
+/* An operation is over. Before its slot is freed. The caller has the communicator to itself. */
 void labels_over(struct track *track, const struct box_op *op, uint64_t time_ns);
 
-/* Communicators: from now on the roots of record `from` are those of record `to`. As keys_fold. */
+/* From now on the roots of communicator record `from` are those of record `to`. As keys_fold. */
 void labels_fold(struct box *box, unsigned from, unsigned to);
 
 #endif

@@ -17,25 +17,28 @@ struct peers {
 	struct peers_entry entries[BOX_PEERS];
 };
 
+/* A communicator, a function and a peer in one number; never 0. */
 static inline uint64_t peers_identity(unsigned comm, unsigned func, int peer)
 {
 	return 1ull << 63 | (uint64_t)func << 48 | (uint64_t)comm << 32 | (uint32_t)peer;
 }
 
+/* The communicator in it. */
 static inline unsigned peers_comm_of(uint64_t identity)
 {
 	return (uint16_t)(identity >> 32);
 }
 
+/* Where its entry is looked for first. */
 static inline uint32_t peers_first_place(uint64_t identity)
 {
 	return (uint32_t)(identity * 0x9e3779b97f4a7c15u >> 32) % BOX_PEERS;
 }
 
-/* For peers_find: looks further than at the first place, and makes an entry. */
+/* For peers_find: looks further than at the first place, and makes an entry if there is none. */
 uint32_t peers_find_or_make(struct peers *peers, struct box *box, uint64_t identity);
 
-/* Index in box->peers, a new entry if need be; PEERS_NONE when its places are taken. */
+/* Returns the index in box->peers, of a new entry if need be; PEERS_NONE: its places are taken. By the threads that call NCCL. */
 static inline uint32_t peers_find(struct peers *peers, struct box *box, unsigned comm, unsigned func, int peer)
 {
 	uint64_t identity = peers_identity(comm, func, peer);
@@ -51,7 +54,7 @@ struct peers_call {
 	uint32_t number; /* 0: not known */
 };
 
-/* A Send or Recv is called. */
+/* A Send or Recv is called: counts it. By the threads that call NCCL. */
 static inline __attribute__((always_inline)) struct peers_call peers_call(struct peers *peers, struct box *box,
 									   unsigned comm, unsigned func, int peer)
 {
@@ -66,10 +69,10 @@ static inline __attribute__((always_inline)) struct peers_call peers_call(struct
 	return call;
 }
 
-/* Adds one operation (keys_rate_q20). The caller has the communicator to itself (box_comm.busy). */
+/* Adds one finished operation to an entry; `rate_q20`: keys_rate_q20. The caller has the communicator to itself. */
 void peers_account(struct box *box, uint32_t entry, uint64_t bytes, uint64_t time_ns, int32_t rate_q20);
 
-/* Frees the entries of a communicator; with the communicator to itself. */
+/* Frees the entries of a communicator. The caller has it to itself. */
 void peers_forget(struct peers *peers, struct box *box, unsigned comm);
 
 #endif

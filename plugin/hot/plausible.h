@@ -8,8 +8,8 @@
 
 #include "hot/state.h"
 
-/* An operation cannot have run longer than it has been known, nor begun before, but for the time from its launch
- * to NCCL's first word of it. */
+/* An operation cannot have run longer than it has been known, nor begun before that, except for the time from its
+ * launch until NCCL first tells of it. */
 #define PLAUSIBLE_SLACK_NS INT64_C(1000000000)
 /* The clocks are compared for one operation in so many. */
 #define CLOCKS_EVERY 64u

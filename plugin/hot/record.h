@@ -15,6 +15,7 @@
 
 _Static_assert((uint16_t)KEYS_NONE == ENDS_NO_KEY && BOX_KEYS <= ENDS_NO_KEY, "a key fits into a record");
 
+/* struct box_sample.flags, but for BOX_SAMPLE_GROUP. */
 static inline uint8_t record_flags(const struct track *track)
 {
 	return track->options.timing == BOX_TIMING_CPU ? BOX_SAMPLE_CPU_TIMED : 0;
@@ -26,7 +27,7 @@ static inline uint16_t record_json_flags(const struct track *track)
 	return track->options.timing == BOX_TIMING_CPU ? JSON_CPU_TIMED : 0;
 }
 
-/* The upper 16 bits of a number of bytes: struct box_sample.mantissa. */
+/* struct box_sample.mantissa: the upper 16 bits of a number of bytes. */
 static inline uint16_t record_mantissa(uint64_t bytes)
 {
 	unsigned size_class = bandwidth_size_class(bytes | 1);
@@ -34,7 +35,7 @@ static inline uint16_t record_mantissa(uint64_t bytes)
 	return (uint16_t)(bytes >> (size_class > 15 ? size_class - 15 : 0));
 }
 
-/* From the call to the kernel's begin, for an operation with the time of its call. */
+/* The time from the call to the kernel's begin in us, at least 1. For an operation with the time of its call. */
 __attribute__((noinline, unused)) static uint32_t record_queued_us(const struct track *track, const struct box_op *op,
 								   const struct box_comm *comm)
 {
@@ -48,8 +49,7 @@ __attribute__((noinline, unused)) static uint32_t record_queued_us(const struct 
 	return queued < 1 ? 1 : queued > UINT32_MAX ? UINT32_MAX : (uint32_t)queued;
 }
 
-/* Hands an operation over to the samples, unless it belongs to a large group. The caller has the communicator to
- * itself. */
+/* Hands an operation over to the samples, unless it belongs to a large group. `start`, `stop`: GPU's clock. */
 static inline __attribute__((always_inline)) void record_operation(struct track *track, const struct box_op *op,
 								    uint32_t key, uint64_t start, uint64_t stop,
 								    uint64_t bytes)
@@ -78,11 +78,11 @@ static inline __attribute__((always_inline)) void record_operation(struct track 
 	end->flags = record_flags(track);
 	end->channels = (uint8_t)(atomic_load_explicit(&op->kind, memory_order_relaxed) >> 24);
 	ends_hand_over(track->box, comm, place);
-	/* Two to a line of the cache, which the writer thread has read: have the one after next here when it is wanted. */
+	/* Two to a line of the cache, which the beat thread has read: have the one after next here when it is wanted. */
 	prefetch_to_write(end + 4);
 }
 
-/* The same for a group as one operation. */
+/* Hands a group over as one operation. */
 static inline void record_group(struct track *track, unsigned comm, uint32_t key, const struct group_facts *facts)
 {
 	uint32_t place = ends_place(&track->ends, track->box, comm);

@@ -19,7 +19,7 @@ void track_sample_next(struct track *track)
 		atomic_store_explicit(&track->leaves_out, !full, relaxed);
 		return;
 	}
-	/* Only between our own two words: any other is somebody else's, and stays. */
+	/* Only between our own two values: any other is somebody else's, and stays. */
 	if (mask && all)
 		__atomic_compare_exchange_n(mask, &had, full ? all : light, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }

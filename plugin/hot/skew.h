@@ -10,16 +10,17 @@
 
 #include "hot/state.h"
 
-/* Look at that operation of the communicator with that record. Before NCCL has its handle. */
+/* From now on that operation of the communicator is looked at. Before NCCL has its handle. By the thread that calls NCCL. */
 void skew_begin(struct track *track, unsigned comm, void *operation);
 
-/* A channel of an operation ended; `kernel`: its handle. Does nothing for one that is not looked at. */
+/* A channel of an operation ended; `kernel`: the bits of its handle. Does nothing for one that is not looked at. By the thread that
+ * reports its kernels. */
 void skew_stop(struct track *track, const struct box_op *op, uint64_t kernel, uint64_t gpu_ns);
 
-/* All channels have ended. Before the slot is freed. */
+/* All its channels have ended. Before the slot is freed. By the same thread. */
 void skew_over(struct track *track, const struct box_op *op, uint64_t kernel);
 
-/* A communicator begins in that record. */
+/* A communicator begins in that record. Under the inspector's lock. */
 void skew_new_comm(struct track *track, unsigned comm);
 
 #endif

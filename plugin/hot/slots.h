@@ -12,15 +12,15 @@
 #include "hot/owner.h"
 #include "hot/state.h"
 
-/* Half of the pool is in rings. Of a ring only one thread takes, so it needs no atomic exchange, which would make it wait
- * for all its stores to arrive: 0.1 us when the other thread has their lines. One communicator is often called by two
- * threads in turns (forward and backward pass), so a ring belongs to a thread. A thread that runs far ahead of its GPU gets
- * more rings, but some are kept for other threads. No ring is given back when its thread ends: it belongs to the thread's
- * word (hot/owner.h), which the C library gives to a later thread. A thread without a ring uses the other half of the pool,
+/* Half of the pool is in rings. Only one thread takes slots of a ring, so it needs no atomic exchange, which would make it wait until
+ * all its stores have arrived: 0.1 us when the other thread has their lines. One communicator is often called by two threads in
+ * turns (forward and backward pass), so a ring belongs to a thread and not to a communicator. A thread that runs far ahead of its
+ * GPU gets more rings, but some are kept for other threads. No ring is given back when its thread ends: it belongs to the number of
+ * the thread (owner_id), which the C library gives to a later thread. A thread without a ring uses the other half of the pool,
  * which all threads share. */
 #define SLOTS_SHARED (BOX_OPS / 2) /* the first of these */
 #define SLOTS_RING (SLOTS_SHARED / TRACK_RINGS)
-/* One communicator has no more of all slots, so that one that is stuck leaves some to the others. */
+/* One communicator has at most so many slots, so that one that is stuck leaves some to the others. */
 #define SLOTS_OF_COMM (BOX_OPS / 2)
 
 _Static_assert((SLOTS_RING & (SLOTS_RING - 1)) == 0, "a ring wraps by a mask");
@@ -33,21 +33,21 @@ struct box_op *slots_search(struct track *track, unsigned comm);
 /* The same, but looks at every slot that the thread may take. */
 struct box_op *slots_take_any(struct track *track, unsigned comm);
 
-/* The next one of a ring. All take their turn: with fewer the next one is the one that the other thread has just now. */
+/* The next slot of a ring. All take their turn: if fewer did, the next one would often be one that the other thread has just now. */
 static inline uint32_t slots_next(uint32_t slot)
 {
 	return (slot & ~(SLOTS_RING - 1)) | ((slot + 1) & (SLOTS_RING - 1));
 }
 
-/* A free slot of the caller's is in the state of being filled before anything in it changes. */
+/* A free slot that is the caller's is being filled from now on: the state comes before anything in it changes. */
 static inline void slots_begin(struct box_op *op, uint32_t generation)
 {
 	atomic_store_explicit(&op->generation, generation | BOX_OP_FILLING, memory_order_relaxed);
 	order_stores();
 }
 
-/* The thread's slot that is to be looked at first, in the state of being filled, and its generation; NULL when it is in
- * use, or the communicator was last called by another thread. */
+/* Takes the slot of the thread's ring whose turn it is. Returns it in the state of being filled, with its index and the generation it
+ * had; NULL: it is in use, or the communicator was last called by another thread. By the thread that calls NCCL. */
 static inline __attribute__((always_inline)) struct box_op *slots_take_next(struct track *track, struct track_comm *app,
 									     uint32_t *slot, uint32_t *found)
 {
@@ -77,13 +77,13 @@ struct slots_use {
 	uint64_t index, sequence, bytes, enqueue_tick;
 };
 
-/* Of the use that begins of a slot, which is being filled. */
+/* The generation of the use that begins of a slot that is being filled. */
 static inline uint32_t slots_generation(const struct box_op *op)
 {
 	return (atomic_load_explicit(&op->generation, memory_order_relaxed) & ~BOX_OP_STATE_MASK) | BOX_OP_USED;
 }
 
-/* Gives the slot to an operation. Returns its handle. */
+/* Gives a slot that is being filled to an operation. Returns its handle, which other threads may use from now on. */
 static inline __attribute__((always_inline)) void *slots_use(struct box_op *op, uint32_t slot, uint32_t generation,
 							      const struct slots_use *use)
 {
@@ -102,7 +102,7 @@ static inline __attribute__((always_inline)) void *slots_use(struct box_op *op, 
 	return handle_of(handle_of_use(slot, generation));
 }
 
-/* The caller has ended this use: its handles are stale. */
+/* Makes the handles of a use stale that the caller has ended. The caller has its communicator to itself, here and below. */
 static inline void slots_make_stale(struct box_op *op)
 {
 	uint64_t handle = atomic_load_explicit(&op->handle, memory_order_relaxed);
@@ -111,6 +111,7 @@ static inline void slots_make_stale(struct box_op *op)
 	atomic_store_explicit(&op->handle, handle + (4ull << HANDLE_GENERATION_SHIFT), memory_order_relaxed);
 }
 
+/* Makes a slot free whose handles are stale. */
 static inline void slots_clear(struct box_op *op, uint32_t generation)
 {
 	atomic_store_explicit(&op->gpu_start_ns, 0, memory_order_relaxed);
@@ -123,14 +124,15 @@ static inline void slots_clear(struct box_op *op, uint32_t generation)
 	atomic_store_explicit(&op->generation, (generation & ~BOX_OP_STATE_MASK) + 4, memory_order_release);
 }
 
+/* Frees the slot of a use that the caller has ended. */
 static inline void slots_free(struct box_op *op, uint32_t generation)
 {
 	slots_make_stale(op);
 	slots_clear(op, generation);
 }
 
-/* As slots_free, where the thread of the kernels may have found the handle good just now, and has yet to store what it
- * was told: nobody's until the next round clears it. */
+/* As slots_free, if the thread of the kernels may have found the handle good just now and has yet to store what it was told: the slot
+ * is nobody's until the sweep's next round clears it. */
 static inline void slots_rest(struct box_op *op, uint32_t generation)
 {
 	slots_make_stale(op);

@@ -33,8 +33,8 @@ struct jsonring;
 struct samples;
 struct trace_op;
 
-/* The key of an operation that was there before, by the addresses of its words. A line of the cache each, written
- * seldom: whoever reads it looks at `turn` before and after. */
+/* The key of an operation that was there before, by the addresses of its strings (hot/memo.h). A line of the cache each, written
+ * seldom: a reader looks at `turn` before and after. */
 struct track_memo {
 	_Alignas(64) _Atomic uint32_t turn; /* odd while it is written */
 	_Atomic uint32_t key;
@@ -46,11 +46,11 @@ struct track_memo {
 
 #define TRACK_KNOWN 3u
 
-/* What the application's thread keeps of a communicator: one line of the cache, and that of a memo. Two threads in
- * one communicator at the same time are rare (CUDA's, when it replays a graph): then a number may be given twice, and nothing
- * else goes wrong. */
+/* What the application's thread keeps of a communicator: an operation needs one line of the cache, and that of a memo. Two threads
+ * in one communicator at the same time are rare (CUDA's, when it replays a graph): then a number may be given twice, and nothing else
+ * goes wrong. */
 struct track_comm {
-	_Alignas(128) _Atomic(void *) context; /* of the communicator while track_coll_fast does for it; NULL: it does not */
+	_Alignas(128) _Atomic(void *) context; /* of the communicator while its operations may take the quick way; NULL: they may not */
 	_Atomic uint64_t index;               /* of the latest operation: its place in the order, from 1 */
 	_Atomic uint32_t ring;                /* of the thread that called last, or another one's */
 	_Atomic uint32_t groups;              /* calls so far */
@@ -58,16 +58,16 @@ struct track_comm {
 	_Atomic bool members;                 /* Sends or Recvs joined it */
 	_Atomic bool has_p2p;                 /* some were called */
 	_Atomic uint16_t plan;                /* counts what NCCL launches: of the operations that are told now */
-	_Atomic uint32_t group_thread;        /* who opened it, or a thread that looks the same */
+	_Atomic uint32_t group_thread;        /* track_thread() of the one that opened it */
 	_Atomic uint32_t plan_joined;         /* the latest plan (its number) that Sends or Recvs joined */
-	_Atomic(const char *) known[TRACK_KNOWN]; /* words of functions of seen_funcs; NULL: none */
+	_Atomic(const char *) known[TRACK_KNOWN]; /* names of functions of seen_funcs, by address; NULL: none */
 	struct track_memo memos[TRACK_MEMOS];
 	/* Of NCCL 2.28 and later: each Send and Recv is called in its GroupApi before any of them is told. */
 	_Atomic uint32_t call_group;    /* number of the GroupApi of the latest call */
 	_Atomic uint32_t group_calls;   /* so far in that one */
 	_Atomic uint32_t lone_group;    /* the latest one with a single call, which was told */
 	_Atomic uint32_t seen_funcs;    /* a bit each: NCCL gives events of its operations */
-	_Atomic uint32_t shared_cursor; /* slot of everybody's to look at first */
+	_Atomic uint32_t shared_cursor; /* slot of the shared half to look at first */
 	_Atomic uint32_t crowded;       /* for so many operations more the thread's own slots are not searched */
 	_Atomic uint8_t graph;          /* enum clockmix_graph */
 	_Atomic uint64_t symmetric;     /* the latest symmetric collective with a time: its handle; 0: none */
@@ -153,12 +153,13 @@ struct track {
 	struct clockmix mixes[BOX_LIVE_COMMS];
 	struct peers peers;
 	struct labels labels;
-	struct samples *samples; /* who takes what is in `ends`; NULL: nobody */
+	struct samples *samples; /* which take what is in `ends`; NULL: nobody does */
 	struct ends ends;
 };
 
 /* How long the distance of the two clocks is believed: they drift. */
 #define TRACK_CLOCKS_NS 10000000000ull
+/* Of one operation in so many the time in our functions is taken. */
 #define TRACK_HOT_SAMPLE 256u
 /* Of one operation in so many of a communicator box_op.enqueue_tick is the time of the call. */
 #define TRACK_CALL_SAMPLE 64u
@@ -166,9 +167,9 @@ _Static_assert(TRACK_HOT_SAMPLE % TRACK_CALL_SAMPLE == 0, "whose time in our fun
 /* The Sends and Recvs of a larger group are sampled as one operation only. */
 #define TRACK_GROUP_SAMPLES 8u
 #define track_likely(x) __builtin_expect(!!(x), 1)
-/* What every operation passes through: the linker puts these functions side by side, on as few pages and lines as can be. Where
- * in a line they begin must not be left to what is before them: on some processors a jump across 32 bytes is decoded anew
- * each time, which doubled the time of a channel. */
+/* For functions that every operation passes through: the linker puts them side by side, on as few pages and lines as possible. They
+ * begin at a line of the cache, whatever is before them: on some processors a jump across 32 bytes is decoded anew each time, which
+ * doubled the time of a channel. */
 #define TRACK_HOT __attribute__((hot, aligned(64)))
 
 /* Slots that are all free and stay so, for struct track.fast_ops while the fast functions must do nothing. They take no

@@ -66,7 +66,7 @@ void trace_app_stop(struct trace_op *op, uint32_t generation)
 		return;
 	atomic_store_explicit(&op->stop_tick, clock_ticks(), relaxed);
 	atomic_store_explicit(&op->stop_number, next_number(op), relaxed);
-	/* Release: who sees the generation sees the two above. */
+	/* Release: a reader that sees the generation sees the two above. */
 	atomic_store_explicit(&op->stop_generation, generation, memory_order_release);
 }
 

@@ -32,19 +32,23 @@ struct trace_op {
 	struct trace_channel channel[TRACE_CHANNELS];
 };
 
-/* A trace for each of `slots` slots, NULL without memory. */
+/* Returns a trace for each of `slots` slots; NULL without memory. */
 struct trace_op *trace_open(unsigned slots);
 
-/* `generation` is the one of the slot's use, as in its handle. */
+/* An operation begins; `generation`: of its slot's use, as in its handle. Before anybody else has the handle. */
 void trace_begin(struct trace_op *op, uint32_t generation);
-/* Before anybody else has its handle, as trace_begin. */
+
+/* What v7 says besides of an operation; `kernel_variant` may be NULL. Before anybody else has its handle. */
 void trace_note(struct trace_op *op, uint64_t user_tag, const char *kernel_variant);
+
+/* A channel begins, and ends. By the thread that reports the kernels. */
 void trace_kernel_start(struct trace_op *op, unsigned channel);
 void trace_kernel_stop(struct trace_op *op, unsigned channel);
-/* For an operation that is over, too: that does nothing. */
+
+/* NCCL's stop of an operation. Does nothing for one that is over. By the thread that calls NCCL. */
 void trace_app_stop(struct trace_op *op, uint32_t generation);
 
-/* Copies what there is of a trace; NULL: none. */
+/* Copies what there is of a trace; `from` NULL: there is none. The caller has the operation's communicator to itself. */
 void trace_copy(struct trace_op *to, const struct trace_op *from);
 
 #endif

@@ -16,13 +16,14 @@ struct jsoncomms {
 	struct json_comm *known[BOX_COMMS];   /* newest first; the JSON thread's */
 };
 
-/* Takes it over. One with a name takes the place of the one of its record and generation without. When too many wait for a thread that is stuck it is forgotten: its lines will be dropped. */
+/* Takes `comm` over (NULL: does nothing). One with a name takes the place of the one without of the same record and generation. If too
+ * many wait for a thread that is stuck it is forgotten, and its lines will be dropped. Any thread. */
 void jsoncomms_add(struct jsoncomms *comms, struct json_comm *comm);
 
-/* NULL for one that is not known (any more), or has no name yet. Valid until jsoncomms_trim. */
+/* Returns NULL for a communicator that is not known (any more), or has no name yet. Valid until jsoncomms_trim. By the JSON thread. */
 const struct json_comm *jsoncomms_find(struct jsoncomms *comms, unsigned comm, uint32_t generation);
 
-/* Keeps the latest two of each record; called when no operation waits. */
+/* Keeps the latest two of each record. By the JSON thread, when no operation waits. */
 void jsoncomms_trim(struct jsoncomms *comms);
 
 #endif

@@ -42,23 +42,24 @@ struct jsonfile {
 	struct jsonfile_kept kept[JSONFILE_KEPT]; /* oldest first; the last is open, or was */
 };
 
-/* Touches no file. */
+/* Prepares for files in `dir` whose names begin with `stem`. Touches no file. Any thread. */
 void jsonfile_init(struct jsonfile *file, const char *dir, const char *stem);
 
-/* How much to write at a time: no more than a file may hold, of the process's limit on files too. `ending`: the
- * process is about to. */
+/* Returns how many bytes to write at a time: no more than a file may hold, by the process's limit too. `ending`: the process is about to
+ * end. */
 size_t jsonfile_room(const struct jsonfile *file, bool ending);
 
-/* Appends whole lines: all or nothing. Returns 0 or -errno. */
+/* Appends whole lines, all of them or nothing. Returns 0 or -errno. */
 int jsonfile_write(struct jsonfile *file, const char *lines, size_t length);
 
-/* Puts a text into a file beside the last one, with `.end` behind its name, in place of what it had: the process
- * ends in order. Nothing where no line was written. */
+/* The process ends in order: puts a text into a file beside the last one, with `.end` behind its name, in place of what was there.
+ * Does nothing if no line was written. */
 void jsonfile_put_end(struct jsonfile *file, const char *text, size_t length);
-/* Removes that again: the process goes on. */
+
+/* The process goes on: removes that file again. */
 void jsonfile_remove_end(struct jsonfile *file);
 
-/* Later lines go to the same file if it is still there. */
+/* Closes the file. Later lines go to the same one if it is still there. */
 void jsonfile_close(struct jsonfile *file);
 
 #endif

@@ -7,11 +7,11 @@
 
 struct gzip;
 
-/* NULL where libz.so.1 cannot be had. */
+/* Loads libz.so.1. Returns NULL if it cannot be loaded, or without memory. What is returned stays for the life of the process. */
 struct gzip *gzip_open(void);
 
-/* Packs the bytes as one whole gzip member, readable whatever happens to what comes after it. Returns its length and
- * where it is until the next call; 0 when it cannot be done. */
+/* Packs the bytes as one whole gzip member, which can be read whatever happens to what comes after it. Returns its length, and where it is
+ * until the next call; 0: it cannot be done. One thread at a time. */
 size_t gzip_member(struct gzip *gzip, const char *data, size_t length, const char **packed);
 
 #endif

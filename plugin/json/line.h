@@ -45,18 +45,19 @@ struct json_batch {
 	uint64_t operations_unmeasured; /* the same: without a time, so without a line; of any size */
 };
 
-/* Renders a communicator; NULL without memory. To be freed with free(). */
+/* Renders what lines say of a communicator. Returns NULL without memory; to be freed with free(). Any thread. */
 struct json_comm *json_comm_new(const struct json_process *process, const struct json_comm_fields *fields);
 
-/* Bytes that a line of this communicator needs at most. */
+/* Returns how many bytes a line of this communicator needs at most; `trace` may be NULL. */
 size_t json_line_room(const struct json_comm *comm, const struct trace_op *trace);
 
-/* Writes the line, newline and all, and returns its end. `trace` may be NULL. */
+/* Writes the line of an operation, with its newline, and returns its end. The caller has seen to json_line_room bytes; `trace` may be
+ * NULL. */
 char *json_line(char *to, const struct json_record *record, const struct json_comm *comm,
 		const struct json_batch *batch, const struct trace_op *trace);
 
-/* A string's inside: escaped, and what is not UTF-8 replaced by U+FFFD, one for each wrong byte. At most `bytes` bytes
- * of `from` are taken, none of them half a character; every one needs six bytes of room. Returns the end. */
+/* Writes the inside of a string: escaped, and with U+FFFD for each byte that is not part of UTF-8. Takes at most `bytes` bytes of `from`,
+ * and no half character; each needs six bytes of room. Returns the end. */
 #define JSON_ESCAPED_ROOM(bytes) ((bytes) * 6u)
 char *json_escape(char *to, const char *from, size_t bytes);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nccl/log.h - what there is to be said to the user, through the logger of a living libnccl.
+/* nccl/log.h - messages to the user, through the logger of a living libnccl.
  *
- * A logger may block (a pipe that nobody reads), so nobody calls it with a lock held: what comes up under the lock is
- * kept until it is let go. It is a function of libnccl: before that is unloaded, those who are in it are waited for.
+ * A logger may block (a pipe that nobody reads), so nobody calls it with a lock held: a message that comes up under the lock is
+ * kept until the lock is let go. The logger is a function of libnccl: before that may be unloaded, we wait for the threads in it.
  */
 #ifndef NCCL_INSPECTOR_NCCL_LOG_H
 #define NCCL_INSPECTOR_NCCL_LOG_H
@@ -24,17 +24,16 @@ struct log {
 	char text[LOG_KEPT][LOG_BYTES];
 };
 
-/* Says it now. */
+/* Logs it now, if there is a logger. Any thread that holds no lock. */
 void log_say(struct log *log, const char *text);
 
-/* The following two want the inspector's lock. */
-
-/* Keeps it, to be said later; what finds no room is lost. */
+/* Keeps it, to be logged later; if there is no room it is lost. Under the inspector's lock. */
 void log_keep(struct log *log, const char *text);
-/* Takes the oldest out. False: there is none. */
+
+/* Takes the oldest kept message out. False: there is none. Under the inspector's lock. */
 bool log_take(struct log *log, char text[LOG_BYTES]);
 
-/* Waits until nobody is in a logger, at most until then (CLOCK_MONOTONIC): the former one may go now. */
+/* Waits until no thread is in a logger, at most until `due_ns` (CLOCK_MONOTONIC): then the former logger may go. */
 void log_wait(struct log *log, uint64_t due_ns);
 
 #endif

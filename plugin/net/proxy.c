@@ -12,7 +12,7 @@
 #define STEPS 16u /* of one operation at a time; NCCL has up to 8 */
 #define ENTRY_PLACES 16u
 #define SLOT_PLACES 16u
-#define TURN_TRIES 4u /* only the writer thread comes in between, once a second */
+#define TURN_TRIES 4u /* only the beat thread comes in between, once a second */
 #define TURN_SAMPLE 64u
 
 /* Handles: kind (enum net_handle), number of the step, slot, generation. */
@@ -150,7 +150,7 @@ static void turn(struct net *net, struct net_op *op, unsigned state)
 
 	atomic_store_explicit(&op->turns, turns, relaxed);
 	for (unsigned i = 0; i < TURN_TRIES; i++) {
-		/* The writer thread may have read a later clock than we. */
+		/* The beat thread may have read a later clock than we have. */
 		uint64_t since = old >> NET_HEAD_BITS, until = since > now ? since : now;
 		uint64_t head = state == STEP_OVER ? 0 : until << NET_HEAD_BITS | state;
 

@@ -5,11 +5,13 @@
 
 #include <stdint.h>
 
-/* The nearest number with `bits` binary digits: 9 are within 0.2 %, 11 within 0.05 %. */
+/* Returns the nearest number with `bits` binary digits: 9 are within 0.2 %, 11 within 0.05 %; 0 for a negative value or NaN. */
 double rounding_binary(double value, int bits);
-/* Seconds in steps of 2^-10, rounded down, so that a counter never runs ahead. */
+
+/* Returns seconds in steps of 2^-10, rounded down, so that a counter never runs ahead. */
 double rounding_seconds(uint64_t ns);
-/* 2^x; within 1e-12. */
+
+/* Returns 2^x, within 1e-12 of it. */
 double rounding_exp2(double x);
 
 #endif

@@ -85,7 +85,7 @@ static void find_in_flight(struct prom *prom, uint64_t now_tick, uint64_t ns_per
 		    comm >= BOX_LIVE_COMMS || since >= now_tick ||
 		    !is_live(&prom->box->comms[comm], comm_generation))
 			continue;
-		/* 0: so young that the writer thread has not seen it yet. */
+		/* 0: so young that the beat thread has not seen it yet. */
 		uint64_t age = since ? clock_ticks_to_ns(now_tick - since, ns_per_tick_q32) : 0;
 
 		started[comm] += channels != 0;

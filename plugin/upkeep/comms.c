@@ -67,7 +67,7 @@ static void add_to(_Atomic uint64_t *to, _Atomic uint64_t *from)
 	atomic_fetch_add_explicit(to, atomic_load_explicit(from, relaxed), relaxed);
 }
 
-/* Who has a communicator to himself leaves it within microseconds, if he gets to run. */
+/* A thread that has a communicator to itself leaves it within microseconds, if it gets to run. */
 static bool enter_patiently(struct box_comm *comm)
 {
 	for (unsigned tries = 0; tries < ENTER_TRIES; tries++) {

@@ -47,7 +47,7 @@ static void stamp(struct track *track, struct box_op *op, uint32_t generation, u
 	atomic_compare_exchange_strong(&op->enqueue_tick, &none, now_tick);
 	/* An exchange, so that it is seen before the generation is looked at. */
 	atomic_exchange(&op->known_tick, atomic_load_explicit(&track->sweep_tick, relaxed));
-	/* Another operation has the slot by now: it is younger than either word says. */
+	/* Another operation has the slot by now: it is younger than either time says. */
 	if (atomic_load(&op->generation) != generation)
 		atomic_store_explicit(&op->known_tick, 0, relaxed);
 }

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* upkeep/sweep.h - the writer thread's care for operations that never complete by themselves. */
+/* upkeep/sweep.h - what the beat does for operations that never complete by themselves.
+ *
+ * All functions want the inspector's lock: nothing may be folded meanwhile.
+ */
 #ifndef NCCL_INSPECTOR_UPKEEP_SWEEP_H
 #define NCCL_INSPECTOR_UPKEEP_SWEEP_H
 
@@ -18,10 +21,10 @@ struct sweep {
 	struct queue queue;
 };
 
-/* Brings box_comm.enqueued up to date. */
+/* Brings box_comm.enqueued up to date. By the beat. */
 void sweep_count(struct track *track);
 
-/* One round over the slots; call about once a second. */
+/* One round over the slots, about once a second; `now_tick`: clock_ticks(). By the beat. */
 void sweep_round(struct sweep *sweep, struct track *track, uint64_t now_tick);
 
 #endif

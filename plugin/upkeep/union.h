@@ -24,20 +24,21 @@ struct union_state {
 	struct union_gap gap[UNION_GAPS]; /* they rise */
 };
 
-/* Begins a union for a GPU, an index of box_header.gpu. `box` must be zeroed. */
+/* Begins a union for a GPU, an index of box_header.gpu. `box` must be all zero. All functions but union_ahead_at are called by the thread
+ * that has the inspector's lock. */
 void union_init(struct union_state *state, struct box_union *box, _Atomic uint32_t *seq, unsigned gpu);
 
-/* What CLOCK_REALTIME shows now, and its distance from the GPU's clock. If the clock was set back by more than two
- * windows, the windows begin anew. */
+/* Tells what CLOCK_REALTIME shows now, and how far it is ahead of the GPU's clock, in ns. If it was set back by more than two windows, the
+ * windows begin anew. */
 void union_set_clock(struct union_state *state, uint64_t real_ns, int64_t ahead_ns);
 
-/* Adds an operation: start < stop, GPU's clock. */
+/* Adds an operation: start < stop, by the GPU's clock. */
 void union_add(struct union_state *state, uint64_t start_ns, uint64_t stop_ns);
 
-/* Operations that ended around that time are missing. */
+/* So many operations that ended around that Unix time are missing. */
 void union_lose(struct union_state *state, uint64_t real_ns, uint32_t operations);
 
-/* Returns how far CLOCK_REALTIME was ahead of the GPU's clock at a time of that clock. */
+/* Returns how far CLOCK_REALTIME was ahead of the GPU's clock at a time of that clock, in ns. */
 int64_t union_ahead_at(const struct box_union *box, uint64_t gpu_ns);
 
 #endif

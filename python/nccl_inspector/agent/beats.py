@@ -5,7 +5,7 @@ import time
 from collections.abc import Collection, Hashable
 from typing import NamedTuple
 
-# The writer thread beats each second; it has a low priority, so some are late.
+# The beat thread beats each second; it has a low priority, so some are late.
 STOPPED_S = 15.0
 
 

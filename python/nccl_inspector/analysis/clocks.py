@@ -4,7 +4,7 @@
 A collective in which all ranks wait for all ends on all of them at about the same moment. So where
 two nodes have seen the end of the same operation of a communicator, the difference of what their
 clocks said then is the difference of the clocks. Boxes tell such moments roughly: the last
-completion (`last_progress_ns`, within a round of the writer thread), the windows of time lines,
+completion (`last_progress_ns`, within a round of the beat thread), the windows of time lines,
 and the creation of communicators, which is a barrier too.
 """
 
@@ -22,7 +22,7 @@ from nccl_inspector.model.process import COMM_FOLDED, FUNCS, P2P, Comm, Process
 
 _SYNCHRONISING = frozenset(FUNCS.index(name) for name in SYNCHRONISING)
 _P2P = frozenset(FUNCS.index(name) for name in P2P)
-# The writer thread notes a completion within a round, and a killed process may lack its last one.
+# The beat thread notes a completion within a round, and a killed process may lack its last one.
 _NOTED_NS = 1.5e9
 # From the creation of a communicator on one rank to that on another.
 _CREATED_NS = 5e9

@@ -230,7 +230,7 @@ class Operation:
     sequence: int
     bytes: int
     peer: int  # -1: a collective
-    age_ns: int  # since it was enqueued, up to the writer thread's last round
+    age_ns: int  # since it was enqueued, up to the beat thread's last round
     started: int  # 1: its kernel began
 
 
@@ -250,7 +250,7 @@ class Facts:
     nccl_version: int
     plugin_version: str
     node: str
-    beat_ns: int  # Unix time of the writer thread's last round
+    beat_ns: int  # Unix time of the beat thread's last round
     timing: str  # of TIMINGS
     silent: str  # of SILENCES
     silent_ns: int  # how long nothing was measured, in all

@@ -17,7 +17,7 @@ BY_ITSELF = frozenset({"COMPLETED", "FAILED", "OUT_OF_MEMORY"})
 _TIMED_OUT = frozenset({124, 143})
 _SIGTERM = 15
 
-# The writer thread beats each second, at a low priority.
+# The beat thread beats each second, at a low priority.
 BEATS_APART_S = 15.0
 # From SIGTERM to SIGKILL. Slurm's KillWait is 30 s where nobody has changed it.
 KILL_WAIT_S = 45.0

@@ -46,7 +46,7 @@ from nccl_inspector.model.process import (
 
 CONFIRMED_S = 300.0
 _TOLD = (DEAD, DIVERGENT, BLOCKED, MISMATCHED, DEADLOCK)  # what says who it was
-ROUND_NS = 1.5e9  # of the writer thread, with some room
+ROUND_NS = 1.5e9  # of the beat thread, with some room
 # A younger operation is unheard of in so much longer a life, where none took a third as long.
 LIFE_TIMES, UNHEARD_TIMES = 20, 3
 
